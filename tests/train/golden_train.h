@@ -29,11 +29,17 @@ inline std::string value_text(const nlohmann::json& value) {
 }
 
 /// The case as a configuration file would say it.
-inline train::Config config_of(const nlohmann::json& what, int ranks) {
+inline train::Config config_of(const nlohmann::json& what, int ranks,
+                               const Registries& registries = built_in_registries()) {
   std::string text = "[model]\n";
   if (what.at("model").at("name") == "resnet") text += "batch_norm = sync\n";
   for (const auto& [key, value] : what.at("model").items())
     text += fmt::format("{} = {}\n", key, value_text(value));
+  if (what.contains("task")) {
+    text += "[task]\n";
+    for (const auto& [key, value] : what.at("task").items())
+      text += fmt::format("{} = {}\n", key, value_text(value));
+  }
   text += "[optimizer]\n";
   for (const auto& [key, value] : what.at("optimizer").items()) {
     text += fmt::format("{} = {}\n", key == "optimizer" ? "name" : key, value_text(value));
@@ -42,7 +48,7 @@ inline train::Config config_of(const nlohmann::json& what, int ranks) {
   text += fmt::format("[ema]\nrates = {}\n", value_text(what.at("ema")));
   text += fmt::format("[train]\nsteps = {}\nglobal_batch = {}\nshards = {}\n", what.at("steps").get<int>(),
                       what.at("batch").get<int>(), ranks);
-  return train::parse_config(text, "golden case");
+  return train::parse_config(text, "golden case", {}, registries);
 }
 
 /// Step `step` of a [steps, batch, ...] tensor.

@@ -1,0 +1,166 @@
+// Tasks against PyTorch: a model of a program, on two named inputs, learns numbers, or yes and no, from the
+// batches that PyTorch had, and is evaluated.
+#include <cstdlib>
+#include <filesystem>
+#include <numeric>
+
+#include "lockstep/data/arrays.h"
+#include "lockstep/nn/layers.h"
+#include "lockstep/train/evaluate.h"
+#include "support/world.h"
+#include "train/golden_train.h"
+
+namespace lockstep::test {
+namespace {
+BOOST_AUTO_TEST_SUITE(golden_regression, *golden() * ranks(1, 2, 3))
+
+struct TwoInputs final : Model {
+  struct Options {
+    std::int64_t x = 1, z = 1, width = 1, outputs = 1;
+    LOCKSTEP_KEYS(x, "numbers of field x", z, "numbers of field z", width, "features of the hidden layers",
+                  outputs, "numbers of the output")
+  };
+  TwoInputs(const Options& options, std::uint64_t seed)
+      : Model(seed),
+        x(*this, "x", options.x, options.width),
+        z(*this, "z", options.z, options.width),
+        hidden(*this, "hidden", options.width, options.width),
+        y(*this, "y", options.width, options.outputs) {}
+
+  std::vector<std::string> reads() const override { return {"x", "z"}; }
+  Var forward(Tape& tape, const Batch& batch) override {
+    const Var both = x(tape.batch(batch["x"])) + z(tape.batch(batch["z"]));
+    return y(hidden(relu(both), ops::Activation::relu));
+  }
+
+  nn::Linear x, z, hidden, y;
+};
+
+/// The samples of a case, whose order in training is that of the case.
+class Recorded final : public data::Dataset {
+ public:
+  Recorded(const std::string& file, const GoldenCase& golden, const std::string& group)
+      : arrays_(file, {.fields = paths(golden, "/" + group + "/data/")}),
+        batches_(golden.tensor("batches")) {}
+
+  std::int64_t size() const override { return arrays_.size(); }
+  const std::vector<data::Field>& fields() const override { return arrays_.fields(); }
+  std::string name() const override { return arrays_.name(); }
+  void read(std::span<const std::int64_t> samples, std::span<const Tensor> into) const override {
+    arrays_.read(samples, into);
+  }
+  std::unique_ptr<data::Order> order(std::uint64_t) const override {
+    struct Given final : data::Order {
+      void samples(std::int64_t first, std::span<std::int64_t> out) const override {
+        for (std::int64_t& sample : out)  // the loader reads ahead of the last step
+          sample = all.data<std::int64_t>()[first++ % all.numel()];
+      }
+      Tensor all;
+    };
+    auto given = std::make_unique<Given>();
+    given->all = batches_;
+    return given;
+  }
+
+ private:
+  static std::vector<std::string> paths(const GoldenCase& golden, const std::string& group) {
+    std::vector<std::string> words;
+    for (const std::string& field : golden.names("data")) words.push_back(field + ":" + group + field);
+    return words;
+  }
+
+  data::Arrays arrays_;
+  Tensor batches_;
+};
+
+Batch batch_of_all(const data::Dataset& data) {
+  std::vector<std::int64_t> samples(static_cast<std::size_t>(data.size()));
+  std::iota(samples.begin(), samples.end(), 0);
+  std::vector<Tensor> tensors;
+  for (const data::Field& field : data.fields())
+    tensors.push_back(Tensor::empty(data::batch_shape(data.size(), field.shape), field.dtype));
+  data.read(samples, tensors);
+  return data::batch_of(0, data.fields(), tensors);
+}
+
+void expect_metrics(const GoldenCase& golden, const train::EvaluationResult& found) {
+  const nlohmann::json& wanted = golden.what().at("metrics");
+  BOOST_TEST(found.metrics.size() == wanted.size(), golden.name() << ": number of metrics");
+  const auto tensor = [](double value) {
+    const Tensor one = Tensor::empty({}, DType::float64);
+    *one.data<double>() = value;
+    return one;
+  };
+  Tolerance tolerance = trajectory_tolerance;
+  tolerance.smallest_largest = 1;  // r2 is one minus a quotient
+  for (const auto& [name, value] : wanted.items()) {
+    const std::string text =
+        mismatch(golden, "metric " + name, tensor(found[name]), tensor(value.get<double>()), tolerance);
+    BOOST_CHECK_MESSAGE(text.empty(), text);
+  }
+}
+
+void train_case(const std::string& file, const GoldenCase& golden) {
+  Registries registries;
+  add_built_in(registries);
+  registries.models.add<TwoInputs>("two_inputs");
+  const train::Config config = config_of(golden.what(), world().size(), registries);
+  const std::string group = golden.name().substr(golden.name().find(": ") + 2);
+  const auto backend = kernels::make_cpu_backend();
+  const Recorded data(file, golden, group);
+  const auto model = train::build_model(config);
+  const auto task = train::make_task(config);
+  train::check_data(*model, *task, data);
+  model->to(*backend);
+  checkpoint::load_weights(file, *model, world(), group + "/init");
+  ddp::DataParallel replicas(*model, world(), *backend, {.shards = config.train.shards});
+  const auto optimizer = optim::make_optimizer(config.optimizer, replicas);
+  data::Loader loader(data, {.global_batch = config.train.global_batch, .shards = config.train.shards},
+                      world());
+
+  const Tensor losses = Tensor::empty({config.train.steps}, DType::float64);
+  for (std::int64_t step = 0; step < config.train.steps; ++step) {
+    const ddp::StepResult result = replicas.step(
+        loader.at(step), [&](Tape& tape, const Batch& shard) { return (*task)(tape, *model, shard); });
+    losses.data<double>()[step] = result.mean_loss();
+    optimizer->step({.lr = {}, .clip = config.optimizer.clip});
+  }
+  expect(golden, "loss", losses, loss_tolerance);
+  std::vector<checkpoint::NamedTensor> final;
+  for (const Param* const param : model->state().params) final.push_back({param->name, param->value});
+  expect_group(golden, "final", final);
+  for (const optim::Slot& slot : optimizer->slots()) {
+    if (slot.name == "step") continue;  // the case has no count of updates
+    std::vector<checkpoint::NamedTensor> entries;
+    for (const optim::Slot::Entry& entry : slot.entries) entries.push_back({entry.name, entry.tensor});
+    expect_group(golden, slot.name, entries);
+  }
+
+  Tape& tape = replicas.tape();
+  tape.begin({.training = false, .record = false});
+  expect(golden, "output", floats_of(model->forward(tape, batch_of_all(data))), trajectory_tolerance);
+  expect_metrics(golden,
+                 train::evaluate({.model = *model, .task = *task, .tape = tape, .world = world()}, data));
+}
+
+/// A folder that LOCKSTEP_GOLDEN names may have none.
+std::vector<std::filesystem::path> files() {
+  try {
+    return golden_files("regression", ".h5");
+  } catch (const DataError& error) {
+    if (!std::getenv("LOCKSTEP_GOLDEN")) throw;
+    BOOST_TEST_MESSAGE(error.what());
+    return {};
+  }
+}
+
+BOOST_AUTO_TEST_CASE(losses_weights_and_metrics_of_tasks_are_those_of_pytorch) {
+  for (const auto& file : files()) {
+    for_each_golden_case(file.filename().string(),
+                         [&](const GoldenCase& golden) { train_case(file.string(), golden); });
+  }
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+}  // namespace
+}  // namespace lockstep::test
