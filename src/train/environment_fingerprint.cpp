@@ -21,6 +21,7 @@
 #include "lockstep/base/log.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/kernels/backend.h"
+#include "train/data_sets.h"
 
 namespace lockstep::train {
 namespace {
