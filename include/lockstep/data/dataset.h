@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "lockstep/base/registry.h"
 #include "lockstep/data/sampler.h"
 #include "lockstep/tensor/batch.h"
 #include "lockstep/tensor/tensor.h"
@@ -123,5 +124,9 @@ class Mixture final : public Dataset {
   std::vector<Field> fields_;
   bool weighted_;
 };
+
+/// The data sets of a program that data.format can name. A data set is made from its files, the words of
+/// data.train or data.eval, which it opens itself: D(const std::vector<std::string>& files).
+using Registry = lockstep::Registry<Dataset, const std::vector<std::string>&>;
 
 }  // namespace lockstep::data

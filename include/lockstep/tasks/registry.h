@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "lockstep/base/registry.h"
-#include "lockstep/data/registry.h"
+#include "lockstep/data/dataset.h"
 #include "lockstep/models/registry.h"
 #include "lockstep/tasks/task.h"
 
