@@ -3,9 +3,11 @@
 // heats it. all_reduce() sums the gradients in one of three ways, with the bits of DataParallel (wrapped).
 #include <lockstep/lockstep.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <optional>
+#include <utility>
 
 namespace ls = lockstep;
 using ls::Tensor, ls::Var;

@@ -74,7 +74,8 @@ int main(int argc, char** argv) {
       if (!result.requests.any()) continue;
       store.finish();  // a request is obeyed when the checkpoint is on storage
       requests.clear(result.requests);
-      if (const auto code = ls::train::exit_code(result.requests)) return *code;  // 75 is requeued
+      if (const auto code = ls::train::exit_code(result.requests); code && step < steps)
+        return *code;  // 75: requeued
     }
     store.finish();
     return ls::ExitCode::done;

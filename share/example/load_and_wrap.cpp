@@ -1,6 +1,6 @@
-// Weights may be loaded before or after the model is wrapped: mpirun -n 2 ./load_and_wrap CHECKPOINT
-// DIGITS.h5 CHECKPOINT: of the program digits. Both ways train with the same bits, from whatever each rank
-// began with.
+// Weights may be loaded before or after the model is wrapped. Both ways train with the same bits, from
+// whatever each rank began with: mpirun -n 2 ./load_and_wrap CHECKPOINT DIGITS.h5, the checkpoint of the
+// program digits.
 #include <lockstep/lockstep.h>
 
 #include <cstring>

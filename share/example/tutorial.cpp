@@ -1,6 +1,6 @@
-// A sampler, a loop and a distributed test, as in tutorials for PyTorch: mpirun -n 2 ./tutorial DIGITS.h5
-// EPOCHS (data::Loader and lockstep::evaluate do this with less code, and the same bits at any number of
-// ranks.)
+// A sampler, a loop and a distributed test, as in tutorials for PyTorch. data::Loader and lockstep::evaluate
+// do this with less code, and with the same bits at any number of ranks. mpirun -n 2 ./tutorial DIGITS.h5
+// EPOCHS
 #include <lockstep/lockstep.h>
 
 #include <algorithm>

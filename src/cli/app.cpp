@@ -133,7 +133,10 @@ int run_without_mpi(const Program& program, const Arguments& words) {
 
 namespace lockstep {
 
-App::App(std::string name) : name_(std::move(name)) { add_built_in(registries_); }
+App::App(std::string name) : name_(std::move(name)) {
+  registries_.program = name_;
+  add_built_in(registries_);
+}
 
 int App::run(int argc, char** argv) {
   protect_standard_streams();

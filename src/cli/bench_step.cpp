@@ -272,17 +272,19 @@ ExitCode bench_step(const Program& program, Session& session, const Arguments& a
       how.config = train::read_config(*config, how.overrides, program.registries);
     });
   }
-  session.use_device(given(values, "device").value_or("auto"),
-                     {.threads = how.config ? std::max(1, how.config->train.threads) : 1});
+  const train::TrainConfig of_run = how.config ? how.config->train : train::TrainConfig{};
+  session.use_device(given(values, "device").value_or(of_run.device),
+                     {.threads = std::max(1, of_run.threads), .reproducible = of_run.reproducible});
   if (!how.overrides.empty() && !how.config && (profile || passes))
     throw UsageError("bench step: --set cannot be used with --profile or --passes; leave one of them out");
   if (profile && passes)
     throw UsageError("bench step: --profile and --passes measure different things; leave one of them out");
   if (passes && how.json) throw UsageError("bench step: --passes has no JSON form; leave one of the two out");
-  const bool precision_of_run = how.config && values["precision"].defaulted();
-  how.compute = train::choose_session_precision(
-      session, precision_of_run ? how.config->train.precision : values["precision"].as<std::string>(),
-      values["bf16-fallback"].as<std::string>());
+  const auto given_or = [&](const char* option, const std::string& run) {
+    return how.config && values[option].defaulted() ? run : values[option].as<std::string>();
+  };
+  how.compute = train::choose_session_precision(session, given_or("precision", of_run.precision),
+                                                given_or("bf16-fallback", of_run.bf16_fallback));
   train::check_steps(how.steps, "step");
   if (profile) {
     print_profile(session, how);

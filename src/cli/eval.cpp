@@ -80,9 +80,11 @@ ExitCode eval(const Program& program, Session& session, const Arguments& argumen
   if (session.world().rank() != 0) return ExitCode::done;
   nlohmann::json report = {{"samples", found.samples}, {"weights", saved.weights()}, {"step", saved.step()}};
   std::string metrics;
+  const std::vector<Metric> known = train::metrics_of(saved.task());
   for (const auto& [name, value] : found.metrics) {
     report[name] = value;
-    metrics += fmt::format("{}{} {:.4f}", metrics.empty() ? "" : ", ", name, value);
+    if (std::ranges::find(known, name, &Metric::name)->printed)
+      metrics += fmt::format("{}{} {:.4f}", metrics.empty() ? "" : ", ", name, value);
   }
   if (values.count("json")) {
     print_json(report);

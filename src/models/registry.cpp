@@ -41,7 +41,13 @@ Var Model::take_output() {
 
 std::unique_ptr<Model> make_model(const ModelConfig& config, std::uint64_t seed) {
   if (!config.type) throw UsageError("model.name is missing");
-  return config.make(seed);
+  try {
+    return config.make(seed);
+  } catch (const UsageError& error) {
+    const std::string what = error.what();
+    if (what.starts_with("model.")) throw;
+    throw UsageError("model.name = {}: {}", config.name(), what);
+  }
 }
 
 std::string summary(const ModelState& state) {

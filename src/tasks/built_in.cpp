@@ -40,7 +40,8 @@ Tensor target_for(const Var& output, const Tensor& y, const char* task) {
 double correct_of(const Var& logits, const Tensor& targets) {
   kernels::Backend& backend = logits.tape().backend();
   const Tensor count = backend.empty({}, DType::int64);
-  backend.run(ops::CountCorrect{logits.value(), targets, count});
+  backend.run(ops::CountCorrect{logits.value().reshape({targets.numel(), logits.shape()[-1]}),
+                                targets.reshape({targets.numel()}), count});
   std::int64_t read = 0;
   backend.copy(count, Tensor::view(&read, {}, DType::int64));
   return static_cast<double>(read);
@@ -56,6 +57,8 @@ std::vector<Option<Classification::Options>> Classification::Options::options() 
 void Classification::check(const Model& model, const data::Dataset& data) {
   check_classes(model, data, check_target(data, DType::int64, "classification"));
   classes_ = model.classes();
+  if (options_.per_class && classes_ == 0)
+    throw UsageError("task.per_class = true: the model does not say how many classes it has");
 }
 
 std::vector<Metric> Classification::metrics() const {
@@ -63,7 +66,8 @@ std::vector<Metric> Classification::metrics() const {
   if (classes_ > 5) metrics.push_back({.name = "accuracy_top5", .better = Better::higher});
   if (options_.per_class) {
     for (std::int64_t k = 0; k < classes_; ++k)
-      metrics.push_back({.name = fmt::format("accuracy_class_{}", k), .better = Better::higher});
+      metrics.push_back(
+          {.name = fmt::format("accuracy_class_{}", k), .better = Better::higher, .printed = false});
   }
   return metrics;
 }
@@ -157,11 +161,31 @@ void Regression::evaluate(Evaluation& to, const Batch& batch, const Var& output)
   to.add("r2", {squared_errors, sum, squares, count});
 }
 
-void Binary::check(const Model&, const data::Dataset& data) { data::field_named(data, "y"); }
+void Binary::check(const Model&, const data::Dataset& data) {
+  const data::Field& y = data::field_named(data, "y");
+  if (y.classes > 2)
+    throw DataError("{}: field y has values up to {}, but task.name = binary learns 0 and 1", data.name(),
+                    y.classes - 1);
+}
 
 std::vector<Metric> Binary::metrics() const { return {{.name = "accuracy", .better = Better::higher}}; }
 
+namespace {
+
+/// DataError for a target in CPU memory that is not a probability.
+void check_probabilities(const Tensor& y) {
+  const auto check = [](auto value) {
+    if (!(value >= 0 && value <= 1))
+      throw DataError("a target y is {}, but task.name = binary learns 0, 1 and what is between", value);
+  };
+  if (y.dtype() == DType::float32) std::for_each_n(y.data<float>(), y.numel(), check);
+  if (y.dtype() == DType::int64) std::for_each_n(y.data<std::int64_t>(), y.numel(), check);
+}
+
+}  // namespace
+
 Loss Binary::loss(Tape& tape, Model& model, const Batch& batch) {
+  if (batch["y"].device() == Device::cpu()) check_probabilities(batch["y"]);  // on a GPU: in evaluations
   const Var output = model(tape, batch);
   return bce_with_logits(output,
                          target_for(output, tape.backend().in_type(batch["y"], DType::float32), "binary"));
@@ -169,6 +193,7 @@ Loss Binary::loss(Tape& tape, Model& model, const Batch& batch) {
 
 void Binary::evaluate(Evaluation& to, const Batch& batch, const Var& output) {
   const Tensor logits = floats_of(output), targets = floats_of(batch["y"], output.tape());
+  check_probabilities(targets);
   double correct = 0;
   for (std::int64_t i = 0; i < targets.numel(); ++i)
     correct += (logits.data<float>()[i] > 0) == (targets.data<float>()[i] >= 0.5f);

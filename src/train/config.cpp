@@ -255,7 +255,8 @@ std::string Reader::why_unknown(const std::string& name) const {
   if (meant.empty()) {
     const auto same =
         std::ranges::find_if(known, [&](const std::string& key) { return bare_name(key) == bare; });
-    if (same == known.end()) return "unknown key; see lockstep train --help-keys";
+    if (same == known.end())
+      return fmt::format("unknown key; see {} train --help-keys", config_.registries->program);
     meant = *same;
   }
   return fmt::format("unknown key; did you mean {}?", meant);
@@ -414,7 +415,7 @@ Config Reader::finish() {
 }
 
 /// Program_options reports keys only: it would accept an unknown section without keys.
-void check_sections(const std::string& text, const std::string& origin) {
+void check_sections(const std::string& text, const std::string& origin, const std::string& program) {
   std::vector<std::string> known;
   for (const Key& key : keys_of(nullptr, nullptr)) known.push_back(key.name.substr(0, key.name.find('.')));
   std::istringstream lines(text);
@@ -424,8 +425,9 @@ void check_sections(const std::string& text, const std::string& origin) {
     const std::string section = line.substr(open + 1, close - open - 1);
     if (std::find(known.begin(), known.end(), section) != known.end()) continue;
     const std::string nearest = nearest_name(section, known);
-    throw UsageError("{}: [{}]: unknown section; {}", origin, section,
-                     nearest.empty() ? "see lockstep train --help-keys" : "did you mean [" + nearest + "]?");
+    throw UsageError(
+        "{}: [{}]: unknown section; {}", origin, section,
+        nearest.empty() ? "see " + program + " train --help-keys" : "did you mean [" + nearest + "]?");
   }
 }
 
@@ -453,7 +455,7 @@ std::vector<po::option> lines_of(const std::string& text, const std::string& ori
 
 Config parse_config(const std::string& text, const std::string& origin,
                     const std::vector<std::string>& overrides, const Registries& registries) {
-  check_sections(text, origin);
+  check_sections(text, origin, registries.program);
   const std::vector<po::option> lines = lines_of(text, origin);
   Reader reader(origin, registries);
   reader.choose(lines, overrides);
@@ -465,7 +467,13 @@ Config parse_config(const std::string& text, const std::string& origin,
 Config parse_stored_config(const std::string& text, const std::string& origin, const Registries& registries) {
   const std::vector<po::option> lines = lines_of(text, origin);
   Reader reader(origin, registries);
-  reader.choose(lines, {});
+  try {
+    reader.choose(lines, {});
+  } catch (const UsageError& error) {
+    throw UsageError(
+        "{}; if another program wrote it, whose models and tasks {} does not have, use that program",
+        error.what(), registries.program);
+  }
   for (const po::option& line : lines) reader.set_stored(line.string_key, value_of(line));
   return reader.finish();
 }

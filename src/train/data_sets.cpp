@@ -19,6 +19,7 @@
 #include "lockstep/data/images.h"
 #include "lockstep/data/text.h"
 #include "lockstep/hdf5/file.h"
+#include "lockstep/tasks/built_in.h"
 
 namespace lockstep::train {
 namespace {
@@ -115,7 +116,8 @@ std::unique_ptr<data::Dataset> open_data(const std::string& format, const Config
   }
   auto images = std::make_unique<data::Images>(
       paths, data::ImagesOptions{.like = dynamic_cast<const data::Images*>(like), .labels = targets});
-  if (model.classes() > 0) images->check_labels(model.classes());
+  if (model.classes() > 0 && config.task.options_of<tasks::Classification>())
+    images->check_labels(model.classes());
   return images;
 }
 

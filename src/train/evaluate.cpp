@@ -3,7 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cmath>
+#include <array>
 #include <numeric>
 
 #include "base/progress.h"
@@ -36,8 +36,9 @@ EvaluationResult result_of(const std::vector<Metric>& metrics, std::span<const d
   EvaluationResult result{.metrics = {}, .samples = static_cast<std::int64_t>(sums.back())};
   for (const Metric& metric : metrics) {
     const auto width = static_cast<std::size_t>(metric.sums);
-    const double value = metric.value(sums.first(width));
-    if (!std::isnan(value)) result.metrics.emplace_back(metric.name, value);
+    const std::span<const double> own = sums.first(width);
+    const bool added = width == 1 || std::ranges::any_of(own, [](double sum) { return sum != 0; });
+    if (added) result.metrics.emplace_back(metric.name, metric.value(own));
     sums = sums.subspan(width);
   }
   return result;
@@ -56,6 +57,9 @@ std::vector<Metric> metrics_of(const Task& task) {
   for (Metric& metric : task.metrics()) {
     if (std::ranges::find(metrics, metric.name, &Metric::name) != metrics.end())
       throw UsageError("the task names the metric {} twice (loss is there without being named)", metric.name);
+    for (const char* const taken : {"", "samples", "step", "weights"})
+      if (metric.name == taken)
+        throw UsageError("the task names a metric '{}', which is no name of a metric", taken);
     if (metric.sums < 1 || !metric.value)
       throw UsageError("the metric {} of the task has no sums or no value", metric.name);
     metrics.push_back(std::move(metric));

@@ -36,10 +36,14 @@ std::vector<std::string> Evaluations::metrics() const {
 void Evaluations::check_keep_best(const std::string& metric) const {
   const std::vector<std::string> names = metrics();
   if (metric.empty() || std::ranges::find(names, metric) != names.end()) return;
-  throw UsageError("checkpoint.keep_best = {}: {}", metric,
-                   names.empty()
-                       ? "nothing is evaluated; give data.eval or data.eval_fraction"
-                       : fmt::format("is not a metric of this run; one of {}", fmt::join(names, ", ")));
+  if (names.empty())
+    throw UsageError("checkpoint.keep_best = {}: nothing is evaluated; give data.eval or data.eval_fraction",
+                     metric);
+  constexpr std::size_t most_named = 24;
+  const std::size_t named = std::min(names.size(), most_named);
+  throw UsageError("checkpoint.keep_best = {}: is not a metric of this run; one of {}{}", metric,
+                   fmt::join(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(named), ", "),
+                   named < names.size() ? " ..." : "");
 }
 
 Better Evaluations::better(const std::string& name) const {
@@ -93,8 +97,8 @@ std::optional<Evaluations::Result> Evaluations::run(const EvaluationWatch& watch
     result.text += fmt::format("{}{}", w == 0 ? "" : "  ", all[w] ? "ema/" + all[w]->name() : "eval");
     for (const auto& [name, value] : found->metrics) {
       result.metrics[prefix_of(all[w]) + name] = value;
-      // A class each: in the metrics only.
-      if (!name.starts_with("accuracy_class_")) result.text += fmt::format(" {} {:.4f}", name, value);
+      const auto metric = std::ranges::find(metrics_, name, &Metric::name);
+      if (metric->printed) result.text += fmt::format(" {} {:.4f}", name, value);
     }
   }
   return result;

@@ -48,6 +48,19 @@ ranks 2 bench step --config wind.ini --set model.width=8 --steps 2 --json >out.l
 has_line '"model": "wind.ini"' <out.log || fail "bench step: $(cat out.log)"
 ranks 1 bench step --config wind.ini --profile --steps 2 >out.log 2>log || fail "bench step --profile: $(cat log)"
 has_line 'smooth_l1' <out.log || fail "bench step --profile: $(cat out.log)"
+# A number that is none is shown, and its evaluation is made once.
+/usr/bin/python3 -c '
+import h5py, shutil
+shutil.copy("wind.h5", "nan.h5")
+with h5py.File("nan.h5", "a") as f: f["state"][3, 1] = float("nan")'
+for ((i = 0; i < 2; i++)); do
+  ranks 2 train wind.ini --run nan --set data.eval=nan.h5 --set data.eval_fraction=0 --set train.steps=100 >log 2>&1 || fail "nan: $(cat log)"
+done
+[ "$(grep -c '"eval_loss":null' nan/metrics.jsonl)" -eq 1 ] || fail "nan: $(grep eval nan/metrics.jsonl)"
+ranks 1 eval whole/checkpoints/latest --data nan.h5 >out.log 2>log || fail "eval of nan: $(cat log)"
+has_line 'loss nan, rmse nan, within_0.1 0\.' <out.log || fail "eval of nan: $(cat out.log)"
+ranks 2 train wind.ini --run nan --set checkpoint.keep_best=eval_rmsd >out.log 2>err.log
+[ $? -eq 2 ] || fail "keep_best of nothing: $(cat err.log)"
 ranks 1 train --help-keys >keys || fail "--help-keys"
 has_line 'model.width +64 +turbine: features of the hidden layers' <keys || fail "keys: $(grep turbine keys)"
 ranks 1 --help | has_line 'Usage: \[mpirun -n RANKS\] wind VERB' || fail "--help"

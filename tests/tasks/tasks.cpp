@@ -99,6 +99,9 @@ BOOST_AUTO_TEST_CASE(classification_counts_the_best_and_the_five_best_classes_an
   Classification few({});
   few.check(Told(5), integers(5));
   BOOST_TEST(few.metrics().size() == 1U);
+  const std::vector<Batch> column{
+      Batch(0, {{"output", logits}, {"y", labels({0, 4, 5, 5}).reshape({4, 1})}})};  // as h5py files have it
+  BOOST_TEST(metric(task, model, "accuracy", column) == 0.25);
 }
 
 BOOST_AUTO_TEST_CASE(the_smoothing_of_labels_is_for_training_only) {
@@ -178,10 +181,18 @@ BOOST_AUTO_TEST_CASE(data_that_does_not_fit_a_task_is_named) {
   check_error<DataError>([&] { Classification({}).check(model, integers(4)); },
                          "made.h5: field y has values up to 3, but the model has 3 classes (0 to 2)");
   check_error<DataError>([&] { Regression({}).check(model, integers()); }, "learns numbers: floats");
+  check_error<DataError>([&] { Binary({}).check(model, integers(3)); }, "learns 0 and 1");
+  check_error<UsageError>([&] { Classification({.per_class = true}).check(Told(), integers()); },
+                          "task.per_class = true: the model does not say how many classes it has");
   check_error<DataError>([&] { Regression({}).check(model, Fields({{.name = "x", .shape = {2}}})); },
                          "has no field 'y'");
   tape.begin({.training = false, .record = false});
   Told told;
+  Binary yes_or_no({});
+  for (const float bad : {-0.5f, 2.0f, std::nanf("")}) {
+    const Batch wrong(0, {{"output", tensor({1, 1}, {0})}, {"y", tensor({1, 1}, {bad})}});
+    check_error<DataError>([&] { yes_or_no(tape, told, wrong); }, "learns 0, 1 and what is between");
+  }
   const Batch other_shape(0, {{"output", tensor({2, 3}, {0, 0, 0, 0, 0, 0})}, {"y", tensor({2}, {0, 0})}});
   check_error<DataError>([&] { Regression({})(tape, told, other_shape); },
                          "the model's output is [2, 3], but field y of the batch is [2]");
@@ -221,6 +232,31 @@ BOOST_AUTO_TEST_CASE(what_is_wrong_about_a_task_is_one_line) {
   check(data, "shape", "a batch of the data has output float32 [2, 1], y float32 [2, 1]");
 }
 
+/// Its option is a key that every section has.
+struct Named final : Task {
+  struct Options {
+    std::string name;
+    LOCKSTEP_KEYS(name, "a name")
+  };
+  explicit Named(const Options&) {}
+  Loss loss(Tape&, Model&, const Batch&) override { return {}; }
+};
+struct Twice final : Task {
+  struct Options {
+    bool a = false;
+    LOCKSTEP_KEYS(a, "once", a, "again")
+  };
+  explicit Twice(const Options&) {}
+  Loss loss(Tape&, Model&, const Batch&) override { return {}; }
+};
+
+BOOST_AUTO_TEST_CASE(options_that_a_configuration_cannot_tell_apart_are_refused) {
+  lockstep::tasks::Registry registry;
+  check_error<UsageError>([&] { registry.add<Named>("named"); }, "named: the option name is there already");
+  check_error<UsageError>([&] { registry.add<Twice>("twice"); }, "twice: the option a is there already");
+  BOOST_TEST(registry.types().empty());
+}
+
 BOOST_AUTO_TEST_CASE(two_things_of_one_name_are_refused) {
   Registries registries;
   add_built_in(registries);
@@ -256,6 +292,7 @@ BOOST_AUTO_TEST_CASE(members_and_their_meanings_are_keys) {
   BOOST_TEST(text == "width=128 rate=0.5 residual=false norm=group sizes=1 2 ");
   BOOST_TEST(Options::options()[1].meaning == "of dropout");
   BOOST_CHECK_THROW(Options::options()[0].set(options, "1.5"), UsageError);
+  BOOST_TEST(Options::options()[0].form() == "whole number");
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -58,12 +58,12 @@ class Registry {
 
   /// T: a Thing with a copyable struct T::Options, whose options() describes its members, and with a
   /// constructor T(const T::Options&, Arguments...). A T without Options has none, and is made from the
-  /// arguments alone. Throws UsageError if the name is taken, or is not made of letters, digits, '_', '-'
-  /// and '.'.
+  /// arguments alone. Throws UsageError if the name or that of an option is taken, or not made of letters,
+  /// digits, '_', '-' and '.' (options: no '.').
   template <class T>
   Registry& add(std::string name) {
     check_new_name(name);
-    Type& type = types_.emplace_back();
+    Type type;
     type.name = std::move(name);
     if constexpr (requires { typename T::Options; }) {
       using Options = typename T::Options;
@@ -71,15 +71,18 @@ class Registry {
       type.make = [](const std::any& options, Arguments... arguments) -> std::unique_ptr<Thing> {
         return std::make_unique<T>(std::any_cast<const Options&>(options), arguments...);
       };
-      for (Option<Options>& option : Options::options())
+      for (Option<Options>& option : Options::options()) {
+        check_new_option(type, option.name);
         type.options.push_back(option::within<Choice>(
             std::move(option),
             [](auto& choice) -> auto& { return *std::any_cast<Options>(&choice.options); }));
+      }
     } else {
       type.make = [](const std::any&, Arguments... arguments) -> std::unique_ptr<Thing> {
         return std::make_unique<T>(arguments...);
       };
     }
+    types_.push_back(std::move(type));
     return *this;
   }
 
@@ -111,15 +114,23 @@ class Registry {
   }
 
  private:
-  void check_new_name(const std::string& name) const {
-    constexpr std::string_view marks = "_-.";
-    const auto allowed = [&](char c) {
+  static bool made_of(std::string_view name, std::string_view marks) {
+    return !name.empty() && std::ranges::all_of(name, [&](char c) {
       return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
              marks.find(c) != marks.npos;
-    };
-    if (name.empty() || !std::ranges::all_of(name, allowed))
+    });
+  }
+  void check_new_name(const std::string& name) const {
+    if (!made_of(name, "_-."))
       throw UsageError("the name \"{}\" is not made of letters, digits, _, - and .", name);
     if (has(name)) throw UsageError("the name {} is registered twice", name);
+  }
+  /// `name` is a key of every section.
+  static void check_new_option(const Type& type, const std::string& name) {
+    if (!made_of(name, "_-"))
+      throw UsageError("{}: the option \"{}\" is not made of letters, digits, _ and -", type.name, name);
+    if (name == "name" || std::ranges::find(type.options, name, &Option<Choice>::name) != type.options.end())
+      throw UsageError("{}: the option {} is there already; give it another name", type.name, name);
   }
 
   std::deque<Type> types_;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "lockstep/base/registry.h"
 #include "lockstep/data/dataset.h"
@@ -23,6 +24,7 @@ void add_built_in(Registry& registry);
 
 /// What a configuration can name, in a program with models, tasks and data sets of its own.
 struct Registries {
+  std::string program = "lockstep";  ///< that has them, for messages
   models::Registry models;
   tasks::Registry tasks;
   data::Registry data;  ///< no built-in ones

@@ -26,6 +26,7 @@ struct Metric {
   Better better = Better::lower;
   int sums = 2;
   std::function<double(std::span<const double>)> value = mean;  ///< of the sums
+  bool printed = true;  ///< in lines of the log, too; false: in metrics.jsonl and --json only
 
   static double mean(std::span<const double> sums) { return sums[0] / sums[1]; }
   static double root_mean(std::span<const double> sums) { return std::sqrt(mean(sums)); }

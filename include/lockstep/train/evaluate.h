@@ -17,7 +17,7 @@
 namespace lockstep::train {
 
 /// The metrics of an evaluation, in the order in which the task names them: "loss" is the first. A metric
-/// that is not a number, because no sample counted for it, is left out.
+/// to which no sample has added anything is left out.
 struct EvaluationResult {
   std::vector<std::pair<std::string, double>> metrics;
   std::int64_t samples = 0;
