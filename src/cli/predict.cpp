@@ -2,13 +2,19 @@
 #include "train/predict.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
+#include <filesystem>
+#include <nlohmann/json.hpp>
 #include <optional>
+#include <string>
+#include <system_error>
 
 #include "base/text.h"
 #include "cli/saved_model.h"
 #include "cli/verb.h"
 #include "lockstep/comm/agreement.h"
+#include "lockstep/data/images.h"
 #include "train/components.h"
 #include "train/environment_fingerprint.h"
 
@@ -21,6 +27,22 @@ bool wants_log_probabilities(const std::string& output, const models::Model& mod
   if (output != "logprobs") throw UsageError("--output {}: is neither logits nor logprobs", quote(output));
   if (model.context() > 0) return true;
   throw UsageError("--output logprobs: are of the targets of a language model, which this is not");
+}
+
+/// Its size, parts of its contents, its inode and when it was changed.
+std::string state_of(const std::string& path) {
+  constexpr std::uint64_t most_bytes = std::uint64_t{2} << 20;
+  struct stat status {};
+  const bool is_there = ::stat(path.c_str(), &status) == 0;
+  return fmt::format("{}, inode {}, changed {}.{:09}", train::file_digest(path, most_bytes),
+                     is_there ? status.st_ino : 0, is_there ? status.st_mtim.tv_sec : 0,
+                     is_there ? status.st_mtim.tv_nsec : 0);
+}
+
+/// The numbers that the checkpoint does not determine: those of images are of the training data, or of DATA.
+std::string normalization_of(const data::Dataset& dataset) {
+  const auto* const images = dynamic_cast<const data::Images*>(&dataset);
+  return images ? nlohmann::json{images->mean(), images->deviation()}.dump() : "the checkpoint's";
 }
 
 }  // namespace
@@ -46,6 +68,8 @@ ExitCode predict(const Program& program, Session& session, const Arguments& argu
   for (const char* const name : {"data", "out"})
     if (values.count(name) == 0) throw options.error(fmt::format("--{} FILE is missing", name));
   const std::string path = values["data"].as<std::string>(), output = values["output"].as<std::string>();
+  // Before the checkpoint and the data are opened, which may take minutes.
+  train::StopRequests requests("", false);
   SavedModel saved(file, values, program, session);
   train::PredictOptions how{.out = values["out"].as<std::string>(),
                             .replace = values.count("force") > 0,
@@ -62,17 +86,26 @@ ExitCode predict(const Program& program, Session& session, const Arguments& argu
     data.emplace(config, saved.model(), path, saved.normalizations(), how.log_probabilities);
     train::check_inputs(saved.model(), *data->eval());
     train::check_tokenizer(path, data->tokenizer(), file, saved.tokenizer());
-    constexpr std::uint64_t most_bytes = std::uint64_t{2} << 20;
+    how.inputs = {path, file};
+    for (const train::TrainingFile& input : train::training_files(config.data))
+      how.inputs.push_back(input.path);
+    std::error_code ignored;
+    const std::filesystem::path canonical = std::filesystem::weakly_canonical(path, ignored);
+    const kernels::Backend& backend = session.backend();
     how.arguments = {{"checkpoint", fmt::format("{:016x}", saved.digest())},
                      {"weights", saved.weights()},
-                     {"data", fmt::format("{}, {}", path, train::file_digest(path, most_bytes))},
-                     {"fields", fields.value_or("")},
+                     {"data", escaped(canonical.empty() ? path : canonical.string())},
+                     {"data file", state_of(path)},
+                     {"normalisation of images", normalization_of(*data->eval())},
+                     {"fields", escaped(fields.value_or(""))},
                      {"output", output},
                      {"precision", std::string(to_string(saved.compute()))},
-                     {"device", session.backend().device() == Device::cpu() ? "cpu" : "cuda"}};
+                     {"device", backend.device() == Device::cpu() ? "cpu" : "cuda"},
+                     {"instruction set", backend.instruction_set()},
+                     {"number of threads", std::to_string(backend.threads())}};
   });
   if (!data->warning().empty() && session.world().rank() == 0) session.log().warning("{}", data->warning());
-  const ExitCode code = train::predict(session, saved.model(), *data->eval(), how);
+  const ExitCode code = train::predict(session, saved.model(), *data->eval(), how, requests);
   if (code == ExitCode::done && session.world().rank() == 0)
     fmt::print("{}: outputs of {} of step {} for {} samples of {}\n", how.out, saved.weights(), saved.step(),
                data->eval()->size(), data->eval()->name());

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -74,6 +76,12 @@ void run_on_all(HostGroup& group, const std::function<void()>& action) {
   if (failures < group.size()) text = fmt::format("rank {}: {}", first_rank, text);
   if (texts_differ) text += fmt::format("; and {} more rank{}", failures - 1, failures == 2 ? "" : "s");
   throw_error(static_cast<ExitCode>(first->code), text);
+}
+
+std::uint64_t bits_of_any(HostGroup& group, std::uint64_t mine) {
+  std::vector<std::uint64_t> all(static_cast<std::size_t>(group.size()));
+  group.all_gather(&mine, sizeof mine, all.data());
+  return std::accumulate(all.begin(), all.end(), std::uint64_t{0}, std::bit_or<>());
 }
 
 std::vector<nlohmann::json> all_gather_json(HostGroup& group, const nlohmann::json& mine) {

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <numeric>
 
 #include "base/progress.h"
 #include "lockstep/comm/agreement.h"
@@ -23,13 +22,6 @@ std::int64_t samples_per_chunk(const data::Dataset& dataset) {
     if (field.name == "y") rows_per_sample = std::max(rows_per_sample, field.shape.numel());
   }
   return std::clamp<std::int64_t>(rows_per_chunk / rows_per_sample, 1, 64);
-}
-
-/// The requests of all ranks. Collective.
-std::uint64_t requests_of_any(comm::HostGroup& world, std::uint64_t mine) {
-  std::vector<std::uint64_t> all(static_cast<std::size_t>(world.size()));
-  world.all_gather(&mine, sizeof mine, all.data());
-  return std::accumulate(all.begin(), all.end(), std::uint64_t{0}, std::bit_or<>());
 }
 
 EvaluationResult result_of(const std::vector<Metric>& metrics, std::span<const double> sums) {
@@ -104,7 +96,7 @@ std::optional<EvaluationResult> evaluate(const Evaluator& with, const data::Data
     if (!watch.act) break;
     tape.begin({.training = false, .record = false});  // the watch may change the weights
     const bool continues =
-        watch.act(requests_of_any(with.world, watch.requests()), static_cast<double>(round + 1) / rounds);
+        watch.act(comm::bits_of_any(with.world, watch.requests()), static_cast<double>(round + 1) / rounds);
     if (!continues && round + 1 < rounds) return std::nullopt;
   }
   tape.begin({.training = false, .record = false});

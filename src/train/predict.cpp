@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
-#include <numeric>
 #include <optional>
-#include <stdexcept>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -24,7 +24,6 @@
 #include "lockstep/data/loader.h"
 #include "lockstep/hdf5/file.h"
 #include "lockstep/kernels/backend.h"
-#include "lockstep/train/stop.h"
 
 namespace lockstep::train {
 namespace {
@@ -57,6 +56,9 @@ void in_own_units(const data::Normalization& units, const Tensor& output) {
         static_cast<float>(static_cast<double>(values[e]) * units.deviation[channel] + units.mean[channel]);
   }
 }
+
+constexpr const char* part_suffix = ".part";
+constexpr const char* record_suffix = ".part.json";
 
 /// The outputs of chunks of samples, on the CPU.
 class Predictor {
@@ -117,21 +119,26 @@ class Predictor {
   bool begun_ = false;
 };
 
-/// OUT.part: the file that OUT will be, and behind its end a record of the arguments and the chunks that are
-/// done. The record ends in its own length.
+/// OUT.part, the file that OUT will be, and OUT.part.json, a record of the arguments and of the chunks that
+/// are done. A record without OUT.part means nothing.
 class Unfinished {
  public:
   Unfinished(const PredictOptions& options, const Shape& output)
-      : options_(options), output_(output), path_(options.out + ".part") {}
+      : options_(options),
+        output_(output),
+        path_(options.out + part_suffix),
+        record_path_(options.out + record_suffix) {}
 
   /// Where the elements begin, after open().
   std::uint64_t offset() const { return offset_; }
 
-  /// The chunks that are done. UsageError if the file was begun with other arguments.
-  std::int64_t open() {
+  /// The chunks that are done, of `chunks`. UsageError if the file was begun with other arguments.
+  std::int64_t open(std::int64_t chunks) {
     if (exists(path_)) {
       const std::int64_t done = done_by_record();
       lay_out();
+      if (done < 0 || done > chunks || OpenFile(path_, OpenFile::Mode::read).size() != file_bytes_)
+        throw_not_ours();
       return done;
     }
     OpenFile file(temporary_path(path_), OpenFile::Mode::create_or_truncate);
@@ -142,30 +149,25 @@ class Unfinished {
     file.truncate(file_bytes_);
     structure_.copy_to(file, 0, offset_);
     structure_.copy_to(file, offset_ + bytes_, structure_.size());
-    write_record(file, 0);
     file.sync();
+    record(0);
     draft.publish(path_, false);
     return 0;
   }
+  /// To be called when these chunks are on storage.
   void record(std::int64_t done) const {
-    OpenFile file(path_, OpenFile::Mode::write);
-    write_record(file, done);
-    file.sync();
+    write_text_atomically(record_path_,
+                          nlohmann::json{{"arguments", options_.arguments}, {"done", done}}.dump());
   }
+  /// OUT.part, which is on storage, becomes OUT. If it cannot, a later call can.
   void publish() const {
-    {
-      OpenFile file(path_, OpenFile::Mode::write);
-      file.truncate(file_bytes_);
-      file.sync();
-    }
-    check_output(options_.out, {.replace = options_.replace});
+    check_output(options_.out, {.replace = options_.replace, .inputs = options_.inputs});
     rename_file(path_, options_.out);
     sync_directory(directory_of(options_.out));
+    remove_file(record_path_);
   }
 
  private:
-  static constexpr int digits = 20;
-
   /// The same structure for the same output.
   void lay_out() {
     hdf5::File file = hdf5::File::create(
@@ -178,67 +180,52 @@ class Unfinished {
     file_bytes_ = std::max(structure_.size(), offset_ + bytes_);
   }
 
-  void write_record(OpenFile& file, std::int64_t done) const {
-    std::string record =
-        nlohmann::json{{"arguments", options_.arguments}, {"done", fmt::format("{:020}", done)}}.dump();
-    record += fmt::format("{:020}", record.size());
-    file.write_at(file_bytes_, record.data(), record.size());
+  std::int64_t done_by_record() const {
+    std::map<std::string, std::string> before;
+    std::int64_t done = 0;
+    try {
+      const nlohmann::json record = nlohmann::json::parse(read_text(record_path_));
+      record.at("arguments").get_to(before);
+      record.at("done").get_to(done);
+    } catch (const std::exception&) {
+      throw_not_ours();
+    }
+    for (const auto& [name, value] : options_.arguments) {
+      const auto then = before.find(name);
+      if (then != before.end() && then->second == value) continue;
+      throw UsageError("{}: was begun with another {} ({}, now {}); give the same arguments, or remove it",
+                       path_, name, then == before.end() ? "none" : quote(then->second), quote(value));
+    }
+    return done;
   }
 
-  std::int64_t done_by_record() const {
-    const OpenFile file(path_, OpenFile::Mode::read);
-    nlohmann::json record;
-    try {
-      const std::uint64_t size = file.size();
-      std::string length(digits, ' ');
-      if (size < length.size()) throw std::invalid_argument("too short");
-      file.read_at(size - length.size(), length.data(), length.size());
-      const std::uint64_t bytes = std::stoull(length);
-      if (bytes > size - length.size()) throw std::invalid_argument("too short");
-      std::string text(bytes, ' ');
-      file.read_at(size - length.size() - bytes, text.data(), bytes);
-      record = nlohmann::json::parse(text);
-      const auto before = record.at("arguments").get<std::map<std::string, std::string>>();
-      for (const auto& [name, value] : options_.arguments) {
-        const auto then = before.find(name);
-        if (then != before.end() && then->second == value) continue;
-        throw UsageError("{}: was begun with another {} ({}, now {}); give the same arguments, or remove it",
-                         path_, name, then == before.end() ? "none" : quote(then->second), quote(value));
-      }
-      return std::stoll(record.at("done").get<std::string>());
-    } catch (const UsageError&) {
-      throw;
-    } catch (const std::exception&) {
-      throw UsageError("{}: is no unfinished file of lockstep predict; remove it", path_);
-    }
+  [[noreturn]] void throw_not_ours() const {
+    throw UsageError("{}: is no unfinished file of lockstep predict; remove it", path_);
   }
 
   const PredictOptions& options_;
   const Shape output_;
-  std::string path_;
+  std::string path_, record_path_;
   checkpoint::MemoryFile structure_;
   std::uint64_t offset_ = 0, bytes_ = 0, file_bytes_ = 0;
 };
 
-/// What a rank asks for between two chunks, as bits.
-constexpr std::uint64_t preempt = 1, user_stop = 2, record = 4;
-
-std::uint64_t requests_of_any(comm::HostGroup& world, std::uint64_t mine) {
-  std::vector<std::uint64_t> all(static_cast<std::size_t>(world.size()));
-  world.all_gather(&mine, sizeof mine, all.data());
-  return std::accumulate(all.begin(), all.end(), std::uint64_t{0}, std::bit_or<>());
-}
+/// What a rank asks for between two rounds of chunks, as bits.
+constexpr std::uint64_t preempt = 1, user_stop = 2, record = 4, longer_rounds = 8;
 
 }  // namespace
 
 ExitCode predict(Session& session, models::Model& model, const data::Dataset& dataset,
-                 const PredictOptions& options) {
-  constexpr double record_every_s = 10;
+                 const PredictOptions& options, StopRequests& requests) {
+  constexpr double record_every_s = 10, round_ms = 50;
+  constexpr std::int64_t most_chunks_a_round = std::int64_t{1} << 16;  // of a rank
   comm::HostGroup& world = session.world();
   const bool leads = world.rank() == 0;
-  StopRequests requests(options.out + ".part", false);
   comm::run_on_all(world, [&] {
-    if (leads) check_output(options.out, {.replace = options.replace});
+    if (!leads) return;
+    check_output(options.out, {.replace = options.replace, .inputs = options.inputs});
+    for (const char* const suffix : {part_suffix, record_suffix})
+      check_output(options.out + suffix, {.replace = true, .inputs = options.inputs});
   });
   std::optional<Predictor> predictor;
   Tensor first;
@@ -254,46 +241,56 @@ ExitCode predict(Session& session, models::Model& model, const data::Dataset& da
   comm::run_on_all(world, [&] {
     if (!leads) return;
     unfinished.emplace(options, Shape(std::span<const std::int64_t>(extents)));
-    begun = {unfinished->open(), static_cast<std::int64_t>(unfinished->offset())};
+    const std::int64_t done = unfinished->open(predictor->chunks());
+    begun = {done, static_cast<std::int64_t>(unfinished->offset())};
   });
   world.broadcast(begun.data(), sizeof begun, 0);
-  const std::string part = options.out + ".part";
+  std::optional<OpenFile> part;
+  comm::run_on_all(world, [&] { part.emplace(options.out + part_suffix, OpenFile::Mode::write); });
   const std::int64_t chunks = predictor->chunks();
   std::int64_t done = begun[0];
   const auto samples = [&] { return predictor->first_sample(done); };
-  if (done > 0) session.log().info("going on after {} of {} samples ({})", samples(), dataset.size(), part);
+  if (done > 0)
+    session.log().info("{}: continues after {} of {} samples", part->path(), samples(), dataset.size());
 
+  std::int64_t chunks_a_round = 1;  // of a rank: as many as keep rank 0 busy for about round_ms
   Stopwatch since_record;
   while (done < chunks) {
+    const Stopwatch round;
     comm::run_on_all(world, [&] {
-      const std::int64_t chunk = done + world.rank();
-      if (chunk >= chunks) return;
-      const Tensor output = predictor->output_of(static_cast<int>(chunk));
-      OpenFile file(part, OpenFile::Mode::write);
-      const std::int64_t sample = predictor->first_sample(chunk);
-      file.write_at(static_cast<std::uint64_t>(begun[1]) + static_cast<std::uint64_t>(sample) * sample_bytes,
-                    output.raw(), output.bytes());
+      const std::int64_t from = std::min(done + world.rank() * chunks_a_round, chunks);
+      for (std::int64_t chunk = from; chunk < std::min(from + chunks_a_round, chunks); ++chunk) {
+        const Tensor output = predictor->output_of(static_cast<int>(chunk));
+        const auto sample = static_cast<std::uint64_t>(predictor->first_sample(chunk));
+        part->write_at(static_cast<std::uint64_t>(begun[1]) + sample * sample_bytes, output.raw(),
+                       output.bytes());
+      }
     });
-    done = std::min(done + world.size(), chunks);
+    done = std::min(done + world.size() * chunks_a_round, chunks);
     const ddp::Requests pending = requests.pending();
     const bool due = leads && since_record.elapsed_ms() > record_every_s * 1e3;
-    const std::uint64_t asked = requests_of_any(
-        world, preempt * pending.stop_preempted | user_stop * pending.stop_user | record * due);
-    if (asked == 0 && done < chunks) continue;
+    const bool quick = leads && round.elapsed_ms() < round_ms;
+    const std::uint64_t asked =
+        comm::bits_of_any(world, preempt * pending.stop_preempted | user_stop * pending.stop_user |
+                                     record * due | longer_rounds * quick);
+    chunks_a_round = asked & longer_rounds ? std::min(2 * chunks_a_round, most_chunks_a_round)
+                                           : std::max<std::int64_t>(chunks_a_round / 2, 1);
+    if ((asked & (preempt | user_stop | record)) == 0 && done < chunks) continue;
     // What the record says is on storage.
-    comm::run_on_all(world, [&] { OpenFile(part, OpenFile::Mode::write).sync(); });
-    if (done == chunks) break;
+    comm::run_on_all(world, [&] { part->sync(); });
     comm::run_on_all(world, [&] {
       if (leads) unfinished->record(done);
     });
     since_record.restart();
+    if (done == chunks) break;
     if ((asked & (preempt | user_stop)) == 0) {
       session.log().info("{} of {} samples", samples(), dataset.size());
       continue;
     }
     requests.clear({.stop_preempted = (asked & preempt) != 0, .stop_user = (asked & user_stop) != 0});
     session.log().info("{} after {} of {} samples; the same command continues {}",
-                       asked & preempt ? "preempted" : "stopped as asked", samples(), dataset.size(), part);
+                       asked & preempt ? "preempted" : "stopped as asked", samples(), dataset.size(),
+                       part->path());
     return asked & preempt ? ExitCode::preempted : ExitCode::user_stopped;
   }
   comm::run_on_all(world, [&] {

@@ -18,6 +18,8 @@ with h5py.File("flow.h5", "w") as f:
     f["flow"] = x
 with h5py.File("images.h5", "w") as f:
     f["x"] = random.integers(0, 256, (300, 1, 8, 8), np.uint8)
+with h5py.File("many-images.h5", "w") as f:
+    f["x"] = random.integers(0, 256, (100000, 1, 8, 8), np.uint8)
 with h5py.File("large.h5", "w") as f:
     f["fields/density"] = random.normal(5, 3, (2000000, 12)).astype(np.float32)
 PY
@@ -41,7 +43,7 @@ saved=run/checkpoints/latest
 
 for count in 1 2 3; do
   ranks "$count" predict "$saved" --data inputs.h5 --out "out-$count.h5" >log 2>&1 || fail "$count ranks: $(tail -n 3 log)"
-  [ ! -e "out-$count.h5.part" ] || fail "$count ranks: .part is still there"
+  if [ -e "out-$count.h5.part" ] || [ -e "out-$count.h5.part.json" ]; then fail "$count ranks: .part is still there"; fi
   cmp out-1.h5 "out-$count.h5" || fail "other bytes on $count ranks"
 done
 /usr/bin/python3 - <<'PY' || fail "the outputs are not the model's"
@@ -76,17 +78,70 @@ for how in USR2:75 INT:76 KILL:137; do
   "$LOCKSTEP" predict "$saved" --data large.h5 --weights ema/0.9 --out part.h5 >out.log 2>err.log
   [ $? -eq 2 ] || fail "other arguments continue a file: $(cat err.log)"
   one_error "other arguments" 'part.h5.part: was begun with another weights \("model", now "ema/0.9"\)'
-  ranks 2 predict "$saved" --data large.h5 --out part.h5 >log 2>&1 || fail "SIG$signal, continued: $(cat log)"
-  [ "$signal" = KILL ] || grep -q "going on after [1-9][0-9]* of 2000000 samples" log || fail "SIG$signal: it began again: $(cat log)"
+  ONEDNN_MAX_CPU_ISA=SSE41 "$LOCKSTEP" predict "$saved" --data large.h5 --out part.h5 >out.log 2>err.log
+  [ $? -eq 2 ] || fail "another instruction set continues a file: $(cat err.log)"
+  one_error "another instruction set" 'part.h5.part: was begun with another instruction set \(".*", now "sse41"\)'
+  ranks 2 predict "$saved" --data ./large.h5 --out part.h5 >log 2>&1 || fail "SIG$signal, continued: $(cat log)"
+  [ "$signal" = KILL ] || grep -q "part.h5.part: continues after [1-9][0-9]* of 2000000 samples" log || fail "SIG$signal: it began again: $(cat log)"
   cmp whole.h5 part.h5 || fail "SIG$signal: other bytes than without a stop"
   rm -f part.h5
 done
+
+# OUT that appears meanwhile is not replaced, and --force publishes what is done.
+"$LOCKSTEP" predict "$saved" --data large.h5 --out part.h5 >out.log 2>err.log &
+job=$!
+until [ -e part.h5.part ] || ! kill -0 "$job" 2>/dev/null; do sleep 0.01; done
+echo "another's" >part.h5
+wait "$job"
+[ $? -eq 2 ] || fail "OUT that appears meanwhile: $(cat err.log)"
+one_error "OUT that appears meanwhile" "part.h5: is there already; --force replaces it"
+[ "$(cat part.h5)" = "another's" ] || fail "OUT that appears meanwhile was replaced"
+"$LOCKSTEP" predict "$saved" --data large.h5 --out part.h5 --force >log 2>&1 || fail "--force: $(cat log)"
+grep -q "continues after 2000000 of 2000000 samples" log || fail "--force began again: $(cat log)"
+cmp whole.h5 part.h5 || fail "--force: other bytes than without a stop"
+
+# stopped_at_start SIGNAL CODE CHECKPOINT DATA OUT: the signal comes while the checkpoint or the data are opened.
+stopped_at_start() {
+  local signal=$1 code=$2 file=$3 data=$4 out=$5 job descriptor got
+  "$LOCKSTEP" predict "$file" --data "$data" --out "$out" >log 2>&1 &
+  job=$!
+  while kill -0 "$job" 2>/dev/null; do
+    for descriptor in "/proc/$job/fd/"*; do
+      if [ "$descriptor" -ef "$file" ] || [ "$descriptor" -ef "$data" ]; then break 2; fi
+    done
+  done
+  kill -"$signal" "$job"
+  wait "$job" 2>/dev/null
+  got=$?
+  [ "$got" -eq "$code" ] || fail "SIG$signal at the start: exit $got, expected $code: $(cat log)"
+  [ -e "$out.part" ] || fail "SIG$signal at the start: no $out.part"
+}
+for how in USR2:75 TERM:75 INT:76; do
+  rm -f part.h5*
+  stopped_at_start "${how%%:*}" "${how##*:}" "$saved" large.h5 part.h5
+done
+
+# An unfinished file is of the same data: a byte in the middle that changes is seen.
+printf 'lock' | dd of=large.h5 bs=1 seek=48000000 conv=notrunc 2>dd.log || fail "large.h5 cannot be changed: $(cat dd.log)"
+"$LOCKSTEP" predict "$saved" --data large.h5 --out part.h5 >out.log 2>err.log
+[ $? -eq 2 ] || fail "changed data continue a file: $(cat err.log)"
+one_error "changed data" "part.h5.part: was begun with another data file"
+rm -f part.h5.part.json
+"$LOCKSTEP" predict "$saved" --data large.h5 --out part.h5 >out.log 2>err.log
+[ $? -eq 2 ] || fail "a .part without its record: $(cat err.log)"
+one_error "a .part without its record" "part.h5.part: is no unfinished file of lockstep predict; remove it"
 
 # Images without labels, and text.
 digits digits.h5
 small_mlp 'steps = 4' 'global_batch = 16' >digits.ini
 "$LOCKSTEP" train digits.ini --run digits >log 2>&1 || fail "digits: $(tail -n 3 log)"
 "$LOCKSTEP" predict digits/checkpoints/latest --data images.h5 --out images-out.h5 >log 2>&1 || fail "images without labels: $(cat log)"
+stopped_at_start USR2 75 digits/checkpoints/latest many-images.h5 images.part.h5
+mv digits.h5 elsewhere.h5  # by whose mean and deviation images are normalised
+"$LOCKSTEP" predict digits/checkpoints/latest --data many-images.h5 --out images.part.h5 >out.log 2>err.log
+[ $? -eq 2 ] || fail "another normalisation continues a file: $(cat err.log)"
+one_error "another normalisation" "images.part.h5.part: was begun with another normalisation of images"
+mv elsewhere.h5 digits.h5
 words words.h5
 printf '%s\n' '[model]' 'name = gpt' 'layers = 1' 'heads = 2' 'channels = 16' 'context = 32' 'vocab = 256' '[data]' 'train = words.h5' \
   '[train]' 'steps = 4' 'global_batch = 4' >gpt.ini
@@ -123,6 +178,22 @@ bad 2 "--output \"likely\": is neither logits nor logprobs" "$saved" --data inpu
 bad 3 "gone.h5" "$saved" --data gone.h5 --out o.h5
 bad 3 "flow.h5: /fields/density is missing; the file has flow" "$saved" --data flow.h5 --out o.h5
 bad 3 "flow.h5: .*no field" "$saved" --data flow.h5 --fields z:flow --out o.h5
+# What is read is never replaced, by whatever name.
+cp inputs.h5 precious.h5
+ln precious.h5 hard.h5
+ln precious.h5 near.h5.part
+ln -s precious.h5 soft.h5
+cp "$saved" kept.h5
+for out in precious.h5 ./precious.h5 hard.h5; do
+  bad 2 "is read to make it, so it is never replaced" "$saved" --data precious.h5 --out "$out" --force
+done
+bad 2 "precious.h5: is read to make it" "$saved" --data soft.h5 --out precious.h5 --force
+bad 2 "soft.h5: is a symbolic link" "$saved" --data precious.h5 --out soft.h5 --force
+bad 2 "near.h5.part: is read to make it" "$saved" --data precious.h5 --out near.h5 --force
+bad 2 "kept.h5: is read to make it" kept.h5 --data inputs.h5 --out kept.h5 --force
+bad 2 "digits.h5: is read to make it" digits/checkpoints/latest --data images.h5 --out digits.h5 --force
+cmp inputs.h5 precious.h5 || fail "an input was changed"
+cmp "$saved" kept.h5 || fail "a checkpoint was changed"
 echo no >o.h5.part
 bad 2 "o.h5.part: is no unfinished file of lockstep predict; remove it" "$saved" --data inputs.h5 --out o.h5
 [ ! -e o.h5 ] || fail "an error left o.h5"

@@ -82,6 +82,14 @@ BOOST_AUTO_TEST_CASE(exceptions_of_other_kinds_become_failures) {
   BOOST_TEST(caught([] { throw 7; }).text == "an exception of unknown type");
 }
 
+BOOST_AUTO_TEST_CASE(bits_of_any_are_those_set_on_some_rank) {
+  const std::uint64_t mine = std::uint64_t{1} << (63 - world().rank());
+  std::uint64_t wanted = 0;
+  for (int rank = 0; rank < world().size(); ++rank) wanted |= std::uint64_t{1} << (63 - rank);
+  BOOST_TEST(comm::bits_of_any(world(), mine) == wanted);
+  BOOST_TEST(comm::bits_of_any(world(), 0) == 0U);
+}
+
 BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

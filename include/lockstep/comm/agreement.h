@@ -1,6 +1,7 @@
-// Errors that all ranks agree on, and gathers of JSON values.
+// Errors that all ranks agree on, requests of any rank, and gathers of JSON values.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <nlohmann/json_fwd.hpp>
 #include <vector>
@@ -14,6 +15,9 @@ namespace lockstep::comm {
 /// and followed by "; and N more ranks" if the texts differ. The action must not leave its peers inside a
 /// collective.
 void run_on_all(HostGroup& group, const std::function<void()>& action);
+
+/// The bits that are set on any rank (collective).
+std::uint64_t bits_of_any(HostGroup& group, std::uint64_t mine);
 
 /// Every rank's value, in rank order (collective). Numbers arrive bit for bit, infinite ones and NaN too.
 std::vector<nlohmann::json> all_gather_json(HostGroup& group, const nlohmann::json& mine);
