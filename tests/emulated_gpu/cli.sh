@@ -84,6 +84,36 @@ a, b = (json.load(open(file)) for file in ("cuda.json", "cpu.json"))
 sys.exit(0 if a["samples"] == b["samples"] and abs(a["loss"] - b["loss"]) <= 1e-3 * b["loss"] else 1)' ||
   fail "eval: $(cat cuda.json cpu.json)"
 
+# Tasks with fields of any file: the losses, evaluations and outputs of the CPU.
+/usr/bin/python3 - <<'P' || fail "h5py is needed for this test"
+import h5py, numpy as np
+random = np.random.default_rng(1)
+x = random.normal(3, 2, (120, 4))
+with h5py.File("rows.h5", "w") as f:
+    f["x"], f["flow"], f["kind"] = x, x[:, :1] * 5 + x[:, 1:2] ** 2, (x.sum(1) > 12).astype(np.uint8)
+P
+printf '%s\n' '[model]' 'name = mlp' 'sizes = 4 8 1' '[task]' 'name = regression' '[data]' 'train = rows.h5' 'eval_fraction = 0.2' \
+  'fields = x y:flow' 'normalize = x y' '[train]' 'steps = 6' 'global_batch = 24' 'shards = 3' 'eval_every = 3' 'device = cuda' \
+  '[optimizer]' 'name = sgd' 'lr = 0.02' '[log]' 'every = 1' >rows.ini
+binary=(task.name=binary data.fields='x y:kind' data.normalize=x)
+for task in regression smooth_l1 binary; do
+  settings=()
+  [ "$task" != smooth_l1 ] || settings=(task.loss=smooth_l1)
+  [ "$task" != binary ] || settings=("${binary[@]}")
+  train 1 "$task" rows.ini "${settings[@]}" train.cuda_graph=true
+  train 2 "$task-cpu" rows.ini "${settings[@]}" train.device=cpu
+  close "$task" "$task-cpu" 1e-3
+  ranks 2 predict "$task/checkpoints/latest" --data rows.h5 --device cuda --out "$task.h5" >predict.log 2>&1 ||
+    fail "$task: predict: $(tail -n 3 predict.log)"
+  ranks 1 predict "$task/checkpoints/latest" --data rows.h5 --device cpu --out "$task-cpu.h5" >predict.log 2>&1 ||
+    fail "$task: predict on the CPU: $(tail -n 3 predict.log)"
+  /usr/bin/python3 - "$task.h5" "$task-cpu.h5" <<'P' || fail "$task: the outputs of predict"
+import h5py, numpy as np, sys
+found, wanted = (h5py.File(name)["output"][:] for name in sys.argv[1:])
+np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-3)
+P
+done
+
 # What is wrong is said by all ranks as one, with its code.
 ranks 2 train resnet.ini --run nan --set optimizer.lr=1e30 --set optimizer.clip=0 --set ema.rates= >nan.log 2>err.log
 [ $? -eq 4 ] || fail "a run that diverges: $(tail -n 2 err.log)"
