@@ -155,6 +155,7 @@ class Loader::Prefetcher {
 
   const StepBatch& at(std::int64_t step) {
     std::unique_lock lock(mutex_);
+    if (given_ && slots_[current_].batch.step == step) return slots_[current_].batch;
     changed_.wait(lock, [&] { return !busy_; });
     if (!filled_ || next().batch.step != step) {
       request(step);
@@ -166,6 +167,7 @@ class Loader::Prefetcher {
     current_ = 1 - current_;
     slots_[current_].queue->receive();
     request(step + 1);
+    given_ = true;
     return slots_[current_].batch;
   }
 
@@ -234,6 +236,7 @@ class Loader::Prefetcher {
   std::size_t current_ = 0;  // the caller's slot
   bool busy_ = false;        // the thread is to fill the next slot
   bool filled_ = false;      // the next slot holds its step, or the error of it
+  bool given_ = false;       // the current slot holds what the last call gave
   bool stopping_ = false;
   std::thread thread_;
 };

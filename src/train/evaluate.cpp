@@ -59,6 +59,15 @@ std::vector<Metric> metrics_of(const Task& task) {
   return metrics;
 }
 
+Evaluation evaluate_batch(const Evaluator& with, std::span<const Metric> metrics, const Batch& batch,
+                          bool same_parameters) {
+  with.tape.begin(
+      {.training = false, .record = false, .compute = with.compute, .same_parameters = same_parameters});
+  Evaluation evaluation(metrics, with.task(with.tape, with.model, batch));
+  if (metrics.size() > 1) with.task.evaluate(evaluation, batch, with.model.take_output());
+  return evaluation;
+}
+
 EvaluationResult evaluate(const Evaluator& with, const data::Dataset& dataset) {
   return *evaluate(with, dataset, {});
 }
@@ -67,21 +76,15 @@ std::optional<EvaluationResult> evaluate(const Evaluator& with, const data::Data
                                          const EvaluationWatch& watch) {
   Tape& tape = with.tape;
   const std::vector<Metric> metrics = metrics_of(with.task);
-  const bool has_more = metrics.size() > 1;
   int width = 1;  // the sums of all metrics, and the number of samples
   for (const Metric& metric : metrics) width += metric.sums;
   std::vector<double> sums;
   data::EvalBatches batches(dataset, samples_per_chunk(dataset), with.world);
   const auto add_chunk = [&](int chunk) {
     progress::tick();
-    tape.begin({.training = false,
-                .record = false,
-                .compute = with.compute,
-                .same_parameters = chunk != batches.mine().first});
     const Batch batch = batches.read(chunk).map(
         [&](const Tensor& field) { return kernels::on_device(field, tape.backend()); });
-    Evaluation evaluation(metrics, with.task(tape, with.model, batch));
-    if (has_more) with.task.evaluate(evaluation, batch, with.model.take_output());
+    const Evaluation evaluation = evaluate_batch(with, metrics, batch, chunk != batches.mine().first);
     sums.insert(sums.end(), evaluation.sums().begin(), evaluation.sums().end());
     sums.push_back(static_cast<double>(batch.samples()));
   };

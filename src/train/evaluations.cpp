@@ -54,6 +54,12 @@ Better Evaluations::better(const std::string& name) const {
   return Better::lower;
 }
 
+void Evaluations::try_on(const Batch& sample) {
+  const std::span<const Metric> metrics = metrics_;
+  evaluate_batch(parts_.evaluator, parts_.dataset ? metrics : metrics.first(1), sample);
+  parts_.evaluator.tape.begin({.training = false, .record = false});  // keeps nothing of it
+}
+
 bool Evaluations::due_after(std::int64_t step) const {
   return parts_.dataset && step > 0 && ((every_ > 0 && step % every_ == 0) || step == last_step_);
 }

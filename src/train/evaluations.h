@@ -35,6 +35,10 @@ class Evaluations {
   /// Which of two values of a metric is better; Better::lower for a name that is not one of the metrics.
   Better better(const std::string& metric) const;
 
+  /// Evaluates this sample and forgets it. Throws what is wrong about the model, the loss or the metrics; of
+  /// metrics only if there are evaluations.
+  void try_on(const Batch& sample);
+
   bool due_after(std::int64_t step) const;
   /// Evaluations that follow the one of this step, or this step.
   std::int64_t left_after(std::int64_t step) const;

@@ -115,6 +115,7 @@ class Trainer {
 
  private:
   void start(const RunOptions& options);
+  void try_one_sample();
   void warn_of_other_data(const checkpoint::Provenance& provenance);
   void check_finite() const;
   ExitCode take_steps();
@@ -210,6 +211,7 @@ Trainer::Trainer(Session& session, const Config& config, Inputs& inputs, checkpo
     replicas_.record(&*timeline_);
   }
   start(options);
+  try_one_sample();
 }
 
 /// Weights and position come from the run's newest checkpoint, from a file, or are new.
@@ -257,6 +259,12 @@ void Trainer::start(const RunOptions& options) {
   store_.note(report.provenance);
   if (ema_) ema_->reset();
   session_.log().info("a new run from the weights of {}", config_.train.init);
+}
+
+/// What a program's model, loss or metrics do wrong ends the start, not a run after its first evaluation.
+void Trainer::try_one_sample() {
+  if (done_ == config_.train.steps) return;
+  comm::run_on_all(world_, [&] { evaluations_.try_on(loader_.at(done_).shards.front().rows(0, 1)); });
 }
 
 /// The order of samples depends on their number.
@@ -584,6 +592,7 @@ ExitCode train(Session& session, Config config, const RunOptions& options) {
   comm::run_on_all(world, [&] {
     for (const data::Dataset* const data : {&inputs.data->train(), inputs.data->eval()})
       if (data) check_data(*inputs.model, *inputs.task, *data);
+    metrics_of(*inputs.task);  // throws if they are wrong
   });
   resolve_threads(config, session);
   check_same_updates(config, session.backend(), world);

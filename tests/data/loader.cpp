@@ -113,6 +113,17 @@ BOOST_AUTO_TEST_CASE(a_batch_stays_as_it_is_until_the_next_is_asked) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(a_step_asked_for_twice_is_the_same_batch_and_is_read_once) {
+  const Counting base(40);
+  Loader loader(base, {.global_batch = 8, .shards = 2, .seed = 1}, 0, 1);
+  Loader other(base, {.global_batch = 8, .shards = 2, .seed = 1}, 0, 1);
+  const float* const at_first = loader.at(3).shards[0]["x"].data<float>();
+  BOOST_TEST(loader.at(3).shards[0]["x"].data<float>() == at_first);
+  BOOST_TEST(loader.at(3).step == 3);
+  const auto next = [](Loader& asked) { return values_of<float>(asked.at(4).shards[1]["x"]); };
+  BOOST_TEST(next(loader) == next(other), boost::test_tools::per_element());
+}
+
 BOOST_AUTO_TEST_CASE(shards_default_to_the_ranks_and_a_rank_may_own_none) {
   const Counting dataset(31);
   Loader second(dataset, {.global_batch = 9}, 1, 3);

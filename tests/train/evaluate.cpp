@@ -118,6 +118,19 @@ BOOST_FIXTURE_TEST_CASE(a_stop_ends_an_evaluation_without_metrics_and_leaves_the
   BOOST_TEST(model.state().params[0]->value.data<float>()[0] == 42);
 }
 
+BOOST_FIXTURE_TEST_CASE(a_sample_tried_first_finds_what_does_not_fit_and_changes_no_evaluation, Fixture) {
+  train::Evaluations some = evaluations(0, 1);
+  const train::EvaluationWatch watch{.requests = [] { return std::uint64_t{0}; },
+                                     .act = [](std::uint64_t, double) { return true; }};
+  const auto before = some.run(watch);
+  const auto sample = [](std::int64_t width) {
+    return Batch(0, {{"x", Tensor::zeros({1, width, 1, 1})}, {"y", Tensor::zeros({1}, DType::int64)}});
+  };
+  BOOST_CHECK_THROW(some.try_on(sample(5)), DataError);
+  BOOST_CHECK_NO_THROW(some.try_on(sample(4)));
+  BOOST_TEST((some.run(watch)->metrics == before->metrics));
+}
+
 BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

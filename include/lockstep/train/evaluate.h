@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -45,8 +46,12 @@ struct EvaluationWatch {
   std::function<bool(std::uint64_t of_any, double fraction)> act;
 };
 
-/// "loss", then the task's own.
+/// "loss", then the task's own. UsageError if they are wrong.
 std::vector<Metric> metrics_of(const Task& task);
+
+/// The sums of these metrics over a batch, which is on the device. same_parameters: Pass::same_parameters.
+Evaluation evaluate_batch(const Evaluator& with, std::span<const Metric> metrics, const Batch& batch,
+                          bool same_parameters = false);
 
 /// Collective; the same bits at any number of ranks. The model is in evaluation mode: no dropout, running
 /// statistics. Null, on every rank, if the watch ended it.

@@ -1,0 +1,97 @@
+#!/usr/bin/env bash
+# Programs that use the library wrongly: on any number of ranks one line of error, the documented exit code, no hang, no run left behind.
+# What the data lacks or has in a wrong shape is 3; what a program or a configuration asks for and is not there is 2; an exception that is
+# none of ours is 5.
+# Environment: WRONG_PROGRAM, the program of wrong_program.cpp.
+source "$(dirname "$0")/../support/cli.sh"
+LOCKSTEP=$WRONG_PROGRAM
+/usr/bin/python3 - <<'PY' || fail "h5py is needed for this test"
+import h5py, numpy as np
+random = np.random.default_rng(1)
+with h5py.File("data.h5", "w") as file:
+    for name, width in ("x", 4), ("z", 2), ("wide", 6), ("y", 1):
+        file[name] = random.normal(size=(40, width)).astype("float32")
+    file["label"] = random.integers(0, 3, size=(40, 1))
+PY
+cat >run.ini <<'INI'
+[model]
+name = sum
+[task]
+name = near
+[data]
+train = data.h5
+fields = x z wide label y
+eval_fraction = 0.25
+[train]
+steps = 3
+global_batch = 12
+shards = 3
+[fault]
+hang_timeout_s = 20
+INI
+
+# expect WRONG CODE TEXT RANKS [TRAIN-ARGUMENTS...]: at each number of ranks in RANKS.
+expect() {
+  local wrong=$1 code=$2 text=$3 counts=$4 count start got
+  shift 4
+  for count in $counts; do
+    start=()
+    [ "$count" -eq 1 ] || read -r -a start <<<"$LOCKSTEP_MPIRUN -n $count"
+    WRONG=$wrong timeout 60 "${start[@]}" "$WRONG_PROGRAM" train run.ini --run left "$@" >out.log 2>err.log
+    got=$?
+    [ "$got" -eq "$code" ] || fail "$wrong $* ($count ranks): exit $got, not $code: $(cat err.log)"
+    one_error "$wrong $* ($count ranks)" "^lockstep: $text"
+    [ ! -e left ] || fail "$wrong $* ($count ranks): left behind: $(find left)"
+    rm -rf left
+  done
+}
+
+WRONG='' ranks 3 train run.ini --run right >log 2>&1 || fail "nothing is wrong: $(cat log)"
+
+# The data.
+expect field 3 "the data has no field 'speed'; it has x, z, wide, label, y" '1 2 3'
+expect read_field 3 "data.h5: has no field 'speed', which is needed; it has x, z, wide, label, y" '1 2'
+expect target_field 3 "the data has no field 'speed'" 1
+expect width 3 'x: linear: an input of shape \[1, 6\] does not fit a weight of shape \[8, 4\]; a batch of the data has x float32' '1 2 3'
+expect target_width 3 'mse: the input has shape \[1, 1\], the target \[1, 4\]; a batch of the data has x float32 \[1, 4\]' '1 2'
+expect target_type 3 'cross_entropy: .*float32.*; a batch of the data has' '1 3'
+expect '' 3 'data.h5: .*speed' '1 2' --set 'data.fields=x z speed y'
+expect '' 3 'data.h5: field y is int64 \[1\], but task.name = regression learns numbers: floats' '1 2 3' --set task.name=regression \
+  --set 'data.fields=x z y:label'
+expect '' 3 'data.h5: field y is float32 \[1\], but task.name = classification learns integers' 1 --set task.name=classification
+
+# What the program and its configuration ask for.
+expect '' 2 'the model has no trainable parameter' '1 2 3' --set model.name=constant
+expect '' 2 '.*model.name: "som" is not one of: .*sum, constant; did you mean sum' '1 2' --set model.name=som
+expect no_loss 2 'the task returned an empty Loss' '1 2 3'
+expect forward 2 'the metrics of a task need the output of model\(tape, batch\)' 1
+expect metric_twice 2 'the task names the metric error twice' '1 2 3'
+expect metric_loss 2 'the task names the metric loss twice \(loss is there without being named\)' 1
+expect metric_without_sums 2 'the metric other of the task has no sums' 1
+expect metric_unknown 2 'the task added to a metric eror, which its metrics\(\) does not name' '1 2 3'
+expect metric_sums 2 'metric error has 2 sums, but 3 were added' '1 3'
+
+# Registrations.
+expect model_twice 2 'the program registers a model: the name sum is registered twice' '1 2 3'
+expect built_in_twice 2 'the program registers a model: the name mlp is registered twice' 1
+expect task_twice 2 'the program registers a task: the name regression is registered twice' 1
+expect blank 2 'the program registers a model: the name "two words" is not made of letters' '1 2 3'
+expect blank_once 2 'rank 1: the program registers a model: the name "a name" is not made of letters' 2
+expect no_name 2 'the program registers a task: the name "" is not made of letters' 1
+expect ranks 2 'rank 1 has other models, tasks or data sets than rank 0, "another" where rank 0 has ' 2
+expect ranks 2 'rank 2 has other models, tasks or data sets than rank 0, "another" where rank 0 has ' 3
+
+# Exceptions that are none of ours.
+for place in constructor check metrics forward loss evaluate; do
+  expect "${place}_throws" 5 'out of luck' '1 3'
+  expect "${place}_throws_once" 5 'rank 1: out of luck' 2
+  expect "${place}_throws_once" 5 'rank 2: out of luck' 3
+done
+expect throws_a_number 5 'an exception of unknown type' '1 2'
+# In the first step of training there is a run, which a later start takes up.
+WRONG=training_throws_once ranks 3 train run.ini --run begun >out.log 2>err.log
+[ $? -eq 5 ] || fail "training throws: $(cat err.log)"
+one_error "training throws" '^lockstep: rank 2: out of luck'
+WRONG='' ranks 2 train run.ini --run begun >log 2>&1 || fail "begun: $(cat log)"
+expect_same right/checkpoints/latest begun/checkpoints/latest
+finish
