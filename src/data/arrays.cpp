@@ -41,16 +41,29 @@ NamedArray parsed(const std::string& word) {
   return array;
 }
 
-std::vector<NamedArray> arrays_at_root(const hdf5::File& file) {
+/// float32, int64, or none if the array cannot be a field.
+std::optional<DType> field_dtype(const hdf5::Dataset& array) {
+  if (array.shape().empty() || array.numel() == 0) return std::nullopt;
+  if (array.is_boolean()) return DType::int64;
+  if (!array.dtype()) return std::nullopt;
+  return is_floating(*array.dtype()) ? DType::float32 : DType::int64;
+}
+
+/// skipped: filled with those that cannot be fields.
+std::vector<NamedArray> arrays_at_root(const hdf5::File& file, std::vector<std::string>& skipped) {
   std::vector<NamedArray> found;
   for (const hdf5::Link& link : file.links(hdf5::Group::Order::name)) {
     if (link.kind != hdf5::ObjectKind::dataset) continue;
     const hdf5::Dataset dataset = file.open_dataset(link.name);
-    if (dataset.dtype() && !dataset.shape().empty()) found.push_back({link.name, "/" + link.name});
+    if ((dataset.dtype() || dataset.is_boolean()) && !dataset.shape().empty())
+      found.push_back({link.name, "/" + link.name});
+    else
+      skipped.push_back(fmt::format("/{} is {} {}", link.name, dataset.type_name(), shape_text(dataset)));
   }
   if (found.empty()) {
-    throw DataError("{}: has no array of numbers at its root; data.fields = NAME:/PATH names those elsewhere",
-                    file.file_path());
+    throw DataError(
+        "{}: has no array of numbers at its root{}{}; data.fields = NAME:/PATH names those elsewhere",
+        file.file_path(), skipped.empty() ? "" : ", where ", fmt::join(skipped, ", "));
   }
   return found;
 }
@@ -63,7 +76,7 @@ hdf5::Dataset open_array(const hdf5::File& file, const std::string& path) {
                     path, fmt::join(there, ", "));
   }
   hdf5::Dataset array = file.open_dataset(path);
-  if (!array.dtype() || array.shape().empty() || array.numel() == 0) {
+  if (!field_dtype(array)) {
     throw DataError("{}: {} is {} {}, but a field is numbers [N, ...], one row a sample", file.file_path(),
                     path, array.type_name(), shape_text(array));
   }
@@ -87,7 +100,7 @@ Arrays::Arrays(const std::vector<std::string>& paths, const ArraysOptions& optio
   if (paths.empty()) throw UsageError("no data files were named");
   std::vector<NamedArray> named;
   for (const std::string& word : options.fields) named.push_back(parsed(word));
-  if (named.empty()) named = arrays_at_root(hdf5::File::open(paths.front()));
+  if (named.empty()) named = arrays_at_root(hdf5::File::open(paths.front()), skipped_);
   if (named.size() > Batch::max_fields) {
     throw UsageError("{}: {} fields are more than the {} that a batch has; data.fields chooses some",
                      paths.front(), named.size(), Batch::max_fields);
@@ -116,7 +129,7 @@ void Arrays::add_file(const std::string& path, std::int64_t& memory_left_bytes) 
     }
     const std::span<const std::int64_t> extents(array.shape());
     const Shape shape(extents.subspan(1));
-    const DType dtype = is_floating(*array.dtype()) ? DType::float32 : DType::int64;
+    const DType dtype = *field_dtype(array);
     Field& field = fields_[i];
     if (sources_.empty()) {
       field.shape = shape;
@@ -126,7 +139,7 @@ void Arrays::add_file(const std::string& path, std::int64_t& memory_left_bytes) 
                       to_string(dtype), to_string(shape), sources_.front().arrays[i]->path(),
                       to_string(field.dtype), to_string(field.shape));
     }
-    arrays_[i].converted |= *array.dtype() == DType::float64;
+    arrays_[i].converted |= array.dtype() == DType::float64;
     source.arrays.push_back(
         std::make_unique<RowStore>(std::move(file), std::move(array), dtype, memory_left_bytes));
   }

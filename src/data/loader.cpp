@@ -113,7 +113,7 @@ class Loader::Prefetcher {
       : dataset_(dataset),
         augment_(options.augment),
         stream_(stream_options(dataset, options, ranks),
-                options.shuffle ? dataset.order(options.seed) : nullptr) {
+                options.shuffle ? checked_order(dataset, options.seed) : nullptr) {
     if (augment_.any()) {
       const Field& x = field_named(dataset, "x");
       if (x.shape.rank() != 3 || x.dtype != DType::float32)

@@ -187,6 +187,16 @@ void check_written(const Dataset& dataset) {
     throw DataError("{}: {} was created but never written", dataset.file_path(), dataset.name());
 }
 
+/// Of one byte, whose members are FALSE = 0 and TRUE = 1.
+bool is_boolean_type(hid_t type) {
+  if (H5Tget_class(type) != H5T_ENUM || H5Tget_size(type) != 1 || H5Tget_nmembers(type) != 2) return false;
+  const auto has = [&](const char* name, std::uint8_t wanted) {
+    std::uint8_t value = 0;
+    return H5Tenum_valueof(type, name, &value) >= 0 && value == wanted;
+  };
+  return has("FALSE", 0) && has("TRUE", 1);
+}
+
 bool little_endian(hid_t type) { return H5Tget_size(type) == 1 || H5Tget_order(type) == H5T_ORDER_LE; }
 
 }  // namespace
@@ -203,6 +213,7 @@ Dataset::Dataset(Handle handle, std::string file_path, std::string name)
   const Handle space = owned_space(check(H5Dget_space(id())));
   dtype_ = dtype_of_type(type.id());
   is_text_ = is_text_type(type.id());
+  is_boolean_ = is_boolean_type(type.id());
   if (H5Sget_simple_extent_type(space.id()) == H5S_NULL)
     throw DataError("{}: {} has no elements", file_path_, name_);
   const int rank = check(H5Sget_simple_extent_ndims(space.id()));

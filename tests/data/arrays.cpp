@@ -2,6 +2,9 @@
 // file.
 #include "lockstep/data/arrays.h"
 
+#include <hdf5.h>
+
+#include <array>
 #include <boost/test/unit_test.hpp>
 #include <cmath>
 #include <limits>
@@ -60,6 +63,53 @@ BOOST_FIXTURE_TEST_CASE(without_names_every_array_of_numbers_at_the_root_is_a_fi
   const Arrays data(make("a.h5", 5));
   BOOST_REQUIRE(data.fields().size() == 1u);
   BOOST_TEST(data.fields()[0].name == "mask");
+}
+
+/// /y bool [4, 2] as h5py writes it.
+std::string make_booleans(const std::string& path) {
+  {
+    hdf5::File file = hdf5::File::create(path);
+    const std::vector<float> x(4);
+    file.create_dataset("x", DType::float32, {4}).write(std::span<const float>(x));
+    file.create_text("label", "a text is no field");
+    file.close();
+  }
+  const hid_t file = H5Fopen(path.c_str(), H5F_ACC_RDWR, H5P_DEFAULT);
+  const hid_t type = H5Tenum_create(H5T_STD_I8LE);
+  const std::array<std::int8_t, 2> numbers{0, 1};
+  H5Tenum_insert(type, "FALSE", &numbers[0]);
+  H5Tenum_insert(type, "TRUE", &numbers[1]);
+  const std::array<hsize_t, 2> extents{4, 2};
+  const hid_t space = H5Screate_simple(2, extents.data(), nullptr);
+  const hid_t y = H5Dcreate2(file, "y", type, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+  const std::array<std::int8_t, 8> values{1, 0, 0, 1, 1, 1, 0, 0};
+  BOOST_REQUIRE(H5Dwrite(y, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()) >= 0);
+  H5Dclose(y);
+  H5Sclose(space);
+  H5Tclose(type);
+  H5Fclose(file);
+  return path;
+}
+
+BOOST_FIXTURE_TEST_CASE(booleans_are_integers_0_and_1, Folder) {
+  const std::string path = make_booleans(folder.file("bool.h5"));
+  for (const std::int64_t limit : {std::int64_t{0}, std::int64_t{1} << 20}) {
+    for (const std::vector<std::string>& fields : {std::vector<std::string>{}, {"x", "y"}}) {
+      const Arrays data(path, {.fields = fields, .memory_limit_bytes = limit});
+      BOOST_REQUIRE(data.fields().size() == 2u);
+      BOOST_TEST((data.fields()[1] == data::Field{.name = "y", .dtype = DType::int64, .shape = {2}}));
+      BOOST_TEST(values_of<std::int64_t>(read_samples(data, {1, 2, 3, 0})["y"]) ==
+                 (std::vector<std::int64_t>{0, 1, 1, 1, 0, 0, 1, 0}));
+    }
+  }
+}
+
+BOOST_FIXTURE_TEST_CASE(a_field_that_is_missing_is_an_error_that_names_what_was_skipped, Folder) {
+  const Arrays data(make_booleans(folder.file("bool.h5")));
+  const auto named =
+      mentions("has no field 'label', which is needed; it has x, y; skipped: /label is text []");
+  BOOST_CHECK_EXCEPTION(data::field_named(data, "label"), DataError, named);
+  BOOST_CHECK_EXCEPTION(data::field_named(data::Subset(data, 0, 2), "label"), DataError, named);
 }
 
 BOOST_FIXTURE_TEST_CASE(several_files_count_as_one, Folder) {

@@ -1,12 +1,16 @@
 // Orders: weighted draws, mixtures, and orders of one's own, all pure functions of the position.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
 #include <cmath>
 #include <limits>
 #include <map>
+#include <random>
 
 #include "data/files.h"
 #include "lockstep/base/error.h"
+#include "lockstep/data/arrays.h"
 #include "lockstep/data/dataset.h"
 #include "lockstep/data/loader.h"
 
@@ -75,6 +79,65 @@ BOOST_AUTO_TEST_CASE(after_any_number_of_positions_each_source_has_had_its_share
   }
 }
 
+/// Of a mixture of `weights`: the share of each source holds at every one of `positions` positions.
+void check_shares(const std::vector<double>& weights, std::int64_t positions) {
+  std::vector<std::unique_ptr<Counting>> sources;
+  std::vector<data::Mixture::Source> parts;
+  double sum = 0;
+  for (const double weight : weights) {
+    sources.push_back(std::make_unique<Counting>(1));  // a sample's number is its source
+    parts.push_back({sources.back().get(), weight});
+    sum += weight;
+  }
+  const double bound = weights.size() <= 3 ? 1 : 1.7;
+  const auto order = data::Mixture(parts, true).order(3);
+  const std::vector<std::int64_t> samples = drawn(*order, 0, static_cast<std::size_t>(positions));
+  std::vector<double> had(weights.size());
+  double worst = 0;
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    ++had[static_cast<std::size_t>(samples[i])];
+    for (std::size_t s = 0; s < weights.size(); ++s)
+      worst = std::max(worst, std::abs(had[s] - weights[s] / sum * static_cast<double>(i + 1)));
+  }
+  BOOST_TEST(worst <= bound);
+}
+
+BOOST_AUTO_TEST_CASE(shares_of_random_weights_hold_at_every_position) {
+  std::mt19937 random(11);
+  std::uniform_real_distribution<double> exponent(-5, 0);
+  for (const std::size_t count : {1, 2, 3, 4, 5, 9}) {
+    for (int trial = 0; trial < 5; ++trial) {
+      std::vector<double> weights(count);
+      for (double& weight : weights) weight = std::pow(10, exponent(random));
+      check_shares(weights, 20'000);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_source_of_a_tiny_share_is_sampled_as_often_as_its_weight_says) {
+  check_shares({0.99996, 0.00004}, 200'000);
+  check_shares({0.5, 0.49985, 0.00015}, 200'000);
+  check_shares({1e300, 1e-300, 1}, 10'000);
+}
+
+BOOST_AUTO_TEST_CASE(each_source_of_a_mixture_has_positions_of_its_own_one_after_the_other_however_far) {
+  const Counting a(70), b(1000), c(13), d(1);
+  const auto order = data::Mixture({{&a, 0.61}, {&b, 0.3}, {&c, 0.00004}, {&d, 0.2}}, true).order(3);
+  constexpr std::int64_t far = std::int64_t{1} << 40;
+  const std::vector<std::int64_t> whole = drawn(*order, far, 2'000);
+  for (const std::int64_t first : {0, 1, 999}) {
+    const std::vector<std::int64_t> part = drawn(*order, far + first, 1'000);
+    BOOST_TEST(std::equal(part.begin(), part.end(), whole.begin() + first));
+  }
+  // Any 139 samples of `a` in a row contain a whole epoch of it.
+  std::vector<std::int64_t> of_a;
+  for (const std::int64_t sample : whole)
+    if (sample < 70 && of_a.size() < 139) of_a.push_back(sample);
+  std::sort(of_a.begin(), of_a.end());
+  of_a.erase(std::unique(of_a.begin(), of_a.end()), of_a.end());
+  BOOST_TEST(of_a == range(0, 70));
+}
+
 BOOST_AUTO_TEST_CASE(each_source_is_walked_in_epochs_of_its_own) {
   const Counting a(70), b(1000);
   const data::Mixture mixture({{&a, 3}, {&b, 1}}, true);
@@ -111,6 +174,26 @@ class Other final : public data::Dataset {
  private:
   std::vector<data::Field> fields_{{.name = "x", .shape = {3}}, {.name = "y", .dtype = DType::int64}};
 };
+
+/// Has options, which nothing would set.
+class WithOptions final : public data::Dataset {
+ public:
+  struct Options {};
+  explicit WithOptions(const std::vector<std::string>&) {}
+  std::int64_t size() const override { return 0; }
+  const std::vector<data::Field>& fields() const override { return fields_; }
+  std::string name() const override { return ""; }
+  void read(std::span<const std::int64_t>, std::span<const Tensor>) const override {}
+
+ private:
+  std::vector<data::Field> fields_;
+};
+
+BOOST_AUTO_TEST_CASE(only_data_made_from_its_files_alone_can_be_registered) {
+  static_assert(data::MadeFromFiles<data::Arrays>);
+  static_assert(!data::MadeFromFiles<WithOptions>);
+  static_assert(!data::MadeFromFiles<Other>);  // no constructor of files
+}
 
 BOOST_AUTO_TEST_CASE(sources_that_do_not_fit_and_weights_of_nothing_are_refused) {
   const Counting a(5);
@@ -156,6 +239,51 @@ BOOST_AUTO_TEST_CASE(a_loader_takes_the_order_of_the_data) {
       }
     }
     BOOST_TEST(seen == (std::vector<std::int64_t>{39, 38, 37, 36, 35, 34, 33, 32}));
+  }
+}
+
+/// Counting, in an order that has a wrong sample at position 21.
+class Wrong final : public data::Dataset {
+ public:
+  explicit Wrong(std::int64_t sample) : sample_(sample) {}
+  std::int64_t size() const override { return base_.size(); }
+  const std::vector<data::Field>& fields() const override { return base_.fields(); }
+  std::string name() const override { return "wrong.txt"; }
+  void read(std::span<const std::int64_t> samples, std::span<const Tensor> into) const override {
+    base_.read(samples, into);
+  }
+  std::unique_ptr<data::Order> order(std::uint64_t) const override {
+    struct WrongOnce final : data::Order {
+      explicit WrongOnce(std::int64_t wrong_) : wrong(wrong_) {}
+      void samples(std::int64_t first, std::span<std::int64_t> out) const override {
+        for (std::size_t i = 0; i < out.size(); ++i) {
+          const std::int64_t position = first + static_cast<std::int64_t>(i);
+          out[i] = position == 21 ? wrong : position % 40;
+        }
+      }
+      std::int64_t wrong;
+    };
+    return std::make_unique<WrongOnce>(sample_);
+  }
+
+ private:
+  Counting base_{40};
+  std::int64_t sample_;
+};
+
+BOOST_AUTO_TEST_CASE(an_order_with_a_sample_that_is_not_there_is_an_error_with_data_position_and_sample) {
+  for (const std::int64_t sample : {std::int64_t{-1}, std::int64_t{40}, std::int64_t{1} << 50}) {
+    const Wrong dataset(sample);
+    const auto named = mentions(fmt::format(
+        "wrong.txt: its order has sample {} at position 21, but samples are numbered 0 to 39", sample));
+    data::Loader loader(dataset, {.global_batch = 8, .shards = 2}, 0, 1);
+    BOOST_CHECK_NO_THROW(loader.at(1));
+    BOOST_CHECK_EXCEPTION(loader.at(2), UsageError, named);
+    const data::Split parts = data::split(dataset, 0.25, 5);
+    BOOST_CHECK_EXCEPTION(drawn(*parts.train.order(7), 0, 10), UsageError, named);
+    const Counting other(60);
+    const data::Mixture mixture({{&dataset, 1}, {&other, 1}}, true);
+    BOOST_CHECK_EXCEPTION(drawn(*mixture.order(7), 0, 60), UsageError, named);
   }
 }
 

@@ -32,11 +32,11 @@ struct Normalization {
 /// How many numbers that is.
 std::int64_t normalization_channels(const Shape& sample);
 
-/// Arrays of floats are read as float32 and arrays of integers as int64. Several files count as one. Opening
-/// throws UsageError on a word that names no field, or two of one name, and DataError that names file and
-/// array if one is missing, is not of numbers, has no rows or another number of them than the first, or has
-/// samples of another shape or kind than the first file's. Reading throws it for floats that float32 cannot
-/// hold, and for what is not finite once normalised.
+/// Arrays of floats are read as float32, arrays of integers and booleans (0 and 1) as int64. Several files
+/// count as one. Opening throws UsageError on a word that names no field, or two of one name, and DataError
+/// that names file and array if one is missing, is not of numbers, has no rows or another number of them than
+/// the first, or has samples of another shape or kind than the first file's. Reading throws it for floats
+/// that float32 cannot hold, and for what is not finite once normalised.
 class Arrays final : public Dataset {
  public:
   explicit Arrays(const std::string& path, const ArraysOptions& options = {});
@@ -47,6 +47,7 @@ class Arrays final : public Dataset {
   const std::vector<Field>& fields() const override { return fields_; }
   std::string name() const override;
   void read(std::span<const std::int64_t> samples, std::span<const Tensor> into) const override;
+  std::vector<std::string> skipped() const override { return skipped_; }
 
   /// What the attributes mean and std of the field's array in the first file say, if it has both. DataError
   /// if they are not as many as the field needs.
@@ -77,6 +78,7 @@ class Arrays final : public Dataset {
   std::vector<Field> fields_;
   std::vector<Array> arrays_;  // by field
   std::vector<Source> sources_;
+  std::vector<std::string> skipped_;
 };
 
 /// Mean and deviation of a float field over all samples, in float64: the same on every rank, and at any

@@ -1,12 +1,14 @@
 // Dataset: samples that can be read by number, in any order, from any thread. Views, splits and mixtures.
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "lockstep/base/registry.h"
@@ -46,6 +48,8 @@ class Dataset {
   /// In which order training takes the samples; none: each epoch is a permutation of all (Shuffle). A pure
   /// function of the seed and the position: weights or balanced classes are written so.
   virtual std::unique_ptr<Order> order(std::uint64_t seed) const;
+  /// What its files hold besides the fields and cannot be one, for messages: "/label is text [512]".
+  virtual std::vector<std::string> skipped() const { return {}; }
 
  protected:
   /// The UsageErrors of read().
@@ -58,7 +62,11 @@ Batch batch_of(int index, std::span<const Field> fields, std::span<const Tensor>
 /// [rows, sample's extents ...]
 Shape batch_shape(std::int64_t rows, const Shape& sample);
 
-/// The field of that name. Throws DataError that names the data and the fields it has.
+/// dataset.order(seed), or null. The order throws UsageError, with the data set, position and value, for a
+/// sample number outside [0, size()).
+std::unique_ptr<Order> checked_order(const Dataset& dataset, std::uint64_t seed);
+
+/// The field of that name. Throws DataError that names the data, the fields it has and what it skipped.
 const Field& field_named(const Dataset& dataset, std::string_view name);
 
 /// A view of `count` samples of `base` from number `first` on, in the order of the base or of a permutation.
@@ -79,6 +87,7 @@ class Subset final : public Dataset {
   std::string name() const override { return base_.name(); }
   void read(std::span<const std::int64_t> samples, std::span<const Tensor> into) const override;
   std::unique_ptr<Order> order(std::uint64_t seed) const override;
+  std::vector<std::string> skipped() const override { return base_.skipped(); }
 
  private:
   const Dataset& base_;
@@ -97,10 +106,10 @@ struct Split {
 Split split(const Dataset& dataset, double eval_fraction, std::uint64_t seed);
 
 /// Several data sets of the same fields as one: sample numbers run through the first, then the second and so
-/// on. With weights, training takes from each its share: after any number of positions a source has given
-/// its share of them to within one sample, or to within 1 / 10,000 of a share. Each source is walked in
-/// its own order, so a small one of great weight comes round more often. An epoch counts as many samples as
-/// all sources have. The sources must outlive it.
+/// on. With weights, training takes from each its share: after any number of positions each source has given
+/// its share of them to within one sample if there are up to three sources, to within two if there are more.
+/// Each source is walked in its own order, so a small one of great weight comes round more often. An epoch
+/// counts as many samples as all sources have. The sources must outlive it.
 class Mixture final : public Dataset {
  public:
   struct Source {
@@ -117,6 +126,7 @@ class Mixture final : public Dataset {
   std::string name() const override;
   void read(std::span<const std::int64_t> samples, std::span<const Tensor> into) const override;
   std::unique_ptr<Order> order(std::uint64_t seed) const override;
+  std::vector<std::string> skipped() const override { return sources_.front().dataset->skipped(); }
 
  private:
   std::vector<Source> sources_;
@@ -125,8 +135,24 @@ class Mixture final : public Dataset {
   bool weighted_;
 };
 
-/// The data sets of a program that data.format can name. A data set is made from its files, the words of
-/// data.train or data.eval, which it opens itself: D(const std::vector<std::string>& files).
-using Registry = lockstep::Registry<Dataset, const std::vector<std::string>&>;
+/// A data set that is made from its files alone, those of data.train or data.eval, which it opens itself:
+/// D(const std::vector<std::string>& files). It has no D::Options, which a configuration could not set.
+template <class D>
+concept MadeFromFiles = std::derived_from<D, Dataset> && std::constructible_from < D,
+        const std::vector<std::string>
+& > &&!requires { typename D::Options; };
+
+class Registry : public lockstep::Registry<Dataset, const std::vector<std::string>&> {
+ public:
+  /// Throws UsageError if the name is taken or is not made of letters, digits, '_', '-' and '.'.
+  template <class D>
+  Registry& add(std::string name) {
+    static_assert(MadeFromFiles<D>,
+                  "a data set of data.format is a lockstep::Dataset made from its files alone, "
+                  "D(const std::vector<std::string>& files), and has no options: remove D::Options");
+    lockstep::Registry<Dataset, const std::vector<std::string>&>::template add<D>(std::move(name));
+    return *this;
+  }
+};
 
 }  // namespace lockstep::data

@@ -25,8 +25,13 @@ class Dataset : public Object {
   /// None: text, or other types that are not numbers (compounds, enumerations ...). Reading converts the byte
   /// order.
   std::optional<DType> dtype() const { return dtype_; }
-  /// "float32", "text", "other".
-  std::string_view type_name() const { return dtype_ ? to_string(*dtype_) : is_text_ ? "text" : "other"; }
+  /// NumPy's bool as h5py stores it: an enumeration FALSE = 0, TRUE = 1 of one byte. It has no dtype(), but
+  /// reads as any integer.
+  bool is_boolean() const { return is_boolean_; }
+  /// "float32", "bool", "text", "other".
+  std::string_view type_name() const {
+    return dtype_ ? to_string(*dtype_) : is_boolean_ ? "bool" : is_text_ ? "text" : "other";
+  }
   const std::vector<std::int64_t>& shape() const { return shape_; }  ///< empty for a scalar
   std::int64_t rows() const { return shape_.empty() ? 1 : shape_[0]; }
   std::int64_t numel() const { return numel_; }
@@ -83,6 +88,7 @@ class Dataset : public Object {
 
   std::optional<DType> dtype_;
   bool is_text_ = false;
+  bool is_boolean_ = false;
   std::vector<std::int64_t> shape_;
   std::int64_t numel_ = 0;
   std::int64_t row_numel_ = 0;
