@@ -110,7 +110,7 @@ run_directory_of() {
     case $argument in
       --run) directory=${1:-} && shift ;;
       --run=*) directory=${argument#--run=} ;;
-      --set | --resume) shift ;;
+      --set | --resume | --fork) shift ;;
       -*) ;;
       *) config=$argument ;;
     esac

@@ -382,10 +382,29 @@ std::int64_t Store::resume_state_dict(const StateDict& state_dict) {
 void Store::load(const std::string& path, const StateDict& state_dict) {
   FileIndex index;
   reading([&] { index = read_index(path, world_); });
-  LoadPlan plan;
   comm::run_on_all(world_, [&] {
     check_step(index);
     check_schedule(index, schedule(state_dict.run));
+  });
+  load(index, state_dict);
+  if (!index.position.knows_shards() && schedule(state_dict.run).shards != 0)
+    log_.info("{}: does not say its shards, batch and seed, which are therefore not checked", path);
+}
+
+void Store::fork_state_dict(const FileIndex& index, const StateDict& state_dict) {
+  finish();
+  try {
+    load(index, state_dict);
+  } catch (const Damaged& damage) {
+    throw DataError("{}", damage.text);
+  }
+  current_path_ = index.file->path();
+}
+
+/// Throws Damaged.
+void Store::load(const FileIndex& index, const StateDict& state_dict) {
+  LoadPlan plan;
+  comm::run_on_all(world_, [&] {
     plan = plan_load(index, state_dict, {.strict = options_.strict, .narrow = options_.narrow}, world_);
   });
   reading([&] { read_tensors(index, plan, world_); });
@@ -397,8 +416,6 @@ void Store::load(const std::string& path, const StateDict& state_dict) {
   if (world_.rank() == 0) {
     for (const std::string& warning : plan.warnings) log_.warning("{}", warning);
   }
-  if (!index.position.knows_shards() && schedule(state_dict.run).shards != 0)
-    log_.info("{}: does not say its shards, batch and seed, which are therefore not checked", path);
 }
 
 /// Called after a successful load: renames damaged files, updates links and counts the attempt.

@@ -23,6 +23,16 @@ void check_one_start(const Arguments& overrides, const std::string& resume) {
   }
 }
 
+/// UsageError if --fork comes with another file to start from.
+void check_fork(const train::RunOptions& run, const train::Config& config) {
+  if (run.resume != "auto" && run.resume != "never")
+    throw UsageError("train: --fork {} and --resume {} name two files to start from; give one", run.fork,
+                     run.resume);
+  if (!config.train.init.empty())
+    throw UsageError("train: --fork {} and train.init = {} name two files to start from; give one", run.fork,
+                     config.train.init);
+}
+
 /// Adds the options of lockstep train.
 void add_options(OptionSet& options) {
   options.add()("set", po::value<Arguments>()->composing(),
@@ -30,6 +40,7 @@ void add_options(OptionSet& options) {
   options.add()("run", po::value<std::string>(), "run directory");
   options.add()("resume", po::value<std::string>()->default_value("auto"),
                 "auto: resume the run in DIR; never: refuse to; FILE: a new run from its weights");
+  options.add()("fork", po::value<std::string>(), "FILE: a new run from the whole state of this checkpoint");
   options.add()("help-keys", "list the keys of a configuration");
   options.positional("config");
 }
@@ -57,13 +68,16 @@ double start_timeout_s(const Program& program, const Arguments& words) {
 }
 
 ExitCode train(const Program& program, Session& session, const Arguments& arguments) {
-  OptionSet options(program, "train CONFIG [--set KEY=VALUE ...] [--run DIR] [--resume HOW]",
+  OptionSet options(program, "train CONFIG [--set KEY=VALUE ...] [--run DIR] [OPTIONS]",
                     "Trains the model that CONFIG describes, on all ranks that mpirun or srun\n"
                     "started. The run lives in DIR (default: runs/NAME of CONFIG): config.ini,\n"
                     "metrics.jsonl, checkpoints/. A later start resumes from the newest checkpoint at\n"
                     "any number of ranks up to train.shards, with the same bits. A file RUN/stop asks\n"
                     "for a checkpoint and the end, RUN/checkpoint for a checkpoint. --resume FILE\n"
-                    "starts a new run from the weights of FILE and ignores train.init.");
+                    "starts a new run from the weights of FILE and ignores train.init. --fork FILE\n"
+                    "starts a new run from its weights, optimizer, EMAs, normalisation and step, under\n"
+                    "any configuration. Differences are listed; with another seed, batch, data or\n"
+                    "number of shards, samples come from the new order, from that step on.");
   add_options(options);
   po::variables_map values;
   if (!options.parse(session, arguments, values)) return ExitCode::done;
@@ -75,12 +89,15 @@ ExitCode train(const Program& program, Session& session, const Arguments& argume
   train::RunOptions run{.directory = values.count("run")
                                          ? values["run"].as<std::string>()
                                          : "runs/" + std::filesystem::path(path).stem().string(),
-                        .resume = values["resume"].as<std::string>()};
+                        .resume = values["resume"].as<std::string>(),
+                        .fork = given(values, "fork").value_or("")};
   const Arguments overrides = overrides_of(values);
   train::Config config;
   comm::run_on_all(session.world(), [&] {
     check_one_start(overrides, run.resume);
     config = train::read_config(path, overrides, program.registries);
+    if (given(values, "fork") == "") throw options.error("--fork names no file");
+    if (!run.fork.empty()) check_fork(run, config);
   });
   return train::train(session, config, run);
 }

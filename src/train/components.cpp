@@ -78,6 +78,22 @@ void check_config_json(const std::string& weights, const Config& config) {
                                           .vocab = gpt->vocab});
 }
 
+checkpoint::Provenance load_initial_weights(const Config& config, Model& model, Session& session) {
+  comm::HostGroup& world = session.world();
+  comm::run_on_all(world, [&] {
+    if (world.rank() == 0) check_config_json(config.train.init, config);
+  });
+  checkpoint::LoadReport report = checkpoint::load_weights(
+      config.train.init, model, world, {},
+      {.strict = config.checkpoint.load == "strict", .narrow = config.checkpoint.narrow});
+  if (world.rank() == 0) {
+    for (const std::string& warning : report.warnings) session.log().warning("{}", warning);
+  }
+  for (const std::string& note : report.notes) session.log().info("{}", note);
+  session.log().info("a new run from the weights of {}", config.train.init);
+  return std::move(report.provenance);
+}
+
 void check_same_updates(const Config& config, const kernels::Backend& backend, comm::HostGroup& world) {
   if (config.optimizer.name != "muon" || config.ddp.sharded_optimizer) return;
   const std::vector<std::string> all = world.all_gather_texts(backend.instruction_set());
@@ -214,6 +230,21 @@ void check_memory(const MemoryNeed& need, comm::HostGroup& world) {
         amount(need.sum()), amount(need.parameters), amount(need.gradients), amount(need.optimizer),
         amount(need.ema), amount(need.inputs), amount(static_cast<double>(*available)));
   });
+}
+
+Inputs open_inputs(const Config& config, Session& session) {
+  comm::HostGroup& world = session.world();
+  Inputs inputs;
+  comm::run_on_all(world, [&] {
+    const std::unique_ptr<Model> meta = build_meta_model(config);
+    inputs.data = std::make_unique<DataSets>(config, *meta);
+    inputs.task = make_task(config);
+    inputs.need =
+        memory_need(config, meta->state(), inputs.data->train(), world.size(), session.backend().device());
+  });
+  check_memory(inputs.need, world);
+  comm::run_on_all(world, [&] { inputs.model = build_model(config); });
+  return inputs;
 }
 
 }  // namespace lockstep::train

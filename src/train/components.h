@@ -13,6 +13,7 @@
 #include "lockstep/kernels/backend.h"
 #include "lockstep/optim/ema.h"
 #include "lockstep/optim/optimizer.h"
+#include "lockstep/train/session.h"
 #include "train/config.h"
 #include "train/data_sets.h"
 
@@ -32,6 +33,10 @@ void check_data(const Model& model, Task& task, const data::Dataset& data);
 
 /// Compares a gpt with the config.json in the folder of its weights; see checkpoint::check_gpt2_config.
 void check_config_json(const std::string& weights, const Config& config);
+/// Loads the weights of train.init, and logs what does not fit. Returns the provenance that saves keep of
+/// them. Collective. Throws as checkpoint::load_weights; DataError if a config.json in the folder of GPT-2's
+/// weights says another size.
+checkpoint::Provenance load_initial_weights(const Config& config, Model& model, Session& session);
 
 /// UsageError on every rank if each rank makes all updates, and these would not have the same bits
 /// everywhere. Collective.
@@ -73,5 +78,16 @@ MemoryNeed memory_need(const Config& config, const ModelState& model, const data
 /// UsageError on every rank if the ranks of a node need more than the node has left, with both figures.
 /// Collective.
 void check_memory(const MemoryNeed& need, comm::HostGroup& world);
+
+/// What a run starts with.
+struct Inputs {
+  std::unique_ptr<Model> model;
+  std::unique_ptr<Task> task;
+  std::unique_ptr<DataSets> data;
+  MemoryNeed need;
+};
+/// Opens data and model on each rank, before ranks depend on one another. The model comes last, after the
+/// check that the nodes can hold the run. Collective.
+Inputs open_inputs(const Config& config, Session& session);
 
 }  // namespace lockstep::train

@@ -229,6 +229,7 @@ void check_same_environment(comm::HostGroup& world, const Config& config, const 
   for (FingerprintEntry& entry : configuration_fingerprint(config)) entries.push_back(std::move(entry));
   entries.push_back({"--run", plain(options.directory)});
   entries.push_back({"--resume", plain(options.resume)});
+  entries.push_back({"--fork", plain(options.fork)});
   entries.push_back(instruction_set_entry());
   const std::vector<Difference> found = differences(world, entries);
   if (found.empty()) return;

@@ -7,7 +7,11 @@
 #include <cmath>
 
 #include "base/text.h"
+#include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
+#include "lockstep/checkpoint/store.h"
+#include "lockstep/comm/agreement.h"
+#include "train/components.h"
 #include "train/threads.h"
 
 namespace lockstep::train {
@@ -33,13 +37,60 @@ std::vector<KeyChange> differing(const Config& run, const Config& asked, bool ma
   return found;
 }
 
+std::vector<KeyChange> unchangeable(const Config& run, const Config& asked) {
+  std::vector<KeyChange> changes = differing(run, asked, false);
+  if (groups_of(run) != groups_of(asked))
+    changes.push_back({"optimizer.group", groups_of(run), groups_of(asked)});
+  return changes;
+}
+
 void check_same_run(const Config& stored, const Config& asked, const std::string& directory) {
   const std::vector<std::string> forbidden = forbidden_changes(stored, asked);
   if (forbidden.empty()) return;
   throw UsageError(
       "{0}: holds a run of another configuration; start a new one from its weights (--run OTHER --resume "
-      "{0}/checkpoints/latest), or undo: {1}",
+      "{0}/checkpoints/latest) or from its whole state (--fork instead of --resume), or undo: {1}",
       directory, fmt::join(forbidden, "; "));
+}
+
+/// Keys that mean "as the run has it".
+void take_unset(Config& config, const Config& stored) {
+  if (config.train.shards == 0) config.train.shards = stored.train.shards;
+  if (config.train.threads == 0) config.train.threads = stored.train.threads;
+  if (config.checkpoint.every == CheckpointConfig::auto_every)
+    config.checkpoint.every = stored.checkpoint.every;
+}
+
+/// Whether the directory holds the fork of this file: a later start of the same command.
+bool holds_fork(checkpoint::RunDirectory& run, const std::string& file, comm::HostGroup& world) {
+  const std::optional<checkpoint::FileIndex> newest = checkpoint::Store(run, world).newest();
+  if (!newest && !run.stored_config()) return false;
+  std::string from;
+  if (newest) {
+    const auto fact = newest->provenance.find(forked_from_provenance);
+    if (fact != newest->provenance.end()) from = fact->second;
+  }
+  if (from == file) return true;
+  if (from.empty())
+    throw UsageError("{}: holds a run already; --fork FILE starts a new one: choose another --run",
+                     run.path());
+  throw UsageError("{}: holds a fork of {}, not of {}; choose another --run", run.path(), from, file);
+}
+
+/// A fork continues the state of training. A file of weights has none.
+void check_state(const checkpoint::FileIndex& index, const Config& config) {
+  const checkpoint::GroupEntry* const group = index.group("optimizer");
+  if (!group || index.position.step == 0)
+    throw DataError("{0}: holds no state of training; --resume {0} starts a new run from its weights",
+                    index.path);
+  for (const auto& [name, value] : group->attributes) {
+    const auto* const algorithm = std::get_if<std::string>(&value);
+    if (name != "algorithm" || !algorithm || *algorithm == config.optimizer.name) continue;
+    throw UsageError(
+        "{0}: holds the state of {1}, but optimizer.name = {2}; --resume {0} starts a new run from its "
+        "weights",
+        index.path, *algorithm, config.optimizer.name);
+  }
 }
 
 /// A run stores both its epochs and the steps that these were at its first start.
@@ -64,11 +115,8 @@ void check_decay(const Config& config) {
 }  // namespace
 
 std::vector<std::string> forbidden_changes(const Config& run, const Config& asked) {
-  std::vector<KeyChange> changes = differing(run, asked, false);
-  if (groups_of(run) != groups_of(asked))
-    changes.push_back({"optimizer.group", groups_of(run), groups_of(asked)});
   std::vector<std::string> forbidden;
-  for (const KeyChange& change : changes)
+  for (const KeyChange& change : unchangeable(run, asked))
     forbidden.push_back(
         fmt::format("{}: the run has '{}', asked for '{}'", change.key, change.before, change.now));
   return forbidden;
@@ -76,6 +124,33 @@ std::vector<std::string> forbidden_changes(const Config& run, const Config& aske
 
 std::vector<KeyChange> allowed_changes(const Config& run, const Config& asked) {
   return differing(run, asked, true);
+}
+
+std::vector<KeyChange> all_changes(const Config& run, const Config& asked) {
+  std::vector<KeyChange> changes = unchangeable(run, asked);
+  std::ranges::move(allowed_changes(run, asked), std::back_inserter(changes));
+  return changes;
+}
+
+std::optional<Fork> open_fork(const Config& config, checkpoint::RunDirectory& run, const RunOptions& options,
+                              comm::HostGroup& world) {
+  if (options.fork.empty() || holds_fork(run, options.fork, world)) return std::nullopt;
+  Fork fork{.index = checkpoint::read_index(options.fork, world), .config = {}};
+  comm::run_on_all(world, [&] {
+    check_state(fork.index, config);
+    if (!fork.index.config.empty())
+      fork.config = parse_stored_config(fork.index.config, options.fork + " /config", *config.registries);
+  });
+  return fork;
+}
+
+void warn_of_other_data(const checkpoint::Provenance& provenance, std::int64_t samples, const Log& log) {
+  const auto then = provenance.find(samples_provenance);
+  if (then == provenance.end() || then->second == std::to_string(samples)) return;
+  log.warning(
+      "the run had {} samples to train on, data.train now has {}: it continues with another order of samples "
+      "and another held-out part",
+      then->second, samples);
 }
 
 std::int64_t steps_of(const Config& config, std::int64_t samples) {
@@ -107,8 +182,8 @@ void check_shards(const Config& config, const comm::HostGroup& world) {
   }
 }
 
-void resolve(Config& config, checkpoint::RunDirectory& run, const RunOptions& options, std::int64_t samples,
-             const comm::HostGroup& world) {
+void resolve(Config& config, checkpoint::RunDirectory& run, const RunOptions& options, const Fork* fork,
+             std::int64_t samples, const comm::HostGroup& world) {
   const std::optional<std::string> text = run.stored_config();
   const bool from_file = options.resume != "auto" && options.resume != "never";
   if (from_file && !text && !config.train.init.empty() && config.train.init != options.resume) {
@@ -125,15 +200,13 @@ void resolve(Config& config, checkpoint::RunDirectory& run, const RunOptions& op
     }
     resolve_steps(config.train, &stored.train, steps_of(config, samples));
     if (config.train.init.empty()) config.train.init = stored.train.init;
-    if (config.train.shards == 0) config.train.shards = stored.train.shards;
-    if (config.train.threads == 0) config.train.threads = stored.train.threads;
-    if (config.checkpoint.every == CheckpointConfig::auto_every)
-      config.checkpoint.every = stored.checkpoint.every;
+    take_unset(config, stored);
     check_same_run(stored, config, run.path());
     for (const KeyChange& change : allowed_changes(stored, config))
-      Log(world.rank()).info("changed: {} = {} (was {})", change.key, change.now, change.before);
+      Log(world.rank()).info("changed: {}", change.to_text());
   } else {
     resolve_steps(config.train, nullptr, steps_of(config, samples));
+    if (fork && fork->config) take_unset(config, *fork->config);
     if (config.train.shards == 0) config.train.shards = world.size();
   }
   check_decay(config);

@@ -2,11 +2,16 @@
 // one that the user gives become one.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "lockstep/checkpoint/index.h"
 #include "lockstep/checkpoint/run_directory.h"
+#include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/comm/communicator.h"
 #include "lockstep/train/session.h"
 #include "train/config.h"
@@ -18,11 +23,34 @@ namespace lockstep::train {
 /// each.
 std::vector<std::string> forbidden_changes(const Config& run, const Config& asked);
 
-/// A key whose value a resumed run has changed.
+/// A key whose value a resumed or forked run has changed.
 struct KeyChange {
   std::string key, before, now;
+
+  std::string to_text() const { return fmt::format("{} = {} (was {})", key, now, before); }
 };
 std::vector<KeyChange> allowed_changes(const Config& run, const Config& asked);
+/// All of them: a fork may change every key.
+std::vector<KeyChange> all_changes(const Config& run, const Config& asked);
+
+/// The checkpoint that a new run forks from.
+struct Fork {
+  checkpoint::FileIndex index;
+  std::optional<Config> config;  ///< none: the file stores none
+};
+/// Provenance: the FILE of --fork, and its step.
+inline constexpr const char* forked_from_provenance = "forked_from";
+inline constexpr const char* forked_step_provenance = "forked_step";
+
+/// Opens the checkpoint of --fork; none without --fork, and in a directory that holds this fork already.
+/// Collective. UsageError on every rank if the directory holds another run, or if the file has the state of
+/// another optimizer; DataError if it has none, or is no checkpoint.
+std::optional<Fork> open_fork(const Config& config, checkpoint::RunDirectory& run, const RunOptions& options,
+                              comm::HostGroup& world);
+
+/// Warns that the data have another number of samples than those of the checkpoint: their order depends on
+/// it.
+void warn_of_other_data(const checkpoint::Provenance& provenance, std::int64_t samples, const Log& log);
 
 /// train.steps, or the steps of train.epochs passes through `samples` samples. The last step is a full one.
 std::int64_t steps_of(const Config& config, std::int64_t samples);
@@ -38,11 +66,12 @@ void check_shards(const Config& config, const comm::HostGroup& world);
 ///   train.steps       of train.epochs: the run's if it has the same epochs, else what `samples` samples take
 ///   checkpoint.every  auto: the run's
 ///   train.init        --resume FILE, else the run's
-/// and logs what changes of an existing run. Collective. UsageError on every rank if the run directory holds
-/// another configuration (each differing key with both values), if both steps and epochs are given, or as
+/// A fork (null: none) takes shards, threads and checkpoint.every from its checkpoint in the same way. Logs
+/// what changes of an existing run. Collective. UsageError on every rank if the run directory holds another
+/// configuration (each differing key with both values), if both steps and epochs are given, or as
 /// check_shards().
-void resolve(Config& config, checkpoint::RunDirectory& run, const RunOptions& options, std::int64_t samples,
-             const comm::HostGroup& world);
+void resolve(Config& config, checkpoint::RunDirectory& run, const RunOptions& options, const Fork* fork,
+             std::int64_t samples, const comm::HostGroup& world);
 
 /// Follows resolve(): train.threads = 0 of a new run becomes the number that choose_threads() returns, which
 /// is logged. A session on CPUs gets that many threads, bound if binding_wanted(). Collective.

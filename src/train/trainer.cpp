@@ -52,31 +52,8 @@ struct Interval {
   double step_ms() const { return watch.elapsed_ms() / static_cast<double>(steps); }
 };
 
-struct Inputs {
-  std::unique_ptr<Model> model;
-  std::unique_ptr<Task> task;
-  std::unique_ptr<DataSets> data;
-};
-
 /// Provenance: the changes that resumes have made to the configuration.
 constexpr const char* changes_provenance = "config_changes";
-
-/// Opens data and model on each rank, before ranks depend on one another. The model comes last, after the
-/// check that the nodes can hold the run. Collective.
-Inputs open_inputs(const Config& config, Session& session) {
-  comm::HostGroup& world = session.world();
-  Inputs inputs;
-  MemoryNeed need;
-  comm::run_on_all(world, [&] {
-    const std::unique_ptr<Model> meta = build_meta_model(config);
-    inputs.data = std::make_unique<DataSets>(config, *meta);
-    inputs.task = make_task(config);
-    need = memory_need(config, meta->state(), inputs.data->train(), world.size(), session.backend().device());
-  });
-  check_memory(need, world);
-  comm::run_on_all(world, [&] { inputs.model = build_model(config); });
-  return inputs;
-}
 
 /// The longest step and save so far. A stop before a time limit must leave time for them.
 struct Longest {
@@ -109,14 +86,16 @@ struct StepShards {
 
 class Trainer {
  public:
+  /// fork: null if the run is not a new fork.
   Trainer(Session& session, const Config& config, Inputs& inputs, checkpoint::RunDirectory& run,
-          const RunOptions& options, StopRequests& requests, DType compute);
+          const RunOptions& options, const Fork* fork, StopRequests& requests, DType compute);
   ExitCode run();
 
  private:
   void start(const RunOptions& options);
   void try_one_sample();
-  void warn_of_other_data(const checkpoint::Provenance& provenance);
+  void start_as_fork();
+  void continue_from(const checkpoint::FileIndex& index);
   void check_finite() const;
   ExitCode take_steps();
   ddp::StepResult take_step(bool measure_norm);
@@ -139,7 +118,8 @@ class Trainer {
   Session& session_;
   comm::HostGroup& world_;
   Config config_;
-  std::vector<KeyChange> changed_;  // by this start, since the checkpoint that it resumes from
+  const Fork* fork_;                // null: this start begins no fork
+  std::vector<KeyChange> changed_;  // by this start, since the checkpoint that it resumes or forks from
   std::string changes_;             // by this and earlier starts, as provenance stores them
   checkpoint::RunDirectory& run_;
   DataSets& data_;
@@ -171,10 +151,11 @@ class Trainer {
 };
 
 Trainer::Trainer(Session& session, const Config& config, Inputs& inputs, checkpoint::RunDirectory& run,
-                 const RunOptions& options, StopRequests& requests, DType compute)
+                 const RunOptions& options, const Fork* fork, StopRequests& requests, DType compute)
     : session_(session),
       world_(session.world()),
       config_(config),
+      fork_(fork),
       run_(run),
       data_(*inputs.data),
       model_(*inputs.model),
@@ -225,12 +206,6 @@ void Trainer::start(const RunOptions& options) {
   if (done_ > 0) {
     saved_ = done_;
     const checkpoint::FileIndex index = checkpoint::read_index(store_.current_path(), world_);
-    const checkpoint::Provenance& provenance = index.provenance;
-    if (const auto then = provenance.find(tokenizer_provenance); then != provenance.end())
-      check_tokenizer("data.train", data_.tokenizer(), store_.current_path(), then->second);
-    warn_of_other_data(provenance);
-    if (const auto before = provenance.find(changes_provenance); before != provenance.end())
-      changes_ = before->second;
     // Compares with the checkpoint, not config.ini: an earlier start may have changed that and saved nothing.
     if (!index.config.empty())
       changed_ = allowed_changes(
@@ -238,27 +213,16 @@ void Trainer::start(const RunOptions& options) {
           config_);
     std::erase_if(changed_,
                   [](const KeyChange& change) { return change.before == "auto"; });  // resolved since
-    for (const KeyChange& change : changed_)
-      changes_ += fmt::format("{}step {}: {} = {} (was {})", changes_.empty() ? "" : "; ", done_, change.key,
-                              change.now, change.before);
+    continue_from(index);
     session_.log().info("going on after step {} ({})", done_, store_.current_path());
-    return;
+  } else if (fork_) {
+    start_as_fork();
+  } else {
+    data_.measure(world_);
+    if (config_.train.init.empty()) return;
+    store_.note(load_initial_weights(config_, model_, session_));
+    if (ema_) ema_->reset();
   }
-  data_.measure(world_);
-  if (config_.train.init.empty()) return;
-  comm::run_on_all(world_, [&] {
-    if (world_.rank() == 0) check_config_json(config_.train.init, config_);
-  });
-  const checkpoint::LoadReport report = checkpoint::load_weights(
-      config_.train.init, model_, world_, {},
-      {.strict = config_.checkpoint.load == "strict", .narrow = config_.checkpoint.narrow});
-  if (world_.rank() == 0) {
-    for (const std::string& warning : report.warnings) session_.log().warning("{}", warning);
-  }
-  for (const std::string& note : report.notes) session_.log().info("{}", note);
-  store_.note(report.provenance);
-  if (ema_) ema_->reset();
-  session_.log().info("a new run from the weights of {}", config_.train.init);
 }
 
 /// What a program's model, loss or metrics do wrong ends the start, not a run after its first evaluation.
@@ -267,15 +231,37 @@ void Trainer::try_one_sample() {
   comm::run_on_all(world_, [&] { evaluations_.try_on(loader_.at(done_).shards.front().rows(0, 1)); });
 }
 
-/// The order of samples depends on their number.
-void Trainer::warn_of_other_data(const checkpoint::Provenance& provenance) {
-  const auto then = provenance.find(samples_provenance);
-  const std::string now = std::to_string(data_.train().size());
-  if (then == provenance.end() || then->second == now || world_.rank() != 0) return;
-  session_.log().warning(
-      "the run had {} samples to train on, data.train now has {}: it continues with another order of samples "
-      "and another held-out part",
-      then->second, now);
+/// After the state of a checkpoint has been loaded: its data and its history.
+void Trainer::continue_from(const checkpoint::FileIndex& index) {
+  const checkpoint::Provenance& provenance = index.provenance;
+  if (const auto then = provenance.find(tokenizer_provenance); then != provenance.end())
+    check_tokenizer("data.train", data_.tokenizer(), index.path, then->second);
+  if (world_.rank() == 0) warn_of_other_data(provenance, data_.train().size(), session_.log());
+  for (const char* const fact : {forked_from_provenance, forked_step_provenance})
+    if (const auto found = provenance.find(fact); found != provenance.end()) store_.note({*found});
+  if (const auto before = provenance.find(changes_provenance); before != provenance.end())
+    changes_ = before->second;
+  for (const KeyChange& change : changed_)
+    changes_ += fmt::format("{}step {}: {}", changes_.empty() ? "" : "; ", done_, change.to_text());
+}
+
+/// Fields that the checkpoint does not normalise are measured in the new run's data.
+void Trainer::start_as_fork() {
+  const auto& [file, stored] = *fork_;
+  checkpoint::StateDict contents = this->contents();
+  const auto is_new = [&](const checkpoint::Section& section) {
+    return checkpoint::is_data_group(section.path) && !file.group(section.path);
+  };
+  if (std::ranges::any_of(contents.sections, is_new)) data_.measure(world_);
+  std::erase_if(contents.sections, is_new);
+  store_.fork_state_dict(file, contents);
+  done_ = file.position.step;
+  if (stored) changed_ = all_changes(*stored, config_);
+  continue_from(file);
+  store_.note({{forked_from_provenance, file.path}, {forked_step_provenance, std::to_string(done_)}});
+  for (const KeyChange& change : changed_) session_.log().info("fork: {}", change.to_text());
+  if (!stored) session_.log().info("fork: {} holds no configuration to compare with", file.path);
+  session_.log().info("a fork of {}, after step {}", file.path, done_);
 }
 
 ddp::StepResult Trainer::take_step(bool measure_norm) {
@@ -471,13 +457,17 @@ void Trainer::append_start_metrics() {
   nlohmann::json changed = nlohmann::json::object();
   for (const KeyChange& change : changed_)
     changed[change.key] = {{"from", change.before}, {"to", change.now}};
-  metrics_->append({{"start", done_ > 0 ? "resumed" : "new"},
-                    {"step", done_},
-                    {"time", utc_now()},
-                    {"ranks", world_.size()},
-                    {"nodes", world_.topology().nodes()},
-                    {"version", checkpoint::provenance_of(world_).at("version")},
-                    {"changes", changed}});
+  nlohmann::json line = {{"start", fork_       ? "forked"
+                                   : done_ > 0 ? "resumed"
+                                               : "new"},
+                         {"step", done_},
+                         {"time", utc_now()},
+                         {"ranks", world_.size()},
+                         {"nodes", world_.topology().nodes()},
+                         {"version", checkpoint::provenance_of(world_).at("version")},
+                         {"changes", changed}};
+  if (fork_) line[forked_from_provenance] = fork_->index.path;
+  metrics_->append(line);
 }
 
 ExitCode Trainer::run() {
@@ -490,6 +480,11 @@ ExitCode Trainer::run() {
     metrics_.emplace(run_.metrics_path(), done_, !missed_evaluation, speaks);
     append_start_metrics();
   });
+  if (fork_) {  // from here on the run does not need the file that it forks from
+    save();
+    store_.finish();
+  }
+  run_.write_config(to_text(config_));  // last: a start that fails leaves no run behind
   progress_.emplace(session_.log(), speaks, done_, config_.train.steps, config_.log.every);
   interval_ = {};
   try {
@@ -588,7 +583,9 @@ ExitCode train(Session& session, Config config, const RunOptions& options) {
   const DType compute = choose_session_precision(session, config.train.precision, config.train.bf16_fallback);
   Inputs inputs = open_inputs(config, session);
   checkpoint::RunDirectory run(options.directory, world);
-  resolve(config, run, options, inputs.data->train().size(), world);
+  const std::optional<Fork> fork = open_fork(config, run, options, world);
+  const Fork* const forked = fork ? &*fork : nullptr;
+  resolve(config, run, options, forked, inputs.data->train().size(), world);
   comm::run_on_all(world, [&] {
     for (const data::Dataset* const data : {&inputs.data->train(), inputs.data->eval()})
       if (data) check_data(*inputs.model, *inputs.task, *data);
@@ -597,9 +594,7 @@ ExitCode train(Session& session, Config config, const RunOptions& options) {
   resolve_threads(config, session);
   check_same_updates(config, session.backend(), world);
   inputs.model->to(session.backend());
-  Trainer trainer(session, config, inputs, run, options, requests, compute);
-  run.write_config(to_text(config));  // last: a start that fails leaves no run behind
-  return trainer.run();
+  return Trainer(session, config, inputs, run, options, forked, requests, compute).run();
 }
 
 }  // namespace lockstep::train

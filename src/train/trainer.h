@@ -14,6 +14,9 @@ struct RunOptions {
   /// "auto": resumes from the newest checkpoint of the directory, if any; "never": a new run, in a directory
   /// without checkpoints; else a FILE: a new run from the weights of this checkpoint, in a new directory.
   std::string resume = "auto";
+  /// Not empty: a new run from the whole state of this checkpoint, under another configuration. In a
+  /// directory that holds this fork already it has no effect.
+  std::string fork = {};
 };
 
 /// Trains on all ranks (collective) and returns how the run ended: done, preempted or user_stopped (a

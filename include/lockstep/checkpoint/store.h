@@ -114,6 +114,9 @@ class Store {
   /// The same for a state dict; position, config and provenance come from the options.
   std::string save_state_dict(std::int64_t step, StateDict state_dict);
   std::int64_t resume_state_dict(const StateDict& state_dict);
+  /// Loads a checkpoint of another run, whatever its seed, shards and batch are. The next save names it as
+  /// its parent. DataError as load_file.
+  void fork_state_dict(const FileIndex& index, const StateDict& state_dict);
 
   /// Adds facts to the provenance of all later saves, such as LoadReport::provenance. A resumed run keeps
   /// `weights_layout`. Not collective.
@@ -171,6 +174,7 @@ class Store {
 
   Candidates candidates();
   void load(const std::string& path, const StateDict& state_dict);
+  void load(const FileIndex& index, const StateDict& state_dict);
   void started_from(std::int64_t step, const std::vector<std::string>& broken);
 
   std::unique_ptr<RunDirectory> own_run_directory_;  // of the first constructor
