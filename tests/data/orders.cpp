@@ -190,9 +190,9 @@ class WithOptions final : public data::Dataset {
 };
 
 BOOST_AUTO_TEST_CASE(only_data_made_from_its_files_alone_can_be_registered) {
-  static_assert(data::MadeFromFiles<data::Arrays>);
-  static_assert(!data::MadeFromFiles<WithOptions>);
-  static_assert(!data::MadeFromFiles<Other>);  // no constructor of files
+  static_assert(data::is_made_from_files<data::Arrays>);
+  static_assert(!data::is_made_from_files<WithOptions>);
+  static_assert(!data::is_made_from_files<Other>);  // no constructor of files
 }
 
 BOOST_AUTO_TEST_CASE(sources_that_do_not_fit_and_weights_of_nothing_are_refused) {

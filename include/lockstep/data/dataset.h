@@ -1,13 +1,13 @@
 // Dataset: samples that can be read by number, in any order, from any thread. Views, splits and mixtures.
 #pragma once
 
-#include <concepts>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -135,19 +135,21 @@ class Mixture final : public Dataset {
   bool weighted_;
 };
 
-/// A data set that is made from its files alone, those of data.train or data.eval, which it opens itself:
+/// A data set that is made from its files alone, the words of data.train or data.eval, which it opens itself:
 /// D(const std::vector<std::string>& files). It has no D::Options, which a configuration could not set.
 template <class D>
-concept MadeFromFiles = std::derived_from<D, Dataset> && std::constructible_from < D,
-        const std::vector<std::string>
-& > &&!requires { typename D::Options; };
+inline constexpr bool is_made_from_files =
+    std::is_base_of_v<Dataset, D>&& std::is_constructible_v<D, const std::vector<std::string>&> && !requires {
+  typename D::Options;
+};
 
+/// The data sets of a program that data.format can name.
 class Registry : public lockstep::Registry<Dataset, const std::vector<std::string>&> {
  public:
   /// Throws UsageError if the name is taken or is not made of letters, digits, '_', '-' and '.'.
   template <class D>
   Registry& add(std::string name) {
-    static_assert(MadeFromFiles<D>,
+    static_assert(is_made_from_files<D>,
                   "a data set of data.format is a lockstep::Dataset made from its files alone, "
                   "D(const std::vector<std::string>& files), and has no options: remove D::Options");
     lockstep::Registry<Dataset, const std::vector<std::string>&>::template add<D>(std::move(name));
