@@ -24,7 +24,7 @@ BOOST_AUTO_TEST_CASE(the_newest_stay_and_later_steps_of_another_course_do_not_co
 }
 
 BOOST_AUTO_TEST_CASE(the_best_stays_as_long_as_it_is_the_best) {
-  lc::Retention loss(1, "eval_loss"), accuracy(1, "eval_ema_0.99_accuracy");
+  lc::Retention loss(1, "eval_loss"), accuracy(1, "eval_ema_0.99_accuracy", true);
   for (lc::Retention* const retention : {&loss, &accuracy}) {
     retention->note(100, 0.5);
     retention->note(200, 0.75);
