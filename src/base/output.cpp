@@ -59,7 +59,13 @@ bool is_input(const std::string& path, const struct stat& file, const std::strin
 void remove_draft(const std::string& path, Draft::Kind kind) {
   std::error_code ignored;
   if (kind == Draft::Kind::file) return remove_quietly(path);
-  std::filesystem::remove_all(path, ignored);
+  // When a signal ends the process, another thread may make a file between the removal of the last one and
+  // that of the folder.
+  constexpr int most_tries = 100;
+  for (int tries = 0; tries < most_tries; ++tries) {
+    std::filesystem::remove_all(path, ignored);
+    if (!std::filesystem::exists(std::filesystem::symlink_status(path, ignored))) return;
+  }
 }
 
 /// The drafts of this process, removed when a signal ends it.

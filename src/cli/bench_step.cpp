@@ -236,19 +236,19 @@ void print_profile(Session& session, const StepOptions& options) {
 
 ExitCode bench_step(const Program& program, Session& session, const Arguments& arguments) {
   OptionSet options(program,
-                    "bench step [--workload NAME | --config CONFIG] [--profile | --passes K] [OPTIONS]",
-                    "Times whole training steps of a standard workload on made-up data, or of a run on the\n"
-                    "first batch of its data, on all ranks.\n"
+                    "bench step [--workload NAME | --config CONFIG] [OPTIONS]",
+                    "Times whole training steps on all ranks: of a standard workload on made-up data,\n"
+                    "or of a run on the first batch of its data.\n"
                     "Every time is a median over steps, of the slowest rank in each.\nWorkloads: " +
                         workload_names() + ".");
   add_workload(options);
   options.add()("config", po::value<std::string>(),
-                "measure the run of this configuration, with its own model and task; nothing is saved");
+                "measure this run, with its model and task");
   options.add()("profile",
                 "what a step is made of: time, arithmetic and memory traffic of each operation on rank 0");
   add_device(options);
   options.add()("set", po::value<Arguments>()->composing(),
-                "a key of the configuration, or of the workload's model or optimizer: model.recompute=true");
+                "a key of CONFIG, or of the workload's model or optimizer");
   options.add()("precision", po::value<std::string>()->default_value("fp32"), "fp32 or bf16");
   options.add()("bf16-fallback", po::value<std::string>()->default_value("refuse"),
                 "where bf16 would be slower: refuse, fp32 or convert");

@@ -75,7 +75,7 @@ ExitCode train(const Program& program, Session& session, const Arguments& argume
                     "any number of ranks up to train.shards, with the same bits. A file RUN/stop asks\n"
                     "for a checkpoint and the end, RUN/checkpoint for a checkpoint. --resume FILE\n"
                     "starts a new run from the weights of FILE and ignores train.init. --fork FILE\n"
-                    "starts a new run from its weights, optimizer, EMAs, normalisation and step, under\n"
+                    "starts a new run from all of its state (weights, optimizer, EMAs, step), under\n"
                     "any configuration. Differences are listed; with another seed, batch, data or\n"
                     "number of shards, samples come from the new order, from that step on.");
   add_options(options);
