@@ -93,7 +93,9 @@ std::string Range::text() const {
 
 std::string OptionText::form() const {
   const bool is_number = kind.ends_with("number") || kind == "numbers";
-  std::string form = is_number && !allowed.empty() ? kind + " in " + allowed : allowed.empty() ? kind : allowed;
+  std::string form = is_number && !allowed.empty() ? kind + " in " + allowed
+                     : allowed.empty()             ? kind
+                                                   : allowed;
   if (*traits.unit != '\0') form += fmt::format("; {}", traits.unit);
   return form;
 }

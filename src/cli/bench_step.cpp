@@ -235,15 +235,13 @@ void print_profile(Session& session, const StepOptions& options) {
 }  // namespace
 
 ExitCode bench_step(const Program& program, Session& session, const Arguments& arguments) {
-  OptionSet options(program,
-                    "bench step [--workload NAME | --config CONFIG] [OPTIONS]",
+  OptionSet options(program, "bench step [--workload NAME | --config CONFIG] [OPTIONS]",
                     "Times whole training steps on all ranks: of a standard workload on made-up data,\n"
                     "or of a run on the first batch of its data.\n"
                     "Every time is a median over steps, of the slowest rank in each.\nWorkloads: " +
                         workload_names() + ".");
   add_workload(options);
-  options.add()("config", po::value<std::string>(),
-                "measure this run, with its model and task");
+  options.add()("config", po::value<std::string>(), "measure this run, with its model and task");
   options.add()("profile",
                 "what a step is made of: time, arithmetic and memory traffic of each operation on rank 0");
   add_device(options);

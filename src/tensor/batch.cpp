@@ -23,7 +23,7 @@ const Tensor& Batch::operator[](std::string_view field) const {
   const auto found = std::ranges::find(names(), field);
   if (found == names().end()) {
     throw DataError("the data has no field '{}'; it has {} (data.fields names others)", field,
-                     fmt::join(names(), ", "));
+                    fmt::join(names(), ", "));
   }
   return tensors_[static_cast<std::size_t>(found - names().begin())];
 }

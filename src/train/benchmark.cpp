@@ -130,12 +130,7 @@ WorkloadRun::WorkloadRun(const Config& config, Session& session, DType compute) 
                                                   ddp_options(config_, compute));
   optimizer_ = optim::make_optimizer(config_.optimizer, *replicas_);
   loader_ = std::make_unique<data::Loader>(data_->train(),
-                                           data::LoaderOptions{.global_batch = config_.train.global_batch,
-                                                               .shards = config_.train.shards,
-                                                               .seed = config_.train.seed,
-                                                               .augment = augment_of(config_, data_->train()),
-                                                               .backend = &session.backend()},
-                                           world);
+                                           loader_options(config_, data_->train(), session.backend()), world);
   comm::run_on_all(world, [&] {
     const std::span<const Batch> shards = loader_->at(0).shards;
     batch_.shards.assign(shards.begin(), shards.end());

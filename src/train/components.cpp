@@ -133,6 +133,15 @@ data::Augment augment_of(const Config& config, const data::Dataset& dataset) {
   return {.crop_padding = config.data.crop ? padding : 0, .flip = config.data.flip};
 }
 
+data::LoaderOptions loader_options(const Config& config, const data::Dataset& dataset,
+                                   kernels::Backend& backend) {
+  return {.global_batch = config.train.global_batch,
+          .shards = config.train.shards,
+          .seed = config.train.seed,
+          .augment = augment_of(config, dataset),
+          .backend = &backend};
+}
+
 ddp::Options ddp_options(const Config& config, DType compute) {
   return {.bucket_mb = config.ddp.bucket_mb,
           .first_bucket_mb = config.ddp.first_bucket_mb,

@@ -47,6 +47,9 @@ std::unique_ptr<optim::Ema> build_ema(const Config& config, const ModelState& mo
                                       kernels::Backend& backend, const Partition* partition = nullptr);
 
 data::Augment augment_of(const Config& config, const data::Dataset& dataset);
+/// train.shards is known. The backend must outlive the loader.
+data::LoaderOptions loader_options(const Config& config, const data::Dataset& dataset,
+                                   kernels::Backend& backend);
 /// ddp.reduce_dtype
 DType comm_dtype_of(const Config& config);
 ddp::Options ddp_options(const Config& config, DType compute);

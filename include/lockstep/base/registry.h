@@ -95,7 +95,7 @@ class Registry {
   bool has(std::string_view name) const {
     return std::ranges::find(types_, name, &Type::name) != types_.end();
   }
-  /// The thing of this name with the defaults of its options. Throws UsageError if there is none, with the
+  /// The entry with this name, with default options. Throws UsageError if there is none, with the
   /// nearest name.
   Choice configure(const std::string& name) const {
     option::check_word(name, names());

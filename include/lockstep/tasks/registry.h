@@ -22,7 +22,7 @@ void add_built_in(Registry& registry);
 
 }  // namespace tasks
 
-/// What a configuration can name, in a program with models, tasks and data sets of its own.
+/// The models, tasks and data sets that a configuration can name: the built-in ones and those of a program.
 struct Registries {
   std::string program = "lockstep";  ///< that has them, for messages
   models::Registry models;
