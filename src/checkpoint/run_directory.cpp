@@ -29,11 +29,15 @@ std::vector<std::string> missing_on_the_way_to(std::string path) {
   return missing;
 }
 
+std::string without_last_slashes(std::string path) {
+  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
+  return path;
+}
+
 }  // namespace
 
 RunDirectory::RunDirectory(std::string path, comm::HostGroup& world, double lock_wait_s)
-    : path_(std::move(path)), world_(world) {
-  while (path_.size() > 1 && path_.ends_with('/')) path_.pop_back();
+    : path_(without_last_slashes(std::move(path))), world_(world) {
   comm::run_on_all(world_, [&] {
     if (path_.empty()) throw UsageError("the name of the run directory is empty");
     if (world_.rank() != 0) return;
@@ -56,6 +60,28 @@ RunDirectory::RunDirectory(std::string path, comm::HostGroup& world, double lock
   const std::string holder = world_.all_gather_texts(lock_ ? lock_->holder().to_text() : "")[0];
   mark_ = to_hex(digest_of(holder.data(), holder.size()));
   check_same_directory(holder);
+}
+
+RunDirectory RunDirectory::read_only(std::string path, comm::HostGroup& world) {
+  return {ReadOnly{}, std::move(path), world};
+}
+
+RunDirectory::RunDirectory(ReadOnly /*tag*/, std::string path, comm::HostGroup& world)
+    : path_(without_last_slashes(std::move(path))), world_(world), read_only_(true) {
+  comm::run_on_all(world_, [&] {
+    if (path_.empty()) throw UsageError("the name of the run directory is empty");
+    const std::string lock = path_ + "/lock";
+    if (world_.rank() != 0 || !exists(lock)) return;
+    LockHolder holder;
+    try {
+      holder = LockHolder::parse(read_text(lock));
+    } catch (const DataError&) {  // the run has just ended
+      return;
+    }
+    if (holder.host == LockHolder::this_process().host && !holder.is_alive_here()) return;
+    Log().warning("{}: is held by {}; while that run lives, no other can start here", path_,
+                  holder.describe());
+  });
 }
 
 /// All ranks write checkpoints, so all must see the directory whose lock rank 0 has just taken. A relative
@@ -121,6 +147,7 @@ void RunDirectory::write_config(const std::string& text) {
 }
 
 void RunDirectory::check_held() const {
+  if (read_only_) throw FailureError("{}: was opened to be read only", path_);
   if (lock_) lock_->check_held();
 }
 

@@ -346,7 +346,7 @@ bool is_profile_group(std::string_view path) { return path.starts_with("ema/sigm
 ProfileSnapshots::ProfileSnapshots(RunDirectory& run_directory, comm::HostGroup& world)
     : run_directory_(run_directory), world_(world), log_(world.rank()) {
   comm::run_on_all(world_, [&] {
-    if (world_.rank() == 0) remove_drafts(run_directory_.ema_path(), log_);
+    if (world_.rank() == 0 && !run_directory_.is_read_only()) remove_drafts(run_directory_.ema_path(), log_);
   });
 }
 
@@ -381,7 +381,7 @@ void ProfileSnapshots::thin(std::int64_t newest_step) {
 
 void ProfileSnapshots::drop_after(std::int64_t step) {
   comm::run_on_all(world_, [&] {
-    if (world_.rank() != 0) return;
+    if (world_.rank() != 0 || run_directory_.is_read_only()) return;
     std::vector<std::int64_t> later = steps_in(run_directory_.ema_path());
     std::erase_if(later, [&](std::int64_t other) { return other <= step; });
     if (later.empty()) return;

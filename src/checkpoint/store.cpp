@@ -83,7 +83,7 @@ Store::Store(RunDirectory* run_directory, std::unique_ptr<RunDirectory> own, com
   for (const auto& [name, value] : options_.provenance) provenance_[name] = value;
   comm::run_on_all(world_, [&] {
     if (world_.rank() != 0) return;
-    remove_drafts(directory_, log_);
+    if (!run_directory_.is_read_only()) remove_drafts(directory_, log_);
     evaluations_ = std::make_unique<EvaluationRecords>(directory_ + "/evaluations.json", log_);
     if (retention_->metric().empty()) return;
     for (const std::int64_t step : steps_in(directory_))
@@ -369,7 +369,7 @@ std::int64_t Store::resume_state_dict(const StateDict& state_dict) {
           "{0}/starts to have it tried again)",
           directory_, name_of_step(other), name_of_step(step), most_attempts);
     }
-    started_from(step, broken);
+    if (!run_directory_.is_read_only()) started_from(step, broken);
     current_path_ = path;
     return step;
   }

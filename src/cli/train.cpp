@@ -41,6 +41,7 @@ void add_options(OptionSet& options) {
   options.add()("resume", po::value<std::string>()->default_value("auto"),
                 "auto: resume the run in DIR; never: refuse to; FILE: a new run from its weights");
   options.add()("fork", po::value<std::string>(), "FILE: a new run from the whole state of this checkpoint");
+  options.add()("dry-run", "all that comes before the first step; writes nothing, prints config.ini");
   options.add()("help-keys", "list the keys of a configuration");
   options.positional("config");
 }
@@ -77,7 +78,8 @@ ExitCode train(const Program& program, Session& session, const Arguments& argume
                     "starts a new run from the weights of FILE and ignores train.init. --fork FILE\n"
                     "starts a new run from all of its state (weights, optimizer, EMAs, step), under\n"
                     "any configuration. Differences are listed; with another seed, batch, data or\n"
-                    "number of shards, samples come from the new order, from that step on.");
+                    "number of shards, samples come from the new order, from that step on. --dry-run\n"
+                    "says what a start would do, with its exit code if it would fail.");
   add_options(options);
   po::variables_map values;
   if (!options.parse(session, arguments, values)) return ExitCode::done;
@@ -99,7 +101,10 @@ ExitCode train(const Program& program, Session& session, const Arguments& argume
     if (given(values, "fork") == "") throw options.error("--fork names no file");
     if (!run.fork.empty()) check_fork(run, config);
   });
-  return train::train(session, config, run);
+  if (values.count("dry-run") == 0) return train::train(session, config, run);
+  const std::string text = train::dry_run(session, config, run);
+  on_rank_0(session, [&] { print(text); });
+  return ExitCode::done;
 }
 
 }  // namespace lockstep::cli

@@ -56,6 +56,18 @@ std::unique_ptr<Task> make_task(const Config& config) {
   return task.make();
 }
 
+void check_finite(const ModelState& model, kernels::Backend& backend, std::int64_t step) {
+  for (const Param* const param : model.params) {
+    param->wait_ready();
+    const Tensor here = kernels::on_cpu(param->value, &backend);
+    const float* const values = here.data<float>();
+    if (std::all_of(values, values + param->value.numel(), [](float value) { return std::isfinite(value); }))
+      continue;
+    throw TrainingError("step {}: {} is not finite; lower optimizer.lr or set optimizer.clip", step,
+                        param->name);
+  }
+}
+
 void check_inputs(const Model& model, const data::Dataset& data) {
   for (const std::string& name : model.reads()) {
     const data::Field& field = data::field_named(data, name);
@@ -223,6 +235,12 @@ MemoryNeed memory_need(const Config& config, const ModelState& model, const data
   return need;
 }
 
+std::string MemoryNeed::to_text() const {
+  return fmt::format("{}: parameters {}, gradients {}, optimizer {}, EMA {}, a batch of inputs {}",
+                     amount(sum()), amount(parameters), amount(gradients), amount(optimizer), amount(ema),
+                     amount(inputs));
+}
+
 void check_memory(const MemoryNeed& need, comm::HostGroup& world) {
   comm::run_on_all(world, [&] {
     const std::optional<std::uint64_t> available = available_memory_bytes();
@@ -232,12 +250,11 @@ void check_memory(const MemoryNeed& need, comm::HostGroup& world) {
     const double needed = need.sum() * static_cast<double>(ranks);
     if (!available || needed <= static_cast<double>(*available)) return;
     throw UsageError(
-        "this run needs at least {} on {} ({} of {}: parameters {}, gradients {}, optimizer {}, EMA {}, a "
-        "batch of inputs {}), which has {} left; make the model or train.global_batch smaller, start fewer "
+        "this run needs at least {} on {} ({} of {}), which has {} left; make the model or "
+        "train.global_batch smaller, start fewer "
         "ranks there, or set ddp.sharded_optimizer = true",
         amount(needed), topology.host_names[static_cast<std::size_t>(node)], pluralized(ranks, "rank"),
-        amount(need.sum()), amount(need.parameters), amount(need.gradients), amount(need.optimizer),
-        amount(need.ema), amount(need.inputs), amount(static_cast<double>(*available)));
+        need.to_text(), amount(static_cast<double>(*available)));
   });
 }
 

@@ -26,6 +26,9 @@ std::unique_ptr<models::Model> build_meta_model(const Config& config);
 
 /// The configured task.
 std::unique_ptr<Task> make_task(const Config& config);
+/// A step can make weights that are not finite from a finite loss: TrainingError, as they are neither
+/// evaluated nor saved.
+void check_finite(const ModelState& model, kernels::Backend& backend, std::int64_t step);
 /// Throws DataError if the model reads other fields than the data has.
 void check_inputs(const Model& model, const data::Dataset& data);
 /// Throws DataError if the model or the task needs other fields than the data has.
@@ -71,6 +74,8 @@ struct MemoryNeed {
   double inputs = 0;  ///< of the rank's shards
 
   double sum() const { return parameters + gradients + optimizer + ema + inputs; }
+  /// "12.3 MiB: parameters 4.1 MiB, gradients ..."
+  std::string to_text() const;
 };
 
 /// Computed from shapes alone: the model may be one of meta tensors. Counts the memory of the node: a GPU

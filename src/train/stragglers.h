@@ -8,7 +8,15 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/comm/reduction_tree.h"
+
 namespace lockstep::train {
+
+inline std::vector<int> shards_of_ranks(const comm::ShardMap& map) {
+  std::vector<int> shards;
+  for (int rank = 0; rank < map.ranks(); ++rank) shards.push_back(map.block(rank).count);
+  return shards;
+}
 
 class Stragglers {
  public:

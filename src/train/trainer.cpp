@@ -64,12 +64,6 @@ struct Longest {
   }
 };
 
-std::vector<int> shards_of_ranks(const comm::ShardMap& map) {
-  std::vector<int> shards;
-  for (int rank = 0; rank < map.ranks(); ++rank) shards.push_back(map.block(rank).count);
-  return shards;
-}
-
 /// A step's shards, read when the step asks for them: an error of the reading is then the step's error on
 /// every rank.
 struct StepShards {
@@ -90,13 +84,13 @@ class Trainer {
   Trainer(Session& session, const Config& config, Inputs& inputs, checkpoint::RunDirectory& run,
           const RunOptions& options, const Fork* fork, StopRequests& requests, DType compute);
   ExitCode run();
+  void log_dry_run(const MemoryNeed& need);
 
  private:
   void start(const RunOptions& options);
   void try_one_sample();
   void start_as_fork();
   void continue_from(const checkpoint::FileIndex& index);
-  void check_finite() const;
   ExitCode take_steps();
   ddp::StepResult take_step(bool measure_norm);
   void log_step(const ddp::StepResult& result);
@@ -275,19 +269,6 @@ ddp::StepResult Trainer::take_step(bool measure_norm) {
   return result;
 }
 
-/// A step can make weights that are not finite from a finite loss. They are neither evaluated nor saved.
-void Trainer::check_finite() const {
-  for (const Param* const param : model_.state().params) {
-    param->wait_ready();
-    const Tensor here = kernels::on_cpu(param->value, &session_.backend());
-    const float* const values = here.data<float>();
-    if (std::all_of(values, values + param->value.numel(), [](float value) { return std::isfinite(value); }))
-      continue;
-    throw TrainingError("step {}: {} is not finite; lower optimizer.lr or set optimizer.clip", done_,
-                        param->name);
-  }
-}
-
 void Trainer::log_step(const ddp::StepResult& result) {
   const double step_ms = interval_.step_ms();
   metrics_->append({{"step", done_},
@@ -464,6 +445,17 @@ void Trainer::append_start_metrics() {
   metrics_->append(line);
 }
 
+/// What run() would do.
+void Trainer::log_dry_run(const MemoryNeed& need) {
+  log_start(session_, config_, model_, data_, replicas_, *optimizer_, ema_.get());
+  session_.log().info("memory of a rank, at least: {}", need.to_text());
+  const std::string how = fork_       ? fmt::format("fork {} into {}", fork_->index.path, run_.path())
+                          : done_ > 0 ? fmt::format("resume {}", run_.path())
+                                      : fmt::format("begin {}", run_.path());
+  session_.log().info("dry run: nothing was written; a start would {} after step {}, and take {}", how, done_,
+                      pluralized(std::max<std::int64_t>(0, config_.train.steps - done_), "step"));
+}
+
 ExitCode Trainer::run() {
   log_start(session_, config_, model_, data_, replicas_, *optimizer_, ema_.get());
   const bool speaks = world_.rank() == 0;
@@ -541,7 +533,8 @@ ExitCode Trainer::take_steps() {
     if (log) log_step(result);
     const bool evaluates = evaluations_.due_after(done_);
     const bool saves = due(config_.checkpoint.every) || last || asked.any();
-    if (evaluates || saves) comm::run_on_all(world_, [&] { check_finite(); });
+    if (evaluates || saves)
+      comm::run_on_all(world_, [&] { check_finite(model_.state(), session_.backend(), done_); });
     if (saves) save();  // before the evaluation, which may take hours
     if (asked.checkpoint) {
       store_.finish();
@@ -564,9 +557,8 @@ ExitCode Trainer::take_steps() {
   return ExitCode::done;
 }
 
-}  // namespace
-
-ExitCode train(Session& session, Config config, const RunOptions& options) {
+/// Up to the first step; then the run, unless it is a dry one.
+ExitCode start(Session& session, Config& config, const RunOptions& options, bool dry) {
   comm::HostGroup& world = session.world();
   // A stop that is requested during the start is obeyed after a step.
   StopRequests requests(options.directory, world.rank() == 0);
@@ -576,7 +568,8 @@ ExitCode train(Session& session, Config config, const RunOptions& options) {
                                            .reproducible = config.train.reproducible});
   const DType compute = choose_session_precision(session, config.train.precision, config.train.bf16_fallback);
   Inputs inputs = open_inputs(config, session);
-  checkpoint::RunDirectory run(options.directory, world);
+  checkpoint::RunDirectory run = dry ? checkpoint::RunDirectory::read_only(options.directory, world)
+                                     : checkpoint::RunDirectory(options.directory, world);
   const std::optional<Fork> fork = open_fork(config, run, options, world);
   const Fork* const forked = fork ? &*fork : nullptr;
   resolve(config, run, options, forked, inputs.data->train().size(), world);
@@ -588,7 +581,21 @@ ExitCode train(Session& session, Config config, const RunOptions& options) {
   resolve_threads(config, session);
   check_same_updates(config, session.backend(), world);
   inputs.model->to(session.backend());
-  return Trainer(session, config, inputs, run, options, forked, requests, compute).run();
+  Trainer trainer(session, config, inputs, run, options, forked, requests, compute);
+  if (!dry) return trainer.run();
+  trainer.log_dry_run(inputs.need);
+  return ExitCode::done;
+}
+
+}  // namespace
+
+ExitCode train(Session& session, Config config, const RunOptions& options) {
+  return start(session, config, options, false);
+}
+
+std::string dry_run(Session& session, Config config, const RunOptions& options) {
+  start(session, config, options, true);
+  return to_text(config);
 }
 
 }  // namespace lockstep::train

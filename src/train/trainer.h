@@ -23,4 +23,8 @@ struct RunOptions {
 /// checkpoint is written in each case). Throws the same Error on every rank. Resolves `config` as resolve().
 ExitCode train(Session& session, Config config, const RunOptions& options);
 
+/// All of train() that comes before the first step, without writing a file. Logs what a start would do, and
+/// returns the configuration that the run would have. Collective. Throws as train().
+std::string dry_run(Session& session, Config config, const RunOptions& options);
+
 }  // namespace lockstep::train

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
+#include <filesystem>
 #include <fstream>
 
 #include "checkpoint/run_files.h"
@@ -187,6 +188,17 @@ BOOST_FIXTURE_TEST_CASE(a_wait_for_a_held_directory_is_said_once_with_the_holder
   BOOST_TEST(said.find("held by pid " + std::to_string(other.pid())) != std::string::npos);
   BOOST_TEST(said.find("waiting up to 0.2 s") != std::string::npos);
   BOOST_TEST(std::count(said.begin(), said.end(), '\n') == 1);
+}
+
+BOOST_FIXTURE_TEST_CASE(one_that_is_read_only_makes_nothing_and_refuses_to_write, Place) {
+  const lc::RunDirectory none = lc::RunDirectory::read_only(run, *self);
+  BOOST_TEST(!none.stored_config().has_value());
+  BOOST_CHECK_THROW(none.check_held(), FailureError);
+  BOOST_TEST(!std::filesystem::exists(run));
+  const lc::RunDirectory held(run, *self);
+  lc::RunDirectory read = lc::RunDirectory::read_only(run, *self);
+  BOOST_CHECK_THROW(read.write_config("[train]"), FailureError);
+  held.check_held();
 }
 
 BOOST_AUTO_TEST_CASE(a_holder_is_alive_only_if_the_process_of_that_pid_is_the_one_that_wrote_it) {

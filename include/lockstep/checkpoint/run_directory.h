@@ -23,12 +23,16 @@ class RunDirectory {
   /// and of the same Slurm job with a lower restart count. Collective. UsageError if the directory is not
   /// writable, another live run holds it (names host, pid and job), or ranks see different directories.
   RunDirectory(std::string path, comm::HostGroup& world, double lock_wait_s = 15);
+  /// Makes nothing and takes no lock, for looking at a run, which may not exist. Warns if the lock is held.
+  /// Collective.
+  static RunDirectory read_only(std::string path, comm::HostGroup& world);
   /// Releases the lock. Removes empty directories that this object made if the run was not configured.
   ~RunDirectory();
   RunDirectory(const RunDirectory&) = delete;
   RunDirectory& operator=(const RunDirectory&) = delete;
 
   const std::string& path() const { return path_; }
+  bool is_read_only() const { return read_only_; }
   std::string config_path() const { return path_ + "/config.ini"; }
   std::string metrics_path() const { return path_ + "/metrics.jsonl"; }
   std::string checkpoints_path() const { return path_ + "/checkpoints"; }
@@ -39,18 +43,21 @@ class RunDirectory {
   /// Writes RUN/config.ini, complete or not at all. Collective.
   void write_config(const std::string& text);
 
-  /// On rank 0, FailureError if another run has taken the lock over or its file was removed: this run must
-  /// not write here any more. No-op elsewhere. Not collective.
+  /// On rank 0, FailureError if another run has taken the lock over or its file was removed, or if this
+  /// object only reads: this run must not write here. No-op elsewhere. Not collective.
   void check_held() const;
   /// Unique to this holder of the lock: part of the names of temporary files.
   const std::string& mark() const { return mark_; }
 
  private:
+  struct ReadOnly {};
+  RunDirectory(ReadOnly, std::string path, comm::HostGroup& world);
   void check_same_directory(const std::string& holder) const;
   bool sees_lock_of(const std::string& holder) const;
 
   std::string path_;
   comm::HostGroup& world_;
+  bool read_only_ = false;
   std::unique_ptr<FileLock> lock_;  // rank 0's
   std::string mark_;
   std::vector<std::string> made_;  // directories that this object made, innermost first; rank 0's

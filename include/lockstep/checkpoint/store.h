@@ -76,7 +76,8 @@ class Store {
   Store(const std::string& run_directory, comm::HostGroup& world, StoreOptions options = {});
   /// The same with the shape of the run that the context knows (Context::run()).
   Store(const std::string& run_directory, Context& context, StoreOptions options = {});
-  /// Uses a locked directory, which must outlive the store.
+  /// Uses a locked directory, which must outlive the store. With one that is read only, a resume changes
+  /// nothing on storage: no name, no link, no count.
   Store(RunDirectory& run_directory, comm::HostGroup& world, StoreOptions options = {});
   ~Store();
   Store(const Store&) = delete;

@@ -1,0 +1,67 @@
+#!/usr/bin/env bash
+# train --dry-run: all of a start but its steps. It prints the configuration that the run then has, says what the start would do, writes
+# nothing, and fails as the start would.
+source "$(dirname "$0")/../support/cli.sh"
+
+digits digits.h5
+small_mlp 'global_batch = 24' 'epochs = 0.2' 'threads = 0' '[checkpoint]' 'every = 5' '[log]' 'every = 5' >run.ini
+
+# files: every file and link, with its content and times.
+files() {
+  find . -mindepth 1 ! -name '*.log' ! -name 'printed*' ! -name before ! -name after -printf '%p %y %l %T@\n' | sort
+}
+# dry RANKS TEXT ARGUMENTS...: nothing changes, and the last line says TEXT.
+dry() {
+  local count=$1 text=$2
+  shift 2
+  files >before
+  ranks "$count" train "$@" --dry-run >printed.ini 2>dry.log || fail "$*: $(tail -n 2 dry.log)"
+  files >after
+  cmp -s before after || fail "$*: something was written: $(diff before after)"
+  tail -n 1 dry.log | grep -qF "dry run: nothing was written; a start would $text" || fail "$*: does not say '$text': $(cat dry.log)"
+}
+
+for count in 1 2; do
+  dry "$count" "begin runs/run after step 0, and take 15 steps" run.ini
+  grep -q 'memory of a rank, at least: .*: parameters .*, gradients ' dry.log || fail "no memory need"
+  cp printed.ini "printed-$count.ini"
+  ranks "$count" train run.ini --run "run-$count" >log.log 2>&1 || fail "train: $(tail -n 2 log.log)"
+  cmp "printed-$count.ini" "run-$count/config.ini" || fail "the run has another configuration than was printed"
+done
+dry 1 "resume run-2 after step 15, and take 0 steps" printed-2.ini --run run-2
+half=run-2/checkpoints/step-000000010.h5
+dry 2 "fork $half into fork after step 10, and take 5 steps" run.ini --run fork --fork "$half" --set train.seed=3
+grep -q 'fork: train.seed = 3 (was 1)' dry.log || fail "the difference is not said: $(cat dry.log)"
+dry 2 "resume run-2 after step 15, and take 22 steps" run.ini --run run-2 --set train.epochs=0.49
+grep -q 'changed: train.steps = 37 (was 15)' dry.log || fail "the change is not said: $(cat dry.log)"
+
+# A damaged checkpoint keeps its name, and no start is counted.
+truncate -s 1000 run-2/checkpoints/step-000000015.h5
+for _ in 1 2 3; do dry 1 "resume run-2 after step 10, and take 5 steps" run.ini --run run-2; done
+
+# A directory that a live run holds.
+endless=(run.ini --run held --set train.epochs=0 --set "train.steps=$endless_steps" --set checkpoint.every=0)
+"$LOCKSTEP" train "${endless[@]}" >held.log 2>&1 &
+holder=$!
+until [ -e held/config.ini ] || ! kill -0 "$holder" 2>/dev/null; do sleep 0.02; done
+"$LOCKSTEP" train "${endless[@]}" --dry-run >/dev/null 2>dry.log ||
+  fail "a held directory: $(tail -n 2 dry.log)"
+grep -q "held: is held by pid $holder" dry.log || fail "who holds the directory is not said: $(cat dry.log)"
+kill "$holder"
+wait "$holder"
+
+# refused CODE TEXT ARGUMENTS...: an error as that of the start.
+refused() {
+  local code=$1 text=$2 got=0
+  shift 2
+  "$LOCKSTEP" train run.ini --dry-run "$@" >printed.ini 2>err.log || got=$?
+  [ "$got" -eq "$code" ] || fail "$*: exit code $got, not $code"
+  one_error "$*" "$text"
+  [ ! -s printed.ini ] || fail "$*: printed a configuration"
+}
+refused 2 'run-1: holds a run of another configuration' --run run-1 --set train.seed=2
+refused 2 'holds checkpoints already, and --resume never was given' --run run-1 --resume never
+refused 3 'data.train: nowhere.h5' --run new --set data.train=nowhere.h5
+refused 2 'do not divide' --run new --set train.shards=5
+[ ! -e new ] || fail "a dry run left a directory behind"
+finish
