@@ -136,4 +136,11 @@ TimeLimit::~TimeLimit() = default;
 
 double TimeLimit::left_s() const { return watch_->end_s.load(std::memory_order_relaxed) - monotonic_s(); }
 
+bool TimeLimit::is_up(std::int64_t parameter_bytes) const {
+  constexpr double assumed_bytes_per_s = 100e6;
+  const double save_s =
+      longest_save_s_ > 0 ? longest_save_s_ : 4 * static_cast<double>(parameter_bytes) / assumed_bytes_per_s;
+  return left_s() < 2 * (longest_step_s_ + save_s);
+}
+
 }  // namespace lockstep::train

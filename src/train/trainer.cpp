@@ -55,15 +55,6 @@ struct Interval {
 /// Provenance: the changes that resumes have made to the configuration.
 constexpr const char* changes_provenance = "config_changes";
 
-/// The longest step and save so far. A stop before a time limit must leave time for them.
-struct Longest {
-  double step_s = 0, save_s = 0;
-
-  static void note(double& longest_s, const Stopwatch& watch) {
-    longest_s = std::max(longest_s, watch.elapsed_ms() * 1e-3);
-  }
-};
-
 /// A step's shards, read when the step asks for them: an error of the reading is then the step's error on
 /// every rank.
 struct StepShards {
@@ -105,7 +96,6 @@ class Trainer {
   checkpoint::StateDict contents();
   void save();
   void append_start_metrics();
-  bool time_is_up() const;
   void write_timeline();
   bool due(std::int64_t every) const { return every > 0 && done_ % every == 0; }
 
@@ -138,8 +128,8 @@ class Trainer {
   std::optional<ddp::Timeline> timeline_;
   StopRequests& requests_;
   TimeLimit time_limit_;
+  std::int64_t parameter_bytes_ = 0;  // of the whole model
   Stragglers stragglers_;
-  Longest longest_;
   Stopwatch since_save_;  // since the last save began
   bool logged_refused_capture_ = false, noted_lost_log_lines_ = false;
 };
@@ -179,6 +169,7 @@ Trainer::Trainer(Session& session, const Config& config, Inputs& inputs, checkpo
     timeline_.emplace(config_.log.trace, world_);
     replicas_.record(&*timeline_);
   }
+  for (const Param* const param : replicas_.params()) parameter_bytes_ += param->value.bytes();
   start(options);
   try_one_sample();
 }
@@ -303,7 +294,7 @@ void Trainer::log_refused_capture() {
 
 ddp::Requests Trainer::requests_of_this_rank() const {
   ddp::Requests asked = requests_.pending();
-  asked.stop_preempted = asked.stop_preempted || time_is_up();
+  asked.stop_preempted = asked.stop_preempted || time_limit_.is_up(parameter_bytes_);
   const checkpoint::Store::Writer writer = store_.writer();
   asked.saving = writer.writing;
   asked.save_failed = writer.failed;
@@ -403,7 +394,7 @@ void Trainer::save() {
   checkpoint::StateDict contents = this->contents();
   if (!changes_.empty()) contents.provenance[changes_provenance] = changes_;
   store_.save_state_dict(done_, std::move(contents));
-  if (!store_.saving()) Longest::note(longest_.save_s, since_save_);
+  if (!store_.saving()) time_limit_.note_save(since_save_.elapsed_ms() * 1e-3);
   saved_ = done_;
   interval_ = {};
 }
@@ -413,18 +404,6 @@ void Trainer::write_timeline() {
   const std::int64_t dropped = timeline_->write();
   progress_->note(fmt::format("trace {}{}", config_.log.trace,
                               dropped == 0 ? "" : fmt::format("; {} later spans were not kept", dropped)));
-}
-
-/// At most twice the time of a step and a save is left. Before the first save, a save is assumed to write the
-/// weights and three times as many bytes of state at 100 MB/s.
-bool Trainer::time_is_up() const {
-  constexpr double assumed_bytes_per_s = 100e6;
-  double save_s = longest_.save_s;
-  if (save_s == 0) {
-    for (const Param* const param : replicas_.params())
-      save_s += 4 * static_cast<double>(param->value.bytes()) / assumed_bytes_per_s;
-  }
-  return time_limit_.left_s() < 2 * (longest_.step_s + save_s);
 }
 
 /// A line of metrics for each start: its step, and its changes to the configuration.
@@ -445,7 +424,6 @@ void Trainer::append_start_metrics() {
   metrics_->append(line);
 }
 
-/// What run() would do.
 void Trainer::log_dry_run(const MemoryNeed& need) {
   log_start(session_, config_, model_, data_, replicas_, *optimizer_, ema_.get());
   session_.log().info("memory of a rank, at least: {}", need.to_text());
@@ -492,7 +470,7 @@ ExitCode Trainer::run() {
 /// Saves and ends the run if a stop was requested.
 std::optional<ExitCode> Trainer::stop_if_asked(const ddp::Requests& asked) {
   if (!asked.stop_preempted && !asked.stop_user) return std::nullopt;
-  const bool late = time_is_up();
+  const bool late = time_limit_.is_up(parameter_bytes_);
   save();
   store_.finish();  // a request is obeyed when the checkpoint is on storage
   requests_.clear({.stop_preempted = asked.stop_preempted, .stop_user = asked.stop_user});
@@ -517,7 +495,7 @@ ExitCode Trainer::take_steps() {
     const ddp::Requests& asked = result.requests;
     const bool was_saving = store_.saving();
     store_.advance({.writing = asked.saving, .failed = asked.save_failed});
-    if (was_saving && !store_.saving()) Longest::note(longest_.save_s, since_save_);
+    if (was_saving && !store_.saving()) time_limit_.note_save(since_save_.elapsed_ms() * 1e-3);
     interval_.add(result);
     if (speaks) {
       const std::string news = stragglers_.note([this](int rank) { return replicas_.compute_ms_of(rank); });
@@ -525,7 +503,7 @@ ExitCode Trainer::take_steps() {
     }
     log_refused_capture();
     note_lost_log_lines();
-    Longest::note(longest_.step_s, step_watch);
+    time_limit_.note_step(step_watch.elapsed_ms() * 1e-3);
     choose_checkpoint_interval(step_watch.elapsed_ms());
     progress_->step(done_, result.mean_loss(),
                     static_cast<double>(config_.train.global_batch) * 1e3 / interval_.step_ms(),

@@ -55,6 +55,22 @@ BOOST_AUTO_TEST_CASE(the_end_that_slurm_puts_into_the_environment_is_known_at_on
   BOOST_TEST(limit.left_s() < 1001);
 }
 
+BOOST_AUTO_TEST_CASE(it_is_up_when_two_of_the_longest_steps_and_saves_no_longer_fit) {
+  Slurm slurm;
+  slurm.environment.set("SLURM_JOB_END_TIME", std::to_string(std::time(nullptr) + 1000));
+  train::TimeLimit limit(true);
+  BOOST_TEST(!limit.is_up(0));
+  BOOST_TEST(!limit.is_up(10'000'000'000));  // a first save of 400 s
+  BOOST_TEST(limit.is_up(20'000'000'000));   // of 800 s
+  limit.note_save(300);
+  limit.note_save(1);
+  BOOST_TEST(!limit.is_up(20'000'000'000));
+  limit.note_step(150);
+  BOOST_TEST(!limit.is_up(0));
+  limit.note_step(250);
+  BOOST_TEST(limit.is_up(0));
+}
+
 BOOST_AUTO_TEST_CASE(squeue_is_asked_for_this_job) {
   const TemporaryFolder folder;
   Slurm slurm;

@@ -1,6 +1,8 @@
 // When the time limit of the Slurm job ends this program.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string_view>
@@ -28,9 +30,17 @@ class TimeLimit {
   /// do not ask.
   double left_s() const;
 
+  /// How long a step and a save took, in seconds. A stop before the limit must leave time for the longest.
+  void note_step(double seconds) { longest_step_s_ = std::max(longest_step_s_, seconds); }
+  void note_save(double seconds) { longest_save_s_ = std::max(longest_save_s_, seconds); }
+  /// Whether it is time to stop: at most twice the time of a step and a save is left. Before the first save,
+  /// a save is assumed to write the parameters and three times as many bytes of state at 100 MB/s.
+  bool is_up(std::int64_t parameter_bytes) const;
+
  private:
   struct Watch;
   std::unique_ptr<Watch> watch_;
+  double longest_step_s_ = 0, longest_save_s_ = 0;
 };
 
 }  // namespace lockstep::train
