@@ -134,6 +134,18 @@ void OpenFile::write_at(std::uint64_t offset, const void* data, std::uint64_t by
   }
 }
 
+void OpenFile::append(std::string_view text) {
+  struct stat status {};
+  if (::fstat(descriptor_, &status) != 0) throw_system_error(errno, path_, "look at");
+  if (status.st_nlink == 0) throw DataError("{}: cannot write: it has been removed", path_);
+  try {
+    write_at(static_cast<std::uint64_t>(status.st_size), text.data(), text.size());
+  } catch (const Error&) {
+    [[maybe_unused]] const int ignored = ::ftruncate(descriptor_, status.st_size);
+    throw;
+  }
+}
+
 void OpenFile::truncate(std::uint64_t bytes) {
   if (uninterrupted([&] { return ::ftruncate(descriptor_, static_cast<off_t>(bytes)); }) != 0) {
     throw_system_error(errno, path_, "resize");

@@ -34,6 +34,8 @@ class OpenFile {
   /// Reads exactly `bytes` at `offset`, of any number. DataError at the end of the file.
   void read_at(std::uint64_t offset, void* data, std::uint64_t bytes) const;
   void write_at(std::uint64_t offset, const void* data, std::uint64_t bytes);
+  /// Writes it behind the present end, all or nothing. DataError if the file has been removed.
+  void append(std::string_view text);
   void truncate(std::uint64_t bytes);
   /// Everything written so far is on storage when it returns.
   void sync();

@@ -14,6 +14,7 @@ set(layer_ddp 6)
 set(layer_models 7)
 set(layer_checkpoint 7)
 set(layer_tasks 8)
+set(layer_report 8)
 set(layer_train 9)
 set(layer_cli 10)
 # A module of the same layer that may be used: the element types that tell collectives what they add.

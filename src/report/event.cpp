@@ -1,0 +1,191 @@
+#include "report/event.h"
+
+#include <algorithm>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::report {
+namespace {
+
+// The numbers of the fields that we write: tensorboard/compat/proto/{event,summary,tensor}.proto.
+namespace event {
+constexpr int wall_time = 1, step = 2, file_version = 3, summary = 5, session_log = 7;
+}
+namespace session {
+constexpr int status = 1;
+constexpr std::int64_t start = 1;
+}  // namespace session
+namespace summary {
+constexpr int value = 1;
+}
+namespace value {
+constexpr int tag = 1, simple_value = 2, image = 4, histogram = 5, tensor = 8, metadata = 9;
+}
+namespace histogram_field {
+constexpr int min = 1, max = 2, num = 3, sum = 4, sum_squares = 5, bucket_limit = 6, bucket = 7;
+}
+namespace image_field {
+constexpr int height = 1, width = 2, colorspace = 3, encoded_image = 4;
+}
+namespace tensor {
+constexpr int dtype = 1, shape = 2, string_value = 8;
+constexpr std::int64_t string_type = 7;
+}  // namespace tensor
+namespace metadata {
+constexpr int plugin_data = 1, plugin_name = 1;
+}
+
+Message begun(double time_s, std::int64_t step) {
+  Message message;
+  message.add(event::wall_time, time_s);
+  message.add(event::step, step);
+  return message;
+}
+
+Message tagged(std::string_view tag) {
+  Message message;
+  message.add(value::tag, tag);
+  return message;
+}
+
+/// Of a PNG file: its header follows the signature, and begins with sizes as big-endian uint32.
+struct PngHeader {
+  std::int64_t width = 0, height = 0;
+  int colour_type = 0;
+
+  explicit PngHeader(std::string_view png) {
+    using namespace std::string_view_literals;
+    constexpr std::size_t header_end = 26;
+    if (png.size() < header_end || !png.starts_with("\x89PNG\r\n\x1a\n"sv) || png.substr(12, 4) != "IHDR")
+      throw UsageError("an image for TensorBoard must be the bytes of a PNG file; these {} are none",
+                       png.size());
+    width = big_endian(png.substr(16, 4));
+    height = big_endian(png.substr(20, 4));
+    colour_type = static_cast<unsigned char>(png[25]);
+  }
+  /// As TensorBoard counts: the number of channels.
+  std::int64_t channels() const {
+    switch (colour_type) {
+      case 0:
+        return 1;  // grey
+      case 4:
+        return 2;  // grey and alpha
+      case 6:
+        return 4;  // RGBA
+      default:
+        return 3;  // RGB, or a palette
+    }
+  }
+
+ private:
+  static std::int64_t big_endian(std::string_view bytes) {
+    std::int64_t number = 0;
+    for (const char byte : bytes) number = number << 8 | static_cast<unsigned char>(byte);
+    return number;
+  }
+};
+
+}  // namespace
+
+void Event::add_scalar(std::string_view tag, double number) {
+  Message message = tagged(tag);
+  message.add(value::simple_value, static_cast<float>(number));
+  summary_.add(summary::value, message);
+}
+
+void Event::add_histogram(std::string_view tag, const Histogram& histogram) {
+  if (histogram.count() == 0) return;
+  const Histogram::Buckets buckets = histogram.buckets();
+  Message content;
+  content.add(histogram_field::min, histogram.min());
+  content.add(histogram_field::max, histogram.max());
+  content.add(histogram_field::num, static_cast<double>(histogram.count()));
+  content.add(histogram_field::sum, histogram.sum());
+  content.add(histogram_field::sum_squares, histogram.sum_squares());
+  content.add_packed(histogram_field::bucket_limit, buckets.limits);
+  content.add_packed(histogram_field::bucket, buckets.counts);
+  Message message = tagged(tag);
+  message.add(value::histogram, content);
+  summary_.add(summary::value, message);
+}
+
+void Event::add_image(std::string_view tag, std::string_view png) {
+  const PngHeader header(png);
+  Message content;
+  content.add(image_field::height, header.height);
+  content.add(image_field::width, header.width);
+  content.add(image_field::colorspace, header.channels());
+  content.add(image_field::encoded_image, png);
+  Message message = tagged(tag);
+  message.add(value::image, content);
+  summary_.add(summary::value, message);
+}
+
+void Event::add_text(std::string_view tag, std::string_view markdown) {
+  Message content;
+  content.add(tensor::dtype, tensor::string_type);
+  content.add(tensor::shape, Message());  // a scalar: a vector would be shown as a table
+  content.add(tensor::string_value, markdown);
+  Message plugin, metadata_message;
+  plugin.add(metadata::plugin_name, std::string_view("text"));
+  metadata_message.add(metadata::plugin_data, plugin);
+  Message message = tagged(tag);
+  message.add(value::tensor, content);
+  message.add(value::metadata, metadata_message);
+  summary_.add(summary::value, message);
+}
+
+std::string Event::encoded(double time_s) const {
+  Message message = begun(time_s, step_);
+  message.add(event::summary, summary_);
+  return message.encoded();
+}
+
+std::string preformatted(std::string_view text) {
+  std::string markdown;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    markdown += "    ";
+    markdown += text.substr(0, end);
+    markdown += '\n';
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return markdown;
+}
+
+std::string encoded_version(double time_s) {
+  Message message;
+  message.add(event::wall_time, time_s);
+  message.add(event::file_version, std::string_view("brain.Event:2"));
+  return message.encoded();
+}
+
+std::string encoded_restart(double time_s, std::int64_t step) {
+  Message log;
+  log.add(session::status, session::start);
+  Message message = begun(time_s, step);
+  message.add(event::session_log, log);
+  return message.encoded();
+}
+
+EventView::EventView(std::string_view encoded) {
+  Fields fields(encoded);
+  while (const auto field = fields.next()) {
+    if (field->number == event::step) step = static_cast<std::int64_t>(field->varint);
+    if (field->number != event::summary) continue;
+    summary_ = field->bytes;
+    has_values = true;
+  }
+}
+
+bool EventView::has_tag(std::string_view tag) const {
+  Fields values(summary_);
+  while (const auto one = values.next()) {
+    Fields parts(one->bytes);
+    while (const auto part = parts.next())
+      if (part->number == value::tag && part->bytes == tag) return true;
+  }
+  return false;
+}
+
+}  // namespace lockstep::report

@@ -1,0 +1,40 @@
+// EventFile: what a run shows in TensorBoard, RUN/tensorboard/events.out.tfevents.*
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "report/event.h"
+#include "report/resume_point.h"
+
+namespace lockstep {
+class OpenFile;
+}
+
+namespace lockstep::report {
+
+/// Each start of a run writes a file of its own, events.out.tfevents.SECONDS.HOST.lockstep. Their names
+/// ascend, and the steps of their events never decrease, also from one file to the next.
+class EventFile {
+ public:
+  /// Makes the directory if need be. Removes the events of earlier starts that the run repeats, and
+  /// incomplete ones; then begins a file. Where there are earlier ones it begins with a restart, so that a
+  /// TensorBoard that has read what was removed forgets it. Throws as throw_system_error.
+  EventFile(const std::string& directory, const ResumePoint& point);
+  ~EventFile();
+  EventFile(const EventFile&) = delete;
+  EventFile& operator=(const EventFile&) = delete;
+
+  /// Writes it at once, all or nothing: readers see it, and it outlives the process. Empty ones are left out.
+  /// Throws as throw_system_error, also if the file has been removed.
+  void append(const Event& event);
+  /// All events are on storage when it returns.
+  void sync();
+
+  const std::string& path() const;
+
+ private:
+  std::unique_ptr<OpenFile> file_;
+};
+
+}  // namespace lockstep::report
