@@ -9,7 +9,9 @@
 #include "ddp/training.h"
 #include "ddp/wide.h"
 #include "lockstep/autograd/recompute.h"
+#include "lockstep/ddp/collectives.h"
 #include "lockstep/ops/elementwise.h"
+#include "support/context.h"
 #include "support/ranks.h"
 
 namespace lockstep::test {
@@ -40,6 +42,56 @@ BOOST_AUTO_TEST_CASE(the_halves_of_a_split_take_steps_of_their_own) {
   }
   GpuRun together(gpu, {.shards = shards});
   together.check_step(0);
+}
+
+BOOST_AUTO_TEST_CASE(collectives_take_tensors_that_the_gpu_is_still_writing) {
+  const int rank = world().rank(), size = world().size();
+  for (const bool reproducible : {true, false}) {
+    auto gpu = kernels::make_cuda_backend(0);
+    auto sums = comm::make_nccl_transport(world(), {.stream = gpu->stream(), .reproducible = reproducible});
+    TestContext context(std::move(gpu), std::move(sums));
+    kernels::Backend& backend = context.backend();
+    const auto filled = [&](const Shape& shape, double value, DType dtype = DType::float32) {
+      const Tensor tensor = backend.empty(shape, dtype);
+      backend.fill(tensor, value);
+      return tensor;
+    };
+    const auto check = [&](const Tensor& tensor, const auto& wanted_of_row) {
+      BOOST_TEST_REQUIRE((tensor.device() == backend.device()));
+      const Tensor found = kernels::on_cpu(backend.in_type(tensor, DType::float32), &backend);
+      const std::int64_t width = found.numel() / found.size(0);
+      for (std::int64_t i = 0; i < found.numel(); ++i)
+        BOOST_TEST_REQUIRE(found.data<float>()[i] == static_cast<float>(wanted_of_row(i / width)));
+    };
+    const auto all = [](double value) { return [=](std::int64_t) { return value; }; };
+    const double sum = size * (size + 1) / 2.0;
+
+    for (const DType dtype : {DType::float32, DType::float64, DType::bfloat16, DType::int64}) {
+      BOOST_TEST_CONTEXT(to_string(dtype) << (reproducible ? ", reproducible" : "")) {
+        const auto reduced = [&](ReduceOp op) {
+          const Tensor tensor = filled({1000}, rank + 1, dtype);
+          all_reduce(context, tensor, op);
+          return tensor;
+        };
+        check(reduced(ReduceOp::sum), all(sum));
+        check(reduced(ReduceOp::min), all(1));
+        check(reduced(ReduceOp::max), all(size));
+        if (is_floating(dtype)) check(reduced(ReduceOp::mean), all((size + 1) / 2.0));
+      }
+    }
+    const int last = size - 1;
+    const Tensor of_root = filled({4, 3}, rank + 1);
+    reduce(context, of_root, last);
+    check(of_root, all(rank == last ? sum : rank + 1));
+    const Tensor sent = filled({5}, rank);
+    broadcast(context, sent, last);
+    check(sent, all(last));
+    check(all_gather(context, filled({2, 3}, rank)), [](std::int64_t row) { return row / 2; });
+    const Tensor gathered = gather(context, filled({2, 3}, rank), last);
+    BOOST_TEST(bool(gathered) == (rank == last));
+    if (gathered) check(gathered, [](std::int64_t row) { return row / 2; });
+    check(scatter(context, filled({2 * size, 3}, rank), last), all(last));
+  }
 }
 
 /// A step and a plain update.
