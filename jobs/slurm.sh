@@ -156,6 +156,12 @@ job_state() {
   scontrol show job -o "$1" 2>/dev/null | sed -nE 's/.* JobState=([A-Z_]+) Reason=([A-Za-z_]+) .* Restarts=([0-9]+) .*/\1 \2 \3/p'
 }
 
+# RUN/queued says to `lockstep status` that the run waits in the queue.
+note_queued() {
+  [ ! -d "$run_directory" ] || { printf 'job=%s\nexit_code=%s\n' "$1" "$code" >"$run_directory/queued"; } 2>/dev/null || true
+}
+forget_queued() { [ -z "$run_directory" ] || rm -f "$run_directory/queued"; }
+
 # requeue WHY: puts the job back into the queue, or says why not; ends the script with `code`.
 requeue() {
   local id=$SLURM_JOB_ID now without state
@@ -173,12 +179,13 @@ requeue() {
     say "$1; not requeued: $restarts restarts, the limit is $max_restarts"
   elif [ "$without" -ge "$max_stalled" ]; then
     say "$1; not requeued: $without starts in a row without a newer checkpoint"
-  elif scontrol requeue "$id"; then
+  elif note_queued "$id" && scontrol requeue "$id"; then  # Slurm may end this script before scontrol returns
     say "$1; requeued as $id$([ -z "$run_directory" ] || echo ", to resume $(place_of "$now")")"
     trap 'exit "$code"' TERM
     sleep 300 &  # Slurm ends this script now
     wait $!
   else
+    forget_queued
     say "$1; Slurm does not requeue it: sbatch it again"
   fi
   exit "$code"
@@ -211,7 +218,8 @@ run_job() {
   [ -z "$run_directory" ] || say "run $run_directory, $(place_of "$(newest_step "$run_directory")")"
   newest_step "$run_directory" >>"$log.starts"
 
-  ! healthy || { reports=yes && on_ranks ranks "$@"; }
+  ! healthy || { reports=yes && forget_queued && on_ranks ranks "$@"; }
+  forget_queued
   case $(verdict "$code") in
     finished) say "done" ;;
     stop) say "exit $code: not requeued" ;;

@@ -5,11 +5,13 @@
 #include <signal.h>
 #include <spdlog/sinks/base_sink.h>
 #include <spdlog/spdlog.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <mutex>
 
@@ -25,6 +27,9 @@ constexpr std::size_t most_bytes_at_once = 4096;
 
 constexpr int nobody_reads = -1;  // no number of the system's
 std::atomic<int> first_trouble{0};
+
+std::atomic<bool> line_is_drawn{false};
+constexpr std::string_view erase_line = "\r\x1b[K";
 
 void note_trouble(int error) {
   int none = 0;
@@ -55,7 +60,9 @@ void protect_standard_streams() {
   }
 }
 
-bool write_standard_error(std::string_view text, double wait_s) noexcept {
+namespace {
+
+bool write_all(std::string_view text, double wait_s) noexcept {
   const double deadline_s = monotonic_s() + wait_s;
   while (!text.empty()) {
     if (!wait_until_writable(deadline_s)) {
@@ -73,6 +80,33 @@ bool write_standard_error(std::string_view text, double wait_s) noexcept {
     }
   }
   return true;
+}
+
+}  // namespace
+
+bool standard_error_redraws() {
+  const char* const type = std::getenv("TERM");
+  return ::isatty(STDERR_FILENO) != 0 && type && std::string_view(type) != "dumb";
+}
+
+int standard_error_columns() {
+  constexpr int usual_columns = 80;
+  winsize size{};
+  return ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : usual_columns;
+}
+
+void draw_line(std::string_view line) noexcept {
+  line_is_drawn = true;
+  if (write_all(erase_line, 0)) write_all(line, 0);
+}
+
+void keep_drawn_line() noexcept {
+  if (line_is_drawn.exchange(false)) write_all("\n", 0);
+}
+
+bool write_standard_error(std::string_view text, double wait_s) noexcept {
+  if (line_is_drawn.exchange(false)) write_all(erase_line, wait_s);
+  return write_all(text, wait_s);
 }
 
 std::string standard_error_trouble() {

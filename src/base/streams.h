@@ -10,8 +10,18 @@ namespace lockstep {
 /// file gets their numbers, and ignores SIGPIPE and SIGXFSZ, so that such writes are errors.
 void protect_standard_streams();
 
-/// Writes to standard error. If it is full (a stopped terminal, a full pipe), waits up to `wait_s`, and drops
-/// the rest. False if anything was dropped. Any thread.
+/// Whether standard error is a terminal on which a line can be drawn again (TERM is not dumb).
+bool standard_error_redraws();
+/// Columns of that terminal; 80 if it does not say.
+int standard_error_columns();
+/// Draws `line`, which must be shorter than the terminal is wide, in place of the one drawn before. The next
+/// text on standard error erases it. Any thread.
+void draw_line(std::string_view line) noexcept;
+/// Keeps the drawn line, if there is one: what follows begins below it. Any thread.
+void keep_drawn_line() noexcept;
+
+/// Writes to standard error, in place of a drawn line. If it is full (a stopped terminal, a full pipe), waits
+/// up to `wait_s`, and drops the rest. False if anything was dropped. Any thread.
 bool write_standard_error(std::string_view text, double wait_s = 0) noexcept;
 
 /// Why a text was dropped for the first time; empty: never.

@@ -1,4 +1,4 @@
-// Private to the module: the files of a run besides its checkpoints: the lock, names by step, records about
+// Private to the library: the files of a run besides its checkpoints: the lock, names by step, records about
 // checkpoints, profile snapshots, and reading while a run moves its links and removes files.
 #pragma once
 

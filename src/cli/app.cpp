@@ -18,7 +18,7 @@
 namespace lockstep::cli {
 
 // Each of these is in the file of its verb.
-VerbFunction train, eval, predict, generate, prepare, inspect, diff, verify, convert, ema, bench, doctor;
+VerbFunction train, status, eval, predict, generate, prepare, inspect, diff, verify, convert, ema, bench, doctor;
 /// How long MPI may take to start: fault.hang_timeout_s of the configuration in `words`, if there is one. In
 /// train.cpp.
 double start_timeout_s(const Program& program, const Arguments& words);
@@ -28,6 +28,7 @@ namespace {
 /// In the order of lockstep --help.
 constexpr std::array verbs{
     Verb{"train", "train a model, or resume a run", train},
+    Verb{"status", "what runs are doing, from their files alone", status},
     Verb{"eval", "evaluate a checkpoint", eval},
     Verb{"predict", "write a model's outputs for every sample", predict},
     Verb{"generate", "continue a text with a language model", generate},
@@ -112,9 +113,12 @@ ExitCode run_verb(const Program& program, Session& session, const Arguments& wor
   return code;
 }
 
-/// doctor --node: each process checks its node without MPI, also if a launcher started several.
+/// status: login nodes may have no MPI that starts. doctor --node: each process checks its node without MPI,
+/// also if a launcher started several.
 bool runs_without_mpi(const Arguments& words) {
-  return !words.empty() && words[0] == "doctor" && std::ranges::find(words, "--node") != words.end();
+  if (words.empty()) return false;
+  return words[0] == "status" ||
+         (words[0] == "doctor" && std::ranges::find(words, "--node") != words.end());
 }
 
 int run_without_mpi(const Program& program, const Arguments& words) {

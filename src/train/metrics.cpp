@@ -1,11 +1,13 @@
 #include "lockstep/train/metrics.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <ctime>
 #include <nlohmann/json.hpp>
 #include <string_view>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/files.h"
@@ -46,6 +48,18 @@ std::uint64_t end_of_lines_up_to(const OpenFile& file, std::int64_t last_step, b
 
 constexpr double redraw_s = 0.2;  // on a terminal
 
+/// When that many seconds are over, by the wall clock of this place: "ends 14:32", "ends Thu 26 Nov 14:32".
+std::string end_of(std::int64_t left_s) {
+  constexpr std::int64_t most_s = 100LL * 365 * 24 * 3600;  // the estimate of a first step may be wild
+  const std::time_t now = std::time(nullptr), end = now + std::min(left_s, most_s);
+  std::tm today{}, day{};
+  ::localtime_r(&now, &today);
+  ::localtime_r(&end, &day);
+  const bool same_day = today.tm_yday == day.tm_yday && today.tm_year == day.tm_year;
+  char text[48];
+  return {text, std::strftime(text, sizeof text, same_day ? "ends %H:%M" : "ends %a %d %b %H:%M", &day)};
+}
+
 }  // namespace
 
 MetricsFile::MetricsFile(const std::string& path, std::int64_t resumed_step, bool evaluated, bool writes) {
@@ -72,7 +86,7 @@ Progress::Progress(Log log, bool shows, std::int64_t first_step, std::int64_t la
                    std::int64_t log_every)
     : log_(std::move(log)),
       shows_(shows),
-      terminal_(isatty(STDERR_FILENO) != 0),
+      terminal_(shows && standard_error_redraws()),
       first_step_(first_step),
       last_step_(last_step),
       log_every_(log_every),
@@ -90,22 +104,35 @@ Progress::Progress(const Session& session, std::int64_t first_step, std::int64_t
   timed_since_s_ = started_s_;
 }
 
+Progress::~Progress() { finish(); }
+
 /// Assumes the mean time of the steps so far, and of the last evaluation.
-std::string Progress::time_left(std::int64_t steps_done, double evaluations_left) const {
+std::int64_t Progress::seconds_left(std::int64_t steps_done, double evaluations_left) const {
   const double evaluating_s = evaluation_started_s_ > 0 ? monotonic_s() - evaluation_started_s_ : 0;
   const double training_s = monotonic_s() - started_s_ - evaluations_s_ - evaluating_s;
   const double per_step_s =
       steps_done > first_step_ ? training_s / static_cast<double>(steps_done - first_step_) : 0;
-  const auto left_s = static_cast<std::int64_t>(per_step_s * static_cast<double>(last_step_ - steps_done) +
-                                                last_evaluation_s_ * evaluations_left);
-  return fmt::format("{}:{:02d}:{:02d} left", left_s / 3600, left_s / 60 % 60, left_s % 60);
+  return static_cast<std::int64_t>(per_step_s * static_cast<double>(last_step_ - steps_done) +
+                                   last_evaluation_s_ * evaluations_left);
 }
 
-void Progress::draw(const std::string& line) {
+/// The parts, what is left, and on a terminal when that ends and the last part: as many as fit into its
+/// width.
+void Progress::draw(std::initializer_list<std::string> parts, std::int64_t left_s,
+                    const std::string& last_part) {
   drawn_s_ = monotonic_s();
-  if (!terminal_) return log_.info("{}", line);
-  write_standard_error("\r\x1b[K" + line);
-  line_open_ = true;
+  const std::string left = fmt::format("{}:{:02d}:{:02d} left", left_s / 3600, left_s / 60 % 60, left_s % 60);
+  if (!terminal_) return log_.info("{}  {}", fmt::join(parts, "  "), left);
+  std::vector<std::string> all(parts);
+  all.push_back(left);
+  all.push_back(end_of(left_s));
+  if (!last_part.empty()) all.push_back(last_part);
+  // A line as wide as the terminal would move the cursor to the next one.
+  const auto columns = static_cast<std::size_t>(std::max(2, standard_error_columns())) - 1;
+  std::string line = all.front();
+  for (auto part = all.begin() + 1; part != all.end() && line.size() + 2 + part->size() <= columns; ++part)
+    line += "  " + *part;
+  draw_line(std::string_view(line).substr(0, columns));
 }
 
 bool Progress::due(std::int64_t steps_done) const {
@@ -123,10 +150,12 @@ void Progress::step(std::int64_t steps_done, double loss) {
 }
 
 void Progress::step(std::int64_t steps_done, double loss, double samples_per_second,
-                    std::int64_t evaluations_left) {
+                    std::int64_t evaluations_left, std::optional<double> data_wait_ms) {
   if (!due(steps_done)) return;
-  draw(fmt::format("step {}/{}  loss {:.4f}  {:.0f} samples/s  {}", steps_done, last_step_, loss,
-                   samples_per_second, time_left(steps_done, static_cast<double>(evaluations_left))));
+  draw({fmt::format("step {}/{}", steps_done, last_step_), fmt::format("loss {:.4f}", loss),
+        fmt::format("{:.0f} samples/s", samples_per_second)},
+       seconds_left(steps_done, static_cast<double>(evaluations_left)),
+       data_wait_ms ? fmt::format("data wait {:.1f} ms", *data_wait_ms) : "");
 }
 
 void Progress::evaluation(std::int64_t steps_done, double fraction, std::int64_t evaluations_left) {
@@ -140,18 +169,17 @@ void Progress::evaluation(std::int64_t steps_done, double fraction, std::int64_t
   }
   constexpr double repeat_s = 30;
   if (!shows_ || now_s - drawn_s_ < (terminal_ ? redraw_s : repeat_s)) return;
-  draw(fmt::format("step {}/{}  evaluation {:.0f} %  {}", steps_done, last_step_, 100 * fraction,
-                   time_left(steps_done, static_cast<double>(evaluations_left) + 1 - fraction)));
+  draw(
+      {fmt::format("step {}/{}", steps_done, last_step_), fmt::format("evaluation {:.0f} %", 100 * fraction)},
+      seconds_left(steps_done, static_cast<double>(evaluations_left) + 1 - fraction));
 }
 
 void Progress::note(const std::string& line) {
-  finish();
   if (shows_) log_.info("{}", line);
 }
 
 void Progress::finish() {
-  if (line_open_) write_standard_error("\n");
-  line_open_ = false;
+  if (terminal_) keep_drawn_line();
 }
 
 }  // namespace lockstep::train

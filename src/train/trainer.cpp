@@ -30,6 +30,7 @@
 #include "train/device.h"
 #include "train/environment_fingerprint.h"
 #include "train/evaluations.h"
+#include "train/exit_record.h"
 #include "train/log_start.h"
 #include "train/resume.h"
 #include "train/stragglers.h"
@@ -43,11 +44,12 @@ using progress::Phase;
 struct Interval {
   Stopwatch watch;
   std::int64_t steps = 0;
-  double exposed_comm_ms = 0;
+  double exposed_comm_ms = 0, data_wait_ms = 0;
 
-  void add(const ddp::StepResult& result) {
+  void add(const ddp::StepResult& result, double waited_ms) {
     ++steps;
     exposed_comm_ms += result.exposed_comm_ms;
+    data_wait_ms += waited_ms;
   }
   double step_ms() const { return watch.elapsed_ms() / static_cast<double>(steps); }
 };
@@ -60,10 +62,13 @@ constexpr const char* changes_provenance = "config_changes";
 struct StepShards {
   data::Loader& loader;
   std::int64_t step;
+  double& wait_ms;
   std::span<const Batch> shards = {};
 
   auto begin() {
+    const Stopwatch watch;
     shards = loader.at(step).shards;
+    wait_ms = watch.elapsed_ms();
     return shards.begin();
   }
   auto end() const { return shards.end(); }
@@ -76,6 +81,9 @@ class Trainer {
           const RunOptions& options, const Fork* fork, StopRequests& requests, DType compute);
   ExitCode run();
   void log_dry_run(const MemoryNeed& need);
+  /// After run(): how it ended.
+  const std::string& ending() const { return ending_; }
+  std::int64_t steps_done() const { return done_; }
 
  private:
   void start(const RunOptions& options);
@@ -122,6 +130,7 @@ class Trainer {
   std::vector<double> step_ms_;  // of the first steps, while checkpoint.every is auto
   double learning_rate_ = 0;
   optim::UpdateResult applied_;
+  double data_wait_ms_ = 0;  // of the last step
   Interval interval_;
   std::optional<MetricsFile> metrics_;
   std::optional<Progress> progress_;
@@ -131,6 +140,7 @@ class Trainer {
   std::int64_t parameter_bytes_ = 0;  // of the whole model
   Stragglers stragglers_;
   Stopwatch since_save_;  // since the last save began
+  std::string ending_;
   bool logged_refused_capture_ = false, noted_lost_log_lines_ = false;
 };
 
@@ -251,7 +261,7 @@ ddp::StepResult Trainer::take_step(bool measure_norm) {
   const optim::StepOptions update{
       .lr = learning_rate_, .clip = config_.optimizer.clip, .measure_norm = measure_norm};
   const ddp::StepResult result =
-      replicas_.step(StepShards{loader_, done_}, loss_of, optimizer_->measurement_for(update));
+      replicas_.step(StepShards{loader_, done_, data_wait_ms_}, loss_of, optimizer_->measurement_for(update));
   const double start_s = monotonic_s();
   progress::enter(Phase::optimizer);
   applied_ = optimizer_->step(update);
@@ -475,11 +485,12 @@ std::optional<ExitCode> Trainer::stop_if_asked(const ddp::Requests& asked) {
   store_.finish();  // a request is obeyed when the checkpoint is on storage
   requests_.clear({.stop_preempted = asked.stop_preempted, .stop_user = asked.stop_user});
   write_timeline();
-  progress_->note(fmt::format("{} after step {}; checkpoint {}",
-                              late                   ? "stopped ahead of the time limit"
-                              : asked.stop_preempted ? "preempted"
-                                                     : "stopped as asked",
-                              done_, store_.current_path()));
+  ending_ = fmt::format("{} after step {}",
+                        late                   ? "stopped ahead of the time limit"
+                        : asked.stop_preempted ? "preempted"
+                                               : "stopped as asked",
+                        done_);
+  progress_->note(fmt::format("{}; checkpoint {}", ending_, store_.current_path()));
   return exit_code(asked);
 }
 
@@ -496,7 +507,7 @@ ExitCode Trainer::take_steps() {
     const bool was_saving = store_.saving();
     store_.advance({.writing = asked.saving, .failed = asked.save_failed});
     if (was_saving && !store_.saving()) time_limit_.note_save(since_save_.elapsed_ms() * 1e-3);
-    interval_.add(result);
+    interval_.add(result, data_wait_ms_);
     if (speaks) {
       const std::string news = stragglers_.note([this](int rank) { return replicas_.compute_ms_of(rank); });
       if (!news.empty()) progress_->note(fmt::format("step {}: {}", done_, news));
@@ -507,7 +518,8 @@ ExitCode Trainer::take_steps() {
     choose_checkpoint_interval(step_watch.elapsed_ms());
     progress_->step(done_, result.mean_loss(),
                     static_cast<double>(config_.train.global_batch) * 1e3 / interval_.step_ms(),
-                    evaluations_.left_after(done_));
+                    evaluations_.left_after(done_),
+                    interval_.data_wait_ms / static_cast<double>(interval_.steps));
     if (log) log_step(result);
     const bool evaluates = evaluations_.due_after(done_);
     const bool saves = due(config_.checkpoint.every) || last || asked.any();
@@ -528,9 +540,9 @@ ExitCode Trainer::take_steps() {
   store_.finish();
   requests_.clear(requests_.pending());  // too late: the run has ended
   write_timeline();
-  progress_->note(fmt::format("done: {}; checkpoint {}; rank 0 took at most {} MiB of {}memory",
-                              pluralized(done_, "step"), store_.current_path(),
-                              process_memory().peak_bytes >> 20,
+  ending_ = fmt::format("done: {}", pluralized(done_, "step"));
+  progress_->note(fmt::format("{}; checkpoint {}; rank 0 took at most {} MiB of {}memory", ending_,
+                              store_.current_path(), process_memory().peak_bytes >> 20,
                               session_.backend().device() == Device::cpu() ? "" : "host "));
   return ExitCode::done;
 }
@@ -548,21 +560,26 @@ ExitCode start(Session& session, Config& config, const RunOptions& options, bool
   Inputs inputs = open_inputs(config, session);
   checkpoint::RunDirectory run = dry ? checkpoint::RunDirectory::read_only(options.directory, world)
                                      : checkpoint::RunDirectory(options.directory, world);
-  const std::optional<Fork> fork = open_fork(config, run, options, world);
-  const Fork* const forked = fork ? &*fork : nullptr;
-  resolve(config, run, options, forked, inputs.data->train().size(), world);
-  comm::run_on_all(world, [&] {
-    for (const data::Dataset* const data : {&inputs.data->train(), inputs.data->eval()})
-      if (data) check_data(*inputs.model, *inputs.task, *data);
-    metrics_of(*inputs.task);  // throws if they are wrong
+  return with_exit_record(run, world.rank() == 0 && !dry, [&]() -> Ending {
+    const std::optional<Fork> fork = open_fork(config, run, options, world);
+    const Fork* const forked = fork ? &*fork : nullptr;
+    resolve(config, run, options, forked, inputs.data->train().size(), world);
+    comm::run_on_all(world, [&] {
+      for (const data::Dataset* const data : {&inputs.data->train(), inputs.data->eval()})
+        if (data) check_data(*inputs.model, *inputs.task, *data);
+      metrics_of(*inputs.task);  // throws if they are wrong
+    });
+    resolve_threads(config, session);
+    check_same_updates(config, session.backend(), world);
+    inputs.model->to(session.backend());
+    Trainer trainer(session, config, inputs, run, options, forked, requests, compute);
+    if (dry) {
+      trainer.log_dry_run(inputs.need);
+      return {};
+    }
+    const ExitCode code = trainer.run();
+    return {.code = code, .step = trainer.steps_done(), .why = trainer.ending()};
   });
-  resolve_threads(config, session);
-  check_same_updates(config, session.backend(), world);
-  inputs.model->to(session.backend());
-  Trainer trainer(session, config, inputs, run, options, forked, requests, compute);
-  if (!dry) return trainer.run();
-  trainer.log_dry_run(inputs.need);
-  return ExitCode::done;
 }
 
 }  // namespace

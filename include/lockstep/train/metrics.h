@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 
 #include "lockstep/base/log.h"
@@ -36,35 +38,42 @@ class MetricsFile {
   std::unique_ptr<OpenFile> file_;  // of the rank that writes
 };
 
-/// Shows the progress of a run: one line that is redrawn on a terminal, plain lines in a file.
+/// Shows the progress of a run: one line that is redrawn on a terminal, no wider than it; plain lines in a
+/// file or a pipe, such as that of mpirun.
 class Progress {
  public:
   /// Rank 0 shows it. `first_step`: the step that resume() returned.
   Progress(const Session& session, std::int64_t first_step, std::int64_t last_step,
            std::int64_t log_every = 20);
   Progress(Log log, bool shows, std::int64_t first_step, std::int64_t last_step, std::int64_t log_every);
+  /// Keeps the line that is drawn on the terminal.
+  ~Progress();
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
 
   /// After each step; draws at most a few times a second on a terminal, and every `log_every` steps in a
-  /// file. The time left counts `evaluations_left` of the length of the last one.
-  void step(std::int64_t steps_done, double loss, double samples_per_second, std::int64_t evaluations_left);
+  /// file. The time left counts `evaluations_left` of the length of the last one. On a terminal the line also
+  /// has `data_wait_ms`, the time that a step waits for its data, if it is given.
+  void step(std::int64_t steps_done, double loss, double samples_per_second, std::int64_t evaluations_left,
+            std::optional<double> data_wait_ms = {});
   /// The same, with the mean speed since the last line, by the session's global batch.
   void step(std::int64_t steps_done, double loss);
   /// Within an evaluation, when this fraction of it is done; 1 ends it. Draws as often on a terminal, and
   /// twice a minute in a file.
   void evaluation(std::int64_t steps_done, double fraction, std::int64_t evaluations_left);
-  /// A line that stays: evaluations, checkpoints.
+  /// A line that stays: evaluations, checkpoints. On a terminal it takes the place of the drawn line.
   void note(const std::string& line);
-  /// Ends the redrawn line.
+  /// Keeps the drawn line.
   void finish();
 
  private:
-  Log log_;
-  bool shows_, terminal_, line_open_ = false;
-  std::int64_t first_step_, last_step_, log_every_;
   bool due(std::int64_t steps_done) const;
-  void draw(const std::string& line);
-  std::string time_left(std::int64_t steps_done, double evaluations_left) const;
+  std::int64_t seconds_left(std::int64_t steps_done, double evaluations_left) const;
+  void draw(std::initializer_list<std::string> parts, std::int64_t left_s, const std::string& last_part = "");
 
+  Log log_;
+  bool shows_, terminal_;
+  std::int64_t first_step_, last_step_, log_every_;
   double started_s_, drawn_s_ = 0;
   std::int64_t global_batch_ = 0;  // of the session; 0: not known
   std::int64_t timed_from_ = 0;    // the speed is that of the steps since this one

@@ -1,0 +1,221 @@
+#include "train/run_status.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <charconv>
+#include <ctime>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string_view>
+#include <vector>
+
+#include "base/files.h"
+#include "checkpoint/run_files.h"
+#include "lockstep/base/error.h"
+#include "train/exit_record.h"
+
+namespace lockstep::train {
+namespace {
+
+/// The text of a small file; none if there is no such file: a run removes some of them at any time.
+std::optional<std::string> text_of(const std::string& path) {
+  try {
+    return read_text(path);
+  } catch (const DataError&) {
+    if (exists(path)) throw;
+    return std::nullopt;
+  }
+}
+
+/// Seconds since 1970 of "2026-11-21T04:00:47Z"; none if it is no such text.
+std::optional<std::time_t> unix_time_of(const std::string& utc) {
+  std::tm time{};
+  const char* const end = ::strptime(utc.c_str(), "%Y-%m-%dT%H:%M:%SZ", &time);
+  if (!end || *end != '\0') return std::nullopt;
+  return ::timegm(&time);
+}
+
+std::optional<std::time_t> changed_at(const std::string& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0) return std::nullopt;
+  return status.st_mtime;
+}
+
+/// What the last lines of metrics.jsonl say.
+struct LastLines {
+  std::optional<std::int64_t> step;
+  std::optional<std::time_t> time;   // of the last one
+  std::time_t longest_interval = 0;  // between two lines of one start
+};
+
+/// Lines that are torn or not ours do not count.
+LastLines last_lines(const std::string& path) {
+  constexpr std::uint64_t most_bytes = 1 << 16;
+  LastLines last;
+  std::string tail;
+  bool whole = true;
+  try {
+    const OpenFile file(path, OpenFile::Mode::read);
+    const std::uint64_t size = file.size();
+    whole = size <= most_bytes;
+    tail.resize(std::min(size, most_bytes));
+    file.read_at(size - tail.size(), tail.data(), tail.size());
+  } catch (const DataError&) {  // a resume that shortens it meanwhile is not worth an error
+    return last;
+  }
+  std::size_t begin = whole ? 0 : tail.find('\n') + 1;
+  for (std::size_t end = tail.find('\n', begin); end != std::string::npos; end = tail.find('\n', begin)) {
+    const auto line =
+        nlohmann::json::parse(std::string_view(tail).substr(begin, end - begin), nullptr, false);
+    begin = end + 1;
+    if (!line.is_object() || !line.contains("step") || !line["step"].is_number_integer()) continue;
+    last.step = line["step"].get<std::int64_t>();
+    const auto written = line.find("time");
+    if (written == line.end() || !written->is_string()) continue;
+    const std::optional<std::time_t> time = unix_time_of(written->get<std::string>());
+    if (!time) continue;
+    if (last.time && !line.contains("start"))
+      last.longest_interval = std::max(last.longest_interval, *time - *last.time);
+    last.time = time;
+  }
+  return last;
+}
+
+/// train.steps in the resolved text of a configuration. The models of another program, which a whole reading
+/// would refuse, do not matter here.
+std::optional<std::int64_t> steps_in_config(const std::string& text) {
+  std::istringstream lines(text);
+  bool in_train = false;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with('[')) in_train = line.starts_with("[train]");
+    const std::size_t equals = line.find('=');
+    if (!in_train || equals == std::string::npos) continue;
+    const std::string_view key = std::string_view(line).substr(0, equals);
+    if (key.substr(0, key.find_last_not_of(' ') + 1) != "steps") continue;
+    std::int64_t steps = 0;
+    const std::size_t value = std::min(line.find_first_not_of(' ', equals + 1), line.size());
+    if (std::from_chars(line.data() + value, line.data() + line.size(), steps).ec == std::errc())
+      return steps;
+  }
+  return std::nullopt;
+}
+
+/// A value of a file of lines KEY=VALUE; empty if it has none.
+std::string value_in(const std::string& text, const std::string& key) {
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);)
+    if (line.starts_with(key + "=")) return line.substr(key.size() + 1);
+  return "";
+}
+
+std::string duration_text(std::time_t duration_s) {
+  return fmt::format("{}:{:02d}:{:02d}", duration_s / 3600, duration_s / 60 % 60, duration_s % 60);
+}
+
+/// A lock is there, with this text.
+void judge_lock(RunStatus& status, const std::string& run, const std::string& lock, const LastLines& last,
+                std::time_t now) {
+  const checkpoint::LockHolder holder = checkpoint::LockHolder::parse(lock);
+  const std::string who = holder.describe();
+  const bool alive_here = holder.is_alive_here();
+  const bool here = holder.host == checkpoint::LockHolder::this_process().host;
+  if (here && !alive_here) {
+    status.state = RunState::lost;
+    status.why = fmt::format("{} is dead and left its lock; the same command resumes the run", who);
+    return;
+  }
+  const std::time_t locked = changed_at(run + "/lock").value_or(now);
+  const std::time_t silent_s = now - std::max(locked, last.time.value_or(locked));
+  // Longer than fault.hang_timeout_s usually is, and than evaluations and saves between lines seem to take.
+  const std::time_t most_silent_s = 600 + 10 * last.longest_interval;
+  if (!here && silent_s > most_silent_s) {
+    status.state = RunState::lost;
+    status.why = fmt::format("{} has written no line for {}; it used to write one every {} at least", who,
+                             duration_text(silent_s), duration_text(last.longest_interval));
+    if (last.longest_interval == 0)
+      status.why = fmt::format("{} has written no line for {}", who, duration_text(silent_s));
+    return;
+  }
+  status.state = RunState::training;
+  status.why = who;
+  if (!last.time || *last.time < locked) status.why = "starting: " + who;
+  if (exists(run + "/stop"))
+    status.why = "asked to stop: " + who;
+  else if (exists(run + "/checkpoint"))
+    status.why = "asked for a checkpoint: " + who;
+}
+
+/// No lock, and not in a queue.
+void judge_ending(RunStatus& status, const std::optional<Ending>& ending) {
+  if (ending) {
+    const bool by_request = ending->code == ExitCode::preempted || ending->code == ExitCode::user_stopped;
+    status.state = by_request ? RunState::stopped : RunState::ended;
+    status.why = ending->why;
+  } else if (status.step && status.steps && *status.step >= *status.steps) {
+    status.state = RunState::ended;
+    status.why = "all steps are done";
+  } else {
+    status.state = RunState::stopped;
+    status.why = "no process has its lock, and nothing says how it ended";
+  }
+}
+
+}  // namespace
+
+const char* to_string(RunState state) {
+  switch (state) {
+    case RunState::training:
+      return "training";
+    case RunState::queued:
+      return "queued";
+    case RunState::stopped:
+      return "stopped";
+    case RunState::ended:
+      return "ended";
+    case RunState::lost:
+      return "lost";
+  }
+  return "";
+}
+
+std::optional<RunStatus> run_status(const std::string& run) {
+  const std::time_t now = std::time(nullptr);
+  // The lock first: a run that ends meanwhile has then written its record, and one that starts is found
+  // later.
+  const std::optional<std::string> lock = text_of(run + "/lock");
+  const std::optional<std::string> config = text_of(run + "/config.ini");
+  const std::string metrics = run + "/metrics.jsonl", checkpoints = run + "/checkpoints";
+  if (!lock && !config && !exists(metrics) && !exists(checkpoints)) return std::nullopt;
+
+  RunStatus status;
+  const LastLines last = last_lines(metrics);
+  status.step = last.step;
+  if (config) status.steps = steps_in_config(*config);
+  if (last.time) status.last_line_s = static_cast<double>(std::max<std::time_t>(0, now - *last.time));
+  if (!status.step) {  // of a program that logs no metrics
+    const std::vector<std::int64_t> saved = checkpoint::steps_in(checkpoints);
+    if (!saved.empty()) status.step = saved.front();
+  }
+  const std::optional<Ending> ending = read_exit_record(run);
+  if (ending && ending->step) status.step = ending->step;
+  if (ending) status.exit_code = static_cast<int>(ending->code);
+
+  if (lock) judge_lock(status, run, *lock, last, now);
+  if (lock && status.state == RunState::training) return status;
+  // Written by jobs/slurm.sh, which removes it before it starts the ranks again.
+  if (const std::optional<std::string> queued = text_of(run + "/queued")) {
+    status.state = RunState::queued;
+    status.why = fmt::format("Slurm job {} is in the queue again", value_in(*queued, "job"));
+    int code = 0;
+    const std::string text = value_in(*queued, "exit_code");
+    if (std::from_chars(text.data(), text.data() + text.size(), code).ec == std::errc())
+      status.exit_code = code;
+  } else if (!lock) {
+    judge_ending(status, ending);
+  }
+  return status;
+}
+
+}  // namespace lockstep::train
