@@ -31,8 +31,8 @@ PY
 
 # --- ended ---------------------------------------------------------------------------------------------------------------
 small_mlp 'steps = 30' 'global_batch = 32' 'shards = 2' '[log]' 'every = 10' >short.ini
-ranks 2 train short.ini --run done >log 2>&1 || fail "a short run: $(tail -n 3 log)"
-says done state=ended step=30 steps=30 exit_code=0 'why=^done: 30 steps$' last_line_s=0
+ranks 2 train short.ini --run whole >log 2>&1 || fail "a short run: $(tail -n 3 log)"
+says whole state=ended step=30 steps=30 exit_code=0 'why=^done: 30 steps$' last_line_s=0
 
 # Its loss is not finite: exit code 4, with the error as the reason.
 ranks 2 train short.ini --run diverged --set optimizer.lr=1e30 --set optimizer.name=sgd >log 2>&1
@@ -41,10 +41,10 @@ code=$?
 says diverged state=ended steps=30 exit_code=4 'why=not finite|loss'
 
 # A start that another configuration refuses is the last start.
-"$LOCKSTEP" train short.ini --run done --set train.seed=9 >log 2>&1
-says done state=ended step=30 exit_code=2 'why=train.seed'
-ranks 1 train short.ini --run done --set train.steps=40 >log 2>&1 || fail "it does not resume: $(tail -n 1 log)"
-says done state=ended step=40 steps=40 exit_code=0
+"$LOCKSTEP" train short.ini --run whole --set train.seed=9 >log 2>&1
+says whole state=ended step=30 exit_code=2 'why=train.seed'
+ranks 1 train short.ini --run whole --set train.steps=40 >log 2>&1 || fail "it does not resume: $(tail -n 1 log)"
+says whole state=ended step=40 steps=40 exit_code=0
 
 # --- training, stopped ---------------------------------------------------------------------------------------------------
 small_mlp "steps = $endless_steps" 'global_batch = 32' 'shards = 2' '[log]' 'every = 100' '[checkpoint]' 'every = 200' >run.ini
@@ -111,17 +111,17 @@ mkdir -p own/checkpoints && touch own/checkpoints/step-000000070.h5  # of a prog
 says own state=stopped step=70 steps=None exit_code=None last_line_s=None
 
 # --- several runs, and what is none --------------------------------------------------------------------------------------
-status done live own || fail "several runs: exit $?"
+status whole live own || fail "several runs: exit $?"
 [ "$(grep -c '"run"' status.json)" -eq 3 ] || fail "several runs: $(cat status.json)"
-"$LOCKSTEP" status done/ live >table 2>err.log || fail "a table: exit $?"
-grep -Eq '^done +ended +40/40 +0 +[0-9]+ s ago +done: 40 steps$' table || fail "the table: $(cat table)"
+"$LOCKSTEP" status whole/ live >table 2>err.log || fail "a table: exit $?"
+grep -Eq '^whole +ended +40/40 +0 +[0-9]+ s ago +done: 40 steps$' table || fail "the table: $(cat table)"
 mkdir empty
 for other in empty nowhere; do
-  status done "$other"
+  status whole "$other"
   code=$?
   [ "$code" -eq 3 ] || fail "status $other: exit $code, expected 3"
   one_error "status $other" "\"$other\""
-  [ "$(grep -c '"run"' status.json)" -eq 1 ] || fail "status done $other does not show the run: $(cat status.json)"
+  [ "$(grep -c '"run"' status.json)" -eq 1 ] || fail "status whole $other does not show the run: $(cat status.json)"
 done
 "$LOCKSTEP" status >out 2>err.log
 [ $? -eq 2 ] || fail "status without a run: $(cat err.log)"
