@@ -119,7 +119,11 @@ stopped_by_user preempted "$preempted" 1
 until_trains wind 0
 wait_for 60 test -e wind/checkpoints/latest || give_up "wind: no checkpoint: $(tail wind.log)"
 scancel --signal=USR2 --batch "$wind_job"
+status_is() { "$REAL" status "$1" --json | grep -q "\"state\": \"$2\""; }
+wait_for 60 status_is wind queued || fail "wind waits in the queue: $("$REAL" status wind)"
 starts_again wind "$wind_job" 1
+status_is wind training || fail "wind trains again: $("$REAL" status wind)"
+[ ! -e wind/queued ] || fail "wind trains again: wind/queued is still there"
 no_step_lost wind
 LOCKSTEP=$WIND stopped_by_user wind "$wind_job" 1 wind.ini
 
