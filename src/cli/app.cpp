@@ -18,7 +18,7 @@
 namespace lockstep::cli {
 
 // Each of these is in the file of its verb.
-VerbFunction train, status, eval, predict, generate, prepare, inspect, diff, verify, convert, ema, bench, doctor;
+VerbFunction train, status, eval, predict, generate, prepare, inspect, diff, report, verify, convert, ema, bench, doctor;
 /// How long MPI may take to start: fault.hang_timeout_s of the configuration in `words`, if there is one. In
 /// train.cpp.
 double start_timeout_s(const Program& program, const Arguments& words);
@@ -33,6 +33,7 @@ constexpr std::array verbs{
     Verb{"predict", "write a model's outputs for every sample", predict},
     Verb{"generate", "continue a text with a language model", generate},
     Verb{"prepare", "turn csv, idx, cifar or text files into a data file", prepare},
+    Verb{"report", "show runs as one HTML page", report},
     Verb{"inspect", "show what a checkpoint holds", inspect},
     Verb{"diff", "compare two checkpoints", diff},
     Verb{"verify", "check a checkpoint's digests", verify},

@@ -1,0 +1,247 @@
+#include "report/chart.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <iterator>
+
+namespace lockstep::report {
+namespace {
+
+constexpr double levels = 1e6;  // of a path's y
+constexpr double left = 52, right = 12, top = 10, bottom = 38;
+
+struct Axis {
+  double low = 0, high = 1;  // of the values; logarithms on a logarithmic axis
+  bool logarithmic = false;
+
+  double place(double value) const {
+    return ((logarithmic ? std::log10(value) : value) - low) / (high - low);
+  }
+};
+
+/// Logarithmic where values are positive and a linear axis would show most of them as one line.
+bool wants_logarithm(std::vector<double> values) {
+  const auto [least, greatest] = std::ranges::minmax(values);
+  if (least <= 0 || greatest / least < 5) return false;
+  if (greatest / least > 50) return true;
+  std::ranges::sort(values);
+  const auto at = [&](double part) {
+    return values[static_cast<std::size_t>(part * double(values.size() - 1))];
+  };
+  return greatest - least > 4 * (at(0.98) - at(0.02));
+}
+
+Axis y_axis(const Chart& chart) {
+  std::vector<double> all;
+  for (const Curve& curve : chart.curves) all.insert(all.end(), curve.points.y.begin(), curve.points.y.end());
+  Axis axis{.low = 0, .high = 1, .logarithmic = wants_logarithm(all)};
+  const auto [least, greatest] = std::ranges::minmax(all);
+  axis.low = axis.logarithmic ? std::log10(least) : least;
+  axis.high = axis.logarithmic ? std::log10(greatest) : greatest;
+  if (axis.high - axis.low <= 1e-12 * std::abs(axis.high)) {  // a constant is in the middle
+    const double half = axis.high == 0 ? 1 : std::abs(axis.high) / 2;
+    axis.low -= half;
+    axis.high += half;
+  }
+  return axis;
+}
+
+Axis x_axis(const Chart& chart) {
+  Axis axis{.low = INFINITY, .high = -INFINITY};
+  for (const Curve& curve : chart.curves) {
+    axis.low = std::min(axis.low, curve.points.x.front());
+    axis.high = std::max(axis.high, curve.points.x.back());
+  }
+  if (axis.high == axis.low) axis.high += 1;
+  return axis;
+}
+
+std::string path_of(const Points& points, const Axis& x, const Axis& y) {
+  std::string path;
+  std::int64_t from_x = 0, from_y = 0;
+  for (std::size_t p = 0; p < points.x.size(); ++p) {
+    const std::int64_t to_x = std::llround(points.x[p] - x.low);
+    const std::int64_t to_y = std::llround(y.place(points.y[p]) * levels);
+    fmt::format_to(std::back_inserter(path), "{}{} {}",
+                   p == 0   ? "M"
+                   : p == 1 ? "l"
+                            : " ",
+                   to_x - from_x, to_y - from_y);
+    from_x = to_x;
+    from_y = to_y;
+  }
+  if (points.x.size() == 1) path += "l0 0";  // a dot, by its round cap
+  return path;
+}
+
+}  // namespace
+
+Points reduced(const Points& points, std::size_t most) {
+  const std::size_t count = points.x.size();
+  if (count <= most) return points;
+  Points few;
+  const auto keep = [&](std::size_t p) {
+    few.x.push_back(points.x[p]);
+    few.y.push_back(points.y[p]);
+  };
+  keep(0);
+  const std::size_t parts = std::max<std::size_t>(1, (most - 2) / 2), inner = count - 2;
+  for (std::size_t part = 0; part < parts; ++part) {
+    const std::size_t begin = 1 + part * inner / parts, end = 1 + (part + 1) * inner / parts;
+    const auto [least, greatest] =
+        std::minmax_element(points.y.begin() + std::ptrdiff_t(begin), points.y.begin() + std::ptrdiff_t(end));
+    const auto a = static_cast<std::size_t>(least - points.y.begin()),
+               b = static_cast<std::size_t>(greatest - points.y.begin());
+    keep(std::min(a, b));
+    if (a != b) keep(std::max(a, b));
+  }
+  keep(count - 1);
+  return few;
+}
+
+Points smoothed(const Points& points, std::size_t most) {
+  const std::size_t count = points.x.size(), half = std::max<std::size_t>(1, count / 50);
+  std::vector<double> sums(count + 1, 0);
+  for (std::size_t p = 0; p < count; ++p) sums[p + 1] = sums[p] + points.y[p];
+  Points smooth;
+  const std::size_t few = std::min(most, count);
+  for (std::size_t i = 0; i < few; ++i) {
+    const std::size_t p = few == 1 ? 0 : i * (count - 1) / (few - 1);
+    const std::size_t reach = std::min({half, p, count - 1 - p});  // symmetric, so that ends do not lag
+    smooth.x.push_back(points.x[p]);
+    smooth.y.push_back((sums[p + reach + 1] - sums[p - reach]) / static_cast<double>(2 * reach + 1));
+  }
+  return smooth;
+}
+
+std::vector<double> ticks(double low, double high, int wanted) {
+  std::vector<double> all;
+  if (!(high > low)) return {low};
+  const double rough = (high - low) / std::max(1, wanted);
+  const double power = std::pow(10, std::floor(std::log10(rough)));
+  const double ratio = rough / power;
+  const double step = power * (ratio <= 1.5 ? 1 : ratio <= 3.5 ? 2 : ratio <= 7.5 ? 5 : 10);
+  const double slack = 1e-9 * step;
+  for (double k = std::ceil((low - slack) / step); k * step <= high + slack; ++k)
+    all.push_back(k == 0 ? 0 : k * step);
+  return all;
+}
+
+std::vector<double> log_ticks(double low, double high) {
+  std::vector<double> all;
+  const double decades = std::log10(high / low);
+  if (decades < 0.7) return ticks(low, high, 4);
+  const double every = std::max(1.0, std::ceil(decades / 6));
+  for (double k = std::floor(std::log10(low)); k <= std::log10(high); ++k) {
+    for (const double factor : {1.0, 2.0, 5.0}) {
+      if (factor > 1 && decades > 2) continue;
+      const double value = factor * std::pow(10, k);
+      if (value >= low * (1 - 1e-9) && value <= high * (1 + 1e-9) && std::fmod(k, every) == 0)
+        all.push_back(value);
+    }
+  }
+  return all;
+}
+
+std::string tick_text(double value) {
+  const double size = std::abs(value);
+  if (size >= 1e12) return fmt::format("{:.6g}", value);
+  if (size >= 1e9) return fmt::format("{:.6g}G", value / 1e9);
+  if (size >= 1e6) return fmt::format("{:.6g}M", value / 1e6);
+  if (size >= 1e4) {
+    std::string text = fmt::format("{:.0f}", value);
+    return text.insert(text.size() - 3, ",");
+  }
+  if (size > 0 && size < 1e-3) {
+    const double power = std::floor(std::log10(size) + 1e-9);
+    return fmt::format("{:.4g}e{:.0f}", value / std::pow(10, power), power);
+  }
+  return fmt::format("{:.6g}", value);
+}
+
+std::string escape_html(std::string_view text) {
+  std::string safe;
+  for (const char c : text) {
+    switch (c) {
+      case '&':
+        safe += "&amp;";
+        break;
+      case '<':
+        safe += "&lt;";
+        break;
+      case '>':
+        safe += "&gt;";
+        break;
+      case '"':
+        safe += "&quot;";
+        break;
+      case '\'':
+        safe += "&#39;";
+        break;
+      default:
+        safe += c;
+    }
+  }
+  return safe;
+}
+
+std::string to_html(const Chart& chart) {
+  const double width = chart.wide ? 1100 : 540, height = chart.wide ? 330 : 230;
+  const double plot_width = width - left - right, plot_height = height - top - bottom;
+  const Axis x = x_axis(chart), y = y_axis(chart);
+  const double pad = 0.06;  // above and below the values
+  const auto y_at = [&](double place) { return top + plot_height * (1 - (place + pad) / (1 + 2 * pad)); };
+  const auto x_at = [&](double value) { return left + plot_width * x.place(value); };
+
+  std::string html = fmt::format(
+      R"(<figure class="chart{}" data-x0="{:.17g}" data-x1="{:.17g}" data-y0="{:.17g}" data-y1="{:.17g}" data-log="{:d}">)"
+      "\n<figcaption><b>{}</b> <span>{}</span></figcaption>\n",
+      chart.wide ? " wide" : "", x.low, x.high, y.low, y.high, y.logarithmic, escape_html(chart.title),
+      escape_html(chart.unit + (y.logarithmic ? (chart.unit.empty() ? "log scale" : ", log scale") : "")));
+  const auto out = std::back_inserter(html);
+  fmt::format_to(out, R"(<svg viewBox="0 0 {} {}" role="img" aria-label="{}"><g class="grid">)", width,
+                 height, escape_html(chart.title));
+  const double span = (y.high - y.low) * pad, low = y.low - span, high = y.high + span;
+  for (const double tick :
+       y.logarithmic ? log_ticks(std::pow(10, low), std::pow(10, high)) : ticks(low, high, 5)) {
+    const double at = y_at(y.place(tick));
+    fmt::format_to(out, R"(<path d="M{} {:.1f}h{}"/><text x="{}" y="{:.1f}" class="y">{}</text>)", left, at,
+                   plot_width, left - 7, at + 4, tick_text(tick));
+  }
+  for (const double tick : ticks(x.low, x.high, chart.wide ? 10 : 5))
+    fmt::format_to(
+        out, R"(<path d="M{:.1f} {:.1f}v5" class="tick"/><text x="{:.1f}" y="{:.1f}" class="x">{}</text>)",
+        x_at(tick), top + plot_height, x_at(tick), top + plot_height + 18, tick_text(tick));
+  fmt::format_to(
+      out, R"(<path d="M{} {:.1f}h{}" class="axis"/><text x="{:.1f}" y="{}" class="x name">step</text></g>)",
+      left, top + plot_height, plot_width, left + plot_width / 2, height - 4);
+  fmt::format_to(out, R"(<svg class="plot" x="{}" y="{}" width="{}" height="{:.1f}"><g class="marks">)", left,
+                 top, plot_width, plot_height);
+  for (const Mark& mark : chart.marks)
+    fmt::format_to(out,
+                   R"(<path class="mark {}" data-x="{:.17g}" d="M{:.1f} 0V{:.1f}"><title>{}</title></path>)",
+                   mark.kind, mark.x, x_at(mark.x) - left, plot_height, escape_html(mark.text));
+  fmt::format_to(out, R"svg(</g><g class="curves" transform="matrix({:.9g} 0 0 {:.9g} 0 {:.6g})">)svg",
+                 plot_width / (x.high - x.low), -plot_height / (1 + 2 * pad) / levels, y_at(0) - top);
+  for (const Curve& curve : chart.curves)
+    fmt::format_to(out, "<path class=\"{}\" data-label=\"{}\"{} d=\"{}\"/>\n", curve.style,
+                   escape_html(curve.label),
+                   curve.run.empty() ? "" : fmt::format(" data-run=\"{}\"", escape_html(curve.run)),
+                   path_of(curve.points, x, y));
+  html += "</g></svg></svg>";
+  if (chart.legend && chart.curves.size() > 1) {
+    html += "<ul class=\"legend\">";
+    for (const Curve& curve : chart.curves)
+      if (curve.style.find("raw") == std::string::npos)
+        fmt::format_to(out, R"(<li><svg viewBox="0 0 22 8"><path class="{}" d="M1 4h20"/></svg>{}</li>)",
+                       curve.style, escape_html(curve.label));
+    html += "</ul>";
+  }
+  if (!chart.note.empty()) html += "<p class=\"note\">" + escape_html(chart.note) + "</p>";
+  return html + "</figure>\n";
+}
+
+}  // namespace lockstep::report

@@ -1,0 +1,56 @@
+// Private to the library: curves as SVG, for a page whose script (assets/page.js) zooms and reads values.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lockstep::report {
+
+struct Points {
+  std::vector<double> x, y;  ///< x never decreases
+};
+
+/// At most `most` points (4 or more), among them the first, the last, and the least and the greatest of each
+/// of equal parts: no peak is lost.
+Points reduced(const Points& points, std::size_t most);
+/// Means over a window of a twenty-fifth of the points, at most `most` of them.
+Points smoothed(const Points& points, std::size_t most);
+
+/// Round numbers (1, 2 or 5 times a power of ten) in [low, high], about `wanted` of them.
+std::vector<double> ticks(double low, double high, int wanted);
+/// For a logarithmic axis, 0 < low < high: powers of ten, and 2 and 5 times these over few decades.
+std::vector<double> log_ticks(double low, double high);
+/// "0.25", "20,000", "3M", "3e-4".
+std::string tick_text(double value);
+
+/// For the text and the attributes of HTML.
+std::string escape_html(std::string_view text);
+
+struct Curve {
+  std::string label;
+  std::string style;  ///< CSS classes: "c0 dashed"
+  std::string run;    ///< which of several; empty: there is one
+  Points points;
+};
+
+struct Mark {
+  double x = 0;
+  std::string kind;  ///< CSS class
+  std::string text;
+};
+
+struct Chart {
+  std::string title, unit, note;
+  bool wide = false;
+  bool legend = true;
+  std::vector<Curve> curves;  ///< of finite values, none empty
+  std::vector<Mark> marks;
+};
+
+/// A <figure>. Each path holds its values: x is exact, y has a millionth of the range, of the logarithm if
+/// the axis is logarithmic. So the script needs no other data.
+std::string to_html(const Chart& chart);
+
+}  // namespace lockstep::report

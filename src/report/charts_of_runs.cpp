@@ -1,0 +1,211 @@
+// Which charts a page has: one for each metric. Those of an evaluation that differ in the weights share one.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <map>
+#include <numeric>
+
+#include "report/page.h"
+
+namespace lockstep::report {
+namespace {
+
+struct Known {
+  std::string_view name, title, unit;
+};
+constexpr std::array known{
+    Known{"loss", "Training loss", ""},
+    Known{"lr", "Learning rate", ""},
+    Known{"grad_norm", "Gradient norm", ""},
+    Known{"samples_per_second", "Throughput", "samples/s"},
+    Known{"step_ms", "Step time", "ms"},
+    Known{"data_wait_ms", "Wait for data", "ms a step"},
+    Known{"exposed_comm_ms", "Exposed communication", "ms a step"},
+    Known{"log_ms", "Logging", "ms of CPU time a step"},
+    Known{"memory_mib", "Memory of rank 0, at most", "MiB"},
+    Known{"rank_compute_ms", "Computation of each rank", "ms a step"},
+};
+constexpr std::size_t most_coloured = 6;  // runs; colours beyond are not told apart
+constexpr std::size_t smooth_from = 100;  // points
+constexpr std::size_t smooth_points = 400;
+
+/// "eval_ema_0.99_loss" -> "loss", "EMA 0.99", if eval_loss is there, too.
+struct EvaluationName {
+  std::string metric, weights;
+};
+
+EvaluationName parse(const std::string& name, std::span<const RunLog> runs) {
+  constexpr std::string_view plain = "eval_", ema = "eval_ema_";
+  if (name.rfind(ema, 0) != 0) return {name.substr(plain.size()), "model"};
+  for (std::size_t at = name.find('_', ema.size()); at != std::string::npos; at = name.find('_', at + 1)) {
+    const std::string metric = name.substr(at + 1);
+    if (std::ranges::any_of(runs, [&](const RunLog& run) { return run.find("eval_" + metric); }))
+      return {metric, "EMA " + name.substr(ema.size(), at - ema.size())};
+  }
+  return {name.substr(plain.size()), "model"};
+}
+
+/// The metrics of a chart share its key.
+std::string chart_key(const std::string& name, std::span<const RunLog> runs) {
+  if (name.rfind("eval_", 0) == 0) {
+    const auto [metric, weights] = parse(name, runs);
+    return runs.size() > 4 && weights != "model" ? "eval " + metric + ", " + weights : "eval " + metric;
+  }
+  return name.substr(0, name.find('['));
+}
+
+Chart titled(const std::string& key) {
+  Chart chart;
+  chart.title = key;
+  if (key.rfind("eval ", 0) == 0) chart.title = "Evaluation: " + key.substr(5);
+  for (const Known& row : known)
+    if (row.name == key) chart.title = row.title, chart.unit = row.unit;
+  return chart;
+}
+
+const char* word_of(RunEvent::Kind kind) {
+  using Kind = RunEvent::Kind;
+  switch (kind) {
+    case Kind::resumed:
+      return "resumed";
+    case Kind::forked:
+      return "forked";
+    case Kind::preempted:
+      return "preempted";
+    case Kind::stopped:
+      return "stopped";
+    case Kind::slow_rank:
+      return "slow_rank";
+    default:
+      return nullptr;
+  }
+}
+
+std::vector<Mark> marks_of(std::span<const RunLog> runs) {
+  std::vector<Mark> marks;
+  if (runs.size() > most_marked_runs) return marks;
+  for (const RunLog& run : runs) {
+    for (const RunEvent& event : run.events) {
+      const char* const kind = word_of(event.kind);
+      if (!kind || marks.size() >= 200) continue;
+      const std::string what = event.kind == RunEvent::Kind::slow_rank
+                                   ? event.text
+                                   : fmt::format("{}{}{}", kind, event.text.empty() ? "" : ": ", event.text);
+      marks.push_back(
+          {static_cast<double>(event.step), kind, (runs.size() > 1 ? run.name + ": " : "") + what});
+    }
+  }
+  return marks;
+}
+
+constexpr std::array dashes{"", " dashed", " dotted"};
+
+}  // namespace
+
+double score_of(const RunLog& run) {
+  double score = std::numeric_limits<double>::infinity();
+  if (const Series* const loss = run.find("eval_loss"))
+    score = std::ranges::min(loss->values);
+  else if (const Series* const training = run.find("loss"))
+    score = training->values.back();
+  return score;
+}
+
+std::vector<std::string> styles_of(std::span<const RunLog> runs) {
+  std::vector<std::size_t> order(runs.size());
+  std::iota(order.begin(), order.end(), 0);
+  if (runs.size() > most_coloured)
+    std::ranges::stable_sort(order, {}, [&](std::size_t r) { return score_of(runs[r]); });
+  std::vector<std::string> styles(runs.size(), "rest");
+  for (std::size_t place = 0; place < std::min(order.size(), most_coloured); ++place)
+    styles[order[place]] = fmt::format("c{}", place);
+  return styles;
+}
+
+std::vector<Chart> charts_of(std::span<const RunLog> runs, std::size_t most_bytes) {
+  constexpr std::size_t most_charts = 40;
+  const std::vector<std::string> styles = styles_of(runs);
+  std::vector<std::size_t> back_to_front(runs.size());  // grey curves first, the best on top
+  std::iota(back_to_front.begin(), back_to_front.end(), 0);
+  if (runs.size() > most_coloured)
+    std::ranges::stable_sort(back_to_front, std::greater(), [&](std::size_t r) { return styles[r]; });
+
+  std::vector<std::string> keys{"loss"};
+  std::map<std::string, std::size_t> curves;
+  std::size_t count = 0;
+  for (const RunLog& run : runs) {
+    for (const Series& series : run.series) {
+      const std::string key = chart_key(series.name, runs);
+      if (key == "samples") continue;  // a straight line
+      ++count;
+      if (std::ranges::find(keys, key) == keys.end()) keys.push_back(key);
+      ++curves[key];
+    }
+  }
+  // Evaluations first, then what is known, then the metrics of the program.
+  std::ranges::stable_sort(keys, {}, [](const std::string& key) {
+    if (key == "loss") return std::size_t{0};
+    if (key.rfind("eval ", 0) == 0) return std::size_t{1};
+    const auto row = std::ranges::find(known, std::string_view(key), &Known::name);
+    return 2 + static_cast<std::size_t>(row - known.begin());
+  });
+  if (keys.size() > most_charts) keys.resize(most_charts);
+  constexpr std::size_t bytes_of_point = 13;
+  const std::size_t points =
+      std::clamp(most_bytes / bytes_of_point / std::max<std::size_t>(1, count), std::size_t{24}, most_points);
+
+  std::vector<Chart> charts;
+  for (const std::string& key : keys) {
+    if (curves[key] == 0) continue;
+    Chart chart = titled(key);
+    chart.marks = marks_of(runs);
+    chart.wide = key == "loss";
+    chart.legend = runs.size() <= most_coloured;
+    for (const std::size_t r : back_to_front) {
+      std::size_t nth = 0;
+      std::vector<const Series*> here;
+      for (const Series& series : runs[r].series)
+        if (chart_key(series.name, runs) == key) here.push_back(&series);
+      std::ranges::stable_sort(here, {},
+                               [](const Series* one) { return one->name.rfind("eval_ema_", 0) == 0; });
+      for (const Series* const one : here) {
+        const Series& series = *one;
+        Curve curve{.label = runs.size() > 1 ? runs[r].name : series.name,
+                    .style = styles[r],
+                    .run = "",
+                    .points = {}};
+        if (runs.size() > 1) curve.run = std::to_string(r);
+        const std::string weights = key.rfind("eval ", 0) == 0 ? parse(series.name, runs).weights : "";
+        if (runs.size() == 1) {
+          curve.style = fmt::format("c{}{}", nth % 7, nth < 7 ? "" : nth < 14 ? " dashed" : " dotted");
+          if (!weights.empty()) curve.label = weights;
+          if (const std::size_t bracket = series.name.find('['); bracket != std::string::npos)
+            curve.label = "rank " + series.name.substr(bracket + 1, series.name.size() - bracket - 2);
+        } else if (nth > 0) {
+          curve.style += dashes[nth % dashes.size()];
+          curve.label += weights.empty() ? series.name.substr(series.name.find('[')) : ", " + weights;
+        }
+        ++nth;
+        const Points all{series.steps, series.values};
+        curve.points = reduced(all, points);
+        const bool noisy = key != "lr" && key.rfind("eval ", 0) != 0;
+        if (noisy && all.x.size() >= smooth_from && points > smooth_points && runs.size() <= 3) {
+          Curve smooth = curve;
+          smooth.points = smoothed(all, smooth_points);
+          curve.style += " raw";
+          chart.curves.insert(chart.curves.begin(), curve);  // behind the lines
+          chart.curves.push_back(smooth);
+        } else {
+          if (all.x.size() <= 2) curve.style += " dots";
+          chart.curves.push_back(curve);
+        }
+      }
+    }
+    charts.push_back(std::move(chart));
+  }
+  return charts;
+}
+
+}  // namespace lockstep::report

@@ -1,0 +1,330 @@
+#include "report/page.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <filesystem>
+#include <iterator>
+#include <map>
+#include <numeric>
+#include <set>
+#include <tuple>
+
+#include "base/files.h"
+#include "base/output.h"
+#include "base/text.h"
+#include "lockstep/base/error.h"
+#include "lockstep/checkpoint/index.h"
+#include "report/assets.h"
+
+namespace lockstep::report {
+namespace {
+
+constexpr std::string_view page_start = "<!DOCTYPE html>\n<!-- lockstep report -->\n";
+
+std::string whole(std::int64_t value) {
+  std::string text = std::to_string(value);
+  for (std::ptrdiff_t at = std::ssize(text) - 3; at > 0; at -= 3)
+    text.insert(static_cast<std::size_t>(at), ",");
+  return text;
+}
+
+std::string number(double value) {
+  return std::abs(value) >= 1000 && std::abs(value) < 1e15 ? whole(std::llround(value))
+                                                           : fmt::format("{:.4g}", value);
+}
+
+std::string state_of(const RunLog& run) {
+  if (run.lines == 0) return "no steps yet";
+  const std::string steps = run.config_value("train.steps");
+  if (!steps.empty() && std::to_string(run.last_step) == steps) return "all steps done";
+  if (!run.events.empty() && run.events.back().step == run.last_step) {
+    if (run.events.back().kind == RunEvent::Kind::preempted) return "preempted";
+    if (run.events.back().kind == RunEvent::Kind::stopped) return "stopped";
+  }
+  return "not at its end";
+}
+
+std::size_t restarts_of(const RunLog& run) {
+  return static_cast<std::size_t>(std::ranges::count(run.events, RunEvent::Kind::resumed, &RunEvent::kind));
+}
+
+/// Smaller is better, but for these.
+bool grows(const std::string& name) {
+  return name.find("accuracy") != std::string::npos || name.find("r2") != std::string::npos ||
+         name == "samples_per_second";
+}
+
+/// Of losses and evaluations the best, of others the median.
+double summary_of(const Series& series) {
+  if (series.name == "loss") return series.values.back();
+  if (series.name.rfind("eval_", 0) == 0)
+    return grows(series.name) ? std::ranges::max(series.values) : std::ranges::min(series.values);
+  std::vector<double> values = series.values;
+  const auto middle = values.begin() + std::ptrdiff_t(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+/// Metrics that every run has, and keys of the configuration that differ.
+std::string table_of(std::span<const RunLog> runs, const std::set<std::string>& different) {
+  const std::vector<std::string> styles = styles_of(runs);
+  std::vector<std::string> metrics;
+  for (const RunLog& run : runs)
+    for (const Series& series : run.series) {
+      const bool shown = series.name == "loss" || series.name == "samples_per_second" ||
+                         series.name == "step_ms" || series.name.rfind("eval_", 0) == 0;
+      if (shown && metrics.size() < 12 && std::ranges::find(metrics, series.name) == metrics.end())
+        metrics.push_back(series.name);
+    }
+  std::string html =
+      R"(<div class="scroll"><table class="sortable"><thead><tr><th><button>run</button></th>)";
+  for (const std::string& key : different)
+    html += "<th class=\"n\"><button>" + escape_html(key) + "</button></th>";
+  html += R"(<th><button>state</button></th><th class="n"><button>step</button></th>)"
+          R"(<th class="n"><button>ranks</button></th><th class="n"><button>restarts</button></th>)";
+  for (const std::string& metric : metrics)
+    html += "<th class=\"n\"><button>" + escape_html(metric) + "</button></th>";
+  html += "</tr></thead><tbody>\n";
+  const auto out = std::back_inserter(html);
+  std::vector<std::size_t> order(runs.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, {}, [&](std::size_t r) { return score_of(runs[r]); });
+  for (const std::size_t r : order) {
+    const RunLog& run = runs[r];
+    fmt::format_to(out,
+                   R"html(<tr data-run="{}"><td class="nowrap" data-v="{}"><span class="key" )html"
+                   R"html(style="color:var(--{})"></span>{}</td>)html",
+                   r, escape_html(run.name), styles[r], escape_html(run.name));
+    for (const std::string& key : different)
+      html += "<td class=\"n\">" + escape_html(run.config_value(key)) + "</td>";
+    fmt::format_to(out,
+                   R"(<td class="nowrap">{}</td><td class="n" data-v="{}">{}</td><td class="n">{}</td>)"
+                   R"(<td class="n">{}</td>)",
+                   state_of(run), run.last_step, whole(run.last_step),
+                   run.ranks > 0 ? std::to_string(run.ranks) : "", restarts_of(run));
+    for (const std::string& metric : metrics) {
+      const Series* const series = run.find(metric);
+      if (!series)
+        html += "<td class=\"n\" data-v=\"\">–</td>";
+      else
+        fmt::format_to(out, R"(<td class="n" data-v="{:.9g}">{}</td>)", summary_of(*series),
+                       number(summary_of(*series)));
+    }
+    html += "</tr>\n";
+  }
+  html += "</tbody></table></div>";
+  return html +
+         "<p class=\"note\">loss: of the last step; evaluations: the best; others: the median. A click on a "
+         "heading sorts, on a row shows the run in the charts.</p>";
+}
+
+std::set<std::string> different_keys(std::span<const RunLog> runs) {
+  std::set<std::string> keys, different;
+  for (const RunLog& run : runs)
+    for (const auto& [key, value] : run.config) keys.insert(key);
+  for (const std::string& key : keys)
+    for (const RunLog& run : runs)
+      if (run.config_value(key) != runs[0].config_value(key)) different.insert(key);
+  return different;
+}
+
+/// What all runs share, by section. Keys without a value are left out.
+std::string configuration_of(const RunLog& run, const std::set<std::string>& different) {
+  std::vector<std::string> sections;
+  std::map<std::string, std::string> rows;
+  for (const auto& [key, value] : run.config) {
+    const std::size_t dot = key.find('.');
+    if (dot == std::string::npos || value.empty() || different.count(key)) continue;
+    const std::string section = key.substr(0, dot);
+    if (std::ranges::find(sections, section) == sections.end()) sections.push_back(section);
+    rows[section] += fmt::format("<tr><td>{}</td><td class=\"v\">{}</td></tr>",
+                                 escape_html(key.substr(dot + 1)), escape_html(value));
+  }
+  std::string html = "<div class=\"columns\">";
+  for (const std::string& section : sections)
+    html += "<table class=\"keys\"><thead><tr><th colspan=\"2\">" + escape_html(section) +
+            "</th></tr></thead><tbody>" + rows[section] + "</tbody></table>";
+  return html + "</div>";
+}
+
+std::string events_of(std::span<const RunLog> runs) {
+  constexpr std::array words{"started", "resumed", "forked", "preempted", "stopped", "slow rank", "note"};
+  constexpr std::size_t most = 200;
+  std::string html;
+  std::size_t shown = 0, all = 0;
+  for (const RunLog& run : runs) {
+    for (const RunEvent& event : run.events) {
+      if (runs.size() > 1 && event.kind == RunEvent::Kind::started) continue;
+      if (++all > most) continue;
+      ++shown;
+      html += "<tr>" + (runs.size() > 1 ? "<td>" + escape_html(run.name) + "</td>" : "") +
+              fmt::format(R"(<td class="n">{}</td><td>{}</td><td class="v">{}</td><td>{}</td></tr>)",
+                          whole(event.step), words[static_cast<std::size_t>(event.kind)],
+                          escape_html(event.text), escape_html(event.time));
+    }
+  }
+  if (shown == 0) return "";
+  return std::string("<div class=\"scroll\"><table><thead><tr>") + (runs.size() > 1 ? "<th>run</th>" : "") +
+         "<th class=\"n\">step</th><th>event</th><th>details</th><th>time (UTC)</th></tr></thead><tbody>" +
+         html + "</tbody></table></div>" +
+         (shown < all ? fmt::format("<p class=\"note\">The first {} of {}.</p>", shown, all) : "");
+}
+
+std::string provenance_of(const RunLog& run) {
+  try {
+    const checkpoint::FileIndex index = checkpoint::read_index(run.path + "/checkpoints/latest");
+    std::string rows = fmt::format(
+        "<tr><td>checkpoint</td><td class=\"v\">step {}, {} tensors, {:.1f} MiB, written {}</td></tr>",
+        index.position.step, index.tensors.size(), static_cast<double>(index.file_bytes) / (1 << 20),
+        escape_html(index.created));
+    for (const auto& [name, value] : index.provenance)
+      if (!value.empty())
+        rows +=
+            fmt::format("<tr><td>{}</td><td class=\"v\">{}</td></tr>", escape_html(name), escape_html(value));
+    return "<table class=\"keys\"><tbody>" + rows + "</tbody></table>";
+  } catch (const Error&) {  // no checkpoint yet
+    return "";
+  }
+}
+
+/// What the marks on the curves mean.
+std::string marks_key(std::span<const RunLog> runs) {
+  using Kind = RunEvent::Kind;
+  if (runs.size() > most_marked_runs) return "";
+  std::string html;
+  for (const auto& [kind, style, meaning] :
+       {std::tuple{Kind::resumed, "resumed", "resumed"},
+        std::tuple{Kind::preempted, "preempted", "preempted"},
+        std::tuple{Kind::slow_rank, "slow_rank", "news of a slow rank"}}) {
+    bool any = false;
+    for (const RunLog& run : runs)
+      any = any || std::ranges::find(run.events, kind, &RunEvent::kind) != run.events.end();
+    if (any)
+      html += fmt::format(R"(<li><svg viewBox="0 0 22 8"><path class="mark {}" d="M1 4h20"/></svg>{}</li>)",
+                          style, meaning);
+  }
+  return html.empty() ? "" : "<ul class=\"legend key\">" + html + "</ul>";
+}
+
+/// How curves were made of what was logged, where they are not the same.
+std::string curves_note(std::span<const RunLog> runs, std::span<const Chart> charts) {
+  std::size_t logged = 0, shown = 0;
+  bool pale = false;
+  for (const RunLog& run : runs)
+    for (const Series& series : run.series) logged = std::max(logged, series.steps.size());
+  for (const Chart& chart : charts) {
+    for (const Curve& curve : chart.curves) {
+      shown = std::max(shown, curve.points.x.size());
+      pale = pale || curve.style.find("raw") != std::string::npos;
+    }
+  }
+  std::string note;
+  if (pale) note = "Pale: as logged; line: the mean over a twenty-fifth of the steps. ";
+  if (shown < logged)
+    note += fmt::format(
+        "Curves have at most {} of {} points: the least and the greatest of each part, and both ends.",
+        whole(static_cast<std::int64_t>(shown)), whole(static_cast<std::int64_t>(logged)));
+  return note.empty() ? "" : "<p class=\"note\">" + note + "</p>";
+}
+
+std::string fact(std::string_view label, const std::string& value) {
+  return fmt::format("<div><span>{}</span><b>{}</b></div>", label, escape_html(value));
+}
+
+std::string facts_of(const RunLog& run) {
+  std::string html =
+      "<div class=\"facts\">" + fact("state", state_of(run)) + fact("steps", whole(run.last_step));
+  if (const Series* const loss = run.find("loss"))
+    html += fact("loss of the last step", number(loss->values.back()));
+  for (const Series& series : run.series)
+    if (series.name.rfind("eval_", 0) == 0 && series.name.rfind("eval_ema_", 0) != 0 &&
+        series.name != "eval_perplexity")
+      html += fact("best " + series.name, number(summary_of(series)));
+  if (const Series* const speed = run.find("samples_per_second"))
+    html += fact("samples/s (median)", whole(std::llround(summary_of(*speed))));
+  if (run.ranks > 0) html += fact("ranks", fmt::format("{} on {}", run.ranks, pluralized(run.nodes, "node")));
+  return html + fact("restarts", std::to_string(restarts_of(run))) + "</div>";
+}
+
+std::string section(std::string_view title, const std::string& content) {
+  return content.empty() ? "" : fmt::format("<section><h2>{}</h2>\n{}</section>\n", title, content);
+}
+
+}  // namespace
+
+std::string page_of(std::span<const RunLog> runs) {
+  const bool one = runs.size() == 1;
+  const std::set<std::string> different = one ? std::set<std::string>{} : different_keys(runs);
+  std::string samples, traces, provenance;
+  constexpr std::size_t most_sample_bytes = 700'000, most_shown_runs = 4;
+  for (const RunLog& run : runs.first(std::min(runs.size(), most_shown_runs))) {
+    const std::string head = one ? "" : "<h3>" + escape_html(run.name) + "</h3>";
+    const auto add = [&](std::string& all, const std::string& part) {
+      if (!part.empty()) all += head + part;
+    };
+    add(samples, samples_html(run, most_sample_bytes / std::min(runs.size(), most_shown_runs)));
+    add(provenance, provenance_of(run));
+    const std::string trace = run.config_value("log.trace");
+    if (!trace.empty())
+      add(traces, step_trace_html(exists(trace) ? trace : run.path + "/" + file_name_of(trace)));
+  }
+  constexpr std::size_t most_other_bytes = 250'000;
+  const std::vector<Chart> drawn = charts_of(runs, most_page_bytes - most_other_bytes - samples.size());
+  std::string charts;
+  for (const Chart& chart : drawn) charts += to_html(chart);
+  const std::string title = one ? runs[0].name : fmt::format("{} runs", runs.size());
+  std::string lead = one ? runs[0].path : "";
+  if (one && !runs[0].first_time.empty())
+    lead += fmt::format(" · {} to {}", runs[0].first_time, runs[0].last_time);
+  if (!one)
+    lead = "Compared by the least eval_loss, or by the last loss without evaluations." +
+           std::string(runs.size() > 6 ? " The best six are in colour." : "");
+  std::int64_t unreadable = 0;
+  for (const RunLog& run : runs) unreadable += run.unreadable_lines;
+  std::string html{page_start};
+  html +=
+      "<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width, "
+      "initial-scale=1\">\n<title>" +
+      escape_html(title) + " – Lockstep</title>\n<style>\n" + page_style +
+      "</style></head><body><main>\n<header><h1>" + escape_html(title) + "</h1><p class=\"lead\">" +
+      escape_html(lead) + "</p></header>\n";
+  html += one ? facts_of(runs[0]) : section("Runs", table_of(runs, different));
+  constexpr std::string_view usage =
+      "<p class=\"note screen\">Point for values, drag to zoom all charts, double-click to see all steps. "
+      "<button id=\"reset\" hidden>All steps</button></p>";
+  html += section("Curves", charts.empty() ? "<p class=\"lead\">No step has been logged yet.</p>"
+                                           : fmt::format("{}{}{}<div class=\"charts\">{}</div>", usage,
+                                                         curves_note(runs, drawn), marks_key(runs), charts));
+  html += section("One step", traces) + section("Samples", samples) + section("Events", events_of(runs));
+  html += section(one ? "Configuration" : "Configuration that the runs share",
+                  runs[0].config.empty() ? "" : configuration_of(runs[0], different));
+  html += section("Environment and provenance", provenance);
+  html += "<footer>Written by lockstep report" +
+          (runs[0].version.empty() ? "" : " from runs of Lockstep " + escape_html(runs[0].version)) + "." +
+          (unreadable > 0 ? fmt::format(" {} could not be read, and {} left out.",
+                                        pluralized(unreadable, "line"), unreadable == 1 ? "was" : "were")
+                          : "") +
+          "</footer>\n</main><script>\n" + page_script + "</script></body></html>\n";
+  return html;
+}
+
+void write_report(std::span<const std::string> directories, const std::string& out) {
+  check_output(out, {.replace = true});
+  if (exists(out)) {
+    const OpenFile file(out, OpenFile::Mode::read);
+    std::string start(std::min<std::uint64_t>(page_start.size(), file.size()), '\0');
+    file.read_at(0, start.data(), start.size());
+    if (start != page_start)
+      throw UsageError("{}: exists and is not a report; choose another name with --out", out);
+  }
+  std::vector<RunLog> runs;
+  for (const std::string& directory : directories) runs.push_back(read_run(directory));
+  for (RunLog& run : runs)  // the same name twice: whole paths
+    if (std::ranges::count(runs, run.name, &RunLog::name) > 1) run.name = run.path;
+  write_text_atomically(out, page_of(runs));
+}
+
+}  // namespace lockstep::report

@@ -1,0 +1,181 @@
+#include "report/run_log.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <unordered_map>
+
+#include "base/files.h"
+#include "lockstep/base/error.h"
+
+namespace lockstep::report {
+namespace {
+
+using nlohmann::json;
+
+std::string text_of(const json& line, const char* key) {
+  const auto found = line.find(key);
+  return found != line.end() && found->is_string() ? found->get<std::string>() : "";
+}
+
+std::int64_t integer_of(const json& line, const char* key) {
+  const auto found = line.find(key);
+  return found != line.end() && found->is_number_integer() ? found->get<std::int64_t>() : 0;
+}
+
+RunEvent::Kind kind_of(std::string_view word) {
+  using Kind = RunEvent::Kind;
+  if (word == "new") return Kind::started;
+  if (word == "resumed") return Kind::resumed;
+  if (word == "forked") return Kind::forked;
+  if (word == "preempted") return Kind::preempted;
+  if (word == "stopped") return Kind::stopped;
+  if (word == "slow_rank") return Kind::slow_rank;
+  return Kind::note;
+}
+
+/// "3 ranks on 1 node; optimizer.lr = 0.1 (was 0.2)"
+std::string text_of_start(const json& line) {
+  std::string text;
+  if (const std::int64_t ranks = integer_of(line, "ranks"); ranks > 0)
+    text = std::to_string(ranks) + (ranks == 1 ? " rank" : " ranks");
+  if (const std::string from = text_of(line, "forked_from"); !from.empty()) text += "; from " + from;
+  const auto changes = line.find("changes");
+  if (changes == line.end() || !changes->is_object()) return text;
+  for (const auto& [key, change] : changes->items())
+    if (change.is_object())
+      text += "; " + key + " = " + text_of(change, "to") + " (was " + text_of(change, "from") + ")";
+  return text;
+}
+
+/// Finds the series of a name quickly: lines mostly repeat the same names.
+class Adder {
+ public:
+  explicit Adder(RunLog& run) : run_(run) {
+    for (std::size_t s = 0; s < run.series.size(); ++s) places_[run.series[s].name] = s;
+  }
+
+  void line(const json& line) {
+    const std::int64_t step = line["step"].get<std::int64_t>();
+    const std::string time = text_of(line, "time");
+    if (!time.empty()) {
+      if (run_.first_time.empty()) run_.first_time = time;
+      run_.last_time = time;
+    }
+    run_.last_step = std::max(run_.last_step, step);
+    if (line.contains("start")) {
+      run_.events.push_back({kind_of(text_of(line, "start")), step, time, text_of_start(line)});
+      run_.ranks = integer_of(line, "ranks");
+      run_.nodes = integer_of(line, "nodes");
+      if (const std::string version = text_of(line, "version"); !version.empty()) run_.version = version;
+    } else if (line.contains("event") || line.contains("note")) {
+      run_.events.push_back({kind_of(text_of(line, "event")), step, time, text_of(line, "note")});
+    } else {
+      numbers(line, static_cast<double>(step));
+    }
+  }
+
+ private:
+  void numbers(const json& line, double step) {
+    for (const auto& [key, value] : line.items()) {
+      if (key == "step") continue;
+      if (value.is_number()) add(key, step, value.get<double>());
+      if (!value.is_array()) continue;
+      for (std::size_t i = 0; i < value.size(); ++i)
+        if (value[i].is_number()) add(key + "[" + std::to_string(i) + "]", step, value[i].get<double>());
+    }
+  }
+
+  void add(const std::string& name, double step, double value) {
+    if (!std::isfinite(value)) return;
+    const auto [place, is_new] = places_.try_emplace(name, run_.series.size());
+    if (is_new) run_.series.push_back({.name = name, .steps = {}, .values = {}});
+    Series& series = run_.series[place->second];
+    series.steps.push_back(step);
+    series.values.push_back(value);
+  }
+
+  RunLog& run_;
+  std::unordered_map<std::string, std::size_t> places_;
+};
+
+std::string_view trimmed(std::string_view text) {
+  const std::size_t first = text.find_first_not_of(" \t\r");
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(" \t\r") - first + 1);
+}
+
+/// The file may grow while it is read, so it is read to the end that it has at first.
+std::string whole_file(const std::string& path) {
+  const OpenFile file(path, OpenFile::Mode::read);
+  std::string text(file.size(), '\0');
+  file.read_at(0, text.data(), text.size());
+  return text;
+}
+
+}  // namespace
+
+const Series* RunLog::find(std::string_view wanted) const {
+  const auto found = std::ranges::find(series, wanted, &Series::name);
+  return found == series.end() ? nullptr : &*found;
+}
+
+std::string RunLog::config_value(std::string_view key) const {
+  for (const auto& [name_of_key, value] : config)
+    if (name_of_key == key) return value;
+  return {};
+}
+
+void add_lines(RunLog& run, std::string_view text) {
+  Adder adder(run);
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    const std::string_view line = trimmed(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+    if (line.empty()) continue;
+    const json parsed = json::parse(line, nullptr, false);
+    if (!parsed.is_object() || !parsed.contains("step") || !parsed["step"].is_number_integer()) {
+      ++run.unreadable_lines;
+      continue;
+    }
+    ++run.lines;
+    adder.line(parsed);
+  }
+}
+
+std::vector<std::pair<std::string, std::string>> keys_of_ini(std::string_view text) {
+  std::vector<std::pair<std::string, std::string>> keys;
+  std::string section;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    const std::string_view line = trimmed(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+    if (line.empty() || line[0] == '#' || line[0] == ';') continue;
+    const std::size_t equals = line.find('=');
+    if (line.front() == '[' && line.back() == ']') {
+      section = std::string(line.substr(1, line.size() - 2)) + ".";
+    } else if (equals != std::string_view::npos) {
+      keys.emplace_back(section + std::string(trimmed(line.substr(0, equals))),
+                        trimmed(line.substr(equals + 1)));
+    }
+  }
+  return keys;
+}
+
+RunLog read_run(const std::string& path) {
+  if (!std::filesystem::is_directory(path)) throw DataError("{}: is not a directory of a run", path);
+  RunLog run;
+  run.path = path;
+  std::filesystem::path absolute = std::filesystem::absolute(path).lexically_normal();
+  if (!absolute.has_filename()) absolute = absolute.parent_path();
+  run.name = absolute.filename();
+  const std::string metrics = path + "/metrics.jsonl", config = path + "/config.ini";
+  if (!exists(metrics) && !exists(config) && !exists(path + "/checkpoints"))
+    throw DataError("{}: is not a run: it has no metrics.jsonl, config.ini or checkpoints", path);
+  if (exists(metrics)) add_lines(run, whole_file(metrics));
+  if (exists(config)) run.config = keys_of_ini(whole_file(config));
+  return run;
+}
+
+}  // namespace lockstep::report

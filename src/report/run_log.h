@@ -1,0 +1,51 @@
+// Private to the library: what the files of a run directory say, also while the run writes them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace lockstep::report {
+
+/// One metric over the steps of a run. Steps never decrease.
+struct Series {
+  std::string name;  ///< as in metrics.jsonl; "rank_compute_ms[3]" is element 3 of a list
+  std::vector<double> steps, values;
+};
+
+struct RunEvent {
+  enum class Kind { started, resumed, forked, preempted, stopped, slow_rank, note };
+  Kind kind = Kind::note;
+  std::int64_t step = 0;
+  std::string time;  ///< as written, UTC
+  std::string text;  ///< a sentence, may be empty
+};
+
+struct RunLog {
+  std::string path;
+  std::string name;            ///< the last part of the path
+  std::vector<Series> series;  ///< in the order in which they appear; without values that are not finite
+  std::vector<RunEvent> events;
+  std::string first_time, last_time;
+  std::int64_t last_step = 0;
+  std::int64_t lines = 0, unreadable_lines = 0;  ///< the latter: torn or not ours; they are left out
+  std::int64_t ranks = 0, nodes = 0;             ///< of the last start; 0: not known
+  std::string version;
+  std::vector<std::pair<std::string, std::string>> config;  ///< "train.steps", "600"; as config.ini has them
+
+  const Series* find(std::string_view name) const;       ///< null if there is none
+  std::string config_value(std::string_view key) const;  ///< empty if there is none
+};
+
+/// Reads RUN/metrics.jsonl and RUN/config.ini, either of which may be missing. DataError if the path is not
+/// a directory or holds nothing of a run.
+RunLog read_run(const std::string& path);
+
+/// Adds the lines of a text in the format of metrics.jsonl. A last line without its end counts if it parses.
+void add_lines(RunLog& run, std::string_view text);
+/// "section.key" and value of each line of an INI file.
+std::vector<std::pair<std::string, std::string>> keys_of_ini(std::string_view text);
+
+}  // namespace lockstep::report

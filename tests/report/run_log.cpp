@@ -1,0 +1,85 @@
+// The reader of a run's files: what is torn, missing or not ours does not stop it.
+#include "report/run_log.h"
+
+#include <boost/test/unit_test.hpp>
+#include <filesystem>
+#include <fstream>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::test {
+namespace {
+BOOST_AUTO_TEST_SUITE(run_log)
+
+using namespace report;
+using Kind = RunEvent::Kind;
+
+BOOST_AUTO_TEST_CASE(lines_become_series_and_events) {
+  RunLog run;
+  add_lines(run, R"({"start":"new","step":0,"time":"t0","ranks":2,"nodes":1,"version":"1.0","changes":{}})"
+                 "\n"
+                 R"({"step":10,"loss":0.5,"rank_compute_ms":[1.5,2.5],"time":"t1"})"
+                 "\n"
+                 R"({"step":10,"eval_loss":0.25,"time":"t2"})"
+                 "\n"
+                 R"({"step":10,"event":"preempted","note":"saved","time":"t3"})"
+                 "\n"
+                 R"({"start":"resumed","step":10,"ranks":4,"nodes":2,"time":"t4",)"
+                 R"("changes":{"optimizer.lr":{"from":"1","to":"2"}}})"
+                 "\n"
+                 R"({"step":20,"loss":0.125,"time":"t5"})"
+                 "\n");
+  BOOST_TEST(run.lines == 6);
+  BOOST_TEST(run.last_step == 20);
+  BOOST_TEST(run.ranks == 4);
+  BOOST_TEST(run.first_time == "t0");
+  BOOST_TEST(run.last_time == "t5");
+  const Series* const loss = run.find("loss");
+  BOOST_REQUIRE(loss);
+  const std::vector<double> steps{10, 20}, values{0.5, 0.125};
+  BOOST_TEST(loss->steps == steps, boost::test_tools::per_element());
+  BOOST_TEST(loss->values == values, boost::test_tools::per_element());
+  BOOST_REQUIRE(run.find("rank_compute_ms[1]"));
+  BOOST_TEST(run.find("rank_compute_ms[1]")->values.at(0) == 2.5);
+  BOOST_REQUIRE(run.events.size() == 3U);
+  BOOST_TEST((run.events[1].kind == Kind::preempted));
+  BOOST_TEST((run.events[2].kind == Kind::resumed));
+  BOOST_TEST(run.events[2].text == "4 ranks; optimizer.lr = 2 (was 1)");
+}
+
+BOOST_AUTO_TEST_CASE(torn_and_foreign_lines_are_counted_and_left_out) {
+  RunLog run;
+  add_lines(run,
+            "{\"step\":1,\"loss\":2}\nnot "
+            "json\n[1]\n{\"step\":\"x\"}\n\n{\"step\":2,\"loss\":null}\n{\"step\":3,\"lo");
+  BOOST_TEST(run.lines == 2);
+  BOOST_TEST(run.unreadable_lines == 4);
+  BOOST_REQUIRE(run.find("loss"));
+  BOOST_TEST(run.find("loss")->values.size() == 1U);
+}
+
+BOOST_AUTO_TEST_CASE(keys_have_the_names_of_their_sections) {
+  const auto keys = keys_of_ini("# a comment\n[train]\nsteps = 600\n[data]\n train = a.h5 b.h5 \nempty =\n");
+  BOOST_REQUIRE(keys.size() == 3U);
+  BOOST_TEST(keys[0].first == "train.steps");
+  BOOST_TEST(keys[0].second == "600");
+  BOOST_TEST(keys[1].second == "a.h5 b.h5");
+  BOOST_TEST(keys[2].second == "");
+}
+
+BOOST_AUTO_TEST_CASE(a_directory_without_files_of_a_run_is_refused_and_a_partial_run_is_read) {
+  const std::filesystem::path root = std::filesystem::temp_directory_path() / "lockstep-test-run-log";
+  std::filesystem::remove_all(root);
+  BOOST_CHECK_THROW(read_run(root.string()), DataError);
+  std::filesystem::create_directories(root);
+  BOOST_CHECK_THROW(read_run(root.string()), DataError);
+  std::ofstream(root / "metrics.jsonl").close();
+  const RunLog empty = read_run(root.string() + "/");
+  BOOST_TEST(empty.name == "lockstep-test-run-log");
+  BOOST_TEST(empty.series.empty());
+  std::filesystem::remove_all(root);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+}  // namespace
+}  // namespace lockstep::test
