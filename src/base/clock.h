@@ -19,6 +19,13 @@ inline double monotonic_s() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+/// The CPU time that this thread has taken, in the program and in the system.
+inline double thread_cpu_ms() {
+  std::timespec taken{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &taken);
+  return static_cast<double>(taken.tv_sec) * 1e3 + static_cast<double>(taken.tv_nsec) * 1e-6;
+}
+
 /// Measures durations on the monotonic clock.
 class Stopwatch {
  public:

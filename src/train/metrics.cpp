@@ -14,20 +14,20 @@
 #include "base/streams.h"
 #include "base/text.h"
 #include "lockstep/train/session.h"
+#include "report/resume_point.h"
 
 namespace lockstep::train {
 namespace {
 
-/// Whether a line is kept when the run continues after `last_step`. Lines that we did not write are not kept.
-bool is_kept(std::string_view line, std::int64_t last_step, bool evaluated) {
+/// Whether a line is kept when the run continues. Lines that we did not write are not kept.
+bool is_kept(std::string_view line, const report::ResumePoint& point) {
   const nlohmann::json parsed = nlohmann::json::parse(line, nullptr, false);
   if (!parsed.is_object() || !parsed.contains("step") || !parsed["step"].is_number_integer()) return false;
-  const auto step = parsed["step"].get<std::int64_t>();
-  return step < last_step || (step == last_step && (evaluated || !parsed.contains("eval_loss")));
+  return point.keeps(parsed["step"].get<std::int64_t>(), parsed.contains(report::metric_of_evaluations));
 }
 
 /// The end of the last line that is kept. Steps never decrease in a file, so only its tail is read.
-std::uint64_t end_of_lines_up_to(const OpenFile& file, std::int64_t last_step, bool evaluated) {
+std::uint64_t end_of_lines_up_to(const OpenFile& file, const report::ResumePoint& point) {
   constexpr std::uint64_t least_bytes = 1 << 16;
   const std::uint64_t size = file.size();
   for (std::uint64_t bytes = least_bytes;; bytes *= 4) {
@@ -38,8 +38,7 @@ std::uint64_t end_of_lines_up_to(const OpenFile& file, std::int64_t last_step, b
       const std::size_t before = tail.rfind('\n', end - 1);
       if (before == std::string::npos && begin > 0) break;  // the line begins before this tail
       const std::size_t first = before == std::string::npos ? 0 : before + 1;
-      if (is_kept(std::string_view(tail).substr(first, end - first), last_step, evaluated))
-        return begin + end + 1;
+      if (is_kept(std::string_view(tail).substr(first, end - first), point)) return begin + end + 1;
       end = before;
     }
     if (begin == 0) return 0;
@@ -65,7 +64,7 @@ std::string end_of(std::int64_t left_s) {
 MetricsFile::MetricsFile(const std::string& path, std::int64_t resumed_step, bool evaluated, bool writes) {
   if (!writes) return;
   file_ = std::make_unique<OpenFile>(path, OpenFile::Mode::read_write_or_create);
-  file_->truncate(end_of_lines_up_to(*file_, resumed_step, evaluated));
+  file_->truncate(end_of_lines_up_to(*file_, {.step = resumed_step, .evaluated = evaluated}));
   sync();
   sync_directory(directory_of(path));
 }
@@ -74,8 +73,7 @@ MetricsFile::~MetricsFile() = default;
 
 void MetricsFile::append(const nlohmann::json& line) {
   if (!file_) return;
-  const std::string text = line.dump() + "\n";
-  file_->write_at(file_->size(), text.data(), text.size());  // the present end: people empty such files
+  file_->append(line.dump() + "\n");  // at the present end: people empty such files
 }
 
 void MetricsFile::sync() {

@@ -5,10 +5,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
+#include "base/clock.h"
 #include "base/text.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
+#include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/checkpoint/store.h"
 #include "lockstep/comm/agreement.h"
 #include "train/components.h"
@@ -142,6 +145,23 @@ std::optional<Fork> open_fork(const Config& config, checkpoint::RunDirectory& ru
       fork.config = parse_stored_config(fork.index.config, options.fork + " /config", *config.registries);
   });
   return fork;
+}
+
+nlohmann::json line_of_start(const comm::HostGroup& world, std::int64_t step,
+                             const std::vector<KeyChange>& changed, const Fork* fork) {
+  nlohmann::json changes = nlohmann::json::object();
+  for (const KeyChange& change : changed) changes[change.key] = {{"from", change.before}, {"to", change.now}};
+  nlohmann::json line = {{"start", fork       ? "forked"
+                                   : step > 0 ? "resumed"
+                                              : "new"},
+                         {"step", step},
+                         {"time", utc_now()},
+                         {"ranks", world.size()},
+                         {"nodes", world.topology().nodes()},
+                         {"version", checkpoint::provenance_of(world).at("version")},
+                         {"changes", changes}};
+  if (fork) line[forked_from_provenance] = fork->index.path;
+  return line;
 }
 
 void warn_of_other_data(const checkpoint::Provenance& provenance, std::int64_t samples, const Log& log) {

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -47,6 +48,11 @@ inline constexpr const char* forked_step_provenance = "forked_step";
 /// another optimizer; DataError if it has none, or is no checkpoint.
 std::optional<Fork> open_fork(const Config& config, checkpoint::RunDirectory& run, const RunOptions& options,
                               comm::HostGroup& world);
+
+/// The line of metrics of a start after `step` (fork: null unless it is a new fork): how it started, ranks,
+/// nodes, version, and what it changed of the configuration.
+nlohmann::json line_of_start(const comm::HostGroup& world, std::int64_t step,
+                             const std::vector<KeyChange>& changed, const Fork* fork);
 
 /// Warns that the data have another number of samples than those of the checkpoint: their order depends on
 /// it.

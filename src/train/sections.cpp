@@ -204,6 +204,14 @@ std::vector<Option<LogConfig>> LogConfig::options() {
               .peers = {"log_interval", "logging_steps", "log_every", "log_every_n_steps", "print_freq"}}),
       text("trace", &L::trace, "FILE.json: a timeline of all ranks for chrome://tracing",
            {.may_change = true, .peers = {"profile", "profiler", "timeline"}}),
+      flag("tensorboard", &L::tensorboard,
+           "write what metrics.jsonl has for TensorBoard, too: RUN/tensorboard/",
+           {.may_change = true, .peers = {"tensorboard_dir", "tb", "use_tensorboard", "report_to"}}),
+      number("histograms_every", &L::histograms_every, counts,
+             "between histograms of parameters and gradients in TensorBoard; 0: never",
+             {.unit = "steps",
+              .may_change = true,
+              .peers = {"histogram_freq", "log_histograms", "watch_freq", "log_gradients"}}),
   };
 }
 

@@ -77,6 +77,8 @@ struct FaultConfig {
 struct LogConfig {
   std::int64_t every = 10;
   std::string trace;
+  bool tensorboard = true;
+  std::int64_t histograms_every = 0;  ///< 0: never
 
   static std::vector<Option<LogConfig>> options();
 };

@@ -23,7 +23,6 @@
 #include "lockstep/kernels/backend.h"
 #include "lockstep/optim/registry.h"
 #include "lockstep/optim/schedule.h"
-#include "lockstep/train/metrics.h"
 #include "lockstep/train/stop.h"
 #include "lockstep/train/time_limit.h"
 #include "train/components.h"
@@ -31,8 +30,10 @@
 #include "train/environment_fingerprint.h"
 #include "train/evaluations.h"
 #include "train/exit_record.h"
+#include "train/histograms.h"
 #include "train/log_start.h"
 #include "train/resume.h"
+#include "train/run_logs.h"
 #include "train/stragglers.h"
 
 namespace lockstep::train {
@@ -92,6 +93,7 @@ class Trainer {
   void continue_from(const checkpoint::FileIndex& index);
   ExitCode take_steps();
   ddp::StepResult take_step(bool measure_norm);
+  void report_step(const ddp::StepResult& result, bool log);
   void log_step(const ddp::StepResult& result);
   void log_refused_capture();
   void acknowledge_checkpoint_request();
@@ -103,7 +105,7 @@ class Trainer {
   std::optional<ExitCode> stop_if_asked(const ddp::Requests& asked);
   checkpoint::StateDict contents();
   void save();
-  void append_start_metrics();
+  void append_start();
   void write_timeline();
   bool due(std::int64_t every) const { return every > 0 && done_ % every == 0; }
 
@@ -132,7 +134,7 @@ class Trainer {
   optim::UpdateResult applied_;
   double data_wait_ms_ = 0;  // of the last step
   Interval interval_;
-  std::optional<MetricsFile> metrics_;
+  std::optional<RunLogs> logs_;
   std::optional<Progress> progress_;
   std::optional<ddp::Timeline> timeline_;
   StopRequests& requests_;
@@ -270,17 +272,28 @@ ddp::StepResult Trainer::take_step(bool measure_norm) {
   return result;
 }
 
+void Trainer::report_step(const ddp::StepResult& result, bool log) {
+  const RunLogs::Timed timed(*logs_);
+  progress_->step(
+      done_, result.mean_loss(), static_cast<double>(config_.train.global_batch) * 1e3 / interval_.step_ms(),
+      evaluations_.left_after(done_), interval_.data_wait_ms / static_cast<double>(interval_.steps));
+  if (log) log_step(result);
+  if (config_.log.tensorboard && due(config_.log.histograms_every))
+    logs_->append(histograms_of(replicas_, done_, world_.rank() == 0));
+}
+
 void Trainer::log_step(const ddp::StepResult& result) {
   const double step_ms = interval_.step_ms();
-  metrics_->append({{"step", done_},
-                    {"loss", result.mean_loss()},
-                    {"lr", learning_rate_},
-                    {"grad_norm", applied_.gradient_norm},
-                    {"samples", done_ * config_.train.global_batch},
-                    {"samples_per_second", static_cast<double>(config_.train.global_batch) * 1e3 / step_ms},
-                    {"step_ms", step_ms},
-                    {"exposed_comm_ms", interval_.exposed_comm_ms / static_cast<double>(interval_.steps)},
-                    {"time", utc_now()}});
+  logs_->append({{"step", done_},
+                 {"loss", result.mean_loss()},
+                 {"lr", learning_rate_},
+                 {"grad_norm", applied_.gradient_norm},
+                 {"samples", done_ * config_.train.global_batch},
+                 {"samples_per_second", static_cast<double>(config_.train.global_batch) * 1e3 / step_ms},
+                 {"step_ms", step_ms},
+                 {"exposed_comm_ms", interval_.exposed_comm_ms / static_cast<double>(interval_.steps)},
+                 {"log_ms", logs_->take_cpu_ms() / static_cast<double>(interval_.steps)},
+                 {"time", utc_now()}});
   interval_ = {};
 }
 
@@ -290,9 +303,9 @@ void Trainer::note_lost_log_lines() {
   const std::string trouble = standard_error_trouble();
   if (trouble.empty()) return;
   noted_lost_log_lines_ = true;
-  metrics_->append({{"step", done_},
-                    {"time", utc_now()},
-                    {"note", fmt::format("lines on standard error were lost: {}", trouble)}});
+  logs_->append({{"step", done_},
+                 {"time", utc_now()},
+                 {"note", fmt::format("lines on standard error were lost: {}", trouble)}});
 }
 
 void Trainer::log_refused_capture() {
@@ -328,10 +341,8 @@ ddp::Requests Trainer::evaluate() {
   progress_->evaluation(done_, 1, evaluations_.left_after(done_));
   if (!found) return stopped;
   line.update(found->metrics);
-  comm::run_on_all(world_, [&] {
-    metrics_->append(line);
-    metrics_->sync();  // the checkpoint's record of these metrics says that the line exists
-  });
+  logs_->append(line);
+  logs_->sync();  // the checkpoint's record of these metrics says that the line exists
   if (saved_ == done_) store_.note_metrics(done_, found->metrics);
   progress_->note(fmt::format("step {}  {}", done_, found->text));
   interval_ = {};
@@ -400,7 +411,7 @@ void Trainer::save() {
     store_.finish();
   }
   since_save_.restart();
-  comm::run_on_all(world_, [&] { metrics_->sync(); });
+  logs_->sync();
   checkpoint::StateDict contents = this->contents();
   if (!changes_.empty()) contents.provenance[changes_provenance] = changes_;
   store_.save_state_dict(done_, std::move(contents));
@@ -416,22 +427,12 @@ void Trainer::write_timeline() {
                               dropped == 0 ? "" : fmt::format("; {} later spans were not kept", dropped)));
 }
 
-/// A line of metrics for each start: its step, and its changes to the configuration.
-void Trainer::append_start_metrics() {
-  nlohmann::json changed = nlohmann::json::object();
-  for (const KeyChange& change : changed_)
-    changed[change.key] = {{"from", change.before}, {"to", change.now}};
-  nlohmann::json line = {{"start", fork_       ? "forked"
-                                   : done_ > 0 ? "resumed"
-                                               : "new"},
-                         {"step", done_},
-                         {"time", utc_now()},
-                         {"ranks", world_.size()},
-                         {"nodes", world_.topology().nodes()},
-                         {"version", checkpoint::provenance_of(world_).at("version")},
-                         {"changes", changed}};
-  if (fork_) line[forked_from_provenance] = fork_->index.path;
-  metrics_->append(line);
+/// Of each start: a line of metrics, and the configuration as text.
+void Trainer::append_start() {
+  logs_->append(line_of_start(world_, done_, changed_, fork_));
+  report::Event event(done_);
+  event.add_text("configuration", report::preformatted(to_text(config_)));
+  logs_->append(event);
 }
 
 void Trainer::log_dry_run(const MemoryNeed& need) {
@@ -451,8 +452,14 @@ ExitCode Trainer::run() {
   const bool missed_evaluation =
       evaluations_.due_after(done_) && !store_.knows_metric(done_, evaluations_.metrics().front());
   comm::run_on_all(world_, [&] {
-    metrics_.emplace(run_.metrics_path(), done_, !missed_evaluation, speaks);
-    append_start_metrics();
+    const RunLogPaths paths{.metrics = run_.metrics_path(),
+                            .events = config_.log.tensorboard ? run_.tensorboard_path() : ""};
+    logs_.emplace(paths, report::ResumePoint{.step = done_, .evaluated = !missed_evaluation}, speaks,
+                  [this](const std::string& line) {
+                    if (progress_) progress_->finish();
+                    session_.log().warning("{}", line);
+                  });
+    append_start();
   });
   if (fork_) {  // from here on the run does not need the file that it forks from
     save();
@@ -461,6 +468,7 @@ ExitCode Trainer::run() {
   run_.write_config(to_text(config_));  // last: a start that fails leaves no run behind
   progress_.emplace(session_.log(), speaks, done_, config_.train.steps, config_.log.every);
   interval_ = {};
+  logs_->take_cpu_ms();  // of the start, which is no step's
   try {
     if (missed_evaluation) {
       if (const std::optional<ExitCode> code = stop_if_asked(evaluate())) return *code;
@@ -516,11 +524,7 @@ ExitCode Trainer::take_steps() {
     note_lost_log_lines();
     time_limit_.note_step(step_watch.elapsed_ms() * 1e-3);
     choose_checkpoint_interval(step_watch.elapsed_ms());
-    progress_->step(done_, result.mean_loss(),
-                    static_cast<double>(config_.train.global_batch) * 1e3 / interval_.step_ms(),
-                    evaluations_.left_after(done_),
-                    interval_.data_wait_ms / static_cast<double>(interval_.steps));
-    if (log) log_step(result);
+    report_step(result, log);
     const bool evaluates = evaluations_.due_after(done_);
     const bool saves = due(config_.checkpoint.every) || last || asked.any();
     if (evaluates || saves)

@@ -123,14 +123,14 @@ from_base() {
 
 # points PLACE RANKS PATH: traces a run from there (from_base or from_nothing); points.log gets
 # "RANK NTH CALL FILE" of every call on a path with PATH in it: the NTH call of that name on that file, FILE without its directory
-# and as a pattern where it has the mark of the start. Threads take turns, so only that much is the same in every run; how many
+# and as a pattern where it has the mark or the time of the start. Threads take turns, so only that much is the same in every run; how many
 # of them write a checkpoint, and open it, is not.
 points() {
   local place=$1 count=$2 path=$3
   "$place"
   train_with "path=$path trace" "$count" || give_up "a traced run on $count ranks: $(cat err.log)"
   sed -nE "s/^fault: rank=([0-9]+) nth=([0-9]+) call=([a-z]+) passed .* path=(.*)\$/\1 \2 \3 \4/; T
-    s/\.[0-9a-f]{16}\.tmp/.*.tmp/g; s/ -> .*//; s/ [^ ]*\// /; p" fault.log | sort -n -k1,1 -k2,2 |
+    s/\.[0-9a-f]{16}\.tmp/.*.tmp/g; s/(events\.out\.tfevents)\.[^ ]*/\1.*/g; s/ -> .*//; s/ [^ ]*\// /; p" fault.log | sort -n -k1,1 -k2,2 |
     awk '{ $2 = ++nth[$1, $3, $4] } $2 == 1 || $3 != "open" || $4 !~ /[.]tmp$/' >points.log
   expect_same reference.h5 subject/checkpoints/latest
 }

@@ -45,6 +45,10 @@ strike() {
       survived "$code" ;;
     *" once unlink step-"*)
       survived "$code" "an old checkpoint stays" ;;
+    *" once pwrite metrics.jsonl" | *" once pwrite events.out.tfevents."*)  # logs; at its start the run ends
+      if [ "$code" -eq 0 ]; then survived "$code" "the run continues, and what it logs"; else ended "$code" "$error"; fi ;;
+    *" once fsync metrics.jsonl" | *" once fsync events.out.tfevents."*)
+      if [ "$code" -eq 0 ]; then survived "$code" "the run continues, and what it logs"; else ended "$code" "$error"; fi ;;
     *) ended "$code" "$error" ;;
   esac
   [ "$place" = from_nothing ] || [ "$code" -eq 0 ] || whole_newest

@@ -12,7 +12,7 @@ namespace lockstep::checkpoint {
 
 class FileLock;
 
-/// RUN/config.ini, RUN/metrics.jsonl, RUN/checkpoints/, RUN/ema/, RUN/lock. Holds the lock while it lives.
+/// RUN/config.ini, RUN/metrics.jsonl, RUN/tensorboard/, RUN/checkpoints/, RUN/ema/, RUN/lock. Holds the lock while it lives.
 ///
 /// Only rank 0 touches the directory; constructing and methods marked so are collective, with the same result
 /// on all ranks.
@@ -35,6 +35,7 @@ class RunDirectory {
   bool is_read_only() const { return read_only_; }
   std::string config_path() const { return path_ + "/config.ini"; }
   std::string metrics_path() const { return path_ + "/metrics.jsonl"; }
+  std::string tensorboard_path() const { return path_ + "/tensorboard"; }
   std::string checkpoints_path() const { return path_ + "/checkpoints"; }
   std::string ema_path() const { return path_ + "/ema"; }  ///< profile snapshots
 

@@ -30,6 +30,7 @@ class MetricsFile {
   MetricsFile(const MetricsFile&) = delete;
   MetricsFile& operator=(const MetricsFile&) = delete;
 
+  /// All or nothing. Throws as throw_system_error, DataError if the file has been removed.
   void append(const nlohmann::json& line);
   /// All appended lines are on storage when it returns.
   void sync();

@@ -1,0 +1,68 @@
+// RunLogs: what a run records of itself: metrics.jsonl, and the same for TensorBoard.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "lockstep/train/metrics.h"
+#include "report/event_file.h"
+#include "report/resume_point.h"
+
+namespace lockstep::train {
+
+struct RunLogPaths {
+  std::string metrics;  ///< a file
+  std::string events;   ///< a directory; empty: nothing is recorded for TensorBoard
+};
+
+/// Only rank 0 writes; on other ranks all calls do nothing. A log that cannot be written does not end a run:
+/// each reason is said once, and records are lost until the log can be written again.
+class RunLogs {
+ public:
+  using Say = std::function<void(const std::string&)>;
+
+  /// Removes what the run repeats (ResumePoint), and incomplete records. Throws as MetricsFile and EventFile:
+  /// at a start nothing is lost yet.
+  RunLogs(const RunLogPaths& paths, const report::ResumePoint& point, bool writes, Say warn);
+
+  /// A line of metrics.jsonl, with its "step". Its other numbers are the line's scalars in TensorBoard, under
+  /// their names.
+  void append(const nlohmann::json& line);
+  /// For TensorBoard alone.
+  void append(const report::Event& event);
+  bool has_events() const { return events_.has_value(); }
+  /// Everything is on storage when it returns, unless that was said to fail.
+  void sync();
+
+  /// Counts the CPU time of this thread as time of logging, while it lives. The calls above do so anyway.
+  class Timed {
+   public:
+    explicit Timed(RunLogs& logs);
+    ~Timed();
+    Timed(const Timed&) = delete;
+    Timed& operator=(const Timed&) = delete;
+
+   private:
+    RunLogs& logs_;
+  };
+  /// Time of logging since the last call, without what is being counted.
+  double take_cpu_ms();
+
+ private:
+  template <class Write>
+  void attempt(const std::string& path, const Write& write);
+
+  std::optional<MetricsFile> metrics_;
+  std::optional<report::EventFile> events_;
+  std::string metrics_path_;
+  Say warn_;
+  std::set<std::string> said_;  // reasons
+  int timed_ = 0;               // lives that are nested
+  double timed_from_ms_ = 0, cpu_ms_ = 0;
+};
+
+}  // namespace lockstep::train
