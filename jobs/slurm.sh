@@ -185,7 +185,8 @@ requeue() {
     sleep 300 &  # Slurm ends this script now
     wait $!
   else
-    forget_queued
+    # The end that scontrol asked for may end scontrol itself.
+    [ $? -ge 128 ] || forget_queued
     say "$1; Slurm does not requeue it: sbatch it again"
   fi
   exit "$code"
