@@ -37,7 +37,7 @@ bool wants_logarithm(std::vector<double> values) {
 Axis y_axis(const Chart& chart) {
   std::vector<double> all;
   for (const Curve& curve : chart.curves) all.insert(all.end(), curve.points.y.begin(), curve.points.y.end());
-  Axis axis{.low = 0, .high = 1, .logarithmic = wants_logarithm(all)};
+  Axis axis{.low = 0, .high = 1, .logarithmic = !chart.linear && wants_logarithm(all)};
   const auto [least, greatest] = std::ranges::minmax(all);
   axis.low = axis.logarithmic ? std::log10(least) : least;
   axis.high = axis.logarithmic ? std::log10(greatest) : greatest;
@@ -232,10 +232,11 @@ std::string to_html(const Chart& chart) {
                    curve.run.empty() ? "" : fmt::format(" data-run=\"{}\"", escape_html(curve.run)),
                    path_of(curve.points, x, y));
   html += "</g></svg></svg>";
-  if (chart.legend && chart.curves.size() > 1) {
+  const auto is_line = [](const Curve& curve) { return curve.style.find("raw") == std::string::npos; };
+  if (chart.legend && std::ranges::count_if(chart.curves, is_line) > 1) {
     html += "<ul class=\"legend\">";
     for (const Curve& curve : chart.curves)
-      if (curve.style.find("raw") == std::string::npos)
+      if (is_line(curve))
         fmt::format_to(out, R"(<li><svg viewBox="0 0 22 8"><path class="{}" d="M1 4h20"/></svg>{}</li>)",
                        curve.style, escape_html(curve.label));
     html += "</ul>";

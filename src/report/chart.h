@@ -45,6 +45,7 @@ struct Chart {
   std::string title, unit, note;
   bool wide = false;
   bool legend = true;
+  bool linear = false;        ///< never logarithmic
   std::vector<Curve> curves;  ///< of finite values, none empty
   std::vector<Mark> marks;
 };

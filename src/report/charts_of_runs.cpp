@@ -28,6 +28,7 @@ constexpr std::array known{
     Known{"rank_compute_ms", "Computation of each rank", "ms a step"},
 };
 constexpr std::size_t most_coloured = 6;  // runs; colours beyond are not told apart
+constexpr std::size_t most_with_raw = 3;  // runs; of more only the means can be told apart
 constexpr std::size_t smooth_from = 100;  // points
 constexpr std::size_t smooth_points = 400;
 
@@ -162,6 +163,7 @@ std::vector<Chart> charts_of(std::span<const RunLog> runs, std::size_t most_byte
     Chart chart = titled(key);
     chart.marks = marks_of(runs);
     chart.wide = key == "loss";
+    chart.linear = key == "lr";
     chart.legend = runs.size() <= most_coloured;
     for (const std::size_t r : back_to_front) {
       std::size_t nth = 0;
@@ -181,6 +183,7 @@ std::vector<Chart> charts_of(std::span<const RunLog> runs, std::size_t most_byte
         if (runs.size() == 1) {
           curve.style = fmt::format("c{}{}", nth % 7, nth < 7 ? "" : nth < 14 ? " dashed" : " dotted");
           if (!weights.empty()) curve.label = weights;
+          if (!weights.empty() && nth > 1 && nth < 7) curve.style += " dashed";  // EMAs may coincide
           if (const std::size_t bracket = series.name.find('['); bracket != std::string::npos)
             curve.label = "rank " + series.name.substr(bracket + 1, series.name.size() - bracket - 2);
         } else if (nth > 0) {
@@ -191,13 +194,15 @@ std::vector<Chart> charts_of(std::span<const RunLog> runs, std::size_t most_byte
         const Points all{series.steps, series.values};
         curve.points = reduced(all, points);
         const bool noisy = key != "lr" && key.rfind("eval ", 0) != 0;
-        if (noisy && all.x.size() >= smooth_from && points > smooth_points && runs.size() <= 3) {
+        if (noisy && all.x.size() >= smooth_from && points > smooth_points && runs.size() <= most_with_raw) {
           Curve smooth = curve;
           smooth.points = smoothed(all, smooth_points);
           curve.style += " raw";
           chart.curves.insert(chart.curves.begin(), curve);  // behind the lines
           chart.curves.push_back(smooth);
         } else {
+          if (noisy && all.x.size() >= smooth_from && runs.size() > most_with_raw)
+            curve.points = smoothed(all, std::min(points, smooth_points));
           if (all.x.size() <= 2) curve.style += " dots";
           chart.curves.push_back(curve);
         }

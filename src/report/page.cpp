@@ -79,8 +79,10 @@ std::string table_of(std::span<const RunLog> runs, const std::set<std::string>& 
       if (shown && metrics.size() < 12 && std::ranges::find(metrics, series.name) == metrics.end())
         metrics.push_back(series.name);
     }
-  std::string html =
-      R"(<div class="scroll"><table class="sortable"><thead><tr><th><button>run</button></th>)";
+  constexpr std::size_t most_in_sight = 16;  // rows
+  std::string html = fmt::format(R"(<div class="scroll{}"><table class="sortable"><thead><tr>)",
+                                 runs.size() > most_in_sight ? " tall" : "");
+  html += "<th><button>run</button></th>";
   for (const std::string& key : different)
     html += "<th class=\"n\"><button>" + escape_html(key) + "</button></th>";
   html += R"(<th><button>state</button></th><th class="n"><button>step</button></th>)"
@@ -222,8 +224,10 @@ std::string curves_note(std::span<const RunLog> runs, std::span<const Chart> cha
     }
   }
   std::string note;
+  if (runs.size() > most_marked_runs)
+    note = "Training curves are means over a twenty-fifth of the steps, where 100 steps or more are logged. ";
   if (pale) note = "Pale: as logged; line: the mean over a twenty-fifth of the steps. ";
-  if (shown < logged)
+  if (shown < logged && runs.size() <= most_marked_runs)
     note += fmt::format(
         "Curves have at most {} of {} points: the least and the greatest of each part, and both ends.",
         whole(static_cast<std::int64_t>(shown)), whole(static_cast<std::int64_t>(logged)));
@@ -241,12 +245,14 @@ std::string facts_of(const RunLog& run) {
     html += fact("loss of the last step", number(loss->values.back()));
   for (const Series& series : run.series)
     if (series.name.rfind("eval_", 0) == 0 && series.name.rfind("eval_ema_", 0) != 0 &&
-        series.name != "eval_perplexity")
+        series.name != "eval_perplexity" && series.name != "eval_accuracy_top5")
       html += fact("best " + series.name, number(summary_of(series)));
   if (const Series* const speed = run.find("samples_per_second"))
     html += fact("samples/s (median)", whole(std::llround(summary_of(*speed))));
   if (run.ranks > 0) html += fact("ranks", fmt::format("{} on {}", run.ranks, pluralized(run.nodes, "node")));
-  return html + fact("restarts", std::to_string(restarts_of(run))) + "</div>";
+  if (const std::size_t restarts = restarts_of(run); restarts > 0)
+    html += fact("restarts", std::to_string(restarts));
+  return html + "</div>";
 }
 
 std::string section(std::string_view title, const std::string& content) {

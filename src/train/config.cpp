@@ -527,6 +527,7 @@ std::vector<Key> keys_of(const models::ModelType* model, const tasks::Registry::
   add_section(keys, "checkpoint", &Config::checkpoint);
   add_section(keys, "fault", &Config::fault);
   add_section(keys, "log", &Config::log);
+  add_section(keys, "report", &Config::report);
   return keys;
 }
 

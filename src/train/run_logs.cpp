@@ -1,11 +1,15 @@
 #include "train/run_logs.h"
 
+#include <fmt/format.h>
+
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "base/clock.h"
+#include "base/streams.h"
 #include "lockstep/base/error.h"
+#include "report/page.h"
 
 namespace lockstep::train {
 namespace {
@@ -56,6 +60,20 @@ void RunLogs::append(const report::Event& event) {
   attempt(events_->path(), [&] { events_->append(event); });
 }
 
+void RunLogs::append_event(std::int64_t step, const char* event, const std::string& note) {
+  append({{"step", step}, {"time", utc_now()}, {"event", event}, {"note", note}});
+}
+
+void RunLogs::note_lost_lines(std::int64_t step) {
+  if (!metrics_ || noted_lost_lines_) return;
+  const std::string trouble = standard_error_trouble();
+  if (trouble.empty()) return;
+  noted_lost_lines_ = true;
+  append({{"step", step},
+          {"time", utc_now()},
+          {"note", fmt::format("lines on standard error were lost: {}", trouble)}});
+}
+
 void RunLogs::sync() {
   if (metrics_) attempt(metrics_path_, [&] { metrics_->sync(); });
   if (events_) attempt(events_->path(), [&] { events_->sync(); });
@@ -69,6 +87,16 @@ RunLogs::Timed::Timed(RunLogs& logs) : logs_(logs) {
 
 RunLogs::Timed::~Timed() {
   if (--logs_.timed_ == 0) logs_.cpu_ms_ += thread_cpu_ms() - logs_.timed_from_ms_;
+}
+
+void write_report(const std::string& run, Log& log) {
+  const std::string path = run + "/report.html";
+  try {
+    report::write_report({&run, 1}, path);
+    log.info("report {}", path);
+  } catch (const std::exception& error) {
+    log.warning("report.write: no report of the run: {}", error.what());
+  }
 }
 
 }  // namespace lockstep::train

@@ -8,11 +8,28 @@
 #include <set>
 #include <string>
 
+#include "base/clock.h"
+#include "lockstep/base/log.h"
+#include "lockstep/ddp/data_parallel.h"
 #include "lockstep/train/metrics.h"
 #include "report/event_file.h"
 #include "report/resume_point.h"
 
 namespace lockstep::train {
+
+/// The steps since the last line of metrics, which reports their averages.
+struct Interval {
+  Stopwatch watch;
+  std::int64_t steps = 0;
+  double exposed_comm_ms = 0, data_wait_ms = 0;
+
+  void add(const ddp::StepResult& result, double waited_ms) {
+    ++steps;
+    exposed_comm_ms += result.exposed_comm_ms;
+    data_wait_ms += waited_ms;
+  }
+  double step_ms() const { return watch.elapsed_ms() / static_cast<double>(steps); }
+};
 
 struct RunLogPaths {
   std::string metrics;  ///< a file
@@ -34,6 +51,10 @@ class RunLogs {
   void append(const nlohmann::json& line);
   /// For TensorBoard alone.
   void append(const report::Event& event);
+  /// A line for what happened: {step, time, event, note}.
+  void append_event(std::int64_t step, const char* event, const std::string& note);
+  /// Lost lines of the log on standard error do not end a run. A line says so, once.
+  void note_lost_lines(std::int64_t step);
   bool has_events() const { return events_.has_value(); }
   /// Everything is on storage when it returns, unless that was said to fail.
   void sync();
@@ -61,8 +82,13 @@ class RunLogs {
   std::string metrics_path_;
   Say warn_;
   std::set<std::string> said_;  // reasons
-  int timed_ = 0;               // lives that are nested
+  bool noted_lost_lines_ = false;
+  int timed_ = 0;  // lives that are nested
   double timed_from_ms_ = 0, cpu_ms_ = 0;
 };
+
+/// RUN/report.html, of a run that has done all its steps: one that is preempted has no time for it. A report
+/// that cannot be made is a warning. On one rank.
+void write_report(const std::string& run, Log& log);
 
 }  // namespace lockstep::train

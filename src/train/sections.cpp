@@ -194,6 +194,12 @@ std::vector<Option<FaultConfig>> FaultConfig::options() {
   };
 }
 
+std::vector<Option<ReportConfig>> ReportConfig::options() {
+  return {option::flag("write", &ReportConfig::write,
+                       "RUN/report.html at the end of a run, as lockstep report writes it",
+                       {.may_change = true})};
+}
+
 std::vector<Option<LogConfig>> LogConfig::options() {
   using namespace option;
   using L = LogConfig;

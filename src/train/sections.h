@@ -74,6 +74,12 @@ struct FaultConfig {
   static std::vector<Option<FaultConfig>> options();
 };
 
+struct ReportConfig {
+  bool write = true;
+
+  static std::vector<Option<ReportConfig>> options();
+};
+
 struct LogConfig {
   std::int64_t every = 10;
   std::string trace;

@@ -41,20 +41,6 @@ namespace {
 
 using progress::Phase;
 
-/// The steps since the last line of metrics, which reports their averages.
-struct Interval {
-  Stopwatch watch;
-  std::int64_t steps = 0;
-  double exposed_comm_ms = 0, data_wait_ms = 0;
-
-  void add(const ddp::StepResult& result, double waited_ms) {
-    ++steps;
-    exposed_comm_ms += result.exposed_comm_ms;
-    data_wait_ms += waited_ms;
-  }
-  double step_ms() const { return watch.elapsed_ms() / static_cast<double>(steps); }
-};
-
 /// Provenance: the changes that resumes have made to the configuration.
 constexpr const char* changes_provenance = "config_changes";
 
@@ -97,7 +83,6 @@ class Trainer {
   void log_step(const ddp::StepResult& result);
   void log_refused_capture();
   void acknowledge_checkpoint_request();
-  void note_lost_log_lines();
   void choose_checkpoint_interval(double step_ms);
   ddp::Requests evaluate();
   ddp::Requests requests_of_this_rank() const;
@@ -143,7 +128,7 @@ class Trainer {
   Stragglers stragglers_;
   Stopwatch since_save_;  // since the last save began
   std::string ending_;
-  bool logged_refused_capture_ = false, noted_lost_log_lines_ = false;
+  bool logged_refused_capture_ = false;
 };
 
 Trainer::Trainer(Session& session, const Config& config, Inputs& inputs, checkpoint::RunDirectory& run,
@@ -295,17 +280,6 @@ void Trainer::log_step(const ddp::StepResult& result) {
                  {"log_ms", logs_->take_cpu_ms() / static_cast<double>(interval_.steps)},
                  {"time", utc_now()}});
   interval_ = {};
-}
-
-/// Lost log lines do not end a run. The metrics report them, once.
-void Trainer::note_lost_log_lines() {
-  if (world_.rank() != 0 || noted_lost_log_lines_) return;
-  const std::string trouble = standard_error_trouble();
-  if (trouble.empty()) return;
-  noted_lost_log_lines_ = true;
-  logs_->append({{"step", done_},
-                 {"time", utc_now()},
-                 {"note", fmt::format("lines on standard error were lost: {}", trouble)}});
 }
 
 void Trainer::log_refused_capture() {
@@ -489,6 +463,10 @@ ExitCode Trainer::run() {
 std::optional<ExitCode> Trainer::stop_if_asked(const ddp::Requests& asked) {
   if (!asked.stop_preempted && !asked.stop_user) return std::nullopt;
   const bool late = time_limit_.is_up(parameter_bytes_);
+  logs_->append_event(done_, asked.stop_preempted ? "preempted" : "stopped",
+                      late                   ? "ahead of the time limit"
+                      : asked.stop_preempted ? "by a signal"
+                                             : "as asked");
   save();
   store_.finish();  // a request is obeyed when the checkpoint is on storage
   requests_.clear({.stop_preempted = asked.stop_preempted, .stop_user = asked.stop_user});
@@ -518,10 +496,13 @@ ExitCode Trainer::take_steps() {
     interval_.add(result, data_wait_ms_);
     if (speaks) {
       const std::string news = stragglers_.note([this](int rank) { return replicas_.compute_ms_of(rank); });
-      if (!news.empty()) progress_->note(fmt::format("step {}: {}", done_, news));
+      if (!news.empty()) {
+        progress_->note(fmt::format("step {}: {}", done_, news));
+        logs_->append_event(done_, "slow_rank", news);
+      }
     }
     log_refused_capture();
-    note_lost_log_lines();
+    logs_->note_lost_lines(done_);
     time_limit_.note_step(step_watch.elapsed_ms() * 1e-3);
     choose_checkpoint_interval(step_watch.elapsed_ms());
     report_step(result, log);
@@ -548,6 +529,7 @@ ExitCode Trainer::take_steps() {
   progress_->note(fmt::format("{}; checkpoint {}; rank 0 took at most {} MiB of {}memory", ending_,
                               store_.current_path(), process_memory().peak_bytes >> 20,
                               session_.backend().device() == Device::cpu() ? "" : "host "));
+  if (config_.report.write && world_.rank() == 0) write_report(run_.path(), session_.log());
   return ExitCode::done;
 }
 

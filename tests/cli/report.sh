@@ -11,6 +11,13 @@ sed -i 's/^train = digits.h5/train = digits.h5\neval_fraction = 0.2/' run.ini
 "$LOCKSTEP" train run.ini --run a --set train.steps=6 >log 2>&1 || fail "training: $(tail -n 3 log)"
 "$LOCKSTEP" train run.ini --run a >log 2>&1 || fail "training on: $(tail -n 3 log)"
 "$LOCKSTEP" train run.ini --run b --set optimizer.lr=0.5 >log 2>&1 || fail "training: $(tail -n 3 log)"
+grep -q "^<!-- lockstep report" a/report.html || fail "no report at the end of a run"
+rm a/report.html
+"$LOCKSTEP" train run.ini --run quiet --set report.write=false >log 2>&1 || fail "training: $(tail -n 3 log)"
+[ ! -e quiet/report.html ] || fail "report.write = false wrote a report"
+mkdir -p refusing/report.html
+"$LOCKSTEP" train run.ini --run refusing >log 2>&1 || fail "a report that cannot be written ended the run: $(tail -n 3 log)"
+[ "$(grep -c "report.write: no report" log)" -eq 1 ] || fail "a report that cannot be written is not said once"
 mkdir a/samples
 printf '\x89PNG\r\n' >a/samples/step-000000006.png
 printf 'a <b> & "c"' >a/samples/step-000000012.txt
@@ -66,6 +73,16 @@ refused() {
   [ "$got" -eq "$code" ] || fail "report $*: exit $got, expected $code"
   one_error "report $*" "$text"
 }
+"$LOCKSTEP" train run.ini --run stopped --set train.steps=1000000 >log 2>&1 &
+wait_for=$!
+until grep -qs loss stopped/metrics.jsonl || ! kill -0 "$wait_for"; do sleep 0.02; done
+touch stopped/stop
+wait "$wait_for"
+grep -q "\"event\":\"stopped\"" stopped/metrics.jsonl || fail "a stop is no event: $(tail -n 1 stopped/metrics.jsonl)"
+[ ! -e stopped/report.html ] || fail "a stopped run waits for its report"
+"$LOCKSTEP" report stopped >/dev/null || fail "a stopped run"
+grep -q "class=.mark stopped" stopped/report.html || fail "the stop is not marked"
+
 refused 2 'a run directory is missing'
 refused 3 'is not a run' nothing
 refused 3 'not a directory' digits.h5

@@ -90,7 +90,7 @@
       for (const tick of ticks(this.a, this.b, Math.max(2, Math.floor(this.pw / 95)))) {
         const x = LEFT + this.at(tick);
         make("path", { d: `M${x} ${bottom}v5`, class: "tick" }, this.grid);
-        make("text", { x: Math.min(x, this.width - tickText(tick).length * 3.4), y: bottom + 18, class: "x" }, this.grid, tickText(tick));
+        make("text", { x: Math.min(x, this.width - tickText(tick).length * 3.8), y: bottom + 18, class: "x" }, this.grid, tickText(tick));
       }
       make("path", { d: `M${LEFT} ${bottom}h${this.pw}`, class: "axis" }, this.grid);
       make("text", { x: LEFT + this.pw / 2, y: this.height - 4, class: "x name" }, this.grid, "step");
