@@ -89,7 +89,7 @@ RunLogs::Timed::~Timed() {
   if (--logs_.timed_ == 0) logs_.cpu_ms_ += thread_cpu_ms() - logs_.timed_from_ms_;
 }
 
-void write_report(const std::string& run, Log& log) {
+void write_report(const std::string& run, const Log& log) {
   const std::string path = run + "/report.html";
   try {
     report::write_report({&run, 1}, path);

@@ -89,6 +89,6 @@ class RunLogs {
 
 /// RUN/report.html, of a run that has done all its steps: one that is preempted has no time for it. A report
 /// that cannot be made is a warning. On one rank.
-void write_report(const std::string& run, Log& log);
+void write_report(const std::string& run, const Log& log);
 
 }  // namespace lockstep::train

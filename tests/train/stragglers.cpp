@@ -1,4 +1,4 @@
-// A rank that computes longer than 1.5 times the median for 20 steps is named, once.
+// A rank that computes longer than 1.5 times the median, and 1 ms longer, for 20 steps is named, once.
 #include "train/stragglers.h"
 
 #include <boost/test/unit_test.hpp>
@@ -36,6 +36,13 @@ BOOST_AUTO_TEST_CASE(single_slow_steps_name_nobody) {
     BOOST_TEST(said(stragglers, {10, 10, 90}, 19) == "");
     BOOST_TEST(said(stragglers, {10, 10, 10}, 1) == "");
   }
+}
+
+BOOST_AUTO_TEST_CASE(less_than_a_millisecond_is_no_slowness) {
+  Stragglers stragglers({1, 1});
+  BOOST_TEST(said(stragglers, {0.1, 0.9}, 50) == "");
+  BOOST_TEST(said(stragglers, {0.1, 1.2}, 20) ==
+             "rank 1 is slow: 1.2 ms a shard, 12.0 times the median of the ranks, for 20 steps");
 }
 
 BOOST_AUTO_TEST_CASE(more_shards_are_not_slowness) {
