@@ -28,6 +28,12 @@ survived() {
   [ -z "${2:-}" ] || grep -q "warning: .*$2" err.log || fail "$case: no warning '$2': $(cat err.log)"
 }
 
+# complete CODE: what failed came after the last checkpoint, and is no part of the run: its report, the record of its end.
+complete() {
+  survived "$1"
+  expect_same reference.h5 subject/checkpoints/latest
+}
+
 cases=0 resume_ranks=2
 ! $all || resume_ranks=4
 # strike PLACE RANKS RANK NTH CALL FILE ERROR DURATION: one case; the duration is once or always.
@@ -49,6 +55,10 @@ strike() {
       if [ "$code" -eq 0 ]; then survived "$code" "the run continues, and what it logs"; else ended "$code" "$error"; fi ;;
     *" once fsync metrics.jsonl" | *" once fsync events.out.tfevents."*)
       if [ "$code" -eq 0 ]; then survived "$code" "the run continues, and what it logs"; else ended "$code" "$error"; fi ;;
+    *" .exit.json.tmp") complete "$code" ;;
+    *" .report.html.tmp" | *" open report.html" | *" open samples" | *" open metrics.jsonl") complete "$code" ;;  # the report
+    *" once unlink exit.json" | *" open step-000000008.h5")
+      if [ "$code" -eq 0 ]; then complete "$code"; else ended "$code" "$error"; fi ;;
     *) ended "$code" "$error" ;;
   esac
   [ "$place" = from_nothing ] || [ "$code" -eq 0 ] || whole_newest
