@@ -526,10 +526,10 @@ ExitCode Trainer::take_steps() {
   requests_.clear(requests_.pending());  // too late: the run has ended
   write_timeline();
   ending_ = fmt::format("done: {}", pluralized(done_, "step"));
+  if (config_.report.write && world_.rank() == 0) write_report(run_.path(), session_.log());
   progress_->note(fmt::format("{}; checkpoint {}; rank 0 took at most {} MiB of {}memory", ending_,
                               store_.current_path(), process_memory().peak_bytes >> 20,
                               session_.backend().device() == Device::cpu() ? "" : "host "));
-  if (config_.report.write && world_.rank() == 0) write_report(run_.path(), session_.log());
   return ExitCode::done;
 }
 
