@@ -18,7 +18,8 @@
 namespace lockstep::cli {
 
 // Each of these is in the file of its verb.
-VerbFunction train, status, eval, predict, generate, prepare, inspect, diff, report, verify, convert, ema, bench, doctor;
+VerbFunction train, status, eval, predict, generate, prepare, inspect, diff, report, verify, convert, ema,
+    bench, doctor;
 /// How long MPI may take to start: fault.hang_timeout_s of the configuration in `words`, if there is one. In
 /// train.cpp.
 double start_timeout_s(const Program& program, const Arguments& words);
@@ -118,8 +119,7 @@ ExitCode run_verb(const Program& program, Session& session, const Arguments& wor
 /// also if a launcher started several.
 bool runs_without_mpi(const Arguments& words) {
   if (words.empty()) return false;
-  return words[0] == "status" ||
-         (words[0] == "doctor" && std::ranges::find(words, "--node") != words.end());
+  return words[0] == "status" || (words[0] == "doctor" && std::ranges::find(words, "--node") != words.end());
 }
 
 int run_without_mpi(const Program& program, const Arguments& words) {

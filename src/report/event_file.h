@@ -1,11 +1,11 @@
 // EventFile: what a run shows in TensorBoard, RUN/tensorboard/events.out.tfevents.*
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
 #include "report/event.h"
-#include "report/resume_point.h"
 
 namespace lockstep {
 class OpenFile;
@@ -13,7 +13,21 @@ class OpenFile;
 
 namespace lockstep::report {
 
-/// Each start of a run writes a file of its own, events.out.tfevents.SECONDS.HOST.lockstep. Their names
+/// Where a run continues. A killed run may have logged more than its last checkpoint has.
+struct ResumePoint {
+  std::int64_t step = 0;  ///< of the checkpoint; 0: a new run
+  /// The evaluation of this step is done. Otherwise the run repeats it.
+  bool evaluated = true;
+
+  bool keeps(std::int64_t record_step, bool is_evaluation) const {
+    return record_step < step || (record_step == step && (evaluated || !is_evaluation));
+  }
+};
+
+/// Every evaluation records this metric, and nothing else does.
+inline constexpr const char* metric_of_evaluations = "eval_loss";
+
+/// Each start of a run writes a new file, events.out.tfevents.SECONDS.HOST.lockstep. Their names
 /// ascend, and the steps of their events never decrease, also from one file to the next.
 class EventFile {
  public:

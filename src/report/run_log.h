@@ -35,8 +35,8 @@ struct RunLog {
   std::string version;
   std::vector<std::pair<std::string, std::string>> config;  ///< "train.steps", "600"; as config.ini has them
 
-  const Series* find(std::string_view name) const;       ///< null if there is none
-  std::string config_value(std::string_view key) const;  ///< empty if there is none
+  const Series* find(std::string_view name) const;       ///< null if the run has none
+  std::string config_value(std::string_view key) const;  ///< empty if it is not in config.ini
 };
 
 /// Reads RUN/metrics.jsonl and RUN/config.ini, either of which may be missing. DataError if the path is not

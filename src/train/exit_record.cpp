@@ -54,7 +54,7 @@ std::optional<Ending> read_exit_record(const std::string& run) {
                   .why = record.at("why").get<std::string>()};
     if (record.at("step").is_number_integer()) ending.step = record["step"].get<std::int64_t>();
     return ending;
-  } catch (const std::exception&) {  // there is none, or it is no record
+  } catch (const std::exception&) {  // the file is missing or damaged
     return std::nullopt;
   }
 }

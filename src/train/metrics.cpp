@@ -14,7 +14,7 @@
 #include "base/streams.h"
 #include "base/text.h"
 #include "lockstep/train/session.h"
-#include "report/resume_point.h"
+#include "report/event_file.h"
 
 namespace lockstep::train {
 namespace {

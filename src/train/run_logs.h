@@ -13,7 +13,6 @@
 #include "lockstep/ddp/data_parallel.h"
 #include "lockstep/train/metrics.h"
 #include "report/event_file.h"
-#include "report/resume_point.h"
 
 namespace lockstep::train {
 

@@ -4,7 +4,6 @@
 #include <boost/test/unit_test.hpp>
 
 #include "lockstep/base/error.h"
-#include "report/crc32c.h"
 #include "report/record_file.h"
 
 namespace lockstep::test {

@@ -12,7 +12,8 @@ namespace lockstep::checkpoint {
 
 class FileLock;
 
-/// RUN/config.ini, RUN/metrics.jsonl, RUN/tensorboard/, RUN/checkpoints/, RUN/ema/, RUN/lock. Holds the lock while it lives.
+/// RUN/config.ini, RUN/metrics.jsonl, RUN/tensorboard/, RUN/checkpoints/, RUN/ema/, RUN/lock. Holds the lock
+/// while it lives.
 ///
 /// Only rank 0 touches the directory; constructing and methods marked so are collective, with the same result
 /// on all ranks.
