@@ -227,6 +227,7 @@ class Scratch:
                            'for setting in $SETTINGS; do\n  [ "$1" != train ] || set -- "$@" --set "$setting"\ndone\n'
                            f'exec {shlex.quote(PROGRAM)} "$@"\n')
         program.chmod(0o755)
+        (tools / "python3").symlink_to("/usr/bin/python3")  # which has h5py; another one may come first on PATH
         self.environment = os.environ | {
             "PATH": f"{tools}:{os.environ['PATH']}", "TMPDIR": tempfile.gettempdir(),
             "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
