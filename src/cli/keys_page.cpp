@@ -2,7 +2,7 @@
 #include <fstream>
 #include <string_view>
 
-#include "train/key_reference.h"
+#include "train/config.h"
 
 int main(int argc, char** argv) {
   if (argc != 3) return 2;

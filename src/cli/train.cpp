@@ -5,7 +5,7 @@
 
 #include "cli/verb.h"
 #include "lockstep/comm/agreement.h"
-#include "train/key_reference.h"
+#include "train/config.h"
 #include "train/trainer.h"
 
 namespace lockstep::cli {

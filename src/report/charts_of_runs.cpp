@@ -7,6 +7,7 @@
 #include <map>
 #include <numeric>
 
+#include "base/clock.h"
 #include "report/page.h"
 
 namespace lockstep::report {
@@ -16,6 +17,7 @@ struct Known {
   std::string_view name, title, unit;
 };
 constexpr std::array known{
+    // the order on the page, too
     Known{"loss", "Training loss", ""},
     Known{"lr", "Learning rate", ""},
     Known{"grad_norm", "Gradient norm", ""},
@@ -26,9 +28,11 @@ constexpr std::array known{
     Known{"log_ms", "Logging", "ms of CPU time a step"},
     Known{"memory_mib", "Memory of rank 0, at most", "MiB"},
     Known{"rank_compute_ms", "Computation of each rank", "ms a step"},
+    Known{"slowest_rank", "Slowest rank", "its number"},
 };
 constexpr std::size_t most_coloured = 6;  // runs; colours beyond are not told apart
 constexpr std::size_t most_with_raw = 3;  // runs; of more only the means can be told apart
+constexpr std::size_t most_coloured_parts = 8;
 constexpr std::size_t smooth_from = 100;  // points
 constexpr std::size_t smooth_points = 400;
 
@@ -56,6 +60,17 @@ std::string chart_key(const std::string& name, std::span<const RunLog> runs) {
   }
   return name.substr(0, name.find('['));
 }
+
+/// "rank_compute_ms[3]" -> "rank 3", "rank_compute_ms[max]" -> "max"; empty for the name of a number.
+std::string part_of(const std::string& name) {
+  const std::size_t bracket = name.find('[');
+  if (bracket == std::string::npos) return "";
+  const std::string part = name.substr(bracket + 1, name.size() - bracket - 2);
+  const bool is_rank = name.starts_with("rank_") && part.find_first_not_of("0123456789") == std::string::npos;
+  return is_rank ? "rank " + part : part;
+}
+
+double median_of(const Series* series) { return median(series->values); }
 
 Chart titled(const std::string& key) {
   Chart chart;
@@ -172,6 +187,15 @@ std::vector<Chart> charts_of(std::span<const RunLog> runs, std::size_t most_byte
         if (chart_key(series.name, runs) == key) here.push_back(&series);
       std::ranges::stable_sort(here, {},
                                [](const Series* one) { return one->name.rfind("eval_ema_", 0) == 0; });
+      // Of many parts (ranks) only the one with the greatest values stands out.
+      const bool crowded =
+          runs.size() == 1 && here.size() > most_coloured_parts && here[0]->name.ends_with(']');
+      const Series* const extreme = crowded ? *std::ranges::max_element(here, {}, median_of) : nullptr;
+      if (crowded) {
+        std::swap(*std::ranges::find(here, extreme), here.back());  // above the others
+        chart.note = fmt::format("In colour: {}, which has the greatest median.", part_of(extreme->name));
+        chart.legend = false;
+      }
       for (const Series* const one : here) {
         const Series& series = *one;
         Curve curve{.label = runs.size() > 1 ? runs[r].name : series.name,
@@ -184,11 +208,11 @@ std::vector<Chart> charts_of(std::span<const RunLog> runs, std::size_t most_byte
           curve.style = fmt::format("c{}{}", nth % 7, nth < 7 ? "" : nth < 14 ? " dashed" : " dotted");
           if (!weights.empty()) curve.label = weights;
           if (!weights.empty() && nth > 1 && nth < 7) curve.style += " dashed";  // EMAs may coincide
-          if (const std::size_t bracket = series.name.find('['); bracket != std::string::npos)
-            curve.label = "rank " + series.name.substr(bracket + 1, series.name.size() - bracket - 2);
+          if (const std::string part = part_of(series.name); !part.empty()) curve.label = part;
+          if (crowded) curve.style = one == extreme ? "c1" : "rest";
         } else if (nth > 0) {
           curve.style += dashes[nth % dashes.size()];
-          curve.label += weights.empty() ? series.name.substr(series.name.find('[')) : ", " + weights;
+          curve.label += ", " + (weights.empty() ? part_of(series.name) : weights);
         }
         ++nth;
         const Points all{series.steps, series.values};

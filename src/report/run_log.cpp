@@ -81,9 +81,9 @@ class Adder {
     for (const auto& [key, value] : line.items()) {
       if (key == "step") continue;
       if (value.is_number()) add(key, step, value.get<double>());
-      if (!value.is_array()) continue;
-      for (std::size_t i = 0; i < value.size(); ++i)
-        if (value[i].is_number()) add(key + "[" + std::to_string(i) + "]", step, value[i].get<double>());
+      if (!value.is_structured()) continue;
+      for (const auto& [part, element] : value.items())
+        if (element.is_number()) add(key + "[" + part + "]", step, element.get<double>());
     }
   }
 

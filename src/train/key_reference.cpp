@@ -1,5 +1,4 @@
-#include "train/key_reference.h"
-
+// The keys of a configuration for readers, as declared in train/config.h.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

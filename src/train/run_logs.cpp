@@ -4,25 +4,52 @@
 
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <utility>
 
 #include "base/clock.h"
 #include "base/streams.h"
+#include "lockstep/autograd/partition.h"
 #include "lockstep/base/error.h"
+#include "lockstep/kernels/backend.h"
 #include "report/page.h"
 
 namespace lockstep::train {
 namespace {
 
 /// A number that is not finite is null in metrics.jsonl, and a point of its own in TensorBoard.
+void add_scalar(report::Event& event, const std::string& tag, const nlohmann::json& value) {
+  if (value.is_number()) event.add_scalar(tag, value.get<double>());
+  if (value.is_null()) event.add_scalar(tag, std::numeric_limits<double>::quiet_NaN());
+}
+
 report::Event scalars_of(const nlohmann::json& line) {
   report::Event event(line.at("step").get<std::int64_t>());
   for (const auto& [name, value] : line.items()) {
     if (name == "step") continue;
-    if (value.is_number()) event.add_scalar(name, value.get<double>());
-    if (value.is_null()) event.add_scalar(name, std::numeric_limits<double>::quiet_NaN());
+    add_scalar(event, name, value);
+    if (!value.is_structured()) continue;
+    for (const auto& [key, element] : value.items()) add_scalar(event, name + "/" + key, element);
   }
   return event;
+}
+
+void add_histogram(report::Event& event, const std::string& tag, const Tensor& values, double divisor,
+                   kernels::Backend& backend) {
+  const Tensor here = kernels::on_cpu(values, &backend);
+  report::Histogram histogram;
+  histogram.add({here.data<float>(), static_cast<std::size_t>(here.numel())}, divisor);
+  event.add_histogram(tag, histogram);
+}
+
+/// All elements: those of other ranks, too.
+Tensor whole_gradient(GradientSource& source, std::size_t index) {
+  const Param& param = *source.params()[index];
+  const Partition* const partition = source.partition();
+  if (!partition) return param.gradient;
+  const Partition::OwnedElements own{
+      .param = index, .elements = partition->part(index, param.gradient), .shape = param.gradient.shape()};
+  return partition->gather(std::span(&own, 1), &source.backend()).front();
 }
 
 }  // namespace
@@ -87,6 +114,24 @@ RunLogs::Timed::Timed(RunLogs& logs) : logs_(logs) {
 
 RunLogs::Timed::~Timed() {
   if (--logs_.timed_ == 0) logs_.cpu_ms_ += thread_cpu_ms() - logs_.timed_from_ms_;
+}
+
+report::Event histograms_of(GradientSource& source, std::int64_t step, bool on_rank_0) {
+  report::Event event(step);
+  const std::span<Param* const> params = source.params();
+  if (on_rank_0) {
+    for (const Param* const param : params) {
+      param->wait_ready();
+      add_histogram(event, "parameters/" + param->name, param->value, 1, source.backend());
+    }
+  }
+  for (std::size_t i = 0; i < params.size(); ++i) {
+    if (!params[i]->gradient) continue;
+    const Tensor gradient = whole_gradient(source, i);
+    if (on_rank_0)
+      add_histogram(event, "gradients/" + params[i]->name, gradient, source.count(), source.backend());
+  }
+  return event;
 }
 
 void write_report(const std::string& run, const Log& log) {

@@ -8,27 +8,12 @@
 #include <set>
 #include <string>
 
-#include "base/clock.h"
+#include "lockstep/autograd/gradient_sink.h"
 #include "lockstep/base/log.h"
-#include "lockstep/ddp/data_parallel.h"
 #include "lockstep/train/metrics.h"
 #include "report/event_file.h"
 
 namespace lockstep::train {
-
-/// The steps since the last line of metrics, which reports their averages.
-struct Interval {
-  Stopwatch watch;
-  std::int64_t steps = 0;
-  double exposed_comm_ms = 0, data_wait_ms = 0;
-
-  void add(const ddp::StepResult& result, double waited_ms) {
-    ++steps;
-    exposed_comm_ms += result.exposed_comm_ms;
-    data_wait_ms += waited_ms;
-  }
-  double step_ms() const { return watch.elapsed_ms() / static_cast<double>(steps); }
-};
 
 struct RunLogPaths {
   std::string metrics;  ///< a file
@@ -46,7 +31,7 @@ class RunLogs {
   RunLogs(const RunLogPaths& paths, const report::ResumePoint& point, bool writes, Say warn);
 
   /// A line of metrics.jsonl, with its "step". Its other numbers are the line's scalars in TensorBoard, under
-  /// their names.
+  /// their names; those of a list or an object named NAME/INDEX or NAME/KEY.
   void append(const nlohmann::json& line);
   /// For TensorBoard alone.
   void append(const report::Event& event);
@@ -85,6 +70,11 @@ class RunLogs {
   int timed_ = 0;  // lives that are nested
   double timed_from_ms_ = 0, cpu_ms_ = 0;
 };
+
+/// "parameters/NAME" of every parameter; "gradients/NAME" of the mean gradient (sum / count) of every one
+/// that has a gradient of the step that was made last. Complete on rank 0 at any number of ranks, the same
+/// bits; empty elsewhere. Collective where the source has a Partition: its gradients are gathered one by one.
+report::Event histograms_of(GradientSource& source, std::int64_t step, bool on_rank_0);
 
 /// RUN/report.html, of a run that has done all its steps: one that is preempted has no time for it. A report
 /// that cannot be made is a warning. On one rank.

@@ -30,7 +30,7 @@
 #include "train/environment_fingerprint.h"
 #include "train/evaluations.h"
 #include "train/exit_record.h"
-#include "train/histograms.h"
+#include "train/interval.h"
 #include "train/log_start.h"
 #include "train/resume.h"
 #include "train/run_logs.h"
@@ -118,7 +118,6 @@ class Trainer {
   double learning_rate_ = 0;
   optim::UpdateResult applied_;
   double data_wait_ms_ = 0;  // of the last step
-  Interval interval_;
   std::optional<RunLogs> logs_;
   std::optional<Progress> progress_;
   std::optional<ddp::Timeline> timeline_;
@@ -126,6 +125,7 @@ class Trainer {
   TimeLimit time_limit_;
   std::int64_t parameter_bytes_ = 0;  // of the whole model
   Stragglers stragglers_;
+  Interval interval_;
   Stopwatch since_save_;  // since the last save began
   std::string ending_;
   bool logged_refused_capture_ = false;
@@ -159,7 +159,8 @@ Trainer::Trainer(Session& session, const Config& config, Inputs& inputs, checkpo
                            evaluations_.better(config.checkpoint.keep_best))),
       requests_(requests),
       time_limit_(world_.rank() == 0),
-      stragglers_(shards_of_ranks(replicas_.shard_map())) {
+      stragglers_(shards_of_ranks(replicas_.shard_map())),
+      interval_(world_.rank() == 0 ? world_.size() : 0) {
   evaluations_.check_keep_best(config_.checkpoint.keep_best);
   if (ema_) optimizer_->attach(*ema_);
   if (!config_.log.trace.empty()) {
@@ -259,27 +260,28 @@ ddp::StepResult Trainer::take_step(bool measure_norm) {
 
 void Trainer::report_step(const ddp::StepResult& result, bool log) {
   const RunLogs::Timed timed(*logs_);
-  progress_->step(
-      done_, result.mean_loss(), static_cast<double>(config_.train.global_batch) * 1e3 / interval_.step_ms(),
-      evaluations_.left_after(done_), interval_.data_wait_ms / static_cast<double>(interval_.steps));
+  progress_->step(done_, result.mean_loss(),
+                  static_cast<double>(config_.train.global_batch) * 1e3 / interval_.step_ms(),
+                  evaluations_.left_after(done_), interval_.data_wait_ms());
   if (log) log_step(result);
   if (config_.log.tensorboard && due(config_.log.histograms_every))
     logs_->append(histograms_of(replicas_, done_, world_.rank() == 0));
 }
 
 void Trainer::log_step(const ddp::StepResult& result) {
-  const double step_ms = interval_.step_ms();
-  logs_->append({{"step", done_},
-                 {"loss", result.mean_loss()},
-                 {"lr", learning_rate_},
-                 {"grad_norm", applied_.gradient_norm},
-                 {"samples", done_ * config_.train.global_batch},
-                 {"samples_per_second", static_cast<double>(config_.train.global_batch) * 1e3 / step_ms},
-                 {"step_ms", step_ms},
-                 {"exposed_comm_ms", interval_.exposed_comm_ms / static_cast<double>(interval_.steps)},
-                 {"log_ms", logs_->take_cpu_ms() / static_cast<double>(interval_.steps)},
-                 {"time", utc_now()}});
-  interval_ = {};
+  nlohmann::json line = interval_.to_json();
+  const auto batch = static_cast<double>(config_.train.global_batch);
+  line.update({{"step", done_},
+               {"loss", result.mean_loss()},
+               {"lr", learning_rate_},
+               {"grad_norm", applied_.gradient_norm},
+               {"samples", done_ * config_.train.global_batch},
+               {"samples_per_second", batch * 1e3 / line["step_ms"].get<double>()},
+               {"memory_mib", static_cast<double>(process_memory().peak_bytes) / (1 << 20)},
+               {"log_ms", logs_->take_cpu_ms() / static_cast<double>(interval_.steps())},
+               {"time", utc_now()}});
+  logs_->append(line);
+  interval_.restart();
 }
 
 void Trainer::log_refused_capture() {
@@ -319,7 +321,7 @@ ddp::Requests Trainer::evaluate() {
   logs_->sync();  // the checkpoint's record of these metrics says that the line exists
   if (saved_ == done_) store_.note_metrics(done_, found->metrics);
   progress_->note(fmt::format("step {}  {}", done_, found->text));
-  interval_ = {};
+  interval_.restart();
   return {};
 }
 
@@ -391,7 +393,7 @@ void Trainer::save() {
   store_.save_state_dict(done_, std::move(contents));
   if (!store_.saving()) time_limit_.note_save(since_save_.elapsed_ms() * 1e-3);
   saved_ = done_;
-  interval_ = {};
+  interval_.restart();
 }
 
 void Trainer::write_timeline() {
@@ -441,7 +443,7 @@ ExitCode Trainer::run() {
   }
   run_.write_config(to_text(config_));  // last: a start that fails leaves no run behind
   progress_.emplace(session_.log(), speaks, done_, config_.train.steps, config_.log.every);
-  interval_ = {};
+  interval_.restart();
   logs_->take_cpu_ms();  // of the start, which is no step's
   try {
     if (missed_evaluation) {
@@ -484,7 +486,7 @@ ExitCode Trainer::take_steps() {
   const bool speaks = world_.rank() == 0;
   while (done_ < config_.train.steps) {
     const Stopwatch step_watch;
-    progress::at_step(done_ + 1, interval_.steps > 0 ? interval_.step_ms() : 0);
+    progress::at_step(done_ + 1, interval_.steps() > 0 ? interval_.step_ms() : 0);
     replicas_.request(requests_of_this_rank());
     const bool last = done_ + 1 == config_.train.steps;
     const bool log = last || (done_ + 1) % config_.log.every == 0;
@@ -493,9 +495,10 @@ ExitCode Trainer::take_steps() {
     const bool was_saving = store_.saving();
     store_.advance({.writing = asked.saving, .failed = asked.save_failed});
     if (was_saving && !store_.saving()) time_limit_.note_save(since_save_.elapsed_ms() * 1e-3);
-    interval_.add(result, data_wait_ms_);
+    const auto compute_ms_of = [this](int rank) { return replicas_.compute_ms_of(rank); };
+    interval_.add(result, data_wait_ms_, compute_ms_of);
     if (speaks) {
-      const std::string news = stragglers_.note([this](int rank) { return replicas_.compute_ms_of(rank); });
+      const std::string news = stragglers_.note(compute_ms_of);
       if (!news.empty()) {
         progress_->note(fmt::format("step {}: {}", done_, news));
         logs_->append_event(done_, "slow_rank", news);

@@ -48,8 +48,11 @@ python3 - <<'PY' || fail "metrics.jsonl"
 import json
 lines = [json.loads(line) for line in open("run/metrics.jsonl")]
 steps = [line for line in lines if "loss" in line]
-keys = {"step", "loss", "lr", "grad_norm", "samples", "samples_per_second", "step_ms", "exposed_comm_ms", "time"}
+keys = {"step", "loss", "lr", "grad_norm", "samples", "samples_per_second", "step_ms", "data_wait_ms", "exposed_comm_ms", "log_ms", "memory_mib",
+        "rank_compute_ms", "time"}
 assert steps and all(keys <= line.keys() for line in steps), steps
+assert all(len(line["rank_compute_ms"]) == 2 and min(line["rank_compute_ms"]) > 0 and line["memory_mib"] > 1 for line in steps), steps
+assert all(0 <= line["data_wait_ms"] <= line["step_ms"] for line in steps), steps
 evaluations = [line for line in lines if "eval_loss" in line]
 assert {"eval_loss", "eval_accuracy", "eval_ema_0.9_accuracy"} <= evaluations[-1].keys(), evaluations
 PY

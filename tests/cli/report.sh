@@ -32,7 +32,7 @@ for page in one, both:
     assert len(page.encode()) < 2_000_000
     assert not re.search(r'(?:src|href|url)\s*[=(]\s*["\']?\s*(?:https?:)?//', page), "a page that needs a network"
 for title in ("Training loss", "Evaluation: loss", "Evaluation: accuracy", "Learning rate", "Gradient norm", "Throughput", "Step time",
-              "Exposed communication"):
+              "Exposed communication", "Wait for data", "Memory of rank 0, at most", "Computation of each rank", "Logging"):
     for page in one, both:
         assert f"<b>{title}</b>" in page, title
 assert 'data-label="EMA 0.9"' in one

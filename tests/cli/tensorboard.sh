@@ -75,6 +75,8 @@ def check_scalars(run):
         for name, value in line.items():
             if name != "step" and (value is None or isinstance(value, (int, float))):
                 wanted.setdefault(name, []).append((line["step"], math.nan if value is None else float32(value)))
+            for part, element in enumerate(value) if isinstance(value, list) else ():
+                wanted.setdefault(f"{name}/{part}", []).append((line["step"], float32(element)))
     events = read(run)
     found = {tag: [(point.step, point.value) for point in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
     assert found == wanted, (run, {tag for tag in found.keys() | wanted.keys() if found.get(tag) != wanted.get(tag)})

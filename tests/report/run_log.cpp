@@ -27,7 +27,7 @@ BOOST_AUTO_TEST_CASE(lines_become_series_and_events) {
                  R"({"start":"resumed","step":10,"ranks":4,"nodes":2,"time":"t4",)"
                  R"("changes":{"optimizer.lr":{"from":"1","to":"2"}}})"
                  "\n"
-                 R"({"step":20,"loss":0.125,"time":"t5"})"
+                 R"({"step":20,"loss":0.125,"rank_compute_ms":{"max":4.5},"time":"t5"})"
                  "\n");
   BOOST_TEST(run.lines == 6);
   BOOST_TEST(run.last_step == 20);
@@ -41,6 +41,8 @@ BOOST_AUTO_TEST_CASE(lines_become_series_and_events) {
   BOOST_TEST(loss->values == values, boost::test_tools::per_element());
   BOOST_REQUIRE(run.find("rank_compute_ms[1]"));
   BOOST_TEST(run.find("rank_compute_ms[1]")->values.at(0) == 2.5);
+  BOOST_REQUIRE(run.find("rank_compute_ms[max]"));
+  BOOST_TEST(run.find("rank_compute_ms[max]")->values.at(0) == 4.5);
   BOOST_REQUIRE(run.events.size() == 3U);
   BOOST_TEST((run.events[1].kind == Kind::preempted));
   BOOST_TEST((run.events[2].kind == Kind::resumed));

@@ -1,0 +1,24 @@
+#include "train/interval.h"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+namespace lockstep::train {
+
+nlohmann::json Interval::to_json() const {
+  std::vector<double> compute_ms;
+  for (const double sum : compute_ms_) compute_ms.push_back(std::round(mean(sum) * 1e3) / 1e3);
+  nlohmann::json line = {
+      {"step_ms", step_ms()}, {"data_wait_ms", data_wait_ms()}, {"exposed_comm_ms", mean(exposed_comm_ms_)}};
+  if (compute_ms.empty()) return line;
+  if (compute_ms.size() <= most_listed_ranks) {
+    line["rank_compute_ms"] = compute_ms;
+    return line;
+  }
+  const auto [least, greatest] = std::ranges::minmax_element(compute_ms);
+  line["rank_compute_ms"] = {{"min", *least}, {"median", median(compute_ms)}, {"max", *greatest}};
+  line["slowest_rank"] = greatest - compute_ms.begin();
+  return line;
+}
+
+}  // namespace lockstep::train
