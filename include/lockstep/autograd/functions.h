@@ -25,8 +25,10 @@ namespace lockstep {
 class Axes {
  public:
   Axes() = default;
+  /// One axis.
   Axes(int axis) : Axes({axis}) {}  // NOLINT: sum(x, -1)
   Axes(bool) = delete;              // sum(x, true) meant sum(x, {}, true)
+  /// Several; none: all of them.
   Axes(std::initializer_list<int> axes) {
     for (const int axis : axes) add(axis);
   }
@@ -166,7 +168,7 @@ Var index_select(const Var& x, int axis, const Tensor& indices);
 Var gather(const Var& x, int axis, const Tensor& indices);
 /// What is put before and behind an axis.
 struct Pad {
-  std::int64_t before = 0, after = 0;
+  std::int64_t before = 0, after = 0;  ///< elements added at the beginning and at the end
 };
 /// pads: of the first dimensions; `value` fills them.
 Var pad(const Var& x, std::span<const Pad> pads, float value = 0);
@@ -251,7 +253,7 @@ Var layer_norm(const Var& x, const Var& weight, const Var& bias, float eps);
 /// sum = a + b and layer_norm(sum), in one pass over memory: the residual stream and what a branch starts
 /// from.
 struct SumAndNorm {
-  Var sum, norm;
+  Var sum, norm;  ///< x + branch; its norm
 };
 SumAndNorm add_layer_norm(const Var& a, const Var& b, const Var& weight, const Var& bias, float eps);
 /// weight x / sqrt(mean of x^2 + eps) over the last dimension n; weight: [n].
@@ -259,8 +261,9 @@ Var rms_norm(const Var& x, const Var& weight, float eps);
 /// x: [N, C, H, W]; weight, bias: [C].
 Var group_norm(const Var& x, int groups, const Var& weight, const Var& bias, float eps);
 
+/// How batch_norm() computes.
 struct BatchNormOptions {
-  float eps = 1e-5f;
+  float eps = 1e-5f;  ///< added to the variance
   /// float32 [C]: what an evaluation normalises by, and the centre of the moments.
   Tensor running_mean, running_var;
   /// The pass's ranks share their statistics; none: each shard has its own.

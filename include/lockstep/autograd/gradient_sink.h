@@ -50,8 +50,8 @@ class GradientSource {
 
 /// Memory for the gradient of one leaf. With `accumulate` the first write of the pass adds to its contents.
 struct GradientView {
-  Tensor memory;
-  bool accumulate = false;
+  Tensor memory;            ///< float32, of the parameter's shape
+  bool accumulate = false;  ///< whether to add to what is there
 };
 
 /// The Tape calls it on its thread. A sink may start communication in ready().
@@ -66,7 +66,7 @@ class GradientSink {
   /// float64 [elements]; called once per contribution. The contribution is written when contributed() is
   /// called.
   virtual GradientView gradient_view(Statistic& statistic) = 0;
-  virtual void contributed(Statistic& statistic) = 0;
+  virtual void contributed(Statistic& statistic) = 0;  ///< A statistic has got the contribution of this pass
   /// Called between any two operations, for communication to make progress.
   virtual void progress() {}
 };
@@ -75,16 +75,18 @@ class GradientSink {
 /// tensors until clear(); statistics are applied at once.
 class LocalGradients final : public GradientSink, public GradientSource {
  public:
+  /// For the parameters of a model, with gradients in memory of this backend.
   LocalGradients(const ModelState& state, kernels::Backend& backend);
 
   GradientView gradient_view(Param& param) override;
   void ready(Param&) override {}
   GradientView gradient_view(Statistic& statistic) override;
-  void contributed(Statistic& statistic) override;
+  void contributed(Statistic& statistic) override;  ///< nothing: there are no other ranks
 
   std::span<Param* const> params() const override { return params_; }
   double count() const override { return count_; }
   kernels::Backend& backend() const override { return backend_; }
+  /// Counts samples or tokens of a loss: what divides the gradients.
   void add_count(double count) { count_ += count; }
   /// Forgets all gradients and the count.
   void clear();

@@ -7,6 +7,7 @@
 
 namespace lockstep {
 
+/// What a pass minimises.
 struct Loss {
   Var sum;  ///< scalar float32: backward starts here
   /// float64 [2] on the tape's device: the same sum, and what was counted (samples, tokens or elements).

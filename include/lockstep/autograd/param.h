@@ -33,15 +33,15 @@ struct Param {
     head,       ///< of the output layer
   };
 
-  std::string name;  ///< from the module tree: "layer1.0.conv1.weight"
-  Role role = Role::inner;
+  std::string name;         ///< from the module tree: "layer1.0.conv1.weight"
+  Role role = Role::inner;  ///< what optimizers such as Muon treat it as
   /// float32. With a sharded optimizer, part of it may still be arriving after a step: call wait_ready()
   /// before reading or writing it outside a Tape. Training may move it to other memory: do not keep handles.
   Tensor value;
   /// Sum over the global batch of the last step; none if no rank had one, or before the first step. With a
   /// sharded optimizer only the elements that this rank owns (GradientSource::partition()) hold it.
   Tensor gradient;
-  bool trainable = true;
+  bool trainable = true;  ///< false: frozen; it gets no gradient and no update
   /// With a sharded optimizer one rank updates all of it, for a rule that needs the whole tensor; otherwise
   /// ranks share its elements. Set before ddp::DataParallel makes the Partition, the same on every rank.
   bool undivided = false;
@@ -54,11 +54,11 @@ struct Param {
 
   /// Bookkeeping of the Tape that records a pass over this parameter; private to it.
   struct OnTape {
-    Tape* tape = nullptr;
-    int id = -1;
+    Tape* tape = nullptr;  ///< where it is used; none: nowhere
+    int id = -1;           ///< its number on that tape
     int open_uses = 0;     ///< recorded uses whose backward has not run
     bool written = false;  ///< a gradient has been written in this pass
-  } on_tape;
+  } on_tape;               ///< its use in the pass that is being recorded
 
   /// Unregisters from the tape that recorded it, so a model may be destroyed before its tape.
   ~Param();
@@ -66,8 +66,8 @@ struct Param {
 
 /// State that is saved but not trained: running statistics, counters.
 struct Buffer {
-  std::string name;
-  Tensor value;  ///< float32 or int64
+  std::string name;  ///< full dotted name, such as layer1.0.bn1.running_mean
+  Tensor value;      ///< float32 or int64
 };
 
 /// A float64 vector that each shard contributes to in its forward pass and that is needed as a sum over all
@@ -75,8 +75,8 @@ struct Buffer {
 class Statistic {
  public:
   virtual ~Statistic() = default;
-  virtual const std::string& name() const = 0;
-  virtual std::int64_t elements() const = 0;
+  virtual const std::string& name() const = 0;  ///< full dotted name
+  virtual std::int64_t elements() const = 0;    ///< how many sums it has
   /// Takes the sum over all shards, float64 [elements] on the backend's device, once per step, on every rank.
   virtual void apply(kernels::Backend& backend, const Tensor& total) = 0;
 };
@@ -84,9 +84,9 @@ class Statistic {
 /// All leaves of a model, in the order of its module tree. nn::Module converts to it, so a function of a
 /// ModelState takes a model.
 struct ModelState {
-  std::vector<Param*> params;
-  std::vector<Buffer*> buffers;
-  std::vector<Statistic*> statistics;
+  std::vector<Param*> params;          ///< in the order of PyTorch's state_dict
+  std::vector<Buffer*> buffers;        ///< what is saved, and not trained: running statistics
+  std::vector<Statistic*> statistics;  ///< what is summed over all shards besides gradients
   /// A layer communicates with other ranks within a training pass (nn::Module::meets_across_ranks()).
   bool meets_across_ranks = false;
   /// Of the device that holds the values, to copy them; none: they are in CPU memory.

@@ -33,22 +33,24 @@ class Partition {
   /// Includes frozen parameters, which have moving averages. Param::undivided says which are undivided.
   Partition(std::span<Param* const> params, comm::GradientTransport& transport);
 
-  int ranks() const { return ranks_; }
-  std::size_t params() const { return elements_.size(); }
-  std::int64_t elements(std::size_t param) const { return elements_.at(param); }
+  int ranks() const { return ranks_; }                     ///< how many ranks share the parameters
+  std::size_t params() const { return elements_.size(); }  ///< how many parameters there are
+  std::int64_t elements(std::size_t param) const { return elements_.at(param); }  ///< elements of a parameter
+  /// Whether one rank owns the whole of it.
   bool is_undivided(std::size_t param) const { return owner_.at(param) != no_owner; }
+  /// The elements of a parameter that a rank owns.
   comm::ElementRange range(std::size_t param, int rank) const;
   /// What this process owns.
   comm::ElementRange mine(std::size_t param) const { return range(param, transport_->group().rank()); }
-  comm::GradientTransport& transport() const { return *transport_; }
+  comm::GradientTransport& transport() const { return *transport_; }  ///< what gathers parts
 
   /// The owned elements of a tensor of the parameter's size, as a vector that shares its memory.
   Tensor part(std::size_t param, const Tensor& whole) const;
   /// This rank's part of a tensor of a parameter's size, as a vector like that of part().
   struct OwnedElements {
-    std::size_t param = 0;
-    Tensor elements;
-    Shape shape;  ///< of the whole
+    std::size_t param = 0;  ///< which parameter, by number
+    Tensor elements;        ///< its elements that this rank owns; a view
+    Shape shape;            ///< of the whole
   };
   /// Collective: new CPU tensors, whole, in the order given. The number of collectives depends on their bytes
   /// only. backend: of the device on which the parts are; none: the CPU.
@@ -74,8 +76,8 @@ class Partition {
 /// Describes a vector that holds the owned elements of a tensor of a parameter's size.
 struct PartitionView {
   const Partition* partition = nullptr;  ///< outlives this
-  std::size_t param = 0;
-  Shape shape;  ///< of the whole
+  std::size_t param = 0;                 ///< which parameter, by number
+  Shape shape;                           ///< of the whole
 };
 
 }  // namespace lockstep

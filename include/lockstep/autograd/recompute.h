@@ -20,22 +20,22 @@ namespace lockstep {
 /// A Tape's bookkeeping of its recomputed segments; recomputed() is its only user.
 class Recompute {
  public:
-  explicit Recompute(Tape& tape) : tape_(tape) {}
+  explicit Recompute(Tape& tape) : tape_(tape) {}  ///< for the segments of one tape
   Recompute(const Recompute&) = delete;
   Recompute& operator=(const Recompute&) = delete;
 
-  static Recompute& of(Tape& tape) { return *tape.recompute_; }
+  static Recompute& of(Tape& tape) { return *tape.recompute_; }  ///< that of a tape
   template <class Body>
-  auto run(Body body) -> decltype(body());
+  auto run(Body body) -> decltype(body());  ///< runs the body of a segment, and again in backward
 
   // --- for the Tape
-  void clear();
+  void clear();  ///< forgets all segments
   /// Called for every operation of a pass. Returns whether the tape adds a node for it.
   bool note_operation(Tape::RunClosure operation, const Tensor& value,
                       std::initializer_list<const Var*> inputs, bool needs_gradient);
   /// For Tape::once(): whether `tensors` now hold what the first run made.
   bool take_kept(std::span<Tensor> tensors);
-  void keep(std::span<const Tensor> tensors);
+  void keep(std::span<const Tensor> tensors);  ///< keeps tensors of a first run for the second
 
  private:
   /// A segment's first run. Ranges [first, end).

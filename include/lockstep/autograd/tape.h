@@ -29,11 +29,11 @@ class Tape;
 class Var {
  public:
   Var() = default;
-  const Tensor& value() const noexcept { return value_; }
-  const Shape& shape() const noexcept { return value_.shape(); }
+  const Tensor& value() const noexcept { return value_; }         ///< on the device of the tape's backend
+  const Shape& shape() const noexcept { return value_.shape(); }  ///< of the value
   /// UsageError for a Var{}, which has none.
   Tape& tape() const { return tape_ ? *tape_ : no_tape(); }
-  bool needs_gradient() const noexcept { return id_ >= 0; }
+  bool needs_gradient() const noexcept { return id_ >= 0; }  ///< whether backward passes a gradient to it
   /// For closures that pass on a gradient but do not read the value: frees its memory.
   Var without_value() const { return {value_.without_memory(), tape_, id_}; }
 
@@ -52,11 +52,11 @@ class Var {
 /// It computes in float32, or in bf16: activations, their gradients and the operands of products are bf16
 /// then; parameters, their gradients, statistics and losses stay float32.
 struct Pass {
-  bool training = true;  ///< dropout on, batch norm by the batch's statistics
-  bool record = true;    ///< false: nothing is kept for a backward
-  std::uint64_t seed = 0;
-  std::uint64_t step = 0;
-  std::uint32_t shard = 0;
+  bool training = true;          ///< dropout on, batch norm by the batch's statistics
+  bool record = true;            ///< false: nothing is kept for a backward
+  std::uint64_t seed = 0;        ///< of the run: with step and shard, what random draws depend on
+  std::uint64_t step = 0;        ///< finished updates before this pass
+  std::uint32_t shard = 0;       ///< which shard of the global batch this is
   GradientSink* sink = nullptr;  ///< must outlive the pass; needed if anything is recorded from a Param
   comm::GradientTransport* layer_transport =
       nullptr;                     ///< for layers that communicate (SyncBatchNorm); may be null
@@ -69,13 +69,14 @@ struct Pass {
 /// and closures are in memory that begin() rewinds, tensors come from the backend's pool.
 class Tape {
  public:
-  explicit Tape(kernels::Backend& backend);
+  explicit Tape(kernels::Backend& backend);  ///< the backend must outlive the tape
   ~Tape();
   Tape(const Tape&) = delete;
   Tape& operator=(const Tape&) = delete;
 
+  /// What carries out the operations of this tape.
   kernels::Backend& backend() const noexcept { return backend_; }
-  const Pass& pass() const noexcept { return pass_; }
+  const Pass& pass() const noexcept { return pass_; }  ///< what begin() was given
 
   /// Discards the last pass and starts another.
   void begin(const Pass& pass);

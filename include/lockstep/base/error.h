@@ -24,8 +24,9 @@ enum class ExitCode : int {
 /// rank), and what to do. Throw one of the derived kinds below.
 class Error : public std::runtime_error {
  public:
+  /// With the code that the program ends with.
   Error(ExitCode code, const std::string& text) : std::runtime_error(text), code_(code) {}
-  ExitCode code() const noexcept { return code_; }
+  ExitCode code() const noexcept { return code_; }  ///< the exit code of a program that ends by it
 
  private:
   ExitCode code_;
@@ -35,6 +36,7 @@ class Error : public std::runtime_error {
 template <ExitCode Code>
 class ErrorOf : public Error {
  public:
+  /// The text is formatted as by fmt::format.
   template <class... Args>
   explicit ErrorOf(fmt::format_string<Args...> text, Args&&... args)
       : Error(Code, fmt::format(text, std::forward<Args>(args)...)) {}

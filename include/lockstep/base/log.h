@@ -21,16 +21,19 @@ class Log {
  public:
   /// The log of rank 0.
   Log();
-  explicit Log(int rank);
+  explicit Log(int rank);  ///< only rank 0 writes
 
+  /// A line on standard error, with the time.
   template <class... Args>
   void info(fmt::format_string<Args...> text, Args&&... args) const {
     write(LogLevel::info, fmt::format(text, std::forward<Args>(args)...));
   }
+  /// The same, marked as a warning.
   template <class... Args>
   void warning(fmt::format_string<Args...> text, Args&&... args) const {
     write(LogLevel::warning, fmt::format(text, std::forward<Args>(args)...));
   }
+  /// The same, marked as an error.
   template <class... Args>
   void error(fmt::format_string<Args...> text, Args&&... args) const {
     write(LogLevel::error, fmt::format(text, std::forward<Args>(args)...));

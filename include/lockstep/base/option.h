@@ -18,21 +18,24 @@ namespace lockstep {
 
 /// The allowed values of a number.
 struct Range {
-  double low = 0, high = 0;
+  double low = 0, high = 0;                  ///< bounds of a number
   bool low_open = false, high_open = false;  ///< the bound itself is excluded
   bool or_zero = false;                      ///< 0 is allowed, too: "off", "automatic"
   const char* word = nullptr;                ///< also allowed: a word that means word_value
-  double word_value = 0;
+  double word_value = 0;                     ///< the number that a word stands for
 
+  /// [low, high].
   static constexpr Range from(double low, double high) { return {.low = low, .high = high}; }
+  /// (low, high].
   static constexpr Range above(double low, double high) {
     return {.low = low, .high = high, .low_open = true};
   }
+  /// [low, high).
   static constexpr Range below(double low, double high) {
     return {.low = low, .high = high, .high_open = true};
   }
 
-  bool contains(double value) const;
+  bool contains(double value) const;  ///< whether a value is allowed
   /// "[0, 1)", "0 or [1, 1e+09]", "auto or [0, 1e+15]"
   std::string text() const;
 };
@@ -42,7 +45,7 @@ inline constexpr Range counts = Range::from(0, 1e15);
 
 /// Traits that few options have.
 struct OptionTraits {
-  const char* unit = "";
+  const char* unit = "";                ///< such as "s" or "MiB"; empty: none
   bool required = false;                ///< the default is no value
   bool may_change = false;              ///< when a run is resumed
   std::vector<std::string> peers = {};  ///< what other programs call it: "did you mean"
@@ -53,8 +56,8 @@ struct OptionText {
   std::string name;     ///< "bucket_mb"
   std::string kind;     ///< "number", "whole number", "numbers", "true or false", "word", "text", "texts"
   std::string allowed;  ///< "[0, 1)", "auto, cpu, cuda"; empty: anything
-  std::string meaning;
-  OptionTraits traits;
+  std::string meaning;  ///< A few words for --help-keys
+  OptionTraits traits;  ///< whether it is required, may change on a resume, has a unit
   std::vector<std::string> words;  ///< of a word: those it may be
 
   /// "whole number in [1, 1e+15]; steps"
@@ -66,7 +69,7 @@ template <class Section>
 struct Option : OptionText {
   /// UsageError with what is wrong about the value.
   std::function<void(Section&, const std::string& value)> set;
-  std::function<std::string(const Section&)> get;
+  std::function<std::string(const Section&)> get;  ///< the value as text
 };
 
 namespace option {

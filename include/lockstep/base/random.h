@@ -31,17 +31,19 @@ constexpr std::size_t hash_of(Number... numbers) {
   return hash;
 }
 
+/// What a stream of random numbers depends on, and nothing else.
 struct RandomKey {
-  std::uint64_t seed = 0;
+  std::uint64_t seed = 0;     ///< of the run
   std::uint64_t purpose = 0;  ///< purpose_of("...")
-  std::uint64_t step = 0;
-  std::uint32_t shard = 0;
+  std::uint64_t step = 0;     ///< finished updates
+  std::uint32_t shard = 0;    ///< which shard of the global batch
 };
 
 /// The stream of one key. Stateless: any element can be drawn at any time, on any thread, in any order.
 /// Elements below 2^34 are distinct draws.
 class Random {
  public:
+  /// The numbers of a key.
   constexpr explicit Random(const RandomKey& key)
       : key_(mix_bits(key.seed ^ mix_bits(key.purpose + 0x9e3779b97f4a7c15u))),
         step_(key.step),
@@ -64,10 +66,12 @@ class Random {
     return {c0, c1, c2, c3};
   }
 
+  /// 32 random bits for an element.
   constexpr std::uint32_t bits(std::uint64_t element) const { return block(element / 4)[element % 4]; }
 
   /// Uniform in [0, 1): 24 bits, exact in float.
   constexpr float uniform(std::uint64_t element) const { return to_uniform(bits(element)); }
+  /// In [0, 1).
   static constexpr float to_uniform(std::uint32_t word) { return static_cast<float>(word >> 8) * 0x1p-24f; }
 
   /// Uniform integer in [0, bound), bound > 0, by multiplication (bias below bound / 2^32).

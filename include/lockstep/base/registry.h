@@ -26,7 +26,7 @@ class Registry {
     const Type* type = nullptr;  ///< null: none is named yet
     std::any options;            ///< of the thing's type Options
 
-    std::string name() const { return type ? type->name : ""; }
+    std::string name() const { return type ? type->name : ""; }  ///< empty: none is named yet
     /// The text of an option; empty where this thing has no such option.
     std::string value(std::string_view option) const {
       if (!type) return "";
@@ -38,6 +38,7 @@ class Registry {
     const typename T::Options* options_of() const {
       return std::any_cast<typename T::Options>(&options);
     }
+    /// The same, to change them.
     template <class T>
     typename T::Options* options_of() {
       return std::any_cast<typename T::Options>(&options);
@@ -45,10 +46,12 @@ class Registry {
     /// Throws UsageError if options are missing or do not fit each other.
     std::unique_ptr<Thing> make(Arguments... arguments) const { return type->make(options, arguments...); }
   };
+  /// An entry: what a name stands for.
   struct Type {
-    std::string name;
+    std::string name;                     ///< as configurations name it
     std::vector<Option<Choice>> options;  ///< the keys of the section besides `name`
     std::any defaults;                    ///< of the thing's type Options
+    /// Makes one from its options.
     std::function<std::unique_ptr<Thing>(const std::any& options, Arguments...)> make;
   };
 
@@ -86,12 +89,14 @@ class Registry {
     return *this;
   }
 
-  const std::deque<Type>& types() const { return types_; }
+  const std::deque<Type>& types() const { return types_; }  ///< in the order of registration
+  /// In the order of registration.
   std::vector<std::string> names() const {
     std::vector<std::string> names;
     for (const Type& type : types_) names.push_back(type.name);
     return names;
   }
+  /// Whether there is an entry of this name.
   bool has(std::string_view name) const {
     return std::ranges::find(types_, name, &Type::name) != types_.end();
   }

@@ -9,22 +9,24 @@
 
 namespace lockstep {
 
+/// The extents of a tensor, at most max_rank of them; never allocates.
 class Shape {
  public:
-  static constexpr int max_rank = 6;
+  static constexpr int max_rank = 6;  ///< dimensions that a tensor can have
 
   Shape() = default;  ///< rank 0: a scalar, one element
   /// Throws UsageError on more than max_rank extents, a negative one, or more than 2^59 elements.
   Shape(std::initializer_list<std::int64_t> extents);
-  explicit Shape(std::span<const std::int64_t> extents);
+  explicit Shape(std::span<const std::int64_t> extents);  ///< UsageError if there are more than max_rank
 
-  int rank() const noexcept { return rank_; }
+  int rank() const noexcept { return rank_; }  ///< number of dimensions
   /// Extent of dimension d; negative d counts from the end. Throws UsageError outside the rank.
   std::int64_t operator[](int d) const;
   std::int64_t numel() const noexcept;  ///< 1 for a scalar, 0 if any extent is 0
 
   const std::int64_t* begin() const noexcept { return extents_.data(); }
   const std::int64_t* end() const noexcept { return extents_.data() + rank_; }
+  /// All of them, outermost first.
   std::span<const std::int64_t> extents() const noexcept { return {begin(), end()}; }
 
   /// Adds a last dimension. Throws as the constructor does.
@@ -32,7 +34,7 @@ class Shape {
   /// The same shape but for dimension d; negative d counts from the end.
   Shape with(int d, std::int64_t extent) const;
 
-  bool operator==(const Shape& other) const noexcept;
+  bool operator==(const Shape& other) const noexcept;  ///< whether all extents are equal
 
  private:
   std::array<std::int64_t, max_rank> extents_{};

@@ -17,11 +17,11 @@ namespace lockstep::checkpoint {
 
 /// Named tensors in memory, with their origin.
 struct Weights {
-  std::vector<NamedTensor> tensors;
-  Position position;
-  std::string config;              ///< empty: unknown
-  Provenance provenance;           ///< where they come from
-  std::vector<std::string> notes;  ///< one line each: what differs from the file
+  std::vector<NamedTensor> tensors;  ///< by name, in CPU memory
+  Position position;                 ///< zeros if the file does not say it
+  std::string config;                ///< empty: unknown
+  Provenance provenance;             ///< where they come from
+  std::vector<std::string> notes;    ///< one line each: what differs from the file
 };
 
 /// All tensors of `group` (empty: FileIndex::default_weights(), or "model") under their own names, in the
@@ -61,6 +61,7 @@ void check_writable(const std::string& path, bool replace, std::span<const std::
 /// invalid in that format, or storage is full. Not collective.
 void write_weights(const std::string& path, const Weights& weights, bool replace = false);
 
+/// What reconstruct_ema() did.
 struct EmaReconstructionReport {
   std::string group;                 ///< of the file written: "ema/sigma_rel=0.15"
   std::int64_t step = 0;             ///< as of which

@@ -12,6 +12,7 @@
 
 namespace lockstep::checkpoint {
 
+/// How a checkpoint is written.
 struct SaveOptions {
   /// Part of the temporary name, ".NAME.MARK.tmp", so that two runs that both believe they hold the directory
   /// never write into one file. Empty: ".NAME.tmp". The same on every rank.
@@ -35,6 +36,7 @@ struct SaveOptions {
 void save_file(const std::string& path, const StateDict& state_dict, comm::HostGroup& world,
                const SaveOptions& options = {});
 
+/// How weights are loaded.
 struct LoadOptions {
   /// false: names that are missing, unexpected, of another shape or of an unsuitable type are warnings, and
   /// their tensors keep their values.
@@ -45,6 +47,7 @@ struct LoadOptions {
   bool finite = true;
 };
 
+/// What was loaded, and what was not.
 struct LoadReport {
   FileIndex index;  ///< of a file that is not a checkpoint only path and, if the file has it, position
   std::vector<std::string> warnings;  ///< one line each: what is missing, ignored or different

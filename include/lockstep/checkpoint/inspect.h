@@ -13,62 +13,69 @@
 
 namespace lockstep::checkpoint {
 
+/// A tensor with what its values say.
 struct TensorSummary {
-  TensorEntry entry;
-  double norm = 0;          ///< Euclidean, in float64; like min and max over finite elements
-  double min = 0, max = 0;  ///< 0 without finite elements
-  std::int64_t not_finite = 0;
-  bool digest_right = true;
+  TensorEntry entry;            ///< what the file says of it
+  double norm = 0;              ///< Euclidean, in float64; like min and max over finite elements
+  double min = 0, max = 0;      ///< 0 without finite elements
+  std::int64_t not_finite = 0;  ///< how many elements are NaN or infinite
+  bool digest_right = true;     ///< whether the values have the digest of the manifest
 };
 
+/// What inspect() found.
 struct Inspection {
-  FileIndex index;
+  FileIndex index;                     ///< what the file says
   std::vector<TensorSummary> tensors;  ///< in the order of index.tensors
 };
 
 /// Reads the whole file. DataError if it is not a readable checkpoint; a wrong digest is shown, not thrown.
 Inspection inspect(const std::string& path);
 
+/// What verify() found.
 struct VerifyReport {
-  std::string path;
+  std::string path;                   ///< the file that was read: a link is resolved
   std::vector<std::string> problems;  ///< one line each; empty: complete, and all digests right
-  std::int64_t step = 0;
-  std::int64_t tensors = 0;
-  std::uint64_t payload_bytes = 0;
+  std::int64_t step = 0;              ///< finished updates when it was saved
+  std::int64_t tensors = 0;           ///< how many were read
+  std::uint64_t payload_bytes = 0;    ///< bytes that were read
 
-  bool whole() const { return problems.empty(); }
+  bool whole() const { return problems.empty(); }  ///< whether there is no problem
 };
 
 /// Reads the whole file. Collective; ranks share the reading, and the report is the same on all. A bad file
 /// is a report, not an exception; failing storage (EIO) throws FailureError.
 VerifyReport verify(const std::string& path, comm::HostGroup& world);
 
+/// One tensor that differs.
 struct TensorDifference {
+  /// How it differs; only_in_a, only_in_b: the other file lacks it.
   enum class Kind { only_in_a, only_in_b, shape, dtype, values };
-  Kind kind = Kind::values;
-  std::string path;  ///< "/model/hidden.weight"
-  Shape shape_a, shape_b;
-  DType dtype_a = DType::float32, dtype_b = DType::float32;
+  Kind kind = Kind::values;                                  ///< what differs
+  std::string path;                                          ///< "/model/hidden.weight"
+  Shape shape_a, shape_b;                                    ///< in both files
+  DType dtype_a = DType::float32, dtype_b = DType::float32;  ///< in both files
   /// For Kind::values: elements farther apart than the tolerance, and the largest distance (infinite if one
   /// is not finite and the other differs).
   std::int64_t different = 0;
-  double max_abs = 0;
+  double max_abs = 0;  ///< largest |a - b|
 };
 
+/// One attribute that differs.
 struct AttributeDifference {
   std::string name;  ///< "step", "/ema/0.999 updates"
   std::string a, b;  ///< empty: the file lacks it
 };
 
+/// What diff() found.
 struct DiffReport {
-  std::string path_a, path_b;
-  double tolerance = 0;
-  std::int64_t tensors = 0;  ///< compared element by element
-  std::int64_t elements = 0;
-  std::vector<AttributeDifference> attributes;
-  std::vector<TensorDifference> differences;
+  std::string path_a, path_b;                   ///< the files that were read
+  double tolerance = 0;                         ///< what was asked for; 0: bits
+  std::int64_t tensors = 0;                     ///< compared element by element
+  std::int64_t elements = 0;                    ///< numbers that were compared
+  std::vector<AttributeDifference> attributes;  ///< those that differ
+  std::vector<TensorDifference> differences;    ///< those that differ, in the order of the first file
 
-  bool same() const { return attributes.empty() && differences.empty(); }
+  bool same() const { return attributes.empty() && differences.empty(); }  ///< whether nothing differs
 };
 
 /// Compares all tensors, the position (step, epoch, samples, shards, seed) and the attributes of groups; not

@@ -33,12 +33,12 @@ class RunDirectory {
   RunDirectory& operator=(const RunDirectory&) = delete;
 
   const std::string& path() const { return path_; }
-  bool is_read_only() const { return read_only_; }
-  std::string config_path() const { return path_ + "/config.ini"; }
-  std::string metrics_path() const { return path_ + "/metrics.jsonl"; }
-  std::string tensorboard_path() const { return path_ + "/tensorboard"; }
-  std::string checkpoints_path() const { return path_ + "/checkpoints"; }
-  std::string ema_path() const { return path_ + "/ema"; }  ///< profile snapshots
+  bool is_read_only() const { return read_only_; }                         ///< whether nothing is written
+  std::string config_path() const { return path_ + "/config.ini"; }        ///< the resolved configuration
+  std::string metrics_path() const { return path_ + "/metrics.jsonl"; }    ///< one JSON object a line
+  std::string tensorboard_path() const { return path_ + "/tensorboard"; }  ///< the folder of event files
+  std::string checkpoints_path() const { return path_ + "/checkpoints"; }  ///< the folder of checkpoints
+  std::string ema_path() const { return path_ + "/ema"; }                  ///< profile snapshots
 
   /// The text of RUN/config.ini; none if the run has not been configured yet. Collective.
   std::optional<std::string> stored_config() const;

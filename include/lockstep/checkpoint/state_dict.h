@@ -36,8 +36,9 @@ using AttributeValue = std::variant<std::int64_t, double, std::string>;
 /// A small value next to the tensors of a section. Loading passes the stored value to `restore`; without
 /// `restore`, the stored value must equal `value` (an algorithm, a rate).
 struct Attribute {
-  std::string name;
-  AttributeValue value;
+  std::string name;      ///< of an attribute of the group
+  AttributeValue value;  ///< A number, a list of numbers or a text
+  /// Called with the value in the file when it is loaded; may be empty.
   std::function<void(const AttributeValue&)> restore;
 };
 
@@ -45,20 +46,22 @@ struct Attribute {
 /// shape, 0-d and empty ones too. The handle shares memory with the model, so loading into it loads the
 /// model.
 struct NamedTensor {
-  std::string name;
+  std::string name;                        ///< full name in the group
   Tensor value;                            ///< with `part`: this rank's elements, as a vector
   bool averaged = false;                   ///< under "ema/...": an average, not a copy of the model's tensor
   std::optional<PartitionView> part = {};  ///< each rank holds a part; none: every rank holds all of it
 
+  /// Of the whole tensor, also where this rank has a part.
   const Shape& shape() const { return part ? part->shape : value.shape(); }
+  /// Of the whole tensor.
   std::size_t bytes() const { return static_cast<std::size_t>(shape().numel()) * bytes_of(value.dtype()); }
 };
 
 /// One group of the file: "model", "ema/0.999", "optimizer/exp_avg".
 struct Section {
-  std::string path;
-  std::vector<NamedTensor> tensors;
-  std::vector<Attribute> attributes;
+  std::string path;                   ///< such as "/ema/0.999"
+  std::vector<NamedTensor> tensors;   ///< in the order in which they are stored
+  std::vector<Attribute> attributes;  ///< of the group
   /// Called on every rank after a load has filled all tensors, for sections whose tensors are copies. Not
   /// collective.
   std::function<void()> loaded = {};
@@ -69,11 +72,11 @@ inline bool is_data_group(std::string_view path) { return path.starts_with("data
 
 /// The position in a run. `step` steps are done, so it is also the next step; the rest follows from it.
 struct Position {
-  std::int64_t step = 0;
-  std::int64_t epoch = 0;
-  std::int64_t samples = 0;
-  std::int64_t shards = 0;  ///< 0: not known to the caller
-  std::uint64_t seed = 0;
+  std::int64_t step = 0;     ///< finished updates
+  std::int64_t epoch = 0;    ///< times that the data was read through
+  std::int64_t samples = 0;  ///< read since the beginning of the run
+  std::int64_t shards = 0;   ///< 0: not known to the caller
+  std::uint64_t seed = 0;    ///< of the run
 
   bool knows_samples() const { return samples != 0 || step == 0; }  ///< and the epoch
   bool knows_shards() const { return shards != 0; }                 ///< and the seed
@@ -89,11 +92,11 @@ Provenance provenance_of(const comm::HostGroup& world);
 
 /// Every rank lists the same sections with the same bytes, or its parts of them. The ranks share the writing.
 struct StateDict {
-  Position position;
-  std::vector<Section> sections;
+  Position position;                   ///< where in the run this state is
+  std::vector<Section> sections;       ///< one for each group of the file
   std::vector<ddp::Hook*> hooks = {};  ///< their sections depend on the ranks and, to load, on the file
   std::string config;                  ///< the resolved configuration; may be empty
-  Provenance provenance;
+  Provenance provenance;               ///< stored with it
   /// Results of an evaluation, by name; stored as provenance.
   std::map<std::string, double> metrics = {};
   /// Copies tensors from and to its device. Null: all tensors are on the CPU. The file is the same.

@@ -28,14 +28,15 @@ struct SaveMemory;
 
 /// Computes the position of a run from its step. Zeros: not known.
 struct DataSchedule {
-  std::uint64_t seed = 0;
-  std::int64_t shards = 0;
+  std::uint64_t seed = 0;              ///< of the run
+  std::int64_t shards = 0;             ///< equal parts of a global batch
   std::int64_t samples_per_step = 0;   ///< the global batch
   std::int64_t samples_per_epoch = 0;  ///< of the data set
 
-  Position at(std::int64_t step) const;
+  Position at(std::int64_t step) const;  ///< the position after so many updates
 };
 
+/// How a Store saves and resumes.
 struct StoreOptions {
   DataSchedule schedule = {};  ///< completed from the context, and from what the optimizer's source knows
   std::string config = {};     ///< stored with every checkpoint
@@ -114,6 +115,7 @@ class Store {
 
   /// The same for a state dict; position, config and provenance come from the options.
   std::string save_state_dict(std::int64_t step, StateDict state_dict);
+  /// The same for a state that the caller has put together; returns the next step, 0 for a new run.
   std::int64_t resume_state_dict(const StateDict& state_dict);
   /// Loads a checkpoint of another run, whatever its seed, shards and batch are. The next save names it as
   /// its parent. DataError as load_file.
@@ -127,8 +129,8 @@ class Store {
   bool saving() const { return pending_save_ != nullptr; }
   /// The state of a rank's writer in a pending save.
   struct Writer {
-    bool writing = false;
-    bool failed = false;
+    bool writing = false;  ///< A save is under way
+    bool failed = false;   ///< A save has failed; finish() throws its error
   };
   /// This rank's. Not collective.
   Writer writer() const;
@@ -156,7 +158,7 @@ class Store {
 
   /// The file that resume loaded or save wrote last; empty if none.
   const std::string& current_path() const { return current_path_; }
-  const std::string& directory() const { return directory_; }
+  const std::string& directory() const { return directory_; }  ///< where the checkpoints are
 
  private:
   struct Candidates;  // to resume from

@@ -21,9 +21,9 @@ namespace lockstep::comm {
 class FlatBuffer {
  public:
   virtual ~FlatBuffer() = default;
-  virtual std::byte* accumulator(int index) = 0;
-  virtual int accumulators() const = 0;
-  virtual std::size_t accumulator_bytes() const = 0;
+  virtual std::byte* accumulator(int index) = 0;      ///< the memory of an accumulation buffer, by number
+  virtual int accumulators() const = 0;               ///< how many accumulation buffers there are
+  virtual std::size_t accumulator_bytes() const = 0;  ///< bytes of each of them
   /// For the case that collectives which nobody waits for may still use the memory. True: destroying it is
   /// no longer collective and keeps the memory until the process ends. False: it must not be destroyed.
   virtual bool abandon() { return false; }
@@ -35,10 +35,10 @@ using Work = std::uint64_t;
 
 /// What a collective works on: `count` elements at the same byte offset of every accumulator.
 struct TreeSum {
-  FlatBuffer* flat_buffer = nullptr;
-  std::size_t offset_bytes = 0;  ///< multiple of 64
-  std::int64_t count = 0;        ///< elements
-  DType dtype = DType::float32;  ///< float32 or float64; an all-gather takes any type
+  FlatBuffer* flat_buffer = nullptr;  ///< the memory that is summed
+  std::size_t offset_bytes = 0;       ///< multiple of 64
+  std::int64_t count = 0;             ///< elements
+  DType dtype = DType::float32;       ///< float32 or float64; an all-gather takes any type
   /// The communication dtype. bfloat16 or float16: partial sums are rounded to it before they are sent, and
   /// the result is rounded once, so all ranks end with the same values. Between CPUs only what is sent
   /// between nodes is rounded (ranks of one node read each other's memory, so a single node rounds nothing),
@@ -61,6 +61,7 @@ class GradientTransport {
   /// Whether sums with this communication dtype are rounded to it anywhere. The same on all ranks.
   virtual bool rounds(DType comm_dtype) const = 0;
 
+  /// Memory for accumulation buffers. Collective. Throws the same error on every rank.
   virtual std::unique_ptr<FlatBuffer> allocate_buffer(std::size_t accumulator_bytes, int accumulators) = 0;
 
   /// Starts a sum over all shards, along the tree. Before the call, accumulator p of this rank holds the

@@ -15,9 +15,9 @@ struct Topology {
   std::vector<int> local_rank_of_rank;  ///< 0.. within the node
   std::vector<std::string> host_names;  ///< by node, in order of first rank
 
-  int nodes() const { return static_cast<int>(host_names.size()); }
-  int ranks_on_node(int node) const;
-  bool node_major() const;  ///< ranks of a node are consecutive
+  int nodes() const { return static_cast<int>(host_names.size()); }  ///< how many there are
+  int ranks_on_node(int node) const;                                 ///< ranks of a node, by its number
+  bool node_major() const;                                           ///< ranks of a node are consecutive
 };
 
 /// All methods but rank, size and topology are collective: every rank calls them in the same order. Waiting
@@ -28,9 +28,9 @@ class HostGroup {
  public:
   virtual ~HostGroup() = default;
 
-  virtual int rank() const = 0;
-  virtual int size() const = 0;
-  virtual const Topology& topology() const = 0;
+  virtual int rank() const = 0;                  ///< of this process, from 0
+  virtual int size() const = 0;                  ///< how many ranks there are
+  virtual const Topology& topology() const = 0;  ///< which ranks share a node
 
   /// Every rank's `bytes` bytes in rank order; `all` must hold size() * bytes.
   virtual void all_gather(const void* mine, std::size_t bytes, void* all) = 0;

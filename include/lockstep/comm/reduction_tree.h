@@ -11,9 +11,9 @@ namespace lockstep::comm {
 
 /// A run of shards [first, first + count).
 struct ShardRange {
-  int first = 0;
-  int count = 0;
-  int end() const { return first + count; }
+  int first = 0;                             ///< the first shard
+  int count = 0;                             ///< how many shards
+  int end() const { return first + count; }  ///< one past the last
   bool operator==(const ShardRange&) const = default;
 };
 
@@ -30,10 +30,10 @@ class ShardMap {
  public:
   /// shards >= 1, ranks >= 1.
   ShardMap(int shards, int ranks);
-  int shards() const { return shards_; }
-  int ranks() const { return ranks_; }
-  ShardRange block(int rank) const;
-  int owner(int shard) const;
+  int shards() const { return shards_; }  ///< how many there are
+  int ranks() const { return ranks_; }    ///< how many share them
+  ShardRange block(int rank) const;       ///< the shards of a rank: contiguous
+  int owner(int shard) const;             ///< the rank that has a shard
   /// maximal_subtrees of the rank's block.
   std::vector<ShardRange> subtrees(int rank) const { return maximal_subtrees(shards_, block(rank)); }
 

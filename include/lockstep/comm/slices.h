@@ -10,9 +10,9 @@ namespace lockstep::comm {
 
 /// Elements [first, first + count).
 struct ElementRange {
-  std::int64_t first = 0;
-  std::int64_t count = 0;
-  std::int64_t end() const { return first + count; }
+  std::int64_t first = 0;                             ///< the first element
+  std::int64_t count = 0;                             ///< how many
+  std::int64_t end() const { return first + count; }  ///< one past the last
   bool operator==(const ElementRange&) const = default;
 };
 
@@ -26,6 +26,7 @@ class Slices {
   /// else UsageError. Empty ranges are left out; neighbouring ones are joined.
   Slices(std::int64_t count, const std::vector<std::vector<ElementRange>>& ranges_of_rank);
 
+  /// How many have slices.
   int ranks() const { return table_ ? static_cast<int>(table_->first_range.size()) - 1 : 0; }
   /// Elements of the vector.
   std::int64_t count() const { return table_ ? table_->count : 0; }

@@ -15,6 +15,7 @@ namespace lockstep::data {
 
 class RowStore;
 
+/// Which arrays of a file are fields, and how they are read.
 struct ArraysOptions {
   /// Fields and the arrays they are: "x:/fields/density", or "density" for density:/density. Empty: every
   /// array of numbers at the root of the first file, by name.
@@ -26,7 +27,7 @@ struct ArraysOptions {
 /// A float field becomes (value - mean) / deviation. One number for each element of samples [F], for each
 /// channel of samples [C, ...] of rank 3 or more, else one for all.
 struct Normalization {
-  std::vector<double> mean, deviation;
+  std::vector<double> mean, deviation;  ///< of each element of the field, in its units
   bool operator==(const Normalization&) const = default;
 };
 /// How many numbers that is.
@@ -39,11 +40,13 @@ std::int64_t normalization_channels(const Shape& sample);
 /// that float32 cannot hold, and for what is not finite once normalised.
 class Arrays final : public Dataset {
  public:
+  /// One file. DataError with file and array if it has not the fields.
   explicit Arrays(const std::string& path, const ArraysOptions& options = {});
+  /// Several files, as one data set in this order.
   explicit Arrays(const std::vector<std::string>& paths, const ArraysOptions& options = {});
   ~Arrays() override;
 
-  std::int64_t size() const override { return size_; }
+  std::int64_t size() const override { return size_; }  ///< samples in all files
   const std::vector<Field>& fields() const override { return fields_; }
   std::string name() const override;
   void read(std::span<const std::int64_t> samples, std::span<const Tensor> into) const override;

@@ -20,10 +20,10 @@ namespace lockstep::data {
 
 /// One of the arrays that a data set consists of. Row i of each belongs to sample i.
 struct Field {
-  std::string name;  ///< "x"
-  DType dtype = DType::float32;
-  Shape shape{};             ///< of one sample: [C, H, W], [T], [] for a label
-  std::int64_t classes = 0;  ///< of integers: every element is in [0, classes); 0: not known
+  std::string name;              ///< "x"
+  DType dtype = DType::float32;  ///< of the values that read() writes
+  Shape shape{};                 ///< of one sample: [C, H, W], [T], [] for a label
+  std::int64_t classes = 0;      ///< of integers: every element is in [0, classes); 0: not known
 
   bool operator==(const Field&) const = default;
 };
@@ -33,7 +33,7 @@ class Dataset {
  public:
   virtual ~Dataset() = default;
 
-  virtual std::int64_t size() const = 0;
+  virtual std::int64_t size() const = 0;  ///< samples
   /// At least one and at most Batch::max_fields, of different names; the same for the object's life.
   virtual const std::vector<Field>& fields() const = 0;
   /// The samples are consecutive windows of one text: split() cuts them in two, without a permutation.
@@ -81,7 +81,7 @@ class Subset final : public Dataset {
   /// The number of sample i in the base.
   std::int64_t base_sample(std::int64_t i) const { return order_ ? (*order_)(first_ + i) : first_ + i; }
 
-  std::int64_t size() const override { return count_; }
+  std::int64_t size() const override { return count_; }  ///< samples of the part
   const std::vector<Field>& fields() const override { return base_.fields(); }
   bool sequential() const override { return base_.sequential(); }
   std::string name() const override { return base_.name(); }
@@ -95,8 +95,9 @@ class Subset final : public Dataset {
   std::optional<Permutation> order_;
 };
 
+/// A data set in two parts that share no sample.
 struct Split {
-  Subset train, eval;
+  Subset train, eval;  ///< to train on; to evaluate on
 };
 
 /// Two parts without a common sample that together are all of them, the evaluation part round(eval_fraction *
@@ -112,15 +113,16 @@ Split split(const Dataset& dataset, double eval_fraction, std::uint64_t seed);
 /// counts as many samples as all sources have. The sources must outlive it.
 class Mixture final : public Dataset {
  public:
+  /// One of the data sets of a mixture.
   struct Source {
-    const Dataset* dataset = nullptr;
-    double weight = 1;  ///< only the ratios count
+    const Dataset* dataset = nullptr;  ///< must outlive the mixture
+    double weight = 1;                 ///< only the ratios count
   };
   /// weighted: training goes by weights; else the samples are one set, as if of one file. Throws DataError,
   /// naming both, if fields differ, UsageError unless weights are above 0 and there is a source.
   Mixture(std::vector<Source> sources, bool weighted);
 
-  std::int64_t size() const override { return first_.back(); }
+  std::int64_t size() const override { return first_.back(); }  ///< samples of all data sets
   const std::vector<Field>& fields() const override { return fields_; }
   bool sequential() const override;
   std::string name() const override;

@@ -22,6 +22,7 @@ namespace lockstep::data {
 class Images;
 class RowStore;
 
+/// How images are read and normalised.
 struct ImagesOptions {
   /// Per channel, in the units of the stored values; both or none. Empty: those of the first file, or if it
   /// has none, 0 and 1 (0 and 255 for uint8). Evaluation data needs those of the training data.
@@ -41,11 +42,13 @@ struct ImagesOptions {
 /// not finite once they are converted and normalised; values that are stored as float32 are not checked.
 class Images final : public Dataset {
  public:
+  /// One file. DataError if it holds no images.
   explicit Images(const std::string& path, const ImagesOptions& options = {});
+  /// Several files, as one data set in this order.
   explicit Images(const std::vector<std::string>& paths, const ImagesOptions& options = {});
   ~Images() override;
 
-  std::int64_t size() const override { return size_; }
+  std::int64_t size() const override { return size_; }  ///< samples in all files
   const std::vector<Field>& fields() const override { return fields_; }
   std::int64_t classes() const {
     return fields_.size() > 1 ? fields_[1].classes : 0;
@@ -53,7 +56,8 @@ class Images final : public Dataset {
   std::string name() const override;
   void read(std::span<const std::int64_t> samples, std::span<const Tensor> into) const override;
 
-  const std::vector<double>& mean() const { return mean_; }
+  const std::vector<double>& mean() const { return mean_; }  ///< of each channel, in the units of the file
+  /// Standard deviation of each channel, in the units of the file.
   const std::vector<double>& deviation() const { return deviation_; }
   /// Throws DataError naming file, index and value of the first label that a model of `classes` classes
   /// cannot have.

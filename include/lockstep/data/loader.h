@@ -24,7 +24,7 @@ struct Augment {
   int crop_padding = 0;
   bool flip = false;  ///< left to right, with probability 1/2
 
-  bool any() const { return crop_padding > 0 || flip; }
+  bool any() const { return crop_padding > 0 || flip; }  ///< whether images are changed at all
 };
 
 /// Changes x, float32 [N, C, H, W], in place. `scratch` holds at least one image, C H W floats. Throws
@@ -34,7 +34,7 @@ void augment_images(const Augment& augment, std::uint64_t seed, std::int64_t ste
 
 /// What one rank computes with at one step.
 struct StepBatch {
-  std::int64_t step = 0;
+  std::int64_t step = 0;          ///< finished updates before this step
   int shards_total = 0;           ///< of all ranks
   std::span<const Batch> shards;  ///< this rank's, in order; may be none
 
@@ -42,12 +42,13 @@ struct StepBatch {
   auto end() const { return shards.end(); }
 };
 
+/// The shape of the run, and how batches are read.
 struct LoaderOptions {
-  std::int64_t global_batch = 0;
-  int shards = 0;  ///< 0: one per rank
-  std::uint64_t seed = 0;
-  Augment augment{};    ///< field x, which must be images
-  bool shuffle = true;  ///< false: the data's own order; true: Dataset::order()
+  std::int64_t global_batch = 0;  ///< samples of a step, over all ranks
+  int shards = 0;                 ///< 0: one per rank
+  std::uint64_t seed = 0;         ///< of the run: decides the order of samples
+  Augment augment{};              ///< field x, which must be images
+  bool shuffle = true;            ///< false: the data's own order; true: Dataset::order()
   /// Batches are copied to its device while it computes; none: they stay on the CPU. It must outlive the
   /// loader, and belongs to the thread that calls at().
   kernels::Backend* backend = nullptr;
@@ -70,6 +71,7 @@ class Loader {
   Loader(const Dataset& dataset, Context& context, const BatchOptions& options = {});
   /// Throws UsageError if the shards do not divide the batch, or on augmentation of anything but images.
   Loader(const Dataset& dataset, const LoaderOptions& options, const comm::HostGroup& world);
+  /// For rank `rank` of `ranks`. UsageError if the shards do not fit the batch or the ranks.
   Loader(const Dataset& dataset, const LoaderOptions& options, int rank, int ranks);
   ~Loader();
   Loader(Loader&&) noexcept;
@@ -80,7 +82,8 @@ class Loader {
   /// what the dataset throws, and UsageError on a step outside the stream; asking again tries again.
   const StepBatch& at(std::int64_t step);
 
-  const SampleStream& stream() const;
+  const SampleStream& stream() const;  ///< which samples each step takes
+  /// Equal parts of a global batch.
   int shards() const { return static_cast<int>(stream().options().shards); }
 
  private:
@@ -96,9 +99,10 @@ class EvalBatches {
  public:
   /// Throws UsageError if batch < 1 or there are more than 2^31 chunks.
   EvalBatches(const Dataset& dataset, std::int64_t batch, const comm::HostGroup& world);
+  /// Batches of `batch` samples; rank `rank` of `ranks` gets a part of them.
   EvalBatches(const Dataset& dataset, std::int64_t batch, int rank, int ranks);
 
-  int chunks() const { return map_.shards(); }
+  int chunks() const { return map_.shards(); }  ///< batches in all, over all ranks
   /// This rank's chunks.
   comm::ShardRange mine() const { return map_.block(rank_); }
   /// Of the rank that has most.

@@ -16,7 +16,7 @@ class Permutation {
   /// Throws UsageError unless 1 <= size <= 2^62.
   Permutation(std::int64_t size, std::uint64_t seed, std::uint64_t epoch);
 
-  std::int64_t size() const { return size_; }
+  std::int64_t size() const { return size_; }  ///< how many numbers are permuted
   /// The image of `index` in [0, size), which is not checked.
   std::int64_t operator()(std::int64_t index) const;
 
@@ -67,17 +67,19 @@ class WeightedDraws final : public Order {
 /// may end inside a batch. Neither the number of ranks nor the past matters.
 class SampleStream {
  public:
+  /// The shape of the run.
   struct Options {
     std::int64_t samples = 0;       ///< N
     std::int64_t global_batch = 0;  ///< B
     std::int64_t shards = 1;        ///< V
-    std::uint64_t seed = 0;
-    bool shuffle = true;  ///< false: every epoch in the data's own order
+    std::uint64_t seed = 0;         ///< decides the order
+    bool shuffle = true;            ///< false: every epoch in the data's own order
   };
   /// order: none: Shuffle. Throws UsageError if a number is below 1 or the shards do not divide the batch.
   explicit SampleStream(const Options& options, std::unique_ptr<Order> order = nullptr);
 
-  const Options& options() const { return options_; }
+  const Options& options() const { return options_; }  ///< as it was made
+  /// Samples of a shard.
   std::int64_t samples_per_shard() const { return options_.global_batch / options_.shards; }
   /// The epoch in which a step begins.
   std::int64_t epoch(std::int64_t step) const { return first_position(step) / options_.samples; }
@@ -98,12 +100,14 @@ class SampleStream {
 /// counts a sample twice: evaluate with EvalBatches instead.
 class DistributedSampler {
  public:
+  /// As PyTorch's DistributedSampler has them.
   struct Options {
-    std::int64_t length = 0;
-    int ranks = 1;
-    int rank = 0;
-    bool shuffle = true;
-    std::uint64_t seed = 0;
+    std::int64_t length = 0;  ///< samples of the data set
+    int ranks = 1;            ///< how many share them
+    int rank = 0;             ///< this rank
+    bool shuffle = true;      ///< whether each epoch has an order of its own
+    std::uint64_t seed = 0;   ///< decides the orders
+    /// Whether the last samples are left out where ranks cannot share them equally; else some are repeated.
     bool drop_last = false;
   };
   /// Throws UsageError on a negative length or a rank outside [0, ranks).
@@ -113,7 +117,7 @@ class DistributedSampler {
   std::int64_t size() const { return per_rank_; }
   /// The i-th sample of this rank in this epoch, 0 <= i < size() (UsageError otherwise).
   std::int64_t operator[](std::int64_t i) const;
-  std::vector<std::int64_t> indices() const;
+  std::vector<std::int64_t> indices() const;  ///< of this rank, in the epoch that was set
 
   /// Reshuffles; call it on every rank before each epoch, or every epoch has the same order.
   void set_epoch(std::uint64_t epoch);

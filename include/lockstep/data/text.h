@@ -15,6 +15,7 @@ namespace lockstep::data {
 
 class RowStore;
 
+/// How text is read.
 struct TextOptions {
   /// As in ImagesOptions.
   std::int64_t memory_limit_bytes = std::int64_t{2} << 30;
@@ -27,17 +28,19 @@ struct TextOptions {
 /// if context < 1.
 class Text final : public Dataset {
  public:
+  /// One file, as samples of `context` tokens. DataError if it holds no tokens.
   Text(const std::string& path, std::int64_t context, const TextOptions& options = {});
+  /// Several files, as one data set in this order.
   Text(const std::vector<std::string>& paths, std::int64_t context, const TextOptions& options = {});
   ~Text() override;
 
-  std::int64_t size() const override { return size_; }
+  std::int64_t size() const override { return size_; }  ///< samples of `context` tokens
   const std::vector<Field>& fields() const override { return fields_; }
   bool sequential() const override { return true; }
   std::string name() const override;
   void read(std::span<const std::int64_t> samples, std::span<const Tensor> into) const override;
 
-  std::int64_t vocabulary() const { return vocabulary_; }
+  std::int64_t vocabulary() const { return vocabulary_; }      ///< number of tokens that there are
   const std::string& tokenizer() const { return tokenizer_; }  ///< empty if the file does not say
 
  private:

@@ -40,22 +40,26 @@ std::vector<std::vector<int>> assign_buckets(std::span<const std::size_t> tensor
 /// size of the buffer does not depend on order or limits.
 class BucketPlan {
  public:
-  static constexpr std::size_t alignment_bytes = 64;
+  static constexpr std::size_t alignment_bytes = 64;  ///< each gradient begins at a multiple of this
 
+  /// A gradient, as a plan is made of it.
   struct Gradient {
-    std::string name;
-    Shape shape;
-    DType dtype = DType::float32;
+    std::string name;              ///< of the parameter
+    Shape shape;                   ///< of the parameter
+    DType dtype = DType::float32;  ///< of the gradient
   };
+  /// Gradients that are summed as one message.
   struct Bucket {
-    std::vector<int> gradients;  ///< in order of expected arrival
-    DType dtype = DType::float32;
-    std::size_t offset_bytes = 0;
-    std::size_t bytes = 0;  ///< a multiple of 64
+    std::vector<int> gradients;    ///< in order of expected arrival
+    DType dtype = DType::float32;  ///< of all its gradients
+    std::size_t offset_bytes = 0;  ///< where it begins in the flat gradient buffer
+    std::size_t bytes = 0;         ///< a multiple of 64
+    /// With the gaps between gradients.
     std::int64_t elements() const { return static_cast<std::int64_t>(bytes / bytes_of(dtype)); }
   };
+  /// Where a gradient is.
   struct Location {
-    int bucket = 0;
+    int bucket = 0;                ///< which bucket, by number
     std::size_t offset_bytes = 0;  ///< from the start of the accumulation buffer
   };
 
@@ -64,10 +68,12 @@ class BucketPlan {
   /// otherwise).
   BucketPlan(std::vector<Gradient> gradients, std::span<const int> order, const BucketLimits& limits);
 
+  /// In the order in which they were given.
   std::span<const Gradient> gradients() const { return gradients_; }
-  std::span<const Bucket> buckets() const { return buckets_; }
+  std::span<const Bucket> buckets() const { return buckets_; }  ///< in the order in which they are summed
+  /// Of a gradient, by number.
   const Location& location(int gradient) const { return locations_[static_cast<std::size_t>(gradient)]; }
-  std::size_t bytes() const { return bytes_; }
+  std::size_t bytes() const { return bytes_; }  ///< of the flat gradient buffer
   /// The gradients in plan order: bucket by bucket.
   std::vector<int> order() const;
 

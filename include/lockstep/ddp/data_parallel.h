@@ -109,11 +109,11 @@ class DataParallel final : public GradientSource {
   /// StepResult::compute_ms of any rank in the last step.
   double compute_ms_of(int rank) const;
 
-  const Options& options() const;
-  comm::HostGroup& group() const;
+  const Options& options() const;  ///< as they were given, with defaults filled in
+  comm::HostGroup& group() const;  ///< the ranks that share the batch
   /// For layers that communicate (ModelState::meets_across_ranks); null if the model has none.
   comm::GradientTransport* layer_transport() const;
-  const comm::ShardMap& shard_map() const;
+  const comm::ShardMap& shard_map() const;  ///< which shards each rank has
   /// For passes outside steps (evaluation): begin() it with a Pass that records nothing.
   Tape& tape() { return tape_; }
 
@@ -121,8 +121,8 @@ class DataParallel final : public GradientSource {
   const BucketPlan& plan() const;
   /// Of the last step, by bucket of its plan; the last are the statistics, if there are any.
   std::span<const BucketTime> bucket_times() const;
-  int accumulation_buffers() const;  ///< of this rank
-  std::size_t accumulation_buffer_bytes() const;
+  int accumulation_buffers() const;               ///< of this rank
+  std::size_t accumulation_buffer_bytes() const;  ///< of one of them
   /// For a start banner: "12 shards on 5 ranks, at most 3 a rank; 2 buckets of up to 25 MiB; 3
   /// accumulation buffers of 4.1 MiB".
   std::string describe() const;

@@ -15,9 +15,9 @@ namespace lockstep::ddp {
 class Buckets {
  public:
   virtual ~Buckets() = default;
-  virtual const BucketPlan& plan() const = 0;
-  virtual comm::GradientTransport& transport() const = 0;
-  virtual kernels::Backend& backend() const = 0;
+  virtual const BucketPlan& plan() const = 0;              ///< which gradients are in which bucket
+  virtual comm::GradientTransport& transport() const = 0;  ///< what sums over ranks
+  virtual kernels::Backend& backend() const = 0;           ///< what carries out operations
   /// When a bucket is complete, accumulation buffers 0 .. partial_sums() - 1 hold this rank's partial sums of
   /// it, one for each maximal sub-tree of its shards. A rank without shards has none, but it has buffer 0.
   virtual int partial_sums() const = 0;
@@ -32,6 +32,7 @@ class Buckets {
 
 /// One kind of state that a hook keeps from step to step, for checkpoints: /hook/NAME/PARAMETER.
 struct HookState {
+  /// State of one parameter.
   struct Entry {
     std::string name;  ///< of the parameter
     Tensor tensor;     ///< a handle, to write into on resume
@@ -40,7 +41,7 @@ struct HookState {
   /// Every rank holds different values, and only their sum matters: saved by rank, and divided equally when
   /// another number of ranks resumes; float32. Otherwise all ranks hold the same.
   bool by_rank = false;
-  std::vector<Entry> entries;
+  std::vector<Entry> entries;  ///< in the order of the parameters
 };
 
 /// Belongs to one DataParallel. All methods are collective; start() is called for every bucket of a step in

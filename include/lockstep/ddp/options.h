@@ -42,13 +42,14 @@ std::string_view to_string(Unused unused);
 std::string_view to_string(Mode mode);
 std::string_view to_string(Graph graph);
 
+/// How gradients are summed.
 struct Options {
-  double bucket_mb = 25;       ///< MiB at which a bucket closes
-  double first_bucket_mb = 1;  ///< the same for the first bucket, which is sent first
-  int shards = 0;              ///< of the global batch; 0: the context's (Context::set_run), or one a rank
-  int micro_batches = 1;       ///< of each shard
-  Unused unused = Unused::error;
-  Mode mode = Mode::overlapped;
+  double bucket_mb = 25;          ///< MiB at which a bucket closes
+  double first_bucket_mb = 1;     ///< the same for the first bucket, which is sent first
+  int shards = 0;                 ///< of the global batch; 0: the context's (Context::set_run), or one a rank
+  int micro_batches = 1;          ///< of each shard
+  Unused unused = Unused::error;  ///< what a parameter without a gradient is
+  Mode mode = Mode::overlapped;   ///< when buckets are summed
   /// bfloat16 or float16: partial sums are rounded to it before they are sent. On CPUs they are sent between
   /// nodes and are added in float32; within a node ranks read each other's memory, and nothing is rounded. On
   /// GPUs every rank sends its sums, and NCCL may add in this type (comm/nccl.h). float16 ends at 65504: a
@@ -61,7 +62,7 @@ struct Options {
   std::int64_t check_every = 0;    ///< steps between comparisons of the replicas (check_replicas()); 0: never
   std::uint64_t seed = 0;          ///< of every random draw in the passes; 0: the context's, if it has one
   DType compute = DType::float32;  ///< what the passes compute in (Pass::compute)
-  Graph graph = Graph::never;
+  Graph graph = Graph::never;      ///< whether the work of a step is captured
   /// step() returns a loss that is not finite. Otherwise such a step is a TrainingError.
   bool allow_non_finite_loss = false;
 };

@@ -22,32 +22,32 @@ struct Requests {
 
   /// For messages between ranks: the requests of all ranks are the union of their bits.
   std::uint64_t to_bits() const;
-  static Requests from_bits(std::uint64_t bits);
+  static Requests from_bits(std::uint64_t bits);  ///< those whose bits are set
 };
 
 /// The samples of a shard that one pass is over.
 struct MicroBatch {
-  int index = 0;
-  int count = 1;
+  int index = 0;       ///< which micro-batch of the shard
+  int count = 1;       ///< how many micro-batches the shard has
   bool empty = false;  ///< a pass over no samples: layers that meet across ranks need every rank in them
   /// The rows of this micro-batch in a tensor that holds the shard's samples: [n index / count,
   /// n (index + 1) / count), or none.
   Tensor rows(const Tensor& samples) const;
-  Batch rows(const Batch& samples) const;
+  Batch rows(const Batch& samples) const;  ///< the samples of this micro-batch; a view
 };
 
 /// The verdict on a step: the same on every rank, except for the times.
 struct StepResult {
-  std::uint64_t step = 0;
-  double loss_sum = 0;  ///< over the global batch, folded along the tree over shards; may be not finite
-  double count = 0;     ///< what divides it: samples or tokens of the global batch
-  Requests requests;    ///< of at least one rank
+  std::uint64_t step = 0;  ///< finished updates before this step
+  double loss_sum = 0;     ///< over the global batch, folded along the tree over shards; may be not finite
+  double count = 0;        ///< what divides it: samples or tokens of the global batch
+  Requests requests;       ///< of at least one rank
   /// Times of this rank, by the clock of its device. With a sharded optimizer, the time that the program has
   /// waited for parameters since the last step's sums counts as communication. On a GPU the device waits
   /// instead of the program: such waits are part of compute_ms, and not of exposed_comm_ms.
   double compute_ms = 0;       ///< from the start of the step to the end of its last backward
   double exposed_comm_ms = 0;  ///< from there until every sum and the step header are complete
-  double mean_loss() const { return loss_sum / count; }
+  double mean_loss() const { return loss_sum / count; }  ///< over the global batch: a true mean
 };
 
 /// When a bucket moved, in ms since the start of the step, on this rank's clock. `done_ms` is when this rank
@@ -60,6 +60,7 @@ struct BucketTime {
 
 /// Of Options::graph.
 struct CapturedSteps {
+  /// How often the work was captured; how often a graph was launched.
   std::int64_t captures = 0, launches = 0;
   std::string refused;  ///< why there are none, or no more; empty: no reason is known
 };

@@ -16,10 +16,11 @@ namespace lockstep::hdf5 {
 
 /// Bytes [offset, offset + bytes) of the file.
 struct Extent {
-  std::uint64_t offset = 0;
-  std::uint64_t bytes = 0;
+  std::uint64_t offset = 0;  ///< where the bytes begin in the file
+  std::uint64_t bytes = 0;   ///< how many
 };
 
+/// A dataset of an open file. Every failure is a DataError with file and object.
 class Dataset : public Object {
  public:
   /// None: text, or other types that are not numbers (compounds, enumerations ...). Reading converts the byte
@@ -33,8 +34,9 @@ class Dataset : public Object {
     return dtype_ ? to_string(*dtype_) : is_boolean_ ? "bool" : is_text_ ? "text" : "other";
   }
   const std::vector<std::int64_t>& shape() const { return shape_; }  ///< empty for a scalar
+  /// The first dimension; 1 of a scalar.
   std::int64_t rows() const { return shape_.empty() ? 1 : shape_[0]; }
-  std::int64_t numel() const { return numel_; }
+  std::int64_t numel() const { return numel_; }          ///< elements
   std::int64_t row_numel() const { return row_numel_; }  ///< elements per row
 
   /// Reads all elements, converted to `as`, into `out`, which must hold exactly numel() of them (UsageError
@@ -42,17 +44,22 @@ class Dataset : public Object {
   void read(DType as, std::span<std::byte> out) const;
   /// Rows [begin, begin + count); the same rules.
   void read_rows(std::int64_t begin, std::int64_t count, DType as, std::span<std::byte> out) const;
+  /// All elements, converted from `from` as HDF5 does. DataError if the size does not fit.
   void write(DType from, std::span<const std::byte> in);
+  /// Rows [begin, begin + count).
   void write_rows(std::int64_t begin, std::int64_t count, DType from, std::span<const std::byte> in);
 
+  /// All elements, converted to T. DataError if the size does not fit.
   template <class T>
   void read(std::span<T> out) const {
     read(dtype_of<T>, std::as_writable_bytes(out));
   }
+  /// Rows [begin, begin + count), converted to T.
   template <class T>
   void read_rows(std::int64_t begin, std::int64_t count, std::span<T> out) const {
     read_rows(begin, count, dtype_of<T>, std::as_writable_bytes(out));
   }
+  /// All elements, converted to T.
   template <class T>
   std::vector<T> read_all() const {
     check_stored();
@@ -60,10 +67,12 @@ class Dataset : public Object {
     read(std::span<T>(values));
     return values;
   }
+  /// All elements.
   template <class T>
   void write(std::span<const T> in) {
     write(dtype_of<T>, std::as_bytes(in));
   }
+  /// Rows [begin, begin + count).
   template <class T>
   void write_rows(std::int64_t begin, std::int64_t count, std::span<const T> in) {
     write_rows(begin, count, dtype_of<T>, std::as_bytes(in));

@@ -14,16 +14,17 @@ namespace lockstep::hdf5 {
 
 enum class ObjectKind { group, dataset, named_type, unreachable };
 
+/// A name in a group.
 struct Link {
-  std::string name;
-  ObjectKind kind;
+  std::string name;  ///< without the path of the group
+  ObjectKind kind;   ///< what it leads to
   bool operator==(const Link&) const = default;
 };
 
 /// A committed datatype: datasets refer to it by name, and h5dump shows that name.
 class NamedType : public Object {
  public:
-  DType dtype() const { return dtype_; }
+  DType dtype() const { return dtype_; }  ///< the type of its elements
 
  private:
   friend class Group;
@@ -37,36 +38,40 @@ class NamedType : public Object {
 /// time stamp, so equal calls make equal bytes.
 class Group : public Object {
  public:
+  /// By time of creation, or by name.
   enum class Order { creation, name };
 
   /// Links in the order asked; creation order where the group tracks it, otherwise by name.
   std::vector<Link> links(Order order = Order::creation) const;
-  bool exists(std::string_view name) const;
+  bool exists(std::string_view name) const;  ///< whether the group has an object of this name
   /// ObjectKind::unreachable if it does not exist or is in another file, which is not opened.
   ObjectKind kind(std::string_view name) const;
 
-  Group open_group(std::string_view name) const;
-  Dataset open_dataset(std::string_view name) const;
+  Group open_group(std::string_view name) const;      ///< DataError if it does not exist
+  Dataset open_dataset(std::string_view name) const;  ///< DataError if it does not exist
   /// The same for untrusted files: opens no other file, and throws DataError if the elements are not
   /// contiguous in this one.
   Dataset open_contiguous(std::string_view name) const;
 
-  Group create_group(std::string_view name);
+  Group create_group(std::string_view name);  ///< DataError if the name is taken
   /// Contiguous, little-endian, allocated at once and not filled, so that extent() is known before anything
   /// is written. An empty shape makes a scalar.
   Dataset create_dataset(std::string_view name, DType dtype, std::span<const std::int64_t> shape);
+  /// DataError if the name is taken.
   Dataset create_dataset(std::string_view name, DType dtype, std::initializer_list<std::int64_t> shape) {
     return create_dataset(name, dtype, std::span(shape.begin(), shape.size()));
   }
+  /// The same with a committed type.
   Dataset create_dataset(std::string_view name, const NamedType& type, std::span<const std::int64_t> shape);
   /// A scalar string dataset: UTF-8 of fixed length, null-terminated. UsageError on a null byte inside.
   Dataset create_text(std::string_view name, std::string_view text);
-  NamedType create_type(std::string_view name, DType dtype);
+  NamedType create_type(std::string_view name, DType dtype);  ///< commits a type under a name
   /// A link to another name of this file (tied weights).
   void create_soft_link(std::string_view name, std::string_view target);
 
  protected:
   Group() = default;
+  /// For File, and for open_group().
   Group(Handle handle, std::string file_path, std::string name)
       : Object(std::move(handle), std::move(file_path), std::move(name)) {}
 
@@ -76,14 +81,16 @@ class Group : public Object {
   std::string path_of_kind(std::string_view name, ObjectKind expected) const;
 };
 
+/// How a file is created.
 struct CreateOptions {
+  /// What happens to a file of this name.
   enum class Existing { refuse, replace };
-  Existing existing = Existing::refuse;
+  Existing existing = Existing::refuse;  ///< refuse: DataError if it exists
   /// Superblock version 3 with checksummed metadata (HDF5 1.10 and later read it); otherwise the oldest
   /// format that serves.
   bool checksummed = false;
   std::uint64_t alignment_bytes = 1;  ///< objects of at least alignment_from_bytes start at multiples of this
-  std::uint64_t alignment_from_bytes = 1;
+  std::uint64_t alignment_from_bytes = 1;  ///< objects from this size on are aligned
 };
 
 /// File locking follows HDF5_USE_FILE_LOCKING. If it is not set, files on a file system without locks can be
@@ -94,6 +101,7 @@ class File : public Group {
   static File open(const std::string& path);
   /// Opens for reading and writing.
   static File open_for_writing(const std::string& path);
+  /// DataError if it cannot be created.
   static File create(const std::string& path, const CreateOptions& options = {});
 
   File(File&&) noexcept = default;

@@ -21,11 +21,13 @@ namespace lockstep::hdf5 {
 /// An HDF5 identifier, closed on destruction without errors (File::close() reports those of a last write).
 class Handle {
  public:
-  using Closer = int (*)(std::int64_t);
+  using Closer = int (*)(std::int64_t);  ///< what closes an identifier: H5Gclose, H5Dclose
 
   Handle() = default;
-  Handle(std::int64_t id, Closer closer) noexcept : id_(id), closer_(closer) {}
+  Handle(std::int64_t id, Closer closer) noexcept : id_(id), closer_(closer) {}  ///< owns the identifier
+  /// Takes the identifier of `other`, which then has none.
   Handle(Handle&& other) noexcept : id_(std::exchange(other.id_, -1)), closer_(other.closer_) {}
+  /// The same; closes what it had.
   Handle& operator=(Handle&& other) noexcept {
     if (this != &other) {
       close();
@@ -36,9 +38,9 @@ class Handle {
   }
   ~Handle() { close(); }
 
-  std::int64_t id() const noexcept { return id_; }
+  std::int64_t id() const noexcept { return id_; }  ///< of the HDF5 library; -1: none
   explicit operator bool() const noexcept { return id_ >= 0; }
-  void close() noexcept;
+  void close() noexcept;  ///< does nothing if it is closed
   /// Releases the identifier without closing it.
   std::int64_t release() noexcept { return std::exchange(id_, -1); }
 
@@ -47,21 +49,22 @@ class Handle {
   Closer closer_ = nullptr;
 };
 
+/// What groups, datasets and files have in common. Every failure is a DataError with file and object.
 class Object {
  public:
-  const std::string& file_path() const { return file_path_; }
+  const std::string& file_path() const { return file_path_; }  ///< as it was opened
   /// Absolute name within the file: "/model/net.0.weight".
   const std::string& name() const { return name_; }
-  std::int64_t id() const { return handle_.id(); }
+  std::int64_t id() const { return handle_.id(); }  ///< of the HDF5 library
   /// The offset of its header in the file, which is the same under all of its names.
   std::uint64_t address() const;
 
-  bool has_attribute(std::string_view attribute) const;
-  std::vector<std::string> attribute_names() const;  ///< sorted
+  bool has_attribute(std::string_view attribute) const;  ///< whether there is one of this name
+  std::vector<std::string> attribute_names() const;      ///< sorted
   /// The type of an attribute's numbers; none for text and for types without a DType. DataError if it does
   /// not exist.
   std::optional<DType> attribute_dtype(std::string_view attribute) const;
-  bool is_text_attribute(std::string_view attribute) const;
+  bool is_text_attribute(std::string_view attribute) const;  ///< whether it exists and is a text
   /// True if it exists and is one number or one text of fixed length, which are stored in the object's
   /// header.
   bool has_plain_attribute(std::string_view attribute) const;
@@ -70,6 +73,7 @@ class Object {
   std::string text_attribute(std::string_view attribute) const;
   /// Any integer type; DataError if the value does not fit.
   std::int64_t int64_attribute(std::string_view attribute) const;
+  /// Any integer type; DataError if the value does not fit.
   std::uint64_t uint64_attribute(std::string_view attribute) const;
   /// Any number.
   double double_attribute(std::string_view attribute) const;
@@ -79,19 +83,24 @@ class Object {
   /// Writes a scalar (or for spans a 1-D) attribute, replacing one of that name. Texts are UTF-8 of fixed
   /// length, null-terminated. Throws UsageError on a text with a null byte inside.
   void set_attribute(std::string_view attribute, std::string_view text);
+  /// Stored as float64; replaces one of this name.
   void set_attribute(std::string_view attribute, std::span<const double> values);
+  /// Stored as int64.
   void set_attribute(std::string_view attribute, std::signed_integral auto value) {
     set_int64(attribute, static_cast<std::int64_t>(value));
   }
+  /// Stored as uint64.
   void set_attribute(std::string_view attribute, std::unsigned_integral auto value) {
     set_uint64(attribute, static_cast<std::uint64_t>(value));
   }
+  /// Stored as float64.
   void set_attribute(std::string_view attribute, std::floating_point auto value) {
     set_double(attribute, static_cast<double>(value));
   }
 
  protected:
   Object() = default;
+  /// For the classes that derive from it.
   Object(Handle handle, std::string file_path, std::string name)
       : handle_(std::move(handle)), file_path_(std::move(file_path)), name_(std::move(name)) {}
   Object(Object&&) noexcept = default;
@@ -101,9 +110,9 @@ class Object {
   /// The absolute name of a child, for opening and for error texts.
   std::string path_of(std::string_view child) const;
 
-  Handle handle_;
-  std::string file_path_;
-  std::string name_;
+  Handle handle_;          ///< closes the object
+  std::string file_path_;  ///< for errors
+  std::string name_;       ///< for errors
 
  private:
   void set_int64(std::string_view attribute, std::int64_t value);

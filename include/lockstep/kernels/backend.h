@@ -73,7 +73,7 @@ class GraphCapture {
 /// operations. Must not outlive it; belongs to its thread.
 class Timer {
  public:
-  static constexpr int most_moments = 4;
+  static constexpr int most_moments = 4;  ///< moments that a timer holds
   virtual ~Timer() = default;
   /// Moment `which` is when all operations enqueued so far are done.
   virtual void mark(int which) = 0;
@@ -83,7 +83,7 @@ class Timer {
 
 /// A copy from one tensor to another of its shape, type and layout.
 struct Transfer {
-  Tensor from, to;
+  Tensor from, to;  ///< of equal shape, type and layout
 };
 
 /// The types of activations that a function computes in.
@@ -94,8 +94,8 @@ enum class Computes : std::uint8_t {
 
 /// How a device carries out the operations of one type.
 struct Entry {
-  void (*run)(Backend&, const void* operation) = nullptr;
-  Computes computes = Computes::in_both_types;
+  void (*run)(Backend&, const void* operation) = nullptr;  ///< calls the function with the operation
+  Computes computes = Computes::in_both_types;             ///< the types of activations that it takes
   /// in_float32, operands by_row: so many rows, or a multiple, are copied at a time, such that copies fit
   /// into the caches; 0: all rows at once.
   std::int64_t rows_together = 0;
@@ -112,6 +112,7 @@ class Observer {
   virtual void end(std::string_view label, const ops::Cost& cost, bool read) = 0;
 };
 
+/// A device: its memory, and how it carries out operations. Belongs to one thread at a time.
 class Backend {
  public:
   Backend();
@@ -119,16 +120,16 @@ class Backend {
   Backend(const Backend&) = delete;
   Backend& operator=(const Backend&) = delete;
 
-  virtual Device device() const = 0;
-  virtual int threads() const = 0;  ///< threads per operation; fixed for the backend's life
+  virtual Device device() const = 0;  ///< whose memory its tensors are in
+  virtual int threads() const = 0;    ///< threads per operation; fixed for the backend's life
   /// Results depend on it: the instruction set of the matrix products, as their library names it.
   virtual std::string instruction_set() const = 0;
   /// The cudaStream_t in which a GPU carries out operations in order; null on the CPU.
   virtual void* stream() const { return nullptr; }
   /// Why products of bf16 operands are slower here than those of float32; empty if they are not.
   virtual std::string why_slow_in_bf16() const { return {}; }
-  virtual std::unique_ptr<Timer> make_timer();
-  virtual std::unique_ptr<StagingQueue> make_staging_queue();
+  virtual std::unique_ptr<Timer> make_timer();                 ///< one that belongs to this backend
+  virtual std::unique_ptr<StagingQueue> make_staging_queue();  ///< one that belongs to this backend
   /// Whether capture_graph() works here.
   virtual bool captures_graphs() const { return false; }
   /// Begins a capture, one at a time. Waits for the device. Throws UsageError if captures_graphs() is false.
@@ -144,7 +145,7 @@ class Backend {
   /// Of ops::Attention::saved.
   virtual Shape attention_saved_shape(std::int64_t batch, int heads, std::int64_t queries,
                                       std::int64_t keys) const = 0;
-  void fill(const Tensor& to, double value);
+  void fill(const Tensor& to, double value);  ///< every element becomes `value`, rounded to the tensor's type
   /// Any device to any device, equal shapes and layouts; converts between float32 and bfloat16, and float64,
   /// int64 and uint8 to float32 (on one device). `from` may be changed once it returns.
   void copy(const Tensor& from, const Tensor& to);
@@ -160,7 +161,7 @@ class Backend {
   void run(const Operation& operation) {
     run(ops::AnyOperation(operation));
   }
-  void run(const ops::AnyOperation& operation);
+  void run(const ops::AnyOperation& operation);  ///< the same for an operation whose type is not known here
 
   /// From now on function(backend, operation) carries out the operations of its type. `backend` is of this
   /// backend's class or Backend, and has checked the operation.
@@ -174,8 +175,11 @@ class Backend {
   Observer* observe(Observer* observer) { return std::exchange(observer_, observer); }
 
  protected:
+  /// How a device runs an operation that was checked.
   virtual void perform(const ops::AnyOperation& operation) = 0;
+  /// How a device copies between tensors of equal shape and layout.
   virtual void copy_elements(const Tensor& from, const Tensor& to) = 0;
+  /// How a device copies to the CPU, with one wait.
   virtual void read_elements(std::span<const Transfer> transfers);
   /// UsageError naming operation and device if the table has no entry.
   const Entry& entry_of(const ops::AnyOperation& operation) const;

@@ -22,6 +22,7 @@ struct RunShape {
   bool operator==(const RunShape&) const = default;
 };
 
+/// What objects of a program are made for: ranks, a device, and the shape of the run.
 class Context {
  public:
   virtual ~Context() = default;
@@ -30,7 +31,7 @@ class Context {
   virtual comm::CpuCommunicator& world() const = 0;
   /// Sums between the devices of the ranks: world() itself between CPUs.
   virtual comm::GradientTransport& transport() const = 0;
-  virtual kernels::Backend& backend() = 0;
+  virtual kernels::Backend& backend() = 0;  ///< what carries out operations
 
   /// Says the shape of the run once, for the DataParallel, the Loader and the Store that are made with this
   /// context. No shards: one a rank. Collective. Throws the same UsageError on every rank: if ranks say

@@ -12,15 +12,16 @@ namespace lockstep::models {
 /// The residual stream x + branch, not added yet: the layer norm that comes next does so. An absent branch
 /// (Var{}) is nothing.
 struct Residual {
-  Var x, branch;
+  Var x, branch;  ///< the stream; what is to be added to it
 };
 
+/// A block of GPT-2: attention and two linear layers, each behind a layer norm.
 class GptBlock : public nn::Layer<GptBlock> {
  public:
   GptBlock(nn::Module& parent, std::string_view name, std::int64_t channels, std::int64_t heads,
            double dropout);
 
-  Residual forward(const Residual& given);
+  Residual forward(const Residual& given);  ///< x, branch: [N, T, channels]
 
  private:
   int heads_;
@@ -36,15 +37,15 @@ class Gpt final : public Model {
  public:
   static constexpr const char* task = "language";
   struct Options {
-    std::int64_t layers = 0, heads = 0, channels = 0;
-    std::int64_t context = 0;  ///< most tokens of a sequence
-    std::int64_t vocab = 0;
-    double dropout = 0;
+    std::int64_t layers = 0, heads = 0, channels = 0;  ///< blocks; attention heads; width
+    std::int64_t context = 0;                          ///< most tokens of a sequence
+    std::int64_t vocab = 0;                            ///< tokens that there are
+    double dropout = 0;                                ///< probability of zeroing an activation
     bool recompute = false;  ///< keeps the inputs of blocks only; the backward computes the rest again
 
     static std::vector<Option<Options>> options();
   };
-  Gpt(const Options& options, std::uint64_t seed);
+  Gpt(const Options& options, std::uint64_t seed);  ///< seed: of the first values of parameters
 
   std::int64_t context() const override { return wpe_.weight.value.size(0); }
   std::vector<std::string> reads() const override { return {"x"}; }

@@ -16,11 +16,11 @@ class Mlp final : public Model {
   static constexpr const char* task = "classification";
   struct Options {
     std::vector<std::int64_t> sizes{};  ///< widths, from the elements of a sample to the classes
-    double dropout = 0;
+    double dropout = 0;                 ///< probability of zeroing an activation
 
     static std::vector<Option<Options>> options();
   };
-  Mlp(const Options& options, std::uint64_t seed);
+  Mlp(const Options& options, std::uint64_t seed);  ///< seed: of the first values of parameters
 
   std::vector<std::string> reads() const override { return {"x"}; }
   std::int64_t classes() const override { return sizes_.back(); }

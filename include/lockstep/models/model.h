@@ -17,6 +17,7 @@ namespace lockstep::models {
 /// What widths and numbers of layers may be. A product of two widths fits in 64 bits.
 inline constexpr Range widths = Range::from(1, 2147483647), depths = Range::from(1, 10000);
 
+/// A model that a configuration can name: fields of a batch in, one output.
 class Model : public nn::Module {
  public:
   using nn::Module::Module;

@@ -14,6 +14,7 @@ namespace lockstep::models {
 /// Two 3x3 convolutions next to an identity, or a 1x1 convolution where the shape changes.
 class BasicBlock : public nn::Layer<BasicBlock> {
  public:
+  /// in, out: channels; stride: of the first convolution.
   BasicBlock(nn::Module& parent, std::string_view name, std::int64_t in, std::int64_t out, int stride,
              const nn::BatchNormSettings& norm);
 
@@ -35,16 +36,16 @@ class Resnet final : public Model {
  public:
   static constexpr const char* task = "classification";
   struct Options {
-    std::vector<std::int64_t> blocks{};  ///< of each stage
-    std::int64_t width = 0;              ///< channels of the first stage
-    std::int64_t in_channels = 0, classes = 0;
-    std::string stem = "3x3";          ///< or "7x7"
-    std::string batch_norm = "plain";  ///< or "sync"
+    std::vector<std::int64_t> blocks{};         ///< of each stage
+    std::int64_t width = 0;                     ///< channels of the first stage
+    std::int64_t in_channels = 0, classes = 0;  ///< channels of an image; classes of the output
+    std::string stem = "3x3";                   ///< or "7x7"
+    std::string batch_norm = "plain";           ///< or "sync"
     bool recompute = false;  ///< keeps the inputs of blocks only; the backward computes the rest again
 
     static std::vector<Option<Options>> options();
   };
-  Resnet(const Options& options, std::uint64_t seed);
+  Resnet(const Options& options, std::uint64_t seed);  ///< seed: of the first values of parameters
 
   std::vector<std::string> reads() const override { return {"x"}; }
   std::int64_t classes() const override { return fc_.weight.value.size(0); }

@@ -26,14 +26,15 @@ class List : public Module {
  public:
   using Module::Module;
 
+  /// Appends a layer, which is named by its number.
   template <class... Args>
   T& emplace_back(Args&&... args) {
     return layers_.emplace_back(*this, fmt::format("{}", layers_.size()), std::forward<Args>(args)...);
   }
 
-  std::size_t size() const noexcept { return layers_.size(); }
-  T& operator[](std::size_t i) { return layers_[i]; }
-  T& back() { return layers_.back(); }
+  std::size_t size() const noexcept { return layers_.size(); }  ///< how many layers there are
+  T& operator[](std::size_t i) { return layers_[i]; }           ///< by number
+  T& back() { return layers_.back(); }                          ///< the last one
   auto begin() noexcept { return layers_.begin(); }
   auto end() noexcept { return layers_.end(); }
 
@@ -44,7 +45,7 @@ class List : public Module {
 /// A layer to be made: its type and what its constructor takes after parent and name.
 template <class T, class... Args>
 struct Recipe {
-  std::tuple<Args...> args;
+  std::tuple<Args...> args;  ///< what the constructor of the layer gets, besides parent and name
 };
 template <class T, class... Args>
 Recipe<T, std::decay_t<Args>...> make(Args&&... args) {
@@ -63,6 +64,7 @@ class Sequential : public Layer<Sequential> {
   explicit Sequential(std::uint64_t seed, Parts... parts) : Layer(seed) {
     (add(std::move(parts)), ...);
   }
+  /// Layers are named by their numbers.
   template <class... Parts>
   Sequential(Module& parent, std::string_view name, Parts... parts) : Layer(parent, name) {
     (add(std::move(parts)), ...);
@@ -80,12 +82,13 @@ class Sequential : public Layer<Sequential> {
     steps_.push_back(std::move(step));
     return layer;
   }
+  /// Appends a function without parameters.
   template <std::invocable<const Var&> Function>
   void add(Function function) {
     steps_.push_back(std::make_unique<StepOf<Function>>(std::move(function)));
   }
 
-  std::size_t size() const noexcept { return steps_.size(); }
+  std::size_t size() const noexcept { return steps_.size(); }  ///< layers and functions
   Var forward(const Var& x) {
     Var y = x;
     for (const auto& step : steps_) y = step->run(y);

@@ -63,6 +63,7 @@ class Dropout : public Layer<Dropout> {
 /// What Conv2d and ConvTranspose2d are made of: weight and bias, both U(+-1 / sqrt(fan_in)) at first, where
 /// fan_in is the product of the weight's extents but the first.
 struct ConvolutionParameters {
+  /// Registers both with the owner.
   ConvolutionParameters(Module& owner, const Shape& weight_shape, std::int64_t out, bool with_bias);
 
   Parameter weight;
@@ -71,11 +72,11 @@ struct ConvolutionParameters {
 
 /// One number for both directions, or {height, width}.
 struct Conv2dOptions {
-  ops::HeightWidth stride = 1;
-  ops::HeightWidth padding = 0;
-  ops::HeightWidth dilation = 1;
-  int groups = 1;
-  bool bias = true;
+  ops::HeightWidth stride = 1;    ///< step of the window
+  ops::HeightWidth padding = 0;   ///< zeros around the image
+  ops::HeightWidth dilation = 1;  ///< distance of the elements of the window
+  int groups = 1;                 ///< into which channels are divided
+  bool bias = true;               ///< whether there is a bias
 };
 
 /// weight: [out, in / groups, kh, kw], bias: [out].
@@ -91,13 +92,14 @@ class Conv2d : public Layer<Conv2d>, public ConvolutionParameters {
   ops::ConvolutionGeometry geometry_;
 };
 
+/// As PyTorch's ConvTranspose2d has them.
 struct ConvTranspose2dOptions {
-  ops::HeightWidth stride = 1;
-  ops::HeightWidth padding = 0;
+  ops::HeightWidth stride = 1;          ///< step of the window
+  ops::HeightWidth padding = 0;         ///< zeros around the image, which are taken away
   ops::HeightWidth output_padding = 0;  ///< added to the result's extent; less than the stride
-  ops::HeightWidth dilation = 1;
-  int groups = 1;
-  bool bias = true;
+  ops::HeightWidth dilation = 1;        ///< distance of the elements of the window
+  int groups = 1;                       ///< into which channels are divided
+  bool bias = true;                     ///< whether there is a bias
 };
 
 /// weight: [in, out / groups, kh, kw], bias: [out]. The result's extents: conv_transpose2d.
@@ -133,7 +135,7 @@ class MultiheadAttention : public Layer<MultiheadAttention> {
  public:
   Parameter in_proj_weight;
   std::optional<Parameter> in_proj_bias;
-  Linear out_proj;
+  Linear out_proj;  ///< of the joined heads
 };
 
 }  // namespace lockstep::nn

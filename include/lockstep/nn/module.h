@@ -17,13 +17,15 @@ namespace lockstep::nn {
 
 /// A distribution to draw a parameter's first value from.
 struct Init {
+  /// The kinds of distributions.
   enum class Kind { constant, uniform, normal };
-  Kind kind = Kind::constant;
+  Kind kind = Kind::constant;  ///< which one
   float scale = 0;  ///< the constant; the bound of U(-bound, bound); the deviation of N(0, deviation^2)
 
+  /// Every element is `value`.
   static constexpr Init constant(float value) { return {Kind::constant, value}; }
-  static constexpr Init uniform(float bound) { return {Kind::uniform, bound}; }
-  static constexpr Init normal(float deviation) { return {Kind::normal, deviation}; }
+  static constexpr Init uniform(float bound) { return {Kind::uniform, bound}; }        ///< U(-bound, bound)
+  static constexpr Init normal(float deviation) { return {Kind::normal, deviation}; }  ///< N(0, deviation^2)
 };
 
 /// Overwrites the parameter's value (float32, CPU). Draws are keyed by (seed, name): they depend neither on
@@ -63,7 +65,7 @@ class Module {
   /// All leaves, in the order of PyTorch's state_dict: a module's own, as they were registered, then its
   /// children's.
   ModelState state();
-  operator ModelState() { return state(); }
+  operator ModelState() { return state(); }  ///< for what takes a state
 
   /// Moves all values of the model to the backend's device (nothing if they are there), from where
   /// DataParallel and optimizers made afterwards use them. Gradients are dropped. The backend must outlive
@@ -122,6 +124,7 @@ class Layer : public Module {
  public:
   using Module::Module;
 
+  /// Calls forward(), and puts the layer's path in front of an error.
   template <class... Args>
   decltype(auto) operator()(Args&&... args) {
     return named([&]() -> decltype(auto) {
@@ -146,6 +149,7 @@ class Parameter : public Param {
 /// A buffer as a member of a Module.
 class StateBuffer : public Buffer {
  public:
+  /// A buffer of the model's state that starts as `initial`.
   StateBuffer(Module& owner, std::string_view local_name, Tensor initial);
   ~StateBuffer();
   StateBuffer(const StateBuffer&) = delete;
@@ -158,13 +162,14 @@ class StateBuffer : public Buffer {
 /// A float64 vector summed over all shards of a step, as a member of a Module: derive and write apply().
 class Moments : public Statistic {
  public:
+  /// `elements` sums, registered under this name.
   Moments(Module& owner, std::string_view local_name, std::int64_t elements);
   ~Moments() override;
   Moments(const Moments&) = delete;
   Moments& operator=(const Moments&) = delete;
 
-  const std::string& name() const override { return name_; }
-  std::int64_t elements() const override { return elements_; }
+  const std::string& name() const override { return name_; }    ///< full dotted name
+  std::int64_t elements() const override { return elements_; }  ///< how many sums it has
 
  private:
   Module& owner_;

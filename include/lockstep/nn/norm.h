@@ -54,9 +54,10 @@ class GroupNorm : public Layer<GroupNorm> {
   Parameter weight, bias;
 };
 
+/// How a batch norm keeps its running statistics.
 struct BatchNormSettings {
   float momentum = 0.1f;  ///< running = (1 - momentum) running + momentum new
-  float eps = 1e-5f;
+  float eps = 1e-5f;      ///< added to the variance
   /// Training passes normalise by the statistics of all ranks of Pass::layer_transport (where there is
   /// one), not of the shard alone.
   bool sync = false;
@@ -78,8 +79,8 @@ class BatchNorm2d : public Layer<BatchNorm2d> {
   Var relu(const Var& x, const Var& shortcut = {});
 
   Parameter weight, bias;
-  StateBuffer running_mean, running_var;
-  StateBuffer num_batches_tracked;  ///< int64: steps that had an element
+  StateBuffer running_mean, running_var;  ///< of all shards; used in evaluations
+  StateBuffer num_batches_tracked;        ///< int64: steps that had an element
 
  private:
   class RunningMoments final : public Moments {

@@ -11,6 +11,7 @@ namespace lockstep::nn {
 /// What a cell of so many gates is made of. weight_ih: [gates * hidden, in], weight_hh: [gates * hidden,
 /// hidden], biases: [gates * hidden], all U(+-1 / sqrt(hidden)) at first.
 struct GateParameters {
+  /// Registers the weights of `gates` gates with the owner.
   GateParameters(Module& owner, std::int64_t in, std::int64_t hidden, int gates, bool with_bias);
 
   Parameter weight_ih, weight_hh;
@@ -29,7 +30,7 @@ class GRUCell : public Layer<GRUCell>, public GateParameters {
 
 /// Each [N, hidden], or absent (Var{}): zeros.
 struct LSTMState {
-  Var h, c;
+  Var h, c;  ///< [N, hidden]: the output; the cell
 };
 
 /// Hochreiter, Schmidhuber 1997, with a forget gate. Gates i, f, g, o: the new c is

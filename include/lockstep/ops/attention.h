@@ -29,6 +29,7 @@ inline Columns all_columns(const Tensor& matrix) {
   return {matrix, 0, matrix.shape().rank() == 0 ? 0 : matrix.size(-1)};
 }
 
+/// What the shapes of an attention mean.
 struct AttentionSizes {
   std::int64_t batch, queries, keys, heads, key_heads, width;
   bool causal;
@@ -46,6 +47,7 @@ struct AttentionSizes {
 AttentionSizes attention_sizes(const char* operation, const Columns& q, const Columns& k, const Columns& v,
                                int heads, bool causal, int products);
 
+/// y = softmax(q k^T / sqrt(width)) v, of each head.
 struct Attention {
   static constexpr const char* name = "attention";
   Columns q, k, v;
@@ -87,6 +89,7 @@ enum class RotaryLayout : std::uint8_t {
   pairs,   ///< 2 i and 2 i + 1 (RoFormer)
 };
 
+/// An angle for each place and pair of features.
 struct Rotation {
   float cosine, sine;
 };

@@ -156,6 +156,7 @@ struct TotalMoments {
   double* data;  ///< null: there is no total
   std::int64_t channels;
 
+  /// Of sums [2, channels] and the count behind them.
   TotalMoments(const Tensor& total, std::int64_t channels_)
       : data(total ? total.data<double>() : nullptr), channels(channels_) {}
 
@@ -166,12 +167,14 @@ struct TotalMoments {
 
 // Each: item(i) for every i below items().
 
+/// What a device computes for one channel; in kernels of CPU and GPU.
 struct BatchStatisticsItem {
   TotalMoments moments;
-  const float *centre, *running_var;
+  const float *centre, *running_var;  ///< of all channels
   double eps;
-  float *mean, *inv_std;
+  float *mean, *inv_std;  ///< of all channels
 
+  /// Takes the pointers of the operation.
   explicit BatchStatisticsItem(const BatchStatistics& op)
       : moments(op.total, op.mean.numel()),
         centre(op.centre.data<float>()),
@@ -180,7 +183,7 @@ struct BatchStatisticsItem {
         mean(op.mean.data<float>()),
         inv_std(op.inv_std.data<float>()) {}
 
-  std::int64_t items() const { return moments.channels; }
+  std::int64_t items() const { return moments.channels; }  ///< channels
   LOCKSTEP_ON_ANY_DEVICE void operator()(std::int64_t c) const {
     const double n = moments.count();
     float found = centre[c];
@@ -198,12 +201,13 @@ struct BatchStatisticsItem {
 /// sum (x - b) = sum (x - a) + n (a - b), and so the squares.
 struct MoveCentreItem {
   TotalMoments moments;
-  const float *from, *to;
+  const float *from, *to;  ///< of all channels
 
+  /// Takes the pointers of the operation.
   explicit MoveCentreItem(const MoveCentre& op)
       : moments(op.total, op.from.numel()), from(op.from.data<float>()), to(op.to.data<float>()) {}
 
-  std::int64_t items() const { return moments.channels; }
+  std::int64_t items() const { return moments.channels; }  ///< channels
   LOCKSTEP_ON_ANY_DEVICE void operator()(std::int64_t c) const {
     const double n = moments.count(), shift = static_cast<double>(from[c]) - static_cast<double>(to[c]);
     moments.squares(c) += 2 * shift * moments.sum(c) + n * shift * shift;
@@ -215,9 +219,10 @@ struct MoveCentreItem {
 struct UpdateRunningItem {
   TotalMoments moments;
   double momentum;
-  float *mean, *variance;
+  float *mean, *variance;  ///< of all channels
   std::int64_t* batches;
 
+  /// Takes the pointers of the operation.
   explicit UpdateRunningItem(const UpdateRunning& op)
       : moments(op.total, op.running_mean.numel()),
         momentum(static_cast<double>(op.momentum)),
@@ -225,7 +230,7 @@ struct UpdateRunningItem {
         variance(op.running_var.data<float>()),
         batches(op.batches.data<std::int64_t>()) {}
 
-  std::int64_t items() const { return moments.channels + 1; }
+  std::int64_t items() const { return moments.channels + 1; }  ///< channels, and the count
   LOCKSTEP_ON_ANY_DEVICE void operator()(std::int64_t c) const {
     const double n = moments.count();
     if (!(n > 0)) return;

@@ -11,11 +11,14 @@ namespace lockstep::ops {
 struct HeightWidth {
   int height = 0, width = 0;
 
+  /// The same in both directions.
   constexpr HeightWidth(int both) : height(both), width(both) {}  // NOLINT: {.stride = 2}
+  /// One number for each direction.
   constexpr HeightWidth(int of_height, int of_width) : height(of_height), width(of_width) {}
   bool operator==(const HeightWidth&) const = default;
 };
 
+/// How a window moves over an image.
 struct ConvolutionGeometry {
   HeightWidth stride = 1;
   HeightWidth padding = 0;  ///< zeros on each side
@@ -33,6 +36,7 @@ std::int64_t convolved_extent(const char* function, std::int64_t extent, std::in
 /// The three products of a convolution: y, dx and dweight.
 enum class ConvolutionPass : std::uint8_t { forward, backward_input, backward_weight };
 
+/// What the shapes of a convolution mean.
 struct ConvolutionSizes {
   std::int64_t images = 0, in_channels = 0, height = 0, width = 0;
   std::int64_t out_channels = 0, out_height = 0, out_width = 0;
@@ -41,10 +45,11 @@ struct ConvolutionSizes {
 
   double flops() const;
   std::string text() const;
-  std::size_t hash() const;
+  std::size_t hash() const;  ///< for plans that are kept by sizes
   bool operator==(const ConvolutionSizes&) const = default;
 };
 
+/// y = the convolution of x with weight, as torch.nn.functional.conv2d.
 struct Convolution {
   static constexpr const char* name = "convolution";
   Tensor x, weight, bias;
@@ -58,6 +63,7 @@ struct Convolution {
   ConvolutionSizes sizes() const;
 };
 
+/// dx of a convolution.
 struct ConvolutionBackwardInput {
   static constexpr const char* name = "convolution_backward_input";
   Tensor dy, weight;
@@ -70,6 +76,7 @@ struct ConvolutionBackwardInput {
   ConvolutionSizes sizes() const;
 };
 
+/// dweight and dbias of a convolution.
 struct ConvolutionBackwardWeight {
   static constexpr const char* name = "convolution_backward_weight";
   Tensor x, dy;

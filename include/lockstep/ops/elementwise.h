@@ -153,6 +153,7 @@ struct Dropout {
 
   static void operands(auto& op, auto&& each) { each(in("x", op.x).blocked(), out("y", op.y).blocked()); }
   void check() const;
+  /// Why a captured graph may not hold it; null: it may.
   const char* changes_between_runs() const {
     return p == 0 ? nullptr : "dropout draws other numbers at every step";
   }

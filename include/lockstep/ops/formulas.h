@@ -13,12 +13,14 @@
 
 namespace lockstep::ops {
 
+/// a + b.
 struct Sum {
   static constexpr const char* name = "add";
   static constexpr int inputs = 2;
   LOCKSTEP_ON_ANY_DEVICE float operator()(float a, float b) const { return a + b; }
 };
 
+/// factor x.
 struct Scaled {
   static constexpr const char* name = "scale";
   static constexpr int inputs = 1;
@@ -26,6 +28,7 @@ struct Scaled {
   LOCKSTEP_ON_ANY_DEVICE float operator()(float x) const { return factor * x; }
 };
 
+/// factor x + offset.
 struct Shifted {
   static constexpr const char* name = "add_scalar";
   static constexpr int inputs = 1;
@@ -34,18 +37,21 @@ struct Shifted {
   LOCKSTEP_ON_ANY_DEVICE float operator()(float x) const { return multiply_add(factor, x, offset); }
 };
 
+/// a - b.
 struct Difference {
   static constexpr const char* name = "sub";
   static constexpr int inputs = 2;
   LOCKSTEP_ON_ANY_DEVICE float operator()(float a, float b) const { return a - b; }
 };
 
+/// a b.
 struct Product {
   static constexpr const char* name = "mul";
   static constexpr int inputs = 2;
   LOCKSTEP_ON_ANY_DEVICE float operator()(float a, float b) const { return a * b; }
 };
 
+/// a / b.
 struct Quotient {
   static constexpr const char* name = "div";
   static constexpr int inputs = 2;
@@ -59,12 +65,14 @@ struct DivisorSlope {
   LOCKSTEP_ON_ANY_DEVICE float operator()(float dy, float y, float b) const { return -(dy * y) / b; }
 };
 
+/// The greater one.
 struct Maximum {  // NaN stays
   static constexpr const char* name = "maximum";
   static constexpr int inputs = 2;
   LOCKSTEP_ON_ANY_DEVICE float operator()(float a, float b) const { return b > a || b != b ? b : a; }
 };
 
+/// The lesser one; NaN stays.
 struct Minimum {
   static constexpr const char* name = "minimum";
   static constexpr int inputs = 2;
@@ -80,6 +88,7 @@ struct LargerSlope {
   }
 };
 
+/// a where the condition is not 0, else b.
 struct Where {
   static constexpr const char* name = "where";
   static constexpr int inputs = 3;
@@ -91,6 +100,7 @@ struct Where {
 // Functions of one input, with their slopes: slope(x), which is slope(value(x)) where slope_by_value is said.
 // A function with attributes has them as members, and members use them.
 
+/// max(0, x).
 struct Relu {
   static constexpr const char *name = "relu", *slope_name = "relu_backward";
   static constexpr bool slope_by_value = true;
@@ -98,6 +108,7 @@ struct Relu {
   LOCKSTEP_ON_ANY_DEVICE static float slope(float x) { return x > 0.0f ? 1.0f : 0.0f; }
 };
 
+/// x sigmoid(x).
 struct Silu {
   static constexpr const char *name = "silu", *slope_name = "silu_backward";
   LOCKSTEP_ON_ANY_DEVICE static float value(float x) { return x * logistic(x).value; }
@@ -108,6 +119,7 @@ struct Silu {
 };
 
 // GELU: Hendrycks, Gimpel, "Gaussian error linear units", 2016.
+/// x Phi(x), by the error function.
 struct GeluErf {
   static constexpr const char *name = "gelu_erf", *slope_name = "gelu_erf_backward";
   LOCKSTEP_ON_ANY_DEVICE static float value(float x) { return x * normal(x).cdf; }
@@ -120,6 +132,7 @@ struct GeluErf {
 /// With 0.5 (1 + tanh u) = sigmoid(2 u) it needs one exponential and loses nothing in the lower tail.
 struct GeluTanh {
   static constexpr const char *name = "gelu_tanh", *slope_name = "gelu_tanh_backward";
+  /// Of the argument of tanh.
   static constexpr float linear = 1.59576912f;  // 2 sqrt(2 / pi)
   static constexpr float cubic = 0.044715f * linear;
   LOCKSTEP_ON_ANY_DEVICE static float value(float x) {
@@ -133,6 +146,7 @@ struct GeluTanh {
   }
 };
 
+/// tanh(x).
 struct Tanh {
   static constexpr const char *name = "tanh", *slope_name = "tanh_backward";
   static constexpr bool slope_by_value = true;
@@ -140,6 +154,7 @@ struct Tanh {
   LOCKSTEP_ON_ANY_DEVICE static float slope(float y) { return multiply_add(-y, y, 1.0f); }
 };
 
+/// 1 / (1 + e^-x).
 struct Sigmoid {
   static constexpr const char *name = "sigmoid", *slope_name = "sigmoid_backward";
   static constexpr bool slope_by_value = true;
@@ -147,6 +162,7 @@ struct Sigmoid {
   LOCKSTEP_ON_ANY_DEVICE static float slope(float y) { return y * (1.0f - y); }
 };
 
+/// e^x.
 struct Exp {
   static constexpr const char *name = "exp", *slope_name = "exp_backward";
   static constexpr bool slope_by_value = true;
@@ -154,12 +170,14 @@ struct Exp {
   LOCKSTEP_ON_ANY_DEVICE static float slope(float y) { return y; }
 };
 
+/// The natural logarithm.
 struct Log {
   static constexpr const char *name = "log", *slope_name = "log_backward";
   LOCKSTEP_ON_ANY_DEVICE static float value(float x) { return logarithm(x); }
   LOCKSTEP_ON_ANY_DEVICE static float slope(float x) { return 1.0f / x; }
 };
 
+/// The square root.
 struct Sqrt {
   static constexpr const char *name = "sqrt", *slope_name = "sqrt_backward";
   static constexpr bool slope_by_value = true;
@@ -167,6 +185,7 @@ struct Sqrt {
   LOCKSTEP_ON_ANY_DEVICE static float slope(float y) { return 0.5f / y; }
 };
 
+/// 1 / sqrt(x).
 struct Rsqrt {
   static constexpr const char *name = "rsqrt", *slope_name = "rsqrt_backward";
   static constexpr bool slope_by_value = true;
@@ -182,30 +201,35 @@ struct Reciprocal {
   LOCKSTEP_ON_ANY_DEVICE float slope(float x) const { return -(numerator / x) / x; }
 };
 
+/// |x|; the slope at 0 is 0.
 struct Abs {
   static constexpr const char *name = "abs", *slope_name = "abs_backward";
   LOCKSTEP_ON_ANY_DEVICE static float value(float x) { return absolute(x); }
   LOCKSTEP_ON_ANY_DEVICE static float slope(float x) { return x > 0.0f ? 1.0f : (x < 0.0f ? -1.0f : 0.0f); }
 };
 
+/// x^2.
 struct Square {
   static constexpr const char *name = "square", *slope_name = "square_backward";
   LOCKSTEP_ON_ANY_DEVICE static float value(float x) { return x * x; }
   LOCKSTEP_ON_ANY_DEVICE static float slope(float x) { return 2.0f * x; }
 };
 
+/// sin(x).
 struct Sin {
   static constexpr const char *name = "sin", *slope_name = "sin_backward";
   LOCKSTEP_ON_ANY_DEVICE static float value(float x) { return sine(x); }
   LOCKSTEP_ON_ANY_DEVICE static float slope(float x) { return cosine(x); }
 };
 
+/// cos(x).
 struct Cos {
   static constexpr const char *name = "cos", *slope_name = "cos_backward";
   LOCKSTEP_ON_ANY_DEVICE static float value(float x) { return cosine(x); }
   LOCKSTEP_ON_ANY_DEVICE static float slope(float x) { return -sine(x); }
 };
 
+/// The error function.
 struct Erf {
   static constexpr const char *name = "erf", *slope_name = "erf_backward";
   LOCKSTEP_ON_ANY_DEVICE static float value(float x) { return error_function(x); }
@@ -221,6 +245,7 @@ struct Softplus {
   LOCKSTEP_ON_ANY_DEVICE static float slope(float x) { return sigmoid(x); }
 };
 
+/// log(sigmoid(x)).
 struct LogSigmoid {
   static constexpr const char *name = "log_sigmoid", *slope_name = "log_sigmoid_backward";
   LOCKSTEP_ON_ANY_DEVICE static float value(float x) { return -Softplus::value(-x); }
@@ -286,6 +311,7 @@ struct Pow {
   }
 };
 
+/// min(max(x, low), high).
 struct Clamp {
   static constexpr const char *name = "clamp", *slope_name = "clamp_backward";
   float low = 0, high = 1;
@@ -318,6 +344,7 @@ struct Slope {
 
 // Terms of a sum (Reduce in elementwise.h), in float64: T is a double, or a vector of them.
 
+/// x: what is folded is the element.
 struct Itself {
   static constexpr const char* name = "total";
   static constexpr int inputs = 1;
@@ -327,6 +354,7 @@ struct Itself {
   }
 };
 
+/// (a - b)^2.
 struct SquaredDifference {
   static constexpr const char* name = "squared_error";
   static constexpr int inputs = 2;
@@ -342,48 +370,54 @@ struct SquaredDifference {
 // A fold that has a term(x, other) joins these in place of the elements; by_element: `other` has x's shape,
 // not the result's.
 
+/// The sum.
 struct Total {
   static constexpr const char* name = "sum";
   static constexpr float start = 0;
-  using Joined = Total;
+  using Joined = Total;  ///< what joins two parts of a fold
   template <class T>
   LOCKSTEP_ON_ANY_DEVICE static T join(T a, T b) {
     return a + b;
   }
 };
 
+/// The greatest.
 struct Largest {  // NaN stays
   static constexpr const char* name = "amax";
   static constexpr float start = -std::numeric_limits<float>::infinity();
-  using Joined = Largest;
+  using Joined = Largest;  ///< what joins two parts of a fold
   template <class T>
   LOCKSTEP_ON_ANY_DEVICE static T join(T a, T b) {
     return ((b > a) | (b != b)) ? b : a;
   }
 };
 
+/// The least; NaN stays.
 struct Smallest {
   static constexpr const char* name = "amin";
   static constexpr float start = std::numeric_limits<float>::infinity();
-  using Joined = Smallest;
+  using Joined = Smallest;  ///< what joins two parts of a fold
   template <class T>
   LOCKSTEP_ON_ANY_DEVICE static T join(T a, T b) {
     return ((b < a) | (b != b)) ? b : a;
   }
 };
 
+/// The sum of a b.
 struct SumOfProducts : Total {
   static constexpr const char* name = "sum_of_products";
   static constexpr bool by_element = true;
   LOCKSTEP_ON_ANY_DEVICE static float term(float a, float b) { return a * b; }
 };
 
+/// The sum of x^2.
 struct SumOfSquares : Total {
   static constexpr const char* name = "sum_of_squares";
   static constexpr bool by_element = false;
   LOCKSTEP_ON_ANY_DEVICE static float term(float x, float about) { return (x - about) * (x - about); }
 };
 
+/// How often a equals b.
 struct CountOfEqual : Total {
   static constexpr const char* name = "count_of_equal";
   static constexpr bool by_element = false;
@@ -395,6 +429,7 @@ LOCKSTEP_ON_ANY_DEVICE inline float shift_by(float most) {
   return absolute(most) < std::numeric_limits<float>::infinity() ? most : 0.0f;
 }
 
+/// The sum of e^(x - greatest).
 struct SumOfExponentials : Total {
   static constexpr const char* name = "sum_of_exponentials";
   static constexpr bool by_element = false;
@@ -403,6 +438,7 @@ struct SumOfExponentials : Total {
 
 // Softmax and its kin. most: the largest element; sum: the SumOfExponentials about it.
 
+/// log(sum of e^x) along an axis.
 struct LogSumExp {
   static constexpr const char* name = "logsumexp";
   static constexpr int inputs = 2;
@@ -411,6 +447,7 @@ struct LogSumExp {
   }
 };
 
+/// The gradient of LogSumExp.
 struct LogSumExpSlope {
   static constexpr const char* name = "logsumexp_backward";
   static constexpr int inputs = 4;
@@ -420,6 +457,7 @@ struct LogSumExpSlope {
   }
 };
 
+/// Softmax along an axis.
 struct Softmax {
   static constexpr const char* name = "softmax";
   static constexpr int inputs = 3;
@@ -435,6 +473,7 @@ struct SoftmaxSlope {
   LOCKSTEP_ON_ANY_DEVICE float operator()(float y, float dy, float along) const { return y * (dy - along); }
 };
 
+/// The logarithm of a softmax along an axis.
 struct LogSoftmax {
   static constexpr const char* name = "log_softmax";
   static constexpr int inputs = 3;
@@ -474,13 +513,15 @@ struct ExtremeSlope {
 
 // Losses of an element and its target, with their slopes in the element. Term: the loss in one pass.
 
+/// (x - target)^2.
 struct SquaredError {
   static constexpr const char *name = "squared_error_terms", *slope_name = "squared_error_backward";
-  using Term = SquaredDifference;
+  using Term = SquaredDifference;  ///< what is summed
   LOCKSTEP_ON_ANY_DEVICE float value(float x, float target) const { return (x - target) * (x - target); }
   LOCKSTEP_ON_ANY_DEVICE float slope(float x, float target) const { return 2.0f * (x - target); }
 };
 
+/// |x - target|.
 struct AbsoluteError {
   static constexpr const char *name = "absolute_error_terms", *slope_name = "absolute_error_backward";
   LOCKSTEP_ON_ANY_DEVICE float value(float x, float target) const { return absolute(x - target); }

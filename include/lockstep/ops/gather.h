@@ -20,6 +20,7 @@ struct GatherSizes {
   std::int64_t outer = 1, extent = 1, taken = 1, inner = 1;
   bool by_element = false;
 
+  /// Where in a table an element of the result comes from.
   std::int64_t index_of(std::int64_t o, std::int64_t i, std::int64_t c) const {
     return by_element ? (o * taken + i) * inner + c : i;
   }
@@ -54,6 +55,7 @@ struct GatherBackward {
   GatherSizes sizes() const;
 };
 
+/// What the shapes of a table mean.
 struct TableSizes {
   std::int64_t rows, width, uses;
 };

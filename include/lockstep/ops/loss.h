@@ -23,6 +23,7 @@ namespace lockstep::ops {
       a, b);
 }
 
+/// How a cross-entropy counts.
 struct CrossEntropyOptions {
   float label_smoothing = 0;
   std::int64_t ignore_index = -100;

@@ -204,6 +204,7 @@ inline float hyperbolic_tangent(float x) {
 
 #endif
 
+/// The logistic function and its slope.
 struct Logistic {
   float value;  ///< 1 / (1 + e^-x)
   float slope;  ///< value (1 - value)
@@ -218,6 +219,7 @@ LOCKSTEP_ON_ANY_DEVICE inline Logistic logistic(float x) {
 
 LOCKSTEP_ON_ANY_DEVICE inline float sigmoid(float x) { return logistic(x).value; }
 
+/// The normal distribution: density and distribution function.
 struct Normal {
   float cdf;      ///< P(X <= x)
   float density;  ///< e^(-x^2 / 2) / sqrt(2 pi)

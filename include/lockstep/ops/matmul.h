@@ -9,6 +9,7 @@ namespace lockstep::ops {
 
 // --- dense layers; x: [..., in], y: [..., out], of as many rows; weight: [out, in]; bias: [out]
 
+/// What the shapes of a linear layer mean.
 struct LinearSizes {
   std::int64_t rows, in, out;
 
@@ -93,6 +94,7 @@ struct MatMulSizes {
   std::int64_t m = 0, n = 0, k = 0;  ///< y: [m, n], a: [m, k] and b: [k, n], once transposed
   StridedDimensions<3> each = {};    ///< of a, b and y: one matrix of y for each element
   StridedDimensions<3> summed = {};  ///< of a, b and y: the products that a matrix of y is the sum of
+  /// Whether the sums have no terms: the result is 0.
   bool sums_nothing() const { return k * summed.count() == 0; }
   double flops() const;
   std::string text() const;

@@ -76,9 +76,11 @@ struct RmsNormBackward {
   void check() const;
 };
 
+/// What the shapes of a group norm mean.
 struct GroupSizes {
   std::int64_t images, channels, groups, channels_per_group, positions;
 
+  /// Over which one mean and one deviation are taken.
   std::int64_t group_elements() const { return channels_per_group * positions; }
 };
 
@@ -99,6 +101,7 @@ struct GroupNorm {
   void check() const;
 };
 
+/// The gradients of GroupNorm.
 struct GroupNormBackward {
   static constexpr const char* name = "group_norm_backward";
   Tensor dy, x;

@@ -41,6 +41,7 @@ class FunctionRef;
 template <class Result, class... Arguments>
 class FunctionRef<Result(Arguments...)> {
  public:
+  /// Refers to `callable`.
   template <class Callable>
   requires(!std::is_same_v<std::remove_cvref_t<Callable>, FunctionRef>) FunctionRef(const Callable& callable)
   noexcept  // NOLINT: a lambda is given as it is
@@ -48,6 +49,7 @@ class FunctionRef<Result(Arguments...)> {
           return (*static_cast<const Callable*>(target))(std::forward<Arguments>(arguments)...);
         }) {}
 
+  /// Calls it.
   Result operator()(Arguments... arguments) const {
     return call_(callable_, std::forward<Arguments>(arguments)...);
   }
@@ -81,6 +83,7 @@ enum class Holds : std::uint8_t {
 };
 using enum Holds;
 
+/// What an operation does with an operand, and what that must be.
 struct Role {
   Access access = Access::read;
   Holds holds = Holds::activations;
@@ -98,11 +101,12 @@ struct Role {
 template <class Member>
 struct Operand {
   const char* name;
-  Member& member;
+  Member& member;  ///< of the operation
   Role role;
 
-  constexpr Operand optional() const { return with(&Role::optional); }
-  constexpr Operand blocked() const { return with(&Role::channel_blocks); }
+  constexpr Operand optional() const { return with(&Role::optional); }  ///< the same; there may be no tensor
+  constexpr Operand blocked() const { return with(&Role::channel_blocks); }  ///< the same; any layout
+  /// The same; rows do not depend on each other.
   constexpr Operand by_row() const { return with(&Role::by_row); }
 
  private:
@@ -140,13 +144,14 @@ concept HasOperands = requires(const Type& value) {
 /// All formulas, folds or rules that devices carry out.
 template <class... Type>
 struct TypeList {
-  /// Calls each.operator()<Type>() for every type.
+  /// Calls the template call operator of `each` for every type.
   template <class Each>
   static void for_each(const Each& each) {
     (each.template operator()<Type>(), ...);
   }
 };
 
+/// What an operation computes and moves.
 struct Cost {
   double flops = 0;  ///< of products, two for each multiply-add; 0 of others
   double bytes = 0;  ///< of all operands, each counted once: what has to move if no cache holds it
@@ -239,12 +244,13 @@ class AnyOperation;
 /// Describes all operations of one type. Its address is the type's identity.
 struct OperationType {
   const char* name;
-  void (*check)(const void*);
-  void (*visit)(const void*, Visit);
+  void (*check)(const void*);         ///< throws UsageError if the shapes do not fit
+  void (*visit)(const void*, Visit);  ///< calls a function with every tensor
+  /// Runs a function with other tensors in place of its own.
   void (*replace)(const void*, bool accumulate, Replace, FunctionRef<void(const AnyOperation&)>);
-  Cost (*cost)(const void*);
-  std::string (*label)(const void*);
-  const char* (*changes_between_runs)(const void*);
+  Cost (*cost)(const void*);                         ///< what it computes and moves
+  std::string (*label)(const void*);                 ///< name and sizes, for profiles
+  const char* (*changes_between_runs)(const void*);  ///< why a captured graph may not hold it; null: it may
 };
 
 template <class Operation>
@@ -253,14 +259,16 @@ const OperationType& type_of();
 /// A reference to an operation of any type.
 class AnyOperation {
  public:
+  /// Refers to the operation, which must outlive this.
   template <class Operation>
   requires HasOperands<Operation> AnyOperation(const Operation& operation)  // NOLINT: run(Linear{...})
       : AnyOperation(type_of<Operation>(), &operation) {}
+  /// Of an operation of this type.
   AnyOperation(const OperationType& type, const void* operation) : type_(&type), operation_(operation) {}
 
-  const OperationType& type() const { return *type_; }
-  const char* name() const { return type_->name; }
-  const void* get() const { return operation_; }
+  const OperationType& type() const { return *type_; }  ///< what is known of its type
+  const char* name() const { return type_->name; }      ///< in errors and profiles
+  const void* get() const { return operation_; }        ///< the operation, as void
 
   /// UsageError unless every operand is given, is on the device and has the type and layout of its role, and
   /// the shapes fit. The text is the same on every device.

@@ -6,6 +6,7 @@
 
 namespace lockstep::ops {
 
+/// How a window moves over an image.
 struct PoolGeometry {
   int kernel = 2;
   int stride = 2;
@@ -46,6 +47,7 @@ struct MaxPool {
   void check() const;
 };
 
+/// dx of a MaxPool.
 struct MaxPoolBackward {
   static constexpr const char* name = "max_pool_backward";
   Tensor dy, winners;
@@ -55,7 +57,7 @@ struct MaxPoolBackward {
   static void operands(auto& op, auto&& each) {
     each(in("dy", op.dy).blocked(), in("winners", op.winners, int32).blocked(), out("dx", op.dx).blocked());
   }
-  Windows windows() const;
+  Windows windows() const;  ///< UsageError if sizes do not fit
   void check() const;
 };
 
@@ -67,10 +69,11 @@ struct AveragePool {
   Tensor y;
 
   static void operands(auto& op, auto&& each) { each(in("x", op.x).blocked(), out("y", op.y).blocked()); }
-  Windows windows() const;
+  Windows windows() const;  ///< UsageError if sizes do not fit
   void check() const { (void)windows(); }
 };
 
+/// dx of an AveragePool.
 struct AveragePoolBackward {
   static constexpr const char* name = "average_pool_backward";
   Tensor dy;
@@ -78,7 +81,7 @@ struct AveragePoolBackward {
   Tensor dx;
 
   static void operands(auto& op, auto&& each) { each(in("dy", op.dy).blocked(), out("dx", op.dx).blocked()); }
-  Windows windows() const;
+  Windows windows() const;  ///< UsageError if sizes do not fit
   void check() const { (void)windows(); }
 };
 
@@ -91,6 +94,7 @@ struct GlobalAveragePool {
   void check() const;
 };
 
+/// dx of a GlobalAveragePool.
 struct GlobalAveragePoolBackward {
   static constexpr const char* name = "global_average_pool_backward";
   Tensor dy, dx;
@@ -110,6 +114,7 @@ struct UpsampleNearest {
   void check() const;
 };
 
+/// dx of an UpsampleNearest.
 struct UpsampleNearestBackward {
   static constexpr const char* name = "upsample_nearest_backward";
   Tensor dy;
@@ -159,10 +164,12 @@ struct Resizing {
   }
 };
 
+/// What the shapes of a resize mean.
 struct ResizeSizes {
   Resizing height, width;
 };
 
+/// Images of another size, by bilinear interpolation.
 struct ResizeBilinear {
   static constexpr const char* name = "resize_bilinear";
   Tensor x, y;
@@ -172,6 +179,7 @@ struct ResizeBilinear {
       const;  ///< UsageError unless y has x's images, channels and layout, and both have pixels
 };
 
+/// dx of a ResizeBilinear.
 struct ResizeBilinearBackward {
   static constexpr const char* name = "resize_bilinear_backward";
   Tensor dy, dx;

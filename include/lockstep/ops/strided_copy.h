@@ -22,10 +22,11 @@ struct StridedView {
 
   /// The same view of another tensor of that shape.
   StridedView of(const Tensor& other) const;
+  /// [start, start + length) along an axis; no copy.
   StridedView narrowed(int axis, std::int64_t start, std::int64_t length) const;
   /// Dimension d is `order[d]` of this one.
   StridedView permuted(std::span<const int> order) const;
-  StridedView flipped(int axis) const;
+  StridedView flipped(int axis) const;  ///< in reverse order along an axis; no copy
   /// Broadcast to a shape by NumPy's rules.
   StridedView expanded(const Shape& to) const;
 

@@ -13,11 +13,11 @@ namespace lockstep::ops {
 /// operand. Neighbours that every operand walks through evenly are one dimension.
 template <std::size_t operands>
 struct StridedDimensions {
-  using Offsets = std::array<std::int64_t, operands>;
+  using Offsets = std::array<std::int64_t, operands>;  ///< one for each operand
 
   int rank = 0;
-  std::int64_t size[Shape::max_rank] = {};
-  Offsets stride[Shape::max_rank] = {};
+  std::int64_t size[Shape::max_rank] = {};  ///< extents, outermost first
+  Offsets stride[Shape::max_rank] = {};     ///< in elements; 0 where an operand is repeated
 
   /// The next dimension outwards.
   void add(std::int64_t extent, const Offsets& step) {

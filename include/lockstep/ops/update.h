@@ -15,6 +15,7 @@ struct AdamW {
   static constexpr const char* name = "adamw";
   static constexpr int states = 2;
 
+  /// The factors of one step.
   struct Step {
     double lr = 0, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
     std::int64_t step = 1;  ///< counts from 1, for the bias corrections

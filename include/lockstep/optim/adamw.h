@@ -9,13 +9,14 @@
 
 namespace lockstep::optim {
 
+/// As torch.optim.AdamW has them.
 struct AdamWOptions {
-  double lr = 1e-3;
-  std::array<double, 2> betas = {0.9, 0.999};
-  double eps = 1e-8;
-  double weight_decay = 0.01;
-  Decay decay = Decay::matrices;
-  std::vector<ParamGroup> groups = {};
+  double lr = 1e-3;                            ///< learning rate of a step without a schedule
+  std::array<double, 2> betas = {0.9, 0.999};  ///< decay of the two moments
+  double eps = 1e-8;                           ///< added to the root of the second moment
+  double weight_decay = 0.01;                  ///< decoupled from the gradient
+  Decay decay = Decay::matrices;               ///< which parameters it reaches
+  std::vector<ParamGroup> groups = {};         ///< parameters with other rates
 };
 
 /// Slots: "exp_avg", "exp_avg_sq": float32 of the parameters' shapes; "step": int64 scalars on the CPU, the
@@ -32,7 +33,7 @@ class AdamW : public Optimizer {
   AdamW(GradientSource& source, const AdamWOptions& options, const std::vector<bool>& takes);
 
   void apply(std::span<const Update> updates) override;
-  std::vector<SlotTensors> slot_tensors() const override;
+  std::vector<SlotTensors> slot_tensors() const override;  ///< exp_avg, exp_avg_sq
 
  private:
   std::int64_t& made(std::size_t param) const { return *updates_[param].data<std::int64_t>(); }

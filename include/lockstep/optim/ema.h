@@ -23,9 +23,9 @@ class Optimizer;
 /// copy) while s <= 0, then min(rate, 1 - (1 + s / inv_gamma)^-power) (Crowson's k-diffusion, ema-pytorch,
 /// timm).
 struct EmaWarmup {
-  double inv_gamma = 1;
-  double power = 2.0 / 3;
-  std::int64_t update_after = 0;
+  double inv_gamma = 1;           ///< divides the number of updates
+  double power = 2.0 / 3;         ///< the exponent
+  std::int64_t update_after = 0;  ///< updates in which the EMA is a copy
 };
 
 /// How EMA weights forget: the decay of each update. A plain rate converts to it.
@@ -42,7 +42,7 @@ class EmaProfile {
 
   /// Canonical and shortest: "0.99", "sigma_rel=0.05"; the name in checkpoints.
   const std::string& name() const noexcept { return name_; }
-  bool is_power() const noexcept { return power_; }
+  bool is_power() const noexcept { return power_; }  ///< whether its width grows with the training so far
   /// The rate, or sigma_rel.
   double parameter() const noexcept { return parameter_; }
   /// Exponent of a power-function profile; 0 of a plain rate.
@@ -68,9 +68,10 @@ enum class EmaBuffers {
 /// "copy", "average", "leave". Throws UsageError on another name.
 EmaBuffers ema_buffers_named(std::string_view name);
 
+/// How EMA weights are kept.
 struct EmaOptions {
-  std::optional<EmaWarmup> warmup = {};
-  EmaBuffers buffers = EmaBuffers::copy;
+  std::optional<EmaWarmup> warmup = {};   ///< of rates: follows the parameters quickly at first
+  EmaBuffers buffers = EmaBuffers::copy;  ///< what happens to buffers of the model
   /// Of the source of gradients (GradientSource::partition()): this process holds EMA weights of the elements
   /// it owns only. It is copied. None: of all.
   const Partition* partition = nullptr;
@@ -113,14 +114,14 @@ class Ema {
 
   /// Updates so far; set on resume, after the EMA weights have been filled.
   std::int64_t updates() const noexcept { return updates_; }
-  void set_updates(std::int64_t updates);
+  void set_updates(std::int64_t updates);  ///< for a resume
   /// Makes them copies of the model again, for EMA weights that begin in the middle of a run.
   void reset();
 
   /// Of the device on which the EMA weights are.
   kernels::Backend& backend() const noexcept { return backend_; }
-  std::span<const EmaProfile> profiles() const noexcept { return profiles_; }
-  const EmaOptions& options() const noexcept { return options_; }
+  std::span<const EmaProfile> profiles() const noexcept { return profiles_; }  ///< one for each EMA
+  const EmaOptions& options() const noexcept { return options_; }              ///< as they were given
   /// All EMA weights as this process holds them: profile by profile, parameters then buffers in the model's
   /// order. The tensors are handles to write into on resume; with a Partition those of parameters are parts.
   /// Not collective.
@@ -193,7 +194,7 @@ class Ema {
 /// t^(gamma + 1), whose integral over update k is exactly the weight of that update after t of them
 /// (Karras et al., "Analyzing and improving the training dynamics of diffusion models", CVPR 2024).
 struct PowerResponse {
-  double gamma = 0;
+  double gamma = 0;    ///< the power of the profile
   double updates = 0;  ///< t
 
   bool operator==(const PowerResponse&) const = default;

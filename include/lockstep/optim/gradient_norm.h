@@ -19,6 +19,7 @@ namespace lockstep::optim {
 /// rank adds all of them.
 class GradientNorm final : public Measurement {
  public:
+  /// Elements of which one sum is taken.
   static constexpr std::int64_t block_elements = Partition::block_elements;
 
   /// `source` must outlive this. With a Partition, construction and destruction are collective.
@@ -35,13 +36,14 @@ class GradientNorm final : public Measurement {
   /// `param` indexes source.params(), `begin` is a multiple of block_elements, `end` too or the tensor's end
   /// (UsageError otherwise). A parameter without gradient counts as zeros.
   void fill_blocks();
+  /// Takes the sums of the elements [begin, end) of a parameter.
   void fill_blocks(std::size_t param, std::int64_t begin, std::int64_t end);
   /// One sum per block, float64 on the source's device; tensors in name order. Frozen parameters take no
   /// blocks.
   const Tensor& blocks() const noexcept { return blocks_; }
   /// Where blocks of a parameter (index in source.params()) begin in blocks(), and how many there are.
   std::size_t first_block(std::size_t param) const { return ranges_.at(param).first; }
-  std::size_t block_count(std::size_t param) const { return ranges_.at(param).count; }
+  std::size_t block_count(std::size_t param) const { return ranges_.at(param).count; }  ///< of a parameter
   /// The norm from the sums in blocks(), which it reads. Throws as measure(). A parameter without gradient
   /// counts as zeros, whatever they say.
   double combine();

@@ -14,16 +14,16 @@ namespace lockstep::optim {
 
 /// betas and eps are of the parameters that AdamW updates, momentum and nesterov of Muon's; the rest of both.
 struct MuonOptions {
-  double lr = 1e-3;
-  double momentum = 0.95;
-  bool nesterov = true;
-  std::array<double, 2> betas = {0.9, 0.999};
-  double eps = 1e-8;
-  double weight_decay = 0.1;
-  Decay decay = Decay::matrices;
+  double lr = 1e-3;                            ///< learning rate of a step without a schedule
+  double momentum = 0.95;                      ///< of the matrices
+  bool nesterov = true;                        ///< whether momentum looks ahead
+  std::array<double, 2> betas = {0.9, 0.999};  ///< of AdamW, for the other parameters
+  double eps = 1e-8;                           ///< of AdamW, for the other parameters
+  double weight_decay = 0.1;                   ///< decoupled from the gradient
+  Decay decay = Decay::matrices;               ///< which parameters it reaches
   /// Name patterns of the parameters that Muon updates; none: taken_by_muon() says which.
   std::vector<std::string> patterns = {};
-  std::vector<ParamGroup> groups = {};
+  std::vector<ParamGroup> groups = {};  ///< parameters with other rates
 };
 
 /// Which parameters Muon updates, in the order given: the trainable ones that match a pattern ('*': any run

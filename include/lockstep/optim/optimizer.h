@@ -30,14 +30,14 @@ Decay decay_named(std::string_view name);
 /// Factors on the learning rate and the weight decay of the parameters whose whole name matches `pattern`
 /// ('*': any run of characters, '?': one).
 struct ParamGroup {
-  std::string pattern = {};
-  double lr_factor = 1;
-  double decay_factor = 1;
+  std::string pattern = {};  ///< of whole names: '*' is any run of characters, '?' one
+  double lr_factor = 1;      ///< times the learning rate
+  double decay_factor = 1;   ///< times the weight decay
 };
 
 /// What the groups and the decay rule come to for one parameter.
 struct ParamFactors {
-  double lr = 1;
+  double lr = 1;     ///< times the learning rate
   double decay = 1;  ///< 0: no weight decay
 };
 
@@ -48,24 +48,27 @@ std::vector<ParamFactors> factors_of(std::span<Param* const> params, Decay decay
 
 /// State of one kind, for checkpoints: /optimizer/SLOT/NAME.
 struct Slot {
+  /// State of one parameter.
   struct Entry {
-    std::string name;  ///< of the parameter
-    Tensor tensor;
+    std::string name;                        ///< of the parameter
+    Tensor tensor;                           ///< float32
     std::optional<PartitionView> part = {};  ///< of what `tensor` is a part; none: it is whole
   };
-  std::string name;  ///< as PyTorch calls it: "exp_avg", "exp_avg_sq", "step", "momentum_buffer"
-  std::vector<Entry> entries;
+  std::string name;            ///< as PyTorch calls it: "exp_avg", "exp_avg_sq", "step", "momentum_buffer"
+  std::vector<Entry> entries;  ///< one for each parameter that has state
 };
 
+/// What one step does.
 struct StepOptions {
   std::optional<double> lr = {};  ///< of this step, from a schedule; otherwise the optimizer's own
   double clip = 0;                ///< the greatest norm of the mean gradient; 0: no clipping
   bool measure_norm = false;  ///< wanted even without clipping (it costs one more pass over the gradients)
 };
 
+/// What one step did.
 struct UpdateResult {
   double gradient_norm = std::numeric_limits<double>::quiet_NaN();  ///< before clipping; NaN: not measured
-  double clip_factor = 1;
+  double clip_factor = 1;                                           ///< less than 1: the gradient was clipped
 };
 
 /// Frozen parameters (trainable = false) have no slots. A parameter without gradient in a step is left alone
@@ -96,7 +99,7 @@ class Optimizer {
 
   /// Steps applied so far. Set on resume, next to the slots (which hold AdamW's count for each parameter).
   std::int64_t steps() const noexcept { return steps_; }
-  void set_steps(std::int64_t steps);
+  void set_steps(std::int64_t steps);  ///< for a resume
   /// The source's; the state is on its device.
   kernels::Backend& backend() const { return source_.backend(); }
   /// The source's.
@@ -104,7 +107,7 @@ class Optimizer {
 
   /// The learning rate of steps that name none.
   double lr() const noexcept { return lr_; }
-  void set_lr(double lr);
+  void set_lr(double lr);  ///< of later steps without a schedule
 
   /// All state but steps(), by slot, as this process holds it; parameters in the model's order. Which slots
   /// and entries there are depends on the options and the model only. The tensors are handles to write into
@@ -120,7 +123,7 @@ class Optimizer {
   /// ema.update(). `ema` must outlive the steps. Throws UsageError if one is attached already, its parameters
   /// are not all of these, or it was made with another Partition.
   void attach(Ema& ema);
-  void detach() noexcept;
+  void detach() noexcept;  ///< forgets its parameters, which are about to be destroyed
 
  protected:
   /// Throws UsageError on a bad value (lr, weight_decay) or group.
@@ -129,12 +132,12 @@ class Optimizer {
 
   /// What a step is for one parameter, which is trainable and has a gradient, and for its EMA weights.
   struct Update {
-    std::size_t index = 0;    ///< of the parameter
-    Tensor value, gradient;   ///< with a Partition the owned elements as vectors, which may be empty
-    double lr = 0;            ///< group factor included
-    double weight_decay = 0;  ///< 0 where the decay rule exempts it
-    float gradient_factor = 1;
-    std::span<const ops::EmaTarget> ema;
+    std::size_t index = 0;      ///< of the parameter
+    Tensor value, gradient;     ///< with a Partition the owned elements as vectors, which may be empty
+    double lr = 0;              ///< group factor included
+    double weight_decay = 0;    ///< 0 where the decay rule exempts it
+    float gradient_factor = 1;  ///< divides the sum of gradients by the count, and clips
+    std::span<const ops::EmaTarget> ema;  ///< those that follow in the same pass
   };
   /// Once a step, before all apply(): for what is known of all updates at once.
   virtual void prepare([[maybe_unused]] std::span<const Update> updates) {}
@@ -143,13 +146,15 @@ class Optimizer {
 
   /// The tensors of a slot by index of the parameter; none for those that have none in it.
   struct SlotTensors {
-    std::string_view name;
-    std::span<const Tensor> tensors;
+    std::string_view name;            ///< as PyTorch calls it
+    std::span<const Tensor> tensors;  ///< one for each parameter
     bool per_element = true;  ///< one element for each that is updated; otherwise every process has all of it
   };
-  virtual std::vector<SlotTensors> slot_tensors() const = 0;
+  virtual std::vector<SlotTensors> slot_tensors() const = 0;  ///< its state, for checkpoints and memory
 
+  /// Those that are trained, in the order of the model.
   std::span<Param* const> params() const noexcept { return params_; }
+  /// None: every rank has all of the state.
   const Partition* partition() const noexcept { return partition_; }
   /// Zeroed tensors for the elements that are updated, by index; none for frozen parameters, nor for those
   /// that `has` (by index; empty: all have one) is false for.

@@ -13,19 +13,21 @@
 
 namespace lockstep::optim {
 
+/// The keys of [optimizer].
 struct OptimizerConfig {
-  std::string name = "adamw";
-  double lr = 1e-3, min_lr = 0;
-  std::vector<double> betas{0.9, 0.999};
+  std::string name = "adamw";             ///< which one
+  double lr = 1e-3, min_lr = 0;           ///< greatest and least learning rate
+  std::vector<double> betas{0.9, 0.999};  ///< decay of the two moments
+  /// Added to the root of the second moment; decoupled from the gradient.
   double eps = 1e-8, weight_decay = 0;
-  std::string decay;  ///< "matrices" or "all"; empty: by algorithm
-  static constexpr double momentum_by_algorithm = -1;
-  double momentum = momentum_by_algorithm;
-  std::string nesterov;           ///< "true" or "false"; empty: by algorithm
-  std::vector<std::string> muon;  ///< name patterns of what Muon takes; none: by the parameters' roles
-  double clip = 0;                ///< 0: off
-  std::string schedule = "constant";
-  std::int64_t warmup_steps = 0;
+  std::string decay;                                   ///< "matrices" or "all"; empty: by algorithm
+  static constexpr double momentum_by_algorithm = -1;  ///< momentum is that of the algorithm
+  double momentum = momentum_by_algorithm;             ///< of sgd and muon
+  std::string nesterov;                                ///< "true" or "false"; empty: by algorithm
+  std::vector<std::string> muon;         ///< name patterns of what Muon takes; none: by the parameters' roles
+  double clip = 0;                       ///< 0: off
+  std::string schedule = "constant";     ///< of the learning rate
+  std::int64_t warmup_steps = 0;         ///< over which the rate grows from 0
   std::int64_t decay_steps = 0;          ///< of the schedule wsd
   std::vector<std::int64_t> milestones;  ///< of the schedule step
   double gamma = 0.1;                    ///< of the schedule step
@@ -36,13 +38,14 @@ struct OptimizerConfig {
   static std::vector<Option<OptimizerConfig>> options();
 };
 
+/// The keys of [ema].
 struct EmaConfig {
-  std::vector<double> rates;
-  std::vector<double> warmup;  ///< none, or inv_gamma, power, update_after
-  std::vector<double> sigma_rel;
-  std::string buffers = "copy";
+  std::vector<double> rates;      ///< constant decays
+  std::vector<double> warmup;     ///< none, or inv_gamma, power, update_after
+  std::vector<double> sigma_rel;  ///< widths of power-function EMAs
+  std::string buffers = "copy";   ///< copy, average or leave
 
-  static std::vector<Option<EmaConfig>> options();
+  static std::vector<Option<EmaConfig>> options();  ///< the members, as keys of a configuration
 };
 
 /// Names that `optimizer.name` may have.

@@ -9,7 +9,9 @@ namespace lockstep::optim {
 
 struct OptimizerConfig;
 
+/// The learning rate of each step.
 struct Schedule {
+  /// How it falls from lr to min_lr.
   enum class Kind {
     constant,
     cosine,  ///< half a cosine from lr to min_lr (Loshchilov, Hutter 2017, without restarts)
@@ -19,9 +21,9 @@ struct Schedule {
     poly,    ///< min_lr + (lr - min_lr) (1 - t)^power, t from 0 to 1
   };
 
-  Kind kind = Kind::constant;
-  double lr = 1e-3;
-  double min_lr = 0;
+  Kind kind = Kind::constant;     ///< which one
+  double lr = 1e-3;               ///< after the warm-up
+  double min_lr = 0;              ///< what it falls to
   std::int64_t warmup_steps = 0;  ///< first steps, in which lr grows linearly: lr (step + 1) / warmup_steps
   std::int64_t decay_steps = 0;   ///< of wsd, which needs at least 1
   std::vector<std::int64_t> milestones = {};  ///< of step: rising, counted from step 0

@@ -8,13 +8,14 @@
 
 namespace lockstep::optim {
 
+/// As torch.optim.SGD has them.
 struct SgdOptions {
-  double lr = 1e-2;
-  double momentum = 0;
-  bool nesterov = false;
-  double weight_decay = 0;
-  Decay decay = Decay::all;
-  std::vector<ParamGroup> groups = {};
+  double lr = 1e-2;                     ///< learning rate of a step without a schedule
+  double momentum = 0;                  ///< 0: none
+  bool nesterov = false;                ///< whether momentum looks ahead
+  double weight_decay = 0;              ///< added to the gradient
+  Decay decay = Decay::all;             ///< which parameters it reaches
+  std::vector<ParamGroup> groups = {};  ///< parameters with other rates
 };
 
 /// Slots: "momentum_buffer": float32 of the parameters' shapes; no slot if momentum is 0.

@@ -15,12 +15,12 @@ namespace lockstep::tasks {
 class Classification final : public Task {
  public:
   struct Options {
-    bool per_class = false;
+    bool per_class = false;      ///< whether evaluations have accuracy_class_K
     double label_smoothing = 0;  ///< train.label_smoothing; not in evaluations
 
     static std::vector<Option<Options>> options();
   };
-  explicit Classification(const Options& options) : options_(options) {}
+  explicit Classification(const Options& options) : options_(options) {}  ///< for a configuration
 
   std::vector<Metric> metrics() const override;
   void check(const Model& model, const data::Dataset& data) override;
@@ -40,7 +40,7 @@ class Language final : public Task {
 
     static std::vector<Option<Options>> options() { return {}; }
   };
-  explicit Language(const Options& options) : options_(options) {}
+  explicit Language(const Options& options) : options_(options) {}  ///< for a configuration
 
   std::vector<Metric> metrics() const override;
   void check(const Model& model, const data::Dataset& data) override;
@@ -61,7 +61,7 @@ class Regression final : public Task {
 
     static std::vector<Option<Options>> options();
   };
-  explicit Regression(const Options& options) : options_(options) {}
+  explicit Regression(const Options& options) : options_(options) {}  ///< for a configuration
 
   std::vector<Metric> metrics() const override;
   void check(const Model& model, const data::Dataset& data) override;
@@ -80,7 +80,7 @@ class Binary final : public Task {
   struct Options {
     static std::vector<Option<Options>> options() { return {}; }
   };
-  explicit Binary(const Options&) {}
+  explicit Binary(const Options&) {}  ///< for a configuration
 
   std::vector<Metric> metrics() const override;
   void check(const Model& model, const data::Dataset& data) override;

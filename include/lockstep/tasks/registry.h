@@ -25,9 +25,9 @@ void add_built_in(Registry& registry);
 /// The models, tasks and data sets that a configuration can name: the built-in ones and those of a program.
 struct Registries {
   std::string program = "lockstep";  ///< that has them, for messages
-  models::Registry models;
-  tasks::Registry tasks;
-  data::Registry data;  ///< no built-in ones
+  models::Registry models;           ///< by model.name
+  tasks::Registry tasks;             ///< by task.name
+  data::Registry data;               ///< no built-in ones
 };
 /// Adds what every program has.
 void add_built_in(Registries& registries);

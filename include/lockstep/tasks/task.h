@@ -22,13 +22,15 @@ enum class Better { lower, higher };
 /// A figure of an evaluation: a function of sums over all samples, so that it does not depend on how the
 /// samples came to the ranks.
 struct Metric {
-  std::string name;  ///< "accuracy": eval_accuracy in the metrics of a run
-  Better better = Better::lower;
-  int sums = 2;
+  std::string name;               ///< "accuracy": eval_accuracy in the metrics of a run
+  Better better = Better::lower;  ///< which values are better
+  int sums = 2;                   ///< how many sums it is made of
   std::function<double(std::span<const double>)> value = mean;  ///< of the sums
   bool printed = true;  ///< in lines of the log, too; false: in metrics.jsonl and --json only
 
+  /// The first sum divided by the second.
   static double mean(std::span<const double> sums) { return sums[0] / sums[1]; }
+  /// The root of mean().
   static double root_mean(std::span<const double> sums) { return std::sqrt(mean(sums)); }
 };
 

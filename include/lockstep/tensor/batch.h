@@ -17,7 +17,7 @@ namespace lockstep {
 /// it copies no elements and takes no memory.
 class Batch {
  public:
-  static constexpr std::size_t max_fields = 16;
+  static constexpr std::size_t max_fields = 16;  ///< fields that a batch can have
 
   Batch() = default;
   /// One field, x: the input of most models.
@@ -30,12 +30,14 @@ class Batch {
   /// Of the shard among all shards of the step, or of the chunk among all chunks of the evaluation.
   int index = 0;
 
+  /// Extent of the first dimension.
   std::int64_t samples() const { return count_ == 0 ? 0 : tensors_[0].size(0); }
   /// [samples, shape of the field]. Throws DataError that names the fields there are.
   const Tensor& operator[](std::string_view field) const;
-  bool has(std::string_view field) const;
+  bool has(std::string_view field) const;  ///< whether there is a field of this name
+  /// In the order of the data set.
   std::span<const std::string_view> names() const { return {names_.data(), count_}; }
-  std::span<const Tensor> tensors() const { return {tensors_.data(), count_}; }
+  std::span<const Tensor> tensors() const { return {tensors_.data(), count_}; }  ///< in the order of names()
 
   /// Samples [begin, end). Shares memory. Throws UsageError outside the batch.
   Batch rows(std::int64_t begin, std::int64_t end) const;

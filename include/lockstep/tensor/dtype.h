@@ -26,12 +26,12 @@ enum class DType : std::uint8_t {
 
 /// Storage type of bf16: the upper half of a float32. Arithmetic happens in float32.
 struct BFloat16 {
-  std::uint16_t bits;
+  std::uint16_t bits;  ///< sign, 8 bits of exponent, 7 of mantissa
 };
 
 /// Storage type of IEEE half precision, likewise.
 struct Float16 {
-  std::uint16_t bits;
+  std::uint16_t bits;  ///< sign, 5 bits of exponent, 10 of mantissa
 };
 
 constexpr std::size_t bytes_of(DType type) {

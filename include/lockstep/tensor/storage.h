@@ -10,13 +10,15 @@
 
 namespace lockstep {
 
+/// Where memory is.
 struct Device {
+  /// The kinds of devices.
   enum class Kind { cpu, cuda };
-  Kind kind = Kind::cpu;
-  int index = 0;  ///< which GPU; 0 for the CPU
+  Kind kind = Kind::cpu;  ///< which one
+  int index = 0;          ///< which GPU; 0 for the CPU
 
-  static constexpr Device cpu() { return {}; }
-  static constexpr Device cuda(int index) { return {Kind::cuda, index}; }
+  static constexpr Device cpu() { return {}; }                             ///< the CPU
+  static constexpr Device cuda(int index) { return {Kind::cuda, index}; }  ///< A GPU, by number
   bool operator==(const Device&) const = default;
 };
 
@@ -29,26 +31,29 @@ struct Storage;
 class StorageOwner {
  public:
   virtual ~StorageOwner() = default;
-  virtual void release(Storage* block) noexcept = 0;
+  virtual void release(Storage* block) noexcept = 0;  ///< the block is free again
 };
 
 /// One block of memory. Only StorageRef and StorageOwners touch it.
 struct Storage {
-  void* data = nullptr;
-  std::size_t bytes = 0;
-  Device device;
+  void* data = nullptr;                 ///< address on the device
+  std::size_t bytes = 0;                ///< size
+  Device device;                        ///< whose memory it is
   std::shared_ptr<StorageOwner> owner;  ///< empty while the block is in its owner's free list
-  Storage* next_free = nullptr;
-  std::atomic<int> references{0};
+  Storage* next_free = nullptr;         ///< in its owner's free list
+  std::atomic<int> references{0};       ///< how many StorageRefs it has
 };
 
 /// Shared ownership of a block; as thread-safe as shared_ptr, and never allocates.
 class StorageRef {
  public:
   StorageRef() = default;
-  explicit StorageRef(Storage* block) noexcept : block_(block) { retain(); }
+  explicit StorageRef(Storage* block) noexcept : block_(block) { retain(); }  ///< takes a reference
+  /// Shares the block.
   StorageRef(const StorageRef& other) noexcept : block_(other.block_) { retain(); }
+  /// Takes the reference of `other`, which then has none.
   StorageRef(StorageRef&& other) noexcept : block_(std::exchange(other.block_, nullptr)) {}
+  /// Takes over the reference.
   StorageRef& operator=(StorageRef other) noexcept {
     std::swap(block_, other.block_);
     return *this;
@@ -61,7 +66,7 @@ class StorageRef {
     }
   }
 
-  const Storage* operator->() const noexcept { return block_; }
+  const Storage* operator->() const noexcept { return block_; }  ///< the block
   explicit operator bool() const noexcept { return block_ != nullptr; }
   /// Whether this is the block's only reference.
   bool is_only() const noexcept { return block_ && block_->references.load(std::memory_order_acquire) == 1; }

@@ -40,16 +40,18 @@ class Tensor {
   static Tensor view(void* data, Shape shape, DType dtype, Device device = Device::cpu());
 
   explicit operator bool() const noexcept { return data_ != nullptr; }
-  const Shape& shape() const noexcept { return shape_; }
+  const Shape& shape() const noexcept { return shape_; }  ///< extents
+  /// Extent of a dimension; negative: from the last.
   std::int64_t size(int dimension) const { return shape_[dimension]; }
   std::int64_t numel() const noexcept { return shape_.numel(); }  ///< logical elements, without padding lanes
-  DType dtype() const noexcept { return dtype_; }
-  Device device() const noexcept { return device_; }
-  int channel_block() const noexcept { return channel_block_; }
+  DType dtype() const noexcept { return dtype_; }                 ///< type of the elements
+  Device device() const noexcept { return device_; }              ///< where the memory is
+  int channel_block() const noexcept { return channel_block_; }   ///< 1: plain
   std::int64_t stored_numel() const noexcept;  ///< elements in memory, padding lanes included
+  /// With the padding of channel blocks.
   std::size_t bytes() const noexcept { return static_cast<std::size_t>(stored_numel()) * bytes_of(dtype_); }
 
-  void* raw() const noexcept { return data_; }
+  void* raw() const noexcept { return data_; }  ///< of the first element
   /// Throws UsageError if T is not the element type.
   template <class T>
   T* data() const {
@@ -68,6 +70,7 @@ class Tensor {
   /// Whether no other handle holds this memory, nor anybody outside: what is not needed here may be
   /// overwritten.
   bool is_only_handle() const noexcept { return storage_.is_only(); }
+  /// Whether both begin at one address.
   bool shares_memory_with(const Tensor& other) const noexcept { return data_ == other.data_; }
 
  private:

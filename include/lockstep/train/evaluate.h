@@ -20,20 +20,20 @@ namespace lockstep::train {
 /// The metrics of an evaluation, in the order in which the task names them: "loss" is the first. A metric
 /// to which no sample has added anything is left out.
 struct EvaluationResult {
-  std::vector<std::pair<std::string, double>> metrics;
-  std::int64_t samples = 0;
+  std::vector<std::pair<std::string, double>> metrics;  ///< by name, in the order of the task
+  std::int64_t samples = 0;                             ///< how many were evaluated
 
   /// Throws UsageError if there is no such metric.
   double operator[](std::string_view metric) const;
-  double loss() const { return (*this)["loss"]; }
+  double loss() const { return (*this)["loss"]; }  ///< which every task has
 };
 
 /// What evaluates: the task has checked the model and the data.
 struct Evaluator {
-  Model& model;
-  Task& task;
-  Tape& tape;
-  comm::HostGroup& world;
+  Model& model;                    ///< in evaluation mode
+  Task& task;                      ///< says which metrics there are
+  Tape& tape;                      ///< on the model's device
+  comm::HostGroup& world;          ///< ranks that share the data
   DType compute = DType::float32;  ///< Pass::compute
 };
 

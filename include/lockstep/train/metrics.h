@@ -46,6 +46,7 @@ class Progress {
   /// Rank 0 shows it. `first_step`: the step that resume() returned.
   Progress(const Session& session, std::int64_t first_step, std::int64_t last_step,
            std::int64_t log_every = 20);
+  /// Shows steps from first_step to last_step, if `shows`.
   Progress(Log log, bool shows, std::int64_t first_step, std::int64_t last_step, std::int64_t log_every);
   /// Keeps the line that is drawn on the terminal.
   ~Progress();

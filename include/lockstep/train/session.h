@@ -20,6 +20,7 @@ namespace train {
 class Watchdog;
 }
 
+/// How a device computes.
 struct DeviceOptions {
   int threads = 1;            ///< per operation, on a CPU
   bool reproducible = false;  ///< on GPUs: sums follow the tree
@@ -38,7 +39,7 @@ class Session final : public Context {
   Session& operator=(const Session&) = delete;
 
   comm::CpuCommunicator& world() const override { return world_; }
-  const Log& log() const { return log_; }
+  const Log& log() const { return log_; }  ///< writes from rank 0
   /// The backend of the device: a CPU with one thread, unless use_device() or use_backend() was called.
   kernels::Backend& backend() override;
   /// Chooses the device of backend() and transport(): "cpu", "cuda" (each rank takes the GPU with its number

@@ -21,7 +21,7 @@ class TimeLimit {
  public:
   /// Rank 0 asks.
   explicit TimeLimit(const Context& context) : TimeLimit(context.world().rank() == 0) {}
-  explicit TimeLimit(bool asks);
+  explicit TimeLimit(bool asks);  ///< whether this rank asks Slurm: one does
   ~TimeLimit();
   TimeLimit(const TimeLimit&) = delete;
   TimeLimit& operator=(const TimeLimit&) = delete;
@@ -32,6 +32,7 @@ class TimeLimit {
 
   /// How long a step and a save took, in seconds. A stop before the limit must leave time for the longest.
   void note_step(double seconds) { longest_step_s_ = std::max(longest_step_s_, seconds); }
+  /// The longest save so far is left in hand before the limit.
   void note_save(double seconds) { longest_save_s_ = std::max(longest_save_s_, seconds); }
   /// Whether it is time to stop: at most twice the time of a step and a save is left. Before the first save,
   /// a save is assumed to write the parameters and three times as many bytes of state at 100 MB/s.
