@@ -18,7 +18,7 @@ export PKG_CONFIG_PATH=$scratch/prefix/lib/pkgconfig:$scratch/prefix/lib/x86_64-
 mkdir "$scratch/by-pkg-config"
 # shellcheck disable=SC2046,SC2086  # flags are several words
 "$compiler" -O2 $flags $(pkg-config --cflags lockstep) "$scratch/example/digits.cpp" \
-  -o "$scratch/by-pkg-config/digits" $(pkg-config --libs lockstep)
+  -o "$scratch/by-pkg-config/digits" $(pkg-config --libs lockstep) -Wl,-rpath,"$(pkg-config --variable=libdir lockstep)"
 
 # on RANKS PROGRAM ARGUMENTS...
 on() {
