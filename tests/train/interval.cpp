@@ -10,11 +10,16 @@ BOOST_AUTO_TEST_SUITE(interval)
 
 using train::Interval;
 
+ddp::StepResult step_of(double exposed_comm_ms) {
+  ddp::StepResult result;
+  result.exposed_comm_ms = exposed_comm_ms;
+  return result;
+}
+
 /// Steps whose ranks compute for base_ms and 1 ms more for each rank before them.
 nlohmann::json line_of(int ranks, std::initializer_list<double> base_ms) {
   Interval interval(ranks);
-  for (const double ms : base_ms)
-    interval.add({.exposed_comm_ms = 2 * ms}, 4 * ms, [&](int rank) { return ms + rank; });
+  for (const double ms : base_ms) interval.add(step_of(2 * ms), 4 * ms, [&](int rank) { return ms + rank; });
   return interval.to_json();
 }
 
@@ -28,10 +33,10 @@ BOOST_AUTO_TEST_CASE(a_line_has_means_over_its_steps) {
 
 BOOST_AUTO_TEST_CASE(a_restart_forgets_the_steps_before) {
   Interval interval(1);
-  interval.add({.exposed_comm_ms = 100}, 100, [](int) { return 100.0; });
+  interval.add(step_of(100), 100, [](int) { return 100.0; });
   interval.restart();
   BOOST_TEST(interval.steps() == 0);
-  interval.add({.exposed_comm_ms = 1}, 2, [](int) { return 3.0; });
+  interval.add(step_of(1), 2, [](int) { return 3.0; });
   const nlohmann::json line = interval.to_json();
   BOOST_TEST(line.at("exposed_comm_ms") == 1);
   BOOST_TEST(line.at("data_wait_ms") == 2);
