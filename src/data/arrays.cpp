@@ -152,6 +152,15 @@ std::string Arrays::name() const {
   return sources_.size() == 1 ? first : fmt::format("{} and {} more", first, sources_.size() - 1);
 }
 
+const Arrays::Source& Arrays::source_of(std::int64_t sample) const {
+  return *(std::ranges::upper_bound(sources_, sample, {}, &Source::first) - 1);
+}
+
+std::string Arrays::location(std::int64_t sample) const {
+  const Source& source = source_of(sample);
+  return fmt::format("{}: row {}", source.arrays.front()->path(), sample - source.first);
+}
+
 std::size_t Arrays::index_of(std::string_view field) const {
   const auto found = std::ranges::find(fields_, field, &Field::name);
   if (found == fields_.end()) {
@@ -234,9 +243,6 @@ void Arrays::convert(const Source& source, std::size_t field, std::int64_t row, 
 
 void Arrays::read(std::span<const std::int64_t> samples, std::span<const Tensor> into) const {
   check_read(samples, into);
-  const auto source_of = [this](std::int64_t sample) -> const Source& {
-    return *(std::ranges::upper_bound(sources_, sample, {}, &Source::first) - 1);
-  };
   for (std::size_t begin = 0, end = 0; begin < samples.size(); begin = end) {  // a run of rows at a time
     const Source& source = source_of(samples[begin]);
     for (end = begin + 1; end < samples.size() && samples[end] == samples[end - 1] + 1 &&
@@ -260,9 +266,9 @@ Normalization normalization_of(const Dataset& dataset, std::string_view field_na
   const std::int64_t elements = field.shape.numel(), channels = normalization_channels(field.shape),
                      block = elements / channels;
   const auto width = static_cast<std::size_t>(channels);
-  EvalBatches batches(dataset,
-                      std::clamp<std::int64_t>(chunk_elements / std::max<std::int64_t>(1, elements), 1, 4096),
-                      world);
+  const std::int64_t rows =
+      std::clamp<std::int64_t>(chunk_elements / std::max<std::int64_t>(1, elements), 1, 4096);
+  EvalBatches batches(dataset, rows, world);
   // Twice through the data: sums about the mean lose nothing where the mean is far from 0.
   const auto sums_of = [&](const auto& term) {
     std::vector<double> sums;
@@ -277,6 +283,9 @@ Normalization normalization_of(const Dataset& dataset, std::string_view field_na
           const double value = values.dtype() == DType::int64
                                    ? static_cast<double>(values.data<std::int64_t>()[e])
                                    : static_cast<double>(values.data<float>()[e]);
+          if (!std::isfinite(value))
+            throw DataError("{} of field {} holds {}: the field cannot be normalised",
+                            dataset.location(chunk * rows + e / elements), field_name, value);
           const auto channel = static_cast<std::size_t>(e % elements / block);
           sums[at + channel] += term(value, channel);
         }
@@ -292,10 +301,6 @@ Normalization normalization_of(const Dataset& dataset, std::string_view field_na
   });
   for (std::size_t c = 0; c < width; ++c) {
     found.deviation[c] = std::sqrt(found.deviation[c] / count);
-    if (!std::isfinite(found.mean[c]) || !std::isfinite(found.deviation[c])) {
-      throw DataError("{}: field {} cannot be normalised: it has values that are not finite", dataset.name(),
-                      field_name);
-    }
     if (found.deviation[c] < 1e-30) found.deviation[c] = 1;
   }
   return found;

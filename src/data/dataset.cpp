@@ -31,6 +31,14 @@ Shape batch_shape(std::int64_t rows, const Shape& sample) {
 
 std::unique_ptr<Order> Dataset::order(std::uint64_t) const { return nullptr; }
 
+std::string Dataset::location(std::int64_t sample) const {
+  return fmt::format("{}: sample {}", name(), sample);
+}
+
+bool Dataset::is_finite() const {
+  return std::ranges::none_of(fields(), [](const Field& field) { return is_floating(field.dtype); });
+}
+
 void Dataset::check_read(std::span<const std::int64_t> samples, std::span<const Tensor> into) const {
   const auto rows = static_cast<std::int64_t>(samples.size());
   if (into.size() != fields().size()) {
@@ -327,11 +335,21 @@ std::string Mixture::name() const {
   return fmt::format("{}", fmt::join(names, " + "));
 }
 
+std::size_t Mixture::source_of(std::int64_t sample) const {
+  return static_cast<std::size_t>(std::ranges::upper_bound(first_, sample) - first_.begin()) - 1;
+}
+
+std::string Mixture::location(std::int64_t sample) const {
+  const std::size_t source = source_of(sample);
+  return sources_[source].dataset->location(sample - first_[source]);
+}
+
+bool Mixture::is_finite() const {
+  return std::ranges::all_of(sources_, [](const Source& source) { return source.dataset->is_finite(); });
+}
+
 void Mixture::read(std::span<const std::int64_t> samples, std::span<const Tensor> into) const {
   check_read(samples, into);
-  const auto source_of = [this](std::int64_t sample) {
-    return static_cast<std::size_t>(std::ranges::upper_bound(first_, sample) - first_.begin()) - 1;
-  };
   std::array<Tensor, Batch::max_fields> rows;
   for (std::size_t begin = 0, end = 0; begin < samples.size();
        begin = end) {  // a run of one source at a time

@@ -149,6 +149,13 @@ std::string Images::name() const {
                               : fmt::format("{} and {} more", sources_[0].x->path(), sources_.size() - 1);
 }
 
+std::string Images::location(std::int64_t sample) const {
+  const Source& source = source_of(sample);
+  return fmt::format("{}: image {}", source.x->path(), sample - source.first);
+}
+
+bool Images::is_finite() const { return std::ranges::all_of(sources_, &Source::bytes); }
+
 const Images::Source& Images::source_of(std::int64_t sample) const {
   const auto after = std::upper_bound(sources_.begin(), sources_.end(), sample,
                                       [](std::int64_t s, const Source& source) { return s < source.first; });

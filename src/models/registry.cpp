@@ -29,7 +29,7 @@ const Registry& built_in_models() {
 Var Model::operator()(Tape& tape, const Batch& batch) {
   output_.reset();
   Var output = forward(tape, batch);
-  if (!tape.pass().record) output_ = output;
+  if (!tape.pass().training) output_ = output;
   return output;
 }
 

@@ -50,6 +50,19 @@ std::string describe(const Batch& batch) {
   return text;
 }
 
+/// What to do about floats of rank 0, which a layer that wants rows takes for a row of the batch's length.
+std::string hint_on_scalars(const Batch& batch, const std::string& target) {
+  std::string names;
+  for (std::size_t i = 0; i < batch.names().size(); ++i) {
+    const Tensor& tensor = batch.tensors()[i];
+    if (!is_floating(tensor.dtype()) || tensor.shape().rank() != 1 || batch.names()[i] == target) continue;
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", batch.names()[i]);
+  }
+  return names.empty()
+             ? ""
+             : fmt::format("; {} holds scalars: store it as [N, 1] for a layer that reads it", names);
+}
+
 }  // namespace
 
 Loss Task::operator()(Tape& tape, Model& model, const Batch& batch) {
@@ -57,7 +70,8 @@ Loss Task::operator()(Tape& tape, Model& model, const Batch& batch) {
   try {
     loss = this->loss(tape, model, batch);
   } catch (const UsageError& error) {
-    throw DataError("{}; a batch of the data has {}", error.what(), describe(batch));
+    throw DataError("{}; a batch of the data has {}, samples first{}", error.what(), describe(batch),
+                    hint_on_scalars(batch, target()));
   }
   if (!loss.sum.value())
     throw UsageError("the task returned an empty Loss; return that of a loss function, such as mse()");

@@ -13,6 +13,7 @@
 
 #include "base/text.h"
 #include "checkpoint/blocks.h"
+#include "data/finite.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/random.h"
 #include "lockstep/comm/agreement.h"
@@ -355,6 +356,25 @@ void add(checkpoint::StateDict& state_dict, DataSets& data) {
                                    .tensors = {{"mean", field.mean}, {"deviation", field.deviation}},
                                    .attributes = {},
                                    .loaded = [&data, &field] { data.use(field); }});
+}
+
+void warn_of_held_out(const DataSets& data, Session& session) {
+  constexpr std::int64_t most_bytes_of_a_rank = std::int64_t{128} << 20;
+  if (!data.eval()) return;
+  const std::string found = data::first_not_finite(*data.eval(), most_bytes_of_a_rank, session.world());
+  if (!found.empty())
+    session.log().warning("held-out data: {}: metrics that depend on it will not be finite", found);
+}
+
+void blame_data(const TrainingError& error, data::Loader& loader, const DataSets& data, std::int64_t step,
+                Session& session) {
+  const std::string what = error.what();
+  comm::run_on_all(session.world(), [&] {
+    const std::string found = data::not_finite_in_step(loader, data.train(), step, session.backend());
+    if (!found.empty())
+      throw TrainingError("{}; {}: correct the number, or leave the sample out",
+                          what.substr(0, what.find(';')), found);
+  });
 }
 
 void check_tokenizer(const std::string& data_name, const std::string& data, const std::string& model_name,

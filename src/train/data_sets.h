@@ -7,12 +7,15 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/base/error.h"
 #include "lockstep/checkpoint/index.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/comm/host_group.h"
 #include "lockstep/data/arrays.h"
 #include "lockstep/data/dataset.h"
+#include "lockstep/data/loader.h"
 #include "lockstep/models/model.h"
+#include "lockstep/train/session.h"
 #include "train/config.h"
 
 namespace lockstep::train {
@@ -100,6 +103,14 @@ class DataSets {
 
 /// Lists the normalisation under "data/FIELD", as tensors `mean` and `deviation`.
 void add(checkpoint::StateDict& state_dict, DataSets& data);
+
+/// Reads the held-out data, a part of it if it is large, before a run depends on it. Logs a warning if a
+/// field holds NaN or infinity. Collective; throws what reading throws.
+void warn_of_held_out(const DataSets& data, Session& session);
+/// `error` ends the run at this step (from 0 on). Another TrainingError, on every rank, if a number in the data may be the
+/// reason, which it then names. Collective.
+void blame_data(const TrainingError& error, data::Loader& loader, const DataSets& data, std::int64_t step,
+                Session& session);
 
 /// DataError if the data of a language model were cut into tokens by another tokenizer than it learned from;
 /// empty: not known.

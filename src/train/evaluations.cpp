@@ -5,13 +5,34 @@
 
 #include <algorithm>
 
+#include "lockstep/autograd/gradient_sink.h"
 #include "lockstep/base/error.h"
+#include "lockstep/kernels/backend.h"
 
 namespace lockstep::train {
 namespace {
 
 std::string prefix_of(const optim::EmaProfile* weights) {
   return weights ? fmt::format("eval_ema_{}_", weights->name()) : "eval_";
+}
+
+/// For a pass that records and does not walk back.
+struct NoGradients final : GradientSink {
+  GradientView gradient_view(Param&) override { return {}; }
+  void ready(Param&) override {}
+  GradientView gradient_view(Statistic&) override { return {}; }
+  void contributed(Statistic&) override {}
+};
+
+/// One sample as two.
+Batch twice(const Batch& sample, kernels::Backend& backend) {
+  return sample.map([&](const Tensor& one) {
+    std::vector<std::int64_t> extents(one.shape().begin(), one.shape().end());
+    extents[0] = 2;
+    const Tensor two = backend.empty(Shape(std::span<const std::int64_t>(extents)), one.dtype());
+    for (std::int64_t row = 0; row < 2; ++row) backend.copy(one, two.rows(row, row + 1));
+    return two;
+  });
 }
 
 }  // namespace
@@ -54,10 +75,24 @@ Better Evaluations::better(const std::string& name) const {
   return Better::lower;
 }
 
-void Evaluations::try_on(const Batch& sample) {
-  const std::span<const Metric> metrics = metrics_;
-  evaluate_batch(parts_.evaluator, parts_.dataset ? metrics : metrics.first(1), sample);
-  parts_.evaluator.tape.begin({.training = false, .record = false});  // keeps nothing of it
+void Evaluations::try_on(const Batch& shard, bool must_learn) {
+  auto& [model, task, tape, world, compute] = parts_.evaluator;
+  // A shard of one sample is all that training knows; evaluations have more.
+  const Batch samples = shard.samples() > 1 ? shard.rows(0, 2)
+                        : parts_.dataset    ? twice(shard, tape.backend())
+                                            : shard;
+  NoGradients sink;
+  tape.begin({.training = false, .record = must_learn, .sink = &sink, .compute = compute});
+  const Loss loss = task(tape, model, samples);
+  if (must_learn && !loss.sum.needs_gradient())
+    throw UsageError(
+        "the loss depends on no parameter that is trained, so there is nothing to learn; it is made of what "
+        "model(tape, batch) returns, which is made of layers");
+  if (parts_.dataset && metrics_.size() > 1) {
+    Evaluation evaluation(metrics_, loss);
+    task.evaluate(evaluation, samples, model.take_output());
+  }
+  tape.begin({.training = false, .record = false});  // keeps nothing of it
 }
 
 bool Evaluations::due_after(std::int64_t step) const {

@@ -35,9 +35,10 @@ class Evaluations {
   /// Which of two values of a metric is better; Better::lower for a name that is not one of the metrics.
   Better better(const std::string& metric) const;
 
-  /// Evaluates this sample and forgets it. Throws what is wrong about the model, the loss or the metrics; of
-  /// metrics only if there are evaluations.
-  void try_on(const Batch& sample);
+  /// Evaluates two samples of this shard and forgets them. Throws what is wrong about the model, the loss or
+  /// the metrics; of metrics only if there are evaluations. Two, because a model that takes the batch for a
+  /// dimension of the sample may accept one alone. must_learn: a loss without parameters is wrong, too.
+  void try_on(const Batch& shard, bool must_learn);
 
   bool due_after(std::int64_t step) const;
   /// Evaluations that follow the one of this step, or this step.

@@ -74,7 +74,7 @@ class Trainer {
 
  private:
   void start(const RunOptions& options);
-  void try_one_sample();
+  void try_samples();
   void start_as_fork();
   void continue_from(const checkpoint::FileIndex& index);
   ExitCode take_steps();
@@ -169,7 +169,7 @@ Trainer::Trainer(Session& session, const Config& config, Inputs& inputs, checkpo
   }
   for (const Param* const param : replicas_.params()) parameter_bytes_ += param->value.bytes();
   start(options);
-  try_one_sample();
+  try_samples();
 }
 
 /// Weights and position come from the run's newest checkpoint, from a file, or are new.
@@ -202,10 +202,13 @@ void Trainer::start(const RunOptions& options) {
   }
 }
 
-/// What a program's model, loss or metrics do wrong ends the start, not a run after its first evaluation.
-void Trainer::try_one_sample() {
+/// What the held-out data, or a program's model, loss or metrics have wrong ends the start, not a run after
+/// its first evaluation.
+void Trainer::try_samples() {
   if (done_ == config_.train.steps) return;
-  comm::run_on_all(world_, [&] { evaluations_.try_on(loader_.at(done_).shards.front().rows(0, 1)); });
+  const bool must_learn = replicas_.options().unused == ddp::Unused::error;
+  comm::run_on_all(world_, [&] { evaluations_.try_on(loader_.at(done_).shards.front(), must_learn); });
+  warn_of_held_out(data_, session_);
 }
 
 /// After the state of a checkpoint has been loaded: its data and its history.
@@ -450,13 +453,14 @@ ExitCode Trainer::run() {
       if (const std::optional<ExitCode> code = stop_if_asked(evaluate())) return *code;
     }
     return take_steps();
-  } catch (const TrainingError&) {
+  } catch (const TrainingError& training_error) {
     // The same on every rank, and earlier steps are good: a save that is being written is still finished.
     try {
       store_.finish();
     } catch (const Error& error) {  // the training error matters more
       if (speaks) session_.log().warning("{}", error.what());
     }
+    blame_data(training_error, loader_, data_, done_, session_);
     throw;
   }
 }

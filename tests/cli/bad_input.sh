@@ -108,7 +108,7 @@ expect 2 "is a directory" 1 prepare text good.ini --out .
 train_expect 3 "label.h5.*39.*11" --set data.train=label.h5
 train_expect 3 "81|9, 9" --set data.train=wide.h5
 for count in 1 2; do
-  expect 4 "step 1: the loss is nan;" "$count" train good.ini --run "nan-$count" --set data.train=nan.h5
+  expect 4 "step 1: the loss is nan; nan.h5: image [0-9]+ of field x holds nan, in a sample of step 1: correct" "$count" train good.ini --run "nan-$count" --set data.train=nan.h5
   [ -z "$(ls "nan-$count/checkpoints" 2>/dev/null)" ] || fail "a run whose loss is not finite left a checkpoint"
 done
 

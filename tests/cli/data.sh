@@ -125,6 +125,40 @@ bad 2 "data.format: .*picture" --set data.format=picture --set data.fields= --se
 bad 2 "data.train: a.h5\*0: the weight of a file is a number above 0" --set data.train="a.h5*0"
 bad 3 "data.train: a.h5\*x: No such file" --set data.train="a.h5*x"
 bad 3 "attributes.h5: samples have|is missing|float32 \[\]" --set data.train="a.h5*1 plain.h5*1" --set data.fields="x:/fields/density"
+
+# Numbers that are not finite. In held-out data: where they are is said before the run begins.
+/usr/bin/python3 - <<'PY' || fail "numbers that are not finite"
+import h5py, numpy as np
+for name, row, bad in ("hole", 41, np.nan), ("peak", 77, np.inf), ("whole", 0, 1):
+    x = np.random.default_rng(5).normal(size=(120, 12)).astype("f4")
+    x[row, 3] = bad
+    with h5py.File(name + ".h5", "w") as f:
+        f["x"], f["y"] = x, (x[:, 0] > 0).astype("i4")
+PY
+plain=(--set data.train=whole.h5 --set data.fields= --set data.format=arrays --set data.eval_fraction=0)
+for count in 1 3; do
+  ranks "$count" train run.ini --run bad "${plain[@]}" --set data.eval=hole.h5 >out.log 2>err.log
+  [ $? -eq 3 ] || fail "a hole in normalised held-out data: $(cat err.log)"
+  one_error "held-out data" '^lockstep: (rank [01]: )?hole.h5: row 41 of /x has values that are not finite .* once they are normalised'
+  [ ! -e bad ] || fail "a hole in held-out data ends a run that has begun"
+  rm -rf shown
+  ranks "$count" train run.ini --run shown "${plain[@]}" --set data.normalize= --set data.eval=hole.h5 >log 2>&1 || fail "held-out: $(cat log)"
+  has_line 'warning: held-out data: hole.h5: row 41 of field x holds nan' <log || fail "a hole in held-out data: $(cat log)"
+done
+ranks 1 train run.ini --run clean "${plain[@]}" --set data.normalize= --set data.eval=whole.h5 >log 2>&1 || fail "clean: $(cat log)"
+has_line 'held-out' <log && fail "a warning of nothing: $(cat log)"
+# In training data: the mean of what is normalised, or the loss of the step that reads it.
+bad 3 'hole.h5: row 41 of field x holds nan: the field cannot be normalised' "${plain[@]}" --set data.train=hole.h5
+for count in 1 3; do
+  rm -rf begun
+  ranks "$count" train run.ini --run begun "${plain[@]}" --set data.normalize= --set data.train=peak.h5 >out.log 2>err.log
+  [ $? -eq 4 ] || fail "an infinite number in training data: $(cat err.log)"
+  one_error "training data" 'step [0-9]+: the loss is nan; peak.h5: row 77 of field x holds inf, in a sample of step [0-9]+: correct'
+done
+ranks 2 train run.ini --run saved "${plain[@]}" --set data.normalize= --set data.train=peak.h5 --set checkpoint.every=1 >out.log 2>err.log
+[ $? -eq 4 ] || fail "parameters that are not finite: $(cat err.log)"
+one_error "parameters" 'step ([0-9]+): .* is not finite; peak.h5: row 77 of field x holds inf, in a sample of step \1: correct'
+
 for setting in data.fields="x:/fields/density" data.normalize= data.format=arrays; do
   ranks 2 train run.ini --run run-2 --set train.steps=15 --set "$setting" >out.log 2>err.log
   [ $? -eq 2 ] || fail "a resume with $setting: $(cat err.log)"

@@ -44,6 +44,13 @@ struct Sum final : ls::Model {
   ls::nn::Linear x, z, y;
 };
 
+/// Reads scalars [N] as one row of N: a batch of one sample fits.
+struct Misread final : ls::Model {
+  explicit Misread(std::uint64_t seed) : Model(seed), y(*this, "y", 1, 1) {}
+  ls::Var forward(ls::Tape& tape, const ls::Batch& batch) override { return y(tape.batch(batch["level"])); }
+  ls::nn::Linear y;
+};
+
 /// No parameters.
 struct Constant final : ls::Model {
   using Model::Model;
@@ -56,6 +63,7 @@ struct Near final : ls::Task {
     may_throw("loss");
     if (wrong("no_loss")) return {};
     const ls::Var output = wrong("forward") ? model.forward(tape, batch) : model(tape, batch);
+    if (wrong("constant_loss")) return ls::mse(tape.batch(batch["x"]), batch["x"]);
     if (wrong("target_type")) return ls::cross_entropy(output, batch["y"]);
     return ls::mse(output, batch[wrong("target_field") ? "speed" : wrong("target_width") ? "x" : "y"]);
   }
@@ -78,7 +86,10 @@ struct Near final : ls::Task {
 
 int main(int argc, char** argv) {
   ls::App app("wrong");
-  app.model<Sum>(wrong("blank") ? "two words" : "sum").model<Constant>("constant").task<Near>("near");
+  app.model<Sum>(wrong("blank") ? "two words" : "sum")
+      .model<Constant>("constant")
+      .model<Misread>("misread")
+      .task<Near>("near");
   if (wrong("model_twice")) app.model<Constant>("sum");
   if (wrong("built_in_twice")) app.model<Constant>("mlp");
   if (wrong("task_twice")) app.task<Near>("regression");

@@ -12,6 +12,10 @@ with h5py.File("data.h5", "w") as file:
     for name, width in ("x", 4), ("z", 2), ("wide", 6), ("y", 1):
         file[name] = random.normal(size=(40, width)).astype("float32")
     file["label"] = random.integers(0, 3, size=(40, 1))
+    file["level"] = random.normal(size=40).astype("float32")
+with h5py.File("one.h5", "w") as file:
+    for name, width in ("x", 4), ("z", 2), ("y", 1):
+        file[name] = np.ones((1, width), "float32")
 PY
 cat >run.ini <<'INI'
 [model]
@@ -20,7 +24,7 @@ name = sum
 name = near
 [data]
 train = data.h5
-fields = x z wide label y
+fields = x z wide label level y
 eval_fraction = 0.25
 [train]
 steps = 3
@@ -47,22 +51,30 @@ expect() {
 }
 
 WRONG='' ranks 3 train run.ini --run right >log 2>&1 || fail "nothing is wrong: $(cat log)"
+one_sample=(--set data.train=one.h5 --set 'data.fields=x z y' --set data.eval_fraction=0 --set train.shards=1 --set train.global_batch=1)
+WRONG='' ranks 1 train run.ini --run one "${one_sample[@]}" >log 2>&1 || fail "a data set of one sample: $(cat log)"
 
 # The data.
-expect field 3 "the data has no field 'speed'; it has x, z, wide, label, y" '1 2 3'
-expect read_field 3 "data.h5: has no field 'speed', which is needed; it has x, z, wide, label, y" '1 2'
+expect field 3 "the data has no field 'speed'; it has x, z, wide, label, level, y" '1 2 3'
+expect read_field 3 "data.h5: has no field 'speed', which is needed; it has x, z, wide, label, level, y" '1 2'
 expect target_field 3 "the data has no field 'speed'" 1
-expect width 3 'x: linear: an input of shape \[1, 6\] does not fit a weight of shape \[8, 4\]; a batch of the data has x float32' '1 2 3'
-expect target_width 3 'mse: the input has shape \[1, 1\], the target \[1, 4\]; a batch of the data has x float32 \[1, 4\]' '1 2'
+expect width 3 'x: linear: an input of shape \[2, 6\] does not fit a weight of shape \[8, 4\]; a batch of the data has x float32' '1 2 3'
+expect target_width 3 'mse: the input has shape \[2, 1\], the target \[2, 4\]; a batch of the data has x float32 \[2, 4\], .*, samples first' '1 2'
 expect target_type 3 'cross_entropy: .*float32.*; a batch of the data has' '1 3'
 expect '' 3 'data.h5: .*speed' '1 2' --set 'data.fields=x z speed y'
 expect '' 3 'data.h5: field y is int64 \[1\], but task.name = regression learns numbers: floats' '1 2 3' --set task.name=regression \
   --set 'data.fields=x z y:label'
 expect '' 3 'data.h5: field y is float32 \[1\], but task.name = classification learns integers' 1 --set task.name=classification
+# Two samples are tried before there is a run, also where a shard has one and an evaluation has more.
+misread='.*linear: .* \[2\] .*; a batch of the data has .* level float32 \[2\], .*, samples first; level holds scalars: store it as \[N, 1\]'
+expect '' 3 "$misread" '1 2 3' --set model.name=misread
+expect '' 3 "$misread" '1 3' --set model.name=misread --set train.global_batch=3
+expect '' 3 "$misread" '1 2' --set model.name=misread --dry-run
 
 # What the program and its configuration ask for.
 expect '' 2 'the model has no trainable parameter' '1 2 3' --set model.name=constant
-expect '' 2 '.*model.name: "som" is not one of: .*sum, constant; did you mean sum' '1 2' --set model.name=som
+expect '' 2 '.*model.name: "som" is not one of: .*sum, constant, misread; did you mean sum' '1 2' --set model.name=som
+expect constant_loss 2 'the loss depends on no parameter that is trained' '1 2 3'
 expect no_loss 2 'the task returned an empty Loss' '1 2 3'
 expect forward 2 'the metrics of a task need the output of model\(tape, batch\)' 1
 expect metric_twice 2 'the task names the metric error twice' '1 2 3'

@@ -200,7 +200,8 @@ BOOST_FIXTURE_TEST_CASE(what_is_not_finite_cannot_be_normalised, Folder) {
   file.create_dataset("x", DType::float32, {2}).write(std::span<const float>(values));
   file.close();
   const Arrays data(folder.file("nan.h5"));
-  BOOST_CHECK_EXCEPTION(data::normalization_of(data, "x", world()), DataError, mentions("field x cannot be"));
+  BOOST_CHECK_EXCEPTION(data::normalization_of(data, "x", world()), DataError,
+                        mentions("nan.h5: row 1 of field x holds nan: the field cannot be normalised"));
   BOOST_CHECK_THROW(data::normalization_of(data, "y", world()), DataError);
 }
 

@@ -126,8 +126,8 @@ BOOST_FIXTURE_TEST_CASE(a_sample_tried_first_finds_what_does_not_fit_and_changes
   const auto sample = [](std::int64_t width) {
     return Batch(0, {{"x", Tensor::zeros({1, width, 1, 1})}, {"y", Tensor::zeros({1}, DType::int64)}});
   };
-  BOOST_CHECK_THROW(some.try_on(sample(5)), DataError);
-  BOOST_CHECK_NO_THROW(some.try_on(sample(4)));
+  BOOST_CHECK_THROW(some.try_on(sample(5), false), DataError);
+  BOOST_CHECK_NO_THROW(some.try_on(sample(4), false));
   BOOST_TEST((some.run(watch)->metrics == before->metrics));
 }
 

@@ -50,6 +50,7 @@ class Arrays final : public Dataset {
   const std::vector<Field>& fields() const override { return fields_; }
   std::string name() const override;
   void read(std::span<const std::int64_t> samples, std::span<const Tensor> into) const override;
+  std::string location(std::int64_t sample) const override;
   std::vector<std::string> skipped() const override { return skipped_; }
 
   /// What the attributes mean and std of the field's array in the first file say, if it has both. DataError
@@ -74,6 +75,7 @@ class Arrays final : public Dataset {
 
   void add_file(const std::string& path, std::int64_t& memory_left_bytes);
   std::size_t index_of(std::string_view field) const;
+  const Source& source_of(std::int64_t sample) const;
   void convert(const Source& source, std::size_t field, std::int64_t row, std::int64_t count,
                const std::byte* stored, const Tensor& into) const;
 
@@ -86,7 +88,7 @@ class Arrays final : public Dataset {
 
 /// Mean and deviation of a float field over all samples, in float64: the same on every rank, and at any
 /// number of ranks, which share the reading. 1 is the deviation of what is always the same. Collective;
-/// the same DataError on every rank if a value is not finite.
+/// the same DataError on every rank, which names file and row, if a value is not finite.
 Normalization normalization_of(const Dataset& dataset, std::string_view field, comm::HostGroup& world);
 
 }  // namespace lockstep::data

@@ -48,6 +48,10 @@ class Dataset {
   /// In which order training takes the samples; none: each epoch is a permutation of all (Shuffle). A pure
   /// function of the seed and the position: weights or balanced classes are written so.
   virtual std::unique_ptr<Order> order(std::uint64_t seed) const;
+  /// Where a sample comes from, for messages: "a.h5: row 7".
+  virtual std::string location(std::int64_t sample) const;
+  /// No float field can hold NaN or infinity: nobody needs to look for them.
+  virtual bool is_finite() const;
   /// What its files hold besides the fields and cannot be one, for messages: "/label is text [512]".
   virtual std::vector<std::string> skipped() const { return {}; }
 
@@ -87,6 +91,8 @@ class Subset final : public Dataset {
   std::string name() const override { return base_.name(); }
   void read(std::span<const std::int64_t> samples, std::span<const Tensor> into) const override;
   std::unique_ptr<Order> order(std::uint64_t seed) const override;
+  std::string location(std::int64_t sample) const override { return base_.location(base_sample(sample)); }
+  bool is_finite() const override { return base_.is_finite(); }
   std::vector<std::string> skipped() const override { return base_.skipped(); }
 
  private:
@@ -128,9 +134,14 @@ class Mixture final : public Dataset {
   std::string name() const override;
   void read(std::span<const std::int64_t> samples, std::span<const Tensor> into) const override;
   std::unique_ptr<Order> order(std::uint64_t seed) const override;
+  std::string location(std::int64_t sample) const override;
+  bool is_finite() const override;
   std::vector<std::string> skipped() const override { return sources_.front().dataset->skipped(); }
 
  private:
+  /// The source that has this sample.
+  std::size_t source_of(std::int64_t sample) const;
+
   std::vector<Source> sources_;
   std::vector<std::int64_t> first_;  // by source: its first sample's number; then the end
   std::vector<Field> fields_;

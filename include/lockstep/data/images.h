@@ -56,6 +56,9 @@ class Images final : public Dataset {
   std::string name() const override;
   void read(std::span<const std::int64_t> samples, std::span<const Tensor> into) const override;
 
+  std::string location(std::int64_t sample) const override;
+  bool is_finite() const override;
+
   const std::vector<double>& mean() const { return mean_; }  ///< of each channel, in the units of the file
   /// Standard deviation of each channel, in the units of the file.
   const std::vector<double>& deviation() const { return deviation_; }

@@ -28,7 +28,7 @@ class Model : public nn::Module {
   /// forward(), whose result take_output() gives again in an evaluation: a task's loss and its metrics share
   /// one pass.
   Var operator()(Tape& tape, const Batch& batch);
-  /// What the last call of operator() gave in a pass that records nothing, once. Throws UsageError if there
+  /// What the last call of operator() gave outside of training, once. Throws UsageError if there
   /// was none.
   Var take_output();
 
@@ -45,7 +45,7 @@ class Model : public nn::Module {
   virtual void check_input([[maybe_unused]] const Shape& x) const {}
 
  private:
-  std::optional<Var> output_;  // of the last call in a pass that records nothing
+  std::optional<Var> output_;  // of the last call outside of training
 };
 
 /// The options of a model, for its constructor. UsageError naming key and value if one is missing or beyond
