@@ -180,8 +180,11 @@ void make_directories(const std::string& path) {
       const int error = errno;
       struct stat status {};
       // In a read-only or foreign directory mkdir may report that even if the name exists.
-      if (::stat(prefix.c_str(), &status) != 0)
+      if (::stat(prefix.c_str(), &status) != 0) {
+        if (error == ENOENT && exists(directory_of(prefix)))  // as /proc has it
+          throw UsageError("{}: cannot make the directory: {} takes none", prefix, directory_of(prefix));
         throw_system_error(error == EEXIST ? errno : error, prefix, "make the directory");
+      }
       if (!S_ISDIR(status.st_mode))
         throw UsageError("{}: cannot make the directory: a file is in the way", prefix);
     }

@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cmath>
 #include <concepts>
+#include <limits>
 #include <sstream>
 
 #include "base/text.h"
@@ -15,10 +16,10 @@
 namespace lockstep {
 namespace {
 
-/// "0.5", "1e+09", "25": whole numbers that people would write out are written out.
+/// "0.5", "25", "1000000000000000", "1e+38": whole numbers that float64 tells from the next are written out.
 std::string bound_text(double bound) {
-  return bound == std::floor(bound) && std::abs(bound) < 1e10 ? fmt::format("{:.0f}", bound)
-                                                              : fmt::format("{:g}", bound);
+  return bound == std::floor(bound) && std::abs(bound) < 0x1p53 ? fmt::format("{:.0f}", bound)
+                                                                : fmt::format("{:g}", bound);
 }
 
 bool is_blank(char letter) { return letter == ' ' || letter == '\t'; }
@@ -55,6 +56,25 @@ std::string read_quoted(const std::string& text, std::size_t& at) {
 /// In double quotes, without '#': an INI file's lines end there.
 std::string quoted(const std::string& text) { return '"' + escaped(text, "#") + '"'; }
 
+/// All of the text as a number; false if it is none. A whole one may be written as 1e3 or 2.5e3, too.
+template <class Number>
+bool parse(std::string_view text, Number& number) {
+  const auto all_read = [&text](const std::from_chars_result& result) {
+    return result.ec == std::errc() && result.ptr == text.data() + text.size();
+  };
+  if (all_read(std::from_chars(text.data(), text.data() + text.size(), number))) return true;
+  if constexpr (std::integral<Number>) {
+    double value = 0;
+    if (!all_read(std::from_chars(text.data(), text.data() + text.size(), value))) return false;
+    const bool fits = value == std::floor(value) && std::abs(value) < 0x1p53 &&
+                      value >= static_cast<double>(std::numeric_limits<Number>::min()) &&
+                      value <= static_cast<double>(std::numeric_limits<Number>::max());
+    if (fits) number = static_cast<Number>(value);
+    return fits;
+  }
+  return false;
+}
+
 template <class Number>
 void read_number(const std::string& text, const Range& range, Number& value) {
   if (range.word && text == range.word) {
@@ -62,9 +82,7 @@ void read_number(const std::string& text, const Range& range, Number& value) {
     return;
   }
   Number number{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size() ||
-      !range.contains(static_cast<double>(number))) {
+  if (!parse(text, number) || !range.contains(static_cast<double>(number))) {
     throw UsageError("{} is not {}a {}number in {}", quote(text),
                      range.word ? fmt::format("{} or ", range.word) : "",
                      std::integral<Number> ? "whole " : "",

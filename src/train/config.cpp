@@ -5,24 +5,20 @@
 
 #include <algorithm>
 #include <array>
-#include <boost/program_options.hpp>
 #include <cctype>
 #include <cmath>
 #include <functional>
-#include <map>
 #include <optional>
 #include <set>
-#include <sstream>
 
 #include "base/files.h"
 #include "base/text.h"
 #include "lockstep/base/error.h"
 #include "lockstep/tasks/built_in.h"
+#include "train/config_text.h"
 
 namespace lockstep::train {
 namespace {
-
-namespace po = boost::program_options;
 
 constexpr std::string_view group_prefix = "optimizer.group.", model_prefix = "model.",
                            model_name_key = "model.name", task_prefix = "task.", task_name_key = "task.name";
@@ -100,22 +96,16 @@ const RemovedKey* removed_key_named(std::string_view name) {
   return key == removed_keys.end() ? nullptr : &*key;
 }
 
-/// A name of a key in an error: typing errors unchanged, anything else quoted and cut.
-std::string shown(const std::string& name) {
-  constexpr std::size_t longest_shown = 120;
-  return name.size() <= longest_shown && is_printable(name) ? name : quote(name);
-}
-
 /// Reads the keys of one configuration, and remembers where each was set last, for errors found at the end.
 class Reader {
  public:
-  Reader(std::string origin, const Registries& registries)
-      : origin_(std::move(origin)), models_(registries.models), tasks_(registries.tasks) {
+  Reader(const ConfigText& text, const Registries& registries)
+      : text_(text), models_(registries.models), tasks_(registries.tasks) {
     config_.registries = &registries;
   }
 
   /// Comes before any other key: model.name and task.name decide which keys there are.
-  void choose(const std::vector<po::option>& lines, const std::vector<std::string>& overrides);
+  void choose(const std::vector<std::string>& overrides);
   void set_from_file(const std::string& name, const std::string& value);
   /// The same for the text of a run or checkpoint.
   void set_stored(const std::string& name, const std::string& value);
@@ -135,22 +125,21 @@ class Reader {
   void require(bool holds, std::string_view name, std::string_view what) const {
     if (!holds) refuse(name, what);
   }
-  void check_required() const;
+  void check_required(Mistakes& mistakes) const;
   void check_data() const;
+  void check_train() const;
   void check_graph() const;
   void check_schedule() const;
   void check_optimizer() const;
   void check_ema() const;
 
-  std::string origin_;
+  const ConfigText& text_;
   const models::Registry& models_;
   const tasks::Registry& tasks_;
   Config config_;
   std::vector<Key> keys_ = keys_of(nullptr, nullptr);
   std::set<std::string, std::less<>> overridden_;  // by --set
 };
-
-std::string value_of(const po::option& line) { return line.value.empty() ? "" : line.value.front(); }
 
 /// The key and the value of a --set.
 std::pair<std::string, std::string> parts_of(const std::string& override_text) {
@@ -165,14 +154,13 @@ struct Given {
   std::string value, origin;
 };
 
-Given given_for(std::string_view key, const std::string& origin, const std::vector<po::option>& lines,
-                const std::vector<std::string>& overrides) {
-  Given given{.value = "", .origin = origin};
-  for (const po::option& line : lines) {
-    if (line.string_key == key) given.value = value_of(line);
+Given given_for(std::string_view key, const ConfigText& text, const std::vector<std::string>& overrides) {
+  Given given{.value = "", .origin = text.place_of(key)};
+  for (const ConfigText::Key& line : text.keys()) {
+    if (line.name == key) given.value = line.value;
   }
-  for (const std::string& text : overrides) {
-    const auto [name, value] = parts_of(text);
+  for (const std::string& override_text : overrides) {
+    const auto [name, value] = parts_of(override_text);
     if (name == key) given = {.value = value, .origin = "--set"};
   }
   return given;
@@ -192,8 +180,8 @@ typename Registry::Choice chosen(const Registry& registry, std::string_view key,
   }
 }
 
-void Reader::choose(const std::vector<po::option>& lines, const std::vector<std::string>& overrides) {
-  const auto given = [&](std::string_view key) { return given_for(key, origin_, lines, overrides); };
+void Reader::choose(const std::vector<std::string>& overrides) {
+  const auto given = [&](std::string_view key) { return given_for(key, text_, overrides); };
   config_.model = chosen(models_, model_name_key, given(model_name_key), "");
   config_.task = chosen(tasks_, task_name_key, given(task_name_key), models_.task_of(config_.model.name()));
   keys_ = keys_of(config_.model.type, config_.task.type);
@@ -281,11 +269,11 @@ void Reader::set(const std::string& origin, const std::string& name, const std::
 }
 
 void Reader::set_from_file(const std::string& name, const std::string& value) {
-  if (!is_default_of_another_model(name, value)) set(origin_, name, value);
+  if (!is_default_of_another_model(name, value)) set(text_.place_of(name), name, value);
 }
 
 void Reader::set_stored(const std::string& name, const std::string& value) {
-  if (name.starts_with(group_prefix) || key_named(name)) return set(origin_, name, value);
+  if (name.starts_with(group_prefix) || key_named(name)) return set(text_.place_of(name), name, value);
   const RemovedKey* const removed = removed_key_named(name);
   if (says_nothing(value) || (removed && value == removed->initial)) return;
   if (is_default_of_another_model(name, value)) return;
@@ -295,7 +283,7 @@ void Reader::set_stored(const std::string& name, const std::string& value) {
       "{}: {} = {}: {}, so it cannot continue the run; use the version that wrote it, or start a new run "
       "from "
       "the weights (--run OTHER --resume FILE)",
-      origin_, shown(name), quote(value), why);
+      text_.place_of(name), shown(name), quote(value), why);
 }
 
 void Reader::override_by(const std::string& text) {
@@ -307,7 +295,7 @@ void Reader::override_by(const std::string& text) {
 void Reader::refuse(std::string_view name, std::string_view what) const {
   const Key* const key = key_named(name);
   const std::string value = key ? key->get(config_) : "";
-  throw UsageError("{}: {}{}{}: {}", overridden_.contains(name) ? "--set" : origin_, name,
+  throw UsageError("{}: {}{}{}: {}", overridden_.contains(name) ? "--set" : text_.place_of(name), name,
                    value.empty() ? "" : " = ", value, what);
 }
 
@@ -316,13 +304,14 @@ bool has_duplicates(std::vector<double> numbers) {
   return std::ranges::adjacent_find(numbers) != numbers.end();
 }
 
-void Reader::check_required() const {
+void Reader::check_required(Mistakes& mistakes) const {
   Config defaults;
   defaults.model = {.type = config_.model.type, .options = config_.model.type->defaults};
   defaults.task = {.type = config_.task.type, .options = config_.task.type->defaults};
   for (const Key& key : keys_) {
     if (key.name == model_name_key || !key.traits.required || key.get(config_) != key.get(defaults)) continue;
-    throw UsageError("{}: {} is missing: {}", origin_, key.name, key.meaning);
+    mistakes.collect(
+        [&] { throw UsageError("{}: {} is missing: {}", text_.origin(), key.name, key.meaning); });
   }
 }
 
@@ -340,7 +329,16 @@ void Reader::check_graph() const {
   check(!config_.ddp.sharded_optimizer, "a graph cannot contain ddp.sharded_optimizer = true");
 }
 
+void Reader::check_train() const {
+  require(config_.train.steps > 0 || config_.train.epochs > 0, "train.steps", "is missing or not positive");
+  require(config_.train.label_smoothing == 0 || config_.task.options_of<tasks::Classification>() ||
+              config_.task.options_of<tasks::Language>(),
+          "train.label_smoothing", "applies to the tasks classification and language only");
+}
+
 void Reader::check_data() const {
+  require(config_.data.eval.empty() || config_.data.eval_fraction == 0, "data.eval_fraction",
+          "cannot be combined with data.eval; give one of them");
   const DataConfig& data = config_.data;
   const bool arrays = data.format.empty() || data.format == "arrays";
   for (const auto& [key, words] : {std::pair("data.fields", data.fields), {"data.normalize", data.normalize}})
@@ -400,81 +398,62 @@ Config Reader::finish() {
   if (steps && !epochs) config_.train.epochs = 0;
   if (epochs && !steps) config_.train.steps = 0;
   optim::complete(config_.optimizer);
-  check_required();
-  require(config_.data.eval.empty() || config_.data.eval_fraction == 0, "data.eval_fraction",
-          "cannot be combined with data.eval; give one of them");
-  check_data();
-  require(config_.train.steps > 0 || config_.train.epochs > 0, "train.steps", "is missing or not positive");
-  require(config_.train.label_smoothing == 0 || config_.task.options_of<tasks::Classification>() ||
-              config_.task.options_of<tasks::Language>(),
-          "train.label_smoothing", "applies to the tasks classification and language only");
-  check_optimizer();
-  check_ema();
-  check_graph();
+  Mistakes mistakes;
+  check_required(mistakes);
+  mistakes.collect([&] { check_data(); });
+  mistakes.collect([&] { check_train(); });
+  mistakes.collect([&] { check_optimizer(); });
+  mistakes.collect([&] { check_ema(); });
+  mistakes.collect([&] { check_graph(); });
+  mistakes.throw_if_any();
   return config_;
 }
 
 /// Program_options reports keys only: it would accept an unknown section without keys.
-void check_sections(const std::string& text, const std::string& origin, const std::string& program) {
+void check_sections(const ConfigText& text, const std::string& program) {
   std::vector<std::string> known;
   for (const Key& key : keys_of(nullptr, nullptr)) known.push_back(key.name.substr(0, key.name.find('.')));
-  std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) {
-    const std::size_t open = line.find_first_not_of(" \t"), close = line.find(']');
-    if (open == std::string::npos || line[open] != '[' || close == std::string::npos) continue;
-    const std::string section = line.substr(open + 1, close - open - 1);
+  Mistakes mistakes;
+  for (const auto& [section, line] : text.sections()) {
     if (std::find(known.begin(), known.end(), section) != known.end()) continue;
     const std::string nearest = nearest_name(section, known);
-    throw UsageError(
-        "{}: [{}]: unknown section; {}", origin, section,
-        nearest.empty() ? "see " + program + " train --help-keys" : "did you mean [" + nearest + "]?");
+    mistakes.collect([&, where = text.place(line), &name = section] {
+      throw UsageError(
+          "{}: [{}]: unknown section; {}", where, name,
+          nearest.empty() ? "see " + program + " train --help-keys" : "did you mean [" + nearest + "]?");
+    });
   }
-}
-
-/// The lines of an INI file.
-std::vector<po::option> lines_of(const std::string& text, const std::string& origin) {
-  try {
-    std::istringstream stream(option::protect_quotes(text));
-    const po::parsed_options parsed = po::parse_config_file(stream, po::options_description(), true);
-    std::map<std::string, int> seen;
-    for (const po::option& line : parsed.options) {
-      if (++seen[line.string_key] > 1)
-        throw UsageError("{}: {}: is given twice", origin, shown(line.string_key));
-    }
-    return parsed.options;
-  } catch (const po::invalid_config_file_syntax& error) {
-    // Not what(): it never ends if the line contains %invalid_line%, the word that it replaces by the line.
-    throw UsageError("{}: not an INI file of [section] and key = value lines: this line is neither: {}",
-                     origin, shown(error.tokens()));
-  } catch (const po::error& error) {
-    throw UsageError("{}: not an INI file of [section] and key = value lines: {}", origin, error.what());
-  }
+  mistakes.throw_if_any();
 }
 
 }  // namespace
 
 Config parse_config(const std::string& text, const std::string& origin,
                     const std::vector<std::string>& overrides, const Registries& registries) {
-  check_sections(text, origin, registries.program);
-  const std::vector<po::option> lines = lines_of(text, origin);
-  Reader reader(origin, registries);
-  reader.choose(lines, overrides);
-  for (const po::option& line : lines) reader.set_from_file(line.string_key, value_of(line));
-  for (const std::string& override_text : overrides) reader.override_by(override_text);
+  const ConfigText read(text, origin, ConfigText::Lines::told);
+  check_sections(read, registries.program);
+  Reader reader(read, registries);
+  reader.choose(overrides);
+  Mistakes mistakes;
+  for (const ConfigText::Key& key : read.keys())
+    mistakes.collect([&] { reader.set_from_file(key.name, key.value); });
+  for (const std::string& override_text : overrides)
+    mistakes.collect([&] { reader.override_by(override_text); });
+  mistakes.throw_if_any();
   return reader.finish();
 }
 
 Config parse_stored_config(const std::string& text, const std::string& origin, const Registries& registries) {
-  const std::vector<po::option> lines = lines_of(text, origin);
-  Reader reader(origin, registries);
+  const ConfigText read(text, origin, ConfigText::Lines::untold);
+  Reader reader(read, registries);
   try {
-    reader.choose(lines, {});
+    reader.choose({});
   } catch (const UsageError& error) {
     throw UsageError(
         "{}; if another program wrote it, whose models and tasks {} does not have, use that program",
         error.what(), registries.program);
   }
-  for (const po::option& line : lines) reader.set_stored(line.string_key, value_of(line));
+  for (const ConfigText::Key& key : read.keys()) reader.set_stored(key.name, key.value);
   return reader.finish();
 }
 

@@ -41,8 +41,8 @@ std::vector<Key> keys_of(const models::ModelType* model, const tasks::Registry::
 
 /// Reads an INI file and the --set overrides ("section.key=value"). Values may be quoted (option.h). The
 /// registries hold what model.name and task.name can name, and outlive the configuration. Throws UsageError
-/// naming file, key and value: unknown keys (with the nearest known one), keys of another model or task,
-/// values out of range, impossible combinations.
+/// naming file, line, key and value, of all mistakes that are independent of each other: unknown keys (with
+/// the nearest known one), keys of another model or task, values out of range, impossible combinations.
 Config read_config(const std::string& path, const std::vector<std::string>& overrides,
                    const Registries& registries = built_in_registries());
 /// The same from text; `origin` names it in errors.

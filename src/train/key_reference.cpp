@@ -75,7 +75,8 @@ constexpr std::array introduction{
     "A configuration is an INI file: [section] lines and key = value lines; # begins a comment. lockstep "
     "train "
     "takes the same keys on the command line, as --set SECTION.KEY=VALUE.",
-    "A value may be quoted, in single or double quotes. In double quotes, \\\" \\\\ \\n \\t \\r and \\xHH "
+    "A whole number may be written as 1e6. A value may be quoted, in single or double quotes. In double "
+    "quotes, \\\" \\\\ \\n \\t \\r and \\xHH "
     "mean what "
     "they mean in C. Values of a list are separated by blanks; a value that contains a blank is quoted.",
     "[model] takes the keys of the model that model.name names, and no others; [task] those of the task.",

@@ -50,24 +50,25 @@ BOOST_AUTO_TEST_CASE(the_resolved_text_reads_back_as_the_same_configuration) {
 }
 
 BOOST_AUTO_TEST_CASE(unknown_keys_name_the_nearest_known_one) {
-  BOOST_TEST(says(error_of(minimal + "step = 3\n"), "train.step: unknown key; did you mean train.steps?"));
+  BOOST_TEST(
+      says(error_of(minimal + "step = 3\n"), "a.ini:7: train.step: unknown key; did you mean train.steps?"));
   BOOST_TEST(says(error_of(minimal + "[optimiser]\nlr = 3\n"),
-                  "[optimiser]: unknown section; did you mean [optimizer]?"));
+                  "a.ini:7: [optimiser]: unknown section; did you mean [optimizer]?"));
   BOOST_TEST(says(error_of(minimal + "[nosuch]\n"), "[nosuch]: unknown section"));
   BOOST_TEST(says(error_of(minimal, {"optimiser.lr=3"}), "did you mean optimizer.lr?"));
 }
 
 BOOST_AUTO_TEST_CASE(bad_values_name_file_key_and_value) {
   BOOST_TEST(
-      says(error_of(minimal + "seed = -1\n"), "a.ini: train.seed: \"-1\" is not a whole number in [0, "));
+      says(error_of(minimal + "seed = -1\n"), "a.ini:7: train.seed: \"-1\" is not a whole number in [0, "));
   BOOST_TEST(says(error_of(minimal + "[optimizer]\nlr = fast\n"),
-                  "a.ini: optimizer.lr: \"fast\" is not a number in (0, 1e+38]"));
+                  "a.ini:8: optimizer.lr: \"fast\" is not a number in (0, 1e+38]"));
   BOOST_TEST(says(error_of(minimal, {"optimizer.clip=x"}), "--set: optimizer.clip: \"x\" is not a number"));
   BOOST_TEST(says(error_of(minimal + "[optimizer]\ngroup.x = a 1 1\n"), "group"));
   BOOST_TEST(
       says(error_of(minimal, {"train.steps=0"}), "--set: train.steps = 0: is missing or not positive"));
   BOOST_TEST(says(error_of(minimal + "[ddp]\nbucket_mb = -2\n"),
-                  "a.ini: ddp.bucket_mb: \"-2\" is not a number in (0, 1000000]"));
+                  "a.ini:8: ddp.bucket_mb: \"-2\" is not a number in (0, 1000000]"));
   BOOST_TEST(says(error_of(minimal, {"optimizer.momentum=1"}),
                   "--set: optimizer.momentum: \"1\" is not auto or a number in [0, 1)"));
   BOOST_TEST(
@@ -79,8 +80,39 @@ BOOST_AUTO_TEST_CASE(bad_values_name_file_key_and_value) {
        {"ddp.bucket_mb=inf", "ddp.bucket_mb=1e30", "optimizer.lr=nan", "ema.warmup=1 1 0.5"}) {
     BOOST_TEST(error_of(minimal, {absurd}) != "no error", absurd);
   }
-  BOOST_TEST(says(error_of(minimal + "steps = 6\n"), "train.steps: is given twice"));
-  BOOST_TEST(says(error_of("no section here\n"), "a.ini: "));
+  BOOST_TEST(says(error_of(minimal + "steps = 6\n"), "a.ini:7: train.steps: is given twice"));
+  BOOST_TEST(says(error_of("# none\nno section here\n"), "a.ini:2: not an INI file"));
+}
+
+BOOST_AUTO_TEST_CASE(all_mistakes_are_in_one_error_each_with_its_line) {
+  BOOST_TEST(error_of("[model]\nname = mlp\nsizes = 64 10\n\n# training\n[train]\nstepps = 5  # five\n" +
+                          std::string("global_batch = 8\nseed = -1\n"),
+                      {"optimizer.lr=fast"}) ==
+             "3 mistakes: (1) a.ini:7: train.stepps: unknown key; did you mean train.steps? "
+             "(2) a.ini:9: train.seed: \"-1\" is not a whole number in [0, 1.84467e+19] "
+             "(3) --set: optimizer.lr: \"fast\" is not a number in (0, 1e+38]");
+  BOOST_TEST(
+      says(error_of("[modl]\n[model]\nname = mlp\n[trian]\n"),
+           "2 mistakes: (1) a.ini:1: [modl]: unknown section; did you mean [model]? (2) a.ini:4: [trian]"));
+  const std::string missing = error_of("[model]\nname = gpt\nlayers = 2\n" + some_training +
+                                       "label_smoothing = 0.1\n[ema]\nrates = 0.9 0.9\n");
+  for (const char* const part :
+       {"model.heads is missing", "model.channels is missing", "model.vocab is missing",
+        "a.ini:9: ema.rates = 0.9 0.9: a rate is given twice"})
+    BOOST_TEST(says(missing, part), missing);
+  std::string many = minimal;
+  for (int i = 0; i < 20; ++i) many += fmt::format("wrong_{} = 1\n", i);
+  BOOST_TEST(error_of(many).starts_with("20 mistakes: (1) a.ini:7: train.wrong_0: unknown key"));
+  BOOST_TEST(error_of(many).ends_with(" ... and 8 more"));
+}
+
+BOOST_AUTO_TEST_CASE(a_whole_number_may_be_written_with_an_exponent) {
+  BOOST_TEST(train::parse_config(minimal, "a", {"train.steps=1e3"}).train.steps == 1000);
+  BOOST_TEST(train::parse_config(minimal, "a", {"train.steps=2.5e3"}).train.steps == 2500);
+  BOOST_TEST(train::parse_config(minimal, "a", {"checkpoint.every=1e2"}).checkpoint.every == 100);
+  for (const char* const setting : {"train.steps=2.5", "train.steps=1e-1", "train.steps=1e300",
+                                    "train.steps=-1e3", "train.seed=nan", "train.threads=1e9"})
+    BOOST_TEST(says(error_of(minimal, {setting}), "is not a"), setting);
 }
 
 BOOST_AUTO_TEST_CASE(every_key_has_a_range_or_a_form_and_refuses_what_is_beyond_it) {
@@ -91,7 +123,7 @@ BOOST_AUTO_TEST_CASE(every_key_has_a_range_or_a_form_and_refuses_what_is_beyond_
         {"model.sizes=64 72057594037927937 10", "in [1, 2147483647]"},
         {"model.dropout=1", "in [0, 1)"},
         {"fault.hang_timeout_s=0.5", "in 0 or [1, 1000000000]"},
-        {"checkpoint.every=often", "is not auto or a whole number in [0, 1e+15]"},
+        {"checkpoint.every=often", "is not auto or a whole number in [0, 1000000000000000]"},
         {"ema.sigma_rel=0.28", "in (0, 0.28)"},
         {"optimizer.lr=0", "in (0, 1e+38]"}}) {
     const std::string error = error_of(minimal, {setting});
@@ -103,13 +135,15 @@ BOOST_AUTO_TEST_CASE(a_model_takes_its_own_keys_only_and_an_error_says_whose_a_k
   BOOST_TEST(error_of(minimal, {"model.heads=4"}) ==
              "--set: model.heads: is a key of gpt, and model.name is mlp; remove it");
   BOOST_TEST(says(error_of(resnet, {"model.dropout=0.5"}), "model.dropout: is a key of mlp, gpt, and"));
-  BOOST_TEST(says(error_of("[model]\nstem = 7x7\n" + minimal), "a.ini: model.stem: is a key of resnet"));
-  BOOST_TEST(says(error_of(resnet, {"model.name=mlp"}), "a.ini: model."));
+  BOOST_TEST(says(error_of("[model]\nstem = 7x7\n" + minimal), "a.ini:2: model.stem: is a key of resnet"));
+  BOOST_TEST(says(error_of(resnet, {"model.name=mlp"}), "a.ini:"));
 }
 
 BOOST_AUTO_TEST_CASE(a_required_key_of_the_model_is_missed_by_name) {
-  BOOST_TEST(error_of("[model]\nname = gpt\nlayers = 2\nchannels = 8\n" + some_training) ==
-             "a.ini: model.heads is missing: attention heads");
+  BOOST_TEST(
+      error_of("[model]\nname = gpt\nlayers = 2\nchannels = 8\n" + some_training) ==
+      "3 mistakes: (1) a.ini: model.heads is missing: attention heads (2) a.ini: model.context is missing: "
+      "tokens of a sample (3) a.ini: model.vocab is missing: tokens known");
 }
 
 BOOST_AUTO_TEST_CASE(the_resolved_text_has_the_keys_of_its_model_and_its_task_only) {
@@ -433,9 +467,9 @@ BOOST_AUTO_TEST_CASE(errors_about_averages_name_key_and_value) {
   BOOST_TEST(says(error_of(minimal, {"ema.sigma_rel=0.1 0.10"}),
                   "--set: ema.sigma_rel = 0.1 0.1: a width is given twice"));
   BOOST_TEST(says(error_of(rates + "warmup = 0 0.75 0\n"),
-                  "a.ini: ema.warmup = 0 0.75 0: its first number, inv_gamma, must be positive"));
+                  "a.ini:9: ema.warmup = 0 0.75 0: its first number, inv_gamma, must be positive"));
   BOOST_TEST(says(error_of(rates, {"ema.warmup=1 -1 0"}),
-                  "--set: ema.warmup: \"-1\" is not a number in [0, 1e+15]"));
+                  "--set: ema.warmup: \"-1\" is not a number in [0, 1000000000000000]"));
   BOOST_TEST(says(error_of(rates, {"ema.warmup=1 1 0.5"}), "--set: ema.warmup = 1 1 0.5: its third number"));
   BOOST_TEST(says(error_of(rates, {"ema.warmup=1"}), "--set: ema.warmup = 1: takes three numbers"));
 }

@@ -36,7 +36,7 @@ struct Range {
   }
 
   bool contains(double value) const;  ///< whether a value is allowed
-  /// "[0, 1)", "0 or [1, 1e+09]", "auto or [0, 1e+15]"
+  /// "[0, 1)", "0 or [1, 1000000000]", "auto or (0, 1e+38]"
   std::string text() const;
 };
 
@@ -60,7 +60,7 @@ struct OptionText {
   OptionTraits traits;  ///< whether it is required, may change on a resume, has a unit
   std::vector<std::string> words;  ///< of a word: those it may be
 
-  /// "whole number in [1, 1e+15]; steps"
+  /// "whole number in [1, 1000000]; steps"
   std::string form() const;
 };
 
