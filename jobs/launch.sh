@@ -41,10 +41,17 @@ ask_for_report() {
 # run_in_background COMMAND...: so that traps run at once, not when the ranks have ended; sets `code`.
 # It loops because a signal ends `wait` early. The pid of a child that has ended can be waited for again.
 run_in_background() {
-  local before over='' watcher=''
+  local before over='' watcher='' errors='' reader=''
   code=75  # before the first step: nothing to save
   [ -z "$stop_asked" ] || return 0
-  "$@" </dev/null &
+  reasons=''
+  if [ "$1" = mpirun ] && errors=$(mktemp -d) && mkfifo "$errors/all"; then
+    pass_errors "$errors/reasons" <"$errors/all" &
+    reader=$!
+    "$@" </dev/null 2>"$errors/all" &
+  else
+    "$@" </dev/null &
+  fi
   launcher_pid=$!
   [ -z "$stop_asked" ] || pass_on "$stop_asked"  # it came in between
   if [ "$1" = mpirun ]; then
@@ -58,12 +65,37 @@ run_in_background() {
     [ "$before" -ne "$signals" ] || break
   done
   launcher_pid=''
+  if [ -n "$reader" ]; then
+    while kill -0 "$reader" 2>/dev/null; do wait "$reader"; done
+    reasons=$(keep_last <"$errors/reasons")
+  fi
+  [ -z "$errors" ] || rm -rf "$errors"
   [ -n "$over" ] || return 0
   exec {over}>&-
   wait "$watcher"
   [ $? -ne 5 ] || code=5
 }
 signals=0  # how many were trapped
+
+# What the ranks of the last start said about why they failed. mpirun and Slurm print more below it, so that scripts end with it.
+reasons=''
+say_reasons() {
+  case $code in 0 | 75 | 76) return ;; esac
+  [ -z "$reasons" ] || printf '%s\n' "$reasons"
+}
+# keep_last: of the lines of standard input the last eight different ones.
+keep_last() { awk '!seen[$0]++' | tail -n 8; }
+
+# pass_errors FILE: passes standard input on to standard error, and the reasons to FILE. No signal ends it before the launcher has ended.
+pass_errors() {
+  local line
+  trap '' INT TERM HUP PIPE USR1 USR2
+  : >"$1"
+  while IFS= read -r line || [ -n "$line" ]; do
+    printf '%s\n' "$line" >&2
+    [[ $line != 'lockstep: '* ]] || printf '%s\n' "$line" >>"$1"
+  done
+}
 
 # end_left_over MPIRUN: kills it, and exits with 5, when it has outlived the ranks of this node for $launcher_grace_s seconds: for a daemon
 # behind a dead link it would wait a quarter of an hour. Watches until standard input ends.

@@ -7,6 +7,8 @@ source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 cd "$repository"
 
 install_packages "${build_packages[@]}"
+leave_out_gpu_code_without_gpu
+say_build_time
 build_release lockstep_program lockstep
 lockstep=$repository/build/release/bin/lockstep
 run=${1:-runs/digits}

@@ -39,6 +39,25 @@ export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_yield_when_idle=1 OMPI_M
 # Threads are set by the program, never found in the environment.
 export OMP_NUM_THREADS=1
 
+# leave_out_gpu_code_without_gpu: where nvcc is there and no GPU is, GPU code would take long to build and could not run.
+leave_out_gpu_code_without_gpu() {
+  [[ ${LOCKSTEP_CMAKE_FLAGS:-} != *LOCKSTEP_CUDA* ]] || return 0
+  command -v "${CUDACXX:-nvcc}" >/dev/null || return 0
+  ! compgen -G '/dev/nvidia[0-9]*' >/dev/null || return 0
+  ! nvidia-smi -L 2>/dev/null | grep -q '^GPU' || return 0
+  echo "nvcc is here and no GPU: GPU code is left out; LOCKSTEP_CMAKE_FLAGS=-DLOCKSTEP_CUDA=ON before the command builds it"
+  export LOCKSTEP_CMAKE_FLAGS="${LOCKSTEP_CMAKE_FLAGS:-} -DLOCKSTEP_CUDA=OFF"
+}
+
+# say_build_time: of a first build without GPU code, by what it takes on one core.
+say_build_time() {
+  local cores minutes
+  [ ! -e "$repository/build/release/bin/lockstep" ] || return 0
+  cores=$(env -u OMP_NUM_THREADS nproc)
+  minutes=$(((8 + cores - 1) / cores))
+  echo "The build takes about $minutes minute$([ "$minutes" -eq 1 ] || echo s) on $cores core$([ "$cores" -eq 1 ] || echo s)."
+}
+
 # build_release TARGET...: configures and builds build/release; extra CMake settings in LOCKSTEP_CMAKE_FLAGS.
 build_release() {
   say "Building (build/release)"

@@ -85,17 +85,18 @@ on_ranks() {
 # reasons_elsewhere OWN: after a failure, prints the reasons that only the logs of other nodes have: the rank that printed the reason may
 # be there. `size`: how long each log was before this start.
 reasons_elsewhere() {
-  local file reasons known
+  local file said known
   case $code in 0 | 75 | 76) return ;; esac
   known=$(tail -c "+$((${size[$1]:-0} + 1))" "$1" | grep '^lockstep: ')
   for file in "$log"-[0-9]*-*.log; do
     [ "$file" != "$1" ] || continue
-    reasons=$(tail -c "+$((${size[$file]:-0} + 1))" "$file" | grep '^lockstep: ' | grep -vxF -e "$known" | awk '!seen[$0]++')
-    [ -n "$reasons" ] || continue
+    said=$(tail -c "+$((${size[$file]:-0} + 1))" "$file" | grep '^lockstep: ' | grep -vxF -e "$known" | awk '!seen[$0]++')
+    [ -n "$said" ] || continue
     say "from $file:"
-    printf '%s\n' "$reasons"
-    known+=$'\n'$reasons
+    printf '%s\n' "$said"
+    known+=$'\n'$said
   done
+  reasons=$(keep_last <<<"$known")
 }
 
 # by_srun ARGUMENTS...: srun's messages go to the file $messages, those of this call to $lines. A step that a node could not
@@ -223,12 +224,18 @@ run_job() {
   forget_queued
   case $(verdict "$code") in
     finished) say "done" ;;
-    stop) say "exit $code: not requeued" ;;
+    stop)
+      say "exit $code: not requeued${reasons:+:}"
+      say_reasons
+      ;;
     again)
       [ -n "$run_directory" ] || : >"$log.starts"
       requeue "stopped as asked"
       ;;
-    failed) requeue "failed with exit $code" ;;
+    failed)
+      say_reasons
+      requeue "failed with exit $code"
+      ;;
   esac
   exit "$code"
 }

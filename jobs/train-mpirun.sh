@@ -79,6 +79,7 @@ case $code in
   0) ;;
   75) say "preempted; $resumes" ;;
   76) say "stopped$([ "$interrupts" -eq 0 ] || echo " by Ctrl-C"); $resumes" ;;
-  *) say "ended with exit $code; the line that begins with lockstep: has the reason" ;;
+  *) say "ended with exit $code${reasons:+:}" ;;
 esac >&2
+say_reasons >&2
 exit "$code"

@@ -106,6 +106,7 @@ says elsewhere "job: from logs/elsewhere-$elsewhere-1-.*.log:"
 says elsewhere "^lockstep: fans: none turns"
 ends wrong "$wrong" FAILED 2 0
 says wrong "train.nonsense: unknown key"
+[[ $(tail -n 1 wrong.log) == 'lockstep: --set: train.nonsense: unknown key'* ]] || fail "wrong: the reason is not last: $(tail -n 3 wrong.log)"
 [ ! -e wrong/checkpoints ] || fail "wrong: left something"
 # Not a node's fault.
 ends flavour "$flavour" FAILED 2 0

@@ -75,6 +75,7 @@ says hopeless "given up after 3 starts, 3 of them without a newer checkpoint"
 begin wrong --set train.nonsense=1
 expect wrong 2
 silent_about wrong "started again"
+[[ $(tail -n 1 wrong.log) == 'lockstep: --set: train.nonsense: unknown key'* ]] || fail "wrong: the reason is not last: $(tail -n 3 wrong.log)"
 "$templates/train-mpirun.sh" run.ini >usage.log 2>&1
 [ $? -eq 2 ] || fail "without a number of ranks: $(cat usage.log)"
 
@@ -133,6 +134,21 @@ for wanted in srun ssh; do
   choose "$wanted" 'none pmi2' >choice.log
   equal "2 1" "launcher $wanted: code, lines" "$? $(grep -c "job: LOCKSTEP_LAUNCHER=$wanted: " choice.log)"
 done
+# cmake_flags_of GPU [FLAGS]: what the quick start builds with where nvcc is there, and a GPU or `none`.
+cmake_flags_of() (
+  # shellcheck disable=SC2317  # by leave_out_gpu_code_without_gpu
+  compgen() { [ "$gpu" != none ]; }
+  # shellcheck disable=SC2317
+  nvidia-smi() { return 1; }
+  gpu=$1 CUDACXX=true LOCKSTEP_CMAKE_FLAGS=${2:-}
+  # shellcheck source=jobs/setup.sh
+  source "$templates/setup.sh"
+  leave_out_gpu_code_without_gpu >/dev/null
+  echo "$LOCKSTEP_CMAKE_FLAGS"
+)
+equal " -DLOCKSTEP_CUDA=OFF" "flags without a GPU" "$(cmake_flags_of none)"
+equal "" "flags with a GPU" "$(cmake_flags_of here)"
+equal "-DLOCKSTEP_CUDA=ON" "flags without a GPU, as asked" "$(cmake_flags_of none -DLOCKSTEP_CUDA=ON)"
 run_in_background false
 equal 1 "a program that fails" "$code"
 pass_on TERM  # before there is anything to hand it on to
