@@ -99,7 +99,8 @@ void match_group(std::span<const StoredTensor> stored, const RequestedGroup& req
   for (const StoredTensor& array : stored) {
     if (array.group != requested.group || array.ignored) continue;
     const Found& found = by_name.at(std::string(strip_wrapper_prefix(array.name)));
-    if (!found.used && &stored[found.index] == &array) problems.unexpected.push_back(full(array.name));
+    if (!found.used && &stored[found.index] == &array)
+      problems.unexpected.push_back(full(strip_wrapper_prefix(array.name)));
   }
 }
 

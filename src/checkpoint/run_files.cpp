@@ -186,7 +186,8 @@ bool LockHolder::is_earlier_start_of(const LockHolder& other) const {
   return !slurm_job.empty() && slurm_job == other.slurm_job && restart_count < other.restart_count;
 }
 
-FileLock::FileLock(const std::string& path, double wait_s, const std::function<void(const std::string&)>& say)
+FileLock::FileLock(const std::string& path, double wait_s, const std::function<void(const std::string&)>& say,
+                   const std::string& guarded)
     : path_(path) {
   const double deadline_s = monotonic_s() + wait_s;
   for (int tries = 1; !try_to_take(say); ++tries) {
@@ -200,9 +201,8 @@ FileLock::FileLock(const std::string& path, double wait_s, const std::function<v
     }
     const LockHolder holder = holder_in(OpenFile(path_, OpenFile::Mode::read_write_or_create));
     if (!holder.is_earlier_start_of(self_)) {
-      throw UsageError(
-          "{}: another run holds this directory: {}; wait for it to end, stop it, or use another directory",
-          path_, holder.describe());
+      throw UsageError("{}: another run holds {}: {}; wait for it to end, stop it, or use another one", path_,
+                       guarded, holder.describe());
     }
     // The earlier start may hang on a lost node. It keeps the lock on the old file, which loses its name.
     remove_file(path_);

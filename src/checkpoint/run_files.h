@@ -51,9 +51,10 @@ struct LockHolder {
 class FileLock {
  public:
   /// Tries until wait_s have passed, then takes over from an earlier start of the same Slurm job or throws
-  /// UsageError naming the holder. `say` gets a line when the wait begins, and one if the lock is a dead
-  /// holder's.
-  FileLock(const std::string& path, double wait_s, const std::function<void(const std::string&)>& say);
+  /// UsageError naming the holder and what the lock guards. `say` gets a line when the wait begins, and one
+  /// if the lock is a dead holder's.
+  FileLock(const std::string& path, double wait_s, const std::function<void(const std::string&)>& say,
+           const std::string& guarded = "this directory");
   ~FileLock();
   FileLock(const FileLock&) = delete;
   FileLock& operator=(const FileLock&) = delete;

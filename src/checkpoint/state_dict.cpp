@@ -13,6 +13,7 @@
 #include "lockstep/checkpoint/index.h"
 #include "lockstep/comm/agreement.h"
 #include "lockstep/comm/communicator.h"
+#include "lockstep/data/arrays.h"
 #include "lockstep/ddp/hook.h"
 #include "lockstep/kernels/backend.h"
 #include "lockstep/optim/ema.h"
@@ -75,6 +76,29 @@ void add(StateDict& state_dict, optim::Ema& ema) {
       if (section.path == "ema/" + shadow.rate)
         section.tensors.push_back({shadow.name, shadow.tensor, shadow.averaged, shadow.part});
     }
+  }
+}
+
+void add(StateDict& state_dict, data::Arrays& arrays) {
+  for (const data::Field& field : arrays.fields()) {
+    const data::Normalization* const by = arrays.normalization(field.name);
+    if (!by) continue;
+    const auto tensor_of = [](const std::vector<double>& values) {
+      Tensor tensor = Tensor::empty({std::ssize(values)}, DType::float64);
+      std::ranges::copy(values, tensor.data<double>());
+      return tensor;
+    };
+    const auto values_of = [](const Tensor& tensor) {
+      return std::vector<double>(tensor.data<double>(), tensor.data<double>() + tensor.numel());
+    };
+    const Tensor mean = tensor_of(by->mean), deviation = tensor_of(by->deviation);
+    state_dict.sections.push_back({.path = "data/" + field.name,
+                                   .tensors = {{"mean", mean}, {"deviation", deviation}},
+                                   .attributes = {},
+                                   .loaded = [&arrays, name = field.name, mean, deviation, values_of] {
+                                     arrays.normalize(
+                                         name, {.mean = values_of(mean), .deviation = values_of(deviation)});
+                                   }});
   }
 }
 

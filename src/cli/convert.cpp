@@ -65,8 +65,11 @@ void convert_file(const po::variables_map& values, const std::string& in, const 
                                                        : checkpoint::read_weights(in, group);
   for (const std::string& note : weights.notes) log.info("{}", note);
   if (dtype) checkpoint::cast_floats(weights, *dtype);
-  if (out.ends_with(".safetensors")) checkpoint::arrange(weights, layout, in);
+  const bool safetensors = out.ends_with(".safetensors");
+  if (safetensors) checkpoint::arrange(weights, layout, in);
   checkpoint::write_weights(out, weights, values.count("force") > 0);
+  if (!safetensors && weights.config.empty())
+    log.info("weights only, without a configuration: add --config CONFIG.ini to evaluate {}", out);
   std::int64_t elements = 0;
   for (const checkpoint::NamedTensor& tensor : weights.tensors) elements += tensor.value.numel();
   fmt::print("{}: {}, {}\n", out, pluralized(weights.tensors.size(), "tensor"),

@@ -104,13 +104,16 @@ ExitCode prepare(const Program& program, Session& session, const Arguments& argu
     if (format == "text") {
       fmt::print("{}: {} tokens of a vocabulary of {}\n", out, made.samples, made.classes);
     } else {
-      const bool flat = format == "csv" && values.count("shape") == 0;
-      fmt::print("{}: {} images {} {}, {} classes{}\n", out, made.samples, to_string(made.image),
-                 made.element_type, made.classes,
-                 flat ? " (--shape C,H,W was not given: every value is a separate channel)" : "");
+      if (format == "csv" && values.count("shape") == 0) {
+        fmt::print("{}: {} samples of {} ({}), {} classes\n", out, made.samples,
+                   pluralized(made.image.numel(), "number"), made.element_type, made.classes);
+      } else {
+        fmt::print("{}: {} images {} {}, {} classes\n", out, made.samples, to_string(made.image),
+                   made.element_type, made.classes);
+      }
       if (!made.class_names.empty()) fmt::print("classes: {}\n", on_one_line(numbered(made.class_names)));
       if (made.one_label)
-        session.log().warning("{}: every image has the same label{}", out,
+        session.log().warning("{}: every sample has the same label{}", out,
                               format == "csv" ? "; which column is it (--label)?" : "");
     }
   });

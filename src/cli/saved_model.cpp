@@ -46,9 +46,11 @@ SavedModel::SavedModel(const std::string& file, const po::variables_map& values,
   const checkpoint::FileIndex index = checkpoint::read_index(file, session.world());
   if (index.config.empty())
     throw UsageError(
-        "{}: stores no configuration, so its model cannot be built; lockstep convert --config RUN.ini makes "
-        "a file that does",
-        file);
+        "{0}: stores no configuration, so its model cannot be built. If {1} has that model: {1} convert {0} "
+        "OUT.h5 --config CONFIG.ini, which stores one. The model of a program with a loop of its own is "
+        "evaluated there, by ls::evaluate(), or after the program has registered it (ls::App), by its own "
+        "verbs",
+        file, program.name);
   if (!weights) weights_ = index.default_weights();
   comm::run_on_all(session.world(), [&] {
     config_ = train::parse_stored_config(index.config, file + " /config", program.registries);

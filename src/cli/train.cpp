@@ -102,8 +102,12 @@ ExitCode train(const Program& program, Session& session, const Arguments& argume
     if (!run.fork.empty()) check_fork(run, config);
   });
   if (values.count("dry-run") == 0) return train::train(session, config, run);
-  const std::string text = train::dry_run(session, config, run);
-  on_rank_0(session, [&] { print(text); });
+  train::dry_run(session, config, run, [&session](const train::Config& resolved) {
+    on_rank_0(session, [&] {
+      print(train::to_text(resolved));
+      flush_output();  // before what is logged
+    });
+  });
   return ExitCode::done;
 }
 

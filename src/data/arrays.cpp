@@ -199,6 +199,11 @@ void Arrays::normalize(std::string_view field, Normalization by) {
   arrays_[index].normalization = std::move(by);
 }
 
+const Normalization* Arrays::normalization(std::string_view field) const {
+  const std::optional<Normalization>& found = arrays_[index_of(field)].normalization;
+  return found ? &*found : nullptr;
+}
+
 void Arrays::read_as_stored(std::string_view field) {
   const std::size_t index = index_of(field);
   fields_[index].dtype = sources_.front().arrays[index]->dtype();

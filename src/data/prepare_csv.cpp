@@ -286,7 +286,8 @@ class CsvSamples {
     const auto [stop, error] = std::from_chars(label.data(), end, number);
     if (error == std::errc() && stop == end && number >= 1 && number <= columns) return number - 1;
     throw UsageError(
-        "{}: no column is called '{}', to be the label: there are {} columns{}", file.where(), label, columns,
+        "{}: no column is called '{}', to be the label: there are {} columns{}",
+        names.empty() ? file.where() : file.heading_where(), label, columns,
         names.empty() ? ", and no heading names them" : fmt::format(", {}", fmt::join(names, ", ")));
   }
 

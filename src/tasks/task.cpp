@@ -1,8 +1,11 @@
 #include "lockstep/tasks/task.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <functional>
 
+#include "base/text.h"
 #include "lockstep/autograd/functions.h"
 #include "lockstep/base/error.h"
 #include "lockstep/kernels/backend.h"
@@ -30,7 +33,12 @@ void Evaluation::add(std::string_view name, std::initializer_list<double> sums) 
     std::transform(sums.begin(), sums.end(), sums_.begin() + at, sums_.begin() + at, std::plus<>());
     return;
   }
-  throw UsageError("the task added to a metric {}, which its metrics() does not name", name);
+  std::vector<std::string> names;
+  for (const Metric& metric : metrics_) names.push_back(metric.name);
+  const std::string nearest = nearest_name(name, names);
+  throw UsageError("evaluate() adds to a metric {}, which metrics() does not name; the metrics are {}{}",
+                   name, fmt::join(names, ", "),
+                   nearest.empty() ? "" : fmt::format("; did you mean {}?", nearest));
 }
 
 void Evaluation::add(std::string_view metric, const Loss& loss) {

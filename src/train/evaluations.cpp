@@ -90,7 +90,12 @@ void Evaluations::try_on(const Batch& shard, bool must_learn) {
         "model(tape, batch) returns, which is made of layers");
   if (parts_.dataset && metrics_.size() > 1) {
     Evaluation evaluation(metrics_, loss);
-    task.evaluate(evaluation, samples, model.take_output());
+    const Var output = model.take_output();
+    try {
+      task.evaluate(evaluation, samples, output);
+    } catch (const UsageError& error) {
+      throw UsageError("task.name = {}: {}", parts_.task_name, error.what());
+    }
   }
   tape.begin({.training = false, .record = false});  // keeps nothing of it
 }

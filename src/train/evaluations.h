@@ -19,6 +19,7 @@ struct EvaluatedParts {
   Evaluator evaluator;
   optim::Ema* ema;               ///< null: only the model's own weights are evaluated
   const data::Dataset* dataset;  ///< null: nothing is evaluated
+  std::string task_name = {};    ///< for errors
 };
 
 /// After every `every` steps (0: never) and after the last step, each of the weights is evaluated: the

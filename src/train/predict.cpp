@@ -18,6 +18,7 @@
 #include "base/progress.h"
 #include "base/text.h"
 #include "checkpoint/layout.h"
+#include "checkpoint/run_files.h"
 #include "lockstep/autograd/functions.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/agreement.h"
@@ -59,6 +60,7 @@ void in_own_units(const data::Normalization& units, const Tensor& output) {
 
 constexpr const char* part_suffix = ".part";
 constexpr const char* record_suffix = ".part.json";
+constexpr const char* lock_suffix = ".part.lock";
 
 /// The outputs of chunks of samples, on the CPU.
 class Predictor {
@@ -217,15 +219,22 @@ constexpr std::uint64_t preempt = 1, user_stop = 2, record = 4, longer_rounds = 
 
 ExitCode predict(Session& session, models::Model& model, const data::Dataset& dataset,
                  const PredictOptions& options, StopRequests& requests) {
-  constexpr double record_every_s = 10, round_ms = 50;
+  constexpr double record_every_s = 10, round_ms = 50, lock_wait_s = 15;
   constexpr std::int64_t most_chunks_a_round = std::int64_t{1} << 16;  // of a rank
   comm::HostGroup& world = session.world();
   const bool leads = world.rank() == 0;
   comm::run_on_all(world, [&] {
     if (!leads) return;
     check_output(options.out, {.replace = options.replace, .inputs = options.inputs});
-    for (const char* const suffix : {part_suffix, record_suffix})
+    for (const char* const suffix : {part_suffix, record_suffix, lock_suffix})
       check_output(options.out + suffix, {.replace = true, .inputs = options.inputs});
+  });
+  std::optional<checkpoint::FileLock> lock;  // two that write one file would tear it
+  comm::run_on_all(world, [&] {
+    if (!leads) return;
+    lock.emplace(
+        options.out + lock_suffix, lock_wait_s,
+        [&](const std::string& line) { session.log().warning("{}", line); }, options.out);
   });
   std::optional<Predictor> predictor;
   Tensor first;

@@ -150,7 +150,8 @@ Trainer::Trainer(Session& session, const Config& config, Inputs& inputs, checkpo
                                   .world = world_,
                                   .compute = compute},
                     .ema = ema_.get(),
-                    .dataset = data_.eval()},
+                    .dataset = data_.eval(),
+                    .task_name = config.task.name()},
                    config.train.eval_every, config.train.steps),
       loader_(data_.train(), loader_options(config, data_.train(), session.backend()), world_),
       schedule_(optim::schedule_of(config.optimizer)),
@@ -540,8 +541,10 @@ ExitCode Trainer::take_steps() {
   return ExitCode::done;
 }
 
-/// Up to the first step; then the run, unless it is a dry one.
-ExitCode start(Session& session, Config& config, const RunOptions& options, bool dry) {
+/// Up to the first step; then the run, or if it is a dry one `show`, with the resolved configuration.
+ExitCode start(Session& session, Config& config, const RunOptions& options,
+               const std::function<void(const Config&)>& show) {
+  const bool dry = static_cast<bool>(show);
   comm::HostGroup& world = session.world();
   // A stop that is requested during the start is obeyed after a step.
   StopRequests requests(options.directory, world.rank() == 0);
@@ -567,6 +570,7 @@ ExitCode start(Session& session, Config& config, const RunOptions& options, bool
     inputs.model->to(session.backend());
     Trainer trainer(session, config, inputs, run, options, forked, requests, compute);
     if (dry) {
+      show(config);
       trainer.log_dry_run(inputs.need);
       return {};
     }
@@ -578,12 +582,12 @@ ExitCode start(Session& session, Config& config, const RunOptions& options, bool
 }  // namespace
 
 ExitCode train(Session& session, Config config, const RunOptions& options) {
-  return start(session, config, options, false);
+  return start(session, config, options, nullptr);
 }
 
-std::string dry_run(Session& session, Config config, const RunOptions& options) {
-  start(session, config, options, true);
-  return to_text(config);
+void dry_run(Session& session, Config config, const RunOptions& options,
+             const std::function<void(const Config&)>& show) {
+  start(session, config, options, show);
 }
 
 }  // namespace lockstep::train

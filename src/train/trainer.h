@@ -1,6 +1,7 @@
 // Trainer: a run from its configuration to its end: train, evaluate, checkpoint, stop.
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "lockstep/base/error.h"
@@ -23,8 +24,9 @@ struct RunOptions {
 /// checkpoint is written in each case). Throws the same Error on every rank. Resolves `config` as resolve().
 ExitCode train(Session& session, Config config, const RunOptions& options);
 
-/// All of train() that comes before the first step, without writing a file. Logs what a start would do, and
-/// returns the configuration that the run would have. Collective. Throws as train().
-std::string dry_run(Session& session, Config config, const RunOptions& options);
+/// All of train() that comes before the first step, without writing a file. Calls show() on every rank with
+/// the configuration that the run would have, then logs what a start would do. Collective. Throws as train().
+void dry_run(Session& session, Config config, const RunOptions& options,
+             const std::function<void(const Config&)>& show);
 
 }  // namespace lockstep::train

@@ -12,6 +12,8 @@
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/file.h"
 #include "lockstep/checkpoint/inspect.h"
+#include "lockstep/data/arrays.h"
+#include "lockstep/hdf5/file.h"
 #include "lockstep/kernels/backend.h"
 #include "lockstep/optim/adamw.h"
 #include "lockstep/optim/ema.h"
@@ -152,6 +154,33 @@ BOOST_FIXTURE_TEST_CASE(going_back_never_prunes_what_was_just_written, Run) {
   world.barrier();
   BOOST_TEST(names_in(checkpoints) == (Names{"latest", "step-000000500.h5", "step-000000600.h5"}),
              boost::test_tools::per_element());
+}
+
+BOOST_FIXTURE_TEST_CASE(the_normalisation_of_arrays_is_kept_and_comes_back, Run) {
+  const std::string path = fmt::format("{}-{}.h5", run, world.rank());
+  hdf5::File file = hdf5::File::create(path);
+  file.create_dataset("x", DType::float32, {2}).write(std::span<const float>(std::vector<float>{1, 7}));
+  file.create_dataset("y", DType::float32, {2}).write(std::span<const float>(std::vector<float>{1, 7}));
+  file.close();
+  const auto first_of = [](const data::Arrays& arrays, std::size_t field) {
+    const std::int64_t sample = 0;
+    const std::vector<Tensor> row{Tensor::empty({1}), Tensor::empty({1})};
+    arrays.read({&sample, 1}, row);
+    return row[field].data<float>()[0];
+  };
+  Training training;
+  data::Arrays before(path), after(path);
+  before.normalize("x", {.mean = {5}, .deviation = {2}});
+  after.normalize("x", {.mean = {0}, .deviation = {1}});
+  {
+    lc::Store store(run, world, {});
+    store.save(1, training.state, before);
+  }
+  lc::Store store(run, world, {});
+  BOOST_TEST(store.resume(training.state, after) == 1);
+  BOOST_TEST(first_of(after, 0) == -2);
+  BOOST_TEST(first_of(after, 1) == 1);
+  world.barrier();
 }
 
 BOOST_FIXTURE_TEST_CASE(the_position_follows_from_the_step_and_another_stream_is_refused, Run) {

@@ -65,6 +65,35 @@ ranks 1 train --help-keys >keys || fail "--help-keys"
 has_line 'model.width +64 +turbine: features of the hidden layers' <keys || fail "keys: $(grep turbine keys)"
 ranks 1 --help | has_line 'Usage: \[mpirun -n RANKS\] wind VERB' || fail "--help"
 ranks 1 doctor --config wind.ini --run whole >log 2>&1 || fail "doctor: $(cat log)"
+# A checkpoint of weights alone, as a loop of a program's own makes them: what the error advises works.
+/usr/bin/python3 - <<'PY' || fail "weights alone"
+import h5py
+with h5py.File("whole/checkpoints/latest") as old, h5py.File("weights.h5", "w") as new:
+    old.copy("model", new)
+PY
+ranks 1 convert weights.h5 alone.h5 >out.log 2>log || fail "convert: $(cat log)"
+[ "$(grep -c 'weights only, without a configuration: add --config CONFIG.ini to evaluate alone.h5' log)" -eq 1 ] || fail "convert says: $(cat log)"
+for verb in 'eval alone.h5' 'predict alone.h5 --out none.h5'; do
+  # shellcheck disable=SC2086
+  ranks 2 $verb --data wind.h5 >out.log 2>err.log
+  [ $? -eq 2 ] || fail "$verb: $(cat err.log)"
+  one_error "$verb" 'alone.h5: stores no configuration, .*: wind convert alone.h5 OUT.h5 --config CONFIG.ini, which stores one'
+done
+ranks 1 convert alone.h5 whole.h5 --config wind.ini >out.log 2>log || fail "convert --config: $(cat log)"
+grep -q 'weights only' log && fail "convert --config says: $(cat log)"
+"$LOCKSTEP" eval whole/checkpoints/latest --weights model --data wind.h5 | sed 's/of step [0-9]*//' >trained.txt
+"$LOCKSTEP" eval whole.h5 --data wind.h5 | sed 's/of step [0-9]*//' >converted.txt || fail "eval of converted weights"
+cmp trained.txt converted.txt || fail "converted weights: $(cat converted.txt), not $(cat trained.txt)"
+/usr/bin/python3 - <<'PY' || fail "a wrapper's names"
+import h5py
+with h5py.File("weights.h5") as old, h5py.File("wrapped.h5", "w") as new:
+    for name in old["model"]: new["model/module." + name] = old["model"][name][()]
+    new["model/module.head.bias"] = [1.0]
+PY
+ranks 1 convert wrapped.h5 none.h5 --config wind.ini >out.log 2>err.log
+[ $? -eq 3 ] || fail "convert of another model: $(cat err.log)"
+one_error "names without the wrapper's prefix" 'unexpected: model/head.bias'
+
 "$lockstep" eval whole/checkpoints/latest >out.log 2>err.log
 [ $? -eq 2 ] || fail "lockstep eval knows the model"
 one_error "lockstep eval" 'model.name: "turbine" is not one of: mlp, resnet, gpt'

@@ -35,6 +35,13 @@ grep -q 'fork: train.seed = 3 (was 1)' dry.log || fail "the difference is not sa
 dry 2 "resume run-2 after step 15, and take 22 steps" run.ini --run run-2 --set train.epochs=0.49
 grep -q 'changed: train.steps = 37 (was 15)' dry.log || fail "the change is not said: $(cat dry.log)"
 
+# The configuration comes first, so that what the start would do is the last line of a terminal.
+"$LOCKSTEP" train run.ini --dry-run >both.log 2>&1 || fail "both outputs: $(tail -n 2 both.log)"
+if ! grep -qx '\[model\]' both.log || [[ $(tail -n 1 both.log) != *'dry run: nothing was written'* ]]; then
+  fail "the end of a dry run: $(tail -n 1 both.log)"
+fi
+rm both.log
+
 # A damaged checkpoint keeps its name, and no start is counted.
 truncate -s 1000 run-2/checkpoints/step-000000015.h5
 for _ in 1 2 3; do dry 1 "resume run-2 after step 10, and take 5 steps" run.ini --run run-2; done

@@ -201,4 +201,15 @@ bad 2 "o.h5.part: is no unfinished file of lockstep predict; remove it" "$saved"
 case $? in 2 | 3 | 5) ;; *) fail "a file that may not grow: $(cat err.log)" ;; esac
 one_error "a file that may not grow" "full.h5.*cannot"
 [ ! -e full.h5 ] || fail "a file that may not grow left full.h5"
+# Two at once: the second is told who writes the file, and tears nothing.
+"$LOCKSTEP" predict "$saved" --data large.h5 --out shared.h5 >first.log 2>&1 &
+first=$!
+until [ -s shared.h5.part.lock ] || ! kill -0 "$first" 2>/dev/null; do sleep 0.01; done
+kill -STOP "$first"
+timeout 120 "$LOCKSTEP" predict "$saved" --data large.h5 --out shared.h5 >out.log 2>err.log
+[ $? -eq 2 ] || fail "a second predict: $(cat err.log)"
+one_error "a second predict" "shared.h5.part.lock: another run holds shared.h5: pid $first on "
+kill -CONT "$first"
+wait "$first" || fail "the first predict: $(cat first.log)"
+[ -z "$(find . -name 'shared.h5.part*')" ] || fail "left: $(find . -name 'shared.h5.part*')"
 finish

@@ -129,6 +129,7 @@ cat >iris.csv <<'CSV'
 CSV
 "$LOCKSTEP" prepare csv iris.csv --out iris.h5 --label species >out.log 2>err.log || fail "prepare csv iris.csv: $(cat err.log)"
 grep -qx "classes: 0 setosa, 1 versicolor, 2 virginica" out.log || fail "the classes are not told: $(cat out.log)"
+grep -Eq "samples of 2 numbers \(float32\), 3 classes" out.log || fail "a table: $(cat out.log)"
 grep -q "iris.csv:1 is a heading" err.log || fail "the heading is not told: $(cat err.log)"
 tr ';' '\t' <iris.csv >iris.tsv
 "$LOCKSTEP" prepare csv iris.tsv --separator tab --label 3 --out tabs.h5 >out.log 2>&1 || fail "prepare csv --separator: $(cat out.log)"
@@ -139,7 +140,7 @@ sed 's/;3.3//' iris.csv >short.csv
 expect 3 "short.csv:4: 2 fields, but 2 values and a label are expected; fields are separated by semicolon" prepare csv short.csv --out short.h5
 tail -n 1 iris.csv >plain.csv
 expect 3 "plain.csv:1: 1 field, but .* separated by tab" prepare csv plain.csv --separator tab --out no.h5
-expect 2 "iris.csv:2: no column is called 'kind', to be the label: there are 3 columns, length, width, cm, species" \
+expect 2 "iris.csv:1: no column is called 'kind', to be the label: there are 3 columns, length, width, cm, species" \
   prepare csv iris.csv --label kind --out no.h5
 expect 2 "--separator x: must be comma, semicolon or tab" prepare csv iris.csv --separator x --out no.h5
 printf '5.0;3.0;virginica\n' >held-out.csv

@@ -80,8 +80,8 @@ expect forward 2 'the metrics of a task need the output of model\(tape, batch\)'
 expect metric_twice 2 'the task names the metric error twice' '1 2 3'
 expect metric_loss 2 'the task names the metric loss twice \(loss is there without being named\)' 1
 expect metric_without_sums 2 'the metric other of the task has no sums' 1
-expect metric_unknown 2 'the task added to a metric eror, which its metrics\(\) does not name' '1 2 3'
-expect metric_sums 2 'metric error has 2 sums, but 3 were added' '1 3'
+expect metric_unknown 2 'task.name = near: evaluate\(\) adds to a metric eror, which metrics\(\) does not name; the metrics are loss, error; did you mean error\?' '1 2 3'
+expect metric_sums 2 'task.name = near: metric error has 2 sums, but 3 were added' '1 3'
 
 # Registrations.
 expect model_twice 2 'the program registers a model: the name sum is registered twice' '1 2 3'

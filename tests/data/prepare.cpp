@@ -196,7 +196,7 @@ BOOST_FIXTURE_TEST_CASE(csv_label_may_be_a_column_by_name_or_number, Folder) {
   }
   BOOST_CHECK_EXCEPTION(
       csv_text("a,kind,b\n1,7,2\n", {.label = "sort"}), UsageError,
-      mentions("in.csv:2: no column is called 'sort', to be the label: there are 3 columns, a, kind, b"));
+      mentions("in.csv:1: no column is called 'sort', to be the label: there are 3 columns, a, kind, b"));
   BOOST_CHECK_THROW(csv_text("1,7,2\n", {.label = "4"}), UsageError);
   BOOST_CHECK_THROW(csv_text("1,7,2\n", {.label = "0"}), UsageError);
 }

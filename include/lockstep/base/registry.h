@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -65,11 +66,21 @@ class Registry {
   /// digits, '_', '-' and '.' (options: no '.').
   template <class T>
   Registry& add(std::string name) {
+    static_assert(
+        std::is_base_of_v<Thing, T>,
+        "what a program registers derives from lockstep::Model, lockstep::Task or lockstep::Dataset");
+    static_assert(!std::is_abstract_v<T>,
+                  "what a program registers defines every pure virtual function of its base: forward() of a "
+                  "Model, loss() of a Task, size(), fields(), name() and read() of a Dataset");
     check_new_name(name);
     Type type;
     type.name = std::move(name);
     if constexpr (requires { typename T::Options; }) {
       using Options = typename T::Options;
+      static_assert(
+          std::is_constructible_v<T, const Options&, Arguments...>,
+          "a Model with Options is made by a public constructor (const Options&, std::uint64_t seed), a "
+          "Task with Options by (const Options&)");
       type.defaults = Options{};
       type.make = [](const std::any& options, Arguments... arguments) -> std::unique_ptr<Thing> {
         return std::make_unique<T>(std::any_cast<const Options&>(options), arguments...);
@@ -81,6 +92,10 @@ class Registry {
             [](auto& choice) -> auto& { return *std::any_cast<Options>(&choice.options); }));
       }
     } else {
+      static_assert(
+          std::is_constructible_v<T, Arguments...>,
+          "a Model without Options is made by a public constructor (std::uint64_t seed), a Task without "
+          "Options by (), a Dataset by (const std::vector<std::string>& files)");
       type.make = [](const std::any&, Arguments... arguments) -> std::unique_ptr<Thing> {
         return std::make_unique<T>(arguments...);
       };
@@ -100,8 +115,8 @@ class Registry {
   bool has(std::string_view name) const {
     return std::ranges::find(types_, name, &Type::name) != types_.end();
   }
-  /// The entry with this name, with default options. Throws UsageError if there is none, with the
-  /// nearest name.
+  /// The entry with this name, with default options. Throws UsageError, with the nearest name, if no entry
+  /// has it.
   Choice configure(const std::string& name) const {
     option::check_word(name, names());
     const auto type = std::ranges::find(types_, name, &Type::name);

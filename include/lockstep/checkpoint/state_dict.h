@@ -20,6 +20,9 @@
 namespace lockstep::comm {
 class HostGroup;
 }
+namespace lockstep::data {
+class Arrays;
+}
 namespace lockstep::ddp {
 class Hook;
 }
@@ -115,6 +118,9 @@ void add(StateDict& state_dict, optim::Optimizer& optimizer);
 /// Lists the EMA weights of each rate under "ema/RATE", with the number of updates as an attribute. With a
 /// Partition each rank lists its parts.
 void add(StateDict& state_dict, optim::Ema& ema);
+/// Lists the normalisation of each normalised field under "data/FIELD", as `mean` and `deviation`. A load
+/// normalises these fields by what the file holds.
+void add(StateDict& state_dict, data::Arrays& arrays);
 /// Lists the state of a hook: "hook/NAME" if all ranks hold the same, "hook/NAME.RANK" if each has its own. A
 /// save holds the latter of all ranks in the memory of each rank. A load gives each rank its own, or, with a
 /// warning, an equal share of the sum if another number of ranks wrote the file.

@@ -84,10 +84,10 @@ class Store {
   Store(const Store&) = delete;
   Store& operator=(const Store&) = delete;
 
-  /// Saves models, optimizers and EMAs, in any order and any subset, as the state after `step` steps. After
-  /// the save the file is complete and on storage, `latest` points to it, and older ones beyond `keep` are
-  /// removed: when this returns, or with async when saving() is false. Returns the path. Errors: save_file;
-  /// FailureError if another run has taken the directory over.
+  /// Saves models, optimizers, EMAs and the normalisation of data::Arrays, in any order and any subset, as
+  /// the state after `step` steps. After the save the file is complete and on storage, `latest` points to it,
+  /// and older ones beyond `keep` are removed: when this returns, or with async when saving() is false.
+  /// Returns the path. Errors: save_file; FailureError if another run has taken the directory over.
   template <class... Parts>
   std::string save(std::int64_t step, Parts&&... parts) {
     StateDict state_dict;
@@ -95,7 +95,7 @@ class Store {
     return save_state_dict(step, std::move(state_dict));
   }
 
-  /// Loads the newest complete checkpoint into models, optimizers and EMAs, and returns the next step; 0,
+  /// Loads the newest complete checkpoint into what save() takes, and returns the next step; 0,
   /// without changing anything, if the run has no checkpoint. A damaged file is named in a warning and
   /// renamed to "NAME.bad", and the one before it is loaded; a file that cannot be read now (busy, of a newer
   /// version) is an error. A checkpoint from which two runs were killed or failed before they saved a newer

@@ -59,6 +59,8 @@ class Arrays final : public Dataset {
   /// From now on the field is read normalised; integers become floats. Not while others read. UsageError if
   /// there is no such field, DataError unless every mean is within 1e30 and every deviation in [1e-30, 1e30].
   void normalize(std::string_view field, Normalization by);
+  /// By what normalize() has set; null if the field is read as it is stored.
+  const Normalization* normalization(std::string_view field) const;
   /// The opposite: the field is read as it is stored.
   void read_as_stored(std::string_view field);
 

@@ -220,7 +220,7 @@ struct EmaMixture {
 /// Finds mixtures of given averages by least squares in float64.
 class EmaReconstruction {
  public:
-  /// Throws UsageError if there is none.
+  /// Throws UsageError if no average is given.
   explicit EmaReconstruction(std::vector<PowerResponse> stored);
 
   /// The mixture with the least error among those whose weights add up to 1, so that what never changed in
