@@ -27,6 +27,7 @@
 #include "lockstep/models/mlp.h"
 #include "lockstep/models/registry.h"
 #include "lockstep/models/resnet.h"
+#include "lockstep/models/unet.h"
 #include "lockstep/nn/containers.h"
 #include "lockstep/nn/layers.h"
 #include "lockstep/nn/module.h"

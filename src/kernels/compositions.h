@@ -2,6 +2,7 @@
 #pragma once
 
 #include "lockstep/kernels/backend.h"
+#include "lockstep/ops/adaptive_norm.h"
 #include "lockstep/ops/elementwise.h"
 #include "lockstep/ops/matmul.h"
 
@@ -45,7 +46,12 @@ inline void activate_backward(Backend& backend, const ops::ActivateBackward& op)
   });
 }
 
+// adaptive_norm.cpp
+void adaptive_group_norm(Backend& backend, const ops::AdaptiveGroupNorm& op);
+void adaptive_group_norm_backward(Backend& backend, const ops::AdaptiveGroupNormBackward& op);
+
 inline void enter_compositions(Backend& backend) {
+  backend.enter<&adaptive_group_norm, &adaptive_group_norm_backward>();
   backend.enter<&linear_activation, &linear_backward_input_activation, &activate, &activate_backward>();
 }
 

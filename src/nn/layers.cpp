@@ -41,15 +41,30 @@ Var feed_forward(const Var& x, Linear& in, ops::Activation activation, Linear& o
 
 namespace {
 
+/// [first, second / groups].
+Shape channels_of(const Module& owner, std::int64_t first, std::int64_t second, int groups) {
+  if (groups < 1 || first % groups != 0 || second % groups != 0)
+    throw UsageError("{}: {} groups do not divide {} and {} channels", owner.path(), groups, first, second);
+  return {first, second / groups};
+}
+
 /// [first, second / groups, kh, kw].
 Shape weight_shape(const Module& owner, std::int64_t first, std::int64_t second, int groups,
                    const ops::HeightWidth& kernel) {
-  if (groups < 1 || first % groups != 0 || second % groups != 0)
-    throw UsageError("{}: {} groups do not divide {} and {} channels", owner.path(), groups, first, second);
-  return {first, second / groups, kernel.height, kernel.width};
+  Shape shape = channels_of(owner, first, second, groups);
+  shape.append(kernel.height);
+  shape.append(kernel.width);
+  return shape;
 }
 
-Init by_fan_in(const Shape& weight) { return fan_in_uniform(weight[1] * weight[2] * weight[3]); }
+/// [first, second / groups, kernel].
+Shape weight_shape(const Module& owner, std::int64_t first, std::int64_t second, int groups, int kernel) {
+  Shape shape = channels_of(owner, first, second, groups);
+  shape.append(kernel);
+  return shape;
+}
+
+Init by_fan_in(const Shape& weight) { return fan_in_uniform(weight.with(0, 1).numel()); }
 
 }  // namespace
 
@@ -57,6 +72,17 @@ ConvolutionParameters::ConvolutionParameters(Module& owner, const Shape& shape, 
                                              bool with_bias)
     : weight(owner, "weight", shape, by_fan_in(shape)) {
   if (with_bias) bias.emplace(owner, "bias", Shape{out}, by_fan_in(shape));
+}
+
+Conv1d::Conv1d(Module& parent, std::string_view name, std::int64_t in, std::int64_t out, int kernel,
+               const Conv1dOptions& options)
+    : Layer(parent, name),
+      ConvolutionParameters(*this, weight_shape(*this, out, in, options.groups, kernel), out, options.bias),
+      geometry_{options.stride, options.padding, options.groups, options.dilation} {}
+
+Var Conv1d::forward(const Var& x) {
+  Tape& tape = x.tape();
+  return conv1d(x, tape.weight(weight), bias ? tape.parameter(*bias) : Var{}, geometry_);
 }
 
 Conv2d::Conv2d(Module& parent, std::string_view name, std::int64_t in, std::int64_t out,

@@ -40,6 +40,13 @@ Var GroupNorm::forward(const Var& x) {
   return group_norm(x, groups_, x.tape().parameter(weight), x.tape().parameter(bias), eps_);
 }
 
+Var GroupNorm::adaptive(const Var& x, const AdaptiveNorm& how) {
+  return named([&] {
+    Tape& tape = x.tape();
+    return adaptive_group_norm(x, groups_, tape.parameter(weight), tape.parameter(bias), eps_, how);
+  });
+}
+
 namespace {
 
 Tensor filled(std::int64_t channels, float value) {

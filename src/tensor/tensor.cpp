@@ -91,6 +91,18 @@ Tensor Tensor::reshape(Shape shape) const {
   return tensor;
 }
 
+Tensor Tensor::stored_as(Shape shape, int channel_block) const {
+  if ((channel_block != 1 && shape.rank() != 4) ||
+      lockstep::stored_numel(shape, channel_block) != stored_numel()) {
+    throw UsageError("a tensor of shape {} (channel block {}) is not stored as {} (channel block {})",
+                     to_string(shape_), channel_block_, to_string(shape), channel_block);
+  }
+  Tensor tensor = *this;
+  tensor.shape_ = shape;
+  tensor.channel_block_ = channel_block;
+  return tensor;
+}
+
 Tensor Tensor::rows(std::int64_t begin, std::int64_t end) const {
   const std::int64_t extent = size(0);
   if (begin < 0 || end < begin || end > extent) {

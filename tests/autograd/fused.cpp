@@ -169,6 +169,21 @@ BOOST_AUTO_TEST_CASE(a_layer_and_its_activation) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(gradients_of_adaptive_group_norms) {
+  const std::vector<Tensor> inputs{normal_tensor({2, 4, 3, 2}, 1), normal_tensor({4}, 2),
+                                   normal_tensor({4}, 3), normal_tensor({2, 4}, 4), normal_tensor({2, 8}, 5)};
+  for (const int block : {1, 4, 8}) {
+    for (const bool has_silu : {false, true}) {
+      check_gradients(
+          [=](Tape&, const Vars& v) {
+            const Var x = to_channel_block(v[0], block);
+            return adaptive_group_norm(x, 2, v[1], v[2], 1e-5f, {v[3], v[4], has_silu}) + scale(x, 0.7f);
+          },
+          inputs);
+    }
+  }
+}
+
 BOOST_AUTO_TEST_CASE(evaluations_keep_nothing_and_have_the_same_values) {
   const Statistics of(4);
   const std::vector<Tensor> images{normal_tensor({3, 4, 5, 5}, 1), normal_tensor({4}, 2),

@@ -1,5 +1,6 @@
 // Functions of shape: gradients against differences where no reference case reaches, and errors.
 #include <boost/test/unit_test.hpp>
+#include <cstring>
 #include <limits>
 #include <string>
 
@@ -75,6 +76,54 @@ BOOST_AUTO_TEST_CASE(gradients_of_channel_blocks) {
         return concat({blocked, narrow(blocked, 1, 1, 2)}, 1);
       },
       {normal_tensor({2, 3, 2, 2}, 1)});
+}
+
+BOOST_AUTO_TEST_CASE(images_whose_channel_blocks_are_full_are_joined_in_them) {
+  const auto backend = kernels::make_cpu_backend();
+  Tape tape(*backend);
+  tape.begin({.record = false});
+  const auto images = [&](std::int64_t channels) {
+    return tape.constant(normal_tensor({2, channels, 3, 5}, static_cast<std::uint64_t>(channels)));
+  };
+  const auto block = [](const Var& x) { return to_channel_block(x, 8); };
+  const Var plain = concat({images(16), images(8)}, 1),
+            full = concat({block(images(16)), block(images(8))}, 1),
+            partly = concat({block(images(16)), block(images(3))}, 1);
+  BOOST_TEST(full.value().channel_block() == 8);
+  BOOST_TEST(partly.value().channel_block() == 1);
+  const Tensor found = to_channel_block(full, 1).value();
+  BOOST_TEST(std::memcmp(found.raw(), plain.value().raw(), found.bytes()) == 0);
+  check_gradients(
+      [&](Tape&, const Vars& x) {
+        return concat({block(x[0]), block(x[1])}, 1);
+      },
+      {normal_tensor({2, 16, 2, 3}, 1), normal_tensor({2, 8, 2, 3}, 2)});
+}
+
+BOOST_AUTO_TEST_CASE(a_sequence_of_positions_is_the_images_with_channels_last) {
+  const auto backend = kernels::make_cpu_backend();
+  Tape tape(*backend);
+  tape.begin({.record = false});
+  for (const int block : {1, 8}) {
+    for (const std::int64_t channels : {1, 5, 16}) {
+      const Var images = tape.constant(normal_tensor({2, channels, 3, 4}, 1));
+      const Var sequence = to_sequence(to_channel_block(images, block)),
+                wanted = transpose(reshape(images, {2, channels, 12}), 1, 2);
+      BOOST_REQUIRE(sequence.shape() == wanted.shape());
+      BOOST_TEST(std::memcmp(sequence.value().raw(), wanted.value().raw(), wanted.value().bytes()) == 0);
+      const Var back = to_channel_block(from_sequence(sequence, 3, 4), 1);
+      BOOST_REQUIRE(back.shape() == images.shape());
+      BOOST_TEST(std::memcmp(back.value().raw(), images.value().raw(), images.value().bytes()) == 0);
+    }
+  }
+  check_gradients([](Tape&, const Vars& x) { return to_sequence(to_channel_block(x[0], 8)); },
+                  {normal_tensor({2, 3, 2, 2}, 1)});
+  check_gradients([](Tape&, const Vars& x) { return from_sequence(x[0], 2, 3); },
+                  {normal_tensor({2, 6, 5}, 1)});
+  const Var rows = tape.constant(normal_tensor({2, 12, 3}, 1));
+  BOOST_CHECK_THROW(to_sequence(rows), UsageError);
+  BOOST_CHECK_THROW(from_sequence(rows, 3, 5), UsageError);
+  BOOST_CHECK_THROW(from_sequence(rows, -3, -4), UsageError);
 }
 
 BOOST_AUTO_TEST_CASE(a_batch_of_nothing) {

@@ -96,5 +96,5 @@ one_error "names without the wrapper's prefix" 'unexpected: model/head.bias'
 
 "$lockstep" eval whole/checkpoints/latest >out.log 2>err.log
 [ $? -eq 2 ] || fail "lockstep eval knows the model"
-one_error "lockstep eval" 'model.name: "turbine" is not one of: mlp, resnet, gpt'
+one_error "lockstep eval" 'model.name: "turbine" is not one of: mlp, resnet, gpt, unet'
 finish

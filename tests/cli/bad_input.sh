@@ -66,7 +66,7 @@ train_expect 2 'train.steps: "many" is not a whole number in \[0, ' --set train.
 train_expect 2 'optimizer.lr: "1e" is not a number' --set optimizer.lr=1e
 train_expect 2 'optimizer.name: "adam" is not one of: adamw, sgd, muon; did you mean adamw\?' --set optimizer.name=adam
 train_expect 2 "train.steps is not|write it as SECTION.KEY=VALUE" --set train.steps
-train_expect 2 "model.name: .vit. is not one of: mlp, resnet, gpt" --set model.name=vit
+train_expect 2 "model.name: .vit. is not one of: mlp, resnet, gpt, unet" --set model.name=vit
 grep -qw avx512_bf16 /proc/cpuinfo ||
   train_expect 2 "precision bf16 would be slower than fp32: .*this processor .* has neither AVX512-BF16 nor AMX" --set train.precision=bf16
 train_expect 2 'train.bf16_fallback: "never" is not one of: refuse, fp32, convert' --set train.bf16_fallback=never

@@ -17,7 +17,8 @@ BOOST_AUTO_TEST_SUITE(steady_state)
 
 struct Work {
   ModelMaker model;
-  Tensor x, y;
+  Batch batch;
+  Tensor y;
 };
 
 std::vector<Work> all_work() {
@@ -31,12 +32,29 @@ std::vector<Work> all_work() {
       .layers = 2, .heads = 2, .channels = 32, .context = 16, .vocab = 48, .dropout = 0.1};
   models::Gpt::Options gpt_again = gpt;
   gpt_again.recompute = true;
+  const models::Unet::Options unet{.image_size = 8,
+                                   .in_channels = 3,
+                                   .model_channels = 32,
+                                   .out_channels = 6,
+                                   .num_res_blocks = 1,
+                                   .attention_resolutions = {2},
+                                   .channel_mult = {1, 2},
+                                   .num_heads = 2,
+                                   .use_scale_shift_norm = true,
+                                   .num_classes = 10,
+                                   .dropout = 0.1};
+  models::Unet::Options unet_again = unet;
+  unet_again.recompute = true;
+  const Batch noisy(0, {{"x", images}, {"t", Tensor::zeros({4})}, {"y", labels}});
+  const Tensor classes_of_pixels = Tensor::zeros({4, 6, 8}, DType::int64);  // logits: the last dimension
   return {{ModelMaker::of<models::Mlp>("mlp", {.sizes = {192, 64, 32, 10}, .dropout = 0.1}), images, labels},
           {ModelMaker::of<models::Resnet>("resnet", resnet), images, labels},
           {ModelMaker::of<models::Resnet>("resnet, synchronized", sync), images, labels},
           {ModelMaker::of<models::Resnet>("resnet, recomputed", resnet_again), images, labels},
           {ModelMaker::of<models::Gpt>("gpt", gpt), tokens, tokens},
-          {ModelMaker::of<models::Gpt>("gpt, recomputed", gpt_again), tokens, tokens}};
+          {ModelMaker::of<models::Gpt>("gpt, recomputed", gpt_again), tokens, tokens},
+          {ModelMaker::of<models::Unet>("unet", unet), noisy, classes_of_pixels},
+          {ModelMaker::of<models::Unet>("unet, recomputed", unet_again), noisy, classes_of_pixels}};
 }
 
 void check_steps_after_the_third(int threads) {
@@ -57,10 +75,10 @@ void check_steps_after_the_third(int threads) {
         }
         gradients.clear();
         tape.begin({.step = step, .sink = &gradients, .layer_transport = self.get(), .compute = compute});
-        backward(cross_entropy(model->forward(tape, work.x), work.y));
+        backward(cross_entropy(model->forward(tape, work.batch), work.y));
         tape.finish_backward();
         tape.begin({.training = false, .record = false, .compute = compute});
-        model->forward(tape, work.x);
+        model->forward(tape, work.batch);
       }
       const Allocations made = count->made();
       BOOST_TEST_CONTEXT(work.model.name << ", " << threads << " threads, " << to_string(compute)) {

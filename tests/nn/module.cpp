@@ -137,6 +137,9 @@ BOOST_AUTO_TEST_CASE(initial_values_follow_pytorchs_distributions) {
   const nn::Conv2d convolution(root, "convolution", 4, 6, 3, {.groups = 2});
   BOOST_TEST((convolution.weight.value.shape() == Shape{6, 2, 3, 3}));
   for (const float value : values_of(*convolution.bias)) BOOST_TEST(std::abs(value) <= 1 / std::sqrt(18.0f));
+  const nn::Conv1d rows(root, "rows", 4, 6, 5, {.groups = 2});
+  BOOST_TEST((rows.weight.value.shape() == Shape{6, 2, 5}));
+  for (const float value : values_of(rows.weight)) BOOST_TEST(std::abs(value) <= 1 / std::sqrt(10.0f));
   const nn::Embedding embedding(root, "embedding", 100, 50);
   squares = 0;
   for (const float value : values_of(embedding.weight)) squares += value * value;
@@ -231,8 +234,28 @@ BOOST_AUTO_TEST_CASE(a_convolution_may_be_rectangular) {
   BOOST_TEST((layer(tape.constant(Tensor::zeros({2, 2, 4, 9}))).shape() == Shape{2, 3, 4, 5}));
 }
 
+BOOST_AUTO_TEST_CASE(a_convolution_of_rows_is_one_of_images_of_height_1) {
+  nn::Module root;
+  nn::Conv1d rows(root, "r", 4, 6, 3, {.stride = 2, .padding = 1, .groups = 2});
+  nn::Conv2d images(root, "i", 4, 6, {1, 3}, {.stride = {1, 2}, .padding = {0, 1}, .groups = 2});
+  copy_elements(rows.weight.value.reshape({6, 2, 1, 3}), images.weight.value);
+  copy_elements(rows.bias->value, images.bias->value);
+  const auto backend = kernels::make_cpu_backend();
+  Tape tape(*backend);
+  tape.begin({.record = false});
+  const Tensor x = Tensor::empty({2, 4, 7});
+  for (std::int64_t i = 0; i < x.numel(); ++i) x.data<float>()[i] = static_cast<float>(i % 11);
+  const Var of_rows = rows(tape.constant(x)),
+            of_images = to_channel_block(images(tape.constant(x.reshape({2, 4, 1, 7}))), 1);
+  BOOST_TEST((of_rows.shape() == Shape{2, 6, 4}));
+  const Tensor &found = of_rows.value(), &wanted = of_images.value();
+  BOOST_REQUIRE(found.numel() == wanted.numel());
+  BOOST_TEST(std::equal(found.data<float>(), found.data<float>() + found.numel(), wanted.data<float>()));
+}
+
 BOOST_AUTO_TEST_CASE(layers_refuse_impossible_settings) {
   nn::Module root;
+  BOOST_CHECK_THROW(nn::Conv1d(root, "r", 4, 3, 3, {.groups = 2}), UsageError);
   BOOST_CHECK_THROW(nn::Conv2d(root, "c", 3, 4, 3, {.groups = 2}), UsageError);
   BOOST_CHECK_THROW(nn::ConvTranspose2d(root, "t", 4, 3, 3, {.groups = 2}), UsageError);
   BOOST_CHECK_THROW(nn::GroupNorm(root, "g", 2, 3), UsageError);

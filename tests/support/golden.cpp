@@ -56,20 +56,25 @@ Tensor GoldenCase::tensor(const std::string& path) const {
   const hdf5::Dataset dataset = file_->open_dataset(group_ + "/" + path);
   const Shape shape{std::span<const std::int64_t>(dataset.shape())};
   const auto count = static_cast<std::size_t>(dataset.numel());
-  if (dataset.dtype() == DType::int64) {
-    const Tensor tensor = Tensor::empty(shape, DType::int64);
-    dataset.read(std::span(tensor.data<std::int64_t>(), count));
+  const auto read = [&]<class E>(E) {
+    const Tensor tensor = Tensor::empty(shape, dtype_of<E>);
+    dataset.read(std::span(tensor.data<E>(), count));
     return tensor;
-  }
-  const Tensor tensor = Tensor::empty(shape);
-  dataset.read(std::span(tensor.data<float>(), count));
-  return tensor;
+  };
+  if (dataset.dtype() == DType::int64) return read(std::int64_t{});
+  if (dataset.dtype() == DType::float64) return read(double{});
+  return read(float{});
 }
 
-void for_each_golden_case(std::string_view prefix, const std::function<void(const GoldenCase&)>& check) {
+void for_each_golden_case(std::string_view prefix, const std::function<void(const GoldenCase&)>& check,
+                          const std::string& group) {
   for (const std::filesystem::path& path : golden_files(prefix, ".h5")) {
     const auto file = std::make_shared<hdf5::File>(hdf5::File::open(path.string()));
-    for (const hdf5::Link& link : file->links(hdf5::Group::Order::name)) check(GoldenCase(file, link.name));
+    const std::vector<hdf5::Link> cases = group.empty()
+                                              ? file->links(hdf5::Group::Order::name)
+                                              : file->open_group("/" + group).links(hdf5::Group::Order::name);
+    for (const hdf5::Link& link : cases)
+      check(GoldenCase(file, group.empty() ? link.name : group + "/" + link.name));
   }
 }
 

@@ -29,7 +29,7 @@ class GoldenCase {
   bool has(const std::string& path) const { return file_->exists(group_ + "/" + path); }
   /// Names of the datasets of a group, sorted; none if it does not exist.
   std::vector<std::string> names(const std::string& path) const;
-  /// float32 or int64 in its own shape, on the CPU. Throws DataError if it does not exist.
+  /// float32, float64 or int64 in its own shape, on the CPU. Throws DataError if it does not exist.
   Tensor tensor(const std::string& path) const;
 
  private:
@@ -38,8 +38,10 @@ class GoldenCase {
   nlohmann::json what_;
 };
 
-/// Calls `check` for every case of every file of golden_files(prefix, ".h5").
-void for_each_golden_case(std::string_view prefix, const std::function<void(const GoldenCase&)>& check);
+/// Calls `check` for every case of every file of golden_files(prefix, ".h5"). Cases are the groups of the
+/// file, or those of a group in it.
+void for_each_golden_case(std::string_view prefix, const std::function<void(const GoldenCase&)>& check,
+                          const std::string& group = "");
 
 /// |found - b| <= absolute + of_largest * m + relative * |b|, m the largest |b| of the tensor (but at least
 /// smallest_largest).

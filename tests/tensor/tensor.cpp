@@ -9,6 +9,15 @@ namespace lockstep::test {
 namespace {
 BOOST_AUTO_TEST_SUITE(tensor)
 
+BOOST_AUTO_TEST_CASE(images_with_channels_last_are_rows_of_positions) {
+  const Tensor rows = Tensor::zeros({2, 6, 5}), images = rows.stored_as({2, 5, 2, 3}, 5);
+  BOOST_TEST(images.channel_block() == 5);
+  BOOST_TEST(images.raw() == rows.raw());
+  BOOST_TEST((images.stored_as({2, 6, 5}).shape() == rows.shape()));
+  BOOST_CHECK_THROW(rows.stored_as({2, 5, 2, 3}, 8), UsageError);  // it would have padding lanes
+  BOOST_CHECK_THROW(rows.stored_as({2, 30}, 5), UsageError);
+}
+
 BOOST_AUTO_TEST_CASE(rows_and_reshapes_share_memory) {
   const Tensor tensor = Tensor::zeros({4, 6});
   const Tensor rows = tensor.rows(1, 3).reshape({12});

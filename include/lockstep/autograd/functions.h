@@ -129,13 +129,18 @@ Var to_channel_block(const Var& x, int channel_block);
 Var reshape(const Var& x, Shape shape);
 /// Folds all dimensions from `first` on into one.
 Var flatten(const Var& x, int first);
+/// Images [N, C, H, W] as sequences of their positions, [N, H W, C].
+Var to_sequence(const Var& x);
+/// The inverse. The images are in channel blocks of all C channels, so that no element moves.
+Var from_sequence(const Var& x, std::int64_t height, std::int64_t width);
 
-// What follows is plain.
-/// Side by side along an axis; the other extents, and the types, are equal.
+/// Side by side along an axis; the other extents, and the types, are equal. Images whose channels are joined
+/// keep their channel blocks if all have the same, and these are full.
 Var concat(std::span<const Var> parts, int axis);
 inline Var concat(std::initializer_list<Var> parts, int axis) {
   return concat(std::span<const Var>(parts.begin(), parts.size()), axis);
 }
+// What follows is plain.
 /// The same along a new axis of the result; all shapes are equal.
 Var stack(std::span<const Var> parts, int axis);
 inline Var stack(std::initializer_list<Var> parts, int axis) {
@@ -260,6 +265,16 @@ SumAndNorm add_layer_norm(const Var& a, const Var& b, const Var& weight, const V
 Var rms_norm(const Var& x, const Var& weight, float eps);
 /// x: [N, C, H, W]; weight, bias: [C].
 Var group_norm(const Var& x, int groups, const Var& weight, const Var& bias, float eps);
+/// What a group norm is told about an image, and the activation behind it (Dhariwal, Nichol, 2021).
+struct AdaptiveNorm {
+  Var addend = {};       ///< [N, C], added to the channels of x first; may be absent
+  Var scale_shift = {};  ///< [N, 2 C], the scales of the channels, then the shifts; may be absent
+  bool silu = false;     ///< the result is silu of it
+};
+/// z (1 + scale) + shift with z = group_norm(x + addend), and the SiLU of that, in one go. Images stay in
+/// their channel blocks.
+Var adaptive_group_norm(const Var& x, int groups, const Var& weight, const Var& bias, float eps,
+                        const AdaptiveNorm& how);
 
 /// How batch_norm() computes.
 struct BatchNormOptions {

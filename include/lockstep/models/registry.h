@@ -36,7 +36,7 @@ using ModelType = Registry::Type;
 /// The section [model].
 using ModelConfig = Registry::Choice;
 
-/// Adds mlp, resnet and gpt.
+/// Adds mlp, resnet, gpt and unet.
 void add_built_in(Registry& registry);
 /// A registry of these alone.
 const Registry& built_in_models();

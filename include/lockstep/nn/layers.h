@@ -1,4 +1,4 @@
-// Layers: Linear, Embedding, Dropout, Conv2d, ConvTranspose2d and MultiheadAttention.
+// Layers: Linear, Embedding, Dropout, Conv1d, Conv2d, ConvTranspose2d and MultiheadAttention.
 #pragma once
 
 #include <optional>
@@ -60,14 +60,36 @@ class Dropout : public Layer<Dropout> {
   std::uint64_t purpose_;
 };
 
-/// What Conv2d and ConvTranspose2d are made of: weight and bias, both U(+-1 / sqrt(fan_in)) at first, where
-/// fan_in is the product of the weight's extents but the first.
+/// What Conv1d, Conv2d and ConvTranspose2d are made of: weight and bias, both U(+-1 / sqrt(fan_in)) at first,
+/// where fan_in is the product of the weight's extents but the first.
 struct ConvolutionParameters {
   /// Registers both with the owner.
   ConvolutionParameters(Module& owner, const Shape& weight_shape, std::int64_t out, bool with_bias);
 
   Parameter weight;
   std::optional<Parameter> bias;
+};
+
+/// As those of Conv2d, along the one direction.
+struct Conv1dOptions {
+  int stride = 1;    ///< between positions of the kernel
+  int padding = 0;   ///< zeros on each side
+  int dilation = 1;  ///< distance between the elements of the kernel
+  int groups = 1;    ///< of channels, each with a kernel of its own
+  bool bias = true;  ///< adds one
+};
+
+/// x: [N, in, L]; weight: [out, in / groups, kernel], bias: [out].
+class Conv1d : public Layer<Conv1d>, public ConvolutionParameters {
+ public:
+  /// Throws UsageError if groups do not divide both channel counts.
+  Conv1d(Module& parent, std::string_view name, std::int64_t in, std::int64_t out, int kernel,
+         const Conv1dOptions& options = {});
+
+  Var forward(const Var& x);
+
+ private:
+  ops::ConvolutionGeometry geometry_;
 };
 
 /// One number for both directions, or {height, width}.

@@ -45,6 +45,8 @@ class GroupNorm : public Layer<GroupNorm> {
   GroupNorm(Module& parent, std::string_view name, int groups, std::int64_t channels, float eps = 1e-5f);
 
   Var forward(const Var& x);
+  /// In one go with what the norm is told about each image, and with a SiLU.
+  Var adaptive(const Var& x, const AdaptiveNorm& how);
 
  private:
   int groups_;

@@ -62,6 +62,9 @@ class Tensor {
   /// The same memory under another shape of as many elements. Throws UsageError otherwise, or if in channel
   /// blocks (B = 1 only).
   Tensor reshape(Shape shape) const;
+  /// The same memory under another shape and layout of as many stored elements: [N, C, H, W] in channel
+  /// blocks of C are the rows [N, H W, C]. Throws UsageError otherwise.
+  Tensor stored_as(Shape shape, int channel_block = 1) const;
   /// Rows [begin, end) of the first dimension, sharing memory. Throws UsageError outside the range.
   Tensor rows(std::int64_t begin, std::int64_t end) const;
   /// The same shape, element type and layout without the memory: bool(t) is false.

@@ -5,6 +5,7 @@
 
 #include "autograd/functions/support.h"
 #include "autograd/rank_sums.h"
+#include "lockstep/ops/adaptive_norm.h"
 #include "lockstep/ops/batch_norm.h"
 #include "lockstep/ops/elementwise.h"
 #include "lockstep/ops/norm.h"
@@ -107,6 +108,38 @@ Var group_norm(const Var& given, int groups, const Var& weight, const Var& bias,
                                                  dweight, dbias, accumulate});
         });
         t.add_gradient(x, dx);
+      });
+}
+
+Var adaptive_group_norm(const Var& x, int groups, const Var& weight, const Var& bias, float eps,
+                        const AdaptiveNorm& how) {
+  require_rank(ops::AdaptiveGroupNorm::name, x, 4);
+  Tape& tape = x.tape();
+  kernels::Backend& backend = tape.backend();
+  const Shape statistics{x.shape()[0], std::max(0, groups)};
+  const Tensor y = empty_like(backend, x.value()), mean = backend.empty(statistics),
+               inv_std = backend.empty(statistics);
+  const auto& [addend, scale_shift, silu] = how;
+  backend.run(ops::AdaptiveGroupNorm{x.value(), addend.value(), groups, weight.value(), bias.value(),
+                                     scale_shift.value(), eps, silu, y, mean, inv_std});
+  return tape.record(
+      y, {&x, &weight, &bias, &addend, &scale_shift},
+      [x, weight, bias, groups, eps, how, mean, inv_std](Tape& t, const Tensor& dy) {
+        kernels::Backend& b = t.backend();
+        const auto gradient_of = [&b](const Var& input) {
+          return input.value() ? empty_like(b, input.value()) : Tensor();
+        };
+        const Tensor dx = gradient_of(x), daddend = gradient_of(how.addend),
+                     dscale_shift = gradient_of(how.scale_shift);
+        write_gradients(t, weight, bias, [&](const Tensor& dweight, const Tensor& dbias, bool accumulate) {
+          b.run(ops::AdaptiveGroupNormBackward{dy, x.value(), how.addend.value(), groups, weight.value(),
+                                               bias.value(), how.scale_shift.value(), eps, how.silu, mean,
+                                               inv_std, t.gradient_so_far(x), dx, daddend, dscale_shift,
+                                               dweight, dbias, accumulate});
+        });
+        t.set_gradient(x, dx);
+        t.add_gradient(how.addend, daddend);
+        t.add_gradient(how.scale_shift, dscale_shift);
       });
 }
 

@@ -42,16 +42,18 @@ Var copy_to_view(const Var& x, const StridedView& view, const Tensor& y, const V
                      });
 }
 
-/// The parts one after another along an axis of the result. A part takes extent(part) of the axis.
-template <class Extent>
-Var join(std::span<const Var> parts, const Shape& shape, int axis, const Extent& extent) {
+/// The parts, made plain by stored(part), one after another along an axis of the result. A part takes
+/// extent(part) of the axis.
+template <class Extent, class Stored>
+Var join(std::span<const Var> parts, const Shape& shape, int axis, const Extent& extent,
+         const Stored& stored) {
   Tape& tape = parts.front().tape();
   const Tensor y = tape.backend().empty(shape, parts.front().value().dtype());
   Var joined = tape.constant(y);
   std::int64_t start = 0;
   for (const Var& part : parts) {
     const std::int64_t length = extent(part);
-    joined = copy_to_view(plain(part), StridedView(shape).narrowed(axis, start, length), y, joined);
+    joined = copy_to_view(stored(part), StridedView(shape).narrowed(axis, start, length), y, joined);
     start += length;
   }
   return joined;
@@ -65,6 +67,28 @@ Var gathered(const Var& x, int axis, const Tensor& indices, const Shape& shape) 
   return record_unary(y, x, [axis, indices](const Tensor& dy, const Tensor& dx) {
     return ops::GatherBackward{dy, indices, axis, dx};
   });
+}
+
+/// The memory of x under another shape and layout.
+Var stored_as(const Var& x, const Shape& shape, int channel_block = 1) {
+  return x.tape().record(x.value().stored_as(shape, channel_block), {&x},
+                         [x = x.without_value()](Tape& t, const Tensor& dy) {
+                           t.add_gradient(x, dy.stored_as(x.shape(), x.value().channel_block()));
+                         });
+}
+
+/// The blocks of images in full channel blocks as an axis: [N, C / block, H, W, block].
+Shape blocks_of(const Shape& images, int block) {
+  return {images[0], images[1] / block, images[2], images[3], block};
+}
+
+/// The common channel block of images; 1 if there is none, or if a block is not full.
+int common_full_block(std::span<const Var> images) {
+  const int block = images.front().value().channel_block();
+  const bool common = std::ranges::all_of(images, [block](const Var& x) {
+    return x.value().channel_block() == block && x.shape()[1] % block == 0;
+  });
+  return common ? block : 1;
 }
 
 void require_part_like(const char* function, std::span<const Var> parts, std::size_t i, bool fits) {
@@ -105,6 +129,20 @@ Var flatten(const Var& x, int first) {
   return reshape(plain(x), flat);
 }
 
+Var to_sequence(const Var& x) {
+  require_rank("to_sequence", x, 4);
+  const Shape& s = x.shape();
+  return stored_as(to_channel_block(x, std::max(1, static_cast<int>(s[1]))), {s[0], s[2] * s[3], s[1]});
+}
+
+Var from_sequence(const Var& given, std::int64_t height, std::int64_t width) {
+  require_rank("from_sequence", given, 3);
+  const Shape& s = given.shape();
+  if (height < 0 || width < 0 || height * width != s[1])
+    throw UsageError("from_sequence: {} positions are not {} x {}", s[1], height, width);
+  return stored_as(given, {s[0], s[2], height, width}, std::max(1, static_cast<int>(s[2])));
+}
+
 Var concat(std::span<const Var> parts, int given_axis) {
   if (parts.empty()) throw UsageError("concat: there is nothing to join");
   const Shape& first = parts.front().shape();
@@ -116,7 +154,12 @@ Var concat(std::span<const Var> parts, int given_axis) {
     require_part_like("concat", parts, i, fits);
     total += shape[axis];
   }
-  return join(parts, first.with(axis, total), axis, [axis](const Var& part) { return part.shape()[axis]; });
+  const Shape joined = first.with(axis, total);
+  const int block = axis == 1 && first.rank() == 4 ? common_full_block(parts) : 1;
+  const auto extent = [axis, block](const Var& part) { return part.shape()[axis] / block; };
+  if (block == 1) return join(parts, joined, axis, extent, plain);
+  const auto in_blocks = [block](const Var& part) { return stored_as(part, blocks_of(part.shape(), block)); };
+  return stored_as(join(parts, blocks_of(joined, block), axis, extent, in_blocks), joined, block);
 }
 
 Var stack(std::span<const Var> parts, int given_axis) {
@@ -131,7 +174,8 @@ Var stack(std::span<const Var> parts, int given_axis) {
   Shape shape;
   for (int d = 0; d <= rank; ++d)
     shape.append(d == axis ? static_cast<std::int64_t>(parts.size()) : first[d < axis ? d : d - 1]);
-  return join(parts, shape, axis, [](const Var&) { return std::int64_t{1}; });
+  return join(
+      parts, shape, axis, [](const Var&) { return std::int64_t{1}; }, plain);
 }
 
 Var narrow(const Var& x, int given_axis, std::int64_t start, std::int64_t length) {

@@ -18,9 +18,9 @@ CpuBackend::CpuBackend(int threads)
     flush_denormals();
   }
   if (NativeBfloat16::is_here()) native_bfloat16_ = std::make_unique<NativeBfloat16>(*this);
-  for (const auto enter : {enter_attention, enter_batch_norm, enter_convolution, enter_elementwise,
-                           enter_gather, enter_loss, enter_map, enter_matmul, enter_norm, enter_pooling,
-                           enter_reduction, enter_strided_copy, enter_update})
+  for (const auto enter : {enter_adaptive_norm, enter_attention, enter_batch_norm, enter_convolution,
+                           enter_elementwise, enter_gather, enter_loss, enter_map, enter_matmul, enter_norm,
+                           enter_pooling, enter_reduction, enter_strided_copy, enter_update})
     enter(*this);
 }
 

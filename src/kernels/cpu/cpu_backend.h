@@ -70,6 +70,7 @@ void run_on_float32_copies(CpuBackend& cpu, const Operation& op, std::int64_t ro
 }
 
 // Each file of this folder enters its operations.
+void enter_adaptive_norm(CpuBackend& cpu);
 void enter_attention(CpuBackend& cpu);
 void enter_batch_norm(CpuBackend& cpu);
 void enter_convolution(CpuBackend& cpu);

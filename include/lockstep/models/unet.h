@@ -1,0 +1,89 @@
+// unet: the U-Net of diffusion models, guided-diffusion's UNetModel (Dhariwal, Nichol 2021), with its
+// arguments and its parameter names.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/models/model.h"
+#include "lockstep/nn/layers.h"
+#include "lockstep/nn/norm.h"
+
+namespace lockstep::models {
+
+/// Layers that work on one resolution: unet.cpp.
+class UnetBlock;
+
+/// A network from images to images that is told a time and, with num_classes, a class. Level k has
+/// channel_mult[k] model_channels channels and images of 1 / 2^k of the height and width. The last
+/// convolution of every residual block, the projection of every attention and the output begin at 0, the rest
+/// as PyTorch's layers do.
+class Unet final : public Model {
+ public:
+  struct Options {
+    std::int64_t image_size = 0;  ///< for checks and made-up data: images may have any size that levels halve
+    std::int64_t in_channels = 0;                       ///< of an image
+    std::int64_t model_channels = 0;                    ///< width, which channel_mult multiplies
+    std::int64_t out_channels = 0;                      ///< of the result
+    std::int64_t num_res_blocks = 0;                    ///< of each level on the way down; one more upwards
+    std::vector<std::int64_t> attention_resolutions{};  ///< downsampling factors: 2 is half the image
+    std::vector<double> channel_mult{1, 2, 4, 8};       ///< of each level; the product is rounded down
+    bool conv_resample = true;                          ///< a convolution where the image changes its size
+    std::int64_t num_heads = 1;                         ///< of an attention
+    std::int64_t num_heads_upsample = -1;               ///< on the way up; -1: num_heads
+    std::int64_t num_head_channels = -1;  ///< channels of a head, in place of a number of heads; -1: unused
+    bool use_scale_shift_norm = false;    ///< the time scales and shifts what is normalised; else it is added
+    bool resblock_updown = false;         ///< residual blocks change the image's size
+    std::int64_t num_classes = 0;         ///< 0: no classes
+    bool use_new_attention_order = false;  ///< channels of qkv are (3, heads, width), not (heads, 3, width)
+    double dropout = 0;                    ///< probability of zeroing an activation
+    bool recompute = false;  ///< keeps the inputs of blocks only; the backward computes the rest again
+
+    static std::vector<Option<Options>> options();
+  };
+  /// Throws UsageError naming the key if image_size cannot be halved for every level, if 32 groups do not
+  /// divide the channels of a level, or if the heads of an attention do not.
+  Unet(const Options& options, std::uint64_t seed);
+  ~Unet() override;
+
+  /// x, and y with num_classes; t comes from the task.
+  std::vector<std::string> reads() const override;
+  Shape sample_shape(std::int64_t) const override { return {in_channels_, image_size_, image_size_}; }
+  void check_input(const Shape& x) const override;
+  /// predict() of the fields x, t, with num_classes y, and has_class where there is one.
+  Var forward(Tape& tape, const Batch& batch) override;
+
+  /// x: [N, in_channels, H, W]; t: numbers [N], whole or not; classes: int64 [N], with num_classes only.
+  /// has_class: uint8 [N], 0 where a sample has no class, which adds zeros then; no tensor: all have one.
+  /// Result [N, out_channels, H, W], plain. Throws DataError naming both shapes if one does not fit.
+  Var predict(const Var& x, const Tensor& t, const Tensor& classes = {}, const Tensor& has_class = {});
+
+  std::int64_t image_size() const { return image_size_; }      ///< of Options
+  std::int64_t in_channels() const { return in_channels_; }    ///< of an image
+  std::int64_t out_channels() const { return out_channels_; }  ///< of the result
+  /// That the embedding knows; 0: it takes no classes.
+  std::int64_t num_classes() const { return label_emb_ ? label_emb_->weight.value.size(0) : 0; }
+
+ private:
+  class Builder;
+
+  Var embedding(Tape& tape, const Tensor& t, const Tensor& classes, const Tensor& has_class);
+  Var run(UnetBlock& block, const Var& x, const Var& skip, const Var& embedding);
+
+  std::int64_t image_size_, in_channels_, out_channels_, model_channels_, levels_;
+  bool recompute_;
+  Tensor frequencies_;  // of the time's cosines and sines, [1, model_channels / 2], where it was used last
+  nn::Linear time_embed_0_, time_embed_2_;
+  std::optional<nn::Embedding> label_emb_;
+  std::vector<std::unique_ptr<UnetBlock>> input_blocks_, output_blocks_;
+  std::unique_ptr<UnetBlock> middle_block_;
+  std::optional<nn::GroupNorm> out_norm_;
+  std::optional<nn::Conv2d> out_conv_;
+  std::vector<Var>
+      skips_;  // of a pass: results of input blocks that no output block has taken; keeps its memory
+};
+
+}  // namespace lockstep::models

@@ -1,0 +1,121 @@
+// Adaptive group norm made of other operations, for devices that have no faster way.
+#include "lockstep/ops/adaptive_norm.h"
+
+#include "kernels/compositions.h"
+#include "lockstep/ops/elementwise.h"
+#include "lockstep/ops/reduction.h"
+#include "lockstep/ops/strided_copy.h"
+
+namespace lockstep::kernels {
+namespace {
+
+using ops::Map, ops::StridedCopy, ops::StridedView;
+
+Tensor plain(Backend& backend, const Tensor& x) {
+  if (x.channel_block() == 1) return x;
+  const Tensor copy = backend.empty(x.shape(), x.dtype());
+  backend.run(ops::ToLayout{x, copy});
+  return copy;
+}
+
+/// The tensor itself if it is plain; otherwise memory for what to_layout_of() takes to it.
+Tensor plain_result(Backend& backend, const Tensor& of) {
+  return of.channel_block() == 1 ? of : backend.empty(of.shape(), of.dtype());
+}
+void to_layout_of(Backend& backend, const Tensor& from, const Tensor& to) {
+  if (!from.shares_memory_with(to)) backend.run(ops::ToLayout{from, to});
+}
+
+/// [N, C] as what broadcasts to [N, C, H, W].
+Tensor of_images(const Tensor& by_channel) {
+  return by_channel.reshape({by_channel.size(0), by_channel.size(1), 1, 1});
+}
+
+/// The view of a half of [N, 2 C].
+StridedView half(const Tensor& scale_shift, int which) {
+  const std::int64_t channels = scale_shift.size(1) / 2;
+  return StridedView(scale_shift).narrowed(1, which * channels, channels);
+}
+
+/// scale_shift apart: 1 + scale, and shift.
+struct Modulation {
+  Tensor gain, shift;
+
+  Modulation(Backend& backend, const Tensor& scale_shift) {
+    if (!scale_shift) return;
+    const auto part = [&](int which) {
+      const Tensor made = backend.empty({scale_shift.size(0), scale_shift.size(1) / 2}, scale_shift.dtype());
+      backend.run(StridedCopy{half(scale_shift, which), StridedView(made)});
+      return of_images(made);
+    };
+    gain = part(0);
+    shift = part(1);
+    backend.run(Map<ops::Shifted>{{1, 1}, {gain}, gain});
+  }
+
+  /// to = z gain + shift; z itself may be `to`.
+  void apply(Backend& backend, const Tensor& z, const Tensor& to) const {
+    backend.run(Map<ops::Product>{{}, {z, gain}, to});
+    backend.run(Map<ops::Sum>{{}, {to, shift}, to});
+  }
+};
+
+/// h, plain.
+template <class Operation>
+Tensor norm_input(Backend& backend, const Operation& op) {
+  const Tensor x = plain(backend, op.x);
+  if (!op.addend) return x;
+  const Tensor h = backend.empty(x.shape(), x.dtype());
+  backend.run(Map<ops::Sum>{{}, {x, of_images(op.addend)}, h});
+  return h;
+}
+
+}  // namespace
+
+void adaptive_group_norm(Backend& backend, const ops::AdaptiveGroupNorm& op) {
+  const Tensor h = norm_input(backend, op), y = plain_result(backend, op.y);
+  backend.run(ops::GroupNorm{h, op.groups, op.weight, op.bias, op.eps, y, op.mean, op.inv_std});
+  if (op.scale_shift) Modulation(backend, op.scale_shift).apply(backend, y, y);
+  if (op.silu) backend.run(ops::Activate{ops::Activation::silu, y, y});
+  to_layout_of(backend, y, op.y);
+}
+
+void adaptive_group_norm_backward(Backend& backend, const ops::AdaptiveGroupNormBackward& op) {
+  const auto plain_memory = [&] { return backend.empty(op.x.shape(), op.x.dtype()); };
+  const Tensor h = norm_input(backend, op);
+  const Modulation modulation(backend, op.scale_shift);
+  Tensor normal;  // the norm's result again
+  if (op.silu || op.scale_shift) {
+    const Tensor mean = backend.empty(op.mean.shape()), inv_std = backend.empty(op.mean.shape());
+    normal = plain_memory();
+    backend.run(ops::GroupNorm{h, op.groups, op.weight, op.bias, op.eps, normal, mean, inv_std});
+  }
+  Tensor g = plain(backend, op.dy);
+  if (op.silu) {
+    Tensor argument = normal;
+    if (op.scale_shift) modulation.apply(backend, normal, argument = plain_memory());
+    const Tensor gated = plain_memory();
+    backend.run(ops::ActivateBackward{ops::Activation::silu, argument, g, gated});
+    g = gated;
+  }
+  if (op.scale_shift) {
+    const Tensor dscale = backend.empty(modulation.gain.shape(), op.scale_shift.dtype()),
+                 dshift = backend.empty(modulation.gain.shape(), op.scale_shift.dtype());
+    backend.run(ops::ReduceAxes<ops::SumOfProducts>{.x = g, .y = dscale, .other = normal});
+    backend.run(ops::ReduceAxes<ops::Total>{.x = g, .y = dshift});
+    const Shape by_channel{dscale.size(0), dscale.size(1)};
+    backend.run(StridedCopy{StridedView(dscale.reshape(by_channel)), half(op.dscale_shift, 0)});
+    backend.run(StridedCopy{StridedView(dshift.reshape(by_channel)), half(op.dscale_shift, 1)});
+    const Tensor scaled = plain_memory();
+    backend.run(Map<ops::Product>{{}, {g, modulation.gain}, scaled});
+    g = scaled;
+  }
+  const Tensor dx = plain_result(backend, op.dx);
+  backend.run(ops::GroupNormBackward{g, h, op.groups, op.weight, op.mean, op.inv_std, dx, op.dweight,
+                                     op.dbias, op.accumulate});
+  if (op.addend) backend.run(ops::ReduceAxes<ops::Total>{.x = dx, .y = of_images(op.daddend)});
+  if (op.residual_grad) backend.run(ops::add(dx, plain(backend, op.residual_grad), dx));
+  to_layout_of(backend, dx, op.dx);
+}
+
+}  // namespace lockstep::kernels

@@ -1,0 +1,442 @@
+#include "lockstep/models/unet.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <utility>
+
+#include "lockstep/autograd/recompute.h"
+#include "lockstep/kernels/backend.h"
+#include "lockstep/models/registry.h"
+
+namespace lockstep::models {
+
+/// A convolution, a residual block, an attention, or a change of size.
+class UnetLayer {
+ public:
+  virtual ~UnetLayer() = default;
+  /// x: [N, C, H, W]; embedding: activated, [N, 4 model_channels].
+  virtual Var run(const Var& x, const Var& embedding) = 0;
+};
+
+namespace {
+
+using Options = Unet::Options;
+
+constexpr int norm_groups = 32;
+constexpr double longest_period = 10000;  // of the time's cosines and sines
+
+constexpr nn::Conv2dOptions same_size{.padding = 1};  // with a kernel of 3
+
+/// How a layer changes height and width.
+enum class Resize { none, down, up };
+
+Var resized(const Var& x, Resize how) {
+  switch (how) {
+    case Resize::down:
+      return avg_pool2d(x, {.kernel = 2, .stride = 2});
+    case Resize::up:
+      return upsample_nearest2d(x, 2);
+    default:
+      return x;
+  }
+}
+
+template <class Convolution>
+void begin_at_zero(Convolution& convolution, std::uint64_t seed) {
+  nn::initialize(convolution.weight, nn::Init::constant(0), seed);
+  nn::initialize(*convolution.bias, nn::Init::constant(0), seed);
+}
+
+class Convolution final : public UnetLayer {
+ public:
+  Convolution(nn::Module& parent, std::string_view name, std::int64_t in, std::int64_t out)
+      : conv_(parent, name, in, out, 3, same_size) {}
+
+  Var run(const Var& x, const Var&) override { return conv_(x); }
+
+ private:
+  nn::Conv2d conv_;
+};
+
+class Downsample final : public nn::Module, public UnetLayer {
+ public:
+  Downsample(nn::Module& parent, std::string_view name, std::int64_t channels, bool conv_resample)
+      : Module(parent, name) {
+    if (conv_resample)
+      op_.emplace(*this, "op", channels, channels, 3, nn::Conv2dOptions{.stride = 2, .padding = 1});
+  }
+
+  Var run(const Var& x, const Var&) override { return op_ ? (*op_)(x) : resized(x, Resize::down); }
+
+ private:
+  std::optional<nn::Conv2d> op_;
+};
+
+class Upsample final : public nn::Module, public UnetLayer {
+ public:
+  Upsample(nn::Module& parent, std::string_view name, std::int64_t channels, bool conv_resample)
+      : Module(parent, name) {
+    if (conv_resample) conv_.emplace(*this, "conv", channels, channels, 3, same_size);
+  }
+
+  Var run(const Var& x, const Var&) override {
+    const Var larger = resized(x, Resize::up);
+    return conv_ ? (*conv_)(larger) : larger;
+  }
+
+ private:
+  std::optional<nn::Conv2d> conv_;
+};
+
+/// Two convolutions with group norms, told the time, next to an identity or a 1x1 convolution.
+class ResBlock final : public nn::Layer<ResBlock>, public UnetLayer {
+ public:
+  ResBlock(nn::Module& parent, std::string_view name, const Options& options, std::int64_t in,
+           std::int64_t out, Resize resize)
+      : Layer(parent, name),
+        scale_shift_(options.use_scale_shift_norm),
+        resize_(resize),
+        in_norm_(*this, "in_layers.0", norm_groups, in),
+        in_conv_(*this, "in_layers.2", in, out, 3, same_size),
+        emb_linear_(*this, "emb_layers.1", 4 * options.model_channels, scale_shift_ ? 2 * out : out),
+        out_norm_(*this, "out_layers.0", norm_groups, out),
+        dropout_(*this, "out_layers.2", static_cast<float>(options.dropout)),
+        out_conv_(*this, "out_layers.3", out, out, 3, same_size) {
+    begin_at_zero(out_conv_, seed());
+    if (in != out) skip_connection_.emplace(*this, "skip_connection", in, out, 1);
+  }
+
+  Var forward(const Var& x, const Var& embedding) {
+    const Var h = in_conv_(resized(in_norm_.adaptive(x, {.silu = true}), resize_)),
+              time = emb_linear_(embedding);
+    const Var normal = out_norm_.adaptive(
+        h, {.addend = scale_shift_ ? Var{} : time, .scale_shift = scale_shift_ ? time : Var{}, .silu = true});
+    const Var identity = resized(x, resize_);
+    return out_conv_(dropout_(normal)) + (skip_connection_ ? (*skip_connection_)(identity) : identity);
+  }
+  Var run(const Var& x, const Var& embedding) override { return (*this)(x, embedding); }
+
+ private:
+  bool scale_shift_;
+  Resize resize_;
+  nn::GroupNorm in_norm_;
+  nn::Conv2d in_conv_;
+  nn::Linear emb_linear_;
+  nn::GroupNorm out_norm_;
+  nn::Dropout dropout_;
+  nn::Conv2d out_conv_;
+  std::optional<nn::Conv2d> skip_connection_;
+};
+
+/// Every position looks at all positions of its image. The 1x1 convolutions are products of rows: attention
+/// wants the channels of a position side by side.
+class Attention final : public nn::Layer<Attention>, public UnetLayer {
+ public:
+  Attention(nn::Module& parent, std::string_view name, const Options& options, std::int64_t channels,
+            std::int64_t heads)
+      : Layer(parent, name),
+        heads_(static_cast<int>(heads)),
+        new_order_(options.use_new_attention_order),
+        norm_(*this, "norm", norm_groups, channels),
+        qkv_(*this, "qkv", channels, 3 * channels, 1),
+        proj_out_(*this, "proj_out", channels, channels, 1) {
+    begin_at_zero(proj_out_, seed());
+  }
+
+  Var forward(const Var& given) {
+    Tape& tape = given.tape();
+    const std::int64_t channels = given.shape()[1];
+    const Var x = to_channel_block(given, static_cast<int>(channels));
+    const auto product = [&](nn::Conv1d& layer, const Var& rows, bool reorder) {
+      Var weight = reshape(tape.weight(layer.weight), {layer.weight.value.size(0), channels});
+      Var bias = tape.parameter(*layer.bias);
+      if (reorder) weight = parts_first(weight), bias = parts_first(bias);
+      return linear(rows, weight, bias);
+    };
+    const Var qkv = product(qkv_, to_sequence(norm_.adaptive(x, {})), !new_order_);
+    const Var attended = product(proj_out_, attention(qkv, heads_, false), false);
+    return x + from_sequence(attended, x.shape()[2], x.shape()[3]);
+  }
+  Var run(const Var& x, const Var&) override { return (*this)(x); }
+
+ private:
+  /// Rows in the order (heads, 3, width) as (3, heads, width), which attention() takes. Reordering a
+  /// parameter is cheaper than reordering what it makes.
+  Var parts_first(const Var& rows) const {
+    if (heads_ == 1) return rows;
+    const std::int64_t count = rows.shape()[0], columns = rows.shape().numel() / count;
+    return reshape(permute(reshape(rows, {heads_, 3, count / (3 * heads_), columns}), {1, 0, 2, 3}),
+                   rows.shape());
+  }
+
+  int heads_;
+  bool new_order_;
+  nn::GroupNorm norm_;
+  nn::Conv1d qkv_, proj_out_;
+};
+
+/// Of each level.
+std::vector<std::int64_t> level_channels(const Options& options) {
+  if (options.channel_mult.empty()) throw UsageError("model.channel_mult names no level; give at least one");
+  std::vector<std::int64_t> channels;
+  for (const double mult : options.channel_mult) {
+    const double product = mult * static_cast<double>(options.model_channels);
+    channels.push_back(static_cast<std::int64_t>(std::min(product, 1e15)));
+    if (channels.back() < norm_groups || channels.back() % norm_groups != 0 ||
+        static_cast<double>(channels.back()) > widths.high)
+      throw UsageError(
+          "model.channel_mult: {} times model.model_channels = {} makes {} channels; group norm needs a "
+          "multiple of {}",
+          mult, options.model_channels, channels.back(), norm_groups);
+  }
+  const int halvings = std::countr_zero(static_cast<std::uint64_t>(options.image_size));
+  const auto most_levels = static_cast<std::size_t>(halvings) + 1;
+  if (channels.size() > most_levels)
+    throw UsageError(
+        "model.channel_mult names {} levels, but model.image_size = {} can be halved {} times only: {} "
+        "levels",
+        channels.size(), options.image_size, halvings, most_levels);
+  return channels;
+}
+
+/// Heads of an attention over `channels`.
+std::int64_t heads_of(const Options& options, bool upwards, std::int64_t channels) {
+  const auto refuse = [channels](const char* key, std::int64_t value) {
+    throw UsageError("model.{} = {} does not divide the {} channels of an attention", key, value, channels);
+  };
+  if (options.num_head_channels != -1) {
+    if (options.num_head_channels < 1 || channels % options.num_head_channels != 0)
+      refuse("num_head_channels", options.num_head_channels);
+    return channels / options.num_head_channels;
+  }
+  const bool own = upwards && options.num_heads_upsample != -1;
+  const std::int64_t heads = own ? options.num_heads_upsample : options.num_heads;
+  if (heads < 1 || channels % heads != 0) refuse(own ? "num_heads_upsample" : "num_heads", heads);
+  return heads;
+}
+
+}  // namespace
+
+/// Layers one after another, numbered "0", "1" ....
+class UnetBlock : public nn::Module {
+ public:
+  using nn::Module::Module;
+
+  template <class L, class... Arguments>
+  void add(const Arguments&... arguments) {
+    layers_.push_back(std::make_unique<L>(*this, fmt::format("{}", layers_.size()), arguments...));
+  }
+  Var run(const Var& x, const Var& embedding) {
+    Var y = x;
+    for (const auto& layer : layers_) y = layer->run(y, embedding);
+    return y;
+  }
+
+ private:
+  std::vector<std::unique_ptr<UnetLayer>> layers_;
+};
+
+/// Adds blocks in the order in which they run.
+class Unet::Builder {
+ public:
+  Builder(Unet& unet, const Options& options) : unet_(unet), options_(options) {}
+
+  void build(const std::vector<std::int64_t>& levels) {
+    channels_ = levels.front();
+    new_block(unet_.input_blocks_, "input_blocks").add<Convolution>(options_.in_channels, channels_);
+    skips_.push_back(channels_);
+    for (std::size_t level = 0; level < levels.size(); ++level) {
+      for (std::int64_t i = 0; i < options_.num_res_blocks; ++i) {
+        UnetBlock& block = new_block(unet_.input_blocks_, "input_blocks");
+        add_res_block(block, channels_, levels[level]);
+        if (attends(level)) add_attention(block, false);
+        skips_.push_back(channels_);
+      }
+      if (level + 1 == levels.size()) break;
+      add_resize<Downsample>(new_block(unet_.input_blocks_, "input_blocks"), Resize::down);
+      skips_.push_back(channels_);
+    }
+
+    unet_.middle_block_ = std::make_unique<UnetBlock>(unet_, "middle_block");
+    UnetBlock& middle = *unet_.middle_block_;
+    add_res_block(middle, channels_, channels_);
+    add_attention(middle, false);
+    add_res_block(middle, channels_, channels_);
+
+    for (std::size_t level = levels.size(); level-- > 0;) {
+      for (std::int64_t i = 0; i <= options_.num_res_blocks; ++i) {
+        UnetBlock& block = new_block(unet_.output_blocks_, "output_blocks");
+        add_res_block(block, channels_ + skips_.back(), levels[level]);
+        skips_.pop_back();
+        if (attends(level)) add_attention(block, true);
+        if (level > 0 && i == options_.num_res_blocks) add_resize<Upsample>(block, Resize::up);
+      }
+    }
+    unet_.out_norm_.emplace(unet_, "out.0", norm_groups, channels_);
+    unet_.out_conv_.emplace(unet_, "out.2", channels_, options_.out_channels, 3, same_size);
+  }
+
+ private:
+  UnetBlock& new_block(std::vector<std::unique_ptr<UnetBlock>>& blocks, const char* list) {
+    return *blocks.emplace_back(
+        std::make_unique<UnetBlock>(unet_, fmt::format("{}.{}", list, blocks.size())));
+  }
+  void add_res_block(UnetBlock& block, std::int64_t in, std::int64_t out) {
+    block.add<ResBlock>(options_, in, out, Resize::none);
+    channels_ = out;
+  }
+  void add_attention(UnetBlock& block, bool upwards) {
+    block.add<Attention>(options_, channels_, heads_of(options_, upwards, channels_));
+  }
+  template <class Plain>
+  void add_resize(UnetBlock& block, Resize resize) {
+    if (options_.resblock_updown)
+      block.add<ResBlock>(options_, channels_, channels_, resize);
+    else
+      block.add<Plain>(channels_, options_.conv_resample);
+  }
+  bool attends(std::size_t level) const {
+    return std::ranges::count(options_.attention_resolutions, std::int64_t{1} << level) > 0;
+  }
+
+  Unet& unet_;
+  const Options& options_;
+  std::int64_t channels_ = 0;
+  std::vector<std::int64_t> skips_;  // channels of the input blocks' results that no output block has taken
+};
+
+std::vector<Option<Unet::Options>> Unet::Options::options() {
+  using namespace option;
+  using O = Options;
+  constexpr Range or_unset = Range::from(-1, 2147483647);
+  return {
+      number("image_size", &O::image_size, widths, "height and width of an image; each level halves them",
+             {.unit = "pixels", .required = true, .peers = {"resolution", "img_size"}}),
+      number("in_channels", &O::in_channels, widths, "channels of an image", {.required = true}),
+      number("model_channels", &O::model_channels, widths, "width, which channel_mult multiplies",
+             {.required = true, .peers = {"num_channels", "base_channels", "dim"}}),
+      number("out_channels", &O::out_channels, widths,
+             "channels of the result: those of an image, or twice as many with a learned variance",
+             {.required = true}),
+      number("num_res_blocks", &O::num_res_blocks, depths, "residual blocks of each level; upwards one more",
+             {.required = true, .peers = {"layers_per_block"}}),
+      numbers("attention_resolutions", &O::attention_resolutions, widths,
+              "levels with attention, by downsampling factor: 1 the whole image, 2 half of it, 4 ..."),
+      numbers("channel_mult", &O::channel_mult, Range::above(0, 1e6),
+              "channels of each level, in units of model_channels", {.peers = {"dim_mults", "ch_mult"}}),
+      flag("conv_resample", &O::conv_resample,
+           "convolutions where the size changes, not only pooling and copies"),
+      number("num_heads", &O::num_heads, widths, "attention heads"),
+      number("num_heads_upsample", &O::num_heads_upsample, or_unset,
+             "attention heads on the way up; -1: num_heads"),
+      number("num_head_channels", &O::num_head_channels, or_unset,
+             "channels of a head, in place of num_heads; -1: num_heads is used"),
+      flag("use_scale_shift_norm", &O::use_scale_shift_norm,
+           "the time scales and shifts the normalised features, in place of being added"),
+      flag("resblock_updown", &O::resblock_updown, "residual blocks change the image's size"),
+      number("num_classes", &O::num_classes, Range::from(0, 2147483647), "classes; 0: none",
+             {.peers = {"classes", "class_cond"}}),
+      flag("use_new_attention_order", &O::use_new_attention_order,
+           "channels of qkv are ordered (3, heads, width), not (heads, 3, width)"),
+      number("dropout", &O::dropout, Range::below(0, 1), "probability of zeroing an activation"),
+      recompute_option(&O::recompute),
+  };
+}
+
+Unet::Unet(const Options& options, std::uint64_t seed)
+    : Model(seed),
+      image_size_(checked(options).image_size),
+      in_channels_(options.in_channels),
+      out_channels_(options.out_channels),
+      model_channels_(options.model_channels),
+      levels_(static_cast<std::int64_t>(level_channels(options).size())),
+      recompute_(options.recompute),
+      time_embed_0_(*this, "time_embed.0", model_channels_, 4 * model_channels_),
+      time_embed_2_(*this, "time_embed.2", 4 * model_channels_, 4 * model_channels_) {
+  if (options.num_classes > 0)
+    label_emb_.emplace(*this, "label_emb", options.num_classes, 4 * model_channels_);
+  Builder(*this, options).build(level_channels(options));
+  begin_at_zero(*out_conv_, seed);
+  out_conv_->weight.role = out_conv_->bias->role = Param::Role::head;
+}
+
+Unet::~Unet() = default;
+
+std::vector<std::string> Unet::reads() const {
+  return label_emb_ ? std::vector<std::string>{"x", "y"} : std::vector<std::string>{"x"};
+}
+
+void Unet::check_input(const Shape& x) const {
+  const std::int64_t factor = std::int64_t{1} << (levels_ - 1);
+  if (x.rank() == 4 && x[1] == in_channels_ && x[2] % factor == 0 && x[3] % factor == 0) return;
+  throw DataError(
+      "a batch of shape {} does not fit the unet's [batch, {}, height, width] with height and width "
+      "divisible "
+      "by {}; set model.in_channels and the levels of model.channel_mult to suit the data",
+      to_string(x), in_channels_, factor);
+}
+
+Var Unet::embedding(Tape& tape, const Tensor& t, const Tensor& classes, const Tensor& has_class) {
+  kernels::Backend& backend = tape.backend();
+  const std::int64_t half = model_channels_ / 2, samples = t.numel();
+  if (!frequencies_ || frequencies_.device() != backend.device()) {
+    const Tensor table = Tensor::empty({1, half});
+    for (std::int64_t i = 0; i < half; ++i)
+      table.data<float>()[i] = std::exp(static_cast<float>(-std::log(longest_period)) *
+                                        static_cast<float>(i) / static_cast<float>(half));
+    frequencies_ = kernels::on_device(table, backend);
+  }
+  const Var angles =
+      tape.constant(backend.in_type(t, DType::float32).reshape({samples, 1})) * tape.constant(frequencies_);
+  Var features = concat({cos(angles), sin(angles)}, 1);
+  if (model_channels_ % 2 != 0) features = pad(features, {{}, {.after = 1}});
+  const Var time = time_embed_2_(time_embed_0_(tape.batch(features.value()), ops::Activation::silu));
+  if (!label_emb_) return silu(time);
+  const Var label = (*label_emb_)(tape, classes);
+  return silu(time + (has_class ? where(has_class.reshape({samples, 1}), label, 0.0f) : label));
+}
+
+Var Unet::run(UnetBlock& block, const Var& x, const Var& skip, const Var& embedding) {
+  const auto body = [&block, x, skip, embedding] {
+    return block.run(skip.value() ? concat({x, skip}, 1) : x, embedding);
+  };
+  return recompute_ ? recomputed(x.tape(), body) : body();
+}
+
+Var Unet::predict(const Var& x, const Tensor& t, const Tensor& classes, const Tensor& has_class) {
+  check_input(x.shape());
+  const auto check_field = [&](const char* field, const Tensor& tensor, bool wanted) {
+    if (wanted != static_cast<bool>(tensor))
+      throw DataError("the unet {} field {}: model.num_classes is {}", wanted ? "needs a" : "takes no", field,
+                      num_classes());
+    if (wanted && !(tensor.shape() == Shape{x.shape()[0]}))
+      throw DataError("field {} has shape {}, but there are {} images: one number for each is needed", field,
+                      to_string(tensor.shape()), x.shape()[0]);
+  };
+  check_field("t", t, true);
+  check_field("y", classes, label_emb_.has_value());
+  check_field("has_class", has_class, label_emb_ && has_class);
+
+  const Var emb = embedding(x.tape(), t, classes, has_class);
+  skips_.clear();
+  Var h = x;
+  for (const auto& block : input_blocks_) skips_.push_back(h = run(*block, h, {}, emb));
+  h = run(*middle_block_, h, {}, emb);
+  for (const auto& block : output_blocks_) {
+    h = run(*block, h, skips_.back(), emb);
+    skips_.pop_back();
+  }
+  return to_channel_block((*out_conv_)(out_norm_->adaptive(h, {.silu = true})), 1);
+}
+
+Var Unet::forward(Tape& tape, const Batch& batch) {
+  const Tensor& x = batch["x"];
+  check_input(x.shape());
+  return predict(tape.batch(x), batch["t"], label_emb_ ? batch["y"] : Tensor(),
+                 label_emb_ && batch.has("has_class") ? batch["has_class"] : Tensor());
+}
+
+void register_unet(Registry& registry) { registry.add<Unet>("unet"); }
+
+}  // namespace lockstep::models
