@@ -12,6 +12,7 @@ campaigns:
   hangs [stop|end]    every rank of 2 and of 4 stopped, stuck or killed in every phase
   live_readers [N]    every verb N (1000) times beside a run that saves without a pause
   mutations [N]       N (10000) damaged checkpoint files of each kind: read right or refused; another seed each time (LOCKSTEP_TEST_SEED)
+  pytorch_files [N]   N (5000) damaged files of torch.save, address sanitizer: read right or refused; another seed each time
   sanitizers [PRESET] asan: all but slurm and faults; tsan: comm, ddp, checkpoint, data. Each source of the library is compiled alone
   fuzz [SECONDS]      each target of tests/fuzz, for so long (600)
   processors [MODEL]  kernels on a processor emulated by Bochs (corei7_skylake_x: AVX-512), as tests/emulated/run.sh
@@ -93,6 +94,15 @@ case $name in
       --log_level=message --color_output=no
     figure "$files files of each kind, seed $seed, $(grep " of $files ended inside HDF5" "$log" | tail -n 1)"
     ;;
+  pytorch_files)
+    packages
+    files=${2:-5000} seed=${LOCKSTEP_TEST_SEED:-$SRANDOM}
+    needed cmake --preset asan -DLOCKSTEP_TESTS=ON -DCMAKE_UNITY_BUILD=OFF
+    needed cmake --build --preset asan --target test.checkpoint
+    LOCKSTEP_TEST_MUTATIONS=$files LOCKSTEP_TEST_SEED=$seed tracked build/asan/tests/checkpoint/test.checkpoint \
+      --run_test='pytorch/many_mutated*' --log_level=message --color_output=no
+    figure "$files files, seed $seed, $(grep " of $files files" "$log" | tail -n 1)"
+    ;;
   sanitizers)
     packages
     for preset in ${2:-asan tsan}; do
@@ -109,7 +119,7 @@ case $name in
     needed cmake -S . -B build/fuzz -G Ninja -DLOCKSTEP_TESTS=ON -DLOCKSTEP_FUZZ=ON -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++ \
       -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS="-O1 -g1"
     needed cmake --build build/fuzz --target fuzz
-    for target in safetensors config; do
+    for target in safetensors pytorch config; do
       mkdir -p "build/fuzz/corpus/$target"
       tracked "build/fuzz/tests/fuzz/fuzz.$target" -max_total_time="${2:-600}" -max_len=4096 -timeout=10 -print_final_stats=1 \
         -artifact_prefix=build/fuzz/ "build/fuzz/corpus/$target" "tests/fuzz/seeds/$target"

@@ -38,7 +38,7 @@ constexpr std::array verbs{
     Verb{"inspect", "show what a checkpoint holds", inspect},
     Verb{"diff", "compare two checkpoints", diff},
     Verb{"verify", "check a checkpoint's digests", verify},
-    Verb{"convert", "weights from and to .safetensors", convert},
+    Verb{"convert", "weights from and to .safetensors and .pt", convert},
     Verb{"ema", "EMA weights of another width, made after training", ema},
     Verb{"bench", "measure sums, steps and their overlap", bench},
     Verb{"doctor", "check this node, MPI, HDF5 and the disk", doctor},

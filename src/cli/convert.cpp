@@ -1,4 +1,4 @@
-// lockstep convert: weights alone, between checkpoints and .safetensors files.
+// lockstep convert: weights alone, between checkpoints, .safetensors files and those of torch.save.
 #include <fmt/format.h>
 
 #include <memory>
@@ -9,6 +9,7 @@
 #include "cli/verb.h"
 #include "lockstep/checkpoint/convert.h"
 #include "lockstep/checkpoint/file.h"
+#include "lockstep/optim/ema.h"
 #include "train/components.h"
 #include "train/config.h"
 
@@ -22,14 +23,15 @@ DType parse_dtype(const std::string& text) {
 }
 
 /// The weights, with the names and shapes of the configuration's model.
-checkpoint::Weights fitted(const std::string& in, const std::string& group, const std::string& config_path,
-                           bool narrow, const Registries& registries, const Log& log) {
+checkpoint::Weights fitted(const std::string& in, const std::string& group, const std::string& key,
+                           const std::string& config_path, bool narrow, const Registries& registries,
+                           const Log& log) {
   const train::Config config = train::read_config(config_path, {}, registries);
   train::check_config_json(in, config);
   const std::unique_ptr<models::Model> model = train::build_model(config);
   const std::unique_ptr<comm::HostGroup> self = comm::make_self_communicator();
-  const checkpoint::LoadReport report =
-      checkpoint::load_weights(in, *model, *self, group, {.strict = true, .narrow = narrow, .finite = false});
+  const checkpoint::LoadReport report = checkpoint::load_weights(
+      in, *model, *self, group, {.strict = true, .narrow = narrow, .finite = false, .key = key});
   for (const std::string& warning : report.warnings) log.warning("{}", warning);
   for (const std::string& note : report.notes) log.info("{}", note);
   checkpoint::Weights weights;
@@ -44,6 +46,28 @@ checkpoint::Weights fitted(const std::string& in, const std::string& group, cons
   return weights;
 }
 
+/// A file with EMA weights.
+struct Average {
+  optim::EmaProfile profile;
+  std::string file;
+};
+
+/// Those of --ema RATE=FILE.
+std::vector<Average> averages_of(const po::variables_map& values) {
+  std::vector<Average> averages;
+  if (values.count("ema") == 0) return averages;
+  for (const std::string& text : values["ema"].as<Arguments>()) {
+    const std::size_t equals = text.find('=');
+    if (equals == std::string::npos || equals == 0 || equals + 1 == text.size())
+      throw UsageError("--ema {}: is not RATE=FILE, as in 0.9999=ema_0.9999_010000.pt", text);
+    const optim::EmaProfile profile = optim::EmaProfile::named(text.substr(0, equals));
+    if (profile.is_power())
+      throw UsageError("--ema {}: only averages of a rate are known in such files", text);
+    averages.push_back({profile, text.substr(equals + 1)});
+  }
+  return averages;
+}
+
 void convert_file(const po::variables_map& values, const std::string& in, const std::string& out,
                   const Registries& registries, const Log& log) {
   const std::optional<std::string> weights_option = given(values, "weights");
@@ -53,50 +77,72 @@ void convert_file(const po::variables_map& values, const std::string& in, const 
   std::optional<checkpoint::WeightsLayout> layout;
   if (values.count("layout")) {
     layout = checkpoint::weights_layout_named(values["layout"].as<std::string>());
-    if (!out.ends_with(".safetensors"))
-      throw UsageError("--layout is for a .safetensors file; {} will be a checkpoint", out);
+    if (!checkpoint::is_for_python(out))
+      throw UsageError("--layout is for a .safetensors or .pt file; {} will be a checkpoint", out);
   }
+  const std::vector<Average> averages = averages_of(values);
+  if (!averages.empty() && checkpoint::is_for_python(out))
+    throw UsageError("--ema: {} holds one set of weights; write a .h5", out);
   std::vector<std::string> inputs{in};
+  for (const Average& average : averages) inputs.push_back(average.file);
   if (const std::optional<std::string> config = given(values, "config")) inputs.push_back(*config);
   checkpoint::check_writable(out, values.count("force") > 0, inputs);
 
-  checkpoint::Weights weights = values.count("config") ? fitted(in, group, values["config"].as<std::string>(),
-                                                                dtype.has_value(), registries, log)
-                                                       : checkpoint::read_weights(in, group);
-  for (const std::string& note : weights.notes) log.info("{}", note);
+  const auto read = [&](const std::string& file, const std::string& from, const std::string& key) {
+    checkpoint::Weights weights =
+        values.count("config")
+            ? fitted(file, from, key, values["config"].as<std::string>(), dtype.has_value(), registries, log)
+            : checkpoint::read_weights(file, from, key);
+    for (const std::string& note : weights.notes) log.info("{}", note);
+    return weights;
+  };
+  checkpoint::Weights weights = read(in, group, given(values, "key").value_or(""));
+  for (const auto& [profile, file] : averages)
+    checkpoint::add_average(weights, in, profile, read(file, "", ""), file);
   if (dtype) checkpoint::cast_floats(weights, *dtype);
-  const bool safetensors = out.ends_with(".safetensors");
-  if (safetensors) checkpoint::arrange(weights, layout, in);
+  const bool for_python = checkpoint::is_for_python(out);
+  if (for_python) checkpoint::arrange(weights, layout, in);
   checkpoint::write_weights(out, weights, values.count("force") > 0);
-  if (!safetensors && weights.config.empty())
+  if (!for_python && weights.config.empty())
     log.info("weights only, without a configuration: add --config CONFIG.ini to evaluate {}", out);
   std::int64_t elements = 0;
   for (const checkpoint::NamedTensor& tensor : weights.tensors) elements += tensor.value.numel();
-  fmt::print("{}: {}, {}\n", out, pluralized(weights.tensors.size(), "tensor"),
-             pluralized(elements, "element"));
+  std::string with_averages;
+  for (const checkpoint::Section& average : weights.averages)
+    with_averages += fmt::format(", and {}", average.path);
+  fmt::print("{}: {}, {}{}\n", out, pluralized(weights.tensors.size(), "tensor"),
+             pluralized(elements, "element"), with_averages);
 }
 
 }  // namespace
 
 ExitCode convert(const Program& program, Session& session, const Arguments& arguments) {
   OptionSet options(program, "convert IN OUT [OPTIONS]",
-                    "Writes the weights of IN (a checkpoint, .safetensors, or HDF5 with arrays under\n"
-                    "/model or at its root) to OUT.safetensors or OUT.h5. Names, shapes, types and\n"
-                    "the step are kept; optimizer and EMA weights are not copied. OUT.h5 is a\n"
-                    "checkpoint: inspect, verify, diff and train.init read it. With --config it fits\n"
-                    "that configuration's model, and eval and generate read it, too; a gpt then\n"
-                    "reads what Hugging Face's GPT-2 stores (names without transformer., matrices\n"
-                    "[in, out], masks, tied head), and a config.json next to it must fit. Weights\n"
-                    "that came from such a file keep its names and matrices in OUT.safetensors, also\n"
-                    "after training.");
+                    "Writes the weights of IN (a checkpoint, .safetensors, a file of torch.save since\n"
+                    "PyTorch 1.6, or HDF5 with arrays under /model or at its root) to OUT.h5,\n"
+                    "OUT.safetensors or OUT.pt. Of a file of torch.save only tensors are read, and\n"
+                    "nothing in it is executed. Names, shapes, types and the step are kept; optimizer\n"
+                    "and EMA weights are not copied. OUT.h5 is a checkpoint: inspect, verify, diff and\n"
+                    "train.init read it. With --config it fits that configuration's model, and eval\n"
+                    "and generate read it, too; a gpt then reads what Hugging Face's GPT-2 stores\n"
+                    "(names without transformer., matrices [in, out], masks, tied head), and a\n"
+                    "config.json next to it must fit. Weights that came from such a file keep its\n"
+                    "names and matrices in OUT.safetensors and OUT.pt, also after training.");
   options.add()(
       "weights", po::value<std::string>(),
       "model, ema/RATE or ema/sigma_rel=S, with the model's buffers; default: model, or the EMA weights "
       "of a file without one");
+  options.add()(
+      "key", po::value<std::string>(),
+      "of a file of torch.save: take the tensors under this key (a/b: under b in a; /: the outermost); "
+      "default: where they are, or state_dict, model_state_dict or model");
+  options.add()("ema", po::value<Arguments>()->composing(),
+                "RATE=FILE: add the weights of FILE to OUT.h5 as ema/RATE; may be repeated");
   options.add()("dtype", po::value<std::string>(), "store floating-point numbers as float32 or bf16");
-  options.add()("layout", po::value<std::string>(),
-                "names and matrices of OUT.safetensors: lockstep, or huggingface, of a gpt only, as "
-                "GPT2LMHeadModel takes them; default: as in the file that the weights came from");
+  options.add()(
+      "layout", po::value<std::string>(),
+      "names and matrices of OUT.safetensors or OUT.pt: lockstep, or huggingface, of a gpt only, as "
+      "GPT2LMHeadModel takes them; default: as in the file that the weights came from");
   options.add()("config", po::value<std::string>(), "a configuration, stored with the weights");
   options.add()("force", "replace OUT if it exists");
   options.positional("file", 2);

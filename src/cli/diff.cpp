@@ -32,7 +32,7 @@ ExitCode diff(const Program& program, Session& session, const Arguments& argumen
   ExitCode verdict = ExitCode::done;
   on_rank_0(session, [&] {
     try {
-      for (const std::string& file : files) refuse_safetensors(file);
+      for (const std::string& file : files) refuse_foreign(file);
       const checkpoint::DiffReport report =
           checkpoint::diff(files[0], files[1], values["tolerance"].as<double>());
       values.count("json") ? print_json(to_json(report)) : print(to_text(report));

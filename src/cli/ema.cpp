@@ -36,8 +36,8 @@ ExitCode ema(const Program& program, Session& session, const Arguments& argument
 
   const std::string out = values["out"].as<std::string>();
   on_rank_0(session, [&] {
-    if (out.ends_with(".safetensors"))
-      throw UsageError("ema: {}: write a .h5; lockstep convert makes a .safetensors file of it", out);
+    if (checkpoint::is_for_python(out))
+      throw UsageError("ema: {}: write a .h5; lockstep convert makes such a file of it", out);
     checkpoint::check_writable(out, values.count("force") != 0,
                                Arguments{run + "/ema", run + "/checkpoints"});
   });

@@ -19,7 +19,7 @@ ExitCode inspect(const Program& program, Session& session, const Arguments& argu
   if (!options.parse(session, arguments, values)) return ExitCode::done;
   const std::string file = options.required(values, "file", "a checkpoint is missing");
   on_rank_0(session, [&] {
-    refuse_safetensors(file);
+    refuse_foreign(file);
     const checkpoint::Inspection inspection = checkpoint::inspect(file);
     values.count("json") ? print_json(to_json(inspection)) : print(to_text(inspection));
   });

@@ -21,10 +21,11 @@ std::string weights_group(const std::string& weights) {
   return std::string(ema) + optim::EmaProfile::named(weights.substr(ema.size())).name();
 }
 
-void refuse_safetensors(const std::string& file, const std::string& options) {
-  if (!checkpoint::is_safetensors(file)) return;
-  throw DataError("{}: is a .safetensors file; make a checkpoint of it: lockstep convert {} OUT.h5{}", file,
-                  file, options);
+void refuse_foreign(const std::string& file, const std::string& options) {
+  const std::string_view format = checkpoint::foreign_format(file);
+  if (format.empty()) return;
+  throw DataError("{0}: is {1}; make a checkpoint of it: lockstep convert {0} OUT.h5{2}", file, format,
+                  options);
 }
 
 void SavedModel::add_options(OptionSet& options) {
@@ -42,7 +43,7 @@ SavedModel::SavedModel(const std::string& file, const po::variables_map& values,
   const std::optional<std::string> weights = given(values, "weights"), device = given(values, "device"),
                                    precision = given(values, "precision");
   if (weights) weights_ = weights_group(*weights);
-  comm::run_on_all(session.world(), [&] { refuse_safetensors(file, " --config RUN.ini"); });
+  comm::run_on_all(session.world(), [&] { refuse_foreign(file, " --config RUN.ini"); });
   const checkpoint::FileIndex index = checkpoint::read_index(file, session.world());
   if (index.config.empty())
     throw UsageError(

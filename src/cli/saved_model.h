@@ -15,9 +15,9 @@ namespace lockstep::cli {
 /// anything else.
 std::string weights_group(const std::string& weights);
 
-/// DataError if `file` is a .safetensors file; the text names lockstep convert with `options`. Not
-/// collective.
-void refuse_safetensors(const std::string& file, const std::string& options = "");
+/// DataError if `file` holds weights as other programs write them (checkpoint::foreign_format); the text
+/// names lockstep convert with `options`. Not collective.
+void refuse_foreign(const std::string& file, const std::string& options = "");
 
 class SavedModel {
  public:

@@ -22,7 +22,7 @@ ExitCode verify(const Program& program, Session& session, const Arguments& argum
   checkpoint::VerifyReport report;
   report.path = file;
   try {
-    comm::run_on_all(session.world(), [&] { refuse_safetensors(file); });
+    comm::run_on_all(session.world(), [&] { refuse_foreign(file); });
     report = checkpoint::verify(file, session.world());
   } catch (const DataError& error) {
     report.problems.emplace_back(error.what());

@@ -116,7 +116,7 @@ std::vector<Option<TrainConfig>> TrainConfig::options() {
              {.unit = "samples",
               .may_change = true,
               .peers = {"eval_iters", "eval_batches", "limit_val_batches"}}),
-      text("init", &T::init, "checkpoint, .safetensors or HDF5 file whose weights a new run starts from",
+      text("init", &T::init, "checkpoint, .safetensors, .pt or HDF5 file whose weights a new run starts from",
            {.peers = {"pretrained", "init_from", "weights", "load", "finetune"}}),
       number("label_smoothing", &T::label_smoothing, Range::below(0, 1), "of the cross-entropy"),
       texts("frozen", &T::frozen, "name patterns of parameters that are not trained", {.peers = {"freeze"}}),

@@ -244,6 +244,72 @@ assert np.array_equal(own["transformer.h.1.attn.c_proj.weight"], first["h.1.attn
 t.same(t.group("trained.h5", "model"), t.group("gpt/checkpoints/latest", "model"))
 PY
 
+# A file of torch.save: read as PyTorch 2.15 wrote it, and written back with the same names, types and bits. PyTorch itself is not asked
+# here; what zipfile and a pickle machine that knows tensors only find is.
+made=$LOCKSTEP_SOURCE_DIR/tests/checkpoint/pytorch_files
+cat >torch_files.py <<'PY'
+"""Files of torch.save without PyTorch: read by Python's own zipfile and pickle; written with anything in the pickle."""
+import pickle, zipfile
+import numpy as np
+types = {"FloatStorage": np.float32, "DoubleStorage": np.float64, "HalfStorage": np.float16, "LongStorage": np.int64, "ByteStorage": np.uint8}
+
+def read(path):
+    archive = zipfile.ZipFile(path)
+    assert archive.testzip() is None, "a checksum is wrong"
+    (root,) = {name.split("/")[0] for name in archive.namelist()}
+    def rebuild(storage, offset, shape, strides, *_):
+        return np.lib.stride_tricks.as_strided(storage[offset:], shape, [stride * storage.itemsize for stride in strides])
+    class Reader(pickle.Unpickler):
+        def find_class(self, module, name):
+            return {"_rebuild_tensor_v2": rebuild, "OrderedDict": dict}.get(name) or types[name]
+        def persistent_load(self, key):
+            values = np.frombuffer(archive.read(f"{root}/data/{key[2]}"), key[1])
+            assert key[0] == "storage" and key[3] == "cpu" and key[4] == values.size, key
+            return values
+    return Reader(archive.open(f"{root}/data.pkl")).load()
+
+def write(path, value):
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("archive/data.pkl", pickle.dumps(value, protocol=2))
+PY
+"$LOCKSTEP" convert $checkpoint model.pt >/dev/null || fail "convert to .pt"
+"$LOCKSTEP" convert $checkpoint ema.pt --weights ema/0.9 >/dev/null || fail "convert --weights ema/0.9 to .pt"
+"$LOCKSTEP" convert model.pt from_pt.h5 >/dev/null || fail "convert of .pt"
+expect_same from_pt.h5 back.h5
+"$LOCKSTEP" inspect from_pt.h5 | has_line "^step 4, " || fail "a .pt forgets the step"
+"$LOCKSTEP" eval model.pt >out.log 2>&1
+[ $? -eq 3 ] || fail "eval of a .pt: $(cat out.log)"
+grep -q "model.pt: is a file of torch.save; make a checkpoint of it: lockstep convert model.pt OUT.h5 --config" out.log || fail "eval: $(cat out.log)"
+ranks 2 train run.ini --run init-model.pt --set train.init=model.pt --set train.steps=1 >log 2>&1 || fail "train.init=model.pt: $(tail -n 2 log)"
+expect_same init-model.pt/checkpoints/latest init-back.h5/checkpoints/latest
+"$LOCKSTEP" convert "$made/training.pt" training.h5 >out.log 2>err.log || fail "convert of training.pt: $(cat err.log)"
+grep -q 'training.pt: takes the tensors under "model"; --key takes those under "/", "averages/0.9"' err.log || fail "training.pt: $(cat err.log)"
+"$LOCKSTEP" convert "$made/training.pt" average.h5 --key averages/0.9 >/dev/null 2>err.log || fail "convert --key: $(cat err.log)"
+"$LOCKSTEP" convert training.h5 both.h5 --ema 0.9=average.h5 >out.log || fail "convert --ema"
+grep -q "both.h5: 2 tensors, 8 elements, and ema/0.9" out.log || fail "convert --ema: $(cat out.log)"
+"$LOCKSTEP" convert gpt2.h5 gpt2.pt >/dev/null || fail "convert of a GPT-2 to .pt"
+$python - <<'PY' || fail "what Python finds in files of torch.save"
+import numpy as np, tensors as t, torch_files as f
+model, ema = t.group("run/checkpoints/latest", "model"), t.group("run/checkpoints/latest", "ema/0.9")
+t.same(f.read("model.pt"), model)
+t.same(f.read("ema.pt"), {**model, **ema})
+t.same(f.read("gpt2.pt"), t.read("gpt2.safetensors")[0])  # with Hugging Face's names and matrices
+w, b = np.arange(1, 7, dtype=np.float32).reshape(2, 3), np.arange(1, 3, dtype=np.float32)
+t.same(t.group("training.h5", "model"), {"module.weight": w, "module.bias": b})
+t.same(t.group("both.h5", "model"), {"module.weight": w, "module.bias": b})
+t.same(t.group("both.h5", "ema/0.9"), {"module.weight": w + 1, "module.bias": b + 1})
+class Call:
+    def __init__(self, function, *arguments): self.call = function, arguments
+    def __reduce__(self): return self.call
+import argparse, os, pathlib
+command = "touch executed"
+f.write("system.pt", {"w": Call(os.system, command)})
+f.write("evaluate.pt", Call(eval, f"__import__('os').system('{command}')"))
+f.write("nested.pt", {"state_dict": {"a": [({"b": Call(os.system, command)},)]}})
+f.write("reduce.pt", {Call(getattr, Call(__import__, "os"), "system"): 1})
+f.write("object.pt", {"args": argparse.Namespace(lr=0.1)})
+PY
+
 # config.json beside the weights says what they do not.
 mkdir hub
 cp gpt2.safetensors hub/model.safetensors
@@ -270,13 +336,13 @@ refused() {
 touch out.log err.log
 refused 2 "the file to read and the file to make are needed" model.safetensors
 refused 2 "back.h5: is there already; --force replaces it" model.safetensors back.h5
-refused 2 "weights.pt: end its name with .h5 or .safetensors" back.h5 weights.pt
+refused 2 "weights.bin: end its name with .h5, .safetensors or .pt" back.h5 weights.bin
 refused 2 "there is no directory none" back.h5 none/a.safetensors
 refused 2 "is read to make it, so it is never replaced" $checkpoint "$(readlink -f $checkpoint)" --force
 refused 2 "is neither model nor ema/RATE" back.h5 a.safetensors --weights optimizer
 refused 2 "hub/config.json: n_head is \"4\", but model.heads is 2" hub/model.safetensors a.h5 --config gpt.ini
 refused 2 "'keras' is neither lockstep nor huggingface" back.h5 a.safetensors --layout keras
-refused 2 "layout is for a .safetensors file; a.h5 will be a checkpoint" gpt2.h5 a.h5 --layout huggingface
+refused 2 "layout is for a .safetensors or .pt file; a.h5 will be a checkpoint" gpt2.h5 a.h5 --layout huggingface
 refused 2 "back.h5: its weights are no gpt's" back.h5 a.safetensors --layout huggingface
 refused 2 "gpt2.safetensors: its matrices are stored as Hugging Face's GPT-2 has them; give --config" gpt2.safetensors a.safetensors --layout lockstep
 refused 2 "is neither float32 nor bf16" back.h5 a.safetensors --dtype int8
@@ -289,6 +355,20 @@ refused 3 "cut.safetensors: .*truncated" cut.safetensors a.h5
 refused 3 "gpt2.safetensors does not fit this program's model: missing: conv1.weight" gpt2.safetensors a.h5 --config run.ini
 refused 3 "wide.safetensors .*transformer.wte.weight is float64 in the file, float32 here" wide.safetensors a.h5 --config gpt.ini
 printf 'PK\003\004and so on' >torch.pt
-refused 3 "torch.pt: is a zip archive, as torch.save writes" torch.pt a.h5
+refused 3 "torch.pt: has no end of a zip archive: is it truncated" torch.pt a.h5
+refused 3 "old.pt: is in the format that torch.save wrote before PyTorch 1.6" "$made/old.pt" a.h5
+refused 3 "training.pt: holds no tensors under \"epoch\", but under \"/\", \"model\", \"averages/0.9\"" "$made/training.pt" a.h5 --key epoch
+refused 3 "tensors.pt: holds what a checkpoint cannot: types.int16 is int16" "$made/tensors.pt" a.h5
+refused 3 "holds no weights 'ema/0.9': a file of torch.save has one set" "$made/training.pt" a.h5 --weights ema/0.9
+refused 2 "back.h5: is no file of torch.save, of which a key chooses tensors" back.h5 a.h5 --key model
+refused 2 "ema 0.9: is not RATE=FILE" back.h5 a.h5 --ema 0.9
+refused 2 "ema: a.pt holds one set of weights; write a .h5" back.h5 a.pt --ema 0.9=back.h5
+refused 2 "there are weights ema/0.9 already" back.h5 a.h5 --ema 0.9=back.h5 --ema 0.90=back.h5
+refused 3 "gpt2.h5: is no average of the weights in back.h5: missing: bn1.num_batches_tracked" back.h5 a.h5 --ema 0.9=gpt2.h5
+for what in system evaluate nested reduce object; do
+  refused 3 "$what.pt: data.pkl names [A-Za-z_.]*: only tensors are read; nothing was executed" $what.pt a.h5
+  refused 3 "$what.pt: data.pkl names [A-Za-z_.]*: only tensors are read; nothing was executed" back.h5 a.h5 --ema "0.9=$what.pt"
+done
+[ ! -e executed ] || fail "a pickle was executed"
 "$LOCKSTEP" convert model.safetensors back.h5 --force >/dev/null || fail "--force"
 finish

@@ -22,7 +22,7 @@ SOURCE = Path(os.environ["LOCKSTEP_SOURCE_DIR"])
 PROGRAM = os.environ["LOCKSTEP"]
 BLOCK_TIMEOUT_S = 100
 SECTIONS = "model|task|data|train|optimizer|ddp|ema|checkpoint|log|fault"
-FILE_SUFFIXES = {"h5", "pt", "bin", "safetensors", "sbatch", "sh", "cpp", "md", "ini", "py", "json", "log"}
+FILE_SUFFIXES = {"h5", "pt", "bin", "safetensors", "sbatch", "sh", "cpp", "md", "ini", "py", "json", "log", "pkl"}
 JOB_VERBS = {"train.sbatch": "train", "array.sbatch": "train", "train-mpirun.sh": "train", "eval.sbatch": "eval"}
 
 

@@ -1,5 +1,5 @@
 // Weights without a run: reading them from a file of any known format, mixing them from a run's profile
-// snapshots, and writing them to a checkpoint or a .safetensors file.
+// snapshots, and writing them to a checkpoint, a .safetensors or a .pt file.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +13,16 @@
 #include "lockstep/comm/communicator.h"
 #include "lockstep/tensor/dtype.h"
 
+namespace lockstep::optim {
+class EmaProfile;
+}
+
 namespace lockstep::checkpoint {
 
 /// Named tensors in memory, with their origin.
 struct Weights {
   std::vector<NamedTensor> tensors;  ///< by name, in CPU memory
+  std::vector<Section> averages;     ///< "ema/RATE": EMA weights of the same names, for a checkpoint
   Position position;                 ///< zeros if the file does not say it
   std::string config;                ///< empty: unknown
   Provenance provenance;             ///< where they come from
@@ -28,13 +33,25 @@ struct Weights {
 /// file's order, each in its own type; of an EMA also those of "model" that it lacks (buffers). Files as
 /// load_weights, but nothing is renamed or transposed. BOOL becomes uint8; a note says so, and another names
 /// the tensors with numbers that are not finite. DataError if the file is bad, has no such group, or holds
-/// element types that a Tensor has not (int16, uint32 ...). Holds everything in memory. Not collective.
-Weights read_weights(const std::string& path, const std::string& group = {});
+/// element types that a Tensor has not (int16, uint32 ...). Of a file of torch.save `key` may choose the
+/// mapping (LoadOptions::key). Holds everything in memory. Not collective.
+Weights read_weights(const std::string& path, const std::string& group = {}, const std::string& key = {});
 
-/// True if the file exists and begins like a .safetensors file. Errors as read_index.
-bool is_safetensors(const std::string& path);
+/// What messages call a file of weights that other programs write: "a .safetensors file", "a file of
+/// torch.save". Empty for other files, and if there is none. Errors as read_index.
+std::string_view foreign_format(const std::string& path);
 
-/// Casts floating-point tensors to `dtype`. DataError naming the tensor if a number is out of range.
+/// True if the name ends with .safetensors, .pt or .pth: what Python's libraries read.
+bool is_for_python(std::string_view path);
+
+/// Adds the tensors of `average` as EMA weights of that profile. `path` and `average_path` are where both come
+/// from: DataError naming them if names or shapes differ, or a type holds what the other cannot; UsageError if
+/// there are EMA weights of the profile already.
+void add_average(Weights& weights, const std::string& path, const optim::EmaProfile& profile,
+                 const Weights& average, const std::string& average_path);
+
+/// Casts floating-point tensors to `dtype`, those of averages, too. DataError naming the tensor if a number
+/// is out of range.
 void cast_floats(Weights& weights, DType dtype);
 
 /// How names are spelled and matrices stored.
@@ -44,21 +61,22 @@ enum class WeightsLayout {
 };
 /// "lockstep", "huggingface". Throws UsageError on another name.
 WeightsLayout weights_layout_named(std::string_view name);
-/// Renames and transposes the weights for a .safetensors file in that layout. Without a layout: that of the
-/// file from which the weights first came, if a checkpoint recorded it; else no change. UsageError naming
-/// `path`, where they come from, for `huggingface` if they are not a gpt's, and for `lockstep` if they are
-/// still in Hugging Face's layout.
+/// Renames and transposes the weights for a file that is_for_python(), in that layout. Without a layout: that
+/// of the file from which the weights first came, if a checkpoint recorded it; else no change. UsageError
+/// naming `path`, where they come from, for `huggingface` if they are not a gpt's, and for `lockstep` if they
+/// are still in Hugging Face's layout.
 void arrange(Weights& weights, std::optional<WeightsLayout> layout, const std::string& path);
 
-/// UsageError unless the name ends with .h5, .hdf5 or .safetensors in a directory that can be written, and is
-/// free, or a regular file's and `replace` is set. None of `inputs`, files and folders that are read, is ever
-/// replaced, nor a link, a device or a pipe.
+/// UsageError unless the name ends with .h5, .hdf5, .safetensors, .pt or .pth in a directory that can be
+/// written, and is free, or a regular file's and `replace` is set. None of `inputs`, files and folders that
+/// are read, is ever replaced, nor a link, a device or a pipe.
 void check_writable(const std::string& path, bool replace, std::span<const std::string> inputs = {});
 
-/// Writes a checkpoint with /model only (.h5, .hdf5) or a .safetensors file, whose metadata hold position and
-/// configuration for read_weights. Numbers that are not finite are written as well. Afterwards the file is
-/// complete and on storage, or, after an error, unchanged. Errors: check_writable; DataError if a name is
-/// invalid in that format, or storage is full. Not collective.
+/// Writes a checkpoint with /model and averages only (.h5, .hdf5), or, without averages, a .safetensors file
+/// or one that torch.load reads (.pt, .pth), with position and configuration for read_weights. Numbers that
+/// are not finite are written as well. Afterwards the file is complete and on storage, or, after an error,
+/// unchanged. Errors: check_writable; DataError if a name is invalid in that format, or storage is full. Not
+/// collective.
 void write_weights(const std::string& path, const Weights& weights, bool replace = false);
 
 /// What reconstruct_ema() did.

@@ -45,6 +45,8 @@ struct LoadOptions {
   bool narrow = false;
   /// load_weights: parameters that are not finite are an error; false: a warning, as are buffers.
   bool finite = true;
+  /// load_weights: of a file of torch.save the tensors under this key; '/' goes into a mapping in a mapping.
+  std::string key = {};
 };
 
 /// What was loaded, and what was not.
@@ -74,9 +76,10 @@ LoadReport load_file(const std::string& path, const StateDict& state_dict, comm:
 /// Weights only: from the group `group` of a checkpoint ("model", "ema/0.999"; empty: what
 /// FileIndex::default_weights() says), where buffers that an EMA lacks come from "model"; from any HDF5 file
 /// that has a group of arrays under the model's names ("case/initial"; for "model" arrays at the root will
-/// do); from a .safetensors file. A gpt takes what Hugging Face's GPT-2 stores: names without "transformer.",
-/// matrices as [in, out], masks, a head that equals the embedding; notes say so. Collective. Errors as
-/// load_file; also DataError if a number of the file is beyond the type here or, see LoadOptions, not finite.
+/// do); from a .safetensors file; from a file of torch.save. A gpt takes what Hugging Face's GPT-2 stores:
+/// names without "transformer.", matrices as [in, out], masks, a head that equals the embedding; notes say
+/// so. Collective. Errors as load_file; also DataError if a number of the file is beyond the type here or,
+/// see LoadOptions, not finite.
 LoadReport load_weights(const std::string& path, const ModelState& model, comm::HostGroup& world,
                         const std::string& group = {}, const LoadOptions& options = {});
 /// The same from the checkpoint that the index was read from, wherever its path leads by now. Collective.

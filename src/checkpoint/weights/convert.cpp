@@ -13,12 +13,15 @@
 #include "base/text.h"
 #include "checkpoint/elements.h"
 #include "checkpoint/layout.h"
+#include "checkpoint/load_plan.h"
 #include "checkpoint/weights/gpt2.h"
+#include "checkpoint/weights/pytorch.h"
 #include "checkpoint/weights/safetensors.h"
 #include "checkpoint/weights/source.h"
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/file.h"
 #include "lockstep/checkpoint/state_dict.h"
+#include "lockstep/optim/ema.h"
 
 namespace lockstep::checkpoint {
 namespace {
@@ -63,7 +66,7 @@ void check_types(const WeightSource& source, const std::vector<std::size_t>& ten
       shown < bad.size() ? fmt::format(" ... and {} more", bad.size() - shown) : "", Shape::max_rank);
 }
 
-bool ends_with_any(const std::string& path, std::initializer_list<std::string_view> ends) {
+bool ends_with_any(std::string_view path, std::initializer_list<std::string_view> ends) {
   return std::ranges::any_of(ends, [&](std::string_view end) { return path.ends_with(end); });
 }
 
@@ -75,6 +78,7 @@ void write_checkpoint(const std::string& path, const Weights& weights) {
   state_dict.provenance = provenance_of(*self);
   for (const auto& [name, value] : weights.provenance) state_dict.provenance[name] = value;
   state_dict.sections.push_back({"model", weights.tensors, {}, {}});
+  std::ranges::copy(weights.averages, std::back_inserter(state_dict.sections));
   for (const NamedTensor& tensor : weights.tensors) {
     if (!is_link_name(tensor.name))
       throw DataError("{}: {} cannot be a name in HDF5", path, quote(tensor.name));
@@ -87,12 +91,15 @@ void write_checkpoint(const std::string& path, const Weights& weights) {
 
 }  // namespace
 
-Weights read_weights(const std::string& path, const std::string& group) {
+bool is_for_python(std::string_view path) { return ends_with_any(path, {".safetensors", ".pt", ".pth"}); }
+
+Weights read_weights(const std::string& path, const std::string& group, const std::string& key) {
   const std::unique_ptr<comm::HostGroup> self = comm::make_self_communicator();
-  const std::unique_ptr<WeightSource> source = open_weights(path, group, *self);
+  const std::unique_ptr<WeightSource> source = open_weights(path, group, *self, key);
   const std::vector<std::size_t> tensors = chosen(*source);
   check_types(*source, tensors);
   Weights weights;
+  weights.notes = source->notes();
   std::vector<std::string> booleans;
   for (const std::size_t i : tensors) {
     const StoredTensor& stored = source->tensors()[i];
@@ -115,7 +122,7 @@ Weights read_weights(const std::string& path, const std::string& group) {
   } else {
     weights.config = source->metadata(config_key);
     if (weights.config.find('\0') != std::string::npos)
-      throw DataError("{}: __metadata__: {} has a null byte inside", path, config_key);
+      throw DataError("{}: metadata: {} has a null byte inside", path, config_key);
   }
   weights.provenance = {{"converted_from", path}};
   if (const FileIndex* const index = source->index()) {
@@ -126,8 +133,32 @@ Weights read_weights(const std::string& path, const std::string& group) {
   return weights;
 }
 
-void cast_floats(Weights& weights, DType dtype) {
-  for (NamedTensor& tensor : weights.tensors) {
+void add_average(Weights& weights, const std::string& path, const optim::EmaProfile& profile,
+                 const Weights& average, const std::string& average_path) {
+  Section section{"ema/" + profile.name(), {}, {}, {}};
+  if (std::ranges::find(weights.averages, section.path, &Section::path) != weights.averages.end())
+    throw UsageError("{}: there are weights {} already", average_path, section.path);
+  std::vector<StoredTensor> stored;
+  for (const auto& [name, value, averaged, part] : average.tensors) {
+    const std::span<const std::int64_t> shape = value.shape().extents();
+    stored.push_back({"", name, value.dtype(), to_string(value.dtype()), {shape.begin(), shape.end()}});
+  }
+  const std::vector<RequestedGroup> requested = {{"", weights.tensors, false}};
+  const Match same = match(stored, requested, false);
+  if (!same.problems.empty())
+    throw DataError("{}: is no average of the weights in {}: {}", average_path, path,
+                    fmt::join(same.problems, "; "));
+  for (const Match::Pair& pair : same.pairs)
+    section.tensors.push_back({pair.target.name, average.tensors[pair.stored].value, true});
+  section.attributes = {{profile.is_power() ? "sigma_rel" : "rate", profile.parameter(), {}},
+                        {"updates", weights.position.step, {}}};
+  weights.averages.push_back(std::move(section));
+}
+
+namespace {
+
+void cast(std::vector<NamedTensor>& tensors, DType dtype) {
+  for (NamedTensor& tensor : tensors) {
     const DType from = tensor.value.dtype();
     if (!is_floating(from) || from == dtype) continue;
     const Tensor cast = Tensor::empty(tensor.value.shape(), dtype);
@@ -137,6 +168,13 @@ void cast_floats(Weights& weights, DType dtype) {
     }
     tensor.value = cast;
   }
+}
+
+}  // namespace
+
+void cast_floats(Weights& weights, DType dtype) {
+  cast(weights.tensors, dtype);
+  for (Section& average : weights.averages) cast(average.tensors, dtype);
 }
 
 WeightsLayout weights_layout_named(std::string_view name) {
@@ -166,23 +204,25 @@ void arrange(Weights& weights, std::optional<WeightsLayout> layout, const std::s
 }
 
 void check_writable(const std::string& path, bool replace, std::span<const std::string> inputs) {
-  if (!ends_with_any(path, {".h5", ".hdf5", ".safetensors"})) {
-    throw UsageError("{}: end its name with .h5 or .safetensors, which says what to write", path);
+  if (!is_for_python(path) && !ends_with_any(path, {".h5", ".hdf5"})) {
+    throw UsageError("{}: end its name with .h5, .safetensors or .pt, which says what to write", path);
   }
   check_output(path, {.replace = replace, .inputs = inputs});
 }
 
 void write_weights(const std::string& path, const Weights& weights, bool replace) {
   check_writable(path, replace);
-  if (!path.ends_with(".safetensors")) return write_checkpoint(path, weights);
-  // What Python's libraries look for: names and layouts are PyTorch's.
-  std::map<std::string, std::string> metadata = {{"format", "pt"}};
+  if (!is_for_python(path)) return write_checkpoint(path, weights);
+  if (!weights.averages.empty()) throw UsageError("{}: has no place for averages; write a .h5", path);
+  std::map<std::string, std::string> metadata;
   if (weights.position != Position{}) {
     for_position(weights.position, [&](const char* name, auto number) {
       metadata[fmt::format("{}{}", position_prefix, name)] = std::to_string(number);
     });
   }
   if (!weights.config.empty()) metadata[config_key] = weights.config;
+  if (!path.ends_with(".safetensors")) return write_pytorch(path, weights.tensors, metadata);
+  metadata["format"] = "pt";  // what Python's libraries look for: names and layouts are PyTorch's
   write_safetensors(path, weights.tensors, metadata);
 }
 

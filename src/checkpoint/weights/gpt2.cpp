@@ -13,12 +13,13 @@
 #include "base/text.h"
 #include "checkpoint/elements.h"
 #include "lockstep/base/error.h"
+#include "lockstep/checkpoint/convert.h"
 
 namespace lockstep::checkpoint {
 
 void check_gpt2_config(const std::string& weights, const Gpt2Sizes& sizes) {
   const std::string path = directory_of(weights) + "/config.json";
-  if (!weights.ends_with(".safetensors") || !exists(path)) return;
+  if (!(is_for_python(weights) || weights.ends_with(".bin")) || !exists(path)) return;
   const nlohmann::json config = nlohmann::json::parse(read_text(path), nullptr, false);
   if (!config.is_object())
     throw UsageError("{}: is not a JSON object, as config.json next to {} is", path, file_name_of(weights));

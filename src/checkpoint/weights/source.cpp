@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <cstring>
 #include <filesystem>
@@ -22,6 +21,7 @@
 #include "checkpoint/load_plan.h"
 #include "checkpoint/run_files.h"
 #include "checkpoint/weights/gpt2.h"
+#include "checkpoint/weights/pytorch.h"
 #include "checkpoint/weights/safetensors.h"
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/convert.h"
@@ -117,24 +117,19 @@ class ArraySource final : public WeightSource {
   hdf5::File file_;
 };
 
-class SafetensorsSource final : public WeightSource {
+/// A file for other programs with one set of weights. Its metadata hold the position.
+class ForeignSource : public WeightSource {
  public:
-  SafetensorsSource(const std::string& path, const std::string& group) : WeightSource(path), file_(path) {
+  ForeignSource(const std::string& path, const std::string& group) : WeightSource(path) {
     if (group != "model")
-      throw DataError("{}: holds no weights '{}': a .safetensors file has one set of weights", path, group);
-    for (const SafetensorsEntry& entry : file_.header().tensors)
-      tensors_.push_back({"", entry.name, entry.dtype, entry.type_name, entry.shape});
+      throw DataError("{}: holds no weights '{}': {} has one set of weights", path, group,
+                      foreign_format(path));
   }
 
-  void read(std::size_t tensor, std::span<std::byte> out) const override { file_.read(tensor, out); }
   Position position() const override {
     Position position;
     for_position(position, [&](const char* name, auto& number) { read_number(name, number); });
     return position;
-  }
-  std::string metadata(const std::string& key) const override {
-    const auto found = file_.header().metadata.find(key);
-    return found == file_.header().metadata.end() ? "" : found->second;
   }
 
  private:
@@ -144,23 +139,73 @@ class SafetensorsSource final : public WeightSource {
     if (text.empty()) return;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
     if (error != std::errc() || end != text.data() + text.size() || std::cmp_less(number, 0))
-      throw DataError("{}: __metadata__: {} = {} is not a number from 0 on", path_, key, quote(text));
+      throw DataError("{}: metadata: {} = {} is not a number from 0 on", path_, key, quote(text));
+  }
+};
+
+class SafetensorsSource final : public ForeignSource {
+ public:
+  SafetensorsSource(const std::string& path, const std::string& group)
+      : ForeignSource(path, group), file_(path) {
+    for (const SafetensorsEntry& entry : file_.header().tensors)
+      tensors_.push_back({"", entry.name, entry.dtype, entry.type_name, entry.shape});
   }
 
+  void read(std::size_t tensor, std::span<std::byte> out) const override { file_.read(tensor, out); }
+  std::string metadata(const std::string& key) const override {
+    const auto found = file_.header().metadata.find(key);
+    return found == file_.header().metadata.end() ? "" : found->second;
+  }
+
+ private:
   SafetensorsFile file_;
 };
 
-enum class Format : std::uint8_t { checkpoint, arrays, safetensors };
+class PytorchSource final : public ForeignSource {
+ public:
+  PytorchSource(const std::string& path, const std::string& group, const std::string& key)
+      : ForeignSource(path, group), file_(path, key) {
+    for (const PytorchTensor& tensor : file_.tensors())
+      tensors_.push_back({"", tensor.name, tensor.dtype, tensor.type_name, tensor.shape});
+  }
+
+  void read(std::size_t tensor, std::span<std::byte> out) const override { file_.read(tensor, out); }
+  std::string metadata(const std::string& key) const override { return file_.metadata(key); }
+  std::vector<std::string> notes() const override { return file_.notes(); }
+
+ private:
+  PytorchFile file_;
+};
+
+/// The first bytes of a file, enough to tell its format.
+std::string start_of(const OpenFile& file) {
+  constexpr std::uint64_t most_bytes = 512;
+  std::string start(std::min(most_bytes, file.size()), '\0');
+  file.read_at(0, start.data(), start.size());
+  return start;
+}
+
+/// Eight bytes with the size of a JSON object, and its beginning.
+bool begins_as_safetensors(std::string_view start) {
+  std::uint64_t header_bytes = 0;
+  if (start.size() <= sizeof header_bytes || start[sizeof header_bytes] != '{') return false;
+  std::memcpy(&header_bytes, start.data(), sizeof header_bytes);
+  return header_bytes <= most_safetensors_header_bytes;
+}
+
+enum class Format : std::uint8_t { checkpoint, arrays, safetensors, pytorch };
 
 Format format_of(const std::string& path) {
   return read_live(path, [&](const std::shared_ptr<const OpenFile>& open) {
-    std::array<char, 9> start{};
-    if (open->size() == 0) throw DataError("{}: is empty", path);
-    open->read_at(0, start.data(), std::min<std::uint64_t>(start.size(), open->size()));
-    if (path.ends_with(".safetensors") || start[8] == '{') return Format::safetensors;
-    if (std::string_view(start.data(), 4) == "PK\3\4")
+    const std::string start = start_of(*open);
+    if (start.empty()) throw DataError("{}: is empty", path);
+    if (begins_as_zip(start)) return Format::pytorch;
+    if (begins_as_old_pytorch(start))
       throw DataError(
-          "{}: is a zip archive, as torch.save writes: save it from Python with safetensors or h5py", path);
+          "{}: is in the format that torch.save wrote before PyTorch 1.6; load it in a newer one, and save "
+          "it again",
+          path);
+    if (path.ends_with(".safetensors") || (start.size() > 8 && start[8] == '{')) return Format::safetensors;
     const hdf5::File file = hdf5::File::open(open->path());
     const bool is_checkpoint = file.has_attribute("format") && file.is_text_attribute("format") &&
                                file.text_attribute("format") == "lockstep";
@@ -170,16 +215,12 @@ Format format_of(const std::string& path) {
 
 }  // namespace
 
-bool is_safetensors(const std::string& path) {
-  std::array<char, 9> start{};
+std::string_view foreign_format(const std::string& path) {
   std::error_code ignored;
-  if (!std::filesystem::is_regular_file(path, ignored)) return false;
-  const std::shared_ptr<const OpenFile> file = open_live(path);
-  if (file->size() < start.size()) return false;
-  file->read_at(0, start.data(), start.size());
-  std::uint64_t header_bytes = 0;
-  std::memcpy(&header_bytes, start.data(), sizeof header_bytes);
-  return header_bytes <= most_safetensors_header_bytes && start[8] == '{';
+  if (!std::filesystem::is_regular_file(path, ignored)) return "";
+  const std::string start = start_of(*open_live(path));
+  if (begins_as_zip(start)) return "a file of torch.save";
+  return begins_as_safetensors(start) ? "a .safetensors file" : "";
 }
 
 std::string WeightSource::metadata(const std::string&) const { return {}; }
@@ -196,16 +237,19 @@ std::size_t WeightSource::bytes_of(std::size_t tensor) const {
 }
 
 std::unique_ptr<WeightSource> open_weights(const std::string& path, const std::string& group,
-                                           comm::HostGroup& world) {
+                                           comm::HostGroup& world, const std::string& key) {
   const Format format = from_rank_0(world, [&] { return format_of(path); });
   FileIndex index;
   if (format == Format::checkpoint) index = read_index(path, world);
   std::unique_ptr<WeightSource> source;
   const std::string asked = group.empty() ? "model" : group;
   comm::run_on_all(world, [&] {
+    if (!key.empty() && format != Format::pytorch)
+      throw UsageError("{}: is no file of torch.save, of which a key chooses tensors", path);
     if (format == Format::checkpoint) source = open_weights(std::move(index), group);
     if (format == Format::arrays) source = std::make_unique<ArraySource>(path, asked);
     if (format == Format::safetensors) source = std::make_unique<SafetensorsSource>(path, asked);
+    if (format == Format::pytorch) source = std::make_unique<PytorchSource>(path, asked, key);
   });
   return source;
 }
@@ -393,6 +437,7 @@ LoadReport load_from(std::unique_ptr<WeightSource> source, const ModelState& mod
   const std::string path = source->path();
   LoadReport report;
   report.index.path = path;
+  report.notes = source->notes();
   if (source->index()) report.index = *source->index();
   comm::run_on_all(world, [&] { report.index.position = source->position(); });
   std::vector<StoredTensor> stored = source->tensors();
@@ -417,7 +462,7 @@ LoadReport load_from(std::unique_ptr<WeightSource> source, const ModelState& mod
 
 LoadReport load_weights(const std::string& path, const ModelState& model, comm::HostGroup& world,
                         const std::string& group, const LoadOptions& options) {
-  return load_from(open_weights(path, group, world), model, world, options);
+  return load_from(open_weights(path, group, world, options.key), model, world, options);
 }
 
 LoadReport load_weights(const FileIndex& index, const ModelState& model, comm::HostGroup& world,

@@ -31,8 +31,10 @@ class WeightSource {
   virtual const FileIndex* index() const { return nullptr; }
   /// The position in a run that the file records, with zeros for missing numbers. DataError if it is invalid.
   virtual Position position() const { return {}; }
-  /// Metadata of a .safetensors file; empty for other files.
+  /// Metadata of a .safetensors or .pt file; empty for other files.
   virtual std::string metadata(const std::string& key) const;
+  /// One line each: how a foreign file was read.
+  virtual std::vector<std::string> notes() const { return {}; }
 
   /// Bytes of tensors()[tensor], checked before memory is allocated. DataError if the elements are not
   /// numbers, or if the file is too small for them.
@@ -45,12 +47,13 @@ class WeightSource {
   std::vector<StoredTensor> tensors_;
 };
 
-/// Opens a checkpoint, an HDF5 file with the group or, for "model", with arrays at its root, or a
-/// .safetensors file; the content tells which. An empty group means FileIndex::default_weights() of a
-/// checkpoint, else "model". Collective. DataError on other files, on data files, and if the group does not
-/// exist.
+/// Opens a checkpoint, an HDF5 file with the group or, for "model", with arrays at its root, a .safetensors
+/// file, or a file of torch.save, of which `key` may choose a mapping (pytorch.h); the content tells which.
+/// An empty group means FileIndex::default_weights() of a checkpoint, else "model". Collective. DataError on
+/// other files, on data files, and if the group does not exist; UsageError on a key for a file without
+/// mappings.
 std::unique_ptr<WeightSource> open_weights(const std::string& path, const std::string& group,
-                                           comm::HostGroup& world);
+                                           comm::HostGroup& world, const std::string& key = {});
 /// A checkpoint whose index has been read. Not collective.
 std::unique_ptr<WeightSource> open_weights(FileIndex index, const std::string& group);
 

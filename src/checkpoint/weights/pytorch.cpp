@@ -1,0 +1,401 @@
+#include "checkpoint/weights/pytorch.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <unordered_set>
+
+#include "base/text.h"
+#include "checkpoint/weights/pickle.h"
+#include "checkpoint/weights/pytorch_types.h"
+#include "lockstep/base/error.h"
+
+namespace lockstep::checkpoint {
+namespace {
+
+using Ref = Pickle::Ref;
+using Use = PickleName::Use;
+
+constexpr std::array<PickleName, 9> functions{{{"collections.OrderedDict", Use::mapping},
+                                               {"collections.Counter", Use::function},
+                                               {"torch._utils._rebuild_tensor_v2", Use::function},
+                                               {"torch._utils._rebuild_tensor_v3", Use::function},
+                                               {"torch._utils._rebuild_parameter", Use::function},
+                                               {"torch._utils._rebuild_parameter_with_state", Use::function},
+                                               {"torch.Size", Use::function},
+                                               {"torch.device", Use::function},
+                                               {"torch.storage.UntypedStorage", Use::constant}}};
+
+/// All that a pickle of tensors may name.
+std::vector<PickleName> make_vocabulary() {
+  std::vector<PickleName> names(functions.begin(), functions.end());
+  for (const PytorchType& type : pytorch_types) {
+    if (!type.storage.empty()) names.push_back({type.storage, Use::constant});
+    names.push_back({type.dtype, Use::constant});
+  }
+  return names;
+}
+
+/// The values of a pickle as tensors in the storages of an archive.
+class Interpreter {
+ public:
+  Interpreter(const Pickle& pickle, std::span<const PickleName> vocabulary, const ZipFile& zip,
+              const std::string& root)
+      : pickle_(pickle), vocabulary_(vocabulary), zip_(zip), root_(root) {}
+
+  /// Items of a dict, an OrderedDict or a Counter; null for other values.
+  const Pickle::Items* items_of(Ref ref) const {
+    if (const auto* const mapping = pickle_.get<Pickle::Mapping>(ref)) return &mapping->items;
+    const auto* const object = pickle_.get<Pickle::Object>(ref);
+    if (!object) return nullptr;
+    if (name_of(*object) == "collections.OrderedDict") return &object->items;
+    if (name_of(*object) != "collections.Counter" || arguments_of(*object).size() != 1) return nullptr;
+    const auto* const counts = pickle_.get<Pickle::Mapping>(arguments_of(*object)[0]);
+    return counts ? &counts->items : nullptr;
+  }
+
+  const std::string_view* text_of(Ref ref) const { return pickle_.get<std::string_view>(ref); }
+
+  bool is_tensor(Ref ref) const { return tensor_call(ref) != nullptr; }
+
+  /// Of a value that is_tensor(). DataError if it is not within its storage.
+  PytorchTensor tensor_of(Ref ref, std::string name) const {
+    const Pickle::Object& call = *tensor_call(ref);
+    const std::vector<Ref>& arguments = arguments_of(call);
+    const bool is_untyped = name_of(call).ends_with("_v3");
+    PytorchTensor tensor;
+    tensor.name = std::move(name);
+    const auto malformed = [&](std::string_view what) {
+      return DataError("{}: {} {}", zip_.path(), quote(tensor.name), what);
+    };
+    const std::size_t metadata_at = is_untyped ? 7 : 6;
+    if (arguments.size() < metadata_at) throw malformed("has too few arguments");
+    if (arguments.size() > metadata_at && !is_nothing(arguments[metadata_at]))
+      throw malformed("is a conjugate or negative view; save a clone() of it");
+    const auto* const persistent = pickle_.get<Pickle::Persistent>(arguments[0]);
+    const auto* const id = persistent ? pickle_.get<Pickle::Tuple>(persistent->id) : nullptr;
+    if (!id || id->values.size() != 5 || !text_of(id->values[0]) || *text_of(id->values[0]) != "storage" ||
+        !text_of(id->values[2]))
+      throw malformed("has no storage");
+    const std::string_view storage_name = constant_at(id->values[1]);
+    const PytorchType* const type = is_untyped ? type_by(&PytorchType::dtype, constant_at(arguments[6]))
+                                               : type_by(&PytorchType::storage, storage_name);
+    if (!type || (is_untyped && storage_name != "torch.storage.UntypedStorage"))
+      throw malformed("has no element type");
+    tensor.dtype = type->element;
+    tensor.type_name = type->name;
+    tensor.element_bytes = type->bytes;
+
+    const std::string entry = fmt::format("{}data/{}", root_, *text_of(id->values[2]));
+    const std::optional<std::size_t> found = zip_.find(entry);
+    if (!found) throw malformed(fmt::format("is in the storage {}, which the file lacks", quote(entry)));
+    tensor.storage = *found;
+    const std::uint64_t storage_bytes = zip_.entries()[*found].bytes,
+                        unit_bytes = is_untyped ? 1 : type->bytes;
+    const std::optional<std::uint64_t> units = size_at(id->values[4]);
+    if (!units || storage_bytes % unit_bytes != 0 || storage_bytes / unit_bytes != *units)
+      throw malformed(fmt::format("is in the storage {}, which has {} bytes, not what data.pkl says",
+                                  quote(entry), storage_bytes));
+
+    const std::optional<std::uint64_t> first = size_at(arguments[1]);
+    const std::optional<std::vector<std::int64_t>> shape = sizes_at(arguments[2]),
+                                                   strides = sizes_at(arguments[3]);
+    if (!first || !shape || !strides || shape->size() != strides->size())
+      throw malformed("has an offset, a shape or strides that are not sizes");
+    tensor.shape = *shape;
+    tensor.strides = *strides;
+    measure(tensor, *first);
+    if (tensor.offset > storage_bytes || tensor.span_bytes > storage_bytes - tensor.offset)
+      throw malformed(
+          fmt::format("reaches beyond its storage {}, which has {} bytes", quote(entry), storage_bytes));
+    return tensor;
+  }
+
+ private:
+  std::string_view name_of(const Pickle::Object& object) const { return vocabulary_[object.name].name; }
+  const std::vector<Ref>& arguments_of(const Pickle::Object& object) const {
+    return std::get<Pickle::Tuple>(pickle_[object.arguments]).values;
+  }
+  /// The call that makes the tensor, also of a parameter; null for other values.
+  const Pickle::Object* tensor_call(Ref ref) const {
+    const auto* object = pickle_.get<Pickle::Object>(ref);
+    if (object && name_of(*object).starts_with("torch._utils._rebuild_parameter") &&
+        !arguments_of(*object).empty())
+      object = pickle_.get<Pickle::Object>(arguments_of(*object)[0]);
+    return object && name_of(*object).starts_with("torch._utils._rebuild_tensor_") ? object : nullptr;
+  }
+  bool is_nothing(Ref ref) const {
+    const auto* const mapping = pickle_.get<Pickle::Mapping>(ref);
+    return mapping ? mapping->items.empty() : pickle_.get<Pickle::None>(ref) != nullptr;
+  }
+  std::string_view constant_at(Ref ref) const {
+    const auto* const name = pickle_.get<Pickle::Name>(ref);
+    return name ? vocabulary_[name->index].name : "";
+  }
+  static const PytorchType* type_by(std::string_view PytorchType::*field, std::string_view name) {
+    const auto* const found = std::ranges::find(pytorch_types, name, field);
+    return found == pytorch_types.end() || name.empty() ? nullptr : found;
+  }
+  std::optional<std::uint64_t> size_at(Ref ref) const {
+    const auto* const number = pickle_.get<std::int64_t>(ref);
+    return number && *number >= 0 ? std::optional(static_cast<std::uint64_t>(*number)) : std::nullopt;
+  }
+  /// A tuple of sizes, as it is or as the argument of torch.Size.
+  std::optional<std::vector<std::int64_t>> sizes_at(Ref ref) const {
+    constexpr std::size_t most_extents = 32;
+    if (const auto* const object = pickle_.get<Pickle::Object>(ref);
+        object && name_of(*object) == "torch.Size" && arguments_of(*object).size() == 1)
+      ref = arguments_of(*object)[0];
+    const auto* const tuple = pickle_.get<Pickle::Tuple>(ref);
+    if (!tuple || tuple->values.size() > most_extents) return std::nullopt;
+    std::vector<std::int64_t> sizes;
+    for (const Ref value : tuple->values) {
+      const std::optional<std::uint64_t> size = size_at(value);
+      if (!size) return std::nullopt;
+      sizes.push_back(static_cast<std::int64_t>(*size));
+    }
+    return sizes;
+  }
+
+  /// Sets offset, span and bytes from the shape, the strides and the first element.
+  void measure(PytorchTensor& tensor, std::uint64_t first) const {
+    const auto too_large = [&] {
+      return DataError("{}: {} claims more elements than any machine could hold", zip_.path(),
+                       quote(tensor.name));
+    };
+    // Below 2^62, also where another extent is 0, so that no later product of them overflows.
+    constexpr std::uint64_t most = std::uint64_t{1} << 62;
+    std::uint64_t bytes = tensor.element_bytes, last = 0;
+    bool is_empty = false;
+    for (std::size_t i = 0; i < tensor.shape.size(); ++i) {
+      const auto extent = static_cast<std::uint64_t>(tensor.shape[i]),
+                 stride = static_cast<std::uint64_t>(tensor.strides[i]);
+      is_empty = is_empty || extent == 0;
+      if (extent == 0) continue;
+      if (extent == 1) tensor.strides[i] = 0;  // it leads nowhere, and may be any number
+      std::uint64_t reach = 0;
+      if (__builtin_mul_overflow(bytes, extent, &bytes) || bytes > most ||
+          __builtin_mul_overflow(extent - 1, stride, &reach) || __builtin_add_overflow(last, reach, &last))
+        throw too_large();
+    }
+    if (first > most / tensor.element_bytes || last >= most / tensor.element_bytes) throw too_large();
+    tensor.offset = is_empty ? 0 : first * tensor.element_bytes;
+    tensor.bytes = is_empty ? 0 : bytes;
+    tensor.span_bytes = is_empty ? 0 : (last + 1) * tensor.element_bytes;
+  }
+
+  const Pickle& pickle_;
+  std::span<const PickleName> vocabulary_;
+  const ZipFile& zip_;
+  const std::string& root_;
+};
+
+/// A mapping with tensors in it.
+struct Candidate {
+  std::string key;  ///< "/" is the outermost mapping
+  const Pickle::Items* items;
+};
+
+/// All of them, from the outermost on, through keys that are texts. Each mapping is looked at once.
+std::vector<Candidate> candidates(const Interpreter& values, Ref root, const std::string& path) {
+  constexpr std::size_t most_depth = 6, most_candidates = 1000, most_key_bytes = 100;
+  struct Visit {
+    std::size_t parent;  ///< index into the visits; the outermost mapping is its own
+    std::string_view key;
+    Ref ref;
+    std::size_t depth;
+  };
+  std::vector<Candidate> found;
+  std::vector<Visit> visits{{0, "", root, 0}};
+  std::unordered_set<const Pickle::Items*> seen{values.items_of(root)};
+  const auto keys_to = [&](std::size_t visit) {
+    std::string keys(visits[visit].key);
+    for (visit = visits[visit].parent; visit != 0; visit = visits[visit].parent)
+      keys = fmt::format("{}/{}", visits[visit].key, keys);
+    return keys;
+  };
+  for (std::size_t at = 0; at < visits.size(); ++at) {
+    const Pickle::Items* const items = values.items_of(visits[at].ref);
+    if (!items) continue;
+    if (std::ranges::any_of(*items, [&](const auto& item) { return values.is_tensor(item.second); })) {
+      if (found.size() == most_candidates)
+        throw DataError("{}: holds tensors in more than {} mappings", path, most_candidates);
+      found.push_back({at == 0 ? "/" : keys_to(at), items});
+    }
+    if (visits[at].depth == most_depth) continue;
+    for (const auto& [key, value] : *items) {
+      const std::string_view* const text = values.text_of(key);
+      const Pickle::Items* const inner =
+          text && text->size() <= most_key_bytes ? values.items_of(value) : nullptr;
+      if (inner && seen.insert(inner).second) visits.push_back({at, *text, value, visits[at].depth + 1});
+    }
+  }
+  return found;
+}
+
+std::string list_of(std::span<const Candidate> all) {
+  constexpr std::size_t most_listed = 8;
+  std::vector<std::string> keys;
+  for (const Candidate& candidate : all.first(std::min(all.size(), most_listed)))
+    keys.push_back(quote(candidate.key));
+  return fmt::format("{}{}", fmt::join(keys, ", "), all.size() > most_listed ? " ..." : "");
+}
+
+const Candidate& chosen(std::span<const Candidate> all, const std::string& key, const std::string& path) {
+  if (all.empty())
+    throw DataError("{}: its pickle is not a mapping of names to tensors, and holds none", path);
+  if (!key.empty()) {
+    const auto found = std::ranges::find(all, key, &Candidate::key);
+    if (found == all.end())
+      throw DataError("{}: holds no tensors under {}, but under {}", path, quote(key), list_of(all));
+    return *found;
+  }
+  if (all.size() == 1) return all.front();
+  for (const std::string_view usual : {"state_dict", "model_state_dict", "model"}) {
+    if (const auto found = std::ranges::find(all, usual, &Candidate::key); found != all.end()) return *found;
+  }
+  throw DataError("{0}: holds tensors under {1}: choose one by lockstep convert {0} OUT.h5 --key KEY", path,
+                  list_of(all));
+}
+
+/// The folder of all entries, with '/'.
+std::string root_of(const ZipFile& zip) {
+  constexpr std::string_view pickle = "data.pkl";
+  std::string root;
+  for (const ZipEntry& entry : zip.entries()) {
+    const std::size_t slash = entry.name.find('/');
+    if (slash == std::string::npos || entry.name.substr(slash + 1) != pickle) continue;
+    if (!root.empty()) throw DataError("{}: holds data.pkl more than once", zip.path());
+    root = entry.name.substr(0, slash + 1);
+  }
+  if (root.empty())
+    throw DataError("{}: is a zip archive without data.pkl: is it of torch.save?", zip.path());
+  if (zip.find(root + "constants.pkl"))
+    throw DataError("{}: is a program of torch.jit.save: save the state_dict() of the model instead",
+                    zip.path());
+  return root;
+}
+
+void check_byte_order(const ZipFile& zip, const std::string& root) {
+  constexpr std::uint64_t most_bytes = 64;
+  const std::optional<std::size_t> entry = zip.find(root + "byteorder");
+  if (!entry) return;  // before PyTorch 2.1
+  const std::string order = zip.text(*entry, most_bytes);
+  if (order != "little")
+    throw DataError("{}: its numbers are {} endian, which is not read; save it on a little-endian machine",
+                    zip.path(), order == "big" ? "big" : quote(order));
+}
+
+bool is_row_major(const PytorchTensor& tensor) {
+  std::int64_t expected = 1;
+  for (std::size_t i = tensor.shape.size(); i-- > 0;) {
+    if (tensor.shape[i] != 1 && tensor.strides[i] != expected) return false;
+    expected *= tensor.shape[i];
+  }
+  return true;
+}
+
+/// Row-major elements from those of a storage that begin with the tensor's first. No extent is 0.
+void gather(const PytorchTensor& tensor, std::span<const std::byte> span, std::span<std::byte> out) {
+  std::vector<std::int64_t> index(tensor.shape.size(), 0);
+  std::int64_t from = 0;  // in elements
+  for (std::size_t to = 0; to < out.size(); to += tensor.element_bytes) {
+    std::memcpy(out.data() + to, span.data() + static_cast<std::size_t>(from) * tensor.element_bytes,
+                tensor.element_bytes);
+    for (std::size_t i = index.size(); i-- > 0;) {
+      from += tensor.strides[i];
+      if (++index[i] < tensor.shape[i]) break;
+      from -= index[i] * tensor.strides[i];
+      index[i] = 0;
+    }
+  }
+}
+
+}  // namespace
+
+bool begins_as_zip(std::string_view start) {
+  return start.starts_with("PK\3\4") || start.starts_with("PK\5\6");
+}
+
+bool begins_as_old_pytorch(std::string_view start) {
+  constexpr std::string_view magic_number =
+      "\x80\x02\x8a\nl\xfc\x9c"
+      "F\xf9 j\xa8P\x19.";
+  constexpr std::size_t tar_magic_at = 257;
+  return start.starts_with(magic_number) ||
+         (start.size() > tar_magic_at && start.substr(tar_magic_at).starts_with("ustar"));
+}
+
+PytorchFile::PytorchFile(const std::string& path, const std::string& key)
+    : zip_(path), root_(root_of(zip_)), checked_(zip_.entries().size(), false) {
+  constexpr std::uint64_t most_times = 16, least_bytes = std::uint64_t{1} << 20;
+  constexpr std::size_t most_listed = 8;
+  check_byte_order(zip_, root_);
+  const std::string bytes = zip_.text(*zip_.find(root_ + "data.pkl"), Pickle::most_bytes);
+  const std::vector<PickleName> vocabulary = make_vocabulary();
+  const Pickle pickle(bytes, vocabulary, path + ": data.pkl");
+  const Interpreter values(pickle, vocabulary, zip_, root_);
+  const std::vector<Candidate> all = candidates(values, pickle.root(), path);
+  const Candidate& mapping = chosen(all, key, path);
+
+  std::unordered_set<std::string_view> names;
+  std::vector<std::string> others;  // the first of them
+  std::size_t other_count = 0;
+  std::uint64_t left_bytes = std::max(least_bytes, most_times * zip_.file_bytes());
+  for (const auto& [name_ref, value] : *mapping.items) {
+    const std::string_view* const name = values.text_of(name_ref);
+    if (!values.is_tensor(value)) {
+      if (++other_count <= most_listed) others.push_back(name ? quote(*name) : "a key that is no text");
+      continue;
+    }
+    if (!name || !is_printable(*name))
+      throw DataError("{}: data.pkl gives a tensor a name that is not printable text", path);
+    if (!names.insert(*name).second) throw DataError("{}: {} is there twice", path, quote(*name));
+    tensors_.push_back(values.tensor_of(value, std::string(*name)));
+    const std::uint64_t taken_bytes = std::max(tensors_.back().bytes, tensors_.back().span_bytes);
+    if (taken_bytes > left_bytes)
+      throw DataError("{}: its tensors are views that would take more than {} times its bytes", path,
+                      most_times);
+    left_bytes -= taken_bytes;
+  }
+  if (all.size() > 1) {
+    std::vector<Candidate> rest;
+    for (const Candidate& candidate : all)
+      if (candidate.items != mapping.items) rest.push_back(candidate);
+    notes_.push_back(fmt::format("{}: takes the tensors under {}; --key takes those under {}", path,
+                                 quote(mapping.key), list_of(rest)));
+  }
+  if (other_count > 0)
+    notes_.push_back(fmt::format(
+        "{}: left out, no tensors: {}{}", path, fmt::join(others, ", "),
+        other_count > others.size() ? fmt::format(" and {} more", other_count - others.size()) : ""));
+}
+
+std::string PytorchFile::metadata(const std::string& key) const {
+  constexpr std::uint64_t most_bytes = std::uint64_t{64} << 20;
+  const std::optional<std::size_t> entry = zip_.find(root_ + key);
+  return entry ? zip_.text(*entry, most_bytes) : "";
+}
+
+void PytorchFile::read(std::size_t index, std::span<std::byte> out) const {
+  const PytorchTensor& tensor = tensors_.at(index);
+  if (out.size() != tensor.bytes)
+    throw UsageError("{}: {} has {} bytes, not {}", path(), quote(tensor.name), tensor.bytes, out.size());
+  if (out.empty()) return;
+  const bool is_whole = out.size() == zip_.entries()[tensor.storage].bytes && is_row_major(tensor);
+  if (!checked_[tensor.storage] && !is_whole) zip_.check(tensor.storage);
+  if (is_row_major(tensor)) {
+    zip_.read(tensor.storage, tensor.offset, out);
+  } else {
+    std::vector<std::byte> span(tensor.span_bytes);
+    zip_.read(tensor.storage, tensor.offset, span);
+    gather(tensor, span, out);
+  }
+  if (!checked_[tensor.storage] && is_whole) zip_.check(tensor.storage, out);
+  checked_[tensor.storage] = true;
+}
+
+}  // namespace lockstep::checkpoint

@@ -1,0 +1,76 @@
+// Private to the module: files of torch.save (.pt, .pth, .bin) since PyTorch 1.6: a zip archive with a
+// pickle, data.pkl, and an entry for each storage, data/KEY. The pickle is read without running it
+// (pickle.h). What is not a tensor, or another value of Python's own types, is refused by its name.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "checkpoint/weights/zip.h"
+#include "lockstep/checkpoint/state_dict.h"
+
+namespace lockstep::checkpoint {
+
+struct PytorchTensor {
+  std::string name;            ///< printable UTF-8
+  std::optional<DType> dtype;  ///< none: bool or float8
+  std::string_view type_name;  ///< "float32", "bool" ...: as NumPy and PyTorch spell them; a constant
+  std::size_t element_bytes = 0;
+  std::vector<std::int64_t> shape;    ///< at most 32 extents
+  std::vector<std::int64_t> strides;  ///< in elements, from 0 on
+  std::size_t storage = 0;            ///< index of the entry
+  std::uint64_t offset = 0;           ///< of the first element in the storage, in bytes
+  std::uint64_t span_bytes = 0;       ///< from the first element to the end of the last in the storage
+  std::uint64_t bytes = 0;            ///< of all elements
+};
+
+/// An open file with the tensors of one mapping in its pickle. Not for several threads at once.
+class PytorchFile {
+ public:
+  /// The mapping of names to tensors under `key`, where '/' goes into a mapping in a mapping, and "/" is the
+  /// outermost one. Without a key: the outermost mapping, if tensors are only there, else the one inside it
+  /// that holds tensors; of several the first of state_dict, model_state_dict and model.
+  ///
+  /// DataError if the file is not whole (zip.h), was written before PyTorch 1.6, by torch.jit.save or on a
+  /// big-endian machine; if its pickle holds anything but tensors and values of Python's own types
+  /// (pickle.h); if there is no such mapping, or it is not clear which; if a tensor is not within its
+  /// storage; and if the tensors would take more than 16 times the bytes of the file.
+  explicit PytorchFile(const std::string& path, const std::string& key = {});
+
+  const std::string& path() const { return zip_.path(); }
+  /// In the order of the mapping.
+  const std::vector<PytorchTensor>& tensors() const { return tensors_; }
+  /// One line each: which mapping was taken, and what in it is no tensor.
+  const std::vector<std::string>& notes() const { return notes_; }
+  /// The text of an entry next to data.pkl, as write_pytorch writes them; empty if there is none.
+  std::string metadata(const std::string& key) const;
+  /// All elements of tensors()[tensor], row-major and little endian; `out` has exactly their bytes. DataError
+  /// if the storage does not have its checksum.
+  void read(std::size_t tensor, std::span<std::byte> out) const;
+
+ private:
+  ZipFile zip_;
+  std::string root_;  ///< the folder of all entries, with '/'
+  std::vector<PytorchTensor> tensors_;
+  std::vector<std::string> notes_;
+  mutable std::vector<bool> checked_;  ///< by entry of the archive
+};
+
+/// How a file begins (its first 512 bytes, or all of it): a zip archive; or what torch.save wrote before
+/// PyTorch 1.6.
+bool begins_as_zip(std::string_view start);
+bool begins_as_old_pytorch(std::string_view start);
+
+/// Writes tensors (CPU, row-major, of types that checkpoints hold) under distinct names atomically, replacing
+/// a file of that name, as an OrderedDict that torch.load(FILE, weights_only=True) reads; `metadata` are
+/// entries that torch.load does not look at. The same bytes for the same tensors. DataError as OpenFile.
+void write_pytorch(const std::string& path, std::span<const NamedTensor> tensors,
+                   const std::map<std::string, std::string>& metadata);
+
+}  // namespace lockstep::checkpoint
