@@ -3,7 +3,7 @@
 
 Usage: unet.py --check DIFFUSION_H5      compares it with the cases unet/NAME of a file (tests/golden/diffusion.py)
 
-ddp.py trains it as the peer of the workload unet-cpu. Arguments and parameter names are UNetModel's.
+Arguments and parameter names are UNetModel's.
 """
 import argparse
 import json
