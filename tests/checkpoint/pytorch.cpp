@@ -200,7 +200,8 @@ BOOST_FIXTURE_TEST_CASE(what_is_written_reads_back_and_is_the_same_every_time, F
       BOOST_TEST(std::ranges::equal(file.tensors()[i].shape, tensors[i].value.shape().extents()));
       std::vector<std::byte> bytes(file.tensors()[i].bytes);
       file.read(i, bytes);
-      BOOST_TEST((std::memcmp(bytes.data(), tensors[i].value.raw(), bytes.size()) == 0));
+      BOOST_TEST(std::ranges::equal(
+          bytes, std::span(static_cast<const std::byte*>(tensors[i].value.raw()), tensors[i].value.bytes())));
     }
   }
   const lc::ZipFile zip(path);
