@@ -1,3 +1,5 @@
+#include "checkpoint/save.h"
+
 #include <sys/resource.h>
 #include <unistd.h>
 

@@ -11,7 +11,8 @@ namespace lockstep::report {
 
 /// One metric over the steps of a run. Steps never decrease.
 struct Series {
-  std::string name;  ///< as in metrics.jsonl; of a list or an object "rank_compute_ms[3]", "rank_compute_ms[max]"
+  std::string
+      name;  ///< as in metrics.jsonl; of a list or an object "rank_compute_ms[3]", "rank_compute_ms[max]"
   std::vector<double> steps, values;
 };
 

@@ -107,8 +107,8 @@ void add(checkpoint::StateDict& state_dict, DataSets& data);
 /// Reads the held-out data, a part of it if it is large, before a run depends on it. Logs a warning if a
 /// field holds NaN or infinity. Collective; throws what reading throws.
 void warn_of_held_out(const DataSets& data, Session& session);
-/// `error` ends the run at this step (from 0 on). Another TrainingError, on every rank, if a number in the data may be the
-/// reason, which it then names. Collective.
+/// `error` ends the run at this step (from 0 on). Another TrainingError, on every rank, if a number in the
+/// data may be the reason, which it then names. Collective.
 void blame_data(const TrainingError& error, data::Loader& loader, const DataSets& data, std::int64_t step,
                 Session& session);
 

@@ -228,7 +228,8 @@ void Trainer::continue_from(const checkpoint::FileIndex& index) {
 
 /// Fields that the checkpoint does not normalise are measured in the new run's data.
 void Trainer::start_as_fork() {
-  const auto& [file, stored] = *fork_;
+  const checkpoint::FileIndex& file = fork_->index;
+  const std::optional<Config>& stored = fork_->config;
   checkpoint::StateDict contents = this->contents();
   const auto is_new = [&](const checkpoint::Section& section) {
     return checkpoint::is_data_group(section.path) && !file.group(section.path);

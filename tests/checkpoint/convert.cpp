@@ -284,7 +284,8 @@ BOOST_FIXTURE_TEST_CASE(a_safetensors_file_is_known_by_its_beginning, Files) {
   BOOST_TEST(lc::foreign_format(path("a.safetensors")) == "a .safetensors file");
   BOOST_TEST(lc::foreign_format(path("no_suffix")) == "a .safetensors file");
   BOOST_TEST(lc::foreign_format(checkpoint()) == "");
-  for (const char* const other : {"text", "gone", "."}) BOOST_TEST(lc::foreign_format(path(other)) == "", other);
+  for (const char* const other : {"text", "gone", "."})
+    BOOST_TEST(lc::foreign_format(path(other)) == "", other);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -258,8 +258,8 @@ BOOST_AUTO_TEST_CASE(a_model_of_a_program_has_its_keys_in_the_configuration_as_b
   BOOST_TEST(refusal("") == "a.ini: model.width is missing: numbers of a sample");
   BOOST_TEST(says(refusal("width = 7\ngain = 11\n"), "model.gain: \"11\" is not a number in [0, 10]"));
   BOOST_TEST(says(refusal("width = 7\namplification = 2\n"), "did you mean model.gain?"));
-  BOOST_TEST(
-      says(error_of("[model]\nname = scale\n" + some_training), "\"scale\" is not one of: mlp, resnet, gpt, unet"));
+  BOOST_TEST(says(error_of("[model]\nname = scale\n" + some_training),
+                  "\"scale\" is not one of: mlp, resnet, gpt, unet"));
 }
 
 BOOST_AUTO_TEST_CASE(words_of_other_programs_lead_to_the_key) {

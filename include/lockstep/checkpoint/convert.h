@@ -38,15 +38,15 @@ struct Weights {
 Weights read_weights(const std::string& path, const std::string& group = {}, const std::string& key = {});
 
 /// What messages call a file of weights that other programs write: "a .safetensors file", "a file of
-/// torch.save". Empty for other files, and if there is none. Errors as read_index.
+/// torch.save". Empty for other files, and if the file does not exist. Errors as read_index.
 std::string_view foreign_format(const std::string& path);
 
 /// True if the name ends with .safetensors, .pt or .pth: what Python's libraries read.
 bool is_for_python(std::string_view path);
 
-/// Adds the tensors of `average` as EMA weights of that profile. `path` and `average_path` are where both come
-/// from: DataError naming them if names or shapes differ, or a type holds what the other cannot; UsageError if
-/// there are EMA weights of the profile already.
+/// Adds the tensors of `average` as EMA weights of that profile. `path` and `average_path` are where both
+/// come from: DataError naming them if names or shapes differ, or a type holds what the other cannot;
+/// UsageError if there are EMA weights of the profile already.
 void add_average(Weights& weights, const std::string& path, const optim::EmaProfile& profile,
                  const Weights& average, const std::string& average_path);
 
