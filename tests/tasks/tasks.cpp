@@ -227,7 +227,10 @@ BOOST_AUTO_TEST_CASE(what_is_wrong_about_a_task_is_one_line) {
   const DataError* const data = nullptr;
   check(usage, "nothing", "the task returned an empty Loss");
   check(usage, "forward", "need the output of model(tape, batch), which was not called");
-  check(usage, "name", "the task added to a metric rmsd, which its metrics() does not name");
+  check(
+      usage, "name",
+      "evaluate() adds to a metric rmsd, which metrics() does not name; the metrics are loss, rmse; did you "
+      "mean rmse?");
   check(usage, "sums", "metric rmse has 2 sums, but 3 were added");
   check(data, "shape", "a batch of the data has output float32 [2, 1], y float32 [2, 1]");
 }
