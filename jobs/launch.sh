@@ -66,7 +66,7 @@ run_in_background() {
   done
   launcher_pid=''
   if [ -n "$reader" ]; then
-    while kill -0 "$reader" 2>/dev/null; do wait "$reader"; done
+    end_reader "$reader"
     reasons=$(keep_last <"$errors/reasons")
   fi
   [ -z "$errors" ] || rm -rf "$errors"
@@ -95,6 +95,16 @@ pass_errors() {
     printf '%s\n' "$line" >&2
     [[ $line != 'lockstep: '* ]] || printf '%s\n' "$line" >>"$1"
   done
+}
+
+# end_reader READER: waits until it has passed everything on, for at most 5 s: a daemon that outlives its mpirun holds the pipe open.
+end_reader() {
+  local tenths
+  for ((tenths = 0; tenths < 50; ++tenths)); do
+    kill -0 "$1" 2>/dev/null || return 0
+    sleep 0.1
+  done
+  kill -KILL "$1" 2>/dev/null
 }
 
 # end_left_over MPIRUN: kills it, and exits with 5, when it has outlived the ranks of this node for $launcher_grace_s seconds: for a daemon
