@@ -118,31 +118,25 @@ void convert_file(const po::variables_map& values, const std::string& in, const 
 
 ExitCode convert(const Program& program, Session& session, const Arguments& arguments) {
   OptionSet options(program, "convert IN OUT [OPTIONS]",
-                    "Writes the weights of IN (a checkpoint, .safetensors, a file of torch.save since\n"
-                    "PyTorch 1.6, or HDF5 with arrays under /model or at its root) to OUT.h5,\n"
-                    "OUT.safetensors or OUT.pt. Of a file of torch.save only tensors are read, and\n"
-                    "nothing in it is executed. Names, shapes, types and the step are kept; optimizer\n"
-                    "and EMA weights are not copied. OUT.h5 is a checkpoint: inspect, verify, diff and\n"
-                    "train.init read it. With --config it fits that configuration's model, and eval\n"
-                    "and generate read it, too; a gpt then reads what Hugging Face's GPT-2 stores\n"
-                    "(names without transformer., matrices [in, out], masks, tied head), and a\n"
-                    "config.json next to it must fit. Weights that came from such a file keep its\n"
-                    "names and matrices in OUT.safetensors and OUT.pt, also after training.");
+                    "Writes the weights of IN (a checkpoint, .safetensors, a file of torch.save, or\n"
+                    "HDF5 with arrays under /model or at its root) to OUT.h5, OUT.safetensors or\n"
+                    "OUT.pt, with names, shapes, types and the step. Nothing in a file of torch.save\n"
+                    "is executed. Optimizer and EMA weights are not copied. With --config, OUT.h5\n"
+                    "fits that model, and eval, predict and generate read it, too.");
   options.add()(
       "weights", po::value<std::string>(),
       "model, ema/RATE or ema/sigma_rel=S, with the model's buffers; default: model, or the EMA weights "
       "of a file without one");
   options.add()(
       "key", po::value<std::string>(),
-      "of a file of torch.save: take the tensors under this key (a/b: under b in a; /: the outermost); "
-      "default: where they are, or state_dict, model_state_dict or model");
+      "of torch.save: the tensors under this key (a/b: b in a; /: the outermost); default: state_dict, "
+      "model_state_dict or model");
   options.add()("ema", po::value<Arguments>()->composing(),
-                "RATE=FILE: add the weights of FILE to OUT.h5 as ema/RATE; may be repeated");
+                "RATE=FILE: adds the weights of FILE to OUT.h5 as ema/RATE; may be repeated");
   options.add()("dtype", po::value<std::string>(), "store floating-point numbers as float32 or bf16");
-  options.add()(
-      "layout", po::value<std::string>(),
-      "names and matrices of OUT.safetensors or OUT.pt: lockstep, or huggingface, of a gpt only, as "
-      "GPT2LMHeadModel takes them; default: as in the file that the weights came from");
+  options.add()("layout", po::value<std::string>(),
+                "of OUT.safetensors or OUT.pt: lockstep, or huggingface (gpt only); default: as where the "
+                "weights came from");
   options.add()("config", po::value<std::string>(), "a configuration, stored with the weights");
   options.add()("force", "replace OUT if it exists");
   options.positional("file", 2);
