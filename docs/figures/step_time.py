@@ -4,7 +4,7 @@ import re
 import sys
 from collections import defaultdict
 
-from svg import Figure, round_step
+from svg import Figure
 
 WIDTH, LEFT, RIGHT, BAR = 800, 218, 144, 20
 NAMES = {"ours": ("Lockstep", "c0"), "newest": ("PyTorch", "c4"), "newest-compiled": ("PyTorch, torch.compile", "rest")}
@@ -33,11 +33,7 @@ def main():
     def x(ms):
         return LEFT + (WIDTH - LEFT - RIGHT) * ms / longest
 
-    tick = round_step(longest, 6)
-    for number in range(int(longest / tick) + 1):
-        figure.line(x(tick * number), top, x(tick * number), height, "line")
-        figure.text(x(tick * number), height + 17, f"{tick * number:g}", "soft", 12.5, "middle")
-    figure.text(x(longest), height + 34, "ms a step, optimizer included", "soft", 12.5, "end")
+    figure.axis(x, longest, 6, top, height, "ms a step, optimizer included")
     y = top + 8
     for workload, bars in times.items():
         figure.text(20, y + 14, workload, "ink bold", 13.5)
@@ -47,11 +43,7 @@ def main():
             figure.text(x(ms) + 8, y + 15, f"{ms:.0f} ms" + (f", {ratio} x" if ratio else ""), "ink", 13)
             y += BAR + 4
         y += 18
-    key = 20
-    for name, style in NAMES.values():
-        figure.box(key, height + 38, 12, 12, style)
-        figure.text(key + 18, height + 48.5, name, "soft", 13)
-        key += 44 + 6.8 * len(name)
+    figure.key(height + 38, [(style, name) for name, style in NAMES.values()])
     figure.save(out)
 
 

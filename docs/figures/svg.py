@@ -36,6 +36,22 @@ class Figure:
     def line(self, x1, y1, x2, y2, style="line", width=1):
         self.parts.append(f'<path class="{style}" stroke-width="{width}" d="M{x1:.1f} {y1:.1f}L{x2:.1f} {y2:.1f}"/>')
 
+    def axis(self, x, end, wanted, top, bottom, says):
+        """Lines from `top` to `bottom` at about `wanted` round numbers up to `end`, which are at x(number), and what they are of."""
+        tick = round_step(end, wanted)
+        for number in range(int(end / tick) + 1):
+            self.line(x(tick * number), top, x(tick * number), bottom, "line")
+            self.text(x(tick * number), bottom + 17, f"{tick * number:g}", "soft", 12.5, "middle")
+        self.text(x(end), bottom + 34, says, "soft", 12.5, "end")
+
+    def key(self, y, entries):
+        """What colours mean: (style, text) from left to right."""
+        x = 20
+        for style, text in entries:
+            self.box(x, y, 12, 12, style)
+            self.text(x + 18, y + 10.5, text, "soft", 13)
+            x += 44 + 6.7 * len(text)
+
     def save(self, path):
         Path(path).write_text("\n".join(self.parts + ["</svg>"]) + "\n")
 

@@ -7,7 +7,7 @@ import json
 import sys
 from collections import defaultdict
 
-from svg import Figure, round_step
+from svg import Figure
 
 WIDTH, LEFT, RIGHT, ROW = 800, 92, 24, 21
 STYLES = {"forward": "c5", "backward": "c0", "optimizer": "c2", "sum": "c4", "wait for sums": "c1"}
@@ -39,11 +39,7 @@ def main():
     def x(ms):
         return LEFT + (WIDTH - LEFT - RIGHT) * ms / end
 
-    tick = round_step(end, 8)
-    for number in range(int(end / tick) + 1):
-        figure.line(x(number * tick), top, x(number * tick), bottom, "line")
-        figure.text(x(number * tick), bottom + 17, f"{number * tick:g}", "soft", 12.5, "middle")
-    figure.text(WIDTH - RIGHT, bottom + 35, "ms since the step began", "soft", 12.5, "end")
+    figure.axis(x, end, 8, top, bottom, "ms since the step began")
 
     figure.text(LEFT - 10, top + 23, "compute", "ink", 13, "end")
     for number, row in enumerate(buckets):
@@ -55,12 +51,8 @@ def main():
         if row == 1 and x(at + duration) - x(at) > 70:
             figure.text(x(at + duration / 2), y + 19, name, "on bold", 13, "middle")
     exposed = sum(duration for row, name, _, duration in spans if name == "wait for sums")
-    key = 20
-    for style, text in [("c4", "sum of a bucket over ranks"), ("c2", "optimizer"),
-                        ("c1", f"exposed communication: {exposed:.1f} ms, {100 * exposed / end:.1f} % of the step")]:
-        figure.box(key, bottom + 50, 12, 12, style)
-        figure.text(key + 18, bottom + 60.5, text, "soft", 13)
-        key += 44 + 6.6 * len(text)
+    figure.key(bottom + 50, [("c4", "sum of a bucket over ranks"), ("c2", "optimizer"),
+                             ("c1", f"exposed communication: {exposed:.1f} ms, {100 * exposed / end:.1f} % of the step")])
     figure.save(out)
 
 

@@ -15,6 +15,7 @@
 #include "lockstep/base/random.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/comm/communicator.h"
+#include "support/mentions.h"
 #include "support/temporary_folder.h"
 #include "support/world.h"
 
@@ -156,17 +157,6 @@ inline std::vector<std::string> names_in(const std::string& directory) {
     names.push_back(entry.path().filename());
   std::sort(names.begin(), names.end());
   return names;
-}
-
-/// A check for BOOST_CHECK_EXCEPTION: the text holds all of these.
-template <class... Texts>
-auto mentions(Texts... texts) {
-  return [=](const std::exception& error) {
-    const std::string what = error.what();
-    const bool all = ((what.find(texts) != std::string::npos) && ...) && what.find('\n') == std::string::npos;
-    if (!all) BOOST_TEST_MESSAGE("the text was: " << what);
-    return all;
-  };
 }
 
 /// A state dict to save, and a path that all ranks share.

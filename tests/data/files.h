@@ -9,16 +9,10 @@
 
 #include "lockstep/data/dataset.h"
 #include "lockstep/hdf5/file.h"
+#include "support/mentions.h"
 #include "support/temporary_folder.h"
 
 namespace lockstep::test {
-
-/// True if the error's text has `text` in it.
-inline auto mentions(std::string text) {
-  return [text](const std::exception& error) {
-    return std::string(error.what()).find(text) != std::string::npos;
-  };
-}
 
 /// Images [n, 2, 3, 4] of bytes: element e of the file is (7 e + salt) mod 256; label i is i mod 5.
 inline std::vector<std::uint8_t> image_bytes(std::int64_t images, int salt) {

@@ -7,6 +7,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/hdf5/file.h"
+#include "support/mentions.h"
 #include "support/temporary_folder.h"
 
 namespace lockstep::test {
@@ -14,13 +15,6 @@ namespace {
 BOOST_AUTO_TEST_SUITE(dataset)
 
 namespace h5 = hdf5;
-
-auto mentions(std::string text) {
-  return [text](const std::exception& error) {
-    BOOST_TEST_MESSAGE(error.what());
-    return std::string(error.what()).find(text) != std::string::npos;
-  };
-}
 
 struct OneFile {
   TemporaryFolder folder;

@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "lockstep/base/error.h"
+#include "support/mentions.h"
 #include "support/temporary_folder.h"
 
 namespace lockstep::test {
@@ -21,13 +22,6 @@ namespace {
 BOOST_AUTO_TEST_SUITE(file)
 
 namespace h5 = hdf5;
-
-auto mentions(std::string text) {
-  return [text](const std::exception& error) {
-    BOOST_TEST_MESSAGE(error.what());
-    return std::string(error.what()).find(text) != std::string::npos;
-  };
-}
 
 struct OneFile {
   TemporaryFolder folder;

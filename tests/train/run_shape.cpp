@@ -10,6 +10,7 @@
 #include "lockstep/nn/layers.h"
 #include "lockstep/optim/sgd.h"
 #include "support/context.h"
+#include "support/mentions.h"
 #include "support/ranks.h"
 
 namespace lockstep::test {
@@ -35,14 +36,6 @@ struct Line : nn::Module {
   nn::Linear line{*this, "line", 1, 1};
   Var forward(Tape& tape, const Batch& batch) { return line(tape.batch(batch["x"])); }
 };
-
-auto mentions(std::vector<std::string> texts) {
-  return [texts = std::move(texts)](const std::exception& error) {
-    const std::string what = error.what();
-    return std::ranges::all_of(texts,
-                               [&](const std::string& text) { return what.find(text) != std::string::npos; });
-  };
-}
 
 constexpr RunShape usual{.global_batch = 24, .shards = 4, .seed = 7};
 
@@ -76,7 +69,7 @@ BOOST_AUTO_TEST_CASE(a_resume_under_another_shape_is_refused_with_both_values) {
   BOOST_TEST(resumes(usual) == 0);
   BOOST_TEST(resumes(usual) == 1);
   const auto refuses = [&](const RunShape& shape, const char* was, const char* is) {
-    BOOST_CHECK_EXCEPTION(resumes(shape), UsageError, mentions({"step-000000002.h5", was, is}));
+    BOOST_CHECK_EXCEPTION(resumes(shape), UsageError, mentions("step-000000002.h5", was, is));
   };
   refuses({.global_batch = 24, .shards = 6, .seed = 7}, "shards 4", "this run has 6");
   refuses({.global_batch = 48, .shards = 4, .seed = 7}, "global batch of 24", "this run has 48");
@@ -98,9 +91,8 @@ BOOST_AUTO_TEST_CASE(a_store_without_a_schedule_checks_what_the_optimizers_gradi
   };
   BOOST_TEST(resumes({.shards = 4, .seed = 3}) == 0);
   BOOST_CHECK_EXCEPTION(resumes({.shards = 5, .seed = 3}), UsageError,
-                        mentions({"shards 4", "this run has 5"}));
-  BOOST_CHECK_EXCEPTION(resumes({.shards = 4, .seed = 2}), UsageError,
-                        mentions({"seed 3", "this run has 2"}));
+                        mentions("shards 4", "this run has 5"));
+  BOOST_CHECK_EXCEPTION(resumes({.shards = 4, .seed = 2}), UsageError, mentions("seed 3", "this run has 2"));
   BOOST_TEST(resumes({.shards = 4, .seed = 3}) == 1);
 }
 
@@ -122,7 +114,7 @@ BOOST_AUTO_TEST_CASE(a_store_and_a_data_parallel_of_other_shapes_are_refused) {
   optim::Sgd sgd(replicas, {.lr = 1});
   context.set_run(usual);
   checkpoint::Store store(folder.file("run"), context);
-  BOOST_CHECK_EXCEPTION(store.save(1, model, sgd), UsageError, mentions({"shards 4", "has 5"}));
+  BOOST_CHECK_EXCEPTION(store.save(1, model, sgd), UsageError, mentions("shards 4", "has 5"));
 }
 
 BOOST_AUTO_TEST_CASE(a_data_parallel_takes_shards_and_seed_of_the_run_and_refuses_others) {
@@ -136,9 +128,9 @@ BOOST_AUTO_TEST_CASE(a_data_parallel_takes_shards_and_seed_of_the_run_and_refuse
     BOOST_TEST(replicas.shard_map().shards() == 4);
   }
   BOOST_CHECK_EXCEPTION(ddp::DataParallel(model, context, {.shards = 5}), UsageError,
-                        mentions({"shards = 5", "shards = 4"}));
+                        mentions("shards = 5", "shards = 4"));
   BOOST_CHECK_EXCEPTION(ddp::DataParallel(model, context, {.seed = 1}), UsageError,
-                        mentions({"seed = 1", "seed = 7"}));
+                        mentions("seed = 1", "seed = 7"));
 }
 
 BOOST_AUTO_TEST_CASE(a_loader_gives_the_batches_of_the_run) {
@@ -159,7 +151,7 @@ BOOST_AUTO_TEST_CASE(a_loader_gives_the_batches_of_the_run) {
 BOOST_AUTO_TEST_CASE(a_loader_asks_for_the_global_batch) {
   TestContext context;
   const Counted data;
-  BOOST_CHECK_EXCEPTION(data::Loader(data, context), UsageError, mentions({"session.set_run("}));
+  BOOST_CHECK_EXCEPTION(data::Loader(data, context), UsageError, mentions("session.set_run("));
 }
 
 BOOST_AUTO_TEST_CASE(without_a_number_there_is_one_shard_a_rank) {
@@ -171,7 +163,7 @@ BOOST_AUTO_TEST_CASE(without_a_number_there_is_one_shard_a_rank) {
 BOOST_AUTO_TEST_CASE(what_cannot_be_a_run_is_the_same_error_on_every_rank) {
   TestContext context;
   const auto refused = [&](const RunShape& shape, const std::string& text) {
-    BOOST_CHECK_EXCEPTION(context.set_run(shape), UsageError, mentions({text}));
+    BOOST_CHECK_EXCEPTION(context.set_run(shape), UsageError, mentions(text));
   };
   refused({.global_batch = 25, .shards = 4}, "4 shards do not divide a global batch of 25");
   refused({.global_batch = -4, .shards = 4}, "none may be negative");
@@ -187,7 +179,7 @@ BOOST_AUTO_TEST_CASE(a_run_is_said_before_anything_is_made_of_it) {
   TestContext context;
   Line model;
   const ddp::DataParallel replicas(model, context);
-  BOOST_CHECK_EXCEPTION(context.set_run(usual), UsageError, mentions({"too late"}));
+  BOOST_CHECK_EXCEPTION(context.set_run(usual), UsageError, mentions("too late"));
 }
 
 BOOST_AUTO_TEST_SUITE_END()
