@@ -19,7 +19,8 @@ if [ "$ranks" -gt "$(env -u OMP_NUM_THREADS nproc)" ]; then
   binding=none launcher_flags="--oversubscribe $launcher_flags"
   export OMPI_MCA_mpi_yield_when_idle=1
 fi
-# MPIRUN_FLAGS replaces these flags, launcher_flags adds to them: --allow-run-as-root as root, and what the machine needs.
+[ "$(id -u)" -ne 0 ] || export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1  # as in a container
+# MPIRUN_FLAGS replaces these flags, launcher_flags adds to them: what the machine needs.
 read -r -a flags <<<"${MPIRUN_FLAGS:---bind-to $binding} $launcher_flags"
 find_lockstep
 run_directory=$(run_directory_of "$@")

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <vector>
 
@@ -84,6 +85,13 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
   return row.back();
 }
 
+std::string lower_case(std::string_view text) {
+  std::string lower(text);
+  for (char& letter : lower)
+    if (letter >= 'A' && letter <= 'Z') letter = static_cast<char>(letter - 'A' + 'a');
+  return lower;
+}
+
 }  // namespace
 
 std::string nearest_name(std::string_view name, std::span<const std::string> candidates) {
@@ -93,10 +101,14 @@ std::string nearest_name(std::string_view name, std::span<const std::string> can
   // Two edits turn any three letters into any others, so short names must be nearer.
   std::size_t best = (name.size() < 4 ? 1 : std::max<std::size_t>(2, name.size() / 3)) + 1;
   for (const std::string& candidate : candidates) {
-    const std::size_t distance = edit_distance(name, candidate);
+    const std::size_t distance = edit_distance(lower_case(name), lower_case(candidate));
     if (distance < best) best = distance, nearest = candidate;
   }
   return nearest;
+}
+
+std::string figure(double value) {
+  return std::abs(value) >= 0.01 || value == 0 ? fmt::format("{:.4f}", value) : fmt::format("{:.4g}", value);
 }
 
 bool is_printable(std::string_view text) {

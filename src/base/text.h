@@ -16,7 +16,7 @@ std::string_view strip_wrapper_prefix(std::string_view name);
 /// Shell-style match of a whole name: '*' is any run of characters (dots too), '?' is one.
 bool matches_pattern(std::string_view pattern, std::string_view name);
 
-/// The candidate with the smallest edit distance, or empty if none is near (a third of the letters at most)
+/// The candidate with the smallest edit distance, whether letters are capital or not, or empty if none is near (a third of the letters at most)
 /// or the name is longer than 200 bytes.
 std::string nearest_name(std::string_view name, std::span<const std::string> candidates);
 
@@ -32,6 +32,9 @@ std::string on_one_line(std::string_view text);
 
 /// A name for an error text: in quotes, escaped like escaped(), at most 120 bytes of it.
 std::string quote(std::string_view name);
+
+/// A figure for a line of text: with 4 decimals, or with 4 digits if it is nearer to 0 than 0.01.
+std::string figure(double value);
 
 /// "1 tensor", "2 tensors".
 std::string pluralized(std::integral auto count, std::string_view noun) {

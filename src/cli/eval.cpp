@@ -84,7 +84,7 @@ ExitCode eval(const Program& program, Session& session, const Arguments& argumen
   for (const auto& [name, value] : found.metrics) {
     report[name] = value;
     if (std::ranges::find(known, name, &Metric::name)->printed)
-      metrics += fmt::format("{}{} {:.4f}", metrics.empty() ? "" : ", ", name, value);
+      metrics += fmt::format("{}{} {}", metrics.empty() ? "" : ", ", name, figure(value));
   }
   if (values.count("json")) {
     print_json(report);

@@ -124,8 +124,10 @@ void Arrays::add_file(const std::string& path, std::int64_t& memory_left_bytes) 
     hdf5::Dataset array = open_array(file, arrays_[i].path);
     if (i == 0) source.rows = array.rows();
     if (array.rows() != source.rows) {
-      throw DataError("{}: {} has {} rows and {} has {}: each sample has one of both", path, arrays_[0].path,
-                      source.rows, arrays_[i].path, array.rows());
+      throw DataError(
+          "{}: {} has {} rows and {} has {}: fields need the same number of rows, one a sample; data.fields "
+          "chooses which arrays are fields",
+          path, arrays_[0].path, source.rows, arrays_[i].path, array.rows());
     }
     const std::span<const std::int64_t> extents(array.shape());
     const Shape shape(extents.subspan(1));
@@ -222,7 +224,7 @@ void Arrays::convert(const Source& source, std::size_t field, std::int64_t row, 
   const std::int64_t channels = normalization_channels(fields_[field].shape), block = elements / channels;
   float* out = into.data<float>();
   for (std::int64_t i = 0; i < count; ++i) {
-    bool usable = true;
+    bool usable = true, stored_finite = true;
     for (std::int64_t c = 0; c < channels; ++c, out += block) {
       const auto at = static_cast<std::size_t>(i * elements + c * block);
       const double mean = array.normalization ? array.normalization->mean[static_cast<std::size_t>(c)] : 0;
@@ -232,6 +234,7 @@ void Arrays::convert(const Source& source, std::size_t field, std::int64_t row, 
         for (std::int64_t k = 0; k < block; ++k) {
           out[k] = static_cast<float>((static_cast<double>(values[k]) - mean) / deviation);
           usable &= array.normalization ? std::isfinite(out[k]) : !std::isinf(out[k]);
+          stored_finite &= std::isfinite(static_cast<double>(values[k]));
         }
       };
       if (store.dtype() == DType::int64)
@@ -240,8 +243,10 @@ void Arrays::convert(const Source& source, std::size_t field, std::int64_t row, 
         convert_from(reinterpret_cast<const float*>(stored) + at);
     }
     if (!usable) {
-      throw DataError("{}: row {} of {} has values that are not finite as float32{}", store.path(), row + i,
-                      array.path, array.normalization ? " once they are normalised" : "");
+      throw DataError("{}: row {} of {} has values that are not finite{}", store.path(), row + i, array.path,
+                      !stored_finite        ? ""
+                      : array.normalization ? " as float32 once they are normalised"
+                                            : " as float32");
     }
   }
 }

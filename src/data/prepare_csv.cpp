@@ -326,8 +326,10 @@ class CsvLabels {
     double value = 0;
     const Kind kind = parse_number(text, value) ? Kind::numbers : Kind::names;
     if (kind == Kind::numbers && !(value >= 0 && value < 9e15 && std::floor(value) == value)) {
-      throw DataError("{}: the label, {}, is '{}': labels are integers from 0 on, or names", file.where(),
-                      describe(file, field), shortened(text));
+      throw DataError(
+          "{}: the label, {}, is '{}': labels are integers from 0 on, or names (an HDF5 file with an array y "
+          "of floats is data for task.name = regression)",
+          file.where(), describe(file, field), shortened(text));
     }
     if (kind_ != Kind::unknown && kind_ != kind) {
       throw DataError("{}: the label, {}, is '{}', but those before are {}", file.where(),

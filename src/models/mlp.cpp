@@ -29,15 +29,15 @@ Mlp::Mlp(const Options& options, std::uint64_t seed) : Model(seed), sizes_(check
 void Mlp::check_input(const Shape& x) const {
   std::int64_t elements = 1;
   for (int d = 1; d < x.rank(); ++d) elements *= x[d];
-  if (x.rank() >= 2 && elements == sizes_.front()) return;
-  throw DataError("a batch of shape {} has {} elements a sample; the mlp takes {} (first of model.sizes)",
-                  to_string(x), elements, sizes_.front());
+  if (x.rank() >= 1 && elements == sizes_.front()) return;
+  throw DataError("a batch of shape {} has {} a sample; the mlp takes {} (first of model.sizes)",
+                  to_string(x), pluralized(elements, "element"), sizes_.front());
 }
 
 Var Mlp::forward(Tape& tape, const Batch& batch) {
   const Tensor& x = batch["x"];
   check_input(x.shape());
-  Var h = flatten(tape.batch(x), 1);
+  Var h = reshape(tape.batch(x), {x.size(0), sizes_.front()});
   for (std::size_t i = 0; i + 1 < layers_.size(); ++i)
     h = (*dropouts_[i])((*layers_[i])(h, ops::Activation::relu));
   return (*layers_.back())(h);

@@ -17,7 +17,9 @@ const data::Field& check_target(const data::Dataset& data, DType dtype, const ch
   if (y.dtype == dtype) return y;
   throw DataError("{}: field y is {} {}, but task.name = {} learns {}", data.name(), to_string(y.dtype),
                   to_string(y.shape), task,
-                  dtype == DType::int64 ? "integers: labels or tokens" : "numbers: floats");
+                  dtype == DType::int64
+                      ? "integers: labels or tokens (task.name = regression learns floats)"
+                      : "numbers: floats (data.normalize = y makes floats of integers)");
 }
 
 /// Labels or tokens below the model's classes, where both are known.
@@ -33,8 +35,8 @@ Tensor target_for(const Var& output, const Tensor& y, const char* task) {
   if (y.numel() == output.shape().numel() && output.shape().rank() > 0 && y.shape().rank() > 0 &&
       output.shape()[0] == y.shape()[0] && (output.shape()[-1] == 1 || y.shape()[-1] == 1))
     return y.reshape(output.shape());
-  throw DataError("task.name = {}: the model's output is {}, but field y of the batch is {}", task,
-                  to_string(output.shape()), to_string(y.shape()));
+  throw DataError("task.name = {}: of {}, the model's output is {}, but field y is {}", task,
+                  pluralized(y.shape()[0], "sample"), to_string(output.shape()), to_string(y.shape()));
 }
 
 double correct_of(const Var& logits, const Tensor& targets) {

@@ -144,7 +144,7 @@ std::optional<Evaluations::Result> Evaluations::run(const EvaluationWatch& watch
     for (const auto& [name, value] : found->metrics) {
       result.metrics[prefix_of(all[w]) + name] = value;
       const auto metric = std::ranges::find(metrics_, name, &Metric::name);
-      if (metric->printed) result.text += fmt::format(" {} {:.4f}", name, value);
+      if (metric->printed) result.text += fmt::format(" {} {}", name, figure(value));
     }
   }
   return result;

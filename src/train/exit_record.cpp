@@ -14,7 +14,9 @@ namespace {
 
 std::string path_in(const std::string& run) { return run + "/exit.json"; }
 
-void write_record(const checkpoint::RunDirectory& run, const Ending& ending) noexcept {
+/// `refused`: why the last start was refused, after the one that ended so.
+void write_record(const checkpoint::RunDirectory& run, const Ending& ending,
+                  const std::string& refused = "") noexcept {
   try {
     if (!exists(run.config_path())) return;
     run.check_held();
@@ -23,6 +25,7 @@ void write_record(const checkpoint::RunDirectory& run, const Ending& ending) noe
                              {"why", on_one_line(ending.why)},
                              {"time", utc_now()}};
     if (ending.step) record["step"] = *ending.step;
+    if (!refused.empty()) record["refused"] = on_one_line(refused);
     write_text_atomically(path_in(run.path()), record.dump() + "\n");
   } catch (const std::exception& error) {
     Log().warning("lockstep status will not know how this run ended: {}", error.what());
@@ -32,10 +35,15 @@ void write_record(const checkpoint::RunDirectory& run, const Ending& ending) noe
 }  // namespace
 
 ExitCode with_exit_record(checkpoint::RunDirectory& run, bool writes, const std::function<Ending()>& start) {
+  const std::optional<Ending> last = writes ? read_exit_record(run.path()) : std::nullopt;
   if (writes) remove_quietly(path_in(run.path()));
   Ending ending{.code = ExitCode::failure};
   try {
     ending = start();
+  } catch (const UsageError& error) {  // which changed nothing: the run is what it was
+    if (writes && last && last->is_orderly()) write_record(run, *last, error.what());
+    else if (writes) write_record(run, {.code = error.code(), .why = error.what()});
+    throw;
   } catch (const Error& error) {
     if (writes) write_record(run, {.code = error.code(), .why = error.what()});
     throw;
@@ -53,6 +61,7 @@ std::optional<Ending> read_exit_record(const std::string& run) {
     Ending ending{.code = static_cast<ExitCode>(record.at("exit_code").get<int>()),
                   .why = record.at("why").get<std::string>()};
     if (record.at("step").is_number_integer()) ending.step = record["step"].get<std::int64_t>();
+    ending.refused = record.value("refused", "");
     return ending;
   } catch (const std::exception&) {  // the file is missing or damaged
     return std::nullopt;

@@ -150,7 +150,7 @@ void Progress::step(std::int64_t steps_done, double loss) {
 void Progress::step(std::int64_t steps_done, double loss, double samples_per_second,
                     std::int64_t evaluations_left, std::optional<double> data_wait_ms) {
   if (!due(steps_done)) return;
-  draw({fmt::format("step {}/{}", steps_done, last_step_), fmt::format("loss {:.4f}", loss),
+  draw({fmt::format("step {}/{}", steps_done, last_step_), "loss " + figure(loss),
         fmt::format("{:.0f} samples/s", samples_per_second)},
        seconds_left(steps_done, static_cast<double>(evaluations_left)),
        data_wait_ms ? fmt::format("data wait {:.1f} ms", *data_wait_ms) : "");

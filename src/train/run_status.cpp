@@ -148,17 +148,19 @@ void judge_lock(RunStatus& status, const std::string& run, const std::string& lo
 }
 
 /// No lock, and not in a queue.
-void judge_ending(RunStatus& status, const std::optional<Ending>& ending) {
+void judge_ending(RunStatus& status, const std::optional<Ending>& ending, bool has_config) {
   if (ending) {
     const bool by_request = ending->code == ExitCode::preempted || ending->code == ExitCode::user_stopped;
     status.state = by_request ? RunState::stopped : RunState::ended;
     status.why = ending->why;
+    if (!ending->refused.empty()) status.why += "; the last start was refused: " + ending->refused;
   } else if (status.step && status.steps && *status.step >= *status.steps) {
     status.state = RunState::ended;
     status.why = "all steps are done";
   } else {
     status.state = RunState::stopped;
-    status.why = "no process has its lock, and nothing says how it ended";
+    status.why = has_config ? "no process has its lock, and nothing says how it ended"
+                            : "no process has its lock; a program with a loop of its own does not say how it ended";
   }
 }
 
@@ -194,10 +196,9 @@ std::optional<RunStatus> run_status(const std::string& run) {
   status.step = last.step;
   if (config) status.steps = steps_in_config(*config);
   if (last.time) status.last_line_s = static_cast<double>(std::max<std::time_t>(0, now - *last.time));
-  if (!status.step) {  // of a program that logs no metrics
-    const std::vector<std::int64_t> saved = checkpoint::steps_in(checkpoints);
-    if (!saved.empty()) status.step = saved.front();
-  }
+  // A checkpoint may be newer than the last line, and a program may log none.
+  if (const std::vector<std::int64_t> saved = checkpoint::steps_in(checkpoints); !saved.empty())
+    status.step = std::max(status.step.value_or(0), saved.front());
   const std::optional<Ending> ending = read_exit_record(run);
   if (ending && ending->step) status.step = ending->step;
   if (ending) status.exit_code = static_cast<int>(ending->code);
@@ -213,7 +214,7 @@ std::optional<RunStatus> run_status(const std::string& run) {
     if (std::from_chars(text.data(), text.data() + text.size(), code).ec == std::errc())
       status.exit_code = code;
   } else if (!lock) {
-    judge_ending(status, ending);
+    judge_ending(status, ending, config.has_value());
   }
   return status;
 }
