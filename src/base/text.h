@@ -16,8 +16,8 @@ std::string_view strip_wrapper_prefix(std::string_view name);
 /// Shell-style match of a whole name: '*' is any run of characters (dots too), '?' is one.
 bool matches_pattern(std::string_view pattern, std::string_view name);
 
-/// The candidate with the smallest edit distance, whether letters are capital or not, or empty if none is near (a third of the letters at most)
-/// or the name is longer than 200 bytes.
+/// The candidate with the smallest edit distance, whether letters are capital or not, or empty if none is
+/// near (a third of the letters at most) or the name is longer than 200 bytes.
 std::string nearest_name(std::string_view name, std::span<const std::string> candidates);
 
 /// True if every character is printable and the text is valid UTF-8.

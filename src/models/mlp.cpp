@@ -1,5 +1,6 @@
 #include "lockstep/models/mlp.h"
 
+#include "base/text.h"
 #include "lockstep/models/registry.h"
 #include "lockstep/ops/elementwise.h"
 

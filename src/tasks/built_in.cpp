@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/text.h"
 #include "lockstep/autograd/functions.h"
 #include "lockstep/base/error.h"
 #include "lockstep/kernels/backend.h"
@@ -17,9 +18,8 @@ const data::Field& check_target(const data::Dataset& data, DType dtype, const ch
   if (y.dtype == dtype) return y;
   throw DataError("{}: field y is {} {}, but task.name = {} learns {}", data.name(), to_string(y.dtype),
                   to_string(y.shape), task,
-                  dtype == DType::int64
-                      ? "integers: labels or tokens (task.name = regression learns floats)"
-                      : "numbers: floats (data.normalize = y makes floats of integers)");
+                  dtype == DType::int64 ? "integers: labels or tokens (task.name = regression learns floats)"
+                                        : "numbers: floats (data.normalize = y makes floats of integers)");
 }
 
 /// Labels or tokens below the model's classes, where both are known.

@@ -41,8 +41,10 @@ ExitCode with_exit_record(checkpoint::RunDirectory& run, bool writes, const std:
   try {
     ending = start();
   } catch (const UsageError& error) {  // which changed nothing: the run is what it was
-    if (writes && last && last->is_orderly()) write_record(run, *last, error.what());
-    else if (writes) write_record(run, {.code = error.code(), .why = error.what()});
+    if (writes && last && last->is_orderly())
+      write_record(run, *last, error.what());
+    else if (writes)
+      write_record(run, {.code = error.code(), .why = error.what()});
     throw;
   } catch (const Error& error) {
     if (writes) write_record(run, {.code = error.code(), .why = error.what()});

@@ -159,8 +159,9 @@ void judge_ending(RunStatus& status, const std::optional<Ending>& ending, bool h
     status.why = "all steps are done";
   } else {
     status.state = RunState::stopped;
-    status.why = has_config ? "no process has its lock, and nothing says how it ended"
-                            : "no process has its lock; a program with a loop of its own does not say how it ended";
+    status.why = has_config
+                     ? "no process has its lock, and nothing says how it ended"
+                     : "no process has its lock; a program with a loop of its own does not say how it ended";
   }
 }
 
