@@ -55,10 +55,11 @@ std::vector<Option<Diffusion::Options>> Diffusion::Options::options() {
       choice("predict", &O::predict, {"eps", "x0", "v"},
              "what the model estimates: the noise, the image, or v of both",
              {.peers = {"prediction_type", "predict_xstart", "objective"}}),
-      choice("variance", &O::variance, {"fixed_small", "fixed_large", "learned_range"},
-             "of a step back: the posterior's, beta, or learned between them, in a second half of the model's "
-             "output channels",
-             {.peers = {"learn_sigma", "sigma_small", "variance_type"}}),
+      choice(
+          "variance", &O::variance, {"fixed_small", "fixed_large", "learned_range"},
+          "of a step back: the posterior's, beta, or learned between them, in a second half of the model's "
+          "output channels",
+          {.peers = {"learn_sigma", "sigma_small", "variance_type"}}),
       choice("loss", &O::loss, {"mse", "rescaled_mse", "kl"},
              "squared error (and the bound, for a learned variance); the same with the bound times steps / "
              "1000; the variational bound",
@@ -100,7 +101,8 @@ void Diffusion::check(const Model& model, const data::Dataset& data) {
   const std::int64_t channels = (of_.variance == Variance::learned_range ? 2 : 1) * x.shape[0];
   if (model.out_channels() > 0 && model.out_channels() != channels)
     throw UsageError(
-        "diffusion.variance = {} of images with {} channels needs a model that makes {} (model.out_channels), "
+        "diffusion.variance = {} of images with {} channels needs a model that makes {} "
+        "(model.out_channels), "
         "not {}",
         options_.variance, x.shape[0], channels, model.out_channels());
   const std::int64_t classes = model.input_classes();
@@ -138,22 +140,21 @@ Loss Diffusion::loss(Tape& tape, Model& model, const Batch& batch) {
   kernels::Backend& backend = tape.backend();
   const Pass& pass = tape.pass();
   const std::int64_t samples = batch.samples();
-  const RandomKey key = pass.training
-                            ? RandomKey{.seed = pass.seed, .step = pass.step, .shard = pass.shard}
-                            : RandomKey{.shard = static_cast<std::uint32_t>(batch.index)};
+  const RandomKey key = pass.training ? RandomKey{.seed = pass.seed, .step = pass.step, .shard = pass.shard}
+                                      : RandomKey{.shard = static_cast<std::uint32_t>(batch.index)};
   const bool by_loss = times_ && pass.training;
   if (by_loss) times_->update();
   draw_times(key, samples, by_loss);
   const Tensor x0 = backend.in_type(batch["x"], DType::float32);
   const Random normals(with_purpose(key, noise_purpose));
-  const NoisedImages images{
-      .x0 = x0,
-      .noise = filled<float>(backend, x0.shape(), DType::float32,
-                             [&](float* elements) {
-                               for (std::int64_t i = 0; i < x0.numel(); ++i)
-                                 elements[i] = normals.normal(static_cast<std::uint64_t>(i));
-                             }),
-      .t = t_};
+  const NoisedImages images{.x0 = x0,
+                            .noise = filled<float>(backend, x0.shape(), DType::float32,
+                                                   [&](float* elements) {
+                                                     for (std::int64_t i = 0; i < x0.numel(); ++i)
+                                                       elements[i] =
+                                                           normals.normal(static_cast<std::uint64_t>(i));
+                                                   }),
+                            .t = t_};
   Batch given(batch.index, {{"x", loss_.noised(tape, images)}});
   given.add("t", filled<float>(backend, {samples}, DType::float32, [&](float* told) {
               for (const std::int64_t t : t_)
@@ -221,7 +222,8 @@ void Diffusion::check_sampling(const Model& model, const SampleOptions& options)
     throw UsageError("guidance {:g}: the model takes no classes; leave it out", options.guidance);
   if (options_.class_dropout == 0)
     throw UsageError(
-        "guidance {:g}: the model has not learned images without a class (diffusion.class_dropout = 0); leave "
+        "guidance {:g}: the model has not learned images without a class (diffusion.class_dropout = 0); "
+        "leave "
         "it out",
         options.guidance);
 }
@@ -261,8 +263,8 @@ Tensor twice(const Tensor& x) {
   return both;
 }
 
-/// Of an output for a class and for none: none + guidance (class - none) in the estimate, the first `estimate`
-/// elements of a sample's; the variance is that of the class.
+/// Of an output for a class and for none: none + guidance (class - none) in the estimate, the first
+/// `estimate` elements of a sample's; the variance is that of the class.
 Tensor guided_output(const Tensor& both, double guidance, std::int64_t estimate) {
   const std::int64_t samples = both.size(0) / 2, width = both.numel() / (2 * samples);
   const Tensor with_class = both.rows(0, samples);
@@ -286,8 +288,9 @@ Tensor Diffusion::sample(Model& model, kernels::Backend& backend, const SampleOp
   for (const std::int64_t asked : classes) {
     if (asked >= known || asked < -1)
       throw UsageError("class {}: {}", asked,
-                       known == 0 ? std::string("the model takes no classes; leave it out")
-                                  : fmt::format("is not one of the model's {} classes, 0 to {}", known, known - 1));
+                       known == 0
+                           ? std::string("the model takes no classes; leave it out")
+                           : fmt::format("is not one of the model's {} classes, 0 to {}", known, known - 1));
     if (asked < 0 && known > 0 && options_.class_dropout == 0)
       throw UsageError(
           "the model has not learned images without a class (diffusion.class_dropout = 0); ask for a class");
@@ -331,9 +334,10 @@ Tensor Diffusion::sample(Model& model, kernels::Backend& backend, const SampleOp
     return guided ? guided_output(output, options.guidance, image.numel()) : output;
   };
   return process.run(start, {.network = network,
-                             .draw = [&](std::int64_t step, const Tensor& noise) {
-                               draw(sampler_purpose, static_cast<std::uint32_t>(step), noise);
-                             },
+                             .draw =
+                                 [&](std::int64_t step, const Tensor& noise) {
+                                   draw(sampler_purpose, static_cast<std::uint32_t>(step), noise);
+                                 },
                              .progress = progress});
 }
 

@@ -23,7 +23,8 @@ Var at_steps(Tape& tape, const NoisedImages& images, const Table& table) {
   const bool on_cpu = backend.device() == Device::cpu();
   const Tensor values = on_cpu ? backend.empty(shape) : Tensor::empty(shape);
   for (std::int64_t n = 0; n < samples; ++n)
-    values.data<float>()[n] = static_cast<float>(table(static_cast<std::size_t>(images.t[static_cast<std::size_t>(n)])));
+    values.data<float>()[n] =
+        static_cast<float>(table(static_cast<std::size_t>(images.t[static_cast<std::size_t>(n)])));
   return tape.constant(kernels::on_device(values, backend));
 }
 
@@ -127,8 +128,7 @@ Var decoder_loss(const Var& x, const auto& by) {
   const Var below = cumulative(inverse_deviation * (centred - half_bin));
   const Var first = is_above(-x, edge), last = is_above(x, edge);
   const Var inside = maximum(above - below, least);
-  const Var log_probability = first * log(maximum(above, least)) +
-                              last * log(maximum(1.0f - below, least)) +
+  const Var log_probability = first * log(maximum(above, least)) + last * log(maximum(1.0f - below, least)) +
                               (1.0f - first - last) * log(inside);
   return -log_probability;
 }
@@ -163,8 +163,8 @@ Var DiffusionLoss::bound(const Var& estimate, const Var& output, const NoisedIma
   }
   Var nats = by_sample(divergence(wanted, found));
   if (std::ranges::count(images.t, 0) > 0) {
-    const Var first = reshape(at_steps(tape, images, [](std::size_t t) { return t == 0 ? 1.0 : 0.0; }),
-                              nats.shape());
+    const Var first =
+        reshape(at_steps(tape, images, [](std::size_t t) { return t == 0 ? 1.0 : 0.0; }), nats.shape());
     nats = first * by_sample(decoder_loss(x0, found)) + (1.0f - first) * nats;
   }
   return nats * 1.44269504f;  // 1 / ln 2
@@ -191,13 +191,15 @@ DiffusionLoss::Terms DiffusionLoss::of(const Var& given, const NoisedImages& ima
   }
   terms.loss = terms.mse = squared_error(estimate, images);
   if (min_snr_ > 0)
-    terms.loss = reshape(at_steps(tape, images, [&](std::size_t t) { return weight(static_cast<std::int64_t>(t)); }),
-                         terms.mse.shape()) *
-                 terms.mse;
+    terms.loss =
+        reshape(at_steps(tape, images, [&](std::size_t t) { return weight(static_cast<std::int64_t>(t)); }),
+                terms.mse.shape()) *
+        terms.mse;
   if (!learned) return terms;
   // The bound trains the variance alone.
   terms.vb = bound(tape.constant(estimate.value()), output, images);
-  const double scale = objective_ == Objective::rescaled_mse ? static_cast<double>(schedule_.size()) / 1000 : 1;
+  const double scale =
+      objective_ == Objective::rescaled_mse ? static_cast<double>(schedule_.size()) / 1000 : 1;
   terms.loss = terms.loss + static_cast<float>(scale) * terms.vb;
   return terms;
 }

@@ -101,8 +101,7 @@ std::vector<std::int64_t> kept_steps(std::int64_t steps, std::string_view respac
     if (count > size)
       throw UsageError("steps {}: {} of {} steps cannot be taken{}", respacing, count, size,
                        parts == 1 ? "" : fmt::format(", of which a part of {} has so many", steps));
-    const double stride =
-        count == 1 ? 1 : static_cast<double>(size - 1) / static_cast<double>(count - 1);
+    const double stride = count == 1 ? 1 : static_cast<double>(size - 1) / static_cast<double>(count - 1);
     double at = 0;  // summed and rounded to even as the original does
     for (std::int64_t i = 0; i < count; ++i, at += stride)
       kept.push_back(first + static_cast<std::int64_t>(std::nearbyint(at)));

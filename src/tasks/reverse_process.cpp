@@ -50,7 +50,8 @@ LogVariances log_variances(const NoiseSchedule& schedule, Variance variance) {
     return of;
   }
   for (const double beta : schedule.betas) of.high.push_back(std::log(beta));
-  if (variance == Variance::fixed_large) {  // beta of the last step is 0 noise's: that of the posterior serves
+  if (variance ==
+      Variance::fixed_large) {  // beta of the last step is 0 noise's: that of the posterior serves
     of.high[0] = of.low[0];
     of.low = of.high;
   }
@@ -70,8 +71,7 @@ ReverseProcess::Rule ReverseProcess::rule_of(std::int64_t t, double width_before
     case Sampler::ddpm:
       return {.of_x = schedule_.posterior_mean_coef2[at], .of_x0 = schedule_.posterior_mean_coef1[at]};
     case Sampler::ddim: {
-      const double sigma =
-          options_.eta * std::sqrt((1 - next) / (1 - now)) * std::sqrt(1 - now / next);
+      const double sigma = options_.eta * std::sqrt((1 - next) / (1 - now)) * std::sqrt(1 - now / next);
       // noise = (x - sqrt(now) x0) / sqrt(1 - now)
       const double of_noise = std::sqrt(std::max(0.0, 1 - next - sigma * sigma));
       const double of_x = of_noise / std::sqrt(1 - now);

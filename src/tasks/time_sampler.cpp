@@ -31,8 +31,8 @@ void LossSecondMoment::update() {
       sum += probabilities_[t] = std::sqrt(squares / history);
     }
     for (double& probability : probabilities_)
-      probability = (sum > 0 ? probability / sum : 1 / steps) * (1 - uniform_probability) +
-                    uniform_probability / steps;
+      probability =
+          (sum > 0 ? probability / sum : 1 / steps) * (1 - uniform_probability) + uniform_probability / steps;
   } else {
     std::ranges::fill(probabilities_, 1 / steps);
   }

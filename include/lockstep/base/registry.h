@@ -64,8 +64,8 @@ class Registry {
   /// T: a Thing with a copyable struct T::Options, whose options() describes its members, and with a
   /// constructor T(const T::Options&, Arguments...). A T without Options has none, and is made from the
   /// arguments alone. A constant T::Options::section names the section of a configuration that has the
-  /// options; without it they are in the section that names the thing. Throws UsageError if the name or that of an option is taken, or not made of letters,
-  /// digits, '_', '-' and '.' (options: no '.').
+  /// options; without it they are in the section that names the thing. Throws UsageError if the name or that
+  /// of an option is taken, or not made of letters, digits, '_', '-' and '.' (options: no '.').
   template <class T>
   Registry& add(std::string name) {
     static_assert(

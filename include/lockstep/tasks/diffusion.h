@@ -18,10 +18,10 @@
 
 namespace lockstep::tasks {
 
-/// Learns the images of field x, in [-1, 1], of classes y if the model takes any. The model gets x with noise,
-/// t: float32 [N], which of all steps, y, and has_class: uint8 [N], 0 where the class is withheld. Every draw
-/// is keyed by seed, step, shard and sample; evaluations draw the same numbers every time. Metrics: loss, and
-/// loss_q0 to loss_q3, that of the quarters of the steps.
+/// Learns the images of field x, in [-1, 1], of classes y if the model takes any. The model gets x with
+/// noise, t: float32 [N], which of all steps, y, and has_class: uint8 [N], 0 where the class is withheld.
+/// Every draw is keyed by seed, step, shard and sample; evaluations draw the same numbers every time.
+/// Metrics: loss, and loss_q0 to loss_q3, that of the quarters of the steps.
 class Diffusion final : public Task, public Generative {
  public:
   struct Options {
@@ -64,9 +64,9 @@ class Diffusion final : public Task, public Generative {
   Parametrization of_;
   DiffusionLoss loss_;
   std::optional<LossSecondMoment> times_;
-  std::vector<std::int64_t> t_;   // of the last pass
-  std::vector<double> weights_;   // of its samples
-  Tensor losses_;                 // of its samples
+  std::vector<std::int64_t> t_;  // of the last pass
+  std::vector<double> weights_;  // of its samples
+  Tensor losses_;                // of its samples
   struct PassLosses {
     std::vector<std::int64_t> t;
     Tensor losses;

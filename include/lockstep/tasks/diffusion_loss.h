@@ -14,8 +14,8 @@
 namespace lockstep::tasks {
 
 /// What is minimised, by sample. mse: the squared error of the estimate, and with a learned variance the
-/// variational bound of the variance alone; rescaled_mse: the same, with the bound times steps / 1000; kl: the
-/// bound, in bits for each element.
+/// variational bound of the variance alone; rescaled_mse: the same, with the bound times steps / 1000; kl:
+/// the bound, in bits for each element.
 enum class Objective { mse, rescaled_mse, kl };
 /// By its name in configurations. UsageError if there is no such name.
 Objective objective_named(std::string_view name);
@@ -38,8 +38,8 @@ class DiffusionLoss {
 
   /// Of each sample, float32 [N].
   struct Terms {
-    Var loss;         ///< what is minimised
-    Var mse, vb;      ///< its parts, not weighted or scaled; absent if the objective has no such part
+    Var loss;     ///< what is minimised
+    Var mse, vb;  ///< its parts, not weighted or scaled; absent if the objective has no such part
   };
   /// output: of the network for noised(). UsageError if its shape is not what the Parametrization says.
   Terms of(const Var& output, const NoisedImages& images) const;

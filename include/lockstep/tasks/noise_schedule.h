@@ -1,4 +1,5 @@
-// NoiseSchedule: how much noise each step of a diffusion adds (Ho, Jain, Abbeel, 2020; Nichol, Dhariwal, 2021).
+// NoiseSchedule: how much noise each step of a diffusion adds (Ho, Jain, Abbeel, 2020; Nichol, Dhariwal,
+// 2021).
 #pragma once
 
 #include <cstdint>
@@ -19,14 +20,15 @@ struct NoiseSchedule {
 
   std::int64_t size() const { return std::ssize(timesteps); }  ///< of the kept steps
 
-  std::vector<std::int64_t> timesteps;                 ///< which of all steps these are: what the network is told
-  std::vector<double> betas;                           ///< variance of the noise that the step adds
-  std::vector<double> alphas_cumprod;                  ///< part of the image's variance that is left after the step
-  std::vector<double> alphas_cumprod_prev;             ///< before it
-  std::vector<double> posterior_variance;              ///< of q(x_(t-1) | x_t, x0)
-  std::vector<double> posterior_log_variance_clipped;  ///< its logarithm; that of step 1 at step 0, where it is 0
-  std::vector<double> posterior_mean_coef1;            ///< of x0 in the mean of q(x_(t-1) | x_t, x0)
-  std::vector<double> posterior_mean_coef2;            ///< of x_t
+  std::vector<std::int64_t> timesteps;      ///< which of all steps these are: what the network is told
+  std::vector<double> betas;                ///< variance of the noise that the step adds
+  std::vector<double> alphas_cumprod;       ///< part of the image's variance that is left after the step
+  std::vector<double> alphas_cumprod_prev;  ///< before it
+  std::vector<double> posterior_variance;   ///< of q(x_(t-1) | x_t, x0)
+  std::vector<double>
+      posterior_log_variance_clipped;        ///< its logarithm; that of step 1 at step 0, where it is 0
+  std::vector<double> posterior_mean_coef1;  ///< of x0 in the mean of q(x_(t-1) | x_t, x0)
+  std::vector<double> posterior_mean_coef2;  ///< of x_t
 };
 
 /// Which of `steps` steps are kept, rising: "250" (as many, evenly), "ddim25" (as many, at a constant whole

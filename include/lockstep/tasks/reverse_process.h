@@ -15,8 +15,8 @@ namespace lockstep::tasks {
 /// What the network estimates of an image with noise: the noise, the image, or
 /// v = sqrt(alphas_cumprod) noise - sqrt(1 - alphas_cumprod) x0 (Salimans, Ho, 2022).
 enum class Predict { eps, x0, v };
-/// The variance of a step back: that of q(x_(t-1) | x_t, x0); beta; or between the two in the logarithm, where
-/// a second half of the output's channels, -1 to 1, says so.
+/// The variance of a step back: that of q(x_(t-1) | x_t, x0); beta; or between the two in the logarithm,
+/// where a second half of the output's channels, -1 to 1, says so.
 enum class Variance { fixed_small, fixed_large, learned_range };
 /// How steps are taken: Ho, Jain, Abbeel, 2020; Song, Meng, Ermon, 2021; DPM-Solver++(2M) of Lu et al., 2022.
 enum class Sampler { ddpm, ddim, dpmpp_2m };
@@ -55,8 +55,8 @@ class ReverseProcess {
 
   /// What a run works with.
   struct Parts {
-    /// The network's output for images and a time, which is one of NoiseSchedule::timesteps: float32, plain, on
-    /// the CPU.
+    /// The network's output for images and a time, which is one of NoiseSchedule::timesteps: float32, plain,
+    /// on the CPU.
     std::function<Tensor(const Tensor& x, std::int64_t timestep)> network;
     /// Fills the noise of a step, of the images' shape. Called for the steps whose rule takes noise.
     std::function<void(std::int64_t step, const Tensor& noise)> draw;

@@ -14,7 +14,7 @@ namespace lockstep::tasks {
 /// mixed with a uniform one; uniform until all times have enough losses.
 class LossSecondMoment {
  public:
-  static constexpr std::int64_t history = 10;         ///< losses that are kept of each time
+  static constexpr std::int64_t history = 10;          ///< losses that are kept of each time
   static constexpr double uniform_probability = 1e-3;  ///< part of the draws that ignore the losses
 
   explicit LossSecondMoment(std::int64_t steps);  ///< no loss is known yet
@@ -34,7 +34,9 @@ class LossSecondMoment {
   /// Of each time. They sum to 1.
   const std::vector<double>& probabilities() const { return probabilities_; }
   /// losses: float64 [steps, history], the oldest first; counts: int64 [steps]. They share memory with this.
-  std::vector<std::pair<std::string, Tensor>> state() const { return {{"losses", losses_}, {"counts", counts_}}; }
+  std::vector<std::pair<std::string, Tensor>> state() const {
+    return {{"losses", losses_}, {"counts", counts_}};
+  }
 
  private:
   bool warmed_up() const;
