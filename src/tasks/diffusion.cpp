@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 
+#include "base/text.h"
 #include "lockstep/autograd/functions.h"
 #include "lockstep/base/error.h"
 #include "lockstep/kernels/backend.h"
@@ -101,10 +102,8 @@ void Diffusion::check(const Model& model, const data::Dataset& data) {
   const std::int64_t channels = (of_.variance == Variance::learned_range ? 2 : 1) * x.shape[0];
   if (model.out_channels() > 0 && model.out_channels() != channels)
     throw UsageError(
-        "diffusion.variance = {} of images with {} channels needs a model that makes {} "
-        "(model.out_channels), "
-        "not {}",
-        options_.variance, x.shape[0], channels, model.out_channels());
+        "diffusion.variance = {} of images with {} needs a model that makes {} (model.out_channels), not {}",
+        options_.variance, pluralized(x.shape[0], "channel"), channels, model.out_channels());
   const std::int64_t classes = model.input_classes();
   if (classes == 0 && options_.class_dropout > 0)
     throw UsageError(
