@@ -36,11 +36,15 @@ class Model : public nn::Module {
   virtual std::vector<std::string> reads() const { return {}; }
   /// Width of the logits: of classes or tokens. 0: the output is not logits.
   virtual std::int64_t classes() const { return 0; }
+  /// Channels of the images that it makes; 0: it makes none, or is not known.
+  virtual std::int64_t out_channels() const { return 0; }
   /// Tokens of a sample of text; 0: the model does not read text.
   virtual std::int64_t context() const { return 0; }
   /// Shape of a sample of field x, for measurements with made-up data. A model that takes images of any size
   /// names those of `image_size` x `image_size`. Empty: not known.
   virtual Shape sample_shape([[maybe_unused]] std::int64_t image_size = 1) const { return {}; }
+  /// Classes that a sample can be asked to be of, by field y as an input; 0: none.
+  virtual std::int64_t input_classes() const { return 0; }
   /// Throws DataError naming both shapes (and the key to change) if a field x of this shape does not fit.
   virtual void check_input([[maybe_unused]] const Shape& x) const {}
 
