@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -16,6 +17,9 @@
 namespace lockstep::hdf5 {
 
 class File;
+}
+namespace lockstep::data {
+struct Normalization;
 }
 
 namespace lockstep::checkpoint {
@@ -51,6 +55,11 @@ FileIndex index_of(const StateDict& state_dict);
 /// The sections of a hook's state: "hook/NAME" if all ranks hold the same, "hook/NAME.RANK" if each has its
 /// own. Collective.
 std::vector<Section> hook_sections(ddp::Hook& hook, comm::HostGroup& world);
+
+/// "data/FIELD": the normalisation of a field as tensors `mean` and `deviation`, copies of `now`. A load
+/// calls `use` with what the file holds.
+Section normalization_section(std::string_view field, const data::Normalization& now,
+                              std::function<void(data::Normalization)> use);
 
 /// True if HDF5 and the manifest can hold it as the name of one tensor.
 bool is_link_name(std::string_view name);

@@ -79,26 +79,33 @@ void add(StateDict& state_dict, optim::Ema& ema) {
   }
 }
 
+Section normalization_section(std::string_view field, const data::Normalization& now,
+                              std::function<void(data::Normalization)> use) {
+  const auto tensor_of = [](const std::vector<double>& values) {
+    Tensor tensor = Tensor::empty({std::ssize(values)}, DType::float64);
+    std::ranges::copy(values, tensor.data<double>());
+    return tensor;
+  };
+  const Tensor mean = tensor_of(now.mean), deviation = tensor_of(now.deviation);
+  return {.path = fmt::format("data/{}", field),
+          .tensors = {{"mean", mean}, {"deviation", deviation}},
+          .attributes = {},
+          .loaded = [mean, deviation, use = std::move(use)] {
+            const auto values_of = [](const Tensor& tensor) {
+              return std::vector<double>(tensor.data<double>(), tensor.data<double>() + tensor.numel());
+            };
+            use({.mean = values_of(mean), .deviation = values_of(deviation)});
+          }};
+}
+
 void add(StateDict& state_dict, data::Arrays& arrays) {
   for (const data::Field& field : arrays.fields()) {
     const data::Normalization* const by = arrays.normalization(field.name);
     if (!by) continue;
-    const auto tensor_of = [](const std::vector<double>& values) {
-      Tensor tensor = Tensor::empty({std::ssize(values)}, DType::float64);
-      std::ranges::copy(values, tensor.data<double>());
-      return tensor;
-    };
-    const auto values_of = [](const Tensor& tensor) {
-      return std::vector<double>(tensor.data<double>(), tensor.data<double>() + tensor.numel());
-    };
-    const Tensor mean = tensor_of(by->mean), deviation = tensor_of(by->deviation);
-    state_dict.sections.push_back({.path = "data/" + field.name,
-                                   .tensors = {{"mean", mean}, {"deviation", deviation}},
-                                   .attributes = {},
-                                   .loaded = [&arrays, name = field.name, mean, deviation, values_of] {
-                                     arrays.normalize(
-                                         name, {.mean = values_of(mean), .deviation = values_of(deviation)});
-                                   }});
+    state_dict.sections.push_back(
+        normalization_section(field.name, *by, [&arrays, name = field.name](data::Normalization found) {
+          arrays.normalize(name, std::move(found));
+        }));
   }
 }
 

@@ -11,18 +11,23 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <tuple>
+#include <utility>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/files.h"
 #include "base/output.h"
 #include "base/text.h"
 #include "cli/bench.h"
+#include "cli/result_page.h"
 #include "lockstep/base/random.h"
 #include "lockstep/checkpoint/file.h"
 #include "lockstep/checkpoint/inspect.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/checkpoint/store.h"
 #include "lockstep/comm/agreement.h"
+#include "report/chart.h"
 
 namespace lockstep::cli {
 namespace {
@@ -181,9 +186,10 @@ class CheckpointBenchmark {
 
   /// Medians; rates are of all ranks together, MB = 10^6 bytes. Collective.
   void print(bool json) {
-    const std::map<std::string, double> ms = times_.medians(world_);
+    medians_ = times_.medians(world_);
     if (world_.rank() != 0) return;
-    const auto mb_s = [&](const char* name) { return static_cast<double>(bytes_) / 1e3 / ms.at(name); };
+    const std::map<std::string, double>& ms = medians_;
+    const auto mb_s = [&](const char* name) { return rate_mb_s(name); };
     if (json) {
       print_json({{"bytes", bytes_},
                   {"ranks", world_.size()},
@@ -211,7 +217,57 @@ class CheckpointBenchmark {
     fmt::print("5,000 tensors of 1 KiB: {:.0f} ms\n", ms.at("many"));
   }
 
+  /// After print().
+  report::Page page(const Session& session) const {
+    const auto megabytes = static_cast<double>(bytes_) / 1e6;
+    report::Page page{.title = "Checkpoints", .lead = "", .body = "", .footer = ""};
+    page.lead = fmt::format(
+        "Saves of {:.0f} MB in {}, in alternation with plain writes and reads of the same bytes by the same "
+        "ranks. Medians over {}, of the slowest rank; MB = 10^6 bytes.",
+        megabytes, options_.directory, pluralized(options_.rounds, "round"));
+    page.body = report::facts(std::vector<std::pair<std::string, std::string>>{
+        {"ranks", ranks_and_nodes(world_)},
+        {"save", fmt::format("{:.0f} MB/s", rate_mb_s("save"))},
+        {"save / plain write", fmt::format("{:.2f}", rate_mb_s("save") / rate_mb_s("raw write"))},
+        {"an asynchronous save returns after", fmt::format("{:.1f} ms", medians_.at("stall"))}});
+    const auto bars = [&](std::string title, std::string unit,
+                          const std::vector<std::tuple<const char*, const char*, double>>& of) {
+      report::Timeline all{.title = std::move(title), .unit = unit, .axis = unit, .rows = {}, .spans = {}};
+      for (const auto& [name, kind, value] : of) {
+        all.spans.push_back({.row = all.rows.size(),
+                             .kind = kind,
+                             .name = name,
+                             .start = 0,
+                             .length = value,
+                             .text = fmt::format("{:.1f}", value)});
+        all.rows.emplace_back(name);
+      }
+      return to_html(all);
+    };
+    page.body += report::section(
+        "Results", bars("Rates", "MB/s",
+                        {{"synchronous save", "", rate_mb_s("save")},
+                         {"pwrite and fsync", "step", rate_mb_s("raw write")},
+                         {"verify, from storage", "", rate_mb_s("verify")},
+                         {"pread, from storage", "step", rate_mb_s("raw read")},
+                         {"verify, from memory", "", rate_mb_s("cached verify")},
+                         {"pread, from memory", "step", rate_mb_s("cached raw read")}}) +
+                       bars("Times of an asynchronous save", "ms",
+                            {{"until it returns", "late", medians_.at("stall")},
+                             {"a copy in memory", "step", medians_.at("copy")},
+                             {"until it is complete", "comm", medians_.at("async")},
+                             {"a synchronous save", "step", medians_.at("save")}}) +
+                       bars("Times of a training step", "ms",
+                            {{"while saving", "", medians_.at("step while saving")},
+                             {"without a save", "step", medians_.at("step")}}) +
+                       report::note(fmt::format("5,000 tensors of 1 KiB: {:.0f} ms.", medians_.at("many"))));
+    page.body += environment_section(session);
+    return page;
+  }
+
  private:
+  double rate_mb_s(const char* name) const { return static_cast<double>(bytes_) / 1e3 / medians_.at(name); }
+
   void write_and_read(int round) {
     const std::string raw = scratch_.file("raw");
     comm::run_on_all(world_, [&] {
@@ -290,6 +346,7 @@ class CheckpointBenchmark {
   std::vector<std::byte> mine_, copy_;  // this rank's bytes, and memory for a copy
   std::unique_ptr<checkpoint::Store> store_;
   Times times_;
+  std::map<std::string, double> medians_;
 };
 
 }  // namespace
@@ -304,6 +361,7 @@ ExitCode bench_checkpoint(const Program& program, Session& session, const Argume
   options.add()("rounds", po::value<int>()->default_value(5), "how often each is timed");
   options.add()("workload", po::value<std::string>()->default_value("gpt-cpu"), "what trains during a save");
   options.add()("json", "print one JSON document");
+  add_html(options);
   po::variables_map values;
   if (!options.parse(session, arguments, values)) return ExitCode::done;
   const std::int64_t mib = values["mib"].as<std::int64_t>();
@@ -315,9 +373,11 @@ ExitCode bench_checkpoint(const Program& program, Session& session, const Argume
                               .workload = values["workload"].as<std::string>()};
   if (how.rounds < 1)
     throw UsageError("--rounds {}: must be at least 1; see lockstep bench checkpoint --help", how.rounds);
+  const ResultPage page(values, session, values.count("json") > 0);
   CheckpointBenchmark benchmark(session, how);
   benchmark.run();
   benchmark.print(values.count("json") > 0);
+  page.write([&] { return benchmark.page(session); });
   return ExitCode::done;
 }
 

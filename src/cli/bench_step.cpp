@@ -2,16 +2,21 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/resources.h"
 #include "base/text.h"
 #include "cli/bench.h"
+#include "cli/result_page.h"
 #include "kernels/gpus.h"
 #include "kernels/profile.h"
 #include "lockstep/comm/agreement.h"
+#include "report/chart.h"
 #include "train/device.h"
 
 namespace lockstep::cli {
@@ -27,6 +32,8 @@ struct StepOptions {
   DType compute = DType::float32;
   Arguments overrides = {};
   bool json = false;
+  const ResultPage* page = nullptr;
+  std::vector<nlohmann::json> others = {};  ///< results on other numbers of ranks
 };
 
 WorkloadRun workload_run(Session& session, const StepOptions& options) {
@@ -37,6 +44,83 @@ WorkloadRun workload_run(Session& session, const StepOptions& options) {
           {.compute = options.compute},
           1,
           options.overrides};
+}
+
+/// What time_steps() found, of the slowest rank.
+struct StepResult {
+  std::vector<double> step_ms, exposed_comm_ms;  ///< of each step
+  double median_ms = 0, samples_per_second = 0, exposed_median_ms = 0, peak_bytes = 0, page_faults = 0;
+};
+
+/// Samples a second over ranks, and what as many times the first would be. Nothing of another model or
+/// precision is drawn.
+std::string scaling_of(const StepResult& result, const StepOptions& options, const std::string& precision,
+                       int ranks) {
+  std::map<int, double> by_ranks{{ranks, result.samples_per_second}};
+  std::string left_out;
+  for (const nlohmann::json& other : options.others) {
+    try {
+      if (other.at("model").get<std::string>() == options.workload &&
+          other.at("precision").get<std::string>() == precision)
+        by_ranks.try_emplace(other.at("ranks").get<int>(), other.at("samples_per_second").get<double>());
+      else
+        left_out = "Results of another model or precision are left out.";
+    } catch (const nlohmann::json::exception& error) {
+      throw DataError("--with: is not what bench step --json prints: {}", error.what());
+    }
+  }
+  if (by_ranks.size() < 2) return report::note(left_out);
+  report::Chart chart{
+      .title = "Throughput", .unit = "samples/s", .note = left_out, .wide = true, .dots = true};
+  chart.x = {.name = "ranks", .kind = report::XAxis::Kind::counts};
+  report::Curve measured{.label = "measured", .style = "c0", .run = "", .points = {}};
+  report::Curve ideal{
+      .label = "each rank as fast as at the first point", .style = "c6 dashed", .run = "", .points = {}};
+  report::Table table({"ranks", "samples/s", "efficiency"});
+  const double each = by_ranks.begin()->second / by_ranks.begin()->first;
+  for (const auto& [count, speed] : by_ranks) {
+    measured.points.x.push_back(count);
+    measured.points.y.push_back(speed);
+    ideal.points.x.push_back(count);
+    ideal.points.y.push_back(each * count);
+    table.add({report::cell(count), report::cell(speed),
+               report::cell(speed / (each * count), fmt::format("{:.1f} %", 100 * speed / (each * count)))});
+  }
+  chart.curves = {std::move(ideal), std::move(measured)};
+  return "<div class=\"charts\">" + to_html(chart) + "</div>" + table.to_html();
+}
+
+report::Page page_of(const StepResult& result, const StepOptions& options, const std::string& precision,
+                     const std::string& device, const Session& session) {
+  report::Page page{.title = "Training steps: " + options.workload, .lead = "", .body = "", .footer = ""};
+  page.lead = fmt::format("{} on {}. Times are those of the slowest rank in each step; facts are medians.",
+                          precision, device);
+  page.body = report::facts(std::vector<std::pair<std::string, std::string>>{
+      {"ranks", ranks_and_nodes(session.world())},
+      {"step", fmt::format("{:.1f} ms", result.median_ms)},
+      {"samples/s", report::number(result.samples_per_second)},
+      {"exposed communication", fmt::format("{:.2f} ms", result.exposed_median_ms)},
+      {"peak memory of a rank", report::bytes_text(result.peak_bytes)},
+      {"page faults a step", fmt::format("{:.1f}", result.page_faults)}});
+  page.body += report::section("Scaling", scaling_of(result, options, precision, session.world().size()));
+  std::string charts;
+  for (const auto& [title, values] : {std::pair{"Step time", &result.step_ms},
+                                      std::pair{"Exposed communication", &result.exposed_comm_ms}}) {
+    report::Curve curve{.label = "slowest rank", .style = "c0", .run = "", .points = {}};
+    for (std::size_t step = 0; step < values->size(); ++step) {
+      curve.points.x.push_back(static_cast<double>(step + 1));
+      curve.points.y.push_back((*values)[step]);
+    }
+    curve.points = report::reduced(curve.points, 2'000);
+    report::Chart chart{.title = title, .unit = "ms", .note = "", .linear = true};
+    chart.dots = curve.points.x.size() <= 60;
+    chart.x.name = "measured step";
+    chart.curves = {std::move(curve)};
+    charts += to_html(chart);
+  }
+  page.body +=
+      report::section("Steps", "<div class=\"charts\">" + charts + "</div>") + environment_section(session);
+  return page;
 }
 
 /// Times steps and prints medians, of the slowest rank in each step. Collective.
@@ -62,31 +146,38 @@ void time_steps(Session& session, const StepOptions& options) {
   const std::vector<double> memory = train::greatest_of_ranks(
       world, {static_cast<double>(after.peak_bytes), new_page_faults / static_cast<double>(options.steps)});
   const double peak_bytes = memory[0], page_faults = memory[1];
-  const double step_ms = median(train::greatest_of_ranks(world, all_step_ms));
-  const double exposed_comm_ms = median(train::greatest_of_ranks(world, all_exposed_ms));
+  StepResult result{.step_ms = train::greatest_of_ranks(world, all_step_ms),
+                    .exposed_comm_ms = train::greatest_of_ranks(world, all_exposed_ms)};
+  const double step_ms = median(result.step_ms), exposed_comm_ms = median(result.exposed_comm_ms);
   const double samples_per_second = static_cast<double>(run.config().train.global_batch) * 1e3 / step_ms;
-  if (world.rank() != 0) return;
+  result.median_ms = step_ms;
+  result.exposed_median_ms = exposed_comm_ms;
+  result.samples_per_second = samples_per_second;
+  result.peak_bytes = peak_bytes;
+  result.page_faults = page_faults;
 
   const std::string precision = train::precision_text(options.compute, session.backend());
   const std::string device = kernels::name_of(session.backend().device());
   const bool on_cpu = session.backend().device() == Device::cpu();  // else GPU memory is not included
-  if (options.json) {
-    print_json({{"model", options.workload},
-                {"precision", precision},
-                {"device", device},
-                {"ranks", world.size()},
-                {"step_ms", step_ms},
-                {"samples_per_second", samples_per_second},
-                {"exposed_comm_ms", exposed_comm_ms},
-                {on_cpu ? "peak_memory_bytes" : "peak_host_memory_bytes", peak_bytes},
-                {"page_faults", page_faults}});
-    return;
-  }
-  fmt::print("{} {} on {}, {}: {:.1f} ms a step, {:.0f} samples/s, {:.2f} ms of communication exposed\n",
-             options.workload, precision, pluralized(world.size(), "rank"), device, step_ms,
-             samples_per_second, exposed_comm_ms);
-  fmt::print("peak {}memory {:.0f} MiB a rank, {:.1f} page faults a step\n", on_cpu ? "" : "host ",
-             peak_bytes / bytes_per_mib, page_faults);
+  const auto print_result = [&] {
+    if (options.json)
+      return print_json({{"model", options.workload},
+                         {"precision", precision},
+                         {"device", device},
+                         {"ranks", world.size()},
+                         {"step_ms", step_ms},
+                         {"samples_per_second", samples_per_second},
+                         {"exposed_comm_ms", exposed_comm_ms},
+                         {on_cpu ? "peak_memory_bytes" : "peak_host_memory_bytes", peak_bytes},
+                         {"page_faults", page_faults}});
+    fmt::print("{} {} on {}, {}: {:.1f} ms a step, {:.0f} samples/s, {:.2f} ms of communication exposed\n",
+               options.workload, precision, pluralized(world.size(), "rank"), device, step_ms,
+               samples_per_second, exposed_comm_ms);
+    fmt::print("peak {}memory {:.0f} MiB a rank, {:.1f} page faults a step\n", on_cpu ? "" : "host ",
+               peak_bytes / bytes_per_mib, page_faults);
+  };
+  if (world.rank() == 0) print_result();
+  options.page->write([&] { return page_of(result, options, precision, device, session); });
 }
 
 /// Prints the cost of the tree's order of additions: each rank's batch in several passes, as shards, whose
@@ -202,11 +293,57 @@ void print_table(const StepProfile& profile, const std::string& title) {
     fmt::print("\nProducts include their activations, the slopes of these, and the sums for biases.\n");
 }
 
-void print_profile(Session& session, const StepOptions& options) {
-  const StepProfile profile = profile_steps(session, options);
-  const int ranks = session.world().size();
-  if (session.world().rank() != 0) return;
-  const std::string precision = train::precision_text(options.compute, session.backend());
+report::Page page_of(const StepProfile& profile, const StepOptions& options, const std::string& precision,
+                     const Session& session) {
+  const kernels::Ceilings& ceilings = profile.ceilings;
+  report::Page page{.title = "A step of " + options.workload, .lead = "", .body = "", .footer = ""};
+  page.lead = fmt::format(
+      "What a step of rank 0 is made of, {}: means over {}. This node meanwhile: {:.1f} GFLOP/s (a product "
+      "of {} "
+      "x {}), {:.1f} GB/s (a copy of {} MiB).",
+      precision, pluralized(options.steps, "step"), ceilings.gflops, ceilings.product_rows,
+      ceilings.product_rows, ceilings.gb_s, ceilings.copied_bytes >> 20);
+  const double outside_ms = profile.step_ms - profile.products_ms - profile.others_ms;
+  page.body = report::facts(std::vector<std::pair<std::string, std::string>>{
+      {"ranks", ranks_and_nodes(session.world())},
+      {"step", fmt::format("{:.1f} ms", profile.step_ms)},
+      {"products", fmt::format("{:.1f} ms", profile.products_ms)},
+      {"all other operations", fmt::format("{:.1f} ms", profile.others_ms)},
+      {"outside operations", fmt::format("{:.1f} ms", outside_ms)},
+      {"exposed communication", fmt::format("{:.2f} ms", profile.exposed_comm_ms)}});
+  constexpr std::size_t most_bars = 30;
+  report::Timeline bars{
+      .title = "Operations", .unit = "ms a step", .axis = "ms a step", .rows = {}, .spans = {}};
+  report::Table table({"operation", "calls", "ms", "share, %", "GFLOP/s", "GB/s"});
+  for (const OperationFigures& operation : profile.operations) {
+    const bool is_product = operation.flops > 0;
+    if (bars.rows.size() < most_bars) {
+      bars.spans.push_back({.row = bars.rows.size(),
+                            .kind = is_product ? "" : "comm",
+                            .name = is_product ? "products" : "all other operations",
+                            .start = 0,
+                            .length = operation.ms,
+                            .text = fmt::format("{:.2f}", operation.ms)});
+      bars.rows.push_back(operation.name);
+    }
+    table.add({{operation.name},
+               report::cell(static_cast<double>(operation.calls)),
+               report::cell(operation.ms, fmt::format("{:.2f}", operation.ms)),
+               report::cell(100 * operation.ms / profile.step_ms,
+                            fmt::format("{:.1f}", 100 * operation.ms / profile.step_ms)),
+               report::cell(is_product ? gflops(operation) : 0,
+                            is_product ? fmt::format("{:.1f}", gflops(operation)) : "–"),
+               report::cell(gb_s(operation), fmt::format("{:.1f}", gb_s(operation)))});
+  }
+  bars.key = true;
+  if (profile.operations.size() > most_bars)
+    bars.note = fmt::format("The longest {} of {}.", most_bars, profile.operations.size());
+  page.body += report::section("Operations", to_html(bars) + table.to_html()) + environment_section(session);
+  return page;
+}
+
+void print_profile(const StepProfile& profile, const StepOptions& options, int ranks,
+                   const std::string& precision) {
   if (!options.json)
     return print_table(profile,
                        fmt::format("{} {} on {}, rank 0: {:.1f} ms a step (mean of {})\n", options.workload,
@@ -253,13 +390,19 @@ ExitCode bench_step(const Program& program, Session& session, const Arguments& a
   options.add()("passes", po::value<int>(),
                 "the cost of the tree: a rank's batch in K shards, and in K micro-batches");
   options.add()("json", "print one JSON document");
+  add_html(options);
+  add_with(options);
   po::variables_map values;
   if (!options.parse(session, arguments, values)) return ExitCode::done;
 
   const bool profile = values.count("profile") > 0, passes = values.count("passes") > 0;
-  StepOptions how{.workload = values["workload"].as<std::string>(),
-                  .steps = values["steps"].as<std::int64_t>(),
-                  .json = values.count("json") > 0};
+  const ResultPage page(values, session, values.count("json") > 0);
+  StepOptions how{
+      .workload = values["workload"].as<std::string>(),
+      .steps = values["steps"].as<std::int64_t>(),
+      .json = values.count("json") > 0,
+      .page = &page,
+      .others = results_of_others(values, session, {"model", "precision", "ranks", "samples_per_second"})};
   if (values.count("set")) how.overrides = values["set"].as<Arguments>();
   if (const auto config = given(values, "config")) {
     if (!values["workload"].defaulted() || passes)
@@ -277,7 +420,8 @@ ExitCode bench_step(const Program& program, Session& session, const Arguments& a
     throw UsageError("bench step: --set cannot be used with --profile or --passes; leave one of them out");
   if (profile && passes)
     throw UsageError("bench step: --profile and --passes measure different things; leave one of them out");
-  if (passes && how.json) throw UsageError("bench step: --passes has no JSON form; leave one of the two out");
+  if (passes && (how.json || page.wanted()))
+    throw UsageError("bench step: --passes has no JSON form and no page; leave one of the two out");
   const auto given_or = [&](const char* option, const std::string& run) {
     return how.config && values[option].defaulted() ? run : values[option].as<std::string>();
   };
@@ -285,7 +429,10 @@ ExitCode bench_step(const Program& program, Session& session, const Arguments& a
                                                 given_or("bf16-fallback", of_run.bf16_fallback));
   train::check_steps(how.steps, "step");
   if (profile) {
-    print_profile(session, how);
+    const StepProfile found = profile_steps(session, how);
+    const std::string precision = train::precision_text(how.compute, session.backend());
+    if (session.world().rank() == 0) print_profile(found, how, session.world().size(), precision);
+    page.write([&] { return page_of(found, how, precision, session); });
   } else if (passes) {
     time_tree_order(session, how, values["passes"].as<int>());
   } else {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <iterator>
@@ -49,21 +50,53 @@ Axis y_axis(const Chart& chart) {
   return axis;
 }
 
+bool has_logarithmic_x(const Chart& chart) { return chart.x.kind != XAxis::Kind::whole_numbers; }
+
+/// Of positions, which are steps, or millionths of a power of ten.
+double position_of(double x, bool logarithmic) { return logarithmic ? std::log10(x) * levels : x; }
+double value_at(double position, bool logarithmic) {
+  return logarithmic ? std::pow(10, position / levels) : position;
+}
+
 Axis x_axis(const Chart& chart) {
+  const bool logarithmic = has_logarithmic_x(chart);
   Axis axis{.low = INFINITY, .high = -INFINITY};
   for (const Curve& curve : chart.curves) {
-    axis.low = std::min(axis.low, curve.points.x.front());
-    axis.high = std::max(axis.high, curve.points.x.back());
+    axis.low = std::min(axis.low, position_of(curve.points.x.front(), logarithmic));
+    axis.high = std::max(axis.high, position_of(curve.points.x.back(), logarithmic));
   }
-  if (axis.high == axis.low) axis.high += 1;
+  if (axis.high == axis.low) {
+    axis.high += logarithmic ? levels / 2 : 1;
+    if (logarithmic) axis.low -= levels / 2;
+  }
+  if (chart.dots) {  // which are whole at the ends, too
+    double room = (axis.high - axis.low) / 40;
+    if (!logarithmic) room = std::ceil(room);  // paths have whole steps
+    axis.low -= room;
+    axis.high += room;
+  }
   return axis;
 }
 
-std::string path_of(const Points& points, const Axis& x, const Axis& y) {
+/// Where the x axis has ticks, as values.
+std::vector<double> x_ticks(const Chart& chart, const Axis& x, int wanted) {
+  if (chart.x.kind == XAxis::Kind::whole_numbers) return ticks(x.low, x.high, wanted);
+  if (chart.x.kind == XAxis::Kind::bytes)
+    return bytes_ticks(value_at(x.low, true), value_at(x.high, true), wanted);
+  std::vector<double> all, apart;
+  for (const Curve& curve : chart.curves) all.insert(all.end(), curve.points.x.begin(), curve.points.x.end());
+  std::ranges::sort(all);
+  for (const double value : all)
+    if (apart.empty() || std::log10(value / apart.back()) * levels > (x.high - x.low) / (3 * wanted))
+      apart.push_back(value);
+  return apart;
+}
+
+std::string path_of(const Points& points, const Axis& x, const Axis& y, bool logarithmic_x) {
   std::string path;
   std::int64_t from_x = 0, from_y = 0;
   for (std::size_t p = 0; p < points.x.size(); ++p) {
-    const std::int64_t to_x = std::llround(points.x[p] - x.low);
+    const std::int64_t to_x = std::llround(position_of(points.x[p], logarithmic_x) - x.low);
     const std::int64_t to_y = std::llround(y.place(points.y[p]) * levels);
     fmt::format_to(std::back_inserter(path), "{}{} {}",
                    p == 0   ? "M"
@@ -74,6 +107,16 @@ std::string path_of(const Points& points, const Axis& x, const Axis& y) {
     from_y = to_y;
   }
   if (points.x.size() == 1) path += "l0 0";  // a dot, by its round cap
+  return path;
+}
+
+/// A line of no length at each point: a dot, by its round cap.
+std::string dots_of(const Points& points, const Axis& x, const Axis& y, bool logarithmic_x) {
+  std::string path;
+  for (std::size_t p = 0; p < points.x.size(); ++p)
+    fmt::format_to(std::back_inserter(path), "M{} {}h0",
+                   std::llround(position_of(points.x[p], logarithmic_x) - x.low),
+                   std::llround(y.place(points.y[p]) * levels));
   return path;
 }
 
@@ -162,6 +205,23 @@ std::string tick_text(double value) {
   return fmt::format("{:.6g}", value);
 }
 
+std::string bytes_text(double bytes) {
+  constexpr std::array units{"", " KiB", " MiB", " GiB", " TiB"};
+  std::size_t unit = 0;
+  for (; bytes >= 1024 && unit + 1 < units.size(); ++unit) bytes /= 1024;
+  return fmt::format("{:.4g}{}", bytes, unit == 0 ? " B" : units[unit]);
+}
+
+std::vector<double> bytes_ticks(double low, double high, int most) {
+  const double first = std::ceil(std::log2(low) - 1e-9), last = std::floor(std::log2(high) + 1e-9);
+  double every = 1;
+  while (std::floor(last / every) - std::ceil(first / every) + 1 > std::max(1, most)) every *= 2;
+  std::vector<double> all;
+  for (double power = std::ceil(first / every) * every; power <= last; power += every)
+    all.push_back(std::exp2(power));
+  return all;
+}
+
 std::string escape_html(std::string_view text) {
   std::string safe;
   for (const char c : text) {
@@ -196,10 +256,15 @@ std::string to_html(const Chart& chart) {
   const auto y_at = [&](double place) { return top + plot_height * (1 - (place + pad) / (1 + 2 * pad)); };
   const auto x_at = [&](double value) { return left + plot_width * x.place(value); };
 
+  const bool logarithmic_x = has_logarithmic_x(chart), in_bytes = chart.x.kind == XAxis::Kind::bytes;
+  const auto x_text = [&](double value) { return in_bytes ? bytes_text(value) : tick_text(value); };
+  std::string attributes = fmt::format(R"( data-x="{}")", escape_html(chart.x.name));
+  if (logarithmic_x) attributes += in_bytes ? R"( data-xkind="bytes")" : R"( data-xkind="counts")";
   std::string html = fmt::format(
-      R"(<figure class="chart{}" data-x0="{:.17g}" data-x1="{:.17g}" data-y0="{:.17g}" data-y1="{:.17g}" data-log="{:d}">)"
+      R"(<figure class="chart{}"{} data-x0="{:.17g}" data-x1="{:.17g}" data-y0="{:.17g}" data-y1="{:.17g}" data-log="{:d}">)"
       "\n<figcaption><b>{}</b> <span>{}</span></figcaption>\n",
-      chart.wide ? " wide" : "", x.low, x.high, y.low, y.high, y.logarithmic, escape_html(chart.title),
+      chart.wide ? " wide" : "", attributes, x.low, x.high, y.low, y.high, y.logarithmic,
+      escape_html(chart.title),
       escape_html(chart.unit + (y.logarithmic ? (chart.unit.empty() ? "log scale" : ", log scale") : "")));
   const auto out = std::back_inserter(html);
   fmt::format_to(out, R"(<svg viewBox="0 0 {} {}" role="img" aria-label="{}"><g class="grid">)", width,
@@ -211,13 +276,16 @@ std::string to_html(const Chart& chart) {
     fmt::format_to(out, R"(<path d="M{} {:.1f}h{}"/><text x="{}" y="{:.1f}" class="y">{}</text>)", left, at,
                    plot_width, left - 7, at + 4, tick_text(tick));
   }
-  for (const double tick : ticks(x.low, x.high, chart.wide ? 10 : 5))
+  for (const double tick : x_ticks(chart, x, chart.wide ? 10 : 5)) {
+    const double at = x_at(position_of(tick, logarithmic_x));
     fmt::format_to(
         out, R"(<path d="M{:.1f} {:.1f}v5" class="tick"/><text x="{:.1f}" y="{:.1f}" class="x">{}</text>)",
-        x_at(tick), top + plot_height, x_at(tick), top + plot_height + 18, tick_text(tick));
+        at, top + plot_height, at, top + plot_height + 18, x_text(tick));
+  }
   fmt::format_to(
-      out, R"(<path d="M{} {:.1f}h{}" class="axis"/><text x="{:.1f}" y="{}" class="x name">step</text></g>)",
-      left, top + plot_height, plot_width, left + plot_width / 2, height - 4);
+      out, R"(<path d="M{} {:.1f}h{}" class="axis"/><text x="{:.1f}" y="{}" class="x name">{}</text></g>)",
+      left, top + plot_height, plot_width, left + plot_width / 2, height - 4,
+      escape_html(chart.x.name + (logarithmic_x ? " (log scale)" : "")));
   fmt::format_to(out, R"(<svg class="plot" x="{}" y="{}" width="{}" height="{:.1f}"><g class="marks">)", left,
                  top, plot_width, plot_height);
   for (const Mark& mark : chart.marks)
@@ -226,11 +294,15 @@ std::string to_html(const Chart& chart) {
                    mark.kind, mark.x, x_at(mark.x) - left, plot_height, escape_html(mark.text));
   fmt::format_to(out, R"svg(</g><g class="curves" transform="matrix({:.9g} 0 0 {:.9g} 0 {:.6g})">)svg",
                  plot_width / (x.high - x.low), -plot_height / (1 + 2 * pad) / levels, y_at(0) - top);
-  for (const Curve& curve : chart.curves)
+  for (const Curve& curve : chart.curves) {
     fmt::format_to(out, "<path class=\"{}\" data-label=\"{}\"{} d=\"{}\"/>\n", curve.style,
                    escape_html(curve.label),
                    curve.run.empty() ? "" : fmt::format(" data-run=\"{}\"", escape_html(curve.run)),
-                   path_of(curve.points, x, y));
+                   path_of(curve.points, x, y, logarithmic_x));
+    if (chart.dots)
+      fmt::format_to(out, "<path class=\"{} at\" d=\"{}\"/>\n", curve.style,
+                     dots_of(curve.points, x, y, logarithmic_x));
+  }
   html += "</g></svg></svg>";
   const auto is_line = [](const Curve& curve) { return curve.style.find("raw") == std::string::npos; };
   if (chart.legend && std::ranges::count_if(chart.curves, is_line) > 1) {

@@ -25,6 +25,11 @@ std::vector<double> log_ticks(double low, double high);
 /// "0.25", "20,000", "3M", "3e-4".
 std::string tick_text(double value);
 
+/// "1000", "64 KiB", "25 MiB": four digits.
+std::string bytes_text(double bytes);
+/// Powers of two in [low, high] whose exponents are equally far apart, at most `most`; 0 < low < high.
+std::vector<double> bytes_ticks(double low, double high, int most);
+
 /// For the text and the attributes of HTML.
 std::string escape_html(std::string_view text);
 
@@ -41,17 +46,49 @@ struct Mark {
   std::string text;
 };
 
+/// What is below the curves. Charts of one page with the same name are zoomed together.
+struct XAxis {
+  enum class Kind {
+    whole_numbers,  ///< linear
+    counts,         ///< logarithmic, with a tick at each x of a curve as far as there is room
+    bytes           ///< logarithmic
+  };
+  std::string name = "step";
+  Kind kind = Kind::whole_numbers;
+};
+
 struct Chart {
   std::string title, unit, note;
   bool wide = false;
   bool legend = true;
-  bool linear = false;        ///< never logarithmic
-  std::vector<Curve> curves;  ///< of finite values, none empty
-  std::vector<Mark> marks;
+  bool linear = false;  ///< never logarithmic
+  bool dots = false;    ///< at each point: a few that were measured
+  XAxis x = {};
+  std::vector<Curve> curves = {};  ///< of finite values, none empty
+  std::vector<Mark> marks = {};
 };
 
-/// A <figure>. Each path holds its values: x is exact, y has a millionth of the range, of the logarithm if
-/// the axis is logarithmic. So the script needs no other data.
+/// A <figure>. Each path holds its values: x is exact, or a millionth of a power of ten on a logarithmic
+/// axis; y has a millionth of the range, of the logarithm if the axis is logarithmic. So the script needs no
+/// other data.
 std::string to_html(const Chart& chart);
+
+/// Bars in rows over one axis of milliseconds or of another unit, from 0 on.
+struct Timeline {
+  struct Span {
+    std::size_t row = 0;
+    std::string kind;  ///< CSS class: "", "step", "comm", "late" or "other"
+    std::string name;  ///< under the pointer, and in the key
+    double start = 0, length = 0;
+    std::string text = {};  ///< beside it
+  };
+  std::string title, unit, axis;
+  std::vector<std::string> rows;  ///< one without spans is a heading
+  std::vector<Span> spans;
+  bool key = false;  ///< what the colours are, by the name of the first span of each kind
+  std::string note = {};
+};
+/// Empty without spans.
+std::string to_html(const Timeline& timeline);
 
 }  // namespace lockstep::report

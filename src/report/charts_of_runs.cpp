@@ -99,21 +99,26 @@ const char* word_of(RunEvent::Kind kind) {
   }
 }
 
-std::vector<Mark> marks_of(std::span<const RunLog> runs) {
+/// At most `most`, equally far apart in their order: every chart repeats them.
+std::vector<Mark> marks_of(std::span<const RunLog> runs, std::size_t most) {
   std::vector<Mark> marks;
   if (runs.size() > most_marked_runs) return marks;
   for (const RunLog& run : runs) {
     for (const RunEvent& event : run.events) {
       const char* const kind = word_of(event.kind);
-      if (!kind || marks.size() >= 200) continue;
+      if (!kind) continue;
       const std::string what = event.kind == RunEvent::Kind::slow_rank
                                    ? event.text
                                    : fmt::format("{}{}{}", kind, event.text.empty() ? "" : ": ", event.text);
       marks.push_back(
-          {static_cast<double>(event.step), kind, (runs.size() > 1 ? run.name + ": " : "") + what});
+          {static_cast<double>(event.step), kind, (runs.size() > 1 ? run.name + ": " : "") + cut(what, 300)});
     }
   }
-  return marks;
+  const std::size_t all = marks.size();
+  if (all <= most) return marks;
+  std::vector<Mark> some;
+  for (std::size_t m = 0; m < most; ++m) some.push_back(std::move(marks[m * (all - 1) / (most - 1)]));
+  return some;
 }
 
 constexpr std::array dashes{"", " dashed", " dotted"};
@@ -172,11 +177,13 @@ std::vector<Chart> charts_of(std::span<const RunLog> runs, std::size_t most_byte
   const std::size_t points =
       std::clamp(most_bytes / bytes_of_point / std::max<std::size_t>(1, count), std::size_t{24}, most_points);
 
+  constexpr std::size_t most_marks_of_page = 1'200;
+  const std::vector<Mark> marks = marks_of(runs, most_marks_of_page / keys.size());
   std::vector<Chart> charts;
   for (const std::string& key : keys) {
     if (curves[key] == 0) continue;
     Chart chart = titled(key);
-    chart.marks = marks_of(runs);
+    chart.marks = marks;
     chart.wide = key == "loss";
     chart.linear = key == "lr";
     chart.legend = runs.size() <= most_coloured;

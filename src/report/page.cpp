@@ -13,28 +13,13 @@
 #include <tuple>
 
 #include "base/files.h"
-#include "base/output.h"
 #include "base/text.h"
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/index.h"
-#include "report/assets.h"
+#include "report/document.h"
 
 namespace lockstep::report {
 namespace {
-
-constexpr std::string_view page_start = "<!DOCTYPE html>\n<!-- lockstep report -->\n";
-
-std::string whole(std::int64_t value) {
-  std::string text = std::to_string(value);
-  for (std::ptrdiff_t at = std::ssize(text) - 3; at > 0; at -= 3)
-    text.insert(static_cast<std::size_t>(at), ",");
-  return text;
-}
-
-std::string number(double value) {
-  return std::abs(value) >= 1000 && std::abs(value) < 1e15 ? whole(std::llround(value))
-                                                           : fmt::format("{:.4g}", value);
-}
 
 std::string state_of(const RunLog& run) {
   if (run.lines == 0) return "no steps yet";
@@ -94,6 +79,8 @@ std::string table_of(std::span<const RunLog> runs, const std::set<std::string>& 
   std::vector<std::size_t> order(runs.size());
   std::iota(order.begin(), order.end(), 0);
   std::ranges::stable_sort(order, {}, [&](std::size_t r) { return score_of(runs[r]); });
+  constexpr std::size_t most_rows = 400;
+  if (order.size() > most_rows) order.resize(most_rows);
   for (const std::size_t r : order) {
     const RunLog& run = runs[r];
     fmt::format_to(out,
@@ -101,7 +88,7 @@ std::string table_of(std::span<const RunLog> runs, const std::set<std::string>& 
                    R"html(style="color:var(--{})"></span>{}</td>)html",
                    r, escape_html(run.name), styles[r], escape_html(run.name));
     for (const std::string& key : different)
-      html += "<td class=\"n\">" + escape_html(run.config_value(key)) + "</td>";
+      html += "<td class=\"n\">" + escape_html(cut(run.config_value(key), 100)) + "</td>";
     fmt::format_to(out,
                    R"(<td class="nowrap">{}</td><td class="n" data-v="{}">{}</td><td class="n">{}</td>)"
                    R"(<td class="n">{}</td>)",
@@ -118,6 +105,8 @@ std::string table_of(std::span<const RunLog> runs, const std::set<std::string>& 
     html += "</tr>\n";
   }
   html += "</tbody></table></div>";
+  if (order.size() < runs.size())
+    html += note(fmt::format("The best {} of {} runs.", order.size(), runs.size()));
   return html +
          "<p class=\"note\">loss: of the last step; evaluations: the best; others: the median. A click on a "
          "heading sorts, on a row shows the run in the charts.</p>";
@@ -143,7 +132,7 @@ std::string configuration_of(const RunLog& run, const std::set<std::string>& dif
     const std::string section = key.substr(0, dot);
     if (std::ranges::find(sections, section) == sections.end()) sections.push_back(section);
     rows[section] += fmt::format("<tr><td>{}</td><td class=\"v\">{}</td></tr>",
-                                 escape_html(key.substr(dot + 1)), escape_html(value));
+                                 escape_html(key.substr(dot + 1)), escape_html(cut(value, 1'000)));
   }
   std::string html = "<div class=\"columns\">";
   for (const std::string& section : sections)
@@ -165,7 +154,7 @@ std::string events_of(std::span<const RunLog> runs) {
       html += "<tr>" + (runs.size() > 1 ? "<td>" + escape_html(run.name) + "</td>" : "") +
               fmt::format(R"(<td class="n">{}</td><td>{}</td><td class="v">{}</td><td>{}</td></tr>)",
                           whole(event.step), words[static_cast<std::size_t>(event.kind)],
-                          escape_html(event.text), escape_html(event.time));
+                          escape_html(cut(event.text, 1'000)), escape_html(event.time));
     }
   }
   if (shown == 0) return "";
@@ -178,15 +167,12 @@ std::string events_of(std::span<const RunLog> runs) {
 std::string provenance_of(const RunLog& run) {
   try {
     const checkpoint::FileIndex index = checkpoint::read_index(run.path + "/checkpoints/latest");
-    std::string rows = fmt::format(
-        "<tr><td>checkpoint</td><td class=\"v\">step {}, {} tensors, {:.1f} MiB, written {}</td></tr>",
-        index.position.step, index.tensors.size(), static_cast<double>(index.file_bytes) / (1 << 20),
-        escape_html(index.created));
-    for (const auto& [name, value] : index.provenance)
-      if (!value.empty())
-        rows +=
-            fmt::format("<tr><td>{}</td><td class=\"v\">{}</td></tr>", escape_html(name), escape_html(value));
-    return "<table class=\"keys\"><tbody>" + rows + "</tbody></table>";
+    std::vector<std::pair<std::string, std::string>> rows{
+        {"checkpoint",
+         fmt::format("step {}, {} tensors, {:.1f} MiB, written {}", index.position.step, index.tensors.size(),
+                     static_cast<double>(index.file_bytes) / (1 << 20), index.created)}};
+    rows.insert(rows.end(), index.provenance.begin(), index.provenance.end());
+    return key_table(rows);
   } catch (const Error&) {  // no checkpoint yet
     return "";
   }
@@ -234,29 +220,51 @@ std::string curves_note(std::span<const RunLog> runs, std::span<const Chart> cha
   return note.empty() ? "" : "<p class=\"note\">" + note + "</p>";
 }
 
-std::string fact(std::string_view label, const std::string& value) {
-  return fmt::format("<div><span>{}</span><b>{}</b></div>", label, escape_html(value));
-}
-
 std::string facts_of(const RunLog& run) {
-  std::string html =
-      "<div class=\"facts\">" + fact("state", state_of(run)) + fact("steps", whole(run.last_step));
+  std::vector<std::pair<std::string, std::string>> found{{"state", state_of(run)},
+                                                         {"steps", whole(run.last_step)}};
   if (const Series* const loss = run.find("loss"))
-    html += fact("loss of the last step", number(loss->values.back()));
+    found.emplace_back("loss of the last step", number(loss->values.back()));
   for (const Series& series : run.series)
     if (series.name.rfind("eval_", 0) == 0 && series.name.rfind("eval_ema_", 0) != 0 &&
         series.name != "eval_perplexity" && series.name != "eval_accuracy_top5")
-      html += fact("best " + series.name, number(summary_of(series)));
+      found.emplace_back("best " + series.name, number(summary_of(series)));
   if (const Series* const speed = run.find("samples_per_second"))
-    html += fact("samples/s (median)", whole(std::llround(summary_of(*speed))));
-  if (run.ranks > 0) html += fact("ranks", fmt::format("{} on {}", run.ranks, pluralized(run.nodes, "node")));
+    found.emplace_back("samples/s (median)", whole(std::llround(summary_of(*speed))));
+  if (run.ranks > 0)
+    found.emplace_back("ranks", fmt::format("{} on {}", run.ranks, pluralized(run.nodes, "node")));
   if (const std::size_t restarts = restarts_of(run); restarts > 0)
-    html += fact("restarts", std::to_string(restarts));
-  return html + "</div>";
+    found.emplace_back("restarts", std::to_string(restarts));
+  return facts(found);
 }
 
-std::string section(std::string_view title, const std::string& content) {
-  return content.empty() ? "" : fmt::format("<section><h2>{}</h2>\n{}</section>\n", title, content);
+/// The charts, of at most about `most_bytes`.
+std::string curves_of(std::span<const RunLog> runs, std::size_t most_bytes) {
+  std::vector<Chart> drawn;
+  std::vector<std::string> charts;
+  std::size_t bytes = 0;
+  // What a point takes is estimated; twice, because a half of the points may be a half of the bytes.
+  for (std::size_t budget = most_bytes, tries = 0; tries < 3; ++tries, budget = budget * most_bytes / bytes) {
+    drawn = charts_of(runs, budget);
+    charts.clear();
+    bytes = 0;
+    for (const Chart& chart : drawn) bytes += charts.emplace_back(to_html(chart)).size();
+    if (bytes <= most_bytes) break;
+  }
+  if (charts.empty()) return "<p class=\"lead\">No step has been logged yet.</p>";
+  std::string left_out;
+  for (; bytes > most_bytes && !charts.empty(); charts.pop_back(), drawn.pop_back()) {
+    bytes -= charts.back().size();
+    left_out += (left_out.empty() ? "" : ", ") + drawn.back().title;
+  }
+  std::string html =
+      "<p class=\"note screen\">Point for values, drag to zoom all charts, double-click to see all steps. "
+      "<button id=\"reset\" hidden>All steps</button></p>" +
+      curves_note(runs, drawn) + marks_key(runs) + "<div class=\"charts\">";
+  for (const std::string& chart : charts) html += chart;
+  html += "</div>";
+  if (!left_out.empty()) html += note(cut("Left out, as the page would be too large: " + left_out, 1'000));
+  return html;
 }
 
 }  // namespace
@@ -277,10 +285,6 @@ std::string page_of(std::span<const RunLog> runs) {
     if (!trace.empty())
       add(traces, step_trace_html(exists(trace) ? trace : run.path + "/" + file_name_of(trace)));
   }
-  constexpr std::size_t most_other_bytes = 250'000;
-  const std::vector<Chart> drawn = charts_of(runs, most_page_bytes - most_other_bytes - samples.size());
-  std::string charts;
-  for (const Chart& chart : drawn) charts += to_html(chart);
   const std::string title = one ? runs[0].name : fmt::format("{} runs", runs.size());
   std::string lead = one ? runs[0].path : "";
   if (one && !runs[0].first_time.empty())
@@ -290,47 +294,33 @@ std::string page_of(std::span<const RunLog> runs) {
            std::string(runs.size() > 6 ? " The best six are in colour." : "");
   std::int64_t unreadable = 0;
   for (const RunLog& run : runs) unreadable += run.unreadable_lines;
-  std::string html{page_start};
-  html +=
-      "<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width, "
-      "initial-scale=1\">\n<title>" +
-      escape_html(title) + " – Lockstep</title>\n<style>\n" + page_style +
-      "</style></head><body><main>\n<header><h1>" + escape_html(title) + "</h1><p class=\"lead\">" +
-      escape_html(lead) + "</p></header>\n";
-  html += one ? facts_of(runs[0]) : section("Runs", table_of(runs, different));
-  constexpr std::string_view usage =
-      "<p class=\"note screen\">Point for values, drag to zoom all charts, double-click to see all steps. "
-      "<button id=\"reset\" hidden>All steps</button></p>";
-  html += section("Curves", charts.empty() ? "<p class=\"lead\">No step has been logged yet.</p>"
-                                           : fmt::format("{}{}{}<div class=\"charts\">{}</div>", usage,
-                                                         curves_note(runs, drawn), marks_key(runs), charts));
-  html += section("One step", traces) + section("Samples", samples) + section("Events", events_of(runs));
-  html += section(one ? "Configuration" : "Configuration that the runs share",
+  const std::string head = one ? facts_of(runs[0]) : section("Runs", table_of(runs, different));
+  std::string rest =
+      section("One step", traces) + section("Samples", samples) + section("Events", events_of(runs));
+  rest += section(one ? "Configuration" : "Configuration that the runs share",
                   runs[0].config.empty() ? "" : configuration_of(runs[0], different));
-  html += section("Environment and provenance", provenance);
-  html += "<footer>Written by lockstep report" +
-          (runs[0].version.empty() ? "" : " from runs of Lockstep " + escape_html(runs[0].version)) + "." +
-          (unreadable > 0 ? fmt::format(" {} could not be read, and {} left out.",
-                                        pluralized(unreadable, "line"), unreadable == 1 ? "was" : "were")
-                          : "") +
-          "</footer>\n</main><script>\n" + page_script + "</script></body></html>\n";
-  return html;
+  rest += section("Environment and provenance", provenance);
+  std::string footer = "Written by lockstep report" +
+                       (runs[0].version.empty() ? "" : " from runs of Lockstep " + runs[0].version) + ".";
+  if (unreadable > 0)
+    footer += fmt::format(" {} could not be read, and {} left out.", pluralized(unreadable, "line"),
+                          unreadable == 1 ? "was" : "were");
+  Page page{.title = title, .lead = lead, .body = head + rest, .footer = footer};
+  constexpr std::size_t most_note_bytes = 4'000;
+  const std::size_t other_bytes = to_html(page).size() + most_note_bytes;
+  page.body =
+      head +
+      section("Curves", curves_of(runs, most_page_bytes - std::min(other_bytes, most_page_bytes - 1))) + rest;
+  return to_html(page);
 }
 
 void write_report(std::span<const std::string> directories, const std::string& out) {
-  check_output(out, {.replace = true});
-  if (exists(out)) {
-    const OpenFile file(out, OpenFile::Mode::read);
-    std::string start(std::min<std::uint64_t>(page_start.size(), file.size()), '\0');
-    file.read_at(0, start.data(), start.size());
-    if (start != page_start)
-      throw UsageError("{}: exists and is not a report; choose another name with --out", out);
-  }
+  check_page(out);
   std::vector<RunLog> runs;
   for (const std::string& directory : directories) runs.push_back(read_run(directory));
   for (RunLog& run : runs)  // the same name twice: whole paths
     if (std::ranges::count(runs, run.name, &RunLog::name) > 1) run.name = run.path;
-  write_text_atomically(out, page_of(runs));
+  write_page(out, page_of(runs));
 }
 
 }  // namespace lockstep::report

@@ -7,12 +7,11 @@
 #include <vector>
 
 #include "report/chart.h"
+#include "report/document.h"
 #include "report/run_log.h"
 
 namespace lockstep::report {
 
-/// Of a page in bytes; curves and samples share it.
-inline constexpr std::size_t most_page_bytes = 2'000'000;
 inline constexpr std::size_t most_points = 2'000;   ///< of a curve
 inline constexpr std::size_t most_marked_runs = 3;  ///< with events on the curves
 
@@ -24,14 +23,14 @@ double score_of(const RunLog& run);
 /// Every metric of the runs, in curves of few enough points for `most_bytes`.
 std::vector<Chart> charts_of(std::span<const RunLog> runs, std::size_t most_bytes);
 
-/// The newest, the oldest and as many in between of RUN/samples/*.png and *.txt as `most_bytes` allow; empty
-/// without samples.
+/// The newest, the oldest and as many in between of RUN/samples/*.png and *.txt as `most_bytes` allow, and
+/// how many there are; empty without samples.
 std::string samples_html(const RunLog& run, std::size_t most_bytes);
 
 /// One step of a trace file (log.trace), of usual length, as bars; empty if there is no such file.
 std::string step_trace_html(const std::string& path);
 
-/// The whole page. One run or more.
+/// The whole page, of at most most_page_bytes. One run or more.
 std::string page_of(std::span<const RunLog> runs);
 
 /// Writes the page of these run directories. Errors of read_run(); UsageError if `out` exists and is no page

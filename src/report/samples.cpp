@@ -28,6 +28,39 @@ std::string base64(std::string_view bytes) {
   return text;
 }
 
+constexpr std::size_t most_files = 40, most_text = 4'000;  // bytes of a text; more of it is cut off
+
+/// Every `all / few`-th of these places, among them the last and, from two on, the first.
+std::vector<std::size_t> spread(std::size_t all, std::size_t few) {
+  std::vector<std::size_t> places;
+  for (std::size_t i = 0; i < few; ++i) places.push_back(few == 1 ? all - 1 : i * (all - 1) / (few - 1));
+  return places;
+}
+
+/// A sample on the page: its bytes as base64, or a text of which every letter may be escaped.
+std::size_t page_bytes_of(const fs::path& file) {
+  std::error_code gone;
+  const auto bytes = static_cast<std::size_t>(fs::file_size(file, gone));
+  if (gone) return 0;
+  constexpr std::size_t frame = 160;
+  return frame + (file.extension() == ".png" ? (bytes + 2) / 3 * 4 : 6 * std::min(bytes, most_text));
+}
+
+std::string figure_of(const fs::path& file, std::size_t most_bytes) {
+  const std::string name = escape_html(file.stem().string());
+  std::string html = "<figure>";
+  if (file.extension() == ".png") {
+    html += fmt::format(R"(<img alt="{}" src="data:image/png;base64,{}">)", name,
+                        base64(read_text(file, most_bytes)));
+  } else {
+    const OpenFile text(file, OpenFile::Mode::read);
+    std::string start(std::min<std::uint64_t>(text.size(), most_text + 1), '\0');
+    text.read_at(0, start.data(), start.size());
+    html += "<pre>" + escape_html(cut(start, most_text)) + "</pre>";
+  }
+  return html + "<figcaption><span>" + name + "</span></figcaption></figure>\n";
+}
+
 }  // namespace
 
 std::string samples_html(const RunLog& run, std::size_t most_bytes) {
@@ -39,32 +72,31 @@ std::string samples_html(const RunLog& run, std::size_t most_bytes) {
     if ((kind == ".png" || kind == ".txt") && entry->path().filename().string()[0] != '.')
       files.push_back(entry->path());
   }
+  if (files.empty()) return "";
   std::ranges::sort(files);  // steps in names have leading zeros
-  constexpr std::size_t most_files = 40;
-  const std::size_t all = files.size(), few = std::min(all, most_files);
+  std::vector<std::size_t> bytes;
+  for (const fs::path& file : files) bytes.push_back(page_bytes_of(file));
+  std::size_t few = std::min(files.size(), most_files);
+  const auto fits = [&] {
+    std::size_t sum = 0;
+    for (const std::size_t place : spread(files.size(), few)) sum += bytes[place];
+    return sum <= most_bytes;
+  };
+  while (few > 0 && !fits()) --few;
   std::string html;
   std::size_t shown = 0;
-  for (std::size_t i = 0; i < few; ++i) {
-    const fs::path& file = files[few == 1 ? 0 : i * (all - 1) / (few - 1)];
-    const std::string name = escape_html(file.stem().string());
+  for (const std::size_t place : spread(files.size(), few)) {
     try {
-      const std::string bytes =
-          read_text(file, most_bytes / few * 3 / 4 * (i + 1) -
-                              std::min(most_bytes / few * 3 / 4 * i, html.size() * 3 / 4));
-      html += "<figure>";
-      if (file.extension() == ".png")
-        html += fmt::format(R"(<img alt="{}" src="data:image/png;base64,{}">)", name, base64(bytes));
-      else
-        html += "<pre>" + escape_html(bytes.substr(0, 4000)) + "</pre>";
-      html += "<figcaption><span>" + name + "</span></figcaption></figure>\n";
+      html += figure_of(files[place], most_bytes);
       ++shown;
-    } catch (const Error&) {  // too large, or removed since: it is counted as not shown
+    } catch (const Error&) {  // removed since: it is counted as not shown
     }
   }
-  if (shown == 0) return "";
-  const std::string note =
-      shown < all ? fmt::format("<p class=\"note\">{} of {} samples.</p>", shown, all) : "";
-  return "<div class=\"strip\">" + html + "</div>" + note;
+  if (shown == files.size()) return "<div class=\"strip\">" + html + "</div>";
+  const std::string count = note(
+      fmt::format("{} of {} samples{}", shown, files.size(),
+                  shown > 0 ? ": all would make the page too large." : ": they are too large for a page."));
+  return (shown > 0 ? "<div class=\"strip\">" + html + "</div>" : "") + count;
 }
 
 }  // namespace lockstep::report

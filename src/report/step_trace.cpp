@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -60,53 +61,39 @@ std::string step_trace_html(const std::string& path) {
   }
   const std::vector<Span>& spans = found.second;
   if (spans.empty()) return "";
-  std::map<std::pair<int, int>, int> rows;
-  double start = spans[0].start_us, end = start;
+  std::map<std::pair<int, int>, std::size_t> rows;
+  double start = spans[0].start_us;
   for (const Span& span : spans) {
-    rows[{span.rank, span.row}] = 0;
+    rows[{span.rank, span.row}] = SIZE_MAX;
     start = std::min(start, span.start_us);
-    end = std::max(end, span.start_us + span.length_us);
   }
-  int next = 0;
-  for (auto& [key, row] : rows) row = next++;
-  constexpr double row_height = 17, left = 124, width = 1100, top = 4;
-  const double plot = width - left - 14, bottom = top + row_height * next,
-               length_ms = std::max((end - start) / 1e3, 1e-6);
-  const auto x_at = [&](double us) { return left + plot * (us - start) / 1e3 / length_ms; };
-  std::string html = fmt::format(
-      "<div class=\"scroll\"><svg viewBox=\"0 0 {} {}\" style=\"min-width:640px;width:100%\" role=\"img\" "
-      "aria-label=\"one step\"><g class=\"grid\">",
-      width, bottom + 42);
-  const auto out = std::back_inserter(html);
-  for (const double tick : ticks(0, length_ms, 8))
-    fmt::format_to(out,
-                   R"(<path d="M{0:.1f} {1}V{2:.1f}"/><text class="x" x="{0:.1f}" y="{3:.1f}">{4}</text>)",
-                   x_at(start + tick * 1e3), top, bottom + 4, bottom + 19, tick_text(tick));
-  fmt::format_to(out, R"(<text class="x" x="{:.1f}" y="{:.1f}">ms since the step began</text>)",
-                 left + plot / 2, bottom + 38);
-  for (const auto& [key, row] : rows) {
+  Timeline timeline{.title = "", .unit = "", .axis = "ms since the step began", .rows = {}, .spans = {}};
+  constexpr std::size_t most_rows = 120;
+  for (auto& [key, row] : rows) {
+    if (timeline.rows.size() == most_rows) {
+      timeline.note = fmt::format("The first {} rows of {}. ", most_rows, rows.size());
+      break;
+    }
+    row = timeline.rows.size();
     const std::string name = key.second == 0   ? "step"
                              : key.second == 1 ? "compute"
                                                : fmt::format("bucket {}", key.second - 2);
-    fmt::format_to(out, R"(<text class="y" x="{}" y="{:.1f}">rank {} · {}</text>)", left - 8,
-                   top + row_height * row + 12.5, key.first, name);
+    timeline.rows.push_back(fmt::format("rank {} · {}", key.first, name));
   }
-  html += "</g><g class=\"spans\">";
   for (const Span& span : spans) {
+    if (rows[{span.rank, span.row}] == SIZE_MAX) continue;
     const char* const kind = span.row == 0  ? "step"
                              : span.row > 1 ? (span.name.find("wait") != std::string::npos ? "late" : "comm")
                              : span.name == "optimizer" ? "other"
                                                         : "";
-    fmt::format_to(
-        out,
-        R"(<rect class="{}" x="{:.2f}" y="{:.1f}" width="{:.2f}" height="{}" rx="1"><title>{}: {:.3f} ms</title></rect>)",
-        kind, x_at(span.start_us), top + row_height * rows[{span.rank, span.row}] + 2.5,
-        std::max(0.8, plot * span.length_us / 1e3 / length_ms), row_height - 5, escape_html(span.name),
-        span.length_us / 1e3);
+    timeline.spans.push_back({.row = rows[{span.rank, span.row}],
+                              .kind = kind,
+                              .name = fmt::format("{}: {:.3f} ms", span.name, span.length_us / 1e3),
+                              .start = (span.start_us - start) / 1e3,
+                              .length = span.length_us / 1e3});
   }
-  html += "</g></svg></div>";
-  return html + fmt::format("<p class=\"note\">Step {}, of median length on rank 0; {} has all steps.</p>",
-                            found.first, escape_html(path));
+  timeline.note = fmt::format("Step {}, of median length on rank 0; {} has all steps.", found.first, path);
+  return to_html(timeline);
 }
 
 }  // namespace lockstep::report

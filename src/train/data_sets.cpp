@@ -13,6 +13,7 @@
 
 #include "base/text.h"
 #include "checkpoint/blocks.h"
+#include "checkpoint/layout.h"
 #include "data/finite.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/random.h"
@@ -129,16 +130,6 @@ void check_same_tokens(const data::Dataset& one, const data::Dataset& first) {
   if (!a || !b || (a->vocabulary() == b->vocabulary() && a->tokenizer() == b->tokenizer())) return;
   throw DataError("{}: vocabulary {} of tokenizer {}, but {} has {} of {}", a->name(), a->vocabulary(),
                   quote(a->tokenizer()), b->name(), b->vocabulary(), quote(b->tokenizer()));
-}
-
-Tensor tensor_of(const std::vector<double>& values) {
-  Tensor tensor = Tensor::empty({std::ssize(values)}, DType::float64);
-  std::ranges::copy(values, tensor.data<double>());
-  return tensor;
-}
-
-std::vector<double> values_of(const Tensor& tensor) {
-  return {tensor.data<double>(), tensor.data<double>() + tensor.numel()};
 }
 
 }  // namespace
@@ -308,17 +299,15 @@ void DataSets::add_normalized_fields(const std::vector<std::string>& names) {
     if (std::ranges::find(normalized_, name, &NormalizedField::name) != normalized_.end())
       throw UsageError("data.normalize: names {} twice", name);
     const auto channels = static_cast<std::size_t>(data::normalization_channels(field->shape));
-    normalized_.push_back({.name = name,
-                           .mean = tensor_of(std::vector<double>(channels, 0)),
-                           .deviation = tensor_of(std::vector<double>(channels, 1))});
+    normalized_.push_back(
+        {.name = name,
+         .by = {.mean = std::vector<double>(channels, 0), .deviation = std::vector<double>(channels, 1)}});
   }
   for (const NormalizedField& field : normalized_) use(field);
 }
 
 void DataSets::use(const NormalizedField& field) {
-  for (data::Arrays* const one : arrays())
-    one->normalize(field.name, data::Normalization{.mean = values_of(field.mean),
-                                                   .deviation = values_of(field.deviation)});
+  for (data::Arrays* const one : arrays()) one->normalize(field.name, field.by);
 }
 
 void DataSets::measure(comm::HostGroup& world) {
@@ -331,8 +320,7 @@ void DataSets::measure(comm::HostGroup& world) {
       for (const Source& source : sources_) parts.push_back({.dataset = &source.train()});
       found = data::normalization_of(data::Mixture(std::move(parts), false), field.name, world);
     }
-    std::ranges::copy(found->mean, field.mean.data<double>());
-    std::ranges::copy(found->deviation, field.deviation.data<double>());
+    field.by = std::move(*found);
     comm::run_on_all(world, [&] { use(field); });
   }
 }
@@ -344,18 +332,18 @@ void DataSets::normalize(const Normalizations& stored) {
       throw DataError(
           "the checkpoint holds no mean and deviation of field {} (/data/{}), which data.normalize names",
           quote(field.name), field.name);
-    field.mean = tensor_of(found->second.mean);
-    field.deviation = tensor_of(found->second.deviation);
+    field.by = found->second;
     use(field);
   }
 }
 
 void add(checkpoint::StateDict& state_dict, DataSets& data) {
-  for (const DataSets::NormalizedField& field : data.normalized_)
-    state_dict.sections.push_back({.path = std::string(normalization_prefix) + field.name,
-                                   .tensors = {{"mean", field.mean}, {"deviation", field.deviation}},
-                                   .attributes = {},
-                                   .loaded = [&data, &field] { data.use(field); }});
+  for (DataSets::NormalizedField& field : data.normalized_)
+    state_dict.sections.push_back(
+        checkpoint::normalization_section(field.name, field.by, [&data, &field](data::Normalization found) {
+          field.by = std::move(found);
+          data.use(field);
+        }));
 }
 
 void warn_of_held_out(const DataSets& data, Session& session) {

@@ -80,10 +80,10 @@ class DataSets {
       return split ? static_cast<const data::Dataset&>(split->train) : *whole;
     }
   };
-  /// A field of data.normalize, and its numbers as tensors of a checkpoint.
+  /// A field of data.normalize.
   struct NormalizedField {
     std::string name;
-    Tensor mean, deviation;
+    data::Normalization by;
   };
 
   std::vector<data::Arrays*> arrays() const;

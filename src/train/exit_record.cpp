@@ -1,7 +1,12 @@
 #include "train/exit_record.h"
 
+#include <chrono>
 #include <exception>
+#include <future>
+#include <memory>
+#include <mutex>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "base/clock.h"
 #include "base/files.h"
@@ -12,42 +17,106 @@
 namespace lockstep::train {
 namespace {
 
-std::string path_in(const std::string& run) { return run + "/exit.json"; }
+constexpr std::size_t reserved_bytes = 4096;  // a block: a record of this size needs no new one
 
-/// `refused`: why the last start was refused, after the one that ended so.
-void write_record(const checkpoint::RunDirectory& run, const Ending& ending,
-                  const std::string& refused = "") noexcept {
+/// Of this process, for record_sudden_end(); empty outside with_exit_record().
+struct CurrentRun {
+  std::string path, lock;  // the directory, and the text of its lock
+};
+std::mutex current_run_mutex;
+CurrentRun current_run;
+
+std::string lock_of(const std::string& run) {
   try {
-    if (!exists(run.config_path())) return;
+    return read_text(run + "/lock");
+  } catch (const Error&) {  // another run takes it over
+    return "";
+  }
+}
+
+/// As long as the reserved space, so that it can be written over.
+std::string text_of(const nlohmann::json& record) {
+  std::string text = record.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  if (text.size() + 1 < reserved_bytes) text.resize(reserved_bytes - 1, ' ');
+  return text + "\n";
+}
+
+std::string text_of(const Ending& ending) {
+  constexpr std::size_t most_why = 1'000;
+  nlohmann::json record = {{"exit_code", static_cast<int>(ending.code)},
+                           {"step", nullptr},
+                           {"why", on_one_line(ending.why).substr(0, most_why)},
+                           {"time", utc_now()}};
+  if (ending.step) record["step"] = *ending.step;
+  if (!ending.refused.empty()) record["refused"] = on_one_line(ending.refused).substr(0, most_why);
+  return text_of(record);
+}
+
+/// If the storage is full it writes over what is there.
+void write_over(const std::string& path, const std::string& text) {
+  try {
+    write_text_atomically(path, text);
+  } catch (const Error&) {
+    if (!exists(path)) throw;
+    OpenFile file(path, OpenFile::Mode::read_write_or_create);
+    if (file.size() != text.size()) throw;
+    file.write_at(0, text.data(), text.size());
+    file.sync();
+  }
+}
+
+void write_record(const checkpoint::RunDirectory& run, const Ending& ending) noexcept {
+  const std::string path = exit_record_path(run.path());
+  try {
+    if (!exists(run.config_path())) return remove_quietly(path);
     run.check_held();
-    nlohmann::json record = {{"exit_code", static_cast<int>(ending.code)},
-                             {"step", nullptr},
-                             {"why", on_one_line(ending.why)},
-                             {"time", utc_now()}};
-    if (ending.step) record["step"] = *ending.step;
-    if (!refused.empty()) record["refused"] = on_one_line(refused);
-    write_text_atomically(path_in(run.path()), record.dump() + "\n");
+    write_over(path, text_of(ending));
   } catch (const std::exception& error) {
     Log().warning("lockstep status will not know how this run ended: {}", error.what());
   }
 }
 
+/// The open record, or none where it cannot be written.
+void open_record(const std::string& path) {
+  try {
+    write_text_atomically(path, text_of(nlohmann::json{{"exit_code", nullptr}}));
+  } catch (const Error&) {
+    remove_quietly(path);
+  }
+}
+
+/// Sets current_run while it lives.
+class InRun {
+ public:
+  explicit InRun(const checkpoint::RunDirectory& run) {
+    const std::lock_guard guard(current_run_mutex);
+    if (!run.is_read_only()) current_run = {.path = run.path(), .lock = lock_of(run.path())};
+  }
+  ~InRun() {
+    const std::lock_guard guard(current_run_mutex);
+    current_run = {};
+  }
+  InRun(const InRun&) = delete;
+  InRun& operator=(const InRun&) = delete;
+};
+
 }  // namespace
+
+std::string exit_record_path(const std::string& run) { return run + "/exit.json"; }
 
 ExitCode with_exit_record(checkpoint::RunDirectory& run, bool writes, const std::function<Ending()>& start) {
   const std::optional<Ending> last = writes ? read_exit_record(run.path()) : std::nullopt;
-  if (writes) remove_quietly(path_in(run.path()));
+  if (writes) open_record(exit_record_path(run.path()));
+  const InRun in_run(run);
   Ending ending{.code = ExitCode::failure};
   try {
     ending = start();
-  } catch (const UsageError& error) {  // which changed nothing: the run is what it was
-    if (writes && last && last->is_orderly())
-      write_record(run, *last, error.what());
-    else if (writes)
-      write_record(run, {.code = error.code(), .why = error.what()});
-    throw;
   } catch (const Error& error) {
-    if (writes) write_record(run, {.code = error.code(), .why = error.what()});
+    ending = {.code = error.code(), .why = error.what()};
+    // A refused start changed nothing: the run is what it was.
+    if (error.code() == ExitCode::usage && last && last->is_orderly())
+      ending = {.code = last->code, .step = last->step, .why = last->why, .refused = error.what()};
+    if (writes) write_record(run, ending);
     throw;
   } catch (const std::exception& error) {
     if (writes) write_record(run, {.code = ExitCode::failure, .why = error.what()});
@@ -57,15 +126,43 @@ ExitCode with_exit_record(checkpoint::RunDirectory& run, bool writes, const std:
   return ending.code;
 }
 
+void record_sudden_end(const std::string& why, double most_s) noexcept {
+  try {
+    // Not joined: a write to storage that hangs never returns.
+    auto done = std::make_shared<std::promise<void>>();
+    std::future<void> written = done->get_future();
+    std::thread([why, done] {
+      try {
+        const std::lock_guard guard(current_run_mutex);
+        const std::string& run = current_run.path;
+        if (!run.empty() && exists(run + "/config.ini") && lock_of(run) == current_run.lock) {
+          // A name of its own: rank 0 may write its record, too.
+          const std::string path = exit_record_path(run), temporary = run + "/.exit.json.sudden.tmp";
+          const std::string text = text_of({.code = ExitCode::failure, .why = why});
+          try {
+            write_whole(path, temporary, [&](OpenFile& file) { file.write_at(0, text.data(), text.size()); });
+          } catch (const Error&) {
+            write_over(path, text);
+          }
+        }
+      } catch (const std::exception&) {  // the process ends anyway, and has said why
+      }
+      done->set_value();
+    }).detach();
+    written.wait_for(std::chrono::duration<double>(most_s));
+  } catch (const std::exception&) {  // no thread
+  }
+}
+
 std::optional<Ending> read_exit_record(const std::string& run) {
   try {
-    const nlohmann::json record = nlohmann::json::parse(read_text(path_in(run)));
+    const nlohmann::json record = nlohmann::json::parse(read_text(exit_record_path(run)));
     Ending ending{.code = static_cast<ExitCode>(record.at("exit_code").get<int>()),
                   .why = record.at("why").get<std::string>()};
     if (record.at("step").is_number_integer()) ending.step = record["step"].get<std::int64_t>();
     ending.refused = record.value("refused", "");
     return ending;
-  } catch (const std::exception&) {  // the file is missing or damaged
+  } catch (const std::exception&) {  // the file is missing, open or damaged
     return std::nullopt;
   }
 }

@@ -23,13 +23,20 @@ struct Ending {
   }
 };
 
-/// Runs `start`, and returns its exit code or throws its error on. The process that `writes` removes the
-/// record of the last start first and writes that of this one at the end; a record that cannot be written is
-/// a warning. There is none if the process is killed, the directory holds no run, or another run has taken it
-/// over. A start that is refused (UsageError) leaves the record of an orderly ending, and adds the reason.
+/// Runs `start`, and returns its exit code or throws its error on. The process that `writes` replaces the
+/// record of the last start by an open one first, which takes the space that the end needs, and writes that
+/// of this start at the end, also on a full disk; a record that cannot be written is a warning. It stays open
+/// if the process is killed. There is none if the directory holds no run or another run has taken it over.
+/// A start that is refused (UsageError) leaves the record of an orderly ending, and adds the reason.
 ExitCode with_exit_record(checkpoint::RunDirectory& run, bool writes, const std::function<Ending()>& start);
 
-/// The record in the run directory `run`; none if there is none that can be read.
+/// For a process that is about to end without with_exit_record(): the record of the run that it is in, if
+/// any. Any rank may write it. Takes `most_s` at most, also where storage hangs: then nothing may be written.
+void record_sudden_end(const std::string& why, double most_s) noexcept;
+
+/// The record in the run directory `run`; none if there is none that can be read, or it is open.
 std::optional<Ending> read_exit_record(const std::string& run);
+/// Where it is.
+std::string exit_record_path(const std::string& run);
 
 }  // namespace lockstep::train

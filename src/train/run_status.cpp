@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/files.h"
@@ -35,6 +36,14 @@ std::optional<std::time_t> unix_time_of(const std::string& utc) {
   const char* const end = ::strptime(utc.c_str(), "%Y-%m-%dT%H:%M:%SZ", &time);
   if (!end || *end != '\0') return std::nullopt;
   return ::timegm(&time);
+}
+
+/// Whether the file `path` was written after `other`; false without either.
+bool newer_than(const std::string& path, const std::string& other) {
+  struct stat a {
+  }, b{};
+  if (::stat(path.c_str(), &a) != 0 || ::stat(other.c_str(), &b) != 0) return false;
+  return std::pair(a.st_mtim.tv_sec, a.st_mtim.tv_nsec) > std::pair(b.st_mtim.tv_sec, b.st_mtim.tv_nsec);
 }
 
 std::optional<std::time_t> changed_at(const std::string& path) {
@@ -200,11 +209,15 @@ std::optional<RunStatus> run_status(const std::string& run) {
   // A checkpoint may be newer than the last line, and a program may log none.
   if (const std::vector<std::int64_t> saved = checkpoint::steps_in(checkpoints); !saved.empty())
     status.step = std::max(status.step.value_or(0), saved.front());
-  const std::optional<Ending> ending = read_exit_record(run);
+  std::optional<Ending> ending = read_exit_record(run);
+  // What a start has not replaced yet is of the one before it.
+  if (lock && !newer_than(exit_record_path(run), run + "/lock")) ending.reset();
   if (ending && ending->step) status.step = ending->step;
   if (ending) status.exit_code = static_cast<int>(ending->code);
 
   if (lock) judge_lock(status, run, *lock, last, now);
+  const bool alive = lock && checkpoint::LockHolder::parse(*lock).is_alive_here();
+  if (lock && ending && !alive) judge_ending(status, ending);  // by what left no time to release the lock
   if (lock && status.state == RunState::training) return status;
   // Written by jobs/slurm.sh, which removes it before it starts the ranks again.
   if (const std::optional<std::string> queued = text_of(run + "/queued")) {

@@ -9,11 +9,13 @@
 #include <csignal>
 #include <cstdlib>
 #include <ctime>
+#include <string_view>
 
 #include "base/clock.h"
 #include "base/streams.h"
 #include "lockstep/base/error.h"
 #include "lockstep/train/stop.h"
+#include "train/exit_record.h"
 #include "train/processes.h"
 
 namespace lockstep::train {
@@ -27,6 +29,7 @@ using JobEnd = RankStatusTable::JobEnd;
 constexpr double report_unheard_after_s = 30;  // then a node that was never heard is named
 constexpr double job_end_timeout_s = 2;        // for the rank that reports
 constexpr double death_timeout_s = 5;          // for the launcher to end a job in which a rank died
+constexpr double record_timeout_s = 1;         // to write how the run ended; storage may be what hangs
 constexpr double transport_timeout_s = 2;      // for the training thread to report an error of its transport
 constexpr double lost_after_s = 5;             // a rank of another node is silent, and SIGTERM has come
 constexpr std::size_t max_waiting_named = 16;
@@ -47,6 +50,13 @@ void print(const std::string& text) { write_standard_error(text, 1); }
 
 std::string time_ago(double seconds) {
   return utc_text(std::time(nullptr) - static_cast<std::time_t>(std::lround(seconds)));
+}
+
+/// "rank 1 (node, process 7): no progress for 5.0 s; in step 3, backward" of a text of "lockstep: ..." lines.
+std::string first_line_of(const std::string& text) {
+  constexpr std::string_view prefix = "lockstep: ";
+  const std::string line = text.substr(0, text.find('\n'));
+  return line.starts_with(prefix) ? line.substr(prefix.size()) : line;
 }
 
 double check_interval_s(double timeout_s) {
@@ -136,6 +146,7 @@ void Watchdog::end_job(const std::string& text, const std::string& reason) {
             static_cast<int>(ExitCode::failure), reason));
   table_.send(true);
   table_.job_end() = JobEnd::reported;
+  record_sudden_end(first_line_of(text), record_timeout_s);
   exit_process();
 }
 
@@ -169,6 +180,8 @@ bool Watchdog::sends_for_node() const {
 void Watchdog::check_launcher() {
   if (launcher_ == 0 || ::getppid() == launcher_) return;
   print(fmt::format("lockstep: rank {} ends: its launcher (process {}) is gone\n", rank_, launcher_));
+  if (rank_ == 0)
+    record_sudden_end(fmt::format("its launcher (process {}) is gone", launcher_), record_timeout_s);
   ::_exit(static_cast<int>(ExitCode::failure));
 }
 

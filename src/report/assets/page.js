@@ -1,6 +1,7 @@
 "use strict";
-// Draws the charts at the width they have, and shows values and parts of them. A path holds its values: x in steps from data-x0, y in
-// millionths of [data-y0, data-y1], logarithms where data-log is 1 (src/report/chart.cpp draws the same without a script).
+// Draws the charts at the width they have, and shows values and parts of them. A path holds its values: x in steps from data-x0, or where
+// data-xkind is there in millionths of a power of ten; y in millionths of [data-y0, data-y1], logarithms where data-log is 1
+// (src/report/chart.cpp draws the same without a script).
 (() => {
   const LEVELS = 1e6, LEFT = 52, RIGHT = 12, TOP = 10, BOTTOM = 38, PAD = 0.06;
   const make = (tag, attributes, parent, text) => {
@@ -33,19 +34,33 @@
     return all;
   };
 
+  const bytesText = (v) => {
+    const units = [" B", " KiB", " MiB", " GiB", " TiB"];
+    let unit = 0;
+    for (; v >= 1024 && unit + 1 < units.length; ++unit) v /= 1024;
+    return trim(v, 4) + units[unit];
+  };
+  const bytesTicks = (low, high, most) => {
+    const first = Math.ceil(Math.log2(low) - 1e-9), last = Math.floor(Math.log2(high) + 1e-9), all = [];
+    let every = 1;
+    while (Math.floor(last / every) - Math.ceil(first / every) + 1 > Math.max(1, most)) every *= 2;
+    for (let p = Math.ceil(first / every) * every; p <= last; p += every) all.push(2 ** p);
+    return all;
+  };
+
   const values = document.createElement("div");
   values.id = "values"; values.hidden = true;
   document.body.appendChild(values);
-  let zoom = null;  // the steps shown, of all charts; null: all
+  let zoom = null;  // what is shown of all charts with an x axis of one name; null: all
 
   class Chart {
     constructor(figure) {
       this.figure = figure; this.svg = figure.querySelector("svg");
       for (const key of ["x0", "x1", "y0", "y1"]) this[key] = Number(figure.dataset[key]);
-      this.log = figure.dataset.log === "1";
+      this.log = figure.dataset.log === "1"; this.x = figure.dataset.x; this.xkind = figure.dataset.xkind;
       this.grid = this.svg.querySelector(".grid"); this.plot = this.svg.querySelector(".plot"); this.group = this.svg.querySelector(".curves");
       this.marks = [...this.svg.querySelectorAll(".mark")];
-      this.paths = [...this.group.querySelectorAll("path")];
+      this.paths = [...this.group.querySelectorAll("path:not(.at)")];
       this.cursor = make("g", { class: "cursor" }, this.plot);
       this.svg.addEventListener("pointermove", (e) => this.move(e));
       this.svg.addEventListener("pointerleave", () => { if (!this.from) all.forEach((c) => c.point(null)); values.hidden = true; });
@@ -63,13 +78,24 @@
       });
       return this.read;
     }
+    xValue(position) { return this.xkind ? 10 ** (position / LEVELS) : position; }
+    xPosition(value) { return this.xkind ? Math.log10(value) * LEVELS : value; }
+    xText(position) { const v = this.xValue(position); return this.xkind === "bytes" ? bytesText(v) : Math.round(v).toLocaleString("en"); }
+    xTicks(wanted) {
+      if (!this.xkind) return ticks(this.a, this.b, wanted);
+      if (this.xkind === "bytes") return bytesTicks(this.xValue(this.a), this.xValue(this.b), wanted);
+      const apart = [];
+      for (const x of this.curves().flatMap((c) => c.x).sort((p, q) => p - q))
+        if (x >= this.a && x <= this.b && (!apart.length || x - this.xPosition(apart[apart.length - 1]) > (this.b - this.a) / (3 * wanted))) apart.push(Math.round(this.xValue(x)));
+      return apart;
+    }
     value(place) { const v = this.y0 + place * (this.y1 - this.y0); return this.log ? 10 ** v : v; }
     draw() {
       this.width = Math.max(260, this.figure.clientWidth); this.height = this.figure.classList.contains("wide") ? Math.max(230, Math.min(330, this.width * 0.4)) : 230;
       this.pw = this.width - LEFT - RIGHT; this.ph = this.height - TOP - BOTTOM;
       this.a = this.x0; this.b = this.x1; let low = 0, high = 1;
-      if (zoom && zoom[0] < this.x1 && zoom[1] > this.x0) {
-        [this.a, this.b] = zoom; low = Infinity; high = -Infinity;
+      if (zoom && zoom.x === this.x && zoom.a < this.x1 && zoom.b > this.x0) {
+        this.a = zoom.a; this.b = zoom.b; low = Infinity; high = -Infinity;
         for (const c of this.curves()) for (let i = 0; i < c.x.length; ++i) if (c.x[i] >= this.a && c.x[i] <= this.b) { low = Math.min(low, c.y[i]); high = Math.max(high, c.y[i]); }
         if (!(high > low)) { const middle = low < Infinity ? low : 0.5; low = middle - 0.02; high = middle + 0.02; }
       }
@@ -87,13 +113,13 @@
         make("text", { x: LEFT - 7, y: y + 4, class: "y" }, this.grid, tickText(tick));
       }
       const bottom = TOP + this.ph;
-      for (const tick of ticks(this.a, this.b, Math.max(2, Math.floor(this.pw / 95)))) {
-        const x = LEFT + this.at(tick);
+      for (const tick of this.xTicks(Math.max(2, Math.floor(this.pw / 95)))) {
+        const x = LEFT + this.at(this.xPosition(tick)), text = this.xkind === "bytes" ? bytesText(tick) : tickText(tick);
         make("path", { d: `M${x} ${bottom}v5`, class: "tick" }, this.grid);
-        make("text", { x: Math.min(x, this.width - tickText(tick).length * 3.8), y: bottom + 18, class: "x" }, this.grid, tickText(tick));
+        make("text", { x: Math.min(x, this.width - text.length * 3.8), y: bottom + 18, class: "x" }, this.grid, text);
       }
       make("path", { d: `M${LEFT} ${bottom}h${this.pw}`, class: "axis" }, this.grid);
-      make("text", { x: LEFT + this.pw / 2, y: this.height - 4, class: "x name" }, this.grid, "step");
+      make("text", { x: LEFT + this.pw / 2, y: this.height - 4, class: "x name" }, this.grid, this.x + (this.xkind ? " (log scale)" : ""));
       for (const mark of this.marks) mark.setAttribute("d", `M${this.at(+mark.dataset.x)} 0V${this.ph}`);
       this.cursor.textContent = "";
     }
@@ -121,7 +147,7 @@
     }
     move(e) {
       const step = this.stepAt(e);
-      for (const chart of all) if (chart !== this) chart.point(step);
+      for (const chart of all) if (chart !== this) chart.point(chart.x === this.x ? step : null);
       const found = this.point(step), box = this.svg.getBoundingClientRect();
       if (this.from !== null && this.from !== undefined) {
         const a = this.at(Math.min(this.from, step)), b = this.at(Math.max(this.from, step));
@@ -131,12 +157,12 @@
       if (found.length > 8) found.sort((p, q) => Math.abs(1 - this.yAt(p.place) / this.ph - pointer) - Math.abs(1 - this.yAt(q.place) / this.ph - pointer));
       values.textContent = "";
       const head = document.createElement("div"), bold = document.createElement("b");
-      bold.textContent = "step " + (found.length ? found[0].step : Math.round(step)).toLocaleString("en");
+      bold.textContent = this.x + " " + this.xText(found.length ? found[0].step : step);
       head.appendChild(bold); values.appendChild(head);
       for (const f of found.slice(0, 8)) {
         const row = document.createElement("div"), key = document.createElement("i");
         key.className = f.c.colour; row.appendChild(key);
-        row.append(trim(this.value(f.place), 5) + "  " + f.c.label + (f.step !== found[0].step ? " (step " + f.step.toLocaleString("en") + ")" : ""));
+        row.append(trim(this.value(f.place), 5) + "  " + f.c.label + (f.step !== found[0].step ? " (" + this.x + " " + this.xText(f.step) + ")" : ""));
         values.appendChild(row);
       }
       for (const mark of this.marks) if (Math.abs(this.at(+mark.dataset.x) - this.at(step)) < 6) {
@@ -149,7 +175,7 @@
     }
     release(e) {
       const from = this.from, to = this.stepAt(e); this.from = null;
-      if (from !== null && from !== undefined && Math.abs(this.at(to) - this.at(from)) > 8) { setZoom([Math.min(from, to), Math.max(from, to)]); values.hidden = true; }
+      if (from !== null && from !== undefined && Math.abs(this.at(to) - this.at(from)) > 8) { setZoom({ x: this.x, a: Math.min(from, to), b: Math.max(from, to) }); values.hidden = true; }
       else this.move(e);
     }
   }
