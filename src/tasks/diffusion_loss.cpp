@@ -174,15 +174,16 @@ DiffusionLoss::Terms DiffusionLoss::of(const Var& given, const NoisedImages& ima
   const Var output = to_channel_block(in_float32(given), 1);
   Tape& tape = output.tape();
   const bool learned = of_.variance == Variance::learned_range;
-  std::vector<std::int64_t> wanted(images.x0.shape().begin(), images.x0.shape().end());
-  if (wanted.size() < 2 && learned)
+  if (learned && images.x0.shape().rank() < 2)
     throw UsageError("a learned variance needs images with channels, not samples of shape {}",
                      to_string(images.x0.shape()));
-  if (learned) wanted[1] *= 2;
-  if (!(output.shape() == Shape(std::span<const std::int64_t>(wanted))))
+  Shape wanted;
+  for (int axis = 0; axis < images.x0.shape().rank(); ++axis)
+    wanted.append((learned && axis == 1 ? 2 : 1) * images.x0.shape()[axis]);
+  if (!(output.shape() == wanted))
     throw UsageError("the network's output is {}, but images {}{} need {}", to_string(output.shape()),
                      to_string(images.x0.shape()), learned ? " with a learned variance" : "",
-                     to_string(Shape(std::span<const std::int64_t>(wanted))));
+                     to_string(wanted));
   const Var estimate = learned ? narrow(output, 1, 0, images.x0.shape()[1]) : output;
   Terms terms;
   if (objective_ == Objective::kl) {

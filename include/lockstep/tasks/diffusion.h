@@ -25,7 +25,7 @@ namespace lockstep::tasks {
 class Diffusion final : public Task, public Generative {
  public:
   struct Options {
-    static constexpr const char* section = "diffusion";
+    static constexpr const char* section = "diffusion";  ///< of a configuration, which has these
     std::string schedule = "linear";       ///< or cosine
     std::int64_t steps = 1000;             ///< of noise
     std::string predict = "eps";           ///< or x0, v

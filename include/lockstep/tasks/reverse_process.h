@@ -50,6 +50,7 @@ LogVariances log_variances(const NoiseSchedule& schedule, Variance variance);
 /// The steps of a schedule in reverse. Computes in float32 on the CPU; images [N, C, ...].
 class ReverseProcess {
  public:
+  /// Of these steps, with a network whose output means this.
   ReverseProcess(NoiseSchedule schedule, const Parametrization& of, const SamplerOptions& options = {})
       : schedule_(std::move(schedule)), of_(of), options_(options) {}
 

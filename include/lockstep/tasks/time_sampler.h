@@ -21,8 +21,8 @@ class LossSecondMoment {
 
   /// A time, and what its loss is multiplied by, so that its expectation is that of uniform draws.
   struct Draw {
-    std::int64_t t = 0;
-    double weight = 1;
+    std::int64_t t = 0;  ///< which
+    double weight = 1;   ///< of its loss
   };
   /// uniform: in [0, 1). By the probabilities of the last update().
   Draw draw(double uniform) const;

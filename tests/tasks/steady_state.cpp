@@ -1,0 +1,60 @@
+// Steady state: once shapes have been seen, a training pass of the diffusion task takes no memory from the
+// system (see tests/models/steady_state.cpp).
+#include <boost/test/unit_test.hpp>
+#include <optional>
+
+#include "lockstep/autograd/functions.h"
+#include "lockstep/autograd/gradient_sink.h"
+#include "lockstep/kernels/backend.h"
+#include "lockstep/models/unet.h"
+#include "lockstep/tasks/diffusion.h"
+#include "support/allocations.h"
+
+namespace lockstep::test {
+namespace {
+BOOST_AUTO_TEST_SUITE(diffusion_steady_state)
+
+BOOST_AUTO_TEST_CASE(passes_after_the_third_allocate_nothing) {
+  using lockstep::tasks::Diffusion;
+  const Batch batch(0, {{"x", Tensor::zeros({4, 1, 8, 8})}, {"y", Tensor::zeros({4}, DType::int64)}});
+  for (const DType compute : {DType::float32, DType::bfloat16}) {
+    for (const Diffusion::Options& options :
+         {Diffusion::Options{.predict = "v", .min_snr = 5},
+          Diffusion::Options{.variance = "learned_range", .class_dropout = 0.5},
+          Diffusion::Options{.steps = 20, .variance = "learned_range", .loss = "kl"}}) {
+      models::Unet unet({.image_size = 8,
+                         .in_channels = 1,
+                         .model_channels = 32,
+                         .out_channels = options.variance == "learned_range" ? 2 : 1,
+                         .num_res_blocks = 1,
+                         .channel_mult = {1},
+                         .num_classes = 10},
+                        1);
+      Diffusion task(options);
+      const auto backend = kernels::make_cpu_backend();
+      LocalGradients gradients(unet, *backend);
+      Tape tape(*backend);
+      std::optional<AllocationCount> count;
+      std::size_t reserved = 0;
+      constexpr std::uint64_t warm = 8, steps = 16;  // step 0 of the schedule, which needs more, comes before
+      for (std::uint64_t step = 0; step < steps; ++step) {
+        if (step == warm) {
+          reserved = backend->reserved_bytes();
+          count.emplace();
+        }
+        gradients.clear();
+        tape.begin({.seed = 1, .step = step, .sink = &gradients, .compute = compute});
+        backward(task(tape, unet, batch));
+        tape.finish_backward();
+      }
+      BOOST_TEST_CONTEXT(options.variance << ", " << options.loss << ", " << to_string(compute)) {
+        BOOST_TEST(count->made().own == 0);
+        BOOST_TEST(backend->reserved_bytes() == reserved);
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+}  // namespace
+}  // namespace lockstep::test
