@@ -52,6 +52,7 @@ class Unet final : public Model {
   /// x, and y with num_classes; t comes from the task.
   std::vector<std::string> reads() const override;
   Shape sample_shape(std::int64_t) const override { return {in_channels_, image_size_, image_size_}; }
+  std::int64_t input_classes() const override { return num_classes(); }
   void check_input(const Shape& x) const override;
   /// predict() of the fields x, t, with num_classes y, and has_class where there is one.
   Var forward(Tape& tape, const Batch& batch) override;

@@ -80,6 +80,8 @@ class Task {
   /// The field whose values the output estimates, in its units; empty: none. Predictions of a field that was
   /// normalised are given in the field's own units.
   virtual std::string target() const { return ""; }
+  /// Field x comes in [-1, 1]: data.range maps the values of the files. False: as the files have it.
+  virtual bool takes_unit_range() const { return false; }
 };
 
 /// The elements as float32 on the CPU: for metrics that a task computes itself.
