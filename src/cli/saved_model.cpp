@@ -66,6 +66,7 @@ SavedModel::SavedModel(const std::string& file, const po::variables_map& values,
     task_ = train::make_task(config_);
     range_ = train::stored_range(index.provenance, file);
     if (range_ && config_.data.range.empty()) config_.data.range = {range_->low, range_->high};
+    if (!range_ && task_->takes_unit_range()) range_ = train::assumed_range(config_.data);
   });
   // The run may have used a GPU, and this node has none.
   session.use_device(device.value_or(config_.train.device == "cpu" ? "cpu" : "auto"),

@@ -10,6 +10,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/kernels/backend.h"
 #include "lockstep/tasks/built_in.h"
+#include "lockstep/tasks/diffusion.h"
 #include "lockstep/tasks/registry.h"
 
 namespace lockstep {
@@ -104,6 +105,7 @@ void add_built_in(Registry& registry) {
   registry.add<Language>("language");
   registry.add<Regression>("regression");
   registry.add<Binary>("binary");
+  registry.add<Diffusion>("diffusion");
 }
 
 }  // namespace tasks

@@ -81,6 +81,11 @@ const std::vector<StandardWorkload>& standard_workloads() {
        "[model]\nname = resnet\nstem = 7x7\nblocks = 2 2 2 2\nwidth = 64\nin_channels = 3\nclasses = 1000\n"
        "[optimizer]\nname = sgd\nlr = 0.1\nmomentum = 0.9\n",
        224},
+      {"unet-cpu", 8,
+       "[model]\nname = unet\nimage_size = 32\nin_channels = 3\nmodel_channels = 64\nout_channels = 3\n"
+       "num_res_blocks = 2\nattention_resolutions = 2\nchannel_mult = 1 2 2\nnum_heads = 4\n"
+       "use_scale_shift_norm = true\n"
+       "[optimizer]\nname = adamw\nlr = 1e-4\nweight_decay = 0\n"},
   };
   return workloads;
 }

@@ -21,7 +21,7 @@ namespace lockstep::train {
 namespace {
 
 constexpr std::string_view group_prefix = "optimizer.group.", model_prefix = "model.",
-                           model_name_key = "model.name", task_prefix = "task.", task_name_key = "task.name";
+                           model_name_key = "model.name", task_name_key = "task.name";
 
 template <class Section>
 void add_section(std::vector<Key>& keys, const std::string& section, Section Config::*member) {
@@ -32,7 +32,13 @@ void add_section(std::vector<Key>& keys, const std::string& section, Section Con
   }
 }
 
-/// The key NAME.name of a section whose other keys are those of the thing that it names.
+/// "task." or "diffusion.": where a configuration has the options of a thing that the key SECTION.name names.
+template <class Type>
+std::string prefix_of(const Type& type, std::string_view name_key) {
+  return type.section.empty() ? std::string(name_key.substr(0, name_key.find('.') + 1)) : type.section + ".";
+}
+
+/// The key NAME.name, and the options of the thing that it names.
 template <class Choice>
 void add_choice(std::vector<Key>& keys, const std::string& name_key, Choice Config::*member,
                 const typename std::remove_pointer_t<decltype(Choice::type)>* type, std::string meaning,
@@ -47,7 +53,7 @@ void add_choice(std::vector<Key>& keys, const std::string& name_key, Choice Conf
                   [member](const Config& config) { return (config.*member).name(); }});
   if (!type) return;
   for (Option<Choice> option : type->options) {
-    option.name = name_key.substr(0, name_key.find('.') + 1) + option.name;
+    option.name = prefix_of(*type, name_key) + option.name;
     keys.push_back(option::within<Config>(
         std::move(option), [member](auto& config) -> auto& { return config.*member; }));
   }
@@ -192,14 +198,18 @@ bool says_nothing(const std::string& value) {
   return value.empty() || value == "0" || value == "false" || value == "\"\"";
 }
 
-/// The names of things that have this option.
+/// The names of things that have this key.
 template <class Registry>
-std::vector<std::string> owners_of(std::string_view option, const Registry& registry) {
+std::vector<std::string> owners_of(std::string_view key, const Registry& registry,
+                                   std::string_view name_key) {
   std::vector<std::string> owners;
-  for (const auto& type : registry.types())
-    if (std::ranges::find(type.options, option, &Option<typename Registry::Choice>::name) !=
-        type.options.end())
+  for (const auto& type : registry.types()) {
+    const std::string prefix = prefix_of(type, name_key);
+    if (key.starts_with(prefix) &&
+        std::ranges::find(type.options, key.substr(prefix.size()),
+                          &Option<typename Registry::Choice>::name) != type.options.end())
       owners.push_back(type.name);
+  }
   return owners;
 }
 
@@ -207,7 +217,7 @@ std::vector<std::string> owners_of(std::string_view option, const Registry& regi
 bool Reader::is_default_of_another_model(const std::string& name, const std::string& value) const {
   if (!name.starts_with(model_prefix) || key_named(name)) return false;
   const std::string option = name.substr(model_prefix.size());
-  return std::ranges::any_of(owners_of(option, models_), [&](const std::string& owner) {
+  return std::ranges::any_of(owners_of(name, models_, model_name_key), [&](const std::string& owner) {
     return says_nothing(value) || models_.configure(owner).value(option) == value;
   });
 }
@@ -215,15 +225,14 @@ bool Reader::is_default_of_another_model(const std::string& name, const std::str
 /// The error of a key that this configuration does not have, with the key that is meant: a word of another
 /// program, the nearest name, or the same name in another section.
 std::string Reader::why_unknown(const std::string& name) const {
-  const auto why_not_here = [&](std::string_view prefix, const auto& registry, const std::string& here) {
-    if (!name.starts_with(prefix)) return std::string();
-    const std::vector<std::string> owners = owners_of(name.substr(prefix.size()), registry);
+  const auto why_not_here = [&](std::string_view name_key, const auto& registry, const std::string& here) {
+    const std::vector<std::string> owners = owners_of(name, registry, name_key);
     return owners.empty() ? std::string()
-                          : fmt::format("is a key of {}, and {}name is {}; remove it",
-                                        fmt::join(owners, ", "), prefix, here);
+                          : fmt::format("is a key of {}, and {} is {}; remove it", fmt::join(owners, ", "),
+                                        name_key, here);
   };
-  for (const std::string& why : {why_not_here(model_prefix, models_, config_.model.name()),
-                                 why_not_here(task_prefix, tasks_, config_.task.name())})
+  for (const std::string& why : {why_not_here(model_name_key, models_, config_.model.name()),
+                                 why_not_here(task_name_key, tasks_, config_.task.name())})
     if (!why.empty()) return why;
   const std::string bare = bare_name(name);
   std::vector<std::string> known;
@@ -233,12 +242,12 @@ std::string Reader::why_unknown(const std::string& name) const {
     known.push_back(key);
   };
   for (const Key& key : keys_) add(key.name, key.traits);
-  const auto add_all = [&](std::string_view prefix, const auto& registry) {
+  const auto add_all = [&](std::string_view name_key, const auto& registry) {
     for (const auto& type : registry.types())
-      for (const auto& option : type.options) add(std::string(prefix) + option.name, option.traits);
+      for (const auto& option : type.options) add(prefix_of(type, name_key) + option.name, option.traits);
   };
-  add_all(model_prefix, models_);
-  add_all(task_prefix, tasks_);
+  add_all(model_name_key, models_);
+  add_all(task_name_key, tasks_);
   if (meant.empty()) meant = nearest_name(name, known);
   if (meant.empty()) {
     const auto same =
@@ -415,17 +424,23 @@ Config Reader::finish() {
 }
 
 /// Program_options reports keys only: it would accept an unknown section without keys.
-void check_sections(const ConfigText& text, const std::string& program) {
+void check_sections(const ConfigText& text, const Registries& registries) {
   std::vector<std::string> known;
   for (const Key& key : keys_of(nullptr, nullptr)) known.push_back(key.name.substr(0, key.name.find('.')));
+  const auto add = [&](const auto& registry) {
+    for (const auto& type : registry.types())
+      if (!type.section.empty()) known.push_back(type.section);
+  };
+  add(registries.models);
+  add(registries.tasks);
   Mistakes mistakes;
   for (const auto& [section, line] : text.sections()) {
     if (std::find(known.begin(), known.end(), section) != known.end()) continue;
     const std::string nearest = nearest_name(section, known);
     mistakes.collect([&, where = text.place(line), &name = section] {
-      throw UsageError(
-          "{}: [{}]: unknown section; {}", where, name,
-          nearest.empty() ? "see " + program + " train --help-keys" : "did you mean [" + nearest + "]?");
+      throw UsageError("{}: [{}]: unknown section; {}", where, name,
+                       nearest.empty() ? "see " + registries.program + " train --help-keys"
+                                       : "did you mean [" + nearest + "]?");
     });
   }
   mistakes.throw_if_any();
@@ -436,7 +451,7 @@ void check_sections(const ConfigText& text, const std::string& program) {
 Config parse_config(const std::string& text, const std::string& origin,
                     const std::vector<std::string>& overrides, const Registries& registries) {
   const ConfigText read(text, origin, ConfigText::Lines::told);
-  check_sections(read, registries.program);
+  check_sections(read, registries);
   Reader reader(read, registries);
   reader.choose(overrides);
   Mistakes mistakes;
@@ -500,8 +515,8 @@ std::vector<Key> keys_of(const models::ModelType* model, const tasks::Registry::
              "which model; it decides the other keys of [model]",
              {.required = true, .peers = {"model", "arch", "architecture", "type"}});
   add_choice(keys, std::string(task_name_key), &Config::task, task,
-             "what is learned, which decides the other keys of [task]; default: language for gpt, "
-             "classification for mlp and resnet",
+             "what is learned, which decides the other keys of [task]; default: language for gpt, diffusion "
+             "for unet, classification for mlp and resnet",
              {.peers = {"task", "objective", "criterion"}});
   add_section(keys, "data", &Config::data);
   add_section(keys, "train", &Config::train);

@@ -104,6 +104,17 @@ void add(checkpoint::Provenance& provenance, const StoredRange& range) {
   provenance[shape_provenance] = fmt::format("{}", fmt::join(extents, " "));
 }
 
+StoredRange assumed_range(const DataConfig& config) {
+  StoredRange range{.low = 0, .high = 255, .field = {.dtype = DType::uint8, .shape = {}}};
+  if (config.range.empty()) return range;
+  range.low = config.range[0];
+  range.high = config.range[1];
+  const bool bytes = range.low >= 0 && range.high <= 255 && range.high - range.low > 1 &&
+                     range.low == std::floor(range.low) && range.high == std::floor(range.high);
+  if (!bytes) range.field.dtype = DType::float32;
+  return range;
+}
+
 std::optional<StoredRange> stored_range(const checkpoint::Provenance& provenance, const std::string& file) {
   const auto found = provenance.find(range_provenance), type = provenance.find(type_provenance),
              shape = provenance.find(shape_provenance);

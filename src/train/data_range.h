@@ -40,5 +40,8 @@ bool takes_unit_range(const Config& config);
 void add(checkpoint::Provenance& provenance, const StoredRange& range);
 /// What add() has written; none if it has not. DataError if it is damaged.
 std::optional<StoredRange> stored_range(const checkpoint::Provenance& provenance, const std::string& file);
+/// Where no provenance tells, as of weights that another program has trained: uint8, unless data.range says
+/// that bytes are not meant; the shape is not known.
+StoredRange assumed_range(const DataConfig& config);
 
 }  // namespace lockstep::train

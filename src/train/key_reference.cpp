@@ -38,7 +38,8 @@ void add_registered(std::vector<Entry>& entries, const std::string& prefix, cons
   for (const auto& type : registry.types()) {
     const auto defaults = registry.configure(type.name);
     for (const auto& option : type.options) {
-      Entry entry = entry_of(option, prefix + option.name, option.get(defaults));
+      const std::string section = type.section.empty() ? prefix : type.section + ".";
+      Entry entry = entry_of(option, section + option.name, option.get(defaults));
       const auto same = std::ranges::find_if(entries, [&](const Entry& other) {
         return other.name == entry.name && other.meaning == entry.meaning && other.form == entry.form;
       });
@@ -79,7 +80,8 @@ constexpr std::array introduction{
     "quotes, \\\" \\\\ \\n \\t \\r and \\xHH "
     "mean what "
     "they mean in C. Values of a list are separated by blanks; a value that contains a blank is quoted.",
-    "[model] takes the keys of the model that model.name names, and no others; [task] those of the task.",
+    "[model] takes the keys of the model that model.name names, and no others; [task] those of the task, "
+    "or a section that has the task's name.",
     "The resolved configuration is written to RUN/config.ini and stored in every checkpoint. A resume may "
     "change "
     "the keys marked *; any other difference is an error."};

@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -25,6 +24,7 @@
 #include "lockstep/optim/schedule.h"
 #include "lockstep/train/stop.h"
 #include "lockstep/train/time_limit.h"
+#include "train/checkpoint_interval.h"
 #include "train/components.h"
 #include "train/device.h"
 #include "train/environment_fingerprint.h"
@@ -35,6 +35,7 @@
 #include "train/resume.h"
 #include "train/run_logs.h"
 #include "train/stragglers.h"
+#include "train/task_state.h"
 #include "train/training_samples.h"
 
 namespace lockstep::train {
@@ -84,7 +85,6 @@ class Trainer {
   void log_step(const ddp::StepResult& result);
   void log_refused_capture();
   void acknowledge_checkpoint_request();
-  void choose_checkpoint_interval(double step_ms);
   ddp::Requests evaluate();
   ddp::Requests requests_of_this_rank() const;
   bool act_within_evaluation(const ddp::Requests& asked, double fraction, ddp::Requests& stopped);
@@ -113,10 +113,11 @@ class Trainer {
   data::Loader loader_;
   optim::Schedule schedule_;
   checkpoint::Store store_;
-  std::int64_t done_ = 0;        // steps
-  std::int64_t saved_ = -1;      // step of the newest checkpoint
-  bool logged_wait_ = false;     // for an asynchronous save, when the next was due
-  std::vector<double> step_ms_;  // of the first steps, while checkpoint.every is auto
+  CheckpointInterval checkpoint_interval_;
+  TaskNumbers task_numbers_;
+  std::int64_t done_ = 0;     // steps
+  std::int64_t saved_ = -1;   // step of the newest checkpoint
+  bool logged_wait_ = false;  // for an asynchronous save, when the next was due
   double learning_rate_ = 0;
   optim::UpdateResult applied_;
   double data_wait_ms_ = 0;  // of the last step
@@ -162,6 +163,8 @@ Trainer::Trainer(Session& session, const Config& config, Inputs& inputs, checkpo
       store_(run, world_,
              store_options(config, data_, session.backend(), compute,
                            evaluations_.better(config.checkpoint.keep_best))),
+      checkpoint_interval_(config_, run_, store_, world_),
+      task_numbers_(task_, world_, replicas_.shard_map(), config.train.global_batch),
       requests_(requests),
       time_limit_(world_.rank() == 0),
       stragglers_(shards_of_ranks(replicas_.shard_map())),
@@ -262,6 +265,7 @@ ddp::StepResult Trainer::take_step(bool measure_norm) {
   const double start_s = monotonic_s();
   progress::enter(Phase::optimizer);
   applied_ = optimizer_->step(update);
+  task_numbers_.agree();
   if (timeline_) timeline_->add("optimizer", ddp::Timeline::compute, done_, start_s, monotonic_s());
   ++done_;
   return result;
@@ -355,31 +359,13 @@ void Trainer::acknowledge_checkpoint_request() {
   requests_.clear({.checkpoint = true});
 }
 
-/// checkpoint.every = auto becomes the number of steps that take ten minutes, judged by the first ones on
-/// rank 0.
-void Trainer::choose_checkpoint_interval(double step_ms) {
-  constexpr std::size_t steps_to_judge = 20;
-  constexpr double wanted_s = 600;
-  if (config_.checkpoint.every != CheckpointConfig::auto_every) return;
-  step_ms_.push_back(step_ms);
-  if (step_ms_.size() < steps_to_judge) return;
-  std::int64_t every = std::max<std::int64_t>(1, std::llround(wanted_s * 1e3 / median(step_ms_)));
-  world_.broadcast(&every, sizeof every, 0);
-  config_.checkpoint.every = every;
-  const std::string text = to_text(config_);
-  run_.write_config(text);
-  store_.set_config(text);
-  progress_->note(fmt::format("checkpoint.every = auto: a checkpoint every {}, which take about {:.0f} s",
-                              pluralized(every, "step"),
-                              static_cast<double>(every) * median(step_ms_) * 1e-3));
-}
-
 checkpoint::StateDict Trainer::contents() {
   checkpoint::StateDict contents;
   checkpoint::add(contents, model_);
   checkpoint::add(contents, *optimizer_);
   if (ema_) checkpoint::add(contents, *ema_);
   add(contents, data_);
+  add(contents, task_);
   return contents;
 }
 
@@ -518,7 +504,8 @@ ExitCode Trainer::take_steps() {
     log_refused_capture();
     logs_->note_lost_lines(done_);
     time_limit_.note_step(step_watch.elapsed_ms() * 1e-3);
-    choose_checkpoint_interval(step_watch.elapsed_ms());
+    if (const std::string chosen = checkpoint_interval_.after_step(step_watch.elapsed_ms()); !chosen.empty())
+      progress_->note(chosen);
     report_step(result, log);
     const bool evaluates = evaluations_.due_after(done_);
     const bool saves = due(config_.checkpoint.every) || last || asked.any();

@@ -130,12 +130,16 @@ with h5py.File("table.h5", "w") as f:
     f["x"], f["y"] = d["x"][:].reshape(len(d["x"]), -1).astype(np.float32) * 0.5 - 3, d["y"][:]
 PY
 "$LOCKSTEP" train run.ini --run table --set data.train=table.h5 --set data.range="-3 5" --set model.num_classes=0 --set sample.class=auto \
-  --set model.channels=64 --set model.height=1 --set model.width=1 --set sample.every=0 >log 2>&1 || fail "a table: $(tail -n 3 log)"
+  --set model.channels=64 --set model.height=1 --set model.width=1 --set sample.every=0 --set ema.sigma_rel="0.05 0.1" >log 2>&1 || fail "a table: $(tail -n 3 log)"
 "$LOCKSTEP" sample table/checkpoints/latest --count 3 --out table-out.h5 >log 2>&1 || fail "samples of a table: $(cat log)"
+"$LOCKSTEP" ema table --sigma-rel 0.08 --out sigma.h5 >log 2>&1 || fail "ema: $(cat log)"
+"$LOCKSTEP" sample sigma.h5 --count 3 --out sigma-out.h5 >log 2>&1 || fail "samples of EMA weights made afterwards: $(cat log)"
 /usr/bin/python3 - <<'PY' || fail "samples of a table"
 import h5py, numpy as np
-o = h5py.File("table-out.h5")
-assert list(o) == ["x"] and o["x"].shape == (3, 64) and o["x"].dtype == np.float32 and o["x"][:].min() >= -3 and o["x"][:].max() <= 5
+for name in ("table-out.h5", "sigma-out.h5"):
+    o = h5py.File(name)
+    assert list(o) == ["x"] and o["x"].shape == (3, 64) and o["x"].dtype == np.float32, name
+    assert -3 <= o["x"][:].min() < -1 and 1 < o["x"][:].max() <= 5, name
 PY
 
 # bad CODE TEXT ARGUMENTS...: on 2 ranks it ends with CODE and one line of TEXT, and writes nothing.

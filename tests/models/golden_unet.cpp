@@ -1,6 +1,5 @@
 // The U-Net against guided-diffusion (golden/diffusion.py), on the CPU or on a GPU: names, results and
 // gradients of each case unet/NAME in diffusion*.h5.
-#include <algorithm>
 #include <boost/test/unit_test.hpp>
 
 #include "lockstep/autograd/functions.h"
@@ -8,6 +7,7 @@
 #include "lockstep/models/unet.h"
 #include "support/backend_under_test.h"
 #include "support/golden.h"
+#include "support/golden_unet.h"
 #include "support/ranks.h"
 
 namespace lockstep::test {
@@ -19,39 +19,13 @@ using models::Unet;
 /// A U-Net has some forty layers one after another.
 constexpr Tolerance deep_bf16_tolerance{.of_largest = 1e-1};
 
-/// From the arguments of UNetModel.
-Unet::Options options_of(const nlohmann::json& arguments) {
-  Unet::Options options;
-  const auto rows = Unet::Options::options();
-  for (const auto& [key, value] : arguments.items()) {
-    const auto row = std::ranges::find(rows, key, &Option<Unet::Options>::name);
-    if (row == rows.end()) throw DataError("unknown argument {}", key);
-    if (value.is_null()) continue;
-    std::string text = value.dump();  // "[4,3]": a list has blanks between its numbers
-    std::erase_if(text, [](char letter) { return letter == '[' || letter == ']'; });
-    std::ranges::replace(text, ',', ' ');
-    row->set(options, text);
-  }
-  return options;
-}
-
-void load(const GoldenCase& golden, Unet& unet) {
-  const ModelState state = unet;
-  const std::vector<std::string> names = golden.names("param");
-  BOOST_REQUIRE_EQUAL(names.size(), state.params.size());
-  for (Param* const param : state.params) {
-    BOOST_REQUIRE_MESSAGE(std::ranges::count(names, param->name) == 1, param->name << " is not in the file");
-    kernels::transfer(golden.tensor("param/" + param->name), param->value, state.backend);
-  }
-}
-
 void check_unet(const GoldenCase& golden, bool recompute, DType compute, const Tolerance& within) {
-  Unet::Options options = options_of(golden.what().at("unet"));
+  Unet::Options options = unet_options_of(golden.what().at("unet"));
   options.recompute = recompute;
   Unet unet(options, 1);
   const auto backend = make_backend_under_test();
   unet.to(*backend);
-  load(golden, unet);
+  load_unet(golden, unet);
   LocalGradients gradients(unet, *backend);
   Tape tape(*backend);
   tape.begin({.training = options.dropout == 0, .sink = &gradients, .compute = compute});

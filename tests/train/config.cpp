@@ -262,6 +262,26 @@ BOOST_AUTO_TEST_CASE(a_model_of_a_program_has_its_keys_in_the_configuration_as_b
                   "\"scale\" is not one of: mlp, resnet, gpt, unet"));
 }
 
+BOOST_AUTO_TEST_CASE(a_task_may_have_a_section_of_its_own) {
+  const std::string unet =
+      "[model]\nname = unet\nimage_size = 8\nin_channels = 1\nmodel_channels = 32\nout_channels = 1\n"
+      "num_res_blocks = 1\nchannel_mult = 1\n" +
+      some_training;
+  const std::string given = "[diffusion]\nsteps = 50\nloss = kl\n" + unet;
+  const auto config = train::parse_config(given, "a.ini", {"diffusion.steps=60"});
+  BOOST_TEST(config.task.name() == "diffusion");  // unet's
+  BOOST_TEST(config.task.value("steps") == "60");
+  BOOST_TEST(
+      says(to_text(config), "[task]\nname = diffusion\n\n[diffusion]\nschedule = linear\nsteps = 60\n"));
+  BOOST_TEST(to_text(train::parse_stored_config(to_text(config), "b.ini")) == to_text(config));
+  BOOST_TEST(says(error_of(unet, {"diffusion.loss=l1"}), "\"l1\" is not one of: mse, rescaled_mse, kl"));
+  BOOST_TEST(says(error_of(unet, {"diffusion.step=5"}), "unknown key; did you mean diffusion.steps?"));
+  BOOST_TEST(says(error_of(unet, {"task.diffusion_steps=5"}), "did you mean diffusion.steps?"));
+  BOOST_TEST(error_of(minimal, {"diffusion.steps=5"}) ==
+             "--set: diffusion.steps: is a key of diffusion, and task.name is classification; remove it");
+  BOOST_TEST(says(error_of("[diffusoin]\n" + unet), "did you mean [diffusion]?"));
+}
+
 BOOST_AUTO_TEST_CASE(words_of_other_programs_lead_to_the_key) {
   for (const auto& [word, key] : {std::pair{"lr", "optimizer.lr"},
                                   {"optimizer.learning_rate", "optimizer.lr"},

@@ -145,6 +145,19 @@ BOOST_AUTO_TEST_CASE(stored_values_are_clamped_and_rounded_to_the_type) {
       {0, 1, 0, 1, 0.5, static_cast<double>(0.51f) * 0.5 + 0.5});
 }
 
+BOOST_AUTO_TEST_CASE(weights_of_other_programs_are_assumed_to_make_bytes_unless_the_key_says_otherwise) {
+  const auto type_of = [](const std::vector<double>& range) {
+    train::DataConfig config;
+    config.range = range;
+    return train::assumed_range(config).field.dtype;
+  };
+  BOOST_TEST(train::assumed_range({}).high == 255);
+  for (const std::vector<double>& range : {std::vector<double>{}, {0, 255}, {0, 16}})
+    BOOST_TEST((type_of(range) == DType::uint8));
+  for (const std::vector<double>& range : {std::vector<double>{-1, 1}, {0, 1}, {0, 256}, {0.5, 16}})
+    BOOST_TEST((type_of(range) == DType::float32));
+}
+
 BOOST_AUTO_TEST_CASE(provenance_keeps_it_and_damage_is_found) {
   const StoredRange range{.low = -0.1, .high = 16, .field = {.dtype = DType::uint8, .shape = Shape{64}}};
   checkpoint::Provenance provenance;

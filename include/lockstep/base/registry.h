@@ -50,6 +50,7 @@ class Registry {
   /// An entry: what a name stands for.
   struct Type {
     std::string name;                     ///< as configurations name it
+    std::string section;                  ///< of its options; empty: that of the thing's name
     std::vector<Option<Choice>> options;  ///< the keys of the section besides `name`
     std::any defaults;                    ///< of the thing's type Options
     /// Makes one from its options.
@@ -62,8 +63,9 @@ class Registry {
 
   /// T: a Thing with a copyable struct T::Options, whose options() describes its members, and with a
   /// constructor T(const T::Options&, Arguments...). A T without Options has none, and is made from the
-  /// arguments alone. Throws UsageError if the name or that of an option is taken, or not made of letters,
-  /// digits, '_', '-' and '.' (options: no '.').
+  /// arguments alone. A constant T::Options::section names the section of a configuration that has the
+  /// options; without it they are in the section that names the thing. Throws UsageError if the name or that
+  /// of an option is taken, or not made of letters, digits, '_', '-' and '.' (options: no '.').
   template <class T>
   Registry& add(std::string name) {
     static_assert(
@@ -82,6 +84,7 @@ class Registry {
           "a Model with Options is made by a public constructor (const Options&, std::uint64_t seed), a "
           "Task with Options by (const Options&)");
       type.defaults = Options{};
+      if constexpr (requires { Options::section; }) type.section = Options::section;
       type.make = [](const std::any& options, Arguments... arguments) -> std::unique_ptr<Thing> {
         return std::make_unique<T>(std::any_cast<const Options&>(options), arguments...);
       };
@@ -126,7 +129,7 @@ class Registry {
   std::string text() const {
     std::string text;
     for (const Type& type : types_) {
-      text += type.name + "\n";
+      text += type.name + (type.section.empty() ? "" : " [" + type.section + "]") + "\n";
       for (const Option<Choice>& option : type.options)
         text += "  " + option.name + ": " + option.form() + "\n";
     }

@@ -36,6 +36,8 @@ class Model : public nn::Module {
   virtual std::vector<std::string> reads() const { return {}; }
   /// Width of the logits: of classes or tokens. 0: the output is not logits.
   virtual std::int64_t classes() const { return 0; }
+  /// Channels of the images that it makes; 0: it makes none, or is not known.
+  virtual std::int64_t out_channels() const { return 0; }
   /// Tokens of a sample of text; 0: the model does not read text.
   virtual std::int64_t context() const { return 0; }
   /// Shape of a sample of field x, for measurements with made-up data. A model that takes images of any size

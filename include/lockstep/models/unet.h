@@ -23,6 +23,7 @@ class UnetBlock;
 /// as PyTorch's layers do.
 class Unet final : public Model {
  public:
+  static constexpr const char* task = "diffusion";
   struct Options {
     std::int64_t image_size = 0;  ///< for checks and made-up data: images may have any size that levels halve
     std::int64_t in_channels = 0;                       ///< of an image
@@ -62,9 +63,9 @@ class Unet final : public Model {
   /// Result [N, out_channels, H, W], plain. Throws DataError naming both shapes if one does not fit.
   Var predict(const Var& x, const Tensor& t, const Tensor& classes = {}, const Tensor& has_class = {});
 
-  std::int64_t image_size() const { return image_size_; }      ///< of Options
-  std::int64_t in_channels() const { return in_channels_; }    ///< of an image
-  std::int64_t out_channels() const { return out_channels_; }  ///< of the result
+  std::int64_t image_size() const { return image_size_; }               ///< of Options
+  std::int64_t in_channels() const { return in_channels_; }             ///< of an image
+  std::int64_t out_channels() const override { return out_channels_; }  ///< of the result
   /// That the embedding knows; 0: it takes no classes.
   std::int64_t num_classes() const { return label_emb_ ? label_emb_->weight.value.size(0) : 0; }
 

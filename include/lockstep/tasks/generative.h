@@ -14,9 +14,9 @@ namespace lockstep {
 /// How samples are made.
 struct SampleOptions {
   std::string sampler = "ddpm";  ///< or ddim, dpmpp_2m
-  std::string steps;  ///< which steps are taken, as guided-diffusion writes it: "250", "ddim25", "10,15,20";
-                      ///< empty: all
-  double eta = 0;     ///< of ddim: 0 is deterministic, 1 draws as much noise as ddpm
+  std::string steps{};           ///< which steps are taken, as guided-diffusion writes it: "250", "ddim25",
+                        ///< "10,15,20"; empty: all
+  double eta = 0;  ///< of ddim: 0 is deterministic, 1 draws as much noise as ddpm
   double guidance =
       1;  ///< of classifier-free guidance: output = none + guidance (class - none); 1: the class
   std::uint64_t seed = 1;          ///< noise is keyed by (seed, index of the sample, step)

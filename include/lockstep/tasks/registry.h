@@ -17,7 +17,7 @@ using Registry = lockstep::Registry<Task>;
 /// The section [task].
 using TaskConfig = Registry::Choice;
 
-/// Adds classification, language, regression and binary.
+/// Adds classification, language, regression, binary and diffusion.
 void add_built_in(Registry& registry);
 
 }  // namespace tasks

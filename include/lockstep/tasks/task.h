@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "lockstep/autograd/loss.h"
@@ -82,6 +83,18 @@ class Task {
   virtual std::string target() const { return ""; }
   /// Field x comes in [-1, 1]: data.range maps the values of the files. False: as the files have it.
   virtual bool takes_unit_range() const { return false; }
+
+  // --- for a task that learns from its own losses
+  /// Numbers that a training pass leaves for each of its samples; 0: none.
+  virtual std::size_t numbers_per_sample() const { return 0; }
+  /// Appends those of this rank's passes of the last step, sample after sample in the order of the passes.
+  virtual void take_numbers([[maybe_unused]] std::vector<double>& to) {}
+  /// Comes after each step, if there are numbers per sample, with those of all samples of the global batch in
+  /// their order: the same on every rank, and at any number of ranks.
+  virtual void after_step([[maybe_unused]] std::span<const double> numbers) {}
+  /// What a resume needs of the task: tensors on the CPU that share its memory, by name. Checkpoints hold
+  /// them under /task.
+  virtual std::vector<std::pair<std::string, Tensor>> state() { return {}; }
 };
 
 /// The elements as float32 on the CPU: for metrics that a task computes itself.

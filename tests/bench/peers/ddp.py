@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Times training steps of a standard workload with PyTorch, on one thread a rank: the peer of `lockstep bench step`.
 
-Usage: [mpirun -n RANKS] ddp.py [--workload gpt-cpu|resnet-cpu|mlp-wide] [--steps N] [--bucket-mb X] [--alone] [--precision fp32|bf16] [--compile]
+Usage: [mpirun -n RANKS] ddp.py [--workload gpt-cpu|resnet-cpu|mlp-wide|unet-cpu] [--steps N] [--bucket-mb X] [--alone] [--precision fp32|bf16] [--compile]
        ddp.py --version
 
 Several ranks train with DistributedDataParallel over Gloo (--alone: each rank by itself, at the same time, without it). Rank 0
 prints one JSON document; every time is a median over steps, of the slowest rank in each, and the peak of memory rank 0's. Models are tests/golden/generate.py's,
-parameter for parameter; where this PyTorch has a faster way to the same numbers it is used: fused attention, the fused AdamW,
+parameter for parameter, and unet.py's; where this PyTorch has a faster way to the same numbers it is used: fused attention, the fused AdamW,
 gradients as views of buckets. Gloo meets at MASTER_ADDR and MASTER_PORT (by default on this machine).
 """
 import argparse
@@ -27,6 +27,7 @@ try:
 
     sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "golden"))
     import generate
+    import unet
 except ImportError as missing:
     print(f"ddp.py: {missing}", file=sys.stderr)
     sys.exit(77)
@@ -62,16 +63,42 @@ def adamw(model):
         return torch.optim.AdamW(groups, lr=1e-3)
 
 
-# Name: (samples a rank, model, optimizer, a batch)
+def adam_of_unet(model):
+    try:
+        return torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.0, fused=True)
+    except (TypeError, RuntimeError):
+        return torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.0)
+
+
+def classify(model, x, y):
+    logits = model(x)
+    return F.cross_entropy(logits.reshape(-1, logits.shape[-1]), y.reshape(-1))
+
+
+# Of the linear schedule of 1,000 steps: the part of the image's variance that is left.
+ALPHAS_CUMPROD = torch.cumprod(1 - torch.linspace(1e-4, 0.02, 1000, dtype=torch.float64), 0)
+
+
+def denoise(model, x, _):
+    t = torch.randint(len(ALPHAS_CUMPROD), (len(x),))
+    noise = torch.randn_like(x)
+    left = ALPHAS_CUMPROD[t].reshape(-1, 1, 1, 1)
+    return F.mse_loss(model(left.sqrt().float() * x + (1 - left).sqrt().float() * noise, t.float()).float(), noise)
+
+
+# Name: (samples a rank, model, optimizer, a batch, loss)
 WORKLOADS = {
     "gpt-cpu": (8, lambda: generate.Gpt(vocab=256, context=128, layers=4, heads=4, channels=256), adamw,
-                lambda n: (torch.randint(256, (n, 128)), torch.randint(256, (n, 128)))),
+                lambda n: (torch.randint(256, (n, 128)), torch.randint(256, (n, 128))), classify),
     "resnet-cpu": (32, lambda: generate.ResNet(in_channels=3, blocks=[2, 2, 2], width=32, classes=10),
                    lambda model: torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9),
-                   lambda n: (torch.randn(n, 3, 32, 32), torch.randint(10, (n,)))),
+                   lambda n: (torch.randn(n, 3, 32, 32), torch.randint(10, (n,))), classify),
     "mlp-wide": (32, lambda: generate.Mlp([1024, 4096, 4096, 1024]),
                  lambda model: torch.optim.SGD(model.parameters(), lr=0.01),
-                 lambda n: (torch.randn(n, 1024), torch.randint(1024, (n,)))),
+                 lambda n: (torch.randn(n, 1024), torch.randint(1024, (n,))), classify),
+    "unet-cpu": (8, lambda: unet.UNet(image_size=32, in_channels=3, model_channels=64, out_channels=3, num_res_blocks=2, attention_resolutions=[2],
+                                      channel_mult=[1, 2, 2], num_heads=4, use_scale_shift_norm=True), adam_of_unet,
+                 lambda n: (torch.randn(n, 3, 32, 32), None), denoise),
 }
 
 
@@ -92,7 +119,7 @@ def peak_memory_bytes():
 
 
 def time_steps(args, rank, ranks, bucket_mb):
-    samples, make_model, make_optimizer, make_batch = WORKLOADS[args.workload]
+    samples, make_model, make_optimizer, make_batch, loss_of = WORKLOADS[args.workload]
     torch.manual_seed(1)
     model = make_model()
     replica = model
@@ -110,8 +137,7 @@ def time_steps(args, rank, ranks, bucket_mb):
         begin = time.perf_counter()
         optimizer.zero_grad()
         with torch.autocast("cpu", torch.bfloat16, enabled=args.precision == "bf16"):
-            logits = replica(x)
-            loss = F.cross_entropy(logits.reshape(-1, logits.shape[-1]), y.reshape(-1))
+            loss = loss_of(replica, x, y)
         loss.backward()
         optimizer.step()
         if step >= UNMEASURED_STEPS:

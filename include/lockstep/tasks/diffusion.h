@@ -1,0 +1,78 @@
+// Diffusion: learns to undo noise, and makes samples from noise.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/option.h"
+#include "lockstep/base/random.h"
+#include "lockstep/tasks/diffusion_loss.h"
+#include "lockstep/tasks/generative.h"
+#include "lockstep/tasks/task.h"
+#include "lockstep/tasks/time_sampler.h"
+
+namespace lockstep::tasks {
+
+/// Learns the images of field x, in [-1, 1], of classes y if the model takes any. The model gets x with
+/// noise, t: float32 [N], which of all steps, y, and has_class: uint8 [N], 0 where the class is withheld.
+/// Every draw is keyed by seed, step, shard and sample; evaluations draw the same numbers every time.
+/// Metrics: loss, and loss_q0 to loss_q3, that of the quarters of the steps.
+class Diffusion final : public Task, public Generative {
+ public:
+  struct Options {
+    static constexpr const char* section = "diffusion";
+    std::string schedule = "linear";       ///< or cosine
+    std::int64_t steps = 1000;             ///< of noise
+    std::string predict = "eps";           ///< or x0, v
+    std::string variance = "fixed_large";  ///< or fixed_small, learned_range
+    std::string loss = "mse";              ///< or rescaled_mse, kl
+    double min_snr = 0;                    ///< gamma of min-SNR weights; 0: none
+    std::string time = "uniform";          ///< or loss_second_moment
+    double class_dropout = 0;              ///< part of the samples whose class is withheld
+
+    static std::vector<Option<Options>> options();
+  };
+  /// Throws UsageError if the options do not fit each other.
+  explicit Diffusion(const Options& options);
+
+  std::vector<Metric> metrics() const override;
+  void check(const Model& model, const data::Dataset& data) override;
+  Loss loss(Tape& tape, Model& model, const Batch& batch) override;
+  void evaluate(Evaluation& to, const Batch& batch, const Var& output) override;
+  bool takes_unit_range() const override { return true; }
+  std::size_t numbers_per_sample() const override { return times_ ? 2 : 0; }
+  void take_numbers(std::vector<double>& to) override;
+  void after_step(std::span<const double> numbers) override;
+  std::vector<std::pair<std::string, Tensor>> state() override;
+
+  void check_sampling(const Model& model, const SampleOptions& options) const override;
+  std::int64_t sampling_steps(const SampleOptions& options) const override;
+  Tensor sample(Model& model, kernels::Backend& backend, const SampleOptions& options, std::int64_t first,
+                std::span<const std::int64_t> classes, const std::function<void()>& progress) override;
+
+  const DiffusionLoss& objective() const { return loss_; }  ///< what is minimised
+
+ private:
+  void draw_times(const RandomKey& key, std::int64_t samples, bool by_loss);
+
+  Options options_;
+  Parametrization of_;
+  DiffusionLoss loss_;
+  std::optional<LossSecondMoment> times_;
+  std::vector<std::int64_t> t_;  // of the last pass
+  std::vector<double> weights_;  // of its samples
+  Tensor losses_;                // of its samples
+  struct PassLosses {
+    std::vector<std::int64_t> t;
+    Tensor losses;
+  };
+  std::vector<PassLosses> passes_;  // of the step, with loss_second_moment
+  std::uint64_t step_ = 0;
+};
+
+}  // namespace lockstep::tasks

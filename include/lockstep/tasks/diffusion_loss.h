@@ -1,0 +1,63 @@
+// DiffusionLoss: what the training of a diffusion minimises (guided-diffusion's GaussianDiffusion, and v and
+// min-SNR weights besides).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/autograd/tape.h"
+#include "lockstep/tasks/noise_schedule.h"
+#include "lockstep/tasks/reverse_process.h"
+
+namespace lockstep::tasks {
+
+/// What is minimised, by sample. mse: the squared error of the estimate, and with a learned variance the
+/// variational bound of the variance alone; rescaled_mse: the same, with the bound times steps / 1000; kl:
+/// the bound, in bits for each element.
+enum class Objective { mse, rescaled_mse, kl };
+/// By its name in configurations. UsageError if there is no such name.
+Objective objective_named(std::string_view name);
+
+/// Images of a batch, and what is added to them.
+struct NoisedImages {
+  Tensor x0;                        ///< float32 [N, C, ...], in [-1, 1]
+  Tensor noise;                     ///< of the same shape, of variance 1
+  std::span<const std::int64_t> t;  ///< [N] places in the schedule
+};
+
+/// The loss of each sample, of operations that every device has. Computes in float32.
+class DiffusionLoss {
+ public:
+  /// min_snr: the gamma of Hang et al., 2023, whose weights apply to the squared error; 0: none.
+  DiffusionLoss(NoiseSchedule schedule, const Parametrization& of, Objective objective, double min_snr = 0);
+
+  /// x_t, the network's input.
+  Tensor noised(Tape& tape, const NoisedImages& images) const;
+
+  /// Of each sample, float32 [N].
+  struct Terms {
+    Var loss;     ///< what is minimised
+    Var mse, vb;  ///< its parts, not weighted or scaled; absent if the objective has no such part
+  };
+  /// output: of the network for noised(). UsageError if its shape is not what the Parametrization says.
+  Terms of(const Var& output, const NoisedImages& images) const;
+  /// The factor of a squared error at a step.
+  double weight(std::int64_t t) const;
+
+  const NoiseSchedule& schedule() const { return schedule_; }  ///< the steps that are learned
+
+ private:
+  struct Gaussian;
+  Var squared_error(const Var& estimate, const NoisedImages& images) const;
+  Var bound(const Var& estimate, const Var& output, const NoisedImages& images) const;
+
+  NoiseSchedule schedule_;
+  Parametrization of_;
+  Objective objective_;
+  double min_snr_;
+  LogVariances log_variances_;
+};
+
+}  // namespace lockstep::tasks

@@ -1,0 +1,84 @@
+// ReverseProcess: from noise to images, with a network that was trained to undo noise.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/tasks/noise_schedule.h"
+#include "lockstep/tensor/tensor.h"
+
+namespace lockstep::tasks {
+
+/// What the network estimates of an image with noise: the noise, the image, or
+/// v = sqrt(alphas_cumprod) noise - sqrt(1 - alphas_cumprod) x0 (Salimans, Ho, 2022).
+enum class Predict { eps, x0, v };
+/// The variance of a step back: that of q(x_(t-1) | x_t, x0); beta; or between the two in the logarithm,
+/// where a second half of the output's channels, -1 to 1, says so.
+enum class Variance { fixed_small, fixed_large, learned_range };
+/// How steps are taken: Ho, Jain, Abbeel, 2020; Song, Meng, Ermon, 2021; DPM-Solver++(2M) of Lu et al., 2022.
+enum class Sampler { ddpm, ddim, dpmpp_2m };
+
+/// By their names in configurations. UsageError if there is no such name.
+Predict predict_named(std::string_view name);
+Variance variance_named(std::string_view name);
+Sampler sampler_named(std::string_view name);
+
+/// What the output of a network means. Without a learned variance it has the shape of the images; with one,
+/// twice as many channels, of which the first half is the estimate.
+struct Parametrization {
+  Predict predict = Predict::eps;             ///< what is estimated
+  Variance variance = Variance::fixed_large;  ///< of a step back
+};
+
+/// How the steps of a ReverseProcess are taken.
+struct SamplerOptions {
+  Sampler sampler = Sampler::ddpm;  ///< which rule
+  double eta = 0;                   ///< of ddim: how much of ddpm's noise
+  bool clip = true;                 ///< estimates of the image are clamped to [-1, 1]
+};
+
+/// The logarithm of the variance of a step back, if it is not learned; else its least and greatest values.
+struct LogVariances {
+  std::vector<double> low, high;  ///< by step; equal where the variance is not learned
+};
+/// Of each step of the schedule.
+LogVariances log_variances(const NoiseSchedule& schedule, Variance variance);
+
+/// The steps of a schedule in reverse. Computes in float32 on the CPU; images [N, C, ...].
+class ReverseProcess {
+ public:
+  ReverseProcess(NoiseSchedule schedule, const Parametrization& of, const SamplerOptions& options = {})
+      : schedule_(std::move(schedule)), of_(of), options_(options) {}
+
+  /// What a run works with.
+  struct Parts {
+    /// The network's output for images and a time, which is one of NoiseSchedule::timesteps: float32, plain,
+    /// on the CPU.
+    std::function<Tensor(const Tensor& x, std::int64_t timestep)> network;
+    /// Fills the noise of a step, of the images' shape. Called for the steps whose rule takes noise.
+    std::function<void(std::int64_t step, const Tensor& noise)> draw;
+    std::function<void()> progress = {};  ///< called after every step; may be none
+  };
+  /// Takes all steps. start: float32 on the CPU, noise of variance 1; it is not changed. Throws UsageError if
+  /// the network's output has another shape than the Parametrization says.
+  Tensor run(const Tensor& start, const Parts& parts) const;
+
+  /// The estimate of the images that an output at step t means, clamped where the options say so. All of the
+  /// shape of x; `output` without the half that is the variance.
+  void estimate_x0(std::int64_t t, std::span<const float> x, std::span<const float> output,
+                   std::span<float> x0) const;
+  const NoiseSchedule& schedule() const { return schedule_; }  ///< the steps that are taken
+
+ private:
+  struct Rule;
+  Rule rule_of(std::int64_t t, double width_before) const;
+
+  NoiseSchedule schedule_;
+  Parametrization of_;
+  SamplerOptions options_;
+};
+
+}  // namespace lockstep::tasks

@@ -1,0 +1,343 @@
+#include "lockstep/tasks/diffusion.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "base/text.h"
+#include "lockstep/autograd/functions.h"
+#include "lockstep/base/error.h"
+#include "lockstep/kernels/backend.h"
+
+namespace lockstep::tasks {
+namespace {
+
+constexpr std::uint64_t time_purpose = purpose_of("diffusion:time"),
+                        noise_purpose = purpose_of("diffusion:noise"),
+                        class_purpose = purpose_of("diffusion:class"),
+                        start_purpose = purpose_of("diffusion:start"),
+                        sampler_purpose = purpose_of("diffusion:sampler");
+constexpr int quarters = 4;
+
+RandomKey with_purpose(RandomKey key, std::uint64_t purpose) {
+  key.purpose = purpose;
+  return key;
+}
+
+/// On the device, with the elements that fill(memory) sets on the CPU.
+template <class Element, class Fill>
+Tensor filled(kernels::Backend& backend, const Shape& shape, DType dtype, const Fill& fill) {
+  const bool on_cpu = backend.device() == Device::cpu();
+  const Tensor tensor = on_cpu ? backend.empty(shape, dtype) : Tensor::empty(shape, dtype);
+  fill(tensor.data<Element>());
+  return kernels::on_device(tensor, backend);
+}
+
+NoiseSchedule schedule_of(const Diffusion::Options& options) {
+  try {
+    return NoiseSchedule(options.schedule, options.steps);
+  } catch (const UsageError& error) {
+    throw UsageError("diffusion.steps = {}: {}", options.steps, error.what());
+  }
+}
+
+}  // namespace
+
+std::vector<Option<Diffusion::Options>> Diffusion::Options::options() {
+  using namespace option;
+  using O = Options;
+  return {
+      choice("schedule", &O::schedule, {"linear", "cosine"}, "how the noise grows with the steps",
+             {.peers = {"noise_schedule", "beta_schedule"}}),
+      number("steps", &O::steps, Range::from(2, 1000000), "of noise",
+             {.unit = "steps", .peers = {"diffusion_steps", "num_train_timesteps", "timesteps"}}),
+      choice("predict", &O::predict, {"eps", "x0", "v"},
+             "what the model estimates: the noise, the image, or v of both",
+             {.peers = {"prediction_type", "predict_xstart", "objective"}}),
+      choice(
+          "variance", &O::variance, {"fixed_small", "fixed_large", "learned_range"},
+          "of a step back: the posterior's, beta, or learned between them, in a second half of the model's "
+          "output channels",
+          {.peers = {"learn_sigma", "sigma_small", "variance_type"}}),
+      choice("loss", &O::loss, {"mse", "rescaled_mse", "kl"},
+             "squared error (and the bound, for a learned variance); the same with the bound times steps / "
+             "1000; the variational bound",
+             {.peers = {"use_kl", "rescale_learned_sigmas"}}),
+      number("min_snr", &O::min_snr, Range::from(0, 1e9),
+             "gamma of the min-SNR weights of squared errors; 0: all weigh the same",
+             {.peers = {"min_snr_gamma", "snr_gamma", "min_snr_loss_weight"}}),
+      choice("time", &O::time, {"uniform", "loss_second_moment"},
+             "which steps are learned: all alike, or those of a greater loss more often",
+             {.peers = {"schedule_sampler", "timestep_sampling"}}),
+      number("class_dropout", &O::class_dropout, Range::below(0, 1),
+             "part of the samples whose class is withheld: for classifier-free guidance",
+             {.peers = {"cond_drop_prob", "class_dropout_prob", "label_dropout", "p_uncond"}}),
+  };
+}
+
+Diffusion::Diffusion(const Options& options)
+    : options_(options),
+      of_{.predict = predict_named(options.predict), .variance = variance_named(options.variance)},
+      loss_(schedule_of(options), of_, objective_named(options.loss), options.min_snr) {
+  if (options.min_snr > 0 && options.loss == "kl")
+    throw UsageError("diffusion.min_snr = {:g}: weighs squared errors, but diffusion.loss is kl; remove it",
+                     options.min_snr);
+  if (options.time == "loss_second_moment") times_.emplace(options.steps);
+}
+
+std::vector<Metric> Diffusion::metrics() const {
+  std::vector<Metric> metrics;
+  for (int quarter = 0; quarter < quarters; ++quarter)
+    metrics.push_back({.name = fmt::format("loss_q{}", quarter), .printed = false});
+  return metrics;
+}
+
+void Diffusion::check(const Model& model, const data::Dataset& data) {
+  const data::Field& x = data::field_named(data, "x");
+  if (x.dtype != DType::float32 || x.shape.rank() == 0)
+    throw DataError("{}: field x is {} {}, but task.name = diffusion learns images of floats in [-1, 1]",
+                    data.name(), to_string(x.dtype), to_string(x.shape));
+  const std::int64_t channels = (of_.variance == Variance::learned_range ? 2 : 1) * x.shape[0];
+  if (model.out_channels() > 0 && model.out_channels() != channels)
+    throw UsageError(
+        "diffusion.variance = {} of images with {} needs a model that makes {} (model.out_channels), not {}",
+        options_.variance, pluralized(x.shape[0], "channel"), channels, model.out_channels());
+  const std::int64_t classes = model.input_classes();
+  if (classes == 0 && options_.class_dropout > 0)
+    throw UsageError(
+        "diffusion.class_dropout = {:g}: the model takes no classes; set model.num_classes, or remove it",
+        options_.class_dropout);
+  if (classes == 0) return;
+  const data::Field& y = data::field_named(data, "y");
+  if (y.dtype != DType::int64 || y.shape.rank() > 0)
+    throw DataError("{}: field y is {} {}, but the model takes a class for each image: int64 []", data.name(),
+                    to_string(y.dtype), to_string(y.shape));
+  if (y.classes > classes)
+    throw DataError("{}: field y has values up to {}, but the model has {} classes (0 to {})", data.name(),
+                    y.classes - 1, classes, classes - 1);
+}
+
+void Diffusion::draw_times(const RandomKey& key, std::int64_t samples, bool by_loss) {
+  const Random random(with_purpose(key, time_purpose));
+  t_.clear();
+  weights_.clear();
+  for (std::int64_t n = 0; n < samples; ++n) {
+    const auto element = static_cast<std::uint64_t>(n);
+    if (by_loss) {
+      const LossSecondMoment::Draw draw = times_->draw(random.bits(element) * 0x1p-32);
+      t_.push_back(draw.t);
+      weights_.push_back(draw.weight);
+    } else {
+      t_.push_back(random.below(element, static_cast<std::uint32_t>(options_.steps)));
+    }
+  }
+}
+
+Loss Diffusion::loss(Tape& tape, Model& model, const Batch& batch) {
+  kernels::Backend& backend = tape.backend();
+  const Pass& pass = tape.pass();
+  const std::int64_t samples = batch.samples();
+  const RandomKey key = pass.training ? RandomKey{.seed = pass.seed, .step = pass.step, .shard = pass.shard}
+                                      : RandomKey{.shard = static_cast<std::uint32_t>(batch.index)};
+  const bool by_loss = times_ && pass.training;
+  if (by_loss) times_->update();
+  draw_times(key, samples, by_loss);
+  const Tensor x0 = backend.in_type(batch["x"], DType::float32);
+  const Random normals(with_purpose(key, noise_purpose));
+  const NoisedImages images{.x0 = x0,
+                            .noise = filled<float>(backend, x0.shape(), DType::float32,
+                                                   [&](float* elements) {
+                                                     for (std::int64_t i = 0; i < x0.numel(); ++i)
+                                                       elements[i] =
+                                                           normals.normal(static_cast<std::uint64_t>(i));
+                                                   }),
+                            .t = t_};
+  Batch given(batch.index, {{"x", loss_.noised(tape, images)}});
+  given.add("t", filled<float>(backend, {samples}, DType::float32, [&](float* told) {
+              for (const std::int64_t t : t_)
+                *told++ = static_cast<float>(loss_.schedule().timesteps[static_cast<std::size_t>(t)]);
+            }));
+  if (model.input_classes() > 0) {
+    given.add("y", batch["y"]);
+    if (options_.class_dropout > 0 && pass.training)
+      given.add("has_class", filled<std::uint8_t>(backend, {samples}, DType::uint8, [&](std::uint8_t* has) {
+                  const Random random(with_purpose(key, class_purpose));
+                  for (std::int64_t n = 0; n < samples; ++n)
+                    has[n] = random.bits(static_cast<std::uint64_t>(n)) * 0x1p-32 >= options_.class_dropout;
+                }));
+  }
+  const Var losses = loss_.of(model(tape, given), images).loss;
+  losses_ = losses.value();
+  if (!by_loss) return loss_of(sum(losses), static_cast<double>(samples));
+  if (pass.step != step_) passes_.clear();
+  step_ = pass.step;
+  passes_.push_back({.t = t_, .losses = kernels::on_cpu(losses_, &backend)});
+  const Tensor weights = filled<float>(backend, {samples}, DType::float32, [&](float* elements) {
+    for (const double weight : weights_) *elements++ = static_cast<float>(weight);
+  });
+  return loss_of(sum(losses * tape.constant(weights)), static_cast<double>(samples));
+}
+
+void Diffusion::evaluate(Evaluation& to, const Batch&, const Var& output) {
+  const Tensor losses = floats_of(losses_, output.tape());
+  static constexpr std::array<const char*, quarters> names{"loss_q0", "loss_q1", "loss_q2", "loss_q3"};
+  for (std::size_t n = 0; n < t_.size(); ++n)
+    to.add(names[static_cast<std::size_t>(quarters * t_[n] / options_.steps)],
+           {losses.data<float>()[n], 1.0});
+}
+
+void Diffusion::take_numbers(std::vector<double>& to) {
+  for (const PassLosses& pass : passes_) {
+    for (std::size_t n = 0; n < pass.t.size(); ++n) {
+      to.push_back(static_cast<double>(pass.t[n]));
+      to.push_back(pass.losses.data<float>()[n]);
+    }
+  }
+  passes_.clear();
+}
+
+void Diffusion::after_step(std::span<const double> numbers) {
+  for (std::size_t i = 0; i + 1 < numbers.size(); i += 2)
+    times_->add(static_cast<std::int64_t>(numbers[i]), numbers[i + 1]);
+}
+
+std::vector<std::pair<std::string, Tensor>> Diffusion::state() {
+  return times_ ? times_->state() : std::vector<std::pair<std::string, Tensor>>{};
+}
+
+void Diffusion::check_sampling(const Model& model, const SampleOptions& options) const {
+  const Sampler sampler = sampler_named(options.sampler);
+  if (!(options.eta >= 0 && options.eta <= 1))
+    throw UsageError("eta {:g}: must be between 0 (deterministic) and 1", options.eta);
+  if (options.eta > 0 && sampler != Sampler::ddim)
+    throw UsageError("eta {:g}: is of the sampler ddim, and {} is asked for; remove it", options.eta,
+                     options.sampler);
+  (void)NoiseSchedule(options_.schedule, options_.steps, options.steps);
+  if (options.guidance == 1) return;
+  if (!std::isfinite(options.guidance)) throw UsageError("guidance {}: is not a number", options.guidance);
+  if (model.input_classes() == 0)
+    throw UsageError("guidance {:g}: the model takes no classes; leave it out", options.guidance);
+  if (options_.class_dropout == 0)
+    throw UsageError(
+        "guidance {:g}: the model has not learned images without a class (diffusion.class_dropout = 0); "
+        "leave "
+        "it out",
+        options.guidance);
+}
+
+std::int64_t Diffusion::sampling_steps(const SampleOptions& options) const {
+  return std::ssize(kept_steps(options_.steps, options.steps));
+}
+
+namespace {
+
+/// The classes that a network is told, on the device: those asked for, then, for guidance, none of them.
+struct ToldClasses {
+  Tensor y, has_class;
+};
+
+ToldClasses told_classes(kernels::Backend& backend, std::span<const std::int64_t> classes, bool guided) {
+  const Shape shape{(guided ? 2 : 1) * std::ssize(classes)};
+  ToldClasses told;
+  told.y = filled<std::int64_t>(backend, shape, DType::int64, [&](std::int64_t* y) {
+    for (std::int64_t n = 0; n < shape[0]; ++n)
+      y[n] = std::max<std::int64_t>(classes[static_cast<std::size_t>(n % std::ssize(classes))], 0);
+  });
+  told.has_class = filled<std::uint8_t>(backend, shape, DType::uint8, [&](std::uint8_t* has) {
+    for (std::int64_t n = 0; n < shape[0]; ++n)
+      has[n] = n < std::ssize(classes) && classes[static_cast<std::size_t>(n)] >= 0;
+  });
+  return told;
+}
+
+/// Twice the samples, in two halves.
+Tensor twice(const Tensor& x) {
+  std::vector<std::int64_t> extents(x.shape().begin(), x.shape().end());
+  extents[0] *= 2;
+  const Tensor both = Tensor::empty(Shape(std::span<const std::int64_t>(extents)));
+  std::copy_n(x.data<float>(), x.numel(), both.data<float>());
+  std::copy_n(x.data<float>(), x.numel(), both.data<float>() + x.numel());
+  return both;
+}
+
+/// Of an output for a class and for none: none + guidance (class - none) in the estimate, the first
+/// `estimate` elements of a sample's; the variance is that of the class.
+Tensor guided_output(const Tensor& both, double guidance, std::int64_t estimate) {
+  const std::int64_t samples = both.size(0) / 2, width = both.numel() / (2 * samples);
+  const Tensor with_class = both.rows(0, samples);
+  const float* const none = both.rows(samples, 2 * samples).data<float>();
+  float* const found = with_class.data<float>();
+  const auto factor = static_cast<float>(guidance);
+  for (std::int64_t n = 0; n < samples; ++n) {
+    for (std::int64_t i = n * width; i < n * width + estimate; ++i)
+      found[i] = none[i] + factor * (found[i] - none[i]);
+  }
+  return with_class;
+}
+
+}  // namespace
+
+Tensor Diffusion::sample(Model& model, kernels::Backend& backend, const SampleOptions& options,
+                         std::int64_t first, std::span<const std::int64_t> classes,
+                         const std::function<void()>& progress) {
+  check_sampling(model, options);
+  const std::int64_t known = model.input_classes(), samples = std::ssize(classes);
+  for (const std::int64_t asked : classes) {
+    if (asked >= known || asked < -1)
+      throw UsageError("class {}: {}", asked,
+                       known == 0
+                           ? std::string("the model takes no classes; leave it out")
+                           : fmt::format("is not one of the model's {} classes, 0 to {}", known, known - 1));
+    if (asked < 0 && known > 0 && options_.class_dropout == 0)
+      throw UsageError(
+          "the model has not learned images without a class (diffusion.class_dropout = 0); ask for a class");
+  }
+  const Shape image = model.sample_shape();
+  if (image.rank() == 0) throw UsageError("the model does not say which shape its images have");
+  const ReverseProcess process(NoiseSchedule(options_.schedule, options_.steps, options.steps), of_,
+                               {.sampler = sampler_named(options.sampler), .eta = options.eta});
+  const bool guided = options.guidance != 1;
+  const ToldClasses told = known > 0 ? told_classes(backend, classes, guided) : ToldClasses{};
+  const Tensor start = Tensor::empty(data::batch_shape(samples, image));
+  const auto draw = [&](std::uint64_t purpose, std::uint32_t step, const Tensor& to) {
+    for (std::int64_t n = 0; n < samples; ++n) {
+      const Random random({.seed = options.seed,
+                           .purpose = purpose,
+                           .step = static_cast<std::uint64_t>(first + n),  // of a sample
+                           .shard = step});
+      float* const elements = to.data<float>() + n * image.numel();
+      for (std::int64_t i = 0; i < image.numel(); ++i)
+        elements[i] = random.normal(static_cast<std::uint64_t>(i));
+    }
+  };
+  draw(start_purpose, 0, start);
+  Tape tape(backend);
+  bool begun = false;
+  const auto network = [&](const Tensor& x, std::int64_t timestep) {
+    tape.begin({.training = false,
+                .record = false,
+                .compute = options.compute,
+                .same_parameters = std::exchange(begun, true)});
+    const Tensor given = guided ? twice(x) : x;
+    Batch batch(0, {{"x", kernels::on_device(given, backend)}});
+    batch.add("t", filled<float>(backend, {given.size(0)}, DType::float32, [&](float* t) {
+                std::fill_n(t, given.size(0), static_cast<float>(timestep));
+              }));
+    if (known > 0) {
+      batch.add("y", told.y);
+      batch.add("has_class", told.has_class);
+    }
+    const Tensor output = floats_of(model.forward(tape, batch));
+    return guided ? guided_output(output, options.guidance, image.numel()) : output;
+  };
+  return process.run(start, {.network = network,
+                             .draw =
+                                 [&](std::int64_t step, const Tensor& noise) {
+                                   draw(sampler_purpose, static_cast<std::uint32_t>(step), noise);
+                                 },
+                             .progress = progress});
+}
+
+}  // namespace lockstep::tasks

@@ -1,0 +1,207 @@
+#include "lockstep/tasks/diffusion_loss.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "lockstep/autograd/functions.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/option.h"
+#include "lockstep/kernels/backend.h"
+
+namespace lockstep::tasks {
+namespace {
+
+/// What a step has of a table, as a float32 constant [N, 1, ...] that scales the samples of `like`.
+template <class Table>
+Var at_steps(Tape& tape, const NoisedImages& images, const Table& table) {
+  kernels::Backend& backend = tape.backend();
+  const auto samples = static_cast<std::int64_t>(images.t.size());
+  Shape shape{samples};
+  while (shape.rank() < images.x0.shape().rank()) shape.append(1);
+  const bool on_cpu = backend.device() == Device::cpu();
+  const Tensor values = on_cpu ? backend.empty(shape) : Tensor::empty(shape);
+  for (std::int64_t n = 0; n < samples; ++n)
+    values.data<float>()[n] =
+        static_cast<float>(table(static_cast<std::size_t>(images.t[static_cast<std::size_t>(n)])));
+  return tape.constant(kernels::on_device(values, backend));
+}
+
+/// The same values as float32: losses are not computed in bf16.
+Var in_float32(const Var& x) {
+  if (x.value().dtype() == DType::float32) return x;
+  Tape& tape = x.tape();
+  return tape.record(tape.backend().in_type(x.value(), DType::float32), {&x}, [x](Tape& t, const Tensor& dy) {
+    t.add_gradient(x, t.backend().in_type(dy, x.value().dtype()));
+  });
+}
+
+/// The mean over the elements of each sample, [N].
+Var by_sample(const Var& x) {
+  Axes axes;
+  for (int axis = 1; axis < x.shape().rank(); ++axis) axes.add(axis);
+  return x.shape().rank() == 1 ? x : mean(x, axes);
+}
+
+/// 1 where x > low, else 0.
+Var is_above(const Var& x, float low) {
+  constexpr float steep = 1e30f;  // times the least difference of two floats near 1 it is above 1
+  return clamp(steep * (x - low), 0, 1);
+}
+
+}  // namespace
+
+Objective objective_named(std::string_view name) {
+  if (name == "rescaled_mse") return Objective::rescaled_mse;
+  if (name == "kl") return Objective::kl;
+  option::check_word(std::string(name), {"mse", "rescaled_mse", "kl"});
+  return Objective::mse;
+}
+
+DiffusionLoss::DiffusionLoss(NoiseSchedule schedule, const Parametrization& of, Objective objective,
+                             double min_snr)
+    : schedule_(std::move(schedule)),
+      of_(of),
+      objective_(objective),
+      min_snr_(min_snr),
+      log_variances_(log_variances(schedule_, of.variance)) {}
+
+Tensor DiffusionLoss::noised(Tape& tape, const NoisedImages& images) const {
+  const auto& left = schedule_.alphas_cumprod;
+  const Var of_image = at_steps(tape, images, [&](std::size_t t) { return std::sqrt(left[t]); });
+  const Var of_noise = at_steps(tape, images, [&](std::size_t t) { return std::sqrt(1 - left[t]); });
+  return (of_image * tape.constant(images.x0) + of_noise * tape.constant(images.noise)).value();
+}
+
+double DiffusionLoss::weight(std::int64_t t) const {
+  if (min_snr_ == 0) return 1;
+  const double left = schedule_.alphas_cumprod[static_cast<std::size_t>(t)], snr = left / (1 - left);
+  const double least = std::min(snr, min_snr_);
+  switch (of_.predict) {
+    case Predict::eps:
+      return least / snr;
+    case Predict::x0:
+      return least;
+    case Predict::v:
+      break;
+  }
+  return least / (snr + 1);
+}
+
+Var DiffusionLoss::squared_error(const Var& estimate, const NoisedImages& images) const {
+  Tape& tape = estimate.tape();
+  const Var x0 = tape.constant(images.x0), noise = tape.constant(images.noise);
+  if (of_.predict == Predict::eps) return by_sample(square(noise - estimate));
+  if (of_.predict == Predict::x0) return by_sample(square(x0 - estimate));
+  const auto& left = schedule_.alphas_cumprod;
+  const Var of_noise = at_steps(tape, images, [&](std::size_t t) { return std::sqrt(left[t]); });
+  const Var of_image = at_steps(tape, images, [&](std::size_t t) { return std::sqrt(1 - left[t]); });
+  return by_sample(square(of_noise * noise - of_image * x0 - estimate));
+}
+
+/// A normal distribution of each element.
+struct DiffusionLoss::Gaussian {
+  Var mean, log_variance;
+};
+
+namespace {
+
+/// The divergence of two normal distributions, element by element, in nats.
+Var divergence(const auto& from, const auto& to) {
+  const Var logs = to.log_variance - from.log_variance;
+  return 0.5f * (logs - 1.0f + exp(-logs) + square(from.mean - to.mean) * exp(-to.log_variance));
+}
+
+/// The tanh approximation of the standard normal's distribution function.
+Var cumulative(const Var& x) {
+  constexpr float factor = 0.797884561f;  // sqrt(2 / pi)
+  return 0.5f * (1.0f + tanh(factor * (x + 0.044715f * (square(x) * x))));
+}
+
+/// Minus the logarithm of the probability that a normal distribution gives to the bin of x, element by
+/// element: bins are 2 / 255 wide, those at the ends are open.
+Var decoder_loss(const Var& x, const auto& by) {
+  constexpr float half_bin = 1.0f / 255, edge = 0.999f, least = 1e-12f;
+  const Var centred = x - by.mean, inverse_deviation = exp(-0.5f * by.log_variance);
+  const Var above = cumulative(inverse_deviation * (centred + half_bin));
+  const Var below = cumulative(inverse_deviation * (centred - half_bin));
+  const Var first = is_above(-x, edge), last = is_above(x, edge);
+  const Var inside = maximum(above - below, least);
+  const Var log_probability = first * log(maximum(above, least)) + last * log(maximum(1.0f - below, least)) +
+                              (1.0f - first - last) * log(inside);
+  return -log_probability;
+}
+
+}  // namespace
+
+Var DiffusionLoss::bound(const Var& estimate, const Var& output, const NoisedImages& images) const {
+  Tape& tape = output.tape();
+  const auto table = [&](const std::vector<double>& values) {
+    return at_steps(tape, images, [&](std::size_t t) { return values[t]; });
+  };
+  const Var x0 = tape.constant(images.x0), x = tape.constant(noised(tape, images));
+  const auto& left = schedule_.alphas_cumprod;
+  Var estimated_x0 = estimate;
+  if (of_.predict == Predict::eps) {
+    const Var of_x = at_steps(tape, images, [&](std::size_t t) { return std::sqrt(1 / left[t]); });
+    const Var of_noise = at_steps(tape, images, [&](std::size_t t) { return std::sqrt(1 / left[t] - 1); });
+    estimated_x0 = of_x * x - of_noise * estimate;
+  } else if (of_.predict == Predict::v) {
+    const Var of_x = at_steps(tape, images, [&](std::size_t t) { return std::sqrt(left[t]); });
+    const Var of_v = at_steps(tape, images, [&](std::size_t t) { return std::sqrt(1 - left[t]); });
+    estimated_x0 = of_x * x - of_v * estimate;
+  }
+  const Var of_x0 = table(schedule_.posterior_mean_coef1);
+  const Var rest = table(schedule_.posterior_mean_coef2) * x;
+  const Gaussian wanted{of_x0 * x0 + rest, table(schedule_.posterior_log_variance_clipped)};
+  Gaussian found{of_x0 * estimated_x0 + rest, table(log_variances_.high)};
+  if (of_.variance == Variance::learned_range) {
+    const std::int64_t channels = images.x0.shape()[1];
+    const Var fraction = 0.5f * (narrow(output, 1, channels, channels) + 1.0f);
+    found.log_variance = fraction * found.log_variance + (1.0f - fraction) * table(log_variances_.low);
+  }
+  Var nats = by_sample(divergence(wanted, found));
+  if (std::ranges::count(images.t, 0) > 0) {
+    const Var first =
+        reshape(at_steps(tape, images, [](std::size_t t) { return t == 0 ? 1.0 : 0.0; }), nats.shape());
+    nats = first * by_sample(decoder_loss(x0, found)) + (1.0f - first) * nats;
+  }
+  return nats * 1.44269504f;  // 1 / ln 2
+}
+
+DiffusionLoss::Terms DiffusionLoss::of(const Var& given, const NoisedImages& images) const {
+  const Var output = to_channel_block(in_float32(given), 1);
+  Tape& tape = output.tape();
+  const bool learned = of_.variance == Variance::learned_range;
+  std::vector<std::int64_t> wanted(images.x0.shape().begin(), images.x0.shape().end());
+  if (wanted.size() < 2 && learned)
+    throw UsageError("a learned variance needs images with channels, not samples of shape {}",
+                     to_string(images.x0.shape()));
+  if (learned) wanted[1] *= 2;
+  if (!(output.shape() == Shape(std::span<const std::int64_t>(wanted))))
+    throw UsageError("the network's output is {}, but images {}{} need {}", to_string(output.shape()),
+                     to_string(images.x0.shape()), learned ? " with a learned variance" : "",
+                     to_string(Shape(std::span<const std::int64_t>(wanted))));
+  const Var estimate = learned ? narrow(output, 1, 0, images.x0.shape()[1]) : output;
+  Terms terms;
+  if (objective_ == Objective::kl) {
+    terms.loss = terms.vb = bound(estimate, output, images);
+    return terms;
+  }
+  terms.loss = terms.mse = squared_error(estimate, images);
+  if (min_snr_ > 0)
+    terms.loss =
+        reshape(at_steps(tape, images, [&](std::size_t t) { return weight(static_cast<std::int64_t>(t)); }),
+                terms.mse.shape()) *
+        terms.mse;
+  if (!learned) return terms;
+  // The bound trains the variance alone.
+  terms.vb = bound(tape.constant(estimate.value()), output, images);
+  const double scale =
+      objective_ == Objective::rescaled_mse ? static_cast<double>(schedule_.size()) / 1000 : 1;
+  terms.loss = terms.loss + static_cast<float>(scale) * terms.vb;
+  return terms;
+}
+
+}  // namespace lockstep::tasks

@@ -1,0 +1,36 @@
+// The state of a task: agreed by the ranks after each step, and kept in checkpoints.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "lockstep/checkpoint/state_dict.h"
+#include "lockstep/comm/communicator.h"
+#include "lockstep/comm/reduction_tree.h"
+#include "lockstep/tasks/task.h"
+
+namespace lockstep::train {
+
+/// Gives a task the numbers of all samples of a step (Task::after_step), in their order: its state is the
+/// same on every rank, and at any number of ranks.
+class TaskNumbers {
+ public:
+  /// global_batch: samples of a step. The task and the ranks must outlive this.
+  TaskNumbers(Task& task, comm::HostGroup& world, const comm::ShardMap& shards, std::int64_t global_batch);
+
+  /// After each step. Collective if the task has numbers; else it does nothing. UsageError on every rank if
+  /// the task's passes left another number of them than it says.
+  void agree();
+
+ private:
+  Task& task_;
+  comm::HostGroup& world_;
+  std::vector<std::size_t> bytes_of_rank_;
+  std::vector<double> mine_, all_;
+};
+
+/// Lists Task::state() under "task", if there is any. The task must outlive the state dict.
+void add(checkpoint::StateDict& state_dict, Task& task);
+
+}  // namespace lockstep::train

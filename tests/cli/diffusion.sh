@@ -1,0 +1,118 @@
+#!/usr/bin/env bash
+# train with task.name = diffusion: the same bits at 1 to 4 ranks, killed and resumed with the state of loss_second_moment, forked; keys of
+# [diffusion]; what does not fit is one line of error.
+source "$(dirname "$0")/../support/cli.sh"
+
+digits digits.h5
+cat >run.ini <<'INI'
+[model]
+name = unet
+image_size = 8
+in_channels = 1
+model_channels = 32
+out_channels = 2
+num_res_blocks = 1
+channel_mult = 1 1
+num_classes = 10
+dropout = 0.1
+[diffusion]
+schedule = cosine
+steps = 6
+variance = learned_range
+time = loss_second_moment
+class_dropout = 0.2
+[data]
+train = digits.h5
+eval_fraction = 0.05
+[train]
+steps = 10
+global_batch = 24
+shards = 12
+seed = 7
+eval_every = 5
+[optimizer]
+lr = 1e-3
+schedule = constant
+[ema]
+rates = 0.9
+[checkpoint]
+every = 1
+keep = 100000
+[log]
+every = 5
+INI
+
+# at NAME RANKS [SECTION.KEY=VALUE...]: trains to the end.
+at() {
+  local name=$1 count=$2
+  shift 2
+  ranks "$count" train run.ini --run "$name" "${@/#/--set=}" >"log-$name" 2>&1 </dev/null || fail "$name: $(tail -n 3 "log-$name")"
+}
+
+at at-1 1
+for count in 2 3 4; do
+  at "at-$count" "$count"
+  expect_same at-1/checkpoints/latest "at-$count/checkpoints/latest"
+done
+"$LOCKSTEP" inspect at-1/checkpoints/latest --json | python3 -c '
+import json, sys
+tensors = {t["name"]: t for t in json.load(sys.stdin)["tensors"]}
+assert tensors["/task/losses"]["shape"] == [6, 10] and tensors["/task/counts"]["shape"] == [6], tensors
+' || fail "no /task: $("$LOCKSTEP" inspect at-1/checkpoints/latest | grep task)"
+python3 - <<'PY' || fail "metrics.jsonl: $(cat at-1/metrics.jsonl)"
+import json
+found = [line for line in map(json.loads, open("at-1/metrics.jsonl")) if "eval_loss" in line]
+assert [line["step"] for line in found] == [5, 10], found
+assert all(f"eval_{weights}loss_q{q}" in found[1] for weights in ("", "ema_0.9_") for q in range(4)), found
+PY
+# The losses decide: with uniform times the same run ends elsewhere, and keeps no state.
+at uniform 1 diffusion.time=uniform
+! "$LOCKSTEP" diff at-1/checkpoints/latest uniform/checkpoints/latest >/dev/null || fail "the losses decide nothing"
+! "$LOCKSTEP" inspect uniform/checkpoints/latest | has_line '/task/' || fail "uniform times have a state"
+at pieces-1 1 train.micro_batches=2
+at pieces-3 3 train.micro_batches=2
+expect_same pieces-1/checkpoints/latest pieces-3/checkpoints/latest
+
+# Killed after the state has begun to matter, resumed on another number of ranks; and forked.
+"$LOCKSTEP" train run.ini --run killed --set train.steps="$endless_steps" >log 2>&1 </dev/null &
+launcher=$!
+until [ -e killed/checkpoints/step-000000009.h5 ] || ! kill -0 "$launcher" 2>/dev/null; do sleep 0.02; done
+kill -KILL "$launcher" || fail "it was not running: $(tail -n 3 log)"
+wait "$launcher" 2>/dev/null
+find killed/checkpoints -name 'step-*.h5' | sort | tail -n +10 | xargs -r rm -f
+at killed 2
+grep -q 'going on after step 9' log-killed || fail "it did not resume: $(cat log-killed)"
+expect_same at-1/checkpoints/latest killed/checkpoints/latest
+ranks 3 train run.ini --run forked --fork at-2/checkpoints/step-000000008.h5 --set train.shards=0 >log 2>&1 </dev/null ||
+  fail "fork: $(tail -n 3 log)"
+expect_same at-1/checkpoints/latest forked/checkpoints/latest
+"$LOCKSTEP" train run.ini --run other --fork uniform/checkpoints/step-000000008.h5 >log 2>&1 </dev/null || fail "fork: $(tail -n 3 log)"
+grep -q 'has no /task: it starts from zero' log || fail "a fork without a state does not say so: $(cat log)"
+
+ranks 2 eval at-1/checkpoints/latest --data digits.h5 --json >eval-2.json 2>err.log || fail "eval: $(cat err.log)"
+"$LOCKSTEP" eval at-1/checkpoints/latest --data digits.h5 --json >eval-1.json 2>err.log || fail "eval: $(cat err.log)"
+cmp -s eval-1.json eval-2.json || fail "eval: $(cat eval-1.json eval-2.json)"
+
+# refused CODE TEXT SECTION.KEY=VALUE...
+refused() {
+  local code=$1 text=$2 got=0
+  shift 2
+  "$LOCKSTEP" train run.ini --run refused "${@/#/--set=}" >/dev/null 2>err.log || got=$?
+  [ "$got" -eq "$code" ] || fail "$*: exit code $got, not $code"
+  one_error "$*" "$text"
+  [ ! -e refused ] || fail "$*: left a run behind"
+}
+refused 2 'diffusion.stps: unknown key; did you mean diffusion.steps' diffusion.stps=3
+refused 2 'diffusion.schedule: is a key of diffusion, and task.name is classification; remove it' task.name=classification
+refused 2 'diffusion.steps = 6: the linear schedule needs at least 20 steps' diffusion.schedule=linear
+refused 2 'needs a model that makes 1 \(model.out_channels\), not 2' diffusion.variance=fixed_small
+refused 2 'diffusion.class_dropout = 0.2: the model takes no classes' model.num_classes=0
+refused 3 'field y has values up to 9, but the model has 9 classes' model.num_classes=9
+sed 's/^\[diffusion\]/[difusion]/' run.ini >misspelt.ini
+! "$LOCKSTEP" train misspelt.ini --run refused >/dev/null 2>err.log || fail "a misspelt section was taken"
+grep -qF 'did you mean [diffusion]?' err.log || fail "a misspelt section: $(cat err.log)"
+got=0
+"$LOCKSTEP" train run.ini --run at-1 --set diffusion.predict=v >/dev/null 2>err.log || got=$?
+[ "$got" -eq 2 ] || fail "a resume with another prediction: exit code $got"
+one_error "a resume with another prediction" "diffusion.predict: the run has 'eps', asked for 'v'"
+finish
