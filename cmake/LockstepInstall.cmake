@@ -61,7 +61,7 @@ function(lockstep_library target type component)
   set(dependencies "")
   if(type STREQUAL STATIC)
     set(dependencies ${PROJECT_SOURCE_DIR}/cmake/LockstepDependencies.cmake)
-    string(APPEND LOCKSTEP_PC_REQUIRES " spdlog ompi-c ${hdf5_MODULE_NAME} hwloc libxxhash zlib")
+    string(APPEND LOCKSTEP_PC_REQUIRES " spdlog ompi-c ${hdf5_MODULE_NAME} hwloc libxxhash zlib libpng")
     set(LOCKSTEP_PC_LIBS " -ldnnl -lboost_program_options -fopenmp")
     if(LOCKSTEP_HAS_CUDA)
       # A variable: where the toolkit is elsewhere, pkg-config --define-variable=cuda_libdir=DIR finds it.

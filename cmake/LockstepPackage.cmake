@@ -39,6 +39,7 @@ file(READ jobs/setup.sh setup)
 string(REGEX MATCH "\nbuild_packages=\\(([^)]*)\\)" setup "${setup}")
 string(REGEX REPLACE "[ \n]+" ";" development_packages "${CMAKE_MATCH_1}")
 list(FILTER development_packages INCLUDE REGEX "^(.*-dev|pkg-config)$")
+list(REMOVE_ITEM development_packages libeigen3-dev)  # headers of which none of ours knows
 if(BUILD_SHARED_LIBS)
   set(library_package liblockstep${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
   set(needs_library "${library_package} (= ${PROJECT_VERSION})")

@@ -5,7 +5,8 @@ repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 # shellcheck disable=SC2034  # used by those who source this
 build_packages=(g++ cmake ninja-build pkg-config libopenmpi-dev openmpi-bin libhwloc-dev libhdf5-dev
-  hdf5-tools libdnnl-dev libboost-program-options-dev libfmt-dev libspdlog-dev nlohmann-json3-dev libxxhash-dev zlib1g-dev)
+  hdf5-tools libdnnl-dev libboost-program-options-dev libfmt-dev libspdlog-dev nlohmann-json3-dev libxxhash-dev
+  zlib1g-dev libpng-dev libeigen3-dev)
 # shellcheck disable=SC2034
 test_packages=(libboost-test-dev libboost-context-dev python3-h5py python3-venv procps iproute2 slurm-wlm munge shellcheck
   lintian mkdocs mkdocs-material doxygen)

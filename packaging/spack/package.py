@@ -29,6 +29,8 @@ class Lockstep(CMakePackage, CudaPackage):
     depends_on("nlohmann-json@3.11:")
     depends_on("xxhash")
     depends_on("zlib-api")
+    depends_on("libpng")
+    depends_on("eigen@3.3:", type="build")
     with when("+cuda"):
         depends_on("cuda@12.4:")
         depends_on("cudnn@9.10:")

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <filesystem>
 #include <map>
@@ -24,6 +25,9 @@
 
 namespace lockstep::checkpoint {
 namespace {
+
+/// Provenance that says how the training data are read: the weights need it as the sources do.
+constexpr std::array data_facts{"data_format", "tokenizer", "x_range", "x_type", "x_shape"};
 
 /// The largest profile error of a mixture that is accepted.
 constexpr double most_error = 0.1;
@@ -304,6 +308,9 @@ EmaReconstructionReport reconstruct_ema(const std::string& run_directory, double
   for (const Target& target : targets) section.tensors.push_back({target.name, target.tensor});
   StateDict state_dict{last.position, {section}, {}, last.config, provenance_of(world)};
   comm::run_on_all(world, [&] { add_data_sections(last, state_dict); });
+  for (const char* const fact : data_facts)
+    if (const auto found = last.provenance.find(fact); found != last.provenance.end())
+      state_dict.provenance.insert(*found);
   state_dict.provenance["parent_checkpoint"] = last.path;
   state_dict.provenance["ema_sources"] = fmt::format(
       "{} of {} in {}, steps {} to {}; profile error {:.2g}", fmt::join(report.sources, ", "),

@@ -18,7 +18,7 @@
 namespace lockstep::cli {
 
 // Each of these is in the file of its verb.
-VerbFunction train, status, eval, predict, generate, prepare, inspect, diff, report, verify, convert, ema,
+VerbFunction train, status, eval, predict, sample, generate, prepare, inspect, diff, report, verify, convert, ema,
     bench, doctor;
 /// How long MPI may take to start: fault.hang_timeout_s of the configuration in `words`, if there is one. In
 /// train.cpp.
@@ -32,6 +32,7 @@ constexpr std::array verbs{
     Verb{"status", "what runs are doing, from their files alone", status},
     Verb{"eval", "evaluate a checkpoint", eval},
     Verb{"predict", "write a model's outputs for every sample", predict},
+    Verb{"sample", "make pictures or data with a model of the task diffusion", sample},
     Verb{"generate", "continue a text with a language model", generate},
     Verb{"prepare", "turn csv, idx, cifar or text files into a data file", prepare},
     Verb{"report", "show runs as one HTML page", report},

@@ -39,7 +39,7 @@ void SavedModel::add_options(OptionSet& options) {
 }
 
 SavedModel::SavedModel(const std::string& file, const po::variables_map& values, const Program& program,
-                       Session& session) {
+                       Session& session, const PreferredWeights& preferred) {
   const std::optional<std::string> weights = given(values, "weights"), device = given(values, "device"),
                                    precision = given(values, "precision");
   if (weights) weights_ = weights_group(*weights);
@@ -52,14 +52,21 @@ SavedModel::SavedModel(const std::string& file, const po::variables_map& values,
         "evaluated there, by ls::evaluate(), or after the program has registered it (ls::App), by its own "
         "verbs",
         file, program.name);
-  if (!weights) weights_ = index.default_weights();
   comm::run_on_all(session.world(), [&] {
     config_ = train::parse_stored_config(index.config, file + " /config", program.registries);
     model_ = train::build_model(config_);
     normalizations_ = train::stored_normalizations(index);
     const auto format = index.provenance.find(train::format_provenance);
     if (config_.data.format.empty() && format != index.provenance.end()) config_.data.format = format->second;
+    if (!weights) {
+      const std::string configured = preferred ? preferred(config_) : "";
+      if (!configured.empty()) weights_ = weights_group(configured);
+      if (weights_.empty() || !index.group(weights_)) weights_ = index.default_weights();
+    }
     task_ = train::make_task(config_);
+    range_ = train::stored_range(index.provenance, file);
+    if (range_ && config_.data.range.empty()) config_.data.range = {range_->low, range_->high};
+    if (!range_ && task_->takes_unit_range()) range_ = train::assumed_range(config_.data);
   });
   // The run may have used a GPU, and this node has none.
   session.use_device(device.value_or(config_.train.device == "cpu" ? "cpu" : "auto"),

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "cli/verb.h"
@@ -23,19 +25,24 @@ class SavedModel {
  public:
   /// Adds --weights, --device and --precision.
   static void add_options(OptionSet& options);
-  /// `values`: of these options. Without --weights: FileIndex::default_weights(). Without --device: cpu if
+  /// The weights that the configuration prefers; empty: none.
+  using PreferredWeights = std::function<std::string(const train::Config&)>;
+  /// `values`: of these options. Without --weights: those preferred, if the file has them, else
+  /// FileIndex::default_weights(). Without --device: cpu if
   /// the run was restricted to it, else auto. Without --precision: the run's if it is not slower than
   /// float32, else fp32. Sets the session's backend. Collective; the same errors on every rank: DataError if
   /// the file is not a complete checkpoint or does not hold the weights, UsageError if it stores no
   /// configuration.
   SavedModel(const std::string& file, const po::variables_map& values, const Program& program,
-             Session& session);
+             Session& session, const PreferredWeights& preferred = {});
 
   Model& model() { return *model_; }
   Task& task() { return *task_; }
   const train::Config& config() const { return config_; }
   /// Of the data it was trained on.
   const train::Normalizations& normalizations() const { return normalizations_; }
+  /// How the data it was trained on stores x, if the task takes it in [-1, 1].
+  const std::optional<train::StoredRange>& range() const { return range_; }
   /// Of the text it was trained on; empty if not known.
   const std::string& tokenizer() const { return tokenizer_; }
   std::int64_t step() const { return step_; }
@@ -48,6 +55,7 @@ class SavedModel {
   std::unique_ptr<Model> model_;
   std::unique_ptr<Task> task_;
   train::Normalizations normalizations_;
+  std::optional<train::StoredRange> range_;
   std::int64_t step_ = 0;
   std::uint64_t digest_ = 0;
   std::string weights_, tokenizer_;

@@ -109,7 +109,7 @@ Arrays::Arrays(const std::vector<std::string>& paths, const ArraysOptions& optio
     if (std::ranges::find(fields_, array.name, &Field::name) != fields_.end())
       throw UsageError("data.fields: two fields are named {}", array.name);
     fields_.push_back({.name = array.name});
-    arrays_.push_back({.path = array.path, .converted = false, .normalization = {}});
+    arrays_.push_back({.path = array.path, .stored = {}, .converted = false, .normalization = {}});
   }
   std::int64_t memory_left_bytes = options.memory_limit_bytes;
   for (const std::string& path : paths) add_file(path, memory_left_bytes);
@@ -136,6 +136,7 @@ void Arrays::add_file(const std::string& path, std::int64_t& memory_left_bytes) 
     if (sources_.empty()) {
       field.shape = shape;
       field.dtype = dtype;
+      arrays_[i].stored = array.dtype().value_or(DType::uint8);
     } else if (!(field.shape == shape) || field.dtype != dtype) {
       throw DataError("{}: {} has samples {} {}, but in {} they are {} {}", path, arrays_[i].path,
                       to_string(dtype), to_string(shape), sources_.front().arrays[i]->path(),
@@ -204,6 +205,11 @@ void Arrays::normalize(std::string_view field, Normalization by) {
 const Normalization* Arrays::normalization(std::string_view field) const {
   const std::optional<Normalization>& found = arrays_[index_of(field)].normalization;
   return found ? &*found : nullptr;
+}
+
+StoredField Arrays::stored(std::string_view field) const {
+  const std::size_t index = index_of(field);
+  return {.dtype = arrays_[index].stored, .shape = fields_[index].shape};
 }
 
 void Arrays::read_as_stored(std::string_view field) {

@@ -85,6 +85,7 @@ void Images::add_file(const std::string& path, bool labelled, std::int64_t& memo
   source.bytes = x.dtype() == DType::uint8;
   source.converted = !source.bytes && x.dtype() != DType::float32;
   if (sources_.empty()) {
+    stored_ = {.dtype = *x.dtype(), .shape = x.shape().size() == 4 ? shape : Shape{shape[0]}};
     if (x.has_attribute("mean")) mean_ = channel_attribute(x, "mean", shape[0]);
     if (x.has_attribute("std")) deviation_ = channel_attribute(x, "std", shape[0]);
     const auto channels = static_cast<std::size_t>(shape[0]);
@@ -135,6 +136,16 @@ void Images::set_statistics(const ImagesOptions& options, const std::string& fir
     mean_ = options.like->mean_;
     deviation_ = options.like->deviation_;
   }
+  use_statistics(first_path);
+}
+
+void Images::normalize(std::vector<double> mean, std::vector<double> deviation) {
+  set_statistics({.mean = std::move(mean), .deviation = std::move(deviation)}, name());
+}
+
+/// What bytes become.
+void Images::use_statistics(const std::string& first_path) {
+  const auto channels = static_cast<std::size_t>(shape_[0]);
   check_statistics(first_path, {mean_, deviation_});
   byte_values_.resize(channels * 256);
   for (std::size_t c = 0; c < channels; ++c) {

@@ -35,13 +35,15 @@ void Mlp::check_input(const Shape& x) const {
                   to_string(x), pluralized(elements, "element"), sizes_.front());
 }
 
-Var Mlp::forward(Tape& tape, const Batch& batch) {
+Var Mlp::forward(Tape& tape, const Batch& batch) { return (*layers_.back())(*features(tape, batch)); }
+
+std::optional<Var> Mlp::features(Tape& tape, const Batch& batch) {
   const Tensor& x = batch["x"];
   check_input(x.shape());
   Var h = reshape(tape.batch(x), {x.size(0), sizes_.front()});
   for (std::size_t i = 0; i + 1 < layers_.size(); ++i)
     h = (*dropouts_[i])((*layers_[i])(h, ops::Activation::relu));
-  return (*layers_.back())(h);
+  return h;
 }
 
 void register_mlp(Registry& registry) { registry.add<Mlp>("mlp"); }

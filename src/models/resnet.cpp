@@ -102,13 +102,15 @@ void Resnet::check_input(const Shape& x) const {
       to_string(x), in_channels_);
 }
 
-Var Resnet::forward(Tape& tape, const Batch& batch) {
+Var Resnet::forward(Tape& tape, const Batch& batch) { return fc_(*features(tape, batch)); }
+
+std::optional<Var> Resnet::features(Tape& tape, const Batch& batch) {
   const Tensor& x = batch["x"];
   check_input(x.shape());
   Var h = bn1_.relu(conv1_(tape.batch(x)));
   if (is_for_large_images_) h = max_pool2d(h, {.kernel = 3, .stride = 2, .padding = 1});
   for (const auto& block : blocks_) h = run_block(*block, h, recompute_);
-  return fc_(flatten(global_avg_pool2d(h), 1));
+  return flatten(global_avg_pool2d(h), 1);
 }
 
 void register_resnet(Registry& registry) { registry.add<Resnet>("resnet"); }

@@ -178,6 +178,7 @@ checkpoint::StoreOptions store_options(const Config& config, const DataSets& dat
       {"instruction_set", backend.instruction_set()},       {"precision", precision_text(compute, backend)}};
   if (const std::string tokenizer = data.tokenizer(); !tokenizer.empty())
     provenance[tokenizer_provenance] = tokenizer;
+  if (data.range()) add(provenance, *data.range());
   return {.schedule = {.seed = config.train.seed,
                        .shards = config.train.shards,
                        .samples_per_step = config.train.global_batch,

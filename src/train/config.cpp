@@ -353,6 +353,11 @@ void Reader::check_data() const {
   for (const auto& [key, words] : {std::pair("data.fields", data.fields), {"data.normalize", data.normalize}})
     require(words.empty() || arrays, key,
             fmt::format("is a key of arrays, but data.format is {}; remove it", data.format));
+  if (data.range.empty()) return;
+  require(data.range.size() == 2 && data.range[0] < data.range[1], "data.range",
+          "takes two numbers, the lower one first");
+  require(std::ranges::find(data.normalize, "x") == data.normalize.end(), "data.range",
+          "cannot be combined with data.normalize of x; give one of them");
 }
 
 void Reader::check_schedule() const {
@@ -522,6 +527,7 @@ std::vector<Key> keys_of(const models::ModelType* model, const tasks::Registry::
   add_section(keys, "fault", &Config::fault);
   add_section(keys, "log", &Config::log);
   add_section(keys, "report", &Config::report);
+  add_section(keys, "sample", &Config::sample);
   return keys;
 }
 

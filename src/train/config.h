@@ -26,6 +26,7 @@ struct Config {
   CheckpointConfig checkpoint;
   FaultConfig fault;
   LogConfig log;
+  SampleConfig sample;
   ReportConfig report;
 
   /// What it may name. Texts of the same run are read with the same registries.

@@ -178,6 +178,7 @@ DataSets::DataSets(const Config& config, const models::Model& model) {
   if (config.data.train.empty() && !is_custom(config))
     throw UsageError("data.train: is missing; give an HDF5 data file (see lockstep prepare)");
   open_train(config, model);
+  map_to_unit_range(config);
   add_normalized_fields(config.data.normalize);
   if (config.data.eval_fraction > 0) {
     for (Source& source : sources_)
@@ -232,7 +233,8 @@ void DataSets::open_train(const Config& config, const models::Model& model) {
 DataSets::DataSets(const Config& config, const models::Model& model, const std::string& eval_path,
                    const Normalizations& stored, bool targets) {
   std::unique_ptr<data::Dataset> trained_on;
-  if (config.data.format.empty() || config.data.format == "images") {
+  const bool by_range = takes_unit_range(config);
+  if (!by_range && (config.data.format.empty() || config.data.format == "images")) {
     try {
       std::vector<std::string> paths;
       for (const TrainingFile& file : training_files(config.data)) paths.push_back(file.path);
@@ -250,6 +252,7 @@ DataSets::DataSets(const Config& config, const models::Model& model, const std::
   }
   eval_file_ = open_data(format_, config, model, {eval_path}, trained_on.get(), targets);
   eval_ = eval_file_.get();
+  map_to_unit_range(config);
   std::vector<std::string> normalized = config.data.normalize;
   if (!targets) {
     std::erase_if(normalized, [&](const std::string& name) {
@@ -280,6 +283,24 @@ std::vector<data::Arrays*> DataSets::arrays() const {
   for (const Source& source : sources_) add_if_arrays(source.whole);
   add_if_arrays(eval_file_);
   return all;
+}
+
+/// All files as the first one.
+void DataSets::map_to_unit_range(const Config& config) {
+  if (!takes_unit_range(config))
+    return check_no_range(config, "the task takes x as it is, see data.normalize");
+  if (is_custom(config) || format_ == "text")
+    return check_no_range(config, fmt::format("data of the format {} are taken as they are", format_));
+  DataConfig as_first = config.data;
+  const auto map = [&](data::Dataset& dataset) {
+    const std::optional<StoredRange> range = train::map_to_unit_range(as_first, dataset);
+    if (!range_ && range) {
+      range_ = range;
+      as_first.range = {range->low, range->high};
+    }
+  };
+  for (const Source& source : sources_) map(*source.whole);
+  if (eval_file_) map(*eval_file_);
 }
 
 /// Until their numbers are known they are 0 and 1: what reads the fields has their type already.

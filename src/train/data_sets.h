@@ -17,6 +17,7 @@
 #include "lockstep/models/model.h"
 #include "lockstep/train/session.h"
 #include "train/config.h"
+#include "train/data_range.h"
 
 namespace lockstep::train {
 
@@ -55,6 +56,8 @@ class DataSets {
   const data::Dataset* eval() const { return eval_part_ ? &*eval_part_ : eval_; }
   /// images, text or arrays, which auto has become.
   const std::string& format() const { return format_; }
+  /// How files store x, if the task takes it in [-1, 1].
+  const std::optional<StoredRange>& range() const { return range_; }
   /// Of text; empty for other data, and if the data file names none.
   std::string tokenizer() const;
   /// To be logged once; empty if there is nothing to warn of.
@@ -88,6 +91,7 @@ class DataSets {
 
   std::vector<data::Arrays*> arrays() const;
   void open_train(const Config& config, const models::Model& model);
+  void map_to_unit_range(const Config& config);
   void add_normalized_fields(const std::vector<std::string>& names);
   void use(const NormalizedField& field);
 
@@ -98,6 +102,7 @@ class DataSets {
   const data::Dataset* eval_ = nullptr;
   std::optional<data::Subset> eval_part_;  // train.eval_samples
   std::vector<NormalizedField> normalized_;
+  std::optional<StoredRange> range_;  // of the first file
   std::string format_, warning_;
 };
 

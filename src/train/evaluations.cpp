@@ -45,11 +45,17 @@ std::vector<Evaluations::Weights> Evaluations::weights() const {
   return all;
 }
 
+std::vector<Metric> Evaluations::all_metrics() const {
+  std::vector<Metric> all = metrics_;
+  for (const MeasuredMetric& measured : parts_.measured) all.push_back(measured.metric);
+  return all;
+}
+
 std::vector<std::string> Evaluations::metrics() const {
   std::vector<std::string> names;
   if (!parts_.dataset) return names;
   for (const Weights weights : this->weights()) {
-    for (const Metric& metric : metrics_) names.push_back(prefix_of(weights) + metric.name);
+    for (const Metric& metric : all_metrics()) names.push_back(prefix_of(weights) + metric.name);
   }
   return names;
 }
@@ -69,7 +75,7 @@ void Evaluations::check_keep_best(const std::string& metric) const {
 
 Better Evaluations::better(const std::string& name) const {
   for (const Weights weights : this->weights()) {
-    for (const Metric& metric : metrics_)
+    for (const Metric& metric : all_metrics())
       if (prefix_of(weights) + metric.name == name) return metric.better;
   }
   return Better::lower;
@@ -134,6 +140,9 @@ std::optional<Evaluations::Result> Evaluations::run(const EvaluationWatch& watch
     std::optional<EvaluationResult> found;
     try {
       found = evaluate(parts_.evaluator, *parts_.dataset, {.requests = watch.requests, .act = act});
+      if (found)
+        for (const MeasuredMetric& measured : parts_.measured)
+          found->metrics.emplace_back(measured.metric.name, measured.measure());
     } catch (...) {
       swap_in(nullptr);
       throw;
@@ -143,7 +152,8 @@ std::optional<Evaluations::Result> Evaluations::run(const EvaluationWatch& watch
     result.text += fmt::format("{}{}", w == 0 ? "" : "  ", all[w] ? "ema/" + all[w]->name() : "eval");
     for (const auto& [name, value] : found->metrics) {
       result.metrics[prefix_of(all[w]) + name] = value;
-      const auto metric = std::ranges::find(metrics_, name, &Metric::name);
+      const std::vector<Metric> known = all_metrics();
+      const auto metric = std::ranges::find(known, name, &Metric::name);
       if (metric->printed) result.text += fmt::format(" {} {}", name, figure(value));
     }
   }

@@ -14,12 +14,19 @@
 
 namespace lockstep::train {
 
+/// A metric that is no sum over samples: of the weights that the model has while it is measured.
+struct MeasuredMetric {
+  Metric metric;
+  std::function<double()> measure;  ///< collective; the same on every rank
+};
+
 /// What an evaluation works with. All of it outlives the evaluations.
 struct EvaluatedParts {
   Evaluator evaluator;
   optim::Ema* ema;               ///< null: only the model's own weights are evaluated
   const data::Dataset* dataset;  ///< null: nothing is evaluated
   std::string task_name = {};    ///< for errors
+  std::vector<MeasuredMetric> measured = {};
 };
 
 /// After every `every` steps (0: never) and after the last step, each of the weights is evaluated: the
@@ -27,7 +34,10 @@ struct EvaluatedParts {
 class Evaluations {
  public:
   Evaluations(EvaluatedParts parts, std::int64_t every, std::int64_t last_step)
-      : parts_(parts), metrics_(metrics_of(parts.evaluator.task)), every_(every), last_step_(last_step) {}
+      : parts_(std::move(parts)),
+        metrics_(metrics_of(parts_.evaluator.task)),
+        every_(every),
+        last_step_(last_step) {}
 
   /// "eval_loss", "eval_ema_0.99_accuracy" ...; empty if nothing is evaluated.
   std::vector<std::string> metrics() const;
@@ -58,6 +68,8 @@ class Evaluations {
   using Weights = const optim::EmaProfile*;  // null: the model's own
 
   std::vector<Weights> weights() const;
+  /// Of each of the weights: those of the task, then those that are measured.
+  std::vector<Metric> all_metrics() const;
   void swap_in(Weights weights);
 
   EvaluatedParts parts_;

@@ -61,6 +61,10 @@ std::vector<Option<DataConfig>> DataConfig::options() {
                     {.peers = {"features", "columns", "keys", "input_keys"}}),
       option::texts("normalize", &D::normalize, "of arrays: fields that become (value - mean) / deviation",
                     {.peers = {"normalise", "standardize", "normalization", "scaler"}}),
+      option::numbers("range", &D::range, data_range,
+                      "LOW HIGH: values of x that become -1 and 1 for a task that takes such; default: 0 255 "
+                      "of uint8, -1 1 of floats",
+                      {.peers = {"value_range", "data_range", "pixel_range", "input_range"}}),
       augment()};
 }
 
@@ -198,6 +202,46 @@ std::vector<Option<ReportConfig>> ReportConfig::options() {
   return {option::flag("write", &ReportConfig::write,
                        "RUN/report.html at the end of a run, as lockstep report writes it",
                        {.may_change = true})};
+}
+
+std::vector<Option<SampleConfig>> SampleConfig::options() {
+  using namespace option;
+  using S = SampleConfig;
+  return {
+      number("every", &S::every, counts,
+             "between pictures of samples, RUN/samples/step-STEP-WEIGHTS.png; 0: none",
+             {.unit = "steps",
+              .may_change = true,
+              .peers = {"sample_every", "sample_interval", "sample_freq", "save_image_every"}}),
+      number("count", &S::count, Range::from(1, 1e9), "in a picture",
+             {.unit = "samples", .may_change = true, .peers = {"num_samples", "n_samples"}}),
+      text(
+          "class", &S::classes,
+          "of the samples: a number, all (sample i is of class i mod num_classes) or none; auto: all, if the "
+          "model takes classes",
+          {.may_change = true, .peers = {"class_cond", "labels"}}, "auto, all, none, or a whole number"),
+      text("sampler", &S::sampler, "how the task makes samples",
+           {.may_change = true, .peers = {"use_ddim", "scheduler"}}, "ddpm, ddim, dpmpp_2m"),
+      text("steps", &S::steps, "of the sampler: 250, ddim25 or 10,15,20; default: all of the task",
+           {.may_change = true, .peers = {"timestep_respacing", "num_inference_steps", "sampling_steps"}}),
+      number("eta", &S::eta, Range::from(0, 1), "of ddim: 0 draws no noise, 1 as much as ddpm",
+             {.may_change = true, .peers = {"ddim_eta"}}),
+      number("guidance", &S::guidance, Range::from(0, 1000),
+             "none + guidance (class - none) is what the network says; 1: the class",
+             {.may_change = true, .peers = {"guidance_scale", "cfg", "cfg_scale", "classifier_scale"}}),
+      texts("weights", &S::weights,
+            "a picture of each: model, ema/RATE, ema/sigma_rel=S; default: model. lockstep sample takes the "
+            "first",
+            {.may_change = true}),
+      number("seed", &S::seed, range_of<std::uint64_t>(), "of the noise, which is the same in every picture",
+             {.may_change = true, .peers = {"sample_seed"}}),
+      text("features", &S::features,
+           "checkpoint of a classifier: evaluations get frechet, the distance between samples and data.train "
+           "in what its last layer takes",
+           {.may_change = true, .peers = {"fid", "compute_fid"}}),
+      number("features_count", &S::features_count, Range::from(2, 1e7), "compared by sample.features",
+             {.unit = "samples", .may_change = true, .peers = {"fid_num_samples"}}),
+  };
 }
 
 std::vector<Option<LogConfig>> LogConfig::options() {

@@ -10,12 +10,16 @@
 
 namespace lockstep::train {
 
+/// What the ends of data.range may be.
+inline constexpr Range data_range = Range::from(-1e30, 1e30);
+
 struct DataConfig {
   std::vector<std::string> train;              ///< data files, each perhaps with a weight (training_files())
   std::string eval;                            ///< data file; or
   double eval_fraction = 0;                    ///< held out of `train`, chosen by the seed
   std::string format;                          ///< empty: auto
   std::vector<std::string> fields, normalize;  ///< of arrays
+  std::vector<double> range;                   ///< lowest and highest stored value of x; empty: by its type
   bool crop = false, flip = false;
 
   static std::vector<Option<DataConfig>> options();
@@ -78,6 +82,22 @@ struct ReportConfig {
   bool write = true;
 
   static std::vector<Option<ReportConfig>> options();
+};
+
+/// Samples that a run makes of itself, and what lockstep sample does by default.
+struct SampleConfig {
+  std::int64_t every = 0;  ///< steps; 0: never
+  std::int64_t count = 64;
+  std::string classes =
+      "auto";  ///< key `class`: a number, all or none; auto: all, of a model that takes classes
+  std::string sampler = "ddpm", steps;
+  double eta = 0, guidance = 1;
+  std::vector<std::string> weights;  ///< "model", "ema/0.999"; empty: model
+  std::uint64_t seed = 1;
+  std::string features;  ///< checkpoint of a classifier; empty: no distances
+  std::int64_t features_count = 2000;
+
+  static std::vector<Option<SampleConfig>> options();
 };
 
 struct LogConfig {

@@ -36,6 +36,7 @@
 #include "train/run_logs.h"
 #include "train/stragglers.h"
 #include "train/task_state.h"
+#include "train/training_samples.h"
 
 namespace lockstep::train {
 namespace {
@@ -107,6 +108,7 @@ class Trainer {
   ddp::DataParallel replicas_;
   std::unique_ptr<optim::Optimizer> optimizer_;
   std::unique_ptr<optim::Ema> ema_;
+  TrainingSamples samples_;
   Evaluations evaluations_;
   data::Loader loader_;
   optim::Schedule schedule_;
@@ -145,6 +147,7 @@ Trainer::Trainer(Session& session, const Config& config, Inputs& inputs, checkpo
       replicas_(model_, session.transport(), session.backend(), ddp_options(config, compute)),
       optimizer_(optim::make_optimizer(config.optimizer, replicas_)),
       ema_(build_ema(config, model_, session.backend(), replicas_.partition())),
+      samples_(config, {world_, session.backend(), model_, task_, ema_.get(), data_, compute}, run.path()),
       evaluations_({.evaluator = {.model = model_,
                                   .task = task_,
                                   .tape = replicas_.tape(),
@@ -152,7 +155,8 @@ Trainer::Trainer(Session& session, const Config& config, Inputs& inputs, checkpo
                                   .compute = compute},
                     .ema = ema_.get(),
                     .dataset = data_.eval(),
-                    .task_name = config.task.name()},
+                    .task_name = config.task.name(),
+                    .measured = samples_.measured()},
                    config.train.eval_every, config.train.steps),
       loader_(data_.train(), loader_options(config, data_.train(), session.backend()), world_),
       schedule_(optim::schedule_of(config.optimizer)),
@@ -437,6 +441,7 @@ ExitCode Trainer::run() {
   interval_.restart();
   logs_->take_cpu_ms();  // of the start, which is no step's
   try {
+    samples_.after_step(done_, *logs_, true);
     if (missed_evaluation) {
       if (const std::optional<ExitCode> code = stop_if_asked(evaluate())) return *code;
     }
@@ -514,6 +519,7 @@ ExitCode Trainer::take_steps() {
     const ddp::Requests stop{.stop_preempted = asked.stop_preempted && !last,
                              .stop_user = asked.stop_user && !last};
     if (const std::optional<ExitCode> code = stop_if_asked(stop)) return *code;
+    if (samples_.after_step(done_, *logs_)) interval_.restart();
     if (!evaluates) continue;
     if (const std::optional<ExitCode> code = stop_if_asked(evaluate())) return *code;
   }

@@ -36,7 +36,7 @@ cmake --build by-cmake --target digits
 "$compiler" -O2 $(pkg-config --cflags lockstep) "$source/share/example/digits.cpp" -o digits $(pkg-config --libs lockstep)
 for program in digits by-cmake/digits; do
   property "$program" NEEDED | grep -qx "liblockstep.so.${version%.*}" || failed "$program does not load liblockstep.so"
-  ! property "$program" NEEDED | grep -E 'boost|dnnl|hdf5|hwloc|mpi|spdlog|xxhash' || failed "$program loads these, too"
+  ! property "$program" NEEDED | grep -E 'boost|dnnl|hdf5|hwloc|mpi|png|spdlog|xxhash' || failed "$program loads these, too"
 done
 
 "$LOCKSTEP" prepare csv "$source/share/data/digits.csv.gz" --shape 1,8,8 --out digits.h5

@@ -61,6 +61,8 @@ class Arrays final : public Dataset {
   void normalize(std::string_view field, Normalization by);
   /// By what normalize() has set; null if the field is read as it is stored.
   const Normalization* normalization(std::string_view field) const;
+  /// How the first file stores it: the type (of booleans uint8) and the shape of a sample.
+  StoredField stored(std::string_view field) const;
   /// The opposite: the field is read as it is stored.
   void read_as_stored(std::string_view field);
 
@@ -70,8 +72,9 @@ class Arrays final : public Dataset {
     std::vector<std::unique_ptr<RowStore>> arrays;  // by field
   };
   struct Array {
-    std::string path;        // in the files
-    bool converted = false;  // stored as floats that float32 may not hold
+    std::string path;               // in the files
+    DType stored = DType::float32;  // in the first file
+    bool converted = false;         // stored as floats that float32 may not hold
     std::optional<Normalization> normalization;
   };
 

@@ -28,6 +28,12 @@ struct Field {
   bool operator==(const Field&) const = default;
 };
 
+/// How a file stores a field.
+struct StoredField {
+  DType dtype = DType::float32;  ///< of its elements
+  Shape shape{};                 ///< of one sample: [64] of a table, [1, 8, 8] of images
+};
+
 /// Samples of named fields. Reading is const and safe from several threads at once.
 class Dataset {
  public:

@@ -62,6 +62,11 @@ class Images final : public Dataset {
   const std::vector<double>& mean() const { return mean_; }  ///< of each channel, in the units of the file
   /// Standard deviation of each channel, in the units of the file.
   const std::vector<double>& deviation() const { return deviation_; }
+  /// From now on x is normalised by these, one of each a channel, in the units of the file. Not while others
+  /// read. Throws as the options of the same names.
+  void normalize(std::vector<double> mean, std::vector<double> deviation);
+  /// How the first file stores x.
+  const StoredField& stored() const { return stored_; }
   /// Throws DataError naming file, index and value of the first label that a model of `classes` classes
   /// cannot have.
   void check_labels(std::int64_t classes) const;
@@ -77,6 +82,7 @@ class Images final : public Dataset {
   void add_file(const std::string& path, bool labelled, std::int64_t& memory_left_bytes);
   void add_labels(const hdf5::File& file, std::int64_t images);
   void set_statistics(const ImagesOptions& options, const std::string& first_path);
+  void use_statistics(const std::string& first_path);
   void check_like(const Images& other) const;
   const Source& source_of(std::int64_t sample) const;
   void normalize(const Source& source, std::int64_t row, const std::byte* stored, float* out) const;
@@ -85,6 +91,7 @@ class Images final : public Dataset {
   std::int64_t size_ = 0;
   std::vector<std::int64_t> labels_;
   Shape shape_;
+  StoredField stored_;
   std::vector<Field> fields_;
   std::vector<std::string> class_names_;  // of the first file that has any
   std::string class_names_path_;          // that file

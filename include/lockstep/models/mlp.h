@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "lockstep/models/model.h"
@@ -27,6 +28,7 @@ class Mlp final : public Model {
   Shape sample_shape(std::int64_t) const override { return {sizes_.front()}; }
   void check_input(const Shape& x) const override;
   Var forward(Tape& tape, const Batch& batch) override;
+  std::optional<Var> features(Tape& tape, const Batch& batch) override;
 
  private:
   std::vector<std::int64_t> sizes_;

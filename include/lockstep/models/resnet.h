@@ -54,6 +54,7 @@ class Resnet final : public Model {
   }
   void check_input(const Shape& x) const override;
   Var forward(Tape& tape, const Batch& batch) override;
+  std::optional<Var> features(Tape& tape, const Batch& batch) override;
 
  private:
   std::vector<std::unique_ptr<BasicBlock>> make_blocks(const Options& options,

@@ -1,0 +1,91 @@
+// lockstep sample: samples of a model whose task makes some, as a picture or as a data file.
+#include "train/sample.h"
+
+#include <fmt/format.h>
+
+#include <string>
+
+#include "base/text.h"
+#include "cli/saved_model.h"
+#include "cli/verb.h"
+#include "lockstep/comm/agreement.h"
+
+namespace lockstep::cli {
+namespace {
+
+/// [sample] of the run, with what the command line says instead. The names of both are the same.
+train::SampleConfig with_options(train::SampleConfig config, const po::variables_map& values) {
+  for (const Option<train::SampleConfig>& key : train::SampleConfig::options()) {
+    if (values.count(key.name) == 0) continue;
+    try {
+      key.set(config, values[key.name].as<std::string>());
+    } catch (const UsageError& error) {
+      throw UsageError("--{}: {}", key.name, error.what());
+    }
+  }
+  return config;
+}
+
+}  // namespace
+
+ExitCode sample(const Program& program, Session& session, const Arguments& arguments) {
+  OptionSet options(program, "sample FILE.h5 --out FILE.png|FILE.h5 [--count N] [OPTIONS]",
+                    "Makes samples with a checkpoint, the same bytes at any number of ranks: a grid\n"
+                    "as FILE.png, or data as FILE.h5, in the form of the training data. What is not\n"
+                    "given is as [sample] of the run says.");
+  const auto text = [] { return po::value<std::string>(); };
+  options.add()("count", text(), "samples to make");
+  options.add()("out", text(), "the file to write");
+  options.add()("force", "replace it if it exists");
+  options.add()("sampler", text(), "ddpm, ddim or dpmpp_2m");
+  options.add()("steps", text(), "of the sampler: 250, ddim25 or 10,15,20");
+  options.add()("eta", text(), "of ddim: 0 draws no noise, 1 as much as ddpm");
+  options.add()("class", text(), "K, all (sample i: i mod num_classes) or none");
+  options.add()("guidance", text(), "none + G (class - none); 1: the class");
+  options.add()("seed", text(), "of the noise");
+  SavedModel::add_options(options);
+  options.positional("file");
+  po::variables_map values;
+  if (!options.parse(session, arguments, values)) return ExitCode::done;
+
+  const std::string file = options.required(values, "file", "a checkpoint is missing");
+  if (values.count("out") == 0) throw options.error("--out FILE is missing");
+  with_options({}, values);  // what is wrong about them, before anything is opened
+  // Before the checkpoint is opened, which may take minutes.
+  train::StopRequests requests("", false);
+  SavedModel saved(file, values, program, session, [](const train::Config& config) {
+    return config.sample.weights.empty() ? "" : config.sample.weights.front();
+  });
+  const train::SampleConfig how = with_options(saved.config().sample, values);
+  std::optional<train::Sampler> sampler;
+  comm::run_on_all(session.world(), [&] {
+    Generative* task = nullptr;
+    try {
+      task = &train::generative(saved.task(), saved.config().task.name());
+    } catch (const UsageError& error) {
+      throw UsageError("sample: {}: {}", file, error.what());
+    }
+    const train::SampleClasses classes(how.classes, saved.model(), "--class");
+    const SampleOptions made = train::sample_options(how, saved.compute());
+    try {
+      task->check_sampling(saved.model(), made);
+    } catch (const UsageError& error) {
+      throw UsageError("--{}", error.what());
+    }
+    sampler.emplace(
+        train::SampledParts{
+            .world = session.world(), .backend = session.backend(), .model = saved.model(), .task = *task},
+        made, classes, how.count);
+  });
+  const train::SampleFileOptions out{.out = values["out"].as<std::string>(),
+                                     .replace = values.count("force") > 0,
+                                     .inputs = {file},
+                                     .range = saved.range()};
+  const ExitCode code = train::write_samples(session, *sampler, out, requests);
+  if (code == ExitCode::done && session.world().rank() == 0)
+    fmt::print("{}: {} of {} of step {}\n", out.out, pluralized(how.count, "sample"), saved.weights(),
+               saved.step());
+  return code;
+}
+
+}  // namespace lockstep::cli

@@ -1,0 +1,117 @@
+// Sampling: a model's samples in chunks over all ranks, as a picture or as a data file.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/models/model.h"
+#include "lockstep/tasks/generative.h"
+#include "lockstep/tasks/task.h"
+#include "lockstep/train/session.h"
+#include "lockstep/train/stop.h"
+#include "train/data_range.h"
+#include "train/sections.h"
+
+namespace lockstep::train {
+
+/// The task as one that makes samples. UsageError with its name if it makes none.
+Generative& generative(Task& task, const std::string& name);
+
+/// How samples are made by these keys.
+SampleOptions sample_options(const SampleConfig& config, DType compute);
+
+/// The classes that samples are asked to be of.
+class SampleClasses {
+ public:
+  /// "3", "all", "none" or "auto", which is all of a model that takes classes, else none. UsageError, after
+  /// `option` ("--class"), if the model takes no such class.
+  SampleClasses(const std::string& text, const Model& model, std::string_view option);
+
+  /// Of sample i; -1: none.
+  std::int64_t of(std::int64_t i) const { return one_ ? *one_ : all_ > 0 ? i % all_ : -1; }
+  bool any() const { return one_ || all_ > 0; }
+
+ private:
+  std::int64_t all_ = 0;
+  std::optional<std::int64_t> one_;
+};
+
+/// What makes samples. All of it outlives the sampler.
+struct SampledParts {
+  comm::HostGroup& world;
+  kernels::Backend& backend;
+  Model& model;
+  Generative& task;
+};
+
+/// Makes samples 0, 1, ... `count` - 1, the same bits at any number of ranks: each rank makes whole chunks,
+/// which are the same at any number of them.
+class Sampler {
+ public:
+  /// Samples of a chunk.
+  static constexpr std::int64_t chunk = 16;
+
+  /// What else is made of a chunk of samples [N, C, H, W], where it was made: [N, ...].
+  using Through = std::function<Tensor(const Tensor& samples)>;
+  Sampler(SampledParts parts, SampleOptions options, SampleClasses classes, std::int64_t count,
+          Through through = {})
+      : parts_(parts),
+        options_(std::move(options)),
+        classes_(classes),
+        count_(count),
+        through_(std::move(through)) {}
+
+  /// Takes samples `first`, `first` + 1 ..., or what went through: float32 [N, C, H, W] on the CPU.
+  using Take = std::function<void(std::int64_t first, const Tensor& samples)>;
+  /// Called on every rank between rounds of chunks (collective); false ends the work.
+  using Continue = std::function<bool()>;
+  /// Called on every rank within its chunks, with the part of its work that is done.
+  using Show = std::function<void(double fraction)>;
+  /// `take` gets all samples in their order, on rank 0. False if `go_on` ended it. Collective; the same error
+  /// on every rank: what the task throws, UsageError for samples of another shape than [N, C, H, W], and what
+  /// `take` throws.
+  bool run(const Take& take, const Continue& go_on = {}, const Show& show = {}) const;
+
+  std::int64_t count() const { return count_; }
+  /// [C, H, W] if the model knows, else empty.
+  Shape known_shape() const {
+    const Shape shape = parts_.model.sample_shape();
+    return shape.rank() == 3 ? shape : Shape{};
+  }
+  const SampleClasses& classes() const { return classes_; }
+
+ private:
+  Tensor make(std::int64_t first, std::int64_t rows, const std::function<void()>& progress) const;
+
+  SampledParts parts_;
+  SampleOptions options_;
+  SampleClasses classes_;
+  std::int64_t count_;
+  Through through_;
+};
+
+/// What lockstep sample writes.
+struct SampleFileOptions {
+  std::string out;                    ///< ends with .png or .h5
+  bool replace = false;               ///< an existing file
+  std::vector<std::string> inputs{};  ///< files that are read, never replaced
+  /// Of a data file: how /x is stored; none: float32, as the task gives it.
+  std::optional<StoredRange> range{};
+};
+
+/// Writes the samples: FILE.png, a grid; or FILE.h5, a data file with /x in the type and form of the data
+/// that the model was trained on, and /y, int64, the classes asked for, if any. The bytes depend on the model
+/// and the options only. The file appears when it is whole; `requests` stop the work, which leaves nothing
+/// (ExitCode::preempted or user_stopped). Collective; the same error on every rank: UsageError if the file
+/// may not be written or samples are no pictures, TrainingError if a sample of a data file is not finite.
+ExitCode write_samples(Session& session, const Sampler& sampler, const SampleFileOptions& options,
+                       StopRequests& requests);
+
+/// The PNG of these samples, [N, C, H, W] as one after another.
+std::string picture_of(std::span<const float> samples, const Shape& sample);
+
+}  // namespace lockstep::train

@@ -1,0 +1,209 @@
+#!/usr/bin/env bash
+# lockstep sample and [sample], with a task of a program: the same bytes at any number of ranks, data that a classifier takes as it is,
+# pictures while training that a kill and a resume neither double nor miss; and what cannot be.
+# Environment: STAMPS, the program of sample_program.cpp.
+source "$(dirname "$0")/../support/cli.sh"
+lockstep=$LOCKSTEP
+digits digits.h5
+LOCKSTEP=$STAMPS
+cat >run.ini <<'INI'
+[model]
+name = stamps
+num_classes = 10
+[task]
+name = stamping
+[data]
+train = digits.h5
+eval_fraction = 0.1
+range = 0 16
+[train]
+steps = 60
+global_batch = 96
+shards = 6
+[optimizer]
+lr = 0.1
+[ema]
+rates = 0.5
+[checkpoint]
+every = 10
+keep = 100
+[sample]
+every = 15
+count = 20
+class = all
+steps = 4
+weights = model ema/0.5
+seed = 7
+INI
+
+# Training leaves the same pictures at any number of ranks.
+for count in 1 2 3; do
+  ranks "$count" train run.ini --run "run-$count" >log 2>&1 || fail "on $count ranks: $(tail -n 3 log)"
+  diff -r run-1/samples "run-$count/samples" >diff.log || fail "other pictures on $count ranks: $(cat diff.log)"
+done
+expected=$(for step in 15 30 45 60; do printf 'step-%09d-%s.png\n' "$step" ema-0.5 "$step" model; done)
+[ "$(ls run-1/samples)" = "$expected" ] || fail "pictures: $(ls run-1/samples)"
+grep -q 'data:image/png;base64' run-1/report.html || fail "the report shows no pictures"
+# A kill at any point, and a resume on another number of ranks: the same pictures.
+for from in 20 30 50; do
+  mkdir -p "cut-$from/samples" "cut-$from/checkpoints"
+  cp -r run-1/config.ini run-1/metrics.jsonl "cut-$from"
+  for step in $(seq 10 10 "$from"); do cp "run-1/checkpoints/step-$(printf %09d "$step").h5" "cut-$from/checkpoints"; done
+  ln -s "step-$(printf %09d "$from").h5" "cut-$from/checkpoints/latest"
+  for step in 15 30 45; do  # killed after the checkpoint, and before the picture of the same step
+    [ "$step" -ge "$from" ] || cp run-1/samples/step-*"$step"-*.png "cut-$from/samples"
+  done
+  ranks 2 train run.ini --run "cut-$from" >log 2>&1 || fail "resumed at $from: $(tail -n 3 log)"
+  has_line "going on after step $from" <log || fail "it was not resumed at $from: $(head -n 5 log)"
+  diff -r run-1/samples "cut-$from/samples" >diff.log || fail "other pictures after a resume at $from: $(cat diff.log)"
+done
+# A real kill.
+read -r -a start <<<"$LOCKSTEP_MPIRUN -n 2"
+setsid "${start[@]}" "$STAMPS" train run.ini --run killed --set train.steps="$endless_steps" --set checkpoint.keep=1000000 >log 2>&1 &
+launcher=$!
+until [ -e killed/samples/step-000000030-model.png ] || ! kill -0 "$launcher" 2>/dev/null; do sleep 0.02; done
+kill -0 "$launcher" 2>/dev/null || fail "it ended before it was killed: $(tail -n 3 log)"
+pkill -KILL -s "$launcher"
+wait "$launcher" 2>/dev/null
+for file in killed/checkpoints/step-*.h5 killed/samples/step-*.png; do
+  [[ $(basename "$file") < step-000000060 ]] || rm "$file"  # a fast machine has come too far
+done
+ranks 3 train run.ini --run killed >log 2>&1 || fail "after a kill: $(tail -n 3 log)"
+diff -r run-1/samples killed/samples >diff.log || fail "other pictures after a kill: $(cat diff.log)"
+
+# The verb takes [sample] of the run, and makes the same at any number of ranks.
+saved=run-1/checkpoints/latest
+"$LOCKSTEP" sample "$saved" --out as-in-training.png >log 2>&1 || fail "sample: $(cat log)"
+cmp as-in-training.png run-1/samples/step-000000060-model.png || fail "sample and [sample] differ"
+"$LOCKSTEP" sample "$saved" --count 20 --weights ema/0.5 --out ema.png >log 2>&1 || fail "--weights: $(cat log)"
+cmp ema.png run-1/samples/step-000000060-ema-0.5.png || fail "sample and [sample] differ in EMA weights"
+for count in 1 2 3 4; do
+  for kind in png h5; do
+    ranks "$count" sample "$saved" --count 109 --class all --seed 3 --out "out-$count.$kind" >log 2>&1 || fail "$count ranks: $(cat log)"
+    cmp "out-1.$kind" "out-$count.$kind" || fail "other bytes on $count ranks: $kind"
+  done
+done
+"$LOCKSTEP" sample "$saved" --count 10 --class 3 --out three.h5 >log 2>&1 || fail "--class 3: $(cat log)"
+"$LOCKSTEP" sample "$saved" --count 10 --class none --steps 2 --out none.h5 >log 2>&1 || fail "--class none: $(cat log)"
+"$LOCKSTEP" sample "$saved" --count 10 --class all --seed 3 --out few.h5 >log 2>&1 || fail "few: $(cat log)"
+/usr/bin/python3 - <<'PY' || fail "the data files are not what was asked for"
+import h5py, numpy as np
+d, o = h5py.File("digits.h5"), h5py.File("out-1.h5")
+assert sorted(o) == ["x", "y"] and not o.attrs and o["x"].dtype == d["x"].dtype and o["x"].shape == (109,) + d["x"].shape[1:], (o["x"], d["x"])
+assert o["y"].dtype == np.int64 and (o["y"][:] == np.arange(109) % 10).all()
+assert o["x"][:].min() == 0 and o["x"][:].max() == 16
+assert (h5py.File("three.h5")["y"][:] == 3).all() and list(h5py.File("none.h5")) == ["x"]
+assert (h5py.File("few.h5")["x"][:] == o["x"][:10]).all(), "a sample depends on how many there are"
+mean = np.stack([d["x"][:][d["y"][:] == k].mean(0) for k in range(10)])
+found = np.stack([o["x"][:].astype(float)[o["y"][:] == k].mean(0) for k in range(10)])
+assert np.abs(found - mean).mean() < 1.5, np.abs(found - mean).mean()
+PY
+# A classifier takes the file as it is.
+small_mlp 'steps = 150' 'global_batch = 96' >classifier.ini
+"$lockstep" train classifier.ini --run classifier >log 2>&1 || fail "the classifier: $(tail -n 3 log)"
+"$lockstep" eval classifier/checkpoints/latest --data out-1.h5 --json >eval.json 2>log || fail "eval of samples: $(cat log)"
+/usr/bin/python3 -c 'import json; assert json.load(open("eval.json"))["accuracy"] > 0.9' || fail "samples are not their classes: $(cat eval.json)"
+
+# The Frechet distance is a metric of every one of the weights, the same at any number of ranks; better weights have a lower one.
+for count in 1 3; do
+  ranks "$count" train run.ini --run "near-$count" --set sample.every=0 --set sample.features=classifier/checkpoints/latest \
+    --set sample.features_count=300 --set train.eval_every=20 --set checkpoint.keep_best=eval_frechet >log 2>&1 ||
+    fail "sample.features on $count ranks: $(tail -n 3 log)"
+done
+has_line 'step 60 .* frechet [0-9.]+ .*ema/0.5 .* frechet [0-9.]+' <log || fail "frechet is not logged: $(tail -n 3 log)"
+/usr/bin/python3 - <<'PY' || fail "eval_frechet"
+import json, os
+runs = [{line["step"]: line for line in map(json.loads, open(f"near-{n}/metrics.jsonl")) if "eval_loss" in line} for n in (1, 3)]
+for step in (20, 40, 60):
+    for name in ("eval_frechet", "eval_ema_0.5_frechet"):
+        assert runs[0][step][name] == runs[1][step][name] > 0, (step, name, runs)
+found = [runs[0][step]["eval_frechet"] for step in (20, 40, 60)]
+assert found[2] < found[0], found
+assert os.readlink("near-1/checkpoints/best") == "step-%09d.h5" % min((20, 40, 60), key=lambda step: runs[0][step]["eval_frechet"])
+PY
+
+# A table of floats of a range of its own, and no classes.
+/usr/bin/python3 - <<'PY'
+import h5py, numpy as np
+d = h5py.File("digits.h5")
+with h5py.File("table.h5", "w") as f:
+    f["x"], f["y"] = d["x"][:].reshape(len(d["x"]), -1).astype(np.float32) * 0.5 - 3, d["y"][:]
+PY
+"$LOCKSTEP" train run.ini --run table --set data.train=table.h5 --set data.range="-3 5" --set model.num_classes=0 --set sample.class=auto \
+  --set model.channels=64 --set model.height=1 --set model.width=1 --set sample.every=0 --set ema.sigma_rel="0.05 0.1" >log 2>&1 || fail "a table: $(tail -n 3 log)"
+"$LOCKSTEP" sample table/checkpoints/latest --count 3 --out table-out.h5 >log 2>&1 || fail "samples of a table: $(cat log)"
+"$LOCKSTEP" ema table --sigma-rel 0.08 --out sigma.h5 >log 2>&1 || fail "ema: $(cat log)"
+"$LOCKSTEP" sample sigma.h5 --count 3 --out sigma-out.h5 >log 2>&1 || fail "samples of EMA weights made afterwards: $(cat log)"
+/usr/bin/python3 - <<'PY' || fail "samples of a table"
+import h5py, numpy as np
+for name in ("table-out.h5", "sigma-out.h5"):
+    o = h5py.File(name)
+    assert list(o) == ["x"] and o["x"].shape == (3, 64) and o["x"].dtype == np.float32, name
+    assert -3 <= o["x"][:].min() < -1 and 1 < o["x"][:].max() <= 5, name
+PY
+
+# bad CODE TEXT ARGUMENTS...: on 2 ranks it ends with CODE and one line of TEXT, and writes nothing.
+bad() {
+  local code=$1 text=$2
+  shift 2
+  ranks 2 sample "$@" >out.log 2>err.log
+  [ $? -eq "$code" ] || fail "$*: exit code is not $code: $(cat err.log)"
+  sed -i 's/^stamps: /lockstep: /' err.log
+  one_error "$*" "$text"
+  [ -z "$(find . -maxdepth 1 -name '*bad.*')" ] || fail "$*: it left $(find . -maxdepth 1 -name '*bad.*')"
+}
+bad 2 "sample: a checkpoint is missing"
+bad 2 "sample: --out FILE is missing" "$saved" --count 3
+bad 2 "--count: " "$saved" --count 0 --out bad.png
+bad 2 "--count: " "$saved" --count many --out bad.png
+bad 2 "--class \"10\": is neither all nor none nor a class of the model, 0 to 9" "$saved" --count 3 --class 10 --out bad.png
+bad 2 "--class \"-1\": is neither" "$saved" --count 3 --class -1 --out bad.png
+bad 2 "--class \"all\": the model takes no classes" table/checkpoints/latest --count 3 --class all --out bad.h5
+bad 2 "--steps 11: does not fit" "$saved" --count 3 --steps 11 --out bad.png
+bad 2 "--sampler euler: is neither" "$saved" --count 3 --sampler euler --out bad.png
+bad 2 "--eta: " "$saved" --count 3 --eta 2 --out bad.png
+bad 2 "--guidance: " "$saved" --count 3 --guidance nan --out bad.png
+bad 2 "--out \"bad.jpg\": ends neither with .png nor with .h5" "$saved" --count 3 --out bad.jpg
+bad 2 "--weights ema: is neither" "$saved" --count 3 --weights ema --out bad.png
+bad 2 "has more than 16384 pixels a side" "$saved" --count 100000000 --out ./bad.png --class 1
+bad 2 "\[64, 1, 1\]" table/checkpoints/latest --count 3 --out bad.png
+bad 2 "out-1.png: is there already; --force replaces it" "$saved" --count 3 --out out-1.png
+bad 2 "is read to make it, so it is never replaced" run-1/checkpoints/step-000000060.h5 --count 3 --force --out run-1/checkpoints/step-000000060.h5
+bad 2 "nowhere" "$saved" --count 3 --out nowhere/bad.png
+bad 2 "sample: classifier/checkpoints/latest: task.name = classification: its models make no samples" classifier/checkpoints/latest --count 3 --out bad.png
+bad 3 "gone.h5" gone.h5 --count 3 --out bad.png
+bad 3 "digits.h5" digits.h5 --count 3 --out bad.png
+bad 3 "ema/0.9" "$saved" --count 3 --weights ema/0.9 --out bad.png
+"$LOCKSTEP" train run.ini --run wild --set task.noise=1e39 --set sample.every=0 >log 2>&1 || fail "wild: $(tail -n 3 log)"
+bad 4 "sample 0 is not finite" wild/checkpoints/latest --count 5 --out bad.h5
+"$LOCKSTEP" sample "$saved" --count 20 --out out-1.png --force >log 2>&1 || fail "--force: $(cat log)"
+cmp out-1.png as-in-training.png || fail "--force did not replace the file"
+
+# refused TEXT SETTING...: training ends with exit code 2 before it begins.
+refused() {
+  local text=$1 settings=()
+  shift
+  for setting in "$@"; do settings+=(--set "$setting"); done
+  ranks 2 train run.ini --run refused "${settings[@]}" >out.log 2>err.log
+  [ $? -eq 2 ] || fail "$*: exit code is not 2: $(cat err.log)"
+  sed -i 's/^stamps: /lockstep: /' err.log
+  one_error "$*" "$text"
+  [ ! -e refused ] || fail "$*: a run is left"
+}
+refused 'sample.weights: .*ema/0.9.* is not averaged' sample.weights=ema/0.9
+refused 'sample.weights: .*twice' "sample.weights=model model"
+refused 'sample.class "12": is neither' sample.class=12
+refused 'sample.steps x: does not fit' sample.steps=x
+refused 'sample.sampler euler' sample.sampler=euler
+refused 'sample.count' sample.count=0
+refused 'data.range' "data.range=16 0"
+refused 'data.range = 0 16: cannot be combined with data.normalize of x' data.normalize=x
+refused 'sample.features: nothing is evaluated' sample.features=classifier/checkpoints/latest data.eval_fraction=0
+ranks 2 train run.ini --run refused --set sample.features=gone.h5 >out.log 2>err.log
+[ $? -eq 3 ] || fail "a classifier that is not there: $(cat err.log)"
+mv run.ini stamps.ini
+cp classifier.ini run.ini
+refused 'sample.every = 15: task.name = classification: its models make no samples' sample.every=15
+refused 'sample.features: task.name = classification: its models make no samples' sample.features=classifier/checkpoints/latest
+mv stamps.ini run.ini
+finish
