@@ -47,8 +47,9 @@ BOOST_AUTO_TEST_CASE(passes_after_the_third_allocate_nothing) {
         backward(task(tape, unet, batch));
         tape.finish_backward();
       }
+      const Allocations made = count->made();
       BOOST_TEST_CONTEXT(options.variance << ", " << options.loss << ", " << to_string(compute)) {
-        BOOST_TEST(count->made().own == 0);
+        BOOST_TEST(made.own == 0);
         BOOST_TEST(backend->reserved_bytes() == reserved);
       }
     }

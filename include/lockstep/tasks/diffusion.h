@@ -26,14 +26,14 @@ class Diffusion final : public Task, public Generative {
  public:
   struct Options {
     static constexpr const char* section = "diffusion";  ///< of a configuration, which has these
-    std::string schedule = "linear";       ///< or cosine
-    std::int64_t steps = 1000;             ///< of noise
-    std::string predict = "eps";           ///< or x0, v
-    std::string variance = "fixed_large";  ///< or fixed_small, learned_range
-    std::string loss = "mse";              ///< or rescaled_mse, kl
-    double min_snr = 0;                    ///< gamma of min-SNR weights; 0: none
-    std::string time = "uniform";          ///< or loss_second_moment
-    double class_dropout = 0;              ///< part of the samples whose class is withheld
+    std::string schedule = "linear";                     ///< or cosine
+    std::int64_t steps = 1000;                           ///< of noise
+    std::string predict = "eps";                         ///< or x0, v
+    std::string variance = "fixed_large";                ///< or fixed_small, learned_range
+    std::string loss = "mse";                            ///< or rescaled_mse, kl
+    double min_snr = 0;                                  ///< gamma of min-SNR weights; 0: none
+    std::string time = "uniform";                        ///< or loss_second_moment
+    double class_dropout = 0;                            ///< part of the samples whose class is withheld
 
     static std::vector<Option<Options>> options();
   };
