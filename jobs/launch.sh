@@ -141,6 +141,18 @@ has_ranks() {
   return 1
 }
 
+# record_end RUN: where the ranks had no time to write how the run ended, what the launcher said: for `lockstep status`. Only of a start
+# that failed, which left its lock.
+record_end() {
+  local why
+  [ "$(verdict "$code")" = failed ] && [ -n "$1" ] && [ -e "$1/lock" ] || return 0
+  ! grep -qs '"exit_code":[0-9]' "$1/exit.json" || return 0
+  why="the launcher ended with exit code $code"
+  [ "$code" -le 128 ] || why+=": a rank was ended by SIG$(kill -l $((code - 128)) 2>/dev/null)"
+  printf '{"exit_code":%d,"step":null,"time":"%s","why":"%s"}\n' "$code" "$(date -u +%Y-%m-%dT%H:%M:%SZ)" "$why" \
+    >"$1/exit.json" 2>/dev/null || true
+}
+
 # --- progress -------------------------------------------------------------------------------------------------------------
 
 # run_directory_of ARGUMENTS...: of `lockstep train`: --run, or runs/NAME by the configuration's name.

@@ -233,6 +233,7 @@ run_job() {
       requeue "stopped as asked"
       ;;
     failed)
+      record_end "$run_directory"
       say_reasons
       requeue "failed with exit $code"
       ;;

@@ -55,8 +55,13 @@ std::string groups_of(const checkpoint::Inspection& inspection) {
     size.elements += static_cast<double>(tensor.shape.numel());
     size.bytes += static_cast<double>(tensor.bytes);
   }
-  constexpr double mib = 1 << 20;
-  report::Timeline bars{.title = "Size of each group", .unit = "MiB", .axis = "MiB", .rows = {}, .spans = {}};
+  double largest = 0;
+  for (const auto& [path, size] : sizes) largest = std::max(largest, size.bytes);
+  constexpr double kib = 1 << 10, mib = 1 << 20, gib = 1 << 30;
+  const auto [unit, unit_bytes] = largest >= gib   ? std::pair{"GiB", gib}
+                                  : largest >= mib ? std::pair{"MiB", mib}
+                                                   : std::pair{"KiB", kib};
+  report::Timeline bars{.title = "Size of each group", .unit = unit, .axis = unit, .rows = {}, .spans = {}};
   report::Table table({"group", "tensors", "elements", "size", "attributes"});
   for (const checkpoint::GroupEntry& group : inspection.index.groups) {
     const Size& size = sizes[group.path];
@@ -79,7 +84,7 @@ std::string groups_of(const checkpoint::Inspection& inspection) {
                                   : is_ema ? "EMA weights"
                                            : "optimizer and others",
                           .start = 0,
-                          .length = size.bytes / mib,
+                          .length = size.bytes / unit_bytes,
                           .text = report::bytes_text(size.bytes)});
     bars.rows.push_back("/" + group.path);
   }
@@ -133,7 +138,7 @@ report::Page page_of(const checkpoint::Inspection& inspection) {
   page.body += report::section("Tensors", tensors_of(inspection));
   Pairs configuration;
   for (const auto& [key, value] : report::keys_of_ini(index.config)) configuration.emplace_back(key, value);
-  page.body += report::section("Configuration", report::key_table(configuration));
+  page.body += report::section("Configuration", report::configuration_html(configuration));
   Pairs provenance(index.provenance.begin(), index.provenance.end());
   page.body += report::section("Provenance", report::key_table(provenance));
   return page;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <map>
 
 #include "base/files.h"
 #include "base/output.h"
@@ -62,6 +63,24 @@ std::string key_table(Pairs pairs) {
       rows += fmt::format("<tr><td>{}</td><td class=\"v\">{}</td></tr>\n", escape_html(name),
                           escape_html(cut(value, 1'000)));
   return rows.empty() ? "" : "<table class=\"keys\"><tbody>" + rows + "</tbody></table>";
+}
+
+std::string configuration_html(Pairs pairs) {
+  std::vector<std::string> sections;
+  std::map<std::string, std::string> rows;
+  for (const auto& [key, value] : pairs) {
+    const std::size_t dot = key.find('.');
+    if (dot == std::string::npos || value.empty()) continue;
+    const std::string section = key.substr(0, dot);
+    if (std::ranges::find(sections, section) == sections.end()) sections.push_back(section);
+    rows[section] += fmt::format("<tr><td>{}</td><td class=\"v\">{}</td></tr>",
+                                 escape_html(key.substr(dot + 1)), escape_html(cut(value, 1'000)));
+  }
+  std::string html;
+  for (const std::string& section : sections)
+    html += "<table class=\"keys\"><thead><tr><th colspan=\"2\">" + escape_html(section) +
+            "</th></tr></thead><tbody>" + rows[section] + "</tbody></table>";
+  return html.empty() ? "" : "<div class=\"columns\">" + html + "</div>";
 }
 
 Cell cell(double value) { return {.text = number(value), .value = value}; }

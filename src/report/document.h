@@ -34,6 +34,9 @@ std::string facts(Pairs pairs);
 /// A table of two columns; what has no value is left out.
 std::string key_table(Pairs pairs);
 
+/// The same of "section.key" and value: a table for each section, in two columns where there is room.
+std::string configuration_html(Pairs pairs);
+
 struct Cell {
   std::string text;
   std::optional<double> value = {};  ///< by which the column is sorted; the cell is set to the right

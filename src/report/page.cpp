@@ -7,7 +7,6 @@
 #include <cmath>
 #include <filesystem>
 #include <iterator>
-#include <map>
 #include <numeric>
 #include <set>
 #include <tuple>
@@ -122,23 +121,12 @@ std::set<std::string> different_keys(std::span<const RunLog> runs) {
   return different;
 }
 
-/// What all runs share, by section. Keys without a value are left out.
+/// What all runs share.
 std::string configuration_of(const RunLog& run, const std::set<std::string>& different) {
-  std::vector<std::string> sections;
-  std::map<std::string, std::string> rows;
-  for (const auto& [key, value] : run.config) {
-    const std::size_t dot = key.find('.');
-    if (dot == std::string::npos || value.empty() || different.count(key)) continue;
-    const std::string section = key.substr(0, dot);
-    if (std::ranges::find(sections, section) == sections.end()) sections.push_back(section);
-    rows[section] += fmt::format("<tr><td>{}</td><td class=\"v\">{}</td></tr>",
-                                 escape_html(key.substr(dot + 1)), escape_html(cut(value, 1'000)));
-  }
-  std::string html = "<div class=\"columns\">";
-  for (const std::string& section : sections)
-    html += "<table class=\"keys\"><thead><tr><th colspan=\"2\">" + escape_html(section) +
-            "</th></tr></thead><tbody>" + rows[section] + "</tbody></table>";
-  return html + "</div>";
+  std::vector<std::pair<std::string, std::string>> shared;
+  for (const auto& one : run.config)
+    if (different.count(one.first) == 0) shared.push_back(one);
+  return configuration_html(shared);
 }
 
 std::string events_of(std::span<const RunLog> runs) {
@@ -298,7 +286,7 @@ std::string page_of(std::span<const RunLog> runs) {
   std::string rest =
       section("One step", traces) + section("Samples", samples) + section("Events", events_of(runs));
   rest += section(one ? "Configuration" : "Configuration that the runs share",
-                  runs[0].config.empty() ? "" : configuration_of(runs[0], different));
+                  configuration_of(runs[0], different));
   rest += section("Environment and provenance", provenance);
   std::string footer = "Written by lockstep report" +
                        (runs[0].version.empty() ? "" : " from runs of Lockstep " + runs[0].version) + ".";

@@ -56,7 +56,7 @@ std::string to_html(const Timeline& timeline) {
     fmt::format_to(out, "<span{}>{}</span><div>{}</div>\n", tracks[row].empty() ? " class=\"head\"" : "",
                    escape_html(timeline.rows[row]), tracks[row]);
   html += "<span></span><div class=\"axis\">";
-  for (const double tick : ticks(0, end, 5))
+  for (const double tick : ticks(0, end, 3))
     fmt::format_to(out, R"(<u style="left:{:.3f}%">{}</u>)", percent(tick), tick_text(tick));
   html += "</div><span></span><div class=\"unit\">" + escape_html(timeline.axis) + "</div></div>";
   if (!timeline.note.empty()) html += "<p class=\"note\">" + escape_html(timeline.note) + "</p>";

@@ -126,8 +126,10 @@ void RankStatusTable::share_memory(comm::HostGroup& world) {
 void RankStatusTable::map(const std::string& name, bool create) {
   const std::size_t bytes = sizeof(Header) + static_cast<std::size_t>(ranks()) * sizeof(Row);
   const auto fail = [&](int error) {
-    throw UsageError("/dev/shm: cannot take {} bytes of shared memory for the watchdog: {}; make room there",
-                     bytes, std::strerror(error));
+    const bool refused = error == EACCES || error == EPERM || error == EROFS;
+    throw UsageError("/dev/shm: cannot take {} bytes of shared memory for the watchdog: {}; {}", bytes,
+                     std::strerror(error),
+                     refused ? "let this user write there, as chmod 1777 /dev/shm does" : "make room there");
   };
   file_.number = ::shm_open(name.c_str(), O_RDWR | (create ? O_CREAT | O_EXCL : 0), 0600);
   if (file_.number < 0) fail(errno);

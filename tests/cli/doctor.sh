@@ -142,6 +142,15 @@ chmod +x slurm/squeue slurm/srun
 with_slurm() { PATH=$PWD/slurm:$PATH doctor "$@"; }
 with_slurm 0 1
 says ok slurm "version 22.05.8; not in a job"
+printf '#!/bin/sh\nexit 1\n' >slurm/silent && chmod +x slurm/silent && mkdir silent && mv slurm/silent silent/squeue
+PATH=$PWD/silent:$PATH doctor 0 1
+says ok slurm "squeue does not answer; not in a job"
+# Where there is no squeue at all: what the program needs of PATH, without it.
+mkdir bare
+for tool in sh timeout bash env; do ln -s "$(command -v $tool)" bare/$tool; done
+(unset SLURM_JOB_ID && PATH=$PWD/bare "$LOCKSTEP" doctor >out.log 2>err.log)
+says ok slurm "none here"
+! grep -q squeue out.log || fail "squeue is told of where there is no Slurm: $(grep squeue out.log)"
 SLURM_JOB_ID=42 SLURM_JOB_NUM_NODES=2 SLURM_RESTART_COUNT=3 with_slurm 0 1
 says ok slurm "version 22.05.8, job 42, nodes: 2, restart 3, time left 1-02:03:04, srun has pmix"
 SLURM_JOB_ID=7 with_slurm 0 1
@@ -198,6 +207,9 @@ if [ "$(id -u)" -eq 0 ] && unshare --mount true 2>/dev/null; then
   small /dev/shm 16m "$LOCKSTEP" doctor --node >out.log
   [ $? -eq 1 ] || fail "16 MB of /dev/shm are no problem for --node"
   grep -Eq "^problem +[^ ]+: shared memory: " out.log || fail "--node: $(cat out.log)"
+  unshare --mount sh -c 'mount -t tmpfs -o ro,size=512m tmpfs /dev/shm && exec "$@"' sh "$LOCKSTEP" doctor >out.log 2>err.log
+  [ $? -eq 1 ] || fail "a /dev/shm that cannot be written is no problem"
+  says problem "shared memory" "/dev/shm is not writable: Read-only file system; let this user write there"
   small "$PWD/tiny" 3m "$LOCKSTEP" doctor --run tiny >out.log
   [ $? -eq 1 ] || fail "3 MB for a run are no problem"
   says problem "run directory" "tiny: 3.1 MB free; free some space"

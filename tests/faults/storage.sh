@@ -55,7 +55,8 @@ strike() {
       if [ "$code" -eq 0 ]; then survived "$code" "the run continues, and what it logs"; else ended "$code" "$error"; fi ;;
     *" once fsync metrics.jsonl" | *" once fsync events.out.tfevents."*)
       if [ "$code" -eq 0 ]; then survived "$code" "the run continues, and what it logs"; else ended "$code" "$error"; fi ;;
-    *" .exit.json.tmp") complete "$code" ;;
+    *" once "*" .exit.json.tmp") complete "$code" ;;  # the open record of the start, or that of the end
+    *" .exit.json.tmp") if [ "$code" -eq 0 ]; then complete "$code"; else ended "$code" "$error"; fi ;;
     *" .report.html.tmp" | *" open report.html" | *" open samples" | *" open metrics.jsonl") complete "$code" ;;  # the report
     *" once unlink exit.json" | *" open step-000000008.h5")
       if [ "$code" -eq 0 ]; then complete "$code"; else ended "$code" "$error"; fi ;;

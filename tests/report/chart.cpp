@@ -90,6 +90,56 @@ BOOST_AUTO_TEST_CASE(a_curve_of_one_point_and_a_constant_one_are_drawn) {
   BOOST_TEST(html.find("M0 500000l0 0") != std::string::npos);
 }
 
+BOOST_AUTO_TEST_CASE(bytes_have_units_and_ticks_are_powers_of_two) {
+  BOOST_TEST(bytes_text(1000) == "1000 B");
+  BOOST_TEST(bytes_text(65536) == "64 KiB");
+  BOOST_TEST(bytes_text(25 * 1048576.0 - 4) == "25 MiB");
+  const std::vector<double> expected{65536, 1048576, 16777216};
+  BOOST_TEST(bytes_ticks(65536, 26214396, 3) == expected, boost::test_tools::per_element());
+  BOOST_TEST(bytes_ticks(65536, 26214396, 10).size() == 9u);
+  BOOST_TEST(bytes_ticks(1, 1e15, 5).size() <= 5u);
+}
+
+BOOST_AUTO_TEST_CASE(a_logarithmic_axis_of_bytes_keeps_its_values) {
+  Chart chart{.title = "t", .unit = "ms", .note = "", .dots = true};
+  chart.x = {.name = "size", .kind = XAxis::Kind::bytes};
+  chart.curves = {
+      {.label = "a", .style = "c0", .run = "", .points = {{65536, 1048576, 26214396}, {1, 2, 3}}}};
+  const std::string html = to_html(chart);
+  BOOST_TEST(html.find("data-xkind=\"bytes\"") != html.npos);
+  BOOST_TEST(html.find(">64 KiB</text>") != html.npos);
+  BOOST_TEST(html.find("size (log scale)") != html.npos);
+  const auto number_after = [&](const std::string& what) {
+    return std::stod(html.substr(html.find(what) + what.size()));
+  };
+  const double x0 = number_after("data-x0=\"");
+  BOOST_TEST(std::pow(10, (x0 + number_after("data-label=\"a\" d=\"M")) / 1e6) == 65536,
+             boost::test_tools::tolerance(1e-5));
+  BOOST_TEST(html.find("class=\"c0 at\"") != html.npos);
+}
+
+BOOST_AUTO_TEST_CASE(dots_of_whole_numbers_stay_on_them) {
+  Chart chart{.title = "t", .unit = "ms", .note = "", .dots = true};
+  chart.curves = {
+      {.label = "a", .style = "c0", .run = "", .points = {{1, 2, 3, 4, 5, 6}, {1, 2, 1, 2, 1, 2}}}};
+  const std::string html = to_html(chart);
+  BOOST_TEST(html.find("data-x0=\"0\"") != html.npos);
+  BOOST_TEST(html.find("data-label=\"a\" d=\"M1 ") != html.npos);
+}
+
+BOOST_AUTO_TEST_CASE(bars_are_parts_of_the_longest) {
+  Timeline bars{
+      .title = "t", .unit = "ms", .axis = "ms", .rows = {"head", "a", "b<"}, .spans = {}, .key = true};
+  BOOST_TEST(to_html(bars).empty());
+  bars.spans = {{.row = 1, .kind = "comm", .name = "first", .start = 0, .length = 50, .text = "50"},
+                {.row = 2, .kind = "", .name = "second", .start = 150, .length = 50}};
+  const std::string html = to_html(bars);
+  BOOST_TEST(html.find("left:0.000%;width:25.000%") != html.npos);
+  BOOST_TEST(html.find("left:75.000%;width:25.000%") != html.npos);
+  BOOST_TEST(html.find("<span class=\"head\">head</span>") != html.npos);
+  BOOST_TEST(html.find("b&lt;") != html.npos);
+}
+
 BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

@@ -124,7 +124,6 @@ class Browser:
 
     def open(self, page):
         """Returns the seconds until the page is drawn, and what went wrong meanwhile."""
-        self.call("Page.navigate", url="about:blank")
         self.events.clear()
         start = time.monotonic()
         self.call("Page.navigate", url=pathlib.Path(page).resolve().as_uri())

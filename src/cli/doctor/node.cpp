@@ -6,11 +6,14 @@
 #include <mpi.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <string_view>
 #include <tuple>
@@ -164,6 +167,10 @@ Result shared_memory(const Context& context) {
   struct statvfs info {};
   if (statvfs("/dev/shm", &info) != 0)
     return note("/dev/shm is missing", "mount a tmpfs there: the ranks of a node share gradients in it");
+  if (::access("/dev/shm", W_OK | X_OK) != 0)
+    return problem(fmt::format("/dev/shm is not writable: {}", std::strerror(errno)),
+                   "let this user write there (chmod 1777, not mounted read-only): the ranks of a node share "
+                   "gradients in it");
   // Docker gives 64 MiB. Open MPI's queues between the ranks of a node take about 8 MiB a rank.
   constexpr std::uint64_t least_bytes = 128 << 20, queue_bytes_per_rank = 8 << 20;
   const std::uint64_t total = info.f_blocks * info.f_frsize, available = info.f_bavail * info.f_frsize;

@@ -50,9 +50,10 @@ Result slurm(const Context&) {
   const std::string job = environment("SLURM_JOB_ID");
   auto version = output_of("squeue --version");
   if (version) version = version->substr(version->rfind(' ') + 1);  // "slurm-wlm 22.05.8"
-  if (job.empty())
-    return ok(version ? fmt::format("version {}; not in a job", *version)
-                      : "squeue does not answer; not in a job");
+  if (job.empty()) {
+    if (version) return ok(fmt::format("version {}; not in a job", *version));
+    return ok(output_of("sh -c 'command -v squeue'") ? "squeue does not answer; not in a job" : "none here");
+  }
   const std::string restarts = environment("SLURM_RESTART_COUNT"), nodes = environment("SLURM_JOB_NUM_NODES");
   std::string text = fmt::format("job {}{}{}", job, nodes.empty() ? "" : ", nodes: " + nodes,
                                  restarts.empty() ? "" : ", restart " + restarts);

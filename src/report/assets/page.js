@@ -113,10 +113,17 @@
         make("text", { x: LEFT - 7, y: y + 4, class: "y" }, this.grid, tickText(tick));
       }
       const bottom = TOP + this.ph;
-      for (const tick of this.xTicks(Math.max(2, Math.floor(this.pw / 95)))) {
-        const x = LEFT + this.at(this.xPosition(tick)), text = this.xkind === "bytes" ? bytesText(tick) : tickText(tick);
-        make("path", { d: `M${x} ${bottom}v5`, class: "tick" }, this.grid);
-        make("text", { x: Math.min(x, this.width - text.length * 3.8), y: bottom + 18, class: "x" }, this.grid, text);
+      let labels = [];
+      for (let wanted = Math.max(2, Math.floor(this.pw / 95)); wanted > 0; --wanted) {  // as many as there is room for
+        labels = this.xTicks(wanted).map((tick) => {
+          const text = this.xkind === "bytes" ? bytesText(tick) : tickText(tick), x = LEFT + this.at(this.xPosition(tick));
+          return { x, text, half: text.length * 3.8, at: Math.min(x, this.width - text.length * 3.8) };
+        });
+        if (labels.every((label, i) => i === 0 || label.at - label.half > labels[i - 1].at + labels[i - 1].half)) break;
+      }
+      for (const label of labels) {
+        make("path", { d: `M${label.x} ${bottom}v5`, class: "tick" }, this.grid);
+        make("text", { x: label.at, y: bottom + 18, class: "x" }, this.grid, label.text);
       }
       make("path", { d: `M${LEFT} ${bottom}h${this.pw}`, class: "axis" }, this.grid);
       make("text", { x: LEFT + this.pw / 2, y: this.height - 4, class: "x name" }, this.grid, this.x + (this.xkind ? " (log scale)" : ""));
