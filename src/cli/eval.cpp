@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "base/text.h"
 #include "cli/saved_model.h"
 #include "cli/verb.h"
 #include "lockstep/comm/agreement.h"

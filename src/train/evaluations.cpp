@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/text.h"
 #include "lockstep/autograd/gradient_sink.h"
 #include "lockstep/base/error.h"
 #include "lockstep/kernels/backend.h"

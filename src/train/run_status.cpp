@@ -217,7 +217,8 @@ std::optional<RunStatus> run_status(const std::string& run) {
 
   if (lock) judge_lock(status, run, *lock, last, now);
   const bool alive = lock && checkpoint::LockHolder::parse(*lock).is_alive_here();
-  if (lock && ending && !alive) judge_ending(status, ending);  // by what left no time to release the lock
+  if (lock && ending && !alive)
+    judge_ending(status, ending, config.has_value());  // by what left no time to release the lock
   if (lock && status.state == RunState::training) return status;
   // Written by jobs/slurm.sh, which removes it before it starts the ranks again.
   if (const std::optional<std::string> queued = text_of(run + "/queued")) {
