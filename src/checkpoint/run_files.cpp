@@ -124,6 +124,15 @@ std::string start_of(std::int64_t pid) {
   return boot_id + " " + field;
 }
 
+/// Whether it has ended and only its parent has not looked yet: false where there is no /proc.
+bool has_ended(std::int64_t pid) {
+  std::ifstream status(fmt::format("/proc/{}/stat", pid));
+  std::string line;
+  if (!std::getline(status, line)) return false;
+  const std::size_t letter = line.rfind(')') + 2;
+  return letter < line.size() && (line[letter] == 'Z' || line[letter] == 'X');
+}
+
 bool has_its_name(const OpenFile& file) { return name_target(file) == NameTarget::same_file; }
 
 /// The holder in the file's text now. While the holder writes it, half a text may name nobody.
@@ -178,6 +187,7 @@ std::string LockHolder::describe() const {
 bool LockHolder::is_alive_here() const {
   if (host != host_name() || pid <= 0) return false;
   if (::kill(static_cast<pid_t>(pid), 0) != 0 && errno == ESRCH) return false;
+  if (has_ended(pid)) return false;
   const std::string now = start_of(pid);
   return now.empty() || started.empty() || now == started;
 }
@@ -237,7 +247,12 @@ bool FileLock::try_to_take(const std::function<void(const std::string&)>& say) {
   if (!holder.host.empty()) {
     say(fmt::format("{}: taken over from {}, which ended without giving it back", path_, holder.describe()));
   }
-  write_holder(*file, self_);
+  try {
+    write_holder(*file, self_);
+  } catch (const Error&) {  // a full disk: a lock without a text would name nobody
+    remove_quietly(path_);
+    throw;
+  }
   file_ = std::move(file);
   return true;
 }

@@ -12,7 +12,7 @@ namespace lockstep::report {
 namespace {
 
 constexpr double levels = 1e6;  // of a path's y
-constexpr double left = 52, right = 12, top = 10, bottom = 38;
+constexpr double left = 62, right = 12, top = 10, bottom = 38;
 
 struct Axis {
   double low = 0, high = 1;  // of the values; logarithms on a logarithmic axis

@@ -270,7 +270,9 @@ void Watchdog::check_hangs() {
         silent ? detector_.silent_s(rank, now_s_) : detector_.idle_s(rank, now_s_), position(rank),
         sees_process(rank) ? "; " : "", sees_process(rank) ? describe(process) : "");
   }
-  if (hung.empty() && detector_.all_wait(now_s_))
+  bool any_died = false;  // whom the others wait for in vain; end_job_after_loss() ends the job
+  for (int rank = 0; rank < table_.ranks(); ++rank) any_died = any_died || table_[rank].death_reported;
+  if (hung.empty() && !any_died && detector_.all_wait(now_s_))
     hung = "lockstep: no rank makes progress: every rank that can be reached waits for another one\n";
   if (hung.empty()) return;
   // The node of the first healthy rank reports. The others leave it some time.

@@ -87,7 +87,7 @@ refused 2 'a run directory is missing'
 refused 3 'is not a run' nothing
 refused 3 'not a directory' digits.h5
 refused 3 'not a directory' absent
-refused 2 'is not a report' a --out run.ini
+refused 2 'is not a page' a --out run.ini
 refused 2 'nowhere' a --out nowhere/report.html
 [ ! -e nothing/report.html ] || fail "a page of no run"
 finish

@@ -3,7 +3,7 @@
 // data-xkind is there in millionths of a power of ten; y in millionths of [data-y0, data-y1], logarithms where data-log is 1
 // (src/report/chart.cpp draws the same without a script).
 (() => {
-  const LEVELS = 1e6, LEFT = 52, RIGHT = 12, TOP = 10, BOTTOM = 38, PAD = 0.06;
+  const LEVELS = 1e6, LEFT = 62, RIGHT = 12, TOP = 10, BOTTOM = 38, PAD = 0.06;
   const make = (tag, attributes, parent, text) => {
     const node = document.createElementNS(parent.namespaceURI, tag);
     for (const key in attributes) node.setAttribute(key, attributes[key]);
