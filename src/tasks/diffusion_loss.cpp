@@ -113,10 +113,17 @@ Var divergence(const auto& from, const auto& to) {
   return 0.5f * (logs - 1.0f + exp(-logs) + square(from.mean - to.mean) * exp(-to.log_variance));
 }
 
+/// tanh, rounded correctly where it is near 1 and -1. In the tails of a distribution function all that counts
+/// is how far it is from there, of which float32 leaves a few bits: the original's, if they are rounded so.
+Var rounded_tanh(const Var& x) {
+  const Var sign = x.tape().constant((2.0f * is_above(x, 0) - 1.0f).value());
+  return sign * (1.0f - 2.0f * sigmoid(-2.0f * abs(x)));
+}
+
 /// The tanh approximation of the standard normal's distribution function.
 Var cumulative(const Var& x) {
   constexpr float factor = 0.797884561f;  // sqrt(2 / pi)
-  return 0.5f * (1.0f + tanh(factor * (x + 0.044715f * (square(x) * x))));
+  return 0.5f * (1.0f + rounded_tanh(factor * (x + 0.044715f * (square(x) * x))));
 }
 
 /// Minus the logarithm of the probability that a normal distribution gives to the bin of x, element by
