@@ -54,6 +54,11 @@ for count in 2 3 4; do
   at "at-$count" "$count"
   expect_same at-1/checkpoints/latest "at-$count/checkpoints/latest"
 done
+# Saved while training goes on, which changes the state: the checkpoint has that of its step.
+at async-2 2 checkpoint.async=true ddp.sharded_optimizer=true
+for step in 05 09 10; do
+  expect_same "at-1/checkpoints/step-0000000$step.h5" "async-2/checkpoints/step-0000000$step.h5"
+done
 "$LOCKSTEP" inspect at-1/checkpoints/latest --json | python3 -c '
 import json, sys
 tensors = {t["name"]: t for t in json.load(sys.stdin)["tensors"]}
