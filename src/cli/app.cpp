@@ -18,8 +18,8 @@
 namespace lockstep::cli {
 
 // Each of these is in the file of its verb.
-VerbFunction train, status, eval, predict, sample, generate, prepare, inspect, diff, report, verify, convert, ema,
-    bench, doctor;
+VerbFunction train, status, eval, predict, sample, generate, prepare, inspect, diff, report, verify, convert,
+    ema, bench, doctor;
 /// How long MPI may take to start: fault.hang_timeout_s of the configuration in `words`, if there is one. In
 /// train.cpp.
 double start_timeout_s(const Program& program, const Arguments& words);

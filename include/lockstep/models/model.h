@@ -45,7 +45,8 @@ class Model : public nn::Module {
   virtual Shape sample_shape([[maybe_unused]] std::int64_t image_size = 1) const { return {}; }
   /// Classes that a sample can be asked to be of, by field y as an input; 0: none.
   virtual std::int64_t input_classes() const { return 0; }
-  /// What the last linear layer takes, [N, F]: a classifier's features of a batch. None: it has no such layer.
+  /// What the last linear layer takes, [N, F]: a classifier's features of a batch. None: it has no such
+  /// layer.
   virtual std::optional<Var> features([[maybe_unused]] Tape& tape, [[maybe_unused]] const Batch& batch) {
     return std::nullopt;
   }
