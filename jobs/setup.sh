@@ -8,7 +8,7 @@ build_packages=(g++ cmake ninja-build pkg-config libopenmpi-dev openmpi-bin libh
   hdf5-tools libdnnl-dev libboost-program-options-dev libfmt-dev libspdlog-dev nlohmann-json3-dev libxxhash-dev zlib1g-dev)
 # shellcheck disable=SC2034
 test_packages=(libboost-test-dev libboost-context-dev python3-h5py python3-venv procps iproute2 slurm-wlm munge shellcheck
-  lintian mkdocs mkdocs-material doxygen)
+  lintian mkdocs mkdocs-material doxygen chromium)
 
 say() { printf '\n== %s\n' "$*"; }
 
