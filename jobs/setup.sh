@@ -9,7 +9,7 @@ build_packages=(g++ cmake ninja-build pkg-config libopenmpi-dev openmpi-bin libh
   zlib1g-dev libpng-dev libeigen3-dev)
 # shellcheck disable=SC2034
 test_packages=(libboost-test-dev libboost-context-dev python3-h5py python3-venv procps iproute2 slurm-wlm munge shellcheck
-  lintian mkdocs mkdocs-material doxygen)
+  lintian mkdocs mkdocs-material doxygen chromium)
 
 say() { printf '\n== %s\n' "$*"; }
 

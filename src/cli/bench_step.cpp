@@ -379,8 +379,7 @@ ExitCode bench_step(const Program& program, Session& session, const Arguments& a
                         workload_names() + ".");
   add_workload(options);
   options.add()("config", po::value<std::string>(), "measure this run, with its model and task");
-  options.add()("profile",
-                "what a step is made of: time, arithmetic and memory traffic of each operation on rank 0");
+  options.add()("profile", "what a step of rank 0 is made of, by operation");
   add_device(options);
   options.add()("set", po::value<Arguments>()->composing(),
                 "a key of CONFIG, or of the workload's model or optimizer");

@@ -42,7 +42,8 @@ Axis y_axis(const Chart& chart) {
   const auto [least, greatest] = std::ranges::minmax(all);
   axis.low = axis.logarithmic ? std::log10(least) : least;
   axis.high = axis.logarithmic ? std::log10(greatest) : greatest;
-  if (axis.high - axis.low <= 1e-12 * std::abs(axis.high)) {  // a constant is in the middle
+  constexpr double least_part = 5e-6;                              // ticks, of six digits, would be the same
+  if (axis.high - axis.low <= least_part * std::abs(axis.high)) {  // a constant is in the middle
     const double half = axis.high == 0 ? 1 : std::abs(axis.high) / 2;
     axis.low -= half;
     axis.high += half;

@@ -168,6 +168,6 @@ for page in pages/*.html; do
 done
 shots=()
 [ -z "${SHOTS:-}" ] || { mkdir -p "$SHOTS" && shots=(--shots "$SHOTS"); }
-timeout 250 python3 "$LOCKSTEP_SOURCE_DIR/tests/support/browser.py" "${shots[@]}" pages/*.html 2>seen.log || fail "in the browser"
+timeout 700 python3 "$LOCKSTEP_SOURCE_DIR/tests/support/browser.py" "${shots[@]}" pages/*.html 2>seen.log || fail "in the browser"
 cat seen.log
 finish

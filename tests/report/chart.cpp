@@ -90,6 +90,18 @@ BOOST_AUTO_TEST_CASE(a_curve_of_one_point_and_a_constant_one_are_drawn) {
   BOOST_TEST(html.find("M0 500000l0 0") != std::string::npos);
 }
 
+BOOST_AUTO_TEST_CASE(a_constant_with_rounding_errors_is_a_constant) {
+  Chart chart{.title = "t", .unit = "ms", .note = ""};
+  chart.curves = {
+      {.label = "a", .style = "c0", .run = "", .points = {{1, 2, 3}, {0.05, 0.05 + 1e-9, 0.05 - 1e-9}}}};
+  const std::string html = to_html(chart);
+  std::size_t labels = 0;
+  for (std::size_t at = html.find("class=\"y\">0.05<"); at != html.npos;
+       at = html.find("class=\"y\">0.05<", at + 1))
+    ++labels;
+  BOOST_TEST(labels == 1u);
+}
+
 BOOST_AUTO_TEST_CASE(bytes_have_units_and_ticks_are_powers_of_two) {
   BOOST_TEST(bytes_text(1000) == "1000 B");
   BOOST_TEST(bytes_text(65536) == "64 KiB");
