@@ -195,7 +195,7 @@ BOOST_AUTO_TEST_CASE(data_that_does_not_fit_a_task_is_named) {
   }
   const Batch other_shape(0, {{"output", tensor({2, 3}, {0, 0, 0, 0, 0, 0})}, {"y", tensor({2}, {0, 0})}});
   check_error<DataError>([&] { Regression({})(tape, told, other_shape); },
-                         "the model's output is [2, 3], but field y of the batch is [2]");
+                         "of 2 samples, the model's output is [2, 3], but field y is [2]");
   check_error<DataError>([&] { Regression({})(tape, told, Batch(tensor({1}, {0}))); },
                          "the data has no field 'output'; it has x");
 }
