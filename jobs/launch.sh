@@ -141,16 +141,31 @@ has_ranks() {
   return 1
 }
 
+# left_lock RUN: whether the lock there is one that this job's ranks left behind, not that of another start.
+left_lock() {
+  local pid
+  [ -n "$1" ] && [ -e "$1/lock" ] || return 1
+  if [ -n "${SLURM_JOB_ID:-}" ]; then
+    [ "$(sed -n 's/^slurm_job=//p' "$1/lock")" = "$SLURM_JOB_ID" ]
+    return
+  fi
+  pid=$(sed -n 's/^pid=//p' "$1/lock")
+  [ "$(sed -n 's/^host=//p' "$1/lock")" = "$(hostname)" ] && [ -n "$pid" ] &&
+    ! grep -qs '^State:[[:space:]]*[^ZX]' "/proc/$pid/status"
+}
+
 # record_end RUN: where the ranks had no time to write how the run ended, what the launcher said: for `lockstep status`. Only of a start
 # that failed, which left its lock.
 record_end() {
-  local why
-  [ "$(verdict "$code")" = failed ] && [ -n "$1" ] && [ -e "$1/lock" ] || return 0
-  ! grep -qs '"exit_code":[0-9]' "$1/exit.json" || return 0
+  local why signal record=$1/exit.json
+  [ "$(verdict "$code")" = failed ] && left_lock "$1" || return 0
+  ! grep -qs '"exit_code":[0-9]' "$record" || return 0
   why="the launcher ended with exit code $code"
-  [ "$code" -le 128 ] || why+=": a rank was ended by SIG$(kill -l $((code - 128)) 2>/dev/null)"
-  printf '{"exit_code":%d,"step":null,"time":"%s","why":"%s"}\n' "$code" "$(date -u +%Y-%m-%dT%H:%M:%SZ)" "$why" \
-    >"$1/exit.json" 2>/dev/null || true
+  if [ "$code" -gt 128 ] && signal=$(kill -l $((code - 128)) 2>/dev/null); then why+=": a rank was ended by SIG$signal"; fi
+  if printf '{"exit_code":%d,"step":null,"time":"%s","why":"%s"}\n' "$code" "$(date -u +%Y-%m-%dT%H:%M:%SZ)" "$why" \
+    2>/dev/null >"$record.tmp"; then
+    mv -f "$record.tmp" "$record"
+  fi
 }
 
 # --- progress -------------------------------------------------------------------------------------------------------------

@@ -151,7 +151,7 @@ report::Page page_of(const SumTimes& times, const std::vector<nlohmann::json>& o
 
 ExitCode bench_allreduce(const Program& program, Session& session, const Arguments& arguments) {
   OptionSet options(program, "bench allreduce [--bytes N ...] [OPTIONS]",
-                    "SumTimes the sum of float32 vectors over all ranks along the reduction tree, and\n"
+                    "Times the sum of float32 vectors over all ranks along the reduction tree, and\n"
                     "MPI_Allreduce in place, in alternation; medians of the slowest rank. Every\n"
                     "result is checked, bit by bit: exit code 5 if one is wrong.");
   options.add()("bytes", po::value<std::vector<std::int64_t>>()->multitoken(),

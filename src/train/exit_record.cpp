@@ -104,17 +104,19 @@ class InRun {
 
 std::string exit_record_path(const std::string& run) { return run + "/exit.json"; }
 
-ExitCode with_exit_record(checkpoint::RunDirectory& run, bool writes, const std::function<Ending()>& start) {
+ExitCode with_exit_record(checkpoint::RunDirectory& run, bool writes,
+                          const std::function<Ending(bool&)>& start) {
   const std::optional<Ending> last = writes ? read_exit_record(run.path()) : std::nullopt;
   if (writes) open_record(exit_record_path(run.path()));
   const InRun in_run(run);
   Ending ending{.code = ExitCode::failure};
+  bool begun = false;
   try {
-    ending = start();
+    ending = start(begun);
   } catch (const Error& error) {
     ending = {.code = error.code(), .why = error.what()};
     // A refused start changed nothing: the run is what it was.
-    if (error.code() == ExitCode::usage && last && last->is_orderly())
+    if (error.code() == ExitCode::usage && !begun && last && last->is_orderly())
       ending = {.code = last->code, .step = last->step, .why = last->why, .refused = error.what()};
     if (writes) write_record(run, ending);
     throw;
@@ -135,7 +137,7 @@ void record_sudden_end(const std::string& why, double most_s) noexcept {
       try {
         const std::lock_guard guard(current_run_mutex);
         const std::string& run = current_run.path;
-        if (!run.empty() && exists(run + "/config.ini") && lock_of(run) == current_run.lock) {
+        if (!current_run.lock.empty() && exists(run + "/config.ini") && lock_of(run) == current_run.lock) {
           // A name of its own: rank 0 may write its record, too.
           const std::string path = exit_record_path(run), temporary = run + "/.exit.json.sudden.tmp";
           const std::string text = text_of({.code = ExitCode::failure, .why = why});

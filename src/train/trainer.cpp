@@ -550,7 +550,7 @@ ExitCode start(Session& session, Config& config, const RunOptions& options,
   Inputs inputs = open_inputs(config, session);
   checkpoint::RunDirectory run = dry ? checkpoint::RunDirectory::read_only(options.directory, world)
                                      : checkpoint::RunDirectory(options.directory, world);
-  return with_exit_record(run, world.rank() == 0 && !dry, [&]() -> Ending {
+  return with_exit_record(run, world.rank() == 0 && !dry, [&](bool& begun) -> Ending {
     const std::optional<Fork> fork = open_fork(config, run, options, world);
     const Fork* const forked = fork ? &*fork : nullptr;
     resolve(config, run, options, forked, inputs.data->train().size(), world);
@@ -568,6 +568,7 @@ ExitCode start(Session& session, Config& config, const RunOptions& options,
       trainer.log_dry_run(inputs.need);
       return {};
     }
+    begun = true;
     const ExitCode code = trainer.run();
     return {.code = code, .step = trainer.steps_done(), .why = trainer.ending()};
   });

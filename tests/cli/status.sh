@@ -104,7 +104,8 @@ lines = [json.dumps({"step": 100 * i, "loss": 1, "time": time.strftime("%Y-%m-%d
 open("preempted/metrics.jsonl", "w").write("\n".join(lines) + "\n")
 PY
 touch -d '2 hours ago' preempted/lock
-says preempted state=lost step=300 'why=no line for (0:59|1:00):[0-9]+.*0:00:05'
+rm -f preempted/checkpoints/* && touch preempted/checkpoints/step-000000320.h5  # newer than the last line
+says preempted state=lost step=320 'why=no line for (0:59|1:00):[0-9]+.*0:00:05'
 
 # --- what is known of little ---------------------------------------------------------------------------------------------
 mkdir -p own/checkpoints && touch own/checkpoints/step-000000070.h5  # of a program with a loop of its own
