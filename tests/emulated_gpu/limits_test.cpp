@@ -85,6 +85,33 @@ BOOST_AUTO_TEST_CASE(a_single_position_has_no_backward_graph) {
   BOOST_TEST(graphs_for(1, 64) == forward_only);
 }
 
+BOOST_AUTO_TEST_CASE(a_blackwell_gpu_with_a_cudnn_whose_attention_does_not_repeat_is_refused_by_name) {
+  const WithFaults end;
+  faults().major = 10;
+  BOOST_CHECK_NO_THROW(kernels::make_cuda_backend(0));
+  faults().cudnn_version = 91702;
+  BOOST_CHECK_EXCEPTION(kernels::make_cuda_backend(0), UsageError, [](const UsageError& error) {
+    return says(error.what(), "sm_100") && says(error.what(), "cuDNN 9.17.2") && says(error.what(), "9.18");
+  });
+  faults().major = 9;
+  BOOST_CHECK_NO_THROW(kernels::make_cuda_backend(0));
+}
+
+BOOST_AUTO_TEST_CASE(a_driver_that_is_too_old_is_told_what_is_needed_and_how_to_build_for_it) {
+  const WithFaults end;
+  faults().devices = cudaErrorInsufficientDriver;
+  faults().driver = 12040;
+  const auto explains = [](const std::string& text) {
+    const int major = CUDART_VERSION / 1000;
+    return says(text, "CUDA 12.4") && says(text, "CUDA " + std::to_string(major) + ".") &&
+           says(text, major == 13 ? "580" : "525") && says(text, "CMAKE_CUDA_COMPILER");
+  };
+  BOOST_CHECK_EXCEPTION(kernels::make_cuda_backend(0), UsageError,
+                        [&](const UsageError& error) { return explains(error.what()); });
+  const kernels::Gpus gpus = kernels::find_gpus();
+  BOOST_TEST(explains(gpus.problem + "; " + gpus.remedy));
+}
+
 BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
