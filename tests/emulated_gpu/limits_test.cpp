@@ -112,6 +112,22 @@ BOOST_AUTO_TEST_CASE(a_driver_that_is_too_old_is_told_what_is_needed_and_how_to_
   BOOST_TEST(explains(gpus.problem + "; " + gpus.remedy));
 }
 
+BOOST_AUTO_TEST_CASE(a_text_needs_as_many_attention_plans_as_it_has_lengths_in_steps_of_64) {
+  train::Config config =
+      device_config("name = gpt\nlayers = 2\nheads = 2\nchannels = 16\ncontext = 96\nvocab = 256\n");
+  Place gpu = on_cpu(), cpu = on_cpu();
+  gpu.backend = kernels::make_cuda_backend(0);
+  const auto there = model_on(config, *gpu.backend), here = model_on(config, *cpu.backend);
+  counts().attention_plans = 0;
+  const std::string almost_64(60, 'a');
+  train::generate(*there, *gpu.backend, almost_64, {.tokens = 8, .compute = DType::bfloat16});
+  BOOST_TEST(counts().attention_plans == 2);  // 64 and 96 positions
+  // In float32, whose attention is exact enough: the text is the CPU's.
+  const train::GenerateOptions likely{.tokens = 6, .temperature = 0};
+  BOOST_TEST(train::generate(*there, *gpu.backend, "a start", likely) ==
+             train::generate(*here, *cpu.backend, "a start", likely));
+}
+
 BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
