@@ -128,6 +128,17 @@ BOOST_AUTO_TEST_CASE(a_text_needs_as_many_attention_plans_as_it_has_lengths_in_s
              train::generate(*here, *cpu.backend, "a start", likely));
 }
 
+BOOST_AUTO_TEST_CASE(a_rank_of_few_cores_sleeps_while_it_waits_for_its_gpu) {
+  Place gpu = on_cpu();
+  gpu.backend = kernels::make_cuda_backend(0);
+  const Tensor there = gpu.backend->empty({8}), here = Tensor::empty({8});
+  counts().spinning_waits = 0;
+  gpu.backend->fill(there, 3);
+  gpu.backend->copy(there, here);
+  BOOST_TEST(here.data<float>()[7] == 3);
+  BOOST_TEST((counts().spinning_waits == 0) == (available_cores() < 4));
+}
+
 BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
