@@ -79,9 +79,13 @@ GpuWork gpu_work(const ops::AnyOperation& operation) {
   const std::string_view name = operation.name();
   const Operands operands(operation);
   GpuWork work{.launches = 1, .bytes = operation.cost().bytes};
-  if (name == "layer_norm_backward") {  // sums of columns, their fold, the gradient of the input
-    work.launches = 3;
-    work.bytes += operands.bytes("dy") + operands.bytes("x") + chunk_bytes(*operands.named("x"), 2);
+  if (name == "layer_norm_backward") {  // all gradients, and the fold of those of chunks of rows
+    const Tensor& x = *operands.named("x");
+    const auto pack = static_cast<std::int64_t>(16 / bytes_of(x.dtype()));
+    const bool one_pass = x.size(-1) % pack == 0 && x.size(-1) <= 4 * 32 * pack;
+    work.launches = one_pass ? 2 : 3;
+    work.bytes += chunk_bytes(x, 2);
+    if (!one_pass) work.bytes += operands.bytes("dy") + operands.bytes("x");
   } else if (name == "rms_norm_backward") {
     work.launches = 3;
     work.bytes += operands.bytes("dy") + operands.bytes("x") + chunk_bytes(*operands.named("x"), 1);

@@ -47,23 +47,29 @@ BOOST_AUTO_TEST_CASE(the_least_time_of_a_call_is_the_larger_of_its_bounds_and_it
 BOOST_AUTO_TEST_CASE(a_pass_over_an_operand_is_counted_each_time) {
   kernels::Roofline counted;
   const auto gpu = kernels::make_meta_backend(counted);
-  const Tensor x = gpu->empty({64, 32}), row = gpu->empty({32}), column = gpu->empty({64});
-  gpu->fill(x, 0);
+  gpu->fill(gpu->empty({64, 32}), 0);
   BOOST_TEST(counted.operations()[0].bytes == 64 * 32 * 4);
   BOOST_TEST(counted.operations()[0].launches == 1);
   counted.clear();
-  gpu->run(ops::LayerNormBackward{.dy = x,
-                                  .x = gpu->empty({64, 32}),
-                                  .weight = row,
-                                  .mean = column,
-                                  .inv_std = gpu->empty({64}),
-                                  .residual_grad = {},
-                                  .dx = gpu->empty({64, 32}),
-                                  .dweight = gpu->empty({32}),
-                                  .dbias = gpu->empty({32})});
-  const auto found = counted.operations();
-  BOOST_TEST(found[0].launches == 3);
-  BOOST_TEST(found[0].bytes > 5 * 64 * 32 * 4);  // dy and x twice, dx once
+  const auto backward_of = [&](std::int64_t width) {
+    const Shape matrix{64, width}, parameter{width};
+    counted.clear();
+    gpu->run(ops::LayerNormBackward{.dy = gpu->empty(matrix),
+                                    .x = gpu->empty(matrix),
+                                    .weight = gpu->empty(parameter),
+                                    .mean = gpu->empty({64}),
+                                    .inv_std = gpu->empty({64}),
+                                    .residual_grad = {},
+                                    .dx = gpu->empty(matrix),
+                                    .dweight = gpu->empty(parameter),
+                                    .dbias = gpu->empty(parameter)});
+    return counted.operations()[0];
+  };
+  const double matrix_bytes = 64 * 4;
+  BOOST_TEST(backward_of(32).launches == 2);
+  BOOST_TEST(backward_of(32).bytes / matrix_bytes / 32 == 3.2, boost::test_tools::tolerance(0.1));
+  BOOST_TEST(backward_of(33).launches == 3);  // no packs: dy and x are read twice
+  BOOST_TEST(backward_of(33).bytes / matrix_bytes / 33 == 5.2, boost::test_tools::tolerance(0.1));
 }
 
 BOOST_AUTO_TEST_SUITE_END()
