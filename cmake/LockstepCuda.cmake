@@ -28,11 +28,12 @@ else()
   elseif(NOT NCCL_INCLUDE_DIR)
     set(missing NCCL)
   else()
-    # The first whose attention takes a mask of minus infinity.
-    file(STRINGS ${CUDNN_INCLUDE_DIR}/cudnn_version.h cudnn_version REGEX "define CUDNN_(MAJOR|MINOR) +[0-9]+")
-    string(REGEX REPLACE ".*CUDNN_MAJOR +([0-9]+).*CUDNN_MINOR +([0-9]+).*" "\\1.\\2" cudnn_version "${cudnn_version}")
-    if(NOT cudnn_version VERSION_GREATER_EQUAL 9.10)
-      set(missing "cuDNN 9.10 (${CUDNN_INCLUDE_DIR} has ${cudnn_version})")
+    # 9.10 is the first whose attention takes a mask of minus infinity; NVIDIA's own library refuses that of 9.10.0 and 9.10.1.
+    file(STRINGS ${CUDNN_INCLUDE_DIR}/cudnn_version.h cudnn_version REGEX "define CUDNN_(MAJOR|MINOR|PATCHLEVEL) +[0-9]+")
+    string(REGEX REPLACE ".*CUDNN_MAJOR +([0-9]+).*CUDNN_MINOR +([0-9]+).*CUDNN_PATCHLEVEL +([0-9]+).*" "\\1.\\2.\\3" cudnn_version
+           "${cudnn_version}")
+    if(NOT cudnn_version VERSION_GREATER_EQUAL 9.10.2)
+      set(missing "cuDNN 9.10.2 (${CUDNN_INCLUDE_DIR} has ${cudnn_version})")
     endif()
     # The first that keeps the calls of several communicators in order (NCCL_LAUNCH_ORDER_IMPLICIT).
     file(STRINGS ${NCCL_INCLUDE_DIR}/nccl.h nccl_version REGEX "define NCCL_(MAJOR|MINOR) +[0-9]+")

@@ -151,7 +151,7 @@ left_lock() {
   fi
   pid=$(sed -n 's/^pid=//p' "$1/lock")
   [ "$(sed -n 's/^host=//p' "$1/lock")" = "$(hostname)" ] && [ -n "$pid" ] &&
-    ! grep -qs '^State:[[:space:]]*[^ZX]' "/proc/$pid/status"
+    ! grep -qs '^State:[[:space:]]*[^ZX[:space:]]' "/proc/$pid/status"
 }
 
 # record_end RUN: where the ranks had no time to write how the run ended, what the launcher said: for `lockstep status`. Only of a start

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -18,6 +19,7 @@
 #include "lockstep/comm/agreement.h"
 #include "report/chart.h"
 #include "train/device.h"
+#include "train/roofline.h"
 
 namespace lockstep::cli {
 namespace {
@@ -369,6 +371,51 @@ void print_profile(const StepProfile& profile, const StepOptions& options, int r
               {"operations", std::move(operations)}});
 }
 
+/// What a step takes on a GPU at least. On rank 0: the others have nothing to add.
+void print_roofline(Session& session, const StepOptions& options) {
+  const train::StandardWorkload& workload = train::workload_named(options.workload);
+  if (session.world().rank() != 0) return;
+  using Kind = kernels::RooflineFigures::Kind;
+  const train::StepRoofline step = train::roofline_of(workload, options.compute, options.overrides);
+  const std::string precision = options.compute == DType::bfloat16 ? "bf16" : "fp32";
+  struct Part {
+    const char *name, *key;
+    train::RooflineTotals sum;
+  };
+  const std::array parts{Part{"products", "products", step.total(Kind::product)},
+                         Part{"attention", "attention", step.total(Kind::attention)},
+                         Part{"all other operations", "others", step.total(Kind::other)},
+                         Part{"step", "step", step.total()}};
+  if (options.json) {
+    nlohmann::json document{{"model", options.workload}, {"precision", precision}};
+    const auto figures = [](const auto& of) {
+      return nlohmann::json{
+          {"launches", of.launches}, {"bytes", of.bytes}, {"flops", of.flops}, {"least_ms", of.ms}};
+    };
+    for (const Part& part : parts) document[part.key] = figures(part.sum);
+    for (const kernels::RooflineFigures& operation : step.operations) {
+      document["operations"].push_back(figures(operation));
+      document["operations"].back()["name"] = operation.name;
+      document["operations"].back()["calls"] = operation.calls;
+    }
+    return print_json(document);
+  }
+  constexpr kernels::RooflineConstants gpu;
+  fmt::print(
+      "{} {}, one rank: what a step takes on a GPU at least, by its operations' own costs\n"
+      "the larger of bytes / {:.1f} TB/s and operations / {:.0f} TFLOP/s, and {:.0f} us a launch\n\n",
+      options.workload, precision, 1e-12 * gpu.bytes_per_s, 1e-12 * gpu.flops_per_s, 1e6 * gpu.launch_s);
+  const auto row = [](std::string_view name, const std::string& calls, const auto& of) {
+    fmt::print("{:<56}{:>6}{:>10}{:>9.3f}{:>9.3f}{:>9.3f}\n", name, calls, of.launches, 1e-9 * of.bytes,
+               1e-12 * of.flops, of.ms);
+  };
+  fmt::print("{:<56}{:>6}{:>10}{:>9}{:>9}{:>9}\n", "operation", "calls", "launches", "GB", "TFLOP", "ms");
+  for (const kernels::RooflineFigures& operation : step.operations)
+    row(operation.name, std::to_string(operation.calls), operation);
+  fmt::print("\n");
+  for (const Part& part : parts) row(part.name, "", part.sum);
+}
+
 }  // namespace
 
 ExitCode bench_step(const Program& program, Session& session, const Arguments& arguments) {
@@ -380,6 +427,7 @@ ExitCode bench_step(const Program& program, Session& session, const Arguments& a
   add_workload(options);
   options.add()("config", po::value<std::string>(), "measure this run, with its model and task");
   options.add()("profile", "what a step of rank 0 is made of, by operation");
+  options.add()("roofline", "the least a step takes on a GPU; runs nothing");
   add_device(options);
   options.add()("set", po::value<Arguments>()->composing(),
                 "a key of CONFIG, or of the workload's model or optimizer");
@@ -394,7 +442,8 @@ ExitCode bench_step(const Program& program, Session& session, const Arguments& a
   po::variables_map values;
   if (!options.parse(session, arguments, values)) return ExitCode::done;
 
-  const bool profile = values.count("profile") > 0, passes = values.count("passes") > 0;
+  const bool profile = values.count("profile") > 0, roofline = values.count("roofline") > 0,
+             passes = values.count("passes") > 0;
   const ResultPage page(values, session, values.count("json") > 0);
   StepOptions how{
       .workload = values["workload"].as<std::string>(),
@@ -403,6 +452,15 @@ ExitCode bench_step(const Program& program, Session& session, const Arguments& a
       .page = &page,
       .others = results_of_others(values, session, {"model", "precision", "ranks", "samples_per_second"})};
   if (values.count("set")) how.overrides = values["set"].as<Arguments>();
+  if (roofline) {
+    if (profile || passes || values.count("config"))
+      throw UsageError(
+          "bench step: --roofline cannot be used with --profile, --passes or --config; leave one of them "
+          "out");
+    how.compute = train::choose_precision(values["precision"].as<std::string>(), "convert", {}).compute;
+    print_roofline(session, how);
+    return ExitCode::done;
+  }
   if (const auto config = given(values, "config")) {
     if (!values["workload"].defaulted() || passes)
       throw UsageError(

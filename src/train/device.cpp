@@ -32,6 +32,17 @@ std::string location(std::span<const RankDevices> of_rank, std::size_t rank) {
                    location(of_rank, rank), others ? ", but other ranks can" : "", here.problem, here.remedy);
 }
 
+/// What to say of ranks that have GPUs of several kinds; empty if they have not.
+std::string mixed_gpus(std::span<const RankDevices> of_rank) {
+  const auto other =
+      std::ranges::find_if(of_rank, [&](const RankDevices& rank) { return rank.gpu != of_rank.front().gpu; });
+  if (other == of_rank.end()) return {};
+  return fmt::format(
+      "rank {} computes on {}, and rank 0 on {}: their products may have other last bits, so results may "
+      "depend on the number of ranks; use GPUs of one kind (sbatch --constraint)",
+      other - of_rank.begin(), other->gpu, of_rank.front().gpu);
+}
+
 /// The GPUs that this rank can use. sums: only if NCCL can sum on them.
 kernels::Gpus usable_gpus(bool sums) {
   kernels::Gpus gpus = kernels::find_gpus();
@@ -44,10 +55,13 @@ kernels::Gpus usable_gpus(bool sums) {
   return gpus;
 }
 
-/// What each rank has. Collective.
-std::vector<RankDevices> gather_devices(comm::HostGroup& world, const kernels::Gpus& gpus) {
+/// What each rank has; `index`: its own GPU. Collective.
+std::vector<RankDevices> gather_devices(comm::HostGroup& world, const kernels::Gpus& gpus, int index) {
   const nlohmann::json own = {
-      {"gpus", gpus.visible.size()}, {"problem", gpus.problem}, {"remedy", gpus.remedy}};
+      {"gpus", gpus.visible.size()},
+      {"problem", gpus.problem},
+      {"remedy", gpus.remedy},
+      {"gpu", gpus.visible.empty() ? "" : gpus.visible[static_cast<std::size_t>(index)].name}};
   const comm::Topology& topology = world.topology();
   std::vector<RankDevices> of_rank;
   for (const nlohmann::json& record : comm::all_gather_json(world, own)) {
@@ -55,7 +69,8 @@ std::vector<RankDevices> gather_devices(comm::HostGroup& world, const kernels::G
     of_rank.push_back({.gpus = record["gpus"],
                        .problem = record["problem"],
                        .remedy = record["remedy"],
-                       .host = topology.host_names[node]});
+                       .host = topology.host_names[node],
+                       .gpu = record["gpu"]});
   }
   return of_rank;
 }
@@ -85,7 +100,7 @@ DeviceChoice choose_device(const std::string& asked, bool built, std::span<const
                                   of_rank[0].remedy)};
   }
   if (without != of_rank.end()) throw_no_gpu(asked, of_rank, rank_without);
-  if (sharing.empty()) return {.kind = Device::Kind::cuda, .remark = {}};
+  if (sharing.empty()) return {.kind = Device::Kind::cuda, .remark = mixed_gpus(of_rank)};
   if (!wanted) return {.remark = "computes on CPUs: " + sharing};
   throw UsageError("device cuda: {}; or choose device cpu", sharing);
 }
@@ -98,7 +113,7 @@ RankDevice choose_device(comm::HostGroup& world, const std::string& asked, bool 
   const int index = gpu_of_rank(local_rank, std::max(1, static_cast<int>(gpus.visible.size())));
   const std::string sharing =
       sums && asked != "cpu" ? comm::sharing_problem(world, gpus.visible.empty() ? -1 : index) : "";
-  const DeviceChoice choice = choose_device(asked, gpus.built, gather_devices(world, gpus), sharing);
+  const DeviceChoice choice = choose_device(asked, gpus.built, gather_devices(world, gpus, index), sharing);
   if (choice.kind == Device::Kind::cpu) return {.description = {}, .remark = choice.remark};
   return {.device = Device::cuda(index),
           .description = gpus.visible[static_cast<std::size_t>(index)].describe(),

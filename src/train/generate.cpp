@@ -14,6 +14,14 @@ namespace {
 
 constexpr std::int64_t byte_tokens = 256;
 
+/// How many positions are computed for `seen` tokens. A device prepares its libraries for each length, so it
+/// gets few of them: the positions behind the last token change nothing before them.
+std::int64_t positions_for(std::int64_t seen, std::int64_t context, Device device) {
+  constexpr std::int64_t step = 64;
+  if (device == Device::cpu()) return seen;
+  return std::min(context, (seen + step - 1) / step * step);
+}
+
 /// An index drawn with probabilities softmax(logits / temperature); `uniform` in [0, 1).
 std::int64_t draw(std::span<const float> logits, double temperature, double uniform) {
   const auto most_likely = std::max_element(logits.begin(), logits.end());
@@ -56,13 +64,16 @@ std::string generate(models::Model& model, kernels::Backend& backend, const std:
                  [](char c) { return static_cast<unsigned char>(c); });
   Tape tape(backend);
   std::string text;
+  std::vector<std::int64_t> window;
   for (std::int64_t i = 0; i < options.tokens; ++i) {
     const auto seen = std::min<std::int64_t>(static_cast<std::int64_t>(tokens.size()), context);
     tape.begin({.training = false, .record = false, .compute = options.compute, .same_parameters = i > 0});
-    const Tensor prefix =
-        Tensor::view(tokens.data() + tokens.size() - static_cast<std::size_t>(seen), {1, seen}, DType::int64);
+    const std::int64_t positions = positions_for(seen, context, backend.device());
+    window.assign(tokens.end() - seen, tokens.end());
+    window.resize(static_cast<std::size_t>(positions));
+    const Tensor prefix = Tensor::view(window.data(), {1, positions}, DType::int64);
     const Var logits = model.forward(tape, kernels::on_device(prefix, backend));
-    const Tensor rows = logits.value().reshape({seen, model.classes()});
+    const Tensor rows = logits.value().reshape({positions, model.classes()});
     const Tensor last_floats = backend.empty({1, model.classes()});
     backend.copy(rows.rows(seen - 1, seen), last_floats);
     const Tensor last = kernels::on_cpu(last_floats, &backend);

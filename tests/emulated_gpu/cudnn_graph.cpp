@@ -6,6 +6,7 @@
 #include <set>
 
 #include "emulated_gpu/cudnn_descriptor.h"
+#include "emulated_gpu/runtime.h"
 
 namespace lockstep::emulated_gpu {
 namespace {
@@ -182,6 +183,7 @@ cudnnStatus_t make_graph(Descriptor& d) {
 
 /// The limits of flash attention's kernels: half precision in packs of 16 bytes, heads not too wide.
 bool engine_takes(const OperationGraph& graph) {
+  if (faults().any_width) return true;
   return std::all_of(graph.tensors.begin(), graph.tensors.end(), [](const GraphTensor& tensor) {
     if (tensor.between || tensor.type != Element::bfloat16) return true;
     for (std::size_t d = 0; d < 4; ++d) {
@@ -237,6 +239,7 @@ cudnnStatus_t complete(Descriptor& d) {
     case CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR:
       return find_engines(d);
     case CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR:
+      ++counts().attention_plans;
       d.graph = d.descriptor(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG).graph;
       d.put(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, std::vector<std::int64_t>{graph_workspace_bytes});
       return success;

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "emulated_gpu/library_functions.h"
+#include "emulated_gpu/runtime.h"
 
 namespace lockstep::emulated_gpu {
 namespace {
@@ -55,7 +56,7 @@ cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream) {
   return CUDNN_STATUS_SUCCESS;
 }
 
-std::size_t cudnnGetVersion() { return CUDNN_VERSION; }
+std::size_t cudnnGetVersion() { return faults().cudnn_version; }
 
 const char* cudnnGetErrorString(cudnnStatus_t status) {
   switch (CUDNN_STATUS_CATEGORY(static_cast<int>(status))) {

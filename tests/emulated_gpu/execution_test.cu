@@ -169,6 +169,19 @@ BOOST_AUTO_TEST_CASE(arguments_are_those_of_the_launch) {
   BOOST_TEST(found == (std::vector{0, 1, 2}), boost::test_tools::per_element());
 }
 
+BOOST_AUTO_TEST_CASE(an_operand_that_was_freed_ends_the_program) {
+  const auto store_in = [](bool freed) {
+    Stream on;
+    int* values = nullptr;
+    cudaMallocAsync(reinterpret_cast<void**>(&values), sizeof(int), on.stream);
+    if (freed) cudaFreeAsync(values, on.stream);
+    store<<<1, 1, 0, on.stream>>>(1, values);
+    on.finish();
+  };
+  BOOST_TEST(ending_of([&] { store_in(true); }) == SIGABRT);
+  BOOST_TEST(ending_of([&] { store_in(false); }) == 0);
+}
+
 BOOST_AUTO_TEST_CASE(what_a_gpu_leaves_undefined_ends_the_program) {
   BOOST_TEST(ending_of([] {
                Stream on;

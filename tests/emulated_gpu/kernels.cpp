@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "runtime.h"
 #include "streams.h"
 
 namespace lockstep::emulated_gpu {
@@ -76,6 +77,9 @@ void Device::check(const Launched& launched) const {
       grid.z > 65535 || grid.x > 0x7fffffffu)
     refuse("no GPU takes such a launch");
   if (launched.shared_bytes > most_shared_bytes) refuse("no GPU has so much shared memory");
+  for (const void* const operand : launched.operands) {
+    if (freed(operand, 1)) refuse("an operand is in memory that was freed");
+  }
 }
 
 void Device::run(const Launched& launched) {

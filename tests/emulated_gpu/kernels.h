@@ -4,7 +4,8 @@
 // A block's threads are fibers, and blocks run one after another. A warp runs until it has to wait for
 // others, so that a missing __syncthreads() shows; warps and their lanes take turns in rising order in one
 // block, in falling order in the next. What a GPU leaves undefined ends the program with the reason: a
-// barrier or a shuffle that some threads never reach, or a launch that no GPU takes.
+// barrier or a shuffle that some threads never reach, an operand that was freed, or a launch that no GPU
+// takes.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -15,7 +16,9 @@
 #include <cstddef>
 #include <cstring>
 #include <functional>
+#include <type_traits>
 #include <utility>
+#include <vector>
 
 #undef __global__
 #undef __device__
@@ -42,7 +45,14 @@ struct Launched {
   dim3 grid, block;
   std::size_t shared_bytes;
   std::function<void()> thread;
+  std::vector<const void*> operands;  ///< arguments that are addresses
 };
+
+/// Adds an argument that is an address. (Parts of a structure may hold anything.)
+template <class Argument>
+void add_operand(const Argument& argument, std::vector<const void*>& operands) {
+  if constexpr (std::is_pointer_v<Argument>) operands.push_back(argument);
+}
 
 /// Queued on the stream.
 void launch(cudaStream_t stream, Launched launched);
@@ -60,7 +70,9 @@ template <class Kernel, class... Arguments>
 void launch(const char* name, dim3 grid, dim3 block, std::size_t shared_bytes, cudaStream_t stream,
             Kernel kernel, Arguments... arguments) {
   static_assert((0 + ... + sizeof(Arguments)) <= 32764, "a kernel's arguments have at most 32764 bytes");
-  launch(stream, {name, grid, block, shared_bytes, [=] { kernel(arguments...); }});
+  std::vector<const void*> operands;
+  (add_operand(arguments, operands), ...);
+  launch(stream, {name, grid, block, shared_bytes, [=] { kernel(arguments...); }, std::move(operands)});
 }
 
 template <class T>

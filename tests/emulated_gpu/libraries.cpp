@@ -1,5 +1,12 @@
 // In the place of src/kernels/cuda/libraries.cpp: the libraries are there from the start.
 #include "emulated_gpu/library_functions.h"
+#include "emulated_gpu/runtime.h"
+
+namespace lockstep::emulated_gpu {
+
+const std::size_t cudnn_of_header = CUDNN_VERSION;
+
+}  // namespace lockstep::emulated_gpu
 
 namespace lockstep::kernels {
 

@@ -46,6 +46,11 @@ class Memory {
   std::optional<Kind> kind_of(const void* first, std::size_t bytes) const;
   /// The same for who asks now: nothing, too, if it was asked to be freed.
   std::optional<Kind> kind_for_use(const void* first, std::size_t bytes) const;
+  bool freed(const void* first, std::size_t bytes) const {
+    const auto* const begin = static_cast<const std::byte*>(first);
+    return overlapping(freed_, begin, bytes) != freed_.end() &&
+           overlapping(live_, begin, bytes) == live_.end();
+  }
   void release(const void* first);
   void forget(const CUmemPoolHandle_st* pool);
 
@@ -196,6 +201,11 @@ void check_still_there(const void* first, std::size_t bytes, Kind kind) {
 }
 
 }  // namespace
+
+bool freed(const void* first, std::size_t bytes) {
+  const Turn turn = take_turn();
+  return memory().freed(first, bytes);
+}
 
 Program::~Program() {
   const Turn turn = take_turn();

@@ -231,6 +231,8 @@ void make_calls(const ncclComm& comm, std::vector<Call> calls, cudaStream_t stre
   if (messages_in_it != 0 && messages_in_it != std::ssize(calls))
     refuse("NCCL: messages and collective calls in one group");
   for (Call& call : calls) {
+    if (call.whole.bytes > 0 && freed(call.data, call.whole.bytes))
+      refuse("NCCL: a call in memory that was freed");
     call.before.assign(call.data, call.data + call.whole.bytes);
     const auto next = comm.registered.upper_bound(call.data);
     call.meaning.registered =

@@ -14,7 +14,7 @@ thread_local cudaError_t last_error = cudaSuccess;
 
 constexpr int multiprocessors = 2;  // so that grids as large as the device are small
 constexpr int most_shared_bytes = 227 * 1024;
-constexpr int major = 9, minor = 0;
+constexpr int minor = 0;
 
 struct ErrorText {
   cudaError_t error;
@@ -28,6 +28,8 @@ constexpr ErrorText error_texts[] = {
     {cudaErrorInvalidResourceHandle, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
     {cudaErrorDevicesUnavailable, "cudaErrorDevicesUnavailable",
      "CUDA-capable device(s) is/are busy or unavailable"},
+    {cudaErrorInsufficientDriver, "cudaErrorInsufficientDriver",
+     "CUDA driver version is insufficient for CUDA runtime version"},
     {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"},
     {cudaErrorIllegalState, "cudaErrorIllegalState",
      "the operation cannot be performed in the present state"},
@@ -63,6 +65,11 @@ Faults& faults() {
   return wanted;
 }
 
+Counts& counts() {
+  static Counts made;
+  return made;
+}
+
 cudaError_t failed(cudaError_t error) { return last_error = error; }
 
 void refuse(const char* why) {
@@ -86,7 +93,7 @@ const char* cudaGetErrorName(cudaError_t error) { return text_of(error).name; }
 const char* cudaGetErrorString(cudaError_t error) { return text_of(error).text; }
 
 cudaError_t cudaDriverGetVersion(int* version) {
-  *version = CUDART_VERSION;
+  *version = faults().driver;
   return cudaSuccess;
 }
 cudaError_t cudaRuntimeGetVersion(int* version) {
@@ -95,6 +102,7 @@ cudaError_t cudaRuntimeGetVersion(int* version) {
 }
 
 cudaError_t cudaGetDeviceCount(int* count) {
+  if (faults().devices != cudaSuccess) return failed(faults().devices);
   *count = 1;
   return cudaSuccess;
 }
@@ -104,7 +112,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   *properties = {};
   std::strcpy(properties->name, "Emulated GPU");
   properties->totalGlobalMem = faults().free_bytes;
-  properties->major = major;
+  properties->major = faults().major;
   properties->minor = minor;
   properties->multiProcessorCount = multiprocessors;
   return cudaSuccess;
@@ -116,7 +124,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
       *value = multiprocessors;
       return cudaSuccess;
     case cudaDevAttrComputeCapabilityMajor:
-      *value = major;
+      *value = faults().major;
       return cudaSuccess;
     case cudaDevAttrComputeCapabilityMinor:
       *value = minor;

@@ -9,19 +9,35 @@
 
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <cstddef>
 #include <mutex>
 
 namespace lockstep::emulated_gpu {
+
+/// The version of cuDNN whose headers this was built with (libraries.cpp).
+extern const std::size_t cudnn_of_header;
 
 /// What calls end with that a test wants to fail.
 struct Faults {
   cudaError_t memory = cudaSuccess;    ///< asking for memory of the device
   cudaError_t streams = cudaSuccess;   ///< making a stream
   cudaError_t launches = cudaSuccess;  ///< launching a graph
+  cudaError_t devices = cudaSuccess;   ///< counting the devices
   std::size_t free_bytes = std::size_t{1} << 40;
+  int driver = CUDART_VERSION;                  ///< the newest CUDA that the driver knows
+  bool any_width = false;                       ///< cuDNN takes heads that it does not document
+  int major = 9;                                ///< of the compute capability
+  std::size_t cudnn_version = cudnn_of_header;  ///< of the library
 };
 Faults& faults();
+
+/// What was asked for since a test set it to 0.
+struct Counts {
+  std::atomic<int> spinning_waits{0};   ///< for an event whose waiters do not sleep
+  std::atomic<int> attention_plans{0};  ///< plans of cuDNN's graphs
+};
+Counts& counts();
 
 /// One thread at a time is in the runtime, or in what it carries out.
 using Turn = std::unique_lock<std::recursive_mutex>;
@@ -35,6 +51,9 @@ bool known(cudaStream_t stream);
 /// Carries out what the stream was asked for so far, and what that waits for.
 void finish(cudaStream_t stream);
 void finish_all();
+
+/// Whether any of these bytes is in memory that was freed, in the order of its stream.
+bool freed(const void* first, std::size_t bytes);
 
 /// Ends the program: a GPU would continue with wrong values, or fail later and elsewhere.
 [[noreturn]] void refuse(const char* why);

@@ -43,7 +43,7 @@ struct CUstream_st {
   std::uint64_t asked() const { return done + waiting.size(); }
 };
 struct CUevent_st {
-  bool timed = true;
+  bool timed = true, sleeps = false;
   std::shared_ptr<lockstep::emulated_gpu::Record> last;                 ///< null before the first
   std::shared_ptr<lockstep::emulated_gpu::Capture> captured = nullptr;  ///< that it was last recorded in
   std::size_t mark = 0;                                                 ///< there
@@ -307,7 +307,9 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
-  *event = new CUevent_st{.timed = (flags & cudaEventDisableTiming) == 0, .last = nullptr};
+  *event = new CUevent_st{.timed = (flags & cudaEventDisableTiming) == 0,
+                          .sleeps = (flags & cudaEventBlockingSync) != 0,
+                          .last = nullptr};
   return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
@@ -352,7 +354,9 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   const Turn turn = take_turn();
   if (!event) return failed(cudaErrorInvalidResourceHandle);
   if (const cudaError_t error = hidden(*event); error != cudaSuccess) return error;
-  if (event->last && !event->last->done) streams().finish(*event->last);
+  if (!event->last || event->last->done) return cudaSuccess;
+  if (!event->sleeps) ++counts().spinning_waits;
+  streams().finish(*event->last);
   return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {

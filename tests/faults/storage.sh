@@ -58,7 +58,9 @@ strike() {
     *" once "*" .exit.json.tmp") complete "$code" ;;  # the open record of the start, or that of the end
     *" .exit.json.tmp") if [ "$code" -eq 0 ]; then complete "$code"; else ended "$code" "$error"; fi ;;
     *" .report.html.tmp" | *" open report.html" | *" open samples" | *" open metrics.jsonl") complete "$code" ;;  # the report
-    *" once unlink exit.json" | *" open step-000000008.h5")
+    # The record of how the last start ended, which is only told, and the open record of this one.
+    *" open exit.json" | *" once open lock" | *" once open subject" | *" once fsync subject" | *" once unlink exit.json" | \
+      *" open step-000000008.h5")
       if [ "$code" -eq 0 ]; then complete "$code"; else ended "$code" "$error"; fi ;;
     *) ended "$code" "$error" ;;
   esac

@@ -63,6 +63,17 @@ BOOST_AUTO_TEST_CASE(ranks_with_one_gpu_between_them_do_not_take_it_unasked) {
   BOOST_TEST((choose_device("cuda", true, two).kind == Device::Kind::cuda));  // they may share
 }
 
+BOOST_AUTO_TEST_CASE(gpus_of_several_kinds_are_told) {
+  const auto remark_of = [](const char* first, const char* second) {
+    const std::vector<RankDevices> two{{1, "", "", "n0", first}, {1, "", "", "n1", second}};
+    BOOST_TEST((choose_device("cuda", true, two).kind == Device::Kind::cuda));
+    return choose_device("auto", true, two).remark;
+  };
+  BOOST_TEST(remark_of("NVIDIA H100", "NVIDIA H100") == "");
+  BOOST_TEST(remark_of("NVIDIA H100", "NVIDIA H200")
+                 .starts_with("rank 1 computes on NVIDIA H200, and rank 0 on NVIDIA H100"));
+}
+
 BOOST_AUTO_TEST_CASE(cpu_is_the_cpu_whatever_there_is) {
   BOOST_TEST((choose_device("cpu", true, mixed).kind == Device::Kind::cpu));
 }

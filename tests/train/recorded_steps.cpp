@@ -89,6 +89,34 @@ BOOST_AUTO_TEST_CASE(a_gpt_in_bf16_has_the_bits_of_plain_steps) {
   check_recorded_is_plain(config);
 }
 
+/// Of so many layers whose weights fill a bucket each.
+std::string deep_mlp(int layers) {
+  std::string sizes = "6";
+  for (int layer = 1; layer < layers; ++layer) sizes += " 20";
+  return "name = mlp\nsizes = " + sizes + " 5\n";
+}
+
+/// Its events are counted in works of a stream, of which a ring holds 64 at first.
+void check_many_buckets(int layers, std::size_t buckets, bool reproducible = true) {
+  constexpr std::int64_t few_steps = 6;
+  Place gpu = on_gpu(reproducible);
+  const train::Config config = device_config(deep_mlp(layers));
+  DeviceRun found(recorded(config), gpu), wanted(config, gpu);
+  found.run_to(few_steps);
+  wanted.run_to(few_steps);
+  BOOST_TEST(found.replicas().bucket_times().size() == buckets);
+  check_same(found, wanted);
+  check_replays(found, few_steps - 3);
+}
+
+BOOST_AUTO_TEST_CASE(a_model_of_80_buckets_has_the_bits_of_plain_steps) { check_many_buckets(80, 80); }
+
+BOOST_AUTO_TEST_CASE(a_model_of_80_buckets_has_the_bits_of_plain_steps_in_nccl_s_order) {
+  check_many_buckets(80, 80, false);
+}
+
+BOOST_AUTO_TEST_CASE(a_model_of_64_buckets_has_the_bits_of_plain_steps) { check_many_buckets(64, 64); }
+
 BOOST_AUTO_TEST_CASE(a_resnet_has_the_bits_of_plain_steps_and_its_statistics) {
   check_recorded_is_plain(device_config(resnet));
 }

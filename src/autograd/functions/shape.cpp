@@ -91,6 +91,13 @@ int common_full_block(std::span<const Var> images) {
   return common ? block : 1;
 }
 
+/// Whether all images have the channels of a position side by side, and a joint image would, too.
+bool channels_last(std::span<const Var> images, std::int64_t channels) {
+  const Var& first = images.front();
+  return first.tape().backend().preferred_channel_block(channels, first.value().dtype()) == channels &&
+         std::ranges::all_of(images, [](const Var& x) { return x.value().channel_block() == x.shape()[1]; });
+}
+
 void require_part_like(const char* function, std::span<const Var> parts, std::size_t i, bool fits) {
   const Tensor &first = parts.front().value(), &part = parts[i].value();
   if (!fits)
@@ -155,7 +162,14 @@ Var concat(std::span<const Var> parts, int given_axis) {
     total += shape[axis];
   }
   const Shape joined = first.with(axis, total);
-  const int block = axis == 1 && first.rank() == 4 ? common_full_block(parts) : 1;
+  const bool of_channels = axis == 1 && first.rank() == 4;
+  if (of_channels && channels_last(parts, total)) {
+    const auto rows = [](const Shape& s) { return Shape{s[0], s[2], s[3], s[1]}; };
+    const auto in_rows = [&](const Var& part) { return stored_as(part, rows(part.shape())); };
+    const auto channels = [](const Var& part) { return part.shape()[1]; };
+    return stored_as(join(parts, rows(joined), 3, channels, in_rows), joined, static_cast<int>(total));
+  }
+  const int block = of_channels ? common_full_block(parts) : 1;
   const auto extent = [axis, block](const Var& part) { return part.shape()[axis] / block; };
   if (block == 1) return join(parts, joined, axis, extent, plain);
   const auto in_blocks = [block](const Var& part) { return stored_as(part, blocks_of(part.shape(), block)); };

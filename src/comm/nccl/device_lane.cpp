@@ -43,7 +43,8 @@ DeviceLane::~DeviceLane() {
   connection_.reset();
   if (!drain(on_.stream, end_timeout_s)) return;  // the GPU still uses all this: the process keeps it
   for (void* memory : uploads_) cudaFree(memory);
-  if (scratch_) cudaFreeAsync(scratch_, on_.stream);
+  if (scratch_) of_graphs_.push_back(scratch_);
+  for (void* memory : of_graphs_) cudaFreeAsync(memory, on_.stream);
   cudaStreamDestroy(on_.stream);
 }
 
@@ -82,22 +83,40 @@ bool DeviceLane::drain(cudaStream_t stream, double timeout_s) noexcept {
 }
 
 std::byte* DeviceLane::scratch(std::size_t bytes) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  check(cudaStreamIsCapturing(on_.stream, &status), "cudaStreamIsCapturing");
+  const bool capturing = status != cudaStreamCaptureStatusNone;
   if (bytes > scratch_bytes_) {
-    // In stream order: running collectives keep theirs.
-    if (scratch_) check(cudaFreeAsync(std::exchange(scratch_, nullptr), on_.stream), "cudaFreeAsync");
-    scratch_bytes_ = 0;
-    const cudaError_t made = cudaMallocAsync(&scratch_, bytes, on_.stream);
-    if (made == cudaErrorMemoryAllocation) {
-      cudaGetLastError();  // the device stays usable
-      throw FailureError(
-          "collective on rank {}: no {} bytes are left on the GPU for partial sums; use a smaller "
-          "batch or smaller buckets (ddp.bucket_mb)",
-          rank_, bytes);
-    }
-    check(made, "cudaMallocAsync");
-    scratch_bytes_ = bytes;
+    // Memory that a capture allocates belongs to its graph.
+    if (capturing)
+      throw UsageError(
+          "collective on rank {}: its partial sums need {} bytes on the GPU, and {} are there; run it once "
+          "before the capture",
+          rank_, bytes, scratch_bytes_);
+    enlarge_scratch(bytes);
   }
+  in_graph_ = in_graph_ || capturing;
   return static_cast<std::byte*>(scratch_);
+}
+
+void DeviceLane::enlarge_scratch(std::size_t bytes) {
+  void* const before = std::exchange(scratch_, nullptr);
+  scratch_bytes_ = 0;
+  if (before && std::exchange(in_graph_, false)) {
+    of_graphs_.push_back(before);  // their launches use it
+  } else if (before) {
+    check(cudaFreeAsync(before, on_.stream), "cudaFreeAsync");  // running collectives keep it
+  }
+  const cudaError_t made = cudaMallocAsync(&scratch_, bytes, on_.stream);
+  if (made == cudaErrorMemoryAllocation) {
+    cudaGetLastError();  // the device stays usable
+    throw FailureError(
+        "collective on rank {}: no {} bytes are left on the GPU for partial sums; use a smaller "
+        "batch or smaller buckets (ddp.bucket_mb)",
+        rank_, bytes);
+  }
+  check(made, "cudaMallocAsync");
+  scratch_bytes_ = bytes;
 }
 
 void DeviceLane::zero(std::byte* memory, std::size_t bytes) {

@@ -50,6 +50,7 @@ class DeviceLane final : public DeviceCalls {
  private:
   bool drain(cudaStream_t stream, double timeout_s) noexcept;
   void check(cudaError_t status, const char* call) const;
+  void enlarge_scratch(std::size_t bytes);
 
   int device_;
   int rank_;
@@ -57,6 +58,8 @@ class DeviceLane final : public DeviceCalls {
   std::unique_ptr<NcclConnection> connection_;
   void* scratch_ = nullptr;
   std::size_t scratch_bytes_ = 0;
+  bool in_graph_ = false;         ///< a capture has used the scratch memory
+  std::vector<void*> of_graphs_;  ///< smaller ones that captures have used
   std::vector<void*> uploads_;
 };
 

@@ -21,7 +21,8 @@ namespace lockstep::comm {
 namespace {
 
 /// Tells which collectives of a stream are complete: one event after each, in a ring that steady steps never
-/// enlarge.
+/// enlarge. The events of a capture cannot be queried. The ring drops them when the capture is over, and the
+/// next work then stands for theirs.
 class WorkEvents {
  public:
   explicit WorkEvents(int rank) : rank_(rank) {}
@@ -31,65 +32,94 @@ class WorkEvents {
 
   /// The next work handle: complete when the stream has finished all work launched on it so far.
   Work record(cudaStream_t stream);
+  /// The next work handle, of work that nobody has to wait for.
+  Work record_complete() { return complete_ = ++recorded_; }
   Work recorded() const { return recorded_; }
-  /// Asks the device without waiting. The work must have been recorded.
+  /// Asks the device without waiting. The work must have been recorded, and not in a capture.
   bool complete(Work work);
   /// Work launched on `stream` from now on begins when the work is complete.
   void hold(cudaStream_t stream, Work work);
 
  private:
-  cudaEvent_t& event(Work work) { return events_[work % events_.size()]; }
+  struct Mark {
+    Work work = 0;
+    cudaEvent_t event = nullptr;
+    bool captured = false;
+  };
+  Mark& mark(std::size_t index) { return marks_[(first_ + index) % marks_.size()]; }
+  /// The first mark at or after the work, which covers it; null: none.
+  Mark* covering(Work work);
+  void drop_captured();
   void enlarge();
 
   int rank_;
-  std::vector<cudaEvent_t> events_;  ///< those of (complete_, recorded_] are in use
+  std::vector<Mark> marks_;
+  std::size_t first_ = 0, used_ = 0;  ///< those in use, in the order of their works
   Work recorded_ = 0;
   Work complete_ = 0;  ///< these are known to be
 };
 
 WorkEvents::~WorkEvents() {
-  for (const cudaEvent_t event : events_) {
-    if (event) cudaEventDestroy(event);
+  for (const Mark& mark : marks_) {
+    if (mark.event) cudaEventDestroy(mark.event);
   }
 }
 
 void WorkEvents::enlarge() {
-  constexpr std::size_t fewest = 64;  // more than the buckets of nearly any model
-  std::vector<cudaEvent_t> larger(std::max(fewest, 2 * events_.size()));
-  // All events are in use, by the most recent work handles.
-  for (Work work = recorded_; work > recorded_ - events_.size(); --work)
-    larger[work % larger.size()] = event(work);
-  events_.swap(larger);
-  for (cudaEvent_t& made : events_) {
-    if (!made) check_cuda(cudaEventCreateWithFlags(&made, cudaEventDisableTiming), "cudaEventCreate", rank_);
-  }
+  constexpr std::size_t fewest = 64;  // more than the buckets of most models
+  std::vector<Mark> larger(std::max(fewest, 2 * marks_.size()));
+  for (std::size_t i = 0; i < used_; ++i) larger[i] = mark(i);  // all of them
+  for (std::size_t i = used_; i < larger.size(); ++i)
+    check_cuda(cudaEventCreateWithFlags(&larger[i].event, cudaEventDisableTiming), "cudaEventCreate", rank_);
+  marks_.swap(larger);
+  first_ = 0;
+}
+
+void WorkEvents::drop_captured() {
+  while (used_ > 0 && mark(used_ - 1).captured) --used_;
 }
 
 Work WorkEvents::record(cudaStream_t stream) {
-  if (recorded_ - complete_ == events_.size()) {
-    while (complete_ < recorded_ && complete(complete_ + 1)) {
-    }
-    if (recorded_ - complete_ == events_.size()) enlarge();
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  check_cuda(cudaStreamIsCapturing(stream, &status), "cudaStreamIsCapturing", rank_);
+  const bool captured = status != cudaStreamCaptureStatusNone;
+  if (!captured) drop_captured();
+  // A query would end the capture.
+  if (used_ == marks_.size() && (captured || used_ == 0 || !complete(mark(0).work))) enlarge();
+  Mark& next = mark(used_);
+  check_cuda(cudaEventRecord(next.event, stream), "cudaEventRecord", rank_);
+  next.work = ++recorded_;
+  next.captured = captured;
+  ++used_;
+  return recorded_;
+}
+
+WorkEvents::Mark* WorkEvents::covering(Work work) {
+  for (std::size_t i = 0; i < used_; ++i) {
+    if (mark(i).work >= work) return &mark(i);
   }
-  check_cuda(cudaEventRecord(event(recorded_ + 1), stream), "cudaEventRecord", rank_);
-  return ++recorded_;
+  return nullptr;
 }
 
 bool WorkEvents::complete(Work work) {
   if (work <= complete_) return true;
-  const cudaError_t status = cudaEventQuery(event(work));
+  const Mark* const found = covering(work);
+  if (!found || found->captured) return false;  // until the launch of its graph is recorded
+  const cudaError_t status = cudaEventQuery(found->event);
   if (status == cudaErrorNotReady) {
     cudaGetLastError();  // clears it, or the next launch would report it
     return false;
   }
   check_cuda(status, "cudaEventQuery", rank_);
-  complete_ = work;  // and all before it, which the same stream ran
+  complete_ = found->work;  // and all before it, which the same stream ran
+  for (; used_ > 0 && mark(0).work <= complete_; --used_) first_ = (first_ + 1) % marks_.size();
   return true;
 }
 
 void WorkEvents::hold(cudaStream_t stream, Work work) {
   if (work <= complete_) return;
-  check_cuda(cudaStreamWaitEvent(stream, event(work), 0), "cudaStreamWaitEvent", rank_);
+  if (const Mark* const found = covering(work))
+    check_cuda(cudaStreamWaitEvent(stream, found->event, 0), "cudaStreamWaitEvent", rank_);
 }
 
 /// Memory on a GPU. With NCCL running it comes from ncclMemAlloc and is registered, unless partial sums are
@@ -286,6 +316,7 @@ class NcclTransport final : public GradientTransport {
   /// Earlier work handles belong to the lane's stream, for which the compute stream has waited: this one
   /// covers them.
   Work after_graphs() override {
+    if (size() == 1) return works_.record_complete();
     lane_->use_device();
     return works_.record(compute());
   }
@@ -350,17 +381,16 @@ Work NcclTransport::start(const TreeSum& sum, const Launch& launch) {
   auto* const flat_buffer = dynamic_cast<DeviceBuffer*>(sum.flat_buffer);
   if (!flat_buffer || flat_buffer->lane() != lane_.get())
     throw UsageError("collective on rank {}: the flat buffer was allocated by another communicator", rank());
+  if (size() == 1) return works_.record_complete();
   lane_->use_device();
-  if (size() > 1) {
-    check();
-    check_cuda(cudaEventRecord(filled_, compute()), "cudaEventRecord", rank());
-    check_cuda(cudaStreamWaitEvent(lane_->stream(), filled_, 0), "cudaStreamWaitEvent", rank());
-    launch({.values = flat_buffer->accumulator(0) + sum.offset_bytes,
-            .accumulator_bytes = flat_buffer->stride_bytes(),
-            .count = sum.count,
-            .dtype = sum.dtype,
-            .comm_dtype = sum.comm_dtype});
-  }
+  check();
+  check_cuda(cudaEventRecord(filled_, compute()), "cudaEventRecord", rank());
+  check_cuda(cudaStreamWaitEvent(lane_->stream(), filled_, 0), "cudaStreamWaitEvent", rank());
+  launch({.values = flat_buffer->accumulator(0) + sum.offset_bytes,
+          .accumulator_bytes = flat_buffer->stride_bytes(),
+          .count = sum.count,
+          .dtype = sum.dtype,
+          .comm_dtype = sum.comm_dtype});
   return works_.record(lane_->stream());
 }
 

@@ -88,9 +88,19 @@ CudnnDescriptor scaled_scores(FusedGraph& graph, const Shapes& shapes, const Cud
 
 float scale_of(const ops::AttentionSizes& p) { return 1.0f / std::sqrt(static_cast<float>(p.width)); }
 
-/// Whether every row is made of packs of 16 bytes.
+/// Whether every row of every head is made of packs of 16 bytes.
 bool aligned(const HeadMatrix& matrix) {
-  return matrix.strides.row % 8 == 0 && reinterpret_cast<std::uintptr_t>(matrix.data) % 16 == 0;
+  const ops::HeadStrides& strides = matrix.strides;
+  return strides.row % 8 == 0 && strides.head % 8 == 0 && strides.image % 8 == 0 &&
+         reinterpret_cast<std::uintptr_t>(matrix.data) % 16 == 0;
+}
+
+/// The widest heads that cuDNN documents: on Hopper twice those of other GPUs.
+std::int64_t max_width_on(int device) {
+  int major = 0;
+  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "cudaDeviceGetAttribute",
+        device);
+  return major == 9 ? 256 : 128;
 }
 
 }  // namespace
@@ -183,7 +193,10 @@ std::size_t FlashAttention::Key::hash() const {
 }
 
 FlashAttention::FlashAttention(int device, cudaStream_t stream)
-    : device_(device), properties_(device_properties(device)) {
+    : device_(device),
+      version_(cudnnGetVersion()),
+      max_width_(max_width_on(device)),
+      properties_(device_properties(device)) {
   make(handle_, cudnnCreate, "cudnnCreate", device);
   check(cudnnSetStream(handle_.get(), stream), "cudnnSetStream", device);
 }
@@ -207,8 +220,12 @@ FusedGraph* FlashAttention::graph_for(const Key& key) {
   });
 }
 
+bool FlashAttention::fits(const ops::AttentionSizes& sizes) const {
+  return sizes.group() == 1 && sizes.width % 8 == 0 && sizes.width <= max_width_;
+}
+
 FusedGraph* FlashAttention::forward(const ops::AttentionSizes& sizes, const AttentionMatrices& m) {
-  if (sizes.group() != 1) return nullptr;
+  if (!fits(sizes)) return nullptr;
   for (const HeadMatrix& matrix : {m.q, m.k, m.v, m.y}) {
     if (!aligned(matrix)) return nullptr;
   }
@@ -217,7 +234,11 @@ FusedGraph* FlashAttention::forward(const ops::AttentionSizes& sizes, const Atte
 
 FusedGraph* FlashAttention::backward(const ops::AttentionSizes& sizes, const AttentionMatrices& m,
                                      const AttentionGradients& g) {
-  if (sizes.group() != 1) return nullptr;
+  // Before 9.15.1 it reads outside the keys in a captured graph where they do not fill the last tile.
+  constexpr std::size_t reads_no_further = 91501;
+  constexpr std::int64_t tile = 128;
+  if (!fits(sizes) || (sizes.queries == 1 && sizes.keys == 1)) return nullptr;
+  if (version_ < reads_no_further && sizes.keys % tile != 0) return nullptr;
   for (const HeadMatrix& matrix : {m.q, m.k, m.v, m.y, g.dy, g.dq, g.dk, g.dv}) {
     if (!aligned(matrix)) return nullptr;
   }

@@ -47,8 +47,12 @@ class FlashAttention {
     bool operator==(const Key&) const = default;
   };
   FusedGraph* graph_for(const Key& key);
+  /// Whether cuDNN documents such heads.
+  bool fits(const ops::AttentionSizes& sizes) const;
 
   int device_;
+  std::size_t version_;     ///< of cuDNN
+  std::int64_t max_width_;  ///< of heads, on this kind of GPU
   Owned<cudnnHandle_t, cudnnDestroy> handle_;
   CudnnDescriptor properties_;
   bool warned_ = false;

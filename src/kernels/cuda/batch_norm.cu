@@ -15,8 +15,8 @@ namespace {
 
 constexpr int sums_block = 256;
 
-/// Where an image's channels come first: channel c has `images` runs of `positions` elements. A block sums the
-/// runs [begin, end) of one channel. partial: [chunks][Sums][channels]. term(element, channel, totals).
+/// Where an image's channels come first: channel c has `images` runs of `positions` elements. A block sums
+/// the runs [begin, end) of one channel. partial: [chunks][Sums][channels]. term(element, channel, totals).
 template <int Sums, class Term>
 __global__ void __launch_bounds__(sums_block)
     sum_runs(Image image, std::int64_t images_per_chunk, Term term, double* partial) {
@@ -60,8 +60,7 @@ void sum_channels(CudaBackend& gpu, const Image& image, const Term& term, const 
     const dim3 grid(static_cast<unsigned>(image.channels), static_cast<unsigned>(chunks));
     sum_runs<Sums><<<grid, sums_block, 0, on.stream>>>(image, ceil_div(image.images, chunks), term, partial);
   }
-  for_elements(on, image.channels,
-               FoldedChunks<Sums, double, Receive>{chunks, image.channels, partial, receive}, 128);
+  fold<Sums>(on, chunks, image.channels, static_cast<const double*>(partial), receive);
 }
 
 template <class T>
@@ -256,8 +255,8 @@ __global__ void __launch_bounds__(256)
       const std::int64_t position = row * matrix.width + at;
       if (!matrix.channels_last) channel[0] = parameters.of(row % matrix.channels);
       store_pack(y + position,
-                 lanes_of<Width, typename Parameters::Channel, T>(channel, matrix.channels_last ? 1 : 0,
-                                                                  load_pack<From, Width>(from + position)...));
+                 lanes_of<Width, typename Parameters::Channel, T>(
+                     channel, matrix.channels_last ? 1 : 0, load_pack<From, Width>(from + position)...));
     }
   }
 }

@@ -7,7 +7,7 @@
 
 namespace lockstep::kernels {
 
-inline constexpr int column_threads = 32, row_threads = 8;
+inline constexpr int column_threads = 32, row_threads = 8, fold_threads = 16;
 
 constexpr std::int64_t row_chunks(std::int64_t rows) {
   constexpr std::int64_t min_rows = 32, max_chunks = 512;
@@ -38,20 +38,38 @@ __global__ void __launch_bounds__(column_threads* row_threads)
   }
 }
 
-/// receive(column, totals) of each column.
+/// receive(column, totals) of each column. Each row of threads adds up some of the chunks, in order, and the
+/// first one adds up the rows of threads.
 template <int Sums, class Sum, class Receive>
-struct FoldedChunks {
-  std::int64_t chunks, width;
-  const Sum* partial;
-  Receive receive;
-  __device__ void operator()(std::int64_t column) const {
-    Sum totals[Sums] = {};
-    for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
+__global__ void __launch_bounds__(column_threads* fold_threads)
+    fold_chunks(std::int64_t chunks, std::int64_t width, const Sum* partial, Receive receive) {
+  __shared__ Sum shared[fold_threads][Sums][column_threads];
+  const int x = static_cast<int>(threadIdx.x), y = static_cast<int>(threadIdx.y);
+  const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * column_threads + x;
+  Sum totals[Sums] = {};
+  if (column < width) {
+#pragma unroll 4
+    for (std::int64_t chunk = y; chunk < chunks; chunk += fold_threads) {
       for (int s = 0; s < Sums; ++s) totals[s] += partial[(chunk * Sums + s) * width + column];
     }
-    receive(column, totals);
   }
-};
+  for (int s = 0; s < Sums; ++s) shared[y][s][x] = totals[s];
+  __syncthreads();
+  if (y != 0 || column >= width) return;
+  for (int s = 0; s < Sums; ++s) {
+    for (int other = 1; other < fold_threads; ++other) totals[s] += shared[other][s][x];
+  }
+  receive(column, totals);
+}
+
+/// partial: [chunks][Sums][width].
+template <int Sums, class Sum, class Receive>
+void fold(const Launch& on, std::int64_t chunks, std::int64_t width, const Sum* partial,
+          const Receive& receive) {
+  const auto blocks = static_cast<unsigned>(ceil_div(width, column_threads));
+  fold_chunks<Sums>
+      <<<blocks, dim3(column_threads, fold_threads), 0, on.stream>>>(chunks, width, partial, receive);
+}
 
 template <int Sums, class Sum, class Term, class Receive>
 void sum_columns(CudaBackend& gpu, std::int64_t rows, std::int64_t width, const Term& term,
@@ -66,7 +84,7 @@ void sum_columns(CudaBackend& gpu, std::int64_t rows, std::int64_t width, const 
     sum_chunks<Sums><<<grid, dim3(column_threads, row_threads), 0, on.stream>>>(
         rows, width, ceil_div(rows, chunks), term, partial);
   }
-  for_elements(on, width, FoldedChunks<Sums, Sum, Receive>{chunks, width, partial, receive}, 128);
+  fold<Sums>(on, chunks, width, partial, receive);
 }
 
 /// float32 gradient (+)= the sum, rounded.

@@ -21,9 +21,31 @@
 namespace lockstep::kernels {
 namespace {
 
+/// 13000 is 13.0.
+std::string version_text(int version) {
+  return version == 0 ? "" : fmt::format("{}.{}", version / 1000, version % 1000 / 10);
+}
+
+/// What helps against a driver that is older than this build.
+std::string newer_driver_remedy() {
+  int driver = 0, runtime = 0;
+  cudaDriverGetVersion(&driver);
+  cudaRuntimeGetVersion(&runtime);
+  const std::string needed = version_text(runtime), known = version_text(driver);
+  return fmt::format(
+      "this build uses CUDA {}, which needs a driver of version {} or later, and the driver is for CUDA {}: "
+      "update it, or load the module of cuda-compat-{}-{}, or build with the CUDA Toolkit {} (cmake "
+      "-DCMAKE_CUDA_COMPILER=/usr/local/cuda-{}/bin/nvcc)",
+      needed, runtime >= 13000 ? 580 : 525, known, runtime / 1000, runtime % 1000 / 10, known, known);
+}
+
 int present_device(int index) {
   int devices = 0;
   const cudaError_t status = cudaGetDeviceCount(&devices);
+  if (status == cudaErrorInsufficientDriver) {
+    cudaGetLastError();
+    throw UsageError("device cuda:{}: the driver is too old: {}", index, newer_driver_remedy());
+  }
   if (status != cudaSuccess && status != cudaErrorNoDevice) {
     cudaGetLastError();
     throw UsageError("device cuda:{}: the GPUs cannot be reached: {} ({}); is the driver installed?", index,
@@ -125,9 +147,17 @@ class StreamCapture final : public GraphCapture {
   bool& capturing_;
 };
 
-/// 13000 is 13.0.
-std::string version_text(int version) {
-  return version == 0 ? "" : fmt::format("{}.{}", version / 1000, version % 1000 / 10);
+/// Attention's backward has one order of additions on Blackwell GPUs from cuDNN 9.18 on.
+void require_repeatable_attention(int index, int major, const std::string& instruction_set) {
+  constexpr std::size_t repeats = 91800;
+  const std::size_t version = cudnnGetVersion();
+  if (major < 10 || version >= repeats) return;
+  throw UsageError(
+      "device cuda:{}: a GPU of {} needs cuDNN 9.18 or later, whose attention gives the same bits every "
+      "time, "
+      "and here is cuDNN {}.{}.{}: install a newer one, load its module, or name its folder in "
+      "LD_LIBRARY_PATH",
+      index, instruction_set, version / 10000, version / 100 % 100, version % 100);
 }
 
 }  // namespace
@@ -146,6 +176,7 @@ CudaBackend::CudaBackend(int index)
   check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index_), "cudaDeviceGetAttribute",
         index_);
   instruction_set_ = fmt::format("sm_{}{}", major, minor);
+  require_repeatable_attention(index_, major, instruction_set_);
   make_current();
   fault_ = scratch(fault_bytes, DType::uint8);
   check(cudaMemsetAsync(fault_.raw(), 0, sizeof(DataFault), pool_.stream()), "cudaMemsetAsync", index_);
@@ -281,10 +312,8 @@ Gpus find_gpus() {
   // Without a driver there are no GPUs for anybody; with one that is too old there may be.
   if (status != cudaErrorNoDevice && driver != 0) {
     gpus.problem = fmt::format("{} ({})", cudaGetErrorString(status), cudaGetErrorName(status));
-    gpus.remedy =
-        status == cudaErrorInsufficientDriver
-            ? fmt::format("update the driver, which is for CUDA {}, or build with that", gpus.driver)
-            : "see nvidia-smi, and the driver's log (dmesg, Xid)";
+    gpus.remedy = status == cudaErrorInsufficientDriver ? newer_driver_remedy()
+                                                        : "see nvidia-smi, and the driver's log (dmesg, Xid)";
   }
   return gpus;
 }

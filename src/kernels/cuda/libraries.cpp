@@ -34,10 +34,10 @@ void load_all() {
 #define LOCKSTEP_FIND(name) cudnn.find(#name, name);
   LOCKSTEP_CUDNN_FUNCTIONS(LOCKSTEP_FIND)
 #undef LOCKSTEP_FIND
-  constexpr std::size_t min_cudnn = 91000;  // LockstepCuda.cmake says why
+  constexpr std::size_t min_cudnn = 91002;  // LockstepCuda.cmake says why
   if (const std::size_t version = cudnnGetVersion(); version < min_cudnn)
-    throw LibraryError(fmt::format("libcudnn.so.{}: is cuDNN {}.{}.{}; 9.10 or later is needed", CUDNN_MAJOR,
-                                   version / 10000, version / 100 % 100, version % 100),
+    throw LibraryError(fmt::format("libcudnn.so.{}: is cuDNN {}.{}.{}; 9.10.2 or later is needed",
+                                   CUDNN_MAJOR, version / 10000, version / 100 % 100, version % 100),
                        remedy);
 }
 

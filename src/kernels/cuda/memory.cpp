@@ -9,6 +9,7 @@
 #include <set>
 #include <utility>
 
+#include "base/cores.h"
 #include "base/text.h"
 #include "kernels/cuda/libraries.h"
 #include "lockstep/base/error.h"
@@ -152,8 +153,19 @@ StorageRef allocate_pinned(std::size_t bytes, int device) {
   return StorageRef(block.release());
 }
 
+namespace {
+
+/// How the CPU waits for an event: in a process of few cores it sleeps, as the waiting thread would take a
+/// core from a loader and from NCCL. It wakes some 30 us late, so a process of more cores spins.
+unsigned wait_flags() {
+  constexpr int few = 4;
+  return available_cores() < few ? cudaEventBlockingSync : cudaEventDefault;
+}
+
+}  // namespace
+
 Event::Event(int device, unsigned flags) : device_(device) {
-  check(cudaEventCreateWithFlags(&event_, flags), "cudaEventCreate", device_);
+  check(cudaEventCreateWithFlags(&event_, flags | wait_flags()), "cudaEventCreate", device_);
 }
 
 Event::~Event() {

@@ -1,6 +1,6 @@
-// Layer norm: a warp a row. A row of up to 1024 (bf16: 2048) elements is read once and stays in registers.
-// RMS norm: a warp a row, which it reads twice: the second time from a cache. Group norm: a block a group of
-// channels of one image.
+// Layer norm: a warp a row. A row of up to 1024 (bf16: 2048) elements is read once and stays in registers. Of
+// up to 512 (1024), the backward makes all gradients in one pass. RMS norm: a warp a row, which it reads
+// twice: the second time from a cache. Group norm: a block a group of channels of one image.
 #include "kernels/cuda/column_sums.cuh"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device_code.cuh"
@@ -154,6 +154,76 @@ __global__ void __launch_bounds__(32 * layer_warps)
   });
 }
 
+/// The same, and the parameters' gradients of a chunk of rows, a block each. A lane adds up its columns of
+/// its warp's rows, and the warps follow one another. partial: [chunks][dweight, dbias][width].
+template <int Packs, int W, class T>
+__global__ void __launch_bounds__(32 * layer_warps)
+    layer_gradients(std::int64_t rows, std::int64_t width, std::int64_t rows_per_chunk, const T* dy,
+                    const T* x, LayerBackward with, const T* residual_grad, T* dx, float* partial) {
+  extern __shared__ float sums[];
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const auto column = [&](int p) { return (static_cast<std::int64_t>(p) * 32 + lane) * W; };
+  const std::int64_t begin = blockIdx.x * rows_per_chunk;
+  const std::int64_t end = begin + rows_per_chunk < rows ? begin + rows_per_chunk : rows;
+  float dweight[Packs * W] = {}, dbias[Packs * W] = {};
+  for (std::int64_t row = begin + warp; row < end; row += layer_warps) {
+    const float centre = with.mean[row], inverse = with.inv_std[row];
+    const std::int64_t first = row * width;
+    Pack<T, W> upstream[Packs], in[Packs];
+    float sum_g = 0, sum_gx = 0;
+#pragma unroll
+    for (int p = 0; p < Packs; ++p) {
+      const std::int64_t at = column(p);
+      if (at >= width) continue;
+      upstream[p] = load_pack<T, W>(dy + first + at);
+      in[p] = load_pack<T, W>(x + first + at);
+#pragma unroll
+      for (int i = 0; i < W; ++i) {
+        const float out = to_float(upstream[p].lane[i]), g = out * with.weight[at + i];
+        const float normal = (to_float(in[p].lane[i]) - centre) * inverse;
+        sum_g += g;
+        sum_gx += g * normal;
+        dweight[p * W + i] += out * normal;
+        dbias[p * W + i] += out;
+      }
+    }
+    const float mean_g = warp_sum(sum_g) / static_cast<float>(width);
+    const float mean_gx = warp_sum(sum_gx) / static_cast<float>(width);
+#pragma unroll
+    for (int p = 0; p < Packs; ++p) {
+      const std::int64_t at = column(p);
+      if (at >= width) continue;
+      Pack<T, W> out;
+      if (residual_grad) out = load_pack<T, W>(residual_grad + first + at);
+#pragma unroll
+      for (int i = 0; i < W; ++i) {
+        const float normal = (to_float(in[p].lane[i]) - centre) * inverse;
+        const float own =
+            inverse * (to_float(upstream[p].lane[i]) * with.weight[at + i] - mean_g - normal * mean_gx);
+        out.lane[i] = rounded<T>(residual_grad ? to_float(out.lane[i]) + own : own);
+      }
+      store_pack(dx + first + at, out);
+    }
+  }
+  for (int turn = 0; turn < layer_warps; ++turn) {
+    if (warp == turn) {
+#pragma unroll
+      for (int p = 0; p < Packs; ++p) {
+        const std::int64_t at = column(p);
+        if (at >= width) continue;
+#pragma unroll
+        for (int i = 0; i < W; ++i) {
+          sums[at + i] = turn == 0 ? dweight[p * W + i] : sums[at + i] + dweight[p * W + i];
+          sums[width + at + i] = turn == 0 ? dbias[p * W + i] : sums[width + at + i] + dbias[p * W + i];
+        }
+      }
+    }
+    __syncthreads();
+  }
+  for (std::int64_t i = threadIdx.x; i < 2 * width; i += 32 * layer_warps)
+    partial[blockIdx.x * 2 * width + i] = sums[i];
+}
+
 /// Of dweight and of dbias.
 template <class T>
 struct LayerParameterTerms {
@@ -205,16 +275,31 @@ void layer_norm_backward(CudaBackend& gpu, const ops::LayerNormBackward& op) {
     const T *const dy = op.dy.data<T>(), *const x = op.x.data<T>(),
                    *const residual_grad = data_or_null<T>(op.residual_grad);
     T* const dx = op.dx.data<T>();
-    // First the parameters' part: dx may be what dy was.
-    sum_columns<2, float>(
-        gpu, rows.count, rows.width, LayerParameterTerms<T>{dy, x, with.mean, with.inv_std, rows.width},
-        IntoGradients<2>{{op.dweight.data<float>(), op.dbias.data<float>()}, op.accumulate});
-    if (rows.count == 0 || rows.width == 0) return;
+    const IntoGradients<2> receive{{op.dweight.data<float>(), op.dbias.data<float>()}, op.accumulate};
+    const auto in_two_passes = [&] {  // first the parameters' part: dx may be what dy was
+      sum_columns<2, float>(gpu, rows.count, rows.width,
+                            LayerParameterTerms<T>{dy, x, with.mean, with.inv_std, rows.width}, receive);
+    };
+    if (rows.count == 0 || rows.width == 0) return in_two_passes();
     const unsigned grid = row_blocks(rows.count, on);
     with_kept_packs<T>(rows.width, packs_at(dy) && packs_at(x) && packs_at(residual_grad) && packs_at(dx),
                        [&]<int Packs, int W>(Width<Packs>, Width<W>) {
-                         layer_input_gradient<Packs, W><<<grid, 32 * layer_warps, 0, on.stream>>>(
-                             rows.count, rows.width, dy, x, with, residual_grad, dx);
+                         constexpr int most_packs = 4;  // whose sums fit into registers
+                         if constexpr (Packs > 0 && Packs <= most_packs) {
+                           const std::int64_t chunks = row_chunks(rows.count);
+                           const Tensor scratch = gpu.scratch(2 * chunks * rows.width);
+                           float* const partial = scratch.data<float>();
+                           const auto shared_bytes = static_cast<std::size_t>(2 * rows.width) * sizeof(float);
+                           layer_gradients<Packs, W>
+                               <<<static_cast<unsigned>(chunks), 32 * layer_warps, shared_bytes, on.stream>>>(
+                                   rows.count, rows.width, ceil_div(rows.count, chunks), dy, x, with,
+                                   residual_grad, dx, partial);
+                           fold<2>(on, chunks, rows.width, static_cast<const float*>(partial), receive);
+                         } else {
+                           in_two_passes();
+                           layer_input_gradient<Packs, W><<<grid, 32 * layer_warps, 0, on.stream>>>(
+                               rows.count, rows.width, dy, x, with, residual_grad, dx);
+                         }
                        });
   });
 }

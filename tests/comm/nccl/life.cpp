@@ -29,6 +29,10 @@ struct Sum {
     values.fill(map, ranks.group().rank());
     flat_buffer.upload();
   }
+  void refill() {
+    values.fill(map, ranks.group().rank());
+    flat_buffer.upload();
+  }
   comm::Work start() {
     comm::TreeSum sum = values.sum;
     sum.flat_buffer = flat_buffer.there.get();
@@ -115,6 +119,47 @@ BOOST_AUTO_TEST_CASE(two_communicators_sum_side_by_side) {
     statistics.check(small);
     gradients.check(large);
   }
+}
+
+void begin_capture(cudaStream_t stream) {
+  BOOST_REQUIRE(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+}
+
+BOOST_AUTO_TEST_CASE(a_larger_sum_between_launches_leaves_a_graph_its_scratch_memory) {
+  OnGpu gpu(true);
+  Sum captured(gpu.transport(), gpu.stream(), 1000, 5), larger(gpu.transport(), gpu.stream(), 40'000, 6);
+  captured.check(captured.start());  // so that there is scratch memory
+  begin_capture(gpu.stream());
+  gpu.transport().order_after(captured.start());
+  cudaGraph_t graph = nullptr;
+  BOOST_REQUIRE(cudaStreamEndCapture(gpu.stream(), &graph) == cudaSuccess);
+  cudaGraphExec_t launched = nullptr;
+  BOOST_REQUIRE(cudaGraphInstantiate(&launched, graph, 0) == cudaSuccess);
+  larger.check(larger.start());
+  for (int launch = 0; launch < 2; ++launch) {
+    captured.refill();
+    BOOST_REQUIRE(cudaGraphLaunch(launched, gpu.stream()) == cudaSuccess);
+    captured.check(gpu.transport().after_graphs());
+    larger.refill();
+    larger.check(larger.start());
+  }
+  cudaGraphExecDestroy(launched);
+  cudaGraphDestroy(graph);
+}
+
+BOOST_AUTO_TEST_CASE(a_capture_that_needs_more_scratch_memory_is_refused_and_plain_sums_continue) {
+  if (world().size() == 1) return;  // no partial sums
+  OnGpu gpu(true);
+  Sum sum(gpu.transport(), gpu.stream(), 10'000, 7), smaller(gpu.transport(), gpu.stream(), 100, 8);
+  smaller.check(smaller.start());  // so that the plan of the shards is there
+  begin_capture(gpu.stream());
+  BOOST_CHECK_EXCEPTION(sum.start(), Error, [](const Error& error) {
+    return std::string(error.what()).find("before the capture") != std::string::npos;
+  });
+  cudaGraph_t graph = nullptr;
+  if (cudaStreamEndCapture(gpu.stream(), &graph) == cudaSuccess) cudaGraphDestroy(graph);
+  cudaGetLastError();
+  sum.check(sum.start());
 }
 
 BOOST_AUTO_TEST_CASE(the_parts_of_a_split_sum_on_their_own) {

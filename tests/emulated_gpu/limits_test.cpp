@@ -1,0 +1,145 @@
+// What the GPU half does where a library, a GPU or a driver has a limit: it refuses by name, or uses its own
+// kernels.
+#include <boost/test/unit_test.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/cores.h"
+#include "comm/nccl.h"
+#include "emulated_gpu/runtime.h"
+#include "kernels/cuda/attention.h"
+#include "kernels/gpus.h"
+#include "lockstep/base/error.h"
+#include "train/generate.h"
+#include "train/on_a_device.h"
+
+namespace lockstep::test {
+namespace {
+
+BOOST_AUTO_TEST_SUITE(limits_test)
+
+using emulated_gpu::counts;
+using emulated_gpu::faults;
+
+/// Faults that end with it.
+struct WithFaults {
+  WithFaults() = default;
+  ~WithFaults() { faults() = {}; }
+  WithFaults(const WithFaults&) = delete;
+  WithFaults& operator=(const WithFaults&) = delete;
+};
+
+bool says(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+struct Graphs {
+  bool forward = false, backward = false;
+  bool operator==(const Graphs&) const = default;
+};
+std::ostream& operator<<(std::ostream& out, const Graphs& graphs) {
+  return out << "forward " << graphs.forward << ", backward " << graphs.backward;
+}
+
+/// Which graphs cuDNN is asked for: of 2 heads side by side in rows of q, k and v.
+Graphs graphs_for(std::int64_t positions, std::int64_t width) {
+  const std::int64_t heads = 2, row = 3 * heads * width;
+  std::vector<double> memory(1024);  // of which only the address matters
+  void* const aligned = memory.data();
+  const kernels::HeadMatrix matrix{aligned, {positions * row, width, row}},
+      single{aligned, {positions * heads * width, width, heads * width}};
+  const ops::AttentionSizes sizes{1, positions, positions, heads, heads, width, true, 2};
+  const kernels::AttentionMatrices matrices{matrix, matrix, matrix, single, nullptr};
+  kernels::FlashAttention attention(0, nullptr);
+  return {attention.forward(sizes, matrices) != nullptr,
+          attention.backward(sizes, matrices, {single, matrix, matrix, matrix, nullptr}) != nullptr};
+}
+
+constexpr Graphs both{true, true}, forward_only{true, false}, none{false, false};
+
+BOOST_AUTO_TEST_CASE(a_cudnn_that_reads_past_odd_lengths_in_graphs_gets_no_backward_of_them) {
+  const WithFaults end;
+  BOOST_TEST(graphs_for(100, 64) == both);
+  faults().cudnn_version = 91500;
+  BOOST_TEST(graphs_for(100, 64) == forward_only);
+  BOOST_TEST(graphs_for(128, 64) == both);
+  faults().cudnn_version = 91501;
+  BOOST_TEST(graphs_for(100, 64) == both);
+}
+
+BOOST_AUTO_TEST_CASE(heads_that_are_no_packs_or_too_wide_for_the_gpu_are_computed_by_own_kernels) {
+  const WithFaults end;
+  faults().any_width = true;
+  for (const std::int64_t width : {4, 12, 20, 100})
+    BOOST_TEST(graphs_for(64, width) == none, "width " << width);
+  for (const std::int64_t width : {8, 64, 128, 256})
+    BOOST_TEST(graphs_for(64, width) == both, "width " << width);
+  BOOST_TEST(graphs_for(64, 264) == none);
+  for (const int major : {8, 10}) {
+    faults().major = major;
+    BOOST_TEST(graphs_for(64, 128) == both);
+    BOOST_TEST(graphs_for(64, 136) == none);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_single_position_has_no_backward_graph) {
+  BOOST_TEST(graphs_for(1, 64) == forward_only);
+}
+
+BOOST_AUTO_TEST_CASE(a_blackwell_gpu_with_a_cudnn_whose_attention_does_not_repeat_is_refused_by_name) {
+  const WithFaults end;
+  faults().major = 10;
+  BOOST_CHECK_NO_THROW(kernels::make_cuda_backend(0));
+  faults().cudnn_version = 91702;
+  BOOST_CHECK_EXCEPTION(kernels::make_cuda_backend(0), UsageError, [](const UsageError& error) {
+    return says(error.what(), "sm_100") && says(error.what(), "cuDNN 9.17.2") && says(error.what(), "9.18");
+  });
+  faults().major = 9;
+  BOOST_CHECK_NO_THROW(kernels::make_cuda_backend(0));
+}
+
+BOOST_AUTO_TEST_CASE(a_driver_that_is_too_old_is_told_what_is_needed_and_how_to_build_for_it) {
+  const WithFaults end;
+  faults().devices = cudaErrorInsufficientDriver;
+  faults().driver = 12040;
+  const auto explains = [](const std::string& text) {
+    const int major = CUDART_VERSION / 1000;
+    return says(text, "CUDA 12.4") && says(text, "CUDA " + std::to_string(major) + ".") &&
+           says(text, major == 13 ? "580" : "525") && says(text, "CMAKE_CUDA_COMPILER");
+  };
+  BOOST_CHECK_EXCEPTION(kernels::make_cuda_backend(0), UsageError,
+                        [&](const UsageError& error) { return explains(error.what()); });
+  const kernels::Gpus gpus = kernels::find_gpus();
+  BOOST_TEST(explains(gpus.problem + "; " + gpus.remedy));
+}
+
+BOOST_AUTO_TEST_CASE(a_text_needs_as_many_attention_plans_as_it_has_lengths_in_steps_of_64) {
+  train::Config config =
+      device_config("name = gpt\nlayers = 2\nheads = 2\nchannels = 16\ncontext = 96\nvocab = 256\n");
+  Place gpu = on_cpu(), cpu = on_cpu();
+  gpu.backend = kernels::make_cuda_backend(0);
+  const auto there = model_on(config, *gpu.backend), here = model_on(config, *cpu.backend);
+  counts().attention_plans = 0;
+  const std::string almost_64(60, 'a');
+  train::generate(*there, *gpu.backend, almost_64, {.tokens = 8, .compute = DType::bfloat16});
+  BOOST_TEST(counts().attention_plans == 2);  // 64 and 96 positions
+  // In float32, whose attention is exact enough: the text is the CPU's.
+  const train::GenerateOptions likely{.tokens = 6, .temperature = 0};
+  BOOST_TEST(train::generate(*there, *gpu.backend, "a start", likely) ==
+             train::generate(*here, *cpu.backend, "a start", likely));
+}
+
+BOOST_AUTO_TEST_CASE(a_rank_of_few_cores_sleeps_while_it_waits_for_its_gpu) {
+  Place gpu = on_cpu();
+  gpu.backend = kernels::make_cuda_backend(0);
+  const Tensor there = gpu.backend->empty({8}), here = Tensor::empty({8});
+  counts().spinning_waits = 0;
+  gpu.backend->fill(there, 3);
+  gpu.backend->copy(there, here);
+  BOOST_TEST(here.data<float>()[7] == 3);
+  BOOST_TEST((counts().spinning_waits == 0) == (available_cores() < 4));
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace
+}  // namespace lockstep::test
