@@ -24,7 +24,6 @@
 #include "lockstep/optim/schedule.h"
 #include "lockstep/train/stop.h"
 #include "lockstep/train/time_limit.h"
-#include "train/checkpoint_interval.h"
 #include "train/components.h"
 #include "train/device.h"
 #include "train/environment_fingerprint.h"
