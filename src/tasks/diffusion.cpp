@@ -142,7 +142,11 @@ Loss Diffusion::loss(Tape& tape, Model& model, const Batch& batch) {
   const RandomKey key = pass.training ? RandomKey{.seed = pass.seed, .step = pass.step, .shard = pass.shard}
                                       : RandomKey{.shard = static_cast<std::uint32_t>(batch.index)};
   const bool by_loss = times_ && pass.training;
-  if (by_loss) times_->update();
+  if (by_loss && (passes_.empty() || pass.step != step_)) {  // the first micro-batch of a step
+    passes_.clear();
+    step_ = pass.step;
+    times_->update();
+  }
   draw_times(key, samples, by_loss);
   const Tensor x0 = backend.in_type(batch["x"], DType::float32);
   const Random normals(with_purpose(key, noise_purpose));
@@ -171,8 +175,6 @@ Loss Diffusion::loss(Tape& tape, Model& model, const Batch& batch) {
   const Var losses = loss_.of(model(tape, given), images).loss;
   losses_ = losses.value();
   if (!by_loss) return loss_of(sum(losses), static_cast<double>(samples));
-  if (pass.step != step_) passes_.clear();
-  step_ = pass.step;
   passes_.push_back({.t = t_, .losses = kernels::on_cpu(losses_, &backend)});
   const Tensor weights = filled<float>(backend, {samples}, DType::float32, [&](float* elements) {
     for (const double weight : weights_) *elements++ = static_cast<float>(weight);

@@ -58,9 +58,10 @@ std::vector<double> all_betas(std::string_view name, std::int64_t steps) {
     const double stride = (last - first) / (count - 1);
     for (std::size_t i = 0; i < betas.size(); ++i) betas[i] = static_cast<double>(i) * stride + first;
     betas.back() = last;
-    if (last > 1)
-      throw UsageError("the linear schedule needs at least 20 steps, not {}: with fewer its noise exceeds 1",
-                       steps);
+    if (last >= 1)  // nothing of the image would be left
+      throw UsageError(
+          "the linear schedule needs at least 21 steps, not {}: with fewer its last beta is 1 or more",
+          steps);
   } else if (name == "cosine") {
     for (std::size_t i = 0; i < betas.size(); ++i) {
       const double from = static_cast<double>(i) / count, to = static_cast<double>(i + 1) / count;
@@ -99,8 +100,9 @@ std::vector<std::int64_t> kept_steps(std::int64_t steps, std::string_view respac
     const std::int64_t size = steps / parts + (part < steps % parts ? 1 : 0);
     const std::int64_t count = counts[static_cast<std::size_t>(part)];
     if (count > size)
-      throw UsageError("steps {}: {} of {} steps cannot be taken{}", respacing, count, size,
-                       parts == 1 ? "" : fmt::format(", of which a part of {} has so many", steps));
+      throw UsageError("steps {}: {} has {} steps, so {} cannot be kept", respacing,
+                       parts == 1 ? "the schedule" : fmt::format("part {} of the {} steps", part + 1, steps),
+                       size, count);
     const double stride = count == 1 ? 1 : static_cast<double>(size - 1) / static_cast<double>(count - 1);
     double at = 0;  // summed and rounded to even as the original does
     for (std::int64_t i = 0; i < count; ++i, at += stride)

@@ -1,11 +1,18 @@
 #include "train/task_state.h"
 
+#include <fmt/format.h>
+
 #include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/agreement.h"
 
 namespace lockstep::train {
+namespace {
+
+constexpr const char* task_section = "task";
+
+}  // namespace
 
 TaskNumbers::TaskNumbers(Task& task, comm::HostGroup& world, const comm::ShardMap& shards,
                          std::int64_t global_batch)
@@ -35,10 +42,26 @@ void TaskNumbers::agree() {
 }
 
 void add(checkpoint::StateDict& state_dict, Task& task) {
-  checkpoint::Section section{.path = "task", .tensors = {}, .attributes = {}};
+  checkpoint::Section section{.path = task_section, .tensors = {}, .attributes = {}};
   for (auto& [name, tensor] : task.state())
     section.tensors.push_back({.name = std::move(name), .value = std::move(tensor)});
   if (!section.tensors.empty()) state_dict.sections.push_back(std::move(section));
+}
+
+std::string drop_task_of_other_shape(checkpoint::StateDict& state_dict, const checkpoint::FileIndex& file) {
+  for (auto section = state_dict.sections.begin(); section != state_dict.sections.end(); ++section) {
+    if (section->path != task_section) continue;
+    for (const checkpoint::NamedTensor& now : section->tensors)
+      for (const checkpoint::TensorEntry& then : file.tensors) {
+        if (then.group != task_section || then.name != now.name || then.shape == now.shape()) continue;
+        std::string line =
+            fmt::format("{} is {} in {}, and {} in this run: the state of the task starts anew", then.path(),
+                        to_string(then.shape), file.path, to_string(now.shape()));
+        state_dict.sections.erase(section);
+        return line;
+      }
+  }
+  return {};
 }
 
 }  // namespace lockstep::train

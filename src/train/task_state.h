@@ -3,8 +3,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
+#include "lockstep/checkpoint/index.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/comm/communicator.h"
 #include "lockstep/comm/reduction_tree.h"
@@ -32,5 +34,9 @@ class TaskNumbers {
 
 /// Lists Task::state() under "task", if there is any. The task must outlive the state dict.
 void add(checkpoint::StateDict& state_dict, Task& task);
+
+/// Removes the section "task" from what a fork loads if the file has a tensor of it in another shape, as with
+/// another diffusion.steps: the state starts anew. Returns a line for the log that says so; empty: it fits.
+std::string drop_task_of_other_shape(checkpoint::StateDict& state_dict, const checkpoint::FileIndex& file);
 
 }  // namespace lockstep::train

@@ -24,7 +24,6 @@
 #include "lockstep/optim/schedule.h"
 #include "lockstep/train/stop.h"
 #include "lockstep/train/time_limit.h"
-#include "train/checkpoint_interval.h"
 #include "train/components.h"
 #include "train/device.h"
 #include "train/environment_fingerprint.h"
@@ -233,7 +232,8 @@ void Trainer::continue_from(const checkpoint::FileIndex& index) {
     changes_ += fmt::format("{}step {}: {}", changes_.empty() ? "" : "; ", done_, change.to_text());
 }
 
-/// Fields that the checkpoint does not normalise are measured in the new run's data.
+/// Fields that the checkpoint does not normalise are measured in the new run's data; a task whose state has
+/// other shapes there begins anew.
 void Trainer::start_as_fork() {
   const checkpoint::FileIndex& file = fork_->index;
   const std::optional<Config>& stored = fork_->config;
@@ -243,6 +243,8 @@ void Trainer::start_as_fork() {
   };
   if (std::ranges::any_of(contents.sections, is_new)) data_.measure(world_);
   std::erase_if(contents.sections, is_new);
+  if (const std::string other = drop_task_of_other_shape(contents, file); !other.empty())
+    session_.log().info("fork: {}", other);
   store_.fork_state_dict(file, contents);
   done_ = file.position.step;
   if (stored) changed_ = all_changes(*stored, config_);

@@ -94,6 +94,17 @@ expect_same at-1/checkpoints/latest forked/checkpoints/latest
 "$LOCKSTEP" train run.ini --run other --fork uniform/checkpoints/step-000000008.h5 >log 2>&1 </dev/null || fail "fork: $(tail -n 3 log)"
 grep -q 'has no /task: it starts from zero' log || fail "a fork without a state does not say so: $(cat log)"
 
+# A fork with other steps starts the losses of the steps anew, and goes on.
+ranks 2 train run.ini --run coarser --fork at-2/checkpoints/step-000000008.h5 --set train.shards=0 --set diffusion.steps=5 >log 2>&1 \
+  </dev/null || fail "fork with other steps: $(tail -n 3 log)"
+grep -q 'fork: /task/losses is \[6, 10\] in .*, and \[5, 10\] in this run: the state of the task starts anew' log ||
+  fail "a fork with other steps does not say so: $(cat log)"
+"$LOCKSTEP" inspect coarser/checkpoints/latest --json | python3 -c '
+import json, sys
+tensors = {t["name"]: t for t in json.load(sys.stdin)["tensors"]}
+assert tensors["/task/losses"]["shape"] == [5, 10], tensors
+' || fail "the fork keeps other losses: $("$LOCKSTEP" inspect coarser/checkpoints/latest | grep task)"
+
 ranks 2 eval at-1/checkpoints/latest --data digits.h5 --json >eval-2.json 2>err.log || fail "eval: $(cat err.log)"
 "$LOCKSTEP" eval at-1/checkpoints/latest --data digits.h5 --json >eval-1.json 2>err.log || fail "eval: $(cat err.log)"
 cmp -s eval-1.json eval-2.json || fail "eval: $(cat eval-1.json eval-2.json)"
@@ -109,7 +120,14 @@ refused() {
 }
 refused 2 'diffusion.stps: unknown key; did you mean diffusion.steps' diffusion.stps=3
 refused 2 'diffusion.schedule: is a key of diffusion, and task.name is classification; remove it' task.name=classification
-refused 2 'diffusion.steps = 6: the linear schedule needs at least 20 steps' diffusion.schedule=linear
+refused 2 'diffusion.steps = 6: the linear schedule needs at least 21 steps' diffusion.schedule=linear
+refused 2 'diffusion.steps = 20: the linear schedule needs at least 21 steps' diffusion.schedule=linear diffusion.steps=20
+refused 2 'sample.sampler "foo": is not one of ddpm, ddim, dpmpp_2m' sample.every=5 sample.sampler=foo
+refused 2 'sample.steps 3,2000: part 2 of the 6 steps has 3 steps, so 2000 cannot be kept' sample.every=5 sample.steps=3,2000
+got=0
+"$LOCKSTEP" sample at-1/checkpoints/latest --out foo.png --sampler foo >/dev/null 2>err.log || got=$?
+[ "$got" -eq 2 ] || fail "an unknown sampler: exit code $got"
+one_error "an unknown sampler" '--sampler "foo": is not one of ddpm, ddim, dpmpp_2m'
 refused 2 'needs a model that makes 1 \(model.out_channels\), not 2' diffusion.variance=fixed_small
 refused 2 'diffusion.class_dropout = 0.2: the model takes no classes' model.num_classes=0
 refused 3 'field y has values up to 9, but the model has 9 classes' model.num_classes=9
@@ -120,4 +138,8 @@ got=0
 "$LOCKSTEP" train run.ini --run at-1 --set diffusion.predict=v >/dev/null 2>err.log || got=$?
 [ "$got" -eq 2 ] || fail "a resume with another prediction: exit code $got"
 one_error "a resume with another prediction" "diffusion.predict: the run has 'eps', asked for 'v'"
+got=0
+"$LOCKSTEP" train run.ini --run at-1 --set diffusion.steps=5 >/dev/null 2>err.log || got=$?
+[ "$got" -eq 2 ] || fail "a resume with other steps: exit code $got"
+one_error "a resume with other steps" "diffusion.steps: the run has '6', asked for '5'"
 finish

@@ -35,6 +35,24 @@ grep -q 'fork: train.seed = 3 (was 1)' dry.log || fail "the difference is not sa
 dry 2 "resume run-2 after step 15, and take 22 steps" run.ini --run run-2 --set train.epochs=0.49
 grep -q 'changed: train.steps = 37 (was 15)' dry.log || fail "the change is not said: $(cat dry.log)"
 
+# The recipe for CIFAR-10 is taken as it is, once its data are there; so is its linear variant.
+/usr/bin/python3 -c '
+import random
+records = random.Random(0).randbytes(3073 * 160)
+for part in (1, 2, 3, 4, 5, "test"):
+    name = f"data_batch_{part}.bin" if part != "test" else "test_batch.bin"
+    with open(name, "wb") as f:
+        for i in range(160): f.write(bytes([i % 10]) + records[3073 * i + 1:3073 * (i + 1)])'
+mkdir -p runs/data
+for line in 'data_batch_{1,2,3,4,5}.bin --out runs/data/cifar.h5' 'test_batch.bin --statistics runs/data/cifar.h5 --out runs/data/cifar-test.h5'; do
+  grep -qF "#   lockstep prepare cifar $line" "$LOCKSTEP_SOURCE_DIR/jobs/diffusion-cifar.ini" || fail "diffusion-cifar.ini does not say: $line"
+  eval "\"\$LOCKSTEP\" prepare cifar $line" >log.log 2>&1 || fail "$line: $(tail -n 2 log.log)"
+done
+dry 1 "begin runs/diffusion-cifar after step 0, and take 500000 steps" "$LOCKSTEP_SOURCE_DIR/jobs/diffusion-cifar.ini"
+dry 1 "begin runs/diffusion-cifar after step 0, and take 500000 steps" "$LOCKSTEP_SOURCE_DIR/jobs/diffusion-cifar.ini" \
+  --set diffusion.schedule=linear
+rm -r ./*.bin runs
+
 # The configuration comes first, so that what the start would do is the last line of a terminal.
 "$LOCKSTEP" train run.ini --dry-run >both.log 2>&1 || fail "both outputs: $(tail -n 2 both.log)"
 if ! grep -qx '\[model\]' both.log || [[ $(tail -n 1 both.log) != *'dry run: nothing was written'* ]]; then

@@ -21,8 +21,8 @@ from pathlib import Path
 SOURCE = Path(os.environ["LOCKSTEP_SOURCE_DIR"])
 PROGRAM = os.environ["LOCKSTEP"]
 BLOCK_TIMEOUT_S = 100
-SECTIONS = "model|task|data|train|optimizer|ddp|ema|checkpoint|log|fault"
-FILE_SUFFIXES = {"h5", "pt", "bin", "safetensors", "sbatch", "sh", "cpp", "md", "ini", "py", "json", "log", "pkl"}
+SECTIONS = "model|task|diffusion|data|train|optimizer|ddp|ema|checkpoint|log|sample|report|fault"
+FILE_SUFFIXES = {"h5", "png", "html", "pt", "bin", "safetensors", "sbatch", "sh", "cpp", "md", "ini", "py", "json", "log", "pkl"}
 JOB_VERBS = {"train.sbatch": "train", "array.sbatch": "train", "train-mpirun.sh": "train", "eval.sbatch": "eval"}
 
 

@@ -74,10 +74,31 @@ BOOST_AUTO_TEST_CASE(respacing_takes_the_steps_that_guided_diffusion_takes) {
   BOOST_TEST(kept_steps(11, "1,2") == (Steps{0, 6, 10}));
   for (const char* const wrong : {"11", "ddim6", "ddim", "6,1", "0", "-1", "1.5", "3,", ",3", "many", "3 2"})
     BOOST_CHECK_THROW(kept_steps(10, wrong), UsageError);
-  BOOST_CHECK_THROW(NoiseSchedule("linear", 10), UsageError);  // its betas exceed 1
+  BOOST_CHECK_EXCEPTION(kept_steps(1000, "10,10,2000"), UsageError, [](const UsageError& error) {
+    return std::string(error.what()) ==
+           "steps 10,10,2000: part 3 of the 1000 steps has 333 steps, so 2000 cannot be kept";
+  });
+  for (const std::int64_t few : {2, 10, 19, 20})  // their last betas are 1 or more
+    BOOST_CHECK_THROW(NoiseSchedule("linear", few), UsageError);
   BOOST_CHECK_THROW(NoiseSchedule("quadratic", 100), UsageError);
   BOOST_CHECK_THROW(NoiseSchedule("cosine", 100, "1"), UsageError);
   BOOST_TEST(NoiseSchedule("cosine", 2).size() == 2);
+}
+
+BOOST_AUTO_TEST_CASE(the_shortest_schedules_have_finite_numbers) {
+  const auto check = [](const NoiseSchedule& schedule) {
+    for (const std::vector<double>* const numbers :
+         {&schedule.betas, &schedule.alphas_cumprod, &schedule.posterior_variance,
+          &schedule.posterior_mean_coef1, &schedule.posterior_mean_coef2,
+          &schedule.posterior_log_variance_clipped})
+      for (const double number : *numbers) BOOST_TEST(std::isfinite(number));
+    for (const double left : schedule.alphas_cumprod) BOOST_TEST(left > 0);  // x0 is divided by its root
+    for (const double beta : schedule.betas) BOOST_TEST((beta > 0 && beta < 1));
+  };
+  check(NoiseSchedule("linear", 21));
+  check(NoiseSchedule("linear", 21, "2"));
+  for (std::int64_t steps = 2; steps < 25; ++steps) check(NoiseSchedule("cosine", steps));
+  check(NoiseSchedule("cosine", 1000, "2"));
 }
 
 BOOST_AUTO_TEST_CASE(v_made_of_eps_means_the_same_image) {
@@ -305,8 +326,30 @@ BOOST_AUTO_TEST_CASE(classes_are_withheld_in_training_as_often_as_asked_and_neve
   BOOST_TEST(!without.given.has("y"));
 }
 
+BOOST_AUTO_TEST_CASE(micro_batches_of_a_step_draw_by_the_same_probabilities) {
+  Diffusion task({.steps = 30, .time = "loss_second_moment"});
+  Echo model;
+  const auto times = [&](std::uint64_t step) {
+    tape.begin({.record = false, .seed = 1, .step = step});
+    (void)task(tape, model, images_of(200));
+    return values_of(model.given["t"]);
+  };
+  std::vector<double> losses;
+  for (int i = 0; i < 10; ++i)
+    for (int t = 0; t < 30; ++t) losses.insert(losses.end(), {double(t), t < 3 ? 100.0 : 0.001});
+  const std::vector<float> uniform = times(4);
+  task.after_step(losses);  // as none is between the passes of a step
+  BOOST_CHECK(times(4) == uniform);
+  std::vector<double> taken;
+  task.take_numbers(taken);  // the step ends
+  BOOST_TEST(taken.size() == 800U);
+  const std::vector<float> next = times(4);
+  BOOST_CHECK(next != uniform);
+  BOOST_TEST(std::ranges::count_if(next, [](float t) { return t < 3; }) > 190);
+}
+
 BOOST_AUTO_TEST_CASE(importance_weights_leave_the_expected_loss_as_it_is) {
-  Diffusion task({.steps = 20, .time = "loss_second_moment"});
+  Diffusion task({.schedule = "cosine", .steps = 20, .time = "loss_second_moment"});
   std::vector<double> numbers;
   for (int i = 0; i < 10; ++i)
     for (int t = 0; t < 20; ++t) numbers.insert(numbers.end(), {double(t), 1.0 + t});
@@ -411,6 +454,7 @@ BOOST_AUTO_TEST_CASE(what_does_not_fit_is_refused_by_name) {
   };
   const auto made = [](Diffusion::Options options) { return [options] { (void)Diffusion(options); }; };
   refused(made({.steps = 10}), "diffusion.steps = 10");
+  refused(made({.steps = 20}), "diffusion.steps = 20");
   refused(made({.loss = "kl", .min_snr = 5}), "diffusion.min_snr = 5");
   const auto checked = [](Diffusion::Options options, std::int64_t classes, std::vector<data::Field> fields) {
     return [=] { Diffusion(options).check(Echo(classes), Images(fields)); };

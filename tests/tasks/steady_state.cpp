@@ -21,7 +21,7 @@ BOOST_AUTO_TEST_CASE(passes_after_the_third_allocate_nothing) {
     for (const Diffusion::Options& options :
          {Diffusion::Options{.predict = "v", .min_snr = 5},
           Diffusion::Options{.variance = "learned_range", .class_dropout = 0.5},
-          Diffusion::Options{.steps = 20, .variance = "learned_range", .loss = "kl"}}) {
+          Diffusion::Options{.steps = 21, .variance = "learned_range", .loss = "kl"}}) {
       models::Unet unet({.image_size = 8,
                          .in_channels = 1,
                          .model_channels = 32,
