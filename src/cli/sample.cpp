@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string>
 
 #include "base/text.h"
@@ -65,12 +66,18 @@ ExitCode sample(const Program& program, Session& session, const Arguments& argum
     } catch (const UsageError& error) {
       throw UsageError("sample: {}: {}", file, error.what());
     }
-    const train::SampleClasses classes(how.classes, saved.model(), "--class");
+    // A value that was not given is the run's, which has another name for it.
+    const auto name_of = [&](const std::string& key) {
+      return values.count(key) > 0 ? "--" + key : "sample." + key;
+    };
+    const train::SampleClasses classes(how.classes, saved.model(), name_of("class"));
     const SampleOptions made = train::sample_options(how, saved.compute());
     try {
       task->check_sampling(saved.model(), made);
     } catch (const UsageError& error) {
-      throw UsageError("--{}", error.what());
+      const std::string why = error.what();  // begins with the key
+      const std::size_t end = std::min(why.find_first_of(" :"), why.size());
+      throw UsageError("{}{}", name_of(why.substr(0, end)), why.substr(end));
     }
     sampler.emplace(
         train::SampledParts{

@@ -1,5 +1,7 @@
 #include "cli/saved_model.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <optional>
 #include <string_view>
@@ -52,6 +54,7 @@ SavedModel::SavedModel(const std::string& file, const po::variables_map& values,
         "evaluated there, by ls::evaluate(), or after the program has registered it (ls::App), by its own "
         "verbs",
         file, program.name);
+  std::string missed;
   comm::run_on_all(session.world(), [&] {
     config_ = train::parse_stored_config(index.config, file + " /config", program.registries);
     model_ = train::build_model(config_);
@@ -62,12 +65,16 @@ SavedModel::SavedModel(const std::string& file, const po::variables_map& values,
       const std::string configured = preferred ? preferred(config_) : "";
       if (!configured.empty()) weights_ = weights_group(configured);
       if (weights_.empty() || !index.group(weights_)) weights_ = index.default_weights();
+      if (!configured.empty() && weights_ != weights_group(configured))
+        missed = fmt::format("{}: has no weights {}, which sample.weights of the run names first; takes {}",
+                             file, configured, weights_);
     }
     task_ = train::make_task(config_);
     range_ = train::stored_range(index.provenance, file);
     if (range_ && config_.data.range.empty()) config_.data.range = {range_->low, range_->high};
     if (!range_ && task_->takes_unit_range()) range_ = train::assumed_range(config_.data);
   });
+  if (!missed.empty()) session.log().warning("{}", missed);
   // The run may have used a GPU, and this node has none.
   session.use_device(device.value_or(config_.train.device == "cpu" ? "cpu" : "auto"),
                      {.threads = std::max(1, config_.train.threads), .sums = false});

@@ -77,7 +77,28 @@ bool keep_up_to(const std::string& path, const ResumePoint& point) {
   return kept_bytes > 0;
 }
 
+/// As has_event(). `earlier`: whether a file before this one may hold such an event.
+bool holds(const std::string& path, std::int64_t step, std::string_view tag, bool& earlier) {
+  const OpenFile file(path, OpenFile::Mode::read);
+  RecordReader records(file);
+  while (const std::optional<std::string_view> record = records.next()) {
+    const EventView event(*record);
+    if (!event.has_values) continue;
+    earlier = earlier && event.step >= step;
+    if (event.step == step && event.has_tag(tag)) return true;
+  }
+  return false;
+}
+
 }  // namespace
+
+bool has_event(const std::string& directory, std::int64_t step, std::string_view tag) {
+  const std::vector<std::string> names = earlier_files(directory);
+  bool earlier = true;
+  for (auto name = names.rbegin(); earlier && name != names.rend(); ++name)
+    if (holds(directory + "/" + *name, step, tag, earlier)) return true;
+  return false;
+}
 
 EventFile::EventFile(const std::string& directory, const ResumePoint& point) {
   make_directories(directory);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "report/event.h"
 
@@ -50,5 +51,8 @@ class EventFile {
  private:
   std::unique_ptr<OpenFile> file_;
 };
+
+/// Whether the directory's files hold an event of this step with a value of this tag. Throws as OpenFile.
+bool has_event(const std::string& directory, std::int64_t step, std::string_view tag);
 
 }  // namespace lockstep::report

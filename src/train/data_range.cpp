@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
+#include "base/text.h"
 #include "lockstep/base/error.h"
 #include "lockstep/data/images.h"
 #include "train/components.h"
@@ -44,6 +46,31 @@ std::pair<double, double> limits_of(DType dtype) {
 data::StoredField stored_x(const data::Dataset& dataset) {
   if (const auto* const images = dynamic_cast<const data::Images*>(&dataset)) return images->stored();
   return dynamic_cast<const data::Arrays&>(dataset).stored("x");
+}
+
+/// UsageError if the first samples leave [-1, 1], which is what floats are taken for by default.
+void check_unit_range(const data::Dataset& dataset) {
+  constexpr std::int64_t looked_at = 64;
+  constexpr float most = 1.001f;  // rounding
+  std::vector<std::int64_t> indices(static_cast<std::size_t>(std::min(looked_at, dataset.size())));
+  std::iota(indices.begin(), indices.end(), 0);
+  Tensor x;
+  std::vector<Tensor> tensors;
+  for (const data::Field& field : dataset.fields()) {
+    tensors.push_back(Tensor::empty(data::batch_shape(std::ssize(indices), field.shape), field.dtype));
+    if (field.name == "x") x = tensors.back();
+  }
+  if (x.dtype() != DType::float32) return;
+  dataset.read(indices, tensors);
+  const std::span<const float> values(x.data<float>(), static_cast<std::size_t>(x.numel()));
+  const auto outside = std::ranges::find_if(values, [](float value) { return std::abs(value) > most; });
+  if (outside == values.end()) return;
+  const auto [low, high] = std::ranges::minmax(values);
+  throw UsageError(
+      "data.range: is missing: x of {} has values from {:g} to {:g} (in its first {}); give the lowest and "
+      "the "
+      "highest value it can have",
+      dataset.name(), low, high, pluralized(std::ssize(indices), "sample"));
 }
 
 }  // namespace
@@ -94,6 +121,7 @@ std::optional<StoredRange> map_to_unit_range(const DataConfig& config, data::Dat
     images->normalize(mean, deviation);
   else
     arrays->normalize("x", {.mean = mean, .deviation = deviation});
+  if (config.range.empty() && is_floating(dtype)) check_unit_range(dataset);
   return range;
 }
 

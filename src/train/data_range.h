@@ -28,8 +28,8 @@ struct StoredRange {
 
 /// Lets the data, images or arrays, give field x in [-1, 1]: by data.range, or by default 0 to 255 of uint8
 /// and -1 to 1 of floats. None if the data has no field x, or is of a program, which maps itself. UsageError
-/// if x has another type and data.range is not given, if data.normalize names x, or if the data cannot be
-/// mapped.
+/// if x has another type, or floats whose first samples leave [-1, 1], and data.range is not given, if
+/// data.normalize names x, or if the data cannot be mapped.
 std::optional<StoredRange> map_to_unit_range(const DataConfig& config, data::Dataset& dataset);
 /// UsageError if data.range is given, and the task or the data do not take it.
 void check_no_range(const Config& config, std::string_view why);

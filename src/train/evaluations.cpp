@@ -133,17 +133,27 @@ std::optional<Evaluations::Result> Evaluations::run(const EvaluationWatch& watch
   Result result;
   const std::vector<Weights> all = weights();
   for (std::size_t w = 0; w < all.size(); ++w) {
-    const auto act = [&](std::uint64_t of_any, double fraction) {
-      const double of_all = (static_cast<double>(w) + fraction) / static_cast<double>(all.size());
-      return watch.act(of_any, of_all);
+    // The metrics of the task, then those that are measured, one after another.
+    const std::size_t parts = 1 + parts_.measured.size();
+    const auto watch_part = [&](std::size_t part) -> EvaluationWatch {
+      const auto before = static_cast<double>(w * parts + part),
+                 count = static_cast<double>(all.size() * parts);
+      return {.requests = watch.requests,
+              .act = [&watch, before, count](std::uint64_t of_any, double fraction) {
+                return watch.act(of_any, (before + fraction) / count);
+              }};
     };
     swap_in(all[w]);
     std::optional<EvaluationResult> found;
     try {
-      found = evaluate(parts_.evaluator, *parts_.dataset, {.requests = watch.requests, .act = act});
-      if (found)
-        for (const MeasuredMetric& measured : parts_.measured)
-          found->metrics.emplace_back(measured.metric.name, measured.measure());
+      found = evaluate(parts_.evaluator, *parts_.dataset, watch_part(0));
+      for (std::size_t m = 0; found && m < parts_.measured.size(); ++m) {
+        const std::optional<double> value = parts_.measured[m].measure(watch_part(1 + m));
+        if (value)
+          found->metrics.emplace_back(parts_.measured[m].metric.name, *value);
+        else
+          found.reset();
+      }
     } catch (...) {
       swap_in(nullptr);
       throw;

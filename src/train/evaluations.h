@@ -17,7 +17,8 @@ namespace lockstep::train {
 /// A metric that is no sum over samples: of the weights that the model has while it is measured.
 struct MeasuredMetric {
   Metric metric;
-  std::function<double()> measure;  ///< collective; the same on every rank
+  /// Collective; the same on every rank. Null if the watch, which sees the part that is done, ended it.
+  std::function<std::optional<double>(const EvaluationWatch& watch)> measure;
 };
 
 /// What an evaluation works with. All of it outlives the evaluations.

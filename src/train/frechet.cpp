@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <optional>
+#include <utility>
 
 #include "base/progress.h"
 #include "base/text.h"
@@ -119,6 +120,11 @@ struct FeatureExtractor::Classifier {
     if (!found) throw UsageError("sample.features: {}: its model has no features to compare", path);
     return kernels::on_cpu(backend.in_type(to_channel_block(*found, 1).value(), DType::float32), &backend);
   }
+  void check_samples(const Shape& made, std::int64_t elements) const {
+    if (elements != input.numel())
+      throw UsageError("sample.features: {}: takes samples {}, but those made are {}", path, to_string(input),
+                       to_string(made));
+  }
   void read_normalization(const data::Dataset& dataset) {
     if (const auto* const images = dynamic_cast<const data::Images*>(&dataset)) {
       mean = images->mean();
@@ -133,7 +139,7 @@ struct FeatureExtractor::Classifier {
 };
 
 FeatureExtractor::FeatureExtractor(const Config& config, const std::optional<StoredRange>& range,
-                                   comm::HostGroup& world, kernels::Backend& backend)
+                                   const Shape& sample, comm::HostGroup& world, kernels::Backend& backend)
     : classifier_(new Classifier{.path = config.sample.features,
                                  .world = world,
                                  .backend = backend,
@@ -156,13 +162,19 @@ FeatureExtractor::FeatureExtractor(const Config& config, const std::optional<Sto
     if (classifier.data.format == "arrays" && !config.data.fields.empty())
       classifier.data.fields = config.data.fields;
     of.model = build_model(classifier);
-    for (const TrainingFile& file : training_files(config.data))
+    const std::vector<TrainingFile> files = training_files(config.data);
+    if (std::ranges::any_of(files, [](const TrainingFile& file) { return file.weight.has_value(); }))
+      throw UsageError(
+          "sample.features: compares with all samples of data.train, each once, but its files have weights; "
+          "remove the weights or sample.features");
+    for (const TrainingFile& file : files)
       of.files.push_back(
           std::make_unique<DataSets>(classifier, *of.model, file.path, stored_normalizations(index), false));
     if (of.files.empty()) throw UsageError("sample.features: data.train names no files to compare with");
     const data::Dataset& data = *of.files.front()->eval();
     check_inputs(*of.model, data);
     of.input = data::field_named(data, "x").shape;
+    if (sample.rank() > 0) of.check_samples(sample, sample.numel());
     of.read_normalization(data);
   });
   checkpoint::load_weights(index, *of.model, world, index.default_weights(), {.finite = false});
@@ -178,9 +190,7 @@ FeatureExtractor::~FeatureExtractor() = default;
 Tensor FeatureExtractor::of_samples(const Tensor& samples) const {
   const Classifier& of = *classifier_;
   const std::int64_t rows = samples.size(0), elements = samples.numel() / std::max<std::int64_t>(1, rows);
-  if (elements != of.input.numel())
-    throw UsageError("sample.features: {}: takes samples {}, but those made are {}", of.path,
-                     to_string(of.input), to_string(samples.shape()));
+  of.check_samples(samples.shape(), elements);
   const std::span<const float> values(samples.data<float>(), static_cast<std::size_t>(samples.numel()));
   const std::vector<double> stored =
       of.range ? of.range->stored_values(values) : std::vector<double>(values.begin(), values.end());
@@ -197,22 +207,34 @@ Tensor FeatureExtractor::of_samples(const Tensor& samples) const {
   return of.features_of(Batch(0, {{"x", x}}));
 }
 
-const FeatureStatistics& FeatureExtractor::of_data() {
+bool FeatureExtractor::has_data() const { return classifier_->of_data.has_value(); }
+
+const FeatureStatistics* FeatureExtractor::of_data(const EvaluationWatch& watch) {
   constexpr std::int64_t chunk = 64;
   Classifier& of = *classifier_;
-  if (of.of_data) return *of.of_data;
-  of.of_data.emplace();
-  for (const std::unique_ptr<DataSets>& file : of.files) {
-    const data::Dataset& dataset = *file->eval();
+  if (of.of_data) return &*of.of_data;
+  FeatureStatistics made;
+  const auto files = static_cast<double>(of.files.size());
+  for (std::size_t f = 0; f < of.files.size(); ++f) {
+    const data::Dataset& dataset = *of.files[f]->eval();
     data::EvalBatches batches(dataset, chunk, 0, 1);
-    run(of.world,
-        {.rows = dataset.size(),
-         .chunk = chunk,
-         .make = [&](std::int64_t first,
-                     std::int64_t) { return of.features_of(batches.read(static_cast<int>(first / chunk))); },
-         .take = [&](std::int64_t, const Tensor& features) { of.of_data->add(features); }});
+    const EvaluationWatch of_file{.requests = watch.requests,
+                                  .act = [&](std::uint64_t of_any, double fraction) {
+                                    return watch.act(of_any, (static_cast<double>(f) + fraction) / files);
+                                  }};
+    const auto features = [&](std::int64_t first, std::int64_t, const std::function<void()>& step) {
+      Tensor found = of.features_of(batches.read(static_cast<int>(first / chunk)));
+      step();
+      return found;
+    };
+    if (!run(of.world, {.rows = dataset.size(),
+                        .chunk = chunk,
+                        .make = features,
+                        .take = [&](std::int64_t, const Tensor& rows) { made.add(rows); },
+                        .watch = of_file}))
+      return nullptr;
   }
-  return *of.of_data;
+  return &of.of_data.emplace(std::move(made));
 }
 
 }  // namespace lockstep::train

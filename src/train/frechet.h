@@ -41,17 +41,21 @@ double frechet_distance(const FeatureStatistics& a, const FeatureStatistics& b);
 class FeatureExtractor {
  public:
   /// Opens the checkpoint and the data, as the classifier takes them. Collective; the same error on every
-  /// rank: UsageError, naming sample.features, for a model without features or a shape that it does not take;
-  /// DataError as checkpoints and data throw it.
-  FeatureExtractor(const Config& config, const std::optional<StoredRange>& range, comm::HostGroup& world,
-                   kernels::Backend& backend);
+  /// rank: UsageError, naming sample.features, for a model without features, samples of a shape that it does
+  /// not take (`sample`, empty if not known), and weights behind the names of data files; DataError as
+  /// checkpoints and data throw it.
+  FeatureExtractor(const Config& config, const std::optional<StoredRange>& range, const Shape& sample,
+                   comm::HostGroup& world, kernels::Backend& backend);
   ~FeatureExtractor();
 
   /// Of samples [N, C, H, W] in [-1, 1], stored as the data are and read as the classifier reads data: [N, F]
   /// on the CPU. Not collective.
   Tensor of_samples(const Tensor& samples) const;
-  /// Of all samples of data.train: complete on rank 0. Made once. Collective.
-  const FeatureStatistics& of_data();
+  /// Of all samples of data.train: complete on rank 0. Made once. Null, on every rank, if the watch ended it:
+  /// the next call begins anew. Collective.
+  const FeatureStatistics* of_data(const EvaluationWatch& watch);
+  /// of_data() has been made.
+  bool has_data() const;
 
  private:
   struct Classifier;

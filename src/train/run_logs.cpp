@@ -8,6 +8,8 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/files.h"
+#include "base/output.h"
 #include "base/streams.h"
 #include "lockstep/autograd/partition.h"
 #include "lockstep/base/error.h"
@@ -58,20 +60,24 @@ RunLogs::RunLogs(const RunLogPaths& paths, const report::ResumePoint& point, boo
     : metrics_path_(paths.metrics), warn_(std::move(warn)) {
   if (!writes) return;
   metrics_.emplace(paths.metrics, point.step, point.evaluated, true);
-  if (!paths.events.empty()) events_.emplace(paths.events, point);
+  if (paths.events.empty()) return;
+  events_.emplace(paths.events, point);
+  events_directory_ = paths.events;
 }
 
 /// Errors name the file first; the reason is what follows. A full disk is one reason for all logs.
 template <class Write>
-void RunLogs::attempt(const std::string& path, const Write& write) {
+bool RunLogs::attempt(const std::string& path, const Write& write) {
   try {
     write();
+    return true;
   } catch (const Error& error) {
     const std::string text = error.what();
     const std::string reason = text.starts_with(path) ? text.substr(path.size()) : text;
     if (said_.insert(reason).second)
       warn_(text + "; the run continues, and what it logs until then is lost (said once)");
   }
+  return false;
 }
 
 void RunLogs::append(const nlohmann::json& line) {
@@ -85,6 +91,31 @@ void RunLogs::append(const report::Event& event) {
   if (!events_) return;
   const Timed timed(*this);
   attempt(events_->path(), [&] { events_->append(event); });
+}
+
+bool RunLogs::write_file(const std::string& path, const std::string& bytes) {
+  if (!metrics_) return false;
+  const Timed timed(*this);
+  return attempt(path, [&] {
+    make_directories(directory_of(path));
+    write_text_atomically(path, bytes);
+  });
+}
+
+void RunLogs::append_missing_image(std::int64_t step, const std::string& tag, const std::string& path) {
+  constexpr std::uint64_t most_bytes = std::uint64_t{1} << 30;
+  if (!events_) return;
+  const Timed timed(*this);
+  attempt(path, [&] {
+    if (report::has_event(events_directory_, step, tag)) return;
+    report::Event event(step);
+    event.add_image(tag, read_text(path, most_bytes));
+    events_->append(event);
+  });
+}
+
+void RunLogs::warn_once(const std::string& text) {
+  if (metrics_ && said_.insert(text).second) warn_(text);
 }
 
 void RunLogs::append_event(std::int64_t step, const char* event, const std::string& note) {

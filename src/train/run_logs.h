@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 
 #include "lockstep/autograd/gradient_sink.h"
 #include "lockstep/base/log.h"
@@ -39,6 +40,13 @@ class RunLogs {
   void append_event(std::int64_t step, const char* event, const std::string& note);
   /// Lost lines of the log on standard error do not end a run. A line says so, once.
   void note_lost_lines(std::int64_t step);
+  /// A file of the run that is no record, such as a picture: whole or not at all. Makes its directory if need
+  /// be. False if it could not be written, or this is not rank 0.
+  bool write_file(const std::string& path, const std::string& bytes);
+  /// Shows a picture's file in TensorBoard, unless it is shown already since an earlier start.
+  void append_missing_image(std::int64_t step, const std::string& tag, const std::string& path);
+  /// A warning, said once for each text.
+  void warn_once(const std::string& text);
   bool has_events() const { return events_.has_value(); }
   /// Everything is on storage when it returns, unless that was said to fail.
   void sync();
@@ -59,11 +67,11 @@ class RunLogs {
 
  private:
   template <class Write>
-  void attempt(const std::string& path, const Write& write);
+  bool attempt(const std::string& path, const Write& write);
 
   std::optional<MetricsFile> metrics_;
   std::optional<report::EventFile> events_;
-  std::string metrics_path_;
+  std::string metrics_path_, events_directory_;
   Say warn_;
   std::set<std::string> said_;  // reasons
   bool noted_lost_lines_ = false;

@@ -65,27 +65,21 @@ Tensor Sampler::make(std::int64_t first, std::int64_t rows, const std::function<
   return samples;
 }
 
-bool Sampler::run(const Take& take, const Continue& go_on, const Show& show) const {
-  OrderedChunks work{.rows = count_, .chunk = chunk, .make = {}, .take = take, .go_on = go_on};
-  const std::int64_t steps = std::max<std::int64_t>(1, parts_.task.sampling_steps(options_));
-  const double all = static_cast<double>(steps * work.rounds(parts_.world));
-  std::int64_t before = 0;  // steps of the chunks of this rank that are made
-  work.make = [&](std::int64_t first, std::int64_t rows) {
-    std::int64_t done = 0;
-    Tensor made = make(first, rows, [&] {
-      progress::tick();
-      done = std::min(done + 1, steps);
-      if (show) show(static_cast<double>(before + done) / all);
-    });
-    before += steps;
-    return through_ ? through_(made) : made;
-  };
-  return train::run(parts_.world, work);
-}
-
-std::string picture_of(std::span<const float> samples, const Shape& sample) {
-  const std::int64_t count = std::ssize(samples) / std::max<std::int64_t>(1, sample.numel());
-  return report::png_of(report::grid_of(samples, count, sample));
+bool Sampler::run(const Take& take, const EvaluationWatch& watch) const {
+  return train::run(parts_.world,
+                    {.rows = count_,
+                     .chunk = chunk,
+                     .steps = std::max<std::int64_t>(1, parts_.task.sampling_steps(options_)),
+                     .make =
+                         [&](std::int64_t first, std::int64_t rows, const std::function<void()>& step) {
+                           const Tensor made = make(first, rows, [&] {
+                             progress::tick();
+                             step();
+                           });
+                           return through_ ? through_(made) : made;
+                         },
+                     .take = take,
+                     .watch = watch});
 }
 
 namespace {
@@ -96,34 +90,17 @@ Shape image_of(const Tensor& samples) {
   return {shape[1], shape[2], shape[3]};
 }
 
-/// What becomes a file on rank 0. An object that is destroyed before publish() leaves nothing.
-class Output {
- public:
-  virtual ~Output() = default;
-  virtual void add(std::int64_t first, const Tensor& samples) = 0;
-  virtual void publish() = 0;
-};
+/// The first sample that is not finite, of samples `first` and on.
+std::optional<std::int64_t> first_not_finite(std::int64_t first, const Tensor& samples) {
+  const std::span<const float> values(samples.data<float>(), static_cast<std::size_t>(samples.numel()));
+  const auto bad = std::ranges::find_if(values, [](float value) { return !std::isfinite(value); });
+  if (bad == values.end()) return std::nullopt;
+  return first + (bad - values.begin()) / (samples.numel() / samples.size(0));
+}
 
-class PictureOutput final : public Output {
- public:
-  PictureOutput(const SampleFileOptions& options, std::int64_t count) : options_(options), count_(count) {}
-
-  void add(std::int64_t first, const Tensor& samples) override {
-    if (first == 0) report::check_grid(count_, image_ = image_of(samples));
-    values_.insert(values_.end(), samples.data<float>(), samples.data<float>() + samples.numel());
-  }
-  void publish() override {
-    const std::string bytes = picture_of(values_, image_);
-    check_output(options_.out, {.replace = options_.replace, .inputs = options_.inputs});
-    write_text_atomically(options_.out, bytes);
-  }
-
- private:
-  const SampleFileOptions& options_;
-  std::int64_t count_;
-  Shape image_;
-  std::vector<float> values_;
-};
+[[noreturn]] void throw_not_finite(std::int64_t sample) {
+  throw TrainingError("sample {} is not finite; nothing was written", sample);
+}
 
 template <class T>
 void append_as(std::span<const double> values, std::vector<std::byte>& bytes) {
@@ -172,21 +149,18 @@ std::vector<std::byte> bytes_as(DType dtype, std::span<const double> values) {
   return bytes;
 }
 
-/// The structure comes from HDF5, into memory; the elements are written to where it has left holes.
-class DataOutput final : public Output {
+/// A data file, on rank 0. An object that is destroyed before publish() leaves nothing. The structure comes
+/// from HDF5, into memory; the elements are written to where it has left holes.
+class DataOutput {
  public:
   DataOutput(const SampleFileOptions& options, const Sampler& sampler)
       : options_(options), sampler_(sampler) {}
 
-  void add(std::int64_t first, const Tensor& samples) override {
+  void add(std::int64_t first, const Tensor& samples) {
     if (first == 0) begin(image_of(samples));
     const std::span<const float> values(samples.data<float>(), static_cast<std::size_t>(samples.numel()));
     const std::int64_t elements = samples.numel() / samples.size(0);
-    const auto bad = std::ranges::find_if(values, [](float value) { return !std::isfinite(value); });
-    if (bad != values.end())
-      throw TrainingError(
-          "sample {} is not finite: training with these weights has diverged; nothing was written",
-          first + (bad - values.begin()) / elements);
+    if (const auto bad = first_not_finite(first, samples)) throw_not_finite(*bad);
     const std::vector<double> stored = options_.range ? options_.range->stored_values(values)
                                                       : std::vector<double>(values.begin(), values.end());
     const std::vector<std::byte> bytes = bytes_as(dtype_, stored);
@@ -198,7 +172,7 @@ class DataOutput final : public Output {
     file_->write_at(y_.offset + static_cast<std::uint64_t>(first) * sizeof(std::int64_t), classes.data(),
                     classes.size() * sizeof(std::int64_t));
   }
-  void publish() override {
+  void publish() {
     check_output(options_.out, {.replace = options_.replace, .inputs = options_.inputs});
     file_->sync();
     draft_->publish(options_.out, options_.replace);
@@ -246,52 +220,80 @@ class DataOutput final : public Output {
   std::optional<Draft> draft_;
 };
 
-constexpr std::uint64_t preempted = 1, stopped_by_user = 2;
-
 }  // namespace
+
+std::optional<SampledPicture> picture_of(const Sampler& sampler, const EvaluationWatch& watch) {
+  SampledPicture picture;
+  Shape image;
+  std::vector<float> values;
+  const auto take = [&](std::int64_t first, const Tensor& samples) {
+    if (first == 0) report::check_grid(sampler.count(), image = image_of(samples));
+    if (!picture.not_finite) picture.not_finite = first_not_finite(first, samples);
+    values.insert(values.end(), samples.data<float>(), samples.data<float>() + samples.numel());
+  };
+  if (!sampler.run(take, watch)) return std::nullopt;
+  comm::run_on_all(sampler.world(), [&] {
+    if (sampler.world().rank() == 0 && !picture.not_finite)
+      picture.png = report::png_of(report::grid_of(values, sampler.count(), image));
+  });
+  return picture;
+}
 
 ExitCode write_samples(Session& session, const Sampler& sampler, const SampleFileOptions& options,
                        StopRequests& requests) {
   constexpr double show_every_ms = 10e3;
   comm::HostGroup& world = session.world();
-  std::unique_ptr<Output> output;
+  const bool is_picture = options.out.ends_with(".png"), writes = world.rank() == 0;
+  const OutputCheck checks{.replace = options.replace, .inputs = options.inputs};
   comm::run_on_all(world, [&] {
-    const bool picture = options.out.ends_with(".png");
-    if (!picture && !options.out.ends_with(".h5"))
+    if (!is_picture && !options.out.ends_with(".h5"))
       throw UsageError("--out {}: ends neither with .png nor with .h5", quote(options.out));
     // Better an error now than after the work.
-    if (const Shape image = sampler.known_shape(); picture && image.rank() == 3)
+    if (const Shape image = sampler.known_shape(); is_picture && image.rank() == 3)
       report::check_grid(sampler.count(), image);
-    if (world.rank() != 0) return;
-    check_output(options.out, {.replace = options.replace, .inputs = options.inputs});
-    if (picture)
-      output = std::make_unique<PictureOutput>(options, sampler.count());
-    else
-      output = std::make_unique<DataOutput>(options, sampler);
+    if (writes) check_output(options.out, checks);
   });
   Stopwatch since_shown;
-  std::uint64_t asked = 0;
-  const bool all = sampler.run(
-      [&](std::int64_t first, const Tensor& samples) { output->add(first, samples); },
-      [&] {
-        const ddp::Requests pending = requests.pending();
-        asked = comm::bits_of_any(
-            world, (pending.stop_preempted ? preempted : 0) | (pending.stop_user ? stopped_by_user : 0));
-        return asked == 0;
-      },
-      [&](double fraction) {
-        if (world.rank() != 0 || since_shown.elapsed_ms() < show_every_ms) return;
-        since_shown.restart();
-        session.log().info("sampling: {:.0f} % of {}", 100 * fraction, pluralized(sampler.count(), "sample"));
-      });
+  ddp::Requests asked;
+  const EvaluationWatch watch{.requests =
+                                  [&] {
+                                    const ddp::Requests pending = requests.pending();
+                                    return ddp::Requests{.stop_preempted = pending.stop_preempted,
+                                                         .stop_user = pending.stop_user}
+                                        .to_bits();
+                                  },
+                              .act =
+                                  [&](std::uint64_t of_any, double fraction) {
+                                    if (writes && since_shown.elapsed_ms() >= show_every_ms) {
+                                      since_shown.restart();
+                                      session.log().info("sampling: {:.0f} % of {}", 100 * fraction,
+                                                         pluralized(sampler.count(), "sample"));
+                                    }
+                                    asked = ddp::Requests::from_bits(of_any);
+                                    return !asked.any();
+                                  }};
+  std::optional<SampledPicture> picture;
+  std::optional<DataOutput> data;
+  bool all = false;
+  if (is_picture) {
+    picture = picture_of(sampler, watch);
+    all = picture.has_value();
+  } else {
+    data.emplace(options, sampler);
+    all = sampler.run([&](std::int64_t first, const Tensor& samples) { data->add(first, samples); }, watch);
+  }
   if (!all) {
-    requests.clear({.stop_preempted = (asked & preempted) != 0, .stop_user = (asked & stopped_by_user) != 0});
-    session.log().info("{}; {} was not written", asked & preempted ? "preempted" : "stopped as asked",
+    requests.clear(asked);
+    session.log().info("{}; {} was not written", asked.stop_preempted ? "preempted" : "stopped as asked",
                        options.out);
-    return asked & preempted ? ExitCode::preempted : ExitCode::user_stopped;
+    return asked.stop_preempted ? ExitCode::preempted : ExitCode::user_stopped;
   }
   comm::run_on_all(world, [&] {
-    if (output) output->publish();
+    if (!writes) return;
+    if (data) return data->publish();
+    if (picture->not_finite) throw_not_finite(*picture->not_finite);
+    check_output(options.out, checks);
+    write_text_atomically(options.out, picture->png);
   });
   return ExitCode::done;
 }

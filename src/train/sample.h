@@ -11,6 +11,7 @@
 #include "lockstep/models/model.h"
 #include "lockstep/tasks/generative.h"
 #include "lockstep/tasks/task.h"
+#include "lockstep/train/evaluate.h"
 #include "lockstep/train/session.h"
 #include "lockstep/train/stop.h"
 #include "train/data_range.h"
@@ -67,14 +68,10 @@ class Sampler {
 
   /// Takes samples `first`, `first` + 1 ..., or what went through: float32 [N, C, H, W] on the CPU.
   using Take = std::function<void(std::int64_t first, const Tensor& samples)>;
-  /// Called on every rank between rounds of chunks (collective); false ends the work.
-  using Continue = std::function<bool()>;
-  /// Called on every rank within its chunks, with the part of its work that is done.
-  using Show = std::function<void(double fraction)>;
-  /// `take` gets all samples in their order, on rank 0. False if `go_on` ended it. Collective; the same error
-  /// on every rank: what the task throws, UsageError for samples of another shape than [N, C, H, W], and what
-  /// `take` throws.
-  bool run(const Take& take, const Continue& go_on = {}, const Show& show = {}) const;
+  /// `take` gets all samples in their order, on rank 0. `watch` acts after every evaluation of the network;
+  /// false if it ended the work. Collective; the same error on every rank: what the task throws, UsageError
+  /// for samples of another shape than [N, C, H, W], and what `take` and `watch` throw.
+  bool run(const Take& take, const EvaluationWatch& watch = {}) const;
 
   std::int64_t count() const { return count_; }
   /// [C, H, W] if the model knows, else empty.
@@ -83,6 +80,7 @@ class Sampler {
     return shape.rank() == 3 ? shape : Shape{};
   }
   const SampleClasses& classes() const { return classes_; }
+  comm::HostGroup& world() const { return parts_.world; }
 
  private:
   Tensor make(std::int64_t first, std::int64_t rows, const std::function<void()>& progress) const;
@@ -107,11 +105,17 @@ struct SampleFileOptions {
 /// that the model was trained on, and /y, int64, the classes asked for, if any. The bytes depend on the model
 /// and the options only. The file appears when it is whole; `requests` stop the work, which leaves nothing
 /// (ExitCode::preempted or user_stopped). Collective; the same error on every rank: UsageError if the file
-/// may not be written or samples are no pictures, TrainingError if a sample of a data file is not finite.
+/// may not be written or samples are no pictures, TrainingError if a sample is not finite.
 ExitCode write_samples(Session& session, const Sampler& sampler, const SampleFileOptions& options,
                        StopRequests& requests);
 
-/// The PNG of these samples, [N, C, H, W] as one after another.
-std::string picture_of(std::span<const float> samples, const Shape& sample);
+/// What has become of samples; on rank 0.
+struct SampledPicture {
+  std::string png{};                            ///< a file's bytes; empty if a sample is not finite
+  std::optional<std::int64_t> not_finite = {};  ///< the first sample that is not
+};
+/// All samples of a sampler as a grid. None, on every rank, if the watch ended it. Collective; errors are
+/// those of Sampler::run, and UsageError for samples that are no pictures.
+std::optional<SampledPicture> picture_of(const Sampler& sampler, const EvaluationWatch& watch);
 
 }  // namespace lockstep::train

@@ -83,10 +83,12 @@ class Trainer {
   void report_step(const ddp::StepResult& result, bool log);
   void log_step(const ddp::StepResult& result);
   void log_refused_capture();
-  void acknowledge_checkpoint_request();
+  void finish_requested_checkpoint();
   ddp::Requests evaluate();
   ddp::Requests requests_of_this_rank() const;
-  bool act_within_evaluation(const ddp::Requests& asked, double fraction, ddp::Requests& stopped);
+  ddp::Requests make_pictures(bool only_missing = false);
+  EvaluationWatch watch(ddp::Requests& stopped, bool shows);
+  bool act_within_evaluation(const ddp::Requests& asked, ddp::Requests& stopped);
   std::optional<ExitCode> stop_if_asked(const ddp::Requests& asked);
   checkpoint::StateDict contents();
   void save();
@@ -322,13 +324,7 @@ ddp::Requests Trainer::evaluate() {
   nlohmann::json line = {{"step", done_}, {"time", utc_now()}};
   ddp::Requests stopped;
   progress_->evaluation(done_, 0, evaluations_.left_after(done_));
-  const std::optional<Evaluations::Result> found =
-      evaluations_.run({.requests = [this] { return requests_of_this_rank().to_bits(); },
-                        .act =
-                            [&](std::uint64_t of_any, double fraction) {
-                              return act_within_evaluation(ddp::Requests::from_bits(of_any),
-                                                           std::min(fraction, 0.9999), stopped);
-                            }});
+  const std::optional<Evaluations::Result> found = evaluations_.run(watch(stopped, true));
   progress_->evaluation(done_, 1, evaluations_.left_after(done_));
   if (!found) return stopped;
   line.update(found->metrics);
@@ -340,23 +336,42 @@ ddp::Requests Trainer::evaluate() {
   return {};
 }
 
-/// Between two batches. False ends the evaluation. Collective.
-bool Trainer::act_within_evaluation(const ddp::Requests& asked, double fraction, ddp::Requests& stopped) {
+/// The pictures that are due. A stop request ends their making and is returned: a resume makes those missing.
+ddp::Requests Trainer::make_pictures(bool only_missing) {
+  ddp::Requests stopped;
+  const bool all = samples_.after_step(done_, *logs_, watch(stopped, false), only_missing);
+  if (samples_.due_after(done_)) interval_.restart();
+  return all ? ddp::Requests{} : stopped;
+}
+
+/// What is done while an evaluation or sampling goes on. `stopped` gets the stop request that ends it.
+EvaluationWatch Trainer::watch(ddp::Requests& stopped, bool shows) {
+  return {.requests = [this] { return requests_of_this_rank().to_bits(); },
+          .act =
+              [this, &stopped, shows](std::uint64_t of_any, double fraction) {
+                if (shows)
+                  progress_->evaluation(done_, std::min(fraction, 0.9999), evaluations_.left_after(done_));
+                return act_within_evaluation(ddp::Requests::from_bits(of_any), stopped);
+              }};
+}
+
+/// Between two batches, or evaluations of the network. False ends the evaluation. Collective.
+bool Trainer::act_within_evaluation(const ddp::Requests& asked, ddp::Requests& stopped) {
   store_.advance({.writing = asked.saving, .failed = asked.save_failed});
   if (asked.checkpoint) {
-    evaluations_.with_own_weights([this] {
+    const auto save_as_asked = [this] {
       save();
-      store_.finish();
-      acknowledge_checkpoint_request();
-    });
+      finish_requested_checkpoint();
+    };
+    samples_.with_own_weights([&] { evaluations_.with_own_weights(save_as_asked); });
     progress::enter(Phase::evaluation);
   }
-  progress_->evaluation(done_, fraction, evaluations_.left_after(done_));
   stopped = {.stop_preempted = asked.stop_preempted, .stop_user = asked.stop_user};
   return !stopped.any();
 }
 
-void Trainer::acknowledge_checkpoint_request() {
+void Trainer::finish_requested_checkpoint() {
+  store_.finish();
   progress_->note(fmt::format("checkpoint {}, as asked", store_.current_path()));
   requests_.clear({.checkpoint = true});
 }
@@ -443,7 +458,7 @@ ExitCode Trainer::run() {
   interval_.restart();
   logs_->take_cpu_ms();  // of the start, which is no step's
   try {
-    samples_.after_step(done_, *logs_, true);
+    if (const std::optional<ExitCode> code = stop_if_asked(make_pictures(true))) return *code;
     if (missed_evaluation) {
       if (const std::optional<ExitCode> code = stop_if_asked(evaluate())) return *code;
     }
@@ -511,17 +526,14 @@ ExitCode Trainer::take_steps() {
     report_step(result, log);
     const bool evaluates = evaluations_.due_after(done_);
     const bool saves = due(config_.checkpoint.every) || last || asked.any();
-    if (evaluates || saves)
+    if (evaluates || saves || samples_.due_after(done_))
       comm::run_on_all(world_, [&] { check_finite(model_.state(), session_.backend(), done_); });
     if (saves) save();  // before the evaluation, which may take hours
-    if (asked.checkpoint) {
-      store_.finish();
-      acknowledge_checkpoint_request();
-    }
+    if (asked.checkpoint) finish_requested_checkpoint();
     const ddp::Requests stop{.stop_preempted = asked.stop_preempted && !last,
                              .stop_user = asked.stop_user && !last};
     if (const std::optional<ExitCode> code = stop_if_asked(stop)) return *code;
-    if (samples_.after_step(done_, *logs_)) interval_.restart();
+    if (const std::optional<ExitCode> code = stop_if_asked(make_pictures())) return *code;
     if (!evaluates) continue;
     if (const std::optional<ExitCode> code = stop_if_asked(evaluate())) return *code;
   }

@@ -6,7 +6,6 @@
 #include <memory>
 
 #include "base/files.h"
-#include "base/output.h"
 #include "base/progress.h"
 #include "base/text.h"
 #include "lockstep/base/error.h"
@@ -61,7 +60,8 @@ TrainingSamples::TrainingSamples(const Config& config, const TrainingSamplesPart
   if (asked.features.empty()) return;
   if (!parts.data.eval())
     throw UsageError("sample.features: nothing is evaluated; give data.eval or data.eval_fraction");
-  features_ = std::make_unique<FeatureExtractor>(config, parts.data.range(), parts.world, parts.backend);
+  features_ = std::make_unique<FeatureExtractor>(config, parts.data.range(), sampler_->known_shape(),
+                                                 parts.world, parts.backend);
   compared_.emplace(sampled, options, classes, asked.features_count,
                     [this](const Tensor& samples) { return features_->of_samples(samples); });
 }
@@ -83,16 +83,26 @@ void TrainingSamples::check_pictures(const SampleConfig& asked) {
 
 std::vector<MeasuredMetric> TrainingSamples::measured() {
   if (!features_) return {};
-  return {{.metric = {.name = "frechet"}, .measure = [this] { return frechet(); }}};
+  return {{.metric = {.name = "frechet"},
+           .measure = [this](const EvaluationWatch& watch) { return frechet(watch); }}};
 }
 
-double TrainingSamples::frechet() {
-  const FeatureStatistics& data = features_->of_data();
+std::optional<double> TrainingSamples::frechet(const EvaluationWatch& watch) {
+  // The first time, the data are half of the work.
+  const double before = features_->has_data() ? 0 : 0.5;
+  const auto part = [&](double from, double to) -> EvaluationWatch {
+    return {.requests = watch.requests, .act = [&watch, from, to](std::uint64_t of_any, double fraction) {
+              return watch.act(of_any, from + (to - from) * fraction);
+            }};
+  };
+  const FeatureStatistics* const data = features_->of_data(part(0, before));
+  if (!data) return std::nullopt;
   FeatureStatistics samples;
-  compared_->run([&](std::int64_t, const Tensor& features) { samples.add(features); });
+  const auto take = [&](std::int64_t, const Tensor& features) { samples.add(features); };
+  if (!compared_->run(take, part(before, 1))) return std::nullopt;
   double distance = 0;
   comm::run_on_all(parts_.world, [&] {
-    if (parts_.world.rank() == 0) distance = frechet_distance(samples, data);
+    if (parts_.world.rank() == 0) distance = frechet_distance(samples, *data);
   });
   parts_.world.broadcast(&distance, sizeof distance, 0);
   return distance;
@@ -104,45 +114,76 @@ std::string TrainingSamples::file_part(const std::string& weights) {
   return part;
 }
 
-bool TrainingSamples::after_step(std::int64_t step, RunLogs& logs, bool only_missing) {
-  if (every_ == 0 || step == 0 || step % every_ != 0) return false;
-  bool any = false;
+void TrainingSamples::swap_in(const std::string& weights) {
+  sampled_ = weights;
+  swapped_.reset();
+  if (weights != "model")
+    swapped_.reset(new optim::Ema::SwappedIn(parts_.ema->swap_in(weights.substr(ema_prefix.size()))));
+}
+
+void TrainingSamples::with_own_weights(const std::function<void()>& action) {
+  swapped_.reset();
+  action();
+  swap_in(sampled_);
+}
+
+bool TrainingSamples::after_step(std::int64_t step, RunLogs& logs, const EvaluationWatch& watch,
+                                 bool only_missing) {
+  if (!due_after(step)) return true;
   for (const std::string& weights : weights_) {
     const std::string path = fmt::format("{}/step-{:09}-{}.png", folder_, step, file_part(weights));
+    const std::string tag = "samples/" + weights;
     int makes = 1;
     if (only_missing) {
-      comm::run_on_all(parts_.world,
-                       [&] { makes = parts_.world.rank() != 0 || !lockstep::exists(path) ? 1 : 0; });
+      comm::run_on_all(parts_.world, [&] {
+        if (parts_.world.rank() != 0 || !lockstep::exists(path)) return;
+        makes = 0;
+        logs.append_missing_image(step, tag, path);  // a kill may have come between the two
+      });
       parts_.world.broadcast(&makes, sizeof makes, 0);
     }
     if (makes == 0) continue;
-    make(step, weights, path, logs);
-    any = true;
+    const std::optional<SampledPicture> picture = make(weights, watch);
+    if (!picture) return false;
+    comm::run_on_all(parts_.world, [&] {
+      if (parts_.world.rank() == 0) record({step, tag, path}, *picture, logs, only_missing);
+    });
   }
-  return any;
+  return true;
 }
 
-void TrainingSamples::make(std::int64_t step, const std::string& weights, const std::string& path,
-                           RunLogs& logs) {
+void TrainingSamples::record(const PicturePlace& place, const SampledPicture& picture, RunLogs& logs,
+                             bool only_missing) {
+  if (picture.not_finite) {
+    logs.warn_once(
+        fmt::format("sample.every: sample {} of {} is not finite; a picture with such samples is left out "
+                    "(said once)",
+                    *picture.not_finite, place.tag));
+    return;
+  }
+  const bool written = logs.write_file(place.path, picture.png);  // first: what TensorBoard shows is a file
+  if (only_missing) {
+    if (written) logs.append_missing_image(place.step, place.tag, place.path);
+    return;
+  }
+  report::Event event(place.step);
+  event.add_image(place.tag, picture.png);
+  logs.append(event);
+}
+
+std::optional<SampledPicture> TrainingSamples::make(const std::string& weights,
+                                                    const EvaluationWatch& watch) {
   progress::enter(progress::Phase::evaluation);
-  std::unique_ptr<optim::Ema::SwappedIn> swapped;  // until the samples are made
-  if (weights != "model")
-    swapped.reset(new optim::Ema::SwappedIn(parts_.ema->swap_in(weights.substr(ema_prefix.size()))));
-  Shape image;
-  std::vector<float> values;
-  sampler_->run([&](std::int64_t, const Tensor& samples) {
-    image = Shape{samples.size(1), samples.size(2), samples.size(3)};
-    values.insert(values.end(), samples.data<float>(), samples.data<float>() + samples.numel());
-  });
-  comm::run_on_all(parts_.world, [&] {
-    if (parts_.world.rank() != 0) return;
-    const std::string png = picture_of(values, image);
-    report::Event event(step);
-    event.add_image("samples/" + weights, png);
-    logs.append(event);
-    make_directories(folder_);
-    write_text_atomically(path, png);
-  });
+  std::optional<SampledPicture> picture;
+  try {
+    swap_in(weights);
+    picture = picture_of(*sampler_, watch);
+  } catch (...) {
+    swap_in("model");
+    throw;
+  }
+  swap_in("model");
+  return picture;
 }
 
 }  // namespace lockstep::train

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -38,25 +39,41 @@ class TrainingSamples {
   /// is checked if neither is asked for. Collective.
   TrainingSamples(const Config& config, const TrainingSamplesParts& parts, const std::string& run);
 
-  /// Makes what is due after this step; of files that are there already, none if `only_missing`, as at a
-  /// resume. True if it did. Collective; the same error on every rank.
-  bool after_step(std::int64_t step, RunLogs& logs, bool only_missing = false);
+  bool due_after(std::int64_t step) const { return every_ > 0 && step > 0 && step % every_ == 0; }
+  /// Makes what is due after this step; only what is missing if `only_missing`, as at a resume. A picture
+  /// that cannot be written is a warning, and so is one of a sample that is not finite, which is left out.
+  /// False if the watch ended it. Collective; the same error on every rank.
+  bool after_step(std::int64_t step, RunLogs& logs, const EvaluationWatch& watch, bool only_missing = false);
+  /// For EvaluationWatch::act: runs the action while the model holds its own weights.
+  void with_own_weights(const std::function<void()>& action);
 
   /// frechet, with sample.features.
   std::vector<MeasuredMetric> measured();
 
  private:
   void check_pictures(const SampleConfig& asked);
-  double frechet();
+  std::optional<double> frechet(const EvaluationWatch& watch);
   /// "model", "ema-0.999".
   static std::string file_part(const std::string& weights);
-  void make(std::int64_t step, const std::string& weights, const std::string& path, RunLogs& logs);
+  std::optional<SampledPicture> make(const std::string& weights, const EvaluationWatch& watch);
+  void swap_in(const std::string& weights);
+  /// Where a picture goes.
+  struct PicturePlace {
+    std::int64_t step;
+    const std::string& tag;  // in TensorBoard
+    const std::string& path;
+  };
+  /// On rank 0.
+  static void record(const PicturePlace& place, const SampledPicture& picture, RunLogs& logs,
+                     bool only_missing);
 
   TrainingSamplesParts parts_;
   std::int64_t every_;
   std::string folder_;
   std::vector<std::string> weights_;
-  std::optional<Sampler> sampler_;  // of pictures; none if there is nothing to do
+  std::string sampled_ = "model";                   // at present
+  std::unique_ptr<optim::Ema::SwappedIn> swapped_;  // while the model holds EMA weights
+  std::optional<Sampler> sampler_;                  // of pictures; none if there is nothing to do
   std::unique_ptr<FeatureExtractor> features_;
   std::optional<Sampler> compared_;  // whose results are features
 };

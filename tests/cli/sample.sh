@@ -71,6 +71,73 @@ done
 ranks 3 train run.ini --run killed >log 2>&1 || fail "after a kill: $(tail -n 3 log)"
 diff -r run-1/samples killed/samples >diff.log || fail "other pictures after a kill: $(cat diff.log)"
 
+# Sampling that does not end by itself obeys RUN/checkpoint, RUN/stop and signals within a chunk, also on ranks that have no chunk; a resume
+# makes the pictures, and the checkpoint has the model's own weights, not the averaged ones that the pictures are made of.
+endless=(--set task.most_steps=1000000000 --set task.tells=begun --set checkpoint.every=1000)
+begin() {  # begin RUN SETTING...: until it samples; $launcher is its pid
+  local name=$1 settings=() count
+  shift
+  for setting in "$@"; do settings+=(--set "$setting"); done
+  rm -f begun
+  read -r -a start <<<"$LOCKSTEP_MPIRUN -n 2"
+  "${start[@]}" "$STAMPS" train run.ini --run "$name" "${endless[@]}" "${settings[@]}" >"log-$name" 2>&1 &
+  launcher=$!
+  until [ -e begun ] || ! kill -0 "$launcher" 2>/dev/null; do sleep 0.02; done
+}
+ended() {  # ended RUN CODE
+  wait "$launcher"
+  local code=$?
+  [ "$code" -eq "$2" ] || fail "$1: exit $code, expected $2: $(tail -n 3 "log-$1")"
+}
+slow=(sample.every=30 sample.count=16 sample.steps=1000000000 "sample.weights=ema/0.5 model")
+begin stopped "${slow[@]}"
+touch stopped/checkpoint
+until [ ! -e stopped/checkpoint ] || ! kill -0 "$launcher" 2>/dev/null; do sleep 0.02; done
+expect_same run-1/checkpoints/step-000000030.h5 stopped/checkpoints/latest
+touch stopped/stop
+ended stopped 76
+[ -z "$(ls stopped/samples 2>/dev/null)" ] || fail "a picture that was not made is there: $(ls stopped/samples)"
+begin preempted "${slow[@]}"
+kill -USR2 "$launcher"
+ended preempted 75
+expect_same run-1/checkpoints/step-000000030.h5 preempted/checkpoints/latest
+for run in stopped preempted; do
+  ranks 3 train run.ini --run "$run" "${endless[@]}" >log 2>&1 || fail "$run, resumed: $(tail -n 3 log)"
+  for step in 30 45 60; do
+    for weights in model ema-0.5; do
+      cmp "run-1/samples/step-0000000$step-$weights.png" "$run/samples/step-0000000$step-$weights.png" || fail "$run, resumed: step $step"
+    done
+  done
+done
+
+# A kill between a picture and its event in TensorBoard, or after both: a resume shows each picture once.
+shown() { grep -ao 'samples/model' "$1"/tensorboard/events.* | wc -l; }
+[ "$(shown run-1)" -eq 4 ] || fail "TensorBoard shows $(shown run-1) pictures, not 4"
+for cut in no-event no-picture neither; do
+  cp -r run-1 "$cut"
+  rm "$cut"/checkpoints/step-*[4-6]0.h5 "$cut/checkpoints/latest" "$cut"/samples/step-*{45,60}*
+  ln -s step-000000030.h5 "$cut/checkpoints/latest"
+done
+rm -r no-event/tensorboard no-picture/samples neither/samples neither/tensorboard
+for cut in no-event no-picture neither; do
+  ranks 2 train run.ini --run "$cut" >log 2>&1 || fail "$cut: $(tail -n 3 log)"
+  for step in 30 45 60; do
+    cmp "run-1/samples/step-0000000$step-model.png" "$cut/samples/step-0000000$step-model.png" || fail "$cut: picture of step $step"
+  done
+done
+[ "$(shown no-event)" -eq 3 ] || fail "no-event: TensorBoard shows $(shown no-event) pictures, not 3"
+[ "$(shown neither)" -eq 3 ] || fail "neither: TensorBoard shows $(shown neither) pictures, not 3"
+[ "$(shown no-picture)" -eq 4 ] || fail "no-picture: TensorBoard shows $(shown no-picture) pictures, not 4"
+
+# A picture that cannot be written ends no run, and that is said once; the same of samples that are not finite.
+mkdir -p unwritable && touch unwritable/samples
+ranks 2 train run.ini --run unwritable >log 2>&1 || fail "pictures that cannot be written: $(tail -n 3 log)"
+[ "$(grep -c 'samples.*said once' log)" -eq 1 ] || fail "not said once: $(cat log)"
+expect_same run-1/checkpoints/latest unwritable/checkpoints/latest
+ranks 2 train run.ini --run not-finite --set task.noise=1e39 >log 2>&1 || fail "samples that are not finite: $(tail -n 3 log)"
+[ "$(grep -c 'is not finite; a picture' log)" -eq 2 ] || fail "not said once for each of the weights: $(cat log)"
+[ -z "$(ls not-finite/samples 2>/dev/null)" ] || fail "pictures of samples that are not finite: $(ls not-finite/samples)"
+
 # The verb takes [sample] of the run, and makes the same at any number of ranks.
 saved=run-1/checkpoints/latest
 "$LOCKSTEP" sample "$saved" --out as-in-training.png >log 2>&1 || fail "sample: $(cat log)"
@@ -121,6 +188,16 @@ found = [runs[0][step]["eval_frechet"] for step in (20, 40, 60)]
 assert found[2] < found[0], found
 assert os.readlink("near-1/checkpoints/best") == "step-%09d.h5" % min((20, 40, 60), key=lambda step: runs[0][step]["eval_frechet"])
 PY
+
+# A stop ends the measurement of the distance, and a resume repeats the evaluation.
+begin measured sample.every=0 sample.features=classifier/checkpoints/latest sample.features_count=40 train.eval_every=20 \
+  sample.steps=1000000000
+touch measured/stop
+ended measured 76
+expect_same run-1/checkpoints/step-000000020.h5 measured/checkpoints/latest
+ranks 2 train run.ini --run measured "${endless[@]}" --set sample.every=0 --set sample.features=classifier/checkpoints/latest \
+  --set sample.features_count=40 --set train.eval_every=20 >log 2>&1 || fail "measured, resumed: $(tail -n 3 log)"
+[ "$(grep -c '"eval_frechet"' measured/metrics.jsonl)" -eq 3 ] || fail "measured: $(grep -c eval_frechet measured/metrics.jsonl) evaluations, not 3"
 
 # A table of floats of a range of its own, and no classes.
 /usr/bin/python3 - <<'PY'
@@ -176,6 +253,12 @@ bad 3 "digits.h5" digits.h5 --count 3 --out bad.png
 bad 3 "ema/0.9" "$saved" --count 3 --weights ema/0.9 --out bad.png
 "$LOCKSTEP" train run.ini --run wild --set task.noise=1e39 --set sample.every=0 >log 2>&1 || fail "wild: $(tail -n 3 log)"
 bad 4 "sample 0 is not finite" wild/checkpoints/latest --count 5 --out bad.h5
+bad 4 "sample 0 is not finite" wild/checkpoints/latest --count 5 --out bad.png
+# What is not given is the run's: errors name its key, and weights that the file lacks are said.
+"$LOCKSTEP" train run.ini --run other --set sample.every=0 --set sample.class=12 --set "sample.weights=ema/0.25 model" >log 2>&1 || fail "other: $(tail -n 3 log)"
+"$LOCKSTEP" sample other/checkpoints/latest --class 1 --count 2 --out other.png >log 2>&1 || fail "other weights: $(cat log)"
+[ "$(grep -c 'has no weights ema/0.25, which sample.weights of the run names first; takes model' log)" -eq 1 ] || fail "weights that the file lacks: $(cat log)"
+bad 2 '^lockstep: sample.class "12": is neither all nor none' other/checkpoints/latest --count 2 --out bad.png
 "$LOCKSTEP" sample "$saved" --count 20 --out out-1.png --force >log 2>&1 || fail "--force: $(cat log)"
 cmp out-1.png as-in-training.png || fail "--force did not replace the file"
 
@@ -199,6 +282,11 @@ refused 'sample.count' sample.count=0
 refused 'data.range' "data.range=16 0"
 refused 'data.range = 0 16: cannot be combined with data.normalize of x' data.normalize=x
 refused 'sample.features: nothing is evaluated' sample.features=classifier/checkpoints/latest data.eval_fraction=0
+refused 'sample.features: compares with all samples of data.train, each once, but its files have weights' \
+  sample.features=classifier/checkpoints/latest "data.train=digits.h5*0.5 digits.h5*0.5"
+refused 'sample.features: .*takes samples \[1, 8, 8\], but those made are \[1, 4, 4\]' sample.features=classifier/checkpoints/latest \
+  model.height=4 model.width=4
+refused 'data.range: is missing: x of table.h5 has values from -3 to 5' data.train=table.h5 data.range=
 ranks 2 train run.ini --run refused --set sample.features=gone.h5 >out.log 2>err.log
 [ $? -eq 3 ] || fail "a classifier that is not there: $(cat err.log)"
 mv run.ini stamps.ini

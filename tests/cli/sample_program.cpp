@@ -2,6 +2,7 @@
 #include <lockstep/lockstep.h>
 
 #include <charconv>
+#include <fstream>
 
 namespace ls = lockstep;
 
@@ -37,9 +38,13 @@ struct Stamps final : ls::Model {
 struct Stamping final : ls::Task, ls::Generative {
   struct Options {
     double noise = 0.1;
-    LOCKSTEP_KEYS(noise, "of samples")
+    std::int64_t most_steps = 10;
+    std::string tells{};
+    LOCKSTEP_KEYS(noise, "of samples", most_steps, "of sampling", tells,
+                  "a file that appears after the first step of a sample")
   };
-  explicit Stamping(const Options& options) : noise(options.noise) {}
+  explicit Stamping(const Options& options)
+      : noise(options.noise), most_steps(options.most_steps), tells(options.tells) {}
 
   bool takes_unit_range() const override { return true; }
   ls::Loss loss(ls::Tape& tape, ls::Model& model, const ls::Batch& batch) override {
@@ -54,11 +59,11 @@ struct Stamping final : ls::Task, ls::Generative {
     sampling_steps(options);
   }
   std::int64_t sampling_steps(const ls::SampleOptions& options) const override {
-    std::int64_t steps = 10;
+    std::int64_t steps = most_steps;
     const char* const end = options.steps.data() + options.steps.size();
     if (!options.steps.empty() &&
-        (std::from_chars(options.steps.data(), end, steps).ptr != end || steps < 1 || steps > 10))
-      throw ls::UsageError("steps {}: does not fit the 10 steps that there are", options.steps);
+        (std::from_chars(options.steps.data(), end, steps).ptr != end || steps < 1 || steps > most_steps))
+      throw ls::UsageError("steps {}: does not fit the {} steps that there are", options.steps, most_steps);
     return steps;
   }
   ls::Tensor sample(ls::Model& model, ls::kernels::Backend& backend, const ls::SampleOptions& options,
@@ -80,11 +85,14 @@ struct Stamping final : ls::Task, ls::Generative {
           samples.data<float>()[i * pixels + k] +=
               static_cast<float>(noise * options.guidance) * random.normal(static_cast<std::uint64_t>(k));
       }
+      if (step == 0 && !tells.empty()) std::ofstream(tells) << "sampling\n";
     }
     return samples;
   }
 
   double noise;
+  std::int64_t most_steps;
+  std::string tells;
 };
 
 int main(int argc, char** argv) {

@@ -72,6 +72,25 @@ BOOST_AUTO_TEST_CASE(a_new_run_has_one_file_that_starts_with_its_version) {
   BOOST_TEST(start.whole);
 }
 
+BOOST_AUTO_TEST_CASE(an_event_of_an_earlier_start_is_found_by_its_step_and_tag) {
+  const TemporaryFolder folder;
+  const std::string directory = folder.file("tensorboard");
+  {
+    EventFile file(directory, {});
+    for (std::int64_t step = 0; step <= 6; ++step) file.append(scalar(step, step == 4 ? "picture" : "loss"));
+    file.append(scalar(6, "picture"));
+  }
+  for (int start = 0; start < 2; ++start) {  // which log other things of the same step
+    EventFile file(directory, {.step = 6});
+    file.append(scalar(6, "text"));
+  }
+  BOOST_TEST(has_event(directory, 6, "picture"));
+  BOOST_TEST(has_event(directory, 4, "picture"));
+  BOOST_TEST(!has_event(directory, 4, "loss"));
+  BOOST_TEST(!has_event(directory, 5, "picture"));
+  BOOST_TEST(!has_event(directory, 7, "picture"));
+}
+
 BOOST_AUTO_TEST_CASE(a_run_that_continues_removes_later_steps_and_says_so) {
   const TemporaryFolder folder;
   const std::string directory = folder.file("tensorboard");

@@ -93,7 +93,7 @@ BOOST_FIXTURE_TEST_CASE(bytes_are_0_to_255_whatever_mean_their_file_has_and_othe
 }
 
 BOOST_FIXTURE_TEST_CASE(floats_stay_as_they_are_unless_the_key_says_otherwise, RangeFiles) {
-  const std::vector<float> values{-1, 1, 0.25f, -0.75f, 0.125f, 3, 0, 1e-7f};
+  const std::vector<float> values{-1, 1, 0.25f, -0.75f, 0.125f, 1.0005f, 0, 1e-7f};
   const std::string file = images("floats.h5", values);
   for (const std::string format : {"images", "arrays"}) {
     BOOST_TEST(x_of(opened(config(file, {"data.format=" + format})).train()) == values,
@@ -127,6 +127,12 @@ BOOST_FIXTURE_TEST_CASE(what_does_not_fit_is_refused, RangeFiles) {
   refused(file, {"data.normalize=x"}, "unit", "data.normalize: names x, which the task takes in [-1, 1]");
   refused(file, {"data.range=0 16"}, "classification", "data.range: the task takes x as it is");
   refused(words, {}, "unit", "data.range: is missing");
+  const std::string wide = images("wide.h5", std::vector<float>{0, 1, 160, 3, -2, 0, 0, 0});
+  for (const std::string format : {"images", "arrays"}) {
+    refused(wide, {"data.format=" + format}, "unit",
+            "has values from -2 to 160 (in its first 2 samples); give the lowest and the highest value");
+    BOOST_TEST(opened(config(wide, {"data.format=" + format, "data.range=-1 1"})).range()->high == 1);
+  }
   for (const char* const range : {"1", "1 0", "0 0", "0 1 2"})
     refused(file, {std::string("data.range=") + range}, "unit", "takes two numbers, the lower one first");
   refused(file, {"data.range=0 inf"}, "unit", "data.range");
