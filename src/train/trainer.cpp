@@ -359,9 +359,8 @@ EvaluationWatch Trainer::watch(ddp::Requests& stopped, bool shows) {
 bool Trainer::act_within_evaluation(const ddp::Requests& asked, ddp::Requests& stopped) {
   store_.advance({.writing = asked.saving, .failed = asked.save_failed});
   if (asked.checkpoint) {
-    samples_.with_own_weights([this] {
-      evaluations_.with_own_weights([this] { save(), finish_requested_checkpoint(); });
-    });
+    samples_.with_own_weights(
+        [this] { evaluations_.with_own_weights([this] { save(), finish_requested_checkpoint(); }); });
     progress::enter(Phase::evaluation);
   }
   stopped = {.stop_preempted = asked.stop_preempted, .stop_user = asked.stop_user};
