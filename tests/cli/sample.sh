@@ -101,11 +101,11 @@ begin preempted "${slow[@]}"
 kill -USR2 "$launcher"
 ended preempted 75
 expect_same run-1/checkpoints/step-000000030.h5 preempted/checkpoints/latest
-for run in stopped preempted; do
-  ranks 3 train run.ini --run "$run" "${endless[@]}" >log 2>&1 || fail "$run, resumed: $(tail -n 3 log)"
+for halted in stopped preempted; do
+  ranks 3 train run.ini --run "$halted" "${endless[@]}" >log 2>&1 || fail "$halted, resumed: $(tail -n 3 log)"
   for step in 30 45 60; do
     for weights in model ema-0.5; do
-      cmp "run-1/samples/step-0000000$step-$weights.png" "$run/samples/step-0000000$step-$weights.png" || fail "$run, resumed: step $step"
+      cmp "run-1/samples/step-0000000$step-$weights.png" "$halted/samples/step-0000000$step-$weights.png" || fail "$halted, resumed: step $step"
     done
   done
 done
