@@ -17,7 +17,6 @@ import tempfile
 import time
 
 WIDTHS = {"desktop": (1280, 900), "phone": (390, 844)}
-MOST_OPENING_S = 2.0
 
 FAULTS = r"""(() => {
   const faults = [], root = document.documentElement;
@@ -155,10 +154,6 @@ def look_at(browser, page, shots):
             browser.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=device == "phone")
             browser.call("Emulation.setEmulatedMedia", media="", features=[{"name": "prefers-color-scheme", "value": scheme}])
             opening_s, said = browser.open(page)
-            if opening_s > MOST_OPENING_S:  # the machine may be busy: the best of three
-                opening_s = min(opening_s, *(browser.open(page)[0] for _ in range(2)))
-            if opening_s > MOST_OPENING_S:
-                said.append(f"opens in {opening_s:.1f} s")
             said += browser.value_of(FAULTS)
             if shots:
                 size = browser.call("Page.getLayoutMetrics")["cssContentSize"]
