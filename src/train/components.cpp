@@ -102,7 +102,9 @@ checkpoint::Provenance load_initial_weights(const Config& config, Model& model, 
     for (const std::string& warning : report.warnings) session.log().warning("{}", warning);
   }
   for (const std::string& note : report.notes) session.log().info("{}", note);
-  session.log().info("a new run from the weights of {}", config.train.init);
+  session.log().info(
+      "a new run from the weights of {}{}", config.train.init,
+      config.ema.rates.empty() && config.ema.sigma_rel.empty() ? "" : ", at which its averages begin");
   return std::move(report.provenance);
 }
 

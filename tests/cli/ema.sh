@@ -101,7 +101,7 @@ expect_same made-0.07.h5 again.h5
 ranks 1 ema run --sigma-rel 0.10 --out stored.h5 | has_line "profile error 0 %" || fail "a stored average is not itself"
 ranks 2 ema run --sigma-rel 0.12 --step 100 --out early.h5 | has_line "of step 100" || fail "--step"
 ranks 2 train run.ini --run new --resume made-0.15.h5 --set train.steps=4 >log 2>&1 || fail "--resume: $(tail -n 3 log)"
-grep -q "a new run from the weights of made-0.15.h5" log || fail "--resume does not say where it starts: $(cat log)"
+grep -q "a new run from the weights of made-0.15.h5, at which its averages begin" log || fail "--resume does not say where it starts: $(cat log)"
 
 # A run that goes on from an older checkpoint takes another course: later snapshots go.
 cp -r run back

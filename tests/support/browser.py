@@ -2,7 +2,7 @@
 """Opens pages in headless Chromium, at desktop and phone width, light and dark, and as a PDF file: browser.py [--shots DIR] PAGE...
 
 Prints a line for each fault: an error of the console, a request to the network, a page wider than the window, text that is too small or
-has too little contrast, labels of an axis upon each other or cut off, an axis without a name, a page that takes more than 2 s to open.
+has too little contrast, labels of an axis upon each other or cut off, an axis without a name. Prints how long each takes to open.
 Exit code 0: none; 1: some; 77: there is no Chromium.
 """
 import argparse
