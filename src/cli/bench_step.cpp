@@ -429,8 +429,7 @@ ExitCode bench_step(const Program& program, Session& session, const Arguments& a
   options.add()("profile", "what a step of rank 0 is made of, by operation");
   options.add()("roofline", "the least a step takes on a GPU; runs nothing");
   add_device(options);
-  options.add()("set", po::value<Arguments>()->composing(),
-                "a key of CONFIG, or of the workload");
+  options.add()("set", po::value<Arguments>()->composing(), "a key of CONFIG, or of the workload");
   options.add()("precision", po::value<std::string>()->default_value("fp32"), "fp32 or bf16");
   options.add()("bf16-fallback", po::value<std::string>()->default_value("refuse"),
                 "where bf16 would be slower: refuse, fp32 or convert");

@@ -16,8 +16,7 @@ void add_html(OptionSet& options) {
 }
 
 void add_with(OptionSet& options) {
-  options.add()("with", po::value<Arguments>()->multitoken(),
-                "of --html: --json of other numbers of ranks");
+  options.add()("with", po::value<Arguments>()->multitoken(), "of --html: --json of other numbers of ranks");
 }
 
 ResultPage::ResultPage(const po::variables_map& values, const Session& session, bool json)

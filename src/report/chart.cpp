@@ -71,10 +71,10 @@ Axis x_axis(const Chart& chart) {
     if (logarithmic) axis.low -= levels / 2;
   }
   if (chart.dots) {  // which are whole at the ends, too
-    double room = (axis.high - axis.low) / 40;
-    if (!logarithmic) room = std::ceil(room);  // paths have whole steps
-    axis.low -= room;
-    axis.high += room;
+    double margin = (axis.high - axis.low) / 40;
+    if (!logarithmic) margin = std::ceil(margin);  // paths have whole steps
+    axis.low -= margin;
+    axis.high += margin;
   }
   return axis;
 }

@@ -50,7 +50,7 @@ struct Mark {
 struct XAxis {
   enum class Kind {
     whole_numbers,  ///< linear
-    counts,         ///< logarithmic, with a tick at each x of a curve as far as there is room
+    counts,         ///< logarithmic, with a tick at each x of a curve as far as they fit
     bytes           ///< logarithmic
   };
   std::string name = "step";

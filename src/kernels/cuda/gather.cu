@@ -69,8 +69,8 @@ __global__ void __launch_bounds__(block)
   }
 }
 
-/// What a use names: a position of the axis, or, by_element, an element of dx. Indices outside name what is not
-/// there.
+/// What a use names: a position of the axis, or, by_element, an element of dx. Indices outside name what is
+/// not there.
 __global__ void __launch_bounds__(block)
     name_uses(ops::GatherSizes sizes, const std::int64_t* indices, std::int64_t uses, std::int64_t named,
               std::int32_t* names, std::int32_t* numbers) {

@@ -162,7 +162,8 @@ struct AverageColumns {
     const std::int64_t number = run / image.channels, channel = run % image.channels;
     double sum = 0;
     for (std::int64_t position = 0; position < image.positions; ++position)
-      sum += static_cast<double>(to_float(x[(number * image.positions + position) * image.channels + channel]));
+      sum +=
+          static_cast<double>(to_float(x[(number * image.positions + position) * image.channels + channel]));
     y[run] = rounded<T>(sum / static_cast<double>(image.positions));
   }
 };
@@ -173,9 +174,9 @@ struct SpreadAverage {
   const T* dy;
   T* dx;
   __device__ void operator()(std::int64_t i) const {
-    const std::int64_t run = image.channels_last
-                                 ? i / (image.channels * image.positions) * image.channels + i % image.channels
-                                 : i / image.positions;
+    const std::int64_t run =
+        image.channels_last ? i / (image.channels * image.positions) * image.channels + i % image.channels
+                            : i / image.positions;
     dx[i] = rounded<T>(to_float(dy[run]) / static_cast<float>(image.positions));
   }
 };

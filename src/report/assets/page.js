@@ -114,7 +114,7 @@
       }
       const bottom = TOP + this.ph;
       let labels = [];
-      for (let wanted = Math.max(2, Math.floor(this.pw / 95)); wanted > 0; --wanted) {  // as many as there is room for
+      for (let wanted = Math.max(2, Math.floor(this.pw / 95)); wanted > 0; --wanted) {  // as many as fit
         labels = this.xTicks(wanted).map((tick) => {
           const text = this.xkind === "bytes" ? bytesText(tick) : tickText(tick), x = LEFT + this.at(this.xPosition(tick));
           return { x, text, half: text.length * 3.8, at: Math.min(x, this.width - text.length * 3.8) };
