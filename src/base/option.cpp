@@ -83,10 +83,13 @@ void read_number(const std::string& text, const Range& range, Number& value) {
   }
   Number number{};
   if (!parse(text, number) || !range.contains(static_cast<double>(number))) {
-    throw UsageError("{} is not {}a {}number in {}", quote(text),
+    throw UsageError("{} is not {}a {}number in {}{}", quote(text),
                      range.word ? fmt::format("{} or ", range.word) : "",
                      std::integral<Number> ? "whole " : "",
-                     Range{range.low, range.high, range.low_open, range.high_open, range.or_zero}.text());
+                     Range{range.low, range.high, range.low_open, range.high_open, range.or_zero}.text(),
+                     text.find(',') == text.npos
+                         ? ""
+                         : "; values of a list are separated by blanks, and decimals have a point");
   }
   value = number;
 }
@@ -193,8 +196,9 @@ void read(const std::string& text, const Range& range, std::uint64_t& value) {
 }
 
 bool read_flag(const std::string& text) {
-  if (text != "true" && text != "false") throw UsageError("{} is neither true nor false", quote(text));
-  return text == "true";
+  if (text == "true" || text == "True") return true;  // Python prints the latter
+  if (text == "false" || text == "False") return false;
+  throw UsageError("{} is neither true nor false", quote(text));
 }
 
 void check_word(const std::string& text, const std::vector<std::string>& words) {

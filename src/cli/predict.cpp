@@ -15,6 +15,7 @@
 #include "cli/verb.h"
 #include "lockstep/comm/agreement.h"
 #include "lockstep/data/images.h"
+#include "lockstep/tasks/diffusion.h"
 #include "train/components.h"
 #include "train/environment_fingerprint.h"
 
@@ -79,6 +80,9 @@ ExitCode predict(const Program& program, Session& session, const Arguments& argu
     how.units = units->second;
   std::optional<train::DataSets> data;
   comm::run_on_all(session.world(), [&] {
+    if (saved.config().task.options_of<tasks::Diffusion>())
+      throw UsageError("predict: {0}: a model of task.name = diffusion has samples: lockstep sample {0}",
+                       file);
     how.log_probabilities = wants_log_probabilities(output, saved.model());
     train::Config config = saved.config();
     const auto fields = given(values, "fields");

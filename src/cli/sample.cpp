@@ -74,6 +74,7 @@ ExitCode sample(const Program& program, Session& session, const Arguments& argum
     const SampleOptions made = train::sample_options(how, saved.compute());
     try {
       task->check_sampling(saved.model(), made);
+      classes.check_guidance(made);
     } catch (const UsageError& error) {
       const std::string why = error.what();  // begins with the key
       const std::size_t end = std::min(why.find_first_of(" :"), why.size());

@@ -19,7 +19,8 @@ std::string weights_group(const std::string& weights) {
   constexpr std::string_view ema = "ema/";
   if (weights == "model") return weights;
   if (!weights.starts_with(ema))
-    throw UsageError("--weights {}: is neither model nor ema/RATE nor ema/sigma_rel=S", weights);
+    throw UsageError("--weights {}: is neither model nor ema/RATE nor ema/sigma_rel=S{}", weights,
+                     weights.find(',') == weights.npos ? "" : "; values of a list are separated by blanks");
   return std::string(ema) + optim::EmaProfile::named(weights.substr(ema.size())).name();
 }
 

@@ -100,6 +100,11 @@ void Images::add_file(const std::string& path, bool labelled, std::int64_t& memo
 
 void Images::add_labels(const hdf5::File& file, std::int64_t images) {
   const std::string& path = file.file_path();
+  if (!file.exists("/y"))
+    throw DataError(
+        "{}: has no /y, the labels of its images; where none are needed, data.format = arrays reads it "
+        "without",
+        path);
   const hdf5::Dataset y = file.open_dataset("/y");
   if (images != y.rows()) throw DataError("{}: /x has {} images and /y {} labels", path, images, y.rows());
   const std::vector<std::int64_t> labels = read_labels(y);

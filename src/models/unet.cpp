@@ -1,5 +1,7 @@
 #include "lockstep/models/unet.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -200,6 +202,24 @@ std::vector<std::int64_t> level_channels(const Options& options) {
   return channels;
 }
 
+/// guided-diffusion passes over a factor that no level has.
+void check_attention(const Options& options, std::int64_t levels) {
+  std::vector<std::int64_t> factors;
+  for (std::int64_t level = 0; level < levels; ++level) factors.push_back(std::int64_t{1} << level);
+  const auto is_level = [&](std::int64_t factor) {
+    return std::ranges::find(factors, factor) != factors.end();
+  };
+  for (const std::int64_t factor : options.attention_resolutions) {
+    if (is_level(factor)) continue;
+    const bool is_size = options.image_size % factor == 0 && is_level(options.image_size / factor);
+    throw UsageError(
+        "model.attention_resolutions: {} is the downsampling factor of no level; those of model.channel_mult "
+        "have {}{}",
+        factor, fmt::join(factors, ", "),
+        is_size ? fmt::format(" (images of {0} x {0}: {1})", factor, options.image_size / factor) : "");
+  }
+}
+
 /// Heads of an attention over `channels`.
 std::int64_t heads_of(const Options& options, bool upwards, std::int64_t channels) {
   const auto refuse = [channels](const char* key, std::int64_t value) {
@@ -356,6 +376,7 @@ Unet::Unet(const Options& options, std::uint64_t seed)
       time_embed_2_(*this, "time_embed.2", 4 * model_channels_, 4 * model_channels_) {
   if (options.num_classes > 0)
     label_emb_.emplace(*this, "label_emb", options.num_classes, 4 * model_channels_);
+  check_attention(options, levels_);
   Builder(*this, options).build(level_channels(options));
   begin_at_zero(*out_conv_, seed);
   out_conv_->weight.role = out_conv_->bias->role = Param::Role::head;

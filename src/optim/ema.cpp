@@ -77,6 +77,12 @@ void Ema::reset() {
   updates_ = 0;
 }
 
+void Ema::reset(std::string_view rate) {
+  if (swapped_in_) throw UsageError("EMA: reset while weights are swapped in");
+  const std::size_t profile = profile_named(rate);
+  for (std::size_t i = 0; i < leaves_.size(); ++i) backend_.copy(followed(i), targets(i)[profile].average);
+}
+
 void Ema::set_updates(std::int64_t updates) {
   if (updates < 0) throw UsageError("EMA: {} updates cannot have been made", updates);
   updates_ = updates;

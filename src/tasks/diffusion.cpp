@@ -99,6 +99,14 @@ void Diffusion::check(const Model& model, const data::Dataset& data) {
   if (x.dtype != DType::float32 || x.shape.rank() == 0)
     throw DataError("{}: field x is {} {}, but task.name = diffusion learns images of floats in [-1, 1]",
                     data.name(), to_string(x.dtype), to_string(x.shape));
+  const Shape image = model.sample_shape();
+  const bool of_any_size = !(image == model.sample_shape(2));
+  if (image.rank() > 0 && !of_any_size && !(image == x.shape))
+    throw DataError(
+        "{}: images are {}, but those of the model are {}: [channels, height, width]; set model.image_size "
+        "to "
+        "the side of the data",
+        data.name(), to_string(x.shape), to_string(image));
   const std::int64_t channels = (of_.variance == Variance::learned_range ? 2 : 1) * x.shape[0];
   if (model.out_channels() > 0 && model.out_channels() != channels)
     throw UsageError(

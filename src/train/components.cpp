@@ -68,10 +68,34 @@ void check_finite(const ModelState& model, kernels::Backend& backend, std::int64
   }
 }
 
+namespace {
+
+/// DataError, if the images would fit with their last axis first: [height, width, channels].
+void check_layout(const Model& model, const Shape& image, const std::string& file) {
+  if (image.rank() != 3) return;
+  try {
+    model.check_input({1, image[2], image[0], image[1]});
+  } catch (const DataError&) {
+    return;
+  }
+  throw DataError(
+      "{}: images are stored as [N, H, W, C], {} each, but are read as [N, C, H, W]; in Python: "
+      "f = h5py.File('FILE.h5', 'a'); x = f['x'][:].transpose(0, 3, 1, 2); del f['x']; f['x'] = x",
+      file, to_string(image));
+}
+
+}  // namespace
+
 void check_inputs(const Model& model, const data::Dataset& data) {
   for (const std::string& name : model.reads()) {
     const data::Field& field = data::field_named(data, name);
-    if (name == "x") model.check_input(data::batch_shape(1, field.shape));
+    if (name != "x") continue;
+    try {
+      model.check_input(data::batch_shape(1, field.shape));
+    } catch (const DataError&) {
+      check_layout(model, field.shape, data.name());
+      throw;
+    }
   }
 }
 
@@ -90,21 +114,71 @@ void check_config_json(const std::string& weights, const Config& config) {
                                           .vocab = gpt->vocab});
 }
 
-checkpoint::Provenance load_initial_weights(const Config& config, Model& model, Session& session) {
+namespace {
+
+std::int64_t updates_of(const checkpoint::GroupEntry& group) {
+  const auto found = std::ranges::find(group.attributes, "updates",
+                                       &std::pair<std::string, checkpoint::AttributeValue>::first);
+  const auto* const updates =
+      found == group.attributes.end() ? nullptr : std::get_if<std::int64_t>(&found->second);
+  return updates ? std::max<std::int64_t>(*updates, 0) : 0;
+}
+
+/// After the weights of the file: its EMA weights, of the rates that the run has, too. Returns what the log
+/// says of them.
+std::string load_initial_averages(const checkpoint::FileIndex& file, const Config& config, Model& model,
+                                  optim::Ema& ema, Session& session, const checkpoint::LoadOptions& options) {
+  constexpr std::string_view prefix = "ema/";
+  ema.reset();
+  std::vector<std::string> taken, begun;
+  std::int64_t updates = 0;
+  for (const optim::EmaProfile& profile : ema.profiles()) {
+    const std::string group = fmt::format("{}{}", prefix, profile.name());
+    const checkpoint::GroupEntry* const stored = file.group(group);
+    (stored ? taken : begun).push_back(group);
+    if (stored) updates = updates_of(*stored);
+  }
+  const std::string none = ", at which its averages begin";
+  if (taken.empty()) return none;
+  // All averages of a run have had the same number of updates, which decides how some follow the weights.
+  if (!begun.empty() && std::ranges::any_of(ema.profiles(), &optim::EmaProfile::is_power))
+    return fmt::format("{}: it lacks {}, and a run with ema.sigma_rel takes all of them over, or none", none,
+                       fmt::join(begun, ", "));
+  if (updates == 0 && !config.ema.warmup.empty())
+    return fmt::format("{}: ema.warmup depends on their number of updates, which the file does not know",
+                       none);
+  for (const std::string& group : taken) {
+    const checkpoint::LoadReport report =
+        checkpoint::load_weights(file, model, session.world(), group, options);
+    if (session.world().rank() == 0)
+      for (const std::string& warning : report.warnings) session.log().warning("{}", warning);
+    ema.reset(group.substr(prefix.size()));
+  }
+  checkpoint::load_weights(file, model, session.world(), file.default_weights(), options);
+  ema.set_updates(updates);
+  const std::string taken_over = fmt::format(" and its averages {}", fmt::join(taken, ", "));
+  if (begun.empty()) return taken_over;
+  return fmt::format("{}; {} begin{} at the weights", taken_over, fmt::join(begun, ", "),
+                     begun.size() == 1 ? "s" : "");
+}
+
+}  // namespace
+
+checkpoint::Provenance load_initial_weights(const Config& config, Model& model, optim::Ema* ema,
+                                            Session& session) {
   comm::HostGroup& world = session.world();
   comm::run_on_all(world, [&] {
     if (world.rank() == 0) check_config_json(config.train.init, config);
   });
-  checkpoint::LoadReport report = checkpoint::load_weights(
-      config.train.init, model, world, {},
-      {.strict = config.checkpoint.load == "strict", .narrow = config.checkpoint.narrow});
+  const checkpoint::LoadOptions options{.strict = config.checkpoint.load == "strict",
+                                        .narrow = config.checkpoint.narrow};
+  checkpoint::LoadReport report = checkpoint::load_weights(config.train.init, model, world, {}, options);
   if (world.rank() == 0) {
     for (const std::string& warning : report.warnings) session.log().warning("{}", warning);
   }
   for (const std::string& note : report.notes) session.log().info("{}", note);
-  session.log().info(
-      "a new run from the weights of {}{}", config.train.init,
-      config.ema.rates.empty() && config.ema.sigma_rel.empty() ? "" : ", at which its averages begin");
+  session.log().info("a new run from the weights of {}{}", config.train.init,
+                     ema ? load_initial_averages(report.index, config, model, *ema, session, options) : "");
   return std::move(report.provenance);
 }
 

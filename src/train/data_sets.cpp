@@ -104,6 +104,12 @@ std::vector<std::string> fields_in(const std::string& path, const std::vector<st
   return found.empty() ? fields : found;
 }
 
+/// Whether images need a field y: a task whose x alone is learned leaves that to the model.
+bool needs_labels(const Config& config, const models::Model& model) {
+  const std::vector<std::string> read = model.reads();
+  return read.empty() || !takes_unit_range(config) || std::ranges::find(read, "y") != read.end();
+}
+
 /// like: images by whose mean and deviation these are normalised, or null. targets: false: fields that the
 /// first file lacks are left out.
 std::unique_ptr<data::Dataset> open_data(const std::string& format, const Config& config,
@@ -117,10 +123,19 @@ std::unique_ptr<data::Dataset> open_data(const std::string& format, const Config
         paths, data::ArraysOptions{.fields = targets ? fields : fields_in(paths.front(), fields)});
   }
   auto images = std::make_unique<data::Images>(
-      paths, data::ImagesOptions{.like = dynamic_cast<const data::Images*>(like), .labels = targets});
+      paths, data::ImagesOptions{.like = dynamic_cast<const data::Images*>(like),
+                                 .labels = targets && needs_labels(config, model)});
   if (model.classes() > 0 && config.task.options_of<tasks::Classification>())
     images->check_labels(model.classes());
   return images;
+}
+
+/// What is said of images that are not normalised as the training data is: by what they are.
+std::string own_normalization(const data::Images& images, const std::string& path) {
+  const hdf5::Dataset x = hdf5::File::open(path).open_dataset("x");
+  if (x.has_attribute("mean") || x.has_attribute("std")) return "by its own mean and deviation";
+  return fmt::format("by mean {:g} and deviation {:g}, as it names none", images.mean().front(),
+                     images.deviation().front());
 }
 
 /// Texts of a mixture have the same tokens.
@@ -233,6 +248,7 @@ void DataSets::open_train(const Config& config, const models::Model& model) {
 DataSets::DataSets(const Config& config, const models::Model& model, const std::string& eval_path,
                    const Normalizations& stored, bool targets) {
   std::unique_ptr<data::Dataset> trained_on;
+  std::string why_own;  // mean and deviation: what the training data have wrong
   const bool by_range = takes_unit_range(config);
   if (!by_range && (config.data.format.empty() || config.data.format == "images")) {
     try {
@@ -243,15 +259,16 @@ DataSets::DataSets(const Config& config, const models::Model& model, const std::
       if (format_ == "images") trained_on = open_data(format_, config, model, paths, nullptr);
     } catch (const Error& error) {  // the training data may be elsewhere
       format_ = format_of(config, model, eval_path);
-      if (format_ == "images")
-        warning_ = fmt::format("{}: normalised by its own mean and deviation, not the training data's: {}",
-                               eval_path, error.what());
+      if (format_ == "images") why_own = error.what();
     }
   } else {
     format_ = format_of(config, model, eval_path);
   }
   eval_file_ = open_data(format_, config, model, {eval_path}, trained_on.get(), targets);
   eval_ = eval_file_.get();
+  if (!why_own.empty())
+    warning_ = fmt::format("{}: normalised {}, not the training data's: {}", eval_path,
+                           own_normalization(dynamic_cast<const data::Images&>(*eval_), eval_path), why_own);
   map_to_unit_range(config);
   std::vector<std::string> normalized = config.data.normalize;
   if (!targets) {

@@ -53,6 +53,12 @@ SampleClasses::SampleClasses(const std::string& text, const Model& model, std::s
   one_ = asked;
 }
 
+void SampleClasses::check_guidance(const SampleOptions& options) const {
+  if (options.guidance != 1 && !any())
+    throw UsageError("guidance {:g}: is towards a class, and none is asked for; ask for one, or leave it out",
+                     options.guidance);
+}
+
 Tensor Sampler::make(std::int64_t first, std::int64_t rows, const std::function<void()>& progress) const {
   std::vector<std::int64_t> classes;
   for (std::int64_t i = first; i < first + rows; ++i) classes.push_back(classes_.of(i));

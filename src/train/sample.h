@@ -35,6 +35,8 @@ class SampleClasses {
   /// Of sample i; -1: none.
   std::int64_t of(std::int64_t i) const { return one_ ? *one_ : all_ > 0 ? i % all_ : -1; }
   bool any() const { return one_ || all_ > 0; }
+  /// UsageError that begins with "guidance" if these options guide towards a class, and none is asked for.
+  void check_guidance(const SampleOptions& options) const;
 
  private:
   std::int64_t all_ = 0;

@@ -206,8 +206,7 @@ void Trainer::start(const RunOptions& options) {
   } else {
     data_.measure(world_);
     if (config_.train.init.empty()) return;
-    store_.note(load_initial_weights(config_, model_, session_));
-    if (ema_) ema_->reset();
+    store_.note(load_initial_weights(config_, model_, ema_.get(), session_));
   }
 }
 

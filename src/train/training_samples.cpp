@@ -29,8 +29,9 @@ std::string checked_weights(const std::string& weights, const optim::Ema* ema) {
         std::string(ema_prefix) + optim::EmaProfile::named(weights.substr(ema_prefix.size())).name();
     if (std::ranges::find(there, name) != there.end()) return name;
   }
-  throw UsageError("sample.weights: {} is not averaged in this run; it has {}", quote(weights),
-                   fmt::join(there, ", "));
+  throw UsageError("sample.weights: {} is not averaged in this run; it has {}{}", quote(weights),
+                   fmt::join(there, ", "),
+                   weights.find(',') == weights.npos ? "" : "; values of a list are separated by blanks");
 }
 
 }  // namespace
@@ -51,6 +52,7 @@ TrainingSamples::TrainingSamples(const Config& config, const TrainingSamplesPart
   const SampleOptions options = sample_options(asked, parts.compute);
   try {
     task->check_sampling(parts.model, options);
+    classes.check_guidance(options);
   } catch (const UsageError& error) {
     throw UsageError("sample.{}", error.what());
   }

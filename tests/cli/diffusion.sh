@@ -131,6 +131,90 @@ one_error "an unknown sampler" '--sampler "foo": is not one of ddpm, ddim, dpmpp
 refused 2 'needs a model that makes 1 \(model.out_channels\), not 2' diffusion.variance=fixed_small
 refused 2 'diffusion.class_dropout = 0.2: the model takes no classes' model.num_classes=0
 refused 3 'field y has values up to 9, but the model has 9 classes' model.num_classes=9
+refused 2 'model.attention_resolutions: 4 is the downsampling factor of no level; .* have 1, 2 \(images of 4 x 4: 2\)' \
+  model.attention_resolutions=4
+refused 3 'digits.h5: images are \[1, 8, 8\], but those of the model are \[1, 16, 16\]: .*; set model.image_size' model.image_size=16
+refused 2 'model.channel_mult: "1,1" is not a number .*; values of a list are separated by blanks' model.channel_mult=1,1
+refused 2 'sample.weights: "model,ema/0.9" is not averaged .*; values of a list are separated by blanks' sample.every=5 sample.weights=model,ema/0.9
+refused 2 'sample.guidance 2: is towards a class, and none is asked for' sample.every=5 sample.guidance=2 sample.class=none
+/usr/bin/python3 - <<'PY' || fail "h5py is needed for this test"
+import h5py
+with h5py.File("digits.h5") as digits:
+    for name, x in (("last.h5", digits["x"][:].transpose(0, 2, 3, 1)), ("unlabelled.h5", digits["x"][:])):
+        with h5py.File(name, "w") as file:
+            file["x"] = x
+            if name == "last.h5": file["y"] = digits["y"][:]
+PY
+refused 3 'unlabelled.h5: has no /y, the labels of its images; .* data.format = arrays' data.train=unlabelled.h5
+refused 3 'last.h5: images are stored as \[N, H, W, C\], \[8, 8, 1\] each, .*: f = h5py.File\(' data.train=last.h5
+# What that line of Python makes is read, and a model without classes needs no labels.
+advice=$(grep -o 'f = h5py.*' err.log)
+/usr/bin/python3 -c "import h5py; ${advice//FILE.h5/last.h5}; f.close()" || fail "the advice is no Python: $advice"
+at turned 1 data.train=last.h5
+expect_same at-1/checkpoints/latest turned/checkpoints/latest
+for format in auto arrays; do
+  at "unlabelled-$format" 1 data.train=unlabelled.h5 model.num_classes=0 diffusion.class_dropout=0 "data.format=$format"
+done
+at labelled 1 model.num_classes=0 diffusion.class_dropout=0
+for other in unlabelled-auto unlabelled-arrays; do expect_same labelled/checkpoints/latest "$other/checkpoints/latest"; done
+"$LOCKSTEP" eval labelled/checkpoints/latest --data unlabelled.h5 --json >out.log 2>err.log || fail "eval of unlabelled images: $(cat err.log)"
+
+# Averages of a file are taken over by a new run of the same rates, the same at any number of ranks; each of them moves on from the file's.
+"$LOCKSTEP" convert at-1/checkpoints/step-000000003.h5 ema.pt --weights ema/0.9 >/dev/null || fail "convert"
+"$LOCKSTEP" convert at-1/checkpoints/step-000000009.h5 model.pt >/dev/null || fail "convert"
+"$LOCKSTEP" convert model.pt start.h5 --config run.ini --ema 0.9=ema.pt --ema 0.99=ema.pt >/dev/null || fail "convert --ema"
+for count in 1 3; do
+  at "from-$count" "$count" train.init=start.h5 train.steps=1 "ema.rates=0.9 0.999"
+  grep -q 'a new run from the weights of start.h5 and its averages ema/0.9; ema/0.999 begins at the weights$' "log-from-$count" ||
+    fail "averages: $(cat "log-from-$count")"
+done
+at from-sharded 2 train.init=start.h5 train.steps=1 "ema.rates=0.9 0.999" ddp.sharded_optimizer=true
+for other in from-3 from-sharded; do expect_same from-1/checkpoints/latest "$other/checkpoints/latest"; done
+/usr/bin/python3 - <<'PY' || fail "averages do not move on from the file's"
+import h5py, numpy as np
+start, now = h5py.File("start.h5"), h5py.File("from-1/checkpoints/latest")
+apart = 0
+for name, weights in now["model"].items():
+    apart = max(apart, np.abs(start["ema/0.9"][name][()] - start["model"][name][()]).max())
+    for rate, before in ((0.9, start["ema/0.9"]), (0.999, start["model"])):
+        expected = rate * before[name][()] + (1 - rate) * weights[()]
+        assert np.abs(now[f"ema/{rate}"][name][()] - expected).max() < 1e-6, (rate, name)
+assert apart > 1e-3, apart
+assert now["ema/0.9"].attrs["updates"] == start["ema/0.9"].attrs["updates"] + 1 == 10
+PY
+# begins TEXT SETTING...: averages begin at the weights, which the log says.
+begins() {
+  local text=$1
+  shift
+  rm -rf begins
+  at begins 1 train.init=start.h5 train.steps=1 "$@"
+  grep -qE "from the weights of start.h5, at which its averages begin$text\$" log-begins || fail "$*: $(cat log-begins)"
+  /usr/bin/python3 - <<'PY' || fail "$*: averages do not begin at the weights"
+import h5py, numpy as np
+now, start = h5py.File("begins/checkpoints/latest"), h5py.File("start.h5")["model"]
+for group in now["ema"].values():
+    for name, value in group.items():
+        low, high = np.minimum(start[name][()], now["model"][name][()]), np.maximum(start[name][()], now["model"][name][()])
+        assert (low - 1e-6 <= value[()]).all() and (value[()] <= high + 1e-6).all(), name
+PY
+}
+begins '' ema.rates=0.5
+begins ': it lacks ema/sigma_rel=0.1, and a run with ema.sigma_rel takes all of them over, or none' ema.rates=0.9 ema.sigma_rel=0.1
+# As of another program, whose files say no step.
+/usr/bin/python3 -c 'import h5py; h5py.File("at-1/checkpoints/latest").copy("model", h5py.File("arrays.h5", "w"))'
+"$LOCKSTEP" convert arrays.h5 start.h5 --force --config run.ini --ema 0.9=ema.pt >/dev/null || fail "convert --ema"
+begins ': ema.warmup depends on their number of updates, which the file does not know' ema.rates=0.9 "ema.warmup=1 0.75 0"
+
+# Verbs for other models say which is the right one.
+got=0
+ranks 2 predict at-1/checkpoints/latest --data digits.h5 --out out.h5 >/dev/null 2>err.log || got=$?
+[ "$got" -eq 2 ] || fail "predict: exit code $got"
+one_error "predict" 'predict: at-1/checkpoints/latest: a model of task.name = diffusion has samples: lockstep sample at-1/checkpoints/latest'
+got=0
+ranks 2 sample at-1/checkpoints/latest --out out.png --count 2 --class none --guidance 2 >/dev/null 2>err.log || got=$?
+[ "$got" -eq 2 ] || fail "guidance without a class: exit code $got"
+one_error "guidance without a class" '--guidance 2: is towards a class, and none is asked for; ask for one, or leave it out'
+[ ! -e out.png ] && [ ! -e out.h5 ] || fail "a file of what was refused"
 sed 's/^\[diffusion\]/[difusion]/' run.ini >misspelt.ini
 ! "$LOCKSTEP" train misspelt.ini --run refused >/dev/null 2>err.log || fail "a misspelt section was taken"
 grep -qF 'did you mean [diffusion]?' err.log || fail "a misspelt section: $(cat err.log)"

@@ -89,6 +89,17 @@ BOOST_AUTO_TEST_CASE(impossible_options_name_key_and_value) {
   options.model_channels = 48;
   check_refused(options, "model.channel_mult: 1 times model.model_channels = 48 makes 48 channels");
   options = small();
+  options.attention_resolutions = {2, 4};
+  check_refused(options,
+                "model.attention_resolutions: 4 is the downsampling factor of no level; those of "
+                "model.channel_mult have 1, 2");
+  options.attention_resolutions = {3};
+  check_refused(options, "model.attention_resolutions: 3 is the downsampling factor of no level");
+  options.attention_resolutions = {8};  // as guided-diffusion's flag has it
+  check_refused(options,
+                "model.attention_resolutions: 8 is the downsampling factor of no level; those of "
+                "model.channel_mult have 1, 2 (images of 8 x 8: 1)");
+  options = small();
   options.num_heads = 3;
   check_refused(options, "model.num_heads = 3 does not divide the 64 channels");
   options = small();

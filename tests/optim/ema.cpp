@@ -271,6 +271,18 @@ BOOST_FIXTURE_TEST_CASE(reset_starts_again_from_the_model, UsualModel) {
   BOOST_TEST(values(ema.tensor("0.99", "norm.scale")) == std::vector<float>(5, 4.0f));
 }
 
+BOOST_FIXTURE_TEST_CASE(reset_of_one_rate_leaves_the_others, UsualModel) {
+  Ema ema(model.state(), model.backend(), {0.99, 0.9});
+  ema.update();
+  const std::vector<float> before = values(ema.tensor("0.9", "norm.scale"));
+  model.backend().fill(model["norm.scale"].value, 4);
+  ema.reset("0.99");
+  BOOST_TEST(ema.updates() == 1);
+  BOOST_TEST(values(ema.tensor("0.99", "norm.scale")) == std::vector<float>(5, 4.0f));
+  BOOST_TEST(values(ema.tensor("0.9", "norm.scale")) == before);
+  BOOST_CHECK_EXCEPTION(ema.reset("0.5"), UsageError, says({"0.5", "0.99, 0.9"}));
+}
+
 BOOST_FIXTURE_TEST_CASE(bad_rates_and_names_are_errors, UsualModel) {
   BOOST_CHECK_THROW(EmaProfile(1.0), UsageError);
   BOOST_CHECK_THROW(EmaProfile(-0.1), UsageError);

@@ -22,12 +22,15 @@ using boost::test_tools::tolerance;
 struct Echo final : Model {
   explicit Echo(std::int64_t input_classes = 0) : Model(1), known(input_classes) {}
   std::int64_t input_classes() const override { return known; }
-  Shape sample_shape(std::int64_t) const override { return {1, 2, 2}; }
+  Shape sample_shape(std::int64_t image_size) const override {
+    return any_size ? Shape{1, image_size, image_size} : Shape{1, 2, 2};
+  }
   Var forward(Tape& tape, const Batch& batch) override {
     given = batch;
     return answer ? answer(tape, batch) : 0.5f * tape.batch(batch["x"]);
   }
   std::int64_t known;
+  bool any_size = false;
   Batch given;
   std::function<Var(Tape&, const Batch&)> answer;
 };
@@ -467,6 +470,14 @@ BOOST_AUTO_TEST_CASE(what_does_not_fit_is_refused_by_name) {
   refused(checked({}, 3, {x, {.name = "y", .shape = {}}}), "field y is float32");
   refused(checked({}, 2, {x, y}), "the model has 2 classes");
   refused(checked({.class_dropout = 0.1}, 0, {x}), "diffusion.class_dropout = 0.1");
+  const data::Field larger{.name = "x", .shape = {1, 4, 4}};
+  refused(
+      checked({}, 0, {larger}),
+      "made.h5: images are [1, 4, 4], but those of the model are [1, 2, 2]: [channels, height, width]; set "
+      "model.image_size to the side of the data");
+  Echo of_any_size;
+  of_any_size.any_size = true;
+  Diffusion({}).check(of_any_size, Images({larger}));
 
   Diffusion task({});
   const auto sampled = [&](SampleOptions options, std::int64_t classes) {

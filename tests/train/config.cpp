@@ -58,6 +58,13 @@ BOOST_AUTO_TEST_CASE(unknown_keys_name_the_nearest_known_one) {
   BOOST_TEST(says(error_of(minimal, {"optimiser.lr=3"}), "did you mean optimizer.lr?"));
 }
 
+BOOST_AUTO_TEST_CASE(true_and_false_may_be_written_as_python_prints_them) {
+  for (const std::string yes : {"true", "True"})
+    BOOST_TEST(train::parse_config(minimal, "a.ini", {"ddp.sharded_optimizer=" + yes}).ddp.sharded_optimizer);
+  for (const std::string no : {"false", "False"})
+    BOOST_TEST(!train::parse_config(minimal, "a.ini", {"train.reproducible=" + no}).train.reproducible);
+}
+
 BOOST_AUTO_TEST_CASE(bad_values_name_file_key_and_value) {
   BOOST_TEST(
       says(error_of(minimal + "seed = -1\n"), "a.ini:7: train.seed: \"-1\" is not a whole number in [0, "));
@@ -73,6 +80,12 @@ BOOST_AUTO_TEST_CASE(bad_values_name_file_key_and_value) {
                   "--set: optimizer.momentum: \"1\" is not auto or a number in [0, 1)"));
   BOOST_TEST(
       says(error_of(minimal, {"optimizer.betas=0.9 2"}), "optimizer.betas: \"2\" is not a number in [0, 1)"));
+  BOOST_TEST(says(error_of(minimal, {"ema.rates=0.99,0.999"}),
+                  "ema.rates: \"0.99,0.999\" is not a number in [0, 1); values of a list are separated by "
+                  "blanks, and decimals have a point"));
+  BOOST_TEST(says(error_of(minimal, {"ema.rates=0.99, 0.999"}), "separated by blanks"));
+  BOOST_TEST(!says(error_of(minimal, {"ema.rates=0.99 1.5"}), "blanks"));
+  BOOST_TEST(says(error_of(minimal, {"ddp.sharded_optimizer=TRUE"}), "\"TRUE\" is neither true nor false"));
   BOOST_TEST(says(error_of(minimal, {"train.bind=core"}),
                   "train.bind: \"core\" is not one of: cores, none; did you mean cores?"));
   BOOST_TEST(says(error_of("[train]\nsteps = 5\n"), "a.ini: model.name: is missing; one of mlp"));

@@ -25,7 +25,8 @@ class Unet final : public Model {
  public:
   static constexpr const char* task = "diffusion";
   struct Options {
-    std::int64_t image_size = 0;  ///< for checks and made-up data: images may have any size that levels halve
+    std::int64_t image_size =
+        0;  ///< of samples, and of the task's data; predict() takes all that levels halve
     std::int64_t in_channels = 0;                       ///< of an image
     std::int64_t model_channels = 0;                    ///< width, which channel_mult multiplies
     std::int64_t out_channels = 0;                      ///< of the result
@@ -46,7 +47,8 @@ class Unet final : public Model {
     static std::vector<Option<Options>> options();
   };
   /// Throws UsageError naming the key if image_size cannot be halved for every level, if 32 groups do not
-  /// divide the channels of a level, or if the heads of an attention do not.
+  /// divide the channels of a level, if the heads of an attention do not, or if no level has an attention's
+  /// resolution.
   Unet(const Options& options, std::uint64_t seed);
   ~Unet() override;
 

@@ -117,6 +117,9 @@ class Ema {
   void set_updates(std::int64_t updates);  ///< for a resume
   /// Makes them copies of the model again, for EMA weights that begin in the middle of a run.
   void reset();
+  /// Makes those of one rate copies of the model; the number of updates stays. UsageError naming what there
+  /// is.
+  void reset(std::string_view rate);
 
   /// Of the device on which the EMA weights are.
   kernels::Backend& backend() const noexcept { return backend_; }
