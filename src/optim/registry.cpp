@@ -175,6 +175,9 @@ std::vector<Option<EmaConfig>> EmaConfig::options() {
               "widths of power-function averages (0.05 0.10); each checkpoint leaves a snapshot of them in "
               "RUN/ema for lockstep ema, at most 22 while the steps double"),
       choice("buffers", &E::buffers, {"copy", "average", "leave"}, "what EMA weights do with buffers"),
+      choice("init", &E::init, {"weights", "file"},
+             "where the averages of a new run from a file (train.init) begin: at its weights, or at its "
+             "averages"),
   };
 }
 

@@ -124,30 +124,32 @@ std::int64_t updates_of(const checkpoint::GroupEntry& group) {
   return updates ? std::max<std::int64_t>(*updates, 0) : 0;
 }
 
-/// After the weights of the file: its EMA weights, of the rates that the run has, too. Returns what the log
-/// says of them.
-std::string load_initial_averages(const checkpoint::FileIndex& file, const Config& config, Model& model,
-                                  optim::Ema& ema, Session& session, const checkpoint::LoadOptions& options) {
+/// The model has the weights of the file, and keeps them; `ema` takes over the file's averages.
+void load_initial_averages(const checkpoint::FileIndex& file, const Config& config, Model& model,
+                           optim::Ema& ema, Session& session, const checkpoint::LoadOptions& options) {
   constexpr std::string_view prefix = "ema/";
-  ema.reset();
-  std::vector<std::string> taken, begun;
+  std::vector<std::string> groups, lacking;
   std::int64_t updates = 0;
   for (const optim::EmaProfile& profile : ema.profiles()) {
-    const std::string group = fmt::format("{}{}", prefix, profile.name());
-    const checkpoint::GroupEntry* const stored = file.group(group);
-    (stored ? taken : begun).push_back(group);
-    if (stored) updates = updates_of(*stored);
+    groups.push_back(fmt::format("{}{}", prefix, profile.name()));
+    const checkpoint::GroupEntry* const stored = file.group(groups.back());
+    if (!stored) {
+      lacking.push_back(groups.back());
+    } else {
+      updates = updates_of(*stored);
+    }
   }
-  const std::string none = ", at which its averages begin";
-  if (taken.empty()) return none;
-  // All averages of a run have had the same number of updates, which decides how some follow the weights.
-  if (!begun.empty() && std::ranges::any_of(ema.profiles(), &optim::EmaProfile::is_power))
-    return fmt::format("{}: it lacks {}, and a run with ema.sigma_rel takes all of them over, or none", none,
-                       fmt::join(begun, ", "));
-  if (updates == 0 && !config.ema.warmup.empty())
-    return fmt::format("{}: ema.warmup depends on their number of updates, which the file does not know",
-                       none);
-  for (const std::string& group : taken) {
+  if (!lacking.empty())
+    throw DataError("{}: has no {}, which ema.init = file asks for", config.train.init,
+                    fmt::join(lacking, ", "));
+  const bool counts = !config.ema.warmup.empty() || !config.ema.sigma_rel.empty();
+  if (updates == 0 && counts)
+    throw DataError(
+        "{}: its averages have no number of updates, on which ema.warmup and ema.sigma_rel depend; leave "
+        "these "
+        "out, or ema.init",
+        config.train.init);
+  for (const std::string& group : groups) {
     const checkpoint::LoadReport report =
         checkpoint::load_weights(file, model, session.world(), group, options);
     if (session.world().rank() == 0)
@@ -156,10 +158,6 @@ std::string load_initial_averages(const checkpoint::FileIndex& file, const Confi
   }
   checkpoint::load_weights(file, model, session.world(), file.default_weights(), options);
   ema.set_updates(updates);
-  const std::string taken_over = fmt::format(" and its averages {}", fmt::join(taken, ", "));
-  if (begun.empty()) return taken_over;
-  return fmt::format("{}; {} begin{} at the weights", taken_over, fmt::join(begun, ", "),
-                     begun.size() == 1 ? "s" : "");
 }
 
 }  // namespace
@@ -177,8 +175,14 @@ checkpoint::Provenance load_initial_weights(const Config& config, Model& model, 
     for (const std::string& warning : report.warnings) session.log().warning("{}", warning);
   }
   for (const std::string& note : report.notes) session.log().info("{}", note);
+  const bool averages = ema && config.ema.init == "file";
+  if (averages) {
+    load_initial_averages(report.index, config, model, *ema, session, options);
+  } else if (ema) {
+    ema->reset();
+  }
   session.log().info("a new run from the weights of {}{}", config.train.init,
-                     ema ? load_initial_averages(report.index, config, model, *ema, session, options) : "");
+                     averages ? " and its averages" : (ema ? ", at which its averages begin" : ""));
   return std::move(report.provenance);
 }
 

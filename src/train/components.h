@@ -36,10 +36,10 @@ void check_data(const Model& model, Task& task, const data::Dataset& data);
 
 /// Compares a gpt with the config.json in the folder of its weights; see checkpoint::check_gpt2_config.
 void check_config_json(const std::string& weights, const Config& config);
-/// Loads the weights of train.init, and logs what does not fit. `ema` (or null) takes over EMA weights of the
-/// same rates; others begin at the weights. Returns the provenance that saves keep of them. Collective.
-/// Throws as checkpoint::load_weights; DataError if a config.json in the folder of GPT-2's weights says
-/// another size.
+/// Loads the weights of train.init, and logs what does not fit. `ema` (or null) begins at them, or with
+/// ema.init = file at the file's averages. Returns the provenance that saves keep of them. Collective. Throws
+/// as checkpoint::load_weights; DataError if a config.json in the folder of GPT-2's weights says another
+/// size, or if an average is asked for that the file lacks.
 checkpoint::Provenance load_initial_weights(const Config& config, Model& model, optim::Ema* ema,
                                             Session& session);
 

@@ -228,6 +228,8 @@ void resolve(Config& config, checkpoint::RunDirectory& run, const RunOptions& op
     resolve_steps(config.train, nullptr, steps_of(config, samples));
     if (fork && fork->config) take_unset(config, *fork->config);
     if (config.train.shards == 0) config.train.shards = world.size();
+    if (!fork && config.ema.init == "file" && config.train.init.empty())
+      throw UsageError("ema.init = file: there is no file to start from; give train.init or --resume FILE");
   }
   check_decay(config);
   check_shards(config, world);

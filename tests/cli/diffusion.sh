@@ -159,51 +159,49 @@ at labelled 1 model.num_classes=0 diffusion.class_dropout=0
 for other in unlabelled-auto unlabelled-arrays; do expect_same labelled/checkpoints/latest "$other/checkpoints/latest"; done
 "$LOCKSTEP" eval labelled/checkpoints/latest --data unlabelled.h5 --json >out.log 2>err.log || fail "eval of unlabelled images: $(cat err.log)"
 
-# Averages of a file are taken over by a new run of the same rates, the same at any number of ranks; each of them moves on from the file's.
+# With ema.init = file averages go on from the file's, the same at any number of ranks; else they begin at the weights.
 "$LOCKSTEP" convert at-1/checkpoints/step-000000003.h5 ema.pt --weights ema/0.9 >/dev/null || fail "convert"
 "$LOCKSTEP" convert at-1/checkpoints/step-000000009.h5 model.pt >/dev/null || fail "convert"
 "$LOCKSTEP" convert model.pt start.h5 --config run.ini --ema 0.9=ema.pt --ema 0.99=ema.pt >/dev/null || fail "convert --ema"
 for count in 1 3; do
-  at "from-$count" "$count" train.init=start.h5 train.steps=1 "ema.rates=0.9 0.999"
-  grep -q 'a new run from the weights of start.h5 and its averages ema/0.9; ema/0.999 begins at the weights$' "log-from-$count" ||
-    fail "averages: $(cat "log-from-$count")"
+  at "from-$count" "$count" train.init=start.h5 train.steps=1 "ema.rates=0.9 0.99" ema.init=file
+  grep -q 'a new run from the weights of start.h5 and its averages$' "log-from-$count" || fail "averages: $(cat "log-from-$count")"
 done
-at from-sharded 2 train.init=start.h5 train.steps=1 "ema.rates=0.9 0.999" ddp.sharded_optimizer=true
+at from-sharded 2 train.init=start.h5 train.steps=1 "ema.rates=0.9 0.99" ema.init=file ddp.sharded_optimizer=true
 for other in from-3 from-sharded; do expect_same from-1/checkpoints/latest "$other/checkpoints/latest"; done
-/usr/bin/python3 - <<'PY' || fail "averages do not move on from the file's"
+at begins 1 train.init=start.h5 train.steps=1 "ema.rates=0.9 0.99"
+grep -q 'a new run from the weights of start.h5, at which its averages begin$' log-begins || fail "averages: $(cat log-begins)"
+/usr/bin/python3 - <<'PY' || fail "averages do not move on from where they begin"
 import h5py, numpy as np
-start, now = h5py.File("start.h5"), h5py.File("from-1/checkpoints/latest")
+start = h5py.File("start.h5")
 apart = 0
-for name, weights in now["model"].items():
-    apart = max(apart, np.abs(start["ema/0.9"][name][()] - start["model"][name][()]).max())
-    for rate, before in ((0.9, start["ema/0.9"]), (0.999, start["model"])):
-        expected = rate * before[name][()] + (1 - rate) * weights[()]
-        assert np.abs(now[f"ema/{rate}"][name][()] - expected).max() < 1e-6, (rate, name)
+for run in ("from-1", "begins"):
+    now = h5py.File(f"{run}/checkpoints/latest")
+    for name, weights in now["model"].items():
+        apart = max(apart, np.abs(start["ema/0.9"][name][()] - start["model"][name][()]).max())
+        for rate in (0.9, 0.99):
+            before = start[f"ema/{rate}" if run == "from-1" else "model"][name][()]
+            expected = rate * before + (1 - rate) * weights[()]
+            assert np.abs(now[f"ema/{rate}"][name][()] - expected).max() < 1e-6, (run, rate, name)
+    updates = start["ema/0.9"].attrs["updates"] if run == "from-1" else 0
+    assert now["ema/0.9"].attrs["updates"] == updates + 1, run
 assert apart > 1e-3, apart
-assert now["ema/0.9"].attrs["updates"] == start["ema/0.9"].attrs["updates"] + 1 == 10
 PY
-# begins TEXT SETTING...: averages begin at the weights, which the log says.
-begins() {
-  local text=$1
-  shift
-  rm -rf begins
-  at begins 1 train.init=start.h5 train.steps=1 "$@"
-  grep -qE "from the weights of start.h5, at which its averages begin$text\$" log-begins || fail "$*: $(cat log-begins)"
-  /usr/bin/python3 - <<'PY' || fail "$*: averages do not begin at the weights"
-import h5py, numpy as np
-now, start = h5py.File("begins/checkpoints/latest"), h5py.File("start.h5")["model"]
-for group in now["ema"].values():
-    for name, value in group.items():
-        low, high = np.minimum(start[name][()], now["model"][name][()]), np.maximum(start[name][()], now["model"][name][()])
-        assert (low - 1e-6 <= value[()]).all() and (value[()] <= high + 1e-6).all(), name
-PY
+# begins_not CODE ERROR SETTING...: the averages that are asked for are not there.
+begins_not() {
+  local code=$1 error=$2 got=0
+  shift 2
+  ranks 2 train run.ini --run refused "${@/#/--set=}" >/dev/null 2>err.log || got=$?
+  [ "$got" -eq "$code" ] || fail "$*: exit code $got: $(cat err.log)"
+  one_error "$*" "$error"
 }
-begins '' ema.rates=0.5
-begins ': it lacks ema/sigma_rel=0.1, and a run with ema.sigma_rel takes all of them over, or none' ema.rates=0.9 ema.sigma_rel=0.1
+begins_not 3 'start.h5: has no ema/0.5, ema/sigma_rel=0.1, which ema.init = file asks for' train.init=start.h5 "ema.rates=0.9 0.5" ema.sigma_rel=0.1 ema.init=file
+begins_not 2 'ema.init = file: there is no file to start from; give train.init or --resume FILE' ema.init=file
 # As of another program, whose files say no step.
 /usr/bin/python3 -c 'import h5py; h5py.File("at-1/checkpoints/latest").copy("model", h5py.File("arrays.h5", "w"))'
 "$LOCKSTEP" convert arrays.h5 start.h5 --force --config run.ini --ema 0.9=ema.pt >/dev/null || fail "convert --ema"
-begins ': ema.warmup depends on their number of updates, which the file does not know' ema.rates=0.9 "ema.warmup=1 0.75 0"
+begins_not 3 'start.h5: its averages have no number of updates, on which ema.warmup and ema.sigma_rel depend; leave these out, or ema.init' \
+  train.init=start.h5 ema.rates=0.9 ema.init=file "ema.warmup=1 0.75 0"
 
 # Verbs for other models say which is the right one.
 got=0

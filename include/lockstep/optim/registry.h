@@ -44,6 +44,7 @@ struct EmaConfig {
   std::vector<double> warmup;     ///< none, or inv_gamma, power, update_after
   std::vector<double> sigma_rel;  ///< widths of power-function EMAs
   std::string buffers = "copy";   ///< copy, average or leave
+  std::string init = "weights";   ///< where those of a new run from a file begin: weights or file
 
   static std::vector<Option<EmaConfig>> options();  ///< the members, as keys of a configuration
 };
