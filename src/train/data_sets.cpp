@@ -132,7 +132,8 @@ std::unique_ptr<data::Dataset> open_data(const std::string& format, const Config
 
 /// What is said of images that are not normalised as the training data is: by what they are.
 std::string own_normalization(const data::Images& images, const std::string& path) {
-  const hdf5::Dataset x = hdf5::File::open(path).open_dataset("x");
+  const hdf5::File file = hdf5::File::open(path);
+  const hdf5::Dataset x = file.open_dataset("x");
   if (x.has_attribute("mean") || x.has_attribute("std")) return "by its own mean and deviation";
   return fmt::format("by mean {:g} and deviation {:g}, as it names none", images.mean().front(),
                      images.deviation().front());

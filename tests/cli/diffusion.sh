@@ -212,7 +212,7 @@ got=0
 ranks 2 sample at-1/checkpoints/latest --out out.png --count 2 --class none --guidance 2 >/dev/null 2>err.log || got=$?
 [ "$got" -eq 2 ] || fail "guidance without a class: exit code $got"
 one_error "guidance without a class" '--guidance 2: is towards a class, and none is asked for; ask for one, or leave it out'
-[ ! -e out.png ] && [ ! -e out.h5 ] || fail "a file of what was refused"
+for file in out.png out.h5; do [ ! -e "$file" ] || fail "a file of what was refused: $file"; done
 sed 's/^\[diffusion\]/[difusion]/' run.ini >misspelt.ini
 ! "$LOCKSTEP" train misspelt.ini --run refused >/dev/null 2>err.log || fail "a misspelt section was taken"
 grep -qF 'did you mean [diffusion]?' err.log || fail "a misspelt section: $(cat err.log)"
