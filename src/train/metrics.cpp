@@ -11,37 +11,34 @@
 
 #include "base/clock.h"
 #include "base/files.h"
+#include "base/lines.h"
 #include "base/streams.h"
 #include "base/text.h"
 #include "lockstep/train/session.h"
 #include "report/event_file.h"
+#include "report/run_log.h"
 
 namespace lockstep::train {
 namespace {
 
 /// Whether a line is kept when the run continues. Lines that we did not write are not kept.
 bool is_kept(std::string_view line, const report::ResumePoint& point) {
-  const nlohmann::json parsed = nlohmann::json::parse(line, nullptr, false);
-  if (!parsed.is_object() || !parsed.contains("step") || !parsed["step"].is_number_integer()) return false;
-  return point.keeps(parsed["step"].get<std::int64_t>(), parsed.contains(report::metric_of_evaluations));
+  const std::optional<nlohmann::json> parsed = report::parse_metrics_line(line);
+  return parsed &&
+         point.keeps((*parsed)["step"].get<std::int64_t>(), parsed->contains(report::metric_of_evaluations));
 }
 
-/// The end of the last line that is kept. Steps never decrease in a file, so only its tail is read.
+/// The end of the last line that is kept. Steps never decrease in a file, so only its end is read.
 std::uint64_t end_of_lines_up_to(const OpenFile& file, const report::ResumePoint& point) {
   constexpr std::uint64_t least_bytes = 1 << 16;
-  const std::uint64_t size = file.size();
   for (std::uint64_t bytes = least_bytes;; bytes *= 4) {
-    std::string tail(std::min(bytes, size), '\0');
-    const std::uint64_t begin = size - tail.size();
-    file.read_at(begin, tail.data(), tail.size());
-    for (std::size_t end = tail.rfind('\n'); end != std::string::npos && end > 0;) {
-      const std::size_t before = tail.rfind('\n', end - 1);
-      if (before == std::string::npos && begin > 0) break;  // the line begins before this tail
-      const std::size_t first = before == std::string::npos ? 0 : before + 1;
-      if (is_kept(std::string_view(tail).substr(first, end - first), point)) return begin + end + 1;
-      end = before;
-    }
-    if (begin == 0) return 0;
+    const EndOfFile end = lines_at_end(file, bytes);
+    const auto lines = lines_of(end.text);
+    const auto kept =
+        std::find_if(lines.rbegin(), lines.rend(), [&](auto line) { return is_kept(line, point); });
+    if (kept != lines.rend())
+      return end.offset + static_cast<std::uint64_t>(kept->data() + kept->size() + 1 - end.text.data());
+    if (bytes >= file.size()) return 0;
   }
 }
 
