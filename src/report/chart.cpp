@@ -148,12 +148,14 @@ Points reduced(const Points& points, std::size_t most) {
 
 Points smoothed(const Points& points, std::size_t most) {
   const std::size_t count = points.x.size(), half = std::max<std::size_t>(1, count / 50);
+  // It begins and ends where a window of half the width fits, so that its ends are means, too.
+  const std::size_t first = std::min((half + 1) / 2, (count - std::min<std::size_t>(1, count)) / 2);
   std::vector<double> sums(count + 1, 0);
   for (std::size_t p = 0; p < count; ++p) sums[p + 1] = sums[p] + points.y[p];
   Points smooth;
   const std::size_t few = std::min(most, count);
   for (std::size_t i = 0; i < few; ++i) {
-    const std::size_t p = few == 1 ? 0 : i * (count - 1) / (few - 1);
+    const std::size_t p = first + (few == 1 ? 0 : i * (count - 1 - 2 * first) / (few - 1));
     const std::size_t reach = std::min({half, p, count - 1 - p});  // symmetric, so that ends do not lag
     smooth.x.push_back(points.x[p]);
     smooth.y.push_back((sums[p + reach + 1] - sums[p - reach]) / static_cast<double>(2 * reach + 1));

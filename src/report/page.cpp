@@ -31,8 +31,13 @@ std::string state_of(const RunLog& run) {
   return "not at its end";
 }
 
+/// A start before the first checkpoint is a new one each time.
 std::size_t restarts_of(const RunLog& run) {
-  return static_cast<std::size_t>(std::ranges::count(run.events, RunEvent::Kind::resumed, &RunEvent::kind));
+  using Kind = RunEvent::Kind;
+  const auto starts = std::ranges::count_if(run.events, [](const RunEvent& event) {
+    return event.kind == Kind::started || event.kind == Kind::resumed || event.kind == Kind::forked;
+  });
+  return static_cast<std::size_t>(std::max<std::ptrdiff_t>(0, starts - 1));
 }
 
 /// Smaller is better, but for these.
@@ -52,7 +57,7 @@ double summary_of(const Series& series) {
   return *middle;
 }
 
-/// Metrics that every run has, and keys of the configuration that differ.
+/// Losses and other metrics that judge a run, and then keys of the configuration that differ.
 std::string table_of(std::span<const RunLog> runs, const std::set<std::string>& different) {
   const std::vector<std::string> styles = styles_of(runs);
   std::vector<std::string> metrics;
@@ -63,16 +68,19 @@ std::string table_of(std::span<const RunLog> runs, const std::set<std::string>& 
       if (shown && metrics.size() < 12 && std::ranges::find(metrics, series.name) == metrics.end())
         metrics.push_back(series.name);
     }
+  std::ranges::stable_sort(metrics, {}, [](const std::string& metric) {
+    return metric.ends_with("loss") ? 0 : metric.starts_with("eval_") ? 1 : 2;
+  });
   constexpr std::size_t most_in_sight = 16;  // rows
   std::string html = fmt::format(R"(<div class="scroll{}"><table class="sortable"><thead><tr>)",
                                  runs.size() > most_in_sight ? " tall" : "");
   html += "<th><button>run</button></th>";
+  for (const std::string& metric : metrics)
+    html += "<th class=\"n\"><button>" + escape_html(metric) + "</button></th>";
   for (const std::string& key : different)
     html += "<th class=\"n\"><button>" + escape_html(key) + "</button></th>";
   html += R"(<th><button>state</button></th><th class="n"><button>step</button></th>)"
           R"(<th class="n"><button>ranks</button></th><th class="n"><button>restarts</button></th>)";
-  for (const std::string& metric : metrics)
-    html += "<th class=\"n\"><button>" + escape_html(metric) + "</button></th>";
   html += "</tr></thead><tbody>\n";
   const auto out = std::back_inserter(html);
   std::vector<std::size_t> order(runs.size());
@@ -86,13 +94,6 @@ std::string table_of(std::span<const RunLog> runs, const std::set<std::string>& 
                    R"html(<tr data-run="{}"><td class="nowrap" data-v="{}"><span class="key" )html"
                    R"html(style="color:var(--{})"></span>{}</td>)html",
                    r, escape_html(run.name), styles[r], escape_html(run.name));
-    for (const std::string& key : different)
-      html += "<td class=\"n\">" + escape_html(cut(run.config_value(key), 100)) + "</td>";
-    fmt::format_to(out,
-                   R"(<td class="nowrap">{}</td><td class="n" data-v="{}">{}</td><td class="n">{}</td>)"
-                   R"(<td class="n">{}</td>)",
-                   state_of(run), run.last_step, whole(run.last_step),
-                   run.ranks > 0 ? std::to_string(run.ranks) : "", restarts_of(run));
     for (const std::string& metric : metrics) {
       const Series* const series = run.find(metric);
       if (!series)
@@ -101,6 +102,13 @@ std::string table_of(std::span<const RunLog> runs, const std::set<std::string>& 
         fmt::format_to(out, R"(<td class="n" data-v="{:.9g}">{}</td>)", summary_of(*series),
                        number(summary_of(*series)));
     }
+    for (const std::string& key : different)
+      html += "<td class=\"n\">" + escape_html(cut(run.config_value(key), 100)) + "</td>";
+    fmt::format_to(out,
+                   R"(<td class="nowrap">{}</td><td class="n" data-v="{}">{}</td><td class="n">{}</td>)"
+                   R"(<td class="n">{}</td>)",
+                   state_of(run), run.last_step, whole(run.last_step),
+                   run.ranks > 0 ? std::to_string(run.ranks) : "", restarts_of(run));
     html += "</tr>\n";
   }
   html += "</tbody></table></div>";

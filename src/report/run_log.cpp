@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "base/files.h"
+#include "base/lines.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep::report {
@@ -100,12 +101,6 @@ class Adder {
   std::unordered_map<std::string, std::size_t> places_;
 };
 
-std::string_view trimmed(std::string_view text) {
-  const std::size_t first = text.find_first_not_of(" \t\r");
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(" \t\r") - first + 1);
-}
-
 /// The file may grow while it is read, so it is read to the end that it has at first.
 std::string whole_file(const std::string& path) {
   const OpenFile file(path, OpenFile::Mode::read);
@@ -127,39 +122,27 @@ std::string RunLog::config_value(std::string_view key) const {
   return {};
 }
 
+std::optional<json> parse_metrics_line(std::string_view line) {
+  json parsed = json::parse(line, nullptr, false);
+  if (!parsed.is_object() || !parsed.contains("step") || !parsed["step"].is_number_integer())
+    return std::nullopt;
+  return parsed;
+}
+
 void add_lines(RunLog& run, std::string_view text) {
   Adder adder(run);
-  while (!text.empty()) {
-    const std::size_t end = std::min(text.find('\n'), text.size());
-    const std::string_view line = trimmed(text.substr(0, end));
-    text.remove_prefix(std::min(end + 1, text.size()));
-    if (line.empty()) continue;
-    const json parsed = json::parse(line, nullptr, false);
-    if (!parsed.is_object() || !parsed.contains("step") || !parsed["step"].is_number_integer()) {
-      ++run.unreadable_lines;
-      continue;
-    }
-    ++run.lines;
-    adder.line(parsed);
+  for (const std::string_view line : lines_of(text)) {
+    if (without_blanks(line).empty()) continue;
+    const std::optional<json> parsed = parse_metrics_line(line);
+    ++(parsed ? run.lines : run.unreadable_lines);
+    if (parsed) adder.line(*parsed);
   }
 }
 
 std::vector<std::pair<std::string, std::string>> keys_of_ini(std::string_view text) {
   std::vector<std::pair<std::string, std::string>> keys;
-  std::string section;
-  while (!text.empty()) {
-    const std::size_t end = std::min(text.find('\n'), text.size());
-    const std::string_view line = trimmed(text.substr(0, end));
-    text.remove_prefix(std::min(end + 1, text.size()));
-    if (line.empty() || line[0] == '#' || line[0] == ';') continue;
-    const std::size_t equals = line.find('=');
-    if (line.front() == '[' && line.back() == ']') {
-      section = std::string(line.substr(1, line.size() - 2)) + ".";
-    } else if (equals != std::string_view::npos) {
-      keys.emplace_back(section + std::string(trimmed(line.substr(0, equals))),
-                        trimmed(line.substr(equals + 1)));
-    }
-  }
+  for (const IniLine& line : ini_lines(text))
+    if (line.kind == IniLine::Kind::key) keys.emplace_back(line.name(), line.value);
   return keys;
 }
 

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -44,6 +46,8 @@ struct RunLog {
 /// a directory or holds nothing of a run.
 RunLog read_run(const std::string& path);
 
+/// A line of metrics.jsonl; none if it is torn or no run wrote it: one that did has a "step".
+std::optional<nlohmann::json> parse_metrics_line(std::string_view line);
 /// Adds the lines of a text in the format of metrics.jsonl. A last line without its end counts if it parses.
 void add_lines(RunLog& run, std::string_view text);
 /// "section.key" and value of each line of an INI file.

@@ -423,7 +423,7 @@ Config Reader::finish() {
   return config_;
 }
 
-/// Program_options reports keys only: it would accept an unknown section without keys.
+/// Its keys would be refused one by one, and without keys it would do nothing.
 void check_sections(const ConfigText& text, const Registries& registries) {
   std::vector<std::string> known;
   for (const Key& key : keys_of(nullptr, nullptr)) known.push_back(key.name.substr(0, key.name.find('.')));

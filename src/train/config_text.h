@@ -16,10 +16,11 @@ class ConfigText {
   struct Key {
     std::string name;   ///< SECTION.KEY
     std::string value;  ///< with its quotes
+    int line;           ///< from 1
   };
-  struct Place {
-    std::string name;  ///< of a section, or SECTION.KEY
-    int line;          ///< from 1
+  struct Section {
+    std::string name;
+    int line;
   };
   /// Whether errors tell lines: of a file that a person writes, not of the text in a checkpoint.
   enum class Lines { told, untold };
@@ -29,19 +30,16 @@ class ConfigText {
 
   const std::string& origin() const { return origin_; }
   const std::vector<Key>& keys() const { return keys_; }
-  const std::vector<Place>& sections() const { return sections_; }
+  const std::vector<Section>& sections() const { return sections_; }
   /// "a.ini:7", or "a.ini" if lines are not told.
   std::string place(int line) const;
   /// Of the key; the origin if it is not there.
   std::string place_of(std::string_view key) const;
 
  private:
-  void find_places(const std::string& text);
-
   std::string origin_;
   Lines lines_;
-  std::vector<Place> sections_, places_;
-  int neither_ = 0;  // the first line that is not blank and neither a section nor a key
+  std::vector<Section> sections_;
   std::vector<Key> keys_;
 };
 

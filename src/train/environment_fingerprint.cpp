@@ -17,6 +17,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "base/lines.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/checkpoint/state_dict.h"
@@ -104,11 +105,9 @@ std::string to_text(const Fingerprint& entries) {
 
 Fingerprint from_text(const std::string& text) {
   Fingerprint entries;
-  std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) {
-    const std::size_t tab = line.find('\t');
-    if (tab != std::string::npos) entries.push_back({line.substr(0, tab), line.substr(tab + 1)});
-  }
+  for (const std::string_view line : lines_of(text))
+    if (const std::size_t tab = line.find('\t'); tab != line.npos)
+      entries.push_back({std::string(line.substr(0, tab)), std::string(line.substr(tab + 1))});
   return entries;
 }
 
@@ -152,14 +151,11 @@ FingerprintEntry instruction_set_entry() {
 
 Fingerprint configuration_fingerprint(const Config& config) {
   Fingerprint entries;
-  std::istringstream lines(to_text(config));
-  std::string section;
-  for (std::string line; std::getline(lines, line);) {
-    if (line.starts_with('[')) section = line.substr(1, line.find(']') - 1);
-    const std::size_t equals = line.find(" = ");
-    if (equals == std::string::npos) continue;
-    const std::string value = plain(line.substr(equals + 3));
-    entries.push_back({plain(section + "." + line.substr(0, equals)), value.empty() ? "''" : value});
+  const std::string text = to_text(config);
+  for (const IniLine& line : ini_lines(text)) {
+    if (line.kind != IniLine::Kind::key) continue;
+    const std::string value = plain(std::string(line.value));
+    entries.push_back({plain(line.name()), value.empty() ? "''" : value});
   }
   for (const TrainingFile& file : training_files(config.data)) add_file(entries, "data.train", file.path);
   add_file(entries, "data.eval", config.data.eval);

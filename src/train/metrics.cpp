@@ -11,37 +11,34 @@
 
 #include "base/clock.h"
 #include "base/files.h"
+#include "base/lines.h"
 #include "base/streams.h"
 #include "base/text.h"
 #include "lockstep/train/session.h"
 #include "report/event_file.h"
+#include "report/run_log.h"
 
 namespace lockstep::train {
 namespace {
 
 /// Whether a line is kept when the run continues. Lines that we did not write are not kept.
 bool is_kept(std::string_view line, const report::ResumePoint& point) {
-  const nlohmann::json parsed = nlohmann::json::parse(line, nullptr, false);
-  if (!parsed.is_object() || !parsed.contains("step") || !parsed["step"].is_number_integer()) return false;
-  return point.keeps(parsed["step"].get<std::int64_t>(), parsed.contains(report::metric_of_evaluations));
+  const std::optional<nlohmann::json> parsed = report::parse_metrics_line(line);
+  return parsed &&
+         point.keeps((*parsed)["step"].get<std::int64_t>(), parsed->contains(report::metric_of_evaluations));
 }
 
-/// The end of the last line that is kept. Steps never decrease in a file, so only its tail is read.
+/// The end of the last line that is kept. Steps never decrease in a file, so only its end is read.
 std::uint64_t end_of_lines_up_to(const OpenFile& file, const report::ResumePoint& point) {
   constexpr std::uint64_t least_bytes = 1 << 16;
-  const std::uint64_t size = file.size();
   for (std::uint64_t bytes = least_bytes;; bytes *= 4) {
-    std::string tail(std::min(bytes, size), '\0');
-    const std::uint64_t begin = size - tail.size();
-    file.read_at(begin, tail.data(), tail.size());
-    for (std::size_t end = tail.rfind('\n'); end != std::string::npos && end > 0;) {
-      const std::size_t before = tail.rfind('\n', end - 1);
-      if (before == std::string::npos && begin > 0) break;  // the line begins before this tail
-      const std::size_t first = before == std::string::npos ? 0 : before + 1;
-      if (is_kept(std::string_view(tail).substr(first, end - first), point)) return begin + end + 1;
-      end = before;
-    }
-    if (begin == 0) return 0;
+    const EndOfFile end = lines_at_end(file, bytes);
+    const auto lines = lines_of(end.text);
+    const auto kept =
+        std::find_if(lines.rbegin(), lines.rend(), [&](auto line) { return is_kept(line, point); });
+    if (kept != lines.rend())
+      return end.offset + static_cast<std::uint64_t>(kept->data() + kept->size() + 1 - end.text.data());
+    if (bytes >= file.size()) return 0;
   }
 }
 
@@ -80,37 +77,44 @@ void MetricsFile::sync() {
   if (file_) file_->sync();
 }
 
+void Pace::at(std::int64_t steps_done, double seconds) {
+  if (steps_done - newer_.step >= steps_) {
+    older_ = newer_;
+    newer_ = {steps_done, seconds};
+  }
+  if (steps_done > older_.step)
+    step_s_ = (seconds - older_.seconds) / static_cast<double>(steps_done - older_.step);
+}
+
 Progress::Progress(Log log, bool shows, std::int64_t first_step, std::int64_t last_step,
                    std::int64_t log_every)
     : log_(std::move(log)),
       shows_(shows),
       terminal_(shows && standard_error_redraws()),
-      first_step_(first_step),
       last_step_(last_step),
       log_every_(log_every),
-      started_s_(monotonic_s()) {
-  if (!shows_ || first_step_ < last_step_) return;
-  const std::string beyond = first_step_ > last_step_ ? fmt::format(", train.steps = {}", last_step_) : "";
-  log_.info("nothing to do: {} done already{}", pluralized(first_step_, "step"), beyond);
+      started_s_(monotonic_s()),
+      pace_(first_step, log_every) {
+  if (!shows_ || first_step < last_step_) return;
+  const std::string beyond = first_step > last_step_ ? fmt::format(", train.steps = {}", last_step_) : "";
+  log_.info("nothing to do: {} done already{}", pluralized(first_step, "step"), beyond);
 }
 
 Progress::Progress(const Session& session, std::int64_t first_step, std::int64_t last_step,
                    std::int64_t log_every)
     : Progress(session.log(), session.world().rank() == 0, first_step, last_step, log_every) {
   global_batch_ = session.run().global_batch;
-  timed_from_ = first_step;
-  timed_since_s_ = started_s_;
 }
 
 Progress::~Progress() { finish(); }
 
-/// Assumes the mean time of the steps so far, and of the last evaluation.
+void Progress::take_pace(std::int64_t steps_done) {
+  pace_.at(steps_done, monotonic_s() - started_s_ - evaluations_s_);
+}
+
+/// Assumes the time of recent steps, and of the last evaluation.
 std::int64_t Progress::seconds_left(std::int64_t steps_done, double evaluations_left) const {
-  const double evaluating_s = evaluation_started_s_ > 0 ? monotonic_s() - evaluation_started_s_ : 0;
-  const double training_s = monotonic_s() - started_s_ - evaluations_s_ - evaluating_s;
-  const double per_step_s =
-      steps_done > first_step_ ? training_s / static_cast<double>(steps_done - first_step_) : 0;
-  return static_cast<std::int64_t>(per_step_s * static_cast<double>(last_step_ - steps_done) +
+  return static_cast<std::int64_t>(pace_.step_s() * static_cast<double>(last_step_ - steps_done) +
                                    last_evaluation_s_ * evaluations_left);
 }
 
@@ -139,16 +143,13 @@ bool Progress::due(std::int64_t steps_done) const {
 }
 
 void Progress::step(std::int64_t steps_done, double loss) {
-  if (!due(steps_done)) return;
-  const double now_s = monotonic_s();
-  const auto samples = static_cast<double>((steps_done - timed_from_) * global_batch_);
-  step(steps_done, loss, samples / (now_s - timed_since_s_), 0);
-  timed_from_ = steps_done;
-  timed_since_s_ = now_s;
+  take_pace(steps_done);
+  step(steps_done, loss, static_cast<double>(global_batch_) / pace_.step_s(), 0);
 }
 
 void Progress::step(std::int64_t steps_done, double loss, double samples_per_second,
                     std::int64_t evaluations_left, std::optional<double> data_wait_ms) {
+  take_pace(steps_done);
   if (!due(steps_done)) return;
   draw({fmt::format("step {}/{}", steps_done, last_step_), "loss " + figure(loss),
         fmt::format("{:.0f} samples/s", samples_per_second)},

@@ -7,14 +7,15 @@
 #include <charconv>
 #include <ctime>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "base/files.h"
+#include "base/lines.h"
 #include "checkpoint/run_files.h"
 #include "lockstep/base/error.h"
+#include "report/run_log.h"
 #include "train/exit_record.h"
 
 namespace lockstep::train {
@@ -63,23 +64,16 @@ struct LastLines {
 LastLines last_lines(const std::string& path) {
   constexpr std::uint64_t most_bytes = 1 << 16;
   LastLines last;
-  std::string tail;
-  bool whole = true;
+  EndOfFile end;
   try {
-    const OpenFile file(path, OpenFile::Mode::read);
-    const std::uint64_t size = file.size();
-    whole = size <= most_bytes;
-    tail.resize(std::min(size, most_bytes));
-    file.read_at(size - tail.size(), tail.data(), tail.size());
+    end = lines_at_end(OpenFile(path, OpenFile::Mode::read), most_bytes);
   } catch (const DataError&) {  // a resume that shortens it meanwhile is not worth an error
     return last;
   }
-  std::size_t begin = whole ? 0 : tail.find('\n') + 1;
-  for (std::size_t end = tail.find('\n', begin); end != std::string::npos; end = tail.find('\n', begin)) {
-    const auto line =
-        nlohmann::json::parse(std::string_view(tail).substr(begin, end - begin), nullptr, false);
-    begin = end + 1;
-    if (!line.is_object() || !line.contains("step") || !line["step"].is_number_integer()) continue;
+  for (const std::string_view text : lines_of(end.text)) {
+    const std::optional<nlohmann::json> parsed = report::parse_metrics_line(text);
+    if (!parsed) continue;
+    const nlohmann::json& line = *parsed;
     last.step = line["step"].get<std::int64_t>();
     const auto written = line.find("time");
     if (written == line.end() || !written->is_string()) continue;
@@ -95,27 +89,19 @@ LastLines last_lines(const std::string& path) {
 /// train.steps in the resolved text of a configuration. The models of another program, which a whole reading
 /// would refuse, do not matter here.
 std::optional<std::int64_t> steps_in_config(const std::string& text) {
-  std::istringstream lines(text);
-  bool in_train = false;
-  for (std::string line; std::getline(lines, line);) {
-    if (line.starts_with('[')) in_train = line.starts_with("[train]");
-    const std::size_t equals = line.find('=');
-    if (!in_train || equals == std::string::npos) continue;
-    const std::string_view key = std::string_view(line).substr(0, equals);
-    if (key.substr(0, key.find_last_not_of(' ') + 1) != "steps") continue;
+  for (const IniLine& line : ini_lines(text)) {
+    if (line.section != "train" || line.key != "steps") continue;
     std::int64_t steps = 0;
-    const std::size_t value = std::min(line.find_first_not_of(' ', equals + 1), line.size());
-    if (std::from_chars(line.data() + value, line.data() + line.size(), steps).ec == std::errc())
-      return steps;
+    const std::string_view value = line.value;
+    if (std::from_chars(value.data(), value.data() + value.size(), steps).ec == std::errc()) return steps;
   }
   return std::nullopt;
 }
 
 /// A value of a file of lines KEY=VALUE; empty if it has none.
 std::string value_in(const std::string& text, const std::string& key) {
-  std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);)
-    if (line.starts_with(key + "=")) return line.substr(key.size() + 1);
+  for (const std::string_view line : lines_of(text))
+    if (line.starts_with(key + "=")) return std::string(line.substr(key.size() + 1));
   return "";
 }
 

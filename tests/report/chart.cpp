@@ -73,6 +73,23 @@ BOOST_AUTO_TEST_CASE(a_smoothed_curve_does_not_lag) {
     BOOST_TEST(smooth.y[p] == 3 * smooth.x[p], boost::test_tools::tolerance(1e-9));
 }
 
+BOOST_AUTO_TEST_CASE(the_ends_of_a_smoothed_curve_are_means) {
+  Points spikes;
+  for (int p = 0; p < 1'000; ++p) {
+    spikes.x.push_back(p);
+    spikes.y.push_back(p == 0 || p == 999 ? 100 : 0);
+  }
+  const Points smooth = smoothed(spikes, 100);
+  BOOST_TEST(std::ranges::max(smooth.y) < 100 / 20.0);
+  BOOST_TEST(smooth.x.front() <= 10);
+  BOOST_TEST(smooth.x.back() >= 989);
+  for (std::size_t count = 0; count < 5; ++count) {
+    const Points few = smoothed({std::vector<double>(count, 2), std::vector<double>(count, 3)}, 100);
+    BOOST_TEST(few.y == std::vector<double>(few.y.size(), 3), boost::test_tools::per_element());
+    BOOST_TEST(few.y.empty() == (count == 0));
+  }
+}
+
 BOOST_AUTO_TEST_CASE(names_cannot_leave_their_place_in_html) {
   BOOST_TEST(escape_html("<a b=\"c\" d='e'>&") == "&lt;a b=&quot;c&quot; d=&#39;e&#39;&gt;&amp;");
   Chart chart;

@@ -84,6 +84,42 @@ BOOST_AUTO_TEST_CASE(a_page_of_a_run_with_thousands_of_events_is_small) {
   BOOST_TEST(page.find("The first 200 of 5000.") != page.npos);
 }
 
+BOOST_AUTO_TEST_CASE(every_start_but_the_first_is_a_restart) {
+  using Kind = RunEvent::Kind;
+  RunLog run = long_run("killed", 10, 1);
+  const auto restarts = [&](std::initializer_list<Kind> starts) {
+    run.events.clear();
+    for (const Kind kind : starts) run.events.push_back({kind, 0, "", ""});
+    const std::string page = page_of({&run, 1}), word = "restarts</";
+    const std::size_t at = page.find(word);
+    return at == page.npos ? 0 : page[page.find_first_of("0123456789", at)] - '0';
+  };
+  BOOST_TEST(restarts({}) == 0);
+  BOOST_TEST(restarts({Kind::started}) == 0);
+  BOOST_TEST(restarts({Kind::started, Kind::started, Kind::note, Kind::resumed}) == 2);  // killed twice
+  BOOST_TEST(restarts({Kind::forked, Kind::preempted, Kind::resumed}) == 1);
+}
+
+BOOST_AUTO_TEST_CASE(the_table_of_runs_begins_with_what_judges_them) {
+  std::vector<RunLog> runs{long_run("a", 10, 1), long_run("b", 10, 1)};
+  for (RunLog& run : runs) {
+    for (const char* const name : {"step_ms", "eval_accuracy", "eval_loss"})
+      run.series.push_back({.name = name, .steps = {10}, .values = {1}});
+    run.config = {{"optimizer.lr", run.name}};
+  }
+  const std::string page = page_of(runs);
+  std::size_t last = 0;
+  for (const char* const heading :
+       {"run", "loss", "eval_loss", "eval_accuracy", "step_ms", "optimizer.lr", "state"}) {
+    const std::size_t at = page.find(fmt::format("<button>{}</button>", heading));
+    BOOST_TEST(at != page.npos, heading);
+    BOOST_TEST(at > last, heading);
+    last = at;
+  }
+  const std::size_t row = page.find("<tr data-run=\"0\">"), key = page.find("<td class=\"n\">a</td>", row);
+  BOOST_TEST(page.find("<td class=\"n\" data-v=", row) < key);  // cells as their headings
+}
+
 RunLog run_in(const TemporaryFolder& folder) {
   RunLog run;
   run.path = folder.path().string();

@@ -4,6 +4,7 @@
 #include <boost/test/unit_test.hpp>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "lockstep/base/error.h"
 
@@ -58,6 +59,13 @@ BOOST_AUTO_TEST_CASE(torn_and_foreign_lines_are_counted_and_left_out) {
   BOOST_TEST(run.unreadable_lines == 4);
   BOOST_REQUIRE(run.find("loss"));
   BOOST_TEST(run.find("loss")->values.size() == 1U);
+}
+
+BOOST_AUTO_TEST_CASE(a_line_of_metrics_is_an_object_with_a_step) {
+  BOOST_TEST(parse_metrics_line(R"({"step":3,"loss":null})").has_value());
+  for (const char* const other :
+       {"", "{", "[1]", "{}", R"({"step":"3"})", R"({"step":1.5})", R"({"step":3} x)"})
+    BOOST_TEST(!parse_metrics_line(other).has_value(), other);
 }
 
 BOOST_AUTO_TEST_CASE(keys_have_the_names_of_their_sections) {

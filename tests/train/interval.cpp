@@ -4,6 +4,8 @@
 #include <boost/test/unit_test.hpp>
 #include <nlohmann/json.hpp>
 
+#include "lockstep/train/metrics.h"
+
 namespace lockstep::test {
 namespace {
 BOOST_AUTO_TEST_SUITE(interval)
@@ -54,6 +56,25 @@ BOOST_AUTO_TEST_CASE(a_line_of_more_ranks_than_are_listed_has_three_figures_and_
 
 BOOST_AUTO_TEST_CASE(a_rank_that_writes_nothing_keeps_no_times_of_others) {
   BOOST_TEST(!line_of(0, {1}).contains("rank_compute_ms"));
+}
+
+BOOST_AUTO_TEST_CASE(the_pace_is_that_of_recent_steps) {
+  train::Pace pace(100, 20);  // a run that resumes at step 100
+  BOOST_TEST(pace.step_s() == 0);
+  pace.at(100, 5);
+  BOOST_TEST(pace.step_s() == 0);
+  double seconds = 0;
+  const auto step = [&](int done, double step_s) { pace.at(done, seconds += step_s); };
+  for (int done = 101; done <= 120; ++done) step(done, 10);  // a slow start
+  BOOST_TEST(pace.step_s() == 10);
+  step(121, 1);
+  BOOST_TEST(pace.step_s() == 201.0 / 21);
+  for (int done = 122; done <= 139; ++done) step(done, 1);
+  BOOST_TEST(pace.step_s() == 219.0 / 39);
+  for (int done = 140; done <= 300; ++done) {
+    step(done, 1);
+    BOOST_TEST(pace.step_s() == 1);  // the start is forgotten
+  }
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -39,6 +39,26 @@ class MetricsFile {
   std::unique_ptr<OpenFile> file_;  // of the rank that writes
 };
 
+/// The time that a step takes lately. A start is slower, and evaluations end it.
+class Pace {
+ public:
+  /// Of the last `steps` steps at least, and of less than twice as many.
+  Pace(std::int64_t first_step, std::int64_t steps) : steps_(steps), older_{first_step}, newer_(older_) {}
+
+  /// When so many steps are done, which took so long since the start. Never decrease.
+  void at(std::int64_t steps_done, double seconds);
+  double step_s() const { return step_s_; }  ///< 0 before the first step
+
+ private:
+  struct Moment {
+    std::int64_t step;
+    double seconds = 0;
+  };
+  std::int64_t steps_;
+  Moment older_, newer_;
+  double step_s_ = 0;
+};
+
 /// Shows the progress of a run: one line that is redrawn on a terminal, no wider than it; plain lines in a
 /// file or a pipe, such as that of mpirun.
 class Progress {
@@ -54,11 +74,12 @@ class Progress {
   Progress& operator=(const Progress&) = delete;
 
   /// After each step; draws at most a few times a second on a terminal, and every `log_every` steps in a
-  /// file. The time left counts `evaluations_left` of the length of the last one. On a terminal the line also
+  /// file. The time left is by the pace of recent steps and counts `evaluations_left` of the length of the
+  /// last one. On a terminal the line also
   /// has `data_wait_ms`, the time that a step waits for its data, if it is given.
   void step(std::int64_t steps_done, double loss, double samples_per_second, std::int64_t evaluations_left,
             std::optional<double> data_wait_ms = {});
-  /// The same, with the mean speed since the last line, by the session's global batch.
+  /// The same, with the speed of recent steps, by the session's global batch.
   void step(std::int64_t steps_done, double loss);
   /// Within an evaluation, when this fraction of it is done; 1 ends it. Draws as often on a terminal, and
   /// twice a minute in a file.
@@ -70,16 +91,16 @@ class Progress {
 
  private:
   bool due(std::int64_t steps_done) const;
+  void take_pace(std::int64_t steps_done);
   std::int64_t seconds_left(std::int64_t steps_done, double evaluations_left) const;
   void draw(std::initializer_list<std::string> parts, std::int64_t left_s, const std::string& last_part = "");
 
   Log log_;
   bool shows_, terminal_;
-  std::int64_t first_step_, last_step_, log_every_;
+  std::int64_t last_step_, log_every_;
   double started_s_, drawn_s_ = 0;
   std::int64_t global_batch_ = 0;  // of the session; 0: not known
-  std::int64_t timed_from_ = 0;    // the speed is that of the steps since this one
-  double timed_since_s_ = 0;
+  Pace pace_;
   double evaluation_started_s_ = 0;                   // 0: no evaluation is running
   double last_evaluation_s_ = 0, evaluations_s_ = 0;  // the latter: of all
 };
