@@ -1,14 +1,19 @@
 #!/usr/bin/env bash
-# Runs the GPU tests and benchmarks of a bundle in one go, without CTest, and writes one JSON report. For the other machine: unpack the bundle
+# Runs a checklist, the GPU tests and benchmarks of a bundle in one go, without CTest, and writes one JSON report. For the other machine: unpack the bundle
 # (cmake --preset package && cmake --build build/package --target bundle; INSTALL, "On a machine without root or packages") and start this
 # script in it.
 #
-# gpu.sh [--cpu] [--no-benchmarks] [--match REGEX] [--limit-s 450] [--report report.json]
+# gpu.sh [--checklist real|small|no] [--cpu] [--no-benchmarks] [--match REGEX] [--limit-s 430] [--report report.json]
 #
+#   --checklist  what must hold before tests mean anything (support/checklist.sh): the same bits twice, with graphs and without, with NCCL
+#              in a graph and outside, and odd sizes, with a GPT-2 124M or a part of it; small: with a tiny one; no: not at all
 #   --cpu      tests that need no GPU as well: the MPI tests at 1, 2 and 4 ranks
-#   --no-benchmarks  tests only. Benchmarks are steps of gpt-gpu and resnet-gpu, ours and PyTorch's (where it is) in turn, and profiles
-#   --match    these tests instead, whatever they need; no benchmarks
-#   --limit-s  no test starts later, and none runs longer; what was not reached or not done by then is reported as skipped
+#   --no-benchmarks  no measurements. These are steps of gpt-gpu and resnet-gpu, ours and PyTorch's (where it is) in turn, and profiles
+#   --match    these tests instead, whatever they need; no checklist and no benchmarks
+#   --limit-s  nothing starts later, and nothing runs longer; what was not reached or not done by then is reported as skipped.
+#              The checklist has 40 % of it, and tests begin no later than at 75 %
+#
+# Nothing ends it early: an entry that fails or hangs is reported, and the next one runs. The report is written after each entry.
 #
 # Without a GPU the GPU tests are reported as skipped, with the reason. Exit code 0: none failed; 1: some did; 2: cannot run.
 set -uo pipefail

@@ -20,7 +20,8 @@ says() {
   python3 -c '
 import json, sys
 name, result, reason = (sys.argv[1:] + [""])[:3]
-test = next(test for test in json.load(open("report.json"))["tests"] if test["name"] == name)
+report = json.load(open("report.json"))
+test = next(test for test in report["checklist"] + report["tests"] if test["name"] == name)
 sys.exit(0 if test["result"] == result and reason in test.get("reason", "") else "%s: %s" % (name, test))' "$@" || fail "$*"
 }
 gpu_sh() {
@@ -63,6 +64,37 @@ python3 -c '
 import json, sys
 gpus = json.load(open("report.json"))["gpus"]
 sys.exit(0 if gpus[0]["name"] == "NVIDIA H200" and gpus[0]["driver_version"] == "580.1" else str(gpus))' || fail "the GPU in the report"
+
+# The checklist comes first. One entry of it that fails, or hangs and does not listen, does not keep the others, the tests and the
+# measurements from being reported.
+cat >bundle/tests/support/checklist.sh <<'CHECKLIST'
+case "$1" in
+  list) printf '%s\n' fails hangs holds elsewhere ;;
+  fails) echo "a and b differ"; exit 1 ;;
+  hangs) trap '' TERM; while :; do sleep 1; done ;;
+  holds) echo "step_ms: 7" ;;
+  elsewhere) echo "not here"; exit 77 ;;
+esac
+CHECKLIST
+sed -i 's/^CHECK_TIMEOUT_S = .*/CHECK_TIMEOUT_S = 2/' bundle/tests/support/run_list.py
+list "$(entry gpu.kernel '"gpu"' 60 'exit 0')"
+[ "$(gpu_sh --no-benchmarks)" -eq 1 ] || fail "a checklist with a failure: $(cat log)"
+says checklist.fails failed "exit code 1"
+says checklist.hangs failed "not done after 2.0 s"
+says checklist.holds passed
+says checklist.elsewhere skipped "not here"
+says gpu.kernel passed
+for text in 'a and b differ' 'step_ms: 7'; do grep -q "^    $text\$" log || fail "the checklist's '$text' is not shown: $(cat log)"; done
+awk '/checklist.holds/ { first = NR } /gpu.kernel/ { if (first && NR > first) found = 1 } END { exit !found }' log ||
+  fail "the tests do not come after the checklist: $(cat log)"
+[ "$(gpu_sh --no-benchmarks --checklist no)" -eq 0 ] || fail "--checklist no: $(cat log)"
+
+# What ends the script leaves what was found before.
+# shellcheck disable=SC2016  # expanded by the test
+list "$(entry gpu.good '"gpu"' 60 'exit 0')" "$(entry gpu.ends '"gpu"' 60 'kill -9 $PPID')"
+gpu_sh --no-benchmarks --checklist no >/dev/null
+says gpu.good passed
+rm bundle/tests/support/checklist.sh
 
 # Measurements, each with what it printed or why it could not; none of them fails the script.
 # shellcheck disable=SC2016  # expanded by the program

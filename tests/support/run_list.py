@@ -28,11 +28,17 @@ BENCHMARKS = [
 ]
 BENCHMARK_TIMEOUT_S = 120
 
+# Of --limit-s, until which the checklist and then the tests may go on; what comes after them has the rest. What hangs costs the part of
+# its stage at most.
+CHECKLIST_ENDS, TESTS_END = 0.4, 0.75
+CHECK_TIMEOUT_S = 40
+TEST_TIMEOUT_S = 120
+
 
 def answer(*command):
     """Standard output of a command; None where there is none."""
     try:
-        return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=60, text=True).stdout.strip() or None
+        return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=20, text=True).stdout.strip() or None
     except (OSError, subprocess.TimeoutExpired):
         return None
 
@@ -41,12 +47,12 @@ def find_gpus():
     """What nvidia-smi says of each GPU, and why there is none."""
     fields = ["name", "driver_version", "memory.total", "compute_cap"]
     try:
-        asked = subprocess.run(["nvidia-smi", "--query-gpu=" + ",".join(fields), "--format=csv,noheader"], timeout=60,
+        asked = subprocess.run(["nvidia-smi", "--query-gpu=" + ",".join(fields), "--format=csv,noheader"], timeout=20,
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     except OSError:
         return [], "no GPU: nvidia-smi is not here"
     except subprocess.TimeoutExpired:
-        return [], "no GPU: nvidia-smi did not answer in 60 s"
+        return [], "no GPU: nvidia-smi did not answer in 20 s"
     if asked.returncode != 0 or not asked.stdout.strip():
         return [], "no GPU: nvidia-smi: " + (asked.stdout.strip() or "no device")
     return [dict(zip(fields, line.split(", "))) for line in asked.stdout.strip().splitlines()], None
@@ -59,7 +65,10 @@ def stop(process):
         process.wait(10)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        try:
+            process.wait(5)
+        except subprocess.TimeoutExpired:  # it is in the driver, which does not return: the next one runs beside it
+            print(f"process {process.pid} does not end", flush=True)
 
 
 def run_command(command, bundle, allowed_s, environment=None, apart=False):
@@ -83,7 +92,7 @@ def run_command(command, bundle, allowed_s, environment=None, apart=False):
 
 
 def run(test, bundle, most_s):
-    """Runs one test: its entry of the report."""
+    """Runs one test: its entry of the report. `most_s`: what is left of its stage."""
     entry = {"name": test["name"]}
     allowed_s = min(test["timeout_s"], most_s)
     try:
@@ -94,6 +103,8 @@ def run(test, bundle, most_s):
     lines = said.splitlines()
     if code == 0:
         entry["result"] = "passed"
+        if test.get("figures"):
+            entry["output"] = lines[-OUTPUT_LINES:]
     elif code == test["skip_code"]:
         entry.update(result="skipped", reason=next((line for line in reversed(lines) if line.strip()), "without a reason"))
     elif code is None and most_s < test["timeout_s"]:
@@ -131,13 +142,95 @@ def complain(text):
     return 2
 
 
+def parsed(text):
+    """JSON, or null where it is none."""
+    try:
+        return json.loads(text or "null")
+    except ValueError:
+        return None
+
+
+def checklist(bundle, small):
+    """What is asked of a GPU first: entries as those of a list of tests. The script itself names them."""
+    script = os.path.join(bundle, "tests", "support", "checklist.sh")
+    names = (answer("bash", script, "list") or "").split()
+    return [{"name": "checklist." + name, "labels": ["gpu"], "timeout_s": CHECK_TIMEOUT_S, "skip_code": 77, "environment": {},
+             "command": ["bash", script, name] + (["small"] if small else []), "figures": True} for name in names]
+
+
+class Report:
+    """What was found so far. It is written after each entry: whatever ends this program, the rest is there."""
+
+    def __init__(self, path, bundle, limit_s):
+        self.path, self.bundle, self.limit_s = path, bundle, limit_s
+        self.begin = time.monotonic()
+        self.gpus, self.no_gpu = find_gpus()
+        self.checks, self.tests, self.measured = [], [], []
+        self.about = {"versions": {"lockstep": answer("lockstep", "--version"), "system": answer("uname", "-sr"),
+                                   "libc": " ".join(platform.libc_ver()), "python": platform.python_version()},
+                      "doctor": parsed(answer("lockstep", "doctor", "--json"))}
+
+    def left_s(self, share=1.0):
+        """Until that share of the time is over."""
+        return share * self.limit_s - (time.monotonic() - self.begin)
+
+    def count(self):
+        return {kind: sum(entry["result"] == kind for entry in self.checks + self.tests) for kind in ("passed", "failed", "skipped")}
+
+    def write(self):
+        with open(self.path, "w", encoding="utf-8") as file:
+            json.dump({
+                "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+                "gpus": self.gpus,
+                **({"no_gpu": self.no_gpu} if self.no_gpu else {}),
+                **self.about,
+                "seconds": round(time.monotonic() - self.begin, 1),
+                **self.count(),
+                "checklist": self.checks,
+                "tests": self.tests,
+                "benchmarks": self.measured,
+            }, file, indent=1)
+            file.write("\n")
+
+    def run_all(self, chosen, results, share):
+        """Tests, one after another, whatever becomes of each."""
+        for number, test in enumerate(chosen, 1):
+            left_s = self.left_s(share)
+            if "gpu" in test["labels"] and self.no_gpu:
+                entry = {"name": test["name"], "result": "skipped", "reason": self.no_gpu, "seconds": 0.0}
+            elif left_s <= 0:
+                entry = {"name": test["name"], "result": "skipped", "reason": "not reached: --limit-s", "seconds": 0.0}
+            else:
+                entry = run(test, self.bundle, left_s)
+            results.append(entry)
+            self.write()
+            print(f"{number}/{len(chosen)} {entry['result']:7} {entry['seconds']:6.1f} s  {entry['name']}  {entry.get('reason', '')}",
+                  flush=True)
+            for line in entry.get("output", []):
+                print("    " + line)
+
+    def measure(self):
+        for command in BENCHMARKS:
+            left_s = self.left_s()
+            if left_s <= 0:
+                self.measured.append({"command": " ".join(command), "result": None, "output": ["not reached: --limit-s"], "seconds": 0.0})
+                continue
+            self.measured.append(benchmark(command, self.bundle, left_s))
+            self.write()
+            result = self.measured[-1]["result"]
+            step_ms = result.get("step_ms", float("nan")) if isinstance(result, dict) else float("nan")
+            print(f"{step_ms:9.2f} ms a step  {self.measured[-1]['command']}", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(prog="gpu.sh", description="Runs the GPU tests of a bundle and writes one JSON report.")
     parser.add_argument("bundle", help=argparse.SUPPRESS)
     parser.add_argument("--cpu", action="store_true", help="the MPI tests at 1, 2 and 4 ranks as well, which need no GPU")
-    parser.add_argument("--no-benchmarks", action="store_true", help="tests only")
+    parser.add_argument("--no-benchmarks", action="store_true", help="no measurements")
+    parser.add_argument("--checklist", choices=["real", "small", "no"], default="real",
+                        help="before the tests: of a GPT-2 124M (real), or of the size for an emulated GPU (small)")
     parser.add_argument("--match", metavar="REGEX", help="these tests instead, whatever they need")
-    parser.add_argument("--limit-s", type=float, default=450, help="no test starts later, and none runs longer (450)")
+    parser.add_argument("--limit-s", type=float, default=430, help="nothing starts later, and nothing runs longer (430)")
     parser.add_argument("--report", default="report.json", help="where the report goes (report.json)")
     options = parser.parse_args()
 
@@ -147,61 +240,25 @@ def main():
         sys.exit(complain(f"--report: {options.report}: {error.strerror}"))
     with open(os.path.join(options.bundle, "tests", "list.json"), encoding="utf-8") as file:
         listed = json.load(file)
-    gpus, no_gpu = find_gpus()
-    print(no_gpu or "GPU: " + "; ".join(f"{gpu['name']}, driver {gpu['driver_version']}" for gpu in gpus))
+    report = Report(options.report, options.bundle, options.limit_s)
+    print(report.no_gpu or "GPU: " + "; ".join(f"{gpu['name']}, driver {gpu['driver_version']}" for gpu in report.gpus))
     if options.match:
-        chosen = [test for test in listed if re.search(options.match, test["name"])]
+        report.run_all([test for test in listed if re.search(options.match, test["name"])], report.tests, 1)
     else:
         chosen = [test for test in listed if "gpu" in test["labels"]]
         if not chosen:
             print("this bundle was built without CUDA: it has no GPU tests")
         if options.cpu:
             chosen += [test for test in listed if "gpu" not in test["labels"] and re.search(CPU_TESTS, test["name"])]
-
-    begin = time.monotonic()
-    results = []
-    for number, test in enumerate(chosen, 1):
-        left_s = options.limit_s - (time.monotonic() - begin)
-        if "gpu" in test["labels"] and no_gpu:
-            entry = {"name": test["name"], "result": "skipped", "reason": no_gpu, "seconds": 0.0}
-        elif left_s <= 0:
-            entry = {"name": test["name"], "result": "skipped", "reason": "not reached: --limit-s", "seconds": 0.0}
-        else:
-            entry = run(test, options.bundle, left_s)
-        results.append(entry)
-        print(f"{number}/{len(chosen)} {entry['result']:7} {entry['seconds']:6.1f} s  {entry['name']}  {entry.get('reason', '')}",
-              flush=True)
-        for line in entry.get("output", []):
-            print("    " + line)
-
-    measured = []
-    if not no_gpu and not options.match and not options.no_benchmarks:
-        for command in BENCHMARKS:
-            left_s = options.limit_s - (time.monotonic() - begin)
-            if left_s <= 0:
-                measured.append({"command": " ".join(command), "result": None, "output": ["not reached: --limit-s"], "seconds": 0.0})
-                continue
-            measured.append(benchmark(command, options.bundle, left_s))
-            result = measured[-1]["result"] or {}
-            print(f"{result.get('step_ms', float('nan')):9.2f} ms a step  {measured[-1]['command']}", flush=True)
-
-    doctor = answer("lockstep", "doctor", "--json")
-    count = {kind: sum(entry["result"] == kind for entry in results) for kind in ("passed", "failed", "skipped")}
-    report = {
-        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "gpus": gpus,
-        **({"no_gpu": no_gpu} if no_gpu else {}),
-        "versions": {"lockstep": answer("lockstep", "--version"), "system": answer("uname", "-sr"),
-                     "libc": " ".join(platform.libc_ver()), "python": platform.python_version()},
-        "doctor": json.loads(doctor) if doctor else None,
-        "seconds": round(time.monotonic() - begin, 1),
-        **count,
-        "tests": results,
-        "benchmarks": measured,
-    }
-    with open(options.report, "w", encoding="utf-8") as file:
-        json.dump(report, file, indent=1)
-        file.write("\n")
+        if options.checklist != "no":
+            report.run_all(checklist(options.bundle, options.checklist == "small"), report.checks, CHECKLIST_ENDS)
+        measures = not report.no_gpu and not options.no_benchmarks
+        capped = [{**test, "timeout_s": min(test["timeout_s"], TEST_TIMEOUT_S)} for test in chosen]
+        report.run_all(capped, report.tests, TESTS_END if measures else 1)
+        if measures:
+            report.measure()
+    report.write()
+    count = report.count()
     print(", ".join(f"{number} {kind}" for kind, number in count.items()) + f"; report: {options.report}")
     sys.exit(1 if count["failed"] else 0)
 

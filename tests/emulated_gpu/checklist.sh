@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# The checklist of tests/gpu.sh on an emulated GPU: all of it holds there, and a GPU that gives other bits the second time is found.
+# LOCKSTEP is lockstep_on_emulated_gpu, EMULATED_GPU_TEST the program of the GPU tests with it.
+# shellcheck source=tests/support/cli.sh
+source "$(dirname "$0")/../support/cli.sh"
+
+mkdir -p bundle/tests/support bundle/tests/bin bundle/bin bundle/share
+cp "$LOCKSTEP_SOURCE_DIR/tests/gpu.sh" bundle/tests/
+cp "$LOCKSTEP_SOURCE_DIR"/tests/support/{run_list.py,checklist.sh} bundle/tests/support/
+cp -r "$LOCKSTEP_SOURCE_DIR/share/data" bundle/share/
+cp "$LOCKSTEP_SOURCE_DIR/README.md" bundle/
+echo '[]' >bundle/tests/list.json
+printf '#!/bin/sh\necho "Emulated GPU, 580.1, 1 MiB, 9.0"\n' >bundle/bin/nvidia-smi
+chmod +x bundle/bin/nvidia-smi
+export LOCKSTEP LOCKSTEP_GPU_TEST=$EMULATED_GPU_TEST
+
+# Not in the time of a GPU: entries have the time that they need here.
+sed -i 's/^CHECK_TIMEOUT_S = .*/CHECK_TIMEOUT_S = 200/' bundle/tests/support/run_list.py
+bash bundle/tests/gpu.sh --checklist small --no-benchmarks --limit-s 1000 >log 2>&1 || fail "the checklist: $(cat log)"
+python3 - <<'P' || fail "the report: $(cat report.json)"
+import json
+checks = json.load(open("report.json"))["checklist"]
+assert len(checks) >= 8 and all(entry["result"] == "passed" for entry in checks), checks
+assert any("loss:" in line and "step_ms:" in line for line in checks[0]["output"]), checks[0]
+P
+
+# What differs is found, by name: a second run that begins from another seed.
+cat >other <<'P'
+#!/bin/sh
+case "$*" in *"--run second"*) exec "$REAL" "$@" --set train.seed=2 ;; *) exec "$REAL" "$@" ;; esac
+P
+chmod +x other
+export REAL=$LOCKSTEP
+LOCKSTEP=$PWD/other bash bundle/tests/support/checklist.sh two_runs small >log 2>&1 && fail "two runs that differ pass: $(cat log)"
+grep -q '^first and second differ: ' log || fail "two runs that differ: $(cat log)"
+finish
