@@ -92,7 +92,7 @@ GpuWork gpu_work(const ops::AnyOperation& operation) {
   } else if (name == "sum_rows") {
     work.launches = 2;
     work.bytes += chunk_bytes(*operands.named("x"), 1);
-  } else if (name == "cross_entropy") {  // the targets are checked, losses of rows are folded
+  } else if (name == "cross_entropy" || name == "cross_entropy_in_place") {  // the targets are checked, losses of rows are folded
     work.launches = 3;
   } else if (name == "embedding" || name == "gather" || name == "count_correct") {
     work.launches = 2;

@@ -56,6 +56,8 @@ struct Step {
     backend->run(ops::CrossEntropy{x, tokens, {}, mean, total});
     backend->run(ops::CrossEntropyBackward{x, tokens, {}, mean, one, dx});
     backend->run(ops::CountCorrect{x, tokens, count});
+    backend->run(ops::CrossEntropyInPlace{dx, tokens, {}, total});
+    backend->run(ops::ScaleUnlessOne{dx, one});
     backend->run(ops::squared_error(x, y, total));
     backend->run(ops::Accumulate{dx, dy});
     backend->run(ops::BlockSumsOfSquares{x, blocks});

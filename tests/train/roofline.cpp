@@ -72,6 +72,20 @@ BOOST_AUTO_TEST_CASE(a_pass_over_an_operand_is_counted_each_time) {
   BOOST_TEST(backward_of(33).bytes / matrix_bytes / 33 == 5.2, boost::test_tools::tolerance(0.1));
 }
 
+double launches_of(const train::StepRoofline& step, const std::string& name) {
+  double launches = 0;
+  for (const kernels::RooflineFigures& operation : step.operations) {
+    if (operation.name == name) launches += static_cast<double>(operation.launches);
+  }
+  return launches;
+}
+
+BOOST_AUTO_TEST_CASE(the_loss_of_a_model_s_result_reads_the_logits_once) {
+  const train::StepRoofline step = train::roofline_of(train::workload_named("gpt-cpu"), DType::bfloat16);
+  BOOST_TEST(launches_of(step, "cross_entropy_in_place") == 3);
+  BOOST_TEST(launches_of(step, "cross_entropy") + launches_of(step, "cross_entropy_backward") == 0);
+}
+
 BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
