@@ -60,7 +60,8 @@ struct Step {
     backend->run(ops::ScaleUnlessOne{dx, one});
     backend->run(ops::squared_error(x, y, total));
     backend->run(ops::Accumulate{dx, dy});
-    backend->run(ops::BlockSumsOfSquares{x, blocks});
+    const ops::BlockSumsOfSquares::Part squares{x, blocks};
+    backend->run(ops::BlockSumsOfSquares{{&squares, 1}});
     const ops::EmaTarget targets[] = {{average, 0.99}};
     const ops::ParameterUpdate<ops::AdamW> adamw{
         ops::AdamW::of({.lr = 1e-3}), table, dtable, {exp_avg, exp_avg_sq}, targets};
