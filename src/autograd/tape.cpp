@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "autograd/rank_sums.h"
+#include "autograd/rounded_copies.h"
 #include "lockstep/autograd/recompute.h"
 #include "lockstep/ops/elementwise.h"
 
@@ -21,7 +22,10 @@ Tape& Var::no_tape() {
   throw UsageError("a Var without a tape (Var{{}}) stands for an absent bias, not for a value");
 }
 
-Tape::Tape(kernels::Backend& backend) : backend_(backend), recompute_(std::make_unique<Recompute>(*this)) {}
+Tape::Tape(kernels::Backend& backend)
+    : backend_(backend),
+      rounded_(std::make_unique<RoundedCopies>(backend)),
+      recompute_(std::make_unique<Recompute>(*this)) {}
 
 Tape::~Tape() { forget(); }
 
@@ -30,7 +34,7 @@ void Tape::begin(const Pass& pass) {
     throw UsageError("a pass computes in float32 or bfloat16, not in {}", to_string(pass.compute));
   forget();
   pass_ = pass;
-  if (!pass.same_parameters) ++parameter_values_;
+  if (!pass.same_parameters) rounded_->begin();
 }
 
 void Tape::forget() {
@@ -51,7 +55,7 @@ void Tape::drop_nodes(std::size_t first) {
 
 void Tape::release(const Param& param) noexcept {
   std::erase(used_, &param);
-  operands_.erase(&param);
+  rounded_->forget(param);
   for (Value& value : values_) {
     if (value.param == &param) value.param = nullptr;
   }
@@ -97,17 +101,16 @@ Var Tape::batch(const Tensor& floats) { return constant(backend_.in_type(floats,
 
 Var Tape::weight(Param& param) {
   Var used = parameter(param);
-  if (pass_.compute == DType::float32) return used;
-  Operand& operand = operands_[&param];
-  if (operand.values != parameter_values_) {
-    if (!operand.rounded || !(operand.rounded.shape() == param.value.shape()))
-      operand.rounded = backend_.empty(param.value.shape(), pass_.compute);
-    backend_.copy(param.value, operand.rounded);
-    operand.values = parameter_values_;
-  }
-  used.value_ = operand.rounded;
+  if (pass_.compute != DType::float32)
+    used.value_ = rounded_->of(param, pass_.compute, pass_.record && param.trainable);
   return used;
 }
+
+Var Tape::bias(Param& param) {
+  return backend_.device().kind == Device::Kind::cpu ? parameter(param) : weight(param);
+}
+
+void Tape::refresh_weights(std::span<Param* const> params, bool all) { rounded_->refresh(params, all); }
 
 Tape::Recorded Tape::begin_operation(RunClosure run, const Tensor& value,
                                      std::initializer_list<const Var*> inputs) {

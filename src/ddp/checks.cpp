@@ -394,17 +394,20 @@ OverflowCheck::OverflowCheck(std::span<Param* const> params, comm::HostGroup& gr
     total += blocks;
   }
   squares_ = backend.empty({total}, DType::float64);
+  parts_.reserve(ranges_.size());
   read_.resize(static_cast<std::size_t>(total));
 }
 
 kernels::Transfer OverflowCheck::ask(const Reducer& reducer) {
+  parts_.clear();
   for (std::size_t i = 0; i < ranges_.size(); ++i) {
     const auto [param, first, blocks] = ranges_[i];
     const Tensor sum = reducer.sum(static_cast<int>(i));
-    backend_.run(
-        ops::BlockSumsOfSquares{partition_ ? partition_->part(param, sum) : sum.reshape({sum.numel()}),
-                                squares_.rows(first, first + blocks)});
+    parts_.push_back({partition_ ? partition_->part(param, sum) : sum.reshape({sum.numel()}),
+                      squares_.rows(first, first + blocks)});
   }
+  backend_.run(ops::BlockSumsOfSquares{parts_});
+  parts_.clear();
   return {squares_, Tensor::view(read_.data(), squares_.shape(), DType::float64)};
 }
 

@@ -16,6 +16,7 @@
 #include "lockstep/ddp/bucket_plan.h"
 #include "lockstep/ddp/options.h"
 #include "lockstep/kernels/backend.h"
+#include "lockstep/ops/update.h"
 
 namespace lockstep::ddp {
 
@@ -71,9 +72,10 @@ class OverflowCheck {
   comm::HostGroup& group_;
   kernels::Backend& backend_;
   const Partition* partition_;
-  std::vector<Range> ranges_;  // by trainable parameter
-  Tensor squares_;             // float64, by block
-  std::vector<double> read_;   // squares_ on the CPU
+  std::vector<Range> ranges_;                         // by trainable parameter
+  Tensor squares_;                                    // float64, by block
+  std::vector<double> read_;                          // squares_ on the CPU
+  std::vector<ops::BlockSumsOfSquares::Part> parts_;  // of a call of ask()
   std::vector<std::int64_t> first_of_rank_;
 };
 

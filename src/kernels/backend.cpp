@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "kernels/compositions.h"
 #include "kernels/gpus.h"
+#include "kernels/write_stamp.h"
 #include "lockstep/base/error.h"
 #include "lockstep/ops/elementwise.h"
 
@@ -58,6 +59,7 @@ void Backend::run(const ops::AnyOperation& operation) {
   operation.check(device());
   observed([&] { perform(operation); }, [&] { return operation.label(); }, [&] { return operation.cost(); },
            false);
+  stamp_writes(operation);
 }
 
 const Entry& Backend::entry_of(const ops::AnyOperation& operation) const {
@@ -76,6 +78,7 @@ void Backend::copy(const Tensor& from, const Tensor& to) {
   const bool is_read = to.device() == Device::cpu() && from.device() != Device::cpu();
   observed([&] { copy_elements(from, to); }, [] { return "copy"; },
            [&] { return ops::Cost{.bytes = static_cast<double>(from.bytes() + to.bytes())}; }, is_read);
+  stamp_write(to);
 }
 
 Tensor Backend::in_type(const Tensor& tensor, DType dtype) {

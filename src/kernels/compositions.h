@@ -4,6 +4,7 @@
 #include "lockstep/kernels/backend.h"
 #include "lockstep/ops/adaptive_norm.h"
 #include "lockstep/ops/elementwise.h"
+#include "lockstep/ops/loss.h"
 #include "lockstep/ops/matmul.h"
 
 namespace lockstep::kernels {
@@ -17,6 +18,13 @@ inline void linear_activation(Backend& backend, const ops::LinearActivation& op)
 inline void linear_backward_input_activation(Backend& backend, const ops::LinearBackwardInputActivation& op) {
   backend.run(ops::LinearBackwardInput{op.dy, op.weight, op.dx});
   backend.run(ops::ActivateBackward{op.kind, op.before, op.dx, op.dx});
+}
+
+inline void cross_entropy_in_place(Backend& backend, const ops::CrossEntropyInPlace& op) {
+  const Tensor log_sum_exp = backend.empty({op.logits.size(0)}), one = backend.empty({});
+  backend.fill(one, 1);
+  backend.run(ops::CrossEntropy{op.logits, op.targets, op.options, log_sum_exp, op.total});
+  backend.run(ops::CrossEntropyBackward{op.logits, op.targets, op.options, log_sum_exp, one, op.logits});
 }
 
 /// body(the function's type).
@@ -52,6 +60,7 @@ void adaptive_group_norm_backward(Backend& backend, const ops::AdaptiveGroupNorm
 
 inline void enter_compositions(Backend& backend) {
   backend.enter<&adaptive_group_norm, &adaptive_group_norm_backward>();
+  backend.enter<&cross_entropy_in_place>();
   backend.enter<&linear_activation, &linear_backward_input_activation, &activate, &activate_backward>();
 }
 

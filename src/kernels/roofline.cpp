@@ -72,6 +72,7 @@ double chunk_bytes(const Tensor& x, int sums) {
 
 constexpr std::int64_t sort_launches = 5;         // CUB's radix sort of keys of up to 24 bits
 constexpr std::int64_t updates_of_a_launch = 96;  // kernels/cuda/update.cu
+constexpr std::int64_t sums_of_a_launch = 768;    // of squares
 
 }  // namespace
 
@@ -92,7 +93,8 @@ GpuWork gpu_work(const ops::AnyOperation& operation) {
   } else if (name == "sum_rows") {
     work.launches = 2;
     work.bytes += chunk_bytes(*operands.named("x"), 1);
-  } else if (name == "cross_entropy") {  // the targets are checked, losses of rows are folded
+  } else if (name == "cross_entropy" ||
+             name == "cross_entropy_in_place") {  // the targets are checked, losses of rows are folded
     work.launches = 3;
   } else if (name == "embedding" || name == "gather" || name == "count_correct") {
     work.launches = 2;
@@ -100,6 +102,8 @@ GpuWork gpu_work(const ops::AnyOperation& operation) {
     work.launches = 3 + sort_launches;
   } else if (name == "attention_backward") {  // sums of rows, the gradients, dq in its own type
     work.launches = 3;
+  } else if (name == "block_sums_of_squares") {
+    work.launches = (operands.count("x") + sums_of_a_launch - 1) / sums_of_a_launch;
   } else if (const std::int64_t updates = operands.count("value"); updates > 1) {
     work.launches = (updates + updates_of_a_launch - 1) / updates_of_a_launch;
   } else if (name.starts_with("linear") && operation.has_bf16()) {

@@ -18,7 +18,7 @@ void Linear::mark_as_head() {
 
 namespace {
 
-Var use_bias(Tape& tape, Linear& layer) { return layer.bias ? tape.parameter(*layer.bias) : Var{}; }
+Var use_bias(Tape& tape, Linear& layer) { return layer.bias ? tape.bias(*layer.bias) : Var{}; }
 
 }  // namespace
 
@@ -133,7 +133,7 @@ MultiheadAttention::MultiheadAttention(Module& parent, std::string_view name, st
 
 Var MultiheadAttention::forward(const Var& x, bool causal) {
   Tape& tape = x.tape();
-  const Var bias = in_proj_bias ? tape.parameter(*in_proj_bias) : Var{};
+  const Var bias = in_proj_bias ? tape.bias(*in_proj_bias) : Var{};
   return out_proj(attention(linear(x, tape.weight(in_proj_weight), bias), heads_, causal));
 }
 

@@ -19,7 +19,7 @@ Var state_for(const Var& x, const Var& state, const GateParameters& of) {
 
 Var gates_of(const Var& x, Parameter& weight, std::optional<Parameter>& bias) {
   Tape& tape = x.tape();
-  return linear(x, tape.weight(weight), bias ? tape.parameter(*bias) : Var{});
+  return linear(x, tape.weight(weight), bias ? tape.bias(*bias) : Var{});
 }
 
 }  // namespace

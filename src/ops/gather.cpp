@@ -1,5 +1,7 @@
 #include "lockstep/ops/gather.h"
 
+#include <algorithm>
+
 #include "lockstep/ops/check.h"
 
 namespace lockstep::ops {
@@ -43,6 +45,13 @@ TableSizes table_sizes(const char* operation, const Tensor& indices, const Tenso
 
 TableSizes Embedding::sizes() const { return table_sizes(name, indices, weight, y); }
 Cost Embedding::cost() const { return {.bytes = static_cast<double>(indices.bytes() + 2 * y.bytes())}; }
+// Without accumulate all of the table is zeroed first; rows that no index names are not read.
+Cost EmbeddingBackward::cost() const {
+  const auto [rows, width, uses] = sizes();
+  const double sums = static_cast<double>(std::min(rows, uses) * width) * sizeof(float);
+  return {.bytes = static_cast<double>(dy.bytes() + indices.bytes()) + 2 * sums +
+                   (accumulate ? 0.0 : static_cast<double>(dweight.bytes()))};
+}
 TableSizes EmbeddingBackward::sizes() const { return table_sizes(name, indices, dweight, dy); }
 
 }  // namespace lockstep::ops

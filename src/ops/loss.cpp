@@ -27,6 +27,13 @@ void CrossEntropyBackward::check() const {
   require_shape(name, "dlogits", dlogits, logits.shape());
 }
 
+void CrossEntropyInPlace::check() const {
+  check_logits(name, logits, targets);
+  require_shape(name, "the total", total, {2});
+}
+
+void ScaleUnlessOne::check() const { require_shape(name, "the factor", factor, {}); }
+
 void CombineTotals::check() const {
   require_shape(name, "a total", a, {2});
   if (b) require_shape(name, "a total", b, {2});

@@ -11,6 +11,13 @@ void check_shape_of_update(const char* operation, const char* name, const Tensor
   require_shape(operation, name, tensor, value.shape());
 }
 
+void check_rounded_value(const char* operation, const Tensor& rounded, const Tensor& value) {
+  if (!rounded) return;
+  require_shape(operation, "the rounded value", rounded, value.shape());
+  if (rounded.dtype() != DType::bfloat16)
+    throw UsageError("{}: the rounded value is {}, not bfloat16", operation, to_string(rounded.dtype()));
+}
+
 AdamW AdamW::of(const Step& step) {
   if (step.step < 1) throw UsageError("adamw: steps count from 1, not {}", step.step);
   const auto steps = static_cast<double>(step.step);
@@ -26,9 +33,11 @@ AdamW AdamW::of(const Step& step) {
 }
 
 void BlockSumsOfSquares::check() const {
-  const std::int64_t needed = (x.numel() + block_elements - 1) / block_elements;
-  if (blocks.numel() == needed) return;
-  throw UsageError("{}: {} elements make {} blocks, not {}", name, x.numel(), needed, blocks.numel());
+  for (const auto& [x, blocks] : parts) {
+    const std::int64_t needed = (x.numel() + block_elements - 1) / block_elements;
+    if (blocks.numel() != needed)
+      throw UsageError("{}: {} elements make {} blocks, not {}", name, x.numel(), needed, blocks.numel());
+  }
 }
 
 }  // namespace lockstep::ops

@@ -39,7 +39,8 @@ void AdamW::apply(std::span<const Update> updates) {
                       .value = update.value,
                       .gradient = update.gradient,
                       .state = {exp_avg_[update.index], exp_avg_sq_[update.index]},
-                      .ema = update.ema});
+                      .ema = update.ema,
+                      .rounded = update.rounded});
   }
   backend().run(ops::Update<ops::AdamW>{batch_});
   for (const Update& update : updates) ++made(update.index);

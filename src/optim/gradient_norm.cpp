@@ -23,6 +23,7 @@ GradientNorm::GradientNorm(GradientSource& source) : source_(source) {
     total += ranges_[i].count;
   }
   read_.resize(total);
+  parts_.reserve(order_.size());
   const Partition* const partition = source.partition();
   if (partition && total > 0) {
     share_blocks(*partition, static_cast<std::int64_t>(total));
@@ -67,16 +68,19 @@ void GradientNorm::fill_blocks() {
   const std::span<Param* const> params = source_.params();
   const Partition* const partition = source_.partition();
   std::exception_ptr error;
+  parts_.clear();
   try {
     for (const std::size_t i : order_) {
       const comm::ElementRange own =
           partition ? partition->mine(i) : comm::ElementRange{.first = 0, .count = params[i]->value.numel()};
-      fill_blocks(i, own.first, own.end());
+      add_part(i, own.first, own.end());
     }
+    source_.backend().run(ops::BlockSumsOfSquares{parts_});
   } catch (...) {
     error = std::current_exception();
   }
   if (flat_buffer_) gather_blocks();  // even after an error: the other ranks wait for this rank's part
+  parts_.clear();
   if (error) std::rethrow_exception(error);
 }
 
@@ -91,6 +95,13 @@ void GradientNorm::gather_blocks() {
 }
 
 void GradientNorm::fill_blocks(std::size_t index, std::int64_t begin, std::int64_t end) {
+  parts_.clear();
+  add_part(index, begin, end);
+  source_.backend().run(ops::BlockSumsOfSquares{parts_});
+  parts_.clear();
+}
+
+void GradientNorm::add_part(std::size_t index, std::int64_t begin, std::int64_t end) {
   const Param& param = *source_.params()[index];
   const std::int64_t elements = param.value.numel();
   if (begin < 0 || begin > end || end > elements || (begin % block_elements != 0 && begin != end) ||
@@ -103,7 +114,7 @@ void GradientNorm::fill_blocks(std::size_t index, std::int64_t begin, std::int64
   const std::int64_t count = (end - begin + block_elements - 1) / block_elements;
   const Tensor sums = blocks_.rows(first, first + count);
   if (param.gradient)
-    source_.backend().run(ops::BlockSumsOfSquares{param.gradient.reshape({elements}).rows(begin, end), sums});
+    parts_.push_back({param.gradient.reshape({elements}).rows(begin, end), sums});
   else
     source_.backend().fill(sums, 0);
 }

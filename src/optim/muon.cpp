@@ -156,7 +156,8 @@ void Muon::prepare(std::span<const Update> updates) {
   for (const Update& update : updates) {
     if (!takes(update)) continue;
     backend().run(ops::Ema{scaled_gradient(update), momentum_buffer_[update.index], momentum_});
-    backend().run(ops::BlockSumsOfSquares{direction(update), squares_of(update)});
+    const ops::BlockSumsOfSquares::Part part{direction(update), squares_of(update)};
+    backend().run(ops::BlockSumsOfSquares{{&part, 1}});
   }
   if (!read_.empty()) backend().copy(squares_, Tensor::view(read_.data(), squares_.shape(), DType::float64));
 }
@@ -195,7 +196,8 @@ void Muon::move(const Update& update) const {
       .value = update.value,
       .gradient = x.reshape(update.value.shape()),
       .state = {},
-      .ema = update.ema};
+      .ema = update.ema,
+      .rounded = update.rounded};
   backend().run(ops::Update<ops::Sgd>{{&last, 1}});
 }
 

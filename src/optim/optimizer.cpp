@@ -63,7 +63,8 @@ UpdateResult Optimizer::step(const StepOptions& options) {
                         .lr = lr * member.factors.lr,
                         .weight_decay = weight_decay_ * member.factors.decay,
                         .gradient_factor = gradient_factor,
-                        .ema = ema_ ? ema_->targets(member.ema_leaf) : std::span<const ops::EmaTarget>()});
+                        .ema = ema_ ? ema_->targets(member.ema_leaf) : std::span<const ops::EmaTarget>(),
+                        .rounded = partition_ ? Tensor() : params_[i]->rounded});
   }
   prepare(pending_);
   // A device makes all updates in one pass. With a Partition each is sent on as soon as it is made.

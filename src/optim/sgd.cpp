@@ -31,6 +31,7 @@ void Sgd::apply(std::span<const Update> updates) {
       made.value = update.value;
       made.gradient = update.gradient;
       made.ema = update.ema;
+      made.rounded = update.rounded;
       if constexpr (Rule::states > 0) {
         made.rule.momentum = static_cast<float>(momentum_);
         made.state = {momentum_buffer_[update.index]};

@@ -232,29 +232,32 @@ BOOST_AUTO_TEST_CASE(losses_are_sums_with_weights) {
 
 BOOST_AUTO_TEST_CASE(logits_become_their_gradient_unless_somebody_holds_them) {
   const Tensor targets = indices({3}, {1, 3, 0});
-  std::vector<float> gradients[2];
-  for (const bool held : {false, true}) {
+  enum How { left, held, given_away };
+  std::vector<float> gradients[3];
+  for (const How how : {left, held, given_away}) {
     const Var x = tape.input(normal_tensor({3, 4}, 1));
     const void *given = nullptr, *logits_at = nullptr;
     Var kept;
     const auto loss = [&] {
       Tensor value = tape.backend().empty(x.shape());
       copy_elements(x.value(), value);
-      const Var logits = tape.record(std::move(value), {&x}, [x, &given](Tape& t, const Tensor& dy) {
+      Var logits = tape.record(std::move(value), {&x}, [x, &given](Tape& t, const Tensor& dy) {
         given = dy.raw();
         t.add_gradient(x, dy);
       });
       logits_at = logits.value().raw();
-      if (held) kept = logits;
-      return cross_entropy(logits, targets);
+      if (how == held) kept = logits;
+      return how == given_away ? cross_entropy(std::move(logits), targets, {.label_smoothing = 0.1f})
+                               : cross_entropy(logits, targets, {.label_smoothing = 0.1f});
     }();
-    backward(loss);
-    BOOST_TEST((given == logits_at) == !held);
-    if (held) BOOST_TEST(std::memcmp(kept.value().raw(), x.value().raw(), x.value().bytes()) == 0);
+    backward(loss, 0.37f);
+    BOOST_TEST((given == logits_at) == (how != held));
+    if (how == held) BOOST_TEST(std::memcmp(kept.value().raw(), x.value().raw(), x.value().bytes()) == 0);
     const float* const dx = tape.gradient(x).data<float>();
-    gradients[held ? 1 : 0].assign(dx, dx + 12);
+    gradients[how].assign(dx, dx + 12);
   }
-  BOOST_TEST(gradients[0] == gradients[1]);
+  BOOST_TEST(gradients[left] == gradients[held]);
+  BOOST_TEST(gradients[left] == gradients[given_away]);
 }
 
 BOOST_AUTO_TEST_CASE(backward_of_a_loss_scales_by_its_factor) {

@@ -56,9 +56,12 @@ struct Step {
     backend->run(ops::CrossEntropy{x, tokens, {}, mean, total});
     backend->run(ops::CrossEntropyBackward{x, tokens, {}, mean, one, dx});
     backend->run(ops::CountCorrect{x, tokens, count});
+    backend->run(ops::CrossEntropyInPlace{dx, tokens, {}, total});
+    backend->run(ops::ScaleUnlessOne{dx, one});
     backend->run(ops::squared_error(x, y, total));
     backend->run(ops::Accumulate{dx, dy});
-    backend->run(ops::BlockSumsOfSquares{x, blocks});
+    const ops::BlockSumsOfSquares::Part squares{x, blocks};
+    backend->run(ops::BlockSumsOfSquares{{&squares, 1}});
     const ops::EmaTarget targets[] = {{average, 0.99}};
     const ops::ParameterUpdate<ops::AdamW> adamw{
         ops::AdamW::of({.lr = 1e-3}), table, dtable, {exp_avg, exp_avg_sq}, targets};

@@ -33,6 +33,11 @@ BOOST_AUTO_TEST_CASE(accumulate_adds_element_by_element) {
   }
 }
 
+void sum_squares(kernels::Backend& backend, const Tensor& x, const Tensor& blocks) {
+  const ops::BlockSumsOfSquares::Part part{x, blocks};
+  backend.run(ops::BlockSumsOfSquares{{&part, 1}});
+}
+
 BOOST_AUTO_TEST_CASE(block_sums_equal_double_precision_and_ignore_neighbours) {
   Draw draw(102);
   for (const int threads : {1, 2}) {
@@ -41,7 +46,7 @@ BOOST_AUTO_TEST_CASE(block_sums_equal_double_precision_and_ignore_neighbours) {
       const Tensor x = draw.normal({count}, 1e-3f);
       const std::int64_t needed = (count + 4095) / 4096;
       const Tensor blocks = Tensor::empty({needed}, DType::float64);
-      backend->run(ops::BlockSumsOfSquares{x, blocks});
+      sum_squares(*backend, x, blocks);
       for (std::int64_t b = 0; b < needed; ++b) {
         const std::int64_t first = b * 4096, last = std::min(count, first + 4096);
         double sum = 0;
@@ -50,15 +55,13 @@ BOOST_AUTO_TEST_CASE(block_sums_equal_double_precision_and_ignore_neighbours) {
         const double result = blocks.data<double>()[b];
         BOOST_TEST(std::abs(result - sum) <= 1e-13 * sum);
         const Tensor alone = Tensor::empty({1}, DType::float64);  // the same bits when a slice begins here
-        backend->run(ops::BlockSumsOfSquares{x.rows(first, last), alone});
+        sum_squares(*backend, x.rows(first, last), alone);
         BOOST_TEST(*alone.data<double>() == result);
       }
     }
-    BOOST_CHECK_THROW(
-        backend->run(ops::BlockSumsOfSquares{Tensor::zeros({4096}), Tensor::zeros({2}, DType::float64)}),
-        UsageError);
-    BOOST_CHECK_THROW(backend->run(ops::BlockSumsOfSquares{Tensor::zeros({4096}), Tensor::zeros({1})}),
+    BOOST_CHECK_THROW(sum_squares(*backend, Tensor::zeros({4096}), Tensor::zeros({2}, DType::float64)),
                       UsageError);
+    BOOST_CHECK_THROW(sum_squares(*backend, Tensor::zeros({4096}), Tensor::zeros({1})), UsageError);
   }
 }
 

@@ -8,6 +8,7 @@
 #include "kernels/gpus.h"
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/file.h"
+#include "lockstep/ops/elementwise.h"
 #include "lockstep/train/evaluate.h"
 #include "support/ranks.h"
 #include "train/on_a_device.h"
@@ -154,10 +155,11 @@ BOOST_AUTO_TEST_CASE(a_replayed_step_tells_its_times) {
     BOOST_TEST(bucket.done_ms >= bucket.start_ms);
 }
 
-BOOST_AUTO_TEST_CASE(evaluations_and_checkpoints_come_between_replayed_steps) {
+void check_evaluations_and_checkpoints(const std::string& precision) {
   const SharedFolder folder(world());
   const Vectors data;
-  const train::Config config = device_config(mlp);
+  train::Config config = device_config(mlp);
+  config.train.precision = precision;
   Place gpu = on_gpu();
   DeviceRun found(recorded(config), gpu), wanted(config, gpu);
   for (std::int64_t end = 2; end <= steps + 2; ++end) {
@@ -170,6 +172,42 @@ BOOST_AUTO_TEST_CASE(evaluations_and_checkpoints_come_between_replayed_steps) {
   }
   check_same(found, wanted);
   check_replays(found, steps + 2 - 3);
+}
+
+BOOST_AUTO_TEST_CASE(evaluations_and_checkpoints_come_between_replayed_steps) {
+  check_evaluations_and_checkpoints("fp32");
+  check_evaluations_and_checkpoints("bf16");
+}
+
+/// Values in other memory: nothing that was made of them before is taken for theirs.
+void move_parameters(DeviceRun& run, kernels::Backend& backend) {
+  const ModelState state = run.model();
+  for (Param* const param : state.params) {
+    const Tensor elsewhere = backend.empty(param->value.shape());
+    backend.copy(param->value, elsewhere);
+    param->value = elsewhere;
+  }
+}
+
+BOOST_AUTO_TEST_CASE(steps_in_bf16_read_the_values_of_optimizers_and_of_other_operations) {
+  Place gpu = on_gpu();
+  train::Config config = device_config(plain_gpt);
+  config.train.precision = "bf16";
+  DeviceRun replayed(recorded(config), gpu), wanted(config, gpu);
+  config.train.cuda_graph = "false";
+  DeviceRun plain(config, gpu);
+  for (std::int64_t end = 1; end <= steps + 2; ++end) {
+    for (DeviceRun* const run : {&replayed, &plain, &wanted}) {
+      if (run == &wanted) move_parameters(*run, *gpu.backend);
+      run->run_to(end);
+      if (end != replayed_from + 2) continue;
+      const ModelState state = run->model();
+      for (Param* const param : state.params) gpu.backend->run(ops::scale(param->value, 0.5F, param->value));
+    }
+  }
+  check_same(replayed, wanted);
+  check_same(plain, wanted);
+  check_replays(replayed, steps + 2 - 3);
 }
 
 BOOST_AUTO_TEST_CASE(a_replayed_step_finds_wrong_data_and_the_next_goes_on) {
@@ -227,7 +265,8 @@ BOOST_AUTO_TEST_CASE(several_ranks_record_only_when_they_are_asked_to) {
 
 BOOST_AUTO_TEST_CASE(parameters_that_move_are_recorded_anew) {
   Place gpu = on_gpu();
-  const train::Config config = device_config(mlp);
+  train::Config config = device_config(mlp);
+  config.train.precision = "bf16";
   DeviceRun found(recorded(config), gpu), wanted(config, gpu);
   for (DeviceRun* const run : {&found, &wanted}) {
     run->run_to(replayed_from + 1);

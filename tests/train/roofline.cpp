@@ -5,8 +5,10 @@
 #include <cstring>
 
 #include "kernels/profile.h"
+#include "lockstep/autograd/tape.h"
 #include "lockstep/ops/elementwise.h"
 #include "lockstep/ops/norm.h"
+#include "lockstep/optim/gradient_norm.h"
 #include "support/world.h"
 
 namespace lockstep::test {
@@ -70,6 +72,79 @@ BOOST_AUTO_TEST_CASE(a_pass_over_an_operand_is_counted_each_time) {
   BOOST_TEST(backward_of(32).bytes / matrix_bytes / 32 == 3.2, boost::test_tools::tolerance(0.1));
   BOOST_TEST(backward_of(33).launches == 3);  // no packs: dy and x are read twice
   BOOST_TEST(backward_of(33).bytes / matrix_bytes / 33 == 5.2, boost::test_tools::tolerance(0.1));
+}
+
+double launches_of(const train::StepRoofline& step, const std::string& name) {
+  double launches = 0;
+  for (const kernels::RooflineFigures& operation : step.operations) {
+    if (operation.name == name) launches += static_cast<double>(operation.launches);
+  }
+  return launches;
+}
+
+BOOST_AUTO_TEST_CASE(an_optimizers_step_rounds_the_weights_of_the_next_passes) {
+  for (const std::string optimizer : {"adamw", "sgd"}) {
+    const train::StepRoofline step = train::roofline_of(train::workload_named("gpt-cpu"), DType::bfloat16,
+                                                        {"optimizer.name=" + optimizer});
+    BOOST_TEST(launches_of(step, "cast") == 1, optimizer);  // the loss
+  }
+}
+
+BOOST_AUTO_TEST_CASE(the_loss_of_a_model_s_result_reads_the_logits_once) {
+  const train::StepRoofline step = train::roofline_of(train::workload_named("gpt-cpu"), DType::bfloat16);
+  BOOST_TEST(launches_of(step, "cross_entropy_in_place") == 3);
+  BOOST_TEST(launches_of(step, "cross_entropy") + launches_of(step, "cross_entropy_backward") == 0);
+}
+
+BOOST_AUTO_TEST_CASE(a_gradient_norm_is_one_launch) {
+  kernels::Roofline counted;
+  const auto gpu = kernels::make_meta_backend(counted);
+  Param a, b;
+  for (Param* const param : {&a, &b}) param->value = param->gradient = gpu->empty({5000, 3});
+  ModelState model;
+  model.params = {&a, &b};
+  LocalGradients gradients(model, *gpu);
+  optim::GradientNorm norm(gradients);
+  counted.clear();
+  norm.launch();
+  BOOST_REQUIRE(counted.operations().size() == 1);
+  BOOST_TEST(counted.operations()[0].launches == 1);
+  BOOST_TEST(counted.operations()[0].bytes >= 2 * 5000 * 3 * 4);
+}
+
+BOOST_AUTO_TEST_CASE(a_weight_is_rounded_again_after_an_operation_wrote_it_and_only_then) {
+  kernels::Roofline counted;
+  const auto gpu = kernels::make_meta_backend(counted);
+  Tape tape(*gpu);
+  Param param;
+  param.name = "weight";
+  param.value = gpu->empty({8, 4});
+  const auto rounds = [&] {
+    counted.clear();
+    tape.begin({.record = false, .compute = DType::bfloat16});
+    (void)tape.weight(param);
+    return counted.operations().size() == 1 && counted.operations()[0].name == "cast";
+  };
+  BOOST_TEST(rounds());
+  BOOST_TEST(!rounds());
+  gpu->fill(gpu->empty({8, 4}), 1);  // another tensor
+  BOOST_TEST(!rounds());
+  gpu->fill(param.value.rows(7, 8), 1);
+  BOOST_TEST(rounds());
+  BOOST_TEST(!rounds());
+  gpu->copy(gpu->empty({8, 4}), param.value);
+  BOOST_TEST(rounds());
+  gpu->run(ops::scale(param.value, 2, param.value));
+  BOOST_TEST(rounds());
+  param.value = gpu->empty({8, 4});
+  BOOST_TEST(rounds());
+  BOOST_TEST(!rounds());
+  Param middle;  // a part of its memory
+  middle.value = param.value.rows(2, 4);
+  tape.begin({.record = false, .compute = DType::bfloat16});
+  (void)tape.weight(middle);
+  gpu->fill(param.value.rows(6, 8), 1);
+  BOOST_TEST(rounds());
 }
 
 BOOST_AUTO_TEST_SUITE_END()

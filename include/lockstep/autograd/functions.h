@@ -297,8 +297,9 @@ Var batch_norm_relu(const Var& x, const Var& weight, const Var& bias, const Var&
                     const BatchNormOptions& options);
 
 // --- losses
-/// logits: [..., classes]; targets: int64, one per row. Weight: targets that are not ignored.
-Loss cross_entropy(const Var& logits, const Tensor& targets, const ops::CrossEntropyOptions& options = {});
+/// logits: [..., classes]; targets: int64, one per row. Weight: targets that are not ignored. Logits that are
+/// given away (a model's result as it is returned, or std::move) become their gradient at once, in one pass.
+Loss cross_entropy(Var logits, const Tensor& targets, const ops::CrossEntropyOptions& options = {});
 /// What the losses below take or tell of each sample, the first dimension of x [N, ...].
 struct PerSample {
   Tensor weights;            ///< float32 [N]: each sample's loss is multiplied; none: by 1. The count stays

@@ -47,6 +47,11 @@ struct Param {
   bool undivided = false;
   PendingValues* pending_values = nullptr;  ///< set by a sharded optimizer's DataParallel
 
+  /// The value in bf16, of a tape that trains in it on a GPU: an optimizer's step may write it together with
+  /// the value, so that the next pass need not round it. Whoever else writes the value does so by operations
+  /// of a kernels::Backend (an own kernel by Backend::enter()), which the tape sees; it then rounds it again.
+  Tensor rounded;
+
   /// Waits until the whole value has arrived.
   void wait_ready() const {
     if (pending_values) pending_values->wait_for(*this);

@@ -9,7 +9,6 @@
 #include <new>
 #include <span>
 #include <type_traits>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -23,6 +22,7 @@ namespace lockstep {
 
 class RankSums;
 class Recompute;
+class RoundedCopies;
 class Tape;
 
 /// A value on a tape. A handle: cheap to copy, valid until its tape's next begin().
@@ -61,7 +61,8 @@ struct Pass {
   comm::GradientTransport* layer_transport =
       nullptr;                     ///< for layers that communicate (SyncBatchNorm); may be null
   DType compute = DType::float32;  ///< or bfloat16
-  /// Parameters have the same values as in this tape's last pass: their bf16 copies are reused.
+  /// Parameters have the same values as in this tape's last pass: their bf16 copies are reused. (A GPU's are
+  /// reused until an operation writes a value without its copy.)
   bool same_parameters = false;
 };
 
@@ -91,6 +92,11 @@ class Tape {
   /// The same for a weight of products: its value in the type that the pass computes in, rounded once for all
   /// passes that see the same value. Its gradient is float32.
   Var weight(Param& param);
+  /// The same for a bias of products, which a CPU adds in float32.
+  Var bias(Param& param);
+  /// Of those parameters that weight() has rounded, rounds the ones again that were written since, or all:
+  /// captured passes do not.
+  void refresh_weights(std::span<Param* const> params, bool all = false);
 
   /// Records an operation: `value` is its output; `backward(tape, dy)` is called in the reverse walk if the
   /// output received a gradient, and passes gradients on with add_gradient() or write_gradient(). Nothing is
@@ -214,12 +220,7 @@ class Tape {
   std::vector<Node> nodes_;
   std::vector<Value> values_;  // by id
   std::vector<Param*> used_;
-  struct Operand {
-    Tensor rounded;
-    std::uint64_t values = 0;  // which values of the parameters it is a copy of
-  };
-  std::unordered_map<const Param*, Operand> operands_;
-  std::uint64_t parameter_values_ = 1;  // counts the values that parameters have had
+  std::unique_ptr<RoundedCopies> rounded_;
   std::vector<std::unique_ptr<std::byte[]>> chunks_;
   std::size_t chunk_ = 0, chunk_used_bytes_ = 0;
   std::unique_ptr<Recompute> recompute_;

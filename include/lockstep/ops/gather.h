@@ -84,6 +84,7 @@ struct EmbeddingBackward {
     each(in("dy", op.dy), in("the indices", op.indices, int64), in_out("dweight", op.dweight, float32));
   }
   TableSizes sizes() const;
+  Cost cost() const;
 };
 
 }  // namespace lockstep::ops

@@ -66,6 +66,33 @@ struct CrossEntropyBackward {
   void check() const;
 };
 
+/// CrossEntropy and its backward at once, by a factor of 1: the logits become their gradient.
+struct CrossEntropyInPlace {
+  static constexpr const char* name = "cross_entropy_in_place";
+  Tensor logits, targets;
+  CrossEntropyOptions options;
+  Tensor total;
+
+  static void operands(auto& op, auto&& each) {
+    each(in_out("the logits", op.logits), in("the targets", op.targets, int64),
+         out("the total", op.total, float64));
+  }
+  void check() const;
+};
+
+/// x = factor * x; factor: one float32. Nothing is read or written where it is 1, as it is for the loss that
+/// a backward starts from: that is the cost which is told.
+struct ScaleUnlessOne {
+  static constexpr const char* name = "scale_unless_one";
+  Tensor x, factor;
+
+  static void operands(auto& op, auto&& each) {
+    each(in_out("x", op.x), in("the factor", op.factor, float32));
+  }
+  void check() const;
+  Cost cost() const { return {.bytes = static_cast<double>(factor.bytes())}; }
+};
+
 /// total = factor * a + b, of losses over the same samples: sums are added, the count stays. b may be none.
 /// The counts of a and b must be equal: UsageError naming both, which a GPU tells at the next read.
 struct CombineTotals {

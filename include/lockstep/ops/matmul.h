@@ -23,7 +23,7 @@ struct Linear {
   Tensor x, weight, bias, y;
 
   static void operands(auto& op, auto&& each) {
-    each(in("x", op.x), in("weight", op.weight, weights), in("bias", op.bias, float32).optional(),
+    each(in("x", op.x), in("weight", op.weight, weights), in("bias", op.bias, floats).optional(),
          out("y", op.y));
   }
   LinearSizes sizes() const;
@@ -64,7 +64,7 @@ struct LinearActivation {
   Tensor x, weight, bias, before, y;
 
   static void operands(auto& op, auto&& each) {
-    each(in("x", op.x), in("weight", op.weight, weights), in("bias", op.bias, float32).optional(),
+    each(in("x", op.x), in("weight", op.weight, weights), in("bias", op.bias, floats).optional(),
          out("before", op.before).optional(), out("y", op.y));
   }
   LinearSizes sizes() const;

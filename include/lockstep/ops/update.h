@@ -82,16 +82,20 @@ struct ParameterUpdate {
   Tensor value, gradient;
   std::array<Tensor, Rule::states> state;
   std::span<const EmaTarget> ema = {};
+  Tensor rounded = {};  ///< bf16: gets the new value; may be none
 
   static void operands(auto& op, auto&& each) {
     each(in_out("value", op.value, float32), in("gradient", op.gradient, float32),
-         in_out("state", op.state, float32), in_out("an EMA average", op.ema, float32));
+         in_out("state", op.state, float32), in_out("an EMA average", op.ema, float32),
+         out("the rounded value", op.rounded, floats).optional());
   }
 };
 
 /// UsageError unless `tensor` has the value's shape.
 void check_shape_of_update(const char* operation, const char* name, const Tensor& tensor,
                            const Tensor& value);
+/// The same of a rounded value, which is also bf16 where there is one.
+void check_rounded_value(const char* operation, const Tensor& rounded, const Tensor& value);
 
 /// A step of many parameters in one pass. Each element is computed alone: a parameter may be cut anywhere
 /// without changing a bit.
@@ -107,6 +111,7 @@ struct Update {
       for (const Tensor& state : update.state) check_shape_of_update(name, "state", state, update.value);
       for (const EmaTarget& target : update.ema)
         check_shape_of_update(name, "an EMA average", target.average, update.value);
+      check_rounded_value(name, update.rounded, update.value);
     }
   }
 };
@@ -123,15 +128,21 @@ struct Ema {
   void check() const { check_shape_of_update(name, "the average", average, value); }
 };
 
-/// The float64 sum of squares over consecutive 4096-element blocks of x; blocks: one per block.
+/// The float64 sums of squares over consecutive 4096-element blocks of tensors, in one pass.
 struct BlockSumsOfSquares {
   static constexpr const char* name = "block_sums_of_squares";
   static constexpr std::int64_t block_elements = 4096;
-  Tensor x, blocks;
+  /// One tensor, and its sums: one per block.
+  struct Part {
+    Tensor x, blocks;
 
-  static void operands(auto& op, auto&& each) {
-    each(in("x", op.x, float32), out("the blocks", op.blocks, float64));
-  }
+    static void operands(auto& op, auto&& each) {
+      each(in("x", op.x, float32), out("the blocks", op.blocks, float64));
+    }
+  };
+  std::span<const Part> parts;
+
+  static void operands(auto& op, auto&& each) { each(in_out("parts", op.parts, float32)); }
   void check() const;
 };
 

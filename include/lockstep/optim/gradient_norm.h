@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lockstep/autograd/gradient_sink.h"
+#include "lockstep/ops/update.h"
 
 namespace lockstep::optim {
 
@@ -53,6 +54,8 @@ class GradientNorm final : public Measurement {
     std::size_t first = 0, count = 0;
   };
   void share_blocks(const Partition& partition, std::int64_t total);
+  /// To parts_, or zeros at once where there is no gradient.
+  void add_part(std::size_t param, std::int64_t begin, std::int64_t end);
   void gather_blocks();
   kernels::Transfer to_read();
   double norm_of_read() const;
@@ -62,8 +65,9 @@ class GradientNorm final : public Measurement {
   std::vector<Range> ranges_;       // by index in source.params()
   std::vector<std::size_t> order_;  // indices of trainable parameters, by name
   Tensor blocks_;
-  std::vector<double> read_;    // blocks_ on the CPU
-  std::uint64_t asked_in_ = 0;  // GradientSource::steps_begun() at launch()
+  std::vector<ops::BlockSumsOfSquares::Part> parts_;  // of a call of fill_blocks()
+  std::vector<double> read_;                          // blocks_ on the CPU
+  std::uint64_t asked_in_ = 0;                        // GradientSource::steps_begun() at launch()
   // With a Partition the blocks are in a flat buffer: to gather them allocates nothing.
   std::unique_ptr<comm::FlatBuffer> flat_buffer_;
   comm::Slices slices_;

@@ -138,6 +138,7 @@ class Optimizer {
     double weight_decay = 0;    ///< 0 where the decay rule exempts it
     float gradient_factor = 1;  ///< divides the sum of gradients by the count, and clips
     std::span<const ops::EmaTarget> ema;  ///< those that follow in the same pass
+    Tensor rounded;                       ///< gets the new value in bf16, if apply() can; may be none
   };
   /// Once a step, before all apply(): for what is known of all updates at once.
   virtual void prepare([[maybe_unused]] std::span<const Update> updates) {}

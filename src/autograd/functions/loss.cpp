@@ -143,23 +143,31 @@ void backward(const Loss& loss, float factor) {
   tape.backward(loss.sum, start);
 }
 
-Loss cross_entropy(const Var& given, const Tensor& targets, const ops::CrossEntropyOptions& options) {
-  const Var logits = plain(given);
+Loss cross_entropy(Var logits, const Tensor& targets, const ops::CrossEntropyOptions& options) {
+  if (logits.value().channel_block() != 1) logits = plain(logits);
   if (logits.shape().rank() < 1 || as_rows(logits.value()).size(0) != targets.numel())
     throw UsageError("cross_entropy: logits of shape {} need one target per row, not targets of shape {}",
                      to_string(logits.shape()), to_string(targets.shape()));
   Tape& tape = logits.tape();
   kernels::Backend& backend = tape.backend();
   const Tensor target_rows = targets.reshape({targets.numel()});
-  const Tensor log_sum_exp = backend.empty({targets.numel()});
   const Tensor total = new_total(backend);
+  // Logits are the largest activation of a language model. If nothing else reads them, the gradient
+  // overwrites them.
+  if (logits.needs_gradient() && logits.value().is_only_handle()) {
+    backend.run(ops::CrossEntropyInPlace{as_rows(logits.value()), target_rows, options, total});
+    const Var sum = tape.record(scalar_sum(backend, total), {&logits}, [logits](Tape& t, const Tensor& dy) {
+      t.backend().run(ops::ScaleUnlessOne{logits.value(), dy});
+      t.add_gradient(logits, logits.value());
+    });
+    return {sum, total};
+  }
+  const Tensor log_sum_exp = backend.empty({targets.numel()});
   backend.run(ops::CrossEntropy{as_rows(logits.value()), target_rows, options, log_sum_exp, total});
   const Var sum = tape.record(
       scalar_sum(backend, total), {&logits},
       [logits, target_rows, options, log_sum_exp](Tape& t, const Tensor& dy) {
         if (!logits.needs_gradient()) return;
-        // Logits are the largest activation of a language model. If nothing else reads them, the
-        // gradient overwrites them.
         const bool in_place = logits.value().is_only_handle();
         const Tensor dlogits = in_place ? logits.value() : empty_like(t.backend(), logits.value());
         t.backend().run(ops::CrossEntropyBackward{as_rows(logits.value()), target_rows, options, log_sum_exp,

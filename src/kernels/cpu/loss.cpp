@@ -5,6 +5,7 @@
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd.h"
+#include "lockstep/ops/elementwise.h"
 #include "lockstep/ops/loss.h"
 #include "lockstep/ops/math.h"
 
@@ -111,6 +112,11 @@ void cross_entropy_backward(CpuBackend& cpu, const ops::CrossEntropyBackward& op
                  });
 }
 
+void scale_unless_one(CpuBackend& cpu, const ops::ScaleUnlessOne& op) {
+  const float factor = *op.factor.data<float>();
+  if (factor != 1) cpu.run(ops::scale(op.x, factor, op.x));
+}
+
 void count_correct(CpuBackend& cpu, const ops::CountCorrect& op) {
   const Logits in = logits_of(op.logits, op.targets);
   auto* count = op.correct.data<std::int64_t>();
@@ -138,6 +144,7 @@ void combine_totals(CpuBackend&, const ops::CombineTotals& op) {
 void enter_loss(CpuBackend& cpu) {
   cpu.enter<&cross_entropy>(Computes::in_float32);
   cpu.enter<&cross_entropy_backward>(Computes::in_float32, 1);
+  cpu.enter<&scale_unless_one>();
   cpu.enter<&count_correct>(Computes::in_float32);
   cpu.enter<&combine_totals>();
 }

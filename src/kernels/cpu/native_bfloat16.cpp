@@ -148,7 +148,7 @@ bool NativeBfloat16::run(const DenseProblem& problem, const Tensor& inner, const
 }
 
 bool NativeBfloat16::run(const ops::Linear& op) {
-  if (!is_bf16(op.x)) return false;
+  if (!is_bf16(op.x) || (op.bias && is_bf16(op.bias))) return false;
   const auto [rows, in, out] = op.sizes();
   return run({.pass = DensePass::forward,
               .rows = rows,

@@ -274,14 +274,16 @@ void accumulate(CpuBackend& cpu, const ops::Accumulate& op) {
 }
 
 void block_sums_of_squares(CpuBackend& cpu, const ops::BlockSumsOfSquares& op) {
-  const float* from = op.x.data<float>();
-  const std::int64_t count = op.x.numel(), needed = op.blocks.numel();
-  if (needed == 0) return;
-  double* to = op.blocks.data<double>();
-  parallel_items(cpu.threads(), needed, elements_per_thread / block_elements, [=](std::int64_t block) {
-    const std::int64_t first = block * block_elements;
-    to[block] = sum_of_squares(from + first, std::min(block_elements, count - first));
-  });
+  for (const ops::BlockSumsOfSquares::Part& part : op.parts) {
+    const std::int64_t count = part.x.numel(), needed = part.blocks.numel();
+    if (needed == 0) continue;
+    const float* const from = part.x.data<float>();
+    double* const to = part.blocks.data<double>();
+    parallel_items(cpu.threads(), needed, elements_per_thread / block_elements, [=](std::int64_t block) {
+      const std::int64_t first = block * block_elements;
+      to[block] = sum_of_squares(from + first, std::min(block_elements, count - first));
+    });
+  }
 }
 
 void enter_reduction(CpuBackend& cpu) {

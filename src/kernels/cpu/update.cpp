@@ -4,6 +4,7 @@
 
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/parallel.h"
+#include "lockstep/tensor/dtype.h"
 
 namespace lockstep::kernels {
 namespace {
@@ -24,11 +25,17 @@ void average_range(double decay, std::int64_t begin, std::int64_t end, const flo
   for (std::int64_t i = begin; i < end; ++i) average[i] = keep * average[i] + fresh * value[i];
 }
 
-/// In tiles, each followed by the averages of the new values.
+void round_range(std::int64_t begin, std::int64_t end, const float* value, BFloat16* rounded) {
+#pragma GCC ivdep
+  for (std::int64_t i = begin; i < end; ++i) rounded[i].bits = bfloat16_bits(value[i]);
+}
+
+/// In tiles, each followed by the averages of the new values, and these rounded.
 template <class Rule>
 void update_one(CpuBackend& cpu, const ops::ParameterUpdate<Rule>& update) {
   float* const value = update.value.template data<float>();
   const float* const gradient = update.gradient.template data<float>();
+  BFloat16* const rounded = update.rounded ? update.rounded.template data<BFloat16>() : nullptr;
   std::array<float*, Rule::states> state;
   for (std::size_t i = 0; i < state.size(); ++i) state[i] = update.state[i].template data<float>();
   parallel_ranges(
@@ -39,6 +46,7 @@ void update_one(CpuBackend& cpu, const ops::ParameterUpdate<Rule>& update) {
                        std::make_index_sequence<Rule::states>());
           for (const ops::EmaTarget& target : update.ema)
             average_range(target.decay, begin, end, value, static_cast<float*>(target.average.raw()));
+          if (rounded) round_range(begin, end, value, rounded);
         }
       });
 }

@@ -1,5 +1,6 @@
-// Losses. Cross-entropy reads the logits once forward and once backward, in their own type; sums over rows
-// run in float64 and in an order that depends on their number alone.
+// Losses. Cross-entropy reads the logits once forward and once backward, in their own type, or, in place,
+// once for both: a row is still in the L2 cache when its gradient overwrites it. Sums over rows run in
+// float64 and in an order that depends on their number alone.
 #include "lockstep/ops/loss.h"
 
 #include "kernels/cuda/cuda_backend.h"
@@ -9,33 +10,38 @@
 namespace lockstep::kernels {
 namespace {
 
-constexpr int block = 256;
+constexpr int block = 256;         // threads a row
+constexpr int large_block = 1024;  // of long rows: the fewer rows at a time, the more of each is cached
+constexpr std::int64_t long_row = 8192;
 
 struct LossRows {
   std::int64_t rows, classes, ignore_index;
   float label_smoothing;
 };
 
-/// The largest of some numbers, and the sum of e^(number - largest). A NaN makes the sum NaN.
+/// The largest of some numbers, and the sum of e^(number - largest). A NaN makes the sum NaN. Made without
+/// branches: the threads of a warp find their largest numbers at different times.
 struct Exponentials {
-  float most, sum;
+  float most = -INFINITY, sum = 0;
+
+  /// What exponents are relative to: finite, unless a number is not.
+  __device__ static float base(float most) { return most == -INFINITY ? 0.0f : most; }
+  __device__ float sum_by(float base) const { return sum * expf(most - base); }
 };
 
 __device__ Exponentials joined(const Exponentials& a, const Exponentials& b) {
-  const float most = fmaxf(a.most, b.most);
-  if (most == -INFINITY) return {most, a.sum + b.sum};  // nothing yet, or only NaNs
-  const float left = a.most == -INFINITY ? a.sum : a.sum * expf(a.most - most);
-  const float right = b.most == -INFINITY ? b.sum : b.sum * expf(b.most - most);
-  return {most, left + right};
+  const float most = fmaxf(a.most, b.most), base = Exponentials::base(most);
+  return {most, a.sum_by(base) + b.sum_by(base)};
 }
 
-__device__ Exponentials with(const Exponentials& so_far, float x) {
-  if (x > so_far.most) {
-    const float kept = so_far.most == -INFINITY ? so_far.sum : so_far.sum * expf(so_far.most - x);
-    return {x, kept + 1.0f};
-  }
-  if (so_far.most == -INFINITY) return {so_far.most, so_far.sum + (x != x ? x : 0.0f)};
-  return {so_far.most, so_far.sum + expf(x - so_far.most)};
+template <int Width, class T>
+__device__ Exponentials with(const Exponentials& so_far, const Pack<T, Width>& pack) {
+  float most = so_far.most;
+  for (int lane = 0; lane < Width; ++lane) most = fmaxf(most, to_float(pack.lane[lane]));
+  const float base = Exponentials::base(most);
+  float sum = so_far.sum_by(base);
+  for (int lane = 0; lane < Width; ++lane) sum += expf(to_float(pack.lane[lane]) - base);
+  return {most, sum};
 }
 
 /// A class's index that is counted.
@@ -43,40 +49,70 @@ __device__ bool counts(std::int64_t target, const LossRows& sizes) {
   return target != sizes.ignore_index && target >= 0 && target < sizes.classes;
 }
 
-/// f(x) for each element of a row of this thread's share, in packs where Width > 1 and the row begins at one.
-template <int Width, class T, class Function>
+/// f(pack) of this thread's share of a row, in packs where Width > 1 and the row begins at one.
+template <int Threads, int Width, class T, class Function>
 __device__ void each_of_row(const T* row, std::int64_t classes, const Function& f) {
   const std::int64_t packs = classes / Width;
-  for (std::int64_t i = threadIdx.x; i < packs; i += block) {
-    const Pack<T, Width> in = load_pack<T, Width>(row + i * Width);
-    for (int lane = 0; lane < Width; ++lane) f(to_float(in.lane[lane]));
-  }
-  for (std::int64_t i = packs * Width + threadIdx.x; i < classes; i += block) f(to_float(row[i]));
+  for (std::int64_t i = threadIdx.x; i < packs; i += Threads) f(load_pack<T, Width>(row + i * Width));
+  for (std::int64_t i = packs * Width + threadIdx.x; i < classes; i += Threads) f(load_pack<T, 1>(row + i));
 }
 
-/// A block a row.
-template <int Width, class T>
-__global__ void __launch_bounds__(block) forward(LossRows sizes, const T* logits, const std::int64_t* targets,
-                                                 float* log_sum_exp, double* losses) {
-  __shared__ float shared_most[32], shared_sum[32];
+/// d = factor * (e^(x - log) - spread), and at the target less 1 - smoothing; zeros where the row does not
+/// count. d may be x.
+template <int Threads, int Width, class T>
+__device__ void write_gradient(const LossRows& sizes, const T* x, std::int64_t target, float log,
+                               float factor, T* d) {
+  const float spread = sizes.label_smoothing / static_cast<float>(sizes.classes);
+  const float wanted = 1.0f - sizes.label_smoothing;
+  const bool counted = counts(target, sizes);
+  const auto gradient = [&](std::int64_t c, float value) {
+    if (!counted) return 0.0f;
+    const float off = expf(value - log) - spread;
+    return factor * (c == target ? off - wanted : off);
+  };
+  const std::int64_t packs = sizes.classes / Width;
+  for (std::int64_t i = threadIdx.x; i < packs; i += Threads) {
+    const Pack<T, Width> in = load_pack<T, Width>(x + i * Width);
+    Pack<T, Width> out;
+    for (int lane = 0; lane < Width; ++lane)
+      out.lane[lane] = rounded<T>(gradient(i * Width + lane, to_float(in.lane[lane])));
+    store_pack(d + i * Width, out);
+  }
+  for (std::int64_t c = packs * Width + threadIdx.x; c < sizes.classes; c += Threads)
+    d[c] = rounded<T>(gradient(c, to_float(x[c])));
+}
+
+/// A block a row. Where `gradients`, a row becomes its gradient; otherwise log_sum_exp is kept for a
+/// backward.
+template <int Threads, int Width, bool gradients, class T>
+__global__ void __launch_bounds__(Threads)
+    forward(LossRows sizes, T* logits, const std::int64_t* targets, float* log_sum_exp, double* losses) {
+  constexpr int warps = Threads / 32;
+  __shared__ float shared_most[warps], shared_sum[warps], shared_log;
   __shared__ double shared_double[32];
   for (std::int64_t row = blockIdx.x; row < sizes.rows; row += gridDim.x) {
     const std::int64_t target = targets[row];
+    T* const x = logits + row * sizes.classes;
     if (!counts(target, sizes)) {  // the same for every thread of the block
-      if (threadIdx.x == 0) {
+      if (threadIdx.x == 0) losses[row] = 0;
+      if constexpr (gradients) {
+        write_gradient<Threads, Width>(sizes, x, target, 0, 1, x);
+      } else if (threadIdx.x == 0) {
         log_sum_exp[row] = 0;
-        losses[row] = 0;
       }
       continue;
     }
-    const T* x = logits + row * sizes.classes;
-    Exponentials mine{-INFINITY, 0};
+    Exponentials mine;
     double plain_sum = 0;
     const bool smooth = sizes.label_smoothing > 0;
-    each_of_row<Width>(x, sizes.classes, [&](float value) {
-      mine = with(mine, value);
-      if (smooth) plain_sum += static_cast<double>(value);
-    });
+    each_of_row<Threads, Width>(static_cast<const T*>(x), sizes.classes,
+                                [&]<int width>(const Pack<T, width>& in) {
+                                  mine = with(mine, in);
+                                  if (smooth) {
+                                    for (int lane = 0; lane < width; ++lane)
+                                      plain_sum += static_cast<double>(to_float(in.lane[lane]));
+                                  }
+                                });
     for (int offset = 16; offset > 0; offset /= 2) {
       mine = joined(mine, {__shfl_xor_sync(0xffffffffu, mine.most, offset),
                            __shfl_xor_sync(0xffffffffu, mine.sum, offset)});
@@ -89,15 +125,20 @@ __global__ void __launch_bounds__(block) forward(LossRows sizes, const T* logits
     if (smooth) plain_sum = block_sum(plain_sum, shared_double);
     if (threadIdx.x == 0) {
       Exponentials all{shared_most[0], shared_sum[0]};
-      for (int warp = 1; warp < block / 32; ++warp) all = joined(all, {shared_most[warp], shared_sum[warp]});
+      for (int warp = 1; warp < warps; ++warp) all = joined(all, {shared_most[warp], shared_sum[warp]});
       const double log = static_cast<double>(all.most) + ::log(static_cast<double>(all.sum));
       const double smoothing = static_cast<double>(sizes.label_smoothing);
       double loss = (1 - smoothing) * (log - static_cast<double>(to_float(x[target])));
       if (smooth) loss += smoothing * (log - plain_sum / static_cast<double>(sizes.classes));
-      log_sum_exp[row] = static_cast<float>(log);
       losses[row] = loss;
+      shared_log = static_cast<float>(log);
+      if constexpr (!gradients) log_sum_exp[row] = shared_log;
     }
-    __syncthreads();  // the shared memory is free again
+    __syncthreads();  // the shared memory of warps is free again, and the row has been read
+    if constexpr (gradients) {
+      write_gradient<Threads, Width>(sizes, static_cast<const T*>(x), target, shared_log, 1, x);
+      __syncthreads();  // so is shared_log
+    }
   }
 }
 
@@ -118,36 +159,25 @@ __global__ void __launch_bounds__(1024)
   }
 }
 
-/// dlogits = factor * (e^(x - log) - spread), and at the target less 1 - smoothing. May be the logits.
+/// dlogits may be the logits.
 template <int Width, class T>
 __global__ void __launch_bounds__(block)
     backward(LossRows sizes, const T* logits, const std::int64_t* targets, const float* log_sum_exp,
              const float* factor, T* dlogits) {
   const float by = *factor;
-  const float spread = sizes.label_smoothing / static_cast<float>(sizes.classes);
-  const float wanted = 1.0f - sizes.label_smoothing;
-  const std::int64_t packs = sizes.classes / Width;
   for (std::int64_t row = blockIdx.x; row < sizes.rows; row += gridDim.x) {
-    const std::int64_t target = targets[row];
-    const bool counted = counts(target, sizes);
-    const float log = log_sum_exp[row];
-    const T* x = logits + row * sizes.classes;
-    T* d = dlogits + row * sizes.classes;
-    const auto gradient = [&](std::int64_t c, float value) {
-      if (!counted) return 0.0f;
-      const float off = expf(value - log) - spread;
-      return by * (c == target ? off - wanted : off);
-    };
-    for (std::int64_t i = threadIdx.x; i < packs; i += block) {
-      const Pack<T, Width> in = load_pack<T, Width>(x + i * Width);
-      Pack<T, Width> out;
-      for (int lane = 0; lane < Width; ++lane)
-        out.lane[lane] = rounded<T>(gradient(i * Width + lane, to_float(in.lane[lane])));
-      store_pack(d + i * Width, out);
-    }
-    for (std::int64_t c = packs * Width + threadIdx.x; c < sizes.classes; c += block)
-      d[c] = rounded<T>(gradient(c, to_float(x[c])));
+    const std::int64_t first = row * sizes.classes;
+    write_gradient<block, Width>(sizes, logits + first, targets[row], log_sum_exp[row], by, dlogits + first);
   }
+}
+
+/// x = factor * x; the blocks end at once where the factor is 1.
+template <class T>
+__global__ void __launch_bounds__(block) scale_by(std::int64_t count, const float* factor, T* x) {
+  const float by = *factor;
+  if (by == 1.0f) return;
+  for (std::int64_t i = global_thread(); i < count; i += global_threads())
+    x[i] = rounded<T>(by * to_float(x[i]));
 }
 
 /// hits[row] = 1 where the first of the largest logits is the target. A warp a row.
@@ -195,24 +225,49 @@ LossRows rows_of(const Op& op) {
   return {op.logits.size(0), op.logits.size(1), op.options.ignore_index, op.options.label_smoothing};
 }
 
-void cross_entropy(CudaBackend& gpu, const ops::CrossEntropy& op) {
+/// The losses of rows, in one launch, and their sum. log_sum_exp: null where the logits become gradients.
+template <bool gradients, class Op>
+void sum_losses(CudaBackend& gpu, const Op& op, float* log_sum_exp) {
   const Launch on = gpu.launch();
   const LossRows sizes = rows_of(op);
-  const std::int64_t* const targets = op.targets.data<std::int64_t>();
-  check_data(on, op.targets, sizes.classes, &op.options.ignore_index, DataFault::target_outside, op.name,
-             gpu.fault());
+  const std::int64_t* const targets = op.targets.template data<std::int64_t>();
+  check_data(on, op.targets, sizes.classes, &op.options.ignore_index, DataFault::target_outside,
+             ops::CrossEntropy::name, gpu.fault());
   const Tensor scratch = gpu.scratch(sizes.rows, DType::float64);
   double* const losses = scratch.data<double>();
   by_type_of(op.logits, [&]<class T>(T) {
     if (sizes.rows == 0) return;
-    const T* const x = op.logits.data<T>();
-    float* const log_sum_exp = op.log_sum_exp.data<float>();
+    T* const x = op.logits.template data<T>();
     const unsigned grid = block_a_row(sizes.rows, on);
     with_width<T>(packs_at(x) && sizes.classes % pack_width<T> == 0, [&]<int width>(Width<width>) {
-      forward<width><<<grid, block, 0, on.stream>>>(sizes, x, targets, log_sum_exp, losses);
+      if (sizes.classes < long_row) {
+        forward<block, width, gradients>
+            <<<grid, block, 0, on.stream>>>(sizes, x, targets, log_sum_exp, losses);
+      } else {
+        forward<large_block, width, gradients>
+            <<<grid, large_block, 0, on.stream>>>(sizes, x, targets, log_sum_exp, losses);
+      }
     });
   });
-  fold_rows<<<1, 1024, 0, on.stream>>>(sizes, targets, losses, op.total.data<double>());
+  fold_rows<<<1, 1024, 0, on.stream>>>(sizes, targets, losses, op.total.template data<double>());
+}
+
+void cross_entropy(CudaBackend& gpu, const ops::CrossEntropy& op) {
+  sum_losses<false>(gpu, op, op.log_sum_exp.data<float>());
+}
+
+void cross_entropy_in_place(CudaBackend& gpu, const ops::CrossEntropyInPlace& op) {
+  sum_losses<true>(gpu, op, nullptr);
+}
+
+void scale_unless_one(CudaBackend& gpu, const ops::ScaleUnlessOne& op) {
+  const Launch on = gpu.launch();
+  const std::int64_t count = op.x.numel();
+  if (count == 0) return;
+  by_type_of(op.x, [&]<class T>(T) {
+    scale_by<<<grid_for(count, block, on), block, 0, on.stream>>>(count, op.factor.data<float>(),
+                                                                  op.x.data<T>());
+  });
 }
 
 void cross_entropy_backward(CudaBackend& gpu, const ops::CrossEntropyBackward& op) {
@@ -266,7 +321,8 @@ void combine_totals(CudaBackend& gpu, const ops::CombineTotals& op) {
 }  // namespace
 
 void enter_loss(CudaBackend& gpu) {
-  gpu.enter<&cross_entropy, &cross_entropy_backward, &count_correct, &combine_totals>();
+  gpu.enter<&cross_entropy, &cross_entropy_in_place, &scale_unless_one, &cross_entropy_backward,
+            &count_correct, &combine_totals>();
 }
 
 }  // namespace lockstep::kernels

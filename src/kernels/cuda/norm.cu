@@ -57,6 +57,23 @@ class Row {
   Values kept_[Packs > 0 ? Packs : 1];
 };
 
+/// W scales of columns, 16 bytes at a time where they begin at a multiple of that.
+template <int W>
+__device__ Pack<float, W> load_scales(const float* from) {
+  Pack<float, W> scales;
+  if (W % 4 == 0 && reinterpret_cast<std::uintptr_t>(from) % 16 == 0) {
+#pragma unroll
+    for (int i = 0; i + 4 <= W; i += 4) {
+      const Pack<float, 4> four = load_pack<float, 4>(from + i);
+      for (int k = 0; k < 4; ++k) scales.lane[i + k] = four.lane[k];
+    }
+    return scales;
+  }
+#pragma unroll
+  for (int i = 0; i < W; ++i) scales.lane[i] = from[i];
+  return scales;
+}
+
 struct LayerForward {
   const float *weight, *bias;
   float eps;
@@ -102,10 +119,11 @@ __global__ void __launch_bounds__(32 * layer_warps)
       with.inv_std[row] = inverse;
     }
     values.each([&](std::int64_t at, const Pack<T, W>& v) {
+      const Pack<float, W> weight = load_scales<W>(with.weight + at), bias = load_scales<W>(with.bias + at);
       Pack<T, W> out;
       for (int i = 0; i < W; ++i)
-        out.lane[i] = rounded<T>(
-            fmaf((to_float(v.lane[i]) - centre) * inverse, with.weight[at + i], with.bias[at + i]));
+        out.lane[i] =
+            rounded<T>(fmaf((to_float(v.lane[i]) - centre) * inverse, weight.lane[i], bias.lane[i]));
       store_pack(y + first + at, out);
     });
   });
@@ -131,9 +149,10 @@ __global__ void __launch_bounds__(32 * layer_warps)
     Row<Packs, W, decltype(make)> pairs(width, make);
     float sum_g = 0, sum_gx = 0;
     pairs.each([&](std::int64_t at, const Pair& pair) {
+      const Pack<float, W> weight = load_scales<W>(with.weight + at);
 #pragma unroll
       for (int i = 0; i < W; ++i) {
-        const float g = to_float(pair.dy.lane[i]) * with.weight[at + i];
+        const float g = to_float(pair.dy.lane[i]) * weight.lane[i];
         sum_g += g;
         sum_gx += g * ((to_float(pair.x.lane[i]) - centre) * inverse);
       }
@@ -141,12 +160,12 @@ __global__ void __launch_bounds__(32 * layer_warps)
     const float mean_g = warp_sum(sum_g) / static_cast<float>(width);
     const float mean_gx = warp_sum(sum_gx) / static_cast<float>(width);
     pairs.each([&](std::int64_t at, const Pair& pair) {
+      const Pack<float, W> weight = load_scales<W>(with.weight + at);
       Pack<T, W> out;
       if (residual_grad) out = load_pack<T, W>(residual_grad + first + at);
       for (int i = 0; i < W; ++i) {
         const float normal = (to_float(pair.x.lane[i]) - centre) * inverse;
-        const float own =
-            inverse * (to_float(pair.dy.lane[i]) * with.weight[at + i] - mean_g - normal * mean_gx);
+        const float own = inverse * (to_float(pair.dy.lane[i]) * weight.lane[i] - mean_g - normal * mean_gx);
         out.lane[i] = rounded<T>(residual_grad ? to_float(out.lane[i]) + own : own);
       }
       store_pack(dx + first + at, out);
@@ -177,9 +196,10 @@ __global__ void __launch_bounds__(32 * layer_warps)
       if (at >= width) continue;
       upstream[p] = load_pack<T, W>(dy + first + at);
       in[p] = load_pack<T, W>(x + first + at);
+      const Pack<float, W> weight = load_scales<W>(with.weight + at);
 #pragma unroll
       for (int i = 0; i < W; ++i) {
-        const float out = to_float(upstream[p].lane[i]), g = out * with.weight[at + i];
+        const float out = to_float(upstream[p].lane[i]), g = out * weight.lane[i];
         const float normal = (to_float(in[p].lane[i]) - centre) * inverse;
         sum_g += g;
         sum_gx += g * normal;
@@ -193,13 +213,14 @@ __global__ void __launch_bounds__(32 * layer_warps)
     for (int p = 0; p < Packs; ++p) {
       const std::int64_t at = column(p);
       if (at >= width) continue;
+      const Pack<float, W> weight = load_scales<W>(with.weight + at);
       Pack<T, W> out;
       if (residual_grad) out = load_pack<T, W>(residual_grad + first + at);
 #pragma unroll
       for (int i = 0; i < W; ++i) {
         const float normal = (to_float(in[p].lane[i]) - centre) * inverse;
         const float own =
-            inverse * (to_float(upstream[p].lane[i]) * with.weight[at + i] - mean_g - normal * mean_gx);
+            inverse * (to_float(upstream[p].lane[i]) * weight.lane[i] - mean_g - normal * mean_gx);
         out.lane[i] = rounded<T>(residual_grad ? to_float(out.lane[i]) + own : own);
       }
       store_pack(dx + first + at, out);

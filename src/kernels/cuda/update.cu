@@ -27,14 +27,44 @@ struct UpdateEntry {
   int averages;
   float* average[max_averages];
   float keep[max_averages], fresh[max_averages];
+  BF16* rounded;  // null: not wanted
 };
 
-template <class Rule>
+/// Entries that share a launch. Each takes blocks of threads one after another.
+template <class Entry, int most>
 struct Batch {
-  int entries;
-  std::int64_t first_block[max_entries + 1];  // of each entry, and their end
-  UpdateEntry<Rule> entry[max_entries];
+  static constexpr int room = most;
+  int entries = 0;
+  std::int64_t first_block[most + 1] = {};  // of each entry, and their end
+  Entry entry[most];
+
+  /// To be filled in. There must be room.
+  Entry& add(std::int64_t blocks) {
+    first_block[entries + 1] = first_block[entries] + blocks;
+    return entry[entries++];
+  }
+  unsigned blocks() const { return static_cast<unsigned>(first_block[entries]); }
+  /// The last entry whose first block is not behind this one.
+  __device__ int entry_of(std::int64_t number) const {
+    int low = 0, high = entries - 1;
+    while (low < high) {
+      const int middle = (low + high + 1) / 2;
+      if (first_block[middle] <= number) {
+        low = middle;
+      } else {
+        high = middle - 1;
+      }
+    }
+    return low;
+  }
 };
+
+/// Whether a kernel may have such an argument: all of its are at most 32 KiB.
+template <class Argument>
+inline constexpr bool fits = sizeof(Argument) <= 32 * 1024 - 512;
+
+template <class Rule>
+using Updates = Batch<UpdateEntry<Rule>, max_entries>;
 
 template <int Width, class Rule, std::size_t... I>
 __device__ void update_pack(const UpdateEntry<Rule>& e, std::int64_t at, std::index_sequence<I...>) {
@@ -45,6 +75,11 @@ __device__ void update_pack(const UpdateEntry<Rule>& e, std::int64_t at, std::in
     e.rule(value.lane[lane], gradient.lane[lane], state[I].lane[lane]...);
   store_pack(e.value + at, value);
   (store_pack(e.state[I] + at, state[I]), ...);
+  if (e.rounded) {
+    Pack<BF16, Width> rounded_value;
+    for (int lane = 0; lane < Width; ++lane) rounded_value.lane[lane] = rounded<BF16>(value.lane[lane]);
+    store_pack(e.rounded + at, rounded_value);
+  }
   for (int a = 0; a < e.averages; ++a) {
     Pack<float, Width> average = load_pack<float, Width>(e.average[a] + at);
     for (int lane = 0; lane < Width; ++lane)
@@ -59,25 +94,17 @@ __device__ bool made_of_packs(const UpdateEntry<Rule>& e) {
   std::uintptr_t bits = bits_of(e.value) | bits_of(e.gradient);
   for (int s = 0; s < e.states; ++s) bits |= bits_of(e.state[s]);
   for (int a = 0; a < e.averages; ++a) bits |= bits_of(e.average[a]);
-  return bits % 16 == 0;
+  return bits % 16 == 0 && bits_of(e.rounded) % 8 == 0;
 }
 
 /// A block updates elements_per_block elements of one entry. Nothing overlaps.
 template <class Rule>
-__global__ void __launch_bounds__(block) update_elements(const __grid_constant__ Batch<Rule> batch) {
+__global__ void __launch_bounds__(block) update_elements(const __grid_constant__ Updates<Rule> batch) {
   constexpr auto states = std::make_index_sequence<Rule::states>();
   const std::int64_t number = blockIdx.x;
-  int low = 0, high = batch.entries - 1;  // the last entry whose first block is not behind this one
-  while (low < high) {
-    const int middle = (low + high + 1) / 2;
-    if (batch.first_block[middle] <= number) {
-      low = middle;
-    } else {
-      high = middle - 1;
-    }
-  }
-  const UpdateEntry<Rule>& e = batch.entry[low];
-  const std::int64_t begin = (number - batch.first_block[low]) * elements_per_block;
+  const int which = batch.entry_of(number);
+  const UpdateEntry<Rule>& e = batch.entry[which];
+  const std::int64_t begin = (number - batch.first_block[which]) * elements_per_block;
   const std::int64_t end = begin + elements_per_block < e.count ? begin + elements_per_block : e.count;
   std::int64_t at = begin;
   if (made_of_packs(e)) {
@@ -104,29 +131,24 @@ void describe(const ops::ParameterUpdate<Rule>& update, UpdateEntry<Rule>& entry
     entry.keep[a] = static_cast<float>(target.decay);
     entry.fresh[a] = static_cast<float>(1.0 - target.decay);
   }
+  entry.rounded = data_or_null<BF16>(update.rounded);
 }
 
 template <class Rule>
-void launch_batch(const Launch& on, Batch<Rule>& batch) {
-  if (batch.entries == 0) return;
-  const auto blocks = static_cast<unsigned>(batch.first_block[batch.entries]);
-  update_elements<Rule><<<blocks, block, 0, on.stream>>>(batch);
+void launch_batch(const Launch& on, Updates<Rule>& batch) {
+  if (batch.entries > 0) update_elements<Rule><<<batch.blocks(), block, 0, on.stream>>>(batch);
   batch.entries = 0;
 }
 
 template <class Rule>
 void update(CudaBackend& gpu, const ops::Update<Rule>& op) {
-  static_assert(sizeof(Batch<Rule>) <= 32 * 1024 - 512, "a kernel's arguments are at most 32 KiB");
+  static_assert(fits<Updates<Rule>>);
   const Launch on = gpu.launch();
-  Batch<Rule> batch;
-  batch.entries = 0;
-  batch.first_block[0] = 0;
+  Updates<Rule> batch;
   for (const ops::ParameterUpdate<Rule>& update : op.updates) {
     if (update.value.numel() == 0) continue;
-    if (batch.entries == max_entries) launch_batch(on, batch);
-    batch.first_block[batch.entries + 1] =
-        batch.first_block[batch.entries] + ceil_div(update.value.numel(), elements_per_block);
-    describe(update, batch.entry[batch.entries++]);
+    if (batch.entries == batch.room) launch_batch(on, batch);
+    describe(update, batch.add(ceil_div(update.value.numel(), elements_per_block)));
   }
   launch_batch(on, batch);
   for (const ops::ParameterUpdate<Rule>& update : op.updates) {
@@ -167,30 +189,46 @@ void accumulate(CudaBackend& gpu, const ops::Accumulate& op) {
   }
 }
 
+/// One tensor whose squares are summed.
+struct Squared {
+  std::int64_t count;
+  const float* x;
+  double* blocks;
+};
+using SquaredTensors = Batch<Squared, 768>;
+
 /// A block of threads a block of elements. The square of a float32 is exact in float64.
-__global__ void __launch_bounds__(block) sum_squares(std::int64_t count, const float* x, double* blocks) {
+__global__ void __launch_bounds__(block) sum_squares(const __grid_constant__ SquaredTensors batch) {
   __shared__ double shared[32];
   constexpr std::int64_t block_elements = ops::BlockSumsOfSquares::block_elements;
-  const std::int64_t needed = ceil_div(count, block_elements);
-  for (std::int64_t b = blockIdx.x; b < needed; b += gridDim.x) {
-    const std::int64_t first = b * block_elements;
-    const std::int64_t end = first + block_elements < count ? first + block_elements : count;
-    double sum = 0;
-    for (std::int64_t i = first + threadIdx.x; i < end; i += block) {
-      const auto value = static_cast<double>(x[i]);
-      sum += value * value;
-    }
-    sum = block_sum(sum, shared);
-    if (threadIdx.x == 0) blocks[b] = sum;
+  const std::int64_t number = blockIdx.x;
+  const int which = batch.entry_of(number);
+  const Squared& e = batch.entry[which];
+  const std::int64_t b = number - batch.first_block[which], first = b * block_elements;
+  const std::int64_t end = first + block_elements < e.count ? first + block_elements : e.count;
+  double sum = 0;
+  for (std::int64_t i = first + threadIdx.x; i < end; i += block) {
+    const auto value = static_cast<double>(e.x[i]);
+    sum += value * value;
   }
+  sum = block_sum(sum, shared);
+  if (threadIdx.x == 0) e.blocks[b] = sum;
 }
 
 void block_sums_of_squares(CudaBackend& gpu, const ops::BlockSumsOfSquares& op) {
+  static_assert(fits<SquaredTensors>);
   const Launch on = gpu.launch();
-  const std::int64_t blocks = op.blocks.numel();
-  if (blocks == 0) return;
-  sum_squares<<<grid_for(blocks * block, block, on), block, 0, on.stream>>>(op.x.numel(), op.x.data<float>(),
-                                                                            op.blocks.data<double>());
+  SquaredTensors batch;
+  const auto launch = [&] {
+    if (batch.entries > 0) sum_squares<<<batch.blocks(), block, 0, on.stream>>>(batch);
+    batch.entries = 0;
+  };
+  for (const auto& [x, blocks] : op.parts) {
+    if (blocks.numel() == 0) continue;
+    if (batch.entries == batch.room) launch();
+    batch.add(blocks.numel()) = {x.numel(), x.data<float>(), blocks.data<double>()};
+  }
+  launch();
 }
 
 }  // namespace

@@ -71,6 +71,13 @@ BOOST_AUTO_TEST_CASE(cross_entropy_is_that_of_the_cpu) {
                 on.copy(in[0], out[0]);
                 on.run(ops::CrossEntropyBackward{out[0], in[1], options, logs, in[2], out[0]});  // in place
               });
+      compare("cross_entropy_in_place" + what, {logits, targets, fixed(scalar(0.37f))},
+              {activation(unwritten({rows, classes})), fixed(unwritten({2}, DType::float64))},
+              [=](Backend& on, const Tensors& in, const Tensors& out) {
+                on.copy(in[0], out[0]);
+                on.run(ops::CrossEntropyInPlace{out[0], in[1], options, out[1]});
+                on.run(ops::ScaleUnlessOne{out[0], in[2]});
+              });
       compare("count_correct" + what, {logits, targets}, {fixed(unwritten({}, DType::int64))},
               [](Backend& on, const Tensors& in, const Tensors& out) {
                 on.run(ops::CountCorrect{in[0], in[1], out[0]});

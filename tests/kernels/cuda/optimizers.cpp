@@ -98,9 +98,67 @@ BOOST_AUTO_TEST_CASE(averages_and_block_sums_are_those_of_the_cpu) {
     compare("block_sums_of_squares", {fixed(draw.normal({count}))},
             {fixed(unwritten({(count + 4095) / 4096}, DType::float64))},
             [](Backend& on, const Tensors& in, const Tensors& out) {
-              on.run(ops::BlockSumsOfSquares{in[0], out[0]});
+              const ops::BlockSumsOfSquares::Part part{in[0], out[0]};
+              on.run(ops::BlockSumsOfSquares{{&part, 1}});
             },
             {plain_float});
+  }
+}
+
+BOOST_AUTO_TEST_CASE(block_sums_of_more_tensors_than_a_launch_takes_are_those_of_the_cpu) {
+  Draw draw;
+  std::vector<Operand> tensors, blocks;
+  for (int i = 0; i < 800; ++i) {
+    const std::int64_t count = i < 16 ? sizes[i % 8] : i % 7;
+    tensors.push_back(fixed(draw.normal({count})));
+    blocks.push_back(fixed(unwritten({(count + 4095) / 4096}, DType::float64)));
+  }
+  compare("block_sums_of_squares", tensors, blocks,
+          [](Backend& on, const Tensors& in, const Tensors& out) {
+            std::vector<ops::BlockSumsOfSquares::Part> parts;
+            for (std::size_t i = 0; i < in.size(); ++i) parts.push_back({in[i], out[i]});
+            on.run(ops::BlockSumsOfSquares{parts});
+          },
+          {plain_float});
+}
+
+/// All bits of new values are those of a conversion, in packs and outside of them.
+template <class Rule>
+void check_rounded_values(Twins& twins, const Rule& rule) {
+  Draw draw;
+  for (Backend* const on : {&twins.cpu(), &twins.gpu()}) {
+    for (const std::int64_t begin : {0, 1, 2}) {
+      const auto part = [&](DType dtype) {
+        const Tensor whole = on->empty({9001}, dtype);
+        on->fill(whole, 0.1);
+        return whole.rows(begin, 9001);
+      };
+      const Tensor value = part(DType::float32), gradient = part(DType::float32),
+                   rounded = part(DType::bfloat16);
+      on->copy(kernels::on_device(draw.normal({9001 - begin}), *on), gradient);
+      ops::ParameterUpdate<Rule> update{.rule = rule, .value = value, .gradient = gradient, .state = {}};
+      update.state.fill(part(DType::float32));
+      update.rounded = rounded;
+      on->run(ops::Update<Rule>{{&update, 1}});
+      const Tensor wanted = on->in_type(value, DType::bfloat16);
+      const auto bits = [&](const Tensor& tensor) {
+        const Tensor here = kernels::on_cpu(tensor, on);
+        const auto* const first = static_cast<const std::uint16_t*>(here.raw());
+        return std::vector<std::uint16_t>(first, first + here.numel());
+      };
+      BOOST_TEST((bits(rounded) == bits(wanted)), Rule::name << " from element " << begin);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_step_also_rounds_its_values_as_a_conversion_would) {
+  check_rounded_values(*this, ops::AdamW::of({.lr = 1e-2}));
+  check_rounded_values(*this, ops::Sgd{.rate = 0.1f, .decay = 0.01f, .gradient_factor = 2});
+  const Tensor float32 = gpu().empty({4});
+  ops::ParameterUpdate<ops::Sgd> update{.rule = {}, .value = float32, .gradient = float32, .state = {}};
+  for (const Tensor& wrong : {gpu().empty({4}), gpu().empty({5}, DType::bfloat16)}) {
+    update.rounded = wrong;
+    BOOST_CHECK_THROW(gpu().run(ops::Update<ops::Sgd>{{&update, 1}}), UsageError);
   }
 }
 
