@@ -9,7 +9,11 @@
 #include <numeric>
 #include <vector>
 
+#include "emulated_gpu/races.h"
+
 namespace {
+
+using lockstep::emulated_gpu::races;
 
 constexpr int block = 64;
 
@@ -67,6 +71,23 @@ __global__ void look_at_shared(float* found) {
   found[threadIdx.x] = room[threadIdx.x];
   room[threadIdx.x] = 1;
 }
+
+__global__ void look_at_fixed_shared(float* found) {
+  __shared__ float room[block], other[2][block];
+  found[2 * threadIdx.x] = room[threadIdx.x];
+  found[2 * threadIdx.x + 1] = other[1][threadIdx.x];
+  room[threadIdx.x] = other[1][threadIdx.x] = 1;
+}
+
+__global__ void number_blocks(int* next, int* order) { order[(*next)++] = static_cast<int>(blockIdx.x); }
+
+/// Each block adds to what the one before it has left.
+__global__ void add_to_neighbour(const int* from, int* to) { to[blockIdx.x + 1] = from[blockIdx.x] + 1; }
+
+__global__ void store_in_all(int* to) { *to = static_cast<int>(blockIdx.x); }
+
+/// Bytes side by side.
+__global__ void store_own(char* to) { to[blockIdx.x] = static_cast<char>(blockIdx.x + to[blockIdx.x]); }
 
 __global__ void store(int value, int* to) { *to = value; }
 
@@ -159,6 +180,76 @@ BOOST_AUTO_TEST_CASE(shared_memory_is_new_to_every_block) {
   look_at_shared<<<4, block, block * sizeof(float), on.stream>>>(found.data());
   on.finish();
   BOOST_TEST(std::ranges::all_of(found, [](float x) { return std::isnan(x); }));
+}
+
+BOOST_AUTO_TEST_CASE(shared_memory_of_a_fixed_size_is_new_to_every_block) {
+  Stream on;
+  std::vector<float> found(2 * block);
+  look_at_fixed_shared<<<4, block, 0, on.stream>>>(found.data());
+  on.finish();
+  BOOST_TEST(std::ranges::all_of(found, [](float x) { return std::isnan(x); }));
+}
+
+BOOST_AUTO_TEST_CASE(more_than_48_kib_of_shared_memory_are_asked_for_first) {
+  Stream on;
+  std::vector<float> found(block);
+  const auto launch_with = [&](int bytes) {
+    look_at_shared<<<1, block, bytes, on.stream>>>(found.data());
+    on.finish();
+    return cudaGetLastError();
+  };
+  const auto allow = [](int bytes) {
+    return cudaFuncSetAttribute(look_at_shared, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  };
+  BOOST_TEST(launch_with(48 * 1024) == cudaSuccess);
+  BOOST_TEST(launch_with(48 * 1024 + 4) == cudaErrorInvalidValue);
+  BOOST_TEST(allow(228 * 1024) == cudaErrorInvalidValue);
+  BOOST_TEST(cudaGetLastError() == cudaErrorInvalidValue);
+  BOOST_TEST(allow(64 * 1024) == cudaSuccess);
+  BOOST_TEST(launch_with(64 * 1024) == cudaSuccess);
+  BOOST_TEST(launch_with(64 * 1024 + 4) == cudaErrorInvalidValue);
+}
+
+BOOST_AUTO_TEST_CASE(blocks_run_in_an_order_that_is_drawn) {
+  const auto order = [] {
+    Stream on;
+    int next = 0;
+    std::vector<int> found(32);
+    number_blocks<<<32, 1, 0, on.stream>>>(&next, found.data());
+    on.finish();
+    return found;
+  };
+  const std::vector<int> first = order(), second = order();
+  BOOST_TEST(!std::ranges::is_sorted(first));
+  BOOST_TEST((first != second));
+  std::vector<int> sorted = first;
+  std::ranges::sort(sorted);
+  BOOST_TEST((std::ranges::adjacent_find(sorted) == sorted.end()));
+}
+
+BOOST_AUTO_TEST_CASE(blocks_that_depend_on_each_other_are_found) {
+  const bool before = races().checks();
+  races().check(true);
+  races().count_only(true);
+  std::vector<int> numbers(9);
+  std::vector<char> bytes(8);
+  const auto found = [&](const auto& launch) {
+    races().take_count();
+    Stream on;
+    launch(on.stream);
+    on.finish();
+    return races().take_count();
+  };
+  const int alone = found([&](auto on) { store_own<<<8, 1, 0, on>>>(bytes.data()); });
+  if (races().sees_accesses()) {  // a build with LOCKSTEP_EMULATED_RACES
+    BOOST_TEST(alone == 0);  // bytes of one word
+    BOOST_TEST(found([&](auto on) { add_to_neighbour<<<8, 1, 0, on>>>(numbers.data(), numbers.data()); }) >
+               0);
+    BOOST_TEST(found([&](auto on) { store_in_all<<<8, 1, 0, on>>>(numbers.data()); }) > 0);
+    BOOST_TEST(found([&](auto on) { store_in_all<<<1, 8, 0, on>>>(numbers.data()); }) == 0);
+  }
+  races().count_only(false);
+  races().check(before);
 }
 
 BOOST_AUTO_TEST_CASE(arguments_are_those_of_the_launch) {

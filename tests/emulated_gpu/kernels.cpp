@@ -5,9 +5,12 @@
 #include <boost/context/protected_fixedsize_stack.hpp>
 #include <cstdio>
 #include <cstdlib>
+#include <map>
 #include <memory>
+#include <numeric>
 #include <vector>
 
+#include "races.h"
 #include "runtime.h"
 #include "streams.h"
 
@@ -18,7 +21,18 @@ namespace context = boost::context;
 
 constexpr unsigned most_threads = 1024;
 constexpr std::size_t most_shared_bytes = 227 * 1024;  // as an H100 has
+constexpr std::size_t shared_bytes_unasked = 48 * 1024;
 constexpr std::size_t stack_bytes = 128 * 1024;
+
+/// What cudaFuncSetAttribute allowed, by kernel.
+std::map<const void*, std::size_t>& allowed() {
+  static auto& made = *new std::map<const void*, std::size_t>;
+  return made;
+}
+std::size_t allowed_shared(const void* function) {
+  const auto found = allowed().find(function);
+  return found == allowed().end() ? shared_bytes_unasked : found->second;
+}
 
 /// Carries out one block after another.
 class Device {
@@ -28,6 +42,7 @@ class Device {
   const void* exchange(const void* mine, std::size_t bytes, unsigned mask, int lane);
   int lane() const { return static_cast<int>(running_ % warp_lanes); }
   void* shared_memory() { return shared_.data(); }
+  void begin_shared(void* first, std::size_t bytes);
 
  private:
   struct Thread {
@@ -43,6 +58,8 @@ class Device {
 
   void check(const Launched& launched) const;
   void run_block();
+  /// A number from 0 for each block of the launch, in the order in which they run.
+  const std::vector<unsigned>& drawn_order();
   /// As far as it comes without the others; returns how many of its threads have ended.
   unsigned run_warp(unsigned warp, bool falling);
   void take_turn(unsigned thread);
@@ -60,6 +77,8 @@ class Device {
   unsigned meetings_ = 0;  // that were complete
   context::fiber scheduler_;
   std::vector<double> shared_;
+  std::vector<std::pair<std::byte*, std::size_t>> fixed_shared_;  // that the block has begun
+  std::vector<unsigned> order_;
 };
 
 void Device::refuse(const char* why) const {
@@ -76,7 +95,6 @@ void Device::check(const Launched& launched) const {
   if (empty || block.x * block.y * block.z > most_threads || block.z > 64 || grid.y > 65535 ||
       grid.z > 65535 || grid.x > 0x7fffffffu)
     refuse("no GPU takes such a launch");
-  if (launched.shared_bytes > most_shared_bytes) refuse("no GPU has so much shared memory");
   for (const void* const operand : launched.operands) {
     if (freed(operand, 1)) refuse("an operand is in memory that was freed");
   }
@@ -89,11 +107,35 @@ void Device::run(const Launched& launched) {
   gridDim = launched.grid;
   blockDim = launched.block;
   while (threads_.size() < threads()) threads_.push_back(std::make_unique<Thread>());
-  for (blockIdx.z = 0; blockIdx.z < gridDim.z; ++blockIdx.z) {
-    for (blockIdx.y = 0; blockIdx.y < gridDim.y; ++blockIdx.y) {
-      for (blockIdx.x = 0; blockIdx.x < gridDim.x; ++blockIdx.x) run_block();
-    }
+  races().begin_launch(launched.kernel);
+  for (const unsigned number : drawn_order()) {
+    blockIdx = {number % gridDim.x, number / gridDim.x % gridDim.y, number / gridDim.x / gridDim.y};
+    races().begin_block(number);
+    run_block();
   }
+  races().end_launch();
+}
+
+const std::vector<unsigned>& Device::drawn_order() {
+  order_.resize(std::size_t{gridDim.x} * gridDim.y * gridDim.z);
+  std::iota(order_.begin(), order_.end(), 0u);
+  for (std::size_t left = order_.size(); left > 1; --left)
+    std::swap(order_[left - 1], order_[static_cast<std::size_t>(draw() % left)]);
+  return order_;
+}
+
+void Device::begin_shared(void* first, std::size_t bytes) {
+  auto* const room = static_cast<std::byte*>(first);
+  std::size_t in_use = bytes + launched_->shared_bytes;
+  for (const auto& [begun, its_bytes] : fixed_shared_) {
+    if (begun == room) return;
+    in_use += its_bytes;
+  }
+  if (in_use > std::max(shared_bytes_unasked, allowed_shared(launched_->function)))
+    refuse("more shared memory, with that of a fixed size, than was asked for");
+  fixed_shared_.emplace_back(room, bytes);
+  std::memset(room, 0xff, bytes);  // NaNs
+  races().ignore(room, bytes);
 }
 
 void Device::run_block() {
@@ -102,6 +144,8 @@ void Device::run_block() {
   block_ = {};
   shared_.resize((launched_->shared_bytes + 7) / 8);
   std::memset(shared_.data(), 0xff, launched_->shared_bytes);  // NaNs
+  fixed_shared_.clear();
+  races().ignore(shared_.data(), launched_->shared_bytes);
   for (unsigned thread = 0; thread < count; ++thread) {
     threads_[thread]->done = false;
     threads_[thread]->exchanges = 0;
@@ -150,7 +194,9 @@ void Device::take_turn(unsigned thread) {
                                 return std::move(scheduler_);
                               });
   }
+  races().in_kernel(true);
   on.fiber = std::move(on.fiber).resume();
+  races().in_kernel(false);
 }
 
 void Device::yield() { scheduler_ = std::move(scheduler_).resume(); }
@@ -186,6 +232,13 @@ Device& device() {
 }  // namespace
 
 void launch(cudaStream_t stream, Launched launched) {
+  {
+    const Turn turn = take_turn();
+    if (launched.shared_bytes > allowed_shared(launched.function)) {
+      failed(cudaErrorInvalidValue);
+      return;
+    }
+  }
   enqueue(stream, [launched = std::move(launched)] { device().run(launched); });
 }
 void meet_block() { device().meet_block(); }
@@ -194,5 +247,13 @@ const void* exchange(const void* mine, std::size_t bytes, unsigned mask, int lan
 }
 int lane_of_thread() { return device().lane(); }
 void* shared_memory() { return device().shared_memory(); }
+void begin_shared(void* first, std::size_t bytes) { device().begin_shared(first, bytes); }
+cudaError_t allow_shared(const void* function, int bytes) {
+  const Turn turn = take_turn();
+  if (!function || bytes < 0 || static_cast<std::size_t>(bytes) > most_shared_bytes)
+    return failed(cudaErrorInvalidValue);
+  allowed()[function] = std::max(shared_bytes_unasked, static_cast<std::size_t>(bytes));
+  return cudaSuccess;
+}
 
 }  // namespace lockstep::emulated_gpu

@@ -1,11 +1,11 @@
 // CUDA's kernels as C++ for the CPU. The build rewrites each launch of a .cu file into launch() (by
 // rewrite_launches.py) and includes this before all else.
 //
-// A block's threads are fibers, and blocks run one after another. A warp runs until it has to wait for
-// others, so that a missing __syncthreads() shows; warps and their lanes take turns in rising order in one
-// block, in falling order in the next. What a GPU leaves undefined ends the program with the reason: a
-// barrier or a shuffle that some threads never reach, an operand that was freed, or a launch that no GPU
-// takes.
+// A block's threads are fibers, and blocks run one after another, in an order that is drawn. A warp runs
+// until it has to wait for others, so that a missing __syncthreads() shows; warps and their lanes take turns
+// in rising order in one block, in falling order in the next. What a GPU leaves undefined ends the program
+// with the reason: a barrier or a shuffle that some threads never reach, an operand that was freed, a launch
+// that no GPU takes, or, where that is asked for (races.h), blocks of a launch that depend on each other.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -42,6 +42,7 @@ inline constexpr int warp_lanes = 32;
 /// One thread's work, as often as there are threads.
 struct Launched {
   const char* kernel;
+  const void* function;  ///< the kernel, where the launch names it; null otherwise
   dim3 grid, block;
   std::size_t shared_bytes;
   std::function<void()> thread;
@@ -54,7 +55,7 @@ void add_operand(const Argument& argument, std::vector<const void*>& operands) {
   if constexpr (std::is_pointer_v<Argument>) operands.push_back(argument);
 }
 
-/// Queued on the stream.
+/// Queued on the stream; an error where it takes more shared memory than its kernel was allowed.
 void launch(cudaStream_t stream, Launched launched);
 
 /// The rest of the block's threads arrive before it returns.
@@ -63,16 +64,21 @@ void meet_block();
 /// until the thread's next exchange.
 const void* exchange(const void* mine, std::size_t bytes, unsigned mask, int lane);
 int lane_of_thread();
-/// The block's shared memory whose size the launch names; uninitialised.
+/// The block's shared memory whose size the launch names; NaNs in each block.
 void* shared_memory();
+/// The same for shared memory of a fixed size: a block's first thread to come there finds NaNs.
+void begin_shared(void* first, std::size_t bytes);
+/// As cudaFuncSetAttribute; how much shared memory launches of the kernel may name.
+cudaError_t allow_shared(const void* function, int bytes);
 
 template <class Kernel, class... Arguments>
-void launch(const char* name, dim3 grid, dim3 block, std::size_t shared_bytes, cudaStream_t stream,
-            Kernel kernel, Arguments... arguments) {
+void launch(const char* name, const void* function, dim3 grid, dim3 block, std::size_t shared_bytes,
+            cudaStream_t stream, Kernel kernel, Arguments... arguments) {
   static_assert((0 + ... + sizeof(Arguments)) <= 32764, "a kernel's arguments have at most 32764 bytes");
   std::vector<const void*> operands;
   (add_operand(arguments, operands), ...);
-  launch(stream, {name, grid, block, shared_bytes, [=] { kernel(arguments...); }, std::move(operands)});
+  launch(stream,
+         {name, function, grid, block, shared_bytes, [=] { kernel(arguments...); }, std::move(operands)});
 }
 
 template <class T>

@@ -1,8 +1,9 @@
 """rewrite_launches.py SOURCE RESULT: a .cu or .cuh file as C++ for the CPU.
 
     kernel<A><<<grid, block, bytes, stream>>>(x, y)
-becomes a call of emulated_gpu::launch with the kernel, as a function of its arguments, and these; and
-`extern __shared__ T name[];` a pointer to the block's memory. Lines stay where they are.
+becomes a call of emulated_gpu::launch with the kernel, as a function of its arguments, and these;
+`extern __shared__ T name[];` a pointer to the block's memory; and behind `__shared__ T name[size];` comes a call of
+begin_shared. Lines stay where they are.
 """
 
 import re
@@ -45,6 +46,12 @@ def parts_of(arguments):
     return parts + [arguments[begin:]]
 
 
+def with_beginning(declaration):
+    """Shared memory of a fixed size, which begins with each block."""
+    names = [re.search(r"(\w+)\s*(\[|$)", part.strip()).group(1) for part in parts_of(declaration.group(1))]
+    return declaration.group(0) + "".join(f" lockstep::emulated_gpu::begin_shared(&{name}, sizeof {name});" for name in names)
+
+
 def rewrite(text):
     while (begin := text.find("<<<")) >= 0:
         end = text.index(">>>", begin)
@@ -56,14 +63,18 @@ def rewrite(text):
         closing = matching(text, opening, "(", ")")
         arguments = text[opening + 1 : closing]
         name = " ".join(kernel.split()).replace('"', "'")
+        # Who asks for shared memory may have to be known. A template whose arguments follow from the call has no address.
+        known = shape[2].strip() != "0" and re.fullmatch(r"\s*\w+\s*", kernel)
+        function = f"reinterpret_cast<const void*>(+{kernel.strip()})" if known else "nullptr"
         launch = (
-            f'lockstep::emulated_gpu::launch("{name}", dim3({shape[0]}), dim3({shape[1]}), {shape[2]}, '
+            f'lockstep::emulated_gpu::launch("{name}", {function}, dim3({shape[0]}), dim3({shape[1]}), {shape[2]}, '
             f"{shape[3]}, [=](const auto&... with) {{ {kernel.strip()}(with...); }}"
             + (f", {arguments})" if arguments.strip() else ")")
         )
         # As many lines as before.
         launch += "\n" * (text[first : closing + 1].count("\n") - launch.count("\n"))
         text = text[:first] + launch + text[closing + 1 :]
+    text = re.sub(r"(?<!extern )__shared__ ([^;]+);", with_beginning, text)
     return re.sub(
         r"extern __shared__ (\w+) (\w+)\[\];",
         r"\1* const \2 = static_cast<\1*>(lockstep::emulated_gpu::shared_memory());",

@@ -4,6 +4,13 @@ find_package(Boost 1.74 REQUIRED COMPONENTS context)
 
 set(rewritten_folder ${CMAKE_CURRENT_BINARY_DIR}/rewritten)
 
+# Each load and store of a kernel becomes a call (races.h): kernels take one and a half times as long at least, checked or not.
+option(LOCKSTEP_EMULATED_RACES "Compile the emulated GPU's kernels so that races between blocks can be checked for" OFF)
+set(calls_for_accesses "")
+if(LOCKSTEP_EMULATED_RACES AND NOT LOCKSTEP_SANITIZE)
+  set(calls_for_accesses -fsanitize=thread)
+endif()
+
 # rewrite_launches(FILE RESULT): sets RESULT to the file that the build makes of it.
 function(rewrite_launches file result)
   set(script ${CMAKE_CURRENT_SOURCE_DIR}/rewrite_launches.py)
@@ -15,7 +22,7 @@ function(rewrite_launches file result)
   # CUDA's C++ warns where it is compiled as such. Here, what C++ leaves undefined ends the program: a misaligned pack, an
   # overflow, a null pointer.
   set_source_files_properties(${made} PROPERTIES COMPILE_OPTIONS
-    "-w;-include;${CMAKE_CURRENT_SOURCE_DIR}/kernels.h;-fsanitize=undefined;-fsanitize-undefined-trap-on-error"
+    "-w;-include;${CMAKE_CURRENT_SOURCE_DIR}/kernels.h;-fsanitize=undefined;-fsanitize-undefined-trap-on-error;${calls_for_accesses}"
     INCLUDE_DIRECTORIES "${rewritten_folder}/src;${CMAKE_CURRENT_SOURCE_DIR}/include;${PROJECT_SOURCE_DIR}/tests;${CUDAToolkit_INCLUDE_DIRS}")
   set(${result} ${made} PARENT_SCOPE)
 endfunction()

@@ -13,7 +13,6 @@ namespace {
 thread_local cudaError_t last_error = cudaSuccess;
 
 constexpr int multiprocessors = 2;  // so that grids as large as the device are small
-constexpr int most_shared_bytes = 227 * 1024;
 constexpr int minor = 0;
 
 struct ErrorText {
@@ -143,10 +142,9 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   *greatest = -5;
   return cudaSuccess;
 }
-cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute attribute, int value) {
-  const bool can =
-      attribute == cudaFuncAttributeMaxDynamicSharedMemorySize && value >= 0 && value <= most_shared_bytes;
-  return can ? cudaSuccess : failed(cudaErrorInvalidValue);
+cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribute, int value) {
+  if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return failed(cudaErrorInvalidValue);
+  return allow_shared(function, value);
 }
 
 }  // extern "C"

@@ -4,6 +4,7 @@
 //   late          as late as CUDA allows, and no more of it than somebody waits for (the default)
 //   random:SEED   at any moment; without a seed one is drawn, and printed
 //   eager         at once
+// with "+races" behind it: accesses of kernels are checked, too (races.h).
 // Work is done by whoever calls the runtime: it must not wait for other threads or ranks.
 #pragma once
 
@@ -11,6 +12,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <mutex>
 
 namespace lockstep::emulated_gpu {
@@ -42,6 +44,11 @@ Counts& counts();
 /// One thread at a time is in the runtime, or in what it carries out.
 using Turn = std::unique_lock<std::recursive_mutex>;
 Turn take_turn();
+
+/// A random number; with LOCKSTEP_EMULATED_GPU=random of its seed.
+std::uint64_t draw();
+/// See kernels.h.
+cudaError_t allow_shared(const void* function, int bytes);
 
 /// The error, which is the calling thread's last one now.
 cudaError_t failed(cudaError_t error);

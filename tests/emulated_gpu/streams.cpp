@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "capture.h"
+#include "races.h"
 #include "runtime.h"
 
 namespace lockstep::emulated_gpu {
@@ -59,6 +60,7 @@ class Streams {
   Streams();
 
   Turn take_turn();
+  std::uint64_t draw() { return random_(); }
   CUstream_st* make();
   /// Its work is done as late as any.
   void destroy(CUstream_st* stream);
@@ -73,7 +75,7 @@ class Streams {
   void go_on(CUstream_st& stream, std::uint64_t place);
 
  private:
-  void take_mode(const std::string& mode);
+  void take_mode(std::string mode);
   /// The next piece, and all that it waits for.
   void carry_out_one(CUstream_st& stream);
   void carry_out_some();
@@ -98,8 +100,12 @@ Streams::Streams() {
   take_mode(mode ? mode : "late");
 }
 
-void Streams::take_mode(const std::string& mode) {
-  const std::string with_seed = "random:";
+void Streams::take_mode(std::string mode) {
+  const std::string with_seed = "random:", with_races = "+races";
+  if (mode.ends_with(with_races)) {
+    races().check(true);
+    mode.resize(mode.size() - with_races.size());
+  }
   if (mode == "late") {
     when_ = When::late;
   } else if (mode == "eager") {
@@ -114,7 +120,7 @@ void Streams::take_mode(const std::string& mode) {
     when_ = When::random;
     random_.seed(std::strtoull(mode.c_str() + with_seed.size(), nullptr, 10));
   } else {
-    refuse("LOCKSTEP_EMULATED_GPU is late, random:SEED or eager");
+    refuse("LOCKSTEP_EMULATED_GPU is late, random:SEED or eager, with +races or without");
   }
 }
 
@@ -188,6 +194,7 @@ Streams& streams() {
 }  // namespace
 
 Turn take_turn() { return streams().take_turn(); }
+std::uint64_t draw() { return streams().draw(); }
 
 bool known(cudaStream_t stream) { return streams().find(stream) != nullptr; }
 
