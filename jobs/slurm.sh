@@ -165,8 +165,9 @@ forget_queued() { [ -z "$run_directory" ] || rm -f "$run_directory/queued"; }
 
 # requeue WHY: puts the job back into the queue, or says why not; ends the script with `code`.
 requeue() {
-  local id=$SLURM_JOB_ID now without state
+  local id=$SLURM_JOB_ID now without state resumes=
   now=$(newest_step "$run_directory")
+  [ -z "$run_directory" ] || resumes=", to resume $(place_of "$now")"
   without=$(stalled "$log.starts" "$now")
   # An array is requeued task by task.
   [ -z "${SLURM_ARRAY_TASK_ID:-}" ] || id=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
@@ -181,7 +182,7 @@ requeue() {
   elif [ "$without" -ge "$max_stalled" ]; then
     say "$1; not requeued: $without starts in a row without a newer checkpoint"
   elif note_queued "$id" && scontrol requeue "$id"; then  # Slurm may end this script before scontrol returns
-    say "$1; requeued as $id$([ -z "$run_directory" ] || echo ", to resume $(place_of "$now")")"
+    say "$1; requeued as $id$resumes"
     trap 'exit "$code"' TERM
     sleep 300 &  # Slurm ends this script now
     wait $!

@@ -218,6 +218,29 @@ void Arrays::read_as_stored(std::string_view field) {
   arrays_[index].normalization.reset();
 }
 
+void Arrays::check_labels(std::string_view field, std::int64_t classes) const {
+  const std::size_t index = index_of(field);
+  if (fields_[index].dtype != DType::int64) return;
+  const std::int64_t elements = std::max<std::int64_t>(1, fields_[index].shape.numel());
+  const std::int64_t chunk = std::max<std::int64_t>(1, (1 << 18) / elements);
+  for (const Source& source : sources_) {
+    const RowStore& store = *source.arrays[index];
+    for (std::int64_t row = 0; row < source.rows; row += chunk) {
+      const std::int64_t count = std::min(chunk, source.rows - row);
+      store.with_rows(row, count, [&](const std::byte* stored) {
+        const std::span labels(reinterpret_cast<const std::int64_t*>(stored),
+                               static_cast<std::size_t>(count * elements));
+        const auto bad = std::ranges::find_if(
+            labels, [classes](std::int64_t label) { return label < 0 || label >= classes; });
+        if (bad != labels.end())
+          throw DataError("{}: row {} of {} is {}, but the model has {} classes (0 to {})", store.path(),
+                          row + (bad - labels.begin()) / elements, arrays_[index].path, *bad, classes,
+                          classes - 1);
+      });
+    }
+  }
+}
+
 void Arrays::convert(const Source& source, std::size_t field, std::int64_t row, std::int64_t count,
                      const std::byte* stored, const Tensor& into) const {
   const RowStore& store = *source.arrays[field];

@@ -31,7 +31,9 @@ hdf5::Dataset open_or_explain(const hdf5::File& file, const char* name, const ch
 }  // namespace
 
 hdf5::Dataset open_images(const hdf5::File& file) {
-  return open_or_explain(file, "/x", "images are needed (lockstep prepare csv, idx or cifar)");
+  return open_or_explain(file, "/x",
+                         "images are needed (lockstep prepare csv, idx or cifar; arrays of other names: "
+                         "data.fields = x:/NAME y:/NAME)");
 }
 
 hdf5::Dataset open_tokens(const hdf5::File& file) {

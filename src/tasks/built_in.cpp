@@ -18,7 +18,8 @@ const data::Field& check_target(const data::Dataset& data, DType dtype, const ch
   if (y.dtype == dtype) return y;
   throw DataError("{}: field y is {} {}, but task.name = {} learns {}", data.name(), to_string(y.dtype),
                   to_string(y.shape), task,
-                  dtype == DType::int64 ? "integers: labels or tokens (task.name = regression learns floats)"
+                  dtype == DType::int64 ? "integers: labels or tokens (task.name = regression learns floats; "
+                                          "data.normalize makes floats of integers)"
                                         : "numbers: floats (data.normalize = y makes floats of integers)");
 }
 

@@ -59,6 +59,16 @@ std::string describe(const Batch& batch) {
   return text;
 }
 
+/// What to do about rows of numbers that were read as images, for a layer that wants rows.
+std::string hint_on_flat_images(const Batch& batch) {
+  for (std::size_t i = 0; i < batch.names().size(); ++i) {
+    const Shape& shape = batch.tensors()[i].shape();
+    if (batch.names()[i] == "x" && shape.rank() == 4 && shape[2] == 1 && shape[3] == 1)
+      return fmt::format("; if the file has x as [N, {}], data.format = arrays reads it so", shape[1]);
+  }
+  return "";
+}
+
 /// What to do about floats of rank 0, which a layer that wants rows takes for a row of the batch's length.
 std::string hint_on_scalars(const Batch& batch, const std::string& target) {
   std::string names;
@@ -79,8 +89,8 @@ Loss Task::operator()(Tape& tape, Model& model, const Batch& batch) {
   try {
     loss = this->loss(tape, model, batch);
   } catch (const UsageError& error) {
-    throw DataError("{}; a batch of the data has {}, samples first{}", error.what(), describe(batch),
-                    hint_on_scalars(batch, target()));
+    throw DataError("{}; a batch of the data has {}, samples first{}{}", error.what(), describe(batch),
+                    hint_on_scalars(batch, target()), hint_on_flat_images(batch));
   }
   if (!loss.sum.value())
     throw UsageError("the task returned an empty Loss; return that of a loss function, such as mse()");

@@ -104,6 +104,10 @@ std::vector<std::string> fields_in(const std::string& path, const std::vector<st
   return found.empty() ? fields : found;
 }
 
+bool has_field(const data::Dataset& dataset, std::string_view name) {
+  return std::ranges::find(dataset.fields(), name, &data::Field::name) != dataset.fields().end();
+}
+
 /// Whether images need a field y: a task whose x alone is learned leaves that to the model.
 bool needs_labels(const Config& config, const models::Model& model) {
   const std::vector<std::string> read = model.reads();
@@ -117,16 +121,18 @@ std::unique_ptr<data::Dataset> open_data(const std::string& format, const Config
                                          const data::Dataset* like, bool targets = true) {
   if (is_custom(config)) return config.registries->data.configure(format).make(paths);
   if (format == "text") return open_text(model, paths);
+  const bool has_classes = model.classes() > 0 && config.task.options_of<tasks::Classification>();
   if (format == "arrays") {
     const std::vector<std::string>& fields = config.data.fields;
-    return std::make_unique<data::Arrays>(
+    auto arrays = std::make_unique<data::Arrays>(
         paths, data::ArraysOptions{.fields = targets ? fields : fields_in(paths.front(), fields)});
+    if (targets && has_classes && has_field(*arrays, "y")) arrays->check_labels("y", model.classes());
+    return arrays;
   }
   auto images = std::make_unique<data::Images>(
       paths, data::ImagesOptions{.like = dynamic_cast<const data::Images*>(like),
                                  .labels = targets && needs_labels(config, model)});
-  if (model.classes() > 0 && config.task.options_of<tasks::Classification>())
-    images->check_labels(model.classes());
+  if (has_classes) images->check_labels(model.classes());
   return images;
 }
 

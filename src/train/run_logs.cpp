@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <span>
@@ -9,12 +11,14 @@
 
 #include "base/clock.h"
 #include "base/files.h"
+#include "base/lines.h"
 #include "base/output.h"
 #include "base/streams.h"
 #include "lockstep/autograd/partition.h"
 #include "lockstep/base/error.h"
 #include "lockstep/kernels/backend.h"
 #include "report/page.h"
+#include "report/run_log.h"
 
 namespace lockstep::train {
 namespace {
@@ -54,11 +58,29 @@ Tensor whole_gradient(GradientSource& source, std::size_t index) {
   return partition->gather(std::span(&own, 1), &source.backend()).front();
 }
 
+/// 0 where there is no file. Its checkpoints may have been removed, or be on a storage that is not there.
+std::int64_t last_step_in(const std::string& metrics) {
+  constexpr std::uint64_t enough_bytes = 1 << 14;
+  std::int64_t last = 0;
+  if (!std::filesystem::exists(metrics)) return last;
+  const EndOfFile end = lines_at_end(OpenFile(metrics, OpenFile::Mode::read), enough_bytes);
+  for (const std::string_view line : lines_of(end.text))
+    if (const std::optional<nlohmann::json> parsed = report::parse_metrics_line(line))
+      last = std::max(last, (*parsed)["step"].get<std::int64_t>());
+  return last;
+}
+
 }  // namespace
 
 RunLogs::RunLogs(const RunLogPaths& paths, const report::ResumePoint& point, bool writes, Say warn)
     : metrics_path_(paths.metrics), warn_(std::move(warn)) {
   if (!writes) return;
+  const std::int64_t last = point.step == 0 ? last_step_in(paths.metrics) : 0;
+  if (last > 0)
+    warn_(fmt::format(
+        "{}: has lines up to step {}, but there is no checkpoint: the run begins again at step 0, "
+        "and they are removed",
+        paths.metrics, last));
   metrics_.emplace(paths.metrics, point.step, point.evaluated, true);
   if (paths.events.empty()) return;
   events_.emplace(paths.events, point);

@@ -209,7 +209,9 @@ std::optional<RunStatus> run_status(const std::string& run) {
   // Written by jobs/slurm.sh, which removes it before it starts the ranks again.
   if (const std::optional<std::string> queued = text_of(run + "/queued")) {
     status.state = RunState::queued;
-    status.why = fmt::format("Slurm job {} is in the queue again", value_in(*queued, "job"));
+    status.why =
+        fmt::format("Slurm job {} was put back into the queue; if squeue has it no more, sbatch it again",
+                    value_in(*queued, "job"));
     int code = 0;
     const std::string text = value_in(*queued, "exit_code");
     if (std::from_chars(text.data(), text.data() + text.size(), code).ec == std::errc())

@@ -113,6 +113,7 @@ train_expect 3 "text.h5: /x is missing: this is a text data file, but images are
 expect 2 "^lockstep: nowhere/a.h5: cannot write: there is no directory nowhere" 1 prepare text good.ini --out nowhere/a.h5
 expect 2 "is a directory" 1 prepare text good.ini --out .
 train_expect 3 "label.h5.*39.*11" --set data.train=label.h5
+train_expect 3 "label.h5: row 39 of /y is 11, but the model has 10 classes \(0 to 9\)" --set data.train=label.h5 --set data.format=arrays
 train_expect 3 "81|9, 9" --set data.train=wide.h5
 for count in 1 2; do
   expect 4 "step 1: the loss is nan; nan.h5: image [0-9]+ of field x holds nan, in a sample of step 1: correct" "$count" train good.ini --run "nan-$count" --set data.train=nan.h5

@@ -41,4 +41,10 @@ rm -rf bare/tensorboard bare/metrics.jsonl
 wait $run
 code=$?
 said_once bare 'removed|No such file'
+
+# A run whose checkpoints are gone begins again, and says what that costs.
+rm -r whole/checkpoints
+"$LOCKSTEP" train run.ini --run whole --set train.steps=5 >log 2>&1 || fail "without its checkpoints: $(tail -n 2 log)"
+grep -q 'whole/metrics.jsonl: has lines up to step 4000, but there is no checkpoint: the run begins again at step 0, and they are removed' log ||
+  fail "without its checkpoints: $(cat log)"
 finish

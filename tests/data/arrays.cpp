@@ -40,6 +40,14 @@ struct Folder {
   }
 };
 
+BOOST_FIXTURE_TEST_CASE(integers_that_are_no_class_are_named_with_file_and_row, Folder) {
+  const Arrays data({make("a.h5", 2), make("b.h5", 5)}, {.fields = {"n:fields/count", "mask"}});
+  data.check_labels("mask", 2);
+  BOOST_CHECK_EXCEPTION(data.check_labels("mask", 1), DataError,
+                        mentions("a.h5: row 0 of /mask is 1, but the model has 1 classes (0 to 0)"));
+  BOOST_CHECK_EXCEPTION(data.check_labels("n", 9), DataError, mentions("a.h5: row 0 of /fields/count is -2"));
+}
+
 BOOST_FIXTURE_TEST_CASE(named_arrays_are_fields_of_their_own_type_and_rank, Folder) {
   const std::string path = make("a.h5", 5);
   for (const std::int64_t limit : {std::int64_t{0}, std::int64_t{1} << 20}) {

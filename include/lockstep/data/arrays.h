@@ -65,6 +65,8 @@ class Arrays final : public Dataset {
   StoredField stored(std::string_view field) const;
   /// The opposite: the field is read as it is stored.
   void read_as_stored(std::string_view field);
+  /// DataError naming file and row if an integer of the field is no class, 0 to classes - 1. Reads all of it.
+  void check_labels(std::string_view field, std::int64_t classes) const;
 
  private:
   struct Source {

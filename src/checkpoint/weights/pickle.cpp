@@ -185,8 +185,8 @@ class PickleReader {
     const auto found = std::ranges::find(vocabulary_, whole, &PickleName::name);
     if (found == vocabulary_.end()) {
       const bool is_plain = whole.size() <= 120 && is_printable(whole);
-      throw DataError("{} names {}: only tensors are read; nothing was executed", where_,
-                      is_plain ? whole : quote(whole));
+      throw DataError("{} names {}: only tensors are read; nothing was executed; save model.state_dict()",
+                      where_, is_plain ? whole : quote(whole));
     }
     push_new(Pickle::Name{static_cast<std::size_t>(found - vocabulary_.begin())});
   }
