@@ -155,9 +155,9 @@ void Streams::carry_out_one(CUstream_st& stream) {
     finish(*behind);
   const Piece piece = std::move(stream.waiting.front());
   stream.waiting.pop_front();
-  working_ = true;
+  const bool within_another = std::exchange(working_, true);
   if (piece.work) piece.work();
-  working_ = false;
+  working_ = within_another;
   ++stream.done;
 }
 
