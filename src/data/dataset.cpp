@@ -209,9 +209,8 @@ Split split(const Dataset& dataset, double eval_fraction, std::uint64_t seed) {
   const std::int64_t held_out =
       std::max<std::int64_t>(1, std::llround(eval_fraction * static_cast<double>(size)));
   if (held_out >= size) {
-    throw DataError(
-        "{}: {} samples are too few to hold out eval_fraction = {}: none is left to train on",
-        dataset.name(), size, eval_fraction);
+    throw DataError("{}: {} samples are too few to hold out eval_fraction = {}: none is left to train on",
+                    dataset.name(), size, eval_fraction);
   }
   std::optional<Permutation> order;
   // The epochs of training use the seed itself; a split must not follow any of them.

@@ -242,7 +242,7 @@ BOOST_AUTO_TEST_CASE(blocks_that_depend_on_each_other_are_found) {
   };
   const int alone = found([&](auto on) { store_own<<<8, 1, 0, on>>>(bytes.data()); });
   if (races().sees_accesses()) {  // a build with LOCKSTEP_EMULATED_RACES
-    BOOST_TEST(alone == 0);  // bytes of one word
+    BOOST_TEST(alone == 0);       // bytes of one word
     BOOST_TEST(found([&](auto on) { add_to_neighbour<<<8, 1, 0, on>>>(numbers.data(), numbers.data()); }) >
                0);
     BOOST_TEST(found([&](auto on) { store_in_all<<<8, 1, 0, on>>>(numbers.data()); }) > 0);
