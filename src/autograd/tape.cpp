@@ -107,7 +107,8 @@ Var Tape::weight(Param& param) {
 }
 
 Var Tape::bias(Param& param) {
-  return backend_.device().kind == Device::Kind::cpu ? parameter(param) : weight(param);
+  // Products of a GPU, which captures graphs, add it in the type of their operands.
+  return backend_.captures_graphs() ? weight(param) : parameter(param);
 }
 
 void Tape::refresh_weights(std::span<Param* const> params, bool all) { rounded_->refresh(params, all); }

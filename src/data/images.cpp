@@ -102,7 +102,8 @@ void Images::add_labels(const hdf5::File& file, std::int64_t images) {
   const std::string& path = file.file_path();
   if (!file.exists("/y"))
     throw DataError(
-        "{}: has no /y, the labels of its images; where none are needed, data.format = arrays reads it "
+        "{}: /y does not exist, the labels of its images; where none are needed, data.format = arrays reads "
+        "it "
         "without",
         path);
   const hdf5::Dataset y = file.open_dataset("/y");

@@ -65,6 +65,10 @@ Axis x_axis(const Chart& chart) {
   for (const Curve& curve : chart.curves) {
     axis.low = std::min(axis.low, position_of(curve.points.x.front(), logarithmic));
     axis.high = std::max(axis.high, position_of(curve.points.x.back(), logarithmic));
+    for (const double x : curve.also_x) {
+      axis.low = std::min(axis.low, position_of(x, logarithmic));
+      axis.high = std::max(axis.high, position_of(x, logarithmic));
+    }
   }
   if (axis.high == axis.low) {
     axis.high += logarithmic ? levels / 2 : 1;

@@ -38,6 +38,7 @@ struct Curve {
   std::string style;  ///< CSS classes: "c0 dashed"
   std::string run;    ///< which of several; empty: there is one
   Points points;
+  std::vector<double> also_x = {};  ///< that the x axis has to reach, too
 };
 
 struct Mark {

@@ -232,8 +232,10 @@ std::vector<Chart> charts_of(std::span<const RunLog> runs, std::size_t most_byte
           chart.curves.insert(chart.curves.begin(), curve);  // behind the lines
           chart.curves.push_back(smooth);
         } else {
-          if (noisy && all.x.size() >= smooth_from && runs.size() > most_with_raw)
+          if (noisy && all.x.size() >= smooth_from && runs.size() > most_with_raw) {
             curve.points = smoothed(all, std::min(points, smooth_points));
+            curve.also_x = {all.x.front(), all.x.back()};
+          }
           if (all.x.size() <= 2) curve.style += " dots";
           chart.curves.push_back(curve);
         }

@@ -145,7 +145,7 @@ with h5py.File("digits.h5") as digits:
             file["x"] = x
             if name == "last.h5": file["y"] = digits["y"][:]
 PY
-refused 3 'unlabelled.h5: has no /y, the labels of its images; .* data.format = arrays' data.train=unlabelled.h5
+refused 3 'unlabelled.h5: /y does not exist, the labels of its images; .* data.format = arrays' data.train=unlabelled.h5
 refused 3 'last.h5: images are stored as \[N, H, W, C\], \[8, 8, 1\] each, .*: f = h5py.File\(' data.train=last.h5
 # What that line of Python makes is read, and a model without classes needs no labels.
 advice=$(grep -o 'f = h5py.*' err.log)
