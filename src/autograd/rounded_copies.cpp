@@ -39,7 +39,7 @@ void RoundedCopies::refresh(std::span<Param* const> params, bool all) {
     Copy& copy = found->second;
     copy.values = 0;
     if (all) copy.value_stamp = {};
-    of(*param, copy.rounded.dtype(), true);
+    of(*param, copy.rounded.dtype(), param->trainable);
   }
 }
 

@@ -12,6 +12,7 @@
 #include "lockstep/comm/agreement.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/hdf5/file.h"
+#include "lockstep/ops/loss.h"
 
 namespace lockstep::data {
 namespace {
@@ -230,8 +231,9 @@ void Arrays::check_labels(std::string_view field, std::int64_t classes) const {
       store.with_rows(row, count, [&](const std::byte* stored) {
         const std::span labels(reinterpret_cast<const std::int64_t*>(stored),
                                static_cast<std::size_t>(count * elements));
-        const auto bad = std::ranges::find_if(
-            labels, [classes](std::int64_t label) { return label < 0 || label >= classes; });
+        const auto bad = std::ranges::find_if(labels, [classes](std::int64_t label) {
+          return label != ops::CrossEntropyOptions().ignore_index && (label < 0 || label >= classes);
+        });
         if (bad != labels.end())
           throw DataError("{}: row {} of {} is {}, but the model has {} classes (0 to {})", store.path(),
                           row + (bad - labels.begin()) / elements, arrays_[index].path, *bad, classes,

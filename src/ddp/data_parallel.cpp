@@ -275,7 +275,7 @@ void DataParallel::add_shard(std::int64_t index, std::span<const Tensor> tensors
 void DataParallel::run_passes(const std::function<void()>& passes) {
   State& state = *state_;
   const StepCapture::Way way = state.capture.choose(state.planned);
-  tape_.refresh_weights(state.reducer.params());
+  tape_.refresh_weights(state.model.params);  // also frozen ones, which an evaluation may have replaced
   if (way == StepCapture::Way::launch) return launch();
   if (way == StepCapture::Way::capture) {
     tape_.begin({});  // tensors of earlier passes are not part of the graph
@@ -294,7 +294,7 @@ void DataParallel::run_passes(const std::function<void()>& passes) {
         state.capture.refuse(error.what());
       }
     }
-    tape_.refresh_weights(state.reducer.params(), true);  // some may have been part of the capture
+    tape_.refresh_weights(state.model.params, true);  // some may have been part of the capture
     begin_passes();
   }
   passes();

@@ -37,6 +37,7 @@ class Watched {
     const auto found = ranges_.find(address);
     if (--found->second.watchers == 0) ranges_.erase(found);
     any_ = !ranges_.empty();
+    overlaps_ = overlaps_ && any_;
   }
   std::uint64_t last(Address address) {
     const std::lock_guard lock(mutex_);

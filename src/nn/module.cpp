@@ -83,7 +83,7 @@ void Module::to(kernels::Backend& backend) {
   const ModelState all = state();
   for (Param* const param : all.params) {
     param->wait_ready();
-    if (param->value.device() != backend.device()) param->gradient = {};
+    if (param->value.device() != backend.device()) param->gradient = param->rounded = {};
     param->value = moved(param->value);
   }
   for (Buffer* const buffer : all.buffers) buffer->value = moved(buffer->value);

@@ -12,6 +12,13 @@
 namespace lockstep::optim {
 namespace {
 
+/// None if it is of a value that the parameter had before, on another device or of another shape.
+Tensor rounded_copy_of(const Param& param) {
+  const Tensor& copy = param.rounded;
+  const bool fits = copy && copy.device() == param.value.device() && copy.shape() == param.value.shape();
+  return fits ? copy : Tensor();
+}
+
 void check_lr(double lr) {
   if (!std::isfinite(lr) || lr < 0)
     throw UsageError("learning rate {} is not a finite number of at least 0", lr);
@@ -64,7 +71,7 @@ UpdateResult Optimizer::step(const StepOptions& options) {
                         .weight_decay = weight_decay_ * member.factors.decay,
                         .gradient_factor = gradient_factor,
                         .ema = ema_ ? ema_->targets(member.ema_leaf) : std::span<const ops::EmaTarget>(),
-                        .rounded = partition_ ? Tensor() : params_[i]->rounded});
+                        .rounded = partition_ ? Tensor() : rounded_copy_of(*params_[i])});
   }
   prepare(pending_);
   // A device makes all updates in one pass. With a Partition each is sent on as soon as it is made.

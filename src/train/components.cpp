@@ -1,8 +1,11 @@
 #include "train/components.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <set>
 
 #include "base/resources.h"
 #include "base/text.h"
@@ -129,23 +132,22 @@ void load_initial_averages(const checkpoint::FileIndex& file, const Config& conf
                            optim::Ema& ema, Session& session, const checkpoint::LoadOptions& options) {
   constexpr std::string_view prefix = "ema/";
   std::vector<std::string> groups, lacking;
-  std::int64_t updates = 0;
+  std::set<std::int64_t> updates;
   for (const optim::EmaProfile& profile : ema.profiles()) {
     groups.push_back(fmt::format("{}{}", prefix, profile.name()));
-    const checkpoint::GroupEntry* const stored = file.group(groups.back());
-    if (!stored) {
+    if (const checkpoint::GroupEntry* const stored = file.group(groups.back()))
+      updates.insert(updates_of(*stored));
+    else
       lacking.push_back(groups.back());
-    } else {
-      updates = updates_of(*stored);
-    }
   }
   if (!lacking.empty())
     throw DataError("{}: has no {}, which ema.init = file asks for", config.train.init,
                     fmt::join(lacking, ", "));
   const bool counts = !config.ema.warmup.empty() || !config.ema.sigma_rel.empty();
-  if (updates == 0 && counts)
+  if (counts && (updates.size() > 1 || updates.contains(0)))
     throw DataError(
-        "{}: its averages have no number of updates, on which ema.warmup and ema.sigma_rel depend; leave "
+        "{}: its averages have no common number of updates, on which ema.warmup and ema.sigma_rel depend; "
+        "leave "
         "these "
         "out, or ema.init",
         config.train.init);
@@ -155,9 +157,10 @@ void load_initial_averages(const checkpoint::FileIndex& file, const Config& conf
     if (session.world().rank() == 0)
       for (const std::string& warning : report.warnings) session.log().warning("{}", warning);
     ema.reset(group.substr(prefix.size()));
+    // What is missing in the next average, where that is allowed, is the weights'.
+    checkpoint::load_weights(file, model, session.world(), file.default_weights(), options);
   }
-  checkpoint::load_weights(file, model, session.world(), file.default_weights(), options);
-  ema.set_updates(updates);
+  ema.set_updates(*updates.rbegin());
 }
 
 }  // namespace

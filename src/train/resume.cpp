@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/text.h"
+#include "checkpoint/run_files.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/checkpoint/state_dict.h"
@@ -228,7 +229,8 @@ void resolve(Config& config, checkpoint::RunDirectory& run, const RunOptions& op
     resolve_steps(config.train, nullptr, steps_of(config, samples));
     if (fork && fork->config) take_unset(config, *fork->config);
     if (config.train.shards == 0) config.train.shards = world.size();
-    if (!fork && config.ema.init == "file" && config.train.init.empty())
+    if (config.ema.init == "file" && config.train.init.empty() && !fork &&
+        checkpoint::steps_in(run.checkpoints_path()).empty())
       throw UsageError("ema.init = file: there is no file to start from; give train.init or --resume FILE");
   }
   check_decay(config);

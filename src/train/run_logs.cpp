@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <span>
@@ -62,7 +61,7 @@ Tensor whole_gradient(GradientSource& source, std::size_t index) {
 std::int64_t last_step_in(const std::string& metrics) {
   constexpr std::uint64_t enough_bytes = 1 << 14;
   std::int64_t last = 0;
-  if (!std::filesystem::exists(metrics)) return last;
+  if (!exists(metrics)) return last;
   const EndOfFile end = lines_at_end(OpenFile(metrics, OpenFile::Mode::read), enough_bytes);
   for (const std::string_view line : lines_of(end.text))
     if (const std::optional<nlohmann::json> parsed = report::parse_metrics_line(line))

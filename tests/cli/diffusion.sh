@@ -200,7 +200,7 @@ begins_not 2 'ema.init = file: there is no file to start from; give train.init o
 # As of another program, whose files say no step.
 /usr/bin/python3 -c 'import h5py; h5py.File("at-1/checkpoints/latest").copy("model", h5py.File("arrays.h5", "w"))'
 "$LOCKSTEP" convert arrays.h5 start.h5 --force --config run.ini --ema 0.9=ema.pt >/dev/null || fail "convert --ema"
-begins_not 3 'start.h5: its averages have no number of updates, on which ema.warmup and ema.sigma_rel depend; leave these out, or ema.init' \
+begins_not 3 'start.h5: its averages have no common number of updates, on which ema.warmup and ema.sigma_rel depend; leave these out, or ema.init' \
   train.init=start.h5 ema.rates=0.9 ema.init=file "ema.warmup=1 0.75 0"
 
 # Verbs for other models say which is the right one.
