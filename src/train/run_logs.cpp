@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <span>
@@ -57,11 +58,14 @@ Tensor whole_gradient(GradientSource& source, std::size_t index) {
   return partition->gather(std::span(&own, 1), &source.backend()).front();
 }
 
-/// 0 where there is no file. Its checkpoints may have been removed, or be on a storage that is not there.
+/// 0 where there is no such file, or what may not be one. Its checkpoints may have been removed, or be on a
+/// storage that is not there.
 std::int64_t last_step_in(const std::string& metrics) {
   constexpr std::uint64_t enough_bytes = 1 << 14;
   std::int64_t last = 0;
-  if (!exists(metrics)) return last;
+  std::error_code unseen;
+  if (std::filesystem::symlink_status(metrics, unseen).type() != std::filesystem::file_type::regular)
+    return last;
   const EndOfFile end = lines_at_end(OpenFile(metrics, OpenFile::Mode::read), enough_bytes);
   for (const std::string_view line : lines_of(end.text))
     if (const std::optional<nlohmann::json> parsed = report::parse_metrics_line(line))
