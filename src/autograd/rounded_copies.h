@@ -1,4 +1,4 @@
-// RoundedCopies: weights in the type that a pass computes in, each rounded once for every value it has.
+// RoundedCopies: a copy of each weight in the type of a pass. A value is rounded once.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace lockstep {
 
-/// The copies of one tape. On a CPU a program may write parameters by itself: copies are good for the passes
-/// with the same parameters. On a GPU they are good until an operation writes the value without the copy: an
+/// The copies of one tape. A program may write a CPU's parameters itself, so a copy there serves only passes
+/// with the same parameters. A GPU's copy serves until an operation writes the value and not the copy. An
 /// optimizer's step writes both.
 class RoundedCopies {
  public:

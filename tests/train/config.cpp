@@ -1,3 +1,4 @@
+// Texts of a configuration. Over 600 lines: each rule has one short case, and all cases read the same text.
 #include "train/config.h"
 
 #include <fmt/format.h>
