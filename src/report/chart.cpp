@@ -12,7 +12,14 @@ namespace lockstep::report {
 namespace {
 
 constexpr double levels = 1e6;  // of a path's y
-constexpr double left = 62, right = 12, top = 10, bottom = 38;
+constexpr double right = 12, top = 10, bottom = 38;
+
+/// What labels of the y axis take, left of the plot.
+double left_of_plot(const std::vector<double>& ticks) {
+  std::size_t longest = 0;
+  for (const double tick : ticks) longest = std::max(longest, tick_text(tick).size());
+  return std::max(62.0, 12 + 7.6 * static_cast<double>(longest));
+}
 
 struct Axis {
   double low = 0, high = 1;  // of the values; logarithms on a logarithmic axis
@@ -257,9 +264,13 @@ std::string escape_html(std::string_view text) {
 
 std::string to_html(const Chart& chart) {
   const double width = chart.wide ? 1100 : 540, height = chart.wide ? 330 : 230;
-  const double plot_width = width - left - right, plot_height = height - top - bottom;
   const Axis x = x_axis(chart), y = y_axis(chart);
   const double pad = 0.06;  // above and below the values
+  const double span = (y.high - y.low) * pad, low = y.low - span, high = y.high + span;
+  const std::vector<double> y_ticks =
+      y.logarithmic ? log_ticks(std::pow(10, low), std::pow(10, high)) : ticks(low, high, 5);
+  const double left = left_of_plot(y_ticks);
+  const double plot_width = width - left - right, plot_height = height - top - bottom;
   const auto y_at = [&](double place) { return top + plot_height * (1 - (place + pad) / (1 + 2 * pad)); };
   const auto x_at = [&](double value) { return left + plot_width * x.place(value); };
 
@@ -276,9 +287,7 @@ std::string to_html(const Chart& chart) {
   const auto out = std::back_inserter(html);
   fmt::format_to(out, R"(<svg viewBox="0 0 {} {}" role="img" aria-label="{}"><g class="grid">)", width,
                  height, escape_html(chart.title));
-  const double span = (y.high - y.low) * pad, low = y.low - span, high = y.high + span;
-  for (const double tick :
-       y.logarithmic ? log_ticks(std::pow(10, low), std::pow(10, high)) : ticks(low, high, 5)) {
+  for (const double tick : y_ticks) {
     const double at = y_at(y.place(tick));
     fmt::format_to(out, R"(<path d="M{} {:.1f}h{}"/><text x="{}" y="{:.1f}" class="y">{}</text>)", left, at,
                    plot_width, left - 7, at + 4, tick_text(tick));

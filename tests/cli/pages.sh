@@ -152,6 +152,8 @@ for s in range(300): open(f"long/samples/step-{s * 333:09d}.png", "wb").write(pi
 for i in range(50):
     lr = 10 ** random.uniform(-4, -1)
     run(f"sweep/lr-{i:02d}", [start(0)] + [line(step, 2000, lr, 100) for step in range(10, 2001, 10)], 2000, lr)
+run("narrow", [start(0)] + [{**line(step, 50, 1e-3, 10), "exposed_comm_ms": 0.0012345 + random.uniform(0, 1e-7)} for step in range(1, 51)],
+    50, 1e-3)  # long labels of an axis
 event = lambda step, what, note: {"step": step, "event": what, "note": note, "time": stamp(step)}
 run("faults", [start(0)] + [line(step, 3000, 1e-3, 250) for step in range(1, 401)]  # a slow rank, a preemption, a kill
     + [event(400, "slow_rank", "rank 3 (node-b) takes 31.2 ms a step, 1.6 times the median")]
@@ -159,7 +161,7 @@ run("faults", [start(0)] + [line(step, 3000, 1e-3, 250) for step in range(1, 401
     + [line(step, 3000, 1e-3, 250) for step in range(900, 1800)] + [start(1799, "resumed", 2)]
     + [line(step, 3000, 1e-3, 250) for step in range(1800, 3001)], 3000, 1e-3)
 PY
-for run in digits gpt long faults; do
+for run in digits gpt long narrow faults; do
   "$LOCKSTEP" report "$run" --out "pages/$run.html" >/dev/null 2>err.log || fail "report $run: $(cat err.log)"
 done
 "$LOCKSTEP" report sweep/* --out pages/sweep.html >/dev/null 2>err.log || fail "report of a sweep: $(cat err.log)"

@@ -119,6 +119,16 @@ BOOST_AUTO_TEST_CASE(a_constant_with_rounding_errors_is_a_constant) {
   BOOST_TEST(labels == 1u);
 }
 
+BOOST_AUTO_TEST_CASE(long_labels_have_room) {
+  Chart chart{.title = "t", .unit = "ms", .note = "", .linear = true};
+  chart.curves = {{.label = "a", .style = "c0", .run = "", .points = {{1, 2}, {-0.00123456, -0.0012343}}}};
+  const std::string html = to_html(chart);
+  const std::size_t y = html.find("\" class=\"y\">"), text = html.find("<text x=\"", y - 40);
+  const std::string label = html.substr(y + 12, html.find('<', y + 12) - y - 12);
+  BOOST_TEST(label.size() >= 9u);
+  BOOST_TEST(std::stod(html.substr(text + 9)) >= 7 * static_cast<double>(label.size()));
+}
+
 BOOST_AUTO_TEST_CASE(bytes_have_units_and_ticks_are_powers_of_two) {
   BOOST_TEST(bytes_text(1000) == "1000 B");
   BOOST_TEST(bytes_text(65536) == "64 KiB");

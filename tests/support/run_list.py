@@ -1,5 +1,6 @@
 """Runs tests of a bundle's tests/list.json and writes one JSON report: see tests/gpu.sh."""
 import argparse
+import concurrent.futures
 import datetime
 import json
 import os
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 CPU_TESTS = r"^(comm|ddp|checkpoint|golden|train)(\..+)?\.np[124]$"  # --cpu
@@ -161,8 +163,9 @@ def checklist(bundle, small):
 class Report:
     """What was found so far. It is written after each entry: whatever ends this program, the rest is there."""
 
-    def __init__(self, path, bundle, limit_s):
-        self.path, self.bundle, self.limit_s = path, bundle, limit_s
+    def __init__(self, path, bundle, limit_s, jobs):
+        self.path, self.bundle, self.limit_s, self.jobs = path, bundle, limit_s, jobs
+        self.lock = threading.Lock()
         self.begin = time.monotonic()
         self.gpus, self.no_gpu = find_gpus()
         self.checks, self.tests, self.measured = [], [], []
@@ -193,8 +196,8 @@ class Report:
             file.write("\n")
 
     def run_all(self, chosen, results, share):
-        """Tests, one after another, whatever becomes of each."""
-        for number, test in enumerate(chosen, 1):
+        """Tests, so many at once, whatever becomes of each. Their results are in the order in which they end."""
+        def run_one(test):
             left_s = self.left_s(share)
             if "gpu" in test["labels"] and self.no_gpu:
                 entry = {"name": test["name"], "result": "skipped", "reason": self.no_gpu, "seconds": 0.0}
@@ -202,12 +205,17 @@ class Report:
                 entry = {"name": test["name"], "result": "skipped", "reason": "not reached: --limit-s", "seconds": 0.0}
             else:
                 entry = run(test, self.bundle, left_s)
-            results.append(entry)
-            self.write()
-            print(f"{number}/{len(chosen)} {entry['result']:7} {entry['seconds']:6.1f} s  {entry['name']}  {entry.get('reason', '')}",
-                  flush=True)
-            for line in entry.get("output", []):
-                print("    " + line)
+            with self.lock:
+                results.append(entry)
+                self.write()
+                print(f"{len(results)}/{len(chosen)} {entry['result']:7} {entry['seconds']:6.1f} s  {entry['name']}  "
+                      f"{entry.get('reason', '')}", flush=True)
+                for line in entry.get("output", []):
+                    print("    " + line)
+
+        with concurrent.futures.ThreadPoolExecutor(self.jobs) as pool:
+            for done in [pool.submit(run_one, test) for test in chosen]:
+                done.result()
 
     def measure(self):
         for command in BENCHMARKS:
@@ -229,6 +237,7 @@ def main():
     parser.add_argument("--no-benchmarks", action="store_true", help="no measurements")
     parser.add_argument("--checklist", choices=["real", "small", "no"], default="real",
                         help="before the tests: of a GPT-2 124M (real), or of the size for an emulated GPU (small)")
+    parser.add_argument("--jobs", type=int, default=4, metavar="N", help="so many checks and tests at once (4); measurements are alone")
     parser.add_argument("--match", metavar="REGEX", help="these tests instead, whatever they need")
     parser.add_argument("--limit-s", type=float, default=430, help="nothing starts later, and nothing runs longer (430)")
     parser.add_argument("--report", default="report.json", help="where the report goes (report.json)")
@@ -240,7 +249,7 @@ def main():
         sys.exit(complain(f"--report: {options.report}: {error.strerror}"))
     with open(os.path.join(options.bundle, "tests", "list.json"), encoding="utf-8") as file:
         listed = json.load(file)
-    report = Report(options.report, options.bundle, options.limit_s)
+    report = Report(options.report, options.bundle, options.limit_s, max(1, options.jobs))
     print(report.no_gpu or "GPU: " + "; ".join(f"{gpu['name']}, driver {gpu['driver_version']}" for gpu in report.gpus))
     if options.match:
         report.run_all([test for test in listed if re.search(options.match, test["name"])], report.tests, 1)

@@ -251,7 +251,7 @@ __global__ void __launch_bounds__(256)
     if (matrix.channels_last) {
       for (int lane = 0; lane < Width; ++lane) channel[lane] = parameters.of(at + lane);
     }
-    for (std::int64_t row = blockIdx.y; row < matrix.rows; row += gridDim.y) {
+    for (std::int64_t row = first_row(); row < matrix.rows; row += rows_apart()) {
       const std::int64_t position = row * matrix.width + at;
       if (!matrix.channels_last) channel[0] = parameters.of(row % matrix.channels);
       store_pack(y + position,

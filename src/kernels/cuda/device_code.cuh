@@ -135,20 +135,26 @@ void with_width(bool packs, const Body& body) {
 }
 
 /// A grid of rows and packs of columns, for kernels that loop over both: as many rows at once as fill the
-/// device.
+/// device. A block has as many rows as fill it, so that no lane of a warp idles where rows are short.
 struct RowGrid {
-  dim3 grid;
-  unsigned block;
+  dim3 grid, block;
 
   RowGrid(const Launch& on, std::int64_t rows, std::int64_t columns, std::int64_t max_across) {
-    constexpr std::int64_t max_rows = 65535;
-    block = static_cast<unsigned>(columns < 256 ? ceil_div(columns, 32) * 32 : 256);
-    const std::int64_t blocks = ceil_div(columns, block), across = blocks < max_across ? blocks : max_across;
-    const std::int64_t wanted = ceil_div(std::int64_t{on.multiprocessors} * 4096, across * block);
-    const std::int64_t most = wanted < max_rows ? wanted : max_rows;
-    grid = dim3(static_cast<unsigned>(across), static_cast<unsigned>(rows < most ? rows : most));
+    constexpr std::int64_t max_down = 65535, threads = 256;
+    const std::int64_t x = std::clamp<std::int64_t>(columns, 1, threads), y = threads / x;
+    const std::int64_t across = std::min(ceil_div(columns, x), max_across);
+    const std::int64_t wanted = ceil_div(std::int64_t{on.multiprocessors} * 4096, across * x * y);
+    block = dim3(static_cast<unsigned>(x), static_cast<unsigned>(y));
+    grid = dim3(static_cast<unsigned>(across),
+                static_cast<unsigned>(std::min({ceil_div(rows, y), wanted, max_down})));
   }
 };
+
+/// The rows of a thread of a RowGrid: from the first one on, so many apart.
+__device__ inline std::int64_t first_row() {
+  return static_cast<std::int64_t>(blockIdx.y) * blockDim.y + threadIdx.y;
+}
+__device__ inline std::int64_t rows_apart() { return static_cast<std::int64_t>(gridDim.y) * blockDim.y; }
 
 template <int Width, class Function, class To, class... From>
 __device__ void map_pack(const Function& f, To* to, const Pack<From, Width>&... in) {

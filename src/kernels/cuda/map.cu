@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(256)
   constexpr int packed = pack_width<E>;
   constexpr auto each = std::make_index_sequence<Inputs>();
   const std::int64_t width = inputs.width;
-  for (std::int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
+  for (std::int64_t row = first_row(); row < rows; row += rows_apart()) {
     const auto first = inputs.rows.offsets(row);
     E* const to = y + row * width;
     for (std::int64_t i = global_thread(); i < packs; i += global_threads())

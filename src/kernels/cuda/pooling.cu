@@ -1,6 +1,6 @@
-// Max, average and global average pooling; nearest and bilinear resizing: a thread an element of what is
-// made, so that every sum has one order. The backward of a pooling gathers: an element of dx adds the windows
-// it is in, in their order.
+// Max, average and global average pooling; nearest and bilinear resizing: a thread a pack of channels of a
+// pixel of what is made (where channels are apart, a pack is one element), so that every sum has one order.
+// The backward of a pooling gathers: an element of dx adds the windows it is in, in their order.
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device_code.cuh"
 #include "lockstep/ops/pooling.h"
@@ -20,15 +20,62 @@ struct Layout {
   explicit Layout(const Tensor& images)
       : height(images.size(2)), width(images.size(3)), lanes(images.channel_block()) {}
 
-  __device__ Position position_of(std::int64_t element) const {
-    const std::int64_t pixel = element / lanes, line = pixel / width;
-    return {line / height, line % height, pixel % width, element % lanes};
-  }
-
   __device__ std::int64_t offset_of(const Position& at) const {
     return ((at.run * height + at.row) * width + at.column) * lanes + at.lane;
   }
 };
+
+/// Width elements as floats.
+template <int Width>
+struct Floats {
+  float lane[Width];
+
+  /// lane = f(lane, the other's).
+  template <class T, class Function>
+  __device__ void join(const Pack<T, Width>& other, const Function& f) {
+    for (int l = 0; l < Width; ++l) lane[l] = f(lane[l], to_float(other.lane[l]));
+  }
+};
+
+template <class T, int Width>
+__device__ Pack<T, Width> rounded_pack(const Floats<Width>& from, float factor = 1) {
+  Pack<T, Width> to;
+  for (int l = 0; l < Width; ++l) to.lane[l] = rounded<T>(from.lane[l] * factor);
+  return to;
+}
+
+/// y = element.at<Width>(each position), Width lanes at once. lines: runs times height.
+template <int Width, class T, class Element>
+__global__ void __launch_bounds__(256)
+    each_pixel(const __grid_constant__ Layout to, std::int64_t lines, Element element, T* y) {
+  const std::int64_t packs = to.lanes / Width, across = to.width * packs;
+  for (std::int64_t line = first_row(); line < lines; line += rows_apart()) {
+    const std::int64_t run = line / to.height, row = line - run * to.height;
+    for (std::int64_t i = global_thread(); i < across; i += global_threads()) {
+      const std::int64_t column = i / packs;
+      const Position at{run, row, column, (i - column * packs) * Width};
+      store_pack(y + to.offset_of(at), element.template at<Width>(at));
+    }
+  }
+}
+
+/// `others`: addresses of what else an element reads or writes.
+template <class T, class Element>
+void for_pixels(CudaBackend& gpu, const Tensor& to, const Element& element,
+                std::initializer_list<const void*> others) {
+  if (to.numel() == 0) return;
+  const Layout layout(to);
+  constexpr std::size_t widest = 32;  // a pack of winners
+  const bool packs = layout.lanes % pack_width<T> == 0 && packs_at(to.raw()) &&
+                     std::ranges::all_of(others, [](const void* at) { return packs_at(at, widest); });
+  with_width<T>(packs, [&]<int width>(Width<width>) {
+    const Launch on = gpu.launch();
+    const std::int64_t across = layout.width * layout.lanes / width,
+                       lines = to.stored_numel() / across / width;
+    const RowGrid launch(on, lines, across, 1024);
+    each_pixel<width><<<launch.grid, launch.block, 0, on.stream>>>(layout, lines, element, to.data<T>());
+  });
+}
 
 /// Places [begin, end) along one side.
 struct Range {
@@ -50,69 +97,75 @@ __device__ Range windows_over(std::int64_t position, const ops::Windows& s, std:
   return {first, smaller(padded / s.stride + 1, outputs)};
 }
 
-/// An element of y: the largest of its window, or their mean where no winners are kept.
+/// Of y: the largest of its window, or their mean where no winners are kept.
 template <class T, bool largest>
 struct Pooled {
   Layout large, small;
   ops::Windows s;
   float share;
   const T* x;
-  T* y;
   std::int32_t* winners;
 
-  __device__ void operator()(std::int64_t i) const {
-    const Position out = small.position_of(i);
+  template <int Width>
+  __device__ Pack<T, Width> at(const Position& out) const {
     const Range rows = window_of(out.row, s, s.height), columns = window_of(out.column, s, s.width);
-    std::int64_t winner = rows.begin * s.width + columns.begin;
-    float result =
-        largest ? to_float(x[large.offset_of({out.run, rows.begin, columns.begin, out.lane})]) : 0.0f;
+    Floats<Width> result{};
+    Pack<std::int32_t, Width> winner{};
+    bool first = largest;
     for (std::int64_t row = rows.begin; row < rows.end; ++row) {
       for (std::int64_t column = columns.begin; column < columns.end; ++column) {
-        const float here = to_float(x[large.offset_of({out.run, row, column, out.lane})]);
-        if constexpr (!largest) {
-          result += here;
-        } else if (here > result || here != here) {  // not a number wins
-          result = here;
-          winner = row * s.width + column;
+        const auto here = load_pack<T, Width>(x + large.offset_of({out.run, row, column, out.lane}));
+        const auto place = static_cast<std::int32_t>(row * s.width + column);
+        for (int l = 0; l < Width; ++l) {
+          const float value = to_float(here.lane[l]);
+          if constexpr (!largest) {
+            result.lane[l] += value;
+          } else if (first || value > result.lane[l] || value != value) {  // not a number wins
+            result.lane[l] = value;
+            winner.lane[l] = place;
+          }
         }
+        first = false;
       }
     }
-    y[i] = rounded<T>(largest ? result : result * share);
-    if constexpr (largest) winners[i] = static_cast<std::int32_t>(winner);
+    if constexpr (largest) store_pack(winners + small.offset_of(out), winner);
+    return rounded_pack<T>(result, largest ? 1.0f : share);
   }
 };
 
-/// An element of dx.
+/// Of dx.
 template <class T, bool largest>
 struct Gathered {
   Layout large, small;
   ops::Windows s;
   float share;
   const T* dy;
-  T* dx;
   const std::int32_t* winners;
 
-  __device__ void operator()(std::int64_t i) const {
-    const Position at = large.position_of(i);
-    const auto mine = static_cast<std::int32_t>(at.row * s.width + at.column);
-    const Range rows = windows_over(at.row, s, s.out_height),
-                columns = windows_over(at.column, s, s.out_width);
-    float sum = 0;
+  template <int Width>
+  __device__ Pack<T, Width> at(const Position& to) const {
+    const auto mine = static_cast<std::int32_t>(to.row * s.width + to.column);
+    const Range rows = windows_over(to.row, s, s.out_height),
+                columns = windows_over(to.column, s, s.out_width);
+    Floats<Width> sum{};
     for (std::int64_t row = rows.begin; row < rows.end; ++row) {
       for (std::int64_t column = columns.begin; column < columns.end; ++column) {
-        const std::int64_t out = small.offset_of({at.run, row, column, at.lane});
+        const std::int64_t from = small.offset_of({to.run, row, column, to.lane});
+        const auto here = load_pack<T, Width>(dy + from);
         if constexpr (!largest) {
-          sum += to_float(dy[out]) * share;
-        } else if (winners[out] == mine) {
-          sum += to_float(dy[out]);
+          sum.join(here, [&](float total, float value) { return total + value * share; });
+        } else {
+          const auto winner = load_pack<std::int32_t, Width>(winners + from);
+          for (int l = 0; l < Width; ++l)
+            if (winner.lane[l] == mine) sum.lane[l] += to_float(here.lane[l]);
         }
       }
     }
-    dx[i] = rounded<T>(sum);
+    return rounded_pack<T>(sum);
   }
 };
 
-/// Of all elements of `to`, the large or the small side.
+/// Of all of `to`, the large or the small side.
 template <template <class, bool> class Element, class Op>
 void pool(CudaBackend& gpu, const Op& op, const Tensor& large, const Tensor& small, const Tensor& from,
           const Tensor& to) {
@@ -122,9 +175,8 @@ void pool(CudaBackend& gpu, const Op& op, const Tensor& large, const Tensor& sma
   std::int32_t* winners = nullptr;
   if constexpr (largest) winners = op.winners.template data<std::int32_t>();
   by_type_of(from, [&]<class T>(T) {
-    for_elements(gpu.launch(), to.numel(),
-                 Element<T, largest>{Layout(large), Layout(small), windows, share, from.data<T>(),
-                                     to.data<T>(), winners});
+    const Element<T, largest> element{Layout(large), Layout(small), windows, share, from.data<T>(), winners};
+    for_pixels<T>(gpu, to, element, {from.raw(), winners});
   });
 }
 
@@ -183,30 +235,32 @@ struct SpreadAverage {
 
 template <class T>
 struct Upsample {
-  Layout small, large;
+  Layout small;
   int scale;
   const T* x;
-  T* y;
-  __device__ void operator()(std::int64_t i) const {
-    const Position at = large.position_of(i);
-    y[i] = x[small.offset_of({at.run, at.row / scale, at.column / scale, at.lane})];
+
+  template <int Width>
+  __device__ Pack<T, Width> at(const Position& to) const {
+    return load_pack<T, Width>(x + small.offset_of({to.run, to.row / scale, to.column / scale, to.lane}));
   }
 };
 
 template <class T>
 struct UpsampleBackward {
-  Layout small, large;
+  Layout large;
   int scale;
   const T* dy;
-  T* dx;
-  __device__ void operator()(std::int64_t i) const {
-    const Position at = small.position_of(i);
-    float sum = 0;
+
+  template <int Width>
+  __device__ Pack<T, Width> at(const Position& to) const {
+    Floats<Width> sum{};
     for (int h = 0; h < scale; ++h) {
-      for (int w = 0; w < scale; ++w)
-        sum += to_float(dy[large.offset_of({at.run, at.row * scale + h, at.column * scale + w, at.lane})]);
+      for (int w = 0; w < scale; ++w) {
+        const Position from{to.run, to.row * scale + h, to.column * scale + w, to.lane};
+        sum.join(load_pack<T, Width>(dy + large.offset_of(from)), [](float a, float b) { return a + b; });
+      }
     }
-    dx[i] = rounded<T>(sum);
+    return rounded_pack<T>(sum);
   }
 };
 
@@ -234,74 +288,81 @@ void global_average_pool_backward(CudaBackend& gpu, const ops::GlobalAveragePool
 
 void upsample_nearest(CudaBackend& gpu, const ops::UpsampleNearest& op) {
   by_type_of(op.x, [&]<class T>(T) {
-    for_elements(gpu.launch(), op.y.numel(),
-                 Upsample<T>{Layout(op.x), Layout(op.y), op.scale, op.x.data<T>(), op.y.data<T>()});
+    for_pixels<T>(gpu, op.y, Upsample<T>{Layout(op.x), op.scale, op.x.data<T>()}, {op.x.raw()});
   });
 }
 
 void upsample_nearest_backward(CudaBackend& gpu, const ops::UpsampleNearestBackward& op) {
   by_type_of(op.dy, [&]<class T>(T) {
-    for_elements(
-        gpu.launch(), op.dx.numel(),
-        UpsampleBackward<T>{Layout(op.dx), Layout(op.dy), op.scale, op.dy.data<T>(), op.dx.data<T>()});
+    for_pixels<T>(gpu, op.dx, UpsampleBackward<T>{Layout(op.dy), op.scale, op.dy.data<T>()}, {op.dy.raw()});
   });
 }
 
 template <class T>
 struct Resized {
-  Layout from, to;
+  Layout from;
   ops::Resizing down, across;
   const T* x;
-  T* y;
-  __device__ void operator()(std::int64_t i) const {
-    const Position at = to.position_of(i);
-    const ops::Neighbours rows = down.at(at.row), columns = across.at(at.column);
+
+  template <int Width>
+  __device__ Pack<T, Width> at(const Position& to) const {
+    const ops::Neighbours rows = down.at(to.row), columns = across.at(to.column);
+    Floats<Width> value{};
     const auto between = [&](std::int64_t row) {
-      const auto value = [&](std::int64_t column) {
-        return to_float(x[from.offset_of({at.run, row, column, at.lane})]);
+      const auto pack = [&](std::int64_t column) {
+        return load_pack<T, Width>(x + from.offset_of({to.run, row, column, to.lane}));
       };
-      return (1 - columns.share) * value(columns.first) + columns.share * value(columns.second);
+      const auto first = pack(columns.first), second = pack(columns.second);
+      Floats<Width> along;
+      for (int l = 0; l < Width; ++l)
+        along.lane[l] =
+            (1 - columns.share) * to_float(first.lane[l]) + columns.share * to_float(second.lane[l]);
+      return along;
     };
-    y[i] = rounded<T>((1 - rows.share) * between(rows.first) + rows.share * between(rows.second));
+    const Floats<Width> above = between(rows.first), below = between(rows.second);
+    for (int l = 0; l < Width; ++l)
+      value.lane[l] = (1 - rows.share) * above.lane[l] + rows.share * below.lane[l];
+    return rounded_pack<T>(value);
   }
 };
 
 template <class T>
 struct ResizedBackward {
-  Layout from, to;
+  Layout to;
   ops::Resizing down, across;
   const T* dy;
-  T* dx;
-  __device__ void operator()(std::int64_t i) const {
-    const Position at = from.position_of(i);
-    const ops::Resizing::Range rows = down.around(at.row), columns = across.around(at.column);
-    float sum = 0;
+
+  template <int Width>
+  __device__ Pack<T, Width> at(const Position& from) const {
+    const ops::Resizing::Range rows = down.around(from.row), columns = across.around(from.column);
+    Floats<Width> sum{};
     for (std::int64_t row = rows.begin; row < rows.end; ++row) {
-      const float of_row = down.at(row).of(at.row);
-      float along = 0;
-      for (std::int64_t column = columns.begin; column < columns.end; ++column)
-        along += across.at(column).of(at.column) * to_float(dy[to.offset_of({at.run, row, column, at.lane})]);
-      sum += of_row * along;
+      const float of_row = down.at(row).of(from.row);
+      Floats<Width> along{};
+      for (std::int64_t column = columns.begin; column < columns.end; ++column) {
+        const float share = across.at(column).of(from.column);
+        along.join(load_pack<T, Width>(dy + to.offset_of({from.run, row, column, from.lane})),
+                   [&](float total, float value) { return total + share * value; });
+      }
+      for (int l = 0; l < Width; ++l) sum.lane[l] += of_row * along.lane[l];
     }
-    dx[i] = rounded<T>(sum);
+    return rounded_pack<T>(sum);
   }
 };
 
 void resize_bilinear(CudaBackend& gpu, const ops::ResizeBilinear& op) {
   const ops::ResizeSizes sizes = op.sizes();
   by_type_of(op.x, [&]<class T>(T) {
-    for_elements(
-        gpu.launch(), op.y.numel(),
-        Resized<T>{Layout(op.x), Layout(op.y), sizes.height, sizes.width, op.x.data<T>(), op.y.data<T>()});
+    for_pixels<T>(gpu, op.y, Resized<T>{Layout(op.x), sizes.height, sizes.width, op.x.data<T>()},
+                  {op.x.raw()});
   });
 }
 
 void resize_bilinear_backward(CudaBackend& gpu, const ops::ResizeBilinearBackward& op) {
   const ops::ResizeSizes sizes = op.sizes();
   by_type_of(op.dy, [&]<class T>(T) {
-    for_elements(gpu.launch(), op.dx.numel(),
-                 ResizedBackward<T>{Layout(op.dx), Layout(op.dy), sizes.height, sizes.width, op.dy.data<T>(),
-                                    op.dx.data<T>()});
+    for_pixels<T>(gpu, op.dx, ResizedBackward<T>{Layout(op.dy), sizes.height, sizes.width, op.dy.data<T>()},
+                  {op.dy.raw()});
   });
 }
 

@@ -3,7 +3,7 @@
 // data-xkind is there in millionths of a power of ten; y in millionths of [data-y0, data-y1], logarithms where data-log is 1
 // (src/report/chart.cpp draws the same without a script).
 (() => {
-  const LEVELS = 1e6, LEFT = 62, RIGHT = 12, TOP = 10, BOTTOM = 38, PAD = 0.06;
+  const LEVELS = 1e6, RIGHT = 12, TOP = 10, BOTTOM = 38, PAD = 0.06;
   const make = (tag, attributes, parent, text) => {
     const node = document.createElementNS(parent.namespaceURI, tag);
     for (const key in attributes) node.setAttribute(key, attributes[key]);
@@ -92,7 +92,7 @@
     value(place) { const v = this.y0 + place * (this.y1 - this.y0); return this.log ? 10 ** v : v; }
     draw() {
       this.width = Math.max(260, this.figure.clientWidth); this.height = this.figure.classList.contains("wide") ? Math.max(230, Math.min(330, this.width * 0.4)) : 230;
-      this.pw = this.width - LEFT - RIGHT; this.ph = this.height - TOP - BOTTOM;
+      this.ph = this.height - TOP - BOTTOM;
       this.a = this.x0; this.b = this.x1; let low = 0, high = 1;
       if (zoom && zoom.x === this.x && zoom.a < this.x1 && zoom.b > this.x0) {
         this.a = zoom.a; this.b = zoom.b; low = Infinity; high = -Infinity;
@@ -100,23 +100,26 @@
         if (!(high > low)) { const middle = low < Infinity ? low : 0.5; low = middle - 0.02; high = middle + 0.02; }
       }
       const pad = (high - low) * PAD; low -= pad; high += pad;
+      const first = this.value(low), last = this.value(high), range = this.y1 - this.y0;
+      const yTicks = this.log ? logTicks(first, last) : ticks(first, last, 5);
+      this.left = Math.max(62, 12 + 7.6 * Math.max(...yTicks.map((tick) => tickText(tick).length)));
+      this.pw = this.width - this.left - RIGHT;
       const sx = this.pw / (this.b - this.a), sy = this.ph / (high - low);
       this.at = (x) => (x - this.a) * sx; this.yAt = (place) => this.ph - (place - low) * sy;
       this.svg.setAttribute("viewBox", `0 0 ${this.width} ${this.height}`);
-      this.plot.setAttribute("width", this.pw); this.plot.setAttribute("height", this.ph);
+      this.plot.setAttribute("x", this.left); this.plot.setAttribute("width", this.pw); this.plot.setAttribute("height", this.ph);
       this.group.setAttribute("transform", `matrix(${sx} 0 0 ${-sy / LEVELS} ${(this.x0 - this.a) * sx} ${this.ph + low * sy})`);
       this.grid.textContent = "";
-      const first = this.value(low), last = this.value(high), range = this.y1 - this.y0;
-      for (const tick of this.log ? logTicks(first, last) : ticks(first, last, 5)) {
+      for (const tick of yTicks) {
         const y = TOP + this.yAt(((this.log ? Math.log10(tick) : tick) - this.y0) / range);
-        make("path", { d: `M${LEFT} ${y}h${this.pw}` }, this.grid);
-        make("text", { x: LEFT - 7, y: y + 4, class: "y" }, this.grid, tickText(tick));
+        make("path", { d: `M${this.left} ${y}h${this.pw}` }, this.grid);
+        make("text", { x: this.left - 7, y: y + 4, class: "y" }, this.grid, tickText(tick));
       }
       const bottom = TOP + this.ph;
       let labels = [];
       for (let wanted = Math.max(2, Math.floor(this.pw / 95)); wanted > 0; --wanted) {  // as many as fit
         labels = this.xTicks(wanted).map((tick) => {
-          const text = this.xkind === "bytes" ? bytesText(tick) : tickText(tick), x = LEFT + this.at(this.xPosition(tick));
+          const text = this.xkind === "bytes" ? bytesText(tick) : tickText(tick), x = this.left + this.at(this.xPosition(tick));
           return { x, text, half: text.length * 3.8, at: Math.min(x, this.width - text.length * 3.8) };
         });
         if (labels.every((label, i) => i === 0 || label.at - label.half > labels[i - 1].at + labels[i - 1].half)) break;
@@ -125,13 +128,13 @@
         make("path", { d: `M${label.x} ${bottom}v5`, class: "tick" }, this.grid);
         make("text", { x: label.at, y: bottom + 18, class: "x" }, this.grid, label.text);
       }
-      make("path", { d: `M${LEFT} ${bottom}h${this.pw}`, class: "axis" }, this.grid);
-      make("text", { x: LEFT + this.pw / 2, y: this.height - 4, class: "x name" }, this.grid, this.x + (this.xkind ? " (log scale)" : ""));
+      make("path", { d: `M${this.left} ${bottom}h${this.pw}`, class: "axis" }, this.grid);
+      make("text", { x: this.left + this.pw / 2, y: this.height - 4, class: "x name" }, this.grid, this.x + (this.xkind ? " (log scale)" : ""));
       for (const mark of this.marks) mark.setAttribute("d", `M${this.at(+mark.dataset.x)} 0V${this.ph}`);
       this.cursor.textContent = "";
     }
     stepAt(e) {
-      const box = this.svg.getBoundingClientRect(), x = (e.clientX - box.left) * this.width / box.width - LEFT;
+      const box = this.svg.getBoundingClientRect(), x = (e.clientX - box.left) * this.width / box.width - this.left;
       return Math.min(this.b, Math.max(this.a, this.a + x / this.pw * (this.b - this.a)));
     }
     nearest(c, step) {
