@@ -58,6 +58,20 @@ std::string describe(const kernels::Backend& backend, DType compute) {
                      pluralized(backend.threads(), "thread"), precision);
 }
 
+/// Where rows of logits begin at no multiple of 16 bytes. On an H200, a step of GPT-2 124M takes 56 ms with a
+/// vocabulary of 50257, and 30 ms with one of 50304.
+std::string note_on_vocabulary(const Config& config, const Device& device) {
+  constexpr std::int64_t pack = 8, tile = 64;
+  const std::string text = config.model.value("vocab");
+  const std::int64_t vocab = text.empty() ? 0 : std::stoll(text);
+  if (device == Device::cpu() || config.train.precision != "bf16" || vocab % pack == 0) return {};
+  return fmt::format(
+      "model.vocab = {} is no multiple of {}, which makes bf16 products on a GPU slow; {} has room for the "
+      "same "
+      "tokens and is fast",
+      vocab, pack, (vocab + tile - 1) / tile * tile);
+}
+
 }  // namespace
 
 std::vector<std::string> notes_on_sums(const Config& config, comm::GradientTransport& transport,
@@ -126,6 +140,8 @@ void log_start(Session& session, const Config& config, models::Model& model, con
         "note: checkpoint.keep_best can choose the last step only: no other checkpoint is evaluated; let "
         "train.eval_every divide checkpoint.every");
   }
+  if (const std::string note = note_on_vocabulary(config, session.backend().device()); !note.empty())
+    log.info("note: {}", note);
   for (const std::string& note : notes_on_sums(config, session.transport(), session.backend().device()))
     log.info("note: {}", note);
 }

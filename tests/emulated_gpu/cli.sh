@@ -45,6 +45,9 @@ close gpt_gpu gpt_cpu 2e-3
 train 3 gpt_pieces gpt.ini train.micro_batches=2 model.recompute=true ddp.check_every=1
 train 1 gpt_bf16 gpt.ini train.precision=bf16
 close gpt_bf16 gpt_cpu 2e-2
+grep -q 'model.vocab' gpt_bf16.log && fail "a vocabulary of packs has a note: $(cat gpt_bf16.log)"
+train 1 gpt_odd gpt.ini train.precision=bf16 model.vocab=257 train.steps=1
+grep -q 'model.vocab = 257 is no multiple of 8.*; 320 has room' gpt_odd.log || fail "an odd vocabulary has no note: $(cat gpt_odd.log)"
 
 # reproducible: the same bits at every world size, killed and resumed or not.
 train 1 one resnet.ini train.reproducible=true

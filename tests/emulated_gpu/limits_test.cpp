@@ -7,6 +7,7 @@
 
 #include "base/cores.h"
 #include "comm/nccl.h"
+#include "emulated_gpu/cudnn_graph.h"
 #include "emulated_gpu/runtime.h"
 #include "kernels/cuda/attention.h"
 #include "kernels/gpus.h"
@@ -79,6 +80,14 @@ BOOST_AUTO_TEST_CASE(heads_that_are_no_packs_or_too_wide_for_the_gpu_are_compute
     BOOST_TEST(graphs_for(64, 128) == both);
     BOOST_TEST(graphs_for(64, 136) == none);
   }
+}
+
+BOOST_AUTO_TEST_CASE(a_graph_whose_working_memory_is_more_than_a_quarter_of_the_gpu_is_not_used) {
+  const WithFaults end;
+  faults().free_bytes = 4 * static_cast<std::size_t>(emulated_gpu::graph_workspace_bytes);
+  BOOST_TEST(graphs_for(64, 64) == both);
+  faults().free_bytes -= 1;
+  BOOST_TEST(graphs_for(64, 64) == none);
 }
 
 BOOST_AUTO_TEST_CASE(a_single_position_has_no_backward_graph) {

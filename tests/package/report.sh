@@ -92,8 +92,14 @@ awk '/checklist.holds/ { first = NR } /gpu.kernel/ { if (first && NR > first) fo
 # What ends the script leaves what was found before.
 # shellcheck disable=SC2016  # expanded by the test
 list "$(entry gpu.good '"gpu"' 60 'exit 0')" "$(entry gpu.ends '"gpu"' 60 'kill -9 $PPID')"
-gpu_sh --no-benchmarks --checklist no >/dev/null
+gpu_sh --no-benchmarks --checklist no --jobs 1 >/dev/null
 says gpu.good passed
+
+# As many run at once as --jobs says: each of two waits for the other.
+# shellcheck disable=SC2016  # expanded by the test
+list "$(entry gpu.first '"gpu"' 60 ': >$WHERE/first; until [ -e $WHERE/second ]; do sleep 0.05; done')" \
+  "$(entry gpu.second '"gpu"' 60 ': >$WHERE/second; until [ -e $WHERE/first ]; do sleep 0.05; done')"
+[ "$(gpu_sh --no-benchmarks --checklist no --jobs 2)" -eq 0 ] || fail "two at once: $(cat log)"
 rm bundle/tests/support/checklist.sh
 
 # Measurements, each with what it printed or why it could not; none of them fails the script.

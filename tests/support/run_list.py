@@ -33,7 +33,7 @@ BENCHMARK_TIMEOUT_S = 120
 # Of --limit-s, until which the checklist and then the tests may go on; what comes after them has the rest. What hangs costs the part of
 # its stage at most.
 CHECKLIST_ENDS, TESTS_END = 0.4, 0.75
-CHECK_TIMEOUT_S = 40
+CHECK_TIMEOUT_S = 60
 TEST_TIMEOUT_S = 120
 
 

@@ -5,6 +5,8 @@
 // attention"): softmax in its parts, the causal mask by row and column numbers.
 #include "kernels/cuda/attention.h"
 
+#include <fmt/format.h>
+
 #include <array>
 #include <cmath>
 #include <limits>
@@ -103,6 +105,12 @@ std::int64_t max_width_on(int device) {
   return major == 9 ? 256 : 128;
 }
 
+std::size_t memory_of(int device) {
+  cudaDeviceProp properties{};
+  check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties", device);
+  return properties.totalGlobalMem;
+}
+
 }  // namespace
 
 FusedGraph attention_graph(const ops::AttentionSizes& sizes, const AttentionStrides& strides) {
@@ -196,24 +204,48 @@ FlashAttention::FlashAttention(int device, cudaStream_t stream)
     : device_(device),
       version_(cudnnGetVersion()),
       max_width_(max_width_on(device)),
-      properties_(device_properties(device)) {
+      properties_(device_properties(device)),
+      max_workspace_bytes_(memory_of(device) / 4) {
   make(handle_, cudnnCreate, "cudnnCreate", device);
   check(cudnnSetStream(handle_.get(), stream), "cudnnSetStream", device);
 }
 
 FlashAttention::~FlashAttention() = default;
 
+constexpr std::size_t mib = std::size_t{1} << 20;
+
+std::string FlashAttention::obstacle_to(FusedGraph& graph) {
+  if (!graph.build(properties_)) return graph.why();
+  if (graph.workspace_bytes() <= max_workspace_bytes_) return {};
+  return fmt::format("it takes {} MiB of working memory, more than a quarter of the GPU's",
+                     graph.workspace_bytes() / mib);
+}
+
+void FlashAttention::say_workspace(const Key& key, const FusedGraph& graph) {
+  constexpr std::size_t much = std::size_t{1} << 30;
+  if (graph.workspace_bytes() < much || std::exchange(said_workspace_, true)) return;
+  Log().info(
+      "attention over {} positions takes {} MiB of working memory on cuda:{}, for the same bits every time: "
+      "it "
+      "grows with the square of the positions, and train.micro_batches divides it",
+      key.sizes.keys, graph.workspace_bytes() / mib, device_);
+}
+
 FusedGraph* FlashAttention::graph_for(const Key& key) {
   return graphs_.get(key, [&] {
     auto graph = std::make_unique<FusedGraph>(key.backward ? attention_backward_graph(key.sizes, key.strides)
                                                            : attention_graph(key.sizes, key.strides));
-    if (graph->build(properties_)) return graph;
+    const std::string obstacle = obstacle_to(*graph);
+    if (obstacle.empty()) {
+      say_workspace(key, *graph);
+      return graph;
+    }
     if (!std::exchange(warned_, true)) {
       Log().warning(
           "cuDNN on cuda:{} has no attention for {} heads of width {} over {} positions ({}): Lockstep's "
           "own, "
           "slower kernels are used",
-          device_, key.sizes.heads, key.sizes.width, key.sizes.queries, graph->why());
+          device_, key.sizes.heads, key.sizes.width, key.sizes.queries, obstacle);
     }
     graph.reset();
     return graph;

@@ -20,8 +20,9 @@ struct AttentionStrides {
 FusedGraph attention_graph(const ops::AttentionSizes& sizes, const AttentionStrides& strides);
 FusedGraph attention_backward_graph(const ops::AttentionSizes& sizes, const AttentionStrides& strides);
 
-/// Graphs by problem. The first time that cuDNN has none, a warning says that Lockstep's slower kernels are
-/// used.
+/// Graphs by problem. The first time that cuDNN has none, or one of too much working memory, a warning says
+/// that Lockstep's slower kernels are used. (A backward that gives the same bits every time keeps a number
+/// for every pair of positions.)
 class FlashAttention {
  public:
   FlashAttention(int device, cudaStream_t stream);
@@ -47,6 +48,9 @@ class FlashAttention {
     bool operator==(const Key&) const = default;
   };
   FusedGraph* graph_for(const Key& key);
+  /// Why the graph cannot be used; empty if it can.
+  std::string obstacle_to(FusedGraph& graph);
+  void say_workspace(const Key& key, const FusedGraph& graph);
   /// Whether cuDNN documents such heads.
   bool fits(const ops::AttentionSizes& sizes) const;
 
@@ -55,7 +59,8 @@ class FlashAttention {
   std::int64_t max_width_;  ///< of heads, on this kind of GPU
   Owned<cudnnHandle_t, cudnnDestroy> handle_;
   CudnnDescriptor properties_;
-  bool warned_ = false;
+  std::size_t max_workspace_bytes_;
+  bool warned_ = false, said_workspace_ = false;
   PlanCache<Key, FusedGraph> graphs_;  // null: cuDNN has none
 };
 

@@ -16,40 +16,33 @@ namespace {
 constexpr int sums_block = 256;
 
 /// Where an image's channels come first: channel c has `images` runs of `positions` elements. A block sums
-/// the runs [begin, end) of one channel. partial: [chunks][Sums][channels]. term(element, channel, totals).
-template <int Sums, class Term>
+/// the runs [begin, end) of one channel. partial: [chunks][Sums][channels].
+template <int Sums, class Terms>
 __global__ void __launch_bounds__(sums_block)
-    sum_runs(Image image, std::int64_t images_per_chunk, Term term, double* partial) {
+    sum_runs(Image image, std::int64_t images_per_chunk, Terms terms, double* partial) {
   __shared__ double shared[32];
   const std::int64_t channel = blockIdx.x, chunk = blockIdx.y, begin = chunk * images_per_chunk;
   const std::int64_t end = begin + images_per_chunk < image.images ? begin + images_per_chunk : image.images;
-  double totals[Sums] = {};
+  double totals[Sums][1] = {};
+  const auto add = terms.template of<1>(channel);
   for (std::int64_t i = begin * image.positions + threadIdx.x; i < end * image.positions; i += sums_block) {
     const std::int64_t number = i / image.positions, position = i % image.positions;
-    term((number * image.channels + channel) * image.positions + position, channel, totals);
+    add((number * image.channels + channel) * image.positions + position, number, totals);
   }
   for (int s = 0; s < Sums; ++s) {
-    const double total = block_sum(totals[s], shared);
+    const double total = block_sum(totals[s][0], shared);
     if (threadIdx.x == 0) partial[(chunk * Sums + s) * image.channels + channel] = total;
   }
 }
 
-/// The same terms where channels are columns.
-template <class Term>
-struct ColumnTerm {
-  Term term;
-  std::int64_t channels;
-  __device__ void operator()(std::int64_t row, std::int64_t column, double* totals) const {
-    term(row * channels + column, column, totals);
-  }
-};
-
-template <int Sums, class Term, class Receive>
-void sum_channels(CudaBackend& gpu, const Image& image, const Term& term, const Receive& receive) {
+/// Of `terms` over T, whose addresses are `at`.
+template <int Sums, class T, class Terms, class Receive, class... At>
+void sum_channels(CudaBackend& gpu, const Image& image, const Terms& terms, const Receive& receive,
+                  const At*... at) {
   if (image.channels == 0) return;
   if (image.channels_last)
-    return sum_columns<Sums, double>(gpu, image.images * image.positions, image.channels,
-                                     ColumnTerm<Term>{term, image.channels}, receive);
+    return sum_columns<Sums, double, T>(gpu, image.images * image.positions, image.channels,
+                                        sums_packs<double, T>(image.channels, at...), terms, receive);
   constexpr std::int64_t max_chunks = 64;
   const Launch on = gpu.launch();
   const std::int64_t chunks = image.images < max_chunks ? image.images : max_chunks;
@@ -58,27 +51,41 @@ void sum_channels(CudaBackend& gpu, const Image& image, const Term& term, const 
   if (chunks > 0) {
     // gridDim.x may be up to 2^31 - 1
     const dim3 grid(static_cast<unsigned>(image.channels), static_cast<unsigned>(chunks));
-    sum_runs<Sums><<<grid, sums_block, 0, on.stream>>>(image, ceil_div(image.images, chunks), term, partial);
+    sum_runs<Sums><<<grid, sums_block, 0, on.stream>>>(image, ceil_div(image.images, chunks), terms, partial);
   }
   fold<Sums>(on, chunks, image.channels, static_cast<const double*>(partial), receive);
 }
 
-template <class T>
-struct Value {
-  const T* x;
-  __device__ void operator()(std::int64_t at, std::int64_t, double* totals) const {
-    totals[0] += static_cast<double>(to_float(x[at]));
-  }
+/// Values of Width channels.
+template <class Value, int Width>
+struct Channels {
+  Value lane[Width];
 };
+
+/// f(channel) of each.
+template <int Width, class Function>
+__device__ auto of_channels(std::int64_t first, const Function& f) {
+  Channels<decltype(f(first)), Width> all;
+  for (int lane = 0; lane < Width; ++lane) all.lane[lane] = f(first + lane);
+  return all;
+}
 
 template <class T>
 struct Moments {
   const T* x;
   const float* centre;
-  __device__ void operator()(std::int64_t at, std::int64_t channel, double* totals) const {
-    const double distance = static_cast<double>(to_float(x[at])) - static_cast<double>(centre[channel]);
-    totals[0] += distance;
-    totals[1] += distance * distance;
+
+  template <int Width>
+  __device__ auto of(std::int64_t channel) const {
+    const auto centres = of_channels<Width>(channel, [&](std::int64_t c) { return centre[c]; });
+    return [from = x, centres](std::int64_t at, std::int64_t, auto& totals) {
+      const auto in = load_pack<T, Width>(from + at);
+      for (int lane = 0; lane < Width; ++lane) {
+        const double distance{to_float(in.lane[lane]) - centres.lane[lane]};
+        totals[0][lane] += distance;
+        totals[1][lane] += distance * distance;
+      }
+    };
   }
 };
 
@@ -87,15 +94,26 @@ template <class T, bool relu>
 struct BackwardTerms {
   const T *dy, *x;
   const float *mean, *inv_std, *weight, *bias;
-  __device__ void operator()(std::int64_t at, std::int64_t channel, double* totals) const {
-    const float distance = to_float(x[at]) - mean[channel];
-    float upstream = to_float(dy[at]);
-    if constexpr (relu) {
-      const float factor = weight ? inv_std[channel] * weight[channel] : inv_std[channel];
-      upstream *= distance * factor + (bias ? bias[channel] : 0.0f) > 0.0f ? 1.0f : 0.0f;
-    }
-    totals[0] += static_cast<double>(upstream);
-    totals[1] += static_cast<double>(upstream) * static_cast<double>(distance);
+
+  template <int Width>
+  __device__ auto of(std::int64_t channel) const {
+    struct Channel {
+      float mean, factor, bias;
+    };
+    const auto channels = of_channels<Width>(channel, [&](std::int64_t c) {
+      return Channel{mean[c], weight ? inv_std[c] * weight[c] : inv_std[c], bias ? bias[c] : 0.0f};
+    });
+    return [upstream = dy, from = x, channels](std::int64_t at, std::int64_t, auto& totals) {
+      const auto grad = load_pack<T, Width>(upstream + at), in = load_pack<T, Width>(from + at);
+      for (int lane = 0; lane < Width; ++lane) {
+        const Channel& by = channels.lane[lane];
+        const float distance = to_float(in.lane[lane]) - by.mean;
+        float passed = to_float(grad.lane[lane]);
+        if constexpr (relu) passed *= distance * by.factor + by.bias > 0.0f ? 1.0f : 0.0f;
+        totals[0][lane] += double{passed};
+        totals[1][lane] += double{passed} * double{distance};
+      }
+    };
   }
 };
 
@@ -105,13 +123,26 @@ struct GatedBackwardTerms {
   const T *dy, *second_grad, *y, *x;
   const float* mean;
   T* gated;
-  __device__ void operator()(std::int64_t at, std::int64_t channel, double* totals) const {
-    const float given = second_grad ? to_float(dy[at]) + to_float(second_grad[at]) : to_float(dy[at]);
-    const T kept = rounded<T>(given * (to_float(y[at]) > 0.0f ? 1.0f : 0.0f));
-    gated[at] = kept;
-    const auto upstream = static_cast<double>(to_float(kept));
-    totals[0] += upstream;
-    totals[1] += upstream * static_cast<double>(to_float(x[at]) - mean[channel]);
+
+  template <int Width>
+  __device__ auto of(std::int64_t channel) const {
+    const auto means = of_channels<Width>(channel, [&](std::int64_t c) { return mean[c]; });
+    return [*this, means](std::int64_t at, std::int64_t, auto& totals) {
+      auto grad = load_pack<T, Width>(dy + at);
+      Pack<T, Width> second{};
+      if (second_grad) second = load_pack<T, Width>(second_grad + at);
+      const auto out = load_pack<T, Width>(y + at), in = load_pack<T, Width>(x + at);
+      for (int lane = 0; lane < Width; ++lane) {
+        float given = to_float(grad.lane[lane]);
+        if (second_grad) given += to_float(second.lane[lane]);
+        const T kept = rounded<T>(given * (to_float(out.lane[lane]) > 0.0f ? 1.0f : 0.0f));
+        grad.lane[lane] = kept;
+        const double passed{to_float(kept)};
+        totals[0][lane] += passed;
+        totals[1][lane] += passed * double{to_float(in.lane[lane]) - means.lane[lane]};
+      }
+      store_pack(gated + at, grad);
+    };
   }
 };
 
@@ -127,23 +158,26 @@ struct IntoPairs {
 
 void channel_sums(CudaBackend& gpu, const ops::ChannelSums& op) {
   by_type_of(op.dy, [&]<class T>(T) {
-    sum_channels<1>(gpu, image_of(op.dy), Value<T>{op.dy.data<T>()},
-                    IntoGradients<1>{{op.dbias.data<float>()}, op.accumulate});
+    const T* const dy = op.dy.data<T>();
+    sum_channels<1, T>(gpu, image_of(op.dy), Elements<T>{dy},
+                       IntoGradients<1>{{op.dbias.data<float>()}, op.accumulate}, dy);
   });
 }
 
 void channel_moments(CudaBackend& gpu, const ops::ChannelMoments& op) {
   by_type_of(op.x, [&]<class T>(T) {
-    sum_channels<2>(gpu, image_of(op.x), Moments<T>{op.x.data<T>(), op.centre.data<float>()},
-                    IntoPairs{op.moments.data<double>(), op.x.size(1), nullptr});
+    const T* const x = op.x.data<T>();
+    sum_channels<2, T>(gpu, image_of(op.x), Moments<T>{x, op.centre.data<float>()},
+                       IntoPairs{op.moments.data<double>(), op.x.size(1), nullptr}, x);
   });
 }
 
-/// The pairs of a batch norm's backward, of `terms`.
-template <class Terms>
+/// The pairs of a batch norm's backward, of `terms` over T, whose addresses are `at`.
+template <class T, class Terms, class... At>
 void sum_backward(CudaBackend& gpu, const Tensor& x, const Tensor& inv_std, const Tensor& sums,
-                  const Terms& terms) {
-  sum_channels<2>(gpu, image_of(x), terms, IntoPairs{sums.data<double>(), x.size(1), inv_std.data<float>()});
+                  const Terms& terms, const At*... at) {
+  sum_channels<2, T>(gpu, image_of(x), terms,
+                     IntoPairs{sums.data<double>(), x.size(1), inv_std.data<float>()}, at...);
 }
 
 void batch_norm_backward_sums(CudaBackend& gpu, const ops::BatchNormBackwardSums& op) {
@@ -156,7 +190,7 @@ void batch_norm_backward_sums(CudaBackend& gpu, const ops::BatchNormBackwardSums
                                          norm.inv_std.data<float>(),
                                          data_or_null<float>(norm.weight),
                                          data_or_null<float>(norm.bias)};
-      sum_backward(gpu, op.x, norm.inv_std, op.sums, terms);
+      sum_backward<T>(gpu, op.x, norm.inv_std, op.sums, terms, terms.dy, terms.x);
     };
     op.relu ? run(std::true_type{}) : run(std::false_type{});
   });
@@ -164,9 +198,10 @@ void batch_norm_backward_sums(CudaBackend& gpu, const ops::BatchNormBackwardSums
 
 void batch_norm_gated_backward_sums(CudaBackend& gpu, const ops::BatchNormGatedBackwardSums& op) {
   by_type_of(op.dy, [&]<class T>(T) {
-    sum_backward(gpu, op.x, op.inv_std, op.sums,
-                 GatedBackwardTerms<T>{op.dy.data<T>(), data_or_null<T>(op.second_grad), op.y.data<T>(),
-                                       op.x.data<T>(), op.mean.data<float>(), op.gated.data<T>()});
+    const GatedBackwardTerms<T> terms{op.dy.data<T>(), data_or_null<T>(op.second_grad), op.y.data<T>(),
+                                      op.x.data<T>(),  op.mean.data<float>(),           op.gated.data<T>()};
+    sum_backward<T>(gpu, op.x, op.inv_std, op.sums, terms, terms.dy, terms.second_grad, terms.y, terms.x,
+                    terms.gated);
   });
 }
 
@@ -182,6 +217,21 @@ struct Matrix {
         channels_last(image.channels_last) {}
 };
 
+/// Width of `from` from a channel on, 16 bytes at a time where Width allows it; `absent` where there are
+/// none.
+template <int Width, class T>
+__device__ Pack<T, Width> load_channels(const T* from, std::int64_t first, T absent = 0) {
+  constexpr int at_once = std::min(Width, pack_width<T>);
+  Pack<T, Width> all;
+  for (int lane = 0; lane < Width; lane += at_once) {
+    Pack<T, at_once> some;
+    for (int i = 0; i < at_once; ++i) some.lane[i] = absent;
+    if (from) some = load_pack<T, at_once>(from + first + lane);
+    for (int i = 0; i < at_once; ++i) all.lane[lane + i] = some.lane[i];
+  }
+  return all;
+}
+
 /// max(least, the norm + a shortcut)
 struct Normalise {
   const float *mean, *inv_std, *weight, *bias;
@@ -194,9 +244,16 @@ struct Normalise {
     __device__ float operator()(float x) const { return finished(norm(x)); }
     __device__ float operator()(float x, float shortcut) const { return finished(norm(x) + shortcut); }
   };
-  __device__ Channel of(std::int64_t c) const {
-    return {mean[c], weight ? inv_std[c] * weight[c] : inv_std[c], bias ? bias[c] : 0.0f, least};
+  template <int Width>
+  __device__ Channels<Channel, Width> of(std::int64_t c) const {
+    const auto means = load_channels<Width>(mean, c), factors = load_channels<Width>(inv_std, c);
+    const auto weights = load_channels<Width>(weight, c, 1.0f), biases = load_channels<Width>(bias, c);
+    Channels<Channel, Width> all;
+    for (int lane = 0; lane < Width; ++lane)
+      all.lane[lane] = {means.lane[lane], factors.lane[lane] * weights.lane[lane], biases.lane[lane], least};
+    return all;
   }
+  bool packs() const { return packs_at(mean) && packs_at(inv_std) && packs_at(weight) && packs_at(bias); }
 };
 
 struct Shift {
@@ -206,7 +263,14 @@ struct Shift {
     float bias;
     __device__ float operator()(float x) const { return x + bias; }
   };
-  __device__ Channel of(std::int64_t c) const { return {bias[c]}; }
+  template <int Width>
+  __device__ Channels<Channel, Width> of(std::int64_t c) const {
+    const auto biases = load_channels<Width>(bias, c);
+    Channels<Channel, Width> all;
+    for (int lane = 0; lane < Width; ++lane) all.lane[lane] = {biases.lane[lane]};
+    return all;
+  }
+  bool packs() const { return packs_at(bias); }
 };
 
 /// relu: of what the ReLU behind the norm lets through.
@@ -224,12 +288,19 @@ struct InputGradient {
       return normalise.factor * ((dy - mean_dy) - (x - normalise.mean) * slope);
     }
   };
-  __device__ Channel of(std::int64_t c) const {
-    const double n = count ? *count : 0;
-    if (n == 0) return {normalise.of(c), 0, 0};  // statistics that were constants
-    return {normalise.of(c), static_cast<float>(sums[c] / n),
-            static_cast<float>(sums[channels + c] / n * static_cast<double>(normalise.inv_std[c]))};
+  template <int Width>
+  __device__ Channels<Channel, Width> of(std::int64_t c) const {
+    const auto norms = normalise.of<Width>(c);
+    const auto scales = load_channels<Width>(normalise.inv_std, c);
+    const auto of_dy = load_channels<Width>(sums, c), of_products = load_channels<Width>(sums + channels, c);
+    const double n = count ? *count : 0, share = n == 0 ? 0 : 1 / n;  // 0: statistics that were constants
+    Channels<Channel, Width> all;
+    for (int lane = 0; lane < Width; ++lane)
+      all.lane[lane] = {norms.lane[lane], static_cast<float>(of_dy.lane[lane] * share),
+                        static_cast<float>(of_products.lane[lane] * share * double{scales.lane[lane]})};
+    return all;
   }
+  bool packs() const { return normalise.packs() && packs_at(sums) && packs_at(sums + channels); }
 };
 
 template <int Width, class Function, class T, class... From>
@@ -245,18 +316,23 @@ template <int Width, class Parameters, class T, class... From>
 __global__ void __launch_bounds__(256)
     map_channels(Matrix matrix, Parameters parameters, T* y, const From*... from) {
   const std::int64_t packs = matrix.width / Width;
+  using Channel = typename Parameters::Channel;
   for (std::int64_t i = global_thread(); i < packs; i += global_threads()) {
     const std::int64_t at = i * Width;
-    typename Parameters::Channel channel[Width];
     if (matrix.channels_last) {
-      for (int lane = 0; lane < Width; ++lane) channel[lane] = parameters.of(at + lane);
-    }
-    for (std::int64_t row = first_row(); row < matrix.rows; row += rows_apart()) {
-      const std::int64_t position = row * matrix.width + at;
-      if (!matrix.channels_last) channel[0] = parameters.of(row % matrix.channels);
-      store_pack(y + position,
-                 lanes_of<Width, typename Parameters::Channel, T>(
-                     channel, matrix.channels_last ? 1 : 0, load_pack<From, Width>(from + position)...));
+      const auto channels = parameters.template of<Width>(at);
+      for (std::int64_t row = first_row(); row < matrix.rows; row += rows_apart()) {
+        const std::int64_t position = row * matrix.width + at;
+        store_pack(y + position,
+                   lanes_of<Width, Channel, T>(channels.lane, 1, load_pack<From, Width>(from + position)...));
+      }
+    } else {
+      for (std::int64_t row = first_row(); row < matrix.rows; row += rows_apart()) {
+        const std::int64_t position = row * matrix.width + at;
+        const auto channel = parameters.template of<1>(row % matrix.channels);
+        store_pack(y + position,
+                   lanes_of<Width, Channel, T>(channel.lane, 0, load_pack<From, Width>(from + position)...));
+      }
     }
   }
 }
@@ -266,10 +342,11 @@ template <class T, class Parameters, class... From>
 void map_image(const Launch& on, const Parameters& parameters, const Tensor& y, const From&... from) {
   if (y.numel() == 0) return;
   const Matrix matrix(image_of(y));
-  const bool packs =
-      matrix.width % pack_width<T> == 0 && packs_at(y.raw()) && (true && ... && packs_at(from.raw()));
+  const bool packs = matrix.width % pack_width<T> == 0 && packs_at(y.raw()) &&
+                     (true && ... && packs_at(from.raw())) && (!matrix.channels_last || parameters.packs());
   with_width<T>(packs, [&]<int width>(Width<width>) {
-    const RowGrid launch(on, matrix.rows, matrix.width / width, 1024);
+    constexpr std::int64_t rows_of_thread = 4;  // for which it reads what belongs to its channels
+    const RowGrid launch(on, ceil_div(matrix.rows, rows_of_thread), matrix.width / width, 1024);
     map_channels<width><<<launch.grid, launch.block, 0, on.stream>>>(matrix, parameters, y.data<T>(),
                                                                      from.template data<T>()...);
   });

@@ -143,7 +143,7 @@ struct RowGrid {
     constexpr std::int64_t max_down = 65535, threads = 256;
     const std::int64_t x = std::clamp<std::int64_t>(columns, 1, threads), y = threads / x;
     const std::int64_t across = std::min(ceil_div(columns, x), max_across);
-    const std::int64_t wanted = ceil_div(std::int64_t{on.multiprocessors} * 4096, across * x * y);
+    const std::int64_t wanted = ceil_div(std::int64_t{on.multiprocessors} * 2048, across * x * y);
     block = dim3(static_cast<unsigned>(x), static_cast<unsigned>(y));
     grid = dim3(static_cast<unsigned>(across),
                 static_cast<unsigned>(std::min({ceil_div(rows, y), wanted, max_down})));

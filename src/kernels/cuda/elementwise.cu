@@ -47,20 +47,12 @@ struct Same {
   }
 };
 
-template <class T>
-struct Element {
-  const T* x;
-  std::int64_t width;
-  __device__ void operator()(std::int64_t row, std::int64_t column, float* totals) const {
-    totals[0] += to_float(x[row * width + column]);
-  }
-};
-
 void sum_rows(CudaBackend& gpu, const ops::SumRows& op) {
   const std::int64_t width = op.row.numel();
   by_type_of(op.x, [&]<class T>(T) {
-    sum_columns<1, float>(gpu, op.rows(), width, Element<T>{op.x.data<T>(), width},
-                          IntoGradients<1>{{op.row.data<float>()}, op.accumulate});
+    const T* const x = op.x.data<T>();
+    sum_columns<1, float, T>(gpu, op.rows(), width, sums_packs<float, T>(width, x), Elements<T>{x},
+                             IntoGradients<1>{{op.row.data<float>()}, op.accumulate});
   });
 }
 

@@ -10,9 +10,20 @@
 namespace lockstep::kernels {
 namespace {
 
-constexpr int block = 256;         // threads a row
-constexpr int large_block = 1024;  // of long rows: the fewer rows at a time, the more of each is cached
+constexpr int block = 256;        // threads a row
+constexpr int large_block = 768;  // of long rows: the fewer rows at a time, the more of each is cached
 constexpr std::int64_t long_row = 8192;
+
+/// Blocks of a multiprocessor: two large ones, of which one reads while the other computes. Of three, the
+/// rows no longer fit into the L2 cache.
+constexpr int blocks_at_once(int threads) { return threads == large_block ? 2 : 1; }
+
+/// e^x, as exact as what it is of: a bf16's difference to another number has 8 digits that count.
+template <class T>
+__device__ float exponential(float x) {
+  constexpr float log2_of_e = 1.4426950408889634f;
+  return sizeof(T) == 2 ? exp2f(x * log2_of_e) : expf(x);
+}
 
 struct LossRows {
   std::int64_t rows, classes, ignore_index;
@@ -40,7 +51,7 @@ __device__ Exponentials with(const Exponentials& so_far, const Pack<T, Width>& p
   for (int lane = 0; lane < Width; ++lane) most = fmaxf(most, to_float(pack.lane[lane]));
   const float base = Exponentials::base(most);
   float sum = so_far.sum_by(base);
-  for (int lane = 0; lane < Width; ++lane) sum += expf(to_float(pack.lane[lane]) - base);
+  for (int lane = 0; lane < Width; ++lane) sum += exponential<T>(to_float(pack.lane[lane]) - base);
   return {most, sum};
 }
 
@@ -53,39 +64,48 @@ __device__ bool counts(std::int64_t target, const LossRows& sizes) {
 template <int Threads, int Width, class T, class Function>
 __device__ void each_of_row(const T* row, std::int64_t classes, const Function& f) {
   const std::int64_t packs = classes / Width;
+#pragma unroll 2
   for (std::int64_t i = threadIdx.x; i < packs; i += Threads) f(load_pack<T, Width>(row + i * Width));
   for (std::int64_t i = packs * Width + threadIdx.x; i < classes; i += Threads) f(load_pack<T, 1>(row + i));
 }
 
 /// d = factor * (e^(x - log) - spread), and at the target less 1 - smoothing; zeros where the row does not
 /// count. d may be x.
-template <int Threads, int Width, class T>
+template <int Threads, int W, class T>
 __device__ void write_gradient(const LossRows& sizes, const T* x, std::int64_t target, float log,
                                float factor, T* d) {
   const float spread = sizes.label_smoothing / static_cast<float>(sizes.classes);
   const float wanted = 1.0f - sizes.label_smoothing;
-  const bool counted = counts(target, sizes);
-  const auto gradient = [&](std::int64_t c, float value) {
-    if (!counted) return 0.0f;
-    const float off = expf(value - log) - spread;
-    return factor * (c == target ? off - wanted : off);
+  const auto each = [&]<int width>(Width<width>, std::int64_t first, std::int64_t end, const auto& gradient) {
+    for (std::int64_t c = first + threadIdx.x * width; c < end; c += Threads * width) {
+      const Pack<T, width> in = load_pack<T, width>(x + c);
+      Pack<T, width> out;
+      for (int lane = 0; lane < width; ++lane) out.lane[lane] = rounded<T>(gradient(to_float(in.lane[lane])));
+      if (target >= c && target < c + width) {  // once in a row
+        for (int lane = 0; lane < width; ++lane) {
+          if (target == c + lane)
+            out.lane[lane] = rounded<T>(gradient(to_float(in.lane[lane])) - factor * wanted);
+        }
+      }
+      store_pack(d + c, out);
+    }
   };
-  const std::int64_t packs = sizes.classes / Width;
-  for (std::int64_t i = threadIdx.x; i < packs; i += Threads) {
-    const Pack<T, Width> in = load_pack<T, Width>(x + i * Width);
-    Pack<T, Width> out;
-    for (int lane = 0; lane < Width; ++lane)
-      out.lane[lane] = rounded<T>(gradient(i * Width + lane, to_float(in.lane[lane])));
-    store_pack(d + i * Width, out);
+  const auto whole_row = [&](const auto& gradient) {
+    const std::int64_t packed = sizes.classes / W * W;
+    each(Width<W>{}, 0, packed, gradient);
+    each(Width<1>{}, packed, sizes.classes, gradient);
+  };
+  if (counts(target, sizes)) {
+    whole_row([&](float value) { return factor * (exponential<T>(value - log) - spread); });
+  } else {
+    for (std::int64_t c = threadIdx.x; c < sizes.classes; c += Threads) d[c] = rounded<T>(0.0f);
   }
-  for (std::int64_t c = packs * Width + threadIdx.x; c < sizes.classes; c += Threads)
-    d[c] = rounded<T>(gradient(c, to_float(x[c])));
 }
 
 /// A block a row. Where `gradients`, a row becomes its gradient; otherwise log_sum_exp is kept for a
 /// backward.
 template <int Threads, int Width, bool gradients, class T>
-__global__ void __launch_bounds__(Threads)
+__global__ void __launch_bounds__(Threads, blocks_at_once(Threads))
     forward(LossRows sizes, T* logits, const std::int64_t* targets, float* log_sum_exp, double* losses) {
   constexpr int warps = Threads / 32;
   __shared__ float shared_most[warps], shared_sum[warps], shared_log;

@@ -57,22 +57,21 @@ class Row {
   Values kept_[Packs > 0 ? Packs : 1];
 };
 
-/// W scales of columns, 16 bytes at a time where they begin at a multiple of that.
+/// W scales of columns, 16 bytes at a time: they begin at a multiple of that where W > 1.
 template <int W>
 __device__ Pack<float, W> load_scales(const float* from) {
+  constexpr int at_once = W < 4 ? W : 4;
   Pack<float, W> scales;
-  if (W % 4 == 0 && reinterpret_cast<std::uintptr_t>(from) % 16 == 0) {
 #pragma unroll
-    for (int i = 0; i + 4 <= W; i += 4) {
-      const Pack<float, 4> four = load_pack<float, 4>(from + i);
-      for (int k = 0; k < 4; ++k) scales.lane[i + k] = four.lane[k];
-    }
-    return scales;
+  for (int i = 0; i < W; i += at_once) {
+    const auto some = load_pack<float, at_once>(from + i);
+    for (int k = 0; k < at_once; ++k) scales.lane[i + k] = some.lane[k];
   }
-#pragma unroll
-  for (int i = 0; i < W; ++i) scales.lane[i] = from[i];
   return scales;
 }
+
+/// Blocks of a multiprocessor, for which a kernel that keeps `Packs` packs of a row has registers.
+constexpr int blocks_of_rows(int packs, int most) { return packs == 0 || packs > 3 ? 1 : most; }
 
 struct LayerForward {
   const float *weight, *bias;
@@ -81,7 +80,7 @@ struct LayerForward {
 };
 
 template <int Packs, int W, class T>
-__global__ void __launch_bounds__(32 * layer_warps)
+__global__ void __launch_bounds__(32 * layer_warps, blocks_of_rows(Packs, 8))
     normalise_layer(std::int64_t rows, std::int64_t width, const T* x, const T* addend, T* sums,
                     LayerForward with, T* y) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -176,10 +175,10 @@ __global__ void __launch_bounds__(32 * layer_warps)
 /// The same, and the parameters' gradients of a chunk of rows, a block each. A lane adds up its columns of
 /// its warp's rows, and the warps follow one another. partial: [chunks][dweight, dbias][width].
 template <int Packs, int W, class T>
-__global__ void __launch_bounds__(32 * layer_warps)
+__global__ void __launch_bounds__(32 * layer_warps, blocks_of_rows(Packs, 3))
     layer_gradients(std::int64_t rows, std::int64_t width, std::int64_t rows_per_chunk, const T* dy,
                     const T* x, LayerBackward with, const T* residual_grad, T* dx, float* partial) {
-  extern __shared__ float sums[];
+  extern __shared__ float sums[];  // [dweight, dbias][Packs * W][lanes]
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const auto column = [&](int p) { return (static_cast<std::int64_t>(p) * 32 + lane) * W; };
   const std::int64_t begin = blockIdx.x * rows_per_chunk;
@@ -188,14 +187,20 @@ __global__ void __launch_bounds__(32 * layer_warps)
   for (std::int64_t row = begin + warp; row < end; row += layer_warps) {
     const float centre = with.mean[row], inverse = with.inv_std[row];
     const std::int64_t first = row * width;
-    Pack<T, W> upstream[Packs], in[Packs];
+    Pack<T, W> upstream[Packs], in[Packs], residual[Packs];
+    const auto load = [&](Pack<T, W>(&to)[Packs], const T* from) {  // all packs before one is waited for
+#pragma unroll
+      for (int p = 0; p < Packs; ++p) {
+        if (column(p) < width) to[p] = load_pack<T, W>(from + first + column(p));
+      }
+    };
+    load(upstream, dy);
+    load(in, x);
     float sum_g = 0, sum_gx = 0;
 #pragma unroll
     for (int p = 0; p < Packs; ++p) {
       const std::int64_t at = column(p);
       if (at >= width) continue;
-      upstream[p] = load_pack<T, W>(dy + first + at);
-      in[p] = load_pack<T, W>(x + first + at);
       const Pack<float, W> weight = load_scales<W>(with.weight + at);
 #pragma unroll
       for (int i = 0; i < W; ++i) {
@@ -207,6 +212,7 @@ __global__ void __launch_bounds__(32 * layer_warps)
         dbias[p * W + i] += out;
       }
     }
+    if (residual_grad) load(residual, residual_grad);
     const float mean_g = warp_sum(sum_g) / static_cast<float>(width);
     const float mean_gx = warp_sum(sum_gx) / static_cast<float>(width);
 #pragma unroll
@@ -215,34 +221,33 @@ __global__ void __launch_bounds__(32 * layer_warps)
       if (at >= width) continue;
       const Pack<float, W> weight = load_scales<W>(with.weight + at);
       Pack<T, W> out;
-      if (residual_grad) out = load_pack<T, W>(residual_grad + first + at);
 #pragma unroll
       for (int i = 0; i < W; ++i) {
         const float normal = (to_float(in[p].lane[i]) - centre) * inverse;
         const float own =
             inverse * (to_float(upstream[p].lane[i]) * weight.lane[i] - mean_g - normal * mean_gx);
-        out.lane[i] = rounded<T>(residual_grad ? to_float(out.lane[i]) + own : own);
+        out.lane[i] = rounded<T>(residual_grad ? to_float(residual[p].lane[i]) + own : own);
       }
       store_pack(dx + first + at, out);
     }
   }
+  constexpr int kept = Packs * W;
   for (int turn = 0; turn < layer_warps; ++turn) {
     if (warp == turn) {
 #pragma unroll
-      for (int p = 0; p < Packs; ++p) {
-        const std::int64_t at = column(p);
-        if (at >= width) continue;
-#pragma unroll
-        for (int i = 0; i < W; ++i) {
-          sums[at + i] = turn == 0 ? dweight[p * W + i] : sums[at + i] + dweight[p * W + i];
-          sums[width + at + i] = turn == 0 ? dbias[p * W + i] : sums[width + at + i] + dbias[p * W + i];
-        }
+      for (int i = 0; i < kept; ++i) {
+        float &weights = sums[i * 32 + lane], &biases = sums[(kept + i) * 32 + lane];
+        weights = turn == 0 ? dweight[i] : weights + dweight[i];
+        biases = turn == 0 ? dbias[i] : biases + dbias[i];
       }
     }
     __syncthreads();
   }
-  for (std::int64_t i = threadIdx.x; i < 2 * width; i += 32 * layer_warps)
-    partial[blockIdx.x * 2 * width + i] = sums[i];
+  for (std::int64_t c = threadIdx.x; c < width; c += 32 * layer_warps) {
+    const std::int64_t i = c / (32 * W) * W + c % W, of_lane = c / W % 32;
+    for (int s = 0; s < 2; ++s)
+      partial[(blockIdx.x * 2 + s) * width + c] = sums[(s * kept + i) * 32 + of_lane];
+  }
 }
 
 /// Of dweight and of dbias.
@@ -250,11 +255,18 @@ template <class T>
 struct LayerParameterTerms {
   const T *dy, *x;
   const float *mean, *inv_std;
-  std::int64_t width;
-  __device__ void operator()(std::int64_t row, std::int64_t column, float* totals) const {
-    const float upstream = to_float(dy[row * width + column]);
-    totals[0] += upstream * ((to_float(x[row * width + column]) - mean[row]) * inv_std[row]);
-    totals[1] += upstream;
+
+  template <int Width>
+  __device__ auto of(std::int64_t) const {
+    return [*this](std::int64_t at, std::int64_t row, auto& totals) {
+      const auto upstream = load_pack<T, Width>(dy + at), in = load_pack<T, Width>(x + at);
+      const float centre = mean[row], inverse = inv_std[row];
+      for (int lane = 0; lane < Width; ++lane) {
+        const float out = to_float(upstream.lane[lane]);
+        totals[0][lane] += out * ((to_float(in.lane[lane]) - centre) * inverse);
+        totals[1][lane] += out;
+      }
+    };
   }
 };
 
@@ -263,7 +275,9 @@ template <class T, class Body>
 void with_kept_packs(std::int64_t width, bool aligned, const Body& body) {
   const std::int64_t packs = ceil_div(width, 32 * pack_width<T>);
   if (!aligned || width % pack_width<T> != 0 || packs > 8) return body(Width<0>{}, Width<1>{});
+  if (packs <= 1) return body(Width<1>{}, Width<pack_width<T>>{});
   if (packs <= 2) return body(Width<2>{}, Width<pack_width<T>>{});
+  if (packs <= 3) return body(Width<3>{}, Width<pack_width<T>>{});
   if (packs <= 4) return body(Width<4>{}, Width<pack_width<T>>{});
   body(Width<8>{}, Width<pack_width<T>>{});
 }
@@ -280,7 +294,9 @@ void layer_norm(CudaBackend& gpu, const ops::LayerNorm& op) {
     const T *const from = op.x.data<T>(), *const added = data_or_null<T>(op.addend);
     T *const to = op.y.data<T>(), *const sums = data_or_null<T>(op.sum);
     const unsigned grid = row_blocks(count, on);
-    with_kept_packs<T>(columns, packs_at(from) && packs_at(added) && packs_at(sums) && packs_at(to),
+    with_kept_packs<T>(columns,
+                       packs_at(from) && packs_at(added) && packs_at(sums) && packs_at(to) &&
+                           packs_at(with.weight) && packs_at(with.bias),
                        [&]<int Packs, int W>(Width<Packs>, Width<W>) {
                          normalise_layer<Packs, W><<<grid, 32 * layer_warps, 0, on.stream>>>(
                              count, columns, from, added, sums, with, to);
@@ -298,30 +314,33 @@ void layer_norm_backward(CudaBackend& gpu, const ops::LayerNormBackward& op) {
     T* const dx = op.dx.data<T>();
     const IntoGradients<2> receive{{op.dweight.data<float>(), op.dbias.data<float>()}, op.accumulate};
     const auto in_two_passes = [&] {  // first the parameters' part: dx may be what dy was
-      sum_columns<2, float>(gpu, rows.count, rows.width,
-                            LayerParameterTerms<T>{dy, x, with.mean, with.inv_std, rows.width}, receive);
+      sum_columns<2, float, T>(gpu, rows.count, rows.width, sums_packs<float, T>(rows.width, dy, x),
+                               LayerParameterTerms<T>{dy, x, with.mean, with.inv_std}, receive);
     };
     if (rows.count == 0 || rows.width == 0) return in_two_passes();
     const unsigned grid = row_blocks(rows.count, on);
-    with_kept_packs<T>(rows.width, packs_at(dy) && packs_at(x) && packs_at(residual_grad) && packs_at(dx),
-                       [&]<int Packs, int W>(Width<Packs>, Width<W>) {
-                         constexpr int most_packs = 4;  // whose sums fit into registers
-                         if constexpr (Packs > 0 && Packs <= most_packs) {
-                           const std::int64_t chunks = row_chunks(rows.count);
-                           const Tensor scratch = gpu.scratch(2 * chunks * rows.width);
-                           float* const partial = scratch.data<float>();
-                           const auto shared_bytes = static_cast<std::size_t>(2 * rows.width) * sizeof(float);
-                           layer_gradients<Packs, W>
-                               <<<static_cast<unsigned>(chunks), 32 * layer_warps, shared_bytes, on.stream>>>(
-                                   rows.count, rows.width, ceil_div(rows.count, chunks), dy, x, with,
-                                   residual_grad, dx, partial);
-                           fold<2>(on, chunks, rows.width, static_cast<const float*>(partial), receive);
-                         } else {
-                           in_two_passes();
-                           layer_input_gradient<Packs, W><<<grid, 32 * layer_warps, 0, on.stream>>>(
-                               rows.count, rows.width, dy, x, with, residual_grad, dx);
-                         }
-                       });
+    with_kept_packs<T>(
+        rows.width,
+        packs_at(dy) && packs_at(x) && packs_at(residual_grad) && packs_at(dx) && packs_at(with.weight),
+        [&]<int Packs, int W>(Width<Packs>, Width<W>) {
+          constexpr int most_packs = 4;  // whose sums fit into registers
+          if constexpr (Packs > 0 && Packs <= most_packs) {
+            constexpr std::int64_t at_once = 384;  // blocks, on GPUs of 128 multiprocessors and more
+            const std::int64_t chunks = std::min(row_chunks(rows.count), at_once);
+            const Tensor scratch = gpu.scratch(2 * chunks * rows.width);
+            float* const partial = scratch.data<float>();
+            constexpr std::size_t shared_bytes = 2 * 32 * Packs * W * sizeof(float);
+            layer_gradients<Packs, W>
+                <<<static_cast<unsigned>(chunks), 32 * layer_warps, shared_bytes, on.stream>>>(
+                    rows.count, rows.width, ceil_div(rows.count, chunks), dy, x, with, residual_grad, dx,
+                    partial);
+            fold<2>(on, chunks, rows.width, static_cast<const float*>(partial), receive);
+          } else {
+            in_two_passes();
+            layer_input_gradient<Packs, W><<<grid, 32 * layer_warps, 0, on.stream>>>(
+                rows.count, rows.width, dy, x, with, residual_grad, dx);
+          }
+        });
   });
 }
 
@@ -388,10 +407,15 @@ template <class T>
 struct WeightTerms {
   const T *dy, *x;
   const float* inv_rms;
-  std::int64_t width;
-  __device__ void operator()(std::int64_t row, std::int64_t column, float* totals) const {
-    const std::int64_t at = row * width + column;
-    totals[0] += to_float(dy[at]) * (to_float(x[at]) * inv_rms[row]);
+
+  template <int Width>
+  __device__ auto of(std::int64_t) const {
+    return [*this](std::int64_t at, std::int64_t row, auto& totals) {
+      const auto upstream = load_pack<T, Width>(dy + at), in = load_pack<T, Width>(x + at);
+      const float inverse = inv_rms[row];
+      for (int lane = 0; lane < Width; ++lane)
+        totals[0][lane] += to_float(upstream.lane[lane]) * (to_float(in.lane[lane]) * inverse);
+    };
   }
 };
 
@@ -421,8 +445,9 @@ void rms_norm_backward(CudaBackend& gpu, const ops::RmsNormBackward& op) {
                    *const residual_grad = data_or_null<T>(op.residual_grad);
     T* const dx = op.dx.data<T>();
     if (op.dweight)
-      sum_columns<1, float>(gpu, rows.count, rows.width, WeightTerms<T>{dy, x, inv_rms, rows.width},
-                            IntoGradients<1>{{op.dweight.data<float>()}, op.accumulate});
+      sum_columns<1, float, T>(gpu, rows.count, rows.width, sums_packs<float, T>(rows.width, dy, x),
+                               WeightTerms<T>{dy, x, inv_rms},
+                               IntoGradients<1>{{op.dweight.data<float>()}, op.accumulate});
     if (rows.count == 0 || rows.width == 0) return;
     const bool packs = rows.width % pack_width<T> == 0 && packs_at(dy) && packs_at(x) &&
                        packs_at(residual_grad) && packs_at(dx);

@@ -3,6 +3,7 @@
 // The backward of a pooling gathers: an element of dx adds the windows it is in, in their order.
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device_code.cuh"
+#include "lockstep/base/error.h"
 #include "lockstep/ops/pooling.h"
 
 namespace lockstep::kernels {
@@ -44,16 +45,18 @@ __device__ Pack<T, Width> rounded_pack(const Floats<Width>& from, float factor =
   return to;
 }
 
-/// y = element.at<Width>(each position), Width lanes at once. lines: runs times height.
+/// y = element.at<Width>(each position), Width lanes at once. lines: runs times height; across: packs of one.
 template <int Width, class T, class Element>
 __global__ void __launch_bounds__(256)
-    each_pixel(const __grid_constant__ Layout to, std::int64_t lines, Element element, T* y) {
-  const std::int64_t packs = to.lanes / Width, across = to.width * packs;
-  for (std::int64_t line = first_row(); line < lines; line += rows_apart()) {
-    const std::int64_t run = line / to.height, row = line - run * to.height;
-    for (std::int64_t i = global_thread(); i < across; i += global_threads()) {
-      const std::int64_t column = i / packs;
-      const Position at{run, row, column, (i - column * packs) * Width};
+    each_pixel(const __grid_constant__ Layout to, unsigned lines, unsigned across, Element element, T* y) {
+  const auto height = static_cast<unsigned>(to.height), packs = static_cast<unsigned>(to.lanes / Width);
+  for (auto line = static_cast<unsigned>(first_row()); line < lines;
+       line += static_cast<unsigned>(rows_apart())) {
+    const unsigned run = line / height, row = line - run * height;
+    for (auto i = static_cast<unsigned>(global_thread()); i < across;
+         i += static_cast<unsigned>(global_threads())) {
+      const unsigned column = i / packs;
+      const Position at{run, row, column, std::int64_t{i - column * packs} * Width};
       store_pack(y + to.offset_of(at), element.template at<Width>(at));
     }
   }
@@ -73,8 +76,14 @@ void for_pixels(CudaBackend& gpu, const Tensor& to, const Element& element,
     const std::int64_t across = layout.width * layout.lanes / width,
                        lines = to.stored_numel() / across / width;
     const RowGrid launch(on, lines, across, 1024);
-    each_pixel<width><<<launch.grid, launch.block, 0, on.stream>>>(layout, lines, element, to.data<T>());
+    each_pixel<width><<<launch.grid, launch.block, 0, on.stream>>>(
+        layout, static_cast<unsigned>(lines), static_cast<unsigned>(across), element, to.data<T>());
   });
+}
+
+/// Of numbers below 2^32: divisions of 64 bits take longer than all else here.
+__device__ std::int64_t quotient(std::int64_t a, std::int64_t b) {
+  return static_cast<unsigned>(a) / static_cast<unsigned>(b);
 }
 
 /// Places [begin, end) along one side.
@@ -93,8 +102,8 @@ __device__ Range window_of(std::int64_t output, const ops::Windows& s, std::int6
 /// The outputs whose windows contain a position.
 __device__ Range windows_over(std::int64_t position, const ops::Windows& s, std::int64_t outputs) {
   const std::int64_t padded = position + s.padding;  // >= 0
-  const std::int64_t first = padded < s.kernel ? 0 : (padded - s.kernel) / s.stride + 1;
-  return {first, smaller(padded / s.stride + 1, outputs)};
+  const std::int64_t first = padded < s.kernel ? 0 : quotient(padded - s.kernel, s.stride) + 1;
+  return {first, smaller(quotient(padded, s.stride) + 1, outputs)};
 }
 
 /// Of y: the largest of its window, or their mean where no winners are kept.
@@ -113,6 +122,7 @@ struct Pooled {
     Pack<std::int32_t, Width> winner{};
     bool first = largest;
     for (std::int64_t row = rows.begin; row < rows.end; ++row) {
+#pragma unroll 3
       for (std::int64_t column = columns.begin; column < columns.end; ++column) {
         const auto here = load_pack<T, Width>(x + large.offset_of({out.run, row, column, out.lane}));
         const auto place = static_cast<std::int32_t>(row * s.width + column);
@@ -147,17 +157,31 @@ struct Gathered {
     const auto mine = static_cast<std::int32_t>(to.row * s.width + to.column);
     const Range rows = windows_over(to.row, s, s.out_height),
                 columns = windows_over(to.column, s, s.out_width);
+    const auto across = static_cast<int>(columns.end - columns.begin);
+    const int windows = static_cast<int>(rows.end - rows.begin) * across;
     Floats<Width> sum{};
-    for (std::int64_t row = rows.begin; row < rows.end; ++row) {
-      for (std::int64_t column = columns.begin; column < columns.end; ++column) {
-        const std::int64_t from = small.offset_of({to.run, row, column, to.lane});
-        const auto here = load_pack<T, Width>(dy + from);
-        if constexpr (!largest) {
-          sum.join(here, [&](float total, float value) { return total + value * share; });
-        } else {
-          const auto winner = load_pack<std::int32_t, Width>(winners + from);
-          for (int l = 0; l < Width; ++l)
-            if (winner.lane[l] == mine) sum.lane[l] += to_float(here.lane[l]);
+    constexpr int at_once = 2;  // windows that are read before one is waited for
+    for (int first = 0; first < windows; first += at_once) {
+      Pack<T, Width> here[at_once];
+      Pack<std::int32_t, Width> winner[at_once];
+#pragma unroll
+      for (int w = 0; w < at_once; ++w) {
+        if (first + w >= windows) continue;
+        const std::int64_t row = quotient(first + w, across), column = first + w - row * across;
+        const std::int64_t from =
+            small.offset_of({to.run, rows.begin + row, columns.begin + column, to.lane});
+        here[w] = load_pack<T, Width>(dy + from);
+        if constexpr (largest) winner[w] = load_pack<std::int32_t, Width>(winners + from);
+      }
+#pragma unroll
+      for (int w = 0; w < at_once; ++w) {
+        if (first + w >= windows) continue;
+        for (int l = 0; l < Width; ++l) {
+          if constexpr (!largest) {
+            sum.lane[l] += to_float(here[w].lane[l]) * share;
+          } else if (winner[w].lane[l] == mine) {
+            sum.lane[l] += to_float(here[w].lane[l]);
+          }
         }
       }
     }
@@ -241,7 +265,8 @@ struct Upsample {
 
   template <int Width>
   __device__ Pack<T, Width> at(const Position& to) const {
-    return load_pack<T, Width>(x + small.offset_of({to.run, to.row / scale, to.column / scale, to.lane}));
+    return load_pack<T, Width>(
+        x + small.offset_of({to.run, quotient(to.row, scale), quotient(to.column, scale), to.lane}));
   }
 };
 

@@ -74,8 +74,50 @@ __global__ void __launch_bounds__(tile* tile_rows)
   }
 }
 
+constexpr int narrow = 16, slab = 2048;  // elements
+
+/// Matrices of at most `narrow` columns (channels of images, positions of a filter), which are without gaps
+/// on the side where those are neighbours, as tiles would be mostly empty: a slab of many rows is contiguous
+/// there, and makes long runs on the other side. dense_from: that side is `from`, and its rows are those of
+/// the matrix; otherwise it is `to`, and they are its columns.
+template <class E>
+__global__ void __launch_bounds__(threads)
+    copy_slabs(const __grid_constant__ CrossingMatrices m, bool dense_from, const E* from, E* to,
+               bool accumulate) {
+  __shared__ E shared[slab];
+  const std::int64_t length = dense_from ? m.height : m.width;
+  const std::int64_t apart = dense_from ? m.to_stride : m.from_stride;
+  const int columns = static_cast<int>(dense_from ? m.width : m.height), part = slab / columns;
+  const std::int64_t parts = ceil_div(length, part), slabs = m.count * parts;
+  for (std::int64_t s = blockIdx.x; s < slabs; s += gridDim.x) {
+    const auto at = m.each.offsets(s / parts);
+    const std::int64_t first = s % parts * part;
+    const int rows = static_cast<int>(first + part < length ? part : length - first), count = rows * columns;
+#pragma unroll 4
+    for (int i = static_cast<int>(threadIdx.x); i < count; i += threads) {
+      const int column = i / rows, row = i - column * rows;
+      shared[i] = from[at[0] + (dense_from ? first * columns + i : column * apart + first + row)];
+    }
+    __syncthreads();
+#pragma unroll 4
+    for (int i = static_cast<int>(threadIdx.x); i < count; i += threads) {
+      const int across = dense_from ? rows : columns, outer = i / across, inner = i - outer * across;
+      E& target = to[at[1] + (dense_from ? outer * apart + first + inner : first * columns + i)];
+      target = copied(shared[inner * (dense_from ? columns : rows) + outer], target, accumulate);
+    }
+    __syncthreads();
+  }
+}
+
 template <class E>
 void launch_tiles(const Launch& on, const CrossingMatrices& matrices, const E* from, E* to, bool accumulate) {
+  const bool dense_from = matrices.width <= narrow && matrices.from_stride == matrices.width;
+  if (dense_from || (matrices.height <= narrow && matrices.to_stride == matrices.height)) {
+    const std::int64_t slabs = matrices.count * ceil_div(matrices.height * matrices.width, slab);
+    copy_slabs<<<grid_for(slabs * threads, threads, on), threads, 0, on.stream>>>(matrices, dense_from, from,
+                                                                                  to, accumulate);
+    return;
+  }
   copy_tiles<<<grid_for(matrices.tiles() * tile * tile_rows, tile * tile_rows, on), dim3(tile, tile_rows), 0,
                on.stream>>>(matrices, from, to, accumulate);
 }
