@@ -77,6 +77,7 @@ extern "C" {
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
   const Turn turn = take_turn();
+  if (faults().broken != cudaSuccess) return failed(faults().broken);
   if (!known(stream)) return failed(cudaErrorInvalidResourceHandle);
   if (!stream) return failed(cudaErrorStreamCaptureUnsupported);
   if (mode != cudaStreamCaptureModeThreadLocal) return failed(cudaErrorNotSupported);
@@ -116,6 +117,7 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
 
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* made, cudaGraph_t graph, unsigned long long flags) {
   const Turn turn = take_turn();
+  if (faults().broken != cudaSuccess) return failed(faults().broken);
   if (spoils_capture()) return failed(cudaErrorStreamCaptureUnsupported);
   if (flags != 0) return failed(cudaErrorNotSupported);
   auto* const exec = *made = new CUgraphExec_st{graph->program, {}, {}};
@@ -127,6 +129,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* made, cudaGraph_t graph, unsig
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
   const Turn turn = take_turn();
+  if (faults().broken != cudaSuccess) return failed(faults().broken);
   if (!known(stream)) return failed(cudaErrorInvalidResourceHandle);
   if (spoils_capture() || capture_of(stream)) return failed(cudaErrorStreamCaptureUnsupported);
   if (faults().launches != cudaSuccess) return failed(faults().launches);

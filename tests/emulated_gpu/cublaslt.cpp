@@ -6,6 +6,7 @@
 #include <initializer_list>
 
 #include "emulated_gpu/library_functions.h"
+#include "emulated_gpu/runtime.h"
 #include "emulated_gpu/streams.h"
 
 namespace lockstep::emulated_gpu {
@@ -262,6 +263,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
   if (!handle || !description || !a || !b || !c || !d || !preference || requested < 1 || !results || !count)
     return CUBLAS_STATUS_INVALID_VALUE;
   *count = 0;
+  if (!faults().fused_products && own<ProductDescription>(description)->epilogue != CUBLASLT_EPILOGUE_DEFAULT)
+    return CUBLAS_STATUS_NOT_SUPPORTED;
   const Problem problem{*own<ProductDescription>(description), *own<MatrixLayout>(a), *own<MatrixLayout>(b),
                         *own<MatrixLayout>(c), *own<MatrixLayout>(d)};
   if (const cublasStatus_t status = checked(problem); status != CUBLAS_STATUS_SUCCESS) return status;
@@ -295,6 +298,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
   if (!handle || !description || !alpha || !beta || !a || !b || !c || !d || !a_data || !b_data || !d_data ||
       !algo)
     return CUBLAS_STATUS_INVALID_VALUE;
+  if (faults().broken != cudaSuccess) return CUBLAS_STATUS_EXECUTION_FAILED;
   const Problem problem{*own<ProductDescription>(description), *own<MatrixLayout>(a), *own<MatrixLayout>(b),
                         *own<MatrixLayout>(c), *own<MatrixLayout>(d)};
   if (const cublasStatus_t status = checked(problem); status != CUBLAS_STATUS_SUCCESS) return status;

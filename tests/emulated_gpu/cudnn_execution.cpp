@@ -5,6 +5,7 @@
 #include "emulated_gpu/cudnn_descriptor.h"
 #include "emulated_gpu/cudnn_graph.h"
 #include "emulated_gpu/library_functions.h"
+#include "emulated_gpu/runtime.h"
 #include "emulated_gpu/streams.h"
 
 namespace lockstep::emulated_gpu {
@@ -240,6 +241,7 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
     }
   }
   void* const workspace = own_pack.value_or<void*>(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, nullptr);
+  if (faults().broken != cudaSuccess) return refused(CUDNN_STATUS_EXECUTION_FAILED, "the device is broken");
   if (!workspace) return refused(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "no workspace");
   enqueue(stream_of(handle), [graph = own_plan.graph, data, numbers, workspace] {
     spoil(workspace, static_cast<std::size_t>(graph_workspace_bytes));

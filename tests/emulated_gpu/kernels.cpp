@@ -101,6 +101,8 @@ void Device::check(const Launched& launched) const {
 }
 
 void Device::run(const Launched& launched) {
+  if (faults().good_launches >= 0 && faults().good_launches-- == 0) faults().broken = cudaErrorIllegalAddress;
+  if (faults().broken != cudaSuccess) return;
   launched_ = &launched;
   check(launched);
   ++launches_;

@@ -51,6 +51,10 @@ class Memory {
     return overlapping(freed_, begin, bytes) != freed_.end() &&
            overlapping(live_, begin, bytes) == live_.end();
   }
+  std::size_t pieces_in_use() const {
+    return static_cast<std::size_t>(std::ranges::count_if(
+        live_, [](const auto& one) { return one.second.kind == Kind::device && !one.second.free_asked; }));
+  }
   void release(const void* first);
   void forget(const CUmemPoolHandle_st* pool);
 
@@ -135,7 +139,10 @@ Memory& memory() {
 }
 
 cudaError_t allocate(void** made, std::size_t bytes, Kind kind, CUmemPoolHandle_st* pool = nullptr) {
+  if (faults().broken != cudaSuccess) return failed(faults().broken);
   if (kind == Kind::device && faults().memory != cudaSuccess) return failed(faults().memory);
+  if (kind == Kind::device && faults().good_allocations >= 0 && faults().good_allocations-- == 0)
+    return failed(cudaErrorMemoryAllocation);
   *made = memory().allocate(bytes, kind, pool);
   return *made ? cudaSuccess : failed(cudaErrorMemoryAllocation);
 }
@@ -202,6 +209,11 @@ void check_still_there(const void* first, std::size_t bytes, Kind kind) {
 
 }  // namespace
 
+std::size_t pieces_in_use() {
+  const Turn turn = take_turn();
+  return memory().pieces_in_use();
+}
+
 bool freed(const void* first, std::size_t bytes) {
   const Turn turn = take_turn();
   return memory().freed(first, bytes);
@@ -243,6 +255,7 @@ cudaError_t cudaMallocFromPoolAsync(void** made, std::size_t bytes, cudaMemPool_
 /// Waits for the whole device first.
 cudaError_t cudaFree(void* first) {
   const Turn turn = take_turn();
+  if (faults().broken != cudaSuccess) return failed(faults().broken);
   if (spoils_capture()) return failed(cudaErrorStreamCaptureUnsupported);
   finish_all();
   return release(first, Kind::device);
@@ -250,10 +263,12 @@ cudaError_t cudaFree(void* first) {
 /// Waits for nothing: copies that are still to come find that it has gone.
 cudaError_t cudaFreeHost(void* first) {
   const Turn turn = take_turn();
+  if (faults().broken != cudaSuccess) return failed(faults().broken);
   return release(first, Kind::pinned);
 }
 cudaError_t cudaFreeAsync(void* first, cudaStream_t stream) {
   const Turn turn = take_turn();
+  if (faults().broken != cudaSuccess) return failed(faults().broken);
   if (!known(stream)) return failed(cudaErrorInvalidResourceHandle);
   if (!first) return cudaSuccess;
   Range* const range = memory().in_use(first);
@@ -303,6 +318,7 @@ cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream) {
   const Turn turn = take_turn();
+  if (faults().broken != cudaSuccess) return failed(faults().broken);
   if (!known(stream)) return failed(cudaErrorInvalidResourceHandle);
   if (bytes == 0) return cudaSuccess;
   const auto target = memory().kind_for_use(to, bytes), source = memory().kind_for_use(from, bytes);
@@ -330,6 +346,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
 }
 cudaError_t cudaMemsetAsync(void* first, int value, std::size_t bytes, cudaStream_t stream) {
   const Turn turn = take_turn();
+  if (faults().broken != cudaSuccess) return failed(faults().broken);
   if (!known(stream)) return failed(cudaErrorInvalidResourceHandle);
   if (bytes == 0) return cudaSuccess;
   const std::optional<Kind> kind = memory().kind_for_use(first, bytes);

@@ -47,6 +47,7 @@ constexpr ErrorText error_texts[] = {
      "attempt to terminate a thread-local capture sequence from another thread"},
     {cudaErrorCapturedEvent, "cudaErrorCapturedEvent",
      "operation not permitted on an event last recorded in a capturing stream"},
+    {cudaErrorIllegalAddress, "cudaErrorIllegalAddress", "an illegal memory access was encountered"},
     {cudaErrorNotSupported, "cudaErrorNotSupported", "operation not supported"},
 };
 
@@ -83,6 +84,7 @@ using namespace lockstep::emulated_gpu;
 extern "C" {
 
 cudaError_t cudaGetLastError() {
+  if (faults().broken != cudaSuccess) return faults().broken;
   const cudaError_t error = last_error;
   last_error = cudaSuccess;
   return error;

@@ -27,9 +27,13 @@ struct Faults {
   cudaError_t launches = cudaSuccess;  ///< launching a graph
   cudaError_t devices = cudaSuccess;   ///< counting the devices
   std::size_t free_bytes = std::size_t{1} << 40;
-  int driver = CUDART_VERSION;                  ///< the newest CUDA that the driver knows
-  bool any_width = false;                       ///< cuDNN takes heads that it does not document
-  int major = 9;                                ///< of the compute capability
+  int good_allocations = -1;         ///< of the device's memory, before the one that fails; -1: none fails
+  int good_launches = -1;            ///< of kernels, before the one that breaks the device; -1: none does
+  cudaError_t broken = cudaSuccess;  ///< what every call ends with since then: no device recovers
+  bool fused_products = true;        ///< cuBLASLt has algorithms for products with epilogues
+  int driver = CUDART_VERSION;       ///< the newest CUDA that the driver knows
+  bool any_width = false;            ///< cuDNN takes heads that it does not document
+  int major = 9;                     ///< of the compute capability
   std::size_t cudnn_version = cudnn_of_header;  ///< of the library
 };
 Faults& faults();
@@ -52,6 +56,9 @@ cudaError_t allow_shared(const void* function, int bytes);
 
 /// The error, which is the calling thread's last one now.
 cudaError_t failed(cudaError_t error);
+
+/// Pieces of the device's memory that were not freed.
+std::size_t pieces_in_use();
 
 /// Whether there is such a stream; null is one.
 bool known(cudaStream_t stream);

@@ -257,6 +257,7 @@ extern "C" {
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
   const Turn turn = take_turn();
+  if (faults().broken != cudaSuccess) return failed(faults().broken);
   if (faults().streams != cudaSuccess) return failed(faults().streams);
   if (flags != cudaStreamNonBlocking)
     return failed(cudaErrorNotSupported);  // those that wait for the null one
@@ -275,13 +276,15 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   const Turn turn = take_turn();
+  if (faults().broken != cudaSuccess) return failed(faults().broken);
   if (!known(stream)) return failed(cudaErrorInvalidResourceHandle);
   if (spoils_capture()) return failed(cudaErrorStreamCaptureUnsupported);
   finish(stream);
-  return cudaSuccess;
+  return failed(faults().broken);
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
   const Turn turn = take_turn();
+  if (faults().broken != cudaSuccess) return failed(faults().broken);
   CUstream_st* const found = streams().find(stream);
   if (!found) return failed(cudaErrorInvalidResourceHandle);
   if (spoils_capture()) return failed(cudaErrorStreamCaptureUnsupported);
@@ -306,6 +309,7 @@ static cudaError_t wait_in_capture(CUstream_st& stream, const CUevent_st& event)
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   const Turn turn = take_turn();
+  if (faults().broken != cudaSuccess) return failed(faults().broken);
   CUstream_st* const found = streams().find(stream);
   if (!found || !event) return failed(cudaErrorInvalidResourceHandle);
   if (event->captured || found->capture) return wait_in_capture(*found, *event);
@@ -327,6 +331,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   const Turn turn = take_turn();
+  if (faults().broken != cudaSuccess) return failed(faults().broken);
   CUstream_st* const found = streams().find(stream);
   if (!found || !event) return failed(cudaErrorInvalidResourceHandle);
   event->captured = found->capture;
@@ -345,6 +350,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 }
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned flags) {
   const Turn turn = take_turn();
+  if (faults().broken != cudaSuccess) return failed(faults().broken);
   if (flags == cudaEventRecordDefault) return cudaEventRecord(event, stream);
   if (flags != cudaEventRecordExternal || !capture_of(stream)) return failed(cudaErrorInvalidValue);
   event->captured = nullptr;
@@ -359,15 +365,17 @@ static cudaError_t hidden(const CUevent_st& event) {
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   const Turn turn = take_turn();
+  if (faults().broken != cudaSuccess) return failed(faults().broken);
   if (!event) return failed(cudaErrorInvalidResourceHandle);
   if (const cudaError_t error = hidden(*event); error != cudaSuccess) return error;
   if (!event->last || event->last->done) return cudaSuccess;
   if (!event->sleeps) ++counts().spinning_waits;
   streams().finish(*event->last);
-  return cudaSuccess;
+  return failed(faults().broken);
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   const Turn turn = take_turn();
+  if (faults().broken != cudaSuccess) return failed(faults().broken);
   if (!event) return failed(cudaErrorInvalidResourceHandle);
   if (const cudaError_t error = hidden(*event); error != cudaSuccess) return error;
   if (!event->last || event->last->done) return cudaSuccess;
@@ -376,6 +384,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 }
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t start, cudaEvent_t end) {
   const Turn turn = take_turn();
+  if (faults().broken != cudaSuccess) return failed(faults().broken);
   if (!start || !end || !start->timed || !end->timed || !start->last || !end->last || start->captured ||
       end->captured)
     return failed(cudaErrorInvalidResourceHandle);

@@ -231,10 +231,12 @@ void linear(CudaBackend& gpu, const ops::Linear& op) {
   }
   const Tensor w = gpu.in_type(op.weight, op.x.dtype()),
                b = op.bias ? gpu.in_type(op.bias, op.y.dtype()) : Tensor();
-  Epilogue epilogue;
-  if (b) epilogue = {.kind = Epilogue::Kind::bias, .bias = b.raw()};
-  gpu.matmul().multiply(rows, out, in, op.x.dtype(), {op.x.raw(), in}, {w.raw(), in, true}, op.y.dtype(),
-                        op.y.raw(), epilogue, false);
+  const DeviceMatrix x{op.x.raw(), in}, by{w.raw(), in, true};
+  if (b && gpu.matmul().try_multiply(rows, out, in, op.x.dtype(), x, by, op.y.dtype(), op.y.raw(),
+                                     {.kind = Epilogue::Kind::bias, .bias = b.raw()}, false))
+    return;
+  gpu.matmul().multiply(rows, out, in, op.x.dtype(), x, by, op.y.dtype(), op.y.raw(), {}, false);
+  if (b) gpu.run(ops::add_rows(op.y, op.bias, op.y));
 }
 
 void linear_backward_input(CudaBackend& gpu, const ops::LinearBackwardInput& op) {
