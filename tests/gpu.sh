@@ -3,14 +3,14 @@
 # (cmake --preset package && cmake --build build/package --target bundle; INSTALL, "On a machine without root or packages") and start this
 # script in it.
 #
-# gpu.sh [--checklist real|small|no] [--cpu] [--no-benchmarks] [--match REGEX] [--jobs 4] [--limit-s 430] [--report report.json]
+# gpu.sh [--checklist real|small|no] [--cpu] [--no-benchmarks] [--match REGEX] [--jobs N] [--limit-s 430] [--report report.json]
 #
 #   --checklist  what must hold before tests mean anything (support/checklist.sh): the same bits twice, with graphs and without, with NCCL
 #              in a graph and outside, and odd sizes, with a GPT-2 124M or a part of it; small: with a tiny one; no: not at all
 #   --cpu      tests that need no GPU as well: the MPI tests at 1, 2 and 4 ranks
 #   --no-benchmarks  no measurements. These are steps of gpt-gpu and resnet-gpu, ours and PyTorch's (where it is) in turn, and profiles
 #   --match    these tests instead, whatever they need; no checklist and no benchmarks
-#   --jobs     so many checks and tests at once: 4 take less than 60 GiB of the GPU's memory. Measurements are always alone
+#   --jobs     so many checks and tests at once; 4, which take up to 60 GiB, if each GPU has 64, else 1. Measurements are always alone
 #   --limit-s  nothing starts later, and nothing runs longer; what was not reached or not done by then is reported as skipped.
 #              The checklist has 40 % of it, and tests begin no later than at 75 %
 #

@@ -18,7 +18,7 @@ constexpr double right = 12, top = 10, bottom = 38;
 double left_of_plot(const std::vector<double>& ticks) {
   std::size_t longest = 0;
   for (const double tick : ticks) longest = std::max(longest, tick_text(tick).size());
-  return std::max(62.0, 12 + 7.6 * static_cast<double>(longest));
+  return std::max(62.0, std::ceil(12 + 7.6 * static_cast<double>(longest)));
 }
 
 struct Axis {

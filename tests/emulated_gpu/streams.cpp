@@ -280,7 +280,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   if (!known(stream)) return failed(cudaErrorInvalidResourceHandle);
   if (spoils_capture()) return failed(cudaErrorStreamCaptureUnsupported);
   finish(stream);
-  return failed(faults().broken);
+  return faults().broken == cudaSuccess ? cudaSuccess : failed(faults().broken);
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
   const Turn turn = take_turn();
@@ -371,7 +371,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   if (!event->last || event->last->done) return cudaSuccess;
   if (!event->sleeps) ++counts().spinning_waits;
   streams().finish(*event->last);
-  return failed(faults().broken);
+  return faults().broken == cudaSuccess ? cudaSuccess : failed(faults().broken);
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   const Turn turn = take_turn();

@@ -45,6 +45,11 @@ def answer(*command):
         return None
 
 
+def memory_mib(gpu):
+    """As nvidia-smi says it: "81559 MiB"."""
+    return int(re.match(r"\d*", gpu.get("memory.total", "")).group() or 0)
+
+
 def find_gpus():
     """What nvidia-smi says of each GPU, and why there is none."""
     fields = ["name", "driver_version", "memory.total", "compute_cap"]
@@ -58,6 +63,9 @@ def find_gpus():
     if asked.returncode != 0 or not asked.stdout.strip():
         return [], "no GPU: nvidia-smi: " + (asked.stdout.strip() or "no device")
     return [dict(zip(fields, line.split(", "))) for line in asked.stdout.strip().splitlines()], None
+
+
+RUNNING = set()  # processes, each the first of its session
 
 
 def stop(process):
@@ -82,11 +90,14 @@ def run_command(command, bundle, allowed_s, environment=None, apart=False):
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(command, cwd=folder, env={**os.environ, **more}, stdin=subprocess.DEVNULL, stdout=output,
                                    stderr=errors if apart else subprocess.STDOUT, start_new_session=True)
+        RUNNING.add(process)
         try:
             code = process.wait(allowed_s)
         except subprocess.TimeoutExpired:
             code = None
             stop(process)
+        finally:
+            RUNNING.discard(process)
         seconds = time.monotonic() - begin
         output.seek(0)
         errors.seek(0)
@@ -164,10 +175,11 @@ class Report:
     """What was found so far. It is written after each entry: whatever ends this program, the rest is there."""
 
     def __init__(self, path, bundle, limit_s, jobs):
-        self.path, self.bundle, self.limit_s, self.jobs = path, bundle, limit_s, jobs
+        self.path, self.bundle, self.limit_s = path, bundle, limit_s
         self.lock = threading.Lock()
         self.begin = time.monotonic()
         self.gpus, self.no_gpu = find_gpus()
+        self.jobs = max(1, jobs if jobs is not None else 4 if self.gpus and all(memory_mib(gpu) >= 64 << 10 for gpu in self.gpus) else 1)
         self.checks, self.tests, self.measured = [], [], []
         self.about = {"versions": {"lockstep": answer("lockstep", "--version"), "system": answer("uname", "-sr"),
                                    "libc": " ".join(platform.libc_ver()), "python": platform.python_version()},
@@ -213,9 +225,16 @@ class Report:
                 for line in entry.get("output", []):
                     print("    " + line)
 
-        with concurrent.futures.ThreadPoolExecutor(self.jobs) as pool:
+        pool = concurrent.futures.ThreadPoolExecutor(self.jobs)
+        try:
             for done in [pool.submit(run_one, test) for test in chosen]:
                 done.result()
+        except BaseException:  # Ctrl-C, or a report that cannot be written
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in list(RUNNING):
+                stop(process)
+            raise
+        pool.shutdown()
 
     def measure(self):
         for command in BENCHMARKS:
@@ -237,7 +256,8 @@ def main():
     parser.add_argument("--no-benchmarks", action="store_true", help="no measurements")
     parser.add_argument("--checklist", choices=["real", "small", "no"], default="real",
                         help="before the tests: of a GPT-2 124M (real), or of the size for an emulated GPU (small)")
-    parser.add_argument("--jobs", type=int, default=4, metavar="N", help="so many checks and tests at once (4); measurements are alone")
+    parser.add_argument("--jobs", type=int, metavar="N",
+                        help="so many checks and tests at once (4 on GPUs of 64 GiB and more, else 1); measurements are alone")
     parser.add_argument("--match", metavar="REGEX", help="these tests instead, whatever they need")
     parser.add_argument("--limit-s", type=float, default=430, help="nothing starts later, and nothing runs longer (430)")
     parser.add_argument("--report", default="report.json", help="where the report goes (report.json)")
@@ -249,7 +269,7 @@ def main():
         sys.exit(complain(f"--report: {options.report}: {error.strerror}"))
     with open(os.path.join(options.bundle, "tests", "list.json"), encoding="utf-8") as file:
         listed = json.load(file)
-    report = Report(options.report, options.bundle, options.limit_s, max(1, options.jobs))
+    report = Report(options.report, options.bundle, options.limit_s, options.jobs)
     print(report.no_gpu or "GPU: " + "; ".join(f"{gpu['name']}, driver {gpu['driver_version']}" for gpu in report.gpus))
     if options.match:
         report.run_all([test for test in listed if re.search(options.match, test["name"])], report.tests, 1)

@@ -39,6 +39,7 @@ enum Uid : std::int64_t {
   one_uid
 };
 
+constexpr std::size_t mib = std::size_t{1} << 20;
 constexpr cudnnDataType_t bf16 = CUDNN_DATA_BFLOAT16, float32 = CUDNN_DATA_FLOAT;
 
 /// The tensors of a problem.
@@ -212,8 +213,6 @@ FlashAttention::FlashAttention(int device, cudaStream_t stream)
 
 FlashAttention::~FlashAttention() = default;
 
-constexpr std::size_t mib = std::size_t{1} << 20;
-
 std::string FlashAttention::obstacle_to(FusedGraph& graph) {
   if (!graph.build(properties_)) return graph.why();
   if (graph.workspace_bytes() <= max_workspace_bytes_) return {};
@@ -223,7 +222,8 @@ std::string FlashAttention::obstacle_to(FusedGraph& graph) {
 
 void FlashAttention::say_workspace(const Key& key, const FusedGraph& graph) {
   constexpr std::size_t much = std::size_t{1} << 30;
-  if (graph.workspace_bytes() < much || std::exchange(said_workspace_, true)) return;
+  if (graph.workspace_bytes() < std::max(much, said_workspace_bytes_ + 1)) return;
+  said_workspace_bytes_ = graph.workspace_bytes();
   Log().info(
       "attention over {} positions takes {} MiB of working memory on cuda:{}, for the same bits every time: "
       "it "
@@ -242,7 +242,8 @@ FusedGraph* FlashAttention::graph_for(const Key& key) {
     }
     if (!std::exchange(warned_, true)) {
       Log().warning(
-          "cuDNN on cuda:{} has no attention for {} heads of width {} over {} positions ({}): Lockstep's "
+          "cuDNN's attention on cuda:{} is not used for {} heads of width {} over {} positions ({}): "
+          "Lockstep's "
           "own, "
           "slower kernels are used",
           device_, key.sizes.heads, key.sizes.width, key.sizes.queries, obstacle);

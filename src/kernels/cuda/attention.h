@@ -60,7 +60,8 @@ class FlashAttention {
   Owned<cudnnHandle_t, cudnnDestroy> handle_;
   CudnnDescriptor properties_;
   std::size_t max_workspace_bytes_;
-  bool warned_ = false, said_workspace_ = false;
+  std::size_t said_workspace_bytes_ = 0;
+  bool warned_ = false;
   PlanCache<Key, FusedGraph> graphs_;  // null: cuDNN has none
 };
 

@@ -81,7 +81,7 @@ struct Moments {
     return [from = x, centres](std::int64_t at, std::int64_t, auto& totals) {
       const auto in = load_pack<T, Width>(from + at);
       for (int lane = 0; lane < Width; ++lane) {
-        const double distance{to_float(in.lane[lane]) - centres.lane[lane]};
+        const double distance = double{to_float(in.lane[lane])} - double{centres.lane[lane]};
         totals[0][lane] += distance;
         totals[1][lane] += distance * distance;
       }
@@ -217,18 +217,12 @@ struct Matrix {
         channels_last(image.channels_last) {}
 };
 
-/// Width of `from` from a channel on, 16 bytes at a time where Width allows it; `absent` where there are
-/// none.
+/// Width of `from` from a channel on; `absent` where there are none.
 template <int Width, class T>
 __device__ Pack<T, Width> load_channels(const T* from, std::int64_t first, T absent = 0) {
-  constexpr int at_once = std::min(Width, pack_width<T>);
+  if (from) return load_vector<Width>(from + first);
   Pack<T, Width> all;
-  for (int lane = 0; lane < Width; lane += at_once) {
-    Pack<T, at_once> some;
-    for (int i = 0; i < at_once; ++i) some.lane[i] = absent;
-    if (from) some = load_pack<T, at_once>(from + first + lane);
-    for (int i = 0; i < at_once; ++i) all.lane[lane + i] = some.lane[i];
-  }
+  for (int lane = 0; lane < Width; ++lane) all.lane[lane] = absent;
   return all;
 }
 
@@ -293,11 +287,14 @@ struct InputGradient {
     const auto norms = normalise.of<Width>(c);
     const auto scales = load_channels<Width>(normalise.inv_std, c);
     const auto of_dy = load_channels<Width>(sums, c), of_products = load_channels<Width>(sums + channels, c);
-    const double n = count ? *count : 0, share = n == 0 ? 0 : 1 / n;  // 0: statistics that were constants
+    const double n = count ? *count : 0, share = 1 / n;
     Channels<Channel, Width> all;
-    for (int lane = 0; lane < Width; ++lane)
-      all.lane[lane] = {norms.lane[lane], static_cast<float>(of_dy.lane[lane] * share),
-                        static_cast<float>(of_products.lane[lane] * share * double{scales.lane[lane]})};
+    for (int lane = 0; lane < Width; ++lane) {
+      all.lane[lane] = {norms.lane[lane], 0, 0};
+      if (n == 0) continue;  // statistics that were constants, whatever the sums are
+      all.lane[lane].mean_dy = static_cast<float>(of_dy.lane[lane] * share);
+      all.lane[lane].slope = static_cast<float>(of_products.lane[lane] * share * double{scales.lane[lane]});
+    }
     return all;
   }
   bool packs() const { return normalise.packs() && packs_at(sums) && packs_at(sums + channels); }

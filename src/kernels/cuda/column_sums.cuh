@@ -1,5 +1,6 @@
-// Sums over the rows of a matrix, column by column, in an order that depends on the sizes alone: chunks of
-// rows first, then the chunks one after another.
+// Sums over the rows of a matrix, column by column: chunks of rows first, then the chunks one after another.
+// The order depends on the sizes alone, and on whether matrices begin where packs may, as all do that the
+// pool or a flat buffer has.
 #pragma once
 
 #include "kernels/cuda/cuda_backend.h"

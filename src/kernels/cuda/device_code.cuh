@@ -96,6 +96,19 @@ __device__ void store_pack(T* to, const Pack<T, Width>& pack) {
 template <class T>
 inline constexpr int pack_width = 16 / static_cast<int>(sizeof(T));
 
+/// Count elements, 16 bytes at a time: they begin at a multiple of that where they are so many.
+template <int Count, class T>
+__device__ Pack<T, Count> load_vector(const T* from) {
+  constexpr int at_once = std::min(Count, pack_width<T>);
+  Pack<T, Count> all;
+#pragma unroll
+  for (int i = 0; i < Count; i += at_once) {
+    const auto some = load_pack<T, at_once>(from + i);
+    for (int k = 0; k < at_once; ++k) all.lane[i + k] = some.lane[k];
+  }
+  return all;
+}
+
 /// Whether packs of `bytes` may begin at the address.
 inline bool packs_at(const void* address, std::size_t bytes = 16) {
   return reinterpret_cast<std::uintptr_t>(address) % bytes == 0;

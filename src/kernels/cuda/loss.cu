@@ -60,45 +60,35 @@ __device__ bool counts(std::int64_t target, const LossRows& sizes) {
   return target != sizes.ignore_index && target >= 0 && target < sizes.classes;
 }
 
-/// f(pack) of this thread's share of a row, in packs where Width > 1 and the row begins at one.
+/// f(pack) of this thread's share of a row. Width divides the row.
 template <int Threads, int Width, class T, class Function>
 __device__ void each_of_row(const T* row, std::int64_t classes, const Function& f) {
-  const std::int64_t packs = classes / Width;
 #pragma unroll 2
-  for (std::int64_t i = threadIdx.x; i < packs; i += Threads) f(load_pack<T, Width>(row + i * Width));
-  for (std::int64_t i = packs * Width + threadIdx.x; i < classes; i += Threads) f(load_pack<T, 1>(row + i));
+  for (std::int64_t c = threadIdx.x * Width; c < classes; c += Threads * Width)
+    f(load_pack<T, Width>(row + c));
 }
 
 /// d = factor * (e^(x - log) - spread), and at the target less 1 - smoothing; zeros where the row does not
-/// count. d may be x.
-template <int Threads, int W, class T>
+/// count. d may be x. Width divides the row.
+template <int Threads, int Width, class T>
 __device__ void write_gradient(const LossRows& sizes, const T* x, std::int64_t target, float log,
                                float factor, T* d) {
   const float spread = sizes.label_smoothing / static_cast<float>(sizes.classes);
   const float wanted = 1.0f - sizes.label_smoothing;
-  const auto each = [&]<int width>(Width<width>, std::int64_t first, std::int64_t end, const auto& gradient) {
-    for (std::int64_t c = first + threadIdx.x * width; c < end; c += Threads * width) {
-      const Pack<T, width> in = load_pack<T, width>(x + c);
-      Pack<T, width> out;
-      for (int lane = 0; lane < width; ++lane) out.lane[lane] = rounded<T>(gradient(to_float(in.lane[lane])));
-      if (target >= c && target < c + width) {  // once in a row
-        for (int lane = 0; lane < width; ++lane) {
-          if (target == c + lane)
-            out.lane[lane] = rounded<T>(gradient(to_float(in.lane[lane])) - factor * wanted);
-        }
+  const bool counted = counts(target, sizes);
+  const auto gradient = [&](float value) { return factor * (exponential<T>(value - log) - spread); };
+  for (std::int64_t c = threadIdx.x * Width; c < sizes.classes; c += Threads * Width) {
+    const Pack<T, Width> in = load_pack<T, Width>(x + c);
+    Pack<T, Width> out;
+    for (int lane = 0; lane < Width; ++lane)
+      out.lane[lane] = rounded<T>(counted ? gradient(to_float(in.lane[lane])) : 0.0f);
+    if (counted && target >= c && target < c + Width) {  // once in a row
+      for (int lane = 0; lane < Width; ++lane) {
+        if (target == c + lane)
+          out.lane[lane] = rounded<T>(gradient(to_float(in.lane[lane])) - factor * wanted);
       }
-      store_pack(d + c, out);
     }
-  };
-  const auto whole_row = [&](const auto& gradient) {
-    const std::int64_t packed = sizes.classes / W * W;
-    each(Width<W>{}, 0, packed, gradient);
-    each(Width<1>{}, packed, sizes.classes, gradient);
-  };
-  if (counts(target, sizes)) {
-    whole_row([&](float value) { return factor * (exponential<T>(value - log) - spread); });
-  } else {
-    for (std::int64_t c = threadIdx.x; c < sizes.classes; c += Threads) d[c] = rounded<T>(0.0f);
+    store_pack(d + c, out);
   }
 }
 

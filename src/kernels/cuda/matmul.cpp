@@ -236,6 +236,7 @@ void linear(CudaBackend& gpu, const ops::Linear& op) {
                                      {.kind = Epilogue::Kind::bias, .bias = b.raw()}, false))
     return;
   gpu.matmul().multiply(rows, out, in, op.x.dtype(), x, by, op.y.dtype(), op.y.raw(), {}, false);
+  // Where cuBLASLt has no such epilogue, y is rounded before the bias is added, and once more after.
   if (b) gpu.run(ops::add_rows(op.y, op.bias, op.y));
 }
 

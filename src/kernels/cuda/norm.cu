@@ -57,19 +57,6 @@ class Row {
   Values kept_[Packs > 0 ? Packs : 1];
 };
 
-/// W scales of columns, 16 bytes at a time: they begin at a multiple of that where W > 1.
-template <int W>
-__device__ Pack<float, W> load_scales(const float* from) {
-  constexpr int at_once = W < 4 ? W : 4;
-  Pack<float, W> scales;
-#pragma unroll
-  for (int i = 0; i < W; i += at_once) {
-    const auto some = load_pack<float, at_once>(from + i);
-    for (int k = 0; k < at_once; ++k) scales.lane[i + k] = some.lane[k];
-  }
-  return scales;
-}
-
 /// Blocks of a multiprocessor, for which a kernel that keeps `Packs` packs of a row has registers.
 constexpr int blocks_of_rows(int packs, int most) { return packs == 0 || packs > 3 ? 1 : most; }
 
@@ -118,7 +105,7 @@ __global__ void __launch_bounds__(32 * layer_warps, blocks_of_rows(Packs, 8))
       with.inv_std[row] = inverse;
     }
     values.each([&](std::int64_t at, const Pack<T, W>& v) {
-      const Pack<float, W> weight = load_scales<W>(with.weight + at), bias = load_scales<W>(with.bias + at);
+      const Pack<float, W> weight = load_vector<W>(with.weight + at), bias = load_vector<W>(with.bias + at);
       Pack<T, W> out;
       for (int i = 0; i < W; ++i)
         out.lane[i] =
@@ -148,7 +135,7 @@ __global__ void __launch_bounds__(32 * layer_warps)
     Row<Packs, W, decltype(make)> pairs(width, make);
     float sum_g = 0, sum_gx = 0;
     pairs.each([&](std::int64_t at, const Pair& pair) {
-      const Pack<float, W> weight = load_scales<W>(with.weight + at);
+      const Pack<float, W> weight = load_vector<W>(with.weight + at);
 #pragma unroll
       for (int i = 0; i < W; ++i) {
         const float g = to_float(pair.dy.lane[i]) * weight.lane[i];
@@ -159,7 +146,7 @@ __global__ void __launch_bounds__(32 * layer_warps)
     const float mean_g = warp_sum(sum_g) / static_cast<float>(width);
     const float mean_gx = warp_sum(sum_gx) / static_cast<float>(width);
     pairs.each([&](std::int64_t at, const Pair& pair) {
-      const Pack<float, W> weight = load_scales<W>(with.weight + at);
+      const Pack<float, W> weight = load_vector<W>(with.weight + at);
       Pack<T, W> out;
       if (residual_grad) out = load_pack<T, W>(residual_grad + first + at);
       for (int i = 0; i < W; ++i) {
@@ -201,7 +188,7 @@ __global__ void __launch_bounds__(32 * layer_warps, blocks_of_rows(Packs, 3))
     for (int p = 0; p < Packs; ++p) {
       const std::int64_t at = column(p);
       if (at >= width) continue;
-      const Pack<float, W> weight = load_scales<W>(with.weight + at);
+      const Pack<float, W> weight = load_vector<W>(with.weight + at);
 #pragma unroll
       for (int i = 0; i < W; ++i) {
         const float out = to_float(upstream[p].lane[i]), g = out * weight.lane[i];
@@ -219,7 +206,7 @@ __global__ void __launch_bounds__(32 * layer_warps, blocks_of_rows(Packs, 3))
     for (int p = 0; p < Packs; ++p) {
       const std::int64_t at = column(p);
       if (at >= width) continue;
-      const Pack<float, W> weight = load_scales<W>(with.weight + at);
+      const Pack<float, W> weight = load_vector<W>(with.weight + at);
       Pack<T, W> out;
 #pragma unroll
       for (int i = 0; i < W; ++i) {

@@ -62,19 +62,21 @@ __global__ void __launch_bounds__(256)
   }
 }
 
-/// `others`: addresses of what else an element reads or writes.
+/// Of images, in packs where channels are together. from, winners: what else an element reads or writes.
 template <class T, class Element>
-void for_pixels(CudaBackend& gpu, const Tensor& to, const Element& element,
-                std::initializer_list<const void*> others) {
+void for_pixels(CudaBackend& gpu, const Tensor& to, const Element& element, const Tensor& from,
+                const std::int32_t* winners = nullptr) {
   if (to.numel() == 0) return;
   const Layout layout(to);
-  constexpr std::size_t widest = 32;  // a pack of winners
-  const bool packs = layout.lanes % pack_width<T> == 0 && packs_at(to.raw()) &&
-                     std::ranges::all_of(others, [](const void* at) { return packs_at(at, widest); });
+  const bool packs = layout.lanes % pack_width<T> == 0 && packs_at(to.raw()) && packs_at(from.raw()) &&
+                     packs_at(winners, pack_width<T> * sizeof(std::int32_t));
   with_width<T>(packs, [&]<int width>(Width<width>) {
     const Launch on = gpu.launch();
     const std::int64_t across = layout.width * layout.lanes / width,
                        lines = to.stored_numel() / across / width;
+    if (constexpr std::int64_t most = std::int64_t{1} << 31; lines > most || across > most)
+      throw UsageError("pooling on a GPU: images {} have over 2^31 rows, or elements in a row",
+                       to_string(to.shape()));
     const RowGrid launch(on, lines, across, 1024);
     each_pixel<width><<<launch.grid, launch.block, 0, on.stream>>>(
         layout, static_cast<unsigned>(lines), static_cast<unsigned>(across), element, to.data<T>());
@@ -200,7 +202,7 @@ void pool(CudaBackend& gpu, const Op& op, const Tensor& large, const Tensor& sma
   if constexpr (largest) winners = op.winners.template data<std::int32_t>();
   by_type_of(from, [&]<class T>(T) {
     const Element<T, largest> element{Layout(large), Layout(small), windows, share, from.data<T>(), winners};
-    for_pixels<T>(gpu, to, element, {from.raw(), winners});
+    for_pixels<T>(gpu, to, element, from, winners);
   });
 }
 
@@ -313,13 +315,13 @@ void global_average_pool_backward(CudaBackend& gpu, const ops::GlobalAveragePool
 
 void upsample_nearest(CudaBackend& gpu, const ops::UpsampleNearest& op) {
   by_type_of(op.x, [&]<class T>(T) {
-    for_pixels<T>(gpu, op.y, Upsample<T>{Layout(op.x), op.scale, op.x.data<T>()}, {op.x.raw()});
+    for_pixels<T>(gpu, op.y, Upsample<T>{Layout(op.x), op.scale, op.x.data<T>()}, op.x);
   });
 }
 
 void upsample_nearest_backward(CudaBackend& gpu, const ops::UpsampleNearestBackward& op) {
   by_type_of(op.dy, [&]<class T>(T) {
-    for_pixels<T>(gpu, op.dx, UpsampleBackward<T>{Layout(op.dy), op.scale, op.dy.data<T>()}, {op.dy.raw()});
+    for_pixels<T>(gpu, op.dx, UpsampleBackward<T>{Layout(op.dy), op.scale, op.dy.data<T>()}, op.dy);
   });
 }
 
@@ -378,8 +380,7 @@ struct ResizedBackward {
 void resize_bilinear(CudaBackend& gpu, const ops::ResizeBilinear& op) {
   const ops::ResizeSizes sizes = op.sizes();
   by_type_of(op.x, [&]<class T>(T) {
-    for_pixels<T>(gpu, op.y, Resized<T>{Layout(op.x), sizes.height, sizes.width, op.x.data<T>()},
-                  {op.x.raw()});
+    for_pixels<T>(gpu, op.y, Resized<T>{Layout(op.x), sizes.height, sizes.width, op.x.data<T>()}, op.x);
   });
 }
 
@@ -387,7 +388,7 @@ void resize_bilinear_backward(CudaBackend& gpu, const ops::ResizeBilinearBackwar
   const ops::ResizeSizes sizes = op.sizes();
   by_type_of(op.dy, [&]<class T>(T) {
     for_pixels<T>(gpu, op.dx, ResizedBackward<T>{Layout(op.dy), sizes.height, sizes.width, op.dy.data<T>()},
-                  {op.dy.raw()});
+                  op.dy);
   });
 }
 
