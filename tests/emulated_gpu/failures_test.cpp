@@ -1,7 +1,5 @@
 // A GPU that fails in the middle of a run, in each of the ways and at each of the moments that it can: the
 // run ends with an error that names what failed, and what it held is given back.
-#include <cuda_runtime_api.h>
-
 #include <boost/test/unit_test.hpp>
 #include <string>
 #include <tuple>
@@ -19,16 +17,7 @@ namespace {
 BOOST_AUTO_TEST_SUITE(failures_test, *ranks(1))
 
 using emulated_gpu::faults;
-
-struct WithFaults {
-  WithFaults() = default;
-  ~WithFaults() {
-    faults() = {};
-    cudaGetLastError();  // this thread's, of the fault
-  }
-  WithFaults(const WithFaults&) = delete;
-  WithFaults& operator=(const WithFaults&) = delete;
-};
+using emulated_gpu::WithFaults;
 
 bool says(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 

@@ -22,14 +22,7 @@ BOOST_AUTO_TEST_SUITE(limits_test)
 
 using emulated_gpu::counts;
 using emulated_gpu::faults;
-
-/// Faults that end with it.
-struct WithFaults {
-  WithFaults() = default;
-  ~WithFaults() { faults() = {}; }
-  WithFaults(const WithFaults&) = delete;
-  WithFaults& operator=(const WithFaults&) = delete;
-};
+using emulated_gpu::WithFaults;
 
 bool says(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 

@@ -38,6 +38,17 @@ struct Faults {
 };
 Faults& faults();
 
+/// Ends the faults that a test sets, and what they left behind in this thread.
+struct WithFaults {
+  WithFaults() = default;
+  ~WithFaults() {
+    faults() = {};
+    cudaGetLastError();
+  }
+  WithFaults(const WithFaults&) = delete;
+  WithFaults& operator=(const WithFaults&) = delete;
+};
+
 /// What was asked for since a test set it to 0.
 struct Counts {
   std::atomic<int> spinning_waits{0};   ///< for an event whose waiters do not sleep

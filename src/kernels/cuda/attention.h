@@ -21,8 +21,8 @@ FusedGraph attention_graph(const ops::AttentionSizes& sizes, const AttentionStri
 FusedGraph attention_backward_graph(const ops::AttentionSizes& sizes, const AttentionStrides& strides);
 
 /// Graphs by problem. The first time that cuDNN has none, or one of too much working memory, a warning says
-/// that Lockstep's slower kernels are used. (A backward that gives the same bits every time keeps a number
-/// for every pair of positions.)
+/// that Lockstep's slower kernels are used. The backward keeps one number for each pair of positions, so
+/// that its bits repeat.
 class FlashAttention {
  public:
   FlashAttention(int device, cudaStream_t stream);
