@@ -52,6 +52,15 @@ __global__ void reverse(int* values) {
   mine[threadIdx.x] = room[block - 1 - threadIdx.x];
 }
 
+/// The same within a warp.
+template <bool Barrier>
+__global__ void reverse_warps(int* values) {
+  __shared__ int room[block];
+  room[threadIdx.x] = values[threadIdx.x];
+  if (Barrier) __syncwarp();
+  values[threadIdx.x] = room[threadIdx.x ^ 31];
+}
+
 /// Rounds of a sum over the block by one room. `Barrier`: behind the reads of each round, too.
 template <bool Barrier>
 __global__ void sum_rounds(int rounds, int* sums) {
@@ -130,6 +139,22 @@ bool reversed_right(bool barrier) {
   return true;
 }
 
+bool warps_reversed(bool barrier) {
+  Stream on;
+  std::vector<int> values(block);
+  std::iota(values.begin(), values.end(), 0);
+  if (barrier) {
+    reverse_warps<true><<<1, block, 0, on.stream>>>(values.data());
+  } else {
+    reverse_warps<false><<<1, block, 0, on.stream>>>(values.data());
+  }
+  on.finish();
+  for (int i = 0; i < block; ++i) {
+    if (values[static_cast<std::size_t>(i)] != (i ^ 31)) return false;
+  }
+  return true;
+}
+
 bool rounds_right(bool barrier) {
   Stream on;
   constexpr int rounds = 4;
@@ -169,6 +194,10 @@ BOOST_AUTO_TEST_CASE(lanes_of_a_warp_exchange_values) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(a_barrier_of_a_warp_has_its_lanes_wait_for_each_other) {
+  BOOST_TEST(warps_reversed(true));
+}
+BOOST_AUTO_TEST_CASE(a_missing_barrier_of_a_warp_shows) { BOOST_TEST(!warps_reversed(false)); }
 BOOST_AUTO_TEST_CASE(a_barrier_has_all_threads_wait_for_each_other) { BOOST_TEST(reversed_right(true)); }
 BOOST_AUTO_TEST_CASE(a_missing_barrier_before_reads_shows) { BOOST_TEST(!reversed_right(false)); }
 BOOST_AUTO_TEST_CASE(rounds_with_barriers_do_not_mix) { BOOST_TEST(rounds_right(true)); }

@@ -39,6 +39,7 @@ class Device {
  public:
   void run(const Launched& launched);
   void meet_block();
+  void meet_warp();
   const void* exchange(const void* mine, std::size_t bytes, unsigned mask, int lane);
   int lane() const { return static_cast<int>(running_ % warp_lanes); }
   void* shared_memory() { return shared_.data(); }
@@ -216,13 +217,19 @@ void Device::meet(Meeting& meeting, unsigned threads) {
 
 void Device::meet_block() { meet(block_, threads()); }
 
+void Device::meet_warp() {
+  const unsigned warp = running_ / warp_lanes;
+  if ((warp + 1) * warp_lanes > threads())
+    refuse("a warp without all of its lanes waits, or exchanges values");
+  meet(warps_[warp], warp_lanes);
+}
+
 const void* Device::exchange(const void* mine, std::size_t bytes, unsigned mask, int lane) {
   if (mask != 0xffffffffu) refuse("only whole warps are emulated");
-  const unsigned warp = running_ / warp_lanes, first = warp * warp_lanes;
-  if (first + warp_lanes > threads()) refuse("a warp without all of its lanes exchanges values");
+  const unsigned first = running_ / warp_lanes * warp_lanes;
   const auto place = static_cast<std::size_t>(threads_[running_]->exchanges++ % 2);
   std::memcpy(threads_[running_]->given[place].data(), mine, bytes);
-  meet(warps_[warp], warp_lanes);
+  meet_warp();
   return threads_[first + static_cast<unsigned>(lane)]->given[place].data();
 }
 
@@ -244,6 +251,7 @@ void launch(cudaStream_t stream, Launched launched) {
   enqueue(stream, [launched = std::move(launched)] { device().run(launched); });
 }
 void meet_block() { device().meet_block(); }
+void meet_warp() { device().meet_warp(); }
 const void* exchange(const void* mine, std::size_t bytes, unsigned mask, int lane) {
   return device().exchange(mine, bytes, mask, lane);
 }

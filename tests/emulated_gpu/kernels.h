@@ -58,8 +58,9 @@ void add_operand(const Argument& argument, std::vector<const void*>& operands) {
 /// Queued on the stream; an error where it takes more shared memory than its kernel was allowed.
 void launch(cudaStream_t stream, Launched launched);
 
-/// The rest of the block's threads arrive before it returns.
+/// The rest of the block's threads, or of the warp's, arrive before it returns.
 void meet_block();
+void meet_warp();
 /// Gives `mine` (8 bytes at most) to the warp; afterwards lane `lane` of it is at the address that returns,
 /// until the thread's next exchange.
 const void* exchange(const void* mine, std::size_t bytes, unsigned mask, int lane);
@@ -92,6 +93,7 @@ T from_lane(T mine, unsigned mask, int lane) {
 }  // namespace lockstep::emulated_gpu
 
 inline void __syncthreads() { lockstep::emulated_gpu::meet_block(); }
+inline void __syncwarp() { lockstep::emulated_gpu::meet_warp(); }
 
 template <class T>
 T __shfl_sync(unsigned mask, T mine, int lane) {

@@ -1,6 +1,7 @@
 // Attention by tiles with a running softmax (Dao et al., 2022), for problems that cuDNN does not support,
-// float32 above all. A warp has rows; its lanes are the other side's elements of a tile while scores are
-// made, and the columns of the head while rows are summed. Everything is summed in a fixed order.
+// float32 above all. A warp has four rows; its lanes are the other side's elements of a tile while scores are
+// made, and the columns of the head while rows are summed. Four rows at a time, so that what is read of the
+// other side serves all of them. Everything is summed in a fixed order.
 //
 // Rotary positions: a thread has one pair at one position, in several heads, so that angles are computed
 // seldom.
@@ -19,6 +20,14 @@ constexpr int tile = 32;  // rows of either side
 constexpr int warps = 8;  // of a block
 constexpr int warp_rows = tile / warps;
 constexpr int block = 32 * warps;
+constexpr int weight_floats = block * warp_rows;  // of add_rows()
+
+/// Floats from one row of a tile to the next: an odd number of packs of four, so that the lanes that read the
+/// same pack of their rows meet all banks.
+__host__ __device__ constexpr int row_floats(int width) { return 4 * ((width + 3) / 4 | 1); }
+
+__device__ int warp_of_block() { return static_cast<int>(threadIdx.x) / 32; }
+__device__ int lane_of_warp() { return static_cast<int>(threadIdx.x) % 32; }
 
 /// One head of a matrix.
 template <class T>
@@ -35,45 +44,68 @@ __device__ Head<T> head_of(const HeadMatrix& matrix, std::int64_t image, std::in
   return {static_cast<T*>(matrix.data) + image * strides.image + head * strides.head, strides.row};
 }
 
-/// Rows [first, first + tile) as float32 with one column more than there are, so that lanes which read one
-/// column of 32 rows meet 32 banks. Rows past the end are zeros.
+/// Rows [first, first + tile) as float32. Rows past the end, and columns behind the width, are zeros.
 template <class T>
 __device__ void load_tile(const Head<T>& head, std::int64_t first, std::int64_t time, int width,
                           float* tile_data) {
-  const int padded = width + 1;
-  for (int i = static_cast<int>(threadIdx.x); i < tile * width; i += block) {
-    const int row = i / width, column = i % width;
-    tile_data[row * padded + column] = first + row < time ? to_float(head.row(first + row)[column]) : 0.0f;
+  for (int row = warp_of_block(); row < tile; row += warps) {
+    const T* const from = first + row < time ? head.row(first + row) : nullptr;
+    for (int column = lane_of_warp(); column < row_floats(width); column += 32)
+      tile_data[row * row_floats(width) + column] = from && column < width ? to_float(from[column]) : 0.0f;
   }
 }
 
-__device__ float dot(const float* a, const float* b, int width) {
-  float sum = 0;
-  for (int d = 0; d < width; ++d) sum += a[d] * b[d];
-  return sum;
+/// products[r] = row r of the warp * the lane's row, over the columns in order.
+__device__ void multiply(const float* warp_tile, const float* lane_tile, int width,
+                         float (&products)[warp_rows]) {
+  const int stride = row_floats(width);
+  const float* const rows = warp_tile + warp_of_block() * warp_rows * stride;
+  const float* const of_lane = lane_tile + lane_of_warp() * stride;
+#pragma unroll
+  for (int r = 0; r < warp_rows; ++r) products[r] = 0;
+  for (int d = 0; d < width; d += 4) {
+    const Pack<float, 4> theirs = load_pack<float, 4>(of_lane + d);
+#pragma unroll
+    for (int r = 0; r < warp_rows; ++r) {
+      const Pack<float, 4> mine = load_pack<float, 4>(rows + r * stride + d);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) products[r] += mine.lane[i] * theirs.lane[i];
+    }
+  }
 }
 
-/// sums[i] += weight of lane j * tile_data[j][column lane + 32 i], over the 32 rows j in order.
+/// sums[r][i] += weight[r] of lane j * tile_data[j][column lane + 32 i], over the 32 rows j in order. Lanes
+/// tell each other their weights by `weights`, in shared memory.
 template <int Columns>
-__device__ void add_rows(float weight, const float* tile_data, int width, float (&sums)[Columns]) {
-  const int lane = static_cast<int>(threadIdx.x) % 32, padded = width + 1;
+__device__ void add_rows(const float (&weight)[warp_rows], float* weights, const float* tile_data, int width,
+                         float (&sums)[warp_rows][Columns]) {
+  const int lane = lane_of_warp(), stride = row_floats(width);
+  float* const of_warp = weights + warp_of_block() * 32 * warp_rows;
+  Pack<float, warp_rows> mine;
+#pragma unroll
+  for (int r = 0; r < warp_rows; ++r) mine.lane[r] = weight[r];
+  __syncwarp();  // those of before have been read
+  store_pack(of_warp + lane * warp_rows, mine);
+  __syncwarp();
 #pragma unroll 8  // to unroll all 32 rows, for every width and type, nvcc needs much longer
   for (int j = 0; j < tile; ++j) {
-    const float by = __shfl_sync(0xffffffffu, weight, j);
+    const Pack<float, warp_rows> by = load_pack<float, warp_rows>(of_warp + j * warp_rows);
 #pragma unroll
     for (int i = 0; i < Columns; ++i) {
       const int column = lane + 32 * i;
-      if (column < width) sums[i] += by * tile_data[j * padded + column];
+      if (column >= width) continue;
+      const float value = tile_data[j * stride + column];
+#pragma unroll
+      for (int r = 0; r < warp_rows; ++r) sums[r][i] += by.lane[r] * value;
     }
   }
 }
 
 template <class T, int Columns>
 __device__ void store_row(T* row, const float (&sums)[Columns], float factor, int width) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
   for (int i = 0; i < Columns; ++i) {
-    const int column = lane + 32 * i;
+    const int column = lane_of_warp() + 32 * i;
     if (column < width) row[column] = rounded<T>(sums[i] * factor);
   }
 }
@@ -82,9 +114,10 @@ __device__ void store_row(T* row, const float (&sums)[Columns], float factor, in
 struct Work {
   std::int64_t image, head, first;  // first: row of the tile
 
-  __device__ Work(std::int64_t heads, std::int64_t time, std::int64_t number) {
-    const std::int64_t tiles = ceil_div(time, tile);
-    first = number % tiles * tile;
+  /// A launch has fewer than 2^31 blocks, and they divide faster in 32 bits.
+  __device__ Work(std::int64_t of_heads, std::int64_t time, unsigned number) {
+    const auto tiles = static_cast<unsigned>(ceil_div(time, tile)), heads = static_cast<unsigned>(of_heads);
+    first = std::int64_t{number % tiles} * tile;
     head = number / tiles % heads;
     image = number / tiles / heads;
   }
@@ -96,7 +129,9 @@ unsigned works(const ops::AttentionSizes& p, std::int64_t heads, std::int64_t ti
 }
 
 /// Query heads that read one key head.
-__device__ std::int64_t group_of(const ops::AttentionSizes& p) { return p.heads / p.key_heads; }
+__device__ unsigned group_of(const ops::AttentionSizes& p) {
+  return static_cast<unsigned>(p.heads) / static_cast<unsigned>(p.key_heads);
+}
 
 /// The first of a query head's rows in log_sum_exp and delta.
 __device__ std::int64_t item_of(const ops::AttentionSizes& p, std::int64_t image, std::int64_t head) {
@@ -119,14 +154,16 @@ __global__ void __launch_bounds__(block)
     forward(ops::AttentionSizes p, HeadMatrix q, HeadMatrix k, HeadMatrix v, HeadMatrix y, float scale,
             float* log_sum_exp) {
   extern __shared__ float shared[];
-  const int width = static_cast<int>(p.width), padded = width + 1;
-  float *const queries = shared, *const keys = queries + tile * padded, *const values = keys + tile * padded;
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int width = static_cast<int>(p.width), tile_floats = tile * row_floats(width);
+  float *const weights = shared, *const queries = weights + weight_floats,
+               *const keys = queries + tile_floats, *const values = keys + tile_floats;
   const Work work(p.heads, p.queries, blockIdx.x);
   load_tile(head_of<const T>(q, work.image, work.head), work.first, p.queries, width, queries);
   const Head<const T> key_head = head_of<const T>(k, work.image, work.head / group_of(p));
   const Head<const T> value_head = head_of<const T>(v, work.image, work.head / group_of(p));
+  const std::int64_t first_row = work.first + warp_of_block() * warp_rows;
   float most[warp_rows], sum[warp_rows], sums[warp_rows][Columns] = {};
+#pragma unroll
   for (int r = 0; r < warp_rows; ++r) {
     most[r] = -INFINITY;
     sum[r] = 0;
@@ -137,26 +174,29 @@ __global__ void __launch_bounds__(block)
     load_tile(key_head, first, p.keys, width, keys);
     load_tile(value_head, first, p.keys, width, values);
     __syncthreads();
+    float score[warp_rows], weight[warp_rows];
+    multiply(queries, keys, width, score);
+#pragma unroll
     for (int r = 0; r < warp_rows; ++r) {
-      const int row = warp * warp_rows + r;
-      const bool seen = looks(p, work.first + row, first + lane);
-      const float score = seen ? scale * dot(queries + row * padded, keys + lane * padded, width) : -INFINITY;
-      const float now = fmaxf(most[r], warp_max(score));
-      if (now == -INFINITY) continue;  // the same for the whole warp: no key of this tile is seen
-      const float weight = seen ? expf(score - now) : 0.0f;
+      const bool seen = looks(p, first_row + r, first + lane_of_warp());
+      score[r] = seen ? scale * score[r] : -INFINITY;
+      const float now = fmaxf(most[r], warp_max(score[r]));
+      weight[r] = seen ? expf(score[r] - now) : 0.0f;
       const float kept = most[r] == -INFINITY ? 0.0f : expf(most[r] - now);
-      sum[r] = sum[r] * kept + warp_sum(weight);
+      sum[r] = sum[r] * kept + warp_sum(weight[r]);
+#pragma unroll
       for (int i = 0; i < Columns; ++i) sums[r][i] *= kept;
-      add_rows(weight, values, width, sums[r]);
       most[r] = now;
     }
+    add_rows(weight, weights, values, width, sums);
   }
   const Head<T> to = head_of<T>(y, work.image, work.head);
+#pragma unroll
   for (int r = 0; r < warp_rows; ++r) {
-    const std::int64_t t = work.first + warp * warp_rows + r;
+    const std::int64_t t = first_row + r;
     if (t >= p.queries) continue;
     store_row(to.row(t), sums[r], 1.0f / sum[r], width);
-    if (lane == 0) log_sum_exp[item_of(p, work.image, work.head) + t] = most[r] + logf(sum[r]);
+    if (lane_of_warp() == 0) log_sum_exp[item_of(p, work.image, work.head) + t] = most[r] + logf(sum[r]);
   }
 }
 
@@ -164,7 +204,7 @@ __global__ void __launch_bounds__(block)
 template <class T>
 __global__ void __launch_bounds__(block)
     sum_products(ops::AttentionSizes p, HeadMatrix dy, HeadMatrix y, float* delta) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int lane = lane_of_warp();
   const std::int64_t rows = p.batch * p.heads * p.queries;
   for (std::int64_t row = global_thread() / 32; row < rows; row += global_threads() / 32) {
     const std::int64_t t = row % p.queries, head = row / p.queries % p.heads,
@@ -183,41 +223,44 @@ __global__ void __launch_bounds__(block)
     query_gradient(ops::AttentionSizes p, HeadMatrix dy, HeadMatrix q, HeadMatrix k, HeadMatrix v,
                    float scale, const float* log_sum_exp, const float* delta, HeadMatrix dq) {
   extern __shared__ float shared[];
-  const int width = static_cast<int>(p.width), padded = width + 1;
-  float *const queries = shared, *const upstream = queries + tile * padded,
-               *const keys = upstream + tile * padded, *const values = keys + tile * padded;
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int width = static_cast<int>(p.width), tile_floats = tile * row_floats(width);
+  float *const weights = shared, *const queries = weights + weight_floats,
+               *const upstream = queries + tile_floats, *const keys = upstream + tile_floats,
+               *const values = keys + tile_floats;
   const Work work(p.heads, p.queries, blockIdx.x);
   const std::int64_t item = item_of(p, work.image, work.head);
   load_tile(head_of<const T>(q, work.image, work.head), work.first, p.queries, width, queries);
   load_tile(head_of<const T>(dy, work.image, work.head), work.first, p.queries, width, upstream);
   const Head<const T> key_head = head_of<const T>(k, work.image, work.head / group_of(p));
   const Head<const T> value_head = head_of<const T>(v, work.image, work.head / group_of(p));
-  float sums[warp_rows][Columns] = {};
+  const std::int64_t first_row = work.first + warp_of_block() * warp_rows;
+  float log[warp_rows], centre[warp_rows], sums[warp_rows][Columns] = {};
+#pragma unroll
+  for (int r = 0; r < warp_rows; ++r) {
+    const bool there = first_row + r < p.queries;
+    log[r] = there ? log_sum_exp[item + first_row + r] : 0.0f;
+    centre[r] = there ? delta[item + first_row + r] : 0.0f;
+  }
   const std::int64_t end = end_of_keys(p, work.first);
   for (std::int64_t first = 0; first < end; first += tile) {
     __syncthreads();
     load_tile(key_head, first, p.keys, width, keys);
     load_tile(value_head, first, p.keys, width, values);
     __syncthreads();
+    float score[warp_rows], product[warp_rows], slope[warp_rows];
+    multiply(queries, keys, width, score);
+    multiply(upstream, values, width, product);
+#pragma unroll
     for (int r = 0; r < warp_rows; ++r) {
-      const int row = warp * warp_rows + r;
-      const std::int64_t t = work.first + row;
-      float slope = 0;
-      if (looks(p, t, first + lane)) {
-        const float score = scale * dot(queries + row * padded, keys + lane * padded, width);
-        const float probability = expf(score - log_sum_exp[item + t]);
-        const float product = dot(upstream + row * padded, values + lane * padded, width);
-        slope = scale * probability * (product - delta[item + t]);
-      }
-      add_rows(slope, keys, width, sums[r]);
+      const bool seen = looks(p, first_row + r, first + lane_of_warp());
+      slope[r] = seen ? scale * expf(scale * score[r] - log[r]) * (product[r] - centre[r]) : 0.0f;
     }
+    add_rows(slope, weights, keys, width, sums);
   }
   const Head<T> to = head_of<T>(dq, work.image, work.head);
-  for (int r = 0; r < warp_rows; ++r) {
-    const std::int64_t t = work.first + warp * warp_rows + r;
-    if (t < p.queries) store_row(to.row(t), sums[r], 1.0f, width);
-  }
+#pragma unroll
+  for (int r = 0; r < warp_rows; ++r)
+    if (first_row + r < p.queries) store_row(to.row(first_row + r), sums[r], 1.0f, width);
 }
 
 /// A block has `tile` keys and goes through the queries of all heads that read them.
@@ -226,15 +269,15 @@ __global__ void __launch_bounds__(block)
     key_gradients(ops::AttentionSizes p, HeadMatrix dy, HeadMatrix q, HeadMatrix k, HeadMatrix v, float scale,
                   const float* log_sum_exp, const float* delta, HeadMatrix dk, HeadMatrix dv) {
   extern __shared__ float shared[];
-  const int width = static_cast<int>(p.width), padded = width + 1;
-  float *const keys = shared, *const values = keys + tile * padded, *const queries = values + tile * padded,
-               *const upstream = queries + tile * padded;
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int width = static_cast<int>(p.width), tile_floats = tile * row_floats(width);
+  float *const weights = shared, *const keys = weights + weight_floats, *const values = keys + tile_floats,
+               *const queries = values + tile_floats, *const upstream = queries + tile_floats;
   const Work work(p.key_heads, p.keys, blockIdx.x);
   load_tile(head_of<const T>(k, work.image, work.head), work.first, p.keys, width, keys);
   load_tile(head_of<const T>(v, work.image, work.head), work.first, p.keys, width, values);
+  const std::int64_t first_row = work.first + warp_of_block() * warp_rows;
   float key_sums[warp_rows][Columns] = {}, value_sums[warp_rows][Columns] = {};
-  const std::int64_t group = group_of(p);
+  const unsigned group = group_of(p);
   for (std::int64_t head = work.head * group; head < (work.head + 1) * group; ++head) {
     const Head<const T> query_head = head_of<const T>(q, work.image, head);
     const Head<const T> upstream_head = head_of<const T>(dy, work.image, head);
@@ -244,31 +287,30 @@ __global__ void __launch_bounds__(block)
       load_tile(query_head, first, p.queries, width, queries);
       load_tile(upstream_head, first, p.queries, width, upstream);
       __syncthreads();
-      const std::int64_t t = first + lane;  // this lane's query
+      const std::int64_t t = first + lane_of_warp();  // this lane's query
       const bool there = t < p.queries;
       const float log = there ? log_sum_exp[item + t] : 0.0f;
       const float centre = there ? delta[item + t] : 0.0f;
+      float score[warp_rows], product[warp_rows], probability[warp_rows], slope[warp_rows];
+      multiply(keys, queries, width, score);
+      multiply(values, upstream, width, product);
+#pragma unroll
       for (int r = 0; r < warp_rows; ++r) {
-        const int row = warp * warp_rows + r;
-        float probability = 0, slope = 0;
-        if (looks(p, t, work.first + row)) {
-          const float score = scale * dot(queries + lane * padded, keys + row * padded, width);
-          probability = expf(score - log);
-          const float product = dot(upstream + lane * padded, values + row * padded, width);
-          slope = scale * probability * (product - centre);
-        }
-        add_rows(probability, upstream, width, value_sums[r]);
-        add_rows(slope, queries, width, key_sums[r]);
+        const bool seen = looks(p, t, first_row + r);
+        probability[r] = seen ? expf(scale * score[r] - log) : 0.0f;
+        slope[r] = seen ? scale * probability[r] * (product[r] - centre) : 0.0f;
       }
+      add_rows(probability, weights, upstream, width, value_sums);
+      add_rows(slope, weights, queries, width, key_sums);
     }
   }
   const Head<T> key_to = head_of<T>(dk, work.image, work.head);
   const Head<T> value_to = head_of<T>(dv, work.image, work.head);
+#pragma unroll
   for (int r = 0; r < warp_rows; ++r) {
-    const std::int64_t t = work.first + warp * warp_rows + r;
-    if (t >= p.keys) continue;
-    store_row(key_to.row(t), key_sums[r], 1.0f, width);
-    store_row(value_to.row(t), value_sums[r], 1.0f, width);
+    if (first_row + r >= p.keys) continue;
+    store_row(key_to.row(first_row + r), key_sums[r], 1.0f, width);
+    store_row(value_to.row(first_row + r), value_sums[r], 1.0f, width);
   }
 }
 
@@ -282,7 +324,8 @@ void with_columns(std::int64_t width, const Run& run) {
 }
 
 int shared_bytes(const ops::AttentionSizes& p, int tiles) {
-  return tiles * tile * (static_cast<int>(p.width) + 1) * static_cast<int>(sizeof(float));
+  const int floats = tiles * tile * row_floats(static_cast<int>(p.width)) + weight_floats;
+  return floats * static_cast<int>(sizeof(float));
 }
 
 /// More than 48 KiB of shared memory is asked for by name.
