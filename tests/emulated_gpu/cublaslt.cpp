@@ -131,6 +131,9 @@ void choose_order(const Problem& p, const MatmulPreference& preference, MatmulAl
   }
 }
 
+/// Those have the slowest kernels.
+bool is_ragged(const MatrixLayout& matrix) { return matrix.type == CUDA_R_16BF && matrix.stride % 8 != 0; }
+
 bool aligned(const void* address, std::uint16_t alignment) { return alignment_of(address) >= alignment; }
 
 }  // namespace
@@ -332,6 +335,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
       !aligned(c_data, algorithm.alignment_c) || !aligned(d_data, algorithm.alignment_d) ||
       !aligned(p.bias, algorithm.alignment_bias) || !aligned(p.aux, algorithm.alignment_aux))
     return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (is_ragged(problem.a) || is_ragged(problem.b) || is_ragged(problem.d)) ++counts().ragged_products;
   enqueue(stream, [product, workspace, needed_bytes] {
     spoil(workspace, needed_bytes);
     const auto move = [](auto& data, const MatrixLayout& layout, std::int64_t number) {

@@ -10,6 +10,7 @@ namespace {
 
 struct ProductsGpu {
   ProductsGpu() : pool(0), matmul(0, pool) {}
+  void multiply(const kernels::Product& product) { BOOST_REQUIRE(matmul.try_multiply(product)); }
   void wait() { BOOST_REQUIRE(cudaStreamSynchronize(pool.stream()) == cudaSuccess); }
 
   kernels::StreamPool pool;
@@ -20,6 +21,7 @@ BOOST_FIXTURE_TEST_SUITE(libraries_products_test, ProductsGpu)
 
 using kernels::DeviceMatrix;
 using kernels::Epilogue;
+using kernels::Product;
 
 constexpr std::int64_t m = 5, n = 16, k = 13;
 
@@ -42,6 +44,17 @@ struct Case {
 
   DeviceMatrix left() { return {a.data(), a_turned ? m : k, a_turned}; }
   DeviceMatrix right() { return {b.data(), b_turned ? k : n, b_turned}; }
+  Product with(const Epilogue& epilogue) {
+    return {.m = m,
+            .n = n,
+            .k = k,
+            .in = in,
+            .a = left(),
+            .b = right(),
+            .out = out,
+            .c = c.data(),
+            .epilogue = epilogue};
+  }
   double a_at(std::int64_t i, std::int64_t l) {
     return static_cast<double>(a[static_cast<std::size_t>(a_turned ? l * m + i : i * k + l)]);
   }
@@ -83,7 +96,9 @@ BOOST_AUTO_TEST_CASE(are_sums_of_products_of_rows_and_columns_and_of_what_was_th
   for_cases([&](Case one) {
     for (const bool accumulate : {false, true}) {
       Case given = one;
-      matmul.multiply(m, n, k, one.in, one.left(), one.right(), one.out, one.c.data(), {}, accumulate);
+      Product product = one.with({});
+      product.accumulate = accumulate;
+      multiply(product);
       wait();
       one.check(one.c, [&](std::int64_t i, std::int64_t j) {
         const auto at = static_cast<std::size_t>(i * n + j);
@@ -93,10 +108,27 @@ BOOST_AUTO_TEST_CASE(are_sums_of_products_of_rows_and_columns_and_of_what_was_th
   });
 }
 
+BOOST_AUTO_TEST_CASE(leave_what_is_between_rows_that_are_apart) {
+  for_cases([&](Case one) {
+    constexpr std::int64_t stride = n + 8;
+    Numbers apart(element_of(one.out), m * stride, 7u);
+    Numbers before = apart;
+    Product product = one.with({});
+    product.c = apart.data();
+    product.c_stride = stride;
+    multiply(product);
+    multiply(one.with({}));
+    wait();
+    for (std::size_t at = 0; at < apart.size(); ++at) {
+      const std::size_t row = at / stride, column = at % stride;
+      BOOST_TEST(apart[at] == (column < n ? one.c[row * n + column] : before[at]));
+    }
+  });
+}
+
 BOOST_AUTO_TEST_CASE(take_a_bias) {
   for_cases([&](Case one) {
-    matmul.multiply(m, n, k, one.in, one.left(), one.right(), one.out, one.c.data(),
-                    {.kind = Epilogue::Kind::bias, .bias = one.bias.data()}, false);
+    multiply(one.with({.kind = Epilogue::Kind::bias, .bias = one.bias.data()}));
     wait();
     one.check(one.c, [&](std::int64_t i, std::int64_t j) {
       return one.product(i, j) + static_cast<double>(one.bias[static_cast<std::size_t>(j)]);
@@ -106,9 +138,7 @@ BOOST_AUTO_TEST_CASE(take_a_bias) {
 
 BOOST_AUTO_TEST_CASE(take_a_gelu_and_keep_what_it_is_of) {
   for_cases([&](Case one) {
-    BOOST_REQUIRE(matmul.try_multiply(
-        m, n, k, one.in, one.left(), one.right(), one.out, one.c.data(),
-        {.kind = Epilogue::Kind::gelu, .bias = one.bias.data(), .before = one.before.data()}, false));
+    multiply(one.with({.kind = Epilogue::Kind::gelu, .bias = one.bias.data(), .before = one.before.data()}));
     wait();
     const auto sum = [&](std::int64_t i, std::int64_t j) {
       return one.product(i, j) + static_cast<double>(one.bias[static_cast<std::size_t>(j)]);
@@ -120,9 +150,7 @@ BOOST_AUTO_TEST_CASE(take_a_gelu_and_keep_what_it_is_of) {
 
 BOOST_AUTO_TEST_CASE(take_the_slope_of_a_gelu) {
   for_cases([&](Case one) {
-    BOOST_REQUIRE(matmul.try_multiply(m, n, k, one.in, one.left(), one.right(), one.out, one.c.data(),
-                                      {.kind = Epilogue::Kind::gelu_slope, .before = one.before.data()},
-                                      false));
+    multiply(one.with({.kind = Epilogue::Kind::gelu_slope, .before = one.before.data()}));
     wait();
     one.check(one.c, [&](std::int64_t i, std::int64_t j) {
       const double x = static_cast<double>(one.before[static_cast<std::size_t>(i * n + j)]), step = 1e-5;
@@ -134,8 +162,7 @@ BOOST_AUTO_TEST_CASE(take_the_slope_of_a_gelu) {
 BOOST_AUTO_TEST_CASE(sum_the_rows_of_a_transposed_matrix_beside_the_product) {
   Case one(DType::bfloat16, DType::float32, true, false);
   Numbers sums(Element::float32, m, 0.0f);
-  BOOST_REQUIRE(matmul.try_multiply(m, n, k, one.in, one.left(), one.right(), one.out, one.c.data(),
-                                    {.kind = Epilogue::Kind::bias_gradient, .bias = sums.data()}, false));
+  multiply(one.with({.kind = Epilogue::Kind::bias_gradient, .bias = sums.data()}));
   wait();
   one.check(one.c, [&](std::int64_t i, std::int64_t j) { return one.product(i, j); });
   for (std::int64_t i = 0; i < m; ++i) {
@@ -149,8 +176,14 @@ BOOST_AUTO_TEST_CASE(sum_the_rows_of_a_transposed_matrix_beside_the_product) {
 BOOST_AUTO_TEST_CASE(are_rounded_once_however_long_the_sum) {
   constexpr std::size_t length = 1030;
   Numbers ones(Element::bfloat16, length, 1.0f), sum(Element::bfloat16, 1, 0.0f);
-  matmul.multiply(1, 1, length, DType::bfloat16, {ones.data(), length}, {ones.data(), 1}, DType::bfloat16,
-                  sum.data(), {}, false);
+  multiply({.m = 1,
+            .n = 1,
+            .k = length,
+            .in = DType::bfloat16,
+            .a = {ones.data(), length},
+            .b = {ones.data(), 1},
+            .out = DType::bfloat16,
+            .c = sum.data()});
   wait();
   BOOST_TEST(sum[0] == 1032.0f);
 }
@@ -159,23 +192,25 @@ BOOST_AUTO_TEST_CASE(are_rounded_once_however_long_the_sum) {
 BOOST_AUTO_TEST_CASE(find_an_algorithm_that_serves_every_bias_of_the_problem) {
   Case one(DType::float32, DType::float32, false, false);
   Numbers more(Element::float32, m * k + 8, 1u), biases(Element::float32, n + 4, 4u);
-  const auto multiply = [&](void* a, void* bias) {
-    matmul.multiply(m, n, k, one.in, {a, k}, one.right(), one.out, one.c.data(),
-                    {.kind = Epilogue::Kind::bias, .bias = bias}, false);
+  const auto multiply_by = [&](void* a, void* bias) {
+    Product product = one.with({.kind = Epilogue::Kind::bias, .bias = bias});
+    product.a.data = a;
+    multiply(product);
     wait();
   };
-  multiply(static_cast<float*>(more.data()) + 4, one.bias.data());
-  BOOST_CHECK_NO_THROW(multiply(more.data(), static_cast<float*>(biases.data()) + 4));
+  multiply_by(static_cast<float*>(more.data()) + 4, one.bias.data());
+  BOOST_CHECK_NO_THROW(multiply_by(more.data(), static_cast<float*>(biases.data()) + 4));
 }
 
 // A flat buffer places tensors at multiples of 64 bytes, the pool at those of 256.
 BOOST_AUTO_TEST_CASE(have_the_same_bits_wherever_a_tensor_lies) {
   Case one(DType::float32, DType::float32, false, false);
-  matmul.multiply(m, n, k, one.in, one.left(), one.right(), one.out, one.c.data(), {}, false);
+  multiply(one.with({}));
   for (const std::size_t elsewhere : {16, 32}) {
     Numbers room(Element::float32, elsewhere + m * n, 6u);
-    matmul.multiply(m, n, k, one.in, one.left(), one.right(), one.out,
-                    static_cast<float*>(room.data()) + elsewhere, {}, false);
+    Product product = one.with({});
+    product.c = static_cast<float*>(room.data()) + elsewhere;
+    multiply(product);
     wait();
     for (std::size_t i = 0; i < one.c.size(); ++i) BOOST_TEST(room[elsewhere + i] == one.c[i]);
   }
@@ -183,15 +218,14 @@ BOOST_AUTO_TEST_CASE(have_the_same_bits_wherever_a_tensor_lies) {
 
 BOOST_AUTO_TEST_CASE(of_types_that_are_not_in_the_table_are_refused) {
   Case one(DType::float32, DType::bfloat16, false, false);
-  BOOST_TEST(
-      !matmul.try_multiply(m, n, k, one.in, one.left(), one.right(), one.out, one.c.data(), {}, false));
+  BOOST_TEST(!matmul.try_multiply(one.with({})));
 }
 
 BOOST_AUTO_TEST_CASE(with_a_gelu_are_refused_for_rows_that_are_not_packs_of_eight) {
   Case one(DType::bfloat16, DType::bfloat16, false, false);
-  constexpr std::int64_t odd = 15;
-  BOOST_TEST(!matmul.try_multiply(m, odd, k, one.in, one.left(), one.right(), one.out, one.c.data(),
-                                  {.kind = Epilogue::Kind::gelu, .before = one.before.data()}, false));
+  Product product = one.with({.kind = Epilogue::Kind::gelu, .before = one.before.data()});
+  product.n = product.c_stride = 15;
+  BOOST_TEST(!matmul.try_multiply(product));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -12,6 +12,7 @@
 #include "kernels/cuda/attention.h"
 #include "kernels/gpus.h"
 #include "lockstep/base/error.h"
+#include "lockstep/ops/matmul.h"
 #include "train/generate.h"
 #include "train/on_a_device.h"
 
@@ -85,6 +86,28 @@ BOOST_AUTO_TEST_CASE(a_graph_whose_working_memory_is_more_than_a_quarter_of_the_
 
 BOOST_AUTO_TEST_CASE(a_single_position_has_no_backward_graph) {
   BOOST_TEST(graphs_for(1, 64) == forward_only);
+}
+
+/// Products with such rows that cuBLASLt is asked for by a layer of 257 outputs, and its gradients.
+int ragged_products(std::int64_t rows) {
+  const std::unique_ptr<kernels::Backend> gpu = kernels::make_cuda_backend(0);
+  const auto matrix = [&](std::int64_t height, std::int64_t width, DType dtype) {
+    const Tensor made = gpu->empty({height, width}, dtype);
+    gpu->fill(made, 0);
+    return made;
+  };
+  const Tensor x = matrix(rows, 256, DType::bfloat16), y = matrix(rows, 257, DType::bfloat16),
+               weight = matrix(257, 256, DType::float32);
+  counts().ragged_products = 0;
+  gpu->run(ops::Linear{x, weight, {}, y});
+  gpu->run(ops::LinearBackwardInput{y, weight, x});
+  gpu->run(ops::LinearBackwardWeight{x, y, weight});
+  return counts().ragged_products;
+}
+
+BOOST_AUTO_TEST_CASE(large_products_of_rows_that_are_no_packs_are_made_with_padded_copies) {
+  BOOST_TEST(ragged_products(256) == 0);
+  BOOST_TEST(ragged_products(8) == 3);  // where copies would cost more
 }
 
 BOOST_AUTO_TEST_CASE(a_blackwell_gpu_with_a_cudnn_whose_attention_does_not_repeat_is_refused_by_name) {

@@ -53,6 +53,7 @@ struct WithFaults {
 struct Counts {
   std::atomic<int> spinning_waits{0};   ///< for an event whose waiters do not sleep
   std::atomic<int> attention_plans{0};  ///< plans of cuDNN's graphs
+  std::atomic<int> ragged_products{0};  ///< of a matrix of bf16 whose rows begin at no multiple of 16 bytes
 };
 Counts& counts();
 

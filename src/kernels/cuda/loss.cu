@@ -60,41 +60,50 @@ __device__ bool counts(std::int64_t target, const LossRows& sizes) {
   return target != sizes.ignore_index && target >= 0 && target < sizes.classes;
 }
 
-/// f(pack) of this thread's share of a row. Width divides the row.
-template <int Threads, int Width, class T, class Function>
-__device__ void each_of_row(const T* row, std::int64_t classes, const Function& f) {
+/// f(column, Width) of this thread's share of a row: packs of 16 bytes, and single elements before the first
+/// and behind the last, as a row may begin anywhere. packs: there may be some.
+template <int Threads, class T, class Function>
+__device__ void each_of_row(const T* row, std::int64_t classes, bool packs, const Function& f) {
+  constexpr int width = pack_width<T>;
+  const auto address = reinterpret_cast<std::uintptr_t>(row);
+  const auto to_first = static_cast<std::int64_t>((16 - address % 16) % 16 / sizeof(T));
+  const std::int64_t first = packs && to_first < classes ? to_first : classes;
+  for (std::int64_t c = threadIdx.x; c < first; c += Threads) f(c, Width<1>{});
 #pragma unroll 2
-  for (std::int64_t c = threadIdx.x * Width; c < classes; c += Threads * Width)
-    f(load_pack<T, Width>(row + c));
+  for (std::int64_t c = first + threadIdx.x * width; c + width <= classes; c += Threads * width)
+    f(c, Width<width>{});
+  const std::int64_t left = (classes - first) % width;
+  if (threadIdx.x < left) f(classes - left + threadIdx.x, Width<1>{});
 }
 
 /// d = factor * (e^(x - log) - spread), and at the target less 1 - smoothing; zeros where the row does not
-/// count. d may be x. Width divides the row.
-template <int Threads, int Width, class T>
+/// count. d may be x.
+template <int Threads, class T>
 __device__ void write_gradient(const LossRows& sizes, const T* x, std::int64_t target, float log,
                                float factor, T* d) {
   const float spread = sizes.label_smoothing / static_cast<float>(sizes.classes);
   const float wanted = 1.0f - sizes.label_smoothing;
   const bool counted = counts(target, sizes);
   const auto gradient = [&](float value) { return factor * (exponential<T>(value - log) - spread); };
-  for (std::int64_t c = threadIdx.x * Width; c < sizes.classes; c += Threads * Width) {
-    const Pack<T, Width> in = load_pack<T, Width>(x + c);
-    Pack<T, Width> out;
-    for (int lane = 0; lane < Width; ++lane)
+  const bool alike = (reinterpret_cast<std::uintptr_t>(x) - reinterpret_cast<std::uintptr_t>(d)) % 16 == 0;
+  each_of_row<Threads>(x, sizes.classes, alike, [&]<int width>(std::int64_t c, Width<width>) {
+    const Pack<T, width> in = load_pack<T, width>(x + c);
+    Pack<T, width> out;
+    for (int lane = 0; lane < width; ++lane)
       out.lane[lane] = rounded<T>(counted ? gradient(to_float(in.lane[lane])) : 0.0f);
-    if (counted && target >= c && target < c + Width) {  // once in a row
-      for (int lane = 0; lane < Width; ++lane) {
+    if (counted && target >= c && target < c + width) {  // once in a row
+      for (int lane = 0; lane < width; ++lane) {
         if (target == c + lane)
           out.lane[lane] = rounded<T>(gradient(to_float(in.lane[lane])) - factor * wanted);
       }
     }
     store_pack(d + c, out);
-  }
+  });
 }
 
 /// A block a row. Where `gradients`, a row becomes its gradient; otherwise log_sum_exp is kept for a
 /// backward.
-template <int Threads, int Width, bool gradients, class T>
+template <int Threads, bool gradients, class T>
 __global__ void __launch_bounds__(Threads, blocks_at_once(Threads))
     forward(LossRows sizes, T* logits, const std::int64_t* targets, float* log_sum_exp, double* losses) {
   constexpr int warps = Threads / 32;
@@ -106,7 +115,7 @@ __global__ void __launch_bounds__(Threads, blocks_at_once(Threads))
     if (!counts(target, sizes)) {  // the same for every thread of the block
       if (threadIdx.x == 0) losses[row] = 0;
       if constexpr (gradients) {
-        write_gradient<Threads, Width>(sizes, x, target, 0, 1, x);
+        write_gradient<Threads>(sizes, x, target, 0, 1, x);
       } else if (threadIdx.x == 0) {
         log_sum_exp[row] = 0;
       }
@@ -115,14 +124,13 @@ __global__ void __launch_bounds__(Threads, blocks_at_once(Threads))
     Exponentials mine;
     double plain_sum = 0;
     const bool smooth = sizes.label_smoothing > 0;
-    each_of_row<Threads, Width>(static_cast<const T*>(x), sizes.classes,
-                                [&]<int width>(const Pack<T, width>& in) {
-                                  mine = with(mine, in);
-                                  if (smooth) {
-                                    for (int lane = 0; lane < width; ++lane)
-                                      plain_sum += static_cast<double>(to_float(in.lane[lane]));
-                                  }
-                                });
+    each_of_row<Threads>(x, sizes.classes, true, [&]<int width>(std::int64_t c, Width<width>) {
+      const Pack<T, width> in = load_pack<T, width>(x + c);
+      mine = with(mine, in);
+      if (smooth) {
+        for (int lane = 0; lane < width; ++lane) plain_sum += static_cast<double>(to_float(in.lane[lane]));
+      }
+    });
     for (int offset = 16; offset > 0; offset /= 2) {
       mine = joined(mine, {__shfl_xor_sync(0xffffffffu, mine.most, offset),
                            __shfl_xor_sync(0xffffffffu, mine.sum, offset)});
@@ -146,7 +154,7 @@ __global__ void __launch_bounds__(Threads, blocks_at_once(Threads))
     }
     __syncthreads();  // the shared memory of warps is free again, and the row has been read
     if constexpr (gradients) {
-      write_gradient<Threads, Width>(sizes, static_cast<const T*>(x), target, shared_log, 1, x);
+      write_gradient<Threads>(sizes, static_cast<const T*>(x), target, shared_log, 1, x);
       __syncthreads();  // so is shared_log
     }
   }
@@ -170,14 +178,14 @@ __global__ void __launch_bounds__(1024)
 }
 
 /// dlogits may be the logits.
-template <int Width, class T>
+template <class T>
 __global__ void __launch_bounds__(block)
     backward(LossRows sizes, const T* logits, const std::int64_t* targets, const float* log_sum_exp,
              const float* factor, T* dlogits) {
   const float by = *factor;
   for (std::int64_t row = blockIdx.x; row < sizes.rows; row += gridDim.x) {
     const std::int64_t first = row * sizes.classes;
-    write_gradient<block, Width>(sizes, logits + first, targets[row], log_sum_exp[row], by, dlogits + first);
+    write_gradient<block>(sizes, logits + first, targets[row], log_sum_exp[row], by, dlogits + first);
   }
 }
 
@@ -249,15 +257,12 @@ void sum_losses(CudaBackend& gpu, const Op& op, float* log_sum_exp) {
     if (sizes.rows == 0) return;
     T* const x = op.logits.template data<T>();
     const unsigned grid = block_a_row(sizes.rows, on);
-    with_width<T>(packs_at(x) && sizes.classes % pack_width<T> == 0, [&]<int width>(Width<width>) {
-      if (sizes.classes < long_row) {
-        forward<block, width, gradients>
-            <<<grid, block, 0, on.stream>>>(sizes, x, targets, log_sum_exp, losses);
-      } else {
-        forward<large_block, width, gradients>
-            <<<grid, large_block, 0, on.stream>>>(sizes, x, targets, log_sum_exp, losses);
-      }
-    });
+    if (sizes.classes < long_row) {
+      forward<block, gradients><<<grid, block, 0, on.stream>>>(sizes, x, targets, log_sum_exp, losses);
+    } else {
+      forward<large_block, gradients>
+          <<<grid, large_block, 0, on.stream>>>(sizes, x, targets, log_sum_exp, losses);
+    }
   });
   fold_rows<<<1, 1024, 0, on.stream>>>(sizes, targets, losses, op.total.template data<double>());
 }
@@ -290,10 +295,7 @@ void cross_entropy_backward(CudaBackend& gpu, const ops::CrossEntropyBackward& o
     const std::int64_t* const targets = op.targets.data<std::int64_t>();
     const float *const log_sum_exp = op.log_sum_exp.data<float>(), *const factor = op.factor.data<float>();
     const unsigned grid = block_a_row(sizes.rows, on);
-    const bool packs = packs_at(x) && packs_at(dx) && sizes.classes % pack_width<T> == 0;
-    with_width<T>(packs, [&]<int width>(Width<width>) {
-      backward<width><<<grid, block, 0, on.stream>>>(sizes, x, targets, log_sum_exp, factor, dx);
-    });
+    backward<<<grid, block, 0, on.stream>>>(sizes, x, targets, log_sum_exp, factor, dx);
   });
 }
 

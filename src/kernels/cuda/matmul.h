@@ -47,7 +47,7 @@ struct Epilogue {
 /// Everything that the choice of an algorithm depends on.
 struct MatmulProblem {
   std::int64_t m = 0, n = 0, k = 0;
-  std::int64_t a_stride = 0, b_stride = 0;
+  std::int64_t a_stride = 0, b_stride = 0, c_stride = 0;
   std::int64_t a_step = 0, b_step = 0;
   Batch batch;
   bool a_transposed = false, b_transposed = false;
@@ -60,8 +60,22 @@ struct MatmulProblem {
   bool operator==(const MatmulProblem&) const = default;
 };
 
-/// C = A B (and an epilogue, or + C), summed in float32 (never TF32). The same problem takes the same
-/// algorithm, and none that sums by atomic operations: bits repeat.
+/// C = A B (and an epilogue, or + C). A: [m, k], B: [k, n] of type `in` (float32 or bf16), C: [m, n]
+/// row-major of type `out`; m, n, k > 0. A batch has no epilogue.
+struct Product {
+  std::int64_t m = 0, n = 0, k = 0;
+  DType in = DType::float32;
+  DeviceMatrix a, b;
+  DType out = DType::float32;
+  void* c = nullptr;
+  std::int64_t c_stride = n;  ///< elements from one row of C to the next
+  Epilogue epilogue = {};
+  bool accumulate = false;
+  Batch batch = {};
+};
+
+/// Products summed in float32 (never TF32). The same problem takes the same algorithm, and none that sums by
+/// atomic operations: bits repeat.
 class Matmul {
  public:
   Matmul(int device, StreamPool& pool);
@@ -69,15 +83,8 @@ class Matmul {
   Matmul(const Matmul&) = delete;
   Matmul& operator=(const Matmul&) = delete;
 
-  /// A: [m, k], B: [k, n] of type `in` (float32 or bf16), C: [m, n] row-major of type `out`; m, n, k > 0.
-  /// A batch has no epilogue.
-  void multiply(std::int64_t m, std::int64_t n, std::int64_t k, DType in, const DeviceMatrix& a,
-                const DeviceMatrix& b, DType out, void* c, const Epilogue& epilogue, bool accumulate,
-                const Batch& batch = {});
-  /// The same where cuBLASLt has a kernel for this epilogue; else does nothing and returns false.
-  bool try_multiply(std::int64_t m, std::int64_t n, std::int64_t k, DType in, const DeviceMatrix& a,
-                    const DeviceMatrix& b, DType out, void* c, const Epilogue& epilogue, bool accumulate,
-                    const Batch& batch = {});
+  /// False, and nothing is done, where cuBLASLt has no kernel for it.
+  bool try_multiply(const Product& product);
 
  private:
   struct Plan;

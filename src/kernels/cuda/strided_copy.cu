@@ -25,6 +25,7 @@ __global__ void __launch_bounds__(threads)
   for (std::int64_t row = static_cast<std::int64_t>(blockIdx.y) * blockDim.y + threadIdx.y; row < rows;
        row += static_cast<std::int64_t>(gridDim.y) * blockDim.y) {
     const auto at = outer.offsets(row);
+#pragma unroll 4  // where an access is one element, several have to be in flight
     for (std::int64_t i = global_thread(); i < packs; i += global_threads()) {
       E* const target = to + at[1] + i * Width * to_step;
       const auto in = load_pack<E, Width>(from + at[0] + i * Width * from_step);
@@ -130,7 +131,7 @@ void launch_rows(const Launch& on, const ops::CopyDimensions& dimensions, const 
   unsigned columns = 1;
   while (columns < threads && columns < packs) columns *= 2;
   const dim3 block(columns, threads / columns);
-  const unsigned across = grid_for(packs, static_cast<int>(columns), on);
+  const unsigned across = grid_for(ceil_div(packs, 4), static_cast<int>(columns), on);
   const std::int64_t most = std::max<std::int64_t>(1, std::int64_t{on.multiprocessors} * 16 / across);
   const dim3 grid(
       across, static_cast<unsigned>(std::min(ceil_div(rows, block.y), std::min<std::int64_t>(most, 65535))));

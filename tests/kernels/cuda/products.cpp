@@ -21,9 +21,10 @@ struct DenseSizes {
   }
 };
 
-/// With and without cuBLASLt's epilogues, which want packs of 8.
-constexpr DenseSizes dense_sizes[] = {{0, 3, 4},      {1, 1, 1},     {5, 7, 3},      {64, 96, 40},
-                                      {33, 257, 129}, {512, 64, 10}, {128, 64, 256}, {3, 0, 5}},
+/// With and without cuBLASLt's epilogues, which want packs of 8, and copies with padded rows.
+constexpr DenseSizes dense_sizes[] = {{0, 3, 4},       {1, 1, 1},      {5, 7, 3},      {64, 96, 40},
+                                      {33, 257, 129},  {512, 64, 10},  {128, 64, 256}, {3, 0, 5},
+                                      {256, 256, 257}, {264, 260, 256}},
                      sizes_of_a_gpt[] = {{512, 64, 256}, {128, 768, 2304}, {128, 768, 3072}};
 
 void compare_dense(Twins& twins, std::span<const DenseSizes> sizes) {
