@@ -50,10 +50,10 @@ std::string normalization_of(const data::Dataset& dataset) {
 
 ExitCode predict(const Program& program, Session& session, const Arguments& arguments) {
   OptionSet options(program, "predict FILE.h5 --data DATA.h5 --out OUT.h5 [OPTIONS]",
-                    "Writes the model's output for each sample of DATA, in the order of DATA,\n"
-                    "as /output of OUT: float32 [N, ...], the same file at any number of ranks. DATA\n"
-                    "needs only the fields that the model reads. A signal stops it as it does train;\n"
-                    "the same command continues OUT.part.");
+                    "Writes the model's output for each sample of DATA, in the order of DATA, as\n"
+                    "/output of OUT: float32 [N, ...] (of a classifier: logits, not probabilities),\n"
+                    "the same file at any number of ranks. DATA needs only the fields that the model\n"
+                    "reads. A signal stops it as it does train; the same command continues OUT.part.");
   options.add()("data", po::value<std::string>(), "HDF5 data file");
   options.add()("out", po::value<std::string>(), "the file to write");
   options.add()("force", "replace OUT if it exists");

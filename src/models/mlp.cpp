@@ -8,7 +8,7 @@ namespace lockstep::models {
 
 std::vector<Option<Mlp::Options>> Mlp::Options::options() {
   using namespace option;
-  return {numbers("sizes", &Options::sizes, widths, "widths from input to classes",
+  return {numbers("sizes", &Options::sizes, widths, "widths of the layers, from input to output",
                   {.required = true, .peers = {"hidden_sizes", "layer_sizes", "dims"}}),
           number("dropout", &Options::dropout, Range::below(0, 1), "probability of zeroing an activation")};
 }

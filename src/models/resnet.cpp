@@ -58,7 +58,7 @@ std::vector<Option<Resnet::Options>> Resnet::Options::options() {
       number("classes", &O::classes, widths, "classes",
              {.required = true, .peers = {"num_classes", "n_classes"}}),
       choice("stem", &O::stem, {"3x3", "7x7"}, "first layer; 7x7 quarters the image"),
-      choice("batch_norm", &O::batch_norm, {"plain", "sync"}, "whose statistics: the shard's, or all ranks'",
+      choice("batch_norm", &O::batch_norm, {"plain", "sync"}, "statistics over the shard, or over all ranks",
              {.peers = {"sync_bn", "sync_batchnorm", "sync_batch_norm"}}),
       recompute_option(&O::recompute),
   };

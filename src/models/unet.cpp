@@ -334,7 +334,7 @@ std::vector<Option<Unet::Options>> Unet::Options::options() {
       number("image_size", &O::image_size, widths, "height and width of an image; each level halves them",
              {.unit = "pixels", .required = true, .peers = {"resolution", "img_size"}}),
       number("in_channels", &O::in_channels, widths, "channels of an image", {.required = true}),
-      number("model_channels", &O::model_channels, widths, "width, which channel_mult multiplies",
+      number("model_channels", &O::model_channels, widths, "base width, which channel_mult multiplies",
              {.required = true, .peers = {"num_channels", "base_channels", "dim"}}),
       number("out_channels", &O::out_channels, widths,
              "channels of the result: those of an image, or twice as many with a learned variance",

@@ -106,6 +106,8 @@ void Module::collect(ModelState& state) const {
 Parameter::Parameter(Module& owner, std::string_view local_name, Shape shape, const Init& init)
     : owner_(owner) {
   name = owner.full_name(local_name);
+  if (shape.numel() == 0)
+    throw UsageError("'{}' is {}: a parameter has at least one element", name, to_string(shape));
   value = Tensor::empty(shape);
   initialize(*this, init, owner.seed());
   owner.params_.reserve(owner.params_.size() + 1);

@@ -118,11 +118,11 @@ std::vector<Option<OptimizerConfig>> OptimizerConfig::options() {
   momentum.word = "auto";
   momentum.word_value = O::momentum_by_algorithm;
   return {
-      choice("name", &O::name, optimizer_names(), "algorithm",
+      choice("name", &O::name, optimizer_names(), "optimization algorithm",
              {.peers = {"optim", "optimizer", "optimizer_type"}}),
       number("lr", &O::lr, Range::above(0, 1e38), "learning rate",
              {.may_change = true, .peers = {"learning_rate", "max_lr", "base_lr", "peak_lr"}}),
-      number("min_lr", &O::min_lr, rate, "where the schedule ends, at most optimizer.lr",
+      number("min_lr", &O::min_lr, rate, "learning rate at the end of the schedule, at most optimizer.lr",
              {.may_change = true, .peers = {"end_lr", "lr_min", "eta_min"}}),
       numbers("betas", &O::betas, fraction, "adamw, muon: decay of AdamW's two moments",
               {.peers = {"beta1", "beta2", "adam_betas", "adam_beta1", "adam_beta2"}}),
@@ -131,10 +131,10 @@ std::vector<Option<OptimizerConfig>> OptimizerConfig::options() {
       number("weight_decay", &O::weight_decay, rate, "weight decay",
              {.may_change = true, .peers = {"wd", "l2"}}),
       choice("decay", &O::decay, {"matrices", "all"},
-             "what decays; default: matrices for adamw and muon, all for sgd"),
+             "which parameters decay; default: matrices for adamw and muon, all for sgd"),
       number("momentum", &O::momentum, momentum, "sgd, muon: momentum; auto: 0 for sgd, 0.95 for muon"),
       choice("nesterov", &O::nesterov, {"true", "false"},
-             "sgd, muon: Nesterov's form of it; default: true for muon, false for sgd"),
+             "sgd, muon: Nesterov momentum; default: true for muon, false for sgd"),
       texts("muon", &O::muon,
             "muon: name patterns of the matrices that it takes, AdamW the rest; default: those that are "
             "neither embeddings nor output heads",
@@ -145,21 +145,22 @@ std::vector<Option<OptimizerConfig>> OptimizerConfig::options() {
            .peers = {"grad_clip", "max_grad_norm", "gradient_clip", "gradient_clip_val", "clip_grad_norm"}}),
       choice(
           "schedule", &O::schedule, {"constant", "cosine", "linear", "wsd", "step", "poly"},
-          "of the learning rate",
+          "schedule of the learning rate",
           {.may_change = true, .peers = {"scheduler", "lr_scheduler", "lr_schedule", "lr_scheduler_type"}}),
-      number("warmup_steps", &O::warmup_steps, counts, "linear warm-up",
+      number("warmup_steps", &O::warmup_steps, counts, "length of the linear warm-up",
              {.unit = "steps", .may_change = true, .peers = {"warmup", "warmup_iters", "lr_warmup_steps"}}),
       number("decay_steps", &O::decay_steps, counts,
-             "wsd: the last steps, in which the rate goes from lr to min_lr in a straight line",
+             "wsd: length of the decay at the end, linear from lr to min_lr",
              {.unit = "steps",
               .may_change = true,
               .peers = {"num_decay_steps", "cooldown_steps", "lr_wsd_decay_iters"}}),
       numbers("milestones", &O::milestones, Range::from(1, 1e15),
-              "step: the rate is multiplied by gamma at each of these; they must rise",
+              "step: the steps at which the rate is multiplied by gamma, in rising order",
               {.unit = "steps", .may_change = true, .peers = {"lr_steps", "lr_milestones"}}),
-      number("gamma", &O::gamma, Range::above(0, 1), "step: what the rate is multiplied by",
+      number("gamma", &O::gamma, Range::above(0, 1), "step: factor of the rate at each milestone",
              {.may_change = true, .peers = {"lr_gamma", "decay_rate", "lr_decay_rate"}}),
-      number("power", &O::power, Range::above(0, 100), "poly: min_lr + (lr - min_lr) (1 - t)^power",
+      number("power", &O::power, Range::above(0, 100),
+             "poly: power p of min_lr + (lr - min_lr) (1 - t)^p, t from 0 to 1",
              {.may_change = true, .peers = {"lr_power", "poly_power"}}),
   };
 }
@@ -174,10 +175,11 @@ std::vector<Option<EmaConfig>> EmaConfig::options() {
       numbers("sigma_rel", &E::sigma_rel, {.low = 0, .high = 0.28, .low_open = true, .high_open = true},
               "widths of power-function averages (0.05 0.10); each checkpoint leaves a snapshot of them in "
               "RUN/ema for lockstep ema, at most 22 while the steps double"),
-      choice("buffers", &E::buffers, {"copy", "average", "leave"}, "what EMA weights do with buffers"),
+      choice("buffers", &E::buffers, {"copy", "average", "leave"},
+             "buffers of EMA weights: a copy of the model's, their average, or none (the model's are used)"),
       choice("init", &E::init, {"weights", "file"},
-             "where the averages of a new run from a file (train.init) begin: at its weights, or at its "
-             "averages"),
+             "what EMA weights of a new run start from, where train.init names a file: its weights, or its "
+             "EMA weights"),
   };
 }
 

@@ -49,18 +49,17 @@ std::vector<Option<Diffusion::Options>> Diffusion::Options::options() {
   using namespace option;
   using O = Options;
   return {
-      choice("schedule", &O::schedule, {"linear", "cosine"}, "how the noise grows with the steps",
+      choice("schedule", &O::schedule, {"linear", "cosine"}, "how the noise grows over the steps",
              {.peers = {"noise_schedule", "beta_schedule"}}),
-      number("steps", &O::steps, Range::from(2, 1000000), "of noise",
+      number("steps", &O::steps, Range::from(2, 1000000), "number of noise steps",
              {.unit = "steps", .peers = {"diffusion_steps", "num_train_timesteps", "timesteps"}}),
       choice("predict", &O::predict, {"eps", "x0", "v"},
              "what the model estimates: the noise, the image, or v of both",
              {.peers = {"prediction_type", "predict_xstart", "objective"}}),
-      choice(
-          "variance", &O::variance, {"fixed_small", "fixed_large", "learned_range"},
-          "of a step back: the posterior's, beta, or learned between them, in a second half of the model's "
-          "output channels",
-          {.peers = {"learn_sigma", "sigma_small", "variance_type"}}),
+      choice("variance", &O::variance, {"fixed_small", "fixed_large", "learned_range"},
+             "variance of a denoising step: the posterior's, beta, or learned between them, in a second half "
+             "of the model's output channels",
+             {.peers = {"learn_sigma", "sigma_small", "variance_type"}}),
       choice("loss", &O::loss, {"mse", "rescaled_mse", "kl"},
              "squared error (and the bound, for a learned variance); the same with the bound times steps / "
              "1000; the variational bound",
@@ -69,10 +68,10 @@ std::vector<Option<Diffusion::Options>> Diffusion::Options::options() {
              "gamma of the min-SNR weights of squared errors; 0: all weigh the same",
              {.peers = {"min_snr_gamma", "snr_gamma", "min_snr_loss_weight"}}),
       choice("time", &O::time, {"uniform", "loss_second_moment"},
-             "which steps are learned: all alike, or those of a greater loss more often",
+             "how often a noise step is drawn: all alike, or more often where the loss is greater",
              {.peers = {"schedule_sampler", "timestep_sampling"}}),
       number("class_dropout", &O::class_dropout, Range::below(0, 1),
-             "part of the samples whose class is withheld: for classifier-free guidance",
+             "fraction of the samples whose class is withheld, for classifier-free guidance",
              {.peers = {"cond_drop_prob", "class_dropout_prob", "label_dropout", "p_uncond"}}),
   };
 }

@@ -28,10 +28,11 @@ Option<DataConfig> augment() {
 
 /// Stored as nothing if it is auto: versions without the key read such configurations.
 Option<DataConfig> data_format() {
-  Option<DataConfig> row = option::text("format", &DataConfig::format,
-                                        "of the data files; default: auto, by what the first file holds",
-                                        {.peers = {"data_format", "data_type", "dataset_type"}},
-                                        "auto, images, text, arrays, or a data set of the program");
+  Option<DataConfig> row =
+      option::text("format", &DataConfig::format,
+                   "kind of data set in the files; default: auto, by what the first file holds",
+                   {.peers = {"data_format", "data_type", "dataset_type"}},
+                   "auto, images, text, arrays, or a data set of the program");
   row.set = [](DataConfig& config, const std::string& value) {
     config.format = option::unquoted(value);
     if (config.format == "auto") config.format.clear();
@@ -51,19 +52,20 @@ std::vector<Option<DataConfig>> DataConfig::options() {
           {.may_change = true, .peers = {"data", "dataset", "train_data", "data_path", "data_dir"}}),
       option::text("eval", &D::eval, "data file to evaluate on",
                    {.may_change = true, .peers = {"val", "valid", "eval_data", "val_data", "test_data"}}),
-      option::number("eval_fraction", &D::eval_fraction, Range::below(0, 1),
-                     "or the part of data.train held out, fixed by the seed",
-                     {.peers = {"val_split", "validation_split", "eval_split"}}),
+      option::number(
+          "eval_fraction", &D::eval_fraction, Range::below(0, 1),
+          "fraction of data.train that is held out to evaluate on, chosen by the seed; instead of data.eval",
+          {.peers = {"val_split", "validation_split", "eval_split"}}),
       data_format(),
       option::texts("fields", &D::fields,
-                    "of arrays: NAME:/PATH of each field, or NAME for /NAME; default: every array at the "
+                    "arrays: the fields, each NAME:/PATH, or NAME for /NAME; default: every array at the "
                     "root of the file",
                     {.peers = {"features", "columns", "keys", "input_keys"}}),
-      option::texts("normalize", &D::normalize, "of arrays: fields that become (value - mean) / deviation",
+      option::texts("normalize", &D::normalize, "arrays: fields that become (value - mean) / deviation",
                     {.peers = {"normalise", "standardize", "normalization", "scaler"}}),
       option::numbers("range", &D::range, data_range,
-                      "LOW HIGH: values of x that become -1 and 1 for a task that takes such; default: 0 255 "
-                      "of uint8, -1 1 of floats",
+                      "LOW HIGH: values of x that become -1 and 1, for a task that takes such values; "
+                      "default: 0 255 for uint8, -1 1 for floats",
                       {.peers = {"value_range", "data_range", "pixel_range", "input_range"}}),
       augment()};
 }
@@ -74,55 +76,61 @@ std::vector<Option<TrainConfig>> TrainConfig::options() {
   return {
       number(
           "steps", &T::steps, counts,
-          "of the whole run; optimizer.schedule spans them, so another number changes the rest of its curve",
+          "length of the whole run; optimizer.schedule spans it, so another number changes the rest of its "
+          "curve",
           {.unit = "steps",
            .may_change = true,
            .peers = {"max_steps", "num_steps", "iterations", "max_iters", "num_iterations", "train_steps"}}),
       number("epochs", &T::epochs, Range::from(0, 1e9),
-             "instead of train.steps: passes through data.train; a run's first start turns them into steps",
+             "length of the run in passes over data.train, instead of train.steps; the first start turns "
+             "them into steps",
              {.unit = "epochs",
               .may_change = true,
               .peers = {"epoch", "num_epochs", "max_epochs", "n_epochs", "num_train_epochs"}}),
-      number("global_batch", &T::global_batch, Range::from(1, 1e9), "of a step, over all ranks",
+      number("global_batch", &T::global_batch, Range::from(1, 1e9),
+             "size of the batch of a step, over all ranks",
              {.unit = "samples",
               .required = true,
               .peers = {"batch_size", "batch", "global_batch_size", "total_batch_size", "train_batch_size",
                         "per_device_train_batch_size"}}),
       number("shards", &T::shards, Range::from(0, 1e6),
-             "equal parts of the batch, at least as many as ranks; 0: the world size of the first start"),
+             "number of equal parts of the batch, at least as many as ranks; 0: the number of ranks of the "
+             "first start"),
       number("micro_batches", &T::micro_batches, Range::from(1, 1e6),
-             "parts of a shard, computed one after the other to save memory",
+             "number of parts of a shard that are computed one after the other, to save memory",
              {.peers = {"gradient_accumulation_steps", "grad_accum", "grad_accumulation",
                         "accumulate_grad_batches", "accumulation_steps", "micro_batch_size"}}),
-      number("seed", &T::seed, Range::from(0, 18446744073709551615.0), "of every random draw",
+      number("seed", &T::seed, Range::from(0, 18446744073709551615.0), "seed of every random draw",
              {.peers = {"random_seed", "manual_seed"}}),
-      choice("precision", &T::precision, {"fp32", "bf16"}, "of activations and matrix products",
+      choice("precision", &T::precision, {"fp32", "bf16"}, "type of activations and of matrix products",
              {.peers = {"dtype", "amp", "mixed_precision", "bf16", "fp16", "compute_dtype"}}),
       choice("bf16_fallback", &T::bf16_fallback, {"refuse", "fp32", "convert"},
-             "what bf16 becomes where it would be slower than fp32", {.may_change = true}),
-      flag("reproducible", &T::reproducible, "on GPUs: sum along the tree, no atomic kernels",
+             "what to do on a CPU where bf16 would be slower than fp32", {.may_change = true}),
+      flag("reproducible", &T::reproducible,
+           "GPUs: sum along the tree and use no atomic kernels, for the same bits at any number of ranks",
            {.peers = {"deterministic"}}),
       choice("device", &T::device, {"auto", "cpu", "cuda"},
              "where to compute; auto: on GPUs if every rank has one",
              {.may_change = true, .peers = {"gpu", "gpus", "accelerator"}}),
       number("threads", &T::threads, Range::from(0, 1024),
-             "of a rank (part of the bits); 0: as many as it has cores at the first start",
+             "threads of a rank (their number is part of the bits); 0: as many as it has cores at the first "
+             "start",
              {.unit = "threads", .peers = {"num_threads", "omp_num_threads"}}),
       choice("bind", &T::bind, {"cores", "none"},
-             "on the CPU: bind each thread to its cores, or leave the launcher's binding",
-             {.may_change = true}),
-      number("eval_every", &T::eval_every, counts, "between evaluations; 0: at the end only",
+             "CPU: bind each thread to its cores, or leave the launcher's binding", {.may_change = true}),
+      number("eval_every", &T::eval_every, counts, "steps between evaluations; 0: evaluate at the end only",
              {.unit = "steps",
               .may_change = true,
               .peers = {"eval_interval", "eval_steps", "val_every", "val_interval", "evaluate_every"}}),
       number("eval_samples", &T::eval_samples, counts,
-             "in an evaluation, chosen by the seed; 0: all, as lockstep eval takes",
+             "size of an evaluation, chosen by the seed; 0: all samples, as lockstep eval takes",
              {.unit = "samples",
               .may_change = true,
               .peers = {"eval_iters", "eval_batches", "limit_val_batches"}}),
       text("init", &T::init, "checkpoint, .safetensors, .pt or HDF5 file whose weights a new run starts from",
            {.peers = {"pretrained", "init_from", "weights", "load", "finetune"}}),
-      number("label_smoothing", &T::label_smoothing, Range::below(0, 1), "of the cross-entropy"),
+      number("label_smoothing", &T::label_smoothing, Range::below(0, 1),
+             "label smoothing of the cross-entropy"),
       texts("frozen", &T::frozen, "name patterns of parameters that are not trained", {.peers = {"freeze"}}),
       choice("cuda_graph", &T::cuda_graph, {"auto", "true", "false"},
              "capture the step as a CUDA graph; auto: on one GPU, where it can be captured",
@@ -136,24 +144,25 @@ std::vector<Option<DdpConfig>> DdpConfig::options() {
   const Range size = Range::above(0, 1e6);
   return {
       number("bucket_mb", &D::bucket_mb, size,
-             "size at which a gradient bucket closes; they taper at the end",
+             "size at which a gradient bucket closes; the last buckets are smaller",
              {.unit = "MiB",
               .may_change = true,
               .peers = {"bucket_cap_mb", "bucket_size", "reduce_bucket_size"}}),
-      number("first_bucket_mb", &D::first_bucket_mb, size, "the same for the first one",
+      number("first_bucket_mb", &D::first_bucket_mb, size, "size at which the first gradient bucket closes",
              {.unit = "MiB", .may_change = true}),
-      choice("unused", &D::unused, {"error", "allow"}, "parameters that no sample used",
+      choice("unused", &D::unused, {"error", "allow"}, "what to do about parameters that no sample used",
              {.peers = {"find_unused_parameters"}}),
       choice("reduce_dtype", &D::reduce_dtype, {"fp32", "bf16", "fp16"},
-             "communication dtype of gradients: between nodes, and between GPUs"),
+             "type in which gradients travel between nodes, and between GPUs"),
       flag("sharded_optimizer", &D::sharded_optimizer,
            "each rank updates a partition of the parameters and keeps optimizer state and EMA weights of it "
            "only",
            {.may_change = true, .peers = {"zero", "zero_stage", "use_distributed_optimizer"}}),
-      number("check_every", &D::check_every, counts, "between comparisons of all ranks' parameters; 0: never",
+      number("check_every", &D::check_every, counts,
+             "steps between comparisons of all ranks' parameters; 0: never compare",
              {.unit = "steps", .may_change = true}),
       choice("mode", &D::mode, {"overlapped", "flat", "per_parameter"},
-             "when gradients are summed; flat and per_parameter are for comparisons", {.may_change = true}),
+             "when gradients are summed; flat and per_parameter are for measurements", {.may_change = true}),
   };
 }
 
@@ -164,20 +173,20 @@ std::vector<Option<CheckpointConfig>> CheckpointConfig::options() {
   every.word = "auto";
   every.word_value = C::auto_every;
   return {
-      number(
-          "every", &C::every, every,
-          "between checkpoints; auto: as many as take 10 minutes, found after 20 steps; 0: at the end only",
-          {.unit = "steps",
-           .may_change = true,
-           .peers = {"save_every", "save_interval", "save_steps", "save_freq", "checkpoint_every",
-                     "checkpoint_interval"}}),
-      number("keep", &C::keep, Range::from(1, 1e6), "newest checkpoints kept",
+      number("every", &C::every, every,
+             "steps between checkpoints; auto: as many as take 10 minutes, found after 20 steps; 0: save at "
+             "the end only",
+             {.unit = "steps",
+              .may_change = true,
+              .peers = {"save_every", "save_interval", "save_steps", "save_freq", "checkpoint_every",
+                        "checkpoint_interval"}}),
+      number("keep", &C::keep, Range::from(1, 1e6), "number of newest checkpoints to keep",
              {.may_change = true, .peers = {"keep_last", "save_total_limit", "max_to_keep", "save_top_k"}}),
       text("keep_best", &C::keep_best, "metric whose best checkpoint is kept as well", {.may_change = true}),
       flag("async", &C::async, "train on while a checkpoint is written",
            {.may_change = true, .peers = {"async_save"}}),
       choice("load", &C::load, {"strict", "partial"},
-             "partial: missing, unexpected and mis-shaped tensors are logged and are no error",
+             "partial: missing, unexpected and mis-shaped tensors are logged, and no error",
              {.may_change = true, .peers = {"strict"}}),
       flag("narrow", &C::narrow, "round float64 of a file to float32", {.may_change = true}),
   };
@@ -200,7 +209,7 @@ std::vector<Option<FaultConfig>> FaultConfig::options() {
 
 std::vector<Option<ReportConfig>> ReportConfig::options() {
   return {option::flag("write", &ReportConfig::write,
-                       "RUN/report.html at the end of a run, as lockstep report writes it",
+                       "write RUN/report.html at the end of a run, as lockstep report does",
                        {.may_change = true})};
 }
 
@@ -209,37 +218,39 @@ std::vector<Option<SampleConfig>> SampleConfig::options() {
   using S = SampleConfig;
   return {
       number("every", &S::every, counts,
-             "between pictures of samples, RUN/samples/step-STEP-WEIGHTS.png; 0: none",
+             "steps between pictures of samples, RUN/samples/step-STEP-WEIGHTS.png; 0: no pictures",
              {.unit = "steps",
               .may_change = true,
               .peers = {"sample_every", "sample_interval", "sample_freq", "save_image_every"}}),
-      number("count", &S::count, Range::from(1, 1e9), "in a picture",
+      number("count", &S::count, Range::from(1, 1e9), "number of samples in a picture",
              {.unit = "samples", .may_change = true, .peers = {"num_samples", "n_samples"}}),
-      text(
-          "class", &S::classes,
-          "of the samples: a number, all (sample i is of class i mod num_classes) or none; auto: all, if the "
-          "model takes classes",
-          {.may_change = true, .peers = {"class_cond", "labels"}}, "auto, all, none, or a whole number"),
-      text("sampler", &S::sampler, "how the task makes samples",
+      text("class", &S::classes,
+           "class of the samples: a number, all (sample i has class i mod num_classes) or none; auto: all, "
+           "if the model takes classes",
+           {.may_change = true, .peers = {"class_cond", "labels"}}, "auto, all, none, or a whole number"),
+      text("sampler", &S::sampler, "algorithm that makes the samples",
            {.may_change = true, .peers = {"use_ddim", "scheduler"}}, "ddpm, ddim, dpmpp_2m"),
-      text("steps", &S::steps, "of the sampler: 250, ddim25 or 10,15,20; default: all of the task",
+      text("steps", &S::steps,
+           "noise steps that the sampler takes: 250, ddim25 or 10,15,20; default: all of the task",
            {.may_change = true, .peers = {"timestep_respacing", "num_inference_steps", "sampling_steps"}}),
-      number("eta", &S::eta, Range::from(0, 1), "of ddim: 0 draws no noise, 1 as much as ddpm",
+      number("eta", &S::eta, Range::from(0, 1), "ddim: 0 draws no noise, 1 as much as ddpm",
              {.may_change = true, .peers = {"ddim_eta"}}),
       number("guidance", &S::guidance, Range::from(0, 1000),
-             "none + guidance (class - none) is what the network says; 1: the class",
+             "scale s of classifier-free guidance, none + s (class - none); 1: no guidance",
              {.may_change = true, .peers = {"guidance_scale", "cfg", "cfg_scale", "classifier_scale"}}),
       texts("weights", &S::weights,
-            "a picture of each: model, ema/RATE, ema/sigma_rel=S; default: model. lockstep sample takes the "
-            "first",
+            "weights to sample with, a picture of each: model, ema/RATE, ema/sigma_rel=S; default: model. "
+            "lockstep sample takes the first",
             {.may_change = true}),
-      number("seed", &S::seed, range_of<std::uint64_t>(), "of the noise, which is the same in every picture",
+      number("seed", &S::seed, range_of<std::uint64_t>(),
+             "seed of the noise, which is the same in every picture",
              {.may_change = true, .peers = {"sample_seed"}}),
       text("features", &S::features,
            "checkpoint of a classifier: evaluations get frechet, the distance between samples and data.train "
            "in what its last layer takes",
            {.may_change = true, .peers = {"fid", "compute_fid"}}),
-      number("features_count", &S::features_count, Range::from(2, 1e7), "compared by sample.features",
+      number("features_count", &S::features_count, Range::from(2, 1e7),
+             "number of samples that sample.features compares",
              {.unit = "samples", .may_change = true, .peers = {"fid_num_samples"}}),
   };
 }
@@ -248,17 +259,16 @@ std::vector<Option<LogConfig>> LogConfig::options() {
   using namespace option;
   using L = LogConfig;
   return {
-      number("every", &L::every, Range::from(1, 1e15), "between lines of metrics",
+      number("every", &L::every, Range::from(1, 1e15), "steps between lines of metrics",
              {.unit = "steps",
               .may_change = true,
               .peers = {"log_interval", "logging_steps", "log_every", "log_every_n_steps", "print_freq"}}),
       text("trace", &L::trace, "FILE.json: a timeline of all ranks for chrome://tracing",
            {.may_change = true, .peers = {"profile", "profiler", "timeline"}}),
-      flag("tensorboard", &L::tensorboard,
-           "write what metrics.jsonl has for TensorBoard, too: RUN/tensorboard/",
+      flag("tensorboard", &L::tensorboard, "also write the metrics for TensorBoard, to RUN/tensorboard/",
            {.may_change = true, .peers = {"tensorboard_dir", "tb", "use_tensorboard", "report_to"}}),
       number("histograms_every", &L::histograms_every, counts,
-             "between histograms of parameters and gradients in TensorBoard; 0: never",
+             "steps between histograms of parameters and gradients in TensorBoard; 0: none",
              {.unit = "steps",
               .may_change = true,
               .peers = {"histogram_freq", "log_histograms", "watch_freq", "log_gradients"}}),

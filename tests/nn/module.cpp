@@ -9,6 +9,7 @@
 #include "lockstep/autograd/functions.h"
 #include "lockstep/nn/layers.h"
 #include "lockstep/nn/norm.h"
+#include "support/mentions.h"
 
 namespace lockstep::test {
 namespace {
@@ -261,6 +262,14 @@ BOOST_AUTO_TEST_CASE(layers_refuse_impossible_settings) {
   BOOST_CHECK_THROW(nn::GroupNorm(root, "g", 2, 3), UsageError);
   BOOST_CHECK_THROW(nn::Dropout(root, "d", 1.0f), UsageError);
   BOOST_TEST(root.state().params.empty());  // nothing half-made is left
+}
+
+BOOST_AUTO_TEST_CASE(a_parameter_without_elements_is_refused_by_name) {
+  struct Empty : nn::Module {
+    using nn::Module::Module;
+    nn::Linear out{*this, "out", 8, 0};
+  };
+  BOOST_CHECK_EXCEPTION(Empty(), UsageError, mentions("out.weight", "[0, 8]", "at least one element"));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -80,6 +80,10 @@ class Registry {
     if constexpr (requires { typename T::Options; }) {
       using Options = typename T::Options;
       static_assert(
+          requires { Options::options(); },
+          "a struct Options describes its members: with LOCKSTEP_KEYS(member, \"meaning\", ...), or by "
+          "options()");
+      static_assert(
           std::is_constructible_v<T, const Options&, Arguments...>,
           "a Model with Options is made by a public constructor (const Options&, std::uint64_t seed), a "
           "Task with Options by (const Options&)");

@@ -136,7 +136,7 @@ class Layer : public Module {
 /// A parameter as a member of a Module: float32, registered and initialised at construction.
 class Parameter : public Param {
  public:
-  /// Throws UsageError if the name is empty or taken.
+  /// Throws UsageError if the name is empty or taken, or the shape has no elements.
   Parameter(Module& owner, std::string_view local_name, Shape shape, const Init& init);
   ~Parameter();
   Parameter(const Parameter&) = delete;
