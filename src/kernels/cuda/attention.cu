@@ -153,7 +153,7 @@ template <int Columns, class T>
 __global__ void __launch_bounds__(block)
     forward(ops::AttentionSizes p, HeadMatrix q, HeadMatrix k, HeadMatrix v, HeadMatrix y, float scale,
             float* log_sum_exp) {
-  extern __shared__ float shared[];
+  alignas(16) extern __shared__ float shared[];
   const int width = static_cast<int>(p.width), tile_floats = tile * row_floats(width);
   float *const weights = shared, *const queries = weights + weight_floats,
                *const keys = queries + tile_floats, *const values = keys + tile_floats;
@@ -222,7 +222,7 @@ template <int Columns, class T>
 __global__ void __launch_bounds__(block)
     query_gradient(ops::AttentionSizes p, HeadMatrix dy, HeadMatrix q, HeadMatrix k, HeadMatrix v,
                    float scale, const float* log_sum_exp, const float* delta, HeadMatrix dq) {
-  extern __shared__ float shared[];
+  alignas(16) extern __shared__ float shared[];
   const int width = static_cast<int>(p.width), tile_floats = tile * row_floats(width);
   float *const weights = shared, *const queries = weights + weight_floats,
                *const upstream = queries + tile_floats, *const keys = upstream + tile_floats,
@@ -268,7 +268,7 @@ template <int Columns, class T>
 __global__ void __launch_bounds__(block)
     key_gradients(ops::AttentionSizes p, HeadMatrix dy, HeadMatrix q, HeadMatrix k, HeadMatrix v, float scale,
                   const float* log_sum_exp, const float* delta, HeadMatrix dk, HeadMatrix dv) {
-  extern __shared__ float shared[];
+  alignas(16) extern __shared__ float shared[];
   const int width = static_cast<int>(p.width), tile_floats = tile * row_floats(width);
   float *const weights = shared, *const keys = weights + weight_floats, *const values = keys + tile_floats,
                *const queries = values + tile_floats, *const upstream = queries + tile_floats;
