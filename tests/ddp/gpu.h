@@ -3,15 +3,18 @@
 
 #include <memory>
 
-#include "comm/nccl.h"
+#include "comm/nccl/on_gpu.h"
 #include "ddp/toy.h"
 
 namespace lockstep::test {
 
 struct Gpu {
   explicit Gpu(bool reproducible = true, comm::HostGroup& ranks = world())
-      : backend(kernels::make_cuda_backend(0)),
-        sums(comm::make_nccl_transport(ranks, {.stream = backend->stream(), .reproducible = reproducible})) {}
+      : backend(kernels::make_cuda_backend(own_gpu())),
+        sums(comm::make_nccl_transport(
+            ranks,
+            {.device = backend->device().index, .stream = backend->stream(), .reproducible = reproducible})) {
+  }
   std::shared_ptr<kernels::Backend> backend;
   std::unique_ptr<comm::GradientTransport> sums;
 };

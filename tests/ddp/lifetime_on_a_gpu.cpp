@@ -47,8 +47,9 @@ BOOST_AUTO_TEST_CASE(the_halves_of_a_split_take_steps_of_their_own) {
 BOOST_AUTO_TEST_CASE(collectives_take_tensors_that_the_gpu_is_still_writing) {
   const int rank = world().rank(), size = world().size();
   for (const bool reproducible : {true, false}) {
-    auto gpu = kernels::make_cuda_backend(0);
-    auto sums = comm::make_nccl_transport(world(), {.stream = gpu->stream(), .reproducible = reproducible});
+    auto gpu = kernels::make_cuda_backend(own_gpu());
+    auto sums = comm::make_nccl_transport(
+        world(), {.device = own_gpu(), .stream = gpu->stream(), .reproducible = reproducible});
     TestContext context(std::move(gpu), std::move(sums));
     kernels::Backend& backend = context.backend();
     const auto filled = [&](const Shape& shape, double value, DType dtype = DType::float32) {

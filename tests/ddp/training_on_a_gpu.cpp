@@ -86,7 +86,7 @@ BOOST_AUTO_TEST_CASE(the_same_bits_come_at_every_world_size) {
   WideRun together(wide_options(false), Algorithm::adamw, *gpu.sums, gpu.backend);
   const auto self = comm::make_self_communicator();
   const auto one = comm::make_nccl_transport(
-      *self, {.stream = gpu.backend->stream(), .reproducible = true, .share_gpu = true});
+      *self, {.device = own_gpu(), .stream = gpu.backend->stream(), .reproducible = true, .share_gpu = true});
   WideRun alone(wide_options(false), Algorithm::adamw, *one, gpu.backend);
   for (std::uint64_t step = 0; step < steps; ++step) BOOST_TEST(together.step(step) == alone.step(step));
   check_same(together, alone);

@@ -11,7 +11,7 @@ namespace lockstep::emulated_gpu {
 
 std::size_t Capture::join(cudaStream_t stream) {
   streams_.push_back(stream);
-  program_->branches = streams_.size();
+  program_->devices.push_back(device_of(stream));
   for (Counts& counts : known_) counts.push_back(0);
   known_.emplace_back(streams_.size());
   return streams_.size() - 1;
@@ -32,7 +32,8 @@ void Capture::call(std::size_t branch, std::function<void(cudaStream_t)> call) {
 
 std::size_t Capture::mark(std::size_t branch) {
   known_at_mark_.push_back(known_[branch]);
-  const std::size_t number = program_->marks++;
+  const std::size_t number = program_->mark_of.size();
+  program_->mark_of.push_back(branch);
   // No node that others would have to wait for.
   program_->nodes.push_back({.kind = Program::Node::Kind::mark,
                              .branch = branch,
@@ -121,10 +122,17 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* made, cudaGraph_t graph, unsig
   if (spoils_capture()) return failed(cudaErrorStreamCaptureUnsupported);
   if (flags != 0) return failed(cudaErrorNotSupported);
   auto* const exec = *made = new CUgraphExec_st{graph->program, {}, {}};
-  exec->branches.resize(graph->program->branches - 1);
-  for (cudaStream_t& branch : exec->branches) cudaStreamCreateWithFlags(&branch, cudaStreamNonBlocking);
-  exec->marks.resize(graph->program->marks);
-  for (cudaEvent_t& mark : exec->marks) cudaEventCreateWithFlags(&mark, cudaEventDisableTiming);
+  const Program& program = *graph->program;
+  exec->branches.resize(program.devices.size() - 1);
+  for (std::size_t branch = 1; branch < program.devices.size(); ++branch) {
+    const WithDevice device(program.devices[branch]);
+    cudaStreamCreateWithFlags(&exec->branches[branch - 1], cudaStreamNonBlocking);
+  }
+  exec->marks.resize(program.mark_of.size());
+  for (std::size_t mark = 0; mark < program.mark_of.size(); ++mark) {
+    const WithDevice device(program.devices[program.mark_of[mark]]);
+    cudaEventCreateWithFlags(&exec->marks[mark], cudaEventDisableTiming);
+  }
   return cudaSuccess;
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
@@ -133,6 +141,8 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
   if (!known(stream)) return failed(cudaErrorInvalidResourceHandle);
   if (spoils_capture() || capture_of(stream)) return failed(cudaErrorStreamCaptureUnsupported);
   if (faults().launches != cudaSuccess) return failed(faults().launches);
+  if (exec->program->devices.front() != device_of(stream))
+    refuse("a graph that another device launches is not emulated");
   using Kind = Program::Node::Kind;
   for (const Program::Node& node : exec->program->nodes) {
     const cudaStream_t branch = node.branch == 0 ? stream : exec->branches[node.branch - 1];
@@ -162,7 +172,9 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGraphMemTrim(int device) {
-  return device == 0 ? cudaSuccess : failed(cudaErrorInvalidDevice);
+  int devices = 0;
+  cudaGetDeviceCount(&devices);
+  return device >= 0 && device < devices ? cudaSuccess : failed(cudaErrorInvalidDevice);
 }
 
 }  // extern "C"

@@ -9,6 +9,8 @@
 #include <thread>
 #include <vector>
 
+#include "runtime.h"
+
 namespace lockstep::emulated_gpu {
 
 /// The captured work, in the order in which it was asked for. What graphs, and launches under way, share; its
@@ -29,7 +31,8 @@ struct Program {
   Program& operator=(const Program&) = delete;
 
   std::vector<Node> nodes;
-  std::size_t branches = 1, marks = 0;
+  std::vector<int> devices;          ///< of the branches' streams
+  std::vector<std::size_t> mark_of;  ///< of each mark, the branch
   std::vector<void*> memory;
 };
 
@@ -37,7 +40,9 @@ struct Program {
 class Capture {
  public:
   Capture(cudaStream_t origin, std::thread::id thread)
-      : thread_(thread), streams_{origin}, known_(1, std::vector<std::size_t>(1)) {}
+      : thread_(thread), streams_{origin}, known_(1, std::vector<std::size_t>(1)) {
+    program_->devices.push_back(device_of(origin));
+  }
 
   std::size_t join(cudaStream_t stream);
   void work(std::size_t branch, std::function<void()> work);

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The command line with ranks that share an emulated GPU: LOCKSTEP is lockstep_on_emulated_gpu.
+# The command line with ranks on two emulated GPUs, which three ranks share: LOCKSTEP is lockstep_on_emulated_gpu.
 source "$(dirname "$0")/../support/cli.sh"
 export LOCKSTEP_SHARE_GPU=1
 
@@ -57,6 +57,15 @@ train 2 two resnet.ini train.reproducible=true train.steps=3
 train 1 two resnet.ini train.reproducible=true
 expect_same one/checkpoints/latest two/checkpoints/latest
 
+# The same where each rank sees only its own GPU, as some launchers have it.
+cat >sees_its_own <<'P'
+#!/bin/sh
+CUDA_VISIBLE_DEVICES=$OMPI_COMM_WORLD_LOCAL_RANK exec "$REAL" "$@"
+P
+chmod +x sees_its_own
+REAL=$LOCKSTEP LOCKSTEP=$PWD/sees_its_own LOCKSTEP_SHARE_GPU=0 train 2 own resnet.ini train.reproducible=true
+expect_same one/checkpoints/latest own/checkpoints/latest
+
 # Recorded as a graph or not, by one rank (auto) or three.
 train 1 plain resnet.ini train.reproducible=true train.cuda_graph=false
 expect_same one/checkpoints/latest plain/checkpoints/latest
@@ -69,7 +78,7 @@ ranks 2 train gpt.ini --run refused --set train.cuda_graph=true >refused.log 2>e
 one_error "a graph of random numbers" 'dropout'
 
 # Batch norm across ranks, on the GPU.
-train 2 sync resnet.ini model.batch_norm=sync
+LOCKSTEP_SHARE_GPU=0 train 2 sync resnet.ini model.batch_norm=sync  # a GPU each
 train 2 sync_cpu resnet.ini model.batch_norm=sync train.device=cpu
 close sync sync_cpu 2e-3
 
@@ -123,7 +132,7 @@ ranks 2 train resnet.ini --run nan --set optimizer.lr=1e30 --set optimizer.clip=
 ranks 2 train gpt.ini --run outside --set model.vocab=64 >outside.log 2>err.log
 [ $? -eq 3 ] || fail "tokens outside the vocabulary: $(tail -n 2 err.log)"
 one_error "tokens outside the vocabulary" 'vocab'
-LOCKSTEP_SHARE_GPU=0 ranks 2 train resnet.ini --run shares >shares.log 2>err.log
+CUDA_VISIBLE_DEVICES=0 LOCKSTEP_SHARE_GPU=0 ranks 2 train resnet.ini --run shares >shares.log 2>err.log
 [ $? -eq 2 ] || fail "two ranks on one GPU: $(tail -n 2 err.log)"
 one_error "two ranks on one GPU" 'GPU'
 

@@ -138,8 +138,13 @@ bool aligned(const void* address, std::uint16_t alignment) { return alignment_of
 
 }  // namespace
 
-cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) { return create(handle, int{}); }
-cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) { return destroy<int>(handle); }
+/// A handle is the device that was current.
+cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) { return create(handle, current_device()); }
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
+  if (handle && *own<int>(handle) != current_device())
+    refuse("a cuBLASLt handle is destroyed while another device than its own is current");
+  return destroy<int>(handle);
+}
 
 const char* cublasLtGetStatusName(cublasStatus_t status) {
   switch (status) {
@@ -149,6 +154,8 @@ const char* cublasLtGetStatusName(cublasStatus_t status) {
       return "CUBLAS_STATUS_INVALID_VALUE";
     case CUBLAS_STATUS_NOT_SUPPORTED:
       return "CUBLAS_STATUS_NOT_SUPPORTED";
+    case CUBLAS_STATUS_EXECUTION_FAILED:
+      return "CUBLAS_STATUS_EXECUTION_FAILED";
     default:
       return "CUBLAS_STATUS_?";
   }
@@ -301,11 +308,15 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
   if (!handle || !description || !alpha || !beta || !a || !b || !c || !d || !a_data || !b_data || !d_data ||
       !algo)
     return CUBLAS_STATUS_INVALID_VALUE;
-  if (faults().broken != cudaSuccess) return CUBLAS_STATUS_EXECUTION_FAILED;
+  if (faults().broken != cudaSuccess || *own<int>(handle) != current_device() ||
+      device_of(stream) != current_device())
+    return CUBLAS_STATUS_EXECUTION_FAILED;
+  require_within_reach({a_data, b_data, c_data, d_data, workspace});
   const Problem problem{*own<ProductDescription>(description), *own<MatrixLayout>(a), *own<MatrixLayout>(b),
                         *own<MatrixLayout>(c), *own<MatrixLayout>(d)};
   if (const cublasStatus_t status = checked(problem); status != CUBLAS_STATUS_SUCCESS) return status;
   const ProductDescription& p = problem.description;
+  require_within_reach({p.bias, p.aux});
   const auto algorithm = stored_at<MatmulAlgorithm>(algo, 0);
   if (algorithm.found != MatmulAlgorithm::found_mark || algorithm.problem != number_of(problem))
     return CUBLAS_STATUS_INVALID_VALUE;

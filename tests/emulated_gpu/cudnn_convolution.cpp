@@ -5,6 +5,7 @@
 #include <span>
 
 #include "emulated_gpu/library_functions.h"
+#include "emulated_gpu/runtime.h"
 #include "emulated_gpu/streams.h"
 
 namespace lockstep::emulated_gpu {
@@ -158,6 +159,8 @@ cudnnStatus_t run(cudnnHandle_t handle, const ConvolutionCall& call, int number,
     return refused(CUDNN_STATUS_BAD_PARAM_SIZE_INSUFFICIENT, "a workspace of " + std::to_string(bytes) +
                                                                  " bytes; this algorithm needs " +
                                                                  std::to_string(needed_bytes));
+  if (const cudnnStatus_t wrong = check_device(handle); wrong != success) return wrong;
+  require_within_reach({call.x_data, call.w_data, call.y_data, call.made, workspace});
   enqueue(stream_of(handle), [call, workspace, needed_bytes] {
     spoil(workspace, needed_bytes);
     compute(call);

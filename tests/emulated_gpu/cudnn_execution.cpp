@@ -243,6 +243,9 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
   void* const workspace = own_pack.value_or<void*>(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, nullptr);
   if (faults().broken != cudaSuccess) return refused(CUDNN_STATUS_EXECUTION_FAILED, "the device is broken");
   if (!workspace) return refused(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "no workspace");
+  if (const cudnnStatus_t wrong = check_device(handle); wrong != success) return wrong;
+  require_within_reach({workspace});
+  for (const auto& [uid, address] : data) require_within_reach({address});
   enqueue(stream_of(handle), [graph = own_plan.graph, data, numbers, workspace] {
     spoil(workspace, static_cast<std::size_t>(graph_workspace_bytes));
     Run(*graph, data, numbers)();

@@ -251,6 +251,9 @@ cudnnStatus_t complete(Descriptor& d) {
     case CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR:
       if (!d.has(CUDNN_ATTR_DEVICEPROP_DEVICE_ID) && !d.has(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION))
         return refused(CUDNN_STATUS_BAD_PARAM, "properties of no device");
+      if (int devices = 0; cudaGetDeviceCount(&devices) != cudaSuccess ||
+                           d.value_or(CUDNN_ATTR_DEVICEPROP_DEVICE_ID, std::int32_t{0}) >= devices)
+        return refused(CUDNN_STATUS_BAD_PARAM, "properties of a device that is not there");
       return success;
     default:
       return success;

@@ -10,6 +10,7 @@ namespace {
 
 /// What cudnnHandle_t points to.
 struct Handle {
+  int device = current_device();
   cudaStream_t stream = nullptr;
 };
 
@@ -23,6 +24,11 @@ cudnnStatus_t refused(cudnnStatus_t status, std::string why) {
 }
 
 cudaStream_t stream_of(cudnnHandle_t handle) { return reinterpret_cast<Handle*>(handle)->stream; }
+
+cudnnStatus_t check_device(cudnnHandle_t handle) {
+  if (reinterpret_cast<Handle*>(handle)->device == current_device()) return CUDNN_STATUS_SUCCESS;
+  return refused(CUDNN_STATUS_EXECUTION_FAILED, "the handle is of another device than the current one");
+}
 
 std::optional<Element> element_of(cudnnDataType_t type) {
   switch (type) {
@@ -45,14 +51,20 @@ cudnnStatus_t cudnnCreate(cudnnHandle_t* handle) {
   return CUDNN_STATUS_SUCCESS;
 }
 
+/// Its device has to be the current one until then.
 cudnnStatus_t cudnnDestroy(cudnnHandle_t handle) {
+  if (handle && check_device(handle) != CUDNN_STATUS_SUCCESS)
+    refuse("a cuDNN handle is destroyed while another device than its own is current");
   delete reinterpret_cast<Handle*>(handle);
   return CUDNN_STATUS_SUCCESS;
 }
 
 cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream) {
   if (!handle) return refused(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "no handle");
-  reinterpret_cast<Handle*>(handle)->stream = stream;
+  Handle& own = *reinterpret_cast<Handle*>(handle);
+  if (stream && device_of(stream) != own.device)
+    return refused(CUDNN_STATUS_BAD_PARAM_STREAM_MISMATCH, "the stream is of another device than the handle");
+  own.stream = stream;
   return CUDNN_STATUS_SUCCESS;
 }
 
@@ -66,6 +78,8 @@ const char* cudnnGetErrorString(cudnnStatus_t status) {
       return "CUDNN_STATUS_BAD_PARAM";
     case CUDNN_STATUS_NOT_SUPPORTED:
       return "CUDNN_STATUS_NOT_SUPPORTED";
+    case CUDNN_STATUS_EXECUTION_FAILED:
+      return "CUDNN_STATUS_EXECUTION_FAILED";
     default:
       return "CUDNN_STATUS_?";
   }

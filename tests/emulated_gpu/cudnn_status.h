@@ -13,6 +13,9 @@ namespace lockstep::emulated_gpu {
 /// The one that the handle was last given.
 cudaStream_t stream_of(cudnnHandle_t handle);
 
+/// Whether the current device is the handle's, as its calls need it.
+cudnnStatus_t check_device(cudnnHandle_t handle);
+
 /// The status, of which cudnnGetLastErrorString() then says this, on the same thread.
 cudnnStatus_t refused(cudnnStatus_t status, std::string why);
 

@@ -302,6 +302,52 @@ BOOST_AUTO_TEST_CASE(an_operand_that_was_freed_ends_the_program) {
   BOOST_TEST(ending_of([&] { store_in(false); }) == 0);
 }
 
+struct Place {
+  int number;
+  int* values;
+};
+
+__global__ void store_at(Place place) { place.values[place.number] = 1; }
+
+/// The memory of one device, used by a kernel in a stream of another or of the same.
+void store_across(int of_memory, int of_stream, bool in_structure) {
+  int* values = nullptr;
+  cudaSetDevice(of_memory);
+  cudaMalloc(reinterpret_cast<void**>(&values), sizeof(int));
+  cudaSetDevice(of_stream);
+  Stream on;
+  if (in_structure) {
+    store_at<<<1, 1, 0, on.stream>>>(Place{0, values});
+  } else {
+    store<<<1, 1, 0, on.stream>>>(1, values);
+  }
+  on.finish();
+}
+
+BOOST_AUTO_TEST_CASE(an_operand_of_another_device_ends_the_program) {
+  for (const bool in_structure : {false, true}) {
+    if (in_structure && !lockstep::emulated_gpu::MayHoldAddresses<Place>) continue;
+    BOOST_TEST(ending_of([&] { store_across(0, 1, in_structure); }) == SIGABRT);
+    BOOST_TEST(ending_of([&] { store_across(1, 0, in_structure); }) == SIGABRT);
+    BOOST_TEST(ending_of([&] { store_across(1, 1, in_structure); }) == 0);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_kernel_is_launched_into_streams_of_the_current_device_only) {
+  Stream on;
+  int stored = 0;
+  cudaSetDevice(1);
+  store<<<1, 1, 0, on.stream>>>(1, &stored);
+  BOOST_TEST(cudaGetLastError() == cudaErrorInvalidResourceHandle);
+  cudaSetDevice(0);
+  on.finish();
+  BOOST_TEST(stored == 0);
+  store<<<1, 1, 0, on.stream>>>(1, &stored);
+  BOOST_TEST(cudaGetLastError() == cudaSuccess);
+  on.finish();
+  BOOST_TEST(stored == 1);
+}
+
 BOOST_AUTO_TEST_CASE(what_a_gpu_leaves_undefined_ends_the_program) {
   BOOST_TEST(ending_of([] {
                Stream on;

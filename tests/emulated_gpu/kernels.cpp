@@ -98,6 +98,7 @@ void Device::check(const Launched& launched) const {
     refuse("no GPU takes such a launch");
   for (const void* const operand : launched.operands) {
     if (freed(operand, 1)) refuse("an operand is in memory that was freed");
+    if (out_of_reach(operand, launched.device)) refuse("an operand is in the memory of another device");
   }
 }
 
@@ -243,6 +244,11 @@ Device& device() {
 void launch(cudaStream_t stream, Launched launched) {
   {
     const Turn turn = take_turn();
+    launched.device = device_of(stream);
+    if (launched.device != current_device()) {
+      failed(cudaErrorInvalidResourceHandle);
+      return;
+    }
     if (launched.shared_bytes > allowed_shared(launched.function)) {
       failed(cudaErrorInvalidValue);
       return;

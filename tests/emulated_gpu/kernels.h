@@ -4,18 +4,21 @@
 // A block's threads are fibers, and blocks run one after another, in an order that is drawn. A warp runs
 // until it has to wait for others, so that a missing __syncthreads() shows; warps and their lanes take turns
 // in rising order in one block, in falling order in the next. What a GPU leaves undefined ends the program
-// with the reason: a barrier or a shuffle that some threads never reach, an operand that was freed, a launch
-// that no GPU takes, or, where that is asked for (races.h), blocks of a launch that depend on each other.
+// with the reason: a barrier or a shuffle that some threads never reach, an operand that was freed or is
+// another device's, a launch that no GPU takes, or, where that is asked for (races.h), blocks of a launch
+// that depend on each other.
 #pragma once
 
 #include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstring>
 #include <functional>
+#include <iterator>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -46,16 +49,34 @@ struct Launched {
   dim3 grid, block;
   std::size_t shared_bytes;
   std::function<void()> thread;
-  std::vector<const void*> operands;  ///< arguments that are addresses
+  std::vector<const void*> operands;  ///< arguments that are addresses, and what may be some in structures
+  int device = 0;                     ///< of the stream
 };
 
-/// Adds an argument that is an address. (Parts of a structure may hold anything.)
+/// A structure that may hold addresses, of a compiler that can clear what is between its parts: that could
+/// look like an address from before. (GCC; Clang 14 cannot.)
 template <class Argument>
-void add_operand(const Argument& argument, std::vector<const void*>& operands) {
-  if constexpr (std::is_pointer_v<Argument>) operands.push_back(argument);
+concept MayHoldAddresses = std::is_class_v<Argument> && std::is_trivially_copyable_v<Argument> &&
+                               alignof(Argument) >= alignof(void*) &&
+                           requires(Argument* argument) {
+  __builtin_clear_padding(argument);
+};
+
+/// Adds an argument that is an address, or the words of a structure, which has to be initialised as a whole.
+template <class Argument>
+void add_operand(Argument argument, std::vector<const void*>& operands) {
+  if constexpr (std::is_pointer_v<Argument>) {
+    operands.push_back(argument);
+  } else if constexpr (MayHoldAddresses<Argument>) {
+    __builtin_clear_padding(&argument);
+    std::array<const void*, sizeof(Argument) / sizeof(void*)> words;
+    std::memcpy(words.data(), &argument, sizeof words);
+    std::ranges::copy_if(words, std::back_inserter(operands), [](const void* word) { return word; });
+  }
 }
 
-/// Queued on the stream; an error where it takes more shared memory than its kernel was allowed.
+/// Queued on the stream; an error where that is not of the current device, or the launch takes more shared
+/// memory than its kernel was allowed.
 void launch(cudaStream_t stream, Launched launched);
 
 /// The rest of the block's threads, or of the warp's, arrive before it returns.
@@ -79,7 +100,7 @@ void launch(const char* name, const void* function, dim3 grid, dim3 block, std::
   std::vector<const void*> operands;
   (add_operand(arguments, operands), ...);
   launch(stream,
-         {name, function, grid, block, shared_bytes, [=] { kernel(arguments...); }, std::move(operands)});
+         {name, function, grid, block, shared_bytes, [=] { kernel(arguments...); }, std::move(operands), 0});
 }
 
 template <class T>

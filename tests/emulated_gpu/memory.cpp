@@ -1,5 +1,5 @@
 // Memory of the emulated GPU, and pinned memory: known by its ranges. What was never written, or was freed,
-// is NaNs in every floating-point type.
+// is NaNs in every floating-point type. No device has access to the memory of another one.
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
@@ -15,6 +15,7 @@
 #include "streams.h"
 
 struct CUmemPoolHandle_st {
+  int device = 0;
   std::size_t used_bytes = 0, reserved_bytes = 0;
 };
 
@@ -31,6 +32,7 @@ enum class Kind { pageable, pinned, device };
 struct Range {
   std::size_t bytes = 0;
   Kind kind = Kind::device;
+  int device = 0;  ///< of memory of that kind
   CUmemPoolHandle_st* pool = nullptr;
   bool free_asked = false;  ///< in the order of some stream that has not come to it
   bool of_graph = false;    ///< allocated in a capture: there until the graph has gone
@@ -39,7 +41,7 @@ struct Range {
 class Memory {
  public:
   /// Null if there is none.
-  std::byte* allocate(std::size_t bytes, Kind kind, CUmemPoolHandle_st* pool = nullptr);
+  std::byte* allocate(std::size_t bytes, Kind kind, int device, CUmemPoolHandle_st* pool);
   /// Of what begins there; null if nothing does that is in use.
   Range* in_use(const void* first);
   /// In which kind of memory all of it is; nothing if it leaves its range, or was freed.
@@ -50,6 +52,10 @@ class Memory {
     const auto* const begin = static_cast<const std::byte*>(first);
     return overlapping(freed_, begin, bytes) != freed_.end() &&
            overlapping(live_, begin, bytes) == live_.end();
+  }
+  bool out_of_reach(const void* address, int device) const {
+    const auto range = overlapping(live_, static_cast<const std::byte*>(address), 1);
+    return range != live_.end() && range->second.kind == Kind::device && range->second.device != device;
   }
   std::size_t pieces_in_use() const {
     return static_cast<std::size_t>(std::ranges::count_if(
@@ -68,12 +74,12 @@ class Memory {
   std::size_t freed_bytes_ = 0;
 };
 
-std::byte* Memory::allocate(std::size_t bytes, Kind kind, CUmemPoolHandle_st* pool) {
+std::byte* Memory::allocate(std::size_t bytes, Kind kind, int device, CUmemPoolHandle_st* pool) {
   if (kind == Kind::device && bytes > faults().free_bytes) return nullptr;
   const std::size_t size = (std::max<std::size_t>(bytes, 1) + alignment - 1) / alignment * alignment;
   auto* const first = static_cast<std::byte*>(std::aligned_alloc(alignment, size));
   if (!first) return nullptr;
-  live_[first] = {.bytes = bytes, .kind = kind, .pool = pool};
+  live_[first] = {.bytes = bytes, .kind = kind, .device = device, .pool = pool};
   return first;
 }
 
@@ -138,21 +144,24 @@ Memory& memory() {
   return made;
 }
 
-cudaError_t allocate(void** made, std::size_t bytes, Kind kind, CUmemPoolHandle_st* pool = nullptr) {
+cudaError_t allocate(void** made, std::size_t bytes, Kind kind, int device = current_device(),
+                     CUmemPoolHandle_st* pool = nullptr) {
   if (faults().broken != cudaSuccess) return failed(faults().broken);
   if (kind == Kind::device && faults().memory != cudaSuccess) return failed(faults().memory);
   if (kind == Kind::device && faults().good_allocations >= 0 && faults().good_allocations-- == 0)
     return failed(cudaErrorMemoryAllocation);
-  *made = memory().allocate(bytes, kind, pool);
+  *made = memory().allocate(bytes, kind, device, pool);
   return *made ? cudaSuccess : failed(cudaErrorMemoryAllocation);
 }
 
 /// Filled when the stream comes to it: who uses it before then, on another stream, loses what it wrote.
 cudaError_t allocate_in_order(void** made, std::size_t bytes, CUmemPoolHandle_st* pool, cudaStream_t stream) {
   if (!known(stream)) return failed(cudaErrorInvalidResourceHandle);
+  const int device = pool ? pool->device : device_of(stream);
   Capture* const capture = capture_of(stream);
   if (capture) pool = nullptr;  // it is the graph's
-  if (const cudaError_t error = allocate(made, bytes, Kind::device, pool); error != cudaSuccess) return error;
+  if (const cudaError_t error = allocate(made, bytes, Kind::device, device, pool); error != cudaSuccess)
+    return error;
   if (capture) {
     capture->take_memory(*made);
     memory().in_use(*made)->of_graph = true;
@@ -219,6 +228,18 @@ bool freed(const void* first, std::size_t bytes) {
   return memory().freed(first, bytes);
 }
 
+bool out_of_reach(const void* address, int device) {
+  const Turn turn = take_turn();
+  return memory().out_of_reach(address, device);
+}
+
+void require_within_reach(std::initializer_list<const void*> operands) {
+  for (const void* const operand : operands) {
+    if (out_of_reach(operand, current_device()))
+      refuse("an operand of a library is in the memory of another device");
+  }
+}
+
 Program::~Program() {
   const Turn turn = take_turn();
   for (void* const first : memory) emulated_gpu::memory().release(first);
@@ -252,12 +273,12 @@ cudaError_t cudaMallocFromPoolAsync(void** made, std::size_t bytes, cudaMemPool_
   const Turn turn = take_turn();
   return allocate_in_order(made, bytes, pool, stream);
 }
-/// Waits for the whole device first.
+/// Waits for the memory's device first.
 cudaError_t cudaFree(void* first) {
   const Turn turn = take_turn();
   if (faults().broken != cudaSuccess) return failed(faults().broken);
   if (spoils_capture()) return failed(cudaErrorStreamCaptureUnsupported);
-  finish_all();
+  if (const Range* const range = memory().in_use(first)) finish_all(range->device);
   return release(first, Kind::device);
 }
 /// Waits for nothing: copies that are still to come find that it has gone.
@@ -282,9 +303,12 @@ cudaError_t cudaFreeAsync(void* first, cudaStream_t stream) {
 }
 
 cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps* properties) {
-  if (properties->location.type != cudaMemLocationTypeDevice || properties->location.id != 0)
+  int devices = 0;
+  cudaGetDeviceCount(&devices);
+  const auto& [type, device] = properties->location;
+  if (type != cudaMemLocationTypeDevice || device < 0 || device >= devices)
     return failed(cudaErrorInvalidValue);
-  *pool = new CUmemPoolHandle_st;
+  *pool = new CUmemPoolHandle_st{.device = device};
   return cudaSuccess;
 }
 cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr attribute, void*) {
@@ -350,7 +374,8 @@ cudaError_t cudaMemsetAsync(void* first, int value, std::size_t bytes, cudaStrea
   if (!known(stream)) return failed(cudaErrorInvalidResourceHandle);
   if (bytes == 0) return cudaSuccess;
   const std::optional<Kind> kind = memory().kind_for_use(first, bytes);
-  if (!kind || *kind == Kind::pageable) return failed(cudaErrorInvalidValue);
+  if (!kind || *kind == Kind::pageable || memory().out_of_reach(first, device_of(stream)))
+    return failed(cudaErrorInvalidValue);
   enqueue(stream, [=] {
     check_still_there(first, bytes, *kind);
     std::memset(first, value, bytes);

@@ -5,6 +5,10 @@
 // the stream comes to it: the earliest that NCCL may read, and the latest that it may write. What has changed
 // in between would have been sent now and then, and ends the program. So MPI is called where NCCL is, by the
 // one thread that may, whichever thread carries out the stream's work.
+//
+// A call returns before it is taken up: a thread of NCCL's own brings it into the stream, or the capture,
+// later. Here that is when the caller has asked often enough for the communicator's state, which is then
+// success: what anybody asked of the stream before then is not behind the call.
 #include "emulated_gpu/nccl.h"
 
 #include <mpi.h>
@@ -21,6 +25,7 @@
 #include <vector>
 
 #include "comm/nccl/connection.h"
+#include "emulated_gpu/capture.h"
 #include "emulated_gpu/library_memory.h"
 #include "emulated_gpu/runtime.h"
 #include "emulated_gpu/streams.h"
@@ -65,11 +70,15 @@ using lockstep::emulated_gpu::Call;
 struct ncclComm {
   MPI_Comm mpi = MPI_COMM_NULL;
   int rank = 0, size = 1;
-  int looks = 0;  ///< until the last call counts as taken up
+  int device = lockstep::emulated_gpu::current_device();
+  int looks = 0;           ///< of its caller, until the last call is taken up
+  std::thread::id caller;  ///< of the last call
+  ncclResult_t state = ncclSuccess;
   bool finalized = false;
-  std::vector<Call> group;
-  cudaStream_t stream = nullptr;                       ///< the group's
-  std::map<const std::byte*, std::size_t> registered;  ///< bytes by first
+  std::vector<Call> group;                                   ///< under way, or not taken up
+  cudaStream_t stream = nullptr;                             ///< the group's
+  const lockstep::emulated_gpu::Capture* capture = nullptr;  ///< of the stream
+  std::map<const std::byte*, std::size_t> registered;        ///< bytes by first
 };
 
 namespace lockstep::emulated_gpu {
@@ -223,26 +232,76 @@ void write_results(const std::vector<Call>& calls) {
   }
 }
 
-/// A group holds messages or collective calls.
-void make_calls(const ncclComm& comm, std::vector<Call> calls, cudaStream_t stream) {
+/// When the stream has come to the calls.
+void read_operands(const ncclComm& comm, std::vector<Call>& calls, cudaStream_t stream) {
   if (cudaStreamSynchronize(stream) != cudaSuccess)
     refuse("NCCL: its stream cannot be brought up to the call");
-  const auto messages_in_it = std::ranges::count_if(calls, &Call::message);
-  if (messages_in_it != 0 && messages_in_it != std::ssize(calls))
-    refuse("NCCL: messages and collective calls in one group");
   for (Call& call : calls) {
     if (call.whole.bytes > 0 && freed(call.data, call.whole.bytes))
       refuse("NCCL: a call in memory that was freed");
+    if (out_of_reach(call.data, comm.device)) refuse("NCCL: a call in the memory of another device");
     call.before.assign(call.data, call.data + call.whole.bytes);
     const auto next = comm.registered.upper_bound(call.data);
     call.meaning.registered =
         next != comm.registered.begin() && call.data < std::prev(next)->first + std::prev(next)->second;
   }
+}
+
+/// A group holds messages or collective calls.
+void meet_ranks(const ncclComm& comm, std::vector<Call>& calls) {
+  const auto messages_in_it = std::ranges::count_if(calls, &Call::message);
+  if (messages_in_it != 0 && messages_in_it != std::ssize(calls))
+    refuse("NCCL: messages and collective calls in one group");
   messages_in_it > 0 ? messages(comm, calls) : collectives(comm, calls);
+}
+
+void enqueue_results(std::vector<Call> calls, cudaStream_t stream) {
   enqueue(stream, [calls = std::move(calls)] { write_results(calls); });
 }
 
+/// On a thread of NCCL's, whose device is the communicator's, and which is in no capture.
+template <class Part>
+void on_own_thread(const ncclComm& comm, const Part& part) {
+  std::thread([&] {
+    cudaSetDevice(comm.device);
+    part();
+  }).join();
+}
+
+const Capture* capture_around(cudaStream_t stream) {
+  const Turn turn = take_turn();
+  return capture_of(stream);
+}
+
 /// Where the stream is captured, each launch of the graph makes the calls: of all ranks at once.
+ncclResult_t take_up(ncclComm& comm) {
+  std::vector<Call> calls = std::exchange(comm.group, {});
+  if (calls.empty()) return ncclSuccess;  // of another kind
+  if (capture_around(comm.stream) != comm.capture) return ncclUnhandledCudaError;
+  if (comm.capture) {
+    on_own_thread(comm, [&] {
+      call_for(comm.stream, [&comm, calls](cudaStream_t stream) {
+        std::vector<Call> made = calls;
+        read_operands(comm, made, stream);
+        meet_ranks(comm, made);
+        enqueue_results(std::move(made), stream);
+      });
+    });
+    return ncclSuccess;
+  }
+  on_own_thread(comm, [&] { read_operands(comm, calls, comm.stream); });
+  meet_ranks(comm, calls);
+  on_own_thread(comm, [&] { enqueue_results(std::move(calls), comm.stream); });
+  return ncclSuccess;
+}
+
+/// It is in progress: its caller asks so often before it is taken up.
+ncclResult_t begin_progress(ncclComm& comm, int looks) {
+  comm.looks = looks;
+  comm.caller = std::this_thread::get_id();
+  return ncclInProgress;
+}
+
 ncclResult_t end_calls(ncclComm& comm) {
   constexpr std::size_t most_in_group = 1024;  // NCCL keeps 2048 apart
   if (comm.group.size() > most_in_group) refuse("NCCL: more calls in a group than it keeps apart");
@@ -251,11 +310,8 @@ ncclResult_t end_calls(ncclComm& comm) {
       nccl().noted += std::string(kind_names[static_cast<std::size_t>(call.meaning.kind)]) + " ";
     nccl().noted += "| ";
   }
-  call_for(comm.stream, [&comm, group = std::exchange(comm.group, {})](cudaStream_t stream) {
-    make_calls(comm, group, stream);
-  });
-  comm.looks = 2;
-  return ncclInProgress;
+  comm.capture = capture_around(comm.stream);
+  return begin_progress(comm, 3);
 }
 
 Call call_of(const ncclComm& comm, Kind kind, const void* data, std::size_t count, ncclDataType_t type,
@@ -282,6 +338,7 @@ ncclResult_t take(ncclComm* comm, cudaStream_t stream, Kind kind, const void* da
   if (comm->looks > 0 || comm->finalized) return ncclInvalidUsage;  // before the last call was taken up
   if (group_depth == 0 && call.message()) return ncclInvalidUsage;
   if (!comm->group.empty() && stream != comm->stream) return ncclInvalidUsage;
+  if (device_of(stream) != comm->device) return ncclUnhandledCudaError;
   comm->group.push_back(std::move(call));
   comm->stream = stream;
   if (group_depth == 0) return end_calls(*comm);
@@ -394,21 +451,21 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* made, int ranks, ncclUniqueId id
   *made = made_communicators.insert(std::move(comm)).first->get();
   char breaks_here = nccl().start_breaks, breaks = 0;
   MPI_Allreduce(&breaks_here, &breaks, 1, MPI_CHAR, MPI_MAX, (*made)->mpi);
-  (*made)->looks = breaks ? std::numeric_limits<int>::max() : 3;
+  begin_progress(**made, breaks ? std::numeric_limits<int>::max() : 4);
   return breaks_here ? ncclSystemError : ncclInProgress;
 }
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
   if (nccl().silent) ++nccl().asked;
   while (nccl().silent) std::this_thread::yield();
-  *error = comm->looks > 0 ? ncclInProgress : ncclSuccess;
-  if (comm->looks > 0) --comm->looks;
+  if (comm->looks > 0 && comm->caller == std::this_thread::get_id() && --comm->looks == 0)
+    comm->state = take_up(*comm);
+  *error = comm->looks > 0 ? ncclInProgress : comm->state;
   return ncclSuccess;
 }
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {
   if (comm->looks > 0 || comm->finalized) return ncclInvalidUsage;
   comm->finalized = true;
-  comm->looks = 2;
-  return ncclInProgress;
+  return begin_progress(*comm, 3);
 }
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   int left = 0;
@@ -427,11 +484,13 @@ ncclResult_t ncclCommAbort(ncclComm_t) {
 
 ncclResult_t ncclCommRegister(ncclComm_t comm, void* memory, std::size_t bytes, void** handle) {
   if (nccl().register_breaks) return ncclSystemError;
+  if (comm->looks > 0 || out_of_reach(memory, comm->device)) return ncclInvalidUsage;
   comm->registered[static_cast<std::byte*>(memory)] = bytes;
   *handle = memory;
   return ncclSuccess;
 }
 ncclResult_t ncclCommDeregister(ncclComm_t comm, void* handle) {
+  if (comm->looks > 0) return ncclInvalidUsage;
   return comm->registered.erase(static_cast<std::byte*>(handle)) == 1 ? ncclSuccess : ncclInvalidUsage;
 }
 ncclResult_t ncclMemAlloc(void** memory, std::size_t bytes) {

@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "comm/nccl.h"
+#include "comm/nccl/on_gpu.h"
 #include "support/forwarding.h"
 #include "support/place.h"
 
@@ -34,7 +34,8 @@ class ForCpu final : public Forwarding {
          std::unique_ptr<comm::GradientTransport> nccl)
       : Forwarding(host, *nccl), owned_(std::move(owned)), nccl_(std::move(nccl)) {}
   static std::unique_ptr<comm::GradientTransport> make(comm::HostGroup& host) {
-    return comm::make_nccl_transport(host, {.reproducible = true, .share_gpu = true});
+    return comm::make_nccl_transport(host,
+                                     {.device = own_gpu(host), .reproducible = true, .share_gpu = true});
   }
 
   std::unique_ptr<comm::CpuCommunicator> owned_;  // a part's

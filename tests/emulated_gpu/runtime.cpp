@@ -1,16 +1,39 @@
-// The device, versions and errors of the emulated CUDA runtime.
+// The devices, versions and errors of the emulated CUDA runtime.
 #include "runtime.h"
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <vector>
 
 namespace lockstep::emulated_gpu {
 namespace {
 
 /// Of the last call of this thread that failed, until it asks: a launch reports what is left here.
 thread_local cudaError_t last_error = cudaSuccess;
+
+constexpr int devices = 2;
+thread_local int current = 0;
+
+/// Those that the program sees, in its order: named in CUDA_VISIBLE_DEVICES up to the first that is not
+/// there.
+const std::vector<int>& visible() {
+  static const std::vector<int> found = [] {
+    const char* names = std::getenv("CUDA_VISIBLE_DEVICES");
+    if (!names) names = "0,1";
+    std::vector<int> seen;
+    for (char* end = nullptr; *names; names = *end ? end + 1 : end) {
+      const long number = std::strtol(names, &end, 10);
+      if (end == names || (*end && *end != ',') || number < 0 || number >= devices) break;
+      seen.push_back(static_cast<int>(number));
+    }
+    return seen;
+  }();
+  return found;
+}
+
+bool is_there(int device) { return device >= 0 && device < static_cast<int>(visible().size()); }
 
 constexpr int multiprocessors = 2;  // so that grids as large as the device are small
 constexpr int minor = 0;
@@ -23,6 +46,7 @@ constexpr ErrorText error_texts[] = {
     {cudaSuccess, "cudaSuccess", "no error"},
     {cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument"},
     {cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
+    {cudaErrorNoDevice, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
     {cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal"},
     {cudaErrorInvalidResourceHandle, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
     {cudaErrorDevicesUnavailable, "cudaErrorDevicesUnavailable",
@@ -72,6 +96,10 @@ Counts& counts() {
 
 cudaError_t failed(cudaError_t error) { return last_error = error; }
 
+int current_device() { return current; }
+WithDevice::WithDevice(int device) : before(current) { current = device; }
+WithDevice::~WithDevice() { current = before; }
+
 void refuse(const char* why) {
   std::fprintf(stderr, "emulated GPU: %s\n", why);
   std::abort();
@@ -104,12 +132,20 @@ cudaError_t cudaRuntimeGetVersion(int* version) {
 
 cudaError_t cudaGetDeviceCount(int* count) {
   if (faults().devices != cudaSuccess) return failed(faults().devices);
-  *count = 1;
+  *count = static_cast<int>(visible().size());
+  return *count > 0 ? cudaSuccess : failed(cudaErrorNoDevice);
+}
+cudaError_t cudaSetDevice(int device) {
+  if (!is_there(device)) return failed(cudaErrorInvalidDevice);
+  current = device;
   return cudaSuccess;
 }
-cudaError_t cudaSetDevice(int device) { return device == 0 ? cudaSuccess : failed(cudaErrorInvalidDevice); }
+cudaError_t cudaGetDevice(int* device) {
+  *device = current;
+  return cudaSuccess;
+}
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
-  if (device != 0) return failed(cudaErrorInvalidDevice);
+  if (!is_there(device)) return failed(cudaErrorInvalidDevice);
   *properties = {};
   std::strcpy(properties->name, "Emulated GPU");
   properties->totalGlobalMem = faults().free_bytes;
@@ -119,7 +155,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
-  if (device != 0) return failed(cudaErrorInvalidDevice);
+  if (!is_there(device)) return failed(cudaErrorInvalidDevice);
   switch (attribute) {
     case cudaDevAttrMultiProcessorCount:
       *value = multiprocessors;
@@ -135,8 +171,9 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
   }
 }
 cudaError_t cudaDeviceGetPCIBusId(char* address, int length, int device) {
-  if (device != 0) return failed(cudaErrorInvalidDevice);
-  std::snprintf(address, static_cast<std::size_t>(length), "0000:00:00.0");
+  if (!is_there(device)) return failed(cudaErrorInvalidDevice);
+  std::snprintf(address, static_cast<std::size_t>(length), "0000:%02x:00.0",
+                visible()[static_cast<std::size_t>(device)]);
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {

@@ -5,6 +5,7 @@
 //   random:SEED   at any moment; without a seed one is drawn, and printed
 //   eager         at once
 // with "+races" behind it: accesses of kernels are checked, too (races.h).
+// There are two devices, of which a program sees those that CUDA_VISIBLE_DEVICES names; without it, both.
 // Work is done by whoever calls the runtime: it must not wait for other threads or ranks.
 #pragma once
 
@@ -13,6 +14,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <mutex>
 
 namespace lockstep::emulated_gpu {
@@ -49,6 +51,17 @@ struct WithFaults {
   WithFaults& operator=(const WithFaults&) = delete;
 };
 
+/// Of the devices that the program sees, that of the calling thread: 0 until it calls cudaSetDevice.
+int current_device();
+/// Makes another device the thread's for a while.
+struct WithDevice {
+  explicit WithDevice(int device);
+  ~WithDevice();
+  WithDevice(const WithDevice&) = delete;
+  WithDevice& operator=(const WithDevice&) = delete;
+  int before;
+};
+
 /// What was asked for since a test set it to 0.
 struct Counts {
   std::atomic<int> spinning_waits{0};   ///< for an event whose waiters do not sleep
@@ -74,12 +87,19 @@ std::size_t pieces_in_use();
 
 /// Whether there is such a stream; null is one.
 bool known(cudaStream_t stream);
+/// Where the work of the stream is done. The null stream is the current device's own.
+int device_of(cudaStream_t stream);
 /// Carries out what the stream was asked for so far, and what that waits for.
 void finish(cudaStream_t stream);
-void finish_all();
+/// What all streams of the device were asked for so far.
+void finish_all(int device);
 
 /// Whether any of these bytes is in memory that was freed, in the order of its stream.
 bool freed(const void* first, std::size_t bytes);
+/// Whether the address is in memory of another device than this one, which cannot access it.
+bool out_of_reach(const void* address, int device);
+/// Ends the program if any of a library's operands is out of the current device's reach.
+void require_within_reach(std::initializer_list<const void*> operands);
 
 /// Ends the program: a GPU would continue with wrong values, or fail later and elsewhere.
 [[noreturn]] void refuse(const char* why);

@@ -1,6 +1,7 @@
 // Streams as queues, events as places in them.
 #include "streams.h"
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -37,6 +38,7 @@ struct Piece {
 }  // namespace lockstep::emulated_gpu
 
 struct CUstream_st {
+  int device = lockstep::emulated_gpu::current_device();
   std::deque<lockstep::emulated_gpu::Piece> waiting;
   std::uint64_t done = 0;  ///< pieces
   std::shared_ptr<lockstep::emulated_gpu::Capture> capture;
@@ -44,6 +46,7 @@ struct CUstream_st {
   std::uint64_t asked() const { return done + waiting.size(); }
 };
 struct CUevent_st {
+  int device = lockstep::emulated_gpu::current_device();
   bool timed = true, sleeps = false;
   std::shared_ptr<lockstep::emulated_gpu::Record> last;                 ///< null before the first
   std::shared_ptr<lockstep::emulated_gpu::Capture> captured = nullptr;  ///< that it was last recorded in
@@ -64,13 +67,14 @@ class Streams {
   CUstream_st* make();
   /// Its work is done as late as any.
   void destroy(CUstream_st* stream);
-  /// Null is the default stream, which nothing orders with the others: they are all made not to block.
+  /// Null is the current device's default stream, which nothing orders with the others: they are all made not
+  /// to block.
   CUstream_st* find(cudaStream_t stream);
 
   void ask(CUstream_st& stream, Piece piece);
   void finish(CUstream_st& stream, std::uint64_t place);
   void finish(const Record& record) { finish(*record.stream, record.place); }
-  void finish_all();
+  void finish_all(int device);
   /// Half of what is left up to there: whoever looks again and again sees the end of it.
   void go_on(CUstream_st& stream, std::uint64_t place);
 
@@ -81,7 +85,7 @@ class Streams {
   void carry_out_some();
   template <class Call>
   void for_each(const Call& call) {
-    call(default_);
+    for (CUstream_st& stream : defaults_) call(stream);
     for (CUstream_st* const stream : made_) call(*stream);
     for (const auto& stream : destroyed_) call(*stream);
   }
@@ -90,7 +94,7 @@ class Streams {
   When when_ = When::late;
   std::mt19937_64 random_;
   bool working_ = false;
-  CUstream_st default_;
+  std::array<CUstream_st, 2> defaults_;  ///< by device
   std::set<CUstream_st*> made_;
   std::vector<std::unique_ptr<CUstream_st>> destroyed_;  ///< with work left
 };
@@ -98,6 +102,8 @@ class Streams {
 Streams::Streams() {
   const char* const mode = std::getenv("LOCKSTEP_EMULATED_GPU");
   take_mode(mode ? mode : "late");
+  for (std::size_t device = 0; device < defaults_.size(); ++device)
+    defaults_[device].device = static_cast<int>(device);
 }
 
 void Streams::take_mode(std::string mode) {
@@ -139,7 +145,7 @@ void Streams::destroy(CUstream_st* stream) {
 }
 
 CUstream_st* Streams::find(cudaStream_t stream) {
-  if (!stream) return &default_;
+  if (!stream) return &defaults_.at(static_cast<std::size_t>(current_device()));
   const auto found = made_.find(stream);
   return found == made_.end() ? nullptr : *found;
 }
@@ -178,8 +184,10 @@ void Streams::finish(CUstream_st& stream, std::uint64_t place) {
   while (stream.done < place) carry_out_one(stream);
 }
 
-void Streams::finish_all() {
-  for_each([&](CUstream_st& stream) { finish(stream, stream.asked()); });
+void Streams::finish_all(int device) {
+  for_each([&](CUstream_st& stream) {
+    if (stream.device == device) finish(stream, stream.asked());
+  });
 }
 
 void Streams::go_on(CUstream_st& stream, std::uint64_t place) {
@@ -198,12 +206,19 @@ std::uint64_t draw() { return streams().draw(); }
 
 bool known(cudaStream_t stream) { return streams().find(stream) != nullptr; }
 
+int device_of(cudaStream_t stream) {
+  const Turn turn = take_turn();
+  const CUstream_st* const found = streams().find(stream);
+  if (!found) refuse("work for a stream that is not there");
+  return found->device;
+}
+
 void finish(cudaStream_t stream) {
   CUstream_st& found = *streams().find(stream);
   streams().finish(found, found.asked());
 }
 
-void finish_all() { streams().finish_all(); }
+void finish_all(int device) { streams().finish_all(device); }
 
 void enqueue(cudaStream_t stream, std::function<void()> work) {
   const Turn turn = take_turn();
@@ -333,7 +348,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   const Turn turn = take_turn();
   if (faults().broken != cudaSuccess) return failed(faults().broken);
   CUstream_st* const found = streams().find(stream);
-  if (!found || !event) return failed(cudaErrorInvalidResourceHandle);
+  if (!found || !event || event->device != found->device) return failed(cudaErrorInvalidResourceHandle);
   event->captured = found->capture;
   if (found->capture) {
     event->mark = found->capture->mark(found->branch);
@@ -353,6 +368,7 @@ cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, uns
   if (faults().broken != cudaSuccess) return failed(faults().broken);
   if (flags == cudaEventRecordDefault) return cudaEventRecord(event, stream);
   if (flags != cudaEventRecordExternal || !capture_of(stream)) return failed(cudaErrorInvalidValue);
+  if (event->device != device_of(stream)) return failed(cudaErrorInvalidResourceHandle);
   event->captured = nullptr;
   call_for(stream, [event](cudaStream_t at) { cudaEventRecord(event, at); });
   return cudaSuccess;
@@ -385,8 +401,8 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t start, cudaEvent_t end) {
   const Turn turn = take_turn();
   if (faults().broken != cudaSuccess) return failed(faults().broken);
-  if (!start || !end || !start->timed || !end->timed || !start->last || !end->last || start->captured ||
-      end->captured)
+  if (!start || !end || start->device != end->device || !start->timed || !end->timed || !start->last ||
+      !end->last || start->captured || end->captured)
     return failed(cudaErrorInvalidResourceHandle);
   if (!start->last->done || !end->last->done) return failed(cudaErrorNotReady);
   *ms = std::chrono::duration<float, std::milli>(end->last->when - start->last->when).count();

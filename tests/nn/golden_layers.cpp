@@ -178,7 +178,8 @@ void add_over_ranks(const Tensor& tensor) {
 struct UnderTest {
   UnderTest() : backend(make_backend_under_test()) {
     if (backend->device() != Device::cpu())
-      transport = comm::make_nccl_transport(world(), {.stream = backend->stream()});
+      transport = comm::make_nccl_transport(world(),
+                                            {.device = backend->device().index, .stream = backend->stream()});
   }
   comm::GradientTransport& meeting() {
     if (transport) return *transport;

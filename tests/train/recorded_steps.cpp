@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "checkpoint/sample.h"
-#include "comm/nccl.h"
+#include "comm/nccl/on_gpu.h"
 #include "kernels/gpus.h"
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/file.h"
@@ -19,9 +19,9 @@ namespace {
 BOOST_AUTO_TEST_SUITE(recorded_steps, *ranks(1, 2, 3))
 
 Place on_gpu(bool reproducible = true) {
-  Place place(kernels::make_cuda_backend(0));
-  place.transport =
-      comm::make_nccl_transport(world(), {.stream = place.backend->stream(), .reproducible = reproducible});
+  Place place(kernels::make_cuda_backend(own_gpu()));
+  place.transport = comm::make_nccl_transport(
+      world(), {.device = own_gpu(), .stream = place.backend->stream(), .reproducible = reproducible});
   return place;
 }
 

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "checkpoint/sample.h"
-#include "comm/nccl.h"
+#include "comm/nccl/on_gpu.h"
 #include "lockstep/checkpoint/file.h"
 #include "lockstep/checkpoint/index.h"
 #include "lockstep/checkpoint/store.h"
@@ -21,8 +21,9 @@ namespace {
 BOOST_AUTO_TEST_SUITE(runs_on_a_gpu, *ranks(1, 2, 4))
 
 Place on_gpu() {
-  Place place(kernels::make_cuda_backend(0));
-  place.transport = comm::make_nccl_transport(world(), {.stream = place.backend->stream()});
+  Place place(kernels::make_cuda_backend(own_gpu()));
+  place.transport =
+      comm::make_nccl_transport(world(), {.device = own_gpu(), .stream = place.backend->stream()});
   return place;
 }
 
@@ -143,7 +144,7 @@ class Numbers final : public Pairs {
 
 void check_batches(std::int64_t width, int samples, std::int64_t steps) {
   const Numbers numbers(width);
-  const auto gpu = kernels::make_cuda_backend(0);
+  const auto gpu = kernels::make_cuda_backend(own_gpu());
   data::LoaderOptions options{.global_batch = samples, .shards = 1, .seed = 3};
   data::Loader here(numbers, options, 0, 1);
   options.backend = gpu.get();
@@ -169,7 +170,7 @@ BOOST_AUTO_TEST_CASE(batches_arrive_while_it_computes) { check_batches(64, 32, 2
 BOOST_AUTO_TEST_CASE(large_batches_arrive_while_it_computes, *large()) { check_batches(1024, 512, 24); }
 
 BOOST_AUTO_TEST_CASE(reads_of_many_pieces_bring_every_byte) {
-  const auto gpu = kernels::make_cuda_backend(0);
+  const auto gpu = kernels::make_cuda_backend(own_gpu());
   for (const std::int64_t elements : {0, 1, (4 << 20) / 4, (4 << 20) / 4 + 1, 5 * (4 << 20) / 4 + 3}) {
     const Tensor host = Tensor::empty({elements}), back = Tensor::zeros({elements});
     for (std::int64_t i = 0; i < elements; ++i) host.data<float>()[i] = static_cast<float>(i % 16'777'213);

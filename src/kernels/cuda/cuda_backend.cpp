@@ -187,7 +187,9 @@ CudaBackend::CudaBackend(int index)
     enter(*this);
 }
 
-CudaBackend::~CudaBackend() = default;
+CudaBackend::~CudaBackend() {
+  cudaSetDevice(index_);  // as cuDNN and cuBLASLt want it until their handles are destroyed
+}
 
 std::unique_ptr<Timer> CudaBackend::make_timer() { return make_event_timer(index_, pool_.stream()); }
 

@@ -36,7 +36,7 @@ struct Batch {
   static constexpr int room = most;
   int entries = 0;
   std::int64_t first_block[most + 1] = {};  // of each entry, and their end
-  Entry entry[most];
+  Entry entry[most] = {};
 
   /// To be filled in. There must be room.
   Entry& add(std::int64_t blocks) {

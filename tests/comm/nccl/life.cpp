@@ -51,10 +51,12 @@ struct Sum {
 };
 
 BOOST_AUTO_TEST_CASE(ranks_that_share_a_gpu_unasked_get_one_error_that_names_them) {
-  if (world().size() == 1 || visible_gpus() > 1) return;
+  const int gpus = visible_gpus();
+  if (world().size() <= gpus) return;
   ::unsetenv("LOCKSTEP_SHARE_GPU");
-  BOOST_CHECK_EXCEPTION(OnGpu(true), UsageError, [](const UsageError& error) {
-    return std::string(error.what()).find("ranks 0 and 1 both use GPU") != std::string::npos;
+  BOOST_CHECK_EXCEPTION(OnGpu(true), UsageError, [&](const UsageError& error) {
+    const std::string named = "ranks 0 and " + std::to_string(gpus) + " both use GPU";
+    return std::string(error.what()).find(named) != std::string::npos;
   });
   ::setenv("LOCKSTEP_SHARE_GPU", "1", 1);
 }

@@ -4,6 +4,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <memory>
 #include <vector>
 
@@ -19,12 +20,16 @@ inline int visible_gpus() {
   return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
 }
 
+/// Of the visible GPUs, the calling rank's: each has its own where there are enough.
+inline int own_gpu(comm::HostGroup& ranks = world()) {
+  const auto rank = static_cast<std::size_t>(ranks.rank());
+  return ranks.topology().local_rank_of_rank[rank] % std::max(1, visible_gpus());
+}
+
 class OnGpu {
  public:
   explicit OnGpu(bool reproducible, comm::HostGroup& ranks = world()) {
-    const int rank = world().rank();
-    const int local_rank = world().topology().local_rank_of_rank[static_cast<std::size_t>(rank)];
-    const int device = local_rank % visible_gpus();
+    const int rank = world().rank(), device = own_gpu();
     comm::check_cuda(cudaSetDevice(device), "cudaSetDevice", rank);
     comm::check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate", rank);
     transport_ =
