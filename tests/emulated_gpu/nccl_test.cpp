@@ -1,4 +1,5 @@
-// What fails inside NCCL, which a GPU does not do when asked to, and which calls a collective is made of.
+// What fails inside NCCL, which a GPU does not do when asked to, when a call is taken up, and which calls a
+// collective is made of.
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
 #include <cmath>
@@ -8,6 +9,7 @@
 
 #include "comm/nccl/on_gpu.h"
 #include "comm/sums.h"
+#include "emulated_gpu/holders.h"
 #include "emulated_gpu/nccl.h"
 #include "emulated_gpu/runtime.h"
 #include "lockstep/base/error.h"
@@ -116,6 +118,90 @@ BOOST_AUTO_TEST_CASE(it_ends_although_a_thread_that_asks_for_errors_gets_no_answ
   BOOST_TEST(nccl().silent);  // nobody has waited for the answer
   nccl().silent = false;
   asks.join();
+}
+
+/// A communicator of NCCL's, whose calls are taken up when a test says so.
+struct Communicator {
+  Communicator() {
+    connection.start();
+    connection.make("its handle", [&](ncclComm_t comm) {
+      raw = comm;
+      return ncclSuccess;
+    });
+  }
+  /// Of one float.
+  ncclResult_t sum(const DeviceMemory& memory, cudaStream_t stream) const {
+    return comm::ncclAllReduce(memory.first, memory.first, 1, ncclFloat32, ncclSum, raw, stream);
+  }
+  ncclResult_t look() const {
+    ncclResult_t state = ncclSuccess;
+    BOOST_TEST(comm::ncclCommGetAsyncError(raw, &state) == ncclSuccess);
+    return state;
+  }
+  ncclResult_t take_up() const {
+    ncclResult_t state = ncclInProgress;
+    while (state == ncclInProgress) state = look();
+    return state;
+  }
+
+  comm::NcclConnection connection{world(), 10};
+  ncclComm_t raw = nullptr;
+};
+
+void write_one(const DeviceMemory& memory, cudaStream_t stream) {
+  const float one = 1;
+  cudaMemcpyAsync(memory.first, &one, sizeof one, cudaMemcpyHostToDevice, stream);
+}
+
+BOOST_AUTO_TEST_CASE(what_is_asked_before_a_call_is_taken_up_is_not_behind_it) {
+  if (world().size() == 1) return;
+  const Communicator nccl;
+  const Stream stream;
+  const DeviceMemory memory(1);
+  const Event before;
+  write_one(memory, stream);
+  BOOST_REQUIRE(nccl.sum(memory, stream) == ncclInProgress);
+  cudaEventRecord(before, stream);
+  BOOST_TEST(cudaEventSynchronize(before) == cudaSuccess);
+  BOOST_TEST(memory.read(stream)[0] == 1);
+  BOOST_TEST(nccl.take_up() == ncclSuccess);
+  BOOST_TEST(memory.read(stream)[0] == static_cast<float>(world().size()));
+}
+
+BOOST_AUTO_TEST_CASE(a_call_is_not_taken_up_because_another_thread_looks) {
+  if (world().size() == 1) return;
+  const Communicator nccl;
+  const Stream stream;
+  const DeviceMemory memory(1);
+  write_one(memory, stream);
+  BOOST_REQUIRE(nccl.sum(memory, stream) == ncclInProgress);
+  std::thread([&] {
+    for (int looks = 0; looks < 10; ++looks) BOOST_TEST(nccl.look() == ncclInProgress);
+  }).join();
+  BOOST_TEST(memory.read(stream)[0] == 1);
+  BOOST_TEST(nccl.take_up() == ncclSuccess);
+}
+
+BOOST_AUTO_TEST_CASE(a_call_that_its_capture_does_not_wait_for_fails) {
+  if (world().size() == 1) return;
+  const Communicator nccl;
+  const Stream stream;
+  const DeviceMemory memory(1);
+  cudaGraph_t graph = nullptr;
+  BOOST_REQUIRE(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+  BOOST_REQUIRE(nccl.sum(memory, stream) == ncclInProgress);
+  BOOST_REQUIRE(cudaStreamEndCapture(stream, &graph) == cudaSuccess);
+  BOOST_TEST(nccl.take_up() == ncclUnhandledCudaError);
+  cudaGraphDestroy(graph);
+}
+
+BOOST_AUTO_TEST_CASE(a_communicator_takes_streams_of_its_device_only) {
+  if (world().size() == 1) return;
+  const Communicator nccl;
+  const DeviceMemory memory(1);
+  const emulated_gpu::WithDevice second(1);
+  const Stream stream;
+  BOOST_TEST(nccl.sum(memory, stream) == ncclUnhandledCudaError);
 }
 
 /// A reduce-scatter of a shard a rank and an all-gather, whose calls are noted.
