@@ -19,6 +19,7 @@ campaigns:
   peers               steps, sums and checkpoints beside PyTorch's (tests/bench/peers)
   two_hosts           how much communication shows between two made-up hosts, 1 Gbit/s apart (root)
   emulated_gpu        the emulated GPU: more ranks and seeds, large sizes; ddp over NCCL's transport on 1 to 3 ranks (nvcc, CUDA's headers)
+  attention_plans     what Lockstep sends to cuDNN's attention, on five described kinds of GPU: each has a plan (nvcc, cuDNN; half an hour)
   bundle              the bundle with every test program, where nothing is installed
 LIST
 }
@@ -86,6 +87,7 @@ case $name in
   hangs) by_ctest -R "^faults\.every_hang\.${2:-}" ;;
   live_readers) LOCKSTEP_TEST_READINGS=${2:-1000} by_ctest -R '^cli\.many_live_readers$' ;;
   emulated_gpu) by_ctest -R '^(emulated_gpu|ddp\.over_nccl)' ;;
+  attention_plans) by_ctest -R '^kernels\.cuda\.graphs\.sm_' ;;
   bundle) by_ctest -R '^package\.whole_bundle' ;;
   mutations)
     prepare -- test.checkpoint

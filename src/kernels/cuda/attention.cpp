@@ -7,8 +7,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
+#include <initializer_list>
 #include <limits>
 #include <utility>
 
@@ -98,12 +100,15 @@ bool aligned(const HeadMatrix& matrix) {
          reinterpret_cast<std::uintptr_t>(matrix.data) % 16 == 0;
 }
 
-/// The widest heads that cuDNN documents: on Hopper twice those of other GPUs.
-std::int64_t max_width_on(int device) {
+bool all_aligned(std::initializer_list<HeadMatrix> matrices) {
+  return std::ranges::all_of(matrices, aligned);
+}
+
+int major_of(int device) {
   int major = 0;
   check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "cudaDeviceGetAttribute",
         device);
-  return major == 9 ? 256 : 128;
+  return major;
 }
 
 std::size_t memory_of(int device) {
@@ -196,6 +201,25 @@ FusedGraph attention_backward_graph(const ops::AttentionSizes& sizes, const Atte
   return graph;
 }
 
+bool AttentionSupport::fits(const ops::AttentionSizes& sizes) const {
+  const std::int64_t max_width = major == 9 ? 256 : 128;
+  return sizes.group() == 1 && sizes.width % 8 == 0 && sizes.width <= max_width;
+}
+
+bool AttentionSupport::forward(const ops::AttentionSizes& sizes, const AttentionMatrices& m) const {
+  return fits(sizes) && all_aligned({m.q, m.k, m.v, m.y});
+}
+
+bool AttentionSupport::backward(const ops::AttentionSizes& sizes, const AttentionMatrices& m,
+                                const AttentionGradients& g) const {
+  // Before 9.15.1 it reads outside the keys in a captured graph where they do not fill the last tile.
+  constexpr std::size_t reads_no_further = 91501;
+  constexpr std::int64_t tile = 128;
+  if (!fits(sizes) || (sizes.queries == 1 && sizes.keys == 1)) return false;
+  if (cudnn_version < reads_no_further && sizes.keys % tile != 0) return false;
+  return all_aligned({m.q, m.k, m.v, m.y, g.dy, g.dq, g.dk, g.dv});
+}
+
 std::size_t FlashAttention::Key::hash() const {
   return hash_of(sizes.batch, sizes.heads, sizes.queries, sizes.keys, sizes.width, sizes.causal,
                  strides.q.row, strides.dq.row, backward);
@@ -203,8 +227,7 @@ std::size_t FlashAttention::Key::hash() const {
 
 FlashAttention::FlashAttention(int device, cudaStream_t stream)
     : device_(device),
-      version_(cudnnGetVersion()),
-      max_width_(max_width_on(device)),
+      support_{cudnnGetVersion(), major_of(device)},
       properties_(device_properties(device)),
       max_workspace_bytes_(memory_of(device) / 4) {
   make(handle_, cudnnCreate, "cudnnCreate", device);
@@ -253,28 +276,14 @@ FusedGraph* FlashAttention::graph_for(const Key& key) {
   });
 }
 
-bool FlashAttention::fits(const ops::AttentionSizes& sizes) const {
-  return sizes.group() == 1 && sizes.width % 8 == 0 && sizes.width <= max_width_;
-}
-
 FusedGraph* FlashAttention::forward(const ops::AttentionSizes& sizes, const AttentionMatrices& m) {
-  if (!fits(sizes)) return nullptr;
-  for (const HeadMatrix& matrix : {m.q, m.k, m.v, m.y}) {
-    if (!aligned(matrix)) return nullptr;
-  }
+  if (!support_.forward(sizes, m)) return nullptr;
   return graph_for({sizes, {.q = m.q.strides, .k = m.k.strides, .v = m.v.strides, .y = m.y.strides}, false});
 }
 
 FusedGraph* FlashAttention::backward(const ops::AttentionSizes& sizes, const AttentionMatrices& m,
                                      const AttentionGradients& g) {
-  // Before 9.15.1 it reads outside the keys in a captured graph where they do not fill the last tile.
-  constexpr std::size_t reads_no_further = 91501;
-  constexpr std::int64_t tile = 128;
-  if (!fits(sizes) || (sizes.queries == 1 && sizes.keys == 1)) return nullptr;
-  if (version_ < reads_no_further && sizes.keys % tile != 0) return nullptr;
-  for (const HeadMatrix& matrix : {m.q, m.k, m.v, m.y, g.dy, g.dq, g.dk, g.dv}) {
-    if (!aligned(matrix)) return nullptr;
-  }
+  if (!support_.backward(sizes, m, g)) return nullptr;
   return graph_for({sizes,
                     {.q = m.q.strides,
                      .k = m.k.strides,

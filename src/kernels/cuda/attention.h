@@ -20,6 +20,19 @@ struct AttentionStrides {
 FusedGraph attention_graph(const ops::AttentionSizes& sizes, const AttentionStrides& strides);
 FusedGraph attention_backward_graph(const ops::AttentionSizes& sizes, const AttentionStrides& strides);
 
+/// The problems that go to cuDNN: those that it documents. It takes them all (tests/kernels/cuda/graphs.cpp).
+struct AttentionSupport {
+  std::size_t cudnn_version;
+  int major;  ///< of the GPU's compute capability
+
+  bool forward(const ops::AttentionSizes& sizes, const AttentionMatrices& matrices) const;
+  bool backward(const ops::AttentionSizes& sizes, const AttentionMatrices& matrices,
+                const AttentionGradients& gradients) const;
+
+ private:
+  bool fits(const ops::AttentionSizes& sizes) const;
+};
+
 /// Graphs by problem. The first time that cuDNN has none, or one of too much working memory, a warning says
 /// that Lockstep's slower kernels are used. The backward keeps one number for each pair of positions, so
 /// that its bits repeat.
@@ -51,12 +64,9 @@ class FlashAttention {
   /// Why the graph cannot be used; empty if it can.
   std::string obstacle_to(FusedGraph& graph);
   void say_workspace(const Key& key, const FusedGraph& graph);
-  /// Whether cuDNN documents such heads.
-  bool fits(const ops::AttentionSizes& sizes) const;
 
   int device_;
-  std::size_t version_;     ///< of cuDNN
-  std::int64_t max_width_;  ///< of heads, on this kind of GPU
+  AttentionSupport support_;
   Owned<cudnnHandle_t, cudnnDestroy> handle_;
   CudnnDescriptor properties_;
   std::size_t max_workspace_bytes_;

@@ -1,75 +1,204 @@
-// cuDNN takes the graphs of attention, for GPUs that are described and not here: it finds an engine that
-// gives the same bits every time, and compiles its kernel. Only the driver, a stub in this test, does not
-// load it.
+// cuDNN takes the graphs of attention, for GPUs that are described and not here: every problem that Lockstep
+// sends to it has an engine that gives the same bits every time, whose kernel cuDNN compiles. Only the driver
+// (driver.cpp) is made up, and takes any kernel.
+#include <algorithm>
 #include <array>
 #include <boost/test/unit_test.hpp>
+#include <cstddef>
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "kernels/cuda/attention.h"
 #include "lockstep/ops/attention.h"
+#include "support/gpu_labels.h"
 
 namespace lockstep::test {
 namespace {
 
-BOOST_AUTO_TEST_SUITE(graphs)
-
 using namespace kernels;
 
+struct Kind {
+  int version, multiprocessors, shared_bytes;
+};
+constexpr Kind a100{800, 108, 166912}, a10{860, 72, 101376}, l40{890, 142, 101376}, h100{900, 132, 232448},
+    b200{1000, 148, 232448};
+
 /// As cuDNN writes a device's properties.
-std::string description(int version, int multiprocessors, int shared_bytes) {
-  return R"({"maxGridSize": [2147483647, 65535, 65535], "maxBlockSize": [1024, 1024, 64], "regsPerBlock": 65536,
+CudnnDescriptor device_of(const Kind& kind) {
+  return device_properties(
+      R"({"maxGridSize": [2147483647, 65535, 65535], "maxBlockSize": [1024, 1024, 64], "regsPerBlock": 65536,
     "smClockRateKHz": 1980000, "memClockRateKHz": 2619000, "l2CacheSize": 52428800, "warpSize": 32,
     "maxSharedMemoryPerBlock": 49152, "reservedSharedMemoryPerBlock": 1024, "maxRegistersPerSM": 65536,
     "pciDeviceId": 0, "maxCtasPerSM": 32, "maxThreadsPerBlock": 1024, "maxThreadsPerSM": 2048, "isTccDriver": 0,
     "supportCoopLaunch": 1, "driverVer": 13000, "totalGlobalMem": 80000000000, "deviceName": "made up",
     "cudaDeviceId": 0, "deviceVer": )" +
-         std::to_string(version) + R"(, "multiProcessorCount": )" + std::to_string(multiprocessors) +
-         R"(, "maxSharedMemoryPerBlockOptin": )" + std::to_string(shared_bytes) + "}";
+      std::to_string(kind.version) + R"(, "multiProcessorCount": )" + std::to_string(kind.multiprocessors) +
+      R"(, "maxSharedMemoryPerBlockOptin": )" + std::to_string(kind.shared_bytes) + "}");
 }
 
-void check_taken(FusedGraph graph, const CudnnDescriptor& device, const char* what) {
-  const bool built = graph.build(device);
-  BOOST_TEST((built || graph.why().find("cuLibraryLoadData") != std::string::npos),
-             what << ": " << graph.why());
+/// Where the heads of q, k and v are: side by side in rows that all three share (k and v alone, where q has
+/// another length), in rows of their own, or one head behind another.
+enum class Layout : std::uint8_t { shared_rows, own_rows, heads_apart };
+constexpr std::array layouts{Layout::shared_rows, Layout::own_rows, Layout::heads_apart};
+
+struct Problem {
+  std::int64_t queries, keys, width;
+  bool causal;
+  Layout layout;
+  std::int64_t batch = 2, heads = 4, key_heads = heads;
+
+  ops::AttentionSizes sizes() const { return {batch, queries, keys, heads, key_heads, width, causal, 2}; }
+  HeadMatrix rows(std::int64_t time, std::int64_t of_heads, std::int64_t sharing) const {
+    const std::int64_t row = sharing * of_heads * width;
+    return {nullptr, {time * row, width, row}};
+  }
+  HeadMatrix operand(std::int64_t time, std::int64_t of_heads, std::int64_t sharing) const {
+    if (layout == Layout::heads_apart) return {nullptr, {of_heads * time * width, time * width, width}};
+    return rows(time, of_heads, layout == Layout::shared_rows ? sharing : 1);
+  }
+  HeadMatrix q() const { return operand(queries, heads, queries == keys ? 3 : 1); }
+  HeadMatrix k() const { return operand(keys, key_heads, queries == keys ? 3 : 2); }
+  HeadMatrix y() const { return rows(queries, heads, 1); }
+  AttentionMatrices matrices() const { return {q(), k(), k(), y(), nullptr}; }
+  AttentionGradients gradients() const { return {y(), q(), k(), k(), nullptr}; }
+  AttentionStrides strides() const {
+    const ops::HeadStrides of_q = q().strides, of_k = k().strides, of_y = y().strides;
+    return {.q = of_q, .k = of_k, .v = of_k, .y = of_y, .dy = of_y, .dq = of_q, .dk = of_k, .dv = of_k};
+  }
+};
+
+std::ostream& operator<<(std::ostream& out, const Problem& p) {
+  return out << p.queries << " queries, " << p.keys << " keys, heads " << p.width << " wide, layout "
+             << static_cast<int>(p.layout) << (p.causal ? ", causal" : "");
 }
+
+struct Lengths {
+  std::int64_t queries, keys;
+};
+constexpr std::array<Lengths, 8> equal_lengths{
+    {{1, 1}, {64, 64}, {100, 100}, {127, 127}, {128, 128}, {1000, 1000}, {1024, 1024}, {4096, 4096}}};
+constexpr std::array<Lengths, 7> other_lengths{
+    {{1, 64}, {64, 1}, {100, 77}, {128, 1000}, {1024, 512}, {4096, 77}, {64, 4096}}};
+constexpr std::array<std::int64_t, 11> widths{8, 16, 20, 40, 64, 72, 80, 96, 128, 192, 256};
+
+/// Every length with every width, causal and not; the layouts take turns.
+std::vector<Problem> all_problems() {
+  std::vector<Problem> problems;
+  const auto add = [&](const Lengths& lengths, bool causal) {
+    for (const std::int64_t width : widths)
+      problems.push_back({lengths.queries, lengths.keys, width, causal, layouts[problems.size() % 3]});
+  };
+  for (const bool causal : {false, true}) {
+    for (const Lengths& lengths : equal_lengths) add(lengths, causal);
+  }
+  for (const Lengths& lengths : other_lengths) add(lengths, false);
+  return problems;
+}
+
+/// Two bytes for a head and pair of positions, of tiles of 128 that these fill: docs/gpu.md says so.
+void check_workspace(const Problem& p, std::size_t bytes) {
+  constexpr std::int64_t tile = 128, besides = 4096;
+  const auto whole = [](std::int64_t count) { return (count + tile - 1) / tile * tile; };
+  const std::int64_t heads = p.batch * p.heads;
+  BOOST_TEST(bytes >= static_cast<std::size_t>(2 * heads * p.queries * p.keys));
+  BOOST_TEST(bytes <= static_cast<std::size_t>(2 * heads * whole(p.queries) * whole(p.keys) + besides));
+}
+
+/// Of what is not sent, how much cuDNN would take.
+struct Left {
+  int problems = 0, taken = 0;
+};
+
+class Sweep {
+ public:
+  explicit Sweep(const Kind& kind) : device_((load_cuda_libraries(), device_of(kind))) {
+    support_ = {cudnnGetVersion(), kind.version / 100};
+  }
+
+  /// left: null: what is not sent is not built.
+  void check(const Problem& p, Left* left) const {
+    BOOST_TEST_CONTEXT(p) {
+      FusedGraph forward = attention_graph(p.sizes(), p.strides());
+      build("forward", forward, support_.forward(p.sizes(), p.matrices()), left);
+      FusedGraph backward = attention_backward_graph(p.sizes(), p.strides());
+      if (build("backward", backward, support_.backward(p.sizes(), p.matrices(), p.gradients()), left))
+        check_workspace(p, backward.workspace_bytes());
+    }
+  }
+
+ private:
+  /// Whether it was sent, and taken.
+  bool build(const char* pass, FusedGraph& graph, bool sent, Left* left) const {
+    if (!sent && !left) return false;
+    const bool taken = graph.build(device_);
+    if (sent) {
+      BOOST_TEST(taken, pass << ": " << graph.why());
+    } else {
+      ++left->problems;
+      left->taken += taken;
+    }
+    return sent && taken;
+  }
+
+  CudnnDescriptor device_;
+  AttentionSupport support_{};
+};
+
+BOOST_AUTO_TEST_SUITE(graphs)
 
 BOOST_AUTO_TEST_CASE(the_libraries_that_it_was_built_for_are_found_and_have_every_function) {
   BOOST_CHECK_NO_THROW(load_cuda_libraries());
 }
 
-BOOST_AUTO_TEST_CASE(attention_of_every_kind_of_gpu_is_taken) {
-  load_cuda_libraries();
-  struct Kind {
-    int version, multiprocessors, shared_bytes;
-  };
-  for (const Kind& kind : {Kind{800, 108, 166912}, Kind{900, 132, 232448}, Kind{1000, 148, 232448}}) {
-    const CudnnDescriptor device =
-        device_properties(description(kind.version, kind.multiprocessors, kind.shared_bytes));
-    const std::int64_t batch = 16, queries = 1024, heads = 12, width = 64, channels = heads * width;
+BOOST_AUTO_TEST_CASE(a_gpt_is_taken_on_every_kind_of_gpu) {
+  for (const Kind& kind : {a100, a10, l40, h100, b200}) {
     BOOST_TEST_CONTEXT("version " << kind.version) {
-      const auto check_problem = [&](std::int64_t keys, bool causal, const auto& strides_of) {
-        const ops::AttentionSizes problem{batch, queries, keys, heads, heads, width, causal, 2};
-        const ops::HeadStrides of_queries = strides_of(queries), of_keys = strides_of(keys);
-        const AttentionStrides strides{.q = of_queries,
-                                       .k = of_keys,
-                                       .v = of_keys,
-                                       .y = {queries * channels, width, channels},
-                                       .dy = {queries * channels, width, channels},
-                                       .dq = of_queries,
-                                       .dk = of_keys,
-                                       .dv = of_keys};
-        check_taken(attention_graph(problem, strides), device, "forward");
-        check_taken(attention_backward_graph(problem, strides), device, "backward");
-      };
-      check_problem(queries, true, [&](std::int64_t time) {
-        return ops::HeadStrides{3 * time * channels, width, 3 * channels};
-      });
-      check_problem(512, false, [&](std::int64_t time) {
-        return ops::HeadStrides{time * channels, time * width, width};
-      });
+      Sweep(kind).check({1024, 1024, 64, true, Layout::shared_rows, 16, 12}, nullptr);
     }
   }
 }
+
+/// A few of all: a kind of GPU takes the next ones, so that together they have each width and length.
+BOOST_AUTO_TEST_CASE(problems_that_are_sent_are_taken) {
+  const std::vector<Problem> problems = all_problems();
+  std::size_t next = 0;
+  for (const Kind& kind : {a100, l40, h100, b200}) {
+    const Sweep sweep(kind);
+    BOOST_TEST_CONTEXT("version " << kind.version) {
+      for (int i = 0; i < 9; ++i, next = (next + 47) % problems.size()) sweep.check(problems[next], nullptr);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(fewer_key_heads_are_not_sent) {
+  load_cuda_libraries();
+  const AttentionSupport support{cudnnGetVersion(), 9};
+  Problem problem{128, 128, 64, false, Layout::own_rows};
+  BOOST_TEST(support.forward(problem.sizes(), problem.matrices()));
+  BOOST_TEST(support.backward(problem.sizes(), problem.matrices(), problem.gradients()));
+  problem.key_heads = 2;
+  BOOST_TEST(!support.forward(problem.sizes(), problem.matrices()));
+  BOOST_TEST(!support.backward(problem.sizes(), problem.matrices(), problem.gradients()));
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+/// In campaigns: minutes for each kind of GPU.
+BOOST_AUTO_TEST_SUITE(every_problem, *large())
+
+void check_all(const Kind& kind) {
+  const Sweep sweep(kind);
+  Left left;
+  for (const Problem& problem : all_problems()) sweep.check(problem, &left);
+  BOOST_TEST_MESSAGE("of " << left.problems << " graphs that are not sent, cuDNN takes " << left.taken);
+}
+
+BOOST_AUTO_TEST_CASE(sm_80) { check_all(a100); }
+BOOST_AUTO_TEST_CASE(sm_86) { check_all(a10); }
+BOOST_AUTO_TEST_CASE(sm_89) { check_all(l40); }
+BOOST_AUTO_TEST_CASE(sm_90) { check_all(h100); }
+BOOST_AUTO_TEST_CASE(sm_100) { check_all(b200); }
 
 BOOST_AUTO_TEST_SUITE_END()
 
