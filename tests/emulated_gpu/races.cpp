@@ -1,6 +1,7 @@
 // The functions that the compiler calls for the accesses of kernels, and what they find.
 #include "races.h"
 
+#include <algorithm>
 #include <cstdio>
 
 #include "runtime.h"
@@ -12,9 +13,17 @@ namespace {
 constexpr std::ptrdiff_t stack_bytes = 128 * 1024;
 thread_local bool runs_kernel = false;
 
-std::size_t hash_of(std::uintptr_t word) {
-  return static_cast<std::size_t>(word * 0x9e3779b97f4a7c15u >> 20);
-}
+constexpr std::size_t most_pages = 1 << 14;  // 2 GiB of them
+
+/// Where everything was checked, the program says at its end how much that was.
+struct LastWord {
+  ~LastWord() {
+    if (!races().checks()) return;
+    std::fprintf(
+        stderr, "emulated GPU: %ju launches and %ju accesses of the device's memory were checked for races\n",
+        std::uintmax_t{races().launches()}, std::uintmax_t{races().accesses()});
+  }
+} last_word;
 
 }  // namespace
 
@@ -24,16 +33,20 @@ Races& races() {
 }
 
 void Races::begin_launch(const char* kernel) {
+  constexpr Block most = 1u << 31;  // which leaves enough numbers for any launch
   kernel_ = kernel;
-  in_use_ = 0;
-  if (++launch_ == 0) {
-    cells_.assign(cells_.size(), {});
-    launch_ = 1;
+  launches_ += checks_;
+  if (last_ >= most || pages_.size() > most_pages) {
+    pages_.clear();
+    recent_ = {};
+    last_ = 0;
   }
+  several_ = ++last_;
 }
 
 void Races::begin_block(std::uint32_t number) {
-  block_ = number + 1;
+  block_ = several_ + 1 + number;
+  last_ = std::max(last_, block_);
   ignored_.clear();
 }
 
@@ -43,40 +56,51 @@ void Races::ignore(const void* first, std::size_t bytes) {
 
 void Races::in_kernel(bool is) { runs_kernel = is; }
 
-Races::Cell& Races::cell_of(std::uintptr_t word) {
-  if (2 * in_use_ >= cells_.size()) enlarge();
-  for (std::size_t at = hash_of(word);; ++at) {
-    Cell& cell = cells_[at % cells_.size()];
-    if (cell.launch == launch_ && cell.word != word) continue;
-    if (cell.launch != launch_) {
-      cell = {.word = word, .launch = launch_};
-      ++in_use_;
+Races::Page& Races::page_of(std::uintptr_t byte) {
+  const std::uintptr_t number = byte / page_bytes;
+  auto& [recent, page] = recent_[number % recent_.size()];
+  if (!page || recent != number) {
+    std::unique_ptr<Page>& found = pages_[number];
+    if (!found) found = std::make_unique<Page>();
+    recent = number;
+    page = found.get();
+  }
+  return *page;
+}
+
+/// Of bytes in one page. Where the count is known, this has no branch for each byte.
+template <bool write>
+inline bool Races::races_in(std::uintptr_t first, std::size_t bytes) {
+  Page& page = page_of(first);
+  Block* const writer = page.writer.data() + first % page_bytes;
+  Block* const reader = page.reader.data() + first % page_bytes;
+  const Block several = several_, block = block_;
+  bool found = false;
+  for (std::size_t i = 0; i < bytes; ++i) {
+    found |= writer[i] >= several && writer[i] != block;
+    if constexpr (write) {
+      found |= reader[i] >= several && reader[i] != block;
+      writer[i] = block;
+    } else {
+      reader[i] = reader[i] < several || reader[i] == block ? block : several;
     }
-    return cell;
   }
+  return found;
 }
 
-void Races::enlarge() {
-  std::vector<Cell> before =
-      std::exchange(cells_, std::vector<Cell>(cells_.empty() ? 4096 : 2 * cells_.size()));
-  in_use_ = 0;
-  for (const Cell& cell : before) {
-    if (cell.launch == launch_) cell_of(cell.word) = cell;
-  }
-}
-
-void Races::report(std::uintptr_t byte, std::uint32_t other, bool write) {
+void Races::report(const void* first, bool write) {
   ++count_;
   if (counts_only_) return;
-  std::fprintf(stderr, "emulated GPU: %s: block %u %s a byte (%p) that block %u %s in the same launch\n",
-               kernel_, block_ - 1, write ? "writes" : "reads", reinterpret_cast<void*>(byte), other - 1,
+  std::fprintf(stderr, "emulated GPU: %s: block %u %s bytes (at %p) that another %s in the same launch\n",
+               kernel_, block_ - several_ - 1, write ? "writes" : "reads", first,
                write ? "reads or writes" : "writes");
   refuse("blocks of a launch must not depend on each other");
 }
 
-void Races::access(const void* first, std::size_t bytes, bool write) {
+template <bool write>
+inline void Races::access(const void* first, std::size_t bytes) {
   if (!runs_kernel) return;
-  if (calls_ == 0) calls_ = 1;
+  seen_ = true;
   if (!checks_) return;
   const auto* const begin = static_cast<const std::byte*>(first);
   const auto* const here = static_cast<const std::byte*>(__builtin_frame_address(0));
@@ -84,18 +108,18 @@ void Races::access(const void* first, std::size_t bytes, bool write) {
   for (const auto& [ignored, size] : ignored_) {
     if (begin >= ignored && begin < ignored + size) return;
   }
+  ++accesses_;
   const auto address = reinterpret_cast<std::uintptr_t>(first);
-  for (std::uintptr_t byte = address; byte < address + bytes; ++byte) {
-    Cell& cell = cell_of(byte / 4);
-    std::uint32_t &writer = cell.writer[byte % 4], &reader = cell.reader[byte % 4];
-    if (writer != nobody && writer != block_) return report(byte, writer, write);
-    if (write) {
-      if (reader != nobody && reader != block_) return report(byte, reader, write);
-      writer = block_;
-    } else {
-      reader = reader == nobody || reader == block_ ? block_ : several;
-    }
+  const std::size_t room = page_bytes - address % page_bytes;
+  bool found = false;
+  if (bytes <= room) [[likely]] {
+    found = races_in<write>(address, bytes);
+  } else {
+    for (std::size_t done = 0, part = room; done < bytes;
+         done += part, part = std::min(page_bytes, bytes - done))
+      found |= races_in<write>(address + done, part);
   }
+  if (found) report(first, write);
 }
 
 }  // namespace lockstep::emulated_gpu
@@ -109,16 +133,16 @@ void __tsan_func_entry(void*) {}
 void __tsan_func_exit() {}
 void __tsan_vptr_update(void**, void*) {}
 void __tsan_vptr_read(void**) {}
-void __tsan_read_range(void* first, std::size_t bytes) { races().access(first, bytes, false); }
-void __tsan_write_range(void* first, std::size_t bytes) { races().access(first, bytes, true); }
+void __tsan_read_range(void* first, std::size_t bytes) { races().access<false>(first, bytes); }
+void __tsan_write_range(void* first, std::size_t bytes) { races().access<true>(first, bytes); }
 
 #define LOCKSTEP_ACCESS(bytes)                                                            \
-  void __tsan_read##bytes(void* first) { races().access(first, bytes, false); }           \
-  void __tsan_write##bytes(void* first) { races().access(first, bytes, true); }           \
-  void __tsan_unaligned_read##bytes(void* first) { races().access(first, bytes, false); } \
-  void __tsan_unaligned_write##bytes(void* first) { races().access(first, bytes, true); } \
-  void __tsan_volatile_read##bytes(void* first) { races().access(first, bytes, false); }  \
-  void __tsan_volatile_write##bytes(void* first) { races().access(first, bytes, true); }
+  void __tsan_read##bytes(void* first) { races().access<false>(first, bytes); }           \
+  void __tsan_write##bytes(void* first) { races().access<true>(first, bytes); }           \
+  void __tsan_unaligned_read##bytes(void* first) { races().access<false>(first, bytes); } \
+  void __tsan_unaligned_write##bytes(void* first) { races().access<true>(first, bytes); } \
+  void __tsan_volatile_read##bytes(void* first) { races().access<false>(first, bytes); }  \
+  void __tsan_volatile_write##bytes(void* first) { races().access<true>(first, bytes); }
 LOCKSTEP_ACCESS(1)
 LOCKSTEP_ACCESS(2)
 LOCKSTEP_ACCESS(4)

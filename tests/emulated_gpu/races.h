@@ -9,6 +9,8 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -25,7 +27,10 @@ class Races {
   /// Races since the last call.
   int take_count() { return std::exchange(count_, 0); }
   /// Whether the kernels were compiled so that they call for accesses: not together with another sanitizer.
-  bool sees_accesses() const { return calls_ > 0; }
+  bool sees_accesses() const { return seen_; }
+  /// Of global memory, that were checked.
+  std::uint64_t launches() const { return launches_; }
+  std::uint64_t accesses() const { return accesses_; }
 
   void begin_launch(const char* kernel);
   void begin_block(std::uint32_t number);
@@ -34,27 +39,31 @@ class Races {
   void ignore(const void* first, std::size_t bytes);
   /// Of the calling thread: whether it runs a kernel now, not the program.
   void in_kernel(bool is);
-  void access(const void* first, std::size_t bytes, bool write);
+  template <bool write>
+  void access(const void* first, std::size_t bytes);
 
  private:
-  static constexpr std::uint32_t nobody = 0, several = 0xffffffff;
-  /// Of 4 bytes.
-  struct Cell {
-    std::uintptr_t word = 0;
-    std::uint32_t launch = 0;  ///< another one's cell is empty
-    std::array<std::uint32_t, 4> writer{}, reader{};
+  /// The blocks of all launches have numbers of their own, which grow: one below those of the launch that
+  /// runs is nobody.
+  using Block = std::uint32_t;
+  static constexpr std::size_t page_bytes = 1 << 14;
+  struct Page {
+    std::array<Block, page_bytes> writer{}, reader{};
   };
-  Cell& cell_of(std::uintptr_t word);
-  void enlarge();
-  void report(std::uintptr_t byte, std::uint32_t other, bool write);
+  /// The page that holds the byte.
+  Page& page_of(std::uintptr_t byte);
+  template <bool write>
+  bool races_in(std::uintptr_t first, std::size_t bytes);
+  void report(const void* first, bool write);
 
-  bool checks_ = false, counts_only_ = false;
+  bool checks_ = false, counts_only_ = false, seen_ = false;
   int count_ = 0;
-  std::uint64_t calls_ = 0;
+  std::uint64_t launches_ = 0, accesses_ = 0;
   const char* kernel_ = nullptr;
-  std::uint32_t launch_ = 0, block_ = nobody;  ///< block: its number + 1
-  std::size_t in_use_ = 0;
-  std::vector<Cell> cells_;
+  Block several_ = 0;  ///< blocks of this launch; the first of its numbers
+  Block block_ = 0, last_ = 0;
+  std::unordered_map<std::uintptr_t, std::unique_ptr<Page>> pages_;
+  std::array<std::pair<std::uintptr_t, Page*>, 64> recent_{};  ///< of pages_, by the end of their number
   std::vector<std::pair<const std::byte*, std::size_t>> ignored_;
 };
 Races& races();
