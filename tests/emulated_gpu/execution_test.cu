@@ -93,6 +93,12 @@ __global__ void number_blocks(int* next, int* order) { order[(*next)++] = static
 /// Each block adds to what the one before it has left.
 __global__ void add_to_neighbour(const int* from, int* to) { to[blockIdx.x + 1] = from[blockIdx.x] + 1; }
 
+/// Of more than a page of those that races are kept in.
+struct Large {
+  int values[10000];
+};
+__global__ void copy_whole(const Large* from, Large* to) { *to = *from; }
+
 __global__ void store_in_all(int* to) { *to = static_cast<int>(blockIdx.x); }
 
 /// Bytes side by side.
@@ -276,6 +282,12 @@ BOOST_AUTO_TEST_CASE(blocks_that_depend_on_each_other_are_found) {
                0);
     BOOST_TEST(found([&](auto on) { store_in_all<<<8, 1, 0, on>>>(numbers.data()); }) > 0);
     BOOST_TEST(found([&](auto on) { store_in_all<<<1, 8, 0, on>>>(numbers.data()); }) == 0);
+    std::vector<Large> larges(2);
+    const auto copy = [&](int blocks, int threads) {
+      return found([&](auto on) { copy_whole<<<blocks, threads, 0, on>>>(&larges[0], &larges[1]); });
+    };
+    BOOST_TEST(copy(1, 8) == 0);
+    BOOST_TEST(copy(8, 1) > 0);
   }
   races().count_only(false);
   races().check(before);

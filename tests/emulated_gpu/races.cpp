@@ -39,6 +39,7 @@ void Races::begin_launch(const char* kernel) {
   if (last_ >= most || pages_.size() > most_pages) {
     pages_.clear();
     recent_ = {};
+    last_read_ = {};
     last_ = 0;
   }
   several_ = ++last_;
@@ -109,6 +110,12 @@ inline void Races::access(const void* first, std::size_t bytes) {
     if (begin >= ignored && begin < ignored + size) return;
   }
   ++accesses_;
+  if constexpr (!write) {
+    // A kernel's arguments, which each thread reads. Blocks run one after another, so nothing new is seen.
+    const Range range{begin, bytes, block_};
+    if (bytes > 16 && range == last_read_) return;
+    if (bytes > 16) last_read_ = range;
+  }
   const auto address = reinterpret_cast<std::uintptr_t>(first);
   const std::size_t room = page_bytes - address % page_bytes;
   bool found = false;

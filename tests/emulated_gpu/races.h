@@ -50,6 +50,12 @@ class Races {
   struct Page {
     std::array<Block, page_bytes> writer{}, reader{};
   };
+  struct Range {
+    const std::byte* first = nullptr;
+    std::size_t bytes = 0;
+    Block block = 0;
+    bool operator==(const Range&) const = default;
+  };
   /// The page that holds the byte.
   Page& page_of(std::uintptr_t byte);
   template <bool write>
@@ -64,6 +70,7 @@ class Races {
   Block block_ = 0, last_ = 0;
   std::unordered_map<std::uintptr_t, std::unique_ptr<Page>> pages_;
   std::array<std::pair<std::uintptr_t, Page*>, 64> recent_{};  ///< of pages_, by the end of their number
+  Range last_read_;                                            ///< of those that no single load reads
   std::vector<std::pair<const std::byte*, std::size_t>> ignored_;
 };
 Races& races();
