@@ -90,6 +90,21 @@ void check_all(bool reproducible) {
   }
 }
 
+/// NCCL takes 2048 calls in a group, of which there is one for each range.
+BOOST_AUTO_TEST_CASE(slices_of_more_ranges_than_a_group_has_calls_are_right) {
+  constexpr std::int64_t count = 2500;
+  const auto size = static_cast<std::size_t>(world().size());
+  std::vector<std::vector<comm::ElementRange>> ranges(size);
+  for (std::int64_t i = 0; i < count; ++i) ranges[static_cast<std::size_t>(i) % size].push_back({i, 1});
+  const Draw one{count, 3, 11, DType::float32, comm::Slices(count, ranges)};
+  for (const bool reproducible : {true, false}) {
+    OnGpu gpu(reproducible);
+    MirroredBuffer flat_buffer(gpu.transport(), gpu.stream(), 1 << 15, accumulators_for(3, world().size()));
+    check_reduce_scatter<float>(gpu, flat_buffer, one, reproducible);
+    check_all_gather<float>(gpu, flat_buffer, one);
+  }
+}
+
 BOOST_AUTO_TEST_CASE(slices_in_the_trees_order_have_the_bits_of_the_sum) { check_all(true); }
 
 BOOST_AUTO_TEST_CASE(slices_in_the_order_of_nccl_hold_every_shard_once) { check_all(false); }
