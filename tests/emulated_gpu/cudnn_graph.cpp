@@ -15,7 +15,7 @@ using Kind = GraphOperation::Kind;
 
 constexpr cudnnStatus_t success = CUDNN_STATUS_SUCCESS;
 /// Of the widths of heads that flash attention is built for on every GPU.
-constexpr std::int64_t width_step = 8, most_width = 128;
+constexpr std::int64_t width_step = 8;
 
 GraphTensor tensor_of(const Descriptor& d) {
   GraphTensor tensor{.uid = d.value<std::int64_t>(CUDNN_ATTR_TENSOR_UNIQUE_ID),
@@ -184,7 +184,8 @@ cudnnStatus_t make_graph(Descriptor& d) {
 /// The limits of flash attention's kernels: half precision in packs of 16 bytes, heads not too wide.
 bool engine_takes(const OperationGraph& graph) {
   if (faults().any_width) return true;
-  return std::all_of(graph.tensors.begin(), graph.tensors.end(), [](const GraphTensor& tensor) {
+  const std::int64_t most_width = faults().major == 9 ? 256 : 128;
+  return std::all_of(graph.tensors.begin(), graph.tensors.end(), [=](const GraphTensor& tensor) {
     if (tensor.between || tensor.type != Element::bfloat16) return true;
     for (std::size_t d = 0; d < 4; ++d) {
       if (tensor.strides[d] != 1 && tensor.strides[d] % width_step != 0) return false;
