@@ -205,8 +205,10 @@ DataParallel::DataParallel(const ModelState& model, comm::GradientTransport& tra
   const ModelState leaves = without_repeats(model);
   check_same_model(group, leaves, options);
   check_options(options, group.size());
-  for (const Param* const param : leaves.params) check_device(param->name, param->value, backend);
-  for (const Buffer* const buffer : leaves.buffers) check_device(buffer->name, buffer->value, backend);
+  comm::run_on_all(group, [&] {  // each rank has its own device
+    for (const Param* const param : leaves.params) check_device(param->name, param->value, backend);
+    for (const Buffer* const buffer : leaves.buffers) check_device(buffer->name, buffer->value, backend);
+  });
   std::vector<Param*> trainable = trainable_params(leaves.params);
   for (const Param* const param : leaves.params)
     param->wait_ready();  // another DataParallel may still gather them
