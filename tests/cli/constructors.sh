@@ -4,7 +4,7 @@
 source "$(dirname "$0")/../support/cli.sh"
 
 # refused TEXT CODE: a program that registers Thing does not compile.
-refused() {
+not_compiled() {
   printf '#include "lockstep/tasks/registry.h"\nnamespace ls = lockstep;\n%s\n' "$2" >program.cpp
   if "$CXX" -std=c++20 -fsyntax-only -I"$LOCKSTEP_SOURCE_DIR/include" program.cpp >errors 2>&1; then fail "compiles: $2"; fi
   grep -qF "$1" errors || fail "not said: $1: $(grep -m 3 error: errors)"
@@ -13,12 +13,12 @@ options='struct Options { int width = 1; LOCKSTEP_KEYS(width, "a width") };'
 forward='ls::Var forward(ls::Tape& tape, const ls::Batch& batch) override { return tape.batch(batch["x"]); }'
 loss='ls::Loss loss(ls::Tape&, ls::Model&, const ls::Batch&) override { return {}; }'
 models='void add(ls::models::Registry& to) { to.add<Thing>("thing"); }' tasks='void add(ls::tasks::Registry& to) { to.add<Thing>("thing"); }'
-refused 'a Model with Options is made by a public constructor (const Options&, std::uint64_t seed)' \
+not_compiled 'a Model with Options is made by a public constructor (const Options&, std::uint64_t seed)' \
   "struct Thing : ls::Model { $options Thing(const Options&) : Model(1) {} $forward }; $models"
-refused 'a Model without Options is made by a public constructor (std::uint64_t seed)' \
+not_compiled 'a Model without Options is made by a public constructor (std::uint64_t seed)' \
   "struct Thing : ls::Model { Thing() : Model(1) {} $forward }; $models"
-refused 'Task with Options by (const Options&)' "struct Thing : ls::Task { $options $loss }; $tasks"
-refused 'defines every pure virtual function of its base: forward() of a Model' \
+not_compiled 'Task with Options by (const Options&)' "struct Thing : ls::Task { $options $loss }; $tasks"
+not_compiled 'defines every pure virtual function of its base: forward() of a Model' \
   "struct Thing : ls::Model { explicit Thing(std::uint64_t seed) : Model(seed) {} }; $models"
-refused 'what a program registers derives from lockstep::Model' "struct Thing { explicit Thing(std::uint64_t) {} }; $models"
+not_compiled 'what a program registers derives from lockstep::Model' "struct Thing { explicit Thing(std::uint64_t) {} }; $models"
 finish

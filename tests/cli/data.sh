@@ -105,26 +105,21 @@ with h5py.File("a.h5", "a") as f: f["fields/density"][...] *= 3'
 ranks 2 train run.ini --run run-1 --set train.steps=15 >log 2>&1 || fail "resume: $(tail -n 3 log)"
 numbers run-1/checkpoints/latest | cmp numbers.then - || fail "a resume has changed the normalisation"
 
-# bad CODE TEXT ARGUMENTS...: on 2 ranks training ends with CODE and one line of TEXT, and leaves no run.
-bad() {
-  local code=$1 text=$2
-  shift 2
-  ranks 2 train run.ini --run bad "$@" >out.log 2>err.log
-  [ $? -eq "$code" ] || fail "$*: exit code is not $code: $(cat err.log)"
-  one_error "$*" "$text"
-  [ ! -e bad ] || { fail "$* left a run behind"; rm -rf bad; }
+# no_run CODE TEXT ARGUMENTS...
+no_run() {
+  refused "$1" "$2" ranks 2 train run.ini --run none "${@:3}"
 }
-bad 3 "a.h5: /fields/flow is missing; the file has fields, names" --set data.fields="x:/fields/flow"
-bad 3 "a.h5: /fields/density has 300 rows and /fields/short has 299" --set data.fields="x:/fields/density y:/fields/short"
-bad 3 "has no field '?x" --set data.fields="density:/fields/density y:/fields/kind" --set data.normalize=
-bad 2 "data.normalize: a.h5 has no field \"z\"; it has x, y" --set data.normalize="x z"
-bad 2 "data.normalize: names x twice" --set data.normalize="x x"
-bad 2 "data.fields: ':/x' names no field" --set data.fields=":/x"
-bad 2 "data.fields.*is a key of arrays, but data.format is images; remove it" --set data.format=images
-bad 2 "data.format: .*picture" --set data.format=picture --set data.fields= --set data.normalize=
-bad 2 "data.train: a.h5\*0: the weight of a file is a number above 0" --set data.train="a.h5*0"
-bad 3 "data.train: a.h5\*x: No such file" --set data.train="a.h5*x"
-bad 3 "attributes.h5: samples have|is missing|float32 \[\]" --set data.train="a.h5*1 plain.h5*1" --set data.fields="x:/fields/density"
+no_run 3 "a.h5: /fields/flow is missing; the file has fields, names" --set data.fields="x:/fields/flow"
+no_run 3 "a.h5: /fields/density has 300 rows and /fields/short has 299" --set data.fields="x:/fields/density y:/fields/short"
+no_run 3 "has no field '?x" --set data.fields="density:/fields/density y:/fields/kind" --set data.normalize=
+no_run 2 "data.normalize: a.h5 has no field \"z\"; it has x, y" --set data.normalize="x z"
+no_run 2 "data.normalize: names x twice" --set data.normalize="x x"
+no_run 2 "data.fields: ':/x' names no field" --set data.fields=":/x"
+no_run 2 "data.fields.*is a key of arrays, but data.format is images; remove it" --set data.format=images
+no_run 2 "data.format: .*picture" --set data.format=picture --set data.fields= --set data.normalize=
+no_run 2 "data.train: a.h5\*0: the weight of a file is a number above 0" --set data.train="a.h5*0"
+no_run 3 "data.train: a.h5\*x: No such file" --set data.train="a.h5*x"
+no_run 3 "attributes.h5: samples have|is missing|float32 \[\]" --set data.train="a.h5*1 plain.h5*1" --set data.fields="x:/fields/density"
 
 # Numbers that are not finite. In held-out data: where they are is said before the run begins.
 /usr/bin/python3 - <<'PY' || fail "numbers that are not finite"
@@ -137,10 +132,8 @@ for name, row, bad in ("hole", 41, np.nan), ("peak", 77, np.inf), ("whole", 0, 1
 PY
 plain=(--set data.train=whole.h5 --set data.fields= --set data.format=arrays --set data.eval_fraction=0)
 for count in 1 3; do
-  ranks "$count" train run.ini --run bad "${plain[@]}" --set data.eval=hole.h5 >out.log 2>err.log
-  [ $? -eq 3 ] || fail "a hole in normalised held-out data: $(cat err.log)"
-  one_error "held-out data" '^lockstep: (rank [01]: )?hole.h5: row 41 of /x has values that are not finite$'
-  [ ! -e bad ] || fail "a hole in held-out data ends a run that has begun"
+  refused 3 '^lockstep: (rank [01]: )?hole.h5: row 41 of /x has values that are not finite$' \
+    ranks "$count" train run.ini --run none "${plain[@]}" --set data.eval=hole.h5
   rm -rf shown
   ranks "$count" train run.ini --run shown "${plain[@]}" --set data.normalize= --set data.eval=hole.h5 >log 2>&1 || fail "held-out: $(cat log)"
   has_line 'warning: held-out data: hole.h5: row 41 of field x holds nan' <log || fail "a hole in held-out data: $(cat log)"
@@ -148,20 +141,16 @@ done
 ranks 1 train run.ini --run clean "${plain[@]}" --set data.normalize= --set data.eval=whole.h5 >log 2>&1 || fail "clean: $(cat log)"
 has_line 'held-out' <log && fail "a warning of nothing: $(cat log)"
 # In training data: the mean of what is normalised, or the loss of the step that reads it.
-bad 3 'hole.h5: row 41 of field x holds nan: the field cannot be normalised' "${plain[@]}" --set data.train=hole.h5
+no_run 3 'hole.h5: row 41 of field x holds nan: the field cannot be normalised' "${plain[@]}" --set data.train=hole.h5
 for count in 1 3; do
   rm -rf begun
-  ranks "$count" train run.ini --run begun "${plain[@]}" --set data.normalize= --set data.train=peak.h5 >out.log 2>err.log
-  [ $? -eq 4 ] || fail "an infinite number in training data: $(cat err.log)"
-  one_error "training data" 'step [0-9]+: the loss is nan; peak.h5: row 77 of field x holds inf, in a sample of step [0-9]+: correct'
+  ends 4 'step [0-9]+: the loss is nan; peak.h5: row 77 of field x holds inf, in a sample of step [0-9]+: correct' \
+    ranks "$count" train run.ini --run begun "${plain[@]}" --set data.normalize= --set data.train=peak.h5
 done
-ranks 2 train run.ini --run saved "${plain[@]}" --set data.normalize= --set data.train=peak.h5 --set checkpoint.every=1 >out.log 2>err.log
-[ $? -eq 4 ] || fail "parameters that are not finite: $(cat err.log)"
-one_error "parameters" 'step ([0-9]+): .* is not finite; peak.h5: row 77 of field x holds inf, in a sample of step \1: correct'
+ends 4 'step ([0-9]+): .* is not finite; peak.h5: row 77 of field x holds inf, in a sample of step \1: correct' \
+  ranks 2 train run.ini --run saved "${plain[@]}" --set data.normalize= --set data.train=peak.h5 --set checkpoint.every=1
 
 for setting in data.fields="x:/fields/density" data.normalize= data.format=arrays; do
-  ranks 2 train run.ini --run run-2 --set train.steps=15 --set "$setting" >out.log 2>err.log
-  [ $? -eq 2 ] || fail "a resume with $setting: $(cat err.log)"
-  one_error "$setting" "${setting%%=*}: the run has"
+  refused 2 "${setting%%=*}: the run has" ranks 2 train run.ini --run run-2 --set train.steps=15 --set "$setting"
 done
 finish

@@ -18,14 +18,9 @@ fork() {
   shift 2
   ranks "$count" train run.ini --run "$run" --fork "$half" "$@" >"$run.log" 2>&1
 }
-# refused CODE WHO TEXT ARGUMENTS...: a start that is one line of error, and leaves no run behind.
-refused() {
-  local code=$1 who=$2 text=$3 got=0
-  shift 3
-  "$LOCKSTEP" train run.ini "$@" >/dev/null 2>err.log || got=$?
-  [ "$got" -eq "$code" ] || fail "$who: exit code $got, not $code"
-  one_error "$who" "$text"
-  [ ! -e refused ] || fail "$who: left a run behind"
+# no_run CODE TEXT ARGUMENTS...
+no_run() {
+  refused "$1" "$2" ranks 1 train run.ini "${@:3}"
 }
 provenance() {
   "$LOCKSTEP" inspect "$1/checkpoints/latest" --json |
@@ -82,22 +77,22 @@ grep -q 'going on after step 10' begun.log || fail "it did not resume: $(cat beg
 expect_same begun/checkpoints/latest changed-1/checkpoints/latest
 [ "$(provenance begun forked_from)" = "$half" ] || fail "a resume lost forked_from"
 grep -qF 'step 10: train.seed = 7 (was 1)' <<<"$(provenance begun config_changes)" || fail "a resume lost the changes"
-refused 2 "another file" "begun: holds a fork of $half, not of away.h5" --run begun --fork away.h5 "${changes[@]}"
+no_run 2 "begun: holds a fork of $half, not of away.h5" --run begun --fork away.h5 "${changes[@]}"
 mv away.h5 "$half"
 rm begun/config.ini  # killed between the first checkpoint and config.ini
 fork begun 1 "${changes[@]}" || fail "without config.ini: $(tail -n 2 begun.log)"
 
-refused 2 "a run" 'whole: holds a run already' --run whole --fork "$half"
-refused 2 "--resume FILE" '--fork .* and --resume .* name two files' --run refused --fork "$half" --resume "$half"
-refused 2 "train.init" '--fork .* and train.init = .* name two files' --run refused --fork "$half" --set "train.init=$half"
-refused 2 "no name" '--fork names no file' --run refused --fork ''
-refused 3 "no file" 'nowhere.h5' --run refused --fork nowhere.h5
-refused 2 "another optimizer" 'holds the state of adamw, but optimizer.name = sgd' --run refused --fork "$half" --set optimizer.name=sgd
-refused 3 "another shape" 'wrong shape: model/net.2.weight is \[10, 32\] in the file, \[12, 32\] here' \
-  --run refused --fork "$half" --set 'model.sizes=64 32 12'
+no_run 2 'whole: holds a run already' --run whole --fork "$half"
+no_run 2 '--fork .* and --resume .* name two files' --run none --fork "$half" --resume "$half"
+no_run 2 '--fork .* and train.init = .* name two files' --run none --fork "$half" --set "train.init=$half"
+no_run 2 '--fork names no file' --run none --fork ''
+no_run 3 'nowhere.h5' --run none --fork nowhere.h5
+no_run 2 'holds the state of adamw, but optimizer.name = sgd' --run none --fork "$half" --set optimizer.name=sgd
+no_run 3 'wrong shape: model/net.2.weight is \[10, 32\] in the file, \[12, 32\] here' \
+  --run none --fork "$half" --set 'model.sizes=64 32 12'
 "$LOCKSTEP" convert "$half" weights.h5 >/dev/null || fail "convert"
-refused 3 "weights alone" 'weights.h5: holds no state of training' --run refused --fork weights.h5
+no_run 3 'weights.h5: holds no state of training' --run none --fork weights.h5
 cp "$half" damaged.h5
 printf '\377' | dd of=damaged.h5 bs=1 seek="$(($(stat -c %s damaged.h5) / 2))" conv=notrunc status=none
-refused 3 "a damaged file" 'damaged.h5: ' --run refused --fork damaged.h5
+no_run 3 'damaged.h5: ' --run none --fork damaged.h5
 finish

@@ -60,20 +60,14 @@ for line in 'momentum = 0.95' 'nesterov = true' 'decay = matrices'; do
   grep -qx "$line" at-1/config.ini || fail "config.ini does not say $line"
 done
 
-# refused CODE TEXT SETTING...
-refused() {
-  local code=$1 text=$2
-  shift 2
-  "$LOCKSTEP" train run.ini --run refused "${@/#/--set=}" >/dev/null 2>err.log
-  local found=$?
-  [ "$found" -eq "$code" ] || fail "$*: exit $found, not $code"
-  one_error "$*" "$text"
-  [ ! -e refused ] || fail "$*: left a run behind"
+# no_run CODE TEXT SECTION.KEY=VALUE...
+no_run() {
+  local settings=("${@:3}")
+  refused "$1" "$2" ranks 1 train run.ini --run none "${settings[@]/#/--set=}"
 }
-refused 2 "Muon: pattern '\*.bias' matches '.*', which is \[.*\]" 'optimizer.muon=*.bias'
-refused 2 "Muon: pattern 'nothing' matches no parameter" optimizer.muon=nothing
-refused 2 'optimizer.muon = \*.weight: is a key of optimizer.name = muon' optimizer.name=adamw 'optimizer.muon=*.weight'
-refused 2 'neither an embedding nor an output head' 'train.frozen=transformer.h.*'
-"$LOCKSTEP" train run.ini --run at-1 --set 'optimizer.muon=*.c_fc.weight' >/dev/null 2>err.log && fail "other matrices on a resume"
-one_error "other matrices on a resume" 'optimizer.muon: the run has'
+no_run 2 "Muon: pattern '\*.bias' matches '.*', which is \[.*\]" 'optimizer.muon=*.bias'
+no_run 2 "Muon: pattern 'nothing' matches no parameter" optimizer.muon=nothing
+no_run 2 'optimizer.muon = \*.weight: is a key of optimizer.name = muon' optimizer.name=adamw 'optimizer.muon=*.weight'
+no_run 2 'neither an embedding nor an output head' 'train.frozen=transformer.h.*'
+refused 2 'optimizer.muon: the run has' ranks 1 train run.ini --run at-1 --set 'optimizer.muon=*.c_fc.weight'
 finish

@@ -10,17 +10,16 @@ small_mlp 'steps = 4' 'global_batch = 24' 'shards = 2' >good.ini
 "$LOCKSTEP" train good.ini --run run >/dev/null 2>&1 || fail "train"
 checkpoint=$(readlink -f run/checkpoints/latest)
 
-# refused CODE TEXT ARGUMENTS...: ends with CODE and TEXT, and no file in this folder has changed.
-refused() {
-  local code=$1 text=$2 before after got
-  shift 2
-  before=$(find . -type f ! -name '*.log' -exec sha256sum {} + | sort; find . ! -type f -printf '%p %y %l\n' | sort)
-  timeout 60 "$LOCKSTEP" "$@" >out.log 2>err.log </dev/null
-  got=$?
-  [ "$got" -eq "$code" ] || fail "lockstep $*: exit $got, expected $code: $(cat err.log)"
-  one_error "lockstep $*" "$text"
-  after=$(find . -type f ! -name '*.log' -exec sha256sum {} + | sort; find . ! -type f -printf '%p %y %l\n' | sort)
-  [ "$before" = "$after" ] || fail "lockstep $*: changed files: $(diff <(echo "$before") <(echo "$after"))"
+files() {
+  find . -type f ! -name '*.log' -exec sha256sum {} + | sort
+  find . ! -type f -printf '%p %y %l\n' | sort
+}
+# untouched CODE TEXT ARGUMENTS...: ends with CODE and TEXT, and no file in this folder has changed.
+untouched() {
+  local before
+  before=$(files)
+  ends "$1" "$2" timeout 60 "$LOCKSTEP" "${@:3}"
+  [ "$before" = "$(files)" ] || fail "lockstep ${*:3}: changed files: $(diff <(echo "$before") <(files))"
 }
 
 echo precious >notes.h5
@@ -35,28 +34,28 @@ mknod device.h5 c 1 3 2>/dev/null || rm -f device.h5  # root only
 for verb in "prepare csv two.csv --out" "prepare text two.csv --out" "convert $checkpoint" "ema run --sigma-rel 0.1 --out"; do
   # shellcheck disable=SC2086  # several words
   {
-    refused 2 "notes.h5: is there already; --force replaces it" $verb notes.h5
+    untouched 2 "notes.h5: is there already; --force replaces it" $verb notes.h5
     for force in "" --force; do
-      refused 2 "pipe.h5: is a named pipe, which is never replaced" $verb pipe.h5 $force
-      refused 2 "link.h5: is a symbolic link, which is never replaced" $verb link.h5 $force
-      refused 2 "dangling.h5: is a symbolic link" $verb dangling.h5 $force
-      [ ! -e device.h5 ] || refused 2 "device.h5: is a device, which is never replaced" $verb device.h5 $force
-      refused 2 "there is no directory nowhere" $verb nowhere/new.h5 $force
+      untouched 2 "pipe.h5: is a named pipe, which is never replaced" $verb pipe.h5 $force
+      untouched 2 "link.h5: is a symbolic link, which is never replaced" $verb link.h5 $force
+      untouched 2 "dangling.h5: is a symbolic link" $verb dangling.h5 $force
+      [ ! -e device.h5 ] || untouched 2 "device.h5: is a device, which is never replaced" $verb device.h5 $force
+      untouched 2 "there is no directory nowhere" $verb nowhere/new.h5 $force
     done
   }
 done
-refused 2 "the name of the file to write is empty" prepare csv two.csv --out ''
-refused 2 "two.csv: is read to make it" prepare csv two.csv --out two.csv --force
-refused 2 "two.csv: is read to make it" prepare text texts/../two.csv --out ./two.csv --force
-refused 2 "a.txt: is read to make it" prepare text texts --out texts/a.txt --force
-refused 2 "words.h5: is read to make it" prepare csv two.csv --statistics words.h5 --out words.h5 --force
-refused 2 "is read to make it" convert "$checkpoint" "$checkpoint" --force
+untouched 2 "the name of the file to write is empty" prepare csv two.csv --out ''
+untouched 2 "two.csv: is read to make it" prepare csv two.csv --out two.csv --force
+untouched 2 "two.csv: is read to make it" prepare text texts/../two.csv --out ./two.csv --force
+untouched 2 "a.txt: is read to make it" prepare text texts --out texts/a.txt --force
+untouched 2 "words.h5: is read to make it" prepare csv two.csv --statistics words.h5 --out words.h5 --force
+untouched 2 "is read to make it" convert "$checkpoint" "$checkpoint" --force
 "$LOCKSTEP" prepare csv two.csv --out notes.h5 --force >/dev/null || fail "prepare --force"
 "$LOCKSTEP" convert "$checkpoint" notes.h5 --force >/dev/null || fail "convert --force"
 
 # A log, too; a trace of the run's own is replaced, so that a requeued job goes on.
-refused 2 "two.csv: exists and is not a trace" train good.ini --run traced --set log.trace=two.csv
-refused 2 "pipe.h5: is a named pipe" train good.ini --run traced --set log.trace=pipe.h5
+untouched 2 "two.csv: exists and is not a trace" train good.ini --run traced --set log.trace=two.csv
+untouched 2 "pipe.h5: is a named pipe" train good.ini --run traced --set log.trace=pipe.h5
 for steps in 4 6; do
   "$LOCKSTEP" train good.ini --run traced --set log.trace=trace.json --set train.steps=$steps >/dev/null 2>&1 ||
     fail "a trace of $steps steps"
@@ -74,10 +73,8 @@ for name in lock metrics.jsonl; do
   ln -s "$PWD/victim" "linked-$name/$name"
   mkfifo "piped-$name/$name"
   for kind in linked piped; do
-    timeout 60 "$LOCKSTEP" train good.ini --run "$kind-$name" >out.log 2>err.log
-    got=$?
-    [ "$got" -eq 2 ] || fail "a $kind $name: exit $got"
-    one_error "a $kind $name" "$name: cannot create: is (a symbolic link, which is not written through|there already and no regular file); remove it"
+    refused 2 "$name: cannot create: is (a symbolic link, which is not written through|there already and no regular file); remove it" \
+      timeout 60 "$LOCKSTEP" train good.ini --run "$kind-$name"
   done
 done
 [ "$(cat victim)" = precious ] || fail "the file that a link leads to was written"
@@ -85,9 +82,9 @@ mkdir run-elsewhere
 ln -s "$PWD/away" run-elsewhere/checkpoints
 "$LOCKSTEP" train good.ini --run run-elsewhere >/dev/null 2>&1 || fail "a run whose checkpoints lie elsewhere"
 [ -n "$(ls away)" ] || fail "checkpoints did not go where the directory's link leads"
-refused 3 "pipe.h5: cannot open: .*not a regular file" train good.ini --run piped --set data.train=pipe.h5
-refused 3 "pipe.h5: cannot open: not a regular file" prepare csv pipe.h5 --out new.h5
-refused 3 "/dev/zero: cannot open: not a regular file" prepare text /dev/zero --out new.h5
+untouched 3 "pipe.h5: cannot open: .*not a regular file" train good.ini --run piped --set data.train=pipe.h5
+untouched 3 "pipe.h5: cannot open: not a regular file" prepare csv pipe.h5 --out new.h5
+untouched 3 "/dev/zero: cannot open: not a regular file" prepare text /dev/zero --out new.h5
 
 # A verb that is stopped takes its draft along.
 mkdir bench

@@ -39,11 +39,7 @@ ranks 2 eval run-1/checkpoints/latest --json >out.log 2>log || fail "eval: $(cat
 /usr/bin/python3 -c 'import json, sys; assert json.load(open("out.log"))["r2"] > 0.9' || fail "it has not learned: $(cat out.log)"
 ranks 2 predict run-1/checkpoints/latest --data held.txt --out out.h5 >log 2>&1 || fail "predict: $(cat log)"
 
-ranks 2 train run.ini --run bad --set data.format=line >out.log 2>err.log
-[ $? -eq 2 ] || fail "a format that is not there: $(cat err.log)"
-one_error "a format that is not there" 'data.format: .*"line" is not one of: auto, images, text, arrays, lines; did you mean lines'
-ranks 2 train run.ini --run bad --set data.normalize=x >out.log 2>err.log
-[ $? -eq 2 ] || fail "data.normalize: $(cat err.log)"
-one_error "data.normalize" 'data.normalize'
-[ ! -e bad ] || fail "a run is left"
+refused 2 'data.format: .*"line" is not one of: auto, images, text, arrays, lines; did you mean lines' \
+  ranks 2 train run.ini --run none --set data.format=line
+refused 2 'data.normalize' ranks 2 train run.ini --run none --set data.normalize=x
 finish

@@ -73,26 +73,16 @@ if [ "$kind" = files ]; then
   grep -q '<h2>Damage</h2>' damaged.html || fail "the page does not tell of the damage"
   grep -q '>WRONG</td>' damaged.html || fail "the table does not show the damage"
 
-  # refused CODE TEXT RANKS ARGUMENTS...
-  refused() {
-    local code=$1 text=$2
-    shift 2
-    ranks "$@" >/dev/null 2>err.log
-    local got=$?
-    [ "$got" -eq "$code" ] || fail "$*: exit $got, expected $code: $(cat err.log)"
-    one_error "$*" "$text"
-  }
   echo mine >mine.html
   echo '{"rows": 1}' >rows.json
   for count in 1 2; do
-    refused 2 'is not a page' "$count" bench allreduce --bytes 65536 --html mine.html
-    refused 2 'nowhere' "$count" inspect digits/checkpoints/latest --html nowhere/page.html
-    refused 3 'mine.html' "$count" bench step --workload mlp-wide --steps 1 --html page.html --with mine.html
-    refused 3 'absent.json' "$count" bench allreduce --bytes 65536 --html page.html --with absent.json
-    refused 3 'with' "$count" bench allreduce --bytes 65536 --html page.html --with rows.json
-    refused 2 'only the page of --html' "$count" bench allreduce --bytes 65536 --with alone.json
-    refused 2 'no page' "$count" bench step --workload mlp-wide --steps 1 --passes 2 --html page.html
-    [ ! -e page.html ] || fail "a page of a verb that failed"
+    refused 2 'is not a page' ranks "$count" bench allreduce --bytes 65536 --html mine.html
+    refused 2 'nowhere' ranks "$count" inspect digits/checkpoints/latest --html nowhere/page.html
+    refused 3 'mine.html' ranks "$count" bench step --workload mlp-wide --steps 1 --html page.html --with mine.html
+    refused 3 'absent.json' ranks "$count" bench allreduce --bytes 65536 --html page.html --with absent.json
+    refused 3 'with' ranks "$count" bench allreduce --bytes 65536 --html page.html --with rows.json
+    refused 2 'only the page of --html' ranks "$count" bench allreduce --bytes 65536 --with alone.json
+    refused 2 'no page' ranks "$count" bench step --workload mlp-wide --steps 1 --passes 2 --html page.html
   done
   [ "$(cat mine.html)" = mine ] || fail "another file was replaced"
   finish

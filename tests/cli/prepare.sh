@@ -3,18 +3,6 @@
 # an error in one is named by file, line and column.
 source "$(dirname "$0")/../support/cli.sh"
 
-# expect CODE TEXT ARGUMENTS...: ends with CODE, says TEXT (a regular expression) in one line of ours, and leaves no new file.
-expect() {
-  local code=$1 text=$2 got before
-  shift 2
-  before=$(ls -A)
-  timeout 120 "$LOCKSTEP" "$@" >out.log 2>err.log
-  got=$?
-  [ "$got" -eq "$code" ] || fail "lockstep $*: exit $got, expected $code: $(cat err.log)"
-  one_error "lockstep $*" "$text"
-  [ "$before" = "$(ls -A)" ] || fail "lockstep $*: left $(ls -A)"
-}
-
 # trains DATA [SETTING...]: two steps of a small network.
 trains() {
   local data=$1
@@ -24,7 +12,6 @@ trains() {
   "$LOCKSTEP" train mlp.ini --run run --set "data.train=$data" "$@" >log 2>&1 || fail "training on $data: $(tail -n 2 log)"
 }
 
-touch out.log err.log log mlp.ini
 mkdir run
 
 # The first Python lines of docs/data.md make a file that trains.
@@ -105,20 +92,20 @@ done
 for name in zeros large; do trains "$name.h5" --set "model.sizes=4096 4 10"; done
 rm -rf run
 mkdir run  # a run whose data turns out to be bad is there already
-expect 3 "infinite.h5: image [0-9]+ of /x has values in channel 0 that are not finite" train mlp.ini --run run --set data.train=infinite.h5 \
+refused 3 "infinite.h5: image [0-9]+ of /x has values in channel 0 that are not finite" timeout 120 "$LOCKSTEP" train mlp.ini --run run --set data.train=infinite.h5 \
   --set train.global_batch=40
 rm -rf run
-expect 3 "beyond.h5: label 0 of /y is 9223372036854775807 or more" train mlp.ini --run run --set data.train=beyond.h5
-expect 3 "missing.h5: /x is virtual, and a source of it cannot be read: gone.h5: cannot open: No such file" \
-  train mlp.ini --run run --set data.train=missing.h5
-expect 3 "mean.h5: mean 1e\+308 of channel 0 cannot normalise" train mlp.ini --run run --set data.train=mean.h5
-expect 3 "wide.h5: std 1e\+308 of channel 0 cannot normalise" train mlp.ini --run run --set data.train=wide.h5
-expect 3 "narrow.h5: std 1e-44 of channel 0 cannot normalise" train mlp.ini --run run --set data.train=narrow.h5
-expect 3 "colour.h5: images are \[3, 8, 8\], but those of plain.h5, which the model was trained on, are \[1, 8, 8\]" \
-  train mlp.ini --run run --set data.train=plain.h5 --set data.eval=colour.h5
+refused 3 "beyond.h5: label 0 of /y is 9223372036854775807 or more" timeout 120 "$LOCKSTEP" train mlp.ini --run run --set data.train=beyond.h5
+refused 3 "missing.h5: /x is virtual, and a source of it cannot be read: gone.h5: cannot open: No such file" \
+  timeout 120 "$LOCKSTEP" train mlp.ini --run run --set data.train=missing.h5
+refused 3 "mean.h5: mean 1e\+308 of channel 0 cannot normalise" timeout 120 "$LOCKSTEP" train mlp.ini --run run --set data.train=mean.h5
+refused 3 "wide.h5: std 1e\+308 of channel 0 cannot normalise" timeout 120 "$LOCKSTEP" train mlp.ini --run run --set data.train=wide.h5
+refused 3 "narrow.h5: std 1e-44 of channel 0 cannot normalise" timeout 120 "$LOCKSTEP" train mlp.ini --run run --set data.train=narrow.h5
+refused 3 "colour.h5: images are \[3, 8, 8\], but those of plain.h5, which the model was trained on, are \[1, 8, 8\]" \
+  timeout 120 "$LOCKSTEP" train mlp.ini --run run --set data.train=plain.h5 --set data.eval=colour.h5
 trains plain.h5
-expect 3 "colour.h5: images are \[3, 8, 8\], but those of plain.h5, which the model was trained on, are \[1, 8, 8\]" \
-  eval run/checkpoints/latest --data colour.h5
+refused 3 "colour.h5: images are \[3, 8, 8\], but those of plain.h5, which the model was trained on, are \[1, 8, 8\]" \
+  timeout 120 "$LOCKSTEP" eval run/checkpoints/latest --data colour.h5
 
 # Tables with headings, names, other separators and quotes.
 cat >iris.csv <<'CSV'
@@ -135,14 +122,14 @@ tr ';' '\t' <iris.csv >iris.tsv
 "$LOCKSTEP" prepare csv iris.tsv --separator tab --label 3 --out tabs.h5 >out.log 2>&1 || fail "prepare csv --separator: $(cat out.log)"
 cmp -s iris.h5 tabs.h5 || fail "tabs make another file than semicolons"
 sed 's/3.2/NA/' iris.csv >gap.csv
-expect 3 "gap.csv:3: field 2 \('width, cm'\) is missing \('NA'\)" prepare csv gap.csv --out gap.h5
+refused 3 "gap.csv:3: field 2 \('width, cm'\) is missing \('NA'\)" timeout 120 "$LOCKSTEP" prepare csv gap.csv --out gap.h5
 sed 's/;3.3//' iris.csv >short.csv
-expect 3 "short.csv:4: 2 fields, but 2 values and a label are expected; fields are separated by semicolon" prepare csv short.csv --out short.h5
+refused 3 "short.csv:4: 2 fields, but 2 values and a label are expected; fields are separated by semicolon" timeout 120 "$LOCKSTEP" prepare csv short.csv --out short.h5
 tail -n 1 iris.csv >plain.csv
-expect 3 "plain.csv:1: 1 field, but .* separated by tab" prepare csv plain.csv --separator tab --out no.h5
-expect 2 "iris.csv:1: no column is called 'kind', to be the label: there are 3 columns, length, width, cm, species" \
-  prepare csv iris.csv --label kind --out no.h5
-expect 2 "--separator x: must be comma, semicolon or tab" prepare csv iris.csv --separator x --out no.h5
+refused 3 "plain.csv:1: 1 field, but .* separated by tab" timeout 120 "$LOCKSTEP" prepare csv plain.csv --separator tab --out no.h5
+refused 2 "iris.csv:1: no column is called 'kind', to be the label: there are 3 columns, length, width, cm, species" \
+  timeout 120 "$LOCKSTEP" prepare csv iris.csv --label kind --out no.h5
+refused 2 "--separator x: must be comma, semicolon or tab" timeout 120 "$LOCKSTEP" prepare csv iris.csv --separator x --out no.h5
 printf '5.0;3.0;virginica\n' >held-out.csv
 "$LOCKSTEP" prepare csv held-out.csv --statistics iris.h5 --out held-out.h5 >out.log 2>&1 || fail "prepare --statistics: $(cat out.log)"
 /usr/bin/python3 -c 'import h5py; assert list(h5py.File("held-out.h5")["y"]) == [2]' || fail "a name has another number in the held-out data"

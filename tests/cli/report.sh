@@ -64,15 +64,6 @@ for run in torn empty; do "$LOCKSTEP" report "$run" >/dev/null 2>err.log || fail
 grep -q '1 line could not be read' torn/report.html || fail "the torn line is not counted"
 grep -q 'No step has been logged yet' empty/report.html || fail "an empty run looks like another"
 
-# refused CODE TEXT ARGUMENTS...
-refused() {
-  local code=$1 text=$2
-  shift 2
-  "$LOCKSTEP" report "$@" >/dev/null 2>err.log
-  local got=$?
-  [ "$got" -eq "$code" ] || fail "report $*: exit $got, expected $code"
-  one_error "report $*" "$text"
-}
 "$LOCKSTEP" train run.ini --run stopped --set train.steps=1000000 >log 2>&1 &
 wait_for=$!
 until grep -qs loss stopped/metrics.jsonl || ! kill -0 "$wait_for"; do sleep 0.02; done
@@ -83,11 +74,11 @@ grep -q "\"event\":\"stopped\"" stopped/metrics.jsonl || fail "a stop is no even
 "$LOCKSTEP" report stopped >/dev/null || fail "a stopped run"
 grep -q "class=.mark stopped" stopped/report.html || fail "the stop is not marked"
 
-refused 2 'a run directory is missing'
-refused 3 'is not a run' nothing
-refused 3 'not a directory' digits.h5
-refused 3 'not a directory' absent
-refused 2 'is not a page' a --out run.ini
-refused 2 'nowhere' a --out nowhere/report.html
+refused 2 'a run directory is missing' ranks 1 report
+refused 3 'is not a run' ranks 1 report nothing
+refused 3 'not a directory' ranks 1 report digits.h5
+refused 3 'not a directory' ranks 1 report absent
+refused 2 'is not a page' ranks 1 report a --out run.ini
+refused 2 'nowhere' ranks 1 report a --out nowhere/report.html
 [ ! -e nothing/report.html ] || fail "a page of no run"
 finish

@@ -225,79 +225,74 @@ for name in ("table-out.h5", "sigma-out.h5"):
     assert -3 <= o["x"][:].min() < -1 and 1 < o["x"][:].max() <= 5, name
 PY
 
-# bad CODE TEXT ARGUMENTS...: on 2 ranks it ends with CODE and one line of TEXT, and writes nothing.
-bad() {
-  local code=$1 text=$2
-  shift 2
-  ranks 2 sample "$@" >out.log 2>err.log
-  [ $? -eq "$code" ] || fail "$*: exit code is not $code: $(cat err.log)"
+# stamps ARGUMENTS...: on 2 ranks, with errors as one_error looks for them.
+stamps() {
+  local code
+  ranks 2 "$@"
+  code=$?
   sed -i 's/^stamps: /lockstep: /' err.log
-  one_error "$*" "$text"
-  [ -z "$(find . -maxdepth 1 -name '*bad.*')" ] || fail "$*: it left $(find . -maxdepth 1 -name '*bad.*')"
+  return "$code"
 }
-bad 2 "sample: a checkpoint is missing"
-bad 2 "sample: --out FILE is missing" "$saved" --count 3
-bad 2 "--count: " "$saved" --count 0 --out bad.png
-bad 2 "--count: " "$saved" --count many --out bad.png
-bad 2 "--class \"10\": is neither all nor none nor a class of the model, 0 to 9" "$saved" --count 3 --class 10 --out bad.png
-bad 2 "--class \"-1\": is neither" "$saved" --count 3 --class -1 --out bad.png
-bad 2 "--class \"all\": the model takes no classes" table/checkpoints/latest --count 3 --class all --out bad.h5
-bad 2 "--steps 11: does not fit" "$saved" --count 3 --steps 11 --out bad.png
-bad 2 "--sampler euler: is neither" "$saved" --count 3 --sampler euler --out bad.png
-bad 2 "--eta: " "$saved" --count 3 --eta 2 --out bad.png
-bad 2 "--guidance: " "$saved" --count 3 --guidance nan --out bad.png
-bad 2 "--out \"bad.jpg\": ends neither with .png nor with .h5" "$saved" --count 3 --out bad.jpg
-bad 2 "--weights ema: is neither" "$saved" --count 3 --weights ema --out bad.png
-bad 2 "has more than 16384 pixels a side" "$saved" --count 100000000 --out ./bad.png --class 1
-bad 2 "\[64, 1, 1\]" table/checkpoints/latest --count 3 --out bad.png
-bad 2 "out-1.png: is there already; --force replaces it" "$saved" --count 3 --out out-1.png
-bad 2 "is read to make it, so it is never replaced" run-1/checkpoints/step-000000060.h5 --count 3 --force --out run-1/checkpoints/step-000000060.h5
-bad 2 "nowhere" "$saved" --count 3 --out nowhere/bad.png
-bad 2 "sample: classifier/checkpoints/latest: task.name = classification: its models make no samples" classifier/checkpoints/latest --count 3 --out bad.png
-bad 3 "gone.h5" gone.h5 --count 3 --out bad.png
-bad 3 "digits.h5" digits.h5 --count 3 --out bad.png
-bad 3 "ema/0.9" "$saved" --count 3 --weights ema/0.9 --out bad.png
+# no_sample CODE TEXT ARGUMENTS...
+no_sample() {
+  refused "$1" "$2" stamps sample "${@:3}"
+}
+no_sample 2 "sample: a checkpoint is missing"
+no_sample 2 "sample: --out FILE is missing" "$saved" --count 3
+no_sample 2 "--count: " "$saved" --count 0 --out bad.png
+no_sample 2 "--count: " "$saved" --count many --out bad.png
+no_sample 2 "--class \"10\": is neither all nor none nor a class of the model, 0 to 9" "$saved" --count 3 --class 10 --out bad.png
+no_sample 2 "--class \"-1\": is neither" "$saved" --count 3 --class -1 --out bad.png
+no_sample 2 "--class \"all\": the model takes no classes" table/checkpoints/latest --count 3 --class all --out bad.h5
+no_sample 2 "--steps 11: does not fit" "$saved" --count 3 --steps 11 --out bad.png
+no_sample 2 "--sampler euler: is neither" "$saved" --count 3 --sampler euler --out bad.png
+no_sample 2 "--eta: " "$saved" --count 3 --eta 2 --out bad.png
+no_sample 2 "--guidance: " "$saved" --count 3 --guidance nan --out bad.png
+no_sample 2 "--out \"bad.jpg\": ends neither with .png nor with .h5" "$saved" --count 3 --out bad.jpg
+no_sample 2 "--weights ema: is neither" "$saved" --count 3 --weights ema --out bad.png
+no_sample 2 "has more than 16384 pixels a side" "$saved" --count 100000000 --out ./bad.png --class 1
+no_sample 2 "\[64, 1, 1\]" table/checkpoints/latest --count 3 --out bad.png
+no_sample 2 "out-1.png: is there already; --force replaces it" "$saved" --count 3 --out out-1.png
+no_sample 2 "is read to make it, so it is never replaced" run-1/checkpoints/step-000000060.h5 --count 3 --force --out run-1/checkpoints/step-000000060.h5
+no_sample 2 "nowhere" "$saved" --count 3 --out nowhere/bad.png
+no_sample 2 "sample: classifier/checkpoints/latest: task.name = classification: its models make no samples" classifier/checkpoints/latest --count 3 --out bad.png
+no_sample 3 "gone.h5" gone.h5 --count 3 --out bad.png
+no_sample 3 "digits.h5" digits.h5 --count 3 --out bad.png
+no_sample 3 "ema/0.9" "$saved" --count 3 --weights ema/0.9 --out bad.png
 "$LOCKSTEP" train run.ini --run wild --set task.noise=1e39 --set sample.every=0 >log 2>&1 || fail "wild: $(tail -n 3 log)"
-bad 4 "sample 0 is not finite" wild/checkpoints/latest --count 5 --out bad.h5
-bad 4 "sample 0 is not finite" wild/checkpoints/latest --count 5 --out bad.png
+no_sample 4 "sample 0 is not finite" wild/checkpoints/latest --count 5 --out bad.h5
+no_sample 4 "sample 0 is not finite" wild/checkpoints/latest --count 5 --out bad.png
 # What is not given is the run's: errors name its key, and weights that the file lacks are said.
 "$LOCKSTEP" train run.ini --run other --set sample.every=0 --set sample.class=12 --set "sample.weights=ema/0.25 model" >log 2>&1 || fail "other: $(tail -n 3 log)"
 "$LOCKSTEP" sample other/checkpoints/latest --class 1 --count 2 --out other.png >log 2>&1 || fail "other weights: $(cat log)"
 [ "$(grep -c 'has no weights ema/0.25, which sample.weights of the run names first; takes model' log)" -eq 1 ] || fail "weights that the file lacks: $(cat log)"
-bad 2 '^lockstep: sample.class "12": is neither all nor none' other/checkpoints/latest --count 2 --out bad.png
+no_sample 2 '^lockstep: sample.class "12": is neither all nor none' other/checkpoints/latest --count 2 --out bad.png
 "$LOCKSTEP" sample "$saved" --count 20 --out out-1.png --force >log 2>&1 || fail "--force: $(cat log)"
 cmp out-1.png as-in-training.png || fail "--force did not replace the file"
 
-# refused TEXT SETTING...: training ends with exit code 2 before it begins.
-refused() {
-  local text=$1 settings=()
-  shift
-  for setting in "$@"; do settings+=(--set "$setting"); done
-  ranks 2 train run.ini --run refused "${settings[@]}" >out.log 2>err.log
-  [ $? -eq 2 ] || fail "$*: exit code is not 2: $(cat err.log)"
-  sed -i 's/^stamps: /lockstep: /' err.log
-  one_error "$*" "$text"
-  [ ! -e refused ] || fail "$*: a run is left"
+# no_run TEXT SECTION.KEY=VALUE...: training ends with exit code 2 before it begins.
+no_run() {
+  local settings=("${@:2}")
+  refused 2 "$1" stamps train run.ini --run none "${settings[@]/#/--set=}"
 }
-refused 'sample.weights: .*ema/0.9.* is not averaged' sample.weights=ema/0.9
-refused 'sample.weights: .*twice' "sample.weights=model model"
-refused 'sample.class "12": is neither' sample.class=12
-refused 'sample.steps x: does not fit' sample.steps=x
-refused 'sample.sampler euler' sample.sampler=euler
-refused 'sample.count' sample.count=0
-refused 'data.range' "data.range=16 0"
-refused 'data.range = 0 16: cannot be combined with data.normalize of x' data.normalize=x
-refused 'sample.features: nothing is evaluated' sample.features=classifier/checkpoints/latest data.eval_fraction=0
-refused 'sample.features: compares with all samples of data.train, each once, but its files have weights' \
+no_run 'sample.weights: .*ema/0.9.* is not averaged' sample.weights=ema/0.9
+no_run 'sample.weights: .*twice' "sample.weights=model model"
+no_run 'sample.class "12": is neither' sample.class=12
+no_run 'sample.steps x: does not fit' sample.steps=x
+no_run 'sample.sampler euler' sample.sampler=euler
+no_run 'sample.count' sample.count=0
+no_run 'data.range' "data.range=16 0"
+no_run 'data.range = 0 16: cannot be combined with data.normalize of x' data.normalize=x
+no_run 'sample.features: nothing is evaluated' sample.features=classifier/checkpoints/latest data.eval_fraction=0
+no_run 'sample.features: compares with all samples of data.train, each once, but its files have weights' \
   sample.features=classifier/checkpoints/latest "data.train=digits.h5*0.5 digits.h5*0.5"
-refused 'sample.features: .*takes samples \[1, 8, 8\], but those made are \[1, 4, 4\]' sample.features=classifier/checkpoints/latest \
+no_run 'sample.features: .*takes samples \[1, 8, 8\], but those made are \[1, 4, 4\]' sample.features=classifier/checkpoints/latest \
   model.height=4 model.width=4
-refused 'data.range: is missing: x of table.h5 has values from -3 to 5' data.train=table.h5 data.range=
-ranks 2 train run.ini --run refused --set sample.features=gone.h5 >out.log 2>err.log
-[ $? -eq 3 ] || fail "a classifier that is not there: $(cat err.log)"
+no_run 'data.range: is missing: x of table.h5 has values from -3 to 5' data.train=table.h5 data.range=
+refused 3 'gone.h5' stamps train run.ini --run none --set sample.features=gone.h5
 mv run.ini stamps.ini
 cp classifier.ini run.ini
-refused 'sample.every = 15: task.name = classification: its models make no samples' sample.every=15
-refused 'sample.features: task.name = classification: its models make no samples' sample.features=classifier/checkpoints/latest
+no_run 'sample.every = 15: task.name = classification: its models make no samples' sample.every=15
+no_run 'sample.features: task.name = classification: its models make no samples' sample.features=classifier/checkpoints/latest
 mv stamps.ini run.ini
 finish

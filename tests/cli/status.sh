@@ -118,10 +118,7 @@ status whole live own || fail "several runs: exit $?"
 grep -Eq '^whole +ended +40/40 +0 +[0-9]+ s ago +done: 40 steps$' table || fail "the table: $(cat table)"
 mkdir empty
 for other in empty nowhere; do
-  status whole "$other"
-  code=$?
-  [ "$code" -eq 3 ] || fail "status $other: exit $code, expected 3"
-  one_error "status $other" "\"$other\""
+  refused 3 "\"$other\"" status whole "$other"
   [ "$(grep -c '"run"' status.json)" -eq 1 ] || fail "status whole $other does not show the run: $(cat status.json)"
 done
 "$LOCKSTEP" status >out 2>err.log

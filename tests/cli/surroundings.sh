@@ -47,17 +47,14 @@ same_run fuller-pipe
 [ $? -eq 3 ] || fail "--help-keys on a full device: $(cat log)"
 
 # A limit of file sizes is an error like a full disk.
-(ulimit -f 20 && exec "$LOCKSTEP" train good.ini --run limited 2>err.log)
-[ $? -eq 3 ] || fail "ulimit -f: $(cat err.log)"
-one_error "ulimit -f" "File too large"
+limited() { (ulimit -f 20 && exec "$LOCKSTEP" "$@"); }
+ends 3 "File too large" limited train good.ini --run limited
 [ ! -e limited/lock ] || fail "ulimit -f: the lock is still there"
 [ -z "$(find limited -name '*.tmp')" ] || fail "ulimit -f: $(find limited -name '*.tmp') stayed"
 
 for format in "csv $LOCKSTEP_SOURCE_DIR/share/data/digits.csv.gz" "text $LOCKSTEP_SOURCE_DIR/share/data/words.txt"; do
   # shellcheck disable=SC2086
-  (ulimit -f 20 && exec "$LOCKSTEP" prepare $format --out limited.h5 >log 2>err.log)
-  [ $? -eq 3 ] || fail "ulimit -f: prepare $format: $(cat err.log)"
-  [ -z "$(find . -maxdepth 1 -name '*limited.h5*')" ] || fail "ulimit -f: prepare $format left something behind"
+  refused 3 "limited.h5.*File too large" limited prepare $format --out limited.h5
 done
 "$LOCKSTEP" train --help-keys | true
 [ "${PIPESTATUS[0]}" -eq 0 ] || fail "a reader that has seen enough is an error"
@@ -87,8 +84,6 @@ grep -q "rank 1: relative: is not the directory that rank 0 sees" err.log || fai
 # Job numbers that are none, and names that hold control characters.
 SLURM_JOB_ID=$'7\nhost=elsewhere' "$LOCKSTEP" train good.ini --run job >log 2>&1 || fail "a job number with a line end: $(tail -n 2 log)"
 same_run job
-"$LOCKSTEP" inspect $'no\nsuch\x1b[31mfile' 2>err.log
-one_error "a name with control characters" 'no\\nsuch\\x1b\[31mfile'
-"$LOCKSTEP" train good.ini --run x --set a.b=1 c.d=2 2>err.log
-one_error "two settings behind one --set" 'one word too many; every --set takes one SECTION.KEY=VALUE'
+refused 3 'no\\nsuch\\x1b\[31mfile' ranks 1 inspect $'no\nsuch\x1b[31mfile'
+refused 2 'one word too many; every --set takes one SECTION.KEY=VALUE' ranks 1 train good.ini --run x --set a.b=1 c.d=2
 finish

@@ -17,16 +17,6 @@ endless() {
   until grep -q "step [0-9]*/$endless_steps" "$name.log" || ! kill -0 "$launcher" 2>/dev/null; do sleep 0.02; done
 }
 
-# refused CODE TEXT [ARGUMENT...]: a start on two ranks in directory `subject` ends with the code and says the text in one line.
-refused() {
-  local code=$1 text=$2 got
-  shift 2
-  train 2 "$@"
-  got=$?
-  [ "$got" -eq "$code" ] || fail "$case: exit $got, expected $code: $(cat err.log)"
-  one_error "$case" "$text"
-}
-
 # While one run lives: a second one, a Slurm job of another number and a lower restart of the same are refused by the holder's
 # name. A higher restart takes over, although the holder hangs; that one, awake again, writes nothing more. All wait at once.
 endless mine SLURM_JOB_ID=7 SLURM_RESTART_COUNT=3
@@ -116,16 +106,16 @@ goes_on 2
 case="the run directory is a loop of links"
 rm -rf subject
 ln -s subject subject
-refused 2 "subject.*Too many levels of symbolic links"
+refused 2 "subject.*Too many levels of symbolic links" train 2
 case="the checkpoints are a loop of links"
 rm -rf subject
 mkdir subject
 ln -s checkpoints subject/checkpoints
-refused 2 "subject/checkpoints.*Too many levels of symbolic links"
+refused 2 "subject/checkpoints.*Too many levels of symbolic links" train 2
 case="the lock is a loop of links"
 from_base
 ln -s lock subject/lock
-refused 2 "subject/lock.*is a symbolic link, which is not written through"
+refused 2 "subject/lock.*is a symbolic link, which is not written through" train 2
 case="the run directory is a link to one"
 from_base
 mv subject elsewhere
@@ -143,5 +133,5 @@ goes_on 2
 case="the newest checkpoint is a loop of links"
 from_base
 ln -sfn step-000000004.h5 subject/checkpoints/step-000000004.h5
-refused 2 "step-000000004.h5.*Too many levels of symbolic links"
+refused 2 "step-000000004.h5.*Too many levels of symbolic links" train 2
 finish

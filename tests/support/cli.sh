@@ -37,6 +37,26 @@ one_error() {
   grep -Eq -e "$2" <<<"$lines" || fail "$1: '$lines' does not say: $2"
 }
 
+# ends CODE TEXT COMMAND...: COMMAND ends with CODE and one line of error that says TEXT. What it prints is in out.log and err.log.
+ends() {
+  local code=$1 text=$2 who got
+  shift 2
+  who=${case:+$case: }$*  # $case: what a script says of the place that it tests
+  "$@" >out.log 2>err.log </dev/null
+  got=$?
+  [ "$got" -eq "$code" ] || fail "$who: exit $got, expected $code: $(grep lockstep: err.log)"
+  one_error "$who" "$text"
+}
+
+# refused CODE TEXT COMMAND...: it ends like that, and this folder has the files and folders that it had, besides logs.
+refused() {
+  local before after
+  before=$(ls -A -I '*.log')
+  ends "$@"
+  after=$(ls -A -I '*.log')
+  [ "$before" = "$after" ] || fail "${*:3}: other files: $(diff <(echo "$before") <(echo "$after"))"
+}
+
 # ranks N VERB ARGUMENTS...: lockstep on N ranks; on one without mpirun, whose start costs more than what most tests start.
 ranks() {
   local count=$1 start=()
