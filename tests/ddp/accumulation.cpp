@@ -14,31 +14,11 @@ BOOST_AUTO_TEST_SUITE(accumulation, *ranks(1, 2, 3, 4))
 constexpr int pieces = 2;
 int shards_of(int ranks) { return 2 * ranks + 1; }
 
-struct Run {
-  explicit Run(ddp::Options options)
-      : communicator(world()),
-        backend(kernels::make_cpu_backend()),
-        replicas(net.state(), communicator, *backend, with_shards(options)) {}
-  static ddp::Options with_shards(ddp::Options options) {
-    options.bucket_mb = options.first_bucket_mb = tiny_mb;
-    options.shards = shards_of(world().size());
-    options.micro_batches = pieces;
-    return options;
-  }
-  ddp::StepResult step(std::uint64_t step, const LossOf& loss_of = plain_loss) {
-    return replicas.step(toy_batch(step, replicas),
-                         [&](Tape& tape, const ToyShard& shard, const ddp::MicroBatch& piece) {
-                           return loss_of(net, tape, {shard.index, piece.rows(shard.x), piece.rows(shard.y)});
-                         });
-  }
-  Gradients wanted(std::uint64_t step, const LossOf& loss_of = plain_loss) const {
-    return reference(step, shards_of(world().size()), pieces, loss_of);
-  }
-  Net net;
-  Counting communicator;
-  std::unique_ptr<kernels::Backend> backend;
-  ddp::DataParallel replicas;
-};
+ddp::Options accumulating(ddp::Options options = {}) {
+  options.shards = shards_of(world().size());
+  options.micro_batches = pieces;
+  return tiny(options);
+}
 
 /// The plain sum, and a look at every bucket when its turn comes.
 class Looking final : public ddp::Hook {
@@ -91,19 +71,18 @@ class Looking final : public ddp::Hook {
 
 BOOST_AUTO_TEST_CASE(until_its_turn_a_bucket_holds_the_sum_of_this_ranks_shards_alone) {
   const auto looking = std::make_shared<Looking>();
-  Run run({.hook = looking});
+  ToyRun run(accumulating({.hook = looking}));
   for (std::uint64_t step = 0; step < 3; ++step) {
     std::vector<int> in_order(run.replicas.plan().buckets().size());
     for (std::size_t b = 0; b < in_order.size(); ++b) in_order[b] = static_cast<int>(b);
-    run.step(step);
-    check_gradients(run.net, run.wanted(step));
+    run.check_step(step);
     BOOST_TEST(looking->started == in_order, boost::test_tools::per_element());
     BOOST_TEST(looking->binds == 2);  // at the start, and when the plan was remade after the first step
   }
 }
 
 BOOST_AUTO_TEST_CASE(shards_and_pieces_add_up_to_the_gradient_of_the_whole_batch) {
-  Run run({});
+  ToyRun run(accumulating());
   const int shards = shards_of(world().size());
   std::vector<Tensor> x, y;
   for (int shard = 0; shard < shards; ++shard) {
@@ -119,12 +98,12 @@ BOOST_AUTO_TEST_CASE(shards_and_pieces_add_up_to_the_gradient_of_the_whole_batch
 }
 
 BOOST_AUTO_TEST_CASE(every_step_sends_every_bucket_once_however_much_is_accumulated) {
-  Run run({});
-  run.communicator.sums = 0;
+  Counting transport(world());
+  ToyRun run(accumulating(), {.transport = &transport});
+  transport.sums = 0;
   for (std::uint64_t step = 0; step < 5; ++step) {
-    run.step(step);
-    BOOST_TEST(run.communicator.sums == 5 * static_cast<int>(step + 1));  // "nothing" has no elements
-    check_gradients(run.net, run.wanted(step));
+    run.check_step(step);
+    BOOST_TEST(transport.sums == 5 * static_cast<int>(step + 1));  // "nothing" has no elements
   }
 }
 
@@ -137,21 +116,17 @@ BOOST_AUTO_TEST_CASE(a_plan_remade_amid_shards_and_pieces_moves_every_sum_to_its
     const Loss more = mse(early, Tensor::zeros(early.shape()));
     return Loss{loss.sum + more.sum, loss.total};
   };
-  Run run({});
+  ToyRun run(accumulating());
   const int tied = 2;
   const auto place = run.replicas.plan().location(tied).offset_bytes;
-  run.step(0, tied_last);
+  run.check_step(0, tied_last);
   BOOST_TEST(run.replicas.plan().order().back() == tied);
   BOOST_TEST(run.replicas.plan().location(tied).offset_bytes != place);
-  check_gradients(run.net, run.wanted(0, tied_last));
-  for (std::uint64_t step = 1; step < 4; ++step) {
-    run.step(step, tied_last);
-    check_gradients(run.net, run.wanted(step, tied_last));
-  }
+  for (std::uint64_t step = 1; step < 4; ++step) run.check_step(step, tied_last);
 }
 
 BOOST_AUTO_TEST_CASE(passes_that_record_nothing_in_the_middle_of_a_step_add_nothing) {
-  Run run({});
+  ToyRun run(accumulating());
   Tape aside(*run.backend);
   const LossOf with_an_evaluation = [&](Net& net, Tape& tape, const ToyShard& shard) {
     aside.begin({.training = false, .record = false});
@@ -163,14 +138,15 @@ BOOST_AUTO_TEST_CASE(passes_that_record_nothing_in_the_middle_of_a_step_add_noth
   };
   for (std::uint64_t step = 0; step < 2; ++step) {
     run.step(step, with_an_evaluation);
-    check_gradients(run.net, run.wanted(step));
+    check_gradients(run.net, reference(step, shards_of(world().size()), pieces));
   }
 }
 
 BOOST_AUTO_TEST_CASE(the_model_used_outside_the_steps_accumulates_here_alone_and_disturbs_no_step) {
-  Run run({});
+  Counting transport(world());
+  ToyRun run(accumulating(), {.transport = &transport});
   run.step(0);
-  run.communicator.sums = run.communicator.others = 0;
+  transport.sums = transport.others = 0;
   {
     LocalGradients local(run.net.state(), *run.backend);
     local.clear();  // of the step's sums
@@ -190,16 +166,15 @@ BOOST_AUTO_TEST_CASE(the_model_used_outside_the_steps_accumulates_here_alone_and
       for (std::size_t i = 0; i < a[p].size(); ++i) sum[0][i] += b[p][i];
       check_close(elements(run.net.params[p].gradient), sum[0], net.params[p].name);
     }
-    BOOST_TEST(run.communicator.sums == 0);
-    BOOST_TEST(run.communicator.others == 0);
+    BOOST_TEST(transport.sums == 0);
+    BOOST_TEST(transport.others == 0);
   }
-  run.step(1);
-  check_gradients(run.net, run.wanted(1));
+  run.check_step(1);
 }
 
 BOOST_AUTO_TEST_CASE(what_one_early_piece_alone_used_is_summed_on_every_rank) {
   for (const int user : {0, world().size()}) {
-    Run run({.unused = ddp::Unused::allow});
+    ToyRun run(accumulating({.unused = ddp::Unused::allow}));
     // The tied layer is used in the first piece of one shard, which is nobody's last; nothing else is
     // special.
     for (std::uint64_t step = 0; step < 3; ++step) {
@@ -215,7 +190,7 @@ BOOST_AUTO_TEST_CASE(what_one_early_piece_alone_used_is_summed_on_every_rank) {
       };
       run.step(step, loss_of);
       piece = 0;
-      check_gradients(run.net, run.wanted(step, loss_of));
+      check_gradients(run.net, reference(step, shards_of(world().size()), pieces, loss_of));
       BOOST_TEST(bool(run.net["tied.weight"].gradient));
     }
   }

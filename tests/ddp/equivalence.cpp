@@ -32,27 +32,20 @@ std::unique_ptr<optim::Optimizer> make_optimizer(Algorithm algorithm, GradientSo
 }
 
 /// A training run on some communicator, with clipping, averages and a frozen parameter.
-struct Training {
+struct Training : ToyRun {
   Training(comm::GradientTransport& transport, int shards, Algorithm algorithm)
-      : replicas(frozen_in_part(), transport, *backend,
-                 {.bucket_mb = 0.0002, .first_bucket_mb = tiny_mb, .shards = shards}),
+      : ToyRun({.bucket_mb = 0.0002, .first_bucket_mb = tiny_mb, .shards = shards},
+               {.transport = &transport,
+                .change = [](ModelState& state) { state.params[1]->trainable = false; }}),
         optimizer(make_optimizer(algorithm, replicas)),
         ema(net.state(), *backend, {0.5, 0.9}) {}
-  ModelState frozen_in_part() {
-    net["in.bias"].trainable = false;
-    return net.state();
-  }
   optim::UpdateResult step(std::uint64_t step) {
-    replicas.step(toy_batch(step, replicas),
-                  [&](Tape& tape, const ToyShard& shard) { return plain_loss(net, tape, shard); });
+    ToyRun::step(step);
     const optim::UpdateResult result = optimizer->step({.clip = 0.5, .measure_norm = true});
     ema.update();
     return result;
   }
 
-  Net net;
-  std::unique_ptr<kernels::Backend> backend = kernels::make_cpu_backend();
-  ddp::DataParallel replicas;
   std::unique_ptr<optim::Optimizer> optimizer;
   optim::Ema ema;
 };

@@ -11,24 +11,6 @@ namespace lockstep::test {
 namespace {
 BOOST_AUTO_TEST_SUITE(failure, *ranks(1, 2, 3, 4))
 
-struct Run {
-  explicit Run(int shards, bool allow_non_finite_loss = false)
-      : backend(kernels::make_cpu_backend()),
-        replicas(net.state(), world(), *backend,
-                 {.bucket_mb = tiny_mb,
-                  .first_bucket_mb = tiny_mb,
-                  .shards = shards,
-                  .allow_non_finite_loss = allow_non_finite_loss}) {}
-  void good_step(std::uint64_t step) {
-    replicas.step(toy_batch(step, replicas),
-                  [&](Tape& tape, const ToyShard& shard) { return plain_loss(net, tape, shard); });
-    check_gradients(net, reference(step, replicas.shard_map().shards()));
-  }
-  Net net;
-  std::unique_ptr<kernels::Backend> backend;
-  ddp::DataParallel replicas;
-};
-
 /// "rank R: ", unless that is all ranks.
 std::string by(int rank) { return world().size() == 1 ? "" : "rank " + std::to_string(rank) + ": "; }
 
@@ -44,31 +26,31 @@ Loss throwing_backward(Net& net, Tape& tape, const ToyShard& shard) {
 
 BOOST_AUTO_TEST_CASE(an_error_in_the_loss_of_one_rank_is_thrown_by_all) {
   for (const int shards : {4, 7}) {
-    Run run(shards);
+    ToyRun run(tiny({.shards = shards}));
     for (int bad = 0; bad < shards; ++bad) {
       const std::string text = same_error(ExitCode::data, [&] {
-        run.replicas.step(toy_batch(0, run.replicas), [&](Tape& tape, const ToyShard& shard) {
+        run.step(0, [&](Net& net, Tape& tape, const ToyShard& shard) {
           if (shard.index == bad) throw DataError("sample {} cannot be read", bad);
-          return plain_loss(run.net, tape, shard);
+          return plain_loss(net, tape, shard);
         });
       });
       BOOST_TEST(text == by(run.replicas.shard_map().owner(bad)) + "sample " + std::to_string(bad) +
                              " cannot be read");
       for (const Param& param : run.net.params) BOOST_TEST(!param.gradient, param.name);
-      run.good_step(static_cast<std::uint64_t>(bad + 1));
+      run.check_step(static_cast<std::uint64_t>(bad + 1));
     }
   }
 }
 
 BOOST_AUTO_TEST_CASE(a_loss_that_is_not_finite_is_an_error_that_names_the_step_and_applies_nothing) {
-  Run run(4);
-  run.good_step(0);
+  ToyRun run(tiny({.shards = 4}));
+  run.check_step(0);
   const auto bad_step = [&] {
-    run.replicas.step(toy_batch(6, run.replicas), [&](Tape& tape, const ToyShard& shard) {
-      if (shard.index != 2) return plain_loss(run.net, tape, shard);
+    run.step(6, [&](Net& net, Tape& tape, const ToyShard& shard) {
+      if (shard.index != 2) return plain_loss(net, tape, shard);
       const Tensor targets = Tensor::empty(shard.y.shape());
       std::fill_n(targets.data<float>(), targets.numel(), std::numeric_limits<float>::quiet_NaN());
-      return run.net.loss(tape, shard.x, targets);
+      return net.loss(tape, shard.x, targets);
     });
   };
   const std::string text = same_error(ExitCode::training, bad_step);
@@ -78,21 +60,20 @@ BOOST_AUTO_TEST_CASE(a_loss_that_is_not_finite_is_an_error_that_names_the_step_a
                             : "it is finite but for shard 2: look at its samples first";
   BOOST_TEST(text == std::string("step 7: the loss is nan; ") + where);
   for (const Param& param : run.net.params) BOOST_TEST(!param.gradient, param.name);
-  run.good_step(7);
+  run.check_step(7);
 }
 
 BOOST_AUTO_TEST_CASE(an_error_in_the_middle_of_a_backward_is_thrown_by_all) {
   const int shards = 5;
-  Run run(shards);
+  ToyRun run(tiny({.shards = shards}));
   for (int bad = 0; bad < shards; ++bad) {
     const std::string text = same_error(ExitCode::training, [&] {
-      run.replicas.step(toy_batch(0, run.replicas), [&](Tape& tape, const ToyShard& shard) {
-        return shard.index == bad ? throwing_backward(run.net, tape, shard)
-                                  : plain_loss(run.net, tape, shard);
+      run.step(0, [&](Net& net, Tape& tape, const ToyShard& shard) {
+        return shard.index == bad ? throwing_backward(net, tape, shard) : plain_loss(net, tape, shard);
       });
     });
     BOOST_TEST(text == by(run.replicas.shard_map().owner(bad)) + "the backward of in.weight broke");
-    run.good_step(static_cast<std::uint64_t>(bad + 1));
+    run.check_step(static_cast<std::uint64_t>(bad + 1));
   }
 }
 
@@ -103,65 +84,61 @@ BOOST_AUTO_TEST_CASE(an_error_of_the_batch_itself_is_thrown_by_all) {
       return shards.begin();
     }
   };
-  Run run(4);
+  ToyRun run(tiny({.shards = 4}));
   const std::string text = same_error(ExitCode::data, [&] {
     run.replicas.step(Broken{toy_batch(0, run.replicas)},
                       [&](Tape& tape, const ToyShard& shard) { return plain_loss(run.net, tape, shard); });
   });
   BOOST_TEST(text == by(world().size() - 1) + "digits.h5 is truncated");
-  run.good_step(1);
+  run.check_step(1);
 }
 
 BOOST_AUTO_TEST_CASE(of_several_errors_that_of_the_lowest_rank_is_thrown) {
-  Run run(4);
+  ToyRun run(tiny({.shards = 4}));
   const std::string text = same_error(ExitCode::training, [&] {
-    run.replicas.step(toy_batch(0, run.replicas), [&](Tape&, const ToyShard&) -> Loss {
+    run.step(0, [&](Net&, Tape&, const ToyShard&) -> Loss {
       if (world().rank() == 0) throw TrainingError("no luck on rank 0");
       throw DataError("no luck on rank {}", world().rank());
     });
   });
   BOOST_TEST(contains(text, "no luck on rank 0"));
-  run.good_step(1);
+  run.check_step(1);
 }
 
 BOOST_AUTO_TEST_CASE(an_exception_of_another_library_becomes_an_error_on_all) {
-  Run run(4);
+  ToyRun run(tiny({.shards = 4}));
   const std::string text = same_error(ExitCode::failure, [&] {
-    run.replicas.step(toy_batch(0, run.replicas), [&](Tape& tape, const ToyShard& shard) {
+    run.step(0, [&](Net& net, Tape& tape, const ToyShard& shard) {
       if (shard.index == 3) throw std::runtime_error("from elsewhere");
-      return plain_loss(run.net, tape, shard);
+      return plain_loss(net, tape, shard);
     });
   });
   BOOST_TEST(contains(text, "from elsewhere"));
-  run.good_step(1);
+  run.check_step(1);
 }
 
 BOOST_AUTO_TEST_CASE(an_error_in_the_first_step_leaves_the_plan_to_be_made_after_the_next) {
-  Run run(4);
+  ToyRun run(tiny({.shards = 4}));
   const std::vector<int> before = run.replicas.plan().order();
   same_error(ExitCode::data, [&] {
-    run.replicas.step(toy_batch(0, run.replicas),
-                      [&](Tape&, const ToyShard&) -> Loss { throw DataError("nothing to read"); });
+    run.step(0, [&](Net&, Tape&, const ToyShard&) -> Loss { throw DataError("nothing to read"); });
   });
   BOOST_TEST((run.replicas.plan().order() == before));
-  run.good_step(0);
+  run.check_step(0);
   BOOST_TEST((run.replicas.plan().order() != before));
 }
 
 BOOST_AUTO_TEST_CASE(ranks_at_different_steps_are_told_both_numbers) {
   if (world().size() == 1) return;
-  Run run(4);
+  ToyRun run(tiny({.shards = 4}));
   const std::uint64_t step = world().rank() == world().size() - 1 ? 8 : 7;
-  const std::string text = same_error(ExitCode::usage, [&] {
-    run.replicas.step(toy_batch(step, run.replicas),
-                      [&](Tape& tape, const ToyShard& shard) { return plain_loss(run.net, tape, shard); });
-  });
+  const std::string text = same_error(ExitCode::usage, [&] { run.step(step); });
   BOOST_TEST(contains(text, "is at step 8 but rank 0 at step 7"));
-  run.good_step(9);
+  run.check_step(9);
 }
 
 BOOST_AUTO_TEST_CASE(a_batch_of_other_shards_than_this_ranks_is_refused) {
-  Run run(5);
+  ToyRun run(tiny({.shards = 5}));
   const auto step_over = [&](comm::ShardRange block) {
     run.replicas.step(toy_batch(0, block),
                       [&](Tape& tape, const ToyShard& shard) { return plain_loss(run.net, tape, shard); });
@@ -182,26 +159,25 @@ BOOST_AUTO_TEST_CASE(a_batch_of_other_shards_than_this_ranks_is_refused) {
                                    step_over({block.first + 1, block.count});
                                  }),
                       "the batch of step 0 holds shard"));
-  run.good_step(1);
+  run.check_step(1);
 }
 
 BOOST_AUTO_TEST_CASE(a_loss_that_is_not_finite_is_reported_where_that_is_asked_for) {
-  Run run(4, true);
-  const ddp::StepResult result =
-      run.replicas.step(toy_batch(0, run.replicas), [&](Tape& tape, const ToyShard& shard) {
-        Loss loss = plain_loss(run.net, tape, shard);
-        if (shard.index == 3) loss.total.data<double>()[0] = std::numeric_limits<double>::infinity();
-        return loss;
-      });
+  ToyRun run({.shards = 4, .allow_non_finite_loss = true});
+  const ddp::StepResult result = run.step(0, [&](Net& net, Tape& tape, const ToyShard& shard) {
+    Loss loss = plain_loss(net, tape, shard);
+    if (shard.index == 3) loss.total.data<double>()[0] = std::numeric_limits<double>::infinity();
+    return loss;
+  });
   BOOST_TEST(result.loss_sum == std::numeric_limits<double>::infinity());
 }
 
 BOOST_AUTO_TEST_CASE(a_parameter_that_is_not_of_the_model_is_refused_by_name) {
-  Run run(4);
+  ToyRun run(tiny({.shards = 4}));
   Param stranger = make_param("stranger", {4, 7});
   const std::string text = same_error(ExitCode::usage, [&] {
-    run.replicas.step(toy_batch(0, run.replicas), [&](Tape& tape, const ToyShard& shard) {
-      const Var h = relu(linear(tape.constant(shard.x), tape.parameter(run.net.params[0])));
+    run.step(0, [&](Net& net, Tape& tape, const ToyShard& shard) {
+      const Var h = relu(linear(tape.constant(shard.x), tape.parameter(net.params[0])));
       return mse(linear(h, tape.parameter(stranger)), shard.y);
     });
   });
@@ -231,11 +207,9 @@ BOOST_AUTO_TEST_CASE(an_error_is_told_although_the_transport_fails_after_it) {
       return Forwarding::start_tree_sum(sum, map);
     }
   } transport(world());
-  Net net;
-  const auto backend = kernels::make_cpu_backend();
-  ddp::DataParallel replicas(net.state(), transport, *backend);
+  ToyRun run({}, {.transport = &transport});
   const auto step = [&] {
-    replicas.step(toy_batch(0, replicas), [&](Tape&, const ToyShard&) -> Loss {
+    run.step(0, [&](Net&, Tape&, const ToyShard&) -> Loss {
       transport.broken = true;
       throw DataError("the sample cannot be read");
     });

@@ -19,30 +19,10 @@ struct Gpu {
   std::unique_ptr<comm::GradientTransport> sums;
 };
 
-struct GpuRun {
+struct GpuRun : ToyRun {
   GpuRun(Gpu& gpu, const ddp::Options& options) : GpuRun(gpu, options, *gpu.sums) {}
   GpuRun(Gpu& gpu, const ddp::Options& options, comm::GradientTransport& sums)
-      : backend((net.to(*gpu.backend), *gpu.backend)), replicas(net.state(), sums, backend, options) {}
-
-  ddp::StepResult step(std::uint64_t step, const LossOf& loss_of = plain_loss) {
-    return replicas.step(toy_batch(step, replicas),
-                         [&](Tape& tape, const ToyShard& shard, const ddp::MicroBatch& piece) {
-                           const ToyShard there = on_device(shard, backend);
-                           return loss_of(net, tape, {shard.index, piece.rows(there.x), piece.rows(there.y)});
-                         });
-  }
-  /// A step, whose gradients must have the bits of the same shards run here alone.
-  void check_step(std::uint64_t number, const LossOf& loss_of = plain_loss) {
-    step(number, loss_of);
-    check_gradients(net,
-                    reference_on(backend, number, replicas.shard_map().shards(),
-                                 replicas.options().micro_batches, loss_of),
-                    &backend);
-  }
-
-  Net net;
-  kernels::Backend& backend;
-  ddp::DataParallel replicas;
+      : ToyRun(options, {.transport = &sums, .backend = gpu.backend}) {}
 };
 
 }  // namespace lockstep::test

@@ -95,19 +95,8 @@ BOOST_AUTO_TEST_CASE(different_plans_are_an_error_that_names_both) {
   BOOST_TEST(contains(text, "rank 1 holds bucket plan 0000000000000bad but rank 0 0000000000000001"));
 }
 
-struct Run {
-  Run() : backend(kernels::make_cpu_backend()), replicas(net.state(), world(), *backend, {.shards = 4}) {}
-  ddp::StepResult step(std::uint64_t step) {
-    return replicas.step(toy_batch(step, replicas),
-                         [&](Tape& tape, const ToyShard& shard) { return plain_loss(net, tape, shard); });
-  }
-  Net net;
-  std::unique_ptr<kernels::Backend> backend;
-  ddp::DataParallel replicas;
-};
-
 BOOST_AUTO_TEST_CASE(the_loss_of_a_step_is_the_sum_over_the_global_batch) {
-  Run run;
+  ToyRun run({.shards = 4});
   Net net;
   const auto wanted = comm::fold_tree(
       {0, 4},
@@ -126,7 +115,7 @@ BOOST_AUTO_TEST_CASE(the_loss_of_a_step_is_the_sum_over_the_global_batch) {
 
 BOOST_AUTO_TEST_CASE(a_request_of_any_rank_reaches_all_at_the_end_of_the_same_step_once) {
   for (int asking = 0; asking < world().size(); ++asking) {
-    Run run;
+    ToyRun run({.shards = 4});
     if (world().rank() == asking) run.replicas.request({.stop_preempted = true});
     if (world().rank() == world().size() - 1) run.replicas.request({.checkpoint = true});
     BOOST_TEST((run.step(0).requests == ddp::Requests{.stop_preempted = true, .checkpoint = true}));
@@ -141,17 +130,16 @@ BOOST_AUTO_TEST_CASE(a_request_of_any_rank_reaches_all_at_the_end_of_the_same_st
 }
 
 BOOST_AUTO_TEST_CASE(a_request_survives_a_step_that_fails) {
-  Run run;
+  ToyRun run({.shards = 4});
   if (world().rank() == 0) run.replicas.request({.stop_user = true});
   same_error(ExitCode::data, [&] {
-    run.replicas.step(toy_batch(0, run.replicas),
-                      [&](Tape&, const ToyShard&) -> Loss { throw DataError("nothing to read"); });
+    run.step(0, [&](Net&, Tape&, const ToyShard&) -> Loss { throw DataError("nothing to read"); });
   });
   BOOST_TEST((run.step(1).requests == ddp::Requests{.stop_user = true}));
 }
 
 BOOST_AUTO_TEST_CASE(times_are_told_apart) {
-  Run run;
+  ToyRun run({.shards = 4});
   const ddp::StepResult result = run.step(0);
   BOOST_TEST(result.compute_ms > 0);
   BOOST_TEST(result.exposed_comm_ms >= 0);

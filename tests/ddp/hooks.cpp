@@ -71,26 +71,7 @@ class Doubling final : public Noting {
   }
 };
 
-struct Run {
-  Run(std::shared_ptr<ddp::Hook> hook, int shards, double bucket_mb = tiny_mb,
-      ddp::Mode mode = ddp::Mode::overlapped)
-      : backend(kernels::make_cpu_backend()),
-        replicas(net.state(), world(), *backend,
-                 {.bucket_mb = bucket_mb,
-                  .first_bucket_mb = bucket_mb,
-                  .shards = shards,
-                  .mode = mode,
-                  .hook = std::move(hook)}) {}
-  void step(std::uint64_t step) {
-    replicas.step(toy_batch(step, replicas),
-                  [&](Tape& tape, const ToyShard& shard) { return plain_loss(net, tape, shard); });
-  }
-  Net net;
-  std::unique_ptr<kernels::Backend> backend;
-  ddp::DataParallel replicas;
-};
-
-std::vector<int> in_order(const Run& run) {
+std::vector<int> in_order(const ToyRun& run) {
   std::vector<int> all(run.replicas.plan().buckets().size());
   for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<int>(i);
   return all;
@@ -99,11 +80,8 @@ std::vector<int> in_order(const Run& run) {
 BOOST_AUTO_TEST_CASE(a_hook_that_sums_plainly_gives_the_bits_of_no_hook) {
   for (const int shards : {4, 7}) {
     for (const ddp::Mode mode : {ddp::Mode::overlapped, ddp::Mode::flat, ddp::Mode::per_parameter}) {
-      Run run(std::make_shared<Noting>(), shards, tiny_mb, mode);
-      for (std::uint64_t step = 0; step < 3; ++step) {
-        run.step(step);
-        check_gradients(run.net, reference(step, shards));
-      }
+      ToyRun run(tiny({.shards = shards, .mode = mode, .hook = std::make_shared<Noting>()}));
+      for (std::uint64_t step = 0; step < 3; ++step) run.check_step(step);
     }
   }
 }
@@ -111,7 +89,7 @@ BOOST_AUTO_TEST_CASE(a_hook_that_sums_plainly_gives_the_bits_of_no_hook) {
 BOOST_AUTO_TEST_CASE(a_hook_gets_every_bucket_once_in_plan_order_and_sees_which_is_the_last) {
   for (const double bucket_mb : {tiny_mb, 25.0}) {
     const auto hook = std::make_shared<Noting>();
-    Run run(hook, 5, bucket_mb);
+    ToyRun run({.bucket_mb = bucket_mb, .first_bucket_mb = bucket_mb, .shards = 5, .hook = hook});
     for (std::uint64_t step = 0; step < 3; ++step) {
       const std::vector<int> wanted = in_order(run);
       run.step(step);
@@ -128,14 +106,14 @@ BOOST_AUTO_TEST_CASE(a_hook_gets_every_bucket_once_in_plan_order_and_sees_which_
 
 BOOST_AUTO_TEST_CASE(a_hook_may_send_nothing) {
   const auto hook = std::make_shared<Silent>();
-  Run run(hook, world().size());
+  ToyRun run(tiny({.shards = world().size(), .hook = hook}));
   run.step(0);
   Net other;
   check_gradients(run.net, shard_gradients(other, *run.backend, toy_shard(0, world().rank()), 1, plain_loss));
 }
 
 BOOST_AUTO_TEST_CASE(what_a_hook_leaves_in_accumulator_0_is_the_gradient) {
-  Run run(std::make_shared<Doubling>(), 6);
+  ToyRun run(tiny({.shards = 6, .hook = std::make_shared<Doubling>()}));
   for (std::uint64_t step = 0; step < 3; ++step) {
     run.step(step);
     Gradients wanted = reference(step, 6);
@@ -148,16 +126,15 @@ BOOST_AUTO_TEST_CASE(what_a_hook_leaves_in_accumulator_0_is_the_gradient) {
 
 BOOST_AUTO_TEST_CASE(a_rank_that_fails_gives_its_hook_every_bucket_all_the_same) {
   const auto hook = std::make_shared<Noting>();
-  Run run(hook, 4);
+  ToyRun run(tiny({.shards = 4, .hook = hook}));
   same_error(ExitCode::data, [&] {
-    run.replicas.step(toy_batch(0, run.replicas), [&](Tape& tape, const ToyShard& shard) {
+    run.step(0, [&](Net& net, Tape& tape, const ToyShard& shard) {
       if (shard.index == 3) throw DataError("shard 3 is broken");
-      return plain_loss(run.net, tape, shard);
+      return plain_loss(net, tape, shard);
     });
   });
   BOOST_TEST(hook->started == in_order(run), boost::test_tools::per_element());
-  run.step(1);
-  check_gradients(run.net, reference(1, 4));
+  run.check_step(1);
 }
 
 /// On a device waiting lets the program continue: only done() tells that a sum is there.
@@ -172,14 +149,8 @@ BOOST_AUTO_TEST_CASE(a_step_ends_when_the_sums_of_its_hook_are_complete) {
     }
   } transport(world());
   const auto hook = std::make_shared<Noting>();
-  const auto backend = kernels::make_cpu_backend();
-  Net net;
-  ddp::DataParallel replicas(net.state(), transport, *backend,
-                             {.bucket_mb = tiny_mb, .first_bucket_mb = tiny_mb, .hook = hook});
-  for (std::uint64_t step = 0; step < 2; ++step) {
-    replicas.step(toy_batch(step, replicas),
-                  [&](Tape& tape, const ToyShard& shard) { return plain_loss(net, tape, shard); });
-  }
+  ToyRun run(tiny({.hook = hook}), {.transport = &transport});
+  for (std::uint64_t step = 0; step < 2; ++step) run.step(step);
   for (const comm::Work work : hook->works()) BOOST_TEST((work == 0 || transport.works.contains(work)));
 }
 
@@ -188,7 +159,8 @@ BOOST_AUTO_TEST_CASE(hooks_that_differ_between_ranks_are_refused) {
     std::string describe() const override { return "named " + std::to_string(world().rank() / 2); }
   };
   if (world().size() < 3) return;
-  const std::string text = same_error(ExitCode::usage, [] { Run run(std::make_shared<Named>(), 4); });
+  const std::string text =
+      same_error(ExitCode::usage, [] { ToyRun run({.hook = std::make_shared<Named>()}); });
   BOOST_TEST(contains(text, "option hook has value named 0 on rank 0 but named 1 on rank"));
 }
 
@@ -209,7 +181,7 @@ class Throwing final : public Noting {
 BOOST_AUTO_TEST_CASE(what_a_hook_throws_leaves_the_step_as_it_is) {
   for (const bool in_start : {true, false}) {
     const auto hook = std::make_shared<Throwing>();
-    Run run(hook, 4);
+    ToyRun run(tiny({.shards = 4, .hook = hook}));
     run.step(0);
     (in_start ? hook->in_start : hook->in_finish) = true;
     // Not an error of the step, agreed with the peers: these may wait for this rank's part.

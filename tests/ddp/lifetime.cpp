@@ -50,17 +50,12 @@ BOOST_AUTO_TEST_CASE(a_model_wrapped_again_goes_on_as_if_it_had_not_been) {
 }
 
 BOOST_AUTO_TEST_CASE(two_models_train_side_by_side_on_one_communicator) {
-  Net first(1), second(2);
-  const auto backend = kernels::make_cpu_backend();
-  ddp::DataParallel a(first.state(), world(), *backend, {.bucket_mb = tiny_mb, .shards = shards});
-  ddp::DataParallel b(second.state(), world(), *backend, {.bucket_mb = tiny_mb, .shards = shards});
+  ToyRun first(tiny({.shards = shards})), second(tiny({.shards = shards}), {.seed = 2});
   for (std::uint64_t step = 0; step < 2; ++step) {
-    a.step(toy_batch(step, a),
-           [&](Tape& tape, const ToyShard& shard) { return plain_loss(first, tape, shard); });
-    b.step(toy_batch(step + 7, b),
-           [&](Tape& tape, const ToyShard& shard) { return plain_loss(second, tape, shard); });
-    check_gradients(first, reference(step, shards));
-    check_gradients(second, reference(step + 7, shards, 1, plain_loss, 2));
+    first.step(step);
+    second.step(step + 7);
+    check_gradients(first.net, reference(step, shards));
+    check_gradients(second.net, reference(step + 7, shards, 1, plain_loss, 2));
   }
 }
 

@@ -27,7 +27,7 @@ BOOST_AUTO_TEST_CASE(two_models_take_steps_side_by_side) {
   for (std::uint64_t step = 0; step < 3; ++step) {
     one.step(step);
     other.check_step(step + 7);
-    check_gradients(one.net, reference_on(one.backend, step, shards), &one.backend);
+    check_gradients(one.net, reference_on(*one.backend, step, shards), one.backend.get());
   }
 }
 
@@ -170,9 +170,9 @@ BOOST_AUTO_TEST_CASE(passes_between_steps_change_no_gradient) {
     run.step(step);
     Tape& tape = run.replicas.tape();
     tape.begin({.training = false, .record = false});
-    const ToyShard shard = on_device(toy_shard(9, world().rank()), run.backend);
+    const ToyShard shard = on_device(toy_shard(9, world().rank()), *run.backend);
     BOOST_TEST(run.net.loss(tape, shard.x, shard.y).read().count == 24.0);
-    check_gradients(run.net, reference_on(run.backend, step, shards), &run.backend);
+    check_gradients(run.net, reference_on(*run.backend, step, shards), run.backend.get());
   }
 }
 
@@ -191,7 +191,7 @@ BOOST_AUTO_TEST_CASE(parts_that_are_computed_again_have_the_same_bits) {
           linear(net.with_nothing(tape, h), tape.parameter(net.params[3]), tape.parameter(net.params[4])),
           shard.y);
     });
-    check_gradients(run.net, reference_on(run.backend, step, shards, 2), &run.backend);
+    check_gradients(run.net, reference_on(*run.backend, step, shards, 2), run.backend.get());
   }
 }
 

@@ -31,12 +31,9 @@ BOOST_AUTO_TEST_CASE(a_sum_that_float16_cannot_hold_is_an_error_where_sums_are_r
 BOOST_AUTO_TEST_CASE(nothing_is_rounded_that_travels_in_float32_or_not_at_all) {
   BOOST_TEST(!world().rounds(DType::float32));
   BOOST_TEST((world().size() > 1 || !world().rounds(DType::bfloat16)));
-  Net net;
-  const auto backend = kernels::make_cpu_backend();
-  ddp::DataParallel replicas(net.state(), world(), *backend, {.comm_dtype = DType::bfloat16});
-  replicas.step(toy_batch(0, replicas),
-                [&](Tape& tape, const ToyShard& shard) { return plain_loss(net, tape, shard); });
-  const bool exact = same_bits(elements(net.params[0].gradient), reference(0, world().size())[0]);
+  ToyRun run({.comm_dtype = DType::bfloat16});
+  run.step(0);
+  const bool exact = same_bits(elements(run.net.params[0].gradient), reference(0, world().size())[0]);
   BOOST_TEST(exact == !world().rounds(DType::bfloat16));
 }
 

@@ -40,96 +40,94 @@ class Recording final : public Forwarding {
   }
 };
 
-struct Run {
-  explicit Run(int shards, double bucket_mb = tiny_mb)
-      : communicator(world()),
-        backend(kernels::make_cpu_backend()),
-        replicas(net.state(), communicator, *backend,
-                 {.bucket_mb = bucket_mb, .first_bucket_mb = bucket_mb, .shards = shards}) {}
-  /// at_the_end is called in the backward of the first operation, which is the last to run.
-  template <class AtTheEnd>
-  ddp::StepResult step(std::uint64_t step, const AtTheEnd& at_the_end) {
-    return replicas.step(toy_batch(step, replicas), [&](Tape& tape, const ToyShard& shard) {
-      const Var w = tape.parameter(net["in.weight"]);
-      const Var h =
-          tape.record(net["in.weight"].value, {&w}, [&at_the_end, w, &shard](Tape& t, const Tensor& dy) {
-            at_the_end(shard);
-            t.add_gradient(w, dy);
-          });
-      const Var a = relu(linear(tape.constant(shard.x), h, tape.parameter(net["in.bias"])));
-      const Var b = relu(linear(a, tape.parameter(net["tied.weight"])));
-      return mse(linear(net.with_nothing(tape, b), tape.parameter(net["out.weight"]),
-                        tape.parameter(net["out.bias"])),
-                 shard.y);
-    });
+/// The plain loss; at_the_end(shard) is called in the backward of its first operation, which is the last to
+/// run, before the gradient is added.
+LossOf ending_with(const std::function<void(int)>& at_the_end) {
+  return [&at_the_end](Net& net, Tape& tape, const ToyShard& shard) {
+    const Var w = tape.parameter(net["in.weight"]);
+    const Var h = tape.record(net["in.weight"].value, {&w},
+                              [&at_the_end, w, index = shard.index](Tape& t, const Tensor& dy) {
+                                at_the_end(index);
+                                t.add_gradient(w, dy);
+                              });
+    const Var a = relu(linear(tape.constant(shard.x), h, tape.parameter(net["in.bias"])));
+    const Var b = relu(linear(a, tape.parameter(net["tied.weight"])));
+    return mse(
+        linear(net.with_nothing(tape, b), tape.parameter(net["out.weight"]), tape.parameter(net["out.bias"])),
+        shard.y);
+  };
+}
+
+/// The offsets of the buckets that travel, in plan order.
+std::vector<std::size_t> in_plan_order(const ToyRun& run) {
+  std::vector<std::size_t> offsets;
+  for (const auto& bucket : run.replicas.plan().buckets()) {
+    if (bucket.bytes > 0) offsets.push_back(bucket.offset_bytes);
   }
-  Net net;
-  Recording communicator;
-  std::unique_ptr<kernels::Backend> backend;
-  ddp::DataParallel replicas;
-};
+  return offsets;
+}
 
 constexpr std::size_t filled_buckets = 5;  // "nothing" has no elements, so nothing travels for it
 
 BOOST_AUTO_TEST_CASE(from_the_first_step_on_every_bucket_but_the_last_is_in_flight_before_backward_ends) {
   for (const int shards : {4, 7}) {
-    Run run(shards);
+    Recording transport(world());
+    ToyRun run(tiny({.shards = shards}), {.transport = &transport});
     const int last = run.replicas.shard_map().block(world().rank()).end() - 1;
     for (std::uint64_t step = 0; step < 3; ++step) {
-      run.communicator.started.clear();
-      run.step(step, [&](const ToyShard& shard) {
-        // in.weight has no gradient yet; in.bias has, but its bucket comes behind in the first plan or not.
-        if (shard.index == last) BOOST_TEST(run.communicator.started.size() == filled_buckets - 1);
-        if (shard.index != last) BOOST_TEST(run.communicator.started.empty());
-      });
-      BOOST_TEST(run.communicator.started.size() == filled_buckets);
+      transport.started.clear();
+      run.step(step, ending_with([&](int shard) {
+                 // in.weight has no gradient yet; in.bias has, but its bucket comes behind in the first plan
+                 // or not.
+                 if (shard == last) BOOST_TEST(transport.started.size() == filled_buckets - 1);
+                 if (shard != last) BOOST_TEST(transport.started.empty());
+               }));
+      BOOST_TEST(transport.started.size() == filled_buckets);
     }
   }
 }
 
 BOOST_AUTO_TEST_CASE(buckets_start_in_plan_order) {
-  Run run(5);
+  Recording transport(world());
+  ToyRun run(tiny({.shards = 5}), {.transport = &transport});
   for (std::uint64_t step = 0; step < 3; ++step) {
-    run.communicator.started.clear();
-    std::vector<std::size_t> wanted;
-    for (const auto& bucket : run.replicas.plan().buckets()) {
-      if (bucket.bytes > 0) wanted.push_back(bucket.offset_bytes);
-    }
-    run.step(step, [](const ToyShard&) {});
-    BOOST_TEST(run.communicator.started == wanted, boost::test_tools::per_element());
+    transport.started.clear();
+    const std::vector<std::size_t> wanted = in_plan_order(run);
+    run.step(step);
+    BOOST_TEST(transport.started == wanted, boost::test_tools::per_element());
   }
 }
 
 BOOST_AUTO_TEST_CASE(a_step_makes_one_collective_beside_its_buckets) {
-  Run run(4);
-  run.step(0, [](const ToyShard&) {});
-  run.communicator.gathers = run.communicator.broadcasts = 0;
-  run.communicator.started.clear();
-  run.step(1, [](const ToyShard&) {});
-  BOOST_TEST(run.communicator.gathers == 1);
-  BOOST_TEST(run.communicator.broadcasts == 0);
-  BOOST_TEST(run.communicator.started.size() == filled_buckets);
+  Recording transport(world());
+  ToyRun run(tiny({.shards = 4}), {.transport = &transport});
+  run.step(0);
+  transport.gathers = transport.broadcasts = 0;
+  transport.started.clear();
+  run.step(1);
+  BOOST_TEST(transport.gathers == 1);
+  BOOST_TEST(transport.broadcasts == 0);
+  BOOST_TEST(transport.started.size() == filled_buckets);
 }
 
 BOOST_AUTO_TEST_CASE(communication_is_polled_between_operations_while_something_is_in_flight) {
-  Run run(4);
+  Recording transport(world());
+  ToyRun run(tiny({.shards = 4}), {.transport = &transport});
   int polls_at_end = 0;
-  run.step(0, [&](const ToyShard&) { polls_at_end = run.communicator.polls; });
+  run.step(0, ending_with([&](int) { polls_at_end = transport.polls; }));
   BOOST_TEST(polls_at_end > 0);
 }
 
 BOOST_AUTO_TEST_CASE(a_rank_that_fails_starts_its_other_buckets_in_plan_order) {
-  Run run(4);
-  std::vector<std::size_t> wanted;
-  for (const auto& bucket : run.replicas.plan().buckets()) {
-    if (bucket.bytes > 0) wanted.push_back(bucket.offset_bytes);
-  }
+  Recording transport(world());
+  ToyRun run(tiny({.shards = 4}), {.transport = &transport});
+  const std::vector<std::size_t> wanted = in_plan_order(run);
   same_error(ExitCode::data, [&] {
-    run.step(0, [&](const ToyShard& shard) {
-      if (shard.index == 3) throw DataError("shard 3 is broken");
-    });
+    run.step(0, ending_with([](int shard) {
+               if (shard == 3) throw DataError("shard 3 is broken");
+             }));
   });
-  BOOST_TEST(run.communicator.started == wanted, boost::test_tools::per_element());
+  BOOST_TEST(transport.started == wanted, boost::test_tools::per_element());
 }
 
 BOOST_AUTO_TEST_CASE(a_rank_without_shards_starts_all_its_buckets_at_once_and_receives_the_sum) {

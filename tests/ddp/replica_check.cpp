@@ -10,25 +10,28 @@ namespace lockstep::test {
 namespace {
 BOOST_AUTO_TEST_SUITE(replica_check, *ranks(1, 2, 3, 4))
 
+struct TwoBuffers {
+  Buffer mean{"mean", Tensor::zeros({3})}, counter{"counter", Tensor::zeros({}, DType::int64)};
+};
+
 /// A run with a frozen parameter and two buffers, checked every third step.
-struct Run {
+struct Run : TwoBuffers, ToyRun {
   explicit Run(ddp::Options options = {.check_every = 3}, comm::GradientTransport& transport = world())
-      : replicas(with_more(), transport, *backend,
-                 [&] {
-                   options.bucket_mb = 0.0002;
-                   options.first_bucket_mb = tiny_mb;
-                   return options;
-                 }()),
+      : ToyRun(
+            [&] {
+              options.bucket_mb = 0.0002;
+              options.first_bucket_mb = tiny_mb;
+              return options;
+            }(),
+            {.transport = &transport,
+             .change =
+                 [this](ModelState& state) {
+                   state.params[2]->trainable = false;
+                   state.buffers = {&mean, &counter};
+                 }}),
         adamw(replicas, {.lr = 0.01}) {}
-  ModelState with_more() {
-    net["tied.weight"].trainable = false;
-    ModelState state = net.state();
-    state.buffers = {&mean, &counter};
-    return state;
-  }
   void step(std::uint64_t step) {
-    replicas.step(toy_batch(step, replicas),
-                  [&](Tape& tape, const ToyShard& shard) { return plain_loss(net, tape, shard); });
+    ToyRun::step(step);
     adamw.step();
   }
   /// On this rank alone.
@@ -36,10 +39,6 @@ struct Run {
     auto* const bytes = static_cast<unsigned char*>(tensor.raw());
     bytes[byte % tensor.bytes()] ^= 1;
   }
-  Net net;
-  Buffer mean{"mean", Tensor::zeros({3})}, counter{"counter", Tensor::zeros({}, DType::int64)};
-  std::unique_ptr<kernels::Backend> backend = kernels::make_cpu_backend();
-  ddp::DataParallel replicas;
   optim::AdamW adamw;
 };
 

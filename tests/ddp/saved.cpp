@@ -16,16 +16,14 @@ BOOST_AUTO_TEST_SUITE(saved, *ranks(1, 2, 3, 4))
 constexpr int shards = 5;
 constexpr std::uint64_t saved_after = 3, steps = 6;
 
-struct Training {
+struct Training : ToyRun {
   Training(comm::GradientTransport& transport, std::uint64_t seed)
-      : net(seed),
-        replicas(net.state(), transport, *backend, {.bucket_mb = 0.0002, .shards = shards}),
+      : ToyRun({.bucket_mb = 0.0002, .shards = shards}, {.seed = seed, .transport = &transport}),
         adamw(replicas, {.lr = 0.01, .weight_decay = 0.1}),
         ema(net.state(), *backend, {0.5, 0.9}) {}
   void run(std::uint64_t first, std::uint64_t end) {
     for (std::uint64_t step = first; step < end; ++step) {
-      replicas.step(toy_batch(step, replicas),
-                    [&](Tape& tape, const ToyShard& shard) { return plain_loss(net, tape, shard); });
+      this->step(step);
       adamw.step({.clip = 1});
       ema.update();
     }
@@ -37,9 +35,6 @@ struct Training {
     add(all, ema);
     return all;
   }
-  Net net;
-  std::unique_ptr<kernels::Backend> backend = kernels::make_cpu_backend();
-  ddp::DataParallel replicas;
   optim::AdamW adamw;
   optim::Ema ema;
 };

@@ -30,19 +30,15 @@ BOOST_AUTO_TEST_CASE(gradients_and_losses_are_those_of_the_cpu_within_rounding) 
     Gpu gpu(reproducible);
     for (const int shards : {world().size(), world().size() + 1, 7}) {
       GpuRun run(gpu, {.shards = shards});
-      Net net;
-      const auto cpu = kernels::make_cpu_backend();
-      ddp::DataParallel here(net.state(), world(), *cpu, {.shards = shards});
+      ToyRun here({.shards = shards});
       for (std::uint64_t step = 0; step < 3; ++step) {
         const ddp::StepResult found = run.step(step);
-        const ddp::StepResult wanted =
-            here.step(toy_batch(step, here),
-                      [&](Tape& tape, const ToyShard& shard) { return plain_loss(net, tape, shard); });
+        const ddp::StepResult wanted = here.step(step);
         BOOST_TEST(found.count == wanted.count);
         BOOST_TEST(found.loss_sum == wanted.loss_sum, boost::test_tools::tolerance(1e-5));
-        for (std::size_t p = 0; p < net.params.size(); ++p)
+        for (std::size_t p = 0; p < here.net.params.size(); ++p)
           check_close(elements(run.net.params[p].gradient, gpu.backend.get()),
-                      elements(net.params[p].gradient), net.params[p].name);
+                      elements(here.net.params[p].gradient), here.net.params[p].name);
       }
     }
   }
@@ -89,17 +85,15 @@ BOOST_AUTO_TEST_CASE(control_flow_may_differ_between_ranks_shards_and_steps) {
 
 BOOST_AUTO_TEST_CASE(frozen_parameters_get_no_gradient) {
   Gpu gpu;
-  Net net;
-  net.to(*gpu.backend);
-  net["tied.weight"].trainable = false;
-  ddp::DataParallel replicas(net.state(), *gpu.sums, *gpu.backend, {.shards = 4});
-  replicas.step(toy_batch(0, replicas), [&](Tape& tape, const ToyShard& shard) {
-    return plain_loss(net, tape, on_device(shard, *gpu.backend));
-  });
-  BOOST_TEST(!net["tied.weight"].gradient);
+  ToyRun run({.shards = 4}, {.transport = gpu.sums.get(),
+                             .backend = gpu.backend,
+                             .change = [](ModelState& state) { state.params[2]->trainable = false; }});
+  run.step(0);
+  BOOST_TEST(!run.net["tied.weight"].gradient);
   const Gradients wanted = reference_on(*gpu.backend, 0, 4);
   for (const std::size_t p : {0, 1, 3, 4})
-    BOOST_TEST(same_bits(elements(net.params[p].gradient, gpu.backend.get()), wanted[p]), net.params[p].name);
+    BOOST_TEST(same_bits(elements(run.net.params[p].gradient, gpu.backend.get()), wanted[p]),
+               run.net.params[p].name);
 }
 
 // --- steps that fail

@@ -22,25 +22,6 @@ BOOST_AUTO_TEST_SUITE(timeline, *ranks(1, 2, 3, 4))
 
 using Json = nlohmann::json;
 
-struct Run {
-  explicit Run(ddp::Options options = {})
-      : replicas(net.state(), world(), *backend, [&] {
-          options.bucket_mb = options.first_bucket_mb = tiny_mb;
-          options.shards = shards;
-          return options;
-        }()) {}
-  void step(std::uint64_t step) {
-    replicas.step(toy_batch(step, replicas),
-                  [&](Tape& tape, const ToyShard& shard, const ddp::MicroBatch& piece) {
-                    return net.loss(tape, piece.rows(shard.x), piece.rows(shard.y));
-                  });
-  }
-  const int shards = world().size() + 1;
-  Net net;
-  std::unique_ptr<kernels::Backend> backend = kernels::make_cpu_backend();
-  ddp::DataParallel replicas;
-};
-
 /// The file, read by every rank after it was written.
 Json read(const std::string& path) {
   world().barrier();
@@ -71,7 +52,7 @@ Spans spans_of(const Json& trace, int rank, std::int64_t step) {
 BOOST_AUTO_TEST_CASE(every_rank_step_pass_and_bucket_has_its_spans_in_one_file) {
   const SharedFolder folder(world());
   constexpr int pieces = 2;
-  Run run({.micro_batches = pieces});
+  ToyRun run(tiny({.shards = world().size() + 1, .micro_batches = pieces}));
   ddp::Timeline timeline(folder.file("trace.json"), world());
   run.step(0);  // before recording
   run.replicas.record(&timeline);
@@ -137,7 +118,7 @@ BOOST_AUTO_TEST_CASE(every_rank_step_pass_and_bucket_has_its_spans_in_one_file) 
 BOOST_AUTO_TEST_CASE(ranks_of_one_machine_share_a_clock) {
   // Nobody leaves a step before everybody has entered it: the header needs all.
   const SharedFolder folder(world());
-  Run run;
+  ToyRun run(tiny({.shards = world().size() + 1}));
   ddp::Timeline timeline(folder.file("trace.json"), world());
   run.replicas.record(&timeline);
   for (std::uint64_t step = 0; step < 3; ++step) run.step(step);
@@ -156,7 +137,7 @@ BOOST_AUTO_TEST_CASE(ranks_of_one_machine_share_a_clock) {
 
 BOOST_AUTO_TEST_CASE(a_trace_may_be_written_again_and_replaces_the_one_before) {
   const SharedFolder folder(world());
-  Run run;
+  ToyRun run(tiny({.shards = world().size() + 1}));
   ddp::Timeline timeline(folder.file("trace.json"), world());
   run.replicas.record(&timeline);
   run.step(0);

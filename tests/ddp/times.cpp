@@ -106,52 +106,49 @@ class PlainHook final : public ddp::Hook {
   std::vector<comm::Work> works_;
 };
 
-struct Run {
+struct Held {
+  Holding communicator{world()};
+  ToyStatistic statistic;
+};
+
+struct Run : Held, ToyRun {
   explicit Run(ddp::Mode mode = ddp::Mode::overlapped, ddp::Options options = {}, bool with_statistic = false)
-      : communicator(world()), replicas(state(with_statistic), communicator, *backend, [&] {
-          options.mode = mode;
-          options.bucket_mb = options.first_bucket_mb = tiny_mb;
-          options.shards = world().size() + 1;
-          return options;
-        }()) {}
-  ModelState state(bool with_statistic) {
-    ModelState state = net.state();
-    if (with_statistic) state.statistics = {&statistic};
-    return state;
-  }
+      : ToyRun(
+            [&] {
+              options.mode = mode;
+              options.shards = world().size() + 1;
+              return tiny(options);
+            }(),
+            {.transport = &communicator, .change = [&](ModelState& state) {
+               if (with_statistic) state.statistics = {&statistic};
+             }}) {}
   /// at_the_end is called by the last operation of this rank's backward, whose gradient comes last.
   template <class AtTheEnd>
   ddp::StepResult step(std::uint64_t step, const AtTheEnd& at_the_end) {
     communicator.begin_step();
     const int last = replicas.shard_map().block(world().rank()).end() - 1;
-    const ddp::StepResult result =
-        replicas.step(toy_batch(step, replicas), [&](Tape& tape, const ToyShard& shard) {
-          const Var w = tape.parameter(net["in.weight"]);
-          const Var watched = tape.record(net["in.weight"].value, {&w},
-                                          [&, w, index = shard.index](Tape& t, const Tensor& dy) {
-                                            if (index == last) {
-                                              at_the_end();
-                                              last_operation_s = monotonic_s();
-                                            }
-                                            t.add_gradient(w, dy);
-                                          });
-          Var h = relu(linear(tape.constant(shard.x), watched, tape.parameter(net["in.bias"])));
-          h = relu(linear(h, tape.parameter(net["tied.weight"])));
-          h = h + linear(h, tape.parameter(net["tied.weight"]));
-          return mse(linear(net.with_nothing(tape, h), tape.parameter(net["out.weight"]),
-                            tape.parameter(net["out.bias"])),
-                     shard.y);
-        });
+    const ddp::StepResult result = ToyRun::step(step, [&](Net&, Tape& tape, const ToyShard& shard) {
+      const Var w = tape.parameter(net["in.weight"]);
+      const Var watched =
+          tape.record(net["in.weight"].value, {&w}, [&, w, index = shard.index](Tape& t, const Tensor& dy) {
+            if (index == last) {
+              at_the_end();
+              last_operation_s = monotonic_s();
+            }
+            t.add_gradient(w, dy);
+          });
+      Var h = relu(linear(tape.constant(shard.x), watched, tape.parameter(net["in.bias"])));
+      h = relu(linear(h, tape.parameter(net["tied.weight"])));
+      h = h + linear(h, tape.parameter(net["tied.weight"]));
+      return mse(linear(net.with_nothing(tape, h), tape.parameter(net["out.weight"]),
+                        tape.parameter(net["out.bias"])),
+                 shard.y);
+    });
     // Backward was not over before its last operation; all sums and the header were complete by now.
     BOOST_TEST(result.exposed_comm_ms <= (monotonic_s() - last_operation_s) * 1e3 + slack_ms);
     BOOST_TEST(result.exposed_comm_ms >= communicator.waited_ms - slack_ms);
     return result;
   }
-  Net net;
-  ToyStatistic statistic;
-  Holding communicator;
-  std::unique_ptr<kernels::Backend> backend = kernels::make_cpu_backend();
-  ddp::DataParallel replicas;
   double last_operation_s = 0;
 };
 
@@ -268,18 +265,16 @@ BOOST_AUTO_TEST_CASE(the_times_of_a_bucket_are_those_of_its_own_sum) {
 }
 
 BOOST_AUTO_TEST_CASE(the_plan_names_every_trainable_parameter_once) {
-  Net net;
-  net["in.bias"].trainable = false;
-  ModelState state = net.state();
-  state.params.push_back(&net["tied.weight"]);
-  const auto backend = kernels::make_cpu_backend();
-  ddp::DataParallel replicas(state, world(), *backend, {.bucket_mb = 0.0002, .first_bucket_mb = tiny_mb});
+  ToyRun run({.bucket_mb = 0.0002, .first_bucket_mb = tiny_mb}, {.change = [](ModelState& state) {
+               state.params[1]->trainable = false;
+               state.params.push_back(state.params[2]);
+             }});
   for (std::uint64_t step = 0; step < 2; ++step) {
-    const ddp::BucketPlan& plan = replicas.plan();
+    const ddp::BucketPlan& plan = run.replicas.plan();
     std::set<std::string> names;
     for (const auto& gradient : plan.gradients()) {
       BOOST_TEST(names.insert(gradient.name).second, gradient.name << " twice");
-      BOOST_TEST((gradient.shape == net[gradient.name].value.shape()), gradient.name);
+      BOOST_TEST((gradient.shape == run.net[gradient.name].value.shape()), gradient.name);
     }
     const std::set<std::string> wanted{"in.weight", "tied.weight", "out.weight", "out.bias", "nothing"};
     BOOST_TEST(names == wanted, boost::test_tools::per_element());
@@ -288,8 +283,7 @@ BOOST_AUTO_TEST_CASE(the_plan_names_every_trainable_parameter_once) {
     BOOST_TEST(placed.size() == names.size());
     for (const std::string& theirs : world().all_gather_texts(std::to_string(plan.hash())))
       BOOST_TEST(theirs == std::to_string(plan.hash()));
-    replicas.step(toy_batch(step, replicas),
-                  [&](Tape& tape, const ToyShard& shard) { return plain_loss(net, tape, shard); });
+    run.step(step);
   }
 }
 

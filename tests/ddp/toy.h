@@ -186,18 +186,49 @@ inline void check_gradients(const Net& net, const Gradients& wanted, kernels::Ba
 /// Buckets of one gradient each.
 inline constexpr double tiny_mb = 1e-6;
 
-/// The toy network, a bucket for each gradient.
+inline ddp::Options tiny(ddp::Options options = {}) {
+  options.bucket_mb = options.first_bucket_mb = tiny_mb;
+  return options;
+}
+
+/// What a ToyRun is made of.
+struct ToyParts {
+  std::uint64_t seed = 1;
+  comm::GradientTransport* transport = &world();
+  std::shared_ptr<kernels::Backend> backend = kernels::make_cpu_backend();
+  std::function<void(ModelState&)> change = {};  ///< of the model, before it is wrapped
+};
+
+/// The toy network in training.
 struct ToyRun {
-  ToyRun(ddp::Unused unused, int shards)
-      : backend(kernels::make_cpu_backend()),
-        replicas(net.state(), world(), *backend,
-                 {.bucket_mb = tiny_mb, .first_bucket_mb = tiny_mb, .shards = shards, .unused = unused}) {}
-  ddp::StepResult step(std::uint64_t step, const LossOf& loss_of) {
-    return replicas.step(toy_batch(step, replicas),
-                         [&](Tape& tape, const ToyShard& shard) { return loss_of(net, tape, shard); });
+  explicit ToyRun(const ddp::Options& options = tiny(), const ToyParts& parts = {})
+      : net(parts.seed),
+        backend(parts.backend),
+        replicas(state(parts.change), *parts.transport, *backend, options) {}
+  ModelState state(const std::function<void(ModelState&)>& change) {
+    net.to(*backend);
+    ModelState state = net.state();
+    if (change) change(state);
+    return state;
   }
+  ddp::StepResult step(std::uint64_t step, const LossOf& loss_of = plain_loss) {
+    return replicas.step(toy_batch(step, replicas),
+                         [&](Tape& tape, const ToyShard& shard, const ddp::MicroBatch& piece) {
+                           const ToyShard here = on_device(shard, *backend);
+                           return loss_of(net, tape, {shard.index, piece.rows(here.x), piece.rows(here.y)});
+                         });
+  }
+  /// A step, whose gradients must have the bits of the same shards run here alone.
+  void check_step(std::uint64_t number, const LossOf& loss_of = plain_loss) {
+    step(number, loss_of);
+    check_gradients(net,
+                    reference_on(*backend, number, replicas.shard_map().shards(),
+                                 replicas.options().micro_batches, loss_of),
+                    backend.get());
+  }
+
   Net net;
-  std::unique_ptr<kernels::Backend> backend;
+  std::shared_ptr<kernels::Backend> backend;
   ddp::DataParallel replicas;
 };
 

@@ -21,7 +21,7 @@ LossOf deep_in(const std::function<bool(int)>& is_deep) {
 }
 
 BOOST_AUTO_TEST_CASE(a_parameter_without_gradient_is_named_on_every_rank_before_the_step_ends) {
-  ToyRun run(ddp::Unused::error, 4);
+  ToyRun run(tiny({.shards = 4}));
   const std::string text = same_error(ExitCode::usage, [&] { run.step(0, shallow); });
   BOOST_TEST(contains(text, "tied.weight in no shard"));
   BOOST_TEST(contains(text, "nothing in no shard"));
@@ -30,7 +30,7 @@ BOOST_AUTO_TEST_CASE(a_parameter_without_gradient_is_named_on_every_rank_before_
 }
 
 BOOST_AUTO_TEST_CASE(the_error_names_the_shards_and_ranks_that_missed_it) {
-  ToyRun run(ddp::Unused::error, 4);
+  ToyRun run(tiny({.shards = 4}));
   const std::string text =
       same_error(ExitCode::usage, [&] { run.step(0, deep_in([](int shard) { return shard < 2; })); });
   const comm::ShardMap& map = run.replicas.shard_map();
@@ -42,14 +42,14 @@ BOOST_AUTO_TEST_CASE(the_error_names_the_shards_and_ranks_that_missed_it) {
 }
 
 BOOST_AUTO_TEST_CASE(the_step_after_such_an_error_works) {
-  ToyRun run(ddp::Unused::error, 4);
+  ToyRun run(tiny({.shards = 4}));
   same_error(ExitCode::usage, [&] { run.step(0, shallow); });
   run.step(1, plain_loss);
   check_gradients(run.net, reference(1, 4));
 }
 
 BOOST_AUTO_TEST_CASE(allowed_unused_parameters_count_as_zero_and_keep_no_gradient_if_no_rank_used_them) {
-  ToyRun run(ddp::Unused::allow, 5);
+  ToyRun run(tiny({.shards = 5, .unused = ddp::Unused::allow}));
   for (std::uint64_t step = 0; step < 3; ++step) {
     run.step(step, shallow);
     const Gradients wanted = reference(step, 5, 1, shallow);
@@ -62,7 +62,7 @@ BOOST_AUTO_TEST_CASE(allowed_unused_parameters_count_as_zero_and_keep_no_gradien
 BOOST_AUTO_TEST_CASE(a_parameter_used_by_one_rank_alone_has_its_gradient_on_all) {
   const int shards = 4;
   for (int user = 0; user < shards; ++user) {
-    ToyRun run(ddp::Unused::allow, shards);
+    ToyRun run(tiny({.shards = shards, .unused = ddp::Unused::allow}));
     for (std::uint64_t step = 0; step < 3; ++step) {
       const LossOf loss_of = deep_in([&](int shard) { return shard == user; });
       run.step(step, loss_of);
@@ -72,7 +72,7 @@ BOOST_AUTO_TEST_CASE(a_parameter_used_by_one_rank_alone_has_its_gradient_on_all)
 }
 
 BOOST_AUTO_TEST_CASE(control_flow_may_differ_between_ranks_shards_and_steps) {
-  ToyRun run(ddp::Unused::allow, 7);
+  ToyRun run(tiny({.shards = 7, .unused = ddp::Unused::allow}));
   for (std::uint64_t step = 0; step < 6; ++step) {
     const LossOf loss_of = deep_in([&](int shard) { return (shard + step) % 3 == 0; });
     run.step(step, loss_of);
@@ -81,7 +81,7 @@ BOOST_AUTO_TEST_CASE(control_flow_may_differ_between_ranks_shards_and_steps) {
 }
 
 BOOST_AUTO_TEST_CASE(a_gradient_of_an_earlier_step_does_not_stay) {
-  ToyRun run(ddp::Unused::allow, 4);
+  ToyRun run(tiny({.shards = 4, .unused = ddp::Unused::allow}));
   run.step(0, plain_loss);
   BOOST_TEST(bool(run.net["tied.weight"].gradient));
   run.step(1, shallow);
@@ -93,10 +93,10 @@ BOOST_AUTO_TEST_CASE(an_output_that_is_not_in_the_loss_is_a_missing_gradient) {
     linear(tape.constant(Tensor::zeros({2, 7})), tape.parameter(net["tied.weight"]));
     return shallow(net, tape, shard);
   };
-  ToyRun strict(ddp::Unused::error, 4);
+  ToyRun strict(tiny({.shards = 4}));
   const std::string text = same_error(ExitCode::usage, [&] { strict.step(0, loss_of); });
   BOOST_TEST(contains(text, "tied.weight in no shard"));
-  ToyRun lenient(ddp::Unused::allow, 4);
+  ToyRun lenient(tiny({.shards = 4, .unused = ddp::Unused::allow}));
   lenient.step(0, loss_of);
   BOOST_TEST(!lenient.net["tied.weight"].gradient);
 }
