@@ -5,6 +5,7 @@
 
 #include "autograd/gradient_check.h"
 #include "lockstep/autograd/functions.h"
+#include "support/mentions.h"
 
 namespace lockstep::test {
 namespace {
@@ -17,15 +18,6 @@ struct OnTheCpu {
   OnTheCpu() { tape.begin({}); }
   Var input(Shape shape, std::uint64_t seed = 1) { return tape.input(normal_tensor(shape, seed)); }
 };
-
-/// Whether the error says all of it.
-auto says(std::initializer_list<const char*> all) {
-  return [all = std::vector<std::string>(all.begin(), all.end())](const UsageError& error) {
-    return std::ranges::all_of(all, [&](const std::string& text) {
-      return std::string(error.what()).find(text) != std::string::npos;
-    });
-  };
-}
 
 void check_equal(const Tensor& a, const Tensor& b, float tolerance) {
   BOOST_REQUIRE(a.shape() == b.shape());
@@ -147,14 +139,14 @@ BOOST_AUTO_TEST_CASE(rotary_keeps_its_digits_at_far_positions) {
 
 BOOST_AUTO_TEST_CASE(wrong_arguments_of_rms_norm_and_rotary_are_usage_errors) {
   BOOST_CHECK_EXCEPTION(rms_norm(input({2, 3}), input({4}), 1e-5f), UsageError,
-                        says({"rms_norm", "[2, 3]", "[4]"}));
-  BOOST_CHECK_EXCEPTION(rms_norm(input({}), input({1}), 1e-5f), UsageError, says({"rms_norm", "[]"}));
+                        mentions("rms_norm", "[2, 3]", "[4]"));
+  BOOST_CHECK_EXCEPTION(rms_norm(input({}), input({1}), 1e-5f), UsageError, mentions("rms_norm", "[]"));
   BOOST_CHECK_EXCEPTION(rotary(input({2, 3, 4}), RotaryLayout::halves), UsageError,
-                        says({"rotary", "[2, 3, 4]"}));
+                        mentions("rotary", "[2, 3, 4]"));
   BOOST_CHECK_EXCEPTION(rotary(input({1, 2, 3, 5}), RotaryLayout::pairs), UsageError,
-                        says({"rotary", "[1, 2, 3, 5]", "even"}));
+                        mentions("rotary", "[1, 2, 3, 5]", "even"));
   BOOST_CHECK_EXCEPTION(rotary(input({1, 2, 3, 4}), RotaryLayout::pairs, 0), UsageError,
-                        says({"rotary", "base"}));
+                        mentions("rotary", "base"));
 }
 
 BOOST_AUTO_TEST_CASE(gradients_of_attention_between_sequences_with_grouped_queries) {
@@ -221,8 +213,8 @@ BOOST_AUTO_TEST_CASE(an_empty_batch_goes_through_attention_between_sequences) {
 }
 
 BOOST_AUTO_TEST_CASE(wrong_arguments_of_attention_are_usage_errors) {
-  const auto refused = [&](Shape q, Shape k, Shape v, bool causal, std::initializer_list<const char*> text) {
-    BOOST_CHECK_EXCEPTION(attention(input(q), input(k), input(v), causal), UsageError, says(text));
+  const auto refused = [&](Shape q, Shape k, Shape v, bool causal, const std::vector<std::string>& text) {
+    BOOST_CHECK_EXCEPTION(attention(input(q), input(k), input(v), causal), UsageError, mentions(text));
   };
   refused({1, 2, 3, 4}, {1, 2, 5, 4}, {1, 2, 5, 4}, true,
           {"attention: a causal mask", "[1, 2, 3, 4]", "[1, 2, 5, 4]"});
@@ -233,7 +225,7 @@ BOOST_AUTO_TEST_CASE(wrong_arguments_of_attention_are_usage_errors) {
   refused({1, 2, 3, 4}, {1, 2, 0, 4}, {1, 2, 0, 4}, false, {"attention", "3 queries", "0 keys"});
   refused({2, 3, 4}, {2, 3, 4}, {2, 3, 4}, false, {"attention", "[2, 3, 4]", "4 dimensions"});
   BOOST_CHECK_EXCEPTION(attention(input({1, 3, 8}), input({1, 3, 8}), input({1, 3, 8}), 3, false), UsageError,
-                        says({"attention: q", "[1, 3, 8]", "3 heads"}));
+                        mentions("attention: q", "[1, 3, 8]", "3 heads"));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -4,16 +4,13 @@
 #include <boost/test/unit_test.hpp>
 
 #include "lockstep/base/error.h"
+#include "support/mentions.h"
 
 namespace lockstep::test {
 namespace {
 BOOST_AUTO_TEST_SUITE(late_library)
 
 constexpr const char* remedy = "install it";
-
-bool says(const UsageError& error, const char* text) {
-  return std::string(error.what()).find(text) != std::string::npos;
-}
 
 BOOST_AUTO_TEST_CASE(functions_are_called_by_pointer) {
   const DynamicLibrary math("libm.so.6", {}, remedy);
@@ -24,18 +21,14 @@ BOOST_AUTO_TEST_CASE(functions_are_called_by_pointer) {
 
 BOOST_AUTO_TEST_CASE(a_missing_library_is_named_with_the_reason_and_the_remedy) {
   BOOST_CHECK_EXCEPTION(DynamicLibrary("libnowhere.so.7", {"/nonexistent"}, remedy), UsageError,
-                        [](const auto& error) {
-                          return says(error, "libnowhere.so.7: cannot be loaded: ") &&
-                                 says(error, "No such file") && says(error, remedy);
-                        });
+                        mentions("libnowhere.so.7: cannot be loaded: ", "No such file", remedy));
 }
 
 BOOST_AUTO_TEST_CASE(a_missing_function_is_named) {
   const DynamicLibrary math("libm.so.6", {}, remedy);
   void (*missing)() = nullptr;
-  BOOST_CHECK_EXCEPTION(math.find("no_such_function", missing), UsageError, [](const auto& error) {
-    return says(error, "libm.so.6: has no no_such_function; install it");
-  });
+  BOOST_CHECK_EXCEPTION(math.find("no_such_function", missing), UsageError,
+                        mentions("libm.so.6: has no no_such_function; install it"));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

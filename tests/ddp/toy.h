@@ -16,6 +16,7 @@
 #include "lockstep/comm/reduction_tree.h"
 #include "lockstep/ddp/data_parallel.h"
 #include "lockstep/kernels/backend.h"
+#include "support/mentions.h"
 #include "support/world.h"
 
 namespace lockstep::test {
@@ -255,10 +256,6 @@ std::string same_error(ExitCode code, const Action& action) {
   }
   for (const std::string& other : world().all_gather_texts(text)) BOOST_TEST(other == text);
   return text;
-}
-
-inline bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 }  // namespace lockstep::test

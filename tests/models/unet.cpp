@@ -8,6 +8,7 @@
 #include "lockstep/autograd/functions.h"
 #include "lockstep/autograd/gradient_sink.h"
 #include "lockstep/models/registry.h"
+#include "support/mentions.h"
 
 namespace lockstep::test {
 namespace {
@@ -213,10 +214,7 @@ BOOST_AUTO_TEST_CASE(fields_that_do_not_fit_are_data_errors_naming_both_sides) {
   BOOST_TEST((unet.reads() == std::vector<std::string>{"x"}));
   BOOST_TEST((with_classes.reads() == std::vector<std::string>{"x", "y"}));
   const auto check = [](Unet& model, const Given& given, const std::string& text) {
-    BOOST_CHECK_EXCEPTION(output(model, given), DataError, [&](const DataError& error) {
-      BOOST_TEST_MESSAGE(error.what());
-      return std::string(error.what()).find(text) != std::string::npos;
-    });
+    BOOST_CHECK_EXCEPTION(output(model, given), DataError, mentions(text));
   };
   check(unet, {.x = normals({2, 1, 8, 8}, 1)},
         "[2, 1, 8, 8] does not fit the unet's [batch, 3, height, width]");

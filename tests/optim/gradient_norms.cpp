@@ -86,7 +86,7 @@ BOOST_FIXTURE_TEST_CASE(a_gradient_that_is_not_finite_is_named, UsualModel) {
   for (const float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
     model.make_gradients(1);
     model["hidden.weight"].gradient.data<float>()[4200] = bad;
-    BOOST_CHECK_EXCEPTION(gradient_norm(model), TrainingError, says({"'hidden.weight'", "4096 to 4756"}));
+    BOOST_CHECK_EXCEPTION(gradient_norm(model), TrainingError, mentions("'hidden.weight'", "4096 to 4756"));
   }
 }
 

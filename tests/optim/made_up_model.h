@@ -9,6 +9,7 @@
 
 #include "lockstep/autograd/gradient_sink.h"
 #include "lockstep/base/random.h"
+#include "support/mentions.h"
 
 namespace lockstep::test {
 
@@ -106,15 +107,5 @@ struct UsualModel {
   explicit UsualModel(std::uint64_t seed = 1) : model(seed) { MadeUpModel::fill_usual(model); }
   MadeUpModel model;
 };
-
-/// True for an exception whose text holds all of these words.
-inline auto says(std::vector<std::string> words) {
-  return [words = std::move(words)](const std::exception& error) {
-    const std::string text = error.what();
-    for (const std::string& word : words)
-      if (text.find(word) == std::string::npos) return false;
-    return true;
-  };
-}
 
 }  // namespace lockstep::test

@@ -5,6 +5,7 @@
 
 #include "lockstep/base/error.h"
 #include "report/record_file.h"
+#include "support/mentions.h"
 
 namespace lockstep::test {
 namespace {
@@ -91,9 +92,8 @@ BOOST_AUTO_TEST_CASE(an_image_has_the_sizes_of_its_png) {
 BOOST_AUTO_TEST_CASE(an_image_that_is_no_png_is_refused) {
   Event event(1);
   for (const std::string& other : {std::string(), png.substr(0, 25), "x" + png, std::string(100, '\0')})
-    BOOST_CHECK_EXCEPTION(event.add_image("i", other), UsageError, [](const UsageError& error) {
-      return std::string(error.what()).find("must be the bytes of a PNG file") != std::string::npos;
-    });
+    BOOST_CHECK_EXCEPTION(event.add_image("i", other), UsageError,
+                          mentions("must be the bytes of a PNG file"));
   BOOST_TEST(event.empty());
 }
 

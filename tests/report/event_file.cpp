@@ -12,6 +12,7 @@
 #include "base/files.h"
 #include "lockstep/base/error.h"
 #include "report/record_file.h"
+#include "support/mentions.h"
 #include "support/temporary_folder.h"
 
 namespace lockstep::test {
@@ -209,9 +210,7 @@ BOOST_AUTO_TEST_CASE(a_file_that_has_been_removed_is_an_error) {
   const std::string directory = folder.file("tensorboard");
   EventFile file(directory, {});
   std::filesystem::remove_all(directory);
-  BOOST_CHECK_EXCEPTION(file.append(scalar(1)), DataError, [](const DataError& error) {
-    return std::string(error.what()).find("it has been removed") != std::string::npos;
-  });
+  BOOST_CHECK_EXCEPTION(file.append(scalar(1)), DataError, mentions("it has been removed"));
 }
 
 BOOST_AUTO_TEST_CASE(a_directory_that_cannot_be_made_is_an_error) {

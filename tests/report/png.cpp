@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "lockstep/base/error.h"
+#include "support/mentions.h"
 
 namespace lockstep::test {
 namespace {
@@ -77,9 +78,7 @@ BOOST_AUTO_TEST_CASE(images_come_by_rows_with_lines_around_them) {
 
 BOOST_AUTO_TEST_CASE(what_cannot_be_a_picture_is_refused) {
   const auto refused = [](std::int64_t count, const Shape& image, const std::string& why) {
-    BOOST_CHECK_EXCEPTION(report::check_grid(count, image), UsageError, [&](const UsageError& error) {
-      return std::string(error.what()).find(why) != std::string::npos;
-    });
+    BOOST_CHECK_EXCEPTION(report::check_grid(count, image), UsageError, mentions(why));
   };
   refused(0, {1, 8, 8}, "at least one");
   refused(1, {2, 8, 8}, "[2, 8, 8]");

@@ -1,21 +1,33 @@
-// For BOOST_CHECK_EXCEPTION: what the text of an error must say.
+// What a text must say; for BOOST_CHECK_EXCEPTION, the text of an error.
 #pragma once
 
+#include <algorithm>
 #include <boost/test/unit_test.hpp>
 #include <exception>
 #include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 namespace lockstep::test {
 
+inline bool contains(std::string_view text, std::string_view part) {
+  return text.find(part) != std::string_view::npos;
+}
+
 /// True if an error's text holds all of these and is one line.
-template <class... Texts>
-auto mentions(Texts... texts) {
-  return [=](const std::exception& error) {
+inline auto mentions(std::vector<std::string> texts) {
+  return [texts = std::move(texts)](const std::exception& error) {
     const std::string what = error.what();
-    const bool all = ((what.find(texts) != std::string::npos) && ...) && what.find('\n') == std::string::npos;
-    if (!all) BOOST_TEST_MESSAGE("the text was: " << what);
-    return all;
+    const bool all =
+        std::ranges::all_of(texts, [&](const std::string& text) { return contains(what, text); });
+    if (!all || contains(what, "\n")) BOOST_TEST_MESSAGE("the text was: " << what);
+    return all && !contains(what, "\n");
   };
+}
+template <class... Texts>
+auto mentions(const Texts&... texts) {
+  return mentions(std::vector<std::string>{texts...});
 }
 
 }  // namespace lockstep::test

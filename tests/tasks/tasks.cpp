@@ -11,6 +11,7 @@
 #include "lockstep/kernels/backend.h"
 #include "lockstep/tasks/built_in.h"
 #include "lockstep/tasks/registry.h"
+#include "support/mentions.h"
 
 namespace lockstep::test {
 namespace {
@@ -167,11 +168,7 @@ BOOST_AUTO_TEST_CASE(binary_takes_integers_and_probabilities) {
 
 template <class E>
 void check_error(const std::function<void()>& action, const std::string& words) {
-  BOOST_CHECK_EXCEPTION(action(), E, [&](const E& error) {
-    const bool found = std::string(error.what()).find(words) != std::string::npos;
-    if (!found) BOOST_TEST_MESSAGE(error.what());
-    return found;
-  });
+  BOOST_CHECK_EXCEPTION(action(), E, mentions(words));
 }
 
 BOOST_AUTO_TEST_CASE(data_that_does_not_fit_a_task_is_named) {

@@ -4,6 +4,7 @@
 #include <boost/test/unit_test.hpp>
 
 #include "lockstep/base/error.h"
+#include "support/mentions.h"
 
 namespace lockstep::test {
 namespace {
@@ -17,9 +18,7 @@ BOOST_AUTO_TEST_CASE(fields_are_found_by_name_and_an_unknown_one_is_told_those_t
   BOOST_TEST(batch["flow"].shares_memory_with(flow));
   BOOST_TEST(batch.has("density"));
   BOOST_TEST(!batch.has("x"));
-  BOOST_CHECK_EXCEPTION(batch["x"], DataError, [](const DataError& error) {
-    return std::string(error.what()).find("no field 'x'; it has density, flow") != std::string::npos;
-  });
+  BOOST_CHECK_EXCEPTION(batch["x"], DataError, mentions("no field 'x'; it has density, flow"));
 }
 
 BOOST_AUTO_TEST_CASE(rows_are_views_of_every_field) {

@@ -12,6 +12,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/tasks/built_in.h"
+#include "support/mentions.h"
 #include "train/components.h"
 #include "train/resume.h"
 
@@ -33,8 +34,6 @@ std::string error_of(const std::string& text, const std::vector<std::string>& ov
   return "no error";
 }
 
-bool says(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
 BOOST_AUTO_TEST_CASE(the_resolved_text_reads_back_as_the_same_configuration) {
   const std::string full =
       minimal +
@@ -51,12 +50,12 @@ BOOST_AUTO_TEST_CASE(the_resolved_text_reads_back_as_the_same_configuration) {
 }
 
 BOOST_AUTO_TEST_CASE(unknown_keys_name_the_nearest_known_one) {
-  BOOST_TEST(
-      says(error_of(minimal + "step = 3\n"), "a.ini:7: train.step: unknown key; did you mean train.steps?"));
-  BOOST_TEST(says(error_of(minimal + "[optimiser]\nlr = 3\n"),
-                  "a.ini:7: [optimiser]: unknown section; did you mean [optimizer]?"));
-  BOOST_TEST(says(error_of(minimal + "[nosuch]\n"), "[nosuch]: unknown section"));
-  BOOST_TEST(says(error_of(minimal, {"optimiser.lr=3"}), "did you mean optimizer.lr?"));
+  BOOST_TEST(contains(error_of(minimal + "step = 3\n"),
+                      "a.ini:7: train.step: unknown key; did you mean train.steps?"));
+  BOOST_TEST(contains(error_of(minimal + "[optimiser]\nlr = 3\n"),
+                      "a.ini:7: [optimiser]: unknown section; did you mean [optimizer]?"));
+  BOOST_TEST(contains(error_of(minimal + "[nosuch]\n"), "[nosuch]: unknown section"));
+  BOOST_TEST(contains(error_of(minimal, {"optimiser.lr=3"}), "did you mean optimizer.lr?"));
 }
 
 BOOST_AUTO_TEST_CASE(true_and_false_may_be_written_as_python_prints_them) {
@@ -67,35 +66,38 @@ BOOST_AUTO_TEST_CASE(true_and_false_may_be_written_as_python_prints_them) {
 }
 
 BOOST_AUTO_TEST_CASE(bad_values_name_file_key_and_value) {
+  BOOST_TEST(contains(error_of(minimal + "seed = -1\n"),
+                      "a.ini:7: train.seed: \"-1\" is not a whole number in [0, "));
+  BOOST_TEST(contains(error_of(minimal + "[optimizer]\nlr = fast\n"),
+                      "a.ini:8: optimizer.lr: \"fast\" is not a number in (0, 1e+38]"));
   BOOST_TEST(
-      says(error_of(minimal + "seed = -1\n"), "a.ini:7: train.seed: \"-1\" is not a whole number in [0, "));
-  BOOST_TEST(says(error_of(minimal + "[optimizer]\nlr = fast\n"),
-                  "a.ini:8: optimizer.lr: \"fast\" is not a number in (0, 1e+38]"));
-  BOOST_TEST(says(error_of(minimal, {"optimizer.clip=x"}), "--set: optimizer.clip: \"x\" is not a number"));
-  BOOST_TEST(says(error_of(minimal + "[optimizer]\ngroup.x = a 1 1\n"), "group"));
+      contains(error_of(minimal, {"optimizer.clip=x"}), "--set: optimizer.clip: \"x\" is not a number"));
+  BOOST_TEST(contains(error_of(minimal + "[optimizer]\ngroup.x = a 1 1\n"), "group"));
   BOOST_TEST(
-      says(error_of(minimal, {"train.steps=0"}), "--set: train.steps = 0: is missing or not positive"));
-  BOOST_TEST(says(error_of(minimal + "[ddp]\nbucket_mb = -2\n"),
-                  "a.ini:8: ddp.bucket_mb: \"-2\" is not a number in (0, 1000000]"));
-  BOOST_TEST(says(error_of(minimal, {"optimizer.momentum=1"}),
-                  "--set: optimizer.momentum: \"1\" is not auto or a number in [0, 1)"));
+      contains(error_of(minimal, {"train.steps=0"}), "--set: train.steps = 0: is missing or not positive"));
+  BOOST_TEST(contains(error_of(minimal + "[ddp]\nbucket_mb = -2\n"),
+                      "a.ini:8: ddp.bucket_mb: \"-2\" is not a number in (0, 1000000]"));
+  BOOST_TEST(contains(error_of(minimal, {"optimizer.momentum=1"}),
+                      "--set: optimizer.momentum: \"1\" is not auto or a number in [0, 1)"));
+  BOOST_TEST(contains(error_of(minimal, {"optimizer.betas=0.9 2"}),
+                      "optimizer.betas: \"2\" is not a number in [0, 1)"));
   BOOST_TEST(
-      says(error_of(minimal, {"optimizer.betas=0.9 2"}), "optimizer.betas: \"2\" is not a number in [0, 1)"));
-  BOOST_TEST(says(error_of(minimal, {"ema.rates=0.99,0.999"}),
-                  "ema.rates: \"0.99,0.999\" is not a number in [0, 1); values of a list are separated by "
-                  "blanks, and decimals have a point"));
-  BOOST_TEST(says(error_of(minimal, {"ema.rates=0.99, 0.999"}), "separated by blanks"));
-  BOOST_TEST(!says(error_of(minimal, {"ema.rates=0.99 1.5"}), "blanks"));
-  BOOST_TEST(says(error_of(minimal, {"ddp.sharded_optimizer=TRUE"}), "\"TRUE\" is neither true nor false"));
-  BOOST_TEST(says(error_of(minimal, {"train.bind=core"}),
-                  "train.bind: \"core\" is not one of: cores, none; did you mean cores?"));
-  BOOST_TEST(says(error_of("[train]\nsteps = 5\n"), "a.ini: model.name: is missing; one of mlp"));
+      contains(error_of(minimal, {"ema.rates=0.99,0.999"}),
+               "ema.rates: \"0.99,0.999\" is not a number in [0, 1); values of a list are separated by "
+               "blanks, and decimals have a point"));
+  BOOST_TEST(contains(error_of(minimal, {"ema.rates=0.99, 0.999"}), "separated by blanks"));
+  BOOST_TEST(!contains(error_of(minimal, {"ema.rates=0.99 1.5"}), "blanks"));
+  BOOST_TEST(
+      contains(error_of(minimal, {"ddp.sharded_optimizer=TRUE"}), "\"TRUE\" is neither true nor false"));
+  BOOST_TEST(contains(error_of(minimal, {"train.bind=core"}),
+                      "train.bind: \"core\" is not one of: cores, none; did you mean cores?"));
+  BOOST_TEST(contains(error_of("[train]\nsteps = 5\n"), "a.ini: model.name: is missing; one of mlp"));
   for (const char* const absurd :
        {"ddp.bucket_mb=inf", "ddp.bucket_mb=1e30", "optimizer.lr=nan", "ema.warmup=1 1 0.5"}) {
     BOOST_TEST(error_of(minimal, {absurd}) != "no error", absurd);
   }
-  BOOST_TEST(says(error_of(minimal + "steps = 6\n"), "a.ini:7: train.steps: is given twice"));
-  BOOST_TEST(says(error_of("# none\nno section here\n"), "a.ini:2: not an INI file"));
+  BOOST_TEST(contains(error_of(minimal + "steps = 6\n"), "a.ini:7: train.steps: is given twice"));
+  BOOST_TEST(contains(error_of("# none\nno section here\n"), "a.ini:2: not an INI file"));
 }
 
 BOOST_AUTO_TEST_CASE(all_mistakes_are_in_one_error_each_with_its_line) {
@@ -105,15 +107,15 @@ BOOST_AUTO_TEST_CASE(all_mistakes_are_in_one_error_each_with_its_line) {
              "3 mistakes: (1) a.ini:7: train.stepps: unknown key; did you mean train.steps? "
              "(2) a.ini:9: train.seed: \"-1\" is not a whole number in [0, 1.84467e+19] "
              "(3) --set: optimizer.lr: \"fast\" is not a number in (0, 1e+38]");
-  BOOST_TEST(
-      says(error_of("[modl]\n[model]\nname = mlp\n[trian]\n"),
-           "2 mistakes: (1) a.ini:1: [modl]: unknown section; did you mean [model]? (2) a.ini:4: [trian]"));
+  BOOST_TEST(contains(
+      error_of("[modl]\n[model]\nname = mlp\n[trian]\n"),
+      "2 mistakes: (1) a.ini:1: [modl]: unknown section; did you mean [model]? (2) a.ini:4: [trian]"));
   const std::string missing = error_of("[model]\nname = gpt\nlayers = 2\n" + some_training +
                                        "label_smoothing = 0.1\n[ema]\nrates = 0.9 0.9\n");
   for (const char* const part :
        {"model.heads is missing", "model.channels is missing", "model.vocab is missing",
         "a.ini:9: ema.rates = 0.9 0.9: a rate is given twice"})
-    BOOST_TEST(says(missing, part), missing);
+    BOOST_TEST(contains(missing, part), missing);
   std::string many = minimal;
   for (int i = 0; i < 20; ++i) many += fmt::format("wrong_{} = 1\n", i);
   BOOST_TEST(error_of(many).starts_with("20 mistakes: (1) a.ini:7: train.wrong_0: unknown key"));
@@ -126,7 +128,7 @@ BOOST_AUTO_TEST_CASE(a_whole_number_may_be_written_with_an_exponent) {
   BOOST_TEST(train::parse_config(minimal, "a", {"checkpoint.every=1e2"}).checkpoint.every == 100);
   for (const char* const setting : {"train.steps=2.5", "train.steps=1e-1", "train.steps=1e300",
                                     "train.steps=-1e3", "train.seed=nan", "train.threads=1e9"})
-    BOOST_TEST(says(error_of(minimal, {setting}), "is not a"), setting);
+    BOOST_TEST(contains(error_of(minimal, {setting}), "is not a"), setting);
 }
 
 BOOST_AUTO_TEST_CASE(every_key_has_a_range_or_a_form_and_refuses_what_is_beyond_it) {
@@ -141,16 +143,18 @@ BOOST_AUTO_TEST_CASE(every_key_has_a_range_or_a_form_and_refuses_what_is_beyond_
         {"ema.sigma_rel=0.28", "in (0, 0.28)"},
         {"optimizer.lr=0", "in (0, 1e+38]"}}) {
     const std::string error = error_of(minimal, {setting});
-    BOOST_TEST(says(error, part), setting << ": " << error);
+    BOOST_TEST(contains(error, part), setting << ": " << error);
   }
 }
 
 BOOST_AUTO_TEST_CASE(a_model_takes_its_own_keys_only_and_an_error_says_whose_a_key_is) {
   BOOST_TEST(error_of(minimal, {"model.heads=4"}) ==
              "--set: model.heads: is a key of gpt, and model.name is mlp; remove it");
-  BOOST_TEST(says(error_of(resnet, {"model.dropout=0.5"}), "model.dropout: is a key of mlp, gpt, unet, and"));
-  BOOST_TEST(says(error_of("[model]\nstem = 7x7\n" + minimal), "a.ini:2: model.stem: is a key of resnet"));
-  BOOST_TEST(says(error_of(resnet, {"model.name=mlp"}), "a.ini:"));
+  BOOST_TEST(
+      contains(error_of(resnet, {"model.dropout=0.5"}), "model.dropout: is a key of mlp, gpt, unet, and"));
+  BOOST_TEST(
+      contains(error_of("[model]\nstem = 7x7\n" + minimal), "a.ini:2: model.stem: is a key of resnet"));
+  BOOST_TEST(contains(error_of(resnet, {"model.name=mlp"}), "a.ini:"));
 }
 
 BOOST_AUTO_TEST_CASE(a_required_key_of_the_model_is_missed_by_name) {
@@ -206,11 +210,11 @@ BOOST_AUTO_TEST_CASE(a_configuration_without_a_task_has_that_of_its_model) {
 }
 
 BOOST_AUTO_TEST_CASE(keys_of_another_task_and_unknown_tasks_are_named) {
-  BOOST_TEST(says(error_of(minimal, {"task.loss=l1"}),
-                  "task.loss: is a key of regression, and task.name is classification; remove it"));
-  BOOST_TEST(says(error_of(minimal, {"task.name=regresion"}), "did you mean regression?"));
-  BOOST_TEST(says(error_of(minimal, {"task.name=regression", "train.label_smoothing=0.1"}),
-                  "train.label_smoothing = 0.1: applies to the tasks classification and language only"));
+  BOOST_TEST(contains(error_of(minimal, {"task.loss=l1"}),
+                      "task.loss: is a key of regression, and task.name is classification; remove it"));
+  BOOST_TEST(contains(error_of(minimal, {"task.name=regresion"}), "did you mean regression?"));
+  BOOST_TEST(contains(error_of(minimal, {"task.name=regression", "train.label_smoothing=0.1"}),
+                      "train.label_smoothing = 0.1: applies to the tasks classification and language only"));
   const train::Config run = train::parse_config(minimal, "a"),
                       asked = train::parse_config(minimal, "a", {"task.name=binary"});
   BOOST_TEST(train::forbidden_changes(run, asked) ==
@@ -267,13 +271,13 @@ BOOST_AUTO_TEST_CASE(a_model_of_a_program_has_its_keys_in_the_configuration_as_b
     }
     return std::string();
   };
-  BOOST_TEST(says(train_error("[model]\nname = scale\nwidth = 7\n" + some_training, registries),
-                  "a.ini: task.name: is missing; one of classification, language, regression, binary"));
+  BOOST_TEST(contains(train_error("[model]\nname = scale\nwidth = 7\n" + some_training, registries),
+                      "a.ini: task.name: is missing; one of classification, language, regression, binary"));
   BOOST_TEST(refusal("") == "a.ini: model.width is missing: numbers of a sample");
-  BOOST_TEST(says(refusal("width = 7\ngain = 11\n"), "model.gain: \"11\" is not a number in [0, 10]"));
-  BOOST_TEST(says(refusal("width = 7\namplification = 2\n"), "did you mean model.gain?"));
-  BOOST_TEST(says(error_of("[model]\nname = scale\n" + some_training),
-                  "\"scale\" is not one of: mlp, resnet, gpt, unet"));
+  BOOST_TEST(contains(refusal("width = 7\ngain = 11\n"), "model.gain: \"11\" is not a number in [0, 10]"));
+  BOOST_TEST(contains(refusal("width = 7\namplification = 2\n"), "did you mean model.gain?"));
+  BOOST_TEST(contains(error_of("[model]\nname = scale\n" + some_training),
+                      "\"scale\" is not one of: mlp, resnet, gpt, unet"));
 }
 
 BOOST_AUTO_TEST_CASE(a_task_may_have_a_section_of_its_own) {
@@ -286,14 +290,14 @@ BOOST_AUTO_TEST_CASE(a_task_may_have_a_section_of_its_own) {
   BOOST_TEST(config.task.name() == "diffusion");  // unet's
   BOOST_TEST(config.task.value("steps") == "60");
   BOOST_TEST(
-      says(to_text(config), "[task]\nname = diffusion\n\n[diffusion]\nschedule = linear\nsteps = 60\n"));
+      contains(to_text(config), "[task]\nname = diffusion\n\n[diffusion]\nschedule = linear\nsteps = 60\n"));
   BOOST_TEST(to_text(train::parse_stored_config(to_text(config), "b.ini")) == to_text(config));
-  BOOST_TEST(says(error_of(unet, {"diffusion.loss=l1"}), "\"l1\" is not one of: mse, rescaled_mse, kl"));
-  BOOST_TEST(says(error_of(unet, {"diffusion.step=5"}), "unknown key; did you mean diffusion.steps?"));
-  BOOST_TEST(says(error_of(unet, {"task.diffusion_steps=5"}), "did you mean diffusion.steps?"));
+  BOOST_TEST(contains(error_of(unet, {"diffusion.loss=l1"}), "\"l1\" is not one of: mse, rescaled_mse, kl"));
+  BOOST_TEST(contains(error_of(unet, {"diffusion.step=5"}), "unknown key; did you mean diffusion.steps?"));
+  BOOST_TEST(contains(error_of(unet, {"task.diffusion_steps=5"}), "did you mean diffusion.steps?"));
   BOOST_TEST(error_of(minimal, {"diffusion.steps=5"}) ==
              "--set: diffusion.steps: is a key of diffusion, and task.name is classification; remove it");
-  BOOST_TEST(says(error_of("[diffusoin]\n" + unet), "did you mean [diffusion]?"));
+  BOOST_TEST(contains(error_of("[diffusoin]\n" + unet), "did you mean [diffusion]?"));
 }
 
 BOOST_AUTO_TEST_CASE(words_of_other_programs_lead_to_the_key) {
@@ -309,7 +313,7 @@ BOOST_AUTO_TEST_CASE(words_of_other_programs_lead_to_the_key) {
                                   {"train.dropout", "model.dropout"},
                                   {"save_steps", "checkpoint.every"}}) {
     const std::string error = error_of(minimal, {std::string(word) + "=1"});
-    BOOST_TEST(says(error, fmt::format("{}: unknown key; did you mean {}?", word, key)), error);
+    BOOST_TEST(contains(error, fmt::format("{}: unknown key; did you mean {}?", word, key)), error);
   }
 }
 
@@ -336,8 +340,8 @@ BOOST_AUTO_TEST_CASE(values_may_stand_in_quotes) {
   BOOST_TEST(config.data.eval == "x y.h5");
   BOOST_TEST(config.optimizer.lr == 0.5);
   BOOST_TEST(config.train.init == "w#1.h5");
-  BOOST_TEST(says(error_of(minimal, {"data.train=\"a b.h5"}), "the quote \" is not closed"));
-  BOOST_TEST(says(error_of(minimal, {"data.eval='a'b"}), "there is text behind the closing quote"));
+  BOOST_TEST(contains(error_of(minimal, {"data.train=\"a b.h5"}), "the quote \" is not closed"));
+  BOOST_TEST(contains(error_of(minimal, {"data.eval='a'b"}), "there is text behind the closing quote"));
 }
 
 BOOST_AUTO_TEST_CASE(epochs_of_the_command_line_stand_for_steps_of_the_file) {
@@ -351,10 +355,7 @@ BOOST_AUTO_TEST_CASE(a_key_of_another_version_is_passed_over_when_it_says_nothin
   for (const char* const line : {"ghost =", "ghost = 0", "ghost = false", "ghost = \"\""})
     BOOST_CHECK_NO_THROW(train::parse_stored_config(minimal + line + "\n", "run/config.ini"));
   BOOST_CHECK_EXCEPTION(train::parse_stored_config(minimal + "ghost = 7\n", "run/config.ini"), UsageError,
-                        [](const UsageError& error) {
-                          return says(error.what(),
-                                      "run/config.ini: train.ghost = \"7\": this version of Lockstep");
-                        });
+                        mentions("run/config.ini: train.ghost = \"7\": this version of Lockstep"));
 }
 
 BOOST_AUTO_TEST_CASE(a_removed_key_is_passed_over_at_its_old_default_and_else_refused_with_what_to_do) {
@@ -380,17 +381,14 @@ BOOST_AUTO_TEST_CASE(a_removed_key_is_passed_over_at_its_old_default_and_else_re
     const std::string gone = fmt::format("{} was removed: ", name);
     for (const std::string& given : {std::string(removed.other), std::string()}) {
       for (const std::string& error : {error_of(line(given)), error_of(minimal, {name + "=" + given})}) {
-        BOOST_TEST(says(error, gone), error);
-        BOOST_TEST(says(error, removed.instead), error);
+        BOOST_TEST(contains(error, gone), error);
+        BOOST_TEST(contains(error, removed.instead), error);
       }
     }
     BOOST_CHECK_EXCEPTION(
         train::parse_stored_config(line(removed.other), "run/config.ini"), UsageError,
-        [&](const UsageError& error) {
-          return says(error.what(),
-                      fmt::format("run/config.ini: {0} = \"{1}\": {0} was removed", name, removed.other)) &&
-                 says(error.what(), "--resume FILE");
-        });
+        mentions(fmt::format("run/config.ini: {0} = \"{1}\": {0} was removed", name, removed.other),
+                 "--resume FILE"));
   }
 }
 
@@ -413,22 +411,22 @@ BOOST_AUTO_TEST_CASE(a_schedule_takes_its_own_keys_only) {
   for (const std::string& key : {std::string("decay_steps=2"), std::string("milestones=2 3"),
                                  std::string("gamma=0.5"), std::string("power=2")}) {
     const std::string& name = "optimizer." + key.substr(0, key.find('='));
-    BOOST_TEST(says(with({"optimizer." + key}), "--set: " + name), key);
-    BOOST_TEST(says(with({"optimizer." + key}), "but that is constant"), key);
+    BOOST_TEST(contains(with({"optimizer." + key}), "--set: " + name), key);
+    BOOST_TEST(contains(with({"optimizer." + key}), "but that is constant"), key);
   }
   BOOST_TEST(with({"optimizer.schedule=wsd", "optimizer.decay_steps=2", "optimizer.min_lr=1e-4"}) ==
              "no error");
   BOOST_TEST(with({"optimizer.schedule=step", "optimizer.milestones=2 3", "optimizer.gamma=0.5"}) ==
              "no error");
   BOOST_TEST(with({"optimizer.schedule=poly", "optimizer.power=2", "optimizer.min_lr=1e-4"}) == "no error");
-  BOOST_TEST(says(with({"optimizer.schedule=wsd"}), "optimizer.decay_steps = 0: is missing"));
-  BOOST_TEST(says(with({"optimizer.schedule=step"}), "optimizer.milestones: is missing"));
+  BOOST_TEST(contains(with({"optimizer.schedule=wsd"}), "optimizer.decay_steps = 0: is missing"));
+  BOOST_TEST(contains(with({"optimizer.schedule=step"}), "optimizer.milestones: is missing"));
   for (const char* const milestones : {"3 3", "3 2"}) {
-    BOOST_TEST(says(with({"optimizer.schedule=step", fmt::format("optimizer.milestones={}", milestones)}),
-                    fmt::format("--set: optimizer.milestones = {}: must rise", milestones)));
+    BOOST_TEST(contains(with({"optimizer.schedule=step", fmt::format("optimizer.milestones={}", milestones)}),
+                        fmt::format("--set: optimizer.milestones = {}: must rise", milestones)));
   }
-  BOOST_TEST(says(with({"optimizer.schedule=step", "optimizer.milestones=2", "optimizer.min_lr=1e-4"}),
-                  "--set: optimizer.min_lr = 0.0001: means nothing"));
+  BOOST_TEST(contains(with({"optimizer.schedule=step", "optimizer.milestones=2", "optimizer.min_lr=1e-4"}),
+                      "--set: optimizer.min_lr = 0.0001: means nothing"));
 }
 
 BOOST_AUTO_TEST_CASE(a_schedules_keys_come_back_and_may_change_on_resume) {
@@ -493,32 +491,35 @@ BOOST_AUTO_TEST_CASE(errors_are_short_whatever_the_text_is) {
 
 BOOST_AUTO_TEST_CASE(errors_about_averages_name_key_and_value) {
   const std::string rates = minimal + "[ema]\nrates = 0.99\n";
+  BOOST_TEST(contains(error_of(minimal, {"ema.rates=0.9 1.5"}),
+                      "--set: ema.rates: \"1.5\" is not a number in [0, 1)"));
   BOOST_TEST(
-      says(error_of(minimal, {"ema.rates=0.9 1.5"}), "--set: ema.rates: \"1.5\" is not a number in [0, 1)"));
-  BOOST_TEST(says(error_of(minimal, {"ema.rates=-1"}), "--set: ema.rates: \"-1\" is not a number in [0, 1)"));
+      contains(error_of(minimal, {"ema.rates=-1"}), "--set: ema.rates: \"-1\" is not a number in [0, 1)"));
+  BOOST_TEST(contains(error_of(minimal, {"ema.rates=0.9 0.90"}),
+                      "--set: ema.rates = 0.9 0.9: a rate is given twice"));
+  BOOST_TEST(contains(error_of(minimal, {"ema.sigma_rel=0.1 0.10"}),
+                      "--set: ema.sigma_rel = 0.1 0.1: a width is given twice"));
+  BOOST_TEST(contains(error_of(rates + "warmup = 0 0.75 0\n"),
+                      "a.ini:9: ema.warmup = 0 0.75 0: its first number, inv_gamma, must be positive"));
+  BOOST_TEST(contains(error_of(rates, {"ema.warmup=1 -1 0"}),
+                      "--set: ema.warmup: \"-1\" is not a number in [0, 1000000000000000]"));
   BOOST_TEST(
-      says(error_of(minimal, {"ema.rates=0.9 0.90"}), "--set: ema.rates = 0.9 0.9: a rate is given twice"));
-  BOOST_TEST(says(error_of(minimal, {"ema.sigma_rel=0.1 0.10"}),
-                  "--set: ema.sigma_rel = 0.1 0.1: a width is given twice"));
-  BOOST_TEST(says(error_of(rates + "warmup = 0 0.75 0\n"),
-                  "a.ini:9: ema.warmup = 0 0.75 0: its first number, inv_gamma, must be positive"));
-  BOOST_TEST(says(error_of(rates, {"ema.warmup=1 -1 0"}),
-                  "--set: ema.warmup: \"-1\" is not a number in [0, 1000000000000000]"));
-  BOOST_TEST(says(error_of(rates, {"ema.warmup=1 1 0.5"}), "--set: ema.warmup = 1 1 0.5: its third number"));
-  BOOST_TEST(says(error_of(rates, {"ema.warmup=1"}), "--set: ema.warmup = 1: takes three numbers"));
+      contains(error_of(rates, {"ema.warmup=1 1 0.5"}), "--set: ema.warmup = 1 1 0.5: its third number"));
+  BOOST_TEST(contains(error_of(rates, {"ema.warmup=1"}), "--set: ema.warmup = 1: takes three numbers"));
 }
 
 BOOST_AUTO_TEST_CASE(what_cannot_be_part_of_a_graph_is_refused_not_ignored) {
   train::parse_config(minimal, "a", {"train.cuda_graph=true"});
   const auto refused = [](const std::string& key, const char* why) {
     train::parse_config(minimal, "a", {key});
-    return says(error_of(minimal, {"train.cuda_graph=true", key}), "--set: train.cuda_graph = true") &&
-           says(error_of(minimal, {"train.cuda_graph=true", key}), why);
+    return contains(error_of(minimal, {"train.cuda_graph=true", key}), "--set: train.cuda_graph = true") &&
+           contains(error_of(minimal, {"train.cuda_graph=true", key}), why);
   };
   BOOST_TEST(refused("train.device=cpu", "only GPUs"));
   BOOST_TEST(refused("model.dropout=0.1", "dropout"));
   BOOST_TEST(refused("ddp.sharded_optimizer=true", "ddp.sharded_optimizer"));
-  BOOST_TEST(says(error_of(resnet, {"train.cuda_graph=true", "model.batch_norm=sync"}), "model.batch_norm"));
+  BOOST_TEST(
+      contains(error_of(resnet, {"train.cuda_graph=true", "model.batch_norm=sync"}), "model.batch_norm"));
 }
 
 /// The bits are the same, and the device may be another.
@@ -550,14 +551,14 @@ BOOST_AUTO_TEST_CASE(widths_of_averages_stand_beside_rates) {
   const train::Config both =
       train::parse_config(minimal + "[ema]\nrates = 0.99\nwarmup = 1 1 0\nsigma_rel = 0.05 0.10\n", "a");
   BOOST_TEST(both.ema.sigma_rel == (std::vector<double>{0.05, 0.1}), boost::test_tools::per_element());
-  BOOST_TEST(says(to_text(both), "sigma_rel = 0.05 0.1\n"));
+  BOOST_TEST(contains(to_text(both), "sigma_rel = 0.05 0.1\n"));
   for (const char* const width : {"0", "0.28", "-0.1", "1"}) {
-    BOOST_TEST(says(error_of(minimal, {fmt::format("ema.sigma_rel=0.05 {}", width)}),
-                    fmt::format("--set: ema.sigma_rel: \"{}\" is not a number in (0, 0.28)", width)),
+    BOOST_TEST(contains(error_of(minimal, {fmt::format("ema.sigma_rel=0.05 {}", width)}),
+                        fmt::format("--set: ema.sigma_rel: \"{}\" is not a number in (0, 0.28)", width)),
                width);
   }
-  BOOST_TEST(says(error_of(minimal, {"ema.sigma_rel=0.1", "ema.warmup=1 1 0"}),
-                  "--set: ema.warmup = 1 1 0: applies to ema.rates, and none is given"));
+  BOOST_TEST(contains(error_of(minimal, {"ema.sigma_rel=0.1", "ema.warmup=1 1 0"}),
+                      "--set: ema.warmup = 1 1 0: applies to ema.rates, and none is given"));
   BOOST_TEST(train::forbidden_changes(
                  both, train::parse_config(minimal + "[ema]\nrates = 0.99\nwarmup = 1 1 0\n", "a"))
                  .size() == 1u);
@@ -584,8 +585,8 @@ BOOST_AUTO_TEST_CASE(momentum_and_nesterov_default_to_the_algorithms_custom) {
 }
 
 BOOST_AUTO_TEST_CASE(patterns_for_muon_are_refused_with_another_algorithm) {
-  BOOST_TEST(says(error_of(minimal, {"optimizer.muon=*.weight"}),
-                  "--set: optimizer.muon = *.weight: is a key of optimizer.name = muon"));
+  BOOST_TEST(contains(error_of(minimal, {"optimizer.muon=*.weight"}),
+                      "--set: optimizer.muon = *.weight: is a key of optimizer.name = muon"));
   BOOST_TEST(error_of(minimal, {"optimizer.name=muon", "optimizer.muon=*.weight"}) == "no error");
 }
 

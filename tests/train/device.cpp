@@ -12,6 +12,7 @@
 #include "lockstep/train/session.h"
 
 #include "support/fake_device.h"
+#include "support/mentions.h"
 
 namespace lockstep::test {
 namespace {
@@ -24,13 +25,6 @@ const std::vector<RankDevices> none{{0, "", "", "n0"}}, one{{1, "", "", "n0"}};
 const std::vector<RankDevices> four{
     {4, "", "", "n0"}, {4, "", "", "n0"}, {4, "", "", "n1"}, {4, "", "", "n1"}};
 const std::vector<RankDevices> mixed{{1, "", "", "n0"}, {0, "", "", "n1"}};
-
-auto says(const std::string& text) {
-  return [text](const UsageError& error) {
-    BOOST_TEST_INFO(error.what());
-    return std::string(error.what()).find(text) != std::string::npos;
-  };
-}
 
 BOOST_AUTO_TEST_CASE(ranks_of_a_machine_take_its_gpus_in_turn) {
   BOOST_TEST(train::gpu_of_rank(0, 1) == 0);
@@ -50,15 +44,15 @@ BOOST_AUTO_TEST_CASE(auto_takes_gpus_where_every_rank_has_one_and_this_build_can
 BOOST_AUTO_TEST_CASE(auto_says_why_gpus_stand_idle) {
   const auto broken =
       choose_device("auto", true, std::vector<RankDevices>{{0, "old driver", "a newer one", "n0"}});
-  BOOST_TEST(broken.remark.find("old driver; a newer one") != std::string::npos);
+  BOOST_TEST(contains(broken.remark, "old driver; a newer one"));
 }
 
 BOOST_AUTO_TEST_CASE(ranks_with_one_gpu_between_them_do_not_take_it_unasked) {
   const std::vector<RankDevices> two{{1, "", "", "n0"}, {1, "", "", "n0"}};
   const std::string sharing = "ranks 0 and 1 both use GPU 3b of n0";
   BOOST_TEST((choose_device("auto", true, two, sharing).kind == Device::Kind::cpu));
-  BOOST_TEST(choose_device("auto", true, two, sharing).remark.find(sharing) != std::string::npos);
-  BOOST_CHECK_EXCEPTION(choose_device("cuda", true, two, sharing), UsageError, says(sharing));
+  BOOST_TEST(contains(choose_device("auto", true, two, sharing).remark, sharing));
+  BOOST_CHECK_EXCEPTION(choose_device("cuda", true, two, sharing), UsageError, mentions(sharing));
   BOOST_TEST((choose_device("cpu", true, two, sharing).remark.empty()));
   BOOST_TEST((choose_device("cuda", true, two).kind == Device::Kind::cuda));  // they may share
 }
@@ -80,17 +74,14 @@ BOOST_AUTO_TEST_CASE(cpu_is_the_cpu_whatever_there_is) {
 
 BOOST_AUTO_TEST_CASE(what_is_missing_is_said_with_its_place) {
   BOOST_CHECK_EXCEPTION(choose_device("cuda", false, one), UsageError,
-                        says("this build computes on CPUs only"));
-  BOOST_CHECK_EXCEPTION(choose_device("cuda", true, none), UsageError, says("n0 has no GPU"));
-  BOOST_CHECK_EXCEPTION(choose_device("cuda", true, mixed), UsageError, says("rank 1 on n1 has no"));
-  BOOST_CHECK_EXCEPTION(choose_device("auto", true, mixed), UsageError, says("other ranks have one"));
-  BOOST_CHECK_EXCEPTION(choose_device("tpu", true, one), UsageError, says("auto, cpu, cuda"));
+                        mentions("this build computes on CPUs only"));
+  BOOST_CHECK_EXCEPTION(choose_device("cuda", true, none), UsageError, mentions("n0 has no GPU"));
+  BOOST_CHECK_EXCEPTION(choose_device("cuda", true, mixed), UsageError, mentions("rank 1 on n1 has no"));
+  BOOST_CHECK_EXCEPTION(choose_device("auto", true, mixed), UsageError, mentions("other ranks have one"));
+  BOOST_CHECK_EXCEPTION(choose_device("tpu", true, one), UsageError, mentions("auto, cpu, cuda"));
 }
 
 BOOST_AUTO_TEST_CASE(a_cause_is_said_with_its_own_remedy_and_no_other) {
-  const auto has = [](const std::string& text, const std::string& part) {
-    return text.find(part) != std::string::npos;
-  };
   const auto text_of = [](const std::string& asked, const std::vector<RankDevices>& of_rank) {
     try {
       choose_device(asked, true, of_rank);
@@ -103,12 +94,13 @@ BOOST_AUTO_TEST_CASE(a_cause_is_said_with_its_own_remedy_and_no_other) {
   for (const std::string asked : {"cuda", "auto"}) {
     const std::string absent = text_of(asked, mixed), unloaded = text_of(asked, broken);
     BOOST_TEST_CONTEXT(absent) {
-      BOOST_TEST(has(absent, "rank 1 on n1 has no GPU, but other ranks have one; ask the scheduler"));
-      BOOST_TEST(!has(absent, "--gpus-per-task"));  // it hides the GPUs of a node from one another
+      BOOST_TEST(contains(absent, "rank 1 on n1 has no GPU, but other ranks have one; ask the scheduler"));
+      BOOST_TEST(!contains(absent, "--gpus-per-task"));  // it hides the GPUs of a node from one another
     }
     BOOST_TEST_CONTEXT(unloaded) {
-      BOOST_TEST(has(unloaded, "rank 1 on n1 can use no GPU, but other ranks can: no libcudnn; load it, or"));
-      BOOST_TEST(!has(unloaded, "scheduler"));
+      BOOST_TEST(
+          contains(unloaded, "rank 1 on n1 can use no GPU, but other ranks can: no libcudnn; load it, or"));
+      BOOST_TEST(!contains(unloaded, "scheduler"));
     }
   }
 }

@@ -11,6 +11,7 @@
 #include "lockstep/checkpoint/index.h"
 #include "lockstep/checkpoint/store.h"
 #include "lockstep/train/evaluate.h"
+#include "support/mentions.h"
 #include "train/generate.h"
 
 namespace lockstep::test {
@@ -111,18 +112,14 @@ BOOST_AUTO_TEST_CASE(a_replica_that_differs_is_found) {
   run.replicas().check_replicas();
   const ModelState state = run.model();
   if (world().rank() == 1) device.backend->fill(state.params[0]->value, 3);
-  BOOST_CHECK_EXCEPTION(run.replicas().check_replicas(), TrainingError, [&](const TrainingError& error) {
-    return std::string(error.what()).find(state.params[0]->name) != std::string::npos;
-  });
+  BOOST_CHECK_EXCEPTION(run.replicas().check_replicas(), TrainingError, mentions(state.params[0]->name));
 }
 
 BOOST_AUTO_TEST_CASE(a_model_that_lies_elsewhere_is_refused_by_name) {
   Place device = on_fake_device();
   const auto model = train::build_model(device_config(mlp));
-  BOOST_CHECK_EXCEPTION(
-      ddp::DataParallel(*model, device.sums(), *device.backend), UsageError, [](const UsageError& error) {
-        return std::string(error.what()).find("net.0.weight is on cpu") != std::string::npos;
-      });
+  BOOST_CHECK_EXCEPTION(ddp::DataParallel(*model, device.sums(), *device.backend), UsageError,
+                        mentions("net.0.weight is on cpu"));
 }
 
 BOOST_AUTO_TEST_CASE(a_model_comes_back_from_a_device_as_it_went) {

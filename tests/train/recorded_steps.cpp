@@ -10,6 +10,7 @@
 #include "lockstep/checkpoint/file.h"
 #include "lockstep/ops/elementwise.h"
 #include "lockstep/train/evaluate.h"
+#include "support/mentions.h"
 #include "support/ranks.h"
 #include "train/on_a_device.h"
 
@@ -74,8 +75,6 @@ std::string refusal(const train::Config& config) {
   }
   return text;
 }
-
-bool says(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 BOOST_AUTO_TEST_CASE(an_mlp_has_the_bits_of_plain_steps) {
   check_recorded_is_plain(device_config(mlp));
@@ -224,7 +223,7 @@ BOOST_AUTO_TEST_CASE(a_replayed_step_finds_wrong_data_and_the_next_goes_on) {
     run->run_to(replayed_from);
     run->spoil_next(77);
     BOOST_CHECK_EXCEPTION(run->run_to(steps), Error,
-                          [](const Error& error) { return says(error.what(), "77"); });
+                          [](const Error& error) { return contains(error.what(), "77"); });
     run->run_to(steps);
   }
   check_same(found, wanted);
@@ -233,8 +232,8 @@ BOOST_AUTO_TEST_CASE(a_replayed_step_finds_wrong_data_and_the_next_goes_on) {
 BOOST_AUTO_TEST_CASE(dropout_makes_steps_plain_or_is_refused_by_name) {
   train::Config config = device_config(gpt);
   config.train.cuda_graph = "true";
-  BOOST_TEST(says(refusal(config), "train.cuda_graph = true"));
-  BOOST_TEST(says(refusal(config), "dropout"));
+  BOOST_TEST(contains(refusal(config), "train.cuda_graph = true"));
+  BOOST_TEST(contains(refusal(config), "dropout"));
   if (world().size() > 1) return;
   config.train.cuda_graph = "auto";
   Place gpu = on_gpu();
@@ -242,7 +241,7 @@ BOOST_AUTO_TEST_CASE(dropout_makes_steps_plain_or_is_refused_by_name) {
   found.run_to(steps);
   wanted.run_to(steps);
   check_same(found, wanted);
-  BOOST_TEST(says(found.replicas().captured_steps().refused, "dropout"));
+  BOOST_TEST(contains(found.replicas().captured_steps().refused, "dropout"));
 }
 
 BOOST_AUTO_TEST_CASE(what_cannot_be_recorded_is_refused_by_name) {
@@ -250,12 +249,12 @@ BOOST_AUTO_TEST_CASE(what_cannot_be_recorded_is_refused_by_name) {
     config.train.cuda_graph = "true";
     return config;
   };
-  BOOST_TEST(says(refusal(with_true(device_config(mlp, "[ddp]\nsharded_optimizer = true\n"))),
-                  "ddp.sharded_optimizer"));
-  BOOST_TEST(says(refusal(with_true(device_config(resnet + "batch_norm = sync\n"))), "model.batch_norm"));
+  BOOST_TEST(contains(refusal(with_true(device_config(mlp, "[ddp]\nsharded_optimizer = true\n"))),
+                      "ddp.sharded_optimizer"));
+  BOOST_TEST(contains(refusal(with_true(device_config(resnet + "batch_norm = sync\n"))), "model.batch_norm"));
   Place cpu = on_cpu();
   BOOST_CHECK_EXCEPTION(DeviceRun(with_true(device_config(mlp)), cpu), UsageError,
-                        [](const UsageError& error) { return says(error.what(), "only a GPU's steps"); });
+                        [](const UsageError& error) { return contains(error.what(), "only a GPU's steps"); });
 }
 
 BOOST_AUTO_TEST_CASE(several_ranks_record_only_when_they_are_asked_to) {
@@ -266,7 +265,7 @@ BOOST_AUTO_TEST_CASE(several_ranks_record_only_when_they_are_asked_to) {
   DeviceRun run(config, gpu);
   run.run_to(steps);
   BOOST_TEST(run.replicas().captured_steps().captures == 0);
-  BOOST_TEST(says(run.replicas().captured_steps().refused, "train.cuda_graph = true"));
+  BOOST_TEST(contains(run.replicas().captured_steps().refused, "train.cuda_graph = true"));
 }
 
 BOOST_AUTO_TEST_CASE(parameters_that_move_are_recorded_anew) {

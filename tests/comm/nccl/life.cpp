@@ -12,6 +12,7 @@
 #include "lockstep/base/error.h"
 #include "on_gpu.h"
 #include "support/gpu_labels.h"
+#include "support/mentions.h"
 #include "support/ranks.h"
 
 namespace lockstep::test {
@@ -54,10 +55,8 @@ BOOST_AUTO_TEST_CASE(ranks_that_share_a_gpu_unasked_get_one_error_that_names_the
   const int gpus = visible_gpus();
   if (world().size() <= gpus) return;
   ::unsetenv("LOCKSTEP_SHARE_GPU");
-  BOOST_CHECK_EXCEPTION(OnGpu(true), UsageError, [&](const UsageError& error) {
-    const std::string named = "ranks 0 and " + std::to_string(gpus) + " both use GPU";
-    return std::string(error.what()).find(named) != std::string::npos;
-  });
+  BOOST_CHECK_EXCEPTION(OnGpu(true), UsageError,
+                        mentions("ranks 0 and " + std::to_string(gpus) + " both use GPU"));
   ::setenv("LOCKSTEP_SHARE_GPU", "1", 1);
 }
 
@@ -155,9 +154,7 @@ BOOST_AUTO_TEST_CASE(a_capture_that_needs_more_scratch_memory_is_refused_and_pla
   Sum sum(gpu.transport(), gpu.stream(), 10'000, 7), smaller(gpu.transport(), gpu.stream(), 100, 8);
   smaller.check(smaller.start());  // so that the plan of the shards is there
   begin_capture(gpu.stream());
-  BOOST_CHECK_EXCEPTION(sum.start(), Error, [](const Error& error) {
-    return std::string(error.what()).find("before the capture") != std::string::npos;
-  });
+  BOOST_CHECK_EXCEPTION(sum.start(), Error, mentions("before the capture"));
   cudaGraph_t graph = nullptr;
   if (cudaStreamEndCapture(gpu.stream(), &graph) == cudaSuccess) cudaGraphDestroy(graph);
   cudaGetLastError();
