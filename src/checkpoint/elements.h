@@ -9,6 +9,7 @@
 
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/tensor/dtype.h"
+#include "tensor/element_types.h"
 
 namespace lockstep::checkpoint {
 
@@ -24,38 +25,6 @@ inline double as_double(Float16 value) { return from_float16_bits(value.bits); }
 template <class T>
 double as_double(T value) {
   return static_cast<double>(value);
-}
-
-/// Calls use.template operator()<T>() with the element type.
-template <class Use>
-auto with_element_type(DType dtype, const Use& use) {
-  switch (dtype) {
-    case DType::bfloat16:
-      return use.template operator()<BFloat16>();
-    case DType::float16:
-      return use.template operator()<Float16>();
-    case DType::float64:
-      return use.template operator()<double>();
-    case DType::int64:
-      return use.template operator()<std::int64_t>();
-    case DType::int32:
-      return use.template operator()<std::int32_t>();
-    case DType::uint8:
-      return use.template operator()<std::uint8_t>();
-    case DType::int16:
-      return use.template operator()<std::int16_t>();
-    case DType::int8:
-      return use.template operator()<std::int8_t>();
-    case DType::uint64:
-      return use.template operator()<std::uint64_t>();
-    case DType::uint32:
-      return use.template operator()<std::uint32_t>();
-    case DType::uint16:
-      return use.template operator()<std::uint16_t>();
-    case DType::float32:
-      break;
-  }
-  return use.template operator()<float>();
 }
 
 /// Casts `count` elements. Floats are rounded to nearest, ties to even (float64 to 16 bits through float32);

@@ -12,6 +12,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/agreement.h"
 #include "lockstep/ops/elementwise.h"
+#include "tensor/element_types.h"
 
 namespace lockstep {
 namespace {
@@ -158,37 +159,6 @@ void sum_by_transport(Context& context, const Tensor& tensor) {
   });
 }
 
-/// f(T{}) for the C++ type of the elements.
-template <class F>
-void with_type(DType dtype, const F& f) {
-  switch (dtype) {
-    case DType::float32:
-      return f(float{});
-    case DType::float64:
-      return f(double{});
-    case DType::bfloat16:
-      return f(BFloat16{});
-    case DType::float16:
-      return f(Float16{});
-    case DType::int64:
-      return f(std::int64_t{});
-    case DType::int32:
-      return f(std::int32_t{});
-    case DType::int16:
-      return f(std::int16_t{});
-    case DType::int8:
-      return f(std::int8_t{});
-    case DType::uint64:
-      return f(std::uint64_t{});
-    case DType::uint32:
-      return f(std::uint32_t{});
-    case DType::uint16:
-      return f(std::uint16_t{});
-    case DType::uint8:
-      return f(std::uint8_t{});
-  }
-}
-
 float number(BFloat16 value) { return from_bfloat16_bits(value.bits); }
 float number(Float16 value) { return from_float16_bits(value.bits); }
 template <class T>
@@ -217,8 +187,7 @@ void fold_over_ranks(comm::HostGroup& world, const Tensor& tensor, ReduceOp op) 
   in_pieces(tensor.numel(), most, [&](std::int64_t first, std::int64_t end) {
     const auto count = static_cast<std::size_t>(end - first);
     world.all_gather(bytes(tensor) + first * element, count * static_cast<std::size_t>(element), all.data());
-    with_type(tensor.dtype(), [&](auto zero) {
-      using T = decltype(zero);
+    with_element_type(tensor.dtype(), [&]<class T>() {
       auto* const to = reinterpret_cast<T*>(bytes(tensor)) + first;
       const auto* const from = reinterpret_cast<const T*>(all.data());
       std::copy_n(from, count, to);
@@ -246,8 +215,7 @@ void sum_floats(Context& context, const Tensor& tensor, ReduceOp op) {
   }
   sum_by_transport(context, tensor);
   if (op != ReduceOp::mean) return;
-  with_type(tensor.dtype(), [&](auto zero) {
-    using T = decltype(zero);
+  with_element_type(tensor.dtype(), [&]<class T>() {
     if constexpr (std::is_floating_point_v<T>) {
       auto* const values = tensor.data<T>();
       std::for_each_n(values, tensor.numel(),

@@ -6,10 +6,12 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <type_traits>
 
 #include "base/text.h"
 #include "lockstep/base/error.h"
 #include "lockstep/data/images.h"
+#include "tensor/element_types.h"
 #include "train/components.h"
 
 namespace lockstep::train {
@@ -19,28 +21,16 @@ constexpr const char* range_provenance = "x_range";
 constexpr const char* type_provenance = "x_type";
 constexpr const char* shape_provenance = "x_shape";
 
-/// The lowest and the highest value of a type of integers, as float64 holds them.
+/// The lowest and the highest value of a type of integers, of those that float64 holds: none beyond 2^53.
 std::pair<double, double> limits_of(DType dtype) {
-  const auto of = []<class T>(T) {
-    return std::pair(static_cast<double>(std::numeric_limits<T>::lowest()),
-                     static_cast<double>(std::numeric_limits<T>::max()));
-  };
-  switch (dtype) {
-    case DType::uint8:
-      return of(std::uint8_t{});
-    case DType::int8:
-      return of(std::int8_t{});
-    case DType::uint16:
-      return of(std::uint16_t{});
-    case DType::int16:
-      return of(std::int16_t{});
-    case DType::uint32:
-      return of(std::uint32_t{});
-    case DType::int32:
-      return of(std::int32_t{});
-    default:  // float64 has no whole numbers beyond
-      return {dtype == DType::uint64 ? 0 : -0x1p53, 0x1p53};
-  }
+  return with_element_type(dtype, []<class T>() {
+    if constexpr (sizeof(T) == 8 || !std::is_integral_v<T>) {
+      return std::pair(std::is_unsigned_v<T> ? 0 : -0x1p53, 0x1p53);
+    } else {
+      return std::pair(static_cast<double>(std::numeric_limits<T>::lowest()),
+                       static_cast<double>(std::numeric_limits<T>::max()));
+    }
+  });
 }
 
 data::StoredField stored_x(const data::Dataset& dataset) {

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <memory>
+#include <type_traits>
 
 #include "base/clock.h"
 #include "base/output.h"
@@ -17,6 +18,7 @@
 #include "lockstep/hdf5/file.h"
 #include "lockstep/kernels/backend.h"
 #include "report/png.h"
+#include "tensor/element_types.h"
 #include "train/ordered_chunks.h"
 
 namespace lockstep::train {
@@ -108,51 +110,17 @@ std::optional<std::int64_t> first_not_finite(std::int64_t first, const Tensor& s
   throw TrainingError("sample {} is not finite; nothing was written", sample);
 }
 
-template <class T>
-void append_as(std::span<const double> values, std::vector<std::byte>& bytes) {
-  const std::size_t at = bytes.size();
-  bytes.resize(at + values.size() * sizeof(T));
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    const T value = static_cast<T>(values[i]);
-    std::memcpy(bytes.data() + at + i * sizeof(T), &value, sizeof value);
-  }
-}
-
-/// Finite values within the type's limits.
+/// Finite values within the type's limits; floats of 16 bits are stored as float32.
 std::vector<std::byte> bytes_as(DType dtype, std::span<const double> values) {
-  std::vector<std::byte> bytes;
-  switch (dtype) {
-    case DType::uint8:
-      append_as<std::uint8_t>(values, bytes);
-      break;
-    case DType::int8:
-      append_as<std::int8_t>(values, bytes);
-      break;
-    case DType::uint16:
-      append_as<std::uint16_t>(values, bytes);
-      break;
-    case DType::int16:
-      append_as<std::int16_t>(values, bytes);
-      break;
-    case DType::uint32:
-      append_as<std::uint32_t>(values, bytes);
-      break;
-    case DType::int32:
-      append_as<std::int32_t>(values, bytes);
-      break;
-    case DType::uint64:
-      append_as<std::uint64_t>(values, bytes);
-      break;
-    case DType::int64:
-      append_as<std::int64_t>(values, bytes);
-      break;
-    case DType::float64:
-      append_as<double>(values, bytes);
-      break;
-    default:
-      append_as<float>(values, bytes);
-  }
-  return bytes;
+  return with_element_type(dtype, [&]<class T>() {
+    using Stored = std::conditional_t<std::is_arithmetic_v<T>, T, float>;
+    std::vector<std::byte> bytes(values.size() * sizeof(Stored));
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const auto value = static_cast<Stored>(values[i]);
+      std::memcpy(bytes.data() + i * sizeof value, &value, sizeof value);
+    }
+    return bytes;
+  });
 }
 
 /// A data file, on rank 0. An object that is destroyed before publish() leaves nothing. The structure comes

@@ -93,7 +93,7 @@ std::vector<double> elements(const lc::PytorchFile& file, std::size_t i) {
   file.read(i, bytes);
   std::vector<double> values;
   for (std::size_t at = 0; at < bytes.size() / tensor.element_bytes; ++at)
-    values.push_back(lc::with_element_type(tensor.dtype.value_or(DType::uint8), [&]<class T>() {
+    values.push_back(with_element_type(tensor.dtype.value_or(DType::uint8), [&]<class T>() {
       return lc::as_double(lc::element_at<T>(bytes, at));
     }));
   return values;
