@@ -11,19 +11,6 @@ namespace lockstep::test {
 namespace {
 BOOST_AUTO_TEST_SUITE(failure, *ranks(1, 2, 3, 4))
 
-/// "rank R: ", unless that is all ranks.
-std::string by(int rank) { return world().size() == 1 ? "" : "rank " + std::to_string(rank) + ": "; }
-
-/// An operation whose backward throws.
-Loss throwing_backward(Net& net, Tape& tape, const ToyShard& shard) {
-  const Var w = tape.parameter(net["in.weight"]);
-  const Var broken = tape.record(net["in.weight"].value, {&w}, [](Tape&, const Tensor&) {
-    throw TrainingError("the backward of in.weight broke");
-  });
-  const Var h = relu(linear(tape.constant(shard.x), broken, tape.parameter(net["in.bias"])));
-  return mse(linear(h, tape.parameter(net["out.weight"]), tape.parameter(net["out.bias"])), shard.y);
-}
-
 BOOST_AUTO_TEST_CASE(an_error_in_the_loss_of_one_rank_is_thrown_by_all) {
   for (const int shards : {4, 7}) {
     ToyRun run(tiny({.shards = shards}));
@@ -68,9 +55,9 @@ BOOST_AUTO_TEST_CASE(an_error_in_the_middle_of_a_backward_is_thrown_by_all) {
   ToyRun run(tiny({.shards = shards}));
   for (int bad = 0; bad < shards; ++bad) {
     const std::string text = same_error(ExitCode::training, [&] {
-      run.step(0, [&](Net& net, Tape& tape, const ToyShard& shard) {
-        return shard.index == bad ? throwing_backward(net, tape, shard) : plain_loss(net, tape, shard);
-      });
+      run.step(0, watched([bad](int shard) {
+                 if (shard == bad) throw TrainingError("the backward of in.weight broke");
+               }));
     });
     BOOST_TEST(text == by(run.replicas.shard_map().owner(bad)) + "the backward of in.weight broke");
     run.check_step(static_cast<std::uint64_t>(bad + 1));

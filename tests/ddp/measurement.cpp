@@ -133,24 +133,15 @@ BOOST_AUTO_TEST_CASE(a_gradient_that_is_not_finite_is_named_before_a_parameter_i
 
 /// A hook may have left something there that is dropped with the parameter.
 BOOST_AUTO_TEST_CASE(a_parameter_that_nobody_used_is_no_part_of_it) {
-  Net net;
-  const auto backend = kernels::make_cpu_backend();
-  ddp::DataParallel replicas(
-      net.state(), world(), *backend,
-      {.shards = 6, .unused = ddp::Unused::allow, .hook = std::make_shared<Rounding>()});
-  optim::Sgd sgd(replicas, {.lr = 0});
-  const auto loss_of = [&](Tape& tape, const ToyShard& shard) {
-    const Var h =
-        relu(linear(tape.constant(shard.x), tape.parameter(net.params[0]), tape.parameter(net.params[1])));
-    return mse(linear(h, tape.parameter(net.params[3]), tape.parameter(net.params[4])), shard.y);
-  };
-  for (std::uint64_t step = 0; step < 4; ++step) {
-    replicas.step(toy_batch(step, replicas),
-                  [&](Tape& tape, const ToyShard& shard) { return plain_loss(net, tape, shard); });
-  }
-  replicas.step(toy_batch(4, replicas), loss_of, sgd.measurement_for(clipped));
-  BOOST_TEST(!net["tied.weight"].gradient);
-  BOOST_TEST(sgd.step(clipped).gradient_norm == optim::gradient_norm(replicas));
+  ToyRun run({.shards = 6, .unused = ddp::Unused::allow, .hook = std::make_shared<Rounding>()});
+  optim::Sgd sgd(run.replicas, {.lr = 0});
+  for (std::uint64_t step = 0; step < 4; ++step) run.step(step);
+  run.replicas.step(
+      toy_batch(4, run.replicas),
+      [&](Tape& tape, const ToyShard& shard) { return shallow(run.net, tape, shard); },
+      sgd.measurement_for(clipped));
+  BOOST_TEST(!run.net["tied.weight"].gradient);
+  BOOST_TEST(sgd.step(clipped).gradient_norm == optim::gradient_norm(run.replicas));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

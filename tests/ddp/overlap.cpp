@@ -40,24 +40,6 @@ class Recording final : public Forwarding {
   }
 };
 
-/// The plain loss; at_the_end(shard) is called in the backward of its first operation, which is the last to
-/// run, before the gradient is added.
-LossOf ending_with(const std::function<void(int)>& at_the_end) {
-  return [&at_the_end](Net& net, Tape& tape, const ToyShard& shard) {
-    const Var w = tape.parameter(net["in.weight"]);
-    const Var h = tape.record(net["in.weight"].value, {&w},
-                              [&at_the_end, w, index = shard.index](Tape& t, const Tensor& dy) {
-                                at_the_end(index);
-                                t.add_gradient(w, dy);
-                              });
-    const Var a = relu(linear(tape.constant(shard.x), h, tape.parameter(net["in.bias"])));
-    const Var b = relu(linear(a, tape.parameter(net["tied.weight"])));
-    return mse(
-        linear(net.with_nothing(tape, b), tape.parameter(net["out.weight"]), tape.parameter(net["out.bias"])),
-        shard.y);
-  };
-}
-
 /// The offsets of the buckets that travel, in plan order.
 std::vector<std::size_t> in_plan_order(const ToyRun& run) {
   std::vector<std::size_t> offsets;
@@ -76,7 +58,7 @@ BOOST_AUTO_TEST_CASE(from_the_first_step_on_every_bucket_but_the_last_is_in_flig
     const int last = run.replicas.shard_map().block(world().rank()).end() - 1;
     for (std::uint64_t step = 0; step < 3; ++step) {
       transport.started.clear();
-      run.step(step, ending_with([&](int shard) {
+      run.step(step, watched([&](int shard) {
                  // in.weight has no gradient yet; in.bias has, but its bucket comes behind in the first plan
                  // or not.
                  if (shard == last) BOOST_TEST(transport.started.size() == filled_buckets - 1);
@@ -114,7 +96,7 @@ BOOST_AUTO_TEST_CASE(communication_is_polled_between_operations_while_something_
   Recording transport(world());
   ToyRun run(tiny({.shards = 4}), {.transport = &transport});
   int polls_at_end = 0;
-  run.step(0, ending_with([&](int) { polls_at_end = transport.polls; }));
+  run.step(0, watched([&](int) { polls_at_end = transport.polls; }));
   BOOST_TEST(polls_at_end > 0);
 }
 
@@ -123,7 +105,7 @@ BOOST_AUTO_TEST_CASE(a_rank_that_fails_starts_its_other_buckets_in_plan_order) {
   ToyRun run(tiny({.shards = 4}), {.transport = &transport});
   const std::vector<std::size_t> wanted = in_plan_order(run);
   same_error(ExitCode::data, [&] {
-    run.step(0, ending_with([](int shard) {
+    run.step(0, watched([](int shard) {
                if (shard == 3) throw DataError("shard 3 is broken");
              }));
   });

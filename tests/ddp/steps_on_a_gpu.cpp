@@ -54,13 +54,6 @@ BOOST_AUTO_TEST_CASE(the_simple_modes_give_the_same_bits) {
 
 // --- which parameters have gradients
 
-/// x -> in -> out, without the tied layer.
-Loss shallow(Net& net, Tape& tape, const ToyShard& shard) {
-  const Var h =
-      relu(linear(tape.constant(shard.x), tape.parameter(net["in.weight"]), tape.parameter(net["in.bias"])));
-  return mse(linear(h, tape.parameter(net["out.weight"]), tape.parameter(net["out.bias"])), shard.y);
-}
-
 BOOST_AUTO_TEST_CASE(a_parameter_without_gradient_is_named_on_every_rank_and_the_next_step_works) {
   Gpu gpu;
   GpuRun run(gpu, {.shards = 4});
@@ -97,9 +90,6 @@ BOOST_AUTO_TEST_CASE(frozen_parameters_get_no_gradient) {
 }
 
 // --- steps that fail
-
-/// "rank R: ", unless that is all ranks.
-std::string by(int rank) { return world().size() == 1 ? "" : "rank " + std::to_string(rank) + ": "; }
 
 BOOST_AUTO_TEST_CASE(an_error_in_the_loss_of_one_rank_is_thrown_by_all_and_the_next_step_works) {
   const int shards = 5;
@@ -176,17 +166,9 @@ BOOST_AUTO_TEST_CASE(every_bucket_but_the_last_is_asked_for_before_backward_ends
   const int last = run.replicas.shard_map().block(world().rank()).end() - 1;
   for (std::uint64_t step = 0; step < 3; ++step) {
     sums.started = 0;
-    run.step(step, [&](Net& net, Tape& tape, const ToyShard& shard) {
-      const Var w = tape.parameter(net["in.weight"]);
-      const Var seen =
-          tape.record(w.value(), {&w}, [&sums, w, last, index = shard.index](Tape& t, const Tensor& dy) {
-            BOOST_TEST(sums.started == (index == last ? filled_buckets - 1 : 0));
-            t.add_gradient(w, dy);
-          });
-      Var h = relu(linear(tape.constant(shard.x), seen, tape.parameter(net["in.bias"])));
-      h = net.with_nothing(tape, relu(linear(h, tape.parameter(net["tied.weight"]))));
-      return mse(linear(h, tape.parameter(net["out.weight"]), tape.parameter(net["out.bias"])), shard.y);
-    });
+    run.step(step, watched([&](int shard) {
+               BOOST_TEST(sums.started == (shard == last ? filled_buckets - 1 : 0));
+             }));
     BOOST_TEST(sums.started == filled_buckets);
   }
 }

@@ -57,7 +57,11 @@ struct Net {
                          [&](const Param& param) { return param.name == name; });
   }
   Loss loss(Tape& tape, const Tensor& x, const Tensor& y) {
-    Var h = relu(linear(tape.constant(x), tape.parameter(params[0]), tape.parameter(params[1])));
+    return loss(tape, x, y, tape.parameter(params[0]));
+  }
+  /// With something else in the place of in.weight.
+  Loss loss(Tape& tape, const Tensor& x, const Tensor& y, const Var& in_weight) {
+    Var h = relu(linear(tape.constant(x), in_weight, tape.parameter(params[1])));
     h = relu(linear(h, tape.parameter(params[2])));
     h = h + linear(h, tape.parameter(params[2]));
     return mse(linear(with_nothing(tape, h), tape.parameter(params[3]), tape.parameter(params[4])), y);
@@ -124,6 +128,27 @@ using LossOf = std::function<Loss(Net&, Tape&, const ToyShard&)>;
 
 inline Loss plain_loss(Net& net, Tape& tape, const ToyShard& shard) {
   return net.loss(tape, shard.x, shard.y);
+}
+
+/// x -> in -> out, without the tied layer and the parameter that has no elements.
+inline Loss shallow(Net& net, Tape& tape, const ToyShard& shard) {
+  const Var h =
+      relu(linear(tape.constant(shard.x), tape.parameter(net["in.weight"]), tape.parameter(net["in.bias"])));
+  return mse(linear(h, tape.parameter(net["out.weight"]), tape.parameter(net["out.bias"])), shard.y);
+}
+
+/// The plain loss with in.weight behind one more operation, whose backward is the last to run: it calls
+/// before(shard), adds the gradient and calls after(shard).
+inline LossOf watched(const std::function<void(int)>& before, const std::function<void(int)>& after = {}) {
+  return [=](Net& net, Tape& tape, const ToyShard& shard) {
+    const Var w = tape.parameter(net["in.weight"]);
+    const Var same = tape.record(w.value(), {&w}, [=, index = shard.index](Tape& t, const Tensor& dy) {
+      if (before) before(index);
+      t.add_gradient(w, dy);
+      if (after) after(index);
+    });
+    return net.loss(tape, shard.x, shard.y, same);
+  };
 }
 
 /// The gradients of one shard, run in `pieces` pieces; zeros where there are none.
@@ -243,6 +268,9 @@ class ToyStatistic final : public Statistic {
  private:
   std::string name_ = "sum";
 };
+
+/// "rank R: ", unless that is all ranks: with what an error of that rank begins on all.
+inline std::string by(int rank) { return world().size() == 1 ? "" : "rank " + std::to_string(rank) + ": "; }
 
 /// The text of the Error that `action` throws; all ranks must throw the same with this code.
 template <class Action>

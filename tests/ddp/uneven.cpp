@@ -218,8 +218,7 @@ BOOST_AUTO_TEST_CASE(an_error_of_a_rank_with_samples_reaches_those_that_have_non
       return mse(loop.model.forward(tape, shard.x, true), shard.y);
     });
   });
-  BOOST_TEST(text ==
-             (world().size() == 1 ? "" : "rank " + std::to_string(busy) + ": ") + "digits.h5 ends here");
+  BOOST_TEST(text == by(busy) + "digits.h5 ends here");
   BOOST_TEST(loop.step(batch_of(3)).count == 8);
   BOOST_TEST(loop.step(batch_of(4)).count == 0);
 }

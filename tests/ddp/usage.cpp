@@ -7,13 +7,6 @@ namespace lockstep::test {
 namespace {
 BOOST_AUTO_TEST_SUITE(usage, *ranks(1, 2, 3, 4))
 
-/// x -> in -> out, without the tied layer.
-Loss shallow(Net& net, Tape& tape, const ToyShard& shard) {
-  const Var h =
-      relu(linear(tape.constant(shard.x), tape.parameter(net["in.weight"]), tape.parameter(net["in.bias"])));
-  return mse(linear(h, tape.parameter(net["out.weight"]), tape.parameter(net["out.bias"])), shard.y);
-}
-
 LossOf deep_in(const std::function<bool(int)>& is_deep) {
   return [is_deep](Net& net, Tape& tape, const ToyShard& shard) {
     return is_deep(shard.index) ? plain_loss(net, tape, shard) : shallow(net, tape, shard);
