@@ -4,7 +4,6 @@
 // Our code gets memory in two ways: from the system, which is counted on every thread, and from the backend's
 // pool, whose size is compared. What oneDNN allocates inside its own calls is only reported.
 #include <boost/test/unit_test.hpp>
-#include <optional>
 
 #include "lockstep/autograd/functions.h"
 #include "lockstep/autograd/gradient_sink.h"
@@ -65,26 +64,18 @@ void check_steps_after_the_third(int threads) {
       const auto backend = kernels::make_cpu_backend(threads);
       LocalGradients gradients(*model, *backend);
       Tape tape(*backend);
-      std::optional<AllocationCount> count;
-      std::size_t reserved = 0;
-      constexpr std::uint64_t warm = 3, steps = 8;
-      for (std::uint64_t step = 0; step < steps; ++step) {
-        if (step == warm) {
-          reserved = backend->reserved_bytes();
-          count.emplace();
-        }
-        gradients.clear();
-        tape.begin({.step = step, .sink = &gradients, .layer_transport = self.get(), .compute = compute});
-        backward(cross_entropy(model->forward(tape, work.batch), work.y));
-        tape.finish_backward();
-        tape.begin({.training = false, .record = false, .compute = compute});
-        model->forward(tape, work.batch);
-      }
-      const Allocations made = count->made();
+      constexpr int warm = 3, steps = 8;
       BOOST_TEST_CONTEXT(work.model.name << ", " << threads << " threads, " << to_string(compute)) {
+        const Allocations made = steady_allocations(*backend, warm, steps, [&](std::uint64_t step) {
+          gradients.clear();
+          tape.begin({.step = step, .sink = &gradients, .layer_transport = self.get(), .compute = compute});
+          backward(cross_entropy(model->forward(tape, work.batch), work.y));
+          tape.finish_backward();
+          tape.begin({.training = false, .record = false, .compute = compute});
+          model->forward(tape, work.batch);
+        });
         BOOST_TEST(made.own == 0);
-        BOOST_TEST(backend->reserved_bytes() == reserved);
-        BOOST_TEST_MESSAGE(work.model.name << ": oneDNN allocated " << made.onednn / long{steps - warm}
+        BOOST_TEST_MESSAGE(work.model.name << ": oneDNN allocated " << made.onednn / (steps - warm)
                                            << " times a step");
       }
     }

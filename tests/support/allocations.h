@@ -5,6 +5,10 @@
 // builds: sanitizers replace the same functions.
 #pragma once
 
+#include <boost/test/unit_test.hpp>
+#include <cstddef>
+#include <cstdint>
+
 namespace lockstep::test {
 
 /// Calls by who made them, told apart by the caller's address.
@@ -24,5 +28,18 @@ class AllocationCount {
  private:
   Allocations before_;
 };
+
+/// Calls step(0) to step(steps - 1); returns the allocations from step(warm) on, in which the pool of `pool`,
+/// a backend, must not grow.
+template <class Pool, class Step>
+Allocations steady_allocations(const Pool& pool, int warm, int steps, const Step& step) {
+  for (int number = 0; number < warm; ++number) step(static_cast<std::uint64_t>(number));
+  const std::size_t reserved = pool.reserved_bytes();
+  const AllocationCount count;
+  for (int number = warm; number < steps; ++number) step(static_cast<std::uint64_t>(number));
+  const Allocations made = count.made();
+  BOOST_TEST(pool.reserved_bytes() == reserved);
+  return made;
+}
 
 }  // namespace lockstep::test

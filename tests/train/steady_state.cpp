@@ -108,24 +108,19 @@ class Run {
 
 /// Runs 3 steps, then counts over 9, which pass an epoch's end.
 void check_steady_at(int threads, const std::string& model, const std::string& data) {
-  constexpr std::int64_t warm = 3, steps = 12;
+  constexpr int warm = 3, steps = 12;
   const train::Config config = train::parse_config(
       "[model]\n" + model + "[data]\n" + data +
           "[train]\nsteps = 12\nglobal_batch = 24\nshards = 4\nlabel_smoothing = 0.1\n"
-          "[optimizer]\nname = adamw\nlr = 1e-3\nweight_decay = 0.1\nclip = 0.5\nschedule = "
-          "cosine\nwarmup_steps = "
-          "2\n[ema]\nrates = 0.9 0.99\nsigma_rel = 0.1\n[ddp]\nbucket_mb = 0.01\nfirst_bucket_mb = 0.001\n",
+          "[optimizer]\nname = adamw\nlr = 1e-3\nweight_decay = 0.1\nclip = 0.5\n"
+          "schedule = cosine\nwarmup_steps = 2\n[ema]\nrates = 0.9 0.99\nsigma_rel = 0.1\n"
+          "[ddp]\nbucket_mb = 0.01\nfirst_bucket_mb = 0.001\n",
       "the test", {"train.threads=" + std::to_string(threads)});
   Run run(config);
-  for (std::int64_t number = 0; number < warm; ++number) run.step(number);
-  const std::size_t reserved_bytes = run.reserved_bytes();
-  const AllocationCount count;
-  for (std::int64_t number = warm; number < steps; ++number) run.step(number);
-  const Allocations made = count.made();
-
   BOOST_TEST_CONTEXT(config.model.name() << ", " << threads << " threads") {
+    const Allocations made =
+        steady_allocations(run, warm, steps, [&](std::uint64_t number) { run.step(number); });
     BOOST_TEST(made.own == 0);
-    BOOST_TEST(run.reserved_bytes() == reserved_bytes);
     BOOST_TEST(run.loss_sum() > 0);
     BOOST_TEST_MESSAGE(config.model.name()
                        << ", " << threads << " threads: in " << steps - warm << " steps oneDNN made "
