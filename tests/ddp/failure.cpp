@@ -11,9 +11,9 @@ namespace lockstep::test {
 namespace {
 BOOST_AUTO_TEST_SUITE(failure, *ranks(1, 2, 3, 4))
 
-BOOST_AUTO_TEST_CASE(an_error_in_the_loss_of_one_rank_is_thrown_by_all) {
-  for (const int shards : {4, 7}) {
-    ToyRun run(tiny({.shards = shards}));
+BOOST_AUTO_TEST_CASE(in_every_mode_an_error_in_the_loss_of_one_rank_is_thrown_by_all) {
+  const auto check = [](int shards, ddp::Mode mode) {
+    ToyRun run(tiny({.shards = shards, .mode = mode}));
     for (int bad = 0; bad < shards; ++bad) {
       const std::string text = same_error(ExitCode::data, [&] {
         run.step(0, [&](Net& net, Tape& tape, const ToyShard& shard) {
@@ -26,6 +26,9 @@ BOOST_AUTO_TEST_CASE(an_error_in_the_loss_of_one_rank_is_thrown_by_all) {
       for (const Param& param : run.net.params) BOOST_TEST(!param.gradient, param.name);
       run.check_step(static_cast<std::uint64_t>(bad + 1));
     }
+  };
+  for (const ddp::Mode mode : all_modes) {
+    for (const int shards : {4, 7}) check(shards, mode);
   }
 }
 

@@ -79,7 +79,7 @@ std::vector<int> in_order(const ToyRun& run) {
 
 BOOST_AUTO_TEST_CASE(a_hook_that_sums_plainly_gives_the_bits_of_no_hook) {
   for (const int shards : {4, 7}) {
-    for (const ddp::Mode mode : {ddp::Mode::overlapped, ddp::Mode::flat, ddp::Mode::per_parameter}) {
+    for (const ddp::Mode mode : all_modes) {
       ToyRun run(tiny({.shards = shards, .mode = mode, .hook = std::make_shared<Noting>()}));
       for (std::uint64_t step = 0; step < 3; ++step) run.check_step(step);
     }

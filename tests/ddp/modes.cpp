@@ -11,8 +11,6 @@ namespace lockstep::test {
 namespace {
 BOOST_AUTO_TEST_SUITE(modes, *ranks(1, 2, 3, 4))
 
-constexpr ddp::Mode all_modes[] = {ddp::Mode::overlapped, ddp::Mode::flat, ddp::Mode::per_parameter};
-
 /// Writes down the sums in flight, and which are waited for.
 class Watching final : public Forwarding {
  public:
@@ -117,23 +115,6 @@ BOOST_AUTO_TEST_CASE(every_mode_trains_with_parameters_that_some_leave_out) {
   for (const ddp::Mode mode : all_modes) {
     ToyRun run(tiny({.shards = shards, .unused = ddp::Unused::allow, .mode = mode}));
     for (std::uint64_t step = 0; step < 3; ++step) run.check_step(step, sometimes_deep);
-  }
-}
-
-BOOST_AUTO_TEST_CASE(in_every_mode_an_error_of_one_rank_reaches_all_and_the_next_step_works) {
-  const int shards = world().size() + 1;
-  for (const ddp::Mode mode : all_modes) {
-    ToyRun run(tiny({.shards = shards, .mode = mode}));
-    for (int bad = 0; bad < shards; ++bad) {
-      const std::string text = same_error(ExitCode::data, [&] {
-        run.step(static_cast<std::uint64_t>(bad), [bad](Net& net, Tape& tape, const ToyShard& shard) {
-          if (shard.index == bad) throw DataError("sample {} cannot be read", bad);
-          return plain_loss(net, tape, shard);
-        });
-      });
-      BOOST_TEST(contains(text, "sample " + std::to_string(bad) + " cannot be read"));
-    }
-    run.check_step(20);
   }
 }
 

@@ -70,7 +70,7 @@ BOOST_AUTO_TEST_CASE(gradients_have_the_same_bits_on_any_layout_in_any_mode) {
     BOOST_TEST_CONTEXT(text_of(layout)) {
       const auto nodes = comm::make_mpi_communicator(MPI_COMM_WORLD, layout, {.chunk_bytes = 64});
       const int shards = 2 * nodes->size() + 1;
-      for (const ddp::Mode mode : {ddp::Mode::overlapped, ddp::Mode::flat, ddp::Mode::per_parameter}) {
+      for (const ddp::Mode mode : all_modes) {
         Net net;
         const auto backend = kernels::make_cpu_backend();
         ddp::DataParallel replicas(

@@ -29,7 +29,7 @@ BOOST_AUTO_TEST_CASE(every_algorithm_and_mode_gives_the_bits_of_whole_updates) {
   for (const Algorithm algorithm : all_algorithms) {
     Run whole(wide_options(false), algorithm);
     for (std::uint64_t step = 0; step < 5; ++step) whole.step(step);
-    for (const ddp::Mode mode : {ddp::Mode::overlapped, ddp::Mode::flat, ddp::Mode::per_parameter}) {
+    for (const ddp::Mode mode : all_modes) {
       ddp::Options options = wide_options(true);
       options.mode = mode;
       Run parts(options, algorithm);

@@ -141,7 +141,6 @@ struct Run : Held, ToyRun {
 };
 
 constexpr int filled_buckets = 5;  // "nothing" has no elements
-constexpr ddp::Mode all_modes[] = {ddp::Mode::overlapped, ddp::Mode::flat, ddp::Mode::per_parameter};
 
 BOOST_AUTO_TEST_CASE(a_bucket_that_is_late_is_exposed_by_its_delay) {
   for (const ddp::Mode mode : all_modes) {

@@ -212,6 +212,8 @@ inline void check_gradients(const Net& net, const Gradients& wanted, kernels::Ba
 /// Buckets of one gradient each.
 inline constexpr double tiny_mb = 1e-6;
 
+inline constexpr ddp::Mode all_modes[] = {ddp::Mode::overlapped, ddp::Mode::flat, ddp::Mode::per_parameter};
+
 inline ddp::Options tiny(ddp::Options options = {}) {
   options.bucket_mb = options.first_bucket_mb = tiny_mb;
   return options;

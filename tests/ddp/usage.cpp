@@ -22,18 +22,6 @@ BOOST_AUTO_TEST_CASE(a_parameter_without_gradient_is_named_on_every_rank_before_
   for (const Param& param : run.net.params) BOOST_TEST(!param.gradient, param.name);
 }
 
-BOOST_AUTO_TEST_CASE(the_error_names_the_shards_and_ranks_that_missed_it) {
-  ToyRun run(tiny({.shards = 4}));
-  const std::string text =
-      same_error(ExitCode::usage, [&] { run.step(0, deep_in([](int shard) { return shard < 2; })); });
-  const comm::ShardMap& map = run.replicas.shard_map();
-  const int first = map.owner(2), second = map.owner(3);
-  const std::string ranks = first == second
-                                ? "rank " + std::to_string(first)
-                                : "ranks " + std::to_string(first) + ", " + std::to_string(second);
-  BOOST_TEST(contains(text, "tied.weight not in shards 2, 3 (" + ranks + ")"));
-}
-
 BOOST_AUTO_TEST_CASE(the_step_after_such_an_error_works) {
   ToyRun run(tiny({.shards = 4}));
   same_error(ExitCode::usage, [&] { run.step(0, shallow); });
@@ -64,34 +52,12 @@ BOOST_AUTO_TEST_CASE(a_parameter_used_by_one_rank_alone_has_its_gradient_on_all)
   }
 }
 
-BOOST_AUTO_TEST_CASE(control_flow_may_differ_between_ranks_shards_and_steps) {
-  ToyRun run(tiny({.shards = 7, .unused = ddp::Unused::allow}));
-  for (std::uint64_t step = 0; step < 6; ++step) {
-    const LossOf loss_of = deep_in([&](int shard) { return (shard + step) % 3 == 0; });
-    run.step(step, loss_of);
-    check_gradients(run.net, reference(step, 7, 1, loss_of));
-  }
-}
-
 BOOST_AUTO_TEST_CASE(a_gradient_of_an_earlier_step_does_not_stay) {
   ToyRun run(tiny({.shards = 4, .unused = ddp::Unused::allow}));
   run.step(0, plain_loss);
   BOOST_TEST(bool(run.net["tied.weight"].gradient));
   run.step(1, shallow);
   BOOST_TEST(!run.net["tied.weight"].gradient);
-}
-
-BOOST_AUTO_TEST_CASE(an_output_that_is_not_in_the_loss_is_a_missing_gradient) {
-  const LossOf loss_of = [](Net& net, Tape& tape, const ToyShard& shard) {
-    linear(tape.constant(Tensor::zeros({2, 7})), tape.parameter(net["tied.weight"]));
-    return shallow(net, tape, shard);
-  };
-  ToyRun strict(tiny({.shards = 4}));
-  const std::string text = same_error(ExitCode::usage, [&] { strict.step(0, loss_of); });
-  BOOST_TEST(contains(text, "tied.weight in no shard"));
-  ToyRun lenient(tiny({.shards = 4, .unused = ddp::Unused::allow}));
-  lenient.step(0, loss_of);
-  BOOST_TEST(!lenient.net["tied.weight"].gradient);
 }
 
 BOOST_AUTO_TEST_CASE(a_parameter_unused_in_one_piece_but_used_in_another_has_a_gradient) {
