@@ -42,7 +42,7 @@ struct SmallRun {
   std::unique_ptr<comm::HostGroup> self = comm::make_self_communicator();
   TemporaryFolder folder;
   checkpoint::Store store{folder.path(), *self};
-  std::string path = store.directory() + "/step-000000005.h5";
+  const std::string file_name = "step-000000005.h5", path = store.directory() + "/" + file_name;
   checkpoint::StateDict state_dict = small_state_dict();
   std::string bytes;
 
@@ -72,7 +72,7 @@ struct SmallRun {
         ++said_newer;
       }
       if (what.find('\n') != std::string::npos || what.size() > 4000 ||
-          what.find("step-000000005.h5") == std::string::npos)
+          what.find(file_name) == std::string::npos)
         wrong(std::string(who) + " says: " + what);
       return true;
     };
@@ -146,15 +146,16 @@ inline std::uint64_t seed_of_test() {
   return seed;
 }
 
+/// Files of a slow case: LOCKSTEP_TEST_MUTATIONS, or a thousand.
+inline int many_files() {
+  const char* set = std::getenv("LOCKSTEP_TEST_MUTATIONS");
+  return set ? std::atoi(set) : 1000;
+}
+
 /// A run whose checkpoint is damaged again and again, by numbers drawn from the seed.
 struct Mutations : SmallRun {
   std::uint64_t seed = seed_of_test();
 
-  /// Files of a slow case: LOCKSTEP_TEST_MUTATIONS, or a thousand.
-  static int many() {
-    const char* set = std::getenv("LOCKSTEP_TEST_MUTATIONS");
-    return set ? std::atoi(set) : 1000;
-  }
   /// Writes a file with this damage and reads it in every way.
   void try_one(int number, const std::function<void(std::string&, Chance&)>& damage) {
     Chance random{std::mt19937_64(seed + static_cast<std::uint64_t>(number))};

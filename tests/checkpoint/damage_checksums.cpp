@@ -137,7 +137,7 @@ BOOST_FIXTURE_TEST_CASE(a_few_files_with_right_checksums_over_damage_are_never_r
 
 BOOST_FIXTURE_TEST_CASE(many_files_with_right_checksums_over_damage_are_never_read_wrong, SealedMutations,
                         *slow()) {
-  check(many());
+  check(many_files());
 }
 
 BOOST_AUTO_TEST_SUITE_END()

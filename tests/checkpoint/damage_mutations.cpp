@@ -42,7 +42,7 @@ BOOST_FIXTURE_TEST_CASE(a_few_randomly_damaged_files_are_read_right_or_refused, 
 }
 
 BOOST_FIXTURE_TEST_CASE(many_randomly_damaged_files_are_read_right_or_refused, Mutations, *slow()) {
-  const Confined result = run_confined(many(), [&](int number) { try_one(number, damage_anywhere); });
+  const Confined result = run_confined(many_files(), [&](int number) { try_one(number, damage_anywhere); });
   BOOST_TEST(result.problem() == "");
 }
 

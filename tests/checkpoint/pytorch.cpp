@@ -475,10 +475,6 @@ struct Mutations : Files {
   std::uint64_t seed = seed_of_test();
   int read_ = 0;
 
-  static int many() {
-    const char* set = std::getenv("LOCKSTEP_TEST_MUTATIONS");
-    return set ? std::atoi(set) : 1000;
-  }
   static void damage(std::string& bytes, Chance& random) {
     for (std::size_t changes = 1 + random.below(4); changes > 0; --changes) {
       const std::size_t at = random.below(bytes.size()), length = 1 + random.below(24);
@@ -552,7 +548,7 @@ BOOST_FIXTURE_TEST_CASE(some_mutated_files_are_read_right_or_refused, Mutations)
 }
 
 BOOST_FIXTURE_TEST_CASE(many_mutated_files_are_read_right_or_refused, Mutations, *slow()) {
-  const int count = many();
+  const int count = many_files();
   const Confined result = run_confined(count, [&](int number) {
     try_one(number);
     if (number + 1 == count) throw std::runtime_error(fmt::format("{} of {} files were read", read_, count));

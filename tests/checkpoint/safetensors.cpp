@@ -6,8 +6,8 @@
 
 #include <boost/test/unit_test.hpp>
 #include <numeric>
-#include <random>
 
+#include "checkpoint/damage.h"
 #include "checkpoint/sample.h"
 #include "lockstep/base/error.h"
 
@@ -191,12 +191,8 @@ BOOST_FIXTURE_TEST_CASE(a_million_opening_brackets_are_refused_at_the_third, Fol
 }
 
 BOOST_FIXTURE_TEST_CASE(thousands_of_mutated_and_truncated_files_are_read_right_or_refused, Folder) {
-  const unsigned seed = std::random_device{}();
-  BOOST_TEST_MESSAGE("seed " << seed);
-  std::mt19937 random(seed);
-  const auto below = [&](std::size_t n) {
-    return std::uniform_int_distribution<std::size_t>(0, n - 1)(random);
-  };
+  Chance random{std::mt19937_64(seed_of_test())};
+  const auto below = [&](std::size_t n) { return random.below(n); };
   lc::write_safetensors(path, sample(), {{"format", "pt"}, {"key", "value"}});
   const std::string whole = read_bytes(path);
   std::uint64_t header_bytes = 0;
