@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/error.h"
+#include "support/temporary_folder.h"
 
 namespace lockstep::test {
 namespace {
@@ -78,16 +79,15 @@ BOOST_AUTO_TEST_CASE(keys_have_the_names_of_their_sections) {
 }
 
 BOOST_AUTO_TEST_CASE(a_directory_without_files_of_a_run_is_refused_and_a_partial_run_is_read) {
-  const std::filesystem::path root = std::filesystem::temp_directory_path() / "lockstep-test-run-log";
-  std::filesystem::remove_all(root);
+  const TemporaryFolder folder;
+  const std::filesystem::path root = folder.path() / "a-run";
   BOOST_CHECK_THROW(read_run(root.string()), DataError);
   std::filesystem::create_directories(root);
   BOOST_CHECK_THROW(read_run(root.string()), DataError);
   std::ofstream(root / "metrics.jsonl").close();
   const RunLog empty = read_run(root.string() + "/");
-  BOOST_TEST(empty.name == "lockstep-test-run-log");
+  BOOST_TEST(empty.name == "a-run");
   BOOST_TEST(empty.series.empty());
-  std::filesystem::remove_all(root);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

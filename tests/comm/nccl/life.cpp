@@ -1,7 +1,6 @@
 // Beginnings, ends and misuse of communicators between GPUs.
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
-#include <cstdlib>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -11,6 +10,7 @@
 #include "comm/sums.h"
 #include "lockstep/base/error.h"
 #include "on_gpu.h"
+#include "support/environment.h"
 #include "support/gpu_labels.h"
 #include "support/mentions.h"
 #include "support/ranks.h"
@@ -54,10 +54,10 @@ struct Sum {
 BOOST_AUTO_TEST_CASE(ranks_that_share_a_gpu_unasked_get_one_error_that_names_them) {
   const int gpus = visible_gpus();
   if (world().size() <= gpus) return;
-  ::unsetenv("LOCKSTEP_SHARE_GPU");
+  Environment environment;
+  environment.unset("LOCKSTEP_SHARE_GPU");
   BOOST_CHECK_EXCEPTION(OnGpu(true), UsageError,
                         mentions("ranks 0 and " + std::to_string(gpus) + " both use GPU"));
-  ::setenv("LOCKSTEP_SHARE_GPU", "1", 1);
 }
 
 BOOST_AUTO_TEST_CASE(a_gpu_that_is_not_there_is_refused_on_all_ranks) {
