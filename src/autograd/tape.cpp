@@ -138,8 +138,7 @@ void Tape::check_reachable(const Var& var) const {
   if (id < values_.size() && !values_[id].hidden) return;
   throw UsageError(
       "a value from inside a recomputed segment of the model is used outside of it; recomputed(): the body "
-      "must "
-      "return it");
+      "must return it");
 }
 
 void Tape::add_node(Node node, std::initializer_list<const Var*> inputs) {

@@ -210,8 +210,7 @@ void FileWriter::check_finite() const {
   if (first == index_.tensors.size()) return;
   throw TrainingError(
       "{}: not saved: {} holds numbers that are not finite; lower optimizer.lr or set optimizer.clip, and go "
-      "on "
-      "from an earlier checkpoint",
+      "on from an earlier checkpoint",
       path_, index_.tensors[first].path());
 }
 

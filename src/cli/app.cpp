@@ -84,8 +84,7 @@ void check_same_everywhere(const Registries& registries, comm::HostGroup& world)
   };
   throw UsageError(
       "rank {} has other models, tasks or data sets than rank 0, {} where rank 0 has {}; start the same "
-      "program on "
-      "every rank",
+      "program on every rank",
       other - all.begin(), line(*other, second), line(all[0], first));
 }
 

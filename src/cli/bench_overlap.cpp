@@ -328,8 +328,7 @@ report::Page page_of(const std::vector<OverlapTimes>& results, const std::string
   report::Page page{.title = "Overlap: " + workload, .lead = "", .body = "", .footer = ""};
   page.lead =
       "How much of a step's communication the backward hides. Medians over steps, of the slowest rank in "
-      "each. "
-      "Critical path: what is possible with these computations and sums.";
+      "each. Critical path: what is possible with these computations and sums.";
   const OverlapTimes& last = results.back();
   page.body = report::facts(std::vector<std::pair<std::string, std::string>>{
       {"ranks", ranks_and_nodes(session.world())},

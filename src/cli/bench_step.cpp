@@ -301,8 +301,7 @@ report::Page page_of(const StepProfile& profile, const StepOptions& options, con
   report::Page page{.title = "A step of " + options.workload, .lead = "", .body = "", .footer = ""};
   page.lead = fmt::format(
       "What a step of rank 0 is made of, {}: means over {}. This node meanwhile: {:.1f} GFLOP/s (a product "
-      "of {} "
-      "x {}), {:.1f} GB/s (a copy of {} MiB).",
+      "of {} x {}), {:.1f} GB/s (a copy of {} MiB).",
       precision, pluralized(options.steps, "step"), ceilings.gflops, ceilings.product_rows,
       ceilings.product_rows, ceilings.gb_s, ceilings.copied_bytes >> 20);
   const double outside_ms = profile.step_ms - profile.products_ms - profile.others_ms;

@@ -77,8 +77,7 @@ void Messages::check(const Message& message, const MPI_Status& status, bool fail
   if (!failed && static_cast<std::size_t>(bytes) == expected) return;
   throw FailureError(
       "collective {}: rank {} expected a message of {} bytes, rank {} sent {}; every rank must start the "
-      "same "
-      "collectives in the same order",
+      "same collectives in the same order",
       work_, rank_, expected, status.MPI_SOURCE, failed ? "a longer one" : fmt::format("{}", bytes));
 }
 

@@ -103,8 +103,7 @@ void Images::add_labels(const hdf5::File& file, std::int64_t images) {
   if (!file.exists("/y"))
     throw DataError(
         "{}: /y does not exist, the labels of its images; where none are needed, data.format = arrays reads "
-        "it "
-        "without",
+        "it without",
         path);
   const hdf5::Dataset y = file.open_dataset("/y");
   if (images != y.rows()) throw DataError("{}: /x has {} images and /y {} labels", path, images, y.rows());

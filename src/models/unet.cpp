@@ -393,8 +393,7 @@ void Unet::check_input(const Shape& x) const {
   if (x.rank() == 4 && x[1] == in_channels_ && x[2] % factor == 0 && x[3] % factor == 0) return;
   throw DataError(
       "a batch of shape {} does not fit the unet's [batch, {}, height, width] with height and width "
-      "divisible "
-      "by {}; set model.in_channels and the levels of model.channel_mult to suit the data",
+      "divisible by {}; set model.in_channels and the levels of model.channel_mult to suit the data",
       to_string(x), in_channels_, factor);
 }
 

@@ -103,8 +103,7 @@ void Diffusion::check(const Model& model, const data::Dataset& data) {
   if (image.rank() > 0 && !of_any_size && !(image == x.shape))
     throw DataError(
         "{}: images are {}, but those of the model are {}: [channels, height, width]; set model.image_size "
-        "to "
-        "the side of the data",
+        "to the side of the data",
         data.name(), to_string(x.shape), to_string(image));
   const std::int64_t channels = (of_.variance == Variance::learned_range ? 2 : 1) * x.shape[0];
   if (model.out_channels() > 0 && model.out_channels() != channels)
@@ -231,8 +230,7 @@ void Diffusion::check_sampling(const Model& model, const SampleOptions& options)
   if (options_.class_dropout == 0)
     throw UsageError(
         "guidance {:g}: the model has not learned images without a class (diffusion.class_dropout = 0); "
-        "leave "
-        "it out",
+        "leave it out",
         options.guidance);
 }
 

@@ -147,9 +147,7 @@ void load_initial_averages(const checkpoint::FileIndex& file, const Config& conf
   if (counts && (updates.size() > 1 || updates.contains(0)))
     throw DataError(
         "{}: its averages have no common number of updates, on which ema.warmup and ema.sigma_rel depend; "
-        "leave "
-        "these "
-        "out, or ema.init",
+        "leave these out, or ema.init",
         config.train.init);
   for (const std::string& group : groups) {
     const checkpoint::LoadReport report =
@@ -197,8 +195,7 @@ void check_same_updates(const Config& config, const kernels::Backend& backend, c
   throw UsageError(
       "optimizer.name = muon: its matrix products have other bits on rank {} ({}) than on rank 0 ({}); set "
       "ddp.sharded_optimizer = true, which lets one rank update a matrix for all, or start all ranks on "
-      "nodes "
-      "with the same processor",
+      "nodes with the same processor",
       other - all.begin(), *other, all[0]);
 }
 
@@ -335,8 +332,7 @@ void check_memory(const MemoryNeed& need, comm::HostGroup& world) {
     if (!available || needed <= static_cast<double>(*available)) return;
     throw UsageError(
         "this run needs at least {} on {} ({} of {}), which has {} left; make the model or "
-        "train.global_batch smaller, start fewer "
-        "ranks there, or set ddp.sharded_optimizer = true",
+        "train.global_batch smaller, start fewer ranks there, or set ddp.sharded_optimizer = true",
         amount(needed), topology.host_names[static_cast<std::size_t>(node)], pluralized(ranks, "rank"),
         need.to_text(), amount(static_cast<double>(*available)));
   });

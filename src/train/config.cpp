@@ -290,8 +290,7 @@ void Reader::set_stored(const std::string& name, const std::string& value) {
       removed ? fmt::format("{} was removed", name) : "this version of Lockstep does not know the key";
   throw UsageError(
       "{}: {} = {}: {}, so it cannot continue the run; use the version that wrote it, or start a new run "
-      "from "
-      "the weights (--run OTHER --resume FILE)",
+      "from the weights (--run OTHER --resume FILE)",
       text_.place_of(name), shown(name), quote(value), why);
 }
 

@@ -58,8 +58,7 @@ void check_unit_range(const data::Dataset& dataset) {
   const auto [low, high] = std::ranges::minmax(values);
   throw UsageError(
       "data.range: is missing: x of {} has values from {:g} to {:g} (in its first {}); give the lowest and "
-      "the "
-      "highest value it can have",
+      "the highest value it can have",
       dataset.name(), low, high, pluralized(std::ssize(indices), "sample"));
 }
 

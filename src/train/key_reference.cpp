@@ -74,8 +74,7 @@ std::vector<Entry> all_entries(const Registries& registries) {
 
 constexpr std::array introduction{
     "A configuration is an INI file: [section] lines and key = value lines; # begins a comment. lockstep "
-    "train "
-    "takes the same keys on the command line, as --set SECTION.KEY=VALUE.",
+    "train takes the same keys on the command line, as --set SECTION.KEY=VALUE.",
     "A whole number may be written as 1e6. A value may be quoted, in single or double quotes. In double "
     "quotes, \\\" \\\\ \\n \\t \\r and \\xHH "
     "mean what "
@@ -83,8 +82,7 @@ constexpr std::array introduction{
     "[model] takes the keys of the model that model.name names, and no others; [task] those of the task, "
     "or a section that has the task's name.",
     "The resolved configuration is written to RUN/config.ini and stored in every checkpoint. A resume may "
-    "change "
-    "the keys marked *; any other difference is an error."};
+    "change the keys marked *; any other difference is an error."};
 
 std::string replaced(std::string text, std::string_view what, std::string_view by) {
   for (std::size_t at = 0; (at = text.find(what, at)) != text.npos; at += by.size())
@@ -118,8 +116,7 @@ std::string describe_keys(const Registries& registries) {
 std::string keys_as_man_page(const std::string& version) {
   std::string page = fmt::format(
       ".TH LOCKSTEP.INI 5 \"\" \"Lockstep {}\" \"File Formats\"\n.SH NAME\nlockstep.ini \\- configuration of "
-      "a "
-      "run of lockstep train\n.SH DESCRIPTION\n",
+      "a run of lockstep train\n.SH DESCRIPTION\n",
       version);
   for (const char* const paragraph : introduction) page += fmt::format("{}\n.PP\n", in_roff(paragraph));
   page += "Defaults are in brackets.\n.SH CONFIGURATION KEYS\n";

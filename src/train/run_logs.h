@@ -47,7 +47,6 @@ class RunLogs {
   void append_missing_image(std::int64_t step, const std::string& tag, const std::string& path);
   /// A warning, said once for each text.
   void warn_once(const std::string& text);
-  bool has_events() const { return events_.has_value(); }
   /// Everything is on storage when it returns, unless that was said to fail.
   void sync();
 

@@ -290,8 +290,7 @@ void Watchdog::report_unheard_nodes() {
     if (!table_.has_heard(static_cast<int>(node)))
       print(
           fmt::format("lockstep: note: no heartbeats arrive from {} (does a firewall drop UDP?): if a rank "
-                      "hangs there, it "
-                      "cannot be named\n",
+                      "hangs there, it cannot be named\n",
                       host_names_[node]));
   }
 }

@@ -107,8 +107,7 @@ Var conv_transpose2d(const Var& given, const Var& weight, const Var& bias,
         ops::convolved_extent(function, made, w[d], stride, padding, dilation) != s[d])
       throw UsageError(
           "{}: no convolution makes {} of an image, with a kernel of {}, stride {}, padding {}, dilation {} "
-          "and "
-          "output padding {} (which must be less than the stride)",
+          "and output padding {} (which must be less than the stride)",
           function, to_string(s), to_string(w), stride, padding, dilation, more);
     return made;
   };
