@@ -29,6 +29,11 @@ train() {
   echo "$run: $(tail -n 1 "$run/metrics.jsonl" | grep -Eo '"(step|loss|step_ms)":[^,}]*' | tr -d '"' | tr '\n' ' ')"
 }
 
+# sized REAL SMALL: the one that is asked for.
+sized() {
+  if [ "$size" = real ]; then echo "$1"; else echo "$2"; fi
+}
+
 # same RUN OTHER: they end with the same bits.
 same() {
   "$lockstep" diff "$1/checkpoints/latest" "$2/checkpoints/latest" >diff.log 2>&1 ||
@@ -62,32 +67,19 @@ two_runs() {  # the same bits twice, in plain steps
   same first second
 }
 
-graphs() {  # the same bits in captured steps as in plain ones
-  model
-  train 1 captured train.cuda_graph=true
-  train 1 plain train.cuda_graph=false
+# captured_is_plain LAYERS RANKS [SECTION.KEY=VALUE...]: the same bits in captured steps as in plain ones.
+captured_is_plain() {
+  model "$1"
+  train "$2" captured "${@:3}" train.cuda_graph=true
+  train "$2" plain "${@:3}" train.cuda_graph=false
   same captured plain
 }
 
 fused() {  # products with epilogues, and attention by cuDNN, against the CPU's separate operations
-  local cases=products
-  [ "$size" = real ] || cases=products/a_nan_passes_a_layer_with_relu  # the suite has the others
+  local cases
+  cases=$(sized products products/a_nan_passes_a_layer_with_relu)  # the suite has the others
   [ -x "$gpu_test" ] || { echo "$gpu_test is not here"; exit 77; }
   "$gpu_test" --run_test="$cases" --color_output=no 2>&1 | tail -n 30
-}
-
-fp32() {  # without bf16: the same bits in captured steps as in plain ones
-  model 4
-  train 1 captured train.precision=fp32 train.cuda_graph=true
-  train 1 plain train.precision=fp32 train.cuda_graph=false
-  same captured plain
-}
-
-nccl() {  # two ranks: the same bits with NCCL inside a graph as outside
-  model 4
-  train 2 captured train.cuda_graph=true
-  train 2 plain train.cuda_graph=false
-  same captured plain
 }
 
 nccl_tree() {  # sums along the tree: two ranks, in a graph, have the bits of one
@@ -97,31 +89,18 @@ nccl_tree() {  # sums along the tree: two ranks, in a graph, have the bits of on
   same two one
 }
 
-odd_length() {  # a length that is no multiple of 128, in captured steps
-  model 4
-  local context=1000
-  [ "$size" = real ] || context=20
-  train 1 captured "model.context=$context" train.cuda_graph=true
-  train 1 plain "model.context=$context" train.cuda_graph=false
-  same captured plain
-}
-
-odd_vocabulary() {  # rows of logits that begin at no multiple of 16 bytes
-  model 4
-  local vocab=50257
-  [ "$size" = real ] || vocab=257
-  train 1 captured "model.vocab=$vocab" train.cuda_graph=true
-  train 1 plain "model.vocab=$vocab" train.cuda_graph=false
-  same captured plain
-}
-
 entries="two_runs graphs fused nccl nccl_tree odd_length odd_vocabulary fp32"
 if [ "${1:-}" = list ]; then
   tr ' ' '\n' <<<"$entries"
   exit
 fi
-case " $entries " in
-  *" ${1:-} "*) "$1" ;;
+case ${1:-} in
+  two_runs | fused | nccl_tree) "$1" ;;
+  graphs) captured_is_plain 12 1 ;;
+  nccl) captured_is_plain 4 2 ;;  # NCCL inside the graph
+  fp32) captured_is_plain 4 1 train.precision=fp32 ;;
+  odd_length) captured_is_plain 4 1 "model.context=$(sized 1000 20)" ;;  # no multiple of 128
+  odd_vocabulary) captured_is_plain 4 1 "model.vocab=$(sized 50257 257)" ;;  # rows of logits begin at no multiple of 16 bytes
   *)
     echo "checklist.sh: '${1:-}' is none of: $entries" >&2
     exit 2
