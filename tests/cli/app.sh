@@ -11,13 +11,7 @@ ranks 1 train wind.ini --run whole >log 2>&1 || fail "an undisturbed run: $(tail
 has_line 'step 400  eval loss .* rmse 0\.0[0-9]* within_0\.1 (0\.9|1)' <log || fail "it does not learn: $(tail -n 3 log)"
 
 # Without an end: killed as soon as there is a checkpoint. Then the run is one of 400 steps.
-read -r -a start <<<"$LOCKSTEP_MPIRUN -n 2"
-setsid "${start[@]}" "$WIND" train wind.ini --run parts --set train.steps="$endless_steps" --set checkpoint.keep=1000000 >log 2>&1 &
-launcher=$!
-until [ -e parts/checkpoints/latest ] || ! kill -0 "$launcher" 2>/dev/null; do sleep 0.05; done
-kill -0 "$launcher" 2>/dev/null || fail "it ended before it was killed: $(grep -a lockstep: log)"
-pkill -KILL -s "$launcher"
-wait "$launcher" 2>/dev/null
+kill_when parts/checkpoints/latest 2 train wind.ini --run parts --set train.steps="$endless_steps" --set checkpoint.keep=1000000
 for step in parts/checkpoints/step-*.h5; do
   [[ $(basename "$step") < step-000000400.h5 ]] || rm "$step"  # a fast machine has come too far
 done

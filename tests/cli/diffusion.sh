@@ -42,20 +42,13 @@ keep = 100000
 every = 5
 INI
 
-# at NAME RANKS [SECTION.KEY=VALUE...]: trains to the end.
-at() {
-  local name=$1 count=$2
-  shift 2
-  ranks "$count" train run.ini --run "$name" "${@/#/--set=}" >"log-$name" 2>&1 </dev/null || fail "$name: $(tail -n 3 "log-$name")"
-}
-
-at at-1 1
+train_to_end at-1 1
 for count in 2 3 4; do
-  at "at-$count" "$count"
+  train_to_end "at-$count" "$count"
   expect_same at-1/checkpoints/latest "at-$count/checkpoints/latest"
 done
 # Saved while training goes on, which changes the state: the checkpoint has that of its step.
-at async-2 2 checkpoint.async=true ddp.sharded_optimizer=true
+train_to_end async-2 2 checkpoint.async=true ddp.sharded_optimizer=true
 for step in 05 09 10; do
   expect_same "at-1/checkpoints/step-0000000$step.h5" "async-2/checkpoints/step-0000000$step.h5"
 done
@@ -71,21 +64,17 @@ assert [line["step"] for line in found] == [5, 10], found
 assert all(f"eval_{weights}loss_q{q}" in found[1] for weights in ("", "ema_0.9_") for q in range(4)), found
 PY
 # The losses decide: with uniform times the same run ends elsewhere, and keeps no state.
-at uniform 1 diffusion.time=uniform
+train_to_end uniform 1 diffusion.time=uniform
 ! "$LOCKSTEP" diff at-1/checkpoints/latest uniform/checkpoints/latest >/dev/null || fail "the losses decide nothing"
 ! "$LOCKSTEP" inspect uniform/checkpoints/latest | has_line '/task/' || fail "uniform times have a state"
-at pieces-1 1 train.micro_batches=2
-at pieces-3 3 train.micro_batches=2
+train_to_end pieces-1 1 train.micro_batches=2
+train_to_end pieces-3 3 train.micro_batches=2
 expect_same pieces-1/checkpoints/latest pieces-3/checkpoints/latest
 
 # Killed after the state has begun to matter, resumed on another number of ranks; and forked.
-"$LOCKSTEP" train run.ini --run killed --set train.steps="$endless_steps" >log 2>&1 </dev/null &
-launcher=$!
-until [ -e killed/checkpoints/step-000000009.h5 ] || ! kill -0 "$launcher" 2>/dev/null; do sleep 0.02; done
-kill -KILL "$launcher" || fail "it was not running: $(tail -n 3 log)"
-wait "$launcher" 2>/dev/null
+kill_when killed/checkpoints/step-000000009.h5 1 train run.ini --run killed --set train.steps="$endless_steps"
 find killed/checkpoints -name 'step-*.h5' | sort | tail -n +10 | xargs -r rm -f
-at killed 2
+train_to_end killed 2
 grep -q 'going on after step 9' log-killed || fail "it did not resume: $(cat log-killed)"
 expect_same at-1/checkpoints/latest killed/checkpoints/latest
 ranks 3 train run.ini --run forked --fork at-2/checkpoints/step-000000008.h5 --set train.shards=0 >log 2>&1 </dev/null ||
@@ -143,12 +132,12 @@ no_run 1 3 'last.h5: images are stored as \[N, H, W, C\], \[8, 8, 1\] each, .*: 
 # What that line of Python makes is read, and a model without classes needs no labels.
 advice=$(grep -o 'f = h5py.*' err.log)
 /usr/bin/python3 -c "import h5py; ${advice//FILE.h5/last.h5}; f.close()" || fail "the advice is no Python: $advice"
-at turned 1 data.train=last.h5
+train_to_end turned 1 data.train=last.h5
 expect_same at-1/checkpoints/latest turned/checkpoints/latest
 for format in auto arrays; do
-  at "unlabelled-$format" 1 data.train=unlabelled.h5 model.num_classes=0 diffusion.class_dropout=0 "data.format=$format"
+  train_to_end "unlabelled-$format" 1 data.train=unlabelled.h5 model.num_classes=0 diffusion.class_dropout=0 "data.format=$format"
 done
-at labelled 1 model.num_classes=0 diffusion.class_dropout=0
+train_to_end labelled 1 model.num_classes=0 diffusion.class_dropout=0
 for other in unlabelled-auto unlabelled-arrays; do expect_same labelled/checkpoints/latest "$other/checkpoints/latest"; done
 "$LOCKSTEP" eval labelled/checkpoints/latest --data unlabelled.h5 --json >out.log 2>err.log || fail "eval of unlabelled images: $(cat err.log)"
 
@@ -157,12 +146,12 @@ for other in unlabelled-auto unlabelled-arrays; do expect_same labelled/checkpoi
 "$LOCKSTEP" convert at-1/checkpoints/step-000000009.h5 model.pt >/dev/null || fail "convert"
 "$LOCKSTEP" convert model.pt start.h5 --config run.ini --ema 0.9=ema.pt --ema 0.99=ema.pt >/dev/null || fail "convert --ema"
 for count in 1 3; do
-  at "from-$count" "$count" train.init=start.h5 train.steps=1 "ema.rates=0.9 0.99" ema.init=file
+  train_to_end "from-$count" "$count" train.init=start.h5 train.steps=1 "ema.rates=0.9 0.99" ema.init=file
   grep -q 'a new run from the weights of start.h5 and its averages$' "log-from-$count" || fail "averages: $(cat "log-from-$count")"
 done
-at from-sharded 2 train.init=start.h5 train.steps=1 "ema.rates=0.9 0.99" ema.init=file ddp.sharded_optimizer=true
+train_to_end from-sharded 2 train.init=start.h5 train.steps=1 "ema.rates=0.9 0.99" ema.init=file ddp.sharded_optimizer=true
 for other in from-3 from-sharded; do expect_same from-1/checkpoints/latest "$other/checkpoints/latest"; done
-at begins 1 train.init=start.h5 train.steps=1 "ema.rates=0.9 0.99"
+train_to_end begins 1 train.init=start.h5 train.steps=1 "ema.rates=0.9 0.99"
 grep -q 'a new run from the weights of start.h5, at which its averages begin$' log-begins || fail "averages: $(cat log-begins)"
 /usr/bin/python3 - <<'PY' || fail "averages do not move on from where they begin"
 import h5py, numpy as np

@@ -68,7 +68,7 @@ for _ in 1 2 3; do dry 1 "resume run-2 after step 10, and take 5 steps" run.ini 
 endless=(run.ini --run held --set train.epochs=0 --set "train.steps=$endless_steps" --set checkpoint.every=0)
 "$LOCKSTEP" train "${endless[@]}" >held.log 2>&1 &
 holder=$!
-until [ -e held/config.ini ] || ! kill -0 "$holder" 2>/dev/null; do sleep 0.02; done
+until_there held/config.ini "$holder"
 "$LOCKSTEP" train "${endless[@]}" --dry-run >/dev/null 2>dry.log ||
   fail "a held directory: $(tail -n 2 dry.log)"
 grep -q "held: is held by pid $holder" dry.log || fail "who holds the directory is not said: $(cat dry.log)"

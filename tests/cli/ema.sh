@@ -22,33 +22,26 @@ every = 10
 keep = 2
 INI
 
-# at NAME RANKS [SECTION.KEY=VALUE...]: trains to the end.
-at() {
-  local name=$1 count=$2
-  shift 2
-  ranks "$count" train run.ini --run "$name" "${@/#/--set=}" >"log-$name" 2>&1 || fail "$name: $(tail -n 3 "log-$name")"
-}
-
-at run 2
+train_to_end run 2
 [ "$(find run/ema -name 'step-*.h5' | wc -l)" -eq 16 ] || fail "not 16 snapshots: $(ls run/ema)"
 [ "$(find run/checkpoints -name 'step-*.h5' | wc -l)" -eq 2 ] || fail "not 2 checkpoints"
 grep -q '"eval_ema_sigma_rel=0.05_accuracy"' run/metrics.jsonl || fail "no evaluation of sigma_rel=0.05 in the metrics"
 
 # Snapshots, too, are the same bits at any number of ranks, whoever holds the averages, and after a stop.
-at sharded 3 ddp.sharded_optimizer=true
-at stopped 1 train.steps=50
+train_to_end sharded 3 ddp.sharded_optimizer=true
+train_to_end stopped 1 train.steps=50
 touch stopped/stop  # obeyed after the next step
 ranks 1 train run.ini --run stopped >log 2>&1
 [ $? -eq 76 ] || fail "not stopped: $(tail -n 3 log)"
 rm -f "stopped/ema/step-000000050.h5"  # and what is gone is not missed
-at stopped 4
+train_to_end stopped 4
 for step in 010 160; do
   expect_same "run/ema/step-000000$step.h5" "sharded/ema/step-000000$step.h5"
   expect_same "run/ema/step-000000$step.h5" "stopped/ema/step-000000$step.h5"
 done
 
 # What was tracked has not changed training; what was not tracked can be had.
-at wider 2 "ema.sigma_rel=0.05 0.07 0.15"
+train_to_end wider 2 "ema.sigma_rel=0.05 0.07 0.15"
 for width in 0.07 0.15; do
   ranks 2 ema run --sigma-rel "$width" --out "made-$width.h5" --json >made.json || fail "ema --sigma-rel $width"
   "$LOCKSTEP" verify "made-$width.h5" >/dev/null || fail "made-$width.h5 is not whole"

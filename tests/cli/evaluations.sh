@@ -31,7 +31,7 @@ stopped_in_evaluation() {
   $LOCKSTEP_MPIRUN -n "$count" "$LOCKSTEP" train run.ini --run "$run" >"log-$run" 2>&1 &
   local launcher=$!
   # The checkpoint of step 2 is there before its evaluation, which takes many seconds, has begun.
-  until [ -e "$run/checkpoints/step-000000002.h5" ] || ! kill -0 "$launcher" 2>/dev/null; do sleep 0.02; done
+  until_there "$run/checkpoints/step-000000002.h5" "$launcher"
   if [ "$how" = file ]; then touch "$run/stop"; else kill -"$how" "$launcher"; fi
   wait "$launcher"
   local got=$?

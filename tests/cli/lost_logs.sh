@@ -36,7 +36,7 @@ fi
 # The folder of the event files goes, then metrics.jsonl.
 "$LOCKSTEP" train run.ini --run bare >log 2>&1 &
 run=$!
-until grep -qs '"loss"' bare/metrics.jsonl || ! kill -0 $run 2>/dev/null; do sleep 0.01; done
+until_says '"loss"' bare/metrics.jsonl $run
 rm -rf bare/tensorboard bare/metrics.jsonl
 wait $run
 code=$?

@@ -35,19 +35,11 @@ first_bucket_mb = 0.005
 every = 6
 INI
 
-# at NAME RANKS SHARDED [SECTION.KEY=VALUE...]: trains to the end.
-at() {
-  local name=$1 count=$2 sharded=$3
-  shift 3
-  ranks "$count" train run.ini --run "$name" --set "ddp.sharded_optimizer=$sharded" "${@/#/--set=}" >"log-$name" 2>&1 </dev/null ||
-    fail "$name: $(tail -n 3 "log-$name")"
-}
-
-at at-1 1 false
-at at-2 2 false
-at sharded-3 3 true
-at resumed 3 true train.steps=6
-at resumed 2 false
+train_to_end at-1 1 ddp.sharded_optimizer=false
+train_to_end at-2 2 ddp.sharded_optimizer=false
+train_to_end sharded-3 3 ddp.sharded_optimizer=true
+train_to_end resumed 3 ddp.sharded_optimizer=true train.steps=6
+train_to_end resumed 2 ddp.sharded_optimizer=false
 grep -q "going on after step 6" log-resumed || fail "the run did not resume"
 for run in at-2 sharded-3 resumed; do expect_same at-1/checkpoints/latest "$run/checkpoints/latest"; done
 

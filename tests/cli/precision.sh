@@ -5,38 +5,31 @@ source "$(dirname "$0")/../support/cli.sh"
 
 digits digits.h5
 small_resnet 'eval_fraction = 0.2' '[train]' 'steps = 4' 'global_batch = 16' 'shards = 2' 'device = cpu' >run.ini
-bf16=(--set train.precision=bf16)
 native=$(grep -cw avx512_bf16 /proc/cpuinfo)
 why="this processor .* has neither AVX512-BF16 nor AMX"
 
-# at NAME RANKS ARGUMENTS...: trains.
-at() {
-  local name=$1 count=$2
-  shift 2
-  ranks "$count" train run.ini --run "$name" "${bf16[@]}" "$@" >"log-$name" 2>&1 </dev/null || fail "$name: $(tail -n 3 "log-$name")"
-}
 # recorded NAME TEXT: in the newest checkpoint.
 recorded() {
   "$LOCKSTEP" inspect "$1/checkpoints/latest" | has_line "precision = $2\$" ||
     fail "$1 does not record '$2': $("$LOCKSTEP" inspect "$1/checkpoints/latest" | grep precision)"
 }
 
-at converted 2 --set train.bf16_fallback=convert --set train.steps=2
+train_to_end converted 2 train.precision=bf16 train.bf16_fallback=convert train.steps=2
 if [ "$native" -eq 0 ]; then
   refused 2 "precision bf16 would be slower than fp32: rank 0 on .*: $why; use precision fp32, or set train.bf16_fallback" \
-    ranks 2 train run.ini --run none "${bf16[@]}"
+    ranks 2 train run.ini --run none --set train.precision=bf16
 
-  at floats 2 --set train.bf16_fallback=fp32
+  train_to_end floats 2 train.precision=bf16 train.bf16_fallback=fp32
   [ "$(grep -c "precision bf16: computes in float32: .*$why" log-floats)" -eq 1 ] || fail "fp32 is not said once: $(cat log-floats)"
   recorded floats fp32
-  ranks 1 train run.ini --run plain >log-plain 2>&1 </dev/null || fail "fp32: $(cat log-plain)"
+  train_to_end plain 1
   expect_same plain/checkpoints/latest floats/checkpoints/latest
 
   [ "$(grep -c "precision bf16 by conversion, slower than fp32: .*$why" log-converted)" -eq 1 ] ||
     fail "convert is not said once: $(cat log-converted)"
   has_line "1 thread a rank, bf16 by conversion" <log-converted || fail "the banner does not say it: $(cat log-converted)"
   recorded converted "bf16 by conversion"
-  at converted 1 --set train.bf16_fallback=fp32  # a run may change what bf16 becomes: that is said
+  train_to_end converted 1 train.precision=bf16 train.bf16_fallback=fp32  # a run may change what bf16 becomes: that is said
   has_line "was written with precision bf16 by conversion, this run has fp32: results differ by their rounding" <log-converted ||
     fail "another precision on a resume is not said: $(cat log-converted)"
   recorded converted fp32

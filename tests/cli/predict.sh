@@ -69,7 +69,7 @@ for how in USR2:75 INT:76 KILL:137; do
   signal=${how%%:*} code=${how##*:}
   "$LOCKSTEP" predict "$saved" --data large.h5 --out part.h5 >log 2>&1 &
   job=$!
-  until [ -e part.h5.part ] || ! kill -0 "$job" 2>/dev/null; do sleep 0.02; done
+  until_there part.h5.part "$job"
   kill -"$signal" "$job"
   wait "$job" 2>/dev/null
   got=$?
@@ -89,7 +89,7 @@ done
 # OUT that appears meanwhile is not replaced, and --force publishes what is done.
 "$LOCKSTEP" predict "$saved" --data large.h5 --out part.h5 >out.log 2>err.log &
 job=$!
-until [ -e part.h5.part ] || ! kill -0 "$job" 2>/dev/null; do sleep 0.01; done
+until_there part.h5.part "$job"
 echo "another's" >part.h5
 wait "$job"
 [ $? -eq 2 ] || fail "OUT that appears meanwhile: $(cat err.log)"

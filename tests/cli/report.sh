@@ -66,7 +66,7 @@ grep -q 'No step has been logged yet' empty/report.html || fail "an empty run lo
 
 "$LOCKSTEP" train run.ini --run stopped --set train.steps=1000000 >log 2>&1 &
 wait_for=$!
-until grep -qs loss stopped/metrics.jsonl || ! kill -0 "$wait_for"; do sleep 0.02; done
+until_says loss stopped/metrics.jsonl "$wait_for"
 touch stopped/stop
 wait "$wait_for"
 grep -q "\"event\":\"stopped\"" stopped/metrics.jsonl || fail "a stop is no event: $(tail -n 1 stopped/metrics.jsonl)"

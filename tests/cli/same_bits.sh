@@ -42,20 +42,13 @@ every = 3
 keep = 100000
 INI
 
-# at NAME RANKS [SECTION.KEY=VALUE...]: trains to the end.
-at() {
-  local name=$1 count=$2
-  shift 2
-  ranks "$count" train run.ini --run "$name" "${@/#/--set=}" >"log-$name" 2>&1 </dev/null || fail "$name: $(tail -n 3 "log-$name")"
-}
-
 # like REFERENCE [SECTION.KEY=VALUE...]: each line of standard input, NAME RANKS SETTING..., is a run that ends in the bits of REFERENCE.
 like() {
   local reference=$1 name count settings
   shift
   while read -r name count settings; do
     # shellcheck disable=SC2086  # settings are words
-    at "$name" "$count" "$@" $settings
+    train_to_end "$name" "$count" "$@" $settings
     expect_same "$reference/checkpoints/latest" "$name/checkpoints/latest"
   done
 }
@@ -64,22 +57,17 @@ like() {
 # checkpoint is there, then resumed. The number of steps may change on a resume (the schedule here does not depend on it), so the run has
 # no end of its own. Who holds which part of the optimizer's state is no part of the run: it may change, too.
 killed() {
-  local run=killed-$1 launcher
-  setsid bash -c "exec $LOCKSTEP_MPIRUN -n $1 '$LOCKSTEP' train run.ini --run $run --set train.steps=$endless_steps \
-    --set ddp.sharded_optimizer=$3" >"log-$run" 2>&1 &
-  launcher=$!
-  until [ -e "$run/checkpoints/step-000000006.h5" ] || ! kill -0 "$launcher" 2>/dev/null; do sleep 0.02; done
-  pkill -KILL -s "$launcher" || fail "$run was not running: $(tail -n 3 "log-$run")"
-  wait "$launcher" 2>/dev/null
+  local run=killed-$1
+  kill_when "$run/checkpoints/step-000000006.h5" "$1" train run.ini --run "$run" --set "train.steps=$endless_steps" \
+    --set "ddp.sharded_optimizer=$3"
   # It may have run beyond the steps of the others: go on from one of its first checkpoints.
   find "$run/checkpoints" -name 'step-*.h5' | sort | tail -n +3 | xargs -r rm -f
-  ranks "$2" train run.ini --run "$run" --set "ddp.sharded_optimizer=$4" >"log-$run-resumed" 2>&1 ||
-    fail "$run on $2 ranks: $(tail -n 3 "log-$run-resumed")"
-  grep -q "going on after step" "log-$run-resumed" || fail "$run did not resume"
+  train_to_end "$run" "$2" "ddp.sharded_optimizer=$4"
+  grep -q "going on after step" "log-$run" || fail "$run did not resume"
   expect_same at-1/checkpoints/latest "$run/checkpoints/latest"
 }
 
-at at-1 1
+train_to_end at-1 1
 if [ "$amount" = quick ]; then
   printf '%s\n' 'at-2 2' 'at-3 3' | like at-1
   killed 2 3 false false
@@ -114,7 +102,7 @@ VARIANTS
 fi
 
 # Pieces of a shard are added in order, so their number is part of the bits.
-at pieces-1 1 train.micro_batches=2
+train_to_end pieces-1 1 train.micro_batches=2
 like pieces-1 train.micro_batches=2 <<'VARIANTS'
 pieces-flat-2 2 ddp.mode=flat
 pieces-sharded-3 3 ddp.sharded_optimizer=true
@@ -123,9 +111,9 @@ VARIANTS
 
 # In bf16 the bits are others, and as much the same at any number of ranks and across a resume.
 half=(train.precision=bf16 train.bf16_fallback=convert)
-at half-1 1 "${half[@]}"
+train_to_end half-1 1 "${half[@]}"
 ! "$LOCKSTEP" diff at-1/checkpoints/latest half-1/checkpoints/latest >/dev/null || fail "bf16 has the bits of fp32"
-at half-resumed 3 "${half[@]}" train.steps=6
+train_to_end half-resumed 3 "${half[@]}" train.steps=6
 printf '%s\n' 'half-sharded-2 2 ddp.sharded_optimizer=true' 'half-resumed 2' | like half-1 "${half[@]}"
 grep -q "going on after step 6" log-half-resumed || fail "bf16 did not resume"
 [ "$model" = mlp ] || { finish; exit; }

@@ -58,13 +58,8 @@ for from in 20 30 50; do
   diff -r run-1/samples "cut-$from/samples" >diff.log || fail "other pictures after a resume at $from: $(cat diff.log)"
 done
 # A real kill.
-read -r -a start <<<"$LOCKSTEP_MPIRUN -n 2"
-setsid "${start[@]}" "$STAMPS" train run.ini --run killed --set train.steps="$endless_steps" --set checkpoint.keep=1000000 >log 2>&1 &
-launcher=$!
-until [ -e killed/samples/step-000000030-model.png ] || ! kill -0 "$launcher" 2>/dev/null; do sleep 0.02; done
-kill -0 "$launcher" 2>/dev/null || fail "it ended before it was killed: $(tail -n 3 log)"
-pkill -KILL -s "$launcher"
-wait "$launcher" 2>/dev/null
+kill_when killed/samples/step-000000030-model.png 2 train run.ini --run killed --set train.steps="$endless_steps" \
+  --set checkpoint.keep=1000000
 for file in killed/checkpoints/step-*.h5 killed/samples/step-*.png; do
   [[ $(basename "$file") < step-000000060 ]] || rm "$file"  # a fast machine has come too far
 done
@@ -82,7 +77,7 @@ begin() {  # begin RUN SETTING...: until it samples; $launcher is its pid
   read -r -a start <<<"$LOCKSTEP_MPIRUN -n 2"
   "${start[@]}" "$STAMPS" train run.ini --run "$name" "${endless[@]}" "${settings[@]}" >"log-$name" 2>&1 &
   launcher=$!
-  until [ -e begun ] || ! kill -0 "$launcher" 2>/dev/null; do sleep 0.02; done
+  until_there begun "$launcher"
 }
 ended() {  # ended RUN CODE
   wait "$launcher"

@@ -129,7 +129,7 @@ done
 watcher=$!
 until [ -s watched ]; do sleep 0.02; done
 touch own/checkpoints/step-000000080.h5
-until grep -q '"step":80' watched || ! kill -0 $watcher 2>/dev/null; do sleep 0.05; done
+until_says '"step":80' watched $watcher
 kill -INT $watcher 2>/dev/null || kill $watcher
 kill $watcher 2>/dev/null
 wait $watcher 2>/dev/null

@@ -9,7 +9,7 @@ start() {  # start RUN RANKS: in the background; $launcher is its pid
   # shellcheck disable=SC2086
   $LOCKSTEP_MPIRUN -n "$2" "$LOCKSTEP" train run.ini --run "$1" >"log-$1" 2>&1 &
   launcher=$!
-  until grep -q "step 1000/" "log-$1" 2>/dev/null || ! kill -0 "$launcher" 2>/dev/null; do sleep 0.02; done
+  until_says "step 1000/" "log-$1" "$launcher"
 }
 
 ended() {  # ended RUN CODE

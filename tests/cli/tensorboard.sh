@@ -38,9 +38,9 @@ expect_same full/checkpoints/latest plain/checkpoints/latest
 # A removed directory: said once, and the run ends as it would have.
 ranks 1 train run.ini --run removed --set train.steps=$endless_steps --set log.histograms_every=0 >log 2>&1 &
 launcher=$!
-until grep -qs '"step":5,' removed/metrics.jsonl || ! kill -0 $launcher 2>/dev/null; do sleep 0.02; done
+until_says '"step":5,' removed/metrics.jsonl $launcher
 rm -rf removed/tensorboard removed/metrics.jsonl  # both: one reason
-until grep -q 'it has been removed' log || ! kill -0 $launcher 2>/dev/null; do sleep 0.02; done
+until_says 'it has been removed' log $launcher
 touch removed/stop
 wait $launcher
 code=$?

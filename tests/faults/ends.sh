@@ -27,7 +27,7 @@ start() {
   find_ranks
 }
 find_ranks() {
-  until [ -e subject/checkpoints/latest ] || ! kill -0 "$launcher" 2>/dev/null; do sleep 0.02; done
+  until_there subject/checkpoints/latest "$launcher"
   first=$(sed -n 's/^pid=//p' subject/lock)
   second=$(pgrep -P "$(ps -o ppid= -p "$first" | tr -d ' ')" -f 'lockstep train' | grep -vx "$first" | tail -n 1)
   [ -n "$second" ] || fail "$case: no second rank"
@@ -94,7 +94,7 @@ launcher=$!
 find_ranks
 kill -STOP "$first" "$second"
 kill -KILL "$first" "$second"
-until grep -qs '"exit_code":[0-9]' subject/exit.json || ! kill -0 "$launcher" 2>/dev/null; do sleep 0.01; done
+until_says '"exit_code":[0-9]' subject/exit.json "$launcher"
 grep -q '"why":"the launcher ended with exit code 137: a rank was ended by SIGKILL"' subject/exit.json ||
   fail "$case: $(cat subject/exit.json) $(tail -n 3 err.log)"
 wait "$launcher"

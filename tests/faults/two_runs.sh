@@ -14,7 +14,7 @@ endless() {
   $LOCKSTEP_MPIRUN -n 2 env "$@" "$LOCKSTEP" train run.ini --run "$name" --set "train.steps=$endless_steps" --set log.every=1 \
     --set checkpoint.every=100 >"$name.log" 2>&1 </dev/null &
   launcher=$!
-  until grep -q "step [0-9]*/$endless_steps" "$name.log" || ! kill -0 "$launcher" 2>/dev/null; do sleep 0.02; done
+  until_says "step [0-9]*/$endless_steps" "$name.log" "$launcher"
 }
 
 # While one run lives: a second one, a Slurm job of another number and a lower restart of the same are refused by the holder's
@@ -56,7 +56,7 @@ ln -s subject mine  # a name of its own for the new start; the old one keeps wri
 SLURM_JOB_ID=7 SLURM_RESTART_COUNT=4 timeout 120 "$LOCKSTEP" train run.ini --run mine --set "train.steps=$endless_steps" \
   --set log.every=1 --set checkpoint.every=100 >second.log 2>&1 </dev/null &
 second=$!
-until grep -qs "step [0-9]*/$endless_steps" second.log || ! kill -0 "$second" 2>/dev/null; do sleep 0.02; done
+until_says "step [0-9]*/$endless_steps" second.log "$second"
 grep -q "^slurm_restart_count=4" mine/lock || fail "$case: does not hold the lock: $(cat mine/lock second.log)"
 kill -CONT "${ranks_of_first[@]}"
 wait "$first"
@@ -75,7 +75,7 @@ for victim in launcher ranks; do
   case="started after SIGKILL of the $victim"
   rm -rf subject
   endless subject
-  until [ -e subject/checkpoints/latest ] || ! kill -0 "$launcher"; do sleep 0.02; done
+  until_there subject/checkpoints/latest "$launcher"
   if [ $victim = launcher ]; then
     kill -KILL "$launcher"
   else

@@ -65,6 +65,34 @@ ranks() {
   "${start[@]}" "$LOCKSTEP" "$@"
 }
 
+# train_to_end NAME RANKS [SECTION.KEY=VALUE...]: the run NAME of run.ini, with what it says in log-NAME.
+train_to_end() {
+  local name=$1 count=$2
+  shift 2
+  ranks "$count" train run.ini --run "$name" "${@/#/--set=}" >"log-$name" 2>&1 </dev/null || fail "$name: $(tail -n 3 "log-$name")"
+}
+
+# until_there FILE PID, until_says TEXT FILE PID: waits for the file, or its text (a regular expression), or the end of the process.
+until_there() {
+  until [ -e "$1" ] || ! kill -0 "$2" 2>/dev/null; do sleep 0.02; done
+}
+until_says() {
+  until grep -qs -e "$1" "$2" || ! kill -0 "$3" 2>/dev/null; do sleep 0.02; done
+}
+
+# kill_when FILE RANKS VERB ARGUMENTS...: lockstep, which does not end by itself, is killed with SIGKILL, every process of the job, as soon
+# as there is FILE. What it said is in killed.log.
+kill_when() {
+  local file=$1 count=$2 start=() launcher
+  shift 2
+  [ "$count" -eq 1 ] || read -r -a start <<<"$LOCKSTEP_MPIRUN -n $count"
+  setsid "${start[@]}" "$LOCKSTEP" "$@" >killed.log 2>&1 </dev/null &
+  launcher=$!
+  until_there "$file" "$launcher"
+  pkill -KILL -s "$launcher" || fail "$*: it ended before it was killed: $(tail -n 3 killed.log)"
+  wait "$launcher" 2>/dev/null
+}
+
 # expect_same A B: two checkpoints hold the same bits.
 expect_same() {
   "$LOCKSTEP" diff "$1" "$2" >diff.log || fail "$1 and $2 differ: $(head -n 5 diff.log)"
