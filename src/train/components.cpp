@@ -24,6 +24,11 @@
 namespace lockstep::train {
 namespace {
 
+std::string amount(double bytes) {
+  const double mib = bytes / (1 << 20);
+  return mib < 10240 ? fmt::format("{:.1f} MiB", mib) : fmt::format("{:.1f} GiB", mib / 1024);
+}
+
 std::unique_ptr<models::Model> make_model(const Config& config) {
   auto model = models::make_model(config.model, config.train.seed);
   nn::freeze(model->state(), config.train.frozen);
@@ -45,8 +50,8 @@ std::unique_ptr<models::Model> build_model(const Config& config) {
   const std::optional<std::uint64_t> available = available_memory_bytes();
   if (available && bytes > static_cast<double>(*available)) {
     throw UsageError(
-        "model.name = {}: the parameters take {:.0f} MiB, and this node has {} left; make the model smaller",
-        config.model.name(), bytes / (1 << 20), *available >> 20);
+        "model.name = {}: the parameters take {}, and this node has {} left; make the model smaller",
+        config.model.name(), amount(bytes), amount(static_cast<double>(*available)));
   }
   return make_model(config);
 }
@@ -282,11 +287,6 @@ int fewest_accumulation_buffers(const Config& config, int ranks) {
   for (int rank = 0; rank < ranks; ++rank)
     fewest = std::min(fewest, ddp::AccumulationSchedule(shards.shards(), shards.block(rank)).buffers());
   return fewest;
-}
-
-std::string amount(double bytes) {
-  const double mib = bytes / (1 << 20);
-  return mib < 10240 ? fmt::format("{:.1f} MiB", mib) : fmt::format("{:.1f} GiB", mib / 1024);
 }
 
 }  // namespace

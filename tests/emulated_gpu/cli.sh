@@ -63,7 +63,8 @@ cat >sees_its_own <<'P'
 CUDA_VISIBLE_DEVICES=$OMPI_COMM_WORLD_LOCAL_RANK exec "$REAL" "$@"
 P
 chmod +x sees_its_own
-REAL=$LOCKSTEP LOCKSTEP=$PWD/sees_its_own LOCKSTEP_SHARE_GPU=0 train 2 own resnet.ini train.reproducible=true
+export REAL=$LOCKSTEP
+LOCKSTEP=$PWD/sees_its_own LOCKSTEP_SHARE_GPU=0 train 2 own resnet.ini train.reproducible=true
 expect_same one/checkpoints/latest own/checkpoints/latest
 
 # Recorded as a graph or not, by one rank (auto) or three.
