@@ -101,7 +101,7 @@ case $name in
   mutations)
     prepare -- test.checkpoint
     files=${2:-10000} seed=${LOCKSTEP_TEST_SEED:-$SRANDOM}
-    LOCKSTEP_TEST_MUTATIONS=$files LOCKSTEP_TEST_SEED=$seed tracked build/release/tests/checkpoint/test.checkpoint --run_test='damage*' \
+    LOCKSTEP_TEST_MUTATIONS=$files LOCKSTEP_TEST_SEED=$seed tracked build/release/tests/checkpoint/test.checkpoint --run_test='damage*,safetensors/thousands*' \
       --log_level=message --color_output=no
     figure "$files files of each kind, seed $seed, $(grep " of $files ended inside HDF5" "$log" | tail -n 1)"
     ;;

@@ -49,7 +49,7 @@ std::vector<Option<Gpt::Options>> Gpt::Options::options() {
              {.required = true, .peers = {"n_head", "n_heads", "num_heads"}}),
       number("channels", &O::channels, widths, "width of the embedding",
              {.required = true, .peers = {"n_embd", "d_model", "hidden_size", "embed_dim", "dim"}}),
-      number("context", &O::context, widths, "longest sequence, in tokens",
+      number("context", &O::context, widths, "length of a sample, in tokens",
              {.required = true,
               .peers = {"block_size", "n_positions", "n_ctx", "seq_len", "sequence_length", "max_seq_len"}}),
       number("vocab", &O::vocab, widths, "size of the vocabulary",

@@ -77,8 +77,8 @@ constexpr std::array introduction{
     "train takes the same keys on the command line, as --set SECTION.KEY=VALUE.",
     "A whole number may be written as 1e6. A value may be quoted, in single or double quotes. In double "
     "quotes, \\\" \\\\ \\n \\t \\r and \\xHH "
-    "mean what "
-    "they mean in C. Values of a list are separated by blanks; a value that contains a blank is quoted.",
+    "mean what they mean in C. Values of a list are separated by blanks; a value that contains a blank is "
+    "quoted.",
     "[model] takes the keys of the model that model.name names, and no others; [task] those of the task, "
     "or a section that has the task's name.",
     "The resolved configuration is written to RUN/config.ini and stored in every checkpoint. A resume may "

@@ -67,9 +67,8 @@ std::string note_on_vocabulary(const Config& config, const Device& device) {
   if (!gpt || gpt->vocab % pack == 0 || device == Device::cpu() || config.train.precision != "bf16")
     return {};
   return fmt::format(
-      "model.vocab = {} is no multiple of {}: bf16 products on a GPU copy its logits; {} has room for the "
-      "same "
-      "tokens and needs no copies",
+      "model.vocab = {} is no multiple of {}: large bf16 products on a GPU copy its logits; {} has room for "
+      "the same tokens and needs no copies",
       gpt->vocab, pack, (gpt->vocab + tile - 1) / tile * tile);
 }
 
@@ -130,8 +129,7 @@ void log_start(Session& session, const Config& config, models::Model& model, con
   }
   if (config.checkpoint.every == 0) {
     log.info(
-        "note: checkpoint.every = 0: nothing is saved before the end; a run that fails earlier loses all of "
-        "its "
+        "note: checkpoint.every = 0: nothing is saved before the end; a run that fails earlier loses all its "
         "steps");
   }
   const std::int64_t every = config.checkpoint.every, eval_every = config.train.eval_every;

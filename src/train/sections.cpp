@@ -153,7 +153,7 @@ std::vector<Option<DdpConfig>> DdpConfig::options() {
       choice("unused", &D::unused, {"error", "allow"}, "what to do about parameters that no sample used",
              {.peers = {"find_unused_parameters"}}),
       choice("reduce_dtype", &D::reduce_dtype, {"fp32", "bf16", "fp16"},
-             "type in which gradients travel between nodes, and between GPUs"),
+             "communication dtype of gradients between nodes, and between GPUs"),
       flag("sharded_optimizer", &D::sharded_optimizer,
            "each rank updates a partition of the parameters and keeps optimizer state and EMA weights of it "
            "only",

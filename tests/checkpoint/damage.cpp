@@ -101,6 +101,10 @@ BOOST_FIXTURE_TEST_CASE(what_other_tools_changed_is_said, Whole) {
   };
   change([](hdf5::File& file) { file.set_attribute("step", 77); });
   refused("root digest");
+  change([](hdf5::File& file) { file.open_group("model").set_attribute("note", "x"); });
+  refused("root digest");
+  change([](hdf5::File& file) { file.set_attribute("step", "five"); });
+  refused("'step'");
   change([](hdf5::File& file) { file.open_group("model").create_dataset("extra", DType::float32, {2}); });
   refused("/model/extra is in the file but not in the manifest");
   change([](hdf5::File& file) { file.set_attribute("format_version", 2); });

@@ -3,7 +3,7 @@
 # Environment: CXX.
 source "$(dirname "$0")/../support/cli.sh"
 
-# refused TEXT CODE: a program that registers Thing does not compile.
+# not_compiled TEXT CODE: a program that registers Thing does not compile.
 not_compiled() {
   printf '#include "lockstep/tasks/registry.h"\nnamespace ls = lockstep;\n%s\n' "$2" >program.cpp
   if "$CXX" -std=c++20 -fsyntax-only -I"$LOCKSTEP_SOURCE_DIR/include" program.cpp >errors 2>&1; then fail "compiles: $2"; fi
@@ -17,6 +17,8 @@ not_compiled 'a Model with Options is made by a public constructor (const Option
   "struct Thing : ls::Model { $options Thing(const Options&) : Model(1) {} $forward }; $models"
 not_compiled 'a Model without Options is made by a public constructor (std::uint64_t seed)' \
   "struct Thing : ls::Model { Thing() : Model(1) {} $forward }; $models"
+not_compiled 'a struct Options describes its members: with LOCKSTEP_KEYS(member, "meaning", ...), or by options()' \
+  "struct Thing : ls::Model { struct Options { int width = 1; }; Thing(const Options&, std::uint64_t seed) : Model(seed) {} $forward }; $models"
 not_compiled 'Task with Options by (const Options&)' "struct Thing : ls::Task { $options $loss }; $tasks"
 not_compiled 'defines every pure virtual function of its base: forward() of a Model' \
   "struct Thing : ls::Model { explicit Thing(std::uint64_t seed) : Model(seed) {} }; $models"

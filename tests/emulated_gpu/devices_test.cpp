@@ -18,6 +18,7 @@
 #include "lockstep/checkpoint/index.h"
 #include "lockstep/checkpoint/store.h"
 #include "lockstep/ops/elementwise.h"
+#include "support/environment.h"
 #include "support/ranks.h"
 #include "train/device.h"
 #include "train/on_a_device.h"
@@ -396,13 +397,14 @@ BOOST_AUTO_TEST_CASE(an_asynchronous_checkpoint_is_written_of_the_second) {
 }
 
 BOOST_AUTO_TEST_CASE(ranks_take_a_device_each_and_share_none) {
-  ::unsetenv("LOCKSTEP_SHARE_GPU");
+  Environment environment;
+  environment.unset("LOCKSTEP_SHARE_GPU");
   const train::RankDevice chosen = train::choose_device(world(), "cuda", true);
   BOOST_TEST((chosen.device == Device::cuda(world().rank())));
   Place own(kernels::make_cuda_backend(chosen.device.index));
   own.transport = comm::make_nccl_transport(
       world(), {.device = chosen.device.index, .stream = own.backend->stream(), .reproducible = true});
-  ::setenv("LOCKSTEP_SHARE_GPU", "1", 1);
+  environment.set("LOCKSTEP_SHARE_GPU", "1");
   Place shared = on(0);
   DeviceRun found(captured(resnet), own), wanted(captured(resnet), shared);
   found.run_to(6);

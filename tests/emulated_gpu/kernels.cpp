@@ -20,7 +20,6 @@ namespace {
 namespace context = boost::context;
 
 constexpr unsigned most_threads = 1024;
-constexpr std::size_t most_shared_bytes = 227 * 1024;  // as an H100 has
 constexpr std::size_t shared_bytes_unasked = 48 * 1024;
 constexpr std::size_t stack_bytes = 128 * 1024;
 
@@ -266,7 +265,7 @@ void* shared_memory() { return device().shared_memory(); }
 void begin_shared(void* first, std::size_t bytes) { device().begin_shared(first, bytes); }
 cudaError_t allow_shared(const void* function, int bytes) {
   const Turn turn = take_turn();
-  if (!function || bytes < 0 || static_cast<std::size_t>(bytes) > most_shared_bytes)
+  if (!function || bytes < 0 || static_cast<std::size_t>(bytes) > faults().shared_bytes)
     return failed(cudaErrorInvalidValue);
   allowed()[function] = std::max(shared_bytes_unasked, static_cast<std::size_t>(bytes));
   return cudaSuccess;

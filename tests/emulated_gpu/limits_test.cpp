@@ -1,5 +1,6 @@
 // What the GPU half does where a library, a GPU or a driver has a limit: it refuses by name, or uses its own
 // kernels.
+#include <algorithm>
 #include <boost/test/unit_test.hpp>
 #include <string>
 #include <utility>
@@ -12,6 +13,8 @@
 #include "kernels/cuda/attention.h"
 #include "kernels/gpus.h"
 #include "lockstep/base/error.h"
+#include "lockstep/ops/attention.h"
+#include "lockstep/ops/elementwise.h"
 #include "lockstep/ops/matmul.h"
 #include "train/generate.h"
 #include "train/on_a_device.h"
@@ -88,6 +91,27 @@ BOOST_AUTO_TEST_CASE(a_single_position_has_no_backward_graph) {
   BOOST_TEST(graphs_for(1, 64) == forward_only);
 }
 
+BOOST_AUTO_TEST_CASE(heads_whose_tiles_a_block_has_no_room_for_are_refused_by_name) {
+  const WithFaults end;
+  const std::unique_ptr<kernels::Backend> gpu = kernels::make_cuda_backend(0);
+  const auto attend = [&](std::int64_t width) {
+    const Tensor x = gpu->empty({1, 40, width}), y = gpu->empty({1, 40, width});
+    gpu->fill(x, 0);
+    const ops::Columns all = ops::all_columns(x);
+    const Tensor saved = gpu->empty(gpu->attention_saved_shape(1, 1, 40, 40));
+    gpu->run(ops::Attention{all, all, all, 1, true, y, saved});
+    const Tensor dq = gpu->empty(x.shape()), dk = gpu->empty(x.shape()), dv = gpu->empty(x.shape());
+    gpu->run(ops::AttentionBackward{y, all, all, all, 1, true, y, saved, ops::all_columns(dq),
+                                    ops::all_columns(dk), ops::all_columns(dv)});
+  };
+  BOOST_CHECK_NO_THROW(attend(256));
+  faults().shared_bytes = 99 * 1024;  // as on GPUs of sm_86 and sm_89
+  BOOST_CHECK_NO_THROW(attend(192));
+  BOOST_CHECK_EXCEPTION(attend(256), UsageError, [](const UsageError& error) {
+    return says(error.what(), "heads of width 256") && says(error.what(), "KiB of shared memory");
+  });
+}
+
 /// Products with such rows that cuBLASLt is asked for by a layer of 257 outputs, and its gradients.
 int ragged_products(std::int64_t rows) {
   const std::unique_ptr<kernels::Backend> gpu = kernels::make_cuda_backend(0);
@@ -108,6 +132,29 @@ int ragged_products(std::int64_t rows) {
 BOOST_AUTO_TEST_CASE(large_products_of_rows_that_are_no_packs_are_made_with_padded_copies) {
   BOOST_TEST(ragged_products(256) == 0);
   BOOST_TEST(ragged_products(8) == 3);  // where copies would cost more
+}
+
+BOOST_AUTO_TEST_CASE(padded_copies_are_part_of_a_graph) {
+  const std::unique_ptr<kernels::Backend> gpu = kernels::make_cuda_backend(0);
+  const Tensor x = gpu->empty({256, 256}, DType::bfloat16), y = gpu->empty({256, 257}, DType::bfloat16),
+               weight = gpu->empty({257, 256});
+  gpu->fill(weight, 0.5f);
+  const ops::Linear layer{x, weight, {}, y};
+  gpu->run(layer);  // the weight in bf16 is there from now on
+  counts().ragged_products = 0;
+  const std::unique_ptr<kernels::GraphCapture> capture = gpu->capture_graph();
+  gpu->run(layer);
+  const std::unique_ptr<kernels::Graph> graph = capture->finish();
+  for (const float value : {1.0f, 2.0f}) {
+    gpu->fill(x, value);
+    gpu->fill(y, 0);
+    graph->launch();
+    const Tensor found = Tensor::empty(y.shape());
+    gpu->copy(y, found);
+    BOOST_TEST(std::count(found.data<float>(), found.data<float>() + found.numel(), 128 * value) ==
+               found.numel());
+  }
+  BOOST_TEST(counts().ragged_products == 0);
 }
 
 BOOST_AUTO_TEST_CASE(a_blackwell_gpu_with_a_cudnn_whose_attention_does_not_repeat_is_refused_by_name) {

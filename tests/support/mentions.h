@@ -27,6 +27,7 @@ inline auto mentions(std::vector<std::string> texts) {
 }
 template <class... Texts>
 auto mentions(const Texts&... texts) {
+  static_assert(sizeof...(texts) > 0, "what is to be mentioned?");
   return mentions(std::vector<std::string>{texts...});
 }
 

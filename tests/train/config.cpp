@@ -161,7 +161,7 @@ BOOST_AUTO_TEST_CASE(a_required_key_of_the_model_is_missed_by_name) {
   BOOST_TEST(
       error_of("[model]\nname = gpt\nlayers = 2\nchannels = 8\n" + some_training) ==
       "3 mistakes: (1) a.ini: model.heads is missing: attention heads (2) a.ini: model.context is missing: "
-      "longest sequence, in tokens (3) a.ini: model.vocab is missing: size of the vocabulary");
+      "length of a sample, in tokens (3) a.ini: model.vocab is missing: size of the vocabulary");
 }
 
 BOOST_AUTO_TEST_CASE(the_resolved_text_has_the_keys_of_its_model_and_its_task_only) {

@@ -233,8 +233,7 @@ void DeviceBuffer::throw_no_memory(std::size_t bytes) const {
   cudaGetLastError();  // the device stays usable
   throw FailureError(
       "flat buffer on rank {}: the GPU has no {} bytes left for {} accumulators of {} bytes; use a smaller "
-      "batch, or "
-      "more ranks for the shards",
+      "batch, or more ranks for the shards",
       lane_->rank(), bytes, accumulators_, accumulator_bytes_);
 }
 

@@ -265,9 +265,7 @@ FusedGraph* FlashAttention::graph_for(const Key& key) {
     }
     if (!std::exchange(warned_, true)) {
       Log().warning(
-          "cuDNN's attention on cuda:{} is not used for {} heads of width {} over {} positions ({}): "
-          "Lockstep's "
-          "own, "
+          "cuDNN's attention on cuda:{} is not used for {} heads of width {} over {} positions ({}): own, "
           "slower kernels are used",
           device_, key.sizes.heads, key.sizes.width, key.sizes.queries, obstacle);
     }

@@ -11,6 +11,7 @@
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device_code.cuh"
 #include "kernels/cuda/kernels.h"
+#include "lockstep/base/error.h"
 #include "lockstep/ops/attention.h"
 
 namespace lockstep::kernels {
@@ -20,7 +21,10 @@ constexpr int tile = 32;  // rows of either side
 constexpr int warps = 8;  // of a block
 constexpr int warp_rows = tile / warps;
 constexpr int block = 32 * warps;
-constexpr int weight_floats = block * warp_rows;  // of add_rows()
+
+/// Floats by which lanes tell each other their weights (add_rows()). Wide heads need the room for their
+/// tiles.
+constexpr int weight_floats(int columns) { return columns <= 4 ? block * warp_rows : 0; }
 
 /// Floats from one row of a tile to the next: an odd number of packs of four, so that the lanes that read the
 /// same pack of their rows meet all banks.
@@ -75,21 +79,28 @@ __device__ void multiply(const float* warp_tile, const float* lane_tile, int wid
 }
 
 /// sums[r][i] += weight[r] of lane j * tile_data[j][column lane + 32 i], over the 32 rows j in order. Lanes
-/// tell each other their weights by `weights`, in shared memory.
+/// tell each other their weights by `weights` in shared memory, or, where it has no floats, by shuffles.
 template <int Columns>
 __device__ void add_rows(const float (&weight)[warp_rows], float* weights, const float* tile_data, int width,
                          float (&sums)[warp_rows][Columns]) {
   const int lane = lane_of_warp(), stride = row_floats(width);
   float* const of_warp = weights + warp_of_block() * 32 * warp_rows;
-  Pack<float, warp_rows> mine;
+  Pack<float, warp_rows> by;
 #pragma unroll
-  for (int r = 0; r < warp_rows; ++r) mine.lane[r] = weight[r];
-  __syncwarp();  // those of before have been read
-  store_pack(of_warp + lane * warp_rows, mine);
-  __syncwarp();
+  for (int r = 0; r < warp_rows; ++r) by.lane[r] = weight[r];
+  if constexpr (weight_floats(Columns) > 0) {
+    __syncwarp();  // those of before have been read
+    store_pack(of_warp + lane * warp_rows, by);
+    __syncwarp();
+  }
 #pragma unroll 8  // to unroll all 32 rows, for every width and type, nvcc needs much longer
   for (int j = 0; j < tile; ++j) {
-    const Pack<float, warp_rows> by = load_pack<float, warp_rows>(of_warp + j * warp_rows);
+    if constexpr (weight_floats(Columns) > 0) {
+      by = load_pack<float, warp_rows>(of_warp + j * warp_rows);
+    } else {
+#pragma unroll
+      for (int r = 0; r < warp_rows; ++r) by.lane[r] = __shfl_sync(0xffffffffu, weight[r], j);
+    }
 #pragma unroll
     for (int i = 0; i < Columns; ++i) {
       const int column = lane + 32 * i;
@@ -155,7 +166,7 @@ __global__ void __launch_bounds__(block)
             float* log_sum_exp) {
   alignas(16) extern __shared__ float shared[];
   const int width = static_cast<int>(p.width), tile_floats = tile * row_floats(width);
-  float *const weights = shared, *const queries = weights + weight_floats,
+  float *const weights = shared, *const queries = weights + weight_floats(Columns),
                *const keys = queries + tile_floats, *const values = keys + tile_floats;
   const Work work(p.heads, p.queries, blockIdx.x);
   load_tile(head_of<const T>(q, work.image, work.head), work.first, p.queries, width, queries);
@@ -181,7 +192,8 @@ __global__ void __launch_bounds__(block)
       const bool seen = looks(p, first_row + r, first + lane_of_warp());
       score[r] = seen ? scale * score[r] : -INFINITY;
       const float now = fmaxf(most[r], warp_max(score[r]));
-      weight[r] = seen ? expf(score[r] - now) : 0.0f;
+      // Where all that was seen is -inf, later keys may still count.
+      weight[r] = seen ? expf(score[r] - (now == -INFINITY ? 0.0f : now)) : 0.0f;
       const float kept = most[r] == -INFINITY ? 0.0f : expf(most[r] - now);
       sum[r] = sum[r] * kept + warp_sum(weight[r]);
 #pragma unroll
@@ -224,7 +236,7 @@ __global__ void __launch_bounds__(block)
                    float scale, const float* log_sum_exp, const float* delta, HeadMatrix dq) {
   alignas(16) extern __shared__ float shared[];
   const int width = static_cast<int>(p.width), tile_floats = tile * row_floats(width);
-  float *const weights = shared, *const queries = weights + weight_floats,
+  float *const weights = shared, *const queries = weights + weight_floats(Columns),
                *const upstream = queries + tile_floats, *const keys = upstream + tile_floats,
                *const values = keys + tile_floats;
   const Work work(p.heads, p.queries, blockIdx.x);
@@ -270,8 +282,9 @@ __global__ void __launch_bounds__(block)
                   const float* log_sum_exp, const float* delta, HeadMatrix dk, HeadMatrix dv) {
   alignas(16) extern __shared__ float shared[];
   const int width = static_cast<int>(p.width), tile_floats = tile * row_floats(width);
-  float *const weights = shared, *const keys = weights + weight_floats, *const values = keys + tile_floats,
-               *const queries = values + tile_floats, *const upstream = queries + tile_floats;
+  float *const weights = shared, *const keys = weights + weight_floats(Columns),
+               *const values = keys + tile_floats, *const queries = values + tile_floats,
+               *const upstream = queries + tile_floats;
   const Work work(p.key_heads, p.keys, blockIdx.x);
   load_tile(head_of<const T>(k, work.image, work.head), work.first, p.keys, width, keys);
   load_tile(head_of<const T>(v, work.image, work.head), work.first, p.keys, width, values);
@@ -323,15 +336,22 @@ void with_columns(std::int64_t width, const Run& run) {
   run(std::integral_constant<int, 8>{});
 }
 
-int shared_bytes(const ops::AttentionSizes& p, int tiles) {
-  const int floats = tiles * tile * row_floats(static_cast<int>(p.width)) + weight_floats;
+int shared_bytes(const ops::AttentionSizes& p, int tiles, int columns) {
+  const int floats = tiles * tile * row_floats(static_cast<int>(p.width)) + weight_floats(columns);
   return floats * static_cast<int>(sizeof(float));
 }
 
-/// More than 48 KiB of shared memory is asked for by name.
+/// More than 48 KiB of shared memory is asked for by name. UsageError where the GPU has less.
 template <class Kernel>
-void allow_shared(const Kernel& kernel, int bytes) {
-  if (bytes > 48 * 1024) cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+void allow_shared(const Kernel& kernel, int bytes, const ops::AttentionSizes& sizes) {
+  if (bytes <= 48 * 1024 ||
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes) == cudaSuccess)
+    return;
+  cudaGetLastError();  // the device stays usable
+  throw UsageError(
+      "attention: heads of width {} need {} KiB of shared memory, more than a block has on this GPU; "
+      "use narrower heads",
+      sizes.width, bytes / 1024);
 }
 
 float scale_of(const ops::AttentionSizes& p) { return 1.0f / sqrtf(static_cast<float>(p.width)); }
@@ -347,8 +367,8 @@ void with_columns_and_type(const ops::AttentionSizes& p, DType dtype, const Run&
 void attend(const Launch& on, DType dtype, const ops::AttentionSizes& sizes, const AttentionMatrices& m) {
   with_columns_and_type(sizes, dtype, [&]<int Columns, class T>(std::integral_constant<int, Columns>, T) {
     const auto kernel = forward<Columns, T>;
-    const int bytes = shared_bytes(sizes, 3);
-    allow_shared(kernel, bytes);
+    const int bytes = shared_bytes(sizes, 3, Columns);
+    allow_shared(kernel, bytes, sizes);
     kernel<<<works(sizes, sizes.heads, sizes.queries), block, bytes, on.stream>>>(
         sizes, m.q, m.k, m.v, m.y, scale_of(sizes), m.log_sum_exp);
   });
@@ -359,14 +379,14 @@ void attend_backward(const Launch& on, DType dtype, const ops::AttentionSizes& s
   with_columns_and_type(sizes, dtype, [&]<int Columns, class T>(std::integral_constant<int, Columns>, T) {
     const std::int64_t rows = sizes.batch * sizes.heads * sizes.queries;
     const float scale = scale_of(sizes);
-    const int bytes = shared_bytes(sizes, 4);
+    const int bytes = shared_bytes(sizes, 4, Columns);
     sum_products<T><<<grid_for(rows * 32, block, on), block, 0, on.stream>>>(sizes, g.dy, m.y, g.delta);
     const auto of_queries = query_gradient<Columns, T>;
-    allow_shared(of_queries, bytes);
+    allow_shared(of_queries, bytes, sizes);
     of_queries<<<works(sizes, sizes.heads, sizes.queries), block, bytes, on.stream>>>(
         sizes, g.dy, m.q, m.k, m.v, scale, m.log_sum_exp, g.delta, g.dq);
     const auto of_keys = key_gradients<Columns, T>;
-    allow_shared(of_keys, bytes);
+    allow_shared(of_keys, bytes, sizes);
     of_keys<<<works(sizes, sizes.key_heads, sizes.keys), block, bytes, on.stream>>>(
         sizes, g.dy, m.q, m.k, m.v, scale, m.log_sum_exp, g.delta, g.dk, g.dv);
   });

@@ -1,6 +1,7 @@
 // Losses. Cross-entropy reads the logits once forward and once backward, in their own type, or, in place,
 // once for both: a row is still in the L2 cache when its gradient overwrites it. Sums over rows run in
-// float64 and in an order that depends on their number alone.
+// float64 and in an order that depends on their number alone; within a row, the order depends on where it
+// begins, modulo 16 bytes, too.
 #include "lockstep/ops/loss.h"
 
 #include "kernels/cuda/cuda_backend.h"
@@ -61,13 +62,13 @@ __device__ bool counts(std::int64_t target, const LossRows& sizes) {
 }
 
 /// f(column, Width) of this thread's share of a row: packs of 16 bytes, and single elements before the first
-/// and behind the last, as a row may begin anywhere. packs: there may be some.
+/// and behind the last, as a row may begin anywhere.
 template <int Threads, class T, class Function>
-__device__ void each_of_row(const T* row, std::int64_t classes, bool packs, const Function& f) {
+__device__ void each_of_row(const T* row, std::int64_t classes, const Function& f) {
   constexpr int width = pack_width<T>;
   const auto address = reinterpret_cast<std::uintptr_t>(row);
   const auto to_first = static_cast<std::int64_t>((16 - address % 16) % 16 / sizeof(T));
-  const std::int64_t first = packs && to_first < classes ? to_first : classes;
+  const std::int64_t first = to_first < classes ? to_first : classes;
   for (std::int64_t c = threadIdx.x; c < first; c += Threads) f(c, Width<1>{});
 #pragma unroll 2
   for (std::int64_t c = first + threadIdx.x * width; c + width <= classes; c += Threads * width)
@@ -76,28 +77,44 @@ __device__ void each_of_row(const T* row, std::int64_t classes, bool packs, cons
   if (threadIdx.x < left) f(classes - left + threadIdx.x, Width<1>{});
 }
 
-/// d = factor * (e^(x - log) - spread), and at the target less 1 - smoothing; zeros where the row does not
-/// count. d may be x.
-template <int Threads, class T>
-__device__ void write_gradient(const LossRows& sizes, const T* x, std::int64_t target, float log,
-                               float factor, T* d) {
-  const float spread = sizes.label_smoothing / static_cast<float>(sizes.classes);
-  const float wanted = 1.0f - sizes.label_smoothing;
-  const bool counted = counts(target, sizes);
-  const auto gradient = [&](float value) { return factor * (exponential<T>(value - log) - spread); };
-  const bool alike = (reinterpret_cast<std::uintptr_t>(x) - reinterpret_cast<std::uintptr_t>(d)) % 16 == 0;
-  each_of_row<Threads>(x, sizes.classes, alike, [&]<int width>(std::int64_t c, Width<width>) {
-    const Pack<T, width> in = load_pack<T, width>(x + c);
-    Pack<T, width> out;
-    for (int lane = 0; lane < width; ++lane)
-      out.lane[lane] = rounded<T>(counted ? gradient(to_float(in.lane[lane])) : 0.0f);
-    if (counted && target >= c && target < c + width) {  // once in a row
-      for (int lane = 0; lane < width; ++lane) {
-        if (target == c + lane)
-          out.lane[lane] = rounded<T>(gradient(to_float(in.lane[lane])) - factor * wanted);
+/// d = factor * (e^(x - log) - spread) of one row, and at the target less 1 - smoothing; zeros where the row
+/// does not count.
+template <class T>
+struct RowGradient {
+  std::int64_t target;
+  float log, factor, spread, wanted;
+  bool counted;
+
+  __device__ RowGradient(const LossRows& sizes, std::int64_t target_, float log_, float factor_)
+      : target(target_),
+        log(log_),
+        factor(factor_),
+        spread(sizes.label_smoothing / static_cast<float>(sizes.classes)),
+        wanted(1.0f - sizes.label_smoothing),
+        counted(counts(target_, sizes)) {}
+
+  __device__ float at(float x) const { return factor * (exponential<T>(x - log) - spread); }
+  /// Columns [c, c + Width). d may be x.
+  template <int Width>
+  __device__ void write(const T* x, T* d, std::int64_t c) const {
+    const Pack<T, Width> in = load_pack<T, Width>(x + c);
+    Pack<T, Width> out;
+    for (int lane = 0; lane < Width; ++lane)
+      out.lane[lane] = rounded<T>(counted ? at(to_float(in.lane[lane])) : 0.0f);
+    if (counted && target >= c && target < c + Width) {  // once in a row
+      for (int lane = 0; lane < Width; ++lane) {
+        if (target == c + lane) out.lane[lane] = rounded<T>(at(to_float(in.lane[lane])) - factor * wanted);
       }
     }
     store_pack(d + c, out);
+  }
+};
+
+/// In place.
+template <int Threads, class T>
+__device__ void write_gradient(const RowGradient<T>& gradient, T* row, std::int64_t classes) {
+  each_of_row<Threads>(row, classes, [&]<int width>(std::int64_t c, Width<width>) {
+    gradient.template write<width>(row, row, c);
   });
 }
 
@@ -115,7 +132,7 @@ __global__ void __launch_bounds__(Threads, blocks_at_once(Threads))
     if (!counts(target, sizes)) {  // the same for every thread of the block
       if (threadIdx.x == 0) losses[row] = 0;
       if constexpr (gradients) {
-        write_gradient<Threads>(sizes, x, target, 0, 1, x);
+        write_gradient<Threads>(RowGradient<T>(sizes, target, 0, 1), x, sizes.classes);
       } else if (threadIdx.x == 0) {
         log_sum_exp[row] = 0;
       }
@@ -124,7 +141,7 @@ __global__ void __launch_bounds__(Threads, blocks_at_once(Threads))
     Exponentials mine;
     double plain_sum = 0;
     const bool smooth = sizes.label_smoothing > 0;
-    each_of_row<Threads>(x, sizes.classes, true, [&]<int width>(std::int64_t c, Width<width>) {
+    each_of_row<Threads>(x, sizes.classes, [&]<int width>(std::int64_t c, Width<width>) {
       const Pack<T, width> in = load_pack<T, width>(x + c);
       mine = with(mine, in);
       if (smooth) {
@@ -154,7 +171,7 @@ __global__ void __launch_bounds__(Threads, blocks_at_once(Threads))
     }
     __syncthreads();  // the shared memory of warps is free again, and the row has been read
     if constexpr (gradients) {
-      write_gradient<Threads>(sizes, static_cast<const T*>(x), target, shared_log, 1, x);
+      write_gradient<Threads>(RowGradient<T>(sizes, target, shared_log, 1), x, sizes.classes);
       __syncthreads();  // so is shared_log
     }
   }
@@ -177,15 +194,17 @@ __global__ void __launch_bounds__(1024)
   }
 }
 
-/// dlogits may be the logits.
-template <class T>
+/// dlogits may be the logits. Width divides the rows.
+template <int Width, class T>
 __global__ void __launch_bounds__(block)
     backward(LossRows sizes, const T* logits, const std::int64_t* targets, const float* log_sum_exp,
              const float* factor, T* dlogits) {
   const float by = *factor;
   for (std::int64_t row = blockIdx.x; row < sizes.rows; row += gridDim.x) {
     const std::int64_t first = row * sizes.classes;
-    write_gradient<block>(sizes, logits + first, targets[row], log_sum_exp[row], by, dlogits + first);
+    const RowGradient<T> gradient(sizes, targets[row], log_sum_exp[row], by);
+    for (std::int64_t c = threadIdx.x * Width; c < sizes.classes; c += block * Width)
+      gradient.template write<Width>(logits + first, dlogits + first, c);
   }
 }
 
@@ -295,7 +314,10 @@ void cross_entropy_backward(CudaBackend& gpu, const ops::CrossEntropyBackward& o
     const std::int64_t* const targets = op.targets.data<std::int64_t>();
     const float *const log_sum_exp = op.log_sum_exp.data<float>(), *const factor = op.factor.data<float>();
     const unsigned grid = block_a_row(sizes.rows, on);
-    backward<<<grid, block, 0, on.stream>>>(sizes, x, targets, log_sum_exp, factor, dx);
+    const bool packs = packs_at(x) && packs_at(dx) && sizes.classes % pack_width<T> == 0;
+    with_width<T>(packs, [&]<int width>(Width<width>) {
+      backward<width><<<grid, block, 0, on.stream>>>(sizes, x, targets, log_sum_exp, factor, dx);
+    });
   });
 }
 

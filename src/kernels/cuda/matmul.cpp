@@ -165,7 +165,7 @@ Matmul::Matmul(int device, StreamPool& pool)
 
 Matmul::~Matmul() = default;
 
-bool Matmul::try_multiply(const Product& p) {
+Matmul::Plan& Matmul::plan_of(const Product& p) {
   const auto alignment_if = [](const void* address) {
     return address ? alignment_of(address) : tensor_alignment;
   };
@@ -194,7 +194,13 @@ bool Matmul::try_multiply(const Product& p) {
                               .before = p.epilogue.before != nullptr,
                               .accumulate = p.accumulate,
                               .alignment = alignment};
-  Plan& plan = *plans_.get(problem, [&] { return std::make_unique<Plan>(problem, handle_.get(), device_); });
+  return *plans_.get(problem, [&] { return std::make_unique<Plan>(problem, handle_.get(), device_); });
+}
+
+bool Matmul::has_kernel(const Product& product) { return plan_of(product).usable; }
+
+bool Matmul::try_multiply(const Product& p) {
+  Plan& plan = plan_of(p);
   if (!plan.usable) return false;
   plan.point_to(p.epilogue);
   const float alpha = 1, beta = p.accumulate ? 1.0f : 0.0f;
@@ -207,13 +213,13 @@ bool Matmul::try_multiply(const Product& p) {
 
 namespace {
 
+constexpr std::int64_t pack = 8;  // elements of bf16 in 16 bytes
+
 /// A matrix of bf16 [rows, columns], and a copy of it whose rows are whole packs.
 struct PaddedCopy {
-  static constexpr std::int64_t pack = 8;  ///< elements in 16 bytes
-
-  PaddedCopy(CudaBackend& gpu, const void* data, std::int64_t rows, std::int64_t columns)
+  PaddedCopy(CudaBackend& gpu, const void* data, std::int64_t rows, std::int64_t columns, std::int64_t stride)
       : matrix(Tensor::view(const_cast<void*>(data), {rows, columns}, DType::bfloat16, gpu.device())),
-        padded(gpu.empty({rows, (columns + pack - 1) / pack * pack}, DType::bfloat16)),
+        padded(gpu.empty({rows, stride}, DType::bfloat16)),
         copy(ops::StridedView(padded).narrowed(1, 0, columns)) {}
 
   Tensor matrix, padded;
@@ -222,32 +228,39 @@ struct PaddedCopy {
 
 /// As Matmul::try_multiply(). cuBLASLt is several times slower where rows of bf16 begin at no multiple of 16
 /// bytes: with a vocabulary of 50257, a step of GPT-2 124M took 56 ms on an H200, and 30 ms with one of
-/// 50304. Where all sides are long enough to pay for it, copies with padded rows stand for such matrices.
-bool try_multiply(CudaBackend& gpu, Product p) {
+/// 50304. Where all sides are long enough to pay for it, it multiplies copies with padded rows.
+bool try_multiply(CudaBackend& gpu, const Product& given) {
   constexpr std::int64_t long_side = 256;
-  const bool pays = p.batch.count == 1 && p.m >= long_side && p.n >= long_side && p.k >= long_side;
-  const auto is_ragged = [&](DType type, std::int64_t stride) {
-    return pays && type == DType::bfloat16 && stride % PaddedCopy::pack != 0;
+  const bool pays =
+      given.batch.count == 1 && given.m >= long_side && given.n >= long_side && given.k >= long_side;
+  const auto is_ragged = [&](DType type, std::int64_t columns, std::int64_t stride) {
+    return pays && type == DType::bfloat16 && stride == columns && stride % pack != 0;
   };
-  std::optional<PaddedCopy> a, b, c;
-  const auto read_padded = [&](std::optional<PaddedCopy>& copy, DeviceMatrix& operand, std::int64_t rows,
-                               std::int64_t columns) {
-    if (!is_ragged(p.in, operand.stride)) return;
-    if (operand.transposed) std::swap(rows, columns);
-    copy.emplace(gpu, operand.data, rows, columns);
+  Product p = given;
+  const auto pad = [](const void*& data, std::int64_t& stride) {
+    data = nullptr;  // the copy is aligned
+    stride = (stride + pack - 1) / pack * pack;
+  };
+  const std::int64_t a_columns = p.a.transposed ? p.m : p.k, b_columns = p.b.transposed ? p.k : p.n;
+  const void* c = p.c;
+  if (is_ragged(p.in, a_columns, p.a.stride)) pad(p.a.data, p.a.stride);
+  if (is_ragged(p.in, b_columns, p.b.stride)) pad(p.b.data, p.b.stride);
+  if (is_ragged(p.out, p.n, p.c_stride) && !p.accumulate) pad(c, p.c_stride);
+  p.c = const_cast<void*>(c);
+  if (!gpu.matmul().has_kernel(p)) return false;
+  std::optional<PaddedCopy> a_copy, b_copy, c_copy;
+  const auto read_padded = [&](std::optional<PaddedCopy>& copy, const DeviceMatrix& from, std::int64_t rows,
+                               std::int64_t columns, DeviceMatrix& to) {
+    if (to.data) return;
+    copy.emplace(gpu, from.data, rows, columns, to.stride);
     gpu.run(ops::StridedCopy{ops::StridedView(copy->matrix), copy->copy});
-    operand.data = copy->padded.raw();
-    operand.stride = copy->padded.size(1);
+    to.data = copy->padded.raw();
   };
-  read_padded(a, p.a, p.m, p.k);
-  read_padded(b, p.b, p.k, p.n);
-  if (is_ragged(p.out, p.c_stride) && !p.accumulate) {
-    c.emplace(gpu, p.c, p.m, p.n);
-    p.c = c->padded.raw();
-    p.c_stride = c->padded.size(1);
-  }
+  read_padded(a_copy, given.a, p.a.transposed ? p.k : p.m, a_columns, p.a);
+  read_padded(b_copy, given.b, p.b.transposed ? p.n : p.k, b_columns, p.b);
+  if (!p.c) p.c = c_copy.emplace(gpu, given.c, p.m, p.n, p.c_stride).padded.raw();
   if (!gpu.matmul().try_multiply(p)) return false;
-  if (c) gpu.run(ops::StridedCopy{c->copy, ops::StridedView(c->matrix)});
+  if (c_copy) gpu.run(ops::StridedCopy{c_copy->copy, ops::StridedView(c_copy->matrix)});
   return true;
 }
 

@@ -83,11 +83,15 @@ class Matmul {
   Matmul(const Matmul&) = delete;
   Matmul& operator=(const Matmul&) = delete;
 
-  /// False, and nothing is done, where cuBLASLt has no kernel for it.
+  /// Whether cuBLASLt has a kernel for it. Operands without an address count as aligned to 64 bytes.
+  bool has_kernel(const Product& product);
+  /// False, and nothing is done, where it has none.
   bool try_multiply(const Product& product);
 
  private:
   struct Plan;
+  Plan& plan_of(const Product& product);
+
   int device_;
   StreamPool& pool_;
   Owned<cublasLtHandle_t, cublasLtDestroy> handle_;

@@ -10,6 +10,7 @@ namespace lockstep::kernels {
 namespace {
 
 constexpr int threads = 256, tile = 32, tile_rows = 8;
+constexpr int at_once = 4;  // packs that a thread reads before it writes
 
 template <class E>
 __device__ E copied(E from, const E& to, bool accumulate) {
@@ -25,16 +26,25 @@ __global__ void __launch_bounds__(threads)
   for (std::int64_t row = static_cast<std::int64_t>(blockIdx.y) * blockDim.y + threadIdx.y; row < rows;
        row += static_cast<std::int64_t>(gridDim.y) * blockDim.y) {
     const auto at = outer.offsets(row);
-#pragma unroll 4  // where an access is one element, several have to be in flight
-    for (std::int64_t i = global_thread(); i < packs; i += global_threads()) {
-      E* const target = to + at[1] + i * Width * to_step;
-      const auto in = load_pack<E, Width>(from + at[0] + i * Width * from_step);
-      auto out = in;
-      if (accumulate) {
-        out = load_pack<E, Width>(target);
-        for (int lane = 0; lane < Width; ++lane) out.lane[lane] = copied(in.lane[lane], out.lane[lane], true);
+    for (std::int64_t i = global_thread(); i < packs; i += at_once * global_threads()) {
+      Pack<E, Width> packs_read[at_once];
+#pragma unroll
+      for (int k = 0; k < at_once; ++k) {
+        const std::int64_t pack = i + k * global_threads();
+        if (pack < packs) packs_read[k] = load_pack<E, Width>(from + at[0] + pack * Width * from_step);
       }
-      store_pack(target, out);
+#pragma unroll
+      for (int k = 0; k < at_once; ++k) {
+        const std::int64_t pack = i + k * global_threads();
+        if (pack >= packs) break;
+        E* const target = to + at[1] + pack * Width * to_step;
+        if (accumulate) {
+          const auto there = load_pack<E, Width>(target);
+          for (int lane = 0; lane < Width; ++lane)
+            packs_read[k].lane[lane] = copied(packs_read[k].lane[lane], there.lane[lane], true);
+        }
+        store_pack(target, packs_read[k]);
+      }
     }
   }
 }
@@ -131,7 +141,7 @@ void launch_rows(const Launch& on, const ops::CopyDimensions& dimensions, const 
   unsigned columns = 1;
   while (columns < threads && columns < packs) columns *= 2;
   const dim3 block(columns, threads / columns);
-  const unsigned across = grid_for(ceil_div(packs, 4), static_cast<int>(columns), on);
+  const unsigned across = grid_for(ceil_div(packs, at_once), static_cast<int>(columns), on);
   const std::int64_t most = std::max<std::int64_t>(1, std::int64_t{on.multiprocessors} * 16 / across);
   const dim3 grid(
       across, static_cast<unsigned>(std::min(ceil_div(rows, block.y), std::min<std::int64_t>(most, 65535))));

@@ -1,4 +1,6 @@
 // Rotary positions and attention between sequences.
+#include <algorithm>
+
 #include "kernels/cuda/twins.h"
 #include "lockstep/ops/attention.h"
 
@@ -59,6 +61,19 @@ BOOST_AUTO_TEST_CASE(attention_of_other_lengths_and_fewer_key_heads_is_that_of_t
               });
     }
   }
+}
+
+BOOST_AUTO_TEST_CASE(keys_whose_scores_are_minus_infinity_do_not_count_however_many_come_first) {
+  Draw draw;
+  const Tensor queries = Tensor::empty({1, 3, 8}), keys = Tensor::zeros({1, 50, 8});
+  std::fill_n(queries.data<float>(), queries.numel(), 1e30f);
+  std::fill_n(keys.data<float>(), 40 * 8, -1e30f);
+  compare("attention to keys far away", {fixed(queries), fixed(keys), fixed(draw.normal({1, 50, 8}))},
+          {fixed(unwritten({1, 3, 8}))}, [](Backend& on, const Tensors& in, const Tensors& out) {
+            const auto all = ops::all_columns;
+            const Tensor saved = on.empty(on.attention_saved_shape(1, 1, 3, 50));
+            on.run(ops::Attention{all(in[0]), all(in[1]), all(in[2]), 1, false, out[0], saved});
+          });
 }
 
 BOOST_AUTO_TEST_SUITE_END()
