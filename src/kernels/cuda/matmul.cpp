@@ -237,16 +237,14 @@ bool try_multiply(CudaBackend& gpu, const Product& given) {
     return pays && type == DType::bfloat16 && stride == columns && stride % pack != 0;
   };
   Product p = given;
-  const auto pad = [](const void*& data, std::int64_t& stride) {
+  const auto pad = [](auto& data, std::int64_t& stride) {
     data = nullptr;  // the copy is aligned
     stride = (stride + pack - 1) / pack * pack;
   };
   const std::int64_t a_columns = p.a.transposed ? p.m : p.k, b_columns = p.b.transposed ? p.k : p.n;
-  const void* c = p.c;
   if (is_ragged(p.in, a_columns, p.a.stride)) pad(p.a.data, p.a.stride);
   if (is_ragged(p.in, b_columns, p.b.stride)) pad(p.b.data, p.b.stride);
-  if (is_ragged(p.out, p.n, p.c_stride) && !p.accumulate) pad(c, p.c_stride);
-  p.c = const_cast<void*>(c);
+  if (is_ragged(p.out, p.n, p.c_stride) && !p.accumulate) pad(p.c, p.c_stride);
   if (!gpu.matmul().has_kernel(p)) return false;
   std::optional<PaddedCopy> a_copy, b_copy, c_copy;
   const auto read_padded = [&](std::optional<PaddedCopy>& copy, const DeviceMatrix& from, std::int64_t rows,
