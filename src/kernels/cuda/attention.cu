@@ -22,8 +22,8 @@ constexpr int warps = 8;  // of a block
 constexpr int warp_rows = tile / warps;
 constexpr int block = 32 * warps;
 
-/// Floats by which lanes tell each other their weights (add_rows()). Wide heads need the room for their
-/// tiles.
+/// Shared memory in which the lanes of a warp exchange weights (add_rows()), in floats. With wide heads, the
+/// tiles need all of it.
 constexpr int weight_floats(int columns) { return columns <= 4 ? block * warp_rows : 0; }
 
 /// Floats from one row of a tile to the next: an odd number of packs of four, so that the lanes that read the

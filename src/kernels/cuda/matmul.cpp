@@ -276,6 +276,34 @@ bool gelu_fits(ops::Activation kind, const Tensor& to) {
 
 bool is_empty(const ops::LinearSizes& sizes) { return sizes.rows == 0 || sizes.in == 0 || sizes.out == 0; }
 
+/// y = x w', where w is the operation's weight in the type of x.
+template <class Op>
+Product output_product(const Op& op, const Tensor& w) {
+  const auto [rows, in, out] = op.sizes();
+  return {.m = rows,
+          .n = out,
+          .k = in,
+          .in = op.x.dtype(),
+          .a = {op.x.raw(), in},
+          .b = {w.raw(), in, true},
+          .out = op.y.dtype(),
+          .c = op.y.raw()};
+}
+
+/// dx = dy w, where w is the operation's weight in the type of dy.
+template <class Op>
+Product input_gradient(const Op& op, const Tensor& w) {
+  const auto [rows, in, out] = op.sizes();
+  return {.m = rows,
+          .n = in,
+          .k = out,
+          .in = op.dy.dtype(),
+          .a = {op.dy.raw(), out},
+          .b = {w.raw(), in},
+          .out = op.dx.dtype(),
+          .c = op.dx.raw()};
+}
+
 void linear(CudaBackend& gpu, const ops::Linear& op) {
   const auto [rows, in, out] = op.sizes();
   if (rows == 0 || out == 0) return;
@@ -286,14 +314,7 @@ void linear(CudaBackend& gpu, const ops::Linear& op) {
   }
   const Tensor w = gpu.in_type(op.weight, op.x.dtype()),
                b = op.bias ? gpu.in_type(op.bias, op.y.dtype()) : Tensor();
-  Product product{.m = rows,
-                  .n = out,
-                  .k = in,
-                  .in = op.x.dtype(),
-                  .a = {op.x.raw(), in},
-                  .b = {w.raw(), in, true},
-                  .out = op.y.dtype(),
-                  .c = op.y.raw()};
+  Product product = output_product(op, w);
   if (b) {
     product.epilogue = {.kind = Epilogue::Kind::bias, .bias = b.raw()};
     if (try_multiply(gpu, product)) return;
@@ -309,14 +330,7 @@ void linear_backward_input(CudaBackend& gpu, const ops::LinearBackwardInput& op)
   if (rows == 0 || in == 0) return;
   if (out == 0) return gpu.fill(op.dx, 0);
   const Tensor w = gpu.in_type(op.weight, op.dy.dtype());
-  multiply(gpu, {.m = rows,
-                 .n = in,
-                 .k = out,
-                 .in = op.dy.dtype(),
-                 .a = {op.dy.raw(), out},
-                 .b = {w.raw(), in},
-                 .out = op.dx.dtype(),
-                 .c = op.dx.raw()});
+  multiply(gpu, input_gradient(op, w));
 }
 
 /// The product of a weight's gradient.
@@ -403,39 +417,22 @@ void matmul(CudaBackend& gpu, const ops::MatMul& op) {
 // With an epilogue where there is one for it.
 
 void activated_linear(CudaBackend& gpu, const ops::LinearActivation& op) {
-  const auto [rows, in, out] = op.sizes();
   if (gelu_fits(op.kind, op.y) && !is_empty(op.sizes())) {
     const Tensor w = gpu.in_type(op.weight, op.x.dtype()),
                  b = op.bias ? gpu.in_type(op.bias, op.y.dtype()) : Tensor();
-    if (try_multiply(
-            gpu, {.m = rows,
-                  .n = out,
-                  .k = in,
-                  .in = op.x.dtype(),
-                  .a = {op.x.raw(), in},
-                  .b = {w.raw(), in, true},
-                  .out = op.y.dtype(),
-                  .c = op.y.raw(),
-                  .epilogue = {.kind = Epilogue::Kind::gelu, .bias = b.raw(), .before = op.before.raw()}}))
-      return;
+    Product product = output_product(op, w);
+    product.epilogue = {.kind = Epilogue::Kind::gelu, .bias = b.raw(), .before = op.before.raw()};
+    if (try_multiply(gpu, product)) return;
   }
   linear_activation(gpu, op);
 }
 
 void input_gradient_before_activation(CudaBackend& gpu, const ops::LinearBackwardInputActivation& op) {
-  const auto [rows, in, out] = op.sizes();
   if (gelu_fits(op.kind, op.dx) && !is_empty(op.sizes())) {
     const Tensor w = gpu.in_type(op.weight, op.dy.dtype());
-    if (try_multiply(gpu, {.m = rows,
-                           .n = in,
-                           .k = out,
-                           .in = op.dy.dtype(),
-                           .a = {op.dy.raw(), out},
-                           .b = {w.raw(), in},
-                           .out = op.dx.dtype(),
-                           .c = op.dx.raw(),
-                           .epilogue = {.kind = Epilogue::Kind::gelu_slope, .before = op.before.raw()}}))
-      return;
+    Product product = input_gradient(op, w);
+    product.epilogue = {.kind = Epilogue::Kind::gelu_slope, .before = op.before.raw()};
+    if (try_multiply(gpu, product)) return;
   }
   linear_backward_input_activation(gpu, op);
 }
