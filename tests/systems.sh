@@ -1,0 +1,132 @@
+#!/usr/bin/env bash
+# systems.sh SYSTEM [--full] [--bare] [--cxx COMPILER] [ctest arguments]: both commands of the README, jobs/quickstart.sh and tests/run.sh,
+# on another system: a tree made by debootstrap, with mounts and processes of its own. Needs root on Debian or Ubuntu.
+#   debian12, debian13   these releases               testing   Debian's next release as it is today
+#   mpich, mpich12       Debian 13 or 12, with MPICH  arm64     Debian 13 for Arm: a cross compiler builds, qemu-user runs
+# --full: every test, not the quick ones only. --bare: in a new tree, not in the one of the last run. --cxx COMPILER: another compiler,
+# installed as the package of its name (clang++-19). --shell: a shell there. Trees and logs are in $LOCKSTEP_SYSTEMS.
+set -euo pipefail
+repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+trees=${LOCKSTEP_SYSTEMS:-/var/tmp/lockstep-systems}
+mirror=${LOCKSTEP_MIRROR:-http://deb.debian.org/debian}
+
+refuse() { echo "systems.sh: $*" >&2 && exit 2; }
+say() { printf '\n== %s: %s\n' "$system" "$*"; }
+
+system=${1:-} architecture=amd64
+case $system in
+  debian12 | mpich12) release=bookworm ;;
+  debian13 | mpich) release=trixie ;;
+  testing) release=testing ;;
+  arm64) release=trixie architecture=arm64 ;;
+  *) sed -n '2,7s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2 && exit 2 ;;
+esac
+shift
+suite=() bare='' compiler='' shell=''
+while [ $# -gt 0 ]; do
+  case $1 in
+    --full) suite=(--full) ;;
+    --bare) bare=yes ;;
+    --shell) shell=yes ;;
+    --cxx) compiler=${2:?--cxx needs a compiler} && shift ;;
+    *) break ;;
+  esac
+  shift
+done
+[ "$(id -u)" -eq 0 ] || refuse "making another system needs root"
+
+# host_package COMMAND PACKAGE
+host_package() { command -v "$1" >/dev/null || apt-get install -y -qq --no-install-recommends "$2" >/dev/null; }
+
+# make_tree NAME RELEASE ARCHITECTURE
+make_tree() {
+  [ ! -e "$trees/$1/complete" ] || return 0
+  say "Making $trees/$1 ($2, $3)"
+  host_package debootstrap debootstrap
+  rm -rf --one-file-system "${trees:?}/$1"
+  mkdir -p "$trees/$1"
+  debootstrap --arch="$3" --variant=minbase --include=ca-certificates "$2" "$trees/$1" "$mirror" >"$trees/$1.log" 2>&1 ||
+    refuse "debootstrap failed; see $trees/$1.log"
+  touch "$trees/$1/complete"
+}
+
+# inside TREE [NAME=VALUE...] COMMAND...: runs it there, in /root/lockstep. What it mounts and starts ends with it.
+inside() {
+  local tree=$trees/$1
+  shift
+  mkdir -p "$tree/root/lockstep"
+  cp -L /etc/resolv.conf /etc/hosts "$tree/etc/"
+  # A mirror may be older than the week for which the lists of `testing` are valid.
+  echo 'Acquire::Check-Valid-Until "false";' >"$tree/etc/apt/apt.conf.d/99mirror"
+  # shellcheck disable=SC2016  # the inner shell expands
+  unshare --mount --propagation private --pid --fork --kill-child bash -euc '
+    tree=$1 tools=$2
+    shift 2
+    mount -t proc proc "$tree/proc"
+    mount --rbind /sys "$tree/sys"
+    mount --rbind /dev "$tree/dev"
+    mount -t tmpfs -o mode=1777 tmpfs "$tree/dev/shm"
+    if [ -n "$tools" ]; then  # programs of this processor run as they do at home: their loader and libraries are where they look
+      mkdir -p "$tree/native" "$tree/lib64" "$tree/usr/lib/x86_64-linux-gnu"
+      mount --bind "$tools" "$tree/native"
+      mount --bind "$tools/usr/lib64" "$tree/lib64"
+      mount --bind "$tools/usr/lib/x86_64-linux-gnu" "$tree/usr/lib/x86_64-linux-gnu"
+    fi
+    exec env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 TERM=dumb CI="${CI:-}" \
+      chroot "$tree" /usr/bin/env --chdir=/root/lockstep "$@"' - "$tree" "$tools" "$@"
+}
+
+# copy_sources TREE: what git knows or would add; build and runs of an earlier time stay.
+copy_sources() {
+  local target=$trees/$1/root/lockstep
+  mkdir -p "$target"
+  find "$target" -mindepth 1 -maxdepth 1 ! -name build ! -name runs -exec rm -rf {} +
+  (cd "$repository" && git ls-files -z --cached --others --exclude-standard --deduplicate | tar --null --ignore-failed-read -cf - -T -) |
+    tar -xf - --no-same-owner -C "$target"
+}
+
+[ -z "$bare" ] || rm -rf --one-file-system "${trees:?}/$system"
+tools='' settings=()
+if [ "$architecture" = arm64 ] && [ "$(uname -m)" != aarch64 ]; then
+  host_package qemu-aarch64-static qemu-user-static
+  mountpoint -q /proc/sys/fs/binfmt_misc || mount -t binfmt_misc binfmt_misc /proc/sys/fs/binfmt_misc
+  # F: the kernel opens the emulator now, and it serves in trees that do not have it.
+  [ -e /proc/sys/fs/binfmt_misc/qemu-aarch64 ] ||
+    printf ':qemu-aarch64:M::\\x7fELF\\x02\\x01\\x01%s\\x02\\x00\\xb7\\x00:%s\\x00%s\\xfe\\xff\\xff\\xff:%s:F' \
+      "$(printf '\\x00%.0s' {1..9})" "$(printf '\\xff%.0s' {1..7})" "$(printf '\\xff%.0s' {1..8})" \
+      "$(command -v qemu-aarch64-static)" >/proc/sys/fs/binfmt_misc/register
+  make_tree native "$release" amd64
+  inside native bash -c 'dpkg -s g++-aarch64-linux-gnu >/dev/null 2>&1 ||
+    { apt-get update -qq && apt-get install -y -qq --no-install-recommends g++-aarch64-linux-gnu >/dev/null; }' 2>/dev/null
+  settings+=(CC=/native/usr/bin/aarch64-linux-gnu-gcc CXX=/native/usr/bin/aarch64-linux-gnu-g++)
+fi
+make_tree "$system" "$release" "$architecture"
+[ ! -e "$trees/native" ] || [ "$architecture" != arm64 ] || tools=$trees/native
+case $system in mpich*) settings+=(LOCKSTEP_MPI=mpich) ;; esac
+copy_sources "$system"
+if [ -n "$compiler" ]; then
+  settings+=("CXX=$compiler" "CC=${compiler/++/}")
+  package=${compiler/++/}
+  case $compiler in g++*) package=$compiler ;; esac
+  omp=libomp-${compiler#clang++-}-dev
+  [[ $compiler == clang++-* ]] || omp=''
+  # shellcheck disable=SC2086  # nothing, or a name
+  inside "$system" bash -c "apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $package $omp >/dev/null"
+fi
+[ -z "$shell" ] || { inside "$system" "${settings[@]}" bash -i && exit; }
+
+log=$trees/$system.txt
+begin=$SECONDS
+# LOCKSTEP_WERROR: no library and no compiler of these systems gives a warning.
+settings+=("LOCKSTEP_CMAKE_FLAGS=-DLOCKSTEP_WERROR=$([ "$system" = testing ] && echo OFF || echo ON) ${LOCKSTEP_CMAKE_FLAGS:-}")
+say "bash jobs/quickstart.sh"
+inside "$system" "${settings[@]}" bash jobs/quickstart.sh 2>&1 | tee "$log"
+quickstart_s=$((SECONDS - begin))
+begin=$SECONDS
+say "bash tests/run.sh ${suite[*]} $*"
+status=0
+inside "$system" "${settings[@]}" bash tests/run.sh "${suite[@]}" "$@" 2>&1 | tee "$log" -a || status=$?
+say "$(inside "$system" bash -c '. /etc/os-release; echo "${PRETTY_NAME}, $(uname -m)"')"
+say "quickstart $quickstart_s s, tests $((SECONDS - begin)) s"
+grep -E 'tests passed|tests failed' "$log" || true
+exit "$status"
