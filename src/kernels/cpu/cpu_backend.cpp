@@ -3,7 +3,7 @@
 
 #include <omp.h>
 
-#include "base/cores.h"
+#include "base/processor.h"
 #include "kernels/cpu/convolution.h"
 #include "kernels/cpu/native_bfloat16.h"
 

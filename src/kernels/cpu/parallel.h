@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <exception>
 
-#include "base/cores.h"
+#include "base/processor.h"
 
 namespace lockstep::kernels {
 
