@@ -52,9 +52,9 @@ ConvolutionCache& CpuBackend::convolutions() {
   return *convolutions_;
 }
 
-std::string CpuBackend::instruction_set() const { return onednn_instruction_set(); }
+std::string CpuBackend::instruction_set() const { return product_library().instruction_set; }
 
-std::string CpuBackend::math_library() const { return onednn_version(); }
+std::string CpuBackend::math_library() const { return product_library().math_library; }
 
 Tensor CpuBackend::empty(Shape shape, DType dtype, int channel_block) {
   const auto bytes = static_cast<std::size_t>(stored_numel(shape, channel_block)) * bytes_of(dtype);
