@@ -42,7 +42,8 @@ set(LOCKSTEP_TEST_UNITY ${CMAKE_UNITY_BUILD})  # of programs of tests; libraries
 # lockstep_test_sources(PROGRAM BATCH SOURCES...): adds suites to a program; BATCH of them compile as one.
 function(lockstep_test_sources program batch)
   target_sources(${program} PRIVATE ${ARGN})
-  target_include_directories(${program} PRIVATE ${PROJECT_SOURCE_DIR}/tests ${PROJECT_SOURCE_DIR}/src)
+  target_include_directories(${program} PRIVATE ${PROJECT_SOURCE_DIR}/tests ${PROJECT_SOURCE_DIR}/src
+                             ${PROJECT_BINARY_DIR}/generated)
   set_target_properties(${program} PROPERTIES UNITY_BUILD ${LOCKSTEP_TEST_UNITY} UNITY_BUILD_BATCH_SIZE ${batch})
   if(TARGET lockstep_test_headers)
     target_compile_definitions(${program} PRIVATE $<TARGET_PROPERTY:lockstep_test_headers,COMPILE_DEFINITIONS>)
