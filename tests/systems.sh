@@ -105,7 +105,10 @@ if [ "$architecture" = arm64 ] && [ "$(uname -m)" != aarch64 ]; then
   settings+=(CC=/native/usr/bin/aarch64-linux-gnu-gcc CXX=/native/usr/bin/aarch64-linux-gnu-g++)
 fi
 make_tree "$system" "$release" "$architecture"
-[ ! -e "$trees/native" ] || [ "$architecture" != arm64 ] || tools=$trees/native
+if [ "${#settings[@]}" -gt 0 ]; then
+  tools=$trees/native
+  ln -sfn /native/usr/aarch64-linux-gnu "$trees/$system/usr/aarch64-linux-gnu" # where the cross compiler's C library says that it is
+fi
 case $system in mpich*) settings+=(LOCKSTEP_MPI=mpich) ;; esac
 copy_sources "$system"
 if [ -n "$compiler" ]; then
