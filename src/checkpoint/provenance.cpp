@@ -8,7 +8,9 @@
 
 #include "base/cores.h"
 #include "checkpoint/build_info.h"
+#include "kernels/gpus.h"
 #include "lockstep/comm/communicator.h"
+#include "lockstep/kernels/backend.h"
 
 namespace lockstep::checkpoint {
 
@@ -19,6 +21,7 @@ Provenance provenance_of(const comm::HostGroup& world) {
                            {"build_type", build_info::build_type},
                            {"libraries", build_info::libraries},
                            {"instruction_set", instruction_set()},
+                           {"math_library", kernels::make_cpu_backend(1)->math_library()},
                            {"hosts", fmt::format("{}", fmt::join(world.topology().host_names, " "))}};
   const auto add_from_environment = [&](const char* name, const char* variable) {
     if (const char* value = std::getenv(variable)) provenance[name] = value;
@@ -27,6 +30,13 @@ Provenance provenance_of(const comm::HostGroup& world) {
   add_from_environment("slurm_restart_count", "SLURM_RESTART_COUNT");
   add_from_environment("slurm_cluster", "SLURM_CLUSTER_NAME");
   return provenance;
+}
+
+Provenance provenance_of(const kernels::Backend& backend) {
+  return {{"device", kernels::name_of(backend.device())},
+          {"instruction_set", backend.instruction_set()},
+          {"math_library", backend.math_library()},
+          {"threads", std::to_string(backend.threads())}};
 }
 
 }  // namespace lockstep::checkpoint

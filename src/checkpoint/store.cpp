@@ -59,6 +59,7 @@ Store::Store(const std::string& run_directory, comm::HostGroup& world, StoreOpti
 Store::Store(const std::string& run_directory, Context& context, StoreOptions options)
     : Store(run_directory, context.world(), [&] {
         options.schedule = merged(options.schedule, context.run(), "StoreOptions::schedule", "the context");
+        options.provenance.emplace("math_library", context.backend().math_library());
         return std::move(options);
       }()) {}
 
@@ -309,6 +310,7 @@ std::vector<std::string> changed_environment(const FileIndex& index, const Prove
   compare("device");
   if (!warnings.empty()) return warnings;
   compare("instruction_set");
+  compare("math_library");
   compare("threads");
   return warnings;
 }

@@ -106,6 +106,7 @@ ExitCode predict(const Program& program, Session& session, const Arguments& argu
                      {"precision", std::string(to_string(saved.compute()))},
                      {"device", backend.device() == Device::cpu() ? "cpu" : "cuda"},
                      {"instruction set", backend.instruction_set()},
+                     {"math library", backend.math_library()},
                      {"number of threads", std::to_string(backend.threads())}};
   });
   if (!data->warning().empty() && session.world().rank() == 0) session.log().warning("{}", data->warning());

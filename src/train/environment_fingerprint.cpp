@@ -1,7 +1,6 @@
 #include "train/environment_fingerprint.h"
 
 #include <H5public.h>
-#include <dnnl.h>
 #include <fcntl.h>
 #include <mpi.h>
 #include <sys/stat.h>
@@ -50,11 +49,6 @@ std::string mpi_version() {
   MPI_Get_library_version(text.data(), &length);
   const std::string whole(text.data());
   return whole.substr(0, whole.find('\n'));
-}
-
-std::string onednn_version() {
-  const dnnl_version_t* const version = dnnl_version();
-  return fmt::format("{}.{}.{} ({})", version->major, version->minor, version->patch, version->hash);
 }
 
 class Descriptor {
@@ -141,7 +135,7 @@ Fingerprint program_fingerprint() {
   entries.push_back({"program", file_digest("/proc/self/exe", most_program_bytes)});
   entries.push_back({"HDF5", hdf5_version()});
   entries.push_back({"MPI", plain(mpi_version())});
-  entries.push_back({"oneDNN", onednn_version()});
+  entries.push_back({"math library", kernels::make_cpu_backend(1)->math_library()});
   return entries;
 }
 

@@ -18,7 +18,7 @@ struct FingerprintEntry {
 using Fingerprint = std::vector<FingerprintEntry>;
 
 /// The running program's version, commit, compiler, build type and digest, and the versions of the loaded
-/// HDF5, MPI and oneDNN.
+/// HDF5, MPI and math library.
 Fingerprint program_fingerprint();
 /// The instruction set decides the bits of matrix products. Ranks may differ in it: the run is correct, but
 /// its bits depend on which rank computes which shard.

@@ -148,6 +148,8 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
   return destroy<int>(handle);
 }
 
+std::size_t cublasLtGetVersion() { return CUBLAS_VERSION; }
+
 const char* cublasLtGetStatusName(cublasStatus_t status) {
   switch (status) {
     case CUBLAS_STATUS_SUCCESS:

@@ -124,6 +124,9 @@ class Backend {
   virtual int threads() const = 0;    ///< threads per operation; fixed for the backend's life
   /// Results depend on it: the instruction set of the matrix products, as their library names it.
   virtual std::string instruction_set() const = 0;
+  /// Results depend on it, too: the libraries of products and convolutions that are loaded, with their
+  /// versions ("oneDNN 3.7.2"); empty if there are none.
+  virtual std::string math_library() const { return {}; }
   /// The cudaStream_t in which a GPU carries out operations in order; null on the CPU.
   virtual void* stream() const { return nullptr; }
   /// Why products of bf16 operands are slower here than those of float32; empty if they are not.

@@ -1,6 +1,5 @@
 // Checks of this node: processor, GPUs, memory, limits, libraries.
 #include <H5public.h>
-#include <dnnl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <mpi.h>
@@ -123,9 +122,8 @@ Result hdf5(const Context&) {
 }
 
 Result onednn(const Context&) {
-  const dnnl_version_t* const version = dnnl_version();
-  return ok(fmt::format("oneDNN {}.{}.{}, {}", version->major, version->minor, version->patch,
-                        kernels::make_cpu_backend(1)->instruction_set()));
+  const auto backend = kernels::make_cpu_backend(1);
+  return ok(fmt::format("{}, {}", backend->math_library(), backend->instruction_set()));
 }
 
 Result gpu(const Context&) {

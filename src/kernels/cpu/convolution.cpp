@@ -10,6 +10,7 @@
 #include "kernels/cpu/channel_form.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/native_bfloat16.h"
+#include "kernels/cpu/onednn.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/winograd.h"
 #include "lockstep/base/error.h"
@@ -48,7 +49,7 @@ std::int64_t floats_of(const Memory::desc& desc) {
 }  // namespace
 
 int native_channel_block() {
-  return (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core ? 16 : 8;
+  return onednn_has_avx512() ? 16 : 8;
 }
 
 void BoundPrimitive::add_argument(int name, const Memory::desc& desc, const dnnl::engine& engine) {
@@ -75,7 +76,8 @@ struct ConvolutionPlan::Attempt {
   dnnl::primitive primitive;
   const char* implementation = "";
   int x_block = 1, y_block = 1;
-  Memory::desc x, weight, bias, y, scratchpad;
+  std::int64_t images = 0;
+  Memory::desc x, weight, plain_weight, bias, y, scratchpad;
 
   explicit operator bool() const { return static_cast<bool>(primitive); }
 };
@@ -110,6 +112,10 @@ ConvolutionPlan::Attempt ConvolutionPlan::attempt(const ConvolutionProblem& prob
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
 
   Attempt made;
+  made.images = s.images;
+  made.plain_weight = Memory::desc(
+      weight_dims, problem.pass == ConvolutionPass::backward_weight ? floats : type,
+      s.geometry.groups == 1 ? Memory::format_tag::oihw : Memory::format_tag::goihw);
   made.x_block = x_block;
   made.y_block = y_block;
   const auto keep = [&](const auto& desc, const auto& primitive) {
@@ -117,10 +123,10 @@ ConvolutionPlan::Attempt ConvolutionPlan::attempt(const ConvolutionProblem& prob
     made.implementation = desc.impl_info_str();
     made.scratchpad = desc.scratchpad_desc();
   };
-  const dnnl::convolution_forward::primitive_desc forward(
-      dnnl::convolution_forward::desc(dnnl::prop_kind::forward_training, algorithm, x, weight, bias, y,
-                                      strides, dilates, padding, padding),
-      attributes, engine, true);
+  const auto forward = describe<dnnl::convolution_forward>(
+      engine, attributes,
+      std::tuple(dnnl::prop_kind::forward_training, algorithm, x, weight, bias, y, strides, dilates, padding,
+                 padding));
   if (!forward) return {};
   made.x = x;
   made.y = y;
@@ -129,17 +135,14 @@ ConvolutionPlan::Attempt ConvolutionPlan::attempt(const ConvolutionProblem& prob
     made.weight = forward.weights_desc();
     keep(forward, dnnl::convolution_forward(forward));
   } else if (problem.pass == ConvolutionPass::backward_input) {
-    const dnnl::convolution_backward_data::primitive_desc backward(
-        dnnl::convolution_backward_data::desc(algorithm, x, weight, y, strides, dilates, padding, padding),
-        attributes, engine, forward, true);
+    const auto backward = describe<dnnl::convolution_backward_data>(
+        engine, attributes, std::tuple(algorithm, x, weight, y, strides, dilates, padding, padding), forward);
     if (!backward) return {};
     made.weight = backward.weights_desc();
     keep(backward, dnnl::convolution_backward_data(backward));
   } else {
-    const dnnl::convolution_backward_weights::primitive_desc backward(
-        dnnl::convolution_backward_weights::desc(algorithm, x, gradient, y, strides, dilates, padding,
-                                                 padding),
-        attributes, engine, forward, true);
+    const auto backward = describe<dnnl::convolution_backward_weights>(
+        engine, attributes, std::tuple(algorithm, x, gradient, y, strides, dilates, padding, padding), forward);
     if (!backward) return {};
     made.weight = backward.diff_weights_desc();
     keep(backward, dnnl::convolution_backward_weights(backward));
@@ -179,7 +182,7 @@ ConvolutionPlan::ConvolutionPlan(const ConvolutionProblem& problem, const dnnl::
   x_block_ = best.x_block;
   y_block_ = best.y_block;
   implementation_ = best.implementation;
-  runs_ = s.images / best.x.dims()[0];
+  runs_ = s.images / best.images;
   x_bytes_ = best.x.get_size();
   y_bytes_ = best.y.get_size();
   scratchpad_floats_ = floats_of(best.scratchpad);
@@ -194,12 +197,10 @@ ConvolutionPlan::ConvolutionPlan(const ConvolutionProblem& problem, const dnnl::
   convolution_.add_argument(DNNL_ARG_SCRATCHPAD, best.scratchpad, engine);
   if (bias_) convolution_.add_argument(DNNL_ARG_BIAS, best.bias, engine);
 
-  const Memory::desc plain(best.weight.dims(), best.weight.data_type(),
-                           s.geometry.groups == 1 ? Memory::format_tag::oihw : Memory::format_tag::goihw);
-  if (best.weight == plain) return;
+  if (best.weight == best.plain_weight) return;
   packed_floats_ = floats_of(best.weight);
-  const Memory::desc& from = weight_gradient ? best.weight : plain;
-  const Memory::desc& to = weight_gradient ? plain : best.weight;
+  const Memory::desc& from = weight_gradient ? best.weight : best.plain_weight;
+  const Memory::desc& to = weight_gradient ? best.plain_weight : best.weight;
   packing_ = BoundPrimitive(dnnl::reorder(dnnl::reorder::primitive_desc(engine, from, engine, to)));
   packing_.add_argument(DNNL_ARG_FROM, from, engine);
   packing_.add_argument(DNNL_ARG_TO, to, engine);

@@ -6,6 +6,7 @@
 #include "base/cores.h"
 #include "kernels/cpu/convolution.h"
 #include "kernels/cpu/native_bfloat16.h"
+#include "kernels/cpu/onednn.h"
 
 namespace lockstep::kernels {
 
@@ -17,7 +18,7 @@ CpuBackend::CpuBackend(int threads)
 #pragma omp parallel num_threads(threads_)
     flush_denormals();
   }
-  if (NativeBfloat16::is_here()) native_bfloat16_ = std::make_unique<NativeBfloat16>(*this);
+  if (onednn_has_bf16()) native_bfloat16_ = std::make_unique<NativeBfloat16>(*this);
   for (const auto enter : {enter_adaptive_norm, enter_attention, enter_batch_norm, enter_convolution,
                            enter_elementwise, enter_gather, enter_loss, enter_map, enter_matmul, enter_norm,
                            enter_pooling, enter_reduction, enter_strided_copy, enter_update})
@@ -51,22 +52,9 @@ ConvolutionCache& CpuBackend::convolutions() {
   return *convolutions_;
 }
 
-std::string CpuBackend::instruction_set() const {
-  using enum dnnl::cpu_isa;
-  static constexpr std::pair<dnnl::cpu_isa, const char*> names[] = {{sse41, "sse41"},
-                                                                    {avx, "avx"},
-                                                                    {avx2, "avx2"},
-                                                                    {avx2_vnni, "avx2_vnni"},
-                                                                    {avx512_core, "avx512_core"},
-                                                                    {avx512_core_vnni, "avx512_core_vnni"},
-                                                                    {avx512_core_bf16, "avx512_core_bf16"},
-                                                                    {avx512_core_amx, "avx512_core_amx"}};
-  const dnnl::cpu_isa here = dnnl::get_effective_cpu_isa();
-  for (const auto& [isa, name] : names) {
-    if (isa == here) return name;
-  }
-  return "another (oneDNN's " + std::to_string(static_cast<unsigned>(here)) + ")";
-}
+std::string CpuBackend::instruction_set() const { return onednn_instruction_set(); }
+
+std::string CpuBackend::math_library() const { return onednn_version(); }
 
 Tensor CpuBackend::empty(Shape shape, DType dtype, int channel_block) {
   const auto bytes = static_cast<std::size_t>(stored_numel(shape, channel_block)) * bytes_of(dtype);

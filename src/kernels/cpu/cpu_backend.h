@@ -25,6 +25,7 @@ class CpuBackend final : public Backend {
   Device device() const override { return Device::cpu(); }
   int threads() const override { return threads_; }
   std::string instruction_set() const override;
+  std::string math_library() const override;
   std::string why_slow_in_bf16() const override;
   Tensor empty(Shape shape, DType dtype = DType::float32, int channel_block = 1) override;
   std::size_t reserved_bytes() const override { return pool_.reserved_bytes(); }

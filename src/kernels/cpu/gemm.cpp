@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/cpu/onednn.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd.h"
 #include "lockstep/base/error.h"
@@ -48,19 +49,6 @@ std::int64_t task_columns(std::int64_t n, std::int64_t runs, int threads) {
   return std::max(column_group, round_up((n + pieces - 1) / pieces, column_group));
 }
 
-bool wide_vectors() {
-  switch (dnnl_get_effective_cpu_isa()) {
-    case dnnl_cpu_isa_all:
-    case dnnl_cpu_isa_sse41:
-    case dnnl_cpu_isa_avx:
-    case dnnl_cpu_isa_avx2:
-    case dnnl_cpu_isa_avx2_vnni:
-      return false;
-    default:
-      return true;
-  }
-}
-
 }  // namespace
 
 void multiply(std::int64_t m, std::int64_t n, std::int64_t k, const Matrix& a, const Matrix& b, float beta,
@@ -83,10 +71,10 @@ void multiply(std::int64_t m, std::int64_t n, std::int64_t k, const Matrix& a, c
 Gemm::Gemm(int threads, MemoryPool& pool)
     : threads_(threads),
       pool_(pool),
-      row_group_(wide_vectors() ? 8 : 6),
-      fewest_rows_(wide_vectors() ? 16 : 6),
-      run_rows_(wide_vectors() ? 0 : 48),
-      spreads_(!wide_vectors()) {}
+      row_group_(onednn_has_avx512() ? 8 : 6),
+      fewest_rows_(onednn_has_avx512() ? 16 : 6),
+      run_rows_(onednn_has_avx512() ? 0 : 48),
+      spreads_(!onednn_has_avx512()) {}
 
 Matrix Gemm::spread(const Matrix& matrix, std::int64_t rows, std::int64_t columns, std::int64_t uses,
                     StorageRef& holder) const {

@@ -2,6 +2,7 @@
 
 #include <string_view>
 
+#include "kernels/cpu/onednn.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/random.h"
 #include "lockstep/ops/elementwise.h"
@@ -42,15 +43,14 @@ DensePlan::DensePlan(const DenseProblem& problem, const dnnl::engine& engine) : 
   Memory::desc used_weight = weight, scratchpad;
 
   if (pass == DensePass::forward) {
-    const dnnl::inner_product_forward::primitive_desc desc(
-        dnnl::inner_product_forward::desc(dnnl::prop_kind::forward_inference, inner, any, bias, outer),
-        attributes, engine, true);
+    const auto desc = describe<dnnl::inner_product_forward>(
+        engine, attributes, std::tuple(dnnl::prop_kind::forward_inference, inner, any, bias, outer));
     if (!desc || !is_fast(desc.impl_info_str())) return;
     keep(desc, dnnl::inner_product_forward(desc));
     used_weight = desc.weights_desc();
     scratchpad = desc.scratchpad_desc();
   } else if (pass == DensePass::backward_input) {
-    const dnnl::matmul::primitive_desc desc(dnnl::matmul::desc(outer, any, inner), attributes, engine, true);
+    const auto desc = describe<dnnl::matmul>(engine, attributes, std::tuple(outer, any, inner));
     if (!desc || !is_fast(desc.impl_info_str())) return;
     keep(desc, dnnl::matmul(desc));
     used_weight = desc.weights_desc();
@@ -63,8 +63,7 @@ DensePlan::DensePlan(const DenseProblem& problem, const dnnl::engine& engine) : 
     }
     const Memory::desc transposed({out, rows}, type, Tag::ba);
     used_weight = Memory::desc({out, in}, floats, Tag::ab);
-    const dnnl::matmul::primitive_desc desc(dnnl::matmul::desc(transposed, inner, used_weight), attributes,
-                                            engine, true);
+    const auto desc = describe<dnnl::matmul>(engine, attributes, std::tuple(transposed, inner, used_weight));
     if (!desc || !is_fast(desc.impl_info_str())) return;
     keep(desc, dnnl::matmul(desc));
     scratchpad = desc.scratchpad_desc();
@@ -119,12 +118,6 @@ bool is_bf16(const Tensor& tensor) { return tensor.dtype() == DType::bfloat16; }
 
 NativeBfloat16::NativeBfloat16(CpuBackend& backend)
     : backend_(backend), engine_(dnnl::engine::kind::cpu, 0), stream_(engine_) {}
-
-bool NativeBfloat16::is_here() {
-  const auto here = static_cast<unsigned>(dnnl::get_effective_cpu_isa()),
-             needed = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16);
-  return (here & needed) == needed;
-}
 
 Tensor NativeBfloat16::bytes(std::int64_t count) { return backend_.empty({count}, DType::uint8); }
 

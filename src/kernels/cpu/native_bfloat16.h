@@ -66,9 +66,6 @@ class NativeBfloat16 {
   /// Memory and threads are the backend's.
   explicit NativeBfloat16(CpuBackend& backend);
 
-  /// Whether this processor multiplies bf16 faster than float32.
-  static bool is_here();
-
   bool run(const ops::Linear& op);
   bool run(const ops::LinearBackwardInput& op);
   bool run(const ops::LinearBackwardWeight& op);

@@ -147,6 +147,10 @@ class StreamCapture final : public GraphCapture {
   bool& capturing_;
 };
 
+std::string cudnn_version_text(std::size_t version) {
+  return fmt::format("cuDNN {}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+}
+
 /// Attention's backward has one order of additions on Blackwell GPUs from cuDNN 9.18 on.
 void require_repeatable_attention(int index, int major, const std::string& instruction_set) {
   constexpr std::size_t repeats = 91800;
@@ -154,10 +158,8 @@ void require_repeatable_attention(int index, int major, const std::string& instr
   if (major < 10 || version >= repeats) return;
   throw UsageError(
       "device cuda:{}: a GPU of {} needs cuDNN 9.18 or later, whose attention gives the same bits every "
-      "time, "
-      "and here is cuDNN {}.{}.{}: install a newer one, load its module, or name its folder in "
-      "LD_LIBRARY_PATH",
-      index, instruction_set, version / 10000, version / 100 % 100, version % 100);
+      "time, and here is {}: install a newer one, load its module, or name its folder in LD_LIBRARY_PATH",
+      index, instruction_set, cudnn_version_text(version));
 }
 
 }  // namespace
@@ -185,6 +187,12 @@ CudaBackend::CudaBackend(int index)
                            enter_gather, enter_loss, enter_map, enter_matmul, enter_norm, enter_pooling,
                            enter_reduction, enter_rotary, enter_strided_copy, enter_update})
     enter(*this);
+}
+
+std::string CudaBackend::math_library() const {
+  const std::size_t cublas = cublasLtGetVersion();
+  return fmt::format("cuBLASLt {}.{}.{}, {}", cublas / 10000, cublas / 100 % 100, cublas % 100,
+                     cudnn_version_text(cudnnGetVersion()));
 }
 
 CudaBackend::~CudaBackend() {

@@ -25,6 +25,7 @@ class CudaBackend final : public Backend {
   Device device() const override { return Device::cuda(index_); }
   int threads() const override { return 1; }
   std::string instruction_set() const override { return instruction_set_; }
+  std::string math_library() const override;
   void* stream() const override { return pool_.stream(); }
   std::unique_ptr<Timer> make_timer() override;
   std::unique_ptr<StagingQueue> make_staging_queue() override;

@@ -19,6 +19,7 @@ void load_cuda_libraries();
 
 #define LOCKSTEP_CUBLASLT_FUNCTIONS(use)                                                           \
   use(cublasLtCreate) use(cublasLtDestroy) use(cublasLtGetStatusName) use(cublasLtGetStatusString) \
+      use(cublasLtGetVersion)                                                                      \
       use(cublasLtMatmul) use(cublasLtMatmulAlgoGetHeuristic) use(cublasLtMatmulDescCreate)        \
           use(cublasLtMatmulDescDestroy) use(cublasLtMatmulDescSetAttribute)                       \
               use(cublasLtMatmulPreferenceCreate) use(cublasLtMatmulPreferenceDestroy)             \
