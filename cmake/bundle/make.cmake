@@ -2,7 +2,8 @@
 #   xz, gz   an archive, OUTPUT/lockstep-VERSION-PROCESSOR.tar.FORM (archive.py)
 #   whl      a wheel, which has its libraries in the folder lib/lockstep of the environment (wheel.py), and no tests
 #
-#   bin/        links to libexec/launch, which starts the program of the same name: lockstep, mpirun, mpiexec, orted, ompi_info
+#   bin/        links to libexec/launch, which starts the program of the same name: lockstep, mpirun, mpiexec, orted or
+#               PRRTE's prterun and prted, ompi_info
 #   libexec/    the programs themselves; libexec/openmpi: Open MPI's
 #   lib/        every library they need but those of glibc and CUDA; lib/openmpi, lib/pmix, lib/ucx: plugins
 #   etc/        Open MPI's settings
@@ -41,10 +42,14 @@ file(MAKE_DIRECTORY ${root}/bin ${root}/libexec/openmpi ${root}/lib/openmpi ${ro
 
 # --- Open MPI: its tools, and where it keeps plugins, texts and settings ------------------------------------------------------
 get_filename_component(mpi_bin ${MPIRUN} DIRECTORY)
-set(tools ${MPIRUN} ${mpi_bin}/orted ${mpi_bin}/ompi_info)
+set(tool_names mpirun ompi_info orted)
+if(EXISTS ${mpi_bin}/prted)  # Open MPI 5 leaves the starting of ranks to PRRTE
+  set(tool_names mpirun ompi_info prterun prted)
+endif()
+list(TRANSFORM tool_names PREPEND ${mpi_bin}/ OUTPUT_VARIABLE tools)
 foreach(tool ${tools})
   if(NOT EXISTS ${tool})
-    message(FATAL_ERROR "The bundle takes Open MPI 4 along, and ${tool} does not exist: configure with the mpirun of an Open MPI 4 "
+    message(FATAL_ERROR "The bundle takes Open MPI 4 or 5 along, and ${tool} does not exist: configure with the mpirun of an Open MPI "
                         "first on PATH (Debian: openmpi-bin)")
   endif()
 endforeach()
@@ -89,7 +94,7 @@ endforeach()
 foreach(module ${modules})
   bring(${module} libexec)
 endforeach()
-foreach(tool mpirun orted ompi_info)
+foreach(tool ${tool_names})
   file(COPY_FILE ${mpi_bin}/${tool} ${root}/libexec/openmpi/${tool})
 endforeach()
 
@@ -103,7 +108,7 @@ endif()
 set(loader ${CMAKE_MATCH_1})
 configure_file(${SOURCE}/cmake/bundle/launch.in ${root}/libexec/launch @ONLY FILE_PERMISSIONS
                OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE WORLD_READ WORLD_EXECUTE)
-foreach(program lockstep mpirun mpiexec orted ompi_info)
+foreach(program lockstep mpiexec ${tool_names})
   file(CREATE_LINK ../libexec/launch ${root}/bin/${program} SYMBOLIC)
 endforeach()
 file(CREATE_LINK mpirun ${root}/libexec/openmpi/mpiexec SYMBOLIC)
@@ -115,6 +120,10 @@ foreach(file ${settings})
   file(COPY_FILE ${file} ${root}/etc/openmpi/${as})  # links, too, become files
 endforeach()
 file(COPY ${mpi_pkgdatadir}/ DESTINATION ${root}/share/openmpi PATTERN "*-wrapper-data.txt" EXCLUDE)
+get_filename_component(prte ${mpi_pkgdatadir}/../prte ABSOLUTE)
+if(EXISTS ${prte})
+  file(COPY ${prte} DESTINATION ${root}/share)
+endif()
 file(COPY ${SOURCE}/README.md ${SOURCE}/INSTALL ${SOURCE}/LICENSE DESTINATION ${root})
 file(COPY ${SOURCE}/jobs DESTINATION ${root} PATTERN setup.sh EXCLUDE PATTERN quickstart.sh EXCLUDE)
 if(FORM STREQUAL whl)
