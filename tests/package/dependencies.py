@@ -62,10 +62,11 @@ def main():
 
     cmake = text["cmake/LockstepDependencies.cmake"] + text["CMakeLists.txt"].split("if(LOCKSTEP_TESTS")[0]
     compare("CMake", {name.removesuffix("_LIBRARY") for name in re.findall(
-        r"^(?:find_package|find_library|pkg_check_modules|pkg_search_module)\((\w+)|^(?=cmake_minimum)", cmake, re.M)} - {""} |
+        r"^ *(?:find_package|find_library|pkg_check_modules|pkg_search_module)\((\w+)|^(?=cmake_minimum)", cmake, re.M)} - {""} |
         {"cmake_minimum"}, wanted["CMake"])
     setup = words(find(r"^build_packages=\((.*?)\)", "jobs/setup.sh"))
-    compare("jobs/setup.sh", setup, wanted["jobs/setup.sh"])
+    of_some_processors = words(" ".join(re.findall(r"build_packages\+=\((.*?)\)", text["jobs/setup.sh"])))
+    compare("jobs/setup.sh", setup | of_some_processors, wanted["jobs/setup.sh"])
     compare("INSTALL: apt-get install", words(find(r"by hand:\n  apt-get install (.*?[^\\])\n", "INSTALL")), setup)
     needs = find(r"^Lockstep needs (.*?)\n\n\n", "INSTALL")
     listed = [line for line in needs.splitlines() if line.startswith("  ") and " optional: " not in line]
