@@ -17,18 +17,18 @@ cd "$scratch"
 wheel=$(echo lockstep-*.whl)
 /usr/bin/python3 -m venv "an environment" || { echo "SKIPPED: the wheel was made; python3-venv is not here"; exit 77; }
 environment=$scratch/"an environment"
-find "$environment" ! -name '*.pyc' ! -name __pycache__ | sort >before
+find "$environment" -type f ! -name '*.pyc' | sort >before
 "$environment/bin/pip" install --quiet --no-index --no-deps --disable-pip-version-check "$wheel" || failed "pip does not take $wheel"
 
 # Its name says which glibc it needs: that of the newest function that it calls.
-newest=$(find "$environment/lib/lockstep" -type f -exec objdump -T {} + 2>/dev/null | sed -nE 's/.*GLIBC_(2\.[0-9]+).*/\1/p' | sort -Vu | tail -n 1)
-[[ $wheel == lockstep-*-py3-none-manylinux_${newest/./_}_$(uname -m).whl ]] ||
-  failed "$wheel is not named after glibc $newest and $(uname -m)"
+newest=$(grep -rhoaE 'GLIBC_2\.[0-9]+' "$environment/lib/lockstep/lib" "$environment/lib/lockstep/libexec" | sort -Vu | tail -n 1)
+newest=${newest#GLIBC_}
+[[ $wheel == lockstep-*-py3-none-manylinux_${newest/./_}_$(uname -m).whl ]] || failed "$wheel is not named after glibc $newest and $(uname -m)"
 # The licence of every library is there.
-while read -r library _; do
-  package=$(dpkg -S "*/$(basename "$(readlink -f "/usr/lib/$(uname -m)-linux-gnu/$library")")" 2>/dev/null | sed -n '1s/[:,].*//p') || continue
-  [ -z "$package" ] || [ -s "$environment/lib/lockstep/licenses/$package" ] || failed "no licence of $library ($package)"
-done < <(sed -n 's|^lib/||p' "$environment/lib/lockstep/CONTENTS")
+while read -r library file; do
+  package=$( (dpkg-query -S "$file" "${file#/usr}" || true) 2>/dev/null | sed -n '1s/[:,].*//p')
+  [ -z "$package" ] || [ -s "$environment/lib/lockstep/licenses/$package" ] || failed "no licence of $library, which is of the package $package"
+done < <(grep '^lib/' "$environment/lib/lockstep/CONTENTS")
 
 # As whoever has activated the environment; what this script was told of the build is not known there.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 MPIRUN_FLAGS="--bind-to none"
@@ -47,6 +47,6 @@ $LOCKSTEP_MPIRUN -n 2 "$LOCKSTEP" train "$LOCKSTEP_SOURCE_DIR/jobs/digits.ini" -
 for run in by-mpirun by-script; do "$LOCKSTEP" diff $run/checkpoints/latest here/checkpoints/latest; done
 
 "$environment/bin/pip" uninstall --quiet --yes --disable-pip-version-check lockstep
-find "$environment" ! -name '*.pyc' ! -name __pycache__ | sort | diff before - >left || failed "pip leaves or takes what is not the wheel's: $(cat left)"
+find "$environment" -type f ! -name '*.pyc' | sort | diff before - >left || failed "pip leaves or takes what is not the wheel's: $(cat left)"
 cd /
 rm -rf "$scratch"
