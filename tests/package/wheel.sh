@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # wheel.sh SCRATCH COMMAND...: COMMAND makes a wheel in SCRATCH. pip installs it into a new virtual environment, without a network. There
 # it trains to the same bits as $LOCKSTEP, the program that was built here, and hides no mpirun. pip removes all of it again.
-# Exit code 77: python3 makes no environments here.
+# Exit code 77: python3 makes no environments here, or the MPI is not Open MPI.
 set -euo pipefail
 scratch=$1
 shift
@@ -10,6 +10,8 @@ failed() {
   exit 1
 }
 
+# shellcheck disable=SC2086  # several words
+[[ $($LOCKSTEP_MPIRUN --version) == *"Open MPI"* ]] || { echo "SKIPPED: Open MPI is what is taken along, and this build has another MPI"; exit 77; }
 rm -rf "$scratch"
 mkdir -p "$scratch"
 cd "$scratch"
