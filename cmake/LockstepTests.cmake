@@ -14,6 +14,7 @@ set(LOCKSTEP_MPIRUN ${MPIRUN} --oversubscribe --allow-run-as-root --bind-to none
     --mca rmaps_base_oversubscribe 1 CACHE STRING "How tests start ranks; '-n N' and the program follow")
 
 set(LOCKSTEP_TEST_ENVIRONMENT "LOCKSTEP_SOURCE_DIR=${PROJECT_SOURCE_DIR}")
+set(LOCKSTEP_TEST_TIME_FACTOR 1 CACHE STRING "How many times longer than usual a test may take, as on an emulated processor")
 if(LOCKSTEP_SANITIZE)
   # die_after_fork: damaged checkpoints are read in forked processes, which start threads.
   list(APPEND LOCKSTEP_TEST_ENVIRONMENT "LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/support/lsan.supp"
@@ -42,7 +43,8 @@ set(LOCKSTEP_TEST_UNITY ${CMAKE_UNITY_BUILD})  # of programs of tests; libraries
 # lockstep_test_sources(PROGRAM BATCH SOURCES...): adds suites to a program; BATCH of them compile as one.
 function(lockstep_test_sources program batch)
   target_sources(${program} PRIVATE ${ARGN})
-  target_include_directories(${program} PRIVATE ${PROJECT_SOURCE_DIR}/tests ${PROJECT_SOURCE_DIR}/src)
+  target_include_directories(${program} PRIVATE ${PROJECT_SOURCE_DIR}/tests ${PROJECT_SOURCE_DIR}/src
+                             ${PROJECT_BINARY_DIR}/generated)
   set_target_properties(${program} PROPERTIES UNITY_BUILD ${LOCKSTEP_TEST_UNITY} UNITY_BUILD_BATCH_SIZE ${batch})
   if(TARGET lockstep_test_headers)
     target_compile_definitions(${program} PRIVATE $<TARGET_PROPERTY:lockstep_test_headers,COMPILE_DEFINITIONS>)
@@ -63,6 +65,7 @@ function(lockstep_test_entry module name count filter labels timeout entries)
       set_tests_properties(${name} PROPERTIES PROCESSORS 2)
     endif()
   endif()
+  math(EXPR timeout "${timeout} * ${LOCKSTEP_TEST_TIME_FACTOR}")
   set_tests_properties(${name} PROPERTIES TIMEOUT ${timeout} LABELS "${labels}"
                        ENVIRONMENT "${environment};LOCKSTEP_TEST_ENTRIES=${entries}")
 endfunction()

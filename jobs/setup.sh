@@ -7,9 +7,11 @@ repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 build_packages=(g++ cmake ninja-build pkg-config libopenmpi-dev openmpi-bin libhwloc-dev libhdf5-dev
   hdf5-tools libdnnl-dev libboost-program-options-dev libfmt-dev libspdlog-dev nlohmann-json3-dev libxxhash-dev
   zlib1g-dev libpng-dev libeigen3-dev)
+[ "$(uname -m)" = x86_64 ] || build_packages+=(libopenblas-openmp-dev)
 # shellcheck disable=SC2034
-test_packages=(libboost-test-dev libboost-context-dev python3-h5py python3-venv procps iproute2 slurm-wlm munge shellcheck
-  lintian mkdocs mkdocs-material doxygen chromium)
+test_packages=(libboost-test-dev libboost-context-dev python3-h5py procps) # the quick suite
+# shellcheck disable=SC2034
+full_test_packages=(python3-venv iproute2 slurm-wlm munge shellcheck lintian mkdocs mkdocs-material doxygen chromium)
 
 say() { printf '\n== %s\n' "$*"; }
 

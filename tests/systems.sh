@@ -99,20 +99,22 @@ fi
 [ -z "$bare" ] || rm -rf --one-file-system "${trees:?}/$system"
 tools='' settings=()
 if [ "$architecture" = arm64 ] && [ "$(uname -m)" != aarch64 ]; then
-  host_package qemu-aarch64-static qemu-user-static
+  make_tree native "$release" amd64
+  inside native bash -c 'dpkg -s qemu-user g++-aarch64-linux-gnu >/dev/null 2>&1 ||
+    { apt-get update -qq && apt-get install -y -qq --no-install-recommends qemu-user g++-aarch64-linux-gnu >/dev/null; }' 2>/dev/null
   mountpoint -q /proc/sys/fs/binfmt_misc || mount -t binfmt_misc binfmt_misc /proc/sys/fs/binfmt_misc
   # F: the kernel opens the emulator now, and it serves in trees that do not have it.
   [ -e /proc/sys/fs/binfmt_misc/qemu-aarch64 ] ||
     printf ':qemu-aarch64:M::\\x7fELF\\x02\\x01\\x01%s\\x02\\x00\\xb7\\x00:%s\\x00%s\\xfe\\xff\\xff\\xff:%s:F' \
       "$(printf '\\x00%.0s' {1..9})" "$(printf '\\xff%.0s' {1..7})" "$(printf '\\xff%.0s' {1..8})" \
-      "$(command -v qemu-aarch64-static)" >/proc/sys/fs/binfmt_misc/register
-  make_tree native "$release" amd64
-  inside native bash -c 'dpkg -s g++-aarch64-linux-gnu >/dev/null 2>&1 ||
-    { apt-get update -qq && apt-get install -y -qq --no-install-recommends g++-aarch64-linux-gnu >/dev/null; }' 2>/dev/null
+      "$trees/native/usr/bin/qemu-aarch64" >/proc/sys/fs/binfmt_misc/register
   settings+=(CC=/native/usr/bin/aarch64-linux-gnu-gcc CXX=/native/usr/bin/aarch64-linux-gnu-g++)
 fi
 make_tree "$system" "$release" "$architecture"
-[ ! -e "$trees/native" ] || [ "$architecture" != arm64 ] || tools=$trees/native
+if [ "${#settings[@]}" -gt 0 ]; then
+  tools=$trees/native
+  ln -sfn /native/usr/aarch64-linux-gnu "$trees/$system/usr/aarch64-linux-gnu" # where the cross compiler's C library says that it is
+fi
 if [ -n "$install" ]; then
   mkdir -p "$trees/$system/root/lockstep"
   cp "$@" "$repository/tests/package/first_step.sh" "$trees/$system/root/lockstep"

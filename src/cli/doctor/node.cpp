@@ -18,6 +18,7 @@
 #include <tuple>
 
 #include "base/cores.h"
+#include "base/processor.h"
 #include "base/resources.h"
 #include "base/text.h"
 #include "cli/doctor/checks.h"
