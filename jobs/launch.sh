@@ -10,7 +10,7 @@ say() { printf '[%s] job: %s\n' "$(date +%H:%M:%S)" "$*"; }
 
 # In a bundle (INSTALL) the launcher is next to this folder.
 [ ! -x "$jobs/../bin/mpirun" ] || PATH=$(cd "$jobs/../bin" && pwd):$PATH
-find_mpi
+find_mpi mpirun
 
 # have_lockstep: whether the program $lockstep is there; sets it to the one built in this repository where PATH has none.
 have_lockstep() {

@@ -9,10 +9,11 @@ mpi_settings=(
   PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe PRTE_MCA_hwloc_default_binding_policy=none
 )
 
-# find_mpi: sets `mpi`, which launcher mpirun is: openmpi, hydra, or '' where there is none.
+# find_mpi MPIRUN: sets `mpi`, which launcher it is: orte, prrte, hydra, or '' where it is none of them.
 find_mpi() {
-  case $(mpirun --version 2>&1) in
-    *'Open MPI'*) mpi=openmpi ;;
+  case $("$1" --version 2>&1) in
+    *'(Open MPI) '[1-4].*) mpi=orte ;;
+    *'Open MPI'*) mpi=prrte ;;
     *HYDRA* | *MPICH* | *Intel*) mpi=hydra ;;
     *) mpi='' ;;
   esac

@@ -36,8 +36,8 @@ echo "checkpoint: $(readlink -f "$checkpoint")"
 echo "metrics:    $run/metrics.jsonl"
 echo
 echo "In your own shell:  export PATH=$repository/build/release/bin:\$PATH"
-find_mpi
-if [ "$mpi" = openmpi ]; then
+find_mpi mpirun
+if [ "$mpi" != hydra ]; then
   echo "and the settings of Open MPI in this script:"
   printf '  export %s\n' "${mpi_settings[@]}"
 fi

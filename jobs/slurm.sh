@@ -19,7 +19,7 @@ choose_launcher() {
   if [ -n "$srun_mpi" ] || { [ "$wanted" = srun ] && [[ $launcher_flags == *--mpi=* ]]; }; then return; fi
   offered=$(srun --mpi=list 2>&1)
   flavour=$(ompi_info --parsable 2>/dev/null | grep -E '^mca:pmix:|^ompi:version:full:([5-9]|[1-9][0-9])\.')
-  if [ -n "$flavour" ] && grep -qw pmix <<<"$offered"; then
+  if [ "$mpi" != hydra ] && [ -n "$flavour" ] && grep -qw pmix <<<"$offered"; then
     srun_mpi=pmix
   elif [ "$mpi" = hydra ] && grep -qw pmi2 <<<"$offered"; then
     srun_mpi=pmi2
