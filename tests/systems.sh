@@ -4,7 +4,8 @@
 #   debian12, debian13   these releases               testing   Debian's next release as it is today
 #   mpich, mpich12       Debian 13 or 12, with MPICH  arm64     Debian 13 for Arm: a cross compiler builds, qemu-user runs
 # --full: every test, not the quick ones only. --bare: in a new tree, not in the one of the last run. --cxx COMPILER: another compiler,
-# installed as the package of its name (clang++-19). --shell: a shell there. Trees and logs are in $LOCKSTEP_SYSTEMS.
+# installed as the package of its name (clang++-19). --shell: a shell there. Trees and logs are in $LOCKSTEP_SYSTEMS. $LOCKSTEP_CCACHE: a
+# folder for ccache that trees share.
 set -euo pipefail
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 trees=${LOCKSTEP_SYSTEMS:-/var/tmp/lockstep-systems}
@@ -66,6 +67,10 @@ inside() {
     mount --rbind /sys "$tree/sys"
     mount --rbind /dev "$tree/dev"
     mount -t tmpfs -o mode=1777 tmpfs "$tree/dev/shm"
+    if [ -n "${LOCKSTEP_CCACHE:-}" ]; then
+      mkdir -p "$tree/root/.cache/ccache"
+      mount --bind "$LOCKSTEP_CCACHE" "$tree/root/.cache/ccache"
+    fi
     if [ -n "$tools" ]; then  # programs of this processor run as they do at home: their loader and libraries are where they look
       mkdir -p "$tree/native" "$tree/lib64" "$tree/usr/lib/x86_64-linux-gnu"
       mount --bind "$tools" "$tree/native"
@@ -113,6 +118,10 @@ if [ -n "$compiler" ]; then
   # shellcheck disable=SC2086  # nothing, or a name
   inside "$system" bash -c "apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $package $omp >/dev/null"
 fi
+if [ -n "${LOCKSTEP_CCACHE:-}" ]; then
+  inside "$system" bash -c 'command -v ccache >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends ccache >/dev/null; }'
+  LOCKSTEP_CMAKE_FLAGS="-DCMAKE_CXX_COMPILER_LAUNCHER=ccache ${LOCKSTEP_CMAKE_FLAGS:-}"
+fi
 [ -z "$shell" ] || { inside "$system" "${settings[@]}" bash -i && exit; }
 
 log=$trees/$system.txt
@@ -126,7 +135,8 @@ begin=$SECONDS
 say "bash tests/run.sh ${suite[*]} $*"
 status=0
 inside "$system" "${settings[@]}" bash tests/run.sh "${suite[@]}" "$@" 2>&1 | tee "$log" -a || status=$?
-say "$(inside "$system" bash -c '. /etc/os-release; echo "${PRETTY_NAME}, $(uname -m)"')"
+# shellcheck disable=SC2016  # the shell there expands
+say "$(inside "$system" bash -c '. /etc/os-release; echo "$PRETTY_NAME, $(uname -m)"')"
 say "quickstart $quickstart_s s, tests $((SECONDS - begin)) s"
 grep -E 'tests passed|tests failed' "$log" || true
 exit "$status"

@@ -97,8 +97,8 @@ class StopEvent {
 /// a third-party library.
 inline std::unique_lock<std::mutex> try_lock_for(std::mutex& mutex, double timeout_s) {
   constexpr std::chrono::microseconds between_attempts{200};
-  std::unique_lock lock(mutex, std::try_to_lock);
-  for (const Stopwatch watch; !lock && watch.elapsed_ms() < timeout_s * 1e3; lock.try_lock())
+  std::unique_lock lock(mutex, std::defer_lock);
+  for (const Stopwatch watch; !lock.try_lock() && watch.elapsed_ms() < timeout_s * 1e3;)
     std::this_thread::sleep_for(between_attempts);
   return lock;
 }

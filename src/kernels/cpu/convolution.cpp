@@ -36,10 +36,11 @@ std::optional<Memory::format_tag> activation_tag(int block, std::int64_t channel
 }
 
 /// Neither oneDNN's reference loops, a hundred times slower, nor its matrix products over unrolled images:
-/// two to three times slower, and with several threads an image's bits there depend on the batch.
+/// two to three times slower, and with several threads an image's bits there depend on the batch. Nor what
+/// oneDNN 3 has for plain images ("ncsp"): it converts them, in every pass, to a layout that may be given.
 bool is_direct(const char* implementation) {
   const std::string_view name(implementation);
-  return name.substr(0, 3) != "ref" && name.find("gemm") == std::string_view::npos;
+  return name.substr(0, 3) != "ref" && name.find("gemm") == name.npos && name.find("ncsp") == name.npos;
 }
 
 std::int64_t floats_of(const Memory::desc& desc) {
