@@ -30,14 +30,19 @@ placement() {
 }
 
 # ranks_of PROCESS: the ranks on this node that mpirun, or a proxy of Hydra, has started. The launcher tells them their number; other
-# children connect to other nodes.
+# children connect to other nodes. In a job of Slurm, Hydra starts all its proxies by srun.
 ranks_of() {
   local child
   for child in $(pgrep -P "$1"); do
     if grep -qszE '^(OMPI_COMM_WORLD|PMI)_RANK=' "/proc/$child/environ"; then
       echo "$child"
-    elif [[ $(cat "/proc/$child/comm" 2>/dev/null) == hydra_* ]]; then
-      ranks_of "$child"
+    else
+      case $mpi-$(cat "/proc/$child/comm" 2>/dev/null) in
+        *-hydra_*) ranks_of "$child" ;;
+        hydra-srun)
+          grep -lszx "SLURM_JOB_ID=${SLURM_JOB_ID:-}" /proc/[0-9]*/environ | xargs -r grep -lsz '^PMI_RANK=' | cut -d / -f 3
+          ;;
+      esac
     fi
   done
 }

@@ -1,6 +1,6 @@
 # Makes a bundle and leaves its contents beside it, in the folder OUTPUT (LockstepBundle.cmake runs it there). FORM:
 #   xz, gz   an archive, OUTPUT/lockstep-VERSION-PROCESSOR.tar.FORM (archive.py)
-#   whl      a wheel, which has its libraries in the folder lib/lockstep of the environment (wheel.py), and no tests
+#   whl      a wheel, which has its libraries in the folder opt/lockstep of the environment (wheel.py), and no tests
 #
 #   bin/        links to libexec/launch, which starts the program of the same name: lockstep, mpirun, mpiexec, orted or
 #               PRRTE's prterun and prted, ompi_info

@@ -1,7 +1,8 @@
 """Packs a bundle's folder as a wheel: wheel.py FOLDER lockstep-VERSION-py3-none-PLATFORM.whl SUMMARY.
 
-pip puts the folder at lib/lockstep of an environment, and the commands below into its bin. They are apart from Open MPI's names, so
-that an environment's bin on PATH does not hide the mpirun of the machine. A wheel has no links: each becomes a copy.
+pip puts the folder at opt/lockstep of an environment, and the commands below into its bin. (pip install --target leaves out what is in
+lib.) The commands are apart from Open MPI's names, so that an environment's bin on PATH does not hide the mpirun of the machine. A wheel
+has no links: each becomes a copy.
 """
 import base64
 import hashlib
@@ -18,9 +19,9 @@ COMMANDS = {
 }
 COMMAND = """#!/bin/sh
 root=$(readlink -f "$0")
-root=${root%/bin/*}/lib/lockstep
+root=${root%/bin/*}/opt/lockstep
 """
-# Where an environment has these; all else is at lib/lockstep.
+# Where an environment has these; all else is at opt/lockstep.
 PLACES = {"share/man/": "share/man/", "share/completion/": "share/bash-completion/completions/"}
 METADATA = """Metadata-Version: 2.1
 Name: lockstep
@@ -41,7 +42,7 @@ The program lockstep, with Open MPI and every library that it needs but glibc an
     lockstep-train 2 CONFIG                             the same; Ctrl-C ends it with a checkpoint
     lockstep-jobs                                       prints the folder of the scripts for Slurm and of examples
 
-The licences of what is included are in lib/lockstep/licenses of the environment. lib/lockstep/INSTALL says more.
+The licences of what is included are in opt/lockstep/licenses of the environment. opt/lockstep/INSTALL says more.
 """
 WHEEL = "Wheel-Version: 1.0\nGenerator: lockstep\nRoot-Is-Purelib: false\nTag: {tag}\n"
 
@@ -67,7 +68,7 @@ def main():
                 path = os.path.join(where, file)
                 place = os.path.relpath(path, folder)
                 beginning = next((beginning for beginning in PLACES if place.startswith(beginning)), "")
-                place = PLACES.get(beginning, "lib/lockstep/") + place[len(beginning):]
+                place = PLACES.get(beginning, "opt/lockstep/") + place[len(beginning):]
                 with open(path, "rb") as content:
                     add(pack, f"{data}/data/{place}", content.read(), 0o755 if os.access(path, os.X_OK) else 0o644)
         for command, line in COMMANDS.items():

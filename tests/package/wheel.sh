@@ -23,14 +23,14 @@ find "$environment" -type f ! -name '*.pyc' | sort >before
 "$environment/bin/pip" install --quiet --no-index --no-deps --disable-pip-version-check "$wheel" || failed "pip does not take $wheel"
 
 # Its name says which glibc it needs: that of the newest function that it calls.
-newest=$(grep -rhoaE 'GLIBC_2\.[0-9]+' "$environment/lib/lockstep/lib" "$environment/lib/lockstep/libexec" | sort -Vu | tail -n 1)
+newest=$(grep -rhoaE 'GLIBC_2\.[0-9]+' "$environment/opt/lockstep/lib" "$environment/opt/lockstep/libexec" | sort -Vu | tail -n 1)
 newest=${newest#GLIBC_}
 [[ $wheel == lockstep-*-py3-none-manylinux_${newest/./_}_$(uname -m).whl ]] || failed "$wheel is not named after glibc $newest and $(uname -m)"
 # The licence of every library is there.
 while read -r library file; do
   package=$( (dpkg-query -S "$file" "${file#/usr}" || true) 2>/dev/null | sed -n '1s/[:,].*//p')
-  [ -z "$package" ] || [ -s "$environment/lib/lockstep/licenses/$package" ] || failed "no licence of $library, which is of the package $package"
-done < <(grep '^lib/' "$environment/lib/lockstep/CONTENTS")
+  [ -z "$package" ] || [ -s "$environment/opt/lockstep/licenses/$package" ] || failed "no licence of $library, which is of the package $package"
+done < <(grep '^lib/' "$environment/opt/lockstep/CONTENTS")
 
 # As whoever has activated the environment; what this script was told of the build is not known there.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 MPIRUN_FLAGS="--bind-to none"
@@ -47,6 +47,10 @@ PATH=$environment/bin:$PATH bash -euo pipefail -c '
 $LOCKSTEP_MPIRUN -n 2 "$LOCKSTEP" train "$LOCKSTEP_SOURCE_DIR/jobs/digits.ini" --set data.train=digits.h5 "${training[@]}" \
   --run here >here.log || failed "training here: $(tail -n 3 here.log)"
 for run in by-mpirun by-script; do "$LOCKSTEP" diff $run/checkpoints/latest here/checkpoints/latest; done
+
+# A folder that is no environment serves, too.
+"$environment/bin/pip" install --quiet --no-index --no-deps --disable-pip-version-check --target folder "$wheel"
+folder/bin/lockstep-mpirun -n 1 lockstep doctor >log || failed "pip install --target: $(cat log)"
 
 "$environment/bin/pip" uninstall --quiet --yes --disable-pip-version-check lockstep
 find "$environment" -type f ! -name '*.pyc' | sort | diff before - >left || failed "pip leaves or takes what is not the wheel's: $(cat left)"
