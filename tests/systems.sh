@@ -108,7 +108,8 @@ if [ "$architecture" = arm64 ] && [ "$(uname -m)" != aarch64 ]; then
     printf ':qemu-aarch64:M::\\x7fELF\\x02\\x01\\x01%s\\x02\\x00\\xb7\\x00:%s\\x00%s\\xfe\\xff\\xff\\xff:%s:F' \
       "$(printf '\\x00%.0s' {1..9})" "$(printf '\\xff%.0s' {1..7})" "$(printf '\\xff%.0s' {1..8})" \
       "$trees/native/usr/bin/qemu-aarch64" >/proc/sys/fs/binfmt_misc/register
-  settings+=(CC=/native/usr/bin/aarch64-linux-gnu-gcc CXX=/native/usr/bin/aarch64-linux-gnu-g++)
+  settings+=(CC=/native/usr/bin/aarch64-linux-gnu-gcc CXX=/native/usr/bin/aarch64-linux-gnu-g++ QEMU_CPU="${QEMU_CPU:-neoverse-n1}")
+  LOCKSTEP_CMAKE_FLAGS="-DLOCKSTEP_TEST_TIME_FACTOR=20 ${LOCKSTEP_CMAKE_FLAGS:-}"
 fi
 make_tree "$system" "$release" "$architecture"
 if [ "${#settings[@]}" -gt 0 ]; then
