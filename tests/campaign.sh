@@ -22,6 +22,7 @@ campaigns:
   races               all cases of the emulated GPU, alone and on 1 to 3 ranks, with a check for races between blocks
   attention_plans     what Lockstep sends to cuDNN's attention, on five described kinds of GPU: each has a plan (nvcc, cuDNN; half an hour)
   bundle              the bundle with every test program, where nothing is installed
+  container [SUITE]   the container image, on a Debian from debootstrap (trixie): built, and trains on 2 ranks (root)
 LIST
 }
 name=${1:-}
@@ -98,6 +99,10 @@ case $name in
     ;;
   attention_plans) by_ctest -R '^kernels\.cuda\.graphs\.sm_' ;;
   bundle) by_ctest -R '^package\.whole_bundle' ;;
+  container)
+    install_packages debootstrap podman buildah runc
+    tracked bash tests/package/container.sh "$repository/build/container" "${@:2}"
+    ;;
   mutations)
     prepare -- test.checkpoint
     files=${2:-10000} seed=${LOCKSTEP_TEST_SEED:-$SRANDOM}

@@ -4,8 +4,9 @@
 #   debian12, debian13   these releases               testing   Debian's next release as it is today
 #   mpich, mpich12       Debian 13 or 12, with MPICH  arm64     Debian 13 for Arm: a cross compiler builds, qemu-user runs
 # --full: every test, not the quick ones only. --bare: in a new tree, not in the one of the last run. --cxx COMPILER: another compiler,
-# installed as the package of its name (clang++-19). --shell: a shell there. Trees and logs are in $LOCKSTEP_SYSTEMS. $LOCKSTEP_CCACHE: a
-# folder for ccache that trees share.
+# installed as the package of its name (clang++-19). --shell: a shell there. --install FILE...: nothing is built. A wheel or Debian packages
+# are installed in a new tree, NAME-bare, and train there (tests/package/first_step.sh): how many seconds does that take? Trees and logs
+# are in $LOCKSTEP_SYSTEMS. $LOCKSTEP_CCACHE: a folder for ccache that trees share.
 set -euo pipefail
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 trees=${LOCKSTEP_SYSTEMS:-/var/tmp/lockstep-systems}
@@ -20,15 +21,16 @@ case $system in
   debian13 | mpich) release=trixie ;;
   testing) release=testing ;;
   arm64) release=trixie architecture=arm64 ;;
-  *) sed -n '2,7s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2 && exit 2 ;;
+  *) sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2 && exit 2 ;;
 esac
 shift
-suite=() bare='' compiler='' shell=''
+suite=() bare='' compiler='' shell='' install=''
 while [ $# -gt 0 ]; do
   case $1 in
     --full) suite=(--full) ;;
     --bare) bare=yes ;;
     --shell) shell=yes ;;
+    --install) install=yes && shift && break ;;
     --cxx) compiler=${2:?--cxx needs a compiler} && shift ;;
     *) break ;;
   esac
@@ -90,6 +92,10 @@ copy_sources() {
     tar -xf - --no-same-owner -C "$target"
 }
 
+if [ -n "$install" ]; then
+  [ $# -gt 0 ] || refuse "--install needs a wheel or packages"
+  bare=yes system+=-bare
+fi
 [ -z "$bare" ] || rm -rf --one-file-system "${trees:?}/$system"
 tools='' settings=()
 if [ "$architecture" = arm64 ] && [ "$(uname -m)" != aarch64 ]; then
@@ -109,6 +115,12 @@ make_tree "$system" "$release" "$architecture"
 if [ "${#settings[@]}" -gt 0 ]; then
   tools=$trees/native
   ln -sfn /native/usr/aarch64-linux-gnu "$trees/$system/usr/aarch64-linux-gnu" # where the cross compiler's C library says that it is
+fi
+if [ -n "$install" ]; then
+  mkdir -p "$trees/$system/root/lockstep"
+  cp "$@" "$repository/tests/package/first_step.sh" "$trees/$system/root/lockstep"
+  inside "$system" bash first_step.sh "${@##*/}"
+  exit
 fi
 case $system in mpich*) settings+=(LOCKSTEP_MPI=mpich) ;; esac
 copy_sources "$system"

@@ -5,7 +5,7 @@ set(glibc "^(ld-linux|lib(c|m|mvec|dl|pthread|rt|resolv|util|anl|nsl|nss_[a-z]+|
 set(cuda "^lib(cuda|cudart|cublas|cudnn|nccl|nvrtc|nvJitLink|nvidia|cupti|nvToolsExt)[-_a-zA-Z0-9]*\\.so")
 
 # plugins_of(VARIABLE LIBRARIES...): what these libraries load at run time, from a folder beside themselves (links resolved). hwloc's
-# plugins are left out: it does without, and they need much (libxml2, ICU).
+# plugins and UCX's for AMD's GPUs are left out: nothing here uses them, and they need much (libxml2, ICU; LLVM).
 function(plugins_of variable)
   set(found "")
   foreach(library ${ARGN})
@@ -21,6 +21,7 @@ function(plugins_of variable)
     file(REAL_PATH ${library} real)
     get_filename_component(folder ${real} DIRECTORY)
     file(GLOB files ${folder}/${below}/*.so ${folder}/${below}/*.so.[0-9])
+    list(FILTER files EXCLUDE REGEX "_rocm\\.so")
     list(APPEND found ${files})
   endforeach()
   set(${variable} ${found} PARENT_SCOPE)

@@ -1,10 +1,7 @@
-// As slow_onednn.cpp, where products are by OpenBLAS.
 #include <cblas.h>
 #include <dlfcn.h>
-#include <unistd.h>
 
-#include <cstdlib>
-#include <cstring>
+#include "slow.h"
 
 extern "C" void cblas_sgemm(OPENBLAS_CONST enum CBLAS_ORDER order, OPENBLAS_CONST enum CBLAS_TRANSPOSE transa,
                             OPENBLAS_CONST enum CBLAS_TRANSPOSE transb, OPENBLAS_CONST blasint m,
@@ -13,11 +10,6 @@ extern "C" void cblas_sgemm(OPENBLAS_CONST enum CBLAS_ORDER order, OPENBLAS_CONS
                             OPENBLAS_CONST blasint ldb, OPENBLAS_CONST float beta, float* c,
                             OPENBLAS_CONST blasint ldc) {
   static const auto real = reinterpret_cast<decltype(&cblas_sgemm)>(::dlsym(RTLD_NEXT, "cblas_sgemm"));
-  static const bool slow = [] {
-    const char* const rank = std::getenv("OMPI_COMM_WORLD_RANK");
-    const char* const wanted = std::getenv("LOCKSTEP_SLOW_RANK");
-    return rank && wanted && std::strcmp(rank, wanted) == 0;
-  }();
-  if (slow) ::usleep(20000);
+  delay_on_slow_rank();
   real(order, transa, transb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
 }
