@@ -13,7 +13,7 @@ and NCCL. The bits of the result do not depend on the number of ranks, and a
 run that is killed or preempted resumes to the same bits.")
 set(CPACK_PACKAGE_VENDOR "The Lockstep authors")
 set(CPACK_RESOURCE_FILE_LICENSE ${PROJECT_SOURCE_DIR}/LICENSE)
-set(CPACK_PACKAGE_CONTACT "The Lockstep authors <lockstep@localhost>")  # cpack -D CPACK_PACKAGE_CONTACT="NAME <MAIL>": who packages it
+set(CPACK_PACKAGE_CONTACT "The Lockstep authors <lockstep@example.org>")  # cpack -D CPACK_PACKAGE_CONTACT="NAME <MAIL>": who packages it
 set(CPACK_PACKAGE_DIRECTORY ${PROJECT_BINARY_DIR}/packages)
 set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
 set(CPACK_STRIP_FILES ON)
@@ -40,6 +40,7 @@ string(REGEX MATCH "\nbuild_packages=\\(([^)]*)\\)" setup "${setup}")
 string(REGEX REPLACE "[ \n]+" ";" development_packages "${CMAKE_MATCH_1}")
 list(FILTER development_packages INCLUDE REGEX "^(.*-dev|pkg-config)$")
 list(REMOVE_ITEM development_packages libeigen3-dev)  # headers of which none of ours knows
+list(TRANSFORM development_packages REPLACE "^pkg-config$" pkgconf)  # which the older name stands for
 if(BUILD_SHARED_LIBS)
   set(library_package liblockstep${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
   set(needs_library "${library_package} (= ${PROJECT_VERSION})")
