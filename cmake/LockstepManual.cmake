@@ -3,7 +3,7 @@
 # in the template is an error, as is a place without a verb.
 cmake_minimum_required(VERSION 3.25)
 
-foreach(variable OMPI_COMM_WORLD_SIZE PMIX_RANK PMI_RANK)  # a build inside a job step is no rank
+foreach(variable OMPI_COMM_WORLD_RANK PMIX_RANK PMI_RANK)  # a build inside a job step is no rank
   unset(ENV{${variable}})
 endforeach()
 

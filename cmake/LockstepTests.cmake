@@ -9,20 +9,22 @@
 # Each case is run by one of them at each rank count, and the program itself refuses a list that does not fit its cases. Label quick, the
 # quick suite: what is not slow, alone and on 1 and 3 ranks, and all that is golden. Target quick_tests: its programs.
 # ALLOCATION_SOURCES count allocations. They replace malloc, as sanitizers do: sanitizer builds leave them out.
-find_program(MPIRUN NAMES mpirun mpiexec REQUIRED)
-set(LOCKSTEP_MPIRUN ${MPIRUN} --oversubscribe --allow-run-as-root --bind-to none --mca mpi_yield_when_idle 1
-    --mca rmaps_base_oversubscribe 1 CACHE STRING "How tests start ranks; '-n N' and the program follow")
+set(LOCKSTEP_MPIRUN ${MPIRUN} CACHE STRING "How tests start ranks; '-n N' and the program follow")
 
 set(LOCKSTEP_TEST_ENVIRONMENT "LOCKSTEP_SOURCE_DIR=${PROJECT_SOURCE_DIR}")
+set(LOCKSTEP_TEST_TIME_FACTOR 1 CACHE STRING "How many times longer than usual a test may take, as on an emulated processor")
+# More ranks than cores, as root, unbound: by variables, since each launcher has other flags.
+file(READ ${PROJECT_SOURCE_DIR}/jobs/mpi.sh settings)
+string(REGEX MATCHALL "(OMPI|PRTE)_[A-Za-z_]+=[a-z0-9:]+" settings "${settings}")
 if(LOCKSTEP_SANITIZE)
   # die_after_fork: damaged checkpoints are read in forked processes, which start threads.
   list(APPEND LOCKSTEP_TEST_ENVIRONMENT "LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/support/lsan.supp"
        "TSAN_OPTIONS=die_after_fork=0:suppressions=${PROJECT_SOURCE_DIR}/tests/support/tsan.supp" "UBSAN_OPTIONS=print_stacktrace=1")
   # Open MPI unloads its plugins before leaks are looked for, so that their leaks have no name to suppress: programs under
   # MPI run without leak detection, all others with it.
-  set(LOCKSTEP_MPI_TEST_ENVIRONMENT ${LOCKSTEP_TEST_ENVIRONMENT} "ASAN_OPTIONS=detect_leaks=0")
+  set(LOCKSTEP_MPI_TEST_ENVIRONMENT ${LOCKSTEP_TEST_ENVIRONMENT} ${settings} "ASAN_OPTIONS=detect_leaks=0")
 else()
-  set(LOCKSTEP_MPI_TEST_ENVIRONMENT ${LOCKSTEP_TEST_ENVIRONMENT})
+  set(LOCKSTEP_MPI_TEST_ENVIRONMENT ${LOCKSTEP_TEST_ENVIRONMENT} ${settings})
 endif()
 
 # Half of what compiling a test takes is reading these headers: with gcc it is done once. By a program, since tests are programs (-fPIE),
@@ -42,7 +44,8 @@ set(LOCKSTEP_TEST_UNITY ${CMAKE_UNITY_BUILD})  # of programs of tests; libraries
 # lockstep_test_sources(PROGRAM BATCH SOURCES...): adds suites to a program; BATCH of them compile as one.
 function(lockstep_test_sources program batch)
   target_sources(${program} PRIVATE ${ARGN})
-  target_include_directories(${program} PRIVATE ${PROJECT_SOURCE_DIR}/tests ${PROJECT_SOURCE_DIR}/src)
+  target_include_directories(${program} PRIVATE ${PROJECT_SOURCE_DIR}/tests ${PROJECT_SOURCE_DIR}/src
+                             ${PROJECT_BINARY_DIR}/generated)
   set_target_properties(${program} PROPERTIES UNITY_BUILD ${LOCKSTEP_TEST_UNITY} UNITY_BUILD_BATCH_SIZE ${batch})
   if(TARGET lockstep_test_headers)
     target_compile_definitions(${program} PRIVATE $<TARGET_PROPERTY:lockstep_test_headers,COMPILE_DEFINITIONS>)
@@ -63,6 +66,7 @@ function(lockstep_test_entry module name count filter labels timeout entries)
       set_tests_properties(${name} PROPERTIES PROCESSORS 2)
     endif()
   endif()
+  math(EXPR timeout "${timeout} * ${LOCKSTEP_TEST_TIME_FACTOR}")
   set_tests_properties(${name} PROPERTIES TIMEOUT ${timeout} LABELS "${labels}"
                        ENVIRONMENT "${environment};LOCKSTEP_TEST_ENTRIES=${entries}")
 endfunction()

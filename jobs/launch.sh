@@ -3,11 +3,14 @@
 jobs=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=jobs/site.sh
 source "$jobs/site.sh"
+# shellcheck source=jobs/mpi.sh
+source "$jobs/mpi.sh"
 
 say() { printf '[%s] job: %s\n' "$(date +%H:%M:%S)" "$*"; }
 
 # In a bundle (INSTALL) the launcher is next to this folder.
 [ ! -x "$jobs/../bin/mpirun" ] || PATH=$(cd "$jobs/../bin" && pwd):$PATH
+find_mpi mpirun
 
 # have_lockstep: whether the program $lockstep is there; sets it to the one built in this repository where PATH has none.
 have_lockstep() {
@@ -29,13 +32,13 @@ launcher_pid=''  # of the srun or mpirun that is running
 stop_asked=''    # the signal that asked for a checkpoint and the end
 pass_on() {
   stop_asked=$1
-  [ -z "$launcher_pid" ] || kill -USR2 "$launcher_pid" 2>/dev/null
+  [ -z "$launcher_pid" ] || send_to_ranks USR2 "$launcher_pid"
 }
 
 # ask_for_report: sends SIGUSR1 to the ranks of a run; the node check has nothing to report, and the signal would kill it.
 reports=''
 ask_for_report() {
-  [ -z "$launcher_pid" ] || [ -z "$reports" ] || kill -USR1 "$launcher_pid" 2>/dev/null
+  [ -z "$launcher_pid" ] || [ -z "$reports" ] || send_to_ranks USR1 "$launcher_pid"
 }
 
 # run_in_background COMMAND...: so that traps run at once, not when the ranks have ended; sets `code`.
@@ -71,6 +74,7 @@ run_in_background() {
   fi
   [ -z "$errors" ] || rm -rf "$errors"
   [ -n "$over" ] || return 0
+  code=$(exit_code_of "$code")
   exec {over}>&-
   wait "$watcher"
   [ $? -ne 5 ] || code=5
@@ -113,7 +117,7 @@ end_left_over() {
   local had_ranks='' gone_at='' waited
   trap '' INT USR1
   while kill -0 "$1" 2>/dev/null; do
-    if has_ranks "$1"; then
+    if [ -n "$(ranks_of "$1")" ]; then
       had_ranks=yes gone_at=''
     elif [ -n "$had_ranks" ]; then
       : "${gone_at:=$SECONDS}"
@@ -130,15 +134,6 @@ end_left_over() {
     [ $? -gt 128 ] || break  # above 128: the second is over
   done
   exit 0
-}
-
-# has_ranks MPIRUN: whether a child is a rank, which Open MPI tells its number; the other children connect to other nodes.
-has_ranks() {
-  local child
-  for child in $(pgrep -P "$1"); do
-    ! grep -qsz '^OMPI_COMM_WORLD_RANK=' "/proc/$child/environ" || return 0
-  done
-  return 1
 }
 
 # left_lock RUN: whether the lock there is one that this job's ranks left behind, not that of another start.

@@ -36,5 +36,8 @@ echo "checkpoint: $(readlink -f "$checkpoint")"
 echo "metrics:    $run/metrics.jsonl"
 echo
 echo "In your own shell:  export PATH=$repository/build/release/bin:\$PATH"
-echo "and the settings of Open MPI in this script:"
-env | sed -n 's/^\(OMPI_[A-Z_a-z]*=.*\)/  export \1/p'
+find_mpi mpirun
+if [ "$mpi" != hydra ]; then
+  echo "and the settings of Open MPI in this script:"
+  printf '  export %s\n' "${mpi_settings[@]}"
+fi

@@ -1,4 +1,4 @@
-# Shared by jobs/quickstart.sh and tests/run.sh (sourced, from anywhere): packages, build, and what Open MPI wants.
+# Shared by jobs/quickstart.sh and tests/run.sh (sourced, from anywhere): packages, build, and what the MPI wants.
 # shellcheck shell=bash
 
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -7,9 +7,16 @@ repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 build_packages=(g++ cmake ninja-build pkg-config libopenmpi-dev openmpi-bin libhwloc-dev libhdf5-dev
   hdf5-tools libdnnl-dev libboost-program-options-dev libfmt-dev libspdlog-dev nlohmann-json3-dev libxxhash-dev
   zlib1g-dev libpng-dev libeigen3-dev)
+[ "$(uname -m)" = x86_64 ] || build_packages+=(libopenblas-openmp-dev)
+# LOCKSTEP_MPI=mpich (or openmpi): that MPI; else the one of the compiler wrapper mpicc, if there is one.
+if [[ ${LOCKSTEP_MPI:-$(mpicc -show 2>/dev/null)} == *mpich* ]]; then
+  build_packages=("${build_packages[@]/libopenmpi-dev/libmpich-dev}")
+  build_packages=("${build_packages[@]/openmpi-bin/mpich}")
+fi
 # shellcheck disable=SC2034
-test_packages=(libboost-test-dev libboost-context-dev python3-h5py python3-venv procps iproute2 slurm-wlm munge shellcheck
-  lintian mkdocs mkdocs-material doxygen chromium)
+test_packages=(libboost-test-dev libboost-context-dev python3-h5py procps) # the quick suite
+# shellcheck disable=SC2034
+full_test_packages=(python3-venv iproute2 slurm-wlm munge shellcheck lintian mkdocs mkdocs-material doxygen chromium)
 
 say() { printf '\n== %s\n' "$*"; }
 
@@ -34,9 +41,9 @@ install_packages() {
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 }
 
-# Open MPI: run as root where we are root, more ranks than cores where they are few, and waiting ranks yield.
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_hwloc_base_binding_policy=none
+# shellcheck source=jobs/mpi.sh
+source "$repository/jobs/mpi.sh"
+export "${mpi_settings[@]}"
 # Threads are set by the program, never found in the environment.
 export OMP_NUM_THREADS=1
 

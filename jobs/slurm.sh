@@ -19,9 +19,9 @@ choose_launcher() {
   if [ -n "$srun_mpi" ] || { [ "$wanted" = srun ] && [[ $launcher_flags == *--mpi=* ]]; }; then return; fi
   offered=$(srun --mpi=list 2>&1)
   flavour=$(ompi_info --parsable 2>/dev/null | grep -E '^mca:pmix:|^ompi:version:full:([5-9]|[1-9][0-9])\.')
-  if [ -n "$flavour" ] && grep -qw pmix <<<"$offered"; then
+  if [ "$mpi" != hydra ] && [ -n "$flavour" ] && grep -qw pmix <<<"$offered"; then
     srun_mpi=pmix
-  elif ! command -v ompi_info >/dev/null && grep -qw pmi2 <<<"$offered" && grep -qiE 'hydra|mpich|intel' <<<"$(mpirun --version 2>&1)"; then
+  elif [ "$mpi" = hydra ] && grep -qw pmi2 <<<"$offered"; then
     srun_mpi=pmi2
   elif [ "$wanted" = srun ]; then
     say "LOCKSTEP_LAUNCHER=srun: no PMI is known that both srun and this MPI speak: LOCKSTEP_SRUN_MPI=TYPE (srun --mpi=list)," \
@@ -41,14 +41,11 @@ on_ranks() {
   shift
   read -r -a flags <<<"$launcher_flags"
   if [ "$launcher" = mpirun ]; then
-    if [ "$where" = nodes ]; then
-      flags+=(-n "$SLURM_JOB_NUM_NODES" --map-by ppr:1:node --bind-to none)
-    elif [ "$bind" = cores ]; then
-      flags+=(-n "$SLURM_NTASKS" --map-by "slot:PE=${SLURM_CPUS_PER_TASK:-1}" --bind-to core)
-    else
-      flags+=(-n "$SLURM_NTASKS" --bind-to "$bind")
-    fi
-    run_in_background mpirun "${flags[@]}" "$@"
+    local ranks=$SLURM_NTASKS placed="--bind-to $bind"
+    [ "$where" != nodes ] || ranks=$SLURM_JOB_NUM_NODES placed=$(placement nodes)
+    [ "$where-$bind" != ranks-cores ] || placed=$(placement cores "${SLURM_CPUS_PER_TASK:-1}")
+    # shellcheck disable=SC2086  # several flags
+    run_in_background mpirun "${flags[@]}" -n "$ranks" $placed "$@"
     return
   fi
   flags+=(--cpu-bind="$bind")

@@ -16,8 +16,8 @@ shift
 # More ranks than cores (nproc obeys OMP_NUM_THREADS): they share them, unbound, and wait by yielding.
 binding=$([ "$bind" = cores ] && echo core || echo none)
 if [ "$ranks" -gt "$(env -u OMP_NUM_THREADS nproc)" ]; then
-  binding=none launcher_flags="--oversubscribe $launcher_flags"
-  export OMPI_MCA_mpi_yield_when_idle=1
+  binding=none
+  export "${mpi_settings[@]}"
 fi
 [ "$(id -u)" -ne 0 ] || export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1  # as in a container
 # MPIRUN_FLAGS replaces these flags, launcher_flags adds to them: what the machine needs.

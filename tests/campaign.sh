@@ -55,7 +55,7 @@ tested() {
 }
 # packages PACKAGES...: besides what every build and its tests need.
 packages() {
-  install_packages "${build_packages[@]}" "${test_packages[@]}" "$@"
+  install_packages "${build_packages[@]}" "${test_packages[@]}" "${full_test_packages[@]}" "$@"
 }
 # prepare PACKAGES... -- TARGET...
 prepare() {

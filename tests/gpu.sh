@@ -32,8 +32,8 @@ if ! command -v python3 >/dev/null; then
 fi
 
 export PATH=$bundle/bin:$PATH
-# As in jobs/setup.sh: more ranks than cores, as root or not.
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_hwloc_base_binding_policy=none
+# shellcheck source=jobs/mpi.sh
+source "$bundle/jobs/mpi.sh"
+export "${mpi_settings[@]}"
 export OMP_NUM_THREADS=1
 exec python3 "$here/support/run_list.py" "$bundle" "$@"

@@ -9,7 +9,7 @@ cd "$repository"
 target=quick_tests suite=(-L quick)
 if [ "${1:-}" = --full ]; then
   shift
-  target=all suite=()
+  target=all suite=() test_packages+=("${full_test_packages[@]}")
 fi
 install_packages "${build_packages[@]}" "${test_packages[@]}"
 LOCKSTEP_CMAKE_FLAGS="-DLOCKSTEP_TESTS=ON ${LOCKSTEP_CMAKE_FLAGS:-}" build_release "$target"

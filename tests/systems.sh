@@ -4,9 +4,9 @@
 #   debian12, debian13   these releases               testing   Debian's next release as it is today
 #   mpich, mpich12       Debian 13 or 12, with MPICH  arm64     Debian 13 for Arm: a cross compiler builds, qemu-user runs
 # --full: every test, not the quick ones only. --bare: in a new tree, not in the one of the last run. --cxx COMPILER: another compiler,
-# installed as the package of its name (clang++-19). --shell: a shell there. Trees and logs are in $LOCKSTEP_SYSTEMS.
-# --install FILE...: nothing is built. A wheel or Debian packages are installed in a new tree, NAME-bare, and train there
-# (tests/package/first_step.sh): how many seconds does that take?
+# installed as the package of its name (clang++-19). --shell: a shell there. --install FILE...: nothing is built. A wheel or Debian packages
+# are installed in a new tree, NAME-bare, and train there (tests/package/first_step.sh): how many seconds does that take? Trees and logs
+# are in $LOCKSTEP_SYSTEMS. $LOCKSTEP_CCACHE: a folder for ccache that trees share.
 set -euo pipefail
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 trees=${LOCKSTEP_SYSTEMS:-/var/tmp/lockstep-systems}
@@ -69,6 +69,10 @@ inside() {
     mount --rbind /sys "$tree/sys"
     mount --rbind /dev "$tree/dev"
     mount -t tmpfs -o mode=1777 tmpfs "$tree/dev/shm"
+    if [ -n "${LOCKSTEP_CCACHE:-}" ]; then
+      mkdir -p "$tree/root/.cache/ccache"
+      mount --bind "$LOCKSTEP_CCACHE" "$tree/root/.cache/ccache"
+    fi
     if [ -n "$tools" ]; then  # programs of this processor run as they do at home: their loader and libraries are where they look
       mkdir -p "$tree/native" "$tree/lib64" "$tree/usr/lib/x86_64-linux-gnu"
       mount --bind "$tools" "$tree/native"
@@ -95,20 +99,23 @@ fi
 [ -z "$bare" ] || rm -rf --one-file-system "${trees:?}/$system"
 tools='' settings=()
 if [ "$architecture" = arm64 ] && [ "$(uname -m)" != aarch64 ]; then
-  host_package qemu-aarch64-static qemu-user-static
+  make_tree native "$release" amd64
+  inside native bash -c 'dpkg -s qemu-user g++-aarch64-linux-gnu >/dev/null 2>&1 ||
+    { apt-get update -qq && apt-get install -y -qq --no-install-recommends qemu-user g++-aarch64-linux-gnu >/dev/null; }' 2>/dev/null
   mountpoint -q /proc/sys/fs/binfmt_misc || mount -t binfmt_misc binfmt_misc /proc/sys/fs/binfmt_misc
   # F: the kernel opens the emulator now, and it serves in trees that do not have it.
   [ -e /proc/sys/fs/binfmt_misc/qemu-aarch64 ] ||
     printf ':qemu-aarch64:M::\\x7fELF\\x02\\x01\\x01%s\\x02\\x00\\xb7\\x00:%s\\x00%s\\xfe\\xff\\xff\\xff:%s:F' \
       "$(printf '\\x00%.0s' {1..9})" "$(printf '\\xff%.0s' {1..7})" "$(printf '\\xff%.0s' {1..8})" \
-      "$(command -v qemu-aarch64-static)" >/proc/sys/fs/binfmt_misc/register
-  make_tree native "$release" amd64
-  inside native bash -c 'dpkg -s g++-aarch64-linux-gnu >/dev/null 2>&1 ||
-    { apt-get update -qq && apt-get install -y -qq --no-install-recommends g++-aarch64-linux-gnu >/dev/null; }' 2>/dev/null
-  settings+=(CC=/native/usr/bin/aarch64-linux-gnu-gcc CXX=/native/usr/bin/aarch64-linux-gnu-g++)
+      "$trees/native/usr/bin/qemu-aarch64" >/proc/sys/fs/binfmt_misc/register
+  settings+=(CC=/native/usr/bin/aarch64-linux-gnu-gcc CXX=/native/usr/bin/aarch64-linux-gnu-g++ QEMU_CPU="${QEMU_CPU:-neoverse-n1}")
+  LOCKSTEP_CMAKE_FLAGS="-DLOCKSTEP_TEST_TIME_FACTOR=20 ${LOCKSTEP_CMAKE_FLAGS:-}"
 fi
 make_tree "$system" "$release" "$architecture"
-[ ! -e "$trees/native" ] || [ "$architecture" != arm64 ] || tools=$trees/native
+if [ "${#settings[@]}" -gt 0 ]; then
+  tools=$trees/native
+  ln -sfn /native/usr/aarch64-linux-gnu "$trees/$system/usr/aarch64-linux-gnu" # where the cross compiler's C library says that it is
+fi
 if [ -n "$install" ]; then
   mkdir -p "$trees/$system/root/lockstep"
   cp "$@" "$repository/tests/package/first_step.sh" "$trees/$system/root/lockstep"
@@ -126,6 +133,10 @@ if [ -n "$compiler" ]; then
   # shellcheck disable=SC2086  # nothing, or a name
   inside "$system" bash -c "apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $package $omp >/dev/null"
 fi
+if [ -n "${LOCKSTEP_CCACHE:-}" ]; then
+  inside "$system" bash -c 'command -v ccache >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends ccache >/dev/null; }'
+  LOCKSTEP_CMAKE_FLAGS="-DCMAKE_CXX_COMPILER_LAUNCHER=ccache ${LOCKSTEP_CMAKE_FLAGS:-}"
+fi
 [ -z "$shell" ] || { inside "$system" "${settings[@]}" bash -i && exit; }
 
 log=$trees/$system.txt
@@ -139,7 +150,8 @@ begin=$SECONDS
 say "bash tests/run.sh ${suite[*]} $*"
 status=0
 inside "$system" "${settings[@]}" bash tests/run.sh "${suite[@]}" "$@" 2>&1 | tee "$log" -a || status=$?
-say "$(inside "$system" bash -c '. /etc/os-release; echo "${PRETTY_NAME}, $(uname -m)"')"
+# shellcheck disable=SC2016  # the shell there expands
+say "$(inside "$system" bash -c '. /etc/os-release; echo "$PRETTY_NAME, $(uname -m)"')"
 say "quickstart $quickstart_s s, tests $((SECONDS - begin)) s"
 grep -E 'tests passed|tests failed' "$log" || true
 exit "$status"

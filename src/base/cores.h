@@ -1,8 +1,6 @@
-// The processor: which cores this process may use and binds threads to (through hwloc), its instruction set,
-// and operations that C++ does not have.
+// Which cores this process may use and binds threads to, through hwloc.
 #pragma once
 
-#include <cstddef>
 #include <set>
 #include <string>
 #include <vector>
@@ -37,19 +35,7 @@ std::vector<CoreSet> core_by_core(const CoreSet& hardware_threads);
 /// Hardware threads of the node that are online.
 int machine_cores();
 
-/// Flushes denormals to zero on the calling thread (FTZ and DAZ). Every computing thread calls it once:
-/// a GPT initialised at N(0, 1) runs more than ten times slower without.
-void flush_denormals() noexcept;
-
-/// "sse4", "avx2", "avx512" or "avx512_bf16": the instruction set that decides the bits of matrix products on
-/// this node.
-std::string instruction_set();
-
 /// The number of given_cores(), at least 1.
 int available_cores();
-
-/// memcpy to memory that is not read soon: it bypasses the caches and does not first read what it overwrites,
-/// which saves a third of the traffic. (The C library does so only from tens of MiB on.)
-void copy_past_caches(void* to, const void* from, std::size_t bytes) noexcept;
 
 }  // namespace lockstep

@@ -6,7 +6,7 @@
 
 #include <cstdlib>
 
-#include "base/cores.h"
+#include "base/processor.h"
 #include "checkpoint/build_info.h"
 #include "kernels/gpus.h"
 #include "lockstep/comm/communicator.h"

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "base/cores.h"
+#include "base/processor.h"
 #include "base/files.h"
 #include "base/progress.h"
 #include "base/thread.h"

@@ -11,8 +11,10 @@
 #include <cstring>
 #include <exception>
 #include <new>
+#include <regex>
 #include <thread>
 
+#include "base/launcher.h"
 #include "base/progress.h"
 #include "comm/collective.h"
 #include "comm/mpi_calls.h"
@@ -144,29 +146,26 @@ class SelfCommunicator final : public CpuCommunicator {
 
 std::unique_ptr<CpuCommunicator> make_self_communicator() { return std::make_unique<SelfCommunicator>(); }
 
-namespace {
-
-/// A launcher of ranks sets one of these. SLURM_PROCID is not among them: Slurm also sets it in the shell of
-/// a batch script, which is no rank.
-bool launched_as_rank() {
-  constexpr std::array names = {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK",   "PMI_RANK",
-                                "MV2_COMM_WORLD_SIZE",  "PALS_RANKID", "MPI_LOCALNRANKS"};
-  return std::any_of(names.begin(), names.end(),
-                     [](const char* name) { return std::getenv(name) != nullptr; });
+std::string mpi_library() {
+  std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
+  int length = 0;
+  MPI_Get_library_version(text.data(), &length);
+  std::string name(text.data());
+  name.resize(std::min({std::size_t{60}, name.size(), name.find_first_of(",\n")}));
+  return std::regex_replace(name, std::regex("\\s+Version\\s*:\\s*"), " ");  // "MPICH Version:      4.0.2"
 }
+
+namespace {
 
 /// If the launcher belongs to another MPI, each process believes to be a whole world, and N copies of one run
 /// overwrite each other.
 void check_launcher_matches(int size) {
-  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
-    const char* launched = std::getenv(name);
-    if (launched && size == 1 && std::atoi(launched) > 1) {
-      throw UsageError(
-          "world: the launcher started {} ranks ({}), but MPI sees only this one: the launcher belongs to "
-          "another MPI than the program; start it with that MPI's own mpirun, or with srun --mpi=pmix",
-          launched, name);
-    }
-  }
+  const int launched = launcher::size();
+  if (size > 1 || launched < 2) return;
+  throw UsageError(
+      "world: the launcher started {} ranks, but MPI sees only this one: the launcher belongs to another MPI "
+      "than the program, which has {}; start it with the mpirun of that MPI, or with srun --mpi={}",
+      launched, mpi_library(), own_pmi);
 }
 
 }  // namespace
@@ -175,7 +174,7 @@ World::World(int& argc, char**& argv) {
   int initialised = 0;
   check_mpi(MPI_Initialized(&initialised), "MPI_Initialized", -1);
   if (!initialised) {
-    if (!launched_as_rank()) {
+    if (launcher::rank() < 0) {
       communicator_ = make_self_communicator();
       return;
     }

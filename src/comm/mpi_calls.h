@@ -5,10 +5,23 @@
 #include <array>
 #include <exception>
 #include <string>
+#include <string_view>
 
 #include "lockstep/base/error.h"
 
 namespace lockstep::comm {
+
+/// The MPI of this build in the words of its users: what srun --mpi= speaks to it, and flags of its mpirun.
+#ifdef OPEN_MPI
+constexpr std::string_view own_pmi = "pmix", bind_flags = "--map-by slot:PE=THREADS --bind-to core",
+                           fill_nodes_flags = "--map-by core";
+#else
+constexpr std::string_view own_pmi = "pmi2", bind_flags = "-bind-to core:THREADS",
+                           fill_nodes_flags = "-ppn RANKS_OF_A_NODE";
+#endif
+
+/// Name and version of the MPI library, such as "Open MPI v4.1.4" or "MPICH 4.0.2".
+std::string mpi_library();
 
 /// Throws FailureError with the call's name, MPI's own text and the rank unless `code` is MPI_SUCCESS.
 inline void check_mpi(int code, const char* call, int rank) {

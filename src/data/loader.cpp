@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/cores.h"
+#include "base/processor.h"
 #include "base/thread.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/random.h"

@@ -16,7 +16,9 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "base/launcher.h"
 #include "base/lines.h"
+#include "comm/mpi_calls.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/checkpoint/state_dict.h"
@@ -203,12 +205,12 @@ namespace {
 
 /// If srun does not speak this MPI's PMI, every task becomes a world of one.
 void check_not_one_of_many() {
-  const char* const tasks = std::getenv("SLURM_STEP_NUM_TASKS");
-  if (!tasks || std::atoi(tasks) <= 1 || std::getenv("OMPI_COMM_WORLD_SIZE")) return;
+  const int tasks = launcher::srun_tasks();
+  if (tasks < 2 || launcher::size() >= 0) return;  // a launcher in the step has started this rank
   throw UsageError(
       "srun started {} tasks, and each of them is the only rank of its world: srun and this MPI do not "
-      "speak the same PMI; use srun --mpi=pmix (srun --mpi=list shows the choices), or mpirun",
-      tasks);
+      "speak the same PMI; use srun --mpi={} (srun --mpi=list shows the choices), or mpirun",
+      tasks, comm::own_pmi);
 }
 
 }  // namespace

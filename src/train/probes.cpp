@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 #include <link.h>
 #include <time.h>
-#include <ucontext.h>
 
 #include <algorithm>
 #include <array>
@@ -22,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/processor.h"
 #include "base/thread.h"
 #include "train/processes.h"
 
@@ -79,16 +79,9 @@ bool is_in_a_file(std::uintptr_t address) {
   return std::ranges::any_of(code_of_files, [&](const AddressRange& code) { return code.contains(address); });
 }
 
-/// Whether there is a call before this address.
 bool is_return_address(std::uintptr_t address) {
-  constexpr std::uintptr_t longest_call = 7;
-  if (!is_in_a_file(address) || !is_in_a_file(address - longest_call)) return false;
-  const auto* const code = reinterpret_cast<const std::uint8_t*>(address);
-  if (code[-5] == 0xe8) return true;          // call rel32
-  for (const int length : {2, 3, 4, 6, 7}) {  // call r/m64
-    if (code[-length] == 0xff && (code[1 - length] & 0x38) == 0x10) return true;
-  }
-  return false;
+  return is_in_a_file(address) && is_in_a_file(address - max_call_bytes) &&
+         is_after_call(reinterpret_cast<const std::uint8_t*>(address));
 }
 
 /// Return addresses lie between variables, which AddressSanitizer guards.
@@ -119,8 +112,10 @@ std::uintptr_t end_of_generated_frame(std::uintptr_t stack_pointer) {
 }
 
 /// Adds the return addresses on the stack to the frames.
-int add_return_addresses(std::uintptr_t stack_pointer, int count) {
-  for (std::uintptr_t at = end_of_generated_frame(stack_pointer);
+int add_return_addresses(const Interruption& at_signal, int count) {
+  if (is_return_address(at_signal.return_address))
+    frames[static_cast<std::size_t>(count++)] = reinterpret_cast<void*>(at_signal.return_address);
+  for (std::uintptr_t at = end_of_generated_frame(at_signal.stack_pointer);
        at + word_bytes <= probed_stack.end && count < max_frames; at += word_bytes)
     if (is_return_address(word_at(at)))
       frames[static_cast<std::size_t>(count++)] = reinterpret_cast<void*>(word_at(at));
@@ -159,12 +154,12 @@ StackProbe::~StackProbe() { std::signal(stack_signal(), SIG_IGN); }
 void StackProbe::keep(const void* context) noexcept {
   if (pthread_self() != probed || frames_kept.load(std::memory_order_acquire) > 0) return;
   const int error = errno;
-  const auto& registers = static_cast<const ucontext_t*>(context)->uc_mcontext.gregs;
-  interrupted = reinterpret_cast<void*>(registers[REG_RIP]);
+  const Interruption at_signal = interruption_of(context);
+  interrupted = at_signal.instruction;
   frames_unwound = ::backtrace(frames.data(), max_frames);
   int count = frames_unwound;
   if (count > 0 && frames[static_cast<std::size_t>(count - 1)] == interrupted)
-    count = add_return_addresses(static_cast<std::uintptr_t>(registers[REG_RSP]), count);
+    count = add_return_addresses(at_signal, count);
   frames_kept.store(count, std::memory_order_release);
   errno = error;
 }

@@ -7,20 +7,19 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
-#include <initializer_list>
 #include <limits>
 #include <new>
 #include <optional>
 #include <thread>
 #include <vector>
 
+#include "base/launcher.h"
 #include "base/progress.h"
 #include "base/streams.h"
 #include "base/text.h"
@@ -34,17 +33,6 @@ namespace lockstep {
 namespace {
 
 // The start of MPI.
-
-/// A number that the launcher has put into the environment; -1: none.
-int launcher_number(std::initializer_list<const char*> variables) {
-  for (const char* const variable : variables) {
-    const char* const text = std::getenv(variable);
-    int number = -1;
-    if (text && std::from_chars(text, text + std::strlen(text), number).ec == std::errc() && number >= 0)
-      return number;
-  }
-  return -1;
-}
 
 std::string job_name() {
   std::string name;
@@ -100,7 +88,7 @@ class StartTimeout {
 
   std::string describe(const std::vector<int>& missing) const {
     constexpr std::size_t max_named = 16;
-    const int here = launcher_number({"OMPI_COMM_WORLD_LOCAL_SIZE"});
+    const int here = launcher::ranks_of_this_node();
     const int present = ranks_ - static_cast<int>(missing.size());
     if (here == ranks_ && !missing.empty()) {
       const auto end = missing.begin() + static_cast<std::ptrdiff_t>(std::min(missing.size(), max_named));
@@ -132,8 +120,8 @@ class StartTimeout {
     ::_exit(static_cast<int>(ExitCode::failure));
   }
 
-  const int rank_ = launcher_number({"PMIX_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"});
-  const int ranks_ = launcher_number({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"});
+  const int rank_ = launcher::rank(), launched_ = launcher::size();
+  const int ranks_ = launched_ < 0 ? launcher::srun_tasks() : launched_;
   int presence_ = -1;  ///< the socket that shows that this rank is there
   StopEvent started_;
   std::thread thread_;

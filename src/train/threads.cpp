@@ -12,6 +12,7 @@
 
 #include "base/resources.h"
 #include "base/text.h"
+#include "comm/mpi_calls.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/agreement.h"
 
@@ -139,9 +140,9 @@ std::optional<Oversubscription> oversubscription(std::span<const RankCores> rank
                                                    threads_each(threads), bound)
                                      : fmt::format("{}: ranks {} are bound to the same {}, with {}", host,
                                                    fmt::join(confined, ", "), bound, threads_each(threads)),
-        .remedy =
-            "give each rank its own cores: mpirun --map-by slot:PE=THREADS --bind-to core, or srun "
-            "--cpus-per-task=THREADS --cpu-bind=cores"};
+        .remedy = fmt::format(
+            "give each rank its own cores: mpirun {}, or srun --cpus-per-task=THREADS --cpu-bind=cores",
+            comm::bind_flags)};
   }
   return std::nullopt;
 }

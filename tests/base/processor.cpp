@@ -1,5 +1,5 @@
 // What the processor does for us beyond the language.
-#include "base/cores.h"
+#include "base/processor.h"
 
 #include <algorithm>
 #include <boost/test/unit_test.hpp>

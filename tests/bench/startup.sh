@@ -5,7 +5,9 @@ set -euo pipefail
 rounds=${1:-7}
 source_dir=$(cd "$(dirname "$0")/../.." && pwd)
 lockstep=${LOCKSTEP:-$source_dir/build/release/bin/lockstep}
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_mpi_yield_when_idle=1
+# shellcheck source=jobs/mpi.sh
+source "$source_dir/jobs/mpi.sh"
+export "${mpi_settings[@]}"
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 printf '#include <mpi.h>\nint main(int c, char** v) { MPI_Init(&c, &v); MPI_Finalize(); }\n' >"$scratch/empty.c"

@@ -70,6 +70,10 @@ set_up() {
       tc -n "${hosts[$index]}" qdisc add dev "$interface" root tbf rate "$rate" burst 256kb latency "$latency" || return
   done
 }
+# shellcheck source=jobs/mpi.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../../jobs/mpi.sh"
+find_mpi mpirun
+[ "$mpi" != hydra ] || cannot "the flags of mpirun in this script are Open MPI's"
 set_up 2>"$scratch/error" || cannot "cannot make network namespaces and the link here: $(tail -n 1 "$scratch/error")"
 
 # A shell on a host, as a login over the network would be: mpirun calls AGENT HOST COMMAND...

@@ -301,6 +301,9 @@ BOOST_FIXTURE_TEST_CASE(a_tensor_outside_its_storage_is_refused_by_its_name, Fil
   refused(with(tensor(0, {-1}, {1})), "\"w\" has an offset, a shape or strides that are not sizes");
   refused(with(tensor(0, {2}, {-1})), "\"w\" has an offset, a shape or strides that are not sizes");
   refused(with(tensor(-1, {2}, {1})), "\"w\" has an offset, a shape or strides that are not sizes");
+  std::string short_offset = tensor(-1, {2}, {1});  // -1 in one byte, as Python writes it
+  short_offset.replace(short_offset.find(number(-1)), number(-1).size(), "\x8a\x01\xff");
+  refused(with(short_offset), "\"w\" has an offset, a shape or strides that are not sizes");
   refused(with(tensor(0, {2}, {})), "\"w\" has an offset, a shape or strides that are not sizes");
   refused(with(tensor(0, std::vector<std::int64_t>(33, 1), std::vector<std::int64_t>(33, 1))),
           "\"w\" has an offset, a shape or strides that are not sizes");

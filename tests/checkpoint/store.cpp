@@ -1,11 +1,15 @@
 // The store: names, the newest link, pruning, falling back from broken files, and one error for all ranks.
 #include "lockstep/checkpoint/store.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <boost/test/unit_test.hpp>
 #include <cmath>
 #include <fstream>
+#include <functional>
+#include <sstream>
 
 #include "checkpoint/sample.h"
 #include "lockstep/autograd/gradient_sink.h"
@@ -18,6 +22,8 @@
 #include "lockstep/optim/adamw.h"
 #include "lockstep/optim/ema.h"
 #include "support/environment.h"
+#include "support/mentions.h"
+#include "support/temporary_folder.h"
 #include "support/world.h"
 
 namespace lockstep::test {
@@ -180,6 +186,46 @@ BOOST_FIXTURE_TEST_CASE(the_normalisation_of_arrays_is_kept_and_comes_back, Run)
   BOOST_TEST(store.resume(training.state, after) == 1);
   BOOST_TEST(first_of(after, 0) == -2);
   BOOST_TEST(first_of(after, 1) == 1);
+  world.barrier();
+}
+
+/// What `body` writes on standard error.
+std::string said_by(const std::function<void()>& body) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("log");
+  const int own = ::dup(STDERR_FILENO), log = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+  BOOST_REQUIRE(own >= 0 && log >= 0);
+  ::dup2(log, STDERR_FILENO);
+  ::close(log);
+  body();
+  ::dup2(own, STDERR_FILENO);
+  ::close(own);
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+BOOST_FIXTURE_TEST_CASE(a_resume_with_another_math_library_is_a_warning, Run) {
+  Training training;
+  {
+    lc::Store store(run, world, {.provenance = {{"math_library", "oneDNN 1.0.0"}}});
+    store.save(1, training.state);
+  }
+  const std::string here = lc::provenance_of(world).at("math_library");
+  BOOST_TEST(here.starts_with("oneDNN "));
+  const std::string said = said_by([&] {
+    lc::Store store(run, world, {});
+    BOOST_TEST(store.resume(training.state) == 1);
+    store.save(2, training.state);
+  });
+  BOOST_TEST(contains(said, "was written with math_library oneDNN 1.0.0, this run has " + here) ==
+             (world.rank() == 0));
+  world.barrier();
+  const std::string then = said_by([&] {
+    lc::Store store(run, world, {});
+    BOOST_TEST(store.resume(training.state) == 2);
+  });
+  BOOST_TEST(!contains(then, "math_library"));
   world.barrier();
 }
 

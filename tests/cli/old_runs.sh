@@ -23,6 +23,7 @@ for count in 1 3; do
   config=run.ini
   [ "$count" -eq 1 ] || config=run/config.ini  # every key of that version, those that were removed too
   ranks "$count" train "$config" --run "run-$count" 2>log || fail "resumed on $count: $(tail -n 3 log)"
+  ! grep -q math_library log || fail "$count: a warning of what the checkpoint does not say: $(grep math_library log)"
   expect_same "run-$count/checkpoints/latest" end.h5
   python3 - "run-$count" <<'PY' || fail "metrics of $count ranks differ: $(cat "run-$count/metrics.jsonl")"
 import json, sys

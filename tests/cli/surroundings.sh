@@ -74,7 +74,7 @@ grep -q 'lockstep: rank 1: .*: rank 0 did not come' log || fail "not named among
 # Ranks in different directories.
 mkdir -p here there
 cat >in.sh <<'SH'
-cd "$([ "$OMPI_COMM_WORLD_RANK" -eq 0 ] && echo here || echo there)" && exec "$LOCKSTEP" train ../good.ini --set data.train=../digits.h5 --run relative
+cd "$([ "${OMPI_COMM_WORLD_RANK:-$PMI_RANK}" -eq 0 ] && echo here || echo there)" && exec "$LOCKSTEP" train ../good.ini --set data.train=../digits.h5 --run relative
 SH
 # shellcheck disable=SC2086
 $LOCKSTEP_MPIRUN -n 2 bash in.sh >log 2>err.log

@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <stdexcept>
 
+#include "base/launcher.h"
+
 namespace ls = lockstep;
 
 namespace {
@@ -15,9 +17,7 @@ bool wrong(std::string_view how) {
 }
 
 bool on_the_last_rank() {
-  const char *const rank = std::getenv("OMPI_COMM_WORLD_RANK"), *const size =
-                                                                    std::getenv("OMPI_COMM_WORLD_SIZE");
-  return !rank || std::atoi(rank) + 1 == std::atoi(size);
+  return ls::launcher::rank() < 0 || ls::launcher::rank() + 1 == ls::launcher::size();
 }
 
 /// WRONG = PLACE_throws: on all ranks; PLACE_throws_once: on the last.

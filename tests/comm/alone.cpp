@@ -21,7 +21,7 @@ BOOST_AUTO_TEST_SUITE(alone)
 
 BOOST_AUTO_TEST_CASE(a_process_started_alone_does_not_touch_mpi) {
   Environment environment;
-  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK"}) environment.unset(name);
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"}) environment.unset(name);
   environment.set("SLURM_PROCID", "0");  // as in the shell of a batch script
   int argc = 0;
   char** argv = nullptr;

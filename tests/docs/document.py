@@ -229,10 +229,7 @@ class Scratch:
         program.chmod(0o755)
         (tools / "python3").symlink_to("/usr/bin/python3")  # which has h5py; another one may come first on PATH
         self.environment = os.environ | {
-            "PATH": f"{tools}:{os.environ['PATH']}", "TMPDIR": tempfile.gettempdir(),
-            "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-            "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_hwloc_base_binding_policy": "none",
-            "OMPI_MCA_mpi_yield_when_idle": "1"}
+            "PATH": f"{tools}:{os.environ['PATH']}", "TMPDIR": tempfile.gettempdir()}
         setup = SOURCE / "tests" / "docs" / "setup" / f"{name}.sh"
         if setup.exists():
             self.run(["bash", "-euo", "pipefail", str(setup)])

@@ -60,7 +60,7 @@ expect_same one/checkpoints/latest two/checkpoints/latest
 # The same where each rank sees only its own GPU, as some launchers have it.
 cat >sees_its_own <<'P'
 #!/bin/sh
-CUDA_VISIBLE_DEVICES=$OMPI_COMM_WORLD_LOCAL_RANK exec "$REAL" "$@"
+CUDA_VISIBLE_DEVICES=${OMPI_COMM_WORLD_LOCAL_RANK:-$MPI_LOCALRANKID} exec "$REAL" "$@"
 P
 chmod +x sees_its_own
 export REAL=$LOCKSTEP

@@ -88,7 +88,7 @@ resumes
 # The job script writes what the launcher said, where the ranks could not.
 case="all ranks are killed under the job script"
 rm -rf subject
-MPIRUN_FLAGS="--oversubscribe --allow-run-as-root --bind-to none" LOCKSTEP_MAX_RESTARTS=0 \
+LOCKSTEP_BIND=none LOCKSTEP_MAX_RESTARTS=0 \
   bash "$LOCKSTEP_SOURCE_DIR/jobs/train-mpirun.sh" 2 run.ini --run subject >out.log 2>err.log </dev/null &
 launcher=$!
 find_ranks

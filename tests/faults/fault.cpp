@@ -22,7 +22,11 @@
 #include <string>
 #include <string_view>
 
+#include "base/launcher.h"
+
 namespace {
+
+int rank_of_process() { return std::max(0, lockstep::launcher::rank()); }
 
 [[noreturn]] void refuse(std::string_view word) {
   std::fprintf(stderr, "LOCKSTEP_FAULT: cannot understand '%.*s'\n", static_cast<int>(word.size()),
@@ -59,8 +63,7 @@ struct Rule {
     const std::string_view key = word.substr(0, equals);
     const std::string value(word.substr(std::min(equals + 1, word.size())));
     if (key == "rank") {
-      const char* const rank = std::getenv("OMPI_COMM_WORLD_RANK");
-      this_rank = value == (rank ? rank : "0");
+      this_rank = std::atol(value.c_str()) == rank_of_process();
     } else if (key == "call" && !value.empty()) {
       calls = "," + value + ",";
     } else if (key == "path" && !value.empty()) {
@@ -196,11 +199,10 @@ class Call {
   void say(const char* what) const {
     const int error = errno;
     const timespec end = now();
-    const char* const rank = std::getenv("OMPI_COMM_WORLD_RANK");
     char line[2 * PATH_MAX + 256];
     const int length = std::snprintf(
-        line, sizeof line, "fault: rank=%s nth=%ld call=%s %s from=%lld.%09ld to=%lld.%09ld path=%s\n",
-        rank ? rank : "0", number_, name_, what, static_cast<long long>(start_.tv_sec), start_.tv_nsec,
+        line, sizeof line, "fault: rank=%d nth=%ld call=%s %s from=%lld.%09ld to=%lld.%09ld path=%s\n",
+        rank_of_process(), number_, name_, what, static_cast<long long>(start_.tv_sec), start_.tv_nsec,
         static_cast<long long>(end.tv_sec), end.tv_nsec, paths_);
     // Not write(): this library's own calls are not the program's.
     ::syscall(SYS_write, rule().log, line,

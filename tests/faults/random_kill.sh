@@ -29,7 +29,7 @@ until_it_trains() {
 end_hang() {
   fail "$case: hangs with ranks alive: $(tail -n 3 err.log)"
   local left
-  mapfile -t left < <(pgrep -P "$launcher")
+  mapfile -t left < <(ranks_of "$launcher")
   kill -KILL "$launcher" "${left[@]}" 2>/dev/null
 }
 alive() {  # alive PID...: those of them that have not ended
@@ -91,7 +91,7 @@ while [ "$kills" -lt "$kills_wanted" ]; do
   [ $((RANDOM % 8)) -eq 0 ] || until_it_trains  # some are hit while they start
   delay_us=$(((RANDOM * 32768 + RANDOM) % (length_ms * 1000)))
   sleep "$(printf '%d.%06d' $((delay_us / 1000000)) $((delay_us % 1000000)))"
-  mapfile -t pids < <(echo "$launcher"; pgrep -P "$launcher")
+  mapfile -t pids < <(echo "$launcher"; ranks_of "$launcher")
   victim=${pids[RANDOM % ${#pids[@]}]}
   kill -KILL "$victim" 2>/dev/null
   until_it_ended

@@ -47,7 +47,8 @@ pid_t find_rank(const std::string& id, const std::string& rank) {
     if (pid <= 0 || lockstep::train::name_of(pid) != "lockstep") continue;
     std::ifstream file("/proc/" + std::to_string(pid) + "/environ", std::ios::binary);
     const std::string environment = '\0' + std::string(std::istreambuf_iterator<char>(file), {}) + '\0';
-    if (has(environment, "LOCKSTEP_STRIKE=" + id) && has(environment, "OMPI_COMM_WORLD_RANK=" + rank))
+    if (has(environment, "LOCKSTEP_STRIKE=" + id) &&
+        (has(environment, "OMPI_COMM_WORLD_RANK=" + rank) || has(environment, "PMI_RANK=" + rank)))
       found = pid;
   }
   ::closedir(processes);

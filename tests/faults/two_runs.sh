@@ -48,7 +48,7 @@ done
 kill -0 "$first" || fail "the first run ended while others were refused: $(tail -n 3 mine.log)"
 
 case="a higher restart of the same Slurm job"
-mapfile -t ranks_of_first < <(pgrep -P "$first")
+mapfile -t ranks_of_first < <(ranks_of "$first")
 kill -STOP "${ranks_of_first[@]}"
 rm -rf subject
 mv mine subject
@@ -79,7 +79,7 @@ for victim in launcher ranks; do
   if [ $victim = launcher ]; then
     kill -KILL "$launcher"
   else
-    mapfile -t ranks_of_it < <(pgrep -P "$launcher")
+    mapfile -t ranks_of_it < <(ranks_of "$launcher")
     kill -KILL "${ranks_of_it[@]}"
   fi
   wait "$launcher" 2>/dev/null

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# outsider.sh BUILD SOURCE COMPILER BUILD_TYPE [SANITIZERS]: the installed package serves programs of somebody else's.
+# outsider.sh MPIRUN BUILD SOURCE COMPILER BUILD_TYPE [SANITIZERS]: the installed package serves programs of somebody else's.
 set -euo pipefail
-build=$1 source=$2 compiler=$3 build_type=$4 sanitizers=${5:-}
+mpirun=$1 build=$2 source=$3 compiler=$4 build_type=$5 sanitizers=${6:-}
 scratch=$build/package-test
 flags=${sanitizers:+-fsanitize=$sanitizers}
 rm -rf "$scratch"
@@ -24,7 +24,7 @@ mkdir "$scratch/by-pkg-config"
 on() {
   local ranks=$1 program=$2
   shift 2
-  mpirun --oversubscribe --allow-run-as-root --bind-to none -n "$ranks" "by-cmake/$program" "$@"
+  "$mpirun" -n "$ranks" "by-cmake/$program" "$@"
 }
 # same RUN RUN: their newest checkpoints hold the same bits.
 same() {

@@ -8,7 +8,6 @@ source "$LOCKSTEP_SOURCE_DIR/tests/slurm/cluster.sh"
 templates=$LOCKSTEP_SOURCE_DIR/jobs
 export LOCKSTEP_JOBS=$templates LOCKSTEP_LOGS=logs
 unset SLURM_PMIX_FENCE OMPI_MCA_odls_base_sigkill_timeout  # the templates' own
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_mpi_yield_when_idle=1
 export OMPI_MCA_btl=self,tcp  # the two nodes are one machine, which shared memory between ranks would be led astray by
 export LOCKSTEP_BIND=none     # more cores than the machine has
 

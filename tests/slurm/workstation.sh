@@ -4,14 +4,16 @@
 # shellcheck source=tests/slurm/jobs.sh
 source "$(dirname "$0")/jobs.sh"
 endless_run
-export MPIRUN_FLAGS=${LOCKSTEP_MPIRUN#* }
+PATH=$(dirname "${LOCKSTEP_MPIRUN%% *}"):$PATH
 
 script=''
-trap '[ -z "$script" ] || pkill -KILL -s "$script"; rm -rf "$scratch"' EXIT
+trap 'processes | xargs -r kill -KILL; rm -rf "$scratch"' EXIT
+# processes: those that `begin` has started, in whatever session. A zombie has no environment any more.
+processes() { grep -lzsx "LOCKSTEP_WORKSTATION=$$" /proc/[0-9]*/environ | cut -d / -f 3; }
 
 # begin NAME [ARGUMENT...]: in a session of its own, as a terminal would start it: Ctrl-C reaches its whole process group.
 begin() {
-  env --default-signal=INT,HUP setsid bash "$templates/train-mpirun.sh" 2 run.ini --run "$1" "${@:2}" >"$1.log" 2>&1 &
+  LOCKSTEP_WORKSTATION=$$ env --default-signal=INT,HUP setsid bash "$templates/train-mpirun.sh" 2 run.ini --run "$1" "${@:2}" >"$1.log" 2>&1 &
   script=$!
 }
 # expect NAME CODE
@@ -20,7 +22,7 @@ expect() {
   wait "$script"
   code=$?
   [ "$code" -eq "$2" ] || fail "$1: exit $code, expected $2: $(tail -n 5 "$1.log")"
-  [ -z "$(pgrep -r R,S,D,T -s "$script")" ] || fail "$1: processes left: $(pgrep -a -s "$script")"
+  [ -z "$(processes)" ] || fail "$1: processes left: $(processes | xargs ps -o pid=,args= -p)"
 }
 whole() {
   "$LOCKSTEP" verify "$1/checkpoints/latest" >verify.log 2>&1 || fail "$1: no whole checkpoint: $(cat verify.log)"
@@ -55,7 +57,7 @@ same_as_undisturbed interrupted
 begin killed
 until_trains killed 0
 wait_for 60 test -e killed/checkpoints/latest || fail "killed: no checkpoint"
-rank=$(pgrep -s "$script" -x "$(basename "$LOCKSTEP" | cut -c 1-15)" | tail -n 1)
+rank=$(processes | sed 's|.*|/proc/&/comm|' | xargs grep -lxF "$(basename "$LOCKSTEP" | cut -c 1-15)" | tail -n 1 | cut -d / -f 3)
 kill -KILL "$rank"
 until_trains killed 1
 touch killed/stop
@@ -114,7 +116,7 @@ reasons() {
 equal $'job: from made/job-1-n2.log:\nlockstep: new' "reasons after exit 5" "$(reasons 5)"
 equal "" "reasons after exit 75" "$(reasons 75)"
 
-# choose LAUNCHER OFFERED [TYPE]: what the templates choose where srun offers OFFERED to an Open MPI with PMIx.
+# choose LAUNCHER OFFERED [TYPE]: what the templates choose where srun offers OFFERED to $mpi, an Open MPI with PMIx.
 choose() (
   # shellcheck disable=SC2317  # by choose_launcher
   srun() { echo "$srun_offers"; }
@@ -124,6 +126,10 @@ choose() (
   choose_launcher
   echo "$launcher $srun_mpi"
 )
+mpi=hydra
+equal "srun pmi2" "launcher auto with MPICH" "$(choose auto 'none pmi2 pmix')"
+equal "mpirun " "launcher auto with MPICH, without PMI2" "$(choose auto 'none pmix')"
+mpi=orte
 for wanted in auto srun; do
   equal "srun pmix" "launcher $wanted" "$(choose "$wanted" 'none pmi2 pmix pmix_v4')"
   equal "srun pmix_v4" "launcher $wanted, PMI told" "$(choose "$wanted" none pmix_v4)"

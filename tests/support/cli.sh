@@ -10,6 +10,8 @@ mkdir "$scratch/work"
 mkdir -m 1777 "$scratch/tmp"
 export TMPDIR=$scratch/tmp
 cd "$scratch/work" || exit 1
+# shellcheck source=jobs/mpi.sh
+source "$LOCKSTEP_SOURCE_DIR/jobs/mpi.sh"
 export OMPI_MCA_odls_base_sigkill_timeout=0  # mpirun ends what is left of a job at once, not a second after asking
 failures=0
 # Of train.steps, for runs that something else ends: no machine gets there while a test looks, not by tens of thousands a second.
@@ -89,7 +91,8 @@ kill_when() {
   setsid "${start[@]}" "$LOCKSTEP" "$@" >killed.log 2>&1 </dev/null &
   launcher=$!
   until_there "$file" "$launcher"
-  pkill -KILL -s "$launcher" || fail "$*: it ended before it was killed: $(tail -n 3 killed.log)"
+  # shellcheck disable=SC2046  # several; each has a session of its own where Hydra has started it
+  kill -KILL "$launcher" $(ranks_of "$launcher") || fail "$*: it ended before it was killed: $(tail -n 3 killed.log)"
   wait "$launcher" 2>/dev/null
 }
 

@@ -5,10 +5,12 @@
 #include <boost/test/unit_test.hpp>
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <string>
 #include <thread>
 
 #include "base/thread.h"
+#include "train/generated_code.h"
 #include "train/probes.h"
 
 namespace lockstep::test {
@@ -43,23 +45,16 @@ BOOST_AUTO_TEST_CASE(a_stack_begins_where_the_thread_is_and_ends_in_its_program)
 }
 
 BOOST_AUTO_TEST_CASE(callers_of_generated_code_are_in_the_stack) {
-  constexpr std::uint8_t code[] = {
-      0x48, 0x83, 0xec, 0x28,              // sub rsp, 40: no frame pointer, as in oneDNN's code
-      0xc7, 0x07, 0x01, 0x00, 0x00, 0x00,  // mov dword [rdi], 1
-      0x8b, 0x06,                          // again: mov eax, [rsi]
-      0x85, 0xc0,                          // test eax, eax
-      0x74, 0xfa,                          // je again
-      0x48, 0x83, 0xc4, 0x28,              // add rsp, 40
-      0xc3,                                // ret
-  };
+  const std::span<const std::uint8_t> code = waiting_code();
   void* const memory =
-      ::mmap(nullptr, sizeof code, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      ::mmap(nullptr, code.size(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   BOOST_TEST_REQUIRE(memory != MAP_FAILED);
-  std::memcpy(memory, code, sizeof code);
-  BOOST_TEST_REQUIRE(::mprotect(memory, sizeof code, PROT_READ | PROT_EXEC) == 0);
+  std::memcpy(memory, code.data(), code.size());
+  BOOST_TEST_REQUIRE(::mprotect(memory, code.size(), PROT_READ | PROT_EXEC) == 0);
+  __builtin___clear_cache(static_cast<char*>(memory), static_cast<char*>(memory) + code.size());
   const auto generated = reinterpret_cast<void (*)(std::atomic<int>&, std::atomic<int>&)>(memory);
   const std::string stack = stack_within(generated);
-  ::munmap(memory, sizeof code);
+  ::munmap(memory, code.size());
   const std::size_t remark = stack.find("unwound");
   BOOST_TEST_REQUIRE(remark != std::string::npos, stack);
   BOOST_TEST(stack.find("test.train") > remark, stack);

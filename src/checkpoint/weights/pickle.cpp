@@ -137,7 +137,7 @@ class PickleReader {
   Pickle::Value take_integer(std::uint64_t bytes) {
     const std::string_view digits = take_bytes(bytes);
     if (digits.size() > sizeof(std::int64_t)) return Pickle::LargeInteger{};
-    std::int64_t value = !digits.empty() && digits.back() < 0 ? -1 : 0;
+    std::int64_t value = !digits.empty() && static_cast<signed char>(digits.back()) < 0 ? -1 : 0;
     std::memcpy(&value, digits.data(), digits.size());
     return value;
   }

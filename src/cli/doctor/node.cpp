@@ -18,9 +18,11 @@
 #include <tuple>
 
 #include "base/cores.h"
+#include "base/processor.h"
 #include "base/resources.h"
 #include "base/text.h"
 #include "cli/doctor/checks.h"
+#include "comm/mpi_calls.h"
 #include "comm/nccl.h"
 #include "kernels/gpus.h"
 #include "lockstep/kernels/backend.h"
@@ -84,21 +86,19 @@ Result processor(const Context& context) {
 }
 
 Result mpi(const Context& context) {
-  std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> library{};
-  int length = 0, major = 0, minor = 0, level = MPI_THREAD_SINGLE;
-  MPI_Get_library_version(library.data(), &length);
+  int major = 0, minor = 0, level = MPI_THREAD_SINGLE;
   MPI_Get_version(&major, &minor);
-  std::string name(library.data());
-  name.resize(std::min({std::size_t{60}, name.size(), name.find_first_of(",\n")}));
   const comm::Topology& topology = context.world.topology();
   const std::string text =
-      fmt::format("{} (MPI {}.{}), {} on {}", name, major, minor, pluralized(context.world.size(), "rank"),
-                  pluralized(topology.nodes(), "node"));
+      fmt::format("{} (MPI {}.{}), {} on {}", comm::mpi_library(), major, minor,
+                  pluralized(context.world.size(), "rank"), pluralized(topology.nodes(), "node"));
   if (!mpi_started()) return ok(text + "; not started: mpirun -n 1 lockstep doctor checks it");
   if (!topology.node_major())
-    return note(text + "; the ranks of a node do not have consecutive numbers",
-                "let the launcher fill one node after another (mpirun --map-by core, srun -m block): fewer "
-                "bytes then travel between nodes");
+    return note(
+        text + "; the ranks of a node do not have consecutive numbers",
+        fmt::format("let the launcher fill one node after another (mpirun {}, srun -m block): fewer bytes "
+                    "then travel between nodes",
+                    comm::fill_nodes_flags));
   MPI_Query_thread(&level);
   return ok(fmt::format("{}, threads {}", text,
                         level == MPI_THREAD_MULTIPLE     ? "MULTIPLE"

@@ -8,6 +8,7 @@
 #include <regex>
 
 #include "cli/doctor/checks.h"
+#include "comm/mpi_calls.h"
 
 namespace lockstep::cli::checks {
 namespace {
@@ -75,9 +76,10 @@ Result slurm(const Context&) {
                 "rely on #SBATCH --signal to stop before the time limit");
   text += ", time left " + left->substr(left->rfind('\n') + 1);
   const auto plugins = output_of("srun --mpi=list");
-  if (plugins && plugins->find("pmix") == std::string::npos)
-    return note(text + "; srun has no pmix", "start ranks with mpirun inside the job");
-  return ok(text + (plugins ? ", srun has pmix" : ""));
+  if (plugins && plugins->find(comm::own_pmi) == std::string::npos)
+    return note(fmt::format("{}; srun has no {}", text, comm::own_pmi),
+                "start ranks with mpirun inside the job");
+  return ok(plugins ? fmt::format("{}, srun has {}", text, comm::own_pmi) : text);
 }
 
 }  // namespace lockstep::cli::checks

@@ -3,7 +3,7 @@
 
 #include <omp.h>
 
-#include "base/cores.h"
+#include "base/processor.h"
 #include "kernels/cpu/convolution.h"
 #include "kernels/cpu/native_bfloat16.h"
 #include "kernels/cpu/onednn.h"
@@ -52,9 +52,9 @@ ConvolutionCache& CpuBackend::convolutions() {
   return *convolutions_;
 }
 
-std::string CpuBackend::instruction_set() const { return onednn_instruction_set(); }
+std::string CpuBackend::instruction_set() const { return product_library().instruction_set; }
 
-std::string CpuBackend::math_library() const { return onednn_version(); }
+std::string CpuBackend::math_library() const { return product_library().math_library; }
 
 Tensor CpuBackend::empty(Shape shape, DType dtype, int channel_block) {
   const auto bytes = static_cast<std::size_t>(stored_numel(shape, channel_block)) * bytes_of(dtype);

@@ -1,16 +1,13 @@
-// Runs of rows, spread operands, and the calls to oneDNN.
+// Runs of rows and spread operands.
 #include "kernels/cpu/gemm.h"
 
-#include <dnnl.h>
 #include <omp.h>
 
 #include <algorithm>
 #include <cstring>
 
-#include "kernels/cpu/onednn.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd.h"
-#include "lockstep/base/error.h"
 
 namespace lockstep::kernels {
 namespace {
@@ -51,30 +48,13 @@ std::int64_t task_columns(std::int64_t n, std::int64_t runs, int threads) {
 
 }  // namespace
 
-void multiply(std::int64_t m, std::int64_t n, std::int64_t k, const Matrix& a, const Matrix& b, float beta,
-              float* c, std::int64_t stride) {
-  if (m == 0 || n == 0) return;
-  if (k == 0) {
-    for (std::int64_t i = 0; i < m; ++i) {
-      for (std::int64_t j = 0; j < n; ++j) c[i * stride + j] = beta == 0.0f ? 0.0f : beta * c[i * stride + j];
-    }
-    return;
-  }
-  const dnnl_status_t status = dnnl_sgemm(a.transposed ? 'T' : 'N', b.transposed ? 'T' : 'N', m, n, k, 1.0f,
-                                          a.data, a.stride, b.data, b.stride, beta, c, stride);
-  if (status != dnnl_success) {
-    throw FailureError("oneDNN could not multiply [{}, {}] by [{}, {}] (status {}): out of memory?", m, k, k,
-                       n, static_cast<int>(status));
-  }
-}
-
 Gemm::Gemm(int threads, MemoryPool& pool)
     : threads_(threads),
       pool_(pool),
-      row_group_(onednn_has_avx512() ? 8 : 6),
-      fewest_rows_(onednn_has_avx512() ? 16 : 6),
-      run_rows_(onednn_has_avx512() ? 0 : 48),
-      spreads_(!onednn_has_avx512()) {}
+      row_group_(product_library().row_group),
+      fewest_rows_(product_library().fewest_rows),
+      run_rows_(product_library().run_rows),
+      spreads_(product_library().spreads) {}
 
 Matrix Gemm::spread(const Matrix& matrix, std::int64_t rows, std::int64_t columns, std::int64_t uses,
                     StorageRef& holder) const {

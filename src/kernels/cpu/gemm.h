@@ -1,16 +1,10 @@
-// Matrix products in float32 by oneDNN, cut so that the bits of a row depend on that row alone.
-//
-// oneDNN's AVX2 kernels compute rows in groups of 6 and sum a leftover group in another order; which code
-// runs also depends on how many rows there are (78 and 90 are summed otherwise than 72, 84 and 96), and on
-// threads. Here every call is single-threaded over a run of at most 48 rows, a multiple of the group (a
-// leftover is completed in scratch memory); threads share the runs. So neither the number of rows nor the
-// number of threads changes the result of a row. Its AVX-512 kernels take as many rows as there are, in
-// groups of 8, but not fewer than 16: below, a transposed B has a separate kernel, which sums in another
-// order. With 16 the columns are not cut for threads either: 16 rows by 64 columns are summed otherwise than
-// by 256.
+// Matrix products in float32, cut so that the bits of a row depend on that row alone: neither on the number
+// of rows nor on the number of threads. Every call to the library is single-threaded; how many rows it may
+// have is said by the library's file, gemm_onednn.cpp or gemm_openblas.cpp.
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "lockstep/tensor/storage.h"
 
@@ -24,10 +18,20 @@ struct Matrix {
   bool transposed = false;
 };
 
-/// C = A B + beta C on the calling thread, all of it in one call to oneDNN; C: [m, n] with rows `stride`
-/// apart. The caller has set OpenMP to one thread.
+/// C = A B + beta C on the calling thread; C: [m, n] with rows `stride` apart. The caller has set OpenMP to one
+/// thread, and product_library() has been called.
 void multiply(std::int64_t m, std::int64_t n, std::int64_t k, const Matrix& a, const Matrix& b, float beta,
               float* c, std::int64_t stride);
+
+struct ProductLibrary {
+  std::string instruction_set;  ///< bits depend on it, and on its version
+  std::string math_library;     ///< with that of convolutions: "oneDNN 3.7.2"
+  std::int64_t row_group;       ///< rows that a kernel computes together
+  std::int64_t fewest_rows;     ///< of one call: whole groups
+  std::int64_t run_rows;        ///< rows of one call; 0: as many as there are for a thread
+  bool spreads;                 ///< whether strides of multiples of 1 KiB are slow
+};
+const ProductLibrary& product_library();
 
 inline std::int64_t round_up(std::int64_t value, std::int64_t unit) {
   return (value + unit - 1) / unit * unit;

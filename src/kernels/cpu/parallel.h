@@ -7,7 +7,8 @@
 #include <cstdint>
 #include <exception>
 
-#include "base/cores.h"
+#include "base/processor.h"
+#include "kernels/cpu/wide.h"
 
 namespace lockstep::kernels {
 
@@ -44,24 +45,6 @@ void parallel_items(int threads, std::int64_t count, std::int64_t items_per_thre
   parallel_ranges(threads, count, items_per_thread, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t item = begin; item < end; ++item) body(item);
   });
-}
-
-template <class Body>
-[[gnu::target("avx512f,avx512bw,avx512dq,avx512vl"), gnu::flatten, gnu::noinline]] void run_with_avx512(
-    const Body& body) {
-  body();
-}
-
-/// body(), with everything it calls inlined into it, for the widest vectors of this processor.
-template <class Body>
-void run_wide(const Body& body) {
-  static const bool has_avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                                 __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  if (has_avx512) {
-    run_with_avx512(body);
-  } else {
-    body();
-  }
 }
 
 }  // namespace lockstep::kernels

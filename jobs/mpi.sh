@@ -1,0 +1,62 @@
+# What differs between the launchers of MPI (sourced): Open MPI 4 (ORTE), Open MPI 5 (PRRTE), and Hydra (MPICH, Intel MPI, MVAPICH).
+# shellcheck shell=bash disable=SC2034  # variables for those who source this
+
+# As root, more ranks than cores, unbound, and ranks that yield while they wait: variables, as each launcher reads its own only. Flags of
+# mpirun override them. MPICH does all this by default. (The tests of CMake read this list.)
+mpi_settings=(
+  OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_mpi_yield_when_idle=1
+  OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none
+  PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe PRTE_MCA_hwloc_default_binding_policy=none
+)
+
+# find_mpi MPIRUN: sets `mpi`, which launcher it is: orte, prrte, hydra, or '' where it is none of them.
+find_mpi() {
+  case $("$1" --version 2>&1) in
+    *'(Open MPI) '[1-4].*) mpi=orte ;;
+    *'Open MPI'*) mpi=prrte ;;
+    *HYDRA* | *MPICH* | *Intel*) mpi=hydra ;;
+    *) mpi='' ;;
+  esac
+}
+
+# placement nodes|cores CORES: flags of mpirun: one rank on each node, unbound, or each rank bound to so many cores.
+placement() {
+  case $mpi-$1 in
+    hydra-nodes) echo "-ppn 1 -bind-to none" ;;
+    hydra-cores) echo "-bind-to core:$2" ;;
+    *-nodes) echo "--map-by ppr:1:node --bind-to none" ;;
+    *-cores) echo "--map-by slot:PE=$2 --bind-to core" ;;
+  esac
+}
+
+# ranks_of PROCESS: the ranks on this node that mpirun, or a proxy of Hydra, has started. The launcher tells them their number; other
+# children connect to other nodes. In a job of Slurm, Hydra starts all its proxies by srun.
+ranks_of() {
+  local child
+  for child in $(pgrep -P "$1"); do
+    if grep -qszE '^(OMPI_COMM_WORLD|PMI)_RANK=' "/proc/$child/environ"; then
+      echo "$child"
+    else
+      case $mpi-$(cat "/proc/$child/comm" 2>/dev/null) in
+        *-hydra_*) ranks_of "$child" ;;
+        hydra-srun)
+          grep -lszx "SLURM_JOB_ID=${SLURM_JOB_ID:-}" /proc/[0-9]*/environ | xargs -r grep -lsz '^PMI_RANK=' | cut -d / -f 3
+          ;;
+      esac
+    fi
+  done
+}
+
+# send_to_ranks SIGNAL MPIRUN: mpirun forwards USR1 and USR2, but Hydra's dies of USR2. There the ranks of this node get it: a stop that one
+# rank is asked for is a stop of all.
+send_to_ranks() {
+  local to=$2
+  [ "$mpi-$1" != hydra-USR2 ] || to=$(ranks_of "$2")
+  # shellcheck disable=SC2086  # several
+  kill "-$1" ${to:-$2} 2>/dev/null
+}
+
+# exit_code_of MPIRUN_CODE: as shells have it: 128 + N if a rank was ended by signal N. Hydra's mpirun ends with N.
+exit_code_of() {
+  if [ "$mpi" = hydra ] && [ "$1" -gt 5 ] && [ "$1" -lt 32 ]; then echo $((128 + $1)); else echo "$1"; fi
+}

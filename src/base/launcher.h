@@ -1,0 +1,29 @@
+// What launchers of MPI programs tell a rank in its environment, before MPI starts. OMPI_: Open MPI's mpirun;
+// PMIX_: also srun --mpi=pmix; PMI_ and MPI_: Hydra (MPICH, Intel MPI, MVAPICH), and PMI_ also srun
+// --mpi=pmi2; MV2_: MVAPICH 2; PALS_: HPE Cray; SLURM_: any srun. -1: not told.
+#pragma once
+
+#include <cstdlib>
+#include <initializer_list>
+
+namespace lockstep::launcher {
+
+/// The first of these variables that is there, as a number.
+inline int number(std::initializer_list<const char*> variables) {
+  for (const char* const variable : variables) {
+    if (const char* const text = std::getenv(variable); text && *text >= '0' && *text <= '9')
+      return std::atoi(text);
+  }
+  return -1;
+}
+
+/// The rank. Slurm's own number is not among them: Slurm also sets it in the shell of a batch script.
+inline int rank() {
+  return number({"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "PALS_RANKID"});
+}
+/// How many ranks the launcher of an MPI has started.
+inline int size() { return number({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"}); }
+inline int ranks_of_this_node() { return number({"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"}); }
+inline int srun_tasks() { return number({"SLURM_STEP_NUM_TASKS"}); }
+
+}  // namespace lockstep::launcher

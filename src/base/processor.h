@@ -1,0 +1,38 @@
+// What the processor does that C++ does not say. Each architecture has a file; CMake chooses it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace lockstep {
+
+/// Flushes denormals to zero on the calling thread, results and operands. Every computing thread calls it
+/// once: a GPT initialised at N(0, 1) runs more than ten times slower without.
+void flush_denormals() noexcept;
+
+/// "sse4", "avx2", "avx512" or "avx512_bf16"; "neon" or "sve": the vectors that this processor has.
+std::string instruction_set();
+
+/// memcpy to memory that is not read soon: where the processor can, it bypasses the caches and does not first
+/// read what it overwrites, which saves a third of the traffic. (The C library does so only from tens of MiB
+/// on.)
+void copy_past_caches(void* to, const void* from, std::size_t bytes) noexcept;
+
+/// CRC32C (Castagnoli).
+std::uint32_t crc32c(std::string_view data);
+
+/// Where a signal found a thread, by the context that the handler gets.
+struct Interruption {
+  void* instruction = nullptr;
+  std::uintptr_t stack_pointer = 0;
+  /// A return address that is in a register only; 0: all are on the stack.
+  std::uintptr_t return_address = 0;
+};
+Interruption interruption_of(const void* signal_context) noexcept;
+/// Whether the instruction before this address is a call. The bytes before it can be read.
+bool is_after_call(const std::uint8_t* address) noexcept;
+constexpr std::size_t max_call_bytes = 7;
+
+}  // namespace lockstep

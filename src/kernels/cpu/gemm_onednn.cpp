@@ -1,0 +1,44 @@
+// Products by oneDNN.
+//
+// Its AVX2 kernels compute rows in groups of 6 and sum a leftover group in another order; which code runs also
+// depends on how many rows there are (78 and 90 are summed otherwise than 72, 84 and 96), and on threads. So a
+// call has at most 48 rows, a multiple of the group (a leftover is completed in scratch memory); threads share
+// the runs. Its AVX-512 kernels take as many rows as there are, in groups of 8, but not fewer than 16: below, a
+// transposed B has a separate kernel, which sums in another order. With 16 the columns are not cut for threads
+// either: 16 rows by 64 columns are summed otherwise than by 256.
+#include <dnnl.h>
+
+#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/onednn.h"
+#include "lockstep/base/error.h"
+
+namespace lockstep::kernels {
+
+const ProductLibrary& product_library() {
+  static const ProductLibrary library{.instruction_set = onednn_instruction_set(),
+                                      .math_library = onednn_version(),
+                                      .row_group = onednn_has_avx512() ? 8 : 6,
+                                      .fewest_rows = onednn_has_avx512() ? 16 : 6,
+                                      .run_rows = onednn_has_avx512() ? 0 : 48,
+                                      .spreads = !onednn_has_avx512()};
+  return library;
+}
+
+void multiply(std::int64_t m, std::int64_t n, std::int64_t k, const Matrix& a, const Matrix& b, float beta,
+              float* c, std::int64_t stride) {
+  if (m == 0 || n == 0) return;
+  if (k == 0) {
+    for (std::int64_t i = 0; i < m; ++i) {
+      for (std::int64_t j = 0; j < n; ++j) c[i * stride + j] = beta == 0.0f ? 0.0f : beta * c[i * stride + j];
+    }
+    return;
+  }
+  const dnnl_status_t status = dnnl_sgemm(a.transposed ? 'T' : 'N', b.transposed ? 'T' : 'N', m, n, k, 1.0f,
+                                          a.data, a.stride, b.data, b.stride, beta, c, stride);
+  if (status != dnnl_success) {
+    throw FailureError("oneDNN could not multiply [{}, {}] by [{}, {}] (status {}): out of memory?", m, k, k,
+                       n, static_cast<int>(status));
+  }
+}
+
+}  // namespace lockstep::kernels

@@ -1,0 +1,18 @@
+#include "train/generated_code.h"
+
+namespace lockstep::test {
+
+std::span<const std::uint8_t> waiting_code() {
+  static constexpr std::uint8_t code[] = {
+      0xff, 0x83, 0x00, 0xd1,  // sub sp, sp, #32
+      0x22, 0x00, 0x80, 0x52,  // mov w2, #1
+      0x02, 0x00, 0x00, 0xb9,  // str w2, [x0]
+      0x22, 0x00, 0x40, 0xb9,  // again: ldr w2, [x1]
+      0xe2, 0xff, 0xff, 0x34,  // cbz w2, again
+      0xff, 0x83, 0x00, 0x91,  // add sp, sp, #32
+      0xc0, 0x03, 0x5f, 0xd6,  // ret
+  };
+  return code;
+}
+
+}  // namespace lockstep::test
