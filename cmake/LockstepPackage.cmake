@@ -41,6 +41,9 @@ string(REGEX REPLACE "[ \n]+" ";" development_packages "${CMAKE_MATCH_1}")
 list(FILTER development_packages INCLUDE REGEX "^(.*-dev|pkg-config)$")
 list(REMOVE_ITEM development_packages libeigen3-dev)  # headers of which none of ours knows
 list(TRANSFORM development_packages REPLACE "^pkg-config$" pkgconf)  # which the older name stands for
+if(LOCKSTEP_PRODUCTS STREQUAL openblas)
+  list(APPEND development_packages libopenblas-openmp-dev)
+endif()
 if(BUILD_SHARED_LIBS)
   set(library_package liblockstep${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
   set(needs_library "${library_package} (= ${PROJECT_VERSION})")
