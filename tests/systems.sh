@@ -100,8 +100,8 @@ fi
 tools='' settings=()
 if [ "$architecture" = arm64 ] && [ "$(uname -m)" != aarch64 ]; then
   make_tree native "$release" amd64
-  inside native bash -c 'dpkg -s qemu-user g++-aarch64-linux-gnu >/dev/null 2>&1 ||
-    { apt-get update -qq && apt-get install -y -qq --no-install-recommends qemu-user g++-aarch64-linux-gnu >/dev/null; }' 2>/dev/null
+  inside native bash -c 'dpkg -s qemu-user g++-aarch64-linux-gnu ccache >/dev/null 2>&1 ||
+    { apt-get update -qq && apt-get install -y -qq --no-install-recommends qemu-user g++-aarch64-linux-gnu ccache >/dev/null; }' 2>/dev/null
   mountpoint -q /proc/sys/fs/binfmt_misc || mount -t binfmt_misc binfmt_misc /proc/sys/fs/binfmt_misc
   # F: the kernel opens the emulator now, and it serves in trees that do not have it.
   [ -e /proc/sys/fs/binfmt_misc/qemu-aarch64 ] ||
@@ -134,8 +134,8 @@ if [ -n "$compiler" ]; then
   inside "$system" bash -c "apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $package $omp >/dev/null"
 fi
 if [ -n "${LOCKSTEP_CCACHE:-}" ]; then
-  inside "$system" bash -c 'command -v ccache >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends ccache >/dev/null; }'
-  LOCKSTEP_CMAKE_FLAGS="-DCMAKE_CXX_COMPILER_LAUNCHER=ccache ${LOCKSTEP_CMAKE_FLAGS:-}"
+  inside "$system" bash -c 'command -v ccache /native/usr/bin/ccache >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends ccache >/dev/null; }'
+  LOCKSTEP_CMAKE_FLAGS="-DCMAKE_CXX_COMPILER_LAUNCHER=${tools:+/native/usr/bin/}ccache ${LOCKSTEP_CMAKE_FLAGS:-}"
 fi
 [ -z "$shell" ] || { inside "$system" "${settings[@]}" bash -i && exit; }
 

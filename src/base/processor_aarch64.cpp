@@ -18,7 +18,9 @@ void flush_denormals() noexcept {
 std::string instruction_set() { return (::getauxval(AT_HWCAP) & HWCAP_SVE) != 0 ? "sve" : "neon"; }
 
 // Processors recognise memory that is overwritten whole, and do not read it first.
-void copy_past_caches(void* to, const void* from, std::size_t bytes) noexcept { std::memcpy(to, from, bytes); }
+void copy_past_caches(void* to, const void* from, std::size_t bytes) noexcept {
+  std::memcpy(to, from, bytes);
+}
 
 // Every processor since Armv8.1 has the instructions, and those of Armv8.0 that run Linux clusters do.
 [[gnu::target("+crc")]] std::uint32_t crc32c(std::string_view data) {

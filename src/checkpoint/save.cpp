@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "base/processor.h"
 #include "base/files.h"
+#include "base/processor.h"
 #include "base/progress.h"
 #include "base/thread.h"
 #include "checkpoint/blocks.h"

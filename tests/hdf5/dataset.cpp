@@ -117,7 +117,8 @@ BOOST_FIXTURE_TEST_CASE(scalars_empty_datasets_and_texts_work, OneFile) {
   const h5::Dataset empty = file.create_dataset("empty", DType::float32, {0, 3});
   BOOST_TEST(empty.read_all<float>().empty());
   BOOST_TEST(empty.extent().bytes == 0u);
-  const std::string text = "[model]\nname = mlp\n" + std::string(200000, 'x');
+  std::string text = "[model]\nname = mlp\n";
+  text.append(200000, 'x');
   file.create_text("config", text);
   BOOST_TEST(file.open_dataset("config").read_text() == text);
   BOOST_TEST(file.open_dataset("config").type_name() == "text");

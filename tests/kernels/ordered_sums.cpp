@@ -58,7 +58,8 @@ BOOST_AUTO_TEST_CASE(an_element_is_the_sum_of_its_fused_products_in_order_whatev
             sum = std::fma(element(a, i, l), element(b, l, j), sum);
           expected += sum;
         }
-        different += std::memcmp(&expected, &c[static_cast<std::size_t>(i * stride + j)], sizeof expected) != 0;
+        different +=
+            std::memcmp(&expected, &c[static_cast<std::size_t>(i * stride + j)], sizeof expected) != 0;
       }
     }
     BOOST_TEST(different == 0, different << " elements of " << m << " x " << n << ", " << k << " products, "

@@ -18,8 +18,8 @@ struct Matrix {
   bool transposed = false;
 };
 
-/// C = A B + beta C on the calling thread; C: [m, n] with rows `stride` apart. The caller has set OpenMP to one
-/// thread, and product_library() has been called.
+/// C = A B + beta C on the calling thread; C: [m, n] with rows `stride` apart. The caller has set OpenMP to
+/// one thread, and product_library() has been called.
 void multiply(std::int64_t m, std::int64_t n, std::int64_t k, const Matrix& a, const Matrix& b, float beta,
               float* c, std::int64_t stride);
 

@@ -1,9 +1,10 @@
 // Products by OpenBLAS, on processors for which oneDNN has no kernels of its own.
 //
-// On Arm, each element is the sum of its fused products in order, whatever kernel computes it, and however many
-// rows and columns there are. This holds for up to 256 products, beyond which OpenBLAS cuts a sum by the
+// On Arm, each element is the sum of its fused products in order, whatever kernel computes it, and however
+// many rows and columns there are. This holds for up to 256 products, beyond which OpenBLAS cuts a sum by the
 // processor; here the sum is cut. A single row or column would be a matrix times a vector, which is summed
-// otherwise; here it has a loop. So the bits are the same on all Arm processors (tests/kernels/ordered_sums.cpp).
+// otherwise; here it has a loop. So the bits are the same on all Arm processors
+// (tests/kernels/ordered_sums.cpp).
 #include <cblas.h>
 #include <fmt/format.h>
 
@@ -19,7 +20,8 @@ namespace {
 
 constexpr std::int64_t max_summed = 256;
 
-/// Elements i of a product at c[i * c_step]: sums over l < k of v[l * v_step] * matrix[i * step + l * sum_step].
+/// Elements i of a product at c[i * c_step]: sums over l < k of v[l * v_step] * matrix[i * step + l *
+/// sum_step].
 void multiply_vector(std::int64_t count, std::int64_t k, const float* v, std::int64_t v_step,
                      const float* matrix, std::int64_t step, std::int64_t sum_step, float beta, float* c,
                      std::int64_t c_step) {
