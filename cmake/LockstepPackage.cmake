@@ -13,7 +13,7 @@ and NCCL. The bits of the result do not depend on the number of ranks, and a
 run that is killed or preempted resumes to the same bits.")
 set(CPACK_PACKAGE_VENDOR "The Lockstep authors")
 set(CPACK_RESOURCE_FILE_LICENSE ${PROJECT_SOURCE_DIR}/LICENSE)
-set(CPACK_PACKAGE_CONTACT "The Lockstep authors <lockstep@localhost>")  # cpack -D CPACK_PACKAGE_CONTACT="NAME <MAIL>": who packages it
+set(CPACK_PACKAGE_CONTACT "The Lockstep authors <lockstep@example.org>")  # cpack -D CPACK_PACKAGE_CONTACT="NAME <MAIL>": who packages it
 set(CPACK_PACKAGE_DIRECTORY ${PROJECT_BINARY_DIR}/packages)
 set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
 set(CPACK_STRIP_FILES ON)
@@ -30,7 +30,7 @@ set(CPACK_DEBIAN_PROGRAM_PACKAGE_NAME lockstep)
 set(CPACK_COMPONENT_PROGRAM_DESCRIPTION "${CPACK_PACKAGE_DESCRIPTION}")
 set(CPACK_DEBIAN_PROGRAM_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_PROGRAM_PACKAGE_SHLIBDEPS ON)
-set(CPACK_DEBIAN_PROGRAM_PACKAGE_DEPENDS "openmpi-bin, procps")  # mpirun; pgrep for the job scripts
+set(CPACK_DEBIAN_PROGRAM_PACKAGE_DEPENDS openmpi-bin)  # mpirun
 set(CPACK_DEBIAN_PROGRAM_PACKAGE_RECOMMENDS "hdf5-tools, python3-h5py")
 set(CPACK_DEBIAN_PROGRAM_PACKAGE_SUGGESTS "slurm-client, liblockstep-dev")
 
@@ -40,6 +40,10 @@ string(REGEX MATCH "\nbuild_packages=\\(([^)]*)\\)" setup "${setup}")
 string(REGEX REPLACE "[ \n]+" ";" development_packages "${CMAKE_MATCH_1}")
 list(FILTER development_packages INCLUDE REGEX "^(.*-dev|pkg-config)$")
 list(REMOVE_ITEM development_packages libeigen3-dev)  # headers of which none of ours knows
+list(TRANSFORM development_packages REPLACE "^pkg-config$" pkgconf)  # which the older name stands for
+if(LOCKSTEP_PRODUCTS STREQUAL openblas)
+  list(APPEND development_packages libopenblas-openmp-dev)
+endif()
 if(BUILD_SHARED_LIBS)
   set(library_package liblockstep${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
   set(needs_library "${library_package} (= ${PROJECT_VERSION})")

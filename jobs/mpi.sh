@@ -33,7 +33,8 @@ placement() {
 # children connect to other nodes. In a job of Slurm, Hydra starts all its proxies by srun.
 ranks_of() {
   local child
-  for child in $(pgrep -P "$1"); do
+  # shellcheck disable=SC2013  # words of a line
+  for child in $(cat "/proc/$1/task/"*/children 2>/dev/null); do
     if grep -qszE '^(OMPI_COMM_WORLD|PMI)_RANK=' "/proc/$child/environ"; then
       echo "$child"
     else

@@ -40,7 +40,8 @@ every = 40
 [fault]
 hang_timeout_s = 5
 """
-MPIRUN = ["mpirun", "--oversubscribe", "--allow-run-as-root", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"]
+MPIRUN = ["mpirun"]
+SETTINGS = dict(re.findall(r"((?:OMPI|PRTE)_\w+)=([a-z0-9:]+)", (REPOSITORY / "jobs/mpi.sh").read_text()))
 
 
 class Lab:
@@ -60,7 +61,7 @@ class Lab:
 
     def train(self, ranks, name, *settings, fault=""):
         """The exit code, and the line of error or the last line."""
-        environment = dict(os.environ)
+        environment = os.environ | SETTINGS
         command = self.command(ranks, name, settings)
         if fault:
             environment["LOCKSTEP_FAULT"] = fault
@@ -71,7 +72,8 @@ class Lab:
     def strike(self, ranks, name, how):
         """Starts a run without an end, and calls how(launcher, pids of the ranks) once it has a checkpoint."""
         launcher = subprocess.Popen(self.command(ranks, name, ["train.steps=1000000000", "checkpoint.keep=100000"]),
-                                    cwd=self.folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+                                    cwd=self.folder, env=os.environ | SETTINGS, text=True, stdout=subprocess.PIPE,
+                                    stderr=subprocess.STDOUT)
         checkpoints = self.folder / name / "checkpoints"
         while not list(checkpoints.glob("step-*.h5")) and launcher.poll() is None:
             time.sleep(0.02)

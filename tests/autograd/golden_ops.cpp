@@ -128,8 +128,8 @@ const std::map<std::string, Function>& functions() {
       {"softmax", {[](const Given& g) -> Vars { return {softmax(g.x.at(0), g.what.at("dim"))}; }}},
       {"log_softmax", {[](const Given& g) -> Vars { return {log_softmax(g.x.at(0), g.what.at("dim"))}; }}},
       {"cumsum", {[](const Given& g) -> Vars { return {cumsum(g.x.at(0), g.what.at("dim"))}; }}},
-      // shape
-      {"concat", {[](const Given& g) -> Vars { return {concat(g.x, g.what.at("dim"))}; }}},
+      // shape; json has a concat, too
+      {"concat", {[](const Given& g) -> Vars { return {lockstep::concat(g.x, g.what.at("dim"))}; }}},
       {"stack", {[](const Given& g) -> Vars { return {stack(g.x, g.what.at("dim"))}; }}},
       {"narrow", {[](const Given& g) -> Vars {
          return {narrow(g.x.at(0), g.what.at("dim"), g.what.at("start"), g.what.at("length"))};

@@ -73,7 +73,7 @@ set_up() {
 # shellcheck source=jobs/mpi.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../../jobs/mpi.sh"
 find_mpi mpirun
-[ "$mpi" != hydra ] || cannot "the flags of mpirun in this script are Open MPI's"
+[ "$mpi" = orte ] || cannot "the flags of mpirun in this script are those of Open MPI 4"
 set_up 2>"$scratch/error" || cannot "cannot make network namespaces and the link here: $(tail -n 1 "$scratch/error")"
 
 # A shell on a host, as a login over the network would be: mpirun calls AGENT HOST COMMAND...
