@@ -4,8 +4,6 @@
 #   bundle   one archive that has the tests, too, of a build that has them
 # INSTALL says how they are used, cmake/bundle/make.cmake what is in them.
 find_package(Python3 QUIET COMPONENTS Interpreter)
-get_filename_component(mpi_programs "${MPI_C_COMPILER}" DIRECTORY)
-find_program(MPIRUN NAMES mpirun mpiexec HINTS ${mpi_programs})
 
 set(gpus "")
 if(LOCKSTEP_HAS_CUDA)

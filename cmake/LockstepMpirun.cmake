@@ -1,13 +1,20 @@
-# MPIRUN: the mpirun of the MPI that the compiler wrapper belongs to. Another MPI's would start N worlds of one rank.
+# Which MPI the compiler wrapper belongs to: LOCKSTEP_HAS_OPEN_MPI, its name for pkg-config in LOCKSTEP_MPI_PC, and its mpirun in MPIRUN, if
+# there is one. Another MPI's mpirun would start N worlds of one rank.
 get_filename_component(mpi_programs "${MPI_C_COMPILER}" DIRECTORY)
-find_program(MPIRUN NAMES mpirun mpiexec HINTS ${mpi_programs} REQUIRED)
+find_program(MPIRUN NAMES mpirun mpiexec HINTS ${mpi_programs})
 include(CheckSymbolExists)
 set(CMAKE_REQUIRED_LIBRARIES MPI::MPI_C)
 check_symbol_exists(OPEN_MPI mpi.h LOCKSTEP_HAS_OPEN_MPI)
 unset(CMAKE_REQUIRED_LIBRARIES)
-execute_process(COMMAND ${MPIRUN} --version OUTPUT_VARIABLE version ERROR_VARIABLE version)
-string(FIND "${version}" "Open MPI" found)
-if((LOCKSTEP_HAS_OPEN_MPI AND found EQUAL -1) OR (NOT LOCKSTEP_HAS_OPEN_MPI AND found GREATER -1))
-  message(FATAL_ERROR "${MPIRUN} and the compiler wrapper ${MPI_C_COMPILER} belong to different MPIs: choose both by -DMPIRUN= and "
-                      "-DMPI_C_COMPILER=, or with update-alternatives or modules")
+set(LOCKSTEP_MPI_PC mpich)
+if(LOCKSTEP_HAS_OPEN_MPI)
+  set(LOCKSTEP_MPI_PC ompi-c)
+endif()
+if(MPIRUN)
+  execute_process(COMMAND ${MPIRUN} --version OUTPUT_VARIABLE version ERROR_VARIABLE version)
+  string(FIND "${version}" "Open MPI" found)
+  if((LOCKSTEP_HAS_OPEN_MPI AND found EQUAL -1) OR (NOT LOCKSTEP_HAS_OPEN_MPI AND found GREATER -1))
+    message(FATAL_ERROR "${MPIRUN} and the compiler wrapper ${MPI_C_COMPILER} belong to different MPIs: choose both by -DMPIRUN= and "
+                        "-DMPI_C_COMPILER=, or with update-alternatives or modules")
+  endif()
 endif()

@@ -3,7 +3,10 @@
 #   lockstep_VERSION_ARCH.deb          the program, its manual and completion, job scripts, examples, documents
 #   liblockstep-dev_VERSION_ARCH.deb   headers and the library, for programs of one's own
 #   liblockstep0.1_VERSION_ARCH.deb    only with BUILD_SHARED_LIBS: the library that both use
-# packaging/debian/finish.cmake adds what Debian asks of every package.
+# packaging/debian/finish.cmake adds what Debian asks of every package. They are for Open MPI, Debian's default.
+if(NOT LOCKSTEP_HAS_OPEN_MPI)
+  return()
+endif()
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_NAME ${PROJECT_NAME})
 set(CPACK_PACKAGE_VERSION ${PROJECT_VERSION})

@@ -9,6 +9,9 @@
 # Each case is run by one of them at each rank count, and the program itself refuses a list that does not fit its cases. Label quick, the
 # quick suite: what is not slow, alone and on 1 and 3 ranks, and all that is golden. Target quick_tests: its programs.
 # ALLOCATION_SOURCES count allocations. They replace malloc, as sanitizers do: sanitizer builds leave them out.
+if(NOT MPIRUN)
+  message(FATAL_ERROR "The tests need the mpirun of ${MPI_C_COMPILER}: -DMPIRUN=, or -DLOCKSTEP_TESTS=OFF")
+endif()
 set(LOCKSTEP_MPIRUN ${MPIRUN} CACHE STRING "How tests start ranks; '-n N' and the program follow")
 
 set(LOCKSTEP_TEST_ENVIRONMENT "LOCKSTEP_SOURCE_DIR=${PROJECT_SOURCE_DIR}")

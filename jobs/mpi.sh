@@ -35,29 +35,38 @@ ranks_of() {
   local child
   # shellcheck disable=SC2013  # words of a line
   for child in $(cat "/proc/$1/task/"*/children 2>/dev/null); do
-    if grep -qszE '^(OMPI_COMM_WORLD|PMI)_RANK=' "/proc/$child/environ"; then
-      echo "$child"
-    else
-      case $mpi-$(cat "/proc/$child/comm" 2>/dev/null) in
-        *-hydra_*) ranks_of "$child" ;;
-        hydra-srun)
-          grep -lszx "SLURM_JOB_ID=${SLURM_JOB_ID:-}" /proc/[0-9]*/environ | xargs -r grep -lsz '^PMI_RANK=' | cut -d / -f 3
-          ;;
-      esac
-    fi
+    case $mpi-$(cat "/proc/$child/comm" 2>/dev/null) in
+      hydra-hydra_*) ranks_of "$child" ;;  # which may have inherited a number
+      hydra-srun)
+        grep -lszx "SLURM_JOB_ID=${SLURM_JOB_ID:-}" /proc/[0-9]*/environ | xargs -r grep -lsz '^PMI_RANK=' | cut -d / -f 3 |
+          while read -r rank; do [[ $(cat "/proc/$rank/comm" 2>/dev/null) == hydra_* ]] || echo "$rank"; done
+        ;;
+      hydra-*) ! grep -qsz '^PMI_RANK=' "/proc/$child/environ" || echo "$child" ;;
+      *) ! grep -qsz '^OMPI_COMM_WORLD_RANK=' "/proc/$child/environ" || echo "$child" ;;
+    esac
   done
 }
 
-# send_to_ranks SIGNAL MPIRUN: mpirun forwards USR1 and USR2, but Hydra's dies of USR2. There the ranks of this node get it: a stop that one
-# rank is asked for is a stop of all.
+# send_to_ranks SIGNAL MPIRUN: mpirun forwards USR1 and USR2, but Hydra's dies of USR2. There the ranks of this node get it, as soon as there
+# are any: a stop that one rank is asked for is a stop of all.
 send_to_ranks() {
-  local to=$2
-  [ "$mpi-$1" != hydra-USR2 ] || to=$(ranks_of "$2")
+  local to=$2 tenths
+  if [ "$mpi-$1" = hydra-USR2 ]; then
+    for ((tenths = 0; tenths < 100; ++tenths)); do
+      to=$(ranks_of "$2")
+      if [ -n "$to" ] || ! kill -0 "$2" 2>/dev/null; then break; fi
+      sleep 0.1
+    done
+  fi
   # shellcheck disable=SC2086  # several
-  kill "-$1" ${to:-$2} 2>/dev/null
+  [ -z "$to" ] || kill "-$1" $to 2>/dev/null
 }
 
-# exit_code_of MPIRUN_CODE: as shells have it: 128 + N if a rank was ended by signal N. Hydra's mpirun ends with N.
+# exit_code_of MPIRUN_CODE: as shells have it: 128 + N if a rank was ended by signal N. Hydra's mpirun ends with N: ABRT, BUS, FPE, KILL, SEGV
+# and TERM are taken for that.
 exit_code_of() {
-  if [ "$mpi" = hydra ] && [ "$1" -gt 5 ] && [ "$1" -lt 32 ]; then echo $((128 + $1)); else echo "$1"; fi
+  case $mpi-$1 in
+    hydra-6 | hydra-7 | hydra-8 | hydra-9 | hydra-11 | hydra-15) echo $((128 + $1)) ;;
+    *) echo "$1" ;;
+  esac
 }

@@ -68,6 +68,10 @@ say_build_time() {
 
 # build_release TARGET...: configures and builds build/release; extra CMake settings in LOCKSTEP_CMAKE_FLAGS.
 build_release() {
+  if [ -n "${LOCKSTEP_MPI:-}" ] && [[ $(mpicc -show 2>&1) != *"$LOCKSTEP_MPI"* ]]; then
+    echo "LOCKSTEP_MPI=$LOCKSTEP_MPI, but mpicc is of another MPI: update-alternatives --config mpi and --config mpirun choose one" >&2
+    exit 2
+  fi
   say "Building (build/release)"
   mkdir -p "$repository/build"
   # shellcheck disable=SC2086  # several flags

@@ -125,11 +125,11 @@ fi
 case $system in mpich*) settings+=(LOCKSTEP_MPI=mpich) ;; esac
 copy_sources "$system"
 if [ -n "$compiler" ]; then
-  settings+=("CXX=$compiler" "CC=${compiler/++/}")
-  package=${compiler/++/}
-  case $compiler in g++*) package=$compiler ;; esac
-  omp=libomp-${compiler#clang++-}-dev
-  [[ $compiler == clang++-* ]] || omp=''
+  case $compiler in
+    clang++*) c_compiler=${compiler/++/} package=${compiler/++/} omp=libomp${compiler#clang++}-dev ;;
+    *) c_compiler=${compiler/g++/gcc} package=$compiler omp='' ;;
+  esac
+  settings+=("CXX=$compiler" "CC=$c_compiler")
   # shellcheck disable=SC2086  # nothing, or a name
   inside "$system" bash -c "apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $package $omp >/dev/null"
 fi

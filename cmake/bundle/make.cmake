@@ -135,7 +135,6 @@ else()
 endif()
 
 # --- licences -----------------------------------------------------------------------------------------------------------------
-set(licences "")
 find_program(DPKG_QUERY dpkg-query)
 if(DPKG_QUERY)
   foreach(file ${libraries} ${mpi_plugins} ${more} ${tools})

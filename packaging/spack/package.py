@@ -23,8 +23,7 @@ class Lockstep(CMakePackage, CudaPackage):
     depends_on("hwloc@2.1:")
     depends_on("hdf5")
     depends_on("onednn@2.6:")
-    for architecture in ("aarch64", "ppc64le", "riscv64"):  # all that is not x86-64
-        depends_on("openblas threads=openmp", when=f"target={architecture}:")
+    depends_on("openblas threads=openmp", when="target=aarch64:")
     depends_on("boost@1.74:+program_options")
     depends_on("fmt@9:")
     depends_on("spdlog@1.10:+fmt_external")

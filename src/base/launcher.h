@@ -3,6 +3,7 @@
 // --mpi=pmi2; MV2_: MVAPICH 2; PALS_: HPE Cray; SLURM_: any srun. -1: not told.
 #pragma once
 
+#include <algorithm>
 #include <cstdlib>
 #include <initializer_list>
 
@@ -19,10 +20,12 @@ inline int number(std::initializer_list<const char*> variables) {
 
 /// The rank. Slurm's own number is not among them: Slurm also sets it in the shell of a batch script.
 inline int rank() {
-  return number({"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "PALS_RANKID"});
+  return number({"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "MV2_COMM_WORLD_RANK", "PALS_RANKID"});
 }
-/// How many ranks the launcher of an MPI has started.
-inline int size() { return number({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"}); }
+/// How many ranks the launcher of an MPI has started: the most, where one launcher was started by another.
+inline int size() {
+  return std::max({number({"OMPI_COMM_WORLD_SIZE"}), number({"PMI_SIZE"}), number({"MV2_COMM_WORLD_SIZE"})});
+}
 inline int ranks_of_this_node() { return number({"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"}); }
 inline int srun_tasks() { return number({"SLURM_STEP_NUM_TASKS"}); }
 

@@ -8,9 +8,8 @@
 
 #include "base/processor.h"
 #include "checkpoint/build_info.h"
-#include "kernels/gpus.h"
+#include "kernels/cpu/gemm.h"
 #include "lockstep/comm/communicator.h"
-#include "lockstep/kernels/backend.h"
 
 namespace lockstep::checkpoint {
 
@@ -21,7 +20,7 @@ Provenance provenance_of(const comm::HostGroup& world) {
                            {"build_type", build_info::build_type},
                            {"libraries", build_info::libraries},
                            {"instruction_set", instruction_set()},
-                           {"math_library", kernels::make_cpu_backend(1)->math_library()},
+                           {"math_library", kernels::product_library().math_library},
                            {"hosts", fmt::format("{}", fmt::join(world.topology().host_names, " "))}};
   const auto add_from_environment = [&](const char* name, const char* variable) {
     if (const char* value = std::getenv(variable)) provenance[name] = value;
@@ -30,13 +29,6 @@ Provenance provenance_of(const comm::HostGroup& world) {
   add_from_environment("slurm_restart_count", "SLURM_RESTART_COUNT");
   add_from_environment("slurm_cluster", "SLURM_CLUSTER_NAME");
   return provenance;
-}
-
-Provenance provenance_of(const kernels::Backend& backend) {
-  return {{"device", kernels::name_of(backend.device())},
-          {"instruction_set", backend.instruction_set()},
-          {"math_library", backend.math_library()},
-          {"threads", std::to_string(backend.threads())}};
 }
 
 }  // namespace lockstep::checkpoint

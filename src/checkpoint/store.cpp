@@ -14,6 +14,7 @@
 #include "checkpoint/run_files.h"
 #include "checkpoint/save.h"
 #include "checkpoint/weights/gpt2.h"
+#include "kernels/gpus.h"
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/comm/agreement.h"
@@ -59,6 +60,7 @@ Store::Store(const std::string& run_directory, comm::HostGroup& world, StoreOpti
 Store::Store(const std::string& run_directory, Context& context, StoreOptions options)
     : Store(run_directory, context.world(), [&] {
         options.schedule = merged(options.schedule, context.run(), "StoreOptions::schedule", "the context");
+        options.provenance.emplace("device", kernels::name_of(context.backend().device()));
         options.provenance.emplace("math_library", context.backend().math_library());
         return std::move(options);
       }()) {}

@@ -257,10 +257,11 @@ ddp::Options ddp_options(const Config& config, DType compute) {
 checkpoint::StoreOptions store_options(const Config& config, const DataSets& data,
                                        const kernels::Backend& backend, DType compute, Better keep_best) {
   const data::Dataset& dataset = data.train();
-  checkpoint::Provenance provenance = checkpoint::provenance_of(backend);
-  provenance[samples_provenance] = std::to_string(dataset.size());
-  provenance[format_provenance] = data.format();
-  provenance["precision"] = precision_text(compute, backend);
+  checkpoint::Provenance provenance{
+      {samples_provenance, std::to_string(dataset.size())}, {format_provenance, data.format()},
+      {"device", kernels::name_of(backend.device())},       {"threads", std::to_string(backend.threads())},
+      {"instruction_set", backend.instruction_set()},       {"math_library", backend.math_library()},
+      {"precision", precision_text(compute, backend)}};
   if (const std::string tokenizer = data.tokenizer(); !tokenizer.empty())
     provenance[tokenizer_provenance] = tokenizer;
   if (data.range()) add(provenance, *data.range());

@@ -19,6 +19,7 @@
 #include "base/launcher.h"
 #include "base/lines.h"
 #include "comm/mpi_calls.h"
+#include "kernels/cpu/gemm.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/checkpoint/state_dict.h"
@@ -137,7 +138,8 @@ Fingerprint program_fingerprint() {
   entries.push_back({"program", file_digest("/proc/self/exe", most_program_bytes)});
   entries.push_back({"HDF5", hdf5_version()});
   entries.push_back({"MPI", plain(mpi_version())});
-  entries.push_back({"math library", kernels::make_cpu_backend(1)->math_library()});
+  const kernels::ProductLibrary& products = kernels::product_library();
+  entries.push_back({"math library", plain(fmt::format("{} ({})", products.math_library, products.build))});
   return entries;
 }
 

@@ -193,10 +193,10 @@ class Unfinished {
       throw_not_ours();
     }
     for (const auto& [name, value] : options_.arguments) {
-      const auto then = before.find(name);
-      if (then != before.end() && then->second == value) continue;
+      const auto then = before.find(name);  // an earlier version may have recorded less
+      if (then == before.end() || then->second == value) continue;
       throw UsageError("{}: was begun with another {} ({}, now {}); give the same arguments, or remove it",
-                       path_, name, then == before.end() ? "none" : quote(then->second), quote(value));
+                       path_, name, quote(then->second), quote(value));
     }
     return done;
   }

@@ -93,9 +93,6 @@ using Provenance = std::map<std::string, std::string>;
 /// math_library (of the CPU), hosts, and under Slurm slurm_job_id, slurm_restart_count, slurm_cluster. Not
 /// collective.
 Provenance provenance_of(const comm::HostGroup& world);
-/// What the bits of results depend on: device, instruction_set, math_library, threads. A resume under others
-/// is a warning.
-Provenance provenance_of(const kernels::Backend& backend);
 
 /// Every rank lists the same sections with the same bytes, or its parts of them. The ranks share the writing.
 struct StateDict {

@@ -26,6 +26,7 @@ void multiply(std::int64_t m, std::int64_t n, std::int64_t k, const Matrix& a, c
 struct ProductLibrary {
   std::string instruction_set;  ///< bits depend on it, and on its version
   std::string math_library;     ///< with that of convolutions: "oneDNN 3.7.2"
+  std::string build;            ///< of that library, as it calls it
   std::int64_t row_group;       ///< rows that a kernel computes together
   std::int64_t fewest_rows;     ///< of one call: whole groups
   std::int64_t run_rows;        ///< rows of one call; 0: as many as there are for a thread

@@ -17,6 +17,7 @@ namespace lockstep::kernels {
 const ProductLibrary& product_library() {
   static const ProductLibrary library{.instruction_set = onednn_instruction_set(),
                                       .math_library = onednn_version(),
+                                      .build = dnnl_version()->hash,
                                       .row_group = onednn_has_avx512() ? 8 : 6,
                                       .fewest_rows = onednn_has_avx512() ? 16 : 6,
                                       .run_rows = onednn_has_avx512() ? 0 : 48,

@@ -3,8 +3,7 @@
 // On Arm, each element is the sum of its fused products in order, whatever kernel computes it, and however
 // many rows and columns there are. This holds for up to 256 products, beyond which OpenBLAS cuts a sum by the
 // processor; here the sum is cut. A single row or column would be a matrix times a vector, which is summed
-// otherwise; here it has a loop. So the bits are the same on all Arm processors
-// (tests/kernels/ordered_sums.cpp).
+// otherwise; here it has a loop. tests/kernels/ordered_sums.cpp checks this on the processor at hand.
 #include <cblas.h>
 #include <fmt/format.h>
 
@@ -49,6 +48,7 @@ const ProductLibrary& product_library() {
     return ProductLibrary{
         .instruction_set = ::openblas_get_corename(),
         .math_library = fmt::format("{}, {}", onednn_version(), config.substr(0, config.find(' ', 9))),
+        .build = std::string(config),
         .row_group = 1,
         .fewest_rows = 1,
         .run_rows = 0,
