@@ -109,7 +109,7 @@ if [ "$(nproc)" -gt 1 ] && command -v taskset >/dev/null; then
   core=$(taskset -cp $$ | sed 's/.*: //; s/[-,].*//')
   mixed "taskset -c $core '$LOCKSTEP' doctor" "taskset -c $core '$LOCKSTEP' doctor"
   [ "$code" -ne 0 ] || fail "two ranks on one core are no problem"
-  says problem binding "ranks 0, 1 are bound to the same core $core, .*--bind-to core"
+  says problem binding "ranks 0, 1 are bound to the same core $core, .*-bind-to core"
   sed 's/\[train\]/&\nthreads = 3/' run.ini >threads.ini
   timeout 120 taskset -c "$core" "$LOCKSTEP" doctor --config threads.ini >out.log
   [ $? -eq 1 ] || fail "three threads on one core are no problem"
@@ -119,7 +119,7 @@ if [ "$(nproc)" -gt 1 ] && command -v taskset >/dev/null; then
   # As many threads as cores at the first start; the run keeps their number, and a node with fewer cores is reported.
   says ok threads "3 for a rank; train.threads = 0 would choose 1 \(.*: 1 rank on 1 core\)"
   timeout 120 taskset -c "$core" "$LOCKSTEP" train threads.ini --run oversubscribed 2>start.log >&2 || fail "3 threads: $(cat start.log)"
-  has_line "note: .*: rank 0, with 3 threads each, is bound to core $core; give each rank cores" <start.log || fail "no note: $(cat start.log)"
+  has_line "note: .*: rank 0, with 3 threads each, is bound to core $core; give each rank its own cores" <start.log || fail "no note: $(cat start.log)"
   timeout 120 "$LOCKSTEP" train run.ini --run free --set train.threads=0 --set train.steps=2 2>start.log >&2 || fail "threads = 0: $(cat start.log)"
   has_line "[0-9]+ threads? a rank, stored with the run \(.*: 1 rank on " <start.log || fail "threads are not said: $(cat start.log)"
   chosen=$(sed -n 's/^threads = //p' free/config.ini)

@@ -24,6 +24,7 @@ PY
     '[checkpoint]' 'every = 2' 'keep = 1' 'keep_best = eval_loss'
 } >run.ini
 
+find_mpi "${LOCKSTEP_MPIRUN%% *}"
 # start COUNT SIGNAL CODE: a run is stopped by SIGNAL (or the file RUN/stop) in its first evaluation.
 stopped_in_evaluation() {
   local count=$1 how=$2 code=$3 run=run-$1-$2
@@ -32,7 +33,7 @@ stopped_in_evaluation() {
   local launcher=$!
   # The checkpoint of step 2 is there before its evaluation, which takes many seconds, has begun.
   until_there "$run/checkpoints/step-000000002.h5" "$launcher"
-  if [ "$how" = file ]; then touch "$run/stop"; else kill -"$how" "$launcher"; fi
+  if [ "$how" = file ]; then touch "$run/stop"; else send_to_ranks "$how" "$launcher"; fi
   wait "$launcher"
   local got=$?
   [ "$got" -eq "$code" ] || fail "$run: exit $got, expected $code: $(tail -n 3 "log-$run")"
