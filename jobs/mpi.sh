@@ -9,6 +9,7 @@ mpi_settings=(
   PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe PRTE_MCA_hwloc_default_binding_policy=none
 )
 
+mpi=''
 # find_mpi MPIRUN: sets `mpi`, which launcher it is: orte, prrte, hydra, or '' where it is none of them.
 find_mpi() {
   case $("$1" --version 2>&1) in
