@@ -9,8 +9,8 @@ mpi_settings=(
   PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe PRTE_MCA_hwloc_default_binding_policy=none
 )
 
+# find_mpi MPIRUN: sets `mpi`, which launcher it is: orte, prrte, hydra, or '' where it is none of them, or nobody has asked.
 mpi=''
-# find_mpi MPIRUN: sets `mpi`, which launcher it is: orte, prrte, hydra, or '' where it is none of them.
 find_mpi() {
   case $("$1" --version 2>&1) in
     *'(Open MPI) '[1-4].*) mpi=orte ;;
@@ -37,13 +37,13 @@ ranks_of() {
   # shellcheck disable=SC2013  # words of a line
   for child in $(cat "/proc/$1/task/"*/children 2>/dev/null); do
     case $mpi-$(cat "/proc/$child/comm" 2>/dev/null) in
-      hydra-hydra_*) ranks_of "$child" ;;  # which may have inherited a number
+      hydra-hydra_* | -hydra_*) ranks_of "$child" ;;  # which may have inherited a number
       hydra-srun)
         grep -lszx "SLURM_JOB_ID=${SLURM_JOB_ID:-}" /proc/[0-9]*/environ | xargs -r grep -lsz '^PMI_RANK=' | cut -d / -f 3 |
           while read -r rank; do [[ $(cat "/proc/$rank/comm" 2>/dev/null) == hydra_* ]] || echo "$rank"; done
         ;;
-      hydra-*) ! grep -qsz '^PMI_RANK=' "/proc/$child/environ" || echo "$child" ;;
-      *) ! grep -qsz '^OMPI_COMM_WORLD_RANK=' "/proc/$child/environ" || echo "$child" ;;
+      orte-* | prrte-*) ! grep -qsz '^OMPI_COMM_WORLD_RANK=' "/proc/$child/environ" || echo "$child" ;;
+      *) ! grep -qszE '^(OMPI_COMM_WORLD|PMI)_RANK=' "/proc/$child/environ" || echo "$child" ;;
     esac
   done
 }
