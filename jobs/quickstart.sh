@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# From a bare Debian 12 to a trained model: installs, builds, trains handwritten digits on 2 ranks, evaluates, shows the
+# From a bare Debian 12 or 13 to a trained model: installs, builds, trains handwritten digits on 2 ranks, evaluates, shows the
 # checkpoint. Can be run again: it skips what is done and resumes the run.
 set -euo pipefail
 # shellcheck source=jobs/setup.sh
