@@ -24,7 +24,6 @@ PY
     '[checkpoint]' 'every = 2' 'keep = 1' 'keep_best = eval_loss'
 } >run.ini
 
-find_mpi "${LOCKSTEP_MPIRUN%% *}"
 # start COUNT SIGNAL CODE: a run is stopped by SIGNAL (or the file RUN/stop) in its first evaluation.
 stopped_in_evaluation() {
   local count=$1 how=$2 code=$3 run=run-$1-$2

@@ -28,7 +28,6 @@ ended stopped 76
 "$LOCKSTEP" verify stopped/checkpoints/latest >/dev/null || fail "the checkpoint of a stopped run is not whole"
 
 start preempted 2
-find_mpi "${LOCKSTEP_MPIRUN%% *}"
 send_to_ranks USR2 "$launcher"
 ended preempted 75
 "$LOCKSTEP" verify preempted/checkpoints/latest >/dev/null || fail "the checkpoint of a preempted run is not whole"

@@ -60,14 +60,13 @@ done
 [ "${PIPESTATUS[0]}" -eq 0 ] || fail "a reader that has seen enough is an error"
 
 # A rank that never comes is named.
-# shellcheck disable=SC2086
-timeout 100 $LOCKSTEP_MPIRUN -n 1 "$LOCKSTEP" train good.ini --run short --set fault.hang_timeout_s=3 : -n 1 sleep 90 >log 2>&1
+short="'$LOCKSTEP' train good.ini --run short --set fault.hang_timeout_s=3"
+mixed "$short" "sleep 90" >log 2>&1
 got=$?
 [ "$got" -eq 5 ] || fail "a rank that is another program: exit $got"
 grep -q 'lockstep: rank 0: MPI did not start within 3 s (fault.hang_timeout_s): rank 1 did not come' log || fail "not named: $(cat log)"
 
-# shellcheck disable=SC2086
-timeout 100 $LOCKSTEP_MPIRUN -n 1 sleep 90 : -n 3 "$LOCKSTEP" train good.ini --run short --set fault.hang_timeout_s=3 >log 2>&1
+mixed "sleep 90" "$short" 4 >log 2>&1
 [ "$(grep -c 'MPI did not start' log)" -eq 1 ] || fail "said more or less than once: $(cat log)"
 grep -q 'lockstep: rank 1: .*: rank 0 did not come' log || fail "not named among three: $(cat log)"
 

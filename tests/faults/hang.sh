@@ -129,7 +129,6 @@ each() {
 no_progress='%rank.*: no progress for .*; %place'
 stopped='%rank.*: no (progress|sign of life) for .*; %place.*the process is stopped$'
 died='%rank.* has died; %place'
-find_mpi "${LOCKSTEP_MPIRUN%% *}"
 [ "$mpi" = orte ] || died=''  # other launchers end those at once that could name it
 case $kind in
   one) strike 2 1 backward STOP 5 "$stopped" ;;
