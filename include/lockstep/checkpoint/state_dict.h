@@ -89,9 +89,9 @@ struct Position {
 /// Facts about who wrote a file, by name ("version", "git", "compiler", "hosts" ...). Information only.
 using Provenance = std::map<std::string, std::string>;
 
-/// What this build and its environment are: version, git, compiler, build_type, libraries, instruction_set and
-/// math_library (of the CPU), hosts, and under Slurm slurm_job_id, slurm_restart_count, slurm_cluster. Not
-/// collective.
+/// What this build and its environment are: version, git, compiler, build_type, libraries, instruction_set
+/// and math_library (of the CPU), hosts, and under Slurm slurm_job_id, slurm_restart_count, slurm_cluster.
+/// Not collective.
 Provenance provenance_of(const comm::HostGroup& world);
 
 /// Every rank lists the same sections with the same bytes, or its parts of them. The ranks share the writing.

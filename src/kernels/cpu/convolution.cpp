@@ -39,8 +39,7 @@ std::optional<Memory::format_tag> activation_tag(int block, std::int64_t channel
 /// two to three times slower, and with several threads an image's bits there depend on the batch. Nor what
 /// oneDNN 3 has for plain images ("ncsp"): it converts them, in every pass, to a layout that may be given.
 /// Nor its code for SVE of 512 bits: that of oneDNN 3.7 writes beyond its results.
-bool is_direct(const char* implementation) {
-  const std::string_view name(implementation);
+bool is_direct(std::string_view name) {
   return name.substr(0, 3) != "ref" && name.find("gemm") == name.npos && name.find("ncsp") == name.npos &&
          name.find("sve_512") == name.npos;
 }
@@ -51,9 +50,7 @@ std::int64_t floats_of(const Memory::desc& desc) {
 
 }  // namespace
 
-int native_channel_block() {
-  return onednn_has_avx512() ? 16 : 8;
-}
+int native_channel_block() { return onednn_has_avx512() ? 16 : 8; }
 
 void BoundPrimitive::add_argument(int name, const Memory::desc& desc, const dnnl::engine& engine) {
   memories_[count_] = Memory(desc, engine, DNNL_MEMORY_NONE);
@@ -77,7 +74,7 @@ void BoundPrimitive::run(const dnnl::stream& stream) {
 
 struct ConvolutionPlan::Attempt {
   dnnl::primitive primitive;
-  const char* implementation = "";
+  std::string implementation;  ///< a copy: in oneDNN 3 its text ends with its descriptor
   int x_block = 1, y_block = 1;
   std::int64_t images = 0;
   Memory::desc x, weight, plain_weight, bias, y, scratchpad;
@@ -116,9 +113,9 @@ ConvolutionPlan::Attempt ConvolutionPlan::attempt(const ConvolutionProblem& prob
 
   Attempt made;
   made.images = s.images;
-  made.plain_weight = Memory::desc(
-      weight_dims, problem.pass == ConvolutionPass::backward_weight ? floats : type,
-      s.geometry.groups == 1 ? Memory::format_tag::oihw : Memory::format_tag::goihw);
+  made.plain_weight =
+      Memory::desc(weight_dims, problem.pass == ConvolutionPass::backward_weight ? floats : type,
+                   s.geometry.groups == 1 ? Memory::format_tag::oihw : Memory::format_tag::goihw);
   made.x_block = x_block;
   made.y_block = y_block;
   const auto keep = [&](const auto& desc, const auto& primitive) {
@@ -126,10 +123,10 @@ ConvolutionPlan::Attempt ConvolutionPlan::attempt(const ConvolutionProblem& prob
     made.implementation = desc.impl_info_str();
     made.scratchpad = desc.scratchpad_desc();
   };
-  const auto forward = describe<dnnl::convolution_forward>(
-      engine, attributes,
-      std::tuple(dnnl::prop_kind::forward_training, algorithm, x, weight, bias, y, strides, dilates, padding,
-                 padding));
+  const auto forward =
+      describe<dnnl::convolution_forward>(engine, attributes,
+                                          std::tuple(dnnl::prop_kind::forward_training, algorithm, x, weight,
+                                                     bias, y, strides, dilates, padding, padding));
   if (!forward) return {};
   made.x = x;
   made.y = y;
@@ -145,7 +142,8 @@ ConvolutionPlan::Attempt ConvolutionPlan::attempt(const ConvolutionProblem& prob
     keep(backward, dnnl::convolution_backward_data(backward));
   } else {
     const auto backward = describe<dnnl::convolution_backward_weights>(
-        engine, attributes, std::tuple(algorithm, x, gradient, y, strides, dilates, padding, padding), forward);
+        engine, attributes, std::tuple(algorithm, x, gradient, y, strides, dilates, padding, padding),
+        forward);
     if (!backward) return {};
     made.weight = backward.diff_weights_desc();
     keep(backward, dnnl::convolution_backward_weights(backward));

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <dnnl.hpp>
+#include <string>
 
 #include "kernels/plan_cache.h"
 #include "lockstep/ops/convolution.h"
@@ -66,7 +67,7 @@ class ConvolutionPlan {
   /// Whether oneDNN has a fast way for a bf16 problem in this layout. (Float32 always has one.)
   bool usable() const { return static_cast<bool>(convolution_); }
   /// oneDNN's name of the implementation.
-  const char* implementation() const { return implementation_; }
+  const std::string& implementation() const { return implementation_; }
 
   /// Activations in x_block() and y_block(); `bias` only in a forward problem that has one. What the pass
   /// makes is written, the rest is read. `packed` and `scratchpad`: working memory as stated above.
@@ -85,7 +86,7 @@ class ConvolutionPlan {
   std::int64_t packed_floats_ = 0, scratchpad_floats_ = 0;
   std::int64_t runs_ = 1;                  // of the primitive: one for the batch, or one for each image
   std::size_t x_bytes_ = 0, y_bytes_ = 0;  // of one run
-  const char* implementation_ = "";
+  std::string implementation_;
   BoundPrimitive convolution_;  // arguments: x, weight, y, scratchpad, bias
   BoundPrimitive packing_;      // plain to packed weights, or back for a weight gradient
 };

@@ -19,7 +19,6 @@ bool is_fast(const char* implementation) { return !std::string_view(implementati
 
 template <class PrimitiveDesc, class Primitive>
 void DensePlan::keep(const PrimitiveDesc& desc, const Primitive& primitive) {
-  implementation_ = desc.impl_info_str();
   scratchpad_bytes_ = static_cast<std::int64_t>(desc.scratchpad_desc().get_size());
   product_ = BoundPrimitive(primitive);
 }

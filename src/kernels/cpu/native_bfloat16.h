@@ -36,7 +36,6 @@ class DensePlan {
   /// Bytes of the packed weight; 0: it is used plain.
   std::int64_t packed_bytes() const { return packed_bytes_; }
   std::int64_t scratchpad_bytes() const { return scratchpad_bytes_; }
-  const char* implementation() const { return implementation_; }
 
   /// `inner`: x or dx, `outer`: y or dy, `weight`: the weight or its gradient. What the pass makes is
   /// written, the rest is read. Working memory as stated above.
@@ -50,7 +49,6 @@ class DensePlan {
 
   bool bias_;
   std::int64_t packed_bytes_ = 0, scratchpad_bytes_ = 0;
-  const char* implementation_ = "";
   BoundPrimitive product_;  // arguments: inner, weight, outer, scratchpad, bias
   BoundPrimitive packing_;
 };

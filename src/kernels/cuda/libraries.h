@@ -17,13 +17,12 @@ namespace lockstep::kernels {
 /// function below. May be called again, by any thread.
 void load_cuda_libraries();
 
-#define LOCKSTEP_CUBLASLT_FUNCTIONS(use)                                                           \
-  use(cublasLtCreate) use(cublasLtDestroy) use(cublasLtGetStatusName) use(cublasLtGetStatusString) \
-      use(cublasLtGetVersion)                                                                      \
-      use(cublasLtMatmul) use(cublasLtMatmulAlgoGetHeuristic) use(cublasLtMatmulDescCreate)        \
-          use(cublasLtMatmulDescDestroy) use(cublasLtMatmulDescSetAttribute)                       \
-              use(cublasLtMatmulPreferenceCreate) use(cublasLtMatmulPreferenceDestroy)             \
-                  use(cublasLtMatmulPreferenceSetAttribute) use(cublasLtMatrixLayoutCreate)        \
+#define LOCKSTEP_CUBLASLT_FUNCTIONS(use)                                                                   \
+  use(cublasLtCreate) use(cublasLtDestroy) use(cublasLtGetStatusName) use(cublasLtGetStatusString)         \
+      use(cublasLtGetVersion) use(cublasLtMatmul) use(cublasLtMatmulAlgoGetHeuristic)                      \
+          use(cublasLtMatmulDescCreate) use(cublasLtMatmulDescDestroy) use(cublasLtMatmulDescSetAttribute) \
+              use(cublasLtMatmulPreferenceCreate) use(cublasLtMatmulPreferenceDestroy)                     \
+                  use(cublasLtMatmulPreferenceSetAttribute) use(cublasLtMatrixLayoutCreate)                \
                       use(cublasLtMatrixLayoutDestroy) use(cublasLtMatrixLayoutSetAttribute)
 
 #define LOCKSTEP_CUDNN_FUNCTIONS(use)                                                                        \
