@@ -9,7 +9,7 @@ mpi_settings=(
   PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe PRTE_MCA_hwloc_default_binding_policy=none
 )
 
-# find_mpi MPIRUN: sets `mpi`, which launcher it is: orte, prrte, hydra, or '' where it is none of them, or nobody has asked.
+# find_mpi MPIRUN: sets `mpi` to the kind of this launcher: orte, prrte or hydra; '' if it is another one. Before the first call it is ''.
 mpi=''
 find_mpi() {
   case $("$1" --version 2>&1) in
@@ -48,8 +48,8 @@ ranks_of() {
   done
 }
 
-# send_to_ranks SIGNAL MPIRUN: mpirun forwards USR1 and USR2, but Hydra's dies of USR2. There the ranks of this node get it, as soon as there
-# are any: a stop that one rank is asked for is a stop of all.
+# send_to_ranks SIGNAL MPIRUN: mpirun forwards USR1 and USR2, but Hydra's dies of USR2. There the ranks of this node get it, as soon as they
+# exist. If one rank gets a stop signal, all ranks stop.
 send_to_ranks() {
   local to=$2 tenths
   if [ "$mpi-$1" = hydra-USR2 ]; then

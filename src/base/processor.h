@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <string_view>
 
 namespace lockstep {
 
@@ -20,8 +19,9 @@ std::string instruction_set();
 /// on.)
 void copy_past_caches(void* to, const void* from, std::size_t bytes) noexcept;
 
-/// CRC32C (Castagnoli).
-std::uint32_t crc32c(std::string_view data);
+/// CRC32C (Castagnoli) of eight more bytes, of one more.
+std::uint32_t add_to_crc32c(std::uint32_t crc, std::uint64_t bytes) noexcept;
+std::uint32_t add_to_crc32c(std::uint32_t crc, std::uint8_t byte) noexcept;
 
 /// Where a signal found a thread, by the context that the handler gets.
 struct Interruption {

@@ -23,16 +23,11 @@ void copy_past_caches(void* to, const void* from, std::size_t bytes) noexcept {
 }
 
 // Every processor since Armv8.1 has the instructions, and those of Armv8.0 that run Linux clusters do.
-[[gnu::target("+crc")]] std::uint32_t crc32c(std::string_view data) {
-  std::uint32_t crc = 0xffffffffU;
-  std::size_t done = 0;
-  for (; done + 8 <= data.size(); done += 8) {
-    std::uint64_t word = 0;
-    std::memcpy(&word, data.data() + done, sizeof word);
-    crc = __crc32cd(crc, word);
-  }
-  for (; done < data.size(); ++done) crc = __crc32cb(crc, static_cast<unsigned char>(data[done]));
-  return ~crc;
+[[gnu::target("+crc")]] std::uint32_t add_to_crc32c(std::uint32_t crc, std::uint64_t bytes) noexcept {
+  return __crc32cd(crc, bytes);
+}
+[[gnu::target("+crc")]] std::uint32_t add_to_crc32c(std::uint32_t crc, std::uint8_t byte) noexcept {
+  return __crc32cb(crc, byte);
 }
 
 Interruption interruption_of(const void* signal_context) noexcept {

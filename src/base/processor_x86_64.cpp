@@ -40,17 +40,11 @@ void copy_past_caches(void* to, const void* from, std::size_t bytes) noexcept {
 }
 
 // Every x86-64 processor since 2009 has SSE 4.2; LOCKSTEP_ARCH may be less.
-[[gnu::target("sse4.2")]] std::uint32_t crc32c(std::string_view data) {
-  std::uint64_t crc = 0xffffffffU;
-  std::size_t done = 0;
-  for (; done + 8 <= data.size(); done += 8) {
-    std::uint64_t word = 0;
-    std::memcpy(&word, data.data() + done, sizeof word);
-    crc = _mm_crc32_u64(crc, word);
-  }
-  auto rest = static_cast<std::uint32_t>(crc);
-  for (; done < data.size(); ++done) rest = _mm_crc32_u8(rest, static_cast<unsigned char>(data[done]));
-  return ~rest;
+[[gnu::target("sse4.2")]] std::uint32_t add_to_crc32c(std::uint32_t crc, std::uint64_t bytes) noexcept {
+  return static_cast<std::uint32_t>(_mm_crc32_u64(crc, bytes));
+}
+[[gnu::target("sse4.2")]] std::uint32_t add_to_crc32c(std::uint32_t crc, std::uint8_t byte) noexcept {
+  return _mm_crc32_u8(crc, byte);
 }
 
 Interruption interruption_of(const void* signal_context) noexcept {

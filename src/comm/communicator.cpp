@@ -146,12 +146,17 @@ class SelfCommunicator final : public CpuCommunicator {
 
 std::unique_ptr<CpuCommunicator> make_self_communicator() { return std::make_unique<SelfCommunicator>(); }
 
-std::string mpi_library() {
+std::string mpi_description() {
   std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
   int length = 0;
   MPI_Get_library_version(text.data(), &length);
-  std::string name(text.data());
-  name.resize(std::min({std::size_t{60}, name.size(), name.find_first_of(",\n")}));
+  const std::string whole(text.data());
+  return whole.substr(0, whole.find('\n'));
+}
+
+std::string mpi_library() {
+  std::string name = mpi_description();
+  name.resize(std::min({std::size_t{60}, name.size(), name.find(',')}));
   return std::regex_replace(name, std::regex("\\s+Version\\s*:\\s*"), " ");  // "MPICH Version:      4.0.2"
 }
 

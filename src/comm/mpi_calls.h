@@ -20,7 +20,9 @@ constexpr std::string_view own_pmi = "pmi2", bind_flags = "-bind-to core:THREADS
                            fill_nodes_flags = "-ppn RANKS_OF_A_NODE";
 #endif
 
-/// Name and version of the MPI library, such as "Open MPI v4.1.4" or "MPICH 4.0.2".
+/// What the MPI library says of itself, in one line; its name and version, such as "Open MPI v4.1.4" or
+/// "MPICH 4.0.2".
+std::string mpi_description();
 std::string mpi_library();
 
 /// Throws FailureError with the call's name, MPI's own text and the rank unless `code` is MPI_SUCCESS.

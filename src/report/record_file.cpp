@@ -30,6 +30,17 @@ std::uint32_t masked_crc32c(std::string_view data) {
 
 }  // namespace
 
+std::uint32_t crc32c(std::string_view data) {
+  std::uint32_t crc = 0xffffffffU;
+  std::size_t done = 0;
+  for (std::uint64_t word = 0; done + sizeof word <= data.size(); done += sizeof word) {
+    std::memcpy(&word, data.data() + done, sizeof word);
+    crc = add_to_crc32c(crc, word);
+  }
+  for (; done < data.size(); ++done) crc = add_to_crc32c(crc, static_cast<std::uint8_t>(data[done]));
+  return ~crc;
+}
+
 std::string record_of(std::string_view data) {
   std::string record;
   record.reserve(length_bytes + crc_bytes + data.size() + crc_bytes);

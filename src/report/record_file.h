@@ -11,6 +11,8 @@
 
 namespace lockstep::report {
 
+/// CRC32C (Castagnoli), not yet masked.
+std::uint32_t crc32c(std::string_view data);
 /// A record of these data.
 std::string record_of(std::string_view data);
 

@@ -2,13 +2,11 @@
 
 #include <H5public.h>
 #include <fcntl.h>
-#include <mpi.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -23,7 +21,6 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/checkpoint/state_dict.h"
-#include "lockstep/kernels/backend.h"
 #include "train/data_sets.h"
 
 namespace lockstep::train {
@@ -44,14 +41,6 @@ std::string hdf5_version() {
   unsigned major = 0, minor = 0, release = 0;
   H5get_libversion(&major, &minor, &release);
   return fmt::format("{}.{}.{}", major, minor, release);
-}
-
-std::string mpi_version() {
-  std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
-  int length = 0;
-  MPI_Get_library_version(text.data(), &length);
-  const std::string whole(text.data());
-  return whole.substr(0, whole.find('\n'));
 }
 
 class Descriptor {
@@ -137,14 +126,14 @@ Fingerprint program_fingerprint() {
     entries.push_back({fmt::format("program's {}", name), plain(build.at(name))});
   entries.push_back({"program", file_digest("/proc/self/exe", most_program_bytes)});
   entries.push_back({"HDF5", hdf5_version()});
-  entries.push_back({"MPI", plain(mpi_version())});
+  entries.push_back({"MPI", plain(comm::mpi_description())});
   const kernels::ProductLibrary& products = kernels::product_library();
   entries.push_back({"math library", plain(fmt::format("{} ({})", products.math_library, products.build))});
   return entries;
 }
 
 FingerprintEntry instruction_set_entry() {
-  return {instruction_set_name, kernels::make_cpu_backend(1)->instruction_set()};
+  return {instruction_set_name, kernels::product_library().instruction_set};
 }
 
 Fingerprint configuration_fingerprint(const Config& config) {

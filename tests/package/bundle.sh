@@ -1,20 +1,13 @@
 #!/usr/bin/env bash
 # bundle.sh SCRATCH COMMAND...: COMMAND makes a bundle in SCRATCH, which is unpacked in a root folder that has glibc, a
 # shell and coreutils and nothing else, by a user who is not root, in a folder with a blank in its name. There it trains to the same
-# bits as $LOCKSTEP, the program that was built here. Exit code 77: such a root folder cannot be had, or the MPI is not Open MPI.
-set -euo pipefail
+# bits as $LOCKSTEP, the program that was built here. Exit code 77: such a root folder cannot be had.
+# shellcheck source=tests/package/scratch.sh
+source "$(dirname "$0")/scratch.sh"
 scratch=$1
 shift
-failed() {
-  echo "FAILED: $*"
-  exit 1
-}
 
-# shellcheck disable=SC2086  # several words
-[[ $($LOCKSTEP_MPIRUN --version) == *"Open MPI"* ]] || { echo "SKIPPED: Open MPI is what is taken along, and this build has another MPI"; exit 77; }
-rm -rf "$scratch"
-mkdir -p "$scratch"
-cd "$scratch"
+enter_empty "$scratch"
 "$@"
 archive=$(echo "$scratch"/lockstep-*.tar.gz)
 name=$(basename "${archive%.tar.gz}")

@@ -2,13 +2,10 @@
 # container.sh SCRATCH [SUITE]: podman builds the image of packaging/Containerfile and trains in it on 2 ranks, as a user that the image does
 # not know. The Debian that it is built on comes from debootstrap (SUITE: trixie), not from a registry. Root, debootstrap and podman;
 # tests/campaign.sh container runs it. Its images are in SCRATCH, and go with it.
-set -euo pipefail
+# shellcheck source=tests/package/scratch.sh
+source "$(dirname "$0")/scratch.sh"
 scratch=$1 suite=${2:-trixie}
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-failed() {
-  echo "FAILED: $*"
-  exit 1
-}
 say() { printf '\n== %s\n' "$*"; }
 
 rm -rf --one-file-system "$scratch"

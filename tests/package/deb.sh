@@ -2,19 +2,14 @@
 # deb.sh SCRATCH BUILD CPACK: the packages for Debian have all that they shall install, ask for the packages they need, and lintian finds
 # no error in them. Unpacked, the program, its job script, manual and completion work, and other programs find the library.
 # Exit code 77: this is no Debian.
-set -euo pipefail
+# shellcheck source=tests/package/scratch.sh
+source "$(dirname "$0")/scratch.sh"
 scratch=$1 build=$2 cpack=$3
-failed() {
-  echo "FAILED: $*"
-  exit 1
-}
 for tool in dpkg-deb dpkg-shlibdeps file; do
   command -v $tool >/dev/null || { echo "SKIPPED: $tool is not here (Debian: dpkg-dev, file)"; exit 77; }
 done
 
-rm -rf "$scratch"
-mkdir -p "$scratch"
-cd "$scratch"
+enter_empty "$scratch"
 "$cpack" --config "$build/CPackConfig.cmake" -G DEB -B packages -D CPACK_DEBIAN_COMPRESSION_TYPE=gzip \
   -D CPACK_PACKAGE_CONTACT="Test of Lockstep <test@example.org>" >cpack.log 2>&1 || failed "cpack: $(cat cpack.log)"
 version=$("$LOCKSTEP" --version | sed -nE '1s/^lockstep ([0-9.]+).*/\1/p')

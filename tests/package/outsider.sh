@@ -14,7 +14,7 @@ cmake -S "$scratch/example" -B "$scratch/by-cmake" -G Ninja -DCMAKE_CXX_COMPILER
   -DCMAKE_BUILD_TYPE="$build_type" -DCMAKE_PREFIX_PATH="$scratch/prefix" -DCMAKE_CXX_FLAGS="$flags" >/dev/null
 cmake --build "$scratch/by-cmake"
 
-export PKG_CONFIG_PATH=$scratch/prefix/lib/pkgconfig:$scratch/prefix/lib/x86_64-linux-gnu/pkgconfig
+export PKG_CONFIG_PATH=$scratch/prefix/lib/pkgconfig:$scratch/prefix/lib/$HOSTTYPE-linux-gnu/pkgconfig
 mkdir "$scratch/by-pkg-config"
 # shellcheck disable=SC2046,SC2086  # flags are several words
 "$compiler" -O2 $flags $(pkg-config --cflags lockstep) "$scratch/example/digits.cpp" \

@@ -1,12 +1,9 @@
 #!/usr/bin/env bash
 # shared.sh BUILD SOURCE COMPILER COMPONENT: programs find liblockstep.so by find_package and by pkg-config, need nothing else of what
 # Lockstep uses, and train to the same bits. The library exports its own names only. COMPONENT of BUILD's installation has it.
-set -euo pipefail
+# shellcheck source=tests/package/scratch.sh
+source "$(dirname "$0")/scratch.sh"
 build=$1 source=$2 compiler=$3 component=$4
-failed() {
-  echo "FAILED: $*"
-  exit 1
-}
 # property FILE NAME: of its dynamic section (NEEDED, SONAME, RPATH, RUNPATH).
 property() {
   objdump -p "$1" | awk -v name="$2" '$1 == name { print $2 }'
@@ -16,7 +13,7 @@ rm -rf "$build/shared-test"
 mkdir "$build/shared-test"
 cd "$build/shared-test"
 for part in "$component" "$component-runtime"; do cmake --install "$build" --prefix prefix --component "$part" >>install.log; done
-export PKG_CONFIG_PATH=$PWD/prefix/lib/pkgconfig:$PWD/prefix/lib/x86_64-linux-gnu/pkgconfig
+export PKG_CONFIG_PATH=$PWD/prefix/lib/pkgconfig:$PWD/prefix/lib/$HOSTTYPE-linux-gnu/pkgconfig
 libraries=$(pkg-config --variable=libdir lockstep)
 version=$(pkg-config --modversion lockstep)
 [ "$(property "$libraries/liblockstep.so" SONAME)" = "liblockstep.so.${version%.*}" ] || failed "the name in liblockstep.so"

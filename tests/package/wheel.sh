@@ -1,20 +1,13 @@
 #!/usr/bin/env bash
 # wheel.sh SCRATCH COMMAND...: COMMAND makes a wheel in SCRATCH. pip installs it into a new virtual environment, without a network. There
 # it trains to the same bits as $LOCKSTEP, the program that was built here, and hides no mpirun. pip removes all of it again.
-# Exit code 77: python3 makes no environments here, or the MPI is not Open MPI.
-set -euo pipefail
+# Exit code 77: python3 makes no environments here.
+# shellcheck source=tests/package/scratch.sh
+source "$(dirname "$0")/scratch.sh"
 scratch=$1
 shift
-failed() {
-  echo "FAILED: $*"
-  exit 1
-}
 
-# shellcheck disable=SC2086  # several words
-[[ $($LOCKSTEP_MPIRUN --version) == *"Open MPI"* ]] || { echo "SKIPPED: Open MPI is what is taken along, and this build has another MPI"; exit 77; }
-rm -rf "$scratch"
-mkdir -p "$scratch"
-cd "$scratch"
+enter_empty "$scratch"
 "$@"
 wheel=$(echo lockstep-*.whl)
 /usr/bin/python3 -m venv "an environment" || { echo "SKIPPED: the wheel was made; python3-venv is not here"; exit 77; }

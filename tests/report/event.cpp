@@ -3,7 +3,6 @@
 
 #include <boost/test/unit_test.hpp>
 
-#include "base/processor.h"
 #include "lockstep/base/error.h"
 #include "report/record_file.h"
 #include "support/mentions.h"

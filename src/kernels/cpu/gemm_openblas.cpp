@@ -1,4 +1,4 @@
-// Products by OpenBLAS, on processors for which oneDNN has no kernels of its own.
+// Products by OpenBLAS, for processors on which oneDNN has no fast products.
 //
 // On Arm, each element is the sum of its fused products in order, whatever kernel computes it, and however
 // many rows and columns there are. This holds for up to 256 products, beyond which OpenBLAS cuts a sum by the
