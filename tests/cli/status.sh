@@ -57,6 +57,8 @@ start live
 says live state=training steps=$endless_steps exit_code=None "why=^pid $run on $(hostname)" last_line_s=0
 python3 -c 'import json; assert json.load(open("status.json"))[0]["step"] >= 100' || fail "step: $(cat status.json)"
 kill -STOP "$run"
+# A thread stops when its call into the kernel returns, and on a busy disk a rename or a removal takes its time.
+until ! grep -hq '^State:[^TZ]*$' /proc/"$run"/task/*/status 2>/dev/null; do sleep 0.02; done
 before=$(find live -printf '%p %s %T@ %i\n' | sort)
 touch asked && cp asked live/checkpoint && says live state=training 'why=^asked for a checkpoint: pid'
 rm live/checkpoint && touch live/stop && says live state=training 'why=^asked to stop: pid'
