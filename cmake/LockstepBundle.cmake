@@ -16,6 +16,11 @@ set(LOCKSTEP_BUNDLE_COMMAND ${CMAKE_COMMAND} -DSOURCE=${PROJECT_SOURCE_DIR} -DBU
     "-DSUMMARY=${PROJECT_DESCRIPTION}")
 set(LOCKSTEP_BUNDLE_SCRIPT ${PROJECT_SOURCE_DIR}/cmake/bundle/make.cmake)
 
+# lockstep_refused_target(TARGET REASON): a target that says why this build does not make it.
+function(lockstep_refused_target target reason)
+  add_custom_target(${target} VERBATIM COMMAND ${CMAKE_COMMAND} -E echo "${reason}" COMMAND ${CMAKE_COMMAND} -E false)
+endfunction()
+
 # lockstep_portable(TARGET FORM PROGRAMS...): the target, which makes a bundle of this form (make.cmake) of these programs' targets, in the
 # folder TARGET of the build.
 function(lockstep_portable target form)
@@ -23,9 +28,11 @@ function(lockstep_portable target form)
   string(CONCAT files ${files})
   file(GENERATE OUTPUT ${PROJECT_BINARY_DIR}/${target}-programs.txt CONTENT "${files}")
   if(LOCKSTEP_HAS_CUDA AND LOCKSTEP_CUDA_ARCHITECTURES STREQUAL "")
-    add_custom_target(${target} VERBATIM COMMAND ${CMAKE_COMMAND} -E echo "The ${target} is for other computers, and this build has code \
-for the GPUs of this one only: cmake --preset package && cmake --build build/package --target ${target}"
-                      COMMAND ${CMAKE_COMMAND} -E false)
+    lockstep_refused_target(${target} "The ${target} is for other computers, and this build has code for the GPUs of this one only: \
+cmake --preset package && cmake --build build/package --target ${target}")
+    return()
+  elseif(NOT (LOCKSTEP_HAS_OPEN_MPI AND MPIRUN))
+    lockstep_refused_target(${target} "The ${target} has Open MPI and its mpirun in it, and this build has not")
     return()
   endif()
   set(output ${PROJECT_BINARY_DIR}/${target})

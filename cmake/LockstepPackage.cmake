@@ -5,6 +5,7 @@
 #   liblockstep0.1_VERSION_ARCH.deb    only with BUILD_SHARED_LIBS: the library that both use
 # packaging/debian/finish.cmake adds what Debian asks of every package. They are for Open MPI, Debian's default.
 if(NOT LOCKSTEP_HAS_OPEN_MPI)
+  lockstep_refused_target(deb "Packages for Debian ask for Debian's default MPI, Open MPI, and this build has another one")
   return()
 endif()
 set(CPACK_GENERATOR DEB)

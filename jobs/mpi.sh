@@ -2,14 +2,14 @@
 # shellcheck shell=bash disable=SC2034  # variables for those who source this
 
 # As root, more ranks than cores, unbound, and ranks that yield while they wait: variables, as each launcher reads its own only. Flags of
-# mpirun override them. MPICH does all this by default. (The tests of CMake read this list.)
+# mpirun override them. MPICH needs none: only its ranks do not yield at once, for which it has no setting.
 mpi_settings=(
   OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_mpi_yield_when_idle=1
   OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none
   PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe PRTE_MCA_hwloc_default_binding_policy=none
 )
 
-# find_mpi MPIRUN: sets `mpi` to the kind of this launcher: orte, prrte or hydra; '' if it is another one. Before the first call it is ''.
+# find_mpi MPIRUN: sets `mpi` to the kind of this launcher: orte, prrte or hydra; '' means another one.
 mpi=''
 find_mpi() {
   case $("$1" --version 2>&1) in
@@ -38,36 +38,40 @@ ranks_of() {
   for child in $(cat "/proc/$1/task/"*/children 2>/dev/null); do
     case $mpi-$(cat "/proc/$child/comm" 2>/dev/null) in
       hydra-hydra_* | -hydra_*) ranks_of "$child" ;;  # which may have inherited a number
-      hydra-srun)
-        grep -lszx "SLURM_JOB_ID=${SLURM_JOB_ID:-}" /proc/[0-9]*/environ | xargs -r grep -lsz '^PMI_RANK=' | cut -d / -f 3 |
-          while read -r rank; do [[ $(cat "/proc/$rank/comm" 2>/dev/null) == hydra_* ]] || echo "$rank"; done
-        ;;
+      hydra-srun) ranks_of_proxies ;;
       orte-* | prrte-*) ! grep -qsz '^OMPI_COMM_WORLD_RANK=' "/proc/$child/environ" || echo "$child" ;;
       *) ! grep -qszE '^(OMPI_COMM_WORLD|PMI)_RANK=' "/proc/$child/environ" || echo "$child" ;;
     esac
   done
 }
+ranks_of_proxies() {
+  local process
+  for process in /proc/[0-9]*; do
+    ! grep -qs '^hydra_' "$process/comm" || ! grep -qszx "SLURM_JOB_ID=${SLURM_JOB_ID:-}" "$process/environ" || ranks_of "${process#/proc/}"
+  done
+}
 
-# send_to_ranks SIGNAL MPIRUN: mpirun forwards USR1 and USR2, but Hydra's dies of USR2. There the ranks of this node get it, as soon as they
-# exist. If one rank gets a stop signal, all ranks stop.
+# send_to_ranks SIGNAL LAUNCHER: srun and mpirun forward USR1 and USR2, but Hydra's mpirun dies of USR2. There the ranks of this node get it
+# as soon as they have a handler, without which it would kill them. If one rank gets a stop signal, all ranks stop.
 send_to_ranks() {
-  local to=$2 tenths
-  if [ "$mpi-$1" = hydra-USR2 ]; then
-    for ((tenths = 0; tenths < 100; ++tenths)); do
-      to=$(ranks_of "$2")
-      if [ -n "$to" ] || ! kill -0 "$2" 2>/dev/null; then break; fi
-      sleep 0.1
+  local to=$2 tenths rank
+  if [ "$mpi-$1" = hydra-USR2 ] && ! grep -qsx srun "/proc/$2/comm"; then
+    to=''
+    for ((tenths = 0; tenths < 600 && ${#to} == 0; ++tenths)); do
+      [ "$tenths" -eq 0 ] || sleep 0.1
+      kill -0 "$2" 2>/dev/null || return 0
+      for rank in $(ranks_of "$2"); do
+        ! grep -qsE '^SigCgt:.*[89a-f]..$' "/proc/$rank/status" || to+=" $rank"
+      done
     done
+    [ -n "$to" ] || echo "SIGUSR2 was sent to no rank: for a minute none of this node had a handler" >&2
   fi
   # shellcheck disable=SC2086  # several
   [ -z "$to" ] || kill "-$1" $to 2>/dev/null
 }
 
-# exit_code_of MPIRUN_CODE: as shells have it: 128 + N if a rank was ended by signal N. Hydra's mpirun ends with N: ABRT, BUS, FPE, KILL, SEGV
-# and TERM are taken for that.
+# exit_code_of MPIRUN_CODE: as shells have it: 128 + N if a rank was ended by signal N. Hydra's mpirun ends with N; the ranks end with no
+# such code of their own but 1 to 5.
 exit_code_of() {
-  case $mpi-$1 in
-    hydra-6 | hydra-7 | hydra-8 | hydra-9 | hydra-11 | hydra-15) echo $((128 + $1)) ;;
-    *) echo "$1" ;;
-  esac
+  if [ "$mpi" = hydra ] && [ "$1" -ge 6 ] && [ "$1" -le 31 ]; then echo $((128 + $1)); else echo "$1"; fi
 }

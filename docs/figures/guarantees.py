@@ -41,7 +41,9 @@ every = 40
 hang_timeout_s = 5
 """
 MPIRUN = ["mpirun"]
-SETTINGS = dict(re.findall(r"((?:OMPI|PRTE)_\w+)=([a-z0-9:]+)", (REPOSITORY / "jobs/mpi.sh").read_text()))
+SETTINGS = dict(setting.split("=", 1) for setting in subprocess.run(
+    ["bash", "-c", 'source jobs/mpi.sh && printf "%s\\n" "${mpi_settings[@]}"'], cwd=REPOSITORY, capture_output=True, text=True,
+    check=True).stdout.split())
 
 
 class Lab:

@@ -19,9 +19,10 @@ std::string instruction_set();
 /// on.)
 void copy_past_caches(void* to, const void* from, std::size_t bytes) noexcept;
 
-/// CRC32C (Castagnoli) of eight more bytes, of one more.
-std::uint32_t add_to_crc32c(std::uint32_t crc, std::uint64_t bytes) noexcept;
-std::uint32_t add_to_crc32c(std::uint32_t crc, std::uint8_t byte) noexcept;
+/// `crc`, a CRC32C (Castagnoli) that is inverted before the first byte and after the last, with eight more
+/// bytes, or one.
+std::uint32_t crc32c_with_word(std::uint32_t crc, std::uint64_t word) noexcept;
+std::uint32_t crc32c_with_byte(std::uint32_t crc, std::uint8_t byte) noexcept;
 
 /// Where a signal found a thread, by the context that the handler gets.
 struct Interruption {

@@ -23,10 +23,10 @@ void copy_past_caches(void* to, const void* from, std::size_t bytes) noexcept {
 }
 
 // Every processor since Armv8.1 has the instructions, and those of Armv8.0 that run Linux clusters do.
-[[gnu::target("+crc")]] std::uint32_t add_to_crc32c(std::uint32_t crc, std::uint64_t bytes) noexcept {
-  return __crc32cd(crc, bytes);
+[[gnu::target("+crc")]] std::uint32_t crc32c_with_word(std::uint32_t crc, std::uint64_t word) noexcept {
+  return __crc32cd(crc, word);
 }
-[[gnu::target("+crc")]] std::uint32_t add_to_crc32c(std::uint32_t crc, std::uint8_t byte) noexcept {
+[[gnu::target("+crc")]] std::uint32_t crc32c_with_byte(std::uint32_t crc, std::uint8_t byte) noexcept {
   return __crc32cb(crc, byte);
 }
 

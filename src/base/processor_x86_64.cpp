@@ -40,10 +40,10 @@ void copy_past_caches(void* to, const void* from, std::size_t bytes) noexcept {
 }
 
 // Every x86-64 processor since 2009 has SSE 4.2; LOCKSTEP_ARCH may be less.
-[[gnu::target("sse4.2")]] std::uint32_t add_to_crc32c(std::uint32_t crc, std::uint64_t bytes) noexcept {
-  return static_cast<std::uint32_t>(_mm_crc32_u64(crc, bytes));
+[[gnu::target("sse4.2")]] std::uint32_t crc32c_with_word(std::uint32_t crc, std::uint64_t word) noexcept {
+  return static_cast<std::uint32_t>(_mm_crc32_u64(crc, word));
 }
-[[gnu::target("sse4.2")]] std::uint32_t add_to_crc32c(std::uint32_t crc, std::uint8_t byte) noexcept {
+[[gnu::target("sse4.2")]] std::uint32_t crc32c_with_byte(std::uint32_t crc, std::uint8_t byte) noexcept {
   return _mm_crc32_u8(crc, byte);
 }
 

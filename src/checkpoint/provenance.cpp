@@ -8,7 +8,7 @@
 
 #include "base/processor.h"
 #include "checkpoint/build_info.h"
-#include "kernels/cpu/gemm.h"
+#include "kernels/math_library.h"
 #include "lockstep/comm/communicator.h"
 
 namespace lockstep::checkpoint {
@@ -20,7 +20,7 @@ Provenance provenance_of(const comm::HostGroup& world) {
                            {"build_type", build_info::build_type},
                            {"libraries", build_info::libraries},
                            {"instruction_set", instruction_set()},
-                           {"math_library", kernels::product_library().math_library},
+                           {"math_library", kernels::math_library().version},
                            {"hosts", fmt::format("{}", fmt::join(world.topology().host_names, " "))}};
   const auto add_from_environment = [&](const char* name, const char* variable) {
     if (const char* value = std::getenv(variable)) provenance[name] = value;

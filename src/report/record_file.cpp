@@ -35,9 +35,9 @@ std::uint32_t crc32c(std::string_view data) {
   std::size_t done = 0;
   for (std::uint64_t word = 0; done + sizeof word <= data.size(); done += sizeof word) {
     std::memcpy(&word, data.data() + done, sizeof word);
-    crc = add_to_crc32c(crc, word);
+    crc = crc32c_with_word(crc, word);
   }
-  for (; done < data.size(); ++done) crc = add_to_crc32c(crc, static_cast<std::uint8_t>(data[done]));
+  for (; done < data.size(); ++done) crc = crc32c_with_byte(crc, static_cast<std::uint8_t>(data[done]));
   return ~crc;
 }
 

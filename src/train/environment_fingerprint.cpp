@@ -17,7 +17,7 @@
 #include "base/launcher.h"
 #include "base/lines.h"
 #include "comm/mpi_calls.h"
-#include "kernels/cpu/gemm.h"
+#include "kernels/math_library.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/checkpoint/state_dict.h"
@@ -127,13 +127,13 @@ Fingerprint program_fingerprint() {
   entries.push_back({"program", file_digest("/proc/self/exe", most_program_bytes)});
   entries.push_back({"HDF5", hdf5_version()});
   entries.push_back({"MPI", plain(comm::mpi_description())});
-  const kernels::ProductLibrary& products = kernels::product_library();
-  entries.push_back({"math library", plain(fmt::format("{} ({})", products.math_library, products.build))});
+  const kernels::MathLibrary& library = kernels::math_library();
+  entries.push_back({"math library", plain(fmt::format("{} ({})", library.version, library.build))});
   return entries;
 }
 
 FingerprintEntry instruction_set_entry() {
-  return {instruction_set_name, kernels::product_library().instruction_set};
+  return {instruction_set_name, kernels::math_library().instruction_set};
 }
 
 Fingerprint configuration_fingerprint(const Config& config) {

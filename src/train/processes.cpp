@@ -3,11 +3,13 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <string_view>
 
 namespace lockstep::train {
 namespace {
@@ -58,6 +60,16 @@ std::string name_of(pid_t pid) {
   read_proc(pid, "comm", text);
   text[std::strcspn(text, "\n")] = '\0';
   return text;
+}
+
+pid_t launcher_above(pid_t pid) {
+  constexpr std::array<std::string_view, 6> programs{"mpirun", "mpiexec", "orte", "prte", "prun", "hydra"};
+  while ((pid = parent_of(pid)) > 1) {
+    const std::string name = name_of(pid);
+    if (std::ranges::any_of(programs, [&](std::string_view program) { return name.starts_with(program); }))
+      return pid;
+  }
+  return 0;
 }
 
 void install_handler(int signal, struct sigaction action, struct sigaction* previous) {

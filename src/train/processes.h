@@ -21,6 +21,8 @@ const char* describe(ProcessState state);
 pid_t parent_of(pid_t pid);  ///< 0: unknown
 /// The name of the program; empty if unknown.
 std::string name_of(pid_t pid);
+/// The nearest process above `pid` that launches ranks: mpirun, or the daemon of the node; 0: none.
+pid_t launcher_above(pid_t pid);
 
 /// Installs a handler that runs on an alternate stack of the calling thread, which trains; interrupted calls
 /// are restarted. oneDNN's matrix product (2.6.3, dnnl_sgemm) keeps data further below the stack pointer than

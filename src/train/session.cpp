@@ -27,6 +27,7 @@
 #include "comm/nccl.h"
 #include "lockstep/comm/agreement.h"
 #include "train/device.h"
+#include "train/processes.h"
 #include "train/watchdog.h"
 
 namespace lockstep {
@@ -34,8 +35,9 @@ namespace {
 
 // The start of MPI.
 
+/// The same for all ranks of a job on this node, of which Hydra tells them nothing but who started them.
 std::string job_name() {
-  std::string name;
+  std::string name = std::to_string(train::launcher_above(::getpid()));
   for (const char* const variable : {"PMIX_NAMESPACE", "SLURM_JOB_ID", "SLURM_STEP_ID"}) {
     if (const char* const value = std::getenv(variable)) name += std::string("-") + value;
   }
@@ -65,7 +67,7 @@ class StartTimeout {
   /// Binds or connects a socket to the name of a rank; -1 if that fails.
   static int open_socket(int rank, int (*attach)(int, const sockaddr*, socklen_t)) {
     sockaddr_un address{};
-    const std::string name = fmt::format("lockstep-start-{}{}-{}", ::getuid(), job_name(), rank);
+    const std::string name = fmt::format("lockstep-start-{}-{}-{}", ::getuid(), job_name(), rank);
     if (name.size() + 1 > sizeof address.sun_path) return -1;
     address.sun_family = AF_UNIX;
     std::memcpy(address.sun_path + 1, name.data(), name.size());  // the 0 before it makes the name abstract

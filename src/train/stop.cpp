@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <csignal>
-#include <string_view>
 #include <utility>
 
 #include "train/processes.h"
@@ -37,17 +36,9 @@ void on_interrupt(int signal, siginfo_t*, void*) {
 constexpr std::array<std::pair<int, void (*)(int, siginfo_t*, void*)>, 3> handlers{
     {{SIGINT, on_interrupt}, {SIGTERM, on_preempt}, {SIGUSR2, on_preempt}}};
 
-bool launches_ranks(std::string_view program) {
-  constexpr std::array<std::string_view, 6> prefixes{"mpirun", "mpiexec", "orte", "prte", "prun", "hydra"};
-  return std::ranges::any_of(prefixes, [&](std::string_view prefix) { return program.starts_with(prefix); });
-}
-
 void find_launchers() {
-  launchers = {};
-  pid_t process = ::getppid();
-  for (std::size_t found = 0; process > 1 && found < launchers.size(); process = parent_of(process)) {
-    if (launches_ranks(name_of(process))) launchers[found++] = process;
-  }
+  pid_t process = ::getpid();
+  for (pid_t& launcher : launchers) launcher = process = process > 0 ? launcher_above(process) : 0;
 }
 
 bool exists(const std::string& path) { return ::access(path.c_str(), F_OK) == 0; }

@@ -93,7 +93,7 @@ touch stopped/stop
 ended stopped 76
 [ -z "$(ls stopped/samples 2>/dev/null)" ] || fail "a picture that was not made is there: $(ls stopped/samples)"
 begin preempted "${slow[@]}"
-kill -USR2 "$launcher"
+send_to_ranks USR2 "$launcher"
 ended preempted 75
 expect_same run-1/checkpoints/step-000000030.h5 preempted/checkpoints/latest
 for halted in stopped preempted; do

@@ -228,8 +228,7 @@ class Scratch:
                            f'exec {shlex.quote(PROGRAM)} "$@"\n')
         program.chmod(0o755)
         (tools / "python3").symlink_to("/usr/bin/python3")  # which has h5py; another one may come first on PATH
-        settings = re.findall(r"((?:OMPI|PRTE)_\w+)=([a-z0-9:]+)", (SOURCE / "jobs/mpi.sh").read_text())
-        self.environment = os.environ | dict(settings) | {
+        self.environment = os.environ | {
             "PATH": f"{tools}:{os.environ['PATH']}", "TMPDIR": tempfile.gettempdir()}
         setup = SOURCE / "tests" / "docs" / "setup" / f"{name}.sh"
         if setup.exists():

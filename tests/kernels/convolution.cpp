@@ -2,10 +2,10 @@
 #include <cstring>
 
 #include "kernels/cpu/convolution.h"
-#include "kernels/cpu/gemm.h"
 #include "kernels/cpu/onednn.h"
 #include "kernels/cpu/winograd.h"
 #include "kernels/images.h"
+#include "kernels/math_library.h"
 #include "lockstep/ops/convolution.h"
 
 namespace lockstep::test {
@@ -327,7 +327,7 @@ BOOST_AUTO_TEST_CASE(dense_convolutions_find_a_direct_implementation) {
   // three times.
   const int native = kernels::native_channel_block();
   // Where even products are not oneDNN's, it has direct convolutions for some processors only (Arm: SVE).
-  const bool products_only = kernels::product_library().math_library != kernels::onednn_version();
+  const bool products_only = kernels::math_library().version != kernels::onednn_version();
   const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
   const auto check = [&](std::int64_t c, std::int64_t o, std::int64_t size, std::int64_t kernel, int stride,
                          bool plain) {

@@ -24,7 +24,7 @@ float element(const Matrix& matrix, std::int64_t row, std::int64_t column) {
 
 BOOST_AUTO_TEST_CASE(an_element_is_the_sum_of_its_fused_products_in_order_whatever_is_beside_it) {
   constexpr std::int64_t summed = 256;
-  kernels::product_library();
+  kernels::product_rows();
   std::mt19937 random(1);
   const auto draw = [&](std::int64_t least, std::int64_t most) {
     return std::uniform_int_distribution<std::int64_t>(least, most)(random);

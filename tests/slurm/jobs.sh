@@ -7,8 +7,9 @@ source "$LOCKSTEP_SOURCE_DIR/tests/slurm/cluster.sh"
 
 templates=$LOCKSTEP_SOURCE_DIR/jobs
 export LOCKSTEP_JOBS=$templates LOCKSTEP_LOGS=logs
-unset SLURM_PMIX_FENCE OMPI_MCA_odls_base_sigkill_timeout                       # the templates' own
-unset OMPI_MCA_hwloc_base_binding_policy OMPI_MCA_rmaps_base_oversubscribe  # the tests', which would hide what the templates forget
+unset SLURM_PMIX_FENCE OMPI_MCA_odls_base_sigkill_timeout  # the templates' own
+# The tests', which would hide what the templates forget.
+unset {OMPI_MCA_hwloc_base,PRTE_MCA_hwloc_default}_binding_policy OMPI_MCA_rmaps_base_oversubscribe PRTE_MCA_rmaps_default_mapping_policy
 export OMPI_MCA_btl=self,tcp  # the two nodes are one machine, which shared memory between ranks would be led astray by
 export LOCKSTEP_BIND=none     # more cores than the machine has
 

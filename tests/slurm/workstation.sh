@@ -24,6 +24,7 @@ expect() {
   [ "$code" -eq "$2" ] || fail "$1: exit $code, expected $2: $(tail -n 5 "$1.log")"
   [ -z "$(processes)" ] || fail "$1: processes left: $(processes | xargs ps -o pid=,args= -p)"
 }
+has_rank() { processes | sed 's|.*|/proc/&/comm|' | xargs grep -qlxF "$(basename "$LOCKSTEP" | cut -c 1-15)"; }
 whole() {
   "$LOCKSTEP" verify "$1/checkpoints/latest" >verify.log 2>&1 || fail "$1: no whole checkpoint: $(cat verify.log)"
 }
@@ -35,6 +36,14 @@ for signal in TERM HUP USR2; do
   expect "$signal" 75
   whole "$signal"
 done
+
+# So does one that comes before the ranks have handlers.
+if [ "$mpi" = hydra ]; then
+  begin early
+  wait_for 60 has_rank || fail "early: no rank"
+  kill -USR2 "$script"
+  expect early 75
+fi
 
 # SIGUSR1 asks the ranks where they are; nobody ends by it.
 begin asked --set fault.signal_report=true

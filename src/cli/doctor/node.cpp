@@ -24,8 +24,8 @@
 #include "cli/doctor/checks.h"
 #include "comm/mpi_calls.h"
 #include "comm/nccl.h"
-#include "kernels/cpu/gemm.h"
 #include "kernels/gpus.h"
+#include "kernels/math_library.h"
 
 namespace lockstep::cli::checks {
 namespace {
@@ -122,8 +122,8 @@ Result hdf5(const Context&) {
 }
 
 Result onednn(const Context&) {
-  const kernels::ProductLibrary& products = kernels::product_library();
-  return ok(fmt::format("{}, {}", products.math_library, products.instruction_set));
+  const kernels::MathLibrary& library = kernels::math_library();
+  return ok(fmt::format("{}, {}", library.version, library.instruction_set));
 }
 
 Result gpu(const Context&) {

@@ -7,6 +7,7 @@
 #include "kernels/cpu/convolution.h"
 #include "kernels/cpu/native_bfloat16.h"
 #include "kernels/cpu/onednn.h"
+#include "kernels/math_library.h"
 
 namespace lockstep::kernels {
 
@@ -52,9 +53,9 @@ ConvolutionCache& CpuBackend::convolutions() {
   return *convolutions_;
 }
 
-std::string CpuBackend::instruction_set() const { return product_library().instruction_set; }
+std::string CpuBackend::instruction_set() const { return kernels::math_library().instruction_set; }
 
-std::string CpuBackend::math_library() const { return product_library().math_library; }
+std::string CpuBackend::math_library() const { return kernels::math_library().version; }
 
 Tensor CpuBackend::empty(Shape shape, DType dtype, int channel_block) {
   const auto bytes = static_cast<std::size_t>(stored_numel(shape, channel_block)) * bytes_of(dtype);

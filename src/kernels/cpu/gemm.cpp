@@ -48,18 +48,12 @@ std::int64_t task_columns(std::int64_t n, std::int64_t runs, int threads) {
 
 }  // namespace
 
-Gemm::Gemm(int threads, MemoryPool& pool)
-    : threads_(threads),
-      pool_(pool),
-      row_group_(product_library().row_group),
-      fewest_rows_(product_library().fewest_rows),
-      run_rows_(product_library().run_rows),
-      spreads_(product_library().spreads) {}
+Gemm::Gemm(int threads, MemoryPool& pool) : threads_(threads), pool_(pool), rows_(product_rows()) {}
 
 Matrix Gemm::spread(const Matrix& matrix, std::int64_t rows, std::int64_t columns, std::int64_t uses,
                     StorageRef& holder) const {
   const std::int64_t worthwhile_uses = matrix.transposed ? 64 : 32;
-  if (!spreads_ || rows == 0 || columns == 0 || uses < worthwhile_uses) return matrix;
+  if (!rows_.spreads || rows == 0 || columns == 0 || uses < worthwhile_uses) return matrix;
   if (matrix.transposed) {
     const std::int64_t stride = spread_stride(rows);
     holder = pool_.allocate(static_cast<std::size_t>(columns * stride) * sizeof(float));
@@ -85,15 +79,16 @@ void Gemm::rows(std::int64_t m, std::int64_t n, std::int64_t k, const Matrix& a,
   omp_set_num_threads(1);
   StorageRef spread_b, last_a, last_c;
   const Matrix right = spread(b, b.transposed ? n : k, b.transposed ? k : n, m, spread_b);
-  const std::int64_t per_thread = std::max(fewest_rows_, round_up((m + threads_ - 1) / threads_, row_group_));
-  const std::int64_t run = run_rows_ > 0 ? std::min(run_rows_, per_thread) : per_thread;
-  const bool cuts_columns = fewest_rows_ == row_group_ || m > fewest_rows_;
+  const std::int64_t per_thread =
+      std::max(rows_.fewest, round_up((m + threads_ - 1) / threads_, rows_.group));
+  const std::int64_t run = rows_.run > 0 ? std::min(rows_.run, per_thread) : per_thread;
+  const bool cuts_columns = rows_.fewest == rows_.group || m > rows_.fewest;
   const std::int64_t runs = (m + run - 1) / run, columns = cuts_columns ? task_columns(n, runs, threads_) : n;
   const std::int64_t column_tasks = (n + columns - 1) / columns;
 
   // The last run, if it is not whole groups, is computed in scratch memory with rows of zeros behind it.
   const std::int64_t last_first = (runs - 1) * run, last_rows = m - last_first;
-  const std::int64_t last_whole = std::max(fewest_rows_, round_up(last_rows, row_group_));
+  const std::int64_t last_whole = std::max(rows_.fewest, round_up(last_rows, rows_.group));
   const bool completes = last_whole != last_rows;
   if (completes) {
     last_a = pool_.allocate(static_cast<std::size_t>(last_whole * k) * sizeof(float));
@@ -135,7 +130,7 @@ void Gemm::sum_of_outer(std::int64_t m, std::int64_t n, std::int64_t k, const fl
   const std::int64_t column_tasks = (n + columns - 1) / columns;
   // The rows that are summed are taken in blocks, whose operands then are in a cache, and `a` is transposed
   // into scratch memory.
-  const bool transposes = spreads_ && n >= 64 && m >= row_group_;
+  const bool transposes = rows_.spreads && n >= 64 && m >= rows_.group;
   const std::int64_t block = transposes ? outer_block : std::max<std::int64_t>(1, k),
                      transposed_stride = spread_stride(outer_block);
   StorageRef transposed, spread_b;

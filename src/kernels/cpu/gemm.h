@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 
 #include "lockstep/tensor/storage.h"
 
@@ -19,20 +18,18 @@ struct Matrix {
 };
 
 /// C = A B + beta C on the calling thread; C: [m, n] with rows `stride` apart. The caller has set OpenMP to
-/// one thread, and product_library() has been called.
+/// one thread, and product_rows() has been called.
 void multiply(std::int64_t m, std::int64_t n, std::int64_t k, const Matrix& a, const Matrix& b, float beta,
               float* c, std::int64_t stride);
 
-struct ProductLibrary {
-  std::string instruction_set;  ///< bits depend on it, and on its version
-  std::string math_library;     ///< with that of convolutions: "oneDNN 3.7.2"
-  std::string build;            ///< of that library, as it calls it
-  std::int64_t row_group;       ///< rows that a kernel computes together
-  std::int64_t fewest_rows;     ///< of one call: whole groups
-  std::int64_t run_rows;        ///< rows of one call; 0: as many as there are for a thread
-  bool spreads;                 ///< whether strides of multiples of 1 KiB are slow
+/// How the library takes rows, on this processor.
+struct ProductRows {
+  std::int64_t group;   ///< rows that a kernel computes together
+  std::int64_t fewest;  ///< of one call: whole groups
+  std::int64_t run;     ///< of one call; 0: as many as there are for a thread
+  bool spreads;         ///< whether strides of multiples of 1 KiB are slow
 };
-const ProductLibrary& product_library();
+const ProductRows& product_rows();
 
 inline std::int64_t round_up(std::int64_t value, std::int64_t unit) {
   return (value + unit - 1) / unit * unit;
@@ -67,10 +64,7 @@ class Gemm {
 
   int threads_;
   MemoryPool& pool_;
-  std::int64_t row_group_;    // rows that a kernel computes together
-  std::int64_t fewest_rows_;  // of one call: whole groups
-  std::int64_t run_rows_;     // rows of one call; 0: as many as there are for a thread
-  bool spreads_;
+  ProductRows rows_;
 };
 
 }  // namespace lockstep::kernels

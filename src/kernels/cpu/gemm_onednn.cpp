@@ -10,19 +10,22 @@
 
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/onednn.h"
+#include "kernels/math_library.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep::kernels {
 
-const ProductLibrary& product_library() {
-  static const ProductLibrary library{.instruction_set = onednn_instruction_set(),
-                                      .math_library = onednn_version(),
-                                      .build = dnnl_version()->hash,
-                                      .row_group = onednn_has_avx512() ? 8 : 6,
-                                      .fewest_rows = onednn_has_avx512() ? 16 : 6,
-                                      .run_rows = onednn_has_avx512() ? 0 : 48,
-                                      .spreads = !onednn_has_avx512()};
+const MathLibrary& math_library() {
+  static const MathLibrary library{
+      .instruction_set = onednn_instruction_set(), .version = onednn_version(), .build = onednn_build()};
   return library;
+}
+
+const ProductRows& product_rows() {
+  static const ProductRows rows = onednn_has_avx512()
+                                      ? ProductRows{.group = 8, .fewest = 16, .run = 0, .spreads = false}
+                                      : ProductRows{.group = 6, .fewest = 6, .run = 48, .spreads = true};
+  return rows;
 }
 
 void multiply(std::int64_t m, std::int64_t n, std::int64_t k, const Matrix& a, const Matrix& b, float beta,

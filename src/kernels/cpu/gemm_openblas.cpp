@@ -13,6 +13,7 @@
 
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/onednn.h"
+#include "kernels/math_library.h"
 
 namespace lockstep::kernels {
 namespace {
@@ -41,20 +42,23 @@ void multiply_vector(std::int64_t count, std::int64_t k, const float* v, std::in
 
 }  // namespace
 
-const ProductLibrary& product_library() {
-  static const ProductLibrary library = [] {
-    ::openblas_set_num_threads(1);
+const MathLibrary& math_library() {
+  static const MathLibrary library = [] {
     const std::string_view config = ::openblas_get_config();  // "OpenBLAS 0.3.29 DYNAMIC_ARCH ..."
-    return ProductLibrary{
+    return MathLibrary{
         .instruction_set = ::openblas_get_corename(),
-        .math_library = fmt::format("{}, {}", onednn_version(), config.substr(0, config.find(' ', 9))),
-        .build = std::string(config),
-        .row_group = 1,
-        .fewest_rows = 1,
-        .run_rows = 0,
-        .spreads = false};
+        .version = fmt::format("{}, {}", onednn_version(), config.substr(0, config.find(' ', 9))),
+        .build = fmt::format("{}, {}", onednn_build(), config)};
   }();
   return library;
+}
+
+const ProductRows& product_rows() {
+  static const ProductRows rows = [] {
+    ::openblas_set_num_threads(1);
+    return ProductRows{.group = 1, .fewest = 1, .run = 0, .spreads = false};
+  }();
+  return rows;
 }
 
 void multiply(std::int64_t m, std::int64_t n, std::int64_t k, const Matrix& a, const Matrix& b, float beta,

@@ -22,6 +22,8 @@ std::string onednn_version() {
   return fmt::format("oneDNN {}.{}.{}", version->major, version->minor, version->patch);
 }
 
+std::string onednn_build() { return dnnl_version()->hash; }
+
 std::string onednn_instruction_set() {
   static constexpr std::pair<unsigned, const char*> names[] = {{0x1, "sse41"},
                                                                {0x3, "avx"},

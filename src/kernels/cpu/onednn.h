@@ -27,6 +27,7 @@ typename Primitive::primitive_desc describe(const dnnl::engine& engine,
 
 /// "oneDNN 3.7.2": the library that is loaded.
 std::string onednn_version();
+std::string onednn_build();  ///< its hash
 /// The instruction set that oneDNN uses here, by its own name: "avx2", "avx512_core_bf16".
 std::string onednn_instruction_set();
 bool onednn_has_avx512();
