@@ -12,6 +12,13 @@ say() { printf '[%s] job: %s\n' "$(date +%H:%M:%S)" "$*"; }
 [ ! -x "$jobs/../bin/mpirun" ] || PATH=$(cd "$jobs/../bin" && pwd):$PATH
 find_mpi mpirun
 
+# need_mpirun: ends the script where there is none.
+need_mpirun() {
+  ! command -v mpirun >/dev/null || return 0
+  say "no mpirun on PATH: load the module of the MPI${SLURM_JOB_ID:+, or let srun start the ranks: LOCKSTEP_SRUN_MPI=TYPE (srun --mpi=list)}"
+  exit 2
+}
+
 # have_lockstep: whether the program $lockstep is there; sets it to the one built in this repository where PATH has none.
 have_lockstep() {
   local built=$jobs/../build/release/bin/lockstep

@@ -15,7 +15,7 @@ find_mpi() {
   case $("$1" --version 2>&1) in
     *'(Open MPI) '[1-4].*) mpi=orte ;;
     *'Open MPI'*) mpi=prrte ;;
-    *HYDRA* | *MPICH* | *Intel*) mpi=hydra ;;
+    *HYDRA* | *MPICH* | *'Intel(R) MPI'*) mpi=hydra ;;
     *) mpi='' ;;
   esac
 }
@@ -51,21 +51,28 @@ ranks_of_proxies() {
   done
 }
 
-# send_to_ranks SIGNAL LAUNCHER: srun and mpirun forward USR1 and USR2, but Hydra's mpirun dies of USR2. There the ranks of this node get it
-# as soon as they have a handler, without which it would kill them. If one rank gets a stop signal, all ranks stop.
+# heeds PROCESS SIGNAL: whether it has a handler, or ignores the signal, which would kill it otherwise.
+heeds() {
+  local key mask
+  while read -r key mask; do
+    case $key in SigCgt: | SigIgn:) [ $((0x$mask >> ($(kill -l "$2") - 1) & 1)) -eq 0 ] || return 0 ;; esac
+  done 2>/dev/null <"/proc/$1/status"
+  return 1
+}
+
+# send_to_ranks SIGNAL LAUNCHER: srun and mpirun forward USR1 and USR2, but Hydra's mpirun dies of USR2: there the ranks of this node get it,
+# and if one rank gets a stop signal, all ranks stop. mpirun's ranks get none before those of this node heed it; after a minute they do.
 send_to_ranks() {
-  local to=$2 tenths rank
-  if [ "$mpi-$1" = hydra-USR2 ] && ! grep -qsx srun "/proc/$2/comm"; then
-    to=''
-    for ((tenths = 0; tenths < 600 && ${#to} == 0; ++tenths)); do
-      [ "$tenths" -eq 0 ] || sleep 0.1
-      kill -0 "$2" 2>/dev/null || return 0
-      for rank in $(ranks_of "$2"); do
-        ! grep -qsE '^SigCgt:.*[89a-f]..$' "/proc/$rank/status" || to+=" $rank"
-      done
-    done
-    [ -n "$to" ] || echo "SIGUSR2 was sent to no rank: for a minute none of this node had a handler" >&2
-  fi
+  local to=$2 tenths rank ranks
+  for ((tenths = 0; tenths < 600; ++tenths)); do
+    ! grep -qsx srun "/proc/$2/comm" || break  # its ranks are elsewhere
+    kill -0 "$2" 2>/dev/null || return 0
+    ranks=$(ranks_of "$2")
+    for rank in $ranks; do heeds "$rank" "$1" || ranks=''; done
+    [ -z "$ranks" ] || break
+    sleep 0.1
+  done
+  [ "$mpi-$1" != hydra-USR2 ] || grep -qsx srun "/proc/$2/comm" || to=$(ranks_of "$2")
   # shellcheck disable=SC2086  # several
   [ -z "$to" ] || kill "-$1" $to 2>/dev/null
 }

@@ -9,6 +9,10 @@ build_packages=(g++ cmake ninja-build pkg-config libopenmpi-dev openmpi-bin libh
   zlib1g-dev libpng-dev libeigen3-dev)
 [ "$(uname -m)" = x86_64 ] || build_packages+=(libopenblas-openmp-dev)
 # LOCKSTEP_MPI=mpich (or openmpi): that MPI; else the one of the compiler wrapper mpicc, if there is one.
+case ${LOCKSTEP_MPI:-} in
+  '' | mpich | openmpi) ;;
+  *) echo "LOCKSTEP_MPI=$LOCKSTEP_MPI: must be mpich or openmpi" >&2 && exit 2 ;;
+esac
 if [[ ${LOCKSTEP_MPI:-$(mpicc -show 2>/dev/null)} == *mpich* ]]; then
   build_packages=("${build_packages[@]/libopenmpi-dev/libmpich-dev}")
   build_packages=("${build_packages[@]/openmpi-bin/mpich}")

@@ -8,7 +8,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/launch.sh"
 choose_launcher() {
   local wanted=$launcher offered flavour
   case $wanted in
-    mpirun) srun_mpi='' && return ;;
+    mpirun) need_mpirun && srun_mpi='' && return ;;
     auto | srun) ;;
     *)
       say "LOCKSTEP_LAUNCHER=$wanted: must be auto, srun or mpirun"
@@ -28,6 +28,7 @@ choose_launcher() {
       "or LOCKSTEP_LAUNCHER=mpirun"
     exit 2
   else
+    need_mpirun
     launcher=mpirun
   fi
 }

@@ -7,7 +7,7 @@ set -uo pipefail
 # shellcheck source=jobs/launch.sh
 source "$(dirname "${BASH_SOURCE[0]}")/launch.sh"
 
-if [ $# -lt 2 ] || ! [[ $1 =~ ^[1-9][0-9]*$ ]]; then
+if [ $# -lt 2 ] || ! [[ $1 =~ ^[1-9][0-9]{0,6}$ ]]; then
   echo "usage: ${BASH_SOURCE[0]} RANKS CONFIG [ARGUMENTS of lockstep train]" >&2
   exit 2
 fi
@@ -22,6 +22,7 @@ fi
 [ "$(id -u)" -ne 0 ] || export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1  # as in a container
 # MPIRUN_FLAGS replaces these flags, launcher_flags adds to them: what the machine needs.
 read -r -a flags <<<"${MPIRUN_FLAGS:---bind-to $binding} $launcher_flags"
+need_mpirun
 find_lockstep
 run_directory=$(run_directory_of "$@")
 starts=$(mktemp)

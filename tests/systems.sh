@@ -137,7 +137,10 @@ if [ -n "${LOCKSTEP_CCACHE:-}" ]; then
   inside "$system" bash -c 'command -v ccache /native/usr/bin/ccache >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends ccache >/dev/null; }'
   LOCKSTEP_CMAKE_FLAGS="-DCMAKE_CXX_COMPILER_LAUNCHER=${tools:+/native/usr/bin/}ccache ${LOCKSTEP_CMAKE_FLAGS:-}"
 fi
-[ -z "$shell" ] || { inside "$system" "${settings[@]}" bash -i && exit; }
+if [ -n "$shell" ]; then
+  inside "$system" "${settings[@]}" bash -i
+  exit
+fi
 
 log=$trees/$system.txt
 begin=$SECONDS

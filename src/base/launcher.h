@@ -4,16 +4,21 @@
 #pragma once
 
 #include <algorithm>
+#include <charconv>
 #include <cstdlib>
+#include <cstring>
 #include <initializer_list>
+#include <system_error>
 
 namespace lockstep::launcher {
 
 /// The first of these variables that is there, as a number.
 inline int number(std::initializer_list<const char*> variables) {
   for (const char* const variable : variables) {
-    if (const char* const text = std::getenv(variable); text && *text >= '0' && *text <= '9')
-      return std::atoi(text);
+    int value = 0;
+    if (const char* const text = std::getenv(variable);
+        text && std::from_chars(text, text + std::strlen(text), value).ec == std::errc())
+      return value;
   }
   return -1;
 }

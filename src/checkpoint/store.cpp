@@ -304,6 +304,7 @@ std::vector<std::string> changed_environment(const FileIndex& index, const Prove
   const auto compare = [&](const char* what, const char* effect = "may differ in the last bits") {
     const auto then = index.provenance.find(what), here = now.find(what);
     if (then == index.provenance.end() || here == now.end() || then->second == here->second) return;
+    if (then->second.empty() || here->second.empty()) return;  // of a backend that does not say
     warnings.push_back(fmt::format("{} was written with {} {}, this run has {}: results {}", index.path, what,
                                    then->second, here->second, effect));
   };

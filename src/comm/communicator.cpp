@@ -183,6 +183,8 @@ World::World(int& argc, char**& argv) {
       communicator_ = make_self_communicator();
       return;
     }
+    // A rank of another MPI's launcher is a singleton to Open MPI 4, which then ends where there is no ssh.
+    if (launcher::number({"OMPI_COMM_WORLD_RANK"}) < 0) ::setenv("OMPI_MCA_plm_rsh_agent", "", 0);
     int provided = 0;
     check_mpi(MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread", -1);
     owns_mpi_ = true;

@@ -19,7 +19,7 @@ ProcessState state_of(pid_t pid);
 const char* describe(ProcessState state);
 
 pid_t parent_of(pid_t pid);  ///< 0: unknown
-/// The name of the program; empty if unknown.
+/// The name of the program, also of one that a bundle's loader runs; empty if unknown.
 std::string name_of(pid_t pid);
 /// The nearest process above `pid` that launches ranks: mpirun, or the daemon of the node; 0: none.
 pid_t launcher_above(pid_t pid);

@@ -24,7 +24,13 @@ expect() {
   [ "$code" -eq "$2" ] || fail "$1: exit $code, expected $2: $(tail -n 5 "$1.log")"
   [ -z "$(processes)" ] || fail "$1: processes left: $(processes | xargs ps -o pid=,args= -p)"
 }
-has_rank() { processes | sed 's|.*|/proc/&/comm|' | xargs grep -qlxF "$(basename "$LOCKSTEP" | cut -c 1-15)"; }
+has() {  # PROGRAM
+  # shellcheck disable=SC2046  # several
+  grep -qsxF "$1" $(processes | sed 's|.*|/proc/&/comm|') /dev/null
+}
+equal() {  # equal EXPECTED WHAT GOT
+  [ "$1" = "$3" ] || fail "$2: $3, expected $1"
+}
 whole() {
   "$LOCKSTEP" verify "$1/checkpoints/latest" >verify.log 2>&1 || fail "$1: no whole checkpoint: $(cat verify.log)"
 }
@@ -37,13 +43,14 @@ for signal in TERM HUP USR2; do
   whole "$signal"
 done
 
-# So does one that comes before the ranks have handlers.
-if [ "$mpi" = hydra ]; then
-  begin early
-  wait_for 60 has_rank || fail "early: no rank"
+# So does one that comes before there are ranks, or before they have handlers, which it would kill.
+for program in mpirun "$(basename "$LOCKSTEP" | cut -c 1-15)"; do
+  begin "early-$program"
+  wait_for 60 has "$program" || fail "no $program"
+  kill -USR1 "$script"
   kill -USR2 "$script"
-  expect early 75
-fi
+  expect "early-$program" 75
+done
 
 # SIGUSR1 asks the ranks where they are; nobody ends by it.
 begin asked --set fault.signal_report=true
@@ -87,15 +94,18 @@ begin wrong --set train.nonsense=1
 expect wrong 2
 silent_about wrong "started again"
 [[ $(tail -n 1 wrong.log) == 'lockstep: --set: train.nonsense: unknown key'* ]] || fail "wrong: the reason is not last: $(tail -n 3 wrong.log)"
-"$templates/train-mpirun.sh" run.ini >usage.log 2>&1
-[ $? -eq 2 ] || fail "without a number of ranks: $(cat usage.log)"
+for ranks in run.ini 99999999999999999999; do
+  "$templates/train-mpirun.sh" $ranks run.ini >usage.log 2>&1
+  [ $? -eq 2 ] || fail "$ranks ranks: $(cat usage.log)"
+done
+mkdir none
+for tool in bash dirname date; do ln -s "$(command -v $tool)" none; done
+PATH=$PWD/none bash "$templates/train-mpirun.sh" 2 run.ini >usage.log 2>&1
+equal "2 1" "no mpirun: code, lines" "$? $(grep -c 'job: no mpirun on PATH' usage.log)"
 
 # The parts on their own.
 # shellcheck source=jobs/slurm.sh
 source "$templates/slurm.sh"
-equal() {  # equal EXPECTED WHAT GOT
-  [ "$1" = "$3" ] || fail "$2: $3, expected $1"
-}
 for pair in 0=finished 2=stop 3=stop 4=stop 76=stop 75=again 1=failed 5=failed 128=failed 137=failed 139=failed 143=failed; do
   equal "${pair#*=}" "exit ${pair%=*}" "$(verdict "${pair%=*}")"
 done

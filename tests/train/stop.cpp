@@ -1,18 +1,24 @@
 // What signals do during a run and after it.
 #include "lockstep/train/stop.h"
 
+#include <glob.h>
 #include <pthread.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <boost/test/unit_test.hpp>
 #include <csignal>
+#include <filesystem>
+#include <string>
 #include <thread>
 
 #include "base/thread.h"
 #include "lockstep/kernels/backend.h"
 #include "lockstep/ops/matmul.h"
 #include "support/temporary_folder.h"
+#include "train/processes.h"
 
 namespace lockstep::test {
 namespace {
@@ -48,6 +54,24 @@ BOOST_AUTO_TEST_CASE(a_program_ends_with_the_code_of_what_it_obeyed) {
   BOOST_TEST((train::exit_code({.stop_preempted = true, .stop_user = true}) == ExitCode::preempted));
   BOOST_TEST((train::exit_code({.stop_user = true}) == ExitCode::user_stopped));
   BOOST_TEST(!train::exit_code({.checkpoint = true}).has_value());
+}
+
+BOOST_AUTO_TEST_CASE(a_launcher_that_the_loader_of_a_bundle_runs_has_its_own_name) {
+  ::glob_t loaders{};
+  BOOST_REQUIRE(::glob("/lib*/ld-linux*", 0, nullptr, &loaders) == 0);
+  const std::string loader = loaders.gl_pathv[0], program = folder.file("mpirun");
+  ::globfree(&loaders);
+  std::filesystem::copy_file("/bin/sleep", program);
+  const pid_t process = ::fork();
+  if (process == 0) {
+    ::execl(loader.c_str(), loader.c_str(), "--library-path", "/", program.c_str(), "60", nullptr);
+    ::_exit(127);
+  }
+  std::string name;
+  while (name.empty() || name == train::name_of(::getpid())) name = train::name_of(process);  // no loader yet
+  BOOST_TEST(name == "mpirun");
+  ::kill(process, SIGKILL);
+  ::waitpid(process, nullptr, 0);
 }
 
 BOOST_AUTO_TEST_CASE(signals_amid_products_leave_memory_alone) {
