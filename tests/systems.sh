@@ -133,6 +133,9 @@ if [ -n "$compiler" ]; then
   # shellcheck disable=SC2086  # nothing, or a name
   inside "$system" bash -c "apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $package $omp >/dev/null"
 fi
+# A build folder keeps its compiler, whatever it is told later.
+built_by=$trees/$system/root/lockstep/build/release/CMakeCache.txt
+[ "$architecture" != amd64 ] || grep -qs "^CMAKE_CXX_COMPILER:.*/${compiler:-c++}$" "$built_by" || rm -rf "${built_by%/*}"
 if [ -n "${LOCKSTEP_CCACHE:-}" ]; then
   inside "$system" bash -c 'command -v ccache /native/usr/bin/ccache >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends ccache >/dev/null; }'
   LOCKSTEP_CMAKE_FLAGS="-DCMAKE_CXX_COMPILER_LAUNCHER=${tools:+/native/usr/bin/}ccache ${LOCKSTEP_CMAKE_FLAGS:-}"
