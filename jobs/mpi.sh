@@ -60,19 +60,20 @@ heeds() {
   return 1
 }
 
-# send_to_ranks SIGNAL LAUNCHER: srun and mpirun forward USR1 and USR2, but Hydra's mpirun dies of USR2: there the ranks of this node get it,
-# and if one rank gets a stop signal, all ranks stop. mpirun's ranks get none before those of this node heed it; after a minute they do.
+# send_to_ranks SIGNAL LAUNCHER: srun and mpirun forward USR1 and USR2. But Hydra's mpirun dies of USR2, and after USR1 it may end with 0,
+# whatever its ranks end with: there the ranks of this node get the signal (if one gets a stop signal, all stop). mpirun's ranks get none
+# before those of this node heed it; after a minute they do.
 send_to_ranks() {
   local to=$2 tenths rank ranks
   for ((tenths = 0; tenths < 600; ++tenths)); do
     ! grep -qsx srun "/proc/$2/comm" || break  # its ranks are elsewhere
     kill -0 "$2" 2>/dev/null || return 0
     ranks=$(ranks_of "$2")
+    [ "$mpi" != hydra ] || to=$ranks
     for rank in $ranks; do heeds "$rank" "$1" || ranks=''; done
     [ -z "$ranks" ] || break
     sleep 0.1
   done
-  [ "$mpi-$1" != hydra-USR2 ] || grep -qsx srun "/proc/$2/comm" || to=$(ranks_of "$2")
   # shellcheck disable=SC2086  # several
   [ -z "$to" ] || kill "-$1" $to 2>/dev/null
 }

@@ -33,7 +33,7 @@ ended preempted 75
 "$LOCKSTEP" verify preempted/checkpoints/latest >/dev/null || fail "the checkpoint of a preempted run is not whole"
 
 start asked 2
-kill -USR1 "$launcher"  # a report that is switched off: no reason to end
+send_to_ranks USR1 "$launcher"  # a report that is switched off: no reason to end
 touch asked/stop
 ended asked 76
 
