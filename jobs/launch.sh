@@ -39,13 +39,13 @@ launcher_pid=''  # of the srun or mpirun that is running
 stop_asked=''    # the signal that asked for a checkpoint and the end
 pass_on() {
   stop_asked=$1
-  [ -z "$launcher_pid" ] || send_to_ranks USR2 "$launcher_pid"
+  [ -z "$launcher_pid" ] || send_to_ranks USR2 "$launcher_pid" &  # which may wait; a second signal does not
 }
 
 # ask_for_report: sends SIGUSR1 to the ranks of a run; the node check has nothing to report, and the signal would kill it.
 reports=''
 ask_for_report() {
-  [ -z "$launcher_pid" ] || [ -z "$reports" ] || send_to_ranks USR1 "$launcher_pid"
+  [ -z "$launcher_pid" ] || [ -z "$reports" ] || send_to_ranks USR1 "$launcher_pid" &
 }
 
 # run_in_background COMMAND...: so that traps run at once, not when the ranks have ended; sets `code`.

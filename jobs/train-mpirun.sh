@@ -2,7 +2,8 @@
 # Trains one run on this machine: jobs/train-mpirun.sh RANKS CONFIG [--run DIR] [--set KEY=VALUE ...]
 # Ctrl-C, TERM and a closed terminal end it with a checkpoint (under a bare mpirun they kill the ranks within a second); a second
 # Ctrl-C ends it at once. SIGUSR1 makes the ranks print where they are (fault.signal_report). A start that failed is repeated
-# while checkpoints get newer. Exit codes are those of lockstep train.
+# while checkpoints get newer. Exit codes are those of lockstep train; 130 after a second Ctrl-C. (Bash starts what is behind an & with
+# Ctrl-C's signal ignored: a script stops such a run by TERM or RUN/stop.)
 set -uo pipefail
 # shellcheck source=jobs/launch.sh
 source "$(dirname "${BASH_SOURCE[0]}")/launch.sh"
@@ -74,13 +75,18 @@ for ((start = 0;; ++start)); do
 done
 if [ "$interrupts" -gt 0 ]; then
   [ "$stop_asked" != INT ] || [ "$code" -eq 76 ] || rm -f "$run_directory/stop"  # it ended before it saw the file
-  [ "$code" -ne 75 ] || code=76  # asked for by the user
+  case $code in
+    0 | 76) ;;
+    75) code=76 ;;  # asked for by the user
+    *) [ "$interrupts" -lt 2 ] || code=130 ;;
+  esac
 fi
 # So that the last line is not mpirun's, about a rank that ended with a code.
 resumes="the same command resumes $(place_of "$(newest_step "$run_directory")")"
 case $code in
   0) ;;
   75) say "preempted; $resumes" ;;
+  130) say "ended by a second Ctrl-C; $resumes" ;;
   76) say "stopped$([ "$interrupts" -eq 0 ] || echo " by Ctrl-C"); $resumes" ;;
   *) say "ended with exit $code${reasons:+:}" ;;
 esac >&2

@@ -216,8 +216,10 @@ void Watchdog::report_deaths() {
     if (rank == rank_ || row.death_reported) continue;
     if (!job_ends && detector_.silent_s(rank, now_s_) < 3 * interval_s_) continue;
     if (is_ending(rank) || !state_of(static_cast<pid_t>(row.pid.load())).gone()) continue;
-    if (!row.death_reported.exchange(true))
-      print(fmt::format("lockstep: {} has died; {}\n", name(rank), position(rank)));
+    if (row.death_reported.exchange(true)) continue;
+    const std::string text = fmt::format("{} has died; {}", name(rank), position(rank));
+    print(fmt::format("lockstep: {}\n", text));
+    record_sudden_end(text, record_timeout_s);  // now: launchers leave the other ranks a second or less
   }
 }
 

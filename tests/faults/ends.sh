@@ -62,7 +62,7 @@ if [ "$mpi" = orte ]; then
 
   for rank in 1 0; do
     case="rank $rank is killed"
-    start
+    OMPI_MCA_odls_base_sigkill_timeout=1 start  # as it is by default
     [ $rank = 1 ] && victim=$second || victim=$first
     kill -KILL "$victim"
     wait "$launcher"

@@ -24,6 +24,7 @@ expect() {
   [ "$code" -eq "$2" ] || fail "$1: exit $code, expected $2: $(tail -n 5 "$1.log")"
   [ -z "$(processes)" ] || fail "$1: processes left: $(processes | xargs ps -o pid=,args= -p)"
 }
+ranks_begun() { processes | sed 's|.*|/proc/&/comm|' | xargs grep -lsxF "$(basename "$LOCKSTEP" | cut -c 1-15)" | cut -d / -f 3; }
 has() {  # PROGRAM
   # shellcheck disable=SC2046  # several
   grep -qsxF "$1" $(processes | sed 's|.*|/proc/&/comm|') /dev/null
@@ -69,12 +70,23 @@ begin interrupted --set train.steps="$(sed -nE 's/.* after step ([0-9]+);.*/\1/p
 expect interrupted 0
 same_as_undisturbed interrupted
 
+# A second Ctrl-C ends a run that does not obey the first.
+begin twice
+until_trains twice 0
+mapfile -t ranks < <(ranks_begun)
+kill -STOP "${ranks[@]}"
+kill -INT "$script"
+wait_for 60 test -e twice/stop || fail "twice: no stop"
+kill -INT "$script"
+expect twice 130
+says twice "job: ended by a second Ctrl-C; the same command resumes"
+[ ! -e twice/stop ] || fail "twice: stop is left"
+
 # A rank that is killed: started again, to the same bits; one that never gets anywhere is given up; a wrong key is not repeated.
 begin killed
 until_trains killed 0
 wait_for 60 test -e killed/checkpoints/latest || fail "killed: no checkpoint"
-rank=$(processes | sed 's|.*|/proc/&/comm|' | xargs grep -lxF "$(basename "$LOCKSTEP" | cut -c 1-15)" | tail -n 1 | cut -d / -f 3)
-kill -KILL "$rank"
+kill -KILL "$(ranks_begun | tail -n 1)"
 until_trains killed 1
 touch killed/stop
 expect killed 76
