@@ -180,11 +180,10 @@ BOOST_FIXTURE_TEST_CASE(csv_names_keep_the_numbers_of_the_training_data, Folder)
 
 BOOST_FIXTURE_TEST_CASE(csv_names_that_a_file_cannot_keep_are_refused, Folder) {
   std::string lines;
-  for (int i = 0; i < 20000; ++i) lines += "1,2,name" + std::to_string(i) + "\n";
+  for (int i = 0; i < 20000; ++i) lines += fmt::format("1,2,name{}\n", i);
   BOOST_CHECK_EXCEPTION(csv_text(lines), DataError, mentions("different names by now"));
   lines.clear();
-  for (int i = 0; i < 1000; ++i)
-    lines += "1,2," + std::string(56, 'n') + std::to_string(100 + i % 900) + "\n";
+  for (int i = 0; i < 1000; ++i) lines += fmt::format("1,2,{:n<56}{}\n", "", 100 + i % 900);
   BOOST_TEST(csv_text(lines).classes == 900);
 }
 
