@@ -60,11 +60,13 @@ std::string name_of(pid_t pid) {
   read_proc(pid, "comm", text);
   text[std::strcspn(text, "\n")] = '\0';
   if (std::strncmp(text, "ld-linux", 8) != 0) return text;
-  // A bundle's mpirun: LOADER --library-path FOLDERS PROGRAM ... (cmake/bundle/launch.in).
+  // A bundle's mpirun: LOADER --library-path FOLDERS PROGRAM ... (cmake/bundle/launch.in), perhaps behind an
+  // emulator.
   char words[8192] = {};
   read_proc(pid, "cmdline", words);
   std::string_view rest(words, sizeof words);
-  for (int before = 0; before < 3; ++before) rest.remove_prefix(std::min(rest.size(), rest.find('\0') + 1));
+  rest.remove_prefix(std::min(rest.size(), rest.find("--library-path")));
+  for (int before = 0; before < 2; ++before) rest.remove_prefix(std::min(rest.size(), rest.find('\0') + 1));
   const std::string_view program = rest.substr(0, rest.find('\0'));
   return std::string(program.substr(program.rfind('/') + 1));
 }
