@@ -15,8 +15,8 @@ if(MPIRUN)
   execute_process(COMMAND ${MPIRUN} --version OUTPUT_VARIABLE version ERROR_VARIABLE version)
   string(FIND "${version}" "Open MPI" found)
   if((LOCKSTEP_HAS_OPEN_MPI AND found EQUAL -1) OR (NOT LOCKSTEP_HAS_OPEN_MPI AND found GREATER -1))
-    message(WARNING "${MPIRUN} is not used, as the compiler wrapper ${MPI_C_COMPILER} belongs to another MPI. What tests and packages need an "
-                    "mpirun for is left out; -DMPIRUN= and -DMPI_C_COMPILER=, update-alternatives or modules choose both")
+    message(WARNING "${MPIRUN} is not used, as the compiler wrapper ${MPI_C_COMPILER} belongs to another MPI. Without its mpirun there are no "
+                    "tests, no wheel and no bundle; -DMPIRUN= and -DMPI_C_COMPILER=, update-alternatives or modules choose both")
     set(MPIRUN "")
   endif()
 endif()

@@ -12,7 +12,7 @@ say() { printf '[%s] job: %s\n' "$(date +%H:%M:%S)" "$*"; }
 [ ! -x "$jobs/../bin/mpirun" ] || PATH=$(cd "$jobs/../bin" && pwd):$PATH
 find_mpi mpirun
 
-# need_mpirun: ends the script where there is none.
+# need_mpirun: ends the script if there is no mpirun.
 need_mpirun() {
   ! command -v mpirun >/dev/null || return 0
   say "no mpirun on PATH: load the module of the MPI${SLURM_JOB_ID:+, or let srun start the ranks: LOCKSTEP_SRUN_MPI=TYPE (srun --mpi=list)}"
@@ -39,7 +39,7 @@ launcher_pid=''  # of the srun or mpirun that is running
 stop_asked=''    # the signal that asked for a checkpoint and the end
 pass_on() {
   stop_asked=$1
-  [ -z "$launcher_pid" ] || send_to_ranks USR2 "$launcher_pid" &  # which may wait; a second signal does not
+  [ -z "$launcher_pid" ] || send_to_ranks USR2 "$launcher_pid" &  # it may wait for the ranks
 }
 
 # ask_for_report: sends SIGUSR1 to the ranks of a run; the node check has nothing to report, and the signal would kill it.

@@ -47,7 +47,9 @@ ranks_of() {
 ranks_of_proxies() {
   local process
   for process in /proc/[0-9]*; do
-    ! grep -qs '^hydra_' "$process/comm" || ! grep -qszx "SLURM_JOB_ID=${SLURM_JOB_ID:-}" "$process/environ" || ranks_of "${process#/proc/}"
+    if grep -qs '^hydra_' "$process/comm" && grep -qszx "SLURM_JOB_ID=${SLURM_JOB_ID:-}" "$process/environ"; then
+      ranks_of "${process#/proc/}"
+    fi
   done
 }
 
@@ -64,8 +66,9 @@ heeds() {
 # whatever its ranks end with: there the ranks of this node get the signal (if one gets a stop signal, all stop). mpirun's ranks get none
 # before those of this node heed it; after a minute they do.
 send_to_ranks() {
-  local to=$2 tenths rank ranks
+  local to tenths rank ranks
   for ((tenths = 0; tenths < 600; ++tenths)); do
+    to=$2
     ! grep -qsx srun "/proc/$2/comm" || break  # its ranks are elsewhere
     kill -0 "$2" 2>/dev/null || return 0
     ranks=$(ranks_of "$2")

@@ -2,8 +2,8 @@
 # Trains one run on this machine: jobs/train-mpirun.sh RANKS CONFIG [--run DIR] [--set KEY=VALUE ...]
 # Ctrl-C, TERM and a closed terminal end it with a checkpoint (under a bare mpirun they kill the ranks within a second); a second
 # Ctrl-C ends it at once. SIGUSR1 makes the ranks print where they are (fault.signal_report). A start that failed is repeated
-# while checkpoints get newer. Exit codes are those of lockstep train; 130 after a second Ctrl-C. (Bash starts what is behind an & with
-# Ctrl-C's signal ignored: a script stops such a run by TERM or RUN/stop.)
+# while checkpoints get newer. Exit codes are those of lockstep train; 130 after a second Ctrl-C. A script
+# that starts this one with & stops it by TERM or RUN/stop: bash ignores SIGINT there.
 set -uo pipefail
 # shellcheck source=jobs/launch.sh
 source "$(dirname "${BASH_SOURCE[0]}")/launch.sh"
@@ -77,7 +77,7 @@ if [ "$interrupts" -gt 0 ]; then
   [ "$stop_asked" != INT ] || [ "$code" -eq 76 ] || rm -f "$run_directory/stop"  # it ended before it saw the file
   case $code in
     0 | 76) ;;
-    75) code=76 ;;  # asked for by the user
+    75) code=76 ;;  # the user asked for the stop
     *) [ "$interrupts" -lt 2 ] || code=130 ;;
   esac
 fi

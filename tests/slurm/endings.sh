@@ -86,7 +86,7 @@ scancel "$forwarded"
 ended "$forwarded" || until_ended forwarded "$forwarded"
 
 ends whole "$whole" COMPLETED 0 0
-says whole "4 ranks on n.* by srun --mpi=pm"
+says whole "4 ranks on n.* by srun --mpi=$([ "$mpi" = hydra ] && echo pmi2 || echo pmix)"
 says whole "done: 120 steps"
 [ "$(find logs -name 'whole-*-[01]-*.log' | wc -l)" -eq 2 ] || fail "whole: not a log for each node: $(ls logs)"
 same_as_undisturbed whole

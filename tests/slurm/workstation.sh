@@ -24,7 +24,8 @@ expect() {
   [ "$code" -eq "$2" ] || fail "$1: exit $code, expected $2: $(tail -n 5 "$1.log")"
   [ -z "$(processes)" ] || fail "$1: processes left: $(processes | xargs ps -o pid=,args= -p)"
 }
-ranks_begun() { processes | sed 's|.*|/proc/&/comm|' | xargs grep -lsxF "$(basename "$LOCKSTEP" | cut -c 1-15)" | cut -d / -f 3; }
+rank_name=$(basename "$LOCKSTEP" | cut -c 1-15)  # as the kernel keeps it
+ranks_begun() { processes | sed 's|.*|/proc/&/comm|' | xargs grep -lsxF "$rank_name" | cut -d / -f 3; }
 has() {  # PROGRAM
   # shellcheck disable=SC2046  # several
   grep -qsxF "$1" $(processes | sed 's|.*|/proc/&/comm|') /dev/null
@@ -45,7 +46,7 @@ for signal in TERM HUP USR2; do
 done
 
 # So does one that comes before there are ranks, or before they have handlers, which it would kill.
-for program in mpirun "$(basename "$LOCKSTEP" | cut -c 1-15)"; do
+for program in mpirun "$rank_name"; do
   begin "early-$program"
   wait_for 60 has "$program" || fail "no $program"
   kill -USR1 "$script"
