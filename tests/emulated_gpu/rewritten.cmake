@@ -1,6 +1,6 @@
 # .cu files once more, as C++ for the CPU.
 find_package(Python3 REQUIRED COMPONENTS Interpreter)
-find_package(Boost 1.74 REQUIRED COMPONENTS context)
+find_package(Boost 1.74 REQUIRED CONFIG COMPONENTS context)
 
 set(rewritten_folder ${CMAKE_CURRENT_BINARY_DIR}/rewritten)
 
