@@ -19,7 +19,6 @@
 #include "lockstep/comm/agreement.h"
 #include "report/chart.h"
 #include "train/device.h"
-#include "train/roofline.h"
 
 namespace lockstep::cli {
 namespace {
@@ -32,6 +31,8 @@ struct StepOptions {
   std::optional<train::Config> config = std::nullopt;  ///< of a run
   std::int64_t steps = 0;                              ///< measured
   DType compute = DType::float32;
+  int shards = 1, micro_batches = 1;  ///< of a rank's batch; of a shard
+  ddp::Graph graph = ddp::Graph::automatic;
   Arguments overrides = {};
   bool json = false;
   const ResultPage* page = nullptr;
@@ -43,15 +44,54 @@ WorkloadRun workload_run(Session& session, const StepOptions& options) {
   return {train::workload_named(options.workload),
           session.transport(),
           session.backend(),
-          {.compute = options.compute},
-          1,
+          {.micro_batches = options.micro_batches, .compute = options.compute, .graph = options.graph},
+          options.shards,
           options.overrides};
+}
+
+/// While it lives, adds up the arithmetic of the products that a backend is asked for.
+class FlopCounter final : public kernels::Observer {
+ public:
+  explicit FlopCounter(kernels::Backend& backend) : backend_(backend), before_(backend.observe(this)) {}
+  ~FlopCounter() override { backend_.observe(before_); }
+  FlopCounter(const FlopCounter&) = delete;
+  FlopCounter& operator=(const FlopCounter&) = delete;
+
+  void begin() override {}
+  void end(std::string_view, const ops::Cost& cost, bool) override { flops_ += cost.flops; }
+  double flops() const { return flops_; }
+
+ private:
+  kernels::Backend& backend_;
+  kernels::Observer* const before_;
+  double flops_ = 0;
+};
+
+/// The greatest bf16 TFLOP/s of a GPU by its name, without sparsity: NVIDIA's data sheets. None of one that
+/// is not known.
+std::optional<double> bf16_tflops_of(std::string_view gpu) {
+  struct Peak {
+    std::string_view name;
+    double tflops;
+  };
+  // The first that is part of the name.
+  constexpr std::array peaks{Peak{"B200", 2250}, Peak{"GH200", 989},    Peak{"H200 NVL", 836},
+                             Peak{"H200", 989},  Peak{"H100 NVL", 835}, Peak{"H100 PCIe", 756},
+                             Peak{"H100", 989},  Peak{"A100", 312},     Peak{"L40S", 362},
+                             Peak{"L4", 121},    Peak{"RTX 4090", 165}, Peak{"RTX 3090", 71}};
+  const auto* const found =
+      std::ranges::find_if(peaks, [&](const Peak& peak) { return gpu.find(peak.name) != gpu.npos; });
+  return found == peaks.end() ? std::nullopt : std::optional(found->tflops);
 }
 
 /// What time_steps() found, of the slowest rank.
 struct StepResult {
   std::vector<double> step_ms, exposed_comm_ms;  ///< of each step
   double median_ms = 0, samples_per_second = 0, exposed_median_ms = 0, peak_bytes = 0, page_faults = 0;
+  double device_bytes = 0;         ///< of a GPU's memory, at most
+  double tflops = 0;               ///< 1e12 a second, of the products of a rank
+  std::optional<double> mfu = {};  ///< of what the GPU's data sheet says
+  bool captured = false;           ///< the steps were launched as graphs
 };
 
 /// Samples a second over ranks, and what as many times the first would be. Nothing of another model or
@@ -102,6 +142,7 @@ report::Page page_of(const StepResult& result, const StepOptions& options, const
       {"step", fmt::format("{:.1f} ms", result.median_ms)},
       {"samples/s", report::number(result.samples_per_second)},
       {"exposed communication", fmt::format("{:.2f} ms", result.exposed_median_ms)},
+      {"TFLOP/s of a rank", report::number(result.tflops)},
       {"peak memory of a rank", report::bytes_text(result.peak_bytes)},
       {"page faults a step", fmt::format("{:.1f}", result.page_faults)}});
   page.body += report::section("Scaling", scaling_of(result, options, precision, session.world().size()));
@@ -128,12 +169,21 @@ report::Page page_of(const StepResult& result, const StepOptions& options, const
 /// Times steps and prints medians, of the slowest rank in each step. Collective.
 void time_steps(Session& session, const StepOptions& options) {
   for (const std::string& text : options.overrides) {
-    if (!options.config && !text.starts_with("model.") && !text.starts_with("optimizer."))
-      throw UsageError("--set {}: a workload has only the keys of model and optimizer", text);
+    const std::string section = text.substr(0, text.find('.'));
+    if (!options.config && section != "model" && section != "diffusion" && section != "optimizer")
+      throw UsageError("--set {}: a workload has only the keys of model, diffusion and optimizer", text);
   }
   comm::HostGroup& world = session.world();
+  kernels::Backend& backend = session.backend();
+  const bool on_cpu = backend.device() == Device::cpu();
   WorkloadRun run = workload_run(session, options);
-  for (std::int64_t step = 0; step < train::warm_up_steps; ++step) run.step();
+  double flops = 0;  // of a step
+  for (std::int64_t step = 0; step < train::warm_up_steps; ++step) {
+    FlopCounter counter(backend);
+    run.step();
+    if (step == 0) flops = counter.flops();  // a graph asks the backend for nothing
+  }
+  const std::size_t device_bytes = backend.reserved_bytes();
   std::vector<double> all_step_ms, all_exposed_ms;
   all_step_ms.reserve(static_cast<std::size_t>(options.steps));
   all_exposed_ms.reserve(static_cast<std::size_t>(options.steps));
@@ -146,7 +196,8 @@ void time_steps(Session& session, const StepOptions& options) {
   const ProcessMemory after = process_memory();
   const auto new_page_faults = static_cast<double>(after.page_faults - before.page_faults);
   const std::vector<double> memory = train::greatest_of_ranks(
-      world, {static_cast<double>(after.peak_bytes), new_page_faults / static_cast<double>(options.steps)});
+      world, {static_cast<double>(after.peak_bytes), new_page_faults / static_cast<double>(options.steps),
+              static_cast<double>(std::max(device_bytes, backend.reserved_bytes()))});
   const double peak_bytes = memory[0], page_faults = memory[1];
   StepResult result{.step_ms = train::greatest_of_ranks(world, all_step_ms),
                     .exposed_comm_ms = train::greatest_of_ranks(world, all_exposed_ms)};
@@ -157,56 +208,59 @@ void time_steps(Session& session, const StepOptions& options) {
   result.samples_per_second = samples_per_second;
   result.peak_bytes = peak_bytes;
   result.page_faults = page_faults;
+  result.device_bytes = memory[2];
+  result.tflops = 1e-9 * flops / step_ms;
 
-  const std::string precision = train::precision_text(options.compute, session.backend());
-  const std::string device = kernels::name_of(session.backend().device());
-  const bool on_cpu = session.backend().device() == Device::cpu();  // else GPU memory is not included
+  const std::string precision = train::precision_text(options.compute, backend);
+  const std::string device = kernels::name_of(backend.device());
+  const ddp::DataParallel& replicas = run.replicas();
+  result.captured = replicas.captured_steps().launches >= options.steps;
+  if (options.compute == DType::bfloat16) {
+    if (const auto peak = bf16_tflops_of(device)) result.mfu = result.tflops / *peak;
+  }
   const auto print_result = [&] {
-    if (options.json)
-      return print_json({{"model", options.workload},
-                         {"precision", precision},
-                         {"device", device},
-                         {"ranks", world.size()},
-                         {"step_ms", step_ms},
-                         {"samples_per_second", samples_per_second},
-                         {"exposed_comm_ms", exposed_comm_ms},
-                         {on_cpu ? "peak_memory_bytes" : "peak_host_memory_bytes", peak_bytes},
-                         {"page_faults", page_faults}});
+    const int shards = replicas.shard_map().shards() / world.size(),
+              micro_batches = replicas.options().micro_batches;
+    if (options.json) {
+      nlohmann::json document{{"model", options.workload},
+                              {"precision", precision},
+                              {"device", device},
+                              {"ranks", world.size()},
+                              {"shards", shards},
+                              {"micro_batches", micro_batches},
+                              {"step_ms", step_ms},
+                              {"samples_per_second", samples_per_second},
+                              {"exposed_comm_ms", exposed_comm_ms},
+                              {"tflops", result.tflops},
+                              {on_cpu ? "peak_memory_bytes" : "peak_host_memory_bytes", peak_bytes},
+                              {"page_faults", page_faults}};
+      if (!on_cpu) {
+        document["peak_device_memory_bytes"] = result.device_bytes;
+        document["graph"] = result.captured;
+        if (result.mfu) document["mfu"] = *result.mfu;
+      }
+      return print_json(document);
+    }
     fmt::print("{} {} on {}, {}: {:.1f} ms a step, {:.0f} samples/s, {:.2f} ms of communication exposed\n",
                options.workload, precision, pluralized(world.size(), "rank"), device, step_ms,
                samples_per_second, exposed_comm_ms);
+    fmt::print(
+        "{:.3g} TFLOP/s a rank{}; shards a rank: {}, micro-batches of each: {}, accumulation buffers: {}\n",
+        result.tflops,
+        result.mfu ? fmt::format(", {:.1f} % of the GPU's {:.0f} (MFU)", 100 * *result.mfu,
+                                 result.tflops / *result.mfu)
+                   : "",
+        shards, micro_batches, replicas.accumulation_buffers());
     fmt::print("peak {}memory {:.0f} MiB a rank, {:.1f} page faults a step\n", on_cpu ? "" : "host ",
                peak_bytes / bytes_per_mib, page_faults);
+    if (on_cpu) return;
+    const std::string& refused = replicas.captured_steps().refused;
+    fmt::print("GPU memory {:.0f} MiB a rank; steps {}\n", result.device_bytes / bytes_per_mib,
+               result.captured ? "were launched as a CUDA graph"
+                               : "without a CUDA graph" + (refused.empty() ? "" : ": " + refused));
   };
   if (world.rank() == 0) print_result();
   options.page->write([&] { return page_of(result, options, precision, device, session); });
-}
-
-/// Prints the cost of the tree's order of additions: each rank's batch in several passes, as shards, whose
-/// gradients are summed along the tree, and as micro-batches of one shard, whose gradients are added up in
-/// order; in alternation. Collective.
-void time_tree_order(Session& session, const StepOptions& options, int passes) {
-  comm::HostGroup& world = session.world();
-  const train::StandardWorkload& workload = train::workload_named(options.workload);
-  WorkloadRun tree(workload, session.transport(), session.backend(), {.compute = options.compute}, passes);
-  WorkloadRun in_order(workload, session.transport(), session.backend(),
-                       {.micro_batches = passes, .compute = options.compute});
-  std::vector<double> all_tree_ms, all_in_order_ms;
-  for (std::int64_t step = 0; step < train::warm_up_steps + options.steps; ++step) {
-    const double with_tree = tree.step().step_ms, without = in_order.step().step_ms;
-    if (step < train::warm_up_steps) continue;
-    all_tree_ms.push_back(with_tree);
-    all_in_order_ms.push_back(without);
-  }
-  const double tree_ms = median(train::greatest_of_ranks(world, all_tree_ms));
-  const double in_order_ms = median(train::greatest_of_ranks(world, all_in_order_ms));
-  if (world.rank() != 0) return;
-  fmt::print(
-      "{} on {} in {} passes a rank: {:.1f} ms a step along the tree ({} accumulation buffers of {:.1f} "
-      "MiB), {:.1f} added in order: {:+.1f} %\n",
-      options.workload, ranks_and_nodes(world), passes, tree_ms, tree.replicas().accumulation_buffers(),
-      static_cast<double>(tree.replicas().accumulation_buffer_bytes()) / bytes_per_mib, in_order_ms,
-      100 * (tree_ms / in_order_ms - 1));
 }
 
 /// A step of this rank, operation by operation: means over its steps. The tape, waits for sums and the
@@ -370,51 +424,6 @@ void print_profile(const StepProfile& profile, const StepOptions& options, int r
               {"operations", std::move(operations)}});
 }
 
-/// What a step takes on a GPU at least. On rank 0: the others have nothing to add.
-void print_roofline(Session& session, const StepOptions& options) {
-  const train::StandardWorkload& workload = train::workload_named(options.workload);
-  if (session.world().rank() != 0) return;
-  using Kind = kernels::RooflineFigures::Kind;
-  const train::StepRoofline step = train::roofline_of(workload, options.compute, options.overrides);
-  const std::string precision = options.compute == DType::bfloat16 ? "bf16" : "fp32";
-  struct Part {
-    const char *name, *key;
-    train::RooflineTotals sum;
-  };
-  const std::array parts{Part{"products", "products", step.total(Kind::product)},
-                         Part{"attention", "attention", step.total(Kind::attention)},
-                         Part{"all other operations", "others", step.total(Kind::other)},
-                         Part{"step", "step", step.total()}};
-  if (options.json) {
-    nlohmann::json document{{"model", options.workload}, {"precision", precision}};
-    const auto figures = [](const auto& of) {
-      return nlohmann::json{
-          {"launches", of.launches}, {"bytes", of.bytes}, {"flops", of.flops}, {"least_ms", of.ms}};
-    };
-    for (const Part& part : parts) document[part.key] = figures(part.sum);
-    for (const kernels::RooflineFigures& operation : step.operations) {
-      document["operations"].push_back(figures(operation));
-      document["operations"].back()["name"] = operation.name;
-      document["operations"].back()["calls"] = operation.calls;
-    }
-    return print_json(document);
-  }
-  constexpr kernels::RooflineConstants gpu;
-  fmt::print(
-      "{} {}, one rank: what a step takes on a GPU at least, by its operations' own costs\n"
-      "the larger of bytes / {:.1f} TB/s and operations / {:.0f} TFLOP/s, and {:.0f} us a launch\n\n",
-      options.workload, precision, 1e-12 * gpu.bytes_per_s, 1e-12 * gpu.flops_per_s, 1e6 * gpu.launch_s);
-  const auto row = [](std::string_view name, const std::string& calls, const auto& of) {
-    fmt::print("{:<56}{:>6}{:>10}{:>9.3f}{:>9.3f}{:>9.3f}\n", name, calls, of.launches, 1e-9 * of.bytes,
-               1e-12 * of.flops, of.ms);
-  };
-  fmt::print("{:<56}{:>6}{:>10}{:>9}{:>9}{:>9}\n", "operation", "calls", "launches", "GB", "TFLOP", "ms");
-  for (const kernels::RooflineFigures& operation : step.operations)
-    row(operation.name, std::to_string(operation.calls), operation);
-  fmt::print("\n");
-  for (const Part& part : parts) row(part.name, "", part.sum);
-}
-
 }  // namespace
 
 ExitCode bench_step(const Program& program, Session& session, const Arguments& arguments) {
@@ -425,44 +434,40 @@ ExitCode bench_step(const Program& program, Session& session, const Arguments& a
                         workload_names() + ".");
   add_workload(options);
   options.add()("config", po::value<std::string>(), "measure this run, with its model and task");
-  options.add()("profile", "what a step of rank 0 is made of, by operation");
-  options.add()("roofline", "the least a step takes on a GPU; runs nothing");
+  options.add()("shards", po::value<int>()->default_value(1), "shards of a rank's batch of a workload");
+  options.add()("micro-batches", po::value<int>()->default_value(1), "micro-batches of such a shard");
+  options.add()("graph", po::value<std::string>()->default_value("auto"),
+                "on a GPU, launch the steps of a workload as a CUDA graph: auto, true or false");
+  options.add()("profile", "what a step of rank 0 is made of, by operation; without a graph");
   add_device(options);
   options.add()("set", po::value<Arguments>()->composing(), "a key of CONFIG, or of the workload");
   options.add()("precision", po::value<std::string>()->default_value("fp32"), "fp32 or bf16");
   options.add()("bf16-fallback", po::value<std::string>()->default_value("refuse"),
                 "where bf16 would be slower: refuse, fp32 or convert");
-  options.add()("passes", po::value<int>(),
-                "the cost of the tree: a rank's batch in K shards, and in K micro-batches");
   options.add()("json", "print one JSON document");
   add_html(options);
   add_with(options);
   po::variables_map values;
   if (!options.parse(session, arguments, values)) return ExitCode::done;
 
-  const bool profile = values.count("profile") > 0, roofline = values.count("roofline") > 0,
-             passes = values.count("passes") > 0;
+  const bool profile = values.count("profile") > 0;
   const ResultPage page(values, session, values.count("json") > 0);
   StepOptions how{
       .workload = values["workload"].as<std::string>(),
       .steps = values["steps"].as<std::int64_t>(),
+      .shards = values["shards"].as<int>(),
+      .micro_batches = values["micro-batches"].as<int>(),
+      .graph = ddp::graph_named(values["graph"].as<std::string>()),
       .json = values.count("json") > 0,
       .page = &page,
       .others = results_of_others(values, session, {"model", "precision", "ranks", "samples_per_second"})};
   if (values.count("set")) how.overrides = values["set"].as<Arguments>();
-  if (roofline) {
-    if (profile || passes || values.count("config"))
-      throw UsageError(
-          "bench step: --roofline cannot be used with --profile, --passes or --config; leave one of them "
-          "out");
-    how.compute = train::choose_precision(values["precision"].as<std::string>(), "convert", {}).compute;
-    print_roofline(session, how);
-    return ExitCode::done;
-  }
   if (const auto config = given(values, "config")) {
-    if (!values["workload"].defaulted() || passes)
-      throw UsageError(
-          "bench step: --config cannot be used with --workload or --passes; leave one of them out");
+    for (const char* const option : {"workload", "shards", "micro-batches", "graph"}) {
+      if (!values[option].defaulted())
+        throw UsageError("bench step: --{} is of workloads, not of --config, whose keys are given by --set",
+                         option);
+    }
     comm::run_on_all(session.world(), [&] {
       how.workload = *config;
       how.config = train::read_config(*config, how.overrides, program.registries);
@@ -471,12 +476,6 @@ ExitCode bench_step(const Program& program, Session& session, const Arguments& a
   const train::TrainConfig of_run = how.config ? how.config->train : train::TrainConfig{};
   session.use_device(given(values, "device").value_or(of_run.device),
                      {.threads = std::max(1, of_run.threads), .reproducible = of_run.reproducible});
-  if (!how.overrides.empty() && !how.config && (profile || passes))
-    throw UsageError("bench step: --set cannot be used with --profile or --passes; leave one of them out");
-  if (profile && passes)
-    throw UsageError("bench step: --profile and --passes measure different things; leave one of them out");
-  if (passes && (how.json || page.wanted()))
-    throw UsageError("bench step: --passes has no JSON form and no page; leave one of the two out");
   const auto given_or = [&](const char* option, const std::string& run) {
     return how.config && values[option].defaulted() ? run : values[option].as<std::string>();
   };
@@ -484,12 +483,11 @@ ExitCode bench_step(const Program& program, Session& session, const Arguments& a
                                                 given_or("bf16-fallback", of_run.bf16_fallback));
   train::check_steps(how.steps, "step");
   if (profile) {
+    how.graph = ddp::Graph::never;  // its operations have no times of their own
     const StepProfile found = profile_steps(session, how);
     const std::string precision = train::precision_text(how.compute, session.backend());
     if (session.world().rank() == 0) print_profile(found, how, session.world().size(), precision);
     page.write([&] { return page_of(found, how, precision, session); });
-  } else if (passes) {
-    time_tree_order(session, how, values["passes"].as<int>());
   } else {
     time_steps(session, how);
   }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 
+#include "lockstep/base/random.h"
 #include "lockstep/ops/matmul.h"
 
 namespace lockstep::kernels {
@@ -62,6 +63,23 @@ void Profiler::add_finished(std::size_t spans) {
   std::rotate(timers_.begin(), timers_.begin() + over, timers_.end());  // the others keep theirs
 }
 
+namespace {
+
+/// Constants would flatter the ceiling: on an H200 their products took 13 % less time than those of random
+/// numbers, as fewer bits change. `matrix` has a multiple of 256 rows, which repeat.
+void fill_at_random(Backend& backend, const Tensor& matrix) {
+  constexpr std::int64_t drawn_rows = 256;
+  const Tensor drawn = Tensor::empty({drawn_rows, matrix.size(1)});
+  const Random random({1, purpose_of("ceilings")});
+  for (std::int64_t i = 0; i < drawn.numel(); ++i)
+    drawn.data<float>()[i] = random.uniform(static_cast<std::uint64_t>(i)) - 0.5F;
+  const Tensor rows = backend.in_type(on_device(drawn, backend), matrix.dtype());
+  for (std::int64_t row = 0; row < matrix.size(0); row += drawn_rows)
+    backend.copy(rows, matrix.rows(row, row + drawn_rows));
+}
+
+}  // namespace
+
 Ceilings measure_ceilings(Backend& backend, DType compute) {
   constexpr int tries = 8;
   const bool on_cpu = backend.device() == Device::cpu();
@@ -86,8 +104,8 @@ Ceilings measure_ceilings(Backend& backend, DType compute) {
   {
     const Tensor x = backend.empty({side, side}, compute), weight = backend.empty({side, side}, compute),
                  y = backend.empty({side, side}, compute);
-    backend.fill(x, 0.5F);
-    backend.fill(weight, 0.25F);
+    fill_at_random(backend, x);
+    fill_at_random(backend, weight);
     ceilings.gflops = 2e-6 * static_cast<double>(side * side * side) / best_ms([&] {
                         backend.run(ops::Linear{x, weight, {}, y});
                       });

@@ -86,6 +86,18 @@ const std::vector<StandardWorkload>& standard_workloads() {
        "num_res_blocks = 2\nattention_resolutions = 2\nchannel_mult = 1 2 2\nnum_heads = 4\n"
        "use_scale_shift_norm = true\n"
        "[optimizer]\nname = adamw\nlr = 1e-4\nweight_decay = 0\n"},
+      // The network of jobs/diffusion-cifar.ini.
+      {"unet-gpu", 128,
+       "[model]\nname = unet\nimage_size = 32\nin_channels = 3\nmodel_channels = 128\nout_channels = 3\n"
+       "num_res_blocks = 3\nattention_resolutions = 2 4\nchannel_mult = 1 2 2 2\nnum_heads = 4\n"
+       "use_scale_shift_norm = true\ndropout = 0.3\n"
+       "[optimizer]\nname = adamw\nlr = 1e-4\nweight_decay = 0\n"},
+      // Improved-diffusion's for ImageNet at 64 x 64.
+      {"unet64-gpu", 64,
+       "[model]\nname = unet\nimage_size = 64\nin_channels = 3\nmodel_channels = 128\nout_channels = 3\n"
+       "num_res_blocks = 3\nattention_resolutions = 4 8\nchannel_mult = 1 2 3 4\nnum_heads = 4\n"
+       "use_scale_shift_norm = true\n"
+       "[optimizer]\nname = adamw\nlr = 1e-4\nweight_decay = 0\n"},
   };
   return workloads;
 }

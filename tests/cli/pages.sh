@@ -82,7 +82,6 @@ if [ "$kind" = files ]; then
     refused 3 'absent.json' ranks "$count" bench allreduce --bytes 65536 --html page.html --with absent.json
     refused 3 'with' ranks "$count" bench allreduce --bytes 65536 --html page.html --with rows.json
     refused 2 'only the page of --html' ranks "$count" bench allreduce --bytes 65536 --with alone.json
-    refused 2 'no page' ranks "$count" bench step --workload mlp-wide --steps 1 --passes 2 --html page.html
   done
   [ "$(cat mine.html)" = mine ] || fail "another file was replaced"
   finish

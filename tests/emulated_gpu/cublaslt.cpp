@@ -5,6 +5,7 @@
 #include <bit>
 #include <initializer_list>
 
+#include "emulated_gpu/counting.h"
 #include "emulated_gpu/library_functions.h"
 #include "emulated_gpu/runtime.h"
 #include "emulated_gpu/streams.h"
@@ -352,6 +353,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     return CUBLAS_STATUS_NOT_SUPPORTED;
   if (is_ragged(problem.a) || is_ragged(problem.b) || is_ragged(problem.d)) ++counts().ragged_products;
   enqueue(stream, [product, workspace, needed_bytes] {
+    if (counting().on()) return counting().call("cublasLtMatmul", operand_bytes(product));
     spoil(workspace, needed_bytes);
     const auto move = [](auto& data, const MatrixLayout& layout, std::int64_t number) {
       using Bytes = std::conditional_t<std::is_const_v<std::remove_pointer_t<std::decay_t<decltype(data)>>>,

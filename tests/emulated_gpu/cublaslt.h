@@ -76,6 +76,17 @@ inline bool makes_bias_gradient(cublasLtEpilogue_t epilogue) {
 }
 inline bool uses_aux(cublasLtEpilogue_t epilogue) { return has(epilogue, 128u); }
 
+/// Of its matrices, once each.
+inline std::size_t operand_bytes(const Product& product) {
+  const auto bytes = [](const MatrixLayout& layout) {
+    return layout.rows * layout.columns * bytes_of(element_of(layout.type));
+  };
+  const bool reads_d = product.beta != 0.0f;
+  std::size_t one = bytes(product.a) + bytes(product.b) + (reads_d ? 2 : 1) * bytes(product.d);
+  if (uses_aux(product.description.epilogue)) one += bytes(product.d);
+  return one * static_cast<std::size_t>(product.d.batch);
+}
+
 /// The product, now.
 void compute(const Product& product);
 

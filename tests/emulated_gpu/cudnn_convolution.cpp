@@ -4,6 +4,7 @@
 #include <array>
 #include <span>
 
+#include "emulated_gpu/counting.h"
 #include "emulated_gpu/library_functions.h"
 #include "emulated_gpu/runtime.h"
 #include "emulated_gpu/streams.h"
@@ -146,6 +147,12 @@ cudnnStatus_t size(Pass pass, int number, const Images& x, const Images& w, cons
   return success;
 }
 
+const char* name_of(Pass pass) {
+  return pass == Pass::forward         ? "cudnnConvolutionForward"
+         : pass == Pass::backward_data ? "cudnnConvolutionBackwardData"
+                                       : "cudnnConvolutionBackwardFilter";
+}
+
 cudnnStatus_t run(cudnnHandle_t handle, const ConvolutionCall& call, int number, void* workspace,
                   std::size_t bytes) {
   if (!handle || !call.made || (call.pass != Pass::forward && !call.y_data) ||
@@ -162,6 +169,8 @@ cudnnStatus_t run(cudnnHandle_t handle, const ConvolutionCall& call, int number,
   if (const cudnnStatus_t wrong = check_device(handle); wrong != success) return wrong;
   require_within_reach({call.x_data, call.w_data, call.y_data, call.made, workspace});
   enqueue(stream_of(handle), [call, workspace, needed_bytes] {
+    if (counting().on())
+      return counting().call(name_of(call.pass), call.x.bytes() + call.w.bytes() + call.y.bytes());
     spoil(workspace, needed_bytes);
     compute(call);
   });

@@ -2,6 +2,7 @@
 #include <limits>
 #include <map>
 
+#include "emulated_gpu/counting.h"
 #include "emulated_gpu/cudnn_descriptor.h"
 #include "emulated_gpu/cudnn_graph.h"
 #include "emulated_gpu/library_functions.h"
@@ -247,6 +248,7 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
   require_within_reach({workspace});
   for (const auto& [uid, address] : data) require_within_reach({address});
   enqueue(stream_of(handle), [graph = own_plan.graph, data, numbers, workspace] {
+    if (counting().on()) return counting().call("cudnnBackendExecute", graph->operand_bytes());
     spoil(workspace, static_cast<std::size_t>(graph_workspace_bytes));
     Run(*graph, data, numbers)();
   });

@@ -68,6 +68,16 @@ struct GraphOperation {
 struct OperationGraph {
   std::vector<GraphOperation> operations;  ///< in an order in which they can be done
   std::vector<GraphTensor> tensors;        ///< all, once
+
+  /// Of what is in memory.
+  std::size_t operand_bytes() const {
+    std::size_t bytes = 0;
+    for (const GraphTensor& tensor : tensors) {
+      if (!tensor.between && !tensor.by_value)
+        bytes += static_cast<std::size_t>(tensor.count()) * bytes_of(tensor.type);
+    }
+    return bytes;
+  }
 };
 
 /// How many operands a pointwise function has, x among them; none of functions that are not emulated.

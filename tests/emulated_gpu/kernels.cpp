@@ -10,6 +10,7 @@
 #include <numeric>
 #include <vector>
 
+#include "counting.h"
 #include "races.h"
 #include "runtime.h"
 #include "streams.h"
@@ -110,12 +111,18 @@ void Device::run(const Launched& launched) {
   gridDim = launched.grid;
   blockDim = launched.block;
   while (threads_.size() < threads()) threads_.push_back(std::make_unique<Thread>());
-  races().begin_launch(launched.kernel);
-  for (const unsigned number : drawn_order()) {
+  const auto run_one = [&](unsigned number) {
     blockIdx = {number % gridDim.x, number / gridDim.x % gridDim.y, number / gridDim.x / gridDim.y};
     races().begin_block(number);
     run_block();
+  };
+  if (counting().on()) {
+    const unsigned blocks = counting().begin_launch(launched.kernel, launched.grid, launched.block);
+    for (unsigned number = 0; number < blocks; ++number) run_one(number);
+    return counting().end_launch();
   }
+  races().begin_launch(launched.kernel);
+  for (const unsigned number : drawn_order()) run_one(number);
   races().end_launch();
 }
 

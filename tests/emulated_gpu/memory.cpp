@@ -1,5 +1,7 @@
 // Memory of the emulated GPU, and pinned memory: known by its ranges. What was never written, or was freed,
 // is NaNs in every floating-point type. No device has access to the memory of another one.
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
@@ -11,6 +13,7 @@
 #include <vector>
 
 #include "capture.h"
+#include "counting.h"
 #include "runtime.h"
 #include "streams.h"
 
@@ -23,6 +26,10 @@ namespace lockstep::emulated_gpu {
 namespace {
 
 constexpr int poison = 0xff;
+/// Memory that was not written. Where work is counted it stays the zeros that it is from the start.
+void spoil(void* first, std::size_t bytes) {
+  if (!counting().on()) std::memset(first, poison, bytes);
+}
 constexpr std::size_t alignment = 512;
 constexpr std::size_t kept_bytes = std::size_t{64}
                                    << 20;  // of freed memory, until it may be handed out again
@@ -37,6 +44,13 @@ struct Range {
   bool free_asked = false;  ///< in the order of some stream that has not come to it
   bool of_graph = false;    ///< allocated in a capture: there until the graph has gone
 };
+
+/// Address space whose pages are made when they are written.
+std::byte* zeros(std::size_t bytes) {
+  void* const first =
+      ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  return first == MAP_FAILED ? nullptr : static_cast<std::byte*>(first);
+}
 
 class Memory {
  public:
@@ -61,6 +75,13 @@ class Memory {
     return static_cast<std::size_t>(std::ranges::count_if(
         live_, [](const auto& one) { return one.second.kind == Kind::device && !one.second.free_asked; }));
   }
+  std::uint64_t bytes_of_graphs(int device) const {
+    std::uint64_t bytes = 0;
+    for (const auto& [first, range] : live_) {
+      if (range.of_graph && range.device == device) bytes += range.bytes;
+    }
+    return bytes;
+  }
   void release(const void* first);
   void forget(const CUmemPoolHandle_st* pool);
 
@@ -77,7 +98,8 @@ class Memory {
 std::byte* Memory::allocate(std::size_t bytes, Kind kind, int device, CUmemPoolHandle_st* pool) {
   if (kind == Kind::device && bytes > faults().free_bytes) return nullptr;
   const std::size_t size = (std::max<std::size_t>(bytes, 1) + alignment - 1) / alignment * alignment;
-  auto* const first = static_cast<std::byte*>(std::aligned_alloc(alignment, size));
+  auto* const first =
+      counting().on() ? zeros(size) : static_cast<std::byte*>(std::aligned_alloc(alignment, size));
   if (!first) return nullptr;
   live_[first] = {.bytes = bytes, .kind = kind, .device = device, .pool = pool};
   return first;
@@ -114,7 +136,12 @@ std::optional<Kind> Memory::kind_for_use(const void* first, std::size_t bytes) c
 void Memory::release(const void* first) {
   const auto range = live_.find(static_cast<const std::byte*>(first));
   auto* const memory = const_cast<std::byte*>(range->first);
-  std::memset(memory, poison, range->second.bytes);
+  if (counting().on()) {
+    ::munmap(memory, std::max<std::size_t>(range->second.bytes, 1));
+    live_.erase(range);
+    return;
+  }
+  spoil(memory, range->second.bytes);
   freed_bytes_ += range->second.bytes;
   freed_in_order_.push_back(memory);
   freed_.insert(live_.extract(range));
@@ -172,7 +199,7 @@ cudaError_t allocate_in_order(void** made, std::size_t bytes, CUmemPoolHandle_st
     pool->reserved_bytes =
         std::max(pool->reserved_bytes, (pool->used_bytes + piece_bytes - 1) / piece_bytes * piece_bytes);
   }
-  enqueue(stream, [first = *made, bytes] { std::memset(first, poison, bytes); });
+  enqueue(stream, [first = *made, bytes] { spoil(first, bytes); });
   return cudaSuccess;
 }
 
@@ -180,7 +207,7 @@ cudaError_t allocate_in_order(void** made, std::size_t bytes, CUmemPoolHandle_st
 cudaError_t release_in_capture(void* first, Range* range, Capture& capture, cudaStream_t stream) {
   if (!capture.owns(first)) return failed(cudaErrorInvalidValue);
   range->free_asked = true;
-  enqueue(stream, [first, bytes = range->bytes] { std::memset(first, poison, bytes); });
+  enqueue(stream, [first, bytes = range->bytes] { spoil(first, bytes); });
   return cudaSuccess;
 }
 
@@ -255,14 +282,14 @@ cudaError_t cudaMalloc(void** made, std::size_t bytes) {
   const Turn turn = take_turn();
   if (spoils_capture()) return failed(cudaErrorStreamCaptureUnsupported);
   const cudaError_t error = allocate(made, bytes, Kind::device);
-  if (error == cudaSuccess) std::memset(*made, poison, bytes);
+  if (error == cudaSuccess) spoil(*made, bytes);
   return error;
 }
 cudaError_t cudaMallocHost(void** made, std::size_t bytes) {
   const Turn turn = take_turn();
   if (spoils_capture()) return failed(cudaErrorStreamCaptureUnsupported);
   const cudaError_t error = allocate(made, bytes, Kind::pinned);
-  if (error == cudaSuccess) std::memset(*made, poison, bytes);
+  if (error == cudaSuccess) spoil(*made, bytes);
   return error;
 }
 cudaError_t cudaMallocAsync(void** made, std::size_t bytes, cudaStream_t stream) {
@@ -320,6 +347,12 @@ cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribut
   *static_cast<std::uint64_t*>(value) = pool->reserved_bytes;
   return cudaSuccess;
 }
+cudaError_t cudaDeviceGetGraphMemAttribute(int device, cudaGraphMemAttributeType attribute, void* value) {
+  const Turn turn = take_turn();
+  if (attribute != cudaGraphMemAttrReservedMemCurrent) return failed(cudaErrorNotSupported);
+  *static_cast<std::uint64_t*>(value) = memory().bytes_of_graphs(device);
+  return cudaSuccess;
+}
 cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, std::size_t least_bytes) {
   const Turn turn = take_turn();
   if (spoils_capture()) return failed(cudaErrorStreamCaptureUnsupported);
@@ -362,6 +395,11 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
     enqueue(stream, [=] {
       check_still_there(to, bytes, *target);
       check_still_there(from, bytes, *source);
+      const bool within = *target == Kind::device && *source == Kind::device;
+      if (counting().on() &&
+          !counting().copy(within ? "memcpy device to device" : "memcpy from or to the host", bytes) &&
+          within)
+        return;
       std::memcpy(to, from, bytes);
     });
   }
@@ -378,6 +416,7 @@ cudaError_t cudaMemsetAsync(void* first, int value, std::size_t bytes, cudaStrea
     return failed(cudaErrorInvalidValue);
   enqueue(stream, [=] {
     check_still_there(first, bytes, *kind);
+    if (counting().on() && !counting().copy("memset", bytes)) return;
     std::memset(first, value, bytes);
   });
   return cudaSuccess;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "counting.h"
 #include "runtime.h"
 
 namespace lockstep::emulated_gpu {
@@ -38,7 +39,6 @@ void Races::begin_launch(const char* kernel) {
   launches_ += checks_;
   if (last_ >= most || pages_.size() > most_pages) {
     pages_.clear();
-    recent_ = {};
     last_read_ = {};
     last_ = 0;
   }
@@ -57,22 +57,10 @@ void Races::ignore(const void* first, std::size_t bytes) {
 
 void Races::in_kernel(bool is) { runs_kernel = is; }
 
-Races::Page& Races::page_of(std::uintptr_t byte) {
-  const std::uintptr_t number = byte / page_bytes;
-  auto& [recent, page] = recent_[number % recent_.size()];
-  if (!page || recent != number) {
-    std::unique_ptr<Page>& found = pages_[number];
-    if (!found) found = std::make_unique<Page>();
-    recent = number;
-    page = found.get();
-  }
-  return *page;
-}
-
 /// Of bytes in one page. Where the count is known, this has no branch for each byte.
 template <bool write>
 inline bool Races::races_in(std::uintptr_t first, std::size_t bytes) {
-  Page& page = page_of(first);
+  Page& page = pages_.of(first);
   Block* const writer = page.writer.data() + first % page_bytes;
   Block* const reader = page.reader.data() + first % page_bytes;
   const Block several = several_, block = block_;
@@ -102,13 +90,14 @@ template <bool write>
 inline void Races::access(const void* first, std::size_t bytes) {
   if (!runs_kernel) return;
   seen_ = true;
-  if (!checks_) return;
+  if (!checks_ && !counting().on()) return;
   const auto* const begin = static_cast<const std::byte*>(first);
   const auto* const here = static_cast<const std::byte*>(__builtin_frame_address(0));
   if (begin > here - stack_bytes && begin < here + stack_bytes) return;
   for (const auto& [ignored, size] : ignored_) {
     if (begin >= ignored && begin < ignored + size) return;
   }
+  if (counting().on()) return counting().access<write>(reinterpret_cast<std::uintptr_t>(first), bytes);
   ++accesses_;
   if constexpr (!write) {
     // A kernel's arguments, which each thread reads. Blocks run one after another, so nothing new is seen.

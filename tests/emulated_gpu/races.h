@@ -9,10 +9,10 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
-#include <unordered_map>
 #include <utility>
 #include <vector>
+
+#include "emulated_gpu/pages.h"
 
 namespace lockstep::emulated_gpu {
 
@@ -56,8 +56,6 @@ class Races {
     Block block = 0;
     bool operator==(const Range&) const = default;
   };
-  /// The page that holds the byte.
-  Page& page_of(std::uintptr_t byte);
   template <bool write>
   bool races_in(std::uintptr_t first, std::size_t bytes);
   void report(const void* first, bool write);
@@ -68,9 +66,8 @@ class Races {
   const char* kernel_ = nullptr;
   Block several_ = 0;  ///< blocks of this launch; the first of its numbers
   Block block_ = 0, last_ = 0;
-  std::unordered_map<std::uintptr_t, std::unique_ptr<Page>> pages_;
-  std::array<std::pair<std::uintptr_t, Page*>, 64> recent_{};  ///< of pages_, by the end of their number
-  Range last_read_;                                            ///< of those that no single load reads
+  Pages<Page, page_bytes> pages_;
+  Range last_read_;  ///< of those that no single load reads
   std::vector<std::pair<const std::byte*, std::size_t>> ignored_;
 };
 Races& races();

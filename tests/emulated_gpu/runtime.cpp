@@ -7,6 +7,8 @@
 #include <cstring>
 #include <vector>
 
+#include "counting.h"
+
 namespace lockstep::emulated_gpu {
 namespace {
 
@@ -35,7 +37,8 @@ const std::vector<int>& visible() {
 
 bool is_there(int device) { return device >= 0 && device < static_cast<int>(visible().size()); }
 
-constexpr int multiprocessors = 2;  // so that grids as large as the device are small
+/// Few, so that grids as large as the device are small.
+int multiprocessors() { return counting().on() ? Counting::multiprocessors : 2; }
 constexpr int minor = 0;
 
 struct ErrorText {
@@ -151,14 +154,14 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   properties->totalGlobalMem = faults().free_bytes;
   properties->major = faults().major;
   properties->minor = minor;
-  properties->multiProcessorCount = multiprocessors;
+  properties->multiProcessorCount = multiprocessors();
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
   if (!is_there(device)) return failed(cudaErrorInvalidDevice);
   switch (attribute) {
     case cudaDevAttrMultiProcessorCount:
-      *value = multiprocessors;
+      *value = multiprocessors();
       return cudaSuccess;
     case cudaDevAttrComputeCapabilityMajor:
       *value = faults().major;

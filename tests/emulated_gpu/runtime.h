@@ -4,6 +4,7 @@
 //   late          as late as CUDA allows, and no more of it than somebody waits for (the default)
 //   random:SEED   at any moment; without a seed one is drawn, and printed
 //   eager         at once
+//   count         at once, and only as far as counting its launches and bytes needs (counting.h)
 // with "+races" behind it: accesses of kernels are checked, too (races.h).
 // There are two devices, of which a program sees those that CUDA_VISIBLE_DEVICES names; without it, both.
 // Work is done by whoever calls the runtime: it must not wait for other threads or ranks.

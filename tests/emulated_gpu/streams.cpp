@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "capture.h"
+#include "counting.h"
 #include "races.h"
 #include "runtime.h"
 
@@ -112,7 +113,10 @@ void Streams::take_mode(std::string mode) {
     races().check(true);
     mode.resize(mode.size() - with_races.size());
   }
-  if (mode == "late") {
+  if (mode == "count") {
+    counting().begin();
+    when_ = When::eager;
+  } else if (mode == "late") {
     when_ = When::late;
   } else if (mode == "eager") {
     when_ = When::eager;
@@ -126,7 +130,7 @@ void Streams::take_mode(std::string mode) {
     when_ = When::random;
     random_.seed(std::strtoull(mode.c_str() + with_seed.size(), nullptr, 10));
   } else {
-    refuse("LOCKSTEP_EMULATED_GPU is late, random:SEED or eager, with +races or without");
+    refuse("LOCKSTEP_EMULATED_GPU is late, random:SEED or eager, with +races or without; or count");
   }
 }
 

@@ -99,7 +99,10 @@ class StreamPool::State final : public StorageOwner, public std::enable_shared_f
     std::uint64_t bytes = 0;
     check(cudaMemPoolGetAttribute(pool_, cudaMemPoolAttrReservedMemCurrent, &bytes),
           "cudaMemPoolGetAttribute", device_);
-    return bytes;
+    std::uint64_t of_graphs = 0;
+    check(cudaDeviceGetGraphMemAttribute(device_, cudaGraphMemAttrReservedMemCurrent, &of_graphs),
+          "cudaDeviceGetGraphMemAttribute", device_);
+    return bytes + of_graphs;
   }
 
  private:

@@ -26,7 +26,7 @@ class StreamPool {
   cudaStream_t stream() const;
   /// At least `bytes`, 256-byte aligned, uninitialised. Throws FailureError when there is none.
   StorageRef allocate(std::size_t bytes);
-  /// Bytes obtained from the driver.
+  /// Bytes obtained from the driver, those of graphs included.
   std::size_t reserved_bytes() const;
 
   /// To be called before the stream is captured: allocations during the capture belong to the graph. Unused

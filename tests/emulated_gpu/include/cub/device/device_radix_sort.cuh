@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "emulated_gpu/counting.h"
 #include "emulated_gpu/streams.h"
 
 namespace cub {
@@ -25,6 +26,9 @@ struct DeviceRadixSort {
     }
     if (room_bytes < needed_bytes) return cudaErrorInvalidValue;
     lockstep::emulated_gpu::enqueue(stream, [=] {
+      if (auto& counting = lockstep::emulated_gpu::counting(); counting.on())
+        counting.call("cub::DeviceRadixSort::SortPairs",
+                      2 * static_cast<std::size_t>(count) * (sizeof *keys + sizeof *values));
       std::fill_n(static_cast<char*>(room), needed_bytes, '\xab');  // it is written to
       const auto bits_of = [=](std::int64_t i) {
         const auto bits = static_cast<std::uint64_t>(keys[i]);

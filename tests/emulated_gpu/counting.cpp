@@ -1,0 +1,88 @@
+#include "counting.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+
+#include "races.h"
+
+namespace lockstep::emulated_gpu {
+namespace {
+
+constexpr unsigned all_blocks_run = 256;  // of a grid up to this size
+constexpr unsigned blocks_for_one = 16;   // of a larger one
+constexpr std::size_t carried_out_bytes = 1 << 20;
+constexpr std::size_t most_pages = 1 << 20;
+
+/// When the program ends.
+struct LastWord {
+  ~LastWord() {
+    const char* const path = std::getenv("LOCKSTEP_KERNEL_LIST");
+    if (counting().on() && path) counting().write(path, races().sees_accesses());
+  }
+} last_word;
+
+}  // namespace
+
+Counting& counting() {
+  static Counting& made = *new Counting;  // threads may use it to the very end
+  return made;
+}
+
+unsigned Counting::begin_launch(const char* kernel, dim3 grid, dim3 block) {
+  const unsigned blocks = grid.x * grid.y * grid.z;
+  const unsigned run = blocks <= all_blocks_run ? blocks : std::max(all_blocks_run, blocks / blocks_for_one);
+  running_ = &kernels_[kernel];
+  if (running_->count == 0) running_->grid = grid, running_->block = block;
+  if (pages_.size() > most_pages) pages_.clear();
+  ++launch_;
+  sectors_ = 0;
+  share_ = static_cast<double>(run) / blocks;
+  return run;
+}
+
+void Counting::end_launch() { add(*running_, static_cast<double>(sectors_ * sector_bytes) / share_); }
+
+template <bool write>
+void Counting::access(std::uintptr_t first, std::size_t bytes) {
+  for (std::uintptr_t at = first / sector_bytes * sector_bytes; at < first + bytes; at += sector_bytes) {
+    Page& page = pages_.of(at);
+    if (page.launch != launch_) page = {.launch = launch_, .read = {}, .written = {}};
+    auto seen = (write ? page.written : page.read)[at % page_bytes / sector_bytes];
+    sectors_ += !seen;
+    seen = true;
+  }
+}
+template void Counting::access<false>(std::uintptr_t, std::size_t);
+template void Counting::access<true>(std::uintptr_t, std::size_t);
+
+bool Counting::copy(const std::string& name, std::size_t bytes) {
+  add(copies_[name], static_cast<double>(bytes));
+  return bytes <= carried_out_bytes;
+}
+
+std::string Counting::json(const std::map<std::string, Figures>& all, bool with_bytes) {
+  std::string text;
+  for (const auto& [name, figures] : all) {
+    const auto extents = [](dim3 of) {
+      return "[" + std::to_string(of.x) + ", " + std::to_string(of.y) + ", " + std::to_string(of.z) + "]";
+    };
+    text += text.empty() ? "" : ",\n  ";
+    text += "{\"name\": \"" + name + "\", \"count\": " + std::to_string(figures.count) + ", \"ns\": 0";
+    if (with_bytes) text += ", \"bytes\": " + std::to_string(figures.bytes);
+    if (figures.grid.x)
+      text += ", \"grid\": " + extents(figures.grid) + ", \"block\": " + extents(figures.block);
+    text += "}";
+  }
+  return "[" + text + "]";
+}
+
+void Counting::write(const char* path, bool saw_bytes) const {
+  std::FILE* const file = std::fopen(path, "w");
+  if (!file) return std::perror(path);
+  std::fprintf(file, "{\"kernels\": %s,\n \"copies\": %s,\n \"dropped\": 0}\n",
+               json(kernels_, saw_bytes).c_str(), json(copies_, true).c_str());
+  std::fclose(file);
+}
+
+}  // namespace lockstep::emulated_gpu
