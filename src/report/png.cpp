@@ -77,11 +77,11 @@ Picture grid_of(std::span<const float> images, std::int64_t count, const Shape& 
   picture.pixels.resize(static_cast<std::size_t>(picture.width * picture.height * channels));
   for (std::int64_t i = 0; i < count; ++i) {
     const float* const values = images.data() + i * image.numel();
-    const std::int64_t top = side_of(i / columns, height), left = side_of(i % columns, width);
+    const std::int64_t first_y = side_of(i / columns, height), first_x = side_of(i % columns, width);
     for (std::int64_t c = 0; c < channels; ++c)
       for (std::int64_t y = 0; y < height; ++y)
         for (std::int64_t x = 0; x < width; ++x) {
-          const std::int64_t pixel = (top + y) * picture.width + left + x;
+          const std::int64_t pixel = (first_y + y) * picture.width + first_x + x;
           picture.pixels[static_cast<std::size_t>(pixel * channels + c)] =
               byte_of(values[(c * height + y) * width + x]);
         }

@@ -35,7 +35,7 @@ BOOST_AUTO_TEST_CASE(gradients_of_pairs_equal_differences_whatever_is_broadcast)
   for (const auto& [name, function] : functions_of_two) {
     for (const auto& shapes : pairs) {
       BOOST_TEST_CONTEXT(name << " of " << to_string(shapes[0]) << " and " << to_string(shapes[1])) {
-        check_gradients([function = function](Tape&, const Vars& x) { return function(x[0], x[1]); },
+        check_gradients([call = function](Tape&, const Vars& x) { return call(x[0], x[1]); },
                         {normal_tensor(shapes[0], 1), divisors(shapes[1], 2)});
       }
     }
@@ -116,11 +116,11 @@ BOOST_FIXTURE_TEST_CASE(images_in_channel_blocks_stay_so_where_both_are_and_serv
                channels = divisors({3, 1, 1}, 3);
   for (const auto& [name, function] : functions_of_two) {
     BOOST_TEST_CONTEXT(name) {
-      const auto results = [&, function = function](int block, const Tensor& second) {
+      const auto results = [&, call = function](int block, const Tensor& second) {
         tape.begin({});
         const Var x = tape.input(image), y = tape.input(second);
         const Var z =
-            function(to_channel_block(x, block), y.shape().rank() == 4 ? to_channel_block(y, block) : y);
+            call(to_channel_block(x, block), y.shape().rank() == 4 ? to_channel_block(y, block) : y);
         const int kept = z.value().channel_block();
         const Var plain = to_channel_block(z, 1);
         tape.backward(plain, image);

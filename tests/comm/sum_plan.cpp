@@ -2,6 +2,8 @@
 // adds, and block by block, as a CPU does.
 #include "comm/sum_plan.h"
 
+#include <fmt/ranges.h>
+
 #include <boost/test/unit_test.hpp>
 
 #include <algorithm>

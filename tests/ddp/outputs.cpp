@@ -1,5 +1,7 @@
 // What a model returns and which of its parameters a pass uses are the caller's business: any structure, any
 // part of it in the loss, any control flow.
+#include <fmt/ranges.h>
+
 #include <boost/test/unit_test.hpp>
 #include <map>
 #include <memory>

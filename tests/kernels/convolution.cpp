@@ -212,7 +212,7 @@ BOOST_AUTO_TEST_CASE(winograd_is_taken_by_the_layer_whatever_the_batch_and_the_p
     const std::int64_t out = (size - 1) / geometry.stride.height + 1;
     const auto in_pass = [&](kernels::ConvolutionPass pass) {
       return kernels::WinogradConvolution::fits(
-          {pass, images, c, size, size, o, out, out, kernel, kernel, geometry, 8, 8, false});
+          {pass, {images, c, size, size, o, out, out, kernel, kernel, geometry}, 8, 8, false});
     };
     const bool forward = in_pass(kernels::ConvolutionPass::forward);
     BOOST_TEST(in_pass(kernels::ConvolutionPass::backward_input) == forward);

@@ -65,9 +65,9 @@ void copy_rows(int threads, const ops::CopyDimensions& dimensions, const E* from
   const ops::CopyDimensions outer = dimensions.without(0);
   const std::int64_t width = dimensions.size[0],
                      parts = (width + elements_per_thread - 1) / elements_per_thread;
-  const auto [from_step, to_step] = dimensions.stride[0];
+  const std::int64_t from_step = dimensions.stride[0][0], to_step = dimensions.stride[0][1];
   parallel_ranges(threads, outer.count() * parts, elements_per_thread / std::min(width, elements_per_thread),
-                  [&, from_step = from_step, to_step = to_step](std::int64_t begin, std::int64_t end) {
+                  [&](std::int64_t begin, std::int64_t end) {
                     CopyWalk row(outer, begin / parts);
                     std::int64_t part = begin % parts;
                     for (std::int64_t item = begin; item < end; ++item) {
