@@ -1,0 +1,78 @@
+#!/usr/bin/env python3
+"""The kernels of one step of a program, by name, with their number and time: one JSON document.
+
+Usage: kernel_list.py [--library LIBRARY] [--steps FEW MANY] -- COMMAND...
+
+Runs COMMAND --steps FEW and COMMAND --steps MANY with the library of kernel_list.cpp, which counts all that the GPU does. The difference
+divided by MANY - FEW is a step: what loads, warms up or captures is in both. It works inside CUDA graphs, and for programs other than
+Lockstep. Times are the kernels' own, so their sum has no gaps between them. Exit code 77: there is no library.
+"""
+import argparse
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+LIBRARY = pathlib.Path(__file__).resolve().parents[2] / "libexec" / "libkernel_list.so"  # of a bundle
+
+
+def complain(text, code=1):
+    print(f"kernel_list.py: {text}", file=sys.stderr)
+    sys.exit(code)
+
+
+def totals(command, steps, library, file):
+    """Of a whole run."""
+    environment = {**os.environ, "CUDA_INJECTION64_PATH": str(library), "LOCKSTEP_KERNEL_LIST": str(file)}
+    done = subprocess.run([*command, "--steps", str(steps)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace",
+                          env=environment, check=False)
+    said = done.stderr.strip()[-2000:]
+    if done.returncode:
+        complain(f"{' '.join(command)} --steps {steps}: exit code {done.returncode}: {said}")
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        complain(f"{' '.join(command)} left no list of kernels: {error} {said}")
+    file.unlink()
+    if found["dropped"]:
+        complain(f"CUPTI dropped {found['dropped']} records: fewer steps")
+    return found
+
+
+def per_step(few, many, steps):
+    """The difference of two lists, a step; what is in both alike is left out. The longest first."""
+    before = {entry["name"]: entry for entry in few}
+    rows = []
+    for entry in many:
+        was = before.get(entry["name"], {"count": 0, "ns": 0, "bytes": 0})
+        if entry["count"] == was["count"]:
+            continue
+        row = {"name": entry["name"], "count": (entry["count"] - was["count"]) / steps,
+               "ms": round((entry["ns"] - was["ns"]) / steps / 1e6, 5)}
+        if "bytes" in entry:
+            row["bytes"] = (entry["bytes"] - was["bytes"]) / steps
+        rows.append({**row, **{key: entry[key] for key in ("grid", "block") if key in entry}})
+    return sorted(rows, key=lambda row: -row["ms"])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--library", type=pathlib.Path, default=LIBRARY)
+    parser.add_argument("--steps", type=int, nargs=2, default=[2, 6], metavar=("FEW", "MANY"))
+    parser.add_argument("command", nargs="+")
+    options = parser.parse_args()
+    if not options.library.exists():
+        complain(f"{options.library} is not here: this build has no CUPTI", 77)
+    few, many = options.steps
+    with tempfile.TemporaryDirectory() as folder:
+        file = pathlib.Path(folder) / "list.json"
+        first, second = (totals(options.command, steps, options.library.resolve(), file) for steps in (few, many))
+    kernels, copies = (per_step(first[kind], second[kind], many - few) for kind in ("kernels", "copies"))
+    print(json.dumps({"command": " ".join(options.command), "launches": sum(row["count"] for row in kernels),
+                      "kernel_ms": round(sum(row["ms"] for row in kernels), 5), "kernels": kernels, "copies": copies}))
+
+
+if __name__ == "__main__":
+    main()
