@@ -4,7 +4,14 @@
 # script in it.
 #
 # gpu.sh [--checklist real|small|no] [--cpu] [--no-benchmarks] [--match REGEX] [--jobs N] [--limit-s 430] [--report report.json]
+# gpu.sh --plan figures|explain [--checklist small] [--jobs N] [--limit-s 590|120] [--report report.json] [--work FOLDER]
 #
+#   --plan     instead of all that follows, as much as one GPU says in so long (support/plans.py): figures: bits and races while PyTorch
+#              compiles on idle cores, then ours and PyTorch's steps, `train`, ranks that share the GPU, and the kernels of a step;
+#              explain, after it: kernels in graphs, counters, figures that spread, then tests. What has passed in FOLDER (BUNDLE/work)
+#              on the same GPU is not done again: a second start goes on. Beside the report come archives of at most 15 MiB each:
+#              report.tar.gz, of logs, and report-compiled.tar.gz (or its parts, .0, .1 and .2), of what PyTorch compiled, to unpack in
+#              FOLDER on the next machine
 #   --checklist  what must hold before tests mean anything (support/checklist.sh): the same bits twice, with graphs and without, with NCCL
 #              in a graph and outside, and odd sizes, with a GPT-2 124M or a part of it; small: with a tiny one; no: not at all
 #   --cpu      tests that need no GPU as well: the MPI tests at 1, 2 and 4 ranks
@@ -31,7 +38,7 @@ if ! command -v python3 >/dev/null; then
   exit 2
 fi
 
-export PATH=$bundle/bin:$PATH
+export PATH=$bundle/bin:$PATH:/usr/local/cuda/bin  # there: compute-sanitizer and ncu
 # shellcheck source=jobs/mpi.sh
 source "$bundle/jobs/mpi.sh"
 export "${mpi_settings[@]}"

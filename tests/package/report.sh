@@ -5,7 +5,7 @@ source "$(dirname "$0")/../support/cli.sh"
 
 mkdir -p bundle/tests/support bundle/bin empty
 cp "$LOCKSTEP_SOURCE_DIR/tests/gpu.sh" bundle/tests/
-cp "$LOCKSTEP_SOURCE_DIR/tests/support/run_list.py" bundle/tests/support/
+cp "$LOCKSTEP_SOURCE_DIR"/tests/support/{run_list,plans}.py bundle/tests/support/
 # entry NAME LABELS TIMEOUT_S COMMAND, of the list
 entry() {
   printf '{"name": "%s", "labels": [%s], "timeout_s": %s, "command": ["sh", "-c", "%s"], ' "$@"
@@ -21,7 +21,7 @@ says() {
 import json, sys
 name, result, reason = (sys.argv[1:] + [""])[:3]
 report = json.load(open("report.json"))
-test = next(test for test in report["checklist"] + report["tests"] if test["name"] == name)
+test = next(test for stage in report["stages"] for test in stage["entries"] if test["name"] == name)
 sys.exit(0 if test["result"] == result and reason in test.get("reason", "") else "%s: %s" % (name, test))' "$@" || fail "$*"
 }
 gpu_sh() {
@@ -76,7 +76,7 @@ case "$1" in
   elsewhere) echo "not here"; exit 77 ;;
 esac
 CHECKLIST
-sed -i 's/^CHECK_TIMEOUT_S = .*/CHECK_TIMEOUT_S = 2/' bundle/tests/support/run_list.py
+sed -i 's/^CHECK_TIMEOUT_S = .*/CHECK_TIMEOUT_S = 2/' bundle/tests/support/plans.py
 list "$(entry gpu.kernel '"gpu"' 60 'exit 0')"
 [ "$(gpu_sh --no-benchmarks)" -eq 1 ] || fail "a checklist with a failure: $(cat log)"
 says checklist.fails failed "exit code 1"
@@ -110,13 +110,12 @@ list "$(entry gpu.kernel '"gpu"' 60 'exit 0')"
 [ "$(gpu_sh)" -eq 0 ] || fail "measurements: $(cat log)"
 python3 - <<'PYTHON' || fail "measurements: $(cat report.json)"
 import json
-ours = [entry for entry in json.load(open("report.json"))["benchmarks"] if entry["command"].startswith("lockstep")]
-results = {("profile" in entry["command"], "resnet" in entry["command"]): entry for entry in ours}
-assert results[False, False]["result"] == {"step_ms": 5.5}
-assert results[False, True]["result"] is None and results[True, False]["exit_code"] == 5
+measured = {entry["name"]: entry for entry in json.load(open("report.json"))["stages"][-1]["entries"]}
+assert measured["gpt-gpu.lockstep.1"]["figures"] == {"step_ms": 5.5} and measured["gpt-gpu.lockstep.1"]["command"].startswith("lockstep bench")
+assert measured["resnet-gpu.lockstep.1"]["reason"] == "it printed no JSON" and measured["gpt-gpu.profile"]["reason"] == "exit code 5"
 PYTHON
 [ "$(gpu_sh --no-benchmarks)" -eq 0 ] || fail "--no-benchmarks: $(cat log)"
-grep -q '"benchmarks": \[\]' report.json || fail "--no-benchmarks measured: $(cat report.json)"
+grep -q '"name": "benchmarks"' report.json && fail "--no-benchmarks measured: $(cat report.json)"
 
 # One that is cut off goes with all that it started: whoever reads what that has open comes to an end.
 mkfifo held
@@ -127,7 +126,7 @@ reader=$!
 [ "$(gpu_sh --limit-s 2)" -eq 0 ] || fail "a measurement cut off: $(cat log)"
 if [ -e started ]; then
   wait "$reader" || fail "what a measurement had started outlives it"
-  grep -q '"not done after' report.json || fail "a measurement cut off: $(cat report.json)"
+  grep -q '"cut off after' report.json || fail "a measurement cut off: $(cat report.json)"
 else # too slow a machine for it to begin
   kill "$reader"
 fi

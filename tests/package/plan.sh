@@ -1,0 +1,151 @@
+#!/usr/bin/env bash
+# The plans of tests/gpu.sh without a GPU, with made-up programs: their order, what is alone and what is not, limits, the report, its
+# archives, and that a second start does only what is left.
+# shellcheck source=tests/support/cli.sh
+source "$(dirname "$0")/../support/cli.sh"
+
+mkdir -p bundle/tests/{support,bin,bench} bundle/{bin,jobs,libexec} out
+cp "$LOCKSTEP_SOURCE_DIR/tests/gpu.sh" bundle/tests/
+cp "$LOCKSTEP_SOURCE_DIR"/tests/support/{run_list,plans}.py bundle/tests/support/
+cp "$LOCKSTEP_SOURCE_DIR/tests/bench/kernel_list.py" bundle/tests/bench/
+cp "$LOCKSTEP_SOURCE_DIR/jobs/mpi.sh" bundle/jobs/
+: >bundle/libexec/libkernel_list.so
+echo '[{"name": "gpu.kernel", "labels": ["gpu"], "timeout_s": 60, "command": ["true"], "environment": {}, "skip_code": 77}]' \
+  >bundle/tests/list.json
+export HERE=$PWD
+
+# Each program writes what it is and when it begins and ends.
+cat >traced <<'P'
+#!/bin/sh
+name=$1
+shift
+case "$*" in
+  --version | 'doctor --json' | list | --query*) ;;
+  *) echo "begin $name $*" >>"$HERE/trace"; trap 'echo "end $name $*" >>"$HERE/trace"' EXIT ;;
+esac
+if [ -n "${LOCKSTEP_KERNEL_LIST:-}" ]; then
+  for steps; do :; done
+  printf '{"kernels": [{"name": "load", "count": 1, "ns": 5}, {"name": "fold<float>", "count": %s, "ns": %s}], ' \
+    $((3 * steps + 1)) $((6000000 * steps + 7)) >"$LOCKSTEP_KERNEL_LIST"
+  printf '"copies": [], "dropped": 0}' >>"$LOCKSTEP_KERNEL_LIST"
+fi
+case "$name $*" in
+  'nvidia-smi --query'*) echo "$(cat "$HERE/card"), 580.1, 81559 MiB, 9.0" ;;
+  'nvidia-smi dmon'*) echo 'a line a second'; trap - EXIT; exec sleep 1000 ;;
+  'lockstep bench'*)
+    [ "${*#*--steps*--steps}" = "$*" ] || exit 2 # as bench does
+    case "$*" in *gpt-gpu*) [ ! -e "$HERE/hangs" ] || { trap - EXIT; exec sleep 1000; } ;; esac
+    case "$*" in
+      *unet-gpu*) step_ms=7 ;;
+      *resnet*) step_ms=$(($(grep -c 'begin lockstep.*resnet' "$HERE/trace") + 2)) ;; # 3 and 4
+      *) step_ms=4 ;;
+    esac
+    echo "{\"step_ms\": $step_ms}" ;;
+  'gpu.py '*--compile-only*)
+    : >"$HERE/compiles"
+    until [ -e "$HERE/checks" ]; do sleep 0.05; done # beside it, and longer than all that it is beside
+    case "$*" in *resnet50*) until [ -e "$HERE/races" ]; do sleep 0.05; done; sleep 1 ;; esac
+    mkdir -p "$HERE/bundle/work/compiled"
+    echo compiled >"$HERE/bundle/work/compiled/$$"
+    echo '{}' ;;
+  'compute-sanitizer --tool racecheck'*norms*) : >"$HERE/races" ;;
+  gpu.py*resnet50*) exit 77 ;;
+  gpu.py*) echo '{"step_ms": 5}' ;;
+  'checklist.sh list') printf '%s\n' first second ;;
+  'checklist.sh first'*) : >"$HERE/checks"; until [ -e "$HERE/compiles" ]; do sleep 0.05; done ;;
+  'checklist.sh loop'* | 'checklist.sh ranks'*) echo 'loop: step_ms: 4.5'; echo '{"step_ms": 4.5}' ;;
+esac
+P
+chmod +x traced
+for program in lockstep nvidia-smi compute-sanitizer ncu; do
+  printf '#!/bin/sh\nexec "%s/traced" %s "$@"\n' "$PWD" "$program" >bundle/bin/$program
+  chmod +x bundle/bin/$program
+done
+# shellcheck disable=SC2016  # expanded by the script
+echo 'exec "$HERE/traced" checklist.sh "$@"' >bundle/tests/support/checklist.sh
+# shellcheck disable=SC2016  # expanded by the script
+printf '#!/bin/sh\ncase "$1" in */peers/gpu.py) shift; exec "$HERE/traced" gpu.py "$@" ;; *) exec "%s" "$@" ;; esac\n' \
+  "$(python3 -c 'import sys; print(sys.executable)')" >bundle/bin/python3
+chmod +x bundle/bin/python3
+
+gpu_sh() {
+  : >trace
+  bash bundle/tests/gpu.sh "$@" >log 2>&1
+  echo $?
+}
+# holds WHAT CODE: Python about `report`, `entries` (by name) and `trace` (lines).
+holds() {
+  python3 - "$1" "$2" <<'P' || fail "$1: $(cat log)"
+import json, sys
+what, code = sys.argv[1:]
+report = json.load(open(f"out/{what.split(',')[0]}.json"))
+entries = {entry["name"]: entry for stage in report["stages"] for entry in stage["entries"]}
+trace = open("trace").read().splitlines()
+exec(code)
+P
+}
+
+# All of it, in this order.
+echo 'NVIDIA H100' >card
+[ "$(gpu_sh --plan figures --report out/figures.json)" -eq 0 ] || fail "figures: $(cat log)"
+holds figures '
+order = [stage["name"] for stage in report["stages"] if stage["yields"]]
+assert order == "machine compile checklist sanitizer gpt resnet unet training ranks kernels larger".split(), order
+assert [name for name, entry in entries.items() if entry["result"] != "passed"] == ["resnet50.pytorch"], entries
+assert len(entries) == 43 and all({"name", "result", "seconds"} <= set(entry) for entry in entries.values()), len(entries)
+assert (report["passed"], report["failed"], report["skipped"]) == (36, 0, 1), report
+# Alone, after all that compiles, checks and looks for races.
+def measured(line):
+    return any(word in line for word in ("bench", "gpu.py", "loop", "ranks")) and "--compile" not in line and "--profile" not in line
+begin = next(at for at, line in enumerate(trace) if measured(line))
+assert not any("--compile-only" in line or "compute-sanitizer" in line or "sh first" in line for line in trace[begin:]), trace
+rest = trace[begin:]
+assert all(first == second.replace("end", "begin", 1) for first, second in zip(rest[::2], rest[1::2], strict=True)), rest
+assert any("--shards 8" in line for line in rest) and any("model.vocab=50257" in line for line in rest), rest
+# Figures.
+assert report["pytorch_to_lockstep"] == {"gpt": 1.25, "resnet": round(5 / 3.5, 4), "unet": round(5 / 7, 4), "unet64": 1.25}, report
+assert entries["gpt.train"]["figures"] == {"step_ms": 4.5} and entries["gpt.lockstep.1"]["command"].startswith("lockstep bench"), entries
+kernels = entries["gpt.kernels"]["figures"]
+assert (kernels["launches"], kernels["kernel_ms"]) == (3, 6.0) and [row["name"] for row in kernels["kernels"]] == ["fold<float>"], kernels
+'
+[ "$(find out -type f | wc -l)" -eq 3 ] || fail "files: $(ls -R out)"
+for file in figures/dmon.txt figures/report.json figures/kernels.gpt.kernels.log; do
+  tar -tzf out/figures.tar.gz | has_line "^$file\$" || fail "no $file in the archive: $(tar -tzf out/figures.tar.gz)"
+done
+tar -tzf out/figures-compiled.tar.gz | has_line '^compiled/' || fail "what was compiled"
+
+# A second start has nothing to do but to ask again what could not be asked; the report has all of it.
+[ "$(gpu_sh --plan figures --report out/figures.json)" -eq 0 ] || fail "nothing left: $(cat log)"
+holds "figures, nothing left" 'assert report["passed"] == 36 == sum(entry.get("earlier", False) for entry in entries.values()) - 6, report'
+grep -v 'resnet50\|dmon' trace && fail "done again: $(cat trace)"
+
+# What the figures leave open: those that differ by more than 2 %, again; then tests.
+[ "$(gpu_sh --plan explain --report out/explain.json)" -eq 0 ] || fail "explain: $(cat log)"
+holds explain '
+assert report["limit_s"] == 120 and report["failed"] == 0, report
+assert [name for name in entries if ".again" in name] == ["resnet.lockstep.1.again.1", "resnet.lockstep.1.again.2"], entries
+assert entries["gpu.kernel"]["result"] == entries["ncu.layer_gradients"]["result"] == "passed" and "gpt.graph_kernels" in entries, entries
+'
+
+# On another card nothing of that holds. What hangs costs its stage, not the later ones, and no failure.
+echo 'NVIDIA H200' >card
+: >hangs
+[ "$(gpu_sh --plan figures --limit-s 10 --report out/figures.json)" -eq 0 ] || fail "cut off: $(cat log)"
+grep -q 'of another GPU, version or size' log || fail "another card: $(cat log)"
+holds "figures, cut off" '
+cut = [entry for entry in entries.values() if "--limit-s" in entry.get("reason", "")]
+assert entries["gpt.lockstep.1"] in cut and all(entry["result"] == "skipped" for entry in cut), entries
+assert any(entry["result"] == "passed" for stage in report["stages"][5:] for entry in stage["entries"]), entries
+assert not any(entry.get("earlier") for entry in entries.values()) and report["limit_s"] == 10, report
+'
+tar -tzf out/figures.tar.gz | has_line '^figures/report.json$' || fail "the archive: $(tar -tzf out/figures.tar.gz)"
+
+# A failure is the exit code.
+rm hangs
+printf '#!/bin/sh\nexit 9\n' >bundle/bin/compute-sanitizer
+rm bundle/work/figures/report.json # as if it were the first start
+[ "$(gpu_sh --plan figures --report out/figures.json)" -eq 1 ] || fail "a race: $(cat log)"
+holds "figures, a race" '
+assert entries["racecheck.norms"]["reason"] == "exit code 9" and entries["gpt.lockstep.1"]["result"] == "passed", entries
+'
+finish

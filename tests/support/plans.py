@@ -1,0 +1,229 @@
+"""What tests/gpu.sh runs: plans, each a list of stages, each a list of commands. run_list.py runs them.
+
+In commands {bundle} stands for the folder of the bundle, {work} for the folder that keeps what a plan makes.
+"""
+import dataclasses
+import os
+import re
+import subprocess
+
+CPU_TESTS = r"^(comm|ddp|checkpoint|golden|train)(\..+)?\.np[124]$"  # --cpu
+CHECK_TIMEOUT_S = 60
+TEST_TIMEOUT_S = 120
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """One command. It passes by exit code 0, and by 77 (skip_code) it says that it cannot be asked here."""
+    name: str
+    command: list
+    limit_s: float = 60
+    json: bool = False    # it prints one JSON document (of what it prints, the last line may be it): its figures
+    shows: bool = False   # the report has the end of its output where it passes, too
+    gpu: bool = True      # it is skipped without one
+    needs: str = ""       # a program on PATH, without which it is skipped
+    environment: dict = dataclasses.field(default_factory=dict)
+    skip_code: int = 77
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """Entries, so many at once. A stage of one job has the GPU alone: it begins when those in the background are over."""
+    name: str
+    yields: str             # why it runs
+    entries: list
+    ends: float = 1         # the share of the plan's time until which it may run: what hangs costs the others nothing
+    jobs: int = 1
+    background: bool = False  # the next stage starts beside it
+    counts: bool = True     # whether its failures make the exit code
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """Stages in order. One with a name keeps its results: a second start does what the first has not done."""
+    name: str
+    limit_s: float
+    stages: list
+    beside: tuple = ()      # a command that runs all the time, and the file that its output goes to
+
+
+@dataclasses.dataclass(frozen=True)
+class Machine:
+    """What a plan is made for."""
+    bundle: str
+    tests: list             # tests/list.json
+    gpu_mib: int            # the memory of the smallest GPU; 0 without one
+    jobs: int
+    size: str               # real, small (an emulated GPU), no (no checklist)
+
+
+def checklist(machine):
+    """What is asked of a GPU first. The script itself names them."""
+    script = os.path.join(machine.bundle, "tests", "support", "checklist.sh")
+    listed = subprocess.run(["bash", script, "list"], stdout=subprocess.PIPE, text=True, check=False).stdout.split()
+    return [check(machine, "checklist." + name, name, shows=True) for name in listed]
+
+
+def check(machine, name, asked, **more):
+    command = ["bash", "{bundle}/tests/support/checklist.sh", asked] + (["small"] if machine.size == "small" else [])
+    return Entry(name, command, CHECK_TIMEOUT_S, **more)
+
+
+def tests(listed):
+    return [Entry(test["name"], test["command"], test["timeout_s"], gpu="gpu" in test["labels"], environment=test["environment"],
+                  skip_code=test["skip_code"]) for test in listed]
+
+
+def gpu_tests(machine, cpu=False):
+    chosen = [test for test in machine.tests if "gpu" in test["labels"]]
+    if cpu:
+        chosen += [test for test in machine.tests if "gpu" not in test["labels"] and re.search(CPU_TESTS, test["name"])]
+    return tests([{**test, "timeout_s": min(test["timeout_s"], TEST_TIMEOUT_S)} for test in chosen])
+
+
+# --- measurements ---------------------------------------------------------------------------------------------------------------
+def ours(name, workload, *more, precision="bf16", steps=40, limit_s=60):
+    return Entry(name, ["lockstep", "bench", "step", "--device", "cuda", "--json", *(["--steps", str(steps)] if steps else []),
+                        "--workload", *workload, "--precision", precision, *more], limit_s, json=True)
+
+
+def pytorch(name, workload, *more, limit_s=60):
+    """Which tries compile modes and kernels of attention until most of its time is over, and keeps the fastest."""
+    return Entry(name, ["python3", "{bundle}/tests/bench/peers/gpu.py", "--workload", workload, "--precision", "bf16",
+                        "--limit", str(limit_s - 15), *more], limit_s, json=True)
+
+
+def kernels(name, command, limit_s=60):
+    """Of a command without --steps."""
+    return Entry(name, ["python3", "{bundle}/tests/bench/kernel_list.py", "--", *command], limit_s, json=True)
+
+
+def small_unet(size):
+    return [f"--set=model.{key}" for key in (f"image_size={size}", "model_channels=32", "channel_mult=1", "num_res_blocks=1",
+                                             "num_heads=1")]
+
+
+# Of each workload the words behind --workload.
+WORKLOADS = {
+    "real": {"gpt": ["gpt-gpu"], "resnet": ["resnet-gpu"], "unet": ["unet-gpu"], "unet64": ["unet64-gpu"]},
+    "small": {"gpt": ["gpt-cpu", "--set=model.layers=1", "--set=model.channels=32", "--set=model.context=32"],
+              "resnet": ["resnet-cpu", "--set=model.blocks=1", "--set=model.width=8"],
+              "unet": ["unet-cpu", *small_unet(8)], "unet64": ["unet-cpu", *small_unet(16)]},
+}
+
+
+def odd_vocabulary(machine):
+    return "--set=model.vocab=" + ("257" if machine.size == "small" else "50257")
+
+
+def suites(machine, cpu, benchmarks):
+    """Without --plan."""
+    stages = []
+    if machine.size != "no":
+        stages.append(Stage("checklist", "the same bits twice, in graphs, with NCCL, at odd sizes", checklist(machine), 0.4, machine.jobs))
+    stages.append(Stage("tests", "GPU code against CPUs'", gpu_tests(machine, cpu), 0.75 if benchmarks else 1, machine.jobs))
+    if benchmarks:
+        entries = []
+        for name in ("gpt-gpu", "resnet-gpu"):  # in turn, so that ours and the peer's see the same machine
+            entries += [ours(f"{name}.lockstep.1", [name], limit_s=120), pytorch(f"{name}.pytorch", name, limit_s=120),
+                        ours(f"{name}.lockstep.2", [name], limit_s=120)]
+        entries += [ours(f"{name}.profile", [name], "--profile", limit_s=120) for name in ("gpt-gpu", "resnet-gpu")]
+        entries.append(ours("gpt-gpu.fp32", ["gpt-gpu"], precision="fp32", limit_s=120))
+        stages.append(Stage("benchmarks", "a step, beside PyTorch's", entries, counts=False))
+    return Plan("", 430, stages)
+
+
+def matching(machine, pattern):
+    chosen = [test for test in machine.tests if re.search(pattern, test["name"])]
+    return Plan("", 430, [Stage("tests", "those that --match names", tests(chosen), jobs=machine.jobs)])
+
+
+def figures(machine):
+    """All figures of one GPU. Peers compile on idle cores while the GPU shows that its bits are right."""
+    small = machine.size == "small"
+    work = WORKLOADS["small" if small else "real"]
+    steps, fewer = (2, 1) if small else (40, 20)  # fewer: of workloads that take long
+    # Compilers hold memory of the GPU, too.
+    jobs = machine.jobs if machine.gpu_mib >= 100 << 10 else max(1, machine.jobs // 2)
+    cache = ["--cache", "{work}/compiled"]
+    variants = {name: (f"{name}-gpu",) for name in ("gpt", "resnet", "unet", "unet64", "resnet50")}
+    # As it was compared with Lockstep before.
+    variants["gpt.loss_outside"] = ("gpt-gpu", "--loss-outside", "--mode", "default", "--sdpa", "default")
+    peer = {name: pytorch(f"{name}.pytorch", *words, *cache, limit_s=75) for name, words in variants.items()}
+
+    def us(name, *more, **how):
+        return ours(name, work[name.split(".", maxsplit=1)[0]], *more, **{"steps": steps, **how})
+
+    def again(entry, number):
+        return dataclasses.replace(entry, name=f"{entry.name}.{number}")
+
+    def sanitized(tool, suite):
+        command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "1", "--target-processes", "all"]
+        return Entry(f"{tool}.{suite}", [*command, "{bundle}/tests/bin/test.gpu", "--run_test=" + suite, "--run_test=!@large"],
+                     needs=command[0])
+
+    return Plan("figures", 590, beside=(["nvidia-smi", "dmon", "-s", "pucm", "-d", "1", "-o", "T"], "dmon.txt"), stages=[
+        Stage("machine", "which card, with which clocks; what a copy and a product of random numbers reach", ends=0.06, entries=[
+            Entry("nvidia_smi", ["nvidia-smi", "-q"], 10),
+            us("gpt.profile", "--profile", steps=2 if small else 4)]),
+        Stage("compile", "peers that compile in seconds when measured", ends=0.32, jobs=3, background=True, counts=False, entries=[
+            pytorch("compile." + name, *words, *cache, "--compile-only", limit_s=165) for name, words in variants.items()]),
+        Stage("checklist", "the same bits twice, in graphs, with NCCL, at odd sizes, in shards", checklist(machine), 0.27, jobs),
+        Stage("sanitizer", "accesses out of bounds, and races within blocks", jobs=jobs, ends=0.32, entries=[
+            *(sanitized("memcheck", suite) for suite in ("products", "sequences", "losses", "norms", "images")),
+            *(sanitized("racecheck", suite) for suite in ("sequences", "norms"))]),
+        Stage("gpt", "the ratio to PyTorch at its best, and what each of its choices costs; 50257; shards", ends=0.55, entries=[
+            us("gpt.lockstep.1"), again(peer["gpt"], 1), us("gpt.lockstep.2"), again(peer["gpt"], 2),
+            peer["gpt.loss_outside"], pytorch("gpt.flash.pytorch", "gpt-gpu", "--sdpa", "flash", *cache, limit_s=75),
+            us("gpt.vocabulary_50257", odd_vocabulary(machine)), us("gpt.8_shards", "--shards", "8")]),
+        Stage("resnet", "the ratio for images", ends=0.64, entries=[
+            us("resnet.lockstep.1"), peer["resnet"], us("resnet.lockstep.2")]),
+        Stage("unet", "what shards and float32 cost, and the ratio for diffusion", ends=0.8, entries=[
+            us("unet.lockstep"), peer["unet"], us("unet.8_shards", "--shards", "8", steps=fewer),
+            us("unet.fp32", precision="fp32", steps=fewer), us("unet.fp32_8_shards", "--shards", "8", precision="fp32", steps=fewer)]),
+        Stage("training", "a step of `train`, with two slots, beside that of bench; memory nodes in graphs", ends=0.87, entries=[
+            check(machine, "gpt.train", "loop", json=True), check(machine, "gpt.train_without_graphs", "loop_plain", json=True)]),
+        Stage("ranks", "a step of two ranks on one GPU, what is exposed, and the same bits", ends=0.92, entries=[
+            check(machine, f"{name}.two_ranks", f"ranks_{name}", json=True) for name in ("gpt", "unet")]),
+        Stage("kernels", "where the time of a plain step goes, by kernel", ends=0.965, entries=[
+            kernels(f"{name}.kernels", us(name, "--graph", "false", steps=0).command) for name in ("gpt", "resnet", "unet")]),
+        Stage("larger", "the ratio at 64 x 64 pixels; what ResNet-50 takes", ends=0.965, entries=[
+            us("unet64.lockstep", steps=fewer), peer["unet64"], peer["resnet50"]]),
+    ])
+
+
+def explain(machine, earlier):
+    """What the figures leave open, then tests. `earlier`: entries of `figures` by name, as the report has them."""
+    work = WORKLOADS["small" if machine.size == "small" else "real"]
+    spread = {}  # step times by command
+    for entry in earlier.values():
+        step_ms = (entry.get("figures") or {}).get("step_ms")
+        if step_ms:
+            spread.setdefault(entry["command"], []).append(step_ms)
+    doubtful = {command for command, times in spread.items() if max(times) > 1.02 * min(times)}
+    again = {}
+    for entry in (entry for stage in figures(machine).stages for entry in stage.entries):
+        command = earlier.get(entry.name, {}).get("command")
+        if command in doubtful:
+            again.setdefault(command, entry)
+
+    def counters(workload, kernel, *more):
+        command = ["ncu", "--set", "basic", "--clock-control", "none", "--csv", "--target-processes", "all", "--launch-count", "8",
+                   "--kernel-name", f"regex:^({kernel})$"]
+        step = ours("", work[workload], "--graph", "false", *more, steps=1).command
+        return Entry(f"ncu.{kernel}", [*command, *step], 30, needs=command[0])
+
+    def in_graph(name):
+        return kernels(f"{name}.graph_kernels", ours("", work[name], "--graph", "true", steps=0).command, 25)
+
+    return Plan("explain", 120, [
+        Stage("kernels", "kernels inside graphs, and PyTorch's", ends=0.4, entries=[
+            in_graph("gpt"), in_graph("resnet"),
+            kernels("gpt.pytorch_kernels", [*pytorch("", "gpt-gpu", "--mode", "default", "--sdpa", "cudnn").command,
+                                            "--cache", "{work}/compiled"], 40)]),
+        Stage("counters", "how close single kernels are to the card's limits", ends=0.65, entries=[
+            counters("gpt", "layer_gradients"), counters("gpt", "forward"), counters("unet", "normalise_group"),
+            counters("gpt", "copy_rows", odd_vocabulary(machine))]),
+        Stage("again", "figures that differed by more than 2 %", ends=0.85, entries=[
+            dataclasses.replace(entry, name=f"{entry.name}.again.{number}") for entry in again.values() for number in (1, 2)]),
+        Stage("tests", "GPU code against CPUs'", gpu_tests(machine), 0.97, machine.jobs)])
