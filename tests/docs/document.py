@@ -20,7 +20,8 @@ from pathlib import Path
 
 SOURCE = Path(os.environ["LOCKSTEP_SOURCE_DIR"])
 PROGRAM = os.environ["LOCKSTEP"]
-BLOCK_TIMEOUT_S = 100
+TIME_FACTOR = int(os.environ.get("LOCKSTEP_TEST_TIME_FACTOR", "1"))  # of a slow machine
+BLOCK_TIMEOUT_S = 100 * TIME_FACTOR
 SECTIONS = "model|task|diffusion|data|train|optimizer|ddp|ema|checkpoint|log|sample|report|fault"
 FILE_SUFFIXES = {"h5", "png", "html", "pt", "bin", "safetensors", "sbatch", "sh", "cpp", "md", "ini", "py", "json", "log", "pkl"}
 JOB_VERBS = {"train.sbatch": "train", "array.sbatch": "train", "train-mpirun.sh": "train", "eval.sbatch": "eval"}
@@ -62,7 +63,7 @@ def blocks_of(lines):
 
 @functools.lru_cache(None)
 def help_of(*verb):
-    done = subprocess.run([PROGRAM, *verb, "--help"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([PROGRAM, *verb, "--help"], capture_output=True, text=True, timeout=60 * TIME_FACTOR)
     return done.stdout if done.returncode == 0 else ""
 
 
@@ -208,7 +209,7 @@ def check_ini(text, scratch):
                       for name, section in base.items())
     (scratch / "parsed.ini").write_text(written)
     done = subprocess.run([PROGRAM, "train", "parsed.ini", "--dry-run"], cwd=scratch, capture_output=True, text=True,
-                          timeout=60)
+                          timeout=60 * TIME_FACTOR)
     if done.returncode != 3 or "nowhere.h5" not in done.stderr:
         raise Wrong(f"train does not take it (exit {done.returncode}): {done.stderr}")
 

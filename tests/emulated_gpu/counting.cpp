@@ -9,8 +9,8 @@
 namespace lockstep::emulated_gpu {
 namespace {
 
-constexpr unsigned all_blocks_run = 256;  // of a grid up to this size
-constexpr unsigned blocks_for_one = 16;   // of a larger one
+constexpr unsigned all_blocks_run = 16;  // of a grid up to this size
+constexpr unsigned blocks_for_one = 64;  // of a larger one
 constexpr std::size_t carried_out_bytes = 1 << 20;
 constexpr std::size_t most_pages = 1 << 20;
 
