@@ -19,6 +19,7 @@ campaigns:
   peers               steps, sums and checkpoints beside PyTorch's (tests/bench/peers)
   two_hosts           how much communication shows between two made-up hosts, 1 Gbit/s apart (root)
   emulated_gpu        the emulated GPU: more ranks and seeds, large sizes; ddp over NCCL's transport on 1 to 3 ranks (nvcc, CUDA's headers)
+  counts [WORKLOAD]   what a step launches and moves on a GPU, counted by the emulated one: gpt-gpu and unet-gpu, in 1 shard and in 8
   races               all cases of the emulated GPU, alone and on 1 to 3 ranks, with a check for races between blocks
   attention_plans     what Lockstep sends to cuDNN's attention, on five described kinds of GPU: each has a plan (nvcc, cuDNN; half an hour)
   bundle              the bundle with every test program, where nothing is installed
@@ -72,6 +73,12 @@ by_ctest() {
   prepare -- all
   tested "" --test-dir build/release -C campaign --no-tests=error --output-on-failure -V "$@"
 }
+# sees_accesses TARGET: with an emulated GPU that is called for each load and store of a kernel.
+sees_accesses() {
+  packages
+  needed cmake -S . -B build/races -G Ninja -DCMAKE_BUILD_TYPE=Release -DLOCKSTEP_TESTS=ON -DLOCKSTEP_EMULATED_RACES=ON
+  needed cmake --build build/races --target "$1"
+}
 # last_line: whatever ends the campaign.
 last_line() {
   local code=$? figures
@@ -89,10 +96,18 @@ case $name in
   hangs) by_ctest -R "^faults\.every_hang\.${2:-}" ;;
   live_readers) LOCKSTEP_TEST_READINGS=${2:-1000} by_ctest -R '^cli\.many_live_readers$' ;;
   emulated_gpu) by_ctest -R '^(emulated_gpu|ddp\.over_nccl)' ;;
+  counts)
+    sees_accesses lockstep_on_emulated_gpu
+    for workload in ${2:-gpt-gpu unet-gpu}; do
+      for shards in 1 8; do
+        tracked python3 tests/bench/kernel_list.py --count --steps 1 2 -- build/races/tests/emulated_gpu/lockstep_on_emulated_gpu bench step \
+          --device cuda --workload "$workload" --precision bf16 --shards "$shards"
+        figure "$workload in $shards: $(tail -n 1 "$log")"
+      done
+    done
+    ;;
   races)
-    packages
-    needed cmake -S . -B build/races -G Ninja -DCMAKE_BUILD_TYPE=Release -DLOCKSTEP_TESTS=ON -DLOCKSTEP_EMULATED_RACES=ON
-    needed cmake --build build/races --target test.emulated_gpu
+    sees_accesses test.emulated_gpu
     tested "" --test-dir build/races -C campaign --no-tests=error --output-on-failure -V -R '^emulated_gpu\.races'
     figure "$(sed -nE 's/.*emulated GPU: ([0-9]+) launches and ([0-9]+) accesses .*/\1 \2/p' "$log" |
       awk '{ launches += $1; accesses += $2 } END { print launches + 0 " launches, " accesses + 0 " accesses" }')"

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """The kernels of one step of a program, by name, with their number and time: one JSON document.
 
-Usage: kernel_list.py [--library LIBRARY] [--steps FEW MANY] -- COMMAND...
+Usage: kernel_list.py [--library LIBRARY | --count] [--steps FEW MANY] -- COMMAND...
 
 Runs COMMAND --steps FEW and COMMAND --steps MANY with the library of kernel_list.cpp, which counts all that the GPU does. The difference
 divided by MANY - FEW is a step: what loads, warms up or captures is in both. It works inside CUDA graphs, and for programs other than
 Lockstep. Times are the kernels' own, so their sum has no gaps between them. Exit code 77: there is no library.
+
+--count: COMMAND has the emulated GPU (tests/emulated_gpu), which counts by itself, bytes instead of times; a table for people.
 """
 import argparse
 import json
@@ -23,9 +25,9 @@ def complain(text, code=1):
     sys.exit(code)
 
 
-def totals(command, steps, library, file):
+def totals(command, steps, settings, file):
     """Of a whole run."""
-    environment = {**os.environ, "CUDA_INJECTION64_PATH": str(library), "LOCKSTEP_KERNEL_LIST": str(file)}
+    environment = {**os.environ, **settings, "LOCKSTEP_KERNEL_LIST": str(file)}
     done = subprocess.run([*command, "--steps", str(steps)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace",
                           env=environment, check=False)
     said = done.stderr.strip()[-2000:]
@@ -57,19 +59,31 @@ def per_step(few, many, steps):
     return sorted(rows, key=lambda row: -row["ms"])
 
 
+def print_counts(kernels, copies):
+    """The largest first. Without bytes where the kernels were not compiled such that their accesses are seen."""
+    for row in sorted(kernels + copies, key=lambda row: -row.get("bytes", 0)):
+        print(f"{row['count']:>8.0f}{row.get('bytes', float('nan')) / 1e9:>10.3f} GB  {row['name']}")
+    print(f"{sum(row['count'] for row in kernels):.0f} launches, {sum(row.get('bytes', 0) for row in kernels) / 1e9:.2f} GB a step")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--library", type=pathlib.Path, default=LIBRARY)
+    parser.add_argument("--count", action="store_true")
     parser.add_argument("--steps", type=int, nargs=2, default=[2, 6], metavar=("FEW", "MANY"))
     parser.add_argument("command", nargs="+")
     options = parser.parse_args()
-    if not options.library.exists():
+    if not options.count and not options.library.exists():
         complain(f"{options.library} is not here: this build has no CUPTI", 77)
+    settings = {"LOCKSTEP_EMULATED_GPU": "count"} if options.count else {"CUDA_INJECTION64_PATH": str(options.library.resolve())}
     few, many = options.steps
     with tempfile.TemporaryDirectory() as folder:
         file = pathlib.Path(folder) / "list.json"
-        first, second = (totals(options.command, steps, options.library.resolve(), file) for steps in (few, many))
+        first, second = (totals(options.command, steps, settings, file) for steps in (few, many))
     kernels, copies = (per_step(first[kind], second[kind], many - few) for kind in ("kernels", "copies"))
+    if options.count:
+        print_counts(kernels, copies)
+        return
     print(json.dumps({"command": " ".join(options.command), "launches": sum(row["count"] for row in kernels),
                       "kernel_ms": round(sum(row["ms"] for row in kernels), 5), "kernels": kernels, "copies": copies}))
 

@@ -77,10 +77,10 @@ train() {
   local count=$1
   shift
   if [ "$count" -eq 1 ]; then
-    timeout 120 "$LOCKSTEP" train run.ini --run subject "${settings[@]}" "$@" >out.log 2>err.log
+    timeout "$patience_s" "$LOCKSTEP" train run.ini --run subject "${settings[@]}" "$@" >out.log 2>err.log
   else
     # shellcheck disable=SC2086  # mpirun's flags are several words
-    timeout 120 $LOCKSTEP_MPIRUN -n "$count" "$LOCKSTEP" train run.ini --run subject "${settings[@]}" "$@" >out.log 2>err.log
+    timeout "$patience_s" $LOCKSTEP_MPIRUN -n "$count" "$LOCKSTEP" train run.ini --run subject "${settings[@]}" "$@" >out.log 2>err.log
   fi
 }
 
@@ -90,7 +90,7 @@ train_with() {
   shift 2
   rm -f fault.log
   # shellcheck disable=SC2086
-  timeout 120 $LOCKSTEP_MPIRUN -n "$count" env LD_PRELOAD="$LOCKSTEP_FAULT_LIBRARY" LOCKSTEP_FAULT="$fault log=fault.log" \
+  timeout "$patience_s" $LOCKSTEP_MPIRUN -n "$count" env LD_PRELOAD="$LOCKSTEP_FAULT_LIBRARY" LOCKSTEP_FAULT="$fault log=fault.log" \
     "$LOCKSTEP" train run.ini --run subject "${settings[@]}" "$@" >out.log 2>err.log
 }
 

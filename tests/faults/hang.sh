@@ -34,7 +34,7 @@ start_ranks() {
   id=$$-$((++starts))
   from_nothing
   # shellcheck disable=SC2086
-  LOCKSTEP_STRIKE=$id timeout -s KILL 120 $LOCKSTEP_MPIRUN -n "$1" env LD_PRELOAD="$LOCKSTEP_STALL_LIBRARY" \
+  LOCKSTEP_STRIKE=$id timeout -s KILL "$patience_s" $LOCKSTEP_MPIRUN -n "$1" env LD_PRELOAD="$LOCKSTEP_STALL_LIBRARY" \
     "$LOCKSTEP" train run.ini --run subject "${@:2}" >out.log 2>err.log &
   launcher=$!
 }

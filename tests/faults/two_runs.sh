@@ -26,7 +26,7 @@ contender() {  # contender LOG [VARIABLE=VALUE...]
   local log=$1
   shift
   # shellcheck disable=SC2086
-  timeout 120 $LOCKSTEP_MPIRUN -n 2 env "$@" "$LOCKSTEP" train run.ini --run mine >"$log" 2>&1 </dev/null
+  timeout "$patience_s" $LOCKSTEP_MPIRUN -n 2 env "$@" "$LOCKSTEP" train run.ini --run mine >"$log" 2>&1 </dev/null
   echo "exit $?" >>"$log"
 }
 contenders=("-u SLURM_JOB_ID" "SLURM_JOB_ID=8 SLURM_RESTART_COUNT=9" "SLURM_JOB_ID=7 SLURM_RESTART_COUNT=2")
@@ -53,7 +53,7 @@ kill -STOP "${ranks_of_first[@]}"
 rm -rf subject
 mv mine subject
 ln -s subject mine  # a name of its own for the new start; the old one keeps writing to the same directory
-SLURM_JOB_ID=7 SLURM_RESTART_COUNT=4 timeout 120 "$LOCKSTEP" train run.ini --run mine --set "train.steps=$endless_steps" \
+SLURM_JOB_ID=7 SLURM_RESTART_COUNT=4 timeout "$patience_s" "$LOCKSTEP" train run.ini --run mine --set "train.steps=$endless_steps" \
   --set log.every=1 --set checkpoint.every=100 >second.log 2>&1 </dev/null &
 second=$!
 until_says "step [0-9]*/$endless_steps" second.log "$second"

@@ -13,6 +13,7 @@ cd "$scratch/work" || exit 1
 # shellcheck source=jobs/mpi.sh
 source "$LOCKSTEP_SOURCE_DIR/jobs/mpi.sh"
 find_mpi "$(cut -d ' ' -f 1 <<<"${LOCKSTEP_MPIRUN:-mpirun}")"
+patience_s=$((120 * ${LOCKSTEP_TEST_TIME_FACTOR:-1}))  # for a run that may hang
 export OMPI_MCA_odls_base_sigkill_timeout=0  # mpirun ends what is left of a job at once, not a second after asking
 failures=0
 # Of train.steps, for runs that something else ends: no machine gets there while a test looks, not by tens of thousands a second.
@@ -71,7 +72,7 @@ ranks() {
 # mixed FIRST SECOND [RANKS]: rank 0 by the command line FIRST, the others by SECOND. Not by mpirun's colons: that of Open MPI 5.0.7 crashes.
 mixed() {
   # shellcheck disable=SC2086,SC2016  # mpirun's flags are several words; a rank expands
-  timeout 120 $LOCKSTEP_MPIRUN -n "${3:-2}" bash -c '[ "${OMPI_COMM_WORLD_RANK:-$PMI_RANK}" -eq 0 ] || shift; exec bash -c "$1"' rank "$1" "$2"
+  timeout "$patience_s" $LOCKSTEP_MPIRUN -n "${3:-2}" bash -c '[ "${OMPI_COMM_WORLD_RANK:-$PMI_RANK}" -eq 0 ] || shift; exec bash -c "$1"' rank "$1" "$2"
 }
 
 # train_to_end NAME RANKS [SECTION.KEY=VALUE...]: the run NAME of run.ini, with what it says in log-NAME.
