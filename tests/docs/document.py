@@ -12,6 +12,7 @@ import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
@@ -236,11 +237,15 @@ class Scratch:
             self.run(["bash", "-euo", "pipefail", str(setup)])
 
     def run(self, command, settings=""):
-        done = subprocess.run(command, cwd=self.folder, env=self.environment | {"SETTINGS": settings}, text=True, errors="replace",
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=BLOCK_TIMEOUT_S,
-                              stdin=subprocess.DEVNULL)
-        if done.returncode != 0:
-            raise Wrong(f"exit {done.returncode}: {done.stdout[-3000:]}")
+        process = subprocess.Popen(command, cwd=self.folder, env=self.environment | {"SETTINGS": settings}, text=True, errors="replace",
+                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True)
+        try:
+            said = process.communicate(timeout=BLOCK_TIMEOUT_S)[0]
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)  # with the ranks of its mpirun
+            raise Wrong(f"not done after {BLOCK_TIMEOUT_S} s: {process.communicate()[0][-3000:]}") from None
+        if process.returncode != 0:
+            raise Wrong(f"exit {process.returncode}: {said[-3000:]}")
 
 
 def check_block(block, scratch):

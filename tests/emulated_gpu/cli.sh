@@ -137,4 +137,12 @@ CUDA_VISIBLE_DEVICES=0 LOCKSTEP_SHARE_GPU=0 ranks 2 train resnet.ini --run share
 [ $? -eq 2 ] || fail "two ranks on one GPU: $(tail -n 2 err.log)"
 one_error "two ranks on one GPU" 'GPU'
 
+# Work that is counted instead of done: five layers of a GPT have 15 products a step and shard, all parameters one update a step.
+for shards in 1 2; do
+  python3 "$LOCKSTEP_SOURCE_DIR/tests/bench/kernel_list.py" --count --steps 1 2 -- "$LOCKSTEP" bench step --device cuda --precision bf16 \
+    --set model.layers=1 --shards "$shards" >counts 2>log || fail "counts: $(cat log)"
+  for row in "$((15 * shards)) .* cublasLtMatmul" '1 .* update_elements<Rule>'; do
+    grep -Eq "^ *$row\$" counts || fail "in $shards shards no '$row': $(cat counts)"
+  done
+done
 finish
