@@ -49,6 +49,12 @@ WorkloadRun workload_run(Session& session, const StepOptions& options) {
           options.overrides};
 }
 
+ddp::Graph graph_of(const std::string& word) {
+  if (word != "auto" && word != "true" && word != "false")
+    throw UsageError("--graph {}: must be auto, true or false; see lockstep bench step --help", word);
+  return ddp::graph_named(word);
+}
+
 /// While it lives, adds up the arithmetic of the products that a backend is asked for.
 class FlopCounter final : public kernels::Observer {
  public:
@@ -68,20 +74,24 @@ class FlopCounter final : public kernels::Observer {
 };
 
 /// The greatest bf16 TFLOP/s of a GPU by its name, without sparsity: NVIDIA's data sheets. None of one that
-/// is not known.
-std::optional<double> bf16_tflops_of(std::string_view gpu) {
+/// is not known, and of a part of one (MIG).
+std::optional<double> bf16_tflops_of(const std::string& gpu) {
   struct Peak {
-    std::string_view name;
+    std::string_view words;
     double tflops;
   };
-  // The first that is part of the name.
-  constexpr std::array peaks{Peak{"B200", 2250}, Peak{"GH200", 989},    Peak{"H200 NVL", 836},
-                             Peak{"H200", 989},  Peak{"H100 NVL", 835}, Peak{"H100 PCIe", 756},
-                             Peak{"H100", 989},  Peak{"A100", 312},     Peak{"L40S", 362},
-                             Peak{"L4", 121},    Peak{"RTX 4090", 165}, Peak{"RTX 3090", 71}};
-  const auto* const found =
-      std::ranges::find_if(peaks, [&](const Peak& peak) { return gpu.find(peak.name) != gpu.npos; });
-  return found == peaks.end() ? std::nullopt : std::optional(found->tflops);
+  constexpr std::array peaks{Peak{"GB200", 2500},    Peak{"B200", 2250},  Peak{"GH200", 989},
+                             Peak{"H200 NVL", 836},  Peak{"H200", 989},   Peak{"H100 NVL", 835},
+                             Peak{"H100 PCIe", 756}, Peak{"H100", 989},   Peak{"A100", 312},
+                             Peak{"L40S", 362},      Peak{"L40", 181},    Peak{"L4", 121},
+                             Peak{"RTX 4090", 165},  Peak{"RTX 3090", 71}};
+  const auto has = [spaced = " " + gpu + " "](std::string_view words) {  // A100-SXM4-80GB is a word and more
+    const std::size_t at = spaced.find(fmt::format(" {}", words));
+    return at != spaced.npos &&
+           std::string_view(" -").find(spaced[at + 1 + words.size()]) != std::string_view::npos;
+  };
+  const auto* const found = std::ranges::find_if(peaks, has, &Peak::words);
+  return found == peaks.end() || has("MIG") ? std::nullopt : std::optional(found->tflops);
 }
 
 /// What time_steps() found, of the slowest rank.
@@ -177,13 +187,15 @@ void time_steps(Session& session, const StepOptions& options) {
   kernels::Backend& backend = session.backend();
   const bool on_cpu = backend.device() == Device::cpu();
   WorkloadRun run = workload_run(session, options);
-  double flops = 0;  // of a step
+  double flops = 0;              // of a step
+  std::size_t device_bytes = 0;  // at most: a capture gives back what it does not use
   for (std::int64_t step = 0; step < train::warm_up_steps; ++step) {
     FlopCounter counter(backend);
     run.step();
     if (step == 0) flops = counter.flops();  // a graph asks the backend for nothing
+    device_bytes = std::max(device_bytes, backend.reserved_bytes());
   }
-  const std::size_t device_bytes = backend.reserved_bytes();
+  const std::int64_t launches_before = run.replicas().captured_steps().launches;
   std::vector<double> all_step_ms, all_exposed_ms;
   all_step_ms.reserve(static_cast<std::size_t>(options.steps));
   all_exposed_ms.reserve(static_cast<std::size_t>(options.steps));
@@ -214,8 +226,10 @@ void time_steps(Session& session, const StepOptions& options) {
   const std::string precision = train::precision_text(options.compute, backend);
   const std::string device = kernels::name_of(backend.device());
   const ddp::DataParallel& replicas = run.replicas();
-  result.captured = replicas.captured_steps().launches >= options.steps;
-  if (options.compute == DType::bfloat16) {
+  result.captured = replicas.captured_steps().launches - launches_before == options.steps;
+  const bool recomputes =
+      run.config().model.value("recompute") == "true";  // more than the model's arithmetic
+  if (options.compute == DType::bfloat16 && !recomputes) {
     if (const auto peak = bf16_tflops_of(device)) result.mfu = result.tflops / *peak;
   }
   const auto print_result = [&] {
@@ -457,7 +471,7 @@ ExitCode bench_step(const Program& program, Session& session, const Arguments& a
       .steps = values["steps"].as<std::int64_t>(),
       .shards = values["shards"].as<int>(),
       .micro_batches = values["micro-batches"].as<int>(),
-      .graph = ddp::graph_named(values["graph"].as<std::string>()),
+      .graph = graph_of(values["graph"].as<std::string>()),
       .json = values.count("json") > 0,
       .page = &page,
       .others = results_of_others(values, session, {"model", "precision", "ranks", "samples_per_second"})};
@@ -482,8 +496,12 @@ ExitCode bench_step(const Program& program, Session& session, const Arguments& a
   how.compute = train::choose_session_precision(session, given_or("precision", of_run.precision),
                                                 given_or("bf16-fallback", of_run.bf16_fallback));
   train::check_steps(how.steps, "step");
-  if (profile) {
-    how.graph = ddp::Graph::never;  // its operations have no times of their own
+  if (profile) {  // the operations of a graph have no times of their own
+    if (how.graph == ddp::Graph::always)
+      throw UsageError(
+          "bench step: --profile times operations, which a graph does not have: leave out --graph true");
+    how.graph = ddp::Graph::never;
+    if (how.config) how.config->train.cuda_graph = "false";
     const StepProfile found = profile_steps(session, how);
     const std::string precision = train::precision_text(how.compute, session.backend());
     if (session.world().rank() == 0) print_profile(found, how, session.world().size(), precision);

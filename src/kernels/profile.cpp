@@ -67,10 +67,10 @@ namespace {
 
 /// Constants would flatter the ceiling: on an H200 their products took 13 % less time than those of random
 /// numbers, as fewer bits change. `matrix` has a multiple of 256 rows, which repeat.
-void fill_at_random(Backend& backend, const Tensor& matrix) {
+void fill_at_random(Backend& backend, const Tensor& matrix, std::string_view name) {
   constexpr std::int64_t drawn_rows = 256;
   const Tensor drawn = Tensor::empty({drawn_rows, matrix.size(1)});
-  const Random random({1, purpose_of("ceilings")});
+  const Random random({1, purpose_of(name)});
   for (std::int64_t i = 0; i < drawn.numel(); ++i)
     drawn.data<float>()[i] = random.uniform(static_cast<std::uint64_t>(i)) - 0.5F;
   const Tensor rows = backend.in_type(on_device(drawn, backend), matrix.dtype());
@@ -104,8 +104,8 @@ Ceilings measure_ceilings(Backend& backend, DType compute) {
   {
     const Tensor x = backend.empty({side, side}, compute), weight = backend.empty({side, side}, compute),
                  y = backend.empty({side, side}, compute);
-    fill_at_random(backend, x);
-    fill_at_random(backend, weight);
+    fill_at_random(backend, x, "ceilings of x");
+    fill_at_random(backend, weight, "ceilings of weight");
     ceilings.gflops = 2e-6 * static_cast<double>(side * side * side) / best_ms([&] {
                         backend.run(ops::Linear{x, weight, {}, y});
                       });

@@ -24,8 +24,8 @@ ddp::Options with_shards(ddp::Options options, int shards) {
 
 std::int64_t samples_of_shard(const StandardWorkload& workload, int shards_per_rank) {
   if (shards_per_rank < 1 || workload.batch_per_rank % shards_per_rank != 0)
-    throw UsageError("{} samples of {} do not come in {} equal parts", workload.batch_per_rank, workload.name,
-                     shards_per_rank);
+    throw UsageError("{} samples of {} do not come in {} equal parts; --shards must divide them",
+                     workload.batch_per_rank, workload.name, shards_per_rank);
   return workload.batch_per_rank / shards_per_rank;
 }
 
@@ -86,7 +86,7 @@ const std::vector<StandardWorkload>& standard_workloads() {
        "num_res_blocks = 2\nattention_resolutions = 2\nchannel_mult = 1 2 2\nnum_heads = 4\n"
        "use_scale_shift_norm = true\n"
        "[optimizer]\nname = adamw\nlr = 1e-4\nweight_decay = 0\n"},
-      // The network of jobs/diffusion-cifar.ini.
+      // The network of jobs/diffusion-cifar.ini, but that it learns no variance.
       {"unet-gpu", 128,
        "[model]\nname = unet\nimage_size = 32\nin_channels = 3\nmodel_channels = 128\nout_channels = 3\n"
        "num_res_blocks = 3\nattention_resolutions = 2 4\nchannel_mult = 1 2 2 2\nnum_heads = 4\n"

@@ -61,9 +61,10 @@ def per_step(few, many, steps):
 
 def print_counts(kernels, copies):
     """The largest first. Without bytes where the kernels were not compiled such that their accesses are seen."""
+    seen = all("bytes" in row for row in kernels)
     for row in sorted(kernels + copies, key=lambda row: -row.get("bytes", 0)):
-        print(f"{row['count']:>8.0f}{row.get('bytes', float('nan')) / 1e9:>10.3f} GB  {row['name']}")
-    print(f"{sum(row['count'] for row in kernels):.0f} launches, {sum(row.get('bytes', 0) for row in kernels) / 1e9:.2f} GB a step")
+        print(f"{row['count']:>8.0f}" + (f"{row['bytes'] / 1e9:>10.3f} GB" if seen else "") + f"  {row['name']}")
+    print(f"{sum(row['count'] for row in kernels):.0f} launches" + (f", {sum(row['bytes'] for row in kernels) / 1e9:.2f} GB" if seen else "") + " a step")
 
 
 def main():

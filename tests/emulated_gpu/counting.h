@@ -3,10 +3,11 @@
 // libraries compute nothing.
 //
 // Kernels run, but of a large grid only the first blocks, as bytes need some: each launch reads and writes so
-// many different sectors of 32 bytes, which is what has to move if no cache holds them from before. They are
-// seen where the kernels were compiled with LOCKSTEP_EMULATED_RACES; else only launches are counted. A call
-// of a library is one launch, which moves its operands once: how many kernels it makes of it, only a GPU
-// knows.
+// many different sectors of 32 bytes, which is what has to move if no cache holds them from before. The
+// others are taken to do as much, so that what all blocks read (the weights of a norm) counts for each
+// sixteenth or, in the largest grids, sixty-fourth part of them. Sectors are seen where the kernels were
+// compiled with LOCKSTEP_EMULATED_RACES; else only launches are counted. A call of a library is one launch,
+// which moves its operands once: how many kernels it makes of it, only a GPU knows.
 #pragma once
 
 #include <cuda_runtime_api.h>
