@@ -20,7 +20,6 @@ import time
 try:
     import torch
     import torch.distributed as dist
-    from torch.nn.modules.batchnorm import _BatchNorm
     from torch.nn.parallel import DistributedDataParallel
 
     import workloads
@@ -53,9 +52,8 @@ def make_trainer(name, args, wrap=lambda module: module):
 
 
 def time_steps(args, rank, ranks, bucket_mb):
-    def replicated(module):  # buffers are sent at each step: only running statistics have to be
-        return DistributedDataParallel(module, bucket_cap_mb=bucket_mb, gradient_as_bucket_view=True,
-                                       broadcast_buffers=any(isinstance(part, _BatchNorm) for part in module.modules()))
+    def replicated(module):
+        return DistributedDataParallel(module, bucket_cap_mb=bucket_mb, gradient_as_bucket_view=True)
 
     trainer = make_trainer(args.workload, args, replicated if ranks > 1 and not args.alone else lambda module: module)
     trainer.make_batch(seed=2 + rank)
@@ -90,6 +88,7 @@ def main():
         print(torch.__version__)
         return
     torch.set_num_threads(1)
+    workloads.keep_freed_memory()
     if args.check:
         workloads.check(make_trainer(workloads.workload_of(args.check), args), args.check)
         return

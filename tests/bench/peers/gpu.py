@@ -6,9 +6,9 @@ Usage: gpu.py [--workload NAME] [--precision bf16|fp32|tf32] [--mode MODE] [--sd
                                                      chooses by times, wants the GPU for itself
        gpu.py --check FILE_H5 [--mode MODE]          compares losses with a file of peer_case, in float32; on the CPU if there is no GPU
 
-PyTorch at its best, as workloads.py says, and: torch.compile of model and loss, bf16 by autocast, images channels last, cuDNN's choice by
-trial. --mode and --sdpa auto try compile modes and the kernels of attention, each in a process of its own, and keep the fastest; what has
-not ended after --limit seconds in all is left out. The choice is kept in --cache, with Inductor's and Triton's files, and is not made again
+PyTorch at its best, as workloads.py says, and: torch.compile of model and loss, bf16 by autocast, cuDNN's choice of convolutions by trial.
+--mode and --sdpa auto try compile modes and the kernels of attention, each in a process of its own, and keep the fastest; what has not
+ended after --limit seconds in all is left out. The choice is kept in --cache, with Inductor's and Triton's files, and is not made again
 there: a tar of the folder serves other machines with the same GPU and PyTorch. --mode eager is without torch.compile.
 
 Prints one JSON document: medians over steps of times between events on the GPU. Exit code 77: no GPU, or no PyTorch.
@@ -74,8 +74,7 @@ def measure(args):
         torch.backends.cudnn.allow_tf32 = False
     if args.sdpa != "default":
         choose_sdpa(args.sdpa)
-    trainer = workloads.Trainer(args.workload, "cuda", args.precision, channels_last=True, mode=None if args.mode == "eager" else args.mode,
-                                loss_outside=args.loss_outside)
+    trainer = workloads.Trainer(args.workload, "cuda", args.precision, None if args.mode == "eager" else args.mode, args.loss_outside)
     trainer.make_batch(seed=2)
     begin = time.perf_counter()
     trainer.step()
@@ -155,11 +154,13 @@ def main():
         device = "cuda" if torch.cuda.is_available() else "cpu"
         torch.backends.cudnn.allow_tf32 = False
         mode = {"auto": "default", "eager": None}.get(args.mode, args.mode)
-        workloads.check(workloads.Trainer(workloads.workload_of(args.check), device, channels_last=True, mode=mode), args.check)
+        workloads.check(workloads.Trainer(workloads.workload_of(args.check), device, mode=mode), args.check)
         return
     if not torch.cuda.is_available():
         print("gpu.py: no GPU", file=sys.stderr)
         sys.exit(77)
+    import triton
+
     cores = len(os.sched_getaffinity(0))
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(max(2, cores // 4 if args.compile_only else cores)))
     if args.one:
@@ -183,7 +184,7 @@ def main():
             sys.exit(1)
         figures = {**best, "samples_per_second": workloads.WORKLOADS[args.workload].samples * 1e3 / best["step_ms"],
                    "step_flops": step_flops(args.workload), "torch": torch.__version__, "cuda": torch.version.cuda,
-                   "cudnn": torch.backends.cudnn.version(), "triton": __import__("triton").__version__, "gpu": torch.cuda.get_device_name(),
+                   "cudnn": torch.backends.cudnn.version(), "triton": triton.__version__, "gpu": torch.cuda.get_device_name(),
                    "driver": driver(), "tried": [{key: trial.get(key) for key in ("mode", "sdpa", "step_ms", "compile_s", "failed")}
                                                  for trial in tried], **before}
         if asked == ("auto", "auto") and not args.compile_only:

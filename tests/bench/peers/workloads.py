@@ -3,7 +3,7 @@
 Models are tests/golden/generate.py's, parameter for parameter, unet.py's, and residual networks for large images. What PyTorch has as a
 faster way to the same numbers is used: fused attention, fused optimizers, ReLUs in place, the loss in the compiled function.
 """
-import math
+import ctypes
 import pathlib
 import sys
 import types
@@ -20,6 +20,15 @@ except ImportError:  # a GPU's machine may lack it: only checks and generate.py'
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "golden"))
 import generate
 import unet
+
+
+def keep_freed_memory():
+    """glibc gives large blocks back when they are freed, so that each step has the page faults of the first one. It need not; nor do the
+    jemalloc and tcmalloc that PyTorch's tuning guide recommends for CPUs."""
+    trim_threshold, mmap_max = -1, -4  # of malloc.h
+    mallopt = ctypes.CDLL(None).mallopt
+    mallopt(trim_threshold, -1)
+    mallopt(mmap_max, 0)
 
 
 class FusedAttention(nn.Module):
@@ -104,55 +113,24 @@ class Classification(nn.Module):
         return F.cross_entropy(logits.reshape(-1, logits.shape[-1]).float(), y.reshape(-1))
 
 
-def betas_of(schedule, steps):
-    if schedule == "linear":
-        return torch.linspace(0.1 / steps, 20 / steps, steps, dtype=torch.float64)
-    left = torch.cos((torch.arange(steps + 1, dtype=torch.float64) / steps + 0.008) / 1.008 * math.pi / 2) ** 2
-    return (1 - left[1:] / left[:-1]).clamp(max=0.999)
-
-
-ALPHAS_CUMPROD = torch.cumprod(1 - betas_of("linear", 1000), 0)  # of unet-cpu
+ALPHAS_CUMPROD = torch.cumprod(1 - torch.linspace(1e-4, 0.02, 1000, dtype=torch.float64), 0)  # of the linear schedule of 1,000 steps
 
 
 class Diffusion(nn.Module):
-    """The same for the noise of images: the squared error and, with a learned variance, the bound times steps / 1000 (rescaled_mse)."""
+    """The same for the squared error of an estimate of images' noise."""
 
-    def __init__(self, model, device, schedule="linear", steps=1000, learned=False):
+    def __init__(self, model, device):
         super().__init__()
-        self.model, self.steps, self.learned = model, steps, learned
-        betas = betas_of(schedule, steps)
-        left = torch.cumprod(1 - betas, 0)
-        before = torch.cat([left.new_ones(1), left[:-1]])
-        posterior = betas * (1 - before) / (1 - left)
-        posterior[0] = posterior[1]
-        tables = [left.sqrt(), (1 - left).sqrt()]
-        if learned:
-            tables += [(1 / left).sqrt(), (1 / left - 1).sqrt(), betas * before.sqrt() / (1 - left), posterior.log(), betas.log()]
-        self.tables = torch.stack(tables).float().to(device)  # no buffer, which DistributedDataParallel would send at each step
+        self.model = model
+        # No buffer, which DistributedDataParallel would send at each step.
+        self.tables = torch.stack([ALPHAS_CUMPROD.sqrt(), (1 - ALPHAS_CUMPROD).sqrt()]).float().to(device)
 
     def draw(self, x):
-        return torch.randn_like(x), torch.randint(self.steps, (len(x),), device=x.device)
+        return torch.randn_like(x), torch.randint(len(ALPHAS_CUMPROD), (len(x),), device=x.device)
 
-    def forward(self, x0, noise, t):
-        of_image, of_noise, *of_bound = self.tables[:, t].reshape(len(self.tables), -1, 1, 1, 1).unbind()
-        x = of_image * x0 + of_noise * noise
-        output = self.model(x, t.float()).float()
-        if not self.learned:
-            return F.mse_loss(output, noise)
-        estimate, fraction = output.chunk(2, 1)
-        of_x, of_eps, of_x0, low, high = of_bound
-        variance = low + (fraction + 1) / 2 * (high - low)  # its logarithm
-        error = of_x0 * (x0 - (of_x * x - of_eps * estimate.detach()))
-        divergence = (variance - low - 1 + torch.exp(low - variance) + error.square() * torch.exp(-variance)) / 2
-        # At step 0: of the bin of x0, 2 / 255 wide and open at the ends. The mean there is the estimated image.
-        above, below = (self.cumulative(torch.exp(-variance / 2) * (error + side / 255)) for side in (1, -1))
-        in_bin = torch.where(x0 < -0.999, above, torch.where(x0 > 0.999, 1 - below, above - below))
-        nats = torch.where(t.reshape(-1, 1, 1, 1) == 0, -in_bin.clamp(min=1e-12).log(), divergence)
-        return F.mse_loss(estimate, noise) + self.steps / 1000 / math.log(2) * nats.mean()
-
-    @staticmethod
-    def cumulative(x):
-        return (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
+    def forward(self, x, noise, t):
+        of_image, of_noise = self.tables[:, t].reshape(2, -1, 1, 1, 1)
+        return F.mse_loss(self.model(of_image * x + of_noise * noise, t.float()).float(), noise)
 
 
 def fused(kind, groups, **options):
@@ -187,10 +165,6 @@ def images(size, classes=None):
     return lambda n: (torch.randn(n, 3, size, size),) + (() if classes is None else (torch.randint(classes, (n,)),))
 
 
-def hybrid(model, device):
-    return Diffusion(model, device, "cosine", 4000, learned=True)
-
-
 WORKLOADS = {
     "gpt-cpu": Workload(8, lambda: generate.Gpt(vocab=256, context=128, layers=4, heads=4, channels=256), adamw(1e-3), text(256, 128)),
     "resnet-cpu": Workload(32, lambda: generate.ResNet(in_channels=3, blocks=[2, 2, 2], width=32, classes=10), sgd(0.01, 0.9),
@@ -204,27 +178,25 @@ WORKLOADS = {
                         text(50304, 1024)),
     "resnet-gpu": Workload(128, lambda: LargeImageResNet([2, 2, 2, 2]), sgd(0.1, 0.9), images(224, 1000)),
     "resnet50-gpu": Workload(128, lambda: LargeImageResNet([3, 4, 6, 3], bottleneck=True), sgd(0.1, 0.9), images(224, 1000)),
-    # jobs/diffusion-cifar.ini, and improved-diffusion's recipe for ImageNet at 64 x 64
-    "unet-gpu": Workload(128, lambda: unet.UNet(image_size=32, in_channels=3, model_channels=128, out_channels=6, num_res_blocks=3,
+    # the networks of jobs/diffusion-cifar.ini and of improved-diffusion's recipe for ImageNet at 64 x 64
+    "unet-gpu": Workload(128, lambda: unet.UNet(image_size=32, in_channels=3, model_channels=128, out_channels=3, num_res_blocks=3,
                                                 attention_resolutions=[2, 4], channel_mult=[1, 2, 2, 2], num_heads=4,
-                                                use_scale_shift_norm=True, dropout=0.3), adamw(1e-4, 0.0), images(32), hybrid),
-    "unet64-gpu": Workload(64, lambda: unet.UNet(image_size=64, in_channels=3, model_channels=128, out_channels=6, num_res_blocks=3,
+                                                use_scale_shift_norm=True, dropout=0.3), adamw(1e-4, 0.0), images(32), Diffusion),
+    "unet64-gpu": Workload(64, lambda: unet.UNet(image_size=64, in_channels=3, model_channels=128, out_channels=3, num_res_blocks=3,
                                                  attention_resolutions=[4, 8], channel_mult=[1, 2, 3, 4], num_heads=4,
-                                                 use_scale_shift_norm=True), adamw(1e-4, 0.0), images(64), hybrid),
+                                                 use_scale_shift_norm=True), adamw(1e-4, 0.0), images(64), Diffusion),
 }
 
 
 class Trainer:
-    """The steps of a workload. mode: of torch.compile; None: eager. wrap: what several ranks make of the module of model and loss.
-    loss_outside: the model alone is compiled."""
+    """The steps of a workload; images are channels last. mode: of torch.compile; None: eager. loss_outside: the model alone is compiled.
+    wrap: what several ranks make of the module of model and loss."""
 
-    def __init__(self, name, device="cpu", precision="fp32", channels_last=False, mode=None, loss_outside=False,
-                 wrap=lambda module: module):
+    def __init__(self, name, device="cpu", precision="fp32", mode=None, loss_outside=False, wrap=lambda module: module):
         self.workload = workload = WORKLOADS[name]
         self.device, self.bf16 = device, precision == "bf16"
-        self.format = torch.channels_last if channels_last else torch.contiguous_format
         torch.manual_seed(1)
-        self.model = workload.model().to(device, memory_format=self.format)
+        self.model = workload.model().to(device, memory_format=torch.channels_last)
         self.optimizer = workload.optimizer(list(self.model.parameters()))
         self.objective = workload.objective(self.model, device)
         self.loss = wrap(self.objective)
@@ -239,7 +211,7 @@ class Trainer:
         self.batch = [self.placed(field) for field in self.workload.batch(self.workload.samples)]
 
     def placed(self, field):
-        return field.to(self.device, memory_format=self.format if field.ndim == 4 else torch.contiguous_format)
+        return field.to(self.device, memory_format=torch.channels_last if field.ndim == 4 else torch.contiguous_format)
 
     def step(self, drawn=None):
         """drawn: the noise and times of a diffusion; None: they are drawn, outside of the compiled function."""
