@@ -16,7 +16,7 @@ campaigns:
   sanitizers [PRESET] asan: all but slurm and faults; tsan: comm, ddp, checkpoint, data. Each source of the library is compiled alone
   fuzz [SECONDS]      each target of tests/fuzz, for so long (600)
   processors [MODEL]  kernels on a processor emulated by Bochs (corei7_skylake_x: AVX-512), as tests/emulated/run.sh
-  peers               steps, sums and checkpoints beside PyTorch's (tests/bench/peers)
+  peers               steps, sums and checkpoints beside PyTorch's, whose steps are checked first (tests/bench/peers)
   two_hosts           how much communication shows between two made-up hosts, 1 Gbit/s apart (root)
   emulated_gpu        the emulated GPU: more ranks and seeds, large sizes; ddp over NCCL's transport on 1 to 3 ranks (nvcc, CUDA's headers)
   counts [WORKLOAD]   what a step launches and moves on a GPU, counted by the emulated one: gpt-gpu and unet-gpu, in 1 shard and in 8
@@ -164,7 +164,9 @@ case $name in
     figure "$(tail -n 1 "$log")"
     ;;
   peers)
-    prepare python3-venv -- lockstep_program
+    prepare python3-venv -- lockstep_program peer_case
+    tracked tests/bench/peers/check.sh build/release/tests/bench/peer_case
+    figure "check: $(tail -n 1 "$log")"
     for script in run allreduce checkpoint; do
       tracked "tests/bench/peers/$script.sh"
       figure "$script: $(tail -n 1 "$log")"

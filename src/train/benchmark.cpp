@@ -39,6 +39,8 @@ std::unique_ptr<models::Model> built_on(const Config& config, kernels::Backend& 
   return model;
 }
 
+}  // namespace
+
 Batch made_up_shard(const models::Model& model, std::int64_t image_pixels, std::int64_t samples, int shard) {
   const Random random({1, purpose_of("benchmark"), 0, static_cast<std::uint32_t>(shard)});
   const auto integers = [&](Shape shape, std::int64_t bound) {
@@ -60,8 +62,6 @@ Batch made_up_shard(const models::Model& model, std::int64_t image_pixels, std::
   return Batch(shard, {{"x", reads_text ? integers(x, model.classes()) : normals(x)},
                        {"y", integers(reads_text ? x : Shape{samples}, model.classes())}});
 }
-
-}  // namespace
 
 const std::vector<StandardWorkload>& standard_workloads() {
   static const std::vector<StandardWorkload> workloads{

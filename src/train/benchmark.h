@@ -29,6 +29,9 @@ const std::vector<StandardWorkload>& standard_workloads();
 /// Throws UsageError on an unknown name, naming the known ones.
 const StandardWorkload& workload_named(const std::string& name);
 
+/// Made-up samples of what the model reads, the same at every call: fields x and y.
+Batch made_up_shard(const models::Model& model, std::int64_t image_pixels, std::int64_t samples, int shard);
+
 /// Steps that are not measured: plan, memory and caches are steady after them.
 constexpr std::int64_t warm_up_steps = 4;
 

@@ -1,95 +1,195 @@
 #!/usr/bin/env python3
 """Times training steps of a standard workload with PyTorch on one GPU: the peer of `lockstep bench step --device cuda`.
 
-Usage: gpu.py [--workload gpt-gpu|resnet-gpu] [--precision fp32|bf16] [--steps N] [--eager]
+Usage: gpu.py [--workload NAME] [--precision bf16|fp32|tf32] [--mode MODE] [--sdpa KERNEL] [--steps N] [--cache FOLDER] [--limit SECONDS]
+       gpu.py --compile-only --cache FOLDER ...      fills the folder, also with other workloads at the same time; but max-autotune, which
+                                                     chooses by times, wants the GPU for itself
+       gpu.py --check FILE_H5 [--mode MODE]          compares losses with a file of peer_case, in float32; on the CPU if there is no GPU
 
-PyTorch at its best: torch.compile (but for --eager), fused attention, the fused AdamW, bf16 by autocast, images channels last, cuDNN's
-choice by trial, TF32 for what stays float32. Prints one JSON document; the time is that of all steps in a row, waited for once.
+PyTorch at its best, as workloads.py says, and: torch.compile of model and loss, bf16 by autocast, cuDNN's choice of convolutions by trial.
+--mode and --sdpa auto try compile modes and the kernels of attention, each in a process of its own, and keep the fastest; what has not
+ended after --limit seconds in all is left out. The choice is kept in --cache, with Inductor's and Triton's files, and is not made again
+there: a tar of the folder serves other machines with the same GPU and PyTorch. --mode eager is without torch.compile.
+
+Prints one JSON document: medians over steps of times between events on the GPU. Exit code 77: no GPU, or no PyTorch.
 """
 import argparse
 import json
 import os
 import pathlib
+import statistics
+import subprocess
 import sys
+import tempfile
 import time
-import types
 
 try:
     import torch
-    import torch.nn as nn
-    import torch.nn.functional as F
 
-    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "golden"))
-    sys.modules.setdefault("h5py", types.ModuleType("h5py"))  # only its data files need it
-    import generate
-
-    import ddp
+    import workloads
 except ImportError as missing:
     print(f"gpu.py: {missing}", file=sys.stderr)
     sys.exit(77)
 
-UNMEASURED_STEPS = 10  # compiling, and the choice of algorithms
+WORKLOADS = [name for name in workloads.WORKLOADS if name.endswith("-gpu")]
+MODES = ["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]  # auto: the first three, the slowest to compile last
+SDPA = ["cudnn", "flash"]
+UNMEASURED_STEPS = 10  # the choice of algorithms, and the capture of graphs
 
 
-def resnet18():
-    """generate.ResNet with the stem for large images; the pool comes before the ReLU here, which changes no value."""
-    model = generate.ResNet(in_channels=3, blocks=[2, 2, 2, 2], width=64, classes=1000)
-    model.conv1 = nn.Conv2d(3, 64, 7, 2, 3, bias=False)
-    model.bn1 = nn.Sequential(model.bn1, nn.MaxPool2d(3, 2, 1))
-    return model
+def choose_sdpa(kernel):
+    cuda = torch.backends.cuda
+    for name, switch in (("cudnn", cuda.enable_cudnn_sdp), ("flash", cuda.enable_flash_sdp), ("efficient", cuda.enable_mem_efficient_sdp),
+                         ("math", cuda.enable_math_sdp)):
+        switch(name == kernel)
 
 
-# Name: (samples, model, optimizer, a batch)
-WORKLOADS = {
-    "gpt-gpu": (16, lambda: generate.Gpt(vocab=50304, context=1024, layers=12, heads=12, channels=768), ddp.adamw,
-                lambda n: (torch.randint(50304, (n, 1024)), torch.randint(50304, (n, 1024)))),
-    "resnet-gpu": (128, resnet18, lambda model: torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
-                   lambda n: (torch.randn(n, 3, 224, 224), torch.randint(1000, (n,)))),
-}
+def step_flops(name):
+    """Of products and convolutions, forward and backward; attention's whole square, though half of it may be masked."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    workload = workloads.WORKLOADS[name]
+    with torch.device("meta"), FlopCounterMode(display=False) as counter:
+        objective = workload.objective(workload.model(), "meta")
+        batch = workload.batch(2)
+        objective(*batch, *objective.draw(*batch)).backward()
+    return counter.get_total_flops() * workload.samples / 2
+
+
+def driver():
+    try:
+        return subprocess.run(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], capture_output=True, text=True,
+                              check=True).stdout.split()[0]
+    except (OSError, subprocess.CalledProcessError, IndexError):
+        return None
+
+
+def measure(args):
+    """Of one mode and kernel, in this process."""
+    torch.backends.cudnn.benchmark = True
+    if args.precision != "fp32":  # what autocast leaves in float32 may take TF32
+        torch.set_float32_matmul_precision("high")
+        torch.backends.cudnn.allow_tf32 = True
+    else:
+        torch.backends.cudnn.allow_tf32 = False
+    if args.sdpa != "default":
+        choose_sdpa(args.sdpa)
+    trainer = workloads.Trainer(args.workload, "cuda", args.precision, None if args.mode == "eager" else args.mode, args.loss_outside)
+    trainer.make_batch(seed=2)
+    begin = time.perf_counter()
+    trainer.step()
+    torch.cuda.synchronize()
+    figures = {"model": args.workload, "precision": args.precision, "mode": args.mode, "sdpa": args.sdpa, "loss_outside": args.loss_outside,
+               "compile_s": time.perf_counter() - begin}
+    for _ in range(2 if args.compile_only else UNMEASURED_STEPS):
+        trainer.step()
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(args.steps + 1)]
+    events[0].record()
+    for event in events[1:]:
+        trainer.step()
+        event.record()
+    torch.cuda.synchronize()
+    times = [begin.elapsed_time(end) for begin, end in zip(events, events[1:])]
+    quartiles = statistics.quantiles(times, n=4) if len(times) > 1 else times * 3
+    return {**figures, "step_ms": quartiles[1], "step_ms_quartiles": [quartiles[0], quartiles[2]], "step_ms_least": min(times),
+            "peak_device_memory_bytes": torch.cuda.max_memory_allocated(), "reserved_device_memory_bytes": torch.cuda.max_memory_reserved()}
+
+
+def in_process(args, mode, sdpa, folder, seconds):
+    """The figures of this script with a mode and a kernel, or why there are none. Each kernel has its own cache: the name of a compiled
+    function there does not tell which kernel attention was given."""
+    command = [sys.executable, __file__, "--one", "--workload", args.workload, "--precision", args.precision, "--mode", mode,
+               "--sdpa", sdpa, "--steps", str(args.steps)] + ["--loss-outside"] * args.loss_outside + ["--compile-only"] * args.compile_only
+    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(folder / f"inductor-{sdpa}"), "TRITON_CACHE_DIR": str(folder / "triton")}
+    try:
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return {"mode": mode, "sdpa": sdpa, "failed": f"not done after {seconds:.0f} s"}
+    if done.returncode == 0:
+        return json.loads(done.stdout.splitlines()[-1])
+    return {"mode": mode, "sdpa": sdpa, "failed": (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]}
+
+
+def best_of_trials(args, folder, end):
+    """The fastest, and all that was tried: each kernel in the first mode, the best of them in the other modes. To compile: each in each."""
+    tried = []
+
+    def attempt(mode, sdpa):
+        if time.monotonic() < end:
+            tried.append(in_process(args, mode, sdpa, folder, end - time.monotonic()))
+
+    def best():
+        return min((trial for trial in tried if "failed" not in trial), key=lambda trial: trial["step_ms"], default=None)
+
+    modes = MODES[:3] if args.mode == "auto" else [args.mode]
+    has_choice = args.precision == "bf16" and not args.workload.startswith("resnet")  # neither kernel takes float32
+    kernels = [args.sdpa] if args.sdpa != "auto" else SDPA if has_choice else ["default"]
+    for sdpa in kernels:
+        attempt(modes[0], sdpa)
+    if best() and not args.compile_only:
+        kernels = [best()["sdpa"]]
+    for mode in modes[1:]:
+        for sdpa in kernels:
+            attempt(mode, sdpa)
+    return best(), tried
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workload", choices=WORKLOADS, default="gpt-gpu")
-    parser.add_argument("--precision", choices=["fp32", "bf16"], default="bf16")
+    parser.add_argument("--precision", choices=["bf16", "fp32", "tf32"], default="bf16", help="fp32: no TF32, as Lockstep")
+    parser.add_argument("--mode", choices=["auto", "eager", *MODES], default="auto", help="of torch.compile")
+    parser.add_argument("--sdpa", choices=["auto", "default", *SDPA], default="auto", help="default: PyTorch's choice")
     parser.add_argument("--steps", type=int, default=40, help="steps measured")
-    parser.add_argument("--eager", action="store_true", help="without torch.compile")
+    parser.add_argument("--cache", type=pathlib.Path, help="folder of compiled kernels and choices; none: a new one, which is removed")
+    parser.add_argument("--limit", type=float, default=100, help="seconds for all trials")
+    parser.add_argument("--compile-only", action="store_true", help="the same with 3 steps each, whose times choose nothing")
+    parser.add_argument("--loss-outside", action="store_true", help="compile the model without the loss, which is slower")
+    parser.add_argument("--check", metavar="FILE_H5", help="of peer_case")
+    parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.check:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        torch.backends.cudnn.allow_tf32 = False
+        mode = {"auto": "default", "eager": None}.get(args.mode, args.mode)
+        workloads.check(workloads.Trainer(workloads.workload_of(args.check), device, mode=mode), args.check)
+        return
     if not torch.cuda.is_available():
         print("gpu.py: no GPU", file=sys.stderr)
         sys.exit(77)
-    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "4")
-    torch.backends.cudnn.benchmark = True
-    torch.set_float32_matmul_precision("high")
-    samples, make_model, make_optimizer, make_batch = WORKLOADS[args.workload]
-    torch.manual_seed(1)
-    model = make_model().cuda()
-    x, y = (part.cuda() for part in make_batch(samples))
-    if x.ndim == 4:
-        model, x = model.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
-    optimizer = make_optimizer(model)
-    forward = model if args.eager else torch.compile(model)
+    import triton
 
-    def step():
-        optimizer.zero_grad(set_to_none=True)
-        with torch.autocast("cuda", torch.bfloat16, enabled=args.precision == "bf16"):
-            logits = forward(x)
-            loss = F.cross_entropy(logits.reshape(-1, logits.shape[-1]), y.reshape(-1))
-        loss.backward()
-        optimizer.step()
-
-    for _ in range(UNMEASURED_STEPS):
-        step()
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    begin = time.perf_counter()
-    for _ in range(args.steps):
-        step()
-    torch.cuda.synchronize()
-    step_ms = (time.perf_counter() - begin) * 1e3 / args.steps
-    print(json.dumps({"model": args.workload, "torch": torch.__version__, "compiled": not args.eager, "precision": args.precision,
-                      "step_ms": step_ms, "samples_per_second": samples * 1e3 / step_ms,
-                      "peak_device_memory_bytes": torch.cuda.max_memory_reserved()}))
+    cores = len(os.sched_getaffinity(0))
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(max(2, cores // 4 if args.compile_only else cores)))
+    if args.one:
+        args.steps = 1 if args.compile_only else args.steps
+        print(json.dumps(measure(args)))
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = args.cache or pathlib.Path(scratch)
+        folder.mkdir(parents=True, exist_ok=True)
+        choice = folder / f"{args.workload}-{args.precision}{'-loss-outside' * args.loss_outside}.json"
+        known = json.loads(choice.read_text()) if choice.exists() else {}
+        before = {}
+        if known.get("torch") == torch.__version__ and known.get("gpu") == torch.cuda.get_device_name():
+            before = {"chosen_before": known["tried"]}
+            args.mode = known["mode"] if args.mode == "auto" else args.mode
+            args.sdpa = known["sdpa"] if args.sdpa == "auto" else args.sdpa
+        asked = args.mode, args.sdpa
+        best, tried = best_of_trials(args, folder, time.monotonic() + args.limit)
+        if best is None:
+            print(f"gpu.py: {args.workload}: {tried[-1]['failed']}", file=sys.stderr)
+            sys.exit(1)
+        figures = {**best, "samples_per_second": workloads.WORKLOADS[args.workload].samples * 1e3 / best["step_ms"],
+                   "step_flops": step_flops(args.workload), "torch": torch.__version__, "cuda": torch.version.cuda,
+                   "cudnn": torch.backends.cudnn.version(), "triton": triton.__version__, "gpu": torch.cuda.get_device_name(),
+                   "driver": driver(), "tried": [{key: trial.get(key) for key in ("mode", "sdpa", "step_ms", "compile_s", "failed")}
+                                                 for trial in tried], **before}
+        if asked == ("auto", "auto") and not args.compile_only:
+            choice.write_text(json.dumps(figures))
+    print(json.dumps(figures))
 
 
 if __name__ == "__main__":

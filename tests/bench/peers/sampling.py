@@ -5,6 +5,7 @@ Usage: sampling.py CHECKPOINT_H5 [--compile]     prints one JSON document: the m
        sampling.py --data FILE_H5                writes images that the U-Net of the workload unet-cpu can be trained on
 
 The checkpoint is one of unet-cpu's model. Its weights go into unet.py's U-Net, which predicts the noise of the linear schedule of 1,000 steps.
+--compile freezes them: Inductor then packs the weights once, as oneDNN wants them.
 """
 import argparse
 import json
@@ -17,7 +18,7 @@ try:
     import numpy as np
     import torch
 
-    import ddp
+    import workloads
 except ImportError as missing:
     print(f"sampling.py: {missing}", file=sys.stderr)
     sys.exit(77)
@@ -26,18 +27,22 @@ SAMPLES, STEPS = 16, 20
 
 
 def step_ms(path, compiled):
-    model = ddp.WORKLOADS["unet-cpu"][1]().eval()
+    model = workloads.WORKLOADS["unet-cpu"].model().eval()
     with h5py.File(path, "r") as file:
         model.load_state_dict({name: torch.from_numpy(values[()]) for name, values in file["model"].items()})
+    model = model.to(memory_format=torch.channels_last)
     if compiled:
+        import torch._inductor.config
+
+        torch._inductor.config.freezing = True
         model = torch.compile(model)
     times = []
     with torch.inference_mode():
-        x = torch.randn(SAMPLES, 3, 32, 32)
+        x = torch.randn(SAMPLES, 3, 32, 32).to(memory_format=torch.channels_last)
         spaced = list(range(0, 1000, 1000 // STEPS))
         for i in reversed(range(1, STEPS)):
             begin = time.perf_counter()
-            left, before = ddp.ALPHAS_CUMPROD[spaced[i]].item(), ddp.ALPHAS_CUMPROD[spaced[i - 1]].item()
+            left, before = workloads.ALPHAS_CUMPROD[spaced[i]].item(), workloads.ALPHAS_CUMPROD[spaced[i - 1]].item()
             eps = model(x, torch.full((SAMPLES,), float(spaced[i])))
             x0 = ((x - (1 - left) ** 0.5 * eps) / left**0.5).clamp(-1, 1)
             eps = (x - left**0.5 * x0) / (1 - left) ** 0.5
@@ -58,4 +63,5 @@ if __name__ == "__main__":
             file["y"] = np.zeros(64, dtype=np.int64)
     else:
         torch.set_num_threads(1)
+        workloads.keep_freed_memory()
         print(json.dumps({"step_ms": step_ms(args.checkpoint, args.compile), "pytorch": torch.__version__}))

@@ -72,7 +72,7 @@ class ResBlock(nn.Module):
         time = self.emb_layers(emb)[:, :, None, None]
         if self.scale_shift:
             scale, shift = time.chunk(2, dim=1)
-            h = self.out_layers[1:](self.out_layers[0](h) * (1 + scale) + shift)
+            h = self.out_layers[1:](torch.addcmul(shift, self.out_layers[0](h), 1 + scale))
         else:
             h = self.out_layers(h + time)
         return self.skip_connection(x) + h
@@ -88,16 +88,15 @@ class Attention(nn.Module):
         self.proj_out = zeroed(nn.Conv1d(channels, channels, 1))
 
     def forward(self, x, emb=None):
-        n, c, *places = x.shape
-        x = x.reshape(n, c, -1)
-        qkv = self.qkv(self.norm(x))
-        width = c // self.heads
+        """Convolutions of one place are products over channels, which come last then, as the heads want them."""
+        n, c, height, width = x.shape
+        h = F.linear(self.norm(x).flatten(2).transpose(1, 2), self.qkv.weight[:, :, 0], self.qkv.bias)
         if self.new_order:
-            q, k, v = qkv.reshape(n, 3, self.heads, width, -1).unbind(1)
+            q, k, v = h.reshape(n, -1, 3, self.heads, c // self.heads).permute(2, 0, 3, 1, 4)
         else:
-            q, k, v = qkv.reshape(n, self.heads, 3, width, -1).unbind(2)
-        h = F.scaled_dot_product_attention(q.transpose(-1, -2), k.transpose(-1, -2), v.transpose(-1, -2))
-        return (x + self.proj_out(h.transpose(-1, -2).reshape(n, c, -1))).reshape(n, c, *places)
+            q, k, v = h.reshape(n, -1, self.heads, 3, c // self.heads).permute(3, 0, 2, 1, 4)
+        h = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(n, -1, c)
+        return x + F.linear(h, self.proj_out.weight[:, :, 0], self.proj_out.bias).transpose(1, 2).reshape(n, c, height, width)
 
 
 class Block(nn.Sequential):
@@ -116,7 +115,7 @@ class UNet(nn.Module):
         cfg = {**self.DEFAULTS, **arguments}
         width, mult = cfg["model_channels"], cfg["channel_mult"]
         heads, heads_up = cfg["num_heads"], cfg["num_heads"] if cfg["num_heads_upsample"] == -1 else cfg["num_heads_upsample"]
-        self.width = width
+        self.register_buffer("frequencies", torch.exp(-math.log(10000) * torch.arange(width // 2) / (width // 2)), persistent=False)
         self.time_embed = nn.Sequential(nn.Linear(width, 4 * width), nn.SiLU(), nn.Linear(4 * width, 4 * width))
         self.label_emb = nn.Embedding(cfg["num_classes"], 4 * width) if cfg["num_classes"] else None
         ch = int(mult[0] * width)
@@ -147,10 +146,8 @@ class UNet(nn.Module):
         self.out = nn.Sequential(norm(ch), nn.SiLU(), zeroed(conv(ch, cfg["out_channels"])))
 
     def forward(self, x, t, y=None):
-        half = self.width // 2
-        angles = t[:, None].float() * torch.exp(-math.log(10000) * torch.arange(half, dtype=torch.float32) / half)[None]
-        features = F.pad(torch.cat([torch.cos(angles), torch.sin(angles)], -1), (0, self.width % 2))
-        emb = self.time_embed(features)
+        angles = t[:, None].float() * self.frequencies
+        emb = self.time_embed(F.pad(torch.cat([torch.cos(angles), torch.sin(angles)], -1), (0, self.time_embed[0].in_features % 2)))
         if y is not None:
             emb = emb + self.label_emb(y)
         emb = F.silu(emb)
