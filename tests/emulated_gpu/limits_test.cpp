@@ -13,6 +13,7 @@
 #include "kernels/cuda/attention.h"
 #include "kernels/gpus.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/random.h"
 #include "lockstep/ops/attention.h"
 #include "lockstep/ops/elementwise.h"
 #include "lockstep/ops/matmul.h"
@@ -91,23 +92,50 @@ BOOST_AUTO_TEST_CASE(a_single_position_has_no_backward_graph) {
   BOOST_TEST(graphs_for(1, 64) == forward_only);
 }
 
+/// On the GPU, and the same each time.
+Tensor normals(kernels::Backend& gpu, Shape shape, std::uint64_t key, DType dtype = DType::float32) {
+  const Random random({key, purpose_of("limits")});
+  const Tensor here = Tensor::empty(shape), there = gpu.empty(shape, dtype);
+  for (std::int64_t i = 0; i < here.numel(); ++i)
+    here.data<float>()[i] = random.normal(static_cast<std::uint64_t>(i));
+  gpu.copy(here, there);
+  return there;
+}
+
+/// y, dq, dk and dv of a head, one after the other.
+std::vector<float> attend_on_gpu(std::int64_t width) {
+  const std::unique_ptr<kernels::Backend> gpu = kernels::make_cuda_backend(0);
+  const Shape shape{1, 70, width};
+  const auto drawn = [&](std::uint64_t key) { return ops::all_columns(normals(*gpu, shape, key)); };
+  const ops::Columns q = drawn(1), k = drawn(2), v = drawn(3), dy = drawn(4);
+  const std::vector<Tensor> found{gpu->empty(shape), gpu->empty(shape), gpu->empty(shape), gpu->empty(shape)};
+  const Tensor saved = gpu->empty(gpu->attention_saved_shape(1, 1, 70, 70));
+  gpu->run(ops::Attention{q, k, v, 1, true, found[0], saved});
+  gpu->run(ops::AttentionBackward{dy.matrix, q, k, v, 1, true, found[0], saved, ops::all_columns(found[1]),
+                                  ops::all_columns(found[2]), ops::all_columns(found[3])});
+  std::vector<float> all;
+  for (const Tensor& tensor : found) {
+    const Tensor here = on_cpu(tensor, gpu.get());
+    all.insert(all.end(), here.data<float>(), here.data<float>() + here.numel());
+  }
+  return all;
+}
+
+BOOST_AUTO_TEST_CASE(a_block_of_99_KiB_has_room_for_the_tiles_of_every_width) {
+  const WithFaults end;
+  for (const std::int64_t width : {192, 196, 197, 250, 256}) {
+    faults().shared_bytes = 227 * 1024;
+    const std::vector<float> wanted = attend_on_gpu(width);
+    faults().shared_bytes = 99 * 1024;  // as on GPUs of sm_86, sm_89 and sm_120
+    BOOST_TEST_CONTEXT("width " << width) { BOOST_TEST((attend_on_gpu(width) == wanted)); }
+  }
+}
+
 BOOST_AUTO_TEST_CASE(heads_whose_tiles_a_block_has_no_room_for_are_refused_by_name) {
   const WithFaults end;
-  const std::unique_ptr<kernels::Backend> gpu = kernels::make_cuda_backend(0);
-  const auto attend = [&](std::int64_t width) {
-    const Tensor x = gpu->empty({1, 40, width}), y = gpu->empty({1, 40, width});
-    gpu->fill(x, 0);
-    const ops::Columns all = ops::all_columns(x);
-    const Tensor saved = gpu->empty(gpu->attention_saved_shape(1, 1, 40, 40));
-    gpu->run(ops::Attention{all, all, all, 1, true, y, saved});
-    const Tensor dq = gpu->empty(x.shape()), dk = gpu->empty(x.shape()), dv = gpu->empty(x.shape());
-    gpu->run(ops::AttentionBackward{y, all, all, all, 1, true, y, saved, ops::all_columns(dq),
-                                    ops::all_columns(dk), ops::all_columns(dv)});
-  };
-  BOOST_CHECK_NO_THROW(attend(256));
-  faults().shared_bytes = 99 * 1024;  // as on GPUs of sm_86 and sm_89
-  BOOST_CHECK_NO_THROW(attend(192));
-  BOOST_CHECK_EXCEPTION(attend(256), UsageError, [](const UsageError& error) {
+  faults().shared_bytes = 64 * 1024;
+  BOOST_CHECK_NO_THROW(attend_on_gpu(112));
+  BOOST_CHECK_EXCEPTION(attend_on_gpu(256), UsageError, [](const UsageError& error) {
     return says(error.what(), "heads of width 256") && says(error.what(), "KiB of shared memory");
   });
 }
