@@ -12,6 +12,7 @@
 #include "emulated_gpu/runtime.h"
 #include "kernels/cuda/attention.h"
 #include "kernels/gpus.h"
+#include "lockstep/autograd/functions.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/random.h"
 #include "lockstep/ops/attention.h"
@@ -160,6 +161,68 @@ int ragged_products(std::int64_t rows) {
 BOOST_AUTO_TEST_CASE(large_products_of_rows_that_are_no_packs_are_made_with_padded_copies) {
   BOOST_TEST(ragged_products(256) == 0);
   BOOST_TEST(ragged_products(8) == 3);  // where copies would cost more
+}
+
+/// What the backward of a linear layer makes, and takes.
+struct LayerBackward {
+  std::vector<float> dx, dweight;
+  int launches = 0;      ///< of own kernels
+  std::size_t kept = 0;  ///< pieces of the device's memory
+};
+
+/// Of 256 rows and inputs.
+LayerBackward backward_of_layer(std::int64_t outputs, bool activated, bool input_has_gradient) {
+  constexpr int many = 1000;
+  const std::unique_ptr<kernels::Backend> gpu = kernels::make_cuda_backend(0);
+  const auto numbers = [&](const Tensor& of) {
+    const Tensor here = Tensor::empty(of.shape());
+    gpu->copy(of, here);
+    return std::vector<float>(here.data<float>(), here.data<float>() + here.numel());
+  };
+  const Tensor x = normals(*gpu, {256, 256}, 1, DType::bfloat16),
+               dy = normals(*gpu, {256, outputs}, 3, DType::bfloat16);
+  Tape tape(*gpu);
+  tape.begin({.compute = DType::bfloat16});
+  const Var input = input_has_gradient ? tape.input(x) : tape.constant(x),
+            weight = tape.input(normals(*gpu, {outputs, 256}, 2));
+  const Var y = activated ? linear(input, weight, {}, ops::Activation::gelu_erf) : linear(input, weight, {});
+  numbers(y.value());  // the forward is done
+  const std::size_t before = emulated_gpu::pieces_in_use();
+  faults().good_launches = many;
+  tape.backward(y, dy);
+  LayerBackward found{.dx = {}, .dweight = numbers(tape.gradient(weight))};
+  if (input_has_gradient) found.dx = numbers(tape.gradient(input));
+  found.launches = many - faults().good_launches;
+  faults().good_launches = -1;
+  found.kept = emulated_gpu::pieces_in_use() - before;
+  return found;
+}
+
+BOOST_AUTO_TEST_CASE(both_gradients_of_a_layer_read_one_padded_copy_which_goes_with_the_layer) {
+  const WithFaults end;
+  for (const bool activated : {false, true}) {
+    for (const bool input_has_gradient : {true, false}) {
+      const LayerBackward ragged = backward_of_layer(257, activated, input_has_gradient),
+                          packs = backward_of_layer(264, activated, input_has_gradient);
+      BOOST_TEST(ragged.launches == packs.launches + 1);
+      BOOST_TEST(ragged.kept == packs.kept);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_shared_padded_copy_gives_the_bits_of_separate_ones) {
+  const LayerBackward found = backward_of_layer(257, false, true);
+  const std::unique_ptr<kernels::Backend> gpu = kernels::make_cuda_backend(0);
+  const Tensor x = normals(*gpu, {256, 256}, 1, DType::bfloat16), weight = normals(*gpu, {257, 256}, 2),
+               dy = normals(*gpu, {256, 257}, 3, DType::bfloat16), dx = gpu->empty(x.shape(), x.dtype()),
+               dweight = gpu->empty(weight.shape());
+  gpu->run(ops::LinearBackwardWeight{x, dy, dweight});
+  gpu->run(ops::LinearBackwardInput{dy, weight, dx});
+  const Tensor dx_here = Tensor::empty(dx.shape()), dweight_here = Tensor::empty(dweight.shape());
+  gpu->copy(dx, dx_here);
+  gpu->copy(dweight, dweight_here);
+  BOOST_TEST(std::equal(found.dx.begin(), found.dx.end(), dx_here.data<float>()));
+  BOOST_TEST(std::equal(found.dweight.begin(), found.dweight.end(), dweight_here.data<float>()));
 }
 
 BOOST_AUTO_TEST_CASE(padded_copies_are_part_of_a_graph) {
