@@ -275,6 +275,43 @@ BOOST_AUTO_TEST_CASE(a_driver_that_is_too_old_is_told_what_is_needed_and_how_to_
   BOOST_TEST(explains(gpus.problem + "; " + gpus.remedy));
 }
 
+BOOST_AUTO_TEST_CASE(a_build_without_code_for_the_gpu_says_what_the_first_start_does_and_how_to_build) {
+  const auto code = kernels::code_for;
+  for (const char* const built : {"90", "80;90", "80-real 90-real 100", "90a", "native"})
+    BOOST_TEST(code(built, 9, 0).remark == "");
+  BOOST_TEST(code("80", 8, 6).remark == "");  // of an older one of the same major version
+  BOOST_TEST(code("86", 8, 0).runs == false);
+  for (const char* const built : {"80", "75-real 80", "80-real 80-virtual", "80-virtual", "100-real 80"}) {
+    const kernels::GpuCode found = code(built, 9, 0);
+    BOOST_TEST(found.runs);
+    BOOST_TEST(says(found.remark, "sm_90"), found.remark);
+    BOOST_TEST(says(found.remark, "first start"), found.remark);
+    BOOST_TEST(says(found.remark, "-DLOCKSTEP_CUDA_ARCHITECTURES=90"), found.remark);
+  }
+  BOOST_TEST(says(code("75-real 80", 9, 0).remark, "machine code for sm_75 sm_80, not for sm_90"));
+  BOOST_TEST(says(code("80-virtual", 9, 0).remark, "machine code for, not for"));
+  for (const char* const built : {"80-real", "80-real;100", "100-virtual", "100a", "70-real"}) {
+    const kernels::GpuCode found = code(built, 9, 5);
+    BOOST_TEST(!found.runs, built);
+    BOOST_TEST(says(found.remark, "nor PTX"), found.remark);
+    BOOST_TEST(says(found.remark, "-DLOCKSTEP_CUDA_ARCHITECTURES=95"), found.remark);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_start_on_a_gpu_that_the_build_has_no_machine_code_for_says_so) {
+  const WithFaults end;
+  BOOST_TEST(kernels::find_gpus().visible.front().remark == "");
+  faults().architectures = "80";
+  BOOST_TEST(
+      says(kernels::find_gpus().visible.front().remark, "the first start on a node compiles its kernels"));
+  BOOST_CHECK_NO_THROW(kernels::make_cuda_backend(0));
+  faults().architectures = "80-real";
+  BOOST_CHECK_EXCEPTION(kernels::make_cuda_backend(0), UsageError, [](const UsageError& error) {
+    return says(error.what(), "cuda:0") && says(error.what(), "nor PTX") &&
+           says(error.what(), "-DLOCKSTEP_CUDA_ARCHITECTURES=90");
+  });
+}
+
 BOOST_AUTO_TEST_CASE(a_text_needs_as_many_attention_plans_as_it_has_lengths_in_steps_of_64) {
   train::Config config =
       device_config("name = gpt\nlayers = 2\nheads = 2\nchannels = 16\ncontext = 96\nvocab = 256\n");
