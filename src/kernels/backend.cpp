@@ -142,8 +142,8 @@ void transfer(const Tensor& from, const Tensor& to, Backend* backend) {
 }
 
 std::string Gpu::describe() const {
-  return fmt::format("{} (sm_{}{}, {:.1f} GiB)", name, major, minor,
-                     static_cast<double>(memory_bytes) / (1 << 30));
+  return fmt::format("{} (sm_{}{}, {:.1f} GiB){}{}", name, major, minor,
+                     static_cast<double>(memory_bytes) / (1 << 30), remark.empty() ? "" : "; ", remark);
 }
 
 std::string name_of(const Device& device) {

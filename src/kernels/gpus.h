@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/tensor/storage.h"
@@ -13,7 +14,8 @@ struct Gpu {
   std::string name;  ///< "NVIDIA H200"
   std::size_t memory_bytes = 0;
   int major = 0, minor = 0;  ///< compute capability
-  /// "NVIDIA H200 (sm_90, 139.8 GiB)"
+  std::string remark;        ///< GpuCode::remark
+  /// "NVIDIA H200 (sm_90, 139.8 GiB)", and the remark
   std::string describe() const;
 };
 
@@ -24,6 +26,16 @@ struct Gpus {
   std::string remedy;           ///< what helps against the problem
   std::string driver, runtime;  ///< versions of CUDA: what the driver knows, and what this build uses; "13.0"
 };
+
+/// What a build has for GPUs of one compute capability.
+struct GpuCode {
+  bool runs = true;    ///< machine code, or PTX, which the driver compiles for it
+  std::string remark;  ///< without machine code: what follows, and what to do
+};
+/// In a build for GPUs. architectures: as CMAKE_CUDA_ARCHITECTURES has them ("80-real 90").
+GpuCode code_for(std::string_view architectures, int major, int minor);
+/// Those of this build, if it is one for GPUs.
+const char* compiled_architectures();
 
 /// Throws nothing but std::bad_alloc.
 Gpus find_gpus();

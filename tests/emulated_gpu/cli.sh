@@ -49,6 +49,16 @@ grep -q 'model.vocab' gpt_bf16.log && fail "a vocabulary of packs has a note: $(
 train 1 gpt_odd gpt.ini train.precision=bf16 model.vocab=257 train.steps=1
 grep -q 'model.vocab = 257 is no multiple of 8.*; 320 has room' gpt_odd.log || fail "an odd vocabulary has no note: $(cat gpt_odd.log)"
 
+# Where the build has no machine code for the GPUs, one line before the first step says so, and a build without PTX refuses them.
+export LOCKSTEP_EMULATED_ARCHITECTURES=80
+train 2 compiled gpt.ini train.steps=1
+[[ $(grep -c 'computes on .*machine code for sm_80, not for sm_90: the first start' compiled.log) == 1 ]] || fail "a first start that takes long is not said: $(cat compiled.log)"
+export LOCKSTEP_EMULATED_ARCHITECTURES=80-real
+refused 2 "sm_90, nor PTX that could be compiled for it; build with -DLOCKSTEP_CUDA_ARCHITECTURES=90" \
+  ranks 2 train gpt.ini --run no_code
+unset LOCKSTEP_EMULATED_ARCHITECTURES
+grep -q 'machine code' gpt_gpu.log && fail "a build with machine code has a note: $(cat gpt_gpu.log)"
+
 # reproducible: the same bits at every world size, killed and resumed or not.
 train 1 one resnet.ini train.reproducible=true
 train 3 three resnet.ini train.reproducible=true

@@ -12,7 +12,9 @@
 #include "emulated_gpu/runtime.h"
 #include "kernels/cuda/attention.h"
 #include "kernels/gpus.h"
+#include "lockstep/autograd/functions.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/random.h"
 #include "lockstep/ops/attention.h"
 #include "lockstep/ops/elementwise.h"
 #include "lockstep/ops/matmul.h"
@@ -91,23 +93,50 @@ BOOST_AUTO_TEST_CASE(a_single_position_has_no_backward_graph) {
   BOOST_TEST(graphs_for(1, 64) == forward_only);
 }
 
+/// On the GPU, and the same each time.
+Tensor normals(kernels::Backend& gpu, Shape shape, std::uint64_t key, DType dtype = DType::float32) {
+  const Random random({key, purpose_of("limits")});
+  const Tensor here = Tensor::empty(shape), there = gpu.empty(shape, dtype);
+  for (std::int64_t i = 0; i < here.numel(); ++i)
+    here.data<float>()[i] = random.normal(static_cast<std::uint64_t>(i));
+  gpu.copy(here, there);
+  return there;
+}
+
+/// y, dq, dk and dv of a head, one after the other.
+std::vector<float> attend_on_gpu(std::int64_t width) {
+  const std::unique_ptr<kernels::Backend> gpu = kernels::make_cuda_backend(0);
+  const Shape shape{1, 70, width};
+  const auto drawn = [&](std::uint64_t key) { return ops::all_columns(normals(*gpu, shape, key)); };
+  const ops::Columns q = drawn(1), k = drawn(2), v = drawn(3), dy = drawn(4);
+  const std::vector<Tensor> found{gpu->empty(shape), gpu->empty(shape), gpu->empty(shape), gpu->empty(shape)};
+  const Tensor saved = gpu->empty(gpu->attention_saved_shape(1, 1, 70, 70));
+  gpu->run(ops::Attention{q, k, v, 1, true, found[0], saved});
+  gpu->run(ops::AttentionBackward{dy.matrix, q, k, v, 1, true, found[0], saved, ops::all_columns(found[1]),
+                                  ops::all_columns(found[2]), ops::all_columns(found[3])});
+  std::vector<float> all;
+  for (const Tensor& tensor : found) {
+    const Tensor here = on_cpu(tensor, gpu.get());
+    all.insert(all.end(), here.data<float>(), here.data<float>() + here.numel());
+  }
+  return all;
+}
+
+BOOST_AUTO_TEST_CASE(a_block_of_99_KiB_has_room_for_the_tiles_of_every_width) {
+  const WithFaults end;
+  for (const std::int64_t width : {192, 196, 197, 250, 256}) {
+    faults().shared_bytes = 227 * 1024;
+    const std::vector<float> wanted = attend_on_gpu(width);
+    faults().shared_bytes = 99 * 1024;  // as on GPUs of sm_86, sm_89 and sm_120
+    BOOST_TEST_CONTEXT("width " << width) { BOOST_TEST((attend_on_gpu(width) == wanted)); }
+  }
+}
+
 BOOST_AUTO_TEST_CASE(heads_whose_tiles_a_block_has_no_room_for_are_refused_by_name) {
   const WithFaults end;
-  const std::unique_ptr<kernels::Backend> gpu = kernels::make_cuda_backend(0);
-  const auto attend = [&](std::int64_t width) {
-    const Tensor x = gpu->empty({1, 40, width}), y = gpu->empty({1, 40, width});
-    gpu->fill(x, 0);
-    const ops::Columns all = ops::all_columns(x);
-    const Tensor saved = gpu->empty(gpu->attention_saved_shape(1, 1, 40, 40));
-    gpu->run(ops::Attention{all, all, all, 1, true, y, saved});
-    const Tensor dq = gpu->empty(x.shape()), dk = gpu->empty(x.shape()), dv = gpu->empty(x.shape());
-    gpu->run(ops::AttentionBackward{y, all, all, all, 1, true, y, saved, ops::all_columns(dq),
-                                    ops::all_columns(dk), ops::all_columns(dv)});
-  };
-  BOOST_CHECK_NO_THROW(attend(256));
-  faults().shared_bytes = 99 * 1024;  // as on GPUs of sm_86 and sm_89
-  BOOST_CHECK_NO_THROW(attend(192));
-  BOOST_CHECK_EXCEPTION(attend(256), UsageError, [](const UsageError& error) {
+  faults().shared_bytes = 64 * 1024;
+  BOOST_CHECK_NO_THROW(attend_on_gpu(112));
+  BOOST_CHECK_EXCEPTION(attend_on_gpu(256), UsageError, [](const UsageError& error) {
     return says(error.what(), "heads of width 256") && says(error.what(), "KiB of shared memory");
   });
 }
@@ -132,6 +161,68 @@ int ragged_products(std::int64_t rows) {
 BOOST_AUTO_TEST_CASE(large_products_of_rows_that_are_no_packs_are_made_with_padded_copies) {
   BOOST_TEST(ragged_products(256) == 0);
   BOOST_TEST(ragged_products(8) == 3);  // where copies would cost more
+}
+
+/// What the backward of a linear layer makes, and takes.
+struct LayerBackward {
+  std::vector<float> dx, dweight;
+  int launches = 0;      ///< of own kernels
+  std::size_t kept = 0;  ///< pieces of the device's memory
+};
+
+/// Of 256 rows and inputs.
+LayerBackward backward_of_layer(std::int64_t outputs, bool activated, bool input_has_gradient) {
+  constexpr int many = 1000;
+  const std::unique_ptr<kernels::Backend> gpu = kernels::make_cuda_backend(0);
+  const auto numbers = [&](const Tensor& of) {
+    const Tensor here = Tensor::empty(of.shape());
+    gpu->copy(of, here);
+    return std::vector<float>(here.data<float>(), here.data<float>() + here.numel());
+  };
+  const Tensor x = normals(*gpu, {256, 256}, 1, DType::bfloat16),
+               dy = normals(*gpu, {256, outputs}, 3, DType::bfloat16);
+  Tape tape(*gpu);
+  tape.begin({.compute = DType::bfloat16});
+  const Var input = input_has_gradient ? tape.input(x) : tape.constant(x),
+            weight = tape.input(normals(*gpu, {outputs, 256}, 2));
+  const Var y = activated ? linear(input, weight, {}, ops::Activation::gelu_erf) : linear(input, weight, {});
+  numbers(y.value());  // the forward is done
+  const std::size_t before = emulated_gpu::pieces_in_use();
+  faults().good_launches = many;
+  tape.backward(y, dy);
+  LayerBackward found{.dx = {}, .dweight = numbers(tape.gradient(weight))};
+  if (input_has_gradient) found.dx = numbers(tape.gradient(input));
+  found.launches = many - faults().good_launches;
+  faults().good_launches = -1;
+  found.kept = emulated_gpu::pieces_in_use() - before;
+  return found;
+}
+
+BOOST_AUTO_TEST_CASE(both_gradients_of_a_layer_read_one_padded_copy_which_goes_with_the_layer) {
+  const WithFaults end;
+  for (const bool activated : {false, true}) {
+    for (const bool input_has_gradient : {true, false}) {
+      const LayerBackward ragged = backward_of_layer(257, activated, input_has_gradient),
+                          packs = backward_of_layer(264, activated, input_has_gradient);
+      BOOST_TEST(ragged.launches == packs.launches + 1);
+      BOOST_TEST(ragged.kept == packs.kept);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_shared_padded_copy_gives_the_bits_of_separate_ones) {
+  const LayerBackward found = backward_of_layer(257, false, true);
+  const std::unique_ptr<kernels::Backend> gpu = kernels::make_cuda_backend(0);
+  const Tensor x = normals(*gpu, {256, 256}, 1, DType::bfloat16), weight = normals(*gpu, {257, 256}, 2),
+               dy = normals(*gpu, {256, 257}, 3, DType::bfloat16), dx = gpu->empty(x.shape(), x.dtype()),
+               dweight = gpu->empty(weight.shape());
+  gpu->run(ops::LinearBackwardWeight{x, dy, dweight});
+  gpu->run(ops::LinearBackwardInput{dy, weight, dx});
+  const Tensor dx_here = Tensor::empty(dx.shape()), dweight_here = Tensor::empty(dweight.shape());
+  gpu->copy(dx, dx_here);
+  gpu->copy(dweight, dweight_here);
+  BOOST_TEST(std::equal(found.dx.begin(), found.dx.end(), dx_here.data<float>()));
+  BOOST_TEST(std::equal(found.dweight.begin(), found.dweight.end(), dweight_here.data<float>()));
 }
 
 BOOST_AUTO_TEST_CASE(padded_copies_are_part_of_a_graph) {
@@ -182,6 +273,43 @@ BOOST_AUTO_TEST_CASE(a_driver_that_is_too_old_is_told_what_is_needed_and_how_to_
                         [&](const UsageError& error) { return explains(error.what()); });
   const kernels::Gpus gpus = kernels::find_gpus();
   BOOST_TEST(explains(gpus.problem + "; " + gpus.remedy));
+}
+
+BOOST_AUTO_TEST_CASE(a_build_without_code_for_the_gpu_says_what_the_first_start_does_and_how_to_build) {
+  const auto code = kernels::code_for;
+  for (const char* const built : {"90", "80;90", "80-real 90-real 100", "90a", "native"})
+    BOOST_TEST(code(built, 9, 0).remark == "");
+  BOOST_TEST(code("80", 8, 6).remark == "");  // of an older one of the same major version
+  BOOST_TEST(code("86", 8, 0).runs == false);
+  for (const char* const built : {"80", "75-real 80", "80-real 80-virtual", "80-virtual", "100-real 80"}) {
+    const kernels::GpuCode found = code(built, 9, 0);
+    BOOST_TEST(found.runs);
+    BOOST_TEST(says(found.remark, "sm_90"), found.remark);
+    BOOST_TEST(says(found.remark, "first start"), found.remark);
+    BOOST_TEST(says(found.remark, "-DLOCKSTEP_CUDA_ARCHITECTURES=90"), found.remark);
+  }
+  BOOST_TEST(says(code("75-real 80", 9, 0).remark, "machine code for sm_75 sm_80, not for sm_90"));
+  BOOST_TEST(says(code("80-virtual", 9, 0).remark, "machine code for, not for"));
+  for (const char* const built : {"80-real", "80-real;100", "100-virtual", "100a", "70-real"}) {
+    const kernels::GpuCode found = code(built, 9, 5);
+    BOOST_TEST(!found.runs, built);
+    BOOST_TEST(says(found.remark, "nor PTX"), found.remark);
+    BOOST_TEST(says(found.remark, "-DLOCKSTEP_CUDA_ARCHITECTURES=95"), found.remark);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_start_on_a_gpu_that_the_build_has_no_machine_code_for_says_so) {
+  const WithFaults end;
+  BOOST_TEST(kernels::find_gpus().visible.front().remark == "");
+  faults().architectures = "80";
+  BOOST_TEST(
+      says(kernels::find_gpus().visible.front().remark, "the first start on a node compiles its kernels"));
+  BOOST_CHECK_NO_THROW(kernels::make_cuda_backend(0));
+  faults().architectures = "80-real";
+  BOOST_CHECK_EXCEPTION(kernels::make_cuda_backend(0), UsageError, [](const UsageError& error) {
+    return says(error.what(), "cuda:0") && says(error.what(), "nor PTX") &&
+           says(error.what(), "-DLOCKSTEP_CUDA_ARCHITECTURES=90");
+  });
 }
 
 BOOST_AUTO_TEST_CASE(a_text_needs_as_many_attention_plans_as_it_has_lengths_in_steps_of_64) {

@@ -37,6 +37,8 @@ struct Faults {
   int driver = CUDART_VERSION;       ///< the newest CUDA that the driver knows
   bool any_width = false;            ///< cuDNN takes heads that it does not document
   int major = 9;                     ///< of the compute capability
+  const char* architectures =
+      "90";  ///< that the build has code for; LOCKSTEP_EMULATED_ARCHITECTURES goes first
   std::size_t shared_bytes = 227 * 1024;        ///< that a block may have: as on an H100
   std::size_t cudnn_version = cudnn_of_header;  ///< of the library
 };

@@ -157,6 +157,19 @@ class Backend {
   /// Copies from the device to the CPU, without conversions: one read, so one wait, for all of them.
   void read(std::span<const Transfer> transfers);
 
+  /// While it lives, nothing writes to `operand`, so that products that read it may share a copy of it (with
+  /// padded rows). One at a time. Must not outlive the backend.
+  class SharedOperand {
+   public:
+    SharedOperand(Backend& backend, const Tensor& operand) : backend_(backend) { backend.share(operand); }
+    ~SharedOperand() { backend_.share({}); }
+    SharedOperand(const SharedOperand&) = delete;
+    SharedOperand& operator=(const SharedOperand&) = delete;
+
+   private:
+    Backend& backend_;
+  };
+
   // --- operations
   /// Carries out the operation. UsageError unless its operands are valid and on this device; UsageError
   /// naming operation and device if the device has no function for it.
@@ -184,6 +197,8 @@ class Backend {
   virtual void copy_elements(const Tensor& from, const Tensor& to) = 0;
   /// How a device copies to the CPU, with one wait.
   virtual void read_elements(std::span<const Transfer> transfers);
+  /// Of a SharedOperand; none: its life has ended.
+  virtual void share(const Tensor&) {}
   /// UsageError naming operation and device if the table has no entry.
   const Entry& entry_of(const ops::AnyOperation& operation) const;
 

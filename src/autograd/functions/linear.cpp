@@ -45,6 +45,13 @@ void add_input_gradient(Tape& t, const Var& x, const Tensor& dy, const Var& weig
   });
 }
 
+/// The gradients of a layer's input, weight and bias.
+void write_layer_gradients(Tape& t, const Var& x, const Tensor& dy, const Var& weight, const Var& bias) {
+  const kernels::Backend::SharedOperand shared(t.backend(), dy);
+  write_parameter_gradients(t, x.value(), dy, weight, bias);
+  add_input_gradient(t, x, dy, weight);
+}
+
 }  // namespace
 
 Var matmul(const Var& a_given, const Var& b_given) {
@@ -76,8 +83,7 @@ Var linear(const Var& given, const Var& weight, const Var& bias) {
   tape.backend().run(ops::Linear{as_rows(x.value()), weight.value(), bias.value(), as_rows(y)});
   return tape.record(y, {&x, &weight, &bias},
                      [x, weight, bias = bias.without_value()](Tape& t, const Tensor& dy) {
-                       write_parameter_gradients(t, x.value(), as_rows(dy), weight, bias);
-                       add_input_gradient(t, x, as_rows(dy), weight);
+                       write_layer_gradients(t, x, as_rows(dy), weight, bias);
                      });
 }
 
@@ -93,8 +99,7 @@ Var linear(const Var& given, const Var& weight, const Var& bias, ops::Activation
                          Tape& t, const Tensor& dy) {
                        const Tensor upstream = empty_like(t.backend(), dy);
                        t.backend().run(ops::ActivateBackward{activation, at, dy, upstream});
-                       write_parameter_gradients(t, x.value(), as_rows(upstream), weight, bias);
-                       add_input_gradient(t, x, as_rows(upstream), weight);
+                       write_layer_gradients(t, x, as_rows(upstream), weight, bias);
                      });
 }
 
@@ -117,11 +122,14 @@ Var feed_forward(const Var& given, const Var& weight_in, const Var& bias_in, ops
       y, {&x, &weight_in, &bias_in, &weight_out, &bias_out},
       [x, weight_in, bias_in = bias_in.without_value(), weight_out, bias_out = bias_out.without_value(),
        activation, hidden, at = before ? before : hidden](Tape& t, const Tensor& dy) {
-        write_parameter_gradients(t, hidden, as_rows(dy), weight_out, bias_out);
         const Tensor upstream = empty_like(t.backend(), hidden);
-        t.backend().run(ops::LinearBackwardInputActivation{activation, dy, weight_out.value(), at, upstream});
-        write_parameter_gradients(t, x.value(), as_rows(upstream), weight_in, bias_in);
-        add_input_gradient(t, x, as_rows(upstream), weight_in);
+        {
+          const kernels::Backend::SharedOperand shared(t.backend(), dy);
+          write_parameter_gradients(t, hidden, as_rows(dy), weight_out, bias_out);
+          t.backend().run(
+              ops::LinearBackwardInputActivation{activation, dy, weight_out.value(), at, upstream});
+        }
+        write_layer_gradients(t, x, as_rows(upstream), weight_in, bias_in);
       });
 }
 

@@ -59,6 +59,22 @@ __device__ void load_tile(const Head<T>& head, std::int64_t first, std::int64_t 
   }
 }
 
+/// Whether four tiles are more than the 99 KiB that a block has on sm_86, sm_89 and sm_120: the backward then
+/// has the two tiles of the other side one after the other, in the memory of one.
+template <int Columns>
+__host__ __device__ constexpr bool takes_turns(std::int64_t width) {
+  return Columns == 8 && width > 196;
+}
+
+/// load_tile() into the memory of a tile that the block reads.
+template <class T>
+__device__ void replace_tile(const Head<T>& head, std::int64_t first, std::int64_t time, int width,
+                             float* tile_data) {
+  __syncthreads();
+  load_tile(head, first, time, width, tile_data);
+  __syncthreads();
+}
+
 /// products[r] = row r of the warp * the lane's row, over the columns in order.
 __device__ void multiply(const float* warp_tile, const float* lane_tile, int width,
                          float (&products)[warp_rows]) {
@@ -237,8 +253,9 @@ __global__ void __launch_bounds__(block)
   alignas(16) extern __shared__ float shared[];
   const int width = static_cast<int>(p.width), tile_floats = tile * row_floats(width);
   float *const weights = shared, *const queries = weights + weight_floats(Columns),
-               *const upstream = queries + tile_floats, *const keys = upstream + tile_floats,
-               *const values = keys + tile_floats;
+               *const upstream = queries + tile_floats, *const keys = upstream + tile_floats;
+  const bool in_turn = takes_turns<Columns>(width);
+  float* const values = in_turn ? keys : keys + tile_floats;
   const Work work(p.heads, p.queries, blockIdx.x);
   const std::int64_t item = item_of(p, work.image, work.head);
   load_tile(head_of<const T>(q, work.image, work.head), work.first, p.queries, width, queries);
@@ -256,12 +273,13 @@ __global__ void __launch_bounds__(block)
   const std::int64_t end = end_of_keys(p, work.first);
   for (std::int64_t first = 0; first < end; first += tile) {
     __syncthreads();
-    load_tile(key_head, first, p.keys, width, keys);
     load_tile(value_head, first, p.keys, width, values);
+    if (!in_turn) load_tile(key_head, first, p.keys, width, keys);
     __syncthreads();
     float score[warp_rows], product[warp_rows], slope[warp_rows];
-    multiply(queries, keys, width, score);
     multiply(upstream, values, width, product);
+    if (in_turn) replace_tile(key_head, first, p.keys, width, keys);
+    multiply(queries, keys, width, score);
 #pragma unroll
     for (int r = 0; r < warp_rows; ++r) {
       const bool seen = looks(p, first_row + r, first + lane_of_warp());
@@ -283,8 +301,9 @@ __global__ void __launch_bounds__(block)
   alignas(16) extern __shared__ float shared[];
   const int width = static_cast<int>(p.width), tile_floats = tile * row_floats(width);
   float *const weights = shared, *const keys = weights + weight_floats(Columns),
-               *const values = keys + tile_floats, *const queries = values + tile_floats,
-               *const upstream = queries + tile_floats;
+               *const values = keys + tile_floats, *const queries = values + tile_floats;
+  const bool in_turn = takes_turns<Columns>(width);
+  float* const upstream = in_turn ? queries : queries + tile_floats;
   const Work work(p.key_heads, p.keys, blockIdx.x);
   load_tile(head_of<const T>(k, work.image, work.head), work.first, p.keys, width, keys);
   load_tile(head_of<const T>(v, work.image, work.head), work.first, p.keys, width, values);
@@ -298,7 +317,7 @@ __global__ void __launch_bounds__(block)
     for (std::int64_t first = p.causal ? work.first : 0; first < p.queries; first += tile) {
       __syncthreads();
       load_tile(query_head, first, p.queries, width, queries);
-      load_tile(upstream_head, first, p.queries, width, upstream);
+      if (!in_turn) load_tile(upstream_head, first, p.queries, width, upstream);
       __syncthreads();
       const std::int64_t t = first + lane_of_warp();  // this lane's query
       const bool there = t < p.queries;
@@ -306,6 +325,7 @@ __global__ void __launch_bounds__(block)
       const float centre = there ? delta[item + t] : 0.0f;
       float score[warp_rows], product[warp_rows], probability[warp_rows], slope[warp_rows];
       multiply(keys, queries, width, score);
+      if (in_turn) replace_tile(upstream_head, first, p.queries, width, upstream);
       multiply(values, upstream, width, product);
 #pragma unroll
       for (int r = 0; r < warp_rows; ++r) {
@@ -314,6 +334,7 @@ __global__ void __launch_bounds__(block)
         slope[r] = seen ? scale * probability[r] * (product[r] - centre) : 0.0f;
       }
       add_rows(probability, weights, upstream, width, value_sums);
+      if (in_turn) replace_tile(query_head, first, p.queries, width, queries);
       add_rows(slope, weights, queries, width, key_sums);
     }
   }
@@ -379,7 +400,7 @@ void attend_backward(const Launch& on, DType dtype, const ops::AttentionSizes& s
   with_columns_and_type(sizes, dtype, [&]<int Columns, class T>(std::integral_constant<int, Columns>, T) {
     const std::int64_t rows = sizes.batch * sizes.heads * sizes.queries;
     const float scale = scale_of(sizes);
-    const int bytes = shared_bytes(sizes, 4, Columns);
+    const int bytes = shared_bytes(sizes, takes_turns<Columns>(sizes.width) ? 3 : 4, Columns);
     sum_products<T><<<grid_for(rows * 32, block, on), block, 0, on.stream>>>(sizes, g.dy, m.y, g.delta);
     const auto of_queries = query_gradient<Columns, T>;
     allow_shared(of_queries, bytes, sizes);

@@ -46,10 +46,18 @@ class CudaBackend final : public Backend {
   /// The fault that the next read throws.
   DataFault* fault() const { return static_cast<DataFault*>(fault_.raw()); }
   Matmul& matmul() { return *matmul_; }
+  /// Where the padded copy of the shared operand is kept, or null if this is not its matrix.
+  Tensor* shared_copy(const void* data, std::int64_t elements) {
+    return shared_ && shared_.raw() == data && shared_.numel() == elements ? &shared_copy_ : nullptr;
+  }
   Convolutions& convolutions();
   FlashAttention& flash_attention();
 
  protected:
+  void share(const Tensor& operand) override {
+    shared_ = operand;
+    shared_copy_ = {};
+  }
   void perform(const ops::AnyOperation& operation) override;
   void copy_elements(const Tensor& from, const Tensor& to) override;
   void read_elements(std::span<const Transfer> transfers) override;
@@ -69,6 +77,7 @@ class CudaBackend final : public Backend {
   Download download_;
   std::vector<Download::Copy> downloads_;  // of one read
   Tensor fault_;                           // a DataFault
+  Tensor shared_, shared_copy_;            // of a SharedOperand
   std::unique_ptr<Matmul> matmul_;
   std::unique_ptr<Convolutions> convolutions_;       // made at the first convolution
   std::unique_ptr<FlashAttention> flash_attention_;  // made at the first attention in bf16

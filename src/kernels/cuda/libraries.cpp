@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/dynamic_library.h"
+#include "kernels/gpus.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep::kernels {
@@ -42,6 +43,8 @@ void load_all() {
 }
 
 }  // namespace
+
+const char* compiled_architectures() { return LOCKSTEP_CUDA_ARCHITECTURES; }
 
 void load_cuda_libraries() {
   static const bool loaded = (load_all(), true);

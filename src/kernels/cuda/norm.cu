@@ -1,9 +1,12 @@
 // Layer norm: a warp a row. A row of up to 1024 (bf16: 2048) elements is read once and stays in registers. Of
 // up to 512 (1024), the backward makes all gradients in one pass. RMS norm: a warp a row, which it reads
 // twice: the second time from a cache. Group norm: a block a group of channels of one image.
+#include <limits>
+
 #include "kernels/cuda/column_sums.cuh"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device_code.cuh"
+#include "lockstep/base/error.h"
 #include "lockstep/ops/norm.h"
 
 namespace lockstep::kernels {
@@ -447,49 +450,73 @@ void rms_norm_backward(CudaBackend& gpu, const ops::RmsNormBackward& op) {
 
 constexpr int group_block = 256;
 
-template <class T>
+/// This thread's packs of a group, each in one channel: body(channel, element). Divisions of 64 bits, one for
+/// each, would take longer than the work.
+template <int Width, class Body>
+__device__ void for_packs_of_group(const ops::GroupSizes& groups, unsigned item, const Body& body) {
+  constexpr unsigned step = group_block * Width;
+  // With more positions, no step goes through a whole channel either.
+  const auto positions = static_cast<unsigned>(groups.positions < step ? groups.positions : step + 1);
+  const unsigned first = threadIdx.x * Width, group = item % static_cast<unsigned>(groups.groups);
+  std::int64_t channel = group * groups.channels_per_group + first / positions, position = first % positions;
+  for (std::int64_t i = first; i < groups.channels_per_group * groups.positions; i += step) {
+    body(channel, i);
+    channel += step / positions;
+    position += step % positions;
+    if (position < groups.positions) continue;
+    position -= groups.positions;
+    ++channel;
+  }
+}
+
+template <int Width, class T>
 __global__ void __launch_bounds__(group_block)
-    normalise_group(ops::GroupSizes groups, const T* x, const float* weight, const float* bias, float eps,
-                    T* y, float* mean, float* inv_std) {
+    normalise_group(ops::GroupSizes groups, unsigned items, const T* x, const float* weight,
+                    const float* bias, float eps, T* y, float* mean, float* inv_std) {
   __shared__ float shared[32];
   const std::int64_t elements = groups.channels_per_group * groups.positions;
-  for (std::int64_t item = blockIdx.x; item < groups.images * groups.groups; item += gridDim.x) {
+  for (unsigned item = blockIdx.x; item < items; item += gridDim.x) {
     const T* from = x + item * elements;
-    float sum = 0;
-    for (std::int64_t i = threadIdx.x; i < elements; i += group_block) sum += to_float(from[i]);
-    const float centre = block_sum(sum, shared) / static_cast<float>(elements);
-    float squares = 0;
-    for (std::int64_t i = threadIdx.x; i < elements; i += group_block)
-      squares += (to_float(from[i]) - centre) * (to_float(from[i]) - centre);
-    const float inverse = 1.0f / sqrtf(block_sum(squares, shared) / static_cast<float>(elements) + eps);
+    const auto mean_of = [&](const auto& term) {
+      float sum = 0;
+      for_packs_of_group<Width>(groups, item, [&](std::int64_t, std::int64_t i) {
+        const Pack<T, Width> in = load_pack<T, Width>(from + i);
+        for (int lane = 0; lane < Width; ++lane) sum += term(to_float(in.lane[lane]));
+      });
+      return block_sum(sum, shared) / static_cast<float>(elements);
+    };
+    const float centre = mean_of([](float value) { return value; });
+    const float variance = mean_of([&](float value) { return (value - centre) * (value - centre); });
+    const float inverse = 1.0f / sqrtf(variance + eps);
     if (threadIdx.x == 0) {
       mean[item] = centre;
       inv_std[item] = inverse;
     }
-    const std::int64_t first_channel = item % groups.groups * groups.channels_per_group;
-    for (std::int64_t i = threadIdx.x; i < elements; i += group_block) {
-      const std::int64_t channel = first_channel + i / groups.positions;
-      y[item * elements + i] =
-          rounded<T>(fmaf((to_float(from[i]) - centre) * inverse, weight[channel], bias[channel]));
-    }
+    for_packs_of_group<Width>(groups, item, [&](std::int64_t channel, std::int64_t i) {
+      const float factor = weight[channel], shift = bias[channel];
+      const auto normalised = [&](float value) { return fmaf((value - centre) * inverse, factor, shift); };
+      map_pack<Width>(normalised, y + item * elements + i, load_pack<T, Width>(from + i));
+    });
   }
 }
 
 /// Per image and channel the sum of dy, and of dy times the normalised x: a warp each.
-template <class T>
+template <int Width, class T>
 __global__ void __launch_bounds__(group_block)
-    sum_group_channels(ops::GroupSizes groups, const T* dy, const T* x, const float* mean,
+    sum_group_channels(ops::GroupSizes groups, unsigned runs, const T* dy, const T* x, const float* mean,
                        const float* inv_std, float* sums, float* products) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const std::int64_t runs = groups.images * groups.channels;
-  for (std::int64_t run = global_thread() / 32; run < runs; run += global_threads() / 32) {
-    const std::int64_t item = run / groups.channels_per_group;
+  for (auto run = static_cast<unsigned>(global_thread() / 32); run < runs; run += global_threads() / 32) {
+    const unsigned item = run / static_cast<unsigned>(groups.channels_per_group);
     const float centre = mean[item], inverse = inv_std[item];
     float sum = 0, product = 0;
-    for (std::int64_t i = lane; i < groups.positions; i += 32) {
-      const float upstream = to_float(dy[run * groups.positions + i]);
-      sum += upstream;
-      product += upstream * ((to_float(x[run * groups.positions + i]) - centre) * inverse);
+    for (std::int64_t i = lane * Width; i < groups.positions; i += 32 * Width) {
+      const Pack<T, Width> upstream = load_pack<T, Width>(dy + run * groups.positions + i),
+                           given = load_pack<T, Width>(x + run * groups.positions + i);
+      for (int k = 0; k < Width; ++k) {
+        sum += to_float(upstream.lane[k]);
+        product += to_float(upstream.lane[k]) * ((to_float(given.lane[k]) - centre) * inverse);
+      }
     }
     sum = warp_sum(sum);
     product = warp_sum(product);
@@ -500,15 +527,16 @@ __global__ void __launch_bounds__(group_block)
   }
 }
 
-template <class T>
+template <int Width, class T>
 __global__ void __launch_bounds__(group_block)
-    group_input_gradient(ops::GroupSizes groups, const T* dy, const T* x, const float* weight,
+    group_input_gradient(ops::GroupSizes groups, unsigned items, const T* dy, const T* x, const float* weight,
                          const float* mean, const float* inv_std, const float* sums, const float* products,
                          T* dx) {
   __shared__ float shared[32];
   const std::int64_t elements = groups.channels_per_group * groups.positions;
-  for (std::int64_t item = blockIdx.x; item < groups.images * groups.groups; item += gridDim.x) {
-    const std::int64_t first_channel = item % groups.groups * groups.channels_per_group;
+  for (unsigned item = blockIdx.x; item < items; item += gridDim.x) {
+    const std::int64_t first_channel =
+        item % static_cast<unsigned>(groups.groups) * groups.channels_per_group;
     float part_g = 0, part_gx = 0;
     for (std::int64_t c = threadIdx.x; c < groups.channels_per_group; c += group_block) {
       part_g += weight[first_channel + c] * sums[item * groups.channels_per_group + c];
@@ -517,12 +545,14 @@ __global__ void __launch_bounds__(group_block)
     const float mean_g = block_sum(part_g, shared) / static_cast<float>(elements);
     const float mean_gx = block_sum(part_gx, shared) / static_cast<float>(elements);
     const float centre = mean[item], inverse = inv_std[item];
-    for (std::int64_t i = threadIdx.x; i < elements; i += group_block) {
+    for_packs_of_group<Width>(groups, item, [&](std::int64_t channel, std::int64_t i) {
       const std::int64_t at = item * elements + i;
-      const float factor = weight[first_channel + i / groups.positions];
-      dx[at] = rounded<T>(
-          inverse * (to_float(dy[at]) * factor - mean_g - (to_float(x[at]) - centre) * inverse * mean_gx));
-    }
+      const float factor = weight[channel];
+      const auto gradient = [&](float upstream, float given) {
+        return inverse * (upstream * factor - mean_g - (given - centre) * inverse * mean_gx);
+      };
+      map_pack<Width>(gradient, dx + at, load_pack<T, Width>(dy + at), load_pack<T, Width>(x + at));
+    });
   }
 }
 
@@ -543,35 +573,54 @@ struct GroupParameterGradients {
   }
 };
 
+/// Groups or channels of all images, which kernels divide in 32 bits.
+unsigned count_of(std::int64_t of_image, std::int64_t images) {
+  if (of_image * images > std::numeric_limits<unsigned>::max() / 2)
+    throw UsageError("group norm on a GPU: {} images of {} channels are not built", images, of_image);
+  return static_cast<unsigned>(of_image * images);
+}
+
 void group_norm(CudaBackend& gpu, const ops::GroupNorm& op) {
   const ops::GroupSizes groups = op.sizes();
   const Launch on = gpu.launch();
-  const std::int64_t items = groups.images * groups.groups;
+  const unsigned items = count_of(groups.groups, groups.images);
   if (op.x.numel() == 0) return;
   by_type_of(op.x, [&]<class T>(T) {
-    normalise_group<<<grid_for(items * group_block, group_block, on), group_block, 0, on.stream>>>(
-        groups, op.x.data<T>(), op.weight.data<float>(), op.bias.data<float>(), op.eps, op.y.data<T>(),
-        op.mean.data<float>(), op.inv_std.data<float>());
+    const T* const x = op.x.data<T>();
+    T* const y = op.y.data<T>();
+    const bool packs = groups.positions % pack_width<T> == 0 && packs_at(x) && packs_at(y);
+    with_width<T>(packs, [&]<int width>(Width<width>) {
+      const unsigned grid = grid_for(std::int64_t{items} * group_block, group_block, on);
+      normalise_group<width><<<grid, group_block, 0, on.stream>>>(
+          groups, items, x, op.weight.data<float>(), op.bias.data<float>(), op.eps, y, op.mean.data<float>(),
+          op.inv_std.data<float>());
+    });
   });
 }
 
 void group_norm_backward(CudaBackend& gpu, const ops::GroupNormBackward& op) {
   const ops::GroupSizes groups = op.sizes();
   const Launch on = gpu.launch();
-  const std::int64_t runs = groups.images * groups.channels;
+  const unsigned runs = count_of(groups.channels, groups.images),
+                 items = count_of(groups.groups, groups.images);
   if (groups.channels == 0) return;
-  const Tensor scratch = gpu.scratch(2 * runs);
+  const Tensor scratch = gpu.scratch(std::int64_t{2} * runs);
   float *const sums = scratch.data<float>(), *const products = sums + runs;
   const float *const mean = op.mean.data<float>(), *const inv_std = op.inv_std.data<float>();
   by_type_of(op.x, [&]<class T>(T) {
     const T *const dy = op.dy.data<T>(), *const x = op.x.data<T>();
-    if (runs > 0)
-      sum_group_channels<<<grid_for(runs * 32, group_block, on), group_block, 0, on.stream>>>(
-          groups, dy, x, mean, inv_std, sums, products);
-    if (op.x.numel() > 0)
-      group_input_gradient<<<grid_for(groups.images * groups.groups * group_block, group_block, on),
-                             group_block, 0, on.stream>>>(groups, dy, x, op.weight.data<float>(), mean,
-                                                          inv_std, sums, products, op.dx.data<T>());
+    T* const dx = op.dx.data<T>();
+    const bool packs = groups.positions % pack_width<T> == 0 && packs_at(dy) && packs_at(x) && packs_at(dx);
+    with_width<T>(packs, [&]<int width>(Width<width>) {
+      const unsigned of_runs = grid_for(std::int64_t{runs} * 32, group_block, on),
+                     of_items = grid_for(std::int64_t{items} * group_block, group_block, on);
+      if (runs > 0)
+        sum_group_channels<width>
+            <<<of_runs, group_block, 0, on.stream>>>(groups, runs, dy, x, mean, inv_std, sums, products);
+      if (op.x.numel() > 0)
+        group_input_gradient<width><<<of_items, group_block, 0, on.stream>>>(
+            groups, items, dy, x, op.weight.data<float>(), mean, inv_std, sums, products, dx);
+    });
   });
   for_elements(on, groups.channels,
                GroupParameterGradients{groups.images, groups.channels, sums, products,

@@ -92,7 +92,18 @@ BOOST_AUTO_TEST_CASE(group_norm_is_that_of_the_cpu) {
                                       {{1, 1, 1, 1}, 1},
                                       {{3, 32, 9, 9}, 8},
                                       {{2, 4, 40, 40}, 1},
-                                      {{2, 300, 2, 2}, 1}}) {
+                                      {{2, 300, 2, 2}, 1},
+                                      {{2, 3, 1, 1}, 3},
+                                      {{2, 12, 1, 1}, 3},
+                                      {{3, 9, 1, 3}, 3},
+                                      {{2, 8, 1, 3}, 2},
+                                      {{2, 4, 7, 7}, 4},
+                                      {{2, 6, 7, 7}, 2},
+                                      {{70, 8, 7, 7}, 2},
+                                      {{2, 8, 4, 4}, 8},
+                                      {{2, 12, 4, 4}, 4},
+                                      {{2, 96, 2, 4}, 2},
+                                      {{2, 6, 72, 48}, 2}}) {
     const std::int64_t channels = shape[1];
     const Operand x = activation(draw.normal(shape, 3)), dy = activation(draw.normal(shape)),
                   weight = fixed(draw.normal({channels})), bias = fixed(draw.normal({channels}));

@@ -38,7 +38,9 @@ BOOST_AUTO_TEST_CASE(attention_of_other_lengths_and_fewer_key_heads_is_that_of_t
                            {1, 70, 70, 3, 1, 64, true},
                            {1, 9, 40, 2, 2, 64, false},
                            {2, 33, 40, 4, 2, 100, false},
-                           {1, 40, 40, 2, 1, 250, true}}) {
+                           {1, 40, 40, 2, 1, 250, true},
+                           {1, 70, 40, 2, 1, 197, false},
+                           {1, 70, 70, 4, 2, 256, true}}) {
     for (const bool apart : {false, true}) {  // heads
       const auto shape_of = [&](std::int64_t heads, std::int64_t time) {
         return apart ? Shape{s.batch, heads, time, s.width} : Shape{s.batch, time, heads * s.width};
