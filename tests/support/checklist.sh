@@ -69,7 +69,7 @@ unet() {
   always=(train.device=cuda train.precision=bf16 train.steps=8 "train.global_batch=$(sized 32 4)" data.train=images.h5 log.every=1)
   if [ "$size" = small ]; then
     job=diffusion-digits
-    always+=(model.channel_mult=1 model.attention_resolutions=1 model.num_heads=1 train.steps=3 train.shards=2)
+    always+=(model.channel_mult=1 model.attention_resolutions=1 model.num_heads=1 train.steps=2 train.shards=2)
     "$lockstep" prepare csv "$bundle/share/data/digits.csv.gz" --shape 1,8,8 --out images.h5
   else
     python3 -c 'import random, sys
@@ -144,8 +144,8 @@ loop() {  # SETTING...: the workload of `bench step`, trained
 }
 
 ranks() {  # two ranks on this GPU, beside one with as many shards
-  train 2 two "train.steps=$(sized 20 4)" train.shards=2 train.reproducible=true
-  train 1 one "train.steps=$(sized 20 4)" train.shards=2 train.reproducible=true
+  train 2 two "train.steps=$(sized 20 2)" train.shards=2 train.reproducible=true
+  train 1 one "train.steps=$(sized 20 2)" train.shards=2 train.reproducible=true
   same two one
   report two one
 }
