@@ -236,18 +236,22 @@ void time_steps(Session& session, const StepOptions& options) {
     const int shards = replicas.shard_map().shards() / world.size(),
               micro_batches = replicas.options().micro_batches;
     if (options.json) {
-      nlohmann::json document{{"model", options.workload},
-                              {"precision", precision},
-                              {"device", device},
-                              {"ranks", world.size()},
-                              {"shards", shards},
-                              {"micro_batches", micro_batches},
-                              {"step_ms", step_ms},
-                              {"samples_per_second", samples_per_second},
-                              {"exposed_comm_ms", exposed_comm_ms},
-                              {"tflops", result.tflops},
-                              {on_cpu ? "peak_memory_bytes" : "peak_host_memory_bytes", peak_bytes},
-                              {"page_faults", page_faults}};
+      std::vector<double> sorted = result.step_ms;
+      std::ranges::sort(sorted);
+      nlohmann::json document{
+          {"model", options.workload},
+          {"precision", precision},
+          {"device", device},
+          {"ranks", world.size()},
+          {"shards", shards},
+          {"micro_batches", micro_batches},
+          {"step_ms", step_ms},
+          {"step_ms_quartiles", {sorted[sorted.size() / 4], sorted[3 * sorted.size() / 4]}},
+          {"samples_per_second", samples_per_second},
+          {"exposed_comm_ms", exposed_comm_ms},
+          {"tflops", result.tflops},
+          {on_cpu ? "peak_memory_bytes" : "peak_host_memory_bytes", peak_bytes},
+          {"page_faults", page_faults}};
       if (!on_cpu) {
         document["peak_device_memory_bytes"] = result.device_bytes;
         document["graph"] = result.captured;
