@@ -59,13 +59,6 @@ __device__ void load_tile(const Head<T>& head, std::int64_t first, std::int64_t 
   }
 }
 
-/// Whether four tiles are more than the 99 KiB that a block has on sm_86, sm_89 and sm_120: the backward then
-/// has the two tiles of the other side one after the other, in the memory of one.
-template <int Columns>
-__host__ __device__ constexpr bool takes_turns(std::int64_t width) {
-  return Columns == 8 && width > 196;
-}
-
 /// load_tile() into the memory of a tile that the block reads.
 template <class T>
 __device__ void replace_tile(const Head<T>& head, std::int64_t first, std::int64_t time, int width,
@@ -245,17 +238,17 @@ __global__ void __launch_bounds__(block)
   }
 }
 
-/// A block has `tile` queries and goes through the keys.
-template <int Columns, class T>
+/// A block has `tile` queries and goes through the keys. InTurn: it has the two tiles of the other side one
+/// after the other, in the memory of one.
+template <int Columns, bool InTurn, class T>
 __global__ void __launch_bounds__(block)
     query_gradient(ops::AttentionSizes p, HeadMatrix dy, HeadMatrix q, HeadMatrix k, HeadMatrix v,
                    float scale, const float* log_sum_exp, const float* delta, HeadMatrix dq) {
   alignas(16) extern __shared__ float shared[];
   const int width = static_cast<int>(p.width), tile_floats = tile * row_floats(width);
   float *const weights = shared, *const queries = weights + weight_floats(Columns),
-               *const upstream = queries + tile_floats, *const keys = upstream + tile_floats;
-  const bool in_turn = takes_turns<Columns>(width);
-  float* const values = in_turn ? keys : keys + tile_floats;
+               *const upstream = queries + tile_floats, *const keys = upstream + tile_floats,
+               *const values = InTurn ? keys : keys + tile_floats;
   const Work work(p.heads, p.queries, blockIdx.x);
   const std::int64_t item = item_of(p, work.image, work.head);
   load_tile(head_of<const T>(q, work.image, work.head), work.first, p.queries, width, queries);
@@ -273,13 +266,16 @@ __global__ void __launch_bounds__(block)
   const std::int64_t end = end_of_keys(p, work.first);
   for (std::int64_t first = 0; first < end; first += tile) {
     __syncthreads();
+    if constexpr (!InTurn) load_tile(key_head, first, p.keys, width, keys);
     load_tile(value_head, first, p.keys, width, values);
-    if (!in_turn) load_tile(key_head, first, p.keys, width, keys);
     __syncthreads();
     float score[warp_rows], product[warp_rows], slope[warp_rows];
-    multiply(upstream, values, width, product);
-    if (in_turn) replace_tile(key_head, first, p.keys, width, keys);
+    if constexpr (InTurn) {
+      multiply(upstream, values, width, product);
+      replace_tile(key_head, first, p.keys, width, keys);
+    }
     multiply(queries, keys, width, score);
+    if constexpr (!InTurn) multiply(upstream, values, width, product);
 #pragma unroll
     for (int r = 0; r < warp_rows; ++r) {
       const bool seen = looks(p, first_row + r, first + lane_of_warp());
@@ -294,16 +290,15 @@ __global__ void __launch_bounds__(block)
 }
 
 /// A block has `tile` keys and goes through the queries of all heads that read them.
-template <int Columns, class T>
+template <int Columns, bool InTurn, class T>
 __global__ void __launch_bounds__(block)
     key_gradients(ops::AttentionSizes p, HeadMatrix dy, HeadMatrix q, HeadMatrix k, HeadMatrix v, float scale,
                   const float* log_sum_exp, const float* delta, HeadMatrix dk, HeadMatrix dv) {
   alignas(16) extern __shared__ float shared[];
   const int width = static_cast<int>(p.width), tile_floats = tile * row_floats(width);
   float *const weights = shared, *const keys = weights + weight_floats(Columns),
-               *const values = keys + tile_floats, *const queries = values + tile_floats;
-  const bool in_turn = takes_turns<Columns>(width);
-  float* const upstream = in_turn ? queries : queries + tile_floats;
+               *const values = keys + tile_floats, *const queries = values + tile_floats,
+               *const upstream = InTurn ? queries : queries + tile_floats;
   const Work work(p.key_heads, p.keys, blockIdx.x);
   load_tile(head_of<const T>(k, work.image, work.head), work.first, p.keys, width, keys);
   load_tile(head_of<const T>(v, work.image, work.head), work.first, p.keys, width, values);
@@ -317,7 +312,7 @@ __global__ void __launch_bounds__(block)
     for (std::int64_t first = p.causal ? work.first : 0; first < p.queries; first += tile) {
       __syncthreads();
       load_tile(query_head, first, p.queries, width, queries);
-      if (!in_turn) load_tile(upstream_head, first, p.queries, width, upstream);
+      if constexpr (!InTurn) load_tile(upstream_head, first, p.queries, width, upstream);
       __syncthreads();
       const std::int64_t t = first + lane_of_warp();  // this lane's query
       const bool there = t < p.queries;
@@ -325,7 +320,7 @@ __global__ void __launch_bounds__(block)
       const float centre = there ? delta[item + t] : 0.0f;
       float score[warp_rows], product[warp_rows], probability[warp_rows], slope[warp_rows];
       multiply(keys, queries, width, score);
-      if (in_turn) replace_tile(upstream_head, first, p.queries, width, upstream);
+      if constexpr (InTurn) replace_tile(upstream_head, first, p.queries, width, upstream);
       multiply(values, upstream, width, product);
 #pragma unroll
       for (int r = 0; r < warp_rows; ++r) {
@@ -334,7 +329,7 @@ __global__ void __launch_bounds__(block)
         slope[r] = seen ? scale * probability[r] * (product[r] - centre) : 0.0f;
       }
       add_rows(probability, weights, upstream, width, value_sums);
-      if (in_turn) replace_tile(query_head, first, p.queries, width, queries);
+      if constexpr (InTurn) replace_tile(query_head, first, p.queries, width, queries);
       add_rows(slope, weights, queries, width, key_sums);
     }
   }
@@ -348,13 +343,19 @@ __global__ void __launch_bounds__(block)
   }
 }
 
-/// run(Columns): the 32s of columns that a head of this width has.
+/// The 32s of columns that a head has, and whether the backward is InTurn.
+template <int Columns, bool InTurn>
+struct Way {};
+
+/// run(Way): that of heads of this width. With wider ones than 196, four tiles are more than the 99 KiB that
+/// a block has on sm_86, sm_89 and sm_120.
 template <class Run>
 void with_columns(std::int64_t width, const Run& run) {
-  if (width <= 32) return run(std::integral_constant<int, 1>{});
-  if (width <= 64) return run(std::integral_constant<int, 2>{});
-  if (width <= 128) return run(std::integral_constant<int, 4>{});
-  run(std::integral_constant<int, 8>{});
+  if (width <= 32) return run(Way<1, false>{});
+  if (width <= 64) return run(Way<2, false>{});
+  if (width <= 128) return run(Way<4, false>{});
+  if (width <= 196) return run(Way<8, false>{});
+  run(Way<8, true>{});
 }
 
 int shared_bytes(const ops::AttentionSizes& p, int tiles, int columns) {
@@ -377,16 +378,16 @@ void allow_shared(const Kernel& kernel, int bytes, const ops::AttentionSizes& si
 
 float scale_of(const ops::AttentionSizes& p) { return 1.0f / sqrtf(static_cast<float>(p.width)); }
 
-/// run(columns, type) as with_columns() and by_dtype() say.
+/// run(way, type) as with_columns() and by_dtype() say.
 template <class Run>
 void with_columns_and_type(const ops::AttentionSizes& p, DType dtype, const Run& run) {
-  with_columns(p.width, [&](auto columns) { by_dtype(dtype, [&](auto type) { run(columns, type); }); });
+  with_columns(p.width, [&](auto way) { by_dtype(dtype, [&](auto type) { run(way, type); }); });
 }
 
 }  // namespace
 
 void attend(const Launch& on, DType dtype, const ops::AttentionSizes& sizes, const AttentionMatrices& m) {
-  with_columns_and_type(sizes, dtype, [&]<int Columns, class T>(std::integral_constant<int, Columns>, T) {
+  with_columns_and_type(sizes, dtype, [&]<int Columns, bool InTurn, class T>(Way<Columns, InTurn>, T) {
     const auto kernel = forward<Columns, T>;
     const int bytes = shared_bytes(sizes, 3, Columns);
     allow_shared(kernel, bytes, sizes);
@@ -397,16 +398,16 @@ void attend(const Launch& on, DType dtype, const ops::AttentionSizes& sizes, con
 
 void attend_backward(const Launch& on, DType dtype, const ops::AttentionSizes& sizes,
                      const AttentionMatrices& m, const AttentionGradients& g) {
-  with_columns_and_type(sizes, dtype, [&]<int Columns, class T>(std::integral_constant<int, Columns>, T) {
+  with_columns_and_type(sizes, dtype, [&]<int Columns, bool InTurn, class T>(Way<Columns, InTurn>, T) {
     const std::int64_t rows = sizes.batch * sizes.heads * sizes.queries;
     const float scale = scale_of(sizes);
-    const int bytes = shared_bytes(sizes, takes_turns<Columns>(sizes.width) ? 3 : 4, Columns);
+    const int bytes = shared_bytes(sizes, InTurn ? 3 : 4, Columns);
     sum_products<T><<<grid_for(rows * 32, block, on), block, 0, on.stream>>>(sizes, g.dy, m.y, g.delta);
-    const auto of_queries = query_gradient<Columns, T>;
+    const auto of_queries = query_gradient<Columns, InTurn, T>;
     allow_shared(of_queries, bytes, sizes);
     of_queries<<<works(sizes, sizes.heads, sizes.queries), block, bytes, on.stream>>>(
         sizes, g.dy, m.q, m.k, m.v, scale, m.log_sum_exp, g.delta, g.dq);
-    const auto of_keys = key_gradients<Columns, T>;
+    const auto of_keys = key_gradients<Columns, InTurn, T>;
     allow_shared(of_keys, bytes, sizes);
     of_keys<<<works(sizes, sizes.key_heads, sizes.keys), block, bytes, on.stream>>>(
         sizes, g.dy, m.q, m.k, m.v, scale, m.log_sum_exp, g.delta, g.dk, g.dv);
