@@ -4,14 +4,14 @@
 # script in it.
 #
 # gpu.sh [--checklist real|small|no] [--cpu] [--no-benchmarks] [--match REGEX] [--jobs N] [--limit-s 430] [--report report.json]
-# gpu.sh --plan figures|explain [--checklist small] [--jobs N] [--limit-s 590|120] [--report report.json] [--work FOLDER]
+# gpu.sh --plan figures|explain [--checklist small] [--jobs N] [--limit-s 560|120] [--report report.json] [--work FOLDER]
 #
 #   --plan     instead of all that follows, as much as one GPU says in so long (support/plans.py): figures: bits and races while PyTorch
 #              compiles on idle cores, then ours and PyTorch's steps, `train`, ranks that share the GPU, and the kernels of a step;
-#              explain, after it: kernels in graphs, counters, figures that spread, then tests. What has passed in FOLDER (BUNDLE/work)
-#              on the same GPU is not done again: a second start goes on. Beside the report come archives of at most 15 MiB each:
-#              report.tar.gz, of logs, and report-compiled.tar.gz (or its parts, .0, .1 and .2), of what PyTorch compiled, to unpack in
-#              FOLDER on the next machine
+#              explain, after it: counters, figures that spread, kernels in graphs, then tests. What has passed in FOLDER (BUNDLE/work)
+#              on the same GPU with the same files is not done again: a second start goes on. Beside the report come archives, within 25
+#              seconds after --limit-s: report.tar.gz, of logs and the choices of the peers, and up to four of 13 MiB at most,
+#              report-compiled-NAME.tar.gz, of what PyTorch compiled, to unpack in FOLDER on the next machine. Each is good alone
 #   --checklist  what must hold before tests mean anything (support/checklist.sh): the same bits twice, with graphs and without, with NCCL
 #              in a graph and outside, and odd sizes, with a GPT-2 124M or a part of it; small: with a tiny one; no: not at all
 #   --cpu      tests that need no GPU as well: the MPI tests at 1, 2 and 4 ranks
@@ -21,7 +21,8 @@
 #   --limit-s  nothing starts later, and nothing runs longer; what was not reached or not done by then is reported as skipped.
 #              The checklist has 40 % of it, and tests begin no later than at 75 %
 #
-# Nothing ends it early: an entry that fails or hangs is reported, and the next one runs. The report is written after each entry.
+# Nothing ends it early: an entry that fails or hangs is reported, and the next one runs. The report is written after each entry. Ctrl-C
+# and SIGTERM end what runs, and leave the report (exit code 130) and the first archive. A report's folder is made where there is none.
 #
 # Without a GPU the GPU tests are reported as skipped, with the reason. Exit code 0: none failed; 1: some did; 2: cannot run.
 set -uo pipefail

@@ -1,4 +1,5 @@
-// A CUPTI with made-up records, for kernel_list.py's test: two buffers, and one record that was dropped.
+// A CUPTI with made-up records, for kernel_list.py's test: a buffer a step, and where they are asked for a
+// record that was dropped, one without an end, and kernels that a compiler tries.
 #include <cupti.h>
 
 #include <cstdlib>
@@ -79,6 +80,11 @@ CUptiResult cuptiActivityFlushAll(std::uint32_t) {
     kernel(buffer, "_ZN6outer_3runINS_4sumsIfLi4EEEiEEvT_", 500'000,
            1);  // void outer_::run<outer_::sums<float, 4>, int>(...)
     kernel(buffer, "triton_poi_fused_0d1", 250'000, 1);
+    if (step < 0 && std::getenv("FAKE_CUPTI_TUNES"))  // as a compiler that tries kernels
+      for (int trial = 0; trial < std::atoi(std::getenv("FAKE_CUPTI_TUNES")); ++trial)
+        kernel(buffer, trial ? "triton_poi_fused_0d1" : "tried_once", 1'000, 1);
+    if (step == 0 && std::getenv("FAKE_CUPTI_UNFINISHED"))
+      buffer.add<CUpti_ActivityKernel9>(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL).start = 1'000;
     auto& copy = buffer.add<CUpti_ActivityMemcpy5>(CUPTI_ACTIVITY_KIND_MEMCPY);
     copy.copyKind = CUPTI_ACTIVITY_MEMCPY_KIND_HTOD;
     copy.bytes = 64;

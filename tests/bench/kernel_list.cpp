@@ -1,19 +1,23 @@
 // A list of kernels: how often a program launched each, and how long they took, also inside CUDA graphs. The
 // CUDA driver loads this library where CUDA_INJECTION64_PATH names it, so the program needs no change. When
-// the program ends, one JSON document goes to the file that LOCKSTEP_KERNEL_LIST names: totals from its
-// start. kernel_list.py makes figures of a step of them.
+// the program ends, one JSON document goes to the file that LOCKSTEP_KERNEL_LIST names, with the number of
+// the process behind a dot (ranks and helpers inherit the name): totals from its start. kernel_list.py makes
+// figures of a step of them. tests/emulated_gpu/counting.cpp writes the same form.
 //
 // The records come from CUPTI, which is opened at run time: from LOCKSTEP_CUPTI, where the loader finds it
 // (LD_LIBRARY_PATH), or from CUDA's folders. So neither this library nor a bundle needs it until then.
 #include <cupti.h>
 #include <cxxabi.h>
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <map>
 #include <mutex>
 #include <string>
@@ -37,6 +41,7 @@ struct Totals {
   std::mutex mutex;
   std::map<std::string, Figures> kernels, copies;  ///< kernels by their mangled names
   std::uint64_t dropped = 0;
+  std::uint64_t unfinished = 0;  ///< without times, or with an end before the start
 };
 Totals& totals() {
   static Totals& all = *new Totals;
@@ -77,33 +82,40 @@ std::string copy_name(int kind) {
   }
 }
 
+/// Its time is added, unless it has none.
+template <class Record>
+Figures* finished(std::map<std::string, Figures>& all, const std::string& name, const Record& record) {
+  if (record.end == 0 || record.end < record.start) {
+    ++totals().unfinished;
+    return nullptr;
+  }
+  Figures& figures = all[name];
+  ++figures.count;
+  figures.ns += record.end - record.start;
+  return &figures;
+}
+
 void add(const CUpti_Activity* record) {
   // The oldest forms of these records that CUDA 12.4 and later write: later ones only append members.
   if (record->kind == CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL || record->kind == CUPTI_ACTIVITY_KIND_KERNEL) {
     const auto& kernel = *reinterpret_cast<const CUpti_ActivityKernel9*>(record);
-    Figures& figures = totals().kernels[kernel.name ? kernel.name : "?"];
-    ++figures.count;
-    figures.ns += kernel.end - kernel.start;
+    Figures* const figures = finished(totals().kernels, kernel.name ? kernel.name : "?", kernel);
+    if (!figures) return;
     std::uint64_t threads = 1;
     for (const std::int32_t extent :
          {kernel.gridX, kernel.gridY, kernel.gridZ, kernel.blockX, kernel.blockY, kernel.blockZ})
       threads *= static_cast<std::uint64_t>(extent);
-    if (threads <= figures.max_threads) return;
-    figures.max_threads = threads;
-    figures.grid = {kernel.gridX, kernel.gridY, kernel.gridZ};
-    figures.block = {kernel.blockX, kernel.blockY, kernel.blockZ};
+    if (threads <= figures->max_threads) return;
+    figures->max_threads = threads;
+    figures->grid = {kernel.gridX, kernel.gridY, kernel.gridZ};
+    figures->block = {kernel.blockX, kernel.blockY, kernel.blockZ};
   } else if (record->kind == CUPTI_ACTIVITY_KIND_MEMCPY) {
     const auto& copy = *reinterpret_cast<const CUpti_ActivityMemcpy5*>(record);
-    Figures& figures = totals().copies[copy_name(copy.copyKind)];
-    ++figures.count;
-    figures.ns += copy.end - copy.start;
-    figures.bytes += copy.bytes;
+    if (Figures* const figures = finished(totals().copies, copy_name(copy.copyKind), copy))
+      figures->bytes += copy.bytes;
   } else if (record->kind == CUPTI_ACTIVITY_KIND_MEMSET) {
     const auto& fill = *reinterpret_cast<const CUpti_ActivityMemset4*>(record);
-    Figures& figures = totals().copies["memset"];
-    ++figures.count;
-    figures.ns += fill.end - fill.start;
-    figures.bytes += fill.bytes;
+    if (Figures* const figures = finished(totals().copies, "memset", fill)) figures->bytes += fill.bytes;
   }
 }
 
@@ -152,10 +164,13 @@ std::string json_list(const std::map<std::string, Figures>& all, bool kernels) {
   return "[" + text + "]";
 }
 
+pid_t counted = 0;  ///< the process that CUPTI was started in
+
 void write() {
+  if (getpid() != counted) return;  // its child, which has a copy of the totals
   flush_all(1);
   const std::lock_guard lock(totals().mutex);
-  if (totals().kernels.empty()) return;  // a helper of the program, whose list the file is for
+  if (totals().kernels.empty() && totals().unfinished + totals().dropped == 0) return;  // a helper
   std::map<std::string, Figures> kernels;
   for (const auto& [mangled, figures] : totals().kernels) {
     Figures& sum = kernels[short_name(mangled)];
@@ -166,21 +181,30 @@ void write() {
     sum.grid = figures.grid;
     sum.block = figures.block;
   }
-  const char* const path = std::getenv("LOCKSTEP_KERNEL_LIST");
-  std::FILE* const file = path ? std::fopen(path, "w") : stderr;
-  if (!file) return std::perror(path);
-  std::fprintf(file, "{\"kernels\": %s,\n \"copies\": %s,\n \"dropped\": %llu}\n",
+  const char* const name = std::getenv("LOCKSTEP_KERNEL_LIST");
+  const std::string path = (name ? name : "") + ("." + std::to_string(counted));
+  std::FILE* const file = name ? std::fopen(path.c_str(), "w") : stderr;
+  if (!file) {
+    std::fprintf(
+        stderr,
+        "kernel_list: %s: %s: LOCKSTEP_KERNEL_LIST must name a file in a folder that can be written\n",
+        path.c_str(), std::strerror(errno));
+    return;
+  }
+  std::fprintf(file, "{\"kernels\": %s,\n \"copies\": %s,\n \"dropped\": %llu, \"unfinished\": %llu}\n",
                json_list(kernels, true).c_str(), json_list(totals().copies, false).c_str(),
-               static_cast<unsigned long long>(totals().dropped));
+               static_cast<unsigned long long>(totals().dropped),
+               static_cast<unsigned long long>(totals().unfinished));
   if (file != stderr) std::fclose(file);
 }
 
+const std::string cupti_name = "libcupti.so." + std::to_string(CUDA_VERSION / 1000);
+
 void* open_cupti() {
-  const std::string name = "libcupti.so." + std::to_string(CUDA_VERSION / 1000);
   if (const char* const path = std::getenv("LOCKSTEP_CUPTI")) return dlopen(path, RTLD_NOW);
   for (const std::string folder :
        {"", LOCKSTEP_CUDA_FOLDER "/", "/usr/local/cuda/extras/CUPTI/lib64/", "/usr/local/cuda/lib64/"}) {
-    if (void* const library = dlopen((folder + name).c_str(), RTLD_NOW)) return library;
+    if (void* const library = dlopen((folder + cupti_name).c_str(), RTLD_NOW)) return library;
   }
   return nullptr;
 }
@@ -198,7 +222,12 @@ bool start() {
       !find(library, "cuptiActivityFlushAll", flush_all) ||
       !find(library, "cuptiActivityGetNextRecord", next_record) ||
       !find(library, "cuptiActivityGetNumDroppedRecords", dropped_records)) {
-    std::fprintf(stderr, "kernel_list: no CUPTI: %s\n", dlerror());
+    const char* const reason = dlerror();
+    std::fprintf(stderr,
+                 "kernel_list: no CUPTI: %s: set LOCKSTEP_CUPTI to the path of %s, which is in "
+                 "extras/CUPTI/lib64 of CUDA "
+                 "and in PyPI's nvidia-cuda-cupti\n",
+                 reason ? reason : "it lacks a function", cupti_name.c_str());
     return false;
   }
   CUptiResult status = register_callbacks(provide_buffer, read_buffer);
@@ -207,7 +236,12 @@ bool start() {
        {CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, CUPTI_ACTIVITY_KIND_MEMCPY, CUPTI_ACTIVITY_KIND_MEMSET}) {
     if (status == CUPTI_SUCCESS) status = enable(kind);
   }
-  if (status != CUPTI_SUCCESS) std::fprintf(stderr, "kernel_list: CUPTI refuses with error %d\n", status);
+  if (status != CUPTI_SUCCESS)
+    std::fprintf(stderr,
+                 "kernel_list: CUPTI refuses with error %d: end other profilers of this program; another "
+                 "libcupti may be "
+                 "named by LOCKSTEP_CUPTI\n",
+                 status);
   return status == CUPTI_SUCCESS;
 }
 
@@ -215,6 +249,7 @@ bool start() {
 
 /// The driver calls it at its own start.
 extern "C" __attribute__((visibility("default"))) int InitializeInjection() {
+  counted = getpid();
   if (start()) std::atexit(write);  // after CUPTI's own, so it runs before
   return 1;
 }

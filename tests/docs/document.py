@@ -215,6 +215,19 @@ def check_ini(text, scratch):
         raise Wrong(f"train does not take it (exit {done.returncode}): {done.stderr}")
 
 
+def end(process):
+    """Ends a process, the first of its session, with all that it has started. What it had said."""
+    os.killpg(process.pid, signal.SIGTERM)  # an mpirun ends its ranks then, which have groups of their own
+    try:
+        return process.communicate(timeout=10)[0]
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+    try:
+        return process.communicate(timeout=10)[0]
+    except subprocess.TimeoutExpired as left:  # something that it has started still has its output open
+        return (left.output or b"").decode(errors="replace")
+
+
 class Scratch:
     """A folder with the repository's jobs/ and share/, and `lockstep` and `mpirun` on PATH."""
 
@@ -242,8 +255,7 @@ class Scratch:
         try:
             said = process.communicate(timeout=BLOCK_TIMEOUT_S)[0]
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)  # with the ranks of its mpirun
-            raise Wrong(f"not done after {BLOCK_TIMEOUT_S} s: {process.communicate()[0][-3000:]}") from None
+            raise Wrong(f"not done after {BLOCK_TIMEOUT_S} s: {end(process)[-3000:]}") from None
         if process.returncode != 0:
             raise Wrong(f"exit {process.returncode}: {said[-3000:]}")
 

@@ -1,5 +1,7 @@
 #include "counting.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -18,7 +20,8 @@ constexpr std::size_t most_pages = 1 << 20;
 struct LastWord {
   ~LastWord() {
     const char* const path = std::getenv("LOCKSTEP_KERNEL_LIST");
-    if (counting().on() && path) counting().write(path, races().sees_accesses());
+    if (counting().on() && path)  // the form, and the name of the file, of tests/bench/kernel_list.cpp
+      counting().write(path + ("." + std::to_string(getpid())), races().sees_accesses());
   }
 } last_word;
 
@@ -77,10 +80,11 @@ std::string Counting::json(const std::map<std::string, Figures>& all, bool with_
   return "[" + text + "]";
 }
 
-void Counting::write(const char* path, bool saw_bytes) const {
-  std::FILE* const file = std::fopen(path, "w");
-  if (!file) return std::perror(path);
-  std::fprintf(file, "{\"kernels\": %s,\n \"copies\": %s,\n \"dropped\": 0}\n",
+void Counting::write(const std::string& path, bool saw_bytes) const {
+  if (kernels_.empty()) return;  // a helper of the program
+  std::FILE* const file = std::fopen(path.c_str(), "w");
+  if (!file) return std::perror(path.c_str());
+  std::fprintf(file, "{\"kernels\": %s,\n \"copies\": %s,\n \"dropped\": 0, \"unfinished\": 0}\n",
                json(kernels_, saw_bytes).c_str(), json(copies_, true).c_str());
   std::fclose(file);
 }

@@ -39,7 +39,7 @@ class Counting {
   /// A copy or a fill. False: it is too large to be carried out.
   bool copy(const std::string& name, std::size_t bytes);
   /// The form of kernel_list.cpp.
-  void write(const char* path, bool saw_bytes) const;
+  void write(const std::string& path, bool saw_bytes) const;
 
  private:
   static constexpr std::size_t sector_bytes = 32, page_bytes = 1 << 14;

@@ -16,7 +16,7 @@ using emulated_gpu::Counting;
 nlohmann::json kernels_of(const Counting& counted, bool saw_bytes = true) {
   const TemporaryFolder folder;
   const std::string path = (folder.path() / "list.json").string();
-  counted.write(path.c_str(), saw_bytes);
+  counted.write(path, saw_bytes);
   return nlohmann::json::parse(std::ifstream(path)).at("kernels");
 }
 

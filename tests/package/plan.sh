@@ -4,7 +4,7 @@
 # shellcheck source=tests/support/cli.sh
 source "$(dirname "$0")/../support/cli.sh"
 
-mkdir -p bundle/tests/{support,bin,bench} bundle/{bin,jobs,libexec} out
+mkdir -p bundle/tests/{support,bin,bench} bundle/{bin,jobs,libexec}
 cp "$LOCKSTEP_SOURCE_DIR/tests/gpu.sh" bundle/tests/
 cp "$LOCKSTEP_SOURCE_DIR"/tests/support/{run_list,plans}.py bundle/tests/support/
 cp "$LOCKSTEP_SOURCE_DIR/tests/bench/kernel_list.py" bundle/tests/bench/
@@ -26,27 +26,37 @@ esac
 if [ -n "${LOCKSTEP_KERNEL_LIST:-}" ]; then
   for steps; do :; done
   printf '{"kernels": [{"name": "load", "count": 1, "ns": 5}, {"name": "fold<float>", "count": %s, "ns": %s}], ' \
-    $((3 * steps + 1)) $((6000000 * steps + 7)) >"$LOCKSTEP_KERNEL_LIST"
-  printf '"copies": [], "dropped": 0}' >>"$LOCKSTEP_KERNEL_LIST"
+    $((3 * steps + 1)) $((6000000 * steps + 7)) >"$LOCKSTEP_KERNEL_LIST.$$"
+  printf '"copies": [], "dropped": 0, "unfinished": 0}' >>"$LOCKSTEP_KERNEL_LIST.$$"
 fi
 case "$name $*" in
-  'nvidia-smi --query'*) echo "$(cat "$HERE/card"), 580.1, 81559 MiB, 9.0" ;;
+  'nvidia-smi --query'*) echo "$(cat "$HERE/card"), 580.1, 81559 MiB, 9.0, $(cat "$HERE/uuid")" ;;
   'nvidia-smi dmon'*) echo 'a line a second'; trap - EXIT; exec sleep 1000 ;;
   'lockstep bench'*)
     [ "${*#*--steps*--steps}" = "$*" ] || exit 2 # as bench does
-    case "$*" in *gpt-gpu*) [ ! -e "$HERE/hangs" ] || { trap - EXIT; exec sleep 1000; } ;; esac
+    case "$*" in # once
+      *gpt-gpu*)
+        if [ -e "$HERE/hangs" ]; then
+          trap 'rm -f "$HERE/hangs"; kill $!; exit 1' TERM
+          sleep 1000 &
+          wait
+        fi ;;
+    esac
     case "$*" in
       *unet-gpu*) step_ms=7 ;;
       *resnet*) step_ms=$(($(grep -c 'begin lockstep.*resnet' "$HERE/trace") + 2)) ;; # 3 and 4
       *) step_ms=4 ;;
     esac
-    echo "{\"step_ms\": $step_ms}" ;;
+    quartiles=
+    case "$*" in *vocab=50257*) quartiles=', "step_ms_quartiles": [3.9, 4.1]' ;; esac
+    echo "{\"step_ms\": $step_ms$quartiles}" ;;
   'gpu.py '*--compile-only*)
     : >"$HERE/compiles"
     until [ -e "$HERE/checks" ]; do sleep 0.05; done # beside it, and longer than all that it is beside
     case "$*" in *resnet50*) until [ -e "$HERE/races" ]; do sleep 0.05; done; sleep 1 ;; esac
-    mkdir -p "$HERE/bundle/work/compiled"
-    echo compiled >"$HERE/bundle/work/compiled/$$"
+    mkdir -p "$HERE/bundle/work/compiled/triton"
+    echo compiled >"$HERE/bundle/work/compiled/triton/$$"
+    echo '{}' >"$HERE/bundle/work/compiled/choice.json"
     echo '{}' ;;
   'compute-sanitizer --tool racecheck'*norms*) : >"$HERE/races" ;;
   gpu.py*resnet50*) exit 77 ;;
@@ -64,7 +74,7 @@ done
 # shellcheck disable=SC2016  # expanded by the script
 echo 'exec "$HERE/traced" checklist.sh "$@"' >bundle/tests/support/checklist.sh
 # shellcheck disable=SC2016  # expanded by the script
-printf '#!/bin/sh\ncase "$1" in */peers/gpu.py) shift; exec "$HERE/traced" gpu.py "$@" ;; *) exec "%s" "$@" ;; esac\n' \
+printf '#!/bin/sh\ncase "$*" in */peers/gpu.py*) shift; exec "$HERE/traced" gpu.py "$@" ;; *importlib*) cat "$HERE/torch" ;; *) exec "%s" "$@" ;; esac\n' \
   "$(python3 -c 'import sys; print(sys.executable)')" >bundle/bin/python3
 chmod +x bundle/bin/python3
 
@@ -87,13 +97,15 @@ P
 
 # All of it, in this order.
 echo 'NVIDIA H100' >card
+echo GPU-1 >uuid
+echo 2.11 >torch
 [ "$(gpu_sh --plan figures --report out/figures.json)" -eq 0 ] || fail "figures: $(cat log)"
 holds figures '
 order = [stage["name"] for stage in report["stages"] if stage["yields"]]
-assert order == "machine compile checklist sanitizer gpt resnet unet training ranks kernels larger".split(), order
+assert order == "machine compile checklist sanitizer gpt resnet unet larger kernels training ranks".split(), order
 assert [name for name, entry in entries.items() if entry["result"] != "passed"] == ["resnet50.pytorch"], entries
-assert len(entries) == 43 and all({"name", "result", "seconds"} <= set(entry) for entry in entries.values()), len(entries)
-assert (report["passed"], report["failed"], report["skipped"]) == (36, 0, 1), report
+assert len(entries) == 44 and all({"name", "result", "seconds"} <= set(entry) for entry in entries.values()), len(entries)
+assert (report["passed"], report["failed"], report["skipped"]) == (37, 0, 1), report
 # Alone, after all that compiles, checks and looks for races.
 def measured(line):
     return any(word in line for word in ("bench", "gpu.py", "loop", "ranks")) and "--compile" not in line and "--profile" not in line
@@ -101,6 +113,7 @@ begin = next(at for at, line in enumerate(trace) if measured(line))
 assert not any("--compile-only" in line or "compute-sanitizer" in line or "sh first" in line for line in trace[begin:]), trace
 rest = trace[begin:]
 assert all(first == second.replace("end", "begin", 1) for first, second in zip(rest[::2], rest[1::2], strict=True)), rest
+assert any("gpu.py" in line and "--limit 60 " in line for line in rest), rest  # 15 s less than it is allowed
 assert any("--shards 8" in line for line in rest) and any("model.vocab=50257" in line for line in rest), rest
 # Figures.
 assert report["pytorch_to_lockstep"] == {"gpt": 1.25, "resnet": round(5 / 3.5, 4), "unet": round(5 / 7, 4), "unet64": 1.25}, report
@@ -109,43 +122,99 @@ kernels = entries["gpt.kernels"]["figures"]
 assert (kernels["launches"], kernels["kernel_ms"]) == (3, 6.0) and [row["name"] for row in kernels["kernels"]] == ["fold<float>"], kernels
 '
 [ "$(find out -type f | wc -l)" -eq 3 ] || fail "files: $(ls -R out)"
-for file in figures/dmon.txt figures/report.json figures/kernels.gpt.kernels.log; do
+for file in figures/dmon.txt figures/report.json figures/kernels.gpt.kernels.log compiled/choice.json; do
   tar -tzf out/figures.tar.gz | has_line "^$file\$" || fail "no $file in the archive: $(tar -tzf out/figures.tar.gz)"
 done
-tar -tzf out/figures-compiled.tar.gz | has_line '^compiled/' || fail "what was compiled"
+tar -tzf out/figures-compiled-triton.tar.gz | has_line '^compiled/triton/' || fail "what was compiled"
+: >out/figures-compiled.tar.gz.1 # of an earlier start
 
 # A second start has nothing to do but to ask again what could not be asked; the report has all of it.
 [ "$(gpu_sh --plan figures --report out/figures.json)" -eq 0 ] || fail "nothing left: $(cat log)"
-holds "figures, nothing left" 'assert report["passed"] == 36 == sum(entry.get("earlier", False) for entry in entries.values()) - 6, report'
+holds "figures, nothing left" 'assert report["passed"] == 37 == sum(entry.get("earlier", False) for entry in entries.values()) - 6, report'
 grep -v 'resnet50\|dmon' trace && fail "done again: $(cat trace)"
+[ ! -e out/figures-compiled.tar.gz.1 ] || fail "an old archive is still there"
 
-# What the figures leave open: those that differ by more than 2 %, again; then tests.
+# Archives of what was compiled have a size, a number and a deadline.
+python3 - >log 2>&1 <<'P' || fail "archives: $(cat log)"
+import argparse, glob, os, sys, tarfile, time
+sys.path.insert(0, "bundle/tests/support")
+import run_list
+run_list.ARCHIVE_BYTES = 100_000
+for folder in "abcdef":
+    os.makedirs(f"large/compiled/{folder}")
+    for file in range(3 if folder < "c" else 1):
+        with open(f"large/compiled/{folder}/{file}", "wb") as out:
+            out.write(os.urandom(40_000))
+run = run_list.Run.__new__(run_list.Run)
+def archives(begin):
+    run.options = argparse.Namespace(report="large/r.json", work="large", begin=begin)
+    run.limit_s = 0
+    run.archive_compiled()
+    return sorted(glob.glob("large/*.tar.gz"))
+assert archives(time.monotonic() - run_list.ARCHIVE_S) == []
+made = archives(time.monotonic())
+assert made == [f"large/r-compiled-{folder}.tar.gz" for folder in "abcd"], made
+assert all(os.path.getsize(file) < 100_000 for file in made)
+assert tarfile.open(made[0]).getnames() == ["compiled/a/0", "compiled/a/1"], tarfile.open(made[0]).getnames()
+P
+grep -q '^4 files of large/compiled are in no archive' log || fail "archives: $(cat log)"
+
+# With another PyTorch: the peers alone.
+echo 2.12 >torch
+[ "$(gpu_sh --plan figures --report out/figures.json)" -eq 0 ] || fail "another PyTorch: $(cat log)"
+grep -q 'begin gpu.py.*--workload gpt-gpu' trace || fail "the peers were not asked again: $(cat trace)"
+grep -v 'gpu.py\|dmon' trace && fail "done again: $(cat trace)"
+
+# What the figures leave open: those that differ by more than 2 %, in one start or between two, again; then tests.
 [ "$(gpu_sh --plan explain --report out/explain.json)" -eq 0 ] || fail "explain: $(cat log)"
 holds explain '
 assert report["limit_s"] == 120 and report["failed"] == 0, report
-assert [name for name in entries if ".again" in name] == ["resnet.lockstep.1.again.1", "resnet.lockstep.1.again.2"], entries
+assert [name for name in entries if ".again" in name] == [
+    f"{name}.again.{number}" for name in ("gpt.vocabulary_50257", "resnet.lockstep.1") for number in (1, 2)], entries
+assert [stage["name"] for stage in report["stages"]] == ["counters", "again", "kernels", "tests"], report
 assert entries["gpu.kernel"]["result"] == entries["ncu.layer_gradients"]["result"] == "passed" and "gpt.graph_kernels" in entries, entries
 '
 
-# On another card nothing of that holds. What hangs costs its stage, not the later ones, and no failure.
-echo 'NVIDIA H200' >card
+# On another card, if only by its number, nothing of that holds. What hangs costs its stage, not the later ones, and no failure; and it is
+# tried again at the end. Peers are not begun where they would be cut.
+echo GPU-2 >uuid
 : >hangs
-[ "$(gpu_sh --plan figures --limit-s 10 --report out/figures.json)" -eq 0 ] || fail "cut off: $(cat log)"
-grep -q 'of another GPU, version or size' log || fail "another card: $(cat log)"
+limit_s=$((30 * ${LOCKSTEP_TEST_TIME_FACTOR:-1}))
+[ "$(gpu_sh --plan figures --limit-s "$limit_s" --report out/figures.json)" -eq 0 ] || fail "cut off: $(cat log)"
+grep -q 'of another GPU, version or size (gpus)' log || fail "another card: $(cat log)"
+grep -q 'skipped.*  gpt.*cut off after' log || fail "nothing was cut off: $(cat log)"
 holds "figures, cut off" '
 cut = [entry for entry in entries.values() if "--limit-s" in entry.get("reason", "")]
-assert entries["gpt.lockstep.1"] in cut and all(entry["result"] == "skipped" for entry in cut), entries
+assert all(entry["result"] == "skipped" for entry in cut), entries
 assert any(entry["result"] == "passed" for stage in report["stages"][5:] for entry in stage["entries"]), entries
-assert not any(entry.get("earlier") for entry in entries.values()) and report["limit_s"] == 10, report
+assert not any(entry.get("earlier") for entry in entries.values()), report
 '
 tar -tzf out/figures.tar.gz | has_line '^figures/report.json$' || fail "the archive: $(tar -tzf out/figures.tar.gz)"
 
-# A failure is the exit code.
-rm hangs
-printf '#!/bin/sh\nexit 9\n' >bundle/bin/compute-sanitizer
+# With other files neither. SIGTERM ends it with all that it started, and leaves the report and its archive.
+echo '# other code' >>bundle/tests/support/plans.py
+: >hangs
+: >trace
+rm out/figures.tar.gz
+bash bundle/tests/gpu.sh --plan figures --report out/figures.json >log 2>&1 &
+script=$!
+until_says 'begin lockstep bench.*gpt-gpu' trace "$script"
+kill -TERM "$script"
+wait "$script"
+[ $? -eq 130 ] || fail "SIGTERM: $(cat log)"
+grep -q 'of another GPU, version or size (code)' log || fail "other code: $(cat log)"
+grep -q 'end lockstep bench' trace || fail "SIGTERM leaves what was started: $(cat trace)"
+holds "figures, ended" 'assert report["failed"] == 0 and any(entry.get("reason") == "ended with the script" for entry in entries.values()), report'
+tar -tzf out/figures.tar.gz | has_line '^figures/report.json$' || fail "the archive: $(tar -tzf out/figures.tar.gz)"
+
+# A failure is the exit code; but what cannot be asked of this card is none.
+rm -f hangs
+# shellcheck disable=SC2016  # expanded by the script
+printf '#!/bin/sh\ncase "$*" in *images*) echo "Error: Device not supported."; exit 1 ;; *) exit 9 ;; esac\n' >bundle/bin/compute-sanitizer
 rm bundle/work/figures/report.json # as if it were the first start
 [ "$(gpu_sh --plan figures --report out/figures.json)" -eq 1 ] || fail "a race: $(cat log)"
 holds "figures, a race" '
 assert entries["racecheck.norms"]["reason"] == "exit code 9" and entries["gpt.lockstep.1"]["result"] == "passed", entries
+assert (entries["memcheck.images"]["result"], entries["memcheck.images"]["reason"]) == ("skipped", "Device not supported."), entries
 '
 finish

@@ -1,6 +1,7 @@
 """What tests/gpu.sh runs: plans, each a list of stages, each a list of commands. run_list.py runs them.
 
-In commands {bundle} stands for the folder of the bundle, {work} for the folder that keeps what a plan makes.
+In commands {bundle} stands for the folder of the bundle, {work} for the folder that keeps what a plan makes, {limit_s} for the seconds that
+a command may take by itself: END_S less than it is given, in which it ends and writes what it has.
 """
 import dataclasses
 import os
@@ -8,6 +9,7 @@ import re
 import subprocess
 
 CPU_TESTS = r"^(comm|ddp|checkpoint|golden|train)(\..+)?\.np[124]$"  # --cpu
+END_S = 15
 CHECK_TIMEOUT_S = 60
 TEST_TIMEOUT_S = 120
 
@@ -18,22 +20,25 @@ class Entry:
     name: str
     command: list
     limit_s: float = 60
+    least_s: float = 0    # it is left for later where there is less time
     json: bool = False    # it prints one JSON document (of what it prints, the last line may be it): its figures
     shows: bool = False   # the report has the end of its output where it passes, too
     gpu: bool = True      # it is skipped without one
     needs: str = ""       # a program on PATH, without which it is skipped
     environment: dict = dataclasses.field(default_factory=dict)
     skip_code: int = 77
+    skip_text: str = ""   # a failure whose output has this (a regular expression) says the same
 
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """Entries, so many at once. A stage of one job has the GPU alone: it begins when those in the background are over."""
+    """Entries, so many at once."""
     name: str
     yields: str             # why it runs
     entries: list
     ends: float = 1         # the share of the plan's time until which it may run: what hangs costs the others nothing
     jobs: int = 1
+    alone: bool = False     # one at a time, after all that runs in the background is over: a measurement
     background: bool = False  # the next stage starts beside it
     counts: bool = True     # whether its failures make the exit code
 
@@ -42,7 +47,7 @@ class Stage:
 class Plan:
     """Stages in order. One with a name keeps its results: a second start does what the first has not done."""
     name: str
-    limit_s: float
+    limit_s: float          # without the archives: ARCHIVE_S of run_list.py
     stages: list
     beside: tuple = ()      # a command that runs all the time, and the file that its output goes to
 
@@ -55,6 +60,22 @@ class Machine:
     gpu_mib: int            # the memory of the smallest GPU; 0 without one
     jobs: int
     size: str               # real, small (an emulated GPU), no (no checklist)
+
+
+def filled(text, values):
+    """Where text has a placeholder of `values`."""
+    for name, value in values.items():
+        text = text.replace("{" + name + "}", value)
+    return text
+
+
+def shown(entry):
+    """Its command for people, the same in each start."""
+    return filled(" ".join(entry.command).replace("{bundle}/", ""), {"limit_s": f"{entry.limit_s - END_S:.0f}"})
+
+
+def is_peer(entry):
+    return any("/peers/" in word for word in entry.command)
 
 
 def checklist(machine):
@@ -90,7 +111,7 @@ def ours(name, workload, *more, precision="bf16", steps=40, limit_s=60):
 def pytorch(name, workload, *more, limit_s=60):
     """Which tries compile modes and kernels of attention until most of its time is over, and keeps the fastest."""
     return Entry(name, ["python3", "{bundle}/tests/bench/peers/gpu.py", "--workload", workload, "--precision", "bf16",
-                        "--limit", str(limit_s - 15), *more], limit_s, json=True)
+                        "--limit", "{limit_s}", *more], limit_s, least_s=END_S + 5, json=True)
 
 
 def kernels(name, command, limit_s=60):
@@ -111,6 +132,11 @@ WORKLOADS = {
 }
 
 
+# Of the loss and the network of jobs/diffusion-cifar.ini, where they are not those of unet-gpu.
+DIFFUSION_JOB = ["--set=model.out_channels=6", "--set=diffusion.variance=learned_range", "--set=diffusion.loss=rescaled_mse",
+                 "--set=diffusion.schedule=cosine", "--set=diffusion.steps=4000"]
+
+
 def odd_vocabulary(machine):
     return "--set=model.vocab=" + ("257" if machine.size == "small" else "50257")
 
@@ -128,7 +154,7 @@ def suites(machine, cpu, benchmarks):
                         ours(f"{name}.lockstep.2", [name], limit_s=120)]
         entries += [ours(f"{name}.profile", [name], "--profile", limit_s=120) for name in ("gpt-gpu", "resnet-gpu")]
         entries.append(ours("gpt-gpu.fp32", ["gpt-gpu"], precision="fp32", limit_s=120))
-        stages.append(Stage("benchmarks", "a step, beside PyTorch's", entries, counts=False))
+        stages.append(Stage("benchmarks", "a step, beside PyTorch's", entries, alone=True, counts=False))
     return Plan("", 430, stages)
 
 
@@ -138,12 +164,17 @@ def matching(machine, pattern):
 
 
 def figures(machine):
-    """All figures of one GPU. Peers compile on idle cores while the GPU shows that its bits are right."""
+    """All figures of one GPU. Peers compile on idle cores while the GPU shows that its bits are right.
+
+    `ends` for an H100 or H200 with 16 cores, in seconds of 560: machine 28; checklist 118, beside it compilers until 151, and the sanitizer
+    until 151; gpt 269 (steps of 0.06 s: ours 8 s each, PyTorch's 20 to 60 s); resnet 308; unet 403 (ours: 85 s); larger 442; kernels 498
+    (two runs each of three models); training 521; ranks 543. What ends early leaves its time to those after it, and what had none has what
+    is left at the end: measurements first."""
     small = machine.size == "small"
     work = WORKLOADS["small" if small else "real"]
-    steps, fewer = (1, 1) if small else (40, 20)  # fewer: of workloads that take long
-    # Compilers hold memory of the GPU, too.
-    jobs = machine.jobs if machine.gpu_mib >= 100 << 10 else max(1, machine.jobs // 2)
+    steps, fewer = (1, 1) if small else (40, 12)  # fewer: of steps that take long
+    large = machine.gpu_mib >= 100 << 10
+    jobs = machine.jobs if large else max(1, machine.jobs // 2)  # compilers hold memory of the GPU, too
     cache = ["--cache", "{work}/compiled"]
     variants = {name: (f"{name}-gpu",) for name in ("gpt", "resnet", "unet", "unet64", "resnet50")}
     # As it was compared with Lockstep before.
@@ -159,53 +190,65 @@ def figures(machine):
     def sanitized(tool, suite):
         command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "1", "--target-processes", "all"]
         return Entry(f"{tool}.{suite}", [*command, "{bundle}/tests/bin/test.gpu", "--run_test=" + suite, "--run_test=!@large"],
-                     needs=command[0])
+                     needs=command[0], skip_text="Device not supported.*")
 
-    return Plan("figures", 590, beside=(["nvidia-smi", "dmon", "-s", "pucm", "-d", "1", "-o", "T"], "dmon.txt"), stages=[
-        Stage("machine", "which card, with which clocks; what a copy and a product of random numbers reach", ends=0.06, entries=[
+    # stdbuf: a line a second, also of one that is ended.
+    return Plan("figures", 560, beside=(["stdbuf", "-oL", "nvidia-smi", "dmon", "-s", "pucm", "-d", "1", "-o", "T"], "dmon.txt"), stages=[
+        Stage("machine", "which card, with which clocks; what a copy and a product of random numbers reach", ends=0.05, alone=True, entries=[
             Entry("nvidia_smi", ["nvidia-smi", "-q"], 10),
             *([] if small else [us("gpt.profile", "--profile", steps=4)])]),
-        Stage("compile", "peers that compile in seconds when measured", ends=0.32, jobs=3, background=True, counts=False, entries=[
-            pytorch("compile." + name, *words, *cache, "--compile-only", limit_s=165) for name, words in variants.items()]),
-        Stage("checklist", "the same bits twice, in graphs, with NCCL, at odd sizes, in shards", checklist(machine), 0.27, jobs),
-        Stage("sanitizer", "accesses out of bounds, and races within blocks", jobs=jobs, ends=0.32, entries=[
+        Stage("compile", "peers that compile in seconds when measured", ends=0.27, jobs=6 if large else 2, background=True, counts=False,
+              entries=[pytorch("compile." + name, *words, *cache, "--compile-only", limit_s=165) for name, words in variants.items()]),
+        Stage("checklist", "the same bits twice, in graphs, with NCCL, at odd sizes, in shards", checklist(machine), 0.21, jobs),
+        Stage("sanitizer", "accesses out of bounds, and races within blocks", jobs=jobs, ends=0.27, entries=[
             *(sanitized("memcheck", suite) for suite in ("products", "sequences", "losses", "norms", "images")),
             *(sanitized("racecheck", suite) for suite in ("sequences", "norms"))]),
-        Stage("gpt", "the ratio to PyTorch at its best, and what each of its choices costs; 50257; shards", ends=0.55, entries=[
-            us("gpt.lockstep.1"), again(peer["gpt"], 1), us("gpt.lockstep.2"), again(peer["gpt"], 2),
-            peer["gpt.loss_outside"], pytorch("gpt.flash.pytorch", "gpt-gpu", "--sdpa", "flash", *cache, limit_s=75),
-            us("gpt.vocabulary_50257", odd_vocabulary(machine)), us("gpt.8_shards", "--shards", "8")]),
-        Stage("resnet", "the ratio for images", ends=0.64, entries=[
+        Stage("gpt", "the ratio to PyTorch at its best, and what each of its choices costs; 50257; shards", ends=0.48, alone=True, entries=[
+            us("gpt.lockstep.1"), again(peer["gpt"], 1), us("gpt.lockstep.2"), us("gpt.vocabulary_50257", odd_vocabulary(machine)),
+            us("gpt.8_shards", "--shards", "8", steps=fewer), again(peer["gpt"], 2), peer["gpt.loss_outside"]]),
+        Stage("resnet", "the ratio for images", ends=0.55, alone=True, entries=[
             us("resnet.lockstep.1"), peer["resnet"], us("resnet.lockstep.2")]),
-        Stage("unet", "what shards and float32 cost, and the ratio for diffusion", ends=0.8, entries=[
-            us("unet.lockstep"), peer["unet"], us("unet.8_shards", "--shards", "8", steps=fewer), *([] if small else [
-                us("unet.fp32", precision="fp32", steps=fewer),
-                us("unet.fp32_8_shards", "--shards", "8", precision="fp32", steps=fewer)])]),
-        Stage("training", "a step of `train`, with two slots, beside that of bench; memory nodes in graphs", ends=0.87, entries=[
-            check(machine, "gpt.train", "loop", json=True), check(machine, "gpt.train_without_graphs", "loop_plain", json=True)]),
-        Stage("ranks", "a step of two ranks on one GPU, what is exposed, and the same bits", ends=0.92, entries=[
-            check(machine, f"{name}.two_ranks", f"ranks_{name}", json=True) for name in ("gpt", "unet")]),
-        Stage("kernels", "where the time of a plain step goes, by kernel", ends=0.965, entries=[
-            kernels(f"{name}.kernels", us(name, "--graph", "false", steps=0).command) for name in ("gpt", "resnet", "unet")]),
-        Stage("larger", "the ratio at 64 x 64 pixels; what ResNet-50 takes", ends=0.965, entries=[
+        Stage("unet", "the ratio for diffusion, and what shards and float32 cost, with a mean squared error; job: the network and loss of "
+              "jobs/diffusion-cifar.ini", ends=0.72, alone=True, entries=[
+                  us("unet.lockstep"), us("unet.8_shards", "--shards", "8", steps=fewer), *([] if small else [
+                      us("unet.job", *DIFFUSION_JOB), us("unet.job_8_shards", *DIFFUSION_JOB, "--shards", "8", steps=fewer),
+                      us("unet.fp32", precision="fp32", steps=fewer),
+                      us("unet.fp32_8_shards", "--shards", "8", precision="fp32", steps=fewer)]),
+                  peer["unet"]]),
+        Stage("larger", "the ratio at 64 x 64 pixels; what ResNet-50 takes", ends=0.79, alone=True, entries=[
             *([] if small else [us("unet64.lockstep", steps=fewer)]), peer["unet64"], peer["resnet50"]]),
+        Stage("kernels", "where the time of a plain step goes, by kernel", ends=0.89, alone=True, entries=[
+            kernels(f"{name}.kernels", us(name, "--graph", "false", steps=0).command) for name in ("gpt", "resnet", "unet")]),
+        Stage("training", "a step of `train`, with two slots, beside that of bench; memory nodes in graphs", ends=0.93, alone=True, entries=[
+            check(machine, "gpt.train", "loop", json=True), check(machine, "gpt.train_without_graphs", "loop_plain", json=True)]),
+        Stage("ranks", "a step of two ranks on one GPU, what is exposed, and the same bits", ends=0.97, alone=True, entries=[
+            check(machine, f"{name}.two_ranks", f"ranks_{name}", json=True) for name in ("gpt", "unet")]),
     ])
 
 
-def explain(machine, earlier):
-    """What the figures leave open, then tests. `earlier`: entries of `figures` by name, as the report has them."""
-    work = WORKLOADS["small" if machine.size == "small" else "real"]
-    spread = {}  # step times by command
+def doubtful_commands(earlier):
+    """Those whose steps differ by more than 2 % between two starts, or by quartiles within one."""
+    times, found = {}, set()
     for entry in earlier.values():
-        step_ms = (entry.get("figures") or {}).get("step_ms")
-        if step_ms:
-            spread.setdefault(entry["command"], []).append(step_ms)
-    doubtful = {command for command, times in spread.items() if max(times) > 1.02 * min(times)}
-    again = {}
-    for entry in (entry for stage in figures(machine).stages for entry in stage.entries):
-        command = earlier.get(entry.name, {}).get("command")
-        if command in doubtful:
-            again.setdefault(command, entry)
+        figures = entry.get("figures") or {}
+        if not figures.get("step_ms"):
+            continue
+        times.setdefault(entry["command"], []).append(figures["step_ms"])
+        least, most = figures.get("step_ms_quartiles", (1, 1))
+        if most > 1.02 * least:
+            found.add(entry["command"])
+    return found | {command for command, all_ms in times.items() if max(all_ms) > 1.02 * min(all_ms)}
+
+
+def explain(machine, earlier):
+    """What the figures leave open, then tests. `earlier`: entries of `figures` by name, as the report has them. What each candidate for a
+    product takes is missing: there is no `lockstep bench products --tune` yet."""
+    work = WORKLOADS["small" if machine.size == "small" else "real"]
+    doubtful = doubtful_commands(earlier)
+    again = {}  # by command
+    for entry in (entry for stage in figures(machine).stages if stage.alone for entry in stage.entries):
+        if shown(entry) in doubtful:
+            again.setdefault(shown(entry), entry)
 
     def counters(workload, kernel, *more):
         command = ["ncu", "--set", "basic", "--clock-control", "none", "--csv", "--target-processes", "all", "--launch-count", "8",
@@ -216,14 +259,13 @@ def explain(machine, earlier):
     def in_graph(name):
         return kernels(f"{name}.graph_kernels", ours("", work[name], "--graph", "true", steps=0).command, 25)
 
+    peer = pytorch("", "gpt-gpu", "--mode", "default", "--sdpa", "cudnn", "--cache", "{work}/compiled")
     return Plan("explain", 120, [
-        Stage("kernels", "kernels inside graphs, and PyTorch's", ends=0.4, entries=[
-            in_graph("gpt"), in_graph("resnet"),
-            kernels("gpt.pytorch_kernels", [*pytorch("", "gpt-gpu", "--mode", "default", "--sdpa", "cudnn").command,
-                                            "--cache", "{work}/compiled"], 40)]),
-        Stage("counters", "how close single kernels are to the card's limits", ends=0.65, entries=[
+        Stage("counters", "how close single kernels are to the card's limits", ends=0.3, alone=True, entries=[
             counters("gpt", "layer_gradients"), counters("gpt", "forward"), counters("unet", "normalise_group"),
             counters("gpt", "copy_rows", odd_vocabulary(machine))]),
-        Stage("again", "figures that differed by more than 2 %", ends=0.85, entries=[
+        Stage("again", "figures that differed by more than 2 %", ends=0.6, alone=True, entries=[
             dataclasses.replace(entry, name=f"{entry.name}.again.{number}") for entry in again.values() for number in (1, 2)]),
-        Stage("tests", "GPU code against CPUs'", gpu_tests(machine), 0.97, machine.jobs)])
+        Stage("kernels", "kernels inside graphs, and PyTorch's", ends=0.9, alone=True, entries=[
+            in_graph("gpt"), in_graph("resnet"), kernels("gpt.pytorch_kernels", peer.command, 40)]),
+        Stage("tests", "GPU code against CPUs'", gpu_tests(machine), 1, machine.jobs)])

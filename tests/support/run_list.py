@@ -3,6 +3,9 @@ import argparse
 import concurrent.futures
 import dataclasses
 import datetime
+import glob
+import gzip
+import hashlib
 import json
 import os
 import platform
@@ -20,8 +23,11 @@ import time
 import plans
 
 OUTPUT_LINES = 30  # of a failed entry, in the report
-ARCHIVE_BYTES, ARCHIVE_PARTS = 15 << 20, 3
+ARCHIVE_S = 25  # after --limit-s
+ARCHIVE_BYTES, ARCHIVES = 13 << 20, 4  # of what was compiled
 LOG_BYTES = 1 << 20  # of one entry, in the archive
+# What results are of: another of these files, and they are made again.
+CODE = ("bin/lockstep", "libexec", "tests/bin/test.gpu", "tests/support", "tests/bench")
 
 
 def answer(*command):
@@ -44,7 +50,7 @@ def parsed(text):
 
 def find_gpus():
     """What nvidia-smi says of each GPU, and why there is none."""
-    fields = ["name", "driver_version", "memory.total", "compute_cap"]
+    fields = ["name", "driver_version", "memory.total", "compute_cap", "uuid"]
     try:
         asked = subprocess.run(["nvidia-smi", "--query-gpu=" + ",".join(fields), "--format=csv,noheader"], timeout=20,
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -62,16 +68,38 @@ def memory_mib(gpus):
     return min((int(re.match(r"\d*", gpu.get("memory.total", "")).group() or 0) for gpu in gpus), default=0)
 
 
+def digest_of_code(bundle):
+    digest = hashlib.sha256()
+    for part in CODE:
+        top = os.path.join(bundle, part)
+        files = [top] if os.path.isfile(top) else [os.path.join(folder, name) for folder, _, names in os.walk(top) for name in names]
+        for path in sorted(path for path in files if "__pycache__" not in path):
+            with open(path, "rb") as file:
+                digest.update(os.path.relpath(path, bundle).encode() + b"\0" + hashlib.sha256(file.read()).digest())
+    return digest.hexdigest()
+
+
+def torch_version():
+    return answer("python3", "-c", "import importlib.metadata; print(importlib.metadata.version('torch'))")
+
+
 RUNNING = set()  # processes, each the first of its session
+
+
+def tell(process, number):
+    try:
+        os.killpg(process.pid, number)
+    except ProcessLookupError:  # it has ended
+        pass
 
 
 def stop(process):
     """Ends what an entry started; mpirun is told first, as it alone knows its ranks."""
-    os.killpg(process.pid, signal.SIGTERM)
+    tell(process, signal.SIGTERM)
     try:
         process.wait(10)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
+        tell(process, signal.SIGKILL)
         try:
             process.wait(5)
         except subprocess.TimeoutExpired:  # it is in the driver, which does not return: the next one runs beside it
@@ -107,10 +135,12 @@ class Run:
         self.limit_s = options.limit_s if options.limit_s is not None else plan.limit_s
         self.lock = threading.Lock()
         self.background = []  # pools
+        self.ended = False  # from outside
         self.results = {stage.name: [] for stage in plan.stages}
         self.about = {"plan": plan.name, "size": options.checklist, "gpus": gpus, **({"no_gpu": no_gpu} if no_gpu else {}),
                       "versions": {"lockstep": answer("lockstep", "--version"), "system": answer("uname", "-sr"),
-                                   "libc": " ".join(platform.libc_ver()), "python": platform.python_version()},
+                                   "libc": " ".join(platform.libc_ver()), "python": platform.python_version(), "torch": torch_version()},
+                      "code": digest_of_code(options.bundle),
                       "doctor": parsed(answer("lockstep", "doctor", "--json"))}
         self.logs = os.path.join(options.work, plan.name) if plan.name else None
         if self.logs:
@@ -118,16 +148,23 @@ class Run:
             self.take_over()
 
     def take_over(self):
-        """What an earlier start has done, on the same GPU and with the same version, is not done again."""
+        """What an earlier start has done, on the same GPU and with the same files, is not done again; nor PyTorch's with the same PyTorch."""
         earlier = read_state(self.options, self.plan.name)
-        if any(earlier.get(key) != self.about[key] for key in ("gpus", "versions", "size")):
-            if earlier:
-                print("the earlier results are of another GPU, version or size: all is done again")
+        if not earlier:
             return
+
+        def same(of, key):
+            return ({name: text for name, text in of.get(key, {}).items() if name != "torch"} if key == "versions" else of.get(key))
+
+        other = [key for key in ("gpus", "versions", "code", "size") if same(earlier, key) != same(self.about, key)]
+        if other:
+            print(f"the earlier results are of another GPU, version or size ({', '.join(other)}): all is done again")
+            return
+        same_torch = earlier["versions"].get("torch") == self.about["versions"]["torch"]
         named = {entry["name"]: entry for stage in earlier["stages"] for entry in stage["entries"]}
         for stage in self.plan.stages:
             self.results[stage.name] = [{**named[entry.name], "earlier": True} for entry in stage.entries
-                                        if named.get(entry.name, {}).get("result") == "passed"]
+                                        if named.get(entry.name, {}).get("result") == "passed" and (same_torch or not plans.is_peer(entry))]
         number = sum(len(stage.entries) for stage in self.plan.stages)
         print(f"{sum(map(len, self.results.values()))} of {number} entries are done already")
 
@@ -135,26 +172,30 @@ class Run:
         """Until that share of the time is over."""
         return share * self.limit_s - (time.monotonic() - self.options.begin)
 
-    def filled(self, text):
-        return text.replace("{bundle}", self.options.bundle).replace("{work}", self.options.work)
+    def filled(self, text, allowed_s):
+        return plans.filled(text, {"bundle": self.options.bundle, "work": self.options.work,
+                                   "limit_s": f"{max(1, allowed_s - plans.END_S):.0f}"})
 
     def run_entry(self, entry, stage):
         """An entry of the report."""
         record = {"name": entry.name, "result": "skipped"}
         if entry.json:
-            record["command"] = " ".join(entry.command).replace("{bundle}/", "")
+            record["command"] = plans.shown(entry)
         left_s = self.left_s(stage.ends)
         record["seconds"] = 0.0
         if entry.gpu and self.no_gpu:
             return {**record, "reason": self.no_gpu}
         if entry.needs and not shutil.which(entry.needs):
             return {**record, "reason": f"{entry.needs} is not here"}
-        if left_s <= 0:
+        if left_s <= 0 or self.ended:
             return {**record, "reason": "not reached: --limit-s", "late": True}
+        if left_s < entry.least_s:
+            return {**record, "reason": f"not begun with {left_s:.0f} s left: --limit-s", "late": True}
         allowed_s = min(entry.limit_s, left_s)
-        environment = {key: self.filled(value) for key, value in entry.environment.items()}
+        environment = {key: self.filled(value, allowed_s) for key, value in entry.environment.items()}
         try:
-            code, output, errors, seconds = run_command([self.filled(word) for word in entry.command], environment, allowed_s, entry.json)
+            code, output, errors, seconds = run_command([self.filled(word, allowed_s) for word in entry.command], environment, allowed_s,
+                                                        entry.json)
         except OSError as error:
             return {**record, "result": "failed", "reason": f"{entry.command[0]}: {error.strerror}"}
         record["seconds"] = round(seconds, 2)
@@ -171,6 +212,10 @@ class Run:
                 record["output"] = lines[-OUTPUT_LINES:]
         elif code == entry.skip_code:
             record["reason"] = next((line for line in reversed(lines) if line.strip()), "without a reason")
+        elif self.ended:
+            record.update(reason="ended with the script", late=True)
+        elif code and entry.skip_text and (said := re.search(entry.skip_text, errors + output)):
+            record["reason"] = said[0]
         elif code is None and left_s < entry.limit_s:
             record.update(reason=f"cut off after {allowed_s:.1f} s: --limit-s was reached", late=True)
         else:
@@ -196,9 +241,9 @@ class Run:
                 for line in record.get("output", []):
                     print("    " + line)
 
-        if stage.jobs == 1 and not stage.background:
+        if stage.alone:
             self.join()
-        pool = concurrent.futures.ThreadPoolExecutor(stage.jobs)
+        pool = concurrent.futures.ThreadPoolExecutor(1 if stage.alone else stage.jobs)
         self.background.append((pool, [pool.submit(run_one, entry) for entry in entries]))
         if not stage.background:
             self.join(self.background[-1:])
@@ -214,21 +259,27 @@ class Run:
         try:
             if self.plan.beside and not self.no_gpu:
                 command, file = self.plan.beside
-                with open(os.path.join(self.logs, file), "a", encoding="utf-8") as output:
-                    beside = subprocess.Popen(command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, start_new_session=True)
+                if shutil.which(command[0]):
+                    with open(os.path.join(self.logs, file), "a", encoding="utf-8") as output:
+                        beside = subprocess.Popen(command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, start_new_session=True)
             for stage in self.plan.stages:
                 self.run_stage(stage, lambda done: not done or done["result"] != "passed")
             self.join()
-            if self.plan.name:  # what a stage had no time for has what others have left
-                last = self.plan.stages[-1].ends
-                for stage in self.plan.stages:
-                    if self.left_s(last) > 0 and not stage.background:
-                        self.run_stage(dataclasses.replace(stage, ends=last), lambda done: done and done.get("late"))
-        except BaseException:  # Ctrl-C, or a report that cannot be written
+            if self.plan.name:  # what a stage had no time for has what others have left; figures first
+                for stage in sorted(self.plan.stages, key=lambda stage: not stage.alone):
+                    if self.left_s() > 0 and not stage.background:
+                        self.run_stage(dataclasses.replace(stage, ends=1), lambda done: done and done.get("late"))
+        except BaseException:  # Ctrl-C, SIGTERM, or a report that cannot be written
+            self.ended = True
             for pool, _ in self.background:
                 pool.shutdown(wait=False, cancel_futures=True)
             for process in list(RUNNING):
-                stop(process)
+                tell(process, signal.SIGTERM)  # all at once, as each has some seconds
+            until = time.monotonic() + 20
+            while time.monotonic() < until and any(not future.done() for _, pending in self.background for future in pending):
+                for process in list(RUNNING):
+                    stop(process)
+                time.sleep(0.05)
             raise
         finally:
             if beside:
@@ -260,23 +311,47 @@ class Run:
                 file.write(text + "\n")
             os.replace(path + ".new", path)  # never half a report
 
-    def archive(self):
-        """Beside the report: the logs of a plan, and what its peers compiled; in files that are small enough to travel."""
-        root = re.sub(r"\.json$", "", self.options.report)
-        for name, folder in ((root, self.logs), (root + "-compiled", os.path.join(self.options.work, "compiled"))):
-            if not os.path.isdir(folder):
+    def root(self):
+        """Of the archives' names."""
+        return re.sub(r"\.json$", "", self.options.report)
+
+    def compiled(self):
+        return os.path.join(self.options.work, "compiled")
+
+    def archive_results(self):
+        """Beside the report: the logs of the plan with its report, and what its peers have chosen."""
+        for old in (".tar.gz", "-compiled*.tar.gz", "-compiled.tar.gz.[0-9]"):
+            for file in glob.glob(glob.escape(self.root()) + old):
+                os.remove(file)
+        with tarfile.open(self.root() + ".tar.gz", "w:gz", compresslevel=6) as archive:
+            archive.add(self.logs, os.path.basename(self.logs))
+            for file in sorted(filter(os.path.isfile, glob.glob(os.path.join(glob.escape(self.compiled()), "*")))):
+                archive.add(file, os.path.join("compiled", os.path.basename(file)))
+
+    def archive_compiled(self):
+        """What the peers have compiled: archives that are small enough to travel, of a folder each. Each is good without the others, and
+        with a part of its folder, where time or room ends it: then the rest is compiled again."""
+        until = self.options.begin + self.limit_s + ARCHIVE_S
+        number = out = 0
+        for folder in sorted(glob.glob(os.path.join(glob.escape(self.compiled()), "*", ""))):
+            name = os.path.basename(os.path.dirname(folder))
+            paths = sorted(os.path.join(top, file) for top, _, files in os.walk(folder) for file in files)
+            if not paths or number == ARCHIVES or time.monotonic() > until:
+                out += len(paths)
                 continue
-            with tempfile.TemporaryFile() as whole:
-                with tarfile.open(fileobj=whole, mode="w:gz", compresslevel=6) as archive:
-                    archive.add(folder, os.path.basename(folder))
-                parts = -(-whole.tell() // ARCHIVE_BYTES)
-                if parts > ARCHIVE_PARTS:
-                    print(f"{folder} has more than {ARCHIVE_PARTS} x {ARCHIVE_BYTES >> 20} MiB and is left out")
-                    continue
-                whole.seek(0)
-                for part in range(parts):
-                    with open(f"{name}.tar.gz" + (f".{part}" if parts > 1 else ""), "wb") as file:
-                        file.write(whole.read(ARCHIVE_BYTES))
+            number += 1
+            with open(f"{self.root()}-compiled-{name}.tar.gz", "wb") as file, \
+                    gzip.GzipFile(fileobj=file, mode="wb", compresslevel=3) as packed, tarfile.open(fileobj=packed, mode="w") as archive:
+                for path in paths:
+                    packed.flush()
+                    # Room for files that do not get smaller, and for the end.
+                    if time.monotonic() > until or file.tell() + os.path.getsize(path) > ARCHIVE_BYTES:
+                        out += 1
+                    else:
+                        archive.add(path, os.path.relpath(path, self.options.work))
+        if out:
+            print(f"{out} files of {self.compiled()} are in no archive, for want of room or time: PyTorch compiles what is missing again; "
+                  f"to have all, copy that folder, or take {ARCHIVE_S} s off --limit-s")
 
 
 def state_path(options, name):
@@ -327,14 +402,20 @@ def main():
     parser.add_argument("--jobs", type=int, metavar="N",
                         help="so many checks and tests at once (4 on GPUs of 64 GiB and more, else 1); measurements are alone")
     parser.add_argument("--match", metavar="REGEX", help="these tests instead, whatever they need")
-    parser.add_argument("--limit-s", type=float, help="nothing starts later, and nothing runs longer (430; figures: 590, explain: 120)")
+    parser.add_argument("--limit-s", type=float, help="nothing starts later, and nothing runs longer (430; figures: 560, explain: 120)")
     parser.add_argument("--report", default="report.json", help="where the report goes (report.json)")
     parser.add_argument("--work", help="where a plan keeps what it has done (BUNDLE/work)")
     options = parser.parse_args()
     options.begin = time.monotonic()
     options.work = os.path.abspath(options.work or os.path.join(options.bundle, "work"))
 
+    def end(*_):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, end)
     try:
+        os.makedirs(os.path.dirname(options.report) or ".", exist_ok=True)
         open(options.report, "a", encoding="utf-8").close()  # now, not after the tests
     except OSError as error:
         sys.exit(complain(f"--report: {options.report}: {error.strerror}"))
@@ -342,14 +423,22 @@ def main():
     print(no_gpu or "GPU: " + "; ".join(f"{gpu['name']}, driver {gpu['driver_version']}" for gpu in gpus))
     plan = choose_plan(options, gpus, no_gpu)
     run = Run(plan, options, gpus, no_gpu)
-    run.run()
+    try:
+        run.run()
+    except KeyboardInterrupt:
+        if plan.name:
+            run.archive_results()
+        print(f"ended from outside; report: {options.report}")
+        sys.exit(130)
     for workload, ratio in run.ratios().items():
-        print(f"{workload}: PyTorch's step takes {ratio:.3f} times ours")
+        print(f"{workload}: PyTorch's step takes {ratio:.3f} times ours, which waits for each on the host")
     if plan.name:
-        run.archive()
+        run.archive_results()
+        run.archive_compiled()
     count = run.count()
     print(", ".join(f"{number} {kind}" for kind, number in count.items()) + f"; report: {options.report}")
     sys.exit(1 if count["failed"] else 0)
 
 
-main()
+if __name__ == "__main__":
+    main()

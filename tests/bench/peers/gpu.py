@@ -2,14 +2,15 @@
 """Times training steps of a standard workload with PyTorch on one GPU: the peer of `lockstep bench step --device cuda`.
 
 Usage: gpu.py [--workload NAME] [--precision bf16|fp32|tf32] [--mode MODE] [--sdpa KERNEL] [--steps N] [--cache FOLDER] [--limit SECONDS]
-       gpu.py --compile-only --cache FOLDER ...      fills the folder, also with other workloads at the same time; but max-autotune, which
-                                                     chooses by times, wants the GPU for itself
+       gpu.py --compile-only --cache FOLDER ...      fills the folder, also with other workloads at the same time. So --mode auto is
+                                                     without max-autotune then, which chooses by times and wants the GPU for itself
        gpu.py --check FILE_H5 [--mode MODE]          compares losses with a file of peer_case, in float32; on the CPU if there is no GPU
 
 PyTorch at its best, as workloads.py says, and: torch.compile of model and loss, bf16 by autocast, cuDNN's choice of convolutions by trial.
 --mode and --sdpa auto try compile modes and the kernels of attention, each in a process of its own, and keep the fastest; what has not
-ended after --limit seconds in all is left out. The choice is kept in --cache, with Inductor's and Triton's files, and is not made again
-there: a tar of the folder serves other machines with the same GPU and PyTorch. --mode eager is without torch.compile.
+ended after --limit seconds in all is left out. Each trial is kept in --cache, with Inductor's and Triton's files: a further start measures
+the fastest again and goes on with the trials that are left. Once each has ended, the choice is kept and not made again there: a tar of the
+folder serves other machines with the same GPU and PyTorch. --mode eager is without torch.compile.
 
 Prints one JSON document: medians over steps of times between events on the GPU. Exit code 77: no GPU, or no PyTorch.
 """
@@ -23,18 +24,24 @@ import sys
 import tempfile
 import time
 
-try:
-    import torch
-
-    import workloads
-except ImportError as missing:
-    print(f"gpu.py: {missing}", file=sys.stderr)
-    sys.exit(77)
-
-WORKLOADS = [name for name in workloads.WORKLOADS if name.endswith("-gpu")]
+WORKLOADS = ["gpt-gpu", "resnet-gpu", "resnet50-gpu", "unet-gpu", "unet64-gpu"]
 MODES = ["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]  # auto: the first three, the slowest to compile last
 SDPA = ["cudnn", "flash"]
 UNMEASURED_STEPS = 10  # the choice of algorithms, and the capture of graphs
+TIMED_UNDER_LOAD = "timed-under-load"  # a file in --cache: others ran on the GPU while Inductor timed configurations of kernels
+
+
+def load():
+    """What takes seconds to load, or is not here. After parse(), so that wrong arguments are reported anywhere."""
+    global torch, workloads
+    try:
+        import torch
+
+        import workloads
+    except ImportError as missing:
+        print(f"gpu.py: {missing}", file=sys.stderr)
+        sys.exit(77)
+    assert WORKLOADS == sorted(name for name in workloads.WORKLOADS if name.endswith("-gpu")), workloads.WORKLOADS
 
 
 def choose_sdpa(kernel):
@@ -106,37 +113,78 @@ def in_process(args, mode, sdpa, folder, seconds):
     try:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=seconds)
     except subprocess.TimeoutExpired:
-        return {"mode": mode, "sdpa": sdpa, "failed": f"not done after {seconds:.0f} s"}
+        return {"mode": mode, "sdpa": sdpa, "failed": f"not done after {seconds:.0f} s", "cut": True}
     if done.returncode == 0:
         return json.loads(done.stdout.splitlines()[-1])
     return {"mode": mode, "sdpa": sdpa, "failed": (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]}
 
 
-def best_of_trials(args, folder, end):
-    """The fastest, and all that was tried: each kernel in the first mode, the best of them in the other modes. To compile: each in each."""
-    tried = []
-
-    def attempt(mode, sdpa):
-        if time.monotonic() < end:
-            tried.append(in_process(args, mode, sdpa, folder, end - time.monotonic()))
-
-    def best():
-        return min((trial for trial in tried if "failed" not in trial), key=lambda trial: trial["step_ms"], default=None)
-
-    modes = MODES[:3] if args.mode == "auto" else [args.mode]
-    has_choice = args.precision == "bf16" and not args.workload.startswith("resnet")  # neither kernel takes float32
-    kernels = [args.sdpa] if args.sdpa != "auto" else SDPA if has_choice else ["default"]
-    for sdpa in kernels:
-        attempt(modes[0], sdpa)
-    if best() and not args.compile_only:
-        kernels = [best()["sdpa"]]
-    for mode in modes[1:]:
-        for sdpa in kernels:
-            attempt(mode, sdpa)
-    return best(), tried
+def read_json(path):
+    """What a file has; nothing, if it is not there or was written by half."""
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
 
 
-def main():
+def write_json(path, document):
+    new = path.with_suffix(f".{os.getpid()}.new")
+    new.write_text(json.dumps(document))
+    new.replace(path)
+
+
+def best_of(trials):
+    return min((trial for trial in trials if "failed" not in trial), key=lambda trial: trial["step_ms"], default=None)
+
+
+class Trials:
+    """Each kernel of attention in the first mode, the best of them in the other modes. To compile: each in each."""
+
+    def __init__(self, modes, kernels, each, run, keep=lambda tried: None, earlier=()):
+        """run: the figures of a mode and a kernel, or None, if there is no time; keep: is told of all after each of them; earlier: those of
+        an earlier start, whose fastest is measured again, as a figure is one of this start."""
+        self.modes, self.kernels, self.each, self.run, self.keep = modes, kernels, each, run, keep
+        self.earlier = {(trial["mode"], trial["sdpa"]): trial for trial in earlier}
+        self.tried = {}  # in this start
+
+    def known(self):
+        return {**self.earlier, **{key: trial for key, trial in self.tried.items() if not trial.get("cut") or key not in self.earlier}}
+
+    def attempt(self, mode, sdpa, again=False):
+        if (mode, sdpa) in self.known() and not again:
+            return
+        trial = self.run(mode, sdpa)
+        if trial:
+            self.tried[mode, sdpa] = trial
+            self.keep([trial for trial in self.known().values() if not trial.get("cut")])
+
+    def all(self):
+        """The fastest of this start; None: nothing worked."""
+        fastest = best_of(self.earlier.values())
+        if fastest:
+            self.attempt(fastest["mode"], fastest["sdpa"], again=True)
+        for sdpa in self.kernels:
+            self.attempt(self.modes[0], sdpa)
+        best = best_of(trial for trial in self.known().values() if trial["mode"] == self.modes[0])
+        kernels = self.kernels if self.each or not best else [best["sdpa"]]
+        for mode in self.modes[1:]:
+            for sdpa in kernels:
+                self.attempt(mode, sdpa)
+        self.ended = all((mode, sdpa) in self.known() and not self.known()[mode, sdpa].get("cut")
+                         for mode in self.modes for sdpa in (self.kernels if mode == self.modes[0] else kernels))
+        return best_of(self.tried.values())
+
+
+def forget_times_under_load(folder):
+    """Of configurations that Inductor chose while others ran."""
+    marker = folder / TIMED_UNDER_LOAD
+    if marker.exists():
+        for file in folder.glob("inductor-*/**/*.best_config"):
+            file.unlink(missing_ok=True)
+        marker.unlink(missing_ok=True)
+
+
+def parse(argv=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workload", choices=WORKLOADS, default="gpt-gpu")
     parser.add_argument("--precision", choices=["bf16", "fp32", "tf32"], default="bf16", help="fp32: no TF32, as Lockstep")
@@ -149,7 +197,12 @@ def main():
     parser.add_argument("--loss-outside", action="store_true", help="compile the model without the loss, which is slower")
     parser.add_argument("--check", metavar="FILE_H5", help="of peer_case")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
-    args = parser.parse_args()
+    return parser.parse_args(argv)
+
+
+def main():
+    args = parse()
+    load()
     if args.check:
         device = "cuda" if torch.cuda.is_available() else "cpu"
         torch.backends.cudnn.allow_tf32 = False
@@ -162,7 +215,8 @@ def main():
     import triton
 
     cores = len(os.sched_getaffinity(0))
-    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(max(2, cores // 4 if args.compile_only else cores)))
+    # Compilers of several workloads share the cores, and rarely all of them compile.
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(max(2, cores // 5 if args.compile_only else cores)))
     if args.one:
         args.steps = 1 if args.compile_only else args.steps
         print(json.dumps(measure(args)))
@@ -170,25 +224,51 @@ def main():
     with tempfile.TemporaryDirectory() as scratch:
         folder = args.cache or pathlib.Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
+        if args.compile_only:
+            (folder / TIMED_UNDER_LOAD).touch()
+        else:
+            forget_times_under_load(folder)
         choice = folder / f"{args.workload}-{args.precision}{'-loss-outside' * args.loss_outside}.json"
-        known = json.loads(choice.read_text()) if choice.exists() else {}
-        before = {}
-        if known.get("torch") == torch.__version__ and known.get("gpu") == torch.cuda.get_device_name():
-            before = {"chosen_before": known["tried"]}
-            args.mode = known["mode"] if args.mode == "auto" else args.mode
-            args.sdpa = known["sdpa"] if args.sdpa == "auto" else args.sdpa
-        asked = args.mode, args.sdpa
-        best, tried = best_of_trials(args, folder, time.monotonic() + args.limit)
+        partial = choice.with_suffix(".trials.json")
+        here = {"torch": torch.__version__, "gpu": torch.cuda.get_device_name()}
+
+        def known(path):
+            document = read_json(path)
+            return document if {key: document.get(key) for key in here} == here else {}
+
+        chosen, before = known(choice), {}
+        if chosen:
+            before = {"chosen_before": chosen["tried"]}
+            args.mode = chosen["mode"] if args.mode == "auto" else args.mode
+            args.sdpa = chosen["sdpa"] if args.sdpa == "auto" else args.sdpa
+        chooses = (args.mode, args.sdpa) == ("auto", "auto") and not args.compile_only
+        modes = [args.mode] if args.mode != "auto" else MODES[:2] if args.compile_only else MODES[:3]
+        has_choice = args.precision == "bf16" and not args.workload.startswith("resnet")  # neither kernel takes float32
+        kernels = [args.sdpa] if args.sdpa != "auto" else SDPA if has_choice else ["default"]
+        end = time.monotonic() + args.limit
+
+        def run(mode, sdpa):
+            left_s = end - time.monotonic()
+            return in_process(args, mode, sdpa, folder, left_s) if left_s > 0 else None
+
+        def keep(tried):
+            if chooses:
+                write_json(partial, {**here, "tried": tried})
+
+        trials = Trials(modes, kernels, args.compile_only, run, keep, known(partial).get("tried", []) if chooses else [])
+        best = trials.all()
+        tried = [*trials.known().values()]
         if best is None:
-            print(f"gpu.py: {args.workload}: {tried[-1]['failed']}", file=sys.stderr)
+            print(f"gpu.py: {args.workload}: {tried[-1]['failed'] if tried else 'no time: a larger --limit'}", file=sys.stderr)
             sys.exit(1)
         figures = {**best, "samples_per_second": workloads.WORKLOADS[args.workload].samples * 1e3 / best["step_ms"],
-                   "step_flops": step_flops(args.workload), "torch": torch.__version__, "cuda": torch.version.cuda,
-                   "cudnn": torch.backends.cudnn.version(), "triton": triton.__version__, "gpu": torch.cuda.get_device_name(),
+                   "step_flops": step_flops(args.workload), **here, "cuda": torch.version.cuda,
+                   "cudnn": torch.backends.cudnn.version(), "triton": triton.__version__,
                    "driver": driver(), "tried": [{key: trial.get(key) for key in ("mode", "sdpa", "step_ms", "compile_s", "failed")}
-                                                 for trial in tried], **before}
-        if asked == ("auto", "auto") and not args.compile_only:
-            choice.write_text(json.dumps(figures))
+                                                 for trial in tried], "all_tried": trials.ended, **before}
+        if chooses and trials.ended:  # a mode that time has cut might be the fastest
+            write_json(choice, figures)
+            partial.unlink(missing_ok=True)
     print(json.dumps(figures))
 
 
