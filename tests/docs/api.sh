@@ -13,7 +13,7 @@ reference() {
   doxygen "$scratch/Doxyfile" >"$scratch/log" 2>&1
 }
 
-reference "$LOCKSTEP_SOURCE_DIR" || { echo "FAILED: say what these are:"; grep warning "$scratch/log"; exit 1; }
+reference "$LOCKSTEP_SOURCE_DIR" || { echo "FAILED: say what these are:"; grep -E "warning|error" "$scratch/log"; exit 1; }
 
 mkdir -p "$scratch/some/include"
 documented='double width_m = 0;  ///< of the tyre'

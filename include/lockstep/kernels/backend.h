@@ -161,6 +161,7 @@ class Backend {
   /// padded rows). One at a time. Must not outlive the backend.
   class SharedOperand {
    public:
+    /// Of the backend that runs these products.
     SharedOperand(Backend& backend, const Tensor& operand) : backend_(backend) { backend.share(operand); }
     ~SharedOperand() { backend_.share({}); }
     SharedOperand(const SharedOperand&) = delete;
