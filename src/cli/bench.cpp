@@ -27,7 +27,10 @@ void add_workload(OptionSet& options) {
 std::string workload_names() {
   std::vector<std::string> names;
   for (const train::StandardWorkload& workload : train::standard_workloads()) names.push_back(workload.name);
-  return fmt::format("{}", fmt::join(names, ", "));
+  constexpr std::size_t columns = 66;  // beside "Workloads: ", on a line of a screen
+  std::string text = fmt::format("{}", fmt::join(names, ", "));
+  if (text.size() > columns) text[text.rfind(' ', columns)] = '\n';
+  return text;
 }
 
 std::string ranks_and_nodes(const comm::HostGroup& world) {
