@@ -455,13 +455,13 @@ ExitCode bench_step(const Program& program, Session& session, const Arguments& a
   options.add()("shards", po::value<int>()->default_value(1), "shards of a rank's batch of a workload");
   options.add()("micro-batches", po::value<int>()->default_value(1), "micro-batches of such a shard");
   options.add()("graph", po::value<std::string>()->default_value("auto"),
-                "on a GPU, launch the steps of a workload as a CUDA graph: auto, true or false");
-  options.add()("profile", "what a step of rank 0 is made of, by operation; without a graph");
+                "steps as CUDA graphs: auto, true or false");
+  options.add()("profile", "what a step of rank 0 is made of, by operation");
   add_device(options);
   options.add()("set", po::value<Arguments>()->composing(), "a key of CONFIG, or of the workload");
   options.add()("precision", po::value<std::string>()->default_value("fp32"), "fp32 or bf16");
   options.add()("bf16-fallback", po::value<std::string>()->default_value("refuse"),
-                "where bf16 would be slower: refuse, fp32 or convert");
+                "where bf16 is slower: refuse, fp32 or convert");
   options.add()("json", "print one JSON document");
   add_html(options);
   add_with(options);
