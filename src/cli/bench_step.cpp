@@ -41,6 +41,11 @@ struct StepOptions {
 
 WorkloadRun workload_run(Session& session, const StepOptions& options) {
   if (options.config) return {*options.config, session, options.compute};
+  for (const std::string& text : options.overrides) {
+    const std::string section = text.substr(0, text.find('.'));
+    if (section != "model" && section != "diffusion" && section != "optimizer")
+      throw UsageError("--set {}: a workload has only the keys of model, diffusion and optimizer", text);
+  }
   return {train::workload_named(options.workload),
           session.transport(),
           session.backend(),
@@ -55,7 +60,7 @@ ddp::Graph graph_of(const std::string& word) {
   return ddp::graph_named(word);
 }
 
-/// While it lives, adds up the arithmetic of the products that a backend is asked for.
+/// While it lives, it adds up the arithmetic of all products of a backend.
 class FlopCounter final : public kernels::Observer {
  public:
   explicit FlopCounter(kernels::Backend& backend) : backend_(backend), before_(backend.observe(this)) {}
@@ -178,11 +183,6 @@ report::Page page_of(const StepResult& result, const StepOptions& options, const
 
 /// Times steps and prints medians, of the slowest rank in each step. Collective.
 void time_steps(Session& session, const StepOptions& options) {
-  for (const std::string& text : options.overrides) {
-    const std::string section = text.substr(0, text.find('.'));
-    if (!options.config && section != "model" && section != "diffusion" && section != "optimizer")
-      throw UsageError("--set {}: a workload has only the keys of model, diffusion and optimizer", text);
-  }
   comm::HostGroup& world = session.world();
   kernels::Backend& backend = session.backend();
   const bool on_cpu = backend.device() == Device::cpu();
