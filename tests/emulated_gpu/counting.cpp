@@ -1,5 +1,6 @@
 #include "counting.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,7 +22,7 @@ struct LastWord {
   ~LastWord() {
     const char* const path = std::getenv("LOCKSTEP_KERNEL_LIST");
     if (counting().on() && path)  // the form, and the name of the file, of tests/bench/kernel_list.cpp
-      counting().write(path + ("." + std::to_string(getpid())), races().sees_accesses());
+      counting().write(fmt::format("{}.{}", path, getpid()), races().sees_accesses());
   }
 } last_word;
 
@@ -67,14 +68,12 @@ bool Counting::copy(const std::string& name, std::size_t bytes) {
 std::string Counting::json(const std::map<std::string, Figures>& all, bool with_bytes) {
   std::string text;
   for (const auto& [name, figures] : all) {
-    const auto extents = [](dim3 of) {
-      return "[" + std::to_string(of.x) + ", " + std::to_string(of.y) + ", " + std::to_string(of.z) + "]";
-    };
+    const auto extents = [](dim3 of) { return fmt::format("[{}, {}, {}]", of.x, of.y, of.z); };
     text += text.empty() ? "" : ",\n  ";
-    text += "{\"name\": \"" + name + "\", \"count\": " + std::to_string(figures.count) + ", \"ns\": 0";
-    if (with_bytes) text += ", \"bytes\": " + std::to_string(figures.bytes);
+    text += fmt::format("{{\"name\": \"{}\", \"count\": {}, \"ns\": 0", name, figures.count);
+    if (with_bytes) text += fmt::format(", \"bytes\": {:.0f}", figures.bytes);
     if (figures.grid.x)
-      text += ", \"grid\": " + extents(figures.grid) + ", \"block\": " + extents(figures.block);
+      text += fmt::format(", \"grid\": {}, \"block\": {}", extents(figures.grid), extents(figures.block));
     text += "}";
   }
   return "[" + text + "]";
