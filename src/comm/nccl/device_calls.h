@@ -15,7 +15,7 @@ struct TreeAddition {
   const SumProgram* program = nullptr;
   const std::byte* accumulators = nullptr;  ///< the first element in accumulator 0
   std::size_t accumulator_bytes = 0;        ///< from an accumulator to the next
-  const std::byte* slots = nullptr;         ///< the first element in slot 0; slots hold `comm_dtype`
+  const std::byte* slots = nullptr;         ///< the first element in slot 0, of `comm_dtype`; null without slots
   std::size_t slot_bytes = 0;               ///< from a slot to the next
   std::byte* sum = nullptr;                 ///< in `dtype`
   std::byte* cast_sum = nullptr;            ///< the sum again in `comm_dtype`, or null

@@ -226,7 +226,7 @@ std::byte* DeviceCollectives::sum_at_owners(const DeviceVector& vector, const De
     calls_.add({.program = &plan.whole,
                 .accumulators = values,
                 .accumulator_bytes = vector.accumulator_bytes,
-                .slots = slots + bytes_for(before, partials.element_bytes),
+                .slots = plan.received ? slots + bytes_for(before, partials.element_bytes) : nullptr,
                 .slot_bytes = slot_bytes,
                 .sum = values,
                 .cast_sum = keep_cast ? scratch + bytes_for(range.first, partials.element_bytes) : nullptr,

@@ -40,6 +40,7 @@ class NotedCalls final : public comm::DeviceCalls {
   void zero(std::byte*, std::size_t) override { alone(); }
   void add(const comm::TreeAddition& addition) override {
     alone();
+    BOOST_TEST_REQUIRE((!addition.slots || addition.slots < scratch_.data() + scratch_.size()));
     added += addition.count;
   }
   void cast_to(const std::byte*, std::byte*, std::int64_t, DType) override { alone(); }
