@@ -53,7 +53,8 @@ def make_trainer(name, args, wrap=lambda module: module):
 
 def time_steps(args, rank, ranks, bucket_mb):
     def replicated(module):
-        return DistributedDataParallel(module, bucket_cap_mb=bucket_mb, gradient_as_bucket_view=True)
+        # Rank 0's buffers are those that are saved, whether they are sent to the others in each step or not.
+        return DistributedDataParallel(module, bucket_cap_mb=bucket_mb, gradient_as_bucket_view=True, broadcast_buffers=False)
 
     trainer = make_trainer(args.workload, args, replicated if ranks > 1 and not args.alone else lambda module: module)
     trainer.make_batch(seed=2 + rank)
