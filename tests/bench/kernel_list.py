@@ -5,7 +5,8 @@ Usage: kernel_list.py [--library LIBRARY | --count] [--steps FEW MANY] -- COMMAN
 
 Runs COMMAND --steps FEW and COMMAND --steps MANY with the library of kernel_list.cpp, which counts all that the GPU does. The difference
 divided by MANY - FEW is a step: what loads, warms up or captures is in both. It works inside CUDA graphs, and for programs other than
-Lockstep. Times are the kernels' own, so their sum has no gaps between them. Exit code 77: there is no library, or no CUPTI.
+Lockstep. Times are the kernels' own, so their sum has no gaps between them. Exit code 77: there is no library, or no CUPTI, or COMMAND
+says so. What differs between the runs is divided by MANY - FEW, too, so that is 40.
 
 Each kernel must have run a whole number of times more in each of the further steps, none in fewer steps alone. Where that does not hold,
 COMMAND --steps FEW runs once more: a compiler with an empty cache launches what it tries, and has that cache then. Copies may be any
@@ -42,7 +43,7 @@ def totals_in(folder, command, steps, settings):
                           env=environment, check=False)
     said = done.stderr.strip()[-2000:]
     if done.returncode:
-        complain(f"{' '.join(command)} --steps {steps}: exit code {done.returncode}: {said}")
+        complain(f"{' '.join(command)} --steps {steps}: exit code {done.returncode}: {said}", 77 if done.returncode == 77 else 1)
     files = list(folder.iterdir())
     if not files and (refused := re.search(r"^kernel_list: (no CUPTI|CUPTI refuses).*", done.stderr, re.MULTILINE)):
         complain(refused[0], 77)
@@ -100,7 +101,7 @@ def parse(argv=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--library", type=pathlib.Path, default=LIBRARY)
     parser.add_argument("--count", action="store_true")
-    parser.add_argument("--steps", type=int, nargs=2, default=[2, 6], metavar=("FEW", "MANY"))
+    parser.add_argument("--steps", type=int, nargs=2, default=[2, 42], metavar=("FEW", "MANY"))
     parser.add_argument("command", nargs="+")
     options = parser.parse_args(argv)
     if options.steps[0] >= options.steps[1]:

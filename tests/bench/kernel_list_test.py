@@ -24,13 +24,13 @@ program = ("import ctypes, os, sys;"
 def run(expected, *more, **environment):
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "LOCKSTEP_CUPTI": cupti, "CACHE": os.path.join(folder, "cache"), **environment}
-        done = subprocess.run([sys.executable, script, *more, "--", sys.executable, "-c", program], stdout=subprocess.PIPE,
+        done = subprocess.run([sys.executable, script, "--steps", "2", "6", *more, "--", sys.executable, "-c", program], stdout=subprocess.PIPE,
                               stderr=subprocess.PIPE, text=True, env=environment, check=False)
     assert done.returncode == expected, (done.returncode, done.stdout, done.stderr)
     return json.loads(done.stdout) if expected == 0 else done.stderr
 
 
-found = run(0, "--library", library, "--steps", "2", "6")
+found = run(0, "--library", library)
 rows = {row["name"]: row for row in found["kernels"]}
 # Two launches a step, the grid of the largest; the arguments of template arguments are left out.
 assert list(rows) == ["lockstep::fold<float>", "outer_::run<outer_::sums<...>, int>", "triton_poi_fused_0d1"], rows
@@ -53,5 +53,7 @@ assert "dropped" in run(1, "--library", library, FAKE_CUPTI_DROPS="1")
 assert "1 records of CUPTI have no times" in run(1, "--library", library, FAKE_CUPTI_UNFINISHED="1")
 assert "2 processes with kernels" in run(1, "--library", library, FAKE_RANKS="2")
 assert "no CUPTI" in run(77, "--library", library, LOCKSTEP_CUPTI="/nowhere/libcupti.so")
+program = "import sys; sys.exit(77)"
+assert "exit code 77" in run(77, "--library", library)
 assert "has no CUPTI" in run(77, "--library", "/nowhere/libkernel_list.so")
 print("all held")
