@@ -7,11 +7,11 @@
 # gpu.sh --plan figures|explain [--checklist small] [--jobs N] [--limit-s 560|120] [--report report.json] [--work FOLDER]
 #
 #   --plan     instead of all that follows, as much as one GPU says in so long (support/plans.py): figures: bits and races while PyTorch
-#              compiles on idle cores, then ours and PyTorch's steps, `train`, ranks that share the GPU, and the kernels of a step;
-#              explain, after it: counters, figures that spread, kernels in graphs, then tests. What has passed in FOLDER (BUNDLE/work)
-#              on the same GPU with the same files is not done again: a second start goes on. Beside the report come archives, within 25
-#              seconds after --limit-s: report.tar.gz, of logs and the choices of the peers, and up to four of 13 MiB at most,
-#              report-compiled-NAME.tar.gz, of what PyTorch compiled, to unpack in FOLDER on the next machine. Each is good alone
+#              compiles on idle cores, then ours and PyTorch's steps, the kernels of a step, `train`, ranks that share the GPU, and
+#              max-autotune; explain, after it: PyTorch's kernels, counters, figures that spread, kernels in graphs, then tests. What has
+#              passed in FOLDER (BUNDLE/work) on the same GPU with the same files is not done again: a second start goes on. Beside the
+#              report come two archives, within 25 seconds after --limit-s: report.tar.gz, of logs and the choices of the peers, and
+#              report-compiled.tar.gz, of 15 MiB at most, of what PyTorch compiled, to unpack in FOLDER on the next machine
 #   --checklist  what must hold before tests mean anything (support/checklist.sh): the same bits twice, with graphs and without, with NCCL
 #              in a graph and outside, and odd sizes, with a GPT-2 124M or a part of it; small: with a tiny one; no: not at all
 #   --cpu      tests that need no GPU as well: the MPI tests at 1, 2 and 4 ranks

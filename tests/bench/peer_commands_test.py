@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""peer_commands_test.py: gpu.py and kernel_list.py take every command that plans.py has for them, and gpu.py's trials go on where a limit
-has cut them. No PyTorch and no GPU."""
+"""peer_commands_test.py: gpu.py and kernel_list.py take every command that plans.py has for them, ncu is asked for kernels that there are,
+and gpu.py's trials go on where a limit has cut them. No PyTorch and no GPU."""
+import ast
 import contextlib
 import importlib.util
 import io
 import pathlib
+import re
 import sys
 import tempfile
 
@@ -33,12 +35,22 @@ def taken(parse, words):
             raise AssertionError(f"refused: {' '.join(words)}: {said.getvalue()}") from None
 
 
+assigned = {node.targets[0].id: node.value for node in ast.parse((source / "tests/bench/peers/workloads.py").read_text()).body
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)}
+names = sorted(key.value for key in assigned["WORKLOADS"].keys if key.value.endswith("-gpu"))
+assert gpu.WORKLOADS == names, names
+
 # --- commands -------------------------------------------------------------------------------------------------------------------
-counts = {"gpu.py": 0, "kernel_list.py": 0}
+counts = {"gpu.py": 0, "kernel_list.py": 0, "ncu": 0}
+kernels = "".join(path.read_text() for path in (source / "src" / "kernels" / "cuda").glob("*.cu"))
 
 
 def check(words):
     for at, word in enumerate(words):
+        if word == "--kernel-name":
+            counts["ncu"] += 1
+            name = re.fullmatch(r"regex:\^\((\w+)\)\$", words[at + 1])[1]
+            assert re.search(rf"__global__[^;{{]*\b{name}\(", kernels), f"no kernel is called {name}"
         if word.endswith("/kernel_list.py"):
             counts["kernel_list.py"] += 1
             check([*taken(kernel_list.parse, words[at + 1:]).command, "--steps", "6"])
@@ -50,7 +62,7 @@ def check(words):
             return
 
 
-for size in ("real", "small", "no"):
+for size in ("real", "small"):
     for gpu_mib in (0, 80 << 10, 140 << 10):
         machine = plans.Machine(str(source), [], gpu_mib, 4, size)
         figures = plans.figures(machine)
@@ -62,13 +74,15 @@ for size in ("real", "small", "no"):
                 check([plans.filled(word, {"bundle": str(source), "work": "/w", "limit_s": "5"}) for word in entry.command])
             names = [entry.name for stage in plan.stages for entry in stage.entries]
             assert len(names) == len(set(names)), names
-assert counts["gpu.py"] > 50 and counts["kernel_list.py"] > 10, counts
+assert counts["gpu.py"] > 50 and counts["kernel_list.py"] > 10 and counts["ncu"] > 10, counts
+with contextlib.redirect_stderr(io.StringIO()), contextlib.suppress(SystemExit):
+    raise AssertionError(gpu.parse(["--compile-only", "--mode", "max-autotune"]))  # beside others
 
 # --- trials ---------------------------------------------------------------------------------------------------------------------
 times = {("default", "cudnn"): 9, ("default", "flash"): 8, ("reduce-overhead", "flash"): 7, ("max-autotune", "flash"): 6}
 
 
-def trials(room, earlier=(), each=False):
+def trials(room, earlier=(), modes=gpu.MODES[:3]):
     """With time for so many."""
     log, kept = [], []
 
@@ -79,7 +93,7 @@ def trials(room, earlier=(), each=False):
         figures = {"step_ms": times.get((mode, sdpa), 10)} if len(log) <= room else {"failed": "not done", "cut": True}
         return {"mode": mode, "sdpa": sdpa, **figures}
 
-    made = gpu.Trials(gpu.MODES[:3], gpu.SDPA, each, run, lambda tried: kept.append(tried), earlier)
+    made = gpu.Trials(modes, gpu.SDPA, run, lambda tried: kept.append(tried), earlier)
     return made, made.all(), log, (kept or [[]])[-1]
 
 
@@ -91,7 +105,9 @@ made, best, log, kept = trials(9, kept)  # the fastest again, then what is left
 assert log == [("reduce-overhead", "flash"), ("max-autotune", "flash")] and made.ended and best["step_ms"] == 6 and len(kept) == 4, log
 made, best, log, kept = trials(0, kept)  # no time even for that: what was known is not lost
 assert best is None and len(kept) == 4, (best, kept)
-assert len(trials(9, each=True)[2]) == 6
+quick, _, log, kept = trials(9, modes=gpu.MODES[:2])  # and then the others
+assert quick.ended and log == list(times)[:3] and trials(9, kept)[2] == list(times)[2:], log
+assert trials(9, trials(9)[3], gpu.MODES[:2])[2] == [("reduce-overhead", "flash")]
 
 # --- what was chosen under load -------------------------------------------------------------------------------------------------
 with tempfile.TemporaryDirectory() as name:

@@ -29,9 +29,9 @@ checks = stages["checklist"]
 assert len(checks) >= 10 and all(entry["result"] == "passed" for entry in checks), checks
 two_runs = next(entry for entry in checks if entry["name"] == "checklist.two_runs")
 assert any("loss:" in line and "step_ms:" in line for line in two_runs["output"]), two_runs
-measured = [entry for name in ("machine", "gpt", "resnet", "unet", "training", "ranks") for entry in stages[name]
+measured = [entry for name in ("machine", "gpt", "resnet", "unet", "variants", "training", "ranks") for entry in stages[name]
             if "peers" not in entry.get("command", "")]
-assert len(measured) == 13 and all(entry["result"] == "passed" for entry in measured), measured
+assert len(measured) == 14 and all(entry["result"] == "passed" for entry in measured), measured
 assert all(entry["figures"]["step_ms"] > 0 for entry in measured if entry["name"] != "nvidia_smi"), measured
 P
 

@@ -12,16 +12,19 @@ CPU_TESTS = r"^(comm|ddp|checkpoint|golden|train)(\..+)?\.np[124]$"  # --cpu
 END_S = 15
 CHECK_TIMEOUT_S = 60
 TEST_TIMEOUT_S = 120
+PEER_S = 55       # loads PyTorch, and tries modes for 40 s
+LATE_CODE = 75    # EX_TEMPFAIL
 
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """One command. It passes by exit code 0, and by 77 (skip_code) it says that it cannot be asked here."""
+    """One command. It passes by exit code 0, by 77 (skip_code) it says that it cannot be asked here, by LATE_CODE that its time was short."""
     name: str
     command: list
     limit_s: float = 60
     least_s: float = 0    # it is left for later where there is less time
     json: bool = False    # it prints one JSON document (of what it prints, the last line may be it): its figures
+    csv: bool = False     # it prints rows, as ncu does: its figures
     shows: bool = False   # the report has the end of its output where it passes, too
     gpu: bool = True      # it is skipped without one
     needs: str = ""       # a program on PATH, without which it is skipped
@@ -108,15 +111,15 @@ def ours(name, workload, *more, precision="bf16", steps=40, limit_s=60):
                         "--workload", *workload, "--precision", precision, *more], limit_s, json=True)
 
 
-def pytorch(name, workload, *more, limit_s=60):
+def pytorch(name, workload, *more, limit_s=PEER_S, least_s=45):
     """Which tries compile modes and kernels of attention until most of its time is over, and keeps the fastest."""
     return Entry(name, ["python3", "{bundle}/tests/bench/peers/gpu.py", "--workload", workload, "--precision", "bf16",
-                        "--limit", "{limit_s}", *more], limit_s, least_s=END_S + 5, json=True)
+                        "--limit", "{limit_s}", *more], limit_s, least_s=least_s, json=True)
 
 
-def kernels(name, command, limit_s=60):
+def kernels(name, command, limit_s=60, **more):
     """Of a command without --steps."""
-    return Entry(name, ["python3", "{bundle}/tests/bench/kernel_list.py", "--", *command], limit_s, json=True)
+    return Entry(name, ["python3", "{bundle}/tests/bench/kernel_list.py", "--", *command], limit_s, json=True, **more)
 
 
 def small_model(workload, **keys):
@@ -166,26 +169,30 @@ def matching(machine, pattern):
 def figures(machine):
     """All figures of one GPU. Peers compile on idle cores while the GPU shows that its bits are right.
 
-    `ends` for an H100 or H200 with 16 cores, in seconds of 560: machine 28; checklist 118, beside it compilers until 151, and the sanitizer
-    until 151; gpt 269 (steps of 0.06 s: ours 8 s each, PyTorch's 20 to 60 s); resnet 308; unet 403 (ours: 85 s); larger 442; kernels 498
-    (two runs each of three models); training 521; ranks 543. What ends early leaves its time to those after it, and what had none has what
-    is left at the end: measurements first."""
+    `ends` leave each peer of a ratio its whole time, of 540 seconds, too, if ours takes 8: PyTorch compiles until 0.27, then come four ratios,
+    then what each of our choices costs. What ends early leaves its time to those after it, and what had none has what is left at the end:
+    measurements first. The stage that ends at 0 has only that."""
     small = machine.size == "small"
     work = WORKLOADS["small" if small else "real"]
     steps, fewer = (1, 1) if small else (40, 12)  # fewer: of steps that take long
-    large = machine.gpu_mib >= 100 << 10
-    jobs = machine.jobs if large else max(1, machine.jobs // 2)  # compilers hold memory of the GPU, too
+    # They share the memory: estimates are 5 (resnet) to 17 GB (gpt.loss_outside) for what compiles, and up to 7 for a check.
+    compilers = min(6, max(1, machine.gpu_mib // (16 << 10)))
+    jobs = machine.jobs if compilers == 6 else max(1, machine.jobs * 3 // 4)
     cache = ["--cache", "{work}/compiled"]
-    variants = {name: (f"{name}-gpu",) for name in ("gpt", "resnet", "unet", "unet64", "resnet50")}
-    # As it was compared with Lockstep before.
-    variants["gpt.loss_outside"] = ("gpt-gpu", "--loss-outside", "--mode", "default", "--sdpa", "default")
-    peer = {name: pytorch(f"{name}.pytorch", *words, *cache, limit_s=75) for name, words in variants.items()}
+    before = ("--loss-outside", "--mode", "default", "--sdpa", "default")  # as it was compared with Lockstep
+    first = {name: (f"{name}-gpu", "--mode", "quick") for name in ("unet64", "unet", "gpt", "resnet", "resnet50")}  # the longest first
+    compiled = [pytorch(f"compile.{name}.{part}", *words, *cache, "--compile-only", part, limit_s=165) for part, of in (
+        ("first", {**first, "gpt.loss_outside": ("gpt-gpu", *before)}), ("rest", first)) for name, words in of.items()]
 
     def us(name, *more, **how):
         return ours(name, work[name.split(".", maxsplit=1)[0]], *more, **{"steps": steps, **how})
 
-    def again(entry, number):
-        return dataclasses.replace(entry, name=f"{entry.name}.{number}")
+    def peer(name):
+        return pytorch(f"{name}.pytorch.1", *first[name], *cache)
+
+    def autotuned(name):
+        """Goes on with the trials of peer()."""
+        return pytorch(f"{name}.pytorch.2", f"{name}-gpu", *cache, limit_s=135, least_s=60)
 
     def sanitized(tool, suite):
         command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "1", "--target-processes", "all"]
@@ -197,32 +204,33 @@ def figures(machine):
         Stage("machine", "which card, with which clocks; what a copy and a product of random numbers reach", ends=0.05, alone=True, entries=[
             Entry("nvidia_smi", ["nvidia-smi", "-q"], 10),
             *([] if small else [us("gpt.profile", "--profile", steps=4)])]),
-        Stage("compile", "peers that compile in seconds when measured", ends=0.27, jobs=6 if large else 2, background=True, counts=False,
-              entries=[pytorch("compile." + name, *words, *cache, "--compile-only", limit_s=165) for name, words in variants.items()]),
+        Stage("compile", "peers that compile in seconds when measured: one mode of each, then the others", ends=0.27, jobs=compilers,
+              background=True, counts=False, entries=compiled),
         Stage("checklist", "the same bits twice, in graphs, with NCCL, at odd sizes, in shards", checklist(machine), 0.21, jobs),
         Stage("sanitizer", "accesses out of bounds, and races within blocks", jobs=jobs, ends=0.27, entries=[
             *(sanitized("memcheck", suite) for suite in ("products", "sequences", "losses", "norms", "images")),
             *(sanitized("racecheck", suite) for suite in ("sequences", "norms"))]),
-        Stage("gpt", "the ratio to PyTorch at its best, and what each of its choices costs; 50257; shards", ends=0.48, alone=True, entries=[
-            us("gpt.lockstep.1"), again(peer["gpt"], 1), us("gpt.lockstep.2"), us("gpt.vocabulary_50257", odd_vocabulary(machine)),
-            us("gpt.8_shards", "--shards", "8", steps=fewer), again(peer["gpt"], 2), peer["gpt.loss_outside"]]),
-        Stage("resnet", "the ratio for images", ends=0.55, alone=True, entries=[
-            us("resnet.lockstep.1"), peer["resnet"], us("resnet.lockstep.2")]),
-        Stage("unet", "the ratio for diffusion, and what shards and float32 cost, with a mean squared error; job: the network and loss of "
-              "jobs/diffusion-cifar.ini", ends=0.72, alone=True, entries=[
-                  us("unet.lockstep"), us("unet.8_shards", "--shards", "8", steps=fewer), *([] if small else [
-                      us("unet.job", *DIFFUSION_JOB), us("unet.job_8_shards", *DIFFUSION_JOB, "--shards", "8", steps=fewer),
-                      us("unet.fp32", precision="fp32", steps=fewer),
-                      us("unet.fp32_8_shards", "--shards", "8", precision="fp32", steps=fewer)]),
-                  peer["unet"]]),
-        Stage("larger", "the ratio at 64 x 64 pixels; what ResNet-50 takes", ends=0.79, alone=True, entries=[
-            *([] if small else [us("unet64.lockstep", steps=fewer)]), peer["unet64"], peer["resnet50"]]),
-        Stage("kernels", "where the time of a plain step goes, by kernel", ends=0.89, alone=True, entries=[
+        Stage("gpt", "the ratio to PyTorch", ends=0.41, alone=True, entries=[us("gpt.lockstep.1"), peer("gpt"), us("gpt.lockstep.2")]),
+        Stage("resnet", "the ratio for images", ends=0.545, alone=True, entries=[
+            us("resnet.lockstep.1"), peer("resnet"), us("resnet.lockstep.2")]),
+        Stage("unet", "the ratio for diffusion, with a mean squared error", ends=0.67, alone=True, entries=[us("unet.lockstep"), peer("unet")]),
+        Stage("larger", "the ratio at 64 x 64 pixels", ends=0.79, alone=True, entries=[
+            *([] if small else [us("unet64.lockstep", steps=fewer)]), peer("unet64")]),
+        Stage("variants", "what 50257, shards and float32 cost; job: the network and loss of jobs/diffusion-cifar.ini", ends=0.88, alone=True,
+              entries=[us("gpt.vocabulary_50257", odd_vocabulary(machine)), us("gpt.8_shards", "--shards", "8", steps=fewer),
+                       us("unet.8_shards", "--shards", "8", steps=fewer), us("unet.job", *DIFFUSION_JOB), *([] if small else [
+                           us("unet.job_8_shards", *DIFFUSION_JOB, "--shards", "8", steps=fewer),
+                           us("unet.fp32", precision="fp32", steps=fewer),
+                           us("unet.fp32_8_shards", "--shards", "8", precision="fp32", steps=fewer)])]),
+        Stage("kernels", "where the time of a plain step goes, by kernel", ends=0.94, alone=True, entries=[
             kernels(f"{name}.kernels", us(name, "--graph", "false", steps=0).command) for name in ("gpt", "resnet", "unet")]),
-        Stage("training", "a step of `train`, with two slots, beside that of bench; memory nodes in graphs", ends=0.93, alone=True, entries=[
+        Stage("training", "a step of `train`, with two slots, beside that of bench; memory nodes in graphs", ends=0.97, alone=True, entries=[
             check(machine, "gpt.train", "loop", json=True), check(machine, "gpt.train_without_graphs", "loop_plain", json=True)]),
-        Stage("ranks", "a step of two ranks on one GPU, what is exposed, and the same bits", ends=0.97, alone=True, entries=[
+        Stage("ranks", "a step of two ranks on one GPU, what is exposed, and the same bits", alone=True, entries=[
             check(machine, f"{name}.two_ranks", f"ranks_{name}", json=True) for name in ("gpt", "unet")]),
+        Stage("peers", "PyTorch's slowest mode to compile; what computing the loss outside cost; what ResNet-50 takes", ends=0, alone=True,
+              entries=[autotuned("gpt"), pytorch("gpt.loss_outside.pytorch", "gpt-gpu", *before, *cache), peer("resnet50"),
+                       *map(autotuned, ("unet", "resnet", "unet64"))]),
     ])
 
 
@@ -251,21 +259,24 @@ def explain(machine, earlier):
             again.setdefault(shown(entry), entry)
 
     def counters(workload, kernel, *more):
-        command = ["ncu", "--set", "basic", "--clock-control", "none", "--csv", "--target-processes", "all", "--launch-count", "8",
-                   "--kernel-name", f"regex:^({kernel})$"]
+        command = ["ncu", "--set", "basic", "--page", "raw", "--clock-control", "none", "--csv", "--target-processes", "all",
+                   "--launch-count", "8", "--kernel-name", f"regex:^({kernel})$"]
         step = ours("", work[workload], "--graph", "false", *more, steps=1).command
-        return Entry(f"ncu.{kernel}", [*command, *step], 30, needs=command[0])
+        return Entry(f"ncu.{kernel}", [*command, *step], 30, needs=command[0], csv=True, skip_text="LibraryNotLoaded|ERR_NVGPUCTRPERM")
 
     def in_graph(name):
         return kernels(f"{name}.graph_kernels", ours("", work[name], "--graph", "true", steps=0).command, 25)
 
-    peer = pytorch("", "gpt-gpu", "--mode", "default", "--sdpa", "cudnn", "--cache", "{work}/compiled")
+    # By itself, with the folders that gpu.py gives its trials.
+    peer = ["python3", "{bundle}/tests/bench/peers/gpu.py", "--one", "--workload", "gpt-gpu", "--mode", "default", "--sdpa", "cudnn"]
+    folders = {"TORCHINDUCTOR_CACHE_DIR": "{work}/compiled/inductor-cudnn", "TRITON_CACHE_DIR": "{work}/compiled/triton"}
     return Plan("explain", 120, [
-        Stage("counters", "how close single kernels are to the card's limits", ends=0.3, alone=True, entries=[
+        Stage("pytorch", "the kernels of PyTorch's step", ends=0.5, alone=True, entries=[
+            kernels("gpt.pytorch_kernels", peer, environment=folders)]),
+        Stage("counters", "how close single kernels are to the card's limits", ends=0.7, alone=True, entries=[
             counters("gpt", "layer_gradients"), counters("gpt", "forward"), counters("unet", "normalise_group"),
             counters("gpt", "copy_rows", odd_vocabulary(machine))]),
-        Stage("again", "figures that differed by more than 2 %", ends=0.6, alone=True, entries=[
+        Stage("again", "figures that differed by more than 2 %", ends=0.85, alone=True, entries=[
             dataclasses.replace(entry, name=f"{entry.name}.again.{number}") for entry in again.values() for number in (1, 2)]),
-        Stage("kernels", "kernels inside graphs, and PyTorch's", ends=0.9, alone=True, entries=[
-            in_graph("gpt"), in_graph("resnet"), kernels("gpt.pytorch_kernels", peer.command, 40)]),
+        Stage("kernels", "kernels inside graphs", ends=0.95, alone=True, entries=[in_graph("gpt"), in_graph("resnet")]),
         Stage("tests", "GPU code against CPUs'", gpu_tests(machine), 1, machine.jobs)])

@@ -1,11 +1,13 @@
 """Runs a plan (plans.py) in a bundle and writes one JSON report: see tests/gpu.sh."""
 import argparse
 import concurrent.futures
+import csv
 import dataclasses
 import datetime
 import glob
 import gzip
 import hashlib
+import itertools
 import json
 import os
 import platform
@@ -24,7 +26,7 @@ import plans
 
 OUTPUT_LINES = 30  # of a failed entry, in the report
 ARCHIVE_S = 25  # after --limit-s
-ARCHIVE_BYTES, ARCHIVES = 13 << 20, 4  # of what was compiled
+ARCHIVE_BYTES = 15 << 20  # of what was compiled: a lent machine takes 64 MiB with the bundle, and gives files of 16
 LOG_BYTES = 1 << 20  # of one entry, in the archive
 # What results are of: another of these files, and they are made again.
 CODE = ("bin/lockstep", "libexec", "tests/bin/test.gpu", "tests/support", "tests/bench")
@@ -46,6 +48,12 @@ def parsed(text):
         except ValueError:
             pass
     return None
+
+
+def csv_rows(text):
+    """Of a CSV document with quotes that is among other lines, by "ID"; None, if it has no row but one of units."""
+    rows = list(csv.DictReader(line for line in text.splitlines() if line.startswith('"')))
+    return {"rows": rows} if any(row.get("ID") for row in rows) else None
 
 
 def find_gpus():
@@ -121,6 +129,7 @@ def run_command(command, environment, allowed_s, apart):
             stop(process)
         finally:
             RUNNING.discard(process)
+            tell(process, signal.SIGKILL)  # what it has left would run beside the next one
         seconds = time.monotonic() - begin
         output.seek(0)
         errors.seek(0)
@@ -203,15 +212,17 @@ class Run:
         if self.logs:
             with open(os.path.join(self.logs, f"{stage.name}.{entry.name}.log"), "w", encoding="utf-8") as file:
                 file.write((errors + output)[-LOG_BYTES:])
-        figures = parsed(output) if entry.json and code == 0 else None
-        if code == 0 and (isinstance(figures, dict) or not entry.json):
+        figures = (csv_rows(output) if entry.csv else parsed(output)) if code == 0 and (entry.csv or entry.json) else None
+        if code == 0 and (isinstance(figures, dict) or not (entry.csv or entry.json)):
             record["result"] = "passed"
-            if entry.json:
+            if figures is not None:
                 record["figures"] = figures
             if entry.shows:
                 record["output"] = lines[-OUTPUT_LINES:]
-        elif code == entry.skip_code:
+        elif code in (entry.skip_code, plans.LATE_CODE):
             record["reason"] = next((line for line in reversed(lines) if line.strip()), "without a reason")
+            if code == plans.LATE_CODE:
+                record["late"] = True
         elif self.ended:
             record.update(reason="ended with the script", late=True)
         elif code and entry.skip_text and (said := re.search(entry.skip_text, errors + output)):
@@ -219,7 +230,8 @@ class Run:
         elif code is None and left_s < entry.limit_s:
             record.update(reason=f"cut off after {allowed_s:.1f} s: --limit-s was reached", late=True)
         else:
-            reason = f"not done after {allowed_s:.1f} s" if code is None else f"exit code {code}" if code else "it printed no JSON"
+            reason = f"not done after {allowed_s:.1f} s" if code is None else f"exit code {code}" if code else \
+                "it printed no row" if entry.csv else "it printed no JSON"
             record.update(result="failed", reason=reason, output=lines[-OUTPUT_LINES:])
         return record
 
@@ -291,21 +303,27 @@ class Run:
         return {kind: sum(entry["result"] == kind for entry in counted) for kind in ("passed", "failed", "skipped")}
 
     def ratios(self):
-        """Of PyTorch's step to ours, of medians, for each workload that has both."""
-        times = {}
+        """Of PyTorch's step to ours for each workload that has both, each in its fastest mode, of medians; and the workloads of which not
+        all of PyTorch's modes were tried to the end."""
+        times, ended = {}, set()
         for entry in (entry for entries in self.results.values() for entry in entries):
             named = re.fullmatch(r"(.+)\.(lockstep|pytorch)(\.\d)?", entry["name"])
-            step_ms = (entry.get("figures") or {}).get("step_ms")
-            if named and step_ms:
-                times.setdefault(named[1], {}).setdefault(named[2], []).append(step_ms)
-        return {workload: round(statistics.median(of["pytorch"]) / statistics.median(of["lockstep"]), 4)
-                for workload, of in times.items() if len(of) == 2}
+            figures = entry.get("figures") or {}
+            if named and figures.get("step_ms"):
+                mode = figures.get("mode"), figures.get("sdpa")
+                times.setdefault(named[1], {}).setdefault(named[2], {}).setdefault(mode, []).append(figures["step_ms"])
+                if figures.get("all_tried"):
+                    ended.add(named[1])
+        ratios = {workload: round(min(map(statistics.median, of["pytorch"].values())) / min(map(statistics.median, of["lockstep"].values())), 4)
+                  for workload, of in times.items() if len(of) == 2}
+        return ratios, sorted(set(ratios) - ended)
 
     def write(self):
+        ratios, unfinished = self.ratios()
         stages = [{"name": stage.name, "yields": stage.yields, "entries": self.results[stage.name]} for stage in self.plan.stages]
         text = json.dumps({"date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"), **self.about,
                            "seconds": round(time.monotonic() - self.options.begin, 1), "limit_s": self.limit_s, **self.count(),
-                           "pytorch_to_lockstep": self.ratios(), "stages": stages}, indent=1)
+                           "pytorch_to_lockstep": ratios, "pytorch_not_all_tried": unfinished, "stages": stages}, indent=1)
         for path in [self.options.report] + ([state_path(self.options, self.plan.name)] if self.plan.name else []):
             with open(path + ".new", "w", encoding="utf-8") as file:
                 file.write(text + "\n")
@@ -320,28 +338,25 @@ class Run:
 
     def archive_results(self):
         """Beside the report: the logs of the plan with its report, and what its peers have chosen."""
-        for old in (".tar.gz", "-compiled*.tar.gz", "-compiled.tar.gz.[0-9]"):
-            for file in glob.glob(glob.escape(self.root()) + old):
-                os.remove(file)
+        for old in (".tar.gz", "-compiled.tar.gz"):
+            if os.path.exists(self.root() + old):
+                os.remove(self.root() + old)
         with tarfile.open(self.root() + ".tar.gz", "w:gz", compresslevel=6) as archive:
             archive.add(self.logs, os.path.basename(self.logs))
             for file in sorted(filter(os.path.isfile, glob.glob(os.path.join(glob.escape(self.compiled()), "*")))):
                 archive.add(file, os.path.join("compiled", os.path.basename(file)))
 
     def archive_compiled(self):
-        """What the peers have compiled: archives that are small enough to travel, of a folder each. Each is good without the others, and
-        with a part of its folder, where time or room ends it: then the rest is compiled again."""
+        """What the peers have compiled, in an archive that is small enough to travel. It is good with a part of that, too, where time or
+        room ends it: then the rest is compiled again. Folders take turns, so that each is there."""
         until = self.options.begin + self.limit_s + ARCHIVE_S
-        number = out = 0
-        for folder in sorted(glob.glob(os.path.join(glob.escape(self.compiled()), "*", ""))):
-            name = os.path.basename(os.path.dirname(folder))
-            paths = sorted(os.path.join(top, file) for top, _, files in os.walk(folder) for file in files)
-            if not paths or number == ARCHIVES or time.monotonic() > until:
-                out += len(paths)
-                continue
-            number += 1
-            with open(f"{self.root()}-compiled-{name}.tar.gz", "wb") as file, \
-                    gzip.GzipFile(fileobj=file, mode="wb", compresslevel=3) as packed, tarfile.open(fileobj=packed, mode="w") as archive:
+        folders = glob.glob(os.path.join(glob.escape(self.compiled()), "*", ""))
+        files = [sorted(os.path.join(top, file) for top, _, names in os.walk(folder) for file in names) for folder in sorted(folders)]
+        paths = [path for turn in itertools.zip_longest(*files) for path in turn if path]
+        out = 0
+        if paths:
+            with open(self.root() + "-compiled.tar.gz", "wb") as file, gzip.GzipFile(fileobj=file, mode="wb", compresslevel=3) as packed, \
+                    tarfile.open(fileobj=packed, mode="w") as archive:
                 for path in paths:
                     packed.flush()
                     # Room for files that do not get smaller, and for the end.
@@ -350,8 +365,8 @@ class Run:
                     else:
                         archive.add(path, os.path.relpath(path, self.options.work))
         if out:
-            print(f"{out} files of {self.compiled()} are in no archive, for want of room or time: PyTorch compiles what is missing again; "
-                  f"to have all, copy that folder, or take {ARCHIVE_S} s off --limit-s")
+            print(f"{out} files of {self.compiled()} are not in the archive, for want of room or time: PyTorch compiles what is missing again; "
+                  f"to have all, copy that folder")
 
 
 def state_path(options, name):
@@ -406,6 +421,10 @@ def main():
     parser.add_argument("--report", default="report.json", help="where the report goes (report.json)")
     parser.add_argument("--work", help="where a plan keeps what it has done (BUNDLE/work)")
     options = parser.parse_args()
+    for flag, given in (("--cpu", options.cpu), ("--no-benchmarks", options.no_benchmarks), ("--match", options.match),
+                        ("--checklist no", options.checklist == "no")):
+        if options.plan and given:
+            parser.error(f"--plan has no use for {flag}: it says by itself what runs")
     options.begin = time.monotonic()
     options.work = os.path.abspath(options.work or os.path.join(options.bundle, "work"))
 
@@ -430,8 +449,10 @@ def main():
             run.archive_results()
         print(f"ended from outside; report: {options.report}")
         sys.exit(130)
-    for workload, ratio in run.ratios().items():
-        print(f"{workload}: PyTorch's step takes {ratio:.3f} times ours, which waits for each on the host")
+    ratios, unfinished = run.ratios()
+    for workload, ratio in ratios.items():
+        print(f"{workload}: PyTorch's step takes {ratio:.3f} times ours, which waits for each on the host"
+              + "; not all of its modes were tried" * (workload in unfinished))
     if plan.name:
         run.archive_results()
         run.archive_compiled()

@@ -2,22 +2,26 @@
 """Times training steps of a standard workload with PyTorch on one GPU: the peer of `lockstep bench step --device cuda`.
 
 Usage: gpu.py [--workload NAME] [--precision bf16|fp32|tf32] [--mode MODE] [--sdpa KERNEL] [--steps N] [--cache FOLDER] [--limit SECONDS]
-       gpu.py --compile-only --cache FOLDER ...      fills the folder, also with other workloads at the same time. So --mode auto is
-                                                     without max-autotune then, which chooses by times and wants the GPU for itself
+       gpu.py --compile-only --cache FOLDER ...      fills the folder, also with other workloads at the same time. So --mode auto is quick
+                                                     then: max-autotune chooses by times, and wants the GPU for itself
        gpu.py --check FILE_H5 [--mode MODE]          compares losses with a file of peer_case, in float32; on the CPU if there is no GPU
 
 PyTorch at its best, as workloads.py says, and: torch.compile of model and loss, bf16 by autocast, cuDNN's choice of convolutions by trial.
 --mode and --sdpa auto try compile modes and the kernels of attention, each in a process of its own, and keep the fastest; what has not
-ended after --limit seconds in all is left out. Each trial is kept in --cache, with Inductor's and Triton's files: a further start measures
-the fastest again and goes on with the trials that are left. Once each has ended, the choice is kept and not made again there: a tar of the
-folder serves other machines with the same GPU and PyTorch. --mode eager is without torch.compile.
+ended after --limit seconds in all is left out. --mode quick leaves max-autotune for later. Each trial is kept in --cache, with Inductor's
+and Triton's files: a further start measures the fastest again and goes on with the trials that are left. Once each has ended, the choice
+is kept and not made again there: a tar of the folder serves other machines with the same GPU and PyTorch. --mode eager is without
+torch.compile.
 
-Prints one JSON document: medians over steps of times between events on the GPU. Exit code 77: no GPU, or no PyTorch.
+Prints one JSON document: medians over steps of times between events on the GPU. Exit code 77: no GPU, or no PyTorch; 75: no trial has
+ended in the time.
 """
 import argparse
+import contextlib
 import json
 import os
 import pathlib
+import signal
 import statistics
 import subprocess
 import sys
@@ -41,7 +45,6 @@ def load():
     except ImportError as missing:
         print(f"gpu.py: {missing}", file=sys.stderr)
         sys.exit(77)
-    assert WORKLOADS == sorted(name for name in workloads.WORKLOADS if name.endswith("-gpu")), workloads.WORKLOADS
 
 
 def choose_sdpa(kernel):
@@ -108,15 +111,20 @@ def in_process(args, mode, sdpa, folder, seconds):
     """The figures of this script with a mode and a kernel, or why there are none. Each kernel has its own cache: the name of a compiled
     function there does not tell which kernel attention was given."""
     command = [sys.executable, __file__, "--one", "--workload", args.workload, "--precision", args.precision, "--mode", mode,
-               "--sdpa", sdpa, "--steps", str(args.steps)] + ["--loss-outside"] * args.loss_outside + ["--compile-only"] * args.compile_only
+               "--sdpa", sdpa, "--steps", str(args.steps)] + ["--loss-outside"] * args.loss_outside + ["--compile-only"] * bool(args.compile_only)
     environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(folder / f"inductor-{sdpa}"), "TRITON_CACHE_DIR": str(folder / "triton")}
-    try:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=seconds)
-    except subprocess.TimeoutExpired:
-        return {"mode": mode, "sdpa": sdpa, "failed": f"not done after {seconds:.0f} s", "cut": True}
-    if done.returncode == 0:
-        return json.loads(done.stdout.splitlines()[-1])
-    return {"mode": mode, "sdpa": sdpa, "failed": (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          start_new_session=True) as process:
+        try:
+            output, errors = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            return {"mode": mode, "sdpa": sdpa, "failed": f"not done after {seconds:.0f} s", "cut": True}
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # its compilers, too, which would run beside the next trial
+    if process.returncode == 0:
+        return json.loads(output.splitlines()[-1])
+    return {"mode": mode, "sdpa": sdpa, "failed": (errors.strip().splitlines() or [f"exit code {process.returncode}"])[-1]}
 
 
 def read_json(path):
@@ -138,12 +146,12 @@ def best_of(trials):
 
 
 class Trials:
-    """Each kernel of attention in the first mode, the best of them in the other modes. To compile: each in each."""
+    """Each kernel of attention in the first mode, the best of them in the other modes."""
 
-    def __init__(self, modes, kernels, each, run, keep=lambda tried: None, earlier=()):
+    def __init__(self, modes, kernels, run, keep=lambda tried: None, earlier=()):
         """run: the figures of a mode and a kernel, or None, if there is no time; keep: is told of all after each of them; earlier: those of
         an earlier start, whose fastest is measured again, as a figure is one of this start."""
-        self.modes, self.kernels, self.each, self.run, self.keep = modes, kernels, each, run, keep
+        self.modes, self.kernels, self.run, self.keep = modes, kernels, run, keep
         self.earlier = {(trial["mode"], trial["sdpa"]): trial for trial in earlier}
         self.tried = {}  # in this start
 
@@ -160,13 +168,13 @@ class Trials:
 
     def all(self):
         """The fastest of this start; None: nothing worked."""
-        fastest = best_of(self.earlier.values())
+        fastest = best_of(trial for trial in self.earlier.values() if trial["mode"] in self.modes)
         if fastest:
             self.attempt(fastest["mode"], fastest["sdpa"], again=True)
         for sdpa in self.kernels:
             self.attempt(self.modes[0], sdpa)
         best = best_of(trial for trial in self.known().values() if trial["mode"] == self.modes[0])
-        kernels = self.kernels if self.each or not best else [best["sdpa"]]
+        kernels = [best["sdpa"]] if best else self.kernels
         for mode in self.modes[1:]:
             for sdpa in kernels:
                 self.attempt(mode, sdpa)
@@ -188,16 +196,21 @@ def parse(argv=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workload", choices=WORKLOADS, default="gpt-gpu")
     parser.add_argument("--precision", choices=["bf16", "fp32", "tf32"], default="bf16", help="fp32: no TF32, as Lockstep")
-    parser.add_argument("--mode", choices=["auto", "eager", *MODES], default="auto", help="of torch.compile")
+    parser.add_argument("--mode", choices=["auto", "quick", "eager", *MODES], default="auto",
+                        help="of torch.compile; quick: auto without max-autotune")
     parser.add_argument("--sdpa", choices=["auto", "default", *SDPA], default="auto", help="default: PyTorch's choice")
     parser.add_argument("--steps", type=int, default=40, help="steps measured")
     parser.add_argument("--cache", type=pathlib.Path, help="folder of compiled kernels and choices; none: a new one, which is removed")
     parser.add_argument("--limit", type=float, default=100, help="seconds for all trials")
-    parser.add_argument("--compile-only", action="store_true", help="the same with 3 steps each, whose times choose nothing")
+    parser.add_argument("--compile-only", nargs="?", choices=["first", "rest", "all"], const="all",
+                        help="each kernel of attention in each mode, with 3 steps whose times choose nothing; first: one of these")
     parser.add_argument("--loss-outside", action="store_true", help="compile the model without the loss, which is slower")
     parser.add_argument("--check", metavar="FILE_H5", help="of peer_case")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
-    return parser.parse_args(argv)
+    options = parser.parse_args(argv)
+    if options.compile_only and options.mode.startswith("max-autotune"):
+        parser.error("--compile-only: max-autotune chooses by times, and wants the GPU for itself")
+    return options
 
 
 def main():
@@ -206,8 +219,10 @@ def main():
     if args.check:
         device = "cuda" if torch.cuda.is_available() else "cpu"
         torch.backends.cudnn.allow_tf32 = False
-        mode = {"auto": "default", "eager": None}.get(args.mode, args.mode)
-        workloads.check(workloads.Trainer(workloads.workload_of(args.check), device, mode=mode), args.check)
+        mode = {"auto": "default", "quick": "default", "eager": None}.get(args.mode, args.mode)
+        name = workloads.workload_of(args.check)
+        workloads.check(workloads.Trainer(name, device, mode=mode), args.check)
+        assert step_flops(name) > 0
         return
     if not torch.cuda.is_available():
         print("gpu.py: no GPU", file=sys.stderr)
@@ -221,6 +236,7 @@ def main():
         args.steps = 1 if args.compile_only else args.steps
         print(json.dumps(measure(args)))
         return
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # with the trial, whose session is its own
     with tempfile.TemporaryDirectory() as scratch:
         folder = args.cache or pathlib.Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
@@ -236,15 +252,15 @@ def main():
             document = read_json(path)
             return document if {key: document.get(key) for key in here} == here else {}
 
-        chosen, before = known(choice), {}
-        if chosen:
-            before = {"chosen_before": chosen["tried"]}
-            args.mode = chosen["mode"] if args.mode == "auto" else args.mode
-            args.sdpa = chosen["sdpa"] if args.sdpa == "auto" else args.sdpa
-        chooses = (args.mode, args.sdpa) == ("auto", "auto") and not args.compile_only
-        modes = [args.mode] if args.mode != "auto" else MODES[:2] if args.compile_only else MODES[:3]
+        modes = {"auto": MODES[:2 if args.compile_only else 3], "quick": MODES[:2]}.get(args.mode, [args.mode])
         has_choice = args.precision == "bf16" and not args.workload.startswith("resnet")  # neither kernel takes float32
         kernels = [args.sdpa] if args.sdpa != "auto" else SDPA if has_choice else ["default"]
+        chooses = args.mode in ("auto", "quick") and args.sdpa == "auto"
+        chosen = known(choice) if chooses else {}
+        if chosen.get("mode") in modes:
+            modes, kernels, chooses = [chosen["mode"]], [chosen["sdpa"]], False
+        else:  # it is for a start that may take that mode
+            chosen = {}
         end = time.monotonic() + args.limit
 
         def run(mode, sdpa):
@@ -255,18 +271,32 @@ def main():
             if chooses:
                 write_json(partial, {**here, "tried": tried})
 
-        trials = Trials(modes, kernels, args.compile_only, run, keep, known(partial).get("tried", []) if chooses else [])
-        best = trials.all()
-        tried = [*trials.known().values()]
+        if args.compile_only:
+            pairs = [(mode, sdpa) for mode in modes for sdpa in kernels]
+            pairs = {"first": pairs[:1], "rest": pairs[1:], "all": pairs}[args.compile_only]
+            now = tried = [trial for pair in pairs if (trial := run(*pair))]
+            best, ended = best_of(now), len(now) == len(pairs)
+        else:
+            trials = Trials(modes, kernels, run, keep, known(partial).get("tried", []) if chooses else [])
+            best, ended, now, tried = trials.all(), trials.ended, trials.tried.values(), [*trials.known().values()]
         if best is None:
-            print(f"gpu.py: {args.workload}: {tried[-1]['failed'] if tried else 'no time: a larger --limit'}", file=sys.stderr)
-            sys.exit(1)
+            late = not ended or any(trial.get("cut") for trial in now)
+            reasons = [trial["failed"] for trial in tried if "failed" in trial] or ["nothing is left to compile"]
+            print(f"gpu.py: {args.workload}: {'no trial has ended: a larger --limit' if late else reasons[-1]}", file=sys.stderr)
+            sys.exit(75 if late else 1 if tried else 77)
+        try:
+            flops = step_flops(args.workload)
+        except Exception as error:  # whatever it is, the times are worth more
+            print(f"gpu.py: {args.workload}: its flops are not counted: {error}", file=sys.stderr)
+            flops = None
         figures = {**best, "samples_per_second": workloads.WORKLOADS[args.workload].samples * 1e3 / best["step_ms"],
-                   "step_flops": step_flops(args.workload), **here, "cuda": torch.version.cuda,
+                   "step_flops": flops, **here, "cuda": torch.version.cuda,
                    "cudnn": torch.backends.cudnn.version(), "triton": triton.__version__,
                    "driver": driver(), "tried": [{key: trial.get(key) for key in ("mode", "sdpa", "step_ms", "compile_s", "failed")}
-                                                 for trial in tried], "all_tried": trials.ended, **before}
-        if chooses and trials.ended:  # a mode that time has cut might be the fastest
+                                                 for trial in tried], "all_tried": ended and bool(chosen or args.mode != "quick")}
+        if chosen:
+            figures["chosen_before"] = chosen["tried"]
+        if chooses and figures["all_tried"] and not args.compile_only:  # a mode that time has cut might be the fastest
             write_json(choice, figures)
             partial.unlink(missing_ok=True)
     print(json.dumps(figures))
