@@ -60,6 +60,24 @@ class Profiler final : public Observer {
   std::vector<Span> pending_;                   // not yet in the profile
 };
 
+/// While it lives, it adds up the arithmetic of all operations of the backend, which must outlive it.
+class FlopCounter final : public Observer {
+ public:
+  explicit FlopCounter(Backend& backend) : backend_(backend), before_(backend.observe(this)) {}
+  ~FlopCounter() override { backend_.observe(before_); }
+  FlopCounter(const FlopCounter&) = delete;
+  FlopCounter& operator=(const FlopCounter&) = delete;
+
+  void begin() override {}
+  void end(std::string_view, const ops::Cost& cost, bool) override { flops_ += cost.flops; }
+  double flops() const { return flops_; }  ///< two for each multiply-add
+
+ private:
+  Backend& backend_;
+  Observer* const before_;
+  double flops_ = 0;
+};
+
 /// What this machine reaches with the same backend, for comparison.
 struct Ceilings {
   std::int64_t product_rows = 0, copied_bytes = 0;

@@ -92,7 +92,7 @@ const std::vector<StandardWorkload>& standard_workloads() {
        "num_res_blocks = 3\nattention_resolutions = 2 4\nchannel_mult = 1 2 2 2\nnum_heads = 4\n"
        "use_scale_shift_norm = true\ndropout = 0.3\n"
        "[optimizer]\nname = adamw\nlr = 1e-4\nweight_decay = 0\n"},
-      // Improved-diffusion's for ImageNet at 64 x 64.
+      // Improved-diffusion's for ImageNet at 64 x 64, but that it learns no variance.
       {"unet64-gpu", 64,
        "[model]\nname = unet\nimage_size = 64\nin_channels = 3\nmodel_channels = 128\nout_channels = 3\n"
        "num_res_blocks = 3\nattention_resolutions = 4 8\nchannel_mult = 1 2 3 4\nnum_heads = 4\n"

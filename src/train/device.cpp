@@ -43,6 +43,15 @@ std::string mixed_gpus(std::span<const RankDevices> of_rank) {
       other - of_rank.begin(), other->gpu, of_rank.front().gpu);
 }
 
+/// What to say of GPUs whose kernels are compiled first; empty if there are none.
+std::string uncompiled(std::span<const RankDevices> of_rank) {
+  const auto first =
+      std::ranges::find_if(of_rank, [](const RankDevices& rank) { return !rank.code.empty(); });
+  if (first == of_rank.end()) return {};
+  return fmt::format("{}: {}", location(of_rank, static_cast<std::size_t>(first - of_rank.begin())),
+                     first->code);
+}
+
 /// The GPUs that this rank can use. sums: only if NCCL can sum on them.
 kernels::Gpus usable_gpus(bool sums) {
   kernels::Gpus gpus = kernels::find_gpus();
@@ -57,11 +66,16 @@ kernels::Gpus usable_gpus(bool sums) {
 
 /// What each rank has; `index`: its own GPU. Collective.
 std::vector<RankDevices> gather_devices(comm::HostGroup& world, const kernels::Gpus& gpus, int index) {
-  const nlohmann::json own = {
-      {"gpus", gpus.visible.size()},
-      {"problem", gpus.problem},
-      {"remedy", gpus.remedy},
-      {"gpu", gpus.visible.empty() ? "" : gpus.visible[static_cast<std::size_t>(index)].name}};
+  nlohmann::json own = {{"gpus", gpus.visible.size()},
+                        {"problem", gpus.problem},
+                        {"remedy", gpus.remedy},
+                        {"gpu", ""},
+                        {"code", ""}};
+  if (!gpus.visible.empty()) {
+    const kernels::Gpu& gpu = gpus.visible[static_cast<std::size_t>(index)];
+    own["gpu"] = gpu.name;
+    if (!gpu.code.remark.empty()) own["code"] = gpu.code.remark + "; " + gpu.code.remedy;
+  }
   const comm::Topology& topology = world.topology();
   std::vector<RankDevices> of_rank;
   for (const nlohmann::json& record : comm::all_gather_json(world, own)) {
@@ -70,7 +84,8 @@ std::vector<RankDevices> gather_devices(comm::HostGroup& world, const kernels::G
                        .problem = record["problem"],
                        .remedy = record["remedy"],
                        .host = topology.host_names[node],
-                       .gpu = record["gpu"]});
+                       .gpu = record["gpu"],
+                       .code = record["code"]});
   }
   return of_rank;
 }
@@ -100,7 +115,11 @@ DeviceChoice choose_device(const std::string& asked, bool built, std::span<const
                                   of_rank[0].remedy)};
   }
   if (without != of_rank.end()) throw_no_gpu(asked, of_rank, rank_without);
-  if (sharing.empty()) return {.kind = Device::Kind::cuda, .remark = mixed_gpus(of_rank)};
+  if (sharing.empty()) {
+    const std::string mixed = mixed_gpus(of_rank), compiled_first = uncompiled(of_rank);
+    return {.kind = Device::Kind::cuda,
+            .remark = mixed + (mixed.empty() || compiled_first.empty() ? "" : "; ") + compiled_first};
+  }
   if (!wanted) return {.remark = "computes on CPUs: " + sharing};
   throw UsageError("device cuda: {}; or choose device cpu", sharing);
 }
@@ -111,6 +130,13 @@ RankDevice choose_device(comm::HostGroup& world, const std::string& asked, bool 
   if (asked != "cpu") gpus = usable_gpus(sums);
   const int local_rank = world.topology().local_rank_of_rank[static_cast<std::size_t>(world.rank())];
   const int index = gpu_of_rank(local_rank, std::max(1, static_cast<int>(gpus.visible.size())));
+  if (!gpus.visible.empty()) {
+    if (const kernels::GpuCode& code = gpus.visible[static_cast<std::size_t>(index)].code; !code.runs) {
+      gpus.problem = code.remark;
+      gpus.remedy = code.remedy;
+      gpus.visible.clear();
+    }
+  }
   const std::string sharing =
       sums && asked != "cpu" ? comm::sharing_problem(world, gpus.visible.empty() ? -1 : index) : "";
   const DeviceChoice choice = choose_device(asked, gpus.built, gather_devices(world, gpus, index), sharing);

@@ -21,7 +21,8 @@ struct RankDevices {
   std::string problem;  ///< why the GPUs of the node cannot be used; empty if it has none
   std::string remedy;   ///< what helps against the problem
   std::string host;
-  std::string gpu = {};  ///< the rank's own, as kernels::Gpu::name
+  std::string gpu = {};   ///< the rank's own, as kernels::Gpu::name
+  std::string code = {};  ///< remark and remedy of kernels::GpuCode
 };
 
 struct DeviceChoice {

@@ -44,7 +44,9 @@ expect 2 "--bucket-mb 0: must be in .*; see lockstep bench overlap --help" 2 ben
 expect 2 "--steps 0: must be at least 1; see lockstep bench step --help" 1 bench step --steps 0
 expect 2 "bench step: --shards is of workloads, not of --config" 1 bench step --config good.ini --shards 2
 expect 2 "8 samples of gpt-cpu do not come in 3 equal parts" 2 bench step --shards 3
-expect 2 "micro_batches = 0 must be at least 1" 1 bench step --micro-batches 0
+expect 2 "--micro-batches 0: must be at least 1; see lockstep bench step --help" 1 bench step --micro-batches 0
+expect 2 "--graph true: only a GPU's steps can be captured" 1 bench step --graph true --device cpu
+expect 2 "--set train.steps=3: a workload has only the keys of model, diffusion and optimizer" 1 bench step --set train.steps=3
 expect 2 "--graph sometimes: must be auto, true or false" 1 bench step --graph sometimes
 expect 2 "prepare: say what the inputs are: csv, idx, cifar or text" 1 prepare
 expect 2 "prepare: the files to read are missing" 1 prepare csv --out made.h5

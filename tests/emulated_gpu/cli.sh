@@ -52,10 +52,14 @@ grep -q 'model.vocab = 257 is no multiple of 8.*; 320 has room' gpt_odd.log || f
 # Where the build has no machine code for the GPUs, one line before the first step says so, and a build without PTX refuses them.
 export LOCKSTEP_EMULATED_ARCHITECTURES=80
 train 2 compiled gpt.ini train.steps=1
-[[ $(grep -c 'computes on .*machine code for sm_80, not for sm_90: the first start' compiled.log) == 1 ]] || fail "a first start that takes long is not said: $(cat compiled.log)"
+[[ $(grep -c 'rank 0 on .*machine code for sm_80, not for sm_90: the first start.*; build with -D' compiled.log) == 1 ]] || fail "a first start that takes long is not said: $(cat compiled.log)"
 export LOCKSTEP_EMULATED_ARCHITECTURES=80-real
-refused 2 "sm_90, nor PTX that could be compiled for it; build with -DLOCKSTEP_CUDA_ARCHITECTURES=90" \
+refused 2 "sm_90, nor PTX that could be compiled for it; build with -DLOCKSTEP_CUDA_ARCHITECTURES=90, or choose device cpu" \
   ranks 2 train gpt.ini --run no_code
+train 1 no_code gpt.ini train.device=auto train.steps=1
+grep -q 'computes on CPUs: no GPU can be used: .*nor PTX' no_code.log || fail "a GPU that stands idle is not said: $(cat no_code.log)"
+"$LOCKSTEP" doctor --node >doctor.log 2>&1
+grep -q 'problem.*gpu: .*nor PTX' doctor.log || fail "doctor on GPUs without code: $(cat doctor.log)"
 unset LOCKSTEP_EMULATED_ARCHITECTURES
 grep -q 'machine code' gpt_gpu.log && fail "a build with machine code has a note: $(cat gpt_gpu.log)"
 
@@ -153,6 +157,16 @@ python3 - <<'P' || fail "bench step: $(cat out.json)"
 import json
 step = json.load(open("out.json"))
 assert step["graph"] and step["peak_device_memory_bytes"] > 1 << 20 and step["tflops"] > 0 and "mfu" not in step, step
+P
+
+# Its memory is also that of the accumulation buffers, which shards need and micro-batches do not.
+for parts in shards micro-batches; do
+  "$LOCKSTEP" bench step --device cuda --set model.layers=1 --steps 1 --$parts 2 --json >$parts.json 2>err.log || fail "bench step: $(cat err.log)"
+done
+python3 - <<'P' || fail "memory of shards: $(cat shards.json micro-batches.json)"
+import json
+shards, micro_batches = (json.load(open(name + ".json"))["peak_device_memory_bytes"] for name in ("shards", "micro-batches"))
+assert shards > micro_batches + (2 << 20)
 P
 
 # Work that is counted instead of done: five layers of a GPT have 15 products a step and shard, all parameters one update a step.

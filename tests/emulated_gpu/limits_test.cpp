@@ -170,8 +170,10 @@ struct LayerBackward {
   std::size_t kept = 0;  ///< pieces of the device's memory
 };
 
+enum class Layer { plain, activated, feed_forward };
+
 /// Of 256 rows and inputs.
-LayerBackward backward_of_layer(std::int64_t outputs, bool activated, bool input_has_gradient) {
+LayerBackward backward_of_layer(std::int64_t outputs, Layer layer, bool input_has_gradient) {
   constexpr int many = 1000;
   const std::unique_ptr<kernels::Backend> gpu = kernels::make_cuda_backend(0);
   const auto numbers = [&](const Tensor& of) {
@@ -185,7 +187,12 @@ LayerBackward backward_of_layer(std::int64_t outputs, bool activated, bool input
   tape.begin({.compute = DType::bfloat16});
   const Var input = input_has_gradient ? tape.input(x) : tape.constant(x),
             weight = tape.input(normals(*gpu, {outputs, 256}, 2));
-  const Var y = activated ? linear(input, weight, {}, ops::Activation::gelu_erf) : linear(input, weight, {});
+  const auto bias = [&](std::int64_t width) { return tape.input(normals(*gpu, {width}, 4)); };
+  const Var y = layer == Layer::plain ? linear(input, weight, {})
+                : layer == Layer::activated
+                    ? linear(input, weight, {}, ops::Activation::gelu_erf)
+                    : feed_forward(input, tape.input(normals(*gpu, {256, 256}, 5)), bias(256),
+                                   ops::Activation::gelu_erf, weight, bias(outputs));
   numbers(y.value());  // the forward is done
   const std::size_t before = emulated_gpu::pieces_in_use();
   faults().good_launches = many;
@@ -200,10 +207,10 @@ LayerBackward backward_of_layer(std::int64_t outputs, bool activated, bool input
 
 BOOST_AUTO_TEST_CASE(both_gradients_of_a_layer_read_one_padded_copy_which_goes_with_the_layer) {
   const WithFaults end;
-  for (const bool activated : {false, true}) {
+  for (const Layer layer : {Layer::plain, Layer::activated, Layer::feed_forward}) {
     for (const bool input_has_gradient : {true, false}) {
-      const LayerBackward ragged = backward_of_layer(257, activated, input_has_gradient),
-                          packs = backward_of_layer(264, activated, input_has_gradient);
+      const LayerBackward ragged = backward_of_layer(257, layer, input_has_gradient),
+                          packs = backward_of_layer(264, layer, input_has_gradient);
       BOOST_TEST(ragged.launches == packs.launches + 1);
       BOOST_TEST(ragged.kept == packs.kept);
     }
@@ -211,7 +218,7 @@ BOOST_AUTO_TEST_CASE(both_gradients_of_a_layer_read_one_padded_copy_which_goes_w
 }
 
 BOOST_AUTO_TEST_CASE(a_shared_padded_copy_gives_the_bits_of_separate_ones) {
-  const LayerBackward found = backward_of_layer(257, false, true);
+  const LayerBackward found = backward_of_layer(257, Layer::plain, true);
   const std::unique_ptr<kernels::Backend> gpu = kernels::make_cuda_backend(0);
   const Tensor x = normals(*gpu, {256, 256}, 1, DType::bfloat16), weight = normals(*gpu, {257, 256}, 2),
                dy = normals(*gpu, {256, 257}, 3, DType::bfloat16), dx = gpu->empty(x.shape(), x.dtype()),
@@ -275,35 +282,12 @@ BOOST_AUTO_TEST_CASE(a_driver_that_is_too_old_is_told_what_is_needed_and_how_to_
   BOOST_TEST(explains(gpus.problem + "; " + gpus.remedy));
 }
 
-BOOST_AUTO_TEST_CASE(a_build_without_code_for_the_gpu_says_what_the_first_start_does_and_how_to_build) {
-  const auto code = kernels::code_for;
-  for (const char* const built : {"90", "80;90", "80-real 90-real 100", "90a", "native"})
-    BOOST_TEST(code(built, 9, 0).remark == "");
-  BOOST_TEST(code("80", 8, 6).remark == "");  // of an older one of the same major version
-  BOOST_TEST(code("86", 8, 0).runs == false);
-  for (const char* const built : {"80", "75-real 80", "80-real 80-virtual", "80-virtual", "100-real 80"}) {
-    const kernels::GpuCode found = code(built, 9, 0);
-    BOOST_TEST(found.runs);
-    BOOST_TEST(says(found.remark, "sm_90"), found.remark);
-    BOOST_TEST(says(found.remark, "first start"), found.remark);
-    BOOST_TEST(says(found.remark, "-DLOCKSTEP_CUDA_ARCHITECTURES=90"), found.remark);
-  }
-  BOOST_TEST(says(code("75-real 80", 9, 0).remark, "machine code for sm_75 sm_80, not for sm_90"));
-  BOOST_TEST(says(code("80-virtual", 9, 0).remark, "machine code for, not for"));
-  for (const char* const built : {"80-real", "80-real;100", "100-virtual", "100a", "70-real"}) {
-    const kernels::GpuCode found = code(built, 9, 5);
-    BOOST_TEST(!found.runs, built);
-    BOOST_TEST(says(found.remark, "nor PTX"), found.remark);
-    BOOST_TEST(says(found.remark, "-DLOCKSTEP_CUDA_ARCHITECTURES=95"), found.remark);
-  }
-}
-
 BOOST_AUTO_TEST_CASE(a_start_on_a_gpu_that_the_build_has_no_machine_code_for_says_so) {
   const WithFaults end;
-  BOOST_TEST(kernels::find_gpus().visible.front().remark == "");
+  BOOST_TEST(kernels::find_gpus().visible.front().code.remark == "");
   faults().architectures = "80";
-  BOOST_TEST(
-      says(kernels::find_gpus().visible.front().remark, "the first start on a node compiles its kernels"));
+  BOOST_TEST(says(kernels::find_gpus().visible.front().code.remark,
+                  "the first start on a node compiles its kernels"));
   BOOST_CHECK_NO_THROW(kernels::make_cuda_backend(0));
   faults().architectures = "80-real";
   BOOST_CHECK_EXCEPTION(kernels::make_cuda_backend(0), UsageError, [](const UsageError& error) {

@@ -1,6 +1,11 @@
 // What a profile says of operations, and that it changes none.
 #include "kernels/profile.h"
 
+#include <cmath>
+#include <numeric>
+#include <set>
+#include <span>
+
 #include "kernels/reference.h"
 #include "lockstep/ops/attention.h"
 #include "lockstep/ops/batch_norm.h"
@@ -132,6 +137,25 @@ BOOST_FIXTURE_TEST_CASE(ceilings_are_what_a_product_and_a_copy_reach, Profiled) 
   BOOST_TEST(ceilings.gflops > 0);
   BOOST_TEST(ceilings.gb_s > 0);
   BOOST_TEST(profile.operations().empty());
+}
+
+std::vector<Tensor> multiplied;
+
+void look_at(Backend&, const ops::Linear& product) { multiplied = {product.x, product.weight}; }
+
+BOOST_AUTO_TEST_CASE(the_ceiling_of_products_is_one_of_random_numbers) {
+  const auto looking = make_cpu_backend();
+  looking->enter<&look_at>();
+  measure_ceilings(*looking);
+  BOOST_TEST_REQUIRE(multiplied.size() == 2u);
+  for (const Tensor& operand : multiplied) {
+    const std::span<const float> numbers(operand.data<float>(), static_cast<std::size_t>(operand.numel()));
+    const std::set<float> distinct(numbers.begin(), numbers.begin() + 10'000);
+    BOOST_TEST(distinct.size() > 9'000u);
+    BOOST_TEST(std::abs(std::accumulate(numbers.begin(), numbers.end(), 0.0)) <
+               0.01 * static_cast<double>(operand.numel()));
+  }
+  multiplied.clear();
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -68,6 +68,14 @@ BOOST_AUTO_TEST_CASE(gpus_of_several_kinds_are_told) {
                  .starts_with("rank 1 computes on NVIDIA H200, and rank 0 on NVIDIA H100"));
 }
 
+BOOST_AUTO_TEST_CASE(a_gpu_of_any_rank_whose_kernels_are_compiled_first_is_told) {
+  std::vector<RankDevices> two{{1, "", "", "n0", "NVIDIA H100"}, {1, "", "", "n1", "NVIDIA H200"}};
+  two[1].code = "no machine code; build it";
+  const std::string remark = choose_device("cuda", true, two).remark;
+  BOOST_TEST(contains(remark, "rank 1 on n1: no machine code; build it"));
+  BOOST_TEST(contains(remark, "NVIDIA H200"));  // which differs as well
+}
+
 BOOST_AUTO_TEST_CASE(cpu_is_the_cpu_whatever_there_is) {
   BOOST_TEST((choose_device("cpu", true, mixed).kind == Device::Kind::cpu));
 }

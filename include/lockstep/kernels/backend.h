@@ -158,7 +158,8 @@ class Backend {
   void read(std::span<const Transfer> transfers);
 
   /// While it lives, nothing writes to `operand`, so that products that read it may share a copy of it (with
-  /// padded rows). One at a time. Must not outlive the backend.
+  /// padded rows). A later one ends the sharing of the earlier. Must not outlive the
+  /// backend.
   class SharedOperand {
    public:
     /// Of the backend that runs these products.

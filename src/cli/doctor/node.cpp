@@ -148,8 +148,14 @@ Result gpu(const Context&) {
                    "exclude this node (sbatch --exclude) and tell its administrators");
   if (found == 0) return ok(fmt::format("none here: computes on CPUs; {}", versions));
   std::vector<std::string> names;
-  for (const kernels::Gpu& gpu : gpus.visible) names.push_back(gpu.describe());
-  return ok(fmt::format("{}; {}", fmt::join(names, ", "), versions));
+  const kernels::GpuCode* first = nullptr;  // that is not good for its GPU
+  for (const kernels::Gpu& gpu : gpus.visible) {
+    names.push_back(gpu.describe());
+    if (!gpu.code.remark.empty() && (!first || first->runs)) first = &gpu.code;
+  }
+  const std::string text = fmt::format("{}; {}", fmt::join(names, ", "), versions);
+  if (!first) return ok(text);
+  return (first->runs ? note : problem)(fmt::format("{}; {}", text, first->remark), first->remedy);
 }
 
 Result nccl(const Context&) {

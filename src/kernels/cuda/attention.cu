@@ -358,10 +358,11 @@ void with_columns(std::int64_t width, const Run& run) {
   run(Way<8, true>{});
 }
 
-int shared_bytes(const ops::AttentionSizes& p, int tiles, int columns) {
-  const int floats = tiles * tile * row_floats(static_cast<int>(p.width)) + weight_floats(columns);
+constexpr int shared_bytes(std::int64_t width, int tiles, int columns) {
+  const int floats = tiles * tile * row_floats(static_cast<int>(width)) + weight_floats(columns);
   return floats * static_cast<int>(sizeof(float));
 }
+static_assert(shared_bytes(196, 4, 8) <= 99 * 1024 && shared_bytes(256, 3, 8) <= 99 * 1024);  // with_columns
 
 /// More than 48 KiB of shared memory is asked for by name. UsageError where the GPU has less.
 template <class Kernel>
@@ -389,7 +390,7 @@ void with_columns_and_type(const ops::AttentionSizes& p, DType dtype, const Run&
 void attend(const Launch& on, DType dtype, const ops::AttentionSizes& sizes, const AttentionMatrices& m) {
   with_columns_and_type(sizes, dtype, [&]<int Columns, bool InTurn, class T>(Way<Columns, InTurn>, T) {
     const auto kernel = forward<Columns, T>;
-    const int bytes = shared_bytes(sizes, 3, Columns);
+    const int bytes = shared_bytes(sizes.width, 3, Columns);
     allow_shared(kernel, bytes, sizes);
     kernel<<<works(sizes, sizes.heads, sizes.queries), block, bytes, on.stream>>>(
         sizes, m.q, m.k, m.v, m.y, scale_of(sizes), m.log_sum_exp);
@@ -401,7 +402,7 @@ void attend_backward(const Launch& on, DType dtype, const ops::AttentionSizes& s
   with_columns_and_type(sizes, dtype, [&]<int Columns, bool InTurn, class T>(Way<Columns, InTurn>, T) {
     const std::int64_t rows = sizes.batch * sizes.heads * sizes.queries;
     const float scale = scale_of(sizes);
-    const int bytes = shared_bytes(sizes, InTurn ? 3 : 4, Columns);
+    const int bytes = shared_bytes(sizes.width, InTurn ? 3 : 4, Columns);
     sum_products<T><<<grid_for(rows * 32, block, on), block, 0, on.stream>>>(sizes, g.dy, m.y, g.delta);
     const auto of_queries = query_gradient<Columns, InTurn, T>;
     allow_shared(of_queries, bytes, sizes);

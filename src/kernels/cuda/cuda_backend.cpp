@@ -167,31 +167,6 @@ void require_repeatable_attention(int index, int major, const std::string& instr
 
 }  // namespace
 
-GpuCode code_for(std::string_view architectures, int major, int minor) {
-  const int wanted = 10 * major + minor;
-  bool compiled = false;
-  GpuCode code{.runs = false, .remark = "this build has machine code for"};
-  while (!architectures.empty()) {
-    const std::string_view one = architectures.substr(0, architectures.find_first_of(" ;"));
-    architectures.remove_prefix(std::min(one.size() + 1, architectures.size()));
-    int number = 0;
-    if (std::from_chars(one.data(), one.data() + one.size(), number).ec != std::errc()) return {};  // native
-    // Machine code runs on later GPUs of its major version, and PTX on all later ones.
-    if (!one.ends_with("-virtual")) {
-      compiled |= number <= wanted && number / 10 == major;
-      code.remark += fmt::format(" sm_{}", number);
-    }
-    code.runs |= number <= wanted && !one.ends_with("-real");
-  }
-  if (compiled) return {};
-  code.remark +=
-      fmt::format(", not for sm_{}{}; build with -DLOCKSTEP_CUDA_ARCHITECTURES={}", wanted,
-                  code.runs ? ": the first start on a node compiles its kernels, which takes some 20 s"
-                            : ", nor PTX that could be compiled for it",
-                  wanted);
-  return code;
-}
-
 CudaBackend::CudaBackend(int index)
     : index_(present_device(index)),
       pool_(index_),
@@ -207,7 +182,7 @@ CudaBackend::CudaBackend(int index)
         index_);
   instruction_set_ = fmt::format("sm_{}{}", major, minor);
   if (const GpuCode code = code_for(compiled_architectures(), major, minor); !code.runs)
-    throw UsageError("device cuda:{}: {}", index_, code.remark);
+    throw UsageError("device cuda:{}: {}; {}", index_, code.remark, code.remedy);
   require_repeatable_attention(index_, major, instruction_set_);
   make_current();
   fault_ = scratch(fault_bytes, DType::uint8);
@@ -337,7 +312,7 @@ Gpus find_gpus() {
            .memory_bytes = properties.totalGlobalMem,
            .major = properties.major,
            .minor = properties.minor,
-           .remark = code_for(compiled_architectures(), properties.major, properties.minor).remark});
+           .code = code_for(compiled_architectures(), properties.major, properties.minor)});
   }
   if (status == cudaSuccess) {
     try {

@@ -573,17 +573,19 @@ struct GroupParameterGradients {
   }
 };
 
-/// Groups or channels of all images, which kernels divide in 32 bits.
-unsigned count_of(std::int64_t of_image, std::int64_t images) {
-  if (of_image * images > std::numeric_limits<unsigned>::max() / 2)
-    throw UsageError("group norm on a GPU: {} images of {} channels are not built", images, of_image);
-  return static_cast<unsigned>(of_image * images);
+/// Groups of all images, of which and of whose channels kernels count in 32 bits.
+unsigned groups_of_all(const ops::GroupSizes& sizes) {
+  constexpr std::int64_t most = std::numeric_limits<unsigned>::max() / 2;
+  if (sizes.channels * sizes.images > most)
+    throw UsageError("group norm on a GPU: {} images of {} channels; at most {} channels of all images",
+                     sizes.images, sizes.channels, most);
+  return static_cast<unsigned>(sizes.groups * sizes.images);
 }
 
 void group_norm(CudaBackend& gpu, const ops::GroupNorm& op) {
   const ops::GroupSizes groups = op.sizes();
   const Launch on = gpu.launch();
-  const unsigned items = count_of(groups.groups, groups.images);
+  const unsigned items = groups_of_all(groups);
   if (op.x.numel() == 0) return;
   by_type_of(op.x, [&]<class T>(T) {
     const T* const x = op.x.data<T>();
@@ -601,8 +603,8 @@ void group_norm(CudaBackend& gpu, const ops::GroupNorm& op) {
 void group_norm_backward(CudaBackend& gpu, const ops::GroupNormBackward& op) {
   const ops::GroupSizes groups = op.sizes();
   const Launch on = gpu.launch();
-  const unsigned runs = count_of(groups.channels, groups.images),
-                 items = count_of(groups.groups, groups.images);
+  const unsigned items = groups_of_all(groups);
+  const auto runs = static_cast<unsigned>(groups.channels * groups.images);
   if (groups.channels == 0) return;
   const Tensor scratch = gpu.scratch(std::int64_t{2} * runs);
   float *const sums = scratch.data<float>(), *const products = sums + runs;

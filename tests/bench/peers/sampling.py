@@ -17,6 +17,7 @@ try:
     import h5py
     import numpy as np
     import torch
+    import torch._inductor.config
 
     import workloads
 except ImportError as missing:
@@ -32,8 +33,6 @@ def step_ms(path, compiled):
         model.load_state_dict({name: torch.from_numpy(values[()]) for name, values in file["model"].items()})
     model = model.to(memory_format=torch.channels_last)
     if compiled:
-        import torch._inductor.config
-
         torch._inductor.config.freezing = True
         model = torch.compile(model)
     times = []

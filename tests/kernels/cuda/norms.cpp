@@ -129,6 +129,42 @@ BOOST_AUTO_TEST_CASE(group_norm_is_that_of_the_cpu) {
   }
 }
 
+/// The same numbers where packs of 16 bytes are not aligned.
+Tensor moved(Backend& on, const Tensor& tensor) {
+  const Tensor more = on.empty({tensor.numel() + 1}, tensor.dtype());
+  on.fill(more, 0);
+  const Tensor there = more.rows(1, more.size(0)).reshape(tensor.shape());
+  on.copy(tensor, there);
+  return there;
+}
+
+BOOST_AUTO_TEST_CASE(group_norm_of_unaligned_images_is_that_of_the_cpu) {
+  Draw draw;
+  const Shape shape{2, 12, 4, 4}, items{2, 3};
+  const Operand x = activation(draw.normal(shape, 3)), dy = activation(draw.normal(shape)),
+                weight = fixed(draw.normal({12})), bias = fixed(draw.normal({12}));
+  const Operand y = activation(unwritten(shape)), parameter = fixed(unwritten({12}));
+  for (const int unaligned : {0, 1, 2}) {
+    const auto at = [=](Backend& on, int operand, const Tensor& tensor) {
+      return operand == unaligned ? moved(on, tensor) : tensor;
+    };
+    compare("group_norm and its backward, unaligned operand " + std::to_string(unaligned),
+            {x, dy, weight, bias}, {y, y, parameter, parameter},
+            [=](Backend& on, const Tensors& in, const Tensors& out) {
+              const Tensor mean = on.empty(items), inv_std = on.empty(items);
+              const Tensor images = at(on, 0, in[0]), upstream = at(on, 1, in[1]), to = at(on, 2, out[0]),
+                           gradient = at(on, 2, out[1]);
+              on.run(ops::GroupNorm{images, 3, in[2], in[3], 1e-5f, to, mean, inv_std});
+              on.run(ops::GroupNormBackward{upstream, images, 3, in[2], mean, inv_std, gradient, out[2],
+                                            out[3], false});
+              if (unaligned == 2) {
+                on.copy(to, out[0]);
+                on.copy(gradient, out[1]);
+              }
+            });
+  }
+}
+
 BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
