@@ -19,6 +19,7 @@
 #include "lockstep/comm/agreement.h"
 #include "report/chart.h"
 #include "train/device.h"
+#include "train/resume.h"
 
 namespace lockstep::cli {
 namespace {
@@ -53,20 +54,24 @@ bool computes_only_the_model(const train::Config& config, const comm::HostGroup&
 /// Samples a second over ranks, and what as many times the first would be. Nothing of another model,
 /// precision or way of launching is drawn.
 std::string scaling_of(const StepResult& result, const StepOptions& options, const std::string& precision,
-                       int ranks) {
+                       const std::string& device, int ranks) {
   std::map<int, double> by_ranks{{ranks, result.samples_per_second}};
   std::string left_out;
   for (const nlohmann::json& other : options.others) {
     try {
-      if (other.at("model") == options.workload && other.at("precision") == precision &&
-          other.value("shards", result.shards) == result.shards &&
+      // The shards of a run are those of all ranks; a workload has as many on each.
+      const bool same_shards = options.config || other.value("shards", result.shards) == result.shards;
+      if (other.at("model") == options.workload && other.at("precision") == precision && same_shards &&
+          other.value("device", device) == device &&
+          other.value("set", options.overrides) == options.overrides &&
           other.value("micro_batches", result.micro_batches) == result.micro_batches &&
           other.value("graph", result.captured) == result.captured)
         by_ranks.try_emplace(other.at("ranks").get<int>(), other.at("samples_per_second").get<double>());
       else
         left_out =
-            "Results of another model, precision, number of shards or micro-batches, or with other use of "
-            "CUDA graphs are left out.";
+            "Results of another model, device, precision, number of shards or micro-batches, with other keys "
+            "of "
+            "--set or other use of CUDA graphs are left out.";
     } catch (const nlohmann::json::exception& error) {
       throw DataError("--with: is not what bench step --json prints: {}", error.what());
     }
@@ -113,7 +118,8 @@ report::Page page_of(const StepResult& result, const StepOptions& options, const
     facts.emplace_back("steps", result.launched);
   }
   page.body = report::facts(facts);
-  page.body += report::section("Scaling", scaling_of(result, options, precision, session.world().size()));
+  page.body +=
+      report::section("Scaling", scaling_of(result, options, precision, device, session.world().size()));
   std::string charts;
   for (const auto& [title, values] : {std::pair{"Step time", &result.step_ms},
                                       std::pair{"Exposed communication", &result.exposed_comm_ms}}) {
@@ -204,6 +210,7 @@ nlohmann::json json_of(const StepResult& result, const StepOptions& options, con
                           {"ranks", ranks},
                           {"shards", result.shards},
                           {"micro_batches", result.micro_batches},
+                          {"set", options.overrides},
                           {"step_ms", result.median_ms},
                           {"step_ms_quartiles", {sorted[quarter], sorted[sorted.size() - 1 - quarter]}},
                           {"samples_per_second", result.samples_per_second},
@@ -243,12 +250,14 @@ void print_text(const StepResult& result, const StepOptions& options, const std:
 
 WorkloadRun workload_run(Session& session, const StepOptions& options) {
   if (options.config) return {*options.config, session, options.compute};
+  const train::StandardWorkload& workload = train::workload_named(options.workload);
+  train::samples_of_shard(workload, options.shards, options.micro_batches);  // before a large model is made
   for (const std::string& text : options.overrides) {
     const std::string section = text.substr(0, text.find('.'));
     if (section != "model" && section != "diffusion" && section != "optimizer")
       throw UsageError("--set {}: a workload has only the keys of model, diffusion and optimizer", text);
   }
-  return {train::workload_named(options.workload),
+  return {workload,
           session.transport(),
           session.backend(),
           {.micro_batches = options.micro_batches, .compute = options.compute, .graph = options.graph},
@@ -291,9 +300,6 @@ ExitCode bench_step(const Program& program, Session& session, const Arguments& a
       .json = values.count("json") > 0,
       .page = &page,
       .others = results_of_others(values, session, {"model", "precision", "ranks", "samples_per_second"})};
-  if (how.micro_batches < 1)
-    throw UsageError("--micro-batches {}: must be at least 1; see lockstep bench step --help",
-                     how.micro_batches);
   if (values.count("set")) how.overrides = values["set"].as<Arguments>();
   if (const auto config = given(values, "config")) {
     for (const char* const option : {"workload", "shards", "micro-batches", "graph"}) {
@@ -315,6 +321,7 @@ ExitCode bench_step(const Program& program, Session& session, const Arguments& a
   how.compute = train::choose_session_precision(session, given_or("precision", of_run.precision),
                                                 given_or("bf16-fallback", of_run.bf16_fallback));
   train::check_steps(how.steps, "step");
+  if (how.config) train::resolve_threads(*how.config, session);
   if (how.graph == ddp::Graph::always && session.backend().device() == Device::cpu())
     throw UsageError("bench step: --graph true: only a GPU's steps can be captured; leave it out");
   if (profile) {

@@ -46,7 +46,12 @@ std::vector<nlohmann::json> results_of_others(const po::variables_map& values, c
       const bool has_all = result.is_object() && std::ranges::all_of(keys, [&](const std::string& key) {
                              return result.contains(key);
                            });
-      if (!has_all) throw DataError("--with: {}: is not what this verb prints with --json", path);
+      const auto in_range = [&](const char* key, double most) {
+        const auto found = result.find(key);
+        return found == result.end() || (found->is_number() && *found > 0 && *found < most);
+      };
+      if (!has_all || !in_range("ranks", 1e6) || !in_range("samples_per_second", 1e15))
+        throw DataError("--with: {}: is not what this verb prints with --json", path);
       results.push_back(std::move(result));
     }
   });

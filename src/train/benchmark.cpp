@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/clock.h"
+#include "base/text.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/random.h"
 #include "lockstep/comm/agreement.h"
@@ -22,13 +23,6 @@ ddp::Options with_shards(ddp::Options options, int shards) {
   return options;
 }
 
-std::int64_t samples_of_shard(const StandardWorkload& workload, int shards_per_rank) {
-  if (shards_per_rank < 1 || workload.batch_per_rank % shards_per_rank != 0)
-    throw UsageError("{} samples of {} do not come in {} equal parts; --shards must divide them",
-                     workload.batch_per_rank, workload.name, shards_per_rank);
-  return workload.batch_per_rank / shards_per_rank;
-}
-
 Batch on_device(const Batch& shard, kernels::Backend& backend) {
   return shard.map([&](const Tensor& field) { return kernels::on_device(field, backend); });
 }
@@ -40,6 +34,17 @@ std::unique_ptr<models::Model> built_on(const Config& config, kernels::Backend& 
 }
 
 }  // namespace
+
+std::int64_t samples_of_shard(const StandardWorkload& workload, int shards_per_rank, int micro_batches) {
+  if (shards_per_rank < 1 || workload.batch_per_rank % shards_per_rank != 0)
+    throw UsageError("{} samples of {} do not come in {} equal parts; --shards must divide them",
+                     workload.batch_per_rank, workload.name, shards_per_rank);
+  const std::int64_t samples = workload.batch_per_rank / shards_per_rank;
+  if (micro_batches < 1 || micro_batches > samples)
+    throw UsageError("--micro-batches {}: a shard of {} has {}; see lockstep bench step --help",
+                     micro_batches, workload.name, pluralized(samples, "sample"));
+  return samples;
+}
 
 Batch made_up_shard(const models::Model& model, std::int64_t image_pixels, std::int64_t samples, int shard) {
   const Random random({1, purpose_of("benchmark"), 0, static_cast<std::uint32_t>(shard)});
@@ -124,7 +129,8 @@ WorkloadRun::WorkloadRun(const StandardWorkload& workload, comm::GradientTranspo
           *model_, transport, backend,
           with_shards(std::move(options), transport.group().size() * shards_per_rank))),
       optimizer_(optim::make_optimizer(config_.optimizer, *replicas_)) {
-  const std::int64_t samples = samples_of_shard(workload, shards_per_rank);
+  const std::int64_t samples =
+      samples_of_shard(workload, shards_per_rank, replicas_->options().micro_batches);
   const comm::ShardRange mine = replicas_->shard_map().block(transport.group().rank());
   for (int shard = mine.first; shard < mine.end(); ++shard)
     batch_.shards.push_back(
@@ -168,8 +174,12 @@ WorkloadRun::Times WorkloadRun::step() {
 }
 
 void check_steps(std::int64_t steps, std::string_view subject) {
+  constexpr std::int64_t most_steps = 100'000'000;  // whose times fit into memory
   if (steps < 1)
     throw UsageError("--steps {}: must be at least 1; see lockstep bench {} --help", steps, subject);
+  if (steps > most_steps)
+    throw UsageError("--steps {}: must be at most {}; see lockstep bench {} --help", steps, most_steps,
+                     subject);
 }
 
 std::vector<double> greatest_of_ranks(comm::HostGroup& world, const std::vector<double>& mine) {

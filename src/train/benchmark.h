@@ -29,6 +29,9 @@ const std::vector<StandardWorkload>& standard_workloads();
 /// Throws UsageError on an unknown name, naming the known ones.
 const StandardWorkload& workload_named(const std::string& name);
 
+/// Of a rank's batch. UsageError, naming the flags of lockstep bench step, if it cannot be cut so.
+std::int64_t samples_of_shard(const StandardWorkload& workload, int shards_per_rank, int micro_batches);
+
 /// Made-up samples of what the model reads, the same at every call: fields x and y.
 Batch made_up_shard(const models::Model& model, std::int64_t image_pixels, std::int64_t samples, int shard);
 
@@ -77,7 +80,7 @@ class WorkloadRun {
   RepeatedBatch batch_;
 };
 
-/// UsageError, naming the subject of lockstep bench, if there are no steps to time.
+/// UsageError, naming the subject of lockstep bench, if there are no steps to time, or more than are kept.
 void check_steps(std::int64_t steps, std::string_view subject);
 
 /// Element by element the greatest of all ranks, which have equally many. Collective.

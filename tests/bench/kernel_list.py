@@ -19,6 +19,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -39,6 +40,8 @@ def totals(command, steps, settings):
 
 def totals_in(folder, command, steps, settings):
     environment = {**os.environ, **settings, "LOCKSTEP_KERNEL_LIST": str(folder / "list.json")}
+    if not shutil.which(command[0]):
+        complain(f"{command[0]}: there is no such program")
     done = subprocess.run([*command, "--steps", str(steps)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace",
                           env=environment, check=False)
     said = done.stderr.strip()[-2000:]
@@ -55,6 +58,8 @@ def totals_in(folder, command, steps, settings):
         found = json.loads(files[0].read_text(encoding="utf-8"))
     except ValueError as error:
         complain(f"{' '.join(command)} left half a list of kernels ({error}): it must end by itself, and the disk have room: {said}")
+    if not isinstance(found, dict) or not {"kernels", "copies", "dropped", "unfinished"} <= found.keys():
+        complain(f"{' '.join(command)} left another file than a list of kernels")
     if found["dropped"]:
         complain(f"CUPTI dropped {found['dropped']} records: fewer steps")
     if found["unfinished"]:
@@ -121,6 +126,8 @@ def main():
     if reason := uneven(first["kernels"], second["kernels"], many - few):
         complain(f"{reason}: steps differ, or kernels were chosen by trial in one of both runs: fixed choices, or other --steps")
     kernels, copies = (per_step(first[kind], second[kind], many - few) for kind in ("kernels", "copies"))
+    if not kernels:
+        complain(f"{many - few} steps more have no kernel more: does the command take --steps, and compute on the GPU?")
     if options.count:
         print_counts(kernels, copies)
         return

@@ -21,7 +21,7 @@ sys.exit(f"missing keys: {missing}" if missing else 0)' "$wanted" || fail "$* on
 }
 keys "loss accuracy samples weights step" eval "$checkpoint" --json
 keys "loss accuracy samples weights step" eval "$checkpoint" --data digits.h5 --weights ema/0.9 --json
-keys "model precision ranks shards micro_batches step_ms step_ms_quartiles samples_per_second exposed_comm_ms tflops peak_memory_bytes page_faults" bench step --workload gpt-cpu --steps 1 --json
+keys "model precision ranks shards micro_batches set step_ms step_ms_quartiles samples_per_second exposed_comm_ms tflops peak_memory_bytes page_faults" bench step --workload gpt-cpu --steps 1 --json
 # The arithmetic of a step is that of its operations.
 "$LOCKSTEP" bench step --workload gpt-cpu --steps 1 --json >step.json && "$LOCKSTEP" bench step --workload gpt-cpu --steps 1 --profile --json >profile.json
 python3 - <<'PY' || fail "bench step: $(cat step.json)"

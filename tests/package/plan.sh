@@ -279,4 +279,30 @@ holds "figures, a race" '
 assert entries["racecheck.norms"]["reason"] == "exit code 9" and entries["gpt.lockstep.1"]["result"] == "passed", entries
 assert (entries["memcheck.images"]["result"], entries["memcheck.images"]["reason"]) == ("skipped", "Device not supported."), entries
 '
+
+# What would be lost is refused before anything starts: a GPU's results by a start that sees none, and files that are no report.
+mv bundle/bin/nvidia-smi kept
+printf '#!/bin/sh\necho "Failed to initialize NVML"; exit 9\n' >bundle/bin/nvidia-smi
+chmod +x bundle/bin/nvidia-smi
+[ "$(gpu_sh --plan figures --report out/figures.json)" -eq 2 ] || fail "without a GPU: $(cat log)"
+grep -q 'has results of one, which stay' log || fail "without a GPU: $(cat log)"
+holds "figures, kept" 'assert report["gpus"] and entries["gpt.lockstep.1"]["result"] == "passed", report'
+mv kept bundle/bin/nvidia-smi
+echo notes >out/notes.json
+ln -s figures.json out/link.json
+: >out/other.tar.gz
+for report in notes link other; do
+  [ "$(gpu_sh --plan figures --report "out/$report.json")" -eq 2 ] || fail "--report $report: $(cat log)"
+  [ ! -s trace ] || fail "--report $report: it began"
+done
+{ [ "$(cat out/notes.json)" = notes ] && [ -L out/link.json ] && [ ! -s out/other.tar.gz ]; } || fail "something was written over"
+for wrong in '--limit-s nan' '--limit-s 0' '--jobs 0' '--match [' '--match nosuch' '--plan figures --work /dev/null/work'; do
+  # shellcheck disable=SC2086  # words
+  [ "$(gpu_sh $wrong --report out/wrong.json)" -eq 2 ] || fail "$wrong: $(cat log)"
+  ! grep -q Traceback log || fail "$wrong: $(cat log)"
+done
+for bytes in '' '5' '{"versions": null}' 'half a rep'; do
+  echo "$bytes" >bundle/work/figures/report.json
+  [ "$(gpu_sh --plan figures --limit-s 0.1 --report out/figures.json)" -eq 0 ] || fail "an earlier report of $bytes: $(cat log)"
+done
 finish

@@ -24,6 +24,7 @@ import time
 
 import plans
 
+ARCHIVES = (".tar.gz", "-compiled.tar.gz")  # beside the report
 OUTPUT_LINES = 30  # of a failed entry, in the report
 ARCHIVE_S = 25  # after --limit-s
 ARCHIVE_BYTES = 15 << 20  # of what was compiled: a lent machine takes 64 MiB with the bundle, and gives files of 16
@@ -338,7 +339,7 @@ class Run:
 
     def archive_results(self):
         """Beside the report: the logs of the plan with its report, and what its peers have chosen."""
-        for old in (".tar.gz", "-compiled.tar.gz"):
+        for old in ARCHIVES:
             if os.path.exists(self.root() + old):
                 os.remove(self.root() + old)
         with tarfile.open(self.root() + ".tar.gz", "w:gz", compresslevel=6) as archive:
@@ -373,13 +374,33 @@ def state_path(options, name):
     return os.path.join(options.work, name, "report.json")
 
 
+def read_report(path):
+    """None, unless it is a report of this program. Empty: a start that ended before its first entry."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        report = parsed(text) if text.strip() else {"versions": {}, "stages": []}
+        ours = all(entry["name"] for stage in report["stages"] for entry in stage["entries"]) and isinstance(report["versions"], dict)
+        return report if ours else None
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
 def read_state(options, name):
     """The report of an earlier start of that plan, or nothing."""
-    try:
-        with open(state_path(options, name), encoding="utf-8") as file:
-            return parsed(file.read()) or {}
-    except OSError:
-        return {}
+    path = state_path(options, name)
+    report = read_report(path)
+    if report is None and os.path.exists(path):
+        print(f"{path} is no whole report of an earlier start: all is done again")
+    return report or {}
+
+
+def refused_outputs(report, archives):
+    """Why the report and its archives must not be written there; None if nothing is lost."""
+    if os.path.islink(report) or (os.path.lexists(report) and (not os.path.isfile(report) or read_report(report) is None)):
+        return f"--report: {report}: is there, and is no report of gpu.sh: name another file"
+    there = [path for path in archives if os.path.lexists(path)]
+    return f"--report: {there[0]}: is there, without a report beside it: name another file" if there and not os.path.lexists(report) else None
 
 
 def complain(text):
@@ -425,6 +446,14 @@ def main():
                         ("--checklist no", options.checklist == "no")):
         if options.plan and given:
             parser.error(f"--plan has no use for {flag}: it says by itself what runs")
+    if options.limit_s is not None and not 0 < options.limit_s < float("inf"):
+        parser.error("--limit-s: seconds, above 0")
+    if options.jobs is not None and options.jobs < 1:
+        parser.error("--jobs: at least 1")
+    try:
+        re.compile(options.match or "")
+    except re.error as error:
+        parser.error(f"--match: {error}")
     options.begin = time.monotonic()
     options.work = os.path.abspath(options.work or os.path.join(options.bundle, "work"))
 
@@ -433,14 +462,23 @@ def main():
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, end)
+    root = re.sub(r"\.json$", "", options.report)
+    if refused := refused_outputs(options.report, [root + end for end in ARCHIVES] if options.plan else []):
+        sys.exit(complain(refused))
     try:
         os.makedirs(os.path.dirname(options.report) or ".", exist_ok=True)
         open(options.report, "a", encoding="utf-8").close()  # now, not after the tests
+        if options.plan:
+            os.makedirs(os.path.join(options.work, options.plan), exist_ok=True)
     except OSError as error:
-        sys.exit(complain(f"--report: {options.report}: {error.strerror}"))
+        sys.exit(complain(f"{error.filename}: {error.strerror}"))
     gpus, no_gpu = find_gpus()
+    if no_gpu and options.plan and read_state(options, options.plan).get("gpus"):
+        sys.exit(complain(f"{no_gpu}, but {options.work} has results of one, which stay; another --work begins anew"))
     print(no_gpu or "GPU: " + "; ".join(f"{gpu['name']}, driver {gpu['driver_version']}" for gpu in gpus))
     plan = choose_plan(options, gpus, no_gpu)
+    if options.match and not any(stage.entries for stage in plan.stages):
+        sys.exit(complain(f"--match: no test of this bundle has a name like {options.match}"))
     run = Run(plan, options, gpus, no_gpu)
     try:
         run.run()
