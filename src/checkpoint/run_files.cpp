@@ -24,6 +24,7 @@
 
 #include "base/clock.h"
 #include "base/files.h"
+#include "base/json.h"
 #include "base/output.h"
 #include "base/text.h"
 #include "checkpoint/run_files.h"
@@ -465,7 +466,7 @@ void EvaluationRecords::forget_after(std::int64_t step) {
 void EvaluationRecords::write() const {
   nlohmann::json all = nlohmann::json::object();
   for (const auto& [step, metrics] : of_step_) all[std::to_string(step)] = metrics;
-  write_text_atomically(path_, all.dump(1) + "\n");
+  write_text_atomically(path_, json_text(all, 1) + "\n");
 }
 
 void AttemptCounter::add(std::int64_t step) {

@@ -32,6 +32,11 @@ char parse_separator(const std::string& text) {
   throw UsageError("--separator {}: must be comma, semicolon or tab", text);
 }
 
+bool parse_yes_or_no(const std::string& text) {
+  if (text != "yes" && text != "no") throw UsageError("--heading {}: must be yes, no or auto", text);
+  return text == "yes";
+}
+
 /// "0 setosa, 1 versicolor, ..."
 std::string numbered(const std::vector<std::string>& names) {
   std::string text;
@@ -49,6 +54,9 @@ data::Prepared run(const po::variables_map& values, const std::string& format, c
         {.label = values["label"].as<std::string>(),
          .separator =
              values.count("separator") ? parse_separator(values["separator"].as<std::string>()) : '\0',
+         .heading = values["heading"].as<std::string>() == "auto"
+                        ? std::nullopt
+                        : std::optional(parse_yes_or_no(values["heading"].as<std::string>())),
          .image = values.count("shape") ? parse_shape(values["shape"].as<std::string>()) : Shape{},
          .statistics = statistics});
   }
@@ -66,8 +74,7 @@ data::Prepared run(const po::variables_map& values, const std::string& format, c
 ExitCode prepare(const Program& program, Session& session, const Arguments& arguments) {
   OptionSet options(program, "prepare csv|idx|cifar|text INPUT... --out DATA.h5",
                     "Turns files, gzipped or not, into one HDF5 data file. csv: a sample a line; idx:\n"
-                    "MNIST's; cifar: the binary version; text: files or folders, a byte a token. h5py\n"
-                    "can write data files, too (docs/data.md and the manual say more):\n"
+                    "MNIST's; cifar: binary; text: a byte a token. h5py can, too (see docs/data.md):\n"
                     "  import h5py\n"
                     "  with h5py.File(\"my-images.h5\", \"w\") as f:\n"
                     "      f[\"x\"] = images  # numbers [N, C, H, W], or a table [N, F]\n"
@@ -83,6 +90,8 @@ ExitCode prepare(const Program& program, Session& session, const Arguments& argu
   options.add()("label", po::value<std::string>()->default_value("last"),
                 "csv: the label's column: last, first, name or number");
   options.add()("separator", po::value<std::string>(), "csv: comma, semicolon or tab; else line 1 tells");
+  options.add()("heading", po::value<std::string>()->default_value("auto"),
+                "csv: line 1 names columns: yes, no or auto");
   options.add()("coarse", "cifar: the 20 coarse labels of CIFAR-100");
   options.add()("statistics", po::value<std::string>(), "mean, std, names of classes: as in this data file");
   options.positional("format");
@@ -97,10 +106,8 @@ ExitCode prepare(const Program& program, Session& session, const Arguments& argu
     const std::string out = values["out"].as<std::string>();
     const data::Prepared made =
         run(values, format, values["input"].as<Arguments>(), {out, values.count("force") > 0});
-    for (const std::string& where : made.skipped) {
-      format == "text" ? session.log().info("skipped {}: no text", where)
-                       : session.log().info("{} is a heading, skipped", where);
-    }
+    for (const std::string& note : made.notes) session.log().info("{}", note);
+    for (const std::string& warning : made.warnings) session.log().warning("{}: {}", out, warning);
     if (format == "text") {
       fmt::print("{}: {} tokens of a vocabulary of {}\n", out, made.samples, made.classes);
     } else {

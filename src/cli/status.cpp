@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "base/json.h"
 #include "base/streams.h"
 #include "base/text.h"
 #include "cli/verb.h"
@@ -109,7 +110,7 @@ ExitCode status(const Program& program, Session& session, const Arguments& argum
     }
     if (redraws) print("\x1b[H\x1b[J");  // from the top of the screen
     if (json && watch) {
-      print(to_json(runs).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+      print(json_text(to_json(runs)) + "\n");
     } else if (json) {
       print_json(to_json(runs));
     } else if (!runs.empty()) {

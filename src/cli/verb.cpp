@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "base/files.h"
+#include "base/json.h"
 #include "base/text.h"
 #include "lockstep/comm/agreement.h"
 
@@ -117,7 +118,7 @@ void print(const std::string& text) {
 }
 
 void print_json(const nlohmann::json& document) {
-  print(document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  print(json_text(document, 2) + "\n");
 }
 
 void flush_output() {

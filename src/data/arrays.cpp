@@ -110,7 +110,7 @@ Arrays::Arrays(const std::vector<std::string>& paths, const ArraysOptions& optio
     if (std::ranges::find(fields_, array.name, &Field::name) != fields_.end())
       throw UsageError("data.fields: two fields are named {}", array.name);
     fields_.push_back({.name = array.name});
-    arrays_.push_back({.path = array.path, .stored = {}, .converted = false, .normalization = {}});
+    arrays_.push_back({.path = array.path, .stored = {}, .normalization = {}});
   }
   std::int64_t memory_left_bytes = options.memory_limit_bytes;
   for (const std::string& path : paths) add_file(path, memory_left_bytes);
@@ -143,9 +143,10 @@ void Arrays::add_file(const std::string& path, std::int64_t& memory_left_bytes) 
                       to_string(dtype), to_string(shape), sources_.front().arrays[i]->path(),
                       to_string(field.dtype), to_string(field.shape));
     }
-    arrays_[i].converted |= array.dtype() == DType::float64;
+    // Float64 stays until the mean is taken away: float32 may hold too few of its digits.
+    const DType as = array.dtype() == DType::float64 ? DType::float64 : dtype;
     source.arrays.push_back(
-        std::make_unique<RowStore>(std::move(file), std::move(array), dtype, memory_left_bytes));
+        std::make_unique<RowStore>(std::move(file), std::move(array), as, memory_left_bytes));
   }
   size_ += source.rows;
   sources_.push_back(std::move(source));
@@ -216,6 +217,8 @@ StoredField Arrays::stored(std::string_view field) const {
 void Arrays::read_as_stored(std::string_view field) {
   const std::size_t index = index_of(field);
   fields_[index].dtype = sources_.front().arrays[index]->dtype();
+  for (const Source& source : sources_)
+    if (source.arrays[index]->dtype() == DType::float64) fields_[index].dtype = DType::float64;
   arrays_[index].normalization.reset();
 }
 
@@ -243,42 +246,48 @@ void Arrays::check_labels(std::string_view field, std::int64_t classes) const {
   }
 }
 
-void Arrays::convert(const Source& source, std::size_t field, std::int64_t row, std::int64_t count,
-                     const std::byte* stored, const Tensor& into) const {
-  const RowStore& store = *source.arrays[field];
+template <class To, class From>
+void Arrays::convert(const From* from, const Source& source, std::size_t field, std::int64_t row,
+                     const Tensor& into) const {
   const Array& array = arrays_[field];
   const std::int64_t elements = fields_[field].shape.numel();
-  if (!array.normalization && !array.converted) {
-    std::memcpy(into.raw(), stored, static_cast<std::size_t>(count * elements) * bytes_of(store.dtype()));
-    return;
-  }
   const std::int64_t channels = normalization_channels(fields_[field].shape), block = elements / channels;
-  float* out = into.data<float>();
-  for (std::int64_t i = 0; i < count; ++i) {
+  To* out = into.data<To>();
+  for (std::int64_t i = 0; i < into.size(0); ++i) {
     bool usable = true, stored_finite = true;
-    for (std::int64_t c = 0; c < channels; ++c, out += block) {
-      const auto at = static_cast<std::size_t>(i * elements + c * block);
+    for (std::int64_t c = 0; c < channels; ++c, from += block, out += block) {
       const double mean = array.normalization ? array.normalization->mean[static_cast<std::size_t>(c)] : 0;
       const double deviation =
           array.normalization ? array.normalization->deviation[static_cast<std::size_t>(c)] : 1;
-      const auto convert_from = [&](const auto* values) {
-        for (std::int64_t k = 0; k < block; ++k) {
-          out[k] = static_cast<float>((static_cast<double>(values[k]) - mean) / deviation);
-          usable &= array.normalization ? std::isfinite(out[k]) : !std::isinf(out[k]);
-          stored_finite &= std::isfinite(static_cast<double>(values[k]));
-        }
-      };
-      if (store.dtype() == DType::int64)
-        convert_from(reinterpret_cast<const std::int64_t*>(stored) + at);
-      else
-        convert_from(reinterpret_cast<const float*>(stored) + at);
+      for (std::int64_t k = 0; k < block; ++k) {
+        out[k] = static_cast<To>((static_cast<double>(from[k]) - mean) / deviation);
+        usable &= array.normalization ? std::isfinite(out[k]) : !std::isinf(out[k]);
+        stored_finite &= std::isfinite(static_cast<double>(from[k]));
+      }
     }
     if (!usable) {
-      throw DataError("{}: row {} of {} has values that are not finite{}", store.path(), row + i, array.path,
+      throw DataError("{}: row {} of {} has values that are not finite{}", source.arrays[field]->path(),
+                      row + i, array.path,
                       !stored_finite        ? ""
                       : array.normalization ? " as float32 once they are normalised"
                                             : " as float32");
     }
+  }
+}
+
+void Arrays::convert(const Source& source, std::size_t field, std::int64_t row, const std::byte* stored,
+                     const Tensor& into) const {
+  const DType from = source.arrays[field]->dtype();
+  if (!arrays_[field].normalization && from == into.dtype()) {
+    std::memcpy(into.raw(), stored, into.bytes());
+  } else if (into.dtype() == DType::float64) {
+    convert<double>(reinterpret_cast<const float*>(stored), source, field, row, into);
+  } else if (from == DType::int64) {
+    convert<float>(reinterpret_cast<const std::int64_t*>(stored), source, field, row, into);
+  } else if (from == DType::float64) {
+    convert<float>(reinterpret_cast<const double*>(stored), source, field, row, into);
+  } else {
+    convert<float>(reinterpret_cast<const float*>(stored), source, field, row, into);
   }
 }
 
@@ -292,8 +301,8 @@ void Arrays::read(std::span<const std::int64_t> samples, std::span<const Tensor>
     const std::int64_t row = samples[begin] - source.first, count = static_cast<std::int64_t>(end - begin);
     for (std::size_t i = 0; i < into.size(); ++i) {
       const Tensor rows = into[i].rows(static_cast<std::int64_t>(begin), static_cast<std::int64_t>(end));
-      source.arrays[i]->with_rows(
-          row, count, [&](const std::byte* stored) { convert(source, i, row, count, stored, rows); });
+      source.arrays[i]->with_rows(row, count,
+                                  [&](const std::byte* stored) { convert(source, i, row, stored, rows); });
     }
   }
 }
@@ -301,7 +310,7 @@ void Arrays::read(std::span<const std::int64_t> samples, std::span<const Tensor>
 Normalization normalization_of(const Dataset& dataset, std::string_view field_name, comm::HostGroup& world) {
   constexpr std::int64_t chunk_elements = 1 << 18;
   const Field& field = field_named(dataset, field_name);
-  if (field.dtype != DType::float32 && field.dtype != DType::int64)
+  if (field.dtype != DType::float32 && field.dtype != DType::float64 && field.dtype != DType::int64)
     throw UsageError("{}: field {} is {}, which cannot be normalised", dataset.name(), field_name,
                      to_string(field.dtype));
   const std::int64_t elements = field.shape.numel(), channels = normalization_channels(field.shape),
@@ -321,9 +330,10 @@ Normalization normalization_of(const Dataset& dataset, std::string_view field_na
         const std::size_t at = sums.size();
         sums.resize(at + width);
         for (std::int64_t e = 0; e < values.numel(); ++e) {
-          const double value = values.dtype() == DType::int64
-                                   ? static_cast<double>(values.data<std::int64_t>()[e])
-                                   : static_cast<double>(values.data<float>()[e]);
+          const double value =
+              values.dtype() == DType::int64     ? static_cast<double>(values.data<std::int64_t>()[e])
+              : values.dtype() == DType::float64 ? values.data<double>()[e]
+                                                 : static_cast<double>(values.data<float>()[e]);
           if (!std::isfinite(value))
             throw DataError("{} of field {} holds {}: the field cannot be normalised",
                             dataset.location(chunk * rows + e / elements), field_name, value);

@@ -2,6 +2,9 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <cmath>
+#include <span>
 #include <string_view>
 
 #include "lockstep/base/error.h"
@@ -26,6 +29,33 @@ hdf5::Dataset open_or_explain(const hdf5::File& file, const char* name, const ch
     throw DataError("{}: {} is missing: this is {}, but {}", file.file_path(), name, describe(file), needed);
   }
   return file.open_dataset(name);
+}
+
+/// DataError if an element is one of those that the attributes of netCDF call missing: it would be learned as
+/// a value.
+void check_no_missing_values(const hdf5::Dataset& dataset) {
+  std::vector<double> missing;
+  for (const char* const attribute : {"_FillValue", "missing_value"})
+    if (dataset.has_attribute(attribute) && dataset.attribute_dtype(attribute))
+      for (const double value : dataset.doubles_attribute(attribute))
+        if (!std::isnan(value)) missing.push_back(value);
+  if (missing.empty() || !dataset.dtype() || dataset.numel() == 0) return;
+  const std::int64_t elements = dataset.row_numel(),
+                     chunk = std::max<std::int64_t>(1, (1 << 20) / std::max<std::int64_t>(1, elements));
+  std::vector<double> values;
+  for (std::int64_t row = 0; row < dataset.rows(); row += chunk) {
+    const std::int64_t count = std::min(chunk, dataset.rows() - row);
+    values.resize(static_cast<std::size_t>(count * elements));
+    dataset.read_rows(row, count, std::span(values));
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      if (std::ranges::find(missing, values[i]) == missing.end()) continue;
+      throw DataError(
+          "{}: row {} of {} holds {}, a missing value by its attribute _FillValue or missing_value: leave "
+          "such "
+          "samples out, or write other values and remove the attribute",
+          dataset.file_path(), row + static_cast<std::int64_t>(i) / elements, dataset.name(), values[i]);
+    }
+  }
 }
 
 }  // namespace
@@ -70,6 +100,7 @@ RowStore::RowStore(hdf5::File file, hdf5::Dataset dataset, DType as, std::int64_
       rows_(dataset.rows()),
       row_bytes_(static_cast<std::size_t>(dataset.row_numel()) * bytes_of(as)) {
   dataset.check_stored();
+  check_no_missing_values(dataset);
   // Elements may be wider in memory than they are in the file.
   if (dataset.numel() > (std::int64_t{1} << 58)) {
     throw DataError("{}: {} claims {} elements, more than any machine could hold", path_, dataset.name(),

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -27,12 +28,12 @@ struct Output {
 
 /// What was written, for a message.
 struct Prepared {
-  std::int64_t samples = 0;    ///< images, or tokens
-  Shape image{};               ///< [C, H, W]; of text none
-  std::string element_type{};  ///< of /x or /tokens
-  std::int64_t classes = 0;    ///< the largest label + 1, or the vocabulary
-  /// What was skipped: files of a folder that are not text, headings of CSV files (FILE:LINE).
-  std::vector<std::string> skipped{};
+  std::int64_t samples = 0;          ///< images, or tokens
+  Shape image{};                     ///< [C, H, W]; of text none
+  std::string element_type{};        ///< of /x or /tokens
+  std::int64_t classes = 0;          ///< the largest label + 1, or the vocabulary
+  std::vector<std::string> notes{};  ///< what was left out, and why: "a.csv:1 is a heading, skipped"
+  std::vector<std::string> warnings{};
   bool one_label = false;                  ///< of images: every label is the same
   std::vector<std::string> class_names{};  ///< of images whose labels were names: label i has name i
 };
@@ -41,16 +42,19 @@ struct CsvOptions {
   /// The column that is the label: "last", "first", its name in the heading, or its number, from 1.
   std::string label = "last";
   char separator = '\0';  ///< of fields; '\0': comma, semicolon or tab, as the first line of each file tells
-  Shape image{};          ///< [C, H, W]; rank 0: every value is one channel, [values, 1, 1]
+  std::optional<bool> heading{};  ///< each file has one; none: its first two lines tell
+  Shape image{};                  ///< [C, H, W]; rank 0: every value is one channel, [values, 1, 1]
   std::string statistics{};
 };
 /// A line is one sample: numbers and a label, which is an integer from 0 on, or a name. Fields may be in
-/// double quotes. Blank lines are skipped, and so is a heading: a first line without any number, or with text
-/// where the next line has a number. A value that is missing (empty, ?, NA, N/A, nan,
-/// null) is a DataError. /x is uint8 if every value is an integer in [0, 255], else float32. Names become the
-/// labels 0, 1 ... in their order as bytes, or those of the class names in `statistics` if that has any, and
-/// are stored as text, a line each, in the attribute classes of /y. Throws UsageError if there is no column
-/// `label`.
+/// double quotes. Blank lines are skipped, and so is a heading: a first line without any number, with words
+/// where the next line has numbers, or pandas' 0, 1, 2 ...; DataError if it may be a sample as well. A first
+/// column without a name, of other whole numbers in every row, is left out. A value that is missing (empty,
+/// ?,
+/// -, NA, N/A, #N/A, <NA>, nan, none, null) is a DataError. /x is uint8 if every value is an integer in [0,
+/// 255], else float32. Names become the labels 0, 1 ... in their order as bytes, or those of the class names
+/// in `statistics` if that has any, and are stored as text, a line each, in the attribute classes of /y.
+/// Throws UsageError if there is no column `label`.
 Prepared prepare_csv(std::span<const std::string> inputs, const Output& output,
                      const CsvOptions& options = {});
 
@@ -69,8 +73,8 @@ Prepared prepare_cifar(std::span<const std::string> inputs, const Output& output
                        const CifarOptions& options = {});
 
 /// Text files and folders of them (in the order of their names, without links), one token a byte: vocabulary
-/// 256, tokenizer "bytes". Files of a folder with a null byte near their start are not text and are
-/// skipped.
+/// 256, tokenizer "bytes". Files that are not text (archives, UTF-16, null bytes, many control
+/// characters near their start) are skipped in a folder, and else a DataError.
 Prepared prepare_text(std::span<const std::string> inputs, const Output& output);
 
 }  // namespace lockstep::data

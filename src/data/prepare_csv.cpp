@@ -11,9 +11,11 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <tuple>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -32,9 +34,10 @@ bool parse_number(std::string_view field, double& value) {
   return error == std::errc() && end == field.data() + field.size();
 }
 
-/// True if a field marks a missing value: empty, ?, NA, N/A, nan or null, in any case.
+/// True if a field marks a missing value: empty, ?, -, NA, N/A, #N/A, <NA>, nan, none or null, in any case.
 bool is_missing(std::string_view field) {
-  constexpr std::array<std::string_view, 6> names{"", "?", "na", "n/a", "nan", "null"};
+  constexpr std::array<std::string_view, 10> names{"",     "?",    "-",   "na",   "n/a",
+                                                   "#n/a", "<na>", "nan", "none", "null"};
   return std::ranges::any_of(names, [&](std::string_view name) {
     return std::ranges::equal(name, field, [](char a, char b) {
       return a == static_cast<char>(std::tolower(static_cast<unsigned char>(b)));
@@ -43,13 +46,12 @@ bool is_missing(std::string_view field) {
 }
 
 /// Fields are separated by one character, and may be quoted ("a; ""b"""); blanks around them and blank lines
-/// are skipped. The first line is a heading if it has no number, or no number in a column where the next line
-/// has one.
+/// are skipped. Whether the first line is a heading, is_heading() tells.
 class CsvFile {
  public:
-  /// `separator` '\0': comma, semicolon or tab, see separator_of(). DataError as Input, and for quotes that
-  /// do not end.
-  CsvFile(const std::string& path, char separator);
+  /// Separator and heading as CsvOptions say. DataError as Input, for quotes that do not end, and for a first
+  /// line that may be a heading or a sample.
+  CsvFile(const std::string& path, const CsvOptions& options);
 
   /// Reads the next line below the heading; false at the end of the file.
   bool next();
@@ -72,7 +74,7 @@ class CsvFile {
 
   bool read_line(Line& line);
   void split(Line& line, std::vector<std::string_view>& fields) const;
-  void find_heading();
+  void find_heading(std::optional<bool> there);
 
   Input input_;
   char separator_;
@@ -131,8 +133,9 @@ std::size_t unquote(std::string& text, std::size_t begin, std::size_t& length) {
   return std::string::npos;
 }
 
-CsvFile::CsvFile(const std::string& path, char separator) : input_(path), separator_(separator) {
-  find_heading();
+CsvFile::CsvFile(const std::string& path, const CsvOptions& options)
+    : input_(path), separator_(options.separator) {
+  find_heading(options.heading);
 }
 
 bool CsvFile::read_line(Line& line) {
@@ -173,7 +176,47 @@ void CsvFile::split(Line& line, std::vector<std::string_view>& fields) const {
   }
 }
 
-void CsvFile::find_heading() {
+bool is_whole(std::string_view field) {
+  double value = 0;
+  return parse_number(field, value) && std::floor(value) == value;
+}
+
+/// 1990, 1991 ...
+bool count_up(std::span<const std::string_view> fields) {
+  double before = 0, value = 0;
+  for (std::size_t i = 0; i < fields.size(); ++i, before = value)
+    if (!is_whole(fields[i]) || !parse_number(fields[i], value) || (i > 0 && value != before + 1))
+      return false;
+  return fields.size() > 1;
+}
+
+/// Whether the first line of a table names its columns, as the line below it tells; none: it may be either.
+std::optional<bool> is_heading(std::span<const std::string_view> names,
+                               std::span<const std::string_view> below) {
+  // What pandas calls columns without names: 0, 1 ..., often behind a nameless column of row numbers.
+  const bool index = !names.empty() && names.front().empty();
+  const auto counted = names.subspan(index ? 1 : 0);
+  if (count_up(counted) && counted.front() == "0" &&
+      (index || names.size() > 2 || !std::ranges::all_of(below, is_whole)))
+    return true;
+  std::vector<std::string_view> numbers;  // above numbers
+  int words = 0, broken = 0;              // above numbers; broken: 1e400, 0x1f, 3.5x
+  for (std::size_t i = 0; i < std::min(names.size(), below.size()); ++i) {
+    if (!is_number(below[i]) || is_missing(names[i])) continue;
+    if (is_number(names[i])) {
+      numbers.push_back(names[i]);
+    } else {
+      (std::string_view("+-.0123456789").find(names[i].front()) != std::string_view::npos ? broken : words)++;
+    }
+  }
+  if (words + broken == 0)  // a heading often lacks a name for the column of row numbers, but for no other
+    return names.size() > 1 && std::ranges::none_of(names, is_number) &&
+           std::ranges::count_if(names, is_missing) <= 1;
+  if (numbers.empty() || words >= std::ssize(numbers) || (words > 0 && count_up(numbers))) return true;
+  return words == 0 ? std::optional(false) : std::nullopt;
+}
+
+void CsvFile::find_heading(std::optional<bool> there) {
   for (Line line; waiting_.size() < 2 && read_line(line);) waiting_.push_back(line);
   if (waiting_.empty()) return;
   if (separator_ == '\0') separator_ = separator_of(waiting_.front().text);
@@ -181,12 +224,12 @@ void CsvFile::find_heading() {
   std::vector<std::string_view> names, below;
   split(first, names);
   split(second, below);
-  // A heading often lacks a name for the column of row numbers, but for no other.
-  bool heading = names.size() > 1 && std::ranges::none_of(names, is_number) &&
-                 std::ranges::count_if(names, is_missing) <= 1;
-  for (std::size_t i = 0; i < std::min(names.size(), below.size()); ++i)
-    heading = heading || (!is_number(names[i]) && !is_missing(names[i]) && is_number(below[i]));
-  if (!heading) return;
+  if (!there) there = is_heading(names, below);
+  if (!there)
+    throw DataError(
+        "{}:{}: is it a heading, or a sample with a value that is no number? Say --heading yes or no",
+        input_.path(), first.number);
+  if (!*there) return;
   heading_.assign(names.begin(), names.end());
   heading_line_ = first.number;
   waiting_.pop_front();
@@ -233,32 +276,62 @@ std::string_view shortened(std::string_view field) { return field.substr(0, 40);
                   describe(file, field), file.fields()[field]);
 }
 
+/// Whether the first column has no name in the heading (pandas reads that as "Unnamed: 0") and numbers the
+/// rows: another whole number in each.
+bool numbers_rows(const std::string& path, const CsvOptions& options) {
+  CsvFile file(path, options);
+  if (file.heading().empty() || options.label == "first" || options.label == "1") return false;
+  const std::string& name = file.heading().front();
+  if (!name.empty() && !name.starts_with("Unnamed: ")) return false;
+  std::vector<double> numbers;
+  while (file.next()) {
+    double& number = numbers.emplace_back();
+    if (!is_whole(file.fields().front()) || !parse_number(file.fields().front(), number)) return false;
+  }
+  std::ranges::sort(numbers);
+  return numbers.size() > 1 && std::ranges::adjacent_find(numbers) == numbers.end();
+}
+
 /// Reads the values and the label of every line, and checks that all lines of all files agree.
 class CsvSamples {
  public:
-  explicit CsvSamples(const CsvOptions& options) : options_(options) {
+  /// row_numbers: the first column is left out.
+  CsvSamples(const CsvOptions& options, bool row_numbers) : options_(options), first_(row_numbers ? 1 : 0) {
     if (options.image.rank() == 3) values_ = static_cast<std::size_t>(options.image.numel());
   }
 
   /// Calls use(values, file, label) for each sample, with the index of its label's field.
   template <class Use>
   void read(const std::string& path, const Use& use) {
-    CsvFile file(path, options_.separator);
-    if (!file.heading().empty()) headings_.push_back(file.heading_where());
+    CsvFile file(path, options_);
+    if (!file.heading().empty()) {
+      notes_.push_back(file.heading_where() + " is a heading, skipped");
+      if (first_ > 0)
+        notes_.push_back(path + ": the first column, without a name, numbers the rows: left out");
+      names_ = file.heading();
+    }
     std::vector<double> values;
     std::optional<std::size_t> label;
     while (file.next()) {
       check_fields(file);
       if (!label) label = label_column(file);
       values.clear();
-      for (std::size_t i = 0; i < file.fields().size(); ++i) {
+      for (std::size_t i = first_; i < file.fields().size(); ++i) {
         if (i != *label) values.push_back(value_of(file, i));
       }
+      label_ = *label;
       use(std::span<const double>(values), file, *label);
     }
   }
 
-  const std::vector<std::string>& headings() const { return headings_; }
+  const std::vector<std::string>& notes() const { return notes_; }
+  /// The column of a value: "column 3", with its name if a heading names it.
+  std::string column_of(std::size_t value) const {
+    std::size_t column = value + first_;
+    column += column >= label_;
+    return fmt::format("column {}{}", column + 1,
+                       column < names_.size() ? fmt::format(" ('{}')", names_[column]) : "");
+  }
   Shape image() const {
     return options_.image.rank() == 3 ? options_.image : Shape{static_cast<std::int64_t>(values_), 1, 1};
   }
@@ -266,8 +339,8 @@ class CsvSamples {
  private:
   void check_fields(const CsvFile& file) {
     const std::size_t fields = file.fields().size();
-    if (values_ == 0 && fields > 1) values_ = fields - 1;
-    if (fields == values_ + 1 && fields > 1) return;
+    if (values_ == 0 && fields > 1 + first_) values_ = fields - 1 - first_;
+    if (fields == values_ + 1 + first_ && fields > 1 + first_) return;
     const std::string wanted = values_ == 0 ? "values" : fmt::format("{} values", values_);
     throw DataError("{}: {} field{}, but {} and a label are expected; fields are separated by {} here",
                     file.where(), fields, fields == 1 ? "" : "s", wanted, file.separator_name());
@@ -304,8 +377,10 @@ class CsvSamples {
   }
 
   const CsvOptions& options_;
-  std::vector<std::string> headings_;
+  std::size_t first_;  // column of values
+  std::vector<std::string> notes_, names_;
   std::size_t values_ = 0;  // per sample; 0: unknown so far
+  std::size_t label_ = 0;   // its column
 };
 
 /// Labels: all integers or all names.
@@ -336,7 +411,24 @@ class CsvLabels {
                       describe(file, field), shortened(text), kind_ == Kind::names ? "names" : "integers");
     }
     kind_ = kind;
-    if (kind == Kind::names) see_name(file, field, text);
+    if (kind == Kind::names) {
+      see_name(file, field, text);
+    } else {
+      numbers_seen_.insert(static_cast<std::int64_t>(value));
+    }
+  }
+
+  /// Of labels that may be values to predict; empty otherwise.
+  std::string warning() const {
+    if (numbers_seen_.empty()) return "";
+    const std::int64_t classes = *std::ranges::max_element(numbers_seen_) + 1,
+                       used = std::ssize(numbers_seen_);
+    if (classes <= 2 * used) return "";
+    return fmt::format(
+        "labels up to {} make {} classes, of which {} occur: if they are values to predict, an HDF5 file "
+        "with "
+        "an array y of floats is data for task.name = regression",
+        classes - 1, classes, used);
   }
 
   void end_first_pass() {
@@ -390,6 +482,40 @@ class CsvLabels {
   std::size_t name_bytes_ = 0;
   std::vector<std::string> names_;
   std::map<std::string, std::int64_t, std::less<>> numbers_;
+  std::unordered_set<std::int64_t> numbers_seen_;
+};
+
+/// The least and the greatest value of each column.
+class CsvSpreads {
+ public:
+  void see(std::span<const double> values) {
+    if (least_.empty()) least_ = greatest_ = {values.begin(), values.end()};
+    for (std::size_t i = 0; i < std::min(values.size(), least_.size()); ++i) {
+      least_[i] = std::min(least_[i], values[i]);
+      greatest_[i] = std::max(greatest_[i], values[i]);
+    }
+  }
+
+  /// What float32, as which values are written, tells apart too little of.
+  std::vector<std::string> warnings(const CsvSamples& samples) const {
+    constexpr double few_steps = 1000;
+    std::vector<std::string> found;
+    for (std::size_t i = 0; i < least_.size(); ++i) {
+      const auto most = static_cast<float>(std::max(std::abs(least_[i]), std::abs(greatest_[i])));
+      const double step = static_cast<double>(std::nextafter(most, std::numeric_limits<float>::infinity())) -
+                          static_cast<double>(most);
+      const double spread = greatest_[i] - least_[i];
+      if (spread > 0 && spread < few_steps * step && spread != std::floor(spread / step) * step)
+        found.push_back(
+            fmt::format("{} has values from {} to {}, of which float32 keeps steps of {:.3g}: subtract what "
+                        "is common to all",
+                        samples.column_of(i), least_[i], greatest_[i], step));
+    }
+    return found;
+  }
+
+ private:
+  std::vector<double> least_, greatest_;
 };
 
 bool is_byte(double value) { return value >= 0 && value <= 255 && std::floor(value) == value; }
@@ -405,11 +531,15 @@ Prepared prepare_csv(std::span<const std::string> inputs, const Output& output, 
   check_output(inputs, output, options.statistics);
 
   ImageFile contents{.bytes = true};
-  CsvSamples samples(options);
+  const bool row_numbers =
+      std::ranges::all_of(inputs, [&](const std::string& path) { return numbers_rows(path, options); });
+  CsvSamples samples(options, row_numbers);
   CsvLabels labels(options.statistics);
+  CsvSpreads spreads;
   for (const std::string& path : inputs) {
     samples.read(path, [&](std::span<const double> values, const CsvFile& file, std::size_t label) {
       labels.see(file, label);
+      spreads.see(values);
       contents.bytes = contents.bytes && std::ranges::all_of(values, is_byte);
       ++contents.images;
     });
@@ -419,7 +549,7 @@ Prepared prepare_csv(std::span<const std::string> inputs, const Output& output, 
   contents.class_names = labels.names();
 
   Prepared prepared = write_images(output, contents, options.statistics, [&](ImageWriter& writer) {
-    CsvSamples again(options);
+    CsvSamples again(options, row_numbers);
     std::vector<std::uint8_t> bytes;
     std::vector<float> floats;
     for (const std::string& path : inputs) {
@@ -441,7 +571,9 @@ Prepared prepare_csv(std::span<const std::string> inputs, const Output& output, 
       });
     }
   });
-  prepared.skipped = samples.headings();
+  prepared.notes = samples.notes();
+  if (!contents.bytes) prepared.warnings = spreads.warnings(samples);
+  if (const std::string warning = labels.warning(); !warning.empty()) prepared.warnings.push_back(warning);
   return prepared;
 }
 

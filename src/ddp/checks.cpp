@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/json.h"
 #include "lockstep/base/error.h"
 #include "lockstep/kernels/backend.h"
 #include "lockstep/ops/update.h"
@@ -217,8 +218,7 @@ std::string ranks_text(std::span<const int> ranks) {
 }
 
 void check_same_model(comm::HostGroup& group, const ModelState& model, const Options& options) {
-  const std::string mine =
-      describe(model, options).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  const std::string mine = json_text(describe(model, options));
   const XXH64_hash_t hash = XXH3_64bits(mine.data(), mine.size());
   std::vector<XXH64_hash_t> hashes(static_cast<std::size_t>(group.size()));
   group.all_gather(&hash, sizeof hash, hashes.data());

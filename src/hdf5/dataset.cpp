@@ -187,6 +187,28 @@ void check_written(const Dataset& dataset) {
     throw DataError("{}: {} was created but never written", dataset.file_path(), dataset.name());
 }
 
+/// HDF5 reads fill values where a chunk was never written.
+void check_chunks(const Dataset& dataset) {
+  const auto check = [&](auto result) {
+    return checked(result, dataset.file_path(), dataset.name(), "look up the chunks");
+  };
+  const Handle properties = owned_properties(check(H5Dget_create_plist(dataset.id())));
+  if (H5Pget_layout(properties.id()) != H5D_CHUNKED) return;
+  std::array<hsize_t, H5S_MAX_RANK> extents{};
+  const int rank = check(H5Pget_chunk(properties.id(), H5S_MAX_RANK, extents.data()));
+  hsize_t needed = 1, written = 0;
+  for (std::size_t d = 0; d < static_cast<std::size_t>(rank); ++d)
+    needed *= (static_cast<hsize_t>(dataset.shape()[d]) + extents[d] - 1) / extents[d];
+  const Handle space = owned_space(check(H5Dget_space(dataset.id())));  // HDF5 1.10 does not take H5S_ALL
+  check(H5Dget_num_chunks(dataset.id(), space.id(), &written));
+  if (written < needed)
+    throw DataError(
+        "{}: {} has {} chunks, of which {} were never written: HDF5 would read fill values; write them "
+        "(h5repack "
+        "does, if the fill value is meant)",
+        dataset.file_path(), dataset.name(), needed, needed - written);
+}
+
 /// Of one byte, whose members are FALSE = 0 and TRUE = 1.
 bool is_boolean_type(hid_t type) {
   if (H5Tget_class(type) != H5T_ENUM || H5Tget_size(type) != 1 || H5Tget_nmembers(type) != 2) return false;
@@ -251,6 +273,7 @@ void Dataset::check_stored() const {
   if (static_cast<std::uint64_t>(numel_) * element_bytes / best_compression > stored) {
     throw DataError("{}: {} claims {} elements, but {} bytes are stored", file_path_, name_, numel_, stored);
   }
+  check_chunks(*this);
 }
 
 void Dataset::read(DType as, std::span<std::byte> out) const { read_rows(0, rows(), as, out); }

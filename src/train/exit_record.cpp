@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/files.h"
+#include "base/json.h"
 #include "base/output.h"
 #include "base/text.h"
 #include "lockstep/base/log.h"
@@ -36,7 +37,7 @@ std::string lock_of(const std::string& run) {
 
 /// As long as the reserved space, so that it can be written over.
 std::string text_of(const nlohmann::json& record) {
-  std::string text = record.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  std::string text = json_text(record);
   if (text.size() + 1 < reserved_bytes) text.resize(reserved_bytes - 1, ' ');
   return text + "\n";
 }

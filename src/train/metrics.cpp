@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/files.h"
+#include "base/json.h"
 #include "base/lines.h"
 #include "base/streams.h"
 #include "base/text.h"
@@ -70,7 +71,7 @@ MetricsFile::~MetricsFile() = default;
 
 void MetricsFile::append(const nlohmann::json& line) {
   if (!file_) return;
-  file_->append(line.dump() + "\n");  // at the present end: people empty such files
+  file_->append(json_text(line) + "\n");  // at the present end: people empty such files
 }
 
 void MetricsFile::sync() {

@@ -14,6 +14,7 @@
 
 #include "base/clock.h"
 #include "base/files.h"
+#include "base/json.h"
 #include "base/output.h"
 #include "base/progress.h"
 #include "base/text.h"
@@ -158,8 +159,7 @@ class Unfinished {
   }
   /// To be called when these chunks are on storage.
   void record(std::int64_t done) const {
-    write_text_atomically(record_path_,
-                          nlohmann::json{{"arguments", options_.arguments}, {"done", done}}.dump());
+    write_text_atomically(record_path_, json_text({{"arguments", options_.arguments}, {"done", done}}));
   }
   /// OUT.part, which is on storage, becomes OUT. If it cannot, a later call can.
   void publish() const {

@@ -290,10 +290,18 @@ BOOST_FIXTURE_TEST_CASE(config_json_beside_weights_must_be_of_this_model, Gpt) {
   refused(R"({"n_positions": 1024})", "n_positions is \"1024\", but model.context is 5");
   refused(R"({"vocab_size": "eleven"})", "vocab_size is \"eleven\", but model.vocab is 11");
   refused(R"({"model_type": "llama"})", "model_type is \"llama\", but a gpt takes gpt2");
+  refused(R"({"activation_function": "relu"})", "activation_function is \"relu\", but a gpt has gelu_new");
+  refused(R"({"activation_function": "gelu"})", "a gpt has gelu_new");  // by erf
+  refused(R"({"scale_attn_weights": false})", "scale_attn_weights is \"false\"");
+  refused(R"({"scale_attn_by_inverse_layer_idx": true})", "scales all layers alike");
+  refused(R"({"layer_norm_epsilon": 1e-6})", "a gpt has 1e-05");
+  refused(R"({"add_cross_attention": true})", "a gpt has none");
+  refused(R"({"n_inner": 16})", "a gpt has 4 times model.channels");
   refused("[1, 2", "is not a JSON object");
   refused("\xff\xfe", "is not a JSON object");
   write_bytes(config, R"({"model_type": "gpt2", "n_head": 2, "n_layer": 2, "n_embd": 8, "n_positions": 5,
-                         "vocab_size": 11, "activation_function": "gelu_new"})");
+                         "vocab_size": 11, "activation_function": "gelu_new", "layer_norm_epsilon": 1e-05,
+                         "scale_attn_weights": true, "n_inner": null})");
   BOOST_CHECK_NO_THROW(lc::check_gpt2_config(weights, sizes));
 }
 

@@ -34,6 +34,12 @@ for count in 1 3; do
   ! grep -q 'fork: ' "same-$count.log" || fail "a difference where there is none: $(grep 'fork: ' "same-$count.log")"
 done
 
+# From a path that is no UTF-8, which JSON has no text for.
+odd=$'whole\xff' && cp -r whole "$odd"
+half="$odd/checkpoints/step-000000010.h5" fork odd 1 --set train.shards=0 || fail "a path that is no UTF-8: $(tail -n 2 odd.log)"
+expect_same odd/checkpoints/latest whole/checkpoints/latest
+python3 -c 'import json; [json.loads(line) for line in open("odd/metrics.jsonl", encoding="utf-8")]' || fail "metrics of a path that is no UTF-8"
+
 # Under another configuration: keys that a resume forbids, too.
 changes=(--set train.seed=7 --set train.global_batch=30 --set train.shards=2 --set 'data.train=digits.h5*2 digits.h5'
   --set optimizer.lr=0.0005 --set train.steps=30 --set 'ema.rates=0.9 0.5' --set train.device=cpu)

@@ -185,6 +185,67 @@ BOOST_FIXTURE_TEST_CASE(normalisation_is_the_mean_and_deviation_of_the_samples_o
   BOOST_CHECK_THROW(data.normalize("mask", x), DataError);
 }
 
+BOOST_FIXTURE_TEST_CASE(float64_keeps_its_digits_until_the_mean_is_taken_away, Folder) {
+  const std::vector<double> seconds{1.7e9, 1.7e9 + 1, 1.7e9 + 2, 1.7e9 + 3};
+  const std::vector<float> far(4, 1.7e9F);
+  const auto write = [&](const char* name, DType dtype, const auto& values) {
+    hdf5::File file = hdf5::File::create(folder.file(name));
+    file.create_dataset("x", dtype, {4, 1}).write(values);
+    file.close();
+    return folder.file(name);
+  };
+  const std::string doubles = write("doubles.h5", DType::float64, std::span<const double>(seconds)),
+                    floats = write("floats.h5", DType::float32, std::span<const float>(far));
+  for (const std::vector<std::string>& files : {std::vector{doubles, floats}, std::vector{floats, doubles}}) {
+    Arrays data(files);
+    data.read_as_stored("x");
+    data::Normalization by = data::normalization_of(data, "x", world());
+    BOOST_TEST(by.mean[0] == 1.7e9 + 0.75);
+    data.normalize("x", by);
+    const Tensor into = Tensor::empty({8, 1});
+    const std::array<std::int64_t, 8> samples{0, 1, 2, 3, 4, 5, 6, 7};
+    data.read(samples, std::array{into});
+    const float* const first = into.data<float>() + (files[0] == doubles ? 0 : 4);
+    for (int i = 0; i < 4; ++i) BOOST_TEST(first[i] == static_cast<float>((i - 0.75) / by.deviation[0]));
+  }
+}
+
+BOOST_FIXTURE_TEST_CASE(missing_values_of_netcdf_are_named_with_file_and_row, Folder) {
+  const auto write = [&](const std::string& name, const char* attribute, double marker) {
+    hdf5::File file = hdf5::File::create(folder.file(name));
+    hdf5::Dataset t = file.create_dataset("t", DType::int16, {3, 2});
+    t.write(std::span<const std::int16_t>(std::array<std::int16_t, 6>{1, 2, 3, -32767, 5, 6}));
+    t.set_attribute(attribute, marker);
+    file.close();
+    return folder.file(name);
+  };
+  for (const char* const attribute : {"_FillValue", "missing_value"}) {
+    BOOST_CHECK_EXCEPTION(Arrays{write(std::string(attribute) + "era.nc", attribute, -32767)}, DataError,
+                          mentions("era.nc: row 1 of /t holds -32767, a missing value"));
+    BOOST_CHECK_NO_THROW(Arrays{write(std::string(attribute) + "whole.nc", attribute, -1)});
+  }
+}
+
+BOOST_FIXTURE_TEST_CASE(chunks_that_were_never_written_are_no_values, Folder) {
+  const std::string path = folder.file("chunks.h5");
+  const auto write = [&](hsize_t rows) {
+    const hsize_t shape[] = {10, 2}, chunk[] = {4, 2}, start[] = {0, 0}, count[] = {rows, 2};
+    const hid_t file = H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
+    const hid_t properties = H5Pcreate(H5P_DATASET_CREATE);
+    H5Pset_chunk(properties, 2, chunk);
+    const hid_t space = H5Screate_simple(2, shape, nullptr), part = H5Screate_simple(2, count, nullptr);
+    const hid_t x = H5Dcreate2(file, "x", H5T_NATIVE_FLOAT, space, H5P_DEFAULT, properties, H5P_DEFAULT);
+    H5Sselect_hyperslab(space, H5S_SELECT_SET, start, nullptr, count, nullptr);
+    const std::vector<float> ones(20, 1);
+    H5Dwrite(x, H5T_NATIVE_FLOAT, part, space, H5P_DEFAULT, ones.data());
+    H5Dclose(x), H5Sclose(space), H5Sclose(part), H5Pclose(properties), H5Fclose(file);
+  };
+  write(8);
+  BOOST_CHECK_EXCEPTION(Arrays{path}, DataError, mentions("/x has 3 chunks, of which 1 were never written"));
+  write(10);
+  BOOST_CHECK_NO_THROW(Arrays{path});
+}
+
 BOOST_FIXTURE_TEST_CASE(attributes_of_the_file_are_a_normalisation_if_they_fit, Folder) {
   const std::string path = make("a.h5", 5);
   BOOST_TEST(!Arrays(path).stored_normalization("mask"));

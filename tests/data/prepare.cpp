@@ -113,8 +113,8 @@ BOOST_FIXTURE_TEST_CASE(statistics_can_come_from_another_file, Folder) {
 BOOST_FIXTURE_TEST_CASE(csv_passes_over_blank_lines_headings_and_carriage_returns, Folder) {
   const Prepared prepared = csv_text("a,b,label\r\n 1 , 2 ,0\r\n\r\n3,4,1");
   BOOST_TEST(prepared.samples == 2);
-  BOOST_REQUIRE(prepared.skipped.size() == 1u);
-  BOOST_TEST(prepared.skipped[0].ends_with("in.csv:1"));
+  BOOST_REQUIRE(prepared.notes.size() == 1u);
+  BOOST_TEST(prepared.notes[0].ends_with("in.csv:1 is a heading, skipped"));
   BOOST_TEST(read<std::uint8_t>("x") == (std::vector<std::uint8_t>{1, 2, 3, 4}));
 }
 
@@ -201,10 +201,65 @@ BOOST_FIXTURE_TEST_CASE(csv_label_may_be_a_column_by_name_or_number, Folder) {
 }
 
 BOOST_FIXTURE_TEST_CASE(csv_heading_may_hold_numbers_that_name_columns, Folder) {
-  const Prepared prepared = csv_text(",0,1,label\n0,5,6,1\n1,7,8,0\n");
-  BOOST_TEST(prepared.samples == 2);
-  BOOST_TEST(prepared.skipped.size() == 1u);
-  BOOST_TEST(csv_text("1,2,rose\n3,4,iris\n").samples == 2);
+  for (const char* const lines :
+       {",0,1,label\n0,5,6,1\n1,7,8,0\n",  // pandas: a column of row numbers
+        "0,1,2\n5,6,1\n7,8,0\n", ",0,1,2\n0,5,6,1\n1,7,8,0\n", "0,1\n5.5,1\n7,0\n",
+        "country,1990,1991,label\n1,5,6,1\n2,7,8,0\n", "1stFloor,2ndFloor,label\n5,6,1\n7,8,0\n"}) {
+    const Prepared prepared = csv_text(lines);
+    BOOST_TEST(prepared.samples == 2, lines);
+    BOOST_TEST(contains(prepared.notes.at(0), "in.csv:1 is a heading"), lines);
+  }
+  for (const char* const lines : {"1,2,rose\n3,4,iris\n", "0,1\n5,1\n", "1,2,3\n5,6,1\n", "0,1,5\n5,6,1\n"}) {
+    BOOST_TEST(csv_text(lines).samples == 2, lines);
+    BOOST_TEST(csv_text(lines).notes.empty(), lines);
+  }
+}
+
+BOOST_FIXTURE_TEST_CASE(csv_sample_with_a_damaged_number_is_no_heading, Folder) {
+  for (const std::string damaged : {"1e400", "0x1f", "3.5x", "1.2.3", "-", "#N/A", "None"})
+    BOOST_CHECK_EXCEPTION(csv_text("1," + damaged + ",2.5,1\n1,2,3,0\n"), DataError,
+                          mentions("in.csv:1: field 2 is"));
+  const std::string may_be_either = "1,O.5,2.5,1\n1,2,3,0\n";
+  BOOST_CHECK_EXCEPTION(csv_text(may_be_either), DataError,
+                        mentions("in.csv:1: is it a heading", "--heading"));
+  BOOST_TEST(csv_text(may_be_either, {.heading = true}).samples == 1);
+  BOOST_CHECK_EXCEPTION(csv_text(may_be_either, {.heading = false}), DataError,
+                        mentions("'O.5', not a number"));
+}
+
+BOOST_FIXTURE_TEST_CASE(csv_heading_is_what_the_caller_says, Folder) {
+  BOOST_TEST(csv_text("1,2,0\n3,4,1\n", {.heading = true}).samples == 1);
+  BOOST_TEST(csv_text("0,1,2\n3,4,1\n", {.heading = false}).samples == 2);
+}
+
+BOOST_FIXTURE_TEST_CASE(csv_nameless_column_of_row_numbers_is_left_out, Folder) {
+  for (const char* const lines :
+       {",a,b,label\n0,5,6,1\n1,7,8,0\n", "Unnamed: 0,a,b,label\n7,5,6,1\n3,7,8,0\n"}) {
+    const Prepared prepared = csv_text(lines);
+    BOOST_TEST(prepared.image.numel() == 2, lines);
+    BOOST_TEST(contains(prepared.notes.at(1), "numbers the rows: left out"), lines);
+    BOOST_TEST(read<std::uint8_t>("x").front() == 5, lines);
+  }
+  for (const char* const lines :
+       {",a,label\n0,5,1\n0,7,0\n", ",a,label\n0.5,5,1\n1,7,0\n", "id,a,label\n0,5,1\n1,7,0\n"})
+    BOOST_TEST(csv_text(lines).image.numel() == 2, lines);
+  csv_text(",a,b\n1,5,6\n0,7,8\n", {.label = "first"});
+  BOOST_TEST(read<std::int64_t>("y").front() == 1);
+}
+
+BOOST_FIXTURE_TEST_CASE(csv_labels_that_may_be_values_are_warned_of, Folder) {
+  const Prepared prices = csv_text("1,2,250000\n3,4,310000\n5,6,199000\n");
+  BOOST_TEST(contains(prices.warnings.at(0), "310001 classes, of which 3 occur"));
+  BOOST_TEST(csv_text("1,2,0\n3,4,2\n5,6,3\n").warnings.empty());
+}
+
+BOOST_FIXTURE_TEST_CASE(csv_column_whose_spread_float32_loses_is_warned_of, Folder) {
+  std::string lines = "time,a,label\n";
+  for (int i = 0; i < 175; ++i) lines += fmt::format("{},0.5,0\n", 1700000000.0 + i);
+  const Prepared prepared = csv_text(lines);
+  BOOST_REQUIRE(prepared.warnings.size() == 1u);
+  BOOST_TEST(contains(prepared.warnings[0], "column 1 ('time')"));
+  BOOST_TEST(csv_text("1000001,0.5,0\n1000002,0.5,0\n").warnings.empty());  // float32 has whole numbers
 }
 
 BOOST_FIXTURE_TEST_CASE(csv_values_that_are_missing_are_named_by_file_line_and_column, Folder) {
@@ -397,8 +452,8 @@ BOOST_FIXTURE_TEST_CASE(texts_and_folders_of_texts_become_bytes_as_tokens, Folde
   const Prepared prepared = prepare_text(std::vector{folder.file("texts"), last}, {out, true});
   BOOST_TEST(prepared.samples == 14);
   BOOST_TEST(prepared.classes == 256);
-  BOOST_REQUIRE(prepared.skipped.size() == 1u);
-  BOOST_TEST(prepared.skipped[0].ends_with("c.bin"));
+  BOOST_REQUIRE(prepared.notes.size() == 1u);
+  BOOST_TEST(contains(prepared.notes[0], "c.bin: it is not text"));
   const std::string wanted = "first second\xff!";
   const std::vector<std::uint16_t> tokens = read<std::uint16_t>("tokens");
   BOOST_TEST(tokens.size() == wanted.size());
@@ -427,6 +482,32 @@ BOOST_FIXTURE_TEST_CASE(no_text_is_an_error_that_leaves_nothing, Folder) {
                         mentions("none: cannot open"));
   BOOST_CHECK_THROW(prepare_text({}, {out, true}), UsageError);
   BOOST_TEST(nothing_written());
+}
+
+BOOST_FIXTURE_TEST_CASE(named_files_that_are_no_text_are_refused_by_what_they_are, Folder) {
+  const std::string words = "the quick brown fox jumps over the lazy dog. ";
+  const std::pair<std::string, const char*> cases[] = {{"PK\x03\x04" + words, "zip archive"},
+                                                       {"BZh91AY&SY" + words, "bzip2"},
+                                                       {"\xFD"
+                                                        "7zXZ" +
+                                                            words,
+                                                        "xz"},
+                                                       {"\xFF\xFEt" + words, "UTF-16"},
+                                                       {std::string("a\0b\0", 4) + words, "not text"},
+                                                       {"%PDF-1.7\n" + words, "PDF"}};
+  for (const auto& [bytes, what] : cases) {
+    const std::string path = put("in.bin", bytes);
+    BOOST_CHECK_EXCEPTION(prepare_text(std::vector{path}, {out, true}), DataError,
+                          mentions("in.bin is", what));
+    BOOST_TEST(nothing_written());
+  }
+  std::string tokens;  // of two bytes, none of which is null
+  for (int i = 0; i < 4000; ++i)
+    tokens += {static_cast<char>(1 + i * 37 % 255), static_cast<char>(1 + i * 11 % 195)};
+  const std::string path = put("train.bin", tokens);
+  BOOST_CHECK_EXCEPTION(prepare_text(std::vector{path}, {out, true}), DataError, mentions("not text"));
+  const std::string latin = put("latin.txt", "na\xEFve caf\xE9\n\t" + words);
+  BOOST_TEST(prepare_text(std::vector{latin}, {out, true}).samples > 0);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -33,11 +33,12 @@ struct Normalization {
 /// How many numbers that is.
 std::int64_t normalization_channels(const Shape& sample);
 
-/// Arrays of floats are read as float32, arrays of integers and booleans (0 and 1) as int64. Several files
-/// count as one. Opening throws UsageError on a word that names no field, or two of one name, and DataError
-/// that names file and array if one is missing, is not of numbers, has no rows or another number of them than
-/// the first, or has samples of another shape or kind than the first file's. Reading throws it for floats
-/// that float32 cannot hold, and for what is not finite once normalised.
+/// Arrays of floats are read as float32 (once normalised, if they are: float64 keeps its digits until then),
+/// arrays of integers and booleans (0 and 1) as int64. Several files count as one. Opening throws UsageError
+/// on a word that names no field, or two of one name, and DataError that names file and array if one is
+/// missing, is not of numbers, has no rows or another number of them than the first, or has samples of
+/// another shape or kind than the first file's. Reading throws it for floats that float32 cannot hold, and
+/// for what is not finite once normalised.
 class Arrays final : public Dataset {
  public:
   /// One file. DataError with file and array if it has not the fields.
@@ -63,7 +64,7 @@ class Arrays final : public Dataset {
   const Normalization* normalization(std::string_view field) const;
   /// How the first file stores it: the type (of booleans uint8) and the shape of a sample.
   StoredField stored(std::string_view field) const;
-  /// The opposite: the field is read as it is stored.
+  /// The opposite: the field is read as it is stored, floats as float64 if one file has them so.
   void read_as_stored(std::string_view field);
   /// DataError naming file and row if an integer of the field is no class, 0 to classes - 1. Reads all of it.
   void check_labels(std::string_view field, std::int64_t classes) const;
@@ -76,15 +77,17 @@ class Arrays final : public Dataset {
   struct Array {
     std::string path;               // in the files
     DType stored = DType::float32;  // in the first file
-    bool converted = false;         // stored as floats that float32 may not hold
     std::optional<Normalization> normalization;
   };
 
   void add_file(const std::string& path, std::int64_t& memory_left_bytes);
   std::size_t index_of(std::string_view field) const;
   const Source& source_of(std::int64_t sample) const;
-  void convert(const Source& source, std::size_t field, std::int64_t row, std::int64_t count,
-               const std::byte* stored, const Tensor& into) const;
+  template <class To, class From>
+  void convert(const From* from, const Source& source, std::size_t field, std::int64_t row,
+               const Tensor& into) const;
+  void convert(const Source& source, std::size_t field, std::int64_t row, const std::byte* stored,
+               const Tensor& into) const;
 
   std::int64_t size_ = 0;
   std::vector<Field> fields_;

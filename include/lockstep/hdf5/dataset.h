@@ -85,7 +85,7 @@ class Dataset : public Object {
   /// texts of fixed length. DataError if they are chunked, compact, external, of another type or not yet
   /// allocated. {0, 0} without elements.
   Extent extent() const;
-  /// DataError if the dataset was never written, if the file stores too few bytes for its shape, or if the
+  /// DataError if the dataset, or a chunk of it, was never written, if the file stores too few bytes for its shape, or if the
   /// sources of a virtual dataset have too few elements. Call it before allocating memory for all elements,
   /// as read_all does.
   void check_stored() const;

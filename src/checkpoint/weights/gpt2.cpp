@@ -8,8 +8,10 @@
 #include <set>
 #include <string_view>
 #include <unordered_map>
+#include <vector>
 
 #include "base/files.h"
+#include "base/json.h"
 #include "base/text.h"
 #include "checkpoint/elements.h"
 #include "lockstep/base/error.h"
@@ -24,10 +26,8 @@ void check_gpt2_config(const std::string& weights, const Gpt2Sizes& sizes) {
   if (!config.is_object())
     throw UsageError("{}: is not a JSON object, as config.json next to {} is", path, file_name_of(weights));
   const auto refuse = [&](std::string_view key, const nlohmann::json& there, const std::string& here) {
-    constexpr auto replace = nlohmann::json::error_handler_t::replace;
-    throw UsageError(
-        "{}: {} is {}, but {}: the weights next to it are of another model", path, key,
-        quote(there.is_string() ? there.get<std::string>() : there.dump(-1, ' ', false, replace)), here);
+    throw UsageError("{}: {} is {}, but {}: the weights next to it are of another model", path, key,
+                     quote(there.is_string() ? there.get<std::string>() : json_text(there)), here);
   };
   if (const auto type = config.find("model_type"); type != config.end() && *type != "gpt2")
     refuse("model_type", *type, "a gpt takes gpt2");
@@ -45,6 +45,24 @@ void check_gpt2_config(const std::string& weights, const Gpt2Sizes& sizes) {
     const auto found = config.find(key.name);
     if (found != config.end() && *found != key.value)
       refuse(key.name, *found, fmt::format("{} is {}", key.ours, key.value));
+  }
+  // Arithmetic that a gpt has in one way only: weights of another one fit, and compute something else.
+  struct Arithmetic {
+    const char* name;
+    std::vector<nlohmann::json> values;
+    const char* ours;
+  };
+  const std::array<Arithmetic, 6> arithmetic{
+      {{"activation_function", {"gelu_new", "gelu_pytorch_tanh"}, "a gpt has gelu_new"},
+       {"scale_attn_weights", {true}, "a gpt scales by the square root of a head's width"},
+       {"scale_attn_by_inverse_layer_idx", {false}, "a gpt scales all layers alike"},
+       {"layer_norm_epsilon", {1e-5}, "a gpt has 1e-05"},
+       {"add_cross_attention", {false}, "a gpt has none"},
+       {"n_inner", {nullptr, 4 * sizes.channels}, "a gpt has 4 times model.channels"}}};
+  for (const Arithmetic& key : arithmetic) {
+    const auto found = config.find(key.name);
+    if (found != config.end() && std::ranges::find(key.values, *found) == key.values.end())
+      refuse(key.name, *found, key.ours);
   }
 }
 
