@@ -117,9 +117,7 @@ void print(const std::string& text) {
   flush_output();
 }
 
-void print_json(const nlohmann::json& document) {
-  print(json_text(document, 2) + "\n");
-}
+void print_json(const nlohmann::json& document) { print(json_text(document, 2) + "\n"); }
 
 void flush_output() {
   errno = 0;

@@ -216,9 +216,9 @@ StoredField Arrays::stored(std::string_view field) const {
 
 void Arrays::read_as_stored(std::string_view field) {
   const std::size_t index = index_of(field);
-  fields_[index].dtype = sources_.front().arrays[index]->dtype();
-  for (const Source& source : sources_)
-    if (source.arrays[index]->dtype() == DType::float64) fields_[index].dtype = DType::float64;
+  // All floats alike: the files of a mixture may store them differently.
+  const bool floats = is_floating(sources_.front().arrays[index]->dtype());
+  fields_[index].dtype = floats ? DType::float64 : DType::int64;
   arrays_[index].normalization.reset();
 }
 
@@ -246,13 +246,13 @@ void Arrays::check_labels(std::string_view field, std::int64_t classes) const {
   }
 }
 
-template <class To, class From>
+template <class From>
 void Arrays::convert(const From* from, const Source& source, std::size_t field, std::int64_t row,
                      const Tensor& into) const {
   const Array& array = arrays_[field];
   const std::int64_t elements = fields_[field].shape.numel();
   const std::int64_t channels = normalization_channels(fields_[field].shape), block = elements / channels;
-  To* out = into.data<To>();
+  float* out = into.data<float>();
   for (std::int64_t i = 0; i < into.size(0); ++i) {
     bool usable = true, stored_finite = true;
     for (std::int64_t c = 0; c < channels; ++c, from += block, out += block) {
@@ -260,7 +260,7 @@ void Arrays::convert(const From* from, const Source& source, std::size_t field, 
       const double deviation =
           array.normalization ? array.normalization->deviation[static_cast<std::size_t>(c)] : 1;
       for (std::int64_t k = 0; k < block; ++k) {
-        out[k] = static_cast<To>((static_cast<double>(from[k]) - mean) / deviation);
+        out[k] = static_cast<float>((static_cast<double>(from[k]) - mean) / deviation);
         usable &= array.normalization ? std::isfinite(out[k]) : !std::isinf(out[k]);
         stored_finite &= std::isfinite(static_cast<double>(from[k]));
       }
@@ -281,13 +281,13 @@ void Arrays::convert(const Source& source, std::size_t field, std::int64_t row, 
   if (!arrays_[field].normalization && from == into.dtype()) {
     std::memcpy(into.raw(), stored, into.bytes());
   } else if (into.dtype() == DType::float64) {
-    convert<double>(reinterpret_cast<const float*>(stored), source, field, row, into);
+    std::copy_n(reinterpret_cast<const float*>(stored), into.numel(), into.data<double>());
   } else if (from == DType::int64) {
-    convert<float>(reinterpret_cast<const std::int64_t*>(stored), source, field, row, into);
+    convert(reinterpret_cast<const std::int64_t*>(stored), source, field, row, into);
   } else if (from == DType::float64) {
-    convert<float>(reinterpret_cast<const double*>(stored), source, field, row, into);
+    convert(reinterpret_cast<const double*>(stored), source, field, row, into);
   } else {
-    convert<float>(reinterpret_cast<const float*>(stored), source, field, row, into);
+    convert(reinterpret_cast<const float*>(stored), source, field, row, into);
   }
 }
 

@@ -43,30 +43,24 @@ void check_present(const char* key, const std::string& path) {
 }
 
 /// /x and /y are what lockstep prepare makes of images: numbers [N, C, H, W] or [N, F], and integers [N].
-bool holds_images(const hdf5::File& file) {
+/// DataError if classification would take images for arrays because of a shape: it would read other numbers.
+bool holds_images(const Config& config, const hdf5::File& file) {
   for (const char* const name : {"x", "y"})
     if (file.kind(name) != hdf5::ObjectKind::dataset) return false;
   const hdf5::Dataset x = file.open_dataset("x"), y = file.open_dataset("y");
   const std::size_t rank = x.shape().size();
-  return x.dtype() && (rank == 4 || rank == 2) && y.dtype() && !is_floating(*y.dtype()) &&
-         y.shape().size() == 1;
-}
-
-/// DataError if classification would take images for arrays because of a shape: it would read other numbers.
-void check_nearly_images(const Config& config, const hdf5::File& file) {
-  if (!config.task.options_of<tasks::Classification>()) return;
-  for (const char* const name : {"x", "y"})
-    if (file.kind(name) != hdf5::ObjectKind::dataset) return;
-  const hdf5::Dataset x = file.open_dataset("x"), y = file.open_dataset("y");
+  if (!y.dtype() || is_floating(*y.dtype())) return false;
+  if (x.dtype() && (rank == 4 || rank == 2) && y.shape().size() == 1) return true;
   const bool scaled = x.dtype() == DType::uint8 || x.has_attribute("mean") || x.has_attribute("std");
-  if (!scaled || !y.dtype() || is_floating(*y.dtype())) return;
+  if (!scaled || !config.task.options_of<tasks::Classification>()) return false;
   constexpr const char* otherwise = "data.format = arrays takes both as they are stored";
-  if (x.shape().size() == 3 && y.shape().size() == 1)
+  if (rank == 3 && y.shape().size() == 1)
     throw DataError("{}: /x is {} [{}]: images are [N, C, H, W], so store x[:, None]; {}", file.file_path(),
                     x.type_name(), fmt::join(x.shape(), ", "), otherwise);
   if (y.shape().size() == 2 && y.shape()[1] == 1)
     throw DataError("{}: /y is {} [{}]: labels of images are [N], so store y[:, 0]; {}", file.file_path(),
                     y.type_name(), fmt::join(y.shape(), ", "), otherwise);
+  return false;
 }
 
 /// A data set of the program, not one of the built-in ones.
@@ -94,8 +88,7 @@ std::string format_of(const Config& config, const models::Model& model, const st
   if (!config.data.fields.empty() || !config.data.normalize.empty()) return "arrays";
   if (model.context() > 0) return "text";
   const hdf5::File file = hdf5::File::open(path);
-  if (holds_images(file)) return "images";
-  check_nearly_images(config, file);
+  if (holds_images(config, file)) return "images";
   // A model that names its input x takes images, unless the file has another /x and /y.
   const bool lacks_images = !file.exists("x") || !file.exists("y");
   return lacks_images && model.sample_shape().rank() > 0 ? "images" : "arrays";

@@ -75,7 +75,7 @@ ranks 2 train run.ini --run whole --set data.train="a.h5 b.h5" --set data.eval_f
   fail "whole: $(tail -n 3 log)"
 /usr/bin/python3 - <<'PY' || fail "mean and deviation are not NumPy's"
 import h5py, numpy as np
-x = np.concatenate([h5py.File(p)["fields/density"][:] for p in ("a.h5", "b.h5")]).astype(np.float64)
+x = np.concatenate([h5py.File(p)["fields/density"][:] for p in ("a.h5", "b.h5")])
 with h5py.File("whole/checkpoints/latest") as f:
     np.testing.assert_allclose(f["data/x/mean"][:], x.mean(0), rtol=1e-13)
     np.testing.assert_allclose(f["data/x/deviation"][:], x.std(0), rtol=1e-12)

@@ -208,6 +208,11 @@ BOOST_FIXTURE_TEST_CASE(float64_keeps_its_digits_until_the_mean_is_taken_away, F
     const float* const first = into.data<float>() + (files[0] == doubles ? 0 : 4);
     for (int i = 0; i < 4; ++i) BOOST_TEST(first[i] == static_cast<float>((i - 0.75) / by.deviation[0]));
   }
+  Arrays one(doubles), other(floats);  // a mixture of both types
+  one.read_as_stored("x");
+  other.read_as_stored("x");
+  const data::Mixture mixture({{.dataset = &one}, {.dataset = &other}}, false);
+  BOOST_TEST(data::normalization_of(mixture, "x", world()).mean[0] == 1.7e9 + 0.75);
 }
 
 BOOST_FIXTURE_TEST_CASE(missing_values_of_netcdf_are_named_with_file_and_row, Folder) {

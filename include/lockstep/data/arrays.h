@@ -64,7 +64,7 @@ class Arrays final : public Dataset {
   const Normalization* normalization(std::string_view field) const;
   /// How the first file stores it: the type (of booleans uint8) and the shape of a sample.
   StoredField stored(std::string_view field) const;
-  /// The opposite: the field is read as it is stored, floats as float64 if one file has them so.
+  /// The opposite: the field is read as it is stored, floats as float64.
   void read_as_stored(std::string_view field);
   /// DataError naming file and row if an integer of the field is no class, 0 to classes - 1. Reads all of it.
   void check_labels(std::string_view field, std::int64_t classes) const;
@@ -83,7 +83,7 @@ class Arrays final : public Dataset {
   void add_file(const std::string& path, std::int64_t& memory_left_bytes);
   std::size_t index_of(std::string_view field) const;
   const Source& source_of(std::int64_t sample) const;
-  template <class To, class From>
+  template <class From>
   void convert(const From* from, const Source& source, std::size_t field, std::int64_t row,
                const Tensor& into) const;
   void convert(const Source& source, std::size_t field, std::int64_t row, const std::byte* stored,

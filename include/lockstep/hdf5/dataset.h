@@ -85,9 +85,9 @@ class Dataset : public Object {
   /// texts of fixed length. DataError if they are chunked, compact, external, of another type or not yet
   /// allocated. {0, 0} without elements.
   Extent extent() const;
-  /// DataError if the dataset, or a chunk of it, was never written, if the file stores too few bytes for its shape, or if the
-  /// sources of a virtual dataset have too few elements. Call it before allocating memory for all elements,
-  /// as read_all does.
+  /// DataError if the dataset, or a chunk of it, was never written, if the file stores too few bytes for its
+  /// shape, or if the sources of a virtual dataset have too few elements. Call it before allocating memory
+  /// for all elements, as read_all does.
   void check_stored() const;
   std::uint64_t storage_bytes() const;  ///< bytes allocated in the file (compressed size, if compressed)
 

@@ -24,10 +24,10 @@ struct Gpt2Sizes {
 };
 
 /// Compares config.json in the folder of a .safetensors, .pt, .pth or .bin file with the model: model_type,
-/// n_head, n_layer, n_embd, n_positions and vocab_size, and what says how GPT-2 computes (activation_function,
-/// scale_attn_weights ...), as far as it has them. UsageError naming the file,
-/// the key and both values where they differ, or if it is no JSON object; DataError if it cannot be read.
-/// Nothing if there is no such file, or the weights are in another format. Not collective.
+/// n_head, n_layer, n_embd, n_positions and vocab_size, and what says how GPT-2 computes
+/// (activation_function, scale_attn_weights ...), as far as it has them. UsageError naming the file, the key
+/// and both values where they differ, or if it is no JSON object; DataError if it cannot be read. Nothing if
+/// there is no such file, or the weights are in another format. Not collective.
 void check_gpt2_config(const std::string& weights, const Gpt2Sizes& sizes);
 
 /// The key in the provenance of weights that came from such a file.

@@ -15,10 +15,10 @@ struct TreeAddition {
   const SumProgram* program = nullptr;
   const std::byte* accumulators = nullptr;  ///< the first element in accumulator 0
   std::size_t accumulator_bytes = 0;        ///< from an accumulator to the next
-  const std::byte* slots = nullptr;         ///< the first element in slot 0, of `comm_dtype`; null without slots
-  std::size_t slot_bytes = 0;               ///< from a slot to the next
-  std::byte* sum = nullptr;                 ///< in `dtype`
-  std::byte* cast_sum = nullptr;            ///< the sum again in `comm_dtype`, or null
+  const std::byte* slots = nullptr;  ///< the first element in slot 0, of `comm_dtype`; null without slots
+  std::size_t slot_bytes = 0;        ///< from a slot to the next
+  std::byte* sum = nullptr;          ///< in `dtype`
+  std::byte* cast_sum = nullptr;     ///< the sum again in `comm_dtype`, or null
   std::int64_t count = 0;
   DType dtype = DType::float32;
   /// If it differs from dtype, values from accumulators are rounded to it first, and so is the sum.
