@@ -94,6 +94,7 @@ bool all_watch(const Header* table) {
 
 int signal_named(const std::string& name) {
   if (name == "STOP") return SIGSTOP;
+  if (name == "CONT") return SIGCONT;  // waits for that moment, and changes nothing
   if (name == "KILL") return SIGKILL;
   if (name == "SEGV") return SIGSEGV;
   if (name == "TERM") return SIGTERM;

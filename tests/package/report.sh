@@ -3,9 +3,10 @@
 # shellcheck source=tests/support/cli.sh
 source "$(dirname "$0")/../support/cli.sh"
 
-mkdir -p bundle/tests/support bundle/bin empty
+mkdir -p bundle/tests/support bundle/{bin,jobs} empty
 cp "$LOCKSTEP_SOURCE_DIR/tests/gpu.sh" bundle/tests/
 cp "$LOCKSTEP_SOURCE_DIR"/tests/support/{run_list,plans}.py bundle/tests/support/
+cp "$LOCKSTEP_SOURCE_DIR/jobs/mpi.sh" bundle/jobs/
 # entry NAME LABELS TIMEOUT_S COMMAND, of the list
 entry() {
   printf '{"name": "%s", "labels": [%s], "timeout_s": %s, "command": ["sh", "-c", "%s"], ' "$@"
@@ -40,7 +41,7 @@ says endless failed "not done after 0.2 s"
 grep -q '^    why$' log || fail "what a failed test wrote is not shown: $(cat log)"
 grep -q '"name": "other"' report.json && fail "a test that was not asked for ran"
 
-[ "$(gpu_sh --match good --limit-s 0)" -eq 0 ] || fail "no time: $(cat log)"
+[ "$(gpu_sh --match good --limit-s 0.001)" -eq 0 ] || fail "no time: $(cat log)"
 says good skipped "not reached"
 list "$(entry endless '' 60 'exec sleep 1000')"
 [ "$(gpu_sh --match endless --limit-s 2)" -eq 0 ] || fail "not enough time: $(cat log)"
