@@ -139,6 +139,7 @@ std::map<std::string, std::string> attributes_of(const FileIndex& index) {
   for_position(index.position,
                [&](const char* name, auto number) { attributes[name] = fmt::format("{}", number); });
   for (const GroupEntry& group : index.groups) {
+    if (is_data_group(group.path)) continue;
     for (const auto& [name, value] : group.attributes)
       attributes["/" + group.path + " " + name] = to_text(value);
   }
@@ -177,6 +178,7 @@ DiffReport diff(const std::string& path_a, const std::string& path_b, double tol
   for (const TensorEntry& left : a.tensors) {
     const auto found = in_b.find(left.path());
     if (found == in_b.end()) {
+      if (is_data_group(left.group)) continue;
       report.differences.push_back(
           {Kind::only_in_a, left.path(), left.shape, {}, left.dtype, left.dtype, 0, 0});
       continue;
@@ -184,6 +186,7 @@ DiffReport diff(const std::string& path_a, const std::string& path_b, double tol
     const TensorEntry& right = *found->second;
     in_b.erase(found);
     if (left.shape != right.shape || left.dtype != right.dtype) {
+      if (is_data_group(left.group)) continue;
       const Kind kind = left.shape != right.shape ? Kind::shape : Kind::dtype;
       report.differences.push_back(
           {kind, left.path(), left.shape, right.shape, left.dtype, right.dtype, 0, 0});
@@ -196,7 +199,7 @@ DiffReport diff(const std::string& path_a, const std::string& path_b, double tol
     }
   }
   for (const TensorEntry& right : b.tensors) {
-    if (!in_b.contains(right.path())) continue;
+    if (!in_b.contains(right.path()) || is_data_group(right.group)) continue;
     report.differences.push_back(
         {Kind::only_in_b, right.path(), {}, right.shape, right.dtype, right.dtype, 0, 0});
   }
@@ -365,7 +368,7 @@ std::string to_text(const Inspection& inspection) {
   text += "\n";
   for (const GroupEntry& group : index.groups) {
     for (const auto& [name, value] : group.attributes)
-      text += fmt::format("/{} {} = {}\n", group.path, name, to_text(value));
+      text += fmt::format("/{} {} = {}\n", group.path, on_one_line(name), on_one_line(to_text(value)));
   }
   for (const auto& [name, value] : index.provenance)
     text += fmt::format("/provenance {} = {}\n", on_one_line(name), on_one_line(value));

@@ -168,6 +168,7 @@ void plan_absent(const FileIndex& index, const Section& section, LoadPlan& plan)
 
 void warn_of_unused_groups(const FileIndex& index, LoadPlan& plan) {
   for (const GroupEntry& group : index.groups) {
+    if (is_data_group(group.path)) continue;  // which says what the weights mean
     const bool listed = std::ranges::count(plan.state_dict.sections, group.path, &Section::path) > 0 ||
                         std::ranges::count(plan.of_other_ranks, group.path) > 0;
     if (!listed)

@@ -268,6 +268,7 @@ void add_data_sections(const FileIndex& index, StateDict& state_dict) {
       BlockReader(*index.file, entry, static_cast<std::byte*>(tensor.raw())).finish();
       section.tensors.push_back({entry.name, tensor});
     }
+    for (const auto& [name, value] : group.attributes) section.attributes.push_back({name, value, {}});
   }
 }
 

@@ -46,6 +46,7 @@ ExitCode eval(const Program& program, Session& session, const Arguments& argumen
   options.add()("data", po::value<std::string>(),
                 "HDF5 data file, evaluated whole; default: the run's evaluation data");
   options.add()("fields", po::value<std::string>(), "of arrays: other names than data.fields of the run has");
+  options.add()("own-statistics", "normalise by DATA's own mean and deviation, not the checkpoint's");
   SavedModel::add_options(options);
   options.add()("json", "print one JSON document");
   options.positional("file");
@@ -54,22 +55,24 @@ ExitCode eval(const Program& program, Session& session, const Arguments& argumen
 
   const std::string file = options.required(values, "file", "a checkpoint is missing");
   SavedModel saved(file, values, program, session);
+  const bool own = values.count("own-statistics") > 0;
   std::optional<train::DataSets> data;
   comm::run_on_all(session.world(), [&] {
     train::Config config = saved.config();
     if (const auto fields = given(values, "fields"))
       train::set_fields(config, saved.model(), option::words_of(*fields));
     if (values.count("data")) {
-      data.emplace(config, saved.model(), values["data"].as<std::string>(), saved.normalizations());
+      data.emplace(config, saved.model(), values["data"].as<std::string>(), saved.learned_from(), true, own);
     } else {
       open_data_of_run(data, config, saved.model());
-      data->normalize(saved.normalizations());
+      data->use(saved.learned_from(), own);
     }
     train::check_tokenizer(values.count("data") ? values["data"].as<std::string>() : "data.eval",
                            data->tokenizer(), file, saved.tokenizer());
     if (!data->eval()) throw UsageError("eval: the run has no evaluation data; give --data FILE");
     train::check_data(saved.model(), saved.task(), *data->eval());
   });
+  if (own) data->measure(session.world());
   if (!data->warning().empty() && session.world().rank() == 0) session.log().warning("{}", data->warning());
   Tape tape(session.backend());
   const train::EvaluationResult found = train::evaluate({.model = saved.model(),

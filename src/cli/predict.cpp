@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -41,9 +42,11 @@ std::string state_of(const std::string& path) {
 }
 
 /// The numbers that the checkpoint does not determine: those of images are of the training data, or of DATA.
-std::string normalization_of(const data::Dataset& dataset) {
+std::string normalization_of(const data::Dataset& dataset, bool own_statistics) {
   const auto* const images = dynamic_cast<const data::Images*>(&dataset);
-  return images ? nlohmann::json{images->mean(), images->deviation()}.dump() : "the checkpoint's";
+  return images           ? nlohmann::json{images->mean(), images->deviation()}.dump()
+         : own_statistics ? "that of the data"
+                          : "the checkpoint's";
 }
 
 }  // namespace
@@ -60,6 +63,7 @@ ExitCode predict(const Program& program, Session& session, const Arguments& argu
   options.add()("fields", po::value<std::string>(), "of arrays: other names than data.fields of the run has");
   options.add()("output", po::value<std::string>()->default_value("logits"),
                 "of language models: logits [T, V], or logprobs [T] of the targets");
+  options.add()("own-statistics", "normalise by DATA's own mean and deviation, not the checkpoint's");
   SavedModel::add_options(options);
   options.positional("file");
   po::variables_map values;
@@ -72,12 +76,15 @@ ExitCode predict(const Program& program, Session& session, const Arguments& argu
   // Before the checkpoint and the data are opened, which may take minutes.
   train::StopRequests requests("", false);
   SavedModel saved(file, values, program, session);
+  const bool own = values.count("own-statistics") > 0;
   train::PredictOptions how{.out = values["out"].as<std::string>(),
                             .replace = values.count("force") > 0,
                             .compute = saved.compute()};
-  if (const auto units = saved.normalizations().find(saved.task().target());
-      units != saved.normalizations().end())
-    how.units = units->second;
+  const std::string target(saved.task().target());
+  const std::vector<std::string>& normalized = saved.config().data.normalize;
+  if (const data::Normalization* const units = saved.learned_from().normalization(target);
+      units && std::ranges::find(normalized, target) != normalized.end())
+    how.units = *units;
   std::optional<train::DataSets> data;
   comm::run_on_all(session.world(), [&] {
     if (saved.config().task.options_of<tasks::Diffusion>())
@@ -87,7 +94,7 @@ ExitCode predict(const Program& program, Session& session, const Arguments& argu
     train::Config config = saved.config();
     const auto fields = given(values, "fields");
     if (fields) train::set_fields(config, saved.model(), option::words_of(*fields));
-    data.emplace(config, saved.model(), path, saved.normalizations(), how.log_probabilities);
+    data.emplace(config, saved.model(), path, saved.learned_from(), how.log_probabilities, own);
     train::check_inputs(saved.model(), *data->eval());
     train::check_tokenizer(path, data->tokenizer(), file, saved.tokenizer());
     how.inputs = {path, file};
@@ -100,7 +107,7 @@ ExitCode predict(const Program& program, Session& session, const Arguments& argu
                      {"weights", saved.weights()},
                      {"data", escaped(canonical.empty() ? path : canonical.string())},
                      {"data file", state_of(path)},
-                     {"normalisation of images", normalization_of(*data->eval())},
+                     {"normalisation of images", normalization_of(*data->eval(), own)},
                      {"fields", escaped(fields.value_or(""))},
                      {"output", output},
                      {"precision", std::string(to_string(saved.compute()))},
@@ -109,6 +116,7 @@ ExitCode predict(const Program& program, Session& session, const Arguments& argu
                      {"math library", backend.math_library()},
                      {"number of threads", std::to_string(backend.threads())}};
   });
+  if (own) data->measure(session.world());
   if (!data->warning().empty() && session.world().rank() == 0) session.log().warning("{}", data->warning());
   const ExitCode code = train::predict(session, saved.model(), *data->eval(), how, requests);
   if (code == ExitCode::done && session.world().rank() == 0)

@@ -40,7 +40,7 @@ class SavedModel {
   Task& task() { return *task_; }
   const train::Config& config() const { return config_; }
   /// Of the data it was trained on.
-  const train::Normalizations& normalizations() const { return normalizations_; }
+  const train::LearnedFrom& learned_from() const { return learned_from_; }
   /// How the data it was trained on stores x, if the task takes it in [-1, 1].
   const std::optional<train::StoredRange>& range() const { return range_; }
   /// Of the text it was trained on; empty if not known.
@@ -54,7 +54,7 @@ class SavedModel {
   train::Config config_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<Task> task_;
-  train::Normalizations normalizations_;
+  train::LearnedFrom learned_from_;
   std::optional<train::StoredRange> range_;
   std::int64_t step_ = 0;
   std::uint64_t digest_ = 0;

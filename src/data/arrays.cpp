@@ -110,7 +110,7 @@ Arrays::Arrays(const std::vector<std::string>& paths, const ArraysOptions& optio
     if (std::ranges::find(fields_, array.name, &Field::name) != fields_.end())
       throw UsageError("data.fields: two fields are named {}", array.name);
     fields_.push_back({.name = array.name});
-    arrays_.push_back({.path = array.path, .stored = {}, .normalization = {}});
+    arrays_.push_back({.path = array.path, .meaning = {}});
   }
   std::int64_t memory_left_bytes = options.memory_limit_bytes;
   for (const std::string& path : paths) add_file(path, memory_left_bytes);
@@ -134,10 +134,10 @@ void Arrays::add_file(const std::string& path, std::int64_t& memory_left_bytes) 
     const Shape shape(extents.subspan(1));
     const DType dtype = *field_dtype(array);
     Field& field = fields_[i];
+    FieldMeaning meaning = meaning_of(array);
     if (sources_.empty()) {
       field.shape = shape;
       field.dtype = dtype;
-      arrays_[i].stored = array.dtype().value_or(DType::uint8);
     } else if (!(field.shape == shape) || field.dtype != dtype) {
       throw DataError("{}: {} has samples {} {}, but in {} they are {} {}", path, arrays_[i].path,
                       to_string(dtype), to_string(shape), sources_.front().arrays[i]->path(),
@@ -147,6 +147,11 @@ void Arrays::add_file(const std::string& path, std::int64_t& memory_left_bytes) 
     const DType as = array.dtype() == DType::float64 ? DType::float64 : dtype;
     source.arrays.push_back(
         std::make_unique<RowStore>(std::move(file), std::move(array), as, memory_left_bytes));
+    if (sources_.empty())
+      arrays_[i].meaning = std::move(meaning);
+    else
+      check_same_meaning(arrays_[i].path, meaning, path, arrays_[i].meaning,
+                         sources_.front().arrays[i]->path());
   }
   size_ += source.rows;
   sources_.push_back(std::move(source));
@@ -201,25 +206,24 @@ void Arrays::normalize(std::string_view field, Normalization by) {
   }
   check_statistics(where, {by.mean, by.deviation});
   fields_[index].dtype = DType::float32;
-  arrays_[index].normalization = std::move(by);
+  arrays_[index].meaning.by = std::move(by);
 }
 
 const Normalization* Arrays::normalization(std::string_view field) const {
-  const std::optional<Normalization>& found = arrays_[index_of(field)].normalization;
+  const std::optional<Normalization>& found = arrays_[index_of(field)].meaning.by;
   return found ? &*found : nullptr;
 }
 
-StoredField Arrays::stored(std::string_view field) const {
-  const std::size_t index = index_of(field);
-  return {.dtype = arrays_[index].stored, .shape = fields_[index].shape};
-}
+StoredField Arrays::stored(std::string_view field) const { return arrays_[index_of(field)].meaning.stored; }
+
+FieldMeaning Arrays::meaning(std::string_view field) const { return arrays_[index_of(field)].meaning; }
 
 void Arrays::read_as_stored(std::string_view field) {
   const std::size_t index = index_of(field);
   // All floats alike: the files of a mixture may store them differently.
   const bool floats = is_floating(sources_.front().arrays[index]->dtype());
   fields_[index].dtype = floats ? DType::float64 : DType::int64;
-  arrays_[index].normalization.reset();
+  arrays_[index].meaning.by.reset();
 }
 
 void Arrays::check_labels(std::string_view field, std::int64_t classes) const {
@@ -250,27 +254,27 @@ template <class From>
 void Arrays::convert(const From* from, const Source& source, std::size_t field, std::int64_t row,
                      const Tensor& into) const {
   const Array& array = arrays_[field];
+  const std::optional<Normalization>& by = array.meaning.by;
   const std::int64_t elements = fields_[field].shape.numel();
   const std::int64_t channels = normalization_channels(fields_[field].shape), block = elements / channels;
   float* out = into.data<float>();
   for (std::int64_t i = 0; i < into.size(0); ++i) {
     bool usable = true, stored_finite = true;
     for (std::int64_t c = 0; c < channels; ++c, from += block, out += block) {
-      const double mean = array.normalization ? array.normalization->mean[static_cast<std::size_t>(c)] : 0;
-      const double deviation =
-          array.normalization ? array.normalization->deviation[static_cast<std::size_t>(c)] : 1;
+      const double mean = by ? by->mean[static_cast<std::size_t>(c)] : 0;
+      const double deviation = by ? by->deviation[static_cast<std::size_t>(c)] : 1;
       for (std::int64_t k = 0; k < block; ++k) {
         out[k] = static_cast<float>((static_cast<double>(from[k]) - mean) / deviation);
-        usable &= array.normalization ? std::isfinite(out[k]) : !std::isinf(out[k]);
+        usable &= by ? std::isfinite(out[k]) : !std::isinf(out[k]);
         stored_finite &= std::isfinite(static_cast<double>(from[k]));
       }
     }
     if (!usable) {
       throw DataError("{}: row {} of {} has values that are not finite{}", source.arrays[field]->path(),
                       row + i, array.path,
-                      !stored_finite        ? ""
-                      : array.normalization ? " as float32 once they are normalised"
-                                            : " as float32");
+                      !stored_finite ? ""
+                      : by           ? " as float32 once they are normalised"
+                                     : " as float32");
     }
   }
 }
@@ -278,7 +282,7 @@ void Arrays::convert(const From* from, const Source& source, std::size_t field, 
 void Arrays::convert(const Source& source, std::size_t field, std::int64_t row, const std::byte* stored,
                      const Tensor& into) const {
   const DType from = source.arrays[field]->dtype();
-  if (!arrays_[field].normalization && from == into.dtype()) {
+  if (!arrays_[field].meaning.by && from == into.dtype()) {
     std::memcpy(into.raw(), stored, into.bytes());
   } else if (into.dtype() == DType::float64) {
     std::copy_n(reinterpret_cast<const float*>(stored), into.numel(), into.data<double>());

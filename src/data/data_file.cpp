@@ -7,6 +7,7 @@
 #include <span>
 #include <string_view>
 
+#include "base/lines.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep::data {
@@ -75,23 +76,52 @@ std::string shape_text(const hdf5::Dataset& dataset) {
 }
 
 std::vector<std::string> class_names_of(const hdf5::Dataset& y) {
-  std::vector<std::string> names;
-  std::string text;
   try {
-    if (y.has_attribute("classes")) text = y.text_attribute("classes");
-  } catch (const DataError&) {
-    return names;  // files from elsewhere may use the name for something else
+    if (!y.has_attribute("classes")) return {};
+    const std::string text = y.text_attribute("classes");
+    const std::vector<std::string_view> lines = lines_of(text);
+    return {lines.begin(), lines.end()};
+  } catch (const DataError&) {  // files from elsewhere may use the name for something else
+    return {};
   }
-  for (std::string_view rest = text; !rest.empty();) {
-    const std::size_t end = rest.find('\n');
-    names.emplace_back(rest.substr(0, end));
-    rest.remove_prefix(end == std::string_view::npos ? rest.size() : end + 1);
-  }
-  return names;
 }
 
 void store_class_names(hdf5::Dataset& y, const std::vector<std::string>& names) {
   y.set_attribute("classes", fmt::format("{}", fmt::join(names, "\n")));
+}
+
+namespace {
+
+/// The mean of |value| in some rows, without what is not finite.
+double magnitude_of(const hdf5::Dataset& dataset) {
+  constexpr std::int64_t most_rows = 16, most_elements = 1 << 20;
+  if (!dataset.dtype() || dataset.numel() == 0) return 0;
+  const std::int64_t looked_at =
+      std::min(dataset.rows(), std::clamp<std::int64_t>(most_elements / dataset.row_numel(), 1, most_rows));
+  std::vector<double> values(static_cast<std::size_t>(dataset.row_numel()));
+  double sum = 0, count = 0;
+  for (std::int64_t i = 0; i < looked_at; ++i) {
+    dataset.read_rows(i * dataset.rows() / looked_at, 1, std::span(values));
+    for (const double value : values) {
+      if (!std::isfinite(value)) continue;
+      sum += std::abs(value);
+      ++count;
+    }
+  }
+  return count > 0 ? sum / count : 0;
+}
+
+}  // namespace
+
+FieldMeaning meaning_of(const hdf5::Dataset& dataset) {
+  FieldMeaning meaning;
+  meaning.stored.dtype = dataset.dtype().value_or(DType::uint8);
+  meaning.stored.magnitude = magnitude_of(dataset);
+  meaning.stored.shape = Shape(std::span<const std::int64_t>(dataset.shape()).subspan(1));
+  meaning.classes = class_names_of(dataset);
+  if (dataset.has_attribute("units") && dataset.is_text_attribute("units"))
+    meaning.units = dataset.text_attribute("units");
+  return meaning;
 }
 
 RowStore::RowStore(hdf5::File file, hdf5::Dataset dataset, DType as, std::int64_t& memory_left_bytes)

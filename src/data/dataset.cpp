@@ -12,6 +12,7 @@
 #include <queue>
 #include <utility>
 
+#include "base/text.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/random.h"
 
@@ -27,6 +28,53 @@ Shape batch_shape(std::int64_t rows, const Shape& sample) {
   std::array<std::int64_t, Shape::max_rank + 1> extents{rows};
   std::copy(sample.begin(), sample.end(), extents.begin() + 1);
   return Shape(std::span<const std::int64_t>(extents.data(), static_cast<std::size_t>(sample.rank()) + 1));
+}
+
+namespace {
+
+/// Whether numbers of both cannot be of one scale. Bytes are about 255 times what floats from 0 to 1 are;
+/// pictures of the same type may be dark, and tables may have any numbers.
+bool differ_in_scale(const StoredField& one, const StoredField& other) {
+  const bool same_type = one.dtype == other.dtype,
+             images = std::max(one.shape.rank(), other.shape.rank()) >= 3,
+             known = one.magnitude > 0 && other.magnitude > 0;
+  if (!known || (!images && is_floating(one.dtype) == is_floating(other.dtype))) return false;
+  const double most = same_type ? 100 : 16, ratio = one.magnitude / other.magnitude;
+  return ratio > most || ratio < 1 / most;
+}
+
+std::string class_name(const FieldMeaning& meaning, std::size_t label) {
+  return label < meaning.classes.size() ? quote(meaning.classes[label]) : "none";
+}
+
+}  // namespace
+
+void check_same_meaning(std::string_view field, const FieldMeaning& one, std::string_view name,
+                        const FieldMeaning& other, std::string_view other_name) {
+  if (!one.units.empty() && !other.units.empty() && one.units != other.units)
+    throw DataError(
+        "{}: {} has the units {}, but in {} it has {}: convert its values, and its attribute units", name,
+        field, quote(one.units), other_name, quote(other.units));
+  const std::size_t known =
+      one.classes.empty() || other.classes.empty() ? 0 : std::max(one.classes.size(), other.classes.size());
+  for (std::size_t label = 0; label < known; ++label) {
+    if (class_name(one, label) == class_name(other, label)) continue;
+    throw DataError(
+        "{}: class {} of {} is {}, but in {} it is {}: the same label would mean two things; prepare one of "
+        "them with the names of the other (prepare csv --statistics)",
+        name, label, field, class_name(one, label), other_name, class_name(other, label));
+  }
+  if (differ_in_scale(one.stored, other.stored))
+    throw DataError(
+        "{}: {} is {} of about {:.3g}, but in {} it is {} of about {:.3g} (the mean of |value| of some "
+        "samples): store both in the same scale",
+        name, field, to_string(one.stored.dtype), one.stored.magnitude, other_name,
+        to_string(other.stored.dtype), other.stored.magnitude);
+}
+
+FieldMeaning Dataset::meaning(std::string_view field) const {
+  const Field& found = field_named(*this, field);
+  return {.stored = {.dtype = found.dtype, .shape = found.shape}};
 }
 
 std::unique_ptr<Order> Dataset::order(std::uint64_t) const { return nullptr; }

@@ -44,13 +44,6 @@ std::vector<std::int64_t> read_labels(const hdf5::Dataset& y) {
   return labels;
 }
 
-[[noreturn]] void throw_other_names(const std::string& path, const std::string& other) {
-  throw DataError(
-      "{}: attribute 'classes' of /y is not that of {}: the same label would mean two things; prepare one of "
-      "them with the names of the other (prepare csv --statistics)",
-      path, other);
-}
-
 }  // namespace
 
 Images::Images(const std::string& path, const ImagesOptions& options)
@@ -84,16 +77,21 @@ void Images::add_file(const std::string& path, bool labelled, std::int64_t& memo
   source.rows = x.rows();
   source.bytes = x.dtype() == DType::uint8;
   source.converted = !source.bytes && x.dtype() != DType::float32;
+  FieldMeaning meaning = meaning_of(x);
   if (sources_.empty()) {
-    stored_ = {.dtype = *x.dtype(), .shape = x.shape().size() == 4 ? shape : Shape{shape[0]}};
     if (x.has_attribute("mean")) mean_ = channel_attribute(x, "mean", shape[0]);
     if (x.has_attribute("std")) deviation_ = channel_attribute(x, "std", shape[0]);
+    names_statistics_ = !mean_.empty() || !deviation_.empty();
     const auto channels = static_cast<std::size_t>(shape[0]);
     if (mean_.empty()) mean_.assign(channels, 0.0);
     if (deviation_.empty()) deviation_.assign(channels, source.bytes ? 255.0 : 1.0);
   }
   source.x = std::make_unique<RowStore>(std::move(file), std::move(x),
                                         source.bytes ? DType::uint8 : DType::float32, memory_left_bytes);
+  if (sources_.empty())
+    x_ = meaning;
+  else
+    check_same_meaning("/x", meaning, path, x_, sources_.front().x->path());
   size_ += source.rows;
   sources_.push_back(std::move(source));
 }
@@ -108,10 +106,11 @@ void Images::add_labels(const hdf5::File& file, std::int64_t images) {
   const hdf5::Dataset y = file.open_dataset("/y");
   if (images != y.rows()) throw DataError("{}: /x has {} images and /y {} labels", path, images, y.rows());
   const std::vector<std::int64_t> labels = read_labels(y);
-  if (std::vector<std::string> names = class_names_of(y); !names.empty()) {
-    if (!class_names_.empty() && class_names_ != names) throw_other_names(path, class_names_path_);
-    class_names_ = std::move(names);
-    class_names_path_ = path;
+  FieldMeaning meaning = meaning_of(y);
+  check_same_meaning("/y", meaning, path, y_, y_path_);
+  if (y_path_.empty() || y_.classes.empty()) {
+    y_ = std::move(meaning);
+    y_path_ = path;
   }
   if (!labels.empty()) fields_[1].classes = std::max(classes(), *std::ranges::max_element(labels) + 1);
   labels_.insert(labels_.end(), labels.begin(), labels.end());
@@ -122,8 +121,15 @@ void Images::check_like(const Images& other) const {
     throw DataError("{}: images are {}, but those of {}, which the model was trained on, are {}", name(),
                     to_string(shape_), other.name(), to_string(other.shape_));
   }
-  if (!class_names_.empty() && !other.class_names_.empty() && class_names_ != other.class_names_)
-    throw_other_names(class_names_path_, other.class_names_path_);
+  check_same_meaning("/x", x_, name(), other.x_, other.name());
+  check_same_meaning("/y", y_, y_path_, other.y_, other.y_path_);
+}
+
+FieldMeaning Images::meaning(std::string_view field) const {
+  const bool is_x = &field_named(*this, field) == &fields_[0];
+  FieldMeaning meaning = is_x ? x_ : y_;
+  if (is_x) meaning.by = {.mean = mean_, .deviation = deviation_};
+  return meaning;
 }
 
 void Images::set_statistics(const ImagesOptions& options, const std::string& first_path) {

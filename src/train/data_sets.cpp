@@ -11,6 +11,7 @@
 #include <functional>
 #include <iterator>
 
+#include "base/lines.h"
 #include "base/text.h"
 #include "checkpoint/blocks.h"
 #include "checkpoint/layout.h"
@@ -27,6 +28,9 @@ namespace lockstep::train {
 namespace {
 
 constexpr std::string_view normalization_prefix = "data/";
+// Of /data/FIELD.
+constexpr std::string_view type_attribute = "dtype", magnitude_attribute = "magnitude",
+                           units_attribute = "units", classes_attribute = "classes";
 
 bool exists(const std::string& path) {
   std::error_code error;
@@ -148,12 +152,15 @@ std::unique_ptr<data::Dataset> open_data(const std::string& format, const Config
 }
 
 /// What is said of images that are not normalised as the training data is: by what they are.
-std::string own_normalization(const data::Images& images, const std::string& path) {
-  const hdf5::File file = hdf5::File::open(path);
-  const hdf5::Dataset x = file.open_dataset("x");
-  if (x.has_attribute("mean") || x.has_attribute("std")) return "by its own mean and deviation";
+std::string own_normalization(const data::Images& images) {
+  if (images.names_statistics()) return "by its own mean and deviation";
   return fmt::format("by mean {:g} and deviation {:g}, as it names none", images.mean().front(),
                      images.deviation().front());
+}
+
+/// Their number for each channel, for messages.
+std::string text_of(const data::Normalization& by) {
+  return fmt::format("{:.6g} and {:.6g}", fmt::join(by.mean, " "), fmt::join(by.deviation, " "));
 }
 
 /// Texts of a mixture have the same tokens.
@@ -184,16 +191,40 @@ std::vector<TrainingFile> training_files(const DataConfig& config) {
   return files;
 }
 
-Normalizations stored_normalizations(const checkpoint::FileIndex& index) {
-  Normalizations stored;
+const data::Normalization* LearnedFrom::normalization(const std::string& field) const {
+  const auto found = fields.find(field);
+  return found == fields.end() || !found->second.by ? nullptr : &*found->second.by;
+}
+
+LearnedFrom learned_from(const checkpoint::FileIndex& index) {
+  LearnedFrom from{.name = index.path, .fields = {}};
+  for (const checkpoint::GroupEntry& group : index.groups) {
+    if (!checkpoint::is_data_group(group.path)) continue;
+    data::FieldMeaning& meaning = from.fields[group.path.substr(normalization_prefix.size())];
+    for (const auto& [name, value] : group.attributes) {
+      const auto* const text = std::get_if<std::string>(&value);
+      if (name == magnitude_attribute && std::holds_alternative<double>(value))
+        meaning.stored.magnitude = std::get<double>(value);
+      if (!text) continue;
+      try {
+        if (name == type_attribute) meaning.stored.dtype = dtype_named(*text);
+      } catch (const UsageError& error) {
+        throw DataError("{}: /{} is damaged: {}", index.path, group.path, error.what());
+      }
+      if (name == units_attribute) meaning.units = *text;
+      if (name != classes_attribute) continue;
+      for (const std::string_view line : lines_of(*text)) meaning.classes.emplace_back(line);
+    }
+  }
   for (const checkpoint::TensorEntry& entry : index.tensors) {
     if (!checkpoint::is_data_group(entry.group) || entry.dtype != DType::float64) continue;
-    data::Normalization& normalization = stored[entry.group.substr(normalization_prefix.size())];
-    std::vector<double>& values = entry.name == "mean" ? normalization.mean : normalization.deviation;
+    data::FieldMeaning& meaning = from.fields[entry.group.substr(normalization_prefix.size())];
+    if (!meaning.by) meaning.by.emplace();
+    std::vector<double>& values = entry.name == "mean" ? meaning.by->mean : meaning.by->deviation;
     values.resize(static_cast<std::size_t>(entry.shape.numel()));
     checkpoint::BlockReader(*index.file, entry, reinterpret_cast<std::byte*>(values.data())).finish();
   }
-  return stored;
+  return from;
 }
 
 void set_fields(Config& config, const models::Model& model, std::vector<std::string> fields) {
@@ -261,14 +292,28 @@ void DataSets::open_train(const Config& config, const models::Model& model) {
     sources_.push_back({.whole = open(paths), .split = {}});
   }
   if (!config.data.eval.empty()) eval_file_ = open({config.data.eval});
+  check_same_meaning();
+}
+
+/// Of all data sets with the first.
+void DataSets::check_same_meaning() const {
+  const data::Dataset& first = *sources_.front().whole;
+  const auto check = [&](const data::Dataset& one) {
+    for (const data::Field& field : one.fields())
+      if (has_field(first, field.name))
+        data::check_same_meaning(field.name, one.meaning(field.name), one.name(), first.meaning(field.name),
+                                 first.name());
+  };
+  for (const Source& source : sources_) check(*source.whole);
+  if (eval_file_) check(*eval_file_);
 }
 
 DataSets::DataSets(const Config& config, const models::Model& model, const std::string& eval_path,
-                   const Normalizations& stored, bool targets) {
+                   const LearnedFrom& from, bool targets, bool own_statistics) {
   std::unique_ptr<data::Dataset> trained_on;
   std::string why_own;  // mean and deviation: what the training data have wrong
-  const bool by_range = takes_unit_range(config);
-  if (!by_range && (config.data.format.empty() || config.data.format == "images")) {
+  const bool known = takes_unit_range(config) || own_statistics || from.normalization("x");
+  if (!known && (config.data.format.empty() || config.data.format == "images")) {
     try {
       std::vector<std::string> paths;
       for (const TrainingFile& file : training_files(config.data)) paths.push_back(file.path);
@@ -286,16 +331,12 @@ DataSets::DataSets(const Config& config, const models::Model& model, const std::
   eval_ = eval_file_.get();
   if (!why_own.empty())
     warning_ = fmt::format("{}: normalised {}, not the training data's: {}", eval_path,
-                           own_normalization(dynamic_cast<const data::Images&>(*eval_), eval_path), why_own);
+                           own_normalization(dynamic_cast<const data::Images&>(*eval_)), why_own);
   map_to_unit_range(config);
   std::vector<std::string> normalized = config.data.normalize;
-  if (!targets) {
-    std::erase_if(normalized, [&](const std::string& name) {
-      return std::ranges::find(eval_file_->fields(), name, &data::Field::name) == eval_file_->fields().end();
-    });
-  }
+  if (!targets) std::erase_if(normalized, [&](const std::string& name) { return !has_field(*eval_, name); });
   add_normalized_fields(normalized);
-  normalize(stored);
+  use(from, own_statistics);
 }
 
 DataSets::~DataSets() = default;
@@ -310,13 +351,14 @@ std::string DataSets::tokenizer() const {
   return "";
 }
 
-std::vector<data::Arrays*> DataSets::arrays() const {
-  std::vector<data::Arrays*> all;
-  const auto add_if_arrays = [&](const std::unique_ptr<data::Dataset>& dataset) {
-    if (auto* const arrays = dynamic_cast<data::Arrays*>(dataset.get())) all.push_back(arrays);
+template <class Kind>
+std::vector<Kind*> DataSets::all_of() const {
+  std::vector<Kind*> all;
+  const auto add_if_kind = [&](const std::unique_ptr<data::Dataset>& dataset) {
+    if (auto* const one = dynamic_cast<Kind*>(dataset.get())) all.push_back(one);
   };
-  for (const Source& source : sources_) add_if_arrays(source.whole);
-  add_if_arrays(eval_file_);
+  for (const Source& source : sources_) add_if_kind(source.whole);
+  add_if_kind(eval_file_);
   return all;
 }
 
@@ -341,7 +383,7 @@ void DataSets::map_to_unit_range(const Config& config) {
 /// Until their numbers are known they are 0 and 1: what reads the fields has their type already.
 void DataSets::add_normalized_fields(const std::vector<std::string>& names) {
   if (names.empty()) return;
-  const std::vector<data::Arrays*> all = arrays();
+  const std::vector<data::Arrays*> all = all_of<data::Arrays>();
   if (all.empty()) throw UsageError("data.normalize: only arrays are normalised; remove it");
   const std::vector<data::Field>& fields = all.front()->fields();
   for (const std::string& name : names) {
@@ -363,43 +405,83 @@ void DataSets::add_normalized_fields(const std::vector<std::string>& names) {
 }
 
 void DataSets::use(const NormalizedField& field) {
-  for (data::Arrays* const one : arrays()) one->normalize(field.name, field.by);
+  for (data::Arrays* const one : all_of<data::Arrays>()) one->normalize(field.name, field.by);
 }
 
 void DataSets::measure(comm::HostGroup& world) {
+  const std::vector<data::Arrays*> arrays = all_of<data::Arrays>();
   for (NormalizedField& field : normalized_) {
     std::optional<data::Normalization> found;
-    comm::run_on_all(world, [&] { found = arrays().front()->stored_normalization(field.name); });
+    comm::run_on_all(world, [&] { found = arrays.front()->stored_normalization(field.name); });
     if (!found) {
-      for (data::Arrays* const one : arrays()) one->read_as_stored(field.name);
+      for (data::Arrays* const one : arrays) one->read_as_stored(field.name);
       std::vector<data::Mixture::Source> parts;
       for (const Source& source : sources_) parts.push_back({.dataset = &source.train()});
+      if (parts.empty()) parts.push_back({.dataset = eval_});
       found = data::normalization_of(data::Mixture(std::move(parts), false), field.name, world);
     }
     field.by = std::move(*found);
+    field.known = true;
     comm::run_on_all(world, [&] { use(field); });
   }
 }
 
-void DataSets::normalize(const Normalizations& stored) {
+void DataSets::use(const LearnedFrom& from, bool own_statistics) {
+  const data::Dataset& first = sources_.empty() ? *eval_file_ : *sources_.front().whole;
+  for (const data::Field& field : first.fields()) {
+    const auto learned = from.fields.find(field.name);
+    if (learned == from.fields.end()) continue;
+    data::FieldMeaning meaning = first.meaning(field.name);
+    if (own_statistics) meaning.stored.magnitude = 0;  // its own scale
+    data::check_same_meaning(field.name, meaning, first.name(), learned->second, from.name);
+  }
+  if (own_statistics) return;
+  if (!range_) use_images(from);
   for (NormalizedField& field : normalized_) {
-    const auto found = stored.find(field.name);
-    if (found == stored.end())
-      throw DataError(
-          "the checkpoint holds no mean and deviation of field {} (/data/{}), which data.normalize names",
-          quote(field.name), field.name);
-    field.by = found->second;
+    const data::Normalization* const by = from.normalization(field.name);
+    if (!by && !field.known)
+      throw DataError("{} holds no mean and deviation of field {} (/data/{}), which data.normalize names",
+                      from.name, quote(field.name), field.name);
+    if (by) field.by = *by;
+    field.known = true;
     use(field);
   }
 }
 
-void add(checkpoint::StateDict& state_dict, DataSets& data) {
-  for (DataSets::NormalizedField& field : data.normalized_)
-    state_dict.sections.push_back(
-        checkpoint::normalization_section(field.name, field.by, [&data, &field](data::Normalization found) {
-          field.by = std::move(found);
-          data.use(field);
-        }));
+void DataSets::use_images(const LearnedFrom& from) {
+  const data::Normalization* const by = from.normalization("x");
+  for (data::Images* const images : all_of<data::Images>()) {
+    const data::Normalization own{images->mean(), images->deviation()};
+    if (!by || own == *by) continue;
+    if (own.mean.size() != by->mean.size())
+      throw DataError("{}: images have {}, but {} learned from images of {}", images->name(),
+                      pluralized(own.mean.size(), "channel"), from.name, by->mean.size());
+    images->normalize(by->mean, by->deviation);
+    if (images->names_statistics() && warning_.empty())
+      warning_ =
+          fmt::format("{}: normalised by mean and deviation {}, as the data that {} learned from, not by {}",
+                      images->name(), text_of(*by), from.name, text_of(own));
+  }
+}
+
+void add(checkpoint::StateDict& state_dict, const DataSets& data) {
+  for (const data::Field& field : data.train().fields()) {
+    const data::FieldMeaning meaning = data.train().meaning(field.name);
+    checkpoint::Section section;
+    section.path = fmt::format("{}{}", normalization_prefix, field.name);
+    if (meaning.by) section = checkpoint::normalization_section(field.name, *meaning.by, {});
+    const auto describe = [&](std::string_view name, checkpoint::AttributeValue value) {
+      section.attributes.push_back({std::string(name), std::move(value), {}});
+    };
+    describe(type_attribute, std::string(to_string(meaning.stored.dtype)));
+    if (meaning.by && meaning.stored.magnitude > 0) describe(magnitude_attribute, meaning.stored.magnitude);
+    if (!meaning.units.empty()) describe(units_attribute, meaning.units);
+    if (!meaning.classes.empty())
+      describe(classes_attribute, fmt::format("{}", fmt::join(meaning.classes, "\n")));
+    if (field.name == "x" && data.range())
+      describe("range", fmt::format("{} {}", data.range()->low, data.range()->high));
+    state_dict.sections.push_back(std::move(section));
+  }
 }
 
 void warn_of_held_out(const DataSets& data, Session& session) {

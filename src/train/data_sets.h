@@ -30,10 +30,16 @@ struct TrainingFile {
 /// the number is not above 0.
 std::vector<TrainingFile> training_files(const DataConfig& config);
 
-/// Mean and deviation of the fields in data.normalize, by field.
-using Normalizations = std::map<std::string, data::Normalization>;
-/// Those that a checkpoint holds: /data/FIELD/mean and deviation. DataError if they are damaged.
-Normalizations stored_normalizations(const checkpoint::FileIndex& index);
+/// What the data that weights learned from mean.
+struct LearnedFrom {
+  std::string name;                                  ///< of the checkpoint
+  std::map<std::string, data::FieldMeaning> fields;  ///< /data/FIELD; earlier versions wrote some, or none
+
+  /// By what the field is normalised; null if it is not, or not known.
+  const data::Normalization* normalization(const std::string& field) const;
+};
+/// As a checkpoint has it. DataError if it is damaged.
+LearnedFrom learned_from(const checkpoint::FileIndex& index);
 
 /// data.fields of a checkpoint's configuration, overridden. UsageError if the run's data are not arrays.
 void set_fields(Config& config, const models::Model& model, std::vector<std::string> fields);
@@ -44,11 +50,11 @@ class DataSets {
   /// and become normalised when measure() has been called or a checkpoint loaded. Throws as the data sets
   /// do; DataError if a label or token is not below the model's classes.
   DataSets(const Config& config, const models::Model& model);
-  /// One file as evaluation data, normalised as the training data was: by `stored`, or if they are images, as
-  /// the files of data.train are; if those cannot be opened, by its own mean and deviation, with a warning().
-  /// targets: false: fields that the file lacks are left out.
+  /// One file as evaluation data, normalised as `from` was, see use(). Images of a checkpoint that does not
+  /// say how are normalised as the files of data.train are; if those cannot be opened, by their own mean and
+  /// deviation, with a warning(). targets: false: fields that the file lacks are left out.
   DataSets(const Config& config, const models::Model& model, const std::string& eval_path,
-           const Normalizations& stored, bool targets = true);
+           const LearnedFrom& from, bool targets = true, bool own_statistics = false);
   ~DataSets();
 
   const data::Dataset& train() const { return *train_; }
@@ -64,15 +70,16 @@ class DataSets {
   const std::string& warning() const { return warning_; }
 
   /// Finds the mean and deviation of each field in data.normalize: what the attributes of its array in the
-  /// first file say, or else those of the training samples. Not while a loader reads. Collective; throws the
-  /// same on every rank.
+  /// first file say, or else those of the training samples (without any: of those to evaluate on). Not while
+  /// a loader reads. Collective; throws the same on every rank.
   void measure(comm::HostGroup& world);
-  /// Uses these from now on. UsageError if a field of data.normalize is not among them.
-  void normalize(const Normalizations& stored);
+  /// For weights that learned from such data: normalises by its mean and deviation from now on, with a
+  /// warning() if files name others; with own_statistics by those of the files (arrays: after measure()).
+  /// DataError if the same values mean two things, or a field of data.normalize is not among them that
+  /// measure() has not found either.
+  void use(const LearnedFrom& from, bool own_statistics = false);
 
  private:
-  friend void add(checkpoint::StateDict& state_dict, DataSets& data);
-
   /// A part of a mixture.
   struct Source {
     std::unique_ptr<data::Dataset> whole;
@@ -87,13 +94,18 @@ class DataSets {
   struct NormalizedField {
     std::string name;
     data::Normalization by;
+    bool known = false;  // measured, or of a checkpoint
   };
 
-  std::vector<data::Arrays*> arrays() const;
+  /// All data sets of this type.
+  template <class Kind>
+  std::vector<Kind*> all_of() const;
   void open_train(const Config& config, const models::Model& model);
   void map_to_unit_range(const Config& config);
   void add_normalized_fields(const std::vector<std::string>& names);
+  void check_same_meaning() const;
   void use(const NormalizedField& field);
+  void use_images(const LearnedFrom& from);
 
   std::vector<Source> sources_;
   std::unique_ptr<data::Dataset> eval_file_;
@@ -106,8 +118,8 @@ class DataSets {
   std::string format_, warning_;
 };
 
-/// Lists the normalisation under "data/FIELD", as tensors `mean` and `deviation`.
-void add(checkpoint::StateDict& state_dict, DataSets& data);
+/// Lists what each field means under "data/FIELD", to be saved: tensors `mean` and `deviation`, attributes.
+void add(checkpoint::StateDict& state_dict, const DataSets& data);
 
 /// Reads the held-out data, a part of it if it is large, before a run depends on it. Logs a warning if a
 /// field holds NaN or infinity. Collective; throws what reading throws.

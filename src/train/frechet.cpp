@@ -167,9 +167,11 @@ FeatureExtractor::FeatureExtractor(const Config& config, const std::optional<Sto
       throw UsageError(
           "sample.features: compares with all samples of data.train, each once, but its files have weights; "
           "remove the weights or sample.features");
+    LearnedFrom from = learned_from(index);
+    std::erase_if(from.fields,
+                  [](const auto& field) { return field.first != "x"; });  // features need no classes
     for (const TrainingFile& file : files)
-      of.files.push_back(
-          std::make_unique<DataSets>(classifier, *of.model, file.path, stored_normalizations(index), false));
+      of.files.push_back(std::make_unique<DataSets>(classifier, *of.model, file.path, from, false));
     if (of.files.empty()) throw UsageError("sample.features: data.train names no files to compare with");
     const data::Dataset& data = *of.files.front()->eval();
     check_inputs(*of.model, data);

@@ -222,6 +222,8 @@ void Trainer::try_samples() {
 /// After the state of a checkpoint has been loaded: its data and its history.
 void Trainer::continue_from(const checkpoint::FileIndex& index) {
   const checkpoint::Provenance& provenance = index.provenance;
+  comm::run_on_all(world_, [&] { data_.use(learned_from(index)); });
+  if (!data_.warning().empty()) session_.log().warning("{}", data_.warning());
   if (const auto then = provenance.find(tokenizer_provenance); then != provenance.end())
     check_tokenizer("data.train", data_.tokenizer(), index.path, then->second);
   if (world_.rank() == 0) warn_of_other_data(provenance, data_.train().size(), session_.log());
@@ -233,17 +235,16 @@ void Trainer::continue_from(const checkpoint::FileIndex& index) {
     changes_ += fmt::format("{}step {}: {}", changes_.empty() ? "" : "; ", done_, change.to_text());
 }
 
-/// Fields that the checkpoint does not normalise are measured in the new run's data; a task whose state has
-/// other shapes there begins anew.
+/// Fields that the checkpoint does not normalise are as measured in the new run's data; a task whose state
+/// has other shapes there begins anew.
 void Trainer::start_as_fork() {
   const checkpoint::FileIndex& file = fork_->index;
   const std::optional<Config>& stored = fork_->config;
   checkpoint::StateDict contents = this->contents();
-  const auto is_new = [&](const checkpoint::Section& section) {
-    return checkpoint::is_data_group(section.path) && !file.group(section.path);
-  };
-  if (std::ranges::any_of(contents.sections, is_new)) data_.measure(world_);
-  std::erase_if(contents.sections, is_new);
+  const LearnedFrom from = learned_from(file);
+  if (std::ranges::any_of(config_.data.normalize,
+                          [&](const std::string& f) { return !from.normalization(f); }))
+    data_.measure(world_);
   if (const std::string other = drop_task_of_other_shape(contents, file); !other.empty())
     session_.log().info("fork: {}", other);
   store_.fork_state_dict(file, contents);
@@ -377,7 +378,6 @@ checkpoint::StateDict Trainer::contents() {
   checkpoint::add(contents, model_);
   checkpoint::add(contents, *optimizer_);
   if (ema_) checkpoint::add(contents, *ema_);
-  add(contents, data_);
   add(contents, task_);
   return contents;
 }
@@ -397,6 +397,7 @@ void Trainer::save() {
   since_save_.restart();
   logs_->sync();
   checkpoint::StateDict contents = this->contents();
+  add(contents, data_);
   if (!changes_.empty()) contents.provenance[changes_provenance] = changes_;
   store_.save_state_dict(done_, std::move(contents));
   if (!store_.saving()) time_limit_.note_save(since_save_.elapsed_ms() * 1e-3);

@@ -157,10 +157,8 @@ expect 3 "whole.h5: /x is missing: this is a checkpoint" 1 eval whole.h5 --data 
 mkdir elsewhere && cd elsewhere || exit 1
 expect 3 "digits.h5.*give --data FILE, or start where the run was started" 1 eval ../whole.h5
 ranks 2 eval ../whole.h5 --data ../digits.h5 >out.log 2>err.log || fail "eval --data elsewhere: $(cat err.log)"
-own="warning: ../digits.h5: normalised by its own mean and deviation, not the training data's: digits.h5: "
-[ "$(grep -cF "$own" err.log)" -eq 1 ] || fail "eval --data without the training data does not say so once: $(cat err.log)"
+[ ! -s err.log ] || fail "eval --data elsewhere: $(cat err.log)"
 cd ..
-"$LOCKSTEP" eval whole.h5 --data digits.h5 2>&1 >out.log | grep -F warning && fail "a warning where the training data is at hand"
 
 # Surroundings.
 mkdir readonly && chmod a-w readonly

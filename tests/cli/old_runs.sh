@@ -28,6 +28,12 @@ from same import same
 then, now = json.load(open("eval.json")), json.load(open("now.json"))
 assert then.keys() <= now.keys() and all(same(then[key], now[key]) for key in then)
 PY
+if [ "$model" != gpt ]; then  # it does not say how images were normalised
+  data=$(sed -n 's/^train = //p' run.ini)
+  mkdir elsewhere && cp "$data" elsewhere/other.h5
+  (cd elsewhere && "$LOCKSTEP" eval ../end.h5 --data other.h5) >log 2>&1 || fail "eval elsewhere: $(cat log)"
+  [ "$(grep -c "warning: other.h5: normalised by .*, not the training data's: $data: " log)" -eq 1 ] || fail "eval elsewhere: $(cat log)"
+fi
 
 for count in 1 3; do
   cp -r run "run-$count"

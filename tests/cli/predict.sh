@@ -132,10 +132,8 @@ small_mlp 'steps = 4' 'global_batch = 16' >digits.ini
 "$LOCKSTEP" train digits.ini --run digits >log 2>&1 || fail "digits: $(tail -n 3 log)"
 "$LOCKSTEP" predict digits/checkpoints/latest --data images.h5 --out images-out.h5 >log 2>&1 || fail "images without labels: $(cat log)"
 stopped_at_start USR2 75 digits/checkpoints/latest many-images.h5 images.part.h5
-mv digits.h5 elsewhere.h5  # by whose mean and deviation images are normalised
 refused 2 "images.part.h5.part: was begun with another normalisation of images" \
-  ranks 1 predict digits/checkpoints/latest --data many-images.h5 --out images.part.h5
-mv elsewhere.h5 digits.h5
+  ranks 1 predict digits/checkpoints/latest --data many-images.h5 --out images.part.h5 --own-statistics
 words words.h5
 printf '%s\n' '[model]' 'name = gpt' 'layers = 1' 'heads = 2' 'channels = 16' 'context = 32' 'vocab = 256' '[data]' 'train = words.h5' \
   '[train]' 'steps = 4' 'global_batch = 4' >gpt.ini

@@ -104,7 +104,7 @@ refused 3 "narrow.h5: std 1e-44 of channel 0 cannot normalise" timeout 120 "$LOC
 refused 3 "colour.h5: images are \[3, 8, 8\], but those of plain.h5, which the model was trained on, are \[1, 8, 8\]" \
   timeout 120 "$LOCKSTEP" train mlp.ini --run run --set data.train=plain.h5 --set data.eval=colour.h5
 trains plain.h5
-refused 3 "colour.h5: images are \[3, 8, 8\], but those of plain.h5, which the model was trained on, are \[1, 8, 8\]" \
+refused 3 "colour.h5: images have 3 channels, but run/checkpoints/latest learned from images of 1" \
   timeout 120 "$LOCKSTEP" eval run/checkpoints/latest --data colour.h5
 
 # Tables with headings, names, other separators and quotes.

@@ -182,7 +182,7 @@ BOOST_FIXTURE_TEST_CASE(files_whose_classes_have_other_names_do_not_go_together,
                     same = named("c.h5", "cat\ndog"), none = make_images(folder, "n.h5", 3);
   BOOST_TEST(Images({a, none, same}).size() == 9);
   BOOST_CHECK_EXCEPTION(Images({none, a, b}), DataError,
-                        mentions("b.h5: attribute 'classes' of /y is not that of"));
+                        mentions("b.h5: class 0 of /y is \"ant\", but in"));
   const Images train(a);
   BOOST_CHECK_THROW(Images(b, {.like = &train}), DataError);
 }

@@ -3,6 +3,7 @@
 
 #include <boost/test/unit_test.hpp>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 
 #include "data/files.h"
@@ -112,8 +113,9 @@ BOOST_FIXTURE_TEST_CASE(each_source_of_a_mixture_is_split_and_the_normalisation_
   data.measure(world());
   checkpoint::StateDict contents;
   add(contents, data);
-  BOOST_REQUIRE(contents.sections.size() == 1u);
+  BOOST_REQUIRE(contents.sections.size() == 2u);
   BOOST_TEST(contents.sections[0].path == "data/x");
+  BOOST_TEST(contents.sections[1].path == "data/y");
   for (std::size_t c = 0; c < 4; ++c) {
     BOOST_TEST(contents.sections[0].tensors[0].value.data<double>()[c] == mean[c],
                boost::test_tools::tolerance(1e-12));
@@ -128,9 +130,7 @@ BOOST_FIXTURE_TEST_CASE(each_source_of_a_mixture_is_split_and_the_normalisation_
   }
 
   // A resume's numbers, whatever the data are by now.
-  std::fill_n(contents.sections[0].tensors[0].value.data<double>(), 4, 10.0);
-  std::fill_n(contents.sections[0].tensors[1].value.data<double>(), 4, 2.0);
-  contents.sections[0].loaded();
+  data.use({.name = "saved", .fields = {{"x", {.by = data::Normalization{{10, 10, 10, 10}, {2, 2, 2, 2}}}}}});
   const float value = read_samples(data.train(), {3})["x"].data<float>()[0];
   BOOST_TEST(value == (read_samples(raw.train(), {3})["x"].data<float>()[0] - 10) / 2,
              boost::test_tools::tolerance(1e-5f));
@@ -178,6 +178,83 @@ BOOST_FIXTURE_TEST_CASE(a_data_set_of_the_program_is_made_of_its_files_and_keeps
   BOOST_CHECK_EXCEPTION(opened(of("120", {"data.format=draw"})), UsageError, mentions("data.format: "));
   BOOST_CHECK_EXCEPTION(opened(of("120", {"data.format=drawn", "data.normalize=x"})), UsageError,
                         mentions("data.normalize"));
+}
+
+/// Images of one value, as bytes or as floats from 0 to 1, and labels with names.
+struct Pictures : Folder {
+  std::string pictures(const std::string& name, DType dtype, const std::string& classes,
+                       const std::string& units = "", double mean = 0) const {
+    hdf5::File out = hdf5::File::create(file(name));
+    const std::vector<float> values(64, dtype == DType::uint8 ? 100.f : 0.4f);
+    hdf5::Dataset x = out.create_dataset("x", dtype, {4, 1, 4, 4});
+    x.write(std::span<const float>(values));
+    if (mean > 0) x.set_attribute("mean", std::vector<double>{mean});
+    if (!units.empty()) x.set_attribute("units", units);
+    hdf5::Dataset y = out.create_dataset("y", DType::int64, {4});
+    y.write(std::span<const std::int64_t>(std::vector<std::int64_t>{0, 1, 0, 1}));
+    if (!classes.empty()) y.set_attribute("classes", classes);
+    out.close();
+    return file(name);
+  }
+  static train::LearnedFrom saved(const DataSets& data) {
+    train::LearnedFrom from{.name = "saved", .fields = {}};
+    for (const data::Field& field : data.train().fields())
+      from.fields[field.name] = data.train().meaning(field.name);
+    return from;
+  }
+};
+
+BOOST_FIXTURE_TEST_CASE(values_that_mean_two_things_are_refused_in_a_run_and_by_a_checkpoint, Pictures) {
+  const std::string bytes = pictures("bytes", DType::uint8, "cat\ndog", "counts"),
+                    units = pictures("units", DType::uint8, "", "K"),
+                    floats = pictures("floats", DType::float32, ""),
+                    order = pictures("order", DType::uint8, "dog\ncat"),
+                    more = pictures("more", DType::uint8, "cat\ndog\nowl");
+  const train::Config trained = config(bytes);
+  const auto model = train::build_meta_model(trained);
+  const train::LearnedFrom from = saved(opened(trained));
+  for (const auto& [path, said] : {std::pair(units, std::string("units")),
+                                   {floats, "in the same scale"},
+                                   {order, "class 0 of"},
+                                   {more, "class 2 of"}}) {
+    for (const std::string format : {"images", "arrays"}) {
+      const std::string setting = "data.format=" + format;
+      if (format == "arrays" && path == floats) continue;  // another type, which is another error
+      BOOST_CHECK_EXCEPTION(opened(config(bytes + " " + path, {setting})), DataError, mentions(said));
+      BOOST_CHECK_EXCEPTION(opened(config(bytes + "*1 " + path + "*1", {setting})), DataError,
+                            mentions(said));
+      BOOST_CHECK_EXCEPTION(opened(config(bytes, {setting, "data.eval=" + path})), DataError, mentions(said));
+    }
+    BOOST_CHECK_EXCEPTION(DataSets(trained, *model, path, from), DataError, mentions(said));
+    BOOST_CHECK_EXCEPTION(opened(config(path)).use(from), DataError, mentions(said));
+  }
+  DataSets(trained, *model, floats, from, true, true);  // its own scale
+  BOOST_CHECK_THROW(DataSets(trained, *model, order, from, true, true), DataError);
+}
+
+BOOST_FIXTURE_TEST_CASE(images_are_normalised_as_the_checkpoint_says_wherever_the_training_data_are,
+                        Pictures) {
+  const std::string first = pictures("first", DType::uint8, "", "", 50),
+                    none = pictures("none", DType::uint8, ""),
+                    other = pictures("other", DType::uint8, "", "", 80);
+  train::Config trained = config(first);
+  const auto model = train::build_meta_model(trained);
+  const train::LearnedFrom from = saved(opened(trained));
+  std::filesystem::remove(first);
+  const auto first_value = [](const data::Dataset& dataset) {
+    return read_samples(dataset, {0})["x"].data<float>()[0];
+  };
+  for (const auto& [path, said] : {std::pair(none, false), {other, true}}) {
+    const DataSets data(trained, *model, path, from);
+    BOOST_TEST(first_value(*data.eval()) == (100 - 50) / 255.f);
+    BOOST_TEST(!data.warning().empty() == said);
+    BOOST_TEST(first_value(*DataSets(trained, *model, path, from, true, true).eval()) ==
+               (path == other ? 20 : 100) / 255.f);
+    DataSets resumed = opened(config(path));
+    resumed.use(from);
+    BOOST_TEST(first_value(resumed.train()) == (100 - 50) / 255.f);
+    BOOST_TEST(!resumed.warning().empty() == said);
+  }
 }
 
 BOOST_FIXTURE_TEST_CASE(large_integers_are_measured_as_they_are_stored, Folder) {

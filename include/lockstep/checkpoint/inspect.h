@@ -79,9 +79,10 @@ struct DiffReport {
 };
 
 /// Compares all tensors, the position (step, epoch, samples, shards, seed) and the attributes of groups; not
-/// world size, time of creation, configuration or provenance. tolerance 0 compares bits; otherwise |a - b| <=
-/// tolerance is the same, and NaN equals NaN. Tensors are verified by digest as they are read. DataError if
-/// either file is not a complete checkpoint. Not collective.
+/// world size, time of creation, configuration or provenance, and of what files say of their data (/data)
+/// only the mean and deviation that both have. tolerance 0 compares bits; otherwise |a - b| <= tolerance is
+/// the same, and NaN equals NaN. Tensors are verified by digest as they are read. DataError if either file is
+/// not a complete checkpoint. Not collective.
 DiffReport diff(const std::string& path_a, const std::string& path_b, double tolerance = 0);
 
 // Reports as JSON (one object, its keys are fixed) and as text for people (ends with a newline).

@@ -24,21 +24,15 @@ struct ArraysOptions {
   std::int64_t memory_limit_bytes = std::int64_t{2} << 30;
 };
 
-/// A float field becomes (value - mean) / deviation. One number for each element of samples [F], for each
-/// channel of samples [C, ...] of rank 3 or more, else one for all.
-struct Normalization {
-  std::vector<double> mean, deviation;  ///< of each element of the field, in its units
-  bool operator==(const Normalization&) const = default;
-};
-/// How many numbers that is.
+/// How many numbers a Normalization has.
 std::int64_t normalization_channels(const Shape& sample);
 
 /// Arrays of floats are read as float32 (once normalised, if they are: float64 keeps its digits until then),
 /// arrays of integers and booleans (0 and 1) as int64. Several files count as one. Opening throws UsageError
 /// on a word that names no field, or two of one name, and DataError that names file and array if one is
 /// missing, is not of numbers, has no rows or another number of them than the first, or has samples of
-/// another shape or kind than the first file's. Reading throws it for floats that float32 cannot hold, and
-/// for what is not finite once normalised.
+/// another shape, kind or meaning (check_same_meaning) than the first file's. Reading throws it for floats
+/// that float32 cannot hold, and for what is not finite once normalised.
 class Arrays final : public Dataset {
  public:
   /// One file. DataError with file and array if it has not the fields.
@@ -64,6 +58,7 @@ class Arrays final : public Dataset {
   const Normalization* normalization(std::string_view field) const;
   /// How the first file stores it: the type (of booleans uint8) and the shape of a sample.
   StoredField stored(std::string_view field) const;
+  FieldMeaning meaning(std::string_view field) const override;
   /// The opposite: the field is read as it is stored, floats as float64.
   void read_as_stored(std::string_view field);
   /// DataError naming file and row if an integer of the field is no class, 0 to classes - 1. Reads all of it.
@@ -75,9 +70,8 @@ class Arrays final : public Dataset {
     std::vector<std::unique_ptr<RowStore>> arrays;  // by field
   };
   struct Array {
-    std::string path;               // in the files
-    DType stored = DType::float32;  // in the first file
-    std::optional<Normalization> normalization;
+    std::string path;      // in the files
+    FieldMeaning meaning;  // in the first file
   };
 
   void add_file(const std::string& path, std::int64_t& memory_left_bytes);

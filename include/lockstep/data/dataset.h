@@ -32,7 +32,28 @@ struct Field {
 struct StoredField {
   DType dtype = DType::float32;  ///< of its elements
   Shape shape{};                 ///< of one sample: [64] of a table, [1, 8, 8] of images
+  double magnitude = 0;          ///< mean of |value| over some samples; 0: not known
 };
+
+/// A float field becomes (value - mean) / deviation. One number for each element of samples [F], for each
+/// channel of samples [C, ...] of rank 3 or more, else one for all.
+struct Normalization {
+  std::vector<double> mean, deviation;  ///< of each element of the field, in its units
+  bool operator==(const Normalization&) const = default;
+};
+
+/// What the values of a field mean. Weights that learned from them take no others.
+struct FieldMeaning {
+  StoredField stored{};                ///< in the first file
+  std::optional<Normalization> by{};   ///< none: read as stored
+  std::vector<std::string> classes{};  ///< names of labels 0, 1, 2 ..., where files have them
+  std::string units{};                 ///< of the stored values, where files name them
+};
+
+/// DataError with both sides if the same value of a field means two things: another class name or unit, or a
+/// number of another scale (bytes, and floats from 0 to 1). What one side does not know is not compared.
+void check_same_meaning(std::string_view field, const FieldMeaning& one, std::string_view name,
+                        const FieldMeaning& other, std::string_view other_name);
 
 /// Samples of named fields. Reading is const and safe from several threads at once.
 class Dataset {
@@ -60,6 +81,8 @@ class Dataset {
   virtual bool is_finite() const;
   /// What its files hold besides the fields and cannot be one, for messages: "/label is text [512]".
   virtual std::vector<std::string> skipped() const { return {}; }
+  /// What a field's values mean, of the first file. DataError if there is no such field.
+  virtual FieldMeaning meaning(std::string_view field) const;
 
  protected:
   /// The UsageErrors of read().
@@ -100,6 +123,7 @@ class Subset final : public Dataset {
   std::string location(std::int64_t sample) const override { return base_.location(base_sample(sample)); }
   bool is_finite() const override { return base_.is_finite(); }
   std::vector<std::string> skipped() const override { return base_.skipped(); }
+  FieldMeaning meaning(std::string_view field) const override { return base_.meaning(field); }
 
  private:
   const Dataset& base_;
@@ -143,6 +167,9 @@ class Mixture final : public Dataset {
   std::string location(std::int64_t sample) const override;
   bool is_finite() const override;
   std::vector<std::string> skipped() const override { return sources_.front().dataset->skipped(); }
+  FieldMeaning meaning(std::string_view field) const override {
+    return sources_.front().dataset->meaning(field);
+  }
 
  private:
   /// The source that has this sample.

@@ -1,0 +1,86 @@
+#!/usr/bin/env bash
+# A checkpoint says what its weights mean (/data/...): mean, deviation, type, class names, units of each field. eval, predict and a
+# start that goes on use that, wherever the training data are by now, and refuse data whose values mean something else.
+source "$(dirname "$0")/../support/cli.sh"
+
+/usr/bin/python3 - <<'PY' || fail "h5py is needed for this test"
+import h5py, numpy as np
+
+def write(name, values=lambda x: x.astype(np.uint8), classes="cat\ndog", seed=1, units=None, **attributes):
+    random = np.random.default_rng(seed)
+    y = random.integers(0, 2, 200)
+    x = random.integers(0, 120, (200, 1, 8, 8)) + 100 * y[:, None, None, None]
+    if classes == "dog\ncat": y = 1 - y
+    with h5py.File(name, "w") as f:
+        f["x"], f["y"] = values(x), y
+        f["x"].attrs.update(attributes)
+        if units: f["x"].attrs["units"] = units
+        if classes: f["y"].attrs["classes"] = classes
+
+write("train.h5", mean=[100.0], std=[60.0], units="counts")
+write("same.h5", seed=2, mean=[90.0], std=[55.0])
+write("none.h5", seed=2)
+write("wide.h5", seed=2, values=lambda x: x.astype(np.float64))
+write("floats.h5", seed=2, values=lambda x: (x / 255).astype(np.float32))
+write("order.h5", seed=2, classes="dog\ncat")
+write("units.h5", seed=2, units="electrons")
+write("plain.h5", classes=None)
+PY
+cat >run.ini <<'INI'
+[model]
+name = mlp
+sizes = 64 16 2
+[data]
+train = train.h5
+[train]
+steps = 60
+global_batch = 20
+INI
+train_to_end run 2
+mkdir elsewhere
+cp run/checkpoints/latest elsewhere/c.h5
+/usr/bin/python3 - <<'PY' || fail "what the checkpoint says"
+import h5py
+with h5py.File("elsewhere/c.h5") as f:
+    x, y = f["data/x"], f["data/y"]
+    assert (x["mean"][:] == [100]).all() and (x["deviation"][:] == [60]).all()
+    assert x.attrs["dtype"] == b"uint8" and x.attrs["units"] == b"counts", dict(x.attrs)
+    assert y.attrs["classes"] == b"cat\ndog" and y.attrs["dtype"] == b"int64", dict(y.attrs)
+PY
+
+# evaluated FILE [OPTION...]: what eval prints of c.h5, in another folder, without warnings.
+evaluated() {
+  (cd elsewhere && "$LOCKSTEP" eval c.h5 --data "../$1" "${@:2}" 2>../err.log) || fail "eval $*: $(cat err.log)"
+}
+right=$(evaluated none.h5)
+for file in same.h5 wide.h5; do
+  [ "$(evaluated "$file")" = "${right/none.h5/$file}" ] || fail "$file: $(evaluated "$file"), not $right"
+done
+evaluated same.h5 >/dev/null
+grep -q "same.h5: normalised by mean and deviation 100 and 60, as the data that c.h5 learned from, not by 90 and 55" err.log ||
+  fail "nothing says whose mean is used: $(cat err.log)"
+own=$(evaluated same.h5 --own-statistics)
+[ ! -s err.log ] || fail "--own-statistics: $(cat err.log)"
+[ "$own" != "${right/none.h5/same.h5}" ] || fail "--own-statistics changes nothing"
+evaluated floats.h5 --own-statistics >/dev/null
+for what in "floats.h5 /?x is float32 of about .*, but in .* it is uint8 of about" \
+  'order.h5 class 0 of /?y is "dog", but in .* it is "cat"' \
+  'units.h5 /?x has the units "electrons", but in .* it has "counts"'; do
+  file=${what%% *} text="${what%% *}: ${what#* }"
+  refused 3 "$text" ranks 2 eval elsewhere/c.h5 --data "$file"
+  refused 3 "$text" ranks 1 predict elsewhere/c.h5 --data "$file" --out out.h5
+  ends 3 "$text" ranks 2 train run.ini --run run --set train.steps=70 --set data.train="$file"
+  for setting in data.train="train.h5 $file" data.train="train.h5*1 $file*1" data.eval="$file"; do
+    refused 3 "$text" ranks 2 train run.ini --run new --set "$setting"
+  done
+done
+
+# A start that goes on after its data were prepared anew: as the checkpoint says.
+cp same.h5 train.h5
+ranks 2 train run.ini --run run --set train.steps=70 >log 2>&1 || fail "going on: $(cat log)"
+grep -q "train.h5: normalised by mean and deviation 100 and 60" log || fail "going on: $(cat log)"
+
+# Data that say nothing are compared with nothing.
+train_to_end plain 1 data.train=plain.h5
+"$LOCKSTEP" eval plain/checkpoints/latest --data order.h5 >log 2>&1 || fail "data without class names: $(cat log)"
+finish
