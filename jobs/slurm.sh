@@ -155,6 +155,52 @@ job_state() {
   scontrol show job -o "$1" 2>/dev/null | sed -nE 's/.* JobState=([A-Z_]+) Reason=([A-Za-z_]+) .* Restarts=([0-9]+) .*/\1 \2 \3/p'
 }
 
+# seconds_of TIME: of Slurm's "1-02:03:04", "02:03:04" or "03:04"; empty for UNLIMITED and what is no time.
+seconds_of() {
+  [[ $1 =~ ^(([0-9]+)-)?(([0-9]+):)?([0-9]+):([0-9]+)$ ]] || return 0
+  echo $((((10#0${BASH_REMATCH[2]} * 24 + 10#0${BASH_REMATCH[4]}) * 60 + 10#${BASH_REMATCH[5]}) * 60 + 10#${BASH_REMATCH[6]}))
+}
+
+# signal_in TEXT: the last --signal=[R][B:]SIGNAL[@SECONDS] in it; empty if it has none.
+signal_in() { grep -oE -e '--signal[= ][^ ]+' <<<"$1" | tail -n 1 | cut -c 10-; }
+
+# submit_line: how the job was submitted; empty where Slurm does not keep that (no accounting).
+submit_line() {
+  local line
+  line=$(sed -nE 's/.* SubmitLine=(.*)/\1/p' <<<"$job_facts")
+  [ -n "$line" ] || line=$(timeout 10 sacct -X -n -P -j "$SLURM_JOB_ID" -o SubmitLine 2>/dev/null | head -n 1)
+  echo "$line"
+}
+
+# leaves_time: false, and `code` is 2, if the signal of --signal comes as soon as the job begins, so that it would train for seconds and
+# requeue itself again and again. Slurm does not tell a job its --signal. That of the command line (found in the accounting alone) goes
+# before SBATCH_SIGNAL and before the script's own. Without accounting the signal itself decides: Slurm looks every 30 s who is due.
+leaves_time() {
+  local job_facts limit_s line signal lead_s
+  job_facts=$(scontrol show job -o "$SLURM_JOB_ID" 2>/dev/null)
+  limit_s=$(seconds_of "$(sed -nE 's/.* TimeLimit=([^ ]+) .*/\1/p' <<<"$job_facts")")
+  [ -n "$limit_s" ] || return 0
+  line=$(submit_line)
+  signal=$(signal_in "${line%%.sbatch*}")
+  : "${signal:=${SBATCH_SIGNAL:-$(signal_in "$(grep '^#SBATCH' "$0" 2>/dev/null)")}}"
+  lead_s=${signal##*@}
+  [[ $signal == *@* ]] || lead_s=60
+  if [ -z "$signal" ] || ! [[ $lead_s =~ ^[0-9]+$ ]] || [ "$limit_s" -gt "$lead_s" ]; then return 0; fi
+  if [ -z "$line" ]; then
+    say "the time limit is $limit_s s, and --signal=$signal comes $lead_s s before it, unless sbatch was given another one:" \
+      "waits up to $first_signal_s s for it"
+    sleep "$first_signal_s" &
+    wait $!
+    kill $! 2>/dev/null
+    [ "$stop_asked" = USR2 ] && scontrol show job -o "$SLURM_JOB_ID" 2>/dev/null | grep -q ' PreemptTime=None' || return 0
+  fi
+  code=2
+  say "the time limit of $limit_s s is not above the $lead_s s that --signal=$signal comes before it, so nothing can be trained:" \
+    "give a longer --time, or --signal=${signal%@*}@$((limit_s / 4 < 30 ? limit_s / 4 : 30))"
+  return 1
+}
+first_signal_s=35
+
 # RUN/queued says to `lockstep status` that the run waits in the queue.
 note_queued() {
   [ ! -d "$run_directory" ] || { printf 'job=%s\nexit_code=%s\n' "$1" "$code" >"$run_directory/queued"; } 2>/dev/null || true
@@ -219,7 +265,7 @@ run_job() {
   [ -z "$run_directory" ] || say "run $run_directory, $(place_of "$(newest_step "$run_directory")")"
   newest_step "$run_directory" >>"$log.starts"
 
-  ! healthy || { reports=yes && forget_queued && on_ranks ranks "$@"; }
+  ! leaves_time || ! healthy || { reports=yes && forget_queued && on_ranks ranks "$@"; }
   forget_queued
   case $(verdict "$code") in
     finished) say "done" ;;

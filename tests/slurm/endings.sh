@@ -42,6 +42,10 @@ LOCKSTEP_LAUNCHER_FLAGS=--no-such LOCKSTEP_HEALTH_CHECK_S=0 submit flags -N2 -- 
 flags=$job
 submit missing -N1 -- train.sbatch nowhere.ini
 missing=$job
+submit short -N1 --time=2 -- train.sbatch run.ini --run short
+short=$job
+submit brief -N1 --time=2 --signal=B:USR2@30 -- train.sbatch run.ini --run brief --set train.steps=40
+brief=$job
 # in_turn.sh: lockstep on nodes of which the second looks at itself after the first has failed.
 cat >in_turn.sh <<'IN_TURN'
 #!/usr/bin/env bash
@@ -116,6 +120,11 @@ ends flags "$flags" FAILED 2 0
 says flags "unrecognized option '--no-such'"
 ends missing "$missing" FAILED 2 0
 says missing " 1 rank on n"
+# A time limit that is not above the lead of the script's signal: no rank starts. Another lead on the command line, which a job cannot see.
+ends short "$short" FAILED 2 0
+says short "time limit of 120 s is not above the 180 s .* --signal=B:USR2@30$"
+[ ! -e short ] || fail "short: trained"
+ends brief "$brief" COMPLETED 0 0
 ends homeless "$homeless" FAILED 2 0
 says homeless "no node can write the run there"
 says homeless "problem .*run directory: /proc: not writable"

@@ -25,7 +25,7 @@ chmod +x crash.sh
 
 submit preempted -w n1,n2 -- train.sbatch run.ini --run preempted
 preempted=$job
-submit late -w n3,n4 --time=1 --signal=B:USR2@1 -- train.sbatch run.ini --run late
+SBATCH_SIGNAL=B:USR2@1 submit late -w n3,n4 --time=1 -- train.sbatch run.ini --run late
 late=$job
 submit lost -N2 --exclude="n[1-4,7-8,10]" -- train.sbatch run.ini --run lost
 lost=$job

@@ -148,6 +148,38 @@ reasons() {
 equal $'job: from made/job-1-n2.log:\nlockstep: new' "reasons after exit 5" "$(reasons 5)"
 equal "" "reasons after exit 75" "$(reasons 75)"
 
+for pair in 02:00=120 00:02:00=120 1-02:03:04=93784 UNLIMITED= Partition_Limit=; do
+  equal "${pair#*=}" "seconds of ${pair%=*}" "$(seconds_of "${pair%=*}")"
+done
+# leads LIMIT SUBMIT-LINE [SBATCH_SIGNAL]: what is said of a job with the script's --signal=B:USR2@180, where no signal comes meanwhile.
+cat >scontrol <<'SCONTROL'
+#!/bin/sh
+echo "JobId=1 TimeLimit=$LIMIT PreemptTime=None Command=x"
+SCONTROL
+cat >sacct <<'SACCT'
+#!/bin/sh
+echo "$SUBMITTED"
+SACCT
+cat >leads.sh <<'LEADS'
+#SBATCH --signal=B:USR2@180
+source "$LOCKSTEP_JOBS/slurm.sh"
+code=0 first_signal_s=0
+leaves_time
+echo "$? $code"
+LEADS
+chmod +x scontrol sacct
+leads() { PATH=$PWD:$PATH LIMIT=$1 SUBMITTED=$2 SBATCH_SIGNAL=${3:-} SLURM_JOB_ID=1 bash leads.sh | sed 's/^\[.*\] job: //'; }
+line='sbatch --time=2 jobs/train.sbatch run.ini'
+refused() { echo "the time limit of $1 s is not above the $2 s that --signal=$3@$2 comes before it, so nothing can be trained: give a longer --time, or --signal=$3@$4"; }
+equal "$(refused 120 180 B:USR2 30)"$'\n1 2' "a lead of the script" "$(leads 00:02:00 "$line")"
+equal "$(refused 60 900 R:TERM 15)"$'\n1 2' "a lead of sbatch" "$(leads 00:01:00 "sbatch --signal R:TERM@900 mine.sbatch --signal=B:USR2@1")"
+equal "$(refused 60 60 USR1 15)"$'\n1 2' "a lead of the environment" "$(leads 00:01:00 "$line" USR1@60)"
+equal "0 0" "a limit above the lead" "$(leads 00:03:01 "$line")"
+equal "0 0" "no limit" "$(leads UNLIMITED "$line")"
+equal "0 0" "another lead of sbatch" "$(leads 00:02:00 "sbatch --signal=B:USR2@30 jobs/train.sbatch")"
+equal "0 0" "another lead of the environment" "$(leads 00:02:00 '' B:USR2@30)"
+equal "0 0" "a signal that does not come" "$(leads 00:02:00 '' | tail -n 1)"
+
 # choose LAUNCHER OFFERED [TYPE]: what the templates choose where srun offers OFFERED to $mpi, an Open MPI with PMIx.
 choose() (
   # shellcheck disable=SC2317  # by choose_launcher
