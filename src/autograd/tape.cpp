@@ -97,7 +97,7 @@ Var Tape::parameter(Param& param) {
   return {param.value, this, param.on_tape.id};
 }
 
-Var Tape::batch(const Tensor& floats) { return constant(backend_.in_type(floats, pass_.compute)); }
+Var Tape::batch(const Tensor& numbers) { return constant(backend_.in_type(numbers, pass_.compute)); }
 
 Var Tape::weight(Param& param) {
   Var used = parameter(param);

@@ -83,6 +83,8 @@ void Backend::copy(const Tensor& from, const Tensor& to) {
 
 Tensor Backend::in_type(const Tensor& tensor, DType dtype) {
   if (tensor.dtype() == dtype) return tensor;
+  if (dtype == DType::bfloat16 && tensor.dtype() != DType::float32)  // copy() takes that one alone
+    return in_type(in_type(tensor, DType::float32), dtype);
   const Tensor converted = empty(tensor.shape(), dtype, tensor.channel_block());
   copy(tensor, converted);
   return converted;

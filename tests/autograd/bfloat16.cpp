@@ -40,6 +40,19 @@ struct Fixture {
   }
 };
 
+BOOST_FIXTURE_TEST_CASE(a_batch_of_any_numbers_has_the_values_that_it_has_in_float32, Fixture) {
+  for (const DType type : {DType::uint8, DType::int32, DType::int64, DType::float64, DType::float32}) {
+    const Tensor numbers = Tensor::empty({2}, type);
+    backend->fill(numbers, 201);
+    begin(false, DType::float32);
+    BOOST_TEST(first_of(tape.batch(numbers).value()) == 201, to_string(type));
+    begin();
+    const Tensor rounded = tape.batch(numbers).value();
+    BOOST_TEST((rounded.dtype() == DType::bfloat16), to_string(type));
+    BOOST_TEST(first_of(rounded) == 201, to_string(type));
+  }
+}
+
 BOOST_FIXTURE_TEST_CASE(activations_are_bf16_and_gradients_of_parameters_float32, Fixture) {
   Param weight = parameter("weight", {4, 3}, third), bias = parameter("bias", {4}, third);
   Param scale = parameter("scale", {4}, third), shift = parameter("shift", {4}, third);

@@ -85,8 +85,9 @@ class Tape {
   Var constant(Tensor value) { return {std::move(value), this, -1}; }
   /// A leaf whose gradient gradient() returns after backward.
   Var input(Tensor value);
-  /// Floats of a batch, without gradient, in the type of activations: the input of a model.
-  Var batch(const Tensor& floats);
+  /// Numbers of a batch (floats, int64, int32 or uint8), without gradient, in the type of activations: the
+  /// input of a model.
+  Var batch(const Tensor& numbers);
   /// Waits for a parameter's value and returns it; with record and trainable, its uses are counted.
   Var parameter(Param& param);
   /// The same for a weight of products: its value in the type that the pass computes in, rounded once for all

@@ -150,9 +150,10 @@ class Backend {
                                       std::int64_t keys) const = 0;
   void fill(const Tensor& to, double value);  ///< every element becomes `value`, rounded to the tensor's type
   /// Any device to any device, equal shapes and layouts; converts between float32 and bfloat16, and float64,
-  /// int64 and uint8 to float32 (on one device). `from` may be changed once it returns.
+  /// int64, int32 and uint8 to float32 (on one device). `from` may be changed once it returns.
   void copy(const Tensor& from, const Tensor& to);
-  /// The tensor itself if it has that type, otherwise a converted copy. It is on this device.
+  /// The tensor itself if it has that type, otherwise a converted copy, if need be by way of float32. It is
+  /// on this device.
   Tensor in_type(const Tensor& tensor, DType dtype);
   /// Copies from the device to the CPU, without conversions: one read, so one wait, for all of them.
   void read(std::span<const Transfer> transfers);

@@ -122,6 +122,7 @@ void CpuBackend::copy_elements(const Tensor& from, const Tensor& to) {
              !converted<BFloat16, float>(threads_, from, to) &&
              !converted<double, float>(threads_, from, to) &&
              !converted<std::int64_t, float>(threads_, from, to) &&
+             !converted<std::int32_t, float>(threads_, from, to) &&
              !converted<std::uint8_t, float>(threads_, from, to)) {
     throw UsageError("copy: {} is not converted to {}", to_string(from.dtype()), to_string(to.dtype()));
   }

@@ -18,6 +18,7 @@ using Doubles = double __attribute__((vector_size(32)));  // 4
 inline float to_float(float stored) { return stored; }
 inline float to_float(double stored) { return static_cast<float>(stored); }
 inline float to_float(std::int64_t stored) { return static_cast<float>(stored); }
+inline float to_float(std::int32_t stored) { return static_cast<float>(stored); }
 inline float to_float(std::uint8_t stored) { return stored; }
 inline float to_float(BFloat16 stored) { return from_bfloat16_bits(stored.bits); }
 

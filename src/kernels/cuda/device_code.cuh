@@ -64,6 +64,7 @@ __device__ inline float to_float(float x) { return x; }
 __device__ inline float to_float(BF16 x) { return __bfloat162float(x); }
 __device__ inline double to_float(double x) { return x; }
 __device__ inline float to_float(std::int64_t x) { return static_cast<float>(x); }
+__device__ inline float to_float(std::int32_t x) { return static_cast<float>(x); }
 __device__ inline float to_float(std::uint8_t x) { return static_cast<float>(x); }
 
 /// Rounds to T: float, double or bf16.

@@ -65,7 +65,7 @@ bool convert(const Launch& on, const Tensor& from, const Tensor& to) {
     return true;
   };
   return run(float{}, BF16{}) || run(BF16{}, float{}) || run(double{}, float{}) ||
-         run(std::int64_t{}, float{}) || run(std::uint8_t{}, float{});
+         run(std::int64_t{}, float{}) || run(std::int32_t{}, float{}) || run(std::uint8_t{}, float{});
 }
 
 namespace {
