@@ -68,23 +68,25 @@ BatchNorm2d::BatchNorm2d(Module& parent, std::string_view name, std::int64_t cha
       settings_(settings),
       moments_(*this) {}
 
-BatchNormOptions BatchNorm2d::options(const Tape& tape) {
+BatchNormOptions BatchNorm2d::options(const Var& x) {
+  const std::int64_t channels = weight.value.numel();
+  values_ = channels == 0 ? 0 : x.value().numel() / channels;
   return {.eps = settings_.eps,
           .running_mean = running_mean.value,
           .running_var = running_var.value,
-          .transport = settings_.sync ? tape.pass().layer_transport : nullptr,
+          .transport = settings_.sync ? x.tape().pass().layer_transport : nullptr,
           .statistic = &moments_};
 }
 
 Var BatchNorm2d::forward(const Var& x) {
   Tape& tape = x.tape();
-  return batch_norm(x, tape.parameter(weight), tape.parameter(bias), options(tape));
+  return batch_norm(x, tape.parameter(weight), tape.parameter(bias), options(x));
 }
 
 Var BatchNorm2d::relu(const Var& x, const Var& shortcut) {
   return named([&] {
     Tape& tape = x.tape();
-    return batch_norm_relu(x, tape.parameter(weight), tape.parameter(bias), shortcut, options(tape));
+    return batch_norm_relu(x, tape.parameter(weight), tape.parameter(bias), shortcut, options(x));
   });
 }
 

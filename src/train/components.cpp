@@ -17,6 +17,7 @@
 #include "lockstep/comm/reduction_tree.h"
 #include "lockstep/models/gpt.h"
 #include "lockstep/nn/module.h"
+#include "lockstep/nn/norm.h"
 #include "lockstep/optim/registry.h"
 #include "lockstep/tasks/built_in.h"
 #include "train/device.h"
@@ -74,6 +75,30 @@ void check_finite(const ModelState& model, kernels::Backend& backend, std::int64
     throw TrainingError("step {}: {} is not finite; lower optimizer.lr or set optimizer.clip", step,
                         param->name);
   }
+}
+
+void check_batch_norms(Model& model, std::int64_t tried, const Config& config,
+                       const ddp::DataParallel& replicas, bool is_new, const Log& log) {
+  const comm::ShardMap& map = replicas.shard_map();
+  const std::int64_t of_rank = config.train.global_batch / map.shards() / config.train.micro_batches;
+  std::int64_t ranks = 0;  // in the passes of the fewest ranks
+  for (int rank = 0; rank < map.ranks(); ++rank) ranks += map.block(rank).count == map.block(0).count;
+  std::vector<std::string> layers;
+  model.for_each_module([&](nn::Module& module) {
+    const auto* const norm = dynamic_cast<const nn::BatchNorm2d*>(&module);
+    if (norm && norm->values_per_channel() * of_rank * (norm->meets_across_ranks() ? ranks : 1) == tried)
+      layers.push_back(norm->path());
+  });
+  if (layers.empty()) return;
+  const std::string text = fmt::format(
+      "{}{}: batch norm over one value a channel: its variance is 0, and the output is the bias whatever the "
+      "input; give a shard more samples (train.shards and train.micro_batches divide train.global_batch = "
+      "{}), "
+      "or use larger images{}",
+      layers.front(), layers.size() == 1 ? "" : fmt::format(" and {} more", layers.size() - 1),
+      config.train.global_batch, map.ranks() > 1 ? ", or batch norms that are synchronized over ranks" : "");
+  if (is_new) throw UsageError("{}", text);
+  if (replicas.group().rank() == 0) log.warning("{}", text);
 }
 
 namespace {

@@ -9,7 +9,7 @@
 #include "lockstep/comm/communicator.h"
 #include "lockstep/data/dataset.h"
 #include "lockstep/data/loader.h"
-#include "lockstep/ddp/options.h"
+#include "lockstep/ddp/data_parallel.h"
 #include "lockstep/kernels/backend.h"
 #include "lockstep/optim/ema.h"
 #include "lockstep/optim/optimizer.h"
@@ -33,6 +33,12 @@ void check_finite(const ModelState& model, kernels::Backend& backend, std::int64
 void check_inputs(const Model& model, const data::Dataset& data);
 /// Throws DataError if the model or the task needs other fields than the data has.
 void check_data(const Model& model, Task& task, const data::Dataset& data);
+
+/// After a pass of `tried` samples: batch norm layers to which training passes give one value a channel,
+/// counted over the ranks where these share statistics. Their output is their bias. UsageError that names the
+/// first of a new run, which a run of before gets as a warning.
+void check_batch_norms(Model& model, std::int64_t tried, const Config& config,
+                       const ddp::DataParallel& replicas, bool is_new, const Log& log);
 
 /// Compares a gpt with the config.json in the folder of its weights; see checkpoint::check_gpt2_config.
 void check_config_json(const std::string& weights, const Config& config);

@@ -82,7 +82,7 @@ Better Evaluations::better(const std::string& name) const {
   return Better::lower;
 }
 
-void Evaluations::try_on(const Batch& shard, bool must_learn) {
+std::int64_t Evaluations::try_on(const Batch& shard, bool must_learn) {
   auto& [model, task, tape, world, compute] = parts_.evaluator;
   // A shard of one sample is all that training knows; evaluations have more.
   const Batch samples = shard.samples() > 1 ? shard.rows(0, 2)
@@ -105,6 +105,7 @@ void Evaluations::try_on(const Batch& shard, bool must_learn) {
     }
   }
   tape.begin({.training = false, .record = false});  // keeps nothing of it
+  return samples.samples();
 }
 
 bool Evaluations::due_after(std::int64_t step) const {

@@ -50,7 +50,8 @@ class Evaluations {
   /// Evaluates two samples of this shard and forgets them. Throws what is wrong about the model, the loss or
   /// the metrics; of metrics only if there are evaluations. Two, because a model that takes the batch for a
   /// dimension of the sample may accept one alone. must_learn: a loss without parameters is wrong, too.
-  void try_on(const Batch& shard, bool must_learn);
+  /// Returns how many it evaluated: one where a shard has no more and nothing is evaluated.
+  std::int64_t try_on(const Batch& shard, bool must_learn);
 
   bool due_after(std::int64_t step) const;
   /// Evaluations that follow the one of this step, or this step.

@@ -215,7 +215,10 @@ void Trainer::start(const RunOptions& options) {
 void Trainer::try_samples() {
   if (done_ == config_.train.steps) return;
   const bool must_learn = replicas_.options().unused == ddp::Unused::error;
-  comm::run_on_all(world_, [&] { evaluations_.try_on(loader_.at(done_).shards.front(), must_learn); });
+  comm::run_on_all(world_, [&] {
+    const std::int64_t tried = evaluations_.try_on(loader_.at(done_).shards.front(), must_learn);
+    check_batch_norms(model_, tried, config_, replicas_, done_ == 0 || fork_, session_.log());
+  });
   warn_of_held_out(data_, session_);
 }
 

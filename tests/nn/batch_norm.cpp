@@ -7,6 +7,7 @@
 
 #include "lockstep/base/random.h"
 #include "support/meetings.h"
+#include "support/mentions.h"
 #include "support/world.h"
 
 namespace lockstep::test {
@@ -128,6 +129,35 @@ BOOST_AUTO_TEST_CASE(a_mean_far_from_the_running_one_costs_no_accuracy) {
       }
     }
   }
+}
+
+BOOST_AUTO_TEST_CASE(one_value_a_channel_is_an_error_of_a_new_run_that_names_the_layer) {
+  nn::BatchNorm2d layer(root, "m", channels);
+  nn::SyncBatchNorm sync(root, "sync", channels);
+  const Tensor one = batch(1, 0, 1).reshape({places, channels}).rows(0, 1), none = one.rows(0, 0);
+  const auto refused = [&](auto& norm, const Pass& pass) {
+    tape.begin(pass);
+    BOOST_CHECK_EXCEPTION(norm(tape.constant(one)), UsageError,
+                          mentions(norm.path() + ": batch norm over one value a channel"));
+  };
+  refused(layer, pass());
+  refused(layer, pass(true, false));
+  refused(sync, pass(true, false));  // of this rank alone
+  Pass later = pass();
+  later.step = 1;  // a run of before, or the last batch of an epoch
+  for (const Pass& allowed : {pass(false, true), pass(false, false), later}) {
+    tape.begin(allowed);
+    BOOST_CHECK_NO_THROW(layer(tape.constant(one)));
+  }
+  tape.begin(pass());
+  BOOST_CHECK_NO_THROW(layer(tape.constant(none)));
+  // One value on the last rank alone: an error on every rank. On each: as many as there are ranks.
+  const bool last = world().rank() == world().size() - 1;
+  tape.begin(pass());
+  BOOST_CHECK_EXCEPTION(sync(tape.constant(last ? one : none)), UsageError, mentions("sync: batch norm"));
+  if (world().size() == 1) return refused(sync, pass());
+  tape.begin(pass());
+  BOOST_CHECK_NO_THROW(sync(tape.constant(one)));
 }
 
 BOOST_AUTO_TEST_CASE(a_constant_channel_is_normalised_to_its_bias) {

@@ -289,7 +289,8 @@ struct BatchNormOptions {
 };
 /// x: [N, C, H, W] or [N, C]; weight, bias: [C]. Training passes normalise by the batch's mean and biased
 /// variance, evaluations by the running ones. Only recorded training passes communicate; gradients of weight
-/// and bias are this rank's share.
+/// and bias are this rank's share. UsageError for one value a channel in a training pass whose step is 0:
+/// that of this rank, or of all that share statistics.
 Var batch_norm(const Var& x, const Var& weight, const Var& bias, const BatchNormOptions& options);
 /// relu(batch_norm(x) + shortcut) in fewer passes over memory: in float32 the same values on the CPU, in bf16
 /// rounded once in place of three times. shortcut: of x's shape, or absent.

@@ -66,8 +66,9 @@ struct BatchNormSettings {
 };
 
 /// Over batch and places, per channel; x: [N, C, H, W] or [N, C]. Training passes normalise by the shard's
-/// mean and biased variance. The running mean and (unbiased) variance are over all shards of a step, merged
-/// once the step's sums are known; evaluations use them.
+/// mean and biased variance. One value a channel is a UsageError before a run's first update (Pass::step 0).
+/// The running mean and (unbiased) variance are over all shards of a step, merged once the step's sums are
+/// known; evaluations use them.
 class BatchNorm2d : public Layer<BatchNorm2d> {
   friend void convert_sync_batch_norm(Module& model);
 
@@ -77,6 +78,8 @@ class BatchNorm2d : public Layer<BatchNorm2d> {
 
   Var forward(const Var& x);
   bool meets_across_ranks() const override { return settings_.sync; }
+  /// Elements that a channel had in this rank's last pass; 0 before the first.
+  std::int64_t values_per_channel() const { return values_; }
   /// relu of that plus the shortcut, which may be absent (Var{}), in fewer passes over memory.
   Var relu(const Var& x, const Var& shortcut = {});
 
@@ -94,9 +97,10 @@ class BatchNorm2d : public Layer<BatchNorm2d> {
     BatchNorm2d& owner_;
   };
 
-  BatchNormOptions options(const Tape& tape);
+  BatchNormOptions options(const Var& x);
 
   BatchNormSettings settings_;
+  std::int64_t values_ = 0;
   RunningMoments moments_;
 };
 

@@ -178,6 +178,23 @@ void contribute(kernels::Backend& backend, GradientSink& sink, Statistic& statis
   sink.contributed(statistic);
 }
 
+/// Before a run's first update only: an error would take away what a run of before, or an epoch whose last
+/// batch is smaller, has trained. Ranks that share statistics see the same count, and throw alike.
+void check_more_than_one_value(Tape& tape, const Tensor& x, const Tensor& total, bool shared) {
+  if (tape.pass().step > 0 || x.size(1) == 0) return;
+  double values = static_cast<double>(x.numel() / x.size(1));
+  if (shared) {
+    const kernels::Transfer count{total.rows(total.numel() - 1, total.numel()),
+                                  Tensor::view(&values, {1}, DType::float64)};
+    tape.backend().read({&count, 1});
+  }
+  if (values == 1)
+    throw UsageError(
+        "batch norm over one value a channel: its variance is 0, and the output is the bias whatever the "
+        "input; "
+        "give each shard (or micro-batch) two samples or more, or larger images");
+}
+
 Statistics batch_statistics(Tape& tape, const Tensor& x, const BatchNormOptions& options,
                             comm::GradientTransport* transport) {
   kernels::Backend& backend = tape.backend();
@@ -186,6 +203,7 @@ Statistics batch_statistics(Tape& tape, const Tensor& x, const BatchNormOptions&
   };
   Tensor mine = moments_of(backend, x, options.running_mean);
   Tensor total = over_ranks(mine);
+  check_more_than_one_value(tape, x, total, transport != nullptr);
   Statistics statistics = statistics_of(backend, total, options.running_mean, options);
   // Every rank sees the same total, so either all of them compute again or none.
   bool lack_digits = false;
