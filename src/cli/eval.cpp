@@ -73,7 +73,8 @@ ExitCode eval(const Program& program, Session& session, const Arguments& argumen
     train::check_data(saved.model(), saved.task(), *data->eval());
   });
   if (own) data->measure(session.world());
-  if (!data->warning().empty() && session.world().rank() == 0) session.log().warning("{}", data->warning());
+  if (const std::string warning = data->take_warning(); !warning.empty())
+    session.log().warning("{}", warning);
   Tape tape(session.backend());
   const train::EvaluationResult found = train::evaluate({.model = saved.model(),
                                                          .task = saved.task(),

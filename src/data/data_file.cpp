@@ -121,6 +121,7 @@ FieldMeaning meaning_of(const hdf5::Dataset& dataset) {
   meaning.classes = class_names_of(dataset);
   if (dataset.has_attribute("units") && dataset.is_text_attribute("units"))
     meaning.units = dataset.text_attribute("units");
+  meaning.packed = dataset.has_attribute("scale_factor") || dataset.has_attribute("add_offset");
   return meaning;
 }
 

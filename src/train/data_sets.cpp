@@ -293,6 +293,17 @@ void DataSets::open_train(const Config& config, const models::Model& model) {
   }
   if (!config.data.eval.empty()) eval_file_ = open({config.data.eval});
   check_same_meaning();
+  warn_of_packing(*sources_.front().whole);
+}
+
+void DataSets::warn_of_packing(const data::Dataset& dataset) {
+  std::vector<std::string> packed;
+  for (const data::Field& field : dataset.fields())
+    if (dataset.meaning(field.name).packed) packed.push_back(field.name);
+  if (!packed.empty() && warning_.empty())
+    warning_ =
+        fmt::format("{}: scale_factor and add_offset (netCDF) of {} are not applied: values are as stored",
+                    dataset.name(), fmt::join(packed, ", "));
 }
 
 /// Of all data sets with the first.
@@ -332,6 +343,7 @@ DataSets::DataSets(const Config& config, const models::Model& model, const std::
   if (!why_own.empty())
     warning_ = fmt::format("{}: normalised {}, not the training data's: {}", eval_path,
                            own_normalization(dynamic_cast<const data::Images&>(*eval_)), why_own);
+  warn_of_packing(*eval_);
   map_to_unit_range(config);
   std::vector<std::string> normalized = config.data.normalize;
   if (!targets) std::erase_if(normalized, [&](const std::string& name) { return !has_field(*eval_, name); });

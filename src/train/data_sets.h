@@ -52,7 +52,7 @@ class DataSets {
   DataSets(const Config& config, const models::Model& model);
   /// One file as evaluation data, normalised as `from` was, see use(). Images of a checkpoint that does not
   /// say how are normalised as the files of data.train are; if those cannot be opened, by their own mean and
-  /// deviation, with a warning(). targets: false: fields that the file lacks are left out.
+  /// deviation, with a warning. targets: false: fields that the file lacks are left out.
   DataSets(const Config& config, const models::Model& model, const std::string& eval_path,
            const LearnedFrom& from, bool targets = true, bool own_statistics = false);
   ~DataSets();
@@ -66,15 +66,15 @@ class DataSets {
   const std::optional<StoredRange>& range() const { return range_; }
   /// Of text; empty for other data, and if the data file names none.
   std::string tokenizer() const;
-  /// To be logged once; empty if there is nothing to warn of.
-  const std::string& warning() const { return warning_; }
+  /// To be logged; empty if there is nothing to warn of, or it has been taken.
+  std::string take_warning() { return std::exchange(warning_, {}); }
 
   /// Finds the mean and deviation of each field in data.normalize: what the attributes of its array in the
   /// first file say, or else those of the training samples (without any: of those to evaluate on). Not while
   /// a loader reads. Collective; throws the same on every rank.
   void measure(comm::HostGroup& world);
   /// For weights that learned from such data: normalises by its mean and deviation from now on, with a
-  /// warning() if files name others; with own_statistics by those of the files (arrays: after measure()).
+  /// warning if files name others; with own_statistics by those of the files (arrays: after measure()).
   /// DataError if the same values mean two things, or a field of data.normalize is not among them that
   /// measure() has not found either.
   void use(const LearnedFrom& from, bool own_statistics = false);
@@ -104,6 +104,7 @@ class DataSets {
   void map_to_unit_range(const Config& config);
   void add_normalized_fields(const std::vector<std::string>& names);
   void check_same_meaning() const;
+  void warn_of_packing(const data::Dataset& dataset);
   void use(const NormalizedField& field);
   void use_images(const LearnedFrom& from);
 

@@ -48,6 +48,7 @@ struct FieldMeaning {
   std::optional<Normalization> by{};   ///< none: read as stored
   std::vector<std::string> classes{};  ///< names of labels 0, 1, 2 ..., where files have them
   std::string units{};                 ///< of the stored values, where files name them
+  bool packed = false;                 ///< by the attributes scale_factor or add_offset of netCDF
 };
 
 /// DataError with both sides if the same value of a field means two things: another class name or unit, or a
