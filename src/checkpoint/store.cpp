@@ -111,6 +111,20 @@ bool Store::knows_metric(std::int64_t step, const std::string& metric) {
   return from_rank_0(world_, [&] { return metric_of(step, metric).has_value(); });
 }
 
+bool Store::would_be_best(std::int64_t step, const std::map<std::string, double>& metrics) {
+  const auto found = metrics.find(options_.keep_best);
+  if (found == metrics.end()) return false;
+  finish();
+  return from_rank_0(world_, [&] {
+    Retention after = *retention_;
+    after.note(step, found->second);
+    std::vector<std::int64_t> steps = steps_in(directory_);
+    std::erase_if(steps, [step](std::int64_t other) { return other > step; });
+    steps.push_back(step);
+    return after.best(steps) == step;
+  });
+}
+
 void Store::note_metrics(std::int64_t step, const std::map<std::string, double>& metrics) {
   finish();
   comm::run_on_all(world_, [&] {

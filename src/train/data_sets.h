@@ -4,9 +4,11 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/index.h"
 #include "lockstep/checkpoint/state_dict.h"
@@ -129,6 +131,23 @@ void warn_of_held_out(const DataSets& data, Session& session);
 /// data may be the reason, which it then names. Collective.
 void blame_data(const TrainingError& error, data::Loader& loader, const DataSets& data, std::int64_t step,
                 Session& session);
+
+/// A step's shards, read when the step asks for them: an error of the reading is then the step's error on
+/// every rank.
+struct StepShards {
+  data::Loader& loader;
+  std::int64_t step;
+  double& wait_ms;
+  std::span<const Batch> shards = {};
+
+  auto begin() {
+    const Stopwatch watch;
+    shards = loader.at(step).shards;
+    wait_ms = watch.elapsed_ms();
+    return shards.begin();
+  }
+  auto end() const { return shards.end(); }
+};
 
 /// DataError if the data of a language model were cut into tokens by another tokenizer than it learned from;
 /// empty: not known.

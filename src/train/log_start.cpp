@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <numeric>
 #include <vector>
 
 #include "base/text.h"
@@ -127,18 +126,16 @@ void log_start(Session& session, const Config& config, models::Model& model, con
         "checkpoint.every to have at least {} of them",
         few_snapshots);
   }
-  if (config.checkpoint.every == 0) {
+  const bool may_choose = config.train.eval_every > 0 && config.train.eval_every < config.train.steps;
+  if (config.checkpoint.every == 0 && (config.checkpoint.keep_best.empty() || !may_choose)) {
     log.info(
         "note: checkpoint.every = 0: nothing is saved before the end; a run that fails earlier loses all its "
         "steps");
   }
-  const std::int64_t every = config.checkpoint.every, eval_every = config.train.eval_every;
-  if (!config.checkpoint.keep_best.empty() && every > 0 &&
-      (eval_every == 0 || std::lcm(every, eval_every) > config.train.steps)) {
+  if (!config.checkpoint.keep_best.empty() && !may_choose)
     log.info(
-        "note: checkpoint.keep_best can choose the last step only: no other checkpoint is evaluated; let "
-        "train.eval_every divide checkpoint.every");
-  }
+        "note: checkpoint.keep_best can choose the last step only: no other is evaluated; set "
+        "train.eval_every");
   if (const std::string note = note_on_vocabulary(config, session.backend().device()); !note.empty())
     log.info("note: {}", note);
   for (const std::string& note : notes_on_sums(config, session.transport(), session.backend().device()))

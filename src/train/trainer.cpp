@@ -45,23 +45,6 @@ using progress::Phase;
 /// Provenance: the changes that resumes have made to the configuration.
 constexpr const char* changes_provenance = "config_changes";
 
-/// A step's shards, read when the step asks for them: an error of the reading is then the step's error on
-/// every rank.
-struct StepShards {
-  data::Loader& loader;
-  std::int64_t step;
-  double& wait_ms;
-  std::span<const Batch> shards = {};
-
-  auto begin() {
-    const Stopwatch watch;
-    shards = loader.at(step).shards;
-    wait_ms = watch.elapsed_ms();
-    return shards.begin();
-  }
-  auto end() const { return shards.end(); }
-};
-
 class Trainer {
  public:
   /// fork: null if the run is not a new fork.
@@ -91,7 +74,7 @@ class Trainer {
   bool act_within_evaluation(const ddp::Requests& asked, ddp::Requests& stopped);
   std::optional<ExitCode> stop_if_asked(const ddp::Requests& asked);
   checkpoint::StateDict contents();
-  void save();
+  void save(const std::map<std::string, double>& metrics = {});
   void append_start();
   void write_timeline();
   bool due(std::int64_t every) const { return every > 0 && done_ % every == 0; }
@@ -334,7 +317,10 @@ ddp::Requests Trainer::evaluate() {
   line.update(found->metrics);
   logs_->append(line);
   logs_->sync();  // the checkpoint's record of these metrics says that the line exists
-  if (saved_ == done_) store_.note_metrics(done_, found->metrics);
+  if (saved_ == done_)
+    store_.note_metrics(done_, found->metrics);
+  else if (store_.would_be_best(done_, found->metrics))
+    save(found->metrics);
   progress_->note(fmt::format("step {}  {}", done_, found->text));
   interval_.restart();
   return {};
@@ -386,7 +372,8 @@ checkpoint::StateDict Trainer::contents() {
   return contents;
 }
 
-void Trainer::save() {
+/// metrics: of the evaluation of these weights, where it came first.
+void Trainer::save(const std::map<std::string, double>& metrics) {
   if (saved_ == done_) return;
   if (config_.ddp.check_every > 0) replicas_.check_replicas();  // replicas that differ are not saved
   progress::enter(Phase::checkpoint);
@@ -402,6 +389,7 @@ void Trainer::save() {
   logs_->sync();
   checkpoint::StateDict contents = this->contents();
   add(contents, data_);
+  contents.metrics = metrics;
   if (!changes_.empty()) contents.provenance[changes_provenance] = changes_;
   store_.save_state_dict(done_, std::move(contents));
   if (!store_.saving()) time_limit_.note_save(since_save_.elapsed_ms() * 1e-3);

@@ -468,6 +468,33 @@ BOOST_FIXTURE_TEST_CASE(the_best_is_chosen_when_an_evaluation_ends_from_a_record
   BOOST_TEST(!store.knows_metric(300, "eval_loss"));
 }
 
+BOOST_FIXTURE_TEST_CASE(what_would_be_the_best_is_better_than_all_earlier_ones_on_every_rank, Run) {
+  Training training;
+  for (const bool async : {false, true}) {
+    lc::Store store(run + (async ? "-async" : ""), world,
+                    {.keep = 2, .keep_best = "eval_accuracy", .async = async});
+    const auto best = [&](std::int64_t step, double accuracy) {
+      // What only this rank has computed does not matter.
+      return store.would_be_best(step, {{"eval_accuracy", first ? accuracy : -accuracy}, {"eval_loss", 0}});
+    };
+    const auto save = [&](std::int64_t step, double accuracy) {
+      lc::StateDict state_dict = training.state_dict();
+      state_dict.metrics["eval_accuracy"] = accuracy;
+      store.save_state_dict(step, state_dict);
+    };
+    BOOST_TEST(!store.would_be_best(100, {{"eval_loss", 0}}));
+    BOOST_TEST(!best(100, NAN));
+    BOOST_TEST(best(100, 0.5));
+    save(100, 0.5);
+    BOOST_TEST(!best(200, 0.5));  // of equals the earliest
+    BOOST_TEST(best(200, 0.75));
+    save(200, 0.75);
+    BOOST_TEST(!best(300, INFINITY));
+    BOOST_TEST(best(150, 0.625));  // step 200 belongs to what the run repeats
+    store.finish();
+  }
+}
+
 BOOST_FIXTURE_TEST_CASE(a_record_of_evaluations_that_is_none_is_said_and_made_again, Run) {
   Training training;
   lc::Store(run, world).save(100, training.state);

@@ -110,7 +110,7 @@ BOOST_FIXTURE_TEST_CASE(held_out_data_are_mapped_as_training_data, RangeFiles) {
   BOOST_TEST(x_of(*data.eval())[0] == 1);
   train::Config stored = asked;  // as a checkpoint's provenance says
   stored.data.range = {0, 255};
-  const train::DataSets other(stored, *train::build_meta_model(stored), floats, {});
+  train::DataSets other(stored, *train::build_meta_model(stored), floats, {});
   BOOST_TEST(x_of(*other.eval())[0] == 1);
   BOOST_TEST(other.take_warning() == "");  // no mean of the training data is needed
 }

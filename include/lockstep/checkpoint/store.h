@@ -152,6 +152,10 @@ class Store {
   /// Sets StoreOptions::config for later saves. Not collective, but the same on every rank.
   void set_config(const std::string& text) { options_.config = text; }
 
+  /// Whether a checkpoint of this step with these metrics would be the best by StoreOptions::keep_best, those
+  /// of later steps aside. The same on every rank, by rank 0's numbers. Collective; finishes a save.
+  bool would_be_best(std::int64_t step, const std::map<std::string, double>& metrics);
+
   /// The index of the newest checkpoint whose index is complete (its tensors are not read); none if the run
   /// has no checkpoint.
   std::optional<FileIndex> newest();
