@@ -142,7 +142,7 @@ struct DataParallel::State {
   double waited_ms = 0;         // for parameters, in the passes
   double waited_before_ms = 0;  // for parameters, between the last step's sums and this step
   Requests requests;
-  double count = 0;
+  StepResult last;
 
   Timeline* timeline = nullptr;
   double step_start_s = 0;
@@ -442,13 +442,14 @@ StepResult DataParallel::conclude_step() {
     });
   }
   state.header.check_agreement();
+  const ops::CountedSum loss = state.header.loss();
+  result.loss_sum = loss.sum;
+  result.count = loss.count;
+  state.last = result;
   if (state.check_due()) check_replicas();
   state.check_unused();
-  const ops::CountedSum loss = state.header.loss();
   check_loss(state.header, state.step, state.options);
   if (state.overflow && std::isfinite(loss.sum)) state.overflow->check(state.reducer.params(), state.step);
-  result.loss_sum = loss.sum;
-  result.count = state.count = loss.count;
   result.requests = state.header.requests();
   state.requests = {};
   state.record_step();
@@ -463,8 +464,9 @@ StepResult DataParallel::conclude_step() {
 
 std::span<Param* const> DataParallel::params() const { return state_->model.params; }
 double DataParallel::compute_ms_of(int rank) const { return state_->header.compute_ms(rank); }
+const StepResult& DataParallel::last_result() const { return state_->last; }
 const CapturedSteps& DataParallel::captured_steps() const { return state_->capture.so_far(); }
-double DataParallel::count() const { return state_->count; }
+double DataParallel::count() const { return state_->last.count; }
 std::uint64_t DataParallel::steps_begun() const { return state_->steps_begun; }
 kernels::Backend& DataParallel::backend() const { return state_->backend; }
 RunShape DataParallel::run() const { return state_->run; }

@@ -20,7 +20,10 @@
 namespace lockstep::report {
 namespace {
 
+bool has_failed(const RunLog& run) { return run.ending && !run.ending->is_orderly(); }
+
 std::string state_of(const RunLog& run) {
+  if (has_failed(run)) return fmt::format("failed, exit code {}", static_cast<int>(run.ending->code));
   if (run.lines == 0) return "no steps yet";
   const std::string steps = run.config_value("train.steps");
   if (!steps.empty() && std::to_string(run.last_step) == steps) return "all steps done";
@@ -231,7 +234,7 @@ std::string facts_of(const RunLog& run) {
     found.emplace_back("ranks", fmt::format("{} on {}", run.ranks, pluralized(run.nodes, "node")));
   if (const std::size_t restarts = restarts_of(run); restarts > 0)
     found.emplace_back("restarts", std::to_string(restarts));
-  return facts(found);
+  return facts(found) + (has_failed(run) ? note(fmt::format("It failed: {}", run.ending->why)) : "");
 }
 
 /// The charts, of at most about `most_bytes`.

@@ -81,6 +81,9 @@ class Adder {
   void numbers(const json& line, double step) {
     for (const auto& [key, value] : line.items()) {
       if (key == "step") continue;
+      if (key == "loss" && value.is_null())
+        run_.events.push_back({RunEvent::Kind::note, static_cast<std::int64_t>(step), text_of(line, "time"),
+                               "the loss is not finite"});
       if (value.is_number()) add(key, step, value.get<double>());
       if (!value.is_structured()) continue;
       for (const auto& [part, element] : value.items())
@@ -122,6 +125,21 @@ std::string RunLog::config_value(std::string_view key) const {
   return {};
 }
 
+std::string exit_record_path(const std::string& run) { return run + "/exit.json"; }
+
+std::optional<Ending> read_exit_record(const std::string& run) {
+  try {
+    const json record = json::parse(read_text(exit_record_path(run)));
+    Ending ending{.code = static_cast<ExitCode>(record.at("exit_code").get<int>()),
+                  .why = record.at("why").get<std::string>()};
+    if (record.at("step").is_number_integer()) ending.step = record["step"].get<std::int64_t>();
+    ending.refused = record.value("refused", "");
+    return ending;
+  } catch (const std::exception&) {  // the file is missing, open or damaged
+    return std::nullopt;
+  }
+}
+
 std::optional<json> parse_metrics_line(std::string_view line) {
   json parsed = json::parse(line, nullptr, false);
   if (!parsed.is_object() || !parsed.contains("step") || !parsed["step"].is_number_integer())
@@ -157,6 +175,7 @@ RunLog read_run(const std::string& path) {
   if (!exists(metrics) && !exists(config) && !exists(path + "/checkpoints"))
     throw DataError("{}: is not a run: it has no metrics.jsonl, config.ini or checkpoints", path);
   if (exists(metrics)) add_lines(run, whole_file(metrics));
+  run.ending = read_exit_record(path);
   if (exists(config)) run.config = keys_of_ini(whole_file(config));
   return run;
 }

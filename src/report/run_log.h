@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/base/error.h"
+
 namespace lockstep::report {
 
 /// One metric over the steps of a run. Steps never decrease.
@@ -26,6 +28,22 @@ struct RunEvent {
   std::string text;  ///< a sentence, may be empty
 };
 
+/// How the last start of a run ended, as RUN/exit.json has it.
+struct Ending {
+  ExitCode code = ExitCode::done;
+  std::optional<std::int64_t> step{};  ///< steps done; none after an error
+  std::string why{};                   ///< one phrase: "preempted after step 120"
+  std::string refused{};               ///< why a later start was refused, which changed nothing
+
+  /// Whether the run did what was asked of it.
+  bool is_orderly() const {
+    return code == ExitCode::done || code == ExitCode::preempted || code == ExitCode::user_stopped;
+  }
+};
+/// None if there is no record that can be read, or it is open.
+std::optional<Ending> read_exit_record(const std::string& run);
+std::string exit_record_path(const std::string& run);  ///< where it is
+
 struct RunLog {
   std::string path;
   std::string name;            ///< the last part of the path
@@ -36,14 +54,15 @@ struct RunLog {
   std::int64_t lines = 0, unreadable_lines = 0;  ///< the latter: torn or not ours; they are left out
   std::int64_t ranks = 0, nodes = 0;             ///< of the last start; 0: not known
   std::string version;
+  std::optional<Ending> ending;                             ///< of the last start
   std::vector<std::pair<std::string, std::string>> config;  ///< "train.steps", "600"; as config.ini has them
 
   const Series* find(std::string_view name) const;       ///< null if the run has none
   std::string config_value(std::string_view key) const;  ///< empty if it is not in config.ini
 };
 
-/// Reads RUN/metrics.jsonl and RUN/config.ini, either of which may be missing. DataError if the path is not
-/// a directory or holds nothing of a run.
+/// Reads RUN/metrics.jsonl, RUN/config.ini and RUN/exit.json, each of which may be missing. DataError if the
+/// path is not a directory or holds nothing of a run.
 RunLog read_run(const std::string& path);
 
 /// A line of metrics.jsonl; none if it is torn or no run wrote it: one that did has a "step".

@@ -103,8 +103,6 @@ class InRun {
 
 }  // namespace
 
-std::string exit_record_path(const std::string& run) { return run + "/exit.json"; }
-
 ExitCode with_exit_record(checkpoint::RunDirectory& run, bool writes,
                           const std::function<Ending(bool&)>& start) {
   const std::optional<Ending> last = writes ? read_exit_record(run.path()) : std::nullopt;
@@ -154,19 +152,6 @@ void record_sudden_end(const std::string& why, double most_s) noexcept {
     }).detach();
     written.wait_for(std::chrono::duration<double>(most_s));
   } catch (const std::exception&) {  // no thread
-  }
-}
-
-std::optional<Ending> read_exit_record(const std::string& run) {
-  try {
-    const nlohmann::json record = nlohmann::json::parse(read_text(exit_record_path(run)));
-    Ending ending{.code = static_cast<ExitCode>(record.at("exit_code").get<int>()),
-                  .why = record.at("why").get<std::string>()};
-    if (record.at("step").is_number_integer()) ending.step = record["step"].get<std::int64_t>();
-    ending.refused = record.value("refused", "");
-    return ending;
-  } catch (const std::exception&) {  // the file is missing, open or damaged
-    return std::nullopt;
   }
 }
 

@@ -25,6 +25,15 @@ nlohmann::json Interval::to_json() const {
   return line;
 }
 
+void Interval::log_last_steps(const ddp::StepResult& last, RunLogs& logs) {
+  if (last.count > 0 && static_cast<std::int64_t>(last.step) >= newest_) {
+    unlogged_.push_back(last.mean_loss());
+    newest_ = static_cast<std::int64_t>(last.step) + 1;
+  }
+  std::int64_t step = newest_ - std::ssize(unlogged_);
+  for (const double loss : unlogged_) logs.append(nlohmann::json{{"step", ++step}, {"loss", loss}});
+}
+
 std::string CheckpointInterval::after_step(double step_ms) {
   constexpr std::size_t steps_to_judge = 20;
   constexpr double wanted_s = 600;

@@ -14,6 +14,7 @@
 #include "lockstep/comm/communicator.h"
 #include "lockstep/ddp/step.h"
 #include "train/config.h"
+#include "train/run_logs.h"
 
 namespace lockstep::train {
 
@@ -23,12 +24,17 @@ class Interval {
   static constexpr std::size_t most_listed_ranks = 64;
 
   /// `ranks`: how many have their computation reported; 0 on a rank that writes no metrics.
-  explicit Interval(int ranks) : compute_ms_(static_cast<std::size_t>(ranks)) {}
+  explicit Interval(int ranks) : compute_ms_(static_cast<std::size_t>(ranks)) {
+    unlogged_.reserve(max_unlogged + 1);
+  }
 
   /// Adds a step: its result, how long it waited for data, and compute_ms_of(rank). Allocates nothing.
   template <class ComputeMsOf>
   void add(const ddp::StepResult& result, double data_wait_ms, const ComputeMsOf& compute_ms_of) {
     ++steps_;
+    if (unlogged_.size() == max_unlogged) unlogged_.erase(unlogged_.begin());
+    unlogged_.push_back(result.mean_loss());
+    newest_ = static_cast<std::int64_t>(result.step) + 1;
     exposed_comm_ms_ += result.exposed_comm_ms;
     data_wait_ms_ += data_wait_ms;
     for (std::size_t rank = 0; rank < compute_ms_.size(); ++rank)
@@ -41,6 +47,13 @@ class Interval {
     exposed_comm_ms_ = data_wait_ms_ = 0;
     std::ranges::fill(compute_ms_, 0);
   }
+  /// The same, once the steps have a line of metrics.
+  void restart_after_line() {
+    restart();
+    unlogged_.clear();
+  }
+  /// Of a run that fails: {step, loss} for each step that has no line, and for `last`, whose loss may be why.
+  void log_last_steps(const ddp::StepResult& last, RunLogs& logs);
 
   std::int64_t steps() const { return steps_; }
   double step_ms() const { return mean(watch_.elapsed_ms()); }  ///< like the next: one step or more
@@ -57,6 +70,9 @@ class Interval {
   std::int64_t steps_ = 0;
   double exposed_comm_ms_ = 0, data_wait_ms_ = 0;
   std::vector<double> compute_ms_;  // by rank
+  static constexpr std::size_t max_unlogged = 1000;
+  std::vector<double> unlogged_;  // losses of the newest steps since the last line
+  std::int64_t newest_ = 0;       // of them, counted from 1
 };
 
 /// Chooses checkpoint.every by the first steps on rank 0, and writes it where the configuration is kept: the

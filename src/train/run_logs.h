@@ -83,8 +83,8 @@ class RunLogs {
 /// bits; empty elsewhere. Collective where the source has a Partition: its gradients are gathered one by one.
 report::Event histograms_of(GradientSource& source, std::int64_t step, bool on_rank_0);
 
-/// RUN/report.html, of a run that has done all its steps: one that is preempted has no time for it. A report
-/// that cannot be made is a warning. On one rank.
+/// RUN/report.html, of a run that has done all its steps or failed: one that is preempted has no time for it.
+/// A report that cannot be made is a warning. On one rank.
 void write_report(const std::string& run, const Log& log);
 
 }  // namespace lockstep::train

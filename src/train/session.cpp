@@ -257,6 +257,7 @@ int run_program(int argc, char** argv, const std::function<ExitCode(Session&)>& 
       // Reported before the session ends: ending NCCL takes seconds, in which other ranks may end the world.
       progress::enter(progress::Phase::failure);
       code = report_failure(*errors, current_failure());
+      if (session.after_failure) session.after_failure();
       throw;  // while an exception unwinds, the transport aborts instead of ending with the others
     }
   } catch (...) {

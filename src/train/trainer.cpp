@@ -285,7 +285,7 @@ void Trainer::log_step(const ddp::StepResult& result) {
                {"log_ms", logs_->take_cpu_ms() / static_cast<double>(interval_.steps())},
                {"time", utc_now()}});
   logs_->append(line);
-  interval_.restart();
+  interval_.restart_after_line();
 }
 
 void Trainer::log_refused_capture() {
@@ -452,14 +452,17 @@ ExitCode Trainer::run() {
       if (const std::optional<ExitCode> code = stop_if_asked(evaluate())) return *code;
     }
     return take_steps();
-  } catch (const TrainingError& training_error) {
+  } catch (const std::exception& error) {
+    interval_.log_last_steps(replicas_.last_result(), *logs_);
+    const auto* const training_error = dynamic_cast<const TrainingError*>(&error);
+    if (!training_error) throw;
     // The same on every rank, and earlier steps are good: a save that is being written is still finished.
     try {
       store_.finish();
-    } catch (const Error& error) {  // the training error matters more
-      if (speaks) session_.log().warning("{}", error.what());
+    } catch (const Error& save_error) {  // the training error matters more
+      if (speaks) session_.log().warning("{}", save_error.what());
     }
-    blame_data(training_error, loader_, data_, done_, session_);
+    blame_data(*training_error, loader_, data_, done_, session_);
     throw;
   }
 }
@@ -572,6 +575,8 @@ ExitCode start(Session& session, Config& config, const RunOptions& options,
       return {};
     }
     begun = true;
+    if (config.report.write && world.rank() == 0)
+      session.after_failure = [path = run.path(), log = session.log()] { write_report(path, log); };
     const ExitCode code = trainer.run();
     return {.code = code, .step = trainer.steps_done(), .why = trainer.ending()};
   });

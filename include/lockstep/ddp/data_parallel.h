@@ -109,6 +109,10 @@ class DataParallel final : public GradientSource {
   /// StepResult::compute_ms of any rank in the last step.
   double compute_ms_of(int rank) const;
 
+  /// Of the newest step of which all ranks know the loss, also if that or a later check has ended it: its
+  /// step, loss_sum and count.
+  const StepResult& last_result() const;
+
   const Options& options() const;  ///< as they were given, with defaults filled in
   comm::HostGroup& group() const;  ///< the ranks that share the batch
   /// For layers that communicate (ModelState::meets_across_ranks); null if the model has none.

@@ -59,6 +59,8 @@ class Session final : public Context {
   /// prints where each rank is, with its stack. Collective. Best before use_device(): the timeout then also
   /// limits how long a rank waits inside NCCL.
   void watch(double hang_timeout_s, bool signal_report);
+  /// run() calls it once a failure of all ranks has been reported, which then wait for it. Must not throw.
+  std::function<void()> after_failure;
 
  private:
   void drop_transport();
