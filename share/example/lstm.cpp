@@ -10,6 +10,7 @@ namespace nn = lockstep::nn;
 using ls::Var;
 
 constexpr std::int64_t context = 32;  // letters that a sample has
+constexpr std::int64_t reach = 16;    // letters that a gradient goes back over
 constexpr std::int64_t width = 64;
 
 // Two LSTMs one above the other guess the next letter after each.
@@ -26,6 +27,10 @@ struct Reader : nn::Module {
     std::array<nn::LSTMState, 2> states;  // zeros at first
     std::array<Var, context> read;
     for (int t = 0; t < context; ++t) {
+      // A state whose gradient ends here, or which a later pass needs, is carried over by its value.
+      if (t > 0 && t % reach == 0)
+        for (nn::LSTMState& kept : states)
+          kept = {tape.constant(kept.h.value()), tape.constant(kept.c.value())};
       Var h = reshape(narrow(x, 1, t, 1), {tokens.size(0), width});
       for (std::size_t i = 0; i < cells.size(); ++i) {
         states[i] = cells[i](h, states[i]);

@@ -4,6 +4,7 @@
 
 #include "autograd/rank_sums.h"
 #include "autograd/rounded_copies.h"
+#include "base/clock.h"
 #include "lockstep/autograd/recompute.h"
 #include "lockstep/ops/elementwise.h"
 
@@ -24,6 +25,7 @@ Tape& Var::no_tape() {
 
 Tape::Tape(kernels::Backend& backend)
     : backend_(backend),
+      pass_number_(static_cast<std::uint32_t>(monotonic_ns())),  // a pass takes longer than a nanosecond
       rounded_(std::make_unique<RoundedCopies>(backend)),
       recompute_(std::make_unique<Recompute>(*this)) {}
 
@@ -34,6 +36,7 @@ void Tape::begin(const Pass& pass) {
     throw UsageError("a pass computes in float32 or bfloat16, not in {}", to_string(pass.compute));
   forget();
   pass_ = pass;
+  ++pass_number_;
   if (!pass.same_parameters) rounded_->begin();
 }
 
@@ -81,7 +84,9 @@ int Tape::new_id(Param* param, bool takes_two) {
   return static_cast<int>(values_.size()) - 1;
 }
 
-Var Tape::input(Tensor value) { return {std::move(value), this, pass_.record ? new_id(nullptr) : -1}; }
+Var Tape::input(Tensor value) {
+  return {std::move(value), this, pass_.record ? new_id(nullptr) : -1, pass_number_};
+}
 
 Var Tape::parameter(Param& param) {
   param.wait_ready();
@@ -94,7 +99,7 @@ Var Tape::parameter(Param& param) {
     param.on_tape = {.tape = this, .id = new_id(&param)};
     used_.push_back(&param);
   }
-  return {param.value, this, param.on_tape.id};
+  return {param.value, this, param.on_tape.id, pass_number_};
 }
 
 Var Tape::batch(const Tensor& numbers) { return constant(backend_.in_type(numbers, pass_.compute)); }
@@ -120,7 +125,6 @@ Tape::Recorded Tape::begin_operation(RunClosure run, const Tensor& value,
   bool needed = false;
   for (const Var* const input : inputs) {
     if (!input->tape_) continue;  // an absent optional input
-    if (input->tape_ != this) throw UsageError("an operation mixes values of two tapes");
     check_reachable(*input);
     needed = needed || input->id_ >= 0;
   }
@@ -132,10 +136,17 @@ bool Tape::take_kept(std::span<Tensor> tensors) { return recompute_->take_kept(t
 
 void Tape::keep(std::span<const Tensor> tensors) { recompute_->keep(tensors); }
 
+void Tape::check_own(const Var& var) const {
+  if (var.tape_ != this || (var.id_ >= 0 && var.pass_ != pass_number_))
+    throw UsageError(
+        "a value of {} is used in this pass, to which its gradient cannot pass; use its value alone: "
+        "tape.constant(kept.value())",
+        var.tape_ != this ? "another tape" : "an earlier pass");
+}
+
 void Tape::check_reachable(const Var& var) const {
-  if (var.id_ < 0) return;
-  const auto id = static_cast<std::size_t>(var.id_);
-  if (id < values_.size() && !values_[id].hidden) return;
+  check_own(var);
+  if (var.id_ < 0 || !values_[static_cast<std::size_t>(var.id_)].hidden) return;
   throw UsageError(
       "a value from inside a recomputed segment of the model is used outside of it; recomputed(): the body "
       "must return it");
@@ -225,7 +236,6 @@ Tensor Tape::sum_over_ranks(comm::GradientTransport& transport, const Tensor& mi
 
 void Tape::backward(const Var& output, const Tensor& dy) {
   if (output.id_ < 0) return;
-  if (output.tape_ != this) throw UsageError("backward of a value of another tape");
   check_reachable(output);
   add_gradient(output, dy);
   walk(0);
@@ -261,7 +271,9 @@ void Tape::finish_backward() {
 
 const Tensor& Tape::gradient(const Var& var) const {
   static const Tensor none;
-  return var.id_ < 0 ? none : values_[static_cast<std::size_t>(var.id_)].gradient;
+  if (var.id_ < 0) return none;
+  check_own(var);
+  return values_[static_cast<std::size_t>(var.id_)].gradient;
 }
 
 }  // namespace lockstep

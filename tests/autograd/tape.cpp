@@ -2,9 +2,11 @@
 #include "lockstep/autograd/tape.h"
 
 #include <boost/test/unit_test.hpp>
+#include <optional>
 
 #include "autograd/recording_sink.h"
 #include "lockstep/autograd/functions.h"
+#include "support/mentions.h"
 
 namespace lockstep::test {
 namespace {
@@ -250,8 +252,52 @@ BOOST_AUTO_TEST_CASE(values_of_two_tapes_do_not_mix) {
   Tape other(*backend);
   other.begin({});
   const Var x = tape.input(scalar(1)), y = other.input(scalar(1));
-  BOOST_CHECK_THROW(x + y, UsageError);
-  BOOST_CHECK_THROW(tape.backward(y, scalar(1)), UsageError);
+  const auto says_what_to_do = mentions("a value of another tape", "tape.constant(kept.value())");
+  BOOST_CHECK_EXCEPTION(x + y, UsageError, says_what_to_do);
+  BOOST_CHECK_EXCEPTION(x + other.constant(scalar(1)), UsageError, says_what_to_do);
+  BOOST_CHECK_EXCEPTION(tape.backward(y, scalar(1)), UsageError, says_what_to_do);
+  BOOST_CHECK_EXCEPTION(static_cast<void>(tape.gradient(y)), UsageError, says_what_to_do);
+  tape.backward(x + tape.constant(y.value()), scalar(1));
+}
+
+BOOST_AUTO_TEST_CASE(a_value_kept_from_an_earlier_pass_is_refused_whatever_its_number) {
+  const auto says_what_to_do = mentions("a value of an earlier pass", "tape.constant(kept.value())");
+  for (const int before : {0, 1, 5, 40}) {  // smaller than the numbers of the next pass, and beyond them
+    begin();
+    Var kept = tape.input(scalar(3));
+    for (int i = 0; i < before; ++i) kept = step(kept, "s");
+    for (const bool record : {true, false}) {
+      begin(record);
+      const Var x = tape.input(scalar(1));
+      Var y = x;
+      for (int i = 0; i < 5; ++i) y = step(y, "s");
+      BOOST_CHECK_EXCEPTION(y * kept, UsageError, says_what_to_do);
+      BOOST_CHECK_EXCEPTION(kept * kept, UsageError, says_what_to_do);
+      BOOST_CHECK_EXCEPTION(tape.backward(kept, scalar(1)), UsageError, says_what_to_do);
+      BOOST_CHECK_EXCEPTION(static_cast<void>(tape.gradient(kept)), UsageError, says_what_to_do);
+      tape.backward(y * tape.constant(kept.value()), scalar(1));
+      if (record) BOOST_TEST(value_of(tape.gradient(x)) == 3);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_constant_kept_from_an_earlier_pass_is_still_one) {
+  begin();
+  const Var mask = tape.constant(scalar(3));
+  begin();
+  const Var x = tape.input(scalar(1));
+  tape.backward(x * mask, scalar(1));
+  BOOST_TEST(value_of(tape.gradient(x)) == 3);
+}
+
+BOOST_AUTO_TEST_CASE(a_value_of_a_tape_that_was_at_the_same_address_is_refused) {
+  std::optional<Tape> local(std::in_place, *backend);
+  local->begin({});
+  const Var kept = local->input(scalar(3));
+  local.reset();
+  local.emplace(*backend);
+  local->begin({});
+  BOOST_CHECK_EXCEPTION(local->input(scalar(1)) * kept, UsageError, mentions("a value of an earlier pass"));
 }
 
 BOOST_AUTO_TEST_CASE(a_parameter_is_recorded_by_one_tape_at_a_time) {

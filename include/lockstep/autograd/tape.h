@@ -25,7 +25,9 @@ class Recompute;
 class RoundedCopies;
 class Tape;
 
-/// A value on a tape. A handle: cheap to copy, valid until its tape's next begin().
+/// A value on a tape. A handle: cheap to copy, valid until its tape's next begin(). A value that a later pass
+/// needs (the state of a recurrent network) enters it as tape.constant(kept.value()); a kept Var with a
+/// gradient is a UsageError there.
 class Var {
  public:
   Var() = default;
@@ -35,16 +37,18 @@ class Var {
   Tape& tape() const { return tape_ ? *tape_ : no_tape(); }
   bool needs_gradient() const noexcept { return id_ >= 0; }  ///< whether backward passes a gradient to it
   /// For closures that pass on a gradient but do not read the value: frees its memory.
-  Var without_value() const { return {value_.without_memory(), tape_, id_}; }
+  Var without_value() const { return {value_.without_memory(), tape_, id_, pass_}; }
 
  private:
   friend class Tape;
   friend class Recompute;
   [[noreturn]] static Tape& no_tape();
-  Var(Tensor value, Tape* tape, int id) : value_(std::move(value)), tape_(tape), id_(id) {}
+  Var(Tensor value, Tape* tape, int id, std::uint32_t pass)
+      : value_(std::move(value)), tape_(tape), id_(id), pass_(pass) {}
   Tensor value_;
   Tape* tape_ = nullptr;
-  int id_ = -1;  ///< index of its gradient; -1: constant
+  int id_ = -1;             ///< index of its gradient; -1: constant
+  std::uint32_t pass_ = 0;  ///< in which id_ is one
 };
 
 /// What a pass is for. Every random draw in it is keyed by (seed, step, shard).
@@ -82,7 +86,7 @@ class Tape {
   /// Discards the last pass and starts another.
   void begin(const Pass& pass);
   /// A value without gradient.
-  Var constant(Tensor value) { return {std::move(value), this, -1}; }
+  Var constant(Tensor value) { return {std::move(value), this, -1, pass_number_}; }
   /// A leaf whose gradient gradient() returns after backward.
   Var input(Tensor value);
   /// Numbers of a batch (floats, int64, int32 or uint8), without gradient, in the type of activations: the
@@ -102,8 +106,8 @@ class Tape {
   /// Records an operation: `value` is its output; `backward(tape, dy)` is called in the reverse walk if the
   /// output received a gradient, and passes gradients on with add_gradient() or write_gradient(). Nothing is
   /// recorded (a constant returns) when no input needs a gradient. Throws UsageError if an input belongs to
-  /// another tape. A backward(tape, dy, second_dy) also gets a second gradient of the output, or none, and
-  /// adds the two as it reads them.
+  /// another tape, or to an earlier pass with a gradient. A backward(tape, dy, second_dy) also gets a second
+  /// gradient of the output, or none, and adds the two as it reads them.
   template <class Backward>
   Var record(Tensor value, std::initializer_list<const Var*> inputs, Backward&& backward);
 
@@ -208,6 +212,7 @@ class Tape {
   void keep(std::span<const Tensor> tensors);
   Value& value_of(const Var& var) { return values_[static_cast<std::size_t>(var.id_)]; }
   Param* param_of(const Var& var) { return var.id_ < 0 ? nullptr : value_of(var).param; }
+  void check_own(const Var& var) const;
   void check_reachable(const Var& var) const;
   void walk(std::size_t first_node);
   void drop_nodes(std::size_t first);
@@ -218,6 +223,7 @@ class Tape {
   kernels::Backend& backend_;
   std::unique_ptr<RankSums> rank_sums_;  // of the transport that was used last
   Pass pass_;
+  std::uint32_t pass_number_;  // of no other pass, also of a tape that was at this address before
   std::vector<Node> nodes_;
   std::vector<Value> values_;  // by id
   std::vector<Param*> used_;
@@ -249,7 +255,7 @@ Var Tape::record(Tensor value, std::initializer_list<const Var*> inputs, Backwar
   if (recorded == Recorded::no) return constant(std::move(value));
   const int output = new_id(nullptr, closure_takes_two<Closure>);
   if (recorded == Recorded::whole) add_node(new_node(std::forward<Backward>(backward), output), inputs);
-  return {std::move(value), this, output};
+  return {std::move(value), this, output, pass_number_};
 }
 
 template <class Write>
