@@ -14,6 +14,7 @@
 #include "checkpoint/run_files.h"
 #include "checkpoint/save.h"
 #include "checkpoint/weights/gpt2.h"
+#include "ddp/checks.h"
 #include "kernels/gpus.h"
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/state_dict.h"
@@ -174,12 +175,36 @@ StateDict Store::completed(std::int64_t step, StateDict state_dict) const {
   return state_dict;
 }
 
+/// A save or a load of the model would be one of its EMA weights.
+void Store::check_own_weights(const StateDict& state_dict) const {
+  comm::run_on_all(world_, [&] {
+    if (state_dict.swapped_in)
+      throw UsageError("{}: EMA weights are swapped in; end the evaluation before a save or a resume",
+                       directory_);
+  });
+}
+
 void Store::note(const Provenance& facts) {
   for (const auto& [name, value] : facts) provenance_[name] = value;
 }
 
+/// Before the first save: it would mix what the ranks hold.
+void Store::check_alike(const StateDict& state_dict) {
+  if (std::exchange(compared_, true)) return;
+  std::vector<ParamState::Entry> values;
+  for (const Section& section : state_dict.sections)
+    for (const NamedTensor& tensor : section.tensors)
+      if (!tensor.part) values.push_back({section.path + "/" + tensor.name, tensor.value});
+  const std::string apart = ddp::differing_values(world_, values, state_dict.backend);
+  if (apart.empty()) return;
+  throw TrainingError(
+      "{}: not saved: the ranks hold different values of {}; look for what they do differently", directory_,
+      apart);
+}
+
 std::string Store::save_state_dict(std::int64_t step, StateDict given) {
   finish();
+  check_own_weights(given);
   const StateDict state_dict = completed(step, std::move(given));
   std::optional<double> metric;
   if (const auto found = state_dict.metrics.find(options_.keep_best); found != state_dict.metrics.end())
@@ -193,6 +218,7 @@ std::string Store::save_state_dict(std::int64_t step, StateDict given) {
   if (auto snapshot = snapshots_->begin(state_dict, options)) files.push_back(std::move(snapshot));
   const std::string path = directory_ + "/" + name_of_step(step);
   files.push_back(std::make_unique<FileWriter>(path, state_dict, world_, options));
+  check_alike(state_dict);  // now that they hold the same tensors
   pending_save_ = std::make_unique<SaveJob>(
       std::move(files),
       SaveJob::Options{.async = options_.async,
@@ -368,6 +394,7 @@ Store::Candidates Store::candidates() {
 
 std::int64_t Store::resume_state_dict(const StateDict& state_dict) {
   finish();
+  check_own_weights(state_dict);
   const Candidates candidates = this->candidates();
   std::vector<std::string> broken;
   std::string reasons;

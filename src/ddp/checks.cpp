@@ -106,18 +106,35 @@ void check_device(const std::string& name, const Tensor& value, const kernels::B
                    name, to_string(value.device()), to_string(backend.device()));
 }
 
+void check_own_weights(const ModelState& model) {
+  for (const Param* const param : model.params)
+    if (param->swapped_in)
+      throw UsageError("EMA weights are swapped in, and not to be trained; end the evaluation first");
+}
+
 void broadcast_values(comm::HostGroup& group, const ModelState& model, kernels::Backend& backend) {
   if (group.size() == 1) return;
-  const auto broadcast = [&](const Tensor& value) {
-    const Tensor here = kernels::on_cpu(value, &backend);
+  for (const ParamState::Entry& value : replicated_values(model)) {
+    const Tensor here = kernels::on_cpu(value.tensor, &backend);
     group.broadcast(here.raw(), here.bytes(), 0);
-    kernels::transfer(here, value, &backend);
-  };
-  for (const Param* const param : model.params) broadcast(param->value);
-  for (const Buffer* const buffer : model.buffers) broadcast(buffer->value);
+    kernels::transfer(here, value.tensor, &backend);
+  }
 }
 
 namespace {
+
+std::vector<ParamState::Entry> values_of_states(const ModelState& model) {
+  std::vector<ParamState::Entry> values;
+  std::set<const ParamState*> seen;
+  for (const Param* const param : model.params) {
+    for (const std::weak_ptr<const ParamState>& known : param->states) {
+      const std::shared_ptr<const ParamState> state = known.lock();
+      if (state && seen.insert(state.get()).second)
+        std::ranges::move(state->replicated(), std::back_inserter(values));
+    }
+  }
+  return values;
+}
 
 using Json = nlohmann::json;
 
@@ -133,10 +150,11 @@ const std::array kinds{
     Kind{"parameter", "parameters", {"shape ", "element type ", "state ", "ownership "}},
     Kind{"buffer", "buffers", {"shape ", "element type "}},
     Kind{"statistic", "statistics", {"size "}},
+    Kind{"tensor of EMA or optimizer", "tensors of EMA and optimizer", {"shape ", "element type "}},
 };
 
 Json describe(const ModelState& model, const Options& options) {
-  Json text = Json::array({Json::array(), Json::array(), Json::array(), Json::array()});
+  Json text(kinds.size(), Json::array());
   const auto option = [&](const char* name, const std::string& value) { text[0].push_back({name, value}); };
   option("shards", fmt::format("{}", options.shards));
   option("micro_batches", fmt::format("{}", options.micro_batches));
@@ -161,6 +179,8 @@ Json describe(const ModelState& model, const Options& options) {
     text[2].push_back({buffer->name, to_string(buffer->value.shape()), to_string(buffer->value.dtype())});
   for (const Statistic* const statistic : model.statistics)
     text[3].push_back({statistic->name(), fmt::format("{}", statistic->elements())});
+  for (const auto& [name, tensor] : values_of_states(model))
+    text[4].push_back({name, to_string(tensor.shape()), to_string(tensor.dtype())});
   return text;
 }
 
@@ -213,6 +233,17 @@ std::string difference(const Json& here, const Json& there) {
 
 }  // namespace
 
+std::vector<ParamState::Entry> replicated_values(const ModelState& model) {
+  std::vector<ParamState::Entry> values;
+  for (const Param* const param : model.params) {
+    param->wait_ready();
+    values.push_back({param->name, param->value});
+  }
+  for (const Buffer* const buffer : model.buffers) values.push_back({buffer->name, buffer->value});
+  std::ranges::move(values_of_states(model), std::back_inserter(values));
+  return values;
+}
+
 std::string ranks_text(std::span<const int> ranks) {
   return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "));
 }
@@ -232,36 +263,6 @@ namespace {
 constexpr std::size_t most_tensors_named = 4;
 
 using Digest = std::uint64_t;
-
-struct Leaf {
-  const std::string* name;
-  const Tensor* value;
-};
-
-Digest digest_of(const Leaf& leaf, kernels::Backend& backend) {
-  const Tensor here = kernels::on_cpu(*leaf.value, &backend);
-  return XXH3_64bits(here.raw(), here.bytes());
-}
-
-/// The tensors of each digest: the parameters of each bucket, then everything else.
-std::vector<std::vector<Leaf>> groups_of(const BucketPlan& plan, std::span<Param* const> trainable,
-                                         const ModelState& model) {
-  std::vector<std::vector<Leaf>> groups;
-  for (const BucketPlan::Bucket& bucket : plan.buckets()) {
-    std::vector<Leaf>& leaves = groups.emplace_back();
-    for (const int index : bucket.gradients) {
-      const Param& param = *trainable[static_cast<std::size_t>(index)];
-      leaves.push_back({&param.name, &param.value});
-    }
-  }
-  std::vector<Leaf>& others = groups.emplace_back();
-  for (const Param* const param : model.params) {
-    if (std::find(trainable.begin(), trainable.end(), param) == trainable.end())
-      others.push_back({&param->name, &param->value});
-  }
-  for (const Buffer* const buffer : model.buffers) others.push_back({&buffer->name, &buffer->value});
-  return groups;
-}
 
 /// [rank][item]
 std::vector<Digest> gather(comm::HostGroup& group, const std::vector<Digest>& mine) {
@@ -289,42 +290,36 @@ std::vector<int> ranks_apart(const std::vector<Digest>& all, std::size_t items, 
 
 }  // namespace
 
-void check_replicas(comm::HostGroup& group, kernels::Backend& backend, const BucketPlan& plan,
-                    std::span<Param* const> trainable, const ModelState& model) {
-  for (const Param* const param : model.params) param->wait_ready();
-  const std::vector<std::vector<Leaf>> groups = groups_of(plan, trainable, model);
-  std::vector<Digest> mine;
-  for (const std::vector<Leaf>& leaves : groups) {
-    std::vector<Digest> digests;
-    for (const Leaf& leaf : leaves) digests.push_back(digest_of(leaf, backend));
-    mine.push_back(XXH3_64bits(digests.data(), digests.size() * sizeof(Digest)));
+std::string differing_values(comm::HostGroup& group, std::span<const ParamState::Entry> values,
+                             kernels::Backend* backend) {
+  if (group.size() == 1) return {};
+  std::vector<Digest> of_each;
+  std::string names;
+  for (const ParamState::Entry& value : values) {
+    names += value.name + "\n";
+    const Tensor here = kernels::on_cpu(value.tensor, backend);
+    of_each.push_back(XXH3_64bits(here.raw(), here.bytes()));
   }
-  const std::vector<Digest> all = gather(group, mine);
+  const std::vector<Digest> of_all =
+      gather(group, {XXH3_64bits(names.data(), names.size()),
+                     XXH3_64bits(of_each.data(), of_each.size() * sizeof(Digest))});
+  if (const std::vector<int> apart = ranks_apart(of_all, 2, 0); !apart.empty())
+    return fmt::format("the list of tensors (is an Ema or an optimizer on some ranks only?) on {}",
+                       ranks_text(apart));
+  if (ranks_apart(of_all, 2, 1).empty()) return {};
 
-  std::vector<Leaf> suspects;
-  for (std::size_t i = 0; i < groups.size(); ++i) {
-    if (!ranks_apart(all, groups.size(), i).empty())
-      suspects.insert(suspects.end(), groups[i].begin(), groups[i].end());
-  }
-  if (suspects.empty()) return;
-
-  mine.clear();
-  for (const Leaf& leaf : suspects) mine.push_back(digest_of(leaf, backend));
-  const std::vector<Digest> of_each = gather(group, mine);
+  const std::vector<Digest> all = gather(group, of_each);
   std::string text;
   std::size_t differing = 0;
-  for (std::size_t item = 0; item < suspects.size(); ++item) {
-    const std::vector<int> apart = ranks_apart(of_each, suspects.size(), item);
+  for (std::size_t item = 0; item < values.size(); ++item) {
+    const std::vector<int> apart = ranks_apart(all, values.size(), item);
     if (apart.empty()) continue;
     if (++differing > most_tensors_named) continue;
-    text += fmt::format("{}{} on {}", text.empty() ? "" : "; ", *suspects[item].name, ranks_text(apart));
+    text += fmt::format("{}{} on {}", text.empty() ? "" : "; ", values[item].name, ranks_text(apart));
   }
   if (differing > most_tensors_named)
     text += fmt::format("; and {} more tensors", differing - most_tensors_named);
-  throw TrainingError(
-      "the replicas differ: {}; resume from the last checkpoint, and if it happens again look for what the "
-      "ranks do differently, or for a node with faulty memory",
-      text);
+  return text;
 }
 
 namespace {

@@ -39,12 +39,16 @@ void check_same_model(comm::HostGroup& group, const ModelState& model, const Opt
 /// "rank 2", "ranks 1, 3".
 std::string ranks_text(std::span<const int> ranks);
 
-/// Collective. Compares one 64-bit digest a bucket of `plan` (over the parameters of its gradients), and one
-/// of what no bucket holds: frozen parameters and buffers. If some differ, every rank throws the same
-/// TrainingError, naming the first tensors that differ and the ranks in the minority.
-/// `trainable` are the plan's gradients, in their order. Values on a device are copied to the CPU for it.
-void check_replicas(comm::HostGroup& group, kernels::Backend& backend, const BucketPlan& plan,
-                    std::span<Param* const> trainable, const ModelState& model);
+/// What ranks hold alike: parameters, buffers, and the states of the parameters.
+std::vector<ParamState::Entry> replicated_values(const ModelState& model);
+/// Collective. Compares digests of values, which every rank lists alike: one of all, and one of each only if
+/// that differs. Returns the same on every rank: the first tensors that differ and the ranks in the minority
+/// ("fc.weight on rank 1; and 2 more tensors"), or nothing. Values on the backend's device are copied to the
+/// CPU for it.
+std::string differing_values(comm::HostGroup& group, std::span<const ParamState::Entry> values,
+                             kernels::Backend* backend);
+/// Throws UsageError while EMA weights are swapped in. Not collective.
+void check_own_weights(const ModelState& model);
 
 /// Collective: throws the same UsageError on every rank, naming the parameters `missed` (indices into
 /// params), and of each the shards and ranks that missed it.

@@ -206,6 +206,7 @@ DataParallel::DataParallel(const ModelState& model, comm::GradientTransport& tra
   check_same_model(group, leaves, options);
   check_options(options, group.size());
   comm::run_on_all(group, [&] {  // each rank has its own device
+    check_own_weights(leaves);
     for (const Param* const param : leaves.params) check_device(param->name, param->value, backend);
     for (const Buffer* const buffer : leaves.buffers) check_device(buffer->name, buffer->value, backend);
   });
@@ -224,7 +225,12 @@ DataParallel::~DataParallel() {
 
 void DataParallel::check_replicas() const {
   const State& state = *state_;
-  ddp::check_replicas(state.group, state.backend, plan(), state.reducer.params(), state.model);
+  const std::string apart = differing_values(state.group, replicated_values(state.model), &state.backend);
+  if (apart.empty()) return;
+  throw TrainingError(
+      "the replicas differ: {}; resume from the last checkpoint, and if it happens again look for what the "
+      "ranks do differently, or for a node with faulty memory",
+      apart);
 }
 
 void DataParallel::record(Timeline* timeline) { state_->timeline = timeline; }
@@ -276,6 +282,11 @@ void DataParallel::add_shard(std::int64_t index, std::span<const Tensor> tensors
 
 void DataParallel::run_passes(const std::function<void()>& passes) {
   State& state = *state_;
+  check_own_weights(state.model);
+  if (!state.layer_transport && std::ranges::any_of(state.model.statistics, &Statistic::meets_across_ranks))
+    throw UsageError(
+        "a layer has become one that communicates with other ranks (convert_sync_batch_norm) since the "
+        "DataParallel was made; convert the model before");
   const StepCapture::Way way = state.capture.choose(state.planned);
   tape_.refresh_weights(state.model.params);  // also frozen ones, which an evaluation may have replaced
   if (way == StepCapture::Way::launch) return launch();

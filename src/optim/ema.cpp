@@ -61,6 +61,7 @@ Ema::Ema(const ModelState& state, std::unique_ptr<kernels::Backend> own_backend,
       targets_.push_back(
           {.average = backend_.empty(followed(i).shape(), leaves_[i].value->dtype()), .decay = 0});
   reset();
+  belong_to(params_);
 }
 
 Tensor Ema::followed(std::size_t leaf) const {
@@ -71,14 +72,14 @@ Tensor Ema::followed(std::size_t leaf) const {
 }
 
 void Ema::reset() {
-  if (swapped_in_) throw UsageError("EMA: reset while weights are swapped in");
+  if (swapped_in()) throw UsageError("EMA: reset while weights are swapped in");
   for (std::size_t i = 0; i < leaves_.size(); ++i)
     for (const ops::EmaTarget& target : targets(i)) backend_.copy(followed(i), target.average);
   updates_ = 0;
 }
 
 void Ema::reset(std::string_view rate) {
-  if (swapped_in_) throw UsageError("EMA: reset while weights are swapped in");
+  if (swapped_in()) throw UsageError("EMA: reset while weights are swapped in");
   const std::size_t profile = profile_named(rate);
   for (std::size_t i = 0; i < leaves_.size(); ++i) backend_.copy(followed(i), targets(i)[profile].average);
 }
@@ -98,7 +99,7 @@ void Ema::update() {
 }
 
 void Ema::begin_update() {
-  if (swapped_in_) throw UsageError("EMA: update while weights are swapped in; end the evaluation first");
+  if (swapped_in()) throw UsageError("EMA: update while weights are swapped in; end the evaluation first");
   for (std::size_t p = 0; p < profiles_.size(); ++p) {
     const double decay = profiles_[p].decay(updates_ + 1, options_.warmup);
     for (std::size_t i = p; i < targets_.size(); i += profiles_.size()) targets_[i].decay = decay;
@@ -138,6 +139,13 @@ std::vector<EmaTensor> Ema::held_tensors() const {
     }
   }
   return all;
+}
+
+std::vector<ParamState::Entry> Ema::replicated() const {
+  std::vector<Entry> entries;
+  for (EmaTensor& held : held_tensors())
+    if (!held.part) entries.push_back({fmt::format("ema/{}/{}", held.rate, held.name), held.tensor});
+  return entries;
 }
 
 std::vector<EmaTensor> Ema::tensors() const {
@@ -207,16 +215,16 @@ std::size_t Ema::leaf_named(std::string_view name) const {
 Ema::SwappedIn Ema::swap_in(std::string_view rate) { return {*this, profile_named(rate)}; }
 
 Ema::SwappedIn::SwappedIn(Ema& ema, std::size_t profile) : ema_(ema) {
-  if (ema.swapped_in_) throw UsageError("EMA: weights are swapped in already; end that evaluation first");
+  if (ema.swapped_in()) throw UsageError("EMA: weights are swapped in already; end that evaluation first");
   own_ = ema.whole_shadows(profile, profile + 1);
   for (Tensor& shadow : own_) shadow = kernels::on_device(shadow, ema.backend_);
   for (std::size_t i = 0; i < own_.size(); ++i) std::swap(own_[i], *ema.leaves_[i].value);  // throws nothing
-  ema.swapped_in_ = true;
+  for (Param* const param : ema.params_) param->swapped_in = true;
 }
 
 Ema::SwappedIn::~SwappedIn() {
   for (std::size_t i = 0; i < own_.size(); ++i) *ema_.leaves_[i].value = std::move(own_[i]);
-  ema_.swapped_in_ = false;
+  for (Param* const param : ema_.params_) param->swapped_in = false;
 }
 
 namespace {

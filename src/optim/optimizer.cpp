@@ -41,6 +41,7 @@ Optimizer::Optimizer(GradientSource& source, double lr, double weight_decay, Dec
   for (std::size_t i = 0; i < params_.size(); ++i)
     members_.push_back({.trainable = params_[i]->trainable, .factors = factors[i]});
   pending_.reserve(params_.size());
+  belong_to(params_);
 }
 
 UpdateResult Optimizer::step(const StepOptions& options) {
@@ -96,6 +97,8 @@ void Optimizer::check_gradients() const {
   bool any = false;
   for (std::size_t i = 0; i < params_.size(); ++i) {
     const Param& param = *params_[i];
+    if (param.swapped_in)
+      throw UsageError("step {}: EMA weights are swapped in; end the evaluation first", steps_ + 1);
     if (!param.gradient) continue;
     if (!members_[i].trainable)
       throw UsageError(
@@ -189,6 +192,14 @@ std::vector<Slot> Optimizer::slots() const {
     missing[m]->part.reset();
   }
   return slots;
+}
+
+std::vector<ParamState::Entry> Optimizer::replicated() const {
+  std::vector<Entry> entries;
+  for (const Slot& slot : held_slots())
+    for (const Slot::Entry& held : slot.entries)
+      if (!held.part) entries.push_back({fmt::format("optimizer/{}/{}", slot.name, held.name), held.tensor});
+  return entries;
 }
 
 StateBytes Optimizer::state_bytes() const {

@@ -408,6 +408,55 @@ BOOST_FIXTURE_TEST_CASE(
   BOOST_TEST(lc::verify(checkpoints + "/step-000000002.h5", world).whole());
 }
 
+BOOST_FIXTURE_TEST_CASE(a_save_or_a_resume_while_ema_weights_are_swapped_in_is_refused_by_all_ranks, Run) {
+  Training training;
+  training.step(0);
+  lc::Store store(run, world);
+  store.save(1, training.state, *training.ema);
+  const lc::StateDict before = with_own_memory(training.state_dict());
+  {
+    std::unique_ptr<optim::Ema::SwappedIn> evaluation;
+    if (first) evaluation.reset(new optim::Ema::SwappedIn(training.ema->swap_in("0.9")));
+    const auto refused = mentions("EMA weights are swapped in", checkpoints);
+    BOOST_CHECK_EXCEPTION(store.save(2, training.state, *training.ema), UsageError, refused);
+    BOOST_CHECK_EXCEPTION(store.resume(training.state, *training.ema), UsageError, refused);
+  }
+  BOOST_TEST(same_bytes(before, training.state_dict()));
+  world.barrier();
+  BOOST_TEST(names_in(checkpoints) == (Names{"latest", "step-000000001.h5"}),
+             boost::test_tools::per_element());
+  store.save(2, training.state, *training.ema);
+}
+
+BOOST_FIXTURE_TEST_CASE(the_first_save_names_what_the_ranks_hold_differently, Run) {
+  if (world.size() == 1) return;
+  const int other = world.size() - 1;
+  const auto flip = [&](const Tensor& tensor) {
+    if (world.rank() == other) *static_cast<unsigned char*>(tensor.raw()) ^= 1;
+  };
+  Training training;
+  training.step(0);
+  const Tensor parts[] = {training.weight.value, training.counter.value,
+                          training.ema->tensor("0.9", "layer.bias"),
+                          training.adamw->held_slots()[0].entries[1].tensor};
+  const char* const names[] = {"model/layer.weight", "model/layer.counter", "ema/0.9/layer.bias",
+                               "optimizer/exp_avg/layer.bias"};
+  for (const bool async : {false, true}) {
+    for (std::size_t part = 0; part < std::size(parts); ++part) {
+      lc::Store store(run, world, {.async = async});
+      flip(parts[part]);
+      BOOST_CHECK_EXCEPTION(
+          store.save(1, training.state, *training.adamw, *training.ema), TrainingError,
+          mentions(std::string(names[part]) + " on rank " + std::to_string(other), checkpoints));
+      flip(parts[part]);
+      if (first) BOOST_TEST(names_in(checkpoints).empty());
+      world.barrier();
+    }
+  }
+  lc::Store store(run, world);
+  store.save(1, training.state, *training.adamw, *training.ema);
+}
+
 BOOST_FIXTURE_TEST_CASE(a_checkpoint_that_two_starts_got_no_further_from_is_passed_over, Run) {
   Training training;
   {

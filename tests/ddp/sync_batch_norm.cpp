@@ -70,6 +70,23 @@ BOOST_AUTO_TEST_CASE(a_converted_model_trains_with_the_same_bits_as_one_made_syn
   check_same_state(converted, made);
 }
 
+BOOST_AUTO_TEST_CASE(a_model_converted_after_wrapping_is_refused_by_the_next_step_on_every_rank) {
+  for (const int converts : {-1, world().size() - 1}) {  // -1: all ranks
+    NormRun<Dense> run(world(), true);
+    const auto step = [&](std::uint64_t number) {
+      run.step({number, {samples_of(number, world().rank(), 3)}});
+      run.sgd.step();
+    };
+    step(0);
+    if (converts < 0 || converts == world().rank()) nn::convert_sync_batch_norm(run.model);
+    const std::string text = same_error(ExitCode::usage, [&] { step(1); });
+    BOOST_TEST(contains(text, "convert_sync_batch_norm"), text);
+    nn::convert_sync_batch_norm(run.model);  // wrapped again, it trains
+    ddp::DataParallel again(run.model, world(), *run.backend);
+    BOOST_TEST(bool(again.layer_transport()));
+  }
+}
+
 BOOST_AUTO_TEST_CASE(a_model_whose_layers_stay_on_their_rank_gets_no_communicator) {
   Images model(true);
   const auto backend = kernels::make_cpu_backend();

@@ -1,7 +1,10 @@
 // The named leaves of a model: parameters, buffers, and statistics that are summed over shards.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -21,6 +24,28 @@ class PendingValues {
   virtual ~PendingValues() = default;
   /// Returns when the whole value of the parameter has arrived. Throws FailureError if the transport fails.
   virtual void wait_for(const Param& param) = 0;
+};
+
+/// State that belongs to parameters, such as EMA weights or that of an optimizer. Its parameters know it, so
+/// that ddp::DataParallel can give it to all ranks and compare it between them.
+class ParamState {
+ public:
+  struct Entry {
+    std::string name;  ///< as in a checkpoint: "ema/0.99/fc.weight"
+    Tensor tensor;     ///< a handle
+  };
+  ParamState() = default;
+  virtual ~ParamState() = default;
+  ParamState(const ParamState&) = delete;
+  ParamState& operator=(const ParamState&) = delete;
+  /// What every rank holds whole, and alike. Not collective.
+  virtual std::vector<Entry> replicated() const = 0;
+
+ protected:
+  void belong_to(std::span<Param* const> params) const;
+
+ private:
+  std::shared_ptr<const ParamState> self_{std::make_shared<char>(), this};  // ends with this object
 };
 
 /// A parameter. Its owner (an nn::Module) gives it a stable address for its lifetime; other code refers to
@@ -46,6 +71,8 @@ struct Param {
   /// ranks share its elements. Set before ddp::DataParallel makes the Partition, the same on every rank.
   bool undivided = false;
   PendingValues* pending_values = nullptr;  ///< set by a sharded optimizer's DataParallel
+  bool swapped_in = false;  ///< `value` is an EMA weight for now (optim::Ema::swap_in): no step, no save
+  std::vector<std::weak_ptr<const ParamState>> states;  ///< that belong to it; some may have ended
 
   /// The value in bf16, of a tape that trains in it on a GPU: an optimizer's step may write it together with
   /// the value, so that the next pass need not round it. Whoever else writes the value does so by operations
@@ -69,6 +96,13 @@ struct Param {
   ~Param();
 };
 
+inline void ParamState::belong_to(std::span<Param* const> params) const {
+  for (Param* const param : params) {
+    std::erase_if(param->states, [](const auto& state) { return state.expired(); });
+    param->states.push_back(self_);
+  }
+}
+
 /// State that is saved but not trained: running statistics, counters.
 struct Buffer {
   std::string name;  ///< full dotted name, such as layer1.0.bn1.running_mean
@@ -82,6 +116,8 @@ class Statistic {
   virtual ~Statistic() = default;
   virtual const std::string& name() const = 0;  ///< full dotted name
   virtual std::int64_t elements() const = 0;    ///< how many sums it has
+  /// Whether its layer communicates with other ranks, now (nn::Module::meets_across_ranks()).
+  virtual bool meets_across_ranks() const { return false; }
   /// Takes the sum over all shards, float64 [elements] on the backend's device, once per step, on every rank.
   virtual void apply(kernels::Backend& backend, const Tensor& total) = 0;
 };

@@ -105,7 +105,8 @@ struct StateDict {
   std::map<std::string, double> metrics = {};
   /// Copies tensors from and to its device. Null: all tensors are on the CPU. The file is the same.
   kernels::Backend* backend = nullptr;
-  RunShape run = {};  ///< of the source of the optimizer's gradients, as far as it is known
+  RunShape run = {};        ///< of the source of the optimizer's gradients, as far as it is known
+  bool swapped_in = false;  ///< parameters of the model are EMA weights for now (optim::Ema::swap_in)
 };
 
 // Each add() sets StateDict::backend if its tensors are on a device; UsageError if another one is set

@@ -87,7 +87,9 @@ class Store {
   /// Saves models, optimizers, EMAs and the normalisation of data::Arrays, in any order and any subset, as
   /// the state after `step` steps. After the save the file is complete and on storage, `latest` points to it,
   /// and older ones beyond `keep` are removed: when this returns, or with async when saving() is false.
-  /// Returns the path. Errors: save_file; FailureError if another run has taken the directory over.
+  /// Returns the path. The first save compares what the ranks hold by digest. Errors: save_file; FailureError
+  /// if another run has taken the directory over; TrainingError, naming the tensors and the ranks, if they
+  /// hold different values; UsageError while EMA weights are swapped in.
   template <class... Parts>
   std::string save(std::int64_t step, Parts&&... parts) {
     StateDict state_dict;
@@ -171,6 +173,8 @@ class Store {
         StoreOptions options);
   DataSchedule schedule(const RunShape& of_source) const;
   StateDict completed(std::int64_t step, StateDict state_dict) const;
+  void check_own_weights(const StateDict& state_dict) const;
+  void check_alike(const StateDict& state_dict);
   void advance_save(SaveAction action);
   void take_back_attempt();
   void published(std::int64_t step, std::optional<double> metric);
@@ -200,6 +204,7 @@ class Store {
   std::unique_ptr<SaveMemory> memory_;
   std::unique_ptr<SaveJob> pending_save_;
   std::string current_path_;
+  bool compared_ = false;  // what the ranks hold
 };
 
 }  // namespace lockstep::checkpoint

@@ -48,11 +48,11 @@ concept KnownByTensors = requires(const Shard& shard) {
 /// memory of the transport.
 class DataParallel final : public GradientSource {
  public:
-  /// Compares the model between ranks, then gives every rank the parameters and buffers of rank 0. The model
-  /// is on the backend's device (nn::Module::to), and so is the transport's memory (Session::transport()).
-  /// Throws the same UsageError on every rank: if the ranks' models or options differ (with the first
-  /// difference and both sides), if the model is elsewhere, if no parameter is trainable, or if there are
-  /// more ranks than shards.
+  /// Compares the model between ranks, then gives every rank the parameters and buffers of rank 0, and the
+  /// EMA weights of an Ema that was made before. The model is on the backend's device (nn::Module::to), and
+  /// so is the transport's memory (Session::transport()). Throws the same UsageError on every rank: if the
+  /// ranks' models or options differ (with the first difference and both sides), if the model is elsewhere,
+  /// if no parameter is trainable, if EMA weights are swapped in, or if there are more ranks than shards.
   DataParallel(const ModelState& model, comm::GradientTransport& transport, kernels::Backend& backend,
                const Options& options = {});
   /// The same, with shards and seed of Context::run(), where they are known. UsageError if the options say
@@ -84,9 +84,10 @@ class DataParallel final : public GradientSource {
   template <class Batch, class LossOf>
   StepResult step(Batch&& batch, LossOf&& loss_of, Measurement* measurement = nullptr);
 
-  /// Collective: compares a digest of parameters and buffers between ranks. If they differ, every rank throws
-  /// the same TrainingError, naming the first tensors that do and the ranks. step() calls it every
-  /// Options::check_every steps, at its end, before the optimizer changes anything.
+  /// Collective: compares a digest of parameters, buffers, EMA weights and optimizer state (what every rank
+  /// has whole) between ranks. If they differ, every rank throws the same TrainingError, naming the first
+  /// tensors that do and the ranks. step() calls it every Options::check_every steps, at its end, before the
+  /// optimizer changes anything.
   void check_replicas() const;
 
   /// Adds spans of each step to the timeline from now on: forward and backward of each shard, each bucket

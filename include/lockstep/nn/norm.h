@@ -92,6 +92,7 @@ class BatchNorm2d : public Layer<BatchNorm2d> {
    public:
     explicit RunningMoments(BatchNorm2d& owner);
     void apply(kernels::Backend& backend, const Tensor& total) override;
+    bool meets_across_ranks() const override { return owner_.settings_.sync; }
 
    private:
     BatchNorm2d& owner_;
@@ -114,7 +115,7 @@ class SyncBatchNorm : public BatchNorm2d {
 
 /// Makes every BatchNorm2d in `model` one whose ranks share their statistics, as
 /// torch.nn.SyncBatchNorm.convert_sync_batch_norm does. Names, parameters and buffers stay. Call it before
-/// the DataParallel is made.
+/// the DataParallel is made; the next step of one that was made before is a UsageError.
 void convert_sync_batch_norm(Module& model);
 
 }  // namespace lockstep::nn

@@ -93,11 +93,12 @@ struct EmaTensor {
 };
 
 /// EMA weights of all parameters, frozen ones too, and of buffers as EmaOptions say. They start as copies of
-/// the model and never influence training. Parameters and buffers must outlive it; their number is fixed.
+/// the model and never influence training. Parameters and buffers must outlive it; their number is fixed. A
+/// ddp::DataParallel that is made later gives every rank the EMA weights of rank 0, as it does the model.
 ///
 /// With a Partition each rank holds EMA weights of the elements it owns (of buffers: of all), bit-identical
 /// to those without one. tensors(), tensor() and swap_in() then gather whole tensors and are collective.
-class Ema {
+class Ema final : public ParamState {
  public:
   /// Throws UsageError on two equal profiles, a warm-up with inv_gamma <= 0, power < 0 or update_after < 0,
   /// or a Partition of another model.
@@ -105,8 +106,6 @@ class Ema {
       EmaOptions options = {});
   /// With the backend of the model's device, or with its own one-threaded CPU backend.
   Ema(const ModelState& state, std::vector<EmaProfile> profiles, EmaOptions options = {});
-  Ema(const Ema&) = delete;
-  Ema& operator=(const Ema&) = delete;
 
   /// Updates all EMA weights, once after each optimizer step. Throws UsageError when an optimizer does it
   /// (Optimizer::attach), or while EMA weights are swapped in.
@@ -133,12 +132,14 @@ class Ema {
   std::vector<EmaTensor> tensors() const;
   /// One EMA tensor. Throws UsageError naming what there is.
   Tensor tensor(std::string_view rate, std::string_view name) const;
+  std::vector<Entry> replicated() const override;
   /// Of all EMA weights, measured.
   StateBytes state_bytes() const;
 
-  /// While it lives, the model's parameters (and averaged buffers) are the EMA weights of one rate. The
-  /// destructor restores the model's own. Only handles are swapped, no elements copied (with a Partition it
-  /// holds the gathered EMA weights on the model's device, memory for one more model).
+  /// While it lives, the model's parameters (and averaged buffers) are the EMA weights of one rate; steps of
+  /// a DataParallel or an optimizer, and saves of a Store, are UsageErrors. The destructor restores the
+  /// model's own. Only handles are swapped, no elements copied (with a Partition it holds the gathered EMA
+  /// weights on the model's device, memory for one more model).
   class [[nodiscard]] SwappedIn {
    public:
     ~SwappedIn();
@@ -151,7 +152,7 @@ class Ema {
     Ema& ema_;
     std::vector<Tensor> own_;  // the model's values, by leaf
   };
-  /// For evaluation. Throws UsageError on an unknown rate, or if one is swapped in already.
+  /// For evaluation. Throws UsageError on an unknown rate, or if one is swapped in already, of any Ema.
   SwappedIn swap_in(std::string_view rate);
 
  private:
@@ -171,6 +172,7 @@ class Ema {
   std::vector<Tensor> whole_shadows(std::size_t first_profile, std::size_t profile_end) const;
   std::size_t leaf_named(std::string_view name) const;
   std::size_t profile_named(std::string_view rate) const;
+  bool swapped_in() const { return !params_.empty() && params_[0]->swapped_in; }
   /// Starts an update: sets the decays. Throws when EMA weights are swapped in.
   void begin_update();
   /// Targets of a parameter (index in ModelState::params), one per profile.
@@ -190,7 +192,6 @@ class Ema {
   std::vector<ops::EmaTarget> targets_;  // [leaf][profile]
   std::int64_t updates_ = 0;
   const Optimizer* attached_to_ = nullptr;
-  bool swapped_in_ = false;
 };
 
 /// How much a power-function average remembers of each moment tau in (0, t]: (gamma + 1) tau^gamma /

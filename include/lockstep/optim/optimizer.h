@@ -76,20 +76,16 @@ struct UpdateResult {
 ///
 /// Where the source has a Partition, this process holds state for the elements it owns and updates only
 /// these; the bits are the same. Construction, step(), slots() and destruction are collective then.
-class Optimizer {
+class Optimizer : public ParamState {
  public:
-  virtual ~Optimizer() = default;
-  Optimizer(const Optimizer&) = delete;
-  Optimizer& operator=(const Optimizer&) = delete;
-
   /// "adamw", "sgd", "muon".
   virtual std::string_view algorithm() const = 0;
 
   /// Applies the gradients. They are multiplied by float32(clip factor / count), rounded once, where PyTorch
   /// rounds the mean and the clipping factor one after the other.
   /// Throws before any parameter is touched: TrainingError when a norm was asked for and is not finite, or
-  /// when the count is not positive; UsageError when no parameter has a gradient, or one has that was frozen
-  /// when the optimizer was made.
+  /// when the count is not positive; UsageError when no parameter has a gradient, one has that was frozen
+  /// when the optimizer was made, or EMA weights are swapped in.
   UpdateResult step(const StepOptions& options = {});
 
   /// What step(options) needs measured: the norm of the gradients, or nothing. Given to the step that makes
@@ -116,6 +112,7 @@ class Optimizer {
   /// The same as whole tensors: with a Partition copies in CPU memory, gathered from all ranks (so much for
   /// as long as they live).
   std::vector<Slot> slots() const;
+  std::vector<Entry> replicated() const override;
   /// Of the slots, measured.
   StateBytes state_bytes() const;
 
