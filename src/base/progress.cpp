@@ -17,8 +17,9 @@ std::atomic<RankStatus*> current{&unpublished};
 }  // namespace
 
 const char* to_string(Phase phase) {
-  constexpr std::array names{"start",     "data",       "forward",    "backward", "sums",   "header",
-                             "optimizer", "evaluation", "checkpoint", "end",      "failure"};
+  constexpr std::array names{
+      "start", "data", "forward", "backward", "sums", "header",           "optimizer", "evaluation",
+      "save",  "end",  "failure", "program",  "load", "wrapping a model", "teardown"};
   const auto index = static_cast<std::size_t>(phase);
   return index < names.size() ? names[index] : "unknown";
 }
@@ -52,11 +53,14 @@ void enter(Phase phase) {
   tick();
 }
 
+void at_step(std::int64_t step) {
+  status().step.store(step, std::memory_order_relaxed);
+  status().bucket.store(-1, std::memory_order_relaxed);
+}
+
 void at_step(std::int64_t step, double step_ms) {
-  RankStatus& own = status();
-  own.step.store(step, std::memory_order_relaxed);
-  own.step_us.store(static_cast<std::int64_t>(step_ms * 1e3), std::memory_order_relaxed);
-  own.bucket.store(-1, std::memory_order_relaxed);
+  at_step(step);
+  status().step_us.store(static_cast<std::int64_t>(step_ms * 1e3), std::memory_order_relaxed);
 }
 
 void at_bucket(int bucket) {

@@ -7,7 +7,9 @@
 
 namespace lockstep::progress {
 
-/// What a rank is doing. `end`: its program has returned, and MPI ends. `failure`: it has thrown.
+/// What a rank is doing. `end`: its program has returned, and MPI ends. `failure`: it has thrown. `program`:
+/// none of the library's, that is code or a collective of the program. `teardown`: a destructor that waits
+/// for all.
 enum class Phase : std::int64_t {
   start,
   data,
@@ -17,9 +19,13 @@ enum class Phase : std::int64_t {
   header,
   optimizer,
   evaluation,
-  checkpoint,
+  save,
   end,
   failure,
+  program,
+  load,
+  wrapping,
+  teardown,
 };
 const char* to_string(Phase phase);
 
@@ -58,8 +64,25 @@ void publish_in(RankStatus* place);
 
 /// Called by the thread that trains. None of them allocates, locks or makes a system call.
 void enter(Phase phase);
+void at_step(std::int64_t step);
 void at_step(std::int64_t step, double step_ms);
 void at_bucket(int bucket);
+
+/// While one lives, the rank is in this phase, then again in the one before; but an end stays an end.
+class During {
+ public:
+  explicit During(Phase phase) : before_(status().current_phase()) {
+    if (phase != before_ && before_ != Phase::end && before_ != Phase::failure) enter(phase);
+  }
+  ~During() {
+    if (status().current_phase() != before_) enter(before_);
+  }
+  During(const During&) = delete;
+  During& operator=(const During&) = delete;
+
+ private:
+  const Phase before_;
+};
 
 /// For a thread that works while another one trains: its ticks count only while this is true, which is while
 /// the training thread waits for it. At other times they would hide a hang.

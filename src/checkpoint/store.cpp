@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/files.h"
+#include "base/progress.h"
 #include "checkpoint/load_plan.h"
 #include "checkpoint/run_files.h"
 #include "checkpoint/save.h"
@@ -203,6 +204,7 @@ void Store::check_alike(const StateDict& state_dict) {
 }
 
 std::string Store::save_state_dict(std::int64_t step, StateDict given) {
+  const progress::During saves(progress::Phase::save);
   finish();
   check_own_weights(given);
   const StateDict state_dict = completed(step, std::move(given));
@@ -234,6 +236,7 @@ std::string Store::save_state_dict(std::int64_t step, StateDict given) {
 
 /// An error on any rank drops the save.
 void Store::advance_save(SaveAction action) {
+  const progress::During saves(progress::Phase::save);
   std::unique_ptr<SaveJob> job = std::move(pending_save_);
   try {
     job->advance(action);
@@ -393,6 +396,7 @@ Store::Candidates Store::candidates() {
 }
 
 std::int64_t Store::resume_state_dict(const StateDict& state_dict) {
+  const progress::During loads(progress::Phase::load);
   finish();
   check_own_weights(state_dict);
   const Candidates candidates = this->candidates();

@@ -8,6 +8,7 @@
 #include <exception>
 #include <memory>
 
+#include "base/progress.h"
 #include "base/streams.h"
 #include "base/text.h"
 #include "cli/verb.h"
@@ -156,6 +157,7 @@ int App::run(int argc, char** argv) {
   return lockstep::run(
       argc, argv,
       [&](Session& session) {
+        progress::enter(progress::Phase::start);
         comm::run_on_all(session.world(), [&] {
           if (!wrong_.empty()) throw UsageError("{}", wrong_);
         });

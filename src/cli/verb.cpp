@@ -10,6 +10,7 @@
 
 #include "base/files.h"
 #include "base/json.h"
+#include "base/progress.h"
 #include "base/text.h"
 #include "lockstep/comm/agreement.h"
 
@@ -105,6 +106,10 @@ std::optional<std::string> given(const po::variables_map& values, const char* na
 }
 
 void on_rank_0(const Session& session, const std::function<void()>& action) {
+  // Rank 0 may take hours: the others are as good as at the end, and nobody waits.
+  using progress::Phase;
+  const progress::During during(session.world().rank() == 0 ? progress::status().current_phase()
+                                                            : Phase::teardown);
   comm::run_on_all(session.world(), [&] {
     if (session.world().rank() == 0) action();
   });

@@ -41,7 +41,7 @@ std::string sharing_problem(HostGroup& host, int device);
 /// order_after() makes work that is launched on `stream` afterwards run after the collective. Work on that
 /// stream may therefore read the flat buffer; any other reader synchronises with the stream first. done()
 /// tells whether a collective is complete. Ranks that start different collectives hang without an error. The
-/// watchdog of `lockstep train` ends such ranks; other programs get it from Session::watch().
+/// watchdog of a program (lockstep::run) ends such ranks.
 ///
 /// With a 16-bit comm_dtype every rank's partial sum is rounded, within a node as well, and so is the result;
 /// in NCCL's own order (not `reproducible`) sums in between may be rounded too. A reduce-scatter has the bits

@@ -86,6 +86,7 @@ SharedWindow::SharedWindow(MPI_Comm node, std::size_t bytes) {
 
 SharedWindow::~SharedWindow() {
   if (std::uncaught_exceptions() > 0) return;
+  const progress::During teardown(progress::Phase::teardown);
   const progress::Waiting waiting;
   MPI_Win_unlock_all(window_);
   MPI_Win_free(&window_);

@@ -201,6 +201,7 @@ DataParallel::DataParallel(const ModelState& model, Context& context, const Opti
 DataParallel::DataParallel(const ModelState& model, comm::GradientTransport& transport,
                            kernels::Backend& backend, const Options& options, std::int64_t global_batch)
     : tape_(backend) {
+  const progress::During wraps(Phase::wrapping);
   comm::HostGroup& group = transport.group();
   const ModelState leaves = without_repeats(model);
   check_same_model(group, leaves, options);
@@ -255,6 +256,7 @@ void DataParallel::begin_step(std::uint64_t step, bool takes_micro_batches, Meas
     if (state.layer_transport) state.parameters->wait_ready();
     state.waited_before_ms = state.parameters->take_waited_ms();
   }
+  progress::at_step(static_cast<std::int64_t>(step) + 1);
   progress::enter(Phase::data);
   state.timer->mark(moment_of_start);
   state.step_start_s = monotonic_s();
@@ -403,6 +405,9 @@ void DataParallel::order_sums() {
 }
 
 StepResult DataParallel::finish_step() {
+  const struct Leaves {
+    ~Leaves() { progress::enter(Phase::program); }
+  } leaves;
   try {
     return conclude_step();
   } catch (...) {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <utility>
 
+#include "base/progress.h"
 #include "base/text.h"
 #include "lockstep/base/error.h"
 #include "lockstep/ops/update.h"
@@ -45,6 +46,7 @@ Optimizer::Optimizer(GradientSource& source, double lr, double weight_decay, Dec
 }
 
 UpdateResult Optimizer::step(const StepOptions& options) {
+  const progress::During updates(progress::Phase::optimizer);
   const double lr = options.lr.value_or(lr_), count = source_.count();
   check_lr(lr);
   if (!(count > 0) || !std::isfinite(count))

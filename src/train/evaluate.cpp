@@ -110,6 +110,7 @@ std::optional<EvaluationResult> evaluate(const Evaluator& with, const data::Data
 namespace lockstep {
 
 train::EvaluationResult evaluate(Session& session, Model& model, Task& task, const data::Dataset& dataset) {
+  const progress::During evaluates(progress::Phase::evaluation);
   comm::run_on_all(session.world(), [&] { task.check(model, dataset); });
   Tape tape(session.backend());
   return train::evaluate({.model = model, .task = task, .tape = tape, .world = session.world()}, dataset);

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <cstddef>
 #include <cstdio>
@@ -16,6 +17,7 @@
 #include <limits>
 #include <new>
 #include <optional>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -224,10 +226,33 @@ void Session::use_device(const std::string& asked, const DeviceOptions& options)
 
 void Session::watch(double hang_timeout_s, bool signal_report) {
   hang_timeout_s_ = hang_timeout_s;
-  watchdog_.reset();
-  watchdog_ = std::make_unique<train::Watchdog>(
-      world_, train::WatchOptions{.hang_timeout_s = hang_timeout_s, .signal_report = signal_report});
+  const train::WatchOptions options{.hang_timeout_s = hang_timeout_s, .signal_report = signal_report};
+  if (watchdog_)
+    watchdog_->watch(options);
+  else
+    watchdog_ = std::make_unique<train::Watchdog>(world_, options);
   watchdog_->watch_transport(transport_.get());
+}
+
+void Session::watch_by_default(double hang_timeout_s) {
+  comm::run_on_all(world_, [&] {
+    const char* const text = std::getenv(train::hang_timeout_variable);
+    if (!text) return;
+    const char* const end = text + std::string_view(text).size();
+    const auto [last, error] = std::from_chars(text, end, hang_timeout_s);
+    if (error != std::errc() || last != end || !(hang_timeout_s >= 0))
+      throw UsageError("{} = {} in the environment is not a number of seconds; 0: no limit",
+                       train::hang_timeout_variable, text);
+  });
+  world_.broadcast(&hang_timeout_s, sizeof hang_timeout_s, 0);
+  hang_timeout_s_ = hang_timeout_s;
+  if (hang_timeout_s <= 0 || world_.size() == 1) return;  // a rank alone waits for nobody
+  try {
+    watchdog_ = std::make_unique<train::Watchdog>(
+        world_, train::WatchOptions{.hang_timeout_s = hang_timeout_s, .by_default = true});
+  } catch (const UsageError& error) {  // the same on every rank: no memory to share
+    if (world_.rank() == 0) log_.warning("a rank that hangs is not noticed: {}", error.what());
+  }
 }
 
 int run_program(int argc, char** argv, const std::function<ExitCode(Session&)>& program,
@@ -250,6 +275,8 @@ int run_program(int argc, char** argv, const std::function<ExitCode(Session&)>& 
     errors = communicator.split(0, communicator.rank());
     Session session(communicator, watchdog);
     try {
+      session.watch_by_default(start_timeout_s);
+      progress::enter(progress::Phase::program);
       const ExitCode done = program(session);
       progress::enter(progress::Phase::end);
       return static_cast<int>(done);

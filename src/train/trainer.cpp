@@ -376,7 +376,7 @@ checkpoint::StateDict Trainer::contents() {
 void Trainer::save(const std::map<std::string, double>& metrics) {
   if (saved_ == done_) return;
   if (config_.ddp.check_every > 0) replicas_.check_replicas();  // replicas that differ are not saved
-  progress::enter(Phase::checkpoint);
+  progress::enter(Phase::save);
   if (store_.saving()) {
     if (!std::exchange(logged_wait_, true))
       progress_->note(fmt::format(
@@ -529,7 +529,7 @@ ExitCode Trainer::take_steps() {
     if (!evaluates) continue;
     if (const std::optional<ExitCode> code = stop_if_asked(evaluate())) return *code;
   }
-  progress::enter(Phase::checkpoint);
+  progress::enter(Phase::save);
   store_.finish();
   requests_.clear(requests_.pending());  // too late: the run has ended
   write_timeline();

@@ -69,15 +69,12 @@ double heartbeat_interval_s(double timeout_s) {
 }  // namespace
 
 Watchdog::Watchdog(comm::HostGroup& world, const WatchOptions& options)
-    : options_(options),
-      rank_(world.rank()),
+    : rank_(world.rank()),
       node_of_rank_(world.topology().node_of_rank),
       host_names_(world.topology().host_names),
       table_(world),
-      interval_s_(check_interval_s(options.hang_timeout_s)),
-      heartbeat_interval_s_(heartbeat_interval_s(options.hang_timeout_s)),
-      detector_(world.size(), options.hang_timeout_s, 2 * heartbeat_interval_s_ + 4 * interval_s_ + 0.2),
-      transport_probe_(interval_s_),
+      detector_(world.size(), 0, 0),
+      transport_probe_(check_interval_s(0)),
       launcher_(world.size() > 1 ? ::getppid() : 0),
       last_check_s_(monotonic_s()) {
   // Process numbers differ between name spaces.
@@ -85,32 +82,47 @@ Watchdog::Watchdog(comm::HostGroup& world, const WatchOptions& options)
   sees_pids_ = std::ranges::all_of(table_.local_ranks(), [&](int rank) {
     return name_of(static_cast<pid_t>(table_[rank].pid.load())) == program;
   });
+  watch(options);
+}
 
+void Watchdog::watch(const WatchOptions& options) {
+  stop();
+  options_ = options;
+  interval_s_ = check_interval_s(options.hang_timeout_s);
+  heartbeat_interval_s_ = heartbeat_interval_s(options.hang_timeout_s);
+  detector_ =
+      HangDetector(table_.ranks(), options.hang_timeout_s, 2 * heartbeat_interval_s_ + 4 * interval_s_ + 0.2);
+  stop_.emplace();
   report_requested = 0;
+  if (!options.by_default) {
+    stack_probe_.emplace();
+    std::signal(SIGUSR1, SIG_IGN);  // a request for a report must not end the run
+  }
   if (options_.signal_report) {
-    sleep_of_watchdog = &stop_;
+    sleep_of_watchdog = &*stop_;
     struct sigaction action {};
     action.sa_sigaction = on_report_signal;
     action.sa_flags = SA_SIGINFO;
     install_handler(SIGUSR1, action);
-  } else {
-    std::signal(SIGUSR1, SIG_IGN);  // a request for a report must not end the run
   }
   thread_ = start_background_thread("the watchdog", [this] { run(); });
 }
 
-Watchdog::~Watchdog() {
-  std::signal(SIGUSR1, SIG_IGN);
+Watchdog::~Watchdog() { stop(); }
+
+void Watchdog::stop() {
+  if (stack_probe_) std::signal(SIGUSR1, SIG_IGN);
   sleep_of_watchdog = nullptr;
-  stop_.set();
-  thread_.join();
+  if (stop_) stop_->set();
+  if (thread_.joinable()) thread_.join();
+  stack_probe_.reset();
 }
 
 /// The first check is at once: other nodes then know of a rank that dies in its first moments, and can miss
 /// it.
 void Watchdog::run() {
   do check();
-  while (!stop_.wait_for(interval_s_));
+  while (!stop_->wait_for(interval_s_));
 }
 
 void Watchdog::check() {
@@ -133,7 +145,7 @@ void Watchdog::check() {
 /// others.
 void Watchdog::exit_process() {
   if (options_.signal_report)
-    print(fmt::format("lockstep: stack of {}:\n{}", name(rank_), stack_probe_.take()));
+    print(fmt::format("lockstep: stack of {}:\n{}", name(rank_), stack_probe_->take()));
   ::_exit(static_cast<int>(ExitCode::failure));
 }
 
@@ -253,7 +265,8 @@ void Watchdog::check_hangs() {
   for (int rank = 0; rank < table_.ranks(); ++rank) {
     RankStatusTable::Row& row = table_[rank];
     if (row.death_reported) continue;  // the launcher has a little time to end the job
-    const Health health = detector_.health(rank, now_s_);
+    Health health = detector_.health(rank, now_s_);
+    if (options_.by_default && !is_waited_for(rank)) health = Health::healthy;
     if (health == Health::healthy) {
       if (first_healthy < 0 && detector_.reachable(rank)) first_healthy = rank;
       if (!sees_process(rank) || detector_.idle_s(rank, now_s_) < options_.hang_timeout_s / 2) continue;
@@ -282,7 +295,11 @@ void Watchdog::check_hangs() {
     if (job_end_expected_s_ < 0) job_end_expected_s_ = now_s_;
     if (now_s_ - job_end_expected_s_ < job_end_timeout_s) return;
   }
-  end_job(hung, fmt::format(" (fault.hang_timeout_s = {})", options_.hang_timeout_s));
+  end_job(hung, options_.by_default
+                    ? fmt::format(" (no rank waits for longer than {} s; Session::watch() or {} sets another "
+                                  "limit, 0: none)",
+                                  options_.hang_timeout_s, hang_timeout_variable)
+                    : fmt::format(" (fault.hang_timeout_s = {})", options_.hang_timeout_s));
 }
 
 void Watchdog::report_unheard_nodes() {
@@ -317,12 +334,26 @@ void Watchdog::report_on_signal() {
     }
   }
   print(text +
-        fmt::format("lockstep: stack of {}: {}\n{}", name(rank_), position(rank_), stack_probe_.take()));
+        fmt::format("lockstep: stack of {}: {}\n{}", name(rank_), position(rank_), stack_probe_->take()));
 }
 
 bool Watchdog::is_ending(int rank) const {
   const Phase phase = table_[rank].current_phase();
   return phase == Phase::end || phase == Phase::failure;
+}
+
+/// By a rank that has waited for longer than the timeout. Sums and header of a step wait, if only for a
+/// device. A rank at its end needs nothing of those that still work.
+bool Watchdog::is_waited_for(int rank) const {
+  for (int other = 0; other < table_.ranks(); ++other) {
+    const RankStatus& status = table_[other];
+    const Phase phase = status.current_phase();
+    const bool leaves = phase == Phase::teardown || is_ending(other);
+    const bool waits = status.waiting.load() > 0 || phase == Phase::sums || phase == Phase::header;
+    if (other == rank || !waits || !detector_.reachable(other) || (leaves && !is_ending(rank))) continue;
+    if (detector_.idle_s(other, now_s_) > options_.hang_timeout_s) return true;
+  }
+  return false;
 }
 
 std::string Watchdog::name(int rank) const {
@@ -338,8 +369,15 @@ std::string Watchdog::position(int rank) const {
   const bool in_buckets = phase == Phase::backward || phase == Phase::sums || phase == Phase::header;
   const std::int64_t bucket = in_buckets ? status.bucket.load() : -1;
   const double for_s = std::max(0.0, monotonic_s() - static_cast<double>(since_ns) * 1e-9);
-  return fmt::format("{}{}{}{}", step > 0 ? fmt::format("in step {}, ", step) : "in ",
-                     progress::to_string(phase), bucket >= 0 ? fmt::format(", bucket {}", bucket) : "",
+  std::string place;
+  if (phase == Phase::program)
+    place = status.waiting.load() > 0 ? "in a collective of the program" : "in the program's own code";
+  if (phase == Phase::end) place = "at the end of the program";
+  if (phase == Phase::teardown) place = "at the end of the program, or of an object of all ranks";
+  place = !place.empty() ? fmt::format("{}{}", step > 0 ? fmt::format("after step {}, ", step) : "", place)
+                         : fmt::format("{}{}", step > 0 ? fmt::format("in step {}, ", step) : "in ",
+                                       progress::to_string(phase));
+  return fmt::format("{}{}{}", place, bucket >= 0 ? fmt::format(", bucket {}", bucket) : "",
                      since_ns > 0 ? fmt::format(", since {} ({:.1f} s)", time_ago(for_s), for_s) : "");
 }
 

@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -16,9 +17,15 @@
 
 namespace lockstep::train {
 
+/// In the environment: the timeout of the watchdog that a program has by default, in seconds; 0: none.
+inline constexpr const char* hang_timeout_variable = "LOCKSTEP_HANG_TIMEOUT_S";
+
 struct WatchOptions {
   double hang_timeout_s = 0;  ///< 0: no timeout
   bool signal_report = false;
+  /// Nobody asked for it: a rank hangs only while another one waits for it, as a program may work alone for
+  /// hours; signals stay as they are.
+  bool by_default = false;
 };
 
 /// While it lives, a thread watches the status of all ranks. It calls neither MPI nor anything else that
@@ -41,6 +48,9 @@ class Watchdog {
  public:
   /// Collective, on the training thread. One object at a time.
   Watchdog(comm::HostGroup& world, const WatchOptions& options);
+  /// From now on watches by these options. On the training thread; not collective, but the same on every
+  /// rank.
+  void watch(const WatchOptions& options);
   /// Not collective; best after MPI has ended.
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
@@ -51,6 +61,7 @@ class Watchdog {
   void watch_transport(const comm::GradientTransport* transport) { transport_probe_.watch(transport); }
 
  private:
+  void stop();
   void run();
   void check();
   void obey_job_end();
@@ -70,6 +81,7 @@ class Watchdog {
   bool sends_for_node() const;
   bool sees_process(int rank) const { return sees_pids_ && table_.is_local(rank); }
   bool is_ending(int rank) const;  ///< its program has returned or thrown
+  bool is_waited_for(int rank) const;
   std::string name(int rank) const;
   std::string position(int rank) const;
   std::string waiting_ranks() const;
@@ -79,9 +91,9 @@ class Watchdog {
   std::vector<int> node_of_rank_;
   std::vector<std::string> host_names_;
   RankStatusTable table_;
-  double interval_s_, heartbeat_interval_s_;
+  double interval_s_ = 0, heartbeat_interval_s_ = 0;
   HangDetector detector_;
-  StackProbe stack_probe_;
+  std::optional<StackProbe> stack_probe_;  // none by default
   TransportProbe transport_probe_;
   pid_t launcher_ = 0;  ///< the parent process; 0: no launcher started this process
   bool sees_pids_ = true;
@@ -90,7 +102,7 @@ class Watchdog {
   double last_check_s_, last_heartbeat_s_ = -1;
   double job_end_expected_s_ = -1, death_s_ = -1, transport_error_s_ = -1;  ///< since when; -1: not yet
   bool reported_unheard_ = false;
-  StopEvent stop_;
+  std::optional<StopEvent> stop_;  // of the thread
   std::thread thread_;
 };
 

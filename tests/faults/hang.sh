@@ -50,7 +50,12 @@ ended() {
 
 # struck_place: "in step 3, backward" as the report has to say it.
 struck_place() {
-  sed -nE 's/.* step=([0-9]+) phase=([a-z]+) .*/\1 \2/p' strike.log | { read -r step phase; [ "$step" = 0 ] && echo "in $phase" || echo "in step $step, $phase"; }
+  sed -nE 's/.* step=([0-9]+) phase=([a-z]+) .*/\1 \2/p' strike.log | {
+    read -r step phase
+    if [ "$phase" = end ]; then echo "after step $step, at the end of the program"
+    elif [ "$step" = 0 ]; then echo "in $phase"
+    else echo "in step $step, $phase"; fi
+  }
 }
 
 # once TEXT: exactly one line of the log is like this.
@@ -95,7 +100,7 @@ strike() {
   ((++cases))
   case $3 in
     start) step=0 ;;
-    evaluation | checkpoint) ;;
+    evaluation | save) ;;
     end) step=400 ;;
   esac
   started "$1" strike_rank "$2" "$3" "$4" "$step" || return
@@ -134,8 +139,8 @@ case $kind in
   one) strike 2 1 backward STOP 5 "$stopped" ;;
   stop)
     # In their end ranks leave one after another, and Open MPI's mpirun itself may crash when it loses one there: by hand only.
-    each STOP 5 "$stopped" start backward sums header checkpoint -- data forward optimizer evaluation end
-    each STALL 5 "$no_progress" data forward optimizer evaluation -- backward checkpoint
+    each STOP 5 "$stopped" start backward sums header save -- data forward optimizer evaluation end
+    each STALL 5 "$no_progress" data forward optimizer evaluation -- backward save
     if $all; then each STALL 5 '%rank.*: no (progress|sign of life) for .*; %place' start; fi  # its watchdog may not have started
 
     case="a report, after a write to where nobody reads any more"
@@ -151,9 +156,9 @@ case $kind in
     expect_same reference.h5 subject/checkpoints/latest
     ;;
   end)
-    each KILL 137 "$died" start forward sums checkpoint -- data backward header optimizer evaluation
-    each SEGV 139 "$died" backward evaluation -- start forward sums checkpoint
-    each TERM 75 '' data optimizer header -- start forward backward sums evaluation checkpoint
+    each KILL 137 "$died" start forward sums save -- data backward header optimizer evaluation
+    each SEGV 139 "$died" backward evaluation -- start forward sums save
+    each TERM 75 '' data optimizer header -- start forward backward sums evaluation save
 
     for signal in TERM KILL; do
       case="SIG$signal to the launcher"

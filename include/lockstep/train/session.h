@@ -58,11 +58,17 @@ class Session final : public Context {
   /// ends the job on every rank with exit code 5, and is reported with its position. signal_report: SIGUSR1
   /// prints where each rank is, with its stack. Collective. Best before use_device(): the timeout then also
   /// limits how long a rank waits inside NCCL.
-  void watch(double hang_timeout_s, bool signal_report);
+  ///
+  /// A program that does not call it is watched as run() says: own work of a rank for which no other one
+  /// waits may then take any time.
+  void watch(double hang_timeout_s, bool signal_report = false);
   /// run() calls it once a failure of all ranks has been reported, which then wait for it. Must not throw.
   std::function<void()> after_failure;
 
  private:
+  friend int run_program(int argc, char** argv, const std::function<ExitCode(Session&)>& program,
+                         double start_timeout_s);
+  void watch_by_default(double hang_timeout_s);
   void drop_transport();
 
   comm::CpuCommunicator& world_;
@@ -73,11 +79,17 @@ class Session final : public Context {
   std::optional<double> hang_timeout_s_;  // since watch()
 };
 
-/// How long MPI may take to start, in seconds: the default of fault.hang_timeout_s.
+/// How long MPI may take to start, and a rank may wait for another one, in seconds: the default of
+/// fault.hang_timeout_s.
 inline constexpr double default_start_timeout_s = 300;
 
 /// run() for a program that returns its exit code. If MPI takes longer than start_timeout_s to start (because
 /// a rank is missing, say), the job ends with exit code 5; 0: no limit.
+///
+/// The job also ends with exit code 5, and a report of where each rank is, if a rank waits for others longer
+/// than that (or than LOCKSTEP_HANG_TIMEOUT_S of the environment says; 0: no limit), and one of them makes no
+/// progress, or all wait. A rank that nobody waits for may work for any time. Session::watch() sets other
+/// rules.
 int run_program(int argc, char** argv, const std::function<ExitCode(Session&)>& program,
                 double start_timeout_s = default_start_timeout_s);
 

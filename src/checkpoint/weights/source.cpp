@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "base/files.h"
+#include "base/progress.h"
 #include "base/text.h"
 #include "checkpoint/blocks.h"
 #include "checkpoint/elements.h"
@@ -462,11 +463,13 @@ LoadReport load_from(std::unique_ptr<WeightSource> source, const ModelState& mod
 
 LoadReport load_weights(const std::string& path, const ModelState& model, comm::HostGroup& world,
                         const std::string& group, const LoadOptions& options) {
+  const progress::During loads(progress::Phase::load);
   return load_from(open_weights(path, group, world, options.key), model, world, options);
 }
 
 LoadReport load_weights(const FileIndex& index, const ModelState& model, comm::HostGroup& world,
                         const std::string& group, const LoadOptions& options) {
+  const progress::During loads(progress::Phase::load);
   std::unique_ptr<WeightSource> source;
   comm::run_on_all(world, [&] { source = open_weights(index, group); });
   return load_from(std::move(source), model, world, options);
