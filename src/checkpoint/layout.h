@@ -52,10 +52,6 @@ class MemoryFile {
 /// CPU or of the backend's device.
 FileIndex index_of(const StateDict& state_dict);
 
-/// The sections of a hook's state: "hook/NAME" if all ranks hold the same, "hook/NAME.RANK" if each has its
-/// own. Collective.
-std::vector<Section> hook_sections(ddp::Hook& hook, comm::HostGroup& world);
-
 /// "data/FIELD": the normalisation of a field as tensors `mean` and `deviation`, copies of `now`. A load
 /// calls `use` with what the file holds.
 Section normalization_section(std::string_view field, const data::Normalization& now,

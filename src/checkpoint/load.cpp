@@ -25,6 +25,13 @@ namespace {
 
 constexpr std::size_t most_names = 8;  // of one kind, in one line
 
+/// "a, b ... and 9 more"
+std::string first_of(const std::vector<std::string>& names) {
+  const std::size_t shown = std::min(names.size(), most_names);
+  std::string text = fmt::format("{}", fmt::join(names.begin(), names.begin() + shown, ", "));
+  return shown == names.size() ? text : fmt::format("{} ... and {} more", text, names.size() - shown);
+}
+
 struct Problems {
   std::vector<std::string> missing, unexpected, shapes, dtypes, collisions;
 };
@@ -112,10 +119,7 @@ Match match(std::span<const StoredTensor> stored, std::span<const RequestedGroup
   for (const RequestedGroup& group : requested) match_group(stored, group, narrow, result, problems);
   const auto say = [&](std::string_view what, const std::vector<std::string>& names) {
     if (names.empty()) return;
-    const std::size_t shown = std::min(names.size(), most_names);
-    std::string text = fmt::format("{}: {}", what, fmt::join(names.begin(), names.begin() + shown, ", "));
-    if (shown < names.size()) text += fmt::format(" ... and {} more", names.size() - shown);
-    result.problems.push_back(std::move(text));
+    result.problems.push_back(fmt::format("{}: {}", what, first_of(names)));
   };
   say("missing", problems.missing);
   say("unexpected", problems.unexpected);
@@ -167,14 +171,15 @@ void plan_absent(const FileIndex& index, const Section& section, LoadPlan& plan)
 }
 
 void warn_of_unused_groups(const FileIndex& index, LoadPlan& plan) {
+  std::vector<std::string> unused;
   for (const GroupEntry& group : index.groups) {
     if (is_data_group(group.path)) continue;  // which says what the weights mean
-    const bool listed = std::ranges::count(plan.state_dict.sections, group.path, &Section::path) > 0 ||
-                        std::ranges::count(plan.of_other_ranks, group.path) > 0;
-    if (!listed)
-      plan.warnings.push_back(
-          fmt::format("{} holds /{}, which this program does not load", index.path, group.path));
+    if (std::ranges::count(plan.state_dict.sections, group.path, &Section::path) == 0)
+      unused.push_back("/" + group.path);
   }
+  if (!unused.empty())
+    plan.warnings.push_back(
+        fmt::format("{} holds {}, which this program does not load", index.path, first_of(unused)));
 }
 
 /// Gives the target its part of a whole tensor.
@@ -237,11 +242,9 @@ void check_or_warn(const std::string& path, const Match& result, const LoadOptio
   for (const std::string& problem : result.problems) warnings.push_back(fmt::format("{}: {}", path, problem));
 }
 
-LoadPlan plan_load(const FileIndex& index, const StateDict& state_dict, const LoadOptions& options,
-                   const comm::HostGroup& world) {
+LoadPlan plan_load(const FileIndex& index, const StateDict& state_dict, const LoadOptions& options) {
   LoadPlan plan;
   plan.state_dict = state_dict;
-  for (ddp::Hook* const hook : state_dict.hooks) plan_hook_state(*hook, index, world, plan);
   std::vector<RequestedGroup> requested;
   std::vector<std::string> attribute_problems;
   for (const Section& section : plan.state_dict.sections) {
@@ -289,7 +292,7 @@ LoadReport load_file(const std::string& path, const StateDict& state_dict, comm:
   LoadReport report;
   report.index = read_index(path, world);
   LoadPlan plan;
-  comm::run_on_all(world, [&] { plan = plan_load(report.index, state_dict, options, world); });
+  comm::run_on_all(world, [&] { plan = plan_load(report.index, state_dict, options); });
   read_tensors(report.index, plan, world);
   comm::run_on_all(world, [&] { finish_load(plan); });
   report.warnings = std::move(plan.warnings);

@@ -62,10 +62,9 @@ struct LoadPlan {
   LoadPlan(LoadPlan&&) = default;  // not copied: pointers lead into state_dict
   LoadPlan& operator=(LoadPlan&&) = default;
 
-  StateDict state_dict;                     ///< with the sections of its hooks
-  std::vector<std::string> of_other_ranks;  ///< groups of the file that other ranks load
-  std::vector<Match::Pair> pairs;           ///< `stored` indexes FileIndex::tensors
-  std::vector<const Section*> absent;       ///< sections that the file lacks and that can do without
+  StateDict state_dict;
+  std::vector<Match::Pair> pairs;      ///< `stored` indexes FileIndex::tensors
+  std::vector<const Section*> absent;  ///< sections that the file lacks and that can do without
   std::vector<std::string> warnings;
   struct Restore {
     const Attribute* attribute;
@@ -75,12 +74,8 @@ struct LoadPlan {
 };
 
 /// Changes no tensor. DataError listing every mismatch (with strict; otherwise they are warnings). Not
-/// collective, and the same on every rank except for the state of hooks.
-LoadPlan plan_load(const FileIndex& index, const StateDict& state_dict, const LoadOptions& options,
-                   const comm::HostGroup& world);
-
-/// Adds the sections of a hook's state to the plan.
-void plan_hook_state(ddp::Hook& hook, const FileIndex& file, const comm::HostGroup& world, LoadPlan& plan);
+/// collective, and the same on every rank.
+LoadPlan plan_load(const FileIndex& index, const StateDict& state_dict, const LoadOptions& options);
 
 /// Reads the pairs and verifies each block as it arrives. Tensors on a device are read through CPU memory.
 /// DataError if the file is damaged. Collective.

@@ -52,15 +52,13 @@ void check_same_everywhere(const FileIndex& index, comm::HostGroup& world) {
 
 }  // namespace
 
-FileWriter::FileWriter(std::string path, const StateDict& given, comm::HostGroup& world, SaveOptions options)
+FileWriter::FileWriter(std::string path, const StateDict& state_dict, comm::HostGroup& world,
+                       SaveOptions options)
     : path_(std::move(path)),
       temporary_(temporary_path(path_, options.mark)),
       world_(world),
       options_(std::move(options)),
-      backend_(given.backend) {
-  StateDict state_dict = given;
-  for (ddp::Hook* const hook : given.hooks)
-    std::ranges::move(hook_sections(*hook, world_), std::back_inserter(state_dict.sections));
+      backend_(state_dict.backend) {
   comm::run_on_all(world_, [&] {
     index_ = index_of(state_dict);
     index_.path = path_;

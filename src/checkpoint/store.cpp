@@ -455,7 +455,7 @@ void Store::fork_state_dict(const FileIndex& index, const StateDict& state_dict)
 void Store::load(const FileIndex& index, const StateDict& state_dict) {
   LoadPlan plan;
   comm::run_on_all(world_, [&] {
-    plan = plan_load(index, state_dict, {.strict = options_.strict, .narrow = options_.narrow}, world_);
+    plan = plan_load(index, state_dict, {.strict = options_.strict, .narrow = options_.narrow});
   });
   reading([&] { read_tensors(index, plan, world_); });
   comm::run_on_all(world_, [&] { finish_load(plan); });

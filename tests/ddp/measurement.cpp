@@ -1,7 +1,7 @@
 // What an optimizer has measured in the step that makes its gradients: the norm that it would find after it.
 #include <limits>
 
-#include "ddp/rounding.h"
+#include "ddp/momentum.h"
 #include "ddp/wide.h"
 #include "lockstep/comm/agreement.h"
 #include "support/ranks.h"
@@ -133,7 +133,7 @@ BOOST_AUTO_TEST_CASE(a_gradient_that_is_not_finite_is_named_before_a_parameter_i
 
 /// A hook may have left something there that is dropped with the parameter.
 BOOST_AUTO_TEST_CASE(a_parameter_that_nobody_used_is_no_part_of_it) {
-  ToyRun run({.shards = 6, .unused = ddp::Unused::allow, .hook = std::make_shared<Rounding>()});
+  ToyRun run({.shards = 6, .unused = ddp::Unused::allow, .hook = std::make_shared<Momentum>()});
   optim::Sgd sgd(run.replicas, {.lr = 0});
   for (std::uint64_t step = 0; step < 4; ++step) run.step(step);
   run.replicas.step(

@@ -96,11 +96,10 @@ Provenance provenance_of(const comm::HostGroup& world);
 
 /// Every rank lists the same sections with the same bytes, or its parts of them. The ranks share the writing.
 struct StateDict {
-  Position position;                   ///< where in the run this state is
-  std::vector<Section> sections;       ///< one for each group of the file
-  std::vector<ddp::Hook*> hooks = {};  ///< their sections depend on the ranks and, to load, on the file
-  std::string config;                  ///< the resolved configuration; may be empty
-  Provenance provenance;               ///< stored with it
+  Position position;              ///< where in the run this state is
+  std::vector<Section> sections;  ///< one for each group of the file
+  std::string config;             ///< the resolved configuration; may be empty
+  Provenance provenance;          ///< stored with it
   /// Results of an evaluation, by name; stored as provenance.
   std::map<std::string, double> metrics = {};
   /// Copies tensors from and to its device. Null: all tensors are on the CPU. The file is the same.
@@ -123,9 +122,7 @@ void add(StateDict& state_dict, optim::Ema& ema);
 /// Lists the normalisation of each normalised field under "data/FIELD", as `mean` and `deviation`. A load
 /// normalises these fields by what the file holds.
 void add(StateDict& state_dict, data::Arrays& arrays);
-/// Lists the state of a hook: "hook/NAME" if all ranks hold the same, "hook/NAME.RANK" if each has its own. A
-/// save holds the latter of all ranks in the memory of each rank. A load gives each rank its own, or, with a
-/// warning, an equal share of the sum if another number of ranks wrote the file.
+/// Lists each state of a hook, which must be bound, under "hook/NAME".
 void add(StateDict& state_dict, ddp::Hook& hook);
 
 }  // namespace lockstep::checkpoint

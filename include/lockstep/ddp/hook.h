@@ -30,17 +30,15 @@ class Buckets {
   virtual comm::Work start_sum(int bucket) = 0;
 };
 
-/// One kind of state that a hook keeps from step to step, for checkpoints: /hook/NAME/PARAMETER.
+/// One kind of state that a hook keeps from step to step, for checkpoints: /hook/NAME/PARAMETER. All ranks
+/// hold the same values.
 struct HookState {
   /// State of one parameter.
   struct Entry {
     std::string name;  ///< of the parameter
     Tensor tensor;     ///< a handle, to write into on resume
   };
-  std::string name;  ///< "rounding/error"
-  /// Every rank holds different values, and only their sum matters: saved by rank, and divided equally when
-  /// another number of ranks resumes; float32. Otherwise all ranks hold the same.
-  bool by_rank = false;
+  std::string name;            ///< "momentum"
   std::vector<Entry> entries;  ///< in the order of the parameters
 };
 
@@ -63,10 +61,8 @@ class Hook {
   /// all shards, the same on every rank.
   virtual void finish() = 0;
 
-  /// Its current state, nothing by default. Valid after bind(). Names and shapes are equal on all ranks.
+  /// Its state, nothing by default; the same list from the first bind() to the end.
   virtual std::vector<HookState> state() { return {}; }
-  /// All that state() could ever list. Called before the entries are overwritten from a checkpoint.
-  virtual std::vector<HookState> state_to_load() { return state(); }
   /// Of the device that holds its state. None: the state is in CPU memory.
   virtual kernels::Backend* backend() { return nullptr; }
 };
