@@ -307,7 +307,7 @@ EmaReconstructionReport reconstruct_ema(const std::string& run_directory, double
 
   Section section{report.group, {}, {{"sigma_rel", sigma_rel, {}}, {"updates", stored.back().updates, {}}}};
   for (const Target& target : targets) section.tensors.push_back({target.name, target.tensor});
-  StateDict state_dict{last.position, {section}, {}, last.config, provenance_of(world)};
+  StateDict state_dict{last.position, {section}, last.config, provenance_of(world)};
   comm::run_on_all(world, [&] { add_data_sections(last, state_dict); });
   for (const char* const fact : data_facts)
     if (const auto found = last.provenance.find(fact); found != last.provenance.end())

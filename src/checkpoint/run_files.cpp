@@ -330,7 +330,7 @@ namespace {
 constexpr std::int64_t density = 32;
 
 StateDict snapshot_of(const StateDict& checkpoint) {
-  StateDict snapshot{checkpoint.position, {}, {}, checkpoint.config, checkpoint.provenance};
+  StateDict snapshot{checkpoint.position, {}, checkpoint.config, checkpoint.provenance};
   snapshot.backend = checkpoint.backend;
   std::set<std::string_view> averaged;
   for (const Section& section : checkpoint.sections) {
