@@ -68,8 +68,11 @@ Tensor in_float32(Backend& backend, const Tensor& tensor) {
   return floats;
 }
 
-/// Empty if `found` (float32, float64 or int64, plain) matches `wanted`; else one line: case, tensor, how
-/// many elements are off, and the worst of them. What is not finite matches nothing.
+/// Empty if no element of `found` (float32, float64 or int64, plain) is further from that of `wanted` than
+/// allowed(its index); else one line: case, tensor, how many elements are off, and the worst of them. What is
+/// not finite matches nothing.
+std::string mismatch(const GoldenCase& golden, std::string_view tensor_name, const Tensor& found,
+                     const Tensor& wanted, const std::function<double(std::int64_t)>& allowed);
 std::string mismatch(const GoldenCase& golden, std::string_view tensor_name, const Tensor& found,
                      const Tensor& wanted, const Tolerance& tolerance);
 /// Against the case's own tensor of that path.
