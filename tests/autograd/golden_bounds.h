@@ -42,8 +42,8 @@ struct Bound {
   float output = 0;    ///< roundings of each term of the output, but for that of the result
   float gradient = 0;  ///< of each term of the gradients
   std::function<Additions(const Known&)> more = {};
-  /// PyTorch adds the products of a kernel's places, and those of images, in bf16 if the processor has no
-  /// AVX-512: roundings for each place.
+  /// On a processor without AVX-512 PyTorch adds the products of a kernel's places, and those of images, in
+  /// bf16: a rounding for each place.
   bool sums_in_bf16 = false;
 };
 
