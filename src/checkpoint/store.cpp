@@ -83,7 +83,6 @@ Store::Store(RunDirectory* run_directory, std::unique_ptr<RunDirectory> own, com
           options_.keep, options_.keep_best,
           options_.more_is_better.value_or(options_.keep_best.ends_with("accuracy")))),
       attempts_(std::make_unique<AttemptCounter>(directory_ + "/starts")),
-      exceptions_at_start_(std::uncaught_exceptions()),
       memory_(std::make_unique<SaveMemory>()) {
   for (const auto& [name, value] : options_.provenance) provenance_[name] = value;
   comm::run_on_all(world_, [&] {
@@ -142,7 +141,7 @@ void Store::note_metrics(std::int64_t step, const std::map<std::string, double>&
 }
 
 Store::~Store() {
-  const bool in_order = std::uncaught_exceptions() == exceptions_at_start_;
+  const bool in_order = std::uncaught_exceptions() == 0;
   if (pending_save_ && in_order && world_.rank() == 0)
     log_.warning("{}: not written, as Store::finish was not called", pending_save_->path());
   pending_save_.reset();  // ends the worker thread

@@ -15,8 +15,7 @@ ParameterBuffer::ParameterBuffer(std::span<Param* const> params, const BucketPar
       transport_(transport),
       backend_(backend),
       buffer_(transport, plan, {}, 1, backend),
-      overlapped_(overlapped),
-      exceptions_at_start_(std::uncaught_exceptions()) {
+      overlapped_(overlapped) {
   for (Param* const param : params) {
     trainable_of_param_.push_back(param->trainable ? trainable_.size() : frozen);
     if (!param->trainable) continue;
@@ -36,7 +35,7 @@ ParameterBuffer::~ParameterBuffer() {
   }
   try {
     // While an exception unwinds, peers may never complete the all-gathers.
-    if (std::uncaught_exceptions() == exceptions_at_start_ && !transport_failed_) wait_ready();
+    if (std::uncaught_exceptions() == 0 && !transport_failed_) wait_ready();
     for (std::size_t i = 0; i < trainable_.size(); ++i) {
       if (!trainable_[i]->value.shares_memory_with(view(i))) continue;
       const Tensor own = backend_.empty(trainable_[i]->value.shape());

@@ -91,7 +91,6 @@ class ParameterBuffer final : public PendingValues {
   kernels::Backend& backend_;
   GradientBuffer buffer_;
   bool overlapped_;
-  int exceptions_at_start_;
 
   std::vector<comm::Slices> slices_;  // by bucket
   std::vector<std::size_t> open_;     // by bucket: parameters not yet updated

@@ -200,7 +200,6 @@ class Store {
   std::unique_ptr<EvaluationRecords> evaluations_;
   std::unique_ptr<AttemptCounter> attempts_;
   std::optional<std::int64_t> attempt_from_;  // step; taken back if this run ends in order
-  int exceptions_at_start_;
   std::unique_ptr<SaveMemory> memory_;
   std::unique_ptr<SaveJob> pending_save_;
   std::string current_path_;

@@ -87,8 +87,7 @@ void leave_room_for_computing(Config& config) {
 
 }  // namespace
 
-NcclConnection::NcclConnection(HostGroup& host, double timeout_s)
-    : host_(host), timeout_s_(timeout_s), exceptions_at_start_(std::uncaught_exceptions()) {}
+NcclConnection::NcclConnection(HostGroup& host, double timeout_s) : host_(host), timeout_s_(timeout_s) {}
 
 NcclConnection::Lock NcclConnection::hold() {
   const double timeout_s = std::min(timeout_s_, lock_timeout_s);
@@ -139,7 +138,7 @@ void NcclConnection::start_together() {
 
 NcclConnection::~NcclConnection() {
   try {
-    if (started() && !failed_ && std::uncaught_exceptions() == exceptions_at_start_) finish();
+    if (started() && !failed_ && std::uncaught_exceptions() == 0) finish();
   } catch (...) {  // a peer is gone
   }
   give_up();

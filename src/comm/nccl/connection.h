@@ -99,7 +99,6 @@ class NcclConnection {
 
   HostGroup& host_;
   double timeout_s_;
-  int exceptions_at_start_;
   std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
   Lock group_;  ///< held from begin_group() to end_group()
   const char* name_ = "";

@@ -156,7 +156,6 @@ class DeviceBuffer final : public FlatBuffer {
   std::size_t accumulator_bytes_;
   std::size_t stride_bytes_;
   int accumulators_;
-  int exceptions_at_start_;
   void* memory_ = nullptr;
   bool of_nccl_ = false;
   bool abandoned_ = false;
@@ -179,8 +178,7 @@ DeviceBuffer::DeviceBuffer(std::shared_ptr<DeviceLane> lane, cudaStream_t comput
       accumulator_bytes_(accumulator_bytes),
       stride_bytes_((accumulator_bytes + accumulator_alignment_bytes - 1) / accumulator_alignment_bytes *
                     accumulator_alignment_bytes),
-      accumulators_(accumulators),
-      exceptions_at_start_(std::uncaught_exceptions()) {
+      accumulators_(accumulators) {
   allocate();
   try {
     prepare(registered);
@@ -239,7 +237,7 @@ void DeviceBuffer::throw_no_memory(std::size_t bytes) const {
 
 DeviceBuffer::~DeviceBuffer() {
   NcclConnection& connection = lane_->connection();
-  if (abandoned_ || connection.failed() || std::uncaught_exceptions() > exceptions_at_start_) return;
+  if (abandoned_ || connection.failed() || std::uncaught_exceptions() > 0) return;
   if (!lane_->drain(lane_->stream()) || !lane_->drain(compute_)) return;
   try {
     if (handle_)
