@@ -24,6 +24,7 @@ BOOST_AUTO_TEST_CASE(ranks_with_unequal_batches_train_as_one) {
 }
 
 BOOST_AUTO_TEST_CASE(ranks_with_one_sample_each_train_as_one) {
+  if (world().size() == 1) return;  // one value a channel is an error
   check_both([](int) { return 1; });
 }
 
