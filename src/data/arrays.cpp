@@ -148,10 +148,11 @@ void Arrays::add_file(const std::string& path, std::int64_t& memory_left_bytes) 
     source.arrays.push_back(
         std::make_unique<RowStore>(std::move(file), std::move(array), as, memory_left_bytes));
     if (sources_.empty())
-      arrays_[i].meaning = std::move(meaning);
+      arrays_[i].meaning = meaning;
     else
       check_same_meaning(arrays_[i].path, meaning, path, arrays_[i].meaning,
                          sources_.front().arrays[i]->path());
+    arrays_[i].meaning.complete_by(meaning);
   }
   size_ += source.rows;
   sources_.push_back(std::move(source));

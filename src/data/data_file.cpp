@@ -39,7 +39,9 @@ void check_no_missing_values(const hdf5::Dataset& dataset) {
   for (const char* const attribute : {"_FillValue", "missing_value"})
     if (dataset.has_attribute(attribute) && dataset.attribute_dtype(attribute))
       for (const double value : dataset.doubles_attribute(attribute))
-        if (!std::isnan(value)) missing.push_back(value);
+        if (!std::isnan(value))
+          missing.push_back(dataset.dtype() == DType::float32 ? static_cast<double>(static_cast<float>(value))
+                                                              : value);
   if (missing.empty() || !dataset.dtype() || dataset.numel() == 0) return;
   const std::int64_t elements = dataset.row_numel(),
                      chunk = std::max<std::int64_t>(1, (1 << 20) / std::max<std::int64_t>(1, elements));
@@ -75,12 +77,20 @@ std::string shape_text(const hdf5::Dataset& dataset) {
   return fmt::format("[{}]", fmt::join(dataset.shape(), ", "));
 }
 
+bool is_integers(const hdf5::Dataset& dataset) {
+  return dataset.is_boolean() || (dataset.dtype() && !is_floating(*dataset.dtype()));
+}
+
 std::vector<std::string> class_names_of(const hdf5::Dataset& y) {
   try {
     if (!y.has_attribute("classes")) return {};
-    const std::string text = y.text_attribute("classes");
-    const std::vector<std::string_view> lines = lines_of(text);
-    return {lines.begin(), lines.end()};
+    const std::vector<std::string> texts = y.texts_attribute("classes");
+    if (texts.size() != 1) return texts;
+    std::vector<std::string> names;
+    for (std::string_view line : lines_of(texts.front()))
+      names.emplace_back(line.substr(0, line.size() - (line.ends_with('\r') ? 1 : 0)));
+    const bool is_pickled = !names.empty() && names.front().starts_with("(lp");  // by PyTables
+    return is_pickled ? std::vector<std::string>() : names;
   } catch (const DataError&) {  // files from elsewhere may use the name for something else
     return {};
   }
@@ -92,23 +102,20 @@ void store_class_names(hdf5::Dataset& y, const std::vector<std::string>& names) 
 
 namespace {
 
-/// The mean of |value| in some rows, without what is not finite.
-double magnitude_of(const hdf5::Dataset& dataset) {
-  constexpr std::int64_t most_rows = 16, most_elements = 1 << 20;
+/// The largest |value| in some rows, without what is not finite.
+double largest_in(const hdf5::Dataset& dataset) {
+  constexpr std::int64_t most_rows = 64, most_elements = 1 << 20;
   if (!dataset.dtype() || dataset.numel() == 0) return 0;
   const std::int64_t looked_at =
       std::min(dataset.rows(), std::clamp<std::int64_t>(most_elements / dataset.row_numel(), 1, most_rows));
   std::vector<double> values(static_cast<std::size_t>(dataset.row_numel()));
-  double sum = 0, count = 0;
+  double largest = 0;
   for (std::int64_t i = 0; i < looked_at; ++i) {
     dataset.read_rows(i * dataset.rows() / looked_at, 1, std::span(values));
-    for (const double value : values) {
-      if (!std::isfinite(value)) continue;
-      sum += std::abs(value);
-      ++count;
-    }
+    for (const double value : values)
+      if (std::isfinite(value)) largest = std::max(largest, std::abs(value));
   }
-  return count > 0 ? sum / count : 0;
+  return largest;
 }
 
 }  // namespace
@@ -116,12 +123,16 @@ double magnitude_of(const hdf5::Dataset& dataset) {
 FieldMeaning meaning_of(const hdf5::Dataset& dataset) {
   FieldMeaning meaning;
   meaning.stored.dtype = dataset.dtype().value_or(DType::uint8);
-  meaning.stored.magnitude = magnitude_of(dataset);
+  meaning.stored.largest = largest_in(dataset);
   meaning.stored.shape = Shape(std::span<const std::int64_t>(dataset.shape()).subspan(1));
   meaning.classes = class_names_of(dataset);
   if (dataset.has_attribute("units") && dataset.is_text_attribute("units"))
     meaning.units = dataset.text_attribute("units");
-  meaning.packed = dataset.has_attribute("scale_factor") || dataset.has_attribute("add_offset");
+  meaning.packing.emplace();
+  for (const char* const name : {"scale_factor", "add_offset"})
+    if (dataset.has_attribute(name) && dataset.attribute_dtype(name))
+      *meaning.packing += fmt::format("{}{} {}", meaning.packing->empty() ? "" : ", ", name,
+                                      fmt::join(dataset.doubles_attribute(name), " "));
   return meaning;
 }
 

@@ -23,9 +23,13 @@ hdf5::Dataset open_tokens(const hdf5::File& file);
 /// "[100, 3, 32, 32]", for messages.
 std::string shape_text(const hdf5::Dataset& dataset);
 
-/// What the file says of the values of an array: type, extents of a row, magnitude, units, class names.
+/// What the file says of the values of an array: type, extents of a row, largest value, units, class
+/// names.
 /// Reads some rows.
 FieldMeaning meaning_of(const hdf5::Dataset& dataset);
+
+/// Integers or booleans.
+bool is_integers(const hdf5::Dataset& dataset);
 
 /// The limit of an attribute, which HDF5 keeps in the header of /y.
 inline constexpr std::size_t most_class_name_bytes = 60'000;

@@ -32,19 +32,19 @@ Shape batch_shape(std::int64_t rows, const Shape& sample) {
 
 namespace {
 
-/// Whether numbers of both cannot be of one scale. Bytes are about 255 times what floats from 0 to 1 are;
-/// pictures of the same type may be dark, and tables may have any numbers.
+/// Whether numbers of both cannot be of one scale: bytes from 0 to 255, and floats from 0 to 1 that such
+/// bytes became; or pictures of types whose values are of other sizes. Tables and pictures of one type may
+/// have any.
 bool differ_in_scale(const StoredField& one, const StoredField& other) {
-  const bool same_type = one.dtype == other.dtype,
-             images = std::max(one.shape.rank(), other.shape.rank()) >= 3,
-             known = one.magnitude > 0 && other.magnitude > 0;
-  if (!known || (!images && is_floating(one.dtype) == is_floating(other.dtype))) return false;
-  const double most = same_type ? 100 : 16, ratio = one.magnitude / other.magnitude;
-  return ratio > most || ratio < 1 / most;
-}
-
-std::string class_name(const FieldMeaning& meaning, std::size_t label) {
-  return label < meaning.classes.size() ? quote(meaning.classes[label]) : "none";
+  if (one.largest <= 0 || other.largest <= 0 || one.shape.rank() == 0) return false;
+  const auto is_unit = [](const StoredField& field) {
+    return is_floating(field.dtype) && field.largest > 0.25 && field.largest <= 1.001;
+  };
+  const auto is_byte = [](const StoredField& field) { return field.largest >= 128 && field.largest <= 255; };
+  if ((is_unit(one) && is_byte(other)) || (is_byte(one) && is_unit(other))) return true;
+  constexpr double most = 16;
+  const double ratio = one.largest / other.largest;
+  return one.shape.rank() >= 3 && one.dtype != other.dtype && (ratio > most || ratio < 1 / most);
 }
 
 }  // namespace
@@ -55,21 +55,36 @@ void check_same_meaning(std::string_view field, const FieldMeaning& one, std::st
     throw DataError(
         "{}: {} has the units {}, but in {} it has {}: convert its values, and its attribute units", name,
         field, quote(one.units), other_name, quote(other.units));
-  const std::size_t known =
-      one.classes.empty() || other.classes.empty() ? 0 : std::max(one.classes.size(), other.classes.size());
-  for (std::size_t label = 0; label < known; ++label) {
-    if (class_name(one, label) == class_name(other, label)) continue;
+  if (one.packing && other.packing && *one.packing != *other.packing)
+    throw DataError("{}: {} has the packing {}, but in {} it has {}: unpack both (netCDF)", name, field,
+                    quote(*one.packing), other_name, quote(*other.packing));
+  for (std::size_t label = 0; label < std::min(one.classes.size(), other.classes.size()); ++label) {
+    if (one.classes[label] == other.classes[label]) continue;
     throw DataError(
         "{}: class {} of {} is {}, but in {} it is {}: the same label would mean two things; prepare one of "
         "them with the names of the other (prepare csv --statistics)",
-        name, label, field, class_name(one, label), other_name, class_name(other, label));
+        name, label, field, quote(one.classes[label]), other_name, quote(other.classes[label]));
   }
   if (differ_in_scale(one.stored, other.stored))
     throw DataError(
-        "{}: {} is {} of about {:.3g}, but in {} it is {} of about {:.3g} (the mean of |value| of some "
-        "samples): store both in the same scale",
-        name, field, to_string(one.stored.dtype), one.stored.magnitude, other_name,
-        to_string(other.stored.dtype), other.stored.magnitude);
+        "{}: {} is {} up to {:.3g}, but in {} it is {} up to {:.3g} (in some samples): store both in the "
+        "same "
+        "scale",
+        name, field, to_string(one.stored.dtype), one.stored.largest, other_name,
+        to_string(other.stored.dtype), other.stored.largest);
+}
+
+void FieldMeaning::complete_by(const FieldMeaning& other) {
+  if (classes.size() < other.classes.size()) classes = other.classes;
+  if (units.empty()) units = other.units;
+  if (!packing) packing = other.packing;
+  if (stored.largest <= 0) stored = other.stored;
+}
+
+FieldMeaning Mixture::meaning(std::string_view field) const {
+  FieldMeaning meaning = sources_.front().dataset->meaning(field);
+  for (const Source& source : sources_) meaning.complete_by(source.dataset->meaning(field));
+  return meaning;
 }
 
 FieldMeaning Dataset::meaning(std::string_view field) const {

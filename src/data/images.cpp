@@ -27,7 +27,7 @@ Shape image_shape(const hdf5::Dataset& x) {
 
 /// All labels of a file, checked.
 std::vector<std::int64_t> read_labels(const hdf5::Dataset& y) {
-  if (y.shape().size() != 1 || !y.dtype() || is_floating(*y.dtype())) {
+  if (y.shape().size() != 1 || !is_integers(y)) {
     throw DataError("{}: /y is {} {}, but labels are integers [N]", y.file_path(), y.type_name(),
                     shape_text(y));
   }
@@ -77,6 +77,10 @@ void Images::add_file(const std::string& path, bool labelled, std::int64_t& memo
   source.rows = x.rows();
   source.bytes = x.dtype() == DType::uint8;
   source.converted = !source.bytes && x.dtype() != DType::float32;
+  // Of float64 and large integers, float32 may lose what is left once the mean is taken away.
+  const DType as = source.bytes                                               ? DType::uint8
+                   : bytes_of(*x.dtype()) >= 4 && x.dtype() != DType::float32 ? DType::float64
+                                                                              : DType::float32;
   FieldMeaning meaning = meaning_of(x);
   if (sources_.empty()) {
     if (x.has_attribute("mean")) mean_ = channel_attribute(x, "mean", shape[0]);
@@ -86,12 +90,12 @@ void Images::add_file(const std::string& path, bool labelled, std::int64_t& memo
     if (mean_.empty()) mean_.assign(channels, 0.0);
     if (deviation_.empty()) deviation_.assign(channels, source.bytes ? 255.0 : 1.0);
   }
-  source.x = std::make_unique<RowStore>(std::move(file), std::move(x),
-                                        source.bytes ? DType::uint8 : DType::float32, memory_left_bytes);
+  source.x = std::make_unique<RowStore>(std::move(file), std::move(x), as, memory_left_bytes);
   if (sources_.empty())
     x_ = meaning;
   else
     check_same_meaning("/x", meaning, path, x_, sources_.front().x->path());
+  x_.complete_by(meaning);
   size_ += source.rows;
   sources_.push_back(std::move(source));
 }
@@ -108,10 +112,9 @@ void Images::add_labels(const hdf5::File& file, std::int64_t images) {
   const std::vector<std::int64_t> labels = read_labels(y);
   FieldMeaning meaning = meaning_of(y);
   check_same_meaning("/y", meaning, path, y_, y_path_);
-  if (y_path_.empty() || y_.classes.empty()) {
-    y_ = std::move(meaning);
-    y_path_ = path;
-  }
+  if (sources_.empty()) y_ = meaning;
+  if (y_path_.empty() || y_.classes.size() < meaning.classes.size()) y_path_ = path;
+  y_.complete_by(meaning);
   if (!labels.empty()) fields_[1].classes = std::max(classes(), *std::ranges::max_element(labels) + 1);
   labels_.insert(labels_.end(), labels.begin(), labels.end());
 }
@@ -193,15 +196,19 @@ void Images::normalize(const Source& source, std::int64_t row, const std::byte* 
       const auto* bytes = reinterpret_cast<const unsigned char*>(stored) + c * pixels;
       for (std::size_t i = 0; i < pixels; ++i) out[i] = values[bytes[i]];
     } else {
-      const auto mean = static_cast<float>(mean_[c]), deviation = static_cast<float>(deviation_[c]);
-      std::memcpy(out, stored + c * pixels * sizeof(float), pixels * sizeof(float));
-      bool usable = true;
-      for (std::size_t i = 0; i < pixels; ++i) {
-        const float normal = (out[i] - mean) / deviation;
-        // A value that is stored as float32 and not finite is the user's choice.
-        usable &= std::isfinite(normal) || (!source.converted && !std::isfinite(out[i]));
-        out[i] = normal;
-      }
+      // A value that is stored as float32 and not finite is the user's choice.
+      const auto normalize_channel = [&]<class T>(const T* values) {
+        const auto mean = static_cast<T>(mean_[c]), deviation = static_cast<T>(deviation_[c]);
+        bool usable = true;
+        for (std::size_t i = 0; i < pixels; ++i) {
+          out[i] = static_cast<float>((values[i] - mean) / deviation);
+          usable &= std::isfinite(out[i]) || (!source.converted && !std::isfinite(values[i]));
+        }
+        return usable;
+      };
+      const bool usable = source.x->dtype() == DType::float64
+                              ? normalize_channel(reinterpret_cast<const double*>(stored) + c * pixels)
+                              : normalize_channel(reinterpret_cast<const float*>(stored) + c * pixels);
       if (!usable) {
         throw DataError(
             "{}: image {} of /x has values in channel {} that are not finite as float32 or once normalised "

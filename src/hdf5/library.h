@@ -62,23 +62,38 @@ std::string unpadded(const std::string& buffer, hid_t type);
 
 /// `read(memory_type, buffer)` is H5Aread or H5Dread. The lock is held by the caller.
 template <class Read>
+std::vector<std::string> read_texts(hid_t type, hid_t space, const std::string& file,
+                                    const std::string& object, const Read& read) {
+  if (!is_text_type(type)) throw DataError("{}: {} is not text", file, object);
+  constexpr std::size_t most_texts = std::size_t{1} << 20, largest_text_bytes = std::size_t{1} << 30;
+  const hssize_t points = H5Sget_simple_extent_npoints(space);
+  const auto count = static_cast<std::size_t>(std::max<hssize_t>(points, 0));
+  if (count > most_texts) throw DataError("{}: {} claims {} texts", file, object, count);
+  std::vector<std::string> texts(count);
+  if (count == 0) return texts;
+  if (checked(H5Tis_variable_str(type), file, object, "read") > 0) {
+    std::vector<char*> found(count, nullptr);
+    checked(read(type, found.data()), file, object, "read");
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::unique_ptr<char, decltype(&H5free_memory)> owner(found[i], H5free_memory);
+      if (found[i]) texts[i] = found[i];
+    }
+    return texts;
+  }
+  const std::size_t bytes = H5Tget_size(type);
+  if (bytes > largest_text_bytes / count)
+    throw DataError("{}: {} claims a text of {} bytes", file, object, bytes);
+  std::string buffer(bytes * count, '\0');
+  checked(read(type, buffer.data()), file, object, "read");
+  for (std::size_t i = 0; i < count; ++i) texts[i] = unpadded(buffer.substr(i * bytes, bytes), type);
+  return texts;
+}
+template <class Read>
 std::string read_one_text(hid_t type, hid_t space, const std::string& file, const std::string& object,
                           const Read& read) {
-  if (!is_text_type(type)) throw DataError("{}: {} is not text", file, object);
-  if (H5Sget_simple_extent_npoints(space) != 1) throw DataError("{}: {} is not one text", file, object);
-  if (checked(H5Tis_variable_str(type), file, object, "read") > 0) {
-    char* text = nullptr;
-    checked(read(type, &text), file, object, "read");
-    const auto release = [](char* memory) { H5free_memory(memory); };
-    const std::unique_ptr<char, decltype(release)> owner(text, release);
-    return text == nullptr ? std::string() : std::string(text);
-  }
-  constexpr std::size_t largest_text_bytes = std::size_t{1} << 30;
-  const std::size_t bytes = H5Tget_size(type);
-  if (bytes > largest_text_bytes) throw DataError("{}: {} claims a text of {} bytes", file, object, bytes);
-  std::string buffer(bytes, '\0');
-  checked(read(type, buffer.data()), file, object, "read");
-  return unpadded(buffer, type);
+  if (is_text_type(type) && H5Sget_simple_extent_npoints(space) != 1)
+    throw DataError("{}: {} is not one text", file, object);
+  return read_texts(type, space, file, object, read).front();
 }
 
 }  // namespace lockstep::hdf5

@@ -131,6 +131,13 @@ std::string Object::text_attribute(std::string_view attribute) const {
                        [&](hid_t type, void* buffer) { return H5Aread(open.handle.id(), type, buffer); });
 }
 
+std::vector<std::string> Object::texts_attribute(std::string_view attribute) const {
+  const LibraryLock lock;
+  const OpenAttribute open = open_attribute(*this, attribute);
+  return read_texts(open.type.id(), open.space.id(), file_path_, open.label,
+                    [&](hid_t type, void* buffer) { return H5Aread(open.handle.id(), type, buffer); });
+}
+
 std::int64_t Object::int64_attribute(std::string_view attribute) const {
   const LibraryLock lock;
   const auto value = read_scalar<std::int64_t>(*this, attribute, H5T_NATIVE_INT64, true);

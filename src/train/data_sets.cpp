@@ -15,6 +15,7 @@
 #include "base/text.h"
 #include "checkpoint/blocks.h"
 #include "checkpoint/layout.h"
+#include "data/data_file.h"
 #include "data/finite.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/random.h"
@@ -29,8 +30,8 @@ namespace {
 
 constexpr std::string_view normalization_prefix = "data/";
 // Of /data/FIELD.
-constexpr std::string_view type_attribute = "dtype", magnitude_attribute = "magnitude",
-                           units_attribute = "units", classes_attribute = "classes";
+constexpr std::string_view type_attribute = "dtype", largest_attribute = "largest", units_attribute = "units",
+                           packing_attribute = "packing", classes_attribute = "classes";
 
 bool exists(const std::string& path) {
   std::error_code error;
@@ -53,7 +54,7 @@ bool holds_images(const Config& config, const hdf5::File& file) {
     if (file.kind(name) != hdf5::ObjectKind::dataset) return false;
   const hdf5::Dataset x = file.open_dataset("x"), y = file.open_dataset("y");
   const std::size_t rank = x.shape().size();
-  if (!y.dtype() || is_floating(*y.dtype())) return false;
+  if (!data::is_integers(y)) return false;
   if (x.dtype() && (rank == 4 || rank == 2) && y.shape().size() == 1) return true;
   const bool scaled = x.dtype() == DType::uint8 || x.has_attribute("mean") || x.has_attribute("std");
   if (!scaled || !config.task.options_of<tasks::Classification>()) return false;
@@ -201,10 +202,11 @@ LearnedFrom learned_from(const checkpoint::FileIndex& index) {
   for (const checkpoint::GroupEntry& group : index.groups) {
     if (!checkpoint::is_data_group(group.path)) continue;
     data::FieldMeaning& meaning = from.fields[group.path.substr(normalization_prefix.size())];
+    if (!group.attributes.empty()) meaning.packing.emplace();  // earlier versions wrote none
     for (const auto& [name, value] : group.attributes) {
       const auto* const text = std::get_if<std::string>(&value);
-      if (name == magnitude_attribute && std::holds_alternative<double>(value))
-        meaning.stored.magnitude = std::get<double>(value);
+      if (name == largest_attribute && std::holds_alternative<double>(value))
+        meaning.stored.largest = std::get<double>(value);
       if (!text) continue;
       try {
         if (name == type_attribute) meaning.stored.dtype = dtype_named(*text);
@@ -212,6 +214,7 @@ LearnedFrom learned_from(const checkpoint::FileIndex& index) {
         throw DataError("{}: /{} is damaged: {}", index.path, group.path, error.what());
       }
       if (name == units_attribute) meaning.units = *text;
+      if (name == packing_attribute) meaning.packing = *text;
       if (name != classes_attribute) continue;
       for (const std::string_view line : lines_of(*text)) meaning.classes.emplace_back(line);
     }
@@ -299,21 +302,25 @@ void DataSets::open_train(const Config& config, const models::Model& model) {
 void DataSets::warn_of_packing(const data::Dataset& dataset) {
   std::vector<std::string> packed;
   for (const data::Field& field : dataset.fields())
-    if (dataset.meaning(field.name).packed) packed.push_back(field.name);
+    if (!dataset.meaning(field.name).packing.value_or("").empty()) packed.push_back(field.name);
   if (!packed.empty() && warning_.empty())
     warning_ =
         fmt::format("{}: scale_factor and add_offset (netCDF) of {} are not applied: values are as stored",
                     dataset.name(), fmt::join(packed, ", "));
 }
 
-/// Of all data sets with the first.
+/// Of each data set with what those before it say.
 void DataSets::check_same_meaning() const {
-  const data::Dataset& first = *sources_.front().whole;
+  std::map<std::string, data::FieldMeaning> known;
   const auto check = [&](const data::Dataset& one) {
-    for (const data::Field& field : one.fields())
-      if (has_field(first, field.name))
-        data::check_same_meaning(field.name, one.meaning(field.name), one.name(), first.meaning(field.name),
-                                 first.name());
+    for (const data::Field& field : one.fields()) {
+      const data::FieldMeaning meaning = one.meaning(field.name);
+      const auto [before, is_new] = known.try_emplace(field.name, meaning);
+      if (is_new) continue;
+      data::check_same_meaning(field.name, meaning, one.name(), before->second,
+                               sources_.front().whole->name());
+      before->second.complete_by(meaning);
+    }
   };
   for (const Source& source : sources_) check(*source.whole);
   if (eval_file_) check(*eval_file_);
@@ -444,7 +451,7 @@ void DataSets::use(const LearnedFrom& from, bool own_statistics) {
     const auto learned = from.fields.find(field.name);
     if (learned == from.fields.end()) continue;
     data::FieldMeaning meaning = first.meaning(field.name);
-    if (own_statistics) meaning.stored.magnitude = 0;  // its own scale
+    if (own_statistics) meaning.stored.largest = 0;  // its own scale
     data::check_same_meaning(field.name, meaning, first.name(), learned->second, from.name);
   }
   if (own_statistics) return;
@@ -486,8 +493,9 @@ void add(checkpoint::StateDict& state_dict, const DataSets& data) {
       section.attributes.push_back({std::string(name), std::move(value), {}});
     };
     describe(type_attribute, std::string(to_string(meaning.stored.dtype)));
-    if (meaning.by && meaning.stored.magnitude > 0) describe(magnitude_attribute, meaning.stored.magnitude);
+    if (meaning.stored.largest > 0) describe(largest_attribute, meaning.stored.largest);
     if (!meaning.units.empty()) describe(units_attribute, meaning.units);
+    if (!meaning.packing.value_or("").empty()) describe(packing_attribute, *meaning.packing);
     if (!meaning.classes.empty())
       describe(classes_attribute, fmt::format("{}", fmt::join(meaning.classes, "\n")));
     if (field.name == "x" && data.range())

@@ -107,6 +107,23 @@ BOOST_FIXTURE_TEST_CASE(numbers_of_other_types_are_read_as_floats_from_memory_an
   });
 }
 
+BOOST_FIXTURE_TEST_CASE(the_mean_is_taken_away_before_digits_are_lost, Folder) {
+  for (const DType dtype : {DType::float64, DType::int64, DType::int32}) {
+    h5::File file = h5::File::create(folder.file("times.h5"));
+    const double begin = dtype == DType::int32 ? 2e9 : 1.7e9 * 4;
+    h5::Dataset x = file.create_dataset("x", dtype, {4, 1});
+    x.write(std::span<const double>(std::vector<double>{begin, begin + 1, begin + 2, begin + 3}));
+    x.set_attribute("mean", std::vector<double>{begin});
+    x.set_attribute("std", std::vector<double>{2});
+    file.create_dataset("y", DType::int64, {4})
+        .write(std::span<const std::int64_t>(std::vector<std::int64_t>(4)));
+    file.close();
+    const Images images(folder.file("times.h5"));
+    for (std::int64_t i = 0; i < 4; ++i)
+      BOOST_TEST(read_samples(images, {i})["x"].data<float>()[0] == static_cast<float>(i) / 2);
+  }
+}
+
 BOOST_FIXTURE_TEST_CASE(numbers_that_float32_cannot_hold_are_named_by_file_and_image, Folder) {
   const Images images(put(folder, "d.h5", std::vector<double>{1, 2, 3, 1e300}, {2, 2, 1, 1},
                           std::vector<std::int64_t>{0, 1}));
@@ -181,8 +198,7 @@ BOOST_FIXTURE_TEST_CASE(files_whose_classes_have_other_names_do_not_go_together,
   const std::string a = named("a.h5", "cat\ndog"), b = named("b.h5", "ant\ncat\ndog"),
                     same = named("c.h5", "cat\ndog"), none = make_images(folder, "n.h5", 3);
   BOOST_TEST(Images({a, none, same}).size() == 9);
-  BOOST_CHECK_EXCEPTION(Images({none, a, b}), DataError,
-                        mentions("b.h5: class 0 of /y is \"ant\", but in"));
+  BOOST_CHECK_EXCEPTION(Images({none, a, b}), DataError, mentions("b.h5: class 0 of /y is \"ant\", but in"));
   const Images train(a);
   BOOST_CHECK_THROW(Images(b, {.like = &train}), DataError);
 }

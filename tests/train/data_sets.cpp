@@ -209,14 +209,16 @@ BOOST_FIXTURE_TEST_CASE(values_that_mean_two_things_are_refused_in_a_run_and_by_
                     units = pictures("units", DType::uint8, "", "K"),
                     floats = pictures("floats", DType::float32, ""),
                     order = pictures("order", DType::uint8, "dog\ncat"),
-                    more = pictures("more", DType::uint8, "cat\ndog\nowl");
+                    packed = pictures("packed", DType::uint8, "");
+  hdf5::File::open_for_writing(packed).open_dataset("x").set_attribute("scale_factor",
+                                                                       std::vector<double>{0.5});
   const train::Config trained = config(bytes);
   const auto model = train::build_meta_model(trained);
   const train::LearnedFrom from = saved(opened(trained));
   for (const auto& [path, said] : {std::pair(units, std::string("units")),
                                    {floats, "in the same scale"},
                                    {order, "class 0 of"},
-                                   {more, "class 2 of"}}) {
+                                   {packed, "the packing"}}) {
     for (const std::string format : {"images", "arrays"}) {
       const std::string setting = "data.format=" + format;
       if (format == "arrays" && path == floats) continue;  // another type, which is another error

@@ -32,7 +32,7 @@ struct Field {
 struct StoredField {
   DType dtype = DType::float32;  ///< of its elements
   Shape shape{};                 ///< of one sample: [64] of a table, [1, 8, 8] of images
-  double magnitude = 0;          ///< mean of |value| over some samples; 0: not known
+  double largest = 0;            ///< |value| in some samples; 0: not known
 };
 
 /// A float field becomes (value - mean) / deviation. One number for each element of samples [F], for each
@@ -48,7 +48,11 @@ struct FieldMeaning {
   std::optional<Normalization> by{};   ///< none: read as stored
   std::vector<std::string> classes{};  ///< names of labels 0, 1, 2 ..., where files have them
   std::string units{};                 ///< of the stored values, where files name them
-  bool packed = false;                 ///< by the attributes scale_factor or add_offset of netCDF
+  /// scale_factor and add_offset of netCDF, which are not applied; empty: neither; none: not known
+  std::optional<std::string> packing{};
+
+  /// Takes over what only `other` knows.
+  void complete_by(const FieldMeaning& other);
 };
 
 /// DataError with both sides if the same value of a field means two things: another class name or unit, or a
@@ -168,9 +172,7 @@ class Mixture final : public Dataset {
   std::string location(std::int64_t sample) const override;
   bool is_finite() const override;
   std::vector<std::string> skipped() const override { return sources_.front().dataset->skipped(); }
-  FieldMeaning meaning(std::string_view field) const override {
-    return sources_.front().dataset->meaning(field);
-  }
+  FieldMeaning meaning(std::string_view field) const override;
 
  private:
   /// The source that has this sample.

@@ -71,6 +71,7 @@ class Object {
 
   /// A string of fixed or variable length. Padding is stripped.
   std::string text_attribute(std::string_view attribute) const;
+  std::vector<std::string> texts_attribute(std::string_view attribute) const;  ///< of any shape
   /// Any integer type; DataError if the value does not fit.
   std::int64_t int64_attribute(std::string_view attribute) const;
   /// Any integer type; DataError if the value does not fit.
