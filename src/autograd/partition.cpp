@@ -91,6 +91,7 @@ std::size_t Partition::bytes_of(const OwnedElements& part, int rank) const {
 }
 
 std::vector<Tensor> Partition::gather(std::span<const OwnedElements> parts, kernels::Backend* backend) const {
+  const comm::NamedCall call(transport_->group(), "gathers tensors of a sharded optimizer");
   std::vector<Tensor> wholes;
   for (const OwnedElements& part : parts) {
     if (part.shape.numel() != elements(part.param) ||

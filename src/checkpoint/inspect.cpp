@@ -83,6 +83,7 @@ void verify_tensors(const FileIndex& index, comm::HostGroup& world, VerifyReport
 }  // namespace
 
 VerifyReport verify(const std::string& path, comm::HostGroup& world) {
+  const comm::NamedCall call(world, "calls verify");
   VerifyReport report;
   report.path = path;
   try {

@@ -289,6 +289,7 @@ void finish_load(const LoadPlan& plan) {
 
 LoadReport load_file(const std::string& path, const StateDict& state_dict, comm::HostGroup& world,
                      const LoadOptions& options) {
+  const comm::NamedCall call(world, "calls load_file");
   LoadReport report;
   report.index = read_index(path, world);
   LoadPlan plan;

@@ -277,6 +277,7 @@ void add_data_sections(const FileIndex& index, StateDict& state_dict) {
 EmaReconstructionReport reconstruct_ema(const std::string& run_directory, double sigma_rel,
                                         std::optional<std::int64_t> step, const std::string& out,
                                         comm::HostGroup& world) {
+  const comm::NamedCall call(world, "calls reconstruct_ema");
   const optim::EmaProfile profile = optim::EmaProfile::power(sigma_rel);
   std::string run = run_directory;
   while (run.size() > 1 && run.ends_with('/')) run.pop_back();

@@ -84,6 +84,7 @@ Store::Store(RunDirectory* run_directory, std::unique_ptr<RunDirectory> own, com
           options_.more_is_better.value_or(options_.keep_best.ends_with("accuracy")))),
       attempts_(std::make_unique<AttemptCounter>(directory_ + "/starts")),
       memory_(std::make_unique<SaveMemory>()) {
+  const comm::NamedCall call(world_, "makes a Store");
   for (const auto& [name, value] : options_.provenance) provenance_[name] = value;
   comm::run_on_all(world_, [&] {
     if (world_.rank() != 0) return;
@@ -108,6 +109,7 @@ std::optional<double> Store::metric_of(std::int64_t step, const std::string& met
 }
 
 bool Store::knows_metric(std::int64_t step, const std::string& metric) {
+  const comm::NamedCall call(world_, "calls Store::knows_metric");
   finish();
   return from_rank_0(world_, [&] { return metric_of(step, metric).has_value(); });
 }
@@ -127,6 +129,7 @@ bool Store::would_be_best(std::int64_t step, const std::map<std::string, double>
 }
 
 void Store::note_metrics(std::int64_t step, const std::map<std::string, double>& metrics) {
+  const comm::NamedCall call(world_, "calls Store::note_metrics");
   finish();
   comm::run_on_all(world_, [&] {
     if (world_.rank() != 0 || !exists(directory_ + "/" + name_of_step(step))) return;
@@ -204,6 +207,7 @@ void Store::check_alike(const StateDict& state_dict) {
 
 std::string Store::save_state_dict(std::int64_t step, StateDict given) {
   const progress::During saves(progress::Phase::save);
+  const comm::NamedCall call(world_, "calls Store::save");
   finish();
   check_own_weights(given);
   const StateDict state_dict = completed(step, std::move(given));
@@ -257,11 +261,13 @@ Store::Writer Store::writer() const {
 
 void Store::advance(Writer of_any) {
   if (!pending_save_ || (of_any.writing && !of_any.failed)) return;
+  const comm::NamedCall call(world_, "calls Store::advance");
   advance_save(of_any.failed ? SaveAction::give_up : SaveAction::proceed);
 }
 
 void Store::advance() {
   if (!pending_save_) return;
+  const comm::NamedCall call(world_, "calls Store::advance");
   const Writer mine = writer();
   std::vector<Writer> all(static_cast<std::size_t>(world_.size()));
   world_.all_gather(&mine, sizeof mine, all.data());
@@ -270,6 +276,8 @@ void Store::advance() {
 }
 
 void Store::finish() {
+  if (!pending_save_) return;
+  const comm::NamedCall call(world_, "calls Store::finish");
   while (pending_save_) advance_save(SaveAction::wait);
 }
 
@@ -396,6 +404,7 @@ Store::Candidates Store::candidates() {
 
 std::int64_t Store::resume_state_dict(const StateDict& state_dict) {
   const progress::During loads(progress::Phase::load);
+  const comm::NamedCall call(world_, "calls Store::resume");
   finish();
   check_own_weights(state_dict);
   const Candidates candidates = this->candidates();
@@ -441,6 +450,7 @@ void Store::load(const std::string& path, const StateDict& state_dict) {
 }
 
 void Store::fork_state_dict(const FileIndex& index, const StateDict& state_dict) {
+  const comm::NamedCall call(world_, "calls Store::fork_state_dict");
   finish();
   try {
     load(index, state_dict);
@@ -492,6 +502,7 @@ void Store::started_from(std::int64_t step, const std::vector<std::string>& brok
 }
 
 std::optional<FileIndex> Store::newest() {
+  const comm::NamedCall call(world_, "calls Store::newest");
   std::string broken;
   for (const std::int64_t step : steps_in(directory_, world_)) {
     try {

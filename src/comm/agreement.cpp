@@ -53,6 +53,7 @@ Outcome outcome_of(const std::function<void()>& action) {
 
 void run_on_all(HostGroup& group, const std::function<void()>& action) {
   const Outcome mine = outcome_of(action);
+  const NamedCall call(group, "calls run_on_all");
 
   struct Record {
     int failed;
@@ -76,6 +77,16 @@ void run_on_all(HostGroup& group, const std::function<void()>& action) {
   if (failures < group.size()) text = fmt::format("rank {}: {}", first_rank, text);
   if (texts_differ) text += fmt::format("; and {} more rank{}", failures - 1, failures == 2 ? "" : "s");
   throw_error(static_cast<ExitCode>(first->code), text);
+}
+
+bool meet_at_end(HostGroup& group, const char* phrase) {
+  try {
+    const NamedCall call(group, phrase);
+    if (std::uncaught_exceptions() == 0) group.barrier();
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
 }
 
 std::uint64_t bits_of_any(HostGroup& group, std::uint64_t mine) {

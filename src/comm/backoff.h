@@ -19,6 +19,8 @@ class Backoff {
     if (!yielding_) yielding_ = monotonic_s() > start_s_ + spin_s;
     if (yielding_) sched_yield();
   }
+  /// The wait is long enough for more work at each pause.
+  bool yielding() const { return yielding_; }
 
  private:
   static constexpr double spin_s = 10e-6;

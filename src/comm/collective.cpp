@@ -22,17 +22,18 @@ const char* name_of(Collective::Kind kind) {
   }
 }
 
-}  // namespace
-
-std::uint64_t Collective::signature() const {
-  return hash_of(kind, dtype, comm_dtype, shards, flat_buffer, offset_bytes, count, slices);
-}
-
+/// "a reduce-scatter of 100 float32 elements at byte 64 of flat buffer 1 over 4 shards". Details are shown
+/// where `other` differs in them.
 std::string describe(const Collective& collective, const Collective& other) {
-  if (collective.kind == Collective::Kind::host_gather)
-    return fmt::format("{} bytes of each rank", collective.count);
-  if (collective.kind == Collective::Kind::unequal_host_gather)
-    return fmt::format("{} bytes of all ranks, sizes {:016x}", collective.count, collective.slices);
+  using Kind = Collective::Kind;
+  if (collective.kind == Kind::host_gather)
+    return fmt::format("a gather of {} bytes of each rank", collective.count);
+  if (collective.kind == Kind::unequal_host_gather)
+    return fmt::format("a gather of {} bytes of all ranks, sizes {:016x}", collective.count,
+                       collective.slices);
+  if (collective.kind == Kind::broadcast)
+    return fmt::format("a broadcast of {} bytes from rank {}", collective.count, collective.shards);
+  if (collective.on_host()) return collective.kind == Kind::barrier ? "a barrier" : "a split";
   std::string text = fmt::format("{} of {} {} elements at byte {}", name_of(collective.kind),
                                  collective.count, to_string(collective.dtype), collective.offset_bytes);
   if (collective.flat_buffer != other.flat_buffer)
@@ -43,6 +44,30 @@ std::string describe(const Collective& collective, const Collective& other) {
   if (collective.kind == other.kind && collective.slices != other.slices)
     text += fmt::format(" in slices {:016x}", collective.slices);
   return text;
+}
+
+}  // namespace
+
+std::uint64_t Collective::signature() const {
+  return hash_of(kind, dtype, comm_dtype, shards, flat_buffer, offset_bytes, count, slices, call.digest);
+}
+
+std::string difference(std::uint64_t number, int rank, const Collective& collective, int other_rank,
+                       const Collective& other) {
+  if (!collective.on_host())
+    return fmt::format(
+        "collective {}: rank {} started {}, rank {} {}; every rank must start the same collectives in the "
+        "same order",
+        number, rank, describe(collective, other), other_rank, describe(other, collective));
+  const auto text = [](const Collective& mine, const Collective& theirs) {
+    const std::string_view call = mine.call.phrase, their_call = theirs.call.phrase;
+    if (mine.call.digest == theirs.call.digest)
+      return fmt::format("{} ({} after {} sums)", call, describe(mine, theirs), mine.flat_buffer);
+    const std::string_view outer = call.substr(0, call.find(within));
+    return std::string(outer == their_call.substr(0, their_call.find(within)) ? call : outer);
+  };
+  return fmt::format("rank {} {}, but rank {} {}; every rank must make the same calls in the same order",
+                     rank, text(collective, other), other_rank, text(other, collective));
 }
 
 void check_elements(const TreeSum& sum, int rank) {

@@ -5,12 +5,21 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "lockstep/comm/gradient_transport.h"
 
 namespace lockstep::comm {
 
 struct SumPlan;
+
+/// What the rank calls, as NamedCall says.
+struct CallName {
+  std::uint64_t digest = 0;  ///< of what must be equal on all ranks
+  char phrase[184] = {};     ///< follows "rank 0"; cut off if it is longer
+};
+/// Joins the phrases of a call and of one within it.
+constexpr std::string_view within = ", in which it ";
 
 /// A collective as a rank shows it to the others, in shared memory: plain numbers.
 struct Collective {
@@ -20,25 +29,30 @@ struct Collective {
     all_gather,
     host_gather,          ///< of values in host memory: HostGroup::all_gather
     unequal_host_gather,  ///< HostGroup::all_gather_unequal
+    broadcast,
+    barrier,
+    split,
   };
 
   Kind kind = Kind::sum;
   DType dtype = DType::float32;
   DType comm_dtype = DType::float32;
-  std::int32_t shards = 0;        ///< 0 for a gather
-  std::uint64_t flat_buffer = 0;  ///< counted in the order allocated
+  std::int32_t shards = 0;        ///< 0 for a gather; of a broadcast: the root
+  std::uint64_t flat_buffer = 0;  ///< counted in the order allocated; of host memory: sums started before
   std::uint64_t offset_bytes = 0;
-  std::int64_t count = 0;    ///< elements; of a host gather: bytes of a rank, or of all ranks if unequal
+  std::int64_t count = 0;    ///< elements; of host memory: bytes of a rank, or of all ranks if unequal
   std::uint64_t slices = 0;  ///< digest of the slices, or of the sizes of an unequal gather; 0 without
+  CallName call = {};        ///< in which it is; sums and their halves do not show it
 
   bool on_host() const { return kind >= Kind::host_gather; }
   /// Different collectives have different signatures.
   std::uint64_t signature() const;
 };
 
-/// "a reduce-scatter of 100 float32 elements at byte 64 of flat buffer 1 over 4 shards". Details are shown
-/// where `other` differs in them.
-std::string describe(const Collective& collective, const Collective& other);
+/// What differs, for an error: "rank 0 calls Store::save, but rank 1 calls load_weights; ...". `number`: of
+/// the collective. Details are shown where the ranks differ in them.
+std::string difference(std::uint64_t number, int rank, const Collective& collective, int other_rank,
+                       const Collective& other);
 
 /// Throws UsageError unless the elements are in the flat buffer.
 void check_elements(const TreeSum& sum, int rank);

@@ -75,7 +75,7 @@ void Messages::check(const Message& message, const MPI_Status& status, bool fail
   int bytes = 0;
   check_mpi(MPI_Get_count(&status, MPI_BYTE, &bytes), "MPI_Get_count", rank_);
   if (!failed && static_cast<std::size_t>(bytes) == expected) return;
-  throw FailureError(
+  throw UsageError(
       "collective {}: rank {} expected a message of {} bytes, rank {} sent {}; every rank must start the "
       "same collectives in the same order",
       work_, rank_, expected, status.MPI_SOURCE, failed ? "a longer one" : fmt::format("{}", bytes));

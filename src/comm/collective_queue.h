@@ -77,7 +77,7 @@ class Messages {
   std::size_t add(std::size_t messages, std::size_t chunk);
   void send(std::size_t message, const std::byte* data, std::size_t bytes, int to, int tag);
   void receive(std::size_t message, std::byte* data, std::size_t bytes, int from, int tag);
-  /// The chunks of the messages that have ended since the last call, one entry a message. Throws FailureError
+  /// The chunks of the messages that have ended since the last call, one entry a message. Throws UsageError
   /// if another rank's message has another size than expected.
   std::span<const std::size_t> collect();
 
@@ -154,8 +154,8 @@ class ActiveCollective {
 
   /// Begins the collective, which uses the tags `tag` and `tag` + 1 until it has finished.
   void begin(Work work, Request request, int tag);
-  /// Does everything that is possible now; true if that was anything. Throws FailureError if ranks have
-  /// started different collectives.
+  /// Does everything that is possible now; true if that was anything. Throws UsageError if ranks have started
+  /// different collectives.
   bool advance(SumScratch& scratch);
   /// This rank has done its part.
   bool finished() const { return unfinished_ == 0 && all_started_; }
@@ -275,7 +275,7 @@ class ActiveCollective {
 class CollectiveQueue {
  public:
   /// Collectives that run at once; later ones wait.
-  static constexpr std::uint64_t max_active = BegunCollectives::kept;
+  static constexpr std::uint64_t max_active = BegunCollectives::kept / 2;
   /// Messages use this many tags from first_tag on.
   static constexpr int tags = 2 * static_cast<int>(max_active);
 

@@ -37,8 +37,10 @@ void finish(GradientTransport& transport, Work work) {
   // A device may work as long as a step: the core is free for the threads that feed it. (A blocking wait for
   // the device would not return if a peer died.)
   constexpr std::chrono::microseconds between_polls{20};
-  for (progress::Polling polling; !transport.done(work); polling.count_poll())
+  for (progress::Polling polling; !transport.done(work); polling.count_poll()) {
+    transport.group().check_calls();
     std::this_thread::sleep_for(between_polls);
+  }
 }
 
 namespace {

@@ -10,7 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <limits>
+#include <functional>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -128,7 +128,10 @@ class MpiCommunicator final : public CpuCommunicator {
   void order_after(Work work) override {
     if (done(work)) return;
     progress::Polling polling;
-    for (Backoff backoff(oversubscribed_); !done(work); polling.count_poll()) backoff.pause();
+    for (Backoff backoff(oversubscribed_); !done(work); polling.count_poll()) {
+      backoff.pause();
+      if (backoff.yielding()) check_calls();
+    }
   }
 
   void all_gather(const void* mine, std::size_t bytes, void* all) override;
@@ -137,6 +140,12 @@ class MpiCommunicator final : public CpuCommunicator {
   void broadcast(void* data, std::size_t bytes, int root) override;
   void barrier(double timeout_s) override;
   std::unique_ptr<CpuCommunicator> split(int colour, int key) override;
+  void enter(const char* phrase, const char* compared) override;
+  void leave() override { calls_.pop_back(); }
+  void check_calls() override {
+    control_.check_same(&RankFlags::calls, entered_);
+    if (!calls_.empty()) control_.check_order(gathers_, collectives_.started(), calls_.back());
+  }
   [[noreturn]] void abort(int exit_code) override {
     std::fflush(nullptr);
     end_without_mpi_after(abort_timeout_s, exit_code);
@@ -149,10 +158,15 @@ class MpiCommunicator final : public CpuCommunicator {
   /// Advances started collectives meanwhile: a peer may wait for our part of one.
   template <class Condition>
   void wait_until(const Condition& condition) {
+    wait_until(condition, [this] { check_calls(); });
+  }
+  template <class Condition, class Check>
+  void wait_until(const Condition& condition, const Check& check) {
     progress::Polling polling;
     for (Backoff backoff(oversubscribed_); !condition(); backoff.pause()) {
       polling.count_poll();
       collectives_.progress();
+      if (backoff.yielding()) check();
     }
   }
   bool finished(MPI_Request& request, const char* call) const {
@@ -160,12 +174,30 @@ class MpiCommunicator final : public CpuCommunicator {
     check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE), call, rank_);
     return done != 0;
   }
-  void finish(MPI_Request request, const char* call) {
-    wait_until([&] { return finished(request, call); });
+  /// Ranks of all nodes take part, and compare what they do afterwards: one node alone must not throw before.
+  template <class InTime = std::identity>
+  void finish(MPI_Request request, const char* call, const InTime& in_time = {}) {
+    wait_until([&] { return in_time(finished(request, call)); }, [this] { control_.check(); });
   }
-  /// Tells the node what this rank gathers, with its bytes in the slot if they fit, and waits for the others.
-  /// Throws FailureError if they gather something else. Returns the slot.
-  std::size_t begin_gather(const Collective& gather, const void* mine, std::size_t bytes);
+  /// Begins every collective of host memory, which is a call of this phrase if it is in no other: tells the
+  /// others what it is, with this rank's bytes if they fit (max_bytes_along), and waits for them. Throws
+  /// UsageError if they begin something else, and FailureError if they are not there within timeout_s (0: no
+  /// limit).
+  void begin(Collective collective, const char* phrase, const void* mine = nullptr, std::size_t bytes = 0,
+             double timeout_s = 0);
+  /// What came along from a rank.
+  std::byte* along(int of) {
+    return nodes_ == 1 ? control_.of(of).slots[gathers_ % 2] : record(of) + sizeof(std::uint64_t);
+  }
+  std::size_t max_bytes_along() const {
+    return nodes_ == 1 ? RankFlags::slot_bytes : record_bytes - sizeof(std::uint64_t);
+  }
+  std::byte* record(int of) { return records_.data() + record_bytes * static_cast<std::size_t>(of); }
+  /// Of a difference between nodes. Collective.
+  void throw_difference(const Collective& mine);
+  template <class InTime = std::identity>
+  void gather_in_place(void* all, std::size_t bytes, const InTime& in_time = {});
+  void send_to_all(void* data, std::size_t bytes, int root);
   std::vector<std::string> host_names() const;
 
   OwnedComm comm_;
@@ -177,8 +209,16 @@ class MpiCommunicator final : public CpuCommunicator {
   Topology topology_;
   CollectiveQueue collectives_;
   bool oversubscribed_ = oversubscribed(node_comm_.get(), given_cores());
-  std::uint64_t gathers_ = 0;
+  std::vector<CallName> calls_;  ///< that this rank is in, the outermost first
+  std::uint64_t entered_ = 0;    ///< calls so far
+  std::uint64_t gathers_ = 0;    ///< and other collectives of host memory
   std::uint64_t flat_buffers_ = 0;
+  /// Between nodes a collective of host memory begins with one message a rank: its signature, and as many
+  /// bytes as most step headers have.
+  static constexpr std::size_t record_bytes = 256;
+  const int nodes_ = topology_.nodes();
+  std::vector<std::byte> records_ =
+      std::vector<std::byte>(nodes_ == 1 ? 0 : record_bytes * static_cast<std::size_t>(size_));
 };
 
 std::vector<std::string> MpiCommunicator::host_names() const {
@@ -197,6 +237,7 @@ std::vector<std::string> MpiCommunicator::host_names() const {
 
 std::unique_ptr<FlatBuffer> MpiCommunicator::allocate_buffer(std::size_t accumulator_bytes,
                                                              int accumulators) {
+  const NamedCall call(*this, "allocates a FlatBuffer");
   agree_on_buffer(*this, accumulator_bytes, accumulators);
   const progress::Waiting waiting;
   return std::make_unique<NodeBuffer>(this, ++flat_buffers_, node_comm_.get(), control_.local_rank(),
@@ -209,46 +250,92 @@ Work MpiCommunicator::start(Collective::Kind kind, const TreeSum& sum, const Sha
   if (!flat_buffer || flat_buffer->owner() != this) {
     throw UsageError("tree sum on rank {}: the flat buffer was allocated by another communicator", rank_);
   }
+  if (calls_.empty()) const NamedCall call(*this, "starts a sum or all-gather of a FlatBuffer");
   const Work work = collectives_.start(kind, sum, *flat_buffer, map, slices);
   collectives_.progress();
   return work;
 }
 
-std::size_t MpiCommunicator::begin_gather(const Collective& gather, const void* mine, std::size_t bytes) {
+/// A rank that unwinds says nothing: its error is the cause of what the others see.
+void MpiCommunicator::enter(const char* phrase, const char* compared) {
+  CallName call;
+  constexpr std::size_t room = sizeof call.phrase - 1;
+  if (calls_.empty()) {
+    std::strncpy(call.phrase, phrase, room);
+  } else {
+    fmt::format_to_n(call.phrase, room, "{}{}{}", calls_.back().phrase, within, phrase);
+    call.digest = calls_.back().digest;
+  }
+  call.digest = hash_of(call.digest, purpose_of(compared));
+  calls_.push_back(call);
+  if (std::uncaught_exceptions() == 0)
+    control_.begin(&RankFlags::calls, ++entered_, {.kind = Collective::Kind::barrier, .call = call});
+}
+
+void MpiCommunicator::begin(Collective collective, const char* phrase, const void* mine, std::size_t bytes,
+                            double timeout_s) {
+  if (calls_.empty()) {
+    const NamedCall call(*this, phrase);
+    return begin(collective, phrase, mine, bytes, timeout_s);
+  }
+  collective.call = calls_.back();
+  collective.flat_buffer = collectives_.started();
+  const double deadline_s = timeout_s > 0 ? monotonic_s() + timeout_s : 0;
+  const auto in_time = [&](bool done) {
+    if (!done && timeout_s > 0 && monotonic_s() > deadline_s)
+      throw FailureError("barrier on rank {}: not all {} ranks arrived within {} s", rank_, size_, timeout_s);
+    return done;
+  };
   // Two slots suffice: a rank that fills one again has seen all ranks begin the gather in between, so they
   // have read the one before.
   ++gathers_;
-  const std::size_t slot = gathers_ % 2;
-  if (bytes > 0 && bytes <= RankFlags::slot_bytes) std::memcpy(control_.mine().slots[slot], mine, bytes);
-  control_.begin(&RankFlags::gathers, gathers_, gather);
-  wait_until([this] { return control_.all_began(&RankFlags::gathers, gathers_); });
-  control_.check_same(&RankFlags::gathers, gathers_);
-  return slot;
+  if (bytes > 0 && bytes <= max_bytes_along()) std::memcpy(along(rank_), mine, bytes);
+  if (nodes_ == 1) {
+    control_.begin(&RankFlags::gathers, gathers_, collective);
+    wait_until([&] { return in_time(control_.all_began(&RankFlags::gathers, gathers_)); });
+    return control_.check_same(&RankFlags::gathers, gathers_);
+  }
+  const std::uint64_t signature = collective.signature();
+  std::memcpy(record(rank_), &signature, sizeof signature);
+  gather_in_place(records_.data(), record_bytes, in_time);
+  for (int rank = 1; rank < size_; ++rank) {
+    if (std::memcmp(record(rank), record(0), sizeof signature) != 0) throw_difference(collective);
+  }
 }
 
-void MpiCommunicator::all_gather(const void* mine, std::size_t bytes, void* all) {
-  const auto signed_bytes = static_cast<std::int64_t>(bytes);
-  const std::size_t slot =
-      begin_gather({.kind = Collective::Kind::host_gather, .count = signed_bytes}, mine, bytes);
-  if (bytes == 0) return;
-  auto* out = static_cast<std::byte*>(all);
-  if (topology_.nodes() == 1 && bytes <= RankFlags::slot_bytes) {
-    for (int rank = 0; rank < size_; ++rank)
-      std::memcpy(out + bytes * static_cast<std::size_t>(rank), control_.of(rank).slots[slot], bytes);
-    return;
-  }
-  std::byte* const own = out + bytes * static_cast<std::size_t>(rank_);
-  if (mine != own) std::memmove(own, mine, bytes);
-  if (bytes > limits_.message_bytes) {
-    for (int root = 0; root < size_; ++root)
-      broadcast(out + bytes * static_cast<std::size_t>(root), bytes, root);
-    return;
-  }
+template <class InTime>
+void MpiCommunicator::gather_in_place(void* all, std::size_t bytes, const InTime& in_time) {
   MPI_Request request = MPI_REQUEST_NULL;
   check_mpi(MPI_Iallgather(MPI_IN_PLACE, 0, MPI_BYTE, all, static_cast<int>(bytes), MPI_BYTE, comm_.get(),
                            &request),
             "MPI_Iallgather", rank_);
-  finish(request, "MPI_Iallgather");
+  finish(request, "MPI_Iallgather", in_time);
+}
+
+void MpiCommunicator::throw_difference(const Collective& mine) {
+  std::vector<Collective> all(static_cast<std::size_t>(size_));
+  all[static_cast<std::size_t>(rank_)] = mine;
+  gather_in_place(all.data(), sizeof mine);
+  const auto other =
+      std::ranges::find_if(all, [&](const Collective& any) { return any.signature() != all[0].signature(); });
+  control_.fail(difference(gathers_, 0, all[0], static_cast<int>(other - all.begin()), *other));
+}
+
+void MpiCommunicator::all_gather(const void* mine, std::size_t bytes, void* all) {
+  begin({.kind = Collective::Kind::host_gather, .count = static_cast<std::int64_t>(bytes)},
+        "calls HostGroup::all_gather", mine, bytes);
+  if (bytes == 0) return;
+  auto* out = static_cast<std::byte*>(all);
+  if (bytes <= max_bytes_along()) {
+    for (int rank = 0; rank < size_; ++rank)
+      std::memcpy(out + bytes * static_cast<std::size_t>(rank), along(rank), bytes);
+    return;
+  }
+  std::byte* const own = out + bytes * static_cast<std::size_t>(rank_);
+  if (mine != own) std::memmove(own, mine, bytes);
+  if (bytes <= limits_.message_bytes) return gather_in_place(all, bytes);
+  for (int root = 0; root < size_; ++root)
+    send_to_all(out + bytes * static_cast<std::size_t>(root), bytes, root);
 }
 
 void MpiCommunicator::all_gather_unequal(const void* mine, std::span<const std::size_t> bytes_of_rank,
@@ -258,10 +345,10 @@ void MpiCommunicator::all_gather_unequal(const void* mine, std::span<const std::
   const std::uint64_t sizes = std::accumulate(
       bytes_of_rank.begin(), bytes_of_rank.end(), std::uint64_t{1},
       [](std::uint64_t digest, std::size_t bytes) { return std::uint64_t{hash_of(digest, bytes)}; });
-  begin_gather({.kind = Collective::Kind::unequal_host_gather,
-                .count = static_cast<std::int64_t>(total),
-                .slices = sizes},
-               nullptr, 0);
+  begin({.kind = Collective::Kind::unequal_host_gather,
+         .count = static_cast<std::int64_t>(total),
+         .slices = sizes},
+        "calls HostGroup::all_gather_unequal");
   if (total == 0) return;
   std::vector<std::size_t> offsets(bytes_of_rank.size());
   std::exclusive_scan(bytes_of_rank.begin(), bytes_of_rank.end(), offsets.begin(), std::size_t{0});
@@ -271,7 +358,7 @@ void MpiCommunicator::all_gather_unequal(const void* mine, std::span<const std::
   if (bytes_of_rank[me] > 0 && mine != own) std::memmove(own, mine, bytes_of_rank[me]);
   if (total > limits_.message_bytes) {
     for (std::size_t root = 0; root < offsets.size(); ++root)
-      broadcast(out + offsets[root], bytes_of_rank[root], static_cast<int>(root));
+      send_to_all(out + offsets[root], bytes_of_rank[root], static_cast<int>(root));
     return;
   }
   const std::vector<int> int_counts(bytes_of_rank.begin(), bytes_of_rank.end());
@@ -301,6 +388,12 @@ std::vector<std::string> MpiCommunicator::all_gather_texts(const std::string& mi
 void MpiCommunicator::broadcast(void* data, std::size_t bytes, int root) {
   if (root < 0 || root >= size_)
     throw UsageError("broadcast on rank {}: no rank {} among {}", rank_, root, size_);
+  begin({.kind = Collective::Kind::broadcast, .shards = root, .count = static_cast<std::int64_t>(bytes)},
+        "calls HostGroup::broadcast");
+  send_to_all(data, bytes, root);
+}
+
+void MpiCommunicator::send_to_all(void* data, std::size_t bytes, int root) {
   auto* chunk = static_cast<std::byte*>(data);
   while (bytes > 0) {
     const std::size_t chunk_bytes = std::min(bytes, limits_.message_bytes);
@@ -314,19 +407,12 @@ void MpiCommunicator::broadcast(void* data, std::size_t bytes, int root) {
 }
 
 void MpiCommunicator::barrier(double timeout_s) {
-  MPI_Request request = MPI_REQUEST_NULL;
-  check_mpi(MPI_Ibarrier(comm_.get(), &request), "MPI_Ibarrier", rank_);
-  const double deadline_s =
-      timeout_s > 0 ? monotonic_s() + timeout_s : std::numeric_limits<double>::infinity();
-  wait_until([&] {
-    if (finished(request, "MPI_Ibarrier")) return true;
-    if (monotonic_s() < deadline_s) return false;
-    throw FailureError("barrier on rank {}: not all {} ranks arrived within {} s", rank_, size_, timeout_s);
-  });
+  begin({.kind = Collective::Kind::barrier}, "calls HostGroup::barrier", nullptr, 0, timeout_s);
 }
 
 std::unique_ptr<CpuCommunicator> MpiCommunicator::split(int colour, int key) {
   if (colour < 0) throw UsageError("split on rank {}: colour {} is negative", rank_, colour);
+  begin({.kind = Collective::Kind::split}, "calls CpuCommunicator::split");
   const progress::Waiting waiting;
   MPI_Comm group = split_of(comm_.get(), colour, key);
   std::vector<int> nodes(static_cast<std::size_t>(size_of(group)));

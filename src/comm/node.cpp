@@ -1,5 +1,7 @@
 #include "comm/node.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -11,6 +13,7 @@
 #include "base/progress.h"
 #include "comm/mpi_calls.h"
 #include "lockstep/base/error.h"
+#include "lockstep/comm/agreement.h"
 
 namespace lockstep::comm {
 namespace {
@@ -85,7 +88,7 @@ SharedWindow::SharedWindow(MPI_Comm node, std::size_t bytes) {
 }
 
 SharedWindow::~SharedWindow() {
-  if (std::uncaught_exceptions() > 0) return;
+  if (std::uncaught_exceptions() > 0 || window_ == MPI_WIN_NULL) return;
   const progress::During teardown(progress::Phase::teardown);
   const progress::Waiting waiting;
   MPI_Win_unlock_all(window_);
@@ -105,22 +108,59 @@ void NodeControl::begin(Sequence sequence, std::uint64_t number, const Collectiv
 }
 
 void NodeControl::check_same(Sequence sequence, std::uint64_t number) const {
+  check();
   const std::uint64_t index = number % BegunCollectives::kept;
-  const BegunCollectives& reference = of(0).*sequence;
-  for (int peer = 1; peer < local_ranks(); ++peer) {
+  int first = -1;
+  for (int peer = 0; peer < local_ranks(); ++peer) {
     const BegunCollectives& begun = of(peer).*sequence;
+    if (begun.count.load(std::memory_order_acquire) < number) continue;
+    if (first < 0) first = peer;
+    const BegunCollectives& reference = of(first).*sequence;
     if (begun.signatures[index] == reference.signatures[index]) continue;
-    const Collective& first = reference.descriptions[index];
-    const Collective& other = begun.descriptions[index];
-    const char* const noun = first.on_host() ? "gather" : "collective";
-    throw FailureError(
-        "{} {}: rank {} {} {}, rank {} {}; every rank must start the same {}s in the same order", noun,
-        number, ranks_.front(), first.on_host() ? "gathers" : "started", describe(first, other),
-        ranks_[static_cast<std::size_t>(peer)], describe(other, first), noun);
+    const Collective one = reference.descriptions[index], other = begun.descriptions[index];
+    std::atomic_thread_fence(std::memory_order_acquire);
+    const auto overwritten = [number](const BegunCollectives& by) {  // by calls that ran ahead
+      return by.count.load(std::memory_order_relaxed) - number >= BegunCollectives::kept - 1;
+    };
+    if (overwritten(reference) || overwritten(begun)) continue;
+    if (sequence != &RankFlags::calls) check_same(&RankFlags::calls, mine().calls.count);
+    fail(difference(number, ranks_[static_cast<std::size_t>(first)], one,
+                    ranks_[static_cast<std::size_t>(peer)], other));
   }
 }
 
-NodeBuffer::NodeBuffer(const void* owner, std::uint64_t number, MPI_Comm node, int local_rank,
+void NodeControl::check_order(std::uint64_t gathers, std::uint64_t sums, const CallName& call) const {
+  for (int peer = 0; peer < local_ranks(); ++peer) {
+    const BegunCollectives& begun = of(peer).gathers;
+    if (begun.count.load(std::memory_order_acquire) <= gathers) continue;
+    const Collective& theirs = begun.descriptions[(gathers + 1) % BegunCollectives::kept];
+    if (theirs.flat_buffer < sums)
+      fail(difference(gathers, ranks_[static_cast<std::size_t>(peer)], theirs,
+                      ranks_[static_cast<std::size_t>(local_rank_)],
+                      {.kind = Collective::Kind::barrier, .call = call}));
+  }
+}
+
+void NodeControl::fail(const std::string& text) const {
+  RankFlags& shared = of(0);
+  auto expected = RankFlags::Verdict::none;
+  if (shared.verdict.compare_exchange_strong(expected, RankFlags::Verdict::begun)) {
+    shared.verdict_text[text.copy(shared.verdict_text, sizeof shared.verdict_text - 1)] = '\0';
+    shared.verdict.store(RankFlags::Verdict::written, std::memory_order_release);
+  }
+  check();
+}
+
+void NodeControl::check() const {
+  const auto is = [this](RankFlags::Verdict state) {
+    return of(0).verdict.load(std::memory_order_acquire) == state;
+  };
+  if (is(RankFlags::Verdict::none)) return;
+  while (!is(RankFlags::Verdict::written)) sched_yield();
+  throw UsageError("{}", of(0).verdict_text);
+}
+
+NodeBuffer::NodeBuffer(HostGroup* owner, std::uint64_t number, MPI_Comm node, int local_rank,
                        std::size_t accumulator_bytes, int accumulators)
     : owner_(owner),
       number_(number),
@@ -130,6 +170,10 @@ NodeBuffer::NodeBuffer(const void* owner, std::uint64_t number, MPI_Comm node, i
                     SharedWindow::alignment),
       accumulators_(accumulators),
       window_(node, stride_bytes_ * static_cast<std::size_t>(accumulators)) {}
+
+NodeBuffer::~NodeBuffer() {
+  if (!meet_at_end(*owner_, "destroys a FlatBuffer (its scope ends)")) window_.abandon();
+}
 
 std::byte* NodeBuffer::accumulator(int index) {
   if (index < 0 || index >= accumulators_)

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <new>
+#include <string>
 #include <vector>
 
 #include "base/cores.h"
@@ -32,6 +33,8 @@ class SharedWindow {
   ~SharedWindow();
   SharedWindow(const SharedWindow&) = delete;
   SharedWindow& operator=(const SharedWindow&) = delete;
+  /// The peers will never destroy theirs: the process keeps the memory until it ends.
+  void abandon() { window_ = MPI_WIN_NULL; }
 
   std::byte* segment(int local_rank) const { return segments_[static_cast<std::size_t>(local_rank)]; }
 
@@ -42,8 +45,9 @@ class SharedWindow {
 
 /// The collectives of one sequence that a rank has begun, counted from 1, and what the newest ones are.
 struct BegunCollectives {
-  /// A rank begins another one only when all ranks of its node have finished the oldest of these.
-  static constexpr std::uint64_t kept = 4;
+  /// Of collectives at most half of these: a rank begins another one only when all ranks of its node have
+  /// finished the oldest. Calls may run ahead of the peers.
+  static constexpr std::uint64_t kept = 8;
 
   alignas(SharedWindow::alignment) std::atomic<std::uint64_t> count;
   std::uint64_t signatures[kept];
@@ -60,6 +64,11 @@ struct RankFlags {
   alignas(line_bytes) std::atomic<std::uint64_t> added;  ///< collectives whose part this rank has done
   BegunCollectives gathers;                              ///< of host memory; this rank has filled the slot
   alignas(line_bytes) std::byte slots[2][slot_bytes];    ///< gathers alternate between them
+  BegunCollectives calls;                                ///< NamedCalls: of each only `call` is set
+  /// Of the node's first rank: what the first rank that saw a difference says of it, for all.
+  enum class Verdict : std::uint32_t { none, begun, written };
+  alignas(line_bytes) std::atomic<Verdict> verdict;
+  char verdict_text[1024];
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "flags in shared memory must not need a lock");
 
@@ -90,9 +99,16 @@ class NodeControl {
     return all_reached(
         number, [](RankFlags & flags) -> auto& { return flags.added; });
   }
-  /// Throws FailureError, the same on every rank of the node, unless all have begun the same collective under
-  /// this number. All must have begun one.
+  /// Throws UsageError, the same on every rank of the node from now on, if some have begun another collective
+  /// or call under this number than this rank or the first of those that have begun any.
   void check_same(Sequence sequence, std::uint64_t number) const;
+  /// For a rank that waits for a sum within `call`: throws the UsageError if a rank of the node is in its
+  /// next collective of host memory and has started fewer sums before.
+  void check_order(std::uint64_t gathers, std::uint64_t sums, const CallName& call) const;
+  /// Throws the UsageError that there is for all ranks of the node, if there is one.
+  void check() const;
+  /// Makes the text the error of all ranks of the node, unless there is one; throws that.
+  void fail(const std::string& text) const;
 
  private:
   template <class Counter>
@@ -111,23 +127,25 @@ class NodeControl {
 /// A flat buffer whose accumulators every rank of the node can read and write.
 class NodeBuffer final : public FlatBuffer {
  public:
-  /// Collective over the node. `owner` identifies the communicator, `number` the flat buffer among its flat
-  /// buffers; all ranks pass the same number.
-  NodeBuffer(const void* owner, std::uint64_t number, MPI_Comm node, int local_rank,
+  /// Collective over the node. `owner` is the communicator, `number` the flat buffer among its flat buffers;
+  /// all ranks pass the same number.
+  NodeBuffer(HostGroup* owner, std::uint64_t number, MPI_Comm node, int local_rank,
              std::size_t accumulator_bytes, int accumulators);
+  /// If the peers do something else, a later call throws the error.
+  ~NodeBuffer() override;
 
   std::byte* accumulator(int index) override;
   int accumulators() const override { return accumulators_; }
   std::size_t accumulator_bytes() const override { return accumulator_bytes_; }
 
-  const void* owner() const { return owner_; }
+  const HostGroup* owner() const { return owner_; }
   std::uint64_t number() const { return number_; }
   std::byte* accumulator_of(int local_rank, int index) const {
     return window_.segment(local_rank) + stride_bytes_ * static_cast<std::size_t>(index);
   }
 
  private:
-  const void* owner_;
+  HostGroup* owner_;
   std::uint64_t number_;
   int local_rank_;
   std::size_t accumulator_bytes_;

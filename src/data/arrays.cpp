@@ -313,6 +313,7 @@ void Arrays::read(std::span<const std::int64_t> samples, std::span<const Tensor>
 }
 
 Normalization normalization_of(const Dataset& dataset, std::string_view field_name, comm::HostGroup& world) {
+  const comm::NamedCall call(world, "calls normalization_of");
   constexpr std::int64_t chunk_elements = 1 << 18;
   const Field& field = field_named(dataset, field_name);
   if (field.dtype != DType::float32 && field.dtype != DType::float64 && field.dtype != DType::int64)

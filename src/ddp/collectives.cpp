@@ -19,8 +19,10 @@ namespace {
 
 enum class Kind : std::int32_t { all_reduce, reduce, broadcast, scatter, gather, all_gather, barrier };
 
-constexpr std::array names_of_kinds{"all_reduce", "reduce",     "broadcast", "scatter",
-                                    "gather",     "all_gather", "barrier"};
+constexpr std::array calls_of_kinds{"calls all_reduce", "calls reduce", "calls broadcast",
+                                    "calls scatter",    "calls gather", "calls all_gather",
+                                    "calls barrier"};
+constexpr std::string_view word_calls = "calls ";
 constexpr std::array names_of_ops{"sum", "mean", "min", "max"};
 
 /// What a rank shows of its call to the others: plain numbers.
@@ -43,7 +45,8 @@ struct Call {
 };
 
 std::string describe(const Call& call) {
-  std::string text = names_of_kinds[static_cast<std::size_t>(call.kind)];
+  std::string text =
+      std::string(calls_of_kinds[static_cast<std::size_t>(call.kind)]).substr(word_calls.size());
   if (call.op >= 0) text += fmt::format(" ({})", names_of_ops[static_cast<std::size_t>(call.op)]);
   if (call.json) text += " of JSON";
   if (call.rank >= 0) text += fmt::format(" of {} {}", to_string(DType(call.dtype)), to_string(call.shape()));
@@ -65,6 +68,7 @@ bool agree(const Call& a, const Call& b) {
 std::vector<Call> exchange(Context& context, Call mine, const std::string& problem = {}) {
   comm::HostGroup& world = context.world();
   mine.wrong = problem.empty() ? 0 : 1;
+  const comm::NamedCall named(world, calls_of_kinds[static_cast<std::size_t>(mine.kind)], "a collective");
   std::vector<Call> all(static_cast<std::size_t>(world.size()));
   world.all_gather(&mine, sizeof mine, all.data());
   if (std::ranges::any_of(all, [](const Call& call) { return call.wrong != 0; })) {

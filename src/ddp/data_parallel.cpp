@@ -203,6 +203,7 @@ DataParallel::DataParallel(const ModelState& model, comm::GradientTransport& tra
     : tape_(backend) {
   const progress::During wraps(Phase::wrapping);
   comm::HostGroup& group = transport.group();
+  const comm::NamedCall call(group, "wraps a model in DataParallel");
   const ModelState leaves = without_repeats(model);
   check_same_model(group, leaves, options);
   check_options(options, group.size());
@@ -221,11 +222,13 @@ DataParallel::DataParallel(const ModelState& model, comm::GradientTransport& tra
 }
 
 DataParallel::~DataParallel() {
+  comm::meet_at_end(state_->group, "destroys a DataParallel (its scope ends)");
   state_->reducer.withdraw();  // gradients are views of its memory
 }
 
 void DataParallel::check_replicas() const {
   const State& state = *state_;
+  const comm::NamedCall call(state.group, "calls DataParallel::check_replicas");
   const std::string apart = differing_values(state.group, replicated_values(state.model), &state.backend);
   if (apart.empty()) return;
   throw TrainingError(

@@ -20,6 +20,7 @@ constexpr std::string_view file_start = "{\"displayTimeUnit\":\"ms\",\"traceEven
 }  // namespace
 
 Timeline::Timeline(std::string path, comm::HostGroup& group) : path_(std::move(path)), group_(group) {
+  const comm::NamedCall call(group, "makes a Timeline");
   comm::run_on_all(group, [&] {
     if (group.rank() == 0) check_writable();  // before the run, not after it
   });
@@ -66,6 +67,7 @@ std::string Timeline::as_json() const {
 }
 
 std::int64_t Timeline::write() const {
+  const comm::NamedCall call(group_, "calls Timeline::write");
   std::string all, text;
   std::int64_t dropped = 0;
   bool any = !spans_.empty();

@@ -30,6 +30,7 @@ void check(const RunShape& shape, int ranks) {
 }  // namespace
 
 void Context::set_run(const RunShape& shape) {
+  const comm::NamedCall call(world(), "calls Session::set_run");
   const int ranks = world().size();
   RunShape mine = shape;
   if (mine.shards == 0) mine.shards = ranks;

@@ -73,6 +73,7 @@ EvaluationResult evaluate(const Evaluator& with, const data::Dataset& dataset) {
 
 std::optional<EvaluationResult> evaluate(const Evaluator& with, const data::Dataset& dataset,
                                          const EvaluationWatch& watch) {
+  const comm::NamedCall call(with.world, "calls evaluate");
   Tape& tape = with.tape;
   const std::vector<Metric> metrics = metrics_of(with.task);
   int width = 1;  // the sums of all metrics, and the number of samples
@@ -111,6 +112,7 @@ namespace lockstep {
 
 train::EvaluationResult evaluate(Session& session, Model& model, Task& task, const data::Dataset& dataset) {
   const progress::During evaluates(progress::Phase::evaluation);
+  const comm::NamedCall call(session.world(), "calls evaluate");
   comm::run_on_all(session.world(), [&] { task.check(model, dataset); });
   Tape tape(session.backend());
   return train::evaluate({.model = model, .task = task, .tape = tape, .world = session.world()}, dataset);

@@ -202,6 +202,7 @@ kernels::Backend& Session::backend() {
 }
 
 void Session::use_backend(Device device, const DeviceOptions& options) {
+  const comm::NamedCall call(world_, "calls Session::use_backend");
   drop_transport();  // it uses the backend that is replaced
   if (device == Device::cpu()) {
     backend_ = kernels::make_cpu_backend(options.threads);
@@ -218,6 +219,7 @@ void Session::use_backend(Device device, const DeviceOptions& options) {
 }
 
 void Session::use_device(const std::string& asked, const DeviceOptions& options) {
+  const comm::NamedCall call(world_, "calls Session::use_device");
   const train::RankDevice chosen = train::choose_device(world_, asked, options.sums);
   if (!chosen.remark.empty() && world_.rank() == 0) log_.warning("{}", chosen.remark);
   use_backend(chosen.device, options);
@@ -225,6 +227,7 @@ void Session::use_device(const std::string& asked, const DeviceOptions& options)
 }
 
 void Session::watch(double hang_timeout_s, bool signal_report) {
+  const comm::NamedCall call(world_, "calls Session::watch");
   hang_timeout_s_ = hang_timeout_s;
   const train::WatchOptions options{.hang_timeout_s = hang_timeout_s, .signal_report = signal_report};
   if (watchdog_)
@@ -279,6 +282,8 @@ int run_program(int argc, char** argv, const std::function<ExitCode(Session&)>& 
       progress::enter(progress::Phase::program);
       const ExitCode done = program(session);
       progress::enter(progress::Phase::end);
+      const comm::NamedCall call(communicator, "is at the end of its program");
+      communicator.barrier();
       return static_cast<int>(done);
     } catch (...) {
       // Reported before the session ends: ending NCCL takes seconds, in which other ranks may end the world.

@@ -82,6 +82,9 @@ LoadReport load_file(const std::string& path, const StateDict& state_dict, comm:
 /// see LoadOptions, not finite.
 LoadReport load_weights(const std::string& path, const ModelState& model, comm::HostGroup& world,
                         const std::string& group = {}, const LoadOptions& options = {});
+/// The same on this rank alone, not collective: "rank 0 loads, and DataParallel gives all ranks its weights".
+LoadReport load_weights(const std::string& path, const ModelState& model, const std::string& group = {},
+                        const LoadOptions& options = {});
 /// The same from the checkpoint that the index was read from, wherever its path leads by now. Collective.
 LoadReport load_weights(const FileIndex& index, const ModelState& model, comm::HostGroup& world,
                         const std::string& group = {}, const LoadOptions& options = {});

@@ -16,6 +16,10 @@ namespace lockstep::comm {
 /// collective.
 void run_on_all(HostGroup& group, const std::function<void()>& action);
 
+/// For destructors that are collective: all ranks wait for each other, unless an exception unwinds. False if a
+/// rank calls something else, which a later collective throws.
+bool meet_at_end(HostGroup& group, const char* phrase);
+
 /// The bits that are set on any rank (collective).
 std::uint64_t bits_of_any(HostGroup& group, std::uint64_t mine);
 

@@ -49,9 +49,9 @@ struct TreeSum {
 
 /// Collective, in the same order on every rank: allocate_buffer, the three starts, order_after, duplicate.
 /// Waiting yields the core. A transport belongs to one thread at a time. Failures throw FailureError with the
-/// call's name and the rank. Ranks of one node that start different collectives under one number get the same
-/// FailureError, which shows both sides; nothing is written then, and only abort() of the group may be called
-/// afterwards.
+/// call's name and the rank. Ranks of one node that start different collectives under one number, or where
+/// another rank calls something else (NamedCall), get the same UsageError, which shows both sides; nothing is
+/// written then, and every later call throws it again.
 class GradientTransport {
  public:
   virtual ~GradientTransport() = default;

@@ -20,10 +20,11 @@ struct Topology {
   bool node_major() const;                                           ///< ranks of a node are consecutive
 };
 
-/// All methods but rank, size and topology are collective: every rank calls them in the same order. Waiting
+/// All methods from all_gather to barrier are collective: every rank calls them in the same order. Waiting
 /// yields the core. A group belongs to one thread at a time. Failures throw FailureError with the call's name
-/// and the rank. Ranks of one node that gather different numbers of bytes get the same FailureError, which
-/// shows both sides; nothing is written then, and only abort() may be called afterwards.
+/// and the rank. If ranks call different things (NamedCall), every rank gets the same UsageError, which shows
+/// two of the calls; nothing is written then, and every later call throws it again. Ranks of different nodes
+/// find this only where both sides are in methods of the group: a sum waits for its peers.
 class HostGroup {
  public:
   virtual ~HostGroup() = default;
@@ -45,10 +46,31 @@ class HostGroup {
   /// Throws FailureError if not all ranks arrive within timeout_s (<= 0: no limit). Only abort() may be
   /// called after that.
   virtual void barrier(double timeout_s = 0) = 0;
+  /// What NamedCall does; `compared` may say less than `phrase`, which errors show.
+  virtual void enter(const char* /*phrase*/, const char* /*compared*/) {}
+  virtual void leave() {}
+  /// For a rank that waits elsewhere: throws the UsageError if a rank of this node has entered another call.
+  virtual void check_calls() {}
   /// Lets the transport that shares this group's messages make progress, without blocking.
   virtual void progress() = 0;
   /// Ends every process of the world with this exit code. Does not return.
   [[noreturn]] virtual void abort(int exit_code) = 0;
+};
+
+/// Names what all ranks do with the group, during the life of this object: every collective carries the name
+/// (or `compared`, where a name says more than must agree). A call within a call has the names of both.
+class NamedCall {
+ public:
+  /// phrase: follows "rank 0" in an error, such as "calls Store::save". Both must outlive this object.
+  NamedCall(HostGroup& group, const char* phrase, const char* compared = nullptr) : group_(group) {
+    group_.enter(phrase, compared ? compared : phrase);
+  }
+  ~NamedCall() { group_.leave(); }
+  NamedCall(const NamedCall&) = delete;
+  NamedCall& operator=(const NamedCall&) = delete;
+
+ private:
+  HostGroup& group_;
 };
 
 }  // namespace lockstep::comm

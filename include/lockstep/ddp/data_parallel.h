@@ -160,6 +160,7 @@ class DataParallel final : public GradientSource {
 template <class Batch, class LossOf>
 StepResult DataParallel::step(Batch&& batch, LossOf&& loss_of, Measurement* measurement) {
   using Iterator = decltype(std::begin(batch));
+  const comm::NamedCall call(group(), "calls DataParallel::step");
   constexpr bool takes_micro_batches =
       std::invocable<LossOf&, Tape&, decltype(*std::begin(batch)), const MicroBatch&>;
   constexpr bool repeatable = std::forward_iterator<Iterator>;

@@ -114,7 +114,7 @@ class SyncBatchNorm : public BatchNorm2d {
 };
 
 /// Makes every BatchNorm2d in `model` one whose ranks share their statistics, as
-/// torch.nn.SyncBatchNorm.convert_sync_batch_norm does. Names, parameters and buffers stay. Call it before
+/// torch.nn.SyncBatchNorm.convert_sync_batchnorm does. Names, parameters and buffers stay. Call it before
 /// the DataParallel is made; the next step of one that was made before is a UsageError.
 void convert_sync_batch_norm(Module& model);
 

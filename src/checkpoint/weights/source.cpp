@@ -28,6 +28,7 @@
 #include "lockstep/checkpoint/convert.h"
 #include "lockstep/checkpoint/file.h"
 #include "lockstep/comm/agreement.h"
+#include "lockstep/comm/communicator.h"
 #include "lockstep/hdf5/file.h"
 #include "lockstep/kernels/backend.h"
 
@@ -459,17 +460,27 @@ LoadReport load_from(std::unique_ptr<WeightSource> source, const ModelState& mod
   return report;
 }
 
+constexpr const char* call_of_load_weights =
+    "calls load_weights (load_weights(path, model) without a group of ranks reads on this rank alone)";
+
 }  // namespace
 
 LoadReport load_weights(const std::string& path, const ModelState& model, comm::HostGroup& world,
                         const std::string& group, const LoadOptions& options) {
   const progress::During loads(progress::Phase::load);
+  const comm::NamedCall call(world, call_of_load_weights);
   return load_from(open_weights(path, group, world, options.key), model, world, options);
+}
+
+LoadReport load_weights(const std::string& path, const ModelState& model, const std::string& group,
+                        const LoadOptions& options) {
+  return load_weights(path, model, *comm::make_self_communicator(), group, options);
 }
 
 LoadReport load_weights(const FileIndex& index, const ModelState& model, comm::HostGroup& world,
                         const std::string& group, const LoadOptions& options) {
   const progress::During loads(progress::Phase::load);
+  const comm::NamedCall call(world, call_of_load_weights);
   std::unique_ptr<WeightSource> source;
   comm::run_on_all(world, [&] { source = open_weights(index, group); });
   return load_from(std::move(source), model, world, options);
