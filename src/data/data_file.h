@@ -1,6 +1,8 @@
 // What a data file contains: its datasets, class names and rows.
 #pragma once
 
+#include <sys/stat.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -40,7 +42,8 @@ std::vector<std::string> class_names_of(const hdf5::Dataset& y);
 void store_class_names(hdf5::Dataset& y, const std::vector<std::string>& names);
 
 /// The rows of one HDF5 dataset: in memory if they fit its limit, otherwise read when they are asked for.
-/// Several threads may read.
+/// Several threads may read. Rows of a file that has been cut or written to since are a DataError: HDF5 would
+/// read zeros beyond its end. HDF5 goes on reading a file that was removed or replaced by another one.
 class RowStore {
  public:
   /// Rows are read as elements of type `as`. If it loads them, it subtracts their bytes from
@@ -62,6 +65,13 @@ class RowStore {
   }
 
  private:
+  /// A file of the rows as it was. Where its times have changed, the sample tells whether its bytes have.
+  struct StoredFile {
+    std::string path;
+    struct stat status;
+    std::uint64_t sample;
+  };
+  void check_files() const;
   const std::byte* load_rows(std::int64_t begin, std::int64_t count) const;
 
   std::string path_;
@@ -71,6 +81,7 @@ class RowStore {
   std::unique_ptr<std::byte[]> memory_;
   std::unique_ptr<hdf5::File> file_;
   std::unique_ptr<hdf5::Dataset> dataset_;
+  mutable std::vector<StoredFile> files_;
   mutable std::mutex scratch_mutex_;
   mutable std::vector<std::byte> scratch_;  // grows to the largest range that was asked for
 };

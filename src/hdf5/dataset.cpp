@@ -82,7 +82,8 @@ std::string find_source(const std::string& virtual_file, const std::string& sour
 
 }  // namespace
 
-std::int64_t check_sources(const Dataset& dataset, hid_t properties) {
+/// Returns the elements of the sources, and adds their files to `paths`.
+std::int64_t check_sources(const Dataset& dataset, hid_t properties, std::vector<std::string>& paths) {
   // Virtual datasets may be nested, or name themselves.
   constexpr int deepest = 4;
   thread_local int depth = 0;
@@ -116,6 +117,8 @@ std::int64_t check_sources(const Dataset& dataset, hid_t properties) {
       without_end = without_end || !source.elements;
       filled += source.elements.value_or(0);
       there.check_stored();
+      paths.push_back(path);
+      paths.insert(paths.end(), there.source_paths().begin(), there.source_paths().end());
       if (__builtin_add_overflow(elements, there.numel(), &elements))
         elements = std::numeric_limits<std::int64_t>::max();
     } catch (const DataError& error) {
@@ -256,7 +259,8 @@ Dataset::Dataset(Handle handle, std::string file_path, std::string name)
     numel_ *= shape_.back();
     if (d > 0) row_numel_ *= shape_.back();
   }
-  if (H5Pget_layout(properties.id()) == H5D_VIRTUAL) source_numel_ = check_sources(*this, properties.id());
+  if (H5Pget_layout(properties.id()) == H5D_VIRTUAL)
+    source_numel_ = check_sources(*this, properties.id(), source_paths_);
 }
 
 void Dataset::check_stored() const {

@@ -89,6 +89,8 @@ class Dataset : public Object {
   /// shape, or if the sources of a virtual dataset have too few elements. Call it before allocating memory
   /// for all elements, as read_all does.
   void check_stored() const;
+  /// The files of a virtual dataset's sources.
+  const std::vector<std::string>& source_paths() const { return source_paths_; }
   std::uint64_t storage_bytes() const;  ///< bytes allocated in the file (compressed size, if compressed)
 
  private:
@@ -102,6 +104,7 @@ class Dataset : public Object {
   std::int64_t numel_ = 0;
   std::int64_t row_numel_ = 0;
   std::optional<std::int64_t> source_numel_;  // of a virtual one: elements of all its sources
+  std::vector<std::string> source_paths_;
 };
 
 }  // namespace lockstep::hdf5
