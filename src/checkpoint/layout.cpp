@@ -12,6 +12,7 @@
 #include <charconv>
 #include <cstdlib>
 #include <map>
+#include <new>
 #include <optional>
 #include <set>
 #include <span>
@@ -156,6 +157,10 @@ FileIndex index_of(const StateDict& state_dict) {
   FileIndex index;
   index.version = format_version;
   index.position = state_dict.position;
+  for_position(index.position, [](const char* name, auto number) {
+    if (std::is_signed_v<decltype(number)> && number < 0)
+      throw UsageError("a checkpoint cannot have {} {}: it must be 0 or more", name, number);
+  });
   index.config = state_dict.config;
   index.provenance = state_dict.provenance;
   std::set<std::string> paths;
@@ -184,7 +189,7 @@ FileIndex index_of(const StateDict& state_dict) {
   return index;
 }
 
-Layout::Layout(FileIndex& index) {
+Layout::Layout(FileIndex& index) try {
   hdf5::CreateOptions options;
   options.existing = hdf5::CreateOptions::Existing::replace;
   options.checksummed = true;
@@ -217,11 +222,13 @@ Layout::Layout(FileIndex& index) {
                             : group->create_dataset(tensor.name, tensor.dtype, tensor.shape.extents());
     tensor.offset = dataset.extent().offset;
   }
+} catch (const hdf5::NoMemory&) {  // no data are bad
+  throw std::bad_alloc();
 }
 
 Layout::~Layout() = default;
 
-void Layout::finish(const FileIndex& index) {
+void Layout::finish(const FileIndex& index) try {
   file_->create_text("manifest", manifest_text(index.tensors));
   file_->set_attribute("digest", to_hex(index.digest));
   file_->close();
@@ -229,6 +236,8 @@ void Layout::finish(const FileIndex& index) {
     if (place.bytes > 0) elements_.push_back(place);
   }
   std::ranges::sort(elements_, {}, &FileExtent::offset);
+} catch (const hdf5::NoMemory&) {
+  throw std::bad_alloc();
 }
 
 /// Copies what is between the tensors: a page of the memory may hold structure and space for elements.

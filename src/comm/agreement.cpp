@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <new>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <string>
@@ -26,6 +27,8 @@ Outcome outcome_of(const std::function<void()>& action) {
     return {};
   } catch (const Error& error) {
     return {error.code(), error.what(), true};
+  } catch (const std::bad_alloc&) {
+    return {ExitCode::failure, out_of_memory, true};
   } catch (const std::exception& error) {
     return {ExitCode::failure, error.what(), true};
   } catch (...) {

@@ -17,10 +17,12 @@ std::recursive_mutex& library_mutex() {
   return mutex;
 }
 
-extern "C" herr_t keep_first(unsigned position, const H5E_error2_t* error, void* message) {
+extern "C" herr_t keep_first(unsigned position, const H5E_error2_t* error, void* failure) {
   if (position == 0 && error->desc != nullptr) {
     try {
-      *static_cast<std::string*>(message) = error->desc;
+      static_cast<Failure*>(failure)->message = error->desc;
+      static_cast<Failure*>(failure)->no_memory =
+          error->min_num == H5E_NOSPACE || error->min_num == H5E_CANTALLOC;
     } catch (...) {
       return -1;
     }
@@ -49,7 +51,7 @@ void Handle::close() noexcept {
 
 Failure last_failure() {
   Failure failure;
-  H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, keep_first, &failure.message);
+  H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, keep_first, &failure);
   if (failure.message.empty()) failure.message = "HDF5 gives no reason";
   // Drivers report system errors in the text: "... errno = 28, error message = 'No space left on device'
   // ...".
@@ -64,6 +66,7 @@ void throw_failure(std::string_view file, std::string_view object, std::string_v
   const Failure failure = last_failure();
   const std::string where = object.empty() ? std::string(file) : fmt::format("{}: {}", file, object);
   if (failure.system_error > 0) throw_system_error(failure.system_error, where, action);
+  if (failure.no_memory) throw NoMemory("{}: cannot {}: {}", where, action, failure.message);
   throw DataError("{}: cannot {}: {}", where, action, failure.message);
 }
 
@@ -162,7 +165,7 @@ Handle text_type(std::size_t bytes) {
   Handle type = owned_type(H5Tcopy(H5T_C_S1));
   if (!type || H5Tset_size(type.id(), bytes) < 0 || H5Tset_strpad(type.id(), H5T_STR_NULLTERM) < 0 ||
       H5Tset_cset(type.id(), H5T_CSET_UTF8) < 0) {
-    throw DataError("HDF5 cannot make a string type of {} bytes: {}", bytes, last_failure().message);
+    throw FailureError("HDF5 cannot make a string type of {} bytes: {}", bytes, last_failure().message);
   }
   return type;
 }

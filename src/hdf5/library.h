@@ -33,11 +33,12 @@ class LibraryLock {
 struct Failure {
   std::string message;
   int system_error = 0;
+  bool no_memory = false;
 };
 Failure last_failure();
 
 /// Throws DataError "FILE: OBJECT: cannot ACTION: MESSAGE" from the library's last failure (FailureError for
-/// EIO). An empty object is left out.
+/// EIO, NoMemory). An empty object is left out.
 [[noreturn]] void throw_failure(std::string_view file, std::string_view object, std::string_view action);
 
 /// Returns what HDF5 returned, or throws if that is negative.

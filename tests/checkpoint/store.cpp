@@ -137,6 +137,16 @@ BOOST_FIXTURE_TEST_CASE(averages_are_paired_by_name, Run) {
   }
 }
 
+BOOST_FIXTURE_TEST_CASE(a_step_below_zero_is_refused_before_anything_is_written, Run) {
+  lc::Store store(run, world);
+  Training training;
+  BOOST_CHECK_EXCEPTION(store.save(-1, training.state), UsageError,
+                        mentions("a checkpoint cannot have step -1"));
+  world.barrier();
+  BOOST_TEST(names_in(checkpoints).empty());
+  world.barrier();  // the store removes the directory
+}
+
 BOOST_FIXTURE_TEST_CASE(the_newest_are_kept_and_latest_points_to_the_last, Run) {
   lc::Store store(run, world, {.keep = 2});
   Training training;

@@ -78,7 +78,9 @@ BOOST_AUTO_TEST_CASE(the_class_of_the_error_survives) {
 }
 
 BOOST_AUTO_TEST_CASE(exceptions_of_other_kinds_become_failures) {
-  BOOST_TEST((caught([] { throw std::bad_alloc(); }).code == ExitCode::failure));
+  const Caught memory = caught([] { throw std::bad_alloc(); });
+  BOOST_TEST((memory.code == ExitCode::failure));
+  BOOST_TEST(memory.text == comm::out_of_memory);
   BOOST_TEST(caught([] { throw 7; }).text == "an exception of unknown type");
 }
 

@@ -10,6 +10,9 @@
 
 namespace lockstep::comm {
 
+/// The text of a std::bad_alloc.
+inline constexpr const char* out_of_memory = "out of memory; use a smaller batch or set train.micro_batches";
+
 /// Runs `action` on every rank, then compares (collective). If it threw anywhere, every rank throws an Error
 /// with the same text and code: those of the lowest failing rank, after "rank R: " if only some ranks failed
 /// and followed by "; and N more ranks" if the texts differ. The action must not leave its peers inside a

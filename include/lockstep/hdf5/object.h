@@ -14,9 +14,16 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/base/error.h"
 #include "lockstep/tensor/dtype.h"
 
 namespace lockstep::hdf5 {
+
+/// HDF5 has found no memory. When it reads, the sizes that the file claims may be the cause.
+class NoMemory : public DataError {
+ public:
+  using DataError::DataError;
+};
 
 /// An HDF5 identifier, closed on destruction without errors (File::close() reports those of a last write).
 class Handle {
