@@ -5,10 +5,13 @@
 #include <unistd.h>
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <system_error>
+#include <thread>
 
+#include "base/clock.h"
 #include "base/progress.h"
 #include "lockstep/base/error.h"
 
@@ -72,11 +75,16 @@ auto uninterrupted(const Call& call) {
 
 }  // namespace
 
-OpenFile::OpenFile(std::string path, Mode mode) : path_(std::move(path)) {
+OpenFile::OpenFile(std::string path, Mode mode, double wait_s) : path_(std::move(path)) {
   const bool reads = mode == Mode::read;
   // O_NONBLOCK: opening a named pipe must not block.
   const int flags = flags_of(mode) | O_CLOEXEC | O_NONBLOCK | (reads ? 0 : O_NOFOLLOW);
-  descriptor_ = uninterrupted([&] { return ::open(path_.c_str(), flags, 0666); });
+  const auto open = [&] { return ::open(path_.c_str(), flags, 0666); };
+  for (const Stopwatch watch;
+       (descriptor_ = uninterrupted(open)) < 0 && errno == ENOENT && watch.elapsed_ms() < wait_s * 1e3;) {
+    progress::tick();
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
   const int error = errno;
   struct stat status {};
   if (descriptor_ < 0) {

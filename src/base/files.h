@@ -21,7 +21,8 @@ class OpenFile {
  public:
   enum class Mode { read, write, create_or_truncate, read_write_or_create };
 
-  OpenFile(std::string path, Mode mode);
+  /// wait_s: how long it waits for a name that does not exist yet.
+  OpenFile(std::string path, Mode mode, double wait_s = 0);
   OpenFile(OpenFile&& other) noexcept
       : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)) {}
   OpenFile& operator=(OpenFile&&) = delete;

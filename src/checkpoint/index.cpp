@@ -5,10 +5,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <chrono>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <string_view>
+#include <thread>
 #include <type_traits>
 #include <unordered_map>
 #include <unordered_set>
@@ -304,15 +306,16 @@ FileIndex read_index(const std::string& path, comm::HostGroup& world) {
       index = index_in(message, path);
       index.file = open_if_there(message.at("file").get<std::string>());
     });
-    // The run may have pruned the file before this rank opened it.
+    // The run may have pruned the file before this rank opened it, or this rank sees it late.
     const std::uint8_t open = index.file != nullptr;
     std::vector<std::uint8_t> all(static_cast<std::size_t>(world.size()));
     world.all_gather(&open, sizeof open, all.data());
-    if (std::ranges::count(all, 0) > 0) {
-      if (attempt < most_live_attempts) continue;
+    if (std::ranges::count(all, 0) == 0) return index;
+    if (attempt == most_live_attempts)
       throw DataError("{}: is not there on every rank: {}", path, message.at("file").get<std::string>());
-    }
-    return index;
+    constexpr double delays = most_live_attempts * (most_live_attempts - 1) / 2;
+    if (!open)
+      std::this_thread::sleep_for(std::chrono::duration<double>(name_delay_s(world) * attempt / delays));
   }
 }
 

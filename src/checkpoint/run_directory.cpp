@@ -89,10 +89,7 @@ RunDirectory::RunDirectory(ReadOnly /*tag*/, std::string path, comm::HostGroup& 
 /// path, or a disk local to each node, may lead to another one. A network file system may take a moment.
 void RunDirectory::check_same_directory(const std::string& holder) const {
   comm::run_on_all(world_, [&] {
-    // On other nodes a network file system may cache for a minute that nothing existed.
-    const std::vector<int>& node_of_rank = world_.topology().node_of_rank;
-    const bool same_node = node_of_rank[static_cast<std::size_t>(world_.rank())] == node_of_rank[0];
-    const double deadline_s = monotonic_s() + (same_node ? 1 : 60);
+    const double deadline_s = monotonic_s() + name_delay_s(world_);
     while (world_.rank() != 0 && !sees_lock_of(holder)) {
       if (monotonic_s() > deadline_s) {
         std::error_code ignored;

@@ -58,6 +58,11 @@ void check_no_directory(const std::string& path) {
 
 }  // namespace
 
+double name_delay_s(const comm::HostGroup& world) {
+  const std::vector<int>& nodes = world.topology().node_of_rank;
+  return nodes[static_cast<std::size_t>(world.rank())] == nodes[0] ? 1 : 60;
+}
+
 std::shared_ptr<const OpenFile> open_live(const std::string& path) {
   check_no_directory(path);
   for (int attempt = 1;; ++attempt) {
@@ -227,7 +232,10 @@ FileLock::~FileLock() {
 void FileLock::check_held() const {
   // The text as well: a file system that lost contact with this host gives the lock to another host.
   LockHolder now;
-  if (exists(path_)) now = holder_in(OpenFile(path_, OpenFile::Mode::read));
+  try {
+    now = holder_in(OpenFile(path_, OpenFile::Mode::read));
+  } catch (const DataError&) {  // there is none
+  }
   if (now == self_ && has_its_name(*file_)) return;
   throw FailureError("{}: no longer this run's: {}; this run ({}) writes nothing more there", path_,
                      now.host.empty() ? "the file was removed" : "taken over by " + now.describe(),

@@ -72,6 +72,10 @@ class FileLock {
   std::unique_ptr<OpenFile> file_;
 };
 
+/// How long a name that rank 0 has made may be missing on this rank: a network file system of another node
+/// may cache for a minute that nothing existed.
+double name_delay_s(const comm::HostGroup& world);
+
 /// Attempts to open a name before failure is an error. A run prunes the target of a link once per save at
 /// most.
 inline constexpr int most_live_attempts = 32;

@@ -16,6 +16,7 @@
 #include "checkpoint/blocks.h"
 #include "checkpoint/elements.h"
 #include "checkpoint/layout.h"
+#include "checkpoint/run_files.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/agreement.h"
 #include "lockstep/kernels/backend.h"
@@ -56,6 +57,7 @@ FileWriter::FileWriter(std::string path, const StateDict& state_dict, comm::Host
                        SaveOptions options)
     : path_(std::move(path)),
       temporary_(temporary_path(path_, options.mark)),
+      draft_delay_s_(name_delay_s(world)),
       world_(world),
       options_(std::move(options)),
       backend_(state_dict.backend) {
@@ -214,7 +216,7 @@ void FileWriter::check_finite() const {
 
 void FileWriter::write_share() {
   if (begun_ >= segments_.size()) return;
-  OpenFile file(temporary_, OpenFile::Mode::write);
+  OpenFile file(temporary_, OpenFile::Mode::write, draft_delay_s_);
   for (std::size_t mine = begun_++; mine < segments_.size(); mine = begun_++) {
     try {
       write(file, segments_[mine]);

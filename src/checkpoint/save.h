@@ -83,6 +83,7 @@ class FileWriter {
   void check_finite() const;
 
   std::string path_, temporary_;
+  double draft_delay_s_;  // until this rank sees it
   comm::HostGroup& world_;
   SaveOptions options_;
   kernels::Backend* backend_;  // of the tensors' device; none: the CPU

@@ -255,7 +255,9 @@ ExitCode predict(Session& session, models::Model& model, const data::Dataset& da
   });
   world.broadcast(begun.data(), sizeof begun, 0);
   std::optional<OpenFile> part;
-  comm::run_on_all(world, [&] { part.emplace(options.out + part_suffix, OpenFile::Mode::write); });
+  comm::run_on_all(world, [&] {
+    part.emplace(options.out + part_suffix, OpenFile::Mode::write, checkpoint::name_delay_s(world));
+  });
   const std::int64_t chunks = predictor->chunks();
   std::int64_t done = begun[0];
   const auto samples = [&] { return predictor->first_sample(done); };

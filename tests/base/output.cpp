@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <fstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/files.h"
@@ -91,6 +92,15 @@ BOOST_FIXTURE_TEST_CASE(a_named_pipe_is_refused_at_once_however_it_is_opened, Fo
   BOOST_CHECK_EXCEPTION(OpenFile(path("pipe"), Mode::read), DataError, mentions("not a regular file"));
   for (const Mode mode : {Mode::write, Mode::create_or_truncate, Mode::read_write_or_create})
     BOOST_CHECK_EXCEPTION(OpenFile(path("pipe"), mode), UsageError, mentions("no regular file"));
+}
+
+BOOST_FIXTURE_TEST_CASE(a_name_that_appears_late_is_waited_for, Folder) {
+  std::thread other([&] { with("late", "text"); });
+  const OpenFile file(path("late"), OpenFile::Mode::read, 60);
+  other.join();
+  BOOST_TEST(file.size() == 4U);
+  BOOST_CHECK_EXCEPTION(OpenFile(path("never"), OpenFile::Mode::read, 0.001), DataError,
+                        mentions("never: cannot open: No such file"));
 }
 
 BOOST_FIXTURE_TEST_CASE(a_draft_that_is_not_published_goes, Folder) {

@@ -104,6 +104,7 @@ struct Rule {
     if (name == "EDQUOT") return EDQUOT;
     if (name == "EIO") return EIO;
     if (name == "EROFS") return EROFS;
+    if (name == "ENOENT") return ENOENT;
     refuse(name);
   }
 };

@@ -108,6 +108,13 @@ struck failed
 whole_newest
 goes_on 2
 
+# A network file system may show another rank the name of a draft late.
+case="a draft that is seen late"
+from_base
+train_with "rank=1 call=open path=subject/checkpoints/.step- errno=ENOENT" 2 || fail "$case: exit $?: $(cat err.log)"
+struck failed
+expect_same reference.h5 subject/checkpoints/latest
+
 # What reads asks for no write: a run on storage that became read-only can be looked at.
 from_base
 read_only="call=create,write,pwrite,mkdir,unlink,rename,symlink,ftruncate path=subject errno=EROFS always"
