@@ -24,6 +24,7 @@
 #include "lockstep/data/text.h"
 #include "lockstep/hdf5/file.h"
 #include "lockstep/tasks/built_in.h"
+#include "train/run_logs.h"
 
 namespace lockstep::train {
 namespace {
@@ -521,6 +522,14 @@ void blame_data(const TrainingError& error, data::Loader& loader, const DataSets
       throw TrainingError("{}; {}: correct the number, or leave the sample out",
                           what.substr(0, what.find(';')), found);
   });
+}
+
+std::span<const Batch>::iterator StepShards::begin() {
+  const Stopwatch watch;
+  logs.check_held();
+  shards = loader.at(step).shards;
+  wait_ms = watch.elapsed_ms();
+  return shards.begin();
 }
 
 void check_tokenizer(const std::string& data_name, const std::string& data, const std::string& model_name,

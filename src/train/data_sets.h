@@ -23,6 +23,8 @@
 
 namespace lockstep::train {
 
+class RunLogs;
+
 /// A word of data.train.
 struct TrainingFile {
   std::string path;
@@ -133,19 +135,15 @@ void blame_data(const TrainingError& error, data::Loader& loader, const DataSets
                 Session& session);
 
 /// A step's shards, read when the step asks for them: an error of the reading is then the step's error on
-/// every rank.
+/// every rank. So is that a later start has taken the run's directory over.
 struct StepShards {
   data::Loader& loader;
+  RunLogs& logs;
   std::int64_t step;
   double& wait_ms;
   std::span<const Batch> shards = {};
 
-  auto begin() {
-    const Stopwatch watch;
-    shards = loader.at(step).shards;
-    wait_ms = watch.elapsed_ms();
-    return shards.begin();
-  }
+  std::span<const Batch>::iterator begin();
   auto end() const { return shards.end(); }
 };
 

@@ -75,24 +75,25 @@ std::int64_t last_step_in(const std::string& metrics) {
 
 }  // namespace
 
-RunLogs::RunLogs(const RunLogPaths& paths, const report::ResumePoint& point, bool writes, Say warn)
-    : metrics_path_(paths.metrics), warn_(std::move(warn)) {
+RunLogs::RunLogs(const checkpoint::RunDirectory& run, bool events, const report::ResumePoint& point,
+                 bool writes, Say warn)
+    : run_(run), warn_(std::move(warn)) {
   if (!writes) return;
-  const std::int64_t last = point.step == 0 ? last_step_in(paths.metrics) : 0;
+  run.check_held();
+  const std::int64_t last = point.step == 0 ? last_step_in(run.metrics_path()) : 0;
   if (last > 0)
     warn_(fmt::format(
         "{}: has lines up to step {}, but there is no checkpoint: the run begins again at step 0, "
         "and they are removed",
-        paths.metrics, last));
-  metrics_.emplace(paths.metrics, point.step, point.evaluated, true);
-  if (paths.events.empty()) return;
-  events_.emplace(paths.events, point);
-  events_directory_ = paths.events;
+        run.metrics_path(), last));
+  metrics_.emplace(run.metrics_path(), point.step, point.evaluated, true);
+  if (events) events_.emplace(run.tensorboard_path(), point);
 }
 
 /// Errors name the file first; the reason is what follows. A full disk is one reason for all logs.
 template <class Write>
 bool RunLogs::attempt(const std::string& path, const Write& write) {
+  if (!is_held(0.1)) return false;
   try {
     write();
     return true;
@@ -108,7 +109,7 @@ bool RunLogs::attempt(const std::string& path, const Write& write) {
 void RunLogs::append(const nlohmann::json& line) {
   if (!metrics_) return;
   const Timed timed(*this);
-  attempt(metrics_path_, [&] { metrics_->append(line); });
+  attempt(run_.metrics_path(), [&] { metrics_->append(line); });
   if (events_) append(scalars_of(line));
 }
 
@@ -132,7 +133,7 @@ void RunLogs::append_missing_image(std::int64_t step, const std::string& tag, co
   if (!events_) return;
   const Timed timed(*this);
   attempt(path, [&] {
-    if (report::has_event(events_directory_, step, tag)) return;
+    if (report::has_event(run_.tensorboard_path(), step, tag)) return;
     report::Event event(step);
     event.add_image(tag, read_text(path, most_bytes));
     events_->append(event);
@@ -158,8 +159,27 @@ void RunLogs::note_lost_lines(std::int64_t step) {
 }
 
 void RunLogs::sync() {
-  if (metrics_) attempt(metrics_path_, [&] { metrics_->sync(); });
+  if (metrics_) attempt(run_.metrics_path(), [&] { metrics_->sync(); });
   if (events_) attempt(events_->path(), [&] { events_->sync(); });
+}
+
+/// Looks at the lock if the last look was that long ago. Another reason not to see it, such as too many open
+/// files, ends no run.
+bool RunLogs::is_held(double after_s) {
+  const double now_s = monotonic_s();
+  if (!lost_.empty() || now_s - looked_s_ < after_s) return lost_.empty();
+  looked_s_ = now_s;
+  try {
+    run_.check_held();
+  } catch (const FailureError& error) {
+    lost_ = error.what();
+  } catch (const Error&) {
+  }
+  return lost_.empty();
+}
+
+void RunLogs::check_held() {
+  if (metrics_ && !is_held(1)) throw FailureError("{}", lost_);
 }
 
 double RunLogs::take_cpu_ms() { return std::exchange(cpu_ms_, 0); }

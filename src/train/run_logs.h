@@ -11,25 +11,23 @@
 
 #include "lockstep/autograd/gradient_sink.h"
 #include "lockstep/base/log.h"
+#include "lockstep/checkpoint/run_directory.h"
 #include "lockstep/train/metrics.h"
 #include "report/event_file.h"
 
 namespace lockstep::train {
 
-struct RunLogPaths {
-  std::string metrics;  ///< a file
-  std::string events;   ///< a directory; empty: nothing is recorded for TensorBoard
-};
-
 /// Only rank 0 writes; on other ranks all calls do nothing. A log that cannot be written does not end a run:
-/// each reason is said once, and records are lost until the log can be written again.
+/// each reason is said once, and records are lost until the log can be written again. Nothing is written once
+/// another start of the run has taken the directory over.
 class RunLogs {
  public:
   using Say = std::function<void(const std::string&)>;
 
   /// Removes what the run repeats (ResumePoint), and incomplete records. Throws as MetricsFile and EventFile:
-  /// at a start nothing is lost yet.
-  RunLogs(const RunLogPaths& paths, const report::ResumePoint& point, bool writes, Say warn);
+  /// at a start nothing is lost yet. events: for TensorBoard, too. The directory must outlive it.
+  RunLogs(const checkpoint::RunDirectory& run, bool events, const report::ResumePoint& point, bool writes,
+          Say warn);
 
   /// A line of metrics.jsonl, with its "step". Its other numbers are the line's scalars in TensorBoard, under
   /// their names; those of a list or an object named NAME/INDEX or NAME/KEY.
@@ -49,6 +47,9 @@ class RunLogs {
   void warn_once(const std::string& text);
   /// Everything is on storage when it returns, unless that was said to fail.
   void sync();
+  /// Throws the FailureError of RunDirectory::check_held(), if the directory is another start's. Looks once a
+  /// second: call it every step.
+  void check_held();
 
   /// Counts the CPU time of this thread as time of logging, while it lives. The calls above do so anyway.
   class Timed {
@@ -67,11 +68,14 @@ class RunLogs {
  private:
   template <class Write>
   bool attempt(const std::string& path, const Write& write);
+  bool is_held(double after_s);
 
   std::optional<MetricsFile> metrics_;
   std::optional<report::EventFile> events_;
-  std::string metrics_path_, events_directory_;
+  const checkpoint::RunDirectory& run_;
   Say warn_;
+  double looked_s_ = 0;         // when, on the monotonic clock
+  std::string lost_;            // the error, once the directory is another start's
   std::set<std::string> said_;  // reasons
   bool noted_lost_lines_ = false;
   int timed_ = 0;  // lives that are nested

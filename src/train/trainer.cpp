@@ -251,8 +251,8 @@ ddp::StepResult Trainer::take_step(bool measure_norm) {
   learning_rate_ = schedule_.at(done_, config_.train.steps);
   const optim::StepOptions update{
       .lr = learning_rate_, .clip = config_.optimizer.clip, .measure_norm = measure_norm};
-  const ddp::StepResult result =
-      replicas_.step(StepShards{loader_, done_, data_wait_ms_}, loss_of, optimizer_->measurement_for(update));
+  const ddp::StepResult result = replicas_.step(StepShards{loader_, *logs_, done_, data_wait_ms_}, loss_of,
+                                                optimizer_->measurement_for(update));
   const double start_s = monotonic_s();
   progress::enter(Phase::optimizer);
   applied_ = optimizer_->step(update);
@@ -429,13 +429,11 @@ ExitCode Trainer::run() {
   const bool missed_evaluation =
       evaluations_.due_after(done_) && !store_.knows_metric(done_, evaluations_.metrics().front());
   comm::run_on_all(world_, [&] {
-    const RunLogPaths paths{.metrics = run_.metrics_path(),
-                            .events = config_.log.tensorboard ? run_.tensorboard_path() : ""};
-    logs_.emplace(paths, report::ResumePoint{.step = done_, .evaluated = !missed_evaluation}, speaks,
-                  [this](const std::string& line) {
-                    if (progress_) progress_->finish();
-                    session_.log().warning("{}", line);
-                  });
+    const report::ResumePoint point{.step = done_, .evaluated = !missed_evaluation};
+    logs_.emplace(run_, config_.log.tensorboard, point, speaks, [this](const std::string& line) {
+      if (progress_) progress_->finish();
+      session_.log().warning("{}", line);
+    });
     append_start();
   });
   if (fork_) {  // from here on the run does not need the file that it forks from

@@ -12,14 +12,14 @@ endless() {
   : >"$name.log"
   # shellcheck disable=SC2086
   $LOCKSTEP_MPIRUN -n 2 env "$@" "$LOCKSTEP" train run.ini --run "$name" --set "train.steps=$endless_steps" --set log.every=1 \
-    --set checkpoint.every=100 >"$name.log" 2>&1 </dev/null &
+    --set "checkpoint.every=${save_every:-100}" >"$name.log" 2>&1 </dev/null &
   launcher=$!
   until_says "step [0-9]*/$endless_steps" "$name.log" "$launcher"
 }
 
 # While one run lives: a second one, a Slurm job of another number and a lower restart of the same are refused by the holder's
 # name. A higher restart takes over, although the holder hangs; that one, awake again, writes nothing more. All wait at once.
-endless mine SLURM_JOB_ID=7 SLURM_RESTART_COUNT=3
+save_every=1500 endless mine SLURM_JOB_ID=7 SLURM_RESTART_COUNT=3
 first=$launcher
 holder=$(sed -n 's/^pid=//p' mine/lock)
 contender() {  # contender LOG [VARIABLE=VALUE...]
@@ -48,6 +48,7 @@ done
 kill -0 "$first" || fail "the first run ended while others were refused: $(tail -n 3 mine.log)"
 
 case="a higher restart of the same Slurm job"
+# What it does next is a step with a line of metrics; most often its next save is far away.
 mapfile -t ranks_of_first < <(ranks_of "$first")
 kill -STOP "${ranks_of_first[@]}"
 rm -rf subject
@@ -58,9 +59,12 @@ SLURM_JOB_ID=7 SLURM_RESTART_COUNT=4 timeout "$patience_s" "$LOCKSTEP" train run
 second=$!
 until_says "step [0-9]*/$endless_steps" second.log "$second"
 grep -q "^slurm_restart_count=4" mine/lock || fail "$case: does not hold the lock: $(cat mine/lock second.log)"
+events_of_first=$(find mine/tensorboard/ -type f | sort | head -n 1)
+before=$(stat -c %s "$events_of_first")
 kill -CONT "${ranks_of_first[@]}"
 wait "$first"
 code=$?
+[ "$(stat -c %s "$events_of_first")" -eq "$before" ] || fail "$case: the old start, awake again, wrote for TensorBoard"
 [ "$code" -eq 5 ] || fail "$case: the old start, awake again: exit $code, expected 5: $(tail -n 3 mine.log)"
 grep '^lockstep: ' mine.log | has_line "no longer this run's: taken over by pid.*Slurm job 7, restart 4" ||
   fail "$case: the old start does not say who took over: $(grep '^lockstep: ' mine.log)"
@@ -68,6 +72,11 @@ touch mine/stop
 wait "$second"
 code=$?
 [ "$code" -eq 76 ] || fail "$case: the new start: exit $code, expected 76: $(tail -n 3 second.log)"
+python3 - mine/metrics.jsonl <<'PY' || fail "$case: metrics.jsonl is not the new start's alone"
+import json, sys
+steps = [json.loads(line)["step"] for line in open(sys.argv[1])]
+assert steps == sorted(steps), [pair for pair in zip(steps, steps[1:]) if pair[0] > pair[1]]
+PY
 "$LOCKSTEP" verify mine/checkpoints/latest >/dev/null || fail "$case: the checkpoint is not whole"
 
 # The lock of a killed run is taken over at once or when its last rank is gone: nothing is refused, nothing is lost.
