@@ -7,6 +7,7 @@
 #include <array>
 #include <exception>
 #include <memory>
+#include <string_view>
 
 #include "base/progress.h"
 #include "base/streams.h"
@@ -14,6 +15,7 @@
 #include "cli/verb.h"
 #include "lockstep/base/random.h"
 #include "lockstep/comm/agreement.h"
+#include "train/processes.h"
 #include "train/watchdog.h"
 
 namespace lockstep::cli {
@@ -150,6 +152,7 @@ App::App(std::string name) : name_(std::move(name)) {
 }
 
 int App::run(int argc, char** argv) {
+  const train::HeldSignals held(argc > 1 && argv[1] == std::string_view("train"));  // to its StopRequests
   protect_standard_streams();
   const cli::Program program{.name = name_, .registries = registries_};
   const cli::Arguments words(argv + 1, argv + argc);

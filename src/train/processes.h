@@ -29,4 +29,17 @@ pid_t launcher_above(pid_t pid);
 /// a handler on the usual stack leaves alone, which would corrupt memory.
 void install_handler(int signal, struct sigaction action, struct sigaction* previous = nullptr);
 
+/// While one lives, SIGTERM and SIGUSR2 do not end the process: they are requests for the next StopRequests.
+/// SIGUSR1 is ignored from then on. Handlers that the program has installed stay.
+class HeldSignals {
+ public:
+  explicit HeldSignals(bool wanted = true);
+  ~HeldSignals();
+  HeldSignals(const HeldSignals&) = delete;
+  HeldSignals& operator=(const HeldSignals&) = delete;
+
+ private:
+  bool holds_ = false;
+};
+
 }  // namespace lockstep::train

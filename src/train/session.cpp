@@ -144,7 +144,7 @@ Failure current_failure() {
   } catch (const Error& error) {
     return {error.code(), error.what()};
   } catch (const std::bad_alloc&) {
-    return {ExitCode::failure, "out of memory; use a smaller batch or set train.micro_batches"};
+    return {ExitCode::failure, comm::out_of_memory};
   } catch (const std::exception& error) {
     return {ExitCode::failure, error.what()};
   } catch (...) {
@@ -265,6 +265,7 @@ int run_program(int argc, char** argv, const std::function<ExitCode(Session&)>& 
   std::unique_ptr<comm::World> world;
   try {
     const StartTimeout timeout(start_timeout_s);
+    const train::HeldSignals held;  // with many ranks MPI takes seconds to start
     world = std::make_unique<comm::World>(argc, argv);
   } catch (...) {
     const Failure failure = current_failure();

@@ -15,6 +15,7 @@ namespace {
 // Global, as a signal handler can reach nothing else.
 volatile std::sig_atomic_t preempt_received = 0, interrupt_received = 0;
 volatile std::sig_atomic_t term_received = 0, launcher_term_received = 0;
+bool held = false;  // what has come waits for the next StopRequests
 /// The processes above this one that launch ranks: the daemon of the node, perhaps behind a shell.
 std::array<pid_t, 8> launchers{};
 
@@ -41,9 +42,47 @@ void find_launchers() {
   for (pid_t& launcher : launchers) launcher = process = process > 0 ? launcher_above(process) : 0;
 }
 
+/// Forgets what came before, unless signals were held for this.
+void begin_to_listen(bool holds) {
+  if (!std::exchange(held, holds))
+    for (volatile std::sig_atomic_t* const flag :
+         {&preempt_received, &interrupt_received, &term_received, &launcher_term_received})
+      *flag = 0;
+  find_launchers();
+}
+
+void install(std::size_t index, struct sigaction* previous) {
+  struct sigaction action {};
+  action.sa_sigaction = handlers[index].second;
+  action.sa_flags = SA_SIGINFO;
+  install_handler(handlers[index].first, action, previous);
+}
+
+struct sigaction action_of(int signal) {
+  struct sigaction action {};
+  ::sigaction(signal, nullptr, &action);
+  return action;
+}
+
 bool exists(const std::string& path) { return ::access(path.c_str(), F_OK) == 0; }
 
 }  // namespace
+
+HeldSignals::HeldSignals(bool wanted) {
+  if (!wanted) return;
+  if (action_of(SIGUSR1).sa_handler == SIG_DFL) std::signal(SIGUSR1, SIG_IGN);
+  for (std::size_t i = 0; i < handlers.size(); ++i) {
+    if (handlers[i].second != on_preempt || action_of(handlers[i].first).sa_handler != SIG_DFL) continue;
+    holds_ = true;
+    begin_to_listen(holds_);
+    install(i, nullptr);
+  }
+}
+
+HeldSignals::~HeldSignals() {
+  for (const auto& [signal, handler] : handlers)
+    if (holds_ && action_of(signal).sa_sigaction == on_preempt) std::signal(signal, SIG_DFL);
+}
 
 std::optional<ExitCode> exit_code(const ddp::Requests& obeyed) {
   if (obeyed.stop_preempted) return ExitCode::preempted;
@@ -58,17 +97,8 @@ StopRequests::StopRequests(std::string run_directory, bool watch_files)
     : stop_file_(run_directory + "/stop"),
       checkpoint_file_(run_directory + "/checkpoint"),
       watch_files_(watch_files) {
-  preempt_received = 0;
-  interrupt_received = 0;
-  term_received = 0;
-  launcher_term_received = 0;
-  find_launchers();
-  for (std::size_t i = 0; i < handlers.size(); ++i) {
-    struct sigaction action {};
-    action.sa_sigaction = handlers[i].second;
-    action.sa_flags = SA_SIGINFO;
-    install_handler(handlers[i].first, action, &previous_[i]);
-  }
+  begin_to_listen(false);
+  for (std::size_t i = 0; i < handlers.size(); ++i) install(i, &previous_[i]);
 }
 
 StopRequests::~StopRequests() {

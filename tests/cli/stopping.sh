@@ -37,6 +37,26 @@ send_to_ranks USR1 "$launcher"  # a report that is switched off: no reason to en
 touch asked/stop
 ended asked 76
 
+# A signal that comes while MPI starts, which here waits for rank 1, is obeyed afterwards; a request for a report is not one to end.
+for signal in USR2 TERM; do
+  rm -f go first
+  # shellcheck disable=SC2086,SC2016  # mpirun's flags are several words; a rank expands
+  $LOCKSTEP_MPIRUN -n 2 bash -c '
+    if [ "${OMPI_COMM_WORLD_RANK:-$PMI_RANK}" -eq 0 ]; then echo $$ >first; else until [ -e go ]; do sleep 0.02; done; fi
+    exec "$LOCKSTEP" train run.ini --run "$1"' rank "early-$signal" >"log-early-$signal" 2>&1 &
+  launcher=$!
+  until_there first "$launcher"
+  for ((tenths = 0; tenths < 10 * patience_s; ++tenths)); do
+    ! heeds "$(cat first)" "$signal" || break
+    sleep 0.1
+  done
+  kill -USR1 "$(cat first)"
+  kill "-$signal" "$(cat first)"
+  touch go
+  ended "early-$signal" 75
+  "$LOCKSTEP" verify "early-$signal/checkpoints/latest" >/dev/null || fail "$signal while MPI starts: no whole checkpoint"
+done
+
 start live 2
 timeout 120 "$LOCKSTEP" train run.ini --run live >second.log 2>&1
 code=$?

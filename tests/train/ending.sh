@@ -4,7 +4,7 @@ set -uo pipefail
 program=$1
 shift
 log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+trap 'rm -f "$log"*' EXIT
 failures=0
 
 # expect ENDING CODE LINES TEXT
@@ -28,4 +28,20 @@ for ranks in 2 3; do
   expect all_throw 3 1 "everybody saw the same"
   expect agreed 2 1 "rank $((ranks - 1)): only one saw it"
 done
+
+# A stop signal that comes while MPI starts, which here waits for rank 1, is obeyed afterwards; a request for a report is ignored.
+# shellcheck source=jobs/mpi.sh
+source "$(dirname "$0")/../../jobs/mpi.sh"
+# shellcheck disable=SC2016  # a rank expands
+"$@" -n 2 bash -c '
+  if [ "${OMPI_COMM_WORLD_RANK:-$PMI_RANK}" -eq 0 ]; then echo $$ >"$1.first"; else until [ -e "$1.go" ]; do sleep 0.02; done; fi
+  exec "$0" obeys' "$program" "$log" 2>"$log" &
+launcher=$!
+until [ -s "$log.first" ] && heeds "$(cat "$log.first")" USR2 || ! kill -0 $launcher 2>/dev/null; do sleep 0.02; done
+kill -USR1 "$(cat "$log.first")"
+kill -USR2 "$(cat "$log.first")"
+touch "$log.go"
+wait $launcher
+code=$?
+[ "$code" -eq 75 ] || { echo "FAILED: a signal while MPI starts: exit $code: $(cat "$log")"; failures=$((failures + 1)); }
 exit "$failures"

@@ -8,6 +8,7 @@
 #include "lockstep/ddp/data_parallel.h"
 #include "lockstep/models/resnet.h"
 #include "lockstep/train/session.h"
+#include "lockstep/train/stop.h"
 
 namespace ls = lockstep;
 
@@ -48,6 +49,11 @@ int main(int argc, char** argv) {
       ls::comm::run_on_all(session.world(), [&] {
         if (last) throw ls::UsageError("only one saw it");
       });
+    }
+    if (ending == "obeys") {
+      const ls::train::StopRequests requests("", false);
+      const std::uint64_t asked = ls::comm::bits_of_any(session.world(), requests.pending().to_bits());
+      return ls::train::exit_code(ls::ddp::Requests::from_bits(asked)).value_or(ls::ExitCode::done);
     }
     if (ending == "layers_meet") fail_while_layers_meet(session);
     session.world().barrier();  // the others wait in a collective

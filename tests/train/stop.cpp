@@ -119,7 +119,53 @@ BOOST_AUTO_TEST_CASE(after_a_preemption_was_obeyed_its_signals_end_nothing) {
   BOOST_TEST(heard == 1);
 }
 
+BOOST_AUTO_TEST_CASE(a_handler_of_the_program_hears_what_comes_before_the_run) {
+  const train::HeldSignals held;
+  std::raise(SIGUSR2);
+  std::raise(SIGTERM);
+  BOOST_TEST(heard == 2);
+}
+
 BOOST_AUTO_TEST_SUITE_END()
+
+struct NoHandlers {
+  NoHandlers() { restore(); }
+  ~NoHandlers() { restore(); }
+  static void restore() {
+    for (const int signal : {SIGTERM, SIGUSR1, SIGUSR2}) std::signal(signal, SIG_DFL);
+  }
+  static bool is_default(int signal) {
+    struct sigaction action {};
+    return ::sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_DFL;
+  }
+  TemporaryFolder folder;
+};
+
+BOOST_FIXTURE_TEST_CASE(what_comes_before_a_run_is_a_request_to_it_and_to_no_later_one, NoHandlers) {
+  for (const int signal : {SIGTERM, SIGUSR2}) {
+    {
+      const train::HeldSignals held;
+      std::raise(SIGUSR1);  // a request for a report: nobody can answer yet
+      std::raise(signal);
+    }
+    BOOST_TEST(is_default(signal));
+    {
+      const train::StopRequests requests(folder.path(), false);
+      BOOST_TEST(requests.pending().stop_preempted);
+    }
+    BOOST_TEST(is_default(signal));
+    BOOST_TEST(!train::StopRequests(folder.path(), false).pending().stop_preempted);
+  }
+}
+
+BOOST_FIXTURE_TEST_CASE(held_twice_signals_stay_held_to_the_end_of_the_first, NoHandlers) {
+  const train::HeldSignals held;
+  { const train::HeldSignals again; }
+  std::raise(SIGUSR2);
+  BOOST_TEST(train::StopRequests(folder.path(), false).pending().stop_preempted);
+  std::raise(SIGUSR2);  // after the run, before the end of the program
+  BOOST_TEST(!is_default(SIGUSR2));
+}
 
 BOOST_AUTO_TEST_SUITE_END()
 }  // namespace

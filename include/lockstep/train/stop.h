@@ -17,7 +17,7 @@ namespace lockstep::train {
 std::optional<ExitCode> exit_code(const ddp::Requests& obeyed);
 
 /// Catches SIGINT, SIGTERM and SIGUSR2 while it lives; the handlers only set flags. A second SIGINT ends the
-/// process at once. One object at a time.
+/// process at once. One object at a time. The first also has what came while run() started MPI.
 ///
 /// Its destructor restores what the signals did before, with one exception: once a preemption was obeyed,
 /// SIGTERM and SIGUSR2 are ignored. Schedulers and job scripts send both, perhaps to this rank only after the
