@@ -53,14 +53,11 @@ void enter(Phase phase) {
   tick();
 }
 
-void at_step(std::int64_t step) {
-  status().step.store(step, std::memory_order_relaxed);
-  status().bucket.store(-1, std::memory_order_relaxed);
-}
-
 void at_step(std::int64_t step, double step_ms) {
-  at_step(step);
-  status().step_us.store(static_cast<std::int64_t>(step_ms * 1e3), std::memory_order_relaxed);
+  RankStatus& own = status();
+  own.step.store(step, std::memory_order_relaxed);
+  own.step_us.store(static_cast<std::int64_t>(step_ms * 1e3), std::memory_order_relaxed);
+  own.bucket.store(-1, std::memory_order_relaxed);
 }
 
 void at_bucket(int bucket) {

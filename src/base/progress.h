@@ -64,7 +64,6 @@ void publish_in(RankStatus* place);
 
 /// Called by the thread that trains. None of them allocates, locks or makes a system call.
 void enter(Phase phase);
-void at_step(std::int64_t step);
 void at_step(std::int64_t step, double step_ms);
 void at_bucket(int bucket);
 

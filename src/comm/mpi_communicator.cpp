@@ -250,8 +250,8 @@ Work MpiCommunicator::start(Collective::Kind kind, const TreeSum& sum, const Sha
   if (!flat_buffer || flat_buffer->owner() != this) {
     throw UsageError("tree sum on rank {}: the flat buffer was allocated by another communicator", rank_);
   }
+  const Work work = collectives_.start(kind, sum, *flat_buffer, map, slices);  // or refuses it
   if (calls_.empty()) const NamedCall call(*this, "starts a sum or all-gather of a FlatBuffer");
-  const Work work = collectives_.start(kind, sum, *flat_buffer, map, slices);
   collectives_.progress();
   return work;
 }

@@ -259,7 +259,8 @@ void DataParallel::begin_step(std::uint64_t step, bool takes_micro_batches, Meas
     if (state.layer_transport) state.parameters->wait_ready();
     state.waited_before_ms = state.parameters->take_waited_ms();
   }
-  progress::at_step(static_cast<std::int64_t>(step) + 1);
+  progress::status().step.store(static_cast<std::int64_t>(step) + 1, std::memory_order_relaxed);
+  progress::status().bucket.store(-1, std::memory_order_relaxed);
   progress::enter(Phase::data);
   state.timer->mark(moment_of_start);
   state.step_start_s = monotonic_s();

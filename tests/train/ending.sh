@@ -35,7 +35,7 @@ source "$(dirname "$0")/../../jobs/mpi.sh"
 # shellcheck disable=SC2016  # a rank expands
 "$@" -n 2 bash -c '
   if [ "${OMPI_COMM_WORLD_RANK:-$PMI_RANK}" -eq 0 ]; then echo $$ >"$1.first"; else until [ -e "$1.go" ]; do sleep 0.02; done; fi
-  exec "$0" obeys' "$program" "$log" 2>"$log" &
+  exec "$0" obeys' "$program" "$log" 2>"$log.err" &
 launcher=$!
 until [ -s "$log.first" ] && heeds "$(cat "$log.first")" USR2 || ! kill -0 $launcher 2>/dev/null; do sleep 0.02; done
 kill -USR1 "$(cat "$log.first")"
@@ -43,5 +43,5 @@ kill -USR2 "$(cat "$log.first")"
 touch "$log.go"
 wait $launcher
 code=$?
-[ "$code" -eq 75 ] || { echo "FAILED: a signal while MPI starts: exit $code: $(cat "$log")"; failures=$((failures + 1)); }
+[ "$code" -eq 75 ] || { echo "FAILED: a signal while MPI starts: exit $code: $(cat "$log.err")"; failures=$((failures + 1)); }
 exit "$failures"

@@ -30,6 +30,7 @@ class PendingValues {
 /// that ddp::DataParallel can give it to all ranks and compare it between them.
 class ParamState {
  public:
+  /// A tensor of it.
   struct Entry {
     std::string name;  ///< as in a checkpoint: "ema/0.99/fc.weight"
     Tensor tensor;     ///< a handle
@@ -42,7 +43,7 @@ class ParamState {
   virtual std::vector<Entry> replicated() const = 0;
 
  protected:
-  void belong_to(std::span<Param* const> params) const;
+  void belong_to(std::span<Param* const> params) const;  ///< makes it known to these, until it ends
 
  private:
   std::shared_ptr<const ParamState> self_{std::make_shared<char>(), this};  // ends with this object
