@@ -61,8 +61,10 @@ std::string difference(std::uint64_t number, int rank, const Collective& collect
         number, rank, describe(collective, other), other_rank, describe(other, collective));
   const auto text = [](const Collective& mine, const Collective& theirs) {
     const std::string_view call = mine.call.phrase, their_call = theirs.call.phrase;
+    const bool same_sums = mine.flat_buffer == theirs.flat_buffer;
     if (mine.call.digest == theirs.call.digest)
-      return fmt::format("{} ({} after {} sums)", call, describe(mine, theirs), mine.flat_buffer);
+      return fmt::format("{} ({}{})", call, describe(mine, theirs),
+                         same_sums ? "" : fmt::format(" after {} sums", mine.flat_buffer));
     const std::string_view outer = call.substr(0, call.find(within));
     return std::string(outer == their_call.substr(0, their_call.find(within)) ? call : outer);
   };

@@ -230,12 +230,13 @@ BOOST_FIXTURE_TEST_CASE(missing_values_of_netcdf_are_named_with_file_and_row, Fo
     BOOST_CHECK_NO_THROW(Arrays{write(std::string(attribute) + "whole.nc", attribute, -1)});
   }
   for (const double marker : {-99.9, 1e20}) {  // a float64 beside float32
-    hdf5::File file = hdf5::File::create(folder.file("floats.nc"));
+    const std::string path = folder.file(fmt::format("{}.nc", marker));
+    hdf5::File file = hdf5::File::create(path);
     hdf5::Dataset t = file.create_dataset("t", DType::float32, {2});
     t.write(std::span<const float>(std::array<float, 2>{1, static_cast<float>(marker)}));
     t.set_attribute("missing_value", marker);
     file.close();
-    BOOST_CHECK_EXCEPTION(Arrays{folder.file("floats.nc")}, DataError, mentions("row 1 of /t holds"));
+    BOOST_CHECK_EXCEPTION(Arrays{path}, DataError, mentions("row 1 of /t holds"));
   }
 }
 

@@ -109,7 +109,7 @@ BOOST_FIXTURE_TEST_CASE(numbers_of_other_types_are_read_as_floats_from_memory_an
 
 BOOST_FIXTURE_TEST_CASE(the_mean_is_taken_away_before_digits_are_lost, Folder) {
   for (const DType dtype : {DType::float64, DType::int64, DType::int32}) {
-    h5::File file = h5::File::create(folder.file("times.h5"));
+    h5::File file = h5::File::create(folder.file(std::string(to_string(dtype))));
     const double begin = dtype == DType::int32 ? 2e9 : 1.7e9 * 4;
     h5::Dataset x = file.create_dataset("x", dtype, {4, 1});
     x.write(std::span<const double>(std::vector<double>{begin, begin + 1, begin + 2, begin + 3}));
@@ -118,7 +118,7 @@ BOOST_FIXTURE_TEST_CASE(the_mean_is_taken_away_before_digits_are_lost, Folder) {
     file.create_dataset("y", DType::int64, {4})
         .write(std::span<const std::int64_t>(std::vector<std::int64_t>(4)));
     file.close();
-    const Images images(folder.file("times.h5"));
+    const Images images(folder.file(std::string(to_string(dtype))));
     for (std::int64_t i = 0; i < 4; ++i)
       BOOST_TEST(read_samples(images, {i})["x"].data<float>()[0] == static_cast<float>(i) / 2);
   }

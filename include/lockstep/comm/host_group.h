@@ -48,7 +48,7 @@ class HostGroup {
   virtual void barrier(double timeout_s = 0) = 0;
   /// What NamedCall does; `compared` may say less than `phrase`, which errors show.
   virtual void enter(const char* /*phrase*/, const char* /*compared*/) {}
-  virtual void leave() {}
+  virtual void leave() {}  ///< the end of what enter() has begun
   /// For a rank that waits elsewhere: throws the UsageError if a rank of this node has entered another call.
   virtual void check_calls() {}
   /// Lets the transport that shares this group's messages make progress, without blocking.
