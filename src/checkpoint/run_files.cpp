@@ -234,7 +234,8 @@ void FileLock::check_held() const {
   LockHolder now;
   try {
     now = holder_in(OpenFile(path_, OpenFile::Mode::read));
-  } catch (const DataError&) {  // there is none
+  } catch (const DataError&) {
+    if (exists(path_)) throw;  // storage that fails is another error
   }
   if (now == self_ && has_its_name(*file_)) return;
   throw FailureError("{}: no longer this run's: {}; this run ({}) writes nothing more there", path_,

@@ -165,6 +165,9 @@ int App::run(int argc, char** argv) {
           if (!wrong_.empty()) throw UsageError("{}", wrong_);
         });
         cli::check_same_everywhere(registries_, session.world());
+        constexpr std::array<std::string_view, 3> with_requests{"train", "predict", "sample"};
+        if (words.empty() || std::ranges::find(with_requests, words.front()) == with_requests.end())
+          train::HeldSignals::release();
         return cli::run_verb(program, session, words);
       },
       cli::start_timeout_s(program, words));

@@ -3,14 +3,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <span>
 #include <string_view>
 
-#include "base/files.h"
 #include "base/lines.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/random.h"
 
 namespace lockstep::data {
 namespace {
@@ -63,20 +62,9 @@ void check_no_missing_values(const hdf5::Dataset& dataset) {
   }
 }
 
-/// A digest of blocks that are spread over the file.
-std::uint64_t sample_of(const std::string& path) {
-  constexpr std::uint64_t blocks = 16, most_block_bytes = 512;
-  const OpenFile file(path, OpenFile::Mode::read);
-  const std::uint64_t bytes = file.size(), block_bytes = std::min(bytes, most_block_bytes);
-  std::string sample(blocks * block_bytes, '\0');
-  for (std::uint64_t i = 0; i < blocks; ++i)
-    file.read_at((bytes - block_bytes) * i / (blocks - 1), &sample[i * block_bytes], block_bytes);
-  return purpose_of(sample);
-}
-
-struct stat status_of(const std::string& path) {
+struct stat status_of(const OpenFile& file) {
   struct stat status {};
-  if (::stat(path.c_str(), &status) != 0) status.st_ino = 0;
+  if (::fstat(file.descriptor(), &status) != 0) throw_system_error(errno, file.path(), "look at");
   return status;
 }
 
@@ -162,7 +150,10 @@ RowStore::RowStore(hdf5::File file, hdf5::Dataset dataset, DType as, std::int64_
       row_bytes_(static_cast<std::size_t>(dataset.row_numel()) * bytes_of(as)) {
   std::vector<std::string> paths = dataset.source_paths();
   paths.push_back(path_);
-  for (const std::string& path : paths) files_.push_back({path, status_of(path), sample_of(path)});
+  for (const std::string& path : paths) {
+    StoredFile& one = files_.emplace_back(StoredFile{{path, OpenFile::Mode::read}, {}});
+    one.status = status_of(one.file);
+  }
   dataset.check_stored();
   check_no_missing_values(dataset);
   // Elements may be wider in memory than they are in the file.
@@ -175,6 +166,7 @@ RowStore::RowStore(hdf5::File file, hdf5::Dataset dataset, DType as, std::int64_
     memory_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
     dataset.read(dtype_, {memory_.get(), bytes});
     check_files();
+    files_.clear();
     memory_left_bytes -= static_cast<std::int64_t>(bytes);
   } else {
     file_ = std::make_unique<hdf5::File>(std::move(file));
@@ -183,21 +175,15 @@ RowStore::RowStore(hdf5::File file, hdf5::Dataset dataset, DType as, std::int64_
 }
 
 void RowStore::check_files() const {
-  for (StoredFile& file : files_) {
-    const struct stat now = status_of(file.path), &then = file.status;
-    if (now.st_ino != then.st_ino) continue;
-    // ctime: nobody can set it back. A touched file, as to keep it from a clean-up, has the same bytes.
-    if (now.st_size == then.st_size) {
-      if (now.st_ctim.tv_sec == then.st_ctim.tv_sec && now.st_ctim.tv_nsec == then.st_ctim.tv_nsec) continue;
-      if (sample_of(file.path) == file.sample) {
-        file.status = now;
-        continue;
-      }
-    }
+  for (const StoredFile& file : files_) {
+    const struct stat now = status_of(file.file), &then = file.status;
+    const bool same_time =
+        now.st_mtim.tv_sec == then.st_mtim.tv_sec && now.st_mtim.tv_nsec == then.st_mtim.tv_nsec;
+    if (same_time && now.st_size == then.st_size) continue;
     throw DataError(
         "{}: was cut or written over while it is read ({} bytes before, {} now): a run needs the same data "
         "to its end; put the file back as it was, or start a new run",
-        file.path, then.st_size, now.st_size);
+        file.file.path(), then.st_size, now.st_size);
   }
 }
 

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/files.h"
 #include "lockstep/data/dataset.h"
 #include "lockstep/hdf5/dataset.h"
 #include "lockstep/hdf5/file.h"
@@ -65,11 +66,10 @@ class RowStore {
   }
 
  private:
-  /// A file of the rows as it was. Where its times have changed, the sample tells whether its bytes have.
+  /// A file of the rows, open as it is for HDF5, whatever its name stands for by now; and as it was.
   struct StoredFile {
-    std::string path;
+    OpenFile file;
     struct stat status;
-    std::uint64_t sample;
   };
   void check_files() const;
   const std::byte* load_rows(std::int64_t begin, std::int64_t count) const;
@@ -81,7 +81,7 @@ class RowStore {
   std::unique_ptr<std::byte[]> memory_;
   std::unique_ptr<hdf5::File> file_;
   std::unique_ptr<hdf5::Dataset> dataset_;
-  mutable std::vector<StoredFile> files_;
+  std::vector<StoredFile> files_;
   mutable std::mutex scratch_mutex_;
   mutable std::vector<std::byte> scratch_;  // grows to the largest range that was asked for
 };

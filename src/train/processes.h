@@ -37,6 +37,8 @@ class HeldSignals {
   ~HeldSignals();
   HeldSignals(const HeldSignals&) = delete;
   HeldSignals& operator=(const HeldSignals&) = delete;
+  /// For a program that makes no StopRequests: what was held does now what it does without a handler.
+  static void release();
 
  private:
   bool holds_ = false;

@@ -84,6 +84,11 @@ HeldSignals::~HeldSignals() {
     if (holds_ && action_of(signal).sa_sigaction == on_preempt) std::signal(signal, SIG_DFL);
 }
 
+void HeldSignals::release() {
+  if (!std::exchange(held, false) || !(preempt_received || launcher_term_received)) return;
+  std::raise(term_received || launcher_term_received ? SIGTERM : SIGUSR2);
+}
+
 std::optional<ExitCode> exit_code(const ddp::Requests& obeyed) {
   if (obeyed.stop_preempted) return ExitCode::preempted;
   if (obeyed.stop_user) return ExitCode::user_stopped;

@@ -37,13 +37,15 @@ send_to_ranks USR1 "$launcher"  # a report that is switched off: no reason to en
 touch asked/stop
 ended asked 76
 
-# A signal that comes while MPI starts, which here waits for rank 1, is obeyed afterwards; a request for a report is not one to end.
-for signal in USR2 TERM; do
+# early SIGNAL NAME VERB ARGUMENT...: the signal comes while MPI starts, which here waits for rank 1; a request for a report is not one
+# to end.
+early() {
+  local signal=$1 name=$2
   rm -f go first
   # shellcheck disable=SC2086,SC2016  # mpirun's flags are several words; a rank expands
   $LOCKSTEP_MPIRUN -n 2 bash -c '
     if [ "${OMPI_COMM_WORLD_RANK:-$PMI_RANK}" -eq 0 ]; then echo $$ >first; else until [ -e go ]; do sleep 0.02; done; fi
-    exec "$LOCKSTEP" train run.ini --run "$1"' rank "early-$signal" >"log-early-$signal" 2>&1 &
+    exec "$LOCKSTEP" "$@"' rank "${@:3}" >"log-$name" 2>&1 &
   launcher=$!
   until_there first "$launcher"
   for ((tenths = 0; tenths < 10 * patience_s; ++tenths)); do
@@ -53,8 +55,14 @@ for signal in USR2 TERM; do
   kill -USR1 "$(cat first)"
   kill "-$signal" "$(cat first)"
   touch go
+}
+# Obeyed afterwards, or by a verb that has nothing to save, as it would be later.
+for signal in USR2 TERM; do
+  early "$signal" "early-$signal" train run.ini --run "early-$signal"
   ended "early-$signal" 75
   "$LOCKSTEP" verify "early-$signal/checkpoints/latest" >/dev/null || fail "$signal while MPI starts: no whole checkpoint"
+  early "$signal" "eval-$signal" eval "early-$signal/checkpoints/latest" --data digits.h5
+  ended "eval-$signal" $((128 + $(kill -l "$signal")))
 done
 
 start live 2
