@@ -177,7 +177,15 @@ class MpiCommunicator final : public CpuCommunicator {
   /// Ranks of all nodes take part, and compare what they do afterwards: one node alone must not throw before.
   template <class InTime = std::identity>
   void finish(MPI_Request request, const char* call, const InTime& in_time = {}) {
-    wait_until([&] { return in_time(finished(request, call)); }, [this] { control_.check(); });
+    const auto check = [&] {
+      try {
+        control_.check();
+      } catch (const Error&) {  // in a later call: all have begun this one, whose memory MPI still writes to
+        MPI_Wait(&request, MPI_STATUS_IGNORE);
+        throw;
+      }
+    };
+    wait_until([&] { return in_time(finished(request, call)); }, check);
   }
   /// Begins every collective of host memory, which is a call of this phrase if it is in no other: tells the
   /// others what it is, with this rank's bytes if they fit (max_bytes_along), and waits for them. Throws

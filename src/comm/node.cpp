@@ -172,6 +172,7 @@ NodeBuffer::NodeBuffer(HostGroup* owner, std::uint64_t number, MPI_Comm node, in
       window_(node, stride_bytes_ * static_cast<std::size_t>(accumulators)) {}
 
 NodeBuffer::~NodeBuffer() {
+  const progress::During teardown(progress::Phase::teardown);
   if (!meet_at_end(*owner_, "destroys a FlatBuffer (its scope ends)")) window_.abandon();
 }
 

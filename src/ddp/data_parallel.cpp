@@ -222,6 +222,7 @@ DataParallel::DataParallel(const ModelState& model, comm::GradientTransport& tra
 }
 
 DataParallel::~DataParallel() {
+  const progress::During teardown(Phase::teardown);
   comm::meet_at_end(state_->group, "destroys a DataParallel (its scope ends)");
   state_->reducer.withdraw();  // gradients are views of its memory
 }
