@@ -193,8 +193,10 @@ DiffReport diff(const std::string& path_a, const std::string& path_b, double tol
           {kind, left.path(), left.shape, right.shape, left.dtype, right.dtype, 0, 0});
       continue;
     }
-    ++report.tensors;
-    report.elements += left.shape.numel();
+    if (!is_data_group(left.group)) {
+      ++report.tensors;
+      report.elements += left.shape.numel();
+    }
     if (const TensorDifference difference = compare(a, left, b, right, tolerance); difference.different > 0) {
       report.differences.push_back(difference);
     }

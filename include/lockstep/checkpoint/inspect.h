@@ -70,8 +70,8 @@ struct AttributeDifference {
 struct DiffReport {
   std::string path_a, path_b;                   ///< the files that were read
   double tolerance = 0;                         ///< what was asked for; 0: bits
-  std::int64_t tensors = 0;                     ///< compared element by element
-  std::int64_t elements = 0;                    ///< numbers that were compared
+  std::int64_t tensors = 0;                     ///< compared element by element, without those of /data
+  std::int64_t elements = 0;                    ///< numbers that were compared in these
   std::vector<AttributeDifference> attributes;  ///< those that differ
   std::vector<TensorDifference> differences;    ///< those that differ, in the order of the first file
 
