@@ -93,7 +93,7 @@ ExitCode prepare(const Program& program, Session& session, const Arguments& argu
   options.add()("heading", po::value<std::string>()->default_value("auto"),
                 "csv: line 1 names columns: yes, no or auto");
   options.add()("coarse", "cifar: the 20 coarse labels of CIFAR-100");
-  options.add()("statistics", po::value<std::string>(), "mean, std, names of classes: as in this data file");
+  options.add()("statistics", po::value<std::string>(), "mean, std, type, class names: as in this data file");
   options.positional("format");
   options.positional("input", -1);
   po::variables_map values;

@@ -88,10 +88,10 @@ bool is_integers(const hdf5::Dataset& dataset) {
   return dataset.is_boolean() || (dataset.dtype() && !is_floating(*dataset.dtype()));
 }
 
-std::vector<std::string> class_names_of(const hdf5::Dataset& y) {
+std::vector<std::string> names_of(const hdf5::Dataset& array, const char* attribute) {
   try {
-    if (!y.has_attribute("classes")) return {};
-    const std::vector<std::string> texts = y.texts_attribute("classes");
+    if (!array.has_attribute(attribute)) return {};
+    const std::vector<std::string> texts = array.texts_attribute(attribute);
     if (texts.size() != 1) return texts;
     std::vector<std::string> names;
     for (std::string_view line : lines_of(texts.front()))
@@ -103,8 +103,8 @@ std::vector<std::string> class_names_of(const hdf5::Dataset& y) {
   }
 }
 
-void store_class_names(hdf5::Dataset& y, const std::vector<std::string>& names) {
-  y.set_attribute("classes", fmt::format("{}", fmt::join(names, "\n")));
+void store_names(hdf5::Dataset& array, const char* attribute, const std::vector<std::string>& names) {
+  array.set_attribute(attribute, fmt::format("{}", fmt::join(names, "\n")));
 }
 
 namespace {
@@ -132,7 +132,7 @@ FieldMeaning meaning_of(const hdf5::Dataset& dataset) {
   meaning.stored.dtype = dataset.dtype().value_or(DType::uint8);
   meaning.stored.largest = largest_in(dataset);
   meaning.stored.shape = Shape(std::span<const std::int64_t>(dataset.shape()).subspan(1));
-  meaning.classes = class_names_of(dataset);
+  meaning.classes = names_of(dataset, "classes");
   if (dataset.has_attribute("units") && dataset.is_text_attribute("units"))
     meaning.units = dataset.text_attribute("units");
   meaning.packing.emplace();

@@ -34,13 +34,13 @@ FieldMeaning meaning_of(const hdf5::Dataset& dataset);
 /// Integers or booleans.
 bool is_integers(const hdf5::Dataset& dataset);
 
-/// The limit of an attribute, which HDF5 keeps in the header of /y.
-inline constexpr std::size_t most_class_name_bytes = 60'000;
+/// The limit of an attribute, which HDF5 keeps in the header of its array.
+inline constexpr std::size_t most_name_bytes = 60'000;
 
-/// Attribute classes of /y, a name a line; none if it is missing or is not one text.
-std::vector<std::string> class_names_of(const hdf5::Dataset& y);
-/// Names contain no line ends and take at most most_class_name_bytes, line ends included.
-void store_class_names(hdf5::Dataset& y, const std::vector<std::string>& names);
+/// Names in an attribute such as classes of /y, a name a line or a list; none if it is missing or no text.
+std::vector<std::string> names_of(const hdf5::Dataset& array, const char* attribute);
+/// Names contain no line ends and take at most most_name_bytes, line ends included.
+void store_names(hdf5::Dataset& array, const char* attribute, const std::vector<std::string>& names);
 
 /// The rows of one HDF5 dataset: in memory if they fit its limit, otherwise read when they are asked for.
 /// Several threads may read. Rows of a file that has been cut or written to since are a DataError: HDF5 would

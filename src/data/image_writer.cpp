@@ -172,7 +172,8 @@ void ImageWriter::finish(const std::optional<ChannelStatistics>& given) {
   if (!given) check_statistics(path_ + ": not written", normalisation);
   x_.set_attribute("mean", normalisation.mean);
   x_.set_attribute("std", normalisation.deviation);
-  if (!contents_.class_names.empty()) store_class_names(y_, contents_.class_names);
+  if (!contents_.class_names.empty()) store_names(y_, "classes", contents_.class_names);
+  if (!contents_.value_names.empty()) store_names(x_, "names", contents_.value_names);
 }
 
 Prepared write_images(const Output& output, const ImageFile& contents, const std::string& statistics,

@@ -53,9 +53,9 @@ class Measure {
 /// What a data file will contain.
 struct ImageFile {
   std::int64_t images = 0;
-  Shape image{};       ///< [C, H, W]
-  bool bytes = false;  ///< uint8, else float32
-  std::vector<std::string> class_names{};
+  Shape image{};                                          ///< [C, H, W]
+  bool bytes = false;                                     ///< uint8, else float32
+  std::vector<std::string> class_names{}, value_names{};  ///< attributes of /y and /x
 };
 
 /// Writes /x and /y of a new file. Holds a MiB of values, or one image if that is more.

@@ -8,6 +8,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "data/prepare.h"
@@ -40,6 +41,10 @@ class Input {
   std::size_t begin_ = 0, end_ = 0;  // the unused part of the buffer
   std::int64_t lines_ = 0;
 };
+
+/// What a file is that begins like this and is not text, and what to do: "a zip archive (...): unpack it".
+/// Empty if it may be text.
+std::string_view kind_of_file(std::string_view start);
 
 /// Reads the rest of a file and returns its number of bytes.
 std::int64_t count_rest(Input& input);

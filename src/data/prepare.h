@@ -47,14 +47,14 @@ struct CsvOptions {
   std::string statistics{};
 };
 /// A line is one sample: numbers and a label, which is an integer from 0 on, or a name. Fields may be in
-/// double quotes. Blank lines are skipped, and so is a heading: a first line without any number, with words
-/// where the next line has numbers, or pandas' 0, 1, 2 ...; DataError if it may be a sample as well. A first
-/// column without a name, of other whole numbers in every row, is left out. A value that is missing (empty,
-/// ?,
-/// -, NA, N/A, #N/A, <NA>, nan, none, null) is a DataError. /x is uint8 if every value is an integer in [0,
-/// 255], else float32. Names become the labels 0, 1 ... in their order as bytes, or those of the class names
-/// in `statistics` if that has any, and are stored as text, a line each, in the attribute classes of /y.
-/// Throws UsageError if there is no column `label`.
+/// double quotes. Left out, with a note: blank lines, a heading (docs/data.md says what is one; DataError if
+/// it may be a sample as well), and what numbers or names the rows without a name. A value that is missing is
+/// a DataError, and so are headings that differ between files or from the names in `statistics`, and labels
+/// that are names here and numbers there. /x is uint8 if every value is an integer in [0, 255] and /x of
+/// `statistics` is uint8, too, else float32; its attribute names has the heading. Names become labels in
+/// their order as bytes, from 0, or those of the class names in `statistics` if that has any, and are stored
+/// as text, a line each, in the attribute classes of /y. Throws UsageError if there is no column `label`, or
+/// several.
 Prepared prepare_csv(std::span<const std::string> inputs, const Output& output,
                      const CsvOptions& options = {});
 
@@ -73,8 +73,8 @@ Prepared prepare_cifar(std::span<const std::string> inputs, const Output& output
                        const CifarOptions& options = {});
 
 /// Text files and folders of them (in the order of their names, without links), one token a byte: vocabulary
-/// 256, tokenizer "bytes". Files that are not text (archives, UTF-16, null bytes, many control
-/// characters near their start) are skipped in a folder, and else a DataError.
+/// 256, tokenizer "bytes". Files that are not text (archives, UTF-16, null bytes near their
+/// start, many control characters anywhere) are skipped in a folder, and else a DataError.
 Prepared prepare_text(std::span<const std::string> inputs, const Output& output);
 
 }  // namespace lockstep::data

@@ -1,12 +1,9 @@
-// CSV files: splitting their lines into fields, and making images of them.
+// Images and labels from CSV files.
 #include <fmt/ranges.h>
 #include <algorithm>
-#include <array>
-#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <cstdint>
-#include <deque>
 #include <limits>
 #include <map>
 #include <optional>
@@ -14,254 +11,18 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <tuple>
 #include <unordered_set>
 #include <utility>
 #include <vector>
 
+#include "data/csv_file.h"
 #include "data/data_file.h"
 #include "data/image_writer.h"
-#include "data/input.h"
 #include "data/prepare.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep::data {
 namespace {
-
-/// Parses a whole field as a number; false if it is not one.
-bool parse_number(std::string_view field, double& value) {
-  const auto [end, error] = std::from_chars(field.data(), field.data() + field.size(), value);
-  return error == std::errc() && end == field.data() + field.size();
-}
-
-/// True if a field marks a missing value: empty, ?, -, NA, N/A, #N/A, <NA>, nan, none or null, in any case.
-bool is_missing(std::string_view field) {
-  constexpr std::array<std::string_view, 10> names{"",     "?",    "-",   "na",   "n/a",
-                                                   "#n/a", "<na>", "nan", "none", "null"};
-  return std::ranges::any_of(names, [&](std::string_view name) {
-    return std::ranges::equal(name, field, [](char a, char b) {
-      return a == static_cast<char>(std::tolower(static_cast<unsigned char>(b)));
-    });
-  });
-}
-
-/// Fields are separated by one character, and may be quoted ("a; ""b"""); blanks around them and blank lines
-/// are skipped. Whether the first line is a heading, is_heading() tells.
-class CsvFile {
- public:
-  /// Separator and heading as CsvOptions say. DataError as Input, for quotes that do not end, and for a first
-  /// line that may be a heading or a sample.
-  CsvFile(const std::string& path, const CsvOptions& options);
-
-  /// Reads the next line below the heading; false at the end of the file.
-  bool next();
-  /// The fields of that line, valid until the next one is read.
-  const std::vector<std::string_view>& fields() const { return fields_; }
-  std::string where() const;  ///< FILE:LINE of that line
-
-  const std::vector<std::string>& heading() const {
-    return heading_;
-  }                                   ///< names of columns; empty: no heading
-  std::string heading_where() const;  ///< FILE:LINE of the heading
-  /// "comma", "semicolon", "tab" or the character in quotes.
-  std::string separator_name() const;
-
- private:
-  struct Line {
-    std::string text;
-    std::int64_t number = 0;
-  };
-
-  bool read_line(Line& line);
-  void split(Line& line, std::vector<std::string_view>& fields) const;
-  void find_heading(std::optional<bool> there);
-
-  Input input_;
-  char separator_;
-  std::vector<std::string> heading_;
-  std::int64_t heading_line_ = 0;
-  std::deque<Line> waiting_;  // read already, to tell whether there is a heading
-  Line line_;
-  std::vector<std::string_view> fields_;
-};
-
-std::string_view trimmed(std::string_view text) {
-  const std::size_t begin = text.find_first_not_of(" \t");
-  if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(" \t") - begin + 1);
-}
-
-bool is_number(std::string_view field) {
-  double ignored = 0;
-  return parse_number(field, ignored) && !is_missing(field);
-}
-
-/// The separator that splits a line into most numbers, then into most fields. A semicolon wins over an equal
-/// comma because of decimal commas.
-char separator_of(std::string_view line) {
-  char best = ',';
-  std::pair<int, int> most{-1, -1};
-  for (const char candidate : {';', '\t', ','}) {
-    std::pair<int, int> found{0, 0};
-    bool quoted = false;
-    for (std::size_t begin = 0, at = 0; at <= line.size(); ++at) {
-      if (at < line.size() && line[at] == '"') quoted = !quoted;
-      if (at < line.size() && (quoted || line[at] != candidate)) continue;
-      found.first += is_number(trimmed(line.substr(begin, at - begin)));
-      ++found.second;
-      begin = at + 1;
-    }
-    if (found > most) std::tie(best, most) = std::tie(candidate, found);
-  }
-  return best;
-}
-
-/// Unquotes the field that begins at text[begin] in place. Returns the position after its last quote, and its
-/// new length in `length`; npos if the quote does not end.
-std::size_t unquote(std::string& text, std::size_t begin, std::size_t& length) {
-  std::size_t to = begin;
-  for (std::size_t at = begin + 1; at < text.size(); ++at) {
-    if (text[at] == '"') {
-      if (at + 1 == text.size() || text[at + 1] != '"') {
-        length = to - begin;
-        return at + 1;
-      }
-      ++at;
-    }
-    text[to++] = text[at];
-  }
-  return std::string::npos;
-}
-
-CsvFile::CsvFile(const std::string& path, const CsvOptions& options)
-    : input_(path), separator_(options.separator) {
-  find_heading(options.heading);
-}
-
-bool CsvFile::read_line(Line& line) {
-  while (input_.read_line(line.text)) {
-    line.number = input_.lines();
-    // Spreadsheets mark the start of UTF-8 files.
-    if (line.number == 1 && line.text.starts_with("\xEF\xBB\xBF")) line.text.erase(0, 3);
-    if (!trimmed(line.text).empty()) return true;
-  }
-  return false;
-}
-
-void CsvFile::split(Line& line, std::vector<std::string_view>& fields) const {
-  fields.clear();
-  std::string& text = line.text;
-  for (std::size_t begin = 0;;) {
-    const std::size_t start = text.find_first_not_of(separator_ == '\t' ? " " : " \t", begin);
-    if (start != std::string::npos && text[start] == '"') {
-      std::size_t length = 0;
-      const std::size_t behind = unquote(text, start, length);
-      const std::size_t end = behind == std::string::npos ? behind : text.find(separator_, behind);
-      if (behind == std::string::npos ||
-          !trimmed(std::string_view(text).substr(behind, end - behind)).empty()) {
-        throw DataError(
-            "{}:{}: field {} begins with a quote, but {}", input_.path(), line.number, fields.size() + 1,
-            behind == std::string::npos ? "none ends it on this line"
-                                        : "does not end with one (a quote inside is written twice)");
-      }
-      fields.push_back(std::string_view(text).substr(start, length));
-      if (end == std::string::npos) return;
-      begin = end + 1;
-    } else {
-      const std::size_t end = text.find(separator_, begin);
-      fields.push_back(trimmed(std::string_view(text).substr(begin, end - begin)));
-      if (end == std::string::npos) return;
-      begin = end + 1;
-    }
-  }
-}
-
-bool is_whole(std::string_view field) {
-  double value = 0;
-  return parse_number(field, value) && std::floor(value) == value;
-}
-
-/// 1990, 1991 ...
-bool count_up(std::span<const std::string_view> fields) {
-  double before = 0, value = 0;
-  for (std::size_t i = 0; i < fields.size(); ++i, before = value)
-    if (!is_whole(fields[i]) || !parse_number(fields[i], value) || (i > 0 && value != before + 1))
-      return false;
-  return fields.size() > 1;
-}
-
-/// Whether the first line of a table names its columns, as the line below it tells; none: it may be either.
-std::optional<bool> is_heading(std::span<const std::string_view> names,
-                               std::span<const std::string_view> below) {
-  // What pandas calls columns without names: 0, 1 ..., often behind a nameless column of row numbers.
-  const bool index = !names.empty() && names.front().empty();
-  const auto counted = names.subspan(index ? 1 : 0);
-  if (count_up(counted) && counted.front() == "0" &&
-      (index || names.size() > 2 || !std::ranges::all_of(below, is_whole)))
-    return true;
-  std::vector<std::string_view> numbers;  // above numbers
-  int words = 0, broken = 0;              // above numbers; broken: 1e400, 0x1f, 3.5x
-  for (std::size_t i = 0; i < std::min(names.size(), below.size()); ++i) {
-    if (!is_number(below[i]) || is_missing(names[i])) continue;
-    if (is_number(names[i])) {
-      numbers.push_back(names[i]);
-    } else {
-      (std::string_view("+-.0123456789").find(names[i].front()) != std::string_view::npos ? broken : words)++;
-    }
-  }
-  if (words + broken == 0)  // a heading often lacks a name for the column of row numbers, but for no other
-    return names.size() > 1 && std::ranges::none_of(names, is_number) &&
-           std::ranges::count_if(names, is_missing) <= 1;
-  if (numbers.empty() || words >= std::ssize(numbers) || (words > 0 && count_up(numbers))) return true;
-  return words == 0 ? std::optional(false) : std::nullopt;
-}
-
-void CsvFile::find_heading(std::optional<bool> there) {
-  for (Line line; waiting_.size() < 2 && read_line(line);) waiting_.push_back(line);
-  if (waiting_.empty()) return;
-  if (separator_ == '\0') separator_ = separator_of(waiting_.front().text);
-  Line first = waiting_.front(), second = waiting_.back();  // copies: split() changes a line
-  std::vector<std::string_view> names, below;
-  split(first, names);
-  split(second, below);
-  if (!there) there = is_heading(names, below);
-  if (!there)
-    throw DataError(
-        "{}:{}: is it a heading, or a sample with a value that is no number? Say --heading yes or no",
-        input_.path(), first.number);
-  if (!*there) return;
-  heading_.assign(names.begin(), names.end());
-  heading_line_ = first.number;
-  waiting_.pop_front();
-}
-
-bool CsvFile::next() {
-  if (!waiting_.empty()) {
-    line_ = std::move(waiting_.front());
-    waiting_.pop_front();
-  } else if (!read_line(line_)) {
-    return false;
-  }
-  split(line_, fields_);
-  return true;
-}
-
-std::string CsvFile::where() const { return fmt::format("{}:{}", input_.path(), line_.number); }
-
-std::string CsvFile::heading_where() const { return fmt::format("{}:{}", input_.path(), heading_line_); }
-
-std::string CsvFile::separator_name() const {
-  switch (separator_) {
-    case ',':
-      return "comma";
-    case ';':
-      return "semicolon";
-    case '\t':
-      return "tab";
-    default:
-      return fmt::format("'{}'", separator_);
-  }
-}
 
 /// A field for error texts: "field 3", with the name of its column if there is a heading.
 std::string describe(const CsvFile& file, std::size_t field) {
@@ -276,48 +37,44 @@ std::string_view shortened(std::string_view field) { return field.substr(0, 40);
                   describe(file, field), file.fields()[field]);
 }
 
-/// Whether the first column has no name in the heading (pandas reads that as "Unnamed: 0") and numbers the
-/// rows: another whole number in each.
-bool numbers_rows(const std::string& path, const CsvOptions& options) {
-  CsvFile file(path, options);
-  if (file.heading().empty() || options.label == "first" || options.label == "1") return false;
-  const std::string& name = file.heading().front();
-  if (!name.empty() && !name.starts_with("Unnamed: ")) return false;
-  std::vector<double> numbers;
-  while (file.next()) {
-    double& number = numbers.emplace_back();
-    if (!is_whole(file.fields().front()) || !parse_number(file.fields().front(), number)) return false;
-  }
-  std::ranges::sort(numbers);
-  return numbers.size() > 1 && std::ranges::adjacent_find(numbers) == numbers.end();
+/// The same names in the same places: nothing else tells what a value is.
+void check_same_names(const std::string& where, std::span<const std::string> names,
+                      const std::string& other_where, std::span<const std::string> others, const char* what) {
+  const auto same = [](const std::string& a, const std::string& b) {
+    return a == b || (is_nameless(a) && is_nameless(b));
+  };
+  const auto [name, other] = std::ranges::mismatch(names, others, same);
+  if (name == names.end() || other == others.end()) return;
+  throw DataError("{}: {} {} is '{}', but in {} it is '{}': the same columns in the same order are needed",
+                  where, what, name - names.begin() + 1, shortened(*name), other_where, shortened(*other));
 }
 
 /// Reads the values and the label of every line, and checks that all lines of all files agree.
 class CsvSamples {
  public:
-  /// row_numbers: the first column is left out.
-  CsvSamples(const CsvOptions& options, bool row_numbers) : options_(options), first_(row_numbers ? 1 : 0) {
+  /// Reads the headings, and whole files if they may have columns that number their rows.
+  CsvSamples(std::span<const std::string> inputs, const CsvOptions& options) : options_(options) {
     if (options.image.rank() == 3) values_ = static_cast<std::size_t>(options.image.numel());
+    for (const std::string& path : inputs) see_heading(CsvFile(path, options));
+    for (const std::string& path : inputs) keep_values(path);
+    if (values_ == 0 && !names_.empty()) values_ = names_.size() - left_out_.size() - 1;
+    for (const std::size_t column : left_out_)
+      notes_.push_back(fmt::format("{}: {}, without a name, {}: left out", where_, name_of(column),
+                                   row_names_ ? "names the rows" : "numbers the rows"));
   }
 
   /// Calls use(values, file, label) for each sample, with the index of its label's field.
   template <class Use>
   void read(const std::string& path, const Use& use) {
     CsvFile file(path, options_);
-    if (!file.heading().empty()) {
-      notes_.push_back(file.heading_where() + " is a heading, skipped");
-      if (first_ > 0)
-        notes_.push_back(path + ": the first column, without a name, numbers the rows: left out");
-      names_ = file.heading();
-    }
     std::vector<double> values;
     std::optional<std::size_t> label;
     while (file.next()) {
       check_fields(file);
-      if (!label) label = label_column(file);
+      if (!label) label = label_column(file, file.fields().size());
       values.clear();
-      for (std::size_t i = first_; i < file.fields().size(); ++i) {
-        if (i != *label) values.push_back(value_of(file, i));
+      for (std::size_t i = 0; i < file.fields().size(); ++i) {
+        if (i != *label && !left_out_.contains(i)) values.push_back(value_of(file, i));
       }
       label_ = *label;
       use(std::span<const double>(values), file, *label);
@@ -327,31 +84,78 @@ class CsvSamples {
   const std::vector<std::string>& notes() const { return notes_; }
   /// The column of a value: "column 3", with its name if a heading names it.
   std::string column_of(std::size_t value) const {
-    std::size_t column = value + first_;
-    column += column >= label_;
-    return fmt::format("column {}{}", column + 1,
-                       column < names_.size() ? fmt::format(" ('{}')", names_[column]) : "");
+    std::size_t column = 0;
+    for (;; ++column)
+      if (column != label_ && !left_out_.contains(column) && value-- == 0) return name_of(column);
   }
+  /// Names of the values of a sample, in their order; none without a heading, or if a file cannot keep them.
+  std::vector<std::string> value_names() const {
+    std::vector<std::string> found;
+    for (std::size_t i = 0; i < names_.size(); ++i)
+      if (i != label_ && !left_out_.contains(i)) found.push_back(names_[i]);
+    if (fmt::format("{}", fmt::join(found, "\n")).size() > most_name_bytes) found.clear();
+    return found;
+  }
+  const std::string& heading_where() const { return where_; }
   Shape image() const {
     return options_.image.rank() == 3 ? options_.image : Shape{static_cast<std::int64_t>(values_), 1, 1};
   }
 
  private:
+  void see_heading(const CsvFile& file) {
+    const std::vector<std::string>& names = file.heading();
+    if (names.empty()) return;
+    notes_.push_back(file.heading_where() + " is a heading, skipped");
+    if (!names_.empty()) return check_same_names(file.heading_where(), names, where_, names_, "field");
+    names_ = names;
+    where_ = file.heading_where();
+    row_names_ = file.row_names();
+    label_ = label_column(file, names.size());
+    // pandas, readr and spreadsheets number rows in columns at an edge, and do so again in a later file.
+    const auto may_number = [&](std::size_t i) { return i != label_ && is_nameless(names[i]); };
+    for (std::size_t i = 0; i < names.size() && may_number(i); ++i) left_out_.insert(i);
+    for (std::size_t i = names.size(); i-- > 0 && may_number(i);) left_out_.insert(i);
+    if (left_out_.size() + 1 >= names.size()) left_out_.clear();  // no column has a name
+  }
+
+  /// Columns of other values than numbers of rows are not left out.
+  void keep_values(const std::string& path) {
+    if (left_out_.empty()) return;
+    CsvFile file(path, options_);
+    while (!left_out_.empty() && file.next()) {
+      const auto& fields = file.fields();
+      const bool named = row_names_ && !is_number(fields[0]);
+      if (row_names_ && !named && !is_whole(fields[0]))
+        throw DataError("{}: {} fields, but the heading names {}: is the first a name of the row?",
+                        file.where(), fields.size(), names_.size() - 1);
+      std::erase_if(left_out_, [&](std::size_t i) {
+        return !(i < fields.size() && is_whole(fields[i])) && !(named && i == 0);
+      });
+    }
+  }
+
+  std::string name_of(std::size_t column) const {
+    return fmt::format("column {}{}", column + 1,
+                       column < names_.size() ? fmt::format(" ('{}')", names_[column]) : "");
+  }
+
   void check_fields(const CsvFile& file) {
-    const std::size_t fields = file.fields().size();
-    if (values_ == 0 && fields > 1 + first_) values_ = fields - 1 - first_;
-    if (fields == values_ + 1 + first_ && fields > 1 + first_) return;
+    const std::size_t fields = file.fields().size(), others = left_out_.size() + 1;
+    if (values_ == 0 && fields > others) values_ = fields - others;
+    if (fields == values_ + others && fields > others) return;
     const std::string wanted = values_ == 0 ? "values" : fmt::format("{} values", values_);
     throw DataError("{}: {} field{}, but {} and a label are expected; fields are separated by {} here",
                     file.where(), fields, fields == 1 ? "" : "s", wanted, file.separator_name());
   }
 
-  std::size_t label_column(const CsvFile& file) const {
+  std::size_t label_column(const CsvFile& file, std::size_t columns) const {
     const std::string& label = options_.label;
-    const std::size_t columns = file.fields().size();
     if (label == "last") return columns - 1;
-    if (label == "first") return 0;
-    const auto& names = file.heading();
+    if (label == "first") return row_names_ ? 1 : 0;
+    const auto& names = file.heading().empty() ? names_ : file.heading();
+    if (std::ranges::count(names, label) > 1)
+      throw UsageError("{}: several columns are called '{}': give the number of the label's, from 1", where_,
+                       label);
     if (const auto found = std::ranges::find(names, label); found != names.end())
       return static_cast<std::size_t>(found - names.begin());
     std::size_t number = 0;
@@ -360,46 +164,60 @@ class CsvSamples {
     if (error == std::errc() && stop == end && number >= 1 && number <= columns) return number - 1;
     throw UsageError(
         "{}: no column is called '{}', to be the label: there are {} columns{}",
-        names.empty() ? file.where() : file.heading_where(), label, columns,
+        names.empty() ? file.where() : where_, label, columns,
         names.empty() ? ", and no heading names them" : fmt::format(", {}", fmt::join(names, ", ")));
   }
 
   static double value_of(const CsvFile& file, std::size_t field) {
     const std::string_view text = file.fields()[field];
     double value = 0;
+    const bool number = parse_number(text, value);
+    if (number && std::abs(value) <= std::numeric_limits<float>::max()) return value;
     if (is_missing(text)) throw_missing(file, field);
-    if (!parse_number(text, value))
-      throw DataError("{}: {} is '{}', not a number", file.where(), describe(file, field), shortened(text));
-    if (!(std::abs(value) <= std::numeric_limits<float>::max()))
-      throw DataError("{}: {} is '{}', not a number that float32 holds", file.where(), describe(file, field),
-                      shortened(text));
-    return value;
+    throw DataError("{}: {} is '{}', not a number{}", file.where(), describe(file, field), shortened(text),
+                    number ? " that float32 holds" : "");
   }
 
   const CsvOptions& options_;
-  std::size_t first_;  // column of values
-  std::vector<std::string> notes_, names_;
-  std::size_t values_ = 0;  // per sample; 0: unknown so far
-  std::size_t label_ = 0;   // its column
+  std::vector<std::string> notes_, names_;  // names: of the first heading
+  std::string where_;                       // that heading
+  bool row_names_ = false;
+  std::set<std::size_t> left_out_;  // columns
+  std::size_t values_ = 0;          // per sample; 0: unknown so far
+  std::size_t label_ = 0;           // its column
 };
+
+/// True for 1,5 and 12.5% and $1,234.50: a number but for signs of money, percents, commas and blanks.
+bool is_quantity(std::string text) {
+  const bool plain = is_number(text);
+  std::erase_if(text, [](unsigned char c) {
+    return c >= 0x80 || std::string_view("$%, '").find(static_cast<char>(c)) != std::string_view::npos;
+  });
+  return !plain && is_number(text);
+}
 
 /// Labels: all integers or all names.
 class CsvLabels {
  public:
-  /// Takes the class names of the data file `from`; if it has none, names are numbered in their order.
+  /// Takes the class names of the data file `from`; if it has no labels, names are numbered in their order.
   explicit CsvLabels(const std::string& from) : from_(from) {
     if (from.empty()) return;
     const hdf5::File file = hdf5::File::open(from);
-    if (file.exists("/y")) names_ = class_names_of(file.open_dataset("/y"));
+    if (file.exists("/y")) names_ = names_of(file.open_dataset("/y"), "classes");
     given_ = !names_.empty();
+    numbers_given_ = file.exists("/y") && !given_;
   }
 
   /// Records a label in the first pass.
   void see(const CsvFile& file, std::size_t field) {
     const std::string_view text = file.fields()[field];
     if (is_missing(text)) throw_missing(file, field);
+    ++samples_;
     double value = 0;
-    const Kind kind = parse_number(text, value) ? Kind::numbers : Kind::names;
+    const Kind kind = !given_ && parse_number(text, value) ? Kind::numbers : Kind::names;
+    if (kind == Kind::names && numbers_given_)
+      throw DataError("{}: the label, {}, is '{}', but those of {} are numbers without names", file.where(),
+                      describe(file, field), shortened(text), from_);
     if (kind == Kind::numbers && !(value >= 0 && value < 9e15 && std::floor(value) == value)) {
       throw DataError(
           "{}: the label, {}, is '{}': labels are integers from 0 on, or names (an HDF5 file with an array y "
@@ -418,17 +236,21 @@ class CsvLabels {
     }
   }
 
-  /// Of labels that may be values to predict; empty otherwise.
+  /// Of labels that may be values to predict; empty otherwise. Comes before end_first_pass().
   std::string warning() const {
-    if (numbers_seen_.empty()) return "";
-    const std::int64_t classes = *std::ranges::max_element(numbers_seen_) + 1,
-                       used = std::ssize(numbers_seen_);
-    if (classes <= 2 * used) return "";
+    constexpr std::int64_t few = 20, many = 256;
+    if (given_ || numbers_given_) return "";
+    const std::int64_t used = std::ssize(numbers_seen_) + std::ssize(seen_),
+                       classes = kind_ == Kind::numbers ? *std::ranges::max_element(numbers_seen_) + 1 : used;
+    const bool quantities = !seen_.empty() && std::ranges::all_of(seen_, is_quantity);
+    if (!(classes > 2 * used && classes > many) && !(used >= few && 2 * used > samples_) && !quantities)
+      return "";
     return fmt::format(
-        "labels up to {} make {} classes, of which {} occur: if they are values to predict, an HDF5 file "
-        "with "
-        "an array y of floats is data for task.name = regression",
-        classes - 1, classes, used);
+        "labels {} make {} classes, of which {} occur in {} samples: if they are values to predict, an HDF5 "
+        "file with an array y of floats is data for task.name = regression",
+        kind_ == Kind::numbers ? fmt::format("up to {}", classes - 1)
+                               : fmt::format("such as '{}'", shortened(*seen_.begin())),
+        classes, used, samples_);
   }
 
   void end_first_pass() {
@@ -458,16 +280,13 @@ class CsvLabels {
 
   void see_name(const CsvFile& file, std::size_t field, std::string_view text) {
     if (seen_.contains(text)) return;
-    if (text.find('\0') != std::string_view::npos)
-      throw DataError("{}: the label, {}, has a null byte inside: is it text?", file.where(),
-                      describe(file, field));
     if (given_ && std::ranges::find(names_, text) == names_.end()) {
       throw DataError("{}: the label, {}, is '{}', which is no class of {}: those are {}", file.where(),
                       describe(file, field), shortened(text), from_, fmt::join(names_, ", "));
     }
     seen_.emplace(text);
     name_bytes_ += text.size() + 1;
-    if (name_bytes_ > most_class_name_bytes) {
+    if (name_bytes_ > most_name_bytes) {
       throw DataError(
           "{}: the label, {}, has {} different names by now, more than a data file keeps: is it the right "
           "column? Else number them",
@@ -476,7 +295,8 @@ class CsvLabels {
   }
 
   std::string from_;
-  bool given_ = false;
+  bool given_ = false, numbers_given_ = false;
+  std::int64_t samples_ = 0;
   Kind kind_ = Kind::unknown;
   std::set<std::string, std::less<>> seen_;
   std::size_t name_bytes_ = 0;
@@ -485,37 +305,44 @@ class CsvLabels {
   std::unordered_set<std::int64_t> numbers_seen_;
 };
 
-/// The least and the greatest value of each column.
+/// Values of some rows from all over the files, to see what float32, as which they are written, loses.
 class CsvSpreads {
  public:
   void see(std::span<const double> values) {
-    if (least_.empty()) least_ = greatest_ = {values.begin(), values.end()};
-    for (std::size_t i = 0; i < std::min(values.size(), least_.size()); ++i) {
-      least_[i] = std::min(least_[i], values[i]);
-      greatest_[i] = std::max(greatest_[i], values[i]);
-    }
+    constexpr std::size_t most_rows = 1000, most_values = 1 << 20;
+    if (seen_++ % every_ != 0) return;
+    rows_.emplace_back(values.begin(), values.end());
+    if (rows_.size() < std::clamp<std::size_t>(most_values / values.size(), 4, most_rows)) return;
+    for (std::size_t i = 0; 2 * i < rows_.size(); ++i) rows_[i].swap(rows_[2 * i]);
+    rows_.resize((rows_.size() + 1) / 2);
+    every_ *= 2;
   }
 
-  /// What float32, as which values are written, tells apart too little of.
+  /// Of columns of which float32 tells apart too little.
   std::vector<std::string> warnings(const CsvSamples& samples) const {
-    constexpr double few_steps = 1000;
+    constexpr double rounding = 1e-13;  // of sums in double, which are not different values
     std::vector<std::string> found;
-    for (std::size_t i = 0; i < least_.size(); ++i) {
-      const auto most = static_cast<float>(std::max(std::abs(least_[i]), std::abs(greatest_[i])));
-      const double step = static_cast<double>(std::nextafter(most, std::numeric_limits<float>::infinity())) -
-                          static_cast<double>(most);
-      const double spread = greatest_[i] - least_[i];
-      if (spread > 0 && spread < few_steps * step && spread != std::floor(spread / step) * step)
-        found.push_back(
-            fmt::format("{} has values from {} to {}, of which float32 keeps steps of {:.3g}: subtract what "
-                        "is common to all",
-                        samples.column_of(i), least_[i], greatest_[i], step));
+    for (std::size_t i = 0; !rows_.empty() && i < rows_[0].size(); ++i) {
+      std::vector<double> values;
+      for (const std::vector<double>& row : rows_) values.push_back(row[i]);
+      std::ranges::sort(values);
+      const auto same = [](double a, double b) { return b - a <= rounding * std::abs(b); };
+      values.erase(std::unique(values.begin(), values.end(), same), values.end());
+      std::size_t lost = 0, last = 0;
+      for (std::size_t k = 1; k < values.size(); ++k)
+        if (static_cast<float>(values[k - 1]) == static_cast<float>(values[k])) ++lost, last = k;
+      if (4 * lost > values.size())
+        found.push_back(fmt::format(
+            "{}: {} and {} are one value in float32, as are {} of {} different ones in some rows: "
+            "subtract what is common to all",
+            samples.column_of(i), values[last - 1], values[last], lost + 1, values.size()));
     }
     return found;
   }
 
  private:
-  std::vector<double> least_, greatest_;
+  std::vector<std::vector<double>> rows_;
+  std::size_t seen_ = 0, every_ = 1;
 };
 
 bool is_byte(double value) { return value >= 0 && value <= 255 && std::floor(value) == value; }
@@ -531,9 +358,15 @@ Prepared prepare_csv(std::span<const std::string> inputs, const Output& output, 
   check_output(inputs, output, options.statistics);
 
   ImageFile contents{.bytes = true};
-  const bool row_numbers =
-      std::ranges::all_of(inputs, [&](const std::string& path) { return numbers_rows(path, options); });
-  CsvSamples samples(options, row_numbers);
+  CsvSamples samples(inputs, options);
+  contents.value_names = samples.value_names();
+  if (!options.statistics.empty()) {  // values are of the type that the training data have
+    const hdf5::File file = hdf5::File::open(options.statistics);
+    const hdf5::Dataset x = open_images(file);
+    check_same_names(samples.heading_where(), contents.value_names, options.statistics, names_of(x, "names"),
+                     "value");
+    contents.bytes = x.dtype() == DType::uint8;
+  }
   CsvLabels labels(options.statistics);
   CsvSpreads spreads;
   for (const std::string& path : inputs) {
@@ -544,16 +377,16 @@ Prepared prepare_csv(std::span<const std::string> inputs, const Output& output, 
       ++contents.images;
     });
   }
+  const std::string warning = labels.warning();
   labels.end_first_pass();
   contents.image = samples.image();
   contents.class_names = labels.names();
 
   Prepared prepared = write_images(output, contents, options.statistics, [&](ImageWriter& writer) {
-    CsvSamples again(options, row_numbers);
     std::vector<std::uint8_t> bytes;
     std::vector<float> floats;
     for (const std::string& path : inputs) {
-      again.read(path, [&](std::span<const double> values, const CsvFile& file, std::size_t label) {
+      samples.read(path, [&](std::span<const double> values, const CsvFile& file, std::size_t label) {
         const std::optional<std::int64_t> number = labels.number(file.fields()[label]);
         const bool same_kind = !contents.bytes || std::ranges::all_of(values, is_byte);
         if (!number || !same_kind || std::ssize(values) != contents.image.numel())
@@ -573,7 +406,7 @@ Prepared prepare_csv(std::span<const std::string> inputs, const Output& output, 
   });
   prepared.notes = samples.notes();
   if (!contents.bytes) prepared.warnings = spreads.warnings(samples);
-  if (const std::string warning = labels.warning(); !warning.empty()) prepared.warnings.push_back(warning);
+  if (!warning.empty()) prepared.warnings.push_back(warning);
   return prepared;
 }
 

@@ -18,42 +18,38 @@ namespace fs = std::filesystem;
 constexpr std::int64_t byte_values = 256;
 constexpr std::size_t chunk_bytes = 1 << 20;
 
-/// Why the file is no text of bytes, as its start tells; empty if it is.
-std::string other_than_text(const std::string& path) {
-  struct Kind {
-    std::string_view start;
-    const char* name;
-  };
-  using namespace std::string_view_literals;
-  constexpr std::array kinds{Kind{"PK\3\4"sv, "a zip archive: unpack it"},
-                             Kind{"BZh"sv, "packed by bzip2: unpack it"},
-                             Kind{"\xFD\x37zXZ"sv, "packed by xz: unpack it"},
-                             Kind{"\x28\xB5\x2F\xFD"sv, "packed by zstd: unpack it"},
-                             Kind{"7z\xBC\xAF"sv, "a 7z archive: unpack it"},
-                             Kind{"Rar!"sv, "a rar archive: unpack it"},
-                             Kind{"\x1F\x8B"sv, "gzipped twice: unpack it"},
-                             Kind{"%PDF-"sv, "a PDF: export its text"},
-                             Kind{"PAR1"sv, "a Parquet file: export its text"},
-                             Kind{"\xFF\xFE"sv, "UTF-16: convert it (iconv -f utf-16 -t utf-8)"},
-                             Kind{"\xFE\xFF"sv, "UTF-16: convert it (iconv -f utf-16 -t utf-8)"}};
+/// The bytes of a text, all of which are looked at; -1 if it is none, and then says in `why` what it is.
+std::int64_t text_bytes(const std::string& path, std::string& why) {
+  constexpr auto control = [] {
+    std::array<bool, 256> found{};
+    for (std::size_t c = 0; c < 0x20; ++c)
+      found[c] = std::string_view("\b\t\n\v\f\r\x1B").find(static_cast<char>(c)) == std::string_view::npos;
+    found[0x7F] = true;
+    return found;
+  }();
   Input input(path);
-  std::string start(8192, '\0');
-  start.resize(input.read(std::as_writable_bytes(std::span(start))));
-  for (const Kind& kind : kinds)
-    if (start.starts_with(kind.start)) return kind.name;
-  const auto is_control = [](char c) {
-    return (static_cast<unsigned char>(c) < 0x20 &&
-            std::string_view("\b\t\n\v\f\r\x1B").find(c) == std::string_view::npos) ||
-           c == 0x7F;
-  };
-  const auto controls = std::ranges::count_if(start, is_control);
-  if (start.find('\0') == start.npos && 50 * controls <= std::ssize(start)) return "";
-  return "not text, as its start has other bytes (tokens go into an HDF5 file by h5py: docs/data.md)";
+  std::string block(8192, '\0');
+  std::int64_t bytes = 0;
+  for (; const std::size_t got = input.read(std::as_writable_bytes(std::span(block)));
+       bytes += std::ssize(block)) {
+    const auto most = static_cast<std::ptrdiff_t>(bytes == 0 ? got : block.size()) / 50;
+    block.resize(got);
+    const auto controls = std::ranges::count_if(block, [&](unsigned char c) { return control[c]; });
+    if (bytes == 0) why = kind_of_file(block);
+    // A single null byte further on may be a stray one.
+    if (why.empty() && (controls > most || (bytes == 0 && block.find('\0') != block.npos)))
+      why = fmt::format(
+          "not text, as from byte {} on it has other bytes (tokens go into an HDF5 file by h5py: "
+          "docs/data.md)",
+          bytes);
+    if (!why.empty()) return -1;
+  }
+  return bytes;
 }
 
-/// The regular files in a folder and its subfolders, by name; those that are not text go to `notes`.
-std::vector<std::string> text_files_in(const std::string& folder, std::vector<std::string>& notes) {
-  std::vector<std::string> found, texts;
+/// The regular files in a folder and its subfolders, by name.
+std::vector<std::string> files_in(const std::string& folder) {
+  std::vector<std::string> found;
   std::error_code error;
   for (fs::recursive_directory_iterator entry(folder, error), end; !error && entry != end;
        entry.increment(error)) {
@@ -62,21 +58,7 @@ std::vector<std::string> text_files_in(const std::string& folder, std::vector<st
   }
   if (error) throw DataError("{}: cannot list: {}", folder, error.message());
   std::sort(found.begin(), found.end());
-  for (std::string& path : found) {
-    if (const std::string why = other_than_text(path); !why.empty()) {
-      notes.push_back(fmt::format("skipped {}: it is {}", path, why));
-    } else {
-      texts.push_back(std::move(path));
-    }
-  }
-  return texts;
-}
-
-/// Calls use(bytes) with the file, a MiB at a time.
-template <class Use>
-void for_chunks(const std::string& path, std::vector<std::byte>& buffer, const Use& use) {
-  Input input(path);
-  while (const std::size_t got = input.read(buffer)) use(std::span<const std::byte>(buffer.data(), got));
+  return found;
 }
 
 }  // namespace
@@ -88,19 +70,18 @@ Prepared prepare_text(std::span<const std::string> inputs, const Output& output)
   std::vector<std::string> paths;
   for (const std::string& input : inputs) {
     std::error_code ignored;
-    if (!fs::is_directory(input, ignored)) {
-      if (const std::string why = other_than_text(input); !why.empty())
-        throw DataError("{}: not written: {} is {}", output.path, input, why);
-      paths.push_back(input);
-      continue;
+    const bool folder = fs::is_directory(input, ignored);
+    for (std::string& path : folder ? files_in(input) : std::vector{input}) {
+      std::string why;
+      const std::int64_t bytes = text_bytes(path, why);
+      if (bytes < 0 && !folder) throw DataError("{}: not written: {} is {}", output.path, path, why);
+      if (bytes < 0) {
+        prepared.notes.push_back(fmt::format("skipped {}: it is {}", path, why));
+      } else {
+        prepared.samples += bytes;
+        paths.push_back(std::move(path));
+      }
     }
-    const std::vector<std::string> found = text_files_in(input, prepared.notes);
-    paths.insert(paths.end(), found.begin(), found.end());
-  }
-  std::vector<std::byte> buffer(chunk_bytes);
-  for (const std::string& path : paths) {
-    for_chunks(path, buffer,
-               [&](std::span<const std::byte> chunk) { prepared.samples += std::ssize(chunk); });
   }
   if (prepared.samples == 0)
     throw DataError("{}: not written: there is no text in {}", output.path, fmt::join(inputs, ", "));
@@ -109,18 +90,19 @@ Prepared prepare_text(std::span<const std::string> inputs, const Output& output)
     hdf5::Dataset tokens = file.create_dataset("tokens", DType::uint16, {prepared.samples});
     tokens.set_attribute("vocabulary", byte_values);
     tokens.set_attribute("tokenizer", "bytes");
+    std::vector<std::byte> buffer(chunk_bytes);
     std::vector<std::uint16_t> chunk_tokens(chunk_bytes);
     std::int64_t done = 0;
     for (const std::string& path : paths) {
-      for_chunks(path, buffer, [&](std::span<const std::byte> chunk) {
-        if (done + std::ssize(chunk) > prepared.samples)
-          throw DataError("{}: it changed while it was read", path);
-        std::transform(chunk.begin(), chunk.end(), chunk_tokens.begin(),
+      Input input(path);
+      while (const std::size_t got = input.read(buffer)) {
+        const auto count = static_cast<std::int64_t>(got);
+        if (done + count > prepared.samples) throw DataError("{}: it changed while it was read", path);
+        std::transform(buffer.begin(), buffer.begin() + count, chunk_tokens.begin(),
                        [](std::byte b) { return std::to_integer<std::uint16_t>(b); });
-        tokens.write_rows(done, std::ssize(chunk),
-                          std::span<const std::uint16_t>(chunk_tokens.data(), chunk.size()));
-        done += std::ssize(chunk);
-      });
+        tokens.write_rows(done, count, std::span<const std::uint16_t>(chunk_tokens.data(), got));
+        done += count;
+      }
     }
     if (done != prepared.samples) throw DataError("{}: the input changed while it was read", output.path);
   });

@@ -1,0 +1,276 @@
+#include "data/csv_file.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <charconv>
+#include <cmath>
+#include <functional>
+#include <ranges>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::data {
+
+bool parse_number(std::string_view field, double& value) {
+  if (field.size() > 1 && field[0] == '+' && field[1] != '-') field.remove_prefix(1);
+  const auto [end, error] = std::from_chars(field.data(), field.data() + field.size(), value);
+  return error == std::errc() && end == field.data() + field.size();
+}
+
+bool is_whole(std::string_view field) {
+  double value = 0;
+  return parse_number(field, value) && std::floor(value) == value;
+}
+
+bool is_number(std::string_view field) {
+  double ignored = 0;
+  return parse_number(field, ignored) && !is_missing(field);
+}
+
+bool is_missing(std::string_view field) {
+  constexpr std::array<std::string_view, 22> names{
+      "",    "?",    ".",    "..",   "-",      "--",     "na",     "n/a", "n.a.",     "<na>",      "nan",
+      "nat", "-nan", "none", "null", "<null>", "[null]", "(null)", "\\n", "nan(ind)", "-nan(ind)", "#na"};
+  std::string text(field);
+  std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });
+  // Errors of spreadsheets (#N/A N/A, #DIV/0!, #NAME?), and what C of Windows prints for a NaN (-1.#IND).
+  return std::ranges::find(names, text) != names.end() || text.starts_with("#n/a") ||
+         (text.starts_with('#') && (text.ends_with('!') || text == "#name?")) || text.find("1.#") <= 1;
+}
+
+bool is_nameless(std::string_view name) {
+  return name.empty() || name.starts_with("Unnamed: ") ||
+         (name.starts_with("...") && is_whole(name.substr(3)));
+}
+
+namespace {
+
+std::string_view trimmed(std::string_view text) {
+  const std::size_t begin = text.find_first_not_of(" \t");
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(" \t") - begin + 1);
+}
+
+/// The separator that splits a line into most numbers, then into most fields. A semicolon wins over an equal
+/// comma because of decimal commas.
+char separator_of(std::string_view line) {
+  char best = ',';
+  std::pair<int, int> most{-1, -1};
+  for (const char candidate : {';', '\t', ','}) {
+    std::pair<int, int> found{0, 0};
+    bool quoted = false;
+    for (std::size_t begin = 0, at = 0; at <= line.size(); ++at) {
+      if (at < line.size() && line[at] == '"') quoted = !quoted;
+      if (at < line.size() && (quoted || line[at] != candidate)) continue;
+      found.first += is_number(trimmed(line.substr(begin, at - begin)));
+      ++found.second;
+      begin = at + 1;
+    }
+    if (found > most) std::tie(best, most) = std::tie(candidate, found);
+  }
+  return best;
+}
+
+/// Unquotes the field that begins at text[begin] in place. Returns the position after its last quote, and its
+/// new length in `length`; npos if the quote does not end.
+std::size_t unquote(std::string& text, std::size_t begin, std::size_t& length) {
+  std::size_t to = begin;
+  for (std::size_t at = begin + 1; at < text.size(); ++at) {
+    if (text[at] == '"') {
+      if (at + 1 == text.size() || text[at + 1] != '"') {
+        length = to - begin;
+        return at + 1;
+      }
+      ++at;
+    }
+    text[to++] = text[at];
+  }
+  return std::string::npos;
+}
+
+/// 1990, 1991 ...
+bool count_up(const std::vector<double>& numbers) {
+  return !numbers.empty() && std::floor(numbers[0]) == numbers[0] &&
+         std::ranges::adjacent_find(numbers, [](double a, double b) { return b != a + 1; }) == numbers.end();
+}
+
+}  // namespace
+
+CsvFile::CsvFile(const std::string& path, const CsvOptions& options)
+    : input_(path), separator_(options.separator) {
+  find_heading(options);
+}
+
+bool CsvFile::read_line(Line& line) {
+  while (input_.read_line(line.text)) {
+    line.number = input_.lines();
+    const std::string_view kind = line.number == 1 ? kind_of_file(line.text) : "";
+    if (!kind.empty()) throw DataError("{}: not a CSV file, but {}", path(), kind);
+    if (line.text.find('\0') != std::string::npos)
+      throw DataError("{}:{}: a null byte: not text (UTF-16: iconv -f utf-16 -t utf-8)", path(), line.number);
+    if (line.number == 1 && line.text.find('\r') != std::string::npos)
+      throw DataError("{}: lines end in CR (carriage return) alone: convert it (tr '\\r' '\\n')", path());
+    // Spreadsheets mark the start of UTF-8 files.
+    if (line.number == 1 && line.text.starts_with("\xEF\xBB\xBF")) line.text.erase(0, 3);
+    if (!trimmed(line.text).empty()) return true;
+  }
+  return false;
+}
+
+void CsvFile::split(Line& line, Fields& fields) const {
+  fields.clear();
+  std::string& text = line.text;
+  for (std::size_t begin = 0;;) {
+    const std::size_t start = text.find_first_not_of(separator_ == '\t' ? " " : " \t", begin);
+    if (start != std::string::npos && text[start] == '"') {
+      std::size_t length = 0;
+      const std::size_t behind = unquote(text, start, length);
+      const std::size_t end = behind == std::string::npos ? behind : text.find(separator_, behind);
+      if (behind == std::string::npos ||
+          !trimmed(std::string_view(text).substr(behind, end - behind)).empty()) {
+        throw DataError("{}:{}: field {} begins with a quote, but {}", path(), line.number, fields.size() + 1,
+                        behind == std::string::npos
+                            ? "none ends it on this line"
+                            : "does not end with one (a quote inside is written twice)");
+      }
+      fields.push_back(std::string_view(text).substr(start, length));
+      if (end == std::string::npos) return;
+      begin = end + 1;
+    } else {
+      const std::size_t end = text.find(separator_, begin);
+      fields.push_back(trimmed(std::string_view(text).substr(begin, end - begin)));
+      if (end == std::string::npos) return;
+      begin = end + 1;
+    }
+  }
+}
+
+/// Whether the first line names the columns, as the lines below it tell; none: it may be either.
+std::optional<bool> CsvFile::is_heading(const Fields& names, const Fields& below) {
+  std::vector<double> numbers, above;  // above: of these, above numbers
+  std::vector<std::size_t> titles;     // names above names
+  int words = 0, broken = 0;           // above numbers; broken: 1e400, 0x1f, 3.5x
+  for (std::size_t i = 0; i < std::min(names.size(), below.size()); ++i) {
+    if (is_missing(names[i])) continue;
+    if (is_number(names[i])) {
+      parse_number(names[i], numbers.emplace_back());
+      if (is_number(below[i])) above.push_back(numbers.back());
+    } else if (!is_number(below[i])) {
+      titles.push_back(i);
+    } else {
+      (std::string_view("+-.0123456789").find(names[i].front()) != std::string_view::npos ? broken : words)++;
+    }
+  }
+  const auto missing = std::ranges::count_if(names, is_missing);
+  // A heading often lacks a name for the column of row numbers, but for no other.
+  const bool index = names.front().empty() && missing == 1;
+  if (words + broken > 0) {
+    if (above.empty() || words >= std::ssize(above) || (words > 0 && above.size() > 1 && count_up(above)))
+      return true;
+    return words == 0 ? std::optional(false) : std::nullopt;
+  }
+  if (numbers.empty())
+    return names.size() < 2 || missing > 1 ? false
+           : missing == 0 || index         ? std::optional(true)
+                                           : std::nullopt;
+  // What pandas calls columns without names: 0, 1 ..., often behind a nameless column of row numbers.
+  const bool pandas = waiting_.size() > 1 && count_up(numbers) && numbers[0] == 0 && missing == index;
+  if (titles.size() == 1 && waiting_.size() > 1 && !(pandas && index))
+    return numbers_are_names(names[titles[0]], titles[0], numbers, std::ranges::none_of(below, is_whole));
+  return pandas &&
+         (index || numbers.size() > 2 || (numbers.size() == 2 && !std::ranges::all_of(below, is_whole)));
+}
+
+/// Of a first line of numbers and one text above names (0,1,species): in a heading that text is no class of
+/// the lines below, which have others twice, and the numbers are in order.
+std::optional<bool> CsvFile::numbers_are_names(std::string_view text, std::size_t column,
+                                               const std::vector<double>& numbers, bool fractions_below) {
+  constexpr std::size_t most_lines = 1000, most_bytes = 1 << 20;
+  std::size_t bytes = 0;
+  for (Line line; waiting_.size() < most_lines && bytes < most_bytes && read_line(line);) {
+    bytes += line.text.size();
+    waiting_.push_back(line);
+  }
+  std::set<std::string, std::less<>> classes;
+  bool repeated = false;
+  Fields fields;
+  for (Line line : waiting_ | std::views::drop(1)) {
+    split(line, fields);
+    if (fields.size() <= column) continue;
+    if (fields[column] == text) return false;
+    repeated |= !classes.emplace(fields[column]).second;
+  }
+  constexpr std::size_t few = 3, many = 8;  // in order by chance: one line in 6, in 40320
+  const bool counted = count_up(numbers), pandas = counted && numbers[0] == 0, two = numbers.size() > 1,
+             rising = std::ranges::is_sorted(numbers, std::less_equal()),
+             whole = std::ranges::all_of(numbers, [](double n) { return std::floor(n) == n; });
+  const bool ordered = rising
+                           ? numbers.size() >= (whole ? few : many)
+                           : numbers.size() >= many && std::ranges::is_sorted(numbers, std::greater_equal());
+  if ((pandas && two && (repeated || fractions_below)) || (counted && repeated && numbers.size() >= few))
+    return true;
+  return (pandas && (two || repeated)) || (repeated && ordered) ? std::nullopt : std::optional(false);
+}
+
+void CsvFile::find_heading(const CsvOptions& options) {
+  for (Line line; waiting_.size() < 2 && read_line(line);) waiting_.push_back(line);
+  if (waiting_.empty()) return;
+  if (separator_ == '\0') separator_ = separator_of(waiting_.front().text);
+  Line first = waiting_.front(), second = waiting_.back();  // copies: split() changes a line
+  Fields names, below;
+  split(first, names);
+  split(second, below);
+  while (names.size() > below.size() && names.back().empty()) names.pop_back();
+  // R names rows in a column that its heading passes over.
+  row_names_ = names.size() + 1 == below.size() && std::ranges::none_of(names, is_number);
+  if (row_names_) names.insert(names.begin(), "");
+  std::optional<bool> there = options.heading;
+  const std::string& label = options.label;
+  if (!there && label != "last" && label != "first" && !is_number(label) &&
+      std::ranges::find(names, label) != names.end())
+    there = true;
+  if (!there) there = is_heading(names, below);
+  if (!there)
+    throw DataError(
+        "{}:{}: is it a heading, or a sample with a value that is no number? Say --heading yes or no", path(),
+        first.number);
+  row_names_ = row_names_ && *there;
+  if (!*there) return;
+  heading_.assign(names.begin(), names.end());
+  heading_line_ = first.number;
+  waiting_.pop_front();
+}
+
+bool CsvFile::next() {
+  if (!waiting_.empty()) {
+    line_ = std::move(waiting_.front());
+    waiting_.pop_front();
+  } else if (!read_line(line_)) {
+    return false;
+  }
+  split(line_, fields_);
+  return true;
+}
+
+std::string CsvFile::where() const { return fmt::format("{}:{}", path(), line_.number); }
+
+std::string CsvFile::heading_where() const { return fmt::format("{}:{}", path(), heading_line_); }
+
+std::string CsvFile::separator_name() const {
+  switch (separator_) {
+    case ',':
+      return "comma";
+    case ';':
+      return "semicolon";
+    case '\t':
+      return "tab";
+    default:
+      return fmt::format("'{}'", separator_);
+  }
+}
+
+}  // namespace lockstep::data

@@ -1,0 +1,74 @@
+// A CSV file: its lines, their fields, and its heading.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data/input.h"
+#include "data/prepare.h"
+
+namespace lockstep::data {
+
+/// Parses a whole field as a number, which may begin with a plus; false if it is not one.
+bool parse_number(std::string_view field, double& value);
+bool is_whole(std::string_view field);
+/// Parses as a number, and does not stand for a missing value (nan).
+bool is_number(std::string_view field);
+/// True if a field stands for a missing value (docs/data.md lists them).
+bool is_missing(std::string_view field);
+/// True for what programs call a column without a name: nothing, "Unnamed: 0" (pandas), "...1" (readr).
+bool is_nameless(std::string_view name);
+
+/// Fields are separated by one character, and may be quoted ("a; ""b"""); blanks around them and blank lines
+/// are skipped. Whether the first line is a heading, is_heading() tells.
+class CsvFile {
+ public:
+  /// Separator and heading as CsvOptions say. DataError as Input, for quotes that do not end, for what is not
+  /// lines of text, and for a first line that may be a heading or a sample.
+  CsvFile(const std::string& path, const CsvOptions& options);
+
+  /// Reads the next line below the heading; false at the end of the file.
+  bool next();
+  /// The fields of that line, valid until the next one is read.
+  const std::vector<std::string_view>& fields() const { return fields_; }
+  const std::string& path() const { return input_.path(); }
+  std::string where() const;  ///< FILE:LINE of that line
+
+  /// Names of columns; empty: no heading.
+  const std::vector<std::string>& heading() const { return heading_; }
+  /// The first column has names of rows, as R writes them: the file's heading has no field for it.
+  bool row_names() const { return row_names_; }
+  std::string heading_where() const;  ///< FILE:LINE of the heading
+  /// "comma", "semicolon", "tab" or the character in quotes.
+  std::string separator_name() const;
+
+ private:
+  struct Line {
+    std::string text;
+    std::int64_t number = 0;
+  };
+  using Fields = std::vector<std::string_view>;
+
+  bool read_line(Line& line);
+  void split(Line& line, Fields& fields) const;
+  void find_heading(const CsvOptions& options);
+  std::optional<bool> is_heading(const Fields& names, const Fields& below);
+  std::optional<bool> numbers_are_names(std::string_view text, std::size_t column,
+                                        const std::vector<double>& numbers, bool fractions_below);
+
+  Input input_;
+  char separator_;
+  std::vector<std::string> heading_;
+  std::int64_t heading_line_ = 0;
+  bool row_names_ = false;
+  std::deque<Line> waiting_;  // read already, to tell whether there is a heading
+  Line line_;
+  Fields fields_;
+};
+
+}  // namespace lockstep::data
