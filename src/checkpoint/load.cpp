@@ -40,10 +40,10 @@ struct Problems {
 bool loads_as(DType stored, DType target, bool narrow) {
   const std::size_t bytes = bytes_of(stored);
   switch (target) {
-    case DType::float64:
-      return bytes < 8 || stored == target;
+    case DType::float64:  // integers would be weights without their scale
+      return is_floating(stored);
     case DType::float32:
-      return bytes <= 2 || stored == target || (narrow && stored == DType::float64);
+      return stored == target || (is_floating(stored) && (bytes == 2 || narrow));
     case DType::int64:
       return (bytes <= 4 && !is_floating(stored)) || stored == target;
     case DType::int32:

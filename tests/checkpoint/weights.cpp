@@ -1,4 +1,6 @@
 // Weights only: from checkpoints, from their EMA, and from HDF5 files that others wrote.
+#include <fmt/format.h>
+
 #include <boost/test/unit_test.hpp>
 
 #include "checkpoint/sample.h"
@@ -135,6 +137,24 @@ BOOST_FIXTURE_TEST_CASE(named_arrays_of_any_file_are_loaded_and_widened_but_narr
   make_wide(1e39);
   BOOST_CHECK_EXCEPTION(lc::load_weights(path, model, world, {}, {.strict = true, .narrow = true}), DataError,
                         mentions("norm.weight holds numbers beyond float32"));
+}
+
+BOOST_FIXTURE_TEST_CASE(integers_are_no_float_parameters_whose_scale_they_would_lack, Files) {
+  for (const DType integer :
+       {DType::int8, DType::uint8, DType::int16, DType::uint16, DType::int32, DType::int64}) {
+    make([integer](h5::File& file) {
+      const std::vector<double> values(6, 3);
+      file.create_dataset("norm.weight", integer, {2, 3})
+          .write(DType::float64, std::as_bytes(std::span(values)));
+      file.create_dataset("norm.running_mean", DType::float32, {3}).write<float>(std::vector<float>(3));
+      file.create_dataset("norm.num_batches_tracked", DType::uint8, {})
+          .write<std::uint8_t>(std::vector<std::uint8_t>{9});
+    });
+    const std::string what = fmt::format("norm.weight is {} in the file, float32 here", to_string(integer));
+    for (const bool narrow : {false, true})
+      BOOST_CHECK_EXCEPTION(lc::load_weights(path, model, world, {}, {.narrow = narrow}), DataError,
+                            mentions("wrong type: ", what.c_str()));
+  }
 }
 
 BOOST_FIXTURE_TEST_CASE(partial_loading_says_what_does_not_fit_and_takes_the_rest_but_never_a_collision,
