@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <filesystem>
 #include <map>
@@ -25,9 +24,6 @@
 
 namespace lockstep::checkpoint {
 namespace {
-
-/// Provenance that says how the training data are read: the weights need it as the sources do.
-constexpr std::array data_facts{"data_format", "tokenizer", "x_range", "x_type", "x_shape"};
 
 /// The largest profile error of a mixture that is accepted.
 constexpr double most_error = 0.1;
@@ -258,20 +254,6 @@ void mix(const std::vector<FileIndex>& snapshots, const std::vector<Stored>& sto
   }
 }
 
-void add_data_sections(const FileIndex& index, StateDict& state_dict) {
-  for (const GroupEntry& group : index.groups) {
-    if (!is_data_group(group.path)) continue;
-    Section& section = state_dict.sections.emplace_back(Section{group.path, {}, {}});
-    for (const TensorEntry& entry : index.tensors) {
-      if (entry.group != group.path) continue;
-      const Tensor tensor = Tensor::empty(entry.shape, entry.dtype);
-      BlockReader(*index.file, entry, static_cast<std::byte*>(tensor.raw())).finish();
-      section.tensors.push_back({entry.name, tensor});
-    }
-    for (const auto& [name, value] : group.attributes) section.attributes.push_back({name, value, {}});
-  }
-}
-
 }  // namespace
 
 EmaReconstructionReport reconstruct_ema(const std::string& run_directory, double sigma_rel,
@@ -309,10 +291,7 @@ EmaReconstructionReport reconstruct_ema(const std::string& run_directory, double
   Section section{report.group, {}, {{"sigma_rel", sigma_rel, {}}, {"updates", stored.back().updates, {}}}};
   for (const Target& target : targets) section.tensors.push_back({target.name, target.tensor});
   StateDict state_dict{last.position, {section}, last.config, provenance_of(world)};
-  comm::run_on_all(world, [&] { add_data_sections(last, state_dict); });
-  for (const char* const fact : data_facts)
-    if (const auto found = last.provenance.find(fact); found != last.provenance.end())
-      state_dict.provenance.insert(*found);
+  comm::run_on_all(world, [&] { add_meaning(last, state_dict.sections, state_dict.provenance); });
   state_dict.provenance["parent_checkpoint"] = last.path;
   state_dict.provenance["ema_sources"] = fmt::format(
       "{} of {} in {}, steps {} to {}; profile error {:.2g}", fmt::join(report.sources, ", "),

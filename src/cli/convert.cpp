@@ -41,6 +41,7 @@ checkpoint::Weights fitted(const std::string& in, const std::string& group, cons
   weights.position = report.index.position;
   weights.config = train::to_text(config);
   weights.provenance = report.provenance;
+  checkpoint::add_meaning(report.index, weights.data, weights.provenance);
   weights.provenance["converted_from"] = in;
   if (group.starts_with("ema/")) weights.provenance["converted_weights"] = group;
   return weights;

@@ -99,6 +99,35 @@ BOOST_FIXTURE_TEST_CASE(an_average_is_converted_with_the_buffers_that_it_lacks, 
                         mentions("one set of weights"));
 }
 
+BOOST_FIXTURE_TEST_CASE(what_the_weights_mean_goes_from_a_checkpoint_to_a_checkpoint, Files) {
+  lc::StateDict state_dict;
+  const Tensor weight = Tensor::zeros({2}), mean = tensor_of<double>(DType::float64, {0.1, 1e300});
+  state_dict.sections = {
+      {"model", {{"w", weight}}, {}, {}},
+      {"ema/0.9", {{"w", weight}}, {{"updates", std::int64_t{4}, {}}}, {}},
+      {"data/x", {{"mean", mean}, {"deviation", mean}}, {{"units", std::string("mm"), {}}}, {}},
+      {"data/y", {}, {{"classes", std::string("a\nb"), {}}}, {}}};
+  state_dict.provenance = {{"data_format", "images"}, {"x_range", "0 255"}};
+  lc::save_file(path("run.h5"), state_dict, *self);
+  for (const char* const group : {"model", "ema/0.9"}) {
+    lc::Weights weights = lc::read_weights(path("run.h5"), group);
+    lc::cast_floats(weights, DType::bfloat16);
+    lc::write_weights(path("a.h5"), weights, true);
+    const lc::FileIndex index = lc::read_index(path("a.h5"));
+    std::vector<lc::Section> data;
+    lc::Provenance facts;
+    lc::add_meaning(index, data, facts);
+    BOOST_TEST_REQUIRE(data.size() == 2u);
+    BOOST_TEST(data[0].path == "data/x");
+    BOOST_TEST_REQUIRE(data[0].tensors.size() == 2u);
+    for (const lc::NamedTensor& tensor : data[0].tensors)
+      BOOST_TEST(std::memcmp(tensor.value.raw(), mean.raw(), mean.bytes()) == 0, tensor.name);
+    BOOST_TEST((data[0].attributes.at(0).value == lc::AttributeValue("mm")));
+    BOOST_TEST((data[1].attributes.at(0).value == lc::AttributeValue("a\nb")));
+    BOOST_TEST((facts == lc::Provenance{{"data_format", "images"}, {"x_range", "0 255"}}));
+  }
+}
+
 BOOST_FIXTURE_TEST_CASE(every_type_of_a_tensor_goes_there_and_back, Files) {
   lc::Weights weights;
   for (const DType dtype : {DType::float64, DType::float32, DType::float16, DType::bfloat16, DType::int64,

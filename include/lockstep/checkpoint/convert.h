@@ -19,10 +19,13 @@ class EmaProfile;
 
 namespace lockstep::checkpoint {
 
+struct FileIndex;
+
 /// Named tensors in memory, with their origin.
 struct Weights {
   std::vector<NamedTensor> tensors;  ///< by name, in CPU memory
   std::vector<Section> averages;     ///< "ema/RATE": EMA weights of the same names, for a checkpoint
+  std::vector<Section> data;         ///< "data/FIELD": what they mean, see add_meaning(), for a checkpoint
   Position position;                 ///< zeros if the file does not say it
   std::string config;                ///< empty: unknown
   Provenance provenance;             ///< where they come from
@@ -36,6 +39,10 @@ struct Weights {
 /// element types that a Tensor has not (int16, uint32 ...). Of a file of torch.save `key` may choose the
 /// mapping (LoadOptions::key). Holds everything in memory. Not collective.
 Weights read_weights(const std::string& path, const std::string& group = {}, const std::string& key = {});
+
+/// Adds what the weights of a checkpoint mean: its groups data/FIELD, and the provenance that says how their
+/// data are read. Nothing for the index of another file. DataError if a tensor is damaged. Not collective.
+void add_meaning(const FileIndex& index, std::vector<Section>& sections, Provenance& provenance);
 
 /// What messages call a file of weights that other programs write: "a .safetensors file", "a file of
 /// torch.save". Empty for other files, and if the file does not exist. Errors as read_index.

@@ -5,12 +5,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <optional>
 #include <unordered_set>
 
 #include "base/output.h"
 #include "base/text.h"
+#include "checkpoint/blocks.h"
 #include "checkpoint/elements.h"
 #include "checkpoint/layout.h"
 #include "checkpoint/load_plan.h"
@@ -79,6 +81,7 @@ void write_checkpoint(const std::string& path, const Weights& weights) {
   for (const auto& [name, value] : weights.provenance) state_dict.provenance[name] = value;
   state_dict.sections.push_back({"model", weights.tensors, {}, {}});
   std::ranges::copy(weights.averages, std::back_inserter(state_dict.sections));
+  std::ranges::copy(weights.data, std::back_inserter(state_dict.sections));
   for (const NamedTensor& tensor : weights.tensors) {
     if (!is_link_name(tensor.name))
       throw DataError("{}: {} cannot be a name in HDF5", path, quote(tensor.name));
@@ -90,6 +93,24 @@ void write_checkpoint(const std::string& path, const Weights& weights) {
 }
 
 }  // namespace
+
+void add_meaning(const FileIndex& index, std::vector<Section>& sections, Provenance& provenance) {
+  constexpr std::array facts{"data_format", "tokenizer", "x_range", "x_type", "x_shape"};
+  for (const char* const fact : facts)
+    if (const auto found = index.provenance.find(fact); found != index.provenance.end())
+      provenance.insert(*found);
+  for (const GroupEntry& group : index.groups) {
+    if (!is_data_group(group.path)) continue;
+    Section& section = sections.emplace_back(Section{group.path, {}, {}});
+    for (const TensorEntry& entry : index.tensors) {
+      if (entry.group != group.path) continue;
+      const Tensor tensor = Tensor::empty(entry.shape, entry.dtype);
+      BlockReader(*index.file, entry, static_cast<std::byte*>(tensor.raw())).finish();
+      section.tensors.push_back({entry.name, tensor});
+    }
+    for (const auto& [name, value] : group.attributes) section.attributes.push_back({name, value, {}});
+  }
+}
 
 bool is_for_python(std::string_view path) { return ends_with_any(path, {".safetensors", ".pt", ".pth"}); }
 
@@ -128,6 +149,7 @@ Weights read_weights(const std::string& path, const std::string& group, const st
   if (const FileIndex* const index = source->index()) {
     if (const auto layout = index->provenance.find(weights_layout_key); layout != index->provenance.end())
       weights.provenance.insert(*layout);
+    add_meaning(*index, weights.data, weights.provenance);
   }
   if (source->group().starts_with("ema/")) weights.provenance["converted_weights"] = source->group();
   return weights;
