@@ -27,11 +27,11 @@ checkpoint::Weights fitted(const std::string& in, const std::string& group, cons
                            const std::string& config_path, bool narrow, const Registries& registries,
                            const Log& log) {
   const train::Config config = train::read_config(config_path, {}, registries);
-  train::check_config_json(in, config);
   const std::unique_ptr<models::Model> model = train::build_model(config);
   const std::unique_ptr<comm::HostGroup> self = comm::make_self_communicator();
-  const checkpoint::LoadReport report = checkpoint::load_weights(
+  checkpoint::LoadReport report = checkpoint::load_weights(
       in, *model, *self, group, {.strict = true, .narrow = narrow, .finite = false, .key = key});
+  train::check_trained_model(report, config);
   for (const std::string& warning : report.warnings) log.warning("{}", warning);
   for (const std::string& note : report.notes) log.info("{}", note);
   checkpoint::Weights weights;

@@ -54,7 +54,8 @@ std::vector<Option<Gpt::Options>> Gpt::Options::options() {
               .peers = {"block_size", "n_positions", "n_ctx", "seq_len", "sequence_length", "max_seq_len"}}),
       number("vocab", &O::vocab, widths, "size of the vocabulary",
              {.required = true, .peers = {"vocab_size"}}),
-      number("dropout", &O::dropout, Range::below(0, 1), "probability of zeroing an activation"),
+      number("dropout", &O::dropout, Range::below(0, 1), "probability of zeroing an activation",
+             {.keeps_weights = true}),
       recompute_option(&O::recompute),
   };
 }

@@ -10,7 +10,8 @@ std::vector<Option<Mlp::Options>> Mlp::Options::options() {
   using namespace option;
   return {numbers("sizes", &Options::sizes, widths, "widths of the layers, from input to output",
                   {.required = true, .peers = {"hidden_sizes", "layer_sizes", "dims"}}),
-          number("dropout", &Options::dropout, Range::below(0, 1), "probability of zeroing an activation")};
+          number("dropout", &Options::dropout, Range::below(0, 1), "probability of zeroing an activation",
+                 {.keeps_weights = true})};
 }
 
 Mlp::Mlp(const Options& options, std::uint64_t seed) : Model(seed), sizes_(checked(options).sizes) {

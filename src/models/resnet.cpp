@@ -59,7 +59,7 @@ std::vector<Option<Resnet::Options>> Resnet::Options::options() {
              {.required = true, .peers = {"num_classes", "n_classes"}}),
       choice("stem", &O::stem, {"3x3", "7x7"}, "first layer; 7x7 quarters the image"),
       choice("batch_norm", &O::batch_norm, {"plain", "sync"}, "statistics over the shard, or over all ranks",
-             {.peers = {"sync_bn", "sync_batchnorm", "sync_batch_norm"}}),
+             {.keeps_weights = true, .peers = {"sync_bn", "sync_batchnorm", "sync_batch_norm"}}),
       recompute_option(&O::recompute),
   };
 }

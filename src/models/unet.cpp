@@ -331,8 +331,9 @@ std::vector<Option<Unet::Options>> Unet::Options::options() {
   using O = Options;
   constexpr Range or_unset = Range::from(-1, 2147483647);
   return {
-      number("image_size", &O::image_size, widths, "height and width of an image; each level halves them",
-             {.unit = "pixels", .required = true, .peers = {"resolution", "img_size"}}),
+      number(
+          "image_size", &O::image_size, widths, "height and width of an image; each level halves them",
+          {.unit = "pixels", .required = true, .keeps_weights = true, .peers = {"resolution", "img_size"}}),
       number("in_channels", &O::in_channels, widths, "channels of an image", {.required = true}),
       number("model_channels", &O::model_channels, widths, "base width, which channel_mult multiplies",
              {.required = true, .peers = {"num_channels", "base_channels", "dim"}}),
@@ -359,7 +360,8 @@ std::vector<Option<Unet::Options>> Unet::Options::options() {
              {.peers = {"classes", "class_cond"}}),
       flag("use_new_attention_order", &O::use_new_attention_order,
            "channels of qkv are ordered (3, heads, width), not (heads, 3, width)"),
-      number("dropout", &O::dropout, Range::below(0, 1), "probability of zeroing an activation"),
+      number("dropout", &O::dropout, Range::below(0, 1), "probability of zeroing an activation",
+             {.keeps_weights = true}),
       recompute_option(&O::recompute),
   };
 }

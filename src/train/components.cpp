@@ -137,14 +137,38 @@ void check_data(const Model& model, Task& task, const data::Dataset& data) {
   task.check(model, data);
 }
 
-void check_config_json(const std::string& weights, const Config& config) {
+void check_trained_model(checkpoint::LoadReport& report, const Config& config) {
+  const std::string& path = report.index.path;
   const models::Gpt::Options* const gpt = config.model.options_of<models::Gpt>();
-  if (!gpt) return;
-  checkpoint::check_gpt2_config(weights, {.heads = gpt->heads,
-                                          .layers = gpt->layers,
-                                          .channels = gpt->channels,
-                                          .context = gpt->context,
-                                          .vocab = gpt->vocab});
+  if (const auto source = report.provenance.extract(checkpoint::gpt2_config_key); source && gpt)
+    checkpoint::check_gpt2_config(path, source.mapped(),
+                                  {.heads = gpt->heads,
+                                   .layers = gpt->layers,
+                                   .channels = gpt->channels,
+                                   .context = gpt->context,
+                                   .vocab = gpt->vocab});
+  if (report.index.config.empty()) return;
+  models::ModelConfig trained;
+  try {
+    trained = parse_stored_config(report.index.config, path + " /config", *config.registries).model;
+  } catch (const UsageError& error) {  // of a program with models of its own, or of another version
+    report.notes.push_back(fmt::format("the model of the weights is not compared: {}", error.what()));
+    return;
+  }
+  if (trained.type != config.model.type) return;
+  std::vector<std::string> others;
+  for (const auto& option : trained.type->options) {
+    const std::string then = option.get(trained), now = option.get(config.model);
+    if (then != now && !option.traits.keeps_weights)
+      others.push_back(fmt::format("{} = {}, not {}", option.name, then, now));
+  }
+  if (others.empty()) return;
+  const std::string text = fmt::format("{}: its weights were trained with {} (model.name = {})", path,
+                                       fmt::join(others, ", "), trained.name());
+  if (config.checkpoint.load == "strict")
+    throw UsageError(
+        "{}: they fit, and would compute something else; set it so, or checkpoint.load = partial", text);
+  report.warnings.push_back(text);
 }
 
 namespace {
@@ -196,12 +220,10 @@ void load_initial_averages(const checkpoint::FileIndex& file, const Config& conf
 checkpoint::Provenance load_initial_weights(const Config& config, Model& model, optim::Ema* ema,
                                             Session& session) {
   comm::HostGroup& world = session.world();
-  comm::run_on_all(world, [&] {
-    if (world.rank() == 0) check_config_json(config.train.init, config);
-  });
   const checkpoint::LoadOptions options{.strict = config.checkpoint.load == "strict",
                                         .narrow = config.checkpoint.narrow};
   checkpoint::LoadReport report = checkpoint::load_weights(config.train.init, model, world, {}, options);
+  comm::run_on_all(world, [&] { check_trained_model(report, config); });
   if (world.rank() == 0) {
     for (const std::string& warning : report.warnings) session.log().warning("{}", warning);
   }

@@ -40,12 +40,16 @@ void check_data(const Model& model, Task& task, const data::Dataset& data);
 void check_batch_norms(Model& model, std::int64_t tried, const Config& config,
                        const ddp::DataParallel& replicas, bool is_new, const Log& log);
 
-/// Compares a gpt with the config.json in the folder of its weights; see checkpoint::check_gpt2_config.
-void check_config_json(const std::string& weights, const Config& config);
+/// After a load: compares the configured model with what the file says of the model that the weights were
+/// trained in, where shapes do not show it: GPT-2's configuration (checkpoint::check_gpt2_config), which it
+/// takes out of the provenance, and the options of a stored configuration of the same model, but for those
+/// with OptionTraits::keeps_weights. UsageError with both sides; of options only a warning in the report with
+/// checkpoint.load = partial.
+void check_trained_model(checkpoint::LoadReport& report, const Config& config);
 /// Loads the weights of train.init, and logs what does not fit. `ema` (or null) begins at them, or with
 /// ema.init = file at the file's averages. Returns the provenance that saves keep of them. Collective. Throws
-/// as checkpoint::load_weights; DataError if a config.json in the folder of GPT-2's weights says another
-/// size, or if an average is asked for that the file lacks.
+/// as checkpoint::load_weights and check_trained_model; DataError if an average is asked for that the file
+/// lacks.
 checkpoint::Provenance load_initial_weights(const Config& config, Model& model, optim::Ema* ema,
                                             Session& session);
 

@@ -1,5 +1,8 @@
 // GPT-2 as Hugging Face stores it becomes a gpt's weights: names, layouts, masks, the tied head.
+#include <fmt/format.h>
+
 #include <boost/test/unit_test.hpp>
+#include <filesystem>
 #include <map>
 #include <numeric>
 
@@ -273,23 +276,36 @@ BOOST_FIXTURE_TEST_CASE(a_run_that_began_there_and_was_resumed_records_the_layou
   BOOST_TEST((lc::load_weights(newest, other, *self).provenance == report.provenance));
 }
 
-BOOST_FIXTURE_TEST_CASE(config_json_beside_weights_must_be_of_this_model, Gpt) {
-  const lc::Gpt2Sizes sizes{
-      .heads = 2, .layers = layers, .channels = channels, .context = context, .vocab = vocab};
-  const std::string weights = folder.file("model.safetensors"), config = folder.file("config.json");
-  BOOST_CHECK_NO_THROW(lc::check_gpt2_config(weights, sizes));  // there is none
-  const auto refused = [&](const std::string& text, const char* what) {
-    write_bytes(config, text);
-    BOOST_CHECK_EXCEPTION(lc::check_gpt2_config(weights, sizes), UsageError,
-                          mentions("/config.json: ", what));
-    BOOST_CHECK_NO_THROW(lc::check_gpt2_config(folder.file("model.h5"), sizes));
-  };
+/// config.json in the folder of weights, for a gpt of the fixture's sizes.
+struct Configured : Gpt {
+  std::string weights = folder.file("model.safetensors");
+  lc::Gpt2Sizes sizes{.heads = 2, .layers = layers, .channels = channels, .context = context, .vocab = vocab};
+
+  void check(const std::string& text) {
+    write_bytes(folder.file("config.json"), text);
+    const std::string config = lc::gpt2_config_beside(weights);
+    if (!config.empty()) lc::check_gpt2_config(weights, config, sizes);
+  }
+  void refused(const std::string& text, const char* what) {
+    BOOST_CHECK_EXCEPTION(check(text), UsageError, mentions("/config.json: ", what));
+  }
+};
+
+BOOST_FIXTURE_TEST_CASE(config_json_beside_weights_must_be_of_this_model, Configured) {
+  BOOST_TEST(lc::gpt2_config_beside(weights) == "");  // there is none
   refused(R"({"n_head": 4, "n_layer": 2})", "n_head is \"4\", but model.heads is 2");
+  refused(R"({"num_attention_heads": 4})", "num_attention_heads is \"4\", but model.heads is 2");
+  refused(R"({"n_head": 2, "num_attention_heads": 4})", "num_attention_heads is \"4\"");
+  refused(R"({"model_type": "gpt2"})", "n_head is missing, which means 12, but model.heads is 2");
+  refused(R"({"architectures": ["GPT2LMHeadModel"]})", "n_head is missing, which means 12");
   refused(R"({"n_layer": 12})", "n_layer is \"12\", but model.layers is 2");
+  refused(R"({"num_hidden_layers": 12})", "num_hidden_layers is \"12\", but model.layers is 2");
   refused(R"({"n_embd": 768})", "n_embd is \"768\", but model.channels is 8");
+  refused(R"({"hidden_size": 768})", "hidden_size is \"768\", but model.channels is 8");
   refused(R"({"n_positions": 1024})", "n_positions is \"1024\", but model.context is 5");
   refused(R"({"vocab_size": "eleven"})", "vocab_size is \"eleven\", but model.vocab is 11");
   refused(R"({"model_type": "llama"})", "model_type is \"llama\", but a gpt takes gpt2");
+  refused(R"({"architectures": ["GPTBigCodeForCausalLM"], "n_head": 2})", "architectures is ");
   refused(R"({"activation_function": "relu"})", "activation_function is \"relu\", but a gpt has gelu_new");
   refused(R"({"activation_function": "gelu"})", "a gpt has gelu_new");  // by erf
   refused(R"({"scale_attn_weights": false})", "scale_attn_weights is \"false\"");
@@ -299,10 +315,41 @@ BOOST_FIXTURE_TEST_CASE(config_json_beside_weights_must_be_of_this_model, Gpt) {
   refused(R"({"n_inner": 16})", "a gpt has 4 times model.channels");
   refused("[1, 2", "is not a JSON object");
   refused("\xff\xfe", "is not a JSON object");
-  write_bytes(config, R"({"model_type": "gpt2", "n_head": 2, "n_layer": 2, "n_embd": 8, "n_positions": 5,
-                         "vocab_size": 11, "activation_function": "gelu_new", "layer_norm_epsilon": 1e-05,
-                         "scale_attn_weights": true, "n_inner": null})");
-  BOOST_CHECK_NO_THROW(lc::check_gpt2_config(weights, sizes));
+}
+
+BOOST_FIXTURE_TEST_CASE(config_json_of_the_same_arithmetic_is_accepted_however_it_is_spelled, Configured) {
+  check(R"({"model_type": "gpt2", "architectures": ["Other"], "n_head": 2, "n_layer": 2, "n_embd": 8,
+            "n_positions": 5, "vocab_size": 11, "activation_function": "gelu_new", "resid_pdrop": 0.5,
+            "layer_norm_epsilon": 1e-05, "scale_attn_weights": true, "n_inner": null})");
+  check(R"({"model_type": "gpt2", "num_attention_heads": 2.0, "hidden_size": 8, "n_inner": 32})");
+  check(R"({"layer_norm_epsilon": 9.999999747378752e-06, "scale_attn_by_inverse_layer_idx": null})");
+  for (const char* const same : {"gelu_fast", "gelu_pytorch_tanh", "gelu_python_tanh", "gelu_accurate"})
+    check(fmt::format(R"({{"activation_function": "{}"}})", same));
+  check(R"({"name": "an application"})");
+  sizes.heads = 12;
+  check(R"({"model_type": "gpt2"})");
+}
+
+BOOST_FIXTURE_TEST_CASE(what_config_json_says_goes_with_weights_that_are_converted_without_a_model,
+                        Configured) {
+  lc::Weights first;
+  first.tensors = hugging_face("transformer.");
+  lc::write_weights(weights, first);
+  write_bytes(folder.file("config.json"), R"({"model_type": "gpt2", "n_head": 4, "id2label": {"0": "a"}})");
+  std::filesystem::create_directory(folder.file("away"));
+  std::string last = weights;
+  for (const char* const next : {"away/a.h5", "away/b.h5", "away/c.safetensors", "away/d.pt", "away/e.h5"}) {
+    lc::write_weights(folder.file(next), lc::read_weights(last));
+    last = folder.file(next);
+    lc::LoadReport report = lc::load_weights(last, *model, *self);
+    const std::string config = report.provenance[lc::gpt2_config_key];
+    BOOST_CHECK_EXCEPTION(lc::check_gpt2_config(last, config, sizes), UsageError,
+                          mentions("/config.json: n_head is \"4\", but model.heads is 2: ", next));
+    BOOST_TEST(config.find("id2label") == config.npos);
+  }
+  BOOST_CHECK_EXCEPTION(lc::check_gpt2_config(last, "[", sizes), DataError,
+                        mentions("gpt2_config is damaged"));
+  BOOST_CHECK_EXCEPTION(lc::check_gpt2_config(last, "{\"a\": 1}", sizes), DataError, mentions("is damaged"));
 }
 
 BOOST_FIXTURE_TEST_CASE(a_model_that_is_no_gpt_sees_no_gpt_names, Gpt) {

@@ -175,6 +175,17 @@ BOOST_FIXTURE_TEST_CASE(without_a_usual_name_the_only_mapping_is_taken_and_of_se
   refused(pickle(dict(text("a") + one + text("a") + one)), "\"a\" is there twice");
 }
 
+BOOST_FIXTURE_TEST_CASE(the_numbers_that_nanogpt_saves_of_its_model_are_read, Files) {
+  const std::string weights = text("model") + dict(text("w") + tensor(0, {2}, {1}));
+  write(pickle(dict(weights + text("model_args") +
+                    dict(text("n_head") + number(4) + text("bias") + "\x88" + text("n_layer") + number(2)))));
+  BOOST_TEST(lc::PytorchFile(path).model_args().dump() == R"({"n_head":4,"n_layer":2})");
+  for (const std::string& other : {std::string("K\3"), dict(""), dict("K\1K\2"), text("n_head")}) {
+    write(pickle(dict(weights + text("model_args") + other)));
+    BOOST_TEST(lc::PytorchFile(path).model_args().is_null());
+  }
+}
+
 BOOST_FIXTURE_TEST_CASE(what_is_written_reads_back_and_is_the_same_every_time, Files) {
   std::vector<lc::NamedTensor> tensors;
   for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16, DType::float64, DType::int64,

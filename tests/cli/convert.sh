@@ -111,6 +111,21 @@ done
 "$LOCKSTEP" inspect fitted.h5 >log
 grep -q "^step 4, " log || fail "convert --config forgets the step: $(head -n 2 log)"
 
+# A checkpoint says what its weights mean, and so does what it becomes: no training data are needed.
+mkdir away
+cp "$(readlink -f $checkpoint)" away/run.h5
+"$LOCKSTEP" convert $checkpoint away/copy.h5 >/dev/null || fail "convert to away/"
+"$LOCKSTEP" convert $checkpoint away/average.h5 --weights ema/0.9 --config run.ini >/dev/null || fail "convert --weights --config to away/"
+for words in "copy.h5 model" "average.h5 ema/0.9"; do
+  (cd away && "$LOCKSTEP" eval "${words%% *}" --data ../digits.h5 --json) >converted.json 2>log || fail "eval $words: $(cat log)"
+  [ ! -s log ] || fail "eval of a converted ${words%% *}: $(cat log)"
+  (cd away && "$LOCKSTEP" eval run.h5 --weights "${words#* }" --data ../digits.h5 --json) >whole.json || fail "eval run.h5"
+  $python -c '
+import json
+a, b = (json.load(open(name + ".json")) for name in ("converted", "whole"))
+assert a["loss"] == b["loss"] and a["accuracy"] == b["accuracy"], (a, b)' || fail "$words evaluates to something else"
+done
+
 # Where a checkpoint is needed, a .safetensors file is told apart.
 for words in inspect eval generate verify "diff back.h5"; do
   # shellcheck disable=SC2086
@@ -321,6 +336,25 @@ refused 2 'hub/config.json: n_head is "4", but model.heads is 2' \
 "$LOCKSTEP" convert wide.safetensors wide.h5 --config gpt.ini --dtype float32 >/dev/null 2>log || fail "float64: $(cat log)"
 expect_same wide.h5 gpt2.h5
 
+sed 's/^heads.*/heads = 4/' gpt.ini >four.ini
+# It goes with the weights into files without a configuration, and so does that of a run: heads do not show in shapes.
+mkdir carried
+"$LOCKSTEP" convert hub/model.safetensors carried/a.h5 >/dev/null 2>log || fail "without a configuration: $(cat log)"
+"$LOCKSTEP" convert carried/a.h5 carried/b.safetensors >/dev/null || fail "convert carried/a.h5"
+for file in carried/a.h5 carried/b.safetensors; do
+  refused 2 "hub/config.json: n_head is \"4\", but model.heads is 2: $file has the weights of another model" \
+    ranks 2 train gpt.ini --run carried-run --set train.shards=2 --set train.init=$file
+  "$LOCKSTEP" convert $file four.h5 --config four.ini --force >/dev/null 2>log || fail "$file of 4 heads: $(cat log)"
+done
+for file in gpt2.h5 gpt2.pt own.safetensors trained.safetensors gpt/checkpoints/latest; do
+  refused 2 "$file: its weights were trained with heads = 2, not 4 .model.name = gpt.: they fit" \
+    ranks 2 train four.ini --run heads-run --set train.shards=2 --resume $file
+done
+"$LOCKSTEP" train gpt.ini --run dropout --set model.dropout=0.1 --set train.init=gpt2.h5 >log 2>&1 || fail "another dropout: $(tail -n 2 log)"
+"$LOCKSTEP" train four.ini --run partly --set checkpoint.load=partial --set train.init=gpt2.h5 >log 2>&1 ||
+  fail "checkpoint.load=partial with other heads: $(tail -n 2 log)"
+grep -q "warning: gpt2.h5: its weights were trained with heads = 2, not 4" log || fail "partial, other heads: $(cat log)"
+
 # not_made CODE TEXT ARGUMENTS...: one line, nothing written, in no folder.
 not_made() {
   local before
@@ -341,6 +375,7 @@ not_made 2 "back.h5: its weights are no gpt's" back.h5 a.safetensors --layout hu
 not_made 2 "gpt2.safetensors: its matrices are stored as Hugging Face's GPT-2 has them; give --config" gpt2.safetensors a.safetensors --layout lockstep
 not_made 2 "is neither float32 nor bf16" back.h5 a.safetensors --dtype int8
 not_made 3 "holds no weights 'ema/0.5', but model, ema/0.9" $checkpoint a.safetensors --weights ema/0.5
+not_made 2 "gpt2.h5: its weights were trained with heads = 2, not 4" gpt2.h5 a.h5 --config four.ini
 not_made 3 "gone.h5" gone.h5 a.safetensors
 not_made 3 "digits.h5: is a data file of images, not weights" digits.h5 a.safetensors
 not_made 3 "text.h5: is a data file of text, not weights" text.h5 a.safetensors

@@ -45,9 +45,10 @@ inline constexpr Range counts = Range::from(0, 1e15);
 
 /// Traits that few options have.
 struct OptionTraits {
-  const char* unit = "";                ///< such as "s" or "MiB"; empty: none
-  bool required = false;                ///< the default is no value
-  bool may_change = false;              ///< when a run is resumed
+  const char* unit = "";       ///< such as "s" or "MiB"; empty: none
+  bool required = false;       ///< the default is no value
+  bool may_change = false;     ///< when a run is resumed
+  bool keeps_weights = false;  ///< of a model: weights that were trained with another value compute the same
   std::vector<std::string> peers = {};  ///< what other programs call it: "did you mean"
 };
 

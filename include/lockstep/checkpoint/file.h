@@ -51,7 +51,7 @@ struct LoadOptions {
 
 /// What was loaded, and what was not.
 struct LoadReport {
-  FileIndex index;  ///< of a file that is not a checkpoint only path and, if the file has it, position
+  FileIndex index;  ///< of a file that is not a checkpoint only path, position and config, if it has them
   std::vector<std::string> warnings;  ///< one line each: what is missing, ignored or different
   std::vector<std::string> notes;     ///< one line each: how a foreign file was read
   /// load_weights: facts for checkpoints of these weights. `weights_layout`: names and layout of the file

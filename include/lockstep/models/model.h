@@ -71,7 +71,8 @@ Option<Options> recompute_option(bool Options::*field) {
   return option::flag(
       "recompute", field,
       "keep only the inputs of blocks and compute the rest again in the backward: less memory, same bits",
-      {.peers = {"gradient_checkpointing", "activation_checkpointing", "checkpointing",
+      {.keeps_weights = true,
+       .peers = {"gradient_checkpointing", "activation_checkpointing", "checkpointing",
                  "recompute_activations"}});
 }
 

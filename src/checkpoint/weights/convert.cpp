@@ -138,19 +138,14 @@ Weights read_weights(const std::string& path, const std::string& group, const st
   if (!not_finite.empty())
     weights.notes.push_back(fmt::format("{}: holds numbers that are not finite: {}", path, not_finite));
   weights.position = source->position();
-  if (const FileIndex* const index = source->index()) {
-    weights.config = index->config;
-  } else {
-    weights.config = source->metadata(config_key);
-    if (weights.config.find('\0') != std::string::npos)
-      throw DataError("{}: metadata: {} has a null byte inside", path, config_key);
-  }
+  weights.config = source->config();
   weights.provenance = {{"converted_from", path}};
-  if (const FileIndex* const index = source->index()) {
-    if (const auto layout = index->provenance.find(weights_layout_key); layout != index->provenance.end())
-      weights.provenance.insert(*layout);
-    add_meaning(*index, weights.data, weights.provenance);
-  }
+  const auto note = [&](const char* name, const std::string& fact) {
+    if (!fact.empty()) weights.provenance[name] = fact;
+  };
+  note(weights_layout_key, source->metadata(weights_layout_key));
+  note(gpt2_config_key, source->gpt2_config());
+  if (const FileIndex* const index = source->index()) add_meaning(*index, weights.data, weights.provenance);
   if (source->group().starts_with("ema/")) weights.provenance["converted_weights"] = source->group();
   return weights;
 }
@@ -243,6 +238,8 @@ void write_weights(const std::string& path, const Weights& weights, bool replace
     });
   }
   if (!weights.config.empty()) metadata[config_key] = weights.config;
+  if (const auto found = weights.provenance.find(gpt2_config_key); found != weights.provenance.end())
+    metadata.insert(*found);
   if (!path.ends_with(".safetensors")) return write_pytorch(path, weights.tensors, metadata);
   metadata["format"] = "pt";  // what Python's libraries look for: names and layouts are PyTorch's
   write_safetensors(path, weights.tensors, metadata);

@@ -18,51 +18,83 @@
 #include "lockstep/checkpoint/convert.h"
 
 namespace lockstep::checkpoint {
+namespace {
 
-void check_gpt2_config(const std::string& weights, const Gpt2Sizes& sizes) {
+using nlohmann::json;
+
+/// What a configuration of GPT-2 may say. Weights of a model with another value fit, or nearly, and compute
+/// something else.
+struct ConfigKey {
+  std::vector<const char*> names;  ///< of transformers' GPT2Config, also in its attribute_map; of nanoGPT
+  std::vector<json> values;
+  std::string ours;
+};
+
+std::vector<ConfigKey> config_keys(const Gpt2Sizes& sizes) {
+  const auto size = [](const char* ours, std::int64_t value) { return fmt::format("{} is {}", ours, value); };
+  return {
+      {{"model_type"}, {"gpt2"}, "a gpt takes gpt2"},
+      {{"architectures"},
+       {json::array({"GPT2LMHeadModel"}), json::array({"GPT2Model"}), nullptr},
+       "a gpt takes GPT2LMHeadModel"},
+      {{"n_head", "num_attention_heads"}, {sizes.heads}, size("model.heads", sizes.heads)},
+      {{"n_layer", "num_hidden_layers"}, {sizes.layers}, size("model.layers", sizes.layers)},
+      {{"n_embd", "hidden_size"}, {sizes.channels}, size("model.channels", sizes.channels)},
+      {{"n_positions", "max_position_embeddings", "block_size"},
+       {sizes.context},
+       size("model.context", sizes.context)},
+      {{"vocab_size"}, {sizes.vocab}, size("model.vocab", sizes.vocab)},
+      {{"activation_function"},
+       {"gelu_new", "gelu_pytorch_tanh", "gelu_python_tanh", "gelu_fast", "gelu_accurate"},  // one formula
+       "a gpt has gelu_new"},
+      {{"scale_attn_weights"}, {true}, "a gpt scales by the square root of a head's width"},
+      {{"scale_attn_by_inverse_layer_idx"}, {false, nullptr}, "a gpt scales all layers alike"},
+      {{"layer_norm_epsilon"}, {1e-5, 1e-5f}, "a gpt has 1e-05"},
+      {{"add_cross_attention"}, {false, nullptr}, "a gpt has none"},
+      {{"n_inner"}, {nullptr, 4 * sizes.channels}, "a gpt has 4 times model.channels"}};
+}
+
+}  // namespace
+
+std::string gpt2_config_text(const std::string& origin, const nlohmann::json& config) {
+  json known;
+  for (const ConfigKey& key : config_keys({}))
+    for (const char* const name : key.names)
+      if (const auto found = config.find(name); found != config.end()) known[name] = *found;
+  return known.is_null() ? "" : json_text({{origin, known}});
+}
+
+std::string gpt2_config_beside(const std::string& weights) {
   const std::string path = directory_of(weights) + "/config.json";
-  if (!(is_for_python(weights) || weights.ends_with(".bin")) || !exists(path)) return;
-  const nlohmann::json config = nlohmann::json::parse(read_text(path), nullptr, false);
+  if (!exists(path)) return "";
+  const json config = json::parse(read_text(path), nullptr, false);
   if (!config.is_object())
     throw UsageError("{}: is not a JSON object, as config.json next to {} is", path, file_name_of(weights));
-  const auto refuse = [&](std::string_view key, const nlohmann::json& there, const std::string& here) {
-    throw UsageError("{}: {} is {}, but {}: the weights next to it are of another model", path, key,
-                     quote(there.is_string() ? there.get<std::string>() : json_text(there)), here);
+  return gpt2_config_text(path, config);
+}
+
+void check_gpt2_config(const std::string& weights, const std::string& text, const Gpt2Sizes& sizes) {
+  const json stated = json::parse(text, nullptr, false);
+  if (!stated.is_object() || stated.size() != 1 || !stated.front().is_object())
+    throw DataError("{}: {} is damaged: {}", weights, gpt2_config_key, quote(text));
+  const json& config = stated.front();
+  const auto refuse = [&](std::string_view key, std::string_view there, const std::string& here) {
+    throw UsageError("{}: {} is {}, but {}: {} has the weights of another model", stated.begin().key(), key,
+                     there, here, weights);
   };
-  if (const auto type = config.find("model_type"); type != config.end() && *type != "gpt2")
-    refuse("model_type", *type, "a gpt takes gpt2");
-  struct Key {
-    const char* name;
-    const char* ours;
-    std::int64_t value;
-  };
-  const std::array<Key, 5> keys{{{"n_head", "model.heads", sizes.heads},
-                                 {"n_layer", "model.layers", sizes.layers},
-                                 {"n_embd", "model.channels", sizes.channels},
-                                 {"n_positions", "model.context", sizes.context},
-                                 {"vocab_size", "model.vocab", sizes.vocab}}};
-  for (const Key& key : keys) {
-    const auto found = config.find(key.name);
-    if (found != config.end() && *found != key.value)
-      refuse(key.name, *found, fmt::format("{} is {}", key.ours, key.value));
-  }
-  // Arithmetic that a gpt has in one way only: weights of another one fit, and compute something else.
-  struct Arithmetic {
-    const char* name;
-    std::vector<nlohmann::json> values;
-    const char* ours;
-  };
-  const std::array<Arithmetic, 6> arithmetic{
-      {{"activation_function", {"gelu_new", "gelu_pytorch_tanh"}, "a gpt has gelu_new"},
-       {"scale_attn_weights", {true}, "a gpt scales by the square root of a head's width"},
-       {"scale_attn_by_inverse_layer_idx", {false}, "a gpt scales all layers alike"},
-       {"layer_norm_epsilon", {1e-5}, "a gpt has 1e-05"},
-       {"add_cross_attention", {false}, "a gpt has none"},
-       {"n_inner", {nullptr, 4 * sizes.channels}, "a gpt has 4 times model.channels"}}};
-  for (const Arithmetic& key : arithmetic) {
-    const auto found = config.find(key.name);
-    if (found != config.end() && std::ranges::find(key.values, *found) == key.values.end())
-      refuse(key.name, *found, key.ours);
+  const bool has_type = config.contains("model_type");
+  for (const ConfigKey& key : config_keys(sizes)) {
+    bool found = false;
+    for (const char* const name : key.names) {
+      const auto value = config.find(name);
+      if (value == config.end() || (has_type && name == std::string_view("architectures"))) continue;
+      found = true;
+      if (std::ranges::find(key.values, *value) == key.values.end())
+        refuse(name, quote(value->is_string() ? value->get<std::string>() : json_text(*value)), key.ours);
+    }
+    const bool is_whole = has_type || config.contains("architectures");  // so that defaults hold
+    if (key.names.front() == std::string_view("n_head") && !found && is_whole && sizes.heads != 12)
+      refuse("n_head", "missing, which means 12", key.ours);
   }
 }
 

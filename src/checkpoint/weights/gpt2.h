@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <span>
 #include <string>
@@ -23,12 +24,19 @@ struct Gpt2Sizes {
   std::int64_t heads = 0, layers = 0, channels = 0, context = 0, vocab = 0;
 };
 
-/// Compares config.json in the folder of a .safetensors, .pt, .pth or .bin file with the model: model_type,
-/// n_head, n_layer, n_embd, n_positions and vocab_size, and what says how GPT-2 computes
-/// (activation_function, scale_attn_weights ...), as far as it has them. UsageError naming the file, the key
-/// and both values where they differ, or if it is no JSON object; DataError if it cannot be read. Nothing if
-/// there is no such file, or the weights are in another format. Not collective.
-void check_gpt2_config(const std::string& weights, const Gpt2Sizes& sizes);
+/// Provenance, or metadata of a file for Python: what other programs say of the gpt that the weights are of.
+inline constexpr const char* gpt2_config_key = "gpt2_config";
+/// Its text: where `config` is from, and those of its keys that say which GPT-2 it is and how that computes
+/// (n_head, activation_function ...), under the names of transformers' GPT2Config or of nanoGPT's model_args.
+/// Empty if it has none of them.
+std::string gpt2_config_text(const std::string& origin, const nlohmann::json& config);
+/// The same of config.json in the folder of the weights; empty if there is none. UsageError if it is no JSON
+/// object; DataError if it cannot be read.
+std::string gpt2_config_beside(const std::string& weights);
+/// Compares such a text with the model. UsageError naming where it is from, the key and both values where
+/// they differ; a configuration that names its model and no heads means 12, as in transformers. DataError if
+/// it is none. `weights` is for errors.
+void check_gpt2_config(const std::string& weights, const std::string& text, const Gpt2Sizes& sizes);
 
 /// The key in the provenance of weights that came from such a file.
 inline constexpr const char* weights_layout_key = "weights_layout";

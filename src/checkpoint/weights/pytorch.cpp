@@ -193,6 +193,21 @@ class Interpreter {
   const std::string& root_;
 };
 
+/// Whole numbers, by name, in the mapping under `key` in `root`.
+nlohmann::json numbers_under(const Interpreter& values, const Pickle& pickle, Ref root,
+                             std::string_view key) {
+  nlohmann::json numbers;
+  const Pickle::Items none, *const outer = values.items_of(root);
+  for (const auto& [name, inner] : outer ? *outer : none) {
+    const Pickle::Items* const items = values.items_of(inner);
+    if (!items || !values.text_of(name) || *values.text_of(name) != key) continue;
+    for (const auto& [inner_name, value] : *items)
+      if (const auto* const number = pickle.get<std::int64_t>(value); number && values.text_of(inner_name))
+        numbers[std::string(*values.text_of(inner_name))] = *number;
+  }
+  return numbers;
+}
+
 /// A mapping with tensors in it.
 struct Candidate {
   std::string key;  ///< "/" is the outermost mapping
@@ -338,6 +353,7 @@ PytorchFile::PytorchFile(const std::string& path, const std::string& key)
   const std::vector<PickleName> vocabulary = make_vocabulary();
   const Pickle pickle(bytes, vocabulary, path + ": data.pkl");
   const Interpreter values(pickle, vocabulary, zip_, root_);
+  model_args_ = numbers_under(values, pickle, pickle.root(), "model_args");
   const std::vector<Candidate> all = candidates(values, pickle.root(), path);
   const Candidate& mapping = chosen(all, key, path);
 

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
 #include <string>
@@ -48,6 +49,8 @@ class PytorchFile {
   const std::vector<PytorchTensor>& tensors() const { return tensors_; }
   /// One line each: which mapping was taken, and what in it is no tensor.
   const std::vector<std::string>& notes() const { return notes_; }
+  /// Whole numbers under "model_args" of the outermost mapping: what nanoGPT says of its model. May be null.
+  const nlohmann::json& model_args() const { return model_args_; }
   /// The text of an entry next to data.pkl, as write_pytorch writes them; empty if there is none.
   std::string metadata(const std::string& key) const;
   /// All elements of tensors()[tensor], row-major and little endian; `out` has exactly their bytes. DataError
@@ -59,6 +62,7 @@ class PytorchFile {
   std::string root_;  ///< the folder of all entries, with '/'
   std::vector<PytorchTensor> tensors_;
   std::vector<std::string> notes_;
+  nlohmann::json model_args_;
   mutable std::vector<bool> checked_;  ///< by entry of the archive
 };
 

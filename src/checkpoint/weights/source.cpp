@@ -63,6 +63,10 @@ class CheckpointSource final : public WeightSource {
   }
   Position position() const override { return index_.position; }
   const FileIndex* index() const override { return &index_; }
+  std::string metadata(const std::string& key) const override {
+    const auto found = index_.provenance.find(key);
+    return found == index_.provenance.end() ? "" : found->second;
+  }
 
  private:
   FileIndex index_;
@@ -133,6 +137,12 @@ class ForeignSource : public WeightSource {
     for_position(position, [&](const char* name, auto& number) { read_number(name, number); });
     return position;
   }
+  std::string gpt2_config() const override {
+    const bool is_gpt2 = std::ranges::any_of(
+        tensors_, [](const StoredTensor& tensor) { return tensor.name.ends_with("attn.c_attn.weight"); });
+    const std::string beside = is_gpt2 ? gpt2_config_beside(path_) : "";
+    return beside.empty() ? WeightSource::gpt2_config() : beside;
+  }
 
  private:
   template <class Number>
@@ -174,6 +184,10 @@ class PytorchSource final : public ForeignSource {
   void read(std::size_t tensor, std::span<std::byte> out) const override { file_.read(tensor, out); }
   std::string metadata(const std::string& key) const override { return file_.metadata(key); }
   std::vector<std::string> notes() const override { return file_.notes(); }
+  std::string gpt2_config() const override {
+    const std::string text = gpt2_config_text(path_ + ": model_args", file_.model_args());
+    return text.empty() ? ForeignSource::gpt2_config() : text;
+  }
 
  private:
   PytorchFile file_;
@@ -226,6 +240,13 @@ std::string_view foreign_format(const std::string& path) {
 }
 
 std::string WeightSource::metadata(const std::string&) const { return {}; }
+
+std::string WeightSource::config() const {
+  std::string text = index() ? index()->config : metadata(config_key);
+  if (text.find('\0') != std::string::npos)
+    throw DataError("{}: metadata: {} has a null byte inside", path_, config_key);
+  return text;
+}
 
 std::size_t WeightSource::bytes_of(std::size_t tensor) const {
   const StoredTensor& stored = tensors_.at(tensor);
@@ -360,11 +381,7 @@ std::optional<DType> mask_type(const WeightSource& source, const std::vector<Sto
 /// The file's layout, which checkpoints record for arrange().
 std::string layout_of(const WeightSource& source, const std::vector<StoredTensor>& stored,
                       const Gpt2Adoption& gpt2) {
-  if (const FileIndex* const index = source.index(); index && !gpt2.layout) {
-    const auto recorded = index->provenance.find(weights_layout_key);
-    return recorded == index->provenance.end() ? "" : recorded->second;
-  }
-  if (!gpt2.layout) return {};
+  if (!gpt2.layout) return source.index() ? source.metadata(weights_layout_key) : "";
   Gpt2Layout layout = *gpt2.layout;
   std::int64_t positions = 0;
   std::size_t blocks = 0;
@@ -394,6 +411,8 @@ Match plan(const WeightSource& source, std::vector<StoredTensor>& stored, const 
   check_or_warn(source.path(), result, options, report.warnings);
   if (std::string layout = layout_of(source, stored, gpt2); !layout.empty())
     report.provenance[weights_layout_key] = std::move(layout);
+  if (std::string config = source.gpt2_config(); !config.empty())
+    report.provenance[gpt2_config_key] = std::move(config);
   if (!gpt2.notes.empty())
     report.notes.push_back(
         fmt::format("{}: GPT-2 as Hugging Face stores it: {}", source.path(), fmt::join(gpt2.notes, "; ")));
@@ -441,7 +460,10 @@ LoadReport load_from(std::unique_ptr<WeightSource> source, const ModelState& mod
   report.index.path = path;
   report.notes = source->notes();
   if (source->index()) report.index = *source->index();
-  comm::run_on_all(world, [&] { report.index.position = source->position(); });
+  comm::run_on_all(world, [&] {
+    report.index.position = source->position();
+    report.index.config = source->config();
+  });
   std::vector<StoredTensor> stored = source->tensors();
   Match result;
   comm::run_on_all(world, [&] {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "checkpoint/load_plan.h"
+#include "checkpoint/weights/gpt2.h"
 #include "lockstep/checkpoint/index.h"
 #include "lockstep/comm/communicator.h"
 
@@ -31,8 +32,12 @@ class WeightSource {
   virtual const FileIndex* index() const { return nullptr; }
   /// The position in a run that the file records, with zeros for missing numbers. DataError if it is invalid.
   virtual Position position() const { return {}; }
-  /// Metadata of a .safetensors or .pt file; empty for other files.
+  /// Metadata of a .safetensors or .pt file, provenance of a checkpoint; empty for other files.
   virtual std::string metadata(const std::string& key) const;
+  /// The configuration that the file stores; empty if it stores none. DataError if it has a null byte.
+  std::string config() const;
+  /// gpt2_config_text() of the program that wrote GPT-2's weights; empty if nothing says it.
+  virtual std::string gpt2_config() const { return metadata(gpt2_config_key); }
   /// One line each: how a foreign file was read.
   virtual std::vector<std::string> notes() const { return {}; }
 
