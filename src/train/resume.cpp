@@ -12,6 +12,7 @@
 #include "checkpoint/run_files.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
+#include "lockstep/checkpoint/convert.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/checkpoint/store.h"
 #include "lockstep/comm/agreement.h"
@@ -139,6 +140,12 @@ std::vector<KeyChange> all_changes(const Config& run, const Config& asked) {
 std::optional<Fork> open_fork(const Config& config, checkpoint::RunDirectory& run, const RunOptions& options,
                               comm::HostGroup& world) {
   if (options.fork.empty() || holds_fork(run, options.fork, world)) return std::nullopt;
+  comm::run_on_all(world, [&] {
+    if (const std::string_view format = checkpoint::foreign_format(options.fork); !format.empty())
+      throw DataError(
+          "{0}: is {1}, without a state of training; --resume {0} starts a new run from its weights",
+          options.fork, format);
+  });
   Fork fork{.index = checkpoint::read_index(options.fork, world), .config = {}};
   comm::run_on_all(world, [&] {
     check_state(fork.index, config);

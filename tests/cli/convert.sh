@@ -376,6 +376,10 @@ not_made 2 "gpt2.safetensors: its matrices are stored as Hugging Face's GPT-2 ha
 not_made 2 "is neither float32 nor bf16" back.h5 a.safetensors --dtype int8
 not_made 3 "holds no weights 'ema/0.5', but model, ema/0.9" $checkpoint a.safetensors --weights ema/0.5
 not_made 2 "gpt2.h5: its weights were trained with heads = 2, not 4" gpt2.h5 a.h5 --config four.ini
+printf 'GGUF\003\0\0\0and so on' >model.gguf
+not_made 3 "model.gguf: is a GGUF file, which is not read" model.gguf a.h5
+printf 'version https://git-lfs.github.com/spec/v1\noid sha256:4d\nsize 548\n' >pointer.safetensors
+not_made 3 "pointer.safetensors: is a pointer of Git LFS; git lfs pull" pointer.safetensors a.h5
 not_made 3 "gone.h5" gone.h5 a.safetensors
 not_made 3 "digits.h5: is a data file of images, not weights" digits.h5 a.safetensors
 not_made 3 "text.h5: is a data file of text, not weights" text.h5 a.safetensors

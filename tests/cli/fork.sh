@@ -98,6 +98,8 @@ no_run 3 'wrong shape: model/net.2.weight is \[10, 32\] in the file, \[12, 32\] 
   --run none --fork "$half" --set 'model.sizes=64 32 12'
 "$LOCKSTEP" convert "$half" weights.h5 >/dev/null || fail "convert"
 no_run 3 'weights.h5: holds no state of training' --run none --fork weights.h5
+"$LOCKSTEP" convert weights.h5 weights.safetensors >/dev/null || fail "convert to .safetensors"
+no_run 3 'is a .safetensors file, without a state of training; --resume weights.safetensors starts a new run' --run none --fork weights.safetensors
 cp "$half" damaged.h5
 printf '\377' | dd of=damaged.h5 bs=1 seek="$(($(stat -c %s damaged.h5) / 2))" conv=notrunc status=none
 no_run 3 'damaged.h5: ' --run none --fork damaged.h5

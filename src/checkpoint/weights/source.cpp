@@ -221,6 +221,10 @@ Format format_of(const std::string& path) {
           "{}: is in the format that torch.save wrote before PyTorch 1.6; load it in a newer one, and save "
           "it again",
           path);
+    for (const auto& [begin, what] :
+         {std::pair{"version https://git-lfs", "a pointer of Git LFS; git lfs pull fetches the file itself"},
+          std::pair{"GGUF", "a GGUF file, which is not read; take the model's .safetensors"}})
+      if (start.starts_with(begin)) throw DataError("{}: is {}", path, what);
     if (path.ends_with(".safetensors") || (start.size() > 8 && start[8] == '{')) return Format::safetensors;
     const hdf5::File file = hdf5::File::open(open->path());
     const bool is_checkpoint = file.has_attribute("format") && file.is_text_attribute("format") &&
