@@ -59,13 +59,10 @@ std::string quoted(const std::string& text) { return '"' + escaped(text, "#") + 
 /// All of the text as a number; false if it is none. A whole one may be written as 1e3 or 2.5e3, too.
 template <class Number>
 bool parse(std::string_view text, Number& number) {
-  const auto all_read = [&text](const std::from_chars_result& result) {
-    return result.ec == std::errc() && result.ptr == text.data() + text.size();
-  };
-  if (all_read(std::from_chars(text.data(), text.data() + text.size(), number))) return true;
+  if (parse_number(text, number)) return true;
   if constexpr (std::integral<Number>) {
     double value = 0;
-    if (!all_read(std::from_chars(text.data(), text.data() + text.size(), value))) return false;
+    if (!parse_number(text, value)) return false;
     const bool fits = value == std::floor(value) && std::abs(value) < 0x1p53 &&
                       value >= static_cast<double>(std::numeric_limits<Number>::min()) &&
                       value <= static_cast<double>(std::numeric_limits<Number>::max());

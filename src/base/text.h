@@ -3,10 +3,12 @@
 #pragma once
 
 #include <fmt/core.h>
+#include <charconv>
 #include <concepts>
 #include <span>
 #include <string>
 #include <string_view>
+#include <system_error>
 
 namespace lockstep {
 
@@ -35,6 +37,18 @@ std::string quote(std::string_view name);
 
 /// A figure for a line of text: with 4 decimals, or with 4 digits if it is nearer to 0 than 0.01.
 std::string figure(double value);
+
+/// Parses the whole text as a number, of a base if one is given; false, and `number` unchanged, if it is
+/// none.
+template <class Number>
+bool parse_number(std::string_view text, Number& number, auto... base) {
+  const char* const end = text.data() + text.size();
+  Number parsed{};
+  const auto [stop, error] = std::from_chars(text.data(), end, parsed, base...);
+  if (error != std::errc() || stop != end) return false;
+  number = parsed;
+  return true;
+}
 
 /// "1 tensor", "2 tensors".
 std::string pluralized(std::integral auto count, std::string_view noun) {

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <bit>
-#include <charconv>
 
+#include "base/text.h"
 #include "lockstep/base/error.h"
 
 // The hash is compiled in from its header, so that its inner loop uses the instruction set this library is
@@ -27,9 +27,7 @@ std::uint64_t digest_of_blocks(std::span<const std::uint64_t> block_digests) {
 std::string to_hex(std::uint64_t digest) { return fmt::format("{:016x}", digest); }
 
 bool from_hex(std::string_view text, std::uint64_t& digest) {
-  if (text.size() != 16) return false;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), digest, 16);
-  return error == std::errc() && end == text.data() + text.size();
+  return text.size() == 16 && parse_number(text, digest, 16);
 }
 
 namespace {

@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <cstdlib>
 #include <map>
 #include <new>
@@ -267,12 +266,6 @@ std::optional<std::string_view> take_until(std::string_view& text, char end) {
   const std::string_view taken = text.substr(0, at);
   text.remove_prefix(at + 1);
   return taken;
-}
-
-template <class T>
-bool parse_number(std::string_view text, T& number) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  return error == std::errc() && end == text.data() + text.size();
 }
 
 /// "[2,3]"; false if it is something else.

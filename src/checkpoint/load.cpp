@@ -23,15 +23,6 @@
 namespace lockstep::checkpoint {
 namespace {
 
-constexpr std::size_t most_names = 8;  // of one kind, in one line
-
-/// "a, b ... and 9 more"
-std::string first_of(const std::vector<std::string>& names) {
-  const std::size_t shown = std::min(names.size(), most_names);
-  std::string text = fmt::format("{}", fmt::join(names.begin(), names.begin() + shown, ", "));
-  return shown == names.size() ? text : fmt::format("{} ... and {} more", text, names.size() - shown);
-}
-
 struct Problems {
   std::vector<std::string> missing, unexpected, shapes, dtypes, collisions;
 };
@@ -113,13 +104,19 @@ void match_group(std::span<const StoredTensor> stored, const RequestedGroup& req
 
 }  // namespace
 
+std::string list_of(const std::vector<std::string>& names, std::ptrdiff_t most) {
+  const auto shown = names.begin() + std::min(std::ssize(names), most);
+  std::string text = fmt::format("{}", fmt::join(names.begin(), shown, ", "));
+  return shown == names.end() ? text : fmt::format("{} ... and {} more", text, names.end() - shown);
+}
+
 Match match(std::span<const StoredTensor> stored, std::span<const RequestedGroup> requested, bool narrow) {
   Match result;
   Problems problems;
   for (const RequestedGroup& group : requested) match_group(stored, group, narrow, result, problems);
   const auto say = [&](std::string_view what, const std::vector<std::string>& names) {
     if (names.empty()) return;
-    result.problems.push_back(fmt::format("{}: {}", what, first_of(names)));
+    result.problems.push_back(fmt::format("{}: {}", what, list_of(names)));
   };
   say("missing", problems.missing);
   say("unexpected", problems.unexpected);
@@ -179,7 +176,7 @@ void warn_of_unused_groups(const FileIndex& index, LoadPlan& plan) {
   }
   if (!unused.empty())
     plan.warnings.push_back(
-        fmt::format("{} holds {}, which this program does not load", index.path, first_of(unused)));
+        fmt::format("{} holds {}, which this program does not load", index.path, list_of(unused)));
 }
 
 /// Gives the target its part of a whole tensor.

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <chrono>
 #include <climits>
 #include <cmath>
@@ -113,7 +112,7 @@ std::string number_from_environment(const char* variable) {
 
 std::int64_t integer(std::string_view text) {
   std::int64_t value = 0;
-  std::from_chars(text.data(), text.data() + text.size(), value);
+  parse_number(text, value);
   return value;
 }
 
@@ -308,8 +307,7 @@ std::int64_t step_in_name(std::string_view name) {
   name.remove_prefix(name_prefix.size());
   name.remove_suffix(std::min(name.size(), name_suffix.size()));
   std::int64_t step = -1;
-  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), step);
-  return error == std::errc() && end == name.data() + name.size() && name.size() >= 9 ? step : -1;
+  return parse_number(name, step) && name.size() >= 9 ? step : -1;
 }
 
 std::vector<std::int64_t> steps_in(const std::string& directory) {
@@ -427,8 +425,7 @@ std::map<std::int64_t, EvaluationRecords::Metrics> parse(const std::string& text
   const nlohmann::json all = nlohmann::json::parse(text);
   for (const auto& [name, metrics] : all.items()) {
     std::int64_t step = -1;
-    const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), step);
-    if (error != std::errc() || end != name.data() + name.size() || !metrics.is_object())
+    if (!parse_number(name, step) || !metrics.is_object())
       throw DataError("{} is not a step with its metrics", quote(name));
     for (const auto& [metric, value] : metrics.items())
       of_step[step][metric] = value.is_number() ? value.get<double>() : not_a_number;

@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/files.h"
+#include "base/lines.h"
 #include "base/processor.h"
 #include "base/progress.h"
 #include "base/thread.h"
@@ -24,17 +25,11 @@
 namespace lockstep::checkpoint {
 namespace {
 
+/// Of two texts that differ.
 std::string first_difference(std::string_view a, std::string_view b) {
-  const auto line_at = [](std::string_view& text) {
-    const std::string_view line = text.substr(0, text.find('\n'));
-    text.remove_prefix(std::min(text.size(), line.size() + 1));
-    return line;
-  };
-  while (!a.empty() || !b.empty()) {
-    const std::string_view line_a = line_at(a), line_b = line_at(b);
-    if (line_a != line_b) return fmt::format("'{}' against '{}'", line_a, line_b);
-  }
-  return "";
+  const std::vector<std::string_view> of_a = lines_of(a), of_b = lines_of(b);
+  const auto [in_a, in_b] = std::ranges::mismatch(of_a, of_b);
+  return fmt::format("'{}' against '{}'", in_a == of_a.end() ? "" : *in_a, in_b == of_b.end() ? "" : *in_b);
 }
 
 /// All ranks must list the same tensors and attributes. Compares digests, and texts only if those differ.

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <exception>
 #include <string>
 #include <utility>
@@ -11,6 +10,7 @@
 
 #include "base/files.h"
 #include "base/progress.h"
+#include "base/text.h"
 #include "checkpoint/load_plan.h"
 #include "checkpoint/run_files.h"
 #include "checkpoint/save.h"
@@ -23,13 +23,6 @@
 
 namespace lockstep::checkpoint {
 namespace {
-
-std::optional<double> number_in(const std::string& text) {
-  double number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return number;
-}
 
 /// The schedule, which `schedule_of` says, with what `run_of` knows of the run. UsageError if they differ.
 DataSchedule merged(DataSchedule schedule, const RunShape& run, const char* schedule_of, const char* run_of) {
@@ -102,7 +95,8 @@ std::optional<double> Store::metric_of(std::int64_t step, const std::string& met
   if (const double* const found = evaluations_->find(step, metric)) return *found;
   try {
     const Provenance stored = read_index(directory_ + "/" + name_of_step(step)).provenance;
-    if (const auto found = stored.find(metric); found != stored.end()) return number_in(found->second);
+    const auto found = stored.find(metric);
+    if (double value = 0; found != stored.end() && parse_number(found->second, value)) return value;
   } catch (const Error&) {  // a damaged one cannot be the best
   }
   return std::nullopt;

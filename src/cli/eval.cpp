@@ -2,10 +2,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "base/files.h"
 #include "base/text.h"
 #include "cli/saved_model.h"
 #include "cli/verb.h"
@@ -26,11 +26,7 @@ void open_data_of_run(std::optional<train::DataSets>& data, train::Config config
     std::vector<std::string> paths;
     for (const train::TrainingFile& file : train::training_files(config.data)) paths.push_back(file.path);
     if (!config.data.eval.empty()) paths.push_back(config.data.eval);
-    std::error_code ignored;
-    const bool all_exist = std::all_of(paths.begin(), paths.end(), [&](const std::string& path) {
-      return std::filesystem::exists(path, ignored);
-    });
-    if (all_exist) throw;
+    if (std::ranges::all_of(paths, exists)) throw;
     throw Error(error.code(),
                 fmt::format("{}; give --data FILE, or start where the run was started", error.what()));
   }

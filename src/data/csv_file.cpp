@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <charconv>
 #include <cmath>
 #include <functional>
 #include <ranges>
@@ -11,24 +10,25 @@
 #include <tuple>
 #include <utility>
 
+#include "base/lines.h"
+#include "base/text.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep::data {
 
-bool parse_number(std::string_view field, double& value) {
+bool parse_value(std::string_view field, double& value) {
   if (field.size() > 1 && field[0] == '+' && field[1] != '-') field.remove_prefix(1);
-  const auto [end, error] = std::from_chars(field.data(), field.data() + field.size(), value);
-  return error == std::errc() && end == field.data() + field.size();
+  return parse_number(field, value);
 }
 
 bool is_whole(std::string_view field) {
   double value = 0;
-  return parse_number(field, value) && std::floor(value) == value;
+  return parse_value(field, value) && std::floor(value) == value;
 }
 
 bool is_number(std::string_view field) {
   double ignored = 0;
-  return parse_number(field, ignored) && !is_missing(field);
+  return parse_value(field, ignored) && !is_missing(field);
 }
 
 bool is_missing(std::string_view field) {
@@ -49,12 +49,6 @@ bool is_nameless(std::string_view name) {
 
 namespace {
 
-std::string_view trimmed(std::string_view text) {
-  const std::size_t begin = text.find_first_not_of(" \t");
-  if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(" \t") - begin + 1);
-}
-
 /// The separator that splits a line into most numbers, then into most fields. A semicolon wins over an equal
 /// comma because of decimal commas.
 char separator_of(std::string_view line) {
@@ -66,7 +60,7 @@ char separator_of(std::string_view line) {
     for (std::size_t begin = 0, at = 0; at <= line.size(); ++at) {
       if (at < line.size() && line[at] == '"') quoted = !quoted;
       if (at < line.size() && (quoted || line[at] != candidate)) continue;
-      found.first += is_number(trimmed(line.substr(begin, at - begin)));
+      found.first += is_number(without_blanks(line.substr(begin, at - begin)));
       ++found.second;
       begin = at + 1;
     }
@@ -116,7 +110,7 @@ bool CsvFile::read_line(Line& line) {
       throw DataError("{}: lines end in CR (carriage return) alone: convert it (tr '\\r' '\\n')", path());
     // Spreadsheets mark the start of UTF-8 files.
     if (line.number == 1 && line.text.starts_with("\xEF\xBB\xBF")) line.text.erase(0, 3);
-    if (!trimmed(line.text).empty()) return true;
+    if (!without_blanks(line.text).empty()) return true;
   }
   return false;
 }
@@ -131,7 +125,7 @@ void CsvFile::split(Line& line, Fields& fields) const {
       const std::size_t behind = unquote(text, start, length);
       const std::size_t end = behind == std::string::npos ? behind : text.find(separator_, behind);
       if (behind == std::string::npos ||
-          !trimmed(std::string_view(text).substr(behind, end - behind)).empty()) {
+          !without_blanks(std::string_view(text).substr(behind, end - behind)).empty()) {
         throw DataError("{}:{}: field {} begins with a quote, but {}", path(), line.number, fields.size() + 1,
                         behind == std::string::npos
                             ? "none ends it on this line"
@@ -142,7 +136,7 @@ void CsvFile::split(Line& line, Fields& fields) const {
       begin = end + 1;
     } else {
       const std::size_t end = text.find(separator_, begin);
-      fields.push_back(trimmed(std::string_view(text).substr(begin, end - begin)));
+      fields.push_back(without_blanks(std::string_view(text).substr(begin, end - begin)));
       if (end == std::string::npos) return;
       begin = end + 1;
     }
@@ -157,7 +151,7 @@ std::optional<bool> CsvFile::is_heading(const Fields& names, const Fields& below
   for (std::size_t i = 0; i < std::min(names.size(), below.size()); ++i) {
     if (is_missing(names[i])) continue;
     if (is_number(names[i])) {
-      parse_number(names[i], numbers.emplace_back());
+      parse_value(names[i], numbers.emplace_back());
       if (is_number(below[i])) above.push_back(numbers.back());
     } else if (!is_number(below[i])) {
       titles.push_back(i);

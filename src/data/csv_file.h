@@ -15,7 +15,7 @@
 namespace lockstep::data {
 
 /// Parses a whole field as a number, which may begin with a plus; false if it is not one.
-bool parse_number(std::string_view field, double& value);
+bool parse_value(std::string_view field, double& value);
 bool is_whole(std::string_view field);
 /// Parses as a number, and does not stand for a missing value (nan).
 bool is_number(std::string_view field);

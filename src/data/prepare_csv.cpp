@@ -1,7 +1,6 @@
 // Images and labels from CSV files.
 #include <fmt/ranges.h>
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -15,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/text.h"
 #include "data/csv_file.h"
 #include "data/data_file.h"
 #include "data/image_writer.h"
@@ -159,9 +159,7 @@ class CsvSamples {
     if (const auto found = std::ranges::find(names, label); found != names.end())
       return static_cast<std::size_t>(found - names.begin());
     std::size_t number = 0;
-    const char* const end = label.data() + label.size();
-    const auto [stop, error] = std::from_chars(label.data(), end, number);
-    if (error == std::errc() && stop == end && number >= 1 && number <= columns) return number - 1;
+    if (parse_number(label, number) && number >= 1 && number <= columns) return number - 1;
     throw UsageError(
         "{}: no column is called '{}', to be the label: there are {} columns{}",
         names.empty() ? file.where() : where_, label, columns,
@@ -171,7 +169,7 @@ class CsvSamples {
   static double value_of(const CsvFile& file, std::size_t field) {
     const std::string_view text = file.fields()[field];
     double value = 0;
-    const bool number = parse_number(text, value);
+    const bool number = parse_value(text, value);
     if (number && std::abs(value) <= std::numeric_limits<float>::max()) return value;
     if (is_missing(text)) throw_missing(file, field);
     throw DataError("{}: {} is '{}', not a number{}", file.where(), describe(file, field), shortened(text),
@@ -214,7 +212,7 @@ class CsvLabels {
     if (is_missing(text)) throw_missing(file, field);
     ++samples_;
     double value = 0;
-    const Kind kind = !given_ && parse_number(text, value) ? Kind::numbers : Kind::names;
+    const Kind kind = !given_ && parse_value(text, value) ? Kind::numbers : Kind::names;
     if (kind == Kind::names && numbers_given_)
       throw DataError("{}: the label, {}, is '{}', but those of {} are numbers without names", file.where(),
                       describe(file, field), shortened(text), from_);
@@ -266,7 +264,7 @@ class CsvLabels {
       return found == numbers_.end() ? std::nullopt : std::optional(found->second);
     }
     double value = 0;
-    return parse_number(text, value) && value >= 0 && value < 9e15
+    return parse_value(text, value) && value >= 0 && value < 9e15
                ? std::optional(static_cast<std::int64_t>(value))
                : std::nullopt;
   }

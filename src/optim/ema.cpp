@@ -1,11 +1,11 @@
 #include "lockstep/optim/ema.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <numeric>
 #include <utility>
 
+#include "base/text.h"
 #include "lockstep/base/error.h"
 #include "lockstep/kernels/backend.h"
 #include "lockstep/ops/update.h"
@@ -265,8 +265,7 @@ EmaProfile EmaProfile::named(std::string_view name) {
   const bool power = name.starts_with(prefix);
   const std::string_view digits = power ? name.substr(prefix.size()) : name;
   double number = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
-  if (error != std::errc() || end != digits.data() + digits.size())
+  if (!parse_number(digits, number))
     throw UsageError("'{}' is not an EMA rate: write 0.999, or sigma_rel=0.05", name);
   return power ? EmaProfile::power(number) : EmaProfile(number);
 }

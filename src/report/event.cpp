@@ -1,7 +1,8 @@
 #include "report/event.h"
 
-#include <algorithm>
+#include <fmt/format.h>
 
+#include "base/lines.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep::report {
@@ -143,13 +144,7 @@ std::string Event::encoded(double time_s) const {
 
 std::string preformatted(std::string_view text) {
   std::string markdown;
-  while (!text.empty()) {
-    const std::size_t end = std::min(text.find('\n'), text.size());
-    markdown += "    ";
-    markdown += text.substr(0, end);
-    markdown += '\n';
-    text.remove_prefix(std::min(end + 1, text.size()));
-  }
+  for (const std::string_view line : lines_of(text)) markdown += fmt::format("    {}\n", line);
   return markdown;
 }
 

@@ -1,7 +1,6 @@
 #include "lockstep/tasks/noise_schedule.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 
 #include "base/text.h"
@@ -14,8 +13,7 @@ constexpr std::int64_t most_steps = 1000000;
 
 std::int64_t whole_number(std::string_view text, std::string_view all) {
   std::int64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size() || number < 1 || number > most_steps)
+  if (!parse_number(text, number) || number < 1 || number > most_steps)
     throw UsageError(
         "steps {}: write a number of steps as in 250, ddim25, or one for each part of the schedule as in "
         "10,15,20",

@@ -9,7 +9,6 @@
 
 #include <array>
 #include <atomic>
-#include <charconv>
 #include <cstdlib>
 #include <ctime>
 #include <limits>
@@ -17,6 +16,7 @@
 #include <thread>
 
 #include "base/clock.h"
+#include "base/text.h"
 #include "base/thread.h"
 
 extern char** environ;
@@ -70,9 +70,7 @@ std::string first_line_of(std::array<const char*, 8> words, StopEvent& stop) {
 
 std::optional<long> number(std::string_view text) {
   long value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < 0) return std::nullopt;
-  return value;
+  return parse_number(text, value) && value >= 0 ? std::optional(value) : std::nullopt;
 }
 
 }  // namespace

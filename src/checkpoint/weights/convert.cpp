@@ -60,12 +60,10 @@ void check_types(const WeightSource& source, const std::vector<std::size_t>& ten
       bad.push_back(fmt::format("{} has {} dimensions", tensor.name, tensor.shape.size()));
   }
   if (bad.empty()) return;
-  const std::size_t shown = std::min(bad.size(), most_listed);
   throw DataError(
-      "{}: holds what a checkpoint cannot: {}{}; possible are float64, float32, float16, bfloat16, int64, "
+      "{}: holds what a checkpoint cannot: {}; possible are float64, float32, float16, bfloat16, int64, "
       "int32 and uint8, of up to {} dimensions",
-      source.path(), fmt::join(bad.begin(), bad.begin() + static_cast<std::ptrdiff_t>(shown), ", "),
-      shown < bad.size() ? fmt::format(" ... and {} more", bad.size() - shown) : "", Shape::max_rank);
+      source.path(), list_of(bad, most_listed), Shape::max_rank);
 }
 
 bool ends_with_any(std::string_view path, std::initializer_list<std::string_view> ends) {

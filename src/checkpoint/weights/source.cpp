@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstring>
 #include <filesystem>
 #include <numeric>
@@ -148,9 +147,7 @@ class ForeignSource : public WeightSource {
   template <class Number>
   void read_number(const char* name, Number& number) const {
     const std::string key = fmt::format("{}{}", position_prefix, name), text = metadata(key);
-    if (text.empty()) return;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-    if (error != std::errc() || end != text.data() + text.size() || std::cmp_less(number, 0))
+    if (!text.empty() && (!parse_number(text, number) || std::cmp_less(number, 0)))
       throw DataError("{}: metadata: {} = {} is not a number from 0 on", path_, key, quote(text));
   }
 };
