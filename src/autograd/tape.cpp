@@ -102,7 +102,11 @@ Var Tape::parameter(Param& param) {
   return {param.value, this, param.on_tape.id, pass_number_};
 }
 
-Var Tape::batch(const Tensor& numbers) { return constant(backend_.in_type(numbers, pass_.compute)); }
+Var Tape::batch(const Tensor& numbers) {
+  Var var = constant(backend_.in_type(numbers, pass_.compute));
+  var.id_ = Var::of_batch;
+  return var;
+}
 
 Var Tape::weight(Param& param) {
   Var used = parameter(param);
@@ -137,11 +141,16 @@ bool Tape::take_kept(std::span<Tensor> tensors) { return recompute_->take_kept(t
 void Tape::keep(std::span<const Tensor> tensors) { recompute_->keep(tensors); }
 
 void Tape::check_own(const Var& var) const {
-  if (var.tape_ != this || (var.id_ >= 0 && var.pass_ != pass_number_))
+  if (var.tape_ == this && (var.pass_ == pass_number_ || var.id_ == Var::of_constant)) return;
+  if (var.id_ == Var::of_batch)
     throw UsageError(
-        "a value of {} is used in this pass, to which its gradient cannot pass; use its value alone: "
-        "tape.constant(kept.value())",
-        var.tape_ != this ? "another tape" : "an earlier pass");
+        "tape.batch() of an earlier pass is used in this pass, in which its memory holds other numbers; call "
+        "it in "
+        "each pass, with a copy of a tensor that is kept");
+  throw UsageError(
+      "a value of {} is used in this pass, to which its gradient cannot pass; use its value alone: "
+      "tape.constant(kept.value())",
+      var.tape_ != this ? "another tape" : "an earlier pass");
 }
 
 void Tape::check_reachable(const Var& var) const {

@@ -1,22 +1,23 @@
 #include "base/output.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <filesystem>
-#include <map>
 #include <mutex>
 #include <optional>
 #include <string_view>
 
 #include "base/files.h"
-#include "base/thread.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep {
@@ -56,108 +57,86 @@ bool is_input(const std::string& path, const struct stat& file, const std::strin
   return false;
 }
 
-void remove_draft(const std::string& path, Draft::Kind kind) {
-  std::error_code ignored;
-  if (kind == Draft::Kind::file) return remove_quietly(path);
-  // When a signal ends the process, another thread may make a file between the removal of the last one and
-  // that of the folder.
-  constexpr int most_tries = 100;
-  for (int tries = 0; tries < most_tries; ++tries) {
-    std::filesystem::remove_all(path, ignored);
-    if (!std::filesystem::exists(std::filesystem::symlink_status(path, ignored))) return;
-  }
-}
+struct ListedDraft {
+  std::atomic<bool> taken{false}, listed{false};
+  bool folder = false;
+  char path[PATH_MAX] = {};
+};
 
-/// The drafts of this process, removed when a signal ends it.
-///
-/// A signal handler may not remove a directory, so it passes the signal to a thread, which removes all drafts
-/// and lets the signal end the process.
+/// The drafts of this process, in memory that a signal handler may read.
 class Drafts {
  public:
-  static Drafts& all() {
-    static auto* const drafts = new Drafts;  // never destroyed: its thread may outlive static objects
-    return *drafts;
+  using Entry = ListedDraft;
+
+  /// None: there are too many, or the name is too long. The draft then stays after a signal.
+  static Entry* add(const std::string& path, bool folder) {
+    const std::lock_guard lock(mutex);
+    const auto entry = std::ranges::find_if(entries, [](Entry& any) { return !any.taken; });
+    if (entry == entries.end() || path.size() >= sizeof entry->path) return nullptr;
+    entry->taken = true;
+    entry->folder = folder;
+    entry->path[path.copy(entry->path, sizeof entry->path - 1)] = '\0';
+    owner = ::getpid();
+    if (count++ == 0) take_signals();
+    entry->listed = true;
+    if (ending) remove(*entry);  // the handler may not have seen it
+    return &*entry;
   }
 
-  void add(const std::string& path, Draft::Kind kind) {
-    const std::lock_guard lock(mutex_);
-    if (paths_.empty()) take_signals();
-    paths_.emplace(path, kind);
-  }
-
-  void remove(const std::string& path) {
-    const std::lock_guard lock(mutex_);
-    paths_.erase(paths_.find(path));
-    if (paths_.empty()) give_signals_back();
+  static void forget(Entry* entry) {
+    if (!entry) return;
+    const std::lock_guard lock(mutex);
+    entry->listed = entry->taken = false;
+    if (--count == 0) give_signals_back();
   }
 
  private:
-  static constexpr std::array<int, 3> signals{SIGINT, SIGTERM, SIGHUP};
-  static inline int to_thread = -1;
-  static inline pid_t thread_of = 0;  // process: a fork leaves the thread behind
+  static constexpr std::array<int, 5> signals{SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
+  static inline std::mutex mutex;
+  static inline std::array<Entry, 32> entries;
+  static inline int count = 0;
+  static inline volatile pid_t owner = 0;  // a fork's drafts are its parent's
+  static inline std::atomic<bool> ending{false};
+
+  /// By what a signal handler may call.
+  static void remove(const Entry& entry) {
+    if (!entry.folder) {
+      ::unlink(entry.path);
+    } else if (const pid_t child = ::_Fork(); child == 0) {
+      ::execl("/bin/rm", "rm", "-rf", "--", entry.path, nullptr);
+      ::_exit(1);
+    } else if (child > 0) {
+      ::waitpid(child, nullptr, 0);
+    }
+  }
 
   static void on_signal(int signal) {
-    const int error = errno;
-    if (::getpid() != thread_of) {  // a fork: the drafts are the parent's
-      ::signal(signal, SIG_DFL);
-      ::raise(signal);
-      return;
+    if (::getpid() == owner) {
+      ending = true;
+      for (const Entry& entry : entries)
+        if (entry.listed) remove(entry);
     }
-    const auto number = static_cast<char>(signal);
-    [[maybe_unused]] const ssize_t written = ::write(to_thread, &number, 1);
-    errno = error;
+    ::signal(signal, SIG_DFL);
+    ::raise(signal);  // when this handler returns
   }
 
-  void take_signals() {
-    for (std::size_t s = 0; s < signals.size(); ++s) {
-      struct sigaction now {};
-      if (::sigaction(signals[s], nullptr, &now) != 0 || now.sa_handler != SIG_DFL) continue;
-      if (thread_of != ::getpid() && !start_thread()) return;
-      struct sigaction ours {};
+  static void take_signals() {
+    for (const int signal : signals) {
+      struct sigaction now {
+      }, ours{};
+      if (::sigaction(signal, nullptr, &now) != 0 || now.sa_handler != SIG_DFL) continue;
       ours.sa_handler = on_signal;
-      ours.sa_flags = SA_RESTART | SA_ONSTACK;
-      ::sigaction(signals[s], &ours, nullptr);
+      ours.sa_flags = SA_ONSTACK;
+      ::sigaction(signal, &ours, nullptr);
     }
   }
 
-  void give_signals_back() {
+  static void give_signals_back() {
     for (const int signal : signals) {
       struct sigaction now {};
       if (::sigaction(signal, nullptr, &now) == 0 && now.sa_handler == on_signal) ::signal(signal, SIG_DFL);
     }
   }
-
-  bool start_thread() {
-    int ends[2];
-    if (::pipe2(ends, O_CLOEXEC) != 0) return false;
-    try {
-      start_background_thread("the removal of drafts", [this, from = ends[0]] {
-        end_by_signal(from);
-      }).detach();
-    } catch (const Error&) {  // then drafts stay after a signal
-      ::close(ends[0]);
-      ::close(ends[1]);
-      return false;
-    }
-    to_thread = ends[1];
-    thread_of = ::getpid();
-    return true;
-  }
-
-  void end_by_signal(int from) {
-    char number = 0;
-    for (ssize_t got = 0; got != 1; got = ::read(from, &number, 1)) {
-      if (got < 0 && errno != EINTR) return;
-    }
-    const std::lock_guard lock(mutex_);  // until the end: no thread publishes or begins a draft any more
-    for (const auto& [path, kind] : paths_) remove_draft(path, kind);
-    ::signal(number, SIG_DFL);
-    ::kill(::getpid(), number);
-    while (true) ::pause();
-  }
-
-  std::mutex mutex_;
-  std::multimap<std::string, Draft::Kind> paths_;
 };
 
 }  // namespace
@@ -184,14 +163,17 @@ void check_output(const std::string& path, const OutputCheck& check) {
   if (!check.replace) throw UsageError("{}: is there already; --force replaces it", path);
 }
 
-Draft::Draft(std::string path, Kind kind) : path_(std::move(path)), kind_(kind) {
-  Drafts::all().add(path_, kind_);
-}
+Draft::Draft(std::string path, Kind kind)
+    : path_(std::move(path)), kind_(kind), entry_(Drafts::add(path_, kind == Kind::directory)) {}
 
 Draft::~Draft() {
-  if (!listed_) return;
-  remove_draft(path_, kind_);
-  Drafts::all().remove(path_);
+  if (published_) return;
+  std::error_code ignored;
+  if (kind_ == Kind::file)
+    remove_quietly(path_);
+  else
+    std::filesystem::remove_all(path_, ignored);
+  Drafts::forget(static_cast<Drafts::Entry*>(entry_));
 }
 
 void write_text_atomically(const std::string& path, const std::string& text) {
@@ -211,8 +193,8 @@ void Draft::publish(const std::string& path, bool replace) {
       throw_system_error(errno, path, "give the file that name");  // a file system without links
     }
   }
-  listed_ = false;
-  Drafts::all().remove(path_);
+  published_ = true;
+  Drafts::forget(static_cast<Drafts::Entry*>(entry_));
   sync_directory(directory_of(path));
 }
 

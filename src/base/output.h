@@ -20,7 +20,7 @@ struct OutputCheck {
 void check_output(const std::string& path, const OutputCheck& check = {});
 
 /// An incomplete file or directory of this process. The destructor removes it, and so does the end of the
-/// process by SIGINT, SIGTERM or SIGHUP if these have no handler. Any thread.
+/// process by SIGINT, SIGTERM, SIGHUP, SIGUSR1 or SIGUSR2 if these have no handler. Any thread.
 class Draft {
  public:
   enum class Kind { file, directory };
@@ -39,7 +39,8 @@ class Draft {
  private:
   std::string path_;
   Kind kind_;
-  bool listed_ = true;
+  void* entry_;  // in the list that a signal handler reads
+  bool published_ = false;
 };
 
 /// Writes `path` atomically: write(file) fills a file under its temporary name, which is then synced and

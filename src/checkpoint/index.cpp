@@ -292,7 +292,7 @@ FileIndex read_index(const std::string& path) {
 }
 
 FileIndex read_index(const std::string& path, comm::HostGroup& world) {
-  const comm::NamedCall call(world, "calls read_index");
+  const comm::NamedCall call(world, "calls read_index: " + file_name_of(path));
   const bool reads = world.rank() == 0;
   for (int attempt = 1;; ++attempt) {
     FileIndex index;

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "base/files.h"
 #include "base/text.h"
 #include "checkpoint/blocks.h"
 #include "checkpoint/elements.h"
@@ -83,7 +84,7 @@ void verify_tensors(const FileIndex& index, comm::HostGroup& world, VerifyReport
 }  // namespace
 
 VerifyReport verify(const std::string& path, comm::HostGroup& world) {
-  const comm::NamedCall call(world, "calls verify");
+  const comm::NamedCall call(world, "calls verify: " + file_name_of(path));
   VerifyReport report;
   report.path = path;
   try {

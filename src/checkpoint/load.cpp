@@ -240,6 +240,8 @@ void check_or_warn(const std::string& path, const Match& result, const LoadOptio
 }
 
 LoadPlan plan_load(const FileIndex& index, const StateDict& state_dict, const LoadOptions& options) {
+  if (state_dict.swapped_in)
+    throw UsageError("{}: EMA weights are swapped in; end the evaluation before a load", index.path);
   LoadPlan plan;
   plan.state_dict = state_dict;
   std::vector<RequestedGroup> requested;
@@ -286,7 +288,7 @@ void finish_load(const LoadPlan& plan) {
 
 LoadReport load_file(const std::string& path, const StateDict& state_dict, comm::HostGroup& world,
                      const LoadOptions& options) {
-  const comm::NamedCall call(world, "calls load_file");
+  const comm::NamedCall call(world, "calls load_file: " + file_name_of(path));
   LoadReport report;
   report.index = read_index(path, world);
   LoadPlan plan;

@@ -38,7 +38,7 @@ std::string without_last_slashes(std::string path) {
 
 RunDirectory::RunDirectory(std::string path, comm::HostGroup& world, double lock_wait_s)
     : path_(without_last_slashes(std::move(path))), world_(world) {
-  const comm::NamedCall call(world_, "makes a Store or RunDirectory");
+  const comm::NamedCall call(world_, "makes a Store or RunDirectory: " + path_);
   comm::run_on_all(world_, [&] {
     if (path_.empty()) throw UsageError("the name of the run directory is empty");
     if (world_.rank() != 0) return;

@@ -23,30 +23,6 @@
 #include "lockstep/kernels/backend.h"
 
 namespace lockstep::checkpoint {
-namespace {
-
-/// Of two texts that differ.
-std::string first_difference(std::string_view a, std::string_view b) {
-  const std::vector<std::string_view> of_a = lines_of(a), of_b = lines_of(b);
-  const auto [in_a, in_b] = std::ranges::mismatch(of_a, of_b);
-  return fmt::format("'{}' against '{}'", in_a == of_a.end() ? "" : *in_a, in_b == of_b.end() ? "" : *in_b);
-}
-
-/// All ranks must list the same tensors and attributes. Compares digests, and texts only if those differ.
-void check_same_everywhere(const FileIndex& index, comm::HostGroup& world) {
-  const std::string text = digested_text(index);
-  const std::uint64_t mine = digest_of(text.data(), text.size());
-  std::vector<std::uint64_t> all(static_cast<std::size_t>(world.size()));
-  world.all_gather(&mine, sizeof mine, all.data());
-  std::size_t other = 0;
-  while (other < all.size() && all[other] == all[0]) ++other;
-  if (other == all.size()) return;
-  const std::vector<std::string> texts = world.all_gather_texts(text);
-  throw FailureError("{}: cannot save: rank 0 and rank {} hold different things: {}", index.path, other,
-                     first_difference(texts[0], texts[other]));
-}
-
-}  // namespace
 
 FileWriter::FileWriter(std::string path, const StateDict& state_dict, comm::HostGroup& world,
                        SaveOptions options)
@@ -60,7 +36,8 @@ FileWriter::FileWriter(std::string path, const StateDict& state_dict, comm::Host
     index_ = index_of(state_dict);
     index_.path = path_;
   });
-  check_same_everywhere(index_, world_);
+  if (const auto differing = comm::first_difference(world_, digested_text(index_)))
+    throw UsageError("{}: not saved: the ranks do not hold the same: {}", path_, differing->text());
   first_not_finite_ = index_.tensors.size();
   index_.world_size = world_.size();
   index_.created = utc_now();
@@ -249,7 +226,7 @@ void FileWriter::publish() {
 
 void save_file(const std::string& path, const StateDict& state_dict, comm::HostGroup& world,
                const SaveOptions& options) {
-  const comm::NamedCall call(world, "calls save_file");
+  const comm::NamedCall call(world, "calls save_file: " + path);
   std::vector<std::unique_ptr<FileWriter>> files;
   files.push_back(std::make_unique<FileWriter>(path, state_dict, world, options));
   SaveMemory memory;

@@ -34,10 +34,10 @@ void add(StateDict& state_dict, const ModelState& model) {
   Section section{"model", {}, {}, {}};
   for (const Param* param : model.params) {
     param->wait_ready();
-    state_dict.swapped_in = state_dict.swapped_in || param->swapped_in;
     section.tensors.push_back({param->name, param->value});
   }
   for (const Buffer* buffer : model.buffers) section.tensors.push_back({buffer->name, buffer->value});
+  state_dict.swapped_in |= swapped_in(model);
   state_dict.sections.push_back(std::move(section));
 }
 

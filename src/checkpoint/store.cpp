@@ -1,6 +1,6 @@
 #include "lockstep/checkpoint/store.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <exception>
@@ -90,6 +90,23 @@ Store::Store(RunDirectory* run_directory, std::unique_ptr<RunDirectory> own, com
   snapshots_ = std::make_unique<ProfileSnapshots>(run_directory_, world_);
 }
 
+/// All ranks call the method of a store of the same directory, with the same `what`.
+comm::NamedCall Store::named(const char* method, const std::string& what) const {
+  return {world_,
+          fmt::format("calls Store::{}: {}{}in {}", method, what, what.empty() ? "" : " ", directory_)};
+}
+
+namespace {
+
+/// "model, optimizer, ema/0.5".
+std::string names_of(const StateDict& state_dict) {
+  std::vector<std::string> names;
+  for (const Section& section : state_dict.sections) names.push_back(section.path);
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+}  // namespace
+
 /// On rank 0.
 std::optional<double> Store::metric_of(std::int64_t step, const std::string& metric) const {
   if (const double* const found = evaluations_->find(step, metric)) return *found;
@@ -103,7 +120,7 @@ std::optional<double> Store::metric_of(std::int64_t step, const std::string& met
 }
 
 bool Store::knows_metric(std::int64_t step, const std::string& metric) {
-  const comm::NamedCall call(world_, "calls Store::knows_metric");
+  const comm::NamedCall call = named("knows_metric");
   finish();
   return from_rank_0(world_, [&] { return metric_of(step, metric).has_value(); });
 }
@@ -111,6 +128,7 @@ bool Store::knows_metric(std::int64_t step, const std::string& metric) {
 bool Store::would_be_best(std::int64_t step, const std::map<std::string, double>& metrics) {
   const auto found = metrics.find(options_.keep_best);
   if (found == metrics.end()) return false;
+  const comm::NamedCall call = named("would_be_best", fmt::format("step {}", step));
   finish();
   return from_rank_0(world_, [&] {
     Retention after = *retention_;
@@ -123,7 +141,7 @@ bool Store::would_be_best(std::int64_t step, const std::map<std::string, double>
 }
 
 void Store::note_metrics(std::int64_t step, const std::map<std::string, double>& metrics) {
-  const comm::NamedCall call(world_, "calls Store::note_metrics");
+  const comm::NamedCall call = named("note_metrics", fmt::format("step {}", step));
   finish();
   comm::run_on_all(world_, [&] {
     if (world_.rank() != 0 || !exists(directory_ + "/" + name_of_step(step))) return;
@@ -172,15 +190,6 @@ StateDict Store::completed(std::int64_t step, StateDict state_dict) const {
   return state_dict;
 }
 
-/// A save or a load of the model would be one of its EMA weights.
-void Store::check_own_weights(const StateDict& state_dict) const {
-  comm::run_on_all(world_, [&] {
-    if (state_dict.swapped_in)
-      throw UsageError("{}: EMA weights are swapped in; end the evaluation before a save or a resume",
-                       directory_);
-  });
-}
-
 void Store::note(const Provenance& facts) {
   for (const auto& [name, value] : facts) provenance_[name] = value;
 }
@@ -201,9 +210,12 @@ void Store::check_alike(const StateDict& state_dict) {
 
 std::string Store::save_state_dict(std::int64_t step, StateDict given) {
   const progress::During saves(progress::Phase::save);
-  const comm::NamedCall call(world_, "calls Store::save");
+  const comm::NamedCall call = named("save", fmt::format("step {} with {}", step, names_of(given)));
   finish();
-  check_own_weights(given);
+  comm::run_on_all(world_, [&] {
+    if (given.swapped_in)
+      throw UsageError("{}: EMA weights are swapped in; end the evaluation before a save", directory_);
+  });
   const StateDict state_dict = completed(step, std::move(given));
   std::optional<double> metric;
   if (const auto found = state_dict.metrics.find(options_.keep_best); found != state_dict.metrics.end())
@@ -255,13 +267,13 @@ Store::Writer Store::writer() const {
 
 void Store::advance(Writer of_any) {
   if (!pending_save_ || (of_any.writing && !of_any.failed)) return;
-  const comm::NamedCall call(world_, "calls Store::advance");
+  const comm::NamedCall call = named("advance");
   advance_save(of_any.failed ? SaveAction::give_up : SaveAction::proceed);
 }
 
 void Store::advance() {
   if (!pending_save_) return;
-  const comm::NamedCall call(world_, "calls Store::advance");
+  const comm::NamedCall call = named("advance");
   const Writer mine = writer();
   std::vector<Writer> all(static_cast<std::size_t>(world_.size()));
   world_.all_gather(&mine, sizeof mine, all.data());
@@ -271,7 +283,7 @@ void Store::advance() {
 
 void Store::finish() {
   if (!pending_save_) return;
-  const comm::NamedCall call(world_, "calls Store::finish");
+  const comm::NamedCall call = named("finish");
   while (pending_save_) advance_save(SaveAction::wait);
 }
 
@@ -398,9 +410,8 @@ Store::Candidates Store::candidates() {
 
 std::int64_t Store::resume_state_dict(const StateDict& state_dict) {
   const progress::During loads(progress::Phase::load);
-  const comm::NamedCall call(world_, "calls Store::resume");
+  const comm::NamedCall call = named("resume", names_of(state_dict));
   finish();
-  check_own_weights(state_dict);
   const Candidates candidates = this->candidates();
   std::vector<std::string> broken;
   std::string reasons;
@@ -444,7 +455,7 @@ void Store::load(const std::string& path, const StateDict& state_dict) {
 }
 
 void Store::fork_state_dict(const FileIndex& index, const StateDict& state_dict) {
-  const comm::NamedCall call(world_, "calls Store::fork_state_dict");
+  const comm::NamedCall call = named("fork_state_dict", names_of(state_dict));
   finish();
   try {
     load(index, state_dict);
@@ -496,7 +507,7 @@ void Store::started_from(std::int64_t step, const std::vector<std::string>& brok
 }
 
 std::optional<FileIndex> Store::newest() {
-  const comm::NamedCall call(world_, "calls Store::newest");
+  const comm::NamedCall call = named("newest");
   std::string broken;
   for (const std::int64_t step : steps_in(directory_, world_)) {
     try {

@@ -68,27 +68,11 @@ std::string version(const Program& program) {
 /// UsageError on every rank if ranks registered different things: another version of the program, say.
 /// Collective.
 void check_same_everywhere(const Registries& registries, comm::HostGroup& world) {
-  if (world.size() == 1) return;
-  const std::string text = "models:\n" + registries.models.text() + "tasks:\n" + registries.tasks.text() +
-                           "data sets:\n" + registries.data.text();
-  const std::uint64_t digest = purpose_of(text);
-  std::vector<std::uint64_t> digests(static_cast<std::size_t>(world.size()));
-  world.all_gather(&digest, sizeof digest, digests.data());
-  if (std::ranges::count(digests, digest) == std::ssize(digests)) return;  // texts travel only if they differ
-  const std::vector<std::string> all = world.all_gather_texts(text);
-  const auto other = std::ranges::find_if(all, [&](const std::string& one) { return one != all[0]; });
-  if (other == all.end()) return;
-  const auto [first, second] = std::ranges::mismatch(all[0], *other);
-  const auto line = [](const std::string& whole, std::string::const_iterator at) {
-    const auto place = static_cast<std::size_t>(at - whole.begin());
-    const std::size_t before = place == 0 ? std::string::npos : whole.rfind('\n', place - 1);
-    const std::size_t begin = before == std::string::npos ? 0 : before + 1;
-    return quote(whole.substr(begin, whole.find('\n', begin) - begin));
-  };
-  throw UsageError(
-      "rank {} has other models, tasks or data sets than rank 0, {} where rank 0 has {}; start the same "
-      "program on every rank",
-      other - all.begin(), line(*other, second), line(all[0], first));
+  if (const auto differing = comm::first_difference(world, "models:\n" + registries.models.text() +
+                                                               "tasks:\n" + registries.tasks.text() +
+                                                               "data sets:\n" + registries.data.text()))
+    throw UsageError("ranks have other models, tasks or data sets: {}; start the same program on every rank",
+                     differing->text());
 }
 
 ExitCode dispatch(const Program& program, Session& session, const Arguments& words) {

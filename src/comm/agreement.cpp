@@ -1,5 +1,7 @@
 #include "lockstep/comm/agreement.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <exception>
@@ -8,9 +10,12 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "base/lines.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/random.h"
 
 namespace lockstep::comm {
 namespace {
@@ -90,6 +95,34 @@ bool meet_at_end(HostGroup& group, const char* phrase) {
   } catch (const Error&) {
     return false;
   }
+}
+
+std::string ranks_text(std::span<const int> ranks) {
+  return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "));
+}
+
+std::string Difference::text() const {
+  return fmt::format("'{}' on rank 0, but '{}' on {}", of_rank_0, of_others, ranks_text(ranks));
+}
+
+std::optional<Difference> first_difference(HostGroup& group, const std::string& text) {
+  const std::uint64_t digest = purpose_of(text);
+  std::vector<std::uint64_t> digests(static_cast<std::size_t>(group.size()));
+  group.all_gather(&digest, sizeof digest, digests.data());
+  if (std::ranges::count(digests, digest) == std::ssize(digests)) return std::nullopt;
+  const std::vector<std::string> all = group.all_gather_texts(text);
+  const std::vector<std::string_view> reference = lines_of(all[0]);
+  std::optional<Difference> found;
+  for (int rank = 1; rank < group.size(); ++rank) {
+    const std::vector<std::string_view> lines = lines_of(all[static_cast<std::size_t>(rank)]);
+    const auto [ours, theirs] = std::ranges::mismatch(reference, lines);
+    if (ours == reference.end() && theirs == lines.end()) continue;
+    const std::string_view here = ours == reference.end() ? "nothing" : *ours;
+    const std::string_view there = theirs == lines.end() ? "nothing" : *theirs;
+    if (!found) found = {std::string(here), std::string(there), {}};
+    if (found->of_rank_0 == here && found->of_others == there) found->ranks.push_back(rank);
+  }
+  return found;
 }
 
 std::uint64_t bits_of_any(HostGroup& group, std::uint64_t mine) {

@@ -65,8 +65,12 @@ std::string difference(std::uint64_t number, int rank, const Collective& collect
     if (mine.call.digest == theirs.call.digest)
       return fmt::format("{} ({}{})", call, describe(mine, theirs),
                          same_sums ? "" : fmt::format(" after {} sums", mine.flat_buffer));
-    const std::string_view outer = call.substr(0, call.find(within));
-    return std::string(outer == their_call.substr(0, their_call.find(within)) ? call : outer);
+    const auto up_to = [](std::string_view whole, std::string_view end) {
+      return whole.substr(0, whole.find(end));
+    };
+    const std::string_view outer = up_to(call, within), their_outer = up_to(their_call, within);
+    if (outer == their_outer) return std::string(call);
+    return std::string(up_to(outer, of) == up_to(their_outer, of) ? outer : up_to(outer, of));
   };
   return fmt::format("rank {} {}, but rank {} {}; every rank must make the same calls in the same order",
                      rank, text(collective, other), other_rank, text(other, collective));

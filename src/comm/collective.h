@@ -16,10 +16,12 @@ struct SumPlan;
 /// What the rank calls, as NamedCall says.
 struct CallName {
   std::uint64_t digest = 0;  ///< of what must be equal on all ranks
-  char phrase[184] = {};     ///< follows "rank 0"; cut off if it is longer
+  char phrase[376] = {};     ///< follows "rank 0"; cut off if it is longer
 };
 /// Joins the phrases of a call and of one within it.
 constexpr std::string_view within = ", in which it ";
+/// Joins what a rank calls and what it calls it of.
+constexpr std::string_view of = ": ";
 
 /// A collective as a rank shows it to the others, in shared memory: plain numbers.
 struct Collective {

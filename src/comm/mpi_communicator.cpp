@@ -140,7 +140,7 @@ class MpiCommunicator final : public CpuCommunicator {
   void broadcast(void* data, std::size_t bytes, int root) override;
   void barrier(double timeout_s) override;
   std::unique_ptr<CpuCommunicator> split(int colour, int key) override;
-  void enter(const char* phrase, const char* compared) override;
+  void enter(std::string_view phrase, std::string_view compared) override;
   void leave() override { calls_.pop_back(); }
   void check_calls() override {
     control_.check_same(&RankFlags::calls, entered_);
@@ -265,11 +265,11 @@ Work MpiCommunicator::start(Collective::Kind kind, const TreeSum& sum, const Sha
 }
 
 /// A rank that unwinds says nothing: its error is the cause of what the others see.
-void MpiCommunicator::enter(const char* phrase, const char* compared) {
+void MpiCommunicator::enter(std::string_view phrase, std::string_view compared) {
   CallName call;
   constexpr std::size_t room = sizeof call.phrase - 1;
   if (calls_.empty()) {
-    std::strncpy(call.phrase, phrase, room);
+    phrase.copy(call.phrase, room);
   } else {
     fmt::format_to_n(call.phrase, room, "{}{}{}", calls_.back().phrase, within, phrase);
     call.digest = calls_.back().digest;

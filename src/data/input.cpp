@@ -123,9 +123,9 @@ void check_output(std::span<const std::string> inputs, const Output& output, con
 
 void write_whole(const Output& output, const std::function<void(hdf5::File&)>& write) {
   const std::string temporary = temporary_path(output.path, std::to_string(::getpid()));
-  remove_file(temporary);  // of an earlier process of this number
-  hdf5::File file = hdf5::File::create(temporary);
+  OpenFile(temporary, OpenFile::Mode::create_or_truncate);  // maybe of an earlier process of this number
   Draft draft(temporary);
+  hdf5::File file = hdf5::File::create(temporary, {.existing = hdf5::CreateOptions::Existing::replace});
   write(file);
   file.close();
   OpenFile(draft.path(), OpenFile::Mode::write).sync();

@@ -7,15 +7,14 @@
 #include <array>
 #include <cmath>
 #include <cstring>
-#include <nlohmann/json.hpp>
+#include <iterator>
 #include <set>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
-#include "base/json.h"
 #include "lockstep/base/error.h"
+#include "lockstep/comm/agreement.h"
 #include "lockstep/kernels/backend.h"
 #include "lockstep/ops/update.h"
 
@@ -107,9 +106,8 @@ void check_device(const std::string& name, const Tensor& value, const kernels::B
 }
 
 void check_own_weights(const ModelState& model) {
-  for (const Param* const param : model.params)
-    if (param->swapped_in)
-      throw UsageError("EMA weights are swapped in, and not to be trained; end the evaluation first");
+  if (swapped_in(model))
+    throw UsageError("EMA weights are swapped in, and not to be trained; end the evaluation first");
 }
 
 void broadcast_values(comm::HostGroup& group, const ModelState& model, kernels::Backend& backend) {
@@ -136,99 +134,39 @@ std::vector<ParamState::Entry> values_of_states(const ModelState& model) {
   return values;
 }
 
-using Json = nlohmann::json;
-
-/// What must be equal on all ranks: for each kind, entries [name, value of each trait].
-struct Kind {
-  const char* singular;
-  const char* plural;
-  std::vector<const char*> traits;  ///< how the values after the name are called in an error
-};
-
-const std::array kinds{
-    Kind{"option", "options", {"value "}},
-    Kind{"parameter", "parameters", {"shape ", "element type ", "state ", "ownership "}},
-    Kind{"buffer", "buffers", {"shape ", "element type "}},
-    Kind{"statistic", "statistics", {"size "}},
-    Kind{"tensor of EMA or optimizer", "tensors of EMA and optimizer", {"shape ", "element type "}},
-};
-
-Json describe(const ModelState& model, const Options& options) {
-  Json text(kinds.size(), Json::array());
-  const auto option = [&](const char* name, const std::string& value) { text[0].push_back({name, value}); };
-  option("shards", fmt::format("{}", options.shards));
-  option("micro_batches", fmt::format("{}", options.micro_batches));
-  option("bucket_mb", fmt::format("{}", options.bucket_mb));
-  option("first_bucket_mb", fmt::format("{}", options.first_bucket_mb));
-  option("unused", std::string(to_string(options.unused)));
-  option("mode", std::string(to_string(options.mode)));
-  option("comm_dtype", std::string(to_string(options.comm_dtype)));
-  option("hook", options.hook ? options.hook->describe() : "none");
-  option("sharded_optimizer", options.sharded_optimizer ? "on" : "off");
-  option("check_every", fmt::format("{}", options.check_every));
-  option("seed", fmt::format("{}", options.seed));
-  option("compute", std::string(to_string(options.compute)));
-  option("meets_across_ranks", model.meets_across_ranks ? "on" : "off");
-  option("graph", std::string(to_string(options.graph)));
-  option("allow_non_finite_loss", options.allow_non_finite_loss ? "on" : "off");
+/// What must be equal on all ranks, a line each.
+std::string describe(const ModelState& model, const Options& options) {
+  std::string text;
+  const auto line = [&]<class... Args>(fmt::format_string<Args...> format, Args&&... args) {
+    fmt::format_to(std::back_inserter(text), format, std::forward<Args>(args)...);
+    text += '\n';
+  };
+  line("option shards {}", options.shards);
+  line("option micro_batches {}", options.micro_batches);
+  line("option bucket_mb {}", options.bucket_mb);
+  line("option first_bucket_mb {}", options.first_bucket_mb);
+  line("option unused {}", to_string(options.unused));
+  line("option mode {}", to_string(options.mode));
+  line("option comm_dtype {}", to_string(options.comm_dtype));
+  line("option hook {}", options.hook ? options.hook->describe() : "none");
+  line("option sharded_optimizer {}", options.sharded_optimizer);
+  line("option check_every {}", options.check_every);
+  line("option seed {}", options.seed);
+  line("option compute {}", to_string(options.compute));
+  line("option graph {}", to_string(options.graph));
+  line("option allow_non_finite_loss {}", options.allow_non_finite_loss);
+  line("layers that meet across ranks: {}", model.meets_across_ranks);
   for (const Param* const param : model.params)
-    text[1].push_back({param->name, to_string(param->value.shape()), to_string(param->value.dtype()),
-                       param->trainable ? "trainable" : "frozen",
-                       param->undivided ? "undivided" : "divided"});
+    line("parameter {} {} {}{}{}", param->name, to_string(param->value.shape()),
+         to_string(param->value.dtype()), param->trainable ? "" : ", frozen",
+         param->undivided ? ", undivided" : "");
   for (const Buffer* const buffer : model.buffers)
-    text[2].push_back({buffer->name, to_string(buffer->value.shape()), to_string(buffer->value.dtype())});
+    line("buffer {} {} {}", buffer->name, to_string(buffer->value.shape()), to_string(buffer->value.dtype()));
   for (const Statistic* const statistic : model.statistics)
-    text[3].push_back({statistic->name(), fmt::format("{}", statistic->elements())});
+    line("statistic {} {}", statistic->name(), statistic->elements());
   for (const auto& [name, tensor] : values_of_states(model))
-    text[4].push_back({name, to_string(tensor.shape()), to_string(tensor.dtype())});
+    line("tensor of EMA or optimizer {} {} {}", name, to_string(tensor.shape()), to_string(tensor.dtype()));
   return text;
-}
-
-/// The first difference of two lists of one kind: "parameter 3 is named a on rank 0 but b"; empty if they do
-/// not.
-std::string first_difference(const Kind& kind, const Json& here, const Json& there) {
-  for (std::size_t i = 0; i < std::max(here.size(), there.size()); ++i) {
-    if (i >= there.size())
-      return fmt::format("{} {} is {} on rank 0 but missing", kind.singular, i,
-                         here[i][0].get<std::string>());
-    if (i >= here.size())
-      return fmt::format("{} {} is missing on rank 0 but {}", kind.singular, i,
-                         there[i][0].get<std::string>());
-    if (here[i][0] != there[i][0])
-      return fmt::format("{} {} is named {} on rank 0 but {}", kind.singular, i,
-                         here[i][0].get<std::string>(), there[i][0].get<std::string>());
-    for (std::size_t t = 0; t < kind.traits.size(); ++t) {
-      if (here[i][t + 1] != there[i][t + 1])
-        return fmt::format("{} {} has {}{} on rank 0 but {}", kind.singular, here[i][0].get<std::string>(),
-                           kind.traits[t], here[i][t + 1].get<std::string>(),
-                           there[i][t + 1].get<std::string>());
-    }
-  }
-  return {};
-}
-
-std::string difference(const Json& here, const Json& there) {
-  for (std::size_t k = 0; k < kinds.size(); ++k) {
-    const std::string first = first_difference(kinds[k], here[k], there[k]);
-    if (first.empty()) continue;
-    if (here[k].size() == there[k].size()) return first;
-    return fmt::format("{} {} on rank 0 but {}; the first difference: {}", here[k].size(), kinds[k].plural,
-                       there[k].size(), first);
-  }
-  return {};
-}
-
-[[noreturn]] void throw_difference(const std::vector<std::string>& texts) {
-  const Json reference = Json::parse(texts[0]);
-  std::string first;
-  std::vector<int> ranks;
-  for (int rank = 1; rank < static_cast<int>(texts.size()); ++rank) {
-    const std::string found = difference(reference, Json::parse(texts[static_cast<std::size_t>(rank)]));
-    if (first.empty()) first = found;
-    if (!found.empty() && found == first) ranks.push_back(rank);
-  }
-  throw UsageError("the ranks do not hold the same model: {} on {}; every rank must build it alike", first,
-                   ranks_text(ranks));
 }
 
 }  // namespace
@@ -244,18 +182,10 @@ std::vector<ParamState::Entry> replicated_values(const ModelState& model) {
   return values;
 }
 
-std::string ranks_text(std::span<const int> ranks) {
-  return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "));
-}
-
 void check_same_model(comm::HostGroup& group, const ModelState& model, const Options& options) {
-  const std::string mine = json_text(describe(model, options));
-  const XXH64_hash_t hash = XXH3_64bits(mine.data(), mine.size());
-  std::vector<XXH64_hash_t> hashes(static_cast<std::size_t>(group.size()));
-  group.all_gather(&hash, sizeof hash, hashes.data());
-  if (std::all_of(hashes.begin(), hashes.end(), [&](XXH64_hash_t other) { return other == hashes[0]; }))
-    return;
-  throw_difference(group.all_gather_texts(mine));
+  if (const auto differing = comm::first_difference(group, describe(model, options)))
+    throw UsageError("the ranks do not hold the same model: {}; every rank must build it alike",
+                     differing->text());
 }
 
 namespace {
@@ -305,7 +235,7 @@ std::string differing_values(comm::HostGroup& group, std::span<const ParamState:
                      XXH3_64bits(of_each.data(), of_each.size() * sizeof(Digest))});
   if (const std::vector<int> apart = ranks_apart(of_all, 2, 0); !apart.empty())
     return fmt::format("the list of tensors (is an Ema or an optimizer on some ranks only?) on {}",
-                       ranks_text(apart));
+                       comm::ranks_text(apart));
   if (ranks_apart(of_all, 2, 1).empty()) return {};
 
   const std::vector<Digest> all = gather(group, of_each);
@@ -315,7 +245,7 @@ std::string differing_values(comm::HostGroup& group, std::span<const ParamState:
     const std::vector<int> apart = ranks_apart(all, values.size(), item);
     if (apart.empty()) continue;
     if (++differing > most_tensors_named) continue;
-    text += fmt::format("{}{} on {}", text.empty() ? "" : "; ", values[item].name, ranks_text(apart));
+    text += fmt::format("{}{} on {}", text.empty() ? "" : "; ", values[item].name, comm::ranks_text(apart));
   }
   if (differing > most_tensors_named)
     text += fmt::format("; and {} more tensors", differing - most_tensors_named);
@@ -363,7 +293,7 @@ void throw_unused(comm::HostGroup& group, const comm::ShardMap& map, std::span<P
     text += params[missed[i]]->name;
     text += all ? " in no shard"
                 : fmt::format(" not in shard{} {} ({})", shards.size() == 1 ? "" : "s",
-                              fmt::join(shards, ", "), ranks_text(ranks));
+                              fmt::join(shards, ", "), comm::ranks_text(ranks));
   }
   if (missed.size() > most_parameters_named)
     text += fmt::format("; and {} more", missed.size() - most_parameters_named);

@@ -36,9 +36,6 @@ void broadcast_values(comm::HostGroup& group, const ModelState& model, kernels::
 /// which other ranks.
 void check_same_model(comm::HostGroup& group, const ModelState& model, const Options& options);
 
-/// "rank 2", "ranks 1, 3".
-std::string ranks_text(std::span<const int> ranks);
-
 /// What ranks hold alike: parameters, buffers, and the states of the parameters.
 std::vector<ParamState::Entry> replicated_values(const ModelState& model);
 /// Collective. Compares digests of values, which every rank lists alike: one of all, and one of each only if

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <bit>
 #include <string>
-#include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/agreement.h"
 
 namespace lockstep {
 namespace {
@@ -34,12 +34,8 @@ void Context::set_run(const RunShape& shape) {
   const int ranks = world().size();
   RunShape mine = shape;
   if (mine.shards == 0) mine.shards = ranks;
-  const std::vector<std::string> all = world().all_gather_texts(to_string(mine));
-  for (int rank = 1; rank < ranks; ++rank) {
-    if (const std::string& other = all[static_cast<std::size_t>(rank)]; other != all[0])
-      throw UsageError("the ranks do not say the same run: {} on rank 0 but {} on rank {}", all[0], other,
-                       rank);
-  }
+  if (const auto differing = comm::first_difference(world(), to_string(mine)))
+    throw UsageError("the ranks do not say the same run: {}", differing->text());
   check(mine, ranks);
   if (read_ && mine != run_)
     throw UsageError(

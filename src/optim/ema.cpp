@@ -9,6 +9,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/kernels/backend.h"
 #include "lockstep/ops/update.h"
+#include "lockstep/optim/optimizer.h"
 
 namespace lockstep::optim {
 namespace {
@@ -62,6 +63,10 @@ Ema::Ema(const ModelState& state, std::unique_ptr<kernels::Backend> own_backend,
           {.average = backend_.empty(followed(i).shape(), leaves_[i].value->dtype()), .decay = 0});
   reset();
   belong_to(params_);
+}
+
+Ema::~Ema() {
+  if (attached_to_) attached_to_->detach();
 }
 
 Tensor Ema::followed(std::size_t leaf) const {

@@ -30,6 +30,7 @@ void check_lr(double lr) {
 Optimizer::Optimizer(GradientSource& source, double lr, double weight_decay, Decay decay,
                      std::span<const ParamGroup> groups)
     : source_(source),
+      source_lives_(source.lives()),
       partition_(source.partition()),
       params_(source.params().begin(), source.params().end()),
       norm_(source),
@@ -45,9 +46,15 @@ Optimizer::Optimizer(GradientSource& source, double lr, double weight_decay, Dec
   belong_to(params_);
 }
 
+GradientSource& Optimizer::source() const {
+  if (source_lives_.expired())
+    throw UsageError("the source of an optimizer's gradients (its DataParallel) was destroyed before it");
+  return source_;
+}
+
 UpdateResult Optimizer::step(const StepOptions& options) {
   const progress::During updates(progress::Phase::optimizer);
-  const double lr = options.lr.value_or(lr_), count = source_.count();
+  const double lr = options.lr.value_or(lr_), count = source().count();
   check_lr(lr);
   if (!(count > 0) || !std::isfinite(count))
     throw TrainingError(
@@ -177,6 +184,7 @@ std::vector<Slot> Optimizer::held_slots() const {
 }
 
 std::vector<Slot> Optimizer::slots() const {
+  source();  // its Partition gathers them
   std::vector<Slot> slots = held_slots();
   std::vector<Slot::Entry*> missing;
   std::vector<Partition::OwnedElements> parts;

@@ -241,14 +241,12 @@ checkpoint::Provenance load_initial_weights(const Config& config, Model& model, 
 
 void check_same_updates(const Config& config, const kernels::Backend& backend, comm::HostGroup& world) {
   if (config.optimizer.name != "muon" || config.ddp.sharded_optimizer) return;
-  const std::vector<std::string> all = world.all_gather_texts(backend.instruction_set());
-  const auto other = std::ranges::find_if(all, [&](const std::string& text) { return text != all[0]; });
-  if (other == all.end()) return;
-  throw UsageError(
-      "optimizer.name = muon: its matrix products have other bits on rank {} ({}) than on rank 0 ({}); set "
-      "ddp.sharded_optimizer = true, which lets one rank update a matrix for all, or start all ranks on "
-      "nodes with the same processor",
-      other - all.begin(), *other, all[0]);
+  if (const auto differing = comm::first_difference(world, backend.instruction_set()))
+    throw UsageError(
+        "optimizer.name = muon: matrix products have other bits with another instruction set: {}; set "
+        "ddp.sharded_optimizer = true, which lets one rank update a matrix for all, or start all ranks on "
+        "nodes with the same processor",
+        differing->text());
 }
 
 std::unique_ptr<optim::Ema> build_ema(const Config& config, const ModelState& model,

@@ -73,7 +73,7 @@ EvaluationResult evaluate(const Evaluator& with, const data::Dataset& dataset) {
 
 std::optional<EvaluationResult> evaluate(const Evaluator& with, const data::Dataset& dataset,
                                          const EvaluationWatch& watch) {
-  const comm::NamedCall call(with.world, "calls evaluate");
+  const comm::NamedCall call(with.world, fmt::format("calls evaluate: {} samples", dataset.size()));
   Tape& tape = with.tape;
   const std::vector<Metric> metrics = metrics_of(with.task);
   int width = 1;  // the sums of all metrics, and the number of samples

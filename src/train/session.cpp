@@ -220,6 +220,13 @@ void Session::use_backend(Device device, const DeviceOptions& options) {
 
 void Session::use_device(const std::string& asked, const DeviceOptions& options) {
   const comm::NamedCall call(world_, "calls Session::use_device");
+  comm::run_on_all(world_, [&] {
+    if (backend_)
+      throw UsageError(
+          "the program computes on {} already: call use_device() once, before a model, a tape or a "
+          "DataParallel is made",
+          to_string(backend_->device()));
+  });
   const train::RankDevice chosen = train::choose_device(world_, asked, options.sums);
   if (!chosen.remark.empty() && world_.rank() == 0) log_.warning("{}", chosen.remark);
   use_backend(chosen.device, options);

@@ -281,6 +281,16 @@ BOOST_AUTO_TEST_CASE(a_value_kept_from_an_earlier_pass_is_refused_whatever_its_n
   }
 }
 
+BOOST_AUTO_TEST_CASE(
+    numbers_of_a_batch_kept_from_an_earlier_pass_are_refused) {  // the loader fills their memory again
+  begin();
+  const Var kept = tape.batch(scalar(3));
+  begin();
+  const auto refused = mentions("tape.batch() of an earlier pass");
+  BOOST_CHECK_EXCEPTION(tape.input(scalar(1)) * kept, UsageError, refused);
+  BOOST_CHECK_EXCEPTION(kept + kept, UsageError, refused);
+}
+
 BOOST_AUTO_TEST_CASE(a_constant_kept_from_an_earlier_pass_is_still_one) {
   begin();
   const Var mask = tape.constant(scalar(3));

@@ -130,7 +130,7 @@ BOOST_FIXTURE_TEST_CASE(a_published_draft_has_its_name_and_replaces_only_if_it_m
 }
 
 BOOST_DATA_TEST_CASE_F(Folder, a_signal_that_ends_the_process_takes_its_drafts_along,
-                       boost::unit_test::data::make({SIGINT, SIGTERM, SIGHUP}), number) {
+                       boost::unit_test::data::make({SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2}), number) {
   int ready[2];
   BOOST_REQUIRE(::pipe(ready) == 0);
   const pid_t child = ::fork();

@@ -418,7 +418,7 @@ BOOST_FIXTURE_TEST_CASE(
   BOOST_TEST(lc::verify(checkpoints + "/step-000000002.h5", world).whole());
 }
 
-BOOST_FIXTURE_TEST_CASE(a_save_or_a_resume_while_ema_weights_are_swapped_in_is_refused_by_all_ranks, Run) {
+BOOST_FIXTURE_TEST_CASE(a_save_or_a_load_while_ema_weights_are_swapped_in_is_refused_by_all_ranks, Run) {
   Training training;
   training.step(0);
   lc::Store store(run, world);
@@ -430,6 +430,11 @@ BOOST_FIXTURE_TEST_CASE(a_save_or_a_resume_while_ema_weights_are_swapped_in_is_r
     const auto refused = mentions("EMA weights are swapped in", checkpoints);
     BOOST_CHECK_EXCEPTION(store.save(2, training.state, *training.ema), UsageError, refused);
     BOOST_CHECK_EXCEPTION(store.resume(training.state, *training.ema), UsageError, refused);
+    const std::string path = checkpoints + "/step-000000001.h5";
+    BOOST_CHECK_EXCEPTION(lc::load_weights(path, training.state, world), UsageError, refused);
+    BOOST_CHECK_EXCEPTION(lc::load_file(path, training.state_dict(), world), UsageError, refused);
+    BOOST_CHECK_EXCEPTION(store.fork_state_dict(lc::read_index(path), training.state_dict()), UsageError,
+                          refused);
   }
   BOOST_TEST(same_bytes(before, training.state_dict()));
   world.barrier();

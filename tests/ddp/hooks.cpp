@@ -161,7 +161,7 @@ BOOST_AUTO_TEST_CASE(hooks_that_differ_between_ranks_are_refused) {
   if (world().size() < 3) return;
   const std::string text =
       same_error(ExitCode::usage, [] { ToyRun run({.hook = std::make_shared<Named>()}); });
-  BOOST_TEST(contains(text, "option hook has value named 0 on rank 0 but named 1 on rank"));
+  BOOST_TEST(contains(text, "'option hook named 0' on rank 0, but 'option hook named 1' on rank"));
 }
 
 /// Throws where it is told to; on all ranks, so that this program can continue.

@@ -123,7 +123,7 @@ BOOST_AUTO_TEST_CASE(another_mode_on_one_rank_is_told) {
   const bool odd = world().rank() + 1 == world().size();
   const std::string text = same_error(
       ExitCode::usage, [&] { ToyRun run({.mode = odd ? ddp::Mode::flat : ddp::Mode::overlapped}); });
-  BOOST_TEST(contains(text, "option mode has value overlapped on rank 0 but flat on rank"));
+  BOOST_TEST(contains(text, "'option mode overlapped' on rank 0, but 'option mode flat' on rank"));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

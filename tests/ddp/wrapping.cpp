@@ -137,6 +137,16 @@ BOOST_AUTO_TEST_CASE(ema_weights_swapped_in_on_one_rank_are_an_error_of_all) {
   run.step(1);
 }
 
+BOOST_AUTO_TEST_CASE(an_optimizer_whose_source_has_been_destroyed_says_so) {
+  Run run(false);
+  run.step(0);
+  run.replicas.reset();
+  const auto refused = mentions("was destroyed before");
+  BOOST_CHECK_EXCEPTION(run.adamw->step(), UsageError, refused);
+  BOOST_CHECK_EXCEPTION(static_cast<void>(run.adamw->slots()), UsageError, refused);
+  BOOST_CHECK_EXCEPTION(static_cast<void>(run.adamw->run()), UsageError, refused);
+}
+
 BOOST_AUTO_TEST_CASE(a_value_kept_from_the_step_before_is_an_error_of_all_ranks) {
   Run run(false);
   std::optional<Var> kept;

@@ -262,6 +262,25 @@ BOOST_FIXTURE_TEST_CASE(an_attached_ema_is_updated_by_its_optimizer_alone, Usual
   BOOST_CHECK_THROW(adamw.attach(foreign), UsageError);
 }
 
+BOOST_FIXTURE_TEST_CASE(an_attachment_ends_with_either_side, UsualModel) {
+  Ema ema(model.state(), model.backend(), {0.5});
+  {
+    AdamW first(model);
+    first.attach(ema);
+  }
+  AdamW second(model);
+  {
+    Ema short_lived(model.state(), model.backend(), {0.9});
+    second.attach(short_lived);
+  }
+  model.make_gradients(0);
+  second.step();
+  BOOST_TEST(ema.updates() == 0);
+  second.attach(ema);
+  second.step();
+  BOOST_TEST(ema.updates() == 1);
+}
+
 BOOST_FIXTURE_TEST_CASE(reset_starts_again_from_the_model, UsualModel) {
   Ema ema(model.state(), model.backend(), {0.99});
   ema.update();

@@ -54,7 +54,7 @@ class Forwarding : public comm::CpuCommunicator {
   std::unique_ptr<comm::CpuCommunicator> split(int colour, int key) override {
     return host_.split(colour, key);
   }
-  void enter(const char* phrase, const char* compared) override { host_.enter(phrase, compared); }
+  void enter(std::string_view phrase, std::string_view compared) override { host_.enter(phrase, compared); }
   void leave() override { host_.leave(); }
   void check_calls() override { host_.check_calls(); }
   [[noreturn]] void abort(int exit_code) override {

@@ -108,6 +108,31 @@ BOOST_AUTO_TEST_CASE(so_it_is_on_the_last_rank_and_with_other_calls) {
   check_alone(world().size() - 1, "unwrap", "save");
 }
 
+BOOST_AUTO_TEST_CASE(the_same_call_of_something_else_is_told_with_both) {
+  const struct {
+    const char *alone, *others, *of_alone, *of_others;
+  } cases[] = {
+      {"save", "save_next", "step 0 with model, optimizer", "step 1 with model, optimizer"},
+      {"save_model", "save", "step 0 with model in", "step 0 with model, optimizer"},
+      {"save", "save_other", "/run/checkpoints", "/other/checkpoints"},
+      {"resume", "resume_other", "/run/checkpoints", "/other/checkpoints"},
+      {"resume_model", "resume", ": model in", ": model, optimizer"},
+      {"load", "load_other", "of w.h5", "of x.h5"},
+      {"store_other", "store", "/third", "/second"},
+  };
+  for (const auto& [alone, others, of_alone, of_others] : cases) {
+    const bool odd = world().rank() == world().size() - 1;
+    const std::string text = error_of(odd ? alone : others);
+    BOOST_TEST_CONTEXT(alone << " " << others << ": " << text) {
+      BOOST_TEST(text.find(fmt::format("but rank {} ", world().size() - 1)) != std::string::npos);
+      BOOST_TEST(text.find(of_alone) != std::string::npos);
+      BOOST_TEST(text.find(of_others) != std::string::npos);
+      const std::vector<std::string> texts = world().all_gather_texts(text);
+      BOOST_TEST(std::ranges::count(texts, text) == world().size());
+    }
+  }
+}
+
 BOOST_AUTO_TEST_CASE(many_steps_and_sums_do_not_hide_it) {
   const std::string steps = "step+step+step+step+step+step+step+step+step+step";
   const std::string sums = "world_sum+world_sum+world_sum+world_sum+world_sum+world_sum+world_sum+world_sum";
@@ -129,6 +154,10 @@ BOOST_AUTO_TEST_CASE(a_collective_within_a_step_on_one_rank_is_found) {
   BOOST_TEST(
       text.find("rank 0 calls DataParallel::step, in which it calls all_reduce, but") != std::string::npos,
       text);
+}
+
+BOOST_AUTO_TEST_CASE(a_device_that_is_chosen_after_a_data_parallel_is_made_is_refused) {
+  BOOST_TEST(error_of("use_device").starts_with("the program computes on cpu already"));
 }
 
 BOOST_AUTO_TEST_CASE(calls_on_this_rank_alone_and_errors_of_all_are_no_difference) {

@@ -70,6 +70,7 @@ class CallingProgram {
   std::optional<DataParallel> replicas_{std::in_place, model_, session_, ddp::Options{.bucket_mb = 0.001}};
   std::optional<AdamW> adamw_{std::in_place, *replicas_, optim::AdamWOptions{}};
   Store store_{folder_ + "/run", session_};
+  Store other_store_{folder_ + "/other", session_};
   Tensor numbers_ = Tensor::zeros({3});
   std::int64_t step_ = 0;
   const nlohmann::json json_ = {{"rank", session_.world().rank()}};
@@ -77,6 +78,13 @@ class CallingProgram {
   const std::map<std::string, std::function<void()>> calls_{
       {"nothing", [] {}},
       {"save", [this] { adamw_ ? store_.save(step_, model_, *adamw_) : store_.save(step_, model_); }},
+      {"save_next", [this] { store_.save(step_ + 1, model_, *adamw_); }},
+      {"save_model", [this] { store_.save(step_, model_); }},
+      {"save_other", [this] { other_store_.save(step_, model_, *adamw_); }},
+      {"resume_other", [this] { other_store_.resume(model_, *adamw_); }},
+      {"resume_model", [this] { store_.resume(model_); }},
+      {"load_other", [this] { checkpoint::load_weights(folder_ + "/x.h5", other_, session_.world()); }},
+      {"store_other", [this] { Store(folder_ + "/third", session_); }},
       {"resume", [this] { store_.resume(model_, *adamw_); }},
       {"eval", [this] { evaluate(session_, model_, task_, samples_); }},
       {"load", [this] { checkpoint::load_weights(folder_ + "/w.h5", other_, session_.world()); }},
@@ -94,6 +102,7 @@ class CallingProgram {
        }},
       {"newest", [this] { store_.newest(); }},
       {"verify", [this] { checkpoint::verify(folder_ + "/w.h5", session_.world()); }},
+      {"use_device", [this] { session_.use_device("cpu"); }},
       {"set_run", [this] { session_.set_run({.global_batch = 4 * session_.world().size()}); }},
       {"all_reduce", [this] { all_reduce(session_, numbers_); }},
       {"reduce", [this] { reduce(session_, numbers_, 0); }},

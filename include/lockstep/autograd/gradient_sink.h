@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -46,6 +47,11 @@ class GradientSource {
   /// The optimizer has written, or deliberately kept, the owned elements of params()[param]. Called once a
   /// step for each trainable parameter, in order.
   virtual void updated([[maybe_unused]] std::size_t param) {}
+  /// Expires with this object.
+  std::weak_ptr<const void> lives() const { return lives_; }
+
+ private:
+  std::shared_ptr<const void> lives_ = std::make_shared<char>();
 };
 
 /// Memory for the gradient of one leaf. With `accumulate` the first write of the pass adds to its contents.

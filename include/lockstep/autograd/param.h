@@ -72,7 +72,7 @@ struct Param {
   /// ranks share its elements. Set before ddp::DataParallel makes the Partition, the same on every rank.
   bool undivided = false;
   PendingValues* pending_values = nullptr;  ///< set by a sharded optimizer's DataParallel
-  bool swapped_in = false;  ///< `value` is an EMA weight for now (optim::Ema::swap_in): no step, no save
+  bool swapped_in = false;  ///< `value` is an EMA weight for now (optim::Ema::swap_in): no step, save or load
   std::vector<std::weak_ptr<const ParamState>> states;  ///< that belong to it; some may have ended
 
   /// The value in bf16, of a tape that trains in it on a GPU: an optimizer's step may write it together with
@@ -134,5 +134,10 @@ struct ModelState {
   /// Of the device that holds the values, to copy them; none: they are in CPU memory.
   kernels::Backend* backend = nullptr;
 };
+
+/// Whether EMA weights are swapped in for parameters of the model: a load would write into the EMA.
+inline bool swapped_in(const ModelState& model) {
+  return std::ranges::any_of(model.params, &Param::swapped_in);
+}
 
 }  // namespace lockstep

@@ -47,7 +47,8 @@ class Var {
       : value_(std::move(value)), tape_(tape), id_(id), pass_(pass) {}
   Tensor value_;
   Tape* tape_ = nullptr;
-  int id_ = -1;             ///< index of its gradient; -1: constant
+  static constexpr int of_constant = -1, of_batch = -2;
+  int id_ = of_constant;    ///< index of its gradient; of a batch: without one, and its memory is used again
   std::uint32_t pass_ = 0;  ///< in which id_ is one
 };
 
@@ -86,7 +87,7 @@ class Tape {
   /// Discards the last pass and starts another.
   void begin(const Pass& pass);
   /// A value without gradient.
-  Var constant(Tensor value) { return {std::move(value), this, -1, pass_number_}; }
+  Var constant(Tensor value) { return {std::move(value), this, Var::of_constant, pass_number_}; }
   /// A leaf whose gradient gradient() returns after backward.
   Var input(Tensor value);
   /// Numbers of a batch (floats, int64, int32 or uint8), without gradient, in the type of activations: the
@@ -106,8 +107,8 @@ class Tape {
   /// Records an operation: `value` is its output; `backward(tape, dy)` is called in the reverse walk if the
   /// output received a gradient, and passes gradients on with add_gradient() or write_gradient(). Nothing is
   /// recorded (a constant returns) when no input needs a gradient. Throws UsageError if an input belongs to
-  /// another tape, or to an earlier pass with a gradient. A backward(tape, dy, second_dy) also gets a second
-  /// gradient of the output, or none, and adds the two as it reads them.
+  /// another tape, or to an earlier pass and is no constant. A backward(tape, dy, second_dy) also gets a
+  /// second gradient of the output, or none, and adds the two as it reads them.
   template <class Backward>
   Var record(Tensor value, std::initializer_list<const Var*> inputs, Backward&& backward);
 

@@ -171,9 +171,9 @@ class Store {
 
   Store(RunDirectory* run_directory, std::unique_ptr<RunDirectory> own, comm::HostGroup& world,
         StoreOptions options);
+  comm::NamedCall named(const char* method, const std::string& what = {}) const;
   DataSchedule schedule(const RunShape& of_source) const;
   StateDict completed(std::int64_t step, StateDict state_dict) const;
-  void check_own_weights(const StateDict& state_dict) const;
   void check_alike(const StateDict& state_dict);
   void advance_save(SaveAction action);
   void take_back_attempt();

@@ -4,6 +4,9 @@
 #include <cstdint>
 #include <functional>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "lockstep/comm/host_group.h"
@@ -19,9 +22,23 @@ inline constexpr const char* out_of_memory = "out of memory; use a smaller batch
 /// collective.
 void run_on_all(HostGroup& group, const std::function<void()>& action);
 
-/// For destructors that are collective: all ranks wait for each other, unless an exception unwinds. False if a
-/// rank calls something else, which a later collective throws.
+/// For destructors that are collective: all ranks wait for each other, unless an exception unwinds. False if
+/// a rank calls something else, which a later collective throws.
 bool meet_at_end(HostGroup& group, const char* phrase);
+
+/// Lines in which ranks differ.
+struct Difference {
+  std::string of_rank_0;     ///< "nothing" behind the end of a text
+  std::string of_others;     ///< in the place of that line
+  std::vector<int> ranks;    ///< that have it
+  std::string text() const;  ///< "'a 1' on rank 0, but 'a 2' on ranks 1, 3"
+};
+/// The first line in which a rank's text is not that of rank 0; none if all are equal. Collective; texts
+/// travel only if their digests differ.
+std::optional<Difference> first_difference(HostGroup& group, const std::string& text);
+
+/// "rank 2", "ranks 1, 3".
+std::string ranks_text(std::span<const int> ranks);
 
 /// The bits that are set on any rank (collective).
 std::uint64_t bits_of_any(HostGroup& group, std::uint64_t mine);

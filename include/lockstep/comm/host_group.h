@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace lockstep::comm {
@@ -47,7 +48,7 @@ class HostGroup {
   /// called after that.
   virtual void barrier(double timeout_s = 0) = 0;
   /// What NamedCall does; `compared` may say less than `phrase`, which errors show.
-  virtual void enter(const char* /*phrase*/, const char* /*compared*/) {}
+  virtual void enter(std::string_view /*phrase*/, std::string_view /*compared*/) {}
   virtual void leave() {}  ///< the end of what enter() has begun
   /// For a rank that waits elsewhere: throws the UsageError if a rank of this node has entered another call.
   virtual void check_calls() {}
@@ -61,9 +62,11 @@ class HostGroup {
 /// (or `compared`, where a name says more than must agree). A call within a call has the names of both.
 class NamedCall {
  public:
-  /// phrase: follows "rank 0" in an error, such as "calls Store::save". Both must outlive this object.
-  NamedCall(HostGroup& group, const char* phrase, const char* compared = nullptr) : group_(group) {
-    group_.enter(phrase, compared ? compared : phrase);
+  /// phrase: follows "rank 0" in an error, such as "calls Store::save: step 3 in run"; what follows ": " is
+  /// shown only if another rank makes the same call of something else.
+  NamedCall(HostGroup& group, std::string_view phrase) : NamedCall(group, phrase, phrase) {}
+  NamedCall(HostGroup& group, std::string_view phrase, std::string_view compared) : group_(group) {
+    group_.enter(phrase, compared);
   }
   ~NamedCall() { group_.leave(); }
   NamedCall(const NamedCall&) = delete;

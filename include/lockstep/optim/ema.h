@@ -104,6 +104,7 @@ class Ema final : public ParamState {
   /// or a Partition of another model.
   Ema(const ModelState& state, kernels::Backend& backend, std::vector<EmaProfile> profiles,
       EmaOptions options = {});
+  ~Ema() override;
   /// With the backend of the model's device, or with its own one-threaded CPU backend.
   Ema(const ModelState& state, std::vector<EmaProfile> profiles, EmaOptions options = {});
 
@@ -191,7 +192,7 @@ class Ema final : public ParamState {
   std::vector<Leaf> leaves_;             // parameters, then buffers
   std::vector<ops::EmaTarget> targets_;  // [leaf][profile]
   std::int64_t updates_ = 0;
-  const Optimizer* attached_to_ = nullptr;
+  Optimizer* attached_to_ = nullptr;
 };
 
 /// How much a power-function average remembers of each moment tau in (0, t]: (gamma + 1) tau^gamma /

@@ -78,6 +78,7 @@ struct UpdateResult {
 /// these; the bits are the same. Construction, step(), slots() and destruction are collective then.
 class Optimizer : public ParamState {
  public:
+  ~Optimizer() override { detach(); }
   /// "adamw", "sgd", "muon".
   virtual std::string_view algorithm() const = 0;
 
@@ -97,9 +98,9 @@ class Optimizer : public ParamState {
   std::int64_t steps() const noexcept { return steps_; }
   void set_steps(std::int64_t steps);  ///< for a resume
   /// The source's; the state is on its device.
-  kernels::Backend& backend() const { return source_.backend(); }
+  kernels::Backend& backend() const { return source().backend(); }
   /// The source's.
-  RunShape run() const { return source_.run(); }
+  RunShape run() const { return source().run(); }
 
   /// The learning rate of steps that name none.
   double lr() const noexcept { return lr_; }
@@ -117,10 +118,10 @@ class Optimizer : public ParamState {
   StateBytes state_bytes() const;
 
   /// From now on step() updates the EMA weights of `ema` in the same pass over memory, bit-identical to
-  /// ema.update(). `ema` must outlive the steps. Throws UsageError if one is attached already, its parameters
+  /// ema.update(). Throws UsageError if one is attached already, its parameters
   /// are not all of these, or it was made with another Partition.
   void attach(Ema& ema);
-  void detach() noexcept;  ///< forgets its parameters, which are about to be destroyed
+  void detach() noexcept;  ///< ends what attach() began, as the end of either object does
 
  protected:
   /// Throws UsageError on a bad value (lr, weight_decay) or group.
@@ -169,7 +170,11 @@ class Optimizer : public ParamState {
   /// The elements of a whole tensor that this process updates.
   Tensor part(std::size_t index, const Tensor& whole) const;
 
+  /// Throws UsageError if it has been destroyed.
+  GradientSource& source() const;
+
   GradientSource& source_;
+  std::weak_ptr<const void> source_lives_;
   const Partition* partition_;
   std::vector<Param*> params_;
   std::vector<Member> members_;

@@ -44,8 +44,8 @@ class Session final : public Context {
   kernels::Backend& backend() override;
   /// Chooses the device of backend() and transport(): "cpu", "cuda" (each rank takes the GPU with its number
   /// on its node), or "auto" (GPUs if this build can use them and every rank has one). Collective; call it
-  /// before anything is made with backend() or transport(). Logs the choice where it is not obvious. Throws
-  /// the same UsageError on every rank if some rank has no such device.
+  /// before anything is made with backend() or transport() (UsageError after backend()). Logs the choice
+  /// where it is not obvious. Throws the same UsageError on every rank if some rank has no such device.
   void use_device(const std::string& asked, const DeviceOptions& options = {});
   /// The same for a device that is already chosen. Collective for a GPU.
   void use_backend(Device device, const DeviceOptions& options = {});

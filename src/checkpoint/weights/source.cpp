@@ -468,6 +468,8 @@ LoadReport load_from(std::unique_ptr<WeightSource> source, const ModelState& mod
   std::vector<StoredTensor> stored = source->tensors();
   Match result;
   comm::run_on_all(world, [&] {
+    if (swapped_in(model))
+      throw UsageError("{}: EMA weights are swapped in; end the evaluation before a load", path);
     result = plan(*source, stored, demand_of(model, source->group(), stored), options, report);
     check_some_match(path, model, result, report);
   });
@@ -483,15 +485,20 @@ LoadReport load_from(std::unique_ptr<WeightSource> source, const ModelState& mod
   return report;
 }
 
-constexpr const char* call_of_load_weights =
-    "calls load_weights (load_weights(path, model) without a group of ranks reads on this rank alone)";
+std::string call_of_load_weights(const std::string& path, const std::string& group) {
+  return fmt::format(
+      "calls load_weights (load_weights(path, model) without a group of ranks reads on this rank alone): {} "
+      "of "
+      "{}",
+      group, file_name_of(path));
+}
 
 }  // namespace
 
 LoadReport load_weights(const std::string& path, const ModelState& model, comm::HostGroup& world,
                         const std::string& group, const LoadOptions& options) {
   const progress::During loads(progress::Phase::load);
-  const comm::NamedCall call(world, call_of_load_weights);
+  const comm::NamedCall call(world, call_of_load_weights(path, group));
   return load_from(open_weights(path, group, world, options.key), model, world, options);
 }
 
@@ -503,7 +510,7 @@ LoadReport load_weights(const std::string& path, const ModelState& model, const 
 LoadReport load_weights(const FileIndex& index, const ModelState& model, comm::HostGroup& world,
                         const std::string& group, const LoadOptions& options) {
   const progress::During loads(progress::Phase::load);
-  const comm::NamedCall call(world, call_of_load_weights);
+  const comm::NamedCall call(world, call_of_load_weights(index.path, group));
   std::unique_ptr<WeightSource> source;
   comm::run_on_all(world, [&] { source = open_weights(index, group); });
   return load_from(std::move(source), model, world, options);
