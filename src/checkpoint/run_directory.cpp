@@ -38,7 +38,7 @@ std::string without_last_slashes(std::string path) {
 
 RunDirectory::RunDirectory(std::string path, comm::HostGroup& world, double lock_wait_s)
     : path_(without_last_slashes(std::move(path))), world_(world) {
-  const comm::NamedCall call(world_, "makes a Store or RunDirectory: " + path_);
+  const comm::NamedCall call(world_, "makes a Store or RunDirectory");
   comm::run_on_all(world_, [&] {
     if (path_.empty()) throw UsageError("the name of the run directory is empty");
     if (world_.rank() != 0) return;
@@ -117,11 +117,7 @@ RunDirectory::~RunDirectory() {
   const bool configured = std::filesystem::exists(config_path(), ignored);
   if (configured || made_.empty()) return;
   // This run has not been configured. Only empty directories go, the innermost while the lock is held.
-  try {
-    check_held();
-  } catch (const std::exception&) {
-    return;
-  }
+  if (!is_held()) return;
   std::filesystem::remove(made_.front(), ignored);
   lock_.reset();
   for (const std::string& directory : made_) std::filesystem::remove(directory, ignored);
@@ -144,8 +140,17 @@ void RunDirectory::write_config(const std::string& text) {
   });
 }
 
+bool RunDirectory::is_held() const noexcept {
+  try {
+    check_held();
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
 void RunDirectory::check_held() const {
-  if (read_only_) throw FailureError("{}: was opened to be read only", path_);
+  if (read_only_) throw LostDirectory("{}: was opened to be read only", path_);
   if (lock_) lock_->check_held();
 }
 

@@ -144,7 +144,8 @@ bool has_its_name(const OpenFile& file) { return name_target(file) == NameTarget
 LockHolder holder_in(const OpenFile& file) {
   std::string text(longest_text_bytes, '\0');
   const ssize_t bytes = ::pread(file.descriptor(), text.data(), text.size(), 0);
-  text.resize(bytes > 0 ? static_cast<std::size_t>(bytes) : 0);
+  if (bytes < 0) throw_system_error(errno, file.path(), "read");
+  text.resize(static_cast<std::size_t>(bytes));
   return LockHolder::parse(text);
 }
 
@@ -237,7 +238,7 @@ void FileLock::check_held() const {
     if (exists(path_)) throw;  // storage that fails is another error
   }
   if (now == self_ && has_its_name(*file_)) return;
-  throw FailureError("{}: no longer this run's: {}; this run ({}) writes nothing more there", path_,
+  throw LostDirectory("{}: no longer this run's: {}; this run ({}) writes nothing more there", path_,
                      now.host.empty() ? "the file was removed" : "taken over by " + now.describe(),
                      self_.describe());
 }

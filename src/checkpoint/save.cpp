@@ -226,7 +226,7 @@ void FileWriter::publish() {
 
 void save_file(const std::string& path, const StateDict& state_dict, comm::HostGroup& world,
                const SaveOptions& options) {
-  const comm::NamedCall call(world, "calls save_file: " + path);
+  const comm::NamedCall call(world, "calls save_file: " + file_name_of(path));
   std::vector<std::unique_ptr<FileWriter>> files;
   files.push_back(std::make_unique<FileWriter>(path, state_dict, world, options));
   SaveMemory memory;

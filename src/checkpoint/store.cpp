@@ -93,7 +93,8 @@ Store::Store(RunDirectory* run_directory, std::unique_ptr<RunDirectory> own, com
 /// All ranks call the method of a store of the same directory, with the same `what`.
 comm::NamedCall Store::named(const char* method, const std::string& what) const {
   return {world_,
-          fmt::format("calls Store::{}: {}{}in {}", method, what, what.empty() ? "" : " ", directory_)};
+          fmt::format("calls Store::{}: {}{}in {}", method, what, what.empty() ? "" : " ",
+                               file_name_of(run_directory_.path()))};
 }
 
 namespace {
@@ -196,13 +197,14 @@ void Store::note(const Provenance& facts) {
 
 /// Before the first save: it would mix what the ranks hold.
 void Store::check_alike(const StateDict& state_dict) {
-  if (std::exchange(compared_, true)) return;
+  if (compared_) return;
   std::vector<ParamState::Entry> values;
   for (const Section& section : state_dict.sections)
     for (const NamedTensor& tensor : section.tensors)
       if (!tensor.part) values.push_back({section.path + "/" + tensor.name, tensor.value});
   const std::string apart = ddp::differing_values(world_, values, state_dict.backend);
-  if (apart.empty()) return;
+  compared_ = apart.empty();
+  if (compared_) return;
   throw TrainingError(
       "{}: not saved: the ranks hold different values of {}; look for what they do differently", directory_,
       apart);

@@ -33,6 +33,7 @@ std::string describe(const Collective& collective, const Collective& other) {
                        collective.slices);
   if (collective.kind == Kind::broadcast)
     return fmt::format("a broadcast of {} bytes from rank {}", collective.count, collective.shards);
+  if (collective.kind == Kind::wait) return "a wait for sums";
   if (collective.on_host()) return collective.kind == Kind::barrier ? "a barrier" : "a split";
   std::string text = fmt::format("{} of {} {} elements at byte {}", name_of(collective.kind),
                                  collective.count, to_string(collective.dtype), collective.offset_bytes);

@@ -34,6 +34,7 @@ struct Collective {
     broadcast,
     barrier,
     split,
+    wait,  ///< for sums
   };
 
   Kind kind = Kind::sum;

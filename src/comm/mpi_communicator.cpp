@@ -181,7 +181,7 @@ class MpiCommunicator final : public CpuCommunicator {
       try {
         control_.check();
       } catch (const Error&) {  // in a later call: all have begun this one, whose memory MPI still writes to
-        MPI_Wait(&request, MPI_STATUS_IGNORE);
+        wait_until([&] { return finished(request, call); }, [] {});
         throw;
       }
     };
@@ -286,6 +286,7 @@ void MpiCommunicator::begin(Collective collective, const char* phrase, const voi
     const NamedCall call(*this, phrase);
     return begin(collective, phrase, mine, bytes, timeout_s);
   }
+  control_.check();
   collective.call = calls_.back();
   collective.flat_buffer = collectives_.started();
   const double deadline_s = timeout_s > 0 ? monotonic_s() + timeout_s : 0;

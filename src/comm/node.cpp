@@ -137,7 +137,7 @@ void NodeControl::check_order(std::uint64_t gathers, std::uint64_t sums, const C
     if (theirs.flat_buffer < sums)
       fail(difference(gathers, ranks_[static_cast<std::size_t>(peer)], theirs,
                       ranks_[static_cast<std::size_t>(local_rank_)],
-                      {.kind = Collective::Kind::barrier, .call = call}));
+                      {.kind = Collective::Kind::wait, .flat_buffer = sums, .call = call}));
   }
 }
 

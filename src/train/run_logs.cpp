@@ -171,7 +171,7 @@ bool RunLogs::is_held(double after_s) {
   looked_s_ = now_s;
   try {
     run_.check_held();
-  } catch (const FailureError& error) {
+  } catch (const checkpoint::LostDirectory& error) {
     lost_ = error.what();
   } catch (const Error&) {
   }
@@ -179,7 +179,7 @@ bool RunLogs::is_held(double after_s) {
 }
 
 void RunLogs::check_held() {
-  if (metrics_ && !is_held(1)) throw FailureError("{}", lost_);
+  if (metrics_ && !is_held(1)) throw checkpoint::LostDirectory("{}", lost_);
 }
 
 double RunLogs::take_cpu_ms() { return std::exchange(cpu_ms_, 0); }

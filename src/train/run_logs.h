@@ -47,7 +47,7 @@ class RunLogs {
   void warn_once(const std::string& text);
   /// Everything is on storage when it returns, unless that was said to fail.
   void sync();
-  /// Throws the FailureError of RunDirectory::check_held(), if the directory is another start's. Looks once a
+  /// Throws the LostDirectory of RunDirectory::check_held(), if the directory is another start's. Looks once a
   /// second: call it every step.
   void check_held();
 

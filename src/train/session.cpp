@@ -237,10 +237,8 @@ void Session::watch(double hang_timeout_s, bool signal_report) {
   const comm::NamedCall call(world_, "calls Session::watch");
   hang_timeout_s_ = hang_timeout_s;
   const train::WatchOptions options{.hang_timeout_s = hang_timeout_s, .signal_report = signal_report};
-  if (watchdog_)
-    watchdog_->watch(options);
-  else
-    watchdog_ = std::make_unique<train::Watchdog>(world_, options);
+  watchdog_.reset();
+  watchdog_ = std::make_unique<train::Watchdog>(world_, options);
   watchdog_->watch_transport(transport_.get());
 }
 
@@ -286,7 +284,7 @@ int run_program(int argc, char** argv, const std::function<ExitCode(Session&)>& 
     errors = communicator.split(0, communicator.rank());
     Session session(communicator, watchdog);
     try {
-      session.watch_by_default(start_timeout_s);
+      session.watch_by_default(default_start_timeout_s);
       progress::enter(progress::Phase::program);
       const ExitCode done = program(session);
       progress::enter(progress::Phase::end);

@@ -228,7 +228,8 @@ void Trainer::start_as_fork() {
   const checkpoint::FileIndex& file = fork_->index;
   const std::optional<Config>& stored = fork_->config;
   checkpoint::StateDict contents = this->contents();
-  const LearnedFrom from = learned_from(file);
+  LearnedFrom from;
+  comm::run_on_all(world_, [&] { from = learned_from(file); });
   if (std::ranges::any_of(config_.data.normalize,
                           [&](const std::string& f) { return !from.normalization(f); }))
     data_.measure(world_);
@@ -573,10 +574,14 @@ ExitCode start(Session& session, Config& config, const RunOptions& options,
       return {};
     }
     begun = true;
-    if (config.report.write && world.rank() == 0)
-      session.after_failure = [path = run.path(), log = session.log()] { write_report(path, log); };
-    const ExitCode code = trainer.run();
-    return {.code = code, .step = trainer.steps_done(), .why = trainer.ending()};
+    try {
+      const ExitCode code = trainer.run();
+      return {.code = code, .step = trainer.steps_done(), .why = trainer.ending()};
+    } catch (const std::exception&) {
+      if (config.report.write && world.rank() == 0 && run.is_held())
+        session.after_failure = [path = run.path(), log = session.log()] { write_report(path, log); };
+      throw;
+    }
   });
 }
 

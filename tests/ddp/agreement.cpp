@@ -32,7 +32,7 @@ BOOST_AUTO_TEST_CASE(another_name_is_told_with_both) {
   if (odd_one_out()) net.params[2].name = "untied.weight";
   BOOST_TEST(contains(
       refusal(net.state()),
-      "'parameter tied.weight [5, 5] float32' on rank 0, but 'parameter untied.weight [5, 5] float32' on " +
+      "'parameter tied.weight [7, 7] float32' on rank 0, but 'parameter untied.weight [7, 7] float32' on " +
           last_rank()));
 }
 
@@ -62,7 +62,7 @@ BOOST_AUTO_TEST_CASE(a_parameter_frozen_on_one_rank_alone_is_told) {
   if (odd_one_out()) net.params[1].trainable = false;
   BOOST_TEST(
       contains(refusal(net.state()),
-               "'parameter in.bias [5] float32' on rank 0, but 'parameter in.bias [5] float32, frozen' on " +
+               "'parameter in.bias [7] float32' on rank 0, but 'parameter in.bias [7] float32, frozen' on " +
                    last_rank()));
 }
 
@@ -100,7 +100,7 @@ BOOST_AUTO_TEST_CASE(a_difference_on_several_ranks_names_them_all) {
   Net net;
   if (world().rank() != 0) net.params[1].name = "in.offset";
   const std::string text = refusal(net.state());
-  BOOST_TEST(contains(text, "but 'parameter in.offset [5] float32' on ranks 1, 2"));
+  BOOST_TEST(contains(text, "but 'parameter in.offset [7] float32' on ranks 1, 2"));
 }
 
 BOOST_AUTO_TEST_CASE(a_model_without_trainable_parameters_is_refused) {

@@ -64,6 +64,7 @@ before=$(stat -c %s "$events_of_first")
 kill -CONT "${ranks_of_first[@]}"
 wait "$first"
 code=$?
+[ ! -e mine/report.html ] || fail "$case: the old start, awake again, wrote the page of the run"
 [ "$(stat -c %s "$events_of_first")" -eq "$before" ] || fail "$case: the old start, awake again, wrote for TensorBoard"
 [ "$code" -eq 5 ] || fail "$case: the old start, awake again: exit $code, expected 5: $(tail -n 3 mine.log)"
 grep '^lockstep: ' mine.log | has_line "no longer this run's: taken over by pid.*Slurm job 7, restart 4" ||

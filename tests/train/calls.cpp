@@ -114,11 +114,10 @@ BOOST_AUTO_TEST_CASE(the_same_call_of_something_else_is_told_with_both) {
   } cases[] = {
       {"save", "save_next", "step 0 with model, optimizer", "step 1 with model, optimizer"},
       {"save_model", "save", "step 0 with model in", "step 0 with model, optimizer"},
-      {"save", "save_other", "/run/checkpoints", "/other/checkpoints"},
-      {"resume", "resume_other", "/run/checkpoints", "/other/checkpoints"},
+      {"save", "save_other", "in run", "in other"},
+      {"resume", "resume_other", "in run", "in other"},
       {"resume_model", "resume", ": model in", ": model, optimizer"},
       {"load", "load_other", "of w.h5", "of x.h5"},
-      {"store_other", "store", "/third", "/second"},
   };
   for (const auto& [alone, others, of_alone, of_others] : cases) {
     const bool odd = world().rank() == world().size() - 1;

@@ -84,7 +84,6 @@ class CallingProgram {
       {"resume_other", [this] { other_store_.resume(model_, *adamw_); }},
       {"resume_model", [this] { store_.resume(model_); }},
       {"load_other", [this] { checkpoint::load_weights(folder_ + "/x.h5", other_, session_.world()); }},
-      {"store_other", [this] { Store(folder_ + "/third", session_); }},
       {"resume", [this] { store_.resume(model_, *adamw_); }},
       {"eval", [this] { evaluate(session_, model_, task_, samples_); }},
       {"load", [this] { checkpoint::load_weights(folder_ + "/w.h5", other_, session_.world()); }},

@@ -21,7 +21,7 @@ class Log {
  public:
   /// The log of rank 0.
   Log();
-  explicit Log(int rank);  ///< only rank 0 writes
+  explicit Log(int rank);  ///< of this rank
 
   /// A line on standard error, with the time.
   template <class... Args>

@@ -6,11 +6,18 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/base/error.h"
 #include "lockstep/comm/communicator.h"
 
 namespace lockstep::checkpoint {
 
 class FileLock;
+
+/// The run directory is another start's now: this one must not write in it any more.
+class LostDirectory : public FailureError {
+ public:
+  using FailureError::FailureError;
+};
 
 /// RUN/config.ini, RUN/metrics.jsonl, RUN/tensorboard/, RUN/checkpoints/, RUN/ema/, RUN/lock. Holds the lock
 /// while it lives.
@@ -45,9 +52,10 @@ class RunDirectory {
   /// Writes RUN/config.ini, complete or not at all. Collective.
   void write_config(const std::string& text);
 
-  /// On rank 0, FailureError if another run has taken the lock over or its file was removed, or if this
+  /// On rank 0, LostDirectory if another run has taken the lock over or its file was removed, or if this
   /// object only reads: this run must not write here. No-op elsewhere. Not collective.
   void check_held() const;
+  bool is_held() const noexcept;  ///< check_held() throws nothing
   /// Unique to this holder of the lock: part of the names of temporary files.
   const std::string& mark() const { return mark_; }
 

@@ -39,7 +39,7 @@ class Session final : public Context {
   Session& operator=(const Session&) = delete;
 
   comm::CpuCommunicator& world() const override { return world_; }
-  const Log& log() const { return log_; }  ///< writes from rank 0
+  const Log& log() const { return log_; }  ///< of this rank: others than rank 0 write warnings only
   /// The backend of the device: a CPU with one thread, unless use_device() or use_backend() was called.
   kernels::Backend& backend() override;
   /// Chooses the device of backend() and transport(): "cpu", "cuda" (each rank takes the GPU with its number
