@@ -171,7 +171,7 @@ BOOST_AUTO_TEST_CASE(what_cannot_be_a_run_is_the_same_error_on_every_rank) {
   if (world().size() > 1) {
     refused({.global_batch = 24, .shards = 1}, "but only 1 shards");
     const int mine = world().rank() == 1 ? 8 : 4;
-    refused({.global_batch = 24, .shards = mine}, "8 shards and seed 0 on rank 1");
+    refused({.global_batch = 24, .shards = mine}, "8 shards and seed 0' on rank 1");
   }
 }
 
