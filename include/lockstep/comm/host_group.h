@@ -65,6 +65,7 @@ class NamedCall {
   /// phrase: follows "rank 0" in an error, such as "calls Store::save: step 3 in run"; what follows ": " is
   /// shown only if another rank makes the same call of something else.
   NamedCall(HostGroup& group, std::string_view phrase) : NamedCall(group, phrase, phrase) {}
+  /// compared: what must be equal on all ranks, where the phrase says more.
   NamedCall(HostGroup& group, std::string_view phrase, std::string_view compared) : group_(group) {
     group_.enter(phrase, compared);
   }
