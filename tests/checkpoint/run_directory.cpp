@@ -3,6 +3,7 @@
 
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -165,16 +166,36 @@ BOOST_FIXTURE_TEST_CASE(a_run_whose_lock_was_taken_over_or_removed_learns_it_and
   environment.set("SLURM_RESTART_COUNT", "2");
   lc::RunDirectory second(run, *self, 0);
   BOOST_TEST(first.mark() != second.mark());
-  BOOST_CHECK_EXCEPTION(first.check_held(), FailureError,
+  BOOST_CHECK_EXCEPTION(first.check_held(), lc::LostDirectory,
                         mentions("runs/mine/lock", "taken over by", "restart 2"));
   BOOST_CHECK_THROW(first.write_config(""), FailureError);
   BOOST_TEST(second.stored_config().value() == "[train]\nsteps = 5\n");
   second.check_held();
   // What a file system does that gave up the lock of a host it cannot see: another holder in the same file.
   std::ofstream(run + "/lock") << "host=node9\npid=77\n";
-  BOOST_CHECK_EXCEPTION(second.check_held(), FailureError, mentions("taken over by pid 77 on node9"));
+  BOOST_CHECK_EXCEPTION(second.check_held(), lc::LostDirectory, mentions("taken over by pid 77 on node9"));
   std::filesystem::remove(run + "/lock");
-  BOOST_CHECK_EXCEPTION(second.check_held(), FailureError, mentions("the file was removed"));
+  BOOST_CHECK_EXCEPTION(second.check_held(), lc::LostDirectory, mentions("the file was removed"));
+}
+
+BOOST_FIXTURE_TEST_CASE(a_lock_that_cannot_be_read_is_not_lost, Place) {
+  const lc::RunDirectory held(run, *self, 0);
+  rlimit before{};
+  ::getrlimit(RLIMIT_NOFILE, &before);
+  const rlimit no_more{0, before.rlim_max};
+  ::setrlimit(RLIMIT_NOFILE, &no_more);
+  std::string text, lost;
+  try {
+    held.check_held();
+  } catch (const lc::LostDirectory& error) {
+    lost = error.what();
+  } catch (const FailureError& error) {
+    text = error.what();
+  }
+  ::setrlimit(RLIMIT_NOFILE, &before);
+  BOOST_TEST(lost == "");
+  BOOST_TEST(text.find("Too many open files") != std::string::npos, text);
+  BOOST_TEST(held.is_held());
 }
 
 BOOST_FIXTURE_TEST_CASE(a_wait_for_a_held_directory_is_said_once_with_the_holder_and_the_time, Place) {
