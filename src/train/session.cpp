@@ -237,8 +237,10 @@ void Session::watch(double hang_timeout_s, bool signal_report) {
   const comm::NamedCall call(world_, "calls Session::watch");
   hang_timeout_s_ = hang_timeout_s;
   const train::WatchOptions options{.hang_timeout_s = hang_timeout_s, .signal_report = signal_report};
-  watchdog_.reset();
-  watchdog_ = std::make_unique<train::Watchdog>(world_, options);
+  if (watchdog_)  // it watches on meanwhile
+    watchdog_->watch(options);
+  else
+    watchdog_ = std::make_unique<train::Watchdog>(world_, options);
   watchdog_->watch_transport(transport_.get());
 }
 

@@ -69,15 +69,12 @@ double heartbeat_interval_s(double timeout_s) {
 }  // namespace
 
 Watchdog::Watchdog(comm::HostGroup& world, const WatchOptions& options)
-    : options_(options),
-      rank_(world.rank()),
+    : rank_(world.rank()),
       node_of_rank_(world.topology().node_of_rank),
       host_names_(world.topology().host_names),
       table_(world),
-      interval_s_(check_interval_s(options.hang_timeout_s)),
-      heartbeat_interval_s_(heartbeat_interval_s(options.hang_timeout_s)),
-      detector_(world.size(), options.hang_timeout_s, 2 * heartbeat_interval_s_ + 4 * interval_s_ + 0.2),
-      transport_probe_(interval_s_),
+      detector_(world.size(), 0, 0),
+      transport_probe_(check_interval_s(0)),
       launcher_(world.size() > 1 ? ::getppid() : 0),
       last_check_s_(monotonic_s()) {
   // Process numbers differ between name spaces.
@@ -85,13 +82,24 @@ Watchdog::Watchdog(comm::HostGroup& world, const WatchOptions& options)
   sees_pids_ = std::ranges::all_of(table_.local_ranks(), [&](int rank) {
     return name_of(static_cast<pid_t>(table_[rank].pid.load())) == program;
   });
+  watch(options);
+}
+
+void Watchdog::watch(const WatchOptions& options) {
+  stop();
+  options_ = options;
+  interval_s_ = check_interval_s(options.hang_timeout_s);
+  heartbeat_interval_s_ = heartbeat_interval_s(options.hang_timeout_s);
+  detector_ =
+      HangDetector(table_.ranks(), options.hang_timeout_s, 2 * heartbeat_interval_s_ + 4 * interval_s_ + 0.2);
+  stop_.emplace();
   report_requested = 0;
   if (!options.by_default) {
     stack_probe_.emplace();
     std::signal(SIGUSR1, SIG_IGN);  // a request for a report must not end the run
   }
   if (options_.signal_report) {
-    sleep_of_watchdog = &stop_;
+    sleep_of_watchdog = &*stop_;
     struct sigaction action {};
     action.sa_sigaction = on_report_signal;
     action.sa_flags = SA_SIGINFO;
@@ -100,18 +108,21 @@ Watchdog::Watchdog(comm::HostGroup& world, const WatchOptions& options)
   thread_ = start_background_thread("the watchdog", [this] { run(); });
 }
 
-Watchdog::~Watchdog() {
+Watchdog::~Watchdog() { stop(); }
+
+void Watchdog::stop() {
   if (stack_probe_) std::signal(SIGUSR1, SIG_IGN);
   sleep_of_watchdog = nullptr;
-  stop_.set();
-  thread_.join();
+  if (stop_) stop_->set();
+  if (thread_.joinable()) thread_.join();
+  stack_probe_.reset();
 }
 
 /// The first check is at once: other nodes then know of a rank that dies in its first moments, and can miss
 /// it.
 void Watchdog::run() {
   do check();
-  while (!stop_.wait_for(interval_s_));
+  while (!stop_->wait_for(interval_s_));
 }
 
 void Watchdog::check() {

@@ -48,6 +48,9 @@ class Watchdog {
  public:
   /// Collective, on the training thread. One object at a time.
   Watchdog(comm::HostGroup& world, const WatchOptions& options);
+  /// From now on watches by these options. On the training thread; not collective, but the same on every
+  /// rank.
+  void watch(const WatchOptions& options);
   /// Not collective; best after MPI has ended.
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
@@ -58,6 +61,7 @@ class Watchdog {
   void watch_transport(const comm::GradientTransport* transport) { transport_probe_.watch(transport); }
 
  private:
+  void stop();
   void run();
   void check();
   void obey_job_end();
@@ -87,7 +91,7 @@ class Watchdog {
   std::vector<int> node_of_rank_;
   std::vector<std::string> host_names_;
   RankStatusTable table_;
-  double interval_s_, heartbeat_interval_s_;
+  double interval_s_ = 0, heartbeat_interval_s_ = 0;
   HangDetector detector_;
   std::optional<StackProbe> stack_probe_;  // none by default
   TransportProbe transport_probe_;
@@ -98,7 +102,7 @@ class Watchdog {
   double last_check_s_, last_heartbeat_s_ = -1;
   double job_end_expected_s_ = -1, death_s_ = -1, transport_error_s_ = -1;  ///< since when; -1: not yet
   bool reported_unheard_ = false;
-  StopEvent stop_;
+  std::optional<StopEvent> stop_;  // of the thread
   std::thread thread_;
 };
 
