@@ -92,9 +92,8 @@ Store::Store(RunDirectory* run_directory, std::unique_ptr<RunDirectory> own, com
 
 /// All ranks call the method of a store of the same directory, with the same `what`.
 comm::NamedCall Store::named(const char* method, const std::string& what) const {
-  return {world_,
-          fmt::format("calls Store::{}: {}{}in {}", method, what, what.empty() ? "" : " ",
-                               file_name_of(run_directory_.path()))};
+  return {world_, fmt::format("calls Store::{}: {}{}in {}", method, what, what.empty() ? "" : " ",
+                              file_name_of(run_directory_.path()))};
 }
 
 namespace {
@@ -102,7 +101,9 @@ namespace {
 /// "model, optimizer, ema/0.5".
 std::string names_of(const StateDict& state_dict) {
   std::vector<std::string> names;
-  for (const Section& section : state_dict.sections) names.push_back(section.path);
+  for (const Section& section : state_dict.sections)
+    if (!section.path.starts_with("optimizer/"))
+      names.push_back(section.path);  // "optimizer" stands for them
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
