@@ -69,8 +69,7 @@ ExitCode eval(const Program& program, Session& session, const Arguments& argumen
     train::check_data(saved.model(), saved.task(), *data->eval());
   });
   if (own) data->measure(session.world());
-  if (const std::string warning = data->take_warning(); !warning.empty())
-    session.log().warning("{}", warning);
+  train::log_warnings(*data, session);
   Tape tape(session.backend());
   const train::EvaluationResult found = train::evaluate({.model = saved.model(),
                                                          .task = saved.task(),

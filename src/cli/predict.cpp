@@ -117,8 +117,7 @@ ExitCode predict(const Program& program, Session& session, const Arguments& argu
                      {"number of threads", std::to_string(backend.threads())}};
   });
   if (own) data->measure(session.world());
-  if (const std::string warning = data->take_warning(); !warning.empty())
-    session.log().warning("{}", warning);
+  train::log_warnings(*data, session);
   const ExitCode code = train::predict(session, saved.model(), *data->eval(), how, requests);
   if (code == ExitCode::done && session.world().rank() == 0)
     fmt::print("{}: outputs of {} of step {} for {} samples of {}\n", how.out, saved.weights(), saved.step(),

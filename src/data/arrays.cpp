@@ -120,6 +120,7 @@ Arrays::~Arrays() = default;
 
 void Arrays::add_file(const std::string& path, std::int64_t& memory_left_bytes) {
   Source source{.first = size_, .rows = 0, .arrays = {}};
+  StoredFiles files;
   for (std::size_t i = 0; i < fields_.size(); ++i) {
     hdf5::File file = hdf5::File::open(path);
     hdf5::Dataset array = open_array(file, arrays_[i].path);
@@ -146,13 +147,9 @@ void Arrays::add_file(const std::string& path, std::int64_t& memory_left_bytes) 
     // Float64 stays until the mean is taken away: float32 may hold too few of its digits.
     const DType as = array.dtype() == DType::float64 ? DType::float64 : dtype;
     source.arrays.push_back(
-        std::make_unique<RowStore>(std::move(file), std::move(array), as, memory_left_bytes));
-    if (sources_.empty())
-      arrays_[i].meaning = meaning;
-    else
-      check_same_meaning(arrays_[i].path, meaning, path, arrays_[i].meaning,
-                         sources_.front().arrays[i]->path());
-    arrays_[i].meaning.complete_by(meaning);
+        std::make_unique<RowStore>(std::move(file), std::move(array), as, memory_left_bytes, files));
+    if (sources_.empty()) arrays_[i].meaning = meaning;
+    arrays_[i].meaning.merge(arrays_[i].path, meaning);
   }
   size_ += source.rows;
   sources_.push_back(std::move(source));
@@ -184,15 +181,12 @@ std::size_t Arrays::index_of(std::string_view field) const {
 
 std::optional<Normalization> Arrays::stored_normalization(std::string_view field) const {
   const std::size_t index = index_of(field);
-  const hdf5::File file = hdf5::File::open(sources_.front().arrays.front()->path());
-  const hdf5::Dataset array = file.open_dataset(arrays_[index].path);
-  if (!array.has_attribute("mean") || !array.has_attribute("std")) return std::nullopt;
-  Normalization stored{array.doubles_attribute("mean"), array.doubles_attribute("std")};
+  const std::optional<Normalization>& stored = arrays_[index].meaning.stored.named;
   const std::int64_t channels = normalization_channels(fields_[index].shape);
-  if (std::ssize(stored.mean) != channels || std::ssize(stored.deviation) != channels) {
+  if (stored && (std::ssize(stored->mean) != channels || std::ssize(stored->deviation) != channels)) {
     throw DataError("{}: {} has {} means and {} deviations as attributes, but samples {} need {}",
-                    file.file_path(), arrays_[index].path, stored.mean.size(), stored.deviation.size(),
-                    to_string(fields_[index].shape), channels);
+                    sources_.front().arrays.front()->path(), arrays_[index].path, stored->mean.size(),
+                    stored->deviation.size(), to_string(fields_[index].shape), channels);
   }
   return stored;
 }
@@ -214,8 +208,6 @@ const Normalization* Arrays::normalization(std::string_view field) const {
   const std::optional<Normalization>& found = arrays_[index_of(field)].meaning.by;
   return found ? &*found : nullptr;
 }
-
-StoredField Arrays::stored(std::string_view field) const { return arrays_[index_of(field)].meaning.stored; }
 
 FieldMeaning Arrays::meaning(std::string_view field) const { return arrays_[index_of(field)].meaning; }
 

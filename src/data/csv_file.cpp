@@ -5,7 +5,6 @@
 #include <cctype>
 #include <cmath>
 #include <functional>
-#include <ranges>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -86,10 +85,16 @@ std::size_t unquote(std::string& text, std::size_t begin, std::size_t& length) {
   return std::string::npos;
 }
 
-/// 1990, 1991 ...
+/// 0, 1 ... or 1990, 1991 ...
 bool count_up(const std::vector<double>& numbers) {
   return !numbers.empty() && std::floor(numbers[0]) == numbers[0] &&
          std::ranges::adjacent_find(numbers, [](double a, double b) { return b != a + 1; }) == numbers.end();
+}
+
+/// They count up, and not by chance.
+bool number_columns(const std::vector<double>& numbers) {
+  return count_up(numbers) &&
+         (numbers.size() > 2 || (numbers.size() == 2 && (numbers[0] == 0 || numbers[0] == 1)));
 }
 
 }  // namespace
@@ -163,8 +168,7 @@ std::optional<bool> CsvFile::is_heading(const Fields& names, const Fields& below
   // A heading often lacks a name for the column of row numbers, but for no other.
   const bool index = names.front().empty() && missing == 1;
   if (words + broken > 0) {
-    if (above.empty() || words >= std::ssize(above) || (words > 0 && above.size() > 1 && count_up(above)))
-      return true;
+    if (above.empty() || words >= std::ssize(above) || (words > 0 && number_columns(above))) return true;
     return words == 0 ? std::optional(false) : std::nullopt;
   }
   if (numbers.empty())
@@ -184,30 +188,23 @@ std::optional<bool> CsvFile::is_heading(const Fields& names, const Fields& below
 std::optional<bool> CsvFile::numbers_are_names(std::string_view text, std::size_t column,
                                                const std::vector<double>& numbers, bool fractions_below) {
   constexpr std::size_t most_lines = 1000, most_bytes = 1 << 20;
-  std::size_t bytes = 0;
-  for (Line line; waiting_.size() < most_lines && bytes < most_bytes && read_line(line);) {
-    bytes += line.text.size();
-    waiting_.push_back(line);
-  }
   std::set<std::string, std::less<>> classes;
   bool repeated = false;
   Fields fields;
-  for (Line line : waiting_ | std::views::drop(1)) {
+  for (std::size_t i = 1, bytes = 0; i < most_lines && bytes < most_bytes; ++i) {
+    Line line;
+    if (i == waiting_.size() && !read_line(line)) break;
+    line = i == waiting_.size() ? waiting_.emplace_back(std::move(line)) : waiting_[i];
+    bytes += line.text.size();
     split(line, fields);
     if (fields.size() <= column) continue;
     if (fields[column] == text) return false;
     repeated |= !classes.emplace(fields[column]).second;
   }
-  constexpr std::size_t few = 3, many = 8;  // in order by chance: one line in 6, in 40320
-  const bool counted = count_up(numbers), pandas = counted && numbers[0] == 0, two = numbers.size() > 1,
-             rising = std::ranges::is_sorted(numbers, std::less_equal()),
-             whole = std::ranges::all_of(numbers, [](double n) { return std::floor(n) == n; });
-  const bool ordered = rising
-                           ? numbers.size() >= (whole ? few : many)
-                           : numbers.size() >= many && std::ranges::is_sorted(numbers, std::greater_equal());
-  if ((pandas && two && (repeated || fractions_below)) || (counted && repeated && numbers.size() >= few))
-    return true;
-  return (pandas && (two || repeated)) || (repeated && ordered) ? std::nullopt : std::optional(false);
+  const bool from_0 = numbers[0] == 0, columns = number_columns(numbers);
+  if (columns && (repeated || (from_0 && fractions_below))) return true;
+  const bool ordered = (from_0 || numbers.size() > 2) && std::ranges::is_sorted(numbers, std::less_equal());
+  return (columns && from_0) || (repeated && ordered) ? std::nullopt : std::optional(false);
 }
 
 void CsvFile::find_heading(const CsvOptions& options) {

@@ -14,13 +14,8 @@
 namespace lockstep::data {
 namespace {
 
-bool is_checkpoint(const hdf5::File& file) {
-  return file.has_attribute("format") && file.is_text_attribute("format") &&
-         file.text_attribute("format") == "lockstep";
-}
-
 const char* describe(const hdf5::File& file) {
-  if (is_checkpoint(file)) return "a checkpoint";
+  if (text_of(file, "format") == "lockstep") return "a checkpoint";
   if (file.exists("/tokens")) return "a text data file";
   if (file.exists("/x")) return "a data file of images";
   return "no data file";
@@ -44,22 +39,15 @@ void check_no_missing_values(const hdf5::Dataset& dataset) {
           missing.push_back(dataset.dtype() == DType::float32 ? static_cast<double>(static_cast<float>(value))
                                                               : value);
   if (missing.empty() || !dataset.dtype() || dataset.numel() == 0) return;
-  const std::int64_t elements = dataset.row_numel(),
-                     chunk = std::max<std::int64_t>(1, (1 << 20) / std::max<std::int64_t>(1, elements));
-  std::vector<double> values;
-  for (std::int64_t row = 0; row < dataset.rows(); row += chunk) {
-    const std::int64_t count = std::min(chunk, dataset.rows() - row);
-    values.resize(static_cast<std::size_t>(count * elements));
-    dataset.read_rows(row, count, std::span(values));
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      if (std::ranges::find(missing, values[i]) == missing.end()) continue;
-      throw DataError(
-          "{}: row {} of {} holds {}, a missing value by its attribute _FillValue or missing_value: leave "
-          "such "
-          "samples out, or write other values and remove the attribute",
-          dataset.file_path(), row + static_cast<std::int64_t>(i) / elements, dataset.name(), values[i]);
-    }
-  }
+  dataset.read_blocks(0, dataset.rows(), [&](std::int64_t first, std::span<const double> values) {
+    const auto found = std::ranges::find_first_of(values, missing);
+    if (found == values.end()) return true;
+    throw DataError(
+        "{}: row {} of {} holds {}, a missing value by its attribute _FillValue or missing_value: leave such "
+        "samples out, or write other values and remove the attribute",
+        dataset.file_path(), (first + (found - values.begin())) / dataset.row_numel(), dataset.name(),
+        *found);
+  });
 }
 
 struct stat status_of(const OpenFile& file) {
@@ -88,11 +76,14 @@ bool is_integers(const hdf5::Dataset& dataset) {
   return dataset.is_boolean() || (dataset.dtype() && !is_floating(*dataset.dtype()));
 }
 
-std::vector<std::string> names_of(const hdf5::Dataset& array, const char* attribute) {
+std::vector<std::string> names_of(const hdf5::Object& object, const char* attribute) {
   try {
-    if (!array.has_attribute(attribute)) return {};
-    const std::vector<std::string> texts = array.texts_attribute(attribute);
-    if (texts.size() != 1) return texts;
+    if (!object.has_attribute(attribute)) return {};
+    std::vector<std::string> texts = object.texts_attribute(attribute);
+    if (texts.size() != 1) {
+      for (std::string& text : texts) std::ranges::replace(text, '\n', ' ');
+      return texts;
+    }
     std::vector<std::string> names;
     for (std::string_view line : lines_of(texts.front()))
       names.emplace_back(line.substr(0, line.size() - (line.ends_with('\r') ? 1 : 0)));
@@ -103,56 +94,71 @@ std::vector<std::string> names_of(const hdf5::Dataset& array, const char* attrib
   }
 }
 
+std::string text_of(const hdf5::Object& object, const char* attribute) {
+  return fmt::format("{}", fmt::join(names_of(object, attribute), ", "));
+}
+
 void store_names(hdf5::Dataset& array, const char* attribute, const std::vector<std::string>& names) {
   array.set_attribute(attribute, fmt::format("{}", fmt::join(names, "\n")));
 }
 
 namespace {
 
-/// The largest |value| in some rows, without what is not finite.
+/// The largest |value| in some rows (of large ones: in their first part), without what is not finite.
 double largest_in(const hdf5::Dataset& dataset) {
   constexpr std::int64_t most_rows = 64, most_elements = 1 << 20;
   if (!dataset.dtype() || dataset.numel() == 0) return 0;
   const std::int64_t looked_at =
       std::min(dataset.rows(), std::clamp<std::int64_t>(most_elements / dataset.row_numel(), 1, most_rows));
-  std::vector<double> values(static_cast<std::size_t>(dataset.row_numel()));
   double largest = 0;
-  for (std::int64_t i = 0; i < looked_at; ++i) {
-    dataset.read_rows(i * dataset.rows() / looked_at, 1, std::span(values));
-    for (const double value : values)
-      if (std::isfinite(value)) largest = std::max(largest, std::abs(value));
-  }
+  for (std::int64_t i = 0; i < looked_at; ++i)
+    dataset.read_blocks(i * dataset.rows() / looked_at, 1, [&](std::int64_t, std::span<const double> values) {
+      for (const double value : values)
+        if (std::isfinite(value)) largest = std::max(largest, std::abs(value));
+      return false;
+    });
   return largest;
 }
 
 }  // namespace
 
 FieldMeaning meaning_of(const hdf5::Dataset& dataset) {
-  FieldMeaning meaning;
-  meaning.stored.dtype = dataset.dtype().value_or(DType::uint8);
-  meaning.stored.largest = largest_in(dataset);
-  meaning.stored.shape = Shape(std::span<const std::int64_t>(dataset.shape()).subspan(1));
-  meaning.classes = names_of(dataset, "classes");
-  if (dataset.has_attribute("units") && dataset.is_text_attribute("units"))
-    meaning.units = dataset.text_attribute("units");
-  meaning.packing.emplace();
+  dataset.check_stored();
+  const std::string& file = dataset.file_path();
+  const auto numbers = [&](const char* name) {
+    return dataset.has_attribute(name) && dataset.attribute_dtype(name);
+  };
+  FieldMeaning meaning{.stored = {.dtype = dataset.dtype().value_or(DType::uint8),
+                                  .shape = Shape(std::span<const std::int64_t>(dataset.shape()).subspan(1)),
+                                  .largest = largest_in(dataset)}};
+  if (numbers("mean") && numbers("std"))
+    meaning.stored.named = {dataset.doubles_attribute("mean"), dataset.doubles_attribute("std")};
+  std::string packing;
   for (const char* const name : {"scale_factor", "add_offset"})
-    if (dataset.has_attribute(name) && dataset.attribute_dtype(name))
-      *meaning.packing += fmt::format("{}{} {}", meaning.packing->empty() ? "" : ", ", name,
-                                      fmt::join(dataset.doubles_attribute(name), " "));
+    if (numbers(name))
+      packing += fmt::format("{}{} {}", packing.empty() ? "" : ", ", name,
+                             fmt::join(dataset.doubles_attribute(name), " "));
+  meaning.scale = {meaning.stored, file};
+  meaning.classes = {names_of(dataset, "classes"), file};
+  meaning.units = {text_of(dataset, "units"), file};
+  meaning.packing = {packing, file};
   return meaning;
 }
 
-RowStore::RowStore(hdf5::File file, hdf5::Dataset dataset, DType as, std::int64_t& memory_left_bytes)
+StoredFile::StoredFile(const std::string& path) : file(path, OpenFile::Mode::read), status(status_of(file)) {}
+
+RowStore::RowStore(hdf5::File file, hdf5::Dataset dataset, DType as, std::int64_t& memory_left_bytes,
+                   StoredFiles& files)
     : path_(file.file_path()),
       dtype_(as),
       rows_(dataset.rows()),
       row_bytes_(static_cast<std::size_t>(dataset.row_numel()) * bytes_of(as)) {
-  std::vector<std::string> paths = dataset.source_paths();
-  paths.push_back(path_);
+  std::set<std::string> paths = dataset.source_paths();
+  paths.insert(path_);
   for (const std::string& path : paths) {
-    StoredFile& one = files_.emplace_back(StoredFile{{path, OpenFile::Mode::read}, {}});
-    one.status = status_of(one.file);
+    std::shared_ptr<const StoredFile>& one = files[path];
+    if (!one) one = std::make_shared<const StoredFile>(path);
+    files_.push_back(one);
   }
   dataset.check_stored();
   check_no_missing_values(dataset);
@@ -175,15 +181,15 @@ RowStore::RowStore(hdf5::File file, hdf5::Dataset dataset, DType as, std::int64_
 }
 
 void RowStore::check_files() const {
-  for (const StoredFile& file : files_) {
-    const struct stat now = status_of(file.file), &then = file.status;
+  for (const std::shared_ptr<const StoredFile>& file : files_) {
+    const struct stat now = status_of(file->file), &then = file->status;
     const bool same_time =
         now.st_mtim.tv_sec == then.st_mtim.tv_sec && now.st_mtim.tv_nsec == then.st_mtim.tv_nsec;
     if (same_time && now.st_size == then.st_size) continue;
     throw DataError(
         "{}: was cut or written over while it is read ({} bytes before, {} now): a run needs the same data "
         "to its end; put the file back as it was, or start a new run",
-        file.file.path(), then.st_size, now.st_size);
+        file->file.path(), then.st_size, now.st_size);
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -26,9 +27,7 @@ hdf5::Dataset open_tokens(const hdf5::File& file);
 /// "[100, 3, 32, 32]", for messages.
 std::string shape_text(const hdf5::Dataset& dataset);
 
-/// What the file says of the values of an array: type, extents of a row, largest value, units, class
-/// names.
-/// Reads some rows.
+/// What the file says of the values of an array, of which it reads some. DataError if check_stored throws it.
 FieldMeaning meaning_of(const hdf5::Dataset& dataset);
 
 /// Integers or booleans.
@@ -37,10 +36,22 @@ bool is_integers(const hdf5::Dataset& dataset);
 /// The limit of an attribute, which HDF5 keeps in the header of its array.
 inline constexpr std::size_t most_name_bytes = 60'000;
 
-/// Names in an attribute such as classes of /y, a name a line or a list; none if it is missing or no text.
-std::vector<std::string> names_of(const hdf5::Dataset& array, const char* attribute);
+/// Names in an attribute such as classes of /y, a name a line or a list; none if it is missing or no text. No
+/// name has a line end: in a list it becomes a blank.
+std::vector<std::string> names_of(const hdf5::Object& object, const char* attribute);
+/// The same of an attribute that is one text: "m", and "m, s" of several.
+std::string text_of(const hdf5::Object& object, const char* attribute);
 /// Names contain no line ends and take at most most_name_bytes, line ends included.
 void store_names(hdf5::Dataset& array, const char* attribute, const std::vector<std::string>& names);
+
+/// A file of rows, open as it is for HDF5, whatever its name stands for by now; and as it was.
+struct StoredFile {
+  explicit StoredFile(const std::string& path);
+  OpenFile file;
+  struct stat status;
+};
+/// By path: those of arrays that are opened together.
+using StoredFiles = std::map<std::string, std::shared_ptr<const StoredFile>>;
 
 /// The rows of one HDF5 dataset: in memory if they fit its limit, otherwise read when they are asked for.
 /// Several threads may read. Rows of a file that has been cut or written to since are a DataError: HDF5 would
@@ -48,8 +59,9 @@ void store_names(hdf5::Dataset& array, const char* attribute, const std::vector<
 class RowStore {
  public:
   /// Rows are read as elements of type `as`. If it loads them, it subtracts their bytes from
-  /// memory_left_bytes.
-  RowStore(hdf5::File file, hdf5::Dataset dataset, DType as, std::int64_t& memory_left_bytes);
+  /// memory_left_bytes. It adds its files to those that are open.
+  RowStore(hdf5::File file, hdf5::Dataset dataset, DType as, std::int64_t& memory_left_bytes,
+           StoredFiles& files);
 
   const std::string& path() const { return path_; }
   std::int64_t rows() const { return rows_; }
@@ -66,11 +78,6 @@ class RowStore {
   }
 
  private:
-  /// A file of the rows, open as it is for HDF5, whatever its name stands for by now; and as it was.
-  struct StoredFile {
-    OpenFile file;
-    struct stat status;
-  };
   void check_files() const;
   const std::byte* load_rows(std::int64_t begin, std::int64_t count) const;
 
@@ -81,7 +88,7 @@ class RowStore {
   std::unique_ptr<std::byte[]> memory_;
   std::unique_ptr<hdf5::File> file_;
   std::unique_ptr<hdf5::Dataset> dataset_;
-  std::vector<StoredFile> files_;
+  std::vector<std::shared_ptr<const StoredFile>> files_;
   mutable std::mutex scratch_mutex_;
   mutable std::vector<std::byte> scratch_;  // grows to the largest range that was asked for
 };

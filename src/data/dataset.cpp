@@ -33,57 +33,55 @@ Shape batch_shape(std::int64_t rows, const Shape& sample) {
 namespace {
 
 /// Whether numbers of both cannot be of one scale: bytes from 0 to 255, and floats from 0 to 1 that such
-/// bytes became; or pictures of types whose values are of other sizes. Tables and pictures of one type may
-/// have any.
+/// bytes became; or pictures of types whose values are of other sizes. Tables, and pictures of one type, may
+/// have any numbers.
 bool differ_in_scale(const StoredField& one, const StoredField& other) {
-  if (one.largest <= 0 || other.largest <= 0 || one.shape.rank() == 0) return false;
-  const auto is_unit = [](const StoredField& field) {
-    return is_floating(field.dtype) && field.largest > 0.25 && field.largest <= 1.001;
+  const int rank = std::max(one.shape.rank(), other.shape.rank());
+  if (one.largest <= 0 || other.largest <= 0 || rank == 0 || (one.named && one.named == other.named))
+    return false;
+  const bool pictures = rank >= 3;
+  const auto are_byte_and_unit = [&](const StoredField& a, const StoredField& b) {
+    return a.largest >= 128 && a.largest <= 255 && (pictures || a.dtype == DType::uint8) &&
+           is_floating(b.dtype) && b.largest > 0.25 && b.largest <= 1.001;
   };
-  const auto is_byte = [](const StoredField& field) { return field.largest >= 128 && field.largest <= 255; };
-  if ((is_unit(one) && is_byte(other)) || (is_byte(one) && is_unit(other))) return true;
+  if (are_byte_and_unit(one, other) || are_byte_and_unit(other, one)) return true;
   constexpr double most = 16;
   const double ratio = one.largest / other.largest;
-  return one.shape.rank() >= 3 && one.dtype != other.dtype && (ratio > most || ratio < 1 / most);
+  return pictures && one.dtype != other.dtype && (ratio > most || ratio < 1 / most);
 }
 
 }  // namespace
 
-void check_same_meaning(std::string_view field, const FieldMeaning& one, std::string_view name,
-                        const FieldMeaning& other, std::string_view other_name) {
-  if (!one.units.empty() && !other.units.empty() && one.units != other.units)
+void FieldMeaning::merge(std::string_view field, const FieldMeaning& more) {
+  if (!units.value.empty() && !more.units.value.empty() && units.value != more.units.value)
     throw DataError(
-        "{}: {} has the units {}, but in {} it has {}: convert its values, and its attribute units", name,
-        field, quote(one.units), other_name, quote(other.units));
-  if (one.packing && other.packing && *one.packing != *other.packing)
-    throw DataError("{}: {} has the packing {}, but in {} it has {}: unpack both (netCDF)", name, field,
-                    quote(*one.packing), other_name, quote(*other.packing));
-  for (std::size_t label = 0; label < std::min(one.classes.size(), other.classes.size()); ++label) {
-    if (one.classes[label] == other.classes[label]) continue;
+        "{}: {} has the units {}, but in {} it has {}: convert its values, and its attribute units",
+        more.units.file, field, quote(more.units.value), units.file, quote(units.value));
+  if (packing.value && more.packing.value && *packing.value != *more.packing.value)
+    throw DataError("{}: {} has the packing {}, but in {} it has {}: unpack both (netCDF)", more.packing.file,
+                    field, quote(*more.packing.value), packing.file, quote(*packing.value));
+  const auto [name, other] = std::ranges::mismatch(classes.value, more.classes.value);
+  if (name != classes.value.end() && other != more.classes.value.end())
     throw DataError(
         "{}: class {} of {} is {}, but in {} it is {}: the same label would mean two things; prepare one of "
         "them with the names of the other (prepare csv --statistics)",
-        name, label, field, quote(one.classes[label]), other_name, quote(other.classes[label]));
-  }
-  if (differ_in_scale(one.stored, other.stored))
+        more.classes.file, name - classes.value.begin(), field, quote(*other), classes.file, quote(*name));
+  const StoredField &known = scale.value, &there = more.scale.value;
+  if (differ_in_scale(known, there))
     throw DataError(
         "{}: {} is {} up to {:.3g}, but in {} it is {} up to {:.3g} (in some samples): store both in the "
-        "same "
-        "scale",
-        name, field, to_string(one.stored.dtype), one.stored.largest, other_name,
-        to_string(other.stored.dtype), other.stored.largest);
-}
-
-void FieldMeaning::complete_by(const FieldMeaning& other) {
-  if (classes.size() < other.classes.size()) classes = other.classes;
-  if (units.empty()) units = other.units;
-  if (!packing) packing = other.packing;
-  if (stored.largest <= 0) stored = other.stored;
+        "same scale; if they are, name the same mean and std in both",
+        more.scale.file, field, to_string(there.dtype), there.largest, scale.file, to_string(known.dtype),
+        known.largest);
+  if (classes.value.size() < more.classes.value.size()) classes = more.classes;
+  if (units.value.empty()) units = more.units;
+  if (!packing.value) packing = more.packing;
+  if (known.largest <= 0) scale = more.scale;
 }
 
 FieldMeaning Mixture::meaning(std::string_view field) const {
   FieldMeaning meaning = sources_.front().dataset->meaning(field);
-  for (const Source& source : sources_) meaning.complete_by(source.dataset->meaning(field));
+  for (const Source& source : sources_) meaning.merge(field, source.dataset->meaning(field));
   return meaning;
 }
 
@@ -386,6 +384,7 @@ Mixture::Mixture(std::vector<Source> sources, bool weighted)
     }
     first_.push_back(first_.back() + dataset.size());
   }
+  for (const Field& field : fields_) meaning(field.name);
 }
 
 bool Mixture::sequential() const {

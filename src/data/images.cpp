@@ -81,7 +81,7 @@ void Images::add_file(const std::string& path, bool labelled, std::int64_t& memo
   const DType as = source.bytes                                               ? DType::uint8
                    : bytes_of(*x.dtype()) >= 4 && x.dtype() != DType::float32 ? DType::float64
                                                                               : DType::float32;
-  FieldMeaning meaning = meaning_of(x);
+  const FieldMeaning meaning = meaning_of(x);
   if (sources_.empty()) {
     if (x.has_attribute("mean")) mean_ = channel_attribute(x, "mean", shape[0]);
     if (x.has_attribute("std")) deviation_ = channel_attribute(x, "std", shape[0]);
@@ -90,12 +90,10 @@ void Images::add_file(const std::string& path, bool labelled, std::int64_t& memo
     if (mean_.empty()) mean_.assign(channels, 0.0);
     if (deviation_.empty()) deviation_.assign(channels, source.bytes ? 255.0 : 1.0);
   }
-  source.x = std::make_unique<RowStore>(std::move(file), std::move(x), as, memory_left_bytes);
-  if (sources_.empty())
-    x_ = meaning;
-  else
-    check_same_meaning("/x", meaning, path, x_, sources_.front().x->path());
-  x_.complete_by(meaning);
+  StoredFiles files;
+  source.x = std::make_unique<RowStore>(std::move(file), std::move(x), as, memory_left_bytes, files);
+  if (sources_.empty()) x_ = meaning;
+  x_.merge("/x", meaning);
   size_ += source.rows;
   sources_.push_back(std::move(source));
 }
@@ -110,11 +108,9 @@ void Images::add_labels(const hdf5::File& file, std::int64_t images) {
   const hdf5::Dataset y = file.open_dataset("/y");
   if (images != y.rows()) throw DataError("{}: /x has {} images and /y {} labels", path, images, y.rows());
   const std::vector<std::int64_t> labels = read_labels(y);
-  FieldMeaning meaning = meaning_of(y);
-  check_same_meaning("/y", meaning, path, y_, y_path_);
+  const FieldMeaning meaning = meaning_of(y);
   if (sources_.empty()) y_ = meaning;
-  if (y_path_.empty() || y_.classes.size() < meaning.classes.size()) y_path_ = path;
-  y_.complete_by(meaning);
+  y_.merge("/y", meaning);
   if (!labels.empty()) fields_[1].classes = std::max(classes(), *std::ranges::max_element(labels) + 1);
   labels_.insert(labels_.end(), labels.begin(), labels.end());
 }
@@ -124,8 +120,8 @@ void Images::check_like(const Images& other) const {
     throw DataError("{}: images are {}, but those of {}, which the model was trained on, are {}", name(),
                     to_string(shape_), other.name(), to_string(other.shape_));
   }
-  check_same_meaning("/x", x_, name(), other.x_, other.name());
-  check_same_meaning("/y", y_, y_path_, other.y_, other.y_path_);
+  FieldMeaning(other.x_).merge("/x", x_);
+  FieldMeaning(other.y_).merge("/y", y_);
 }
 
 FieldMeaning Images::meaning(std::string_view field) const {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <optional>
@@ -32,9 +33,9 @@ std::string describe(const CsvFile& file, std::size_t field) {
 
 std::string_view shortened(std::string_view field) { return field.substr(0, 40); }
 
-[[noreturn]] void throw_missing(const CsvFile& file, std::size_t field) {
-  throw DataError("{}: {} is missing ('{}'): give it a value, or leave the line out", file.where(),
-                  describe(file, field), file.fields()[field]);
+std::string missing(const CsvFile& file, std::size_t field) {
+  return fmt::format("{}: {} is missing ('{}'): give it a value, or leave the line out", file.where(),
+                     describe(file, field), file.fields()[field]);
 }
 
 /// The same names in the same places: nothing else tells what a value is.
@@ -52,7 +53,7 @@ void check_same_names(const std::string& where, std::span<const std::string> nam
 /// Reads the values and the label of every line, and checks that all lines of all files agree.
 class CsvSamples {
  public:
-  /// Reads the headings, and whole files if they may have columns that number their rows.
+  /// Reads the headings and the first lines below them.
   CsvSamples(std::span<const std::string> inputs, const CsvOptions& options) : options_(options) {
     if (options.image.rank() == 3) values_ = static_cast<std::size_t>(options.image.numel());
     for (const std::string& path : inputs) see_heading(CsvFile(path, options));
@@ -71,6 +72,7 @@ class CsvSamples {
     std::optional<std::size_t> label;
     while (file.next()) {
       check_fields(file);
+      check_left_out(file);
       if (!label) label = label_column(file, file.fields().size());
       values.clear();
       for (std::size_t i = 0; i < file.fields().size(); ++i) {
@@ -118,19 +120,26 @@ class CsvSamples {
     if (left_out_.size() + 1 >= names.size()) left_out_.clear();  // no column has a name
   }
 
-  /// Columns of other values than numbers of rows are not left out.
+  /// Columns whose first values are no numbers of rows are not left out.
   void keep_values(const std::string& path) {
-    if (left_out_.empty()) return;
     CsvFile file(path, options_);
-    while (!left_out_.empty() && file.next()) {
-      const auto& fields = file.fields();
-      const bool named = row_names_ && !is_number(fields[0]);
-      if (row_names_ && !named && !is_whole(fields[0]))
-        throw DataError("{}: {} fields, but the heading names {}: is the first a name of the row?",
-                        file.where(), fields.size(), names_.size() - 1);
+    if (!left_out_.empty() && file.next())
       std::erase_if(left_out_, [&](std::size_t i) {
-        return !(i < fields.size() && is_whole(fields[i])) && !(named && i == 0);
+        return !(row_names_ && i == 0) && (i >= file.fields().size() || !is_whole(file.fields()[i]));
       });
+  }
+
+  /// What is left out has to be no value in every line.
+  void check_left_out(const CsvFile& file) const {
+    for (const std::size_t i : left_out_) {
+      const std::string_view text = file.fields()[i];
+      if (is_whole(text)) continue;
+      if (!(row_names_ && i == 0))
+        throw DataError("{}: {} is '{}', but has no name and numbers the rows: if it has values, name it",
+                        file.where(), describe(file, i), shortened(text));
+      if (is_number(text))
+        throw DataError("{}: {} fields, but the heading names {}: is the first a name of the row?",
+                        file.where(), file.fields().size(), names_.size() - 1);
     }
   }
 
@@ -171,7 +180,7 @@ class CsvSamples {
     double value = 0;
     const bool number = parse_value(text, value);
     if (number && std::abs(value) <= std::numeric_limits<float>::max()) return value;
-    if (is_missing(text)) throw_missing(file, field);
+    if (is_missing(text)) throw DataError("{}", missing(file, field));
     throw DataError("{}: {} is '{}', not a number{}", file.where(), describe(file, field), shortened(text),
                     number ? " that float32 holds" : "");
   }
@@ -185,13 +194,12 @@ class CsvSamples {
   std::size_t label_ = 0;           // its column
 };
 
-/// True for 1,5 and 12.5% and $1,234.50: a number but for signs of money, percents, commas and blanks.
+/// True for 1,5 and 12.5% and $1,234.50, which are numbers but for money, percents, commas and blanks.
 bool is_quantity(std::string text) {
-  const bool plain = is_number(text);
   std::erase_if(text, [](unsigned char c) {
     return c >= 0x80 || std::string_view("$%, '").find(static_cast<char>(c)) != std::string_view::npos;
   });
-  return !plain && is_number(text);
+  return is_number(text);
 }
 
 /// Labels: all integers or all names.
@@ -202,17 +210,22 @@ class CsvLabels {
     if (from.empty()) return;
     const hdf5::File file = hdf5::File::open(from);
     if (file.exists("/y")) names_ = names_of(file.open_dataset("/y"), "classes");
+    for (std::size_t i = 0; i < names_.size(); ++i) numbers_[names_[i]] = static_cast<std::int64_t>(i);
     given_ = !names_.empty();
     numbers_given_ = file.exists("/y") && !given_;
   }
 
-  /// Records a label in the first pass.
+  /// Records a label in the first pass. Among numbers a mark of a missing value is one; a name may look like
+  /// it (NA, the country).
   void see(const CsvFile& file, std::size_t field) {
     const std::string_view text = file.fields()[field];
-    if (is_missing(text)) throw_missing(file, field);
+    const bool mark = is_missing(text);
+    if (text.empty() || (mark && (numbers_given_ || kind_ == Kind::numbers)))
+      throw DataError("{}", missing(file, field));
     ++samples_;
     double value = 0;
-    const Kind kind = !given_ && parse_value(text, value) ? Kind::numbers : Kind::names;
+    const bool number = !given_ && !mark && parse_value(text, value) && std::isfinite(value);
+    const Kind kind = number ? Kind::numbers : Kind::names;
     if (kind == Kind::names && numbers_given_)
       throw DataError("{}: the label, {}, is '{}', but those of {} are numbers without names", file.where(),
                       describe(file, field), shortened(text), from_);
@@ -226,7 +239,9 @@ class CsvLabels {
       throw DataError("{}: the label, {}, is '{}', but those before are {}", file.where(),
                       describe(file, field), shortened(text), kind_ == Kind::names ? "names" : "integers");
     }
-    kind_ = kind;
+    if (kind == Kind::numbers && !first_mark_.empty()) throw DataError("{}", first_mark_);
+    if (kind_ == Kind::unknown && mark && first_mark_.empty()) first_mark_ = missing(file, field);
+    if (!mark) kind_ = kind;
     if (kind == Kind::names) {
       see_name(file, field, text);
     } else {
@@ -234,61 +249,66 @@ class CsvLabels {
     }
   }
 
-  /// Of labels that may be values to predict; empty otherwise. Comes before end_first_pass().
-  std::string warning() const {
+  /// Of labels that may be values to predict, or missing. Comes after the first pass.
+  std::vector<std::string> warnings() const {
     constexpr std::int64_t few = 20, many = 256;
-    if (given_ || numbers_given_) return "";
-    const std::int64_t used = std::ssize(numbers_seen_) + std::ssize(seen_),
-                       classes = kind_ == Kind::numbers ? *std::ranges::max_element(numbers_seen_) + 1 : used;
-    const bool quantities = !seen_.empty() && std::ranges::all_of(seen_, is_quantity);
-    if (!(classes > 2 * used && classes > many) && !(used >= few && 2 * used > samples_) && !quantities)
-      return "";
-    return fmt::format(
-        "labels {} make {} classes, of which {} occur in {} samples: if they are values to predict, an HDF5 "
-        "file with an array y of floats is data for task.name = regression",
-        kind_ == Kind::numbers ? fmt::format("up to {}", classes - 1)
-                               : fmt::format("such as '{}'", shortened(*seen_.begin())),
-        classes, used, samples_);
+    std::vector<std::string> found, marks;
+    if (given_ || numbers_given_) return found;
+    std::ranges::copy_if(names_, std::back_inserter(marks), is_missing);
+    if (!marks.empty())
+      found.push_back(
+          fmt::format("labels '{}' are classes: if they stand for missing values, leave their lines out",
+                      fmt::join(marks, "', '")));
+    const std::int64_t used = std::ssize(numbers_seen_) + std::ssize(names_),
+                       classes = names_.empty() ? *std::ranges::max_element(numbers_seen_) + 1 : used;
+    const bool quantities = !names_.empty() && std::ranges::all_of(names_, is_quantity);
+    if ((classes > 2 * used && classes > many) || (used >= few && 2 * used > samples_) || quantities)
+      found.push_back(
+          fmt::format("labels {} make {} classes, of which {} occur in {} samples: if they are values to "
+                      "predict, an HDF5 "
+                      "file with an array y of floats is data for task.name = regression",
+                      names_.empty() ? fmt::format("up to {}", classes - 1)
+                                     : fmt::format("such as '{}'", shortened(names_.front())),
+                      classes, used, samples_));
+    return found;
   }
 
   void end_first_pass() {
-    if (!given_) names_.assign(seen_.begin(), seen_.end());
-    seen_.clear();
-    for (std::size_t i = 0; i < names_.size(); ++i) numbers_[names_[i]] = static_cast<std::int64_t>(i);
+    if (given_) return;
+    for (auto& [name, number] : numbers_) {
+      number = std::ssize(names_);
+      names_.push_back(name);
+    }
   }
 
   /// The number of a label of the first pass; none if it is a new one.
   std::optional<std::int64_t> number(std::string_view text) const {
-    if (kind_ == Kind::names) {
-      const auto found = numbers_.find(text);
-      return found == numbers_.end() ? std::nullopt : std::optional(found->second);
-    }
+    const auto found = numbers_.find(text);
+    if (found != numbers_.end()) return found->second;
     double value = 0;
-    return parse_value(text, value) && value >= 0 && value < 9e15
+    return names_.empty() && parse_value(text, value) && value >= 0 && value < 9e15
                ? std::optional(static_cast<std::int64_t>(value))
                : std::nullopt;
   }
 
-  std::vector<std::string> names() const {
-    return kind_ == Kind::names ? names_ : std::vector<std::string>();
-  }
+  const std::vector<std::string>& names() const { return names_; }
 
  private:
   enum class Kind { unknown, numbers, names };
 
   void see_name(const CsvFile& file, std::size_t field, std::string_view text) {
-    if (seen_.contains(text)) return;
-    if (given_ && std::ranges::find(names_, text) == names_.end()) {
+    if (numbers_.contains(text)) return;
+    if (given_) {
       throw DataError("{}: the label, {}, is '{}', which is no class of {}: those are {}", file.where(),
                       describe(file, field), shortened(text), from_, fmt::join(names_, ", "));
     }
-    seen_.emplace(text);
+    numbers_.emplace(text, 0);
     name_bytes_ += text.size() + 1;
     if (name_bytes_ > most_name_bytes) {
       throw DataError(
           "{}: the label, {}, has {} different names by now, more than a data file keeps: is it the right "
           "column? Else number them",
-          file.where(), describe(file, field), seen_.size());
+          file.where(), describe(file, field), numbers_.size());
     }
   }
 
@@ -296,51 +316,60 @@ class CsvLabels {
   bool given_ = false, numbers_given_ = false;
   std::int64_t samples_ = 0;
   Kind kind_ = Kind::unknown;
-  std::set<std::string, std::less<>> seen_;
+  std::string first_mark_;  // the error that it is if the labels are numbers
   std::size_t name_bytes_ = 0;
-  std::vector<std::string> names_;
-  std::map<std::string, std::int64_t, std::less<>> numbers_;
+  std::vector<std::string> names_;                            // filled by end_first_pass(), or given
+  std::map<std::string, std::int64_t, std::less<>> numbers_;  // of names
   std::unordered_set<std::int64_t> numbers_seen_;
 };
 
-/// Values of some rows from all over the files, to see what float32, as which they are written, loses.
+/// What float32, as which values are written, loses of each column.
 class CsvSpreads {
  public:
   void see(std::span<const double> values) {
-    constexpr std::size_t most_rows = 1000, most_values = 1 << 20;
-    if (seen_++ % every_ != 0) return;
-    rows_.emplace_back(values.begin(), values.end());
-    if (rows_.size() < std::clamp<std::size_t>(most_values / values.size(), 4, most_rows)) return;
-    for (std::size_t i = 0; 2 * i < rows_.size(); ++i) rows_[i].swap(rows_[2 * i]);
-    rows_.resize((rows_.size() + 1) / 2);
-    every_ *= 2;
+    if (columns_.empty())
+      for (const double value : values) columns_.push_back({value, value, value});
+    for (std::size_t i = 0; i < values.size(); ++i) columns_[i].see(values[i]);
   }
 
-  /// Of columns of which float32 tells apart too little.
+  /// Of columns that are narrow beside their distance from 0, or whose values often become one with the next.
   std::vector<std::string> warnings(const CsvSamples& samples) const {
-    constexpr double rounding = 1e-13;  // of sums in double, which are not different values
     std::vector<std::string> found;
-    for (std::size_t i = 0; !rows_.empty() && i < rows_[0].size(); ++i) {
-      std::vector<double> values;
-      for (const std::vector<double>& row : rows_) values.push_back(row[i]);
-      std::ranges::sort(values);
-      const auto same = [](double a, double b) { return b - a <= rounding * std::abs(b); };
-      values.erase(std::unique(values.begin(), values.end(), same), values.end());
-      std::size_t lost = 0, last = 0;
-      for (std::size_t k = 1; k < values.size(); ++k)
-        if (static_cast<float>(values[k - 1]) == static_cast<float>(values[k])) ++lost, last = k;
-      if (4 * lost > values.size())
+    for (std::size_t i = 0; i < columns_.size(); ++i) {
+      const Column& c = columns_[i];
+      const double step = step_at(std::max(std::abs(c.least), std::abs(c.largest))),
+                   width = c.largest - c.least;
+      if (c.rounded && c.changes > 0 && (width < 1000 * step || 4 * c.lost > c.changes))
         found.push_back(fmt::format(
-            "{}: {} and {} are one value in float32, as are {} of {} different ones in some rows: "
-            "subtract what is common to all",
-            samples.column_of(i), values[last - 1], values[last], lost + 1, values.size()));
+            "{} has values from {} to {}, of which float32 keeps steps of {}: subtract what is common to all",
+            samples.column_of(i), c.least, c.largest, step));
     }
     return found;
   }
 
  private:
-  std::vector<std::vector<double>> rows_;
-  std::size_t seen_ = 0, every_ = 1;
+  static double step_at(double value) {
+    const float there = static_cast<float>(value);
+    return static_cast<double>(std::nextafter(there, std::numeric_limits<float>::infinity()) - there);
+  }
+
+  struct Column {
+    double least, largest, last;
+    std::size_t changes = 0, lost = 0;  // from line to line
+    bool rounded = false;
+
+    void see(double value) {
+      rounded |= static_cast<double>(static_cast<float>(value)) != value;
+      constexpr double rounding = 1e-13;  // of sums in double, which are not different values
+      if (std::abs(value - last) <= rounding * std::abs(value)) return;
+      ++changes;
+      lost += std::abs(value - last) < step_at(std::abs(value));
+      least = std::min(least, value);
+      largest = std::max(largest, value);
+      last = value;
+    }
+  };
+  std::vector<Column> columns_;
 };
 
 bool is_byte(double value) { return value >= 0 && value <= 255 && std::floor(value) == value; }
@@ -375,7 +404,6 @@ Prepared prepare_csv(std::span<const std::string> inputs, const Output& output, 
       ++contents.images;
     });
   }
-  const std::string warning = labels.warning();
   labels.end_first_pass();
   contents.image = samples.image();
   contents.class_names = labels.names();
@@ -404,7 +432,7 @@ Prepared prepare_csv(std::span<const std::string> inputs, const Output& output, 
   });
   prepared.notes = samples.notes();
   if (!contents.bytes) prepared.warnings = spreads.warnings(samples);
-  if (!warning.empty()) prepared.warnings.push_back(warning);
+  std::ranges::move(labels.warnings(), std::back_inserter(prepared.warnings));
   return prepared;
 }
 

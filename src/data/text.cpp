@@ -70,8 +70,7 @@ void Text::add_file(const std::string& path, std::int64_t& memory_left_bytes) {
     return tokens;
   };
   const std::int64_t vocabulary = attribute_owner("vocabulary").int64_attribute("vocabulary");
-  const hdf5::Object& owner = attribute_owner("tokenizer");
-  const std::string tokenizer = owner.has_attribute("tokenizer") ? owner.text_attribute("tokenizer") : "";
+  const std::string tokenizer = text_of(attribute_owner("tokenizer"), "tokenizer");
   if (vocabulary < 1 || vocabulary > (std::int64_t{1} << 32)) {
     throw DataError("{}: attribute 'vocabulary' of /tokens is {}", path, vocabulary);
   }
@@ -86,8 +85,9 @@ void Text::add_file(const std::string& path, std::int64_t& memory_left_bytes) {
   Source source;
   source.first = size_;
   source.windows = (tokens.rows() - 1) / context_;
+  StoredFiles files;
   source.tokens =
-      std::make_unique<RowStore>(std::move(file), std::move(tokens), stored_as, memory_left_bytes);
+      std::make_unique<RowStore>(std::move(file), std::move(tokens), stored_as, memory_left_bytes, files);
   if (source.tokens->in_memory()) check_tokens(*source.tokens, vocabulary);
   size_ += source.windows;
   sources_.push_back(std::move(source));

@@ -6,7 +6,9 @@
 #include <cstdlib>
 #include <filesystem>
 #include <limits>
+#include <numeric>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "hdf5/library.h"
@@ -83,7 +85,7 @@ std::string find_source(const std::string& virtual_file, const std::string& sour
 }  // namespace
 
 /// Returns the elements of the sources, and adds their files to `paths`.
-std::int64_t check_sources(const Dataset& dataset, hid_t properties, std::vector<std::string>& paths) {
+std::int64_t check_sources(const Dataset& dataset, hid_t properties, std::set<std::string>& paths) {
   // Virtual datasets may be nested, or name themselves.
   constexpr int deepest = 4;
   thread_local int depth = 0;
@@ -117,8 +119,8 @@ std::int64_t check_sources(const Dataset& dataset, hid_t properties, std::vector
       without_end = without_end || !source.elements;
       filled += source.elements.value_or(0);
       there.check_stored();
-      paths.push_back(path);
-      paths.insert(paths.end(), there.source_paths().begin(), there.source_paths().end());
+      paths.insert(path);
+      paths.insert(there.source_paths().begin(), there.source_paths().end());
       if (__builtin_add_overflow(elements, there.numel(), &elements))
         elements = std::numeric_limits<std::int64_t>::max();
     } catch (const DataError& error) {
@@ -135,26 +137,47 @@ std::int64_t check_sources(const Dataset& dataset, hid_t properties, std::vector
 
 namespace {
 
-/// The selections of rows in the file, and of the same elements in memory.
-struct RowSelection {
-  Handle file_space, memory_space;
+/// Some elements: from `start` on, `extent` of each dimension.
+struct Block {
+  std::vector<hsize_t> start, extent;
+
+  /// Rows [begin, begin + count).
+  Block(const Dataset& dataset, std::int64_t begin, std::int64_t count)
+      : start(dataset.shape().size()), extent(dataset.shape().begin(), dataset.shape().end()) {
+    start[0] = static_cast<hsize_t>(begin);
+    extent[0] = static_cast<hsize_t>(count);
+  }
 };
 
-RowSelection select_rows(const Dataset& dataset, std::int64_t begin, std::int64_t count) {
-  std::array<hsize_t, H5S_MAX_RANK> start{}, extent{};
-  start[0] = static_cast<hsize_t>(begin);
-  extent[0] = static_cast<hsize_t>(count);
-  for (std::size_t d = 1; d < dataset.shape().size(); ++d)
-    extent[d] = static_cast<hsize_t>(dataset.shape()[d]);
-  const int rank = static_cast<int>(dataset.shape().size());
+/// Calls call(memory_space, file_space) with the selections of a block, which is whole in memory.
+template <class Call>
+void with_selections(const Dataset& dataset, const Block& block, const Call& call) {
+  const LibraryLock lock;
   const auto check = [&](auto result) {
     return checked(result, dataset.file_path(), dataset.name(), "select rows");
   };
-  RowSelection rows{owned_space(check(H5Dget_space(dataset.id()))),
-                    owned_space(check(H5Screate_simple(rank, extent.data(), nullptr)))};
-  check(H5Sselect_hyperslab(rows.file_space.id(), H5S_SELECT_SET, start.data(), nullptr, extent.data(),
+  const Handle file = owned_space(check(H5Dget_space(dataset.id()))),
+               memory = owned_space(check(
+                   H5Screate_simple(static_cast<int>(block.extent.size()), block.extent.data(), nullptr)));
+  check(H5Sselect_hyperslab(file.id(), H5S_SELECT_SET, block.start.data(), nullptr, block.extent.data(),
                             nullptr));
-  return rows;
+  call(memory.id(), file.id());
+}
+
+/// Calls use(part, elements) for parts of at most 4 MiB as float64, in their order, as long as it returns
+/// true.
+bool for_parts(Block block, const std::function<bool(const Block&, hsize_t)>& use) {
+  constexpr hsize_t most = 1 << 19;
+  const hsize_t elements =
+      std::accumulate(block.extent.begin(), block.extent.end(), hsize_t{1}, std::multiplies());
+  if (elements <= most) return use(block, elements);
+  const auto longer = std::ranges::find_if(block.extent, [](hsize_t extent) { return extent > 1; });
+  const auto d = static_cast<std::size_t>(longer - block.extent.begin());
+  Block front = block;
+  front.extent[d] /= 2;
+  block.start[d] += front.extent[d];
+  block.extent[d] -= front.extent[d];
+  return for_parts(front, use) && for_parts(block, use);
 }
 
 /// Calls call(memory_type, memory_space, file_space), which is H5Dread or H5Dwrite, for the rows [begin,
@@ -175,12 +198,11 @@ void transfer_rows(const Dataset& dataset, std::int64_t begin, std::int64_t coun
   if (bytes == 0) return;
   const LibraryLock lock;
   const Handle memory_type = number_type(type);
-  if (count == dataset.rows()) {
-    checked(call(memory_type.id(), H5S_ALL, H5S_ALL), file, name, action);
-  } else {
-    const RowSelection rows = select_rows(dataset, begin, count);
-    checked(call(memory_type.id(), rows.memory_space.id(), rows.file_space.id()), file, name, action);
-  }
+  const auto move = [&](hid_t memory, hid_t there) {
+    checked(call(memory_type.id(), memory, there), file, name, action);
+  };
+  if (count == dataset.rows()) return move(H5S_ALL, H5S_ALL);
+  with_selections(dataset, {dataset, begin, count}, move);
 }
 
 void check_written(const Dataset& dataset) {
@@ -206,9 +228,8 @@ void check_chunks(const Dataset& dataset) {
   check(H5Dget_num_chunks(dataset.id(), space.id(), &written));
   if (written < needed)
     throw DataError(
-        "{}: {} has {} chunks, of which {} were never written: HDF5 would read fill values; write them "
-        "(h5repack "
-        "does, if the fill value is meant)",
+        "{}: {} has {} chunks, of which {} were never written: HDF5 would read fill values; write them (if "
+        "the fill value is meant: h5repack -f GZIP=1 OLD.h5 NEW.h5)",
         dataset.file_path(), dataset.name(), needed, needed - written);
 }
 
@@ -286,6 +307,20 @@ void Dataset::read_rows(std::int64_t begin, std::int64_t count, DType as, std::s
   transfer_rows(*this, begin, count, as, out.size(), "read", [&](hid_t type, hid_t memory, hid_t file) {
     check_written(*this);
     return H5Dread(id(), type, memory, file, H5P_DEFAULT, out.data());
+  });
+}
+
+void Dataset::read_blocks(std::int64_t begin, std::int64_t count, const BlockUse& use) const {
+  std::vector<double> values;
+  std::int64_t first = begin * row_numel_;
+  for_parts({*this, begin, count}, [&](const Block& part, hsize_t elements) {
+    values.resize(elements);
+    with_selections(*this, part, [&](hid_t memory, hid_t file) {
+      checked(H5Dread(id(), H5T_NATIVE_DOUBLE, memory, file, H5P_DEFAULT, values.data()), file_path_, name_,
+              "read");
+    });
+    first += std::ssize(values);
+    return use(first - std::ssize(values), values);
   });
 }
 

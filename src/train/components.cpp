@@ -394,8 +394,7 @@ Inputs open_inputs(const Config& config, Session& session) {
     inputs.need =
         memory_need(config, meta->state(), inputs.data->train(), world.size(), session.backend().device());
   });
-  if (const std::string warning = inputs.data->take_warning(); !warning.empty())
-    session.log().warning("{}", warning);
+  log_warnings(*inputs.data, session);
   check_memory(inputs.need, world);
   comm::run_on_all(world, [&] { inputs.model = build_model(config); });
   return inputs;

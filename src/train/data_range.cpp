@@ -33,11 +33,6 @@ std::pair<double, double> limits_of(DType dtype) {
   });
 }
 
-data::StoredField stored_x(const data::Dataset& dataset) {
-  if (const auto* const images = dynamic_cast<const data::Images*>(&dataset)) return images->stored();
-  return dynamic_cast<const data::Arrays&>(dataset).stored("x");
-}
-
 /// UsageError if the first samples leave [-1, 1], which is what floats are taken for by default.
 void check_unit_range(const data::Dataset& dataset) {
   constexpr std::int64_t looked_at = 64;
@@ -90,7 +85,7 @@ std::optional<StoredRange> map_to_unit_range(const DataConfig& config, data::Dat
     throw UsageError("data.normalize: names x, which the task takes in [-1, 1] (data.range); remove it");
   const auto x = std::ranges::find(dataset.fields(), "x", &data::Field::name);
   if (x == dataset.fields().end() || (!images && !arrays)) return std::nullopt;
-  StoredRange range{.low = -1, .high = 1, .field = stored_x(dataset)};
+  StoredRange range{.low = -1, .high = 1, .field = dataset.meaning("x").stored};
   const DType dtype = range.field.dtype;
   if (!config.range.empty()) {
     range.low = config.range[0];

@@ -4,13 +4,14 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <charconv>
 #include <cmath>
 #include <cstring>
-#include <filesystem>
 #include <functional>
 #include <iterator>
 
+#include "base/files.h"
 #include "base/lines.h"
 #include "base/text.h"
 #include "checkpoint/blocks.h"
@@ -34,14 +35,9 @@ constexpr std::string_view normalization_prefix = "data/";
 constexpr std::string_view type_attribute = "dtype", largest_attribute = "largest", units_attribute = "units",
                            packing_attribute = "packing", classes_attribute = "classes";
 
-bool exists(const std::string& path) {
-  std::error_code error;
-  return std::filesystem::exists(path, error) || error;
-}
-
 /// DataError for a missing file, with the key that names it and what to do.
 void check_present(const char* key, const std::string& path) {
-  if (exists(path)) return;
+  if (exists(path) || errno == EACCES) return;  // which opening it says
   throw DataError(
       "{}: {}: No such file; lockstep prepare makes data files, and paths are relative to the folder where "
       "lockstep is started",
@@ -203,21 +199,24 @@ LearnedFrom learned_from(const checkpoint::FileIndex& index) {
   for (const checkpoint::GroupEntry& group : index.groups) {
     if (!checkpoint::is_data_group(group.path)) continue;
     data::FieldMeaning& meaning = from.fields[group.path.substr(normalization_prefix.size())];
-    if (!group.attributes.empty()) meaning.packing.emplace();  // earlier versions wrote none
+    for (std::string* const file :
+         {&meaning.scale.file, &meaning.classes.file, &meaning.units.file, &meaning.packing.file})
+      *file = index.path;
+    if (!group.attributes.empty()) meaning.packing.value.emplace();  // earlier versions wrote none
     for (const auto& [name, value] : group.attributes) {
       const auto* const text = std::get_if<std::string>(&value);
       if (name == largest_attribute && std::holds_alternative<double>(value))
-        meaning.stored.largest = std::get<double>(value);
+        meaning.scale.value.largest = std::get<double>(value);
       if (!text) continue;
       try {
-        if (name == type_attribute) meaning.stored.dtype = dtype_named(*text);
+        if (name == type_attribute) meaning.scale.value.dtype = dtype_named(*text);
       } catch (const UsageError& error) {
         throw DataError("{}: /{} is damaged: {}", index.path, group.path, error.what());
       }
-      if (name == units_attribute) meaning.units = *text;
-      if (name == packing_attribute) meaning.packing = *text;
+      if (name == units_attribute) meaning.units.value = *text;
+      if (name == packing_attribute) meaning.packing.value = *text;
       if (name != classes_attribute) continue;
-      for (const std::string_view line : lines_of(*text)) meaning.classes.emplace_back(line);
+      for (const std::string_view line : lines_of(*text)) meaning.classes.value.emplace_back(line);
     }
   }
   for (const checkpoint::TensorEntry& entry : index.tensors) {
@@ -265,6 +264,7 @@ DataSets::DataSets(const Config& config, const models::Model& model) {
     train_ = &train_mixture_.emplace(std::move(train), true);
     if (!eval.empty()) eval_ = &eval_mixture_.emplace(std::move(eval), false);
   }
+  check_meanings();
   const std::int64_t samples = config.train.eval_samples;
   if (!eval_ || samples == 0 || samples >= eval_->size()) return;
   // Independent of the permutations of the epochs and of the split.
@@ -296,35 +296,26 @@ void DataSets::open_train(const Config& config, const models::Model& model) {
     sources_.push_back({.whole = open(paths), .split = {}});
   }
   if (!config.data.eval.empty()) eval_file_ = open({config.data.eval});
-  check_same_meaning();
-  warn_of_packing(*sources_.front().whole);
 }
 
-void DataSets::warn_of_packing(const data::Dataset& dataset) {
-  std::vector<std::string> packed;
-  for (const data::Field& field : dataset.fields())
-    if (!dataset.meaning(field.name).packing.value_or("").empty()) packed.push_back(field.name);
-  if (!packed.empty() && warning_.empty())
-    warning_ =
-        fmt::format("{}: scale_factor and add_offset (netCDF) of {} are not applied: values are as stored",
-                    dataset.name(), fmt::join(packed, ", "));
-}
-
-/// Of each data set with what those before it say.
-void DataSets::check_same_meaning() const {
+/// That the data to train on and those to evaluate on mean the same. Warns of packed values.
+void DataSets::check_meanings() {
   std::map<std::string, data::FieldMeaning> known;
-  const auto check = [&](const data::Dataset& one) {
-    for (const data::Field& field : one.fields()) {
-      const data::FieldMeaning meaning = one.meaning(field.name);
-      const auto [before, is_new] = known.try_emplace(field.name, meaning);
-      if (is_new) continue;
-      data::check_same_meaning(field.name, meaning, one.name(), before->second,
-                               sources_.front().whole->name());
-      before->second.complete_by(meaning);
+  std::vector<std::string> packed;
+  for (const data::Dataset* const one : {train_, eval_}) {
+    if (!one) continue;
+    for (const data::Field& field : one->fields()) {
+      const data::FieldMeaning meaning = one->meaning(field.name);
+      known.try_emplace(field.name, meaning).first->second.merge(field.name, meaning);
     }
-  };
-  for (const Source& source : sources_) check(*source.whole);
-  if (eval_file_) check(*eval_file_);
+  }
+  for (const auto& [field, meaning] : known)
+    if (!meaning.packing.value.value_or("").empty())
+      packed.push_back(fmt::format("{} ({})", field, meaning.packing.file));
+  if (!packed.empty())
+    warnings_.push_back(
+        fmt::format("scale_factor and add_offset (netCDF) are not applied, values are as stored: {}",
+                    fmt::join(packed, ", ")));
 }
 
 DataSets::DataSets(const Config& config, const models::Model& model, const std::string& eval_path,
@@ -349,9 +340,9 @@ DataSets::DataSets(const Config& config, const models::Model& model, const std::
   eval_file_ = open_data(format_, config, model, {eval_path}, trained_on.get(), targets);
   eval_ = eval_file_.get();
   if (!why_own.empty())
-    warning_ = fmt::format("{}: normalised {}, not the training data's: {}", eval_path,
-                           own_normalization(dynamic_cast<const data::Images&>(*eval_)), why_own);
-  warn_of_packing(*eval_);
+    warnings_.push_back(fmt::format("{}: normalised {}, not the training data's: {}", eval_path,
+                                    own_normalization(dynamic_cast<const data::Images&>(*eval_)), why_own));
+  check_meanings();
   map_to_unit_range(config);
   std::vector<std::string> normalized = config.data.normalize;
   if (!targets) std::erase_if(normalized, [&](const std::string& name) { return !has_field(*eval_, name); });
@@ -447,13 +438,16 @@ void DataSets::measure(comm::HostGroup& world) {
 }
 
 void DataSets::use(const LearnedFrom& from, bool own_statistics) {
-  const data::Dataset& first = sources_.empty() ? *eval_file_ : *sources_.front().whole;
-  for (const data::Field& field : first.fields()) {
-    const auto learned = from.fields.find(field.name);
-    if (learned == from.fields.end()) continue;
-    data::FieldMeaning meaning = first.meaning(field.name);
-    if (own_statistics) meaning.stored.largest = 0;  // its own scale
-    data::check_same_meaning(field.name, meaning, first.name(), learned->second, from.name);
+  for (const data::Dataset* const one : {train_, eval_}) {
+    if (!one) continue;
+    for (const data::Field& field : one->fields()) {
+      const auto found = from.fields.find(field.name);
+      if (found == from.fields.end()) continue;
+      data::FieldMeaning learned = found->second;
+      learned.scale.value.named = learned.by;
+      if (own_statistics) learned.scale.value.largest = 0;  // the data have their own scale
+      learned.merge(field.name, one->meaning(field.name));
+    }
   }
   if (own_statistics) return;
   if (!range_) use_images(from);
@@ -470,6 +464,7 @@ void DataSets::use(const LearnedFrom& from, bool own_statistics) {
 
 void DataSets::use_images(const LearnedFrom& from) {
   const data::Normalization* const by = from.normalization("x");
+  bool said = false;
   for (data::Images* const images : all_of<data::Images>()) {
     const data::Normalization own{images->mean(), images->deviation()};
     if (!by || own == *by) continue;
@@ -477,10 +472,10 @@ void DataSets::use_images(const LearnedFrom& from) {
       throw DataError("{}: images have {}, but {} learned from images of {}", images->name(),
                       pluralized(own.mean.size(), "channel"), from.name, by->mean.size());
     images->normalize(by->mean, by->deviation);
-    if (images->names_statistics() && warning_.empty())
-      warning_ =
+    if (images->names_statistics() && !std::exchange(said, true))
+      warnings_.push_back(
           fmt::format("{}: normalised by mean and deviation {}, as the data that {} learned from, not by {}",
-                      images->name(), text_of(*by), from.name, text_of(own));
+                      images->name(), text_of(*by), from.name, text_of(own)));
   }
 }
 
@@ -493,16 +488,23 @@ void add(checkpoint::StateDict& state_dict, const DataSets& data) {
     const auto describe = [&](std::string_view name, checkpoint::AttributeValue value) {
       section.attributes.push_back({std::string(name), std::move(value), {}});
     };
-    describe(type_attribute, std::string(to_string(meaning.stored.dtype)));
-    if (meaning.stored.largest > 0) describe(largest_attribute, meaning.stored.largest);
-    if (!meaning.units.empty()) describe(units_attribute, meaning.units);
-    if (!meaning.packing.value_or("").empty()) describe(packing_attribute, *meaning.packing);
-    if (!meaning.classes.empty())
-      describe(classes_attribute, fmt::format("{}", fmt::join(meaning.classes, "\n")));
+    const double largest = meaning.scale.value.largest;
+    describe(type_attribute,
+             std::string(to_string((largest > 0 ? meaning.scale.value : meaning.stored).dtype)));
+    if (largest > 0) describe(largest_attribute, largest);
+    if (!meaning.units.value.empty()) describe(units_attribute, meaning.units.value);
+    if (!meaning.packing.value.value_or("").empty()) describe(packing_attribute, *meaning.packing.value);
+    if (!meaning.classes.value.empty())
+      describe(classes_attribute, fmt::format("{}", fmt::join(meaning.classes.value, "\n")));
     if (field.name == "x" && data.range())
       describe("range", fmt::format("{} {}", data.range()->low, data.range()->high));
     state_dict.sections.push_back(std::move(section));
   }
+}
+
+void log_warnings(DataSets& data, Session& session) {
+  for (const std::string& warning : data.take_warnings())
+    if (session.world().rank() == 0) session.log().warning("{}", warning);
 }
 
 void warn_of_held_out(const DataSets& data, Session& session) {

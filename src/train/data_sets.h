@@ -70,8 +70,8 @@ class DataSets {
   const std::optional<StoredRange>& range() const { return range_; }
   /// Of text; empty for other data, and if the data file names none.
   std::string tokenizer() const;
-  /// To be logged; empty if there is nothing to warn of, or it has been taken.
-  std::string take_warning() { return std::exchange(warning_, {}); }
+  /// To be logged (log_warnings), once.
+  std::vector<std::string> take_warnings() { return std::exchange(warnings_, {}); }
 
   /// Finds the mean and deviation of each field in data.normalize: what the attributes of its array in the
   /// first file say, or else those of the training samples (without any: of those to evaluate on). Not while
@@ -107,8 +107,7 @@ class DataSets {
   void open_train(const Config& config, const models::Model& model);
   void map_to_unit_range(const Config& config);
   void add_normalized_fields(const std::vector<std::string>& names);
-  void check_same_meaning() const;
-  void warn_of_packing(const data::Dataset& dataset);
+  void check_meanings();
   void use(const NormalizedField& field);
   void use_images(const LearnedFrom& from);
 
@@ -120,12 +119,15 @@ class DataSets {
   std::optional<data::Subset> eval_part_;  // train.eval_samples
   std::vector<NormalizedField> normalized_;
   std::optional<StoredRange> range_;  // of the first file
-  std::string format_, warning_;
+  std::string format_;
+  std::vector<std::string> warnings_;
 };
 
 /// Lists what each field means under "data/FIELD", to be saved: tensors `mean` and `deviation`, attributes.
 void add(checkpoint::StateDict& state_dict, const DataSets& data);
 
+/// Logs the warnings that have not been, on rank 0.
+void log_warnings(DataSets& data, Session& session);
 /// Reads the held-out data, a part of it if it is large, before a run depends on it. Logs a warning if a
 /// field holds NaN or infinity. Collective; throws what reading throws.
 void warn_of_held_out(const DataSets& data, Session& session);

@@ -209,8 +209,7 @@ void Trainer::try_samples() {
 void Trainer::continue_from(const checkpoint::FileIndex& index) {
   const checkpoint::Provenance& provenance = index.provenance;
   comm::run_on_all(world_, [&] { data_.use(learned_from(index)); });
-  if (const std::string warning = data_.take_warning(); !warning.empty())
-    session_.log().warning("{}", warning);
+  log_warnings(data_, session_);
   if (const auto then = provenance.find(tokenizer_provenance); then != provenance.end())
     check_tokenizer("data.train", data_.tokenizer(), index.path, then->second);
   if (world_.rank() == 0) warn_of_other_data(provenance, data_.train().size(), session_.log());

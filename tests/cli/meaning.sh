@@ -59,6 +59,8 @@ done
 evaluated same.h5 >/dev/null
 grep -q "same.h5: normalised by mean and deviation 100 and 60, as the data that c.h5 learned from, not by 90 and 55" err.log ||
   fail "nothing says whose mean is used: $(cat err.log)"
+ranks 2 eval elsewhere/c.h5 --data same.h5 >log 2>&1 || fail "eval on 2 ranks: $(cat log)"
+[ "$(grep -c "normalised by" log)" -eq 1 ] || fail "not one rank says whose mean is used: $(cat log)"
 own=$(evaluated same.h5 --own-statistics)
 [ ! -s err.log ] || fail "--own-statistics: $(cat err.log)"
 [ "$own" != "${right/none.h5/same.h5}" ] || fail "--own-statistics changes nothing"
@@ -103,19 +105,38 @@ change("packed.h5", "none.h5", lambda f: f["x"].attrs.__setitem__("scale_factor"
 change("bool.h5", "none.h5", lambda f: labels(f, f["y"][:].astype(bool)))
 change("dark.h5", "none.h5", lambda f: values(f, f["x"][:] // 40))
 change("table.h5", "floats.h5", lambda f: values(f, f["x"][:].reshape(200, 64)))
+def say(name, **attributes):
+    change(name, "none.h5", lambda f: f["x"].attrs.update(attributes))
+say("unit-list.h5", units=["counts"])
+say("unit-array.h5", units=np.array([b"counts"]))
+say("unit-number.h5", units=3.5)
+say("unit-empty.h5", units=h5py.Empty("S4"))
+say("units-list.h5", units=["m", "s"])
+change("lines.h5", "none.h5", lambda f: f["y"].attrs.__setitem__("classes", ["cat", "hot\ndog", "owl"]))
+change("other-line.h5", "none.h5", lambda f: f["y"].attrs.__setitem__("classes", ["cat", "hot\ndog", "elk"]))
+def bytes_of_the_same_mean(f):
+    values(f, (f["x"][:] / 255).astype(np.float32))
+    f["x"].attrs.update(mean=[100.0], std=[60.0])
+change("declared.h5", "none.h5", bytes_of_the_same_mean)
 PY
 for file in list.h5 strings.h5; do
   refused 3 'class 0 of y is "dog", but in .* it is "cat"' ranks 1 eval elsewhere/c.h5 --data "$file"
 done
 refused 3 'x has the packing "scale_factor 0.01", but in .* it has ""' ranks 1 eval elsewhere/c.h5 --data packed.h5
 refused 3 "x is float32 up to .*, but in .* it is uint8 up to" ranks 1 eval elsewhere/c.h5 --data table.h5
-for file in more.h5 bool.h5 dark.h5; do
+refused 3 'units-list.h5: x has the units "m, s", but in .* it has "counts"' ranks 1 eval elsewhere/c.h5 --data units-list.h5
+for file in more.h5 bool.h5 dark.h5 unit-list.h5 unit-array.h5 unit-number.h5 unit-empty.h5 declared.h5; do
   "$LOCKSTEP" eval elsewhere/c.h5 --data "$file" >log 2>&1 || fail "$file: $(cat log)"
 done
 train_to_end bool 1 data.train=bool.h5
 train_to_end integers 1 data.train=none.h5
 expect_same bool/checkpoints/latest integers/checkpoints/latest
 refused 3 'class 0 of .* "dog", but in .* it is "cat"' ranks 1 train run.ini --run new --set data.train="plain.h5*1 none.h5*1 order.h5*1"
+
+# A class name of two lines is one name in the checkpoint, too.
+train_to_end lines 1 data.train=lines.h5 model.sizes="64 16 3"
+"$LOCKSTEP" eval lines/checkpoints/latest --data lines.h5 >log 2>&1 || fail "a class name of two lines: $(cat log)"
+refused 3 'class 2 of y is "elk", but in .* it is "owl"' ranks 1 eval lines/checkpoints/latest --data other-line.h5
 
 # Data that say nothing are compared with nothing.
 train_to_end plain 1 data.train=plain.h5

@@ -107,6 +107,19 @@ trains plain.h5
 refused 3 "colour.h5: images have 3 channels, but run/checkpoints/latest learned from images of 1" \
   timeout 120 "$LOCKSTEP" eval run/checkpoints/latest --data colour.h5
 
+# Chunks that were never written are refused, and the command that the error names writes them.
+/usr/bin/python3 -c '
+import h5py, numpy as np
+with h5py.File("holes.h5", "w") as f:
+    f.create_dataset("x", (40, 1, 8, 8), "f4", chunks=(10, 1, 8, 8))[:20] = 1; f["y"] = np.arange(40) % 10'
+rm -rf run
+refused 3 "holes.h5: /x has 4 chunks, of which 2 were never written: .*h5repack -f GZIP=1 OLD.h5 NEW.h5" \
+  timeout 120 "$LOCKSTEP" train mlp.ini --run run --set data.train=holes.h5
+if command -v h5repack >log; then
+  h5repack -f GZIP=1 holes.h5 filled.h5 || fail "h5repack"
+  trains filled.h5
+fi
+
 # Tables with headings, names, other separators and quotes.
 cat >iris.csv <<'CSV'
 "length";"width, cm";"species"

@@ -3,7 +3,9 @@
 #include "lockstep/data/arrays.h"
 
 #include <hdf5.h>
+#include <sys/resource.h>
 
+#include <algorithm>
 #include <array>
 #include <boost/test/unit_test.hpp>
 #include <cmath>
@@ -258,6 +260,49 @@ BOOST_FIXTURE_TEST_CASE(chunks_that_were_never_written_are_no_values, Folder) {
   BOOST_CHECK_EXCEPTION(Arrays{path}, DataError, mentions("/x has 3 chunks, of which 1 were never written"));
   write(10);
   BOOST_CHECK_NO_THROW(Arrays{path});
+}
+
+BOOST_FIXTURE_TEST_CASE(a_row_that_no_memory_holds_and_nobody_wrote_is_never_read, Folder) {
+  const std::string path = folder.file("large.h5");
+  const hsize_t shape[] = {2, hsize_t{1} << 40};
+  const hid_t file = H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
+  const hid_t space = H5Screate_simple(2, shape, nullptr);
+  const hid_t x = H5Dcreate2(file, "x", H5T_NATIVE_FLOAT, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+  H5Dclose(x), H5Sclose(space), H5Fclose(file);
+  BOOST_CHECK_EXCEPTION(Arrays{path}, DataError, mentions("large.h5: /x was created but never written"));
+}
+
+/// /x and /y [mappings]: virtual, each row taken from row 0 of /d of the file `source`.
+void make_virtual(const std::string& path, const std::string& source, hsize_t mappings) {
+  const hid_t file = H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
+  const hsize_t one = 1, first = 0;
+  const hid_t space = H5Screate_simple(1, &mappings, nullptr), from = H5Screate_simple(1, &one, nullptr);
+  const hid_t properties = H5Pcreate(H5P_DATASET_CREATE);
+  for (hsize_t row = 0; row < mappings; ++row) {
+    H5Sselect_hyperslab(space, H5S_SELECT_SET, &row, nullptr, &one, nullptr);
+    H5Sselect_hyperslab(from, H5S_SELECT_SET, &first, nullptr, &one, nullptr);
+    H5Pset_virtual(properties, space, source.c_str(), "d", from);
+  }
+  H5Sselect_all(space);
+  for (const char* const name : {"x", "y"})
+    H5Dclose(H5Dcreate2(file, name, H5T_NATIVE_FLOAT, space, H5P_DEFAULT, properties, H5P_DEFAULT));
+  H5Pclose(properties), H5Sclose(from), H5Sclose(space), H5Fclose(file);
+}
+
+BOOST_FIXTURE_TEST_CASE(each_file_of_a_virtual_array_is_open_once, Folder) {
+  hdf5::File source = hdf5::File::create(folder.file("source.h5"));
+  source.create_dataset("d", DType::float32, {1}).write(std::span<const float>(std::array<float, 1>{7}));
+  source.close();
+  make_virtual(folder.file("v.h5"), folder.file("source.h5"), 400);
+  rlimit before{};
+  BOOST_TEST_REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
+  const rlimit few{.rlim_cur = std::min<rlim_t>(before.rlim_cur, 256), .rlim_max = before.rlim_max};
+  BOOST_TEST_REQUIRE(setrlimit(RLIMIT_NOFILE, &few) == 0);
+  for (const std::int64_t limit : {std::int64_t{0}, std::int64_t{1} << 20}) {
+    const Arrays data(folder.file("v.h5"), {.fields = {}, .memory_limit_bytes = limit});
+    BOOST_TEST(read_samples(data, {0, 399})["y"].data<float>()[1] == 7);
+  }
+  setrlimit(RLIMIT_NOFILE, &before);
 }
 
 BOOST_FIXTURE_TEST_CASE(attributes_of_the_file_are_a_normalisation_if_they_fit, Folder) {

@@ -203,6 +203,35 @@ BOOST_FIXTURE_TEST_CASE(files_whose_classes_have_other_names_do_not_go_together,
   BOOST_CHECK_THROW(Images(b, {.like = &train}), DataError);
 }
 
+BOOST_FIXTURE_TEST_CASE(tables_may_have_any_numbers_but_bytes_beside_floats_of_their_scale_say_so, Folder) {
+  const auto table = [&](const std::string& name, DType dtype, std::vector<float> values, double mean = 0) {
+    const std::string path = make(name, dtype, {2, 2}, DType::int64, {2});
+    h5::File file = h5::File::open_for_writing(path);
+    h5::Dataset x = file.open_dataset("x");
+    x.write(std::span<const float>(values));
+    if (mean > 0) x.set_attribute("mean", std::vector(2, mean)), x.set_attribute("std", std::vector(2, 1.0));
+    file.open_dataset("y").write(std::span<const std::int64_t>(std::vector<std::int64_t>{0, 1}));
+    file.close();
+    return path;
+  };
+  const std::string small = table("small.h5", DType::float32, {0.5f, 1, 0, 0.25f}),
+                    large = table("large.h5", DType::float64, {0, 200, 1e4f, 3}),
+                    bytes = table("bytes.h5", DType::uint8, {0, 200, 7, 3}),
+                    zeros = table("zeros.h5", DType::uint8, {0, 0, 0, 0});
+  for (const std::vector<std::string>& files : {std::vector{small, large}, {large, small}, {large, bytes}})
+    BOOST_TEST(Images(files).size() == 4);
+  const auto refused = mentions("bytes.h5: /x is uint8 up to 200, but in ", "small.h5 it is float32 up to 1");
+  BOOST_CHECK_EXCEPTION(Images({small, bytes}), DataError, refused);
+  BOOST_CHECK_EXCEPTION(Images({zeros, small, bytes}), DataError, refused);  // the second file said it
+  const Images images({zeros, small});
+  BOOST_TEST((images.meaning("x").stored.dtype == DType::uint8));  // of the first
+  Images({table("a.h5", DType::float32, {0.5f, 1, 0, 0.25f}, 3),
+          table("b.h5", DType::uint8, {0, 200, 7, 3}, 3)});
+  BOOST_CHECK_THROW(Images({table("a.h5", DType::float32, {0.5f, 1, 0, 0.25f}, 3),
+                            table("b.h5", DType::uint8, {0, 200, 7, 3}, 4)}),
+                    DataError);
+}
+
 BOOST_FIXTURE_TEST_CASE(files_follow_one_another_and_are_read_alike_from_memory_and_from_disk, Folder) {
   const std::vector<std::string> paths{make_images(folder, "a.h5", 6, 0, {10, 20}, {2, 4}),
                                        make_images(folder, "b.h5", 4, 99)};

@@ -81,6 +81,14 @@ BOOST_FIXTURE_TEST_CASE(first_sample_of_a_class_is_no_heading, Tables) {
   BOOST_CHECK_EXCEPTION(make("?,rose\n1.5,iris\n"), DataError, mentions("in.csv:1: is it a heading"));
 }
 
+BOOST_FIXTURE_TEST_CASE(a_damaged_first_sample_among_numbers_is_asked_about, Tables) {
+  for (const std::string first : {"4,n/k,5\n", "7,n/k,8\n", "3,4,n/k\n"})
+    BOOST_CHECK_EXCEPTION(make(first + "3,1,0\n"), DataError,
+                          mentions("in.csv:1: is it a heading", "--heading"));
+  for (const std::string first : {"0,1,species\n", "1,2,species\n", "1990,1991,1992,group\n"})
+    BOOST_TEST(make(first + (first.size() > 14 ? "3,1,0,0\n" : "3,1,0\n")).samples == 1, first);
+}
+
 BOOST_FIXTURE_TEST_CASE(heading_of_one_name_fewer_names_no_rows, Tables) {
   for (const std::string row : {"\"1\"", "\"Mazda RX4\""}) {
     const Prepared prepared = make("\"a\",\"b\",\"y\"\n" + row + ",5,6,1\n\"2\",7,8,0\n", {.label = "b"});
@@ -114,6 +122,8 @@ BOOST_FIXTURE_TEST_CASE(row_numbers_without_a_name_are_left_out, Tables) {
   BOOST_TEST(make({put("a.csv", ",a,y\n0,5,1\n"), put("b.csv", "1,7,0\n")}).image.numel() == 1);  // split -l
   BOOST_TEST(make({put("a.csv", ",a,y\n0,5,1\n"), put("b.csv", "1.5,7,0\n")}).image.numel() == 2);
   BOOST_TEST(make("Unnamed: 0,Unnamed: 1,Unnamed: 2\n5,6,1\n7,8,0\n").image.numel() == 2);
+  BOOST_CHECK_EXCEPTION(make(",a,y\n20,5,1\n21.5,7,0\n"), DataError,
+                        mentions("in.csv:3: field 1 ('') is '21.5'", "if it has values, name it"));
 }
 
 BOOST_FIXTURE_TEST_CASE(files_of_other_columns_are_refused_by_name, Tables) {
@@ -159,11 +169,34 @@ BOOST_FIXTURE_TEST_CASE(values_take_the_type_of_the_statistics, Tables) {
   BOOST_TEST(make("1,2,0\n5,1,0\n", {.statistics = folder.file("train.h5")}).element_type == "float32");
 }
 
-BOOST_FIXTURE_TEST_CASE(labels_that_stand_for_no_value_are_missing, Tables) {
-  for (const char* const label : {"\\N", ".", "#DIV/0!", "#VALUE!", "#NAME?", "NaT", "[NULL]", "(null)",
-                                  "#N/A N/A", "1.#QNAN", "-1.#IND", "--"})
-    BOOST_CHECK_EXCEPTION(make(fmt::format("a,y\n1,rose\n2,{}\n3,iris\n", label)), DataError,
-                          mentions("in.csv:3: field 2 ('y') is missing"));
+constexpr const char* marks[] = {"\\N",  ".",      "..",       "#DIV/0!", "#NAME?",  "NaT", "[NULL]", "na",
+                                 "none", "(null)", "#N/A N/A", "1.#QNAN", "-1.#IND", "--",  "-",      "?"};
+
+BOOST_FIXTURE_TEST_CASE(names_of_classes_may_look_like_marks_of_missing_values, Tables) {
+  for (const std::string mark : marks) {
+    const Prepared prepared = make(fmt::format("a,y\n1,rose\n2,{}\n3,rose\n", mark));
+    BOOST_TEST(prepared.class_names.size() == 2u, mark);
+    BOOST_TEST(std::ranges::count(prepared.class_names, mark) == 1, mark);
+    BOOST_REQUIRE(prepared.warnings.size() == 1u);
+    BOOST_TEST(contains(prepared.warnings[0], fmt::format("labels '{}' are classes", mark)));
+  }
+  make("1,2,Na\n2,1,Cl\n3,3,K\n1,1,NA\n");  // also before the first other name, and without a heading
+  BOOST_TEST(read<std::int64_t>("y") == (std::vector<std::int64_t>{3, 0, 1, 2}));
+  BOOST_TEST(make("a,y\n1,NA\n2,none\n").class_names.size() == 2u);
+  BOOST_TEST(make("a,y\n1,inf\n2,nan\n3,rose\n").class_names.size() == 3u);
+  make("a,y\n1,rose\n2,NA\n", {}, "train.h5");
+  const CsvOptions same{.statistics = folder.file("train.h5")};
+  BOOST_TEST(make("a,y\n1,NA\n", same).warnings.empty());
+  BOOST_CHECK_EXCEPTION(make("a,y\n1,none\n", same), DataError, mentions("is 'none', which is no class of"));
+  BOOST_CHECK_EXCEPTION(make("a,y\n1,rose\n2,\n"), DataError, mentions("in.csv:3: field 2 ('y') is missing"));
+}
+
+BOOST_FIXTURE_TEST_CASE(labels_that_stand_for_no_number_are_missing, Tables) {
+  for (const std::string mark : marks)
+    for (const std::string& lines : {"1,0\n2," + mark + "\n3,1\n", "1," + mark + "\n3,1\n"})
+      BOOST_CHECK_EXCEPTION(
+          make("a,y\n" + lines), DataError,
+          mentions(fmt::format("in.csv:{}: field 2 ('y') is missing", lines.starts_with("1,0") ? 3 : 2)));
 }
 
 BOOST_FIXTURE_TEST_CASE(labels_that_are_values_are_warned_of, Tables) {

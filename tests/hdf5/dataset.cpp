@@ -144,6 +144,29 @@ BOOST_FIXTURE_TEST_CASE(reading_numbers_from_text_is_an_error_and_so_is_the_reve
   BOOST_CHECK_EXCEPTION(number.read_text(), DataError, mentions("/number is not text"));
 }
 
+BOOST_FIXTURE_TEST_CASE(blocks_are_the_elements_in_their_order_however_large_a_row_is, OneFile) {
+  h5::File file = h5::File::create(path);
+  const std::vector<std::int64_t> shape{3, 2, 700, 999};
+  h5::Dataset x = file.create_dataset("x", DType::int32, shape);
+  std::vector<std::int32_t> values(3 * 2 * 700 * 999);
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<std::int32_t>(i);
+  x.write(std::span<const std::int32_t>(values));
+  std::int64_t next = x.row_numel();
+  int blocks = 0;
+  x.read_blocks(1, 2, [&](std::int64_t first, std::span<const double> block) {
+    BOOST_TEST(first == next);
+    BOOST_TEST(block.size_bytes() <= std::size_t{4} << 20);
+    for (const double value : block)
+      if (value != static_cast<double>(next++)) BOOST_ERROR(fmt::format("{} is not {}", value, next - 1));
+    return ++blocks > 0;
+  });
+  BOOST_TEST(next == x.numel());
+  BOOST_TEST(blocks > 4);
+  blocks = 0;
+  x.read_blocks(0, 3, [&](std::int64_t, std::span<const double>) { return ++blocks < 2; });
+  BOOST_TEST(blocks == 2);
+}
+
 BOOST_AUTO_TEST_CASE(names_of_element_types_are_those_of_numpy) {
   for (const char* name : {"float64", "float32", "float16", "bfloat16", "int64", "uint16", "uint8"}) {
     BOOST_TEST(to_string(dtype_named(name)) == name);

@@ -249,14 +249,40 @@ BOOST_FIXTURE_TEST_CASE(images_are_normalised_as_the_checkpoint_says_wherever_th
   for (const auto& [path, said] : {std::pair(none, false), {other, true}}) {
     DataSets data(trained, *model, path, from);
     BOOST_TEST(first_value(*data.eval()) == (100 - 50) / 255.f);
-    BOOST_TEST(!data.take_warning().empty() == said);
+    BOOST_TEST(!data.take_warnings().empty() == said);
     BOOST_TEST(first_value(*DataSets(trained, *model, path, from, true, true).eval()) ==
                (path == other ? 20 : 100) / 255.f);
     DataSets resumed = opened(config(path));
     resumed.use(from);
     BOOST_TEST(first_value(resumed.train()) == (100 - 50) / 255.f);
-    BOOST_TEST(!resumed.take_warning().empty() == said);
+    BOOST_TEST(!resumed.take_warnings().empty() == said);
   }
+}
+
+BOOST_FIXTURE_TEST_CASE(each_warning_is_kept_and_the_file_that_says_it_is_named, Pictures) {
+  const std::string plain = pictures("plain", DType::uint8, ""),
+                    cats = pictures("cats", DType::uint8, "cat\ndog"),
+                    dogs = pictures("dogs", DType::uint8, "dog\ncat"),
+                    packed = pictures("packed", DType::uint8, "", "", 50),
+                    other = pictures("other", DType::uint8, "", "", 80);
+  for (const std::string& path : {packed, other})
+    hdf5::File::open_for_writing(path).open_dataset("x").set_attribute("scale_factor",
+                                                                       std::vector<double>{0.5});
+  train::Config trained = config(packed);
+  const train::LearnedFrom from = saved(opened(trained));
+  DataSets data(trained, *train::build_meta_model(trained), other, from);
+  const std::vector<std::string> warnings = data.take_warnings();
+  BOOST_REQUIRE(warnings.size() == 2u);
+  BOOST_TEST(mentions("scale_factor", "x (" + other + ")")(DataError("{}", warnings[0])));
+  BOOST_TEST(mentions(other, "normalised by mean")(DataError("{}", warnings[1])));
+  BOOST_TEST(data.take_warnings().empty());
+  for (const std::string& files :
+       {plain + " " + cats + " " + dogs, plain + "*1 " + cats + "*1 " + dogs + "*1"})
+    BOOST_CHECK_EXCEPTION(opened(config(files)), DataError, mentions(dogs + ": class 0", cats));
+  BOOST_CHECK_EXCEPTION(opened(config(plain + " " + cats, {"data.eval=" + dogs})), DataError,
+                        mentions(dogs + ": class 0", cats));
+  BOOST_CHECK_EXCEPTION(opened(config(plain, {"data.eval=" + dogs})).use(saved(opened(config(cats)))),
+                        DataError, mentions(dogs + ": class 0"));
 }
 
 BOOST_FIXTURE_TEST_CASE(large_integers_are_measured_as_they_are_stored, Folder) {

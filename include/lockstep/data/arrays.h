@@ -31,7 +31,7 @@ std::int64_t normalization_channels(const Shape& sample);
 /// arrays of integers and booleans (0 and 1) as int64. Several files count as one. Opening throws UsageError
 /// on a word that names no field, or two of one name, and DataError that names file and array if one is
 /// missing, is not of numbers, has no rows or another number of them than the first, or has samples of
-/// another shape, kind or meaning (check_same_meaning) than the first file's. Reading throws it for floats
+/// another shape, kind or meaning (FieldMeaning::merge) than the first file's. Reading throws it for floats
 /// that float32 cannot hold, and for what is not finite once normalised.
 class Arrays final : public Dataset {
  public:
@@ -56,8 +56,6 @@ class Arrays final : public Dataset {
   void normalize(std::string_view field, Normalization by);
   /// By what normalize() has set; null if the field is read as it is stored.
   const Normalization* normalization(std::string_view field) const;
-  /// How the first file stores it: the type (of booleans uint8) and the shape of a sample.
-  StoredField stored(std::string_view field) const;
   FieldMeaning meaning(std::string_view field) const override;
   /// The opposite: the field is read as it is stored, floats as float64.
   void read_as_stored(std::string_view field);

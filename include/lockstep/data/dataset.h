@@ -28,13 +28,6 @@ struct Field {
   bool operator==(const Field&) const = default;
 };
 
-/// How a file stores a field.
-struct StoredField {
-  DType dtype = DType::float32;  ///< of its elements
-  Shape shape{};                 ///< of one sample: [64] of a table, [1, 8, 8] of images
-  double largest = 0;            ///< |value| in some samples; 0: not known
-};
-
 /// A float field becomes (value - mean) / deviation. One number for each element of samples [F], for each
 /// channel of samples [C, ...] of rank 3 or more, else one for all.
 struct Normalization {
@@ -42,23 +35,37 @@ struct Normalization {
   bool operator==(const Normalization&) const = default;
 };
 
-/// What the values of a field mean. Weights that learned from them take no others.
-struct FieldMeaning {
-  StoredField stored{};                ///< in the first file
-  std::optional<Normalization> by{};   ///< none: read as stored
-  std::vector<std::string> classes{};  ///< names of labels 0, 1, 2 ..., where files have them
-  std::string units{};                 ///< of the stored values, where files name them
-  /// scale_factor and add_offset of netCDF, which are not applied; empty: neither; none: not known
-  std::optional<std::string> packing{};
-
-  /// Takes over what only `other` knows.
-  void complete_by(const FieldMeaning& other);
+/// How a file stores a field.
+struct StoredField {
+  DType dtype = DType::float32;          ///< of its elements
+  Shape shape{};                         ///< of one sample: [64] of a table, [1, 8, 8] of images
+  double largest = 0;                    ///< |value| in some samples; 0: not known
+  std::optional<Normalization> named{};  ///< by the file's attributes mean and std, if it has both
 };
 
-/// DataError with both sides if the same value of a field means two things: another class name or unit, or a
-/// number of another scale (bytes, and floats from 0 to 1). What one side does not know is not compared.
-void check_same_meaning(std::string_view field, const FieldMeaning& one, std::string_view name,
-                        const FieldMeaning& other, std::string_view other_name);
+/// What a file says.
+template <class T>
+struct Said {
+  T value{};
+  std::string file{};  ///< for messages
+};
+
+/// What the values of a field mean. Weights that learned from them take no others.
+struct FieldMeaning {
+  StoredField stored{};                      ///< in the first file
+  std::optional<Normalization> by{};         ///< none: read as stored
+  Said<StoredField> scale{};                 ///< stored, in the first file whose largest value is known
+  Said<std::vector<std::string>> classes{};  ///< names of labels 0, 1, 2 ..., where files have them
+  Said<std::string> units{};                 ///< of the stored values, where files name them
+  /// scale_factor and add_offset of netCDF, which are not applied; empty: neither; none: not known
+  Said<std::optional<std::string>> packing{};
+
+  /// Takes over what only `more` knows. DataError with both sides if the same value means two things: another
+  /// class name or unit, or a number of another scale: bytes and floats from 0 to 1, unless both files name
+  /// the same mean and std; of pictures (samples of rank 3 or more) other sizes, too. What one side does not
+  /// know is not compared.
+  void merge(std::string_view field, const FieldMeaning& more);
+};
 
 /// Samples of named fields. Reading is const and safe from several threads at once.
 class Dataset {
@@ -160,7 +167,8 @@ class Mixture final : public Dataset {
     double weight = 1;                 ///< only the ratios count
   };
   /// weighted: training goes by weights; else the samples are one set, as if of one file. Throws DataError,
-  /// naming both, if fields differ, UsageError unless weights are above 0 and there is a source.
+  /// naming both, if fields or their meanings differ (FieldMeaning::merge), UsageError unless weights are
+  /// above 0 and there is a source.
   Mixture(std::vector<Source> sources, bool weighted);
 
   std::int64_t size() const override { return first_.back(); }  ///< samples of all data sets

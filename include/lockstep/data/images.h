@@ -38,9 +38,9 @@ struct ImagesOptions {
 /// Fields: x float32 [C, H, W], each stored value v as (v - mean) / deviation; y int64, the label. Several
 /// files count as one. Opening throws DataError naming the file if it is missing, not HDF5, without /x or /y,
 /// empty, of a wrong type or shape, if a label is negative or beyond int64, if the same values mean two
-/// things in two files (check_same_meaning), or if a mean or std is beyond 1e30 or a std below 1e-30. Reading
-/// throws it for values that are not finite once they are converted and normalised; values that are stored as
-/// float32 are not checked.
+/// things in two files (FieldMeaning::merge), or if a mean or std is beyond 1e30 or a std below 1e-30.
+/// Reading throws it for values that are not finite once they are converted and normalised; values that are
+/// stored as float32 are not checked.
 class Images final : public Dataset {
  public:
   /// One file. DataError if it holds no images.
@@ -68,8 +68,6 @@ class Images final : public Dataset {
   /// From now on x is normalised by these, one of each a channel, in the units of the file. Not while others
   /// read. Throws as the options of the same names.
   void normalize(std::vector<double> mean, std::vector<double> deviation);
-  /// How the first file stores x.
-  const StoredField& stored() const { return x_.stored; }
   FieldMeaning meaning(std::string_view field) const override;
   /// Throws DataError naming file, index and value of the first label that a model of `classes` classes
   /// cannot have.
@@ -96,8 +94,7 @@ class Images final : public Dataset {
   std::vector<std::int64_t> labels_;
   Shape shape_;
   std::vector<Field> fields_;
-  FieldMeaning x_, y_;  // of the first file; of y: of the first that has class names
-  std::string y_path_;  // that file
+  FieldMeaning x_, y_;
   std::vector<double> mean_, deviation_;
   bool names_statistics_ = false;
   std::vector<float> byte_values_;  // [C, 256]: what each stored byte becomes

@@ -5,7 +5,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -44,6 +46,12 @@ class Dataset : public Object {
   void read(DType as, std::span<std::byte> out) const;
   /// Rows [begin, begin + count); the same rules.
   void read_rows(std::int64_t begin, std::int64_t count, DType as, std::span<std::byte> out) const;
+  /// use(first, values): elements in their order, as float64, values[0] being element `first` of the dataset.
+  /// False: no more.
+  using BlockUse = std::function<bool(std::int64_t first, std::span<const double> values)>;
+  /// Passes the elements of rows [begin, begin + count) on, 4 MiB at a time, however large a row is. Not of a
+  /// scalar.
+  void read_blocks(std::int64_t begin, std::int64_t count, const BlockUse& use) const;
   /// All elements, converted from `from` as HDF5 does. DataError if the size does not fit.
   void write(DType from, std::span<const std::byte> in);
   /// Rows [begin, begin + count).
@@ -90,7 +98,7 @@ class Dataset : public Object {
   /// for all elements, as read_all does.
   void check_stored() const;
   /// The files of a virtual dataset's sources.
-  const std::vector<std::string>& source_paths() const { return source_paths_; }
+  const std::set<std::string>& source_paths() const { return source_paths_; }
   std::uint64_t storage_bytes() const;  ///< bytes allocated in the file (compressed size, if compressed)
 
  private:
@@ -104,7 +112,7 @@ class Dataset : public Object {
   std::int64_t numel_ = 0;
   std::int64_t row_numel_ = 0;
   std::optional<std::int64_t> source_numel_;  // of a virtual one: elements of all its sources
-  std::vector<std::string> source_paths_;
+  std::set<std::string> source_paths_;
 };
 
 }  // namespace lockstep::hdf5
