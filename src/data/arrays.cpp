@@ -156,16 +156,11 @@ void Arrays::add_file(const std::string& path, std::int64_t& memory_left_bytes) 
 }
 
 std::string Arrays::name() const {
-  const std::string& first = sources_.front().arrays.front()->path();
-  return sources_.size() == 1 ? first : fmt::format("{} and {} more", first, sources_.size() - 1);
-}
-
-const Arrays::Source& Arrays::source_of(std::int64_t sample) const {
-  return *(std::ranges::upper_bound(sources_, sample, {}, &Source::first) - 1);
+  return name_of_files(sources_.front().arrays.front()->path(), sources_.size());
 }
 
 std::string Arrays::location(std::int64_t sample) const {
-  const Source& source = source_of(sample);
+  const Source& source = source_of(sources_, sample);
   return fmt::format("{}: row {}", source.arrays.front()->path(), sample - source.first);
 }
 
@@ -180,15 +175,8 @@ std::size_t Arrays::index_of(std::string_view field) const {
 }
 
 std::optional<Normalization> Arrays::stored_normalization(std::string_view field) const {
-  const std::size_t index = index_of(field);
-  const std::optional<Normalization>& stored = arrays_[index].meaning.stored.named;
-  const std::int64_t channels = normalization_channels(fields_[index].shape);
-  if (stored && (std::ssize(stored->mean) != channels || std::ssize(stored->deviation) != channels)) {
-    throw DataError("{}: {} has {} means and {} deviations as attributes, but samples {} need {}",
-                    sources_.front().arrays.front()->path(), arrays_[index].path, stored->mean.size(),
-                    stored->deviation.size(), to_string(fields_[index].shape), channels);
-  }
-  return stored;
+  const Normalization& named = arrays_[index_of(field)].meaning.stored.named;
+  return named.mean.empty() ? std::nullopt : std::optional(named);
 }
 
 void Arrays::normalize(std::string_view field, Normalization by) {
@@ -291,7 +279,7 @@ void Arrays::convert(const Source& source, std::size_t field, std::int64_t row, 
 void Arrays::read(std::span<const std::int64_t> samples, std::span<const Tensor> into) const {
   check_read(samples, into);
   for (std::size_t begin = 0, end = 0; begin < samples.size(); begin = end) {  // a run of rows at a time
-    const Source& source = source_of(samples[begin]);
+    const Source& source = source_of(sources_, samples[begin]);
     for (end = begin + 1; end < samples.size() && samples[end] == samples[end - 1] + 1 &&
                           samples[end] < source.first + source.rows;)
       ++end;

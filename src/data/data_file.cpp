@@ -72,6 +72,10 @@ std::string shape_text(const hdf5::Dataset& dataset) {
   return fmt::format("[{}]", fmt::join(dataset.shape(), ", "));
 }
 
+std::string name_of_files(const std::string& first, std::size_t count) {
+  return count == 1 ? first : fmt::format("{} and {} more", first, count - 1);
+}
+
 bool is_integers(const hdf5::Dataset& dataset) {
   return dataset.is_boolean() || (dataset.dtype() && !is_floating(*dataset.dtype()));
 }

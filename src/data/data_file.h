@@ -3,6 +3,7 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -43,6 +44,14 @@ std::vector<std::string> names_of(const hdf5::Object& object, const char* attrib
 std::string text_of(const hdf5::Object& object, const char* attribute);
 /// Names contain no line ends and take at most most_name_bytes, line ends included.
 void store_names(hdf5::Dataset& array, const char* attribute, const std::vector<std::string>& names);
+
+/// "a.h5", or "a.h5 and 2 more".
+std::string name_of_files(const std::string& first, std::size_t count);
+/// Which of a data set's files has the sample.
+template <class Source>
+const Source& source_of(const std::vector<Source>& sources, std::int64_t sample) {
+  return *(std::ranges::upper_bound(sources, sample, {}, &Source::first) - 1);
+}
 
 /// A file of rows, open as it is for HDF5, whatever its name stands for by now; and as it was.
 struct StoredFile {

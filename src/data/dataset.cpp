@@ -37,7 +37,8 @@ namespace {
 /// have any numbers.
 bool differ_in_scale(const StoredField& one, const StoredField& other) {
   const int rank = std::max(one.shape.rank(), other.shape.rank());
-  if (one.largest <= 0 || other.largest <= 0 || rank == 0 || (one.named && one.named == other.named))
+  if (one.largest <= 0 || other.largest <= 0 || rank == 0 ||
+      (!one.named.mean.empty() && one.named == other.named))
     return false;
   const bool pictures = rank >= 3;
   const auto are_byte_and_unit = [&](const StoredField& a, const StoredField& b) {

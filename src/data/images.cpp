@@ -2,9 +2,7 @@
 #include "lockstep/data/images.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <cstring>
 #include <limits>
 
 #include "data/data_file.h"
@@ -115,15 +113,6 @@ void Images::add_labels(const hdf5::File& file, std::int64_t images) {
   labels_.insert(labels_.end(), labels.begin(), labels.end());
 }
 
-void Images::check_like(const Images& other) const {
-  if (shape_[0] != other.shape_[0]) {
-    throw DataError("{}: images are {}, but those of {}, which the model was trained on, are {}", name(),
-                    to_string(shape_), other.name(), to_string(other.shape_));
-  }
-  FieldMeaning(other.x_).merge("/x", x_);
-  FieldMeaning(other.y_).merge("/y", y_);
-}
-
 FieldMeaning Images::meaning(std::string_view field) const {
   const bool is_x = &field_named(*this, field) == &fields_[0];
   FieldMeaning meaning = is_x ? x_ : y_;
@@ -141,47 +130,34 @@ void Images::set_statistics(const ImagesOptions& options, const std::string& fir
     mean_ = options.mean;
     deviation_ = options.deviation;
   }
-  if (options.like != nullptr) {
-    check_like(*options.like);
-    mean_ = options.like->mean_;
-    deviation_ = options.like->deviation_;
+  if (const Images* const other = options.like) {
+    if (shape_[0] != other->shape_[0])
+      throw DataError("{}: images are {}, but those of {}, which the model was trained on, are {}", name(),
+                      to_string(shape_), other->name(), to_string(other->shape_));
+    FieldMeaning(other->x_).merge("/x", x_);
+    FieldMeaning(other->y_).merge("/y", y_);
+    mean_ = other->mean_;
+    deviation_ = other->deviation_;
   }
-  use_statistics(first_path);
+  check_statistics(first_path, {mean_, deviation_});
+  byte_values_.resize(channels * 256);
+  for (std::size_t i = 0; i < byte_values_.size(); ++i)
+    byte_values_[i] =
+        static_cast<float>((static_cast<double>(i % 256) - mean_[i / 256]) / deviation_[i / 256]);
 }
 
 void Images::normalize(std::vector<double> mean, std::vector<double> deviation) {
   set_statistics({.mean = std::move(mean), .deviation = std::move(deviation)}, name());
 }
 
-/// What bytes become.
-void Images::use_statistics(const std::string& first_path) {
-  const auto channels = static_cast<std::size_t>(shape_[0]);
-  check_statistics(first_path, {mean_, deviation_});
-  byte_values_.resize(channels * 256);
-  for (std::size_t c = 0; c < channels; ++c) {
-    for (std::size_t v = 0; v < 256; ++v) {
-      byte_values_[c * 256 + v] = static_cast<float>((static_cast<double>(v) - mean_[c]) / deviation_[c]);
-    }
-  }
-}
-
-std::string Images::name() const {
-  return sources_.size() == 1 ? sources_[0].x->path()
-                              : fmt::format("{} and {} more", sources_[0].x->path(), sources_.size() - 1);
-}
+std::string Images::name() const { return name_of_files(sources_[0].x->path(), sources_.size()); }
 
 std::string Images::location(std::int64_t sample) const {
-  const Source& source = source_of(sample);
+  const Source& source = source_of(sources_, sample);
   return fmt::format("{}: image {}", source.x->path(), sample - source.first);
 }
 
 bool Images::is_finite() const { return std::ranges::all_of(sources_, &Source::bytes); }
-
-const Images::Source& Images::source_of(std::int64_t sample) const {
-  const auto after = std::upper_bound(sources_.begin(), sources_.end(), sample,
-                                      [](std::int64_t s, const Source& source) { return s < source.first; });
-  return *(after - 1);
-}
 
 void Images::normalize(const Source& source, std::int64_t row, const std::byte* stored, float* out) const {
   const auto channels = static_cast<std::size_t>(shape_[0]);
@@ -220,7 +196,7 @@ void Images::read(std::span<const std::int64_t> samples, std::span<const Tensor>
   float* out = into[0].data<float>();
   std::int64_t* const labels = into.size() > 1 ? into[1].data<std::int64_t>() : nullptr;
   for (std::size_t i = 0; i < samples.size(); ++i, out += shape_.numel()) {
-    const Source& source = source_of(samples[i]);
+    const Source& source = source_of(sources_, samples[i]);
     const std::int64_t row = samples[i] - source.first;
     source.x->with_rows(row, 1, [&](const std::byte* stored) { normalize(source, row, stored, out); });
     if (labels) labels[i] = labels_[static_cast<std::size_t>(samples[i])];
@@ -232,7 +208,7 @@ void Images::check_labels(std::int64_t classes) const {
   for (std::int64_t i = 0; i < size(); ++i) {
     const std::int64_t label = labels_[static_cast<std::size_t>(i)];
     if (label < classes) continue;
-    const Source& source = source_of(i);
+    const Source& source = source_of(sources_, i);
     throw DataError("{}: label {} of /y is {}, but the model has {} classes (0 to {})", source.x->path(),
                     i - source.first, label, classes, classes - 1);
   }

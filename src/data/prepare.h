@@ -49,12 +49,12 @@ struct CsvOptions {
 /// A line is one sample: numbers and a label, which is an integer from 0 on, or a name. Fields may be in
 /// double quotes. Left out, with a note: blank lines, a heading (docs/data.md says what is one; DataError if
 /// it may be a sample as well), and what numbers or names the rows without a name. A value that is missing is
-/// a DataError, and so are headings that differ between files or from the names in `statistics`, and labels
-/// that are names here and numbers there. /x is uint8 if every value is an integer in [0, 255] and /x of
-/// `statistics` is uint8, too, else float32; its attribute names has the heading. Names become labels in
-/// their order as bytes, from 0, or those of the class names in `statistics` if that has any, and are stored
-/// as text, a line each, in the attribute classes of /y. Throws UsageError if there is no column `label`, or
-/// several.
+/// a DataError (names of labels that look like one are classes, with a warning), and so are headings that
+/// differ between files or from the names in `statistics`, and labels that are names here and numbers there.
+/// /x is uint8 if every value is an integer in [0, 255] and /x of `statistics` is uint8, too, else float32;
+/// its attribute names has the heading. Names become labels in their order as bytes, from 0, or those of the
+/// class names in `statistics` if that has any, and are stored as text, a line each, in the attribute classes
+/// of /y. Throws UsageError if there is no column `label`, or several.
 Prepared prepare_csv(std::span<const std::string> inputs, const Output& output,
                      const CsvOptions& options = {});
 

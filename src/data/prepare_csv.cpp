@@ -25,10 +25,14 @@
 namespace lockstep::data {
 namespace {
 
-/// A field for error texts: "field 3", with the name of its column if there is a heading.
+/// "column 3", with its name if it has one.
+std::string described(const char* what, std::size_t index, const std::vector<std::string>& names) {
+  return fmt::format("{} {}{}", what, index + 1,
+                     index < names.size() ? fmt::format(" ('{}')", names[index]) : "");
+}
+
 std::string describe(const CsvFile& file, std::size_t field) {
-  if (field >= file.heading().size()) return fmt::format("field {}", field + 1);
-  return fmt::format("field {} ('{}')", field + 1, file.heading()[field]);
+  return described("field", field, file.heading());
 }
 
 std::string_view shortened(std::string_view field) { return field.substr(0, 40); }
@@ -60,7 +64,8 @@ class CsvSamples {
     for (const std::string& path : inputs) keep_values(path);
     if (values_ == 0 && !names_.empty()) values_ = names_.size() - left_out_.size() - 1;
     for (const std::size_t column : left_out_)
-      notes_.push_back(fmt::format("{}: {}, without a name, {}: left out", where_, name_of(column),
+      notes_.push_back(fmt::format("{}: {}, without a name, {}: left out", where_,
+                                   described("column", column, names_),
                                    row_names_ ? "names the rows" : "numbers the rows"));
   }
 
@@ -69,32 +74,24 @@ class CsvSamples {
   void read(const std::string& path, const Use& use) {
     CsvFile file(path, options_);
     std::vector<double> values;
-    std::optional<std::size_t> label;
-    while (file.next()) {
+    for (bool first = true; file.next(); first = false) {
       check_fields(file);
       check_left_out(file);
-      if (!label) label = label_column(file, file.fields().size());
+      if (first) label_ = label_column(file, file.fields().size());
+      if (first) columns_ = value_columns(file.fields().size());
       values.clear();
-      for (std::size_t i = 0; i < file.fields().size(); ++i) {
-        if (i != *label && !left_out_.contains(i)) values.push_back(value_of(file, i));
-      }
-      label_ = *label;
-      use(std::span<const double>(values), file, *label);
+      for (const std::size_t i : columns_) values.push_back(value_of(file, i));
+      use(std::span<const double>(values), file, label_);
     }
   }
 
   const std::vector<std::string>& notes() const { return notes_; }
   /// The column of a value: "column 3", with its name if a heading names it.
-  std::string column_of(std::size_t value) const {
-    std::size_t column = 0;
-    for (;; ++column)
-      if (column != label_ && !left_out_.contains(column) && value-- == 0) return name_of(column);
-  }
+  std::string column_of(std::size_t value) const { return described("column", columns_[value], names_); }
   /// Names of the values of a sample, in their order; none without a heading, or if a file cannot keep them.
   std::vector<std::string> value_names() const {
     std::vector<std::string> found;
-    for (std::size_t i = 0; i < names_.size(); ++i)
-      if (i != label_ && !left_out_.contains(i)) found.push_back(names_[i]);
+    for (const std::size_t i : value_columns(names_.size())) found.push_back(names_[i]);
     if (fmt::format("{}", fmt::join(found, "\n")).size() > most_name_bytes) found.clear();
     return found;
   }
@@ -104,6 +101,14 @@ class CsvSamples {
   }
 
  private:
+  /// Of a line of so many fields.
+  std::vector<std::size_t> value_columns(std::size_t fields) const {
+    std::vector<std::size_t> found;
+    for (std::size_t i = 0; i < fields; ++i)
+      if (i != label_ && !left_out_.contains(i)) found.push_back(i);
+    return found;
+  }
+
   void see_heading(const CsvFile& file) {
     const std::vector<std::string>& names = file.heading();
     if (names.empty()) return;
@@ -141,11 +146,6 @@ class CsvSamples {
         throw DataError("{}: {} fields, but the heading names {}: is the first a name of the row?",
                         file.where(), file.fields().size(), names_.size() - 1);
     }
-  }
-
-  std::string name_of(std::size_t column) const {
-    return fmt::format("column {}{}", column + 1,
-                       column < names_.size() ? fmt::format(" ('{}')", names_[column]) : "");
   }
 
   void check_fields(const CsvFile& file) {
@@ -189,9 +189,10 @@ class CsvSamples {
   std::vector<std::string> notes_, names_;  // names: of the first heading
   std::string where_;                       // that heading
   bool row_names_ = false;
-  std::set<std::size_t> left_out_;  // columns
-  std::size_t values_ = 0;          // per sample; 0: unknown so far
-  std::size_t label_ = 0;           // its column
+  std::set<std::size_t> left_out_;    // columns
+  std::vector<std::size_t> columns_;  // of values
+  std::size_t values_ = 0;            // per sample; 0: unknown so far
+  std::size_t label_ = 0;             // its column
 };
 
 /// True for 1,5 and 12.5% and $1,234.50, which are numbers but for money, percents, commas and blanks.
@@ -219,34 +220,41 @@ class CsvLabels {
   /// it (NA, the country).
   void see(const CsvFile& file, std::size_t field) {
     const std::string_view text = file.fields()[field];
-    const bool mark = is_missing(text);
-    if (text.empty() || (mark && (numbers_given_ || kind_ == Kind::numbers)))
-      throw DataError("{}", missing(file, field));
-    ++samples_;
+    const auto wrong = [&](const std::string& why) {
+      return DataError("{}: the label, {}, is '{}'{}", file.where(), describe(file, field), shortened(text),
+                       why);
+    };
     double value = 0;
-    const bool number = !given_ && !mark && parse_value(text, value) && std::isfinite(value);
-    const Kind kind = number ? Kind::numbers : Kind::names;
-    if (kind == Kind::names && numbers_given_)
-      throw DataError("{}: the label, {}, is '{}', but those of {} are numbers without names", file.where(),
-                      describe(file, field), shortened(text), from_);
-    if (kind == Kind::numbers && !(value >= 0 && value < 9e15 && std::floor(value) == value)) {
-      throw DataError(
-          "{}: the label, {}, is '{}': labels are integers from 0 on, or names (an HDF5 file with an array y "
-          "of floats is data for task.name = regression)",
-          file.where(), describe(file, field), shortened(text));
-    }
-    if (kind_ != Kind::unknown && kind_ != kind) {
-      throw DataError("{}: the label, {}, is '{}', but those before are {}", file.where(),
-                      describe(file, field), shortened(text), kind_ == Kind::names ? "names" : "integers");
-    }
-    if (kind == Kind::numbers && !first_mark_.empty()) throw DataError("{}", first_mark_);
-    if (kind_ == Kind::unknown && mark && first_mark_.empty()) first_mark_ = missing(file, field);
-    if (!mark) kind_ = kind;
-    if (kind == Kind::names) {
-      see_name(file, field, text);
-    } else {
+    const bool mark = is_missing(text),
+               number = !given_ && !mark && parse_value(text, value) && std::isfinite(value);
+    if (text.empty() || (mark && (numbers_given_ || !numbers_seen_.empty())))
+      throw DataError("{}", missing(file, field));
+    if (numbers_given_ && !number)
+      throw wrong(fmt::format(", but those of {} are numbers without names", from_));
+    if (number && !first_mark_.empty()) throw DataError("{}", first_mark_);
+    if (number ? !numbers_.empty() : !numbers_seen_.empty())
+      throw wrong(fmt::format(", but those before are {}", number ? "names" : "integers"));
+    ++samples_;
+    if (number && value >= 0 && value < 9e15 && std::floor(value) == value) {
       numbers_seen_.insert(static_cast<std::int64_t>(value));
+      return;
     }
+    if (number)
+      throw wrong(
+          ": labels are integers from 0 on, or names (an HDF5 file with an array y of floats is data for "
+          "task.name = regression)");
+    if (numbers_.contains(text)) return;
+    if (given_)
+      throw wrong(fmt::format(", which is no class of {}: those are {}", from_, fmt::join(names_, ", ")));
+    if (!mark) first_mark_.clear();
+    if (mark && numbers_.empty()) first_mark_ = missing(file, field);
+    numbers_.emplace(text, 0);
+    name_bytes_ += text.size() + 1;
+    if (name_bytes_ > most_name_bytes)
+      throw DataError(
+          "{}: the label, {}, has {} different names by now, more than a data file keeps: is it the right "
+          "column? Else number them",
+          file.where(), describe(file, field), numbers_.size());
   }
 
   /// Of labels that may be values to predict, or missing. Comes after the first pass.
@@ -294,28 +302,9 @@ class CsvLabels {
   const std::vector<std::string>& names() const { return names_; }
 
  private:
-  enum class Kind { unknown, numbers, names };
-
-  void see_name(const CsvFile& file, std::size_t field, std::string_view text) {
-    if (numbers_.contains(text)) return;
-    if (given_) {
-      throw DataError("{}: the label, {}, is '{}', which is no class of {}: those are {}", file.where(),
-                      describe(file, field), shortened(text), from_, fmt::join(names_, ", "));
-    }
-    numbers_.emplace(text, 0);
-    name_bytes_ += text.size() + 1;
-    if (name_bytes_ > most_name_bytes) {
-      throw DataError(
-          "{}: the label, {}, has {} different names by now, more than a data file keeps: is it the right "
-          "column? Else number them",
-          file.where(), describe(file, field), numbers_.size());
-    }
-  }
-
   std::string from_;
   bool given_ = false, numbers_given_ = false;
   std::int64_t samples_ = 0;
-  Kind kind_ = Kind::unknown;
   std::string first_mark_;  // the error that it is if the labels are numbers
   std::size_t name_bytes_ = 0;
   std::vector<std::string> names_;                            // filled by end_first_pass(), or given
@@ -323,53 +312,35 @@ class CsvLabels {
   std::unordered_set<std::int64_t> numbers_seen_;
 };
 
-/// What float32, as which values are written, loses of each column.
-class CsvSpreads {
- public:
-  void see(std::span<const double> values) {
-    if (columns_.empty())
-      for (const double value : values) columns_.push_back({value, value, value});
-    for (std::size_t i = 0; i < values.size(); ++i) columns_[i].see(values[i]);
+/// The distance of the next float32.
+double step_at(double value) {
+  const float there = static_cast<float>(std::abs(value));
+  return static_cast<double>(std::nextafter(there, std::numeric_limits<float>::infinity()) - there);
+}
+
+/// What float32, as which values are written, loses of a column.
+struct CsvSpread {
+  double least, largest, last;
+  std::int64_t changes = 0, lost = 0;  // from line to line
+  bool rounded = false;                // any value
+
+  void see(double value) {
+    constexpr double rounding = 1e-13;  // of sums in double, which are not different values
+    const double change = std::abs(value - last);
+    rounded |= static_cast<double>(static_cast<float>(value)) != value;
+    changes += change > rounding * std::abs(value);
+    lost += change > rounding * std::abs(value) && change < step_at(value);
+    least = std::min(least, value);
+    largest = std::max(largest, value);
+    last = value;
   }
 
-  /// Of columns that are narrow beside their distance from 0, or whose values often become one with the next.
-  std::vector<std::string> warnings(const CsvSamples& samples) const {
-    std::vector<std::string> found;
-    for (std::size_t i = 0; i < columns_.size(); ++i) {
-      const Column& c = columns_[i];
-      const double step = step_at(std::max(std::abs(c.least), std::abs(c.largest))),
-                   width = c.largest - c.least;
-      if (c.rounded && c.changes > 0 && (width < 1000 * step || 4 * c.lost > c.changes))
-        found.push_back(fmt::format(
-            "{} has values from {} to {}, of which float32 keeps steps of {}: subtract what is common to all",
-            samples.column_of(i), c.least, c.largest, step));
-    }
-    return found;
+  double step() const { return step_at(std::max(-least, largest)); }
+  /// The column is narrow beside its distance from 0, or its values often become one with the next.
+  bool is_lost() const {
+    const bool narrow = largest - least < 1000 * step();
+    return rounded && changes > 0 && (narrow || 4 * lost > changes);
   }
-
- private:
-  static double step_at(double value) {
-    const float there = static_cast<float>(value);
-    return static_cast<double>(std::nextafter(there, std::numeric_limits<float>::infinity()) - there);
-  }
-
-  struct Column {
-    double least, largest, last;
-    std::size_t changes = 0, lost = 0;  // from line to line
-    bool rounded = false;
-
-    void see(double value) {
-      rounded |= static_cast<double>(static_cast<float>(value)) != value;
-      constexpr double rounding = 1e-13;  // of sums in double, which are not different values
-      if (std::abs(value - last) <= rounding * std::abs(value)) return;
-      ++changes;
-      lost += std::abs(value - last) < step_at(std::abs(value));
-      least = std::min(least, value);
-      largest = std::max(largest, value);
-      last = value;
-    }
-  };
-  std::vector<Column> columns_;
 };
 
 bool is_byte(double value) { return value >= 0 && value <= 255 && std::floor(value) == value; }
@@ -395,11 +366,13 @@ Prepared prepare_csv(std::span<const std::string> inputs, const Output& output, 
     contents.bytes = x.dtype() == DType::uint8;
   }
   CsvLabels labels(options.statistics);
-  CsvSpreads spreads;
+  std::vector<CsvSpread> spreads;
   for (const std::string& path : inputs) {
     samples.read(path, [&](std::span<const double> values, const CsvFile& file, std::size_t label) {
       labels.see(file, label);
-      spreads.see(values);
+      if (spreads.empty())
+        for (const double value : values) spreads.push_back({value, value, value});
+      for (std::size_t i = 0; i < values.size(); ++i) spreads[i].see(values[i]);
       contents.bytes = contents.bytes && std::ranges::all_of(values, is_byte);
       ++contents.images;
     });
@@ -431,7 +404,11 @@ Prepared prepare_csv(std::span<const std::string> inputs, const Output& output, 
     }
   });
   prepared.notes = samples.notes();
-  if (!contents.bytes) prepared.warnings = spreads.warnings(samples);
+  for (std::size_t i = 0; i < spreads.size() && !contents.bytes; ++i)
+    if (const CsvSpread& column = spreads[i]; column.is_lost())
+      prepared.warnings.push_back(fmt::format(
+          "{} has values from {} to {}, of which float32 keeps steps of {}: subtract what is common to all",
+          samples.column_of(i), column.least, column.largest, column.step()));
   std::ranges::move(labels.warnings(), std::back_inserter(prepared.warnings));
   return prepared;
 }

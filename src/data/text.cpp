@@ -93,11 +93,7 @@ void Text::add_file(const std::string& path, std::int64_t& memory_left_bytes) {
   sources_.push_back(std::move(source));
 }
 
-std::string Text::name() const {
-  return sources_.size() == 1
-             ? sources_[0].tokens->path()
-             : fmt::format("{} and {} more", sources_[0].tokens->path(), sources_.size() - 1);
-}
+std::string Text::name() const { return name_of_files(sources_[0].tokens->path(), sources_.size()); }
 
 void Text::copy_tokens(const Source& source, std::int64_t window, std::int64_t* x, std::int64_t* y) const {
   const std::int64_t first = window * context_;
@@ -116,10 +112,7 @@ void Text::read(std::span<const std::int64_t> samples, std::span<const Tensor> i
   auto* x_row = into[0].data<std::int64_t>();
   auto* y_row = into[1].data<std::int64_t>();
   for (const std::int64_t sample : samples) {
-    const auto after =
-        std::upper_bound(sources_.begin(), sources_.end(), sample,
-                         [](std::int64_t s, const Source& source) { return s < source.first; });
-    const Source& source = *(after - 1);
+    const Source& source = source_of(sources_, sample);
     copy_tokens(source, sample - source.first, x_row, y_row);
     x_row += context_;
     y_row += context_;

@@ -3,12 +3,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <charconv>
 #include <cmath>
-#include <cstring>
-#include <functional>
 #include <iterator>
 
 #include "base/files.h"
@@ -147,13 +144,6 @@ std::unique_ptr<data::Dataset> open_data(const std::string& format, const Config
                                  .labels = targets && needs_labels(config, model)});
   if (has_classes) images->check_labels(model.classes());
   return images;
-}
-
-/// What is said of images that are not normalised as the training data is: by what they are.
-std::string own_normalization(const data::Images& images) {
-  if (images.names_statistics()) return "by its own mean and deviation";
-  return fmt::format("by mean {:g} and deviation {:g}, as it names none", images.mean().front(),
-                     images.deviation().front());
 }
 
 /// Their number for each channel, for messages.
@@ -339,9 +329,15 @@ DataSets::DataSets(const Config& config, const models::Model& model, const std::
   }
   eval_file_ = open_data(format_, config, model, {eval_path}, trained_on.get(), targets);
   eval_ = eval_file_.get();
-  if (!why_own.empty())
-    warnings_.push_back(fmt::format("{}: normalised {}, not the training data's: {}", eval_path,
-                                    own_normalization(dynamic_cast<const data::Images&>(*eval_)), why_own));
+  if (!why_own.empty()) {
+    const auto& images = dynamic_cast<const data::Images&>(*eval_);
+    const std::string by = images.names_statistics()
+                               ? "its own mean and deviation"
+                               : fmt::format("mean {:g} and deviation {:g}, as it names none",
+                                             images.mean().front(), images.deviation().front());
+    warnings_.push_back(
+        fmt::format("{}: normalised by {}, not the training data's: {}", eval_path, by, why_own));
+  }
   check_meanings();
   map_to_unit_range(config);
   std::vector<std::string> normalized = config.data.normalize;
@@ -351,16 +347,6 @@ DataSets::DataSets(const Config& config, const models::Model& model, const std::
 }
 
 DataSets::~DataSets() = default;
-
-std::string DataSets::tokenizer() const {
-  const auto text_of = [](const std::unique_ptr<data::Dataset>& dataset) {
-    return dynamic_cast<const data::Text*>(dataset.get());
-  };
-  for (const Source& source : sources_)
-    if (const auto* const text = text_of(source.whole)) return text->tokenizer();
-  if (const auto* const text = text_of(eval_file_)) return text->tokenizer();
-  return "";
-}
 
 template <class Kind>
 std::vector<Kind*> DataSets::all_of() const {
@@ -373,6 +359,11 @@ std::vector<Kind*> DataSets::all_of() const {
   return all;
 }
 
+std::string DataSets::tokenizer() const {
+  const std::vector<const data::Text*> texts = all_of<const data::Text>();
+  return texts.empty() ? "" : texts.front()->tokenizer();
+}
+
 /// All files as the first one.
 void DataSets::map_to_unit_range(const Config& config) {
   if (!takes_unit_range(config))
@@ -380,15 +371,12 @@ void DataSets::map_to_unit_range(const Config& config) {
   if (is_custom(config) || format_ == "text")
     return check_no_range(config, fmt::format("data of the format {} are taken as they are", format_));
   DataConfig as_first = config.data;
-  const auto map = [&](data::Dataset& dataset) {
-    const std::optional<StoredRange> range = train::map_to_unit_range(as_first, dataset);
-    if (!range_ && range) {
-      range_ = range;
-      as_first.range = {range->low, range->high};
-    }
-  };
-  for (const Source& source : sources_) map(*source.whole);
-  if (eval_file_) map(*eval_file_);
+  for (data::Dataset* const dataset : all_of<data::Dataset>()) {
+    const std::optional<StoredRange> range = train::map_to_unit_range(as_first, *dataset);
+    if (range_ || !range) continue;
+    range_ = range;
+    as_first.range = {range->low, range->high};
+  }
 }
 
 /// Until their numbers are known they are 0 and 1: what reads the fields has their type already.
@@ -422,8 +410,7 @@ void DataSets::use(const NormalizedField& field) {
 void DataSets::measure(comm::HostGroup& world) {
   const std::vector<data::Arrays*> arrays = all_of<data::Arrays>();
   for (NormalizedField& field : normalized_) {
-    std::optional<data::Normalization> found;
-    comm::run_on_all(world, [&] { found = arrays.front()->stored_normalization(field.name); });
+    std::optional<data::Normalization> found = arrays.front()->stored_normalization(field.name);
     if (!found) {
       for (data::Arrays* const one : arrays) one->read_as_stored(field.name);
       std::vector<data::Mixture::Source> parts;
@@ -444,7 +431,7 @@ void DataSets::use(const LearnedFrom& from, bool own_statistics) {
       const auto found = from.fields.find(field.name);
       if (found == from.fields.end()) continue;
       data::FieldMeaning learned = found->second;
-      learned.scale.value.named = learned.by;
+      if (learned.by) learned.scale.value.named = *learned.by;
       if (own_statistics) learned.scale.value.largest = 0;  // the data have their own scale
       learned.merge(field.name, one->meaning(field.name));
     }

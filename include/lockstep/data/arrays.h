@@ -48,8 +48,7 @@ class Arrays final : public Dataset {
   std::string location(std::int64_t sample) const override;
   std::vector<std::string> skipped() const override { return skipped_; }
 
-  /// What the attributes mean and std of the field's array in the first file say, if it has both. DataError
-  /// if they are not as many as the field needs.
+  /// What the attributes mean and std of the field's array in the first file say, if it has both.
   std::optional<Normalization> stored_normalization(std::string_view field) const;
   /// From now on the field is read normalised; integers become floats. Not while others read. UsageError if
   /// there is no such field, DataError unless every mean is within 1e30 and every deviation in [1e-30, 1e30].
@@ -74,7 +73,6 @@ class Arrays final : public Dataset {
 
   void add_file(const std::string& path, std::int64_t& memory_left_bytes);
   std::size_t index_of(std::string_view field) const;
-  const Source& source_of(std::int64_t sample) const;
   template <class From>
   void convert(const From* from, const Source& source, std::size_t field, std::int64_t row,
                const Tensor& into) const;

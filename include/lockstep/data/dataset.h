@@ -37,10 +37,10 @@ struct Normalization {
 
 /// How a file stores a field.
 struct StoredField {
-  DType dtype = DType::float32;          ///< of its elements
-  Shape shape{};                         ///< of one sample: [64] of a table, [1, 8, 8] of images
-  double largest = 0;                    ///< |value| in some samples; 0: not known
-  std::optional<Normalization> named{};  ///< by the file's attributes mean and std, if it has both
+  DType dtype = DType::float32;  ///< of its elements
+  Shape shape{};                 ///< of one sample: [64] of a table, [1, 8, 8] of images
+  double largest = 0;            ///< |value| in some samples; 0: not known
+  Normalization named{};         ///< the file's attributes mean and std; empty unless it has both
 };
 
 /// What a file says.

@@ -84,9 +84,6 @@ class Images final : public Dataset {
   void add_file(const std::string& path, bool labelled, std::int64_t& memory_left_bytes);
   void add_labels(const hdf5::File& file, std::int64_t images);
   void set_statistics(const ImagesOptions& options, const std::string& first_path);
-  void use_statistics(const std::string& first_path);
-  void check_like(const Images& other) const;
-  const Source& source_of(std::int64_t sample) const;
   void normalize(const Source& source, std::int64_t row, const std::byte* stored, float* out) const;
 
   std::vector<Source> sources_;
