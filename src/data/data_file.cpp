@@ -128,6 +128,7 @@ double largest_in(const hdf5::Dataset& dataset) {
 
 FieldMeaning meaning_of(const hdf5::Dataset& dataset) {
   dataset.check_stored();
+  check_no_missing_values(dataset);
   const std::string& file = dataset.file_path();
   const auto numbers = [&](const char* name) {
     return dataset.has_attribute(name) && dataset.attribute_dtype(name);
@@ -144,6 +145,8 @@ FieldMeaning meaning_of(const hdf5::Dataset& dataset) {
                              fmt::join(dataset.doubles_attribute(name), " "));
   meaning.scale = {meaning.stored, file};
   meaning.classes = {names_of(dataset, "classes"), file};
+  if (auto names = names_of(dataset, "names"); std::ssize(names) == meaning.stored.shape.numel())
+    meaning.names = {std::move(names), file};
   meaning.units = {text_of(dataset, "units"), file};
   meaning.packing = {packing, file};
   return meaning;
@@ -165,7 +168,6 @@ RowStore::RowStore(hdf5::File file, hdf5::Dataset dataset, DType as, std::int64_
     files_.push_back(one);
   }
   dataset.check_stored();
-  check_no_missing_values(dataset);
   // Elements may be wider in memory than they are in the file.
   if (dataset.numel() > (std::int64_t{1} << 58)) {
     throw DataError("{}: {} claims {} elements, more than any machine could hold", path_, dataset.name(),

@@ -61,6 +61,13 @@ void FieldMeaning::merge(std::string_view field, const FieldMeaning& more) {
   if (packing.value && more.packing.value && *packing.value != *more.packing.value)
     throw DataError("{}: {} has the packing {}, but in {} it has {}: unpack both (netCDF)", more.packing.file,
                     field, quote(*more.packing.value), packing.file, quote(*packing.value));
+  const auto [column, there_is] = std::ranges::mismatch(names.value, more.names.value);
+  if (column != names.value.end() && there_is != more.names.value.end())
+    throw DataError(
+        "{}: element {} of {} is {}, but in {} it is {}: the same columns in the same order are needed "
+        "(attribute names)",
+        more.names.file, column - names.value.begin() + 1, field, quote(*there_is), names.file,
+        quote(*column));
   const auto [name, other] = std::ranges::mismatch(classes.value, more.classes.value);
   if (name != classes.value.end() && other != more.classes.value.end())
     throw DataError(
@@ -75,6 +82,7 @@ void FieldMeaning::merge(std::string_view field, const FieldMeaning& more) {
         more.scale.file, field, to_string(there.dtype), there.largest, scale.file, to_string(known.dtype),
         known.largest);
   if (classes.value.size() < more.classes.value.size()) classes = more.classes;
+  if (names.value.empty()) names = more.names;
   if (units.value.empty()) units = more.units;
   if (!packing.value) packing = more.packing;
   if (known.largest <= 0) scale = more.scale;

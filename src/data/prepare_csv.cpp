@@ -95,6 +95,7 @@ class CsvSamples {
     if (fmt::format("{}", fmt::join(found, "\n")).size() > most_name_bytes) found.clear();
     return found;
   }
+  bool has_heading() const { return !names_.empty(); }
   const std::string& heading_where() const { return where_; }
   Shape image() const {
     return options_.image.rank() == 3 ? options_.image : Shape{static_cast<std::int64_t>(values_), 1, 1};
@@ -404,6 +405,12 @@ Prepared prepare_csv(std::span<const std::string> inputs, const Output& output, 
     }
   });
   prepared.notes = samples.notes();
+  if (contents.value_names.empty() && samples.has_heading())
+    prepared.warnings.push_back(
+        fmt::format("{}: the names of the columns take over {} bytes and are left out: nothing will tell "
+                    "other columns from "
+                    "these",
+                    samples.heading_where(), most_name_bytes));
   for (std::size_t i = 0; i < spreads.size() && !contents.bytes; ++i)
     if (const CsvSpread& column = spreads[i]; column.is_lost())
       prepared.warnings.push_back(fmt::format(

@@ -30,7 +30,8 @@ namespace {
 constexpr std::string_view normalization_prefix = "data/";
 // Of /data/FIELD.
 constexpr std::string_view type_attribute = "dtype", largest_attribute = "largest", units_attribute = "units",
-                           packing_attribute = "packing", classes_attribute = "classes";
+                           packing_attribute = "packing", classes_attribute = "classes",
+                           names_attribute = "names";
 
 /// DataError for a missing file, with the key that names it and what to do.
 void check_present(const char* key, const std::string& path) {
@@ -189,8 +190,8 @@ LearnedFrom learned_from(const checkpoint::FileIndex& index) {
   for (const checkpoint::GroupEntry& group : index.groups) {
     if (!checkpoint::is_data_group(group.path)) continue;
     data::FieldMeaning& meaning = from.fields[group.path.substr(normalization_prefix.size())];
-    for (std::string* const file :
-         {&meaning.scale.file, &meaning.classes.file, &meaning.units.file, &meaning.packing.file})
+    for (std::string* const file : {&meaning.scale.file, &meaning.classes.file, &meaning.names.file,
+                                    &meaning.units.file, &meaning.packing.file})
       *file = index.path;
     if (!group.attributes.empty()) meaning.packing.value.emplace();  // earlier versions wrote none
     for (const auto& [name, value] : group.attributes) {
@@ -205,8 +206,9 @@ LearnedFrom learned_from(const checkpoint::FileIndex& index) {
       }
       if (name == units_attribute) meaning.units.value = *text;
       if (name == packing_attribute) meaning.packing.value = *text;
-      if (name != classes_attribute) continue;
-      for (const std::string_view line : lines_of(*text)) meaning.classes.value.emplace_back(line);
+      if (name == classes_attribute || name == names_attribute)
+        for (const std::string_view line : lines_of(*text))
+          (name == classes_attribute ? meaning.classes : meaning.names).value.emplace_back(line);
     }
   }
   for (const checkpoint::TensorEntry& entry : index.tensors) {
@@ -481,8 +483,9 @@ void add(checkpoint::StateDict& state_dict, const DataSets& data) {
     if (largest > 0) describe(largest_attribute, largest);
     if (!meaning.units.value.empty()) describe(units_attribute, meaning.units.value);
     if (!meaning.packing.value.value_or("").empty()) describe(packing_attribute, *meaning.packing.value);
-    if (!meaning.classes.value.empty())
-      describe(classes_attribute, fmt::format("{}", fmt::join(meaning.classes.value, "\n")));
+    for (const auto& [name, names] :
+         {std::pair(classes_attribute, &meaning.classes.value), {names_attribute, &meaning.names.value}})
+      if (!names->empty()) describe(name, fmt::format("{}", fmt::join(*names, "\n")));
     if (field.name == "x" && data.range())
       describe("range", fmt::format("{} {}", data.range()->low, data.range()->high));
     state_dict.sections.push_back(std::move(section));

@@ -141,4 +141,29 @@ refused 3 'class 2 of y is "elk", but in .* it is "owl"' ranks 1 eval lines/chec
 # Data that say nothing are compared with nothing.
 train_to_end plain 1 data.train=plain.h5
 "$LOCKSTEP" eval plain/checkpoints/latest --data order.h5 >log 2>&1 || fail "data without class names: $(cat log)"
+
+# Columns of a table have names.
+/usr/bin/python3 - <<'PY'
+import h5py, numpy as np
+def table(name, names, swap=False):
+    x = np.random.default_rng(3).normal(size=(60, 2)) * [1, 10]
+    with h5py.File(name, "w") as f:
+        f["x"], f["y"] = (x[:, ::-1] if swap else x).astype(np.float32), (x[:, 0] > 0).astype(np.int64)
+        if names: f["x"].attrs["names"] = names
+table("ab.h5", "a\nb")
+table("list-ab.h5", ["a", "b"])
+table("ba.h5", ["b", "a"], swap=True)
+table("nameless.h5", "")
+table("other-count.h5", "a\nb\nc")
+PY
+train_to_end ab 2 data.train=ab.h5 model.sizes="2 8 2"
+text='ba.h5: element 1 of /?x is "b", but in .* it is "a": the same columns in the same order are needed'
+refused 3 "$text" ranks 2 eval ab/checkpoints/latest --data ba.h5
+refused 3 "$text" ranks 1 predict ab/checkpoints/latest --data ba.h5 --out out.h5
+for setting in data.train="ab.h5 ba.h5" data.eval=ba.h5; do
+  refused 3 "$text" ranks 2 train run.ini --run new --set data.train=ab.h5 --set model.sizes="2 8 2" --set "$setting"
+done
+for file in list-ab.h5 nameless.h5 other-count.h5; do
+  "$LOCKSTEP" eval ab/checkpoints/latest --data "$file" >log 2>&1 || fail "$file: $(cat log)"
+done
 finish

@@ -87,6 +87,21 @@ BOOST_FIXTURE_TEST_CASE(labels_may_be_integers_of_any_type, Folder) {
   });
 }
 
+BOOST_FIXTURE_TEST_CASE(labels_that_a_file_calls_missing_are_named, Folder) {
+  const std::vector<float> x(6);
+  const std::vector<std::int64_t> labels{0, 9, 1};
+  const std::vector<double> missing{9};
+  {
+    h5::File file = h5::File::create(folder.file("m.h5"));
+    file.create_dataset("x", DType::float32, {3, 2}).write(std::span<const float>(x));
+    h5::Dataset y = file.create_dataset("y", DType::int64, {3});
+    y.write(std::span<const std::int64_t>(labels));
+    y.set_attribute("_FillValue", std::span<const double>(missing));
+  }
+  BOOST_CHECK_EXCEPTION(Images(folder.file("m.h5")), DataError,
+                        mentions("row 1 of /y holds 9, a missing value"));
+}
+
 BOOST_FIXTURE_TEST_CASE(labels_beyond_int64_are_an_error, Folder) {
   const std::vector<std::uint64_t> labels{0, std::uint64_t{1} << 63};
   const std::string path = put(folder, "u.h5", std::vector<std::uint8_t>{1, 2}, {2, 1, 1, 1}, labels);

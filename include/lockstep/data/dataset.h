@@ -56,12 +56,13 @@ struct FieldMeaning {
   std::optional<Normalization> by{};         ///< none: read as stored
   Said<StoredField> scale{};                 ///< stored, in the first file whose largest value is known
   Said<std::vector<std::string>> classes{};  ///< names of labels 0, 1, 2 ..., where files have them
+  Said<std::vector<std::string>> names{};    ///< of the elements of a sample: columns of a table
   Said<std::string> units{};                 ///< of the stored values, where files name them
   /// scale_factor and add_offset of netCDF, which are not applied; empty: neither; none: not known
   Said<std::optional<std::string>> packing{};
 
   /// Takes over what only `more` knows. DataError with both sides if the same value means two things: another
-  /// class name or unit, or a number of another scale: bytes and floats from 0 to 1, unless both files name
+  /// column, class name or unit, or a number of another scale: bytes and floats from 0 to 1, unless both files name
   /// the same mean and std; of pictures (samples of rank 3 or more) other sizes, too. What one side does not
   /// know is not compared.
   void merge(std::string_view field, const FieldMeaning& more);
