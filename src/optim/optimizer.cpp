@@ -56,12 +56,12 @@ UpdateResult Optimizer::step(const StepOptions& options) {
   const progress::During updates(progress::Phase::optimizer);
   const double lr = options.lr.value_or(lr_), count = source().count();
   check_lr(lr);
+  check_gradients();
   if (!(count > 0) || !std::isfinite(count))
     throw TrainingError(
         "step {}: the count of the global batch is {}, so the mean gradient is not defined; was no sample "
         "counted?",
         steps_ + 1, count);
-  check_gradients();
   UpdateResult result;
   if (needs_norm(options)) {
     result.gradient_norm = norm_.measure();

@@ -296,8 +296,7 @@ void Watchdog::check_hangs() {
     if (now_s_ - job_end_expected_s_ < job_end_timeout_s) return;
   }
   end_job(hung, options_.by_default
-                    ? fmt::format(" (no rank waits for longer than {} s; Session::watch() or {} sets another "
-                                  "limit, 0: none)",
+                    ? fmt::format(" (limit: {} s; Session::watch() or {} sets another one, 0: none)",
                                   options_.hang_timeout_s, hang_timeout_variable)
                     : fmt::format(" (fault.hang_timeout_s = {})", options_.hang_timeout_s));
 }

@@ -23,7 +23,7 @@ expect() {
 }
 
 timeout_s=2
-ends='the job ends with exit code 5 .no rank waits for longer than 2 s; Session::watch.. or LOCKSTEP_HANG_TIMEOUT_S'
+ends='the job ends with exit code 5 .limit: 2 s; Session::watch.. or LOCKSTEP_HANG_TIMEOUT_S'
 for ranks in 2 3; do
   mpirun=("$@" -n "$ranks")
   last=$((ranks - 1))
