@@ -153,7 +153,9 @@ class CsvSamples {
     const std::size_t fields = file.fields().size(), others = left_out_.size() + 1;
     if (values_ == 0 && fields > others) values_ = fields - others;
     if (fields == values_ + others && fields > others) return;
-    const std::string wanted = values_ == 0 ? "values" : fmt::format("{} values", values_);
+    std::string wanted = values_ == 0 ? "values" : fmt::format("{} values", values_);
+    if (!left_out_.empty())
+      wanted += fmt::format(", {} without a name", pluralized(left_out_.size(), "column"));
     throw DataError("{}: {} field{}, but {} and a label are expected; fields are separated by {} here",
                     file.where(), fields, fields == 1 ? "" : "s", wanted, file.separator_name());
   }
