@@ -46,7 +46,7 @@ struct StoredField {
 /// What a file says.
 template <class T>
 struct Said {
-  T value{};
+  T value{};           ///< what it says
   std::string file{};  ///< for messages
 };
 
