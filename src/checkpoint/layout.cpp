@@ -338,18 +338,19 @@ std::string to_text(const AttributeValue& value) {
   return std::get<std::string>(value);
 }
 
-std::string digested_text(const FileIndex& index) {
+std::string digested_text(const FileIndex& index, bool for_readers) {
   std::string text = fmt::format("format_version {}\n", index.version);
   for_position(index.position, [&](const char* name, auto number) {
     fmt::format_to(std::back_inserter(text), "{} {}\n", name, number);
   });
   for (const GroupEntry& group : index.groups) {
     for (const auto& [name, value] : group.attributes) {
-      fmt::format_to(std::back_inserter(text), "/{} {} {} {}\n", group.path, name, value.index(),
-                     to_text(value));
+      const std::string type = for_readers ? "" : fmt::format("{} ", value.index());
+      fmt::format_to(std::back_inserter(text), "/{} {} {}{}\n", group.path, name, type, to_text(value));
     }
   }
   const std::string manifest = manifest_text(index.tensors);
+  if (for_readers) return text + index.config + manifest;
   fmt::format_to(std::back_inserter(text), "config {}\n{}manifest {}\n", index.config.size(), index.config,
                  manifest.size());
   return text + manifest;

@@ -36,7 +36,7 @@ FileWriter::FileWriter(std::string path, const StateDict& state_dict, comm::Host
     index_ = index_of(state_dict);
     index_.path = path_;
   });
-  if (const auto differing = comm::first_difference(world_, digested_text(index_)))
+  if (const auto differing = comm::first_difference(world_, digested_text(index_, true)))
     throw UsageError("{}: not saved: the ranks do not hold the same: {}", path_, differing->text());
   first_not_finite_ = index_.tensors.size();
   index_.world_size = world_.size();

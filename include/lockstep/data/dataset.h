@@ -62,9 +62,9 @@ struct FieldMeaning {
   Said<std::optional<std::string>> packing{};
 
   /// Takes over what only `more` knows. DataError with both sides if the same value means two things: another
-  /// column, class name or unit, or a number of another scale: bytes and floats from 0 to 1, unless both files name
-  /// the same mean and std; of pictures (samples of rank 3 or more) other sizes, too. What one side does not
-  /// know is not compared.
+  /// column, class name or unit, or a number of another scale: bytes and floats from 0 to 1, unless both
+  /// files name the same mean and std; of pictures (samples of rank 3 or more) other sizes, too. What one
+  /// side does not know is not compared.
   void merge(std::string_view field, const FieldMeaning& more);
 };
 
