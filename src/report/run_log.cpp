@@ -64,7 +64,9 @@ class Adder {
       if (run_.first_time.empty()) run_.first_time = time;
       run_.last_time = time;
     }
-    run_.last_step = std::max(run_.last_step, step);
+    const auto loss = line.find("loss");
+    const bool failed = loss != line.end() && loss->is_null();  // and was not done
+    run_.last_step = std::max(run_.last_step, step - failed);
     if (line.contains("start")) {
       run_.events.push_back({kind_of(text_of(line, "start")), step, time, text_of_start(line)});
       run_.ranks = integer_of(line, "ranks");

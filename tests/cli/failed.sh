@@ -21,7 +21,7 @@ for count in 1 2; do
   code=$?
   [ "$code" -eq 4 ] || fail "$run: exit $code, expected 4: $(tail -n 3 log)"
   python3 - "$run" <<'PY' || fail "$run: $(cat "$run/metrics.jsonl" log)"
-import json, re, sys
+import json, os, re, subprocess, sys
 run = sys.argv[1]
 lines = [line for line in map(json.loads, open(run + "/metrics.jsonl")) if "loss" in line]
 ending = json.load(open(run + "/exit.json"))
@@ -32,6 +32,8 @@ assert all(isinstance(line["loss"], float) for line in lines[:-1]) and lines[-1]
 page = open(run + "/report.html").read()
 assert "failed, exit code 4" in page and ending["why"].split(";")[0] in page, "the page does not say why"
 assert "the loss is not finite" in page, "the step is not among the events"
+status = subprocess.run([os.environ["LOCKSTEP"], "status", run, "--json"], stdout=subprocess.PIPE, text=True).stdout
+assert json.loads(status)[0]["step"] == failed - 1, status
 PY
 done
 cmp <(grep -o '"loss":[^,}]*' nan-1/metrics.jsonl) <(grep -o '"loss":[^,}]*' nan-2/metrics.jsonl) || fail "other losses on two ranks"
