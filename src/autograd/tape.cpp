@@ -145,8 +145,7 @@ void Tape::check_own(const Var& var) const {
   if (var.id_ == Var::of_batch)
     throw UsageError(
         "tape.batch() of an earlier pass is used in this pass, in which its memory holds other numbers; call "
-        "it in "
-        "each pass, with a copy of a tensor that is kept");
+        "it in each pass, with a copy of a tensor that is kept");
   throw UsageError(
       "a value of {} is used in this pass, to which its gradient cannot pass; use its value alone: "
       "tape.constant(kept.value())",

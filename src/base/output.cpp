@@ -21,6 +21,13 @@
 #include "lockstep/base/error.h"
 
 namespace lockstep {
+
+struct ListedDraft {
+  std::atomic<bool> taken{false}, listed{false};
+  bool folder = false;
+  char path[PATH_MAX] = {};
+};
+
 namespace {
 
 std::optional<struct stat> status_of(const std::string& path) {
@@ -57,21 +64,13 @@ bool is_input(const std::string& path, const struct stat& file, const std::strin
   return false;
 }
 
-struct ListedDraft {
-  std::atomic<bool> taken{false}, listed{false};
-  bool folder = false;
-  char path[PATH_MAX] = {};
-};
-
 /// The drafts of this process, in memory that a signal handler may read.
 class Drafts {
  public:
-  using Entry = ListedDraft;
-
   /// None: there are too many, or the name is too long. The draft then stays after a signal.
-  static Entry* add(const std::string& path, bool folder) {
+  static ListedDraft* add(const std::string& path, bool folder) {
     const std::lock_guard lock(mutex);
-    const auto entry = std::ranges::find_if(entries, [](Entry& any) { return !any.taken; });
+    const auto entry = std::ranges::find_if(entries, [](ListedDraft& any) { return !any.taken; });
     if (entry == entries.end() || path.size() >= sizeof entry->path) return nullptr;
     entry->taken = true;
     entry->folder = folder;
@@ -83,7 +82,7 @@ class Drafts {
     return &*entry;
   }
 
-  static void forget(Entry* entry) {
+  static void forget(ListedDraft* entry) {
     if (!entry) return;
     const std::lock_guard lock(mutex);
     entry->listed = entry->taken = false;
@@ -93,13 +92,13 @@ class Drafts {
  private:
   static constexpr std::array<int, 5> signals{SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
   static inline std::mutex mutex;
-  static inline std::array<Entry, 32> entries;
+  static inline std::array<ListedDraft, 32> entries;
   static inline int count = 0;
   static inline volatile pid_t owner = 0;  // a fork's drafts are its parent's
   static inline std::atomic<bool> ending{false};
 
   /// By what a signal handler may call.
-  static void remove(const Entry& entry) {
+  static void remove(const ListedDraft& entry) {
     if (!entry.folder) {
       ::unlink(entry.path);
     } else if (const pid_t child = ::_Fork(); child == 0) {
@@ -113,7 +112,7 @@ class Drafts {
   static void on_signal(int signal) {
     if (::getpid() == owner) {
       ending = true;
-      for (const Entry& entry : entries)
+      for (const ListedDraft& entry : entries)
         if (entry.listed) remove(entry);
     }
     ::signal(signal, SIG_DFL);
@@ -173,7 +172,7 @@ Draft::~Draft() {
     remove_quietly(path_);
   else
     std::filesystem::remove_all(path_, ignored);
-  Drafts::forget(static_cast<Drafts::Entry*>(entry_));
+  Drafts::forget(entry_);
 }
 
 void write_text_atomically(const std::string& path, const std::string& text) {
@@ -194,7 +193,7 @@ void Draft::publish(const std::string& path, bool replace) {
     }
   }
   published_ = true;
-  Drafts::forget(static_cast<Drafts::Entry*>(entry_));
+  Drafts::forget(entry_);
   sync_directory(directory_of(path));
 }
 

@@ -19,6 +19,8 @@ struct OutputCheck {
 /// devices, pipes and sockets are never replaced.
 void check_output(const std::string& path, const OutputCheck& check = {});
 
+struct ListedDraft;
+
 /// An incomplete file or directory of this process. The destructor removes it, and so does the end of the
 /// process by SIGINT, SIGTERM, SIGHUP, SIGUSR1 or SIGUSR2 if these have no handler. Any thread.
 class Draft {
@@ -39,7 +41,7 @@ class Draft {
  private:
   std::string path_;
   Kind kind_;
-  void* entry_;  // in the list that a signal handler reads
+  ListedDraft* entry_;  // in the list that a signal handler reads
   bool published_ = false;
 };
 

@@ -345,12 +345,15 @@ std::string digested_text(const FileIndex& index, bool for_readers) {
   });
   for (const GroupEntry& group : index.groups) {
     for (const auto& [name, value] : group.attributes) {
-      const std::string type = for_readers ? "" : fmt::format("{} ", value.index());
-      fmt::format_to(std::back_inserter(text), "/{} {} {}{}\n", group.path, name, type, to_text(value));
+      constexpr std::array types{"integer", "number", "text"};
+      const std::string type = for_readers ? types.at(value.index()) : fmt::format("{}", value.index());
+      fmt::format_to(std::back_inserter(text), "/{} {} {} {}\n", group.path, name, type, to_text(value));
     }
   }
   const std::string manifest = manifest_text(index.tensors);
-  if (for_readers) return text + index.config + manifest;
+  if (for_readers)  // the first line that differs says more than a size
+    return fmt::format("{}{}\nconfig {}\n{}manifest {}\n", text, index.config, index.config.size(), manifest,
+                       manifest.size());
   fmt::format_to(std::back_inserter(text), "config {}\n{}manifest {}\n", index.config.size(), index.config,
                  manifest.size());
   return text + manifest;

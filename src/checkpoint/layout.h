@@ -105,7 +105,7 @@ std::string manifest_text(const std::vector<TensorEntry>& tensors);
 std::vector<TensorEntry> parse_manifest(const std::string& text, const std::string& file);
 
 /// Everything that a resume uses except the elements: position, attributes of groups, configuration,
-/// manifest. for_readers: without what is there to tell texts from numbers, and where each part ends.
+/// manifest. for_readers: the same in words, with sizes behind what they are of.
 std::string digested_text(const FileIndex& index, bool for_readers = false);
 std::uint64_t root_digest(const FileIndex& index);
 

@@ -239,8 +239,8 @@ void FileLock::check_held() const {
   }
   if (now == self_ && has_its_name(*file_)) return;
   throw LostDirectory("{}: no longer this run's: {}; this run ({}) writes nothing more there", path_,
-                     now.host.empty() ? "the file was removed" : "taken over by " + now.describe(),
-                     self_.describe());
+                      now.host.empty() ? "the file was removed" : "taken over by " + now.describe(),
+                      self_.describe());
 }
 
 bool FileLock::try_to_take(const std::function<void(const std::string&)>& say) {

@@ -10,7 +10,6 @@
 
 #include "base/clock.h"
 #include "base/files.h"
-#include "base/lines.h"
 #include "base/processor.h"
 #include "base/progress.h"
 #include "base/thread.h"

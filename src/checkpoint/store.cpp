@@ -218,10 +218,10 @@ std::string Store::save_state_dict(std::int64_t step, StateDict given) {
   comm::run_on_all(world_, [&] {
     if (given.swapped_in)
       throw UsageError("{}: EMA weights are swapped in; end the evaluation before a save", directory_);
+    if (world_.rank() == 0 && current_path_.empty() && !steps_in(directory_).empty())
+      log_.warning("{}: has checkpoints that this program did not resume from; its own go between them",
+                   directory_);
   });
-  if (world_.rank() == 0 && current_path_.empty() && !steps_in(directory_).empty())
-    log_.warning("{}: has checkpoints that this program did not resume from; its own go between them",
-                 directory_);
   const StateDict state_dict = completed(step, std::move(given));
   std::optional<double> metric;
   if (const auto found = state_dict.metrics.find(options_.keep_best); found != state_dict.metrics.end())

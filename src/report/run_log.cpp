@@ -64,9 +64,7 @@ class Adder {
       if (run_.first_time.empty()) run_.first_time = time;
       run_.last_time = time;
     }
-    const auto loss = line.find("loss");
-    const bool failed = loss != line.end() && loss->is_null();  // and was not done
-    run_.last_step = std::max(run_.last_step, step - failed);
+    run_.last_step = std::max(run_.last_step, steps_done(line));
     if (line.contains("start")) {
       run_.events.push_back({kind_of(text_of(line, "start")), step, time, text_of_start(line)});
       run_.ranks = integer_of(line, "ranks");
@@ -140,6 +138,12 @@ std::optional<Ending> read_exit_record(const std::string& run) {
   } catch (const std::exception&) {  // the file is missing, open or damaged
     return std::nullopt;
   }
+}
+
+std::int64_t steps_done(const json& line) {
+  const auto loss = line.find("loss");
+  const bool failed = loss != line.end() && loss->is_null();
+  return line["step"].get<std::int64_t>() - failed;
 }
 
 std::optional<json> parse_metrics_line(std::string_view line) {

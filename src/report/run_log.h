@@ -67,6 +67,9 @@ RunLog read_run(const std::string& path);
 
 /// A line of metrics.jsonl; none if it is torn or no run wrote it: one that did has a "step".
 std::optional<nlohmann::json> parse_metrics_line(std::string_view line);
+/// How many steps are done at such a line: its step, or one less if the loss is not finite, which ends the
+/// run.
+std::int64_t steps_done(const nlohmann::json& line);
 /// Adds the lines of a text in the format of metrics.jsonl. A last line without its end counts if it parses.
 void add_lines(RunLog& run, std::string_view text);
 /// "section.key" and value of each line of an INI file.

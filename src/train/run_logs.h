@@ -47,8 +47,8 @@ class RunLogs {
   void warn_once(const std::string& text);
   /// Everything is on storage when it returns, unless that was said to fail.
   void sync();
-  /// Throws the LostDirectory of RunDirectory::check_held(), if the directory is another start's. Looks once a
-  /// second: call it every step.
+  /// Throws the LostDirectory of RunDirectory::check_held(), if the directory is another start's. Looks once
+  /// a second: call it every step.
   void check_held();
 
   /// Counts the CPU time of this thread as time of logging, while it lives. The calls above do so anyway.

@@ -74,9 +74,7 @@ LastLines last_lines(const std::string& path) {
     const std::optional<nlohmann::json> parsed = report::parse_metrics_line(text);
     if (!parsed) continue;
     const nlohmann::json& line = *parsed;
-    const auto loss = line.find("loss");
-    const bool failed = loss != line.end() && loss->is_null();  // and was not done
-    last.step = line["step"].get<std::int64_t>() - failed;
+    last.step = report::steps_done(line);
     const auto written = line.find("time");
     if (written == line.end() || !written->is_string()) continue;
     const std::optional<std::time_t> time = unix_time_of(written->get<std::string>());

@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <cstddef>
 #include <cstdio>
@@ -248,9 +247,7 @@ void Session::watch_by_default(double hang_timeout_s) {
   comm::run_on_all(world_, [&] {
     const char* const text = std::getenv(train::hang_timeout_variable);
     if (!text) return;
-    const char* const end = text + std::string_view(text).size();
-    const auto [last, error] = std::from_chars(text, end, hang_timeout_s);
-    if (error != std::errc() || last != end || !(hang_timeout_s >= 0))
+    if (!parse_number(text, hang_timeout_s) || !(hang_timeout_s >= 0))
       throw UsageError("{} = {} in the environment is not a number of seconds; 0: no limit",
                        train::hang_timeout_variable, text);
   });

@@ -488,8 +488,7 @@ LoadReport load_from(std::unique_ptr<WeightSource> source, const ModelState& mod
 std::string call_of_load_weights(const std::string& path, const std::string& group) {
   return fmt::format(
       "calls load_weights (load_weights(path, model) without a group of ranks reads on this rank alone): {} "
-      "of "
-      "{}",
+      "of {}",
       group, file_name_of(path));
 }
 
