@@ -40,6 +40,7 @@
 #include "lockstep/optim/schedule.h"
 #include "lockstep/optim/sgd.h"
 #include "lockstep/tasks/built_in.h"
+#include "lockstep/tasks/diffusion.h"
 #include "lockstep/tasks/generative.h"
 #include "lockstep/tasks/registry.h"
 #include "lockstep/tasks/task.h"

@@ -1,10 +1,10 @@
 // Adaptive group norm made of other operations, for devices that have no faster way.
-#include "lockstep/ops/adaptive_norm.h"
+#include "ops/adaptive_norm.h"
 
 #include "kernels/compositions.h"
 #include "lockstep/ops/elementwise.h"
-#include "lockstep/ops/reduction.h"
-#include "lockstep/ops/strided_copy.h"
+#include "ops/reduction.h"
+#include "ops/strided_copy.h"
 
 namespace lockstep::kernels {
 namespace {

@@ -2,10 +2,10 @@
 #pragma once
 
 #include "lockstep/kernels/backend.h"
-#include "lockstep/ops/adaptive_norm.h"
 #include "lockstep/ops/elementwise.h"
 #include "lockstep/ops/loss.h"
-#include "lockstep/ops/matmul.h"
+#include "ops/adaptive_norm.h"
+#include "ops/matmul.h"
 
 namespace lockstep::kernels {
 

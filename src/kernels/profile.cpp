@@ -5,7 +5,7 @@
 #include <map>
 
 #include "lockstep/base/random.h"
-#include "lockstep/ops/matmul.h"
+#include "ops/matmul.h"
 
 namespace lockstep::kernels {
 

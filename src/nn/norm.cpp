@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "lockstep/ops/batch_norm.h"
+#include "ops/batch_norm.h"
 
 namespace lockstep::nn {
 

@@ -1,4 +1,4 @@
-#include "lockstep/ops/adaptive_norm.h"
+#include "ops/adaptive_norm.h"
 
 #include "lockstep/ops/check.h"
 

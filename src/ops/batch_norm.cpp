@@ -1,4 +1,4 @@
-#include "lockstep/ops/batch_norm.h"
+#include "ops/batch_norm.h"
 
 #include "lockstep/ops/check.h"
 

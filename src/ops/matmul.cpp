@@ -1,4 +1,4 @@
-#include "lockstep/ops/matmul.h"
+#include "ops/matmul.h"
 
 #include <fmt/format.h>
 

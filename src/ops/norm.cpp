@@ -1,4 +1,4 @@
-#include "lockstep/ops/norm.h"
+#include "ops/norm.h"
 
 #include "lockstep/ops/check.h"
 

@@ -1,4 +1,4 @@
-#include "lockstep/ops/reduction.h"
+#include "ops/reduction.h"
 
 #include "lockstep/ops/check.h"
 

@@ -1,4 +1,4 @@
-#include "lockstep/ops/strided_copy.h"
+#include "ops/strided_copy.h"
 
 #include <cstdlib>
 

@@ -6,8 +6,8 @@
 
 #include "base/text.h"
 #include "lockstep/base/error.h"
-#include "lockstep/ops/matmul.h"
 #include "lockstep/ops/update.h"
+#include "ops/matmul.h"
 
 namespace lockstep::optim {
 namespace {

@@ -13,9 +13,9 @@
 #include "kernels/cuda/twins.h"
 #include "lockstep/ops/gather.h"
 #include "lockstep/ops/loss.h"
-#include "lockstep/ops/norm.h"
-#include "lockstep/ops/strided_copy.h"
 #include "lockstep/ops/update.h"
+#include "ops/norm.h"
+#include "ops/strided_copy.h"
 #include "support/gpu_labels.h"
 
 namespace lockstep::test {

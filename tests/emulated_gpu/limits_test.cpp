@@ -17,7 +17,7 @@
 #include "lockstep/base/random.h"
 #include "lockstep/ops/attention.h"
 #include "lockstep/ops/elementwise.h"
-#include "lockstep/ops/matmul.h"
+#include "ops/matmul.h"
 #include "train/generate.h"
 #include "train/on_a_device.h"
 

@@ -8,10 +8,10 @@
 #include "lockstep/ops/convolution.h"
 #include "lockstep/ops/gather.h"
 #include "lockstep/ops/loss.h"
-#include "lockstep/ops/matmul.h"
-#include "lockstep/ops/norm.h"
 #include "lockstep/ops/pooling.h"
 #include "lockstep/ops/update.h"
+#include "ops/matmul.h"
+#include "ops/norm.h"
 #include "support/allocations.h"
 
 namespace lockstep::test {

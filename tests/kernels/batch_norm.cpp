@@ -2,7 +2,7 @@
 #include <cstring>
 
 #include "kernels/images.h"
-#include "lockstep/ops/batch_norm.h"
+#include "ops/batch_norm.h"
 
 namespace lockstep::test {
 namespace {

@@ -6,14 +6,14 @@
 
 #include "kernels/reference.h"
 #include "lockstep/ops/attention.h"
-#include "lockstep/ops/batch_norm.h"
 #include "lockstep/ops/convolution.h"
 #include "lockstep/ops/gather.h"
 #include "lockstep/ops/loss.h"
-#include "lockstep/ops/matmul.h"
-#include "lockstep/ops/norm.h"
 #include "lockstep/ops/pooling.h"
 #include "lockstep/tensor/dtype.h"
+#include "ops/batch_norm.h"
+#include "ops/matmul.h"
+#include "ops/norm.h"
 
 namespace lockstep::test {
 namespace {

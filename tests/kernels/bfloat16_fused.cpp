@@ -1,9 +1,9 @@
 // In bf16 too a fused operation stores what the operations one by one would: a part of a model that is
 // computed again in the backward may take them apart.
 #include "kernels/reference.h"
-#include "lockstep/ops/batch_norm.h"
-#include "lockstep/ops/matmul.h"
-#include "lockstep/ops/norm.h"
+#include "ops/batch_norm.h"
+#include "ops/matmul.h"
+#include "ops/norm.h"
 
 namespace lockstep::test {
 namespace {

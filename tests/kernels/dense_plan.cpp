@@ -1,7 +1,7 @@
 // Products prepared for packed weights, in float32, which every processor has: the lines that serve bf16.
 #include "kernels/cpu/native_bfloat16.h"
 #include "kernels/reference.h"
-#include "lockstep/ops/matmul.h"
+#include "ops/matmul.h"
 
 namespace lockstep::test {
 namespace {

@@ -3,7 +3,7 @@
 #include <numeric>
 
 #include "kernels/reference.h"
-#include "lockstep/ops/reduction.h"
+#include "ops/reduction.h"
 
 namespace lockstep::test {
 namespace {

@@ -2,9 +2,9 @@
 #include <cstring>
 
 #include "kernels/images.h"
-#include "lockstep/ops/batch_norm.h"
-#include "lockstep/ops/matmul.h"
-#include "lockstep/ops/norm.h"
+#include "ops/batch_norm.h"
+#include "ops/matmul.h"
+#include "ops/norm.h"
 
 namespace lockstep::test {
 namespace {

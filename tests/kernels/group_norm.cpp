@@ -1,6 +1,6 @@
 // Group norm and its gradients against double precision.
 #include "kernels/reference.h"
-#include "lockstep/ops/norm.h"
+#include "ops/norm.h"
 
 namespace lockstep::test {
 namespace {

@@ -1,5 +1,5 @@
 // Dense layers against sums in double, and the independence of a row's bits.
-#include "lockstep/ops/matmul.h"
+#include "ops/matmul.h"
 #include "kernels/reference.h"
 #include "support/mentions.h"
 

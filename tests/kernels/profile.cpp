@@ -8,10 +8,10 @@
 
 #include "kernels/reference.h"
 #include "lockstep/ops/attention.h"
-#include "lockstep/ops/batch_norm.h"
 #include "lockstep/ops/convolution.h"
-#include "lockstep/ops/matmul.h"
-#include "lockstep/ops/norm.h"
+#include "ops/batch_norm.h"
+#include "ops/matmul.h"
+#include "ops/norm.h"
 #include "support/fake_device.h"
 
 namespace lockstep::test {

@@ -1,5 +1,5 @@
 // Copies between views.
-#include "lockstep/ops/strided_copy.h"
+#include "ops/strided_copy.h"
 
 #include "kernels/reference.h"
 

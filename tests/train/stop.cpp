@@ -17,7 +17,7 @@
 
 #include "base/thread.h"
 #include "lockstep/kernels/backend.h"
-#include "lockstep/ops/matmul.h"
+#include "ops/matmul.h"
 #include "support/temporary_folder.h"
 #include "train/processes.h"
 

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "autograd/functions/support.h"
-#include "lockstep/ops/reduction.h"
+#include "ops/reduction.h"
 
 namespace lockstep {
 namespace {

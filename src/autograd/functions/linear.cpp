@@ -3,7 +3,7 @@
 #include <array>
 
 #include "autograd/functions/support.h"
-#include "lockstep/ops/matmul.h"
+#include "ops/matmul.h"
 
 namespace lockstep {
 namespace {

@@ -1,7 +1,7 @@
 // Losses: sums, with the count that divides them.
 #include "lockstep/ops/loss.h"
 #include "autograd/functions/support.h"
-#include "lockstep/ops/reduction.h"
+#include "ops/reduction.h"
 
 namespace lockstep {
 namespace {

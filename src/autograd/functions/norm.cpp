@@ -5,10 +5,10 @@
 
 #include "autograd/functions/support.h"
 #include "autograd/rank_sums.h"
-#include "lockstep/ops/adaptive_norm.h"
-#include "lockstep/ops/batch_norm.h"
 #include "lockstep/ops/elementwise.h"
-#include "lockstep/ops/norm.h"
+#include "ops/adaptive_norm.h"
+#include "ops/batch_norm.h"
+#include "ops/norm.h"
 
 namespace lockstep {
 

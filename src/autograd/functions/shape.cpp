@@ -5,8 +5,8 @@
 #include "autograd/functions/support.h"
 #include "lockstep/ops/check.h"
 #include "lockstep/ops/gather.h"
-#include "lockstep/ops/reduction.h"
-#include "lockstep/ops/strided_copy.h"
+#include "ops/reduction.h"
+#include "ops/strided_copy.h"
 
 namespace lockstep {
 namespace {

@@ -7,8 +7,8 @@
 
 #include "kernels/cpu/channel_form.h"
 #include "kernels/cpu/cpu_backend.h"
-#include "lockstep/ops/adaptive_norm.h"
 #include "lockstep/ops/formulas.h"
+#include "ops/adaptive_norm.h"
 
 namespace lockstep::kernels {
 namespace {

@@ -4,8 +4,8 @@
 
 #include "kernels/cpu/channel_form.h"
 #include "kernels/cpu/cpu_backend.h"
-#include "lockstep/ops/batch_norm.h"
 #include "lockstep/ops/convolution.h"
+#include "ops/batch_norm.h"
 
 namespace lockstep::kernels {
 namespace {

@@ -4,7 +4,7 @@
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd.h"
 #include "lockstep/ops/elementwise.h"
-#include "lockstep/ops/strides.h"
+#include "ops/strides.h"
 
 namespace lockstep::kernels {
 namespace {

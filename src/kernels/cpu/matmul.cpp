@@ -4,7 +4,7 @@
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/native_bfloat16.h"
 #include "kernels/cpu/parallel.h"
-#include "lockstep/ops/matmul.h"
+#include "ops/matmul.h"
 
 namespace lockstep::kernels {
 namespace {

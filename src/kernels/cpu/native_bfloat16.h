@@ -10,7 +10,7 @@
 #include "kernels/cpu/convolution.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "lockstep/ops/convolution.h"
-#include "lockstep/ops/matmul.h"
+#include "ops/matmul.h"
 
 namespace lockstep::kernels {
 

@@ -6,7 +6,7 @@
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd.h"
 #include "lockstep/ops/elementwise.h"
-#include "lockstep/ops/norm.h"
+#include "ops/norm.h"
 
 namespace lockstep::kernels {
 namespace {

@@ -1,5 +1,5 @@
 // Reductions over axes, running sums, and sums of all elements.
-#include "lockstep/ops/reduction.h"
+#include "ops/reduction.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd.h"

@@ -1,5 +1,5 @@
 
-#include "lockstep/ops/strided_copy.h"
+#include "ops/strided_copy.h"
 #include "kernels/cpu/channel_form.h"
 #include "kernels/cpu/convolution.h"
 #include "kernels/cpu/cpu_backend.h"

@@ -7,8 +7,8 @@
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device_code.cuh"
 #include "kernels/cuda/kernels.h"
-#include "lockstep/ops/batch_norm.h"
 #include "lockstep/ops/convolution.h"
+#include "ops/batch_norm.h"
 
 namespace lockstep::kernels {
 namespace {

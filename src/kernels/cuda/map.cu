@@ -5,7 +5,7 @@
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device_code.cuh"
 #include "lockstep/ops/elementwise.h"
-#include "lockstep/ops/strides.h"
+#include "ops/strides.h"
 
 namespace lockstep::kernels {
 namespace {

@@ -11,8 +11,8 @@
 #include "kernels/cuda/libraries.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/random.h"
-#include "lockstep/ops/matmul.h"
-#include "lockstep/ops/strided_copy.h"
+#include "ops/matmul.h"
+#include "ops/strided_copy.h"
 
 namespace lockstep::kernels {
 namespace {

@@ -7,7 +7,7 @@
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device_code.cuh"
 #include "lockstep/base/error.h"
-#include "lockstep/ops/norm.h"
+#include "ops/norm.h"
 
 namespace lockstep::kernels {
 namespace {

@@ -1,7 +1,7 @@
 // Folds along axes, and cumulative sums.
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device_code.cuh"
-#include "lockstep/ops/reduction.h"
+#include "ops/reduction.h"
 
 namespace lockstep::kernels {
 namespace {

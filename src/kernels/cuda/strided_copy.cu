@@ -4,7 +4,7 @@
 #include "kernels/cuda/device_code.cuh"
 #include "kernels/cuda/kernels.h"
 #include "lockstep/ops/elementwise.h"
-#include "lockstep/ops/strided_copy.h"
+#include "ops/strided_copy.h"
 
 namespace lockstep::kernels {
 namespace {

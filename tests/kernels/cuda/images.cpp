@@ -1,8 +1,8 @@
 // Pooling, upsampling and batch norm, in every layout.
 #include <limits>
 #include "kernels/cuda/twins.h"
-#include "lockstep/ops/batch_norm.h"
 #include "lockstep/ops/pooling.h"
+#include "ops/batch_norm.h"
 
 namespace lockstep::test {
 namespace {

@@ -1,6 +1,6 @@
 // Layer norm, RMS norm and group norm.
 #include "kernels/cuda/twins.h"
-#include "lockstep/ops/norm.h"
+#include "ops/norm.h"
 
 namespace lockstep::test {
 namespace {

@@ -2,7 +2,7 @@
 #include "kernels/cuda/twins.h"
 #include "lockstep/ops/attention.h"
 #include "lockstep/ops/convolution.h"
-#include "lockstep/ops/matmul.h"
+#include "ops/matmul.h"
 #include "support/gpu_labels.h"
 
 namespace lockstep::test {

@@ -1,9 +1,9 @@
 // Folds along axes, cumulative sums, copies between views, and elements by number.
-#include "lockstep/ops/reduction.h"
+#include "ops/reduction.h"
 
 #include "kernels/cuda/twins.h"
 #include "lockstep/ops/gather.h"
-#include "lockstep/ops/strided_copy.h"
+#include "ops/strided_copy.h"
 
 namespace lockstep::test {
 namespace {

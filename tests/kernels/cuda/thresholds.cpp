@@ -3,9 +3,9 @@
 #include "lockstep/ops/attention.h"
 #include "lockstep/ops/elementwise.h"
 #include "lockstep/ops/loss.h"
-#include "lockstep/ops/matmul.h"
-#include "lockstep/ops/norm.h"
-#include "lockstep/ops/strided_copy.h"
+#include "ops/matmul.h"
+#include "ops/norm.h"
+#include "ops/strided_copy.h"
 #include "support/gpu_labels.h"
 
 namespace lockstep::test {

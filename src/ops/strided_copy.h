@@ -2,7 +2,7 @@
 #pragma once
 
 #include "lockstep/ops/operation.h"
-#include "lockstep/ops/strides.h"
+#include "ops/strides.h"
 
 namespace lockstep::ops {
 

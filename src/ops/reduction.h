@@ -4,7 +4,7 @@
 #include "lockstep/ops/check.h"
 #include "lockstep/ops/formulas.h"
 #include "lockstep/ops/operation.h"
-#include "lockstep/ops/strides.h"
+#include "ops/strides.h"
 
 namespace lockstep::ops {
 

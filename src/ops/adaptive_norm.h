@@ -10,7 +10,7 @@
 // are in one layout, which may be any.
 #pragma once
 
-#include "lockstep/ops/norm.h"
+#include "ops/norm.h"
 
 namespace lockstep::ops {
 

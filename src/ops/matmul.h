@@ -3,7 +3,7 @@
 
 #include "lockstep/ops/elementwise.h"
 #include "lockstep/ops/operation.h"
-#include "lockstep/ops/strides.h"
+#include "ops/strides.h"
 
 namespace lockstep::ops {
 
