@@ -36,7 +36,7 @@
 #include "lockstep/optim/adamw.h"
 #include "lockstep/optim/ema.h"
 #include "lockstep/optim/muon.h"
-#include "lockstep/optim/registry.h"
+#include "lockstep/optim/optimizer.h"
 #include "lockstep/optim/schedule.h"
 #include "lockstep/optim/sgd.h"
 #include "lockstep/tasks/built_in.h"

@@ -37,7 +37,7 @@ struct IniLine {
   /// SECTION.KEY, or KEY before the first section.
   std::string name() const;
 };
-/// '#' begins a comment. A text that may have it within quotes goes through option::protect_quotes() first.
+/// '#' begins a comment, but within quotes of a value (option::unquoted()).
 std::vector<IniLine> ini_lines(std::string_view text);
 
 }  // namespace lockstep

@@ -8,7 +8,6 @@
 #include <cmath>
 #include <concepts>
 #include <limits>
-#include <sstream>
 
 #include "base/text.h"
 #include "lockstep/base/error.h"
@@ -150,37 +149,6 @@ std::string printed(const std::string& text, bool in_list) {
   const bool plain = is_printable(text) && text.find_first_of(in_list ? "#\"' " : "#\"'") == text.npos &&
                      !text.starts_with(' ') && !text.ends_with(' ') && !(in_list && text.empty());
   return plain ? text : quoted(text);
-}
-
-std::string protect_quotes(const std::string& ini) {
-  std::string found, line;
-  std::istringstream lines(ini);
-  while (std::getline(lines, line)) {
-    const std::size_t equals = line.find('=');
-    std::size_t at = equals == line.npos ? line.size() : equals + 1;
-    found += line.substr(0, at);
-    for (bool before_word = true; at < line.size();) {
-      if (line[at] == '#') break;
-      if (before_word && (line[at] == '"' || line[at] == '\'')) {
-        const std::size_t begin = at;
-        try {
-          const std::string inside = read_quoted(line, at);
-          const std::string raw = line.substr(begin, at - begin);
-          found += raw.find('#') == raw.npos ? raw : quoted(inside);
-        } catch (const UsageError&) {  // said when the value is read
-          found += line.substr(begin);
-          at = line.size();
-        }
-      } else {
-        before_word = is_blank(line[at]);
-        found += line[at++];
-        continue;
-      }
-      before_word = false;
-    }
-    found += line.substr(std::min(at, line.size())) + "\n";
-  }
-  return found;
 }
 
 void read(const std::string& text, const Range& range, double& value) { read_number(text, range, value); }

@@ -44,6 +44,23 @@ DataSchedule merged(DataSchedule schedule, const RunShape& run, const char* sche
 
 }  // namespace
 
+std::vector<Option<StoreOptions>> StoreOptions::options() {
+  using namespace option;
+  using S = StoreOptions;
+  return {
+      number("keep", &S::keep, Range::from(1, 1e6), "number of newest checkpoints to keep",
+             {.may_change = true, .peers = {"keep_last", "save_total_limit", "max_to_keep", "save_top_k"}}),
+      text("keep_best", &S::keep_best, "metric whose best evaluation is saved, whatever every is, and kept",
+           {.may_change = true}),
+      flag("async", &S::async, "train on while a checkpoint is written",
+           {.may_change = true, .peers = {"async_save"}}),
+      choice("load", &S::strict, {{"strict", true}, {"partial", false}},
+             "partial: missing, unexpected and mis-shaped tensors are logged, and no error",
+             {.may_change = true, .peers = {"strict"}}),
+      flag("narrow", &S::narrow, "round float64 of a file to float32", {.may_change = true}),
+  };
+}
+
 Position DataSchedule::at(std::int64_t step) const {
   const std::int64_t samples = step * samples_per_step;
   return {step, samples_per_epoch > 0 ? samples / samples_per_epoch : 0, samples, shards, seed};

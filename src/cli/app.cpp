@@ -68,11 +68,13 @@ std::string version(const Program& program) {
 /// UsageError on every rank if ranks registered different things: another version of the program, say.
 /// Collective.
 void check_same_everywhere(const Registries& registries, comm::HostGroup& world) {
-  if (const auto differing = comm::first_difference(world, "models:\n" + registries.models.text() +
-                                                               "tasks:\n" + registries.tasks.text() +
-                                                               "data sets:\n" + registries.data.text()))
-    throw UsageError("ranks have other models, tasks or data sets: {}; start the same program on every rank",
-                     differing->text());
+  if (const auto differing = comm::first_difference(
+          world, "models:\n" + registries.models.text() + "tasks:\n" + registries.tasks.text() +
+                     "optimizers:\n" + registries.optimizers.text() + "data sets:\n" +
+                     registries.data.text()))
+    throw UsageError(
+        "ranks have other models, tasks, optimizers or data sets: {}; start the same program on every rank",
+        differing->text());
 }
 
 ExitCode dispatch(const Program& program, Session& session, const Arguments& words) {

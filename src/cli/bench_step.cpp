@@ -27,9 +27,11 @@ namespace {
 using train::WorkloadRun;
 
 ddp::Graph graph_of(const std::string& word) {
-  if (word != "auto" && word != "true" && word != "false")
+  try {
+    return option::named<ddp::Graph>(word);
+  } catch (const UsageError&) {
     throw UsageError("--graph {}: must be auto, true or false; see lockstep bench step --help", word);
-  return ddp::graph_named(word);
+  }
 }
 
 /// What time_steps() found, of the slowest rank.
@@ -48,7 +50,8 @@ struct StepResult {
 /// Whether all that rank 0's GPU computes is the model's arithmetic, and of this rank alone.
 bool computes_only_the_model(const train::Config& config, const comm::HostGroup& world) {
   const bool shares = world.size() > 1 && std::getenv("LOCKSTEP_SHARE_GPU");
-  return !shares && config.model.value("recompute") != "true" && config.optimizer.name != "muon";
+  return !shares && config.model.value("recompute") != "true" &&
+         !config.optimizer.algorithm.type->traits.undivided;
 }
 
 /// Samples a second over ranks, and what as many times the first would be. Nothing of another model,
@@ -329,7 +332,7 @@ ExitCode bench_step(const Program& program, Session& session, const Arguments& a
       throw UsageError(
           "bench step: --profile times operations, which a graph does not have: leave out --graph true");
     how.graph = ddp::Graph::never;
-    if (how.config) how.config->train.cuda_graph = "false";
+    if (how.config) how.config->train.cuda_graph = ddp::Graph::never;
     profile_steps(session, how);
     return ExitCode::done;
   }

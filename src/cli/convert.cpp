@@ -77,7 +77,7 @@ void convert_file(const po::variables_map& values, const std::string& in, const 
   if (values.count("dtype")) dtype = parse_dtype(values["dtype"].as<std::string>());
   std::optional<checkpoint::WeightsLayout> layout;
   if (values.count("layout")) {
-    layout = checkpoint::weights_layout_named(values["layout"].as<std::string>());
+    layout = option::named<checkpoint::WeightsLayout>(values["layout"].as<std::string>());
     if (!checkpoint::is_for_python(out))
       throw UsageError("--layout is for a .safetensors or .pt file; {} will be a checkpoint", out);
   }

@@ -71,7 +71,8 @@ ExitCode sample(const Program& program, Session& session, const Arguments& argum
       return values.count(key) > 0 ? "--" + key : "sample." + key;
     };
     const train::SampleClasses classes(how.classes, saved.model(), name_of("class"));
-    const SampleOptions made = train::sample_options(how, saved.compute());
+    SampleOptions made = how.how;
+    made.compute = saved.compute();
     try {
       task->check_sampling(saved.model(), made);
       classes.check_guidance(made);

@@ -19,59 +19,40 @@
 #include "lockstep/ops/update.h"
 
 namespace lockstep::ddp {
-namespace {
 
-template <class Value>
-struct Word {
-  std::string_view word;
-  Value value;
-};
-
-constexpr Word<Unused> unused_words[] = {{"error", Unused::error}, {"allow", Unused::allow}};
-constexpr Word<Mode> mode_words[] = {
-    {"overlapped", Mode::overlapped}, {"flat", Mode::flat}, {"per_parameter", Mode::per_parameter}};
-constexpr Word<Graph> graph_words[] = {
-    {"auto", Graph::automatic}, {"true", Graph::always}, {"false", Graph::never}};
-
-template <class Value, std::size_t count>
-Value value_named(std::string_view key, std::string_view word, const Word<Value> (&known)[count]) {
-  std::string words;
-  for (const auto& [name, value] : known) {
-    if (name == word) return value;
-    words += fmt::format("{}{}", words.empty() ? "" : ", ", name);
-  }
-  throw UsageError("{} = {} is not known; one of {}", key, word, words);
+std::vector<Option<Options>> Options::options() {
+  using namespace option;
+  using O = Options;
+  const Range size = Range::above(0, 1e6);
+  return {
+      number("bucket_mb", &O::bucket_mb, size,
+             "size at which a gradient bucket closes; the last buckets are smaller",
+             {.unit = "MiB",
+              .may_change = true,
+              .peers = {"bucket_cap_mb", "bucket_size", "reduce_bucket_size"}}),
+      number("first_bucket_mb", &O::first_bucket_mb, size, "size at which the first gradient bucket closes",
+             {.unit = "MiB", .may_change = true}),
+      choice("unused", &O::unused, "what to do about parameters that no sample used",
+             {.peers = {"find_unused_parameters"}}),
+      choice("reduce_dtype", &O::comm_dtype,
+             {{"fp32", DType::float32}, {"bf16", DType::bfloat16}, {"fp16", DType::float16}},
+             "communication dtype of gradients between nodes, and between GPUs"),
+      flag("sharded_optimizer", &O::sharded_optimizer,
+           "each rank updates a partition of the parameters and keeps optimizer state and EMA weights of it "
+           "only",
+           {.may_change = true, .peers = {"zero", "zero_stage", "use_distributed_optimizer"}}),
+      number("check_every", &O::check_every, counts,
+             "steps between comparisons of all ranks' parameters; 0: never compare",
+             {.unit = "steps", .may_change = true}),
+      choice("mode", &O::mode, "when gradients are summed; flat and per_parameter are for measurements",
+             {.may_change = true}),
+  };
 }
-
-template <class Value, std::size_t count>
-std::string_view word_of(Value wanted, const Word<Value> (&known)[count]) {
-  for (const auto& [name, value] : known) {
-    if (value == wanted) return name;
-  }
-  return "?";
-}
-
-}  // namespace
-
-Unused unused_named(std::string_view word) { return value_named("ddp.unused", word, unused_words); }
-Mode mode_named(std::string_view word) { return value_named("ddp.mode", word, mode_words); }
-Graph graph_named(std::string_view word) { return value_named("train.cuda_graph", word, graph_words); }
-std::string_view to_string(Unused unused) { return word_of(unused, unused_words); }
-std::string_view to_string(Mode mode) { return word_of(mode, mode_words); }
-std::string_view to_string(Graph graph) { return word_of(graph, graph_words); }
 
 void check_options(const Options& options, int ranks) {
-  if (options.comm_dtype != DType::float32 && options.comm_dtype != DType::bfloat16 &&
-      options.comm_dtype != DType::float16)
-    throw UsageError("gradients cannot be sent as {}; use float32, bfloat16 or float16",
-                     to_string(options.comm_dtype));
-  if (!(options.bucket_mb > 0) || !(options.first_bucket_mb > 0))
-    throw UsageError("ddp.bucket_mb = {} and ddp.first_bucket_mb = {} must be above 0", options.bucket_mb,
-                     options.first_bucket_mb);
+  option::check(options, "ddp.");
   if (options.micro_batches < 1)
     throw UsageError("train.micro_batches = {} must be at least 1", options.micro_batches);
-  if (options.check_every < 0)
-    throw UsageError("ddp.check_every = {} must not be negative", options.check_every);
   if (options.shards < 0) throw UsageError("train.shards = {} must not be negative", options.shards);
   if (options.shards != 0 && options.shards < ranks)
     throw UsageError("{} ranks but only {} shards: start at most {} ranks, or start a run with more shards",
@@ -141,19 +122,13 @@ std::string describe(const ModelState& model, const Options& options) {
     fmt::format_to(std::back_inserter(text), format, std::forward<Args>(args)...);
     text += '\n';
   };
+  for (const Option<Options>& row : Options::options()) line("option {} {}", row.name, row.get(options));
   line("option shards {}", options.shards);
   line("option micro_batches {}", options.micro_batches);
-  line("option bucket_mb {}", options.bucket_mb);
-  line("option first_bucket_mb {}", options.first_bucket_mb);
-  line("option unused {}", to_string(options.unused));
-  line("option mode {}", to_string(options.mode));
-  line("option comm_dtype {}", to_string(options.comm_dtype));
   line("option hook {}", options.hook ? options.hook->describe() : "none");
-  line("option sharded_optimizer {}", options.sharded_optimizer);
-  line("option check_every {}", options.check_every);
   line("option seed {}", options.seed);
   line("option compute {}", to_string(options.compute));
-  line("option graph {}", to_string(options.graph));
+  line("option graph {}", option::word(options.graph));
   line("option allow_non_finite_loss {}", options.allow_non_finite_loss);
   line("layers that meet across ranks: {}", model.meets_across_ranks);
   for (const Param* const param : model.params)

@@ -1,21 +1,16 @@
 #include "lockstep/optim/adamw.h"
 
-#include "lockstep/base/error.h"
 #include "lockstep/ops/update.h"
 
 namespace lockstep::optim {
+
+std::vector<Option<AdamWOptions>> AdamWOptions::options() { return adamw_options<AdamWOptions>(); }
 
 AdamW::AdamW(GradientSource& source, const AdamWOptions& options)
     : AdamW(source, options, std::vector<bool>(source.params().size(), true)) {}
 
 AdamW::AdamW(GradientSource& source, const AdamWOptions& options, const std::vector<bool>& takes)
-    : Optimizer(source, options.lr, options.weight_decay, options.decay, options.groups),
-      beta1_(options.betas[0]),
-      beta2_(options.betas[1]),
-      eps_(options.eps) {
-  for (const double beta : options.betas)
-    if (!(beta >= 0 && beta < 1)) throw UsageError("AdamW: beta {} is not in [0, 1)", beta);
-  if (!(eps_ >= 0)) throw UsageError("AdamW: eps {} is not a number of at least 0", eps_);
+    : Optimizer(source, options), beta1_(options.betas[0]), beta2_(options.betas[1]), eps_(options.eps) {
   exp_avg_ = make_slot(takes);
   exp_avg_sq_ = make_slot(takes);
   const Tensor updates = Tensor::zeros({static_cast<std::int64_t>(params().size())}, DType::int64);

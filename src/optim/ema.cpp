@@ -14,20 +14,53 @@
 namespace lockstep::optim {
 namespace {
 
-void check(std::span<const EmaProfile> profiles, const std::optional<EmaWarmup>& warmup) {
+void check_different(std::span<const EmaProfile> profiles) {
   for (std::size_t a = 0; a < profiles.size(); ++a)
     for (std::size_t b = 0; b < a; ++b)
       if (profiles[a].name() == profiles[b].name())
         throw UsageError("EMA rate {} is given twice", profiles[a].name());
-  if (!warmup) return;
-  if (!(warmup->inv_gamma > 0) || !(warmup->power >= 0) || !std::isfinite(warmup->inv_gamma) ||
-      !std::isfinite(warmup->power) || warmup->update_after < 0)
-    throw UsageError(
-        "EMA warm-up: inv_gamma = {} must be positive, power = {} and update_after = {} at least 0",
-        warmup->inv_gamma, warmup->power, warmup->update_after);
+}
+
+/// inv_gamma, power and update_after, or nothing.
+Option<EmaOptions> warmup_option() {
+  static constexpr Range numbers = Range::from(0, 1e15);
+  return {{"warmup",
+           "numbers",
+           numbers.text(),
+           "inv_gamma, power and update_after (steps) of a warm-up",
+           {.peers = {"ema_warmup"}},
+           {}},
+          [](EmaOptions& options, const std::string& value) {
+            const std::vector<std::string> parts = option::words_of(value);
+            options.warmup.reset();
+            if (parts.empty()) return;
+            EmaWarmup& warmup = options.warmup.emplace();
+            if (parts.size() != 3) throw UsageError("takes three numbers: inv_gamma power update_after");
+            option::read(parts[0], numbers, warmup.inv_gamma);
+            option::read(parts[1], numbers, warmup.power);
+            option::read(parts[2], numbers, warmup.update_after);
+          },
+          [](const EmaOptions& options) {
+            const std::optional<EmaWarmup>& warmup = options.warmup;
+            return warmup ? fmt::format("{} {} {}", warmup->inv_gamma, warmup->power, warmup->update_after)
+                          : std::string();
+          }};
 }
 
 }  // namespace
+
+std::vector<Option<EmaOptions>> EmaOptions::options() {
+  return {
+      warmup_option(),
+      option::choice(
+          "buffers", &EmaOptions::buffers,
+          "buffers of EMA weights: a copy of the model's, their average, or none (the model's are used)")};
+}
+
+void EmaOptions::check() const {
+  if (warmup && !(warmup->inv_gamma > 0))
+    throw Misfit("warmup", "its first number, inv_gamma, must be positive");
+}
 
 Ema::Ema(const ModelState& state, kernels::Backend& backend, std::vector<EmaProfile> profiles,
          EmaOptions options)
@@ -44,7 +77,8 @@ Ema::Ema(const ModelState& state, std::unique_ptr<kernels::Backend> own_backend,
       profiles_(std::move(profiles)),
       options_(options),
       params_(state.params) {
-  check(profiles_, options_.warmup);
+  check_different(profiles_);
+  option::check(options_, "ema.");
   for (Param* const param : state.params)
     leaves_.push_back({.name = &param->name, .value = &param->value, .averaged = true});
   if (options_.buffers != EmaBuffers::leave)
@@ -282,13 +316,6 @@ double EmaProfile::decay(std::int64_t n, const std::optional<EmaWarmup>& warmup)
   if (since <= 0) return 0;
   return std::min(parameter_,
                   1 - std::pow(1 + static_cast<double>(since) / warmup->inv_gamma, -warmup->power));
-}
-
-EmaBuffers ema_buffers_named(std::string_view name) {
-  if (name == "copy") return EmaBuffers::copy;
-  if (name == "average") return EmaBuffers::average;
-  if (name == "leave") return EmaBuffers::leave;
-  throw UsageError("'{}' is not a rule for the buffers of EMA weights: use copy, average or leave", name);
 }
 
 namespace {

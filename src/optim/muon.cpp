@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <utility>
 
 #include "base/text.h"
 #include "lockstep/base/error.h"
 #include "lockstep/ops/update.h"
+#include "lockstep/optim/sgd.h"
 #include "ops/matmul.h"
 
 namespace lockstep::optim {
@@ -72,6 +74,16 @@ void orthogonalise(kernels::Backend& backend, const Tensor& x) {
 
 }  // namespace
 
+std::vector<Option<MuonOptions>> MuonOptions::options() {
+  std::vector<Option<MuonOptions>> rows = adamw_options<MuonOptions>();
+  std::ranges::move(momentum_options<MuonOptions>(), std::back_inserter(rows));
+  rows.push_back(option::texts("muon", &MuonOptions::patterns,
+                               "name patterns of the matrices that it takes, AdamW the rest; default: those "
+                               "that are neither embeddings nor output heads",
+                               {.peers = {"muon_params", "use_muon"}}));
+  return rows;
+}
+
 std::vector<bool> taken_by_muon(std::span<Param* const> params, std::span<const std::string> patterns) {
   std::vector<bool> taken(params.size(), false);
   for (const std::string& pattern : patterns) take(params, pattern, taken);
@@ -110,7 +122,7 @@ Muon::Muon(GradientSource& source, const MuonOptions& options, std::vector<bool>
       momentum_(options.momentum),
       nesterov_(options.nesterov),
       takes_(std::move(takes)) {
-  if (!(momentum_ >= 0 && momentum_ < 1)) throw UsageError("Muon: momentum {} is not in [0, 1)", momentum_);
+  option::check(options, "optimizer.");
   for (std::size_t i = 0; partition() && i < params().size(); ++i) {
     if (takes_[i] && !partition()->is_undivided(i))
       throw UsageError(

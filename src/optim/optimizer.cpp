@@ -35,13 +35,11 @@ Optimizer::Optimizer(GradientSource& source, double lr, double weight_decay, Dec
       params_(source.params().begin(), source.params().end()),
       norm_(source),
       lr_(lr),
-      weight_decay_(weight_decay) {
+      weight_decay_(weight_decay),
+      decay_(decay) {
   check_lr(lr);
-  if (!std::isfinite(weight_decay) || weight_decay < 0)
-    throw UsageError("weight decay {} is not a finite number of at least 0", weight_decay);
-  const std::vector<ParamFactors> factors = factors_of(params_, decay, groups);
-  for (std::size_t i = 0; i < params_.size(); ++i)
-    members_.push_back({.trainable = params_[i]->trainable, .factors = factors[i]});
+  for (const Param* const param : params_) members_.push_back({.trainable = param->trainable, .factors = {}});
+  set_groups(groups);
   pending_.reserve(params_.size());
   belong_to(params_);
 }
@@ -130,6 +128,11 @@ void Optimizer::set_steps(std::int64_t steps) {
 void Optimizer::set_lr(double lr) {
   check_lr(lr);
   lr_ = lr;
+}
+
+void Optimizer::set_groups(std::span<const ParamGroup> groups) {
+  const std::vector<ParamFactors> factors = factors_of(params_, decay_, groups);
+  for (std::size_t i = 0; i < params_.size(); ++i) members_[i].factors = factors[i];
 }
 
 void Optimizer::attach(Ema& ema) {
@@ -236,12 +239,6 @@ void check_factor(double factor, std::string_view which, const ParamGroup& group
 }
 
 }  // namespace
-
-Decay decay_named(std::string_view name) {
-  if (name == "matrices") return Decay::matrices;
-  if (name == "all") return Decay::all;
-  throw UsageError("'{}' is not a decay rule: use matrices or all", name);
-}
 
 std::vector<ParamFactors> factors_of(std::span<Param* const> params, Decay decay,
                                      std::span<const ParamGroup> groups) {

@@ -1,5 +1,7 @@
 #include "lockstep/optim/schedule.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -12,7 +14,11 @@ namespace {
 
 using Kind = Schedule::Kind;
 
-void check(const Schedule& schedule, std::int64_t step, std::int64_t total_steps) {
+bool rises(const std::vector<std::int64_t>& milestones) {
+  return std::ranges::adjacent_find(milestones, std::greater_equal()) == milestones.end();
+}
+
+void check_at(const Schedule& schedule, std::int64_t step, std::int64_t total_steps) {
   if (!std::isfinite(schedule.lr) || schedule.lr < 0)
     throw UsageError("learning rate {} is not a finite number of at least 0", schedule.lr);
   if (!std::isfinite(schedule.min_lr) || schedule.min_lr < 0 || schedule.min_lr > schedule.lr)
@@ -24,8 +30,7 @@ void check(const Schedule& schedule, std::int64_t step, std::int64_t total_steps
     throw UsageError("{} decay steps: give between 1 and the run's {}", schedule.decay_steps, total_steps);
   if (schedule.kind == Kind::step && !(schedule.gamma > 0 && std::isfinite(schedule.gamma)))
     throw UsageError("a learning rate cannot be multiplied by {}: give a positive number", schedule.gamma);
-  if (schedule.kind == Kind::step &&
-      std::ranges::adjacent_find(schedule.milestones, std::greater_equal()) != schedule.milestones.end())
+  if (schedule.kind == Kind::step && !rises(schedule.milestones))
     throw UsageError("milestones of the learning rate must rise");
   if (schedule.kind == Kind::poly && !(schedule.power > 0 && std::isfinite(schedule.power)))
     throw UsageError("power {} of the learning rate's decay is not a positive number", schedule.power);
@@ -59,33 +64,64 @@ double remaining(const Schedule& schedule, std::int64_t step, std::int64_t total
 }  // namespace
 
 double Schedule::at(std::int64_t step, std::int64_t total_steps) const {
-  check(*this, step, total_steps);
+  check_at(*this, step, total_steps);
   if (step < warmup_steps) return lr * static_cast<double>(step + 1) / static_cast<double>(warmup_steps);
   if (kind == Kind::constant) return lr;
   if (kind == Kind::step) return after_milestones(*this, step);
   return min_lr + (lr - min_lr) * remaining(*this, step, total_steps);
 }
 
-Schedule::Kind schedule_named(std::string_view name) {
-  if (name == "constant") return Kind::constant;
-  if (name == "cosine") return Kind::cosine;
-  if (name == "linear") return Kind::linear;
-  if (name == "wsd") return Kind::wsd;
-  if (name == "step") return Kind::step;
-  if (name == "poly") return Kind::poly;
-  throw UsageError("'{}' is not a learning-rate schedule: use constant, cosine, linear, wsd, step or poly",
-                   name);
+std::vector<Option<Schedule>> Schedule::options() {
+  using namespace option;
+  using S = Schedule;
+  return {
+      number("lr", &S::lr, Range::above(0, 1e38), "learning rate",
+             {.may_change = true, .peers = {"learning_rate", "max_lr", "base_lr", "peak_lr"}}),
+      number("min_lr", &S::min_lr, Range::from(0, 1e38),
+             "learning rate at the end of the schedule, at most optimizer.lr",
+             {.may_change = true, .peers = {"end_lr", "lr_min", "eta_min"}}),
+      choice(
+          "schedule", &S::kind, "schedule of the learning rate",
+          {.may_change = true, .peers = {"scheduler", "lr_scheduler", "lr_schedule", "lr_scheduler_type"}}),
+      number("warmup_steps", &S::warmup_steps, counts, "length of the linear warm-up",
+             {.unit = "steps", .may_change = true, .peers = {"warmup", "warmup_iters", "lr_warmup_steps"}}),
+      number("decay_steps", &S::decay_steps, counts,
+             "wsd: length of the decay at the end, linear from lr to min_lr",
+             {.unit = "steps",
+              .may_change = true,
+              .peers = {"num_decay_steps", "cooldown_steps", "lr_wsd_decay_iters"}}),
+      numbers("milestones", &S::milestones, Range::from(1, 1e15),
+              "step: the steps at which the rate is multiplied by gamma, in rising order",
+              {.unit = "steps", .may_change = true, .peers = {"lr_steps", "lr_milestones"}}),
+      number("gamma", &S::gamma, Range::above(0, 1), "step: factor of the rate at each milestone",
+             {.may_change = true, .peers = {"lr_gamma", "decay_rate", "lr_decay_rate"}}),
+      number("power", &S::power, Range::above(0, 100),
+             "poly: power p of min_lr + (lr - min_lr) (1 - t)^p, t from 0 to 1",
+             {.may_change = true, .peers = {"lr_power", "poly_power"}}),
+  };
 }
 
-Schedule schedule_of(const OptimizerConfig& config) {
-  return {.kind = schedule_named(config.schedule),
-          .lr = config.lr,
-          .min_lr = config.min_lr,
-          .warmup_steps = config.warmup_steps,
-          .decay_steps = config.decay_steps,
-          .milestones = config.milestones,
-          .gamma = config.gamma,
-          .power = config.power};
+void Schedule::check() const {
+  const Schedule defaults;
+  const auto require = [](bool holds, const char* name, const std::string& why) {
+    if (!holds) throw Misfit(name, why);
+  };
+  const auto only_of = [&](Kind one, const char* name, bool initial) {
+    require(kind == one || initial, name,
+            fmt::format("is a key of optimizer.schedule = {}, but that is {}; remove it", option::word(one),
+                        option::word(kind)));
+  };
+  require(min_lr <= lr, "min_lr", "must be between 0 and optimizer.lr");
+  only_of(Kind::wsd, "decay_steps", decay_steps == defaults.decay_steps);
+  only_of(Kind::step, "milestones", milestones == defaults.milestones);
+  only_of(Kind::step, "gamma", gamma == defaults.gamma);
+  only_of(Kind::poly, "power", power == defaults.power);
+  require(kind != Kind::wsd || decay_steps > 0, "decay_steps",
+          "is missing: the number of last steps in which optimizer.schedule = wsd goes to min_lr");
+  if (kind != Kind::step) return;
+  require(!milestones.empty(), "milestones", "is missing: the steps of optimizer.schedule = step");
+  require(min_lr == 0, "min_lr", "means nothing to optimizer.schedule = step; remove it");
+  require(rises(milestones), "milestones", "must rise");
 }
 
 }  // namespace lockstep::optim

@@ -1,16 +1,24 @@
 #include "lockstep/optim/sgd.h"
 
-#include "lockstep/base/error.h"
+#include <algorithm>
+#include <iterator>
+
 #include "lockstep/ops/update.h"
 
 namespace lockstep::optim {
 
+std::vector<Option<SgdOptions>> SgdOptions::options() {
+  std::vector<Option<SgdOptions>> rows = decay_options<SgdOptions>();
+  std::ranges::move(momentum_options<SgdOptions>(), std::back_inserter(rows));
+  return rows;
+}
+
+void SgdOptions::check() const {
+  if (nesterov && momentum == 0) throw Misfit("nesterov", "needs optimizer.momentum above 0");
+}
+
 Sgd::Sgd(GradientSource& source, const SgdOptions& options)
-    : Optimizer(source, options.lr, options.weight_decay, options.decay, options.groups),
-      momentum_(options.momentum),
-      nesterov_(options.nesterov) {
-  if (!(momentum_ >= 0 && momentum_ < 1)) throw UsageError("SGD: momentum {} is not in [0, 1)", momentum_);
-  if (nesterov_ && momentum_ == 0) throw UsageError("SGD: nesterov needs a momentum above 0");
+    : Optimizer(source, options), momentum_(options.momentum), nesterov_(options.nesterov) {
   if (momentum_ > 0) momentum_buffer_ = make_slot();
   if (nesterov_)
     batch_.emplace<Batch<ops::SgdMomentum<true>>>();

@@ -53,14 +53,13 @@ std::vector<Option<Diffusion::Options>> Diffusion::Options::options() {
              {.peers = {"noise_schedule", "beta_schedule"}}),
       number("steps", &O::steps, Range::from(2, 1000000), "number of noise steps",
              {.unit = "steps", .peers = {"diffusion_steps", "num_train_timesteps", "timesteps"}}),
-      choice("predict", &O::predict, {"eps", "x0", "v"},
-             "what the model estimates: the noise, the image, or v of both",
+      choice("predict", &O::predict, "what the model estimates: the noise, the image, or v of both",
              {.peers = {"prediction_type", "predict_xstart", "objective"}}),
-      choice("variance", &O::variance, {"fixed_small", "fixed_large", "learned_range"},
+      choice("variance", &O::variance,
              "variance of a denoising step: the posterior's, beta, or learned between them, in a second half "
              "of the model's output channels",
              {.peers = {"learn_sigma", "sigma_small", "variance_type"}}),
-      choice("loss", &O::loss, {"mse", "rescaled_mse", "kl"},
+      choice("loss", &O::loss,
              "squared error (and the bound, for a learned variance); the same with the bound times steps / "
              "1000; the variational bound",
              {.peers = {"use_kl", "rescale_learned_sigmas"}}),
@@ -78,9 +77,9 @@ std::vector<Option<Diffusion::Options>> Diffusion::Options::options() {
 
 Diffusion::Diffusion(const Options& options)
     : options_(options),
-      of_{.predict = predict_named(options.predict), .variance = variance_named(options.variance)},
-      loss_(schedule_of(options), of_, objective_named(options.loss), options.min_snr) {
-  if (options.min_snr > 0 && options.loss == "kl")
+      of_{.predict = options.predict, .variance = options.variance},
+      loss_(schedule_of(options), of_, options.loss, options.min_snr) {
+  if (options.min_snr > 0 && options.loss == Objective::kl)
     throw UsageError("diffusion.min_snr = {:g}: weighs squared errors, but diffusion.loss is kl; remove it",
                      options.min_snr);
   if (options.time == "loss_second_moment") times_.emplace(options.steps);
@@ -109,7 +108,7 @@ void Diffusion::check(const Model& model, const data::Dataset& data) {
   if (model.out_channels() > 0 && model.out_channels() != channels)
     throw UsageError(
         "diffusion.variance = {} of images with {} needs a model that makes {} (model.out_channels), not {}",
-        options_.variance, pluralized(x.shape[0], "channel"), channels, model.out_channels());
+        option::word(options_.variance), pluralized(x.shape[0], "channel"), channels, model.out_channels());
   const std::int64_t classes = model.input_classes();
   if (classes == 0 && options_.class_dropout > 0)
     throw UsageError(
@@ -215,16 +214,27 @@ std::vector<std::pair<std::string, Tensor>> Diffusion::state() {
   return times_ ? times_->state() : std::vector<std::pair<std::string, Tensor>>{};
 }
 
+namespace {
+
+/// A text in the options: a task of a program may have other samplers.
+Sampler sampler_of(const SampleOptions& options) {
+  try {
+    return option::named<Sampler>(options.sampler);
+  } catch (const UsageError& error) {
+    throw UsageError("sampler {}", error.what());
+  }
+}
+
+}  // namespace
+
 void Diffusion::check_sampling(const Model& model, const SampleOptions& options) const {
-  const Sampler sampler = sampler_named(options.sampler);
-  if (!(options.eta >= 0 && options.eta <= 1))
-    throw UsageError("eta {:g}: must be between 0 (deterministic) and 1", options.eta);
+  option::check(options, "");
+  const Sampler sampler = sampler_of(options);
   if (options.eta > 0 && sampler != Sampler::ddim)
     throw UsageError("eta {:g}: is of the sampler ddim, and {} is asked for; remove it", options.eta,
                      options.sampler);
   (void)NoiseSchedule(options_.schedule, options_.steps, options.steps);
   if (options.guidance == 1) return;
-  if (!std::isfinite(options.guidance)) throw UsageError("guidance {}: is not a number", options.guidance);
   if (model.input_classes() == 0)
     throw UsageError("guidance {:g}: the model takes no classes; leave it out", options.guidance);
   if (options_.class_dropout == 0)
@@ -304,7 +314,7 @@ Tensor Diffusion::sample(Model& model, kernels::Backend& backend, const SampleOp
   const Shape image = model.sample_shape();
   if (image.rank() == 0) throw UsageError("the model does not say which shape its images have");
   const ReverseProcess process(NoiseSchedule(options_.schedule, options_.steps, options.steps), of_,
-                               {.sampler = sampler_named(options.sampler), .eta = options.eta});
+                               {.sampler = sampler_of(options), .eta = options.eta});
   const bool guided = options.guidance != 1;
   const ToldClasses told = known > 0 ? told_classes(backend, classes, guided) : ToldClasses{};
   const Tensor start = Tensor::empty(data::batch_shape(samples, image));

@@ -52,13 +52,6 @@ Var is_above(const Var& x, float low) {
 
 }  // namespace
 
-Objective objective_named(std::string_view name) {
-  if (name == "rescaled_mse") return Objective::rescaled_mse;
-  if (name == "kl") return Objective::kl;
-  option::check_word(std::string(name), {"mse", "rescaled_mse", "kl"});
-  return Objective::mse;
-}
-
 DiffusionLoss::DiffusionLoss(NoiseSchedule schedule, const Parametrization& of, Objective objective,
                              double min_snr)
     : schedule_(std::move(schedule)),

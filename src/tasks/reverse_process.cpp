@@ -1,54 +1,16 @@
 #include "lockstep/tasks/reverse_process.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <limits>
-#include <string>
 #include <utility>
 
-#include "base/text.h"
 #include "lockstep/base/error.h"
 #include "lockstep/ops/math.h"
 
 namespace lockstep::tasks {
-namespace {
-
-template <class Value, std::size_t count>
-Value value_named(const char* option, const std::array<std::pair<const char*, Value>, count>& values,
-                  std::string_view name) {
-  std::vector<std::string> names;
-  for (const auto& [known, value] : values) {
-    if (known == name) return value;
-    names.emplace_back(known);
-  }
-  const std::string nearest = nearest_name(name, names);
-  throw UsageError("{} {}: is not one of {}{}", option, quote(name), fmt::join(names, ", "),
-                   nearest.empty() ? "" : fmt::format("; did you mean {}?", nearest));
-}
-
-}  // namespace
-
-Predict predict_named(std::string_view name) {
-  return value_named<Predict, 3>("predict", {{{"eps", Predict::eps}, {"x0", Predict::x0}, {"v", Predict::v}}},
-                                 name);
-}
-
-Variance variance_named(std::string_view name) {
-  return value_named<Variance, 3>("variance",
-                                  {{{"fixed_small", Variance::fixed_small},
-                                    {"fixed_large", Variance::fixed_large},
-                                    {"learned_range", Variance::learned_range}}},
-                                  name);
-}
-
-Sampler sampler_named(std::string_view name) {
-  return value_named<Sampler, 3>(
-      "sampler", {{{"ddpm", Sampler::ddpm}, {"ddim", Sampler::ddim}, {"dpmpp_2m", Sampler::dpmpp_2m}}}, name);
-}
 
 LogVariances log_variances(const NoiseSchedule& schedule, Variance variance) {
   LogVariances of{.low = schedule.posterior_log_variance_clipped, .high = {}};

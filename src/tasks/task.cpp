@@ -108,6 +108,26 @@ Tensor floats_of(const Tensor& tensor, Tape& tape) {
   return kernels::on_cpu(backend.in_type(kernels::on_device(tensor, backend), DType::float32), &backend);
 }
 
+std::vector<Option<SampleOptions>> SampleOptions::options() {
+  using namespace option;
+  using S = SampleOptions;
+  return {
+      text("sampler", &S::sampler, "algorithm that makes the samples",
+           {.may_change = true, .peers = {"use_ddim", "scheduler"}}, "ddpm, ddim, dpmpp_2m"),
+      text("steps", &S::steps,
+           "noise steps that the sampler takes: 250, ddim25 or 10,15,20; default: all of the task",
+           {.may_change = true, .peers = {"timestep_respacing", "num_inference_steps", "sampling_steps"}}),
+      number("eta", &S::eta, Range::from(0, 1), "ddim: 0 draws no noise, 1 as much as ddpm",
+             {.may_change = true, .peers = {"ddim_eta"}}),
+      number("guidance", &S::guidance, Range::from(0, 1000),
+             "scale s of classifier-free guidance, none + s (class - none); 1: no guidance",
+             {.may_change = true, .peers = {"guidance_scale", "cfg", "cfg_scale", "classifier_scale"}}),
+      number("seed", &S::seed, range_of<std::uint64_t>(),
+             "seed of the noise, which is the same in every picture",
+             {.may_change = true, .peers = {"sample_seed"}}),
+  };
+}
+
 namespace tasks {
 
 void add_built_in(Registry& registry) {
@@ -123,6 +143,7 @@ void add_built_in(Registry& registry) {
 void add_built_in(Registries& registries) {
   models::add_built_in(registries.models);
   tasks::add_built_in(registries.tasks);
+  optim::add_built_in(registries.optimizers);
 }
 
 const Registries& built_in_registries() {

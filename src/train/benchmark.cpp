@@ -11,7 +11,6 @@
 #include "lockstep/base/random.h"
 #include "lockstep/comm/agreement.h"
 #include "lockstep/kernels/backend.h"
-#include "lockstep/optim/registry.h"
 #include "train/components.h"
 #include "train/resume.h"
 
@@ -128,7 +127,7 @@ WorkloadRun::WorkloadRun(const StandardWorkload& workload, comm::GradientTranspo
       replicas_(std::make_unique<ddp::DataParallel>(
           *model_, transport, backend,
           with_shards(std::move(options), transport.group().size() * shards_per_rank))),
-      optimizer_(optim::make_optimizer(config_.optimizer, *replicas_)) {
+      optimizer_(config_.optimizer.make(*replicas_)) {
   const std::int64_t samples =
       samples_of_shard(workload, shards_per_rank, replicas_->options().micro_batches);
   const comm::ShardRange mine = replicas_->shard_map().block(transport.group().rank());
@@ -150,8 +149,8 @@ WorkloadRun::WorkloadRun(const Config& config, Session& session, DType compute) 
   model_->to(session.backend());
   config_.train.shards = shards_of(config_, world);
   replicas_ = std::make_unique<ddp::DataParallel>(*model_, session.transport(), session.backend(),
-                                                  ddp_options(config_, compute));
-  optimizer_ = optim::make_optimizer(config_.optimizer, *replicas_);
+                                                  replica_options(config_, compute));
+  optimizer_ = config_.optimizer.make(*replicas_);
   loader_ = std::make_unique<data::Loader>(data_->train(),
                                            loader_options(config_, data_->train(), session.backend()), world);
   comm::run_on_all(world, [&] {

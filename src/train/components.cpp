@@ -18,7 +18,6 @@
 #include "lockstep/models/gpt.h"
 #include "lockstep/nn/module.h"
 #include "lockstep/nn/norm.h"
-#include "lockstep/optim/registry.h"
 #include "lockstep/tasks/built_in.h"
 #include "train/device.h"
 
@@ -33,7 +32,7 @@ std::string amount(double bytes) {
 std::unique_ptr<models::Model> make_model(const Config& config) {
   auto model = models::make_model(config.model, config.train.seed);
   nn::freeze(model->state(), config.train.frozen);
-  optim::prepare_model(config.optimizer, model->state());
+  optim::prepare_model(config.optimizer.algorithm, model->state());
   return model;
 }
 
@@ -165,7 +164,7 @@ void check_trained_model(checkpoint::LoadReport& report, const Config& config) {
   if (others.empty()) return;
   const std::string text = fmt::format("{}: its weights were trained with {} (model.name = {})", path,
                                        fmt::join(others, ", "), trained.name());
-  if (config.checkpoint.load == "strict")
+  if (config.checkpoint.store.strict)
     throw UsageError(
         "{}: they fit, and would compute something else; set it so, or checkpoint.load = partial", text);
   report.warnings.push_back(text);
@@ -197,7 +196,7 @@ void load_initial_averages(const checkpoint::FileIndex& file, const Config& conf
   if (!lacking.empty())
     throw DataError("{}: has no {}, which ema.init = file asks for", config.train.init,
                     fmt::join(lacking, ", "));
-  const bool counts = !config.ema.warmup.empty() || !config.ema.sigma_rel.empty();
+  const bool counts = config.ema.averages.warmup || !config.ema.sigma_rel.empty();
   if (counts && (updates.size() > 1 || updates.contains(0)))
     throw DataError(
         "{}: its averages have no common number of updates, on which ema.warmup and ema.sigma_rel depend; "
@@ -220,8 +219,8 @@ void load_initial_averages(const checkpoint::FileIndex& file, const Config& conf
 checkpoint::Provenance load_initial_weights(const Config& config, Model& model, optim::Ema* ema,
                                             Session& session) {
   comm::HostGroup& world = session.world();
-  const checkpoint::LoadOptions options{.strict = config.checkpoint.load == "strict",
-                                        .narrow = config.checkpoint.narrow};
+  const checkpoint::LoadOptions options{.strict = config.checkpoint.store.strict,
+                                        .narrow = config.checkpoint.store.narrow};
   checkpoint::LoadReport report = checkpoint::load_weights(config.train.init, model, world, {}, options);
   comm::run_on_all(world, [&] { check_trained_model(report, config); });
   if (world.rank() == 0) {
@@ -240,13 +239,14 @@ checkpoint::Provenance load_initial_weights(const Config& config, Model& model, 
 }
 
 void check_same_updates(const Config& config, const kernels::Backend& backend, comm::HostGroup& world) {
-  if (config.optimizer.name != "muon" || config.ddp.sharded_optimizer) return;
+  const optim::Algorithm& algorithm = config.optimizer.algorithm;
+  if (!algorithm.type->traits.undivided || config.ddp.sharded_optimizer) return;
   if (const auto differing = comm::first_difference(world, backend.instruction_set()))
     throw UsageError(
-        "optimizer.name = muon: matrix products have other bits with another instruction set: {}; set "
+        "optimizer.name = {}: matrix products have other bits with another instruction set: {}; set "
         "ddp.sharded_optimizer = true, which lets one rank update a matrix for all, or start all ranks on "
         "nodes with the same processor",
-        differing->text());
+        algorithm.name(), differing->text());
 }
 
 std::unique_ptr<optim::Ema> build_ema(const Config& config, const ModelState& model,
@@ -254,18 +254,9 @@ std::unique_ptr<optim::Ema> build_ema(const Config& config, const ModelState& mo
   std::vector<optim::EmaProfile> profiles(config.ema.rates.begin(), config.ema.rates.end());
   for (const double width : config.ema.sigma_rel) profiles.push_back(optim::EmaProfile::power(width));
   if (profiles.empty()) return nullptr;
-  optim::EmaOptions options{
-      .warmup = {}, .buffers = optim::ema_buffers_named(config.ema.buffers), .partition = partition};
-  if (!config.ema.warmup.empty()) {
-    options.warmup = {config.ema.warmup[0], config.ema.warmup[1],
-                      static_cast<std::int64_t>(config.ema.warmup[2])};
-  }
+  optim::EmaOptions options = config.ema.averages;
+  options.partition = partition;
   return std::make_unique<optim::Ema>(model, backend, std::move(profiles), options);
-}
-
-DType comm_dtype_of(const Config& config) {
-  if (config.ddp.reduce_dtype == "bf16") return DType::bfloat16;
-  return config.ddp.reduce_dtype == "fp16" ? DType::float16 : DType::float32;
 }
 
 data::Augment augment_of(const Config& config, const data::Dataset& dataset) {
@@ -284,19 +275,14 @@ data::LoaderOptions loader_options(const Config& config, const data::Dataset& da
           .backend = &backend};
 }
 
-ddp::Options ddp_options(const Config& config, DType compute) {
-  return {.bucket_mb = config.ddp.bucket_mb,
-          .first_bucket_mb = config.ddp.first_bucket_mb,
-          .shards = config.train.shards,
-          .micro_batches = config.train.micro_batches,
-          .unused = ddp::unused_named(config.ddp.unused),
-          .mode = ddp::mode_named(config.ddp.mode),
-          .comm_dtype = comm_dtype_of(config),
-          .sharded_optimizer = config.ddp.sharded_optimizer,
-          .check_every = config.ddp.check_every,
-          .seed = config.train.seed,
-          .compute = compute,
-          .graph = ddp::graph_named(config.train.cuda_graph)};
+ddp::Options replica_options(const Config& config, DType compute) {
+  ddp::Options options = config.ddp;
+  options.shards = config.train.shards;
+  options.micro_batches = config.train.micro_batches;
+  options.seed = config.train.seed;
+  options.graph = config.train.cuda_graph;
+  options.compute = compute;
+  return options;
 }
 
 checkpoint::StoreOptions store_options(const Config& config, const DataSets& data,
@@ -310,18 +296,15 @@ checkpoint::StoreOptions store_options(const Config& config, const DataSets& dat
   if (const std::string tokenizer = data.tokenizer(); !tokenizer.empty())
     provenance[tokenizer_provenance] = tokenizer;
   if (data.range()) add(provenance, *data.range());
-  return {.schedule = {.seed = config.train.seed,
-                       .shards = config.train.shards,
-                       .samples_per_step = config.train.global_batch,
-                       .samples_per_epoch = dataset.size()},
-          .config = to_text(config),
-          .provenance = std::move(provenance),
-          .keep = config.checkpoint.keep,
-          .keep_best = config.checkpoint.keep_best,
-          .more_is_better = keep_best == Better::higher,
-          .async = config.checkpoint.async,
-          .strict = config.checkpoint.load == "strict",
-          .narrow = config.checkpoint.narrow};
+  checkpoint::StoreOptions options = config.checkpoint.store;
+  options.schedule = {.seed = config.train.seed,
+                      .shards = config.train.shards,
+                      .samples_per_step = config.train.global_batch,
+                      .samples_per_epoch = dataset.size()};
+  options.config = to_text(config);
+  options.provenance = std::move(provenance);
+  options.more_is_better = keep_best == Better::higher;
+  return options;
 }
 
 namespace {
@@ -356,8 +339,8 @@ MemoryNeed memory_need(const Config& config, const ModelState& model, const data
   const auto profiles = static_cast<double>(config.ema.rates.size() + config.ema.sigma_rel.size());
   const double owners = config.ddp.sharded_optimizer ? ranks : 1;
   need.gradients = trained * fewest_accumulation_buffers(config, ranks);
-  need.optimizer =
-      static_cast<double>(optim::elements_of_state(config.optimizer, model)) * sizeof(float) / owners;
+  need.optimizer = static_cast<double>(optim::elements_of_state(config.optimizer.algorithm, model)) *
+                   sizeof(float) / owners;
   need.ema = profiles * need.parameters / owners;
   return need;
 }

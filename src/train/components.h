@@ -65,9 +65,8 @@ data::Augment augment_of(const Config& config, const data::Dataset& dataset);
 /// train.shards is known. The backend must outlive the loader.
 data::LoaderOptions loader_options(const Config& config, const data::Dataset& dataset,
                                    kernels::Backend& backend);
-/// ddp.reduce_dtype
-DType comm_dtype_of(const Config& config);
-ddp::Options ddp_options(const Config& config, DType compute);
+/// config.ddp with what the run says.
+ddp::Options replica_options(const Config& config, DType compute);
 
 /// Provenance: what data.format = auto became.
 inline constexpr const char* format_provenance = "data_format";

@@ -6,58 +6,92 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <cmath>
 #include <functional>
 #include <optional>
 #include <set>
 
 #include "base/files.h"
+#include "base/lines.h"
 #include "base/text.h"
 #include "lockstep/base/error.h"
 #include "lockstep/tasks/built_in.h"
-#include "train/config_text.h"
 
 namespace lockstep::train {
 namespace {
 
-constexpr std::string_view group_prefix = "optimizer.group.", model_prefix = "model.",
-                           model_name_key = "model.name", task_name_key = "task.name";
+constexpr std::string_view group_prefix = "optimizer.group.", model_prefix = "model.";
 
-template <class Section>
-void add_section(std::vector<Key>& keys, const std::string& section, Section Config::*member) {
-  for (Option<Section>& option : Section::options()) {
-    option.name = section + "." + option.name;
-    keys.push_back(option::within<Config>(
-        std::move(option), [member](auto& config) -> auto& { return config.*member; }));
+/// [section] and key = value lines.
+class ConfigText {
+ public:
+  /// `origin` names the text in errors, which tell lines of a file that a person writes, not of the text in a
+  /// checkpoint. UsageError for a line that is neither, and for a key given twice.
+  ConfigText(std::string text, std::string origin, bool tells_lines)
+      : text_(std::move(text)), origin_(std::move(origin)), tells_lines_(tells_lines) {
+    std::set<std::string> names;
+    for (const IniLine& line : ini_lines(text_)) {
+      if (line.kind == IniLine::Kind::neither)
+        throw UsageError("{}: not an INI file of [section] and key = value lines: this line is neither: {}",
+                         place(line.number), shown(std::string(line.key)));
+      const bool is_key = line.kind == IniLine::Kind::key;
+      (is_key ? keys_ : sections_).push_back(line);
+      if (is_key && !names.insert(line.name()).second)
+        throw UsageError("{}: {}: is given twice", place(line.number), shown(line.name()));
+    }
   }
-}
 
-/// "task." or "diffusion.": where a configuration has the options of a thing that the key SECTION.name names.
-template <class Type>
-std::string prefix_of(const Type& type, std::string_view name_key) {
-  return type.section.empty() ? std::string(name_key.substr(0, name_key.find('.') + 1)) : type.section + ".";
-}
-
-/// The key NAME.name, and the options of the thing that it names.
-template <class Choice>
-void add_choice(std::vector<Key>& keys, const std::string& name_key, Choice Config::*member,
-                const typename std::remove_pointer_t<decltype(Choice::type)>* type, std::string meaning,
-                OptionTraits traits) {
-  keys.push_back({{.name = name_key,
-                   .kind = "word",
-                   .allowed = {},
-                   .meaning = std::move(meaning),
-                   .traits = std::move(traits),
-                   .words = {}},
-                  [](Config&, const std::string&) {},  // read first: the other keys depend on it
-                  [member](const Config& config) { return (config.*member).name(); }});
-  if (!type) return;
-  for (Option<Choice> option : type->options) {
-    option.name = prefix_of(*type, name_key) + option.name;
-    keys.push_back(option::within<Config>(
-        std::move(option), [member](auto& config) -> auto& { return config.*member; }));
+  /// A name of a key in an error: typing errors unchanged, anything else quoted and cut.
+  static std::string shown(const std::string& name) {
+    constexpr std::size_t longest_shown = 120;
+    return name.size() <= longest_shown && is_printable(name) ? name : quote(name);
   }
-}
+  const std::string& origin() const { return origin_; }
+  const std::vector<IniLine>& keys() const { return keys_; }
+  const std::vector<IniLine>& sections() const { return sections_; }
+  /// "a.ini:7", or "a.ini" if lines are not told.
+  std::string place(int line) const { return tells_lines_ ? fmt::format("{}:{}", origin_, line) : origin_; }
+  /// Of the key; the origin if it is not there.
+  std::string place_of(std::string_view name) const {
+    const auto key = std::ranges::find(keys_, name, &IniLine::name);
+    return key == keys_.end() ? origin_ : place(key->number);
+  }
+
+ private:
+  const std::string text_;
+  std::string origin_;
+  bool tells_lines_;
+  std::vector<IniLine> keys_, sections_;
+};
+
+std::string shown(const std::string& name) { return ConfigText::shown(name); }
+
+/// All that is wrong about a configuration, in one error.
+class Mistakes {
+ public:
+  /// Runs a check, whose UsageError is one of the mistakes.
+  template <class Check>
+  void collect(const Check& check) {
+    try {
+      check();
+    } catch (const UsageError& error) {
+      texts_.emplace_back(error.what());
+    }
+  }
+  /// UsageError: "3 mistakes: (1) a.ini:4: ... (2) ..."; the text alone if there is one.
+  void throw_if_any() const {
+    constexpr std::size_t most_named = 12;
+    if (texts_.empty()) return;
+    if (texts_.size() == 1) throw UsageError("{}", texts_.front());
+    std::string all;
+    for (std::size_t i = 0; i < std::min(texts_.size(), most_named); ++i)
+      all += fmt::format(" ({}) {}", i + 1, texts_[i]);
+    if (texts_.size() > most_named) all += fmt::format(" ... and {} more", texts_.size() - most_named);
+    throw UsageError("{} mistakes:{}", texts_.size(), all);
+  }
+
+ private:
+  std::vector<std::string> texts_;
+};
 
 /// optimizer.group.N = PATTERN [lr factor [decay factor]]
 void set_group(Config& config, const std::string& name, const std::string& value) {
@@ -71,7 +105,7 @@ void set_group(Config& config, const std::string& name, const std::string& value
   const std::vector<std::string> words = option::words_of(value);
   if (words.empty()) throw UsageError("a name pattern is missing");
   if (words.size() > 3) throw UsageError("{} is not: PATTERN LR_FACTOR DECAY_FACTOR", quote(value));
-  ParamGroup group{.pattern = words[0]};
+  optim::ParamGroup group{.pattern = words[0]};
   if (words.size() > 1) option::read(words[1], factors, group.lr_factor);
   if (words.size() > 2) option::read(words[2], factors, group.decay_factor);
   config.optimizer.groups[number] = group;
@@ -106,7 +140,10 @@ const RemovedKey* removed_key_named(std::string_view name) {
 class Reader {
  public:
   Reader(const ConfigText& text, const Registries& registries)
-      : text_(text), models_(registries.models), tasks_(registries.tasks) {
+      : text_(text),
+        models_(registries.models),
+        tasks_(registries.tasks),
+        optimizers_(registries.optimizers) {
     config_.registries = &registries;
   }
 
@@ -126,6 +163,7 @@ class Reader {
   void set(const std::string& origin, const std::string& name, const std::string& value);
   std::string why_unknown(const std::string& name) const;
   bool is_default_of_another_model(const std::string& name, const std::string& value) const;
+  bool is_of_another_optimizer(const std::string& name) const;
 
   [[noreturn]] void refuse(std::string_view name, std::string_view what) const;
   void require(bool holds, std::string_view name, std::string_view what) const {
@@ -135,16 +173,24 @@ class Reader {
   void check_data() const;
   void check_train() const;
   void check_graph() const;
-  void check_schedule() const;
-  void check_optimizer() const;
-  void check_ema() const;
+  /// The rules of a section, whose Misfit names its key.
+  template <class Check>
+  void check_fit(std::string_view section, const Check& check) const {
+    try {
+      check();
+    } catch (const Misfit& error) {
+      refuse(fmt::format("{}.{}", section, error.option()), error.why());
+    }
+  }
 
   const ConfigText& text_;
   const models::Registry& models_;
   const tasks::Registry& tasks_;
+  const optim::Registry& optimizers_;
   Config config_;
-  std::vector<Key> keys_ = keys_of(nullptr, nullptr);
+  std::vector<Key> keys_ = keys_of({});
   std::set<std::string, std::less<>> overridden_;  // by --set
+  std::vector<std::string> unused_;                // keys of other optimizers
 };
 
 /// The key and the value of a --set.
@@ -162,9 +208,8 @@ struct Given {
 
 Given given_for(std::string_view key, const ConfigText& text, const std::vector<std::string>& overrides) {
   Given given{.value = "", .origin = text.place_of(key)};
-  for (const ConfigText::Key& line : text.keys()) {
-    if (line.name == key) given.value = line.value;
-  }
+  for (const IniLine& line : text.keys())
+    if (line.name() == key) given.value = line.value;
   for (const std::string& override_text : overrides) {
     const auto [name, value] = parts_of(override_text);
     if (name == key) given = {.value = value, .origin = "--set"};
@@ -189,8 +234,10 @@ typename Registry::Choice chosen(const Registry& registry, std::string_view key,
 void Reader::choose(const std::vector<std::string>& overrides) {
   const auto given = [&](std::string_view key) { return given_for(key, text_, overrides); };
   config_.model = chosen(models_, model_name_key, given(model_name_key), "");
-  config_.task = chosen(tasks_, task_name_key, given(task_name_key), models_.task_of(config_.model.name()));
-  keys_ = keys_of(config_.model.type, config_.task.type);
+  config_.task = chosen(tasks_, task_name_key, given(task_name_key), config_.model.type->traits.task);
+  config_.optimizer.algorithm =
+      chosen(optimizers_, optimizer_name_key, given(optimizer_name_key), OptimizerConfig::usual);
+  keys_ = keys_of(kinds_of(config_));
 }
 
 /// A value that says nothing: what a text of another version may hold of keys that are unknown here.
@@ -204,7 +251,7 @@ std::vector<std::string> owners_of(std::string_view key, const Registry& registr
                                    std::string_view name_key) {
   std::vector<std::string> owners;
   for (const auto& type : registry.types()) {
-    const std::string prefix = prefix_of(type, name_key);
+    const std::string prefix = section_prefix(type, name_key);
     if (key.starts_with(prefix) &&
         std::ranges::find(type.options, key.substr(prefix.size()),
                           &Option<typename Registry::Choice>::name) != type.options.end())
@@ -220,6 +267,11 @@ bool Reader::is_default_of_another_model(const std::string& name, const std::str
   return std::ranges::any_of(owners_of(name, models_, model_name_key), [&](const std::string& owner) {
     return says_nothing(value) || models_.configure(owner).value(option) == value;
   });
+}
+
+/// Earlier versions wrote the keys of all optimizers.
+bool Reader::is_of_another_optimizer(const std::string& name) const {
+  return !key_named(name) && !owners_of(name, optimizers_, optimizer_name_key).empty();
 }
 
 /// The error of a key that this configuration does not have, with the key that is meant: a word of another
@@ -244,10 +296,12 @@ std::string Reader::why_unknown(const std::string& name) const {
   for (const Key& key : keys_) add(key.name, key.traits);
   const auto add_all = [&](std::string_view name_key, const auto& registry) {
     for (const auto& type : registry.types())
-      for (const auto& option : type.options) add(prefix_of(type, name_key) + option.name, option.traits);
+      for (const auto& option : type.options)
+        add(section_prefix(type, name_key) + option.name, option.traits);
   };
   add_all(model_name_key, models_);
   add_all(task_name_key, tasks_);
+  add_all(optimizer_name_key, optimizers_);
   if (meant.empty()) meant = nearest_name(name, known);
   if (meant.empty()) {
     const auto same =
@@ -268,6 +322,9 @@ void Reader::set(const std::string& origin, const std::string& name, const std::
       return set_group(config_, name, value);
     } else if (const Key* const key = key_named(name)) {
       return key->set(config_, value);
+    } else if (is_of_another_optimizer(name)) {
+      if (std::ranges::find(unused_, name) == unused_.end()) unused_.push_back(name);
+      return;
     } else {
       throw UsageError("{}", why_unknown(name));
     }
@@ -285,7 +342,7 @@ void Reader::set_stored(const std::string& name, const std::string& value) {
   if (name.starts_with(group_prefix) || key_named(name)) return set(text_.place_of(name), name, value);
   const RemovedKey* const removed = removed_key_named(name);
   if (says_nothing(value) || (removed && value == removed->initial)) return;
-  if (is_default_of_another_model(name, value)) return;
+  if (is_default_of_another_model(name, value) || is_of_another_optimizer(name)) return;
   const std::string why =
       removed ? fmt::format("{} was removed", name) : "this version of Lockstep does not know the key";
   throw UsageError(
@@ -307,15 +364,12 @@ void Reader::refuse(std::string_view name, std::string_view what) const {
                    value.empty() ? "" : " = ", value, what);
 }
 
-bool has_duplicates(std::vector<double> numbers) {
-  std::ranges::sort(numbers);
-  return std::ranges::adjacent_find(numbers) != numbers.end();
-}
-
 void Reader::check_required(Mistakes& mistakes) const {
   Config defaults;
   defaults.model = {.type = config_.model.type, .options = config_.model.type->defaults};
   defaults.task = {.type = config_.task.type, .options = config_.task.type->defaults};
+  defaults.optimizer.algorithm = {.type = config_.optimizer.algorithm.type,
+                                  .options = config_.optimizer.algorithm.type->defaults};
   for (const Key& key : keys_) {
     if (key.name == model_name_key || !key.traits.required || key.get(config_) != key.get(defaults)) continue;
     mistakes.collect(
@@ -325,7 +379,7 @@ void Reader::check_required(Mistakes& mistakes) const {
 
 /// Reasons that are known before there is a device. The capture of the first step finds the others.
 void Reader::check_graph() const {
-  if (config_.train.cuda_graph != "true") return;
+  if (config_.train.cuda_graph != ddp::Graph::always) return;
   const auto check = [&](bool holds, std::string_view why) {
     require(holds, "train.cuda_graph", fmt::format("{}; use auto", why));
   };
@@ -359,64 +413,27 @@ void Reader::check_data() const {
           "cannot be combined with data.normalize of x; give one of them");
 }
 
-void Reader::check_schedule() const {
-  const OptimizerConfig &optimizer = config_.optimizer, defaults;
-  const std::string& schedule = optimizer.schedule;
-  const auto only_of = [&](std::string_view one, std::string_view key, bool initial) {
-    require(schedule == one || initial, key,
-            fmt::format("is a key of optimizer.schedule = {}, but that is {}; remove it", one, schedule));
-  };
-  only_of("wsd", "optimizer.decay_steps", optimizer.decay_steps == defaults.decay_steps);
-  only_of("step", "optimizer.milestones", optimizer.milestones == defaults.milestones);
-  only_of("step", "optimizer.gamma", optimizer.gamma == defaults.gamma);
-  only_of("poly", "optimizer.power", optimizer.power == defaults.power);
-  require(schedule != "wsd" || optimizer.decay_steps > 0, "optimizer.decay_steps",
-          "is missing: the number of last steps in which optimizer.schedule = wsd goes to min_lr");
-  require(schedule != "step" || !optimizer.milestones.empty(), "optimizer.milestones",
-          "is missing: the steps of optimizer.schedule = step");
-  require(schedule != "step" || optimizer.min_lr == 0, "optimizer.min_lr",
-          "means nothing to optimizer.schedule = step; remove it");
-  require(
-      std::ranges::adjacent_find(optimizer.milestones, std::greater_equal()) == optimizer.milestones.end(),
-      "optimizer.milestones", "must rise");
-}
-
-void Reader::check_optimizer() const {
-  const OptimizerConfig& optimizer = config_.optimizer;
-  require(optimizer.min_lr <= optimizer.lr, "optimizer.min_lr", "must be between 0 and optimizer.lr");
-  require(optimizer.betas.size() == 2, "optimizer.betas", "takes two numbers");
-  require(optimizer.name != "sgd" || optimizer.nesterov == "false" || optimizer.momentum > 0,
-          "optimizer.nesterov", "needs optimizer.momentum above 0");
-  require(optimizer.muon.empty() || optimizer.name == "muon", "optimizer.muon",
-          "is a key of optimizer.name = muon");
-  check_schedule();
-}
-
-void Reader::check_ema() const {
-  const EmaConfig& ema = config_.ema;
-  require(!has_duplicates(ema.rates), "ema.rates", "a rate is given twice");
-  require(!has_duplicates(ema.sigma_rel), "ema.sigma_rel", "a width is given twice");
-  if (ema.warmup.empty()) return;
-  require(!ema.rates.empty(), "ema.warmup", "applies to ema.rates, and none is given");
-  require(ema.warmup.size() == 3, "ema.warmup", "takes three numbers: inv_gamma power update_after");
-  require(ema.warmup[0] > 0, "ema.warmup", "its first number, inv_gamma, must be positive");
-  require(ema.warmup[2] == std::floor(ema.warmup[2]), "ema.warmup",
-          "its third number, update_after, is a number of steps and must be whole");
-}
-
 /// Completes the configuration, and checks the rules that need several keys.
 Config Reader::finish() {
   // --set of one of them replaces the other of the file.
   const bool steps = overridden_.contains("train.steps"), epochs = overridden_.contains("train.epochs");
   if (steps && !epochs) config_.train.epochs = 0;
   if (epochs && !steps) config_.train.steps = 0;
-  optim::complete(config_.optimizer);
+  if (!unused_.empty())
+    config_.note = fmt::format("{}: {}: of other optimizers than optimizer.name = {}, without effect",
+                               text_.origin(), fmt::join(unused_, ", "), config_.optimizer.algorithm.name());
   Mistakes mistakes;
   check_required(mistakes);
   mistakes.collect([&] { check_data(); });
   mistakes.collect([&] { check_train(); });
-  mistakes.collect([&] { check_optimizer(); });
-  mistakes.collect([&] { check_ema(); });
+  mistakes.collect([&] {
+    const optim::Algorithm& algorithm = config_.optimizer.algorithm;
+    check_fit("optimizer", [&] {
+      if (algorithm.type->check) algorithm.type->check(algorithm.options);
+      config_.optimizer.schedule.check();
+    });
+  });
+  mistakes.collect([&] { check_fit("ema", [&] { config_.ema.check(); }); });
   mistakes.collect([&] { check_graph(); });
   mistakes.throw_if_any();
   return config_;
@@ -425,7 +442,7 @@ Config Reader::finish() {
 /// Its keys would be refused one by one, and without keys it would do nothing.
 void check_sections(const ConfigText& text, const Registries& registries) {
   std::vector<std::string> known;
-  for (const Key& key : keys_of(nullptr, nullptr)) known.push_back(key.name.substr(0, key.name.find('.')));
+  for (const Key& key : keys_of({})) known.push_back(key.name.substr(0, key.name.find('.')));
   const auto add = [&](const auto& registry) {
     for (const auto& type : registry.types())
       if (!type.section.empty()) known.push_back(type.section);
@@ -433,10 +450,11 @@ void check_sections(const ConfigText& text, const Registries& registries) {
   add(registries.models);
   add(registries.tasks);
   Mistakes mistakes;
-  for (const auto& [section, line] : text.sections()) {
-    if (std::find(known.begin(), known.end(), section) != known.end()) continue;
-    const std::string nearest = nearest_name(section, known);
-    mistakes.collect([&, where = text.place(line), &name = section] {
+  for (const IniLine& line : text.sections()) {
+    const std::string name(line.section);
+    if (std::ranges::find(known, name) != known.end()) continue;
+    const std::string nearest = nearest_name(name, known);
+    mistakes.collect([&, where = text.place(line.number)] {
       throw UsageError("{}: [{}]: unknown section; {}", where, name,
                        nearest.empty() ? "see " + registries.program + " train --help-keys"
                                        : "did you mean [" + nearest + "]?");
@@ -449,13 +467,13 @@ void check_sections(const ConfigText& text, const Registries& registries) {
 
 Config parse_config(const std::string& text, const std::string& origin,
                     const std::vector<std::string>& overrides, const Registries& registries) {
-  const ConfigText read(text, origin, ConfigText::Lines::told);
+  const ConfigText read(text, origin, true);
   check_sections(read, registries);
   Reader reader(read, registries);
   reader.choose(overrides);
   Mistakes mistakes;
-  for (const ConfigText::Key& key : read.keys())
-    mistakes.collect([&] { reader.set_from_file(key.name, key.value); });
+  for (const IniLine& key : read.keys())
+    mistakes.collect([&] { reader.set_from_file(key.name(), std::string(key.value)); });
   for (const std::string& override_text : overrides)
     mistakes.collect([&] { reader.override_by(override_text); });
   mistakes.throw_if_any();
@@ -463,7 +481,7 @@ Config parse_config(const std::string& text, const std::string& origin,
 }
 
 Config parse_stored_config(const std::string& text, const std::string& origin, const Registries& registries) {
-  const ConfigText read(text, origin, ConfigText::Lines::untold);
+  const ConfigText read(text, origin, false);
   Reader reader(read, registries);
   try {
     reader.choose({});
@@ -472,7 +490,7 @@ Config parse_stored_config(const std::string& text, const std::string& origin, c
         "{}; if another program wrote it, whose models and tasks {} does not have, use that program",
         error.what(), registries.program);
   }
-  for (const ConfigText::Key& key : read.keys()) reader.set_stored(key.name, key.value);
+  for (const IniLine& key : read.keys()) reader.set_stored(key.name(), std::string(key.value));
   return reader.finish();
 }
 
@@ -487,13 +505,13 @@ Config read_config(const std::string& path, const std::vector<std::string>& over
   return parse_config(text, path, overrides, registries);
 }
 
-std::string to_text(const ParamGroup& group) {
+std::string to_text(const optim::ParamGroup& group) {
   return fmt::format("{} {} {}", option::printed(group.pattern, true), group.lr_factor, group.decay_factor);
 }
 
 std::string to_text(const Config& config) {
   std::string text, section;
-  for (const Key& key : keys_of(config.model.type, config.task.type)) {
+  for (const Key& key : keys_of(kinds_of(config))) {
     const std::size_t dot = key.name.find('.');
     if (key.name.substr(0, dot) != section) {
       if (section == "optimizer") {
@@ -506,28 +524,6 @@ std::string to_text(const Config& config) {
     text += fmt::format("{} = {}\n", key.name.substr(dot + 1), key.get(config));
   }
   return text;
-}
-
-std::vector<Key> keys_of(const models::ModelType* model, const tasks::Registry::Type* task) {
-  std::vector<Key> keys;
-  add_choice(keys, std::string(model_name_key), &Config::model, model,
-             "which model; it decides the other keys of [model]",
-             {.required = true, .peers = {"model", "arch", "architecture", "type"}});
-  add_choice(keys, std::string(task_name_key), &Config::task, task,
-             "what is learned, which decides the other keys of [task]; default: language for gpt, diffusion "
-             "for unet, classification for mlp and resnet",
-             {.peers = {"task", "objective", "criterion"}});
-  add_section(keys, "data", &Config::data);
-  add_section(keys, "train", &Config::train);
-  add_section(keys, "optimizer", &Config::optimizer);
-  add_section(keys, "ema", &Config::ema);
-  add_section(keys, "ddp", &Config::ddp);
-  add_section(keys, "checkpoint", &Config::checkpoint);
-  add_section(keys, "fault", &Config::fault);
-  add_section(keys, "log", &Config::log);
-  add_section(keys, "report", &Config::report);
-  add_section(keys, "sample", &Config::sample);
-  return keys;
 }
 
 }  // namespace lockstep::train

@@ -2,18 +2,14 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/base/option.h"
-#include "lockstep/optim/registry.h"
 #include "lockstep/tasks/registry.h"
 #include "train/sections.h"
 
 namespace lockstep::train {
-
-using optim::EmaConfig;
-using optim::OptimizerConfig;
-using optim::ParamGroup;
 
 struct Config {
   models::ModelConfig model;
@@ -22,7 +18,7 @@ struct Config {
   TrainConfig train;
   OptimizerConfig optimizer;
   EmaConfig ema;
-  DdpConfig ddp;
+  ddp::Options ddp;  ///< but what [train] says
   CheckpointConfig checkpoint;
   FaultConfig fault;
   LogConfig log;
@@ -31,19 +27,40 @@ struct Config {
 
   /// What it may name. Texts of the same run are read with the same registries.
   const Registries* registries = nullptr;
+  /// Keys of a user's file that belong to another optimizer, and so mean nothing: what to tell. Empty: none.
+  std::string note;
 };
+
+/// What decides which keys a configuration has. Null: not named yet.
+struct Kinds {
+  const models::ModelType* model = nullptr;
+  const tasks::Registry::Type* task = nullptr;
+  const optim::Registry::Type* optimizer = nullptr;
+};
+inline Kinds kinds_of(const Config& config) {
+  return {config.model.type, config.task.type, config.optimizer.algorithm.type};
+}
 
 /// A key under its full name, "train.steps".
 using Key = Option<Config>;
 
-/// The keys of a configuration with this model and this task (null: none is named yet), in the order they are
-/// printed. optimizer.group.N, of which there may be many, is not among them.
-std::vector<Key> keys_of(const models::ModelType* model, const tasks::Registry::Type* task);
+inline constexpr std::string_view model_name_key = "model.name", task_name_key = "task.name",
+                                  optimizer_name_key = "optimizer.name";
+/// "task." or "diffusion.": where a configuration has the options of a thing that the key SECTION.name names.
+template <class Type>
+std::string section_prefix(const Type& type, std::string_view name_key) {
+  return type.section.empty() ? std::string(name_key.substr(0, name_key.find('.') + 1)) : type.section + ".";
+}
+
+/// The keys of such a configuration, in the order they are printed. optimizer.group.N, of which there may be
+/// many, is not among them.
+std::vector<Key> keys_of(const Kinds& kinds);
 
 /// Reads an INI file and the --set overrides ("section.key=value"). Values may be quoted (option.h). The
 /// registries hold what model.name and task.name can name, and outlive the configuration. Throws UsageError
 /// naming file, line, key and value, of all mistakes that are independent of each other: unknown keys (with
-/// the nearest known one), keys of another model or task, values out of range, impossible combinations.
+/// the nearest known one), keys of another model or task, values out of range, impossible combinations. A key
+/// of another optimizer is noted only.
 Config read_config(const std::string& path, const std::vector<std::string>& overrides,
                    const Registries& registries = built_in_registries());
 /// The same from text; `origin` names it in errors.
@@ -58,7 +75,7 @@ Config parse_stored_config(const std::string& text, const std::string& origin,
 /// Every key with its resolved value, as an INI file that read_config takes.
 std::string to_text(const Config& config);
 /// "PATTERN LR_FACTOR DECAY_FACTOR", the value of optimizer.group.N.
-std::string to_text(const ParamGroup& group);
+std::string to_text(const optim::ParamGroup& group);
 
 // The keys for readers: lockstep train --help-keys, lockstep.ini(5), docs/configuration.md. All three are
 // made from the descriptions of the options.

@@ -15,7 +15,8 @@ namespace {
 struct Entry {
   std::string name, initial, meaning, form;
   bool may_change = false;
-  std::vector<std::string> owners;  ///< models or tasks that have this key; empty: every configuration has it
+  /// Models, tasks or optimizers that have this key; empty: every configuration has it.
+  std::vector<std::string> owners{};
 
   std::string section() const { return name.substr(0, name.find('.')); }
   std::string text() const {
@@ -28,46 +29,52 @@ Entry entry_of(const OptionText& option, const std::string& name, const std::str
           .initial = option.traits.required ? "" : initial,
           .meaning = option.meaning,
           .form = option.form(),
-          .may_change = option.traits.may_change,
-          .owners = {}};
+          .may_change = option.traits.may_change};
 }
 
-/// The keys of all models, or of all tasks. Those that describe an option in the same words share an entry.
+/// The keys of all models, of all tasks or of all optimizers. Those that describe an option in the same words
+/// share an entry. Where their defaults differ, it has the word for that, if any.
 template <class Registry>
-void add_registered(std::vector<Entry>& entries, const std::string& prefix, const Registry& registry) {
+void add_registered(std::vector<Entry>& entries, std::string_view prefix, const Registry& registry) {
+  const std::size_t first = entries.size();
   for (const auto& type : registry.types()) {
     const auto defaults = registry.configure(type.name);
     for (const auto& option : type.options) {
-      const std::string section = type.section.empty() ? prefix : type.section + ".";
-      Entry entry = entry_of(option, section + option.name, option.get(defaults));
+      Entry entry = entry_of(option, section_prefix(type, prefix) + option.name, option.get(defaults));
       const auto same = std::ranges::find_if(entries, [&](const Entry& other) {
         return other.name == entry.name && other.meaning == entry.meaning && other.form == entry.form;
       });
-      Entry& shared = same == entries.end() ? entries.emplace_back(std::move(entry)) : *same;
+      Entry& shared = same == entries.end() ? entries.emplace_back(entry) : *same;
+      if (shared.initial != entry.initial)
+        shared.initial = option.kind == "number" && !option.words.empty() ? option.words[0] : "";
       shared.owners.push_back(type.name);
     }
   }
+  for (std::size_t i = first; i < entries.size(); ++i)
+    if (entries[i].owners.size() == registry.types().size()) entries[i].owners.clear();
 }
 
 std::vector<Entry> all_entries(const Registries& registries) {
   std::vector<Entry> entries;
   const Config defaults;
-  for (const Key& key : keys_of(nullptr, nullptr)) {
+  for (const Key& key : keys_of({})) {
     Entry entry = entry_of(key, key.name, key.get(defaults));
     if (!entries.empty() && entries.back().section() == "optimizer" && entry.section() != "optimizer") {
       entries.push_back(
           {.name = "optimizer.group.N",
            .initial = {},
            .meaning = "parameters with other rates: name pattern, lr factor, weight decay factor",
-           .form = "text",
-           .may_change = false,
-           .owners = {}});
+           .form = "text"});
     }
     if (key.name == "model.name") entry.form = fmt::format("{}", fmt::join(registries.models.names(), ", "));
     if (key.name == "task.name") entry.form = fmt::format("{}", fmt::join(registries.tasks.names(), ", "));
+    if (key.name == "optimizer.name")
+      entry.form = fmt::format("{}", fmt::join(registries.optimizers.names(), ", "));
     entries.push_back(std::move(entry));
     if (key.name == "model.name") add_registered(entries, "model.", registries.models);
     if (key.name == "task.name") add_registered(entries, "task.", registries.tasks);
+    // Where OptimizerConfig::options() has them.
+    if (key.name == "optimizer.min_lr") add_registered(entries, "optimizer.", registries.optimizers);
   }
   return entries;
 }

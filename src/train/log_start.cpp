@@ -82,19 +82,17 @@ std::vector<std::string> notes_on_sums(const Config& config, comm::GradientTrans
         "NCCL sums in an order that depends on the number of ranks: the same bits at the same number of "
         "ranks "
         "only; train.reproducible = true gives the same bits at any number of ranks");
-  if (config.ddp.reduce_dtype == "fp32") return notes;
-  if (!transport.rounds(comm_dtype_of(config)))
-    notes.push_back(fmt::format("ddp.reduce_dtype = {} has no effect: no gradients are sent {}",
-                                config.ddp.reduce_dtype,
+  if (config.ddp.comm_dtype == DType::float32) return notes;
+  const char* const dtype = config.ddp.comm_dtype == DType::float16 ? "fp16" : "bf16";
+  if (!transport.rounds(config.ddp.comm_dtype))
+    notes.push_back(fmt::format("ddp.reduce_dtype = {} has no effect: no gradients are sent {}", dtype,
                                 on_gpus ? "by a single rank" : "between nodes, as there is one"));
   else if (on_gpus)
-    notes.push_back(
-        fmt::format("gradients are sent between GPUs as {}: the same bits at the same number of ranks only",
-                    config.ddp.reduce_dtype));
+    notes.push_back(fmt::format(
+        "gradients are sent between GPUs as {}: the same bits at the same number of ranks only", dtype));
   else
     notes.push_back(
-        fmt::format("gradients are sent between nodes as {}: the same bits on the same nodes only",
-                    config.ddp.reduce_dtype));
+        fmt::format("gradients are sent between nodes as {}: the same bits on the same nodes only", dtype));
   return notes;
 }
 
@@ -127,12 +125,12 @@ void log_start(Session& session, const Config& config, models::Model& model, con
         few_snapshots);
   }
   const bool may_choose = config.train.eval_every > 0 && config.train.eval_every < config.train.steps;
-  if (config.checkpoint.every == 0 && (config.checkpoint.keep_best.empty() || !may_choose)) {
+  if (config.checkpoint.every == 0 && (config.checkpoint.store.keep_best.empty() || !may_choose)) {
     log.info(
         "note: checkpoint.every = 0: nothing is saved before the end; a run that fails earlier loses all its "
         "steps");
   }
-  if (!config.checkpoint.keep_best.empty() && !may_choose)
+  if (!config.checkpoint.store.keep_best.empty() && !may_choose)
     log.info(
         "note: checkpoint.keep_best can choose the last step only: no other is evaluated; set "
         "train.eval_every");

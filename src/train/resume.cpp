@@ -29,12 +29,14 @@ std::string groups_of(const Config& config) {
   return text;
 }
 
-/// The keys with other values in one of the two. Keys of [model] and [task] are compared if both have the
-/// same model and task.
+/// The keys with other values in one of the two. Keys of a model, a task or an optimizer are compared if both
+/// have the same.
 std::vector<KeyChange> differing(const Config& run, const Config& asked, bool may_change) {
-  const bool same_model = run.model.type == asked.model.type, same_task = run.task.type == asked.task.type;
+  const Kinds a = kinds_of(run), b = kinds_of(asked);
   std::vector<KeyChange> found;
-  for (const Key& key : keys_of(same_model ? run.model.type : nullptr, same_task ? run.task.type : nullptr)) {
+  for (const Key& key : keys_of({.model = a.model == b.model ? a.model : nullptr,
+                        .task = a.task == b.task ? a.task : nullptr,
+                        .optimizer = a.optimizer == b.optimizer ? a.optimizer : nullptr})) {
     if (key.traits.may_change != may_change) continue;
     KeyChange change{key.name, key.get(run), key.get(asked)};
     if (change.before != change.now) found.push_back(std::move(change));
@@ -88,13 +90,14 @@ void check_state(const checkpoint::FileIndex& index, const Config& config) {
   if (!group || index.position.step == 0)
     throw DataError("{0}: holds no state of training; --resume {0} starts a new run from its weights",
                     index.path);
+  const std::string asked = config.optimizer.algorithm.name();
   for (const auto& [name, value] : group->attributes) {
     const auto* const algorithm = std::get_if<std::string>(&value);
-    if (name != "algorithm" || !algorithm || *algorithm == config.optimizer.name) continue;
+    if (name != "algorithm" || !algorithm || *algorithm == asked) continue;
     throw UsageError(
         "{0}: holds the state of {1}, but optimizer.name = {2}; --resume {0} starts a new run from its "
         "weights",
-        index.path, *algorithm, config.optimizer.name);
+        index.path, *algorithm, asked);
   }
 }
 
@@ -110,11 +113,12 @@ void resolve_steps(TrainConfig& asked, const TrainConfig* stored, std::int64_t s
 }
 
 void check_decay(const Config& config) {
-  if (config.optimizer.decay_steps <= config.train.steps) return;
+  const std::int64_t decay_steps = config.optimizer.schedule.decay_steps;
+  if (decay_steps <= config.train.steps) return;
   throw UsageError(
       "optimizer.decay_steps = {}: the run has only {} (train.steps, or those of train.epochs); give at most "
       "as many",
-      config.optimizer.decay_steps, pluralized(config.train.steps, "step"));
+      decay_steps, pluralized(config.train.steps, "step"));
 }
 
 }  // namespace

@@ -28,15 +28,6 @@ Generative& generative(Task& task, const std::string& name) {
   throw UsageError("task.name = {}: its models make no samples", name);
 }
 
-SampleOptions sample_options(const SampleConfig& config, DType compute) {
-  return {.sampler = config.sampler,
-          .steps = config.steps,
-          .eta = config.eta,
-          .guidance = config.guidance,
-          .seed = config.seed,
-          .compute = compute};
-}
-
 SampleClasses::SampleClasses(const std::string& text, const Model& model, std::string_view option) {
   const std::int64_t classes = model.input_classes();
   if (text == "none" || (text == "auto" && classes == 0)) return;

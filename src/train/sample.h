@@ -22,9 +22,6 @@ namespace lockstep::train {
 /// The task as one that makes samples. UsageError with its name if it makes none.
 Generative& generative(Task& task, const std::string& name);
 
-/// How samples are made by these keys.
-SampleOptions sample_options(const SampleConfig& config, DType compute);
-
 /// The classes that samples are asked to be of.
 class SampleClasses {
  public:

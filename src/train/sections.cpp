@@ -1,5 +1,10 @@
 #include "train/sections.h"
 
+#include <algorithm>
+#include <utility>
+
+#include "train/config.h"
+
 namespace lockstep::train {
 namespace {
 
@@ -132,65 +137,86 @@ std::vector<Option<TrainConfig>> TrainConfig::options() {
       number("label_smoothing", &T::label_smoothing, Range::below(0, 1),
              "label smoothing of the cross-entropy"),
       texts("frozen", &T::frozen, "name patterns of parameters that are not trained", {.peers = {"freeze"}}),
-      choice("cuda_graph", &T::cuda_graph, {"auto", "true", "false"},
+      choice("cuda_graph", &T::cuda_graph,
              "capture the step as a CUDA graph; auto: on one GPU, where it can be captured",
              {.may_change = true, .peers = {"cuda_graphs", "compile"}}),
   };
 }
 
-std::vector<Option<DdpConfig>> DdpConfig::options() {
+std::unique_ptr<optim::Optimizer> OptimizerConfig::make(GradientSource& source) const {
+  std::unique_ptr<optim::Optimizer> optimizer = algorithm.make(source);
+  optimizer->set_lr(schedule.lr);
+  std::vector<optim::ParamGroup> in_order;
+  for (const auto& [number, group] : groups) in_order.push_back(group);
+  optimizer->set_groups(in_order);
+  return optimizer;
+}
+
+std::vector<Option<OptimizerConfig>> OptimizerConfig::options(const optim::Registry::Type* algorithm) {
+  using O = OptimizerConfig;
+  std::vector<Option<O>> rows = option::within<O>(
+      optim::Schedule::options(), [](auto& config) -> auto& { return config.schedule; });
+  std::vector<Option<O>> middle;  // behind lr and min_lr
+  if (algorithm)
+    middle = option::within<O>(
+        algorithm->options, [](auto& config) -> auto& { return config.algorithm; });
+  std::erase_if(middle, [&](const Option<O>& row) {  // lr of a program's optimizer
+    return std::ranges::find(rows, row.name, &Option<O>::name) != rows.end();
+  });
+  middle.push_back(option::number(
+      "clip", &O::clip, Range::from(0, 1e38), "largest global gradient norm; 0: no clipping",
+      {.may_change = true,
+       .peers = {"grad_clip", "max_grad_norm", "gradient_clip", "gradient_clip_val", "clip_grad_norm"}}));
+  rows.insert(rows.begin() + 2, middle.begin(), middle.end());
+  return rows;
+}
+
+std::vector<Option<EmaConfig>> EmaConfig::options() {
   using namespace option;
-  using D = DdpConfig;
-  const Range size = Range::above(0, 1e6);
+  using E = EmaConfig;
+  std::vector<Option<E>> averages = within<E>(
+      optim::EmaOptions::options(), [](auto& config) -> auto& { return config.averages; });
   return {
-      number("bucket_mb", &D::bucket_mb, size,
-             "size at which a gradient bucket closes; the last buckets are smaller",
-             {.unit = "MiB",
-              .may_change = true,
-              .peers = {"bucket_cap_mb", "bucket_size", "reduce_bucket_size"}}),
-      number("first_bucket_mb", &D::first_bucket_mb, size, "size at which the first gradient bucket closes",
-             {.unit = "MiB", .may_change = true}),
-      choice("unused", &D::unused, {"error", "allow"}, "what to do about parameters that no sample used",
-             {.peers = {"find_unused_parameters"}}),
-      choice("reduce_dtype", &D::reduce_dtype, {"fp32", "bf16", "fp16"},
-             "communication dtype of gradients between nodes, and between GPUs"),
-      flag("sharded_optimizer", &D::sharded_optimizer,
-           "each rank updates a partition of the parameters and keeps optimizer state and EMA weights of it "
-           "only",
-           {.may_change = true, .peers = {"zero", "zero_stage", "use_distributed_optimizer"}}),
-      number("check_every", &D::check_every, counts,
-             "steps between comparisons of all ranks' parameters; 0: never compare",
-             {.unit = "steps", .may_change = true}),
-      choice("mode", &D::mode, {"overlapped", "flat", "per_parameter"},
-             "when gradients are summed; flat and per_parameter are for measurements", {.may_change = true}),
+      numbers("rates", &E::rates, Range::below(0, 1), "decay of each moving average of the weights",
+              {.peers = {"rate", "ema", "ema_decay", "ema_rate", "ema_rates"}}),
+      averages.at(0),  // warmup
+      numbers("sigma_rel", &E::sigma_rel, {.low = 0, .high = 0.28, .low_open = true, .high_open = true},
+              "widths of power-function averages (0.05 0.10); each checkpoint leaves a snapshot of them in "
+              "RUN/ema for lockstep ema, at most 22 while the steps double"),
+      averages.at(1),  // buffers
+      choice("init", &E::init, {"weights", "file"},
+             "what EMA weights of a new run start from, where train.init names a file: its weights, or its "
+             "EMA weights"),
   };
 }
 
+void EmaConfig::check() const {
+  const auto is_twice_in = [](std::vector<double> numbers) {
+    std::ranges::sort(numbers);
+    return std::ranges::adjacent_find(numbers) != numbers.end();
+  };
+  if (is_twice_in(rates)) throw Misfit("rates", "a rate is given twice");
+  if (is_twice_in(sigma_rel)) throw Misfit("sigma_rel", "a width is given twice");
+  if (averages.warmup && rates.empty()) throw Misfit("warmup", "applies to ema.rates, and none is given");
+  averages.check();
+}
+
 std::vector<Option<CheckpointConfig>> CheckpointConfig::options() {
-  using namespace option;
   using C = CheckpointConfig;
   Range every = counts;
   every.word = "auto";
   every.word_value = C::auto_every;
-  return {
-      number("every", &C::every, every,
-             "steps between checkpoints; auto: as many as take 10 minutes, found after 20 steps; 0: save at "
-             "the end only",
-             {.unit = "steps",
-              .may_change = true,
-              .peers = {"save_every", "save_interval", "save_steps", "save_freq", "checkpoint_every",
-                        "checkpoint_interval"}}),
-      number("keep", &C::keep, Range::from(1, 1e6), "number of newest checkpoints to keep",
-             {.may_change = true, .peers = {"keep_last", "save_total_limit", "max_to_keep", "save_top_k"}}),
-      text("keep_best", &C::keep_best, "metric whose best evaluation is saved, whatever every is, and kept",
-           {.may_change = true}),
-      flag("async", &C::async, "train on while a checkpoint is written",
-           {.may_change = true, .peers = {"async_save"}}),
-      choice("load", &C::load, {"strict", "partial"},
-             "partial: missing, unexpected and mis-shaped tensors are logged, and no error",
-             {.may_change = true, .peers = {"strict"}}),
-      flag("narrow", &C::narrow, "round float64 of a file to float32", {.may_change = true}),
-  };
+  std::vector<Option<C>> rows = option::within<C>(
+      checkpoint::StoreOptions::options(), [](auto& config) -> auto& { return config.store; });
+  rows.insert(rows.begin(),
+              option::number("every", &C::every, every,
+                             "steps between checkpoints; auto: as many as take 10 minutes, found after 20 "
+                             "steps; 0: save at the end only",
+                             {.unit = "steps",
+                              .may_change = true,
+                              .peers = {"save_every", "save_interval", "save_steps", "save_freq",
+                                        "checkpoint_every", "checkpoint_interval"}}));
+  return rows;
 }
 
 std::vector<Option<FaultConfig>> FaultConfig::options() {
@@ -217,7 +243,7 @@ std::vector<Option<ReportConfig>> ReportConfig::options() {
 std::vector<Option<SampleConfig>> SampleConfig::options() {
   using namespace option;
   using S = SampleConfig;
-  return {
+  std::vector<Option<S>> rows = {
       number("every", &S::every, counts,
              "steps between pictures of samples, RUN/samples/step-STEP-WEIGHTS.png; 0: no pictures",
              {.unit = "steps",
@@ -229,23 +255,10 @@ std::vector<Option<SampleConfig>> SampleConfig::options() {
            "class of the samples: a number, all (sample i has class i mod num_classes) or none; auto: all, "
            "if the model takes classes",
            {.may_change = true, .peers = {"class_cond", "labels"}}, "auto, all, none, or a whole number"),
-      text("sampler", &S::sampler, "algorithm that makes the samples",
-           {.may_change = true, .peers = {"use_ddim", "scheduler"}}, "ddpm, ddim, dpmpp_2m"),
-      text("steps", &S::steps,
-           "noise steps that the sampler takes: 250, ddim25 or 10,15,20; default: all of the task",
-           {.may_change = true, .peers = {"timestep_respacing", "num_inference_steps", "sampling_steps"}}),
-      number("eta", &S::eta, Range::from(0, 1), "ddim: 0 draws no noise, 1 as much as ddpm",
-             {.may_change = true, .peers = {"ddim_eta"}}),
-      number("guidance", &S::guidance, Range::from(0, 1000),
-             "scale s of classifier-free guidance, none + s (class - none); 1: no guidance",
-             {.may_change = true, .peers = {"guidance_scale", "cfg", "cfg_scale", "classifier_scale"}}),
       texts("weights", &S::weights,
             "weights to sample with, a picture of each: model, ema/RATE, ema/sigma_rel=S; default: model. "
             "lockstep sample takes the first",
             {.may_change = true}),
-      number("seed", &S::seed, range_of<std::uint64_t>(),
-             "seed of the noise, which is the same in every picture",
-             {.may_change = true, .peers = {"sample_seed"}}),
       text("features", &S::features,
            "checkpoint of a classifier: evaluations get frechet, the distance between samples and data.train "
            "in what its last layer takes",
@@ -254,6 +267,13 @@ std::vector<Option<SampleConfig>> SampleConfig::options() {
              "number of samples that sample.features compares",
              {.unit = "samples", .may_change = true, .peers = {"fid_num_samples"}}),
   };
+  std::vector<Option<S>> how = within<S>(
+      SampleOptions::options(), [](auto& config) -> auto& { return config.how; });
+  const Option<S> seed = std::move(how.back());  // behind `weights`
+  how.pop_back();
+  rows.insert(rows.begin() + 4, seed);
+  rows.insert(rows.begin() + 3, how.begin(), how.end());
+  return rows;
 }
 
 std::vector<Option<LogConfig>> LogConfig::options() {
@@ -274,6 +294,67 @@ std::vector<Option<LogConfig>> LogConfig::options() {
               .may_change = true,
               .peers = {"histogram_freq", "log_histograms", "watch_freq", "log_gradients"}}),
   };
+}
+
+namespace {
+
+/// Keys SECTION.NAME of what access(config) is.
+template <class Section, class Access>
+void add_rows(std::vector<Key>& keys, const std::string& prefix, std::vector<Option<Section>> rows,
+              Access access) {
+  for (Key& key : option::within<Config>(std::move(rows), access)) {
+    key.name = prefix + key.name;
+    keys.push_back(std::move(key));
+  }
+}
+
+template <class Section>
+void add_section(std::vector<Key>& keys, const std::string& section, Section Config::*member) {
+  add_rows(
+      keys, section + ".", Section::options(), [member](auto& config) -> auto& { return config.*member; });
+}
+
+/// The key SECTION.name of what access(config) chooses, `usual` where nothing does; and with a type its
+/// options.
+template <class Type, class Access>
+void add_choice(std::vector<Key>& keys, std::string_view name_key, const Type* type, Access access,
+                std::string usual, std::string meaning, OptionTraits traits) {
+  keys.push_back({{std::string(name_key), "word", {}, std::move(meaning), std::move(traits), {}},
+                  [](Config&, const std::string&) {},  // read first: the other keys depend on it
+                  [access, usual](const Config& config) {
+                    return access(config).type ? access(config).name() : usual;
+                  }});
+  if (type) add_rows(keys, section_prefix(*type, name_key), type->options, access);
+}
+
+}  // namespace
+
+std::vector<Key> keys_of(const Kinds& kinds) {
+  std::vector<Key> keys;
+  add_choice(keys, model_name_key, kinds.model, [](auto& config) -> auto& { return config.model; }, "",
+             "which model; it decides the other keys of [model]",
+             {.required = true, .peers = {"model", "arch", "architecture", "type"}});
+  add_choice(keys, task_name_key, kinds.task, [](auto& config) -> auto& { return config.task; }, "",
+             "what is learned, which decides the other keys of [task]; default: language for gpt, diffusion "
+             "for unet, classification for mlp and resnet",
+             {.peers = {"task", "objective", "criterion"}});
+  add_section(keys, "data", &Config::data);
+  add_section(keys, "train", &Config::train);
+  // OptimizerConfig says where the options of the algorithm are.
+  add_choice<optim::Registry::Type>(
+      keys, optimizer_name_key, nullptr, [](auto& config) -> auto& { return config.optimizer.algorithm; },
+      OptimizerConfig::usual, "optimization algorithm", {.peers = {"optim", "optimizer", "optimizer_type"}});
+  add_rows(
+      keys, "optimizer.", OptimizerConfig::options(kinds.optimizer),
+      [](auto& config) -> auto& { return config.optimizer; });
+  add_section(keys, "ema", &Config::ema);
+  add_section(keys, "ddp", &Config::ddp);
+  add_section(keys, "checkpoint", &Config::checkpoint);
+  add_section(keys, "fault", &Config::fault);
+  add_section(keys, "log", &Config::log);
+  add_section(keys, "report", &Config::report);
+  add_section(keys, "sample", &Config::sample);
+  return keys;
 }
 
 }  // namespace lockstep::train

@@ -1,12 +1,21 @@
-// The sections of a configuration, but for [model], [optimizer] and [ema], which belong to the registries of
-// models and optimizers. Each has a struct of values, and describes its keys once, in options().
+// The sections of a configuration, but for [model], [task] and [ddp], which are a model's, a task's and
+// ddp::Options. Each has a struct of values, and describes its keys once, in options(); one of a module's
+// options and more keys holds the module's struct, with its rows.
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "lockstep/base/option.h"
+#include "lockstep/checkpoint/store.h"
+#include "lockstep/ddp/options.h"
+#include "lockstep/optim/ema.h"
+#include "lockstep/optim/optimizer.h"
+#include "lockstep/optim/schedule.h"
+#include "lockstep/tasks/generative.h"
 
 namespace lockstep::train {
 
@@ -42,19 +51,34 @@ struct TrainConfig {
   std::string init;
   double label_smoothing = 0;
   std::vector<std::string> frozen;
-  std::string cuda_graph = "auto";
+  ddp::Graph cuda_graph = ddp::Graph::automatic;
 
   static std::vector<Option<TrainConfig>> options();
 };
 
-struct DdpConfig {
-  double bucket_mb = 25, first_bucket_mb = 1;
-  std::string unused = "error", reduce_dtype = "fp32";
-  bool sharded_optimizer = false;
-  std::int64_t check_every = 0;
-  std::string mode = "overlapped";
+/// [optimizer]: the algorithm with its keys, and what every algorithm takes.
+struct OptimizerConfig {
+  static constexpr const char* usual = "adamw";  ///< where optimizer.name says nothing
 
-  static std::vector<Option<DdpConfig>> options();
+  optim::Algorithm algorithm;
+  optim::Schedule schedule;                 ///< of the learning rate
+  double clip = 0;                          ///< greatest norm of the mean gradient; 0: any
+  std::map<int, optim::ParamGroup> groups;  ///< optimizer.group.N
+
+  /// The optimizer of a source, which must outlive it. UsageError as its constructor throws it.
+  std::unique_ptr<optim::Optimizer> make(GradientSource& source) const;
+  /// All but `name`, and the groups, whose names have a number. Null: without those of an algorithm.
+  static std::vector<Option<OptimizerConfig>> options(const optim::Registry::Type* algorithm);
+};
+
+struct EmaConfig {
+  std::vector<double> rates;      ///< constant decays
+  std::vector<double> sigma_rel;  ///< widths of power-function EMAs
+  optim::EmaOptions averages;     ///< how they are kept
+  std::string init = "weights";   ///< where those of a new run from a file begin: weights or file
+
+  static std::vector<Option<EmaConfig>> options();
+  void check() const;  ///< throws Misfit
 };
 
 struct CheckpointConfig {
@@ -62,11 +86,7 @@ struct CheckpointConfig {
   static constexpr std::int64_t auto_every = -1;
 
   std::int64_t every = auto_every;  ///< steps; 0: only at the end
-  int keep = 2;
-  std::string keep_best;
-  bool async = false;
-  std::string load = "strict";
-  bool narrow = false;
+  checkpoint::StoreOptions store;   ///< how they are saved and loaded
 
   static std::vector<Option<CheckpointConfig>> options();
 };
@@ -89,12 +109,10 @@ struct SampleConfig {
   std::int64_t every = 0;  ///< steps; 0: never
   std::int64_t count = 64;
   std::string classes =
-      "auto";  ///< key `class`: a number, all or none; auto: all, of a model that takes classes
-  std::string sampler = "ddpm", steps;
-  double eta = 0, guidance = 1;
+      "auto";         ///< key `class`: a number, all or none; auto: all, of a model that takes classes
+  SampleOptions how;  ///< they are made
   std::vector<std::string> weights;  ///< "model", "ema/0.999"; empty: model
-  std::uint64_t seed = 1;
-  std::string features;  ///< checkpoint of a classifier; empty: no distances
+  std::string features;              ///< checkpoint of a classifier; empty: no distances
   std::int64_t features_count = 2000;
 
   static std::vector<Option<SampleConfig>> options();

@@ -20,7 +20,6 @@
 #include "lockstep/data/loader.h"
 #include "lockstep/ddp/data_parallel.h"
 #include "lockstep/kernels/backend.h"
-#include "lockstep/optim/registry.h"
 #include "lockstep/optim/schedule.h"
 #include "lockstep/train/stop.h"
 #include "lockstep/train/time_limit.h"
@@ -128,8 +127,8 @@ Trainer::Trainer(Session& session, const Config& config, Inputs& inputs, checkpo
       data_(*inputs.data),
       model_(*inputs.model),
       task_(*inputs.task),
-      replicas_(model_, session.transport(), session.backend(), ddp_options(config, compute)),
-      optimizer_(optim::make_optimizer(config.optimizer, replicas_)),
+      replicas_(model_, session.transport(), session.backend(), replica_options(config, compute)),
+      optimizer_(config.optimizer.make(replicas_)),
       ema_(build_ema(config, model_, session.backend(), replicas_.partition())),
       samples_(config, {world_, session.backend(), model_, task_, ema_.get(), data_, compute}, run.path()),
       evaluations_({.evaluator = {.model = model_,
@@ -143,17 +142,17 @@ Trainer::Trainer(Session& session, const Config& config, Inputs& inputs, checkpo
                     .measured = samples_.measured()},
                    config.train.eval_every, config.train.steps),
       loader_(data_.train(), loader_options(config, data_.train(), session.backend()), world_),
-      schedule_(optim::schedule_of(config.optimizer)),
+      schedule_(config.optimizer.schedule),
       store_(run, world_,
              store_options(config, data_, session.backend(), compute,
-                           evaluations_.better(config.checkpoint.keep_best))),
+                           evaluations_.better(config.checkpoint.store.keep_best))),
       checkpoint_interval_(config_, run_, store_, world_),
       task_numbers_(task_, world_, replicas_.shard_map(), config.train.global_batch),
       requests_(requests),
       time_limit_(world_.rank() == 0),
       stragglers_(shards_of_ranks(replicas_.shard_map())),
       interval_(world_.rank() == 0 ? world_.size() : 0) {
-  evaluations_.check_keep_best(config_.checkpoint.keep_best);
+  evaluations_.check_keep_best(config_.checkpoint.store.keep_best);
   if (ema_) optimizer_->attach(*ema_);
   if (!config_.log.trace.empty()) {
     timeline_.emplace(config_.log.trace, world_);
@@ -292,7 +291,7 @@ void Trainer::log_refused_capture() {
   const std::string& why = replicas_.captured_steps().refused;
   if (why.empty() || std::exchange(logged_refused_capture_, true)) return;
   progress_->note(fmt::format("train.cuda_graph = {}: steps are not captured as a graph: {}",
-                              config_.train.cuda_graph, why));
+                              option::word(config_.train.cuda_graph), why));
 }
 
 ddp::Requests Trainer::requests_of_this_rank() const {
@@ -546,6 +545,7 @@ ExitCode start(Session& session, Config& config, const RunOptions& options,
   comm::HostGroup& world = session.world();
   // A stop that is requested during the start is obeyed after a step.
   StopRequests requests(options.directory, world.rank() == 0);
+  if (!config.note.empty()) session.log().info("note: {}", config.note);
   session.watch(config.fault.hang_timeout_s, config.fault.signal_report);
   check_same_environment(world, config, options);
   session.use_device(config.train.device, {.threads = std::max(1, config.train.threads),

@@ -49,7 +49,8 @@ TrainingSamples::TrainingSamples(const Config& config, const TrainingSamplesPart
                      error.what());
   }
   const SampleClasses classes(asked.classes, parts.model, "sample.class");
-  const SampleOptions options = sample_options(asked, parts.compute);
+  SampleOptions options = asked.how;
+  options.compute = parts.compute;
   try {
     task->check_sampling(parts.model, options);
     classes.check_guidance(options);

@@ -55,14 +55,16 @@ BOOST_AUTO_TEST_CASE(ini_lines_have_sections_keys_and_values) {
   BOOST_TEST(ini_lines("\n \n# = \n").empty());
 }
 
-BOOST_AUTO_TEST_CASE(comments_do_not_begin_within_protected_quotes) {
+BOOST_AUTO_TEST_CASE(comments_do_not_begin_within_quotes) {
   const auto value_of = [](const std::string& value) {
-    const std::string text = option::protect_quotes("key = " + value);
+    const std::string text = "key = " + value;
     return option::unquoted(std::string(ini_lines(text).at(0).value));
   };
   BOOST_TEST(value_of("a # b") == "a");
   BOOST_TEST(value_of("\"a # b\" # c") == "a # b");
   BOOST_TEST(value_of("'a # b'# c") == "a # b");
+  BOOST_TEST(value_of("\"a \\\" # b\" # c") == "a \" # b");
+  BOOST_TEST((ini_lines("key = \"not closed # c").at(0).value == "\"not closed # c"));
   BOOST_TEST(value_of("it's # c") == "it's");  // quotes within a word are letters
 }
 

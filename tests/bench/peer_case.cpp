@@ -15,7 +15,6 @@
 #include "lockstep/base/error.h"
 #include "lockstep/ddp/data_parallel.h"
 #include "lockstep/hdf5/file.h"
-#include "lockstep/optim/registry.h"
 #include "lockstep/tasks/diffusion.h"
 #include "lockstep/train/session.h"
 #include "train/benchmark.h"
@@ -109,7 +108,7 @@ ExitCode write_case(Session& session, const std::string& name, std::int64_t samp
   }
 
   ddp::DataParallel replicas(*model, session.transport(), session.backend(), {.seed = seed});
-  const auto optimizer = optim::make_optimizer(config.optimizer, replicas);
+  const auto optimizer = config.optimizer.make(replicas);
   std::vector<double> losses, squares;
   for (OneBatch batch{.shards = {shard}}; batch.step < steps; ++batch.step) {
     const ddp::StepResult result = replicas.step(batch, [&](Tape& tape, const Batch& samples_of_shard) {

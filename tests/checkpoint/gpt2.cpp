@@ -253,7 +253,8 @@ BOOST_FIXTURE_TEST_CASE(the_layout_of_others_is_refused_for_weights_that_cannot_
                         mentions("a.safetensors: ", "give --config"));
   lc::arrange(weights, lc::WeightsLayout::huggingface, "a.safetensors");
   check_same(hugging_face(""), weights.tensors);
-  BOOST_CHECK_EXCEPTION(lc::weights_layout_named("keras"), UsageError, mentions("'keras' is neither"));
+  BOOST_CHECK_EXCEPTION(option::named<lc::WeightsLayout>("keras"), UsageError,
+                        mentions("\"keras\" is not one of"));
 }
 
 BOOST_FIXTURE_TEST_CASE(a_run_that_began_there_and_was_resumed_records_the_layout_still, ThereAndBack) {

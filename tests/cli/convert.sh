@@ -369,7 +369,7 @@ not_made 2 "there is no directory none" back.h5 none/a.safetensors
 not_made 2 "is read to make it, so it is never replaced" $checkpoint "$(readlink -f $checkpoint)" --force
 not_made 2 "is neither model nor ema/RATE" back.h5 a.safetensors --weights optimizer
 not_made 2 "hub/config.json: n_head is \"4\", but model.heads is 2" hub/model.safetensors a.h5 --config gpt.ini
-not_made 2 "'keras' is neither lockstep nor huggingface" back.h5 a.safetensors --layout keras
+not_made 2 '"keras" is not one of: lockstep, huggingface' back.h5 a.safetensors --layout keras
 not_made 2 "layout is for a .safetensors or .pt file; a.h5 will be a checkpoint" gpt2.h5 a.h5 --layout huggingface
 not_made 2 "back.h5: its weights are no gpt's" back.h5 a.safetensors --layout huggingface
 not_made 2 "gpt2.safetensors: its matrices are stored as Hugging Face's GPT-2 has them; give --config" gpt2.safetensors a.safetensors --layout lockstep

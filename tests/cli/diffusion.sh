@@ -107,9 +107,9 @@ no_run 1 2 'diffusion.stps: unknown key; did you mean diffusion.steps' diffusion
 no_run 1 2 'diffusion.schedule: is a key of diffusion, and task.name is classification; remove it' task.name=classification
 no_run 1 2 'diffusion.steps = 6: the linear schedule needs at least 21 steps' diffusion.schedule=linear
 no_run 1 2 'diffusion.steps = 20: the linear schedule needs at least 21 steps' diffusion.schedule=linear diffusion.steps=20
-no_run 1 2 'sample.sampler "foo": is not one of ddpm, ddim, dpmpp_2m' sample.every=5 sample.sampler=foo
+no_run 1 2 'sample.sampler "foo" is not one of: ddpm, ddim, dpmpp_2m' sample.every=5 sample.sampler=foo
 no_run 1 2 'sample.steps 3,2000: part 2 of the 6 steps has 3 steps, so 2000 cannot be kept' sample.every=5 sample.steps=3,2000
-refused 2 '--sampler "foo": is not one of ddpm, ddim, dpmpp_2m' ranks 1 sample at-1/checkpoints/latest --out foo.png --sampler foo
+refused 2 '--sampler "foo" is not one of: ddpm, ddim, dpmpp_2m' ranks 1 sample at-1/checkpoints/latest --out foo.png --sampler foo
 no_run 1 2 'needs a model that makes 1 \(model.out_channels\), not 2' diffusion.variance=fixed_small
 no_run 1 2 'diffusion.class_dropout = 0.2: the model takes no classes' model.num_classes=0
 no_run 1 3 'field y has values up to 9, but the model has 9 classes' model.num_classes=9

@@ -59,7 +59,10 @@ no_run() {
 }
 no_run 2 "Muon: pattern '\*.bias' matches '.*', which is \[.*\]" 'optimizer.muon=*.bias'
 no_run 2 "Muon: pattern 'nothing' matches no parameter" optimizer.muon=nothing
-no_run 2 'optimizer.muon = \*.weight: is a key of optimizer.name = muon' optimizer.name=adamw 'optimizer.muon=*.weight'
+ranks 1 train run.ini --run none --dry-run --set optimizer.name=adamw --set 'optimizer.muon=*.weight' >log 2>&1 ||
+  fail "a key of another optimizer is refused: $(tail -n 1 log)"
+grep -q 'note: run.ini: optimizer.muon: of other optimizers than optimizer.name = adamw' log ||
+  fail "a key of another optimizer is not noted: $(cat log)"
 no_run 2 'neither an embedding nor an output head' 'train.frozen=transformer.h.*'
 refused 2 'optimizer.muon: the run has' ranks 1 train run.ini --run at-1 --set 'optimizer.muon=*.c_fc.weight'
 finish

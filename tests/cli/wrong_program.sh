@@ -84,8 +84,8 @@ expect task_twice 2 'the program registers a task: the name regression is regist
 expect blank 2 'the program registers a model: the name "two words" is not made of letters' '1 2 3'
 expect blank_once 2 'rank 1: the program registers a model: the name "a name" is not made of letters' 2
 expect no_name 2 'the program registers a task: the name "" is not made of letters' 1
-expect ranks 2 "ranks have other models, tasks or data sets: '.*' on rank 0, but 'another' on rank 1;" 2
-expect ranks 2 "ranks have other models, tasks or data sets: '.*' on rank 0, but 'another' on rank 2;" 3
+expect ranks 2 "ranks have other models, tasks, optimizers or data sets: '.*' on rank 0, but 'another' on rank 1;" 2
+expect ranks 2 "ranks have other models, tasks, optimizers or data sets: '.*' on rank 0, but 'another' on rank 2;" 3
 
 # Exceptions that are none of ours.
 for place in constructor check metrics forward loss evaluate; do

@@ -133,7 +133,7 @@ BOOST_AUTO_TEST_CASE(options_out_of_range_are_refused) {
   Net net;
   BOOST_TEST(contains(refusal(net.state(), {.micro_batches = 0}), "micro_batches = 0"));
   BOOST_TEST(contains(refusal(net.state(), {.shards = -1}), "shards = -1"));
-  BOOST_TEST(contains(refusal(net.state(), {.bucket_mb = 0}), "bucket_mb = 0"));
+  BOOST_TEST(contains(refusal(net.state(), {.bucket_mb = 0}), "ddp.bucket_mb"));
   BOOST_TEST(contains(refusal(net.state(), {.comm_dtype = DType::int32}), "int32"));
 }
 

@@ -187,7 +187,7 @@ BOOST_AUTO_TEST_CASE(other_element_types_on_the_wire_are_refused) {
     ddp::DataParallel(net.state(), world(), *backend, {.comm_dtype = DType::int64});
   });
   BOOST_TEST(contains(text, "int64"));
-  BOOST_TEST(contains(text, "float32, bfloat16 or float16"));
+  BOOST_TEST(contains(text, "fp32, bf16, fp16"));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -157,7 +157,7 @@ BOOST_AUTO_TEST_CASE(a_negative_interval_is_refused) {
   BOOST_TEST(
       contains(same_error(ExitCode::usage,
                           [&] { ddp::DataParallel(net.state(), world(), *backend, {.check_every = -1}); }),
-               "ddp.check_every = -1"));
+               "ddp.check_every: \"-1\""));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -80,10 +80,10 @@ BOOST_AUTO_TEST_CASE(a_parameter_unused_in_one_piece_but_used_in_another_has_a_g
 }
 
 BOOST_AUTO_TEST_CASE(the_words_of_the_configuration_are_known) {
-  BOOST_TEST((ddp::unused_named("allow") == ddp::Unused::allow));
-  BOOST_TEST((ddp::mode_named("flat") == ddp::Mode::flat));
-  BOOST_CHECK_THROW(ddp::unused_named("ignore"), UsageError);
-  BOOST_CHECK_THROW(ddp::mode_named("hidden"), UsageError);
+  BOOST_TEST((option::named<ddp::Unused>("allow") == ddp::Unused::allow));
+  BOOST_TEST((option::named<ddp::Mode>("flat") == ddp::Mode::flat));
+  BOOST_CHECK_THROW(option::named<ddp::Unused>("ignore"), UsageError);
+  BOOST_CHECK_THROW(option::named<ddp::Mode>("hidden"), UsageError);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

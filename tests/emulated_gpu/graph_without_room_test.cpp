@@ -22,7 +22,7 @@ Place on_gpu() {
   return place;
 }
 
-train::Config config_with(const char* graph) {
+train::Config config_with(ddp::Graph graph) {
   train::Config config = device_config(mlp);
   config.train.cuda_graph = graph;
   return config;
@@ -38,7 +38,7 @@ struct NoRoom {
 BOOST_AUTO_TEST_CASE(steps_are_plain_and_have_their_bits) {
   const NoRoom fault;
   Place gpu = on_gpu();
-  DeviceRun found(config_with("auto"), gpu), wanted(config_with("false"), gpu);
+  DeviceRun found(config_with(ddp::Graph::automatic), gpu), wanted(config_with(ddp::Graph::never), gpu);
   found.run_to(steps);
   wanted.run_to(steps);
   BOOST_TEST(found.losses() == wanted.losses(), boost::test_tools::per_element());
@@ -52,7 +52,7 @@ BOOST_AUTO_TEST_CASE(steps_are_plain_and_have_their_bits) {
 BOOST_AUTO_TEST_CASE(it_is_an_error_where_a_graph_was_asked_for) {
   const NoRoom fault;
   Place gpu = on_gpu();
-  DeviceRun run(config_with("true"), gpu);
+  DeviceRun run(config_with(ddp::Graph::always), gpu);
   BOOST_CHECK_EXCEPTION(run.run_to(steps), UsageError, [](const UsageError& error) {
     return says(error.what(), "train.cuda_graph = true") && says(error.what(), "cudaGraphLaunch");
   });

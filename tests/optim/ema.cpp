@@ -313,7 +313,7 @@ BOOST_FIXTURE_TEST_CASE(bad_rates_and_names_are_errors, UsualModel) {
   BOOST_CHECK_EXCEPTION(static_cast<void>(ema.swap_in("0.999")), UsageError, mentions("0.999", "0.9, 0.99"));
   BOOST_CHECK_EXCEPTION(ema.tensor("0.9", "nobody"), UsageError, mentions("nobody"));
   BOOST_CHECK_THROW(ema.set_updates(-1), UsageError);
-  BOOST_CHECK_THROW(ema_buffers_named("copies"), UsageError);
+  BOOST_CHECK_THROW(option::named<EmaBuffers>("copies"), UsageError);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -59,9 +59,9 @@ BOOST_FIXTURE_TEST_CASE(negative_factors_are_errors, UsualModel) {
 }
 
 BOOST_AUTO_TEST_CASE(names_are_those_of_the_configuration) {
-  BOOST_CHECK(decay_named("matrices") == Decay::matrices);
-  BOOST_CHECK(decay_named("all") == Decay::all);
-  BOOST_CHECK_EXCEPTION(decay_named("none"), UsageError, mentions("none", "matrices", "all"));
+  BOOST_CHECK(option::named<Decay>("matrices") == Decay::matrices);
+  BOOST_CHECK(option::named<Decay>("all") == Decay::all);
+  BOOST_CHECK_EXCEPTION(option::named<Decay>("none"), UsageError, mentions("none", "matrices", "all"));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "lockstep/base/error.h"
-#include "lockstep/optim/registry.h"
+#include "support/mentions.h"
 
 namespace lockstep::test {
 namespace {
@@ -65,16 +65,16 @@ BOOST_AUTO_TEST_CASE(bad_settings_are_errors) {
   BOOST_CHECK_THROW((Schedule{.lr = 0.1, .min_lr = 0.2}.at(0, 10)), UsageError);
   BOOST_CHECK_THROW((Schedule{.warmup_steps = -1}.at(0, 10)), UsageError);
   BOOST_CHECK_THROW((Schedule{}.at(-1, 10)), UsageError);
-  BOOST_CHECK_THROW(schedule_named("cosin"), UsageError);
+  BOOST_CHECK_THROW(option::named<Kind>("cosin"), UsageError);
 }
 
 BOOST_AUTO_TEST_CASE(names_are_those_of_the_configuration) {
-  BOOST_CHECK(schedule_named("constant") == Kind::constant);
-  BOOST_CHECK(schedule_named("cosine") == Kind::cosine);
-  BOOST_CHECK(schedule_named("linear") == Kind::linear);
-  BOOST_CHECK(schedule_named("wsd") == Kind::wsd);
-  BOOST_CHECK(schedule_named("step") == Kind::step);
-  BOOST_CHECK(schedule_named("poly") == Kind::poly);
+  BOOST_CHECK(option::named<Kind>("constant") == Kind::constant);
+  BOOST_CHECK(option::named<Kind>("cosine") == Kind::cosine);
+  BOOST_CHECK(option::named<Kind>("linear") == Kind::linear);
+  BOOST_CHECK(option::named<Kind>("wsd") == Kind::wsd);
+  BOOST_CHECK(option::named<Kind>("step") == Kind::step);
+  BOOST_CHECK(option::named<Kind>("poly") == Kind::poly);
 }
 
 BOOST_AUTO_TEST_CASE(wsd_stays_and_falls_to_its_floor_in_the_last_steps) {
@@ -119,17 +119,24 @@ BOOST_AUTO_TEST_CASE(what_a_kind_cannot_do_is_refused) {
   }
 }
 
-BOOST_AUTO_TEST_CASE(a_configuration_becomes_a_schedule) {
-  OptimizerConfig config;
-  config.schedule = "step";
-  config.lr = 0.5;
-  config.warmup_steps = 2;
-  config.milestones = {3, 7};
-  config.gamma = 0.25;
-  const Schedule schedule = schedule_of(config);
+BOOST_AUTO_TEST_CASE(keys_of_a_configuration_are_its_members) {
+  Schedule schedule;
+  const auto set = [&](const std::string& name, const std::string& value) {
+    for (const Option<Schedule>& row : Schedule::options())
+      if (row.name == name) row.set(schedule, value);
+  };
+  set("schedule", "step");
+  set("lr", "0.5");
+  set("warmup_steps", "2");
+  set("milestones", "3 7");
+  set("gamma", "0.25");
   BOOST_CHECK(schedule.kind == Kind::step);
+  BOOST_CHECK_NO_THROW(option::check(schedule, "optimizer."));
   BOOST_TEST(schedule.at(0, 9) == 0.25);
   BOOST_TEST(schedule.at(8, 9) == 0.5 * 0.25 * 0.25);
+  schedule.power = 2;
+  BOOST_CHECK_EXCEPTION(option::check(schedule, "optimizer."), UsageError,
+                        mentions("optimizer.power: is a key of optimizer.schedule = poly"));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -399,7 +399,7 @@ BOOST_AUTO_TEST_CASE(quarters_of_the_steps_make_up_the_loss_and_evaluations_repe
 
 BOOST_AUTO_TEST_CASE(a_sample_depends_on_its_number_and_class_alone) {
   for (const char* const sampler : {"ddpm", "ddim", "dpmpp_2m"}) {
-    Diffusion task({.variance = "fixed_small"});
+    Diffusion task({.variance = Variance::fixed_small});
     Echo model(10);
     model.answer = [](Tape& t, const Batch& batch) {  // an image that is twice as bright in class 1
       const Tensor brightness = Tensor::empty({batch.samples(), 1, 1, 1});
@@ -426,7 +426,7 @@ BOOST_AUTO_TEST_CASE(a_sample_depends_on_its_number_and_class_alone) {
 }
 
 BOOST_AUTO_TEST_CASE(guidance_goes_from_no_class_through_the_class) {
-  Diffusion task({.predict = "x0", .class_dropout = 0.1});
+  Diffusion task({.predict = Predict::x0, .class_dropout = 0.1});
   Echo model(4);
   model.answer = [](Tape& t, const Batch& batch) {  // 0.1 for no class, 0.1 more for each class
     const Tensor x0 = Tensor::empty(batch["x"].shape());
@@ -455,7 +455,7 @@ BOOST_AUTO_TEST_CASE(what_does_not_fit_is_refused_by_name) {
   const auto made = [](Diffusion::Options options) { return [options] { (void)Diffusion(options); }; };
   refused(made({.steps = 10}), "diffusion.steps = 10");
   refused(made({.steps = 20}), "diffusion.steps = 20");
-  refused(made({.loss = "kl", .min_snr = 5}), "diffusion.min_snr = 5");
+  refused(made({.loss = Objective::kl, .min_snr = 5}), "diffusion.min_snr = 5");
   const auto checked = [](Diffusion::Options options, std::int64_t classes, std::vector<data::Field> fields) {
     return [=] { Diffusion(options).check(Echo(classes), Images(fields)); };
   };
@@ -482,7 +482,7 @@ BOOST_AUTO_TEST_CASE(what_does_not_fit_is_refused_by_name) {
   };
   refused(sampled({.sampler = "euler"}, 0), "euler");
   refused(sampled({.eta = 0.5}, 0), "eta 0.5");
-  refused(sampled({.sampler = "ddim", .eta = 2}, 0), "eta 2");
+  refused(sampled({.sampler = "ddim", .eta = 2}, 0), "eta: \"2\" is not a number in [0, 1]");
   refused(sampled({.steps = "2000"}, 0), "2000");
   refused(sampled({.guidance = 2}, 0), "guidance 2: the model takes no classes");
   refused(sampled({.guidance = 2}, 3), "diffusion.class_dropout = 0");
@@ -496,7 +496,7 @@ BOOST_AUTO_TEST_CASE(what_does_not_fit_is_refused_by_name) {
   refused(of_class(0, 0), "class 0: the model takes no classes");
   refused(of_class(3, 3), "class 3: is not one of the model's 3 classes");
   refused(of_class(-1, 3), "ask for a class");
-  Diffusion learned({.variance = "learned_range"});
+  Diffusion learned({.variance = Variance::learned_range});
   Echo model;
   tape.begin({.record = false});
   refused([&] { (void)learned(tape, model, images_of(2)); }, "with a learned variance need [2, 2, 2, 2]");

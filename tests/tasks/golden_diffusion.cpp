@@ -31,8 +31,8 @@ NoiseSchedule schedule_of(const nlohmann::json& what) {
           what.value("respacing", std::string())};
 }
 Parametrization parametrization_of(const nlohmann::json& what) {
-  return {.predict = predict_named(what.at("predict").get<std::string>()),
-          .variance = variance_named(what.at("variance").get<std::string>())};
+  return {.predict = option::named<Predict>(what.at("predict").get<std::string>()),
+          .variance = option::named<Variance>(what.at("variance").get<std::string>())};
 }
 
 /// A case and the network that it names, on the device.
@@ -91,7 +91,7 @@ BOOST_AUTO_TEST_CASE(losses_and_their_gradients_are_those_of_guided_diffusion) {
     const auto there = [&](const char* name) { return kernels::on_device(golden.tensor(name), backend); };
     const auto here = [&](const Tensor& tensor) { return kernels::on_cpu(tensor, &backend); };
     const DiffusionLoss loss(schedule_of(golden.what()), parametrization_of(golden.what()),
-                             objective_named(golden.what().at("loss").get<std::string>()));
+                             option::named<Objective>(golden.what().at("loss").get<std::string>()));
     const Tensor t = golden.tensor("t");
     const NoisedImages images{.x0 = there("x0"),
                               .noise = there("noise"),
@@ -125,7 +125,7 @@ BOOST_AUTO_TEST_CASE(chains_of_samplers_end_where_those_of_guided_diffusion_do) 
     Network network(golden);
     const nlohmann::json& what = golden.what();
     const ReverseProcess process(schedule_of(what), parametrization_of(what),
-                                 {.sampler = sampler_named(what.at("sampler").get<std::string>()),
+                                 {.sampler = option::named<Sampler>(what.at("sampler").get<std::string>()),
                                   .eta = what.at("eta").get<double>(),
                                   .clip = what.at("clip").get<bool>()});
     const Tensor noise = golden.tensor("noise");

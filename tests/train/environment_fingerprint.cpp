@@ -102,7 +102,7 @@ BOOST_AUTO_TEST_CASE(muon_needs_processors_alike_or_one_owner_of_a_matrix) {
   const auto backend = kernels::make_cpu_backend();
   train::Config config = config_of(1);
   BOOST_CHECK_NO_THROW(train::check_same_updates(config, *backend, mixed));
-  config.optimizer.name = "muon";
+  config.optimizer.algorithm = config.registries->optimizers.configure("muon");
   BOOST_CHECK_NO_THROW(train::check_same_updates(config, *backend, world()));
   try {
     train::check_same_updates(config, *backend, mixed);

@@ -114,7 +114,7 @@ void train_case(const std::string& file, const GoldenCase& golden) {
   model->to(*backend);
   checkpoint::load_weights(file, *model, world(), group + "/init");
   ddp::DataParallel replicas(*model, world(), *backend, {.shards = config.train.shards});
-  const auto optimizer = optim::make_optimizer(config.optimizer, replicas);
+  const auto optimizer = config.optimizer.make(replicas);
   data::Loader loader(data, {.global_batch = config.train.global_batch, .shards = config.train.shards},
                       world());
 

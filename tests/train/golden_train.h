@@ -14,7 +14,6 @@
 #include "lockstep/data/loader.h"
 #include "lockstep/ddp/data_parallel.h"
 #include "lockstep/kernels/backend.h"
-#include "lockstep/optim/registry.h"
 #include "support/golden.h"
 #include "train/components.h"
 
@@ -119,7 +118,7 @@ inline void train_case(const GoldenCase& golden, const std::string& file, comm::
   checkpoint::load_weights(file, *model, ranks, case_name + "/init");
 
   ddp::DataParallel replicas(*model, transport, backend, {.compute = compute});
-  const auto optimizer = optim::make_optimizer(config.optimizer, replicas);
+  const auto optimizer = config.optimizer.make(replicas);
   const auto ema = train::build_ema(config, *model, backend);
   optimizer->attach(*ema);
 

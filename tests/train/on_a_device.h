@@ -17,7 +17,6 @@
 #include "lockstep/data/loader.h"
 #include "lockstep/ddp/data_parallel.h"
 #include "lockstep/kernels/backend.h"
-#include "lockstep/optim/registry.h"
 #include "lockstep/tasks/built_in.h"
 #include "lockstep/train/evaluate.h"
 #include "support/fake_device.h"
@@ -108,8 +107,8 @@ class DeviceRun {
                    .sharded_optimizer = config.ddp.sharded_optimizer,
                    .check_every = config.ddp.check_every,
                    .compute = config.train.precision == "bf16" ? DType::bfloat16 : DType::float32,
-                   .graph = ddp::graph_named(config.train.cuda_graph)}),
-        optimizer_(optim::make_optimizer(config.optimizer, replicas_)),
+                   .graph = config.train.cuda_graph}),
+        optimizer_(config.optimizer.make(replicas_)),
         ema_(train::build_ema(config, *model_, backend_, replicas_.partition())) {
     optimizer_->attach(*ema_);
   }

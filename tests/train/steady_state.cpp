@@ -7,7 +7,6 @@
 #include "lockstep/data/loader.h"
 #include "lockstep/ddp/data_parallel.h"
 #include "lockstep/hdf5/file.h"
-#include "lockstep/optim/registry.h"
 #include "lockstep/optim/schedule.h"
 #include "support/allocations.h"
 #include "support/temporary_folder.h"
@@ -59,7 +58,7 @@ class Run {
                    .first_bucket_mb = config.ddp.first_bucket_mb,
                    .shards = config.train.shards,
                    .seed = config.train.seed}),
-        optimizer_(optim::make_optimizer(config.optimizer, replicas_)),
+        optimizer_(config.optimizer.make(replicas_)),
         ema_(train::build_ema(config, *model_, *backend_)),
         loader_(data_.train(),
                 {.global_batch = config.train.global_batch,
@@ -67,7 +66,7 @@ class Run {
                  .seed = config.train.seed,
                  .augment = {.crop_padding = config.data.crop ? 1 : 0, .flip = config.data.flip}},
                 world()),
-        schedule_(optim::schedule_of(config.optimizer)) {
+        schedule_(config.optimizer.schedule) {
     optimizer_->attach(*ema_);
   }
 

@@ -3,6 +3,8 @@
 // printing, comparing, help, man page and completion use the row.
 #pragma once
 
+#include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -22,7 +24,7 @@ struct Range {
   bool low_open = false, high_open = false;  ///< the bound itself is excluded
   bool or_zero = false;                      ///< 0 is allowed, too: "off", "automatic"
   const char* word = nullptr;                ///< also allowed: a word that means word_value
-  double word_value = 0;                     ///< the number that a word stands for
+  double word_value = 0;                     ///< the number that a word stands for; NaN: the default
 
   /// [low, high].
   static constexpr Range from(double low, double high) { return {.low = low, .high = high}; }
@@ -73,6 +75,20 @@ struct Option : OptionText {
   std::function<std::string(const Section&)> get;  ///< the value as text
 };
 
+/// How options of a section do not fit each other: what its check() throws, "min_lr" and why. Who knows the
+/// section and where its values come from names these.
+class Misfit : public UsageError {
+ public:
+  /// The option as its row names it.
+  Misfit(std::string option, const std::string& why)
+      : UsageError("{}: {}", option, why), option_(std::move(option)), why_(why) {}
+  const std::string& option() const { return option_; }  ///< as its row names it
+  const std::string& why() const { return why_; }        ///< without the name
+
+ private:
+  std::string option_, why_;
+};
+
 namespace option {
 
 /// Removes the quotes of a value, single or double: "a b.h5", '#1.h5'. In double quotes \" \\ \n \t \r and
@@ -84,9 +100,6 @@ std::vector<std::string> words_of(const std::string& values);
 /// an end,
 /// '#', quotes or unprintable characters. In a list, a text with a blank is quoted, too.
 std::string printed(const std::string& text, bool in_list = false);
-
-/// An INI file's text for a reader that does not know quotes: '#' within quotes is escaped.
-std::string protect_quotes(const std::string& ini);
 
 void read(const std::string& text, const Range& range, double& value);
 void read(const std::string& text, const Range& range, int& value);
@@ -100,6 +113,26 @@ std::string print(std::int64_t value, const Range& range);
 std::string print(std::uint64_t value, const Range& range);
 std::string joined(const std::vector<std::string>& parts, std::string_view separator);
 
+// An enum has words: constexpr auto words(Enum), next to it, is an array of them, in the order of the
+// members.
+
+/// The word of a member.
+template <class Enum>
+std::string word(Enum member) {
+  const auto all = words(member);
+  const auto at = static_cast<std::size_t>(member);
+  return at < all.size() ? all[at] : std::to_string(at);
+}
+/// The member of this word. UsageError if there is none.
+template <class Enum>
+Enum named(const std::string& text) {
+  const auto all = words(Enum{});
+  check_word(text, {all.begin(), all.end()});
+  std::size_t at = 0;
+  while (text != all[at]) ++at;
+  return static_cast<Enum>(at);
+}
+
 /// All values of a type, as far as float64 tells them apart.
 template <class Number>
 constexpr Range range_of() {
@@ -112,36 +145,37 @@ Option<Section> number(std::string name, Number Section::*field, Range range, st
                        OptionTraits traits = {}) {
   using Printed = std::conditional_t<std::is_same_v<Number, int>, std::int64_t, Number>;
   return {
-      {.name = std::move(name),
-       .kind = std::is_floating_point_v<Number> ? "number" : "whole number",
-       .allowed = range.text(),
-       .meaning = std::move(meaning),
-       .traits = std::move(traits),
-       .words = range.word ? std::vector<std::string>{range.word} : std::vector<std::string>{}},
+      {std::move(name), std::is_floating_point_v<Number> ? "number" : "whole number", range.text(),
+       std::move(meaning), std::move(traits),
+       range.word ? std::vector<std::string>{range.word} : std::vector<std::string>{}},
       [field, range](Section& section, const std::string& value) {
-        read(unquoted(value), range, section.*field);
+        const std::string text = unquoted(value);
+        if (range.word && std::isnan(range.word_value) && text == range.word)
+          section.*field = Section{}.*field;
+        else
+          read(text, range, section.*field);
       },
       [field, range](const Section& section) { return print(static_cast<Printed>(section.*field), range); }};
 }
 
-/// A list of numbers, each in the range.
-template <class Section, class Number>
-Option<Section> numbers(std::string name, std::vector<Number> Section::*field, Range range,
-                        std::string meaning, OptionTraits traits = {}) {
-  return {{.name = std::move(name),
-           .kind = "numbers",
-           .allowed = range.text(),
-           .meaning = std::move(meaning),
-           .traits = std::move(traits),
-           .words = {}},
+/// A list of numbers, each in the range: any number of them, or as many as an array has.
+template <class Section, class Numbers>
+Option<Section> numbers(std::string name, Numbers Section::*field, Range range, std::string meaning,
+                        OptionTraits traits = {}) {
+  return {{std::move(name), "numbers", range.text(), std::move(meaning), std::move(traits), {}},
           [field, range](Section& section, const std::string& value) {
-            std::vector<Number> read_values;
-            for (const std::string& word : words_of(value)) read(word, range, read_values.emplace_back());
-            section.*field = std::move(read_values);
+            const std::vector<std::string> parts = words_of(value);
+            Numbers found{};
+            if constexpr (requires { found.resize(parts.size()); })
+              found.resize(parts.size());
+            else if (found.size() != parts.size())
+              throw UsageError("takes {} numbers", found.size());
+            for (std::size_t i = 0; i < parts.size(); ++i) read(parts[i], range, found[i]);
+            section.*field = std::move(found);
           },
           [field, range](const Section& section) {
             std::vector<std::string> parts;
-            for (const Number value : section.*field) parts.push_back(print(value, range));
+            for (const auto value : section.*field) parts.push_back(print(value, range));
             return joined(parts, " ");
           }};
 }
@@ -149,12 +183,12 @@ Option<Section> numbers(std::string name, std::vector<Number> Section::*field, R
 template <class Section>
 Option<Section> flag(std::string name, bool Section::*field, std::string meaning, OptionTraits traits = {}) {
   return {
-      {.name = std::move(name),
-       .kind = "true or false",
-       .allowed = "true, false",
-       .meaning = std::move(meaning),
-       .traits = std::move(traits),
-       .words = {"true", "false"}},
+      {std::move(name),
+       "true or false",
+       "true, false",
+       std::move(meaning),
+       std::move(traits),
+       {"true", "false"}},
       [field](Section& section, const std::string& value) { section.*field = read_flag(unquoted(value)); },
       [field](const Section& section) -> std::string { return section.*field ? "true" : "false"; }};
 }
@@ -163,12 +197,7 @@ Option<Section> flag(std::string name, bool Section::*field, std::string meaning
 template <class Section>
 Option<Section> choice(std::string name, std::string Section::*field, std::vector<std::string> words,
                        std::string meaning, OptionTraits traits = {}) {
-  return {{.name = std::move(name),
-           .kind = "word",
-           .allowed = joined(words, ", "),
-           .meaning = std::move(meaning),
-           .traits = std::move(traits),
-           .words = words},
+  return {{std::move(name), "word", joined(words, ", "), std::move(meaning), std::move(traits), words},
           [field, words](Section& section, const std::string& value) {
             const std::string word = unquoted(value);
             if (word != Section{}.*field) check_word(word, words);
@@ -177,15 +206,41 @@ Option<Section> choice(std::string name, std::string Section::*field, std::vecto
           [field](const Section& section) { return printed(section.*field); }};
 }
 
+/// One of a few values that have words.
+template <class Section, class Value>
+requires(!std::is_same_v<Value, std::string>) Option<Section> choice(
+    std::string name, Value Section::*field, std::vector<std::pair<std::string, Value>> values,
+    std::string meaning, OptionTraits traits = {}) {
+  std::vector<std::string> words;
+  for (const auto& [word, value] : values) words.push_back(word);
+  return {{std::move(name), "word", joined(words, ", "), std::move(meaning), std::move(traits), words},
+          [field, values, words](Section& section, const std::string& text) {
+            const std::string wanted = unquoted(text);
+            check_word(wanted, words);
+            for (const auto& [word, value] : values)
+              if (word == wanted) section.*field = value;
+          },
+          [field, values](const Section& section) -> std::string {
+            for (const auto& [word, value] : values)
+              if (value == section.*field) return word;
+            if constexpr (requires { to_string(section.*field); })
+              return std::string(to_string(section.*field));
+            return "?";
+          }};
+}
+/// A member of an enum that has words.
+template <class Section, class Enum>
+requires std::is_enum_v<Enum> Option<Section> choice(std::string name, Enum Section::*field,
+                                                     std::string meaning, OptionTraits traits = {}) {
+  std::vector<std::pair<std::string, Enum>> values;
+  for (const char* const word : words(Enum{})) values.emplace_back(word, named<Enum>(word));
+  return choice(std::move(name), field, std::move(values), std::move(meaning), std::move(traits));
+}
+
 template <class Section>
 Option<Section> text(std::string name, std::string Section::*field, std::string meaning,
                      OptionTraits traits = {}, std::string allowed = {}) {
-  return {{.name = std::move(name),
-           .kind = "text",
-           .allowed = std::move(allowed),
-           .meaning = std::move(meaning),
-           .traits = std::move(traits),
-           .words = {}},
+  return {{std::move(name), "text", std::move(allowed), std::move(meaning), std::move(traits), {}},
           [field](Section& section, const std::string& value) { section.*field = unquoted(value); },
           [field](const Section& section) { return printed(section.*field); }};
 }
@@ -194,12 +249,7 @@ Option<Section> text(std::string name, std::string Section::*field, std::string 
 template <class Section>
 Option<Section> texts(std::string name, std::vector<std::string> Section::*field, std::string meaning,
                       OptionTraits traits = {}) {
-  return {{.name = std::move(name),
-           .kind = "texts",
-           .allowed = {},
-           .meaning = std::move(meaning),
-           .traits = std::move(traits),
-           .words = {}},
+  return {{std::move(name), "texts", {}, std::move(meaning), std::move(traits), {}},
           [field](Section& section, const std::string& value) { section.*field = words_of(value); },
           [field](const Section& section) {
             std::vector<std::string> parts;
@@ -217,6 +267,8 @@ Option<Section> member(std::string name, Value Section::*field, std::string mean
     return text(std::move(name), field, std::move(meaning));
   } else if constexpr (std::is_same_v<Value, std::vector<std::string>>) {
     return texts(std::move(name), field, std::move(meaning));
+  } else if constexpr (std::is_enum_v<Value>) {
+    return choice(std::move(name), field, std::move(meaning));
   } else {
     Option<Section> row;
     if constexpr (std::is_arithmetic_v<Value>)
@@ -226,6 +278,16 @@ Option<Section> member(std::string name, Value Section::*field, std::string mean
     row.allowed.clear();  // any number
     return row;
   }
+}
+
+/// The same row, where an empty value means the default.
+template <class Section>
+Option<Section> or_default(Option<Section> row) {
+  row.set = [set = std::move(row.set), initial = row.get(Section{})](Section& section,
+                                                                     const std::string& value) {
+    set(section, unquoted(value).empty() ? initial : value);
+  };
+  return row;
 }
 
 /// The row of a section that is part of something larger: access(whole) is the section.
@@ -238,8 +300,16 @@ Option<Whole> within(Option<Section> row, Access access) {
           [access, get = std::move(row.get)](const Whole& whole) { return get(access(whole)); }};
 }
 
-/// UsageError, naming the option behind `prefix`, if a required one has no value or a value is not what its
-/// row allows.
+/// All rows of the section that access(whole) is.
+template <class Whole, class Section, class Access>
+std::vector<Option<Whole>> within(std::vector<Option<Section>> rows, Access access) {
+  std::vector<Option<Whole>> found;
+  for (Option<Section>& row : rows) found.push_back(within<Whole>(std::move(row), access));
+  return found;
+}
+
+/// UsageError, naming the option behind `prefix`, if a required one has no value, a value is not what its row
+/// allows, or options do not fit each other (Section::check(), if it has one).
 template <class Section>
 void check(const Section& section, const std::string& prefix) {
   const Section defaults;
@@ -254,6 +324,13 @@ void check(const Section& section, const std::string& prefix) {
       row.set(read_again, value);
     } catch (const UsageError& error) {
       throw UsageError("{}: {}", name, error.what());
+    }
+  }
+  if constexpr (requires { section.check(); }) {
+    try {
+      section.check();
+    } catch (const Misfit& error) {
+      throw UsageError("{}{}", prefix, error.what());
     }
   }
 }

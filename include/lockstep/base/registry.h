@@ -1,4 +1,5 @@
-// Registry: what a configuration can name (models, tasks, data sets), each entry with its options described.
+// Registry: what a configuration can name (models, tasks, optimizers, data sets), each entry with its options
+// described.
 #pragma once
 
 #include <algorithm>
@@ -6,6 +7,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -16,6 +18,15 @@
 #include "lockstep/base/option.h"
 
 namespace lockstep {
+
+/// Thing::Traits, if there is such a struct: what is known of a class of things before one is made.
+template <class Thing>
+auto no_traits() {
+  if constexpr (requires { typename Thing::Traits; })
+    return typename Thing::Traits{};
+  else
+    return nullptr;
+}
 
 /// Things by name, with their options. Entries have stable addresses: a Choice refers to its entry.
 template <class Thing, class... Arguments>
@@ -53,6 +64,9 @@ class Registry {
     std::string section;                  ///< of its options; empty: that of the thing's name
     std::vector<Option<Choice>> options;  ///< the keys of the section besides `name`
     std::any defaults;                    ///< of the thing's type Options
+    /// Throws Misfit if options do not fit each other. None if the Options have no check().
+    std::function<void(const std::any& options)> check;
+    decltype(no_traits<Thing>()) traits{};  ///< Thing::Traits::of<T>()
     /// Makes one from its options.
     std::function<std::unique_ptr<Thing>(const std::any& options, Arguments...)> make;
   };
@@ -62,52 +76,59 @@ class Registry {
   Registry& operator=(Registry&&) = default;
 
   /// T: a Thing with a copyable struct T::Options, whose options() describes its members, and with a
-  /// constructor T(const T::Options&, Arguments...). A T without Options has none, and is made from the
-  /// arguments alone. A constant T::Options::section names the section of a configuration that has the
-  /// options; without it they are in the section that names the thing. Throws UsageError if the name or that
-  /// of an option is taken, or not made of letters, digits, '_', '-' and '.' (options: no '.').
+  /// constructor T(const T::Options&, Arguments...), or with the options last. A T without Options has none,
+  /// and is made from the arguments alone. A constant T::Options::section names the section of a
+  /// configuration that has the options; without it they are in the section that names the thing. Throws
+  /// UsageError if the name or that of an option is taken, or not made of letters, digits, '_', '-' and '.'
+  /// (options: no '.').
   template <class T>
   Registry& add(std::string name) {
-    static_assert(
-        std::is_base_of_v<Thing, T>,
-        "what a program registers derives from lockstep::Model, lockstep::Task or lockstep::Dataset");
-    static_assert(!std::is_abstract_v<T>,
-                  "what a program registers defines every pure virtual function of its base: forward() of a "
-                  "Model, loss() of a Task, size(), fields(), name() and read() of a Dataset");
-    check_new_name(name);
-    Type type;
-    type.name = std::move(name);
+    static_assert(is_of_this_kind<T>());
     if constexpr (requires { typename T::Options; }) {
-      using Options = typename T::Options;
-      static_assert(
-          requires { Options::options(); },
-          "a struct Options describes its members: with LOCKSTEP_KEYS(member, \"meaning\", ...), or by "
-          "options()");
-      static_assert(
-          std::is_constructible_v<T, const Options&, Arguments...>,
-          "a Model with Options is made by a public constructor (const Options&, std::uint64_t seed), a "
-          "Task with Options by (const Options&)");
-      type.defaults = Options{};
-      if constexpr (requires { Options::section; }) type.section = Options::section;
-      type.make = [](const std::any& options, Arguments... arguments) -> std::unique_ptr<Thing> {
-        return std::make_unique<T>(std::any_cast<const Options&>(options), arguments...);
-      };
-      for (Option<Options>& option : Options::options()) {
-        check_new_option(type, option.name);
-        type.options.push_back(option::within<Choice>(
-            std::move(option),
-            [](auto& choice) -> auto& { return *std::any_cast<Options>(&choice.options); }));
-      }
+      return add<T>(std::move(name), typename T::Options{});
     } else {
       static_assert(
           std::is_constructible_v<T, Arguments...>,
           "a Model without Options is made by a public constructor (std::uint64_t seed), a Task without "
-          "Options by (), a Dataset by (const std::vector<std::string>& files)");
-      type.make = [](const std::any&, Arguments... arguments) -> std::unique_ptr<Thing> {
+          "Options by (), a Dataset by (const std::vector<std::string>& files), an Optimizer by "
+          "(GradientSource&)");
+      type_named<T>(std::move(name)).make = [](const std::any&,
+                                               Arguments... arguments) -> std::unique_ptr<Thing> {
         return std::make_unique<T>(arguments...);
       };
+      return *this;
     }
-    types_.push_back(std::move(type));
+  }
+  /// The same, where a configuration has other defaults than a program.
+  template <class T, class Options = typename T::Options>
+  Registry& add(std::string name, const Options& defaults) {
+    static_assert(is_of_this_kind<T>());
+    static_assert(
+        requires { Options::options(); },
+        "a struct Options describes its members: with LOCKSTEP_KEYS(member, \"meaning\", ...), or by "
+        "options()");
+    constexpr bool options_last = std::is_constructible_v<T, Arguments..., const Options&>;
+    static_assert(
+        options_last || std::is_constructible_v<T, const Options&, Arguments...>,
+        "a Model with Options is made by a public constructor (const Options&, std::uint64_t seed), a "
+        "Task with Options by (const Options&), an Optimizer by (GradientSource&, const Options&)");
+    std::vector<Option<Choice>> rows = option::within<Choice>(
+        Options::options(), [](auto& choice) -> auto& { return *std::any_cast<Options>(&choice.options); });
+    for (std::size_t i = 0; i < rows.size(); ++i)
+      check_new_option(name, std::span(rows).first(i), rows[i].name);
+    Type& type = type_named<T>(std::move(name));
+    type.options = std::move(rows);
+    type.defaults = defaults;
+    if constexpr (requires { Options::section; }) type.section = Options::section;
+    if constexpr (requires { defaults.check(); })
+      type.check = [](const std::any& options) { std::any_cast<const Options&>(options).check(); };
+    type.make = [](const std::any& options, Arguments... arguments) -> std::unique_ptr<Thing> {
+      const auto& of_type = std::any_cast<const Options&>(options);
+      if constexpr (options_last)
+        return std::make_unique<T>(arguments..., of_type);
+      else
+        return std::make_unique<T>(of_type, arguments...);
+    };
     return *this;
   }
 
@@ -147,17 +168,34 @@ class Registry {
              marks.find(c) != marks.npos;
     });
   }
-  void check_new_name(const std::string& name) const {
+  template <class T>
+  static consteval bool is_of_this_kind() {
+    static_assert(std::is_base_of_v<Thing, T>,
+                  "what a program registers derives from lockstep::Model, Task, Dataset or optim::Optimizer");
+    static_assert(!std::is_abstract_v<T>,
+                  "what a program registers defines every pure virtual function of its base: forward() of a "
+                  "Model, loss() of a Task, size(), fields(), name() and read() of a Dataset, algorithm(), "
+                  "apply() and slot_tensors() of an Optimizer");
+    return true;
+  }
+  /// A new entry, without options.
+  template <class T>
+  Type& type_named(std::string name) {
     if (!made_of(name, "_-."))
       throw UsageError("the name \"{}\" is not made of letters, digits, _, - and .", name);
     if (has(name)) throw UsageError("the name {} is registered twice", name);
+    Type& type = types_.emplace_back();
+    type.name = std::move(name);
+    if constexpr (requires { typename Thing::Traits; }) type.traits = Thing::Traits::template of<T>();
+    return type;
   }
   /// `name` is a key of every section.
-  static void check_new_option(const Type& type, const std::string& name) {
+  static void check_new_option(const std::string& type, std::span<const Option<Choice>> before,
+                               const std::string& name) {
     if (!made_of(name, "_-"))
-      throw UsageError("{}: the option \"{}\" is not made of letters, digits, _ and -", type.name, name);
-    if (name == "name" || std::ranges::find(type.options, name, &Option<Choice>::name) != type.options.end())
-      throw UsageError("{}: the option {} is there already; give it another name", type.name, name);
+      throw UsageError("{}: the option \"{}\" is not made of letters, digits, _ and -", type, name);
+    if (name == "name" || std::ranges::find(before, name, &Option<Choice>::name) != before.end())
+      throw UsageError("{}: the option {} is there already; give it another name", type, name);
   }
 
   std::deque<Type> types_;

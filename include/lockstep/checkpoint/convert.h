@@ -2,6 +2,7 @@
 // snapshots, and writing them to a checkpoint, a .safetensors or a .pt file.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -66,8 +67,7 @@ enum class WeightsLayout {
   lockstep,
   huggingface,  ///< of a gpt as Hugging Face's GPT-2: matrices as [in, out]
 };
-/// "lockstep", "huggingface". Throws UsageError on another name.
-WeightsLayout weights_layout_named(std::string_view name);
+constexpr auto words(WeightsLayout) { return std::array{"lockstep", "huggingface"}; }  ///< of --layout
 /// Renames and transposes the weights for a file that is_for_python(), in that layout. Without a layout: that
 /// of the file from which the weights first came, if a checkpoint recorded it; else no change. UsageError
 /// naming `path`, where they come from, for `huggingface` if they are not a gpt's, and for `lockstep` if they

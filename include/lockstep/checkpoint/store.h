@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lockstep/base/log.h"
+#include "lockstep/base/option.h"
 #include "lockstep/checkpoint/file.h"
 #include "lockstep/checkpoint/index.h"
 #include "lockstep/checkpoint/run_directory.h"
@@ -51,6 +52,9 @@ struct StoreOptions {
   bool strict = true;             ///< see LoadOptions
   bool narrow = false;            ///< see LoadOptions
   bool allow_non_finite = false;  ///< see SaveOptions
+
+  /// Keys of a configuration's [checkpoint]: keep, keep_best, async, load (strict or not) and narrow.
+  static std::vector<Option<StoreOptions>> options();
 };
 
 /// RUN/checkpoints/step-000000500.h5 ... and `latest`, a link to the newest. All methods are collective

@@ -33,6 +33,11 @@ class App {
   App& task(const std::string& name) {
     return add("task", [&] { registries_.tasks.add<T>(name); });
   }
+  /// O: an optim::Optimizer for optimizer.name = name; see Registry::add.
+  template <class O>
+  App& optimizer(const std::string& name) {
+    return add("optimizer", [&] { registries_.optimizers.add<O>(name); });
+  }
   /// D: a data::Dataset for data.format = name; see data::Registry.
   template <class D>
   App& data(const std::string& name) {

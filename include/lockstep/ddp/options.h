@@ -1,10 +1,12 @@
 // The options of a DataParallel.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
-#include <string_view>
+#include <vector>
 
+#include "lockstep/base/option.h"
 #include "lockstep/ddp/hook.h"
 #include "lockstep/tensor/dtype.h"
 
@@ -15,6 +17,8 @@ enum class Unused {
   error,  ///< a mistake: all ranks throw a UsageError naming it, at the end of the same backward
   allow,  ///< zero; a parameter that no shard of any rank used keeps no gradient
 };
+/// The words of a configuration.
+constexpr auto words(Unused) { return std::array{"error", "allow"}; }
 
 /// When gradients are summed. The sums have the same bits in every mode; the simple modes are for comparisons
 /// and for finding faults.
@@ -23,24 +27,20 @@ enum class Mode {
   flat,           ///< all gradients as one bucket, after backward
   per_parameter,  ///< one sum a parameter, one after another, after backward
 };
+/// The words of a configuration.
+constexpr auto words(Mode) { return std::array{"overlapped", "flat", "per_parameter"}; }
 
 /// Whether the passes of a step and its sums are captured as a graph (kernels::GraphCapture), which later
 /// steps launch without calling the loss. The bits are the same. Loss and model must do the same work at
 /// every step, as a function of the values of the batch, parameters and buffers only. Shards have tensors x
 /// and y, at a few addresses that return; batches at ever new addresses are not captured.
 enum class Graph {
-  never,
   automatic,  ///< on a GPU, by one rank alone, if it can be; CapturedSteps tells why not
   always,     ///< UsageError if it cannot be
+  never,
 };
-
-/// Inverse of the configuration's words. Throw UsageError naming the known ones.
-Unused unused_named(std::string_view word);
-Mode mode_named(std::string_view word);
-Graph graph_named(std::string_view word);
-std::string_view to_string(Unused unused);
-std::string_view to_string(Mode mode);
-std::string_view to_string(Graph graph);
+/// The words of a configuration.
+constexpr auto words(Graph) { return std::array{"auto", "true", "false"}; }
 
 /// How gradients are summed.
 struct Options {
@@ -65,6 +65,8 @@ struct Options {
   Graph graph = Graph::never;      ///< whether the work of a step is captured
   /// step() returns a loss that is not finite. Otherwise such a step is a TrainingError.
   bool allow_non_finite_loss = false;
+
+  static std::vector<Option<Options>> options();  ///< those of a configuration's [ddp]
 };
 
 }  // namespace lockstep::ddp

@@ -22,6 +22,19 @@ class Model : public nn::Module {
  public:
   using nn::Module::Module;
 
+  /// What is known of a class of models before one is made.
+  struct Traits {
+    std::string task;  ///< M::task: that of a configuration which names none; empty: it must name one
+    /// Those of M.
+    template <class M>
+    static Traits of() {
+      if constexpr (requires { M::task; })
+        return {.task = M::task};
+      else
+        return {};
+    }
+  };
+
   /// What the model makes of a batch, whose fields it takes by name. Throws DataError naming both shapes (and
   /// the key to change) if a field does not fit.
   virtual Var forward(Tape& tape, const Batch& batch) = 0;

@@ -17,16 +17,20 @@ struct AdamWOptions {
   double weight_decay = 0.01;                  ///< decoupled from the gradient
   Decay decay = Decay::matrices;               ///< which parameters it reaches
   std::vector<ParamGroup> groups = {};         ///< parameters with other rates
+
+  static std::vector<Option<AdamWOptions>> options();  ///< all but lr and groups
 };
 
 /// Slots: "exp_avg", "exp_avg_sq": float32 of the parameters' shapes; "step": int64 scalars on the CPU, the
 /// updates each parameter has had (fewer than steps() if it had no gradient in some).
 class AdamW : public Optimizer {
  public:
+  using Options = AdamWOptions;  ///< for a Registry
   /// `source` must outlive this. Throws UsageError on a bad option, saying which.
   explicit AdamW(GradientSource& source, const AdamWOptions& options = {});
 
   std::string_view algorithm() const override { return "adamw"; }
+  static int states(const Options&, bool) { return 2; }  ///< for Traits
 
  protected:
   /// For an algorithm that updates some parameters otherwise: `takes` (by index) says which are AdamW's.
@@ -43,5 +47,18 @@ class AdamW : public Optimizer {
   std::vector<Tensor> updates_;               // by parameter: int64 scalars on the CPU; none as those
   std::vector<ops::ParameterUpdate<ops::AdamW>> batch_;  // of a call of apply()
 };
+
+/// Rows of betas and eps, and what decay_options() has.
+template <class Options>
+std::vector<Option<Options>> adamw_options() {
+  std::vector<Option<Options>> rows = decay_options<Options>();
+  rows.insert(
+      rows.begin(),
+      {option::numbers("betas", &Options::betas, Range::below(0, 1), "decay of AdamW's two moments",
+                       {.peers = {"beta1", "beta2", "adam_betas", "adam_beta1", "adam_beta2"}}),
+       option::number("eps", &Options::eps, Range::from(0, 1e6), "added to the root of AdamW's second moment",
+                      {.peers = {"epsilon", "adam_epsilon"}})});
+  return rows;
+}
 
 }  // namespace lockstep::optim

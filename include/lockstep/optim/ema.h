@@ -1,6 +1,7 @@
 // Ema: exponential moving averages of a model's parameters, at any number of rates at once.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -12,6 +13,7 @@
 
 #include "lockstep/autograd/param.h"
 #include "lockstep/autograd/partition.h"
+#include "lockstep/base/option.h"
 #include "lockstep/kernels/backend.h"
 #include "lockstep/ops/update.h"
 
@@ -65,8 +67,7 @@ enum class EmaBuffers {
   leave,    ///< nothing: wherever EMA weights are used, the model's own buffers are
 };
 
-/// "copy", "average", "leave". Throws UsageError on another name.
-EmaBuffers ema_buffers_named(std::string_view name);
+constexpr auto words(EmaBuffers) { return std::array{"copy", "average", "leave"}; }  ///< of a configuration
 
 /// How EMA weights are kept.
 struct EmaOptions {
@@ -75,6 +76,9 @@ struct EmaOptions {
   /// Of the source of gradients (GradientSource::partition()): this process holds EMA weights of the elements
   /// it owns only. It is copied. None: of all.
   const Partition* partition = nullptr;
+
+  static std::vector<Option<EmaOptions>> options();  ///< all but `partition`
+  void check() const;                                ///< throws Misfit
 };
 
 /// Bytes of a state of which ranks may hold a part each.

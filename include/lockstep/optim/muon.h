@@ -24,6 +24,8 @@ struct MuonOptions {
   /// Name patterns of the parameters that Muon updates; none: taken_by_muon() says which.
   std::vector<std::string> patterns = {};
   std::vector<ParamGroup> groups = {};  ///< parameters with other rates
+
+  static std::vector<Option<MuonOptions>> options();  ///< all but lr and groups; `muon` for patterns
 };
 
 /// Which parameters Muon updates, in the order given: the trainable ones that match a pattern ('*': any run
@@ -43,11 +45,17 @@ void keep_whole_for_muon(const ModelState& model, std::span<const std::string> p
 /// Slots: "momentum_buffer" of Muon's parameters: float32 of their shapes; AdamW's slots of the others.
 class Muon final : public AdamW {
  public:
+  using Options = MuonOptions;  ///< for a Registry
   /// `source` must outlive this. Throws UsageError on a bad option, saying which, and where the source has a
   /// Partition that divides a parameter of Muon's.
   explicit Muon(GradientSource& source, const MuonOptions& options = {});
 
   std::string_view algorithm() const override { return "muon"; }
+  static int states(const Options&, bool undivided) { return undivided ? 1 : 2; }  ///< for Traits
+  /// For Traits.
+  static std::vector<bool> undivided(const Options& options, std::span<Param* const> params) {
+    return taken_by_muon(params, options.patterns);
+  }
 
  private:
   Muon(GradientSource& source, const MuonOptions& options, std::vector<bool> takes);

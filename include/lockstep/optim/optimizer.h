@@ -1,8 +1,11 @@
-// Optimizer: what AdamW, SGD and Muon share. It reads the gradients of a GradientSource and updates its
+// Optimizer: what all algorithms share. It reads the gradients of a GradientSource and updates its
 // parameters.
 #pragma once
 
+#include <any>
+#include <array>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <optional>
 #include <span>
@@ -12,6 +15,8 @@
 
 #include "lockstep/autograd/gradient_sink.h"
 #include "lockstep/autograd/param.h"
+#include "lockstep/base/option.h"
+#include "lockstep/base/registry.h"
 #include "lockstep/ops/update.h"
 #include "lockstep/optim/ema.h"
 #include "lockstep/optim/gradient_norm.h"
@@ -24,8 +29,7 @@ enum class Decay {
   all,
 };
 
-/// "matrices", "all". Throws UsageError on another name.
-Decay decay_named(std::string_view name);
+constexpr auto words(Decay) { return std::array{"matrices", "all"}; }  ///< of a configuration
 
 /// Factors on the learning rate and the weight decay of the parameters whose whole name matches `pattern`
 /// ('*': any run of characters, '?': one).
@@ -82,6 +86,31 @@ class Optimizer : public ParamState {
   /// "adamw", "sgd", "muon".
   virtual std::string_view algorithm() const = 0;
 
+  /// What is known of a class of optimizers before one is made, from its options.
+  struct Traits {
+    /// T::states(options, undivided): how many tensors of its shape are kept of a parameter. None: not known.
+    std::function<int(const std::any& options, bool undivided)> states;
+    /// T::undivided(options, params): the parameters, by index, that it takes whole, as it computes with
+    /// matrix products, whose bits depend on the processor. Throws UsageError if options do not fit the
+    /// model. None: it treats every element alone.
+    std::function<std::vector<bool>(const std::any& options, std::span<Param* const> params)> undivided;
+
+    /// Those of T, which has Options.
+    template <class T>
+    static Traits of() {
+      Traits traits;
+      if constexpr (requires { &T::states; })
+        traits.states = [](const std::any& options, bool undivided) {
+          return T::states(std::any_cast<const typename T::Options&>(options), undivided);
+        };
+      if constexpr (requires { &T::undivided; })
+        traits.undivided = [](const std::any& options, std::span<Param* const> params) {
+          return T::undivided(std::any_cast<const typename T::Options&>(options), params);
+        };
+      return traits;
+    }
+  };
+
   /// Applies the gradients. They are multiplied by float32(clip factor / count), rounded once, where PyTorch
   /// rounds the mean and the clipping factor one after the other.
   /// Throws before any parameter is touched: TrainingError when a norm was asked for and is not finite, or
@@ -105,6 +134,8 @@ class Optimizer : public ParamState {
   /// The learning rate of steps that name none.
   double lr() const noexcept { return lr_; }
   void set_lr(double lr);  ///< of later steps without a schedule
+  /// Parameters with other rates, from now on. Throws as factors_of().
+  void set_groups(std::span<const ParamGroup> groups);
 
   /// All state but steps(), by slot, as this process holds it; parameters in the model's order. Which slots
   /// and entries there are depends on the options and the model only. The tensors are handles to write into
@@ -124,9 +155,15 @@ class Optimizer : public ParamState {
   void detach() noexcept;  ///< ends what attach() began, as the end of either object does
 
  protected:
-  /// Throws UsageError on a bad value (lr, weight_decay) or group.
+  /// Throws UsageError on a bad lr or group.
   Optimizer(GradientSource& source, double lr, double weight_decay, Decay decay,
             std::span<const ParamGroup> groups);
+  /// Of options that have these members. Throws UsageError also for what option::check() finds.
+  template <class Options>
+  Optimizer(GradientSource& source, const Options& options)
+      : Optimizer(source, options.lr, options.weight_decay, options.decay, options.groups) {
+    option::check(options, "optimizer.");
+  }
 
   /// What a step is for one parameter, which is trainable and has a gradient, and for its EMA weights.
   struct Update {
@@ -181,8 +218,34 @@ class Optimizer : public ParamState {
   GradientNorm norm_;
   std::vector<Update> pending_;  // of the step at hand
   double lr_, weight_decay_;
+  Decay decay_;
   std::int64_t steps_ = 0;
   Ema* ema_ = nullptr;
 };
+
+/// Rows of the options weight_decay and decay, as every optimizer has them. lr is the schedule's in a
+/// configuration, and groups are keys of their own.
+template <class Options>
+std::vector<Option<Options>> decay_options() {
+  return {option::number("weight_decay", &Options::weight_decay, Range::from(0, 1e38), "weight decay",
+                         {.may_change = true, .peers = {"wd", "l2"}}),
+          option::or_default(
+              option::choice("decay", &Options::decay,
+                             "which parameters decay; default: all for sgd, matrices for the others"))};
+}
+
+/// The algorithms that a configuration can name. An optimizer is made for a source, which must outlive it.
+using Registry = lockstep::Registry<Optimizer, GradientSource&>;
+/// One of them, with its keys of [optimizer].
+using Algorithm = Registry::Choice;
+
+/// Adds the algorithms that every program has.
+void add_built_in(Registry& registry);
+
+/// Makes parameters undivided that the algorithm takes whole: before ddp::DataParallel divides the model
+/// among ranks. Throws UsageError if options do not fit the model.
+void prepare_model(const Algorithm& algorithm, const ModelState& model);
+/// Float32 elements that it keeps of a model's parameters, all ranks together; 0: not known.
+std::int64_t elements_of_state(const Algorithm& algorithm, const ModelState& model);
 
 }  // namespace lockstep::optim

@@ -1,13 +1,13 @@
 // Learning-rate schedules: pure functions of the step, so that a resumed run needs nothing but its step.
 #pragma once
 
+#include <array>
 #include <cstdint>
-#include <string_view>
 #include <vector>
 
-namespace lockstep::optim {
+#include "lockstep/base/option.h"
 
-struct OptimizerConfig;
+namespace lockstep::optim {
 
 /// The learning rate of each step.
 struct Schedule {
@@ -20,6 +20,10 @@ struct Schedule {
     step,    ///< lr, times gamma from each of the milestones on; no min_lr
     poly,    ///< min_lr + (lr - min_lr) (1 - t)^power, t from 0 to 1
   };
+  /// The words of a configuration.
+  friend constexpr auto words(Kind) {
+    return std::array{"constant", "cosine", "linear", "wsd", "step", "poly"};
+  }
 
   Kind kind = Kind::constant;     ///< which one
   double lr = 1e-3;               ///< after the warm-up
@@ -37,12 +41,10 @@ struct Schedule {
   /// wsd that are not between 1 and total_steps, milestones of step that do not rise, gamma or power that is
   /// not positive.
   double at(std::int64_t step, std::int64_t total_steps) const;
+
+  static std::vector<Option<Schedule>> options();  ///< keys of a configuration's [optimizer]
+  /// Throws Misfit for an option that another kind has, or that this one needs.
+  void check() const;
 };
-
-/// "constant", "cosine", "linear", "wsd", "step", "poly". Throws UsageError on another name.
-Schedule::Kind schedule_named(std::string_view name);
-
-/// Throws as schedule_named; what else is wrong is found by at().
-Schedule schedule_of(const OptimizerConfig& config);
 
 }  // namespace lockstep::optim

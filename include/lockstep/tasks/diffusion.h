@@ -28,9 +28,9 @@ class Diffusion final : public Task, public Generative {
     static constexpr const char* section = "diffusion";  ///< of a configuration, which has these
     std::string schedule = "linear";                     ///< or cosine
     std::int64_t steps = 1000;                           ///< of noise
-    std::string predict = "eps";                         ///< or x0, v
-    std::string variance = "fixed_large";                ///< or fixed_small, learned_range
-    std::string loss = "mse";                            ///< or rescaled_mse, kl
+    Predict predict = Predict::eps;                      ///< what the model estimates
+    Variance variance = Variance::fixed_large;           ///< of a step back
+    Objective loss = Objective::mse;                     ///< what is minimised
     double min_snr = 0;                                  ///< gamma of min-SNR weights; 0: none
     std::string time = "uniform";                        ///< or loss_second_moment
     double class_dropout = 0;                            ///< part of the samples whose class is withheld

@@ -2,9 +2,9 @@
 // min-SNR weights besides).
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
-#include <string_view>
 #include <vector>
 
 #include "lockstep/autograd/tape.h"
@@ -17,8 +17,7 @@ namespace lockstep::tasks {
 /// variational bound of the variance alone; rescaled_mse: the same, with the bound times steps / 1000; kl:
 /// the bound, in bits for each element.
 enum class Objective { mse, rescaled_mse, kl };
-/// By its name in configurations. UsageError if there is no such name.
-Objective objective_named(std::string_view name);
+constexpr auto words(Objective) { return std::array{"mse", "rescaled_mse", "kl"}; }  ///< of a configuration
 
 /// Images of a batch, and what is added to them.
 struct NoisedImages {

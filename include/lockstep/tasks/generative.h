@@ -5,7 +5,9 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <vector>
 
+#include "lockstep/base/option.h"
 #include "lockstep/kernels/backend.h"
 #include "lockstep/models/model.h"
 
@@ -21,6 +23,8 @@ struct SampleOptions {
   double guidance = 1;
   std::uint64_t seed = 1;          ///< noise is keyed by (seed, index of the sample, step)
   DType compute = DType::float32;  ///< Pass::compute
+
+  static std::vector<Option<SampleOptions>> options();  ///< all but `compute`
 };
 
 /// What a Task is, besides, if its model makes samples.

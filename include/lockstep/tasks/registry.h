@@ -7,6 +7,7 @@
 #include "lockstep/base/registry.h"
 #include "lockstep/data/dataset.h"
 #include "lockstep/models/registry.h"
+#include "lockstep/optim/optimizer.h"
 #include "lockstep/tasks/task.h"
 
 namespace lockstep {
@@ -22,11 +23,13 @@ void add_built_in(Registry& registry);
 
 }  // namespace tasks
 
-/// The models, tasks and data sets that a configuration can name: the built-in ones and those of a program.
+/// The models, tasks, optimizers and data sets that a configuration can name: the built-in ones and those of
+/// a program.
 struct Registries {
   std::string program = "lockstep";  ///< that has them, for messages
   models::Registry models;           ///< by model.name
   tasks::Registry tasks;             ///< by task.name
+  optim::Registry optimizers;        ///< by optimizer.name
   data::Registry data;               ///< no built-in ones
 };
 /// Adds what every program has.

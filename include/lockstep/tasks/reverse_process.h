@@ -1,10 +1,10 @@
 // ReverseProcess: from noise to images, with a network that was trained to undo noise.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <span>
-#include <string_view>
 #include <vector>
 
 #include "lockstep/tasks/noise_schedule.h"
@@ -15,16 +15,15 @@ namespace lockstep::tasks {
 /// What the network estimates of an image with noise: the noise, the image, or
 /// v = sqrt(alphas_cumprod) noise - sqrt(1 - alphas_cumprod) x0 (Salimans, Ho, 2022).
 enum class Predict { eps, x0, v };
+constexpr auto words(Predict) { return std::array{"eps", "x0", "v"}; }  ///< of a configuration
 /// The variance of a step back: that of q(x_(t-1) | x_t, x0); beta; or between the two in the logarithm,
 /// where a second half of the output's channels, -1 to 1, says so.
 enum class Variance { fixed_small, fixed_large, learned_range };
+/// The words of a configuration.
+constexpr auto words(Variance) { return std::array{"fixed_small", "fixed_large", "learned_range"}; }
 /// How steps are taken: Ho, Jain, Abbeel, 2020; Song, Meng, Ermon, 2021; DPM-Solver++(2M) of Lu et al., 2022.
 enum class Sampler { ddpm, ddim, dpmpp_2m };
-
-/// By their names in configurations. UsageError if there is no such name.
-Predict predict_named(std::string_view name);
-Variance variance_named(std::string_view name);
-Sampler sampler_named(std::string_view name);
+constexpr auto words(Sampler) { return std::array{"ddpm", "ddim", "dpmpp_2m"}; }  ///< of a configuration
 
 /// What the output of a network means. Without a learned variance it has the shape of the images; with one,
 /// twice as many channels, of which the first half is the estimate.

@@ -192,12 +192,6 @@ void cast_floats(Weights& weights, DType dtype) {
   for (Section& average : weights.averages) cast(average.tensors, dtype);
 }
 
-WeightsLayout weights_layout_named(std::string_view name) {
-  if (name == "lockstep") return WeightsLayout::lockstep;
-  if (name == "huggingface") return WeightsLayout::huggingface;
-  throw UsageError("'{}' is neither lockstep nor huggingface", name);
-}
-
 void arrange(Weights& weights, std::optional<WeightsLayout> layout, const std::string& path) {
   const bool stored_in_first = has_transposed_attention(weights.tensors);
   if (layout == WeightsLayout::lockstep && stored_in_first)

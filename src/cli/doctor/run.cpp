@@ -21,7 +21,6 @@
 #include "kernels/gpus.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/reduction_tree.h"
-#include "lockstep/optim/registry.h"
 #include "train/components.h"
 #include "train/device.h"
 #include "train/environment_fingerprint.h"
@@ -108,10 +107,11 @@ Requirements requirements(const Context& context) {
     needed.gradient_bytes += parameter_bytes * static_cast<std::uint64_t>(buffers);
   }
   const auto state_elements =
-      static_cast<std::uint64_t>(optim::elements_of_state(config.optimizer, model->state()));
+      static_cast<std::uint64_t>(optim::elements_of_state(config.optimizer.algorithm, model->state()));
   const std::uint64_t averages = config.ema.rates.size() + config.ema.sigma_rel.size();
   needed.checkpoint_bytes = parameter_bytes * (1 + averages) + state_elements * sizeof(float);
-  needed.checkpoints = std::max(1, config.checkpoint.keep) + (config.checkpoint.keep_best.empty() ? 0 : 1);
+  needed.checkpoints =
+      std::max(1, config.checkpoint.store.keep) + (config.checkpoint.store.keep_best.empty() ? 0 : 1);
   needed.threads = config.train.threads > 0 ? config.train.threads
                                             : train::choose_threads(context.cores, topology).threads;
   return needed;
@@ -148,7 +148,7 @@ Result device(const Context& context) {
                                   .host = "this node"};
     const train::TrainConfig& config = context.config->train;
     const bool cpu = train::choose_device(config.device, gpus.built, {&here, 1}).kind == Device::Kind::cpu;
-    if (cpu && config.cuda_graph == "true")
+    if (cpu && config.cuda_graph == ddp::Graph::always)
       return problem("train.cuda_graph = true, but it would compute on CPUs",
                      "choose train.cuda_graph = auto");
     return ok(cpu ? "trains on CPUs" : "trains on GPUs");
