@@ -35,6 +35,7 @@
 #include "lockstep/nn/recurrent.h"
 #include "lockstep/optim/adamw.h"
 #include "lockstep/optim/ema.h"
+#include "lockstep/optim/lion.h"
 #include "lockstep/optim/muon.h"
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/optim/schedule.h"
@@ -66,6 +67,7 @@ using ddp::DataParallel;
 using nn::convert_sync_batch_norm;
 using optim::AdamW;
 using optim::Ema;
+using optim::Lion;
 using optim::Muon;
 using optim::Sgd;
 using train::MetricsFile;

@@ -1,4 +1,5 @@
 #include "lockstep/optim/adamw.h"
+#include "lockstep/optim/lion.h"
 #include "lockstep/optim/muon.h"
 #include "lockstep/optim/sgd.h"
 
@@ -9,6 +10,7 @@ void add_built_in(Registry& registry) {
   registry.add<AdamW>("adamw", {.weight_decay = 0});
   registry.add<Sgd>("sgd");
   registry.add<Muon>("muon", {.weight_decay = 0});
+  registry.add<Lion>("lion");
 }
 
 namespace {

@@ -61,7 +61,7 @@ train_expect 2 "train.stepps: unknown key; did you mean train.steps" --set train
 train_expect 2 "trian.steps: unknown key; did you mean train.steps" --set trian.steps=3
 train_expect 2 'train.steps: "many" is not a whole number in \[0, ' --set train.steps=many
 train_expect 2 'optimizer.lr: "1e" is not a number' --set optimizer.lr=1e
-train_expect 2 'optimizer.name: "adam" is not one of: adamw, sgd, muon; did you mean adamw\?' --set optimizer.name=adam
+train_expect 2 'optimizer.name: "adam" is not one of: adamw, sgd, muon, lion; did you mean adamw\?' --set optimizer.name=adam
 train_expect 2 "train.steps is not|write it as SECTION.KEY=VALUE" --set train.steps
 train_expect 2 "model.name: .vit. is not one of: mlp, resnet, gpt, unet" --set model.name=vit
 grep -qw avx512_bf16 /proc/cpuinfo ||

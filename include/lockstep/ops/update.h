@@ -64,8 +64,22 @@ struct SgdMomentum {
   }
 };
 
+/// Lion (Chen et al., 2023). State: exp_avg.
+struct Lion {
+  static constexpr const char* name = "lion";
+  static constexpr int states = 1;
+  float rate, decay, beta1, fresh1, beta2, fresh2, gradient_factor;
+
+  LOCKSTEP_ON_ANY_DEVICE void operator()(float& value, float gradient, float& exp_avg) const {
+    const float g = gradient * gradient_factor;
+    const float direction = beta1 * exp_avg + fresh1 * g;
+    exp_avg = beta2 * exp_avg + fresh2 * g;
+    value = value * decay - (direction > 0 ? rate : direction < 0 ? -rate : 0.0f);
+  }
+};
+
 /// All that devices carry out.
-using Rules = TypeList<AdamW, Sgd, SgdMomentum<false>, SgdMomentum<true>>;
+using Rules = TypeList<AdamW, Sgd, SgdMomentum<false>, SgdMomentum<true>, Lion>;
 
 /// EMA weights to move on: average = decay average + (1 - decay) value.
 struct EmaTarget {

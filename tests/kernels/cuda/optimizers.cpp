@@ -85,6 +85,13 @@ BOOST_AUTO_TEST_CASE(sgd_over_steps_is_that_of_the_cpu) {
               ops::SgdMomentum<false>{.rate = 0.1f, .momentum = 0.9f, .decay = 0.01f, .gradient_factor = 2});
   compare_sgd(*this,
               ops::SgdMomentum<true>{.rate = 0.1f, .momentum = 0.9f, .decay = 0.01f, .gradient_factor = 2});
+  compare_sgd(*this, ops::Lion{.rate = 0.1f,
+                               .decay = 0.99f,
+                               .beta1 = 0.9f,
+                               .fresh1 = 0.1f,
+                               .beta2 = 0.99f,
+                               .fresh2 = 0.01f,
+                               .gradient_factor = 2});
 }
 
 BOOST_AUTO_TEST_CASE(averages_and_block_sums_are_those_of_the_cpu) {
