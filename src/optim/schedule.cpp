@@ -24,6 +24,9 @@ void check_at(const Schedule& schedule, std::int64_t step, std::int64_t total_st
   if (!std::isfinite(schedule.min_lr) || schedule.min_lr < 0 || schedule.min_lr > schedule.lr)
     throw UsageError("least learning rate {} is not between 0 and the learning rate {}", schedule.min_lr,
                      schedule.lr);
+  if (!std::isfinite(schedule.warmup_lr) || schedule.warmup_lr < 0)
+    throw UsageError("warm-up from a learning rate of {}: give a finite number of at least 0",
+                     schedule.warmup_lr);
   if (schedule.warmup_steps < 0) throw UsageError("{} warm-up steps: give 0 or more", schedule.warmup_steps);
   if (step < 0) throw UsageError("a schedule has no step {}", step);
   if (schedule.kind == Kind::wsd && (schedule.decay_steps < 1 || schedule.decay_steps > total_steps))
@@ -65,7 +68,8 @@ double remaining(const Schedule& schedule, std::int64_t step, std::int64_t total
 
 double Schedule::at(std::int64_t step, std::int64_t total_steps) const {
   check_at(*this, step, total_steps);
-  if (step < warmup_steps) return lr * static_cast<double>(step + 1) / static_cast<double>(warmup_steps);
+  if (step < warmup_steps)
+    return warmup_lr + (lr - warmup_lr) * static_cast<double>(step + 1) / static_cast<double>(warmup_steps);
   if (kind == Kind::constant) return lr;
   if (kind == Kind::step) return after_milestones(*this, step);
   return min_lr + (lr - min_lr) * remaining(*this, step, total_steps);
@@ -85,6 +89,8 @@ std::vector<Option<Schedule>> Schedule::options() {
           {.may_change = true, .peers = {"scheduler", "lr_scheduler", "lr_schedule", "lr_scheduler_type"}}),
       number("warmup_steps", &S::warmup_steps, counts, "length of the linear warm-up",
              {.unit = "steps", .may_change = true, .peers = {"warmup", "warmup_iters", "lr_warmup_steps"}}),
+      number("warmup_lr", &S::warmup_lr, Range::from(0, 1e38), "learning rate that the warm-up begins at",
+             {.may_change = true, .peers = {"warmup_init_lr", "warmup_lr_init", "init_lr"}}),
       number("decay_steps", &S::decay_steps, counts,
              "wsd: length of the decay at the end, linear from lr to min_lr",
              {.unit = "steps",
@@ -112,6 +118,7 @@ void Schedule::check() const {
                         option::word(kind)));
   };
   require(min_lr <= lr, "min_lr", "must be between 0 and optimizer.lr");
+  require(warmup_steps > 0 || warmup_lr == 0, "warmup_lr", "needs optimizer.warmup_steps above 0");
   only_of(Kind::wsd, "decay_steps", decay_steps == defaults.decay_steps);
   only_of(Kind::step, "milestones", milestones == defaults.milestones);
   only_of(Kind::step, "gamma", gamma == defaults.gamma);

@@ -30,6 +30,16 @@ BOOST_AUTO_TEST_CASE(warm_up_grows_from_lr_over_steps_to_lr) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(warm_up_may_begin_above_0) {
+  const Schedule schedule{.lr = 0.8, .warmup_steps = 4, .warmup_lr = 0.4};
+  for (int step = 0; step < 4; ++step)
+    BOOST_TEST(std::abs(schedule.at(step, 100) - (0.4 + 0.1 * (step + 1))) < tiny);
+  BOOST_TEST(schedule.at(4, 100) == 0.8);
+  BOOST_CHECK_THROW((Schedule{.warmup_steps = 2, .warmup_lr = -1}.at(0, 10)), UsageError);
+  BOOST_CHECK_EXCEPTION(option::check(Schedule{.warmup_lr = 0.1}, "optimizer."), UsageError,
+                        mentions("optimizer.warmup_lr: needs optimizer.warmup_steps"));
+}
+
 BOOST_AUTO_TEST_CASE(linear_is_a_straight_line_to_min_lr) {
   const Schedule schedule{.kind = Kind::linear, .lr = 1, .min_lr = 0.2, .warmup_steps = 10};
   BOOST_TEST(std::abs(schedule.at(20, 50) - 0.8) < tiny);

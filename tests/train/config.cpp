@@ -658,7 +658,7 @@ BOOST_AUTO_TEST_CASE(the_resolved_text_has_the_keys_of_its_optimizer_where_they_
       text.substr(at, text.find("\n\n", at) - at) ==
       "[optimizer]\nname = muon\nlr = 0.001\nmin_lr = 0\nbetas = 0.9 0.999\neps = 1e-08\n"
       "weight_decay = 0\ndecay = matrices\nmomentum = 0.95\nnesterov = true\nmuon = \nclip = 0\n"
-      "schedule = constant\nwarmup_steps = 0\ndecay_steps = 0\nmilestones = \ngamma = 0.1\n"
+      "schedule = constant\nwarmup_steps = 0\nwarmup_lr = 0\ndecay_steps = 0\nmilestones = \ngamma = 0.1\n"
       "power = 1\ngroup.1 = * 2 1");
 }
 
