@@ -16,7 +16,6 @@
 #include "lockstep/comm/agreement.h"
 #include "lockstep/comm/communicator.h"
 #include "lockstep/data/arrays.h"
-#include "lockstep/data/images.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/data/sampler.h"
 #include "lockstep/data/text.h"

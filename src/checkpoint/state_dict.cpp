@@ -95,15 +95,13 @@ Section normalization_section(std::string_view field, const data::Normalization&
           }};
 }
 
-void add(StateDict& state_dict, data::Arrays& arrays) {
-  for (const data::Field& field : arrays.fields()) {
-    const data::Normalization* const by = arrays.normalization(field.name);
-    if (!by) continue;
-    state_dict.sections.push_back(
-        normalization_section(field.name, *by, [&arrays, name = field.name](data::Normalization found) {
-          arrays.normalize(name, std::move(found));
-        }));
-  }
+void add(StateDict& state_dict, data::Dataset& dataset) {
+  for (const data::Field& field : dataset.fields())
+    if (const auto by = dataset.meaning(field.name).by)
+      state_dict.sections.push_back(
+          normalization_section(field.name, *by, [&dataset, name = field.name](data::Normalization found) {
+            dataset.normalize(name, std::move(found));
+          }));
 }
 
 void add(StateDict& state_dict, ddp::Hook& hook) {

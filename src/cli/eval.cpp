@@ -63,8 +63,6 @@ ExitCode eval(const Program& program, Session& session, const Arguments& argumen
       open_data_of_run(data, config, saved.model());
       data->use(saved.learned_from(), own);
     }
-    train::check_tokenizer(values.count("data") ? values["data"].as<std::string>() : "data.eval",
-                           data->tokenizer(), file, saved.tokenizer());
     if (!data->eval()) throw UsageError("eval: the run has no evaluation data; give --data FILE");
     train::check_data(saved.model(), saved.task(), *data->eval());
   });

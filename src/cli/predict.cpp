@@ -15,7 +15,6 @@
 #include "cli/saved_model.h"
 #include "cli/verb.h"
 #include "lockstep/comm/agreement.h"
-#include "lockstep/data/images.h"
 #include "lockstep/tasks/diffusion.h"
 #include "train/components.h"
 #include "train/environment_fingerprint.h"
@@ -42,11 +41,10 @@ std::string state_of(const std::string& path) {
 }
 
 /// The numbers that the checkpoint does not determine: those of images are of the training data, or of DATA.
-std::string normalization_of(const data::Dataset& dataset, bool own_statistics) {
-  const auto* const images = dynamic_cast<const data::Images*>(&dataset);
-  return images           ? nlohmann::json{images->mean(), images->deviation()}.dump()
-         : own_statistics ? "that of the data"
-                          : "the checkpoint's";
+std::string normalization_of(const train::DataSets& data, bool own_statistics) {
+  if (data.format() == "images")
+    if (const auto by = data.eval()->meaning("x").by) return nlohmann::json{by->mean, by->deviation}.dump();
+  return own_statistics ? "that of the data" : "the checkpoint's";
 }
 
 }  // namespace
@@ -96,7 +94,6 @@ ExitCode predict(const Program& program, Session& session, const Arguments& argu
     if (fields) train::set_fields(config, saved.model(), option::words_of(*fields));
     data.emplace(config, saved.model(), path, saved.learned_from(), how.log_probabilities, own);
     train::check_inputs(saved.model(), *data->eval());
-    train::check_tokenizer(path, data->tokenizer(), file, saved.tokenizer());
     how.inputs = {path, file};
     for (const train::TrainingFile& input : train::training_files(config.data))
       how.inputs.push_back(input.path);
@@ -107,7 +104,7 @@ ExitCode predict(const Program& program, Session& session, const Arguments& argu
                      {"weights", saved.weights()},
                      {"data", escaped(canonical.empty() ? path : canonical.string())},
                      {"data file", state_of(path)},
-                     {"normalisation of images", normalization_of(*data->eval(), own)},
+                     {"normalisation of images", normalization_of(*data, own)},
                      {"fields", escaped(fields.value_or(""))},
                      {"output", output},
                      {"precision", std::string(to_string(saved.compute()))},

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
+#include <limits>
+#include <type_traits>
+#include <utility>
 
 #include "data/data_file.h"
 #include "data/image_writer.h"
@@ -69,6 +71,30 @@ std::vector<NamedArray> arrays_at_root(const hdf5::File& file, std::vector<std::
   return found;
 }
 
+/// Extents of one image of a file.
+Shape image_shape(const hdf5::Dataset& x) {
+  const std::vector<std::int64_t>& n = x.shape();
+  if (!x.dtype() || (n.size() != 4 && n.size() != 2)) {
+    throw DataError("{}: /x is {} {}, but images are numbers [N, C, H, W], or a table [N, F]", x.file_path(),
+                    x.type_name(), shape_text(x));
+  }
+  return n.size() == 4 ? Shape{n[1], n[2], n[3]} : Shape{n[1], 1, 1};
+}
+
+hdf5::Dataset open_labels(const hdf5::File& file, const std::string& path) {
+  if (!file.exists(path))
+    throw DataError(
+        "{}: {} does not exist, the labels of its images; where none are needed, data.format = arrays reads "
+        "it without",
+        file.file_path(), path);
+  hdf5::Dataset y = file.open_dataset(path);
+  if (y.shape().size() != 1 || !is_integers(y)) {
+    throw DataError("{}: {} is {} {}, but labels are integers [N]", file.file_path(), path, y.type_name(),
+                    shape_text(y));
+  }
+  return y;
+}
+
 hdf5::Dataset open_array(const hdf5::File& file, const std::string& path) {
   if (!file.exists(path)) {
     std::vector<std::string> there;
@@ -88,6 +114,77 @@ hdf5::Dataset open_array(const hdf5::File& file, const std::string& path) {
   return array;
 }
 
+/// By the attributes of /x; what they do not say makes 0 to 1 of bytes and leaves other numbers.
+Normalization named_by(const hdf5::Dataset& x, std::size_t channels) {
+  Normalization by{.mean = std::vector<double>(channels, 0),
+                   .deviation = std::vector<double>(channels, x.dtype() == DType::uint8 ? 255 : 1)};
+  for (const auto& [attribute, values] : {std::pair("mean", &by.mean), {"std", &by.deviation}})
+    if (x.has_attribute(attribute))
+      *values = channel_attribute(x, attribute, static_cast<std::int64_t>(channels));
+  return by;
+}
+
+/// The first row and channel of which a value is not finite; row: the number of rows if there is none.
+struct Unusable {
+  std::int64_t row = 0;
+  std::size_t channel = 0;
+};
+
+/// out = (stored - mean) / deviation of rows of this shape, computed as Number. any_float: stored values need
+/// not be finite.
+template <class Number, class Stored>
+Unusable normalize_rows(const Stored* stored, const Normalization& by, const Shape& shape, std::int64_t rows,
+                        bool any_float, float* out) {
+  const std::size_t channels = by.mean.size(), block = static_cast<std::size_t>(shape.numel()) / channels;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    for (std::size_t c = 0; c < channels; ++c, stored += block, out += block) {
+      const auto mean = static_cast<Number>(by.mean[c]), deviation = static_cast<Number>(by.deviation[c]);
+      bool usable = true;
+      for (std::size_t i = 0; i < block; ++i) {
+        const auto value = static_cast<Number>(stored[i]);
+        out[i] = static_cast<float>((value - mean) / deviation);
+        usable &= std::isfinite(out[i]) || (any_float && !std::isfinite(value));
+      }
+      if (!usable) return {row, c};
+    }
+  }
+  return {rows, 0};
+}
+
+std::size_t index_of(const Dataset& dataset, std::string_view field) {
+  const std::vector<Field>& fields = dataset.fields();
+  const auto found = std::ranges::find(fields, field, &Field::name);
+  if (found != fields.end()) return static_cast<std::size_t>(found - fields.begin());
+  std::vector<std::string> names;
+  for (const Field& one : fields) names.push_back(one.name);
+  throw UsageError("{}: has no field '{}' to normalise; it has {}", dataset.name(), field,
+                   fmt::join(names, ", "));
+}
+
+void check_normalization(const std::string& where, const Field& field, const Normalization& by) {
+  const std::int64_t channels = normalization_channels(field.shape);
+  if (std::ssize(by.mean) != channels || std::ssize(by.deviation) != channels) {
+    throw DataError("{}: samples are {}, which need {} means and deviations, not {} and {}", where,
+                    to_string(field.shape), channels, by.mean.size(), by.deviation.size());
+  }
+  check_statistics(where, by);
+}
+
+/// Words of data.fields; without targets those whose arrays the first file has, or all if it has none.
+std::vector<std::string> fields_of(const Request& request) {
+  if (request.targets) return request.fields;
+  const hdf5::File file = hdf5::File::open(request.files.front());
+  std::vector<std::string> found;
+  std::ranges::copy_if(request.fields, std::back_inserter(found), [&](const std::string& word) {
+    return file.exists(word.substr(word.find(':') + 1));  // all of it if it has no colon
+  });
+  return found.empty() ? request.fields : found;
+}
+
+void check_named(const std::vector<std::string>& paths) {
+  if (paths.empty()) throw UsageError("no data files were named");
+}
+
 }  // namespace
 
 std::int64_t normalization_channels(const Shape& sample) {
@@ -98,7 +195,7 @@ Arrays::Arrays(const std::string& path, const ArraysOptions& options)
     : Arrays(std::vector<std::string>{path}, options) {}
 
 Arrays::Arrays(const std::vector<std::string>& paths, const ArraysOptions& options) {
-  if (paths.empty()) throw UsageError("no data files were named");
+  check_named(paths);
   std::vector<NamedArray> named;
   for (const std::string& word : options.fields) named.push_back(parsed(word));
   if (named.empty()) named = arrays_at_root(hdf5::File::open(paths.front()), skipped_);
@@ -106,53 +203,95 @@ Arrays::Arrays(const std::vector<std::string>& paths, const ArraysOptions& optio
     throw UsageError("{}: {} fields are more than the {} that a batch has; data.fields chooses some",
                      paths.front(), named.size(), Batch::max_fields);
   }
-  for (const NamedArray& array : named) {
-    if (std::ranges::find(fields_, array.name, &Field::name) != fields_.end())
-      throw UsageError("data.fields: two fields are named {}", array.name);
-    fields_.push_back({.name = array.name});
-    arrays_.push_back({.path = array.path, .meaning = {}});
+  for (const NamedArray& one : named) {
+    if (std::ranges::find(arrays_, one.name, &Array::name) != arrays_.end())
+      throw UsageError("data.fields: two fields are named {}", one.name);
+    arrays_.push_back({.name = one.name, .path = one.path});
   }
-  std::int64_t memory_left_bytes = options.memory_limit_bytes;
-  for (const std::string& path : paths) add_file(path, memory_left_bytes);
+  add_files(paths, options.memory_limit_bytes);
+}
+
+Arrays::Arrays(const std::vector<std::string>& paths, std::vector<Array> arrays,
+               std::int64_t memory_limit_bytes)
+    : arrays_(std::move(arrays)) {
+  check_named(paths);
+  add_files(paths, memory_limit_bytes);
+}
+
+Arrays::Arrays(const Request& request) : Arrays(request.files, {.fields = fields_of(request)}) {
+  if (request.targets && request.classifies && request.classes > 0 && has_field(*this, "y"))
+    check_labels("y", request.classes);
 }
 
 Arrays::~Arrays() = default;
 
+void Arrays::add_files(const std::vector<std::string>& paths, std::int64_t memory_limit_bytes) {
+  for (const Array& array : arrays_) fields_.push_back({.name = array.name});
+  for (const std::string& path : paths) add_file(path, memory_limit_bytes);
+}
+
 void Arrays::add_file(const std::string& path, std::int64_t& memory_left_bytes) {
   Source source{.first = size_, .rows = 0, .arrays = {}};
+  const auto file = std::make_shared<const hdf5::File>(hdf5::File::open(path));
   StoredFiles files;
   for (std::size_t i = 0; i < fields_.size(); ++i) {
-    hdf5::File file = hdf5::File::open(path);
-    hdf5::Dataset array = open_array(file, arrays_[i].path);
+    Array& known = arrays_[i];
+    Field& field = fields_[i];
+    const bool is_image = known.content == Content::image;
+    hdf5::Dataset array = is_image                          ? open_images(*file)
+                          : known.content == Content::label ? open_labels(*file, known.path)
+                                                            : open_array(*file, known.path);
+    const Shape shape =
+        is_image ? image_shape(array) : Shape(std::span<const std::int64_t>(array.shape()).subspan(1));
+    if (array.numel() == 0) throw DataError("{}: {} {} has no elements", path, known.path, shape_text(array));
     if (i == 0) source.rows = array.rows();
     if (array.rows() != source.rows) {
       throw DataError(
           "{}: {} has {} rows and {} has {}: fields need the same number of rows, one a sample; data.fields "
           "chooses which arrays are fields",
-          path, arrays_[0].path, source.rows, arrays_[i].path, array.rows());
+          path, arrays_[0].path, source.rows, known.path, array.rows());
     }
-    const std::span<const std::int64_t> extents(array.shape());
-    const Shape shape(extents.subspan(1));
-    const DType dtype = *field_dtype(array);
-    Field& field = fields_[i];
+    const DType dtype = is_image ? DType::float32 : *field_dtype(array);
     FieldMeaning meaning = meaning_of(array);
     if (sources_.empty()) {
       field.shape = shape;
       field.dtype = dtype;
+      if (is_image) {
+        const Normalization by = named_by(array, static_cast<std::size_t>(shape[0]));
+        if (array.has_attribute("mean") || array.has_attribute("std")) meaning.stored.named = by;
+        set_normalization(i, by, path);
+        meaning.by = known.meaning.by;
+      }
+      known.meaning = meaning;
     } else if (!(field.shape == shape) || field.dtype != dtype) {
-      throw DataError("{}: {} has samples {} {}, but in {} they are {} {}", path, arrays_[i].path,
+      throw DataError("{}: {} has samples {} {}, but in {} they are {} {}", path, known.path,
                       to_string(dtype), to_string(shape), sources_.front().arrays[i]->path(),
                       to_string(field.dtype), to_string(field.shape));
     }
-    // Float64 stays until the mean is taken away: float32 may hold too few of its digits.
-    const DType as = array.dtype() == DType::float64 ? DType::float64 : dtype;
-    source.arrays.push_back(
-        std::make_unique<RowStore>(std::move(file), std::move(array), as, memory_left_bytes, files));
-    if (sources_.empty()) arrays_[i].meaning = meaning;
-    arrays_[i].meaning.merge(arrays_[i].path, meaning);
+    known.meaning.merge(known.path, meaning);
+    // Until the mean is taken away, values stay as they are stored: float32 may hold too few of their digits.
+    DType as = array.dtype() == DType::float64 || array.dtype() == DType::uint8 ? *array.dtype() : dtype;
+    if (is_image && as == DType::float32 && array.dtype() != DType::float32 && bytes_of(*array.dtype()) >= 4)
+      as = DType::float64;
+    source.arrays.push_back(std::make_unique<RowStore>(file, std::move(array), as, memory_left_bytes, files));
+    if (known.content == Content::label) add_labels(*source.arrays.back(), i);
   }
   size_ += source.rows;
   sources_.push_back(std::move(source));
+}
+
+void Arrays::add_labels(const RowStore& labels, std::size_t field) {
+  labels.for_each_value([&](std::int64_t row, std::int64_t label) {
+    if (label < 0)
+      throw DataError("{}: label {} of {} is {}: labels count from 0", labels.path(), row,
+                      arrays_[field].path, label);
+    // What is beyond int64 arrives as the largest, which is no label either: there is none above it.
+    if (label == std::numeric_limits<std::int64_t>::max()) {
+      throw DataError("{}: label {} of {} is {} or more: no model has so many classes", labels.path(), row,
+                      arrays_[field].path, label);
+    }
+    fields_[field].classes = std::max(fields_[field].classes, label + 1);
+  });
 }
 
 std::string Arrays::name() const {
@@ -164,116 +303,95 @@ std::string Arrays::location(std::int64_t sample) const {
   return fmt::format("{}: row {}", source.arrays.front()->path(), sample - source.first);
 }
 
-std::size_t Arrays::index_of(std::string_view field) const {
-  const auto found = std::ranges::find(fields_, field, &Field::name);
-  if (found == fields_.end()) {
-    std::vector<std::string> names;
-    for (const Field& one : fields_) names.push_back(one.name);
-    throw UsageError("{}: has no field '{}' to normalise; it has {}", name(), field, fmt::join(names, ", "));
+bool Arrays::is_finite() const {
+  for (std::size_t i = 0; i < fields_.size(); ++i)
+    for (const Source& source : sources_)
+      if (is_floating(fields_[i].dtype) && source.arrays[i]->dtype() != DType::uint8) return false;
+  return true;
+}
+
+FieldMeaning Arrays::meaning(std::string_view field) const { return arrays_[index_of(*this, field)].meaning; }
+
+void Arrays::normalize(std::string_view field, std::optional<Normalization> by) {
+  set_normalization(index_of(*this, field), std::move(by), name());
+}
+
+void Arrays::set_normalization(std::size_t field, std::optional<Normalization> by, const std::string& files) {
+  Array& array = arrays_[field];
+  if (by) {
+    check_normalization(fmt::format("{}: {}", files, array.path), fields_[field], *by);
+    fields_[field].dtype = DType::float32;
+    array.byte_values.resize(by->mean.size() * 256);
+    for (std::size_t i = 0; i < array.byte_values.size(); ++i)
+      array.byte_values[i] =
+          static_cast<float>((static_cast<double>(i % 256) - by->mean[i / 256]) / by->deviation[i / 256]);
+  } else {  // all floats alike: files may store them differently
+    const bool floats = std::ranges::any_of(
+        sources_, [&](const Source& source) { return is_floating(source.arrays[field]->dtype()); });
+    fields_[field].dtype = floats ? DType::float64 : DType::int64;
   }
-  return static_cast<std::size_t>(found - fields_.begin());
-}
-
-std::optional<Normalization> Arrays::stored_normalization(std::string_view field) const {
-  const Normalization& named = arrays_[index_of(field)].meaning.stored.named;
-  return named.mean.empty() ? std::nullopt : std::optional(named);
-}
-
-void Arrays::normalize(std::string_view field, Normalization by) {
-  const std::size_t index = index_of(field);
-  const std::int64_t channels = normalization_channels(fields_[index].shape);
-  const std::string where = fmt::format("{}: {}", name(), arrays_[index].path);
-  if (std::ssize(by.mean) != channels || std::ssize(by.deviation) != channels) {
-    throw DataError("{}: {} means and {} deviations were given for samples {}, which need {}", where,
-                    by.mean.size(), by.deviation.size(), to_string(fields_[index].shape), channels);
-  }
-  check_statistics(where, {by.mean, by.deviation});
-  fields_[index].dtype = DType::float32;
-  arrays_[index].meaning.by = std::move(by);
-}
-
-const Normalization* Arrays::normalization(std::string_view field) const {
-  const std::optional<Normalization>& found = arrays_[index_of(field)].meaning.by;
-  return found ? &*found : nullptr;
-}
-
-FieldMeaning Arrays::meaning(std::string_view field) const { return arrays_[index_of(field)].meaning; }
-
-void Arrays::read_as_stored(std::string_view field) {
-  const std::size_t index = index_of(field);
-  // All floats alike: the files of a mixture may store them differently.
-  const bool floats = is_floating(sources_.front().arrays[index]->dtype());
-  fields_[index].dtype = floats ? DType::float64 : DType::int64;
-  arrays_[index].meaning.by.reset();
+  array.meaning.by = std::move(by);
 }
 
 void Arrays::check_labels(std::string_view field, std::int64_t classes) const {
-  const std::size_t index = index_of(field);
-  if (fields_[index].dtype != DType::int64) return;
+  const std::size_t index = index_of(*this, field);
+  if (fields_[index].dtype != DType::int64 ||
+      (fields_[index].classes > 0 && fields_[index].classes <= classes))
+    return;
   const std::int64_t elements = std::max<std::int64_t>(1, fields_[index].shape.numel());
-  const std::int64_t chunk = std::max<std::int64_t>(1, (1 << 18) / elements);
   for (const Source& source : sources_) {
     const RowStore& store = *source.arrays[index];
-    for (std::int64_t row = 0; row < source.rows; row += chunk) {
-      const std::int64_t count = std::min(chunk, source.rows - row);
-      store.with_rows(row, count, [&](const std::byte* stored) {
-        const std::span labels(reinterpret_cast<const std::int64_t*>(stored),
-                               static_cast<std::size_t>(count * elements));
-        const auto bad = std::ranges::find_if(labels, [classes](std::int64_t label) {
-          return label != ops::CrossEntropyOptions().ignore_index && (label < 0 || label >= classes);
-        });
-        if (bad != labels.end())
-          throw DataError("{}: row {} of {} is {}, but the model has {} classes (0 to {})", store.path(),
-                          row + (bad - labels.begin()) / elements, arrays_[index].path, *bad, classes,
-                          classes - 1);
-      });
-    }
+    store.for_each_value([&](std::int64_t element, std::int64_t label) {
+      if (label == ops::CrossEntropyOptions().ignore_index || (label >= 0 && label < classes)) return;
+      throw DataError("{}: row {} of {} is {}, but the model has {} classes (0 to {})", store.path(),
+                      element / elements, arrays_[index].path, label, classes, classes - 1);
+    });
   }
 }
 
-template <class From>
-void Arrays::convert(const From* from, const Source& source, std::size_t field, std::int64_t row,
+template <class Stored>
+void Arrays::convert(const Stored* stored, const RowStore& from, std::size_t field, std::int64_t row,
                      const Tensor& into) const {
   const Array& array = arrays_[field];
   const std::optional<Normalization>& by = array.meaning.by;
-  const std::int64_t elements = fields_[field].shape.numel();
-  const std::int64_t channels = normalization_channels(fields_[field].shape), block = elements / channels;
-  float* out = into.data<float>();
-  for (std::int64_t i = 0; i < into.size(0); ++i) {
-    bool usable = true, stored_finite = true;
-    for (std::int64_t c = 0; c < channels; ++c, from += block, out += block) {
-      const double mean = by ? by->mean[static_cast<std::size_t>(c)] : 0;
-      const double deviation = by ? by->deviation[static_cast<std::size_t>(c)] : 1;
-      for (std::int64_t k = 0; k < block; ++k) {
-        out[k] = static_cast<float>((static_cast<double>(from[k]) - mean) / deviation);
-        usable &= by ? std::isfinite(out[k]) : !std::isinf(out[k]);
-        stored_finite &= std::isfinite(static_cast<double>(from[k]));
-      }
-    }
-    if (!usable) {
-      throw DataError("{}: row {} of {} has values that are not finite{}", source.arrays[field]->path(),
-                      row + i, array.path,
-                      !stored_finite ? ""
-                      : by           ? " as float32 once they are normalised"
-                                     : " as float32");
-    }
+  if (!by) {
+    const auto copy = [&](auto* out) {
+      using Wanted = std::remove_pointer_t<decltype(out)>;
+      std::transform(stored, stored + into.numel(), out, [](Stored v) { return static_cast<Wanted>(v); });
+    };
+    if (into.dtype() == DType::int64) return copy(into.data<std::int64_t>());
+    if (into.dtype() == DType::float64) return copy(into.data<double>());
+    float* const out = into.data<float>();
+    copy(out);
+    if (std::is_same_v<Stored, float>) return;
+    const auto* const bad = std::find_if(out, out + into.numel(), [](float v) { return std::isinf(v); });
+    if (bad == out + into.numel()) return;
+    throw DataError("{}: row {} of {} has values that are not finite as float32", from.path(),
+                    row + (bad - out) / fields_[field].shape.numel(), array.path);
   }
-}
-
-void Arrays::convert(const Source& source, std::size_t field, std::int64_t row, const std::byte* stored,
-                     const Tensor& into) const {
-  const DType from = source.arrays[field]->dtype();
-  if (!arrays_[field].meaning.by && from == into.dtype()) {
-    std::memcpy(into.raw(), stored, into.bytes());
-  } else if (into.dtype() == DType::float64) {
-    std::copy_n(reinterpret_cast<const float*>(stored), into.numel(), into.data<double>());
-  } else if (from == DType::int64) {
-    convert(reinterpret_cast<const std::int64_t*>(stored), source, field, row, into);
-  } else if (from == DType::float64) {
-    convert(reinterpret_cast<const double*>(stored), source, field, row, into);
+  const std::int64_t rows = into.size(0);
+  const Shape& shape = fields_[field].shape;
+  float* const out = into.data<float>();
+  Unusable bad{.row = rows};
+  if constexpr (std::is_same_v<Stored, std::uint8_t>) {
+    const auto channels = by->mean.size(), block = static_cast<std::size_t>(shape.numel()) / channels,
+               blocks = static_cast<std::size_t>(rows) * channels;
+    for (std::size_t i = 0; i < blocks; ++i) {
+      const float* const values = &array.byte_values[i % channels * 256];
+      for (std::size_t k = i * block; k < (i + 1) * block; ++k) out[k] = values[stored[k]];
+    }
+  } else if (std::is_same_v<Stored, float> && array.content == Content::image) {
+    // A value that is stored as float32 and not finite is the user's choice.
+    bad = normalize_rows<float>(stored, *by, shape, rows, from.is_as_stored(), out);
   } else {
-    convert(reinterpret_cast<const float*>(stored), source, field, row, into);
+    bad = normalize_rows<double>(stored, *by, shape, rows, false, out);
   }
+  if (bad.row == rows) return;
+  throw DataError(
+      "{}: row {} of {} has values in channel {} that are not finite as float32 or once normalised by mean "
+      "{} "
+      "and std {}",
+      from.path(), row + bad.row, array.path, bad.channel, by->mean[bad.channel], by->deviation[bad.channel]);
 }
 
 void Arrays::read(std::span<const std::int64_t> samples, std::span<const Tensor> into) const {
@@ -286,10 +404,114 @@ void Arrays::read(std::span<const std::int64_t> samples, std::span<const Tensor>
     const std::int64_t row = samples[begin] - source.first, count = static_cast<std::int64_t>(end - begin);
     for (std::size_t i = 0; i < into.size(); ++i) {
       const Tensor rows = into[i].rows(static_cast<std::int64_t>(begin), static_cast<std::int64_t>(end));
-      source.arrays[i]->with_rows(row, count,
-                                  [&](const std::byte* stored) { convert(source, i, row, stored, rows); });
+      const RowStore& store = *source.arrays[i];
+      store.with_values(row, count, [&](const auto* stored) { convert(stored, store, i, row, rows); });
     }
   }
+}
+
+std::vector<Images::Array> Images::arrays_of(const std::vector<std::string>& paths, bool labels) {
+  check_named(paths);
+  std::vector<Array> arrays{{.name = "x", .path = "/x", .content = Content::image}};
+  if (labels || hdf5::File::open(paths.front()).exists("/y"))
+    arrays.push_back({.name = "y", .path = "/y", .content = Content::label});
+  return arrays;
+}
+
+Images::Images(const std::string& path, const ImagesOptions& options)
+    : Images(std::vector<std::string>{path}, options) {}
+
+Images::Images(const std::vector<std::string>& paths, const ImagesOptions& options)
+    : Arrays(paths, arrays_of(paths, options.labels), options.memory_limit_bytes) {
+  const auto channels = static_cast<std::size_t>(fields()[0].shape[0]);
+  if (!options.mean.empty() || !options.deviation.empty()) {
+    if (options.mean.size() != channels || options.deviation.size() != channels) {
+      throw UsageError("{}: {} means and {} deviations were given for images of {} channels", name(),
+                       options.mean.size(), options.deviation.size(), channels);
+    }
+    normalize("x", {{.mean = options.mean, .deviation = options.deviation}});
+  }
+  if (const Images* const other = options.like) {
+    if (fields()[0].shape[0] != other->fields()[0].shape[0])
+      throw DataError("{}: images are {}, but those of {}, which the model was trained on, are {}", name(),
+                      to_string(fields()[0].shape), other->name(), to_string(other->fields()[0].shape));
+    for (const Field& field : fields())
+      if (has_field(*other, field.name)) other->meaning(field.name).merge(field.name, meaning(field.name));
+    normalize("x", other->meaning("x").by);
+  }
+}
+
+Images::Images(const Request& request)
+    : Images(request.files, {.labels = request.targets && request.labels}) {
+  if (request.classifies && request.classes > 0 && has_field(*this, "y")) check_labels("y", request.classes);
+}
+
+bool Images::fits(const Request& request) {
+  if (!request.fields.empty() || request.normalizes) return false;
+  const hdf5::File file = hdf5::File::open(request.files.front());
+  // A model that names its input x takes images, unless the file has another /x and /y.
+  if (!file.exists("x") || !file.exists("y")) return request.takes_images;
+  for (const char* const name : {"x", "y"})
+    if (file.kind(name) != hdf5::ObjectKind::dataset) return false;
+  const hdf5::Dataset x = file.open_dataset("x"), y = file.open_dataset("y");
+  const std::size_t rank = x.shape().size();
+  if (!is_integers(y)) return false;
+  if (x.dtype() && (rank == 4 || rank == 2) && y.shape().size() == 1) return true;
+  const bool scaled = x.dtype() == DType::uint8 || x.has_attribute("mean") || x.has_attribute("std");
+  if (!scaled || !request.classifies) return false;
+  constexpr const char* otherwise = "data.format = arrays takes both as they are stored";
+  if (rank == 3 && y.shape().size() == 1)
+    throw DataError("{}: /x is {} {}: images are [N, C, H, W], so store x[:, None]; {}", file.file_path(),
+                    x.type_name(), shape_text(x), otherwise);
+  if (y.shape().size() == 2 && y.shape()[1] == 1)
+    throw DataError("{}: /y is {} {}: labels of images are [N], so store y[:, 0]; {}", file.file_path(),
+                    y.type_name(), shape_text(y), otherwise);
+  return false;
+}
+
+Normalized::Normalized(std::unique_ptr<Dataset> base)
+    : base_(std::move(base)), fields_(base_->fields()), by_(fields_.size()) {}
+
+void Normalized::read_at(std::span<const std::int64_t> samples, std::span<const Tensor> into,
+                         const Moment* moment) const {
+  check_read(samples, into);
+  std::vector<Tensor> stored(into.begin(), into.end());
+  for (std::size_t i = 0; i < stored.size(); ++i)
+    if (const Field& field = base_->fields()[i]; by_[i] && field.dtype != DType::float32)
+      stored[i] = Tensor::empty(into[i].shape(), field.dtype);
+  moment ? base_->read_to_train(samples, stored, *moment) : base_->read(samples, stored);
+  for (std::size_t i = 0; i < stored.size(); ++i) {
+    if (!by_[i]) continue;
+    const auto normalize = [&](const auto* values) {
+      const auto rows = static_cast<std::int64_t>(samples.size());
+      const Unusable bad =
+          normalize_rows<double>(values, *by_[i], fields_[i].shape, rows, false, into[i].data<float>());
+      if (bad.row < rows)
+        throw DataError(
+            "{} of field {} has values in channel {} that are not finite as float32 or once normalised",
+            location(samples[static_cast<std::size_t>(bad.row)]), fields_[i].name, bad.channel);
+    };
+    if (stored[i].dtype() == DType::int64)
+      normalize(stored[i].data<std::int64_t>());
+    else if (stored[i].dtype() == DType::float64)
+      normalize(stored[i].data<double>());
+    else
+      normalize(stored[i].data<float>());
+  }
+}
+
+FieldMeaning Normalized::meaning(std::string_view field) const {
+  FieldMeaning meaning = base_->meaning(field);
+  meaning.by = by_[index_of(*this, field)];
+  return meaning;
+}
+
+void Normalized::normalize(std::string_view name, std::optional<Normalization> by) {
+  const std::size_t index = index_of(*this, name);
+  const Field& field = base_->fields()[index];
+  if (by) check_normalization(fmt::format("{}: {}", this->name(), name), field, *by);
+  fields_[index].dtype = by ? DType::float32 : field.dtype;
+  by_[index] = std::move(by);
 }
 
 Normalization normalization_of(const Dataset& dataset, std::string_view field_name, comm::HostGroup& world) {

@@ -154,10 +154,11 @@ FieldMeaning meaning_of(const hdf5::Dataset& dataset) {
 
 StoredFile::StoredFile(const std::string& path) : file(path, OpenFile::Mode::read), status(status_of(file)) {}
 
-RowStore::RowStore(hdf5::File file, hdf5::Dataset dataset, DType as, std::int64_t& memory_left_bytes,
-                   StoredFiles& files)
-    : path_(file.file_path()),
+RowStore::RowStore(std::shared_ptr<const hdf5::File> file, hdf5::Dataset dataset, DType as,
+                   std::int64_t& memory_left_bytes, StoredFiles& files)
+    : path_(file->file_path()),
       dtype_(as),
+      as_stored_(dataset.dtype() == as),
       rows_(dataset.rows()),
       row_bytes_(static_cast<std::size_t>(dataset.row_numel()) * bytes_of(as)) {
   std::set<std::string> paths = dataset.source_paths();
@@ -181,7 +182,7 @@ RowStore::RowStore(hdf5::File file, hdf5::Dataset dataset, DType as, std::int64_
     files_.clear();
     memory_left_bytes -= static_cast<std::int64_t>(bytes);
   } else {
-    file_ = std::make_unique<hdf5::File>(std::move(file));
+    file_ = std::move(file);
     dataset_ = std::make_unique<hdf5::Dataset>(std::move(dataset));
   }
 }

@@ -69,21 +69,52 @@ class RowStore {
  public:
   /// Rows are read as elements of type `as`. If it loads them, it subtracts their bytes from
   /// memory_left_bytes. It adds its files to those that are open.
-  RowStore(hdf5::File file, hdf5::Dataset dataset, DType as, std::int64_t& memory_left_bytes,
-           StoredFiles& files);
+  RowStore(std::shared_ptr<const hdf5::File> file, hdf5::Dataset dataset, DType as,
+           std::int64_t& memory_left_bytes, StoredFiles& files);
 
   const std::string& path() const { return path_; }
   std::int64_t rows() const { return rows_; }
   DType dtype() const { return dtype_; }  ///< as rows are read
   bool in_memory() const { return !dataset_; }
+  /// Rows are read in the type that the file has.
+  bool is_as_stored() const { return as_stored_; }
 
-  /// Calls use(const std::byte*) with rows [begin, begin + count) as dtype(). The memory is valid during the
-  /// call.
+  /// Calls use(const T*) with rows [begin, begin + count), T being the type of dtype(): one of those that
+  /// data sets read. The memory is valid during the call.
   template <class Use>
-  void with_rows(std::int64_t begin, std::int64_t count, const Use& use) const {
-    if (in_memory()) return use(memory_.get() + static_cast<std::size_t>(begin) * row_bytes_);
+  void with_values(std::int64_t begin, std::int64_t count, const Use& use) const {
+    const auto with = [&](const std::byte* rows) {
+      switch (dtype_) {
+        case DType::uint8:
+          return use(reinterpret_cast<const std::uint8_t*>(rows));
+        case DType::uint16:
+          return use(reinterpret_cast<const std::uint16_t*>(rows));
+        case DType::uint32:
+          return use(reinterpret_cast<const std::uint32_t*>(rows));
+        case DType::int64:
+          return use(reinterpret_cast<const std::int64_t*>(rows));
+        case DType::float64:
+          return use(reinterpret_cast<const double*>(rows));
+        default:
+          return use(reinterpret_cast<const float*>(rows));
+      }
+    };
+    if (in_memory()) return with(memory_.get() + static_cast<std::size_t>(begin) * row_bytes_);
     const std::lock_guard lock(scratch_mutex_);
-    use(load_rows(begin, count));
+    with(load_rows(begin, count));
+  }
+  /// Calls use(i, value) with every element, as int64; element 0 is the first of row 0.
+  template <class Use>
+  void for_each_value(const Use& use) const {
+    const std::int64_t elements = static_cast<std::int64_t>(row_bytes_ / bytes_of(dtype_)),
+                       chunk = std::max<std::int64_t>(1, (1 << 18) / std::max<std::int64_t>(1, elements));
+    for (std::int64_t row = 0; row < rows_; row += chunk) {
+      const std::int64_t count = std::min(chunk, rows_ - row);
+      with_values(row, count, [&](const auto* values) {
+        for (std::int64_t i = 0; i < count * elements; ++i)
+          use(row * elements + i, static_cast<std::int64_t>(values[i]));
+      });
+    }
   }
 
  private:
@@ -92,10 +123,11 @@ class RowStore {
 
   std::string path_;
   DType dtype_;
+  bool as_stored_;
   std::int64_t rows_;
   std::size_t row_bytes_;
   std::unique_ptr<std::byte[]> memory_;
-  std::unique_ptr<hdf5::File> file_;
+  std::shared_ptr<const hdf5::File> file_;
   std::unique_ptr<hdf5::Dataset> dataset_;
   std::vector<std::shared_ptr<const StoredFile>> files_;
   mutable std::mutex scratch_mutex_;

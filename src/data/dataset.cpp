@@ -51,6 +51,12 @@ bool differ_in_scale(const StoredField& one, const StoredField& other) {
   return pictures && one.dtype != other.dtype && (ratio > most || ratio < 1 / most);
 }
 
+/// "\"bytes\" (256 tokens)"
+std::string described(const Tokens& tokens) {
+  return fmt::format("{}{}", quote(tokens.tokenizer),
+                     tokens.vocabulary > 0 ? fmt::format(" ({} tokens)", tokens.vocabulary) : "");
+}
+
 }  // namespace
 
 void FieldMeaning::merge(std::string_view field, const FieldMeaning& more) {
@@ -74,6 +80,13 @@ void FieldMeaning::merge(std::string_view field, const FieldMeaning& more) {
         "{}: class {} of {} is {}, but in {} it is {}: the same label would mean two things; prepare one of "
         "them with the names of the other (prepare csv --statistics)",
         more.classes.file, name - classes.value.begin(), field, quote(*other), classes.file, quote(*name));
+  const Tokens &mine = tokens.value, &theirs = more.tokens.value;
+  const bool both_files = mine.vocabulary > 0 && theirs.vocabulary > 0;
+  if ((both_files && mine.vocabulary != theirs.vocabulary) ||
+      ((both_files || (!mine.tokenizer.empty() && !theirs.tokenizer.empty())) &&
+       mine.tokenizer != theirs.tokenizer))
+    throw DataError("{}: its tokens are of the tokenizer {}, but those of {} are of {}", more.tokens.file,
+                    described(theirs), tokens.file, described(mine));
   const StoredField &known = scale.value, &there = more.scale.value;
   if (differ_in_scale(known, there))
     throw DataError(
@@ -85,6 +98,7 @@ void FieldMeaning::merge(std::string_view field, const FieldMeaning& more) {
   if (names.value.empty()) names = more.names;
   if (units.value.empty()) units = more.units;
   if (!packing.value) packing = more.packing;
+  if (mine.tokenizer.empty()) tokens = more.tokens;
   if (known.largest <= 0) scale = more.scale;
 }
 
@@ -97,6 +111,16 @@ FieldMeaning Mixture::meaning(std::string_view field) const {
 FieldMeaning Dataset::meaning(std::string_view field) const {
   const Field& found = field_named(*this, field);
   return {.stored = {.dtype = found.dtype, .shape = found.shape}};
+}
+
+void Dataset::read_to_train(std::span<const std::int64_t> samples, std::span<const Tensor> into,
+                            const Moment&) const {
+  read(samples, into);
+}
+
+void Dataset::normalize(std::string_view field, std::optional<Normalization>) {
+  throw UsageError("{}: its field {} is read as it is; data::Normalized is a view that normalises", name(),
+                   field);
 }
 
 std::unique_ptr<Order> Dataset::order(std::uint64_t) const { return nullptr; }
@@ -159,6 +183,10 @@ std::unique_ptr<Order> checked_order(const Dataset& dataset, std::uint64_t seed)
   return std::make_unique<CheckedOrder>(std::move(order), dataset.name(), dataset.size());
 }
 
+bool has_field(const Dataset& dataset, std::string_view name) {
+  return std::ranges::find(dataset.fields(), name, &Field::name) != dataset.fields().end();
+}
+
 const Field& field_named(const Dataset& dataset, std::string_view name) {
   const std::vector<Field>& fields = dataset.fields();
   const auto found = std::ranges::find(fields, name, &Field::name);
@@ -182,11 +210,11 @@ Subset::Subset(const Dataset& base, std::int64_t first, std::int64_t count, std:
 
 namespace {
 
-/// Numbers of samples in a base, a few at a time, so that threads share no memory. number_of(i) of sample i
-/// of `samples`.
+/// Reads samples number_of(i) of a base, a few at a time, so that threads share no memory. moment: of
+/// training, or null.
 template <class NumberOf>
 void read_translated(const Dataset& base, std::span<const std::int64_t> samples, std::span<const Tensor> into,
-                     const NumberOf& number_of) {
+                     const Moment* moment, const NumberOf& number_of) {
   std::array<std::int64_t, 64> translated;
   std::array<Tensor, Batch::max_fields> rows;
   for (std::size_t done = 0; done < samples.size();) {
@@ -194,16 +222,19 @@ void read_translated(const Dataset& base, std::span<const std::int64_t> samples,
     for (std::size_t i = 0; i < count; ++i) translated[i] = number_of(samples[done + i]);
     const auto begin = static_cast<std::int64_t>(done), end = static_cast<std::int64_t>(done + count);
     for (std::size_t i = 0; i < into.size(); ++i) rows[i] = into[i].rows(begin, end);
-    base.read({translated.data(), count}, {rows.data(), into.size()});
+    const std::span<const std::int64_t> numbers(translated.data(), count);
+    const std::span<const Tensor> parts(rows.data(), into.size());
+    moment ? base.read_to_train(numbers, parts, *moment) : base.read(numbers, parts);
     done += count;
   }
 }
 
 }  // namespace
 
-void Subset::read(std::span<const std::int64_t> samples, std::span<const Tensor> into) const {
+void Subset::read_at(std::span<const std::int64_t> samples, std::span<const Tensor> into,
+                     const Moment* moment) const {
   check_read(samples, into);
-  read_translated(base_, samples, into, [this](std::int64_t sample) { return base_sample(sample); });
+  read_translated(base_, samples, into, moment, [this](std::int64_t i) { return base_sample(i); });
 }
 
 namespace {
@@ -419,7 +450,8 @@ bool Mixture::is_finite() const {
   return std::ranges::all_of(sources_, [](const Source& source) { return source.dataset->is_finite(); });
 }
 
-void Mixture::read(std::span<const std::int64_t> samples, std::span<const Tensor> into) const {
+void Mixture::read_at(std::span<const std::int64_t> samples, std::span<const Tensor> into,
+                      const Moment* moment) const {
   check_read(samples, into);
   std::array<Tensor, Batch::max_fields> rows;
   for (std::size_t begin = 0, end = 0; begin < samples.size();
@@ -429,7 +461,8 @@ void Mixture::read(std::span<const std::int64_t> samples, std::span<const Tensor
     for (std::size_t i = 0; i < into.size(); ++i)
       rows[i] = into[i].rows(static_cast<std::int64_t>(begin), static_cast<std::int64_t>(end));
     read_translated(*sources_[source].dataset, samples.subspan(begin, end - begin),
-                    {rows.data(), into.size()}, [&](std::int64_t sample) { return sample - first_[source]; });
+                    {rows.data(), into.size()}, moment,
+                    [&](std::int64_t sample) { return sample - first_[source]; });
   }
 }
 

@@ -23,7 +23,7 @@ double variance_of(std::uint64_t count, std::uint64_t sum, std::uint64_t squares
 
 }  // namespace
 
-void check_statistics(const std::string& where, const ChannelStatistics& statistics) {
+void check_statistics(const std::string& where, const Normalization& statistics) {
   constexpr double largest = 1e30, smallest_deviation = 1e-30;
   const auto refuse = [&](const char* name, double value, std::size_t channel, const char* wanted) {
     throw DataError("{}: {} {} of channel {} cannot normalise images: {}", where, name, value, channel,
@@ -82,8 +82,8 @@ void Measure::add(std::span<const float> images) {
   }
 }
 
-ChannelStatistics Measure::result() const {
-  ChannelStatistics found;
+Normalization Measure::result() const {
+  Normalization found;
   for (const Channel& channel : channels_) {
     const double mean =
         bytes_ > 0 ? static_cast<double>(channel.sum) / static_cast<double>(bytes_) : channel.mean;
@@ -99,11 +99,11 @@ namespace {
 
 constexpr std::size_t held_bytes = std::size_t{1} << 20;
 
-std::optional<ChannelStatistics> given_statistics(const std::string& path, std::int64_t channels) {
+std::optional<Normalization> given_statistics(const std::string& path, std::int64_t channels) {
   if (path.empty()) return {};
   const hdf5::File file = hdf5::File::open(path);
   const hdf5::Dataset x = open_images(file);
-  ChannelStatistics found{x.doubles_attribute("mean"), x.doubles_attribute("std")};
+  Normalization found{x.doubles_attribute("mean"), x.doubles_attribute("std")};
   if (static_cast<std::int64_t>(found.mean.size()) != channels ||
       found.deviation.size() != found.mean.size()) {
     throw DataError("{}: mean and std of /x are of {} channels, but the images have {}", path,
@@ -163,12 +163,12 @@ void ImageWriter::add_label(std::int64_t label) {
   labels_.push_back(label);
 }
 
-void ImageWriter::finish(const std::optional<ChannelStatistics>& given) {
+void ImageWriter::finish(const std::optional<Normalization>& given) {
   write_piece(bytes_);
   write_piece(floats_);
   write_labels();
   if (images_done_ != contents_.images || labels_done_ != contents_.images) throw_changed();
-  const ChannelStatistics normalisation = given ? *given : measure_.result();
+  const Normalization normalisation = given ? *given : measure_.result();
   if (!given) check_statistics(path_ + ": not written", normalisation);
   x_.set_attribute("mean", normalisation.mean);
   x_.set_attribute("std", normalisation.deviation);
@@ -179,7 +179,7 @@ void ImageWriter::finish(const std::optional<ChannelStatistics>& given) {
 Prepared write_images(const Output& output, const ImageFile& contents, const std::string& statistics,
                       const std::function<void(ImageWriter&)>& fill) {
   if (contents.images == 0) throw DataError("{}: not written: the input has no images", output.path);
-  const std::optional<ChannelStatistics> given = given_statistics(statistics, contents.image[0]);
+  const std::optional<Normalization> given = given_statistics(statistics, contents.image[0]);
   Prepared prepared{.samples = contents.images,
                     .image = contents.image,
                     .element_type = contents.bytes ? "uint8" : "float32",

@@ -17,13 +17,8 @@
 
 namespace lockstep::data {
 
-/// One number per channel, in the units of the stored values.
-struct ChannelStatistics {
-  std::vector<double> mean, deviation;
-};
-
 /// DataError "WHERE: mean 1e+308 of channel 0 ..." if a float32 could not be normalised by them.
-void check_statistics(const std::string& where, const ChannelStatistics& statistics);
+void check_statistics(const std::string& where, const Normalization& statistics);
 
 /// Attribute mean or std of /x: one number per channel, or DataError.
 std::vector<double> channel_attribute(const hdf5::Dataset& x, const char* attribute, std::int64_t channels);
@@ -37,7 +32,7 @@ class Measure {
   void add(std::span<const std::uint8_t> images);
   void add(std::span<const float> images);
   /// The deviation of a channel of equal values is 1.
-  ChannelStatistics result() const;
+  Normalization result() const;
 
  private:
   struct Channel {
@@ -71,7 +66,7 @@ class ImageWriter {
 
   /// Writes the rest and the given statistics, or those of the images. DataError if images or labels are
   /// missing, or if the images' statistics cannot normalise them.
-  void finish(const std::optional<ChannelStatistics>& given);
+  void finish(const std::optional<Normalization>& given);
 
   bool one_label() const { return smallest_label_ == largest_label_; }
   std::int64_t largest_label() const { return largest_label_; }

@@ -215,11 +215,13 @@ class Loader::Prefetcher {
 
   void fill(Slot& slot) {
     slot.queue->begin_fill();
+    const Moment moment{
+        .seed = stream_.options().seed, .step = slot.batch.step, .epoch = stream_.epoch(slot.batch.step)};
     for (const Batch& shard : slot.filled) {
       stream_.shard_samples(slot.batch.step, shard.index, samples_);
-      dataset_.read(samples_, shard.tensors());
+      dataset_.read_to_train(samples_, shard.tensors(), moment);
       if (augment_.any())
-        augment_images(augment_, stream_.options().seed, slot.batch.step, shard.index, shard["x"], scratch_);
+        augment_images(augment_, moment.seed, moment.step, shard.index, shard["x"], scratch_);
     }
     slot.queue->send(slot.staged);
   }

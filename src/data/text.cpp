@@ -12,29 +12,21 @@
 namespace lockstep::data {
 namespace {
 
-/// Calls use(const T*) with T the stored type of a token.
-template <class Use>
-void with_tokens(const RowStore& store, std::int64_t begin, std::int64_t count, const Use& use) {
-  store.with_rows(begin, count, [&](const std::byte* stored) {
-    if (store.dtype() == DType::uint16) {
-      use(reinterpret_cast<const std::uint16_t*>(stored));
-    } else {
-      use(reinterpret_cast<const std::uint32_t*>(stored));
-    }
-  });
-}
-
 [[noreturn]] void throw_token(const std::string& path, std::int64_t index, std::int64_t token,
                               std::int64_t vocabulary) {
   throw DataError("{}: token {} of /tokens is {}, but the vocabulary is {}", path, index, token, vocabulary);
 }
 
 void check_tokens(const RowStore& store, std::int64_t vocabulary) {
-  with_tokens(store, 0, store.rows(), [&](const auto* tokens) {
-    for (std::int64_t i = 0; i < store.rows(); ++i) {
-      if (tokens[i] >= vocabulary) throw_token(store.path(), i, tokens[i], vocabulary);
-    }
+  store.for_each_value([&](std::int64_t i, std::int64_t token) {
+    if (token >= vocabulary) throw_token(store.path(), i, token, vocabulary);
   });
+}
+
+std::int64_t checked_context(const Request& request) {
+  if (request.context == 0)
+    throw UsageError("data.format = text: model.name names a model that does not read text");
+  return request.context;
 }
 
 }  // namespace
@@ -52,10 +44,27 @@ Text::Text(const std::vector<std::string>& paths, std::int64_t context, const Te
     fields_.push_back({.name = name, .dtype = DType::int64, .shape = {context_}, .classes = vocabulary_});
 }
 
+Text::Text(const Request& request) : Text(request.files, checked_context(request)) {
+  if (request.classes > 0 && vocabulary_ > request.classes)
+    throw DataError("{}: a vocabulary of {} tokens; the model has model.vocab = {}", name(), vocabulary_,
+                    request.classes);
+}
+
+bool Text::fits(const Request& request) {
+  return request.context > 0 && request.fields.empty() && !request.normalizes;
+}
+
 Text::~Text() = default;
 
+FieldMeaning Text::meaning(std::string_view field) const {
+  FieldMeaning meaning = Dataset::meaning(field);
+  meaning.tokens = {{tokenizer_, vocabulary_}, sources_.front().tokens->path()};
+  return meaning;
+}
+
 void Text::add_file(const std::string& path, std::int64_t& memory_left_bytes) {
-  hdf5::File file = hdf5::File::open(path);
+  const auto opened = std::make_shared<const hdf5::File>(hdf5::File::open(path));
+  const hdf5::File& file = *opened;
   hdf5::Dataset tokens = open_tokens(file);
   if (tokens.shape().size() != 1 || (tokens.dtype() != DType::uint16 && tokens.dtype() != DType::uint32)) {
     throw DataError("{}: /tokens is {} [{}], but tokens are uint16 or uint32 [N]", path, tokens.type_name(),
@@ -86,8 +95,7 @@ void Text::add_file(const std::string& path, std::int64_t& memory_left_bytes) {
   source.first = size_;
   source.windows = (tokens.rows() - 1) / context_;
   StoredFiles files;
-  source.tokens =
-      std::make_unique<RowStore>(std::move(file), std::move(tokens), stored_as, memory_left_bytes, files);
+  source.tokens = std::make_unique<RowStore>(opened, std::move(tokens), stored_as, memory_left_bytes, files);
   if (source.tokens->in_memory()) check_tokens(*source.tokens, vocabulary);
   size_ += source.windows;
   sources_.push_back(std::move(source));
@@ -97,7 +105,7 @@ std::string Text::name() const { return name_of_files(sources_[0].tokens->path()
 
 void Text::copy_tokens(const Source& source, std::int64_t window, std::int64_t* x, std::int64_t* y) const {
   const std::int64_t first = window * context_;
-  with_tokens(*source.tokens, first, context_ + 1, [&](const auto* tokens) {
+  source.tokens->with_values(first, context_ + 1, [&](const auto* tokens) {
     for (std::int64_t t = 0; t <= context_; ++t) {
       const auto token = static_cast<std::int64_t>(tokens[t]);
       if (token >= vocabulary_) throw_token(source.tokens->path(), first + t, token, vocabulary_);

@@ -144,6 +144,7 @@ void add_built_in(Registries& registries) {
   models::add_built_in(registries.models);
   tasks::add_built_in(registries.tasks);
   optim::add_built_in(registries.optimizers);
+  data::add_built_in(registries.data);
 }
 
 const Registries& built_in_registries() {

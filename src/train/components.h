@@ -68,12 +68,6 @@ data::LoaderOptions loader_options(const Config& config, const data::Dataset& da
 /// config.ddp with what the run says.
 ddp::Options replica_options(const Config& config, DType compute);
 
-/// Provenance: what data.format = auto became.
-inline constexpr const char* format_provenance = "data_format";
-/// Provenance that a resume compares: the number of training samples, and the tokenizer of text.
-inline constexpr const char* samples_provenance = "train_samples";
-inline constexpr const char* tokenizer_provenance = "tokenizer";
-
 checkpoint::StoreOptions store_options(const Config& config, const DataSets& data,
                                        const kernels::Backend& backend, DType compute, Better keep_best);
 

@@ -237,6 +237,9 @@ void Reader::choose(const std::vector<std::string>& overrides) {
   config_.task = chosen(tasks_, task_name_key, given(task_name_key), config_.model.type->traits.task);
   config_.optimizer.algorithm =
       chosen(optimizers_, optimizer_name_key, given(optimizer_name_key), OptimizerConfig::usual);
+  const data::Registry& kinds = config_.registries->data;
+  if (const std::string kind = option::unquoted(given(data_format_key).value); kinds.has(kind))
+    config_.data.kind = kinds.configure(kind);
   keys_ = keys_of(kinds_of(config_));
 }
 
@@ -368,6 +371,8 @@ void Reader::check_required(Mistakes& mistakes) const {
   Config defaults;
   defaults.model = {.type = config_.model.type, .options = config_.model.type->defaults};
   defaults.task = {.type = config_.task.type, .options = config_.task.type->defaults};
+  defaults.data.kind = {.type = config_.data.kind.type, .options = {}};
+  if (config_.data.kind.type) defaults.data.kind.options = config_.data.kind.type->defaults;
   defaults.optimizer.algorithm = {.type = config_.optimizer.algorithm.type,
                                   .options = config_.optimizer.algorithm.type->defaults};
   for (const Key& key : keys_) {
@@ -403,8 +408,10 @@ void Reader::check_data() const {
           "cannot be combined with data.eval; give one of them");
   const DataConfig& data = config_.data;
   const bool arrays = data.format.empty() || data.format == "arrays";
-  for (const auto& [key, words] : {std::pair("data.fields", data.fields), {"data.normalize", data.normalize}})
-    require(words.empty() || arrays, key,
+  const bool read_as_they_are = data.format == "images" || data.format == "text";
+  for (const auto& [key, is_in_vain] : {std::pair("data.fields", !data.fields.empty() && !arrays),
+                                        {"data.normalize", !data.normalize.empty() && read_as_they_are}})
+    require(!is_in_vain, key,
             fmt::format("is a key of arrays, but data.format is {}; remove it", data.format));
   if (data.range.empty()) return;
   require(data.range.size() == 2 && data.range[0] < data.range[1], "data.range",

@@ -36,16 +36,17 @@ struct Kinds {
   const models::ModelType* model = nullptr;
   const tasks::Registry::Type* task = nullptr;
   const optim::Registry::Type* optimizer = nullptr;
+  const data::Registry::Type* data = nullptr;  ///< or auto
 };
 inline Kinds kinds_of(const Config& config) {
-  return {config.model.type, config.task.type, config.optimizer.algorithm.type};
+  return {config.model.type, config.task.type, config.optimizer.algorithm.type, config.data.kind.type};
 }
 
 /// A key under its full name, "train.steps".
 using Key = Option<Config>;
 
 inline constexpr std::string_view model_name_key = "model.name", task_name_key = "task.name",
-                                  optimizer_name_key = "optimizer.name";
+                                  optimizer_name_key = "optimizer.name", data_format_key = "data.format";
 /// "task." or "diffusion.": where a configuration has the options of a thing that the key SECTION.name names.
 template <class Type>
 std::string section_prefix(const Type& type, std::string_view name_key) {

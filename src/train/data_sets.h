@@ -1,25 +1,22 @@
 // DataSets: the data of a run: what it trains on, what it evaluates on, and the normalisation of both.
 #pragma once
 
-#include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
 #include "lockstep/base/error.h"
-#include "lockstep/checkpoint/index.h"
-#include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/comm/host_group.h"
-#include "lockstep/data/arrays.h"
 #include "lockstep/data/dataset.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/models/model.h"
 #include "lockstep/train/session.h"
 #include "train/config.h"
-#include "train/data_range.h"
+#include "train/learned_data.h"
 
 namespace lockstep::train {
 
@@ -34,25 +31,16 @@ struct TrainingFile {
 /// the number is not above 0.
 std::vector<TrainingFile> training_files(const DataConfig& config);
 
-/// What the data that weights learned from mean.
-struct LearnedFrom {
-  std::string name;                                  ///< of the checkpoint
-  std::map<std::string, data::FieldMeaning> fields;  ///< /data/FIELD; earlier versions wrote some, or none
-
-  /// By what the field is normalised; null if it is not, or not known.
-  const data::Normalization* normalization(const std::string& field) const;
-};
-/// As a checkpoint has it. DataError if it is damaged.
-LearnedFrom learned_from(const checkpoint::FileIndex& index);
-
 /// data.fields of a checkpoint's configuration, overridden. UsageError if the run's data are not arrays.
 void set_fields(Config& config, const models::Model& model, std::vector<std::string> fields);
 
 class DataSets {
  public:
   /// Opens the files of config.data as data for this model. Fields of data.normalize are floats from then on,
-  /// and become normalised when measure() has been called or a checkpoint loaded. Throws as the data sets
-  /// do; DataError if a label or token is not below the model's classes.
+  /// and become normalised when measure() has been called or a checkpoint loaded. Field x of a task that
+  /// takes it in [-1, 1] is mapped there: by data.range, or by default 0 to 255 of uint8 and -1 to 1 of
+  /// floats; of a program's own data set by data.range alone. Throws as the data sets do; UsageError if
+  /// data.range is missing or given in vain; DataError if a label or token is not below the model's classes.
   DataSets(const Config& config, const models::Model& model);
   /// One file as evaluation data, normalised as `from` was, see use(). Images of a checkpoint that does not
   /// say how are normalised as the files of data.train are; if those cannot be opened, by their own mean and
@@ -64,7 +52,7 @@ class DataSets {
   const data::Dataset& train() const { return *train_; }
   /// Null if there is none.
   const data::Dataset* eval() const { return eval_part_ ? &*eval_part_ : eval_; }
-  /// images, text or arrays, which auto has become.
+  /// The kind that auto has become.
   const std::string& format() const { return format_; }
   /// How files store x, if the task takes it in [-1, 1].
   const std::optional<StoredRange>& range() const { return range_; }
@@ -78,9 +66,9 @@ class DataSets {
   /// a loader reads. Collective; throws the same on every rank.
   void measure(comm::HostGroup& world);
   /// For weights that learned from such data: normalises by its mean and deviation from now on, with a
-  /// warning if files name others; with own_statistics by those of the files (arrays: after measure()).
-  /// DataError if the same values mean two things, or a field of data.normalize is not among them that
-  /// measure() has not found either.
+  /// warning if files name others; with own_statistics by those of the files (of data.normalize: after
+  /// measure()). DataError if the same values mean two things, or a field of data.normalize is not among them
+  /// that measure() has not found either.
   void use(const LearnedFrom& from, bool own_statistics = false);
 
  private:
@@ -94,22 +82,20 @@ class DataSets {
       return split ? static_cast<const data::Dataset&>(split->train) : *whole;
     }
   };
-  /// A field of data.normalize.
   struct NormalizedField {
     std::string name;
     data::Normalization by;
-    bool known = false;  // measured, or of a checkpoint
+    bool measured = true;  // of data.normalize; else by what the files of images say
+    bool known = false;    // by the files, measured, or of a checkpoint
   };
 
-  /// All data sets of this type.
-  template <class Kind>
-  std::vector<Kind*> all_of() const;
+  std::unique_ptr<data::Dataset> open(const Config& config, const data::Request& request);
   void open_train(const Config& config, const models::Model& model);
+  std::vector<data::Dataset*> all() const;
   void map_to_unit_range(const Config& config);
   void add_normalized_fields(const std::vector<std::string>& names);
   void check_meanings();
-  void use(const NormalizedField& field);
-  void use_images(const LearnedFrom& from);
+  void normalize(const NormalizedField& field);
 
   std::vector<Source> sources_;
   std::unique_ptr<data::Dataset> eval_file_;
@@ -122,9 +108,6 @@ class DataSets {
   std::string format_;
   std::vector<std::string> warnings_;
 };
-
-/// Lists what each field means under "data/FIELD", to be saved: tensors `mean` and `deviation`, attributes.
-void add(checkpoint::StateDict& state_dict, const DataSets& data);
 
 /// Logs the warnings that have not been, on rank 0.
 void log_warnings(DataSets& data, Session& session);
@@ -148,10 +131,5 @@ struct StepShards {
   std::span<const Batch>::iterator begin();
   auto end() const { return shards.end(); }
 };
-
-/// DataError if the data of a language model were cut into tokens by another tokenizer than it learned from;
-/// empty: not known.
-void check_tokenizer(const std::string& data_name, const std::string& data, const std::string& model_name,
-                     const std::string& model);
 
 }  // namespace lockstep::train

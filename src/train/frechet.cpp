@@ -14,7 +14,6 @@
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/file.h"
 #include "lockstep/comm/agreement.h"
-#include "lockstep/data/images.h"
 #include "lockstep/data/loader.h"
 #include "train/components.h"
 #include "train/data_sets.h"
@@ -108,7 +107,7 @@ struct FeatureExtractor::Classifier {
   std::unique_ptr<Model> model;
   std::vector<std::unique_ptr<DataSets>> files;  // of data.train
   Shape input;                                   // of a sample that it reads
-  std::vector<double> mean, deviation;           // of its channels; empty: it takes stored values
+  std::optional<data::Normalization> by;         // none: it takes stored values
   std::optional<FeatureStatistics> of_data;
 
   Tensor features_of(const Batch& batch) const {
@@ -125,17 +124,6 @@ struct FeatureExtractor::Classifier {
       throw UsageError("sample.features: {}: takes samples {}, but those made are {}", path, to_string(input),
                        to_string(made));
   }
-  void read_normalization(const data::Dataset& dataset) {
-    if (const auto* const images = dynamic_cast<const data::Images*>(&dataset)) {
-      mean = images->mean();
-      deviation = images->deviation();
-    } else if (const auto* const arrays = dynamic_cast<const data::Arrays*>(&dataset)) {
-      if (const data::Normalization* const by = arrays->normalization("x")) {
-        mean = by->mean;
-        deviation = by->deviation;
-      }
-    }
-  }
 };
 
 FeatureExtractor::FeatureExtractor(const Config& config, const std::optional<StoredRange>& range,
@@ -147,8 +135,7 @@ FeatureExtractor::FeatureExtractor(const Config& config, const std::optional<Sto
                                  .model = {},
                                  .files = {},
                                  .input = {},
-                                 .mean = {},
-                                 .deviation = {},
+                                 .by = {},
                                  .of_data = {}}) {
   Classifier& of = *classifier_;
   const checkpoint::FileIndex index = checkpoint::read_index(of.path, world);
@@ -177,7 +164,7 @@ FeatureExtractor::FeatureExtractor(const Config& config, const std::optional<Sto
     check_inputs(*of.model, data);
     of.input = data::field_named(data, "x").shape;
     if (sample.rank() > 0) of.check_samples(sample, sample.numel());
-    of.read_normalization(data);
+    of.by = data.meaning("x").by;
   });
   checkpoint::load_weights(index, *of.model, world, index.default_weights(), {.finite = false});
   of.model->to(backend);
@@ -197,12 +184,12 @@ Tensor FeatureExtractor::of_samples(const Tensor& samples) const {
   const std::vector<double> stored =
       of.range ? of.range->stored_values(values) : std::vector<double>(values.begin(), values.end());
   const Tensor x = Tensor::empty(data::batch_shape(rows, of.input));
-  const std::int64_t channels = std::max<std::int64_t>(1, std::ssize(of.mean)), block = elements / channels;
+  const std::int64_t channels = of.by ? std::ssize(of.by->mean) : 1, block = elements / channels;
   for (std::int64_t e = 0; e < x.numel(); ++e) {
     double value = stored[static_cast<std::size_t>(e)];
-    if (!of.mean.empty()) {
+    if (of.by) {
       const auto channel = static_cast<std::size_t>(e % elements / block);
-      value = (value - of.mean[channel]) / of.deviation[channel];
+      value = (value - of.by->mean[channel]) / of.by->deviation[channel];
     }
     x.data<float>()[e] = static_cast<float>(value);
   }

@@ -9,8 +9,9 @@
 #include "lockstep/comm/host_group.h"
 #include "lockstep/kernels/backend.h"
 #include "lockstep/tensor/tensor.h"
+#include "lockstep/train/evaluate.h"
 #include "train/config.h"
-#include "train/data_range.h"
+#include "train/learned_data.h"
 
 namespace lockstep::train {
 

@@ -73,6 +73,7 @@ std::vector<Entry> all_entries(const Registries& registries) {
     entries.push_back(std::move(entry));
     if (key.name == "model.name") add_registered(entries, "model.", registries.models);
     if (key.name == "task.name") add_registered(entries, "task.", registries.tasks);
+    if (key.name == "data.augment") add_registered(entries, data_format_key, registries.data);
     // Where OptimizerConfig::options() has them.
     if (key.name == "optimizer.min_lr") add_registered(entries, "optimizer.", registries.optimizers);
   }

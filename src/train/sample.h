@@ -14,7 +14,7 @@
 #include "lockstep/train/evaluate.h"
 #include "lockstep/train/session.h"
 #include "lockstep/train/stop.h"
-#include "train/data_range.h"
+#include "train/learned_data.h"
 #include "train/sections.h"
 
 namespace lockstep::train {

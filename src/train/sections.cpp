@@ -339,6 +339,10 @@ std::vector<Key> keys_of(const Kinds& kinds) {
              "for unet, classification for mlp and resnet",
              {.peers = {"task", "objective", "criterion"}});
   add_section(keys, "data", &Config::data);
+  if (kinds.data)
+    add_rows(
+        keys, section_prefix(*kinds.data, data_format_key), kinds.data->options,
+        [](auto& config) -> auto& { return config.data.kind; });
   add_section(keys, "train", &Config::train);
   // OptimizerConfig says where the options of the algorithm are.
   add_choice<optim::Registry::Type>(

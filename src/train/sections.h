@@ -11,6 +11,7 @@
 
 #include "lockstep/base/option.h"
 #include "lockstep/checkpoint/store.h"
+#include "lockstep/data/dataset.h"
 #include "lockstep/ddp/options.h"
 #include "lockstep/optim/ema.h"
 #include "lockstep/optim/optimizer.h"
@@ -27,6 +28,7 @@ struct DataConfig {
   std::string eval;                            ///< data file; or
   double eval_fraction = 0;                    ///< held out of `train`, chosen by the seed
   std::string format;                          ///< empty: auto
+  data::Registry::Choice kind;                 ///< of a format that is named, with its options; or none
   std::vector<std::string> fields, normalize;  ///< of arrays
   std::vector<double> range;                   ///< lowest and highest stored value of x; empty: by its type
   bool crop = false, flip = false;

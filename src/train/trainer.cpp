@@ -209,8 +209,6 @@ void Trainer::continue_from(const checkpoint::FileIndex& index) {
   const checkpoint::Provenance& provenance = index.provenance;
   comm::run_on_all(world_, [&] { data_.use(learned_from(index)); });
   log_warnings(data_, session_);
-  if (const auto then = provenance.find(tokenizer_provenance); then != provenance.end())
-    check_tokenizer("data.train", data_.tokenizer(), index.path, then->second);
   if (world_.rank() == 0) warn_of_other_data(provenance, data_.train().size(), session_.log());
   for (const char* const fact : {forked_from_provenance, forked_step_provenance})
     if (const auto found = provenance.find(fact); found != provenance.end()) store_.note({*found});
@@ -387,7 +385,7 @@ void Trainer::save(const std::map<std::string, double>& metrics) {
   since_save_.restart();
   logs_->sync();
   checkpoint::StateDict contents = this->contents();
-  add(contents, data_);
+  add(contents, data_.train(), data_.range());
   contents.metrics = metrics;
   if (!changes_.empty()) contents.provenance[changes_provenance] = changes_;
   store_.save_state_dict(done_, std::move(contents));

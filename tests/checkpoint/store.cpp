@@ -186,8 +186,8 @@ BOOST_FIXTURE_TEST_CASE(the_normalisation_of_arrays_is_kept_and_comes_back, Run)
   };
   Training training;
   data::Arrays before(path), after(path);
-  before.normalize("x", {.mean = {5}, .deviation = {2}});
-  after.normalize("x", {.mean = {0}, .deviation = {1}});
+  before.normalize("x", data::Normalization{.mean = {5}, .deviation = {2}});
+  after.normalize("x", data::Normalization{.mean = {0}, .deviation = {1}});
   {
     lc::Store store(run, world, {});
     store.save(1, training.state, before);

@@ -2,8 +2,8 @@
 #include <boost/test/unit_test.hpp>
 
 #include "data/files.h"
+#include "lockstep/data/arrays.h"
 #include "lockstep/data/dataset.h"
-#include "lockstep/data/images.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/data/text.h"
 #include "support/allocations.h"

@@ -177,13 +177,13 @@ BOOST_FIXTURE_TEST_CASE(normalisation_is_the_mean_and_deviation_of_the_samples_o
   BOOST_TEST(mask.deviation == std::vector<double>(4, 1.0));
   BOOST_TEST((data::normalization_of(train, "x", world()) == x));
   data.normalize("x", x);
-  data.normalize("n", {{10}, {2}});
+  data.normalize("n", data::Normalization{{10}, {2}});
   const Batch batch = read_samples(data, {0});
   BOOST_TEST(batch["x"].data<float>()[0] == static_cast<float>(-x.mean[0] / x.deviation[0]));
   BOOST_TEST((batch["n"].dtype() == DType::float32));
   BOOST_TEST(batch["n"].data<float>()[0] == -6.0f);
   BOOST_CHECK_EXCEPTION(data.normalize("flow", x), UsageError, mentions("no field 'flow' to normalise"));
-  BOOST_CHECK_THROW(data.normalize("x", {{0}, {0}}), DataError);
+  BOOST_CHECK_THROW(data.normalize("x", data::Normalization{{0}, {0}}), DataError);
   BOOST_CHECK_THROW(data.normalize("mask", x), DataError);
 }
 
@@ -200,7 +200,7 @@ BOOST_FIXTURE_TEST_CASE(float64_keeps_its_digits_until_the_mean_is_taken_away, F
                     floats = write("floats.h5", DType::float32, std::span<const float>(far));
   for (const std::vector<std::string>& files : {std::vector{doubles, floats}, std::vector{floats, doubles}}) {
     Arrays data(files);
-    data.read_as_stored("x");
+    data.normalize("x", std::nullopt);
     data::Normalization by = data::normalization_of(data, "x", world());
     BOOST_TEST(by.mean[0] == 1.7e9 + 0.75);
     data.normalize("x", by);
@@ -211,8 +211,8 @@ BOOST_FIXTURE_TEST_CASE(float64_keeps_its_digits_until_the_mean_is_taken_away, F
     for (int i = 0; i < 4; ++i) BOOST_TEST(first[i] == static_cast<float>((i - 0.75) / by.deviation[0]));
   }
   Arrays one(doubles), other(floats);  // a mixture of both types
-  one.read_as_stored("x");
-  other.read_as_stored("x");
+  one.normalize("x", std::nullopt);
+  other.normalize("x", std::nullopt);
   const data::Mixture mixture({{.dataset = &one}, {.dataset = &other}}, false);
   BOOST_TEST(data::normalization_of(mixture, "x", world()).mean[0] == 1.7e9 + 0.75);
 }
@@ -307,7 +307,7 @@ BOOST_FIXTURE_TEST_CASE(each_file_of_a_virtual_array_is_open_once, Folder) {
 
 BOOST_FIXTURE_TEST_CASE(attributes_of_the_file_are_a_normalisation_if_they_fit, Folder) {
   const std::string path = make("a.h5", 5);
-  BOOST_TEST(!Arrays(path).stored_normalization("mask"));
+  BOOST_TEST(Arrays(path).meaning("mask").stored.named.mean.empty());
   {
     hdf5::File file = hdf5::File::open_for_writing(path);
     hdf5::Dataset mask = file.open_dataset("mask");
@@ -315,11 +315,10 @@ BOOST_FIXTURE_TEST_CASE(attributes_of_the_file_are_a_normalisation_if_they_fit, 
     mask.set_attribute("std", std::span<const double>(std::vector<double>{1, 1, 2, 2}));
     file.close();
   }
-  const auto stored = Arrays(path).stored_normalization("mask");
-  BOOST_REQUIRE(stored.has_value());
-  BOOST_TEST(stored->mean == (std::vector<double>{1, 2, 3, 4}));
-  BOOST_CHECK_EXCEPTION(Arrays(path, {.fields = {"mask", "x:/fields/density"}}).normalize("x", *stored),
-                        DataError, mentions("samples [2, 3], which need 1"));
+  const data::Normalization stored = Arrays(path).meaning("mask").stored.named;
+  BOOST_TEST(stored.mean == (std::vector<double>{1, 2, 3, 4}));
+  BOOST_CHECK_EXCEPTION(Arrays(path, {.fields = {"mask", "x:/fields/density"}}).normalize("x", stored),
+                        DataError, mentions("samples are [2, 3], which need 1"));
 }
 
 BOOST_FIXTURE_TEST_CASE(what_is_not_finite_cannot_be_normalised, Folder) {

@@ -12,7 +12,6 @@
 #include "data/files.h"
 #include "lockstep/base/error.h"
 #include "lockstep/data/arrays.h"
-#include "lockstep/data/images.h"
 #include "lockstep/data/text.h"
 
 namespace lockstep::test {

@@ -53,7 +53,7 @@ inline std::string make_text(const TemporaryFolder& folder, const std::string& n
 }
 
 /// A dataset without a file: x of sample i is [i, -i], y is i.
-class Counting final : public data::Dataset {
+class Counting : public data::Dataset {
  public:
   explicit Counting(std::int64_t size, std::string name = "counting")
       : size_(size),

@@ -7,8 +7,8 @@
 
 #include "data/files.h"
 #include "lockstep/base/error.h"
+#include "lockstep/data/arrays.h"
 #include "lockstep/data/dataset.h"
-#include "lockstep/data/images.h"
 #include "lockstep/data/text.h"
 
 namespace lockstep::test {

@@ -175,24 +175,89 @@ class Other final : public data::Dataset {
   std::vector<data::Field> fields_{{.name = "x", .shape = {3}}, {.name = "y", .dtype = DType::int64}};
 };
 
-/// Has options, which nothing would set.
-class WithOptions final : public data::Dataset {
+/// Counting, with an option, of requests for as many classes as it says.
+class Wanted final : public Counting {
  public:
-  struct Options {};
-  explicit WithOptions(const std::vector<std::string>&) {}
-  std::int64_t size() const override { return 0; }
-  const std::vector<data::Field>& fields() const override { return fields_; }
-  std::string name() const override { return ""; }
-  void read(std::span<const std::int64_t>, std::span<const Tensor>) const override {}
-
- private:
-  std::vector<data::Field> fields_;
+  struct Options {
+    std::int64_t size = 3;
+    LOCKSTEP_KEYS(size, "samples")
+  };
+  Wanted(const Options& options, const std::vector<std::string>& files)
+      : Counting(options.size, fmt::format("{}", files.size())) {}
+  static bool fits(const data::Request& request) { return request.classes == 7; }
+};
+/// The same for whoever names it.
+struct Named final : Counting {
+  explicit Named(const std::vector<std::string>&) : Counting(1) {}
 };
 
-BOOST_AUTO_TEST_CASE(only_data_made_from_its_files_alone_can_be_registered) {
-  static_assert(data::is_made_from_files<data::Arrays>);
-  static_assert(!data::is_made_from_files<WithOptions>);
-  static_assert(!data::is_made_from_files<Other>);  // no constructor of files
+BOOST_AUTO_TEST_CASE(the_kind_that_is_named_or_the_last_registered_that_fits_is_opened) {
+  data::Registry kinds;
+  data::add_built_in(kinds);
+  kinds.add<Wanted>("wanted").add<Named>("named");
+  const auto kind = [&](const std::string& name, const data::Request& request) {
+    return data::kind_of(kinds, name, request).name();
+  };
+  const TemporaryFolder folder;
+  const std::string images = make_images(folder, "i.h5", 3), text = make_text(folder, "t.h5", 9);
+  BOOST_TEST(kind("", {.files = {images}}) == "images");
+  BOOST_TEST(kind("", {.files = {images}, .normalizes = true}) == "arrays");
+  BOOST_TEST(kind("", {.files = {images}, .fields = {"x"}}) == "arrays");
+  BOOST_TEST(kind("", {.files = {text}, .context = 4}) == "text");
+  BOOST_TEST(kind("", {.files = {text}}) == "arrays");
+  BOOST_TEST(kind("", {.files = {text}, .takes_images = true}) ==
+             "images");  // which then says what is missing
+  BOOST_TEST(kind("", {.files = {images}, .classes = 7}) == "wanted");
+  BOOST_TEST(kind("named", {.files = {images}, .classes = 7}) == "named");
+  BOOST_CHECK_THROW(kind("imgaes", {.files = {images}}), UsageError);
+  data::Registry::Choice wanted = kinds.configure("wanted");
+  wanted.options_of<Wanted>()->size = 5;
+  const auto dataset = wanted.make({.files = {"a", "b"}});
+  BOOST_TEST(dataset->size() == 5);
+  BOOST_TEST(dataset->name() == "2");
+}
+
+/// y is the epoch of a training read, and -1 of others.
+struct Told final : Counting {
+  using Counting::Counting;
+  void read_to_train(std::span<const std::int64_t> samples, std::span<const Tensor> into,
+                     const data::Moment& moment) const override {
+    read(samples, into);
+    for (std::size_t i = 0; i < samples.size(); ++i)
+      into[1].data<std::int64_t>()[i] = 1000 * moment.epoch + moment.step;
+  }
+};
+
+BOOST_AUTO_TEST_CASE(a_data_set_knows_when_training_reads_through_every_view) {
+  const Told a(6), b(2);
+  const data::Subset part(a, 0, 6);
+  const data::Mixture mixture({{&part}, {&b}}, false);
+  data::Normalized view(std::make_unique<data::Mixture>(mixture));
+  data::Loader loader(view, {.global_batch = 4, .shards = 1, .seed = 3}, 0, 1);
+  for (const std::int64_t step : {0, 1, 2, 5, 3})
+    for (const std::int64_t y : values_of<std::int64_t>(loader.at(step).shards.front()["y"]))
+      BOOST_TEST(y == 1000 * (step / 2) + step);
+  BOOST_TEST(values_of<std::int64_t>(read_samples(view, {1})["y"]) == (std::vector<std::int64_t>{1}));
+}
+
+BOOST_AUTO_TEST_CASE(a_view_normalises_the_fields_of_any_data_set) {
+  data::Normalized view(std::make_unique<Counting>(5));
+  view.normalize("x", data::Normalization{{1, -1}, {2, 4}});
+  view.normalize("y", data::Normalization{{2}, {2}});
+  BOOST_TEST((view.fields()[1].dtype == DType::float32));
+  const Batch batch = read_samples(view, {4, 0});
+  BOOST_TEST(values_of<float>(batch["x"]) == (std::vector<float>{1.5f, -0.75f, -0.5f, 0.25f}));
+  BOOST_TEST(values_of<float>(batch["y"]) == (std::vector<float>{1, -1}));
+  BOOST_TEST(view.meaning("y").by->mean == std::vector<double>{2});
+  view.normalize("y", std::nullopt);
+  BOOST_TEST(values_of<std::int64_t>(read_samples(view, {4})["y"]) == std::vector<std::int64_t>{4});
+  BOOST_CHECK_THROW(view.normalize("z", std::nullopt), UsageError);
+  BOOST_CHECK_THROW(view.normalize("y", data::Normalization{{1, 2}, {1, 1}}), DataError);
+  view.normalize("x", data::Normalization{{0, -1e30}, {1, 1e-30}});
+  BOOST_CHECK_EXCEPTION(read_samples(view, {2}), DataError,
+                        mentions("counting: sample 2 of field x has values in channel 1"));
+  Counting plain(2);
+  BOOST_CHECK_THROW(plain.normalize("x", std::nullopt), UsageError);
 }
 
 BOOST_AUTO_TEST_CASE(sources_that_do_not_fit_and_weights_of_nothing_are_refused) {

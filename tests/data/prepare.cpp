@@ -13,7 +13,7 @@
 
 #include "data/files.h"
 #include "lockstep/base/error.h"
-#include "lockstep/data/images.h"
+#include "lockstep/data/arrays.h"
 #include "lockstep/data/text.h"
 
 namespace lockstep::test {
@@ -80,7 +80,7 @@ BOOST_FIXTURE_TEST_CASE(the_sample_digits_become_a_data_file, Folder) {
   const double count = 1797 * 64;
   BOOST_TEST(std::abs(sum / count) < 1e-6);
   BOOST_TEST(std::abs(squares / count - 1) < 1e-5);
-  BOOST_TEST(std::abs(images.mean()[0] - 4.884165) < 1e-5);
+  BOOST_TEST(std::abs(images.meaning("x").by->mean[0] - 4.884165) < 1e-5);
 }
 
 BOOST_FIXTURE_TEST_CASE(csv_keeps_bytes_as_bytes_and_everything_else_as_floats, Folder) {

@@ -1,6 +1,6 @@
 // data.range: stored values become [-1, 1] for a task that takes such, in images and in arrays, and come
 // back.
-#include "train/data_range.h"
+#include "train/learned_data.h"
 
 #include <boost/test/unit_test.hpp>
 #include <cmath>

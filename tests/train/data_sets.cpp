@@ -8,7 +8,7 @@
 
 #include "data/files.h"
 #include "lockstep/base/error.h"
-#include "lockstep/data/images.h"
+#include "lockstep/data/arrays.h"
 #include "lockstep/data/text.h"
 #include "support/world.h"
 #include "train/components.h"
@@ -112,7 +112,7 @@ BOOST_FIXTURE_TEST_CASE(each_source_of_a_mixture_is_split_and_the_normalisation_
   DataSets data = opened(asked);
   data.measure(world());
   checkpoint::StateDict contents;
-  add(contents, data);
+  add(contents, data.train(), data.range());
   BOOST_REQUIRE(contents.sections.size() == 2u);
   BOOST_TEST(contents.sections[0].path == "data/x");
   BOOST_TEST(contents.sections[1].path == "data/y");
@@ -176,8 +176,11 @@ BOOST_FIXTURE_TEST_CASE(a_data_set_of_the_program_is_made_of_its_files_and_keeps
   BOOST_TEST(parts.eval()->size() == 30);
   BOOST_TEST(parts.train().order(1) != nullptr);
   BOOST_CHECK_EXCEPTION(opened(of("120", {"data.format=draw"})), UsageError, mentions("data.format: "));
-  BOOST_CHECK_EXCEPTION(opened(of("120", {"data.format=drawn", "data.normalize=x"})), UsageError,
-                        mentions("data.normalize"));
+  DataSets normalized = opened(of("120", {"data.format=drawn", "data.normalize=x"}));
+  normalized.measure(world());
+  BOOST_TEST(read_samples(normalized.train(), {0, 119})["x"].data<float>()[2] ==
+                 static_cast<float>(59.5 / std::sqrt((120.0 * 120 - 1) / 12)),
+             boost::test_tools::tolerance(1e-6f));
 }
 
 /// Images of one value, as bytes or as floats from 0 to 1, and labels with names.

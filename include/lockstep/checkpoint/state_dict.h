@@ -21,7 +21,7 @@ namespace lockstep::comm {
 class HostGroup;
 }
 namespace lockstep::data {
-class Arrays;
+class Dataset;
 }
 namespace lockstep::ddp {
 class Hook;
@@ -121,7 +121,7 @@ void add(StateDict& state_dict, optim::Optimizer& optimizer);
 void add(StateDict& state_dict, optim::Ema& ema);
 /// Lists the normalisation of each normalised field under "data/FIELD", as `mean` and `deviation`. A load
 /// normalises these fields by what the file holds.
-void add(StateDict& state_dict, data::Arrays& arrays);
+void add(StateDict& state_dict, data::Dataset& dataset);
 /// Lists each state of a hook, which must be bound, under "hook/NAME".
 void add(StateDict& state_dict, ddp::Hook& hook);
 

@@ -88,7 +88,7 @@ class Store {
   Store(const Store&) = delete;
   Store& operator=(const Store&) = delete;
 
-  /// Saves models, optimizers, EMAs and the normalisation of data::Arrays, in any order and any subset, as
+  /// Saves models, optimizers, EMAs and the normalisation of data sets, in any order and any subset, as
   /// the state after `step` steps. After the save the file is complete and on storage, `latest` points to it,
   /// and older ones beyond `keep` are removed: when this returns, or with async when saving() is false.
   /// Returns the path. The first save compares what the ranks hold by digest. Errors: save_file; FailureError

@@ -1,4 +1,5 @@
-// Arrays: the arrays of any HDF5 file, one row a sample, as the fields of a data set.
+// Arrays: the arrays of any HDF5 file, one row a sample, as the fields of a data set. Images: those of them
+// that say how they are normalised, with labels. Normalized: a view of any data set.
 #pragma once
 
 #include <cstdint>
@@ -33,12 +34,15 @@ std::int64_t normalization_channels(const Shape& sample);
 /// missing, is not of numbers, has no rows or another number of them than the first, or has samples of
 /// another shape, kind or meaning (FieldMeaning::merge) than the first file's. Reading throws it for floats
 /// that float32 cannot hold, and for what is not finite once normalised.
-class Arrays final : public Dataset {
+class Arrays : public Dataset {
  public:
   /// One file. DataError with file and array if it has not the fields.
   explicit Arrays(const std::string& path, const ArraysOptions& options = {});
   /// Several files, as one data set in this order.
   explicit Arrays(const std::vector<std::string>& paths, const ArraysOptions& options = {});
+  /// data.format = arrays.
+  explicit Arrays(const Request& request);
+  static bool fits(const Request&) { return true; }  ///< whatever others do not take
   ~Arrays() override;
 
   std::int64_t size() const override { return size_; }  ///< samples in all files
@@ -46,37 +50,43 @@ class Arrays final : public Dataset {
   std::string name() const override;
   void read(std::span<const std::int64_t> samples, std::span<const Tensor> into) const override;
   std::string location(std::int64_t sample) const override;
+  bool is_finite() const override;
   std::vector<std::string> skipped() const override { return skipped_; }
-
-  /// What the attributes mean and std of the field's array in the first file say, if it has both.
-  std::optional<Normalization> stored_normalization(std::string_view field) const;
-  /// From now on the field is read normalised; integers become floats. Not while others read. UsageError if
-  /// there is no such field, DataError unless every mean is within 1e30 and every deviation in [1e-30, 1e30].
-  void normalize(std::string_view field, Normalization by);
-  /// By what normalize() has set; null if the field is read as it is stored.
-  const Normalization* normalization(std::string_view field) const;
   FieldMeaning meaning(std::string_view field) const override;
-  /// The opposite: the field is read as it is stored, floats as float64.
-  void read_as_stored(std::string_view field);
+  bool can_normalize() const override { return true; }
+  void normalize(std::string_view field, std::optional<Normalization> by) override;
   /// DataError naming file and row if an integer of the field is no class, 0 to classes - 1. Reads all of it.
   void check_labels(std::string_view field, std::int64_t classes) const;
+
+ protected:
+  /// What an array must be, and what it becomes.
+  enum class Content {
+    numbers,  ///< of any shape
+    image,    ///< [N, C, H, W], or [N, F] as [F, 1, 1]: float32, normalised as its attributes say
+    label     ///< integers [N] from 0 on: field.classes is the largest + 1
+  };
+  /// An array of the files that is a field.
+  struct Array {
+    std::string name, path;
+    Content content = Content::numbers;
+    FieldMeaning meaning{};            ///< in the first file
+    std::vector<float> byte_values{};  ///< [channels, 256]: what each stored byte becomes once normalised
+  };
+  /// Throws as the others. The arrays have name, path and content.
+  Arrays(const std::vector<std::string>& paths, std::vector<Array> arrays, std::int64_t memory_limit_bytes);
 
  private:
   struct Source {
     std::int64_t first = 0, rows = 0;               // samples of this file
     std::vector<std::unique_ptr<RowStore>> arrays;  // by field
   };
-  struct Array {
-    std::string path;      // in the files
-    FieldMeaning meaning;  // in the first file
-  };
 
+  void add_files(const std::vector<std::string>& paths, std::int64_t memory_limit_bytes);
   void add_file(const std::string& path, std::int64_t& memory_left_bytes);
-  std::size_t index_of(std::string_view field) const;
-  template <class From>
-  void convert(const From* from, const Source& source, std::size_t field, std::int64_t row,
-               const Tensor& into) const;
-  void convert(const Source& source, std::size_t field, std::int64_t row, const std::byte* stored,
+  void add_labels(const RowStore& labels, std::size_t field);
+  void set_normalization(std::size_t field, std::optional<Normalization> by, const std::string& files);
+  template <class Stored>
+  void convert(const Stored* stored, const RowStore& from, std::size_t field, std::int64_t row,
                const Tensor& into) const;
 
   std::int64_t size_ = 0;
@@ -84,6 +94,82 @@ class Arrays final : public Dataset {
   std::vector<Array> arrays_;  // by field
   std::vector<Source> sources_;
   std::vector<std::string> skipped_;
+};
+
+class Images;
+
+/// How images are read and normalised.
+struct ImagesOptions {
+  /// Per channel, in the units of the stored values; both or none. Empty: those of the first file, or if it
+  /// has none, 0 and 1 (0 and 255 for uint8). Evaluation data needs those of the training data.
+  std::vector<double> mean{}, deviation{};
+  /// Or those of these images, which must have the same number of channels, and the same class names if both
+  /// have names (DataError otherwise); used only while opening.
+  const Images* like = nullptr;
+  bool labels = true;  ///< false: files without /y have no field y
+  /// As in ArraysOptions.
+  std::int64_t memory_limit_bytes = std::int64_t{2} << 30;
+};
+
+/// Labelled images. A file has /x [N, C, H, W], or [N, F] for images [F, 1, 1], and /y [N]: /x of any type of
+/// numbers, /y of any type of integers. /x may have the attributes mean and std, one number a channel in the
+/// units of the stored values; /y the attribute classes, a text with the names of labels 0, 1, 2 ..., a line
+/// each. Fields: x float32 [C, H, W], each stored value v as (v - mean) / deviation; y int64, the label.
+///
+/// Opening throws as Arrays do, and DataError if a label is negative or beyond int64, or if a mean or std is
+/// beyond 1e30 or a std below 1e-30. Values that are stored as float32 may be other than finite.
+class Images : public Arrays {
+ public:
+  /// One file. DataError if it holds no images.
+  explicit Images(const std::string& path, const ImagesOptions& options = {});
+  /// Several files, as one data set in this order.
+  explicit Images(const std::vector<std::string>& paths, const ImagesOptions& options = {});
+  /// data.format = images.
+  explicit Images(const Request& request);
+  /// Whether the first file has /x and /y as lockstep prepare makes them of images; or lacks one of them, and
+  /// the model takes images. DataError if a classification would read images as other arrays because of their
+  /// shape: it would learn other numbers.
+  static bool fits(const Request& request);
+
+  /// The largest label + 1; 0 without labels.
+  std::int64_t classes() const { return fields().size() > 1 ? fields()[1].classes : 0; }
+
+ private:
+  static std::vector<Array> arrays_of(const std::vector<std::string>& paths, bool labels);
+};
+
+/// A data set whose fields become (value - mean) / deviation.
+class Normalized final : public Dataset {
+ public:
+  /// Takes the data set over.
+  explicit Normalized(std::unique_ptr<Dataset> base);
+
+  std::int64_t size() const override { return base_->size(); }  ///< samples
+  const std::vector<Field>& fields() const override { return fields_; }
+  bool sequential() const override { return base_->sequential(); }
+  std::string name() const override { return base_->name(); }
+  void read(std::span<const std::int64_t> samples, std::span<const Tensor> into) const override {
+    read_at(samples, into, nullptr);
+  }
+  void read_to_train(std::span<const std::int64_t> samples, std::span<const Tensor> into,
+                     const Moment& moment) const override {
+    read_at(samples, into, &moment);
+  }
+  std::unique_ptr<Order> order(std::uint64_t seed) const override { return base_->order(seed); }
+  std::string location(std::int64_t sample) const override { return base_->location(sample); }
+  bool is_finite() const override { return base_->is_finite(); }
+  std::vector<std::string> skipped() const override { return base_->skipped(); }
+  FieldMeaning meaning(std::string_view field) const override;
+  bool can_normalize() const override { return true; }
+  void normalize(std::string_view field, std::optional<Normalization> by) override;
+
+ private:
+  void read_at(std::span<const std::int64_t> samples, std::span<const Tensor> into,
+               const Moment* moment) const;
+
+  std::unique_ptr<Dataset> base_;
+  std::vector<Field> fields_;
+  std::vector<std::optional<Normalization>> by_;  // by field
 };
 
 /// Mean and deviation of a float field over all samples, in float64: the same on every rank, and at any

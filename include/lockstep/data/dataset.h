@@ -50,6 +50,12 @@ struct Said {
   std::string file{};  ///< for messages
 };
 
+/// What made tokens of a text.
+struct Tokens {
+  std::string tokenizer{};      ///< its name; empty: not known
+  std::int64_t vocabulary = 0;  ///< how many tokens there are; 0: not known
+};
+
 /// What the values of a field mean. Weights that learned from them take no others.
 struct FieldMeaning {
   StoredField stored{};                      ///< in the first file
@@ -60,17 +66,56 @@ struct FieldMeaning {
   Said<std::string> units{};                 ///< of the stored values, where files name them
   /// scale_factor and add_offset of netCDF, which are not applied; empty: neither; none: not known
   Said<std::optional<std::string>> packing{};
+  Said<Tokens> tokens{};  ///< where the values are tokens of a text
 
   /// Takes over what only `more` knows. DataError with both sides if the same value means two things: another
-  /// column, class name or unit, or a number of another scale: bytes and floats from 0 to 1, unless both
-  /// files name the same mean and std; of pictures (samples of rank 3 or more) other sizes, too. What one
-  /// side does not know is not compared.
+  /// column, class name, unit or tokenizer, or a number of another scale: bytes and floats from 0 to 1,
+  /// unless both files name the same mean and std; of pictures (samples of rank 3 or more) other sizes, too.
+  /// What one side does not know is not compared.
   void merge(std::string_view field, const FieldMeaning& more);
+};
+
+/// For what a data set is opened: what data.format = auto decides by.
+struct Request {
+  std::vector<std::string> files{};   ///< words of data.train or data.eval
+  std::vector<std::string> fields{};  ///< words of data.fields
+  bool normalizes = false;            ///< data.normalize names some
+  std::int64_t context = 0;           ///< of a model that reads text, in tokens; 0: of no other
+  std::int64_t classes = 0;           ///< or tokens that the model knows; 0: not known
+  bool takes_images = false;          ///< the model says the shape of its input x
+  bool classifies = false;            ///< y are classes
+  bool labels = true;                 ///< y is needed of images
+  bool targets = true;                ///< false: fields that the first file lacks are left out
+
+  /// A data set may be made from its files alone.
+  operator const std::vector<std::string>&() const { return files; }
+};
+
+/// When training reads samples.
+struct Moment {
+  std::uint64_t seed = 0;  ///< of the run
+  std::int64_t step = 0;   ///< finished updates
+  std::int64_t epoch = 0;  ///< of the step's first sample
 };
 
 /// Samples of named fields. Reading is const and safe from several threads at once.
 class Dataset {
  public:
+  /// What is known of a class of data sets before one is opened.
+  struct Traits {
+    /// T::fits(request): whether data.format = auto takes it for these files; null: never. DataError if they
+    /// cannot be read.
+    bool (*fits)(const Request&) = nullptr;
+    /// Those of T.
+    template <class T>
+    static Traits of() {
+      if constexpr (requires(const Request& request) { T::fits(request); })
+        return {.fits = &T::fits};
+      else
+        return {};
+    }
+  };
+
   virtual ~Dataset() = default;
 
   virtual std::int64_t size() const = 0;  ///< samples
@@ -84,6 +129,10 @@ class Dataset {
   /// Reads samples, one tensor a field in the order of fields(): [samples, field.shape] of field.dtype.
   /// Throws UsageError on a sample outside [0, size()) or other tensors, DataError if the data is bad.
   virtual void read(std::span<const std::int64_t> samples, std::span<const Tensor> into) const = 0;
+  /// The same for training: a data set that changes its samples at random draws by the moment and the sample,
+  /// and evaluations, which call read(), get them unchanged.
+  virtual void read_to_train(std::span<const std::int64_t> samples, std::span<const Tensor> into,
+                             const Moment& moment) const;
 
   /// In which order training takes the samples; none: each epoch is a permutation of all (Shuffle). A pure
   /// function of the seed and the position: weights or balanced classes are written so.
@@ -96,6 +145,12 @@ class Dataset {
   virtual std::vector<std::string> skipped() const { return {}; }
   /// What a field's values mean, of the first file. DataError if there is no such field.
   virtual FieldMeaning meaning(std::string_view field) const;
+  /// Whether normalize() works. Normalized, a view, works for any data set.
+  virtual bool can_normalize() const { return false; }
+  /// From now on the field is read as (value - mean) / deviation, integers too; none: as it is stored, floats
+  /// as float64. Not while others read. UsageError if there is no such field, DataError unless every mean is
+  /// within 1e30 and every deviation in [1e-30, 1e30].
+  virtual void normalize(std::string_view field, std::optional<Normalization> by);
 
  protected:
   /// The UsageErrors of read().
@@ -112,6 +167,8 @@ Shape batch_shape(std::int64_t rows, const Shape& sample);
 /// sample number outside [0, size()).
 std::unique_ptr<Order> checked_order(const Dataset& dataset, std::uint64_t seed);
 
+/// Whether there is a field of that name.
+bool has_field(const Dataset& dataset, std::string_view name);
 /// The field of that name. Throws DataError that names the data, the fields it has and what it skipped.
 const Field& field_named(const Dataset& dataset, std::string_view name);
 
@@ -131,7 +188,13 @@ class Subset final : public Dataset {
   const std::vector<Field>& fields() const override { return base_.fields(); }
   bool sequential() const override { return base_.sequential(); }
   std::string name() const override { return base_.name(); }
-  void read(std::span<const std::int64_t> samples, std::span<const Tensor> into) const override;
+  void read(std::span<const std::int64_t> samples, std::span<const Tensor> into) const override {
+    read_at(samples, into, nullptr);
+  }
+  void read_to_train(std::span<const std::int64_t> samples, std::span<const Tensor> into,
+                     const Moment& moment) const override {
+    read_at(samples, into, &moment);
+  }
   std::unique_ptr<Order> order(std::uint64_t seed) const override;
   std::string location(std::int64_t sample) const override { return base_.location(base_sample(sample)); }
   bool is_finite() const override { return base_.is_finite(); }
@@ -139,6 +202,9 @@ class Subset final : public Dataset {
   FieldMeaning meaning(std::string_view field) const override { return base_.meaning(field); }
 
  private:
+  void read_at(std::span<const std::int64_t> samples, std::span<const Tensor> into,
+               const Moment* moment) const;
+
   const Dataset& base_;
   std::int64_t first_, count_;
   std::optional<Permutation> order_;
@@ -176,7 +242,13 @@ class Mixture final : public Dataset {
   const std::vector<Field>& fields() const override { return fields_; }
   bool sequential() const override;
   std::string name() const override;
-  void read(std::span<const std::int64_t> samples, std::span<const Tensor> into) const override;
+  void read(std::span<const std::int64_t> samples, std::span<const Tensor> into) const override {
+    read_at(samples, into, nullptr);
+  }
+  void read_to_train(std::span<const std::int64_t> samples, std::span<const Tensor> into,
+                     const Moment& moment) const override {
+    read_at(samples, into, &moment);
+  }
   std::unique_ptr<Order> order(std::uint64_t seed) const override;
   std::string location(std::int64_t sample) const override;
   bool is_finite() const override;
@@ -184,6 +256,8 @@ class Mixture final : public Dataset {
   FieldMeaning meaning(std::string_view field) const override;
 
  private:
+  void read_at(std::span<const std::int64_t> samples, std::span<const Tensor> into,
+               const Moment* moment) const;
   /// The source that has this sample.
   std::size_t source_of(std::int64_t sample) const;
 
@@ -193,26 +267,13 @@ class Mixture final : public Dataset {
   bool weighted_;
 };
 
-/// A data set that is made from its files alone, the words of data.train or data.eval, which it opens itself:
-/// D(const std::vector<std::string>& files). It has no D::Options, which a configuration could not set.
-template <class D>
-inline constexpr bool is_made_from_files =
-    std::is_base_of_v<Dataset, D>&& std::is_constructible_v<D, const std::vector<std::string>&> && !requires {
-  typename D::Options;
-};
-
-/// The data sets of a program that data.format can name.
-class Registry : public lockstep::Registry<Dataset, const std::vector<std::string>&> {
- public:
-  /// Throws UsageError if the name is taken or is not made of letters, digits, '_', '-' and '.'.
-  template <class D>
-  Registry& add(std::string name) {
-    static_assert(is_made_from_files<D>,
-                  "a data set of data.format is a lockstep::Dataset made from its files alone, "
-                  "D(const std::vector<std::string>& files), and has no options: remove D::Options");
-    lockstep::Registry<Dataset, const std::vector<std::string>&>::template add<D>(std::move(name));
-    return *this;
-  }
-};
+/// The kinds of data sets that data.format can name. D is made from (const Request&) or from its files alone,
+/// (const std::vector<std::string>&); with D::Options from (const D::Options&, files or request).
+using Registry = lockstep::Registry<Dataset, const Request&>;
+/// Adds arrays, images and text.
+void add_built_in(Registry& registry);
+/// The kind of this name; of none the kind registered last that fits the request. UsageError if there is none
+/// of the name.
+Registry::Choice kind_of(const Registry& registry, const std::string& name, const Request& request);
 
 }  // namespace lockstep::data

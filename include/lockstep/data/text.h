@@ -17,7 +17,7 @@ class RowStore;
 
 /// How text is read.
 struct TextOptions {
-  /// As in ImagesOptions.
+  /// As in ArraysOptions.
   std::int64_t memory_limit_bytes = std::int64_t{2} << 30;
 };
 
@@ -32,6 +32,9 @@ class Text final : public Dataset {
   Text(const std::string& path, std::int64_t context, const TextOptions& options = {});
   /// Several files, as one data set in this order.
   Text(const std::vector<std::string>& paths, std::int64_t context, const TextOptions& options = {});
+  /// data.format = text. UsageError for a model that reads no text, DataError if it knows fewer tokens.
+  explicit Text(const Request& request);
+  static bool fits(const Request& request);  ///< a model that reads text
   ~Text() override;
 
   std::int64_t size() const override { return size_; }  ///< samples of `context` tokens
@@ -39,6 +42,7 @@ class Text final : public Dataset {
   bool sequential() const override { return true; }
   std::string name() const override;
   void read(std::span<const std::int64_t> samples, std::span<const Tensor> into) const override;
+  FieldMeaning meaning(std::string_view field) const override;
 
   std::int64_t vocabulary() const { return vocabulary_; }      ///< number of tokens that there are
   const std::string& tokenizer() const { return tokenizer_; }  ///< empty if the file does not say

@@ -30,7 +30,7 @@ struct Registries {
   models::Registry models;           ///< by model.name
   tasks::Registry tasks;             ///< by task.name
   optim::Registry optimizers;        ///< by optimizer.name
-  data::Registry data;               ///< no built-in ones
+  data::Registry data;               ///< by data.format
 };
 /// Adds what every program has.
 void add_built_in(Registries& registries);
