@@ -456,6 +456,8 @@ void check_sections(const ConfigText& text, const Registries& registries) {
   };
   add(registries.models);
   add(registries.tasks);
+  add(registries.optimizers);
+  add(registries.data);
   Mistakes mistakes;
   for (const IniLine& line : text.sections()) {
     const std::string name(line.section);

@@ -337,7 +337,15 @@ void DataSets::add_normalized_fields(const std::vector<std::string>& names) {
 }
 
 void DataSets::normalize(const NormalizedField& field) {
-  for (data::Dataset* const one : all()) one->normalize(field.name, field.by);
+  const data::Dataset& first = *all().front();
+  const Shape& known = data::field_named(first, field.name).shape;
+  for (data::Dataset* const one : all()) {
+    const Shape& shape = data::field_named(*one, field.name).shape;
+    if (data::normalization_channels(shape) != data::normalization_channels(known))
+      throw DataError("{}: samples of {} are {}, but those of {} are {}", one->name(), field.name,
+                      to_string(shape), first.name(), to_string(known));
+    one->normalize(field.name, field.by);
+  }
 }
 
 void DataSets::measure(comm::HostGroup& world) {

@@ -41,4 +41,32 @@ class Lines final : public ls::Dataset {
   std::vector<std::pair<float, float>> values_;
 };
 
-int main(int argc, char** argv) { return ls::App("own").data<Lines>("lines").run(argc, argv); }
+/// A line, y = slope x: a section of its own, and no files.
+class Slope final : public ls::Dataset {
+ public:
+  struct Options {
+    static constexpr const char* section = "slope";
+    double slope = 1;
+    std::int64_t samples = 40;
+    LOCKSTEP_KEYS(slope, "of the line", samples, "how many there are")
+  };
+  Slope(const Options& options, const ls::data::Request&) : options_(options) {}
+  std::int64_t size() const override { return options_.samples; }
+  const std::vector<ls::Field>& fields() const override { return fields_; }
+  std::string name() const override { return "a line"; }
+  void read(std::span<const std::int64_t> samples, std::span<const ls::Tensor> into) const override {
+    check_read(samples, into);
+    for (std::size_t i = 0; i < samples.size(); ++i) {
+      into[0].data<float>()[i] = static_cast<float>(samples[i]) / 10;
+      into[1].data<float>()[i] = static_cast<float>(options_.slope) * into[0].data<float>()[i];
+    }
+  }
+
+ private:
+  Options options_;
+  std::vector<ls::Field> fields_{{.name = "x", .shape = {1}}, {.name = "y", .shape = {1}}};
+};
+
+int main(int argc, char** argv) {
+  return ls::App("own").data<Lines>("lines").data<Slope>("slope").run(argc, argv);
+}

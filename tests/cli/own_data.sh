@@ -39,7 +39,24 @@ ranks 2 eval run-1/checkpoints/latest --json >out.log 2>log || fail "eval: $(cat
 /usr/bin/python3 -c 'import json, sys; assert json.load(open("out.log"))["r2"] > 0.9' || fail "it has not learned: $(cat out.log)"
 ranks 2 predict run-1/checkpoints/latest --data held.txt --out out.h5 >log 2>&1 || fail "predict: $(cat log)"
 
-refused 2 'data.format: .*"line" is not one of: auto, images, text, arrays, lines; did you mean lines' \
+refused 2 'data.format: .*"line" is not one of: auto, arrays, images, text, lines, slope; did you mean lines' \
   ranks 2 train run.ini --run none --set data.format=line
-refused 2 'data.normalize' ranks 2 train run.ini --run none --set data.normalize=x
+
+# A kind with options, and normalised: the checkpoint knows both.
+sed '/^train = lines/d; /^eval = /d; s/^format = lines/format = slope\nnormalize = x y\neval_fraction = 0.1\n[slope]\nslope = -3/' run.ini >slope.ini
+for count in 1 2; do
+  ranks "$count" train slope.ini --run "slope-$count" --set train.eval_samples=4 >log 2>&1 || fail "slope on $count ranks: $(tail -n 3 log)"
+done
+expect_same slope-1/checkpoints/latest slope-2/checkpoints/latest
+has_line '^slope = -3$' <slope-1/config.ini || fail "config.ini: $(cat slope-1/config.ini)"
+ranks 1 eval slope-1/checkpoints/latest --json >out.log 2>log || fail "eval: $(cat log)"
+/usr/bin/python3 -c '
+import h5py, json, sys
+assert json.load(open("out.log"))["r2"] > 0.95
+with h5py.File("slope-1/checkpoints/latest") as f:
+    mean = f["data/y/mean"][0]
+assert -6.2 < mean < -5.5, mean' || fail "the line is not learned: $(cat out.log)"
+sed 's/^slope = /slop = /' slope.ini >wrong.ini
+refused 2 'wrong.ini:[0-9]+: slope.slop: unknown key; did you mean slope.slope' ranks 1 train wrong.ini --run none
+refused 3 'lines.txt: sample [0-9]+ of field y holds nan: the field cannot be normalised' ranks 2 train run.ini --run none --set data.normalize=y
 finish

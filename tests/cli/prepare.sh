@@ -92,19 +92,19 @@ done
 for name in zeros large; do trains "$name.h5" --set "model.sizes=4096 4 10"; done
 rm -rf run
 mkdir run  # a run whose data turns out to be bad is there already
-refused 3 "infinite.h5: image [0-9]+ of /x has values in channel 0 that are not finite" timeout 120 "$LOCKSTEP" train mlp.ini --run run --set data.train=infinite.h5 \
+refused 3 "infinite.h5: row [0-9]+ of /x has values in channel 0 that are not finite" timeout 120 "$LOCKSTEP" train mlp.ini --run run --set data.train=infinite.h5 \
   --set train.global_batch=40
 rm -rf run
 refused 3 "beyond.h5: label 0 of /y is 9223372036854775807 or more" timeout 120 "$LOCKSTEP" train mlp.ini --run run --set data.train=beyond.h5
 refused 3 "missing.h5: /x is virtual, and a source of it cannot be read: gone.h5: cannot open: No such file" \
   timeout 120 "$LOCKSTEP" train mlp.ini --run run --set data.train=missing.h5
-refused 3 "mean.h5: mean 1e\+308 of channel 0 cannot normalise" timeout 120 "$LOCKSTEP" train mlp.ini --run run --set data.train=mean.h5
-refused 3 "wide.h5: std 1e\+308 of channel 0 cannot normalise" timeout 120 "$LOCKSTEP" train mlp.ini --run run --set data.train=wide.h5
-refused 3 "narrow.h5: std 1e-44 of channel 0 cannot normalise" timeout 120 "$LOCKSTEP" train mlp.ini --run run --set data.train=narrow.h5
-refused 3 "colour.h5: images are \[3, 8, 8\], but those of plain.h5, which the model was trained on, are \[1, 8, 8\]" \
+refused 3 "mean.h5: /x: mean 1e\+308 of channel 0 cannot normalise" timeout 120 "$LOCKSTEP" train mlp.ini --run run --set data.train=mean.h5
+refused 3 "wide.h5: /x: std 1e\+308 of channel 0 cannot normalise" timeout 120 "$LOCKSTEP" train mlp.ini --run run --set data.train=wide.h5
+refused 3 "narrow.h5: /x: std 1e-44 of channel 0 cannot normalise" timeout 120 "$LOCKSTEP" train mlp.ini --run run --set data.train=narrow.h5
+refused 3 "colour.h5: samples of x are \[3, 8, 8\], but those of plain.h5 are \[1, 8, 8\]" \
   timeout 120 "$LOCKSTEP" train mlp.ini --run run --set data.train=plain.h5 --set data.eval=colour.h5
 trains plain.h5
-refused 3 "colour.h5: images have 3 channels, but run/checkpoints/latest learned from images of 1" \
+refused 3 "colour.h5: field x has 3 channels, but run/checkpoints/latest learned from samples of 1" \
   timeout 120 "$LOCKSTEP" eval run/checkpoints/latest --data colour.h5
 
 # Chunks that were never written are refused, and the command that the error names writes them.
