@@ -21,49 +21,41 @@ namespace {
 
 constexpr std::string_view group_prefix = "optimizer.group.", model_prefix = "model.";
 
-/// [section] and key = value lines.
-class ConfigText {
- public:
-  /// `origin` names the text in errors, which tell lines of a file that a person writes, not of the text in a
-  /// checkpoint. UsageError for a line that is neither, and for a key given twice.
-  ConfigText(std::string text, std::string origin, bool tells_lines)
-      : text_(std::move(text)), origin_(std::move(origin)), tells_lines_(tells_lines) {
-    std::set<std::string> names;
-    for (const IniLine& line : ini_lines(text_)) {
-      if (line.kind == IniLine::Kind::neither)
-        throw UsageError("{}: not an INI file of [section] and key = value lines: this line is neither: {}",
-                         place(line.number), shown(std::string(line.key)));
-      const bool is_key = line.kind == IniLine::Kind::key;
-      (is_key ? keys_ : sections_).push_back(line);
-      if (is_key && !names.insert(line.name()).second)
-        throw UsageError("{}: {}: is given twice", place(line.number), shown(line.name()));
-    }
-  }
+/// A name of a key in an error: typing errors unchanged, anything else quoted and cut.
+std::string shown(const std::string& name) {
+  constexpr std::size_t longest_shown = 120;
+  return name.size() <= longest_shown && is_printable(name) ? name : quote(name);
+}
 
-  /// A name of a key in an error: typing errors unchanged, anything else quoted and cut.
-  static std::string shown(const std::string& name) {
-    constexpr std::size_t longest_shown = 120;
-    return name.size() <= longest_shown && is_printable(name) ? name : quote(name);
-  }
-  const std::string& origin() const { return origin_; }
-  const std::vector<IniLine>& keys() const { return keys_; }
-  const std::vector<IniLine>& sections() const { return sections_; }
-  /// "a.ini:7", or "a.ini" if lines are not told.
-  std::string place(int line) const { return tells_lines_ ? fmt::format("{}:{}", origin_, line) : origin_; }
-  /// Of the key; the origin if it is not there.
-  std::string place_of(std::string_view name) const {
-    const auto key = std::ranges::find(keys_, name, &IniLine::name);
-    return key == keys_.end() ? origin_ : place(key->number);
-  }
+/// A key that is given a value.
+struct Setting {
+  std::string name, value;
+  std::string place;  ///< "a.ini:7", "a.h5 /config" or "--set"
 
- private:
-  const std::string text_;
-  std::string origin_;
-  bool tells_lines_;
-  std::vector<IniLine> keys_, sections_;
+  bool is_override() const { return place == "--set"; }
 };
 
-std::string shown(const std::string& name) { return ConfigText::shown(name); }
+/// The settings of an INI text and its [section] lines, whose value is empty. `origin` names the text in
+/// errors, which tell lines of a file that a person writes, not of the text in a checkpoint. UsageError for a
+/// line that is neither, and for a key given twice.
+struct ConfigText {
+  ConfigText(const std::string& text, const std::string& origin, bool tells_lines) {
+    std::set<std::string> names;
+    for (const IniLine& line : ini_lines(text)) {
+      const std::string place = tells_lines ? fmt::format("{}:{}", origin, line.number) : origin;
+      if (line.kind == IniLine::Kind::neither)
+        throw UsageError("{}: not an INI file of [section] and key = value lines: this line is neither: {}",
+                         place, shown(std::string(line.key)));
+      if (line.kind == IniLine::Kind::section)
+        sections.push_back({std::string(line.section), {}, place});
+      else if (names.insert(line.name()).second)
+        settings.push_back({line.name(), std::string(line.value), place});
+      else
+        throw UsageError("{}: {}: is given twice", place, shown(line.name()));
+    }
+  }
+  std::vector<Setting> settings, sections;
+};
 
 /// All that is wrong about a configuration, in one error.
 class Mistakes {
@@ -136,23 +128,23 @@ const RemovedKey* removed_key_named(std::string_view name) {
   return key == removed_keys.end() ? nullptr : &*key;
 }
 
-/// Reads the keys of one configuration, and remembers where each was set last, for errors found at the end.
+/// Calls use(key that names one, registry) for all that a configuration names.
+template <class Use>
+void for_each_registry(const Registries& registries, const Use& use) {
+  use(model_name_key, registries.models);
+  use(task_name_key, registries.tasks);
+  use(optimizer_name_key, registries.optimizers);
+  use(data_format_key, registries.data);
+}
+
+/// Reads the settings of one configuration. The last of a key counts.
 class Reader {
  public:
-  Reader(const ConfigText& text, const Registries& registries)
-      : text_(text),
-        models_(registries.models),
-        tasks_(registries.tasks),
-        optimizers_(registries.optimizers) {
-    config_.registries = &registries;
-  }
-
-  /// Comes before any other key: model.name and task.name decide which keys there are.
-  void choose(const std::vector<std::string>& overrides);
-  void set_from_file(const std::string& name, const std::string& value);
-  /// The same for the text of a run or checkpoint.
-  void set_stored(const std::string& name, const std::string& value);
-  void override_by(const std::string& text);
+  /// stored: the text of a run or checkpoint, not of a person. UsageError if model.name, task.name or
+  /// optimizer.name, which decide what other keys there are, name nothing.
+  Reader(std::vector<Setting> settings, std::string origin, bool stored, const Registries& registries);
+  void set(const Setting& setting);
+  /// Completes the configuration, and checks the rules that need several keys.
   Config finish();
 
  private:
@@ -160,10 +152,17 @@ class Reader {
     const auto key = std::ranges::find(keys_, name, &Key::name);
     return key == keys_.end() ? nullptr : &*key;
   }
-  void set(const std::string& origin, const std::string& name, const std::string& value);
+  const Setting* last(std::string_view name) const {
+    const auto found = std::find_if(settings_.rbegin(), settings_.rend(),
+                                    [&](const Setting& setting) { return setting.name == name; });
+    return found == settings_.rend() ? nullptr : &*found;
+  }
+  bool is_overridden(std::string_view name) const { return last(name) && last(name)->is_override(); }
+  template <class Registry>
+  typename Registry::Choice chosen(const Registry& registry, std::string_view key,
+                                   const std::string& otherwise) const;
   std::string why_unknown(const std::string& name) const;
-  bool is_default_of_another_model(const std::string& name, const std::string& value) const;
-  bool is_of_another_optimizer(const std::string& name) const;
+  bool is_default_of_another_model(const Setting& setting) const;
 
   [[noreturn]] void refuse(std::string_view name, std::string_view what) const;
   void require(bool holds, std::string_view name, std::string_view what) const {
@@ -183,64 +182,40 @@ class Reader {
     }
   }
 
-  const ConfigText& text_;
-  const models::Registry& models_;
-  const tasks::Registry& tasks_;
-  const optim::Registry& optimizers_;
+  const std::vector<Setting> settings_;
+  const std::string origin_;
+  const bool stored_;
+  const Registries& registries_;
   Config config_;
-  std::vector<Key> keys_ = keys_of({});
-  std::set<std::string, std::less<>> overridden_;  // by --set
-  std::vector<std::string> unused_;                // keys of other optimizers
+  std::vector<Key> keys_;
+  std::vector<std::string> unused_;  // keys of other optimizers
 };
-
-/// The key and the value of a --set.
-std::pair<std::string, std::string> parts_of(const std::string& override_text) {
-  const std::size_t equals = override_text.find('=');
-  if (equals == std::string::npos)
-    throw UsageError("--set {}: write it as SECTION.KEY=VALUE", quote(override_text));
-  return {override_text.substr(0, equals), override_text.substr(equals + 1)};
-}
-
-/// The value of a key that is read before the others, and where it was given.
-struct Given {
-  std::string value, origin;
-};
-
-Given given_for(std::string_view key, const ConfigText& text, const std::vector<std::string>& overrides) {
-  Given given{.value = "", .origin = text.place_of(key)};
-  for (const IniLine& line : text.keys())
-    if (line.name() == key) given.value = line.value;
-  for (const std::string& override_text : overrides) {
-    const auto [name, value] = parts_of(override_text);
-    if (name == key) given = {.value = value, .origin = "--set"};
-  }
-  return given;
-}
 
 /// The registered thing that the key names; `otherwise`: if it names none.
 template <class Registry>
-typename Registry::Choice chosen(const Registry& registry, std::string_view key, const Given& given,
-                                 const std::string& otherwise) {
+typename Registry::Choice Reader::chosen(const Registry& registry, std::string_view key,
+                                         const std::string& otherwise) const {
+  const Setting* const given = last(key);
   try {
-    std::string name = option::unquoted(given.value);
+    std::string name = given ? option::unquoted(given->value) : "";
     if (name.empty()) name = otherwise;
     if (name.empty()) throw UsageError("is missing; one of {}", fmt::join(registry.names(), ", "));
     return registry.configure(name);
   } catch (const UsageError& error) {
-    throw UsageError("{}: {}: {}", given.origin, key, error.what());
+    throw UsageError("{}: {}: {}", given ? given->place : origin_, key, error.what());
   }
 }
 
-void Reader::choose(const std::vector<std::string>& overrides) {
-  const auto given = [&](std::string_view key) { return given_for(key, text_, overrides); };
-  config_.model = chosen(models_, model_name_key, given(model_name_key), "");
-  config_.task = chosen(tasks_, task_name_key, given(task_name_key), config_.model.type->traits.task);
-  config_.optimizer.algorithm =
-      chosen(optimizers_, optimizer_name_key, given(optimizer_name_key), OptimizerConfig::usual);
-  const data::Registry& kinds = config_.registries->data;
-  if (const std::string kind = option::unquoted(given(data_format_key).value); kinds.has(kind))
-    config_.data.kind = kinds.configure(kind);
-  keys_ = keys_of(kinds_of(config_));
+Reader::Reader(std::vector<Setting> settings, std::string origin, bool stored, const Registries& registries)
+    : settings_(std::move(settings)), origin_(std::move(origin)), stored_(stored), registries_(registries) {
+  config_.registries = &registries;
+  config_.model = chosen(registries.models, model_name_key, "");
+  config_.task = chosen(registries.tasks, task_name_key, config_.model.type->traits.task);
+  config_.optimizer.algorithm = chosen(registries.optimizers, optimizer_name_key, OptimizerConfig::usual);
+  if (const Setting* const format = last(data_format_key))
+    if (const std::string kind = option::unquoted(format->value); registries.data.has(kind))
+      config_.data.kind = registries.data.configure(kind);
+  keys_ = keys_of(config_);
 }
 
 /// A value that says nothing: what a text of another version may hold of keys that are unknown here.
@@ -264,121 +239,87 @@ std::vector<std::string> owners_of(std::string_view key, const Registry& registr
 }
 
 /// Earlier versions wrote the keys of all models into every resolved configuration.
-bool Reader::is_default_of_another_model(const std::string& name, const std::string& value) const {
-  if (!name.starts_with(model_prefix) || key_named(name)) return false;
-  const std::string option = name.substr(model_prefix.size());
-  return std::ranges::any_of(owners_of(name, models_, model_name_key), [&](const std::string& owner) {
-    return says_nothing(value) || models_.configure(owner).value(option) == value;
+bool Reader::is_default_of_another_model(const Setting& setting) const {
+  if (!setting.name.starts_with(model_prefix)) return false;
+  const std::string option = setting.name.substr(model_prefix.size());
+  const models::Registry& models = registries_.models;
+  return std::ranges::any_of(owners_of(setting.name, models, model_name_key), [&](const std::string& owner) {
+    return says_nothing(setting.value) || models.configure(owner).value(option) == setting.value;
   });
-}
-
-/// Earlier versions wrote the keys of all optimizers.
-bool Reader::is_of_another_optimizer(const std::string& name) const {
-  return !key_named(name) && !owners_of(name, optimizers_, optimizer_name_key).empty();
 }
 
 /// The error of a key that this configuration does not have, with the key that is meant: a word of another
 /// program, the nearest name, or the same name in another section.
 std::string Reader::why_unknown(const std::string& name) const {
-  const auto why_not_here = [&](std::string_view name_key, const auto& registry, const std::string& here) {
-    const std::vector<std::string> owners = owners_of(name, registry, name_key);
-    return owners.empty() ? std::string()
-                          : fmt::format("is a key of {}, and {} is {}; remove it", fmt::join(owners, ", "),
-                                        name_key, here);
-  };
-  for (const std::string& why : {why_not_here(model_name_key, models_, config_.model.name()),
-                                 why_not_here(task_name_key, tasks_, config_.task.name())})
-    if (!why.empty()) return why;
   const std::string bare = bare_name(name);
   std::vector<std::string> known;
-  std::string meant;
+  std::string meant, of_others;
   const auto add = [&](const std::string& key, const OptionTraits& traits) {
     if (meant.empty() && std::ranges::find(traits.peers, bare) != traits.peers.end()) meant = key;
     known.push_back(key);
   };
   for (const Key& key : keys_) add(key.name, key.traits);
-  const auto add_all = [&](std::string_view name_key, const auto& registry) {
+  for_each_registry(registries_, [&](std::string_view name_key, const auto& registry) {
+    const std::vector<std::string> owners = owners_of(name, registry, name_key);
+    if (!owners.empty() && of_others.empty())
+      of_others = fmt::format("is a key of {}, and {} is {}; remove it", fmt::join(owners, ", "), name_key,
+                              key_named(name_key)->get(config_));
     for (const auto& type : registry.types())
       for (const auto& option : type.options)
         add(section_prefix(type, name_key) + option.name, option.traits);
-  };
-  add_all(model_name_key, models_);
-  add_all(task_name_key, tasks_);
-  add_all(optimizer_name_key, optimizers_);
+  });
+  if (!of_others.empty()) return of_others;
   if (meant.empty()) meant = nearest_name(name, known);
   if (meant.empty()) {
     const auto same =
         std::ranges::find_if(known, [&](const std::string& key) { return bare_name(key) == bare; });
-    if (same == known.end())
-      return fmt::format("unknown key; see {} train --help-keys", config_.registries->program);
+    if (same == known.end()) return fmt::format("unknown key; see {} train --help-keys", registries_.program);
     meant = *same;
   }
   return fmt::format("unknown key; did you mean {}?", meant);
 }
 
-void Reader::set(const std::string& origin, const std::string& name, const std::string& value) {
+void Reader::set(const Setting& setting) {
+  const std::string &name = setting.name, &value = setting.value;
   const RemovedKey* const removed = removed_key_named(name);
   try {
-    if (removed) {
-      if (option::unquoted(value) == removed->initial) return;
-    } else if (name.starts_with(group_prefix)) {
-      return set_group(config_, name, value);
-    } else if (const Key* const key = key_named(name)) {
-      return key->set(config_, value);
-    } else if (is_of_another_optimizer(name)) {
-      if (std::ranges::find(unused_, name) == unused_.end()) unused_.push_back(name);
+    if (name.starts_with(group_prefix)) return set_group(config_, name, value);
+    if (const Key* const key = key_named(name)) return key->set(config_, value);
+    if (stored_ && says_nothing(value)) return;
+    if (removed && option::unquoted(value) == removed->initial) return;
+    if (!setting.is_override() && is_default_of_another_model(setting)) return;
+    if (!owners_of(name, registries_.optimizers, optimizer_name_key).empty()) {
+      if (!stored_ && std::ranges::find(unused_, name) == unused_.end()) unused_.push_back(name);
       return;
-    } else {
-      throw UsageError("{}", why_unknown(name));
     }
+    if (!stored_ && !removed) throw UsageError("{}", why_unknown(name));
   } catch (const UsageError& error) {
-    throw UsageError("{}: {}: {}", origin, shown(name), error.what());
+    throw UsageError("{}: {}: {}", setting.place, shown(name), error.what());
   }
-  throw UsageError("{}: {} was removed: {}; remove it", origin, name, removed->instead);
-}
-
-void Reader::set_from_file(const std::string& name, const std::string& value) {
-  if (!is_default_of_another_model(name, value)) set(text_.place_of(name), name, value);
-}
-
-void Reader::set_stored(const std::string& name, const std::string& value) {
-  if (name.starts_with(group_prefix) || key_named(name)) return set(text_.place_of(name), name, value);
-  const RemovedKey* const removed = removed_key_named(name);
-  if (says_nothing(value) || (removed && value == removed->initial)) return;
-  if (is_default_of_another_model(name, value) || is_of_another_optimizer(name)) return;
-  const std::string why =
-      removed ? fmt::format("{} was removed", name) : "this version of Lockstep does not know the key";
+  if (!stored_) throw UsageError("{}: {} was removed: {}; remove it", setting.place, name, removed->instead);
   throw UsageError(
       "{}: {} = {}: {}, so it cannot continue the run; use the version that wrote it, or start a new run "
       "from the weights (--run OTHER --resume FILE)",
-      text_.place_of(name), shown(name), quote(value), why);
-}
-
-void Reader::override_by(const std::string& text) {
-  const auto [name, value] = parts_of(text);
-  set("--set", name, value);
-  overridden_.insert(name);
+      setting.place, shown(name), quote(value),
+      removed ? fmt::format("{} was removed", name) : "this version of Lockstep does not know the key");
 }
 
 void Reader::refuse(std::string_view name, std::string_view what) const {
   const Key* const key = key_named(name);
   const std::string value = key ? key->get(config_) : "";
-  throw UsageError("{}: {}{}{}: {}", overridden_.contains(name) ? "--set" : text_.place_of(name), name,
+  throw UsageError("{}: {}{}{}: {}", last(name) ? last(name)->place : origin_, name,
                    value.empty() ? "" : " = ", value, what);
 }
 
 void Reader::check_required(Mistakes& mistakes) const {
   Config defaults;
-  defaults.model = {.type = config_.model.type, .options = config_.model.type->defaults};
-  defaults.task = {.type = config_.task.type, .options = config_.task.type->defaults};
-  defaults.data.kind = {.type = config_.data.kind.type, .options = {}};
-  if (config_.data.kind.type) defaults.data.kind.options = config_.data.kind.type->defaults;
-  defaults.optimizer.algorithm = {.type = config_.optimizer.algorithm.type,
-                                  .options = config_.optimizer.algorithm.type->defaults};
+  defaults.model = registries_.models.configure(config_.model.name());
+  defaults.task = registries_.tasks.configure(config_.task.name());
+  defaults.optimizer.algorithm = registries_.optimizers.configure(config_.optimizer.algorithm.name());
+  if (config_.data.kind.type) defaults.data.kind = registries_.data.configure(config_.data.kind.name());
   for (const Key& key : keys_) {
     if (key.name == model_name_key || !key.traits.required || key.get(config_) != key.get(defaults)) continue;
-    mistakes.collect(
-        [&] { throw UsageError("{}: {} is missing: {}", text_.origin(), key.name, key.meaning); });
+    mistakes.collect([&] { throw UsageError("{}: {} is missing: {}", origin_, key.name, key.meaning); });
   }
 }
 
@@ -420,15 +361,14 @@ void Reader::check_data() const {
           "cannot be combined with data.normalize of x; give one of them");
 }
 
-/// Completes the configuration, and checks the rules that need several keys.
 Config Reader::finish() {
   // --set of one of them replaces the other of the file.
-  const bool steps = overridden_.contains("train.steps"), epochs = overridden_.contains("train.epochs");
+  const bool steps = is_overridden("train.steps"), epochs = is_overridden("train.epochs");
   if (steps && !epochs) config_.train.epochs = 0;
   if (epochs && !steps) config_.train.steps = 0;
   if (!unused_.empty())
     config_.note = fmt::format("{}: {}: of other optimizers than optimizer.name = {}, without effect",
-                               text_.origin(), fmt::join(unused_, ", "), config_.optimizer.algorithm.name());
+                               origin_, fmt::join(unused_, ", "), config_.optimizer.algorithm.name());
   Mistakes mistakes;
   check_required(mistakes);
   mistakes.collect([&] { check_data(); });
@@ -450,21 +390,16 @@ Config Reader::finish() {
 void check_sections(const ConfigText& text, const Registries& registries) {
   std::vector<std::string> known;
   for (const Key& key : keys_of({})) known.push_back(key.name.substr(0, key.name.find('.')));
-  const auto add = [&](const auto& registry) {
+  for_each_registry(registries, [&](std::string_view, const auto& registry) {
     for (const auto& type : registry.types())
       if (!type.section.empty()) known.push_back(type.section);
-  };
-  add(registries.models);
-  add(registries.tasks);
-  add(registries.optimizers);
-  add(registries.data);
+  });
   Mistakes mistakes;
-  for (const IniLine& line : text.sections()) {
-    const std::string name(line.section);
-    if (std::ranges::find(known, name) != known.end()) continue;
-    const std::string nearest = nearest_name(name, known);
-    mistakes.collect([&, where = text.place(line.number)] {
-      throw UsageError("{}: [{}]: unknown section; {}", where, name,
+  for (const Setting& section : text.sections) {
+    if (std::ranges::find(known, section.name) != known.end()) continue;
+    const std::string nearest = nearest_name(section.name, known);
+    mistakes.collect([&] {
+      throw UsageError("{}: [{}]: unknown section; {}", section.place, section.name,
                        nearest.empty() ? "see " + registries.program + " train --help-keys"
                                        : "did you mean [" + nearest + "]?");
     });
@@ -476,31 +411,34 @@ void check_sections(const ConfigText& text, const Registries& registries) {
 
 Config parse_config(const std::string& text, const std::string& origin,
                     const std::vector<std::string>& overrides, const Registries& registries) {
-  const ConfigText read(text, origin, true);
+  ConfigText read(text, origin, true);
   check_sections(read, registries);
-  Reader reader(read, registries);
-  reader.choose(overrides);
+  std::vector<Setting>& settings = read.settings;
+  for (const std::string& override_text : overrides) {
+    const std::size_t equals = override_text.find('=');
+    if (equals == std::string::npos)
+      throw UsageError("--set {}: write it as SECTION.KEY=VALUE", quote(override_text));
+    settings.push_back({override_text.substr(0, equals), override_text.substr(equals + 1), "--set"});
+  }
+  Reader reader(settings, origin, false, registries);
   Mistakes mistakes;
-  for (const IniLine& key : read.keys())
-    mistakes.collect([&] { reader.set_from_file(key.name(), std::string(key.value)); });
-  for (const std::string& override_text : overrides)
-    mistakes.collect([&] { reader.override_by(override_text); });
+  for (const Setting& setting : settings) mistakes.collect([&] { reader.set(setting); });
   mistakes.throw_if_any();
   return reader.finish();
 }
 
 Config parse_stored_config(const std::string& text, const std::string& origin, const Registries& registries) {
   const ConfigText read(text, origin, false);
-  Reader reader(read, registries);
+  std::optional<Reader> reader;
   try {
-    reader.choose({});
+    reader.emplace(read.settings, origin, true, registries);
   } catch (const UsageError& error) {
     throw UsageError(
         "{}; if another program wrote it, whose models and tasks {} does not have, use that program",
         error.what(), registries.program);
   }
-  for (const IniLine& key : read.keys()) reader.set_stored(key.name(), std::string(key.value));
-  return reader.finish();
+  for (const Setting& setting : read.settings) reader->set(setting);
+  return reader->finish();
 }
 
 Config read_config(const std::string& path, const std::vector<std::string>& overrides,
@@ -520,7 +458,7 @@ std::string to_text(const optim::ParamGroup& group) {
 
 std::string to_text(const Config& config) {
   std::string text, section;
-  for (const Key& key : keys_of(kinds_of(config))) {
+  for (const Key& key : keys_of(config)) {
     const std::size_t dot = key.name.find('.');
     if (key.name.substr(0, dot) != section) {
       if (section == "optimizer") {

@@ -31,17 +31,6 @@ struct Config {
   std::string note;
 };
 
-/// What decides which keys a configuration has. Null: not named yet.
-struct Kinds {
-  const models::ModelType* model = nullptr;
-  const tasks::Registry::Type* task = nullptr;
-  const optim::Registry::Type* optimizer = nullptr;
-  const data::Registry::Type* data = nullptr;  ///< or auto
-};
-inline Kinds kinds_of(const Config& config) {
-  return {config.model.type, config.task.type, config.optimizer.algorithm.type, config.data.kind.type};
-}
-
 /// A key under its full name, "train.steps".
 using Key = Option<Config>;
 
@@ -53,9 +42,9 @@ std::string section_prefix(const Type& type, std::string_view name_key) {
   return type.section.empty() ? std::string(name_key.substr(0, name_key.find('.') + 1)) : type.section + ".";
 }
 
-/// The keys of such a configuration, in the order they are printed. optimizer.group.N, of which there may be
-/// many, is not among them.
-std::vector<Key> keys_of(const Kinds& kinds);
+/// The keys of a configuration of this model, task, optimizer and format, or of none yet, in the order they
+/// are printed. optimizer.group.N, of which there may be many, is not among them.
+std::vector<Key> keys_of(const Config& of);
 
 /// Reads an INI file and the --set overrides ("section.key=value"). Values may be quoted (option.h). The
 /// registries hold what model.name and task.name can name, and outlive the configuration. Throws UsageError

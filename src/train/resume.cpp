@@ -32,11 +32,13 @@ std::string groups_of(const Config& config) {
 /// The keys with other values in one of the two. Keys of a model, a task or an optimizer are compared if both
 /// have the same.
 std::vector<KeyChange> differing(const Config& run, const Config& asked, bool may_change) {
-  const Kinds a = kinds_of(run), b = kinds_of(asked);
+  Config common = run;
+  if (run.model.type != asked.model.type) common.model = {};
+  if (run.task.type != asked.task.type) common.task = {};
+  if (run.optimizer.algorithm.type != asked.optimizer.algorithm.type) common.optimizer.algorithm = {};
+  if (run.data.kind.type != asked.data.kind.type) common.data.kind = {};
   std::vector<KeyChange> found;
-  for (const Key& key : keys_of({.model = a.model == b.model ? a.model : nullptr,
-                        .task = a.task == b.task ? a.task : nullptr,
-                        .optimizer = a.optimizer == b.optimizer ? a.optimizer : nullptr})) {
+  for (const Key& key : keys_of(common)) {
     if (key.traits.may_change != may_change) continue;
     KeyChange change{key.name, key.get(run), key.get(asked)};
     if (change.before != change.now) found.push_back(std::move(change));

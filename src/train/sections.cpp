@@ -329,19 +329,19 @@ void add_choice(std::vector<Key>& keys, std::string_view name_key, const Type* t
 
 }  // namespace
 
-std::vector<Key> keys_of(const Kinds& kinds) {
+std::vector<Key> keys_of(const Config& of) {
   std::vector<Key> keys;
-  add_choice(keys, model_name_key, kinds.model, [](auto& config) -> auto& { return config.model; }, "",
+  add_choice(keys, model_name_key, of.model.type, [](auto& config) -> auto& { return config.model; }, "",
              "which model; it decides the other keys of [model]",
              {.required = true, .peers = {"model", "arch", "architecture", "type"}});
-  add_choice(keys, task_name_key, kinds.task, [](auto& config) -> auto& { return config.task; }, "",
+  add_choice(keys, task_name_key, of.task.type, [](auto& config) -> auto& { return config.task; }, "",
              "what is learned, which decides the other keys of [task]; default: language for gpt, diffusion "
              "for unet, classification for mlp and resnet",
              {.peers = {"task", "objective", "criterion"}});
   add_section(keys, "data", &Config::data);
-  if (kinds.data)
+  if (const data::Registry::Type* const kind = of.data.kind.type)
     add_rows(
-        keys, section_prefix(*kinds.data, data_format_key), kinds.data->options,
+        keys, section_prefix(*kind, data_format_key), kind->options,
         [](auto& config) -> auto& { return config.data.kind; });
   add_section(keys, "train", &Config::train);
   // OptimizerConfig says where the options of the algorithm are.
@@ -349,7 +349,7 @@ std::vector<Key> keys_of(const Kinds& kinds) {
       keys, optimizer_name_key, nullptr, [](auto& config) -> auto& { return config.optimizer.algorithm; },
       OptimizerConfig::usual, "optimization algorithm", {.peers = {"optim", "optimizer", "optimizer_type"}});
   add_rows(
-      keys, "optimizer.", OptimizerConfig::options(kinds.optimizer),
+      keys, "optimizer.", OptimizerConfig::options(of.optimizer.algorithm.type),
       [](auto& config) -> auto& { return config.optimizer; });
   add_section(keys, "ema", &Config::ema);
   add_section(keys, "ddp", &Config::ddp);

@@ -113,7 +113,7 @@ train_expect 3 "label.h5: row 39 of /y is 11, but the model has 10 classes \(0 t
 train_expect 3 "81|9, 9" --set data.train=wide.h5
 mkdir nan-1 nan-2 huge  # of a run that has begun there is a directory
 for count in 1 2; do
-  expect 4 "step 1: the loss is nan; nan.h5: image [0-9]+ of field x holds nan, in a sample of step 1: correct" "$count" train good.ini --run "nan-$count" --set data.train=nan.h5
+  expect 4 "step 1: the loss is nan; nan.h5: row [0-9]+ of field x holds nan, in a sample of step 1: correct" "$count" train good.ini --run "nan-$count" --set data.train=nan.h5
   [ -z "$(ls "nan-$count/checkpoints" 2>/dev/null)" ] || fail "a run whose loss is not finite left a checkpoint"
 done
 
