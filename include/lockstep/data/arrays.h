@@ -67,10 +67,11 @@ class Arrays : public Dataset {
   };
   /// An array of the files that is a field.
   struct Array {
-    std::string name, path;
-    Content content = Content::numbers;
-    FieldMeaning meaning{};            ///< in the first file
-    std::vector<float> byte_values{};  ///< [channels, 256]: what each stored byte becomes once normalised
+    std::string name;                    ///< of the field
+    std::string path;                    ///< in the files
+    Content content = Content::numbers;  ///< what it must be
+    FieldMeaning meaning{};              ///< in the first file
+    std::vector<float> byte_values{};    ///< [channels, 256]: what each stored byte becomes once normalised
   };
   /// Throws as the others. The arrays have name, path and content.
   Arrays(const std::vector<std::string>& paths, std::vector<Array> arrays, std::int64_t memory_limit_bytes);
