@@ -10,9 +10,9 @@
 namespace lockstep::report {
 namespace {
 
-constexpr std::int64_t line = 1;  // pixels between images
+constexpr std::int64_t gap = 1;  // pixels between images
 
-std::int64_t side_of(std::int64_t images, std::int64_t pixels) { return images * (pixels + line) + line; }
+std::int64_t side_of(std::int64_t images, std::int64_t pixels) { return images * (pixels + gap) + gap; }
 
 std::uint8_t byte_of(float value) {
   const double byte = std::nearbyint((static_cast<double>(value) + 1) * 127.5);

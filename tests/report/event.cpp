@@ -4,7 +4,7 @@
 #include <boost/test/unit_test.hpp>
 
 #include "lockstep/base/error.h"
-#include "report/record_file.h"
+#include "report/event_file.h"
 #include "support/mentions.h"
 
 namespace lockstep::test {

@@ -11,7 +11,6 @@
 
 #include "base/files.h"
 #include "lockstep/base/error.h"
-#include "report/record_file.h"
 #include "support/mentions.h"
 #include "support/temporary_folder.h"
 

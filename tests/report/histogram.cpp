@@ -1,5 +1,5 @@
 // Histograms: exact numbers, and each value in the bucket whose limits enclose it.
-#include "report/histogram.h"
+#include "report/event.h"
 
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
