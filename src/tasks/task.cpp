@@ -145,6 +145,8 @@ void add_built_in(Registries& registries) {
   tasks::add_built_in(registries.tasks);
   optim::add_built_in(registries.optimizers);
   data::add_built_in(registries.data);
+  const auto mark = [](auto&... all) { (all.mark_built_in(), ...); };
+  mark(registries.models, registries.tasks, registries.optimizers, registries.data);
 }
 
 const Registries& built_in_registries() {

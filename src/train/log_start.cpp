@@ -96,6 +96,20 @@ std::vector<std::string> notes_on_sums(const Config& config, comm::GradientTrans
   return notes;
 }
 
+std::string replaced_names(const Config& config) {
+  std::string names;
+  const auto add = [&](std::string_view key, const auto* type) {
+    if (type && type->replaces_built_in)
+      names += fmt::format("{}{} = {}", names.empty() ? "" : ", ", key, type->name);
+  };
+  add(model_name_key, config.model.type);
+  add(task_name_key, config.task.type);
+  add(optimizer_name_key, config.optimizer.algorithm.type);
+  for (const auto& type : config.registries->data.types())
+    if (type.name == config.data.format) add("data.format", &type);
+  return names;
+}
+
 void log_start(Session& session, const Config& config, models::Model& model, const DataSets& data,
                const ddp::DataParallel& replicas, const optim::Optimizer& optimizer, const optim::Ema* ema) {
   const Log& log = session.log();
@@ -104,6 +118,8 @@ void log_start(Session& session, const Config& config, models::Model& model, con
            pluralized(world.size(), "rank"), pluralized(world.topology().nodes(), "node"),
            describe(session.backend(), replicas.options().compute));
   log_oversubscription(session);
+  if (const std::string own = replaced_names(config); !own.empty())
+    log.info("note: {}: the program's own, not the built-in one", own);
   log.info("{} samples to train on, {} to evaluate on; {} a step, {:.1f} epochs in all", data.train().size(),
            data.eval() ? data.eval()->size() : 0, config.train.global_batch,
            static_cast<double>(config.train.steps) * static_cast<double>(config.train.global_batch) /

@@ -18,6 +18,10 @@ namespace lockstep::train {
 std::vector<std::string> notes_on_sums(const Config& config, comm::GradientTransport& transport,
                                        const Device& device);
 
+/// "model.name = mlp, task.name = regression": what a program has in place of the built-in things of these
+/// names. Empty: nothing.
+std::string replaced_names(const Config& config);
+
 /// Ranks, model, data, shards, buckets, memory, and the limits of reproducibility. Collective; `ema` may be
 /// null.
 void log_start(Session& session, const Config& config, models::Model& model, const DataSets& data,

@@ -159,6 +159,7 @@ Trainer::Trainer(Session& session, const Config& config, Inputs& inputs, checkpo
     replicas_.record(&*timeline_);
   }
   for (const Param* const param : replicas_.params()) parameter_bytes_ += param->value.bytes();
+  if (const std::string own = replaced_names(config_); !own.empty()) store_.note({{"own", own}});
   start(options);
   try_samples();
 }

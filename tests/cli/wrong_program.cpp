@@ -91,8 +91,10 @@ int main(int argc, char** argv) {
       .model<Misread>("misread")
       .task<Near>("near");
   if (wrong("model_twice")) app.model<Constant>("sum");
-  if (wrong("built_in_twice")) app.model<Constant>("mlp");
-  if (wrong("task_twice")) app.task<Near>("regression");
+  if (wrong("replaced_twice")) app.model<Sum>("mlp").model<Sum>("mlp");
+  if (wrong("task_twice")) app.task<Near>("near");
+  if (wrong("replaced") || (wrong("replaced_once") && on_the_last_rank()))
+    app.model<Sum>("mlp").task<Near>("regression");
   if (wrong("no_name")) app.task<Near>("");
   if (wrong("ranks") && on_the_last_rank()) app.model<Constant>("another");
   if (wrong("blank_once") && on_the_last_rank()) app.model<Constant>("a name");

@@ -79,8 +79,17 @@ expect metric_sums 2 'task.name = near: metric error has 2 sums, but 3 were adde
 
 # Registrations.
 expect model_twice 2 'the program registers a model: the name sum is registered twice' '1 2 3'
-expect built_in_twice 2 'the program registers a model: the name mlp is registered twice' 1
-expect task_twice 2 'the program registers a task: the name regression is registered twice' 1
+expect replaced_twice 2 'the program registers a model: the name mlp is registered twice' 1
+expect task_twice 2 'the program registers a task: the name near is registered twice' 1
+expect replaced_once 2 "ranks have other models, tasks, optimizers or data sets: '.*' on rank 0, but 'mlp, the program's' on rank 1;" 2
+# A program's own wins over a built-in one of its name. Checkpoints say so.
+own='model.name = mlp, task.name = regression'
+WRONG=replaced ranks 2 train run.ini --run replaced --set model.name=mlp --set task.name=regression --set train.shards=2 >log 2>&1 ||
+  fail "a model and a task in place of the built-in ones: $(cat log)"
+[ "$(grep -c "note: $own: the program's own, not the built-in one" log)" -eq 1 ] || fail "what they replace is not said once: $(cat log)"
+ranks 1 inspect replaced/checkpoints/latest >out.log || fail "inspect: $(cat out.log)"
+has_line "/provenance own = $own" <out.log || fail "the checkpoint does not say so: $(cat out.log)"
+ranks 1 inspect right/checkpoints/latest | grep 'provenance own' && fail "a checkpoint without replacements names some"
 expect blank 2 'the program registers a model: the name "two words" is not made of letters' '1 2 3'
 expect blank_once 2 'rank 1: the program registers a model: the name "a name" is not made of letters' 2
 expect no_name 2 'the program registers a task: the name "" is not made of letters' 1

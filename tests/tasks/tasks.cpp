@@ -257,17 +257,29 @@ BOOST_AUTO_TEST_CASE(options_that_a_configuration_cannot_tell_apart_are_refused)
   BOOST_TEST(registry.types().empty());
 }
 
-BOOST_AUTO_TEST_CASE(two_things_of_one_name_are_refused) {
+BOOST_AUTO_TEST_CASE(a_program_replaces_a_built_in_thing_and_two_of_its_own_with_one_name_are_refused) {
   Registries registries;
   add_built_in(registries);
   struct Empty final : Task {
     Loss loss(Tape&, Model&, const Batch&) override { return {}; }
   };
-  check_error<UsageError>([&] { registries.tasks.add<Empty>("language"); },
-                          "the name language is registered twice");
   check_error<UsageError>([&] { registries.tasks.add<Empty>("two words"); }, "is not made of letters");
   registries.tasks.add<Empty>("mine");  // without Options
   BOOST_TEST(!!registries.tasks.configure("mine").make());
+  BOOST_TEST(!registries.tasks.configure("mine").type->replaces_built_in);
+  check_error<UsageError>([&] { registries.tasks.add<Empty>("mine"); }, "the name mine is registered twice");
+
+  const std::vector<std::string> names = registries.tasks.names();
+  const std::string text = registries.tasks.text();
+  registries.tasks.add<Empty>("classification");  // a program's wins over the built-in one, which had a key
+  BOOST_TEST(registries.tasks.names() == names, boost::test_tools::per_element());
+  BOOST_TEST(registries.tasks.text() != text);
+  const lockstep::tasks::TaskConfig own = registries.tasks.configure("classification");
+  BOOST_TEST(own.type->replaces_built_in);
+  BOOST_TEST(own.type->options.empty());
+  const std::unique_ptr<Task> made = own.make();
+  BOOST_TEST(!!dynamic_cast<Empty*>(made.get()));
+  check_error<UsageError>([&] { registries.tasks.add<Empty>("classification"); }, "is registered twice");
 }
 
 /// Keys without more than a name and a meaning.

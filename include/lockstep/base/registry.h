@@ -1,5 +1,5 @@
-// Registry: what a configuration can name (models, tasks, optimizers, data sets), each entry with its options
-// described.
+// Registry: what a configuration can name (models, tasks, optimizers, data sets), each entry with
+// its options described.
 #pragma once
 
 #include <algorithm>
@@ -61,6 +61,8 @@ class Registry {
   /// An entry: what a name stands for.
   struct Type {
     std::string name;                     ///< as configurations name it
+    bool built_in = false;                ///< see mark_built_in()
+    bool replaces_built_in = false;       ///< a program's, in place of the built-in one of this name
     std::string section;                  ///< of its options; empty: that of the thing's name
     std::vector<Option<Choice>> options;  ///< the keys of the section besides `name`
     std::any defaults;                    ///< of the thing's type Options
@@ -78,9 +80,9 @@ class Registry {
   /// T: a Thing with a copyable struct T::Options, whose options() describes its members, and with a
   /// constructor T(const T::Options&, Arguments...), or with the options last. A T without Options has none,
   /// and is made from the arguments alone. A constant T::Options::section names the section of a
-  /// configuration that has the options; without it they are in the section that names the thing. Throws
-  /// UsageError if the name or that of an option is taken, or not made of letters, digits, '_', '-' and '.'
-  /// (options: no '.').
+  /// configuration that has the options; without it they are in the section that names the thing. Takes the
+  /// place of a built-in entry of this name. Throws UsageError if the name is that of another entry, if that
+  /// of an option is taken, or if one is not made of letters, digits, '_', '-' and '.' (options: no '.').
   template <class T>
   Registry& add(std::string name) {
     static_assert(is_of_this_kind<T>());
@@ -132,6 +134,11 @@ class Registry {
     return *this;
   }
 
+  /// What has been added so far is built in: a program's entry of the same name replaces it.
+  void mark_built_in() {
+    for (Type& type : types_) type.built_in = true;
+  }
+
   const std::deque<Type>& types() const { return types_; }  ///< in the order of registration
   /// In the order of registration.
   std::vector<std::string> names() const {
@@ -154,7 +161,8 @@ class Registry {
   std::string text() const {
     std::string text;
     for (const Type& type : types_) {
-      text += type.name + (type.section.empty() ? "" : " [" + type.section + "]") + "\n";
+      text += type.name + (type.section.empty() ? "" : " [" + type.section + "]") +
+              (type.replaces_built_in ? ", the program's" : "") + "\n";
       for (const Option<Choice>& option : type.options)
         text += "  " + option.name + ": " + option.form() + "\n";
     }
@@ -183,9 +191,13 @@ class Registry {
   Type& type_named(std::string name) {
     if (!made_of(name, "_-."))
       throw UsageError("the name \"{}\" is not made of letters, digits, _, - and .", name);
-    if (has(name)) throw UsageError("the name {} is registered twice", name);
-    Type& type = types_.emplace_back();
+    const auto before = std::ranges::find(types_, name, &Type::name);
+    const bool replaces = before != types_.end();
+    if (replaces && !before->built_in) throw UsageError("the name {} is registered twice", name);
+    Type& type = replaces ? *before : types_.emplace_back();
+    type = Type{};
     type.name = std::move(name);
+    type.replaces_built_in = replaces;
     if constexpr (requires { typename Thing::Traits; }) type.traits = Thing::Traits::template of<T>();
     return type;
   }

@@ -23,7 +23,8 @@ class App {
   /// name: of the program, for its help.
   explicit App(std::string name);
 
-  /// M: see models::Registry::add. Two models of one name are a UsageError, which run() reports.
+  /// M: see models::Registry::add. Takes the place of a built-in model of this name. Two models of one name
+  /// are a UsageError, which run() reports.
   template <class M>
   App& model(const std::string& name) {
     return add("model", [&] { registries_.models.add<M>(name); });
