@@ -19,6 +19,7 @@
 #include "lockstep/data/loader.h"
 #include "lockstep/data/sampler.h"
 #include "lockstep/data/text.h"
+#include "lockstep/data/tokenizer.h"
 #include "lockstep/ddp/collectives.h"
 #include "lockstep/ddp/data_parallel.h"
 #include "lockstep/hdf5/file.h"
@@ -62,6 +63,7 @@ using data::Field;
 using data::Images;
 using data::Loader;
 using data::Text;
+using data::Tokenizer;
 using ddp::DataParallel;
 using nn::convert_sync_batch_norm;
 using optim::AdamW;

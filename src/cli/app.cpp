@@ -71,9 +71,11 @@ void check_same_everywhere(const Registries& registries, comm::HostGroup& world)
   if (const auto differing = comm::first_difference(
           world, "models:\n" + registries.models.text() + "tasks:\n" + registries.tasks.text() +
                      "optimizers:\n" + registries.optimizers.text() + "data sets:\n" +
-                     registries.data.text()))
+                     registries.data.text() + "tokenizers:\n" + registries.tokenizers.text()))
     throw UsageError(
-        "ranks have other models, tasks, optimizers or data sets: {}; start the same program on every rank",
+        "ranks have other models, tasks, optimizers, data sets or tokenizers: {}; start the same program on "
+        "every "
+        "rank",
         differing->text());
 }
 

@@ -12,8 +12,8 @@ namespace lockstep::cli {
 
 ExitCode generate(const Program& program, Session& session, const Arguments& arguments) {
   OptionSet options(program, "generate FILE.h5 [--prompt TEXT] [--tokens N] [OPTIONS]",
-                    "Lets the language model of a checkpoint continue PROMPT. Tokens are bytes. The\n"
-                    "text depends on the checkpoint, the prompt, the temperature and the seed only.");
+                    "Lets the language model of a checkpoint continue PROMPT. The text depends on the\n"
+                    "checkpoint, the prompt, the temperature and the seed only.");
   SavedModel::add_options(options);
   options.add()("prompt", po::value<std::string>()->default_value("\n", "a new line"), "text to continue");
   options.add()("tokens", po::value<std::int64_t>()->default_value(256), "tokens to write");
@@ -32,11 +32,13 @@ ExitCode generate(const Program& program, Session& session, const Arguments& arg
                                    .temperature = values["temperature"].as<double>(),
                                    .seed = values["seed"].as<std::uint64_t>(),
                                    .compute = saved.compute()};
-  if (const std::string& tokenizer = saved.tokenizer(); !tokenizer.empty() && tokenizer != "bytes")
-    throw UsageError(
-        "generate: {} was trained on tokens of {}, which cannot be turned back into text: only bytes can",
-        file, quote(tokenizer));
-  const std::string text = train::generate(saved.model(), session.backend(), prompt, how);
+  const data::Tokenizers& tokenizers = program.registries.tokenizers;
+  data::StoredTokenizer stored = saved.tokenizer();
+  if (stored.name.empty()) stored.name = "bytes";
+  const std::unique_ptr<data::Tokenizer> tokenizer = stored.make(tokenizers, file);
+  if (tokenizers.configure(stored.name).type->replaces_built_in)
+    session.log().info("note: tokenizer = {}: the program's own, not the built-in one", stored.name);
+  const std::string text = train::generate(saved.model(), *tokenizer, session.backend(), prompt, how);
   if (session.world().rank() != 0) return ExitCode::done;
   if (values.count("json")) {
     print_json({{"prompt", prompt}, {"text", text}, {"step", saved.step()}});

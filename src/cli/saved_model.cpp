@@ -87,8 +87,10 @@ SavedModel::SavedModel(const std::string& file, const po::variables_map& values,
   model_->to(session.backend());
   step_ = index.position.step;
   digest_ = index.digest;
-  if (const auto found = index.provenance.find("tokenizer"); found != index.provenance.end())
-    tokenizer_ = found->second;
+  if (const auto id = index.provenance.find(train::tokenizer_provenance); id != index.provenance.end())
+    tokenizer_.name = id->second.substr(0, id->second.find(' '));
+  if (const auto text = index.provenance.find("tokenizer_text"); text != index.provenance.end())
+    tokenizer_.text = text->second;
 }
 
 }  // namespace lockstep::cli

@@ -43,8 +43,8 @@ class SavedModel {
   const train::LearnedFrom& learned_from() const { return learned_from_; }
   /// How the data it was trained on stores x, if the task takes it in [-1, 1].
   const std::optional<train::StoredRange>& range() const { return range_; }
-  /// Of the text it was trained on; empty if not known.
-  const std::string& tokenizer() const { return tokenizer_; }
+  /// Of the text it was trained on; without a name if not known.
+  const data::StoredTokenizer& tokenizer() const { return tokenizer_; }
   std::int64_t step() const { return step_; }
   std::uint64_t digest() const { return digest_; }         ///< of the checkpoint
   const std::string& weights() const { return weights_; }  ///< the group loaded
@@ -58,7 +58,8 @@ class SavedModel {
   std::optional<train::StoredRange> range_;
   std::int64_t step_ = 0;
   std::uint64_t digest_ = 0;
-  std::string weights_, tokenizer_;
+  std::string weights_;
+  data::StoredTokenizer tokenizer_;
   DType compute_ = DType::float32;
 };
 

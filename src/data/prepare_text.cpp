@@ -9,13 +9,13 @@
 #include "data/input.h"
 #include "data/prepare.h"
 #include "lockstep/base/error.h"
+#include "lockstep/data/tokenizer.h"
 
 namespace lockstep::data {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::int64_t byte_values = 256;
 constexpr std::size_t chunk_bytes = 1 << 20;
 
 /// The bytes of a text, all of which are looked at; -1 if it is none, and then says in `why` what it is.
@@ -66,7 +66,8 @@ std::vector<std::string> files_in(const std::string& folder) {
 Prepared prepare_text(std::span<const std::string> inputs, const Output& output) {
   if (inputs.empty()) throw UsageError("no text files were named");
   check_output(inputs, output);
-  Prepared prepared{.samples = 0, .image = {}, .element_type = "uint16", .classes = byte_values};
+  const Bytes tokenizer;
+  Prepared prepared{.samples = 0, .image = {}, .element_type = "uint16", .classes = tokenizer.vocabulary()};
   std::vector<std::string> paths;
   for (const std::string& input : inputs) {
     std::error_code ignored;
@@ -88,19 +89,17 @@ Prepared prepare_text(std::span<const std::string> inputs, const Output& output)
 
   write_whole(output, [&](hdf5::File& file) {
     hdf5::Dataset tokens = file.create_dataset("tokens", DType::uint16, {prepared.samples});
-    tokens.set_attribute("vocabulary", byte_values);
-    tokens.set_attribute("tokenizer", "bytes");
-    std::vector<std::byte> buffer(chunk_bytes);
-    std::vector<std::uint16_t> chunk_tokens(chunk_bytes);
+    store_tokenizer(tokens, "bytes", tokenizer);
+    std::string buffer(chunk_bytes, '\0');
     std::int64_t done = 0;
     for (const std::string& path : paths) {
       Input input(path);
-      while (const std::size_t got = input.read(buffer)) {
+      while (const std::size_t got = input.read(std::as_writable_bytes(std::span(buffer)))) {
         const auto count = static_cast<std::int64_t>(got);
         if (done + count > prepared.samples) throw DataError("{}: it changed while it was read", path);
-        std::transform(buffer.begin(), buffer.begin() + count, chunk_tokens.begin(),
-                       [](std::byte b) { return std::to_integer<std::uint16_t>(b); });
-        tokens.write_rows(done, count, std::span<const std::uint16_t>(chunk_tokens.data(), got));
+        const std::vector<std::int64_t> encoded = tokenizer.encode(std::string_view(buffer).substr(0, got));
+        const std::vector<std::uint16_t> chunk(encoded.begin(), encoded.end());
+        tokens.write_rows(done, count, std::span(chunk));
         done += count;
       }
     }

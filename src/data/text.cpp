@@ -58,7 +58,7 @@ Text::~Text() = default;
 
 FieldMeaning Text::meaning(std::string_view field) const {
   FieldMeaning meaning = Dataset::meaning(field);
-  meaning.tokens = {{tokenizer_, vocabulary_}, sources_.front().tokens->path()};
+  meaning.tokens = {{tokenizer_.id(), tokenizer_.text, vocabulary_}, sources_.front().tokens->path()};
   return meaning;
 }
 
@@ -79,16 +79,16 @@ void Text::add_file(const std::string& path, std::int64_t& memory_left_bytes) {
     return tokens;
   };
   const std::int64_t vocabulary = attribute_owner("vocabulary").int64_attribute("vocabulary");
-  const std::string tokenizer = text_of(attribute_owner("tokenizer"), "tokenizer");
+  StoredTokenizer tokenizer = stored_tokenizer(attribute_owner("tokenizer"));
   if (vocabulary < 1 || vocabulary > (std::int64_t{1} << 32)) {
     throw DataError("{}: attribute 'vocabulary' of /tokens is {}", path, vocabulary);
   }
-  if (!sources_.empty() && (vocabulary != vocabulary_ || tokenizer != tokenizer_)) {
-    throw DataError("{}: vocabulary {} of tokenizer '{}', but {} has {} of '{}'", path, vocabulary, tokenizer,
-                    sources_.front().tokens->path(), vocabulary_, tokenizer_);
+  if (!sources_.empty() && (vocabulary != vocabulary_ || tokenizer.id() != tokenizer_.id())) {
+    throw DataError("{}: vocabulary {} of tokenizer '{}', but {} has {} of '{}'", path, vocabulary,
+                    tokenizer.id(), sources_.front().tokens->path(), vocabulary_, tokenizer_.id());
   }
   vocabulary_ = vocabulary;
-  tokenizer_ = tokenizer;
+  tokenizer_ = std::move(tokenizer);
 
   const DType stored_as = *tokens.dtype();
   Source source;

@@ -145,8 +145,9 @@ void add_built_in(Registries& registries) {
   tasks::add_built_in(registries.tasks);
   optim::add_built_in(registries.optimizers);
   data::add_built_in(registries.data);
+  data::add_built_in(registries.tokenizers);
   const auto mark = [](auto&... all) { (all.mark_built_in(), ...); };
-  mark(registries.models, registries.tasks, registries.optimizers, registries.data);
+  mark(registries.models, registries.tasks, registries.optimizers, registries.data, registries.tokenizers);
 }
 
 const Registries& built_in_registries() {

@@ -293,8 +293,9 @@ checkpoint::StoreOptions store_options(const Config& config, const DataSets& dat
       {"device", kernels::name_of(backend.device())},       {"threads", std::to_string(backend.threads())},
       {"instruction_set", backend.instruction_set()},       {"math_library", backend.math_library()},
       {"precision", precision_text(compute, backend)}};
-  if (const std::string tokenizer = data.tokenizer(); !tokenizer.empty())
-    provenance[tokenizer_provenance] = tokenizer;
+  const data::Tokens tokens = data.tokens();
+  if (!tokens.tokenizer.empty()) provenance[tokenizer_provenance] = tokens.tokenizer;
+  if (!tokens.text.empty()) provenance["tokenizer_text"] = tokens.text;
   if (data.range()) add(provenance, *data.range());
   checkpoint::StoreOptions options = config.checkpoint.store;
   options.schedule = {.seed = config.train.seed,

@@ -273,9 +273,9 @@ std::vector<data::Dataset*> DataSets::all() const {
   return all;
 }
 
-std::string DataSets::tokenizer() const {
+data::Tokens DataSets::tokens() const {
   const data::Dataset& first = *all().front();
-  return first.meaning(first.fields().front().name).tokens.value.tokenizer;
+  return first.meaning(first.fields().front().name).tokens.value;
 }
 
 /// All files as the first one.

@@ -57,7 +57,7 @@ class DataSets {
   /// How files store x, if the task takes it in [-1, 1].
   const std::optional<StoredRange>& range() const { return range_; }
   /// Of text; empty for other data, and if the data file names none.
-  std::string tokenizer() const;
+  data::Tokens tokens() const;
   /// To be logged (log_warnings), once.
   std::vector<std::string> take_warnings() { return std::exchange(warnings_, {}); }
 

@@ -12,8 +12,6 @@
 namespace lockstep::train {
 namespace {
 
-constexpr std::int64_t byte_tokens = 256;
-
 /// How many positions are computed for `seen` tokens. A device prepares its libraries for each length, so it
 /// gets few of them: the positions behind the last token change nothing before them.
 std::int64_t positions_for(std::int64_t seen, std::int64_t context, Device device) {
@@ -42,15 +40,14 @@ std::int64_t draw(std::span<const float> logits, double temperature, double unif
 
 }  // namespace
 
-std::string generate(models::Model& model, kernels::Backend& backend, const std::string& prompt,
-                     const GenerateOptions& options) {
+std::string generate(models::Model& model, const data::Tokenizer& tokenizer, kernels::Backend& backend,
+                     const std::string& prompt, const GenerateOptions& options) {
   if (model.context() == 0) throw UsageError("generate: the model is not a language model");
-  if (model.classes() != byte_tokens)
-    throw UsageError(
-        "generate: the model knows {} tokens, and their text is not known; only models of the 256 bytes can "
-        "write text",
-        model.classes());
-  if (prompt.empty()) throw UsageError("--prompt: is empty; give at least one character");
+  if (model.classes() != tokenizer.vocabulary())
+    throw UsageError("generate: the model knows {} tokens, but its tokenizer has {}: their text is not known",
+                     model.classes(), tokenizer.vocabulary());
+  std::vector<std::int64_t> tokens = tokenizer.encode(prompt);
+  if (tokens.empty()) throw UsageError("--prompt: is empty; give at least one character");
   constexpr Range tokens_asked = Range::from(0, 1e8), temperatures = Range::from(0, 1000);
   if (!tokens_asked.contains(static_cast<double>(options.tokens)))
     throw UsageError("--tokens {}: must be in {}", options.tokens, tokens_asked.text());
@@ -59,11 +56,8 @@ std::string generate(models::Model& model, kernels::Backend& backend, const std:
 
   const std::int64_t context = model.context();
   const Random random({options.seed, purpose_of("generate"), 0, 0});
-  std::vector<std::int64_t> tokens(prompt.size());
-  std::transform(prompt.begin(), prompt.end(), tokens.begin(),
-                 [](char c) { return static_cast<unsigned char>(c); });
+  const std::size_t prompted = tokens.size();
   Tape tape(backend);
-  std::string text;
   std::vector<std::int64_t> window;
   for (std::int64_t i = 0; i < options.tokens; ++i) {
     const auto seen = std::min<std::int64_t>(static_cast<std::int64_t>(tokens.size()), context);
@@ -77,13 +71,11 @@ std::string generate(models::Model& model, kernels::Backend& backend, const std:
     const Tensor last_floats = backend.empty({1, model.classes()});
     backend.copy(rows.rows(seen - 1, seen), last_floats);
     const Tensor last = kernels::on_cpu(last_floats, &backend);
-    const std::int64_t token =
-        draw({last.data<float>(), static_cast<std::size_t>(byte_tokens)}, options.temperature,
-             static_cast<double>(random.uniform(static_cast<std::uint64_t>(i))));
-    tokens.push_back(token);
-    text.push_back(static_cast<char>(token));
+    tokens.push_back(draw({last.data<float>(), static_cast<std::size_t>(model.classes())},
+                          options.temperature,
+                          static_cast<double>(random.uniform(static_cast<std::uint64_t>(i)))));
   }
-  return text;
+  return tokenizer.decode(std::span(tokens).subspan(prompted));
 }
 
 }  // namespace lockstep::train

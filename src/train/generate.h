@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "lockstep/data/tokenizer.h"
 #include "lockstep/kernels/backend.h"
 #include "lockstep/models/model.h"
 
@@ -16,10 +17,10 @@ struct GenerateOptions {
   DType compute = DType::float32;  ///< Pass::compute
 };
 
-/// The continuation of `prompt` (not empty). Tokens are bytes; the model sees as many of the last ones as its
-/// context holds. Draw i is keyed by (seed, i). Throws UsageError if the model is not a language model of the
-/// 256 bytes, or an option is out of range.
-std::string generate(models::Model& model, kernels::Backend& backend, const std::string& prompt,
-                     const GenerateOptions& options = {});
+/// The continuation of `prompt` (not empty). The model sees as many of the last tokens as its context holds.
+/// Draw i is keyed by (seed, i). Throws UsageError if the model is not a language model of the tokenizer's
+/// vocabulary, or an option is out of range.
+std::string generate(models::Model& model, const data::Tokenizer& tokenizer, kernels::Backend& backend,
+                     const std::string& prompt, const GenerateOptions& options = {});
 
 }  // namespace lockstep::train

@@ -1,4 +1,5 @@
-// A program with data of its own: a text file of numbers, in an order of its own. For own_data.sh.
+// A program with data and a tokenizer of its own: a text file of numbers, in an order of its own; tokens for
+// some characters. For own_data.sh.
 #include <lockstep/lockstep.h>
 
 #include <cmath>
@@ -67,6 +68,30 @@ class Slope final : public ls::Dataset {
   std::vector<ls::Field> fields_{{.name = "x", .shape = {1}}, {.name = "y", .shape = {1}}};
 };
 
+/// Token i is the character i of its text.
+class Letters final : public ls::Tokenizer {
+ public:
+  explicit Letters(const std::string& text) : letters_(text) {}
+  std::int64_t vocabulary() const override { return std::ssize(letters_); }
+  std::vector<std::int64_t> encode(std::string_view text) const override {
+    std::vector<std::int64_t> tokens;
+    for (const char c : text) {
+      if (letters_.find(c) == letters_.npos) throw ls::UsageError("'{}' is not one of {}", c, letters_);
+      tokens.push_back(static_cast<std::int64_t>(letters_.find(c)));
+    }
+    return tokens;
+  }
+  std::string decode(std::span<const std::int64_t> tokens) const override {
+    std::string text;
+    for (const std::int64_t token : tokens) text += letters_.at(static_cast<std::size_t>(token));
+    return text;
+  }
+  std::string text() const override { return letters_; }
+
+ private:
+  std::string letters_;
+};
+
 int main(int argc, char** argv) {
-  return ls::App("own").data<Lines>("lines").data<Slope>("slope").run(argc, argv);
+  return ls::App("own").data<Lines>("lines").data<Slope>("slope").tokenizer<Letters>("letters").run(argc, argv);
 }

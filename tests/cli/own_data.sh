@@ -3,7 +3,7 @@
 # weight 0 hold no numbers, so that a step which drew one would end the run.
 # Environment: OWN, the program of own_data.cpp.
 source "$(dirname "$0")/../support/cli.sh"
-LOCKSTEP=$OWN
+stock=$LOCKSTEP LOCKSTEP=$OWN
 awk 'BEGIN { for (i = 0; i < 300; i++) print (i % 3 == 0) ? "0 1 nan" : "1 " i / 300 " " 1 - i / 150 }' >lines.txt
 awk 'BEGIN { for (i = 0; i < 50; i++) print "1 " i / 50 " " 1 - i / 25 }' >held.txt
 cat >run.ini <<'INI'
@@ -59,4 +59,39 @@ assert -6.2 < mean < -5.5, mean' || fail "the line is not learned: $(cat out.log
 sed 's/^slope = /slop = /' slope.ini >wrong.ini
 refused 2 'wrong.ini:[0-9]+: slope.slop: unknown key; did you mean slope.slope' ranks 1 train wrong.ini --run none
 refused 3 'lines.txt: sample [0-9]+ of field y holds nan: the field cannot be normalised' ranks 2 train run.ini --run none --set data.normalize=y
+
+# A tokenizer of the program's own: checkpoints keep its text, and generate makes it again.
+/usr/bin/python3 - <<'PY' || fail "h5py is needed for this test"
+import h5py, numpy as np
+for name, letters in ("letters.h5", "abcd"), ("other.h5", "abce"):
+    with h5py.File(name, "w") as file:
+        file["tokens"] = np.tile(np.arange(4, dtype="uint16"), 400)
+        file["tokens"].attrs.update(vocabulary=4, tokenizer="letters", tokenizer_text=letters)
+PY
+cat >gpt.ini <<'INI'
+[model]
+name = gpt
+layers = 1
+heads = 1
+channels = 16
+context = 16
+vocab = 4
+[data]
+train = letters.h5
+[train]
+steps = 60
+global_batch = 8
+shards = 2
+[optimizer]
+lr = 0.02
+INI
+ranks 2 train gpt.ini --run gpt >log 2>&1 || fail "a tokenizer: $(cat log)"
+write=(generate gpt/checkpoints/latest --prompt ab --tokens 6 --temperature 0)
+[ "$(ranks 2 "${write[@]}" 2>log)" = abcdabcd ] || fail "generate: $("$OWN" "${write[@]}" 2>&1)"
+ranks 1 convert gpt/checkpoints/latest copy.h5 >log 2>&1 || fail "convert: $(cat log)"
+[ "$("$OWN" generate copy.h5 --prompt ab --tokens 2 --temperature 0 2>log)" = abcd ] || fail "generate after convert: $(cat log)"
+refused 2 "'x' is not one of abcd" "$OWN" generate gpt/checkpoints/latest --prompt x
+refused 2 'its tokens are of the tokenizer "letters", which this program does not have; it has bytes' "$stock" "${write[@]}"
+refused 3 'other.h5: its tokens are of the tokenizer "letters [0-9a-f]*" .4 tokens., but those of .* are of "letters' \
+  "$OWN" eval gpt/checkpoints/latest --data other.h5
 finish

@@ -304,12 +304,12 @@ BOOST_AUTO_TEST_CASE(a_text_needs_as_many_attention_plans_as_it_has_lengths_in_s
   const auto there = model_on(config, *gpu.backend), here = model_on(config, *cpu.backend);
   counts().attention_plans = 0;
   const std::string almost_64(60, 'a');
-  train::generate(*there, *gpu.backend, almost_64, {.tokens = 8, .compute = DType::bfloat16});
+  train::generate(*there, data::Bytes(), *gpu.backend, almost_64, {.tokens = 8, .compute = DType::bfloat16});
   BOOST_TEST(counts().attention_plans == 2);  // 64 and 96 positions
   // In float32, whose attention is exact enough: the text is the CPU's.
   const train::GenerateOptions likely{.tokens = 6, .temperature = 0};
-  BOOST_TEST(train::generate(*there, *gpu.backend, "a start", likely) ==
-             train::generate(*here, *cpu.backend, "a start", likely));
+  BOOST_TEST(train::generate(*there, data::Bytes(), *gpu.backend, "a start", likely) ==
+             train::generate(*here, data::Bytes(), *cpu.backend, "a start", likely));
 }
 
 BOOST_AUTO_TEST_CASE(a_rank_of_few_cores_sleeps_while_it_waits_for_its_gpu) {

@@ -220,8 +220,8 @@ BOOST_AUTO_TEST_CASE(a_text_goes_on_the_same) {
   const train::Config config = device_config(gpt);
   Place device = on_fake_device(), cpu = on_cpu();
   const auto there = model_on(config, *device.backend), here = model_on(config, *cpu.backend);
-  BOOST_TEST(train::generate(*there, *device.backend, "a start", {.tokens = 12}) ==
-             train::generate(*here, *cpu.backend, "a start", {.tokens = 12}));
+  BOOST_TEST(train::generate(*there, data::Bytes(), *device.backend, "a start", {.tokens = 12}) ==
+             train::generate(*here, data::Bytes(), *cpu.backend, "a start", {.tokens = 12}));
 }
 
 BOOST_AUTO_TEST_CASE(a_loader_brings_batches_to_the_device) {

@@ -1,4 +1,4 @@
-// Registry: what a configuration can name (models, tasks, optimizers, data sets), each entry with
+// Registry: what a configuration can name (models, tasks, optimizers, data sets, tokenizers), each entry with
 // its options described.
 #pragma once
 
@@ -93,7 +93,7 @@ class Registry {
           std::is_constructible_v<T, Arguments...>,
           "a Model without Options is made by a public constructor (std::uint64_t seed), a Task without "
           "Options by (), a Dataset by (const std::vector<std::string>& files), an Optimizer by "
-          "(GradientSource&)");
+          "(GradientSource&), a Tokenizer by (const std::string& text)");
       type_named<T>(std::move(name)).make = [](const std::any&,
                                                Arguments... arguments) -> std::unique_ptr<Thing> {
         return std::make_unique<T>(arguments...);
@@ -179,11 +179,13 @@ class Registry {
   template <class T>
   static consteval bool is_of_this_kind() {
     static_assert(std::is_base_of_v<Thing, T>,
-                  "what a program registers derives from lockstep::Model, Task, Dataset or optim::Optimizer");
+                  "what a program registers derives from lockstep::Model, Task, Dataset, Tokenizer or "
+                  "optim::Optimizer");
     static_assert(!std::is_abstract_v<T>,
                   "what a program registers defines every pure virtual function of its base: forward() of a "
                   "Model, loss() of a Task, size(), fields(), name() and read() of a Dataset, algorithm(), "
-                  "apply() and slot_tensors() of an Optimizer");
+                  "apply() and slot_tensors() of an Optimizer, vocabulary(), encode() and decode() of a "
+                  "Tokenizer");
     return true;
   }
   /// A new entry, without options.

@@ -49,6 +49,12 @@ class App {
     });
   }
 
+  /// T: a data::Tokenizer for data files with the attribute tokenizer = name; see Registry::add.
+  template <class T>
+  App& tokenizer(const std::string& name) {
+    return add("tokenizer", [&] { registries_.tokenizers.add<T>(name); });
+  }
+
   /// Runs the verb of the command line, on every rank, and returns the exit code for main. Throws nothing.
   int run(int argc, char** argv);
 

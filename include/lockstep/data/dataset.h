@@ -52,7 +52,8 @@ struct Said {
 
 /// What made tokens of a text.
 struct Tokens {
-  std::string tokenizer{};      ///< its name; empty: not known
+  std::string tokenizer{};      ///< StoredTokenizer::id(); empty: not known
+  std::string text{};           ///< its definition, if it has one
   std::int64_t vocabulary = 0;  ///< how many tokens there are; 0: not known
 };
 

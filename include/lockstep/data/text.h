@@ -1,7 +1,8 @@
 // Text: tokens in HDF5 files, in windows.
 //
 // A file has /tokens uint16 or uint32 [N] with the attributes vocabulary (every token is below it) and
-// tokenizer (how text became tokens; "bytes": one token a byte), on the dataset or on the file.
+// tokenizer (how text became tokens; "bytes": one token a byte) and, if that is not all there is to say,
+// tokenizer_text (its definition), on the dataset or on the file.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "lockstep/data/dataset.h"
+#include "lockstep/data/tokenizer.h"
 
 namespace lockstep::data {
 
@@ -44,8 +46,8 @@ class Text final : public Dataset {
   void read(std::span<const std::int64_t> samples, std::span<const Tensor> into) const override;
   FieldMeaning meaning(std::string_view field) const override;
 
-  std::int64_t vocabulary() const { return vocabulary_; }      ///< number of tokens that there are
-  const std::string& tokenizer() const { return tokenizer_; }  ///< empty if the file does not say
+  std::int64_t vocabulary() const { return vocabulary_; }  ///< number of tokens that there are
+  std::string tokenizer() const { return tokenizer_.id(); }  ///< empty if the file does not say
 
  private:
   struct Source {
@@ -59,7 +61,7 @@ class Text final : public Dataset {
   std::int64_t context_;
   std::int64_t size_ = 0;
   std::int64_t vocabulary_ = 0;
-  std::string tokenizer_;
+  StoredTokenizer tokenizer_;
   std::vector<Field> fields_;
   std::vector<Source> sources_;
 };

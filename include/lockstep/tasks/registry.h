@@ -6,6 +6,7 @@
 
 #include "lockstep/base/registry.h"
 #include "lockstep/data/dataset.h"
+#include "lockstep/data/tokenizer.h"
 #include "lockstep/models/registry.h"
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/tasks/task.h"
@@ -23,14 +24,15 @@ void add_built_in(Registry& registry);
 
 }  // namespace tasks
 
-/// The models, tasks, optimizers and data sets that a configuration can name: the built-in ones and those of
-/// a program.
+/// The models, tasks, optimizers and data sets that a configuration can name, and the tokenizers that a data
+/// file can: the built-in ones and those of a program.
 struct Registries {
   std::string program = "lockstep";  ///< that has them, for messages
   models::Registry models;           ///< by model.name
   tasks::Registry tasks;             ///< by task.name
   optim::Registry optimizers;        ///< by optimizer.name
   data::Registry data;               ///< by data.format
+  data::Tokenizers tokenizers;       ///< by the attribute tokenizer of a data file
 };
 /// Adds what every program has.
 void add_built_in(Registries& registries);

@@ -93,7 +93,7 @@ void write_checkpoint(const std::string& path, const Weights& weights) {
 }  // namespace
 
 void add_meaning(const FileIndex& index, std::vector<Section>& sections, Provenance& provenance) {
-  constexpr std::array facts{"data_format", "tokenizer", "x_range", "x_type", "x_shape"};
+  constexpr std::array facts{"data_format", "tokenizer", "tokenizer_text", "x_range", "x_type", "x_shape"};
   for (const char* const fact : facts)
     if (const auto found = index.provenance.find(fact); found != index.provenance.end())
       provenance.insert(*found);
