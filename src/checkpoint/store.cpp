@@ -14,7 +14,7 @@
 #include "checkpoint/load_plan.h"
 #include "checkpoint/run_files.h"
 #include "checkpoint/save.h"
-#include "checkpoint/weights/gpt2.h"
+#include "checkpoint/weights/foreign.h"
 #include "ddp/checks.h"
 #include "kernels/gpus.h"
 #include "lockstep/base/error.h"

@@ -75,9 +75,16 @@ void convert_file(const po::variables_map& values, const std::string& in, const 
   const std::string group = weights_option ? weights_group(*weights_option) : "";
   std::optional<DType> dtype;
   if (values.count("dtype")) dtype = parse_dtype(values["dtype"].as<std::string>());
-  std::optional<checkpoint::WeightsLayout> layout;
-  if (values.count("layout")) {
-    layout = option::named<checkpoint::WeightsLayout>(values["layout"].as<std::string>());
+  std::vector<const ForeignWeights*> known;
+  std::vector<std::string> layouts{std::string(checkpoint::own_layout)};
+  for (const models::ModelType& type : registries.models.types()) {
+    if (!type.traits.foreign) continue;
+    known.push_back(type.traits.foreign);
+    if (!known.back()->layout.empty()) layouts.emplace_back(known.back()->layout);
+  }
+  const std::optional<std::string> layout = given(values, "layout");
+  if (layout) {
+    option::check_word(*layout, layouts);
     if (!checkpoint::is_for_python(out))
       throw UsageError("--layout is for a .safetensors or .pt file; {} will be a checkpoint", out);
   }
@@ -93,7 +100,7 @@ void convert_file(const po::variables_map& values, const std::string& in, const 
     checkpoint::Weights weights =
         values.count("config")
             ? fitted(file, from, key, values["config"].as<std::string>(), dtype.has_value(), registries, log)
-            : checkpoint::read_weights(file, from, key);
+            : checkpoint::read_weights(file, from, key, known);
     for (const std::string& note : weights.notes) log.info("{}", note);
     return weights;
   };
@@ -102,7 +109,7 @@ void convert_file(const po::variables_map& values, const std::string& in, const 
     checkpoint::add_average(weights, in, profile, read(file, "", ""), file);
   if (dtype) checkpoint::cast_floats(weights, *dtype);
   const bool for_python = checkpoint::is_for_python(out);
-  if (for_python) checkpoint::arrange(weights, layout, in);
+  if (for_python) checkpoint::arrange(weights, layout, in, known);
   checkpoint::write_weights(out, weights, values.count("force") > 0);
   if (!for_python && weights.config.empty())
     log.info("weights only, without a configuration: add --config CONFIG.ini to evaluate {}", out);

@@ -101,6 +101,55 @@ Var Gpt::forward(Tape& tape, const Batch& batch) {
   return linear(ln_f_(h.x, h.branch).norm, tape.weight(wte_.weight));
 }
 
+/// Names may lack "transformer."; the four matrices of a block are stored [in, out] (Conv1D); attention masks
+/// are stored like weights; the head, which is the embedding, may be stored as well or instead. Source:
+/// transformers/models/gpt2/modeling_gpt2.py and pytorch_utils.py of Hugging Face. `config`: what its
+/// GPT2Config, also in the attribute_map, or nanoGPT's model_args may say. Weights of a model with another
+/// value fit, or nearly, and compute something else.
+const ForeignWeights Gpt::foreign{
+    .layout = "huggingface",
+    .model = "gpt",
+    .program = "Hugging Face's GPT-2",
+    .prefix = "transformer.",
+    .blocks = "transformer.h.",
+    .in_first = {"attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight"},
+    .factor = 3,
+    .masks = {{.name = "attn.bias", .word = "mask", .value = 1, .triangle = true},
+              {.name = "attn.masked_bias", .word = "masked_bias", .value = -1e4f}},
+    .positions = "transformer.wpe.weight",
+    .head = "lm_head.weight",
+    .embedding = "transformer.wte.weight",
+    .config = {
+        {.names = {"model_type"}, .values = {R"("gpt2")"}, .ours = "a gpt takes gpt2", .names_model = true},
+        {.names = {"architectures"},
+         .values = {R"(["GPT2LMHeadModel"])", R"(["GPT2Model"])", "null"},
+         .ours = "a gpt takes GPT2LMHeadModel",
+         .names_model = true},
+        {.names = {"n_head", "num_attention_heads"}, .option = "heads", .missing = "12"},
+        {.names = {"n_layer", "num_hidden_layers"}, .option = "layers"},
+        {.names = {"n_embd", "hidden_size"}, .option = "channels"},
+        {.names = {"n_positions", "max_position_embeddings", "block_size"}, .option = "context"},
+        {.names = {"vocab_size"}, .option = "vocab"},
+        {.names = {"activation_function"},  // of one formula
+         .values = {R"("gelu_new")", R"("gelu_pytorch_tanh")", R"("gelu_python_tanh")", R"("gelu_fast")",
+                    R"("gelu_accurate")"},
+         .ours = "a gpt has gelu_new"},
+        {.names = {"scale_attn_weights"},
+         .values = {"true"},
+         .ours = "a gpt scales by the square root of a head's width"},
+        {.names = {"scale_attn_by_inverse_layer_idx"},
+         .values = {"false", "null"},
+         .ours = "a gpt scales all layers alike"},
+        {.names = {"layer_norm_epsilon"},
+         .values = {"1e-05", "9.999999747378752e-06"},
+         .ours = "a gpt has 1e-05"},
+        {.names = {"add_cross_attention"}, .values = {"false", "null"}, .ours = "a gpt has none"},
+        {.names = {"n_inner"},
+         .values = {"null"},
+         .option = "channels",
+         .times = 4,
+         .ours = "a gpt has 4 times model.channels"}}};
+
 void register_gpt(Registry& registry) { registry.add<Gpt>("gpt"); }
 
 }  // namespace lockstep::models

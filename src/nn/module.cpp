@@ -69,6 +69,7 @@ ModelState Module::state() {
   ModelState state;
   collect(state);
   state.backend = root().backend_;
+  state.foreign = foreign_weights();
   return state;
 }
 

@@ -9,13 +9,12 @@
 
 #include "base/resources.h"
 #include "base/text.h"
-#include "checkpoint/weights/gpt2.h"
+#include "checkpoint/weights/foreign.h"
 #include "ddp/gradient_buffer.h"
 #include "kernels/gpus.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/agreement.h"
 #include "lockstep/comm/reduction_tree.h"
-#include "lockstep/models/gpt.h"
 #include "lockstep/nn/module.h"
 #include "lockstep/nn/norm.h"
 #include "lockstep/tasks/built_in.h"
@@ -138,14 +137,10 @@ void check_data(const Model& model, Task& task, const data::Dataset& data) {
 
 void check_trained_model(checkpoint::LoadReport& report, const Config& config) {
   const std::string& path = report.index.path;
-  const models::Gpt::Options* const gpt = config.model.options_of<models::Gpt>();
-  if (const auto source = report.provenance.extract(checkpoint::gpt2_config_key); source && gpt)
-    checkpoint::check_gpt2_config(path, source.mapped(),
-                                  {.heads = gpt->heads,
-                                   .layers = gpt->layers,
-                                   .channels = gpt->channels,
-                                   .context = gpt->context,
-                                   .vocab = gpt->vocab});
+  if (const auto source = report.provenance.extract(checkpoint::foreign_config_key);
+      source && config.model.type->traits.foreign)
+    checkpoint::check_foreign_config(path, source.mapped(), *config.model.type->traits.foreign,
+                                     [&](std::string_view option) { return config.model.value(option); });
   if (report.index.config.empty()) return;
   models::ModelConfig trained;
   try {

@@ -41,10 +41,10 @@ void check_batch_norms(Model& model, std::int64_t tried, const Config& config,
                        const ddp::DataParallel& replicas, bool is_new, const Log& log);
 
 /// After a load: compares the configured model with what the file says of the model that the weights were
-/// trained in, where shapes do not show it: GPT-2's configuration (checkpoint::check_gpt2_config), which it
-/// takes out of the provenance, and the options of a stored configuration of the same model, but for those
-/// with OptionTraits::keeps_weights. UsageError with both sides; of options only a warning in the report with
-/// checkpoint.load = partial.
+/// trained in, where shapes do not show it: the other program's configuration
+/// (checkpoint::check_foreign_config), which it takes out of the provenance, and the options of a stored
+/// configuration of the same model, but for those with OptionTraits::keeps_weights. UsageError with both
+/// sides; of options only a warning in the report with checkpoint.load = partial.
 void check_trained_model(checkpoint::LoadReport& report, const Config& config);
 /// Loads the weights of train.init, and logs what does not fit. `ema` (or null) begins at them, or with
 /// ema.init = file at the file's averages. Returns the provenance that saves keep of them. Collective. Throws

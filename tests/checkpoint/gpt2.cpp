@@ -7,13 +7,14 @@
 #include <numeric>
 
 #include "checkpoint/sample.h"
-#include "checkpoint/weights/gpt2.h"
+#include "checkpoint/weights/foreign.h"
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/convert.h"
 #include "lockstep/checkpoint/file.h"
 #include "lockstep/checkpoint/store.h"
 #include "lockstep/models/gpt.h"
 #include "lockstep/models/mlp.h"
+#include "lockstep/models/registry.h"
 #include "lockstep/models/resnet.h"
 
 namespace lockstep::test {
@@ -23,6 +24,8 @@ BOOST_AUTO_TEST_SUITE(gpt2)
 namespace lc = checkpoint;
 
 constexpr std::int64_t layers = 2, channels = 8, vocab = 11, context = 5;
+
+const std::vector<const ForeignWeights*> known{&models::Gpt::foreign, &models::Resnet::foreign};
 
 /// Distinct numbers, a different thousand for each tensor.
 Tensor counting(const Shape& shape, int first) {
@@ -186,7 +189,7 @@ void check_same(const std::vector<lc::NamedTensor>& expected, const std::vector<
 /// As `convert FILE x.h5 --config`, then `convert x.h5 y.safetensors`.
 struct ThereAndBack : Gpt {
   std::vector<lc::NamedTensor> of(const std::vector<lc::NamedTensor>& tensors,
-                                  std::optional<lc::WeightsLayout> layout = {}) {
+                                  const std::optional<std::string>& layout = {}) {
     const lc::LoadReport report = load(tensors);
     lc::Weights weights;
     for (const Param* param : model->state().params) weights.tensors.push_back({param->name, param->value});
@@ -196,9 +199,9 @@ struct ThereAndBack : Gpt {
     return back(checkpoint, file, layout);
   }
   static std::vector<lc::NamedTensor> back(const std::string& checkpoint, const std::string& file,
-                                           std::optional<lc::WeightsLayout> layout = {}) {
+                                           const std::optional<std::string>& layout = {}) {
     lc::Weights read = lc::read_weights(checkpoint);
-    lc::arrange(read, layout, checkpoint);
+    lc::arrange(read, layout, checkpoint, known);
     lc::write_weights(file, read, true);
     return lc::read_weights(file).tensors;
   }
@@ -230,31 +233,29 @@ BOOST_FIXTURE_TEST_CASE(the_layout_can_be_asked_for_whatever_the_weights_came_fr
   for (const Param* param : model->state().params)
     own.push_back({param->name, counting(param->value.shape(), static_cast<int>(1000 * own.size()))});
   check_same(own, of(own));
-  check_same(own, of(own, lc::WeightsLayout::lockstep));
-  const std::vector<lc::NamedTensor> there = of(own, lc::WeightsLayout::huggingface);
+  check_same(own, of(own, "lockstep"));
+  const std::vector<lc::NamedTensor> there = of(own, "huggingface");
   load(there);
   for (const lc::NamedTensor& tensor : own)
     BOOST_TEST(std::memcmp(values(tensor.name), tensor.value.raw(), tensor.value.bytes()) == 0, tensor.name);
   const auto c_attn = std::ranges::find(there, "transformer.h.0.attn.c_attn.weight", &lc::NamedTensor::name);
   BOOST_TEST_REQUIRE((c_attn != there.end()));
   BOOST_TEST((c_attn->value.shape() == Shape{channels, 3 * channels}));
-  for (const lc::NamedTensor& tensor : of(hugging_face(""), lc::WeightsLayout::lockstep))
+  for (const lc::NamedTensor& tensor : of(hugging_face(""), "lockstep"))
     BOOST_TEST(tensor.name.starts_with("transformer."), tensor.name);
 }
 
 BOOST_FIXTURE_TEST_CASE(the_layout_of_others_is_refused_for_weights_that_cannot_have_it, ThereAndBack) {
   lc::Weights weights;
   weights.tensors = {{"net.0.weight", counting({3, 4}, 1)}};
-  BOOST_CHECK_EXCEPTION(lc::arrange(weights, lc::WeightsLayout::huggingface, "mlp.h5"), UsageError,
+  BOOST_CHECK_EXCEPTION(lc::arrange(weights, "huggingface", "mlp.h5", known), UsageError,
                         mentions("mlp.h5: its weights are no gpt's"));
-  lc::arrange(weights, {}, "mlp.h5");
+  lc::arrange(weights, {}, "mlp.h5", known);
   weights.tensors = hugging_face("");
-  BOOST_CHECK_EXCEPTION(lc::arrange(weights, lc::WeightsLayout::lockstep, "a.safetensors"), UsageError,
+  BOOST_CHECK_EXCEPTION(lc::arrange(weights, "lockstep", "a.safetensors", known), UsageError,
                         mentions("a.safetensors: ", "give --config"));
-  lc::arrange(weights, lc::WeightsLayout::huggingface, "a.safetensors");
+  lc::arrange(weights, "huggingface", "a.safetensors", known);
   check_same(hugging_face(""), weights.tensors);
-  BOOST_CHECK_EXCEPTION(option::named<lc::WeightsLayout>("keras"), UsageError,
-                        mentions("\"keras\" is not one of"));
 }
 
 BOOST_FIXTURE_TEST_CASE(a_run_that_began_there_and_was_resumed_records_the_layout_still, ThereAndBack) {
@@ -280,12 +281,22 @@ BOOST_FIXTURE_TEST_CASE(a_run_that_began_there_and_was_resumed_records_the_layou
 /// config.json in the folder of weights, for a gpt of the fixture's sizes.
 struct Configured : Gpt {
   std::string weights = folder.file("model.safetensors");
-  lc::Gpt2Sizes sizes{.heads = 2, .layers = layers, .channels = channels, .context = context, .vocab = vocab};
+  models::ModelConfig config = models::built_in_models().configure("gpt");
+  Configured() {
+    *config.options_of<models::Gpt>() = options();
+    lc::Weights first;
+    first.tensors = hugging_face("transformer.");
+    lc::write_weights(weights, first);
+  }
 
   void check(const std::string& text) {
     write_bytes(folder.file("config.json"), text);
-    const std::string config = lc::gpt2_config_beside(weights);
-    if (!config.empty()) lc::check_gpt2_config(weights, config, sizes);
+    compare(weights, lc::read_weights(weights, {}, {}, known).provenance[lc::foreign_config_key]);
+  }
+  void compare(const std::string& file, const std::string& stated) {
+    if (stated.empty()) return;
+    lc::check_foreign_config(file, stated, models::Gpt::foreign,
+                             [&](std::string_view option) { return config.value(option); });
   }
   void refused(const std::string& text, const char* what) {
     BOOST_CHECK_EXCEPTION(check(text), UsageError, mentions("/config.json: ", what));
@@ -293,7 +304,7 @@ struct Configured : Gpt {
 };
 
 BOOST_FIXTURE_TEST_CASE(config_json_beside_weights_must_be_of_this_model, Configured) {
-  BOOST_TEST(lc::gpt2_config_beside(weights) == "");  // there is none
+  BOOST_TEST(!lc::read_weights(weights, {}, {}, known).provenance.contains(lc::foreign_config_key));
   refused(R"({"n_head": 4, "n_layer": 2})", "n_head is \"4\", but model.heads is 2");
   refused(R"({"num_attention_heads": 4})", "num_attention_heads is \"4\", but model.heads is 2");
   refused(R"({"n_head": 2, "num_attention_heads": 4})", "num_attention_heads is \"4\"");
@@ -327,30 +338,26 @@ BOOST_FIXTURE_TEST_CASE(config_json_of_the_same_arithmetic_is_accepted_however_i
   for (const char* const same : {"gelu_fast", "gelu_pytorch_tanh", "gelu_python_tanh", "gelu_accurate"})
     check(fmt::format(R"({{"activation_function": "{}"}})", same));
   check(R"({"name": "an application"})");
-  sizes.heads = 12;
+  config.options_of<models::Gpt>()->heads = 12;
   check(R"({"model_type": "gpt2"})");
 }
 
 BOOST_FIXTURE_TEST_CASE(what_config_json_says_goes_with_weights_that_are_converted_without_a_model,
                         Configured) {
-  lc::Weights first;
-  first.tensors = hugging_face("transformer.");
-  lc::write_weights(weights, first);
   write_bytes(folder.file("config.json"), R"({"model_type": "gpt2", "n_head": 4, "id2label": {"0": "a"}})");
   std::filesystem::create_directory(folder.file("away"));
   std::string last = weights;
   for (const char* const next : {"away/a.h5", "away/b.h5", "away/c.safetensors", "away/d.pt", "away/e.h5"}) {
-    lc::write_weights(folder.file(next), lc::read_weights(last));
+    lc::write_weights(folder.file(next), lc::read_weights(last, {}, {}, known));
     last = folder.file(next);
     lc::LoadReport report = lc::load_weights(last, *model, *self);
-    const std::string config = report.provenance[lc::gpt2_config_key];
-    BOOST_CHECK_EXCEPTION(lc::check_gpt2_config(last, config, sizes), UsageError,
+    const std::string stated = report.provenance[lc::foreign_config_key];
+    BOOST_CHECK_EXCEPTION(compare(last, stated), UsageError,
                           mentions("/config.json: n_head is \"4\", but model.heads is 2: ", next));
-    BOOST_TEST(config.find("id2label") == config.npos);
+    BOOST_TEST(stated.find("id2label") == stated.npos);
   }
-  BOOST_CHECK_EXCEPTION(lc::check_gpt2_config(last, "[", sizes), DataError,
-                        mentions("gpt2_config is damaged"));
-  BOOST_CHECK_EXCEPTION(lc::check_gpt2_config(last, "{\"a\": 1}", sizes), DataError, mentions("is damaged"));
+  BOOST_CHECK_EXCEPTION(compare(last, "["), DataError, mentions("gpt2_config is damaged"));
+  BOOST_CHECK_EXCEPTION(compare(last, "{\"a\": 1}"), DataError, mentions("is damaged"));
 }
 
 BOOST_FIXTURE_TEST_CASE(a_model_that_is_no_gpt_sees_no_gpt_names, Gpt) {

@@ -12,6 +12,8 @@
 
 namespace lockstep {
 
+struct ForeignWeights;
+
 class Tape;
 struct Param;
 namespace kernels {
@@ -133,6 +135,8 @@ struct ModelState {
   bool meets_across_ranks = false;
   /// Of the device that holds the values, to copy them; none: they are in CPU memory.
   kernels::Backend* backend = nullptr;
+  /// How files of other programs differ (nn/foreign_weights.h); none: they do not.
+  const ForeignWeights* foreign = nullptr;
 };
 
 /// Whether EMA weights are swapped in for parameters of the model: a load would write into the EMA.

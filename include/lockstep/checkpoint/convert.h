@@ -33,13 +33,18 @@ struct Weights {
   std::vector<std::string> notes;    ///< one line each: what differs from the file
 };
 
+/// What models tell of files of other programs: foreign_weights() of each.
+using KnownForeign = std::span<const ForeignWeights* const>;
+
 /// All tensors of `group` (empty: FileIndex::default_weights(), or "model") under their own names, in the
 /// file's order, each in its own type; of an EMA also those of "model" that it lacks (buffers). Files as
 /// load_weights, but nothing is renamed or transposed. BOOL becomes uint8; a note says so, and another names
 /// the tensors with numbers that are not finite. DataError if the file is bad, has no such group, or holds
 /// element types that a Tensor has not (int16, uint32 ...). Of a file of torch.save `key` may choose the
-/// mapping (LoadOptions::key). Holds everything in memory. Not collective.
-Weights read_weights(const std::string& path, const std::string& group = {}, const std::string& key = {});
+/// mapping (LoadOptions::key). What a configuration beside the weights, or in them, says of one of the
+/// `known` models becomes provenance. Holds everything in memory. Not collective.
+Weights read_weights(const std::string& path, const std::string& group = {}, const std::string& key = {},
+                     KnownForeign known = {});
 
 /// Adds what the weights of a checkpoint mean: its groups data/FIELD, and the provenance that says how their
 /// data are read. Nothing for the index of another file. DataError if a tensor is damaged. Not collective.
@@ -62,17 +67,15 @@ void add_average(Weights& weights, const std::string& path, const optim::EmaProf
 /// is out of range.
 void cast_floats(Weights& weights, DType dtype);
 
-/// How names are spelled and matrices stored.
-enum class WeightsLayout {
-  lockstep,
-  huggingface,  ///< of a gpt as Hugging Face's GPT-2: matrices as [in, out]
-};
-constexpr auto words(WeightsLayout) { return std::array{"lockstep", "huggingface"}; }  ///< of --layout
-/// Renames and transposes the weights for a file that is_for_python(), in that layout. Without a layout: that
-/// of the file from which the weights first came, if a checkpoint recorded it; else no change. UsageError
-/// naming `path`, where they come from, for `huggingface` if they are not a gpt's, and for `lockstep` if they
-/// are still in Hugging Face's layout.
-void arrange(Weights& weights, std::optional<WeightsLayout> layout, const std::string& path);
+/// The layout of the program's own checkpoints.
+inline constexpr std::string_view own_layout = "lockstep";
+/// Renames and transposes the weights for a file that is_for_python(), to own_layout or the layout of one of
+/// the `known` models ("huggingface": matrices of a gpt as [in, out]). Without a layout: to that of the file
+/// from which the weights first came, if a checkpoint recorded it; else no change. UsageError naming `path`,
+/// where they come from, if they are of no model with that layout, and for own_layout if they are still in
+/// another.
+void arrange(Weights& weights, const std::optional<std::string>& layout, const std::string& path,
+             KnownForeign known);
 
 /// UsageError unless the name ends with .h5, .hdf5, .safetensors, .pt or .pth in a directory that can be
 /// written, and is free, or a regular file's and `replace` is set. None of `inputs`, files and folders that

@@ -36,6 +36,7 @@ class GptBlock : public nn::Layer<GptBlock> {
 class Gpt final : public Model {
  public:
   static constexpr const char* task = "language";
+  static const ForeignWeights foreign;  ///< GPT-2 as Hugging Face stores it
   struct Options {
     std::int64_t layers = 0, heads = 0, channels = 0;  ///< blocks; attention heads; width
     std::int64_t context = 0;                          ///< most tokens of a sequence
@@ -48,6 +49,7 @@ class Gpt final : public Model {
   Gpt(const Options& options, std::uint64_t seed);  ///< seed: of the first values of parameters
 
   std::int64_t context() const override { return wpe_.weight.value.size(0); }
+  const ForeignWeights* foreign_weights() const override { return &foreign; }
   std::vector<std::string> reads() const override { return {"x"}; }
   std::int64_t classes() const override { return wte_.weight.value.size(0); }
   Shape sample_shape(std::int64_t) const override { return {context()}; }

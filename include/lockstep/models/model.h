@@ -9,6 +9,7 @@
 
 #include "lockstep/autograd/tape.h"
 #include "lockstep/base/option.h"
+#include "lockstep/nn/foreign_weights.h"
 #include "lockstep/nn/module.h"
 #include "lockstep/tensor/batch.h"
 
@@ -25,13 +26,14 @@ class Model : public nn::Module {
   /// What is known of a class of models before one is made.
   struct Traits {
     std::string task;  ///< M::task: that of a configuration which names none; empty: it must name one
+    const ForeignWeights* foreign = nullptr;  ///< M::foreign: what foreign_weights() gives, for any M
     /// Those of M.
     template <class M>
     static Traits of() {
-      if constexpr (requires { M::task; })
-        return {.task = M::task};
-      else
-        return {};
+      Traits traits;
+      if constexpr (requires { M::task; }) traits.task = M::task;
+      if constexpr (requires { M::foreign; }) traits.foreign = &M::foreign;
+      return traits;
     }
   };
 

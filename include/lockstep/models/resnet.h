@@ -35,6 +35,7 @@ class BasicBlock : public nn::Layer<BasicBlock> {
 class Resnet final : public Model {
  public:
   static constexpr const char* task = "classification";
+  static const ForeignWeights foreign;  ///< of torchvision, whose names these are
   struct Options {
     std::vector<std::int64_t> blocks{};         ///< of each stage
     std::int64_t width = 0;                     ///< channels of the first stage
@@ -47,6 +48,7 @@ class Resnet final : public Model {
   };
   Resnet(const Options& options, std::uint64_t seed);  ///< seed: of the first values of parameters
 
+  const ForeignWeights* foreign_weights() const override { return &foreign; }
   std::vector<std::string> reads() const override { return {"x"}; }
   std::int64_t classes() const override { return fc_.weight.value.size(0); }
   Shape sample_shape(std::int64_t image_size) const override {

@@ -75,6 +75,9 @@ class Module {
   /// Whether training passes of this module communicate with other ranks: SyncBatchNorm, or a layer of yours
   /// that uses Pass::layer_transport. DataParallel then gives the passes one.
   virtual bool meets_across_ranks() const { return false; }
+  /// How other programs store the weights of a model that is this module, for loads; constant. Null: under
+  /// its names, as they are.
+  virtual const ForeignWeights* foreign_weights() const { return nullptr; }
   /// Calls visit(module) for this module and all below it, parents first.
   void for_each_module(const std::function<void(Module&)>& visit);
 

@@ -16,7 +16,7 @@
 #include "checkpoint/elements.h"
 #include "checkpoint/layout.h"
 #include "checkpoint/load_plan.h"
-#include "checkpoint/weights/gpt2.h"
+#include "checkpoint/weights/foreign.h"
 #include "checkpoint/weights/pytorch.h"
 #include "checkpoint/weights/safetensors.h"
 #include "checkpoint/weights/source.h"
@@ -93,7 +93,8 @@ void write_checkpoint(const std::string& path, const Weights& weights) {
 }  // namespace
 
 void add_meaning(const FileIndex& index, std::vector<Section>& sections, Provenance& provenance) {
-  constexpr std::array facts{"data_format", "tokenizer", "tokenizer_text", "x_range", "x_type", "x_shape"};
+  constexpr std::array facts{"own",     "data_format", "tokenizer", "tokenizer_text",
+                             "x_range", "x_type",      "x_shape"};
   for (const char* const fact : facts)
     if (const auto found = index.provenance.find(fact); found != index.provenance.end())
       provenance.insert(*found);
@@ -112,7 +113,8 @@ void add_meaning(const FileIndex& index, std::vector<Section>& sections, Provena
 
 bool is_for_python(std::string_view path) { return ends_with_any(path, {".safetensors", ".pt", ".pth"}); }
 
-Weights read_weights(const std::string& path, const std::string& group, const std::string& key) {
+Weights read_weights(const std::string& path, const std::string& group, const std::string& key,
+                     KnownForeign known) {
   const std::unique_ptr<comm::HostGroup> self = comm::make_self_communicator();
   const std::unique_ptr<WeightSource> source = open_weights(path, group, *self, key);
   const std::vector<std::size_t> tensors = chosen(*source);
@@ -142,7 +144,7 @@ Weights read_weights(const std::string& path, const std::string& group, const st
     if (!fact.empty()) weights.provenance[name] = fact;
   };
   note(weights_layout_key, source->metadata(weights_layout_key));
-  note(gpt2_config_key, source->gpt2_config());
+  note(foreign_config_key, foreign_config(*source, known));
   if (const FileIndex* const index = source->index()) add_meaning(*index, weights.data, weights.provenance);
   if (source->group().starts_with("ema/")) weights.provenance["converted_weights"] = source->group();
   return weights;
@@ -192,26 +194,6 @@ void cast_floats(Weights& weights, DType dtype) {
   for (Section& average : weights.averages) cast(average.tensors, dtype);
 }
 
-void arrange(Weights& weights, std::optional<WeightsLayout> layout, const std::string& path) {
-  const bool stored_in_first = has_transposed_attention(weights.tensors);
-  if (layout == WeightsLayout::lockstep && stored_in_first)
-    throw UsageError(
-        "{}: its matrices are stored as Hugging Face's GPT-2 has them; give --config RUN.ini, the "
-        "gpt that they are to fit",
-        path);
-  const auto recorded = weights.provenance.find(weights_layout_key);
-  std::optional<Gpt2Layout> target;
-  if (recorded != weights.provenance.end()) target = gpt2_layout_in(recorded->second);
-  if (!layout && !target) return;
-  if (layout == WeightsLayout::lockstep || stored_in_first) return;
-  if (!is_gpt(weights.tensors)) {
-    if (!layout) return;
-    throw UsageError("{}: its weights are no gpt's, which huggingface is the layout of; leave --layout out",
-                     path);
-  }
-  weights.tensors = in_layout(weights.tensors, target.value_or(Gpt2Layout{}));
-}
-
 void check_writable(const std::string& path, bool replace, std::span<const std::string> inputs) {
   if (!is_for_python(path) && !ends_with_any(path, {".h5", ".hdf5"})) {
     throw UsageError("{}: end its name with .h5, .safetensors or .pt, which says what to write", path);
@@ -230,7 +212,7 @@ void write_weights(const std::string& path, const Weights& weights, bool replace
     });
   }
   if (!weights.config.empty()) metadata[config_key] = weights.config;
-  if (const auto found = weights.provenance.find(gpt2_config_key); found != weights.provenance.end())
+  if (const auto found = weights.provenance.find(foreign_config_key); found != weights.provenance.end())
     metadata.insert(*found);
   if (!path.ends_with(".safetensors")) return write_pytorch(path, weights.tensors, metadata);
   metadata["format"] = "pt";  // what Python's libraries look for: names and layouts are PyTorch's

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <iterator>
 #include <numeric>
 #include <set>
 #include <string_view>
@@ -20,7 +21,7 @@
 #include "checkpoint/layout.h"
 #include "checkpoint/load_plan.h"
 #include "checkpoint/run_files.h"
-#include "checkpoint/weights/gpt2.h"
+#include "checkpoint/weights/foreign.h"
 #include "checkpoint/weights/pytorch.h"
 #include "checkpoint/weights/safetensors.h"
 #include "lockstep/base/error.h"
@@ -136,12 +137,6 @@ class ForeignSource : public WeightSource {
     for_position(position, [&](const char* name, auto& number) { read_number(name, number); });
     return position;
   }
-  std::string gpt2_config() const override {
-    const bool is_gpt2 = std::ranges::any_of(
-        tensors_, [](const StoredTensor& tensor) { return tensor.name.ends_with("attn.c_attn.weight"); });
-    const std::string beside = is_gpt2 ? gpt2_config_beside(path_) : "";
-    return beside.empty() ? WeightSource::gpt2_config() : beside;
-  }
 
  private:
   template <class Number>
@@ -181,10 +176,7 @@ class PytorchSource final : public ForeignSource {
   void read(std::size_t tensor, std::span<std::byte> out) const override { file_.read(tensor, out); }
   std::string metadata(const std::string& key) const override { return file_.metadata(key); }
   std::vector<std::string> notes() const override { return file_.notes(); }
-  std::string gpt2_config() const override {
-    const std::string text = gpt2_config_text(path_ + ": model_args", file_.model_args());
-    return text.empty() ? ForeignSource::gpt2_config() : text;
-  }
+  nlohmann::json model_args() const override { return file_.model_args(); }
 
  private:
   PytorchFile file_;
@@ -241,6 +233,8 @@ std::string_view foreign_format(const std::string& path) {
 }
 
 std::string WeightSource::metadata(const std::string&) const { return {}; }
+
+nlohmann::json WeightSource::model_args() const { return {}; }
 
 std::string WeightSource::config() const {
   std::string text = index() ? index()->config : metadata(config_key);
@@ -325,98 +319,37 @@ Demand demand_of(const ModelState& model, const std::string& group, std::span<co
   return demand;
 }
 
-bool holds_the_same(const WeightSource& source, const Gpt2Adoption::Tie& tie) {
-  const StoredTensor &head = source.tensors()[tie.head], &embedding = source.tensors()[tie.embedding];
-  if (head.shape != embedding.shape || head.type_name != embedding.type_name) return false;
-  std::vector<std::byte> a(source.bytes_of(tie.head)), b(a.size());
-  source.read(tie.head, a);
-  source.read(tie.embedding, b);
-  return a == b;
-}
-
-/// Larger ResNets differ from those here in every block, so one line replaces a list of all their names.
-void check_no_bottlenecks(const std::string& path, std::span<const StoredTensor> stored,
-                          std::span<const NamedTensor> wanted, const Match& match) {
-  constexpr std::string_view third = "layer1.0.conv3.weight", second = "layer1.0.conv2.weight";
-  const auto is = [](std::string_view name) {
-    return [name](const auto& tensor) { return strip_wrapper_prefix(tensor.name) == name; };
-  };
-  if (match.problems.empty() || std::ranges::none_of(stored, is(third)) ||
-      std::ranges::none_of(wanted, is(second)) || std::ranges::any_of(wanted, is(third)))
-    return;
-  throw DataError(
-      "{}: bottleneck blocks (resnet50/101/152) are not known, and it holds them ({}); take the "
-      "weights of a resnet18 or resnet34",
-      path, third);
-}
-
-bool holds(const WeightSource& source, std::size_t tensor, const Tensor& values) {
-  const std::vector<std::int64_t>& shape = source.tensors()[tensor].shape;
-  if (!std::ranges::equal(shape, values.shape().extents())) return false;
-  std::vector<std::byte> elements(source.bytes_of(tensor));
-  if (elements.size() != values.bytes()) return false;
-  source.read(tensor, elements);
-  return std::memcmp(elements.data(), values.raw(), elements.size()) == 0;
-}
-
-/// The common type of all masks of one name, if each block has one with GPT-2's values.
-template <class Make>
-std::optional<DType> mask_type(const WeightSource& source, const std::vector<StoredTensor>& stored,
-                               const Gpt2Adoption& gpt2, std::string_view end, std::size_t blocks,
-                               const Make& make) {
-  std::optional<Tensor> expected;
-  std::size_t found = 0;
-  for (const std::size_t i : gpt2.masks) {
-    if (!stored[i].name.ends_with(end)) continue;
-    if (!expected) {
-      const std::optional<DType> dtype = gpt2_mask_dtype(stored[i].type_name);
-      if (!dtype) return std::nullopt;
-      expected = make(*dtype);
-    }
-    if (stored[i].dtype != expected->dtype() || !holds(source, i, *expected)) return std::nullopt;
-    ++found;
+/// DataError if what does not match is due to a larger relative of the model.
+void check_relatives(const ForeignWeights& by, const WeightSource& source,
+                     std::span<const NamedTensor> requested, const Match& match) {
+  for (const auto& [tensor, text] : by.relatives) {
+    const auto has_it = [name = tensor](const auto& of) { return strip_wrapper_prefix(of.name) == name; };
+    if (!match.problems.empty() && std::ranges::any_of(source.tensors(), has_it) &&
+        std::ranges::none_of(requested, has_it))
+      throw DataError("{}: {}", source.path(), text);
   }
-  return found > 0 && found == blocks ? std::optional(expected->dtype()) : std::nullopt;
-}
-
-/// The file's layout, which checkpoints record for arrange().
-std::string layout_of(const WeightSource& source, const std::vector<StoredTensor>& stored,
-                      const Gpt2Adoption& gpt2) {
-  if (!gpt2.layout) return source.index() ? source.metadata(weights_layout_key) : "";
-  Gpt2Layout layout = *gpt2.layout;
-  std::int64_t positions = 0;
-  std::size_t blocks = 0;
-  for (const StoredTensor& tensor : stored) {
-    if (tensor.group != source.group()) continue;
-    if (tensor.name.ends_with("wpe.weight") && !tensor.shape.empty()) positions = tensor.shape[0];
-    blocks += tensor.name.ends_with("attn.c_attn.weight");
-  }
-  layout.mask = mask_type(source, stored, gpt2, ".attn.bias", blocks,
-                          [&](DType dtype) { return gpt2_mask(positions, dtype); });
-  layout.masked_bias = mask_type(source, stored, gpt2, ".attn.masked_bias", blocks, gpt2_masked_bias_of);
-  return to_text(layout);
 }
 
 /// Matches the model with the file; fills `report` with warnings, notes and provenance.
-Match plan(const WeightSource& source, std::vector<StoredTensor>& stored, const Demand& demand,
-           const LoadOptions& options, LoadReport& report) {
-  const Gpt2Adoption gpt2 = adopt_gpt2(stored, source.group(), demand.own);
+Match plan(const WeightSource& source, const ForeignWeights& by, std::vector<StoredTensor>& stored,
+           const Demand& demand, const LoadOptions& options, LoadReport& report) {
+  const Adoption adopted = adopt(by, source, stored, demand.own);
   const std::vector<RequestedGroup> requested = {{source.group(), demand.own, false},
                                                  {"model", demand.from_model, true}};
   Match result = match(stored, requested, options.narrow);
-  if (gpt2.tie && !holds_the_same(source, *gpt2.tie)) {
-    result.problems.push_back(
-        "lm_head.weight differs from the embedding transformer.wte.weight, which is this model's head, too");
-  }
-  check_no_bottlenecks(source.path(), stored, demand.own, result);
+  std::ranges::copy(adopted.problems, std::back_inserter(result.problems));
+  check_relatives(by, source, demand.own, result);
   check_or_warn(source.path(), result, options, report.warnings);
-  if (std::string layout = layout_of(source, stored, gpt2); !layout.empty())
-    report.provenance[weights_layout_key] = std::move(layout);
-  if (std::string config = source.gpt2_config(); !config.empty())
-    report.provenance[gpt2_config_key] = std::move(config);
-  if (!gpt2.notes.empty())
-    report.notes.push_back(
-        fmt::format("{}: GPT-2 as Hugging Face stores it: {}", source.path(), fmt::join(gpt2.notes, "; ")));
+  const auto note = [&](const char* key, std::string text) {
+    if (!text.empty()) report.provenance[key] = std::move(text);
+  };
+  const bool is_old = adopted.layout.empty() && source.index();
+  note(weights_layout_key, is_old ? source.metadata(weights_layout_key) : adopted.layout);
+  const ForeignWeights* const known = &by;
+  note(foreign_config_key, foreign_config(source, {&known, 1}));
+  if (!adopted.notes.empty())
+    report.notes.push_back(fmt::format("{}: stored as {} has it: {}", source.path(), by.program,
+                                       fmt::join(adopted.notes, "; ")));
   return result;
 }
 
@@ -470,7 +403,9 @@ LoadReport load_from(std::unique_ptr<WeightSource> source, const ModelState& mod
   comm::run_on_all(world, [&] {
     if (swapped_in(model))
       throw UsageError("{}: EMA weights are swapped in; end the evaluation before a load", path);
-    result = plan(*source, stored, demand_of(model, source->group(), stored), options, report);
+    static const ForeignWeights as_they_are;
+    result = plan(*source, model.foreign ? *model.foreign : as_they_are, stored,
+                  demand_of(model, source->group(), stored), options, report);
     check_some_match(path, model, result, report);
   });
   comm::run_on_all(world, [&] {

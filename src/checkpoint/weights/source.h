@@ -3,12 +3,12 @@
 
 #include <cstddef>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "checkpoint/load_plan.h"
-#include "checkpoint/weights/gpt2.h"
 #include "lockstep/checkpoint/index.h"
 #include "lockstep/comm/communicator.h"
 
@@ -36,8 +36,8 @@ class WeightSource {
   virtual std::string metadata(const std::string& key) const;
   /// The configuration that the file stores; empty if it stores none. DataError if it has a null byte.
   std::string config() const;
-  /// gpt2_config_text() of the program that wrote GPT-2's weights; empty if nothing says it.
-  virtual std::string gpt2_config() const { return metadata(gpt2_config_key); }
+  /// What nanoGPT says of its model in a file of torch.save; else null.
+  virtual nlohmann::json model_args() const;
   /// One line each: how a foreign file was read.
   virtual std::vector<std::string> notes() const { return {}; }
 
