@@ -38,7 +38,8 @@ const data::Registry& kinds_of_data(const Config& config) {
 
 /// A data set of the program, whose files may be anything.
 bool is_custom(const Config& config, const std::string& format) {
-  return !format.empty() && !built_in_registries().data.has(format) && kinds_of_data(config).has(format);
+  const data::Registry& kinds = kinds_of_data(config);
+  return kinds.has(format) && !kinds.configure(format).type->built_in;
 }
 
 bool takes_unit_range(const Config& config) { return make_task(config)->takes_unit_range(); }

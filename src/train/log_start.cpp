@@ -96,7 +96,7 @@ std::vector<std::string> notes_on_sums(const Config& config, comm::GradientTrans
   return notes;
 }
 
-std::string replaced_names(const Config& config) {
+std::string replaced_names(const Config& config, const std::string& format) {
   std::string names;
   const auto add = [&](std::string_view key, const auto* type) {
     if (type && type->replaces_built_in)
@@ -105,8 +105,7 @@ std::string replaced_names(const Config& config) {
   add(model_name_key, config.model.type);
   add(task_name_key, config.task.type);
   add(optimizer_name_key, config.optimizer.algorithm.type);
-  for (const auto& type : config.registries->data.types())
-    if (type.name == config.data.format) add("data.format", &type);
+  add(data_format_key, config.registries->data.configure(format).type);
   return names;
 }
 
@@ -118,7 +117,7 @@ void log_start(Session& session, const Config& config, models::Model& model, con
            pluralized(world.size(), "rank"), pluralized(world.topology().nodes(), "node"),
            describe(session.backend(), replicas.options().compute));
   log_oversubscription(session);
-  if (const std::string own = replaced_names(config); !own.empty())
+  if (const std::string own = replaced_names(config, data.format()); !own.empty())
     log.info("note: {}: the program's own, not the built-in one", own);
   log.info("{} samples to train on, {} to evaluate on; {} a step, {:.1f} epochs in all", data.train().size(),
            data.eval() ? data.eval()->size() : 0, config.train.global_batch,

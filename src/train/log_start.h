@@ -19,8 +19,8 @@ std::vector<std::string> notes_on_sums(const Config& config, comm::GradientTrans
                                        const Device& device);
 
 /// "model.name = mlp, task.name = regression": what a program has in place of the built-in things of these
-/// names. Empty: nothing.
-std::string replaced_names(const Config& config);
+/// names; `format`: of the data. Empty: nothing.
+std::string replaced_names(const Config& config, const std::string& format);
 
 /// Ranks, model, data, shards, buckets, memory, and the limits of reproducibility. Collective; `ema` may be
 /// null.

@@ -159,7 +159,8 @@ Trainer::Trainer(Session& session, const Config& config, Inputs& inputs, checkpo
     replicas_.record(&*timeline_);
   }
   for (const Param* const param : replicas_.params()) parameter_bytes_ += param->value.bytes();
-  if (const std::string own = replaced_names(config_); !own.empty()) store_.note({{"own", own}});
+  if (const std::string own = replaced_names(config_, data_.format()); !own.empty())
+    store_.note({{"own", own}});
   start(options);
   try_samples();
 }

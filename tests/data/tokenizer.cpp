@@ -84,13 +84,13 @@ BOOST_AUTO_TEST_CASE(files_keep_name_and_text_and_only_those_with_the_same_are_o
   const std::string hundred(100, 'a'), lines = "b\n" + std::string(98, 'a');
   const std::string a = make("a.h5", "letters", Letters(hundred)),
                     b = make("b.h5", "letters", Letters(lines)), c = make("c.h5", "bytes", data::Bytes());
-  BOOST_TEST(data::Text(b, 10).tokenizer_text() == lines);
+  BOOST_TEST(data::Text(b, 10).meaning("x").tokens.value.text == lines);
   BOOST_TEST(data::Text(b, 10).tokenizer() == (StoredTokenizer{"letters", lines}.id()));
   BOOST_TEST((data::Text({a, a}, 10).size()) == 6);
   BOOST_CHECK_EXCEPTION(data::Text({a, b}, 10), DataError,
                         mentions("b.h5: vocabulary 100 of tokenizer 'letters "));
   BOOST_TEST(data::Text(c, 10).tokenizer() == "bytes");
-  BOOST_TEST(data::Text(c, 10).tokenizer_text() == "");
+  BOOST_TEST(data::Text(c, 10).meaning("x").tokens.value.text == "");
 }
 
 BOOST_AUTO_TEST_SUITE_END()
