@@ -283,7 +283,7 @@ int run_program(int argc, char** argv, const std::function<ExitCode(Session&)>& 
     errors = communicator.split(0, communicator.rank());
     Session session(communicator, watchdog);
     try {
-      session.watch_by_default(default_start_timeout_s);
+      session.watch_by_default(start_timeout_s);
       progress::enter(progress::Phase::program);
       const ExitCode done = program(session);
       progress::enter(progress::Phase::end);
