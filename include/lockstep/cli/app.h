@@ -39,8 +39,8 @@ class App {
   App& optimizer(const std::string& name) {
     return add("optimizer", [&] { registries_.optimizers.add<O>(name); });
   }
-  /// D: a data::Dataset for data.format = name; see data::Registry. Its options have other names than the keys
-  /// of [data], or a section of their own.
+  /// D: a data::Dataset for data.format = name; see data::Registry. Its options have other names than the
+  /// keys of [data], or a section of their own.
   template <class D>
   App& data(const std::string& name) {
     return add("data set", [&] {

@@ -15,15 +15,15 @@ struct ForeignWeights {
     std::string_view name;  ///< within a block: "attn.bias"
     std::string_view word;  ///< of it in weights_layout: "mask"
     float value = 1;  ///< a number; with `triangle` [1, 1, positions, positions]: on and below the diagonal
-    bool triangle = false;
+    bool triangle = false;  ///< values above the diagonal are 0
   };
   /// Of a configuration of the other program.
   struct Key {
     std::vector<std::string_view> names;        ///< that it may have
     std::vector<std::string_view> values = {};  ///< JSON: those with which it computes what this model does
     std::string_view option = "";               ///< of this model, whose value `times` is the other one
-    int times = 1;
-    std::string_view ours = "";     ///< this model's side, for errors; empty: the option's value
+    int times = 1;                              ///< see option
+    std::string_view ours = "";                 ///< this model's side, for errors; empty: the option's value
     std::string_view missing = "";  ///< JSON: what no such key means, if the configuration names its model
     bool names_model = false;       ///< of several that do, the first one counts
   };
@@ -41,13 +41,13 @@ struct ForeignWeights {
   /// Within a block: matrices that files have as [in, out]. The shape of the first one, [n, factor n] there,
   /// tells whether they do.
   std::vector<std::string_view> in_first = {};
-  int factor = 1;
-  std::vector<Mask> masks = {};
+  int factor = 1;                   ///< see in_first
+  std::vector<Mask> masks = {};     ///< of each block
   std::string_view positions = "";  ///< a tensor [positions, ...] of this model
   /// Names of one tensor, of which a file has one or both: in files; this model's.
   std::string_view head = "", embedding = "";
-  std::vector<Key> config = {};
-  std::vector<Relative> relatives = {};
+  std::vector<Key> config = {};          ///< keys that are compared
+  std::vector<Relative> relatives = {};  ///< larger models, for errors
 };
 
 }  // namespace lockstep
