@@ -1,9 +1,9 @@
 #include "lockstep/autograd/tape.h"
 
 #include <algorithm>
+#include <unordered_map>
 
 #include "autograd/rank_sums.h"
-#include "autograd/rounded_copies.h"
 #include "base/clock.h"
 #include "lockstep/autograd/recompute.h"
 #include "lockstep/ops/elementwise.h"
@@ -14,6 +14,61 @@ namespace {
 constexpr std::size_t chunk_bytes = 64 * 1024;
 
 }  // namespace
+
+/// A copy of each weight in the type of a pass, which is rounded once. A program may write a CPU's parameters
+/// itself, so a copy there serves only passes with the same parameters. A GPU's copy serves until an
+/// operation writes the value and not the copy. An optimizer's step writes both.
+class RoundedCopies {
+ public:
+  explicit RoundedCopies(kernels::Backend& backend)
+      : backend_(backend), sees_writes_(backend.device() != Device::cpu()) {}
+
+  /// A pass begins that may see other values than the last one.
+  void begin() { ++values_; }
+  /// The copy of the value in another type. trains: Param::rounded becomes it, where writes are seen.
+  const Tensor& of(Param& param, DType dtype, bool trains) {
+    Copy& copy = copies_[&param];
+    if (!copy.rounded || copy.rounded.dtype() != dtype || !(copy.rounded.shape() == param.value.shape()))
+      copy = {.rounded = backend_.empty(param.value.shape(), dtype)};
+    const bool is_good = copy.values == values_ || (copy.value && copy.value == param.value.raw() &&
+                                                    copy.rounded.last_write() >= param.value.last_write());
+    if (!is_good) {
+      // Values that other ranks send are written by a transport.
+      const bool is_watched = sees_writes_ && !param.pending_values;
+      copy.value = is_watched ? param.value.raw() : nullptr;
+      if (trains) param.rounded = is_watched ? copy.rounded : Tensor();
+      backend_.copy(param.value, copy.rounded);
+    }
+    copy.values = values_;
+    return copy.rounded;
+  }
+  /// Makes the copies of parameters anew whose values were written since, or all: a captured graph only reads
+  /// them.
+  void refresh(std::span<Param* const> params, bool all) {
+    if (!sees_writes_) return;
+    for (Param* const param : params) {
+      const auto found = copies_.find(param);
+      if (found == copies_.end() || param->pending_values) continue;
+      Copy& copy = found->second;
+      copy.values = 0;
+      if (all) copy.value = nullptr;
+      of(*param, copy.rounded.dtype(), param->trainable);
+    }
+  }
+  void forget(const Param& param) { copies_.erase(&param); }
+
+ private:
+  struct Copy {
+    Tensor rounded = {};
+    const void* value = nullptr;  // what it was made of; null: writes of that are not seen
+    std::uint64_t values = 0;     // values_ when it was asked for last
+  };
+
+  kernels::Backend& backend_;
+  bool sees_writes_;
+  std::unordered_map<const Param*, Copy> copies_;
+  std::uint64_t values_ = 1;
+};
 
 Param::~Param() {
   if (on_tape.tape) on_tape.tape->release(*this);

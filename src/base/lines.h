@@ -1,4 +1,4 @@
-// Lines of texts: of any text, at the end of a file that grows, and of INI files.
+// Lines of texts: of any text, and at the end of a file that grows.
 #pragma once
 
 #include <cstdint>
@@ -23,21 +23,5 @@ struct EndOfFile {
 };
 /// The first line is left out if it begins before these bytes, the last one if it has no end.
 EndOfFile lines_at_end(const OpenFile& file, std::uint64_t most_bytes);
-
-/// A line of an INI file that is neither empty nor a comment. The texts are parts of the whole text.
-struct IniLine {
-  enum class Kind { section, key, neither };
-
-  Kind kind = Kind::neither;
-  int number = 0;                 ///< from 1
-  std::string_view section = {};  ///< that the line begins or is in; empty before the first
-  std::string_view key = {};      ///< of a line that is neither, all of it
-  std::string_view value = {};    ///< as written, in quotes if it is
-
-  /// SECTION.KEY, or KEY before the first section.
-  std::string name() const;
-};
-/// '#' begins a comment, but within quotes of a value (option::unquoted()).
-std::vector<IniLine> ini_lines(std::string_view text);
 
 }  // namespace lockstep

@@ -9,6 +9,7 @@
 #include <concepts>
 #include <limits>
 
+#include "base/lines.h"
 #include "base/text.h"
 #include "lockstep/base/error.h"
 
@@ -115,6 +116,55 @@ std::string OptionText::form() const {
                                                    : allowed;
   if (*traits.unit != '\0') form += fmt::format("; {}", traits.unit);
   return form;
+}
+
+std::string IniLine::name() const {
+  return section.empty() ? std::string(key) : std::string(section) + "." + std::string(key);
+}
+
+namespace {
+
+/// The line as far as its comment, whose '#' is in no quotes. These begin a word of the value; what is not
+/// closed has no comment.
+std::string_view without_comment(std::string_view line) {
+  std::size_t at = line.find_first_of("#=");
+  if (at == line.npos) return line;
+  if (line[at] == '=') ++at;
+  for (bool in_word = false; at < line.size() && line[at] != '#'; ++at) {
+    const char mark = line[at];
+    if (in_word || (mark != '"' && mark != '\'')) {
+      in_word = mark != ' ' && mark != '\t';
+      continue;
+    }
+    for (++at; at < line.size() && line[at] != mark; ++at)
+      if (mark == '"' && line[at] == '\\') ++at;
+    in_word = true;
+  }
+  return line.substr(0, at);
+}
+
+}  // namespace
+
+std::vector<IniLine> ini_lines(std::string_view text) {
+  std::vector<IniLine> found;
+  std::string_view section;
+  int number = 0;
+  for (const std::string_view whole : lines_of(text)) {
+    ++number;
+    const std::string_view line = without_blanks(without_comment(whole));
+    if (line.empty()) continue;
+    const std::size_t equals = line.find('=');
+    IniLine& next = found.emplace_back(IniLine{.number = number, .section = section, .key = line});
+    if (line.front() == '[' && line.back() == ']') {
+      next.kind = IniLine::Kind::section;
+      next.section = section = line.substr(1, line.size() - 2);
+    } else if (equals != line.npos) {
+      next.kind = IniLine::Kind::key;
+      next.key = without_blanks(line.substr(0, equals));
+      next.value = without_blanks(line.substr(equals + 1));
+    }
+  }
+  return found;
 }
 
 namespace option {

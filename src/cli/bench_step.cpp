@@ -332,7 +332,7 @@ ExitCode bench_step(const Program& program, Session& session, const Arguments& a
       throw UsageError(
           "bench step: --profile times operations, which a graph does not have: leave out --graph true");
     how.graph = ddp::Graph::never;
-    if (how.config) how.config->train.cuda_graph = ddp::Graph::never;
+    if (how.config) how.config->ddp.graph = ddp::Graph::never;
     profile_steps(session, how);
     return ExitCode::done;
   }

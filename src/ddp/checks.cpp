@@ -20,45 +20,6 @@
 
 namespace lockstep::ddp {
 
-std::vector<Option<Options>> Options::options() {
-  using namespace option;
-  using O = Options;
-  const Range size = Range::above(0, 1e6);
-  return {
-      number("bucket_mb", &O::bucket_mb, size,
-             "size at which a gradient bucket closes; the last buckets are smaller",
-             {.unit = "MiB",
-              .may_change = true,
-              .peers = {"bucket_cap_mb", "bucket_size", "reduce_bucket_size"}}),
-      number("first_bucket_mb", &O::first_bucket_mb, size, "size at which the first gradient bucket closes",
-             {.unit = "MiB", .may_change = true}),
-      choice("unused", &O::unused, "what to do about parameters that no sample used",
-             {.peers = {"find_unused_parameters"}}),
-      choice("reduce_dtype", &O::comm_dtype,
-             {{"fp32", DType::float32}, {"bf16", DType::bfloat16}, {"fp16", DType::float16}},
-             "communication dtype of gradients between nodes, and between GPUs"),
-      flag("sharded_optimizer", &O::sharded_optimizer,
-           "each rank updates a partition of the parameters and keeps optimizer state and EMA weights of it "
-           "only",
-           {.may_change = true, .peers = {"zero", "zero_stage", "use_distributed_optimizer"}}),
-      number("check_every", &O::check_every, counts,
-             "steps between comparisons of all ranks' parameters; 0: never compare",
-             {.unit = "steps", .may_change = true}),
-      choice("mode", &O::mode, "when gradients are summed; flat and per_parameter are for measurements",
-             {.may_change = true}),
-  };
-}
-
-void check_options(const Options& options, int ranks) {
-  option::check(options, "ddp.");
-  if (options.micro_batches < 1)
-    throw UsageError("train.micro_batches = {} must be at least 1", options.micro_batches);
-  if (options.shards < 0) throw UsageError("train.shards = {} must not be negative", options.shards);
-  if (options.shards != 0 && options.shards < ranks)
-    throw UsageError("{} ranks but only {} shards: start at most {} ranks, or start a run with more shards",
-                     ranks, options.shards, options.shards);
-}
-
 std::vector<Param*> trainable_params(const std::vector<Param*>& params) {
   std::vector<Param*> trainable;
   std::set<std::string> names;

@@ -20,8 +20,6 @@
 
 namespace lockstep::ddp {
 
-/// Everything here is equal on all ranks, so all of them throw or none.
-void check_options(const Options& options, int ranks);
 /// Throws UsageError on a name that two parameters have, on types other than float32, and if none is
 /// trainable.
 std::vector<Param*> trainable_params(const std::vector<Param*>& params);

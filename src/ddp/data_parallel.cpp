@@ -206,7 +206,7 @@ DataParallel::DataParallel(const ModelState& model, comm::GradientTransport& tra
   const comm::NamedCall call(group, "wraps a model in DataParallel");
   const ModelState leaves = without_repeats(model);
   check_same_model(group, leaves, options);
-  check_options(options, group.size());
+  options.check(group.size());
   comm::run_on_all(group, [&] {  // each rank has its own device
     check_own_weights(leaves);
     for (const Param* const param : leaves.params) check_device(param->name, param->value, backend);

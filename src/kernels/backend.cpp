@@ -2,13 +2,13 @@
 #include "lockstep/kernels/backend.h"
 
 #include <fmt/format.h>
+#include <atomic>
 
 #include <array>
 
 #include "base/clock.h"
 #include "kernels/compositions.h"
 #include "kernels/gpus.h"
-#include "kernels/write_stamp.h"
 #include "lockstep/base/error.h"
 #include "lockstep/ops/elementwise.h"
 
@@ -38,6 +38,9 @@ class HostStagingQueue final : public StagingQueue {
   void release() override {}
 };
 
+/// Operations and copies of the backends of GPUs.
+std::atomic<std::uint64_t> operations{0};
+
 }  // namespace
 
 Backend::Backend() { enter_compositions(*this); }
@@ -59,7 +62,11 @@ void Backend::run(const ops::AnyOperation& operation) {
   operation.check(device());
   observed([&] { perform(operation); }, [&] { return operation.label(); }, [&] { return operation.cost(); },
            false);
-  stamp_writes(operation);
+  if (device() == Device::cpu()) return;
+  const std::uint64_t number = ++operations;
+  operation.visit([&](const char*, const ops::Role& role, const Tensor& tensor) {
+    if (tensor && role.access != ops::Access::read) tensor.note_write(number);
+  });
 }
 
 const Entry& Backend::entry_of(const ops::AnyOperation& operation) const {
@@ -78,7 +85,7 @@ void Backend::copy(const Tensor& from, const Tensor& to) {
   const bool is_read = to.device() == Device::cpu() && from.device() != Device::cpu();
   observed([&] { copy_elements(from, to); }, [] { return "copy"; },
            [&] { return ops::Cost{.bytes = static_cast<double>(from.bytes() + to.bytes())}; }, is_read);
-  stamp_write(to);
+  if (to.device() != Device::cpu()) to.note_write(++operations);
 }
 
 Tensor Backend::in_type(const Tensor& tensor, DType dtype) {

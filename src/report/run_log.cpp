@@ -9,6 +9,7 @@
 #include "base/files.h"
 #include "base/lines.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/option.h"
 
 namespace lockstep::report {
 namespace {

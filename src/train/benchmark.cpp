@@ -147,9 +147,10 @@ WorkloadRun::WorkloadRun(const Config& config, Session& session, DType compute) 
   });
   data_->measure(world);
   model_->to(session.backend());
-  config_.train.shards = shards_of(config_, world);
-  replicas_ = std::make_unique<ddp::DataParallel>(*model_, session.transport(), session.backend(),
-                                                  replica_options(config_, compute));
+  config_.ddp.shards = shards_of(config_, world);
+  config_.ddp.compute = compute;
+  replicas_ =
+      std::make_unique<ddp::DataParallel>(*model_, session.transport(), session.backend(), config_.ddp);
   optimizer_ = config_.optimizer.make(*replicas_);
   loader_ = std::make_unique<data::Loader>(data_->train(),
                                            loader_options(config_, data_->train(), session.backend()), world);

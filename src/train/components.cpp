@@ -29,7 +29,7 @@ std::string amount(double bytes) {
 }
 
 std::unique_ptr<models::Model> make_model(const Config& config) {
-  auto model = models::make_model(config.model, config.train.seed);
+  auto model = models::make_model(config.model, config.ddp.seed);
   nn::freeze(model->state(), config.train.frozen);
   optim::prepare_model(config.optimizer.algorithm, model->state());
   return model;
@@ -78,7 +78,7 @@ void check_finite(const ModelState& model, kernels::Backend& backend, std::int64
 void check_batch_norms(Model& model, std::int64_t tried, const Config& config,
                        const ddp::DataParallel& replicas, bool is_new, const Log& log) {
   const comm::ShardMap& map = replicas.shard_map();
-  const std::int64_t of_rank = config.train.global_batch / map.shards() / config.train.micro_batches;
+  const std::int64_t of_rank = config.train.global_batch / map.shards() / config.ddp.micro_batches;
   std::int64_t ranks = 0;  // in the passes of the fewest ranks
   for (int rank = 0; rank < map.ranks(); ++rank) ranks += map.block(rank).count == map.block(0).count;
   std::vector<std::string> layers;
@@ -264,20 +264,10 @@ data::Augment augment_of(const Config& config, const data::Dataset& dataset) {
 data::LoaderOptions loader_options(const Config& config, const data::Dataset& dataset,
                                    kernels::Backend& backend) {
   return {.global_batch = config.train.global_batch,
-          .shards = config.train.shards,
-          .seed = config.train.seed,
+          .shards = config.ddp.shards,
+          .seed = config.ddp.seed,
           .augment = augment_of(config, dataset),
           .backend = &backend};
-}
-
-ddp::Options replica_options(const Config& config, DType compute) {
-  ddp::Options options = config.ddp;
-  options.shards = config.train.shards;
-  options.micro_batches = config.train.micro_batches;
-  options.seed = config.train.seed;
-  options.graph = config.train.cuda_graph;
-  options.compute = compute;
-  return options;
 }
 
 checkpoint::StoreOptions store_options(const Config& config, const DataSets& data,
@@ -293,8 +283,8 @@ checkpoint::StoreOptions store_options(const Config& config, const DataSets& dat
   if (!tokens.text.empty()) provenance["tokenizer_text"] = tokens.text;
   if (data.range()) add(provenance, *data.range());
   checkpoint::StoreOptions options = config.checkpoint.store;
-  options.schedule = {.seed = config.train.seed,
-                      .shards = config.train.shards,
+  options.schedule = {.seed = config.ddp.seed,
+                      .shards = config.ddp.shards,
                       .samples_per_step = config.train.global_batch,
                       .samples_per_epoch = dataset.size()};
   options.config = to_text(config);
@@ -307,7 +297,7 @@ namespace {
 
 /// Of the rank that has the fewest: a rank with many shards sums their gradients in several buffers.
 int fewest_accumulation_buffers(const Config& config, int ranks) {
-  const comm::ShardMap shards(config.train.shards > 0 ? config.train.shards : ranks, ranks);
+  const comm::ShardMap shards(config.ddp.shards > 0 ? config.ddp.shards : ranks, ranks);
   int fewest = std::numeric_limits<int>::max();
   for (int rank = 0; rank < ranks; ++rank)
     fewest = std::min(fewest, ddp::AccumulationSchedule(shards.shards(), shards.block(rank)).buffers());

@@ -65,9 +65,6 @@ data::Augment augment_of(const Config& config, const data::Dataset& dataset);
 /// train.shards is known. The backend must outlive the loader.
 data::LoaderOptions loader_options(const Config& config, const data::Dataset& dataset,
                                    kernels::Backend& backend);
-/// config.ddp with what the run says.
-ddp::Options replica_options(const Config& config, DType compute);
-
 checkpoint::StoreOptions store_options(const Config& config, const DataSets& data,
                                        const kernels::Backend& backend, DType compute, Better keep_best);
 

@@ -14,6 +14,7 @@
 #include "base/lines.h"
 #include "base/text.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/option.h"
 #include "lockstep/tasks/built_in.h"
 
 namespace lockstep::train {
@@ -325,7 +326,7 @@ void Reader::check_required(Mistakes& mistakes) const {
 
 /// Reasons that are known before there is a device. The capture of the first step finds the others.
 void Reader::check_graph() const {
-  if (config_.train.cuda_graph != ddp::Graph::always) return;
+  if (config_.ddp.graph != ddp::Graph::always) return;
   const auto check = [&](bool holds, std::string_view why) {
     require(holds, "train.cuda_graph", fmt::format("{}; use auto", why));
   };

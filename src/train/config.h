@@ -18,7 +18,8 @@ struct Config {
   TrainConfig train;
   OptimizerConfig optimizer;
   EmaConfig ema;
-  ddp::Options ddp;  ///< but what [train] says
+  /// [ddp], and of [train] what a run says of its steps.
+  ddp::Options ddp{.seed = 1, .graph = ddp::Graph::automatic};
   CheckpointConfig checkpoint;
   FaultConfig fault;
   LogConfig log;

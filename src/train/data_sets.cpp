@@ -141,7 +141,7 @@ DataSets::DataSets(const Config& config, const models::Model& model) {
   add_normalized_fields(config.data.normalize);
   if (config.data.eval_fraction > 0) {
     for (Source& source : sources_)
-      source.split.emplace(data::split(*source.whole, config.data.eval_fraction, config.train.seed));
+      source.split.emplace(data::split(*source.whole, config.data.eval_fraction, config.ddp.seed));
   }
   eval_ = eval_file_.get();
   if (sources_.size() == 1) {
@@ -160,7 +160,7 @@ DataSets::DataSets(const Config& config, const models::Model& model) {
   const std::int64_t samples = config.train.eval_samples;
   if (!eval_ || samples == 0 || samples >= eval_->size()) return;
   // Independent of the permutations of the epochs and of the split.
-  const std::uint64_t seed = mix_bits(config.train.seed ^ purpose_of("eval_samples"));
+  const std::uint64_t seed = mix_bits(config.ddp.seed ^ purpose_of("eval_samples"));
   eval_part_.emplace(*eval_, 0, samples, data::Permutation(eval_->size(), seed, 0));
 }
 

@@ -20,6 +20,7 @@
 #include "kernels/math_library.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/option.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "train/data_sets.h"
 

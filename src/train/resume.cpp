@@ -64,7 +64,7 @@ void check_same_run(const Config& stored, const Config& asked, const std::string
 
 /// Keys that mean "as the run has it".
 void take_unset(Config& config, const Config& stored) {
-  if (config.train.shards == 0) config.train.shards = stored.train.shards;
+  if (config.ddp.shards == 0) config.ddp.shards = stored.ddp.shards;
   if (config.train.threads == 0) config.train.threads = stored.train.threads;
   if (config.checkpoint.every == CheckpointConfig::auto_every)
     config.checkpoint.every = stored.checkpoint.every;
@@ -195,7 +195,7 @@ std::int64_t steps_of(const Config& config, std::int64_t samples) {
 }
 
 int shards_of(const Config& config, const comm::HostGroup& world) {
-  return config.train.shards > 0 ? config.train.shards : world.size();
+  return config.ddp.shards > 0 ? config.ddp.shards : world.size();
 }
 
 void check_shards(const Config& config, const comm::HostGroup& world) {
@@ -204,9 +204,9 @@ void check_shards(const Config& config, const comm::HostGroup& world) {
     throw UsageError("train.shards: {} shards do not divide train.global_batch = {}", shards,
                      config.train.global_batch);
   }
-  if (const std::int64_t samples = config.train.global_batch / shards; config.train.micro_batches > samples) {
+  if (const std::int64_t samples = config.train.global_batch / shards; config.ddp.micro_batches > samples) {
     throw UsageError("train.micro_batches = {}: a shard has {}, and cannot be cut into more",
-                     config.train.micro_batches, pluralized(samples, "sample"));
+                     config.ddp.micro_batches, pluralized(samples, "sample"));
   }
   if (world.size() > shards) {
     throw UsageError(
@@ -241,7 +241,7 @@ void resolve(Config& config, checkpoint::RunDirectory& run, const RunOptions& op
   } else {
     resolve_steps(config.train, nullptr, steps_of(config, samples));
     if (fork && fork->config) take_unset(config, *fork->config);
-    if (config.train.shards == 0) config.train.shards = world.size();
+    if (config.ddp.shards == 0) config.ddp.shards = world.size();
     if (config.ema.init == "file" && config.train.init.empty() && !fork &&
         checkpoint::steps_in(run.checkpoints_path()).empty())
       throw UsageError("ema.init = file: there is no file to start from; give train.init or --resume FILE");

@@ -15,6 +15,7 @@
 #include "base/lines.h"
 #include "checkpoint/run_files.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/option.h"
 #include "report/run_log.h"
 #include "train/exit_record.h"
 

@@ -98,15 +98,6 @@ std::vector<Option<TrainConfig>> TrainConfig::options() {
               .required = true,
               .peers = {"batch_size", "batch", "global_batch_size", "total_batch_size", "train_batch_size",
                         "per_device_train_batch_size"}}),
-      number("shards", &T::shards, Range::from(0, 1e6),
-             "number of equal parts of the batch, at least as many as ranks; 0: the number of ranks of the "
-             "first start"),
-      number("micro_batches", &T::micro_batches, Range::from(1, 1e6),
-             "number of parts of a shard that are computed one after the other, to save memory",
-             {.peers = {"gradient_accumulation_steps", "grad_accum", "grad_accumulation",
-                        "accumulate_grad_batches", "accumulation_steps", "micro_batch_size"}}),
-      number("seed", &T::seed, Range::from(0, 18446744073709551615.0), "seed of every random draw",
-             {.peers = {"random_seed", "manual_seed"}}),
       choice("precision", &T::precision, {"fp32", "bf16"}, "type of activations and of matrix products",
              {.peers = {"dtype", "amp", "mixed_precision", "bf16", "fp16", "compute_dtype"}}),
       choice("bf16_fallback", &T::bf16_fallback, {"refuse", "fp32", "convert"},
@@ -137,9 +128,6 @@ std::vector<Option<TrainConfig>> TrainConfig::options() {
       number("label_smoothing", &T::label_smoothing, Range::below(0, 1),
              "label smoothing of the cross-entropy"),
       texts("frozen", &T::frozen, "name patterns of parameters that are not trained", {.peers = {"freeze"}}),
-      choice("cuda_graph", &T::cuda_graph,
-             "capture the step as a CUDA graph; auto: on one GPU, where it can be captured",
-             {.may_change = true, .peers = {"cuda_graphs", "compile"}}),
   };
 }
 
@@ -344,6 +332,12 @@ std::vector<Key> keys_of(const Config& of) {
         keys, section_prefix(*kind, data_format_key), kind->options,
         [](auto& config) -> auto& { return config.data.kind; });
   add_section(keys, "train", &Config::train);
+  std::vector<Key> of_run;
+  add_rows(
+      of_run, "train.", ddp::Options::options_of_run(), [](auto& config) -> auto& { return config.ddp; });
+  keys.push_back(std::move(of_run.back()));  // cuda_graph; the others stand behind the batch that they divide
+  of_run.pop_back();
+  keys.insert(std::ranges::find(keys, "train.global_batch", &Key::name) + 1, of_run.begin(), of_run.end());
   // OptimizerConfig says where the options of the algorithm are.
   add_choice<optim::Registry::Type>(
       keys, optimizer_name_key, nullptr, [](auto& config) -> auto& { return config.optimizer.algorithm; },

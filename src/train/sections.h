@@ -40,9 +40,6 @@ struct TrainConfig {
   std::int64_t steps = 0;
   double epochs = 0;  ///< instead of steps; the size of the data turns them into steps
   std::int64_t global_batch = 0;
-  int shards = 0;  ///< 0: the world size of the run's first start
-  int micro_batches = 1;
-  std::uint64_t seed = 1;
   std::string precision = "fp32";
   std::string bf16_fallback = "refuse";
   bool reproducible = false;
@@ -53,7 +50,6 @@ struct TrainConfig {
   std::string init;
   double label_smoothing = 0;
   std::vector<std::string> frozen;
-  ddp::Graph cuda_graph = ddp::Graph::automatic;
 
   static std::vector<Option<TrainConfig>> options();
 };

@@ -127,7 +127,7 @@ Trainer::Trainer(Session& session, const Config& config, Inputs& inputs, checkpo
       data_(*inputs.data),
       model_(*inputs.model),
       task_(*inputs.task),
-      replicas_(model_, session.transport(), session.backend(), replica_options(config, compute)),
+      replicas_(model_, session.transport(), session.backend(), config.ddp),
       optimizer_(config.optimizer.make(replicas_)),
       ema_(build_ema(config, model_, session.backend(), replicas_.partition())),
       samples_(config, {world_, session.backend(), model_, task_, ema_.get(), data_, compute}, run.path()),
@@ -291,7 +291,7 @@ void Trainer::log_refused_capture() {
   const std::string& why = replicas_.captured_steps().refused;
   if (why.empty() || std::exchange(logged_refused_capture_, true)) return;
   progress_->note(fmt::format("train.cuda_graph = {}: steps are not captured as a graph: {}",
-                              option::word(config_.train.cuda_graph), why));
+                              option::word(config_.ddp.graph), why));
 }
 
 ddp::Requests Trainer::requests_of_this_rank() const {
@@ -551,6 +551,7 @@ ExitCode start(Session& session, Config& config, const RunOptions& options,
   session.use_device(config.train.device, {.threads = std::max(1, config.train.threads),
                                            .reproducible = config.train.reproducible});
   const DType compute = choose_session_precision(session, config.train.precision, config.train.bf16_fallback);
+  config.ddp.compute = compute;
   Inputs inputs = open_inputs(config, session);
   checkpoint::RunDirectory run = dry ? checkpoint::RunDirectory::read_only(options.directory, world)
                                      : checkpoint::RunDirectory(options.directory, world);

@@ -131,8 +131,8 @@ BOOST_AUTO_TEST_CASE(more_ranks_than_shards_are_refused_with_both_numbers) {
 
 BOOST_AUTO_TEST_CASE(options_out_of_range_are_refused) {
   Net net;
-  BOOST_TEST(contains(refusal(net.state(), {.micro_batches = 0}), "micro_batches = 0"));
-  BOOST_TEST(contains(refusal(net.state(), {.shards = -1}), "shards = -1"));
+  BOOST_TEST(contains(refusal(net.state(), {.micro_batches = 0}), "train.micro_batches: \"0\" is not"));
+  BOOST_TEST(contains(refusal(net.state(), {.shards = -1}), "train.shards: \"-1\" is not"));
   BOOST_TEST(contains(refusal(net.state(), {.bucket_mb = 0}), "ddp.bucket_mb"));
   BOOST_TEST(contains(refusal(net.state(), {.comm_dtype = DType::int32}), "int32"));
 }

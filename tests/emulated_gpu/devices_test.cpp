@@ -215,7 +215,7 @@ Place on(int device) {
 train::Config captured(const std::string& model, const std::string& precision = "fp32") {
   train::Config config = device_config(model);
   config.train.precision = precision;
-  config.train.cuda_graph = ddp::Graph::always;
+  config.ddp.graph = ddp::Graph::always;
   return config;
 }
 
@@ -262,7 +262,7 @@ struct FirstIsCurrent final : kernels::Observer {
 BOOST_AUTO_TEST_CASE(each_operation_makes_its_device_the_current_one) {
   for (const std::string& model : {plain_gpt, resnet}) {
     train::Config config = captured(model, "bf16");
-    config.train.cuda_graph = ddp::Graph::never;
+    config.ddp.graph = ddp::Graph::never;
     Place first = on(0), second = on(1);
     DeviceRun wanted(config, first), found(config, second);
     FirstIsCurrent observer;

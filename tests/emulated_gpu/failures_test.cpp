@@ -28,7 +28,7 @@ constexpr const char* small_gpt =
 std::vector<double> losses_of(const std::string& model, const std::string& precision) {
   train::Config config = device_config(model);
   config.train.precision = precision;
-  config.train.cuda_graph = ddp::Graph::automatic;
+  config.ddp.graph = ddp::Graph::automatic;
   Place gpu(kernels::make_cuda_backend(0));
   gpu.transport = comm::make_nccl_transport(world(), {.stream = gpu.backend->stream()});
   DeviceRun run(config, gpu);

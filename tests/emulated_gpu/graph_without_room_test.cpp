@@ -24,7 +24,7 @@ Place on_gpu() {
 
 train::Config config_with(ddp::Graph graph) {
   train::Config config = device_config(mlp);
-  config.train.cuda_graph = graph;
+  config.ddp.graph = graph;
   return config;
 }
 

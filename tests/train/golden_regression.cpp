@@ -113,9 +113,9 @@ void train_case(const std::string& file, const GoldenCase& golden) {
   train::check_data(*model, *task, data);
   model->to(*backend);
   checkpoint::load_weights(file, *model, world(), group + "/init");
-  ddp::DataParallel replicas(*model, world(), *backend, {.shards = config.train.shards});
+  ddp::DataParallel replicas(*model, world(), *backend, {.shards = config.ddp.shards});
   const auto optimizer = config.optimizer.make(replicas);
-  data::Loader loader(data, {.global_batch = config.train.global_batch, .shards = config.train.shards},
+  data::Loader loader(data, {.global_batch = config.train.global_batch, .shards = config.ddp.shards},
                       world());
 
   const Tensor losses = Tensor::empty({config.train.steps}, DType::float64);

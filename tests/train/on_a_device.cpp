@@ -43,7 +43,7 @@ BOOST_AUTO_TEST_CASE(an_mlp_has_the_bits_of_the_cpu) { check_trains_alike(device
 
 BOOST_AUTO_TEST_CASE(pieces_of_shards_have_the_bits_of_the_cpu) {
   train::Config config = device_config(mlp, "[ddp]\ncheck_every = 1\n");
-  config.train.micro_batches = 2;
+  config.ddp.micro_batches = 2;
   check_trains_alike(config);
 }
 
@@ -62,7 +62,7 @@ BOOST_AUTO_TEST_CASE(bf16_has_the_bits_of_the_cpu) {
   for (const std::string& model : {mlp, gpt}) {
     train::Config config = device_config(model);
     config.train.precision = "bf16";
-    config.train.micro_batches = 2;
+    config.ddp.micro_batches = 2;
     check_trains_alike(config);
   }
 }

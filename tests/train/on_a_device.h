@@ -102,12 +102,12 @@ class DeviceRun {
         replicas_(*model_, place.sums(), backend_,
                   {.bucket_mb = 0.001,
                    .first_bucket_mb = 0.0005,
-                   .shards = config.train.shards,
-                   .micro_batches = config.train.micro_batches,
+                   .shards = config.ddp.shards,
+                   .micro_batches = config.ddp.micro_batches,
                    .sharded_optimizer = config.ddp.sharded_optimizer,
                    .check_every = config.ddp.check_every,
                    .compute = config.train.precision == "bf16" ? DType::bfloat16 : DType::float32,
-                   .graph = config.train.cuda_graph}),
+                   .graph = config.ddp.graph}),
         optimizer_(config.optimizer.make(replicas_)),
         ema_(train::build_ema(config, *model_, backend_, replicas_.partition())) {
     optimizer_->attach(*ema_);
@@ -121,7 +121,7 @@ class DeviceRun {
       const comm::ShardRange mine = replicas_.shard_map().block(world().rank());
       for (int shard = mine.first; shard < mine.end(); ++shard) {
         const Batch made =
-            made_up_shard(*model_, batch.step, shard, config_.train.global_batch / config_.train.shards);
+            made_up_shard(*model_, batch.step, shard, config_.train.global_batch / config_.ddp.shards);
         if (static_cast<int>(slot.size()) < mine.count)
           slot.push_back(
               made.map([this](const Tensor& field) { return backend_.empty(field.shape(), field.dtype()); }));

@@ -34,7 +34,7 @@ const std::string plain_gpt = "name = gpt\nlayers = 2\nheads = 2\nchannels = 16\
 ddp::Graph wish() { return world().size() == 1 ? ddp::Graph::automatic : ddp::Graph::always; }
 
 train::Config recorded(train::Config config) {
-  config.train.cuda_graph = wish();
+  config.ddp.graph = wish();
   return config;
 }
 
@@ -123,14 +123,14 @@ BOOST_AUTO_TEST_CASE(a_resnet_has_the_bits_of_plain_steps_and_its_statistics) {
 
 BOOST_AUTO_TEST_CASE(pieces_and_parts_that_are_computed_again_have_the_bits_of_plain_steps) {
   train::Config config = device_config(plain_gpt + "recompute = true\n", "[ddp]\ncheck_every = 2\n");
-  config.train.micro_batches = 2;
+  config.ddp.micro_batches = 2;
   check_recorded_is_plain(config);
 }
 
 BOOST_AUTO_TEST_CASE(several_shards_a_rank_have_the_bits_of_plain_steps) {
   train::Config config = device_config(mlp);
-  config.train.shards = 3 * world().size() + 1;
-  config.train.global_batch = 2 * config.train.shards;
+  config.ddp.shards = 3 * world().size() + 1;
+  config.train.global_batch = 2 * config.ddp.shards;
   check_recorded_is_plain(config);
 }
 
@@ -194,7 +194,7 @@ void check_values_written_by_operations(const std::vector<std::string>& frozen) 
   config.train.precision = "bf16";
   config.train.frozen = frozen;
   DeviceRun replayed(recorded(config), gpu), wanted(config, gpu);
-  config.train.cuda_graph = ddp::Graph::never;
+  config.ddp.graph = ddp::Graph::never;
   DeviceRun plain(config, gpu);
   for (std::int64_t end = 1; end <= steps + 2; ++end) {
     for (DeviceRun* const run : {&replayed, &plain, &wanted}) {
@@ -231,11 +231,11 @@ BOOST_AUTO_TEST_CASE(a_replayed_step_finds_wrong_data_and_the_next_goes_on) {
 
 BOOST_AUTO_TEST_CASE(dropout_makes_steps_plain_or_is_refused_by_name) {
   train::Config config = device_config(gpt);
-  config.train.cuda_graph = ddp::Graph::always;
+  config.ddp.graph = ddp::Graph::always;
   BOOST_TEST(contains(refusal(config), "train.cuda_graph = true"));
   BOOST_TEST(contains(refusal(config), "dropout"));
   if (world().size() > 1) return;
-  config.train.cuda_graph = ddp::Graph::automatic;
+  config.ddp.graph = ddp::Graph::automatic;
   Place gpu = on_gpu();
   DeviceRun found(config, gpu), wanted(device_config(gpt), gpu);
   found.run_to(steps);
@@ -246,7 +246,7 @@ BOOST_AUTO_TEST_CASE(dropout_makes_steps_plain_or_is_refused_by_name) {
 
 BOOST_AUTO_TEST_CASE(what_cannot_be_recorded_is_refused_by_name) {
   const auto with_true = [](train::Config config) {
-    config.train.cuda_graph = ddp::Graph::always;
+    config.ddp.graph = ddp::Graph::always;
     return config;
   };
   BOOST_TEST(contains(refusal(with_true(device_config(mlp, "[ddp]\nsharded_optimizer = true\n"))),
@@ -260,7 +260,7 @@ BOOST_AUTO_TEST_CASE(what_cannot_be_recorded_is_refused_by_name) {
 BOOST_AUTO_TEST_CASE(several_ranks_record_only_when_they_are_asked_to) {
   if (world().size() == 1) return;
   train::Config config = device_config(mlp);
-  config.train.cuda_graph = ddp::Graph::automatic;
+  config.ddp.graph = ddp::Graph::automatic;
   Place gpu = on_gpu();
   DeviceRun run(config, gpu);
   run.run_to(steps);

@@ -89,6 +89,22 @@ class Misfit : public UsageError {
   std::string option_, why_;
 };
 
+/// A line of an INI file that is neither empty nor a comment. The texts are parts of the whole text.
+struct IniLine {
+  enum class Kind { section, key, neither };  ///< "[section]"; "key = value"
+
+  Kind kind = Kind::neither;      ///< what it is
+  int number = 0;                 ///< from 1
+  std::string_view section = {};  ///< that the line begins or is in; empty before the first
+  std::string_view key = {};      ///< of a line that is neither, all of it
+  std::string_view value = {};    ///< as written, in quotes if it is
+
+  /// SECTION.KEY, or KEY before the first section.
+  std::string name() const;
+};
+/// '#' begins a comment, but within quotes of a value (option::unquoted()).
+std::vector<IniLine> ini_lines(std::string_view text);
+
 namespace option {
 
 /// Removes the quotes of a value, single or double: "a b.h5", '#1.h5'. In double quotes \" \\ \n \t \r and
@@ -308,13 +324,13 @@ std::vector<Option<Whole>> within(std::vector<Option<Section>> rows, Access acce
   return found;
 }
 
-/// UsageError, naming the option behind `prefix`, if a required one has no value, a value is not what its row
-/// allows, or options do not fit each other (Section::check(), if it has one).
+/// UsageError, naming the option behind `prefix`, if a required one has no value or a value is not what its
+/// row allows.
 template <class Section>
-void check(const Section& section, const std::string& prefix) {
+void check_rows(const Section& section, const std::vector<Option<Section>>& rows, const std::string& prefix) {
   const Section defaults;
   Section read_again;
-  for (const Option<Section>& row : Section::options()) {
+  for (const Option<Section>& row : rows) {
     const std::string name = prefix + row.name, value = row.get(section);
     if (value == row.get(defaults)) {
       if (row.traits.required) throw UsageError("{} is missing: {}", name, row.meaning);
@@ -326,6 +342,11 @@ void check(const Section& section, const std::string& prefix) {
       throw UsageError("{}: {}", name, error.what());
     }
   }
+}
+/// The same of all rows; also if options do not fit each other (Section::check(), if it has one).
+template <class Section>
+void check(const Section& section, const std::string& prefix) {
+  check_rows(section, Section::options(), prefix);
   if constexpr (requires { section.check(); }) {
     try {
       section.check();

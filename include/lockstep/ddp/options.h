@@ -67,6 +67,10 @@ struct Options {
   bool allow_non_finite_loss = false;
 
   static std::vector<Option<Options>> options();  ///< those of a configuration's [ddp]
+  static std::vector<Option<Options>>
+  options_of_run();  ///< of [train]: shards, micro_batches, seed, cuda_graph
+  /// UsageError if a value is not what its row allows, or there are fewer shards than ranks.
+  void check(int ranks) const;
 };
 
 }  // namespace lockstep::ddp

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
@@ -42,6 +43,8 @@ struct Storage {
   std::shared_ptr<StorageOwner> owner;  ///< empty while the block is in its owner's free list
   Storage* next_free = nullptr;         ///< in its owner's free list
   std::atomic<int> references{0};       ///< how many StorageRefs it has
+  /// The number of the last operation that wrote some of it, see Tensor::last_write().
+  mutable std::atomic<std::uint64_t> last_write{0};
 };
 
 /// Shared ownership of a block; as thread-safe as shared_ptr, and never allocates.

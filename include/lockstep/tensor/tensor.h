@@ -75,6 +75,17 @@ class Tensor {
   bool is_only_handle() const noexcept { return storage_.is_only(); }
   /// Whether both begin at one address.
   bool shares_memory_with(const Tensor& other) const noexcept { return data_ == other.data_; }
+  /// The number of the last operation or copy of a GPU's backend that wrote some of the block of memory that
+  /// this is part of, among all of the process; 0: none. What a captured graph writes counted when it was
+  /// captured; what others write (own kernels, transports) is not seen. Foreign memory: the greatest number,
+  /// as anybody may write it.
+  std::uint64_t last_write() const noexcept {
+    return storage_ ? storage_->last_write.load(std::memory_order_relaxed) : ~std::uint64_t{0};
+  }
+  /// Called by Backend: the operation of this number has been enqueued, which writes this.
+  void note_write(std::uint64_t operation) const noexcept {
+    if (storage_) storage_->last_write.store(operation, std::memory_order_relaxed);
+  }
 
  private:
   [[noreturn]] void throw_wrong_dtype(DType asked) const;

@@ -148,7 +148,7 @@ Result device(const Context& context) {
                                   .host = "this node"};
     const train::TrainConfig& config = context.config->train;
     const bool cpu = train::choose_device(config.device, gpus.built, {&here, 1}).kind == Device::Kind::cpu;
-    if (cpu && config.cuda_graph == ddp::Graph::always)
+    if (cpu && context.config->ddp.graph == ddp::Graph::always)
       return problem("train.cuda_graph = true, but it would compute on CPUs",
                      "choose train.cuda_graph = auto");
     return ok(cpu ? "trains on CPUs" : "trains on GPUs");
