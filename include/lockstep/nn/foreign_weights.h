@@ -30,7 +30,7 @@ struct ForeignWeights {
   /// A tensor that only a larger relative of the model has, and what to say of it in place of all that
   /// differs.
   struct Relative {
-    std::string_view tensor;  ///< within a block
+    std::string_view tensor;  ///< its name
     std::string_view text;    ///< what it is, for the error
   };
 
