@@ -169,7 +169,8 @@ std::unique_ptr<data::Dataset> DataSets::open(const Config& config, const data::
   format_ = kind.name();
   std::unique_ptr<data::Dataset> dataset = kind.make(request);
   const bool becomes_other = !config.data.normalize.empty() || !config.data.range.empty();
-  if (becomes_other && is_custom(config, format_) && !dataset->can_normalize())
+  const bool is_text = dataset->meaning(dataset->fields().front().name).tokens.value.vocabulary > 0;
+  if (becomes_other && !is_text && !dataset->can_normalize())
     dataset = std::make_unique<data::Normalized>(std::move(dataset));
   return dataset;
 }
