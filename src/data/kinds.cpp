@@ -8,11 +8,8 @@
 
 namespace lockstep::data {
 
-void add_npy(Registry& registry);
-
 void add_built_in(Registry& registry) {
   registry.add<Arrays>("arrays").add<Images>("images").add<Text>("text");  // in the reverse order of asking
-  add_npy(registry);
 }
 
 Registry::Choice kind_of(const Registry& registry, const std::string& name, const Request& request) {
