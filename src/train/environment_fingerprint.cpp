@@ -1,9 +1,7 @@
 #include "train/environment_fingerprint.h"
 
 #include <H5public.h>
-#include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 #include <xxhash.h>
 
 #include <algorithm>
@@ -14,6 +12,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "base/files.h"
 #include "base/launcher.h"
 #include "base/lines.h"
 #include "comm/mpi_calls.h"
@@ -44,41 +43,6 @@ std::string hdf5_version() {
   return fmt::format("{}.{}.{}", major, minor, release);
 }
 
-class Descriptor {
- public:
-  explicit Descriptor(const std::string& path)
-      : number_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {}
-  ~Descriptor() {
-    if (number_ >= 0) ::close(number_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int number() const { return number_; }
-
- private:
-  int number_;
-};
-
-/// Adds the digest of each MiB of [from, to); an errno, or 0.
-int digest_range(int file, std::uint64_t from, std::uint64_t to, std::vector<XXH64_hash_t>& digests) {
-  std::vector<char> block(std::min<std::uint64_t>(to - from, std::uint64_t{1} << 20));
-  while (from < to) {
-    const auto wanted = std::min<std::uint64_t>(block.size(), to - from);
-    std::size_t filled = 0;
-    while (filled < wanted) {
-      const ssize_t bytes =
-          ::pread(file, block.data() + filled, wanted - filled, static_cast<off_t>(from + filled));
-      if (bytes < 0 && errno == EINTR) continue;
-      if (bytes < 0) return errno;
-      if (bytes == 0) break;  // the file became shorter: the digest tells
-      filled += static_cast<std::size_t>(bytes);
-    }
-    digests.push_back(XXH3_64bits(block.data(), filled));
-    from += wanted;
-  }
-  return 0;
-}
-
 void add_file(Fingerprint& entries, const std::string& key, const std::string& path) {
   if (path.empty()) return;
   entries.push_back({plain(fmt::format("{} {}", key, path)), file_digest(path, most_data_bytes)});
@@ -101,23 +65,27 @@ Fingerprint from_text(const std::string& text) {
 }  // namespace
 
 std::string file_digest(const std::string& path, std::uint64_t most_bytes) {
-  const Descriptor file(path);
   struct stat info {};
-  if (file.number() < 0 || ::fstat(file.number(), &info) != 0)
-    return fmt::format("no such file ({})", std::strerror(errno));
+  if (::stat(path.c_str(), &info) != 0) return fmt::format("no such file ({})", std::strerror(errno));
   if (!S_ISREG(info.st_mode)) return "no regular file";
-  const auto size = static_cast<std::uint64_t>(info.st_size);
   std::vector<XXH64_hash_t> digests;
-  int error = 0;
-  if (size <= most_bytes) {
-    error = digest_range(file.number(), 0, size, digests);
-  } else {
-    error = digest_range(file.number(), 0, most_bytes / 2, digests);
-    if (error == 0) error = digest_range(file.number(), size - most_bytes / 2, size, digests);
+  try {
+    const OpenFile file(path, OpenFile::Mode::read);
+    const std::uint64_t size = file.size();
+    const auto digest = [&](std::uint64_t from, std::uint64_t to) {
+      for (std::vector<char> block; from < to; from += block.size()) {
+        block.resize(std::min<std::uint64_t>(to - from, std::uint64_t{1} << 20));
+        file.read_at(from, block.data(), block.size());
+        digests.push_back(XXH3_64bits(block.data(), block.size()));
+      }
+    };
+    digest(0, size <= most_bytes ? size : most_bytes / 2);
+    if (size > most_bytes) digest(size - most_bytes / 2, size);
+    return fmt::format("{} bytes, digest {:016x}", size,
+                       XXH3_64bits(digests.data(), digests.size() * sizeof digests[0]));
+  } catch (const Error& error) {
+    return fmt::format("cannot be read ({})", error.what());
   }
-  if (error != 0) return fmt::format("cannot be read ({})", std::strerror(error));
-  return fmt::format("{} bytes, digest {:016x}", size,
-                     XXH3_64bits(digests.data(), digests.size() * sizeof digests[0]));
 }
 
 Fingerprint program_fingerprint() {
