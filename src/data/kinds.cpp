@@ -9,7 +9,7 @@
 namespace lockstep::data {
 
 void add_built_in(Registry& registry) {
-  registry.add<Arrays>("arrays").add<Images>("images").add<Text>("text");  // in the reverse order of asking
+  registry.add<Arrays>("arrays").add<Images>("images").add<Text>("text");  // the last is asked first
 }
 
 Registry::Choice kind_of(const Registry& registry, const std::string& name, const Request& request) {

@@ -1,4 +1,4 @@
-// Makes data files (images.h and text.h describe them) from common formats.
+// Makes data files (arrays.h and text.h describe them) from common formats.
 //
 // Inputs may be gzipped. They are read twice, to count and then to write, a MiB at a time (or one image or
 // line if that is more). The output gets its name when it is complete and on storage. Bad input throws

@@ -36,7 +36,8 @@ std::unique_ptr<Tokenizer> StoredTokenizer::make(const Tokenizers& registry, con
     throw UsageError("{}: its tokens are of the tokenizer {}, which this program does not have; it has {}",
                      file, quote(name), fmt::join(registry.names(), ", "));
   std::unique_ptr<Tokenizer> tokenizer = registry.configure(name).make(text);
-  if (tokenizer->text() != text) throw DataError("{}: tokenizer_text is not one of {}", file, name);
+  if (tokenizer->text() != text)
+    throw DataError("{}: tokenizer_text is not what the tokenizer {} gives back as its text()", file, name);
   return tokenizer;
 }
 
@@ -48,7 +49,11 @@ StoredTokenizer stored_tokenizer(const hdf5::Object& object) {
 void store_tokenizer(hdf5::Dataset& tokens, const std::string& name, const Tokenizer& tokenizer) {
   tokens.set_attribute("vocabulary", tokenizer.vocabulary());
   tokens.set_attribute("tokenizer", name);
-  if (const std::string text = tokenizer.text(); !text.empty()) tokens.set_attribute("tokenizer_text", text);
+  const std::string text = tokenizer.text();
+  if (text.size() > most_name_bytes)
+    throw DataError("{}: the definition of the tokenizer {} has {} bytes; an attribute has room for {}",
+                    tokens.file_path(), name, text.size(), most_name_bytes);
+  if (!text.empty()) tokens.set_attribute("tokenizer_text", text);
 }
 
 }  // namespace lockstep::data

@@ -262,9 +262,10 @@ std::string Reader::why_unknown(const std::string& name) const {
   for (const Key& key : keys_) add(key.name, key.traits);
   for_each_registry(registries_, [&](std::string_view name_key, const auto& registry) {
     const std::vector<std::string> owners = owners_of(name, registry, name_key);
+    const std::string value = key_named(name_key)->get(config_);
     if (!owners.empty() && of_others.empty())
       of_others = fmt::format("is a key of {}, and {} is {}; remove it", fmt::join(owners, ", "), name_key,
-                              key_named(name_key)->get(config_));
+                              value.empty() ? "auto" : value);
     for (const auto& type : registry.types())
       for (const auto& option : type.options)
         add(section_prefix(type, name_key) + option.name, option.traits);

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <map>
 #include <numeric>
+#include <ranges>
 
 #include "base/files.h"
 #include "base/text.h"
@@ -73,6 +74,13 @@ data::Registry::Choice kind_of(const Config& config, const data::Request& reques
     }
   }
   return data::kind_of(kinds, config.data.format, request);
+}
+
+/// The program's own kind that auto takes, whose words need not be files; empty: none.
+std::string own_kind_for(const Config& config, const data::Request& request) {
+  for (const data::Registry::Type& type : std::views::reverse(kinds_of_data(config).types()))
+    if (!type.built_in && type.traits.fits && type.traits.fits(request)) return type.name;
+  return "";
 }
 
 /// Their number for each channel, for messages.
@@ -168,27 +176,30 @@ std::unique_ptr<data::Dataset> DataSets::open(const Config& config, const data::
   const data::Registry::Choice kind = kind_of(config, request);
   format_ = kind.name();
   std::unique_ptr<data::Dataset> dataset = kind.make(request);
-  const bool becomes_other = !config.data.normalize.empty() || !config.data.range.empty();
   const bool is_text = dataset->meaning(dataset->fields().front().name).tokens.value.vocabulary > 0;
-  if (becomes_other && !is_text && !dataset->can_normalize())
-    dataset = std::make_unique<data::Normalized>(std::move(dataset));
+  if (!is_text && !dataset->can_normalize()) dataset = std::make_unique<data::Normalized>(std::move(dataset));
   return dataset;
 }
 
 /// Without weights all files are one data set.
 void DataSets::open_train(const Config& config, const models::Model& model) {
   const std::vector<TrainingFile> files = training_files(config.data);
-  if (!config.data.format.empty()) kind_of(config, {});  // there is one of that name
-  if (!is_custom(config, config.data.format)) {
+  std::vector<std::string> paths;
+  for (const TrainingFile& file : files) paths.push_back(file.path);
+  const data::Request request = request_for(config, model, paths);
+  Config as_first = config;
+  if (config.data.format.empty()) {
+    as_first.data.format = own_kind_for(config, request);
+  } else {
+    kind_of(config, request);  // UsageError if there is none of that name, before files are looked for
+  }
+  if (!is_custom(config, as_first.data.format)) {
     if (files.empty())
       throw UsageError("data.train: is missing; give an HDF5 data file (see lockstep prepare)");
     for (const TrainingFile& file : files) check_present("data.train", file.path);
     if (!config.data.eval.empty()) check_present("data.eval", config.data.eval);
   }
-  std::vector<std::string> paths;
-  for (const TrainingFile& file : files) paths.push_back(file.path);
-  Config as_first = config;
-  as_first.data.format = kind_of(config, request_for(config, model, paths)).name();
+  as_first.data.format = kind_of(as_first, request).name();
   const auto open = [&](std::vector<std::string> of) {
     return this->open(as_first, request_for(config, model, std::move(of)));
   };

@@ -43,9 +43,10 @@ std::int64_t draw(std::span<const float> logits, double temperature, double unif
 std::string generate(models::Model& model, const data::Tokenizer& tokenizer, kernels::Backend& backend,
                      const std::string& prompt, const GenerateOptions& options) {
   if (model.context() == 0) throw UsageError("generate: the model is not a language model");
-  if (model.classes() != tokenizer.vocabulary())
-    throw UsageError("generate: the model knows {} tokens, but its tokenizer has {}: their text is not known",
-                     model.classes(), tokenizer.vocabulary());
+  if (model.classes() < tokenizer.vocabulary())
+    throw UsageError(
+        "generate: the model knows {} tokens, but its tokenizer has {}: the others are not known",
+        model.classes(), tokenizer.vocabulary());
   std::vector<std::int64_t> tokens = tokenizer.encode(prompt);
   if (tokens.empty()) throw UsageError("--prompt: is empty; give at least one character");
   constexpr Range tokens_asked = Range::from(0, 1e8), temperatures = Range::from(0, 1000);
@@ -71,7 +72,7 @@ std::string generate(models::Model& model, const data::Tokenizer& tokenizer, ker
     const Tensor last_floats = backend.empty({1, model.classes()});
     backend.copy(rows.rows(seen - 1, seen), last_floats);
     const Tensor last = kernels::on_cpu(last_floats, &backend);
-    tokens.push_back(draw({last.data<float>(), static_cast<std::size_t>(model.classes())},
+    tokens.push_back(draw({last.data<float>(), static_cast<std::size_t>(tokenizer.vocabulary())},
                           options.temperature,
                           static_cast<double>(random.uniform(static_cast<std::uint64_t>(i)))));
   }

@@ -18,8 +18,8 @@ struct GenerateOptions {
 };
 
 /// The continuation of `prompt` (not empty). The model sees as many of the last tokens as its context holds.
-/// Draw i is keyed by (seed, i). Throws UsageError if the model is not a language model of the tokenizer's
-/// vocabulary, or an option is out of range.
+/// Draw i is keyed by (seed, i). Tokens that the model knows beyond the vocabulary are not drawn. Throws
+/// UsageError if it is not a language model or knows fewer, or an option is out of range.
 std::string generate(models::Model& model, const data::Tokenizer& tokenizer, kernels::Backend& backend,
                      const std::string& prompt, const GenerateOptions& options = {});
 

@@ -18,7 +18,7 @@ namespace lockstep::train {
 
 /// Provenance: what data.format = auto became.
 inline constexpr const char* format_provenance = "data_format";
-/// Provenance that a resume compares: the number of training samples, and the tokenizer of text.
+/// Provenance: the number of training samples (a resume warns of another one), and the tokenizer of text.
 inline constexpr const char* samples_provenance = "train_samples";
 inline constexpr const char* tokenizer_provenance = "tokenizer";
 

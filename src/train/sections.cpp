@@ -31,6 +31,12 @@ Option<DataConfig> augment() {
           }};
 }
 
+template <class Section>
+void insert_behind(std::vector<Option<Section>>& rows, std::string_view name,
+                   const std::vector<Option<Section>>& more) {
+  rows.insert(std::ranges::find(rows, name, &Option<Section>::name) + 1, more.begin(), more.end());
+}
+
 /// Stored as nothing if it is auto: versions without the key read such configurations.
 Option<DataConfig> data_format() {
   Option<DataConfig> row =
@@ -155,7 +161,7 @@ std::vector<Option<OptimizerConfig>> OptimizerConfig::options(const optim::Regis
       "clip", &O::clip, Range::from(0, 1e38), "largest global gradient norm; 0: no clipping",
       {.may_change = true,
        .peers = {"grad_clip", "max_grad_norm", "gradient_clip", "gradient_clip_val", "clip_grad_norm"}}));
-  rows.insert(rows.begin() + 2, middle.begin(), middle.end());
+  insert_behind(rows, "min_lr", std::move(middle));
   return rows;
 }
 
@@ -164,18 +170,19 @@ std::vector<Option<EmaConfig>> EmaConfig::options() {
   using E = EmaConfig;
   std::vector<Option<E>> averages = within<E>(
       optim::EmaOptions::options(), [](auto& config) -> auto& { return config.averages; });
-  return {
+  std::vector<Option<E>> rows{
       numbers("rates", &E::rates, Range::below(0, 1), "decay of each moving average of the weights",
               {.peers = {"rate", "ema", "ema_decay", "ema_rate", "ema_rates"}}),
-      averages.at(0),  // warmup
       numbers("sigma_rel", &E::sigma_rel, {.low = 0, .high = 0.28, .low_open = true, .high_open = true},
               "widths of power-function averages (0.05 0.10); each checkpoint leaves a snapshot of them in "
               "RUN/ema for lockstep ema, at most 22 while the steps double"),
-      averages.at(1),  // buffers
       choice("init", &E::init, {"weights", "file"},
              "what EMA weights of a new run start from, where train.init names a file: its weights, or its "
              "EMA weights"),
   };
+  insert_behind(rows, "sigma_rel", {averages.begin() + 1, averages.end()});
+  insert_behind(rows, "rates", {averages.front()});  // warmup, of these
+  return rows;
 }
 
 void EmaConfig::check() const {
@@ -257,10 +264,10 @@ std::vector<Option<SampleConfig>> SampleConfig::options() {
   };
   std::vector<Option<S>> how = within<S>(
       SampleOptions::options(), [](auto& config) -> auto& { return config.how; });
-  const Option<S> seed = std::move(how.back());  // behind `weights`
-  how.pop_back();
-  rows.insert(rows.begin() + 4, seed);
-  rows.insert(rows.begin() + 3, how.begin(), how.end());
+  const auto seed = std::ranges::find(how, "seed", &Option<S>::name);
+  insert_behind(rows, "weights", {*seed});
+  how.erase(seed);
+  insert_behind(rows, "class", std::move(how));
   return rows;
 }
 
@@ -337,7 +344,7 @@ std::vector<Key> keys_of(const Config& of) {
       of_run, "train.", ddp::Options::options_of_run(), [](auto& config) -> auto& { return config.ddp; });
   keys.push_back(std::move(of_run.back()));  // cuda_graph; the others stand behind the batch that they divide
   of_run.pop_back();
-  keys.insert(std::ranges::find(keys, "train.global_batch", &Key::name) + 1, of_run.begin(), of_run.end());
+  insert_behind(keys, "train.global_batch", of_run);
   // OptimizerConfig says where the options of the algorithm are.
   add_choice<optim::Registry::Type>(
       keys, optimizer_name_key, nullptr, [](auto& config) -> auto& { return config.optimizer.algorithm; },

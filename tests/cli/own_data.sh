@@ -75,7 +75,7 @@ layers = 1
 heads = 1
 channels = 16
 context = 16
-vocab = 4
+vocab = 6
 [data]
 train = letters.h5
 [train]

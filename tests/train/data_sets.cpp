@@ -140,6 +140,7 @@ BOOST_FIXTURE_TEST_CASE(each_source_of_a_mixture_is_split_and_the_normalisation_
 class Drawn final : public data::Dataset {
  public:
   explicit Drawn(const std::vector<std::string>& files) : base_(files.empty() ? 40 : std::stoll(files[0])) {}
+  static bool fits(const data::Request& request) { return request.files.empty(); }
   std::int64_t size() const override { return base_.size(); }
   const std::vector<data::Field>& fields() const override { return base_.fields(); }
   std::string name() const override { return "drawn"; }
@@ -171,6 +172,7 @@ BOOST_FIXTURE_TEST_CASE(a_data_set_of_the_program_is_made_of_its_files_and_keeps
   BOOST_TEST(data.eval()->size() == 30);
   BOOST_TEST(data.train().order(1) != nullptr);
   BOOST_TEST(opened(of("", {"data.format=drawn"})).train().size() == 40);
+  BOOST_TEST(opened(of("", {})).format() == "drawn");  // auto asks it, though there are no files
   const DataSets parts = opened(of("100*2 50", {"data.format=drawn", "data.eval_fraction=0.2"}));
   BOOST_TEST(parts.train().size() == 120);
   BOOST_TEST(parts.eval()->size() == 30);

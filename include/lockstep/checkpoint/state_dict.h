@@ -86,7 +86,8 @@ struct Position {
   bool operator==(const Position&) const = default;
 };
 
-/// Facts about who wrote a file, by name ("version", "git", "compiler", "hosts" ...). Information only.
+/// Facts about who wrote a file, by name ("version", "git", "compiler", "hosts" ...),
+/// and of what its weights learned from ("tokenizer", "x_range" ...), which later runs read.
 using Provenance = std::map<std::string, std::string>;
 
 /// What this build and its environment are: version, git, compiler, build_type, libraries, instruction_set

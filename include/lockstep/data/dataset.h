@@ -120,7 +120,8 @@ class Dataset {
   virtual ~Dataset() = default;
 
   virtual std::int64_t size() const = 0;  ///< samples
-  /// At least one and at most Batch::max_fields, of different names; the same for the object's life.
+  /// At least one and at most Batch::max_fields, of different names; the same for the object's life, but for
+  /// the types that normalize() changes.
   virtual const std::vector<Field>& fields() const = 0;
   /// The samples are consecutive windows of one text: split() cuts them in two, without a permutation.
   virtual bool sequential() const { return false; }

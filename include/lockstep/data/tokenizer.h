@@ -23,7 +23,8 @@ class Tokenizer {
   virtual std::vector<std::int64_t> encode(std::string_view text) const = 0;
   /// The text of tokens. Throws UsageError for a token outside the vocabulary.
   virtual std::string decode(std::span<const std::int64_t> tokens) const = 0;
-  /// What the constructor takes: merges, words, without null bytes. Empty: the name says it all.
+  /// What the constructor has taken, byte for byte: its definition, without null bytes, up to 60,000 bytes.
+  /// Empty: the name says it all.
   virtual std::string text() const { return ""; }
 };
 
@@ -55,7 +56,7 @@ struct StoredTokenizer {
 };
 /// The attributes `tokenizer` and `tokenizer_text` of the tokens in a file, or of the file.
 StoredTokenizer stored_tokenizer(const hdf5::Object& object);
-/// Sets these, the latter of a tokenizer with a text, and `vocabulary`.
+/// Sets these, the latter of a tokenizer with a text, and `vocabulary`. DataError if the text is too long.
 void store_tokenizer(hdf5::Dataset& tokens, const std::string& name, const Tokenizer& tokenizer);
 
 }  // namespace lockstep::data

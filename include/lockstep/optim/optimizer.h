@@ -83,7 +83,7 @@ struct UpdateResult {
 class Optimizer : public ParamState {
  public:
   ~Optimizer() override { detach(); }
-  /// "adamw", "sgd", "muon".
+  /// "adamw": as configurations name it.
   virtual std::string_view algorithm() const = 0;
 
   /// What is known of a class of optimizers before one is made, from its options.
