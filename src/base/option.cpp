@@ -148,13 +148,13 @@ std::string_view without_comment(std::string_view line) {
 std::vector<IniLine> ini_lines(std::string_view text) {
   std::vector<IniLine> found;
   std::string_view section;
-  int number = 0;
+  int count = 0;
   for (const std::string_view whole : lines_of(text)) {
-    ++number;
+    ++count;
     const std::string_view line = without_blanks(without_comment(whole));
     if (line.empty()) continue;
     const std::size_t equals = line.find('=');
-    IniLine& next = found.emplace_back(IniLine{.number = number, .section = section, .key = line});
+    IniLine& next = found.emplace_back(IniLine{.number = count, .section = section, .key = line});
     if (line.front() == '[' && line.back() == ']') {
       next.kind = IniLine::Kind::section;
       next.section = section = line.substr(1, line.size() - 2);

@@ -1,6 +1,5 @@
 // The kinds of data sets that every program has, and which of them data.format = auto takes.
 #include <algorithm>
-#include <ranges>
 
 #include "lockstep/base/error.h"
 #include "lockstep/data/arrays.h"
@@ -14,8 +13,9 @@ void add_built_in(Registry& registry) {
 
 Registry::Choice kind_of(const Registry& registry, const std::string& name, const Request& request) {
   if (!name.empty()) return registry.configure(name);
-  for (const Registry::Type& type : std::views::reverse(registry.types()))
-    if (type.traits.fits && type.traits.fits(request)) return registry.configure(type.name);
+  const auto& types = registry.types();
+  for (auto type = types.rbegin(); type != types.rend(); ++type)
+    if (type->traits.fits && type->traits.fits(request)) return registry.configure(type->name);
   throw UsageError("data.format: no kind of data set fits these files; name one of {}",
                    option::joined(registry.names(), ", "));
 }

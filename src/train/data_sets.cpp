@@ -8,7 +8,6 @@
 #include <cmath>
 #include <map>
 #include <numeric>
-#include <ranges>
 
 #include "base/files.h"
 #include "base/text.h"
@@ -78,8 +77,9 @@ data::Registry::Choice kind_of(const Config& config, const data::Request& reques
 
 /// The program's own kind that auto takes, whose words need not be files; empty: none.
 std::string own_kind_for(const Config& config, const data::Request& request) {
-  for (const data::Registry::Type& type : std::views::reverse(kinds_of_data(config).types()))
-    if (!type.built_in && type.traits.fits && type.traits.fits(request)) return type.name;
+  const auto& types = kinds_of_data(config).types();
+  for (auto type = types.rbegin(); type != types.rend(); ++type)
+    if (!type->built_in && type->traits.fits && type->traits.fits(request)) return type->name;
   return "";
 }
 

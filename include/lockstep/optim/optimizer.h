@@ -100,8 +100,8 @@ class Optimizer : public ParamState {
     static Traits of() {
       Traits traits;
       if constexpr (requires { &T::states; })
-        traits.states = [](const std::any& options, bool undivided) {
-          return T::states(std::any_cast<const typename T::Options&>(options), undivided);
+        traits.states = [](const std::any& options, bool whole) {
+          return T::states(std::any_cast<const typename T::Options&>(options), whole);
         };
       if constexpr (requires { &T::undivided; })
         traits.undivided = [](const std::any& options, std::span<Param* const> params) {
