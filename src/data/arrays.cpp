@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <type_traits>
@@ -475,7 +476,9 @@ Normalized::Normalized(std::unique_ptr<Dataset> base)
 void Normalized::read_at(std::span<const std::int64_t> samples, std::span<const Tensor> into,
                          const Moment* moment) const {
   check_read(samples, into);
-  std::vector<Tensor> stored(into.begin(), into.end());
+  std::array<Tensor, Batch::max_fields> all;
+  const std::span stored(all.data(), into.size());
+  std::ranges::copy(into, stored.begin());
   for (std::size_t i = 0; i < stored.size(); ++i)
     if (const Field& field = base_->fields()[i]; by_[i] && field.dtype != DType::float32)
       stored[i] = Tensor::empty(into[i].shape(), field.dtype);
