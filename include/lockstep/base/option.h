@@ -91,7 +91,8 @@ class Misfit : public UsageError {
 
 /// A line of an INI file that is neither empty nor a comment. The texts are parts of the whole text.
 struct IniLine {
-  enum class Kind { section, key, neither };  ///< "[section]"; "key = value"
+  /// "[section]", "key = value", or what is wrong.
+  enum class Kind { section, key, neither };
 
   Kind kind = Kind::neither;      ///< what it is
   int number = 0;                 ///< from 1
