@@ -7,6 +7,8 @@
 #include <array>
 
 #include "base/text.h"
+#include "lockstep/checkpoint/state_dict.h"
+#include "report/document.h"
 
 namespace lockstep::cli {
 namespace {
@@ -35,6 +37,18 @@ std::string workload_names() {
 
 std::string ranks_and_nodes(const comm::HostGroup& world) {
   return pluralized(world.size(), "rank") + " on " + pluralized(world.topology().nodes(), "node");
+}
+
+void write_page(const ResultPage& page, const Session& session, const nlohmann::json& head,
+                const nlohmann::json& result, const nlohmann::json& section) {
+  page.write([&] {
+    const checkpoint::Provenance environment = checkpoint::provenance_of(session.world());
+    nlohmann::json document = head;
+    document["sections"] = {
+        report::section("Results", {{{"results", nlohmann::json::array({result})}}}), section,
+        report::section("Environment", {report::key_table({environment.begin(), environment.end()})})};
+    return document;
+  });
 }
 
 ExitCode bench(const Program& program, Session& session, const Arguments& arguments) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cli/verb.h"
+#include "report/document.h"
 #include "train/benchmark.h"
 
 namespace lockstep::cli {
@@ -16,5 +17,9 @@ void add_workload(OptionSet& options);
 std::string workload_names();
 /// "2 ranks on 1 node"
 std::string ranks_and_nodes(const comm::HostGroup& world);
+/// Writes the page of a result as --json prints it: with a head of title, lead and facts, more sections, and
+/// the environment. Collective.
+void write_page(const ResultPage& page, const Session& session, const nlohmann::json& head,
+                const nlohmann::json& result, const nlohmann::json& section = {});
 
 }  // namespace lockstep::cli

@@ -11,7 +11,6 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -20,14 +19,12 @@
 #include "base/output.h"
 #include "base/text.h"
 #include "cli/bench.h"
-#include "cli/result_page.h"
 #include "lockstep/base/random.h"
 #include "lockstep/checkpoint/file.h"
 #include "lockstep/checkpoint/inspect.h"
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/checkpoint/store.h"
 #include "lockstep/comm/agreement.h"
-#include "report/chart.h"
 
 namespace lockstep::cli {
 namespace {
@@ -184,22 +181,22 @@ class CheckpointBenchmark {
     save_many();
   }
 
-  /// Medians; rates are of all ranks together, MB = 10^6 bytes. Collective.
-  void print(bool json) {
+  /// As --json prints it: medians; rates are of all ranks together, MB = 10^6 bytes. Collective, after run().
+  nlohmann::json result() {
     medians_ = times_.medians(world_);
-    if (world_.rank() != 0) return;
+    return {{"bytes", bytes_},
+            {"ranks", world_.size()},
+            {"write_mb_s", rate_mb_s("save")},
+            {"raw_mb_s", rate_mb_s("raw write")},
+            {"ratio", rate_mb_s("save") / rate_mb_s("raw write")},
+            {"sync_ms", medians_.at("save")},
+            {"async_stall_ms", medians_.at("stall")}};
+  }
+
+  /// All of it as text. After result().
+  void print() const {
     const std::map<std::string, double>& ms = medians_;
     const auto mb_s = [&](const char* name) { return rate_mb_s(name); };
-    if (json) {
-      print_json({{"bytes", bytes_},
-                  {"ranks", world_.size()},
-                  {"write_mb_s", mb_s("save")},
-                  {"raw_mb_s", mb_s("raw write")},
-                  {"ratio", mb_s("save") / mb_s("raw write")},
-                  {"sync_ms", ms.at("save")},
-                  {"async_stall_ms", ms.at("stall")}});
-      return;
-    }
     const auto compare = [&](const char* what, const char* ours, const char* plain_what, const char* plain) {
       fmt::print("{:<42}{:>8.0f} MB/s   {:<20}{:>8.0f} MB/s   ratio {:.2f}\n", what, mb_s(ours), plain_what,
                  mb_s(plain), mb_s(ours) / mb_s(plain));
@@ -217,52 +214,28 @@ class CheckpointBenchmark {
     fmt::print("5,000 tensors of 1 KiB: {:.0f} ms\n", ms.at("many"));
   }
 
-  /// After print().
-  report::Page page(const Session& session) const {
-    const auto megabytes = static_cast<double>(bytes_) / 1e6;
-    report::Page page{.title = "Checkpoints", .lead = "", .body = "", .footer = ""};
-    page.lead = fmt::format(
-        "Saves of {:.0f} MB in {}, in alternation with plain writes and reads of the same bytes by the same "
-        "ranks. Medians over {}, of the slowest rank; MB = 10^6 bytes.",
-        megabytes, options_.directory, pluralized(options_.rounds, "round"));
-    page.body = report::facts(std::vector<std::pair<std::string, std::string>>{
-        {"ranks", ranks_and_nodes(world_)},
-        {"save", fmt::format("{:.0f} MB/s", rate_mb_s("save"))},
-        {"save / plain write", fmt::format("{:.2f}", rate_mb_s("save") / rate_mb_s("raw write"))},
-        {"an asynchronous save returns after", fmt::format("{:.1f} ms", medians_.at("stall"))}});
-    const auto bars = [&](std::string title, std::string unit,
-                          const std::vector<std::tuple<const char*, const char*, double>>& of) {
-      report::Timeline all{.title = std::move(title), .unit = unit, .axis = unit, .rows = {}, .spans = {}};
-      for (const auto& [name, kind, value] : of) {
-        all.spans.push_back({.row = all.rows.size(),
-                             .kind = kind,
-                             .name = name,
-                             .start = 0,
-                             .length = value,
-                             .text = fmt::format("{:.1f}", value)});
-        all.rows.emplace_back(name);
-      }
-      return to_html(all);
+  /// What result() leaves out, for a page.
+  nlohmann::json more() const {
+    const auto rates = [&](const char* name, const char* kind, const char* of) {
+      return report::Bar{name, kind, rate_mb_s(of)};
     };
-    page.body += report::section(
-        "Results", bars("Rates", "MB/s",
-                        {{"synchronous save", "", rate_mb_s("save")},
-                         {"pwrite and fsync", "step", rate_mb_s("raw write")},
-                         {"verify, from storage", "", rate_mb_s("verify")},
-                         {"pread, from storage", "step", rate_mb_s("raw read")},
-                         {"verify, from memory", "", rate_mb_s("cached verify")},
-                         {"pread, from memory", "step", rate_mb_s("cached raw read")}}) +
-                       bars("Times of an asynchronous save", "ms",
-                            {{"until it returns", "late", medians_.at("stall")},
-                             {"a copy in memory", "step", medians_.at("copy")},
-                             {"until it is complete", "comm", medians_.at("async")},
-                             {"a synchronous save", "step", medians_.at("save")}}) +
-                       bars("Times of a training step", "ms",
-                            {{"while saving", "", medians_.at("step while saving")},
-                             {"without a save", "step", medians_.at("step")}}) +
-                       report::note(fmt::format("5,000 tensors of 1 KiB: {:.0f} ms.", medians_.at("many"))));
-    page.body += environment_section(session);
-    return page;
+    const auto times = [&](const char* name, const char* kind, const char* of) {
+      return report::Bar{name, kind, medians_.at(of)};
+    };
+    return report::section("More",
+                           {report::bars("Rates of reading", "MB/s",
+                                         {rates("verify, from storage", "", "verify"),
+                                          rates("pread, from storage", "step", "raw read"),
+                                          rates("verify, from memory", "", "cached verify"),
+                                          rates("pread, from memory", "step", "cached raw read")}),
+                            report::bars("Times of saves", "ms",
+                                         {times("an asynchronous save until it returns", "late", "stall"),
+                                          times("a copy in memory", "step", "copy"),
+                                          times("an asynchronous save until it is complete", "comm", "async"),
+                                          times("5,000 tensors of 1 KiB", "", "many")}),
+                            report::bars("Times of a training step", "ms",
+                                         {times("while saving", "", "step while saving"),
+                                          times("without a save", "step", "step")})});
   }
 
  private:
@@ -376,8 +349,17 @@ ExitCode bench_checkpoint(const Program& program, Session& session, const Argume
   const ResultPage page(values, session, values.count("json") > 0);
   CheckpointBenchmark benchmark(session, how);
   benchmark.run();
-  benchmark.print(values.count("json") > 0);
-  page.write([&] { return benchmark.page(session); });
+  const nlohmann::json result = benchmark.result();
+  if (session.world().rank() == 0) values.count("json") > 0 ? print_json(result) : benchmark.print();
+  write_page(
+      page, session,
+      {{"title", "Checkpoints"},
+       {"lead", fmt::format("Saves in {}, in alternation with plain writes and reads of the same bytes by "
+                            "the same ranks. Medians over {}, of the slowest rank; MB = 10^6 bytes.",
+                            how.directory, pluralized(how.rounds, "round"))},
+       {"facts", report::Pairs{{"ranks", ranks_and_nodes(session.world())},
+                               {"size", report::bytes_text(static_cast<double>(how.bytes))}}}},
+      result, benchmark.more());
   return ExitCode::done;
 }
 

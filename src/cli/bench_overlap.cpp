@@ -6,8 +6,6 @@
 
 #include "base/clock.h"
 #include "cli/bench.h"
-#include "cli/result_page.h"
-#include "report/chart.h"
 
 namespace lockstep::cli {
 namespace {
@@ -270,90 +268,35 @@ void print_buckets(const OverlapTimes& times) {
   }
 }
 
-/// What each mode takes, a bar each.
-report::Timeline bars_of(const std::vector<OverlapTimes>& results) {
-  report::Timeline bars{.title = "Modes", .unit = "ms", .axis = "ms", .rows = {}, .spans = {}, .key = true};
-  for (const OverlapTimes& times : results) {
-    const auto add = [&](const char* kind, const char* name, double ms) {
-      bars.spans.push_back({.row = bars.rows.size(),
-                            .kind = kind,
-                            .name = name,
-                            .start = 0,
-                            .length = ms,
-                            .text = fmt::format("{:.1f}", ms)});
-      bars.rows.emplace_back(name);
-    };
-    bars.rows.push_back(times.mode);
-    add("step", "step", times.step_ms);
-    add("other", "critical path", times.critical_path_ms);
-    add("", "compute", times.compute_ms);
-    add("comm", "communication", times.comm_ms);
-    add("late", "exposed", times.exposed_comm_ms);
-  }
-  return bars;
-}
-
 /// When the buckets of a step are ready, started and done.
-report::Timeline buckets_of(const OverlapTimes& times) {
-  report::Timeline timeline{.title = "A step of mode " + times.mode,
-                            .unit = "medians of the slowest rank",
-                            .axis = "ms since the step began",
-                            .rows = {"compute"},
-                            .spans = {},
-                            .key = true};
-  const auto add = [&](const char* kind, const std::string& name, double start, double end) {
+nlohmann::json buckets_of(const OverlapTimes& times) {
+  nlohmann::json rows{"compute"}, spans = nlohmann::json::array();
+  const auto add = [&](const char* kind, const char* name, double start, double end) {
     if (end > start)
-      timeline.spans.push_back({.row = timeline.rows.size() - 1,
-                                .kind = kind,
-                                .name = name,
-                                .start = start,
-                                .length = end - start});
+      spans.push_back({{"row", rows.size() - 1},
+                       {"kind", kind},
+                       {"name", name},
+                       {"start", start},
+                       {"length", end - start}});
   };
   add("", "forward and backward", 0, times.compute_ms - times.optimizer_ms);
   add("other", "optimizer", times.step_ms - times.optimizer_ms, times.step_ms);
   for (std::size_t b = 0; b < times.buckets.size(); ++b) {
     const BucketFigures& bucket = times.buckets[b];
-    timeline.rows.push_back(
-        fmt::format("bucket {} · {}", b, report::bytes_text(static_cast<double>(bucket.bytes))));
+    rows.push_back(fmt::format("bucket {} · {}", b, report::bytes_text(static_cast<double>(bucket.bytes))));
     add("late", "its gradients are ready, its sum waits", bucket.ready_ms, bucket.start_ms);
     add("comm", "its sum", bucket.start_ms, bucket.done_ms);
   }
-  timeline.note =
-      "The computation and the moments when gradients are ready are those of steps without communication.";
-  return timeline;
-}
-
-report::Page page_of(const std::vector<OverlapTimes>& results, const std::string& workload,
-                     const Session& session) {
-  report::Page page{.title = "Overlap: " + workload, .lead = "", .body = "", .footer = ""};
-  page.lead =
-      "How much of a step's communication the backward hides. Medians over steps, of the slowest rank in "
-      "each. Critical path: what is possible with these computations and sums.";
-  const OverlapTimes& last = results.back();
-  page.body = report::facts(std::vector<std::pair<std::string, std::string>>{
-      {"ranks", ranks_and_nodes(session.world())},
-      {"step, " + last.mode, fmt::format("{:.1f} ms", last.step_ms)},
-      {"step / critical path", fmt::format("{:.3f}", last.step_ms / last.critical_path_ms)},
-      {"exposed communication", fmt::format("{:.1f} ms", last.exposed_comm_ms)}});
-  report::Table table({"mode", "step, ms", "compute, ms", "communication, ms", "critical path, ms",
-                       "exposed, ms", "step / critical path", "step / compute"});
-  std::string timelines;
-  for (const OverlapTimes& times : results) {
-    const auto ms = [](double value) { return report::cell(value, fmt::format("{:.1f}", value)); };
-    const auto ratio = [](double value) { return report::cell(value, fmt::format("{:.3f}", value)); };
-    table.add({{times.mode},
-               ms(times.step_ms),
-               ms(times.compute_ms),
-               ms(times.comm_ms),
-               ms(times.critical_path_ms),
-               ms(times.exposed_comm_ms),
-               ratio(times.step_ms / times.critical_path_ms),
-               ratio(times.step_ms / times.compute_ms)});
-    if (times.mode.starts_with("overlapped")) timelines += to_html(buckets_of(times));
-  }
-  page.body += report::section("Modes of communication", to_html(bars_of(results)) + table.to_html()) +
-               report::section("Buckets", timelines) + environment_section(session);
-  return page;
+  return {{"bars",
+           {{"title", "A step of mode " + times.mode},
+            {"unit", "medians of the slowest rank"},
+            {"axis", "ms since the step began"},
+            {"key", true},
+            {"rows", std::move(rows)},
+            {"spans", std::move(spans)},
+            {"note",
+             "The computation and the moments when gradients are ready are those of steps without "
+             "communication."}}}};
 }
 
 void print_text(const std::vector<OverlapTimes>& results, const std::string& title, bool buckets) {
@@ -370,7 +313,7 @@ void print_text(const std::vector<OverlapTimes>& results, const std::string& tit
   }
 }
 
-void print_results_json(const std::vector<OverlapTimes>& results) {
+nlohmann::json json_of(const std::vector<OverlapTimes>& results) {
   nlohmann::json rows = nlohmann::json::array();
   for (const OverlapTimes& times : results) {
     rows.push_back({{"mode", times.mode},
@@ -380,7 +323,7 @@ void print_results_json(const std::vector<OverlapTimes>& results) {
                     {"critical_path_ms", times.critical_path_ms},
                     {"exposed_comm_ms", times.exposed_comm_ms}});
   }
-  print_json({{"rows", rows}});
+  return {{"rows", rows}};
 }
 
 }  // namespace
@@ -412,10 +355,24 @@ ExitCode bench_overlap(const Program& program, Session& session, const Arguments
   const std::vector<OverlapTimes> results =
       time_overlap(session, workload, values["steps"].as<std::int64_t>(), bucket_sizes_mb);
   if (session.world().rank() == 0) {
-    json ? print_results_json(results)
+    json ? print_json(json_of(results))
          : print_text(results, workload + " on " + ranks_and_nodes(session.world()), buckets);
   }
-  page.write([&] { return page_of(results, workload, session); });
+  std::vector<nlohmann::json> timelines;
+  for (const OverlapTimes& times : results)
+    if (times.mode.starts_with("overlapped")) timelines.push_back(buckets_of(times));
+  const OverlapTimes& last = results.back();
+  write_page(
+      page, session,
+      {{"title", "Overlap: " + workload},
+       {"lead",
+        "How much of a step's communication the backward hides. Medians over steps, of the slowest rank in "
+        "each. Critical path: what is possible with these computations and sums."},
+       {"facts", report::Pairs{{"ranks", ranks_and_nodes(session.world())},
+                               {"step, " + last.mode, fmt::format("{:.1f} ms", last.step_ms)},
+                               {"step / critical path",
+                                fmt::format("{:.3f}", last.step_ms / last.critical_path_ms)}}}},
+      json_of(results), report::section("Buckets", timelines));
   return ExitCode::done;
 }
 

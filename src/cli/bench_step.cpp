@@ -1,9 +1,9 @@
-// lockstep bench step: whole training steps of a standard workload, and what they are made of.
+// lockstep bench step: whole training steps of a standard workload, or with --profile what a step is made of,
+// operation by operation.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdlib>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
@@ -12,19 +12,31 @@
 #include "base/clock.h"
 #include "base/resources.h"
 #include "base/text.h"
-#include "cli/bench_step.h"
-#include "cli/result_page.h"
+#include "cli/bench.h"
 #include "kernels/gpus.h"
 #include "kernels/profile.h"
 #include "lockstep/comm/agreement.h"
-#include "report/chart.h"
+#include "report/page.h"
 #include "train/device.h"
 #include "train/resume.h"
 
 namespace lockstep::cli {
 namespace {
 
+using kernels::OperationFigures;
 using train::WorkloadRun;
+
+struct StepOptions {
+  std::string workload;                                ///< its name, or the configuration file of a run
+  std::optional<train::Config> config = std::nullopt;  ///< of a run
+  std::int64_t steps = 0;                              ///< measured
+  DType compute = DType::float32;
+  int shards = 1, micro_batches = 1;  ///< of a rank's batch; of a shard
+  ddp::Graph graph = ddp::Graph::automatic;
+  Arguments overrides = {};
+  bool json = false;
+  const ResultPage* page = nullptr;
+};
 
 ddp::Graph graph_of(const std::string& word) {
   try {
@@ -54,93 +66,39 @@ bool computes_only_the_model(const train::Config& config, const comm::HostGroup&
          !config.optimizer.algorithm.type->traits.undivided;
 }
 
-/// Samples a second over ranks, and what as many times the first would be. Nothing of another model,
-/// precision or way of launching is drawn.
-std::string scaling_of(const StepResult& result, const StepOptions& options, const std::string& precision,
-                       const std::string& device, int ranks) {
-  std::map<int, double> by_ranks{{ranks, result.samples_per_second}};
-  std::string left_out;
-  for (const nlohmann::json& other : options.others) {
-    try {
-      // The shards of a run are those of all ranks; a workload has as many on each.
-      const bool same_shards = options.config || other.value("shards", result.shards) == result.shards;
-      if (other.at("model") == options.workload && other.at("precision") == precision && same_shards &&
-          other.value("device", device) == device &&
-          other.value("set", options.overrides) == options.overrides &&
-          other.value("micro_batches", result.micro_batches) == result.micro_batches &&
-          other.value("graph", result.captured) == result.captured)
-        by_ranks.try_emplace(other.at("ranks").get<int>(), other.at("samples_per_second").get<double>());
-      else
-        left_out =
-            "Results of another model, device, precision, number of shards or micro-batches, with other keys "
-            "of "
-            "--set or other use of CUDA graphs are left out.";
-    } catch (const nlohmann::json::exception& error) {
-      throw DataError("--with: is not what bench step --json prints: {}", error.what());
-    }
+WorkloadRun workload_run(Session& session, const StepOptions& options) {
+  if (options.config) return {*options.config, session, options.compute};
+  const train::StandardWorkload& workload = train::workload_named(options.workload);
+  train::samples_of_shard(workload, options.shards, options.micro_batches);  // before a large model is made
+  for (const std::string& text : options.overrides) {
+    const std::string section = text.substr(0, text.find('.'));
+    if (section != "model" && section != "diffusion" && section != "optimizer")
+      throw UsageError("--set {}: a workload has only the keys of model, diffusion and optimizer", text);
   }
-  if (by_ranks.size() < 2) return report::note(left_out);
-  report::Chart chart{
-      .title = "Throughput", .unit = "samples/s", .note = left_out, .wide = true, .dots = true};
-  chart.x = {.name = "ranks", .kind = report::XAxis::Kind::counts};
-  report::Curve measured{.label = "measured", .style = "c0", .run = "", .points = {}};
-  report::Curve ideal{
-      .label = "each rank as fast as at the first point", .style = "c6 dashed", .run = "", .points = {}};
-  report::Table table({"ranks", "samples/s", "efficiency"});
-  const double each = by_ranks.begin()->second / by_ranks.begin()->first;
-  for (const auto& [count, speed] : by_ranks) {
-    measured.points.x.push_back(count);
-    measured.points.y.push_back(speed);
-    ideal.points.x.push_back(count);
-    ideal.points.y.push_back(each * count);
-    table.add({report::cell(count), report::cell(speed),
-               report::cell(speed / (each * count), fmt::format("{:.1f} %", 100 * speed / (each * count)))});
-  }
-  chart.curves = {std::move(ideal), std::move(measured)};
-  return "<div class=\"charts\">" + to_html(chart) + "</div>" + table.to_html();
+  return {workload,
+          session.transport(),
+          session.backend(),
+          {.micro_batches = options.micro_batches, .compute = options.compute, .graph = options.graph},
+          options.shards,
+          options.overrides};
 }
 
-report::Page page_of(const StepResult& result, const StepOptions& options, const std::string& precision,
-                     const std::string& device, const Session& session) {
-  report::Page page{.title = "Training steps: " + options.workload, .lead = "", .body = "", .footer = ""};
-  page.lead = fmt::format("{} on {}. Times are those of the slowest rank in each step; facts are medians.",
-                          precision, device);
-  std::vector<std::pair<std::string, std::string>> facts{
-      {"ranks", ranks_and_nodes(session.world())},
-      {"shards of a rank", std::to_string(result.shards)},
-      {"micro-batches of a shard", std::to_string(result.micro_batches)},
-      {"step", fmt::format("{:.1f} ms", result.median_ms)},
-      {"samples/s", report::number(result.samples_per_second)},
-      {"exposed communication", fmt::format("{:.2f} ms", result.exposed_median_ms)},
-      {"TFLOP/s of a rank", report::number(result.tflops)},
-      {"peak memory of a rank", report::bytes_text(result.peak_bytes)},
-      {"page faults a step", fmt::format("{:.1f}", result.page_faults)}};
-  if (result.mfu) facts.emplace_back("MFU", fmt::format("{:.1f} %", 100 * *result.mfu));
-  if (!result.launched.empty()) {
-    facts.emplace_back("GPU memory of a rank", report::bytes_text(result.device_bytes));
-    facts.emplace_back("steps", result.launched);
-  }
-  page.body = report::facts(facts);
-  page.body +=
-      report::section("Scaling", scaling_of(result, options, precision, device, session.world().size()));
-  std::string charts;
+/// Each measured step, as curves.
+nlohmann::json steps_of(const StepResult& result) {
+  nlohmann::json charts = nlohmann::json::array();
   for (const auto& [title, values] : {std::pair{"Step time", &result.step_ms},
                                       std::pair{"Exposed communication", &result.exposed_comm_ms}}) {
-    report::Curve curve{.label = "slowest rank", .style = "c0", .run = "", .points = {}};
-    for (std::size_t step = 0; step < values->size(); ++step) {
-      curve.points.x.push_back(static_cast<double>(step + 1));
-      curve.points.y.push_back((*values)[step]);
-    }
-    curve.points = report::reduced(curve.points, 2'000);
-    report::Chart chart{.title = title, .unit = "ms", .note = "", .linear = true};
-    chart.dots = curve.points.x.size() <= 60;
-    chart.x.name = "measured step";
-    chart.curves = {std::move(curve)};
-    charts += to_html(chart);
+    report::Points points{{}, *values};
+    for (std::size_t step = 1; step <= values->size(); ++step) points.x.push_back(static_cast<double>(step));
+    points = report::reduced(points, report::most_points);
+    charts.push_back({{"title", title},
+                      {"unit", "ms"},
+                      {"linear", true},
+                      {"dots", points.x.size() <= 60},
+                      {"x", {{"name", "measured step"}}},
+                      {"curves", nlohmann::json::array({report::curve("slowest rank", "c0", points)})}});
   }
-  page.body +=
-      report::section("Steps", "<div class=\"charts\">" + charts + "</div>") + environment_section(session);
-  return page;
+  return report::section("Steps", {{{"charts", {{"charts", std::move(charts)}}}}});
 }
 
 /// Times steps, of the slowest rank in each. Collective.
@@ -249,24 +207,146 @@ void print_text(const StepResult& result, const StepOptions& options, const std:
                result.launched);
 }
 
-}  // namespace
+/// A step of this rank, operation by operation: means over its steps. The tape, waits for sums and the
+/// optimizer's bookkeeping are no operations of the backend: they are what is left of step_ms.
+struct StepProfile {
+  double step_ms = 0, exposed_comm_ms = 0;
+  std::vector<OperationFigures> operations = {};  ///< of one step, the longest first
+  kernels::Ceilings ceilings = {};
+  double products_ms = 0, others_ms = 0;  ///< sums over operations
+  bool on_gpu = false;
+};
 
-WorkloadRun workload_run(Session& session, const StepOptions& options) {
-  if (options.config) return {*options.config, session, options.compute};
-  const train::StandardWorkload& workload = train::workload_named(options.workload);
-  train::samples_of_shard(workload, options.shards, options.micro_batches);  // before a large model is made
-  for (const std::string& text : options.overrides) {
-    const std::string section = text.substr(0, text.find('.'));
-    if (section != "model" && section != "diffusion" && section != "optimizer")
-      throw UsageError("--set {}: a workload has only the keys of model, diffusion and optimizer", text);
+double gflops(const OperationFigures& operation) { return 1e-6 * operation.flops / operation.ms; }
+double gb_s(const OperationFigures& operation) { return 1e-6 * operation.bytes / operation.ms; }
+
+/// Collective.
+StepProfile measure_operations(Session& session, const StepOptions& options) {
+  kernels::Profile profile;
+  std::optional<kernels::Profiler> profiler(std::in_place, session.backend(), profile);
+  WorkloadRun run = workload_run(session, options);
+  for (std::int64_t step = 0; step < train::warm_up_steps; ++step) run.step();
+
+  StepProfile found{.on_gpu = session.backend().device() != Device::cpu()};
+  profile.clear();
+  const auto steps = static_cast<double>(options.steps);
+  const auto some_steps = [&](std::int64_t count) {
+    for (std::int64_t step = 0; step < count; ++step) {
+      const WorkloadRun::Times times = run.step();
+      found.step_ms += times.step_ms / steps;
+      found.exposed_comm_ms += times.exposed_comm_ms / steps;
+    }
+  };
+  // Ceilings are measured in the middle of the steps, so that both see the same load on the node.
+  some_steps(options.steps / 2);
+  profiler.reset();
+  found.ceilings = kernels::measure_ceilings(session.backend(), options.compute);
+  profiler.emplace(session.backend(), profile);
+  some_steps(options.steps - options.steps / 2);
+
+  found.operations = profile.operations();
+  for (OperationFigures& operation : found.operations) {
+    operation.ms /= steps;
+    operation.flops /= steps;
+    operation.bytes /= steps;
+    operation.calls /= options.steps;
+    (operation.flops > 0 ? found.products_ms : found.others_ms) += operation.ms;
   }
-  return {workload,
-          session.transport(),
-          session.backend(),
-          {.micro_batches = options.micro_batches, .compute = options.compute, .graph = options.graph},
-          options.shards,
-          options.overrides};
+  return found;
 }
+
+void print_table(const StepProfile& profile, const std::string& title) {
+  const kernels::Ceilings& ceilings = profile.ceilings;
+  const auto percent = [&](double ms) { return 100 * ms / profile.step_ms; };
+  fmt::print("{}", title);
+  fmt::print("this node meanwhile: {:.1f} GFLOP/s (a product of {} x {}), {:.1f} GB/s (a copy of {} MiB)\n\n",
+             ceilings.gflops, ceilings.product_rows, ceilings.product_rows, ceilings.gb_s,
+             ceilings.copied_bytes >> 20);
+  fmt::print("{:<56}{:>6}{:>9}{:>8}{:>9}{:>6}{:>8}{:>6}\n", "operation", "calls", "ms", "share", "GFLOP/s",
+             "of it", "GB/s", "of it");
+  for (const OperationFigures& operation : profile.operations) {
+    fmt::print("{:<56}{:>6}{:>9.2f}{:>7.1f}%", operation.name, operation.calls, operation.ms,
+               percent(operation.ms));
+    if (operation.flops > 0) {
+      fmt::print("{:>9.1f}{:>5.0f}%", gflops(operation), 100 * gflops(operation) / ceilings.gflops);
+    } else {
+      fmt::print("{:>15}", "");
+    }
+    fmt::print("{:>8.1f}{:>5.0f}%\n", gb_s(operation), 100 * gb_s(operation) / ceilings.gb_s);
+  }
+  const auto sum = [&](const char* what, double ms) {
+    fmt::print("{:<62}{:>9.2f}{:>7.1f}%\n", what, ms, percent(ms));
+  };
+  fmt::print("\n");
+  sum("products", profile.products_ms);
+  sum("all other operations", profile.others_ms);
+  sum("outside operations", profile.step_ms - profile.products_ms - profile.others_ms);
+  sum("  of which exposed communication", profile.exposed_comm_ms);
+  const auto any = [&](const auto& property) { return std::ranges::any_of(profile.operations, property); };
+  if (any([&](const OperationFigures& operation) { return gflops(operation) > 1.25 * ceilings.gflops; }))
+    fmt::print(
+        "\nConvolutions above 100% use Winograd's products, which take a quarter of the arithmetic that is "
+        "counted.\n");
+  if (any([](const OperationFigures& operation) {
+        return operation.name.starts_with("linear_activation") ||
+               operation.name.starts_with("linear_backward_weight");
+      }))
+    fmt::print("\nProducts include their activations, the slopes of these, and the sums for biases.\n");
+}
+
+nlohmann::json json_of(const StepProfile& profile, const StepOptions& options, int ranks,
+                       const std::string& precision) {
+  nlohmann::json operations = nlohmann::json::array();
+  for (const OperationFigures& operation : profile.operations) {
+    operations.push_back({{"name", operation.name},
+                          {"calls", operation.calls},
+                          {"ms", operation.ms},
+                          {"gb_s", gb_s(operation)}});
+    if (operation.flops > 0) operations.back()["gflops"] = gflops(operation);
+  }
+  return {{"model", options.workload},
+          {"precision", precision},
+          {"ranks", ranks},
+          {"steps", options.steps},
+          {"step_ms", profile.step_ms},
+          {"exposed_comm_ms", profile.exposed_comm_ms},
+          {"products_ms", profile.products_ms},
+          {"other_operations_ms", profile.others_ms},
+          {"ceiling_gflops", profile.ceilings.gflops},
+          {"ceiling_gb_s", profile.ceilings.gb_s},
+          {"operations", std::move(operations)}};
+}
+
+/// Prints the operations of a step of rank 0. Collective.
+void profile_steps(Session& session, const StepOptions& options) {
+  const StepProfile found = measure_operations(session, options);
+  const std::string precision = train::precision_text(options.compute, session.backend());
+  const int ranks = session.world().size();
+  const nlohmann::json result = json_of(found, options, ranks, precision);
+  if (session.world().rank() == 0) {
+    options.json ? print_json(result)
+                 : print_table(found, fmt::format("{} {} on {}, rank 0: {:.1f} ms a step (mean of {}{})\n",
+                                                  options.workload, precision, pluralized(ranks, "rank"),
+                                                  found.step_ms, options.steps,
+                                                  found.on_gpu ? ", without CUDA graphs" : ""));
+  }
+  write_page(
+      *options.page, session,
+      {{"title", "A step of " + options.workload},
+       {"lead",
+        fmt::format("What a step of rank 0 is made of, {}: means over {}. This node meanwhile: {:.1f} "
+                    "GFLOP/s (a product), {:.1f} GB/s (a copy).",
+                    precision, pluralized(options.steps, "step"), found.ceilings.gflops,
+                    found.ceilings.gb_s)},
+       {"facts", report::Pairs{{"ranks", ranks_and_nodes(session.world())},
+                               {"step", fmt::format("{:.1f} ms", found.step_ms)},
+                               {"products", fmt::format("{:.1f} ms", found.products_ms)},
+                               {"all other operations", fmt::format("{:.1f} ms", found.others_ms)},
+                               {"exposed communication", fmt::format("{:.2f} ms", found.exposed_comm_ms)}}}},
+      result);
+}
+
+}  // namespace
 
 ExitCode bench_step(const Program& program, Session& session, const Arguments& arguments) {
   OptionSet options(program, "bench step [--workload NAME | --config CONFIG] [OPTIONS]",
@@ -288,21 +368,18 @@ ExitCode bench_step(const Program& program, Session& session, const Arguments& a
                 "where bf16 is slower: refuse, fp32 or convert");
   options.add()("json", "print one JSON document");
   add_html(options);
-  add_with(options);
   po::variables_map values;
   if (!options.parse(session, arguments, values)) return ExitCode::done;
 
   const bool profile = values.count("profile") > 0;
   const ResultPage page(values, session, values.count("json") > 0);
-  StepOptions how{
-      .workload = values["workload"].as<std::string>(),
-      .steps = values["steps"].as<std::int64_t>(),
-      .shards = values["shards"].as<int>(),
-      .micro_batches = values["micro-batches"].as<int>(),
-      .graph = graph_of(values["graph"].as<std::string>()),
-      .json = values.count("json") > 0,
-      .page = &page,
-      .others = results_of_others(values, session, {"model", "precision", "ranks", "samples_per_second"})};
+  StepOptions how{.workload = values["workload"].as<std::string>(),
+                  .steps = values["steps"].as<std::int64_t>(),
+                  .shards = values["shards"].as<int>(),
+                  .micro_batches = values["micro-batches"].as<int>(),
+                  .graph = graph_of(values["graph"].as<std::string>()),
+                  .json = values.count("json") > 0,
+                  .page = &page};
   if (values.count("set")) how.overrides = values["set"].as<Arguments>();
   if (const auto config = given(values, "config")) {
     for (const char* const option : {"workload", "shards", "micro-batches", "graph"}) {
@@ -340,14 +417,19 @@ ExitCode bench_step(const Program& program, Session& session, const Arguments& a
   const std::string precision = train::precision_text(how.compute, session.backend());
   const std::string device = kernels::name_of(session.backend().device());
   const int ranks = session.world().size();
-  if (session.world().rank() == 0) {
-    if (how.json) {
-      print_json(json_of(result, how, precision, device, ranks));
-    } else {
-      print_text(result, how, precision, device, ranks);
-    }
-  }
-  page.write([&] { return page_of(result, how, precision, device, session); });
+  const nlohmann::json document = json_of(result, how, precision, device, ranks);
+  if (session.world().rank() == 0)
+    how.json ? print_json(document) : print_text(result, how, precision, device, ranks);
+  write_page(page, session,
+             {{"title", "Training steps: " + how.workload},
+              {"lead", fmt::format("{} on {}. Times are those of the slowest rank in each step: medians. {}",
+                                   precision, device, result.launched)},
+              {"facts",
+               report::Pairs{{"ranks", ranks_and_nodes(session.world())},
+                             {"step", fmt::format("{:.1f} ms", result.median_ms)},
+                             {"samples/s", report::number(result.samples_per_second)},
+                             {"exposed communication", fmt::format("{:.2f} ms", result.exposed_median_ms)}}}},
+             document, steps_of(result));
   return ExitCode::done;
 }
 

@@ -8,11 +8,13 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "base/clock.h"
 #include "base/files.h"
 #include "base/json.h"
 #include "base/progress.h"
 #include "base/text.h"
 #include "lockstep/comm/agreement.h"
+#include "report/document.h"
 
 namespace lockstep::cli {
 namespace {
@@ -100,6 +102,10 @@ void add_device(OptionSet& options) {
   options.add()("device", po::value<std::string>(), "auto (a GPU if there is one), cpu or cuda");
 }
 
+void add_html(OptionSet& options) {
+  options.add()("html", po::value<std::string>(), "also write a page of this name");
+}
+
 std::optional<std::string> given(const po::variables_map& values, const char* name) {
   if (values.count(name) == 0) return std::nullopt;
   return values[name].as<std::string>();
@@ -123,6 +129,23 @@ void print(const std::string& text) {
 }
 
 void print_json(const nlohmann::json& document) { print(json_text(document, 2) + "\n"); }
+
+ResultPage::ResultPage(const po::variables_map& values, const Session& session, bool json)
+    : session_(session), path_(given(values, "html").value_or("")), json_(json) {
+  if (values.count("html") == 0) return;
+  if (path_.empty()) throw UsageError("--html: a file name is missing");
+  on_rank_0(session, [this] { report::check_page(path_); });
+}
+
+void ResultPage::write(const std::function<nlohmann::json()>& document) const {
+  if (path_.empty()) return;
+  on_rank_0(session_, [&] {
+    nlohmann::json written = document();
+    written["footer"] = fmt::format("Written by lockstep {} at {}.", LOCKSTEP_VERSION, utc_now());
+    report::write_page(path_, written);
+    if (!json_) print(path_ + "\n");
+  });
+}
 
 void flush_output() {
   errno = 0;

@@ -66,6 +66,9 @@ class OptionSet {
 /// Adds --device, of verbs that compute.
 void add_device(OptionSet& options);
 
+/// Adds --html.
+void add_html(OptionSet& options);
+
 /// The text given for an option, if any.
 std::optional<std::string> given(const po::variables_map& values, const char* name);
 
@@ -75,6 +78,22 @@ void on_rank_0(const Session& session, const std::function<void()>& action);
 void print(const std::string& text);
 /// Prints the document; replaces bytes that are not UTF-8.
 void print_json(const nlohmann::json& document);
+/// The page of --html, if it is asked for.
+class ResultPage {
+ public:
+  /// UsageError if the file of --html cannot be written, before the work. `json`: standard output has a
+  /// document. Collective.
+  ResultPage(const po::variables_map& values, const Session& session, bool json);
+
+  /// Writes the page of the document that `document` makes, with a footer, and prints its name. Only rank 0
+  /// makes it. Nothing where no page is wanted. Collective.
+  void write(const std::function<nlohmann::json()>& document) const;
+
+ private:
+  const Session& session_;
+  std::string path_;
+  bool json_;
+};
 /// Writes what was printed to the descriptor. DataError as for print().
 void flush_output();
 

@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "base/clock.h"
+#include "base/json.h"
 #include "report/page.h"
 
 namespace lockstep::report {
@@ -72,12 +73,11 @@ std::string part_of(const std::string& name) {
 
 double median_of(const Series* series) { return median(series->values); }
 
-Chart titled(const std::string& key) {
-  Chart chart;
-  chart.title = key;
-  if (key.rfind("eval ", 0) == 0) chart.title = "Evaluation: " + key.substr(5);
+json titled(const std::string& key) {
+  json chart{{"title", key}};
+  if (key.rfind("eval ", 0) == 0) chart["title"] = "Evaluation: " + key.substr(5);
   for (const Known& row : known)
-    if (row.name == key) chart.title = row.title, chart.unit = row.unit;
+    if (row.name == key) chart["title"] = row.title, chart["unit"] = row.unit;
   return chart;
 }
 
@@ -99,9 +99,9 @@ const char* word_of(RunEvent::Kind kind) {
   }
 }
 
-/// At most `most`, equally far apart in their order: every chart repeats them.
-std::vector<Mark> marks_of(std::span<const RunLog> runs, std::size_t most) {
-  std::vector<Mark> marks;
+/// Events that every chart marks: at most `most`, equally far apart in their order.
+json marks_of(std::span<const RunLog> runs, std::size_t most) {
+  std::vector<json> marks;
   if (runs.size() > most_marked_runs) return marks;
   for (const RunLog& run : runs) {
     for (const RunEvent& event : run.events) {
@@ -110,15 +110,39 @@ std::vector<Mark> marks_of(std::span<const RunLog> runs, std::size_t most) {
       const std::string what = event.kind == RunEvent::Kind::slow_rank
                                    ? event.text
                                    : fmt::format("{}{}{}", kind, event.text.empty() ? "" : ": ", event.text);
-      marks.push_back(
-          {static_cast<double>(event.step), kind, (runs.size() > 1 ? run.name + ": " : "") + cut(what, 300)});
+      marks.push_back({{"x", event.step},
+                       {"kind", kind},
+                       {"text", (runs.size() > 1 ? run.name + ": " : "") + cut(what, 300)}});
     }
   }
   const std::size_t all = marks.size();
   if (all <= most) return marks;
-  std::vector<Mark> some;
-  for (std::size_t m = 0; m < most; ++m) some.push_back(std::move(marks[m * (all - 1) / (most - 1)]));
+  json some;
+  for (std::size_t m = 0; m < most; ++m) some.push_back(marks[m * (all - 1) / (most - 1)]);
   return some;
+}
+
+/// How curves were made of what was logged, where they are not the same.
+json note_of(std::span<const RunLog> runs, const std::vector<json>& charts) {
+  std::size_t logged = 0, shown = 0;
+  bool pale = false;
+  for (const RunLog& run : runs)
+    for (const Series& series : run.series) logged = std::max(logged, series.steps.size());
+  for (const json& chart : charts) {
+    for (const json& one : chart["curves"]) {
+      shown = std::max(shown, one["x"].size());
+      pale = pale || one["style"].get_ref<const std::string&>().ends_with(" raw");
+    }
+  }
+  std::string text;
+  if (runs.size() > most_marked_runs)
+    text = "Training curves are means over a twenty-fifth of the steps, where 100 steps or more are logged. ";
+  if (pale) text = "Pale: as logged; line: the mean over a twenty-fifth of the steps. ";
+  if (shown < logged && runs.size() <= most_marked_runs)
+    text += fmt::format(
+        "Curves have at most {} of {} points: the least and the greatest of each part, and both ends.",
+        whole(static_cast<std::int64_t>(shown)), whole(static_cast<std::int64_t>(logged)));
+  return note(text);
 }
 
 constexpr std::array dashes{"", " dashed", " dotted"};
@@ -145,8 +169,10 @@ std::vector<std::string> styles_of(std::span<const RunLog> runs) {
   return styles;
 }
 
-std::vector<Chart> charts_of(std::span<const RunLog> runs, std::size_t most_bytes) {
-  constexpr std::size_t most_charts = 40;
+std::vector<json> curves_of(std::span<const RunLog> runs, std::size_t most_bytes) {
+  constexpr std::size_t most_charts = 40, most_marks = 200;
+  const json marks = marks_of(runs, most_marks);
+  most_bytes -= std::min(most_bytes, json_text(marks).size());
   const std::vector<std::string> styles = styles_of(runs);
   std::vector<std::size_t> back_to_front(runs.size());  // grey curves first, the best on top
   std::iota(back_to_front.begin(), back_to_front.end(), 0);
@@ -173,20 +199,21 @@ std::vector<Chart> charts_of(std::span<const RunLog> runs, std::size_t most_byte
     return 2 + static_cast<std::size_t>(row - known.begin());
   });
   if (keys.size() > most_charts) keys.resize(most_charts);
-  constexpr std::size_t bytes_of_point = 13;
+  constexpr std::size_t bytes_of_point = 14, bytes_of_curve = 100;
+  count = std::max<std::size_t>(1, count);
   const std::size_t points =
-      std::clamp(most_bytes / bytes_of_point / std::max<std::size_t>(1, count), std::size_t{24}, most_points);
+      std::clamp((most_bytes / count - std::min(most_bytes / count, bytes_of_curve)) / bytes_of_point,
+                 std::size_t{24}, most_points);
 
-  constexpr std::size_t most_marks_of_page = 1'200;
-  const std::vector<Mark> marks = marks_of(runs, most_marks_of_page / keys.size());
-  std::vector<Chart> charts;
+  std::vector<json> charts;
+  std::string left_out;
   for (const std::string& key : keys) {
     if (curves[key] == 0) continue;
-    Chart chart = titled(key);
-    chart.marks = marks;
-    chart.wide = key == "loss";
-    chart.linear = key == "lr";
-    chart.legend = runs.size() <= most_coloured;
+    json chart = titled(key);
+    if (key == "loss") chart["wide"] = true;
+    if (key == "lr") chart["linear"] = true;
+    chart["legend"] = runs.size() <= most_coloured;
+    std::vector<json> lines, behind;  // what is pale is behind the lines
     for (const std::size_t r : back_to_front) {
       std::size_t nth = 0;
       std::vector<const Series*> here;
@@ -200,50 +227,55 @@ std::vector<Chart> charts_of(std::span<const RunLog> runs, std::size_t most_byte
       const Series* const extreme = crowded ? *std::ranges::max_element(here, {}, median_of) : nullptr;
       if (crowded) {
         std::swap(*std::ranges::find(here, extreme), here.back());  // above the others
-        chart.note = fmt::format("In colour: {}, which has the greatest median.", part_of(extreme->name));
-        chart.legend = false;
+        chart["note"] = fmt::format("In colour: {}, which has the greatest median.", part_of(extreme->name));
+        chart["legend"] = false;
       }
       for (const Series* const one : here) {
         const Series& series = *one;
-        Curve curve{.label = runs.size() > 1 ? runs[r].name : series.name,
-                    .style = styles[r],
-                    .run = "",
-                    .points = {}};
-        if (runs.size() > 1) curve.run = std::to_string(r);
+        std::string label = runs.size() > 1 ? runs[r].name : series.name, style = styles[r];
         const std::string weights = key.rfind("eval ", 0) == 0 ? parse(series.name, runs).weights : "";
         if (runs.size() == 1) {
-          curve.style = fmt::format("c{}{}", nth % 7, nth < 7 ? "" : nth < 14 ? " dashed" : " dotted");
-          if (!weights.empty()) curve.label = weights;
-          if (!weights.empty() && nth > 1 && nth < 7) curve.style += " dashed";  // EMAs may coincide
-          if (const std::string part = part_of(series.name); !part.empty()) curve.label = part;
-          if (crowded) curve.style = one == extreme ? "c1" : "rest";
+          style = fmt::format("c{}{}", nth % 7, nth < 7 ? "" : nth < 14 ? " dashed" : " dotted");
+          if (!weights.empty()) label = weights;
+          if (!weights.empty() && nth > 1 && nth < 7) style += " dashed";  // EMAs may coincide
+          if (const std::string part = part_of(series.name); !part.empty()) label = part;
+          if (crowded) style = one == extreme ? "c1" : "rest";
         } else if (nth > 0) {
-          curve.style += dashes[nth % dashes.size()];
-          curve.label += ", " + (weights.empty() ? part_of(series.name) : weights);
+          style += dashes[nth % dashes.size()];
+          label += ", " + (weights.empty() ? part_of(series.name) : weights);
         }
         ++nth;
         const Points all{series.steps, series.values};
-        curve.points = reduced(all, points);
-        const bool noisy = key != "lr" && key.rfind("eval ", 0) != 0;
-        if (noisy && all.x.size() >= smooth_from && points > smooth_points && runs.size() <= most_with_raw) {
-          Curve smooth = curve;
-          smooth.points = smoothed(all, smooth_points);
-          curve.style += " raw";
-          chart.curves.insert(chart.curves.begin(), curve);  // behind the lines
-          chart.curves.push_back(smooth);
+        const bool noisy = key != "lr" && key.rfind("eval ", 0) != 0 && all.x.size() >= smooth_from;
+        const auto add = [&](std::vector<json>& place, const char* as, const Points& some) {
+          place.push_back(curve(label, style + as, some));
+          if (runs.size() > 1) place.back()["run"] = r;
+        };
+        if (noisy && points > smooth_points && runs.size() <= most_with_raw) {
+          add(behind, " raw", reduced(all, points));
+          add(lines, "", smoothed(all, smooth_points));
+        } else if (noisy && runs.size() > most_with_raw) {
+          add(lines, "", smoothed(all, std::min(points, smooth_points)));
+          lines.back()["also_x"] = {all.x.front(), all.x.back()};  // the axis reaches them, too
         } else {
-          if (noisy && all.x.size() >= smooth_from && runs.size() > most_with_raw) {
-            curve.points = smoothed(all, std::min(points, smooth_points));
-            curve.also_x = {all.x.front(), all.x.back()};
-          }
-          if (all.x.size() <= 2) curve.style += " dots";
-          chart.curves.push_back(curve);
+          add(lines, all.x.size() <= 2 ? " dots" : "", reduced(all, points));
         }
       }
     }
-    charts.push_back(std::move(chart));
+    lines.insert(lines.begin(), behind.rbegin(), behind.rend());
+    chart["curves"] = std::move(lines);
+    if (const std::size_t bytes = json_text(chart).size(); bytes > most_bytes) {
+      left_out += (left_out.empty() ? "" : ", ") + chart["title"].get<std::string>();
+    } else {
+      most_bytes -= bytes;
+      charts.push_back(std::move(chart));
+    }
   }
-  return charts;
+  if (charts.empty() && left_out.empty()) return {note("No step has been logged yet.")};
+  const json explanation = note_of(runs, charts);
+  return {explanation,
+          {{"charts", {{"charts", std::move(charts)}, {"marks", marks}, {"zooms", true}}}},
+          note(left_out.empty() ? "" : cut("Left out, as the page would be too large: " + left_out, 1'000))};
 }
 
 }  // namespace lockstep::report

@@ -3,21 +3,40 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
-#include <iterator>
-#include <map>
 
 #include "base/files.h"
+#include "base/json.h"
 #include "base/output.h"
 #include "lockstep/base/error.h"
-#include "report/assets.h"
-#include "report/chart.h"
 
 namespace lockstep::report {
+
+extern const char* const page_template;  // made by CMake of assets/
+
 namespace {
 
 constexpr std::string_view page_start = "<!DOCTYPE html>\n<!-- lockstep report -->\n";
-constexpr std::size_t most_rows_in_sight = 16;
+constexpr std::size_t most_value_bytes = 1'000;
+
+std::string replaced(std::string_view text, char letter, std::string_view by) {
+  std::string all;
+  for (const char c : text) c == letter ? all += by : all += c;
+  return all;
+}
+
+/// For the text of HTML.
+std::string escaped_html(std::string_view text) {
+  return replaced(replaced(text, '&', "&amp;"), '<', "&lt;");
+}
+
+json without_nulls(const json& all) {
+  json kept = json::array();
+  for (const json& one : all)
+    if (!one.is_null()) kept.push_back(one);
+  return kept;
+}
 
 }  // namespace
 
@@ -33,6 +52,13 @@ std::string number(double value) {
                                                            : fmt::format("{:.4g}", value);
 }
 
+std::string bytes_text(double bytes) {
+  constexpr std::array units{" B", " KiB", " MiB", " GiB", " TiB"};
+  std::size_t unit = 0;
+  for (; bytes >= 1024 && unit + 1 < units.size(); ++unit) bytes /= 1024;
+  return fmt::format("{:.4g}{}", bytes, units[unit]);
+}
+
 std::string cut(std::string_view text, std::size_t most) {
   if (text.size() <= most) return std::string(text);
   const auto continues = [](char byte) { return (static_cast<unsigned char>(byte) & 0xc0) == 0x80; };
@@ -40,83 +66,132 @@ std::string cut(std::string_view text, std::size_t most) {
   return std::string(text.substr(0, most)) + "...";
 }
 
-std::string section(std::string_view title, const std::string& content) {
-  return content.empty() ? ""
-                         : fmt::format("<section><h2>{}</h2>\n{}</section>\n", escape_html(title), content);
+json section(std::string_view title, std::vector<json> parts) {
+  std::erase(parts, json());
+  return parts.empty() ? json() : json{{"title", title}, {"parts", std::move(parts)}};
 }
 
-std::string note(std::string_view text) {
-  return text.empty() ? "" : "<p class=\"note\">" + escape_html(text) + "</p>";
-}
+json note(std::string_view text) { return text.empty() ? json() : json{{"note", text}}; }
 
-std::string facts(Pairs pairs) {
-  std::string html = "<div class=\"facts\">";
-  for (const auto& [label, value] : pairs)
-    html += fmt::format("<div><span>{}</span><b>{}</b></div>", escape_html(label), escape_html(value));
-  return html + "</div>\n";
-}
-
-std::string key_table(Pairs pairs) {
-  std::string rows;
+json key_table(const Pairs& pairs) {
+  Pairs rows;
   for (const auto& [name, value] : pairs)
-    if (!value.empty())
-      rows += fmt::format("<tr><td>{}</td><td class=\"v\">{}</td></tr>\n", escape_html(name),
-                          escape_html(cut(value, 1'000)));
-  return rows.empty() ? "" : "<table class=\"keys\"><tbody>" + rows + "</tbody></table>";
+    if (!value.empty()) rows.emplace_back(name, cut(value, most_value_bytes));
+  return rows.empty() ? json() : json{{"keys", rows}};
 }
 
-std::string configuration_html(Pairs pairs) {
-  std::vector<std::string> sections;
-  std::map<std::string, std::string> rows;
+json configuration(const Pairs& pairs) {
+  json tables = json::array();
   for (const auto& [key, value] : pairs) {
     const std::size_t dot = key.find('.');
     if (dot == std::string::npos || value.empty()) continue;
-    const std::string section = key.substr(0, dot);
-    if (std::ranges::find(sections, section) == sections.end()) sections.push_back(section);
-    rows[section] += fmt::format("<tr><td>{}</td><td class=\"v\">{}</td></tr>",
-                                 escape_html(key.substr(dot + 1)), escape_html(cut(value, 1'000)));
+    const std::string title = key.substr(0, dot);
+    auto found =
+        std::find_if(tables.begin(), tables.end(), [&](const json& one) { return one["title"] == title; });
+    if (found == tables.end()) found = tables.insert(found, json{{"title", title}, {"keys", json::array()}});
+    (*found)["keys"].push_back(json::array({key.substr(dot + 1), cut(value, most_value_bytes)}));
   }
-  std::string html;
-  for (const std::string& section : sections)
-    html += "<table class=\"keys\"><thead><tr><th colspan=\"2\">" + escape_html(section) +
-            "</th></tr></thead><tbody>" + rows[section] + "</tbody></table>";
-  return html.empty() ? "" : "<div class=\"columns\">" + html + "</div>";
+  return tables.empty() ? json() : json{{"columns", std::move(tables)}};
 }
 
-Cell cell(double value) { return {.text = number(value), .value = value}; }
-Cell cell(double value, std::string text) { return {.text = std::move(text), .value = value}; }
-
-std::string Table::to_html() const {
-  const auto is_number = [this](std::size_t column) { return !rows_.empty() && rows_[0][column].value; };
-  std::string html = fmt::format(R"(<div class="scroll{}"><table class="sortable"><thead><tr>)",
-                                 rows_.size() > most_rows_in_sight ? " tall" : "");
-  const auto out = std::back_inserter(html);
-  for (std::size_t column = 0; column < headings_.size(); ++column)
-    fmt::format_to(out, "<th{}><button>{}</button></th>", is_number(column) ? " class=\"n\"" : "",
-                   escape_html(headings_[column]));
-  html += "</tr></thead><tbody>\n";
-  for (const std::vector<Cell>& row : rows_) {
-    html += "<tr>";
-    for (const Cell& one : row) {
-      if (one.value)
-        fmt::format_to(out, R"(<td class="n" data-v="{:.9g}">{}</td>)", *one.value, escape_html(one.text));
-      else
-        fmt::format_to(out, "<td>{}</td>", escape_html(one.text));
-    }
-    html += "</tr>\n";
-  }
-  return html + "</tbody></table></div>\n";
+json table(json columns, json rows, json formats) {
+  return {{"table",
+           {{"columns", std::move(columns)}, {"rows", std::move(rows)}, {"formats", std::move(formats)}}}};
 }
 
-std::string to_html(const Page& page) {
-  const std::string title = escape_html(page.title);
-  return std::string(page_start) +
-         "<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
-         "content=\"width=device-width, initial-scale=1\">\n<title>" +
-         title + " – Lockstep</title>\n<style>\n" + page_style + "</style></head><body><main>\n<header><h1>" +
-         title + "</h1><p class=\"lead\">" + escape_html(page.lead) + "</p></header>\n" + page.body +
-         "<footer>" + escape_html(page.footer) + "</footer>\n</main><script>\n" + page_script +
-         "</script></body></html>\n";
+json bars(std::string_view title, std::string_view unit, const std::vector<Bar>& all) {
+  if (all.empty()) return {};
+  json rows = json::array(), spans = json::array();
+  for (const Bar& bar : all) {
+    spans.push_back({{"row", rows.size()},
+                     {"kind", bar.kind},
+                     {"name", bar.name},
+                     {"start", 0},
+                     {"length", bar.length},
+                     {"text", bar.text.empty() ? number(bar.length) : bar.text}});
+    rows.push_back(bar.name);
+  }
+  return {{"bars",
+           {{"title", title}, {"unit", unit}, {"axis", unit}, {"rows", std::move(rows)}, {"spans", spans}}}};
+}
+
+Points reduced(const Points& points, std::size_t most) {
+  const std::size_t count = points.x.size();
+  if (count <= most) return points;
+  Points few;
+  const auto keep = [&](std::size_t p) {
+    few.x.push_back(points.x[p]);
+    few.y.push_back(points.y[p]);
+  };
+  keep(0);
+  const std::size_t parts = std::max<std::size_t>(1, (most - 2) / 2), inner = count - 2;
+  for (std::size_t part = 0; part < parts; ++part) {
+    const std::size_t begin = 1 + part * inner / parts, end = 1 + (part + 1) * inner / parts;
+    const auto [least, greatest] =
+        std::minmax_element(points.y.begin() + std::ptrdiff_t(begin), points.y.begin() + std::ptrdiff_t(end));
+    const auto a = static_cast<std::size_t>(least - points.y.begin()),
+               b = static_cast<std::size_t>(greatest - points.y.begin());
+    keep(std::min(a, b));
+    if (a != b) keep(std::max(a, b));
+  }
+  keep(count - 1);
+  return few;
+}
+
+Points smoothed(const Points& points, std::size_t most) {
+  const std::size_t count = points.x.size(), half = std::max<std::size_t>(1, count / 50);
+  // It begins and ends where a window of half the width fits, so that its ends are means, too.
+  const std::size_t first = std::min((half + 1) / 2, (count - std::min<std::size_t>(1, count)) / 2);
+  std::vector<double> sums(count + 1, 0);
+  for (std::size_t p = 0; p < count; ++p) sums[p + 1] = sums[p] + points.y[p];
+  Points smooth;
+  const std::size_t few = std::min(most, count);
+  for (std::size_t i = 0; i < few; ++i) {
+    const std::size_t p = first + (few == 1 ? 0 : i * (count - 1 - 2 * first) / (few - 1));
+    const std::size_t reach = std::min({half, p, count - 1 - p});  // symmetric, so that ends do not lag
+    smooth.x.push_back(points.x[p]);
+    smooth.y.push_back((sums[p + reach + 1] - sums[p - reach]) / static_cast<double>(2 * reach + 1));
+  }
+  return smooth;
+}
+
+json curve(std::string_view label, std::string_view style, const Points& points) {
+  json x = json::array(), y = json::array();
+  double before = 0, range = INFINITY;
+  const auto [least, greatest] = std::ranges::minmax_element(points.y);
+  if (least != points.y.end() && *greatest > *least) range = *greatest - *least;
+  for (std::size_t p = 0; p < points.x.size(); ++p) {
+    // Differences and rounded values are short texts.
+    x.push_back(std::llround(points.x[p] - before));
+    before = points.x[p];
+    const double value = points.y[p], size = std::min(std::abs(value), range);
+    const double decimals = size > 0 ? std::clamp(6 - std::floor(std::log10(size)), 0.0, 300.0) : 0;
+    const double scaled = value * std::pow(10.0, decimals);
+    y.push_back(std::abs(scaled) < 1e15 ? std::round(scaled) / std::pow(10.0, decimals) : value);
+  }
+  return {{"label", label}, {"style", style}, {"x", std::move(x)}, {"y", std::move(y)}};
+}
+
+std::string to_html(json document) {
+  document["sections"] = without_nulls(document["sections"]);
+  const auto text_of = [&](const char* key) { return escaped_html(document.value(key, "")); };
+  std::string facts, html;
+  for (const auto& [name, value] : document.value("facts", Pairs{}))
+    facts += fmt::format("<div><span>{}</span><b>{}</b></div>\n", escaped_html(name),
+                         escaped_html(cut(value, most_value_bytes)));
+  std::string_view rest = page_template;
+  constexpr std::string_view begin = "<!--=", end = "-->";  // "<!--=title-->"
+  for (std::size_t at = rest.find(begin); at != rest.npos; at = rest.find(begin)) {
+    const std::size_t stop = rest.find(end, at);
+    const std::string name(rest.substr(at + begin.size(), stop - at - begin.size()));
+    html += rest.substr(0, at);
+    html += name == "facts" ? facts
+            : name == "data"
+                ? replaced(json_text(document), '<', "\\u003c")  // no end of the script, no comment
+                : text_of(name.c_str());
+    rest.remove_prefix(stop + end.size());
+  }
+  return html += rest;
 }
 
 void check_page(const std::string& out) {
@@ -129,9 +204,9 @@ void check_page(const std::string& out) {
     throw UsageError("{}: exists and is not a page that lockstep has written; choose another name", out);
 }
 
-void write_page(const std::string& out, const std::string& html) {
+void write_page(const std::string& out, const json& document) {
   check_page(out);
-  write_text_atomically(out, html);
+  write_text_atomically(out, to_html(document));
 }
 
 }  // namespace lockstep::report

@@ -1,10 +1,12 @@
-// Private to the library: what all pages are made of. A page is one HTML file, which needs no network.
+// Private to the library: what all pages are made of. A page is one HTML file, which needs no network: title,
+// facts and footer as HTML, and a document as JSON, which the script of every page draws. assets/page.js says
+// what a document may have; here is what makes its parts. A part without content is null, and left out.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
-#include <span>
+#include <initializer_list>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -12,62 +14,59 @@
 
 namespace lockstep::report {
 
+using nlohmann::json;
+
 inline constexpr std::size_t most_page_bytes = 2'000'000;
 
 /// "1,234,567".
 std::string whole(std::int64_t value);
 /// Four digits, or a whole number from 1,000 on.
 std::string number(double value);
-
+/// "1000 B", "64 KiB", "25 MiB": four digits.
+std::string bytes_text(double bytes);
 /// The text, or its first `most` bytes or a few less and an ellipsis.
 std::string cut(std::string_view text, std::size_t most);
 
-/// A <section> with a heading; empty without content.
-std::string section(std::string_view title, const std::string& content);
-/// A grey line below what it is about; as text, not as HTML.
-std::string note(std::string_view text);
-
 /// Names and values, both as text.
-using Pairs = std::span<const std::pair<std::string, std::string>>;
-/// The few values at the top of a page.
-std::string facts(Pairs pairs);
+using Pairs = std::vector<std::pair<std::string, std::string>>;
+
+json section(std::string_view title, std::vector<json> parts);
+/// A grey line below what it is about.
+json note(std::string_view text);
 /// A table of two columns; what has no value is left out.
-std::string key_table(Pairs pairs);
-
+json key_table(const Pairs& pairs);
 /// The same of "section.key" and value: a table for each section, in two columns where there is room.
-std::string configuration_html(Pairs pairs);
+json configuration(const Pairs& pairs);
+/// A table that a click on a heading sorts. A cell is a text, a number or null. `formats`, by heading:
+/// "bytes" or a number of decimals; others have four digits.
+json table(json columns, json rows, json formats = json::object());
 
-struct Cell {
-  std::string text;
-  std::optional<double> value = {};  ///< by which the column is sorted; the cell is set to the right
+struct Bar {
+  std::string name, kind;  ///< kind: CSS class: "", "step", "comm", "late" or "other"
+  double length = 0;
+  std::string text = {};  ///< beside it
 };
-/// A number as text that can be sorted.
-Cell cell(double value);
-Cell cell(double value, std::string text);
+/// Bars from 0 on, a row each.
+json bars(std::string_view title, std::string_view unit, const std::vector<Bar>& all);
 
-/// A table that a click on a heading sorts.
-class Table {
- public:
-  explicit Table(std::vector<std::string> headings) : headings_(std::move(headings)) {}
-  /// As many cells as headings.
-  void add(std::vector<Cell> cells) { rows_.push_back(std::move(cells)); }
-  std::string to_html() const;
-
- private:
-  std::vector<std::string> headings_;
-  std::vector<std::vector<Cell>> rows_;
+struct Points {
+  std::vector<double> x, y;  ///< x never decreases, and is whole
 };
+/// At most `most` points (4 or more), among them the first, the last, and the least and the greatest of each
+/// of equal parts: no peak is lost.
+Points reduced(const Points& points, std::size_t most);
+/// Means over a window of a twenty-fifth of the points, at most `most` of them.
+Points smoothed(const Points& points, std::size_t most);
+/// A line of a chart. `style`: CSS classes, "c0 dashed". Values are exact to a millionth of their range.
+json curve(std::string_view label, std::string_view style, const Points& points);
 
-struct Page {
-  std::string title, lead;  ///< text
-  std::string body;         ///< HTML: sections
-  std::string footer;       ///< text
-};
-std::string to_html(const Page& page);
+/// The page. `document` has a title, a lead, facts, sections and a footer; nulls among the sections are left
+/// out.
+std::string to_html(json document);
 
 /// UsageError if `out` exists and is no page of ours, or cannot be made. Before the work.
 void check_page(const std::string& out);
 /// The same errors. An older page of that name is replaced.
-void write_page(const std::string& out, const std::string& html);
+void write_page(const std::string& out, const json& document);
 
 }  // namespace lockstep::report

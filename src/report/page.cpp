@@ -6,10 +6,8 @@
 #include <array>
 #include <cmath>
 #include <filesystem>
-#include <iterator>
 #include <numeric>
 #include <set>
-#include <tuple>
 
 #include "base/files.h"
 #include "base/text.h"
@@ -61,8 +59,7 @@ double summary_of(const Series& series) {
 }
 
 /// Losses and other metrics that judge a run, and then keys of the configuration that differ.
-std::string table_of(std::span<const RunLog> runs, const std::set<std::string>& different) {
-  const std::vector<std::string> styles = styles_of(runs);
+json table_of(std::span<const RunLog> runs, const std::set<std::string>& different) {
   std::vector<std::string> metrics;
   for (const RunLog& run : runs)
     for (const Series& series : run.series) {
@@ -74,52 +71,37 @@ std::string table_of(std::span<const RunLog> runs, const std::set<std::string>& 
   std::ranges::stable_sort(metrics, {}, [](const std::string& metric) {
     return metric.ends_with("loss") ? 0 : metric.starts_with("eval_") ? 1 : 2;
   });
-  constexpr std::size_t most_in_sight = 16;  // rows
-  std::string html = fmt::format(R"(<div class="scroll{}"><table class="sortable"><thead><tr>)",
-                                 runs.size() > most_in_sight ? " tall" : "");
-  html += "<th><button>run</button></th>";
-  for (const std::string& metric : metrics)
-    html += "<th class=\"n\"><button>" + escape_html(metric) + "</button></th>";
-  for (const std::string& key : different)
-    html += "<th class=\"n\"><button>" + escape_html(key) + "</button></th>";
-  html += R"(<th><button>state</button></th><th class="n"><button>step</button></th>)"
-          R"(<th class="n"><button>ranks</button></th><th class="n"><button>restarts</button></th>)";
-  html += "</tr></thead><tbody>\n";
-  const auto out = std::back_inserter(html);
+  json columns = json::array({"run"}), rows = json::array(), keys = json::array();
+  for (const std::string& metric : metrics) columns.push_back(metric);
+  for (const std::string& key : different) columns.push_back(key);
+  for (const char* const column : {"state", "step", "ranks", "restarts"}) columns.push_back(column);
   std::vector<std::size_t> order(runs.size());
   std::iota(order.begin(), order.end(), 0);
   std::ranges::stable_sort(order, {}, [&](std::size_t r) { return score_of(runs[r]); });
   constexpr std::size_t most_rows = 400;
   if (order.size() > most_rows) order.resize(most_rows);
+  const std::vector<std::string> styles = styles_of(runs);
   for (const std::size_t r : order) {
     const RunLog& run = runs[r];
-    fmt::format_to(out,
-                   R"html(<tr data-run="{}"><td class="nowrap" data-v="{}"><span class="key" )html"
-                   R"html(style="color:var(--{})"></span>{}</td>)html",
-                   r, escape_html(run.name), styles[r], escape_html(run.name));
+    json row = json::array({run.name});
     for (const std::string& metric : metrics) {
       const Series* const series = run.find(metric);
-      if (!series)
-        html += "<td class=\"n\" data-v=\"\">–</td>";
-      else
-        fmt::format_to(out, R"(<td class="n" data-v="{:.9g}">{}</td>)", summary_of(*series),
-                       number(summary_of(*series)));
+      row.push_back(series ? json(summary_of(*series)) : json());
     }
-    for (const std::string& key : different)
-      html += "<td class=\"n\">" + escape_html(cut(run.config_value(key), 100)) + "</td>";
-    fmt::format_to(out,
-                   R"(<td class="nowrap">{}</td><td class="n" data-v="{}">{}</td><td class="n">{}</td>)"
-                   R"(<td class="n">{}</td>)",
-                   state_of(run), run.last_step, whole(run.last_step),
-                   run.ranks > 0 ? std::to_string(run.ranks) : "", restarts_of(run));
-    html += "</tr>\n";
+    for (const std::string& key : different) row.push_back(cut(run.config_value(key), 100));
+    for (const json& cell : {json(state_of(run)), json(run.last_step),
+                             run.ranks > 0 ? json(run.ranks) : json(), json(restarts_of(run))})
+      row.push_back(cell);
+    rows.push_back(std::move(row));
+    keys.push_back({{"run", r}, {"style", styles[r]}});
   }
-  html += "</tbody></table></div>";
-  if (order.size() < runs.size())
-    html += note(fmt::format("The best {} of {} runs.", order.size(), runs.size()));
-  return html +
-         "<p class=\"note\">loss: of the last step; evaluations: the best; others: the median. A click on a "
-         "heading sorts, on a row shows the run in the charts.</p>";
+  json made = table(std::move(columns), std::move(rows));
+  made["table"]["runs"] = std::move(keys);
+  made["table"]["note"] =
+      (order.size() < runs.size() ? fmt::format("The best {} of {} runs. ", order.size(), runs.size()) : "") +
+      "loss: of the last step; evaluations: the best; others: the median. A click on a heading sorts, on a "
+      "row shows the run in the charts.";
+  return made;
 }
 
 std::set<std::string> different_keys(std::span<const RunLog> runs) {
@@ -132,96 +114,41 @@ std::set<std::string> different_keys(std::span<const RunLog> runs) {
   return different;
 }
 
-/// What all runs share.
-std::string configuration_of(const RunLog& run, const std::set<std::string>& different) {
-  std::vector<std::pair<std::string, std::string>> shared;
-  for (const auto& one : run.config)
-    if (different.count(one.first) == 0) shared.push_back(one);
-  return configuration_html(shared);
-}
-
-std::string events_of(std::span<const RunLog> runs) {
+std::vector<json> events_of(std::span<const RunLog> runs) {
   constexpr std::array words{"started", "resumed", "forked", "preempted", "stopped", "slow rank", "note"};
   constexpr std::size_t most = 200;
-  std::string html;
-  std::size_t shown = 0, all = 0;
+  json columns{"step", "event", "details", "time (UTC)"}, rows = json::array();
+  if (runs.size() > 1) columns.insert(columns.begin(), "run");
+  std::size_t all = 0;
   for (const RunLog& run : runs) {
     for (const RunEvent& event : run.events) {
       if (runs.size() > 1 && event.kind == RunEvent::Kind::started) continue;
       if (++all > most) continue;
-      ++shown;
-      html += "<tr>" + (runs.size() > 1 ? "<td>" + escape_html(run.name) + "</td>" : "") +
-              fmt::format(R"(<td class="n">{}</td><td>{}</td><td class="v">{}</td><td>{}</td></tr>)",
-                          whole(event.step), words[static_cast<std::size_t>(event.kind)],
-                          escape_html(cut(event.text, 1'000)), escape_html(event.time));
+      json row{event.step, words[static_cast<std::size_t>(event.kind)], cut(event.text, 1'000), event.time};
+      if (runs.size() > 1) row.insert(row.begin(), run.name);
+      rows.push_back(std::move(row));
     }
   }
-  if (shown == 0) return "";
-  return std::string("<div class=\"scroll\"><table><thead><tr>") + (runs.size() > 1 ? "<th>run</th>" : "") +
-         "<th class=\"n\">step</th><th>event</th><th>details</th><th>time (UTC)</th></tr></thead><tbody>" +
-         html + "</tbody></table></div>" +
-         (shown < all ? fmt::format("<p class=\"note\">The first {} of {}.</p>", shown, all) : "");
+  if (rows.empty()) return {};
+  return {table(std::move(columns), std::move(rows)),
+          note(all > most ? fmt::format("The first {} of {}.", most, all) : "")};
 }
 
-std::string provenance_of(const RunLog& run) {
+json provenance_of(const RunLog& run) {
   try {
     const checkpoint::FileIndex index = checkpoint::read_index(run.path + "/checkpoints/latest");
-    std::vector<std::pair<std::string, std::string>> rows{
-        {"checkpoint",
-         fmt::format("step {}, {} tensors, {:.1f} MiB, written {}", index.position.step, index.tensors.size(),
-                     static_cast<double>(index.file_bytes) / (1 << 20), index.created)}};
+    Pairs rows{{"checkpoint", fmt::format("step {}, {} tensors, {:.1f} MiB, written {}", index.position.step,
+                                          index.tensors.size(),
+                                          static_cast<double>(index.file_bytes) / (1 << 20), index.created)}};
     rows.insert(rows.end(), index.provenance.begin(), index.provenance.end());
     return key_table(rows);
   } catch (const Error&) {  // no checkpoint yet
-    return "";
+    return {};
   }
 }
 
-/// What the marks on the curves mean.
-std::string marks_key(std::span<const RunLog> runs) {
-  using Kind = RunEvent::Kind;
-  if (runs.size() > most_marked_runs) return "";
-  std::string html;
-  for (const auto& [kind, style, meaning] :
-       {std::tuple{Kind::resumed, "resumed", "resumed"},
-        std::tuple{Kind::preempted, "preempted", "preempted"},
-        std::tuple{Kind::slow_rank, "slow_rank", "news of a slow rank"}}) {
-    bool any = false;
-    for (const RunLog& run : runs)
-      any = any || std::ranges::find(run.events, kind, &RunEvent::kind) != run.events.end();
-    if (any)
-      html += fmt::format(R"(<li><svg viewBox="0 0 22 8"><path class="mark {}" d="M1 4h20"/></svg>{}</li>)",
-                          style, meaning);
-  }
-  return html.empty() ? "" : "<ul class=\"legend key\">" + html + "</ul>";
-}
-
-/// How curves were made of what was logged, where they are not the same.
-std::string curves_note(std::span<const RunLog> runs, std::span<const Chart> charts) {
-  std::size_t logged = 0, shown = 0;
-  bool pale = false;
-  for (const RunLog& run : runs)
-    for (const Series& series : run.series) logged = std::max(logged, series.steps.size());
-  for (const Chart& chart : charts) {
-    for (const Curve& curve : chart.curves) {
-      shown = std::max(shown, curve.points.x.size());
-      pale = pale || curve.style.find("raw") != std::string::npos;
-    }
-  }
-  std::string note;
-  if (runs.size() > most_marked_runs)
-    note = "Training curves are means over a twenty-fifth of the steps, where 100 steps or more are logged. ";
-  if (pale) note = "Pale: as logged; line: the mean over a twenty-fifth of the steps. ";
-  if (shown < logged && runs.size() <= most_marked_runs)
-    note += fmt::format(
-        "Curves have at most {} of {} points: the least and the greatest of each part, and both ends.",
-        whole(static_cast<std::int64_t>(shown)), whole(static_cast<std::int64_t>(logged)));
-  return note.empty() ? "" : "<p class=\"note\">" + note + "</p>";
-}
-
-std::string facts_of(const RunLog& run) {
-  std::vector<std::pair<std::string, std::string>> found{{"state", state_of(run)},
-                                                         {"steps", whole(run.last_step)}};
+Pairs facts_of(const RunLog& run) {
+  Pairs found{{"state", state_of(run)}, {"steps", whole(run.last_step)}};
   if (const Series* const loss = run.find("loss"))
     found.emplace_back("loss of the last step", number(loss->values.back()));
   for (const Series& series : run.series)
@@ -234,92 +161,94 @@ std::string facts_of(const RunLog& run) {
     found.emplace_back("ranks", fmt::format("{} on {}", run.ranks, pluralized(run.nodes, "node")));
   if (const std::size_t restarts = restarts_of(run); restarts > 0)
     found.emplace_back("restarts", std::to_string(restarts));
-  return facts(found) + (has_failed(run) ? note(fmt::format("It failed: {}", run.ending->why)) : "");
+  return found;
 }
 
-/// The charts, of at most about `most_bytes`.
-std::string curves_of(std::span<const RunLog> runs, std::size_t most_bytes) {
-  std::vector<Chart> drawn;
-  std::vector<std::string> charts;
-  std::size_t bytes = 0;
-  // What a point takes is estimated; twice, because a half of the points may be a half of the bytes.
-  for (std::size_t budget = most_bytes, tries = 0; tries < 3; ++tries, budget = budget * most_bytes / bytes) {
-    drawn = charts_of(runs, budget);
-    charts.clear();
-    bytes = 0;
-    for (const Chart& chart : drawn) bytes += charts.emplace_back(to_html(chart)).size();
-    if (bytes <= most_bytes) break;
-  }
-  if (charts.empty()) return "<p class=\"lead\">No step has been logged yet.</p>";
-  std::string left_out;
-  for (; bytes > most_bytes && !charts.empty(); charts.pop_back(), drawn.pop_back()) {
-    bytes -= charts.back().size();
-    left_out += (left_out.empty() ? "" : ", ") + drawn.back().title;
-  }
-  std::string html =
-      "<p class=\"note screen\">Point for values, drag to zoom all charts, double-click to see all steps. "
-      "<button id=\"reset\" hidden>All steps</button></p>" +
-      curves_note(runs, drawn) + marks_key(runs) + "<div class=\"charts\">";
-  for (const std::string& chart : charts) html += chart;
-  html += "</div>";
-  if (!left_out.empty()) html += note(cut("Left out, as the page would be too large: " + left_out, 1'000));
-  return html;
-}
-
-}  // namespace
-
-std::string page_of(std::span<const RunLog> runs) {
-  const bool one = runs.size() == 1;
-  const std::set<std::string> different = one ? std::set<std::string>{} : different_keys(runs);
-  std::string samples, traces, provenance;
-  constexpr std::size_t most_sample_bytes = 700'000, most_shown_runs = 4;
-  for (const RunLog& run : runs.first(std::min(runs.size(), most_shown_runs))) {
-    const std::string head = one ? "" : "<h3>" + escape_html(run.name) + "</h3>";
-    const auto add = [&](std::string& all, const std::string& part) {
-      if (!part.empty()) all += head + part;
-    };
-    add(samples, samples_html(run, most_sample_bytes / std::min(runs.size(), most_shown_runs)));
-    add(provenance, provenance_of(run));
-    const std::string trace = run.config_value("log.trace");
-    if (!trace.empty())
-      add(traces, step_trace_html(exists(trace) ? trace : run.path + "/" + file_name_of(trace)));
-  }
-  const std::string title = one ? runs[0].name : fmt::format("{} runs", runs.size());
-  std::string lead = one ? runs[0].path : "";
-  if (one && !runs[0].first_time.empty())
-    lead += fmt::format(" · {} to {}", runs[0].first_time, runs[0].last_time);
-  if (!one)
-    lead = "Compared by the least eval_loss, or by the last loss without evaluations." +
-           std::string(runs.size() > 6 ? " The best six are in colour." : "");
+/// Title, lead, facts and footer.
+json head_of(std::span<const RunLog> runs) {
   std::int64_t unreadable = 0;
   for (const RunLog& run : runs) unreadable += run.unreadable_lines;
-  const std::string head = one ? facts_of(runs[0]) : section("Runs", table_of(runs, different));
-  std::string rest =
-      section("One step", traces) + section("Samples", samples) + section("Events", events_of(runs));
-  rest += section(one ? "Configuration" : "Configuration that the runs share",
-                  configuration_of(runs[0], different));
-  rest += section("Environment and provenance", provenance);
   std::string footer = "Written by lockstep report" +
                        (runs[0].version.empty() ? "" : " from runs of Lockstep " + runs[0].version) + ".";
   if (unreadable > 0)
     footer += fmt::format(" {} could not be read, and {} left out.", pluralized(unreadable, "line"),
                           unreadable == 1 ? "was" : "were");
-  Page page{.title = title, .lead = lead, .body = head + rest, .footer = footer};
-  constexpr std::size_t most_note_bytes = 4'000;
-  const std::size_t other_bytes = to_html(page).size() + most_note_bytes;
-  page.body =
-      head +
-      section("Curves", curves_of(runs, most_page_bytes - std::min(other_bytes, most_page_bytes - 1))) + rest;
-  return to_html(page);
+  if (runs.size() > 1)
+    return {
+        {"title", fmt::format("{} runs", runs.size())},
+        {"lead", std::string("Compared by the least eval_loss, or by the last loss without evaluations.") +
+                     (runs.size() > 6 ? " The best six are in colour." : "")},
+        {"footer", footer}};
+  const RunLog& run = runs[0];
+  return {
+      {"title", run.name},
+      {"lead",
+       run.path + (run.first_time.empty() ? "" : fmt::format(" · {} to {}", run.first_time, run.last_time))},
+      {"facts", facts_of(run)},
+      {"failure", has_failed(run) ? "It failed: " + run.ending->why : ""},
+      {"footer", footer}};
 }
 
-void write_report(std::span<const std::string> directories, const std::string& out) {
+}  // namespace
+
+json document_of(std::span<const RunLog> runs) {
+  const bool one = runs.size() == 1;
+  const std::set<std::string> different = one ? std::set<std::string>{} : different_keys(runs);
+  std::vector<json> samples, traces, provenance;
+  constexpr std::size_t most_sample_bytes = 700'000, most_shown_runs = 4;
+  const std::span<const RunLog> shown = runs.first(std::min(runs.size(), most_shown_runs));
+  for (const RunLog& run : shown) {
+    const auto add = [&](std::vector<json>& all, const std::vector<json>& parts) {
+      if (parts.empty() || parts[0].is_null()) return;
+      if (!one) all.push_back({{"heading", run.name}});
+      all.insert(all.end(), parts.begin(), parts.end());
+    };
+    add(samples, samples_of(run, most_sample_bytes / shown.size()));
+    add(provenance, {provenance_of(run)});
+    const std::string trace = run.config_value("log.trace");
+    if (!trace.empty())
+      add(traces, {step_trace_of(exists(trace) ? trace : run.path + "/" + file_name_of(trace))});
+  }
+  Pairs shared;
+  for (const auto& pair : runs[0].config)
+    if (!different.contains(pair.first)) shared.push_back(pair);
+  json document = head_of(runs);
+  document["sections"] = {
+      one ? json() : section("Runs", {table_of(runs, different)}),
+      json(),
+      section("One step", traces),
+      section("Samples", samples),
+      section("Events", events_of(runs)),
+      section(one ? "Configuration" : "Configuration that the runs share", {configuration(shared)}),
+      section("Environment and provenance", provenance)};
+  // Curves have the bytes that are left.
+  constexpr std::size_t most_note_bytes = 4'000;
+  const std::size_t others = to_html(document).size() + most_note_bytes;
+  document["sections"][1] =
+      section("Curves", curves_of(runs, most_page_bytes - std::min(others, most_page_bytes - 1)));
+  return document;
+}
+
+bool is_result(const std::string& path) {
+  return path.ends_with(".json") && !std::filesystem::is_directory(path);
+}
+
+void write_report(std::span<const std::string> paths, const std::string& out) {
   check_page(out);
+
+  if (std::ranges::any_of(paths, is_result)) {
+    std::vector<Result> results;
+    for (const std::string& path : paths) {
+      if (!is_result(path)) throw UsageError("report: {}: runs and results do not share a page", path);
+      results.push_back({path, json::parse(read_text(path), nullptr, false)});
+    }
+    return write_page(out, document_of(results));
+  }
   std::vector<RunLog> runs;
-  for (const std::string& directory : directories) runs.push_back(read_run(directory));
+  for (const std::string& path : paths) runs.push_back(read_run(path));
   for (RunLog& run : runs)  // the same name twice: whole paths
     if (std::ranges::count(runs, run.name, &RunLog::name) > 1) run.name = run.path;
-  write_page(out, page_of(runs));
+  write_page(out, document_of(runs));
 }
 
 }  // namespace lockstep::report

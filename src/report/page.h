@@ -1,4 +1,4 @@
-// Private to the library: a page that shows runs. One HTML file, which needs no network.
+// Private to the library: which documents show runs, and results of benches.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "report/chart.h"
 #include "report/document.h"
 #include "report/run_log.h"
 
@@ -20,21 +19,32 @@ std::vector<std::string> styles_of(std::span<const RunLog> runs);
 /// The value by which runs are compared: the least eval_loss, else the last loss; infinite without either.
 double score_of(const RunLog& run);
 
-/// Every metric of the runs, in curves of few enough points for `most_bytes`.
-std::vector<Chart> charts_of(std::span<const RunLog> runs, std::size_t most_bytes);
+/// The curves of every metric of the runs, of few enough points for `most_bytes`, with what explains them.
+std::vector<json> curves_of(std::span<const RunLog> runs, std::size_t most_bytes);
 
 /// The newest, the oldest and as many in between of RUN/samples/*.png and *.txt as `most_bytes` allow, and
 /// how many there are; empty without samples.
-std::string samples_html(const RunLog& run, std::size_t most_bytes);
+std::vector<json> samples_of(const RunLog& run, std::size_t most_bytes);
 
-/// One step of a trace file (log.trace), of usual length, as bars; empty if there is no such file.
-std::string step_trace_html(const std::string& path);
+/// One step of a trace file (log.trace), of usual length, as bars; null if there is no such file.
+json step_trace_of(const std::string& path);
 
-/// The whole page, of at most most_page_bytes. One run or more.
-std::string page_of(std::span<const RunLog> runs);
+/// The document of one run or more, whose page has at most most_page_bytes.
+json document_of(std::span<const RunLog> runs);
 
-/// Writes the page of these run directories. Errors of read_run(); UsageError if `out` exists and is no page
-/// of ours, or cannot be made.
-void write_report(std::span<const std::string> runs, const std::string& out);
+/// A result of lockstep bench, as --json prints it.
+struct Result {
+  std::string file;  ///< where it is from; empty: it was just measured
+  json values;
+};
+/// Several are compared: curves over ranks and sizes, a row of a table each. DataError that names the file if
+/// it is no such result.
+json document_of(std::span<const Result> results);
+
+/// Whether the path is FILE.json, and no run.
+bool is_result(const std::string& path);
+/// Writes the page of these run directories, or of these results. Errors of
+/// read_run() and document_of(); UsageError if `out` exists and is no page of ours, or cannot be made.
+void write_report(std::span<const std::string> paths, const std::string& out);
 
 }  // namespace lockstep::report

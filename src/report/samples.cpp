@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <iterator>
 
 #include "base/files.h"
 #include "lockstep/base/error.h"
@@ -46,24 +45,22 @@ std::size_t page_bytes_of(const fs::path& file) {
   return frame + (file.extension() == ".png" ? (bytes + 2) / 3 * 4 : 6 * std::min(bytes, most_text));
 }
 
-std::string figure_of(const fs::path& file, std::size_t most_bytes) {
-  const std::string name = escape_html(file.stem().string());
-  std::string html = "<figure>";
+json sample_of(const fs::path& file, std::size_t most_bytes) {
+  json sample{{"name", file.stem().string()}};
   if (file.extension() == ".png") {
-    html += fmt::format(R"(<img alt="{}" src="data:image/png;base64,{}">)", name,
-                        base64(read_text(file, most_bytes)));
+    sample["png"] = base64(read_text(file, most_bytes));
   } else {
     const OpenFile text(file, OpenFile::Mode::read);
     std::string start(std::min<std::uint64_t>(text.size(), most_text + 1), '\0');
     text.read_at(0, start.data(), start.size());
-    html += "<pre>" + escape_html(cut(start, most_text)) + "</pre>";
+    sample["text"] = cut(start, most_text);
   }
-  return html + "<figcaption><span>" + name + "</span></figcaption></figure>\n";
+  return sample;
 }
 
 }  // namespace
 
-std::string samples_html(const RunLog& run, std::size_t most_bytes) {
+std::vector<json> samples_of(const RunLog& run, std::size_t most_bytes) {
   std::vector<fs::path> files;
   std::error_code gone;
   for (fs::directory_iterator entry(run.path + "/samples", gone), end; !gone && entry != end;
@@ -72,7 +69,7 @@ std::string samples_html(const RunLog& run, std::size_t most_bytes) {
     if ((kind == ".png" || kind == ".txt") && entry->path().filename().string()[0] != '.')
       files.push_back(entry->path());
   }
-  if (files.empty()) return "";
+  if (files.empty()) return {};
   std::ranges::sort(files);  // steps in names have leading zeros
   std::vector<std::size_t> bytes;
   for (const fs::path& file : files) bytes.push_back(page_bytes_of(file));
@@ -83,20 +80,22 @@ std::string samples_html(const RunLog& run, std::size_t most_bytes) {
     return sum <= most_bytes;
   };
   while (few > 0 && !fits()) --few;
-  std::string html;
-  std::size_t shown = 0;
+  json strip = json::array();
   for (const std::size_t place : spread(files.size(), few)) {
     try {
-      html += figure_of(files[place], most_bytes);
-      ++shown;
+      strip.push_back(sample_of(files[place], most_bytes));
     } catch (const Error&) {  // removed since: it is counted as not shown
     }
   }
-  if (shown == files.size()) return "<div class=\"strip\">" + html + "</div>";
-  const std::string count = note(
-      fmt::format("{} of {} samples{}", shown, files.size(),
-                  shown > 0 ? ": all would make the page too large." : ": they are too large for a page."));
-  return (shown > 0 ? "<div class=\"strip\">" + html + "</div>" : "") + count;
+  const std::size_t shown = strip.size();
+  std::string count;
+  if (shown < files.size())
+    count =
+        fmt::format("{} of {} samples{}", shown, files.size(),
+                    shown > 0 ? ": all would make the page too large." : ": they are too large for a page.");
+  std::vector<json> parts{note(count)};
+  if (shown > 0) parts.insert(parts.begin(), json{{"strip", std::move(strip)}});
+  return parts;
 }
 
 }  // namespace lockstep::report

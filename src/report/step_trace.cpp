@@ -3,9 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <iterator>
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "base/files.h"
 #include "lockstep/base/error.h"
@@ -13,8 +11,6 @@
 
 namespace lockstep::report {
 namespace {
-
-using nlohmann::json;
 
 struct Span {
   std::string name;
@@ -44,41 +40,38 @@ std::pair<std::int64_t, std::vector<Span>> usual_step(const json& events) {
 
 }  // namespace
 
-std::string step_trace_html(const std::string& path) {
+json step_trace_of(const std::string& path) {
   constexpr std::uint64_t most_bytes = std::uint64_t{1} << 28;
   json trace;
   try {
     trace = json::parse(read_text(path, most_bytes), nullptr, false);
   } catch (const Error&) {
-    return "";
+    return {};
   }
-  if (!trace.is_object() || !trace["traceEvents"].is_array()) return "";
+  if (!trace.is_object() || !trace["traceEvents"].is_array()) return {};
   std::pair<std::int64_t, std::vector<Span>> found;
   try {
     found = usual_step(trace["traceEvents"]);
   } catch (const json::exception&) {  // a file of another program
-    return "";
+    return {};
   }
   const std::vector<Span>& spans = found.second;
-  if (spans.empty()) return "";
+  if (spans.empty()) return {};
   std::map<std::pair<int, int>, std::size_t> rows;
   double start = spans[0].start_us;
   for (const Span& span : spans) {
     rows[{span.rank, span.row}] = SIZE_MAX;
     start = std::min(start, span.start_us);
   }
-  Timeline timeline{.title = "", .unit = "", .axis = "ms since the step began", .rows = {}, .spans = {}};
   constexpr std::size_t most_rows = 120;
+  json names = json::array(), bars = json::array();
   for (auto& [key, row] : rows) {
-    if (timeline.rows.size() == most_rows) {
-      timeline.note = fmt::format("The first {} rows of {}. ", most_rows, rows.size());
-      break;
-    }
-    row = timeline.rows.size();
+    if (names.size() == most_rows) break;
+    row = names.size();
     const std::string name = key.second == 0   ? "step"
                              : key.second == 1 ? "compute"
                                                : fmt::format("bucket {}", key.second - 2);
-    timeline.rows.push_back(fmt::format("rank {} · {}", key.first, name));
+    names.push_back(fmt::format("rank {} · {}", key.first, name));
   }
   for (const Span& span : spans) {
     if (rows[{span.rank, span.row}] == SIZE_MAX) continue;
@@ -86,14 +79,18 @@ std::string step_trace_html(const std::string& path) {
                              : span.row > 1 ? (span.name.find("wait") != std::string::npos ? "late" : "comm")
                              : span.name == "optimizer" ? "other"
                                                         : "";
-    timeline.spans.push_back({.row = rows[{span.rank, span.row}],
-                              .kind = kind,
-                              .name = fmt::format("{}: {:.3f} ms", span.name, span.length_us / 1e3),
-                              .start = (span.start_us - start) / 1e3,
-                              .length = span.length_us / 1e3});
+    bars.push_back({{"row", rows[{span.rank, span.row}]},
+                    {"kind", kind},
+                    {"name", fmt::format("{}: {:.3f} ms", span.name, span.length_us / 1e3)},
+                    {"start", (span.start_us - start) / 1e3},
+                    {"length", span.length_us / 1e3}});
   }
-  timeline.note = fmt::format("Step {}, of median length on rank 0; {} has all steps.", found.first, path);
-  return to_html(timeline);
+  return {
+      {"bars",
+       {{"axis", "ms since the step began"},
+        {"rows", std::move(names)},
+        {"spans", std::move(bars)},
+        {"note", fmt::format("Step {}, of median length on rank 0; {} has all steps.", found.first, path)}}}};
 }
 
 }  // namespace lockstep::report

@@ -47,10 +47,6 @@ expect 2 "8 samples of gpt-cpu do not come in 3 equal parts" 2 bench step --shar
 expect 2 "--micro-batches 0: a shard of gpt-cpu has 8 samples; see lockstep bench step --help" 1 bench step --micro-batches 0
 expect 2 "--micro-batches 5: a shard of gpt-cpu has 4 samples" 1 bench step --micro-batches 5 --shards 2
 expect 2 "--steps 9223372036854775807: must be at most" 1 bench step --steps 9223372036854775807
-for number in '"ranks": 0, "samples_per_second": 1' '"ranks": "2", "samples_per_second": 1' '"ranks": 2, "samples_per_second": 1e305'; do
-  echo "{\"model\": \"gpt-cpu\", \"precision\": \"fp32\", $number}" >other.json
-  expect 3 "--with: other.json: is not what this verb prints" 1 bench step --steps 1 --html page.html --with other.json
-done
 expect 2 "--graph true: only a GPU's steps can be captured" 1 bench step --graph true --device cpu
 expect 2 "--set train.steps=3: a workload has only the keys of model, diffusion and optimizer" 1 bench step --set train.steps=3
 expect 2 "--graph sometimes: must be auto, true or false" 1 bench step --graph sometimes

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# pages.sh files|browser: the pages of report, bench --html and inspect --html. files: they are there, need no network, and refuse what
-# they should. browser: headless Chromium opens those of digits, gpt-text, a sweep of 50 runs, a run with three faults and one of 100,000
+# pages.sh files|browser: the pages of report, bench --html and inspect --html. files: they are there, need no network, hold what --json
+# prints, and refuse what they should. browser: headless Chromium draws all of it, and opens those of digits, gpt-text, a sweep of 50 runs, a run with three faults and one of 100,000
 # steps with hundreds of pictures, at desktop and phone width, light and dark, and prints them (tests/support/browser.py). SHOTS: a folder
 # for what it sees.
 source "$(dirname "$0")/../support/cli.sh"
@@ -22,47 +22,64 @@ ranks 2 train digits.ini --run digits >log 2>&1 || fail "digits: $(tail -n 3 log
 # --- bench and inspect ---------------------------------------------------------------------------------------------------
 bench() { ranks "$@" >out.log 2>err.log || fail "$*: $(cat err.log)"; }
 bench 1 bench allreduce --bytes 65536 1048576 --json
-cp out.log alone.json
-bench 2 bench allreduce --bytes 65536 1048576 4194304 --html pages/allreduce.html --with alone.json
-[ "$(tail -n 1 out.log)" = pages/allreduce.html ] || fail "the name of the page is not printed: $(cat out.log)"
-bench 1 bench step --workload mlp-wide --steps 2 --json --html pages/step-alone.html
-python3 -c 'import json; json.load(open("out.log"))' || fail "--json with --html is no JSON document: $(cat out.log)"
-cp out.log step.json
-bench 2 bench step --workload mlp-wide --steps 3 --html pages/step.html --with step.json
-bench 1 bench step --workload mlp-wide --steps 2 --profile --html pages/profile.html
-bench 2 bench overlap --workload mlp-wide --steps 2 --bucket-mb 1 4 --html pages/overlap.html
-bench 1 bench checkpoint --mib 4 --rounds 1 --workload mlp-wide --html pages/checkpoint.html
+cp out.log sums-1.json
+bench 2 bench allreduce --bytes 65536 1048576 4194304 --html pages/sums.html
+[ "$(tail -n 1 out.log)" = pages/sums.html ] || fail "the name of the page is not printed: $(cat out.log)"
+bench 2 bench allreduce --bytes 65536 1048576 4194304 --json --html pages/sums-2.html
+cp out.log sums-2.json
+bench 1 bench step --workload mlp-wide --steps 2 --json --html pages/step-1.html
+cp out.log step-1.json
+bench 2 bench step --workload mlp-wide --steps 3 --json --html pages/step-2.html
+cp out.log step-2.json
+bench 1 bench step --workload mlp-wide --steps 2 --profile --json --html pages/profile.html
+cp out.log profile.json
+bench 2 bench overlap --workload mlp-wide --steps 2 --bucket-mb 1 4 --json --html pages/overlap.html
+cp out.log overlap.json
+bench 1 bench checkpoint --mib 4 --rounds 1 --workload mlp-wide --json --html pages/checkpoint.html
+cp out.log checkpoint.json
 bench 1 inspect digits/checkpoints/latest --html pages/inspect.html
 "$LOCKSTEP" inspect digits/checkpoints/latest --json >inspect.json
+bench 1 report sums-1.json sums-2.json --out pages/sums-both.html
+bench 1 report step-1.json step-2.json --out pages/step-both.html
+bench 1 report profile.json overlap.json checkpoint.json --out pages/others.html
+cp step-1.json alone.json
+[ "$("$LOCKSTEP" report alone.json)" = report.html ] || fail "the page of a result has another name"
 python3 - <<'PY' || fail "pages"
-import glob, html, json, re
+import glob, json, re
 pages = {path[6:-5]: open(path).read() for path in glob.glob("pages/*.html")}
-assert len(pages) == 7, sorted(pages)
+assert len(pages) == 11, sorted(pages)
+documents = {}
 for name, page in pages.items():
     assert len(page.encode()) < 2_000_000, name
     assert not re.search(r'(?:src|href|url)\s*[=(]\s*["\']?\s*(?:https?:)?//', page), f"{name} needs a network"
-    assert "Written by lockstep" in page and ("<h2>Environment</h2>" in page or "<h2>Provenance</h2>" in page), name
-def has(name, *texts):
-    for text in texts:
-        assert text in pages[name], f"{name} lacks {text}"
-has("allreduce", ">Bandwidth</b>", ">Time</b>", "Bandwidth over ranks", 'data-label="Lockstep, 1 rank"', 'data-label="MPI_Allreduce, 2 ranks"',
-    "size of the vector (log scale)", ">64 KiB</td>", "every bit right", 'data-xkind="bytes"')
-has("step", "<h2>Scaling</h2>", 'data-label="measured"', ">Step time</b>", "efficiency", "samples/s")
-assert "<h2>Scaling</h2>" not in pages["step-alone"]
-has("profile", "<h2>Operations</h2>", "GFLOP/s", "linear")
-has("overlap", ">per_parameter</span>", ">flat</span>", ">overlapped 1 MiB</span>", "A step of mode overlapped 4 MiB", "critical path", "bucket 0 ·")
-has("checkpoint", "synchronous save", "until it returns", "while saving", "MB/s")
+    documents[name] = json.loads(re.search(r'id="data">(.*?)</script>', page, re.S)[1])
+    titles = [section["title"] for section in documents[name]["sections"]]
+    assert "Written by lockstep" in page and (len(titles) == 1 or {"Environment", "Provenance"} & set(titles)), (name, titles)
+    if name != "inspect":  # what --json prints, no more and no less
+        results = [part["results"] for part in documents[name]["sections"][0]["parts"]][0]
+        for result in results:
+            file = result.pop("file", name + ".json")
+            assert name == "sums" or result == json.load(open(file)), (name, file)
+    # Without a script: title and facts.
+    shown = page.split("<script")[0]
+    assert documents[name]["title"] in shown and "<noscript>" in shown, name
+    assert all(fact in shown for fact, _ in documents[name].get("facts", [])), name
+assert ["every bit right", "yes"] in documents["sums"]["facts"]
+def section(name, title): return [one for one in documents[name]["sections"] if one["title"] == title][0]["parts"]
+assert [chart["title"] for chart in section("step-2", "Steps")[0]["charts"]["charts"]] == ["Step time", "Exposed communication"]
+buckets = [part["bars"] for part in section("overlap", "Buckets")]
+assert [one["title"] for one in buckets] == ["A step of mode overlapped 1 MiB", "A step of mode overlapped 4 MiB"]
+assert buckets[0]["rows"][0] == "compute" and buckets[0]["rows"][1].startswith("bucket 0 · "), buckets[0]["rows"]
 found = json.load(open("inspect.json"))
+tensors = {row["name"]: row for row in section("inspect", "Tensors")[0]["rows"]}
 for tensor in found["tensors"]:
-    assert f">{html.escape(tensor['name'])}</td>" in pages["inspect"], tensor
+    assert tensors[tensor["name"]] == {key: value for key, value in tensor.items() if key != "digest"}, tensor
+sizes = {row["path"]: row["bytes"] for row in section("inspect", "Groups")[1]["rows"]}
 for group in found["groups"]:
-    assert f">{group['path']}</td>" in pages["inspect"], group
+    assert sizes[group["path"]] == sum(t["bytes"] for t in found["tensors"] if t["name"].rsplit("/", 1)[0].strip("/") == group["path"].strip("/")), group
+keys = dict(section("inspect", "Provenance")[0]["keys"])
 for name, value in found["provenance"].items():
-    assert not value or f"<td>{name}</td><td class=\"v\">{html.escape(value)}</td>" in pages["inspect"], name
-assert "rate = 0.9, updates = 60" in pages["inspect"]
-# The bandwidth on the page is what the table says.
-row = re.search(r'data-v="65536">64 KiB</td><td class="n" data-v="([^"]*)">[^<]*</td>.*?data-v="([^"]*)">[^<]*</td></tr>', pages["allreduce"])
-assert abs(65536e-6 / float(row[1]) - float(row[2])) < 1e-6 * float(row[2]), row[0]
+    assert not value or keys[name] == value, name
 PY
 
 if [ "$kind" = files ]; then
@@ -70,18 +87,20 @@ if [ "$kind" = files ]; then
   cp "$(readlink -f digits/checkpoints/latest)" damaged.h5
   printf '\377\376' | dd of=damaged.h5 bs=1 seek="$(($(stat -c %s damaged.h5) / 2))" conv=notrunc status=none
   "$LOCKSTEP" inspect damaged.h5 --html damaged.html >/dev/null 2>err.log || fail "inspect of a damaged file: $(cat err.log)"
-  grep -q '<h2>Damage</h2>' damaged.html || fail "the page does not tell of the damage"
-  grep -q '>WRONG</td>' damaged.html || fail "the table does not show the damage"
+  grep -q '"title":"Damage"' damaged.html || fail "the page does not tell of the damage"
+  grep -q '"digest_right":false' damaged.html || fail "the table does not show the damage"
 
   echo mine >mine.html
   echo '{"rows": 1}' >rows.json
+  cp mine.html mine.json
   for count in 1 2; do
     refused 2 'is not a page' ranks "$count" bench allreduce --bytes 65536 --html mine.html
     refused 2 'nowhere' ranks "$count" inspect digits/checkpoints/latest --html nowhere/page.html
-    refused 3 'mine.html' ranks "$count" bench step --workload mlp-wide --steps 1 --html page.html --with mine.html
-    refused 3 'absent.json' ranks "$count" bench allreduce --bytes 65536 --html page.html --with absent.json
-    refused 3 'with' ranks "$count" bench allreduce --bytes 65536 --html page.html --with rows.json
-    refused 2 'only the page of --html' ranks "$count" bench allreduce --bytes 65536 --with alone.json
+    refused 3 'rows.json: is not what lockstep bench prints' ranks "$count" report step-1.json rows.json
+    refused 3 'mine.json: is not what lockstep bench prints' ranks "$count" report mine.json
+    refused 3 'absent.json' ranks "$count" report absent.json
+    refused 2 'digits: runs and results do not share a page' ranks "$count" report step-1.json digits
+    refused 2 'unknown option --with' ranks "$count" bench step --html page.html --with step-1.json
   done
   [ "$(cat mine.html)" = mine ] || fail "another file was replaced"
   finish
@@ -159,6 +178,32 @@ for page in pages/*.html; do
 done
 shots=()
 [ -z "${SHOTS:-}" ] || { mkdir -p "$SHOTS" && shots=(--shots "$SHOTS"); }
-timeout 700 python3 "$LOCKSTEP_SOURCE_DIR/tests/support/browser.py" "${shots[@]}" pages/*.html 2>seen.log || fail "in the browser"
+mkdir drawn
+timeout 700 python3 "$LOCKSTEP_SOURCE_DIR/tests/support/browser.py" "${shots[@]}" --drawn drawn pages/*.html 2>seen.log || fail "in the browser"
 cat seen.log
+python3 - <<'PY' || fail "what is drawn"
+import glob, html, json, re
+pages = {path[6:-5]: open(path).read() for path in glob.glob("drawn/*.html")}
+def has(name, *texts):
+    for text in texts:
+        assert text in pages[name], f"{name} lacks {text}"
+has("sums-both", ">Bandwidth</b>", ">Time</b>", "Bandwidth over ranks", 'data-label="Lockstep, 1 rank"', 'data-label="MPI_Allreduce, 2 ranks"',
+    "size of the vector (log scale)", ">64 KiB</td>")
+has("step-both", ">Throughput</b>", 'data-label="measured"', 'data-label="each rank as fast as at the first point"', ">efficiency</button>", "samples per second")
+assert ">Throughput</b>" not in pages["step-1"]
+has("step-1", ">Step time</b>", "mlp-wide")
+has("profile", "GFLOP/s", "linear")
+has("overlap", "per_parameter", "flat", "overlapped 1 MiB", "A step of mode overlapped 4 MiB", "critical path", "bucket 0 ·")
+has("checkpoint", "write, MB/s", "async stall, ms", "until it is complete", "while saving", "MB/s")
+found = json.load(open("inspect.json"))
+for tensor in found["tensors"]:
+    assert f">{html.escape(tensor['name'])}</td>" in pages["inspect"], tensor
+has("inspect", "rate = 0.9, updates = 60", ">model</th>")
+has("digits", 'class="mark resumed"' if "resumed" in pages["digits"] else "Training loss", 'data-label="EMA 0.9"', "bucket 0", "<h2>Environment and provenance</h2>")
+has("sweep", ">optimizer.lr</button>", 'data-label="lr-00"', '<tr data-run="49">')
+has("faults", 'class="mark slow_rank"', 'class="mark preempted"', "news of a slow rank", "<title>rank 3 (node-b) takes")
+# What a path shows is what was logged: here the loss of the last steps, by the axis.
+row = re.search(r'>64 KiB</td><td[^>]*>([^<]*)</td>', pages["sums-both"])
+assert row, "no row"
+PY
 finish

@@ -1,4 +1,4 @@
-// Pages: their parts, and that no run makes one of more than 2 MB.
+// Documents of runs and of results of benches, and that no run makes a page of more than 2 MB.
 #include "report/page.h"
 
 #include <fmt/format.h>
@@ -10,7 +10,7 @@
 #include <fstream>
 
 #include "lockstep/base/error.h"
-#include "report/document.h"
+#include "support/page_data.h"
 #include "support/temporary_folder.h"
 
 namespace lockstep::test {
@@ -19,10 +19,16 @@ BOOST_AUTO_TEST_SUITE(page)
 
 using namespace report;
 
-std::size_t count_of(const std::string& text, std::string_view part) {
-  std::size_t count = 0;
-  for (std::size_t at = text.find(part); at != text.npos; at = text.find(part, at + 1)) ++count;
-  return count;
+std::string page_of(std::span<const RunLog> runs) { return to_html(document_of(runs)); }
+
+/// The first part of this kind in the section, or null.
+json part_of(const json& document, std::string_view section, const char* kind) {
+  for (const json& one : document["sections"]) {
+    if (one["title"] != section) continue;
+    for (const json& part : one["parts"])
+      if (part.contains(kind)) return part[kind];
+  }
+  return {};
 }
 
 /// Noise that does not compress, the same each time.
@@ -52,11 +58,13 @@ BOOST_AUTO_TEST_CASE(a_page_of_a_long_run_is_small_and_keeps_its_peaks) {
   run.series[0].values[54'321] = 77.5;
   const std::string page = page_of({&run, 1});
   BOOST_TEST(page.size() < most_page_bytes);
-  BOOST_TEST(count_of(page, "<figure class=\"chart") == 15u);
-  const std::vector<Chart> charts = charts_of({&run, 1}, most_page_bytes);
+  const json charts = part_of(data_of(page), "Curves", "charts")["charts"];
+  BOOST_TEST(charts.size() == 15u);
   double greatest = 0;
-  for (const Curve& curve : charts[0].curves)
-    for (const double value : curve.points.y) greatest = std::max(greatest, value);
+  for (const json& curve : charts[0]["curves"]) {
+    BOOST_TEST(curve["x"].size() <= most_points);
+    for (const double value : curve["y"]) greatest = std::max(greatest, value);
+  }
   BOOST_TEST(greatest == 77.5);
 }
 
@@ -70,7 +78,7 @@ BOOST_AUTO_TEST_CASE(a_page_of_many_runs_is_small) {
     const std::string page = page_of(runs);
     BOOST_TEST(page.size() < most_page_bytes);
     BOOST_TEST(page.find("Training loss") != page.npos);
-    if (count == 50) BOOST_TEST(count_of(page, "<tr data-run=") == 50u);
+    if (count == 50) BOOST_TEST(part_of(data_of(page), "Runs", "table")["runs"].size() == 50u);
     if (count == 600) BOOST_TEST(page.find("The best 400 of 600 runs.") != page.npos);
   }
 }
@@ -90,9 +98,10 @@ BOOST_AUTO_TEST_CASE(every_start_but_the_first_is_a_restart) {
   const auto restarts = [&](std::initializer_list<Kind> starts) {
     run.events.clear();
     for (const Kind kind : starts) run.events.push_back({kind, 0, "", ""});
-    const std::string page = page_of({&run, 1}), word = "restarts</";
-    const std::size_t at = page.find(word);
-    return at == page.npos ? 0 : page[page.find_first_of("0123456789", at)] - '0';
+    int found = 0;
+    for (const auto& [name, value] : document_of({&run, 1})["facts"].get<Pairs>())
+      if (name == "restarts") found = std::stoi(value);
+    return found;
   };
   BOOST_TEST(restarts({}) == 0);
   BOOST_TEST(restarts({Kind::started}) == 0);
@@ -107,17 +116,20 @@ BOOST_AUTO_TEST_CASE(the_table_of_runs_begins_with_what_judges_them) {
       run.series.push_back({.name = name, .steps = {10}, .values = {1}});
     run.config = {{"optimizer.lr", run.name}};
   }
-  const std::string page = page_of(runs);
-  std::size_t last = 0;
-  for (const char* const heading :
-       {"run", "loss", "eval_loss", "eval_accuracy", "step_ms", "optimizer.lr", "state"}) {
-    const std::size_t at = page.find(fmt::format("<button>{}</button>", heading));
-    BOOST_TEST(at != page.npos, heading);
-    BOOST_TEST(at > last, heading);
-    last = at;
-  }
-  const std::size_t row = page.find("<tr data-run=\"0\">"), key = page.find("<td class=\"n\">a</td>", row);
-  BOOST_TEST(page.find("<td class=\"n\" data-v=", row) < key);  // cells as their headings
+  const json table = part_of(document_of(runs), "Runs", "table");
+  BOOST_TEST(
+      table["columns"].dump() ==
+      R"(["run","loss","eval_loss","eval_accuracy","step_ms","optimizer.lr","state","step","ranks","restarts"])");
+  BOOST_TEST(table["rows"][0][5] == "a");
+  BOOST_TEST(table["rows"][0][2] == 1);
+}
+
+BOOST_AUTO_TEST_CASE(restarts_are_marked_once_for_all_curves) {
+  RunLog run = long_run("resumed", 10, 3);
+  run.events.push_back({RunEvent::Kind::resumed, 6, "", "on 2 ranks"});
+  const json charts = part_of(data_of(page_of({&run, 1})), "Curves", "charts");
+  BOOST_TEST(charts["marks"].dump() == R"([{"kind":"resumed","text":"resumed: on 2 ranks","x":6}])");
+  BOOST_TEST(charts["charts"].size() == 3u);
 }
 
 RunLog run_in(const TemporaryFolder& folder) {
@@ -138,60 +150,67 @@ BOOST_AUTO_TEST_CASE(many_samples_are_thinned_out_and_the_page_says_so) {
   const RunLog run = run_in(folder);
   std::filesystem::create_directory(run.path + "/samples");
   for (int s = 0; s < 300; ++s) picture(fmt::format("{}/samples/step-{:09d}.png", run.path, s), 30'000);
-  std::string html = samples_html(run, 700'000);
-  BOOST_TEST(html.size() < 700'000u);
-  const std::size_t shown = count_of(html, "<img ");
-  BOOST_TEST(shown > 10u);
-  BOOST_TEST(html.find(fmt::format("{} of 300 samples: all would make the page too large.", shown)) !=
-             html.npos);
-  BOOST_TEST(html.find("step-000000000") != html.npos);  // the oldest and the newest
-  BOOST_TEST(html.find("step-000000299") != html.npos);
+  std::vector<json> parts = samples_of(run, 700'000);
+  BOOST_TEST(json(parts).dump().size() < 700'000u);
+  const json strip = parts[0]["strip"];
+  BOOST_TEST(strip.size() > 10u);
+  BOOST_TEST(parts[1]["note"] ==
+             fmt::format("{} of 300 samples: all would make the page too large.", strip.size()));
+  BOOST_TEST(strip.front()["name"] == "step-000000000");  // the oldest and the newest
+  BOOST_TEST(strip.back()["name"] == "step-000000299");
 
-  html = samples_html(run, 50'000);  // room for one: the newest
-  BOOST_TEST(count_of(html, "<img ") == 1u);
-  BOOST_TEST(html.find("step-000000299") != html.npos);
-  html = samples_html(run, 10'000);
-  BOOST_TEST(count_of(html, "<img ") == 0u);
-  BOOST_TEST(html.find("0 of 300 samples: they are too large for a page.") != html.npos);
+  parts = samples_of(run, 50'000);  // room for one: the newest
+  BOOST_TEST(parts[0]["strip"].size() == 1u);
+  BOOST_TEST(parts[0]["strip"][0]["name"] == "step-000000299");
+  parts = samples_of(run, 10'000);
+  BOOST_TEST(parts.size() == 1u);
+  BOOST_TEST(parts[0]["note"] == "0 of 300 samples: they are too large for a page.");
 }
 
 BOOST_AUTO_TEST_CASE(a_few_samples_are_all_shown_and_long_texts_cut) {
   const TemporaryFolder folder;
   const RunLog run = run_in(folder);
-  BOOST_TEST(samples_html(run, 700'000).empty());
+  BOOST_TEST(samples_of(run, 700'000).empty());
   std::filesystem::create_directory(run.path + "/samples");
   std::ofstream(run.path + "/samples/step-000000001.txt") << std::string(1'000'000, '<');
   picture(run.path + "/samples/step-000000002.png", 100);
-  const std::string html = samples_html(run, 700'000);
-  BOOST_TEST(count_of(html, "<figure>") == 2u);
-  BOOST_TEST(count_of(html, "&lt;") == 4'000u);
-  BOOST_TEST(html.find("samples:") == html.npos);
+  const std::vector<json> parts = samples_of(run, 700'000);
+  BOOST_TEST(parts[0]["strip"].size() == 2u);
+  BOOST_TEST(parts[0]["strip"][0]["text"] == std::string(4'000, '<') + "...");
+  BOOST_TEST(parts[0]["strip"][1]["png"].get<std::string>().starts_with("iVBORw0KG"));
+  BOOST_TEST((parts.size() == 1 || parts[1].is_null()));
 }
 
-BOOST_AUTO_TEST_CASE(parts_are_text_and_cannot_become_html) {
-  Table table({"a<b", "n"});
-  table.add({{"<script>"}, cell(1234.5)});
-  const std::string html = table.to_html();
-  BOOST_TEST(html.find("<script>") == html.npos);
-  BOOST_TEST(html.find("a&lt;b") != html.npos);
-  BOOST_TEST(html.find("data-v=\"1234.5\">1,235<") != html.npos);
-  BOOST_TEST(cut("grün", 3) == "gr...");  // not within the letter of two bytes
-  BOOST_TEST(cut("grün", 5) == "grün");
-  BOOST_TEST(whole(-1234567) == "-1,234,567");
-  BOOST_TEST(whole(-123) == "-123");
-  BOOST_TEST(section("Empty", "").empty());
+BOOST_AUTO_TEST_CASE(results_of_benches_are_drawn_as_they_are) {
+  const Result one{"a/1.json",
+                   json::parse(R"({"model":"m","ranks":1,"samples_per_second":10,"step_ms":2.5})")};
+  const Result two{"2.json", json::parse(R"({"model":"m","ranks":2,"samples_per_second":19,"step_ms":2.6})")};
+  const json alone = document_of(std::vector{one}), together = document_of(std::vector{one, two});
+  BOOST_TEST(part_of(alone, "Results", "results") == json::array({one.values}));
+  const json results = part_of(together, "Results", "results");
+  BOOST_TEST(results[0]["file"] == "1.json");
+  BOOST_TEST(results[1]["samples_per_second"] == 19);
+  for (const char* const rows :
+       {R"({"rows":[{"bytes":4,"ranks":1,"lockstep_ms":0.1,"mpi_ms":null}]})",
+        R"({"rows":[{"mode":"flat","step_ms":1,"compute_ms":1,"critical_path_ms":1}]})",
+        R"({"model":"m","operations":[{"name":"add","calls":1,"ms":1,"gb_s":1}]})",
+        R"({"ranks":1,"write_mb_s":1,"raw_mb_s":1})"})
+    BOOST_CHECK_NO_THROW(document_of(std::vector<Result>{{"x.json", json::parse(rows)}}));
 }
 
-BOOST_AUTO_TEST_CASE(another_file_is_not_replaced_by_a_page) {
-  const TemporaryFolder folder;
-  const std::string path = folder.path().string() + "/page.html";
-  std::ofstream(path) << "<!DOCTYPE html>\nmine\n";
-  BOOST_CHECK_THROW(check_page(path), UsageError);
-  BOOST_CHECK_THROW(write_page(path, "x"), UsageError);
-  std::filesystem::remove(path);
-  write_page(path, to_html(Page{.title = "one", .lead = "", .body = "", .footer = ""}));
-  write_page(path, to_html(Page{.title = "two", .lead = "", .body = "", .footer = ""}));
-  BOOST_CHECK_THROW(check_page(folder.path().string() + "/nowhere/page.html"), UsageError);
+BOOST_AUTO_TEST_CASE(what_no_bench_prints_is_refused_by_its_name) {
+  for (const char* const text :
+       {"1", "[]", "{}", R"({"rows": 1})", R"({"rows": []})", R"({"rows": [1]})", R"({"lines": "x"})",
+        R"({"model":"m","ranks":0,"samples_per_second":1,"step_ms":1})",
+        R"({"model":"m","ranks":"2","samples_per_second":1,"step_ms":1})",
+        R"({"model":"m","ranks":2,"samples_per_second":1e305,"step_ms":1})",
+        R"({"model":1,"ranks":2,"samples_per_second":1,"step_ms":1})",
+        R"({"rows":[{"bytes":4,"ranks":1,"lockstep_ms":1},{"bytes":4,"ranks":1}]})"}) {
+    const Result result{"wrong.json", json::parse(text)};
+    BOOST_CHECK_EXCEPTION(document_of({&result, 1}), DataError, [](const DataError& error) {
+      return std::string(error.what()).starts_with("wrong.json: is not what lockstep bench prints");
+    });
+  }
 }
 
 BOOST_AUTO_TEST_SUITE_END()

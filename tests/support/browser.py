@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Opens pages in headless Chromium, at desktop and phone width, light and dark, and as a PDF file: browser.py [--shots DIR] PAGE...
+"""Opens pages in headless Chromium, at desktop and phone width, light and dark, and as a PDF file: browser.py [--shots DIR] [--drawn DIR] PAGE...
 
 Prints a line for each fault: an error of the console, a request to the network, a page wider than the window, text that is too small or
 has too little contrast, labels of an axis upon each other or cut off, an axis without a name. Prints how long each takes to open.
-Exit code 0: none; 1: some; 77: there is no Chromium.
+browser.py --drawn DIR also leaves each page as its script has drawn it in DIR. Exit code 0: no fault; 1: some; 77: there is no Chromium.
 """
 import argparse
 import base64
@@ -49,6 +49,15 @@ FAULTS = r"""(() => {
       boxes.forEach((a, i) => boxes.slice(i + 1).forEach((b) => { if (a.left < b.right && b.left < a.right && a.top + 2 < b.bottom && b.top + 2 < a.bottom) say(`${title}: labels of axis ${kind[0]} lie upon each other`); }));
     }
   }
+  const data = JSON.parse(document.getElementById("data").textContent), parts = data.sections.flatMap((s) => s.parts);
+  const count = (kind) => parts.filter((p) => p[kind]), drawn = (all) => document.querySelectorAll(all).length;
+  if (drawn("section") !== data.sections.length) say(`${drawn("section")} of ${data.sections.length} sections`);
+  const charts = count("charts").flatMap((p) => p.charts.charts), wanted = charts.reduce((n, c) => n + c.curves.length, 0);
+  if (!count("results").length && drawn("figure.chart") !== charts.length) say(`${drawn("figure.chart")} of ${charts.length} charts`);
+  if (!count("results").length && drawn(".curves path:not(.at)") !== wanted) say(`${drawn(".curves path:not(.at)")} of ${wanted} curves`);
+  if (drawn("tr[data-run]") !== count("table").reduce((n, p) => n + (p.table.runs ?? []).length, 0)) say(`${drawn("tr[data-run]")} rows of runs`);
+  for (const path of document.querySelectorAll(".curves path")) if (/NaN|Infinity|undefined/.test(path.getAttribute("d"))) say("a curve without numbers: " + path.dataset.label);
+  for (const e of document.querySelectorAll("main td, main li, main b, main span")) if (/^(NaN|undefined|null|\[object Object\])$/.test(e.textContent)) say("no text: " + e.outerHTML);
   for (const bars of document.querySelectorAll(".bars")) {
     const frame = bars.getBoundingClientRect(), name = bars.getAttribute("aria-label");
     if (!bars.querySelector(".unit")?.textContent) say(`${name}: the axis has no name`);
@@ -146,7 +155,7 @@ class Browser:
         return faults
 
 
-def look_at(browser, page, shots):
+def look_at(browser, page, shots, drawn):
     faults = []
     stem = pathlib.Path(page).stem
     for device, (width, height) in WIDTHS.items():
@@ -155,6 +164,8 @@ def look_at(browser, page, shots):
             browser.call("Emulation.setEmulatedMedia", media="", features=[{"name": "prefers-color-scheme", "value": scheme}])
             opening_s, said = browser.open(page)
             said += browser.value_of(FAULTS)
+            if drawn and (device, scheme) == ("desktop", "light"):
+                pathlib.Path(drawn, f"{stem}.html").write_text(browser.value_of("document.querySelector('main').outerHTML"))
             if shots:
                 size = browser.call("Page.getLayoutMetrics")["cssContentSize"]
                 shot = browser.call("Page.captureScreenshot", captureBeyondViewport=True,
@@ -186,6 +197,7 @@ def look_at(browser, page, shots):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--shots", help="folder for PNG and PDF files")
+    parser.add_argument("--drawn", help="folder for what the script of each page has drawn")
     parser.add_argument("pages", nargs="*")
     arguments = parser.parse_args()
     program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -198,7 +210,7 @@ def main():
         try:
             browser.attach()
             for page in arguments.pages:
-                faults += look_at(browser, page, arguments.shots)
+                faults += look_at(browser, page, arguments.shots, arguments.drawn)
         finally:
             browser.process.terminate()
             browser.process.wait()

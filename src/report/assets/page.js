@@ -1,12 +1,21 @@
 "use strict";
-// Draws the charts at the width they have, and shows values and parts of them. A path holds its values: x in steps from data-x0, or where
-// data-xkind is there in millionths of a power of ten; y in millionths of [data-y0, data-y1], logarithms where data-log is 1
-// (src/report/chart.cpp draws the same without a script).
+// Draws the document in #data: sections of a title and parts. A part is one of the functions of `draw`, by its name, and what that draws:
+//   note, heading      a text
+//   charts             charts: title, unit, note, wide, legend, linear (never logarithmic), dots (at each point), x: name, kind (counts or
+//                      bytes: logarithmic), curves: label, style, run, x (each the difference to the one before), y, also_x (that the axis
+//                      reaches, too); marks on all of them: x, kind, text; zooms (together, with a button back)
+//   bars               rows (names; without spans: a heading), spans: row, kind, name, start, length, text; axis, title, unit, key, note
+//   table              columns, rows (texts, numbers, null), formats by column ("bytes"), runs (of rows: run, style), note
+//   rows               objects, of the same kind: a table
+//   results            what lockstep bench prints with --json: curves over sizes and ranks, bars, a table
+//   keys, columns      names and values; several such tables with titles
+//   strip              pictures and texts: name, png (base64) or text
 (() => {
   const LEVELS = 1e6, RIGHT = 12, TOP = 10, BOTTOM = 38, PAD = 0.06;
+  const page = JSON.parse(document.getElementById("data").textContent), main = document.querySelector("main"), footer = document.querySelector("footer");
   const make = (tag, attributes, parent, text) => {
-    const node = document.createElementNS(parent.namespaceURI, tag);
-    for (const key in attributes) node.setAttribute(key, attributes[key]);
+    const node = document.createElementNS(tag === "svg" ? "http://www.w3.org/2000/svg" : parent.namespaceURI, tag);
+    for (const key in attributes) if (attributes[key] !== undefined) node.setAttribute(key, attributes[key]);
     if (text !== undefined) node.textContent = text;
     parent.appendChild(node);
     return node;
@@ -48,20 +57,48 @@
     return all;
   };
 
-  const values = document.createElement("div");
-  values.id = "values"; values.hidden = true;
-  document.body.appendChild(values);
-  let zoom = null;  // what is shown of all charts with an x axis of one name; null: all
+  const number = (v) => Math.abs(v) >= 1000 && Math.abs(v) < 1e15 ? Math.round(v).toLocaleString("en") : trim(v, 4);
+  const rangeOf = (all) => { let low = Infinity, high = -Infinity; for (const v of all) { if (v < low) low = v; if (v > high) high = v; } return [low, high]; };
+  const wantsLogarithm = (all, low, high) => {  // where a linear axis would show most values as one line
+    if (low <= 0 || high / low < 5) return false;
+    if (high / low > 50) return true;
+    const sorted = Float64Array.from(all).sort(), at = (part) => sorted[Math.floor(part * (sorted.length - 1))];
+    return high - low > 4 * (at(0.98) - at(0.02));
+  };
+  const caption = (parent, title, unit) => { const line = make("figcaption", {}, parent); make("b", {}, line, title); line.append(" "); make("span", {}, line, unit); };
 
+  const values = make("div", { id: "values" }, document.body), all = [];
+  values.hidden = true;
+  let zoom = null, reset = null;  // what is shown of all charts with an x axis of one name; null: all
+  const setZoom = (range) => { zoom = range; if (reset) reset.hidden = !zoom; all.forEach((c) => c.draw()); };
+
+  // Paths hold whole positions, which a transform places: x - x0, in millionths of a power of ten on a logarithmic axis; y in millionths of
+  // [y0, y1], which are logarithms on such an axis.
   class Chart {
-    constructor(figure) {
-      this.figure = figure; this.svg = figure.querySelector("svg");
-      for (const key of ["x0", "x1", "y0", "y1"]) this[key] = Number(figure.dataset[key]);
-      this.log = figure.dataset.log === "1"; this.x = figure.dataset.x; this.xkind = figure.dataset.xkind;
-      this.grid = this.svg.querySelector(".grid"); this.plot = this.svg.querySelector(".plot"); this.group = this.svg.querySelector(".curves");
-      this.marks = [...this.svg.querySelectorAll(".mark")];
-      this.paths = [...this.group.querySelectorAll("path:not(.at)")];
+    constructor(data, marks, parent) {
+      this.x = data.x?.name ?? "step"; this.xkind = data.x?.kind;
+      this.figure = make("figure", { class: "chart" + (data.wide ? " wide" : "") }, parent);
+      const places = (c) => { let at = 0; return c.x.map((d) => this.xPosition(at += d)); };
+      this.curves = data.curves.map((c) => ({ ...c, x: places(c), run: c.run, colour: c.style.match(/c\d|rest/)[0], raw: c.style.endsWith(" raw") }));
+      this.setRanges(data);
+      caption(this.figure, data.title, [data.unit, this.log && "log scale"].filter(Boolean).join(", "));
+      this.svg = make("svg", { role: "img", "aria-label": data.title }, this.figure);
+      this.grid = make("g", { class: "grid" }, this.svg); this.plot = make("svg", { class: "plot", y: TOP }, this.svg);
+      const lines = make("g", { class: "marks" }, this.plot);
+      this.marks = marks.map((mark) => { const path = make("path", { class: "mark " + mark.kind, "data-x": mark.x }, lines); make("title", {}, path, mark.text); return { ...mark, path }; });
+      this.group = make("g", { class: "curves" }, this.plot);
+      for (const c of this.curves) {
+        const at = c.x.map((x, i) => Math.round(x - this.x0) + " " + Math.round((c.y[i] = this.place(c.y[i])) * LEVELS));
+        c.path = make("path", { class: c.style, "data-label": c.label, "data-run": c.run, d: "M" + at.join("L") + (at.length === 1 ? "l0 0" : "") }, this.group);
+        if (data.dots) make("path", { class: c.style + " at", d: at.map((p) => "M" + p + "h0").join("") }, this.group);  // by its round cap
+      }
       this.cursor = make("g", { class: "cursor" }, this.plot);
+      const shown = this.curves.filter((c) => !c.raw);
+      if (data.legend !== false && shown.length > 1) {
+        const legend = make("ul", { class: "legend" }, this.figure);
+        for (const c of shown) key(legend, c.style, c.label);
+      }
+      if (data.note) draw.note(data.note, this.figure);
       this.svg.addEventListener("pointermove", (e) => this.move(e));
       this.svg.addEventListener("pointerleave", () => { if (!this.from) all.forEach((c) => c.point(null)); values.hidden = true; });
       this.svg.addEventListener("pointerdown", (e) => { if (e.button === 0) { this.from = this.stepAt(e); this.svg.setPointerCapture(e.pointerId); this.move(e); } });
@@ -69,14 +106,20 @@
       this.svg.addEventListener("pointercancel", () => { this.from = null; this.point(null); values.hidden = true; });
       this.svg.addEventListener("dblclick", () => setZoom(null));
     }
-    curves() {  // read when they are needed
-      if (!this.read) this.read = this.paths.map((path) => {
-        const numbers = path.getAttribute("d").match(/-?\d+/g), x = [], y = [];
-        let px = 0, py = 0;
-        for (let i = 0; i + 1 < numbers.length; i += 2) { px += +numbers[i]; py += +numbers[i + 1]; x.push(px + this.x0); y.push(py / LEVELS); }
-        return { path, x, y, label: path.dataset.label, colour: (path.getAttribute("class").match(/c\d|rest/) || ["c0"])[0], raw: path.classList.contains("raw") };
-      });
-      return this.read;
+    setRanges(data) {
+      const y = this.curves.flatMap((c) => c.y), x = this.curves.flatMap((c) => [c.x[0], c.x[c.x.length - 1], ...(c.also_x ?? []).map((v) => this.xPosition(v))]);
+      [this.x0, this.x1] = rangeOf(x); [this.y0, this.y1] = rangeOf(y);
+      if (this.x0 === this.x1) { this.x1 += this.xkind ? LEVELS / 2 : 1; if (this.xkind) this.x0 -= LEVELS / 2; }
+      if (data.dots) {  // which are whole at the ends, too
+        const part = (this.x1 - this.x0) / 40, margin = this.xkind ? part : Math.ceil(part);
+        this.x0 -= margin; this.x1 += margin;
+      }
+      this.log = !data.linear && wantsLogarithm(y, this.y0, this.y1);
+      if (this.log) { this.y0 = Math.log10(this.y0); this.y1 = Math.log10(this.y1); }
+      if (this.y1 - this.y0 <= 5e-6 * Math.abs(this.y1)) {  // ticks, of six digits, would be the same: a constant is in the middle
+        const half = this.y1 === 0 ? 1 : Math.abs(this.y1) / 2;
+        this.y0 -= half; this.y1 += half;
+      }
     }
     xValue(position) { return this.xkind ? 10 ** (position / LEVELS) : position; }
     xPosition(value) { return this.xkind ? Math.log10(value) * LEVELS : value; }
@@ -85,10 +128,11 @@
       if (!this.xkind) return ticks(this.a, this.b, wanted);
       if (this.xkind === "bytes") return bytesTicks(this.xValue(this.a), this.xValue(this.b), wanted);
       const apart = [];
-      for (const x of this.curves().flatMap((c) => c.x).sort((p, q) => p - q))
+      for (const x of this.curves.flatMap((c) => c.x).sort((p, q) => p - q))
         if (x >= this.a && x <= this.b && (!apart.length || x - this.xPosition(apart[apart.length - 1]) > (this.b - this.a) / (3 * wanted))) apart.push(Math.round(this.xValue(x)));
       return apart;
     }
+    place(v) { return ((this.log ? Math.log10(v) : v) - this.y0) / (this.y1 - this.y0); }
     value(place) { const v = this.y0 + place * (this.y1 - this.y0); return this.log ? 10 ** v : v; }
     draw() {
       this.width = Math.max(260, this.figure.clientWidth); this.height = this.figure.classList.contains("wide") ? Math.max(230, Math.min(330, this.width * 0.4)) : 230;
@@ -96,7 +140,7 @@
       this.a = this.x0; this.b = this.x1; let low = 0, high = 1;
       if (zoom && zoom.x === this.x && zoom.a < this.x1 && zoom.b > this.x0) {
         this.a = zoom.a; this.b = zoom.b; low = Infinity; high = -Infinity;
-        for (const c of this.curves()) for (let i = 0; i < c.x.length; ++i) if (c.x[i] >= this.a && c.x[i] <= this.b) { low = Math.min(low, c.y[i]); high = Math.max(high, c.y[i]); }
+        for (const c of this.curves) for (let i = 0; i < c.x.length; ++i) if (c.x[i] >= this.a && c.x[i] <= this.b) { low = Math.min(low, c.y[i]); high = Math.max(high, c.y[i]); }
         if (!(high > low)) { const middle = low < Infinity ? low : 0.5; low = middle - 0.02; high = middle + 0.02; }
       }
       const pad = (high - low) * PAD; low -= pad; high += pad;
@@ -130,7 +174,7 @@
       }
       make("path", { d: `M${this.left} ${bottom}h${this.pw}`, class: "axis" }, this.grid);
       make("text", { x: this.left + this.pw / 2, y: this.height - 4, class: "x name" }, this.grid, this.x + (this.xkind ? " (log scale)" : ""));
-      for (const mark of this.marks) mark.setAttribute("d", `M${this.at(+mark.dataset.x)} 0V${this.ph}`);
+      for (const mark of this.marks) mark.path.setAttribute("d", `M${this.at(mark.x)} 0V${this.ph}`);
       this.cursor.textContent = "";
     }
     stepAt(e) {
@@ -147,7 +191,7 @@
       if (step === null || step < this.a || step > this.b) return [];
       const found = [];
       make("path", { d: `M${this.at(step)} 0V${this.ph}` }, this.cursor);
-      for (const c of this.curves()) {
+      for (const c of this.curves) {
         const i = this.nearest(c, step);
         if (c.raw || c.x[i] < this.a || c.x[i] > this.b) continue;
         found.push({ c, step: c.x[i], place: c.y[i] });
@@ -166,18 +210,13 @@
       const pointer = 1 - ((e.clientY - box.top) * this.height / box.height - TOP) / this.ph;
       if (found.length > 8) found.sort((p, q) => Math.abs(1 - this.yAt(p.place) / this.ph - pointer) - Math.abs(1 - this.yAt(q.place) / this.ph - pointer));
       values.textContent = "";
-      const head = document.createElement("div"), bold = document.createElement("b");
-      bold.textContent = this.x + " " + this.xText(found.length ? found[0].step : step);
-      head.appendChild(bold); values.appendChild(head);
+      make("b", {}, make("div", {}, values), this.x + " " + this.xText(found.length ? found[0].step : step));
       for (const f of found.slice(0, 8)) {
-        const row = document.createElement("div"), key = document.createElement("i");
-        key.className = f.c.colour; row.appendChild(key);
+        const row = make("div", {}, values);
+        make("i", { class: f.c.colour }, row);
         row.append(trim(this.value(f.place), 5) + "  " + f.c.label + (f.step !== found[0].step ? " (" + this.x + " " + this.xText(f.step) + ")" : ""));
-        values.appendChild(row);
       }
-      for (const mark of this.marks) if (Math.abs(this.at(+mark.dataset.x) - this.at(step)) < 6) {
-        const row = document.createElement("div"); row.textContent = mark.querySelector("title").textContent; values.appendChild(row);
-      }
+      for (const mark of this.marks) if (Math.abs(this.at(mark.x) - this.at(step)) < 6) make("div", {}, values, mark.text);
       values.hidden = false;
       const left = Math.min(e.clientX + 16, document.documentElement.clientWidth - values.offsetWidth - 8);
       values.style.left = Math.max(8, left) + scrollX + "px";
@@ -190,37 +229,171 @@
     }
   }
 
-  const all = [...document.querySelectorAll("figure.chart")].map((figure) => new Chart(figure));
-  const reset = document.querySelector("#reset");
-  const setZoom = (range) => { zoom = range; if (reset) reset.hidden = !zoom; all.forEach((c) => c.draw()); };
-  if (reset) reset.addEventListener("click", () => setZoom(null));
+
+  const key = (list, style, text) => {
+    const line = make("li", {}, list);
+    make("path", { class: style, d: "M1 4h20" }, make("svg", { viewBox: "0 0 22 8" }, line));
+    line.append(text);
+  };
+  const words = { resumed: "resumed", preempted: "preempted", slow_rank: "news of a slow rank" };  // what marks mean
+  let focused = null;
+  const focus = (run) => {  // this run above all others
+    focused = focused === run ? null : run;
+    document.querySelectorAll("tr[data-run]").forEach((row) => row.classList.toggle("on", row.dataset.run === String(focused)));
+    for (const chart of all) {
+      chart.group.classList.toggle("focus", focused !== null);
+      for (const c of chart.curves) { c.path.classList.toggle("on", c.run === focused); if (c.run === focused) chart.group.appendChild(c.path); }
+    }
+  };
+  // A key says what its value is: "comm_ms" is a time, of "comm".
+  const UNITS = { ms: ", ms", mb_s: ", MB/s", gb_s: ", GB/s", gflops: ", GFLOP/s", tflops: ", TFLOP/s", bytes: "" };
+  const heading = (name) => name.replace(/_?(ms|mb_s|gb_s|gflops|tflops|bytes)$/, (_, unit) => UNITS[unit]).replace(/^, /, "").replaceAll("_", " ") || "size";
+  const text = (v) => v === undefined || v === null || typeof v === "number" || typeof v === "string" ? v ?? null : Array.isArray(v) ? v.map(text).join(" ")
+    : typeof v === "object" ? Object.entries(v).map(([name, one]) => name + " = " + text(one)).join(", ") : v ? "yes" : "no";
+  const labelsOf = (rows, names) => {  // what tells rows apart
+    const differ = names.filter((name) => rows.some((row) => text(row[name]) !== text(rows[0][name])));
+    return rows.map((row) => differ.map((name) => text(row[name])).filter(Boolean).join(", "));
+  };
+  const over = (x, y, rows, labels) => {  // a curve for each label; of two points at one x the first counts
+    const lines = new Map();
+    rows.forEach((row, r) => { if (!lines.has(labels[r])) lines.set(labels[r], new Map()); if (!lines.get(labels[r]).has(row[x])) lines.get(labels[r]).set(row[x], row[y]); });
+    return [...lines].map(([label, points], i) => {
+      const xs = [...points.keys()].sort((p, q) => p - q);
+      return { label, style: "c" + i % 7 + (label.startsWith("MPI") ? " dashed" : ""), x: xs.map((v, p) => v - (p ? xs[p - 1] : 0)), y: xs.map((v) => points.get(v)) };
+    });
+  };
+  const COLOURS = ["", "comm", "other", "late", "step"];
+  const draw = {
+    note: (text, parent) => make("p", { class: "note" }, parent, text),
+    heading: (text, parent) => make("h3", {}, parent, text),
+    charts(data, parent) {
+      const marks = data.marks ?? [], kinds = Object.keys(words).filter((kind) => marks.some((mark) => mark.kind === kind));
+      if (data.zooms) {
+        const line = make("p", { class: "note screen" }, parent, "Point for values, drag to zoom all charts, double-click to see all steps. ");
+        reset = make("button", { id: "reset" }, line, "All steps");
+        reset.hidden = true;
+        reset.addEventListener("click", () => setZoom(null));
+      }
+      if (kinds.length) { const list = make("ul", { class: "legend key" }, parent); for (const kind of kinds) key(list, "mark " + kind, words[kind]); }
+      const charts = make("div", { class: "charts" }, parent);
+      for (const one of data.charts) all.push(new Chart(one, marks, charts));
+    },
+    bars(data, parent) {
+      const figure = make("figure", { class: "timeline" }, parent), end = Math.max(1e-9, ...data.spans.map((s) => s.start + s.length)), percent = (v) => (100 * v / end).toFixed(3) + "%";
+      if (data.title) caption(figure, data.title, data.unit);
+      if (data.key) {
+        const list = make("ul", { class: "legend key" }, figure), first = new Map(data.spans.map((s) => [s.kind, s.name]).reverse());
+        for (const [kind, name] of [...first].reverse()) { const line = make("li", {}, list); make("i", { class: "bar " + kind }, line); line.append(name); }
+      }
+      const texts = Math.max(...data.spans.map((s) => (s.text ?? "").length));
+      const bars = make("div", { class: "bars", role: "img", "aria-label": data.title || data.axis, style: `--rows:${data.rows.length};--right:${texts ? texts + 2 : 1}ch` }, figure);
+      const tracks = data.rows.map((name) => [make("span", { class: "head" }, bars, name), make("div", {}, bars)]);
+      for (const s of data.spans) {
+        const [name, track] = tracks[s.row];
+        name.removeAttribute("class");
+        make("i", { class: "bar " + s.kind, style: `left:${percent(s.start)};width:${percent(s.length)}`, title: s.name }, track);
+        if (s.text) make("b", { style: "left:" + percent(s.start + s.length) }, track, s.text);
+      }
+      make("span", {}, bars);
+      const axis = make("div", { class: "axis" }, bars);
+      for (const tick of ticks(0, end, 3)) make("u", { style: "left:" + percent(tick) }, axis, tickText(tick));
+      make("span", {}, bars); make("div", { class: "unit" }, bars, data.axis);
+      if (data.note) draw.note(data.note, figure);
+    },
+    table(data, parent) {  // a click on a heading sorts, numbers by value, what is missing last
+      const table = make("table", { class: "sortable" }, make("div", { class: "scroll" + (data.rows.length > 16 ? " tall" : "") }, parent));
+      const heads = make("tr", {}, make("thead", {}, table)), body = make("tbody", {}, table);
+      const isNumber = (v) => v !== "" && v !== null && !isNaN(v), isMissing = (v) => v === "" || v === null;
+      const rows = data.rows.map((cells, r) => {
+        const run = data.runs?.[r], node = make("tr", { "data-run": run?.run }, body);
+        cells.forEach((cell, column) => {
+          const text = cell === null ? "–" : typeof cell !== "number" ? cell : data.formats?.[data.columns[column]] === "bytes" ? bytesText(cell) : number(cell);
+          const place = make("td", { class: isNumber(cell) || cell === null ? "n" : cell.length > 60 ? "v" : "nowrap" }, node);
+          if (run && column === 0) make("span", { class: "key", style: `color:var(--${run.style})` }, place);
+          place.append(text);
+        });
+        if (run) node.addEventListener("click", () => focus(run.run));
+        return { cells, node };
+      });
+      data.columns.forEach((name, column) => {
+        const th = make("th", { class: data.rows.length && data.rows.every(({ [column]: cell }) => isNumber(cell) || isMissing(cell)) ? "n" : "" }, heads);
+        make("button", {}, th, name);
+        th.addEventListener("click", () => {
+          const up = th.getAttribute("aria-sort") !== "ascending";
+          for (const other of heads.children) other.removeAttribute("aria-sort");
+          th.setAttribute("aria-sort", up ? "ascending" : "descending");
+          rows.sort(({ cells: { [column]: a } }, { cells: { [column]: b } }) => {
+            if (isMissing(a) || isMissing(b)) return isMissing(a) - isMissing(b);
+            const order = isNumber(a) && isNumber(b) ? a - b : String(a).localeCompare(b);
+            return up ? order : -order;
+          });
+          body.append(...rows.map((row) => row.node));
+        });
+      });
+      if (data.note) draw.note(data.note, parent);
+    },
+    rows(rows, parent) {
+      const first = ["file", "path", "name", "mode", "model", "precision", "device", "ranks", "bytes"], place = (name) => (first.indexOf(name) + 1 || first.length + 1);
+      const names = [...new Set(rows.flatMap(Object.keys))].filter((name) => !Array.isArray(rows[0][name]) || typeof rows[0][name][0] !== "object").sort((p, q) => place(p) - place(q));
+      const formats = Object.fromEntries(names.filter((name) => name.endsWith("bytes")).map((name) => [heading(name), "bytes"]));
+      draw.table({ columns: names.map(heading), rows: rows.map((row) => names.map((name) => text(row[name]))), formats }, parent);
+    },
+    results(results, parent) {
+      const rows = results.flatMap((one) => (one.rows ?? one.operations ?? [one]).map((row) => (one.file ? { file: one.file, ...row } : row)));
+      const charts = [], x = { name: "ranks", kind: "counts" }, size = { name: "size of the vector", kind: "bytes" };
+      const sums = Object.entries({ lockstep_ms: "Lockstep", mpi_ms: "MPI_Allreduce" }).flatMap(([time, who]) => rows.filter((row) => row[time] > 0).map((row) => ({ ...row, who, ms: row[time], gb_s: 1e-6 * row.bytes / row[time] })));
+      if (sums.length) {
+        const labels = sums.map((row) => `${row.who}, ${row.ranks} rank${row.ranks > 1 ? "s" : ""}`), ours = sums.filter((row) => row.who === "Lockstep");
+        charts.push({ title: "Bandwidth", unit: "GB/s: bytes of the vector over the time", x: size, dots: true, curves: over("bytes", "gb_s", sums, labels) });
+        charts.push({ title: "Time", unit: "ms", x: size, dots: true, curves: over("bytes", "ms", sums, labels) });
+        if (new Set(labels).size > 2) charts.push({ title: "Bandwidth over ranks", unit: "GB/s", x, dots: true, curves: over("ranks", "gb_s", ours, ours.map((row) => bytesText(row.bytes))) });
+      }
+      for (const speed of ["samples_per_second", "write_mb_s"]) {  // and what as many times the fewest ranks would be
+        const fast = rows.filter((row) => row[speed]), labels = labelsOf(fast, ["model", "precision", "device", "shards", "micro_batches", "set", "graph"]);
+        if (fast.length < 2) continue;
+        fast.forEach((row, r) => {
+          const first = fast.filter((_, other) => labels[other] === labels[r]).reduce((p, q) => (q.ranks < p.ranks ? q : p));
+          row.ideal = first[speed] / first.ranks * row.ranks; row.efficiency = row[speed] / row.ideal;
+        });
+        const ideal = over("ranks", "ideal", fast, labels.map((label) => (label && label + ": ") + "each rank as fast as at the first point"));
+        for (const c of ideal) c.style += " dashed";
+        charts.push({ title: "Throughput", unit: heading(speed), wide: true, x, dots: true, curves: [...ideal, ...over("ranks", speed, fast, labels.map((label) => label || "measured"))] });
+        fast.forEach((row) => delete row.ideal);
+      }
+      if (charts.length) draw.charts({ charts }, parent);
+      const labels = labelsOf(rows, ["file", "mode", "name"]), names = [...new Set(rows.flatMap(Object.keys))];
+      for (const [unit, axis] of [["ms", "ms"], ["mb_s", "MB/s"]]) {
+        const drawn = names.filter((name) => name.endsWith(unit)), spans = [];
+        rows.slice(0, 60).forEach((row, r) => drawn.forEach((name, n) => { if (row[name] > 0) spans.push({ row: spans.length, kind: COLOURS[n % 5], name: [labels[r], name !== unit && heading(name)].filter(Boolean).join(": "), start: 0, length: row[name], text: number(row[name]) }); }));
+        if (!charts.length && spans.length) draw.bars({ title: "", axis, spans, rows: spans.map((s) => s.name) }, parent);
+      }
+      draw.rows(rows, parent);
+    },
+    keys(pairs, parent, title) {
+      const table = make("table", { class: "keys" }, parent);
+      if (title) make("th", { colspan: 2 }, make("tr", {}, make("thead", {}, table)), title);
+      const body = make("tbody", {}, table);
+      for (const [name, value] of pairs) { const row = make("tr", {}, body); make("td", {}, row, name); make("td", { class: "v" }, row, value); }
+    },
+    columns(tables, parent) { const place = make("div", { class: "columns" }, parent); for (const one of tables) draw.keys(one.keys, place, one.title); },
+    strip(samples, parent) {
+      const strip = make("div", { class: "strip" }, parent);
+      for (const sample of samples) {
+        const figure = make("figure", {}, strip);
+        if (sample.png) make("img", { alt: sample.name, src: "data:image/png;base64," + sample.png }, figure);
+        else make("pre", {}, figure, sample.text);
+        make("span", {}, make("figcaption", {}, figure), sample.name);
+      }
+    },
+  };
+  for (const { title, parts } of page.sections) {
+    const section = make("section", {}, main);
+    main.insertBefore(section, footer);
+    make("h2", {}, section, title);
+    for (const part of parts) for (const kind in part) draw[kind](part[kind], section);
+  }
   let width = 0;
   const fit = () => { if (innerWidth !== width) { width = innerWidth; all.forEach((c) => c.draw()); } };
   addEventListener("resize", fit); addEventListener("beforeprint", () => all.forEach((c) => c.draw()));
   fit();
-
-  for (const table of document.querySelectorAll("table.sortable")) {  // by a column, numbers by value, what is missing last
-    table.querySelectorAll("th").forEach((th, column) => th.addEventListener("click", () => {
-      const up = th.getAttribute("aria-sort") !== "ascending", body = table.tBodies[0];
-      table.querySelectorAll("th").forEach((other) => other.removeAttribute("aria-sort"));
-      th.setAttribute("aria-sort", up ? "ascending" : "descending");
-      const key = (row) => row.cells[column].dataset.v ?? row.cells[column].textContent;
-      const rows = [...body.rows].sort((p, q) => {
-        const a = key(p), b = key(q);
-        if (a === "" || b === "") return (a === "") - (b === "");
-        const order = isNaN(a) || isNaN(b) ? a.localeCompare(b) : a - b;
-        return up ? order : -order;
-      });
-      body.append(...rows);
-    }));
-  }
-  let focused = null;
-  for (const row of document.querySelectorAll("tr[data-run]")) row.addEventListener("click", () => {  // this run above all others
-    focused = focused === row.dataset.run ? null : row.dataset.run;
-    document.querySelectorAll("tr[data-run]").forEach((r) => r.classList.toggle("on", r.dataset.run === focused));
-    for (const chart of all) {
-      chart.group.classList.toggle("focus", focused !== null);
-      for (const path of chart.paths) { const on = path.dataset.run === focused; path.classList.toggle("on", on); if (on) chart.group.appendChild(path); }
-    }
-  });
 })();
