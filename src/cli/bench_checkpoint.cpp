@@ -222,7 +222,7 @@ class CheckpointBenchmark {
     const auto times = [&](const char* name, const char* kind, const char* of) {
       return report::Bar{name, kind, medians_.at(of)};
     };
-    return report::section("More",
+    return report::section("Reading, saving and training",
                            {report::bars("Rates of reading", "MB/s",
                                          {rates("verify, from storage", "", "verify"),
                                           rates("pread, from storage", "step", "raw read"),

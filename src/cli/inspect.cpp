@@ -43,13 +43,17 @@ json document_of(const checkpoint::Inspection& inspection) {
                              [](const json& one) { return one["bytes"].get<double>(); });
     tensors.resize(most_tensors);
   }
+  double largest = 0, unit = 1 << 10;
+  for (const auto& [path, size] : bytes) largest = std::max(largest, size);
+  const char* unit_name = "KiB";
+  for (const char* const larger : {"MiB", "GiB"})
+    if (largest >= 1024 * unit) unit *= 1024, unit_name = larger;
   std::vector<report::Bar> bars;
   for (json& group : groups) {
     const std::string path = group["path"];
     group["bytes"] = bytes[path];
     const char* const kind = path == "/model" ? "" : path.starts_with("/ema/") ? "other" : "comm";
-    if (bytes[path] > 0)
-      bars.push_back({path, kind, bytes[path] / (1 << 20), report::bytes_text(bytes[path])});
+    if (bytes[path] > 0) bars.push_back({path, kind, bytes[path] / unit, report::bytes_text(bytes[path])});
   }
   Pairs facts{{"tensors", report::whole(std::ssize(index.tensors))},
               {"size of the file", report::bytes_text(static_cast<double>(index.file_bytes))},
@@ -59,16 +63,17 @@ json document_of(const checkpoint::Inspection& inspection) {
   if (!wrong.empty()) wrong = report::cut("Values have not the digest of the manifest: " + wrong, 2'000);
   const std::string cut_off =
       fmt::format("The largest {} of {} tensors.", most_tensors, index.tensors.size());
-  return {{"title", "Checkpoint of step " + report::whole(index.position.step)},
-          {"lead", fmt::format("{} · written {}", index.path, index.created)},
-          {"facts", facts},
-          {"sections",
-           {report::section("Damage", {report::note(wrong)}),
-            report::section("Groups", {report::bars("Size of each group", "MiB", bars), {{"rows", groups}}}),
-            report::section("Tensors", {{{"rows", tensors}}, report::note(some ? cut_off : "")}),
-            report::section("Configuration", {report::configuration(report::keys_of_ini(index.config))}),
-            report::section("Provenance",
-                            {report::key_table({index.provenance.begin(), index.provenance.end()})})}}};
+  return {
+      {"title", "Checkpoint of step " + report::whole(index.position.step)},
+      {"lead", fmt::format("{} · written {}", index.path, index.created)},
+      {"facts", facts},
+      {"sections",
+       {report::section("Damage", {report::note(wrong)}),
+        report::section("Groups", {report::bars("Size of each group", unit_name, bars), {{"rows", groups}}}),
+        report::section("Tensors", {{{"rows", tensors}}, report::note(some ? cut_off : "")}),
+        report::section("Configuration", {report::configuration(report::keys_of_ini(index.config))}),
+        report::section("Provenance",
+                        {report::key_table({index.provenance.begin(), index.provenance.end()})})}}};
 }
 
 }  // namespace

@@ -94,9 +94,8 @@ json configuration(const Pairs& pairs) {
   return tables.empty() ? json() : json{{"columns", std::move(tables)}};
 }
 
-json table(json columns, json rows, json formats) {
-  return {{"table",
-           {{"columns", std::move(columns)}, {"rows", std::move(rows)}, {"formats", std::move(formats)}}}};
+json table(json columns, json rows) {
+  return {{"table", {{"columns", std::move(columns)}, {"rows", std::move(rows)}}}};
 }
 
 json bars(std::string_view title, std::string_view unit, const std::vector<Bar>& all) {
@@ -156,20 +155,21 @@ Points smoothed(const Points& points, std::size_t most) {
 }
 
 json curve(std::string_view label, std::string_view style, const Points& points) {
-  json x = json::array(), y = json::array();
-  double before = 0, range = INFINITY;
-  const auto [least, greatest] = std::ranges::minmax_element(points.y);
-  if (least != points.y.end() && *greatest > *least) range = *greatest - *least;
+  const auto [least, greatest] = std::ranges::minmax(points.y);
+  const bool logarithmic = least > 0 && greatest / least > 50;
+  const auto place = [&](double y) { return logarithmic ? std::log10(y) : y; };
+  const double low = place(least) / 2, range = place(greatest) / 2 - low;  // halves do not overflow
+  const double unit = range * 2e-6 > 0 ? range * 2e-6 : 1;
+  json x = json::array(), y = json::array();  // differences: whole numbers of few digits
+  std::int64_t x_before = 0, y_before = 0;
   for (std::size_t p = 0; p < points.x.size(); ++p) {
-    // Differences and rounded values are short texts.
-    x.push_back(std::llround(points.x[p] - before));
-    before = points.x[p];
-    const double value = points.y[p], size = std::min(std::abs(value), range);
-    const double decimals = size > 0 ? std::clamp(6 - std::floor(std::log10(size)), 0.0, 300.0) : 0;
-    const double scaled = value * std::pow(10.0, decimals);
-    y.push_back(std::abs(scaled) < 1e15 ? std::round(scaled) / std::pow(10.0, decimals) : value);
+    const std::int64_t at_x = std::llround(points.x[p]);
+    const std::int64_t at_y = std::llround((place(points.y[p]) / 2 - low) / unit * 2);
+    x.push_back(at_x - std::exchange(x_before, at_x));
+    y.push_back(at_y - std::exchange(y_before, at_y));
   }
-  return {{"label", label}, {"style", style}, {"x", std::move(x)}, {"y", std::move(y)}};
+  return {{"label", label}, {"style", style}, {"x", std::move(x)}, {"y", std::move(y)},
+          {"low", 2 * low}, {"unit", unit},   {"log", logarithmic}};
 }
 
 std::string to_html(json document) {

@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
@@ -37,9 +36,8 @@ json note(std::string_view text);
 json key_table(const Pairs& pairs);
 /// The same of "section.key" and value: a table for each section, in two columns where there is room.
 json configuration(const Pairs& pairs);
-/// A table that a click on a heading sorts. A cell is a text, a number or null. `formats`, by heading:
-/// "bytes" or a number of decimals; others have four digits.
-json table(json columns, json rows, json formats = json::object());
+/// A table that a click on a heading sorts. A cell is a text, a number or null.
+json table(json columns, json rows);
 
 struct Bar {
   std::string name, kind;  ///< kind: CSS class: "", "step", "comm", "late" or "other"
@@ -57,7 +55,9 @@ struct Points {
 Points reduced(const Points& points, std::size_t most);
 /// Means over a window of a twenty-fifth of the points, at most `most` of them.
 Points smoothed(const Points& points, std::size_t most);
-/// A line of a chart. `style`: CSS classes, "c0 dashed". Values are exact to a millionth of their range.
+/// A line of a chart, of one point or more. `style`: CSS classes, "c0 dashed". Values are exact to a
+/// millionth of their range, or of that of their logarithms where the greatest is more than 50 times the
+/// least.
 json curve(std::string_view label, std::string_view style, const Points& points);
 
 /// The page. `document` has a title, a lead, facts, sections and a footer; nulls among the sections are left

@@ -47,7 +47,7 @@ printf '{"exit_code":137,"step":null,"time":"2026-01-01T00:00:00Z","why":"the la
 grep -q 'failed, exit code 137' killed/report.html || fail "the page of a killed run looks healthy"
 grep -q 'the launcher ended with exit code 137' killed/report.html || fail "the page of a killed run does not say why"
 "$LOCKSTEP" report killed nan-1 --out both.html >/dev/null || fail "two runs"
-[ "$(grep -c 'failed, exit code' both.html)" -ge 2 ] || fail "the table does not say which runs failed"
+[ "$(grep -o 'failed, exit code' both.html | wc -l)" -ge 2 ] || fail "the table does not say which runs failed"
 
 # A later start that ends in order takes it back; one that is refused changes nothing.
 "$LOCKSTEP" train run.ini --run killed --set train.steps=6 >log 2>&1 || fail "training: $(tail -n 3 log)"

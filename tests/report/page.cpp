@@ -63,9 +63,9 @@ BOOST_AUTO_TEST_CASE(a_page_of_a_long_run_is_small_and_keeps_its_peaks) {
   double greatest = 0;
   for (const json& curve : charts[0]["curves"]) {
     BOOST_TEST(curve["x"].size() <= most_points);
-    for (const double value : curve["y"]) greatest = std::max(greatest, value);
+    for (const double value : drawn(curve).y) greatest = std::max(greatest, value);
   }
-  BOOST_TEST(greatest == 77.5);
+  BOOST_TEST(greatest == 77.5, boost::test_tools::tolerance(1e-6));
 }
 
 BOOST_AUTO_TEST_CASE(a_page_of_many_runs_is_small) {

@@ -2,8 +2,8 @@
 // Draws the document in #data: sections of a title and parts. A part is one of the functions of `draw`, by its name, and what that draws:
 //   note, heading      a text
 //   charts             charts: title, unit, note, wide, legend, linear (never logarithmic), dots (at each point), x: name, kind (counts or
-//                      bytes: logarithmic), curves: label, style, run, x (each the difference to the one before), y, also_x (that the axis
-//                      reaches, too); marks on all of them: x, kind, text; zooms (together, with a button back)
+//                      bytes: logarithmic), curves: label, style, run, x (each the difference to the one before), y (values, or where there is a
+//                      unit: differences in it from low on; log: of logarithms), also_x (that the axis reaches, too); marks on all of them: x, kind, text; zooms (together, with a button back)
 //   bars               rows (names; without spans: a heading), spans: row, kind, name, start, length, text; axis, title, unit, key, note
 //   table              columns, rows (texts, numbers, null), formats by column ("bytes"), runs (of rows: run, style), note
 //   rows               objects, of the same kind: a table
@@ -79,7 +79,8 @@
       this.x = data.x?.name ?? "step"; this.xkind = data.x?.kind;
       this.figure = make("figure", { class: "chart" + (data.wide ? " wide" : "") }, parent);
       const places = (c) => { let at = 0; return c.x.map((d) => this.xPosition(at += d)); };
-      this.curves = data.curves.map((c) => ({ ...c, x: places(c), run: c.run, colour: c.style.match(/c\d|rest/)[0], raw: c.style.endsWith(" raw") }));
+      const valuesOf = (c) => { let at = 0; return c.unit ? c.y.map((d) => { const v = c.low + (at += d) * c.unit; return c.log ? 10 ** v : v; }) : c.y; };
+      this.curves = data.curves.map((c) => ({ ...c, x: places(c), y: valuesOf(c), colour: c.style.match(/c\d|rest/)[0], raw: c.style.endsWith(" raw") }));
       this.setRanges(data);
       caption(this.figure, data.title, [data.unit, this.log && "log scale"].filter(Boolean).join(", "));
       this.svg = make("svg", { role: "img", "aria-label": data.title }, this.figure);
@@ -364,7 +365,7 @@
       const labels = labelsOf(rows, ["file", "mode", "name"]), names = [...new Set(rows.flatMap(Object.keys))];
       for (const [unit, axis] of [["ms", "ms"], ["mb_s", "MB/s"]]) {
         const drawn = names.filter((name) => name.endsWith(unit)), spans = [];
-        rows.slice(0, 60).forEach((row, r) => drawn.forEach((name, n) => { if (row[name] > 0) spans.push({ row: spans.length, kind: COLOURS[n % 5], name: [labels[r], name !== unit && heading(name)].filter(Boolean).join(": "), start: 0, length: row[name], text: number(row[name]) }); }));
+        rows.slice(0, 60).forEach((row, r) => drawn.forEach((name, n) => { if (row[name] > 0) spans.push({ row: spans.length, kind: COLOURS[row.name && !row.gflops ? 1 : n % 5], name: [labels[r], name !== unit && heading(name)].filter(Boolean).join(": "), start: 0, length: row[name], text: number(row[name]) }); }));
         if (!charts.length && spans.length) draw.bars({ title: "", axis, spans, rows: spans.map((s) => s.name) }, parent);
       }
       draw.rows(rows, parent);
