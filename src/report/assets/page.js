@@ -82,6 +82,7 @@
       const valuesOf = (c) => { let at = 0; return c.unit ? c.y.map((d) => { const v = c.low + (at += d) * c.unit; return c.log ? 10 ** v : v; }) : c.y; };
       this.curves = data.curves.map((c) => ({ ...c, x: places(c), y: valuesOf(c), colour: c.style.match(/c\d|rest/)[0], raw: c.style.endsWith(" raw") }));
       this.setRanges(data);
+      for (const c of this.curves) c.y = c.y.map((v) => this.place(v));
       caption(this.figure, data.title, [data.unit, this.log && "log scale"].filter(Boolean).join(", "));
       this.svg = make("svg", { role: "img", "aria-label": data.title }, this.figure);
       this.grid = make("g", { class: "grid" }, this.svg); this.plot = make("svg", { class: "plot", y: TOP }, this.svg);
@@ -89,9 +90,10 @@
       this.marks = marks.map((mark) => { const path = make("path", { class: "mark " + mark.kind, "data-x": mark.x }, lines); make("title", {}, path, mark.text); return { ...mark, path }; });
       this.group = make("g", { class: "curves" }, this.plot);
       for (const c of this.curves) {
-        const at = c.x.map((x, i) => Math.round(x - this.x0) + " " + Math.round((c.y[i] = this.place(c.y[i])) * LEVELS));
-        c.path = make("path", { class: c.style, "data-label": c.label, "data-run": c.run, d: "M" + at.join("L") + (at.length === 1 ? "l0 0" : "") }, this.group);
-        if (data.dots) make("path", { class: c.style + " at", d: at.map((p) => "M" + p + "h0").join("") }, this.group);  // by its round cap
+        const x = c.x.map((v) => Math.round(v - this.x0)), y = c.y.map((v) => Math.round(v * LEVELS)), steps = [];  // short numbers
+        for (let i = 1; i < x.length; ++i) steps.push(x[i] - x[i - 1], y[i] - y[i - 1]);
+        c.path = make("path", { class: c.style, "data-label": c.label, "data-run": c.run, d: `M${x[0]} ${y[0]}l${steps.join(" ") || "0 0"}` }, this.group);
+        if (data.dots) make("path", { class: c.style + " at", d: x.map((v, i) => "M" + v + " " + y[i] + "h0").join("") }, this.group);  // by its round cap
       }
       this.cursor = make("g", { class: "cursor" }, this.plot);
       const shown = this.curves.filter((c) => !c.raw);
@@ -135,8 +137,10 @@
     }
     place(v) { return ((this.log ? Math.log10(v) : v) - this.y0) / (this.y1 - this.y0); }
     value(place) { const v = this.y0 + place * (this.y1 - this.y0); return this.log ? 10 ** v : v; }
-    draw() {
+    measure() {
       this.width = Math.max(260, this.figure.clientWidth); this.height = this.figure.classList.contains("wide") ? Math.max(230, Math.min(330, this.width * 0.4)) : 230;
+    }
+    draw() {
       this.ph = this.height - TOP - BOTTOM;
       this.a = this.x0; this.b = this.x1; let low = 0, high = 1;
       if (zoom && zoom.x === this.x && zoom.a < this.x1 && zoom.b > this.x0) {
@@ -394,7 +398,8 @@
     for (const part of parts) for (const kind in part) draw[kind](part[kind], section);
   }
   let width = 0;
-  const fit = () => { if (innerWidth !== width) { width = innerWidth; all.forEach((c) => c.draw()); } };
-  addEventListener("resize", fit); addEventListener("beforeprint", () => all.forEach((c) => c.draw()));
+  const redraw = () => { all.forEach((c) => c.measure()); all.forEach((c) => c.draw()); };  // in this order: one layout for all
+  const fit = () => { if (innerWidth !== width) { width = innerWidth; redraw(); } };
+  addEventListener("resize", fit); addEventListener("beforeprint", redraw);
   fit();
 })();
