@@ -93,5 +93,6 @@ class Letters final : public ls::Tokenizer {
 };
 
 int main(int argc, char** argv) {
-  return ls::App("own").data<Lines>("lines").data<Slope>("slope").tokenizer<Letters>("letters").run(argc, argv);
+  return ls::App("own").data<Lines>("lines").data<Slope>("slope").tokenizer<Letters>("letters").run(argc,
+                                                                                                    argv);
 }
