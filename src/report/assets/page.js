@@ -301,7 +301,11 @@
       }
       make("span", {}, bars);
       const axis = make("div", { class: "axis" }, bars);
-      for (const tick of ticks(0, end, 3)) make("u", { style: "left:" + percent(tick) }, axis, tickText(tick));
+      let right = -Infinity;  // of the last label: those that would lie upon it are left out
+      for (const tick of ticks(0, end, 3)) {
+        const label = make("u", { style: "left:" + percent(tick) }, axis, tickText(tick)), box = label.getBoundingClientRect();
+        if (box.left < right + 4) label.remove(); else right = box.right;
+      }
       make("span", {}, bars); make("div", { class: "unit" }, bars, data.axis);
       if (data.note) draw.note(data.note, figure);
     },
