@@ -61,7 +61,7 @@ class RoundedCopies {
   struct Copy {
     Tensor rounded = {};
     const void* value = nullptr;  // what it was made of; null: writes of that are not seen
-    std::uint64_t values = 0;     // values_ when it was asked for last
+    std::uint64_t values = 0;     // values_ at the last use
   };
 
   kernels::Backend& backend_;

@@ -229,6 +229,21 @@ Arrays::~Arrays() = default;
 void Arrays::add_files(const std::vector<std::string>& paths, std::int64_t memory_limit_bytes) {
   for (const Array& array : arrays_) fields_.push_back({.name = array.name});
   for (const std::string& path : paths) add_file(path, memory_limit_bytes);
+  for (std::size_t i = 0; i < fields_.size(); ++i) make_byte_values(i);
+}
+
+/// Only where a file stores bytes: a wide table of floats would take 1 KiB a column for nothing.
+void Arrays::make_byte_values(std::size_t field) {
+  Array& array = arrays_[field];
+  const std::optional<Normalization>& by = array.meaning.by;
+  if (!by || std::ranges::none_of(sources_, [&](const Source& source) {
+        return source.arrays[field]->dtype() == DType::uint8;
+      }))
+    return;
+  array.byte_values.resize(by->mean.size() * 256);
+  for (std::size_t i = 0; i < array.byte_values.size(); ++i)
+    array.byte_values[i] =
+        static_cast<float>((static_cast<double>(i % 256) - by->mean[i / 256]) / by->deviation[i / 256]);
 }
 
 void Arrays::add_file(const std::string& path, std::int64_t& memory_left_bytes) {
@@ -322,16 +337,13 @@ void Arrays::set_normalization(std::size_t field, std::optional<Normalization> b
   if (by) {
     check_normalization(fmt::format("{}: {}", files, array.path), fields_[field], *by);
     fields_[field].dtype = DType::float32;
-    array.byte_values.resize(by->mean.size() * 256);
-    for (std::size_t i = 0; i < array.byte_values.size(); ++i)
-      array.byte_values[i] =
-          static_cast<float>((static_cast<double>(i % 256) - by->mean[i / 256]) / by->deviation[i / 256]);
   } else {  // all floats alike: files may store them differently
     const bool floats = std::ranges::any_of(
         sources_, [&](const Source& source) { return is_floating(source.arrays[field]->dtype()); });
     fields_[field].dtype = floats ? DType::float64 : DType::int64;
   }
   array.meaning.by = std::move(by);
+  make_byte_values(field);
 }
 
 void Arrays::check_labels(std::string_view field, std::int64_t classes) const {

@@ -75,14 +75,6 @@ data::Registry::Choice kind_of(const Config& config, const data::Request& reques
   return data::kind_of(kinds, config.data.format, request);
 }
 
-/// The program's own kind that auto takes, whose words need not be files; empty: none.
-std::string own_kind_for(const Config& config, const data::Request& request) {
-  const auto& types = kinds_of_data(config).types();
-  for (auto type = types.rbegin(); type != types.rend(); ++type)
-    if (!type->built_in && type->traits.fits && type->traits.fits(request)) return type->name;
-  return "";
-}
-
 /// Their number for each channel, for messages.
 std::string text_of(const data::Normalization& by) {
   return fmt::format("{:.6g} and {:.6g}", fmt::join(by.mean, " "), fmt::join(by.deviation, " "));
@@ -188,8 +180,9 @@ void DataSets::open_train(const Config& config, const models::Model& model) {
   for (const TrainingFile& file : files) paths.push_back(file.path);
   const data::Request request = request_for(config, model, paths);
   Config as_first = config;
-  if (config.data.format.empty()) {
-    as_first.data.format = own_kind_for(config, request);
+  if (config.data.format.empty()) {  // the words of a program's own kind need not be files
+    const data::Registry::Type* const own = data::fitting_kind(kinds_of_data(config), request, true);
+    if (own) as_first.data.format = own->name;
   } else {
     kind_of(config, request);  // UsageError if there is none of that name, before files are looked for
   }

@@ -140,7 +140,7 @@ std::string word(Enum member) {
   const auto at = static_cast<std::size_t>(member);
   return at < all.size() ? all[at] : std::to_string(at);
 }
-/// The member of this word. UsageError if there is none.
+/// The member that this word names. UsageError if no member has it.
 template <class Enum>
 Enum named(const std::string& text) {
   const auto all = words(Enum{});

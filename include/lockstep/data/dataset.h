@@ -274,8 +274,10 @@ class Mixture final : public Dataset {
 using Registry = lockstep::Registry<Dataset, const Request&>;
 /// Adds arrays, images and text.
 void add_built_in(Registry& registry);
-/// The kind of this name; of none the kind registered last that fits the request. UsageError if there is none
-/// of the name.
+/// Of the kinds that fit the request the one that was registered last; own: among those of the program alone.
+/// Null: no kind fits. Throws what T::fits() throws.
+const Registry::Type* fitting_kind(const Registry& registry, const Request& request, bool own = false);
+/// The kind of this name. An empty name means fitting_kind(). UsageError if there is no such kind.
 Registry::Choice kind_of(const Registry& registry, const std::string& name, const Request& request);
 
 }  // namespace lockstep::data
