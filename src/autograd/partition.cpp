@@ -12,7 +12,7 @@
 namespace lockstep {
 namespace {
 
-constexpr std::size_t most_at_once_bytes = std::size_t{64} << 20;
+constexpr std::size_t max_at_once_bytes = std::size_t{64} << 20;
 
 std::int64_t blocks_of(std::int64_t elements) {
   return (elements + Partition::block_elements - 1) / Partition::block_elements;
@@ -103,7 +103,7 @@ std::vector<Tensor> Partition::gather(std::span<const OwnedElements> parts, kern
   }
   for (std::size_t first = 0; first < parts.size();) {
     std::size_t end = first;
-    for (std::size_t bytes = 0; end < parts.size() && bytes < most_at_once_bytes; ++end)
+    for (std::size_t bytes = 0; end < parts.size() && bytes < max_at_once_bytes; ++end)
       bytes += wholes[end].bytes();
     gather_some(parts.subspan(first, end - first), backend, std::span(wholes).subspan(first, end - first));
     first = end;

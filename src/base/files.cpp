@@ -45,7 +45,7 @@ void throw_system_error(int error, const std::string& path, std::string_view act
 namespace {
 
 /// Linux moves at most 0x7ffff000 bytes a call.
-constexpr std::uint64_t most_bytes_per_call = std::uint64_t{1} << 30;
+constexpr std::uint64_t max_bytes_per_call = std::uint64_t{1} << 30;
 
 int flags_of(OpenFile::Mode mode) {
   switch (mode) {
@@ -113,7 +113,7 @@ std::uint64_t OpenFile::size() const {
 void OpenFile::read_at(std::uint64_t offset, void* data, std::uint64_t bytes) const {
   auto* to = static_cast<std::byte*>(data);
   while (bytes > 0) {
-    const std::size_t piece = std::min(bytes, most_bytes_per_call);
+    const std::size_t piece = std::min(bytes, max_bytes_per_call);
     const ssize_t done =
         uninterrupted([&] { return ::pread(descriptor_, to, piece, static_cast<off_t>(offset)); });
     if (done < 0) throw_system_error(errno, path_, "read");
@@ -129,7 +129,7 @@ void OpenFile::read_at(std::uint64_t offset, void* data, std::uint64_t bytes) co
 void OpenFile::write_at(std::uint64_t offset, const void* data, std::uint64_t bytes) {
   const auto* from = static_cast<const std::byte*>(data);
   while (bytes > 0) {
-    const std::size_t piece = std::min(bytes, most_bytes_per_call);
+    const std::size_t piece = std::min(bytes, max_bytes_per_call);
     const ssize_t done =
         uninterrupted([&] { return ::pwrite(descriptor_, from, piece, static_cast<off_t>(offset)); });
     if (done < 0) throw_system_error(errno, path_, "write");
@@ -221,10 +221,10 @@ void sync_directory(const std::string& path) {
   if (result != 0 && error != EINVAL && error != ENOTSUP) throw_system_error(error, path, "sync");
 }
 
-std::string read_text(const std::string& path, std::uint64_t most_bytes) {
+std::string read_text(const std::string& path, std::uint64_t max_bytes) {
   const OpenFile file(path, OpenFile::Mode::read);
   const std::uint64_t bytes = file.size();
-  if (bytes > most_bytes) throw DataError("{}: {} bytes are too many for this file", path, bytes);
+  if (bytes > max_bytes) throw DataError("{}: {} bytes are too many for this file", path, bytes);
   std::string text(bytes, '\0');
   file.read_at(0, text.data(), bytes);
   return text;

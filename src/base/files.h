@@ -61,8 +61,8 @@ void remove_quietly(const std::string& path) noexcept;
 /// Syncs the names that were made and removed in it.
 void sync_directory(const std::string& path);
 
-/// The whole of a small file. DataError if it is larger than `most_bytes`.
-std::string read_text(const std::string& path, std::uint64_t most_bytes = std::uint64_t{1} << 26);
+/// The whole of a small file. DataError if it is larger than `max_bytes`.
+std::string read_text(const std::string& path, std::uint64_t max_bytes = std::uint64_t{1} << 26);
 /// Makes `path` a symbolic link to `target`, replacing one. False if the file system does not support links.
 bool replace_link(const std::string& path, const std::string& target);
 

@@ -23,9 +23,9 @@ std::vector<std::string_view> lines_of(std::string_view text) {
   return lines;
 }
 
-EndOfFile lines_at_end(const OpenFile& file, std::uint64_t most_bytes) {
+EndOfFile lines_at_end(const OpenFile& file, std::uint64_t max_bytes) {
   const std::uint64_t size = file.size();
-  EndOfFile end{.text = std::string(std::min(size, most_bytes), '\0'), .offset = 0};
+  EndOfFile end{.text = std::string(std::min(size, max_bytes), '\0'), .offset = 0};
   end.offset = size - end.text.size();
   file.read_at(end.offset, end.text.data(), end.text.size());
   end.text.resize(end.text.rfind('\n') + 1);  // nothing is left without any

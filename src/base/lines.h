@@ -22,6 +22,6 @@ struct EndOfFile {
   std::uint64_t offset = 0;  ///< of the text in the file
 };
 /// The first line is left out if it begins before these bytes, the last one if it has no end.
-EndOfFile lines_at_end(const OpenFile& file, std::uint64_t most_bytes);
+EndOfFile lines_at_end(const OpenFile& file, std::uint64_t max_bytes);
 
 }  // namespace lockstep

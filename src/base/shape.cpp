@@ -17,7 +17,7 @@ Shape::Shape(std::span<const std::int64_t> extents) : rank_(static_cast<int>(ext
     throw UsageError("a shape of {} dimensions; at most {} are supported", extents.size(), max_rank);
   }
   // So few that no number of bytes overflows: an element has at most 8, and products stay below 2^63.
-  constexpr std::int64_t most_elements = std::int64_t{1} << 59;
+  constexpr std::int64_t max_elements = std::int64_t{1} << 59;
   std::int64_t product = 1;
   bool too_large = false;
   for (const std::int64_t extent : extents) {
@@ -25,7 +25,7 @@ Shape::Shape(std::span<const std::int64_t> extents) : rank_(static_cast<int>(ext
     // Beside an extent of 0, too: the others are multiplied without it elsewhere.
     if (extent > 0) too_large = too_large || __builtin_mul_overflow(product, extent, &product);
   }
-  if (too_large || product > most_elements)
+  if (too_large || product > max_elements)
     throw UsageError("shape [{}] has more elements than any machine holds; make it smaller",
                      fmt::join(extents, ", "));
   std::copy(extents.begin(), extents.end(), extents_.begin());

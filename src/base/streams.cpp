@@ -23,7 +23,7 @@ namespace lockstep {
 namespace {
 
 /// What a pipe takes at once, or not at all: a longer write could wait.
-constexpr std::size_t most_bytes_at_once = 4096;
+constexpr std::size_t max_bytes_at_once = 4096;
 
 constexpr int nobody_reads = -1;  // no number of the system's
 std::atomic<int> first_trouble{0};
@@ -69,7 +69,7 @@ bool write_all(std::string_view text, double wait_s) noexcept {
       note_trouble(nobody_reads);
       return false;
     }
-    const ssize_t written = ::write(STDERR_FILENO, text.data(), std::min(text.size(), most_bytes_at_once));
+    const ssize_t written = ::write(STDERR_FILENO, text.data(), std::min(text.size(), max_bytes_at_once));
     if (written > 0) {
       text.remove_prefix(static_cast<std::size_t>(written));
     } else if (written < 0 && errno == EAGAIN && monotonic_s() < deadline_s) {

@@ -133,12 +133,12 @@ std::string escaped_character(std::string_view text, std::size_t bytes, std::str
   return std::string(text.substr(0, bytes));
 }
 
-std::string escape(std::string_view text, std::size_t most_bytes, std::string_view with_backslash,
+std::string escape(std::string_view text, std::size_t max_bytes, std::string_view with_backslash,
                    std::string_view also, bool& cut) {
   std::string found;
   for (std::size_t done = 0; done < text.size();) {
     const std::size_t bytes = character_bytes(text.substr(done));
-    if (done + std::max<std::size_t>(bytes, 1) > most_bytes) {
+    if (done + std::max<std::size_t>(bytes, 1) > max_bytes) {
       cut = true;
       break;
     }
@@ -163,9 +163,9 @@ std::string on_one_line(std::string_view text) {
 }
 
 std::string quote(std::string_view name) {
-  constexpr std::size_t most_bytes = 120;
+  constexpr std::size_t max_bytes = 120;
   bool cut = false;
-  const std::string text = escape(name, most_bytes, "\"\\", "", cut);
+  const std::string text = escape(name, max_bytes, "\"\\", "", cut);
   return fmt::format("\"{}\"{}", text, cut ? "..." : "");
 }
 

@@ -118,16 +118,16 @@ bool all_finite(std::span<const std::byte> bytes, DType dtype) {
 }
 
 std::string not_finite_in(std::span<const NamedTensor> tensors) {
-  constexpr int most_names = 24;
+  constexpr int max_names = 24;
   std::string text;
   int found = 0;
   for (const NamedTensor& tensor : tensors) {
     const std::int64_t count = count_not_finite(tensor.value);
-    if (count == 0 || ++found > most_names) continue;
+    if (count == 0 || ++found > max_names) continue;
     text +=
         fmt::format("{}{} ({} of {})", text.empty() ? "" : ", ", tensor.name, count, tensor.value.numel());
   }
-  return found > most_names ? fmt::format("{} and {} more", text, found - most_names) : text;
+  return found > max_names ? fmt::format("{} and {} more", text, found - max_names) : text;
 }
 
 }  // namespace lockstep::checkpoint

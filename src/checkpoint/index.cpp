@@ -185,8 +185,8 @@ void read_provenance(const hdf5::File& file, FileIndex& index) {
 
 /// A path for an error text.
 std::string shown(const std::string& path) {
-  constexpr std::size_t most_bytes = 300;
-  return path.size() <= most_bytes ? path : quote(path);
+  constexpr std::size_t max_bytes = 300;
+  return path.size() <= max_bytes ? path : quote(path);
 }
 
 /// A file whose tensors overlap could make a reader read the same bytes any number of times.
@@ -311,9 +311,9 @@ FileIndex read_index(const std::string& path, comm::HostGroup& world) {
     std::vector<std::uint8_t> all(static_cast<std::size_t>(world.size()));
     world.all_gather(&open, sizeof open, all.data());
     if (std::ranges::count(all, 0) == 0) return index;
-    if (attempt == most_live_attempts)
+    if (attempt == max_live_attempts)
       throw DataError("{}: is not there on every rank: {}", path, message.at("file").get<std::string>());
-    constexpr double delays = most_live_attempts * (most_live_attempts - 1) / 2;
+    constexpr double delays = max_live_attempts * (max_live_attempts - 1) / 2;
     if (!open)
       std::this_thread::sleep_for(std::chrono::duration<double>(name_delay_s(world) * attempt / delays));
   }

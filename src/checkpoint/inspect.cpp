@@ -214,7 +214,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::size_t most_lines = 24;  // of differing tensors
+constexpr std::size_t max_lines = 24;  // of differing tensors
 
 /// In the order of TensorDifference::Kind.
 constexpr std::array kind_names{"only_in_a", "only_in_b", "shape", "dtype", "values"};
@@ -303,7 +303,7 @@ std::string to_text(const DiffReport& report) {
     const auto shown = [](const std::string& value) { return value.empty() ? std::string("none") : value; };
     text += fmt::format("{}: {} against {}\n", attribute.name, shown(attribute.a), shown(attribute.b));
   }
-  const std::size_t shown = std::min(report.differences.size(), most_lines);
+  const std::size_t shown = std::min(report.differences.size(), max_lines);
   for (std::size_t d = 0; d < shown; ++d)
     text += line_of(report.differences[d], report.differences[d].shape_a.numel());
   if (shown < report.differences.size()) {

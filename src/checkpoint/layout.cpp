@@ -251,7 +251,7 @@ void Layout::copy_to(OpenFile& file) const {
   memory_.copy_to(file, begin, size);
 }
 
-std::uint64_t most_file_bytes(const FileIndex& index) {
+std::uint64_t max_file_bytes(const FileIndex& index) {
   constexpr std::uint64_t structure_bytes_per_object = 2 * page_bytes;
   return index.payload_bytes() + index.config.size() +
          (index.tensors.size() + index.groups.size() + 64) * structure_bytes_per_object;

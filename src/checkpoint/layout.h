@@ -83,7 +83,7 @@ class Layout {
 };
 
 /// An upper bound of the size of a file with this index.
-std::uint64_t most_file_bytes(const FileIndex& index);
+std::uint64_t max_file_bytes(const FileIndex& index);
 
 /// Calls use(name, number) with each number of a Position, by the name that it has in files and reports.
 void for_position(auto& position, const auto& use) {

@@ -26,7 +26,7 @@ namespace lockstep::checkpoint {
 namespace {
 
 /// The largest profile error of a mixture that is accepted.
-constexpr double most_error = 0.1;
+constexpr double max_error = 0.1;
 
 /// A stored average: one group of one snapshot.
 struct Stored {
@@ -109,7 +109,7 @@ std::vector<std::int64_t> steps_to_use(const std::string& run, std::optional<std
 /// left out, except for the newest.
 std::vector<FileIndex> snapshots_to_use(const std::string& run, std::optional<std::int64_t> step,
                                         comm::HostGroup& world) {
-  constexpr int most_lists = 16;
+  constexpr int max_lists = 16;
   std::map<std::int64_t, FileIndex> read;
   for (int lists = 1;; ++lists) {
     const std::vector<std::int64_t> steps = steps_to_use(run, step, world);
@@ -120,8 +120,8 @@ std::vector<FileIndex> snapshots_to_use(const std::string& run, std::optional<st
       try {
         read.emplace(one, read_index(path, world));
       } catch (const DataError&) {
-        const bool still_listed = one == steps.back() || lists < most_lists;
-        if (from_rank_0(world, [&] { return exists(path); }) || lists >= 2 * most_lists) throw;
+        const bool still_listed = one == steps.back() || lists < max_lists;
+        if (from_rank_0(world, [&] { return exists(path); }) || lists >= 2 * max_lists) throw;
         all_read = all_read && !still_listed;
       }
     }
@@ -148,7 +148,7 @@ std::string reachable(const optim::EmaReconstruction& reconstruction, std::int64
   for (int hundredths = 1; hundredths < 28; ++hundredths) {
     const double width = hundredths / 100.0;
     const auto target = optim::response_of(optim::EmaProfile::power(width), updates);
-    if (reconstruction.mixture_for(target).error > most_error) {
+    if (reconstruction.mixture_for(target).error > max_error) {
       close();
       continue;
     }
@@ -167,13 +167,13 @@ optim::EmaMixture mixture_of(const std::vector<Stored>& stored, const optim::Ema
   const optim::EmaReconstruction reconstruction(std::move(responses));
   const std::int64_t updates = stored.back().updates;
   optim::EmaMixture mixture = reconstruction.mixture_for(optim::response_of(profile, updates));
-  if (mixture.error <= most_error) return mixture;
+  if (mixture.error <= max_error) return mixture;
   const std::string instead = reachable(reconstruction, updates);
   throw UsageError(
       "{}: sigma_rel = {} cannot be had: the profile error of the closest mixture of {} is {:.0f} %, more "
       "than {:.0f} %; {}, or keep more snapshots (checkpoint.every) of more widths (ema.sigma_rel)",
       directory, profile.parameter(), pluralized(stored.size(), "stored average"), 100 * mixture.error,
-      100 * most_error, instead.empty() ? "choose a width that was tracked" : "what can be had: " + instead);
+      100 * max_error, instead.empty() ? "choose a width that was tracked" : "what can be had: " + instead);
 }
 
 /// One tensor of the file to be written.

@@ -36,10 +36,10 @@ namespace {
 
 /// The path with the links at its end resolved; if they lead nowhere, the name that does not exist.
 std::string target_of(const std::string& path) {
-  constexpr int most_links = 40;  // as the system
+  constexpr int max_links = 40;  // as the system
   std::filesystem::path target = path;
   std::error_code error;
-  for (int links = 0; links < most_links; ++links) {
+  for (int links = 0; links < max_links; ++links) {
     const std::filesystem::path next = std::filesystem::read_symlink(target, error);
     if (error) return target;
     target = next.is_absolute() ? next : target.parent_path() / next;
@@ -70,7 +70,7 @@ std::shared_ptr<const OpenFile> open_live(const std::string& path) {
       return std::make_shared<const OpenFile>(target, OpenFile::Mode::read);
     } catch (const DataError& error) {
       if (target == path) throw;
-      if (attempt == most_live_attempts) throw DataError("{}: leads to {}", path, error.what());
+      if (attempt == max_live_attempts) throw DataError("{}: leads to {}", path, error.what());
     }
   }
 }

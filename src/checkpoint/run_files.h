@@ -78,7 +78,7 @@ double name_delay_s(const comm::HostGroup& world);
 
 /// Attempts to open a name before failure is an error. A run prunes the target of a link once per save at
 /// most.
-inline constexpr int most_live_attempts = 32;
+inline constexpr int max_live_attempts = 32;
 
 /// make() on rank 0: its result, or its error, on every rank. The result is one that JSON holds. Collective.
 template <class Make>
@@ -110,9 +110,9 @@ auto read_live(const std::string& path, const Read& read) {
     const std::shared_ptr<const OpenFile> file = open_live(path);
     try {
       auto result = read(file);
-      if (attempt == most_live_attempts || name_target(*file) != NameTarget::other_file) return result;
+      if (attempt == max_live_attempts || name_target(*file) != NameTarget::other_file) return result;
     } catch (const DataError&) {
-      if (attempt == most_live_attempts || name_target(*file) == NameTarget::same_file) throw;
+      if (attempt == max_live_attempts || name_target(*file) == NameTarget::same_file) throw;
     }
   }
 }

@@ -52,7 +52,7 @@ void FileWriter::lay_out() {
     OpenFile file(temporary_, OpenFile::Mode::create_or_truncate);
     draft_.emplace(temporary_);
     // A file that may not grow to its size is an error here already, not inside HDF5.
-    file.truncate(most_file_bytes(index_));
+    file.truncate(max_file_bytes(index_));
     layout_ = std::make_unique<Layout>(index_);
   });
   std::vector<std::uint64_t> offsets;
@@ -94,13 +94,13 @@ bool FileWriter::needs_copy() const {
 /// time: the number of collectives depends on their bytes, not on their number.
 template <class Use>
 void FileWriter::with_whole_tensors(const Use& use) const {
-  constexpr std::size_t most_at_once_bytes = std::size_t{64} << 20;
+  constexpr std::size_t max_at_once_bytes = std::size_t{64} << 20;
   std::vector<Partition::OwnedElements> parts;
   for (std::size_t first = 0, end = 0; first < held_.size(); first = end) {
     parts.clear();
     const Partition* partition = nullptr;
     std::size_t bytes = 0;
-    for (; end < held_.size() && bytes < most_at_once_bytes; ++end) {
+    for (; end < held_.size() && bytes < max_at_once_bytes; ++end) {
       const NamedTensor& tensor = held_[end];
       if (!tensor.part) continue;
       if (partition && *partition != *tensor.part->partition) break;

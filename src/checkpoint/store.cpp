@@ -348,7 +348,7 @@ std::vector<std::int64_t> Store::prune(std::int64_t newest) {
 namespace {
 
 /// Runs that may end without a newer checkpoint before the one they resumed from is skipped.
-constexpr int most_attempts = 2;
+constexpr int max_attempts = 2;
 
 /// With another seed, number of shards or batch a run would silently continue with other samples.
 void check_schedule(const FileIndex& index, const DataSchedule& schedule) {
@@ -424,7 +424,7 @@ Store::Candidates Store::candidates() {
   Candidates candidates;
   for (const std::int64_t step : steps_in(directory_, world_)) {
     const auto count = counts.find(step);
-    const bool exhausted = count != counts.end() && count->second >= most_attempts;
+    const bool exhausted = count != counts.end() && count->second >= max_attempts;
     (exhausted ? candidates.exhausted : candidates.steps).push_back(step);
   }
   candidates.steps.insert(candidates.steps.end(), candidates.exhausted.begin(), candidates.exhausted.end());
@@ -453,7 +453,7 @@ std::int64_t Store::resume_state_dict(const StateDict& state_dict) {
       log_.warning(
           "{0}/{1}: passed over for {2}: {3} starts from it ended before anything newer was saved (remove "
           "{0}/starts to have it tried again)",
-          directory_, name_of_step(other), name_of_step(step), most_attempts);
+          directory_, name_of_step(other), name_of_step(step), max_attempts);
     }
     if (!run_directory_.is_read_only()) started_from(step, broken);
     current_path_ = path;

@@ -146,7 +146,7 @@ class Times {
   /// Of the slowest rank in each round. Collective.
   std::map<std::string, double> medians(comm::HostGroup& world) const {
     std::map<std::string, double> found;
-    for (const auto& [name, ms] : ms_) found[name] = median(train::greatest_of_ranks(world, ms));
+    for (const auto& [name, ms] : ms_) found[name] = median(train::max_of_ranks(world, ms));
     return found;
   }
 

@@ -37,7 +37,7 @@ struct OverlapTimes {
   std::vector<BucketFigures> buckets = {};
 };
 
-constexpr double most_bucket_mb = 1e6;       // as ddp.bucket_mb
+constexpr double max_bucket_mb = 1e6;        // as ddp.bucket_mb
 constexpr std::int64_t steps_per_round = 4;  // of a mode, before the next mode runs
 
 /// Figures of several steps: a row a step, the same columns in each.
@@ -45,7 +45,7 @@ class StepFigures {
  public:
   void add(double value) { values_.push_back(value); }
   /// Replaces each figure by the greatest of all ranks. Collective.
-  void take_greatest(comm::HostGroup& world) { values_ = train::greatest_of_ranks(world, values_); }
+  void take_max(comm::HostGroup& world) { values_ = train::max_of_ranks(world, values_); }
   std::span<const double> row(std::int64_t step, std::int64_t steps) const {
     const std::size_t columns = values_.size() / static_cast<std::size_t>(steps);
     return std::span(values_).subspan(static_cast<std::size_t>(step) * columns, columns);
@@ -185,7 +185,7 @@ void ModeBenchmark::run_round(std::int64_t steps) {
 }
 
 OverlapTimes ModeBenchmark::result() {
-  for (StepFigures* const rows : {&together_rows_, &alone_rows_, &comm_rows_}) rows->take_greatest(world_);
+  for (StepFigures* const rows : {&together_rows_, &alone_rows_, &comm_rows_}) rows->take_max(world_);
   const std::size_t buckets = communication_->sums().size();
   OverlapTimes times{.mode = name_};
   for (std::size_t b = 0; b < buckets; ++b) {
@@ -225,9 +225,9 @@ std::vector<OverlapTimes> time_overlap(Session& session, const std::string& name
                                        const std::vector<double>& bucket_sizes_mb) {
   train::check_steps(steps, "overlap");
   for (const double bucket_mb : bucket_sizes_mb) {
-    if (!(bucket_mb > 0 && bucket_mb <= most_bucket_mb))
+    if (!(bucket_mb > 0 && bucket_mb <= max_bucket_mb))
       throw UsageError("--bucket-mb {}: must be in (0, {}]; see lockstep bench overlap --help", bucket_mb,
-                       most_bucket_mb);
+                       max_bucket_mb);
   }
   const StandardWorkload& workload = train::workload_named(name);
   std::vector<std::unique_ptr<ModeBenchmark>> modes;

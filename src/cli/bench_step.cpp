@@ -90,7 +90,7 @@ nlohmann::json steps_of(const StepResult& result) {
                                       std::pair{"Exposed communication", &result.exposed_comm_ms}}) {
     report::Points points{{}, *values};
     for (std::size_t step = 1; step <= values->size(); ++step) points.x.push_back(static_cast<double>(step));
-    points = report::reduced(points, report::most_points);
+    points = report::reduced(points, report::max_points);
     charts.push_back({{"title", title},
                       {"unit", "ms"},
                       {"linear", true},
@@ -130,11 +130,11 @@ StepResult time_steps(Session& session, const StepOptions& options) {
       std::max(device_bytes, backend.reserved_bytes()) +
       replicas.accumulation_buffer_bytes() * static_cast<std::size_t>(replicas.accumulation_buffers());
   const auto new_page_faults = static_cast<double>(after.page_faults - before.page_faults);
-  const std::vector<double> memory = train::greatest_of_ranks(
+  const std::vector<double> memory = train::max_of_ranks(
       world, {static_cast<double>(after.peak_bytes), new_page_faults / static_cast<double>(options.steps),
               static_cast<double>(device_bytes)});
-  StepResult result{.step_ms = train::greatest_of_ranks(world, all_step_ms),
-                    .exposed_comm_ms = train::greatest_of_ranks(world, all_exposed_ms)};
+  StepResult result{.step_ms = train::max_of_ranks(world, all_step_ms),
+                    .exposed_comm_ms = train::max_of_ranks(world, all_exposed_ms)};
   result.median_ms = median(result.step_ms);
   result.exposed_median_ms = median(result.exposed_comm_ms);
   result.samples_per_second = static_cast<double>(run.config().train.global_batch) * 1e3 / result.median_ms;

@@ -126,8 +126,8 @@ std::string where(const MergedResult& merged, const comm::Topology& topology) {
     if (std::ranges::find(hosts, host) == hosts.end()) hosts.push_back(host);
   }
   if (hosts.empty() || static_cast<int>(hosts.size()) == topology.nodes()) return "";
-  constexpr std::size_t most_named = 4;
-  const std::size_t more = hosts.size() > most_named ? hosts.size() - most_named : 0;
+  constexpr std::size_t max_named = 4;
+  const std::size_t more = hosts.size() > max_named ? hosts.size() - max_named : 0;
   hosts.resize(hosts.size() - more);
   return fmt::format("on {}{}: ", fmt::join(hosts, ", "), more ? fmt::format(" and {} more", more) : "");
 }

@@ -24,7 +24,7 @@ using report::Pairs;
 
 /// What --json has, as tables; of very many tensors the largest.
 json document_of(const checkpoint::Inspection& inspection) {
-  constexpr std::size_t most_tensors = 3'000;
+  constexpr std::size_t max_tensors = 3'000;
   const checkpoint::FileIndex& index = inspection.index;
   const json values = to_json(inspection);
   std::vector<json> tensors = values["tensors"], groups = values["groups"];
@@ -37,11 +37,11 @@ json document_of(const checkpoint::Inspection& inspection) {
     if (!tensor["digest_right"].get<bool>())
       wrong += (wrong.empty() ? "" : ", ") + tensor["name"].get<std::string>();
   }
-  const bool some = tensors.size() > most_tensors;
+  const bool some = tensors.size() > max_tensors;
   if (some) {
     std::ranges::stable_sort(tensors, std::greater(),
                              [](const json& one) { return one["bytes"].get<double>(); });
-    tensors.resize(most_tensors);
+    tensors.resize(max_tensors);
   }
   double largest = 0, unit = 1 << 10;
   for (const auto& [path, size] : bytes) largest = std::max(largest, size);
@@ -61,8 +61,7 @@ json document_of(const checkpoint::Inspection& inspection) {
   for (const char* const key : {"seed", "shards", "samples", "epoch", "step"})
     if (values[key].is_number()) facts.insert(facts.begin(), {key, values[key].dump()});
   if (!wrong.empty()) wrong = report::cut("Values have not the digest of the manifest: " + wrong, 2'000);
-  const std::string cut_off =
-      fmt::format("The largest {} of {} tensors.", most_tensors, index.tensors.size());
+  const std::string cut_off = fmt::format("The largest {} of {} tensors.", max_tensors, index.tensors.size());
   return {
       {"title", "Checkpoint of step " + report::whole(index.position.step)},
       {"lead", fmt::format("{} · written {}", index.path, index.created)},

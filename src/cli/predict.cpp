@@ -32,10 +32,10 @@ bool wants_log_probabilities(const std::string& output, const models::Model& mod
 
 /// Its size, parts of its contents, its inode and when it was changed.
 std::string state_of(const std::string& path) {
-  constexpr std::uint64_t most_bytes = std::uint64_t{2} << 20;
+  constexpr std::uint64_t max_bytes = std::uint64_t{2} << 20;
   struct stat status {};
   const bool is_there = ::stat(path.c_str(), &status) == 0;
-  return fmt::format("{}, inode {}, changed {}.{:09}", train::file_digest(path, most_bytes),
+  return fmt::format("{}, inode {}, changed {}.{:09}", train::file_digest(path, max_bytes),
                      is_there ? status.st_ino : 0, is_there ? status.st_mtim.tv_sec : 0,
                      is_there ? status.st_mtim.tv_nsec : 0);
 }

@@ -18,10 +18,10 @@ namespace {
 
 /// A round times several small sums, since the barrier before it costs microseconds.
 constexpr std::size_t bytes_of_round = 4 << 20;
-constexpr std::size_t most_sums_of_round = 16;
+constexpr std::size_t max_sums_of_round = 16;
 constexpr double round_budget_s = 0.6;  // for each size and each of the two
-constexpr int fewest_rounds = 7;
-constexpr int most_rounds = 101;
+constexpr int min_rounds = 7;
+constexpr int max_rounds = 101;
 
 /// Between 1 and 2, with all bits used, so that the order of additions shows in the result.
 float value_of(int shard, std::size_t element) {
@@ -71,7 +71,7 @@ class AllReduceBenchmark {
         mpi_(mpi),
         count_(bytes / sizeof(float)),
         sums_of_round_(
-            std::clamp(bytes_of_round / std::max(bytes, std::size_t{1}), std::size_t{1}, most_sums_of_round)),
+            std::clamp(bytes_of_round / std::max(bytes, std::size_t{1}), std::size_t{1}, max_sums_of_round)),
         map_(group_.size(), group_.size()),
         flat_buffer_(transport.allocate_buffer(bytes, 1)),
         fresh_(count_),
@@ -90,8 +90,8 @@ class AllReduceBenchmark {
 
     std::vector<double> lockstep_ms, mpi_ms;
     const Stopwatch spent;
-    for (int round = 0; round < most_rounds; ++round) {
-      if (round >= fewest_rounds && slowest_ms(spent.elapsed_ms()) > 2e3 * round_budget_s) break;
+    for (int round = 0; round < max_rounds; ++round) {
+      if (round >= min_rounds && slowest_ms(spent.elapsed_ms()) > 2e3 * round_budget_s) break;
       lockstep_ms.push_back(timed(tree_values(), [&] { sum(); }));
       if (mpi_ != MPI_COMM_NULL) mpi_ms.push_back(timed(mpi_values_.data(), [&] { sum_by_mpi(); }));
     }

@@ -39,8 +39,8 @@ template <class T>
 void add_blocks(const std::vector<SumStep>& steps, std::size_t bytes,
                 std::span<const std::byte* const> sources, std::span<std::byte* const> destinations,
                 std::byte* scratch) {
-  constexpr int most_waiting = 32;  // a tree over fewer than 2^31 shards is no deeper
-  std::array<const T*, most_waiting> waiting;
+  constexpr int max_waiting = 32;  // a tree over fewer than 2^31 shards is no deeper
+  std::array<const T*, max_waiting> waiting;
   for (std::size_t first = 0; first < bytes; first += block_bytes) {
     const std::size_t block = std::min(block_bytes, bytes - first);
     const std::size_t count = block / sizeof(T);

@@ -45,11 +45,11 @@ class SeparateSegments {
 }  // namespace
 
 bool oversubscribed(MPI_Comm node, const CoreSet& mine) {
-  constexpr std::size_t most_cores = 8192;  // Linux can be built for so many
-  std::array<std::uint64_t, most_cores / 64> cores{};
+  constexpr std::size_t max_cores = 8192;  // Linux can be built for so many
+  std::array<std::uint64_t, max_cores / 64> cores{};
   for (const int core : mine) {
     const auto index = static_cast<std::size_t>(core);
-    if (index < most_cores) cores[index / 64] |= std::uint64_t{1} << index % 64;
+    if (index < max_cores) cores[index / 64] |= std::uint64_t{1} << index % 64;
   }
   check_mpi(
       MPI_Allreduce(MPI_IN_PLACE, cores.data(), static_cast<int>(cores.size()), MPI_UINT64_T, MPI_BOR, node),

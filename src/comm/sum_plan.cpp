@@ -78,7 +78,7 @@ SumPlan::SumPlan(const ShardMap& map, std::span<const int> group_of_rank, int gr
   for (int other = 0; other < groups; ++other) {
     const std::vector<ShardRange>& theirs = ranges[static_cast<std::size_t>(other)];
     partials_of_group.push_back(static_cast<int>(theirs.size()));
-    most_partials = std::max(most_partials, partials_of_group.back());
+    max_partials = std::max(max_partials, partials_of_group.back());
     first_slot_of_group.push_back(other == group ? -1 : static_cast<int>(slots.size()));
     if (other != group) slots.insert(slots.end(), theirs.begin(), theirs.end());
   }

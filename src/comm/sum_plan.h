@@ -78,7 +78,7 @@ struct SumPlan {
   std::vector<Accumulator> accumulators;  ///< of the group's ranks; a step's source is an index here
   std::vector<int> accumulators_of_rank;  ///< of all ranks
   std::vector<int> partials_of_group;     ///< how many partial sums each group has
-  int most_partials = 0;                  ///< of a group
+  int max_partials = 0;                   ///< of a group
   /// Partial sums that this group receives, in slots by group; first_slot_of_group is -1 for this one.
   int received = 0;
   std::vector<int> first_slot_of_group;

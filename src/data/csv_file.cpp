@@ -187,11 +187,11 @@ std::optional<bool> CsvFile::is_heading(const Fields& names, const Fields& below
 /// the lines below, which have others twice, and the numbers are in order.
 std::optional<bool> CsvFile::numbers_are_names(std::string_view text, std::size_t column,
                                                const std::vector<double>& numbers, bool fractions_below) {
-  constexpr std::size_t most_lines = 1000, most_bytes = 1 << 20;
+  constexpr std::size_t max_lines = 1000, max_bytes = 1 << 20;
   std::set<std::string, std::less<>> classes;
   bool repeated = false;
   Fields fields;
-  for (std::size_t i = 1, bytes = 0; i < most_lines && bytes < most_bytes; ++i) {
+  for (std::size_t i = 1, bytes = 0; i < max_lines && bytes < max_bytes; ++i) {
     Line line;
     if (i == waiting_.size() && !read_line(line)) break;
     line = i == waiting_.size() ? waiting_.emplace_back(std::move(line)) : waiting_[i];

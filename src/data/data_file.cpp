@@ -110,10 +110,10 @@ namespace {
 
 /// The largest |value| in some rows (of large ones: in their first part), without what is not finite.
 double largest_in(const hdf5::Dataset& dataset) {
-  constexpr std::int64_t most_rows = 64, most_elements = 1 << 20;
+  constexpr std::int64_t max_rows = 64, max_elements = 1 << 20;
   if (!dataset.dtype() || dataset.numel() == 0) return 0;
   const std::int64_t looked_at =
-      std::min(dataset.rows(), std::clamp<std::int64_t>(most_elements / dataset.row_numel(), 1, most_rows));
+      std::min(dataset.rows(), std::clamp<std::int64_t>(max_elements / dataset.row_numel(), 1, max_rows));
   double largest = 0;
   for (std::int64_t i = 0; i < looked_at; ++i)
     dataset.read_blocks(i * dataset.rows() / looked_at, 1, [&](std::int64_t, std::span<const double> values) {

@@ -35,14 +35,14 @@ FieldMeaning meaning_of(const hdf5::Dataset& dataset);
 bool is_integers(const hdf5::Dataset& dataset);
 
 /// The limit of an attribute, which HDF5 keeps in the header of its array.
-inline constexpr std::size_t most_name_bytes = 60'000;
+inline constexpr std::size_t max_name_bytes = 60'000;
 
 /// Names in an attribute such as classes of /y, a name a line or a list; none if it is missing or no text. No
 /// name has a line end: in a list it becomes a blank.
 std::vector<std::string> names_of(const hdf5::Object& object, const char* attribute);
 /// The same of an attribute that is one text: "m", and "m, s" of several.
 std::string text_of(const hdf5::Object& object, const char* attribute);
-/// Names contain no line ends and take at most most_name_bytes, line ends included.
+/// Names contain no line ends and take at most max_name_bytes, line ends included.
 void store_names(hdf5::Dataset& array, const char* attribute, const std::vector<std::string>& names);
 
 /// "a.h5", or "a.h5 and 2 more".

@@ -29,7 +29,7 @@ std::vector<NotFinite> not_finite_in(const Dataset& dataset, std::span<const std
   return found;
 }
 
-std::string first_not_finite(const Dataset& dataset, std::int64_t most_bytes, comm::HostGroup& world) {
+std::string first_not_finite(const Dataset& dataset, std::int64_t max_bytes, comm::HostGroup& world) {
   if (dataset.is_finite()) return "";
   constexpr std::int64_t chunk_bytes = 1 << 20;
   std::int64_t sample_bytes = 1;
@@ -39,7 +39,7 @@ std::string first_not_finite(const Dataset& dataset, std::int64_t most_bytes, co
   EvalBatches batches(dataset, rows, world);
   std::string mine;
   comm::run_on_all(world, [&] {
-    std::int64_t left_bytes = most_bytes;
+    std::int64_t left_bytes = max_bytes;
     std::vector<std::int64_t> samples;
     for (int chunk = batches.mine().first; chunk < batches.mine().end() && left_bytes > 0; ++chunk) {
       const Batch& batch = batches.read(chunk);

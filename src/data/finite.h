@@ -24,9 +24,9 @@ struct NotFinite {
 std::vector<NotFinite> not_finite_in(const Dataset& dataset, std::span<const std::int64_t> samples,
                                      const Batch& batch);
 
-/// Reads the samples, which the ranks share, each up to about most_bytes of them. The text of the first such
+/// Reads the samples, which the ranks share, each up to about max_bytes of them. The text of the first such
 /// number, the same on every rank; empty if there is none. Collective; throws what the data set throws.
-std::string first_not_finite(const Dataset& dataset, std::int64_t most_bytes, comm::HostGroup& world);
+std::string first_not_finite(const Dataset& dataset, std::int64_t max_bytes, comm::HostGroup& world);
 
 /// What may have spoiled the loss or the parameters of a step: a number in this rank's shards of the step
 /// before, which may have spoiled its gradients alone, or else of this one: "a.h5: row 123 of field x holds

@@ -92,7 +92,7 @@ class CsvSamples {
   std::vector<std::string> value_names() const {
     std::vector<std::string> found;
     for (const std::size_t i : value_columns(names_.size())) found.push_back(names_[i]);
-    if (fmt::format("{}", fmt::join(found, "\n")).size() > most_name_bytes) found.clear();
+    if (fmt::format("{}", fmt::join(found, "\n")).size() > max_name_bytes) found.clear();
     return found;
   }
   bool has_heading() const { return !names_.empty(); }
@@ -253,7 +253,7 @@ class CsvLabels {
     if (mark && numbers_.empty()) first_mark_ = missing(file, field);
     numbers_.emplace(text, 0);
     name_bytes_ += text.size() + 1;
-    if (name_bytes_ > most_name_bytes)
+    if (name_bytes_ > max_name_bytes)
       throw DataError(
           "{}: the label, {}, has {} different names by now, more than a data file keeps: is it the right "
           "column? Else number them",
@@ -412,7 +412,7 @@ Prepared prepare_csv(std::span<const std::string> inputs, const Output& output, 
         fmt::format("{}: the names of the columns take over {} bytes and are left out: nothing will tell "
                     "other columns from "
                     "these",
-                    samples.heading_where(), most_name_bytes));
+                    samples.heading_where(), max_name_bytes));
   for (std::size_t i = 0; i < spreads.size() && !contents.bytes; ++i)
     if (const CsvSpread& column = spreads[i]; column.is_lost())
       prepared.warnings.push_back(fmt::format(

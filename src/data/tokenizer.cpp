@@ -50,9 +50,9 @@ void store_tokenizer(hdf5::Dataset& tokens, const std::string& name, const Token
   tokens.set_attribute("vocabulary", tokenizer.vocabulary());
   tokens.set_attribute("tokenizer", name);
   const std::string text = tokenizer.text();
-  if (text.size() > most_name_bytes)
+  if (text.size() > max_name_bytes)
     throw DataError("{}: the definition of the tokenizer {} has {} bytes; an attribute has room for {}",
-                    tokens.file_path(), name, text.size(), most_name_bytes);
+                    tokens.file_path(), name, text.size(), max_name_bytes);
   if (!text.empty()) tokens.set_attribute("tokenizer_text", text);
 }
 

@@ -126,7 +126,7 @@ void check_same_model(comm::HostGroup& group, const ModelState& model, const Opt
 
 namespace {
 
-constexpr std::size_t most_tensors_named = 4;
+constexpr std::size_t max_tensors_named = 4;
 
 using Digest = std::uint64_t;
 
@@ -180,17 +180,17 @@ std::string differing_values(comm::HostGroup& group, std::span<const ParamState:
   for (std::size_t item = 0; item < values.size(); ++item) {
     const std::vector<int> apart = ranks_apart(all, values.size(), item);
     if (apart.empty()) continue;
-    if (++differing > most_tensors_named) continue;
+    if (++differing > max_tensors_named) continue;
     text += fmt::format("{}{} on {}", text.empty() ? "" : "; ", values[item].name, comm::ranks_text(apart));
   }
-  if (differing > most_tensors_named)
-    text += fmt::format("; and {} more tensors", differing - most_tensors_named);
+  if (differing > max_tensors_named)
+    text += fmt::format("; and {} more tensors", differing - max_tensors_named);
   return text;
 }
 
 namespace {
 
-constexpr std::size_t most_parameters_named = 8;
+constexpr std::size_t max_parameters_named = 8;
 
 /// The usage rows of all shards, in the order of the shards.
 std::vector<Usage::Word> rows_of_all(comm::HostGroup& group, const comm::ShardMap& map, const Usage& usage) {
@@ -214,7 +214,7 @@ void throw_unused(comm::HostGroup& group, const comm::ShardMap& map, std::span<P
                   const std::vector<std::size_t>& missed, const Usage& usage) {
   const std::vector<Usage::Word> rows = rows_of_all(group, map, usage);
   std::string text;
-  for (std::size_t i = 0; i < std::min(missed.size(), most_parameters_named); ++i) {
+  for (std::size_t i = 0; i < std::min(missed.size(), max_parameters_named); ++i) {
     std::vector<int> shards, ranks;
     for (int shard = 0; shard < map.shards(); ++shard) {
       const std::span row =
@@ -231,8 +231,8 @@ void throw_unused(comm::HostGroup& group, const comm::ShardMap& map, std::span<P
                 : fmt::format(" not in shard{} {} ({})", shards.size() == 1 ? "" : "s",
                               fmt::join(shards, ", "), comm::ranks_text(ranks));
   }
-  if (missed.size() > most_parameters_named)
-    text += fmt::format("; and {} more", missed.size() - most_parameters_named);
+  if (missed.size() > max_parameters_named)
+    text += fmt::format("; and {} more", missed.size() - max_parameters_named);
   throw UsageError(
       "parameters without a gradient: {}; use them in every shard, freeze them, or set ddp.unused "
       "= allow",

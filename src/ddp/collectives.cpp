@@ -127,7 +127,7 @@ std::vector<Call> exchange(Context& context, Kind kind, const Tensor& tensor, in
 std::byte* bytes(const Tensor& tensor) { return static_cast<std::byte*>(tensor.raw()); }
 
 // Pieces: what passes through a rank at once beside its own tensor.
-constexpr std::int64_t most_host_bytes = std::int64_t{8} << 20, most_device_bytes = std::int64_t{64} << 20;
+constexpr std::int64_t max_host_bytes = std::int64_t{8} << 20, max_device_bytes = std::int64_t{64} << 20;
 
 /// Calls piece(first, end) for runs of [0, count).
 template <class Piece>
@@ -147,7 +147,7 @@ void sum_by_transport(Context& context, const Tensor& tensor) {
   const Tensor all = tensor.reshape({tensor.numel()});
   comm::FlatBuffer& memory = context.sum_memory(
       transport, static_cast<std::size_t>(
-                     std::min(all.numel() * element, on_device ? most_device_bytes : most_host_bytes)));
+                     std::min(all.numel() * element, on_device ? max_device_bytes : max_host_bytes)));
   const auto room = static_cast<std::int64_t>(memory.accumulator_bytes()) / element;
   in_pieces(all.numel(), room, [&](std::int64_t first, std::int64_t end) {
     const Tensor piece = all.rows(first, end);
@@ -186,7 +186,7 @@ T combined(ReduceOp op, T a, T b) {
 void fold_over_ranks(comm::HostGroup& world, const Tensor& tensor, ReduceOp op) {
   const auto ranks = static_cast<std::size_t>(world.size());
   const auto element = static_cast<std::int64_t>(bytes_of(tensor.dtype()));
-  const std::int64_t most = std::max<std::int64_t>(4096, most_host_bytes / world.size()) / element;
+  const std::int64_t most = std::max<std::int64_t>(4096, max_host_bytes / world.size()) / element;
   std::vector<std::byte> all(ranks * static_cast<std::size_t>(std::min(most, tensor.numel()) * element));
   in_pieces(tensor.numel(), most, [&](std::int64_t first, std::int64_t end) {
     const auto count = static_cast<std::size_t>(end - first);
@@ -315,8 +315,8 @@ Tensor scatter(Context& context, const Tensor& tensor, int root) {
   const bool is_root = world.rank() == root;
   const Tensor here = is_root ? kernels::on_cpu(tensor, &context.backend()) : Tensor();
   const auto part = static_cast<std::int64_t>(mine.bytes()), begin = part * world.rank();
-  std::vector<std::byte> passing(static_cast<std::size_t>(std::min(whole.bytes(), most_host_bytes)));
-  in_pieces(whole.bytes(), most_host_bytes, [&](std::int64_t first, std::int64_t end) {
+  std::vector<std::byte> passing(static_cast<std::size_t>(std::min(whole.bytes(), max_host_bytes)));
+  in_pieces(whole.bytes(), max_host_bytes, [&](std::int64_t first, std::int64_t end) {
     std::byte* const piece = is_root ? bytes(here) + first : passing.data();
     world.broadcast(piece, static_cast<std::size_t>(end - first), root);
     const std::int64_t from = std::max(first, begin), to = std::min(end, begin + part);
@@ -333,7 +333,7 @@ Tensor gather(Context& context, const Tensor& tensor, int root) {
   const Tensor here = kernels::on_cpu(tensor, &context.backend());
   const std::vector<std::size_t> sizes = bytes_of_ranks(calls);
   const Tensor all = is_root ? room_for_all(calls) : Tensor();
-  const std::int64_t most = std::max<std::int64_t>(4096, most_host_bytes / world.size());
+  const std::int64_t most = std::max<std::int64_t>(4096, max_host_bytes / world.size());
   std::vector<std::byte> passing;
   in_pieces(static_cast<std::int64_t>(*std::ranges::max_element(sizes)), most,
             [&](std::int64_t first, std::int64_t end) {

@@ -83,11 +83,11 @@ StepCapture::Way StepCapture::choose_alone(bool warm) {
     current_ = &*found;
     return current_->graph ? Way::launch : Way::capture;
   }
-  if (known_.size() == most_known) {
+  if (known_.size() == max_known) {
     refuse("its batches or its parameters are in other memory at every step");
     return Way::refused;
   }
-  known_.reserve(most_known);
+  known_.reserve(max_known);
   known_.push_back({.key = key_, .graph = nullptr, .usage = Usage(0, 0)});
   return Way::plain;
 }

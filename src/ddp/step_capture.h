@@ -56,7 +56,7 @@ class StepCapture {
     std::unique_ptr<kernels::Graph> graph;  ///< none: met once
     Usage usage;
   };
-  static constexpr std::size_t most_known = 8;
+  static constexpr std::size_t max_known = 8;
 
   void add_to_key(const Tensor& tensor);
   Way choose_alone(bool warm);

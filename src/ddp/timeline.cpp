@@ -24,14 +24,14 @@ Timeline::Timeline(std::string path, comm::HostGroup& group) : path_(std::move(p
   comm::run_on_all(group, [&] {
     if (group.rank() == 0) check_writable();  // before the run, not after it
   });
-  spans_.reserve(most_spans);
+  spans_.reserve(max_spans);
   group.barrier();
   zero_s_ = monotonic_s();
   if (group.topology().nodes() == 1) group.broadcast(&zero_s_, sizeof zero_s_, 0);
 }
 
 void Timeline::add(const char* name, int row, std::int64_t step, double start_s, double end_s) {
-  if (spans_.size() == most_spans) {
+  if (spans_.size() == max_spans) {
     ++dropped_;
     return;
   }

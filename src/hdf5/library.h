@@ -66,10 +66,10 @@ template <class Read>
 std::vector<std::string> read_texts(hid_t type, hid_t space, const std::string& file,
                                     const std::string& object, const Read& read) {
   if (!is_text_type(type)) throw DataError("{}: {} is not text", file, object);
-  constexpr std::size_t most_texts = std::size_t{1} << 20, largest_text_bytes = std::size_t{1} << 30;
+  constexpr std::size_t max_texts = std::size_t{1} << 20, largest_text_bytes = std::size_t{1} << 30;
   const hssize_t points = H5Sget_simple_extent_npoints(space);
   const auto count = static_cast<std::size_t>(std::max<hssize_t>(points, 0));
-  if (count > most_texts) throw DataError("{}: {} claims {} texts", file, object, count);
+  if (count > max_texts) throw DataError("{}: {} claims {} texts", file, object, count);
   std::vector<std::string> texts(count);
   if (count == 0) return texts;
   if (checked(H5Tis_variable_str(type), file, object, "read") > 0) {

@@ -169,9 +169,9 @@ std::vector<double> Object::doubles_attribute(std::string_view attribute) const 
   const H5T_class_t kind = H5Tget_class(open.type.id());
   if (kind != H5T_INTEGER && kind != H5T_FLOAT)
     throw DataError("{}: {} is not numbers", file_path_, open.label);
-  constexpr hssize_t most_values = 1 << 24;
+  constexpr hssize_t max_values = 1 << 24;
   const hssize_t count = H5Sget_simple_extent_npoints(open.space.id());
-  if (count < 0 || count > most_values)
+  if (count < 0 || count > max_values)
     throw DataError("{}: {} claims {} numbers", file_path_, open.label, count);
   std::vector<double> values(static_cast<std::size_t>(count));
   if (count > 0) {

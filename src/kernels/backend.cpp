@@ -23,7 +23,7 @@ class HostTimer final : public Timer {
   }
 
  private:
-  std::array<double, most_moments> at_s_{};
+  std::array<double, max_moments> at_s_{};
 };
 
 class HostStagingQueue final : public StagingQueue {

@@ -46,12 +46,12 @@ void Context::set_run(const RunShape& shape) {
 }
 
 comm::FlatBuffer& Context::sum_memory(comm::GradientTransport& transport, std::size_t bytes) {
-  constexpr std::size_t least_bytes = std::size_t{64} << 10;
+  constexpr std::size_t min_bytes = std::size_t{64} << 10;
   const comm::GradientTransport& of_cpus = world();
   auto& [last, buffer] = sum_memory_[&transport == &of_cpus ? 0 : 1];
   if (!buffer || last != &transport || buffer->accumulator_bytes() < bytes) {
     buffer.reset();
-    buffer = transport.allocate_buffer(std::bit_ceil(std::max(bytes, least_bytes)), 1);
+    buffer = transport.allocate_buffer(std::bit_ceil(std::max(bytes, min_bytes)), 1);
     last = &transport;
   }
   return *buffer;

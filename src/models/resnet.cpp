@@ -22,9 +22,9 @@ nn::BatchNormSettings norm_settings(const Resnet::Options& options) {
 
 /// The width doubles with each stage.
 const Resnet::Options& with_few_stages(const Resnet::Options& options) {
-  constexpr std::size_t most_stages = 16;
-  if (options.blocks.size() > most_stages)
-    throw UsageError("model.blocks names {} stages; at most {}", options.blocks.size(), most_stages);
+  constexpr std::size_t max_stages = 16;
+  if (options.blocks.size() > max_stages)
+    throw UsageError("model.blocks names {} stages; at most {}", options.blocks.size(), max_stages);
   return options;
 }
 

@@ -193,12 +193,12 @@ std::vector<std::int64_t> level_channels(const Options& options) {
           mult, options.model_channels, channels.back(), norm_groups);
   }
   const int halvings = std::countr_zero(static_cast<std::uint64_t>(options.image_size));
-  const auto most_levels = static_cast<std::size_t>(halvings) + 1;
-  if (channels.size() > most_levels)
+  const auto max_levels = static_cast<std::size_t>(halvings) + 1;
+  if (channels.size() > max_levels)
     throw UsageError(
         "model.channel_mult names {} levels, but model.image_size = {} can be halved {} times only: {} "
         "levels",
-        channels.size(), options.image_size, halvings, most_levels);
+        channels.size(), options.image_size, halvings, max_levels);
   return channels;
 }
 

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int newton_schulz_steps = 5;
 constexpr float of_x = 3.4445f, of_cube = -4.7750f, of_fifth_power = 2.0315f;
-constexpr double least_norm = 1e-7;
+constexpr double min_norm = 1e-7;
 constexpr std::int64_t block_elements = GradientNorm::block_elements;
 
 std::int64_t blocks_of(const Tensor& tensor) {
@@ -196,7 +196,7 @@ void Muon::apply(std::span<const Update> updates) {
 
 void Muon::move(const Update& update) const {
   const Tensor x = backend().empty(shape_of(update));
-  const auto scale = static_cast<float>(1 / std::max(norm_of(update), least_norm));
+  const auto scale = static_cast<float>(1 / std::max(norm_of(update), min_norm));
   backend().run(ops::scale(direction(update).reshape(x.shape()), scale, x));
   orthogonalise(backend(), x);
   // Without momentum SGD's rule is what is left to do: its weight decay is decoupled then.

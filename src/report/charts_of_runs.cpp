@@ -31,9 +31,9 @@ constexpr std::array known{
     Known{"rank_compute_ms", "Computation of each rank", "ms a step"},
     Known{"slowest_rank", "Slowest rank", "its number"},
 };
-constexpr std::size_t most_coloured = 6;  // runs; colours beyond are not told apart
-constexpr std::size_t most_with_raw = 3;  // runs; of more only the means can be told apart
-constexpr std::size_t most_coloured_parts = 8;
+constexpr std::size_t max_coloured = 6;  // runs; colours beyond are not told apart
+constexpr std::size_t max_with_raw = 3;  // runs; of more only the means can be told apart
+constexpr std::size_t max_coloured_parts = 8;
 constexpr std::size_t smooth_from = 100;  // points
 constexpr std::size_t smooth_points = 400;
 
@@ -102,7 +102,7 @@ const char* word_of(RunEvent::Kind kind) {
 /// Events that every chart marks: at most `most`, equally far apart in their order.
 json marks_of(std::span<const RunLog> runs, std::size_t most) {
   std::vector<json> marks;
-  if (runs.size() > most_marked_runs) return marks;
+  if (runs.size() > max_marked_runs) return marks;
   for (const RunLog& run : runs) {
     for (const RunEvent& event : run.events) {
       const char* const kind = word_of(event.kind);
@@ -135,10 +135,10 @@ json note_of(std::span<const RunLog> runs, const std::vector<json>& charts) {
     }
   }
   std::string text;
-  if (runs.size() > most_marked_runs)
+  if (runs.size() > max_marked_runs)
     text = "Training curves are means over a twenty-fifth of the steps, where 100 steps or more are logged. ";
   if (pale) text = "Pale: as logged; line: the mean over a twenty-fifth of the steps. ";
-  if (shown < logged && runs.size() <= most_marked_runs)
+  if (shown < logged && runs.size() <= max_marked_runs)
     text += fmt::format(
         "Curves have at most {} of {} points: the least and the greatest of each part, and both ends.",
         whole(static_cast<std::int64_t>(shown)), whole(static_cast<std::int64_t>(logged)));
@@ -161,22 +161,22 @@ double score_of(const RunLog& run) {
 std::vector<std::string> styles_of(std::span<const RunLog> runs) {
   std::vector<std::size_t> order(runs.size());
   std::iota(order.begin(), order.end(), 0);
-  if (runs.size() > most_coloured)
+  if (runs.size() > max_coloured)
     std::ranges::stable_sort(order, {}, [&](std::size_t r) { return score_of(runs[r]); });
   std::vector<std::string> styles(runs.size(), "rest");
-  for (std::size_t place = 0; place < std::min(order.size(), most_coloured); ++place)
+  for (std::size_t place = 0; place < std::min(order.size(), max_coloured); ++place)
     styles[order[place]] = fmt::format("c{}", place);
   return styles;
 }
 
-std::vector<json> curves_of(std::span<const RunLog> runs, std::size_t most_bytes) {
-  constexpr std::size_t most_charts = 40, most_marks = 200;
-  const json marks = marks_of(runs, most_marks);
-  most_bytes -= std::min(most_bytes, json_text(marks).size());
+std::vector<json> curves_of(std::span<const RunLog> runs, std::size_t max_bytes) {
+  constexpr std::size_t max_charts = 40, max_marks = 200;
+  const json marks = marks_of(runs, max_marks);
+  max_bytes -= std::min(max_bytes, json_text(marks).size());
   const std::vector<std::string> styles = styles_of(runs);
   std::vector<std::size_t> back_to_front(runs.size());  // grey curves first, the best on top
   std::iota(back_to_front.begin(), back_to_front.end(), 0);
-  if (runs.size() > most_coloured)
+  if (runs.size() > max_coloured)
     std::ranges::stable_sort(back_to_front, std::greater(), [&](std::size_t r) { return styles[r]; });
 
   std::vector<std::string> keys{"loss"};
@@ -198,12 +198,12 @@ std::vector<json> curves_of(std::span<const RunLog> runs, std::size_t most_bytes
     const auto row = std::ranges::find(known, std::string_view(key), &Known::name);
     return 2 + static_cast<std::size_t>(row - known.begin());
   });
-  if (keys.size() > most_charts) keys.resize(most_charts);
+  if (keys.size() > max_charts) keys.resize(max_charts);
   constexpr std::size_t bytes_of_point = 14, bytes_of_curve = 100;
   count = std::max<std::size_t>(1, count);
   const std::size_t points =
-      std::clamp((most_bytes / count - std::min(most_bytes / count, bytes_of_curve)) / bytes_of_point,
-                 std::size_t{24}, most_points);
+      std::clamp((max_bytes / count - std::min(max_bytes / count, bytes_of_curve)) / bytes_of_point,
+                 std::size_t{24}, max_points);
 
   std::vector<json> charts;
   std::string left_out;
@@ -212,7 +212,7 @@ std::vector<json> curves_of(std::span<const RunLog> runs, std::size_t most_bytes
     json chart = titled(key);
     if (key == "loss") chart["wide"] = true;
     if (key == "lr") chart["linear"] = true;
-    chart["legend"] = runs.size() <= most_coloured;
+    chart["legend"] = runs.size() <= max_coloured;
     std::vector<json> lines, behind;  // what is pale is behind the lines
     for (const std::size_t r : back_to_front) {
       std::size_t nth = 0;
@@ -223,7 +223,7 @@ std::vector<json> curves_of(std::span<const RunLog> runs, std::size_t most_bytes
                                [](const Series* one) { return one->name.rfind("eval_ema_", 0) == 0; });
       // Of many parts (ranks) only the one with the greatest values stands out.
       const bool crowded =
-          runs.size() == 1 && here.size() > most_coloured_parts && here[0]->name.ends_with(']');
+          runs.size() == 1 && here.size() > max_coloured_parts && here[0]->name.ends_with(']');
       const Series* const extreme = crowded ? *std::ranges::max_element(here, {}, median_of) : nullptr;
       if (crowded) {
         std::swap(*std::ranges::find(here, extreme), here.back());  // above the others
@@ -251,10 +251,10 @@ std::vector<json> curves_of(std::span<const RunLog> runs, std::size_t most_bytes
           place.push_back(curve(label, style + as, some));
           if (runs.size() > 1) place.back()["run"] = r;
         };
-        if (noisy && points > smooth_points && runs.size() <= most_with_raw) {
+        if (noisy && points > smooth_points && runs.size() <= max_with_raw) {
           add(behind, " raw", reduced(all, points));
           add(lines, "", smoothed(all, smooth_points));
-        } else if (noisy && runs.size() > most_with_raw) {
+        } else if (noisy && runs.size() > max_with_raw) {
           add(lines, "", smoothed(all, std::min(points, smooth_points)));
           lines.back()["also_x"] = {all.x.front(), all.x.back()};  // the axis reaches them, too
         } else {
@@ -264,10 +264,10 @@ std::vector<json> curves_of(std::span<const RunLog> runs, std::size_t most_bytes
     }
     lines.insert(lines.begin(), behind.rbegin(), behind.rend());
     chart["curves"] = std::move(lines);
-    if (const std::size_t bytes = json_text(chart).size(); bytes > most_bytes) {
+    if (const std::size_t bytes = json_text(chart).size(); bytes > max_bytes) {
       left_out += (left_out.empty() ? "" : ", ") + chart["title"].get<std::string>();
     } else {
-      most_bytes -= bytes;
+      max_bytes -= bytes;
       charts.push_back(std::move(chart));
     }
   }

@@ -18,7 +18,7 @@ extern const char* const page_template;  // made by CMake of assets/
 namespace {
 
 constexpr std::string_view page_start = "<!DOCTYPE html>\n<!-- lockstep report -->\n";
-constexpr std::size_t most_value_bytes = 1'000;
+constexpr std::size_t max_value_bytes = 1'000;
 
 std::string replaced(std::string_view text, char letter, std::string_view by) {
   std::string all;
@@ -76,7 +76,7 @@ json note(std::string_view text) { return text.empty() ? json() : json{{"note", 
 json key_table(const Pairs& pairs) {
   Pairs rows;
   for (const auto& [name, value] : pairs)
-    if (!value.empty()) rows.emplace_back(name, cut(value, most_value_bytes));
+    if (!value.empty()) rows.emplace_back(name, cut(value, max_value_bytes));
   return rows.empty() ? json() : json{{"keys", rows}};
 }
 
@@ -89,7 +89,7 @@ json configuration(const Pairs& pairs) {
     auto found =
         std::find_if(tables.begin(), tables.end(), [&](const json& one) { return one["title"] == title; });
     if (found == tables.end()) found = tables.insert(found, json{{"title", title}, {"keys", json::array()}});
-    (*found)["keys"].push_back(json::array({key.substr(dot + 1), cut(value, most_value_bytes)}));
+    (*found)["keys"].push_back(json::array({key.substr(dot + 1), cut(value, max_value_bytes)}));
   }
   return tables.empty() ? json() : json{{"columns", std::move(tables)}};
 }
@@ -178,7 +178,7 @@ std::string to_html(json document) {
   std::string facts, html;
   for (const auto& [name, value] : document.value("facts", Pairs{}))
     facts += fmt::format("<div><span>{}</span><b>{}</b></div>\n", escaped_html(name),
-                         escaped_html(cut(value, most_value_bytes)));
+                         escaped_html(cut(value, max_value_bytes)));
   std::string_view rest = page_template;
   constexpr std::string_view begin = "<!--=", end = "-->";  // "<!--=title-->"
   for (std::size_t at = rest.find(begin); at != rest.npos; at = rest.find(begin)) {

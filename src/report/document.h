@@ -15,7 +15,7 @@ namespace lockstep::report {
 
 using nlohmann::json;
 
-inline constexpr std::size_t most_page_bytes = 2'000'000;
+inline constexpr std::size_t max_page_bytes = 2'000'000;
 
 /// "1,234,567".
 std::string whole(std::int64_t value);

@@ -64,10 +64,10 @@ std::string record_of(std::string_view data) {
 }
 
 std::optional<std::string_view> RecordReader::at(std::uint64_t offset, std::uint64_t bytes) {
-  constexpr std::uint64_t least_bytes = 1 << 20;
+  constexpr std::uint64_t min_bytes = 1 << 20;
   if (offset > size_ || bytes > size_ - offset) return std::nullopt;
   if (offset < buffer_offset_ || offset + bytes > buffer_offset_ + buffer_.size()) {
-    buffer_.resize(std::min(std::max(bytes, least_bytes), size_ - offset));
+    buffer_.resize(std::min(std::max(bytes, min_bytes), size_ - offset));
     file_.read_at(offset, buffer_.data(), buffer_.size());
     buffer_offset_ = offset;
   }

@@ -78,8 +78,8 @@ json table_of(std::span<const RunLog> runs, const std::set<std::string>& differe
   std::vector<std::size_t> order(runs.size());
   std::iota(order.begin(), order.end(), 0);
   std::ranges::stable_sort(order, {}, [&](std::size_t r) { return score_of(runs[r]); });
-  constexpr std::size_t most_rows = 400;
-  if (order.size() > most_rows) order.resize(most_rows);
+  constexpr std::size_t max_rows = 400;
+  if (order.size() > max_rows) order.resize(max_rows);
   const std::vector<std::string> styles = styles_of(runs);
   for (const std::size_t r : order) {
     const RunLog& run = runs[r];
@@ -195,15 +195,15 @@ json document_of(std::span<const RunLog> runs) {
   const bool one = runs.size() == 1;
   const std::set<std::string> different = one ? std::set<std::string>{} : different_keys(runs);
   std::vector<json> samples, traces, provenance;
-  constexpr std::size_t most_sample_bytes = 700'000, most_shown_runs = 4;
-  const std::span<const RunLog> shown = runs.first(std::min(runs.size(), most_shown_runs));
+  constexpr std::size_t max_sample_bytes = 700'000, max_shown_runs = 4;
+  const std::span<const RunLog> shown = runs.first(std::min(runs.size(), max_shown_runs));
   for (const RunLog& run : shown) {
     const auto add = [&](std::vector<json>& all, const std::vector<json>& parts) {
       if (parts.empty() || parts[0].is_null()) return;
       if (!one) all.push_back({{"heading", run.name}});
       all.insert(all.end(), parts.begin(), parts.end());
     };
-    add(samples, samples_of(run, most_sample_bytes / shown.size()));
+    add(samples, samples_of(run, max_sample_bytes / shown.size()));
     add(provenance, {provenance_of(run)});
     const std::string trace = run.config_value("log.trace");
     if (!trace.empty())
@@ -222,10 +222,10 @@ json document_of(std::span<const RunLog> runs) {
       section(one ? "Configuration" : "Configuration that the runs share", {configuration(shared)}),
       section("Environment and provenance", provenance)};
   // Curves have the bytes that are left.
-  constexpr std::size_t most_note_bytes = 4'000;
-  const std::size_t others = to_html(document).size() + most_note_bytes;
+  constexpr std::size_t max_note_bytes = 4'000;
+  const std::size_t others = to_html(document).size() + max_note_bytes;
   document["sections"][1] =
-      section("Curves", curves_of(runs, most_page_bytes - std::min(others, most_page_bytes - 1)));
+      section("Curves", curves_of(runs, max_page_bytes - std::min(others, max_page_bytes - 1)));
   return document;
 }
 

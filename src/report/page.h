@@ -11,25 +11,25 @@
 
 namespace lockstep::report {
 
-inline constexpr std::size_t most_points = 2'000;   ///< of a curve
-inline constexpr std::size_t most_marked_runs = 3;  ///< with events on the curves
+inline constexpr std::size_t max_points = 2'000;   ///< of a curve
+inline constexpr std::size_t max_marked_runs = 3;  ///< with events on the curves
 
 /// A run's colour: "c0" ... where colours can be told apart, "rest" for the others.
 std::vector<std::string> styles_of(std::span<const RunLog> runs);
 /// The value by which runs are compared: the least eval_loss, else the last loss; infinite without either.
 double score_of(const RunLog& run);
 
-/// The curves of every metric of the runs, of few enough points for `most_bytes`, with what explains them.
-std::vector<json> curves_of(std::span<const RunLog> runs, std::size_t most_bytes);
+/// The curves of every metric of the runs, of few enough points for `max_bytes`, with what explains them.
+std::vector<json> curves_of(std::span<const RunLog> runs, std::size_t max_bytes);
 
-/// The newest, the oldest and as many in between of RUN/samples/*.png and *.txt as `most_bytes` allow, and
+/// The newest, the oldest and as many in between of RUN/samples/*.png and *.txt as `max_bytes` allow, and
 /// how many there are; empty without samples.
-std::vector<json> samples_of(const RunLog& run, std::size_t most_bytes);
+std::vector<json> samples_of(const RunLog& run, std::size_t max_bytes);
 
 /// One step of a trace file (log.trace), of usual length, as bars; null if there is no such file.
 json step_trace_of(const std::string& path);
 
-/// The document of one run or more, whose page has at most most_page_bytes.
+/// The document of one run or more, whose page has at most max_page_bytes.
 json document_of(std::span<const RunLog> runs);
 
 /// A result of lockstep bench, as --json prints it.

@@ -22,8 +22,8 @@ std::uint8_t byte_of(float value) {
 }  // namespace
 
 std::string png_of(const Picture& picture) {
-  const bool fits = picture.width >= 1 && picture.width <= most_picture_side && picture.height >= 1 &&
-                    picture.height <= most_picture_side && (picture.channels == 1 || picture.channels == 3) &&
+  const bool fits = picture.width >= 1 && picture.width <= max_picture_side && picture.height >= 1 &&
+                    picture.height <= max_picture_side && (picture.channels == 1 || picture.channels == 3) &&
                     std::ssize(picture.pixels) == picture.width * picture.height * picture.channels;
   if (!fits)
     throw UsageError("a picture of {} x {} pixels, {} channels and {} bytes cannot be a PNG file",
@@ -56,13 +56,13 @@ void check_grid(std::int64_t count, const Shape& image) {
   if (image.rank() != 3 || (image[0] != 1 && image[0] != 3))
     throw UsageError("samples are {}, but a picture is made of [1, height, width] or [3, height, width]",
                      to_string(image));
-  if (count > most_picture_side * most_picture_side)
+  if (count > max_picture_side * max_picture_side)
     throw UsageError("a picture of {} images has too many pixels", count);
   const std::int64_t columns = columns_of_grid(count), rows = (count + columns - 1) / columns;
-  if (image[1] > most_picture_side || image[2] > most_picture_side ||
-      side_of(rows, image[1]) > most_picture_side || side_of(columns, image[2]) > most_picture_side)
+  if (image[1] > max_picture_side || image[2] > max_picture_side ||
+      side_of(rows, image[1]) > max_picture_side || side_of(columns, image[2]) > max_picture_side)
     throw UsageError("a picture of {} images {} has more than {} pixels a side", count, to_string(image),
-                     most_picture_side);
+                     max_picture_side);
 }
 
 Picture grid_of(std::span<const float> images, std::int64_t count, const Shape& image) {

@@ -18,10 +18,10 @@ struct Picture {
 };
 
 /// The most pixels that a side of a picture may have.
-inline constexpr std::int64_t most_picture_side = 16384;
+inline constexpr std::int64_t max_picture_side = 16384;
 
 /// A file's bytes, the same for the same picture (and library libpng): they hold no time. UsageError unless
-/// the picture has 1 or 3 channels, 1 to most_picture_side pixels a side and as many bytes as that takes.
+/// the picture has 1 or 3 channels, 1 to max_picture_side pixels a side and as many bytes as that takes.
 std::string png_of(const Picture& picture);
 
 /// How many images a row of a grid of `count` has: the root, rounded up.

@@ -27,7 +27,7 @@ std::string base64(std::string_view bytes) {
   return text;
 }
 
-constexpr std::size_t most_files = 40, most_text = 4'000;  // bytes of a text; more of it is cut off
+constexpr std::size_t max_files = 40, max_text = 4'000;  // bytes of a text; more of it is cut off
 
 /// Every `all / few`-th of these places, among them the last and, from two on, the first.
 std::vector<std::size_t> spread(std::size_t all, std::size_t few) {
@@ -42,25 +42,25 @@ std::size_t page_bytes_of(const fs::path& file) {
   const auto bytes = static_cast<std::size_t>(fs::file_size(file, gone));
   if (gone) return 0;
   constexpr std::size_t frame = 160;
-  return frame + (file.extension() == ".png" ? (bytes + 2) / 3 * 4 : 6 * std::min(bytes, most_text));
+  return frame + (file.extension() == ".png" ? (bytes + 2) / 3 * 4 : 6 * std::min(bytes, max_text));
 }
 
-json sample_of(const fs::path& file, std::size_t most_bytes) {
+json sample_of(const fs::path& file, std::size_t max_bytes) {
   json sample{{"name", file.stem().string()}};
   if (file.extension() == ".png") {
-    sample["png"] = base64(read_text(file, most_bytes));
+    sample["png"] = base64(read_text(file, max_bytes));
   } else {
     const OpenFile text(file, OpenFile::Mode::read);
-    std::string start(std::min<std::uint64_t>(text.size(), most_text + 1), '\0');
+    std::string start(std::min<std::uint64_t>(text.size(), max_text + 1), '\0');
     text.read_at(0, start.data(), start.size());
-    sample["text"] = cut(start, most_text);
+    sample["text"] = cut(start, max_text);
   }
   return sample;
 }
 
 }  // namespace
 
-std::vector<json> samples_of(const RunLog& run, std::size_t most_bytes) {
+std::vector<json> samples_of(const RunLog& run, std::size_t max_bytes) {
   std::vector<fs::path> files;
   std::error_code gone;
   for (fs::directory_iterator entry(run.path + "/samples", gone), end; !gone && entry != end;
@@ -73,17 +73,17 @@ std::vector<json> samples_of(const RunLog& run, std::size_t most_bytes) {
   std::ranges::sort(files);  // steps in names have leading zeros
   std::vector<std::size_t> bytes;
   for (const fs::path& file : files) bytes.push_back(page_bytes_of(file));
-  std::size_t few = std::min(files.size(), most_files);
+  std::size_t few = std::min(files.size(), max_files);
   const auto fits = [&] {
     std::size_t sum = 0;
     for (const std::size_t place : spread(files.size(), few)) sum += bytes[place];
-    return sum <= most_bytes;
+    return sum <= max_bytes;
   };
   while (few > 0 && !fits()) --few;
   json strip = json::array();
   for (const std::size_t place : spread(files.size(), few)) {
     try {
-      strip.push_back(sample_of(files[place], most_bytes));
+      strip.push_back(sample_of(files[place], max_bytes));
     } catch (const Error&) {  // removed since: it is counted as not shown
     }
   }

@@ -18,14 +18,14 @@ struct Span {
   double start_us = 0, length_us = 0;
 };
 
-constexpr int most_ranks = 4;
+constexpr int max_ranks = 4;
 
 /// The spans of one step of the first ranks: the step whose length on rank 0 is the median.
 std::pair<std::int64_t, std::vector<Span>> usual_step(const json& events) {
   std::map<std::int64_t, std::vector<Span>> steps;
   std::vector<std::pair<double, std::int64_t>> lengths;
   for (const json& event : events) {
-    if (!event.is_object() || event.value("ph", "") != "X" || event.value("pid", 0) >= most_ranks) continue;
+    if (!event.is_object() || event.value("ph", "") != "X" || event.value("pid", 0) >= max_ranks) continue;
     const std::int64_t step = event.value("args", json::object()).value("step", std::int64_t{0});
     const Span span{event.value("name", ""), event.value("pid", 0), event.value("tid", 0),
                     event.value("ts", 0.0), event.value("dur", 0.0)};
@@ -41,10 +41,10 @@ std::pair<std::int64_t, std::vector<Span>> usual_step(const json& events) {
 }  // namespace
 
 json step_trace_of(const std::string& path) {
-  constexpr std::uint64_t most_bytes = std::uint64_t{1} << 28;
+  constexpr std::uint64_t max_bytes = std::uint64_t{1} << 28;
   json trace;
   try {
-    trace = json::parse(read_text(path, most_bytes), nullptr, false);
+    trace = json::parse(read_text(path, max_bytes), nullptr, false);
   } catch (const Error&) {
     return {};
   }
@@ -63,10 +63,10 @@ json step_trace_of(const std::string& path) {
     rows[{span.rank, span.row}] = SIZE_MAX;
     start = std::min(start, span.start_us);
   }
-  constexpr std::size_t most_rows = 120;
+  constexpr std::size_t max_rows = 120;
   json names = json::array(), bars = json::array();
   for (auto& [key, row] : rows) {
-    if (names.size() == most_rows) break;
+    if (names.size() == max_rows) break;
     row = names.size();
     const std::string name = key.second == 0   ? "step"
                              : key.second == 1 ? "compute"

@@ -9,11 +9,11 @@
 namespace lockstep::tasks {
 namespace {
 
-constexpr std::int64_t most_steps = 1000000;
+constexpr std::int64_t max_steps = 1000000;
 
 std::int64_t whole_number(std::string_view text, std::string_view all) {
   std::int64_t number = 0;
-  if (!parse_number(text, number) || number < 1 || number > most_steps)
+  if (!parse_number(text, number) || number < 1 || number > max_steps)
     throw UsageError(
         "steps {}: write a number of steps as in 250, ddim25, or one for each part of the schedule as in "
         "10,15,20",
@@ -48,7 +48,7 @@ double squared(double x) {
 double cosine_alpha_bar(double t) { return squared(std::cos((t + 0.008) / 1.008 * M_PI / 2)); }
 
 std::vector<double> all_betas(std::string_view name, std::int64_t steps) {
-  constexpr double greatest_cosine_beta = 0.999;
+  constexpr double max_cosine_beta = 0.999;
   const auto count = static_cast<double>(steps);
   std::vector<double> betas(static_cast<std::size_t>(steps));
   if (name == "linear") {
@@ -63,7 +63,7 @@ std::vector<double> all_betas(std::string_view name, std::int64_t steps) {
   } else if (name == "cosine") {
     for (std::size_t i = 0; i < betas.size(); ++i) {
       const double from = static_cast<double>(i) / count, to = static_cast<double>(i + 1) / count;
-      betas[i] = std::min(1 - cosine_alpha_bar(to) / cosine_alpha_bar(from), greatest_cosine_beta);
+      betas[i] = std::min(1 - cosine_alpha_bar(to) / cosine_alpha_bar(from), max_cosine_beta);
     }
   } else {
     throw UsageError("schedule {} is not one of: linear, cosine", quote(name));
@@ -112,8 +112,8 @@ std::vector<std::int64_t> kept_steps(std::int64_t steps, std::string_view respac
 }
 
 NoiseSchedule::NoiseSchedule(std::string_view name, std::int64_t steps, std::string_view respacing) {
-  if (steps < 2 || steps > most_steps)
-    throw UsageError("a diffusion of {} steps is not possible: 2 to {} are", steps, most_steps);
+  if (steps < 2 || steps > max_steps)
+    throw UsageError("a diffusion of {} steps is not possible: 2 to {} are", steps, max_steps);
   timesteps = kept_steps(steps, respacing);
   if (size() < 2) throw UsageError("steps {}: at least 2 steps are needed", respacing);
   const std::vector<double> all_products = products_of(all_betas(name, steps));

@@ -71,7 +71,7 @@ class MemoryPool::State final : public StorageOwner, public std::enable_shared_f
       reserved_bytes_ += exact;
     }
     used_bytes_ += exact;
-    most_used_bytes_ = std::max(most_used_bytes_, used_bytes_);
+    max_used_bytes_ = std::max(max_used_bytes_, used_bytes_);
     block->owner = shared_from_this();
     return StorageRef(block);
   }
@@ -99,7 +99,7 @@ class MemoryPool::State final : public StorageOwner, public std::enable_shared_f
   /// shapes that repeat lose nothing, however seldom they do; ones that do not (each token of a text is a
   /// longer sequence) do not fill the memory.
   void free_memory_for(std::size_t bytes) {
-    const std::size_t most = std::max(small_pool_bytes, 2 * std::max(most_used_bytes_, used_bytes_ + bytes));
+    const std::size_t most = std::max(small_pool_bytes, 2 * std::max(max_used_bytes_, used_bytes_ + bytes));
     while (reserved_bytes_ + bytes > most) {
       Size* oldest = nullptr;
       for (auto& [exact, size] : sizes_) {
@@ -122,7 +122,7 @@ class MemoryPool::State final : public StorageOwner, public std::enable_shared_f
   std::unordered_map<std::size_t, Size> sizes_;
   std::uint64_t requests_ = 0, longest_wait_ = 0;
   std::size_t reserved_bytes_ = 0;  // in use or free
-  std::size_t used_bytes_ = 0, most_used_bytes_ = 0;
+  std::size_t used_bytes_ = 0, max_used_bytes_ = 0;
 };
 
 MemoryPool::MemoryPool() : state_(std::make_shared<State>()) {}

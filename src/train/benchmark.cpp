@@ -174,15 +174,15 @@ WorkloadRun::Times WorkloadRun::step() {
 }
 
 void check_steps(std::int64_t steps, std::string_view subject) {
-  constexpr std::int64_t most_steps = 100'000'000;  // whose times fit into memory
+  constexpr std::int64_t max_steps = 100'000'000;  // whose times fit into memory
   if (steps < 1)
     throw UsageError("--steps {}: must be at least 1; see lockstep bench {} --help", steps, subject);
-  if (steps > most_steps)
-    throw UsageError("--steps {}: must be at most {}; see lockstep bench {} --help", steps, most_steps,
+  if (steps > max_steps)
+    throw UsageError("--steps {}: must be at most {}; see lockstep bench {} --help", steps, max_steps,
                      subject);
 }
 
-std::vector<double> greatest_of_ranks(comm::HostGroup& world, const std::vector<double>& mine) {
+std::vector<double> max_of_ranks(comm::HostGroup& world, const std::vector<double>& mine) {
   std::vector<double> all(mine.size() * static_cast<std::size_t>(world.size()));
   world.all_gather(mine.data(), mine.size() * sizeof(double), all.data());
   std::vector<double> greatest = mine;

@@ -84,6 +84,6 @@ class WorkloadRun {
 void check_steps(std::int64_t steps, std::string_view subject);
 
 /// Element by element the greatest of all ranks, which have equally many. Collective.
-std::vector<double> greatest_of_ranks(comm::HostGroup& world, const std::vector<double>& mine);
+std::vector<double> max_of_ranks(comm::HostGroup& world, const std::vector<double>& mine);
 
 }  // namespace lockstep::train

@@ -296,7 +296,7 @@ checkpoint::StoreOptions store_options(const Config& config, const DataSets& dat
 namespace {
 
 /// Of the rank that has the fewest: a rank with many shards sums their gradients in several buffers.
-int fewest_accumulation_buffers(const Config& config, int ranks) {
+int min_accumulation_buffers(const Config& config, int ranks) {
   const comm::ShardMap shards(config.ddp.shards > 0 ? config.ddp.shards : ranks, ranks);
   int fewest = std::numeric_limits<int>::max();
   for (int rank = 0; rank < ranks; ++rank)
@@ -324,7 +324,7 @@ MemoryNeed memory_need(const Config& config, const ModelState& model, const data
   if (device != Device::cpu()) return need;
   const auto profiles = static_cast<double>(config.ema.rates.size() + config.ema.sigma_rel.size());
   const double owners = config.ddp.sharded_optimizer ? ranks : 1;
-  need.gradients = trained * fewest_accumulation_buffers(config, ranks);
+  need.gradients = trained * min_accumulation_buffers(config, ranks);
   need.optimizer = static_cast<double>(optim::elements_of_state(config.optimizer.algorithm, model)) *
                    sizeof(float) / owners;
   need.ema = profiles * need.parameters / owners;

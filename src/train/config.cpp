@@ -72,13 +72,13 @@ class Mistakes {
   }
   /// UsageError: "3 mistakes: (1) a.ini:4: ... (2) ..."; the text alone if there is one.
   void throw_if_any() const {
-    constexpr std::size_t most_named = 12;
+    constexpr std::size_t max_named = 12;
     if (texts_.empty()) return;
     if (texts_.size() == 1) throw UsageError("{}", texts_.front());
     std::string all;
-    for (std::size_t i = 0; i < std::min(texts_.size(), most_named); ++i)
+    for (std::size_t i = 0; i < std::min(texts_.size(), max_named); ++i)
       all += fmt::format(" ({}) {}", i + 1, texts_[i]);
-    if (texts_.size() > most_named) all += fmt::format(" ... and {} more", texts_.size() - most_named);
+    if (texts_.size() > max_named) all += fmt::format(" ... and {} more", texts_.size() - max_named);
     throw UsageError("{} mistakes:{}", texts_.size(), all);
   }
 

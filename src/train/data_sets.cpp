@@ -413,9 +413,9 @@ void log_warnings(DataSets& data, Session& session) {
 }
 
 void warn_of_held_out(const DataSets& data, Session& session) {
-  constexpr std::int64_t most_bytes_of_a_rank = std::int64_t{128} << 20;
+  constexpr std::int64_t max_bytes_of_a_rank = std::int64_t{128} << 20;
   if (!data.eval()) return;
-  const std::string found = data::first_not_finite(*data.eval(), most_bytes_of_a_rank, session.world());
+  const std::string found = data::first_not_finite(*data.eval(), max_bytes_of_a_rank, session.world());
   if (!found.empty())
     session.log().warning("held-out data: {}: metrics that depend on it will not be finite", found);
 }

@@ -26,8 +26,8 @@
 namespace lockstep::train {
 namespace {
 
-constexpr std::uint64_t most_program_bytes = std::uint64_t{64} << 20;
-constexpr std::uint64_t most_data_bytes = std::uint64_t{2} << 20;
+constexpr std::uint64_t max_program_bytes = std::uint64_t{64} << 20;
+constexpr std::uint64_t max_data_bytes = std::uint64_t{2} << 20;
 constexpr const char* instruction_set_name = "instruction set";
 
 /// Without the characters that separate entries in a gathered text.
@@ -45,7 +45,7 @@ std::string hdf5_version() {
 
 void add_file(Fingerprint& entries, const std::string& key, const std::string& path) {
   if (path.empty()) return;
-  entries.push_back({plain(fmt::format("{} {}", key, path)), file_digest(path, most_data_bytes)});
+  entries.push_back({plain(fmt::format("{} {}", key, path)), file_digest(path, max_data_bytes)});
 }
 
 std::string to_text(const Fingerprint& entries) {
@@ -64,7 +64,7 @@ Fingerprint from_text(const std::string& text) {
 
 }  // namespace
 
-std::string file_digest(const std::string& path, std::uint64_t most_bytes) {
+std::string file_digest(const std::string& path, std::uint64_t max_bytes) {
   struct stat info {};
   if (::stat(path.c_str(), &info) != 0) return fmt::format("no such file ({})", std::strerror(errno));
   if (!S_ISREG(info.st_mode)) return "no regular file";
@@ -79,8 +79,8 @@ std::string file_digest(const std::string& path, std::uint64_t most_bytes) {
         digests.push_back(XXH3_64bits(block.data(), block.size()));
       }
     };
-    digest(0, size <= most_bytes ? size : most_bytes / 2);
-    if (size > most_bytes) digest(size - most_bytes / 2, size);
+    digest(0, size <= max_bytes ? size : max_bytes / 2);
+    if (size > max_bytes) digest(size - max_bytes / 2, size);
     return fmt::format("{} bytes, digest {:016x}", size,
                        XXH3_64bits(digests.data(), digests.size() * sizeof digests[0]));
   } catch (const Error& error) {
@@ -93,7 +93,7 @@ Fingerprint program_fingerprint() {
   Fingerprint entries;
   for (const char* name : {"version", "git", "compiler", "build_type"})
     entries.push_back({fmt::format("program's {}", name), plain(build.at(name))});
-  entries.push_back({"program", file_digest("/proc/self/exe", most_program_bytes)});
+  entries.push_back({"program", file_digest("/proc/self/exe", max_program_bytes)});
   entries.push_back({"HDF5", hdf5_version()});
   entries.push_back({"MPI", plain(comm::mpi_description())});
   const kernels::MathLibrary& library = kernels::math_library();

@@ -28,9 +28,9 @@ FingerprintEntry instruction_set_entry();
 Fingerprint configuration_fingerprint(const Config& config);
 
 /// "1234 bytes, digest 0123456789abcdef" (XXH3-64 over the digests of its MiBs), or why there is none. A file
-/// larger than `most_bytes` has its first and last `most_bytes` / 2 digested: our data files keep their index
+/// larger than `max_bytes` has its first and last `max_bytes` / 2 digested: our data files keep their index
 /// there. Never waits for a pipe or device.
-std::string file_digest(const std::string& path, std::uint64_t most_bytes);
+std::string file_digest(const std::string& path, std::uint64_t max_bytes);
 
 /// Two ranks and what they have.
 struct Difference {

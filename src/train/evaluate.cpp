@@ -90,8 +90,8 @@ std::optional<EvaluationResult> evaluate(const Evaluator& with, const data::Data
   };
   const comm::ShardRange mine = batches.mine();
   // With a watch, a batch at a time: all ranks take as many rounds as rank 0, which has the most batches.
-  const int chunks_a_round = watch.act ? 1 : batches.most_chunks();
-  const int rounds = watch.act ? batches.most_chunks() : 1;
+  const int chunks_a_round = watch.act ? 1 : batches.max_chunks();
+  const int rounds = watch.act ? batches.max_chunks() : 1;
   for (int round = 0; round < rounds; ++round) {
     comm::run_on_all(with.world, [&] {
       for (int i = round; i < std::min(round + chunks_a_round, mine.count); ++i) add_chunk(mine.first + i);

@@ -67,8 +67,8 @@ void Evaluations::check_keep_best(const std::string& metric) const {
   if (names.empty())
     throw UsageError("checkpoint.keep_best = {}: nothing is evaluated; give data.eval or data.eval_fraction",
                      metric);
-  constexpr std::size_t most_named = 24;
-  const std::size_t named = std::min(names.size(), most_named);
+  constexpr std::size_t max_named = 24;
+  const std::size_t named = std::min(names.size(), max_named);
   throw UsageError("checkpoint.keep_best = {}: is not a metric of this run; one of {}{}", metric,
                    fmt::join(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(named), ", "),
                    named < names.size() ? " ..." : "");

@@ -43,13 +43,13 @@ std::string text_of(const nlohmann::json& record) {
 }
 
 std::string text_of(const Ending& ending) {
-  constexpr std::size_t most_why = 1'000;
+  constexpr std::size_t max_why = 1'000;
   nlohmann::json record = {{"exit_code", static_cast<int>(ending.code)},
                            {"step", nullptr},
-                           {"why", on_one_line(ending.why).substr(0, most_why)},
+                           {"why", on_one_line(ending.why).substr(0, max_why)},
                            {"time", utc_now()}};
   if (ending.step) record["step"] = *ending.step;
-  if (!ending.refused.empty()) record["refused"] = on_one_line(ending.refused).substr(0, most_why);
+  if (!ending.refused.empty()) record["refused"] = on_one_line(ending.refused).substr(0, max_why);
   return text_of(record);
 }
 
@@ -127,7 +127,7 @@ ExitCode with_exit_record(checkpoint::RunDirectory& run, bool writes,
   return ending.code;
 }
 
-void record_sudden_end(const std::string& why, double most_s) noexcept {
+void record_sudden_end(const std::string& why, double max_s) noexcept {
   try {
     // Not joined: a write to storage that hangs never returns.
     auto done = std::make_shared<std::promise<void>>();
@@ -150,7 +150,7 @@ void record_sudden_end(const std::string& why, double most_s) noexcept {
       }
       done->set_value();
     }).detach();
-    written.wait_for(std::chrono::duration<double>(most_s));
+    written.wait_for(std::chrono::duration<double>(max_s));
   } catch (const std::exception&) {  // no thread
   }
 }

@@ -24,7 +24,7 @@ ExitCode with_exit_record(checkpoint::RunDirectory& run, bool writes,
                           const std::function<Ending(bool&)>& start);
 
 /// For a process that is about to end without with_exit_record(): the record of the run that it is in, if
-/// any. Any rank may write it. Takes `most_s` at most, also where storage hangs: then nothing may be written.
-void record_sudden_end(const std::string& why, double most_s) noexcept;
+/// any. Any rank may write it. Takes `max_s` at most, also where storage hangs: then nothing may be written.
+void record_sudden_end(const std::string& why, double max_s) noexcept;
 
 }  // namespace lockstep::train

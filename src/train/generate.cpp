@@ -22,12 +22,12 @@ std::int64_t positions_for(std::int64_t seen, std::int64_t context, Device devic
 
 /// An index drawn with probabilities softmax(logits / temperature); `uniform` in [0, 1).
 std::int64_t draw(std::span<const float> logits, double temperature, double uniform) {
-  const auto most_likely = std::max_element(logits.begin(), logits.end());
-  if (temperature == 0) return most_likely - logits.begin();
+  const auto highest = std::max_element(logits.begin(), logits.end());
+  if (temperature == 0) return highest - logits.begin();
   std::vector<double> weights(logits.size());
   double total = 0;
   for (std::size_t i = 0; i < logits.size(); ++i) {
-    weights[i] = std::exp((static_cast<double>(logits[i]) - *most_likely) / temperature);
+    weights[i] = std::exp((static_cast<double>(logits[i]) - *highest) / temperature);
     total += weights[i];
   }
   double left = uniform * total;
@@ -35,7 +35,7 @@ std::int64_t draw(std::span<const float> logits, double temperature, double unif
     left -= weights[i];
     if (left < 0) return static_cast<std::int64_t>(i);
   }
-  return most_likely - logits.begin();
+  return highest - logits.begin();
 }
 
 }  // namespace

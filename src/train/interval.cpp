@@ -15,7 +15,7 @@ nlohmann::json Interval::to_json() const {
   nlohmann::json line = {
       {"step_ms", step_ms()}, {"data_wait_ms", data_wait_ms()}, {"exposed_comm_ms", mean(exposed_comm_ms_)}};
   if (compute_ms.empty()) return line;
-  if (compute_ms.size() <= most_listed_ranks) {
+  if (compute_ms.size() <= max_listed_ranks) {
     line["rank_compute_ms"] = compute_ms;
     return line;
   }

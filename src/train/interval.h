@@ -21,7 +21,7 @@ namespace lockstep::train {
 class Interval {
  public:
   /// Of more ranks a line has three figures and the slowest rank, so that lines do not grow with the job.
-  static constexpr std::size_t most_listed_ranks = 64;
+  static constexpr std::size_t max_listed_ranks = 64;
 
   /// `ranks`: how many have their computation reported; 0 on a rank that writes no metrics.
   explicit Interval(int ranks) : compute_ms_(static_cast<std::size_t>(ranks)) {

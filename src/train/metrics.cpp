@@ -31,8 +31,8 @@ bool is_kept(std::string_view line, const report::ResumePoint& point) {
 
 /// The end of the last line that is kept. Steps never decrease in a file, so only its end is read.
 std::uint64_t end_of_lines_up_to(const OpenFile& file, const report::ResumePoint& point) {
-  constexpr std::uint64_t least_bytes = 1 << 16;
-  for (std::uint64_t bytes = least_bytes;; bytes *= 4) {
+  constexpr std::uint64_t min_bytes = 1 << 16;
+  for (std::uint64_t bytes = min_bytes;; bytes *= 4) {
     const EndOfFile end = lines_at_end(file, bytes);
     const auto lines = lines_of(end.text);
     const auto kept =
@@ -47,8 +47,8 @@ constexpr double redraw_s = 0.2;  // on a terminal
 
 /// When that many seconds are over, by the wall clock of this place: "ends 14:32", "ends Thu 26 Nov 14:32".
 std::string end_of(std::int64_t left_s) {
-  constexpr std::int64_t most_s = 100LL * 365 * 24 * 3600;  // the estimate of a first step may be wild
-  const std::time_t now = std::time(nullptr), end = now + std::min(left_s, most_s);
+  constexpr std::int64_t max_s = 100LL * 365 * 24 * 3600;  // the estimate of a first step may be wild
+  const std::time_t now = std::time(nullptr), end = now + std::min(left_s, max_s);
   std::tm today{}, day{};
   ::localtime_r(&now, &today);
   ::localtime_r(&end, &day);

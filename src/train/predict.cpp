@@ -220,7 +220,7 @@ constexpr std::uint64_t preempt = 1, user_stop = 2, record = 4, longer_rounds = 
 ExitCode predict(Session& session, models::Model& model, const data::Dataset& dataset,
                  const PredictOptions& options, StopRequests& requests) {
   constexpr double record_every_s = 10, round_ms = 50, lock_wait_s = 15;
-  constexpr std::int64_t most_chunks_a_round = std::int64_t{1} << 16;  // of a rank
+  constexpr std::int64_t max_chunks_a_round = std::int64_t{1} << 16;  // of a rank
   comm::HostGroup& world = session.world();
   const bool leads = world.rank() == 0;
   comm::run_on_all(world, [&] {
@@ -284,7 +284,7 @@ ExitCode predict(Session& session, models::Model& model, const data::Dataset& da
     const std::uint64_t asked =
         comm::bits_of_any(world, preempt * pending.stop_preempted | user_stop * pending.stop_user |
                                      record * due | longer_rounds * quick);
-    chunks_a_round = asked & longer_rounds ? std::min(2 * chunks_a_round, most_chunks_a_round)
+    chunks_a_round = asked & longer_rounds ? std::min(2 * chunks_a_round, max_chunks_a_round)
                                            : std::max<std::int64_t>(chunks_a_round / 2, 1);
     if ((asked & (preempt | user_stop | record)) == 0 && done < chunks) continue;
     // What the record says is on storage.

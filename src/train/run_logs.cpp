@@ -129,13 +129,13 @@ bool RunLogs::write_file(const std::string& path, const std::string& bytes) {
 }
 
 void RunLogs::append_missing_image(std::int64_t step, const std::string& tag, const std::string& path) {
-  constexpr std::uint64_t most_bytes = std::uint64_t{1} << 30;
+  constexpr std::uint64_t max_bytes = std::uint64_t{1} << 30;
   if (!events_) return;
   const Timed timed(*this);
   attempt(path, [&] {
     if (report::has_event(run_.tensorboard_path(), step, tag)) return;
     report::Event event(step);
-    event.add_image(tag, read_text(path, most_bytes));
+    event.add_image(tag, read_text(path, max_bytes));
     events_->append(event);
   });
 }

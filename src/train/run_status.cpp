@@ -63,11 +63,11 @@ struct LastLines {
 
 /// Lines that are torn or not ours do not count.
 LastLines last_lines(const std::string& path) {
-  constexpr std::uint64_t most_bytes = 1 << 16;
+  constexpr std::uint64_t max_bytes = 1 << 16;
   LastLines last;
   EndOfFile end;
   try {
-    end = lines_at_end(OpenFile(path, OpenFile::Mode::read), most_bytes);
+    end = lines_at_end(OpenFile(path, OpenFile::Mode::read), max_bytes);
   } catch (const DataError&) {  // a resume that shortens it meanwhile is not worth an error
     return last;
   }
@@ -125,8 +125,8 @@ void judge_lock(RunStatus& status, const std::string& run, const std::string& lo
   const std::time_t locked = changed_at(run + "/lock").value_or(now);
   const std::time_t silent_s = now - std::max(locked, last.time.value_or(locked));
   // Longer than fault.hang_timeout_s usually is, and than evaluations and saves between lines seem to take.
-  const std::time_t most_silent_s = 600 + 10 * last.longest_interval;
-  if (!here && silent_s > most_silent_s) {
+  const std::time_t max_silent_s = 600 + 10 * last.longest_interval;
+  if (!here && silent_s > max_silent_s) {
     status.state = RunState::lost;
     status.why = fmt::format("{} has written no line for {}; it used to write one every {} at least", who,
                              duration_text(silent_s), duration_text(last.longest_interval));

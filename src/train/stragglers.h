@@ -22,7 +22,7 @@ class Stragglers {
  public:
   static constexpr int steps = 20;       ///< in a row, before a rank is reported as slow, or as fast again
   static constexpr double factor = 1.5;  ///< times the median of the ranks
-  static constexpr double least_ms = 1;  ///< and this much longer a shard: less is noise of the machine
+  static constexpr double min_ms = 1;    ///< and this much longer a shard: less is noise of the machine
 
   /// The time of one shard is compared. Ranks without shards do not take part.
   explicit Stragglers(std::vector<int> shards_of_rank)
@@ -48,7 +48,7 @@ class Stragglers {
     for (std::size_t index = 0; index < ranks_.size(); ++index) {
       Rank& rank = ranks_[index];
       if (shards_[index] == 0) continue;
-      const bool slow = rank.shard_ms > std::max(factor * *middle, *middle + least_ms);
+      const bool slow = rank.shard_ms > std::max(factor * *middle, *middle + min_ms);
       rank.steps = slow == rank.slow ? 0 : rank.steps + 1;
       if (rank.steps < steps) continue;
       rank = {rank.shard_ms, 0, slow};

@@ -194,7 +194,7 @@ bool binding_wanted(comm::HostGroup& world, const std::string& bind) {
 
 NodeBinding binding_of(std::span<const RankCores> ranks, const comm::Topology& topology, int node,
                        int threads) {
-  constexpr std::size_t most_shown = 8;
+  constexpr std::size_t max_shown = 8;
   const std::string& host = topology.host_names[static_cast<std::size_t>(node)];
   std::vector<std::string> shown;
   bool narrower = false;
@@ -207,12 +207,12 @@ NodeBinding binding_of(std::span<const RankCores> ranks, const comm::Topology& t
                   "{}: threads are not bound to cores, as rank {} has fewer cores to itself than threads",
                   host, rank)};
     narrower = narrower || narrows(shares, ranks[rank].hardware_threads);
-    shown.push_back(shown.size() < most_shown
+    shown.push_back(shown.size() < max_shown
                         ? fmt::format("rank {} to {}", rank, lockstep::to_text(united(shares)))
                         : "...");
   }
   if (!narrower) return {.bound = true, .text = ""};
-  shown.resize(std::min(shown.size(), most_shown + 1));
+  shown.resize(std::min(shown.size(), max_shown + 1));
   return {.bound = true,
           .text = fmt::format("{}: threads are bound to cores, {}", host, fmt::join(shown, ", "))};
 }

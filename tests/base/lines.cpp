@@ -25,9 +25,9 @@ BOOST_AUTO_TEST_CASE(the_last_line_of_a_text_may_have_no_end) {
 BOOST_AUTO_TEST_CASE(the_end_of_a_file_has_whole_lines) {
   const TemporaryFolder folder;
   const std::string path = (folder.path() / "log").string();
-  const auto at_end = [&](const std::string& text, std::uint64_t most_bytes) {
+  const auto at_end = [&](const std::string& text, std::uint64_t max_bytes) {
     std::ofstream(path, std::ios::binary) << text;
-    return lines_at_end(OpenFile(path, OpenFile::Mode::read), most_bytes);
+    return lines_at_end(OpenFile(path, OpenFile::Mode::read), max_bytes);
   };
   EndOfFile end = at_end("first\nsecond\nto", 100);
   BOOST_TEST(end.text == "first\nsecond\n");

@@ -133,10 +133,10 @@ inline void write_bytes(const std::string& path, const std::string& bytes) {
 /// The system refuses to let this process make a file longer than that: what a full disk is to one rank only.
 class ShortFiles {
  public:
-  explicit ShortFiles(rlim_t most_bytes) {
+  explicit ShortFiles(rlim_t max_bytes) {
     on_excess_ = ::signal(SIGXFSZ, SIG_IGN);
     ::getrlimit(RLIMIT_FSIZE, &before_);
-    const rlimit limit{most_bytes, before_.rlim_max};
+    const rlimit limit{max_bytes, before_.rlim_max};
     ::setrlimit(RLIMIT_FSIZE, &limit);
   }
   ShortFiles(const ShortFiles&) = delete;

@@ -68,7 +68,7 @@ diff -r run-1/samples killed/samples >diff.log || fail "other pictures after a k
 
 # Sampling that does not end by itself obeys RUN/checkpoint, RUN/stop and signals within a chunk, also on ranks that have no chunk; a resume
 # makes the pictures, and the checkpoint has the model's own weights, not the averaged ones that the pictures are made of.
-endless=(--set task.most_steps=1000000000 --set task.tells=begun --set checkpoint.every=1000)
+endless=(--set task.max_steps=1000000000 --set task.tells=begun --set checkpoint.every=1000)
 begin() {  # begin RUN SETTING...: until it samples; $launcher is its pid
   local name=$1 settings=() count
   shift

@@ -38,13 +38,13 @@ struct Stamps final : ls::Model {
 struct Stamping final : ls::Task, ls::Generative {
   struct Options {
     double noise = 0.1;
-    std::int64_t most_steps = 10;
+    std::int64_t max_steps = 10;
     std::string tells{};
-    LOCKSTEP_KEYS(noise, "of samples", most_steps, "of sampling", tells,
+    LOCKSTEP_KEYS(noise, "of samples", max_steps, "of sampling", tells,
                   "a file that appears after the first step of a sample")
   };
   explicit Stamping(const Options& options)
-      : noise(options.noise), most_steps(options.most_steps), tells(options.tells) {}
+      : noise(options.noise), max_steps(options.max_steps), tells(options.tells) {}
 
   bool takes_unit_range() const override { return true; }
   ls::Loss loss(ls::Tape& tape, ls::Model& model, const ls::Batch& batch) override {
@@ -59,11 +59,11 @@ struct Stamping final : ls::Task, ls::Generative {
     sampling_steps(options);
   }
   std::int64_t sampling_steps(const ls::SampleOptions& options) const override {
-    std::int64_t steps = most_steps;
+    std::int64_t steps = max_steps;
     const char* const end = options.steps.data() + options.steps.size();
     if (!options.steps.empty() &&
-        (std::from_chars(options.steps.data(), end, steps).ptr != end || steps < 1 || steps > most_steps))
-      throw ls::UsageError("steps {}: does not fit the {} steps that there are", options.steps, most_steps);
+        (std::from_chars(options.steps.data(), end, steps).ptr != end || steps < 1 || steps > max_steps))
+      throw ls::UsageError("steps {}: does not fit the {} steps that there are", options.steps, max_steps);
     return steps;
   }
   ls::Tensor sample(ls::Model& model, ls::kernels::Backend& backend, const ls::SampleOptions& options,
@@ -91,7 +91,7 @@ struct Stamping final : ls::Task, ls::Generative {
   }
 
   double noise;
-  std::int64_t most_steps;
+  std::int64_t max_steps;
   std::string tells;
 };
 

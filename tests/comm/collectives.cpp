@@ -72,8 +72,8 @@ BOOST_AUTO_TEST_CASE(a_reduce_scatter_has_the_bits_of_the_sum_for_any_owners) {
       const comm::ShardMap map(shards, nodes->size());
       std::mt19937_64 common(seed);
       for (const std::int64_t count : {0, 1, 17, 500, 1999}) {
-        for (const int most_ranges : {1, 5, 40}) {
-          const comm::Slices slices = random_slices(common, count, nodes->size(), most_ranges);
+        for (const int max_ranges : {1, 5, 40}) {
+          const comm::Slices slices = random_slices(common, count, nodes->size(), max_ranges);
           const auto floats = make_case<float>(*flat_buffer, 64, count, shards, common());
           floats.fill(map, nodes->rank());
           nodes->order_after(nodes->start_reduce_scatter(floats.sum, map, slices));
@@ -98,9 +98,9 @@ BOOST_AUTO_TEST_CASE(an_all_gather_brings_every_rank_the_whole_vector_of_any_ele
       for (const DType dtype : {DType::uint8, DType::bfloat16, DType::float16, DType::float32, DType::int32,
                                 DType::float64, DType::int64}) {
         for (const std::int64_t count : {0, 1, 17, 1999}) {
-          for (const int most_ranges : {1, 30}) {
+          for (const int max_ranges : {1, 30}) {
             const GatherCase one{{flat_buffer.get(), 64, count, dtype},
-                                 random_slices(common, count, nodes->size(), most_ranges),
+                                 random_slices(common, count, nodes->size(), max_ranges),
                                  common()};
             one.fill(nodes->rank());
             flat_buffer->accumulator(0)[63] = one.first()[one.bytes()] = std::byte{0x55};

@@ -38,23 +38,23 @@ BOOST_AUTO_TEST_CASE(the_order_of_additions_shows_in_these_numbers) {
 }
 
 BOOST_AUTO_TEST_CASE(sums_equal_the_serial_fold_for_any_number_of_shards) {
-  constexpr int most_shards = 24;
+  constexpr int max_shards = 24;
   const auto seed = common_seed(world());
-  const auto flat_buffer = world().allocate_buffer(8192, accumulators_for(most_shards, world().size()));
-  for (int shards = 1; shards <= most_shards; ++shards) {
+  const auto flat_buffer = world().allocate_buffer(8192, accumulators_for(max_shards, world().size()));
+  for (int shards = 1; shards <= max_shards; ++shards) {
     check_one<float>(world(), *flat_buffer, 64, 777, shards, seed);
     check_one<double>(world(), *flat_buffer, 128, 501, shards, seed);
   }
 }
 
 BOOST_AUTO_TEST_CASE(sums_are_exact_for_any_layout_of_ranks_on_nodes) {
-  constexpr int most_shards = 24;
+  constexpr int max_shards = 24;
   const auto seed = common_seed(world());
   for (const auto& layout : layouts(world().size())) {
     BOOST_TEST_CONTEXT(text_of(layout)) {
       const auto nodes = comm::make_mpi_communicator(MPI_COMM_WORLD, layout, {.chunk_bytes = 256});
-      const auto flat_buffer = nodes->allocate_buffer(8192, accumulators_for(most_shards, nodes->size()));
-      for (int shards = 1; shards <= most_shards; ++shards) {
+      const auto flat_buffer = nodes->allocate_buffer(8192, accumulators_for(max_shards, nodes->size()));
+      for (int shards = 1; shards <= max_shards; ++shards) {
         check_one<float>(*nodes, *flat_buffer, 64, 777, shards, seed);
         check_one<double>(*nodes, *flat_buffer, 0, 333, shards, seed);
       }

@@ -158,14 +158,14 @@ BOOST_AUTO_TEST_CASE(spans_beyond_the_room_are_counted_and_not_kept) {
   ddp::Timeline timeline(folder.file("trace.json"), world());
   const double now_s = monotonic_s();
   if (world().rank() == 0) {
-    for (std::size_t i = 0; i < ddp::Timeline::most_spans + 7; ++i)
+    for (std::size_t i = 0; i < ddp::Timeline::max_spans + 7; ++i)
       timeline.add("span", ddp::Timeline::compute, 0, now_s, now_s + 1e-6);
   }
   BOOST_TEST(timeline.write() == 7);  // on every rank
   std::ifstream file(folder.file("trace.json"));
   std::size_t kept = 0;
   for (std::string line; std::getline(file, line);) kept += contains(line, "\"name\":\"span\"");
-  BOOST_TEST(kept == ddp::Timeline::most_spans);
+  BOOST_TEST(kept == ddp::Timeline::max_spans);
   world().barrier();
 }
 

@@ -15,7 +15,7 @@ namespace {
 constexpr unsigned all_blocks_run = 16;  // of a grid up to this size
 constexpr unsigned blocks_for_one = 64;  // of a larger one
 constexpr std::size_t carried_out_bytes = 1 << 20;
-constexpr std::size_t most_pages = 1 << 20;
+constexpr std::size_t max_pages = 1 << 20;
 
 /// When the program ends.
 struct LastWord {
@@ -38,7 +38,7 @@ unsigned Counting::begin_launch(const char* kernel, dim3 grid, dim3 block) {
   const unsigned run = blocks <= all_blocks_run ? blocks : std::max(all_blocks_run, blocks / blocks_for_one);
   running_ = &kernels_[kernel];
   if (running_->count == 0) running_->grid = grid, running_->block = block;
-  if (pages_.size() > most_pages) pages_.clear();
+  if (pages_.size() > max_pages) pages_.clear();
   ++launch_;
   sectors_ = 0;
   share_ = static_cast<double>(run) / blocks;

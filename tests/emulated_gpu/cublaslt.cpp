@@ -74,8 +74,8 @@ cublasStatus_t checked(const Problem& p) {
   for (const MatrixLayout* layout : {&p.a, &p.b, &p.c, &p.d}) {
     if (!fits(*layout) || layout->batch != p.d.batch) return CUBLAS_STATUS_INVALID_VALUE;
   }
-  constexpr std::int32_t most_in_batch = 65535;  // of a grid's third dimension
-  if (p.d.batch > most_in_batch) return CUBLAS_STATUS_NOT_SUPPORTED;
+  constexpr std::int32_t max_in_batch = 65535;  // of a grid's third dimension
+  if (p.d.batch > max_in_batch) return CUBLAS_STATUS_NOT_SUPPORTED;
   if (p.d.batch > 1 && description.epilogue != CUBLASLT_EPILOGUE_DEFAULT) return CUBLAS_STATUS_NOT_SUPPORTED;
   const bool turned_b = description.transpose_b == CUBLAS_OP_T;
   if ((description.transpose_a == CUBLAS_OP_T ? p.a.columns : p.a.rows) != p.d.rows ||

@@ -184,13 +184,13 @@ cudnnStatus_t make_graph(Descriptor& d) {
 /// The limits of flash attention's kernels: half precision in packs of 16 bytes, heads not too wide.
 bool engine_takes(const OperationGraph& graph) {
   if (faults().any_width) return true;
-  const std::int64_t most_width = faults().major == 9 ? 256 : 128;
+  const std::int64_t max_width = faults().major == 9 ? 256 : 128;
   return std::all_of(graph.tensors.begin(), graph.tensors.end(), [=](const GraphTensor& tensor) {
     if (tensor.between || tensor.type != Element::bfloat16) return true;
     for (std::size_t d = 0; d < 4; ++d) {
       if (tensor.strides[d] != 1 && tensor.strides[d] % width_step != 0) return false;
       if (tensor.strides[d] == 1 && d > 1 &&
-          (tensor.extents[d] % width_step != 0 || tensor.extents[d] > most_width))
+          (tensor.extents[d] % width_step != 0 || tensor.extents[d] > max_width))
         return false;
     }
     return true;

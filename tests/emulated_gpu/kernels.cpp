@@ -20,7 +20,7 @@ namespace {
 
 namespace context = boost::context;
 
-constexpr unsigned most_threads = 1024;
+constexpr unsigned max_threads = 1024;
 constexpr std::size_t shared_bytes_unasked = 48 * 1024;
 constexpr std::size_t stack_bytes = 128 * 1024;
 
@@ -93,7 +93,7 @@ void Device::check(const Launched& launched) const {
   const dim3 &grid = launched.grid, &block = launched.block;
   const bool empty =
       grid.x == 0 || grid.y == 0 || grid.z == 0 || block.x == 0 || block.y == 0 || block.z == 0;
-  if (empty || block.x * block.y * block.z > most_threads || block.z > 64 || grid.y > 65535 ||
+  if (empty || block.x * block.y * block.z > max_threads || block.z > 64 || grid.y > 65535 ||
       grid.z > 65535 || grid.x > 0x7fffffffu)
     refuse("no GPU takes such a launch");
   for (const void* const operand : launched.operands) {

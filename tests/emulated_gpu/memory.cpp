@@ -353,10 +353,10 @@ cudaError_t cudaDeviceGetGraphMemAttribute(int device, cudaGraphMemAttributeType
   *static_cast<std::uint64_t*>(value) = memory().bytes_of_graphs(device);
   return cudaSuccess;
 }
-cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, std::size_t least_bytes) {
+cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, std::size_t min_bytes) {
   const Turn turn = take_turn();
   if (spoils_capture()) return failed(cudaErrorStreamCaptureUnsupported);
-  pool->reserved_bytes = std::min(pool->reserved_bytes, std::max(pool->used_bytes, least_bytes));
+  pool->reserved_bytes = std::min(pool->reserved_bytes, std::max(pool->used_bytes, min_bytes));
   return cudaSuccess;
 }
 cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool) {

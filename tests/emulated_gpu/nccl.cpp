@@ -303,8 +303,8 @@ ncclResult_t begin_progress(ncclComm& comm, int looks) {
 }
 
 ncclResult_t end_calls(ncclComm& comm) {
-  constexpr std::size_t most_in_group = 1024;  // NCCL keeps 2048 apart
-  if (comm.group.size() > most_in_group) refuse("NCCL: more calls in a group than it keeps apart");
+  constexpr std::size_t max_in_group = 1024;  // NCCL keeps 2048 apart
+  if (comm.group.size() > max_in_group) refuse("NCCL: more calls in a group than it keeps apart");
   if (nccl().noting) {
     for (const Call& call : comm.group)
       nccl().noted += std::string(kind_names[static_cast<std::size_t>(call.meaning.kind)]) + " ";

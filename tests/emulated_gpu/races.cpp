@@ -14,7 +14,7 @@ namespace {
 constexpr std::ptrdiff_t stack_bytes = 128 * 1024;
 thread_local bool runs_kernel = false;
 
-constexpr std::size_t most_pages = 1 << 14;  // 2 GiB of them
+constexpr std::size_t max_pages = 1 << 14;  // 2 GiB of them
 
 /// Where everything was checked, the program says at its end how much that was.
 struct LastWord {
@@ -37,7 +37,7 @@ void Races::begin_launch(const char* kernel) {
   constexpr Block most = 1u << 31;  // which leaves enough numbers for any launch
   kernel_ = kernel;
   launches_ += checks_;
-  if (last_ >= most || pages_.size() > most_pages) {
+  if (last_ >= most || pages_.size() > max_pages) {
     pages_.clear();
     last_read_ = {};
     last_ = 0;

@@ -18,7 +18,7 @@
 
 namespace {
 
-constexpr std::int64_t most_layers = 100;  // thousands take their time, and are no other case
+constexpr std::int64_t max_layers = 100;  // thousands take their time, and are no other case
 
 void require(bool holds) {
   if (!holds) std::abort();
@@ -43,7 +43,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t byte
     require(to_text(again) == resolved && forbidden_changes(config, again).empty());
     require(to_text(parse_stored_config(resolved, "stored")) == resolved);
     const auto* const gpt = config.model.options_of<lockstep::models::Gpt>();
-    if (!gpt || gpt->layers <= most_layers) build_meta_model(config);
+    if (!gpt || gpt->layers <= max_layers) build_meta_model(config);
   } catch (const lockstep::UsageError& error) {
     const std::string_view what = error.what();
     require(what.find('\n') == std::string_view::npos && !what.starts_with("resolved"));

@@ -57,12 +57,12 @@ BOOST_AUTO_TEST_CASE(a_page_of_a_long_run_is_small_and_keeps_its_peaks) {
   RunLog run = long_run("long", 100'000, 15);
   run.series[0].values[54'321] = 77.5;
   const std::string page = page_of({&run, 1});
-  BOOST_TEST(page.size() < most_page_bytes);
+  BOOST_TEST(page.size() < max_page_bytes);
   const json charts = part_of(data_of(page), "Curves", "charts")["charts"];
   BOOST_TEST(charts.size() == 15u);
   double greatest = 0;
   for (const json& curve : charts[0]["curves"]) {
-    BOOST_TEST(curve["x"].size() <= most_points);
+    BOOST_TEST(curve["x"].size() <= max_points);
     for (const double value : drawn(curve).y) greatest = std::max(greatest, value);
   }
   BOOST_TEST(greatest == 77.5, boost::test_tools::tolerance(1e-6));
@@ -76,7 +76,7 @@ BOOST_AUTO_TEST_CASE(a_page_of_many_runs_is_small) {
       runs.back().config = {{"optimizer.lr", std::to_string(r)}, {"data.train", std::string(50'000, 'x')}};
     }
     const std::string page = page_of(runs);
-    BOOST_TEST(page.size() < most_page_bytes);
+    BOOST_TEST(page.size() < max_page_bytes);
     BOOST_TEST(page.find("Training loss") != page.npos);
     if (count == 50) BOOST_TEST(part_of(data_of(page), "Runs", "table")["runs"].size() == 50u);
     if (count == 600) BOOST_TEST(page.find("The best 400 of 600 runs.") != page.npos);
@@ -88,7 +88,7 @@ BOOST_AUTO_TEST_CASE(a_page_of_a_run_with_thousands_of_events_is_small) {
   for (int e = 0; e < 5'000; ++e)
     run.events.push_back({RunEvent::Kind::slow_rank, e, "2026-01-01T00:00:00Z", std::string(2'000, 'y')});
   const std::string page = page_of({&run, 1});
-  BOOST_TEST(page.size() < most_page_bytes);
+  BOOST_TEST(page.size() < max_page_bytes);
   BOOST_TEST(page.find("The first 200 of 5000.") != page.npos);
 }
 

@@ -58,7 +58,7 @@ class FakeTimer final : public kernels::Timer {
     double time_s = 0;
   };
   std::shared_ptr<const std::atomic<int>> reads_;
-  std::array<Moment, most_moments> moments_;
+  std::array<Moment, max_moments> moments_;
 };
 
 class FakeDevice final : public kernels::Backend {

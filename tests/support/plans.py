@@ -22,7 +22,7 @@ class Entry:
     name: str
     command: list
     limit_s: float = 60
-    least_s: float = 0    # it is left for later where there is less time
+    min_s: float = 0    # it is left for later where there is less time
     json: bool = False    # it prints one JSON document (of what it prints, the last line may be it): its figures
     csv: bool = False     # it prints rows, as ncu does: its figures
     shows: bool = False   # the report has the end of its output where it passes, too
@@ -111,10 +111,10 @@ def ours(name, workload, *more, precision="bf16", steps=40, limit_s=60):
                         "--workload", *workload, "--precision", precision, *more], limit_s, json=True)
 
 
-def pytorch(name, workload, *more, limit_s=PEER_S, least_s=45):
+def pytorch(name, workload, *more, limit_s=PEER_S, min_s=45):
     """Which tries compile modes and kernels of attention until most of its time is over, and keeps the fastest."""
     return Entry(name, ["python3", "{bundle}/tests/bench/peers/gpu.py", "--workload", workload, "--precision", "bf16",
-                        "--limit", "{limit_s}", *more], limit_s, least_s=least_s, json=True)
+                        "--limit", "{limit_s}", *more], limit_s, min_s=min_s, json=True)
 
 
 def kernels(name, command, limit_s=60, **more):
@@ -192,7 +192,7 @@ def figures(machine):
 
     def autotuned(name):
         """Goes on with the trials of peer()."""
-        return pytorch(f"{name}.pytorch.2", f"{name}-gpu", *cache, limit_s=135, least_s=60)
+        return pytorch(f"{name}.pytorch.2", f"{name}-gpu", *cache, limit_s=135, min_s=60)
 
     def sanitized(tool, suite):
         command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "1", "--target-processes", "all"]

@@ -199,7 +199,7 @@ class Run:
             return {**record, "reason": f"{entry.needs} is not here"}
         if left_s <= 0 or self.ended:
             return {**record, "reason": "not reached: --limit-s", "late": True}
-        if left_s < entry.least_s:
+        if left_s < entry.min_s:
             return {**record, "reason": f"not begun with {left_s:.0f} s left: --limit-s", "late": True}
         allowed_s = min(entry.limit_s, left_s)
         environment = {key: self.filled(value, allowed_s) for key, value in entry.environment.items()}

@@ -106,7 +106,7 @@ class EvalBatches {
   /// This rank's chunks.
   comm::ShardRange mine() const { return map_.block(rank_); }
   /// Of the rank that has most.
-  int most_chunks() const { return map_.block(0).count; }
+  int max_chunks() const { return map_.block(0).count; }
   /// Reads a chunk, any rank's; the tensors stay as they are until the next call.
   const Batch& read(int chunk);
 

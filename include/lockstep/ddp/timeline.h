@@ -13,7 +13,7 @@ namespace lockstep::ddp {
 class Timeline {
  public:
   /// Space for this many spans a rank; later ones are counted, not kept.
-  static constexpr std::size_t most_spans = 200'000;
+  static constexpr std::size_t max_spans = 200'000;
 
   /// The rows of a rank in the trace. Buckets have a row each, from `buckets` on.
   enum Row : int { steps, compute, buckets };

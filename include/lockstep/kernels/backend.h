@@ -73,7 +73,7 @@ class GraphCapture {
 /// operations. Must not outlive it; belongs to its thread.
 class Timer {
  public:
-  static constexpr int most_moments = 4;  ///< moments that a timer holds
+  static constexpr int max_moments = 4;  ///< moments that a timer holds
   virtual ~Timer() = default;
   /// Moment `which` is when all operations enqueued so far are done.
   virtual void mark(int which) = 0;

@@ -51,7 +51,7 @@ std::vector<std::size_t> chosen(const WeightSource& source) {
 
 /// Throws for all tensors that a checkpoint cannot hold.
 void check_types(const WeightSource& source, const std::vector<std::size_t>& tensors) {
-  constexpr std::size_t most_listed = 24;
+  constexpr std::size_t max_listed = 24;
   std::vector<std::string> bad;
   for (const std::size_t i : tensors) {
     const StoredTensor& tensor = source.tensors()[i];
@@ -63,7 +63,7 @@ void check_types(const WeightSource& source, const std::vector<std::size_t>& ten
   throw DataError(
       "{}: holds what a checkpoint cannot: {}; possible are float64, float32, float16, bfloat16, int64, "
       "int32 and uint8, of up to {} dimensions",
-      source.path(), list_of(bad, most_listed), Shape::max_rank);
+      source.path(), list_of(bad, max_listed), Shape::max_rank);
 }
 
 bool ends_with_any(std::string_view path, std::initializer_list<std::string_view> ends) {

@@ -145,7 +145,7 @@ class PickleReader {
   // The stack. A mark parts it: what is below is out of reach until the mark is taken.
 
   Ref make(Pickle::Value value) {
-    if (values_.size() == Pickle::most_values) fail("it has more than {} values", Pickle::most_values);
+    if (values_.size() == Pickle::max_values) fail("it has more than {} values", Pickle::max_values);
     values_.push_back(std::move(value));
     return static_cast<Ref>(values_.size() - 1);
   }
@@ -251,13 +251,13 @@ class PickleReader {
   }
 
   void begin() {
-    constexpr unsigned least_protocol = 2, most_protocol = 5;
-    if (bytes_.size() > Pickle::most_bytes)
-      throw DataError("{} has {} bytes, more than the {} allowed", where_, bytes_.size(), Pickle::most_bytes);
+    constexpr unsigned min_protocol = 2, max_protocol = 5;
+    if (bytes_.size() > Pickle::max_bytes)
+      throw DataError("{} has {} bytes, more than the {} allowed", where_, bytes_.size(), Pickle::max_bytes);
     if (bytes_.size() < 2 || static_cast<unsigned char>(bytes_[0]) != PROTO ||
-        static_cast<unsigned char>(bytes_[1]) < least_protocol ||
-        static_cast<unsigned char>(bytes_[1]) > most_protocol)
-      throw DataError("{} is not a pickle of protocol {} to {}", where_, least_protocol, most_protocol);
+        static_cast<unsigned char>(bytes_[1]) < min_protocol ||
+        static_cast<unsigned char>(bytes_[1]) > max_protocol)
+      throw DataError("{} is not a pickle of protocol {} to {}", where_, min_protocol, max_protocol);
     none_ = make(Pickle::None{});
     false_ = make(false);
     true_ = make(true);

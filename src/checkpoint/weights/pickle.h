@@ -57,10 +57,10 @@ class Pickle {
   using Value = std::variant<None, bool, std::int64_t, LargeInteger, double, std::string_view, Name, Tuple,
                              List, Mapping, Object, Persistent>;
 
-  static constexpr std::size_t most_bytes = std::size_t{32} << 20, most_values = std::size_t{2} << 20;
+  static constexpr std::size_t max_bytes = std::size_t{32} << 20, max_values = std::size_t{2} << 20;
 
   /// Texts of the values are views into `bytes`. Recursion-free; memory in proportion to `bytes`, which are
-  /// most_bytes at most, and most_values at most. `where` is for errors: "FILE: data.pkl". DataError on names
+  /// max_bytes at most, and max_values at most. `where` is for errors: "FILE: data.pkl". DataError on names
   /// outside the vocabulary, protocols other than 2 to 5, opcodes that no value above needs, and anything
   /// that is not one complete pickle.
   Pickle(std::string_view bytes, std::span<const PickleName> vocabulary, const std::string& where);

@@ -145,12 +145,12 @@ class Interpreter {
   }
   /// A tuple of sizes, as it is or as the argument of torch.Size.
   std::optional<std::vector<std::int64_t>> sizes_at(Ref ref) const {
-    constexpr std::size_t most_extents = 32;
+    constexpr std::size_t max_extents = 32;
     if (const auto* const object = pickle_.get<Pickle::Object>(ref);
         object && name_of(*object) == "torch.Size" && arguments_of(*object).size() == 1)
       ref = arguments_of(*object)[0];
     const auto* const tuple = pickle_.get<Pickle::Tuple>(ref);
-    if (!tuple || tuple->values.size() > most_extents) return std::nullopt;
+    if (!tuple || tuple->values.size() > max_extents) return std::nullopt;
     std::vector<std::int64_t> sizes;
     for (const Ref value : tuple->values) {
       const std::optional<std::uint64_t> size = size_at(value);
@@ -216,7 +216,7 @@ struct Candidate {
 
 /// All of them, from the outermost on, through keys that are texts. Each mapping is looked at once.
 std::vector<Candidate> candidates(const Interpreter& values, Ref root, const std::string& path) {
-  constexpr std::size_t most_depth = 6, most_candidates = 1000, most_key_bytes = 100;
+  constexpr std::size_t max_depth = 6, max_candidates = 1000, max_key_bytes = 100;
   struct Visit {
     std::size_t parent;  ///< index into the visits; the outermost mapping is its own
     std::string_view key;
@@ -236,15 +236,15 @@ std::vector<Candidate> candidates(const Interpreter& values, Ref root, const std
     const Pickle::Items* const items = values.items_of(visits[at].ref);
     if (!items) continue;
     if (std::ranges::any_of(*items, [&](const auto& item) { return values.is_tensor(item.second); })) {
-      if (found.size() == most_candidates)
-        throw DataError("{}: holds tensors in more than {} mappings", path, most_candidates);
+      if (found.size() == max_candidates)
+        throw DataError("{}: holds tensors in more than {} mappings", path, max_candidates);
       found.push_back({at == 0 ? "/" : keys_to(at), items});
     }
-    if (visits[at].depth == most_depth) continue;
+    if (visits[at].depth == max_depth) continue;
     for (const auto& [key, value] : *items) {
       const std::string_view* const text = values.text_of(key);
       const Pickle::Items* const inner =
-          text && text->size() <= most_key_bytes ? values.items_of(value) : nullptr;
+          text && text->size() <= max_key_bytes ? values.items_of(value) : nullptr;
       if (inner && seen.insert(inner).second) visits.push_back({at, *text, value, visits[at].depth + 1});
     }
   }
@@ -252,11 +252,11 @@ std::vector<Candidate> candidates(const Interpreter& values, Ref root, const std
 }
 
 std::string list_of(std::span<const Candidate> all) {
-  constexpr std::size_t most_listed = 8;
+  constexpr std::size_t max_listed = 8;
   std::vector<std::string> keys;
-  for (const Candidate& candidate : all.first(std::min(all.size(), most_listed)))
+  for (const Candidate& candidate : all.first(std::min(all.size(), max_listed)))
     keys.push_back(quote(candidate.key));
-  return fmt::format("{}{}", fmt::join(keys, ", "), all.size() > most_listed ? " ..." : "");
+  return fmt::format("{}{}", fmt::join(keys, ", "), all.size() > max_listed ? " ..." : "");
 }
 
 const Candidate& chosen(std::span<const Candidate> all, const std::string& key, const std::string& path) {
@@ -295,10 +295,10 @@ std::string root_of(const ZipFile& zip) {
 }
 
 void check_byte_order(const ZipFile& zip, const std::string& root) {
-  constexpr std::uint64_t most_bytes = 64;
+  constexpr std::uint64_t max_bytes = 64;
   const std::optional<std::size_t> entry = zip.find(root + "byteorder");
   if (!entry) return;  // before PyTorch 2.1
-  const std::string order = zip.text(*entry, most_bytes);
+  const std::string order = zip.text(*entry, max_bytes);
   if (order != "little")
     throw DataError("{}: its numbers are {} endian, which is not read; save it on a little-endian machine",
                     zip.path(), order == "big" ? "big" : quote(order));
@@ -346,10 +346,10 @@ bool begins_as_old_pytorch(std::string_view start) {
 
 PytorchFile::PytorchFile(const std::string& path, const std::string& key)
     : zip_(path), root_(root_of(zip_)), checked_(zip_.entries().size(), false) {
-  constexpr std::uint64_t most_times = 16, least_bytes = std::uint64_t{1} << 20;
-  constexpr std::size_t most_listed = 8;
+  constexpr std::uint64_t max_times = 16, min_bytes = std::uint64_t{1} << 20;
+  constexpr std::size_t max_listed = 8;
   check_byte_order(zip_, root_);
-  const std::string bytes = zip_.text(*zip_.find(root_ + "data.pkl"), Pickle::most_bytes);
+  const std::string bytes = zip_.text(*zip_.find(root_ + "data.pkl"), Pickle::max_bytes);
   const std::vector<PickleName> vocabulary = make_vocabulary();
   const Pickle pickle(bytes, vocabulary, path + ": data.pkl");
   const Interpreter values(pickle, vocabulary, zip_, root_);
@@ -360,11 +360,11 @@ PytorchFile::PytorchFile(const std::string& path, const std::string& key)
   std::unordered_set<std::string_view> names;
   std::vector<std::string> others;  // the first of them
   std::size_t other_count = 0;
-  std::uint64_t left_bytes = std::max(least_bytes, most_times * zip_.file_bytes());
+  std::uint64_t left_bytes = std::max(min_bytes, max_times * zip_.file_bytes());
   for (const auto& [name_ref, value] : *mapping.items) {
     const std::string_view* const name = values.text_of(name_ref);
     if (!values.is_tensor(value)) {
-      if (++other_count <= most_listed) others.push_back(name ? quote(*name) : "a key that is no text");
+      if (++other_count <= max_listed) others.push_back(name ? quote(*name) : "a key that is no text");
       continue;
     }
     if (!name || !is_printable(*name))
@@ -374,7 +374,7 @@ PytorchFile::PytorchFile(const std::string& path, const std::string& key)
     const std::uint64_t taken_bytes = std::max(tensors_.back().bytes, tensors_.back().span_bytes);
     if (taken_bytes > left_bytes)
       throw DataError("{}: its tensors are views that would take more than {} times its bytes", path,
-                      most_times);
+                      max_times);
     left_bytes -= taken_bytes;
   }
   if (all.size() > 1) {
@@ -391,9 +391,9 @@ PytorchFile::PytorchFile(const std::string& path, const std::string& key)
 }
 
 std::string PytorchFile::metadata(const std::string& key) const {
-  constexpr std::uint64_t most_bytes = std::uint64_t{64} << 20;
+  constexpr std::uint64_t max_bytes = std::uint64_t{64} << 20;
   const std::optional<std::size_t> entry = zip_.find(root_ + key);
-  return entry ? zip_.text(*entry, most_bytes) : "";
+  return entry ? zip_.text(*entry, max_bytes) : "";
 }
 
 void PytorchFile::read(std::size_t index, std::span<std::byte> out) const {

@@ -110,11 +110,11 @@ class HeaderReader final : public nlohmann::json_sax<json> {
   }
 
   bool number_unsigned(std::uint64_t value) override {
-    constexpr std::size_t most_extents = 32;
+    constexpr std::size_t max_extents = 32;
     if (inside_ != Inside::list) fail_here("holds a number where none belongs");
     if (field_ == "shape") {
       std::vector<std::int64_t>& shape = header_.tensors.back().shape;
-      if (shape.size() == most_extents) fail_here(fmt::format("has more than {} dimensions", most_extents));
+      if (shape.size() == max_extents) fail_here(fmt::format("has more than {} dimensions", max_extents));
       if (value > std::numeric_limits<std::int64_t>::max()) fail_too_large();
       shape.push_back(static_cast<std::int64_t>(value));
     } else {
@@ -248,9 +248,9 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path, OpenFile
     throw DataError("{}: {} bytes are too few for a .safetensors file", path, file_bytes);
   }
   file_.read_at(0, &header_bytes, sizeof header_bytes);
-  if (header_bytes > most_safetensors_header_bytes) {
+  if (header_bytes > max_safetensors_header_bytes) {
     throw DataError("{}: claims a header of {} bytes, more than the {} allowed: is it a .safetensors file?",
-                    path, header_bytes, most_safetensors_header_bytes);
+                    path, header_bytes, max_safetensors_header_bytes);
   }
   if (header_bytes > file_bytes - sizeof header_bytes) {
     throw DataError("{}: claims a header of {} bytes, but has {} in all: is it truncated?", path,
@@ -318,10 +318,10 @@ void write_safetensors(const std::string& path, std::span<const NamedTensor> ten
   });
   const std::string header = header_text(ordered, metadata, path);
   const std::uint64_t header_bytes = header.size();
-  if (header_bytes > most_safetensors_header_bytes) {
+  if (header_bytes > max_safetensors_header_bytes) {
     throw DataError(
         "{}: {} bytes of names and metadata are more than the {} that a .safetensors file may have", path,
-        header_bytes, most_safetensors_header_bytes);
+        header_bytes, max_safetensors_header_bytes);
   }
   write_whole(path, temporary_path(path, std::to_string(::getpid())), [&](OpenFile& file) {
     file.write_at(0, &header_bytes, sizeof header_bytes);

@@ -19,7 +19,7 @@
 namespace lockstep::checkpoint {
 
 /// No header may be larger; the format's own limit.
-inline constexpr std::uint64_t most_safetensors_header_bytes = 100'000'000;
+inline constexpr std::uint64_t max_safetensors_header_bytes = 100'000'000;
 
 struct SafetensorsEntry {
   std::string name;

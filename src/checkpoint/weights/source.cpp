@@ -184,8 +184,8 @@ class PytorchSource final : public ForeignSource {
 
 /// The first bytes of a file, enough to tell its format.
 std::string start_of(const OpenFile& file) {
-  constexpr std::uint64_t most_bytes = 512;
-  std::string start(std::min(most_bytes, file.size()), '\0');
+  constexpr std::uint64_t max_bytes = 512;
+  std::string start(std::min(max_bytes, file.size()), '\0');
   file.read_at(0, start.data(), start.size());
   return start;
 }
@@ -195,7 +195,7 @@ bool begins_as_safetensors(std::string_view start) {
   std::uint64_t header_bytes = 0;
   if (start.size() <= sizeof header_bytes || start[sizeof header_bytes] != '{') return false;
   std::memcpy(&header_bytes, start.data(), sizeof header_bytes);
-  return header_bytes <= most_safetensors_header_bytes;
+  return header_bytes <= max_safetensors_header_bytes;
 }
 
 enum class Format : std::uint8_t { checkpoint, arrays, safetensors, pytorch };

@@ -87,9 +87,9 @@ Directory wide_directory(const OpenFile& file, std::string_view locator, const D
 }
 
 Directory find_directory(const OpenFile& file, std::uint64_t file_bytes) {
-  constexpr std::uint64_t most_comment_bytes = 0xffff;
+  constexpr std::uint64_t max_comment_bytes = 0xffff;
   const std::uint64_t tail_bytes =
-      std::min<std::uint64_t>(file_bytes, end_bytes + most_comment_bytes + wide_locator_bytes);
+      std::min<std::uint64_t>(file_bytes, end_bytes + max_comment_bytes + wide_locator_bytes);
   const std::string tail = read_text(file, file_bytes - tail_bytes, tail_bytes);
   for (std::size_t at = tail.size() < end_bytes ? std::string::npos
                                                 : tail.rfind(end_signature, tail.size() - end_bytes);
@@ -203,11 +203,11 @@ void locate(const OpenFile& file, Listed& listed, std::uint64_t directory_offset
 }  // namespace
 
 ZipFile::ZipFile(const std::string& path) : file_(path, OpenFile::Mode::read), file_bytes_(file_.size()) {
-  constexpr std::uint64_t most_directory_bytes = std::uint64_t{64} << 20;
+  constexpr std::uint64_t max_directory_bytes = std::uint64_t{64} << 20;
   const Directory found = find_directory(file_, file_bytes_);
-  if (found.bytes > most_directory_bytes)
+  if (found.bytes > max_directory_bytes)
     throw DataError("{}: its directory has {} bytes, more than the {} allowed", path, found.bytes,
-                    most_directory_bytes);
+                    max_directory_bytes);
   const std::string text = read_text(file_, found.offset, found.bytes);
   std::string_view directory = text;
   std::vector<Listed> all;
@@ -244,11 +244,11 @@ void ZipFile::read(std::size_t entry, std::uint64_t offset, std::span<std::byte>
   file_.read_at(from.offset + offset, out.data(), out.size());
 }
 
-std::string ZipFile::text(std::size_t entry, std::uint64_t most_bytes) const {
+std::string ZipFile::text(std::size_t entry, std::uint64_t max_bytes) const {
   const ZipEntry& from = entries_.at(entry);
-  if (from.bytes > most_bytes)
+  if (from.bytes > max_bytes)
     throw DataError("{}: {} has {} bytes, more than the {} allowed", path(), quote(from.name), from.bytes,
-                    most_bytes);
+                    max_bytes);
   std::string text = read_text(file_, from.offset, from.bytes);
   check(entry, std::as_bytes(std::span(text)));
   return text;

@@ -39,8 +39,8 @@ class ZipFile {
 
   /// Bytes of entries()[entry] from `offset` on; they must be within it.
   void read(std::size_t entry, std::uint64_t offset, std::span<std::byte> out) const;
-  /// All of it, checked. DataError if it is larger than `most_bytes`.
-  std::string text(std::size_t entry, std::uint64_t most_bytes) const;
+  /// All of it, checked. DataError if it is larger than `max_bytes`.
+  std::string text(std::size_t entry, std::uint64_t max_bytes) const;
   /// DataError if its CRC-32 is not that of its bytes. An archive in which all are zero has none
   /// (torch.serialization.set_crc32_options(False)), and passes.
   void check(std::size_t entry) const;

@@ -125,7 +125,7 @@ Result disk_speed(const Context& context) {
   const Scratch scratch(context.existing, "speed");
   if (scratch.file() < 0) return not_writable(context, scratch);
   std::vector<std::uint64_t> block = random_block();
-  const auto most_blocks = static_cast<std::size_t>(context.speed_mib);
+  const auto max_blocks = static_cast<std::size_t>(context.speed_mib);
   std::size_t blocks = 1;
   double write_ms = 0;
   for (;; blocks *= 2) {  // until the next round would take too long
@@ -136,7 +136,7 @@ Result disk_speed(const Context& context) {
       return problem(fmt::format("{}: writing {} MiB: {}", context.existing, blocks, std::strerror(error)),
                      std::string("free some space, or ") + other_directory);
     constexpr double enough_ms = 125;
-    if (write_ms > enough_ms || 2 * blocks > most_blocks) break;
+    if (write_ms > enough_ms || 2 * blocks > max_blocks) break;
   }
   ::posix_fadvise(scratch.file(), 0, 0, POSIX_FADV_DONTNEED);
   const Stopwatch watch;

@@ -176,12 +176,12 @@ Result shared_memory(const Context& context) {
                    "let this user write there (chmod 1777, not mounted read-only): the ranks of a node share "
                    "gradients in it");
   // Docker gives 64 MiB. Open MPI's queues between the ranks of a node take about 8 MiB a rank.
-  constexpr std::uint64_t least_bytes = 128 << 20, queue_bytes_per_rank = 8 << 20;
+  constexpr std::uint64_t min_bytes = 128 << 20, queue_bytes_per_rank = 8 << 20;
   const std::uint64_t total = info.f_blocks * info.f_frsize, available = info.f_bavail * info.f_frsize;
   const std::uint64_t gradients = context.needed.gradient_bytes;
   const int ranks = ranks_here(context.world);
   const std::uint64_t needed =
-      gradients == 0 ? least_bytes : gradients + queue_bytes_per_rank * static_cast<std::uint64_t>(ranks);
+      gradients == 0 ? min_bytes : gradients + queue_bytes_per_rank * static_cast<std::uint64_t>(ranks);
   std::string text = fmt::format("/dev/shm has {} of {} free; ", in_bytes(available), in_bytes(total));
   text += gradients == 0 ? "the ranks of a node share gradients in it"
                          : fmt::format("the gradients and queues of {} need about {}",
@@ -204,8 +204,8 @@ Result limits(const Context& context) {
                                  shown(locked, 1024, " KiB"), shown(core, 1024, " KiB"));
   if (file_size != RLIM_INFINITY) text += ", file size " + shown(file_size, 1024, " KiB");
   if (address_space != RLIM_INFINITY) text += ", address space " + shown(address_space, 1024, " KiB");
-  constexpr rlim_t least_files = 256;
-  if (files < least_files)
+  constexpr rlim_t min_files = 256;
+  if (files < min_files)
     return problem(text, "raise it: ulimit -n 4096 (MPI opens one or more for each other rank)");
   if (file_size < std::max<std::uint64_t>(context.needed.checkpoint_bytes, 1 << 20))
     return problem(text, "ulimit -f unlimited: a checkpoint does not fit");

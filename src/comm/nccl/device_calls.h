@@ -30,7 +30,7 @@ struct TreeAddition {
 class DeviceCalls {
  public:
   /// The most calls of one group: NCCL distinguishes 2048.
-  static constexpr int most_in_group = 1024;
+  static constexpr int max_in_group = 1024;
 
   virtual ~DeviceCalls() = default;
 

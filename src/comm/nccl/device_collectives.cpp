@@ -28,7 +28,7 @@ class Group {
   void end() { calls_.end_group(); }
   /// Before `calls` more, the same number on every rank.
   void split_before(int calls) {
-    if (held_ + calls > DeviceCalls::most_in_group) {
+    if (held_ + calls > DeviceCalls::max_in_group) {
       calls_.end_group();
       calls_.begin_group();
       held_ = 0;
@@ -80,7 +80,7 @@ std::int64_t DeviceCollectives::even_part(const Cut& cut) const {
   return each;
 }
 
-std::size_t DeviceCollectives::most_ranges(const Cut& cut) const {
+std::size_t DeviceCollectives::max_ranges(const Cut& cut) const {
   std::size_t most = 0;
   for (int rank = 0; rank < ranks_; ++rank) most = std::max(most, cut.of(rank).size());
   return most;
@@ -242,14 +242,14 @@ void DeviceCollectives::trade_partials(const Partials& partials, const DeviceSum
                                        std::byte* slots, std::size_t slot_bytes) {
   // In one round every rank sends to the rank `distance` after it and receives from the one `distance` before
   // it. Rounds are the same on all ranks, and so are the windows of ranges that make a round fit a group.
-  const std::size_t ranges = most_ranges(cut);
-  const std::size_t window = std::max(
-      std::size_t{1}, static_cast<std::size_t>(DeviceCalls::most_in_group / (2 * plan.most_partials)));
+  const std::size_t ranges = max_ranges(cut);
+  const std::size_t window =
+      std::max(std::size_t{1}, static_cast<std::size_t>(DeviceCalls::max_in_group / (2 * plan.max_partials)));
   Group group(calls_);
   for (std::size_t begin = 0; begin < ranges; begin += window) {
     const std::size_t end = std::min(begin + window, ranges);
     for (int distance = 1; distance < ranks_; ++distance) {
-      group.split_before(2 * plan.most_partials * static_cast<int>(end - begin));
+      group.split_before(2 * plan.max_partials * static_cast<int>(end - begin));
       send_partials(partials, plan, cut, (rank_ + distance) % ranks_, begin, end);
       receive_partials(partials, plan, cut, (rank_ + ranks_ - distance) % ranks_, begin, end, slots,
                        slot_bytes);

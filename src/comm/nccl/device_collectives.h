@@ -60,7 +60,7 @@ class DeviceCollectives {
   /// The elements that each rank owns if ranks own equally many in rank order (the last may own a remainder
   /// as well); else 0.
   std::int64_t even_part(const Cut& cut) const;
-  std::size_t most_ranges(const Cut& cut) const;
+  std::size_t max_ranges(const Cut& cut) const;
 
   /// Adds this rank's accumulators into accumulator 0.
   void add_accumulators(const DeviceVector& vector, const DeviceSumPlan& plan);

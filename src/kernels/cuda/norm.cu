@@ -313,8 +313,8 @@ void layer_norm_backward(CudaBackend& gpu, const ops::LayerNormBackward& op) {
         rows.width,
         packs_at(dy) && packs_at(x) && packs_at(residual_grad) && packs_at(dx) && packs_at(with.weight),
         [&]<int Packs, int W>(Width<Packs>, Width<W>) {
-          constexpr int most_packs = 4;  // whose sums fit into registers
-          if constexpr (Packs > 0 && Packs <= most_packs) {
+          constexpr int max_packs = 4;  // whose sums fit into registers
+          if constexpr (Packs > 0 && Packs <= max_packs) {
             constexpr std::int64_t at_once = 384;  // blocks, on GPUs of 128 multiprocessors and more
             const std::int64_t chunks = std::min(row_chunks(rows.count), at_once);
             const Tensor scratch = gpu.scratch(2 * chunks * rows.width);

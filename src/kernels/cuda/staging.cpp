@@ -109,7 +109,7 @@ class EventTimer final : public Timer {
  private:
   int device_;
   cudaStream_t stream_;
-  std::array<Event, most_moments> events_;
+  std::array<Event, max_moments> events_;
 };
 
 }  // namespace

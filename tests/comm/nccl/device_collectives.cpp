@@ -144,7 +144,7 @@ void check_group(const std::vector<NotedCalls>& calls, std::size_t group) {
   std::vector<Call> together;
   for (int rank = 0; rank < static_cast<int>(calls.size()); ++rank) {
     const std::vector<Call>& held = calls[static_cast<std::size_t>(rank)].groups[group];
-    BOOST_TEST_REQUIRE(held.size() <= static_cast<std::size_t>(comm::DeviceCalls::most_in_group));
+    BOOST_TEST_REQUIRE(held.size() <= static_cast<std::size_t>(comm::DeviceCalls::max_in_group));
     std::vector<Call> others;
     for (const Call& call : held) {
       if (call.name == "send") {

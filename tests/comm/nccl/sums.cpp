@@ -16,7 +16,7 @@ namespace {
 
 BOOST_AUTO_TEST_SUITE(sums, *ranks(1, 2, 3, 4, 5, 8))
 
-constexpr int most_shards = 16;
+constexpr int max_shards = 16;
 
 /// Fills this rank's accumulators, sums, and compares accumulator 0.
 template <class T>
@@ -48,13 +48,13 @@ void check_one(OnGpu& gpu, MirroredBuffer& flat_buffer, std::int64_t count, int 
 }
 
 MirroredBuffer flat_buffer_for(OnGpu& gpu, std::size_t accumulator_bytes) {
-  return {gpu.transport(), gpu.stream(), accumulator_bytes, accumulators_for(most_shards, world().size())};
+  return {gpu.transport(), gpu.stream(), accumulator_bytes, accumulators_for(max_shards, world().size())};
 }
 
 BOOST_AUTO_TEST_CASE(sums_in_the_trees_order_equal_the_serial_fold_for_any_number_of_shards) {
   OnGpu gpu(true);
   MirroredBuffer flat_buffer = flat_buffer_for(gpu, 1 << 13);
-  for (int shards = 1; shards <= most_shards; ++shards) {
+  for (int shards = 1; shards <= max_shards; ++shards) {
     check_one<float>(gpu, flat_buffer, 777, shards, DType::float32, true);
     check_one<double>(gpu, flat_buffer, 501, shards, DType::float32, true);
   }
@@ -84,7 +84,7 @@ BOOST_AUTO_TEST_CASE(sixteen_bit_sums_in_the_trees_order_round_each_partial_sum_
 BOOST_AUTO_TEST_CASE(sums_in_the_order_of_nccl_hold_every_shard_once) {
   OnGpu gpu(false);
   MirroredBuffer flat_buffer = flat_buffer_for(gpu, 1 << 13);
-  for (int shards = 1; shards <= most_shards; ++shards) {
+  for (int shards = 1; shards <= max_shards; ++shards) {
     check_one<float>(gpu, flat_buffer, 777, shards, DType::float32, false);
     check_one<double>(gpu, flat_buffer, 501, shards, DType::float32, false);
     check_one<float>(gpu, flat_buffer, 777, shards, DType::bfloat16, false);
