@@ -15,8 +15,8 @@
 #include "cli/verb.h"
 #include "lockstep/base/random.h"
 #include "lockstep/comm/agreement.h"
-#include "train/processes.h"
-#include "train/watchdog.h"
+#include "train/watch/processes.h"
+#include "train/watch/watchdog.h"
 
 namespace lockstep::cli {
 

@@ -3,7 +3,7 @@
 
 #include "cli/verb.h"
 #include "report/document.h"
-#include "train/benchmark.h"
+#include "train/run/benchmark.h"
 
 namespace lockstep::cli {
 

@@ -18,7 +18,7 @@
 #include "lockstep/comm/agreement.h"
 #include "report/page.h"
 #include "train/device.h"
-#include "train/resume.h"
+#include "train/run/resume.h"
 
 namespace lockstep::cli {
 namespace {

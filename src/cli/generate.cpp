@@ -6,7 +6,7 @@
 #include "base/text.h"
 #include "cli/saved_model.h"
 #include "cli/verb.h"
-#include "train/generate.h"
+#include "train/infer/generate.h"
 
 namespace lockstep::cli {
 

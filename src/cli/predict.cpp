@@ -1,5 +1,5 @@
 // lockstep predict: writes the model's output for every sample of a data file.
-#include "train/predict.h"
+#include "train/infer/predict.h"
 
 #include <fmt/format.h>
 #include <sys/stat.h>
@@ -17,7 +17,7 @@
 #include "lockstep/comm/agreement.h"
 #include "lockstep/tasks/diffusion.h"
 #include "train/components.h"
-#include "train/environment_fingerprint.h"
+#include "train/run/environment_fingerprint.h"
 
 namespace lockstep::cli {
 namespace {

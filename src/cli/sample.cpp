@@ -1,5 +1,5 @@
 // lockstep sample: samples of a model whose task makes some, as a picture or as a data file.
-#include "train/sample.h"
+#include "train/infer/sample.h"
 
 #include <fmt/format.h>
 

@@ -12,7 +12,7 @@
 #include "base/streams.h"
 #include "base/text.h"
 #include "cli/verb.h"
-#include "train/run_status.h"
+#include "train/watch/run_status.h"
 
 namespace lockstep::cli {
 namespace {

@@ -6,7 +6,7 @@
 #include "cli/verb.h"
 #include "lockstep/comm/agreement.h"
 #include "train/config.h"
-#include "train/trainer.h"
+#include "train/run/trainer.h"
 
 namespace lockstep::cli {
 namespace {

@@ -18,7 +18,6 @@
 #include "lockstep/data/arrays.h"
 #include "lockstep/tasks/built_in.h"
 #include "train/components.h"
-#include "train/run_logs.h"
 
 namespace lockstep::train {
 namespace {
@@ -429,14 +428,6 @@ void blame_data(const TrainingError& error, data::Loader& loader, const DataSets
       throw TrainingError("{}; {}: correct the number, or leave the sample out",
                           what.substr(0, what.find(';')), found);
   });
-}
-
-std::span<const Batch>::iterator StepShards::begin() {
-  const Stopwatch watch;
-  logs.check_held();
-  shards = loader.at(step).shards;
-  wait_ms = watch.elapsed_ms();
-  return shards.begin();
 }
 
 }  // namespace lockstep::train

@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/host_group.h"
 #include "lockstep/data/dataset.h"
@@ -19,8 +18,6 @@
 #include "train/learned_data.h"
 
 namespace lockstep::train {
-
-class RunLogs;
 
 /// A word of data.train.
 struct TrainingFile {
@@ -118,18 +115,5 @@ void warn_of_held_out(const DataSets& data, Session& session);
 /// data may be the reason, which it then names. Collective.
 void blame_data(const TrainingError& error, data::Loader& loader, const DataSets& data, std::int64_t step,
                 Session& session);
-
-/// A step's shards, read when the step asks for them: an error of the reading is then the step's error on
-/// every rank. So is that a later start has taken the run's directory over.
-struct StepShards {
-  data::Loader& loader;
-  RunLogs& logs;
-  std::int64_t step;
-  double& wait_ms;
-  std::span<const Batch> shards = {};
-
-  std::span<const Batch>::iterator begin();
-  auto end() const { return shards.end(); }
-};
 
 }  // namespace lockstep::train

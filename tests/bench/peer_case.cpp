@@ -17,7 +17,7 @@
 #include "lockstep/hdf5/file.h"
 #include "lockstep/tasks/diffusion.h"
 #include "lockstep/train/session.h"
-#include "train/benchmark.h"
+#include "train/run/benchmark.h"
 #include "train/components.h"
 
 using namespace lockstep;

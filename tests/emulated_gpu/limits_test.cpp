@@ -18,7 +18,7 @@
 #include "lockstep/ops/attention.h"
 #include "lockstep/ops/elementwise.h"
 #include "ops/matmul.h"
-#include "train/generate.h"
+#include "train/infer/generate.h"
 #include "train/on_a_device.h"
 
 namespace lockstep::test {

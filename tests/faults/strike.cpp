@@ -18,8 +18,8 @@
 #include <iterator>
 #include <string>
 
-#include "train/processes.h"
-#include "train/rank_status.h"
+#include "train/watch/processes.h"
+#include "train/watch/rank_status.h"
 
 namespace {
 

@@ -14,7 +14,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/models/gpt.h"
 #include "train/components.h"
-#include "train/resume.h"
+#include "train/run/resume.h"
 
 namespace {
 

@@ -12,8 +12,8 @@
 #include <thread>
 
 #include "support/forwarding.h"
-#include "train/probes.h"
-#include "train/watchdog.h"
+#include "train/watch/probes.h"
+#include "train/watch/watchdog.h"
 
 namespace lockstep::test {
 namespace {

@@ -12,7 +12,7 @@
 #include "comm/mpi_communicator.h"
 #include "support/temporary_folder.h"
 #include "support/world.h"
-#include "train/watchdog.h"
+#include "train/watch/watchdog.h"
 
 namespace lockstep::test {
 namespace {

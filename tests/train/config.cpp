@@ -16,7 +16,7 @@
 #include "lockstep/tasks/built_in.h"
 #include "support/mentions.h"
 #include "train/components.h"
-#include "train/resume.h"
+#include "train/run/resume.h"
 
 namespace lockstep::test {
 namespace {

@@ -1,4 +1,4 @@
-#include "train/environment_fingerprint.h"
+#include "train/run/environment_fingerprint.h"
 
 #include <sys/stat.h>
 #include <cstring>

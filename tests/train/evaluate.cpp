@@ -10,7 +10,7 @@
 #include "support/world.h"
 
 #include "lockstep/tasks/built_in.h"
-#include "train/evaluations.h"
+#include "train/run/evaluations.h"
 
 namespace lockstep::test {
 namespace {
@@ -57,12 +57,13 @@ struct Fixture {
   models::Mlp model{{.sizes = {4, 8, 3}}, 5};
   Tape tape{*backend};
   optim::Ema ema{model, {0.5}};
+  train::WeightsInUse weights{&ema};
   tasks::Classification task{{}};
 
   train::Evaluations evaluations(std::int64_t every, std::int64_t last_step) {
     task.check(model, dataset);
     return {{.evaluator = {.model = model, .task = task, .tape = tape, .world = world()},
-             .ema = &ema,
+             .weights = weights,
              .dataset = &dataset},
             every,
             last_step};
@@ -100,7 +101,7 @@ BOOST_FIXTURE_TEST_CASE(what_happens_between_batches_of_ema_weights_sees_the_mod
                                      ++rounds;
                                      rounds_of_ema += present() != 42;
                                      BOOST_TEST((present() != 42) == (fraction > 0.5));
-                                     both.with_own_weights([&] { BOOST_TEST(present() == 42); });
+                                     weights.with_own([&] { BOOST_TEST(present() == 42); });
                                      return true;
                                    }});
   BOOST_TEST(found->metrics.size() == 4U);

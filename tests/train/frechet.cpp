@@ -1,5 +1,5 @@
 // The Frechet distance against its formula where that is known, and statistics against sums of another order.
-#include "train/frechet.h"
+#include "train/infer/frechet.h"
 
 #include <boost/test/unit_test.hpp>
 #include <cmath>

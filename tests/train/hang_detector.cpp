@@ -1,5 +1,5 @@
 // Slow is not stuck, and the rank that is reported is the one that hangs.
-#include "train/hang_detector.h"
+#include "train/watch/hang_detector.h"
 
 #include <boost/test/unit_test.hpp>
 

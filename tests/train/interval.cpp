@@ -1,5 +1,5 @@
 // What a line of metrics says of its steps: means, by rank up to a bound.
-#include "train/interval.h"
+#include "train/run/interval.h"
 
 #include <boost/test/unit_test.hpp>
 #include <nlohmann/json.hpp>

@@ -1,5 +1,5 @@
 // What a run logs at its start about the order of its sums, which its bits depend on.
-#include "train/log_start.h"
+#include "train/run/log_start.h"
 
 #include <boost/test/unit_test.hpp>
 #include <string>

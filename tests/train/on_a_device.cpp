@@ -12,7 +12,7 @@
 #include "lockstep/checkpoint/store.h"
 #include "lockstep/train/evaluate.h"
 #include "support/mentions.h"
-#include "train/generate.h"
+#include "train/infer/generate.h"
 
 namespace lockstep::test {
 namespace {

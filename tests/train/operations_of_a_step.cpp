@@ -7,7 +7,7 @@
 #include "lockstep/optim/gradient_norm.h"
 #include "support/fake_device.h"
 #include "support/world.h"
-#include "train/benchmark.h"
+#include "train/run/benchmark.h"
 
 namespace lockstep::test {
 namespace {

@@ -5,7 +5,7 @@
 #include "kernels/profile.h"
 #include "lockstep/models/gpt.h"
 #include "support/world.h"
-#include "train/benchmark.h"
+#include "train/run/benchmark.h"
 
 namespace lockstep::test {
 namespace {

@@ -1,5 +1,5 @@
 // The status of every rank is known on every node, and is the same record everywhere.
-#include "train/rank_status.h"
+#include "train/watch/rank_status.h"
 
 #include <ifaddrs.h>
 #include <net/if.h>

@@ -11,7 +11,7 @@
 
 #include "base/thread.h"
 #include "train/generated_code.h"
-#include "train/probes.h"
+#include "train/watch/probes.h"
 
 namespace lockstep::test {
 namespace {

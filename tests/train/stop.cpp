@@ -19,7 +19,7 @@
 #include "lockstep/kernels/backend.h"
 #include "ops/matmul.h"
 #include "support/temporary_folder.h"
-#include "train/processes.h"
+#include "train/watch/processes.h"
 
 namespace lockstep::test {
 namespace {

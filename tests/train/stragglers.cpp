@@ -1,5 +1,5 @@
 // A rank that computes longer than 1.5 times the median, and 1 ms longer, for 20 steps is named, once.
-#include "train/stragglers.h"
+#include "train/watch/stragglers.h"
 
 #include <boost/test/unit_test.hpp>
 #include <string>

@@ -23,8 +23,8 @@
 #include "lockstep/comm/reduction_tree.h"
 #include "train/components.h"
 #include "train/device.h"
-#include "train/environment_fingerprint.h"
-#include "train/resume.h"
+#include "train/run/environment_fingerprint.h"
+#include "train/run/resume.h"
 
 namespace lockstep::cli::checks {
 namespace {

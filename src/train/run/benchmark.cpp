@@ -1,0 +1,194 @@
+#include "train/run/benchmark.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "base/clock.h"
+#include "base/text.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/random.h"
+#include "lockstep/comm/agreement.h"
+#include "lockstep/kernels/backend.h"
+#include "train/components.h"
+#include "train/run/resume.h"
+
+namespace lockstep::train {
+namespace {
+
+ddp::Options with_shards(ddp::Options options, int shards) {
+  options.shards = shards;
+  return options;
+}
+
+Batch on_device(const Batch& shard, kernels::Backend& backend) {
+  return shard.map([&](const Tensor& field) { return kernels::on_device(field, backend); });
+}
+
+std::unique_ptr<models::Model> built_on(const Config& config, kernels::Backend& backend) {
+  std::unique_ptr<models::Model> model = build_model(config);
+  model->to(backend);
+  return model;
+}
+
+}  // namespace
+
+std::int64_t samples_of_shard(const StandardWorkload& workload, int shards_per_rank, int micro_batches) {
+  if (shards_per_rank < 1 || workload.batch_per_rank % shards_per_rank != 0)
+    throw UsageError("{} samples of {} do not come in {} equal parts; --shards must divide them",
+                     workload.batch_per_rank, workload.name, shards_per_rank);
+  const std::int64_t samples = workload.batch_per_rank / shards_per_rank;
+  if (micro_batches < 1 || micro_batches > samples)
+    throw UsageError("--micro-batches {}: a shard of {} has {}; see lockstep bench step --help",
+                     micro_batches, workload.name, pluralized(samples, "sample"));
+  return samples;
+}
+
+Batch made_up_shard(const models::Model& model, std::int64_t image_pixels, std::int64_t samples, int shard) {
+  const Random random({1, purpose_of("benchmark"), 0, static_cast<std::uint32_t>(shard)});
+  const auto integers = [&](Shape shape, std::int64_t bound) {
+    const Tensor tensor = Tensor::empty(shape, DType::int64);
+    for (std::int64_t i = 0; i < tensor.numel(); ++i) {
+      tensor.data<std::int64_t>()[i] =
+          random.below(static_cast<std::uint64_t>(i), static_cast<std::uint32_t>(bound));
+    }
+    return tensor;
+  };
+  const auto normals = [&](Shape shape) {
+    const Tensor tensor = Tensor::empty(shape);
+    for (std::int64_t i = 0; i < tensor.numel(); ++i)
+      tensor.data<float>()[i] = random.normal(static_cast<std::uint64_t>(i));
+    return tensor;
+  };
+  const Shape x = data::batch_shape(samples, model.sample_shape(image_pixels));
+  const bool reads_text = model.context() > 0;
+  return Batch(shard, {{"x", reads_text ? integers(x, model.classes()) : normals(x)},
+                       {"y", integers(reads_text ? x : Shape{samples}, model.classes())}});
+}
+
+const std::vector<StandardWorkload>& standard_workloads() {
+  static const std::vector<StandardWorkload> workloads{
+      {"gpt-cpu", 8,
+       "[model]\nname = gpt\nlayers = 4\nheads = 4\nchannels = 256\ncontext = 128\nvocab = 256\n"
+       "[optimizer]\nname = adamw\nlr = 1e-3\nweight_decay = 0.1\n"},
+      {"resnet-cpu", 32,
+       "[model]\nname = resnet\nblocks = 2 2 2\nwidth = 32\nin_channels = 3\nclasses = 10\n"
+       "[optimizer]\nname = sgd\nlr = 0.01\nmomentum = 0.9\n"},
+      {"mlp-wide", 32,
+       "[model]\nname = mlp\nsizes = 1024 4096 4096 1024\n"
+       "[optimizer]\nname = sgd\nlr = 0.01\n"},
+      {"gpt-gpu", 16,
+       "[model]\nname = gpt\nlayers = 12\nheads = 12\nchannels = 768\ncontext = 1024\nvocab = 50304\n"
+       "[optimizer]\nname = adamw\nlr = 6e-4\nweight_decay = 0.1\n"},
+      {"resnet-gpu", 128,
+       "[model]\nname = resnet\nstem = 7x7\nblocks = 2 2 2 2\nwidth = 64\nin_channels = 3\nclasses = 1000\n"
+       "[optimizer]\nname = sgd\nlr = 0.1\nmomentum = 0.9\n",
+       224},
+      {"unet-cpu", 8,
+       "[model]\nname = unet\nimage_size = 32\nin_channels = 3\nmodel_channels = 64\nout_channels = 3\n"
+       "num_res_blocks = 2\nattention_resolutions = 2\nchannel_mult = 1 2 2\nnum_heads = 4\n"
+       "use_scale_shift_norm = true\n"
+       "[optimizer]\nname = adamw\nlr = 1e-4\nweight_decay = 0\n"},
+      // The network of jobs/diffusion-cifar.ini, but that it learns no variance.
+      {"unet-gpu", 128,
+       "[model]\nname = unet\nimage_size = 32\nin_channels = 3\nmodel_channels = 128\nout_channels = 3\n"
+       "num_res_blocks = 3\nattention_resolutions = 2 4\nchannel_mult = 1 2 2 2\nnum_heads = 4\n"
+       "use_scale_shift_norm = true\ndropout = 0.3\n"
+       "[optimizer]\nname = adamw\nlr = 1e-4\nweight_decay = 0\n"},
+      // Improved-diffusion's for ImageNet at 64 x 64, but that it learns no variance.
+      {"unet64-gpu", 64,
+       "[model]\nname = unet\nimage_size = 64\nin_channels = 3\nmodel_channels = 128\nout_channels = 3\n"
+       "num_res_blocks = 3\nattention_resolutions = 4 8\nchannel_mult = 1 2 3 4\nnum_heads = 4\n"
+       "use_scale_shift_norm = true\n"
+       "[optimizer]\nname = adamw\nlr = 1e-4\nweight_decay = 0\n"},
+  };
+  return workloads;
+}
+
+const StandardWorkload& workload_named(const std::string& name) {
+  std::vector<std::string> names;
+  for (const StandardWorkload& workload : standard_workloads()) {
+    if (workload.name == name) return workload;
+    names.push_back(workload.name);
+  }
+  throw UsageError("unknown workload '{}'; one of {}", name, fmt::join(names, ", "));
+}
+
+WorkloadRun::WorkloadRun(const StandardWorkload& workload, comm::GradientTransport& transport,
+                         kernels::Backend& backend, ddp::Options options, int shards_per_rank,
+                         const std::vector<std::string>& overrides)
+    : config_(parse_config(fmt::format("{}[train]\nsteps = 1\nglobal_batch = {}\nshards = {}\n",
+                                       workload.config, workload.batch_per_rank * transport.group().size(),
+                                       transport.group().size() * shards_per_rank),
+                           "workload " + workload.name, overrides)),
+      model_(built_on(config_, backend)),
+      task_(make_task(config_)),
+      replicas_(std::make_unique<ddp::DataParallel>(
+          *model_, transport, backend,
+          with_shards(std::move(options), transport.group().size() * shards_per_rank))),
+      optimizer_(config_.optimizer.make(*replicas_)) {
+  const std::int64_t samples =
+      samples_of_shard(workload, shards_per_rank, replicas_->options().micro_batches);
+  const comm::ShardRange mine = replicas_->shard_map().block(transport.group().rank());
+  for (int shard = mine.first; shard < mine.end(); ++shard)
+    batch_.shards.push_back(
+        on_device(made_up_shard(*model_, workload.image_pixels, samples, shard), backend));
+}
+
+WorkloadRun::WorkloadRun(const Config& config, Session& session, DType compute) : config_(config) {
+  comm::HostGroup& world = session.world();
+  comm::run_on_all(world, [&] {
+    check_shards(config_, world);
+    data_ = std::make_unique<DataSets>(config_, *build_meta_model(config_));
+    task_ = make_task(config_);
+    model_ = build_model(config_);
+    check_data(*model_, *task_, data_->train());
+  });
+  data_->measure(world);
+  model_->to(session.backend());
+  config_.ddp.shards = shards_of(config_, world);
+  config_.ddp.compute = compute;
+  replicas_ =
+      std::make_unique<ddp::DataParallel>(*model_, session.transport(), session.backend(), config_.ddp);
+  optimizer_ = config_.optimizer.make(*replicas_);
+  loader_ = std::make_unique<data::Loader>(data_->train(),
+                                           loader_options(config_, data_->train(), session.backend()), world);
+  comm::run_on_all(world, [&] {
+    const std::span<const Batch> shards = loader_->at(0).shards;
+    batch_.shards.assign(shards.begin(), shards.end());
+  });
+}
+
+WorkloadRun::Times WorkloadRun::step() {
+  const Stopwatch watch;
+  const ddp::StepResult result =
+      replicas_->step(batch_, [&](Tape& tape, const Batch& shard, const ddp::MicroBatch& part) {
+        return (*task_)(tape, *model_, part.rows(shard));
+      });
+  optimizer_->step();
+  ++batch_.step;
+  return {.step_ms = watch.elapsed_ms(),
+          .backward_ms = result.compute_ms,
+          .exposed_comm_ms = result.exposed_comm_ms};
+}
+
+void check_steps(std::int64_t steps, std::string_view subject) {
+  constexpr std::int64_t max_steps = 100'000'000;  // whose times fit into memory
+  if (steps < 1)
+    throw UsageError("--steps {}: must be at least 1; see lockstep bench {} --help", steps, subject);
+  if (steps > max_steps)
+    throw UsageError("--steps {}: must be at most {}; see lockstep bench {} --help", steps, max_steps,
+                     subject);
+}
+
+std::vector<double> max_of_ranks(comm::HostGroup& world, const std::vector<double>& mine) {
+  std::vector<double> all(mine.size() * static_cast<std::size_t>(world.size()));
+  world.all_gather(mine.data(), mine.size() * sizeof(double), all.data());
+  std::vector<double> greatest = mine;
+  for (std::size_t i = 0; i < all.size(); ++i)
+    greatest[i % mine.size()] = std::max(greatest[i % mine.size()], all[i]);
+  return greatest;
+}
+
+}  // namespace lockstep::train

@@ -1,0 +1,158 @@
+#include "train/run/evaluations.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "base/text.h"
+#include "lockstep/autograd/gradient_sink.h"
+#include "lockstep/base/error.h"
+#include "lockstep/kernels/backend.h"
+
+namespace lockstep::train {
+namespace {
+
+std::string prefix_of(const optim::EmaProfile* weights) {
+  return weights ? fmt::format("eval_ema_{}_", weights->name()) : "eval_";
+}
+
+/// For a pass that records and does not walk back.
+struct NoGradients final : GradientSink {
+  GradientView gradient_view(Param&) override { return {}; }
+  void ready(Param&) override {}
+  GradientView gradient_view(Statistic&) override { return {}; }
+  void contributed(Statistic&) override {}
+};
+
+/// One sample as two.
+Batch twice(const Batch& sample, kernels::Backend& backend) {
+  return sample.map([&](const Tensor& one) {
+    std::vector<std::int64_t> extents(one.shape().begin(), one.shape().end());
+    extents[0] = 2;
+    const Tensor two = backend.empty(Shape(std::span<const std::int64_t>(extents)), one.dtype());
+    for (std::int64_t row = 0; row < 2; ++row) backend.copy(one, two.rows(row, row + 1));
+    return two;
+  });
+}
+
+}  // namespace
+
+std::vector<Evaluations::Weights> Evaluations::weights() const {
+  std::vector<Weights> all{nullptr};
+  if (const optim::Ema* const ema = parts_.weights.ema())
+    for (const optim::EmaProfile& profile : ema->profiles()) all.push_back(&profile);
+  return all;
+}
+
+std::vector<Metric> Evaluations::all_metrics() const {
+  std::vector<Metric> all = metrics_;
+  for (const MeasuredMetric& measured : parts_.measured) all.push_back(measured.metric);
+  return all;
+}
+
+std::vector<std::string> Evaluations::metrics() const {
+  std::vector<std::string> names;
+  if (!parts_.dataset) return names;
+  for (const Weights weights : this->weights()) {
+    for (const Metric& metric : all_metrics()) names.push_back(prefix_of(weights) + metric.name);
+  }
+  return names;
+}
+
+void Evaluations::check_keep_best(const std::string& metric) const {
+  const std::vector<std::string> names = metrics();
+  if (metric.empty() || std::ranges::find(names, metric) != names.end()) return;
+  if (names.empty())
+    throw UsageError("checkpoint.keep_best = {}: nothing is evaluated; give data.eval or data.eval_fraction",
+                     metric);
+  constexpr std::size_t max_named = 24;
+  const std::size_t named = std::min(names.size(), max_named);
+  throw UsageError("checkpoint.keep_best = {}: is not a metric of this run; one of {}{}", metric,
+                   fmt::join(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(named), ", "),
+                   named < names.size() ? " ..." : "");
+}
+
+Better Evaluations::better(const std::string& name) const {
+  for (const Weights weights : this->weights()) {
+    for (const Metric& metric : all_metrics())
+      if (prefix_of(weights) + metric.name == name) return metric.better;
+  }
+  return Better::lower;
+}
+
+std::int64_t Evaluations::try_on(const Batch& shard, bool must_learn) {
+  auto& [model, task, tape, world, compute] = parts_.evaluator;
+  // A shard of one sample is all that training knows; evaluations have more.
+  const Batch samples = shard.samples() > 1 ? shard.rows(0, 2)
+                        : parts_.dataset    ? twice(shard, tape.backend())
+                                            : shard;
+  NoGradients sink;
+  tape.begin({.training = false, .record = must_learn, .sink = &sink, .compute = compute});
+  const Loss loss = task(tape, model, samples);
+  if (must_learn && !loss.sum.needs_gradient())
+    throw UsageError(
+        "the loss depends on no parameter that is trained, so there is nothing to learn; it is made of what "
+        "model(tape, batch) returns, which is made of layers");
+  if (parts_.dataset && metrics_.size() > 1) {
+    Evaluation evaluation(metrics_, loss);
+    const Var output = model.take_output();
+    try {
+      task.evaluate(evaluation, samples, output);
+    } catch (const UsageError& error) {
+      throw UsageError("task.name = {}: {}", parts_.task_name, error.what());
+    }
+  }
+  tape.begin({.training = false, .record = false});  // keeps nothing of it
+  return samples.samples();
+}
+
+bool Evaluations::due_after(std::int64_t step) const {
+  return parts_.dataset && step > 0 && ((every_ > 0 && step % every_ == 0) || step == last_step_);
+}
+
+std::int64_t Evaluations::left_after(std::int64_t step) const {
+  if (!parts_.dataset || step >= last_step_) return 0;
+  const std::int64_t regular = every_ > 0 ? (last_step_ - 1) / every_ - step / every_ : 0;
+  return regular + 1;  // the last step's
+}
+
+std::optional<Evaluations::Result> Evaluations::run(const EvaluationWatch& watch) {
+  Result result;
+  const std::vector<Weights> all = weights();
+  for (std::size_t w = 0; w < all.size(); ++w) {
+    // The metrics of the task, then those that are measured, one after another.
+    const std::size_t parts = 1 + parts_.measured.size();
+    const auto watch_part = [&](std::size_t part) -> EvaluationWatch {
+      const auto before = static_cast<double>(w * parts + part),
+                 count = static_cast<double>(all.size() * parts);
+      return {.requests = watch.requests,
+              .act = [&watch, before, count](std::uint64_t of_any, double fraction) {
+                return watch.act(of_any, (before + fraction) / count);
+              }};
+    };
+    std::optional<EvaluationResult> found;
+    {
+      const WeightsInUse::Held held(parts_.weights, all[w] ? all[w]->name() : "");
+      found = evaluate(parts_.evaluator, *parts_.dataset, watch_part(0));
+      for (std::size_t m = 0; found && m < parts_.measured.size(); ++m) {
+        const std::optional<double> value = parts_.measured[m].measure(watch_part(1 + m));
+        if (value)
+          found->metrics.emplace_back(parts_.measured[m].metric.name, *value);
+        else
+          found.reset();
+      }
+    }
+    if (!found) return std::nullopt;
+    result.text += fmt::format("{}{}", w == 0 ? "" : "  ", all[w] ? "ema/" + all[w]->name() : "eval");
+    for (const auto& [name, value] : found->metrics) {
+      result.metrics[prefix_of(all[w]) + name] = value;
+      const std::vector<Metric> known = all_metrics();
+      const auto metric = std::ranges::find(known, name, &Metric::name);
+      if (metric->printed) result.text += fmt::format(" {} {}", name, figure(value));
+    }
+  }
+  return result;
+}
+
+}  // namespace lockstep::train

@@ -1,0 +1,79 @@
+// The evaluations of a run: when they are due, over which weights, and the metrics that they give.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/optim/ema.h"
+#include "lockstep/train/evaluate.h"
+#include "train/run/weights_in_use.h"
+
+namespace lockstep::train {
+
+/// A metric that is no sum over samples: of the weights that the model has while it is measured.
+struct MeasuredMetric {
+  Metric metric;
+  /// Collective; the same on every rank. Null if the watch, which sees the part that is done, ended it.
+  std::function<std::optional<double>(const EvaluationWatch& watch)> measure;
+};
+
+/// What an evaluation works with. All of it outlives the evaluations.
+struct EvaluatedParts {
+  Evaluator evaluator;
+  WeightsInUse& weights;         ///< of the model: all of them are evaluated
+  const data::Dataset* dataset;  ///< null: nothing is evaluated
+  std::string task_name = {};    ///< for errors
+  std::vector<MeasuredMetric> measured = {};
+};
+
+/// After every `every` steps (0: never) and after the last step, each of the weights is evaluated: the
+/// model's own, then those of each EMA profile.
+class Evaluations {
+ public:
+  Evaluations(EvaluatedParts parts, std::int64_t every, std::int64_t last_step)
+      : parts_(std::move(parts)),
+        metrics_(metrics_of(parts_.evaluator.task)),
+        every_(every),
+        last_step_(last_step) {}
+
+  /// "eval_loss", "eval_ema_0.99_accuracy" ...; empty if nothing is evaluated.
+  std::vector<std::string> metrics() const;
+  /// UsageError unless checkpoint.keep_best is empty or one of the metrics.
+  void check_keep_best(const std::string& metric) const;
+  /// Which of two values of a metric is better; Better::lower for a name that is not one of the metrics.
+  Better better(const std::string& metric) const;
+
+  /// Evaluates two samples of this shard and forgets them. Throws what is wrong about the model, the loss or
+  /// the metrics; of metrics only if there are evaluations. Two, because a model that takes the batch for a
+  /// dimension of the sample may accept one alone. must_learn: a loss without parameters is wrong, too.
+  /// Returns how many it evaluated: one where a shard has no more and nothing is evaluated.
+  std::int64_t try_on(const Batch& shard, bool must_learn);
+
+  bool due_after(std::int64_t step) const;
+  /// Evaluations that follow the one of this step, or this step.
+  std::int64_t left_after(std::int64_t step) const;
+
+  struct Result {
+    std::map<std::string, double> metrics;
+    std::string text;  ///< for the log: "eval loss 0.1234 accuracy 0.9876  ema/0.99 loss ..."
+  };
+  /// Collective. `watch` sees the fraction of the whole evaluation; null if it ended the evaluation.
+  std::optional<Result> run(const EvaluationWatch& watch);
+
+ private:
+  using Weights = const optim::EmaProfile*;  // null: the model's own
+
+  std::vector<Weights> weights() const;
+  /// Of each of the weights: those of the task, then those that are measured.
+  std::vector<Metric> all_metrics() const;
+
+  EvaluatedParts parts_;
+  std::vector<Metric> metrics_;  // of each of the weights
+  std::int64_t every_, last_step_;
+};
+
+}  // namespace lockstep::train

@@ -1,0 +1,74 @@
+// What a run tells of itself while it trains: metrics.jsonl and TensorBoard, the line of progress, the trace.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+
+#include "lockstep/ddp/data_parallel.h"
+#include "lockstep/ddp/timeline.h"
+#include "lockstep/train/metrics.h"
+#include "lockstep/train/session.h"
+#include "train/config.h"
+#include "train/run/interval.h"
+#include "train/run/run_logs.h"
+#include "train/watch/stragglers.h"
+
+namespace lockstep::train {
+
+/// A step that is done.
+struct StepRecord {
+  std::int64_t step = 0;  ///< counted from 1
+  ddp::StepResult result{};
+  double learning_rate = 0, gradient_norm = 0;
+  double data_wait_ms = 0;
+};
+
+class Outputs {
+ public:
+  /// Collective: the trace begins.
+  Outputs(const Config& config, Session& session, ddp::DataParallel& replicas);
+
+  /// Opens the logs. Throws as RunLogs. Not collective.
+  void open(const checkpoint::RunDirectory& run, const report::ResumePoint& point);
+  /// Begins to show the progress, after this step.
+  void begin(std::int64_t step);
+  RunLogs& logs() { return *logs_; }
+  /// A line on the terminal that stays.
+  void note(const std::string& line) { progress_->note(line); }
+
+  /// After each step: the progress, and what is unusual about the step.
+  void add_step(const StepRecord& step, std::int64_t evaluations_left);
+  /// A line of metrics of the steps since the last one.
+  void add_line(const StepRecord& step);
+  void add_histograms(std::int64_t step);
+  /// {step, loss} for each step of a run that fails that has no line.
+  void add_last_steps() { interval_.log_last_steps(replicas_.last_result(), *logs_); }
+  /// Within an evaluation, when this fraction of it is done; 1 ends it.
+  void evaluation(std::int64_t step, double fraction, std::int64_t evaluations_left) {
+    progress_->evaluation(step, fraction, evaluations_left);
+  }
+  /// What takes time between two steps is no part of a step's time.
+  void restart_interval() { interval_.restart(); }
+  /// The time of a step lately; 0: not known.
+  double step_ms() const { return interval_.steps() > 0 ? interval_.step_ms() : 0; }
+
+  /// A span of the trace, from start_s until now.
+  void trace(const char* name, std::int64_t step, double start_s);
+  void write_trace();
+
+ private:
+  const Config& config_;
+  Session& session_;
+  ddp::DataParallel& replicas_;
+  bool speaks_;
+  std::optional<RunLogs> logs_;
+  std::optional<Progress> progress_;
+  std::optional<ddp::Timeline> timeline_;
+  Stragglers stragglers_;
+  Interval interval_;
+  bool noted_refused_capture_ = false;
+};
+
+}  // namespace lockstep::train

@@ -1,0 +1,110 @@
+// What a resumed run may change of its configuration, and how the configuration of the run directory and the
+// one that the user gives become one.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/checkpoint/index.h"
+#include "lockstep/checkpoint/run_directory.h"
+#include "lockstep/checkpoint/state_dict.h"
+#include "lockstep/checkpoint/store.h"
+#include "lockstep/comm/communicator.h"
+#include "lockstep/train/session.h"
+#include "train/config.h"
+#include "train/data_sets.h"
+#include "train/run/trainer.h"
+
+namespace lockstep::train {
+
+/// The keys whose values differ although a resume may not change them: "key: the run has A, asked for B"
+/// each.
+std::vector<std::string> forbidden_changes(const Config& run, const Config& asked);
+
+/// A key whose value a resumed or forked run has changed.
+struct KeyChange {
+  std::string key, before, now;
+
+  std::string to_text() const { return fmt::format("{} = {} (was {})", key, now, before); }
+};
+std::vector<KeyChange> allowed_changes(const Config& run, const Config& asked);
+/// All of them: a fork may change every key.
+std::vector<KeyChange> all_changes(const Config& run, const Config& asked);
+
+/// The checkpoint that a new run forks from.
+struct Fork {
+  checkpoint::FileIndex index;
+  std::optional<Config> config;  ///< none: the file stores none
+};
+/// Provenance: the FILE of --fork, and its step.
+inline constexpr const char* forked_from_provenance = "forked_from";
+inline constexpr const char* forked_step_provenance = "forked_step";
+
+/// Opens the checkpoint of --fork; none without --fork, and in a directory that holds this fork already.
+/// Collective. UsageError on every rank if the directory holds another run, or if the file has the state of
+/// another optimizer; DataError if it has none, or is no checkpoint.
+std::optional<Fork> open_fork(const Config& config, checkpoint::RunDirectory& run, const RunOptions& options,
+                              comm::HostGroup& world);
+
+/// The line of metrics of a start after `step` (fork: null unless it is a new fork): how it started, ranks,
+/// nodes, version, and what it changed of the configuration.
+nlohmann::json line_of_start(const comm::HostGroup& world, std::int64_t step,
+                             const std::vector<KeyChange>& changed, const Fork* fork);
+
+/// Provenance: the changes that resumes have made to the configuration.
+inline constexpr const char* changes_provenance = "config_changes";
+
+/// Where a start of a run begins.
+struct Beginning {
+  std::int64_t step = 0;             ///< done before it
+  bool resumes = false;              ///< from a checkpoint of this run
+  std::vector<KeyChange> changed{};  ///< by this start, since the checkpoint that it resumes or forks from
+  std::string changes{};             ///< by this and earlier starts, for changes_provenance
+};
+
+/// What a start loads into.
+struct BegunParts {
+  const Config& config;
+  DataSets& data;
+  Model& model;
+  optim::Ema* ema;  ///< null: there is none
+  checkpoint::Store& store;
+  checkpoint::StateDict state;  ///< all of it
+};
+
+/// Loads the run's newest checkpoint, or the one that it forks from (null: none), or the weights of
+/// train.init; without any of them the run is new. The data are normalised as the checkpoint says, or else
+/// measured. Collective. UsageError with `--resume never` where there is a checkpoint; throws as the store.
+Beginning begin(BegunParts parts, const RunOptions& options, const Fork* fork, Session& session);
+
+/// train.steps, or the steps of train.epochs passes through `samples` samples. The last step is a full one.
+std::int64_t steps_of(const Config& config, std::int64_t samples);
+
+/// The shards of a new run: train.shards, or one for each rank.
+int shards_of(const Config& config, const comm::HostGroup& world);
+/// UsageError if the shards do not divide the batch, or if there are more ranks than shards.
+void check_shards(const Config& config, const comm::HostGroup& world);
+
+/// Resolves the keys that depend on the run directory, the data and the ranks:
+///   train.shards      0: the run's; in a new run the world size
+///   train.threads     0: the run's
+///   train.steps       of train.epochs: the run's if it has the same epochs, else what `samples` samples take
+///   checkpoint.every  auto: the run's
+///   train.init        --resume FILE, else the run's
+/// A fork (null: none) takes shards, threads and checkpoint.every from its checkpoint in the same way. Logs
+/// what changes of an existing run. Collective. UsageError on every rank if the run directory holds another
+/// configuration (each differing key with both values), if both steps and epochs are given, or as
+/// check_shards().
+void resolve(Config& config, checkpoint::RunDirectory& run, const RunOptions& options, const Fork* fork,
+             std::int64_t samples, const comm::HostGroup& world);
+
+/// Follows resolve(): train.threads = 0 of a new run becomes the number that choose_threads() returns, which
+/// is logged. A session on CPUs gets that many threads, bound if binding_wanted(). Collective.
+void resolve_threads(Config& config, Session& session);
+
+}  // namespace lockstep::train

@@ -1,0 +1,170 @@
+#include "train/run/training_samples.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "base/files.h"
+#include "base/progress.h"
+#include "base/text.h"
+#include "lockstep/base/error.h"
+#include "lockstep/comm/agreement.h"
+#include "report/png.h"
+
+namespace lockstep::train {
+namespace {
+
+constexpr std::string_view ema_prefix = "ema/";
+
+/// "model", "ema/0.999", with numbers as profiles print them.
+std::string checked_weights(const std::string& weights, const optim::Ema* ema) {
+  if (weights == "model") return weights;
+  std::vector<std::string> there{"model"};
+  if (ema)
+    for (const optim::EmaProfile& profile : ema->profiles())
+      there.push_back(std::string(ema_prefix) + profile.name());
+  if (weights.starts_with(ema_prefix)) {
+    const std::string name =
+        std::string(ema_prefix) + optim::EmaProfile::named(weights.substr(ema_prefix.size())).name();
+    if (std::ranges::find(there, name) != there.end()) return name;
+  }
+  throw UsageError("sample.weights: {} is not averaged in this run; it has {}{}", quote(weights),
+                   fmt::join(there, ", "),
+                   weights.find(',') == weights.npos ? "" : "; values of a list are separated by blanks");
+}
+
+}  // namespace
+
+TrainingSamples::TrainingSamples(const Config& config, const TrainingSamplesParts& parts,
+                                 const std::string& run)
+    : parts_(parts), every_(config.sample.every), folder_(run + "/samples") {
+  const SampleConfig& asked = config.sample;
+  if (every_ == 0 && asked.features.empty()) return;
+  Generative* task = nullptr;
+  try {
+    task = &generative(parts.task, config.task.name());
+  } catch (const UsageError& error) {
+    throw UsageError("sample.{}: {}", every_ > 0 ? fmt::format("every = {}", every_) : "features",
+                     error.what());
+  }
+  const SampleClasses classes(asked.classes, parts.model, "sample.class");
+  SampleOptions options = asked.how;
+  options.compute = parts.compute;
+  try {
+    task->check_sampling(parts.model, options);
+    classes.check_guidance(options);
+  } catch (const UsageError& error) {
+    throw UsageError("sample.{}", error.what());
+  }
+  const SampledParts sampled{parts.world, parts.backend, parts.model, *task};
+  sampler_.emplace(sampled, options, classes, asked.count);
+  if (every_ > 0) check_pictures(asked);
+  if (asked.features.empty()) return;
+  if (!parts.data.eval())
+    throw UsageError("sample.features: nothing is evaluated; give data.eval or data.eval_fraction");
+  features_ = std::make_unique<FeatureExtractor>(config, parts.data.range(), sampler_->known_shape(),
+                                                 parts.world, parts.backend);
+  compared_.emplace(sampled, options, classes, asked.features_count,
+                    [this](const Tensor& samples) { return features_->of_samples(samples); });
+}
+
+void TrainingSamples::check_pictures(const SampleConfig& asked) {
+  for (const std::string& weights : asked.weights) {
+    weights_.push_back(checked_weights(weights, parts_.weights.ema()));
+    if (std::ranges::count(weights_, weights_.back()) > 1)
+      throw UsageError("sample.weights: names {} twice", quote(weights_.back()));
+  }
+  if (weights_.empty()) weights_.emplace_back("model");
+  try {
+    if (const Shape image = sampler_->known_shape(); image.rank() == 3)
+      report::check_grid(asked.count, image);
+  } catch (const UsageError& error) {
+    throw UsageError("sample.count = {}: {}", asked.count, error.what());
+  }
+}
+
+std::vector<MeasuredMetric> TrainingSamples::measured() {
+  if (!features_) return {};
+  return {{.metric = {.name = "frechet"},
+           .measure = [this](const EvaluationWatch& watch) { return frechet(watch); }}};
+}
+
+std::optional<double> TrainingSamples::frechet(const EvaluationWatch& watch) {
+  // The first time, the data are half of the work.
+  const double before = features_->has_data() ? 0 : 0.5;
+  const auto part = [&](double from, double to) -> EvaluationWatch {
+    return {.requests = watch.requests, .act = [&watch, from, to](std::uint64_t of_any, double fraction) {
+              return watch.act(of_any, from + (to - from) * fraction);
+            }};
+  };
+  const FeatureStatistics* const data = features_->of_data(part(0, before));
+  if (!data) return std::nullopt;
+  FeatureStatistics samples;
+  const auto take = [&](std::int64_t, const Tensor& features) { samples.add(features); };
+  if (!compared_->run(take, part(before, 1))) return std::nullopt;
+  double distance = 0;
+  comm::run_on_all(parts_.world, [&] {
+    if (parts_.world.rank() == 0) distance = frechet_distance(samples, *data);
+  });
+  parts_.world.broadcast(&distance, sizeof distance, 0);
+  return distance;
+}
+
+std::string TrainingSamples::file_part(const std::string& weights) {
+  std::string part = weights;
+  std::ranges::replace(part, '/', '-');
+  return part;
+}
+
+bool TrainingSamples::after_step(std::int64_t step, RunLogs& logs, const EvaluationWatch& watch,
+                                 bool only_missing) {
+  if (!due_after(step)) return true;
+  for (const std::string& weights : weights_) {
+    const std::string path = fmt::format("{}/step-{:09}-{}.png", folder_, step, file_part(weights));
+    const std::string tag = "samples/" + weights;
+    int makes = 1;
+    if (only_missing) {
+      comm::run_on_all(parts_.world, [&] {
+        if (parts_.world.rank() != 0 || !lockstep::exists(path)) return;
+        makes = 0;
+        logs.append_missing_image(step, tag, path);  // a kill may have come between the two
+      });
+      parts_.world.broadcast(&makes, sizeof makes, 0);
+    }
+    if (makes == 0) continue;
+    progress::enter(progress::Phase::evaluation);
+    std::optional<SampledPicture> picture;
+    {
+      const bool averaged = weights.starts_with(ema_prefix);
+      const WeightsInUse::Held held(parts_.weights, averaged ? weights.substr(ema_prefix.size()) : "");
+      picture = picture_of(*sampler_, watch);
+    }
+    if (!picture) return false;
+    comm::run_on_all(parts_.world, [&] {
+      if (parts_.world.rank() == 0) record({step, tag, path}, *picture, logs, only_missing);
+    });
+  }
+  return true;
+}
+
+void TrainingSamples::record(const PicturePlace& place, const SampledPicture& picture, RunLogs& logs,
+                             bool only_missing) {
+  if (picture.not_finite) {
+    logs.warn_once(
+        fmt::format("sample.every: sample {} of {} is not finite; a picture with such samples is left out "
+                    "(said once)",
+                    *picture.not_finite, place.tag));
+    return;
+  }
+  const bool written = logs.write_file(place.path, picture.png);  // first: what TensorBoard shows is a file
+  if (only_missing) {
+    if (written) logs.append_missing_image(place.step, place.tag, place.path);
+    return;
+  }
+  report::Event event(place.step);
+  event.add_image(place.tag, picture.png);
+  logs.append(event);
+}
+
+}  // namespace lockstep::train

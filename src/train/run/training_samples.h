@@ -1,0 +1,76 @@
+// TrainingSamples: the pictures of samples that a run makes of itself, [sample].
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/optim/ema.h"
+#include "train/config.h"
+#include "train/data_sets.h"
+#include "train/infer/frechet.h"
+#include "train/infer/sample.h"
+#include "train/run/evaluations.h"
+#include "train/run/run_logs.h"
+#include "train/run/weights_in_use.h"
+
+namespace lockstep::train {
+
+/// What a run samples with. All of it outlives the samples.
+struct TrainingSamplesParts {
+  comm::HostGroup& world;
+  kernels::Backend& backend;
+  Model& model;
+  Task& task;
+  WeightsInUse& weights;  ///< of the model
+  const DataSets& data;
+  DType compute = DType::float32;  ///< Pass::compute
+};
+
+/// After every sample.every steps, a picture of each of sample.weights: RUN/samples/step-STEP-WEIGHTS.png,
+/// which TensorBoard gets, too; and with sample.features the distance of samples to the data, a metric of
+/// evaluations. The noise is the same every time.
+class TrainingSamples {
+ public:
+  /// UsageError for what cannot be: a task that makes no samples, weights that the run does not have, and
+  /// what the task says about the options; with sample.features also what FeatureExtractor throws. Nothing
+  /// is checked if neither is asked for. Collective.
+  TrainingSamples(const Config& config, const TrainingSamplesParts& parts, const std::string& run);
+
+  bool due_after(std::int64_t step) const { return every_ > 0 && step > 0 && step % every_ == 0; }
+  /// Makes what is due after this step; only what is missing if `only_missing`, as at a resume. A picture
+  /// that cannot be written is a warning, and so is one of a sample that is not finite, which is left out.
+  /// False if the watch ended it. Collective; the same error on every rank.
+  bool after_step(std::int64_t step, RunLogs& logs, const EvaluationWatch& watch, bool only_missing = false);
+
+  /// frechet, with sample.features.
+  std::vector<MeasuredMetric> measured();
+
+ private:
+  void check_pictures(const SampleConfig& asked);
+  std::optional<double> frechet(const EvaluationWatch& watch);
+  /// "model", "ema-0.999".
+  static std::string file_part(const std::string& weights);
+  /// Where a picture goes.
+  struct PicturePlace {
+    std::int64_t step;
+    const std::string& tag;  // in TensorBoard
+    const std::string& path;
+  };
+  /// On rank 0.
+  static void record(const PicturePlace& place, const SampledPicture& picture, RunLogs& logs,
+                     bool only_missing);
+
+  TrainingSamplesParts parts_;
+  std::int64_t every_;
+  std::string folder_;
+  std::vector<std::string> weights_;
+  std::optional<Sampler> sampler_;  // of pictures; none if there is nothing to do
+  std::unique_ptr<FeatureExtractor> features_;
+  std::optional<Sampler> compared_;  // whose results are features
+};
+
+}  // namespace lockstep::train

@@ -1,0 +1,226 @@
+#include "train/watch/run_status.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <charconv>
+#include <ctime>
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/files.h"
+#include "base/lines.h"
+#include "checkpoint/run_files.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/option.h"
+#include "report/run_log.h"
+#include "train/watch/exit_record.h"
+
+namespace lockstep::train {
+namespace {
+
+/// The text of a small file; none if there is no such file: a run removes some of them at any time.
+std::optional<std::string> text_of(const std::string& path) {
+  try {
+    return read_text(path);
+  } catch (const DataError&) {
+    if (exists(path)) throw;
+    return std::nullopt;
+  }
+}
+
+/// Seconds since 1970 of "2026-11-21T04:00:47Z"; none if it is no such text.
+std::optional<std::time_t> unix_time_of(const std::string& utc) {
+  std::tm time{};
+  const char* const end = ::strptime(utc.c_str(), "%Y-%m-%dT%H:%M:%SZ", &time);
+  if (!end || *end != '\0') return std::nullopt;
+  return ::timegm(&time);
+}
+
+/// Whether the file `path` was written after `other`; false without either.
+bool newer_than(const std::string& path, const std::string& other) {
+  struct stat a {
+  }, b{};
+  if (::stat(path.c_str(), &a) != 0 || ::stat(other.c_str(), &b) != 0) return false;
+  return std::pair(a.st_mtim.tv_sec, a.st_mtim.tv_nsec) > std::pair(b.st_mtim.tv_sec, b.st_mtim.tv_nsec);
+}
+
+std::optional<std::time_t> changed_at(const std::string& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0) return std::nullopt;
+  return status.st_mtime;
+}
+
+/// What the last lines of metrics.jsonl say.
+struct LastLines {
+  std::optional<std::int64_t> step;
+  std::optional<std::time_t> time;   // of the last one
+  std::time_t longest_interval = 0;  // between two lines of one start
+};
+
+/// Lines that are torn or not ours do not count.
+LastLines last_lines(const std::string& path) {
+  constexpr std::uint64_t max_bytes = 1 << 16;
+  LastLines last;
+  EndOfFile end;
+  try {
+    end = lines_at_end(OpenFile(path, OpenFile::Mode::read), max_bytes);
+  } catch (const DataError&) {  // a resume that shortens it meanwhile is not worth an error
+    return last;
+  }
+  for (const std::string_view text : lines_of(end.text)) {
+    const std::optional<nlohmann::json> parsed = report::parse_metrics_line(text);
+    if (!parsed) continue;
+    const nlohmann::json& line = *parsed;
+    last.step = report::steps_done(line);
+    const auto written = line.find("time");
+    if (written == line.end() || !written->is_string()) continue;
+    const std::optional<std::time_t> time = unix_time_of(written->get<std::string>());
+    if (!time) continue;
+    if (last.time && !line.contains("start"))
+      last.longest_interval = std::max(last.longest_interval, *time - *last.time);
+    last.time = time;
+  }
+  return last;
+}
+
+/// train.steps in the resolved text of a configuration. The models of another program, which a whole reading
+/// would refuse, do not matter here.
+std::optional<std::int64_t> steps_in_config(const std::string& text) {
+  for (const IniLine& line : ini_lines(text)) {
+    if (line.section != "train" || line.key != "steps") continue;
+    std::int64_t steps = 0;
+    const std::string_view value = line.value;
+    if (std::from_chars(value.data(), value.data() + value.size(), steps).ec == std::errc()) return steps;
+  }
+  return std::nullopt;
+}
+
+/// A value of a file of lines KEY=VALUE; empty if it has none.
+std::string value_in(const std::string& text, const std::string& key) {
+  for (const std::string_view line : lines_of(text))
+    if (line.starts_with(key + "=")) return std::string(line.substr(key.size() + 1));
+  return "";
+}
+
+std::string duration_text(std::time_t duration_s) {
+  return fmt::format("{}:{:02d}:{:02d}", duration_s / 3600, duration_s / 60 % 60, duration_s % 60);
+}
+
+/// A lock is there, with this text.
+void judge_lock(RunStatus& status, const std::string& run, const std::string& lock, const LastLines& last,
+                std::time_t now) {
+  const checkpoint::LockHolder holder = checkpoint::LockHolder::parse(lock);
+  const std::string who = holder.describe();
+  const bool alive_here = holder.is_alive_here();
+  const bool here = holder.host == checkpoint::LockHolder::this_process().host;
+  if (here && !alive_here) {
+    status.state = RunState::lost;
+    status.why = fmt::format("{} is dead and left its lock; the same command resumes the run", who);
+    return;
+  }
+  const std::time_t locked = changed_at(run + "/lock").value_or(now);
+  const std::time_t silent_s = now - std::max(locked, last.time.value_or(locked));
+  // Longer than fault.hang_timeout_s usually is, and than evaluations and saves between lines seem to take.
+  const std::time_t max_silent_s = 600 + 10 * last.longest_interval;
+  if (!here && silent_s > max_silent_s) {
+    status.state = RunState::lost;
+    status.why = fmt::format("{} has written no line for {}; it used to write one every {} at least", who,
+                             duration_text(silent_s), duration_text(last.longest_interval));
+    if (last.longest_interval == 0)
+      status.why = fmt::format("{} has written no line for {}", who, duration_text(silent_s));
+    return;
+  }
+  status.state = RunState::training;
+  status.why = who;
+  if (!last.time || *last.time < locked) status.why = "starting: " + who;
+  if (exists(run + "/stop"))
+    status.why = "asked to stop: " + who;
+  else if (exists(run + "/checkpoint"))
+    status.why = "asked for a checkpoint: " + who;
+}
+
+/// No lock, and not in a queue.
+void judge_ending(RunStatus& status, const std::optional<Ending>& ending, bool has_config) {
+  if (ending) {
+    const bool by_request = ending->code == ExitCode::preempted || ending->code == ExitCode::user_stopped;
+    status.state = by_request ? RunState::stopped : RunState::ended;
+    status.why = ending->why;
+    if (!ending->refused.empty()) status.why += "; the last start was refused: " + ending->refused;
+  } else if (status.step && status.steps && *status.step >= *status.steps) {
+    status.state = RunState::ended;
+    status.why = "all steps are done";
+  } else {
+    status.state = RunState::stopped;
+    status.why = has_config
+                     ? "no process has its lock, and nothing says how it ended"
+                     : "no process has its lock; a program with a loop of its own does not say how it ended";
+  }
+}
+
+}  // namespace
+
+const char* to_string(RunState state) {
+  switch (state) {
+    case RunState::training:
+      return "training";
+    case RunState::queued:
+      return "queued";
+    case RunState::stopped:
+      return "stopped";
+    case RunState::ended:
+      return "ended";
+    case RunState::lost:
+      return "lost";
+  }
+  return "";
+}
+
+std::optional<RunStatus> run_status(const std::string& run) {
+  const std::time_t now = std::time(nullptr);
+  // The lock first: a run that ends meanwhile has then written its record, and one that starts is found
+  // later.
+  const std::optional<std::string> lock = text_of(run + "/lock");
+  const std::optional<std::string> config = text_of(run + "/config.ini");
+  const std::string metrics = run + "/metrics.jsonl", checkpoints = run + "/checkpoints";
+  if (!lock && !config && !exists(metrics) && !exists(checkpoints)) return std::nullopt;
+
+  RunStatus status;
+  const LastLines last = last_lines(metrics);
+  status.step = last.step;
+  if (config) status.steps = steps_in_config(*config);
+  if (last.time) status.last_line_s = static_cast<double>(std::max<std::time_t>(0, now - *last.time));
+  // A checkpoint may be newer than the last line, and a program may log none.
+  if (const std::vector<std::int64_t> saved = checkpoint::steps_in(checkpoints); !saved.empty())
+    status.step = std::max(status.step.value_or(0), saved.front());
+  std::optional<Ending> ending = read_exit_record(run);
+  // What a start has not replaced yet is of the one before it.
+  if (lock && !newer_than(exit_record_path(run), run + "/lock")) ending.reset();
+  if (ending && ending->step) status.step = ending->step;
+  if (ending) status.exit_code = static_cast<int>(ending->code);
+
+  if (lock) judge_lock(status, run, *lock, last, now);
+  const bool alive = lock && checkpoint::LockHolder::parse(*lock).is_alive_here();
+  if (lock && ending && !alive)
+    judge_ending(status, ending, config.has_value());  // by what left no time to release the lock
+  if (lock && status.state == RunState::training) return status;
+  // Written by jobs/slurm.sh, which removes it before it starts the ranks again.
+  if (const std::optional<std::string> queued = text_of(run + "/queued")) {
+    status.state = RunState::queued;
+    status.why =
+        fmt::format("Slurm job {} was put back into the queue; if squeue has it no more, sbatch it again",
+                    value_in(*queued, "job"));
+    int code = 0;
+    const std::string text = value_in(*queued, "exit_code");
+    if (std::from_chars(text.data(), text.data() + text.size(), code).ec == std::errc())
+      status.exit_code = code;
+  } else if (!lock) {
+    judge_ending(status, ending, config.has_value());
+  }
+  return status;
+}
+
+}  // namespace lockstep::train

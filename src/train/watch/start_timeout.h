@@ -1,0 +1,36 @@
+// Private to the module: limits how long MPI may take to start, when there is no watchdog yet.
+#pragma once
+
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/launcher.h"
+#include "base/thread.h"
+
+namespace lockstep::train {
+
+/// While it lives, MPI starts. After timeout_s (0: no limit) the process exits with code 5, which ends the
+/// job; a minute later if all ranks seem to be there, as a busy node may just be slow. One rank of each node
+/// reports which ranks are missing. Ranks of one node see each other by sockets with abstract names, which go
+/// with their processes.
+class StartTimeout {
+ public:
+  explicit StartTimeout(double timeout_s);
+  ~StartTimeout();
+  StartTimeout(const StartTimeout&) = delete;
+  StartTimeout& operator=(const StartTimeout&) = delete;
+
+ private:
+  std::vector<int> missing_ranks() const;
+  std::string describe(const std::vector<int>& missing) const;
+  void watch(double timeout_s);
+
+  const int rank_ = launcher::rank(), launched_ = launcher::size();
+  const int ranks_ = launched_ < 0 ? launcher::srun_tasks() : launched_;
+  int presence_ = -1;  ///< the socket that shows that this rank is there
+  StopEvent started_;
+  std::thread thread_;
+};
+
+}  // namespace lockstep::train
