@@ -12,6 +12,7 @@ steps = 80
 global_batch = 16
 shards = 2
 [ema]
+rates = 0.99
 sigma_rel = 0.05 0.10
 [checkpoint]
 every = 5
