@@ -231,28 +231,6 @@ BOOST_AUTO_TEST_CASE(even_slices_take_one_collective_call_and_another_for_a_rest
   }
 }
 
-/// The emulated NCCL refuses more.
-BOOST_AUTO_TEST_CASE(thousands_of_ranges_stay_within_groups_of_1024_calls) {
-  if (world().size() == 1) return;
-  constexpr std::int64_t count = 5000;
-  std::vector<std::vector<comm::ElementRange>> ranges(static_cast<std::size_t>(world().size()));
-  for (std::int64_t i = 0; i < count; ++i)
-    ranges[static_cast<std::size_t>(i * i % 3 + (i % 5 == 0 ? 1 : 0)) % ranges.size()].push_back({i, 1});
-  for (const bool reproducible : {true, false}) {
-    const std::string calls = calls_of(comm::Slices(count, ranges), reproducible);
-    BOOST_TEST(std::ranges::count(calls, '|') > 5);
-  }
-}
-
-BOOST_AUTO_TEST_CASE(ranks_that_would_share_a_gpu_are_told_which) {
-  ::unsetenv("LOCKSTEP_SHARE_GPU");
-  const std::string problem = comm::sharing_problem(world(), 0);
-  BOOST_TEST((world().size() > 1) == (problem.find("ranks 0 and 1 both use GPU") == 0));
-  BOOST_TEST(comm::sharing_problem(world(), -1) == "");  // ranks without a GPU share none
-  ::setenv("LOCKSTEP_SHARE_GPU", "1", 1);
-  BOOST_TEST(comm::sharing_problem(world(), 0) == "");
-}
-
 BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
