@@ -105,29 +105,7 @@ fi
 
 # --- runs, in the browser ------------------------------------------------------------------------------------------------
 words text.h5
-cat >gpt.ini <<'INI'
-[model]
-name = gpt
-layers = 1
-heads = 2
-channels = 32
-context = 32
-vocab = 256
-[data]
-train = text.h5
-eval_fraction = 0.1
-[train]
-steps = 30
-global_batch = 8
-shards = 2
-seed = 1
-eval_every = 10
-[optimizer]
-name = adamw
-lr = 3e-3
-[log]
-every = 1
-INI
+small_gpt 'eval_fraction = 0.1' '[train]' 'steps = 30' 'global_batch = 8' 'shards = 2' 'eval_every = 10' '[optimizer]' 'lr = 3e-3' '[log]' 'every = 1' >gpt.ini
 "$LOCKSTEP" train gpt.ini --run gpt >log 2>&1 || fail "gpt: $(tail -n 3 log)"
 python3 - <<'PY' || fail "made-up runs"
 import json, math, os, random, struct, time, zlib
