@@ -1,5 +1,5 @@
-// Differentiable functions: the gradients of what golden cases (golden_ops.cpp) lack, against differences;
-// their results where they are known, their errors.
+// Differentiable functions: the gradients of what golden cases (golden_ops.cpp, nn/golden_layers.cpp) lack,
+// against differences; their results where they are known, their errors.
 #include "lockstep/autograd/functions.h"
 
 #include <boost/test/unit_test.hpp>
@@ -41,13 +41,6 @@ BOOST_AUTO_TEST_CASE(of_layouts_and_shapes) {
   check_gradients([](Tape&, const Vars& x) { return reshape(x[0], {3, 4}); }, {normal_tensor({2, 6}, 1)});
 }
 
-BOOST_AUTO_TEST_CASE(of_linear) {
-  check_gradients([](Tape&, const Vars& x) { return linear(x[0], x[1], x[2]); },
-                  {normal_tensor({2, 3, 4}, 1), normal_tensor({5, 4}, 2), normal_tensor({5}, 3)});
-  check_gradients([](Tape&, const Vars& x) { return linear(x[0], x[1]); },
-                  {normal_tensor({3, 4}, 1), normal_tensor({5, 4}, 2)});
-}
-
 BOOST_AUTO_TEST_CASE(of_linear_without_outputs_or_inputs) {
   check_gradients([](Tape&, const Vars& x) { return linear(x[0], x[1], x[2]); },
                   {normal_tensor({2, 3, 4}, 1), normal_tensor({0, 4}, 2), normal_tensor({0}, 3)});
@@ -79,14 +72,6 @@ BOOST_AUTO_TEST_CASE(of_pooling) {
   blocked_or_not([](const Var& x) { return upsample_nearest2d(x, 2); });
 }
 
-BOOST_AUTO_TEST_CASE(of_embedding_with_repeated_indices) {
-  check_gradients(
-      [](Tape&, const Vars& x) {
-        return embedding(indices({2, 3}, {4, 0, 4, 1, 1, 4}), x[0]);
-      },
-      {normal_tensor({5, 3}, 1)});
-}
-
 BOOST_AUTO_TEST_CASE(of_positions_fewer_than_the_context) {
   check_gradients([](Tape&, const Vars& x) { return add_positions(x[0], x[1]); },
                   {normal_tensor({2, 3, 4}, 1), normal_tensor({5, 4}, 2)});
@@ -99,11 +84,6 @@ BOOST_AUTO_TEST_CASE(of_attention) {
     check_gradients([causal](Tape&, const Vars& x) { return attention(x[0], 2, causal); },
                     {normal_tensor({2, 3, 12}, 1)});
   }
-}
-
-BOOST_AUTO_TEST_CASE(of_layer_norm) {
-  check_gradients([](Tape&, const Vars& x) { return layer_norm(x[0], x[1], x[2], 1e-5f); },
-                  {normal_tensor({2, 3, 6}, 1), normal_tensor({6}, 2), normal_tensor({6}, 3)});
 }
 
 BOOST_AUTO_TEST_CASE(of_group_norm) {
@@ -126,15 +106,6 @@ BOOST_AUTO_TEST_CASE(of_batch_norm_in_training_and_evaluation) {
           },
           {normal_tensor(shape, 1), normal_tensor({3}, 2), normal_tensor({3}, 3)}, {.training = training});
   }
-}
-
-BOOST_AUTO_TEST_CASE(of_cross_entropy) {
-  const Tensor targets = indices({2, 2}, {3, 0, -1, 2});
-  check_gradients(
-      [&](Tape&, const Vars& x) {
-        return cross_entropy(x[0], targets, {.label_smoothing = 0.1f, .ignore_index = -1}).sum;
-      },
-      {normal_tensor({2, 2, 4}, 1)});
 }
 
 BOOST_AUTO_TEST_SUITE_END()
