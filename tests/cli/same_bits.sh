@@ -14,7 +14,8 @@ case $model in
     ;;
   gpt)
     words text.h5
-    small_gpt | sed 's/^vocab.*/&\ndropout = 0.1/' >run.ini
+    printf '[model]\nname = gpt\nlayers = 2\nheads = 2\nchannels = 32\ncontext = 32\nvocab = 256\ndropout = 0.1\n' >run.ini
+    printf '[data]\ntrain = text.h5\n' >>run.ini
     ;;
 esac
 cat >>run.ini <<'INI'

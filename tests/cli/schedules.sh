@@ -17,7 +17,6 @@ steps, warmup, lr, low = 40, 5, 0.003, 0.0004
 lines = [line for line in map(json.loads, open(sys.argv[1] + "/metrics.jsonl")) if "lr" in line]
 assert [line["step"] for line in lines] == list(range(1, steps + 1)), lines
 for s, line in enumerate(lines):
-    t = (s - warmup) / (steps - warmup)  # of the steps after the warm-up
     wanted = lr * (s + 1) / warmup if s < warmup else eval(sys.argv[2])
     assert math.isclose(line["lr"], wanted, rel_tol=1e-12), (s, line["lr"], wanted)
 PY
