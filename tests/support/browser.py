@@ -76,27 +76,17 @@ POINTER = """(() => {
   for (const row of [...document.querySelectorAll("tr[data-run]")].slice(0, 2)) { row.click(); row.click(); }
 })()"""
 
-# One page after another in a frame of the width; what is found becomes the text of this page.
-ALL = """<!doctype html><meta charset="utf-8"><body><script>
-(async ({ pages, width, height, faults, pointer }) => {
-  document.currentScript.remove();
+# All pages, each in a frame of the width, whose end of loading is awaited by this page; what is found becomes its text.
+ALL = """<!doctype html><meta charset="utf-8"><body>%(frames)s<script>
+addEventListener("load", () => {
   const found = {};
-  for (const [name, text] of Object.entries(pages)) {
-    console.log("page " + name);
-    const frame = document.createElement("iframe");
-    frame.style = `width: ${width}px; height: ${height}px; border: 0`;
-    frame.srcdoc = text;
-    document.body.append(frame);
-    await new Promise((done) => frame.onload = done);
-    const page = frame.contentWindow;
-    await new Promise((done) => page.requestAnimationFrame(() => page.requestAnimationFrame(done)));
-    const requests = page.performance.getEntriesByType("resource").filter((e) => !/^(data|about|blob):/.test(e.name));
-    found[name] = { faults: page.eval(faults).concat(requests.map((e) => "a request: " + e.name)), drawn: page.document.querySelector("main").outerHTML };
-    page.eval(pointer);
-    frame.remove();
+  for (const frame of document.querySelectorAll("iframe")) {
+    const page = frame.contentWindow, requests = page.performance.getEntriesByType("resource").filter((e) => !/^(data|about|blob):/.test(e.name));
+    found[frame.title] = { faults: page.eval(%(faults)s).concat(requests.map((e) => "a request: " + e.name)), drawn: page.document.querySelector("main").outerHTML };
+    page.eval(%(pointer)s);
   }
   document.body.textContent = JSON.stringify(found);
-})(%s);
+});
 </script></body>"""
 
 
@@ -117,17 +107,13 @@ def main(folder, *paths):
         for scheme, number in ("light", 1), ("dark", 0):
             with tempfile.TemporaryDirectory() as scratch:
                 path = pathlib.Path(scratch, "all.html")
-                given = json.dumps({"pages": pages, "width": width, "height": height, "faults": FAULTS, "pointer": POINTER})
-                path.write_text(ALL % given.replace("<", "\\u003c"), encoding="utf-8")
+                frames = "".join(f'<iframe title="{name}" style="width: {width}px; height: {height}px; border: 0" srcdoc="{html.escape(text)}"></iframe>'
+                                 for name, text in pages.items())
+                path.write_text(ALL % {"frames": frames, "faults": json.dumps(FAULTS), "pointer": json.dumps(POINTER)}, encoding="utf-8")
                 text, console = chromium(f"--blink-settings=preferredColorScheme={number}", f"--window-size={width + 100},{height + 100}",
-                                         "--virtual-time-budget=1000000", "--dump-dom", path.as_uri())
+                                         "--dump-dom", path.as_uri())
             found = json.loads(html.unescape(re.search(r"<body>(.*)</body>", text, re.DOTALL)[1]))
-            page = ""
-            for message in console:
-                if message.startswith("page "):
-                    page = message
-                else:
-                    faults.append(f"{page}, {device}, {scheme}: console: {message}")
+            faults += [f"{device}, {scheme}: console: {message}" for message in console]
             assert found.keys() == pages.keys(), found.keys()
             for name, seen in found.items():
                 faults += [f"{name}, {device}, {scheme}: {fault}" for fault in seen["faults"]]
