@@ -66,11 +66,15 @@ __global__ void sum_rounds(bool barrier, int* sums) {
 __device__ unsigned thread_of_launch() { return blockIdx.x * blockDim.x + threadIdx.x; }
 
 __global__ void look_at_shared(float* found) {
-  __shared__ float fixed[block];
   extern __shared__ float room[];
-  found[2 * thread_of_launch()] = room[threadIdx.x];
-  found[2 * thread_of_launch() + 1] = fixed[threadIdx.x];
-  room[threadIdx.x] = fixed[threadIdx.x] = 1;
+  found[thread_of_launch()] = room[threadIdx.x];
+  room[threadIdx.x] = 1;
+}
+
+__global__ void look_at_fixed_shared(float* found) {
+  __shared__ float room[block];
+  found[thread_of_launch()] = room[threadIdx.x];
+  room[threadIdx.x] = 1;
 }
 
 __global__ void number_blocks(int* next, int* order) { order[(*next)++] = static_cast<int>(blockIdx.x); }
@@ -139,15 +143,16 @@ BOOST_AUTO_TEST_CASE(a_missing_barrier_shows) {
 
 BOOST_AUTO_TEST_CASE(shared_memory_is_new_to_every_block) {
   Stream on;
-  std::vector<float> found(4 * 2 * block);
+  std::vector<float> found(2 * 4 * block);
   look_at_shared<<<4, block, block * sizeof(float), on.stream>>>(found.data());
+  look_at_fixed_shared<<<4, block, 0, on.stream>>>(found.data() + 4 * block);
   on.finish();
   BOOST_TEST(std::ranges::all_of(found, [](float x) { return std::isnan(x); }));
 }
 
 BOOST_AUTO_TEST_CASE(more_than_48_kib_of_shared_memory_are_asked_for_first) {
   Stream on;
-  std::vector<float> found(2 * block);
+  std::vector<float> found(block);
   const auto launch_with = [&](int bytes) {
     look_at_shared<<<1, block, bytes, on.stream>>>(found.data());
     on.finish();
