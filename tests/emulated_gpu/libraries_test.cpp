@@ -117,7 +117,7 @@ BOOST_AUTO_TEST_CASE(are_refused_where_the_table_lacks_their_types_or_a_gelu_its
   BOOST_TEST(!matmul.try_multiply(product(DType::float32, DType::bfloat16)));
   kernels::Product one = product(DType::bfloat16, DType::bfloat16);
   one.epilogue = {.kind = kernels::Epilogue::Kind::gelu, .before = b.data()};
-  BOOST_TEST(matmul.try_multiply(one));
+  multiply(one);
   one.n = one.c_stride = 15;
   BOOST_TEST(!matmul.try_multiply(one));
 }
