@@ -15,7 +15,6 @@ campaigns:
   pytorch_files [N]   N (5000) damaged files of torch.save, address sanitizer: read right or refused; another seed each time
   sanitizers [PRESET] asan: all but slurm and faults; tsan: comm, ddp, checkpoint, data. Each source of the library is compiled alone
   fuzz [SECONDS]      each target of tests/fuzz, for so long (600)
-  processors [MODEL]  kernels on a processor emulated by Bochs (corei7_skylake_x: AVX-512), as tests/emulated/run.sh
   peers               steps, sums and checkpoints beside PyTorch's, whose steps are checked first (tests/bench/peers)
   two_hosts           how much communication shows between two made-up hosts, 1 Gbit/s apart (root)
   emulated_gpu        the emulated GPU: more ranks and seeds, large sizes; ddp over NCCL's transport on 1 to 3 ranks (nvcc, CUDA's headers)
@@ -156,12 +155,6 @@ case $name in
         -artifact_prefix=build/fuzz/ "build/fuzz/corpus/$target" "tests/fuzz/seeds/$target"
       figure "$target: $(sed -n 's/^stat::number_of_executed_units: *//p' "$log" | tail -n 1) inputs"
     done
-    ;;
-  processors)
-    prepare bochs bochs-term -- test.kernels
-    BOCHS_DISPLAY=${BOCHS_DISPLAY:-term} tracked tests/emulated/run.sh --cpu "${2:-corei7_skylake_x}" build/release \
-      'kernels --run_test=backend,attention,matmul,bfloat16,bfloat16_fused'
-    figure "$(tail -n 1 "$log")"
     ;;
   peers)
     prepare python3-venv -- lockstep_program peer_case

@@ -31,11 +31,6 @@ BOOST_AUTO_TEST_CASE(gradients_of_rectangular_and_dilated_conv2d) {
   }
 }
 
-BOOST_AUTO_TEST_CASE(gradients_of_conv1d) {
-  check_gradients([](Tape&, const Vars& x) { return conv1d(x[0], x[1], x[2], {.stride = 2, .padding = 1}); },
-                  {normal_tensor({2, 3, 8}, 1), normal_tensor({4, 3, 3}, 2), normal_tensor({4}, 3)});
-}
-
 BOOST_AUTO_TEST_CASE(gradients_of_conv_transpose2d_in_groups_and_rectangles) {
   for (const int groups : {1, 2}) {
     check_gradients(

@@ -29,19 +29,6 @@ Tensor divisors(const Shape& shape, std::uint64_t seed) {
   return tensor;
 }
 
-BOOST_AUTO_TEST_CASE(gradients_of_pairs_equal_differences_whatever_is_broadcast) {
-  const std::array<Shape, 2> pairs[] = {{{{2, 3}, {2, 3}}}, {{{2, 3}, {3}}}, {{{3}, {2, 3}}},
-                                        {{{2, 1}, {1, 3}}}, {{{2, 2}, {}}},  {{{2, 1, 2}, {3, 1}}}};
-  for (const auto& [name, function] : functions_of_two) {
-    for (const auto& shapes : pairs) {
-      BOOST_TEST_CONTEXT(name << " of " << to_string(shapes[0]) << " and " << to_string(shapes[1])) {
-        check_gradients([call = function](Tape&, const Vars& x) { return call(x[0], x[1]); },
-                        {normal_tensor(shapes[0], 1), divisors(shapes[1], 2)});
-      }
-    }
-  }
-}
-
 BOOST_AUTO_TEST_CASE(gradients_of_a_value_paired_with_itself_equal_differences) {
   check_gradients([](Tape&, const Vars& x) { return x[0] * x[0] - x[0] / x[0] + x[0]; },
                   {divisors({2, 3}, 1)});
@@ -64,13 +51,6 @@ BOOST_AUTO_TEST_CASE(where_takes_a_number_for_either) {
     for (int i = 0; i < 6; ++i)
       BOOST_TEST(y.data<float>()[i] == ((i < 3) == first ? 7.0f : x.value().data<float>()[i]));
   }
-}
-
-BOOST_AUTO_TEST_CASE(gradients_of_where_equal_differences) {
-  Tensor condition = Tensor::zeros({2, 1}, DType::uint8);
-  condition.data<std::uint8_t>()[1] = 7;
-  check_gradients([&](Tape&, const Vars& x) { return where(condition, x[0], x[1]); },
-                  {normal_tensor({2, 3}, 1), normal_tensor({3}, 2)});
 }
 
 BOOST_AUTO_TEST_CASE(gradients_beside_numbers_equal_differences) {

@@ -39,11 +39,6 @@ BOOST_AUTO_TEST_CASE(gradients_of_softmaxes_of_long_rows) {
   check_gradients([](Tape&, const Vars& x) { return log_softmax(x[0], 0); }, {normal_tensor({300, 2}, 1)});
 }
 
-BOOST_AUTO_TEST_CASE(gradients_of_cumulative_sums) {
-  for (const int axis : {0, 1, -1})
-    check_gradients([&](Tape&, const Vars& x) { return cumsum(x[0], axis); }, {normal_tensor({3, 2, 40}, 1)});
-}
-
 /// Runs body(tape, x) in a pass, and returns the gradient of x for one of ones.
 template <class Body>
 Tensor gradient_of(const Tensor& value, const Body& body) {

@@ -108,12 +108,6 @@ BOOST_AUTO_TEST_CASE(an_empty_batch_goes_through_rms_norm_and_rotary) {
   for (int i = 0; i < 4; ++i) BOOST_TEST(tape.gradient(weight).data<float>()[i] == 0.0f);
 }
 
-BOOST_AUTO_TEST_CASE(gradients_of_rotary) {
-  for (const RotaryLayout layout : {RotaryLayout::halves, RotaryLayout::pairs})
-    check_gradients([=](Tape&, const Vars& x) { return rotary(x[0], layout, 100.0f, 3); },
-                    {normal_tensor({2, 2, 3, 6}, 1)});
-}
-
 BOOST_AUTO_TEST_CASE(rotary_from_a_later_position_is_the_end_of_a_longer_sequence) {
   const std::int64_t time = 7, first = 4;
   const Tensor x = normal_tensor({1, 1, time, 10}, 1);

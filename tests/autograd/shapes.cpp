@@ -46,15 +46,6 @@ BOOST_AUTO_TEST_CASE(gradients_that_two_values_share_stay_whole) {
       {normal_tensor({4, 3}, 1), normal_tensor({4, 3}, 2)});
 }
 
-BOOST_AUTO_TEST_CASE(gradients_of_chunks_permutations_and_flips) {
-  check_gradients(
-      [](Tape&, const Vars& x) {
-        const auto parts = chunk<3>(x[0], 2);
-        return concat({parts[2], transpose(permute(parts[0], {1, 0, 2}), 0, 1), flip(parts[1], {})}, 0);
-      },
-      {normal_tensor({2, 3, 6}, 1)});
-}
-
 BOOST_AUTO_TEST_CASE(gradients_of_expansions_and_pads) {
   check_gradients(
       [](Tape&, const Vars& x) {

@@ -4,17 +4,7 @@
 source "$(dirname "$0")/../support/cli.sh"
 
 digits digits.h5
-cat >run.ini <<'INI'
-[model]
-name = mlp
-sizes = 64 16 10
-[data]
-train = digits.h5
-[train]
-steps = 4
-global_batch = 16
-shards = 2
-INI
+small_mlp 'steps = 4' 'global_batch = 16' 'shards = 2' >run.ini
 
 # doctor CODE RANKS ARGUMENTS...: the program's doctor; what it prints goes to out.log.
 doctor() {

@@ -4,17 +4,8 @@
 source "$(dirname "$0")/../support/cli.sh"
 
 words text.h5
-cat >run.ini <<'INI'
-[model]
-name = gpt
-layers = 2
-heads = 2
-channels = 32
-context = 32
-vocab = 256
-[data]
-train = text.h5
-eval_fraction = 0.1
+small_gpt 'eval_fraction = 0.1' >run.ini
+cat >>run.ini <<'INI'
 [train]
 steps = 12
 global_batch = 12

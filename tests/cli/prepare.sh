@@ -62,10 +62,9 @@ put("gzip.h5", x.astype(np.float32), y, chunks=(7, 1, 8, 8), compression="gzip")
 put("table.h5", x.astype(np.float64).reshape(40, 64), y)
 put("infinite.h5", np.where(x == 250, 1e300, x), y)
 put("beyond.h5", x.astype(np.float32), y.astype(np.uint64) + (1 << 63))
-for name, attribute, value in ("mean.h5", "mean", 1e308), ("wide.h5", "std", 1e308), ("narrow.h5", "std", 1e-44):
-    put(name, x.astype(np.uint8), y)
-    with h5py.File(name, "a") as f:
-        f["x"].attrs["mean"] = [0.0]; f["x"].attrs["std"] = [1.0]; f["x"].attrs[attribute] = [value]
+put("mean.h5", x.astype(np.uint8), y)
+with h5py.File("mean.h5", "a") as f:
+    f["x"].attrs["mean"] = [1e308]; f["x"].attrs["std"] = [1.0]
 put("colour.h5", np.zeros((20, 3, 8, 8), np.uint8), np.zeros(20, np.int64))
 for name, source in ("virtual.h5", "plain.h5"), ("missing.h5", "gone.h5"):
     layout = h5py.VirtualLayout((40, 1, 8, 8), np.float32)
@@ -99,8 +98,6 @@ refused 3 "beyond.h5: label 0 of /y is 9223372036854775807 or more" timeout 120 
 refused 3 "missing.h5: /x is virtual, and a source of it cannot be read: gone.h5: cannot open: No such file" \
   timeout 120 "$LOCKSTEP" train mlp.ini --run run --set data.train=missing.h5
 refused 3 "mean.h5: /x: mean 1e\+308 of channel 0 cannot normalise" timeout 120 "$LOCKSTEP" train mlp.ini --run run --set data.train=mean.h5
-refused 3 "wide.h5: /x: std 1e\+308 of channel 0 cannot normalise" timeout 120 "$LOCKSTEP" train mlp.ini --run run --set data.train=wide.h5
-refused 3 "narrow.h5: /x: std 1e-44 of channel 0 cannot normalise" timeout 120 "$LOCKSTEP" train mlp.ini --run run --set data.train=narrow.h5
 refused 3 "colour.h5: samples of x are \[3, 8, 8\], but those of plain.h5 are \[1, 8, 8\]" \
   timeout 120 "$LOCKSTEP" train mlp.ini --run run --set data.train=plain.h5 --set data.eval=colour.h5
 trains plain.h5
@@ -134,14 +131,6 @@ grep -q "iris.csv:1 is a heading" err.log || fail "the heading is not told: $(ca
 tr ';' '\t' <iris.csv >iris.tsv
 "$LOCKSTEP" prepare csv iris.tsv --separator tab --label 3 --out tabs.h5 >out.log 2>&1 || fail "prepare csv --separator: $(cat out.log)"
 cmp -s iris.h5 tabs.h5 || fail "tabs make another file than semicolons"
-sed 's/3.2/NA/' iris.csv >gap.csv
-refused 3 "gap.csv:3: field 2 \('width, cm'\) is missing \('NA'\)" timeout 120 "$LOCKSTEP" prepare csv gap.csv --out gap.h5
-sed 's/;3.3//' iris.csv >short.csv
-refused 3 "short.csv:4: 2 fields, but 2 values and a label are expected; fields are separated by semicolon" timeout 120 "$LOCKSTEP" prepare csv short.csv --out short.h5
-tail -n 1 iris.csv >plain.csv
-refused 3 "plain.csv:1: 1 field, but .* separated by tab" timeout 120 "$LOCKSTEP" prepare csv plain.csv --separator tab --out no.h5
-refused 2 "iris.csv:1: no column is called 'kind', to be the label: there are 3 columns, length, width, cm, species" \
-  timeout 120 "$LOCKSTEP" prepare csv iris.csv --label kind --out no.h5
 refused 2 "--separator x: must be comma, semicolon or tab" timeout 120 "$LOCKSTEP" prepare csv iris.csv --separator x --out no.h5
 printf '5.0;3.0;virginica\n' >held-out.csv
 "$LOCKSTEP" prepare csv held-out.csv --statistics iris.h5 --out held-out.h5 >out.log 2>&1 || fail "prepare --statistics: $(cat out.log)"

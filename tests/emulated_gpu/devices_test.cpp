@@ -1,6 +1,5 @@
 // Two emulated devices: what CUDA refuses between them, and the GPU half on the second one, from threads that
 // never named it, and on both at once.
-#include <array>
 #include <boost/test/unit_test.hpp>
 #include <cstdlib>
 #include <cstring>
@@ -30,32 +29,9 @@ using emulated_gpu::WithDevice;
 
 BOOST_AUTO_TEST_SUITE(devices_test)
 
-/// Made while that device is current.
-template <class Held>
-struct On {
-  template <class... Arguments>
-  explicit On(int device, const Arguments&... arguments) {
-    const WithDevice current(device);
-    held = std::make_unique<Held>(arguments...);
-  }
-  Held& operator*() const { return *held; }
-  Held* operator->() const { return held.get(); }
-  std::unique_ptr<Held> held;
-};
-
-BOOST_AUTO_TEST_CASE(there_are_two_with_addresses_of_their_own) {
-  int count = 0;
-  BOOST_REQUIRE(cudaGetDeviceCount(&count) == cudaSuccess);
-  BOOST_REQUIRE(count == 2);
-  std::array<std::array<char, 32>, 2> addresses{};
-  for (int device = 0; device < count; ++device) {
-    cudaDeviceProp properties{};
-    auto& address = addresses[static_cast<std::size_t>(device)];
-    BOOST_TEST(cudaGetDeviceProperties(&properties, device) == cudaSuccess);
-    BOOST_TEST(cudaDeviceGetPCIBusId(address.data(), 32, device) == cudaSuccess);
-  }
-  BOOST_TEST((addresses[0] != addresses[1]));
-  BOOST_TEST(last_error_of(cudaSetDevice(2)) == cudaErrorInvalidDevice);
+std::unique_ptr<Stream> stream_of(int device) {
+  const WithDevice current(device);
+  return std::make_unique<Stream>();
 }
 
 BOOST_AUTO_TEST_CASE(each_thread_begins_with_the_first) {
@@ -71,7 +47,7 @@ BOOST_AUTO_TEST_CASE(an_event_is_recorded_in_streams_of_its_device_and_waited_fo
   Notes notes;
   const Stream first;
   const Event event;
-  const On<Stream> second(1);
+  const std::unique_ptr<Stream> second = stream_of(1);
   BOOST_TEST(last_error_of(cudaEventRecord(event, *second)) == cudaErrorInvalidResourceHandle);
   notes.ask(first, 1);
   const WithDevice current(1);
@@ -84,115 +60,11 @@ BOOST_AUTO_TEST_CASE(an_event_is_recorded_in_streams_of_its_device_and_waited_fo
   BOOST_TEST(cudaEventSynchronize(event) == cudaSuccess);
 }
 
-BOOST_AUTO_TEST_CASE(there_is_no_time_between_events_of_two_devices) {
-  const Stream first;
-  const On<Stream> second(1);
-  const Event start(cudaEventDefault);
-  const On<Event> end(1, cudaEventDefault);
-  cudaEventRecord(start, first);
-  cudaEventRecord(*end, *second);
-  cudaEventSynchronize(start);
-  cudaEventSynchronize(*end);
-  float ms = 0;
-  BOOST_TEST(last_error_of(cudaEventElapsedTime(&ms, start, *end)) == cudaErrorInvalidResourceHandle);
-}
-
-BOOST_AUTO_TEST_CASE(each_has_a_default_stream) {
-  Notes notes;
-  notes.ask(nullptr, 1);
-  const WithDevice current(1);
-  notes.ask(nullptr, 2);
-  cudaStreamSynchronize(nullptr);
-  BOOST_TEST((notes.done == std::vector{2}));
-  const WithDevice back(0);
-  cudaStreamSynchronize(nullptr);
-  BOOST_TEST((notes.done == std::vector{2, 1}));
-}
-
-BOOST_AUTO_TEST_CASE(copies_go_between_them_whichever_is_current) {
-  const Stream first;
-  const DeviceMemory here(1);
-  const On<DeviceMemory> there(1, std::size_t{1});
-  const float three = 3;
-  for (const int device : {0, 1}) {
-    const WithDevice current(device);
-    cudaMemcpyAsync(here.first, &three, sizeof three, cudaMemcpyHostToDevice, first);
-    BOOST_TEST(cudaMemcpyAsync(there->first, here.first, sizeof three, cudaMemcpyDeviceToDevice, first) ==
-               cudaSuccess);
-    BOOST_TEST(there->read(first)[0] == 3);
-  }
-}
-
-/// Whose memory it is: that which streams of the device fill.
-int owner_of(void* memory) {
-  for (const int device : {0, 1}) {
-    const On<Stream> stream(device);
-    if (cudaMemsetAsync(memory, 0, 1, *stream) == cudaSuccess) return device;
-    BOOST_TEST(cudaGetLastError() == cudaErrorInvalidValue);
-  }
-  return -1;
-}
-
-BOOST_AUTO_TEST_CASE(memory_is_of_the_current_device_of_the_streams_or_of_the_pools) {
-  const Stream first;
-  const On<Stream> second(1);
-  cudaMemPoolProps properties{};
-  properties.location = {cudaMemLocationTypeDevice, 1};
-  cudaMemPool_t pool = nullptr;
-  BOOST_REQUIRE(cudaMemPoolCreate(&pool, &properties) == cudaSuccess);
-  properties.location.id = 2;
-  cudaMemPool_t none = nullptr;
-  BOOST_TEST(last_error_of(cudaMemPoolCreate(&none, &properties)) == cudaErrorInvalidValue);
-  for (const int device : {0, 1}) {
-    const WithDevice current(device);
-    void *of_current = nullptr, *of_stream = nullptr, *of_pool = nullptr;
-    cudaMalloc(&of_current, 8);
-    cudaMallocAsync(&of_stream, 8, *second);
-    cudaMallocFromPoolAsync(&of_pool, 8, pool, first);
-    cudaStreamSynchronize(*second);
-    cudaStreamSynchronize(first);
-    BOOST_TEST(owner_of(of_current) == device);
-    BOOST_TEST(owner_of(of_stream) == 1);
-    BOOST_TEST(owner_of(of_pool) == 1);
-    cudaFree(of_current);
-    cudaFreeAsync(of_stream, *second);
-    cudaFreeAsync(of_pool, first);
-  }
-  cudaStreamSynchronize(first);
-  cudaMemPoolDestroy(pool);
-}
-
-BOOST_AUTO_TEST_CASE(a_graph_has_branches_on_both) {
-  Notes notes;
-  const Stream first;
-  const On<Stream> second(1);
-  const Event fork;
-  const On<Event> join(1, unsigned{cudaEventDisableTiming});
-  BOOST_REQUIRE(cudaStreamBeginCapture(first, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
-  notes.ask(first, 1);
-  cudaEventRecord(fork, first);
-  cudaStreamWaitEvent(*second, fork, 0);
-  notes.ask(*second, 2);
-  BOOST_TEST(cudaEventRecord(*join, *second) == cudaSuccess);
-  cudaStreamWaitEvent(first, *join, 0);
-  notes.ask(first, 3);
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t exec = nullptr;
-  BOOST_REQUIRE(cudaStreamEndCapture(first, &graph) == cudaSuccess);
-  const WithDevice current(1);
-  BOOST_REQUIRE(cudaGraphInstantiate(&exec, graph, 0) == cudaSuccess);
-  for (int launches = 0; launches < 2; ++launches) BOOST_TEST(cudaGraphLaunch(exec, first) == cudaSuccess);
-  cudaStreamSynchronize(first);
-  BOOST_TEST((notes.done == std::vector{1, 2, 3, 1, 2, 3}));
-  cudaGraphExecDestroy(exec);
-  cudaGraphDestroy(graph);
-}
-
 BOOST_AUTO_TEST_CASE(a_handle_of_cudnn_takes_streams_of_its_device_only) {
   const WithDevice current(1);
   cudnnHandle_t handle = nullptr;
   const Stream second;
-  const On<Stream> first(0);
+  const std::unique_ptr<Stream> first = stream_of(0);
   BOOST_REQUIRE(kernels::cudnnCreate(&handle) == CUDNN_STATUS_SUCCESS);
   BOOST_TEST(kernels::cudnnSetStream(handle, *first) == CUDNN_STATUS_BAD_PARAM_STREAM_MISMATCH);
   BOOST_TEST(kernels::cudnnSetStream(handle, second) == CUDNN_STATUS_SUCCESS);

@@ -51,17 +51,8 @@ all_gone() {
 # small_run: run.ini. The weights, AdamW's state and one average make 2.7 MiB, so that ranks 0 to 2 all write.
 small_run() {
   digits digits.h5
-  cat >run.ini <<INI
-[model]
-name = mlp
-sizes = 64 384 384 10
-[data]
-train = digits.h5
-[train]
-steps = $last_step
-global_batch = 8
-shards = 4
-seed = 3
+  small_mlp "steps = $last_step" 'global_batch = 8' 'shards = 4' 'seed = 3' | sed 's/^sizes.*/sizes = 64 384 384 10/' >run.ini
+  cat >>run.ini <<INI
 [optimizer]
 schedule = constant
 [ema]

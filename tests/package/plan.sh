@@ -151,67 +151,6 @@ grep -q '^gpt: .*not all' log && fail "a ratio with all modes: $(cat log)"
 holds "figures, nothing left" 'assert report["passed"] == 39 == sum(entry.get("earlier", False) for entry in entries.values()) - 11, report'
 grep -v 'resnet50\|unet64\|dmon' trace && fail "done again: $(cat trace)"
 
-# If PyTorch takes all the time that it is given, each ratio has its turn, on each card, and where the call is shorter, too.
-python3 - >log 2>&1 <<'P' || fail "peers at their limits: $(cat log)"
-import argparse, os, sys, types
-sys.path.insert(0, "bundle/tests/support")
-import plans, run_list
-os.makedirs("clock", exist_ok=True)
-for mib in (81559, 143771):
-    for limit_s in (560, 540):
-        now, begun = [0.0], {}
-        def run_command(command, environment, allowed_s, apart):
-            words, begin = " ".join(command), now[0]
-            if any(word in words for word in ("--compile-only", "compute-sanitizer", "checklist.sh first", "checklist.sh second")):
-                now[0] = max(begin, 0.27 * limit_s)  # together all of these take their share
-            elif "/peers/" in words:
-                begun.setdefault(command[command.index("--workload") + 1], allowed_s)
-                now[0] += allowed_s
-                return 75, "", "no time", allowed_s
-            else:
-                now[0] += min(8, allowed_s)
-            return 0, "{}", "", now[0] - begin
-        run_list.time = types.SimpleNamespace(monotonic=lambda: now[0])
-        run_list.run_command, run_list.torch_version, run_list.answer = run_command, str, lambda *_: None
-        plan = plans.figures(plans.Machine("bundle", [], mib, 4, "real"))
-        for stage in plan.stages:  # each peer directly behind ours
-            names = [entry.name for entry in stage.entries]
-            assert stage.name not in ("gpt", "resnet", "unet", "larger") or ".lockstep" in names[0] and ".pytorch" in names[1], names
-        options = argparse.Namespace(bundle="bundle", work="clock", report="clock/report.json", checklist="real", limit_s=limit_s, begin=0.0)
-        run_list.Run(plan, options, [], None).run()
-        assert all(begun[f"{name}-gpu"] >= 45 for name in ("gpt", "resnet", "unet", "unet64")) and now[0] <= limit_s, (begun, now)
-        os.remove("clock/figures/report.json")
-P
-
-# The archive of what was compiled has a size, a part of each folder, and a deadline.
-python3 - >log 2>&1 <<'P' || fail "the archive: $(cat log)"
-import argparse, os, sys, tarfile, time
-sys.path.insert(0, "bundle/tests/support")
-import run_list
-run_list.ARCHIVE_BYTES = 200_000
-for folder in "ab":
-    os.makedirs(f"large/compiled/{folder}")
-    for file in range(3):
-        with open(f"large/compiled/{folder}/{file}", "wb") as out:
-            out.write(os.urandom(40_000))
-run = run_list.Run.__new__(run_list.Run)
-def archived(begin):
-    run.options = argparse.Namespace(report="large/r.json", work="large", begin=begin)
-    run.limit_s = 0
-    run.archive_compiled()
-    return tarfile.open("large/r-compiled.tar.gz").getnames()
-assert archived(time.monotonic() - run_list.ARCHIVE_S) == []
-assert archived(time.monotonic()) == ["compiled/a/0", "compiled/b/0", "compiled/a/1", "compiled/b/1"]
-assert os.path.getsize("large/r-compiled.tar.gz") < 200_000
-P
-grep -q '^2 files of large/compiled are not in the archive' log || fail "the archive: $(cat log)"
-
-# With another PyTorch: the peers alone.
-echo 2.12 >torch
-[ "$(gpu_sh --plan figures --report out/figures.json)" -eq 0 ] || fail "another PyTorch: $(cat log)"
-grep -q 'begin gpu.py.*--workload gpt-gpu' trace || fail "the peers were not asked again: $(cat trace)"
-grep -v 'gpu.py\|dmon' trace && fail "done again: $(cat trace)"
-
 # What the figures leave open: those that differ by more than 2 %, in one start or between two, again; then tests.
 [ "$(gpu_sh --plan explain --report out/explain.json)" -eq 1 ] || fail "explain: $(cat log)"
 holds explain '
@@ -227,13 +166,6 @@ assert entries["ncu.layer_gradients"]["figures"]["rows"][1] == {"ID": "0", "gpu_
 assert entries["ncu.normalise_group"]["reason"] == "it printed no row", entries
 assert (entries["ncu.copy_rows"]["result"], entries["ncu.copy_rows"]["reason"]) == ("skipped", "ERR_NVGPUCTRPERM"), entries
 '
-
-# What a plan would not heed is refused.
-for flag in --cpu --no-benchmarks '--match x' '--checklist no'; do
-  # shellcheck disable=SC2086  # words
-  [ "$(gpu_sh --plan figures $flag)" -eq 2 ] || fail "$flag: $(cat log)"
-  grep -q -- "--plan has no use for ${flag% x}" log || fail "$flag: $(cat log)"
-done
 
 # On another card, if only by its number, nothing of that holds. What hangs costs its stage, not the later ones, and no failure; and it is
 # tried again at the end. Peers are not begun where they would be cut.
@@ -296,13 +228,4 @@ for report in notes link other; do
   [ ! -s trace ] || fail "--report $report: it began"
 done
 { [ "$(cat out/notes.json)" = notes ] && [ -L out/link.json ] && [ ! -s out/other.tar.gz ]; } || fail "something was written over"
-for wrong in '--limit-s nan' '--limit-s 0' '--jobs 0' '--match [' '--match nosuch' '--plan figures --work /dev/null/work'; do
-  # shellcheck disable=SC2086  # words
-  [ "$(gpu_sh $wrong --report out/wrong.json)" -eq 2 ] || fail "$wrong: $(cat log)"
-  ! grep -q Traceback log || fail "$wrong: $(cat log)"
-done
-for bytes in '' '5' '{"versions": null}' 'half a rep'; do
-  echo "$bytes" >bundle/work/figures/report.json
-  [ "$(gpu_sh --plan figures --limit-s 0.1 --report out/figures.json)" -eq 0 ] || fail "an earlier report of $bytes: $(cat log)"
-done
 finish

@@ -90,17 +90,6 @@ awk '/checklist.holds/ { first = NR } /gpu.kernel/ { if (first && NR > first) fo
   fail "the tests do not come after the checklist: $(cat log)"
 [ "$(gpu_sh --no-benchmarks --checklist no)" -eq 0 ] || fail "--checklist no: $(cat log)"
 
-# What ends the script leaves what was found before.
-# shellcheck disable=SC2016  # expanded by the test
-list "$(entry gpu.good '"gpu"' 60 'exit 0')" "$(entry gpu.ends '"gpu"' 60 'kill -9 $PPID')"
-gpu_sh --no-benchmarks --checklist no --jobs 1 >/dev/null
-says gpu.good passed
-
-# As many run at once as --jobs says: each of two waits for the other.
-# shellcheck disable=SC2016  # expanded by the test
-list "$(entry gpu.first '"gpu"' 60 ': >$WHERE/first; until [ -e $WHERE/second ]; do sleep 0.05; done')" \
-  "$(entry gpu.second '"gpu"' 60 ': >$WHERE/second; until [ -e $WHERE/first ]; do sleep 0.05; done')"
-[ "$(gpu_sh --no-benchmarks --checklist no --jobs 2)" -eq 0 ] || fail "two at once: $(cat log)"
 rm bundle/tests/support/checklist.sh
 
 # Measurements, each with what it printed or why it could not; none of them fails the script.
@@ -117,20 +106,6 @@ assert measured["resnet-gpu.lockstep.1"]["reason"] == "it printed no JSON" and m
 PYTHON
 [ "$(gpu_sh --no-benchmarks)" -eq 0 ] || fail "--no-benchmarks: $(cat log)"
 grep -q '"name": "benchmarks"' report.json && fail "--no-benchmarks measured: $(cat report.json)"
-
-# One that is cut off goes with all that it started: whoever reads what that has open comes to an end.
-mkfifo held
-# shellcheck disable=SC2016  # expanded by the program
-printf '#!/bin/sh\n[ "$1" = bench ] || exit 0\n: >%s/started\nsleep 1000 >%s/held &\nwait\n' "$PWD" "$PWD" >bundle/bin/lockstep
-timeout 120 cat held &
-reader=$!
-[ "$(gpu_sh --limit-s 2)" -eq 0 ] || fail "a measurement cut off: $(cat log)"
-if [ -e started ]; then
-  wait "$reader" || fail "what a measurement had started outlives it"
-  grep -q '"cut off after' report.json || fail "a measurement cut off: $(cat report.json)"
-else # too slow a machine for it to begin
-  kill "$reader"
-fi
 
 : >file
 [ "$(gpu_sh --report file/report.json)" -eq 2 ] || fail "a report that cannot be written: $(cat log)"

@@ -1,20 +1,18 @@
 #!/usr/bin/env python3
-"""Opens pages in headless Chromium, at desktop and phone width, light and dark, and as a PDF file: browser.py [--shots DIR] [--drawn DIR] PAGE...
+"""Opens pages in headless Chromium, at desktop and phone width, light and dark, and prints one: browser.py DRAWN PAGE...
 
-Prints a line for each fault: an error of the console, a request to the network, a page wider than the window, text that is too small or
-has too little contrast, labels of an axis upon each other or cut off, an axis without a name. Prints how long each takes to open.
-browser.py --drawn DIR also leaves each page as its script has drawn it in DIR. Exit code 0: no fault; 1: some; 77: there is no Chromium.
+Prints a line for each fault: a message of the console, a request to the network, a page wider than the window, text that is too small or
+has too little contrast, labels of an axis upon each other or cut off, an axis without a name. Leaves each page as its script has drawn it
+in the folder DRAWN. Exit code 0: no fault; 1: some.
 """
-import argparse
-import base64
+import html
 import json
-import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
-import time
 
 WIDTHS = {"desktop": (1280, 900), "phone": (390, 844)}
 
@@ -68,156 +66,67 @@ FAULTS = r"""(() => {
   return faults;
 })()"""
 
+# The pointer: values, a zoom and back. A row of a table.
+POINTER = """(() => {
+  for (const svg of document.querySelectorAll("figure.chart > svg")) { const b = svg.getBoundingClientRect();
+    const at = (kind, part) => svg.dispatchEvent(new PointerEvent(kind, { clientX: b.left + b.width * part, clientY: b.top + b.height / 2, button: 0, pointerId: 1, bubbles: true }));
+    svg.setPointerCapture = () => {};
+    at("pointermove", 0.4); at("pointerdown", 0.3); at("pointermove", 0.7); at("pointerup", 0.7); svg.dispatchEvent(new MouseEvent("dblclick")); at("pointerleave", 0.7); }
+  for (const head of document.querySelectorAll("table.sortable th")) { head.click(); head.click(); }
+  for (const row of [...document.querySelectorAll("tr[data-run]")].slice(0, 2)) { row.click(); row.click(); }
+})()"""
 
-class Browser:
-    """Chromium under its pipe: JSON messages that end with a zero byte."""
-
-    def __init__(self, program, profile):
-        to_browser, self.write_fd = os.pipe()
-        self.read_fd, from_browser = os.pipe()
-
-        def pipes():
-            kept = os.dup(to_browser), os.dup(from_browser)
-            os.dup2(kept[0], 3)
-            os.dup2(kept[1], 4)
-
-        self.process = subprocess.Popen(
-            [program, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--hide-scrollbars",
-             "--remote-debugging-pipe", f"--user-data-dir={profile}", "about:blank"],
-            preexec_fn=pipes, pass_fds=(3, 4), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        os.close(to_browser)
-        os.close(from_browser)
-        self.buffer, self.last, self.session, self.events = b"", 0, None, []
-
-    def receive(self):
-        while b"\0" not in self.buffer:
-            more = os.read(self.read_fd, 1 << 20)
-            if not more:
-                sys.exit("Chromium has ended")
-            self.buffer += more
-        message, self.buffer = self.buffer.split(b"\0", 1)
-        return json.loads(message)
-
-    def call(self, method, **parameters):
-        self.last += 1
-        message = {"id": self.last, "method": method, "params": parameters}
-        if self.session:
-            message["sessionId"] = self.session
-        data = json.dumps(message).encode() + b"\0"
-        while data:
-            data = data[os.write(self.write_fd, data):]
-        while True:
-            answer = self.receive()
-            if answer.get("id") == self.last:
-                if "error" in answer:
-                    sys.exit(f"{method}: {answer['error']}")
-                return answer["result"]
-            self.events.append(answer)
-
-    def wait_for(self, method):
-        while True:
-            for event in self.events:
-                if event.get("method") == method:
-                    return
-            self.events.append(self.receive())
-
-    def attach(self):
-        target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        for domain in ("Page", "Runtime", "Log", "Network"):
-            self.call(domain + ".enable")
-
-    def value_of(self, script):
-        return self.call("Runtime.evaluate", expression=script, returnByValue=True)["result"]["value"]
-
-    def open(self, page):
-        """Returns the seconds until the page is drawn, and what went wrong meanwhile."""
-        self.events.clear()
-        start = time.monotonic()
-        self.call("Page.navigate", url=pathlib.Path(page).resolve().as_uri())
-        self.wait_for("Page.loadEventFired")
-        self.call("Runtime.evaluate", awaitPromise=True,
-                  expression="new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
-        return time.monotonic() - start, self.said()
-
-    def said(self):
-        faults = []
-        for event in self.events:
-            method, what = event.get("method"), event.get("params", {})
-            if method == "Runtime.exceptionThrown":
-                faults.append("script: " + what["exceptionDetails"].get("exception", {}).get("description", "exception").split("\n")[0])
-            if method == "Log.entryAdded" and what["entry"]["level"] in ("error", "warning"):
-                faults.append("console: " + what["entry"]["text"])
-            if method == "Runtime.consoleAPICalled" and what["type"] in ("error", "warning", "assert"):
-                faults.append("console: " + str(what["args"]))
-            if method == "Network.requestWillBeSent" and not what["request"]["url"].startswith(("file:", "data:", "about:")):
-                faults.append("a request: " + what["request"]["url"])
-        return faults
+# All pages, each in a frame of the width, whose end of loading is awaited by this page; what is found becomes its text.
+ALL = """<!doctype html><meta charset="utf-8"><body>%(frames)s<script>
+addEventListener("load", () => {
+  const found = {};
+  for (const frame of document.querySelectorAll("iframe")) {
+    const page = frame.contentWindow, requests = page.performance.getEntriesByType("resource").filter((e) => !/^(data|about|blob):/.test(e.name));
+    found[frame.title] = { faults: page.eval(%(faults)s).concat(requests.map((e) => "a request: " + e.name)), drawn: page.document.querySelector("main").outerHTML };
+    page.eval(%(pointer)s);
+  }
+  document.body.textContent = JSON.stringify(found);
+});
+</script></body>"""
 
 
-def look_at(browser, page, shots, drawn):
-    faults = []
-    stem = pathlib.Path(page).stem
-    for device, (width, height) in WIDTHS.items():
-        for scheme in "light", "dark":
-            browser.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=device == "phone")
-            browser.call("Emulation.setEmulatedMedia", media="", features=[{"name": "prefers-color-scheme", "value": scheme}])
-            opening_s, said = browser.open(page)
-            said += browser.value_of(FAULTS)
-            if drawn and (device, scheme) == ("desktop", "light"):
-                pathlib.Path(drawn, f"{stem}.html").write_text(browser.value_of("document.querySelector('main').outerHTML"))
-            if shots:
-                size = browser.call("Page.getLayoutMetrics")["cssContentSize"]
-                shot = browser.call("Page.captureScreenshot", captureBeyondViewport=True,
-                                    clip={"x": 0, "y": 0, "width": width, "height": min(size["height"], 12000), "scale": 1})
-                pathlib.Path(shots, f"{stem}-{device}-{scheme}.png").write_bytes(base64.b64decode(shot["data"]))
-            # The pointer: values, a zoom and back. A row of a table.
-            browser.call("Runtime.evaluate", expression="""(() => {
-              for (const svg of document.querySelectorAll("figure.chart > svg")) { const b = svg.getBoundingClientRect();
-                const at = (kind, part) => svg.dispatchEvent(new PointerEvent(kind, { clientX: b.left + b.width * part, clientY: b.top + b.height / 2, button: 0, pointerId: 1, bubbles: true }));
-                svg.setPointerCapture = () => {};
-                at("pointermove", 0.4); at("pointerdown", 0.3); at("pointermove", 0.7); at("pointerup", 0.7); svg.dispatchEvent(new MouseEvent("dblclick")); at("pointerleave", 0.7); }
-              for (const head of document.querySelectorAll("table.sortable th")) { head.click(); head.click(); }
-              for (const row of [...document.querySelectorAll("tr[data-run]")].slice(0, 2)) { row.click(); row.click(); }
-              scrollTo(0, 0); })()""")
-            said += [fault for fault in browser.said() if fault not in said]
-            faults += [f"{page}, {device}, {scheme}: {fault}" for fault in said]
-            print(f"{stem}, {device}, {scheme}: opens in {opening_s:.2f} s", file=sys.stderr)
-    browser.call("Emulation.clearDeviceMetricsOverride")
-    browser.call("Emulation.setEmulatedMedia", media="", features=[])
-    browser.open(page)
-    pdf = base64.b64decode(browser.call("Page.printToPDF", printBackground=True, paperWidth=8.27, paperHeight=11.69)["data"])
-    if not pdf.startswith(b"%PDF") or len(pdf) < 2000:
-        faults.append(f"{page}: no PDF file")
-    if shots:
-        pathlib.Path(shots, f"{stem}.pdf").write_bytes(pdf)
-    return faults
-
-
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--shots", help="folder for PNG and PDF files")
-    parser.add_argument("--drawn", help="folder for what the script of each page has drawn")
-    parser.add_argument("pages", nargs="*")
-    arguments = parser.parse_args()
+def chromium(*arguments):
+    """What it prints, and the messages of the console. The folder with its settings is new, as is each page."""
     program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if not program:
-        print("no Chromium is installed (package chromium): pages are not opened")
-        return 77
-    faults = []
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-        browser = Browser(program, profile)
-        try:
-            browser.attach()
-            for page in arguments.pages:
-                faults += look_at(browser, page, arguments.shots, arguments.drawn)
-        finally:
-            browser.process.terminate()
-            browser.process.wait()
+        done = subprocess.run([program, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
+                               "--hide-scrollbars", f"--user-data-dir={profile}", "--enable-logging=stderr", *arguments],
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=True)
+    return done.stdout, re.findall(r'CONSOLE[^"]*"(.*)", source', done.stderr)
+
+
+def main(folder, *paths):
+    pages = {pathlib.Path(path).stem: pathlib.Path(path).read_text(encoding="utf-8") for path in paths}
+    faults = []
+    for device, (width, height) in WIDTHS.items():
+        for scheme, number in ("light", 1), ("dark", 0):
+            with tempfile.TemporaryDirectory() as scratch:
+                path = pathlib.Path(scratch, "all.html")
+                frames = "".join(f'<iframe title="{name}" style="width: {width}px; height: {height}px; border: 0" srcdoc="{html.escape(text)}"></iframe>'
+                                 for name, text in pages.items())
+                path.write_text(ALL % {"frames": frames, "faults": json.dumps(FAULTS), "pointer": json.dumps(POINTER)}, encoding="utf-8")
+                text, console = chromium(f"--blink-settings=preferredColorScheme={number}", f"--window-size={width + 100},{height + 100}",
+                                         "--dump-dom", path.as_uri())
+            found = json.loads(html.unescape(re.search(r"<body>(.*)</body>", text, re.DOTALL)[1]))
+            faults += [f"{device}, {scheme}: console: {message}" for message in console]
+            assert found.keys() == pages.keys(), found.keys()
+            for name, seen in found.items():
+                faults += [f"{name}, {device}, {scheme}: {fault}" for fault in seen["faults"]]
+                if (device, scheme) == ("desktop", "light"):
+                    pathlib.Path(folder, f"{name}.html").write_text(seen["drawn"], encoding="utf-8")
+    pdf = pathlib.Path(folder, "page.pdf")
+    chromium(f"--print-to-pdf={pdf.resolve()}", pathlib.Path(paths[0]).resolve().as_uri())
+    if not pdf.read_bytes().startswith(b"%PDF") or pdf.stat().st_size < 2000:
+        faults.append(f"{paths[0]}: no PDF file")
     for fault in faults:
         print(fault)
     return 1 if faults else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*sys.argv[1:]))

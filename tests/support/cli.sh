@@ -129,6 +129,11 @@ small_resnet() {
     '[data]' 'train = digits.h5' "$@"
 }
 
+# small_gpt [SETTING...]: the same of a gpt that learns text.h5.
+small_gpt() {
+  printf '%s\n' '[model]' 'name = gpt' 'layers = 2' 'heads = 2' 'channels = 32' 'context = 32' 'vocab = 256' '[data]' 'train = text.h5' "$@"
+}
+
 finish() {
   [ "$failures" -eq 0 ] || { echo "$failures failed"; exit 1; }
   echo "all held"

@@ -17,11 +17,9 @@ std::unique_ptr<kernels::Backend> make_fake_device();
 kernels::Backend& cpu_of(kernels::Backend& fake_device);
 /// How often it was read so far: each time, a program would have waited for a GPU.
 int reads_of(const kernels::Backend& fake_device);
-/// A copy that is none of the program's, and no read.
-void move_by_transport(kernels::Backend& fake_device, const Tensor& from, const Tensor& to);
 
 /// A transport over the ranks of `host` whose flat buffers are on the device, as NCCL's do: sums go by way of
-/// the host's flat buffers. Both must outlive it.
+/// the host's flat buffers. `device` is a fake one. Both must outlive it.
 std::unique_ptr<comm::GradientTransport> make_fake_transport(comm::CpuCommunicator& host,
                                                              kernels::Backend& device);
 
