@@ -146,7 +146,7 @@ def best_of(trials):
 
 
 class Trials:
-    """Each kernel of attention in the first mode, the best of them in the other modes."""
+    """The first kernel of attention in each mode, then the other kernels in the fastest mode."""
 
     def __init__(self, modes, kernels, run, keep=lambda tried: None, earlier=()):
         """run: the figures of a mode and a kernel, or None, if there is no time; keep: is told of all after each of them; earlier: those of
@@ -171,15 +171,14 @@ class Trials:
         fastest = best_of(trial for trial in self.earlier.values() if trial["mode"] in self.modes)
         if fastest:
             self.attempt(fastest["mode"], fastest["sdpa"], again=True)
-        for sdpa in self.kernels:
-            self.attempt(self.modes[0], sdpa)
-        best = best_of(trial for trial in self.known().values() if trial["mode"] == self.modes[0])
-        kernels = [best["sdpa"]] if best else self.kernels
-        for mode in self.modes[1:]:
-            for sdpa in kernels:
-                self.attempt(mode, sdpa)
-        self.ended = all((mode, sdpa) in self.known() and not self.known()[mode, sdpa].get("cut")
-                         for mode in self.modes for sdpa in (self.kernels if mode == self.modes[0] else kernels))
+        pairs = [(mode, self.kernels[0]) for mode in self.modes]
+        for pair in pairs:
+            self.attempt(*pair)
+        best = best_of(self.known()[pair] for pair in pairs if pair in self.known())
+        others = [(mode, sdpa) for mode in ([best["mode"]] if best else self.modes) for sdpa in self.kernels[1:]]
+        for pair in others:
+            self.attempt(*pair)
+        self.ended = all(pair in self.known() and not self.known()[pair].get("cut") for pair in pairs + others)
         return best_of(self.tried.values())
 
 
@@ -272,7 +271,7 @@ def main():
                 write_json(partial, {**here, "tried": tried})
 
         if args.compile_only:
-            pairs = [(mode, sdpa) for mode in modes for sdpa in kernels]
+            pairs = [(mode, kernels[0]) for mode in modes] + [(modes[0], sdpa) for sdpa in kernels[1:]]
             pairs = {"first": pairs[:1], "rest": pairs[1:], "all": pairs}[args.compile_only]
             now = tried = [trial for pair in pairs if (trial := run(*pair))]
             best, ended = best_of(now), len(now) == len(pairs)
