@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/files.h"
-#include "base/lines.h"
+#include "base/text.h"
 #include "checkpoint/run_files.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/option.h"

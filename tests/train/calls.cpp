@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "calls.h"
-#include "comm/mpi_communicator.h"
+#include "comm/mpi_calls.h"
 #include "support/temporary_folder.h"
 #include "support/world.h"
 #include "train/watchdog.h"
