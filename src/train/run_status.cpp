@@ -13,6 +13,7 @@
 
 #include "base/files.h"
 #include "base/text.h"
+#include "checkpoint/file_lock.h"
 #include "checkpoint/run_files.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/option.h"
