@@ -165,6 +165,15 @@ void OpenFile::sync() {
   progress::tick();
 }
 
+NameTarget name_target(const OpenFile& file) {
+  struct stat open {
+  }, named{};
+  if (::fstat(file.descriptor(), &open) != 0 || ::stat(file.path().c_str(), &named) != 0)
+    return NameTarget::nothing;
+  const bool same = open.st_dev == named.st_dev && open.st_ino == named.st_ino;
+  return same ? NameTarget::same_file : NameTarget::other_file;
+}
+
 std::string directory_of(const std::string& path) {
   const std::string directory = std::filesystem::path(path).parent_path().string();
   return directory.empty() ? "." : directory;
@@ -228,6 +237,18 @@ std::string read_text(const std::string& path, std::uint64_t max_bytes) {
   std::string text(bytes, '\0');
   file.read_at(0, text.data(), bytes);
   return text;
+}
+
+EndOfFile lines_at_end(const OpenFile& file, std::uint64_t max_bytes) {
+  const std::uint64_t size = file.size();
+  EndOfFile end{.text = std::string(std::min(size, max_bytes), '\0'), .offset = 0};
+  end.offset = size - end.text.size();
+  file.read_at(end.offset, end.text.data(), end.text.size());
+  end.text.resize(end.text.rfind('\n') + 1);  // nothing is left without any
+  const std::size_t first = end.offset > 0 ? end.text.find('\n') + 1 : 0;
+  end.text.erase(0, first);
+  end.offset += first;
+  return end;
 }
 
 bool replace_link(const std::string& path, const std::string& target) {

@@ -46,6 +46,10 @@ class OpenFile {
   int descriptor_ = -1;
 };
 
+/// What the name of an open file refers to now.
+enum class NameTarget { same_file, other_file, nothing };
+NameTarget name_target(const OpenFile& file);
+
 /// "a/b/c.h5" -> "a/b", "c.h5"; "." for a bare name.
 std::string directory_of(const std::string& path);
 std::string file_name_of(const std::string& path);
@@ -63,6 +67,14 @@ void sync_directory(const std::string& path);
 
 /// The whole of a small file. DataError if it is larger than `max_bytes`.
 std::string read_text(const std::string& path, std::uint64_t max_bytes = std::uint64_t{1} << 26);
+/// The whole lines among the last bytes of a file.
+struct EndOfFile {
+  std::string text;
+  std::uint64_t offset = 0;  ///< of the text in the file
+};
+/// The first line is left out if it begins before these bytes, the last one if it has no end.
+EndOfFile lines_at_end(const OpenFile& file, std::uint64_t max_bytes);
+
 /// Makes `path` a symbolic link to `target`, replacing one. False if the file system does not support links.
 bool replace_link(const std::string& path, const std::string& target);
 

@@ -9,7 +9,6 @@
 #include <concepts>
 #include <limits>
 
-#include "base/lines.h"
 #include "base/text.h"
 #include "lockstep/base/error.h"
 

@@ -1,11 +1,11 @@
 #include "base/text.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-#include <vector>
 
 namespace lockstep {
 namespace {
@@ -35,6 +35,23 @@ std::size_t character_bytes(std::string_view text) {
 }
 
 }  // namespace
+
+std::string_view without_blanks(std::string_view text) {
+  constexpr std::string_view blanks = " \t\r\n";
+  const std::size_t begin = text.find_first_not_of(blanks);
+  if (begin == text.npos) return {};
+  return text.substr(begin, text.find_last_not_of(blanks) - begin + 1);
+}
+
+std::vector<std::string_view> lines_of(std::string_view text) {
+  std::vector<std::string_view> lines;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    lines.push_back(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return lines;
+}
 
 std::string_view strip_wrapper_prefix(std::string_view name) {
   for (bool stripped = true; stripped;) {
@@ -105,6 +122,13 @@ std::string nearest_name(std::string_view name, std::span<const std::string> can
     if (distance < best) best = distance, nearest = candidate;
   }
   return nearest;
+}
+
+std::string list_of(std::span<const std::string> texts, std::size_t max_texts, std::string_view separator) {
+  const std::span<const std::string> listed = texts.first(std::min(texts.size(), max_texts));
+  const std::size_t rest = texts.size() - listed.size();
+  return fmt::format("{}{}", fmt::join(listed, separator),
+                     rest == 0 ? "" : fmt::format(" ... and {} more", rest));
 }
 
 std::string figure(double value) {

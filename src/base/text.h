@@ -1,5 +1,5 @@
-// Texts: names of parameters and keys (wrapper prefixes, patterns, the nearest known name), quoting and
-// plurals for messages.
+// Texts: lines; names of parameters and keys (wrapper prefixes, patterns, the nearest known name); quoting,
+// lists and plurals for messages.
 #pragma once
 
 #include <fmt/core.h>
@@ -9,8 +9,15 @@
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <vector>
 
 namespace lockstep {
+
+/// The text without blanks and line ends around it.
+std::string_view without_blanks(std::string_view text);
+
+/// The lines of a text without their ends, parts of it. What follows the last end counts if it is not empty.
+std::vector<std::string_view> lines_of(std::string_view text);
 
 /// Strips any stack of "module." and "_orig_mod." from the front, never from inside.
 std::string_view strip_wrapper_prefix(std::string_view name);
@@ -34,6 +41,10 @@ std::string on_one_line(std::string_view text);
 
 /// A name for an error text: in quotes, escaped like escaped(), at most 120 bytes of it.
 std::string quote(std::string_view name);
+
+/// The first of the texts: "a, b ... and 9 more".
+std::string list_of(std::span<const std::string> texts, std::size_t max_texts = 8,
+                    std::string_view separator = ", ");
 
 /// A figure for a line of text: with 4 decimals, or with 4 digits if it is nearer to 0 than 0.01.
 std::string figure(double value);

@@ -8,6 +8,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "base/text.h"
 #include "lockstep/base/error.h"
 #include "lockstep/tensor/dtype.h"
 
@@ -118,16 +119,13 @@ bool all_finite(std::span<const std::byte> bytes, DType dtype) {
 }
 
 std::string not_finite_in(std::span<const NamedTensor> tensors) {
-  constexpr int max_names = 24;
-  std::string text;
-  int found = 0;
+  constexpr std::size_t max_names = 24;
+  std::vector<std::string> found;
   for (const NamedTensor& tensor : tensors) {
-    const std::int64_t count = count_not_finite(tensor.value);
-    if (count == 0 || ++found > max_names) continue;
-    text +=
-        fmt::format("{}{} ({} of {})", text.empty() ? "" : ", ", tensor.name, count, tensor.value.numel());
+    if (const std::int64_t count = count_not_finite(tensor.value); count > 0)
+      found.push_back(fmt::format("{} ({} of {})", tensor.name, count, tensor.value.numel()));
   }
-  return found > max_names ? fmt::format("{} and {} more", text, found - max_names) : text;
+  return list_of(found, max_names);
 }
 
 }  // namespace lockstep::checkpoint

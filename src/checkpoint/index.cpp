@@ -293,24 +293,21 @@ FileIndex read_index(const std::string& path) {
 
 FileIndex read_index(const std::string& path, comm::HostGroup& world) {
   const comm::NamedCall call(world, "calls read_index: " + file_name_of(path));
-  const bool reads = world.rank() == 0;
   for (int attempt = 1;; ++attempt) {
     FileIndex index;
-    comm::run_on_all(world, [&] {
-      if (reads) index = read_index(path);
+    const json message = from_rank_0(world, [&] {
+      index = read_index(path);
+      return world.size() == 1 ? json() : message_of(index);
     });
     if (world.size() == 1) return index;
-    const json message = comm::all_gather_json(world, reads ? message_of(index) : json())[0];
     comm::run_on_all(world, [&] {
-      if (reads) return;
+      if (world.rank() == 0) return;
       index = index_in(message, path);
       index.file = open_if_there(message.at("file").get<std::string>());
     });
     // The run may have pruned the file before this rank opened it, or this rank sees it late.
     const std::uint8_t open = index.file != nullptr;
-    std::vector<std::uint8_t> all(static_cast<std::size_t>(world.size()));
-    world.all_gather(&open, sizeof open, all.data());
-    if (std::ranges::count(all, 0) == 0) return index;
+    if (std::ranges::count(comm::all_gather_values(world, open), 0) == 0) return index;
     if (attempt == max_live_attempts)
       throw DataError("{}: is not there on every rank: {}", path, message.at("file").get<std::string>());
     constexpr double delays = max_live_attempts * (max_live_attempts - 1) / 2;

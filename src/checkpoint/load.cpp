@@ -1,4 +1,4 @@
-// Loading: matching names, shapes and types, then reading with each block verified as it arrives.
+// Loading: matching names, shapes and types, then reading; weights alone, from a file of any format.
 #include "lockstep/checkpoint/file.h"
 
 #include <fmt/format.h>
@@ -7,15 +7,20 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <set>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "base/files.h"
+#include "base/progress.h"
 #include "base/text.h"
 #include "checkpoint/blocks.h"
 #include "checkpoint/elements.h"
 #include "checkpoint/layout.h"
 #include "checkpoint/load_plan.h"
+#include "checkpoint/weights/foreign.h"
+#include "checkpoint/weights/source.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/agreement.h"
 #include "lockstep/kernels/backend.h"
@@ -103,12 +108,6 @@ void match_group(std::span<const StoredTensor> stored, const RequestedGroup& req
 }
 
 }  // namespace
-
-std::string list_of(const std::vector<std::string>& names, std::ptrdiff_t most) {
-  const auto shown = names.begin() + std::min(std::ssize(names), most);
-  std::string text = fmt::format("{}", fmt::join(names.begin(), shown, ", "));
-  return shown == names.end() ? text : fmt::format("{} ... and {} more", text, names.end() - shown);
-}
 
 Match match(std::span<const StoredTensor> stored, std::span<const RequestedGroup> requested, bool narrow) {
   Match result;
@@ -297,6 +296,182 @@ LoadReport load_file(const std::string& path, const StateDict& state_dict, comm:
   comm::run_on_all(world, [&] { finish_load(plan); });
   report.warnings = std::move(plan.warnings);
   return report;
+}
+
+namespace {
+
+/// The tensors of the model to load from the requested group, and the buffers to load from "model".
+struct Demand {
+  std::vector<NamedTensor> own, from_model;
+};
+
+Demand demand_of(const ModelState& model, const std::string& group, std::span<const StoredTensor> stored) {
+  std::unordered_set<std::string_view> in_group;
+  for (const StoredTensor& tensor : stored) {
+    if (tensor.group == group) in_group.insert(strip_wrapper_prefix(tensor.name));
+  }
+  Demand demand;
+  for (const Param* param : model.params) demand.own.push_back({param->name, param->value});
+  for (const Buffer* buffer : model.buffers) {
+    const bool here = !group.starts_with("ema/") || in_group.contains(strip_wrapper_prefix(buffer->name));
+    (here ? demand.own : demand.from_model).push_back({buffer->name, buffer->value});
+  }
+  return demand;
+}
+
+/// DataError if what does not match is due to a larger relative of the model.
+void check_relatives(const ForeignWeights& by, const WeightSource& source,
+                     std::span<const NamedTensor> requested, const Match& match) {
+  for (const auto& [tensor, text] : by.relatives) {
+    const auto has_it = [name = tensor](const auto& of) { return strip_wrapper_prefix(of.name) == name; };
+    if (!match.problems.empty() && std::ranges::any_of(source.tensors(), has_it) &&
+        std::ranges::none_of(requested, has_it))
+      throw DataError("{}: {}", source.path(), text);
+  }
+}
+
+/// Matches the model with the file; fills `report` with warnings, notes and provenance.
+Match plan(const WeightSource& source, const ForeignWeights& by, std::vector<StoredTensor>& stored,
+           const Demand& demand, const LoadOptions& options, LoadReport& report) {
+  const Adoption adopted = adopt(by, source, stored, demand.own);
+  const std::vector<RequestedGroup> requested = {{source.group(), demand.own, false},
+                                                 {"model", demand.from_model, true}};
+  Match result = match(stored, requested, options.narrow);
+  std::ranges::copy(adopted.problems, std::back_inserter(result.problems));
+  check_relatives(by, source, demand.own, result);
+  check_or_warn(source.path(), result, options, report.warnings);
+  const auto note = [&](const char* key, std::string text) {
+    if (!text.empty()) report.provenance[key] = std::move(text);
+  };
+  const bool is_old = adopted.layout.empty() && source.index();
+  note(weights_layout_key, is_old ? source.metadata(weights_layout_key) : adopted.layout);
+  const ForeignWeights* const known = &by;
+  note(foreign_config_key, foreign_config(source, {&known, 1}));
+  if (!adopted.notes.empty())
+    report.notes.push_back(fmt::format("{}: stored as {} has it: {}", source.path(), by.program,
+                                       fmt::join(adopted.notes, "; ")));
+  return result;
+}
+
+/// Even partial loading refuses a file without any parameter of the model.
+void check_some_match(const std::string& path, const ModelState& model, const Match& match,
+                      LoadReport& report) {
+  std::set<const void*> targets;
+  for (const Match::Pair& pair : match.pairs) targets.insert(pair.target.value.raw());
+  const auto taken = std::count_if(model.params.begin(), model.params.end(), [&](const Param* param) {
+    return param->value.numel() == 0 || targets.contains(param->value.raw());
+  });
+  const auto all = static_cast<std::ptrdiff_t>(model.params.size());
+  if (match.pairs.empty() && all > 0)
+    throw DataError("{}: none of its tensors belongs to this model; is it a file of weights?", path);
+  if (taken < all)
+    report.notes.push_back(
+        fmt::format("{}: {} of {} parameters taken; the others keep their start", path, taken, all));
+}
+
+void check_finite(const std::string& path, const ModelState& model, const LoadOptions& options,
+                  LoadReport& report) {
+  std::vector<NamedTensor> params, buffers;
+  for (const Param* param : model.params)
+    params.push_back({param->name, kernels::on_cpu(param->value, model.backend)});
+  for (const Buffer* buffer : model.buffers)
+    buffers.push_back({buffer->name, kernels::on_cpu(buffer->value, model.backend)});
+  const std::string in_params = not_finite_in(params), in_buffers = not_finite_in(buffers);
+  if (!in_params.empty() && options.finite)
+    throw DataError("{}: holds numbers that are not finite: {}; take weights from before they went wrong",
+                    path, in_params);
+  for (const std::string& names : {in_params, in_buffers}) {
+    if (!names.empty())
+      report.warnings.push_back(fmt::format("{}: holds numbers that are not finite: {}", path, names));
+  }
+}
+
+/// The elements of a stored tensor, transposed if it is marked so, in the type of `target`, whose number of
+/// elements they have. DataError as read(), and if a number is beyond that type.
+void read_as(const WeightSource& source, const StoredTensor& stored, std::size_t tensor,
+             const Tensor& target) {
+  auto* const out = static_cast<std::byte*>(target.raw());
+  const bool same_type = stored.dtype == target.dtype();
+  if (same_type && !stored.transposed) return source.read(tensor, {out, target.bytes()});
+  std::vector<std::byte> elements(source.bytes_of(tensor));
+  source.read(tensor, elements);
+  if (!same_type) {
+    std::vector<std::byte> converted(stored.transposed ? target.bytes() : 0);
+    if (!cast_elements(stored.dtype.value(), elements.data(), target.dtype(),
+                       stored.transposed ? converted.data() : out, target.numel())) {
+      throw DataError("{}: {} holds numbers beyond {}", source.path(), stored.name,
+                      to_string(target.dtype()));
+    }
+    if (stored.transposed) elements = std::move(converted);
+  }
+  if (stored.transposed) {
+    transpose_elements(elements.data(), stored.shape.at(0), stored.shape.at(1),
+                       lockstep::bytes_of(target.dtype()), out);
+  }
+}
+
+LoadReport load_from(std::unique_ptr<WeightSource> source, const ModelState& model, comm::HostGroup& world,
+                     const LoadOptions& options) {
+  for (const Param* param : model.params) param->wait_ready();
+  const std::string path = source->path();
+  LoadReport report;
+  report.index.path = path;
+  report.notes = source->notes();
+  if (source->index()) report.index = *source->index();
+  comm::run_on_all(world, [&] {
+    report.index.position = source->position();
+    report.index.config = source->config();
+  });
+  std::vector<StoredTensor> stored = source->tensors();
+  Match result;
+  comm::run_on_all(world, [&] {
+    if (swapped_in(model))
+      throw UsageError("{}: EMA weights are swapped in; end the evaluation before a load", path);
+    static const ForeignWeights as_they_are;
+    result = plan(*source, model.foreign ? *model.foreign : as_they_are, stored,
+                  demand_of(model, source->group(), stored), options, report);
+    check_some_match(path, model, result, report);
+  });
+  comm::run_on_all(world, [&] {
+    for (const Match::Pair& pair : result.pairs) {
+      const Tensor here = kernels::empty_on_cpu(pair.target.value);
+      read_as(*source, stored[pair.stored], pair.stored, here);
+      kernels::transfer(here, pair.target.value, model.backend);
+    }
+    source.reset();  // the caller may replace the file once it has the report
+    check_finite(path, model, options, report);
+  });
+  return report;
+}
+
+std::string call_of_load_weights(const std::string& path, const std::string& group) {
+  return fmt::format(
+      "calls load_weights (load_weights(path, model) without a group of ranks reads on this rank alone): {} "
+      "of {}",
+      group, file_name_of(path));
+}
+
+}  // namespace
+
+LoadReport load_weights(const std::string& path, const ModelState& model, comm::HostGroup& world,
+                        const std::string& group, const LoadOptions& options) {
+  const progress::During loads(progress::Phase::load);
+  const comm::NamedCall call(world, call_of_load_weights(path, group));
+  return load_from(open_weights(path, group, world, options.key), model, world, options);
+}
+
+LoadReport load_weights(const std::string& path, const ModelState& model, const std::string& group,
+                        const LoadOptions& options) {
+  return load_weights(path, model, *comm::make_self_communicator(), group, options);
+}
+
+LoadReport load_weights(const FileIndex& index, const ModelState& model, comm::HostGroup& world,
+                        const std::string& group, const LoadOptions& options) {
+  const progress::During loads(progress::Phase::load);
+  const comm::NamedCall call(world, call_of_load_weights(index.path, group));
+  std::unique_ptr<WeightSource> source;
+  comm::run_on_all(world, [&] { source = open_weights(index, group); });
+  return load_from(std::move(source), model, world, options);
 }
 
 }  // namespace lockstep::checkpoint

@@ -45,9 +45,6 @@ struct Match {
   bool ambiguous = false;             ///< names collide, so no way to load them is right
 };
 
-/// The first of the names: "a, b ... and 9 more".
-std::string list_of(const std::vector<std::string>& names, std::ptrdiff_t most = 8);
-
 /// Compares names without leading "module." and "_orig_mod.", on both sides. A type of the file must hold no
 /// value that the target's type cannot (float32 from 16-bit floats, int64 from int32 ...); with `narrow`
 /// float32 also takes float64.

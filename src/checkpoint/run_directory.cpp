@@ -9,6 +9,7 @@
 #include "base/files.h"
 #include "base/output.h"
 #include "checkpoint/blocks.h"
+#include "checkpoint/file_lock.h"
 #include "checkpoint/run_files.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"

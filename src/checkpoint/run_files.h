@@ -1,10 +1,9 @@
-// Private to the library: the files of a run besides its checkpoints: the lock, names by step, records about
-// checkpoints, profile snapshots, and reading while a run moves its links and removes files.
+// Private to the library: the files of a run: their names by step, reading while the run moves its links and
+// removes files, and what the run records of its checkpoints.
 #pragma once
 
 #include <concepts>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -17,60 +16,10 @@
 #include "base/files.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
-#include "lockstep/checkpoint/file.h"
-#include "lockstep/checkpoint/run_directory.h"
-#include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/comm/agreement.h"
 #include "lockstep/comm/communicator.h"
 
 namespace lockstep::checkpoint {
-
-/// The holder of a lock, as the text of its file.
-struct LockHolder {
-  std::string host;
-  std::int64_t pid = 0;
-  std::string started;  ///< boot and start time of the process, which tell it from a later one of that pid
-  std::string slurm_job;
-  std::int64_t restart_count = 0;
-
-  static LockHolder this_process();
-  static LockHolder parse(const std::string& text);  ///< what is missing stays empty
-  std::string to_text() const;
-  /// "pid 123 on node7 (Slurm job 42, restart 1)".
-  std::string describe() const;
-  /// Same host, boot, pid and start time as a process that is alive.
-  bool is_alive_here() const;
-  bool is_earlier_start_of(const LockHolder& other) const;  ///< the same Slurm job, fewer restarts
-  bool operator==(const LockHolder&) const = default;
-};
-
-/// Holds an exclusive lock on a file during its lifetime, and removes the file at the end.
-///
-/// flock decides, which the system releases whenever the holder dies. Only on file systems without locks does
-/// the text of the file decide: a holder on this host is looked up, one on another host counts as alive.
-class FileLock {
- public:
-  /// Tries until wait_s have passed, then takes over from an earlier start of the same Slurm job or throws
-  /// UsageError naming the holder and what the lock guards. `say` gets a line when the wait begins, and one
-  /// if the lock is a dead holder's.
-  FileLock(const std::string& path, double wait_s, const std::function<void(const std::string&)>& say,
-           const std::string& guarded = "this directory");
-  ~FileLock();
-  FileLock(const FileLock&) = delete;
-  FileLock& operator=(const FileLock&) = delete;
-
-  /// FailureError, naming the new holder, if the lock was taken over or its file was removed, which happens
-  /// to a holder that hung for long.
-  void check_held() const;
-  const LockHolder& holder() const { return self_; }
-
- private:
-  bool try_to_take(const std::function<void(const std::string&)>& say);
-
-  std::string path_;
-  LockHolder self_ = LockHolder::this_process();
-  std::unique_ptr<OpenFile> file_;
-};
 
 /// How long a name that rank 0 has made may be missing on this rank: a network file system of another node
 /// may cache for a minute that nothing existed.
@@ -97,10 +46,6 @@ std::shared_ptr<const OpenFile> open_live(const std::string& path);
 
 /// Opens a name that open_live() has resolved; null if it no longer exists.
 std::shared_ptr<const OpenFile> open_if_there(const std::string& target);
-
-/// What the name of an open file refers to now.
-enum class NameTarget { same_file, other_file, nothing };
-NameTarget name_target(const OpenFile& file);
 
 /// Calls read(file) with an open_live() file, for libraries that open it by name a second time. Repeats, a
 /// few times, if the name refers to another file by then.
@@ -198,35 +143,5 @@ std::vector<std::int64_t> steps_in(const std::string& directory, comm::HostGroup
 
 /// Removes temporary files of interrupted saves, and logs it.
 void remove_drafts(const std::string& directory, const Log& log);
-
-class FileWriter;
-
-/// True for groups of power-function EMA weights: "ema/sigma_rel=0.05".
-bool is_profile_group(std::string_view path);
-
-/// RUN/ema/step-000000500.h5: the power-function EMA weights of a step. They are kept when checkpoints are
-/// removed, because EMA weights of other widths are made from them after training.
-///
-/// A snapshot holds the averaged tensors, /ema/sigma_rel=.../NAME; the model's other buffers, /model/NAME;
-/// and position, configuration and provenance like a checkpoint. Like a checkpoint it is complete or absent.
-class ProfileSnapshots {
- public:
-  /// Removes temporary files of interrupted saves. Collective.
-  ProfileSnapshots(RunDirectory& run_directory, comm::HostGroup& world);
-
-  /// Begins to save the snapshot that belongs to a checkpoint of this state dict; null if it has no
-  /// power-function averages. Collective. Errors: save_file.
-  std::unique_ptr<FileWriter> begin(const StateDict& checkpoint, const SaveOptions& options);
-  /// Removes the later of two neighbours closer than 1/32 of their step, but never the newest: the width of a
-  /// profile grows with the step, so snapshots may become rarer. On rank 0 only.
-  void thin(std::int64_t newest_step);
-  /// Removes snapshots of later steps, which belong to an abandoned trajectory. Collective.
-  void drop_after(std::int64_t step);
-
- private:
-  RunDirectory& run_directory_;
-  comm::HostGroup& world_;
-  Log log_;
-};
 
 }  // namespace lockstep::checkpoint

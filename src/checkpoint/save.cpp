@@ -174,10 +174,7 @@ void FileWriter::note_not_finite(std::size_t tensor) {
 /// Throws for the first such tensor of all ranks, so that the error does not depend on the shares.
 /// Collective.
 void FileWriter::check_finite() const {
-  const std::uint64_t mine = first_not_finite_;
-  std::vector<std::uint64_t> all(static_cast<std::size_t>(world_.size()));
-  world_.all_gather(&mine, sizeof mine, all.data());
-  const std::uint64_t first = std::ranges::min(all);
+  const std::size_t first = std::ranges::min(comm::all_gather_values(world_, first_not_finite_.load()));
   if (first == index_.tensors.size()) return;
   throw TrainingError(
       "{}: not saved: {} holds numbers that are not finite; lower optimizer.lr or set optimizer.clip, and go "

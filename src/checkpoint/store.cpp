@@ -12,6 +12,7 @@
 #include "base/progress.h"
 #include "base/text.h"
 #include "checkpoint/load_plan.h"
+#include "checkpoint/profile_snapshots.h"
 #include "checkpoint/run_files.h"
 #include "checkpoint/save.h"
 #include "checkpoint/weights/foreign.h"
@@ -297,9 +298,7 @@ void Store::advance(Writer of_any) {
 void Store::advance() {
   if (!pending_save_) return;
   const comm::NamedCall call = named("advance");
-  const Writer mine = writer();
-  std::vector<Writer> all(static_cast<std::size_t>(world_.size()));
-  world_.all_gather(&mine, sizeof mine, all.data());
+  const std::vector<Writer> all = comm::all_gather_values(world_, writer());
   advance({.writing = std::ranges::any_of(all, &Writer::writing),
            .failed = std::ranges::any_of(all, &Writer::failed)});
 }

@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/lines.h"
+#include "base/text.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/random.h"
 
@@ -68,8 +68,7 @@ void run_on_all(HostGroup& group, const std::function<void()>& action) {
     int code;
   };
   const Record record{mine.failed ? 1 : 0, static_cast<int>(mine.code)};
-  std::vector<Record> records(group.size());
-  group.all_gather(&record, sizeof record, records.data());
+  const std::vector<Record> records = all_gather_values(group, record);
   const auto failed = [](const Record& other) { return other.failed != 0; };
   const auto first = std::find_if(records.begin(), records.end(), failed);
   if (first == records.end()) return;
@@ -107,8 +106,7 @@ std::string Difference::text() const {
 
 std::optional<Difference> first_difference(HostGroup& group, const std::string& text) {
   const std::uint64_t digest = purpose_of(text);
-  std::vector<std::uint64_t> digests(static_cast<std::size_t>(group.size()));
-  group.all_gather(&digest, sizeof digest, digests.data());
+  const std::vector<std::uint64_t> digests = all_gather_values(group, digest);
   if (std::ranges::count(digests, digest) == std::ssize(digests)) return std::nullopt;
   const std::vector<std::string> all = group.all_gather_texts(text);
   const std::vector<std::string_view> reference = lines_of(all[0]);
@@ -126,8 +124,7 @@ std::optional<Difference> first_difference(HostGroup& group, const std::string& 
 }
 
 std::uint64_t bits_of_any(HostGroup& group, std::uint64_t mine) {
-  std::vector<std::uint64_t> all(static_cast<std::size_t>(group.size()));
-  group.all_gather(&mine, sizeof mine, all.data());
+  const std::vector<std::uint64_t> all = all_gather_values(group, mine);
   return std::accumulate(all.begin(), all.end(), std::uint64_t{0}, std::bit_or<>());
 }
 

@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "comm/mpi_calls.h"
 #include "lockstep/base/random.h"
+#include "lockstep/comm/agreement.h"
 
 namespace lockstep::comm {
 namespace {
@@ -50,8 +51,7 @@ std::optional<OwnedComm> mpi_comm_of(HostGroup& ranks) {
   if (!running) return std::nullopt;
   int mine = 0;
   check_mpi(MPI_Comm_rank(MPI_COMM_WORLD, &mine), "MPI_Comm_rank", ranks.rank());
-  std::vector<int> world_ranks(static_cast<std::size_t>(ranks.size()));
-  ranks.all_gather(&mine, sizeof mine, world_ranks.data());
+  const std::vector<int> world_ranks = all_gather_values(ranks, mine);
   MPI_Group world = MPI_GROUP_NULL, group = MPI_GROUP_NULL;
   MPI_Comm comm = MPI_COMM_NULL;
   check_mpi(MPI_Comm_group(MPI_COMM_WORLD, &world), "MPI_Comm_group", mine);
@@ -84,9 +84,7 @@ class AllReduceBenchmark {
     refill(tree_values());
     sum();
     const std::uint8_t exact = is_tree_sum(tree_values(), count_, group_.size()) ? 1 : 0;
-    std::vector<std::uint8_t> all_exact(static_cast<std::size_t>(group_.size()));
-    group_.all_gather(&exact, 1, all_exact.data());
-    result.exact = std::count(all_exact.begin(), all_exact.end(), 1) == group_.size();
+    result.exact = std::ranges::min(all_gather_values(group_, exact)) == 1;
 
     std::vector<double> lockstep_ms, mpi_ms;
     const Stopwatch spent;
@@ -123,11 +121,7 @@ class AllReduceBenchmark {
     for (std::size_t i = 0; i < sums_of_round_; ++i) one();
     return slowest_ms(watch.elapsed_ms()) / static_cast<double>(sums_of_round_);
   }
-  double slowest_ms(double mine) {
-    std::vector<double> all(static_cast<std::size_t>(group_.size()));
-    group_.all_gather(&mine, sizeof mine, all.data());
-    return *std::max_element(all.begin(), all.end());
-  }
+  double slowest_ms(double mine) { return std::ranges::max(all_gather_values(group_, mine)); }
 
   GradientTransport& transport_;
   HostGroup& group_;

@@ -7,6 +7,7 @@
 #include "comm/sum_plan.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/random.h"
+#include "lockstep/comm/agreement.h"
 
 namespace lockstep::comm {
 namespace {
@@ -140,9 +141,7 @@ void agree_on_buffer(HostGroup& group, std::size_t accumulator_bytes, int accumu
     std::uint64_t accumulator_bytes;
     std::int64_t accumulators;
   };
-  const Size mine{accumulator_bytes, accumulators};
-  std::vector<Size> sizes(static_cast<std::size_t>(group.size()));
-  group.all_gather(&mine, sizeof mine, sizes.data());
+  const std::vector<Size> sizes = all_gather_values(group, Size{accumulator_bytes, accumulators});
   for (int rank = 0; rank < group.size(); ++rank) {
     const Size& other = sizes[static_cast<std::size_t>(rank)];
     if (other.accumulators < 1)

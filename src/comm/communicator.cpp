@@ -18,7 +18,6 @@
 #include "base/progress.h"
 #include "comm/collective.h"
 #include "comm/mpi_calls.h"
-#include "comm/mpi_communicator.h"
 
 namespace lockstep::comm {
 

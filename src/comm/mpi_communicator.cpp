@@ -1,5 +1,5 @@
 // The group and the transport over MPI: collectives on the host, and starting sums.
-#include "comm/mpi_communicator.h"
+#include "comm/mpi_calls.h"
 
 #include <unistd.h>
 
@@ -18,12 +18,12 @@
 #include "base/clock.h"
 #include "base/cores.h"
 #include "base/progress.h"
-#include "comm/backoff.h"
+#include "base/thread.h"
 #include "comm/collective.h"
 #include "comm/collective_queue.h"
-#include "comm/mpi_calls.h"
 #include "comm/node.h"
 #include "lockstep/base/random.h"
+#include "lockstep/comm/agreement.h"
 
 namespace lockstep::comm {
 namespace {
@@ -380,9 +380,7 @@ void MpiCommunicator::all_gather_unequal(const void* mine, std::span<const std::
 }
 
 std::vector<std::string> MpiCommunicator::all_gather_texts(const std::string& mine) {
-  std::vector<std::size_t> bytes(static_cast<std::size_t>(size_));
-  const std::size_t my_bytes = mine.size();
-  all_gather(&my_bytes, sizeof my_bytes, bytes.data());
+  const std::vector<std::size_t> bytes = all_gather_values(*this, mine.size());
   std::string joined(std::accumulate(bytes.begin(), bytes.end(), std::size_t{0}), '\0');
   all_gather_unequal(mine.data(), bytes, joined.data());
   std::vector<std::string> texts;

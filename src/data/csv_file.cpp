@@ -9,7 +9,6 @@
 #include <tuple>
 #include <utility>
 
-#include "base/lines.h"
 #include "base/text.h"
 #include "lockstep/base/error.h"
 

@@ -8,7 +8,7 @@
 #include <span>
 #include <string_view>
 
-#include "base/lines.h"
+#include "base/text.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep::data {

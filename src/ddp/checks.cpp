@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/text.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/agreement.h"
 #include "lockstep/kernels/backend.h"
@@ -126,8 +127,6 @@ void check_same_model(comm::HostGroup& group, const ModelState& model, const Opt
 
 namespace {
 
-constexpr std::size_t max_tensors_named = 4;
-
 using Digest = std::uint64_t;
 
 /// [rank][item]
@@ -175,22 +174,16 @@ std::string differing_values(comm::HostGroup& group, std::span<const ParamState:
   if (ranks_apart(of_all, 2, 1).empty()) return {};
 
   const std::vector<Digest> all = gather(group, of_each);
-  std::string text;
-  std::size_t differing = 0;
+  std::vector<std::string> differing;
   for (std::size_t item = 0; item < values.size(); ++item) {
-    const std::vector<int> apart = ranks_apart(all, values.size(), item);
-    if (apart.empty()) continue;
-    if (++differing > max_tensors_named) continue;
-    text += fmt::format("{}{} on {}", text.empty() ? "" : "; ", values[item].name, comm::ranks_text(apart));
+    if (const std::vector<int> apart = ranks_apart(all, values.size(), item); !apart.empty())
+      differing.push_back(fmt::format("{} on {}", values[item].name, comm::ranks_text(apart)));
   }
-  if (differing > max_tensors_named)
-    text += fmt::format("; and {} more tensors", differing - max_tensors_named);
-  return text;
+  constexpr std::size_t max_tensors_named = 4;
+  return list_of(differing, max_tensors_named, "; ");
 }
 
 namespace {
-
-constexpr std::size_t max_parameters_named = 8;
 
 /// The usage rows of all shards, in the order of the shards.
 std::vector<Usage::Word> rows_of_all(comm::HostGroup& group, const comm::ShardMap& map, const Usage& usage) {
@@ -213,30 +206,28 @@ std::vector<Usage::Word> rows_of_all(comm::HostGroup& group, const comm::ShardMa
 void throw_unused(comm::HostGroup& group, const comm::ShardMap& map, std::span<Param* const> params,
                   const std::vector<std::size_t>& missed, const Usage& usage) {
   const std::vector<Usage::Word> rows = rows_of_all(group, map, usage);
-  std::string text;
-  for (std::size_t i = 0; i < std::min(missed.size(), max_parameters_named); ++i) {
+  constexpr std::size_t max_parameters_named = 8;
+  std::vector<std::string> texts;
+  for (const std::size_t param : missed) {
     std::vector<int> shards, ranks;
     for (int shard = 0; shard < map.shards(); ++shard) {
       const std::span row =
           std::span(rows).subspan(static_cast<std::size_t>(shard) * usage.words(), usage.words());
-      if (Usage::test(row, missed[i])) continue;
+      if (Usage::test(row, param)) continue;
       shards.push_back(shard);
       const int owner = map.owner(shard);
       if (ranks.empty() || ranks.back() != owner) ranks.push_back(owner);
     }
     const bool all = static_cast<int>(shards.size()) == map.shards();
-    text += i == 0 ? "" : "; ";
-    text += params[missed[i]]->name;
-    text += all ? " in no shard"
-                : fmt::format(" not in shard{} {} ({})", shards.size() == 1 ? "" : "s",
-                              fmt::join(shards, ", "), comm::ranks_text(ranks));
+    texts.push_back(params[param]->name +
+                    (all ? " in no shard"
+                         : fmt::format(" not in shard{} {} ({})", shards.size() == 1 ? "" : "s",
+                                       fmt::join(shards, ", "), comm::ranks_text(ranks))));
   }
-  if (missed.size() > max_parameters_named)
-    text += fmt::format("; and {} more", missed.size() - max_parameters_named);
   throw UsageError(
       "parameters without a gradient: {}; use them in every shard, freeze them, or set ddp.unused "
       "= allow",
-      text);
+      list_of(texts, max_parameters_named, "; "));
 }
 
 OverflowCheck::OverflowCheck(std::span<Param* const> params, comm::HostGroup& group,

@@ -38,7 +38,7 @@ void check_same_model(comm::HostGroup& group, const ModelState& model, const Opt
 std::vector<ParamState::Entry> replicated_values(const ModelState& model);
 /// Collective. Compares digests of values, which every rank lists alike: one of all, and one of each only if
 /// that differs. Returns the same on every rank: the first tensors that differ and the ranks in the minority
-/// ("fc.weight on rank 1; and 2 more tensors"), or nothing. Values on the backend's device are copied to the
+/// ("fc.weight on rank 1 ... and 2 more"), or nothing. Values on the backend's device are copied to the
 /// CPU for it.
 std::string differing_values(comm::HostGroup& group, std::span<const ParamState::Entry> values,
                              kernels::Backend* backend);

@@ -69,8 +69,7 @@ std::vector<Call> exchange(Context& context, Call mine, const std::string& probl
   comm::HostGroup& world = context.world();
   mine.wrong = problem.empty() ? 0 : 1;
   const comm::NamedCall named(world, calls_of_kinds[static_cast<std::size_t>(mine.kind)], "a collective");
-  std::vector<Call> all(static_cast<std::size_t>(world.size()));
-  world.all_gather(&mine, sizeof mine, all.data());
+  std::vector<Call> all = comm::all_gather_values(world, mine);
   if (std::ranges::any_of(all, [](const Call& call) { return call.wrong != 0; })) {
     comm::run_on_all(world, [&] {
       if (!problem.empty()) throw UsageError("{}: {}", describe(mine), problem);

@@ -105,12 +105,13 @@ void StepHeader::exchange(comm::HostGroup& group, std::uint64_t plan_hash, const
   group.all_gather(mine_.data(), mine_.size() * sizeof(Word), all_.data());
 }
 
-bool StepHeader::any_failed() const {
-  for (int rank = 0; rank < map_.ranks(); ++rank) {
-    if (record(rank)[flags_at] & failed_flag) return true;
-  }
-  return false;
+StepHeader::Word StepHeader::of_any(std::size_t word) const {
+  Word bits = 0;
+  for (int rank = 0; rank < map_.ranks(); ++rank) bits |= record(rank)[word];
+  return bits;
 }
+
+bool StepHeader::any_failed() const { return (of_any(flags_at) & failed_flag) != 0; }
 
 void StepHeader::check_agreement() const {
   for (int rank = 1; rank < map_.ranks(); ++rank) {
@@ -153,26 +154,16 @@ std::optional<comm::ShardRange> StepHeader::shards_not_finite() const {
   return others ? first : std::nullopt;
 }
 
-Requests StepHeader::requests() const {
-  std::uint64_t flags = 0;
-  for (int rank = 0; rank < map_.ranks(); ++rank) flags |= record(rank)[flags_at];
-  return Requests::from_bits(flags);
-}
+Requests StepHeader::requests() const { return Requests::from_bits(of_any(flags_at)); }
 
 double StepHeader::compute_ms(int rank) const { return std::bit_cast<double>(record(rank)[compute_at]); }
 
 bool StepHeader::written(std::size_t item) const {
-  for (int rank = 0; rank < map_.ranks(); ++rank) {
-    if (Usage::test(record(rank).subspan(losses_at + 2 * partials_, words_), item)) return true;
-  }
-  return false;
+  return of_any(losses_at + 2 * partials_ + item / 64) >> item % 64 & 1;
 }
 
 bool StepHeader::missed(std::size_t item) const {
-  for (int rank = 0; rank < map_.ranks(); ++rank) {
-    if (Usage::test(record(rank).subspan(losses_at + 2 * partials_ + words_, words_), item)) return true;
-  }
-  return false;
+  return of_any(losses_at + 2 * partials_ + words_ + item / 64) >> item % 64 & 1;
 }
 
 }  // namespace lockstep::ddp

@@ -78,6 +78,8 @@ class StepHeader {
  private:
   using Word = Usage::Word;
   std::span<const Word> record(int rank) const;
+  /// The bits of this word of the record that are set on any rank.
+  Word of_any(std::size_t word) const;
   ops::CountedSum loss_of(comm::ShardRange node) const;
   Tensor partial(int buffer) const;
 

@@ -197,19 +197,9 @@ void Object::set_attribute(std::string_view attribute, std::span<const double> v
                   owned_space(H5Screate_simple(1, &count, nullptr)), values.data());
 }
 
-void Object::set_int64(std::string_view attribute, std::int64_t value) {
+void Object::set_number(std::string_view attribute, DType dtype, const void* value) {
   const LibraryLock lock;
-  write_attribute(*this, attribute, number_type(DType::int64), owned_space(H5Screate(H5S_SCALAR)), &value);
-}
-
-void Object::set_uint64(std::string_view attribute, std::uint64_t value) {
-  const LibraryLock lock;
-  write_attribute(*this, attribute, number_type(DType::uint64), owned_space(H5Screate(H5S_SCALAR)), &value);
-}
-
-void Object::set_double(std::string_view attribute, double value) {
-  const LibraryLock lock;
-  write_attribute(*this, attribute, number_type(DType::float64), owned_space(H5Screate(H5S_SCALAR)), &value);
+  write_attribute(*this, attribute, number_type(dtype), owned_space(H5Screate(H5S_SCALAR)), value);
 }
 
 }  // namespace lockstep::hdf5

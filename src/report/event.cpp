@@ -5,7 +5,7 @@
 #include <bit>
 #include <cmath>
 
-#include "base/lines.h"
+#include "base/text.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep::report {

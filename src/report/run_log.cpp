@@ -7,7 +7,7 @@
 #include <unordered_map>
 
 #include "base/files.h"
-#include "base/lines.h"
+#include "base/text.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/option.h"
 

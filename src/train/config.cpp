@@ -11,7 +11,6 @@
 #include <set>
 
 #include "base/files.h"
-#include "base/lines.h"
 #include "base/text.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/option.h"

@@ -7,7 +7,7 @@
 #include <limits>
 #include <type_traits>
 
-#include "base/lines.h"
+#include "base/text.h"
 #include "checkpoint/blocks.h"
 #include "checkpoint/layout.h"
 #include "lockstep/base/error.h"

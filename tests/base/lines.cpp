@@ -1,5 +1,5 @@
 // Lines of texts, of the ends of files and of INI files.
-#include "base/lines.h"
+#include "base/text.h"
 
 #include <boost/test/unit_test.hpp>
 #include <fstream>

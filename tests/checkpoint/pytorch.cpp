@@ -81,14 +81,14 @@ struct Files {
     BOOST_CHECK_EXCEPTION((lc::PytorchFile{path, key}), DataError, mentions("a.pt: ", why));
   }
   std::vector<float> floats(const lc::PytorchFile& file, std::size_t i) {
-    std::vector<float> values(file.tensors().at(i).bytes / sizeof(float));
+    std::vector<float> values(file.views().at(i).bytes / sizeof(float));
     file.read(i, std::as_writable_bytes(std::span(values)));
     return values;
   }
 };
 
 std::vector<double> elements(const lc::PytorchFile& file, std::size_t i) {
-  const lc::PytorchTensor& tensor = file.tensors().at(i);
+  const lc::PytorchTensor& tensor = file.views().at(i);
   std::vector<std::byte> bytes(tensor.bytes);
   file.read(i, bytes);
   std::vector<double> values;
@@ -109,10 +109,10 @@ BOOST_AUTO_TEST_CASE(every_type_and_every_place_in_a_storage_is_read_as_pytorch_
   const lc::PytorchFile file(file_of_pytorch("tensors.pt"));
   const std::map<std::string, std::vector<double>> others = {
       {"types.bool", {1, 1, 1}}, {"types.float8", {0, 0}}, {"expanded", {1, 2, 3, 1, 2, 3}}};
-  BOOST_TEST(file.tensors().size() == 21u);
+  BOOST_TEST(file.views().size() == 21u);
   BOOST_TEST(file.notes().empty());
-  for (std::size_t i = 0; i < file.tensors().size(); ++i) {
-    const lc::PytorchTensor& tensor = file.tensors()[i];
+  for (std::size_t i = 0; i < file.views().size(); ++i) {
+    const lc::PytorchTensor& tensor = file.views()[i];
     BOOST_TEST_CONTEXT(tensor.name) {
       const auto other = others.find(tensor.name);
       const std::vector<double> read = elements(file, i);
@@ -122,17 +122,17 @@ BOOST_AUTO_TEST_CASE(every_type_and_every_place_in_a_storage_is_read_as_pytorch_
         BOOST_TEST(tensor.name == "types." + std::string(tensor.type_name));
     }
   }
-  BOOST_TEST(file.tensors()[18].name == "permuted");
-  BOOST_TEST(file.tensors()[18].shape == (std::vector<std::int64_t>{2, 3, 4}),
+  BOOST_TEST(file.views()[18].name == "permuted");
+  BOOST_TEST(file.views()[18].shape == (std::vector<std::int64_t>{2, 3, 4}),
              boost::test_tools::per_element());
-  BOOST_TEST(file.tensors()[13].shape == (std::vector<std::int64_t>{0, 7}), boost::test_tools::per_element());
+  BOOST_TEST(file.views()[13].shape == (std::vector<std::int64_t>{0, 7}), boost::test_tools::per_element());
 }
 
 BOOST_AUTO_TEST_CASE(every_protocol_is_read_and_so_is_a_file_without_checksums) {
   for (const char* const name : {"protocol_3.pt", "protocol_4.pt", "protocol_5.pt", "no_checksums.pt"}) {
     BOOST_TEST_CONTEXT(name) {
       const lc::PytorchFile file(file_of_pytorch(name));
-      BOOST_REQUIRE(file.tensors().size() == 2u);
+      BOOST_REQUIRE(file.views().size() == 2u);
       BOOST_TEST(elements(file, 0) == counting(6), boost::test_tools::per_element());
       BOOST_TEST(elements(file, 1) == counting(2), boost::test_tools::per_element());
     }
@@ -142,17 +142,17 @@ BOOST_AUTO_TEST_CASE(every_protocol_is_read_and_so_is_a_file_without_checksums) 
 BOOST_AUTO_TEST_CASE(of_several_mappings_the_usual_one_is_taken_with_a_word_and_a_key_takes_any) {
   const std::string path = file_of_pytorch("training.pt");
   const lc::PytorchFile model(path);
-  BOOST_TEST(model.tensors().at(0).name == "module.weight");
+  BOOST_TEST(model.views().at(0).name == "module.weight");
   BOOST_TEST(elements(model, 0) == counting(6), boost::test_tools::per_element());
   BOOST_REQUIRE(model.notes().size() == 1u);
   BOOST_TEST(model.notes()[0] ==
              path + ": takes the tensors under \"model\"; --key takes those under \"/\", \"averages/0.9\"");
   const lc::PytorchFile average(path, "averages/0.9");
-  BOOST_TEST(average.tensors().at(1).name == "bias");
+  BOOST_TEST(average.views().at(1).name == "bias");
   BOOST_TEST(elements(average, 1) == counting(2, 2), boost::test_tools::per_element());
   const lc::PytorchFile outermost(path, "/");
-  BOOST_REQUIRE(outermost.tensors().size() == 1u);
-  BOOST_TEST(outermost.tensors()[0].name == "loss");
+  BOOST_REQUIRE(outermost.views().size() == 1u);
+  BOOST_TEST(outermost.views()[0].name == "loss");
   BOOST_TEST(
       outermost.notes().at(1).starts_with(path + ": left out, no tensors: \"epoch\", \"best\", \"big\""));
   BOOST_TEST(outermost.notes().at(1).ends_with(" and 5 more"));
@@ -164,7 +164,7 @@ BOOST_AUTO_TEST_CASE(of_several_mappings_the_usual_one_is_taken_with_a_word_and_
 BOOST_FIXTURE_TEST_CASE(without_a_usual_name_the_only_mapping_is_taken_and_of_several_none, Files) {
   const std::string one = tensor(0, {2}, {1}), weights = dict(text("w") + one);
   write(pickle(dict(text("net") + weights + text("epoch") + "K\3")));
-  BOOST_TEST(lc::PytorchFile(path).tensors().at(0).name == "w");
+  BOOST_TEST(lc::PytorchFile(path).views().at(0).name == "w");
   refused(pickle(dict(text("net") + weights + text("ema") + weights)),
           "holds tensors under \"net\", \"ema\": choose one by lockstep convert");
   refused(pickle(dict(text("epoch") + "K\3")), "is not a mapping of names to tensors, and holds none");
@@ -203,13 +203,13 @@ BOOST_FIXTURE_TEST_CASE(what_is_written_reads_back_and_is_the_same_every_time, F
   const lc::PytorchFile file(path);
   BOOST_TEST(file.metadata("lockstep.step") == "12");
   BOOST_TEST(file.metadata("lockstep.seed") == "");
-  BOOST_REQUIRE(file.tensors().size() == tensors.size());
+  BOOST_REQUIRE(file.views().size() == tensors.size());
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     BOOST_TEST_CONTEXT(tensors[i].name) {
-      BOOST_TEST(file.tensors()[i].name == tensors[i].name);
-      BOOST_TEST((file.tensors()[i].dtype == tensors[i].value.dtype()));
-      BOOST_TEST(std::ranges::equal(file.tensors()[i].shape, tensors[i].value.shape().extents()));
-      std::vector<std::byte> bytes(file.tensors()[i].bytes);
+      BOOST_TEST(file.views()[i].name == tensors[i].name);
+      BOOST_TEST((file.views()[i].dtype == tensors[i].value.dtype()));
+      BOOST_TEST(std::ranges::equal(file.views()[i].shape, tensors[i].value.shape().extents()));
+      std::vector<std::byte> bytes(file.views()[i].bytes);
       file.read(i, bytes);
       BOOST_TEST(std::ranges::equal(
           bytes, std::span(static_cast<const std::byte*>(tensors[i].value.raw()), tensors[i].value.bytes())));
@@ -370,7 +370,7 @@ BOOST_FIXTURE_TEST_CASE(small_files_that_ask_for_much_do_not_get_it, Files) {
   const Confined result = run_confined(static_cast<int>(cases.size()) + 1, [&](int i) {
     if (static_cast<std::size_t>(i) == cases.size()) {
       write(itself);
-      if (lc::PytorchFile(path).tensors().size() != 1) throw std::logic_error("the dict in itself");
+      if (lc::PytorchFile(path).views().size() != 1) throw std::logic_error("the dict in itself");
       return;
     }
     write(cases[static_cast<std::size_t>(i)].first);
@@ -513,9 +513,9 @@ struct Mutations : Files {
     try {
       const lc::PytorchFile file(path);
       std::map<std::string, std::string> tensors;
-      for (std::size_t i = 0; i < file.tensors().size(); ++i) {
-        std::string& bytes = tensors[file.tensors()[i].name];
-        bytes.resize(file.tensors()[i].bytes);
+      for (std::size_t i = 0; i < file.views().size(); ++i) {
+        std::string& bytes = tensors[file.views()[i].name];
+        bytes.resize(file.views()[i].bytes);
         file.read(i, std::as_writable_bytes(std::span(bytes)));
       }
       return tensors;

@@ -12,7 +12,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "checkpoint/run_files.h"
+#include "checkpoint/file_lock.h"
 #include "checkpoint/sample.h"
 #include "lockstep/base/error.h"
 #include "support/environment.h"

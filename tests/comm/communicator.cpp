@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/mpi_communicator.h"
+#include "comm/mpi_calls.h"
 #include "comm/node.h"
 #include "lockstep/base/error.h"
 #include "support/world.h"

@@ -9,7 +9,7 @@
 #include <numeric>
 #include <vector>
 
-#include "comm/mpi_communicator.h"
+#include "comm/mpi_calls.h"
 #include "layouts.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/agreement.h"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "comm/cpu_sums.h"
-#include "comm/mpi_communicator.h"
+#include "comm/mpi_calls.h"
 #include "layouts.h"
 #include "slices.h"
 #include "sums.h"

@@ -6,7 +6,7 @@
 #include <random>
 #include <vector>
 
-#include "comm/mpi_communicator.h"
+#include "comm/mpi_calls.h"
 #include "slices.h"
 #include "sums.h"
 #include "support/allocations.h"

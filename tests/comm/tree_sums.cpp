@@ -6,7 +6,7 @@
 #include <random>
 #include <vector>
 
-#include "comm/mpi_communicator.h"
+#include "comm/mpi_calls.h"
 #include "layouts.h"
 #include "lockstep/base/error.h"
 #include "sums.h"

@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "comm/layouts.h"
-#include "comm/mpi_communicator.h"
+#include "comm/mpi_calls.h"
 #include "ddp/training.h"
 #include "lockstep/tensor/dtype.h"
 #include "support/ranks.h"

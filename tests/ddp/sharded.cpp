@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "base/clock.h"
-#include "comm/mpi_communicator.h"
+#include "comm/mpi_calls.h"
 #include "ddp/plain_sums.h"
 #include "ddp/wide.h"
 #include "support/forwarding.h"

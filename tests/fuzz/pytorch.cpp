@@ -37,8 +37,8 @@ class MemoryFile {
 
 void check_promises(const lockstep::checkpoint::PytorchFile& file, std::size_t file_bytes) {
   std::uint64_t all_bytes = 0;
-  for (std::size_t i = 0; i < file.tensors().size(); ++i) {
-    const lockstep::checkpoint::PytorchTensor& tensor = file.tensors()[i];
+  for (std::size_t i = 0; i < file.views().size(); ++i) {
+    const lockstep::checkpoint::PytorchTensor& tensor = file.views()[i];
     require(tensor.shape.size() <= 32 && tensor.strides.size() == tensor.shape.size());
     std::uint64_t bytes = tensor.element_bytes;
     for (const std::int64_t extent : tensor.shape) {

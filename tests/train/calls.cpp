@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/mpi_communicator.h"
+#include "comm/mpi_calls.h"
 #include "lockstep/lockstep.h"
 #include "support/temporary_folder.h"
 #include "support/world.h"

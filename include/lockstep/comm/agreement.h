@@ -1,4 +1,4 @@
-// Errors that all ranks agree on, requests of any rank, and gathers of JSON values.
+// Errors that all ranks agree on, requests of any rank, and gathers of plain and JSON values.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "lockstep/comm/host_group.h"
@@ -43,6 +44,14 @@ std::string ranks_text(std::span<const int> ranks);
 /// The bits that are set on any rank (collective).
 std::uint64_t bits_of_any(HostGroup& group, std::uint64_t mine);
 
+/// Every rank's value, in rank order (collective). The bytes of a value are all of it.
+template <class T>
+std::vector<T> all_gather_values(HostGroup& group, const T& mine) {
+  static_assert(std::is_trivially_copyable_v<T> && !std::is_same_v<T, bool>);
+  std::vector<T> all(static_cast<std::size_t>(group.size()));
+  group.all_gather(&mine, sizeof mine, all.data());
+  return all;
+}
 /// Every rank's value, in rank order (collective). Numbers arrive bit for bit, infinite ones and NaN too.
 std::vector<nlohmann::json> all_gather_json(HostGroup& group, const nlohmann::json& mine);
 

@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -93,17 +94,15 @@ class Object {
   void set_attribute(std::string_view attribute, std::string_view text);
   /// Stored as float64; replaces one of this name.
   void set_attribute(std::string_view attribute, std::span<const double> values);
-  /// Stored as int64.
-  void set_attribute(std::string_view attribute, std::signed_integral auto value) {
-    set_int64(attribute, static_cast<std::int64_t>(value));
-  }
-  /// Stored as uint64.
-  void set_attribute(std::string_view attribute, std::unsigned_integral auto value) {
-    set_uint64(attribute, static_cast<std::uint64_t>(value));
-  }
-  /// Stored as float64.
-  void set_attribute(std::string_view attribute, std::floating_point auto value) {
-    set_double(attribute, static_cast<double>(value));
+  /// Stored as int64, uint64 or float64.
+  template <class Number>
+  requires std::integral<Number> || std::floating_point<Number>
+  void set_attribute(std::string_view attribute, Number value) {
+    using Stored =
+        std::conditional_t<std::floating_point<Number>, double,
+                           std::conditional_t<std::signed_integral<Number>, std::int64_t, std::uint64_t>>;
+    const auto stored = static_cast<Stored>(value);
+    set_number(attribute, dtype_of<Stored>, &stored);
   }
 
  protected:
@@ -123,9 +122,7 @@ class Object {
   std::string name_;       ///< for errors
 
  private:
-  void set_int64(std::string_view attribute, std::int64_t value);
-  void set_uint64(std::string_view attribute, std::uint64_t value);
-  void set_double(std::string_view attribute, double value);
+  void set_number(std::string_view attribute, DType dtype, const void* value);
 };
 
 }  // namespace lockstep::hdf5

@@ -131,9 +131,7 @@ Weights read_weights(const std::string& path, const std::string& group, const st
     if (stored.type_name == "bool") booleans.push_back(stored.name);
   }
   if (!booleans.empty())
-    weights.notes.push_back(
-        fmt::format("{}: BOOL is stored as uint8: {}{}", path, booleans.front(),
-                    booleans.size() == 1 ? "" : fmt::format(" and {} more", booleans.size() - 1)));
+    weights.notes.push_back(fmt::format("{}: BOOL is stored as uint8: {}", path, list_of(booleans, 1)));
   const std::string not_finite = not_finite_in(weights.tensors);
   if (!not_finite.empty())
     weights.notes.push_back(fmt::format("{}: holds numbers that are not finite: {}", path, not_finite));

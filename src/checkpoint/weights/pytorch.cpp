@@ -1,16 +1,18 @@
 #include "checkpoint/weights/pytorch.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <limits>
 #include <unordered_set>
 
+#include "base/output.h"
 #include "base/text.h"
+#include "checkpoint/weights/element_types.h"
 #include "checkpoint/weights/pickle.h"
-#include "checkpoint/weights/pytorch_types.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep::checkpoint {
@@ -32,7 +34,7 @@ constexpr std::array<PickleName, 9> functions{{{"collections.OrderedDict", Use::
 /// All that a pickle of tensors may name.
 std::vector<PickleName> make_vocabulary() {
   std::vector<PickleName> names(functions.begin(), functions.end());
-  for (const PytorchType& type : pytorch_types) {
+  for (const ElementType& type : element_types) {
     if (!type.storage.empty()) names.push_back({type.storage, Use::constant});
     names.push_back({type.dtype, Use::constant});
   }
@@ -81,8 +83,8 @@ class Interpreter {
         !text_of(id->values[2]))
       throw malformed("has no storage");
     const std::string_view storage_name = constant_at(id->values[1]);
-    const PytorchType* const type = is_untyped ? type_by(&PytorchType::dtype, constant_at(arguments[6]))
-                                               : type_by(&PytorchType::storage, storage_name);
+    const ElementType* const type = is_untyped ? type_by(&ElementType::dtype, constant_at(arguments[6]))
+                                               : type_by(&ElementType::storage, storage_name);
     if (!type || (is_untyped && storage_name != "torch.storage.UntypedStorage"))
       throw malformed("has no element type");
     tensor.dtype = type->element;
@@ -135,10 +137,6 @@ class Interpreter {
     const auto* const name = pickle_.get<Pickle::Name>(ref);
     return name ? vocabulary_[name->index].name : "";
   }
-  static const PytorchType* type_by(std::string_view PytorchType::*field, std::string_view name) {
-    const auto* const found = std::ranges::find(pytorch_types, name, field);
-    return found == pytorch_types.end() || name.empty() ? nullptr : found;
-  }
   std::optional<std::uint64_t> size_at(Ref ref) const {
     const auto* const number = pickle_.get<std::int64_t>(ref);
     return number && *number >= 0 ? std::optional(static_cast<std::uint64_t>(*number)) : std::nullopt;
@@ -166,25 +164,25 @@ class Interpreter {
       return DataError("{}: {} claims more elements than any machine could hold", zip_.path(),
                        quote(tensor.name));
     };
-    // Below 2^62, also where another extent is 0, so that no later product of them overflows.
-    constexpr std::uint64_t most = std::uint64_t{1} << 62;
-    std::uint64_t bytes = tensor.element_bytes, last = 0;
-    bool is_empty = false;
+    const std::optional<std::uint64_t> bytes = bytes_of_shape(tensor.shape, tensor.element_bytes);
+    if (!bytes) throw too_large();
+    std::uint64_t last = 0;
     for (std::size_t i = 0; i < tensor.shape.size(); ++i) {
       const auto extent = static_cast<std::uint64_t>(tensor.shape[i]),
                  stride = static_cast<std::uint64_t>(tensor.strides[i]);
-      is_empty = is_empty || extent == 0;
       if (extent == 0) continue;
       if (extent == 1) tensor.strides[i] = 0;  // it leads nowhere, and may be any number
       std::uint64_t reach = 0;
-      if (__builtin_mul_overflow(bytes, extent, &bytes) || bytes > most ||
-          __builtin_mul_overflow(extent - 1, stride, &reach) || __builtin_add_overflow(last, reach, &last))
+      if (__builtin_mul_overflow(extent - 1, stride, &reach) || __builtin_add_overflow(last, reach, &last))
         throw too_large();
     }
-    if (first > most / tensor.element_bytes || last >= most / tensor.element_bytes) throw too_large();
-    tensor.offset = is_empty ? 0 : first * tensor.element_bytes;
-    tensor.bytes = is_empty ? 0 : bytes;
-    tensor.span_bytes = is_empty ? 0 : (last + 1) * tensor.element_bytes;
+    constexpr std::uint64_t max_bytes = std::uint64_t{1} << 62;
+    if (first > max_bytes / tensor.element_bytes || last >= max_bytes / tensor.element_bytes)
+      throw too_large();
+    if (*bytes == 0) return;
+    tensor.offset = first * tensor.element_bytes;
+    tensor.bytes = *bytes;
+    tensor.span_bytes = (last + 1) * tensor.element_bytes;
   }
 
   const Pickle& pickle_;
@@ -251,12 +249,10 @@ std::vector<Candidate> candidates(const Interpreter& values, Ref root, const std
   return found;
 }
 
-std::string list_of(std::span<const Candidate> all) {
-  constexpr std::size_t max_listed = 8;
+std::string keys_of(std::span<const Candidate> all) {
   std::vector<std::string> keys;
-  for (const Candidate& candidate : all.first(std::min(all.size(), max_listed)))
-    keys.push_back(quote(candidate.key));
-  return fmt::format("{}{}", fmt::join(keys, ", "), all.size() > max_listed ? " ..." : "");
+  for (const Candidate& candidate : all) keys.push_back(quote(candidate.key));
+  return list_of(keys);
 }
 
 const Candidate& chosen(std::span<const Candidate> all, const std::string& key, const std::string& path) {
@@ -265,7 +261,7 @@ const Candidate& chosen(std::span<const Candidate> all, const std::string& key, 
   if (!key.empty()) {
     const auto found = std::ranges::find(all, key, &Candidate::key);
     if (found == all.end())
-      throw DataError("{}: holds no tensors under {}, but under {}", path, quote(key), list_of(all));
+      throw DataError("{}: holds no tensors under {}, but under {}", path, quote(key), keys_of(all));
     return *found;
   }
   if (all.size() == 1) return all.front();
@@ -273,7 +269,7 @@ const Candidate& chosen(std::span<const Candidate> all, const std::string& key, 
     if (const auto found = std::ranges::find(all, usual, &Candidate::key); found != all.end()) return *found;
   }
   throw DataError("{0}: holds tensors under {1}: choose one by lockstep convert {0} OUT.h5 --key KEY", path,
-                  list_of(all));
+                  keys_of(all));
 }
 
 /// The folder of all entries, with '/'.
@@ -345,7 +341,7 @@ bool begins_as_old_pytorch(std::string_view start) {
 }
 
 PytorchFile::PytorchFile(const std::string& path, const std::string& key)
-    : zip_(path), root_(root_of(zip_)), checked_(zip_.entries().size(), false) {
+    : WeightSource(path), zip_(path), root_(root_of(zip_)), checked_(zip_.entries().size(), false) {
   constexpr std::uint64_t max_times = 16, min_bytes = std::uint64_t{1} << 20;
   constexpr std::size_t max_listed = 8;
   check_byte_order(zip_, root_);
@@ -358,20 +354,22 @@ PytorchFile::PytorchFile(const std::string& path, const std::string& key)
   const Candidate& mapping = chosen(all, key, path);
 
   std::unordered_set<std::string_view> names;
-  std::vector<std::string> others;  // the first of them
-  std::size_t other_count = 0;
+  std::vector<std::string> others;
   std::uint64_t left_bytes = std::max(min_bytes, max_times * zip_.file_bytes());
   for (const auto& [name_ref, value] : *mapping.items) {
     const std::string_view* const name = values.text_of(name_ref);
     if (!values.is_tensor(value)) {
-      if (++other_count <= max_listed) others.push_back(name ? quote(*name) : "a key that is no text");
+      if (others.size() < max_listed)
+        others.push_back(name ? quote(*name) : "a key that is no text");
+      else
+        others.emplace_back();  // only counted
       continue;
     }
     if (!name || !is_printable(*name))
       throw DataError("{}: data.pkl gives a tensor a name that is not printable text", path);
     if (!names.insert(*name).second) throw DataError("{}: {} is there twice", path, quote(*name));
-    tensors_.push_back(values.tensor_of(value, std::string(*name)));
-    const std::uint64_t taken_bytes = std::max(tensors_.back().bytes, tensors_.back().span_bytes);
+    views_.push_back(values.tensor_of(value, std::string(*name)));
+    const std::uint64_t taken_bytes = std::max(views_.back().bytes, views_.back().span_bytes);
     if (taken_bytes > left_bytes)
       throw DataError("{}: its tensors are views that would take more than {} times its bytes", path,
                       max_times);
@@ -382,12 +380,11 @@ PytorchFile::PytorchFile(const std::string& path, const std::string& key)
     for (const Candidate& candidate : all)
       if (candidate.items != mapping.items) rest.push_back(candidate);
     notes_.push_back(fmt::format("{}: takes the tensors under {}; --key takes those under {}", path,
-                                 quote(mapping.key), list_of(rest)));
+                                 quote(mapping.key), keys_of(rest)));
   }
-  if (other_count > 0)
-    notes_.push_back(fmt::format(
-        "{}: left out, no tensors: {}{}", path, fmt::join(others, ", "),
-        other_count > others.size() ? fmt::format(" and {} more", other_count - others.size()) : ""));
+  if (!others.empty())
+    notes_.push_back(fmt::format("{}: left out, no tensors: {}", path, list_of(others, max_listed)));
+  tensors_.assign(views_.begin(), views_.end());
 }
 
 std::string PytorchFile::metadata(const std::string& key) const {
@@ -397,7 +394,7 @@ std::string PytorchFile::metadata(const std::string& key) const {
 }
 
 void PytorchFile::read(std::size_t index, std::span<std::byte> out) const {
-  const PytorchTensor& tensor = tensors_.at(index);
+  const PytorchTensor& tensor = views_.at(index);
   if (out.size() != tensor.bytes)
     throw UsageError("{}: {} has {} bytes, not {}", path(), quote(tensor.name), tensor.bytes, out.size());
   if (out.empty()) return;
@@ -412,6 +409,112 @@ void PytorchFile::read(std::size_t index, std::span<std::byte> out) const {
   }
   if (!checked_[tensor.storage] && is_whole) zip_.check(tensor.storage, out);
   checked_[tensor.storage] = true;
+}
+
+namespace {
+
+/// Parts of a pickle of protocol 2.
+class PickleText {
+ public:
+  void code(std::string_view opcodes) { text_ += opcodes; }
+  void name(std::string_view module, std::string_view name) {
+    text_ += fmt::format("c{}\n{}\n", module, name);
+  }
+  void text(std::string_view value) {
+    text_ += 'X';
+    bytes(static_cast<std::uint32_t>(value.size()));
+    text_ += value;
+  }
+  void number(std::int64_t value) {
+    if (value <= std::numeric_limits<std::uint8_t>::max()) {
+      text_ += 'K';
+      bytes(static_cast<std::uint8_t>(value));
+    } else if (value <= std::numeric_limits<std::int32_t>::max()) {
+      text_ += 'J';
+      bytes(static_cast<std::int32_t>(value));
+    } else {
+      text_ += "\x8a\x08";
+      bytes(value);
+    }
+  }
+  /// A tuple of numbers from 0 on.
+  void numbers(std::span<const std::int64_t> values) {
+    text_ += '(';
+    for (const std::int64_t value : values) number(value);
+    text_ += 't';
+  }
+  const std::string& whole() const { return text_; }
+
+ private:
+  template <class T>
+  void bytes(T value) {
+    text_.append(reinterpret_cast<const char*>(&value), sizeof value);
+  }
+
+  std::string text_;
+};
+
+std::vector<std::int64_t> row_major_strides(const Shape& shape) {
+  std::vector<std::int64_t> strides(shape.extents().size());
+  std::int64_t stride = 1;
+  for (std::size_t i = strides.size(); i-- > 0;) {
+    strides[i] = stride;
+    stride *= std::max<std::int64_t>(1, shape.extents()[i]);
+  }
+  return strides;
+}
+
+/// torch._utils._rebuild_tensor_v2(storage KEY, 0, shape, strides, False, OrderedDict())
+void add_tensor(PickleText& pickle, const Tensor& tensor, std::size_t key) {
+  const std::string_view storage = type_of(tensor.dtype()).storage;
+  if (storage.empty())
+    throw UsageError("{} is not a type of a storage in PyTorch", to_string(tensor.dtype()));
+  pickle.name("torch._utils", "_rebuild_tensor_v2");
+  pickle.code("((");
+  pickle.text("storage");
+  pickle.name("torch", storage.substr(std::string_view("torch.").size()));
+  pickle.text(std::to_string(key));
+  pickle.text("cpu");
+  pickle.number(tensor.numel());
+  pickle.code("tQ");
+  pickle.number(0);
+  pickle.numbers(tensor.shape().extents());
+  pickle.numbers(row_major_strides(tensor.shape()));
+  pickle.code("\x89");
+  pickle.name("collections", "OrderedDict");
+  pickle.code(")RtR");
+}
+
+std::span<const std::byte> bytes_of_text(std::string_view text) { return std::as_bytes(std::span(text)); }
+
+}  // namespace
+
+/// What torch.save would write for an OrderedDict of contiguous tensors on the CPU, each with a storage of
+/// its own: the pickle has fixed parts, so it is put together here.
+void write_pytorch(const std::string& path, std::span<const NamedTensor> tensors,
+                   const std::map<std::string, std::string>& metadata) {
+  PickleText pickle;
+  pickle.code("\x80\x02");
+  pickle.name("collections", "OrderedDict");
+  pickle.code(")R(");
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    pickle.text(tensors[i].name);
+    add_tensor(pickle, tensors[i].value, i);
+  }
+  pickle.code("u.");
+  write_whole(path, temporary_path(path, std::to_string(::getpid())), [&](OpenFile& file) {
+    ZipWriter zip(file);
+    zip.add("archive/data.pkl", bytes_of_text(pickle.whole()));
+    zip.add("archive/byteorder", bytes_of_text("little"));
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      const Tensor& tensor = tensors[i].value;
+      zip.add(fmt::format("archive/data/{}", i),
+              {static_cast<const std::byte*>(tensor.raw()), tensor.bytes()});
+    }
+    for (const auto& [key, value] : metadata) zip.add("archive/" + key, bytes_of_text(value));
+    zip.add("archive/version", bytes_of_text("3\n"));
+    zip.finish();
+  });
 }
 
 }  // namespace lockstep::checkpoint

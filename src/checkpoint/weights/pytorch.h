@@ -13,17 +13,15 @@
 #include <string_view>
 #include <vector>
 
+#include "checkpoint/weights/source.h"
 #include "checkpoint/weights/zip.h"
 #include "lockstep/checkpoint/state_dict.h"
 
 namespace lockstep::checkpoint {
 
-struct PytorchTensor {
-  std::string name;            ///< printable UTF-8
-  std::optional<DType> dtype;  ///< none: bool or float8
-  std::string_view type_name;  ///< "float32", "bool" ...: as NumPy and PyTorch spell them; a constant
+/// Its name (printable UTF-8), type and shape (at most 32 extents), and where in a storage its elements are.
+struct PytorchTensor : StoredTensor {
   std::size_t element_bytes = 0;
-  std::vector<std::int64_t> shape;    ///< at most 32 extents
   std::vector<std::int64_t> strides;  ///< in elements, from 0 on
   std::size_t storage = 0;            ///< index of the entry
   std::uint64_t offset = 0;           ///< of the first element in the storage, in bytes
@@ -31,8 +29,9 @@ struct PytorchTensor {
   std::uint64_t bytes = 0;            ///< of all elements
 };
 
-/// An open file with the tensors of one mapping in its pickle. Not for several threads at once.
-class PytorchFile {
+/// An open file with the tensors of one mapping in its pickle; notes() say which mapping was taken, and what
+/// in it is no tensor. Not for several threads at once.
+class PytorchFile final : public WeightSource {
  public:
   /// The mapping of names to tensors under `key`, where '/' goes into a mapping in a mapping, and "/" is the
   /// outermost one. Without a key: the outermost mapping, if tensors are only there, else the one inside it
@@ -44,24 +43,19 @@ class PytorchFile {
   /// storage; and if the tensors would take more than 16 times the bytes of the file.
   explicit PytorchFile(const std::string& path, const std::string& key = {});
 
-  const std::string& path() const { return zip_.path(); }
-  /// In the order of the mapping.
-  const std::vector<PytorchTensor>& tensors() const { return tensors_; }
-  /// One line each: which mapping was taken, and what in it is no tensor.
-  const std::vector<std::string>& notes() const { return notes_; }
+  /// tensors(), in the order of the mapping, as views of storages.
+  const std::vector<PytorchTensor>& views() const { return views_; }
   /// Whole numbers under "model_args" of the outermost mapping: what nanoGPT says of its model. May be null.
-  const nlohmann::json& model_args() const { return model_args_; }
+  nlohmann::json model_args() const override { return model_args_; }
   /// The text of an entry next to data.pkl, as write_pytorch writes them; empty if there is none.
-  std::string metadata(const std::string& key) const;
-  /// All elements of tensors()[tensor], row-major and little endian; `out` has exactly their bytes. DataError
-  /// if the storage does not have its checksum.
-  void read(std::size_t tensor, std::span<std::byte> out) const;
+  std::string metadata(const std::string& key) const override;
+  /// DataError if the storage does not have its checksum.
+  void read(std::size_t tensor, std::span<std::byte> out) const override;
 
  private:
   ZipFile zip_;
   std::string root_;  ///< the folder of all entries, with '/'
-  std::vector<PytorchTensor> tensors_;
-  std::vector<std::string> notes_;
+  std::vector<PytorchTensor> views_;
   nlohmann::json model_args_;
   mutable std::vector<bool> checked_;  ///< by entry of the archive
 };

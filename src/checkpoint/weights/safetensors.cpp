@@ -14,36 +14,13 @@
 
 #include "base/output.h"
 #include "base/text.h"
+#include "checkpoint/weights/element_types.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep::checkpoint {
 namespace {
 
 using nlohmann::json;
-
-struct TypeTag {
-  std::string_view tag;
-  std::optional<DType> dtype;
-  std::string_view foreign_name = {};  // without a DType; one byte each
-
-  std::string_view name() const { return dtype ? to_string(*dtype) : foreign_name; }
-  std::uint64_t bytes() const { return dtype ? bytes_of(*dtype) : 1; }
-};
-constexpr std::array<TypeTag, 15> type_tags{{{"F32", DType::float32},
-                                             {"BF16", DType::bfloat16},
-                                             {"F16", DType::float16},
-                                             {"F64", DType::float64},
-                                             {"I64", DType::int64},
-                                             {"I32", DType::int32},
-                                             {"I16", DType::int16},
-                                             {"I8", DType::int8},
-                                             {"U64", DType::uint64},
-                                             {"U32", DType::uint32},
-                                             {"U16", DType::uint16},
-                                             {"U8", DType::uint8},
-                                             {"BOOL", std::nullopt, "bool"},
-                                             {"F8_E4M3", std::nullopt, "float8_e4m3"},
-                                             {"F8_E5M2", std::nullopt, "float8_e5m2"}}};
 
 /// Receives the parser's events. Anything outside the format throws at once.
 class HeaderReader final : public nlohmann::json_sax<json> {
@@ -99,10 +76,8 @@ class HeaderReader final : public nlohmann::json_sax<json> {
     if (inside_ == Inside::metadata) {
       header_.metadata.emplace(std::move(field_), std::move(value));
     } else if (inside_ == Inside::entry && field_ == "dtype") {
-      const auto found = std::find_if(type_tags.begin(), type_tags.end(),
-                                      [&](const TypeTag& type) { return type.tag == value; });
-      if (found == type_tags.end()) fail_here(fmt::format("has the unknown dtype {}", quote(value)));
-      type_ = &*found;
+      type_ = type_by(&ElementType::safetensors, value);
+      if (!type_) fail_here(fmt::format("has the unknown dtype {}", quote(value)));
     } else {
       fail_here("holds a text where none belongs");
     }
@@ -149,7 +124,7 @@ class HeaderReader final : public nlohmann::json_sax<json> {
   [[noreturn]] void fail_too_large() const { fail_here("claims more elements than any machine could hold"); }
 
   void begin_entry() {
-    header_.tensors.push_back({key_, {}, {}, {}, 0, 0});
+    header_.tensors.emplace_back().name = key_;
     fields_ = 0;
     offset_count_ = 0;
     type_ = nullptr;
@@ -171,22 +146,15 @@ class HeaderReader final : public nlohmann::json_sax<json> {
     if (offset_count_ != 2 || offsets_[1] < offsets_[0])
       fail_here("has data_offsets that are not a begin and an end");
     SafetensorsEntry& entry = header_.tensors.back();
-    entry.dtype = type_->dtype;
-    entry.type_name = type_->name();
-    // Sizes below 2^62 bytes, so that no product of extents overflows later.
-    std::uint64_t product = type_->bytes();
-    bool is_empty = false;
-    for (const std::int64_t extent : entry.shape) {
-      is_empty = is_empty || extent == 0;
-      if (extent > 0 && static_cast<std::uint64_t>(extent) > (std::uint64_t{1} << 62) / product)
-        fail_too_large();
-      if (extent > 0) product *= static_cast<std::uint64_t>(extent);
-    }
+    entry.dtype = type_->element;
+    entry.type_name = type_->name;
+    const std::optional<std::uint64_t> bytes = bytes_of_shape(entry.shape, type_->bytes);
+    if (!bytes) fail_too_large();
     entry.offset = offsets_[0];
-    entry.bytes = is_empty ? 0 : product;
+    entry.bytes = *bytes;
     if (offsets_[1] - offsets_[0] != entry.bytes) {
-      fail_here(fmt::format("has {} bytes, but {} [{}] takes {}", offsets_[1] - offsets_[0], type_->tag,
-                            fmt::join(entry.shape, ", "), entry.bytes));
+      fail_here(fmt::format("has {} bytes, but {} [{}] takes {}", offsets_[1] - offsets_[0],
+                            type_->safetensors, fmt::join(entry.shape, ", "), entry.bytes));
     }
   }
 
@@ -196,7 +164,7 @@ class HeaderReader final : public nlohmann::json_sax<json> {
   std::string key_, field_;
   std::unordered_set<std::string> names_;
   unsigned fields_ = 0;
-  const TypeTag* type_ = nullptr;
+  const ElementType* type_ = nullptr;
   std::array<std::uint64_t, 2> offsets_{};
   std::size_t offset_count_ = 0;
 };
@@ -240,7 +208,8 @@ SafetensorsHeader parse_safetensors_header(std::string_view text, std::uint64_t 
   return header;
 }
 
-SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path, OpenFile::Mode::read) {
+SafetensorsFile::SafetensorsFile(const std::string& path)
+    : WeightSource(path), file_(path, OpenFile::Mode::read) {
   static_assert(std::endian::native == std::endian::little, "the size is little endian, and so are elements");
   std::uint64_t header_bytes = 0;
   const std::uint64_t file_bytes = file_.size();
@@ -260,6 +229,12 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path, OpenFile
   file_.read_at(sizeof header_bytes, text.data(), header_bytes);
   data_begin_ = sizeof header_bytes + header_bytes;
   header_ = parse_safetensors_header(text, file_bytes - data_begin_, path);
+  tensors_.assign(header_.tensors.begin(), header_.tensors.end());
+}
+
+std::string SafetensorsFile::metadata(const std::string& key) const {
+  const auto found = header_.metadata.find(key);
+  return found == header_.metadata.end() ? "" : found->second;
 }
 
 void SafetensorsFile::read(std::size_t tensor, std::span<std::byte> out) const {
@@ -270,10 +245,6 @@ void SafetensorsFile::read(std::size_t tensor, std::span<std::byte> out) const {
 }
 
 namespace {
-
-std::string_view tag_of(DType dtype) {
-  return std::ranges::find(type_tags, std::optional(dtype), &TypeTag::dtype)->tag;
-}
 
 /// A text as a JSON string, with quotes.
 std::string json_text(const std::string& text, const std::string& path) {
@@ -297,7 +268,7 @@ std::string header_text(std::span<const NamedTensor* const> tensors,
   for (const NamedTensor* const tensor : tensors) {
     const std::uint64_t end = offset + tensor->value.bytes();
     text += fmt::format(",{}:{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}}",
-                        json_text(tensor->name, path), tag_of(tensor->value.dtype()),
+                        json_text(tensor->name, path), type_of(tensor->value.dtype()).safetensors,
                         fmt::join(tensor->value.shape().extents(), ","), offset, end);
     offset = end;
   }

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/files.h"
+#include "checkpoint/weights/source.h"
 #include "lockstep/checkpoint/state_dict.h"
 
 namespace lockstep::checkpoint {
@@ -21,13 +22,10 @@ namespace lockstep::checkpoint {
 /// No header may be larger; the format's own limit.
 inline constexpr std::uint64_t max_safetensors_header_bytes = 100'000'000;
 
-struct SafetensorsEntry {
-  std::string name;
-  std::optional<DType> dtype;       ///< none: bool or float8
-  std::string_view type_name;       ///< "float32", "bool" ...: as NumPy and PyTorch spell F32, BOOL ...
-  std::vector<std::int64_t> shape;  ///< at most 32 extents
-  std::uint64_t offset = 0;         ///< of the first element, from the end of the header
-  std::uint64_t bytes = 0;          ///< what dtype and shape ask for
+/// Its name, type and shape, which has at most 32 extents, and where its elements are.
+struct SafetensorsEntry : StoredTensor {
+  std::uint64_t offset = 0;  ///< of the first element, from the end of the header
+  std::uint64_t bytes = 0;   ///< what dtype and shape ask for
 };
 
 struct SafetensorsHeader {
@@ -43,15 +41,14 @@ SafetensorsHeader parse_safetensors_header(std::string_view text, std::uint64_t 
                                            const std::string& path);
 
 /// An open file with its header.
-class SafetensorsFile {
+class SafetensorsFile final : public WeightSource {
  public:
   /// DataError if it is not a complete .safetensors file.
   explicit SafetensorsFile(const std::string& path);
 
-  const std::string& path() const { return file_.path(); }
   const SafetensorsHeader& header() const { return header_; }
-  /// All elements of header().tensors[tensor], row-major and little endian; `out` has exactly their bytes.
-  void read(std::size_t tensor, std::span<std::byte> out) const;
+  void read(std::size_t tensor, std::span<std::byte> out) const override;
+  std::string metadata(const std::string& key) const override;
 
  private:
   OpenFile file_;
@@ -63,8 +60,5 @@ class SafetensorsFile {
 /// elements come first, so that all are aligned. DataError if a name is not UTF-8, or as OpenFile.
 void write_safetensors(const std::string& path, std::span<const NamedTensor> tensors,
                        const std::map<std::string, std::string>& metadata);
-
-// What Lockstep adds to the metadata: the configuration, and the position's numbers under this prefix.
-inline constexpr const char *config_key = "lockstep.config", *position_prefix = "lockstep.";
 
 }  // namespace lockstep::checkpoint

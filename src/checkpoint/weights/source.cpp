@@ -6,31 +6,22 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
-#include <iterator>
 #include <numeric>
-#include <set>
 #include <string_view>
-#include <unordered_set>
 #include <utility>
 
 #include "base/files.h"
-#include "base/progress.h"
 #include "base/text.h"
 #include "checkpoint/blocks.h"
-#include "checkpoint/elements.h"
 #include "checkpoint/layout.h"
-#include "checkpoint/load_plan.h"
 #include "checkpoint/run_files.h"
-#include "checkpoint/weights/foreign.h"
 #include "checkpoint/weights/pytorch.h"
 #include "checkpoint/weights/safetensors.h"
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/convert.h"
 #include "lockstep/checkpoint/file.h"
 #include "lockstep/comm/agreement.h"
-#include "lockstep/comm/communicator.h"
 #include "lockstep/hdf5/file.h"
-#include "lockstep/kernels/backend.h"
 
 namespace lockstep::checkpoint {
 namespace {
@@ -123,65 +114,6 @@ class ArraySource final : public WeightSource {
   hdf5::File file_;
 };
 
-/// A file for other programs with one set of weights. Its metadata hold the position.
-class ForeignSource : public WeightSource {
- public:
-  ForeignSource(const std::string& path, const std::string& group) : WeightSource(path) {
-    if (group != "model")
-      throw DataError("{}: holds no weights '{}': {} has one set of weights", path, group,
-                      foreign_format(path));
-  }
-
-  Position position() const override {
-    Position position;
-    for_position(position, [&](const char* name, auto& number) { read_number(name, number); });
-    return position;
-  }
-
- private:
-  template <class Number>
-  void read_number(const char* name, Number& number) const {
-    const std::string key = fmt::format("{}{}", position_prefix, name), text = metadata(key);
-    if (!text.empty() && (!parse_number(text, number) || std::cmp_less(number, 0)))
-      throw DataError("{}: metadata: {} = {} is not a number from 0 on", path_, key, quote(text));
-  }
-};
-
-class SafetensorsSource final : public ForeignSource {
- public:
-  SafetensorsSource(const std::string& path, const std::string& group)
-      : ForeignSource(path, group), file_(path) {
-    for (const SafetensorsEntry& entry : file_.header().tensors)
-      tensors_.push_back({"", entry.name, entry.dtype, entry.type_name, entry.shape});
-  }
-
-  void read(std::size_t tensor, std::span<std::byte> out) const override { file_.read(tensor, out); }
-  std::string metadata(const std::string& key) const override {
-    const auto found = file_.header().metadata.find(key);
-    return found == file_.header().metadata.end() ? "" : found->second;
-  }
-
- private:
-  SafetensorsFile file_;
-};
-
-class PytorchSource final : public ForeignSource {
- public:
-  PytorchSource(const std::string& path, const std::string& group, const std::string& key)
-      : ForeignSource(path, group), file_(path, key) {
-    for (const PytorchTensor& tensor : file_.tensors())
-      tensors_.push_back({"", tensor.name, tensor.dtype, tensor.type_name, tensor.shape});
-  }
-
-  void read(std::size_t tensor, std::span<std::byte> out) const override { file_.read(tensor, out); }
-  std::string metadata(const std::string& key) const override { return file_.metadata(key); }
-  std::vector<std::string> notes() const override { return file_.notes(); }
-  nlohmann::json model_args() const override { return file_.model_args(); }
-
- private:
-  PytorchFile file_;
-};
-
 /// The first bytes of a file, enough to tell its format.
 std::string start_of(const OpenFile& file) {
   constexpr std::uint64_t max_bytes = 512;
@@ -232,6 +164,16 @@ std::string_view foreign_format(const std::string& path) {
   return begins_as_safetensors(start) ? "a .safetensors file" : "";
 }
 
+Position WeightSource::position() const {
+  Position position;
+  for_position(position, [&](const char* name, auto& number) {
+    const std::string key = fmt::format("{}{}", position_prefix, name), text = metadata(key);
+    if (!text.empty() && (!parse_number(text, number) || std::cmp_less(number, 0)))
+      throw DataError("{}: metadata: {} = {} is not a number from 0 on", path_, key, quote(text));
+  });
+  return position;
+}
+
 std::string WeightSource::metadata(const std::string&) const { return {}; }
 
 nlohmann::json WeightSource::model_args() const { return {}; }
@@ -264,190 +206,19 @@ std::unique_ptr<WeightSource> open_weights(const std::string& path, const std::s
   comm::run_on_all(world, [&] {
     if (!key.empty() && format != Format::pytorch)
       throw UsageError("{}: is no file of torch.save, of which a key chooses tensors", path);
+    if ((format == Format::safetensors || format == Format::pytorch) && asked != "model")
+      throw DataError("{}: holds no weights '{}': {} has one set of weights", path, asked,
+                      foreign_format(path));
     if (format == Format::checkpoint) source = open_weights(std::move(index), group);
     if (format == Format::arrays) source = std::make_unique<ArraySource>(path, asked);
-    if (format == Format::safetensors) source = std::make_unique<SafetensorsSource>(path, asked);
-    if (format == Format::pytorch) source = std::make_unique<PytorchSource>(path, asked, key);
+    if (format == Format::safetensors) source = std::make_unique<SafetensorsFile>(path);
+    if (format == Format::pytorch) source = std::make_unique<PytorchFile>(path, key);
   });
   return source;
 }
 
 std::unique_ptr<WeightSource> open_weights(FileIndex index, const std::string& group) {
   return std::make_unique<CheckpointSource>(std::move(index), group);
-}
-
-void read_as(const WeightSource& source, const StoredTensor& stored, std::size_t tensor,
-             const Tensor& target) {
-  auto* const out = static_cast<std::byte*>(target.raw());
-  const bool same_type = stored.dtype == target.dtype();
-  if (same_type && !stored.transposed) return source.read(tensor, {out, target.bytes()});
-  std::vector<std::byte> elements(source.bytes_of(tensor));
-  source.read(tensor, elements);
-  if (!same_type) {
-    std::vector<std::byte> converted(stored.transposed ? target.bytes() : 0);
-    if (!cast_elements(stored.dtype.value(), elements.data(), target.dtype(),
-                       stored.transposed ? converted.data() : out, target.numel())) {
-      throw DataError("{}: {} holds numbers beyond {}", source.path(), stored.name,
-                      to_string(target.dtype()));
-    }
-    if (stored.transposed) elements = std::move(converted);
-  }
-  if (stored.transposed) {
-    transpose_elements(elements.data(), stored.shape.at(0), stored.shape.at(1),
-                       lockstep::bytes_of(target.dtype()), out);
-  }
-}
-
-namespace {
-
-/// The tensors of the model to load from the requested group, and the buffers to load from "model".
-struct Demand {
-  std::vector<NamedTensor> own, from_model;
-};
-
-Demand demand_of(const ModelState& model, const std::string& group, std::span<const StoredTensor> stored) {
-  std::unordered_set<std::string_view> in_group;
-  for (const StoredTensor& tensor : stored) {
-    if (tensor.group == group) in_group.insert(strip_wrapper_prefix(tensor.name));
-  }
-  Demand demand;
-  for (const Param* param : model.params) demand.own.push_back({param->name, param->value});
-  for (const Buffer* buffer : model.buffers) {
-    const bool here = !group.starts_with("ema/") || in_group.contains(strip_wrapper_prefix(buffer->name));
-    (here ? demand.own : demand.from_model).push_back({buffer->name, buffer->value});
-  }
-  return demand;
-}
-
-/// DataError if what does not match is due to a larger relative of the model.
-void check_relatives(const ForeignWeights& by, const WeightSource& source,
-                     std::span<const NamedTensor> requested, const Match& match) {
-  for (const auto& [tensor, text] : by.relatives) {
-    const auto has_it = [name = tensor](const auto& of) { return strip_wrapper_prefix(of.name) == name; };
-    if (!match.problems.empty() && std::ranges::any_of(source.tensors(), has_it) &&
-        std::ranges::none_of(requested, has_it))
-      throw DataError("{}: {}", source.path(), text);
-  }
-}
-
-/// Matches the model with the file; fills `report` with warnings, notes and provenance.
-Match plan(const WeightSource& source, const ForeignWeights& by, std::vector<StoredTensor>& stored,
-           const Demand& demand, const LoadOptions& options, LoadReport& report) {
-  const Adoption adopted = adopt(by, source, stored, demand.own);
-  const std::vector<RequestedGroup> requested = {{source.group(), demand.own, false},
-                                                 {"model", demand.from_model, true}};
-  Match result = match(stored, requested, options.narrow);
-  std::ranges::copy(adopted.problems, std::back_inserter(result.problems));
-  check_relatives(by, source, demand.own, result);
-  check_or_warn(source.path(), result, options, report.warnings);
-  const auto note = [&](const char* key, std::string text) {
-    if (!text.empty()) report.provenance[key] = std::move(text);
-  };
-  const bool is_old = adopted.layout.empty() && source.index();
-  note(weights_layout_key, is_old ? source.metadata(weights_layout_key) : adopted.layout);
-  const ForeignWeights* const known = &by;
-  note(foreign_config_key, foreign_config(source, {&known, 1}));
-  if (!adopted.notes.empty())
-    report.notes.push_back(fmt::format("{}: stored as {} has it: {}", source.path(), by.program,
-                                       fmt::join(adopted.notes, "; ")));
-  return result;
-}
-
-/// Even partial loading refuses a file without any parameter of the model.
-void check_some_match(const std::string& path, const ModelState& model, const Match& match,
-                      LoadReport& report) {
-  std::set<const void*> targets;
-  for (const Match::Pair& pair : match.pairs) targets.insert(pair.target.value.raw());
-  const auto taken = std::count_if(model.params.begin(), model.params.end(), [&](const Param* param) {
-    return param->value.numel() == 0 || targets.contains(param->value.raw());
-  });
-  const auto all = static_cast<std::ptrdiff_t>(model.params.size());
-  if (match.pairs.empty() && all > 0)
-    throw DataError("{}: none of its tensors belongs to this model; is it a file of weights?", path);
-  if (taken < all)
-    report.notes.push_back(
-        fmt::format("{}: {} of {} parameters taken; the others keep their start", path, taken, all));
-}
-
-void check_finite(const std::string& path, const ModelState& model, const LoadOptions& options,
-                  LoadReport& report) {
-  std::vector<NamedTensor> params, buffers;
-  for (const Param* param : model.params)
-    params.push_back({param->name, kernels::on_cpu(param->value, model.backend)});
-  for (const Buffer* buffer : model.buffers)
-    buffers.push_back({buffer->name, kernels::on_cpu(buffer->value, model.backend)});
-  const std::string in_params = not_finite_in(params), in_buffers = not_finite_in(buffers);
-  if (!in_params.empty() && options.finite)
-    throw DataError("{}: holds numbers that are not finite: {}; take weights from before they went wrong",
-                    path, in_params);
-  for (const std::string& names : {in_params, in_buffers}) {
-    if (!names.empty())
-      report.warnings.push_back(fmt::format("{}: holds numbers that are not finite: {}", path, names));
-  }
-}
-
-LoadReport load_from(std::unique_ptr<WeightSource> source, const ModelState& model, comm::HostGroup& world,
-                     const LoadOptions& options) {
-  for (const Param* param : model.params) param->wait_ready();
-  const std::string path = source->path();
-  LoadReport report;
-  report.index.path = path;
-  report.notes = source->notes();
-  if (source->index()) report.index = *source->index();
-  comm::run_on_all(world, [&] {
-    report.index.position = source->position();
-    report.index.config = source->config();
-  });
-  std::vector<StoredTensor> stored = source->tensors();
-  Match result;
-  comm::run_on_all(world, [&] {
-    if (swapped_in(model))
-      throw UsageError("{}: EMA weights are swapped in; end the evaluation before a load", path);
-    static const ForeignWeights as_they_are;
-    result = plan(*source, model.foreign ? *model.foreign : as_they_are, stored,
-                  demand_of(model, source->group(), stored), options, report);
-    check_some_match(path, model, result, report);
-  });
-  comm::run_on_all(world, [&] {
-    for (const Match::Pair& pair : result.pairs) {
-      const Tensor here = kernels::empty_on_cpu(pair.target.value);
-      read_as(*source, stored[pair.stored], pair.stored, here);
-      kernels::transfer(here, pair.target.value, model.backend);
-    }
-    source.reset();  // the caller may replace the file once it has the report
-    check_finite(path, model, options, report);
-  });
-  return report;
-}
-
-std::string call_of_load_weights(const std::string& path, const std::string& group) {
-  return fmt::format(
-      "calls load_weights (load_weights(path, model) without a group of ranks reads on this rank alone): {} "
-      "of {}",
-      group, file_name_of(path));
-}
-
-}  // namespace
-
-LoadReport load_weights(const std::string& path, const ModelState& model, comm::HostGroup& world,
-                        const std::string& group, const LoadOptions& options) {
-  const progress::During loads(progress::Phase::load);
-  const comm::NamedCall call(world, call_of_load_weights(path, group));
-  return load_from(open_weights(path, group, world, options.key), model, world, options);
-}
-
-LoadReport load_weights(const std::string& path, const ModelState& model, const std::string& group,
-                        const LoadOptions& options) {
-  return load_weights(path, model, *comm::make_self_communicator(), group, options);
-}
-
-LoadReport load_weights(const FileIndex& index, const ModelState& model, comm::HostGroup& world,
-                        const std::string& group, const LoadOptions& options) {
-  const progress::During loads(progress::Phase::load);
-  const comm::NamedCall call(world, call_of_load_weights(index.path, group));
-  std::unique_ptr<WeightSource> source;
-  comm::run_on_all(world, [&] { source = open_weights(index, group); });
-  return load_from(std::move(source), model, world, options);
 }
 
 }  // namespace lockstep::checkpoint

@@ -30,8 +30,9 @@ class WeightSource {
   virtual void read(std::size_t tensor, std::span<std::byte> out) const = 0;
   /// Null unless the file is a checkpoint.
   virtual const FileIndex* index() const { return nullptr; }
-  /// The position in a run that the file records, with zeros for missing numbers. DataError if it is invalid.
-  virtual Position position() const { return {}; }
+  /// The position in a run that the file records, in its metadata or as a checkpoint, with zeros for missing
+  /// numbers. DataError if it is invalid.
+  virtual Position position() const;
   /// Metadata of a .safetensors or .pt file, provenance of a checkpoint; empty for other files.
   virtual std::string metadata(const std::string& key) const;
   /// The configuration that the file stores; empty if it stores none. DataError if it has a null byte.
@@ -39,7 +40,7 @@ class WeightSource {
   /// What nanoGPT says of its model in a file of torch.save; else null.
   virtual nlohmann::json model_args() const;
   /// One line each: how a foreign file was read.
-  virtual std::vector<std::string> notes() const { return {}; }
+  const std::vector<std::string>& notes() const { return notes_; }
 
   /// Bytes of tensors()[tensor], checked before memory is allocated. DataError if the elements are not
   /// numbers, or if the file is too small for them.
@@ -50,7 +51,11 @@ class WeightSource {
 
   std::string path_, group_;
   std::vector<StoredTensor> tensors_;
+  std::vector<std::string> notes_;
 };
+
+// What Lockstep adds to the metadata: the configuration, and the position's numbers under this prefix.
+inline constexpr const char *config_key = "lockstep.config", *position_prefix = "lockstep.";
 
 /// Opens a checkpoint, an HDF5 file with the group or, for "model", with arrays at its root, a .safetensors
 /// file, or a file of torch.save, of which `key` may choose a mapping (pytorch.h); the content tells which.
@@ -61,10 +66,5 @@ std::unique_ptr<WeightSource> open_weights(const std::string& path, const std::s
                                            comm::HostGroup& world, const std::string& key = {});
 /// A checkpoint whose index has been read. Not collective.
 std::unique_ptr<WeightSource> open_weights(FileIndex index, const std::string& group);
-
-/// The elements of a stored tensor, transposed if it is marked so, in the type of `target`, whose number of
-/// elements they have. DataError as read(), and if a number is beyond that type.
-void read_as(const WeightSource& source, const StoredTensor& stored, std::size_t tensor,
-             const Tensor& target);
 
 }  // namespace lockstep::checkpoint

@@ -11,7 +11,6 @@
 #include "base/dynamic_library.h"
 #include "base/progress.h"
 #include "base/thread.h"
-#include "comm/backoff.h"
 #include "comm/nccl.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/agreement.h"

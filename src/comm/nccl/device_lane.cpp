@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "comm/backoff.h"
+#include "base/thread.h"
 #include "comm/nccl/connection.h"
 
 namespace lockstep::comm {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "comm/nccl/connection.h"
-#include "comm/nccl/device_calls.h"
+#include "comm/nccl/device_collectives.h"
 #include "comm/nccl/kernels.h"
 
 namespace lockstep::comm {

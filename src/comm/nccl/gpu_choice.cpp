@@ -1,4 +1,4 @@
-#include "comm/nccl/gpu_choice.h"
+#include "comm/nccl.h"
 
 #include <fmt/format.h>
 

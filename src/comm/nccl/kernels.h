@@ -3,7 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include "comm/nccl/device_calls.h"
+#include "comm/nccl/device_collectives.h"
 
 namespace lockstep::comm {
 

@@ -14,7 +14,6 @@
 #include "comm/nccl.h"
 #include "comm/nccl/device_collectives.h"
 #include "comm/nccl/device_lane.h"
-#include "comm/nccl/gpu_choice.h"
 #include "lockstep/comm/agreement.h"
 
 namespace lockstep::comm {

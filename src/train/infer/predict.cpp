@@ -18,6 +18,7 @@
 #include "base/output.h"
 #include "base/progress.h"
 #include "base/text.h"
+#include "checkpoint/file_lock.h"
 #include "checkpoint/layout.h"
 #include "checkpoint/run_files.h"
 #include "lockstep/autograd/functions.h"

@@ -14,7 +14,7 @@
 
 #include "base/files.h"
 #include "base/launcher.h"
-#include "base/lines.h"
+#include "base/text.h"
 #include "comm/mpi_calls.h"
 #include "kernels/math_library.h"
 #include "lockstep/base/error.h"

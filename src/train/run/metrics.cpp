@@ -12,7 +12,6 @@
 #include "base/clock.h"
 #include "base/files.h"
 #include "base/json.h"
-#include "base/lines.h"
 #include "base/streams.h"
 #include "base/text.h"
 #include "lockstep/train/session.h"

@@ -11,9 +11,9 @@
 
 #include "base/clock.h"
 #include "base/files.h"
-#include "base/lines.h"
 #include "base/output.h"
 #include "base/streams.h"
+#include "base/text.h"
 #include "lockstep/autograd/partition.h"
 #include "lockstep/base/error.h"
 #include "lockstep/kernels/backend.h"

@@ -12,7 +12,8 @@
 #include <vector>
 
 #include "base/files.h"
-#include "base/lines.h"
+#include "base/text.h"
+#include "checkpoint/file_lock.h"
 #include "checkpoint/run_files.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/option.h"

@@ -1,5 +1,5 @@
 // Which rank takes which GPU, and that two ranks of one node do not take the same one unasked.
-#include "comm/nccl/gpu_choice.h"
+#include "comm/nccl.h"
 
 #include <boost/test/unit_test.hpp>
 #include <set>

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "comm/backoff.h"
+#include "base/thread.h"
 #include "comm/sums.h"
 #include "lockstep/base/error.h"
 #include "on_gpu.h"

@@ -1,4 +1,5 @@
-#include "lockstep/checkpoint/convert.h"
+// Saving the snapshots, and mixing EMA weights of other widths from them.
+#include "checkpoint/profile_snapshots.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -15,7 +16,9 @@
 #include "checkpoint/blocks.h"
 #include "checkpoint/elements.h"
 #include "checkpoint/run_files.h"
+#include "checkpoint/save.h"
 #include "lockstep/base/error.h"
+#include "lockstep/checkpoint/convert.h"
 #include "lockstep/checkpoint/file.h"
 #include "lockstep/checkpoint/index.h"
 #include "lockstep/checkpoint/state_dict.h"
@@ -23,6 +26,90 @@
 #include "lockstep/optim/ema.h"
 
 namespace lockstep::checkpoint {
+namespace {
+
+/// Neighbours are at least 1/32 of their step apart, so 22 stay each time the number of steps doubles.
+constexpr std::int64_t density = 32;
+
+StateDict snapshot_of(const StateDict& checkpoint) {
+  StateDict snapshot{checkpoint.position, {}, checkpoint.config, checkpoint.provenance};
+  snapshot.backend = checkpoint.backend;
+  std::set<std::string_view> averaged;
+  for (const Section& section : checkpoint.sections) {
+    if (!is_profile_group(section.path)) continue;
+    Section& kept = snapshot.sections.emplace_back(Section{section.path, {}, section.attributes});
+    for (const NamedTensor& tensor : section.tensors) {
+      if (!tensor.averaged) continue;
+      kept.tensors.push_back(tensor);
+      averaged.insert(tensor.name);
+    }
+  }
+  if (snapshot.sections.empty()) return snapshot;
+  for (const Section& section : checkpoint.sections) {
+    if (is_data_group(section.path)) snapshot.sections.push_back(section);
+    if (section.path != "model") continue;
+    Section buffers{"model", {}, {}};
+    for (const NamedTensor& tensor : section.tensors) {
+      if (!averaged.contains(tensor.name)) buffers.tensors.push_back(tensor);
+    }
+    if (!buffers.tensors.empty()) snapshot.sections.push_back(std::move(buffers));
+  }
+  return snapshot;
+}
+
+}  // namespace
+
+bool is_profile_group(std::string_view path) { return path.starts_with("ema/sigma_rel="); }
+
+ProfileSnapshots::ProfileSnapshots(RunDirectory& run_directory, comm::HostGroup& world)
+    : run_directory_(run_directory), world_(world), log_(world.rank()) {
+  comm::run_on_all(world_, [&] {
+    if (world_.rank() == 0 && !run_directory_.is_read_only()) remove_drafts(run_directory_.ema_path(), log_);
+  });
+}
+
+std::unique_ptr<FileWriter> ProfileSnapshots::begin(const StateDict& checkpoint, const SaveOptions& options) {
+  const StateDict snapshot = snapshot_of(checkpoint);
+  if (snapshot.sections.empty()) return nullptr;
+  comm::run_on_all(world_, [&] {
+    if (world_.rank() != 0) return;
+    run_directory_.check_held();
+    make_directories(run_directory_.ema_path());
+  });
+  return std::make_unique<FileWriter>(
+      run_directory_.ema_path() + "/" + name_of_step(checkpoint.position.step), snapshot, world_, options);
+}
+
+void ProfileSnapshots::thin(std::int64_t newest_step) {
+  std::vector<std::int64_t> steps = steps_in(run_directory_.ema_path());
+  std::reverse(steps.begin(), steps.end());
+  std::int64_t before = -1;
+  for (const std::int64_t step : steps) {
+    if (before < 0 || step >= newest_step || density * (step - before) >= before) {
+      before = step;
+      continue;
+    }
+    try {
+      remove_file(run_directory_.ema_path() + "/" + name_of_step(step));
+    } catch (const Error& error) {
+      log_.warning("an old profile snapshot stays: {}", error.what());
+    }
+  }
+}
+
+void ProfileSnapshots::drop_after(std::int64_t step) {
+  comm::run_on_all(world_, [&] {
+    if (world_.rank() != 0 || run_directory_.is_read_only()) return;
+    std::vector<std::int64_t> later = steps_in(run_directory_.ema_path());
+    std::erase_if(later, [&](std::int64_t other) { return other <= step; });
+    if (later.empty()) return;
+    run_directory_.check_held();
+    log_.info("{}: snapshots after step {} are removed: {}, up to step {}", run_directory_.ema_path(), step,
+              later.size(), later.front());
+    for (const std::int64_t other : later) remove_file(run_directory_.ema_path() + "/" + name_of_step(other));
+  });
+}
+
 namespace {
 
 /// The largest profile error of a mixture that is accepted.
