@@ -171,37 +171,32 @@ void Trainer::log_dry_run(const MemoryNeed& need) {
 
 /// What is due after a step, in this order. What follows a step in a new way is one more entry.
 std::vector<DueWork> Trainer::due_work() {
-  return {
-      {.is_due = [this](const StepRecord& step) { return has_line(step.step); },
-       .act =
-           [this](const StepRecord& step) {
-             outputs_.add_line(step);
-             return ddp::Requests{};
-           },
-       .uses_weights = false},
-      {.is_due =
-           [this](const StepRecord& step) {
-             const std::int64_t every = config_.log.tensorboard ? config_.log.histograms_every : 0;
-             return every > 0 && step.step % every == 0;
-           },
-       .act =
-           [this](const StepRecord& step) {
-             outputs_.add_histograms(step.step);
-             return ddp::Requests{};
-           },
-       .uses_weights = false},
-      {.is_due =
-           [this](const StepRecord& step) {
-             return saves_.due_after(step.step) || is_last(step.step) || step.result.requests.any();
-           },
-       .act = [this](const StepRecord& step) { return save_as_due(step.result.requests); }},
-      {.is_due = [this](const StepRecord& step) { return samples_.due_after(step.step); },
-       .act = [this](const StepRecord&) { return make_pictures(false); },
-       .make_up = [this] { return make_pictures(true); }},
-      {.is_due = [this](const StepRecord& step) { return evaluations_.due_after(step.step); },
-       .act = [this](const StepRecord&) { return evaluate(); },
-       .make_up = [this] { return missed_evaluation_ ? evaluate() : ddp::Requests{}; }},
-  };
+  const ddp::Requests none;
+  DueWork line{.is_due = [this](const StepRecord& step) { return has_line(step.step); },
+               .act = [this, none](const StepRecord& step) { return outputs_.add_line(step), none; },
+               .uses_weights = false};
+  DueWork histograms{
+      .is_due =
+          [this](const StepRecord& step) {
+            const std::int64_t every = config_.log.tensorboard ? config_.log.histograms_every : 0;
+            return every > 0 && step.step % every == 0;
+          },
+      .act = [this, none](const StepRecord& step) { return outputs_.add_histograms(step.step), none; },
+      .uses_weights = false};
+  DueWork checkpoint{.is_due =
+                         [this](const StepRecord& step) {
+                           return saves_.due_after(step.step) || is_last(step.step) ||
+                                  step.result.requests.any();
+                         },
+                     .act = [this](const StepRecord& step) { return save_as_due(step.result.requests); }};
+  DueWork pictures{.is_due = [this](const StepRecord& step) { return samples_.due_after(step.step); },
+                   .act = [this](const StepRecord&) { return make_pictures(false); },
+                   .make_up = [this] { return make_pictures(true); }};
+  DueWork evaluation{.is_due = [this](const StepRecord& step) { return evaluations_.due_after(step.step); },
+                     .act = [this](const StepRecord&) { return evaluate(); },
+                     .make_up = [this, none] { return missed_evaluation_ ? evaluate() : none; }};
+  return {std::move(line), std::move(histograms), std::move(checkpoint), std::move(pictures),
+          std::move(evaluation)};
 }
 
 ExitCode Trainer::run() {
