@@ -4,8 +4,8 @@
 #include "lockstep/kernels/backend.h"
 #include "lockstep/ops/elementwise.h"
 #include "lockstep/ops/loss.h"
-#include "ops/adaptive_norm.h"
 #include "ops/matmul.h"
+#include "ops/norm.h"
 
 namespace lockstep::kernels {
 
