@@ -9,7 +9,7 @@
 namespace lockstep {
 namespace {
 
-void require_fit(const char* function, const Var& x, const Var& weight, const Var& bias) {
+void require_layer_fit(const char* function, const Var& x, const Var& weight, const Var& bias) {
   require_one_type(function, x, weight);
   if (x.shape().rank() < 1 || weight.shape().rank() != 2 || x.shape()[-1] != weight.shape()[1])
     throw UsageError("{}: an input of shape {} does not fit a weight of shape {}", function,
@@ -67,7 +67,7 @@ void write_layer_gradients(Tape& t, const Var& x, const Tensor& dy, const Var& w
 
 Var layer(const Var& given, const Var& weight, const Var& bias, std::optional<ops::Activation> activation) {
   const Var x = plain(given);
-  require_fit("linear", x, weight, bias);
+  require_layer_fit("linear", x, weight, bias);
   const LayerOutput output = run_layer(x.tape(), x.value(), weight, bias, activation);
   return x.tape().record(
       output.y, {&x, &weight, &bias},
@@ -113,7 +113,7 @@ Var linear(const Var& x, const Var& weight, const Var& bias, ops::Activation act
 Var feed_forward(const Var& given, const Var& weight_in, const Var& bias_in, ops::Activation activation,
                  const Var& weight_out, const Var& bias_out) {
   const Var x = plain(given);
-  require_fit("feed_forward", x, weight_in, bias_in);
+  require_layer_fit("feed_forward", x, weight_in, bias_in);
   if (weight_out.shape().rank() != 2 || weight_out.shape()[1] != weight_in.shape()[0])
     throw UsageError("feed_forward: weights of shape {} and {} do not follow each other",
                      to_string(weight_in.shape()), to_string(weight_out.shape()));
