@@ -266,6 +266,18 @@ BOOST_AUTO_TEST_CASE(products_of_shapes_that_do_not_fit_are_refused) {
   refused({2, 3}, {3, 5}, {2, 5}, DType::bfloat16);
 }
 
+BOOST_AUTO_TEST_CASE(an_epilogue_that_does_not_belong_to_a_product_is_refused) {
+  const auto backend = make_cpu_backend(1);
+  const Tensor a = Tensor::zeros({3, 3}), b = Tensor::zeros({3, 3}), y = Tensor::zeros({3, 3}),
+               row = Tensor::zeros({3});
+  const auto refused = [&](const ops::MatMul& op) { BOOST_CHECK_THROW(backend->run(op), UsageError); };
+  refused({.a = a, .b = b, .y = y, .accumulate = true, .bias = row});
+  refused({.a = a, .b = b, .y = y, .accumulate = true, .activation = ops::Activation::relu});
+  refused({.a = a, .b = b, .transposed = ops::Transposed::a, .y = y, .bias = row});
+  refused({.a = a, .b = b, .y = y, .dbias = row});
+  refused({.a = a, .b = Tensor::zeros({1, 3, 3}), .y = Tensor::zeros({1, 3, 3}), .bias = row});
+}
+
 BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test
