@@ -1,8 +1,11 @@
-#include "autograd/rank_sums.h"
-
+// Tape::sum_over_ranks().
 #include <algorithm>
+#include <cstdint>
+#include <map>
+#include <memory>
 #include <vector>
 
+#include "lockstep/autograd/tape.h"
 #include "lockstep/ops/elementwise.h"
 
 namespace lockstep {
@@ -11,6 +14,30 @@ namespace {
 constexpr std::int64_t min_elements = 2048;  // of a rank: most models then need one flat buffer only
 
 }  // namespace
+
+/// Small vectors that layers add over the ranks in the middle of a pass. They travel from and to where they
+/// are, through a flat buffer of the transport: on a GPU no CPU waits for them. One sum at a time; in the
+/// steady state (lengths seen before) nothing is allocated but the result, from the backend's pool.
+class RankSums {
+ public:
+  /// `transport` must outlive this. Destruction is collective, once there was a sum.
+  explicit RankSums(comm::GradientTransport& transport) : transport_(transport) {}
+
+  /// Every rank's `mine` (float64, as many elements on each), added in rank order: the same bits on every
+  /// rank. Collective. Shape as `mine`.
+  Tensor sum(kernels::Backend& backend, const Tensor& mine);
+
+  comm::GradientTransport& transport() const noexcept { return transport_; }
+
+ private:
+  void reserve(std::int64_t elements);
+  /// Elements [r n, (r + 1) n) are rank r's.
+  const comm::Slices& slices_of(std::int64_t elements);
+
+  comm::GradientTransport& transport_;
+  std::unique_ptr<comm::FlatBuffer> flat_buffer_;  // every rank's vector, one after another
+  std::map<std::int64_t, comm::Slices> slices_;    // by n
+};
 
 Tensor RankSums::sum(kernels::Backend& backend, const Tensor& mine) {
   const std::int64_t n = mine.numel(), ranks = transport_.group().size();
@@ -44,6 +71,12 @@ const comm::Slices& RankSums::slices_of(std::int64_t elements) {
   for (std::int64_t rank = 0; rank < transport_.group().size(); ++rank)
     ranges.push_back({{.first = rank * elements, .count = elements}});
   return slices_.emplace(elements, comm::Slices(transport_.group().size() * elements, ranges)).first->second;
+}
+
+Tensor Tape::sum_over_ranks(comm::GradientTransport& transport, const Tensor& mine) {
+  if (!rank_sums_ || &rank_sums_->transport() != &transport)
+    rank_sums_ = std::make_shared<RankSums>(transport);
+  return rank_sums_->sum(backend_, mine);
 }
 
 }  // namespace lockstep

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <unordered_map>
 
-#include "autograd/rank_sums.h"
 #include "base/clock.h"
 #include "lockstep/autograd/recompute.h"
 #include "lockstep/ops/elementwise.h"
@@ -289,12 +288,6 @@ GradientView Tape::param_view(Param& param) {
 void Tape::close_use(int id) {
   Param* const param = values_[static_cast<std::size_t>(id)].param;
   if (param && --param->on_tape.open_uses == 0 && param->on_tape.written) pass_.sink->ready(*param);
-}
-
-Tensor Tape::sum_over_ranks(comm::GradientTransport& transport, const Tensor& mine) {
-  if (!rank_sums_ || &rank_sums_->transport() != &transport)
-    rank_sums_ = std::make_unique<RankSums>(transport);
-  return rank_sums_->sum(backend_, mine);
 }
 
 void Tape::backward(const Var& output, const Tensor& dy) {

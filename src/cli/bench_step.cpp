@@ -288,8 +288,7 @@ void print_table(const StepProfile& profile, const std::string& title) {
         "\nConvolutions above 100% use Winograd's products, which take a quarter of the arithmetic that is "
         "counted.\n");
   if (any([](const OperationFigures& operation) {
-        return operation.name.starts_with("linear_activation") ||
-               operation.name.starts_with("linear_backward_weight");
+        return operation.name.find(", with ") != std::string::npos;
       }))
     fmt::print("\nProducts include their activations, the slopes of these, and the sums for biases.\n");
 }

@@ -1,5 +1,5 @@
 // Adaptive group norm made of other operations, for devices that have no faster way.
-#include "ops/adaptive_norm.h"
+#include "ops/norm.h"
 
 #include "kernels/compositions.h"
 #include "lockstep/ops/elementwise.h"

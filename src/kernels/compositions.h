@@ -4,20 +4,20 @@
 #include "lockstep/kernels/backend.h"
 #include "lockstep/ops/elementwise.h"
 #include "lockstep/ops/loss.h"
-#include "ops/adaptive_norm.h"
 #include "ops/matmul.h"
+#include "ops/norm.h"
 
 namespace lockstep::kernels {
 
-inline void linear_activation(Backend& backend, const ops::LinearActivation& op) {
+/// A product with its bias, and an operation for each other part of its epilogue.
+inline void matmul_by_parts(Backend& backend, const ops::MatMul& op) {
   const Tensor& product = op.before ? op.before : op.y;
-  backend.run(ops::Linear{op.x, op.weight, op.bias, product});
-  backend.run(ops::Activate{op.kind, product, op.y});
-}
-
-inline void linear_backward_input_activation(Backend& backend, const ops::LinearBackwardInputActivation& op) {
-  backend.run(ops::LinearBackwardInput{op.dy, op.weight, op.dx});
-  backend.run(ops::ActivateBackward{op.kind, op.before, op.dx, op.dx});
+  backend.run(ops::MatMul{op.a, op.b, op.transposed, product, op.accumulate, op.bias});
+  if (op.slope_at)
+    backend.run(ops::ActivateBackward{*op.activation, op.slope_at, op.y, op.y});
+  else if (op.activation)
+    backend.run(ops::Activate{*op.activation, product, op.y});
+  if (op.dbias) backend.run(ops::SumRows{op.a, op.dbias, op.accumulate});
 }
 
 inline void cross_entropy_in_place(Backend& backend, const ops::CrossEntropyInPlace& op) {
@@ -61,7 +61,7 @@ void adaptive_group_norm_backward(Backend& backend, const ops::AdaptiveGroupNorm
 inline void enter_compositions(Backend& backend) {
   backend.enter<&adaptive_group_norm, &adaptive_group_norm_backward>();
   backend.enter<&cross_entropy_in_place>();
-  backend.enter<&linear_activation, &linear_backward_input_activation, &activate, &activate_backward>();
+  backend.enter<&activate, &activate_backward>();
 }
 
 }  // namespace lockstep::kernels

@@ -106,9 +106,8 @@ Ceilings measure_ceilings(Backend& backend, DType compute) {
                  y = backend.empty({side, side}, compute);
     fill_at_random(backend, x, "ceilings of x");
     fill_at_random(backend, weight, "ceilings of weight");
-    ceilings.gflops = 2e-6 * static_cast<double>(side * side * side) / best_ms([&] {
-                        backend.run(ops::Linear{x, weight, {}, y});
-                      });
+    ceilings.gflops = 2e-6 * static_cast<double>(side * side * side) /
+                      best_ms([&] { backend.run(ops::linear(x, weight, {}, y)); });
   }
   const Tensor from = backend.empty({copied}), to = backend.empty({copied});
   backend.fill(from, 1);

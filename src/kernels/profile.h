@@ -13,7 +13,7 @@ namespace lockstep::kernels {
 
 /// One operation. Products (dense, convolutions, attention) are told apart by their shapes as well.
 struct OperationFigures {
-  std::string name;  ///< "layer_norm", "linear 1024 x 256 -> 768"
+  std::string name;  ///< "layer_norm", "matmul 1024 x 256 -> 768"
   std::int64_t calls = 0;
   double ms = 0;
   double flops = 0;  ///< of products, two for each multiply-add; 0 for others

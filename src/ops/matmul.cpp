@@ -11,64 +11,6 @@
 namespace lockstep::ops {
 namespace {
 
-/// Checks inner: [..., in], outer: [..., out] of as many rows, weight: [out, in].
-LinearSizes linear_sizes(const char* operation, const char* inner_name, const Tensor& inner,
-                         const char* outer_name, const Tensor& outer, const Tensor& weight) {
-  if (weight.shape().rank() != 2)
-    throw UsageError("{}: the weight has shape {}, not [out, in]", operation, to_string(weight.shape()));
-  const std::int64_t out = weight.size(0), in = weight.size(1);
-  const auto rows_of = [operation](const char* name, const Tensor& tensor, std::int64_t width) {
-    if (tensor.shape().rank() < 1 || tensor.size(-1) != width)
-      throw UsageError("{}: {} has shape {}, whose last dimension is not the weight's {}", operation, name,
-                       to_string(tensor.shape()), width);
-    return row_count(tensor.shape());
-  };
-  const std::int64_t rows = rows_of(inner_name, inner, in), outer_rows = rows_of(outer_name, outer, out);
-  if (rows != outer_rows)
-    throw UsageError("{}: {} {} and {} {} differ in their rows", operation, inner_name,
-                     to_string(inner.shape()), outer_name, to_string(outer.shape()));
-  return {rows, in, out};
-}
-
-void check_bias(const char* operation, const char* name, const Tensor& bias, const LinearSizes& sizes) {
-  if (bias) require_shape(operation, name, bias, {sizes.out});
-}
-
-}  // namespace
-
-double LinearSizes::flops() const {
-  return 2.0 * static_cast<double>(rows) * static_cast<double>(in) * static_cast<double>(out);
-}
-std::string LinearSizes::text() const { return fmt::format("{} x {} -> {}", rows, in, out); }
-
-LinearSizes Linear::sizes() const {
-  const LinearSizes sizes = linear_sizes(name, "x", x, "y", y, weight);
-  check_bias(name, "the bias", bias, sizes);
-  return sizes;
-}
-
-LinearSizes LinearBackwardInput::sizes() const { return linear_sizes(name, "dx", dx, "dy", dy, weight); }
-
-LinearSizes LinearBackwardWeight::sizes() const {
-  const LinearSizes sizes = linear_sizes(name, "x", x, "dy", dy, dweight);
-  check_bias(name, "dbias", dbias, sizes);
-  return sizes;
-}
-
-LinearSizes LinearActivation::sizes() const {
-  const LinearSizes sizes = linear_sizes(name, "x", x, "y", y, weight);
-  check_bias(name, "the bias", bias, sizes);
-  if (before) require_shape(name, "before", before, y.shape());
-  return sizes;
-}
-
-LinearSizes LinearBackwardInputActivation::sizes() const {
-  require_shape(name, "before", before, dx.shape());
-  return linear_sizes(name, "dx", dx, "dy", dy, weight);
-}
-
-namespace {
-
 /// The extent of the dimension that is `back` before the last; 1 if the shape has fewer dimensions.
 std::int64_t extent(const Shape& shape, int back) {
   return back < shape.rank() ? shape[shape.rank() - 1 - back] : 1;
@@ -94,6 +36,31 @@ std::int64_t common_extent(int back, const Shapes&... shapes) {
   return common;
 }
 
+/// What a profile says of a product behind its sizes.
+const char* remarks_of(const MatMul& op) {
+  switch (op.transposed) {
+    case Transposed::none:
+      return op.activation ? ", with slope" : "";
+    case Transposed::a:
+      return op.dbias ? ", a transposed, with sums" : ", a transposed";
+    case Transposed::b:
+      return op.activation ? ", b transposed, with activation" : ", b transposed";
+  }
+  return "";
+}
+
+void check_epilogue(const MatMul& op, const MatMulSizes& sizes) {
+  if (!op.bias && !op.activation && !op.dbias) return;
+  const bool sums_rows = op.transposed == Transposed::a;
+  const bool fits = sums_rows ? !op.bias && !op.activation : !op.dbias && !op.accumulate;
+  if (!fits || !sizes.one_matrix || sizes.each.rank + sizes.summed.rank > 0)
+    throw UsageError("{}: this product has no bias or activation, or no gradient of a bias", op.name);
+  if (op.bias) require_shape(op.name, "the bias", op.bias, {sizes.n});
+  if (op.dbias) require_shape(op.name, "dbias", op.dbias, {sizes.m});
+  for (const Tensor& tensor : {op.before, op.slope_at})
+    if (tensor) require_shape(op.name, "what the activation is of", tensor, op.y.shape());
+}
+
 }  // namespace
 
 double MatMulSizes::flops() const {
@@ -103,17 +70,14 @@ double MatMulSizes::flops() const {
 
 std::string MatMulSizes::text() const {
   const std::int64_t products = each.count() * summed.count();
-  return fmt::format("{}{} x {} -> {}", products == 1 ? "" : fmt::format("{} x ", products), m, k, n);
+  return fmt::format("{}{} x {} -> {}{}", products == 1 ? "" : fmt::format("{} x ", products), m, k, n,
+                     remarks);
 }
 
 MatMulSizes MatMul::sizes() const {
   const auto refuse = [&] {
-    throw UsageError("{}: a of shape {} and b of shape {}{} do not make y of shape {}", name,
-                     to_string(a.shape()), to_string(b.shape()),
-                     transposed == Transposed::a   ? ", a transposed,"
-                     : transposed == Transposed::b ? ", b transposed,"
-                                                   : "",
-                     to_string(y.shape()));
+    throw UsageError("{}: a of shape {} and b of shape {} do not make y of shape {}{}", name,
+                     to_string(a.shape()), to_string(b.shape()), to_string(y.shape()), remarks_of(*this));
   };
   if (accumulate && y.dtype() != DType::float32)
     throw UsageError("{}: y is {}; only float32 is added to", name, to_string(y.dtype()));
@@ -124,7 +88,9 @@ MatMulSizes MatMul::sizes() const {
   const bool transposed_a = transposed == Transposed::a, transposed_b = transposed == Transposed::b;
   MatMulSizes sizes{.m = a.size(transposed_a ? -1 : -2),
                     .n = b.size(transposed_b ? -2 : -1),
-                    .k = a.size(transposed_a ? -2 : -1)};
+                    .k = a.size(transposed_a ? -2 : -1),
+                    .one_matrix = ranks[transposed_a ? 2 : 1] == 2,
+                    .remarks = remarks_of(*this)};
   if (b.size(transposed_b ? -1 : -2) != sizes.k || y.size(-2) != sizes.m || y.size(-1) != sizes.n) refuse();
   for (int back = 2; back < std::max({ranks[0], ranks[1], ranks[2]}); ++back) {
     const std::int64_t count = common_extent(back, a.shape(), b.shape(), y.shape());
@@ -143,6 +109,7 @@ MatMulSizes MatMul::sizes() const {
            std::ranges::equal(a.shape().extents().first(ranks[0] - 2),
                               b.shape().extents().first(ranks[1] - 2)))
     sizes.k *= all_rows(sizes.summed);
+  check_epilogue(*this, sizes);
   return sizes;
 }
 

@@ -5,16 +5,32 @@
 namespace lockstep::ops {
 namespace {
 
-GroupSizes group_sizes(const char* operation, const Tensor& x, int groups, const Tensor& weight,
-                       const Tensor& mean, const Tensor& inv_std) {
-  require_images(operation, "x", x);
-  const std::int64_t channels = x.size(1);
-  if (groups < 1 || channels % groups != 0)
-    throw UsageError("{}: {} channels do not divide into {} groups", operation, channels, groups);
-  require_shape(operation, "weight", weight, {channels});
-  require_shape(operation, "mean", mean, {x.size(0), groups});
-  require_shape(operation, "inv_std", inv_std, {x.size(0), groups});
-  return {x.size(0), channels, groups, channels / groups, x.size(2) * x.size(3)};
+template <class Operation>
+GroupSizes group_sizes(const Operation& op) {
+  require_images(op.name, "x", op.x);
+  const std::int64_t images = op.x.size(0), channels = op.x.size(1);
+  if (op.groups < 1 || channels % op.groups != 0)
+    throw UsageError("{}: {} channels do not divide into {} groups", op.name, channels, op.groups);
+  require_shape(op.name, "weight", op.weight, {channels});
+  require_shape(op.name, "mean", op.mean, {images, op.groups});
+  require_shape(op.name, "inv_std", op.inv_std, {images, op.groups});
+  return {images, channels, op.groups, channels / op.groups, op.x.size(2) * op.x.size(3)};
+}
+
+template <class Operation>
+void check_adaptive(const Operation& op) {
+  const GroupSizes sizes = op.sizes();
+  require_shape(op.name, "bias", op.bias, {sizes.channels});
+  if (op.addend) require_shape(op.name, "the addend", op.addend, {sizes.images, sizes.channels});
+  if (op.scale_shift)
+    require_shape(op.name, "scale_shift", op.scale_shift, {sizes.images, 2 * sizes.channels});
+}
+
+/// A gradient is there where its input is, and has its shape.
+void require_gradient(const char* operation, const char* name, const Tensor& gradient, const Tensor& input) {
+  if (static_cast<bool>(gradient) != static_cast<bool>(input))
+    throw UsageError("{}: {} and its input must be given together", operation, name);
+  if (input) require_shape(operation, name, gradient, input.shape());
 }
 
 void check_rows(const char* operation, const Tensor& x, const Tensor& weight, const char* bias_name,
@@ -67,18 +83,36 @@ void RmsNormBackward::check() const {
   if (dweight) require_numel(name, "dweight", dweight, width);
 }
 
-GroupSizes GroupNorm::sizes() const { return group_sizes(name, x, groups, weight, mean, inv_std); }
+GroupSizes GroupNorm::sizes() const { return group_sizes(*this); }
 void GroupNorm::check() const {
   require_shape(name, "bias", bias, {sizes().channels});
   require_shape(name, "y", y, x.shape());
 }
 
-GroupSizes GroupNormBackward::sizes() const { return group_sizes(name, x, groups, weight, mean, inv_std); }
+GroupSizes GroupNormBackward::sizes() const { return group_sizes(*this); }
 void GroupNormBackward::check() const {
   require_shape(name, "dweight", dweight, {sizes().channels});
   require_shape(name, "dbias", dbias, dweight.shape());
   require_shape(name, "dy", dy, x.shape());
   require_shape(name, "dx", dx, x.shape());
+}
+
+GroupSizes AdaptiveGroupNorm::sizes() const { return group_sizes(*this); }
+void AdaptiveGroupNorm::check() const {
+  check_adaptive(*this);
+  require_alike(name, "y", y, x);
+}
+
+GroupSizes AdaptiveGroupNormBackward::sizes() const { return group_sizes(*this); }
+void AdaptiveGroupNormBackward::check() const {
+  check_adaptive(*this);
+  require_alike(name, "dy", dy, x);
+  require_alike(name, "dx", dx, x);
+  if (residual_grad) require_alike(name, "residual_grad", residual_grad, x);
+  require_gradient(name, "daddend", daddend, addend);
+  require_gradient(name, "dscale_shift", dscale_shift, scale_shift);
+  require_shape(name, "dweight", dweight, weight.shape());
+  require_shape(name, "dbias", dbias, bias.shape());
 }
 
 }  // namespace lockstep::ops

@@ -56,17 +56,17 @@ void orthogonalise(kernels::Backend& backend, const Tensor& x) {
   const Tensor product = backend.empty({rows, columns});
   for (int step = 0; step < newton_schulz_steps; ++step) {
     if (is_tall)
-      backend.run(ops::LinearBackwardWeight{x, x, gram, false});  // X' X
+      backend.run(ops::linear_backward_weight(x, x, gram, false));  // X' X
     else
-      backend.run(ops::Linear{x, x, {}, gram});  // X X'
-    backend.run(ops::LinearBackwardInput{gram, gram, polynomial});
+      backend.run(ops::linear(x, x, {}, gram));  // X X'
+    backend.run(ops::linear_backward_input(gram, gram, polynomial));
     backend.run(ops::scale(polynomial, of_fifth_power, polynomial));
     backend.run(ops::scale(gram, of_cube, gram));
     backend.run(ops::add(polynomial, gram, polynomial));  // b A + c A A
     if (is_tall)
-      backend.run(ops::Linear{x, polynomial, {}, product});  // X P': P is symmetric
+      backend.run(ops::linear(x, polynomial, {}, product));  // X P': P is symmetric
     else
-      backend.run(ops::LinearBackwardInput{polynomial, x, product});  // P X
+      backend.run(ops::linear_backward_input(polynomial, x, product));  // P X
     backend.run(ops::scale(x, of_x, x));
     backend.run(ops::add(x, product, x));
   }

@@ -163,7 +163,7 @@ has("sums-both", ">Bandwidth</b>", ">Time</b>", "Bandwidth over ranks", 'data-la
 has("step-both", ">Throughput</b>", 'data-label="measured"', 'data-label="each rank as fast as at the first point"', ">efficiency</button>", "samples per second")
 assert ">Throughput</b>" not in pages["step-1"]
 has("step-1", ">Step time</b>", "mlp-wide")
-has("profile", "GFLOP/s", "linear")
+has("profile", "GFLOP/s", "matmul")
 has("overlap", "per_parameter", "flat", "overlapped 1 MiB", "A step of mode overlapped 4 MiB", "critical path", "bucket 0 ·")
 has("checkpoint", "write, MB/s", "async stall, ms", "until it is complete", "while saving", "MB/s")
 found = json.load(open("inspect.json"))

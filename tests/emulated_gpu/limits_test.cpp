@@ -152,9 +152,9 @@ int ragged_products(std::int64_t rows) {
   const Tensor x = matrix(rows, 256, DType::bfloat16), y = matrix(rows, 257, DType::bfloat16),
                weight = matrix(257, 256, DType::float32);
   counts().ragged_products = 0;
-  gpu->run(ops::Linear{x, weight, {}, y});
-  gpu->run(ops::LinearBackwardInput{y, weight, x});
-  gpu->run(ops::LinearBackwardWeight{x, y, weight});
+  gpu->run(ops::linear(x, weight, {}, y));
+  gpu->run(ops::linear_backward_input(y, weight, x));
+  gpu->run(ops::linear_backward_weight(x, y, weight));
   return counts().ragged_products;
 }
 
@@ -223,8 +223,8 @@ BOOST_AUTO_TEST_CASE(a_shared_padded_copy_gives_the_bits_of_separate_ones) {
   const Tensor x = normals(*gpu, {256, 256}, 1, DType::bfloat16), weight = normals(*gpu, {257, 256}, 2),
                dy = normals(*gpu, {256, 257}, 3, DType::bfloat16), dx = gpu->empty(x.shape(), x.dtype()),
                dweight = gpu->empty(weight.shape());
-  gpu->run(ops::LinearBackwardWeight{x, dy, dweight});
-  gpu->run(ops::LinearBackwardInput{dy, weight, dx});
+  gpu->run(ops::linear_backward_weight(x, dy, dweight));
+  gpu->run(ops::linear_backward_input(dy, weight, dx));
   const Tensor dx_here = Tensor::empty(dx.shape()), dweight_here = Tensor::empty(dweight.shape());
   gpu->copy(dx, dx_here);
   gpu->copy(dweight, dweight_here);
@@ -237,7 +237,7 @@ BOOST_AUTO_TEST_CASE(padded_copies_are_part_of_a_graph) {
   const Tensor x = gpu->empty({256, 256}, DType::bfloat16), y = gpu->empty({256, 257}, DType::bfloat16),
                weight = gpu->empty({257, 256});
   gpu->fill(weight, 0.5f);
-  const ops::Linear layer{x, weight, {}, y};
+  const ops::MatMul layer = ops::linear(x, weight, {}, y);
   gpu->run(layer);  // the weight in bf16 is there from now on
   counts().ragged_products = 0;
   const std::unique_ptr<kernels::GraphCapture> capture = gpu->capture_graph();

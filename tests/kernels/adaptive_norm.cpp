@@ -1,5 +1,5 @@
 // Adaptive group norm on the CPU against the composition of other operations that devices without it run.
-#include "ops/adaptive_norm.h"
+#include "ops/norm.h"
 
 #include "kernels/compositions.h"
 #include "kernels/reference.h"

@@ -123,9 +123,9 @@ BOOST_AUTO_TEST_CASE(a_product_of_one_run_allocates_no_more_than_onednn_does) {
                  dweight.data<float>(), in);  // as with y turned
     });
     const long ours = allocations_of([&] {
-      backend->run(ops::Linear{x, weight, bias, y});
-      backend->run(ops::LinearBackwardInput{y, weight, dx});
-      backend->run(ops::LinearBackwardWeight{x, y, dweight, false});
+      backend->run(ops::linear(x, weight, bias, y));
+      backend->run(ops::linear_backward_input(y, weight, dx));
+      backend->run(ops::linear_backward_weight(x, y, dweight, false));
     });
     BOOST_TEST_MESSAGE("oneDNN allocates " << direct << " times for three products");
     BOOST_TEST(ours <= direct);

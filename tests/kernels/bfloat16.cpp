@@ -179,19 +179,19 @@ BOOST_FIXTURE_TEST_CASE(dense_layers_round_once, Fixture) {
     const Tensor x = normal({rows, in}), weight = normal({out, in}), bias = draw.normal({out}),
                  dy = normal({rows, out}), shift = draw.normal({out, in});
     compare(*backend, "linear", [&](Call& c) {
-      backend->run(ops::Linear{c.in(x), c.in(weight), bias, c.out({rows, out})});
+      backend->run(ops::linear(c.in(x), c.in(weight), bias, c.out({rows, out})));
     });
     compare(*backend, "linear without bias", [&](Call& c) {
-      backend->run(ops::Linear{c.in(x), c.in(weight), {}, c.out({rows, out})});
+      backend->run(ops::linear(c.in(x), c.in(weight), {}, c.out({rows, out})));
     });
     compare(*backend, "linear_backward_input", [&](Call& c) {
-      backend->run(ops::LinearBackwardInput{c.in(dy), c.in(weight), c.out({rows, in})});
+      backend->run(ops::linear_backward_input(c.in(dy), c.in(weight), c.out({rows, in})));
     });
     for (const bool accumulate : {false, true}) {
       compare(*backend, "linear_backward_weight", [&](Call& c) {
         const Tensor dweight = c.result({out, in});
         backend->copy(shift, dweight);
-        backend->run(ops::LinearBackwardWeight{c.in(x), c.in(dy), dweight, accumulate});
+        backend->run(ops::linear_backward_weight(c.in(x), c.in(dy), dweight, accumulate));
       });
     }
   }
@@ -203,7 +203,7 @@ BOOST_FIXTURE_TEST_CASE(gradients_of_weight_and_bias_are_not_rounded, Fixture) {
     const Tensor x = normal({rows, in}), dy = normal({rows, out});
     compare(*backend, "linear_backward_weight_bias", [&](Call& c) {
       backend->run(
-          ops::LinearBackwardWeight{c.in(x), c.in(dy), c.result({out, in}), accumulate, c.result({out})});
+          ops::linear_backward_weight(c.in(x), c.in(dy), c.result({out, in}), accumulate, c.result({out})));
     });
   }
 }
@@ -213,8 +213,8 @@ BOOST_FIXTURE_TEST_CASE(a_float32_weight_is_rounded_on_the_way, Fixture) {
                kernel = draw.normal({4, 5, 3, 3});
   Call c(*backend, DType::bfloat16);
   const Tensor given = c.out({9, 17}), rounded = c.out({9, 17});
-  backend->run(ops::Linear{c.in(x), weight, {}, given});
-  backend->run(ops::Linear{c.in(x), c.in(weight), {}, rounded});
+  backend->run(ops::linear(c.in(x), weight, {}, given));
+  backend->run(ops::linear(c.in(x), c.in(weight), {}, rounded));
   BOOST_TEST(same_bits(given, rounded));
   const Tensor given_images = c.out({2, 4, 4, 5}), rounded_images = c.out({2, 4, 4, 5});
   backend->run(ops::Convolution{c.in(image), kernel, {}, {}, given_images});
@@ -530,10 +530,10 @@ BOOST_FIXTURE_TEST_CASE(a_row_depends_neither_on_the_other_rows_nor_on_threads, 
   const Tensor x = normal({130, in}), weight = normal({out, in}), bias = draw.normal({out});
   Call c(*backend, DType::bfloat16);
   const Tensor half = c.in(x), w = c.in(weight), whole = c.out({130, out});
-  one_thread->run(ops::Linear{half, w, bias, whole});
+  one_thread->run(ops::linear(half, w, bias, whole));
   for (const std::int64_t rows : {1, 7, 48, 64, 129}) {
     const Tensor y = c.out({rows, out});
-    backend->run(ops::Linear{half.rows(1, 1 + rows), w, bias, y});
+    backend->run(ops::linear(half.rows(1, 1 + rows), w, bias, y));
     BOOST_TEST(same_bits(y, whole.rows(1, 1 + rows)), rows << " rows");
   }
   const Tensor images = normal({9, 16, 8, 8}), kernel = normal({24, 16, 3, 3});
@@ -553,8 +553,8 @@ BOOST_FIXTURE_TEST_CASE(sums_of_dense_layers_and_norms_do_not_depend_on_threads,
   Call c(*backend, DType::bfloat16);
   const Tensor x = c.in(normal({300, 96})), dy = c.in(normal({300, 160}));
   const Tensor dweight = c.result({160, 96}), alone = c.result({160, 96});
-  backend->run(ops::LinearBackwardWeight{x, dy, dweight, false});
-  one_thread->run(ops::LinearBackwardWeight{x, dy, alone, false});
+  backend->run(ops::linear_backward_weight(x, dy, dweight, false));
+  one_thread->run(ops::linear_backward_weight(x, dy, alone, false));
   BOOST_TEST(same_bits(dweight, alone));
 
   // Some slices for each thread.
@@ -569,8 +569,8 @@ BOOST_FIXTURE_TEST_CASE(nothing_in_nothing_out, Fixture) {
   Call c(*backend, DType::bfloat16);
   const Tensor none = c.out({0, 8}), dweight = c.result({4, 8});
   backend->run(ops::add(none, none, none));
-  backend->run(ops::Linear{none, c.in(normal({4, 8})), {}, c.out({0, 4})});
-  backend->run(ops::LinearBackwardWeight{none, c.out({0, 4}), dweight, false});
+  backend->run(ops::linear(none, c.in(normal({4, 8})), {}, c.out({0, 4})));
+  backend->run(ops::linear_backward_weight(none, c.out({0, 4}), dweight, false));
   for (const float x : floats(dweight)) BOOST_TEST(x == 0);
 }
 

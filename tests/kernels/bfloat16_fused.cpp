@@ -35,15 +35,15 @@ BOOST_AUTO_TEST_CASE(a_dense_layer_with_its_activation) {
                  dy = half({rows, out}), at = half({rows, in});
     const Tensor before = kind == ops::Activation::relu ? Tensor() : empty({rows, out}),
                  y = empty({rows, out}), product = empty({rows, out}), wanted = empty({rows, out});
-    backend->run(ops::LinearActivation{kind, x, weight, bias, before, y});
-    backend->run(ops::Linear{x, weight, bias, product});
+    backend->run(ops::linear(x, weight, bias, y, kind, before));
+    backend->run(ops::linear(x, weight, bias, product));
     backend->run(ops::Activate{kind, product, wanted});
     BOOST_TEST(same_bits(y, wanted));
     if (before) BOOST_TEST(same_bits(before, product));
 
     const Tensor dx = empty({rows, in}), upstream = empty({rows, in}), wanted_dx = empty({rows, in});
-    backend->run(ops::LinearBackwardInputActivation{kind, dy, weight, at, dx});
-    backend->run(ops::LinearBackwardInput{dy, weight, upstream});
+    backend->run(ops::linear_backward_input(dy, weight, dx, kind, at));
+    backend->run(ops::linear_backward_input(dy, weight, upstream));
     backend->run(ops::ActivateBackward{kind, at, upstream, wanted_dx});
     BOOST_TEST(same_bits(dx, wanted_dx));
   }

@@ -41,16 +41,16 @@ BOOST_AUTO_TEST_CASE(products_with_packed_weights_are_those_of_the_backend) {
     const Tensor y_found = Tensor::empty({rows, out}), dx_found = Tensor::empty({rows, in}),
                  dweight_found = Tensor::empty({out, in});
     for (const bool with_bias : {false, true}) {
-      backend->run(ops::Linear{x, weight, with_bias ? bias : Tensor(), y});
+      backend->run(ops::linear(x, weight, with_bias ? bias : Tensor(), y));
       run({.rows = rows, .in = in, .out = out, .bias = with_bias}, x, weight, with_bias ? bias : Tensor(),
           y_found);
       near(y_found, y, "y");
     }
-    backend->run(ops::LinearBackwardInput{dy, weight, dx});
+    backend->run(ops::linear_backward_input(dy, weight, dx));
     run({.pass = DensePass::backward_input, .rows = rows, .in = in, .out = out}, dx_found, weight, {}, dy);
     near(dx_found, dx, "dx");
     for (const bool accumulate : {false, true}) {
-      backend->run(ops::LinearBackwardWeight{x, dy, dweight, accumulate});
+      backend->run(ops::linear_backward_weight(x, dy, dweight, accumulate));
       run({.pass = DensePass::backward_weight, .rows = rows, .in = in, .out = out, .accumulate = accumulate},
           x, dweight_found, {}, dy);
       near(dweight_found, dweight, "dweight");

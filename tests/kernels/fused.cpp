@@ -185,16 +185,16 @@ BOOST_AUTO_TEST_CASE(a_layer_and_its_activation_are_the_layer_then_the_activatio
                      bias = has_bias ? draw({out}) : Tensor();
         const Tensor before = empty({rows, out}), y = empty({rows, out}), before_f = empty({rows, out}),
                      y_f = empty({rows, out});
-        backend->run(ops::Linear{x, weight, bias, before});
+        backend->run(ops::linear(x, weight, bias, before));
         backend->run(ops::Activate{kind, before, y});
-        backend->run(ops::LinearActivation{kind, x, weight, bias, keeps ? before_f : Tensor(), y_f});
+        backend->run(ops::linear(x, weight, bias, y_f, kind, keeps ? before_f : Tensor()));
         if (keeps) check_same_bits(before_f, before, "before");
         check_same_bits(y_f, y, "y");
 
         const Tensor product = empty({rows, in}), dx = empty({rows, in}), dx_f = empty({rows, in});
-        backend->run(ops::LinearBackwardInput{dy, weight, product});
+        backend->run(ops::linear_backward_input(dy, weight, product));
         backend->run(ops::ActivateBackward{kind, x, product, dx});
-        backend->run(ops::LinearBackwardInputActivation{kind, dy, weight, x, dx_f});
+        backend->run(ops::linear_backward_input(dy, weight, dx_f, kind, x));
         check_same_bits(dx_f, dx, "dx");
 
         const Tensor dweight = draw({out, in}), dbias = draw({out}), dweight_f = empty({out, in}),
@@ -202,9 +202,9 @@ BOOST_AUTO_TEST_CASE(a_layer_and_its_activation_are_the_layer_then_the_activatio
         backend->copy(dweight, dweight_f);
         backend->copy(dbias, dbias_f);
         for (const bool accumulate : {true, false}) {
-          backend->run(ops::LinearBackwardWeight{x, dy, dweight, accumulate});
+          backend->run(ops::linear_backward_weight(x, dy, dweight, accumulate));
           backend->run(ops::SumRows{dy, dbias, accumulate});
-          backend->run(ops::LinearBackwardWeight{x, dy, dweight_f, accumulate, dbias_f});
+          backend->run(ops::linear_backward_weight(x, dy, dweight_f, accumulate, dbias_f));
           check_same_bits(dweight_f, dweight, "dweight");
           check_same_bits(dbias_f, dbias, "dbias");
         }

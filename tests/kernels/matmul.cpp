@@ -50,15 +50,15 @@ BOOST_AUTO_TEST_CASE(linear_and_its_gradients_equal_sums_in_double) {
           }
         }
         const Tensor result = Tensor::empty({rows, out}), input_gradient = Tensor::empty({rows, in});
-        backend->run(ops::Linear{c.x, c.weight, c.bias, result});
+        backend->run(ops::linear(c.x, c.weight, c.bias, result));
         check_close(result, y, "y");
-        backend->run(ops::LinearBackwardInput{c.dy, c.weight, input_gradient});
+        backend->run(ops::linear_backward_input(c.dy, c.weight, input_gradient));
         check_close(input_gradient, dx, "dx");
         const Tensor weight_gradient = Tensor::empty({out, in});
         for (float& value : floats(weight_gradient)) value = NAN;  // overwritten, whatever was there
-        backend->run(ops::LinearBackwardWeight{c.x, c.dy, weight_gradient, false});
+        backend->run(ops::linear_backward_weight(c.x, c.dy, weight_gradient, false));
         check_close(weight_gradient, dw, "dweight");
-        backend->run(ops::LinearBackwardWeight{c.x, c.dy, weight_gradient, true});
+        backend->run(ops::linear_backward_weight(c.x, c.dy, weight_gradient, true));
         for (double& value : dw) value *= 2;
         check_close(weight_gradient, dw, "dweight accumulated");
       }
@@ -76,15 +76,15 @@ BOOST_AUTO_TEST_CASE(a_row_depends_neither_on_the_other_rows_nor_on_threads) {
     for (const auto& [in, out] : layers) {
       const Case c(draw, 230, in, out);
       const Tensor y = Tensor::empty({230, out}), dx = Tensor::empty({230, in});
-      whole->run(ops::Linear{c.x, c.weight, c.bias, y});
-      whole->run(ops::LinearBackwardInput{c.dy, c.weight, dx});
+      whole->run(ops::linear(c.x, c.weight, c.bias, y));
+      whole->run(ops::linear_backward_input(c.dy, c.weight, dx));
       for (const int rows : {1, 2, 5, 6, 31, 64, 77, 88, 97, 199}) {
         for (const int first : {0, 1}) {
           BOOST_TEST_CONTEXT(threads << " threads, in " << in << ", out " << out << ", rows " << rows
                                      << " from " << first) {
             const Tensor some_y = Tensor::empty({rows, out}), some_dx = Tensor::empty({rows, in});
-            backend->run(ops::Linear{c.x.rows(first, first + rows), c.weight, c.bias, some_y});
-            backend->run(ops::LinearBackwardInput{c.dy.rows(first, first + rows), c.weight, some_dx});
+            backend->run(ops::linear(c.x.rows(first, first + rows), c.weight, c.bias, some_y));
+            backend->run(ops::linear_backward_input(c.dy.rows(first, first + rows), c.weight, some_dx));
             BOOST_TEST(same_bits(some_y, y.rows(first, first + rows)));
             BOOST_TEST(same_bits(some_dx, dx.rows(first, first + rows)));
           }
@@ -99,13 +99,13 @@ BOOST_AUTO_TEST_CASE(few_rows_have_the_bits_that_they_have_among_many) {
   const auto backend = make_cpu_backend(1);
   const Case c(draw, 40, 70, 19);
   const Tensor y = Tensor::empty({40, 19}), dx = Tensor::empty({40, 70});
-  backend->run(ops::Linear{c.x, c.weight, c.bias, y});
-  backend->run(ops::LinearBackwardInput{c.dy, c.weight, dx});
+  backend->run(ops::linear(c.x, c.weight, c.bias, y));
+  backend->run(ops::linear_backward_input(c.dy, c.weight, dx));
   for (int rows = 1; rows < 40; ++rows) {
     BOOST_TEST_CONTEXT("rows " << rows) {
       const Tensor some_y = Tensor::empty({rows, 19}), some_dx = Tensor::empty({rows, 70});
-      backend->run(ops::Linear{c.x.rows(0, rows), c.weight, c.bias, some_y});
-      backend->run(ops::LinearBackwardInput{c.dy.rows(0, rows), c.weight, some_dx});
+      backend->run(ops::linear(c.x.rows(0, rows), c.weight, c.bias, some_y));
+      backend->run(ops::linear_backward_input(c.dy.rows(0, rows), c.weight, some_dx));
       BOOST_TEST(same_bits(some_y, y.rows(0, rows)));
       BOOST_TEST(same_bits(some_dx, dx.rows(0, rows)));
     }
@@ -118,8 +118,8 @@ BOOST_AUTO_TEST_CASE(a_repeated_call_gives_the_same_bits) {
     const auto backend = make_cpu_backend(threads);
     const Case c(draw, 143, 256, 130);
     const Tensor first = Tensor::empty({130, 256}), second = Tensor::empty({130, 256});
-    backend->run(ops::LinearBackwardWeight{c.x, c.dy, first, false});
-    backend->run(ops::LinearBackwardWeight{copy_of(c.x), copy_of(c.dy), second, false});
+    backend->run(ops::linear_backward_weight(c.x, c.dy, first, false));
+    backend->run(ops::linear_backward_weight(copy_of(c.x), copy_of(c.dy), second, false));
     BOOST_TEST(same_bits(first, second));
   }
 }
@@ -129,24 +129,24 @@ BOOST_AUTO_TEST_CASE(leading_dimensions_are_folded) {
   const auto backend = make_cpu_backend();
   const Case c(draw, 12, 5, 7);
   const Tensor flat = Tensor::empty({12, 7}), deep = Tensor::empty({3, 4, 7});
-  backend->run(ops::Linear{c.x, c.weight, Tensor(), flat});
-  backend->run(ops::Linear{c.x.reshape({3, 4, 5}), c.weight, Tensor(), deep});
+  backend->run(ops::linear(c.x, c.weight, Tensor(), flat));
+  backend->run(ops::linear(c.x.reshape({3, 4, 5}), c.weight, Tensor(), deep));
   BOOST_TEST(same_bits(flat, deep));
 }
 
 BOOST_AUTO_TEST_CASE(wrong_shapes_and_types_are_refused_by_name) {
   const auto backend = make_cpu_backend();
   const Tensor x = Tensor::zeros({2, 3}), weight = Tensor::zeros({4, 3}), y = Tensor::zeros({2, 4});
-  BOOST_CHECK_EXCEPTION(backend->run(ops::Linear{Tensor::zeros({2, 5}), weight, Tensor(), y}), UsageError,
-                        mentions("linear: x"));
-  BOOST_CHECK_EXCEPTION(backend->run(ops::Linear{Tensor::zeros({3, 3}), weight, Tensor(), y}), UsageError,
-                        mentions("rows"));
-  BOOST_CHECK_EXCEPTION(backend->run(ops::Linear{x, weight, Tensor::zeros({3}), y}), UsageError,
+  BOOST_CHECK_EXCEPTION(backend->run(ops::linear(Tensor::zeros({2, 5}), weight, Tensor(), y)), UsageError,
+                        mentions("a of shape [2, 5]"));
+  BOOST_CHECK_EXCEPTION(backend->run(ops::linear(Tensor::zeros({3, 3}), weight, Tensor(), y)), UsageError,
+                        mentions("a of shape [3, 3]"));
+  BOOST_CHECK_EXCEPTION(backend->run(ops::linear(x, weight, Tensor::zeros({3}), y)), UsageError,
                         mentions("bias"));
-  BOOST_CHECK_EXCEPTION(backend->run(ops::Linear{Tensor::zeros({2, 3}, DType::float64), weight, Tensor(), y}),
+  BOOST_CHECK_EXCEPTION(backend->run(ops::linear(Tensor::zeros({2, 3}, DType::float64), weight, Tensor(), y)),
                         UsageError, mentions("float64"));
-  BOOST_CHECK_EXCEPTION(backend->run(ops::LinearBackwardWeight{x, Tensor::zeros({2, 5}), weight, false}),
-                        UsageError, mentions("linear_backward_weight: dy"));
+  BOOST_CHECK_EXCEPTION(backend->run(ops::linear_backward_weight(x, Tensor::zeros({2, 5}), weight, false)),
+                        UsageError, mentions("a of shape [2, 5]"));
 }
 
 /// Place `back`, counted from the last dimension, of an element; 0 where the tensor has it once, or not.
@@ -264,6 +264,18 @@ BOOST_AUTO_TEST_CASE(products_of_shapes_that_do_not_fit_are_refused) {
   refused({2, 2, 3}, {2, 3, 5}, {3, 2, 5});
   refused({2, 3}, {3, 5}, {4, 2, 5});
   refused({2, 3}, {3, 5}, {2, 5}, DType::bfloat16);
+}
+
+BOOST_AUTO_TEST_CASE(an_epilogue_that_does_not_belong_to_a_product_is_refused) {
+  const auto backend = make_cpu_backend(1);
+  const Tensor a = Tensor::zeros({3, 3}), b = Tensor::zeros({3, 3}), y = Tensor::zeros({3, 3}),
+               row = Tensor::zeros({3});
+  const auto refused = [&](const ops::MatMul& op) { BOOST_CHECK_THROW(backend->run(op), UsageError); };
+  refused({.a = a, .b = b, .y = y, .accumulate = true, .bias = row});
+  refused({.a = a, .b = b, .y = y, .accumulate = true, .activation = ops::Activation::relu});
+  refused({.a = a, .b = b, .transposed = ops::Transposed::a, .y = y, .bias = row});
+  refused({.a = a, .b = b, .y = y, .dbias = row});
+  refused({.a = a, .b = Tensor::zeros({1, 3, 3}), .y = Tensor::zeros({1, 3, 3}), .bias = row});
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -36,9 +36,9 @@ struct Profiled {
 BOOST_FIXTURE_TEST_CASE(a_dense_product_counts_two_operations_a_term_and_each_operand_once, Profiled) {
   const Tensor x = backend->empty({3, 4}), weight = backend->empty({5, 4}), bias = backend->empty({5}),
                y = backend->empty({3, 5});
-  for (int call = 0; call < 2; ++call) backend->run(ops::Linear{x, weight, bias, y});
+  for (int call = 0; call < 2; ++call) backend->run(ops::linear(x, weight, bias, y));
   const OperationFigures linear = only();
-  BOOST_TEST(linear.name == "linear 3 x 4 -> 5");
+  BOOST_TEST(linear.name == "matmul 3 x 4 -> 5, b transposed");
   BOOST_TEST(linear.calls == 2);
   BOOST_TEST(linear.flops == 2 * 2 * 3 * 4 * 5);
   BOOST_TEST(linear.bytes == 2 * 4 * (12 + 20 + 5 + 15));
@@ -50,9 +50,9 @@ BOOST_FIXTURE_TEST_CASE(operations_in_one_go_count_what_they_move_and_an_absent_
                y = backend->empty({3, 5});
   for (const Tensor& tensor : {x, weight, bias}) backend->fill(tensor, 1);
   profile.clear();
-  backend->run(ops::LinearActivation{ops::Activation::gelu_tanh, x, weight, bias, {}, y});
+  backend->run(ops::linear(x, weight, bias, y, ops::Activation::gelu_tanh));
   OperationFigures fused = only();
-  BOOST_TEST(fused.name == "linear_activation 3 x 4 -> 5");
+  BOOST_TEST(fused.name == "matmul 3 x 4 -> 5, b transposed, with activation");
   BOOST_TEST(fused.flops == 2 * 3 * 4 * 5);
   BOOST_TEST(fused.bytes == 4 * (12 + 20 + 5 + 15));
 
@@ -141,7 +141,7 @@ BOOST_FIXTURE_TEST_CASE(ceilings_are_what_a_product_and_a_copy_reach, Profiled) 
 
 std::vector<Tensor> multiplied;
 
-void look_at(Backend&, const ops::Linear& product) { multiplied = {product.x, product.weight}; }
+void look_at(Backend&, const ops::MatMul& product) { multiplied = {product.a, product.b}; }
 
 BOOST_AUTO_TEST_CASE(the_ceiling_of_products_is_one_of_random_numbers) {
   const auto looking = make_cpu_backend();

@@ -90,7 +90,7 @@ BOOST_AUTO_TEST_CASE(signals_amid_products_leave_memory_alone) {
                  y = Tensor::empty({rows, out});
     backend->fill(x, 1);
     backend->fill(weight, 1);
-    backend->run(ops::Linear{x, weight, {}, y});
+    backend->run(ops::linear(x, weight, {}, y));
     const float* const sums = y.data<float>();
     wrong +=
         std::all_of(sums, sums + y.numel(), [&](float sum) { return sum == static_cast<float>(in); }) ? 0 : 1;

@@ -222,7 +222,7 @@ class Tape {
   void forget();
 
   kernels::Backend& backend_;
-  std::unique_ptr<RankSums> rank_sums_;  // of the transport that was used last
+  std::shared_ptr<RankSums> rank_sums_;  // of the transport that was used last
   Pass pass_;
   std::uint32_t pass_number_;  // of no other pass, also of a tape that was at this address before
   std::vector<Node> nodes_;

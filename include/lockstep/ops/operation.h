@@ -261,7 +261,7 @@ class AnyOperation {
  public:
   /// Refers to the operation, which must outlive this.
   template <class Operation>
-  requires HasOperands<Operation> AnyOperation(const Operation& operation)  // NOLINT: run(Linear{...})
+  requires HasOperands<Operation> AnyOperation(const Operation& operation)  // NOLINT: run(MatMul{...})
       : AnyOperation(type_of<Operation>(), &operation) {}
   /// Of an operation of this type.
   AnyOperation(const OperationType& type, const void* operation) : type_(&type), operation_(operation) {}
@@ -298,7 +298,7 @@ class AnyOperation {
 /// Of all operands. updates_read: what is updated is read and written; otherwise only written.
 double bytes_of_operands(const AnyOperation& operation, bool updates_read = true);
 
-/// "linear 3 x 4 -> 5"
+/// "matmul 3 x 4 -> 5"
 std::string label_of(const char* name, const std::string& sizes);
 
 /// An operation may besides have: check(), cost(), changes_between_runs(), as AnyOperation has them; or

@@ -4,9 +4,7 @@
 #include <vector>
 
 #include "autograd/functions/support.h"
-#include "autograd/rank_sums.h"
 #include "lockstep/ops/elementwise.h"
-#include "ops/adaptive_norm.h"
 #include "ops/batch_norm.h"
 #include "ops/norm.h"
 

@@ -8,7 +8,7 @@
 #include "kernels/cpu/channel_form.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "lockstep/ops/formulas.h"
-#include "ops/adaptive_norm.h"
+#include "ops/norm.h"
 
 namespace lockstep::kernels {
 namespace {
@@ -81,18 +81,14 @@ struct Coefficients {
   }
 };
 
-Columns32 columns(const ChannelForm& form, const ChannelTile& tile, const float* of_channels) {
-  return columns_of(form, tile, [=](std::int64_t c) { return of_channels[c]; });
-}
-
 /// The coefficients as columns of a tile.
 struct CoefficientColumns {
   Columns32 centre, factor, shift;
 
   CoefficientColumns(const ChannelForm& form, const ChannelTile& tile, const Coefficients& of)
-      : centre(columns(form, tile, of.centre)),
-        factor(columns(form, tile, of.factor)),
-        shift(columns(form, tile, of.shift)) {}
+      : centre(columns_of(form, tile, of.centre)),
+        factor(columns_of(form, tile, of.factor)),
+        shift(columns_of(form, tile, of.shift)) {}
 
   float argument(float x, int column) const {
     const auto i = static_cast<std::size_t>(column);
@@ -133,7 +129,7 @@ void compute_statistics(const ops::AdaptiveGroupNorm& op, const ops::GroupSizes&
     for (std::int64_t c = first; c < end; ++c) to.centre[c] = mean[group] - conditions.addend(c);
   });
   for_tiles_of(form, span, [&](const ChannelTile& tile) {
-    const Columns32 centre = columns(form, tile, to.centre);
+    const Columns32 centre = columns_of(form, tile, to.centre);
     sum_channels(
         form, tile,
         [x, &centre]<class T>(std::int64_t at, int column) {
@@ -216,7 +212,7 @@ void write_input_gradient(const ops::AdaptiveGroupNormBackward& op, const Channe
   float* const dx = op.dx.data<float>();
   for_tiles_of(form, span, [&](const ChannelTile& tile) {
     const CoefficientColumns of(form, tile, coefficients);
-    const Columns32 slopes = columns(form, tile, slope);
+    const Columns32 slopes = columns_of(form, tile, slope);
     const auto through_statistics = [&](float value, int column) {
       const auto i = static_cast<std::size_t>(column);
       return std::fma(value - of.centre[i], slopes[i], of.shift[i]);

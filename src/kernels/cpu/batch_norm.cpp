@@ -65,7 +65,7 @@ struct ScaleOf {
 
   float factor_of(std::int64_t c) const { return weights ? inv_stds[c] * weights[c] : inv_stds[c]; }
   Scale operator()(const ChannelTile& tile) const {
-    return {columns_of(form, tile, [&](std::int64_t c) { return means[c]; }),
+    return {columns_of(form, tile, means),
             columns_of(form, tile, [&](std::int64_t c) { return factor_of(c); }),
             columns_of(form, tile, [&](std::int64_t c) { return biases ? biases[c] : 0.0f; })};
   }
@@ -79,11 +79,6 @@ template <class T>
 T relu_slope(T at) {
   const T zero{}, one = zero + 1.0f;
   return at > zero ? one : zero;
-}
-
-/// values[c] of each column's channel.
-Columns32 columns_of(const ChannelForm& form, const ChannelTile& tile, const float* values) {
-  return columns_of(form, tile, [=](std::int64_t c) { return values[c]; });
 }
 
 /// y = max(least, finish(normalised x, its position)). E: of x and y.

@@ -98,13 +98,18 @@ inline ChannelTile tile_of(const ChannelForm& form, std::int64_t block, std::int
 /// One value for each column of a tile.
 using Columns32 = std::array<float, tile_lanes>;
 
-/// of(channel) for each column; 0 for padding.
+/// of(channel), or of[channel], for each column; 0 for padding.
 template <class Value>
 Columns32 columns_of(const ChannelForm& form, const ChannelTile& tile, const Value& of) {
   Columns32 columns{};
   for (int column = 0; column < tile.width; ++column) {
     const std::int64_t channel = tile.channel_of(column);
-    if (channel < form.channels) columns[static_cast<std::size_t>(column)] = of(channel);
+    if (channel >= form.channels) continue;
+    float& value = columns[static_cast<std::size_t>(column)];
+    if constexpr (std::is_pointer_v<Value>)
+      value = of[channel];
+    else
+      value = of(channel);
   }
   return columns;
 }

@@ -341,7 +341,7 @@ void add_channels(CpuBackend& cpu, const ops::AddChannels& op) {
     for (std::int64_t tile_index = 0; tile_index < tiles_per_block(form); ++tile_index) {
       ChannelTile tile = tile_of(form, run % form.blocks, tile_index);
       tile.first += run * form.run();
-      const Columns32 shift = columns_of(form, tile, [&](std::int64_t c) { return bias[c]; });
+      const Columns32 shift = columns_of(form, tile, bias);
       for_rows(tile, [&](std::int64_t at, auto width) {
         for (int column = 0; column < width; ++column)
           to[at + column] += shift[static_cast<std::size_t>(column)];

@@ -5,6 +5,7 @@
 
 #include "base/processor.h"
 #include "kernels/cpu/convolution.h"
+#include "kernels/cpu/enter_all.h"
 #include "kernels/cpu/native_bfloat16.h"
 #include "kernels/cpu/onednn.h"
 #include "kernels/math_library.h"
@@ -20,10 +21,7 @@ CpuBackend::CpuBackend(int threads)
     flush_denormals();
   }
   if (onednn_has_bf16()) native_bfloat16_ = std::make_unique<NativeBfloat16>(*this);
-  for (const auto enter : {enter_adaptive_norm, enter_attention, enter_batch_norm, enter_convolution,
-                           enter_elementwise, enter_gather, enter_loss, enter_map, enter_matmul, enter_norm,
-                           enter_pooling, enter_reduction, enter_strided_copy, enter_update})
-    enter(*this);
+  enter_all(*this);
 }
 
 CpuBackend::~CpuBackend() = default;

@@ -70,20 +70,4 @@ void run_on_float32_copies(CpuBackend& cpu, const Operation& op, std::int64_t ro
   run_on_float32_copies(cpu, entry, op);
 }
 
-// Each file of this folder enters its operations.
-void enter_adaptive_norm(CpuBackend& cpu);
-void enter_attention(CpuBackend& cpu);
-void enter_batch_norm(CpuBackend& cpu);
-void enter_convolution(CpuBackend& cpu);
-void enter_elementwise(CpuBackend& cpu);
-void enter_gather(CpuBackend& cpu);
-void enter_loss(CpuBackend& cpu);
-void enter_map(CpuBackend& cpu);
-void enter_matmul(CpuBackend& cpu);
-void enter_norm(CpuBackend& cpu);
-void enter_pooling(CpuBackend& cpu);
-void enter_reduction(CpuBackend& cpu);
-void enter_strided_copy(CpuBackend& cpu);
-void enter_update(CpuBackend& cpu);
-
 }  // namespace lockstep::kernels

@@ -1,6 +1,7 @@
-// Dense layers, and products of matrices one next to the other.
+// Products of matrices one next to the other, and those of dense layers.
 #include <omp.h>
 
+#include "kernels/compositions.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/native_bfloat16.h"
 #include "kernels/cpu/parallel.h"
@@ -9,35 +10,13 @@
 namespace lockstep::kernels {
 namespace {
 
-void linear(CpuBackend& cpu, const ops::Linear& op) {
-  const auto [rows, in, out] = op.sizes();
-  cpu.gemm().rows(rows, out, in, {op.x.data<float>(), in}, {op.weight.data<float>(), in, true},
-                  op.bias ? op.bias.data<float>() : nullptr, op.y.data<float>());
-}
-
-void linear_backward_input(CpuBackend& cpu, const ops::LinearBackwardInput& op) {
-  const auto [rows, in, out] = op.sizes();
-  cpu.gemm().rows(rows, in, out, {op.dy.data<float>(), out}, {op.weight.data<float>(), in}, nullptr,
-                  op.dx.data<float>());
-}
-
-void product_of_gradients(CpuBackend& cpu, const ops::LinearBackwardWeight& op) {
-  const auto [rows, in, out] = op.sizes();
-  cpu.gemm().sum_of_outer(out, in, rows, op.dy.data<float>(), op.x.data<float>(), op.accumulate,
-                          op.dweight.data<float>());
-}
-
-void linear_backward_weight(CpuBackend& cpu, const ops::LinearBackwardWeight& op) {
-  product<&product_of_gradients>(cpu, op);
-  if (op.dbias) cpu.run(ops::SumRows{op.dy, op.dbias, op.accumulate});
-}
-
 // Many products: whichever way one is made depends on its own size alone, and with it the bits.
 
 constexpr double flops_of_one_thread = 1 << 22;  ///< at most: more are made by all threads together
 
 struct Operands {
   Matrix a, b;
+  const float* bias;
   float* y;
 };
 
@@ -45,6 +24,7 @@ Operands operands_at(const ops::MatMul& op, const std::array<std::int64_t, 3>& e
                      const std::array<std::int64_t, 3>& summed) {
   return {{op.a.data<float>() + each[0] + summed[0], op.a.size(-1), op.transposed == ops::Transposed::a},
           {op.b.data<float>() + each[1] + summed[1], op.b.size(-1), op.transposed == ops::Transposed::b},
+          op.bias ? op.bias.data<float>() : nullptr,
           op.y.data<float>() + each[2]};
 }
 
@@ -52,17 +32,19 @@ Operands operands_at(const ops::MatMul& op, const std::array<std::int64_t, 3>& e
 void multiply_alone(CpuBackend& cpu, const ops::MatMulSizes& sizes, const Operands& of, bool accumulate) {
   const std::int64_t m = sizes.m, n = sizes.n, k = sizes.k;
   if (of.a.transposed) return cpu.gemm().sum_of_outer(m, n, k, of.a.data, of.b.data, accumulate, of.y);
-  if (!accumulate) return cpu.gemm().rows(m, n, k, of.a, of.b, nullptr, of.y);
+  if (!accumulate) return cpu.gemm().rows(m, n, k, of.a, of.b, of.bias, of.y);
   const Tensor made = cpu.scratch(m * n);
   cpu.gemm().rows(m, n, k, of.a, of.b, nullptr, made.data<float>());
   cpu.run(ops::Accumulate{Tensor::view(of.y, made.shape(), DType::float32), made});
 }
 
-void matmul(CpuBackend& cpu, const ops::MatMul& op) {
+/// Without an activation and the gradient of a bias.
+void multiply_all(CpuBackend& cpu, const ops::MatMul& op) {
   const ops::MatMulSizes sizes = op.sizes();
   const std::int64_t count = sizes.each.count(), terms = sizes.summed.count();
   if (sizes.sums_nothing()) {
     if (!op.accumulate) cpu.run(ops::Fill{op.y, 0});
+    if (op.bias) cpu.run(ops::add_rows(op.y, op.bias, op.y));
     return;
   }
   const auto for_terms = [&](std::int64_t index, const auto& product) {
@@ -70,10 +52,8 @@ void matmul(CpuBackend& cpu, const ops::MatMul& op) {
       product(operands_at(op, sizes.each.offsets(index), sizes.summed.offsets(term)),
               op.accumulate || term > 0);
   };
-  const bool one_matrix =
-      op.transposed == ops::Transposed::a ? op.y.shape().rank() == 2 : op.b.shape().rank() == 2;
   const double flops = sizes.flops() / static_cast<double>(std::max<std::int64_t>(1, count * terms));
-  if (one_matrix || flops > flops_of_one_thread) {
+  if (sizes.one_matrix || flops > flops_of_one_thread) {
     for (std::int64_t index = 0; index < count; ++index)
       for_terms(index,
                 [&](const Operands& of, bool accumulate) { multiply_alone(cpu, sizes, of, accumulate); });
@@ -89,13 +69,13 @@ void matmul(CpuBackend& cpu, const ops::MatMul& op) {
   });
 }
 
+void matmul(CpuBackend& cpu, const ops::MatMul& op) {
+  if (op.activation || op.dbias) return matmul_by_parts(cpu, op);
+  product<&multiply_all>(cpu, op);
+}
+
 }  // namespace
 
-void enter_matmul(CpuBackend& cpu) {
-  enter_product<&linear>(cpu);
-  enter_product<&linear_backward_input>(cpu);
-  cpu.enter<&linear_backward_weight>();
-  enter_product<&matmul>(cpu);
-}
+void enter_matmul(CpuBackend& cpu) { cpu.enter<&matmul>(); }
 
 }  // namespace lockstep::kernels

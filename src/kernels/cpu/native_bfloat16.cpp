@@ -139,37 +139,6 @@ bool NativeBfloat16::run(const DenseProblem& problem, const Tensor& inner, const
   return true;
 }
 
-bool NativeBfloat16::run(const ops::Linear& op) {
-  if (!is_bf16(op.x) || (op.bias && is_bf16(op.bias))) return false;
-  const auto [rows, in, out] = op.sizes();
-  return run({.pass = DensePass::forward,
-              .rows = rows,
-              .in = in,
-              .out = out,
-              .bias = static_cast<bool>(op.bias),
-              .bf16 = true},
-             op.x, rounded(op.weight), op.bias, op.y);
-}
-
-bool NativeBfloat16::run(const ops::LinearBackwardInput& op) {
-  if (!is_bf16(op.dy)) return false;
-  const auto [rows, in, out] = op.sizes();
-  return run({.pass = DensePass::backward_input, .rows = rows, .in = in, .out = out, .bf16 = true}, op.dx,
-             rounded(op.weight), {}, op.dy);
-}
-
-bool NativeBfloat16::run(const ops::LinearBackwardWeight& op) {
-  if (!is_bf16(op.x)) return false;
-  const auto [rows, in, out] = op.sizes();
-  return run({.pass = DensePass::backward_weight,
-              .rows = rows,
-              .in = in,
-              .out = out,
-              .accumulate = op.accumulate,
-              .bf16 = true},
-             op.x, op.dweight, {}, op.dy);
-}
-
 /// As a dense layer's, where it is one product: [rows, in] by [out, in] of any two gives the third.
 bool NativeBfloat16::run(const ops::MatMul& op) {
   const ops::MatMulSizes sizes = op.sizes();
@@ -177,6 +146,7 @@ bool NativeBfloat16::run(const ops::MatMul& op) {
   if (!is_bf16(op.a) || is_bf16(op.y) == of_rows || sizes.each.count() * sizes.summed.count() != 1 ||
       (op.accumulate && !of_rows))
     return false;
+  if (op.bias && (is_bf16(op.bias) || op.transposed != ops::Transposed::b)) return false;
   const std::int64_t m = sizes.m, n = sizes.n, k = sizes.k;
   const Tensor b = rounded(op.b);
   switch (op.transposed) {
@@ -184,7 +154,13 @@ bool NativeBfloat16::run(const ops::MatMul& op) {
       return run({.pass = DensePass::backward_input, .rows = m, .in = n, .out = k, .bf16 = true}, op.y, b, {},
                  op.a);
     case ops::Transposed::b:
-      return run({.pass = DensePass::forward, .rows = m, .in = k, .out = n, .bf16 = true}, op.a, b, {}, op.y);
+      return run({.pass = DensePass::forward,
+                  .rows = m,
+                  .in = k,
+                  .out = n,
+                  .bias = static_cast<bool>(op.bias),
+                  .bf16 = true},
+                 op.a, b, op.bias, op.y);
     case ops::Transposed::a:
       return run({.pass = DensePass::backward_weight,
                   .rows = k,

@@ -64,9 +64,6 @@ class NativeBfloat16 {
   /// Memory and threads are the backend's.
   explicit NativeBfloat16(CpuBackend& backend);
 
-  bool run(const ops::Linear& op);
-  bool run(const ops::LinearBackwardInput& op);
-  bool run(const ops::LinearBackwardWeight& op);
   bool run(const ops::MatMul& op);
   bool run(const ops::Convolution& op);
   bool run(const ops::ConvolutionBackwardInput& op);

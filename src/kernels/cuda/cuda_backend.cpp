@@ -12,6 +12,7 @@
 #include "base/dynamic_library.h"
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/convolution.h"
+#include "kernels/cuda/enter_all.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/libraries.h"
 #include "kernels/cuda/matmul.h"
@@ -188,10 +189,7 @@ CudaBackend::CudaBackend(int index)
   fault_ = scratch(fault_bytes, DType::uint8);
   check(cudaMemsetAsync(fault_.raw(), 0, sizeof(DataFault), pool_.stream()), "cudaMemsetAsync", index_);
   matmul_ = std::make_unique<Matmul>(index_, pool_);
-  for (const auto enter : {enter_attention, enter_batch_norm, enter_convolution, enter_elementwise,
-                           enter_gather, enter_loss, enter_map, enter_matmul, enter_norm, enter_pooling,
-                           enter_reduction, enter_rotary, enter_strided_copy, enter_update})
-    enter(*this);
+  enter_all(*this);
 }
 
 std::string CudaBackend::math_library() const {

@@ -83,20 +83,4 @@ class CudaBackend final : public Backend {
   std::unique_ptr<FlashAttention> flash_attention_;  // made at the first attention in bf16
 };
 
-// Each file of this folder registers its operations.
-void enter_attention(CudaBackend& gpu);
-void enter_batch_norm(CudaBackend& gpu);
-void enter_convolution(CudaBackend& gpu);
-void enter_elementwise(CudaBackend& gpu);
-void enter_gather(CudaBackend& gpu);
-void enter_loss(CudaBackend& gpu);
-void enter_map(CudaBackend& gpu);
-void enter_matmul(CudaBackend& gpu);
-void enter_norm(CudaBackend& gpu);
-void enter_pooling(CudaBackend& gpu);
-void enter_reduction(CudaBackend& gpu);
-void enter_rotary(CudaBackend& gpu);
-void enter_strided_copy(CudaBackend& gpu);
-void enter_update(CudaBackend& gpu);
-
 }  // namespace lockstep::kernels

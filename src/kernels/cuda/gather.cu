@@ -15,40 +15,64 @@ namespace {
 
 constexpr int block = 256;
 
+/// What a use names: a position of the axis, or, by_element, an element of dx. Indices outside name what is
+/// not there.
+__global__ void __launch_bounds__(block)
+    name_uses(ops::GatherSizes sizes, const std::int64_t* indices, std::int64_t uses, std::int64_t named,
+              std::int32_t* names, std::int32_t* numbers) {
+  for (std::int64_t e = global_thread(); e < uses; e += global_threads()) {
+    const std::int64_t index = indices[e];
+    std::int64_t name = index;
+    if (sizes.by_element)
+      name = (e / (sizes.inner * sizes.taken) * sizes.extent + index) * sizes.inner + e % sizes.inner;
+    names[e] = static_cast<std::int32_t>(index >= 0 && index < sizes.extent ? name : named);
+    numbers[e] = static_cast<std::int32_t>(e);
+  }
+}
+
 /// Space for the row that each use names, and the sort. Row number `rows` takes uses that name none.
 class SortedUses {
  public:
   /// UsageError in the operation's name if they are more than the sort can number.
   SortedUses(CudaBackend& gpu, const char* operation, std::int64_t uses, std::int64_t rows);
-  /// [uses] each, to be written before the sort: the rows, and 0, 1, 2 ...
-  std::int32_t* rows() const { return scratch_.data<std::int32_t>(); }
-  std::int32_t* numbers() const { return rows() + run_; }
   /// Stable.
-  void sort();
+  void sort(const ops::GatherSizes& sizes, const Tensor& indices);
   const std::int32_t* sorted_rows() const { return numbers() + run_; }
   const std::int32_t* sorted_numbers() const { return sorted_rows() + run_; }
 
  private:
+  // [uses] each: the rows, and 0, 1, 2 ...
+  std::int32_t* rows() const { return scratch_.data<std::int32_t>(); }
+  std::int32_t* numbers() const { return rows() + run_; }
+  void sort_pairs();
+
   CudaBackend& gpu_;
-  std::int64_t uses_, run_;
+  std::int64_t uses_, rows_, run_;
   int bits_ = 1;
   std::size_t sort_bytes_ = 0;
   Tensor scratch_;
 };
 
 SortedUses::SortedUses(CudaBackend& gpu, const char* operation, std::int64_t uses, std::int64_t rows)
-    : gpu_(gpu), uses_(uses), run_(ceil_div(uses, 64) * 64) {  // 256 bytes
+    : gpu_(gpu), uses_(uses), rows_(rows), run_(ceil_div(uses, 64) * 64) {  // 256 bytes
   constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max() - 1;
   if (std::max(uses, rows) > most)
     throw UsageError("{} on a GPU: {} indices into {} rows are too many; at most {} are built", operation,
                      uses, rows, most);
   while ((std::int64_t{1} << bits_) <= rows) ++bits_;  // `rows` itself is a key, too
   if (uses == 0) return;
-  sort();  // without memory it says how much it needs
+  sort_pairs();  // without memory it says how much it needs
   scratch_ = gpu.scratch(4 * run_ + ceil_div(static_cast<std::int64_t>(sort_bytes_), 4), DType::int32);
 }
 
-void SortedUses::sort() {
+void SortedUses::sort(const ops::GatherSizes& sizes, const Tensor& indices) {
+  const Launch on = gpu_.launch();
+  name_uses<<<grid_for(uses_, block, on), block, 0, on.stream>>>(sizes, indices.data<std::int64_t>(), uses_,
+                                                                 rows_, rows(), numbers());
+  sort_pairs();
+}
+
+void SortedUses::sort_pairs() {
   std::int32_t* const from = scratch_ ? rows() : nullptr;
   std::int32_t* const to = from ? from + 2 * run_ : nullptr;
   check(cub::DeviceRadixSort::SortPairs(from ? to + 2 * run_ : nullptr, sort_bytes_, from, to,
@@ -66,21 +90,6 @@ __global__ void __launch_bounds__(block)
     const std::int64_t index = indices[sizes.by_element ? e : row % sizes.taken];
     const bool there = index >= 0 && index < sizes.extent;
     y[e] = there ? x[(row / sizes.taken * sizes.extent + index) * sizes.inner + column] : rounded<T>(0.0f);
-  }
-}
-
-/// What a use names: a position of the axis, or, by_element, an element of dx. Indices outside name what is
-/// not there.
-__global__ void __launch_bounds__(block)
-    name_uses(ops::GatherSizes sizes, const std::int64_t* indices, std::int64_t uses, std::int64_t named,
-              std::int32_t* names, std::int32_t* numbers) {
-  for (std::int64_t e = global_thread(); e < uses; e += global_threads()) {
-    const std::int64_t index = indices[e];
-    std::int64_t name = index;
-    if (sizes.by_element)
-      name = (e / (sizes.inner * sizes.taken) * sizes.extent + index) * sizes.inner + e % sizes.inner;
-    names[e] = static_cast<std::int32_t>(index >= 0 && index < sizes.extent ? name : named);
-    numbers[e] = static_cast<std::int32_t>(e);
   }
 }
 
@@ -123,9 +132,7 @@ void gather_backward(CudaBackend& gpu, const ops::GatherBackward& op) {
   const Launch on = gpu.launch();
   check(cudaMemsetAsync(op.dx.raw(), 0, op.dx.bytes(), on.stream), "cudaMemsetAsync", gpu.device().index);
   if (op.dy.numel() == 0) return;
-  name_uses<<<grid_for(uses, block, on), block, 0, on.stream>>>(sizes, op.indices.data<std::int64_t>(), uses,
-                                                                named, sorted.rows(), sorted.numbers());
-  sorted.sort();
+  sorted.sort(sizes, op.indices);
   by_type_of(op.dy, [&]<class T>(T) {
     sum_uses<<<grid_for(op.dy.numel(), block, on), block, 0, on.stream>>>(
         sizes, sorted.sorted_rows(), sorted.sorted_numbers(), uses, named,
@@ -148,18 +155,6 @@ struct Gathered {
     for (int lane = 0; lane < Packed; ++lane)
       out.lane[lane] = rounded<T>(there ? table[row * width + at + lane] : 0.0f);
     store_pack(y + use * width + at, out);
-  }
-};
-
-/// Keys and values for the sort. Indices outside go last, to a row that does not exist.
-struct NumberedUse {
-  const std::int64_t* indices;
-  std::int64_t rows;
-  std::int32_t *keys, *numbers;
-  __device__ void operator()(std::int64_t i) const {
-    const std::int64_t row = indices[i];
-    keys[i] = static_cast<std::int32_t>(row >= 0 && row < rows ? row : rows);
-    numbers[i] = static_cast<std::int32_t>(i);
   }
 };
 
@@ -214,8 +209,7 @@ void embedding_backward(CudaBackend& gpu, const ops::EmbeddingBackward& op) {
   if (!op.accumulate)
     check(cudaMemsetAsync(dweight, 0, op.dweight.bytes(), on.stream), "cudaMemsetAsync", gpu.device().index);
   if (op.dy.numel() == 0) return;
-  for_elements(on, uses, NumberedUse{op.indices.data<std::int64_t>(), rows, sorted.rows(), sorted.numbers()});
-  sorted.sort();
+  sorted.sort(ops::GatherSizes{.extent = rows}, op.indices);
   by_type_of(op.dy, [&, all = uses, of = rows, across = width]<class T>(T) {
     sum_rows<<<grid_for(all * block, block, on), block, 0, on.stream>>>(
         sorted.sorted_rows(), sorted.sorted_numbers(), all, of, across, op.dy.data<T>(), dweight);

@@ -281,110 +281,61 @@ bool gelu_fits(ops::Activation kind, const Tensor& to) {
   return kind == ops::Activation::gelu_tanh && to.dtype() == DType::bfloat16 && to.size(-1) % 8 == 0;
 }
 
-bool is_empty(const ops::LinearSizes& sizes) { return sizes.rows == 0 || sizes.in == 0 || sizes.out == 0; }
-
-/// y = x w', where w is the operation's weight in the type of x.
-template <class Op>
-Product output_product(const Op& op, const Tensor& w) {
-  const auto [rows, in, out] = op.sizes();
-  return {.m = rows,
-          .n = out,
-          .k = in,
-          .in = op.x.dtype(),
-          .a = {op.x.raw(), in},
-          .b = {w.raw(), in, true},
-          .out = op.y.dtype(),
-          .c = op.y.raw()};
-}
-
-/// dx = dy w, where w is the operation's weight in the type of dy.
-template <class Op>
-Product input_gradient(const Op& op, const Tensor& w) {
-  const auto [rows, in, out] = op.sizes();
-  return {.m = rows,
-          .n = in,
-          .k = out,
-          .in = op.dy.dtype(),
-          .a = {op.dy.raw(), out},
-          .b = {w.raw(), in},
-          .out = op.dx.dtype(),
-          .c = op.dx.raw()};
-}
-
-void linear(CudaBackend& gpu, const ops::Linear& op) {
-  const auto [rows, in, out] = op.sizes();
-  if (rows == 0 || out == 0) return;
-  if (in == 0) {
-    gpu.fill(op.y, 0);
-    if (op.bias) gpu.run(ops::add_rows(op.y, op.bias, op.y));
-    return;
-  }
-  const Tensor w = gpu.in_type(op.weight, op.x.dtype()),
-               b = op.bias ? gpu.in_type(op.bias, op.y.dtype()) : Tensor();
-  Product product = output_product(op, w);
-  if (b) {
-    product.epilogue = {.kind = Epilogue::Kind::bias, .bias = b.raw()};
-    if (try_multiply(gpu, product)) return;
-    product.epilogue = {};
-  }
-  multiply(gpu, product);
-  // Where cuBLASLt has no such epilogue, y is rounded before the bias is added, and once more after.
-  if (b) gpu.run(ops::add_rows(op.y, op.bias, op.y));
-}
-
-void linear_backward_input(CudaBackend& gpu, const ops::LinearBackwardInput& op) {
-  const auto [rows, in, out] = op.sizes();
-  if (rows == 0 || in == 0) return;
-  if (out == 0) return gpu.fill(op.dx, 0);
-  const Tensor w = gpu.in_type(op.weight, op.dy.dtype());
-  multiply(gpu, input_gradient(op, w));
-}
-
-/// The product of a weight's gradient.
-Product weight_gradient(const ops::LinearBackwardWeight& op) {
-  const auto [rows, in, out] = op.sizes();
-  return {.m = out,
-          .n = in,
-          .k = rows,
-          .in = op.x.dtype(),
-          .a = {op.dy.raw(), out, true},
-          .b = {op.x.raw(), in},
-          .out = DType::float32,
-          .c = op.dweight.raw(),
+/// The first of the operation's products. b: in the type of a.
+Product first_product(const ops::MatMul& op, const ops::MatMulSizes& sizes, const Tensor& b,
+                      const Tensor& y) {
+  return {.m = sizes.m,
+          .n = sizes.n,
+          .k = sizes.k,
+          .in = op.a.dtype(),
+          .a = {op.a.raw(), op.a.size(-1), op.transposed == ops::Transposed::a},
+          .b = {b.raw(), b.size(-1), op.transposed == ops::Transposed::b},
+          .out = y.dtype(),
+          .c = y.raw(),
           .accumulate = op.accumulate};
 }
 
-/// Both gradients in one, by an epilogue; false where there is none for it.
-bool with_bias_gradient(CudaBackend& gpu, const ops::LinearBackwardWeight& op) {
-  if (!op.dbias || op.x.dtype() != DType::bfloat16 || is_empty(op.sizes())) return false;
-  // The epilogue overwrites.
-  const Tensor sums = op.accumulate ? gpu.empty(op.dbias.shape()) : op.dbias;
-  Product product = weight_gradient(op);
-  product.epilogue = {.kind = Epilogue::Kind::bias_gradient, .bias = sums.raw()};
+/// The product with all of its epilogue, activation or gradient of a bias, in one; false where there is none
+/// for it.
+bool matmul_in_one(CudaBackend& gpu, const ops::MatMul& op) {
+  const ops::MatMulSizes sizes = op.sizes();
+  if (op.y.numel() == 0 || sizes.sums_nothing()) return false;
+  if (op.dbias ? op.a.dtype() != DType::bfloat16 : !gelu_fits(*op.activation, op.y)) return false;
+  const Tensor b = gpu.in_type(op.b, op.a.dtype()),
+               bias = op.bias ? gpu.in_type(op.bias, op.y.dtype()) : Tensor();
+  const bool adds_sums = op.dbias && op.accumulate;  // the epilogue overwrites
+  const Tensor sums = adds_sums ? gpu.empty(op.dbias.shape()) : op.dbias;
+  Product product = first_product(op, sizes, b, op.y);
+  if (op.dbias)
+    product.epilogue = {.kind = Epilogue::Kind::bias_gradient, .bias = sums.raw()};
+  else if (op.slope_at)
+    product.epilogue = {.kind = Epilogue::Kind::gelu_slope, .before = op.slope_at.raw()};
+  else
+    product.epilogue = {.kind = Epilogue::Kind::gelu, .bias = bias.raw(), .before = op.before.raw()};
   if (!try_multiply(gpu, product)) return false;
-  if (op.accumulate) gpu.run(ops::Accumulate{op.dbias, sums});
+  if (adds_sums) gpu.run(ops::Accumulate{op.dbias, sums});
   return true;
 }
 
-void linear_backward_weight(CudaBackend& gpu, const ops::LinearBackwardWeight& op) {
-  if (with_bias_gradient(gpu, op)) return;
-  if (!is_empty(op.sizes())) {
-    multiply(gpu, weight_gradient(op));
-  } else if (!op.accumulate) {
-    gpu.fill(op.dweight, 0);
-  }
-  if (op.dbias) gpu.run(ops::SumRows{op.dy, op.dbias, op.accumulate});
-}
-
 void matmul(CudaBackend& gpu, const ops::MatMul& op) {
+  if (op.activation || op.dbias) {
+    if (!matmul_in_one(gpu, op)) matmul_by_parts(gpu, op);
+    return;
+  }
   const ops::MatMulSizes sizes = op.sizes();
   if (op.y.numel() == 0) return;
   if (sizes.sums_nothing()) {
     if (!op.accumulate) gpu.fill(op.y, 0);
+    if (op.bias) gpu.run(ops::add_rows(op.y, op.bias, op.y));
     return;
   }
-  const DType in = op.a.dtype();
-  const Tensor b = gpu.in_type(op.b, in);
+  const Tensor b = gpu.in_type(op.b, op.a.dtype());
+  if (op.bias) {
+    const Tensor bias = gpu.in_type(op.bias, op.y.dtype());
+    Product product = first_product(op, sizes, b, op.y);
+    product.epilogue = {.kind = Epilogue::Kind::bias, .bias = bias.raw()};
+    if (try_multiply(gpu, product)) return;
+  }
   const std::int64_t terms = sizes.summed.count();
   // A sum is rounded once.
   const bool in_place = terms == 1 || op.y.dtype() == DType::float32;
@@ -398,57 +349,30 @@ void matmul(CudaBackend& gpu, const ops::MatMul& op) {
     return static_cast<void*>(static_cast<char*>(tensor.raw()) +
                               static_cast<std::size_t>(element) * bytes_of(tensor.dtype()));
   };
+  Product product = first_product(op, sizes, b, y);
+  product.a.step = step[0];
+  product.b.step = step[1];
   for (std::int64_t index = 0, calls = outer.count(); index < calls; ++index) {
     const auto each = outer.offsets(index);
     for (std::int64_t term = 0; term < terms; ++term) {
       const auto summed = sizes.summed.offsets(term);
       for (std::int64_t first = 0; first < inner; first += Batch::max_count) {
-        multiply(gpu, {.m = sizes.m,
-                       .n = sizes.n,
-                       .k = sizes.k,
-                       .in = in,
-                       .a = {at(op.a, each[0] + summed[0] + first * step[0]), op.a.size(-1),
-                             op.transposed == ops::Transposed::a, step[0]},
-                       .b = {at(b, each[1] + summed[1] + first * step[1]), b.size(-1),
-                             op.transposed == ops::Transposed::b, step[1]},
-                       .out = y.dtype(),
-                       .c = at(y, each[2] + first * step[2]),
-                       .accumulate = op.accumulate || term > 0,
-                       .batch = {std::min(Batch::max_count, inner - first), step[2]}});
+        product.a.data = at(op.a, each[0] + summed[0] + first * step[0]);
+        product.b.data = at(b, each[1] + summed[1] + first * step[1]);
+        product.c = at(y, each[2] + first * step[2]);
+        product.accumulate = op.accumulate || term > 0;
+        product.batch = {std::min(Batch::max_count, inner - first), step[2]};
+        multiply(gpu, product);
       }
     }
   }
   if (!in_place) gpu.copy(y, op.y);
-}
-
-// With an epilogue where there is one for it.
-
-void activated_linear(CudaBackend& gpu, const ops::LinearActivation& op) {
-  if (gelu_fits(op.kind, op.y) && !is_empty(op.sizes())) {
-    const Tensor w = gpu.in_type(op.weight, op.x.dtype()),
-                 b = op.bias ? gpu.in_type(op.bias, op.y.dtype()) : Tensor();
-    Product product = output_product(op, w);
-    product.epilogue = {.kind = Epilogue::Kind::gelu, .bias = b.raw(), .before = op.before.raw()};
-    if (try_multiply(gpu, product)) return;
-  }
-  linear_activation(gpu, op);
-}
-
-void input_gradient_before_activation(CudaBackend& gpu, const ops::LinearBackwardInputActivation& op) {
-  if (gelu_fits(op.kind, op.dx) && !is_empty(op.sizes())) {
-    const Tensor w = gpu.in_type(op.weight, op.dy.dtype());
-    Product product = input_gradient(op, w);
-    product.epilogue = {.kind = Epilogue::Kind::gelu_slope, .before = op.before.raw()};
-    if (try_multiply(gpu, product)) return;
-  }
-  linear_backward_input_activation(gpu, op);
+  // Where cuBLASLt has no such epilogue, y is rounded before the bias is added, and once more after.
+  if (op.bias) gpu.run(ops::add_rows(op.y, op.bias, op.y));
 }
 
 }  // namespace
 
-void enter_matmul(CudaBackend& gpu) {
-  gpu.enter<&linear, &linear_backward_input, &linear_backward_weight, &matmul, &activated_linear,
-            &input_gradient_before_activation>();
-}
+void enter_matmul(CudaBackend& gpu) { gpu.enter<&matmul>(); }
 
 }  // namespace lockstep::kernels

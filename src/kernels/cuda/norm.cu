@@ -1,24 +1,21 @@
 // Layer norm: a warp a row. A row of up to 1024 (bf16: 2048) elements is read once and stays in registers. Of
 // up to 512 (1024), the backward makes all gradients in one pass. RMS norm: a warp a row, which it reads
-// twice: the second time from a cache. Group norm: a block a group of channels of one image.
-#include <limits>
-
+// twice: the second time from a cache.
 #include "kernels/cuda/column_sums.cuh"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device_code.cuh"
-#include "lockstep/base/error.h"
 #include "ops/norm.h"
 
 namespace lockstep::kernels {
 namespace {
 
-constexpr int layer_warps = 4;
+constexpr int row_warps = 4;
 
 /// This warp's rows: body(row).
 template <class Body>
 __device__ void for_rows_of_warp(std::int64_t rows, const Body& body) {
-  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * layer_warps;
-  for (std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * layer_warps + threadIdx.x / 32; row < rows;
+  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * row_warps;
+  for (std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * row_warps + threadIdx.x / 32; row < rows;
        row += stride)
     body(row);
 }
@@ -70,7 +67,7 @@ struct LayerForward {
 };
 
 template <int Packs, int W, class T>
-__global__ void __launch_bounds__(32 * layer_warps, blocks_of_rows(Packs, 8))
+__global__ void __launch_bounds__(32 * row_warps, blocks_of_rows(Packs, 8))
     normalise_layer(std::int64_t rows, std::int64_t width, const T* x, const T* addend, T* sums,
                     LayerForward with, T* y) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -122,22 +119,34 @@ struct LayerBackward {
   const float *weight, *mean, *inv_std;
 };
 
+template <class T, int W>
+struct RowPair {
+  Pack<T, W> dy, x;
+};
+
+/// dx = own(lane), and what comes past the norm. residual_grad: null: nothing does.
+template <int W, class T, class Own>
+__device__ void store_gradient(T* dx, const T* residual_grad, std::int64_t at, const Own& own) {
+  Pack<T, W> out;
+  if (residual_grad) out = load_pack<T, W>(residual_grad + at);
+  for (int i = 0; i < W; ++i)
+    out.lane[i] = rounded<T>(residual_grad ? to_float(out.lane[i]) + own(i) : own(i));
+  store_pack(dx + at, out);
+}
+
 template <int Packs, int W, class T>
-__global__ void __launch_bounds__(32 * layer_warps)
+__global__ void __launch_bounds__(32 * row_warps)
     layer_input_gradient(std::int64_t rows, std::int64_t width, const T* dy, const T* x, LayerBackward with,
                          const T* residual_grad, T* dx) {
-  struct Pair {
-    Pack<T, W> dy, x;
-  };
   for_rows_of_warp(rows, [&](std::int64_t row) {
     const float centre = with.mean[row], inverse = with.inv_std[row];
     const std::int64_t first = row * width;
     const auto make = [&](std::int64_t at) {
-      return Pair{load_pack<T, W>(dy + first + at), load_pack<T, W>(x + first + at)};
+      return RowPair<T, W>{load_pack<T, W>(dy + first + at), load_pack<T, W>(x + first + at)};
     };
     Row<Packs, W, decltype(make)> pairs(width, make);
     float sum_g = 0, sum_gx = 0;
-    pairs.each([&](std::int64_t at, const Pair& pair) {
+    pairs.each([&](std::int64_t at, const RowPair<T, W>& pair) {
       const Pack<float, W> weight = load_vector<W>(with.weight + at);
 #pragma unroll
       for (int i = 0; i < W; ++i) {
@@ -148,16 +157,12 @@ __global__ void __launch_bounds__(32 * layer_warps)
     });
     const float mean_g = warp_sum(sum_g) / static_cast<float>(width);
     const float mean_gx = warp_sum(sum_gx) / static_cast<float>(width);
-    pairs.each([&](std::int64_t at, const Pair& pair) {
+    pairs.each([&](std::int64_t at, const RowPair<T, W>& pair) {
       const Pack<float, W> weight = load_vector<W>(with.weight + at);
-      Pack<T, W> out;
-      if (residual_grad) out = load_pack<T, W>(residual_grad + first + at);
-      for (int i = 0; i < W; ++i) {
+      store_gradient<W>(dx, residual_grad, first + at, [&](int i) {
         const float normal = (to_float(pair.x.lane[i]) - centre) * inverse;
-        const float own = inverse * (to_float(pair.dy.lane[i]) * weight.lane[i] - mean_g - normal * mean_gx);
-        out.lane[i] = rounded<T>(residual_grad ? to_float(out.lane[i]) + own : own);
-      }
-      store_pack(dx + first + at, out);
+        return inverse * (to_float(pair.dy.lane[i]) * weight.lane[i] - mean_g - normal * mean_gx);
+      });
     });
   });
 }
@@ -165,7 +170,7 @@ __global__ void __launch_bounds__(32 * layer_warps)
 /// The same, and the parameters' gradients of a chunk of rows, a block each. A lane adds up its columns of
 /// its warp's rows, and the warps follow one another. partial: [chunks][dweight, dbias][width].
 template <int Packs, int W, class T>
-__global__ void __launch_bounds__(32 * layer_warps, blocks_of_rows(Packs, 3))
+__global__ void __launch_bounds__(32 * row_warps, blocks_of_rows(Packs, 3))
     layer_gradients(std::int64_t rows, std::int64_t width, std::int64_t rows_per_chunk, const T* dy,
                     const T* x, LayerBackward with, const T* residual_grad, T* dx, float* partial) {
   extern __shared__ float sums[];  // [dweight, dbias][Packs * W][lanes]
@@ -174,7 +179,7 @@ __global__ void __launch_bounds__(32 * layer_warps, blocks_of_rows(Packs, 3))
   const std::int64_t begin = blockIdx.x * rows_per_chunk;
   const std::int64_t end = begin + rows_per_chunk < rows ? begin + rows_per_chunk : rows;
   float dweight[Packs * W] = {}, dbias[Packs * W] = {};
-  for (std::int64_t row = begin + warp; row < end; row += layer_warps) {
+  for (std::int64_t row = begin + warp; row < end; row += row_warps) {
     const float centre = with.mean[row], inverse = with.inv_std[row];
     const std::int64_t first = row * width;
     Pack<T, W> upstream[Packs], in[Packs], residual[Packs];
@@ -222,7 +227,7 @@ __global__ void __launch_bounds__(32 * layer_warps, blocks_of_rows(Packs, 3))
     }
   }
   constexpr int kept = Packs * W;
-  for (int turn = 0; turn < layer_warps; ++turn) {
+  for (int turn = 0; turn < row_warps; ++turn) {
     if (warp == turn) {
 #pragma unroll
       for (int i = 0; i < kept; ++i) {
@@ -233,7 +238,7 @@ __global__ void __launch_bounds__(32 * layer_warps, blocks_of_rows(Packs, 3))
     }
     __syncthreads();
   }
-  for (std::int64_t c = threadIdx.x; c < width; c += 32 * layer_warps) {
+  for (std::int64_t c = threadIdx.x; c < width; c += 32 * row_warps) {
     const std::int64_t i = c / (32 * W) * W + c % W, of_lane = c / W % 32;
     for (int s = 0; s < 2; ++s)
       partial[(blockIdx.x * 2 + s) * width + c] = sums[(s * kept + i) * 32 + of_lane];
@@ -272,7 +277,7 @@ void with_kept_packs(std::int64_t width, bool aligned, const Body& body) {
   body(Width<8>{}, Width<pack_width<T>>{});
 }
 
-unsigned row_blocks(std::int64_t rows, const Launch& on) { return grid_for(rows * 32, 32 * layer_warps, on); }
+unsigned row_blocks(std::int64_t rows, const Launch& on) { return grid_for(rows * 32, 32 * row_warps, on); }
 
 void layer_norm(CudaBackend& gpu, const ops::LayerNorm& op) {
   const auto [rows, width] = ops::rows_of(op.name, op.x);
@@ -288,7 +293,7 @@ void layer_norm(CudaBackend& gpu, const ops::LayerNorm& op) {
                        packs_at(from) && packs_at(added) && packs_at(sums) && packs_at(to) &&
                            packs_at(with.weight) && packs_at(with.bias),
                        [&]<int Packs, int W>(Width<Packs>, Width<W>) {
-                         normalise_layer<Packs, W><<<grid, 32 * layer_warps, 0, on.stream>>>(
+                         normalise_layer<Packs, W><<<grid, 32 * row_warps, 0, on.stream>>>(
                              count, columns, from, added, sums, with, to);
                        });
   });
@@ -321,76 +326,63 @@ void layer_norm_backward(CudaBackend& gpu, const ops::LayerNormBackward& op) {
             float* const partial = scratch.data<float>();
             constexpr std::size_t shared_bytes = 2 * 32 * Packs * W * sizeof(float);
             layer_gradients<Packs, W>
-                <<<static_cast<unsigned>(chunks), 32 * layer_warps, shared_bytes, on.stream>>>(
+                <<<static_cast<unsigned>(chunks), 32 * row_warps, shared_bytes, on.stream>>>(
                     rows.count, rows.width, ceil_div(rows.count, chunks), dy, x, with, residual_grad, dx,
                     partial);
             fold<2>(on, chunks, rows.width, static_cast<const float*>(partial), receive);
           } else {
             in_two_passes();
-            layer_input_gradient<Packs, W><<<grid, 32 * layer_warps, 0, on.stream>>>(
+            layer_input_gradient<Packs, W><<<grid, 32 * row_warps, 0, on.stream>>>(
                 rows.count, rows.width, dy, x, with, residual_grad, dx);
           }
         });
   });
 }
 
-constexpr int rms_block = 128;
-
-/// body(first element of each pack of a row that is this lane's)
-template <int Width, class Body>
-__device__ void for_packs(std::int64_t width, const Body& body) {
-  for (std::int64_t at = static_cast<std::int64_t>(threadIdx.x % 32) * Width; at < width; at += 32 * Width)
-    body(at);
-}
-
-template <int Width, class T>
-__global__ void __launch_bounds__(rms_block)
+template <int W, class T>
+__global__ void __launch_bounds__(32 * row_warps)
     normalise_rms(std::int64_t rows, std::int64_t width, const T* xs, const float* weight, float eps, T* ys,
                   float* inv_rms) {
-  for (std::int64_t row = global_thread() / 32; row < rows; row += global_threads() / 32) {
-    const T* const x = xs + row * width;
+  for_rows_of_warp(rows, [&](std::int64_t row) {
+    const auto make = [x = xs + row * width](std::int64_t at) { return load_pack<T, W>(x + at); };
+    Row<0, W, decltype(make)> values(width, make);
     float squares = 0;
-    for_packs<Width>(width, [&](std::int64_t at) {
-      const Pack<T, Width> pack = load_pack<T, Width>(x + at);
-      for (int i = 0; i < Width; ++i) squares += to_float(pack.lane[i]) * to_float(pack.lane[i]);
+    values.each([&](std::int64_t, const Pack<T, W>& v) {
+      for (int i = 0; i < W; ++i) squares += to_float(v.lane[i]) * to_float(v.lane[i]);
     });
     const float inverse = 1.0f / sqrtf(warp_sum(squares) / static_cast<float>(width) + eps);
     if (threadIdx.x % 32 == 0) inv_rms[row] = inverse;
-    for_packs<Width>(width, [&](std::int64_t at) {
-      Pack<T, Width> pack = load_pack<T, Width>(x + at);
-      for (int i = 0; i < Width; ++i)
-        pack.lane[i] = rounded<T>(to_float(pack.lane[i]) * inverse * weight[at + i]);
-      store_pack(ys + row * width + at, pack);
+    values.each([&](std::int64_t at, Pack<T, W> v) {
+      for (int i = 0; i < W; ++i) v.lane[i] = rounded<T>(to_float(v.lane[i]) * inverse * weight[at + i]);
+      store_pack(ys + row * width + at, v);
     });
-  }
+  });
 }
 
-template <int Width, class T>
-__global__ void __launch_bounds__(rms_block)
-    rms_input_gradient(std::int64_t rows, std::int64_t width, const T* dys, const T* xs, const float* weight,
-                       const float* inv_rms, const T* residual_grad, T* dxs) {
-  for (std::int64_t row = global_thread() / 32; row < rows; row += global_threads() / 32) {
-    const T *const dy = dys + row * width, *const x = xs + row * width;
+template <int W, class T>
+__global__ void __launch_bounds__(32 * row_warps)
+    rms_input_gradient(std::int64_t rows, std::int64_t width, const T* dy, const T* x, const float* weight,
+                       const float* inv_rms, const T* residual_grad, T* dx) {
+  for_rows_of_warp(rows, [&](std::int64_t row) {
     const float inverse = inv_rms[row];
+    const std::int64_t first = row * width;
+    const auto make = [&](std::int64_t at) {
+      return RowPair<T, W>{load_pack<T, W>(dy + first + at), load_pack<T, W>(x + first + at)};
+    };
+    Row<0, W, decltype(make)> pairs(width, make);
     float sum = 0;  // of the gradient of x / rms times x / rms
-    for_packs<Width>(width, [&](std::int64_t at) {
-      const Pack<T, Width> upstream = load_pack<T, Width>(dy + at), given = load_pack<T, Width>(x + at);
-      for (int i = 0; i < Width; ++i)
-        sum += to_float(upstream.lane[i]) * weight[at + i] * (to_float(given.lane[i]) * inverse);
+    pairs.each([&](std::int64_t at, const RowPair<T, W>& pair) {
+      for (int i = 0; i < W; ++i)
+        sum += to_float(pair.dy.lane[i]) * weight[at + i] * (to_float(pair.x.lane[i]) * inverse);
     });
     const float mean = warp_sum(sum) / static_cast<float>(width);
-    for_packs<Width>(width, [&](std::int64_t at) {
-      const Pack<T, Width> upstream = load_pack<T, Width>(dy + at), given = load_pack<T, Width>(x + at);
-      Pack<T, Width> out;
-      if (residual_grad) out = load_pack<T, Width>(residual_grad + row * width + at);
-      for (int i = 0; i < Width; ++i) {
-        const float own = inverse * (to_float(upstream.lane[i]) * weight[at + i] -
-                                     to_float(given.lane[i]) * inverse * mean);
-        out.lane[i] = rounded<T>(residual_grad ? to_float(out.lane[i]) + own : own);
-      }
-      store_pack(dxs + row * width + at, out);
+    pairs.each([&](std::int64_t at, const RowPair<T, W>& pair) {
+      store_gradient<W>(dx, residual_grad, first + at, [&](int i) {
+        return inverse *
+               (to_float(pair.dy.lane[i]) * weight[at + i] - to_float(pair.x.lane[i]) * inverse * mean);
+      });
     });
-  }
+  });
 }
 
 template <class T>
@@ -420,7 +412,7 @@ void rms_norm(CudaBackend& gpu, const ops::RmsNorm& op) {
     T* const y = op.y.data<T>();
     const bool packs = rows.width % pack_width<T> == 0 && packs_at(x) && packs_at(y);
     with_width<T>(packs, [&]<int width>(Width<width>) {
-      normalise_rms<width><<<grid_for(rows.count * 32, rms_block, on), rms_block, 0, on.stream>>>(
+      normalise_rms<width><<<row_blocks(rows.count, on), 32 * row_warps, 0, on.stream>>>(
           rows.count, rows.width, x, weight, op.eps, y, inv_rms);
     });
   });
@@ -442,192 +434,10 @@ void rms_norm_backward(CudaBackend& gpu, const ops::RmsNormBackward& op) {
     const bool packs = rows.width % pack_width<T> == 0 && packs_at(dy) && packs_at(x) &&
                        packs_at(residual_grad) && packs_at(dx);
     with_width<T>(packs, [&]<int width>(Width<width>) {
-      rms_input_gradient<width><<<grid_for(rows.count * 32, rms_block, on), rms_block, 0, on.stream>>>(
+      rms_input_gradient<width><<<row_blocks(rows.count, on), 32 * row_warps, 0, on.stream>>>(
           rows.count, rows.width, dy, x, weight, inv_rms, residual_grad, dx);
     });
   });
-}
-
-constexpr int group_block = 256;
-
-/// This thread's packs of a group, each in one channel: body(channel, element). Divisions of 64 bits, one for
-/// each, would take longer than the work.
-template <int Width, class Body>
-__device__ void for_packs_of_group(const ops::GroupSizes& groups, unsigned item, const Body& body) {
-  constexpr unsigned step = group_block * Width;
-  // With more positions, no step goes through a whole channel either.
-  const auto positions = static_cast<unsigned>(groups.positions < step ? groups.positions : step + 1);
-  const unsigned first = threadIdx.x * Width, group = item % static_cast<unsigned>(groups.groups);
-  std::int64_t channel = group * groups.channels_per_group + first / positions, position = first % positions;
-  for (std::int64_t i = first; i < groups.channels_per_group * groups.positions; i += step) {
-    body(channel, i);
-    channel += step / positions;
-    position += step % positions;
-    if (position < groups.positions) continue;
-    position -= groups.positions;
-    ++channel;
-  }
-}
-
-template <int Width, class T>
-__global__ void __launch_bounds__(group_block)
-    normalise_group(ops::GroupSizes groups, unsigned items, const T* x, const float* weight,
-                    const float* bias, float eps, T* y, float* mean, float* inv_std) {
-  __shared__ float shared[32];
-  const std::int64_t elements = groups.channels_per_group * groups.positions;
-  for (unsigned item = blockIdx.x; item < items; item += gridDim.x) {
-    const T* from = x + item * elements;
-    const auto mean_of = [&](const auto& term) {
-      float sum = 0;
-      for_packs_of_group<Width>(groups, item, [&](std::int64_t, std::int64_t i) {
-        const Pack<T, Width> in = load_pack<T, Width>(from + i);
-        for (int lane = 0; lane < Width; ++lane) sum += term(to_float(in.lane[lane]));
-      });
-      return block_sum(sum, shared) / static_cast<float>(elements);
-    };
-    const float centre = mean_of([](float value) { return value; });
-    const float variance = mean_of([&](float value) { return (value - centre) * (value - centre); });
-    const float inverse = 1.0f / sqrtf(variance + eps);
-    if (threadIdx.x == 0) {
-      mean[item] = centre;
-      inv_std[item] = inverse;
-    }
-    for_packs_of_group<Width>(groups, item, [&](std::int64_t channel, std::int64_t i) {
-      const float factor = weight[channel], shift = bias[channel];
-      const auto normalised = [&](float value) { return fmaf((value - centre) * inverse, factor, shift); };
-      map_pack<Width>(normalised, y + item * elements + i, load_pack<T, Width>(from + i));
-    });
-  }
-}
-
-/// Per image and channel the sum of dy, and of dy times the normalised x: a warp each.
-template <int Width, class T>
-__global__ void __launch_bounds__(group_block)
-    sum_group_channels(ops::GroupSizes groups, unsigned runs, const T* dy, const T* x, const float* mean,
-                       const float* inv_std, float* sums, float* products) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  for (auto run = static_cast<unsigned>(global_thread() / 32); run < runs; run += global_threads() / 32) {
-    const unsigned item = run / static_cast<unsigned>(groups.channels_per_group);
-    const float centre = mean[item], inverse = inv_std[item];
-    float sum = 0, product = 0;
-    for (std::int64_t i = lane * Width; i < groups.positions; i += 32 * Width) {
-      const Pack<T, Width> upstream = load_pack<T, Width>(dy + run * groups.positions + i),
-                           given = load_pack<T, Width>(x + run * groups.positions + i);
-      for (int k = 0; k < Width; ++k) {
-        sum += to_float(upstream.lane[k]);
-        product += to_float(upstream.lane[k]) * ((to_float(given.lane[k]) - centre) * inverse);
-      }
-    }
-    sum = warp_sum(sum);
-    product = warp_sum(product);
-    if (lane == 0) {
-      sums[run] = sum;
-      products[run] = product;
-    }
-  }
-}
-
-template <int Width, class T>
-__global__ void __launch_bounds__(group_block)
-    group_input_gradient(ops::GroupSizes groups, unsigned items, const T* dy, const T* x, const float* weight,
-                         const float* mean, const float* inv_std, const float* sums, const float* products,
-                         T* dx) {
-  __shared__ float shared[32];
-  const std::int64_t elements = groups.channels_per_group * groups.positions;
-  for (unsigned item = blockIdx.x; item < items; item += gridDim.x) {
-    const std::int64_t first_channel =
-        item % static_cast<unsigned>(groups.groups) * groups.channels_per_group;
-    float part_g = 0, part_gx = 0;
-    for (std::int64_t c = threadIdx.x; c < groups.channels_per_group; c += group_block) {
-      part_g += weight[first_channel + c] * sums[item * groups.channels_per_group + c];
-      part_gx += weight[first_channel + c] * products[item * groups.channels_per_group + c];
-    }
-    const float mean_g = block_sum(part_g, shared) / static_cast<float>(elements);
-    const float mean_gx = block_sum(part_gx, shared) / static_cast<float>(elements);
-    const float centre = mean[item], inverse = inv_std[item];
-    for_packs_of_group<Width>(groups, item, [&](std::int64_t channel, std::int64_t i) {
-      const std::int64_t at = item * elements + i;
-      const float factor = weight[channel];
-      const auto gradient = [&](float upstream, float given) {
-        return inverse * (upstream * factor - mean_g - (given - centre) * inverse * mean_gx);
-      };
-      map_pack<Width>(gradient, dx + at, load_pack<T, Width>(dy + at), load_pack<T, Width>(x + at));
-    });
-  }
-}
-
-/// Over the images, in order.
-struct GroupParameterGradients {
-  std::int64_t images, channels;
-  const float *sums, *products;
-  float *dweight, *dbias;
-  bool accumulate;
-  __device__ void operator()(std::int64_t c) const {
-    float dweight_c = 0, dbias_c = 0;
-    for (std::int64_t image = 0; image < images; ++image) {
-      dweight_c += products[image * channels + c];
-      dbias_c += sums[image * channels + c];
-    }
-    dweight[c] = accumulate ? dweight[c] + dweight_c : dweight_c;
-    dbias[c] = accumulate ? dbias[c] + dbias_c : dbias_c;
-  }
-};
-
-/// Groups of all images, of which and of whose channels kernels count in 32 bits.
-unsigned groups_of_all(const ops::GroupSizes& sizes) {
-  constexpr std::int64_t most = std::numeric_limits<unsigned>::max() / 2;
-  if (sizes.channels * sizes.images > most)
-    throw UsageError("group norm on a GPU: {} images of {} channels; at most {} channels of all images",
-                     sizes.images, sizes.channels, most);
-  return static_cast<unsigned>(sizes.groups * sizes.images);
-}
-
-void group_norm(CudaBackend& gpu, const ops::GroupNorm& op) {
-  const ops::GroupSizes groups = op.sizes();
-  const Launch on = gpu.launch();
-  const unsigned items = groups_of_all(groups);
-  if (op.x.numel() == 0) return;
-  by_type_of(op.x, [&]<class T>(T) {
-    const T* const x = op.x.data<T>();
-    T* const y = op.y.data<T>();
-    const bool packs = groups.positions % pack_width<T> == 0 && packs_at(x) && packs_at(y);
-    with_width<T>(packs, [&]<int width>(Width<width>) {
-      const unsigned grid = grid_for(std::int64_t{items} * group_block, group_block, on);
-      normalise_group<width><<<grid, group_block, 0, on.stream>>>(
-          groups, items, x, op.weight.data<float>(), op.bias.data<float>(), op.eps, y, op.mean.data<float>(),
-          op.inv_std.data<float>());
-    });
-  });
-}
-
-void group_norm_backward(CudaBackend& gpu, const ops::GroupNormBackward& op) {
-  const ops::GroupSizes groups = op.sizes();
-  const Launch on = gpu.launch();
-  const unsigned items = groups_of_all(groups);
-  const auto runs = static_cast<unsigned>(groups.channels * groups.images);
-  if (groups.channels == 0) return;
-  const Tensor scratch = gpu.scratch(std::int64_t{2} * runs);
-  float *const sums = scratch.data<float>(), *const products = sums + runs;
-  const float *const mean = op.mean.data<float>(), *const inv_std = op.inv_std.data<float>();
-  by_type_of(op.x, [&]<class T>(T) {
-    const T *const dy = op.dy.data<T>(), *const x = op.x.data<T>();
-    T* const dx = op.dx.data<T>();
-    const bool packs = groups.positions % pack_width<T> == 0 && packs_at(dy) && packs_at(x) && packs_at(dx);
-    with_width<T>(packs, [&]<int width>(Width<width>) {
-      const unsigned of_runs = grid_for(std::int64_t{runs} * 32, group_block, on),
-                     of_items = grid_for(std::int64_t{items} * group_block, group_block, on);
-      if (runs > 0)
-        sum_group_channels<width>
-            <<<of_runs, group_block, 0, on.stream>>>(groups, runs, dy, x, mean, inv_std, sums, products);
-      if (op.x.numel() > 0)
-        group_input_gradient<width><<<of_items, group_block, 0, on.stream>>>(
-            groups, items, dy, x, op.weight.data<float>(), mean, inv_std, sums, products, dx);
-    });
-  });
-  for_elements(on, groups.channels,
-               GroupParameterGradients{groups.images, groups.channels, sums, products,
-                                       op.dweight.data<float>(), op.dbias.data<float>(), op.accumulate},
-               128);
 }
 
 }  // namespace
@@ -635,7 +445,6 @@ void group_norm_backward(CudaBackend& gpu, const ops::GroupNormBackward& op) {
 void enter_norm(CudaBackend& gpu) {
   gpu.enter<&layer_norm, &layer_norm_backward>();
   gpu.enter<&rms_norm, &rms_norm_backward>();
-  gpu.enter<&group_norm, &group_norm_backward>();
 }
 
 }  // namespace lockstep::kernels

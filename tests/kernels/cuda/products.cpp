@@ -35,22 +35,22 @@ void compare_dense(Twins& twins, std::span<const DenseSizes> sizes) {
     const std::string what = s.text();
     twins.compare("linear " + what, {x, weight, bias}, {activation(unwritten({s.rows, s.out}))},
                   [](Backend& on, const Tensors& in, const Tensors& out) {
-                    on.run(ops::Linear{in[0], in[1], in[2], out[0]});
+                    on.run(ops::linear(in[0], in[1], in[2], out[0]));
                   });
     twins.compare("linear without bias " + what, {x, weight}, {activation(unwritten({s.rows, s.out}))},
                   [](Backend& on, const Tensors& in, const Tensors& out) {
-                    on.run(ops::Linear{in[0], in[1], {}, out[0]});
+                    on.run(ops::linear(in[0], in[1], {}, out[0]));
                   });
     twins.compare("linear_backward_input " + what, {dy, weight}, {activation(unwritten({s.rows, s.in}))},
                   [](Backend& on, const Tensors& in, const Tensors& out) {
-                    on.run(ops::LinearBackwardInput{in[0], in[1], out[0]});
+                    on.run(ops::linear_backward_input(in[0], in[1], out[0]));
                   });
     for (const bool accumulate : {false, true}) {
       const Shape shape{s.out, s.in};
       twins.compare("linear_backward_weight " + what, {x, dy},
                     {fixed(accumulate ? draw.normal(shape) : unwritten(shape))},
                     [=](Backend& on, const Tensors& in, const Tensors& out) {
-                      on.run(ops::LinearBackwardWeight{in[0], in[1], out[0], accumulate});
+                      on.run(ops::linear_backward_weight(in[0], in[1], out[0], accumulate));
                     });
     }
   }
@@ -75,17 +75,17 @@ void compare_activated(Twins& twins, std::span<const DenseSizes> sizes) {
       const Activation kind = given;
       twins.compare("linear_activation " + what, {x, weight, bias}, {y, y},
                     [=](Backend& on, const Tensors& in, const Tensors& out) {
-                      on.run(ops::LinearActivation{kind, in[0], in[1], in[2], out[0], out[1]});
+                      on.run(ops::linear(in[0], in[1], in[2], out[1], kind, out[0]));
                     });
       twins.compare("linear_activation that keeps nothing " + what, {x, weight, bias}, {y, y},
                     [=](Backend& on, const Tensors& in, const Tensors& out) {
-                      on.run(ops::LinearActivation{kind, in[0], in[1], in[2], {}, out[0]});
-                      on.run(ops::LinearActivation{kind, in[0], in[1], {}, {}, out[1]});
+                      on.run(ops::linear(in[0], in[1], in[2], out[0], kind));
+                      on.run(ops::linear(in[0], in[1], {}, out[1], kind));
                     });
       twins.compare("linear_backward_input_activation " + what, {dy, weight, before},
                     {activation(unwritten({s.rows, s.in}))},
                     [=](Backend& on, const Tensors& in, const Tensors& out) {
-                      on.run(ops::LinearBackwardInputActivation{kind, in[0], in[1], in[2], out[0]});
+                      on.run(ops::linear_backward_input(in[0], in[1], out[0], kind, in[2]));
                     });
     }
     for (const bool accumulate : {false, true}) {
@@ -94,7 +94,7 @@ void compare_activated(Twins& twins, std::span<const DenseSizes> sizes) {
                     {fixed(accumulate ? draw.normal(shape) : unwritten(shape)),
                      fixed(accumulate ? draw.normal({s.out}) : unwritten({s.out}))},
                     [=](Backend& on, const Tensors& in, const Tensors& out) {
-                      on.run(ops::LinearBackwardWeight{in[0], in[1], out[0], accumulate, out[1]});
+                      on.run(ops::linear_backward_weight(in[0], in[1], out[0], accumulate, out[1]));
                     });
     }
   }
@@ -112,8 +112,7 @@ BOOST_AUTO_TEST_CASE(a_nan_passes_a_layer_with_relu) {
     const Tensor x = Tensor::zeros({1, 8}), weight = Tensor::zeros({8, 8});
     x.data<float>()[0] = std::numeric_limits<float>::quiet_NaN();
     const Tensor y = gpu().empty({1, 8}, form.dtype);
-    gpu().run(ops::LinearActivation{
-        ops::Activation::relu, to_gpu(activation(x), form), to_gpu(fixed(weight)), {}, {}, y});
+    gpu().run(ops::linear(to_gpu(activation(x), form), to_gpu(fixed(weight)), {}, y, ops::Activation::relu));
     BOOST_TEST(std::isnan(to_cpu(y).data<float>()[0]));
   }
 }
@@ -153,7 +152,7 @@ BOOST_AUTO_TEST_CASE(gradients_between_others_in_a_flat_buffer_are_written_in_th
   compare("linear_backward_weight", {fixed(draw.normal({40, 6})), fixed(draw.normal({40, 5}))},
           {fixed(draw.normal({64}))},
           [](Backend& on, const Tensors& in, const Tensors& out) {
-            on.run(ops::LinearBackwardWeight{in[0], in[1], out[0].rows(3, 33).reshape({5, 6}), false});
+            on.run(ops::linear_backward_weight(in[0], in[1], out[0].rows(3, 33).reshape({5, 6}), false));
           },
           {plain_float});
 }
