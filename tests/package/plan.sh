@@ -53,20 +53,20 @@ case "$name $*" in
   'gpu.py '*--compile-only*)
     : >"$HERE/compiles"
     until [ -e "$HERE/checks" ]; do sleep 0.05; done # beside it, and longer than all that it is beside
-    case "$*" in *resnet50*) until [ -e "$HERE/races" ]; do sleep 0.05; done; sleep 1 ;; esac
+    case "$*" in *resnet*) until [ -e "$HERE/races" ]; do sleep 0.05; done; sleep 1 ;; esac
     mkdir -p "$HERE/bundle/work/compiled/triton"
     echo compiled >"$HERE/bundle/work/compiled/triton/$$"
     echo '{}' >"$HERE/bundle/work/compiled/choice.json"
     echo '{}' ;;
   'compute-sanitizer --tool racecheck'*norms*) : >"$HERE/races" ;;
   gpu.py*resnet50*) exit 77 ;;
-  'gpu.py '*unet64-gpu*quick*)
+  'gpu.py '*unet-gpu*quick*)
     [ -e "$HERE/short" ] || { : >"$HERE/short"; echo 'no time' >&2; exit 75; } # once
     echo '{"step_ms": 5, "mode": "default", "all_tried": false}' ;;
   'gpu.py '*quick*)
     (sleep 2; : >"$HERE/left") & # as compilers
     echo '{"step_ms": 5, "mode": "default", "all_tried": false}' ;;
-  'gpu.py '*unet64*) exit 75 ;;
+  'gpu.py '*unet-gpu*) exit 75 ;;
   gpu.py*resnet*) echo '{"step_ms": 4, "mode": "max-autotune", "all_tried": true}' ;;
   gpu.py*) echo '{"step_ms": 5, "mode": "default", "all_tried": true}' ;;
   ncu*normalise*) echo '==PROF== nothing' ;;
@@ -114,9 +114,9 @@ echo 2.11 >torch
 [ "$(gpu_sh --plan figures --report out/figures.json)" -eq 0 ] || fail "figures: $(cat log)"
 holds figures '
 order = [stage["name"] for stage in report["stages"] if stage["yields"]]
-assert order == "machine compile checklist sanitizer gpt resnet unet larger variants kernels training ranks peers".split(), order
-assert {name for name, entry in entries.items() if entry["result"] != "passed"} == {"resnet50.pytorch.1", "unet64.pytorch.2"}, entries
-assert len(entries) == 52 and all({"name", "result", "seconds"} <= set(entry) for entry in entries.values()), len(entries)
+assert order == "machine compile checklist sanitizer gpt resnet unet variants kernels training ranks peers".split(), order
+assert {name for name, entry in entries.items() if entry["result"] != "passed"} == {"resnet50.pytorch.1", "unet.pytorch.2"}, entries
+assert len(entries) == 47 and all({"name", "result", "seconds"} <= set(entry) for entry in entries.values()), len(entries)
 assert (report["passed"], report["failed"], report["skipped"]) == (39, 0, 2), report
 # Alone, after all that compiles, checks and looks for races.
 def measured(line):
@@ -128,12 +128,12 @@ assert all(first == second.replace("end", "begin", 1) for first, second in zip(r
 assert any("gpu.py" in line and "--limit 40 " in line for line in rest), rest  # 15 s less than it is allowed
 # A peer without time is asked again when the others have what they need; max-autotune and what is no ratio come last.
 peers = [line.split()[3].replace("-gpu", "") + " quick" * ("quick" in line) for line in rest if "begin gpu.py" in line]
-assert peers == ["gpt quick", "resnet quick", "unet quick", "unet64 quick", "unet64 quick", "gpt", "gpt", "resnet50 quick", "unet", "resnet",
-                 "unet64"], peers
+assert peers == ["gpt quick", "resnet quick", "unet quick", "unet quick", "gpt", "unet64 quick", "resnet50 quick", "unet", "resnet",
+                 "gpt"], peers
 assert any("--shards 8" in line for line in rest) and any("model.vocab=50257" in line for line in rest), rest
 # Figures.
 assert report["pytorch_to_lockstep"] == {"gpt": 1.25, "resnet": round(4 / 3.5, 4), "unet": 0.7143, "unet64": 1.25}, report
-assert report["pytorch_not_all_tried"] == ["unet64"], report
+assert report["pytorch_not_all_tried"] == ["unet", "unet64"], report
 assert entries["gpt.train"]["figures"] == {"step_ms": 4.5} and entries["gpt.lockstep.1"]["command"].startswith("lockstep bench"), entries
 kernels = entries["gpt.kernels"]["figures"]
 assert (kernels["launches"], kernels["kernel_ms"]) == (3, 6.0) and [row["name"] for row in kernels["kernels"]] == ["fold<float>"], kernels
@@ -148,8 +148,8 @@ grep -q '^gpt: .*not all' log && fail "a ratio with all modes: $(cat log)"
 
 # A second start has nothing to do but to ask again what could not be asked; the report has all of it.
 [ "$(gpu_sh --plan figures --report out/figures.json)" -eq 0 ] || fail "nothing left: $(cat log)"
-holds "figures, nothing left" 'assert report["passed"] == 39 == sum(entry.get("earlier", False) for entry in entries.values()) - 11, report'
-grep -v 'resnet50\|unet64\|dmon' trace && fail "done again: $(cat trace)"
+holds "figures, nothing left" 'assert report["passed"] == 39 == sum(entry.get("earlier", False) for entry in entries.values()) - 6, report'
+grep -v 'resnet50\|unet-gpu\|unet64\|dmon' trace && fail "done again: $(cat trace)"
 
 # What the figures leave open: those that differ by more than 2 %, in one start or between two, again; then tests.
 [ "$(gpu_sh --plan explain --report out/explain.json)" -eq 1 ] || fail "explain: $(cat log)"
