@@ -216,7 +216,7 @@ class MpiCommunicator final : public CpuCommunicator {
   NodeControl control_;
   Topology topology_;
   CollectiveQueue collectives_;
-  bool oversubscribed_ = oversubscribed(node_comm_.get(), given_cores());
+  bool oversubscribed_ = oversubscribed(node_comm_.get(), process_cores());
   std::vector<CallName> calls_;  ///< that this rank is in, the outermost first
   std::uint64_t entered_ = 0;    ///< calls so far
   std::uint64_t gathers_ = 0;    ///< and other collectives of host memory

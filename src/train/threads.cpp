@@ -50,7 +50,7 @@ bool narrows(const std::vector<CoreSet>& masks, const CoreSet& given) {
 
 /// False if the system refuses.
 bool bind_team(const std::vector<CoreSet>& masks) {
-  if (!threads_bound() && !narrows(masks, given_cores())) return true;
+  if (!threads_bound() && !narrows(masks, process_cores())) return true;
   const int threads = static_cast<int>(masks.size());
   int refused = 0;
 #pragma omp parallel num_threads(threads) reduction(+ : refused)
@@ -65,7 +65,7 @@ std::string threads_each(int threads) {
 }
 
 std::vector<RankCores> cores_of_ranks(comm::HostGroup& world) {
-  const CoreSet& mine = given_cores();
+  const CoreSet& mine = process_cores();
   std::vector<std::string> by_core;
   for (const CoreSet& core : core_by_core(mine)) by_core.push_back(lockstep::to_text(core));
   const std::vector<std::string> texts =
@@ -220,7 +220,7 @@ NodeBinding binding_of(std::span<const RankCores> ranks, const comm::Topology& t
 void bind_threads(comm::HostGroup& world, const Log& log, int threads) {
   const std::vector<RankCores> ranks = cores_of_ranks(world);
   const std::vector<CoreSet> shares = cores_of_threads(ranks, world.rank(), threads);
-  const char refused = !bind_team(affinity_masks(shares, given_cores(), threads));
+  const char refused = !bind_team(affinity_masks(shares, process_cores(), threads));
   std::string of_all(ranks.size(), '\0');
   world.all_gather(&refused, sizeof refused, of_all.data());
   if (world.rank() != 0) return;

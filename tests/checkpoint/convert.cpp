@@ -230,7 +230,7 @@ BOOST_FIXTURE_TEST_CASE(places_that_are_taken_wrong_or_unclear_are_refused, File
   const auto refused = [&](const std::string& to, const char* text) {
     BOOST_CHECK_EXCEPTION(lc::write_weights(to, weights), UsageError, mentions(text));
   };
-  refused(path("run.h5"), "is there already; --force replaces it");
+  refused(path("run.h5"), "already exists; --force replaces it");
   refused(path("weights.bin"), "end its name with .h5, .safetensors or .pt");
   refused(path("none/a.h5"), "there is no directory");
   std::filesystem::create_directory(path("folder.h5"));

@@ -69,8 +69,8 @@ train_expect 2 "this run needs at least .* a batch of inputs [0-9.]+ GiB" --set 
 train_expect 2 "train.epochs = 3 and train.steps = 6 are both given; give one of them" --set train.epochs=3 --set train.steps=6
 train_expect 2 "--resume a.h5 and --set train.init=b.h5 name different files" --resume a.h5 --set train.init=b.h5
 # A directory that cannot be made, whatever the file system says about it.
-expect 2 "/proc/none: cannot make the directory" 2 train good.ini --run /proc/none
-expect 2 "/sys/none: cannot make the directory" 2 train good.ini --run /sys/none
+expect 2 "/proc/none: cannot create the directory" 2 train good.ini --run /proc/none
+expect 2 "/sys/none: cannot create the directory" 2 train good.ini --run /sys/none
 # All that is wrong in a file is one line, with the lines of the file.
 sed -e 's/^steps/stepps/' -e 's/^every = 2/every = often/' good.ini >bad.ini
 expect 2 '3 mistakes: \(1\) bad.ini:7: train.stepps: unknown key; did you mean train.steps\? \(2\) bad.ini:11: checkpoint.every: "often" .* \(3\) bad.ini:13: log.every' \
@@ -155,10 +155,10 @@ if [ "$(id -u)" -eq 0 ]; then  # whom permissions do not stop
   chmod a+rx "$scratch"
 fi
 if "${as_user[@]}" "$LOCKSTEP" --version >/dev/null 2>&1; then
-  expect 2 "^lockstep: rank 0: readonly/run: cannot make the directory: Permission denied" 2 train good.ini --run readonly/run
+  expect 2 "^lockstep: rank 0: readonly/run: cannot create the directory: Permission denied" 2 train good.ini --run readonly/run
   expect 2 "^lockstep: readonly/a.h5: cannot write" 1 prepare text good.ini --out readonly/a.h5
   mkdir readonly/whole && chmod a-w readonly/whole
-  expect 2 "^lockstep: rank 0: readonly/whole/checkpoints: cannot make the directory: Permission denied" 2 train good.ini --run readonly/whole
+  expect 2 "^lockstep: rank 0: readonly/whole/checkpoints: cannot create the directory: Permission denied" 2 train good.ini --run readonly/whole
   [ -z "$(ls readonly/whole)" ] || fail "something was written into a directory that is not writable"
 else
   echo "not checked: a run directory that is not writable (other users cannot start $LOCKSTEP)"

@@ -326,8 +326,8 @@ not_made() {
   [ "$before" = "$(find . | sort)" ] || fail "convert ${*:3} left something behind: $(find .)"
 }
 not_made 2 "the file to read and the file to make are needed" model.safetensors
-not_made 2 "back.h5: is there already; --force replaces it" model.safetensors back.h5
-not_made 2 "is read to make it, so it is never replaced" $checkpoint "$(readlink -f $checkpoint)" --force
+not_made 2 "back.h5: already exists; --force replaces it" model.safetensors back.h5
+not_made 2 "is an input, which is never replaced" $checkpoint "$(readlink -f $checkpoint)" --force
 not_made 2 "is neither model nor ema/RATE" back.h5 a.safetensors --weights optimizer
 not_made 2 "hub/config.json: n_head is \"4\", but model.heads is 2" hub/model.safetensors a.h5 --config gpt.ini
 not_made 2 '"keras" is not one of: lockstep, huggingface' back.h5 a.safetensors --layout keras

@@ -241,8 +241,8 @@ no_sample 2 "--out \"bad.jpg\": ends neither with .png nor with .h5" "$saved" --
 no_sample 2 "--weights ema: is neither" "$saved" --count 3 --weights ema --out bad.png
 no_sample 2 "has more than 16384 pixels a side" "$saved" --count 100000000 --out ./bad.png --class 1
 no_sample 2 "\[64, 1, 1\]" table/checkpoints/latest --count 3 --out bad.png
-no_sample 2 "out-1.png: is there already; --force replaces it" "$saved" --count 3 --out out-1.png
-no_sample 2 "is read to make it, so it is never replaced" run-1/checkpoints/step-000000060.h5 --count 3 --force --out run-1/checkpoints/step-000000060.h5
+no_sample 2 "out-1.png: already exists; --force replaces it" "$saved" --count 3 --out out-1.png
+no_sample 2 "is an input, which is never replaced" run-1/checkpoints/step-000000060.h5 --count 3 --force --out run-1/checkpoints/step-000000060.h5
 no_sample 2 "nowhere" "$saved" --count 3 --out nowhere/bad.png
 no_sample 2 "sample: classifier/checkpoints/latest: task.name = classification: its models make no samples" classifier/checkpoints/latest --count 3 --out bad.png
 no_sample 3 "gone.h5" gone.h5 --count 3 --out bad.png

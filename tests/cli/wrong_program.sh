@@ -90,9 +90,9 @@ WRONG=replaced ranks 2 train run.ini --run replaced --set model.name=mlp --set t
 ranks 1 inspect replaced/checkpoints/latest >out.log || fail "inspect: $(cat out.log)"
 has_line "/provenance own = $own" <out.log || fail "the checkpoint does not say so: $(cat out.log)"
 ranks 1 inspect right/checkpoints/latest | grep 'provenance own' && fail "a checkpoint without replacements names some"
-expect blank 2 'the program registers a model: the name "two words" is not made of letters' '1 2 3'
-expect blank_once 2 'rank 1: the program registers a model: the name "a name" is not made of letters' 2
-expect no_name 2 'the program registers a task: the name "" is not made of letters' 1
+expect blank 2 'the program registers a model: the name "two words" is invalid: use letters' '1 2 3'
+expect blank_once 2 'rank 1: the program registers a model: the name "a name" is invalid: use letters' 2
+expect no_name 2 'the program registers a task: the name "" is invalid: use letters' 1
 expect ranks 2 "ranks have other models, tasks, optimizers, data sets or tokenizers: '.*' on rank 0, but 'another' on rank 1;" 2
 expect ranks 2 "ranks have other models, tasks, optimizers, data sets or tokenizers: '.*' on rank 0, but 'another' on rank 2;" 3
 
