@@ -414,7 +414,7 @@ BOOST_AUTO_TEST_CASE(a_schedule_takes_its_own_keys_only) {
                                  std::string("gamma=0.5"), std::string("power=2")}) {
     const std::string& name = "optimizer." + key.substr(0, key.find('='));
     BOOST_TEST(contains(with({"optimizer." + key}), "--set: " + name), key);
-    BOOST_TEST(contains(with({"optimizer." + key}), "but that is constant"), key);
+    BOOST_TEST(contains(with({"optimizer." + key}), "but the schedule is constant"), key);
   }
   BOOST_TEST(with({"optimizer.schedule=wsd", "optimizer.decay_steps=2", "optimizer.min_lr=1e-4"}) ==
              "no error");
@@ -425,10 +425,10 @@ BOOST_AUTO_TEST_CASE(a_schedule_takes_its_own_keys_only) {
   BOOST_TEST(contains(with({"optimizer.schedule=step"}), "optimizer.milestones: is missing"));
   for (const char* const milestones : {"3 3", "3 2"}) {
     BOOST_TEST(contains(with({"optimizer.schedule=step", fmt::format("optimizer.milestones={}", milestones)}),
-                        fmt::format("--set: optimizer.milestones = {}: must rise", milestones)));
+                        fmt::format("--set: optimizer.milestones = {}: must be increasing", milestones)));
   }
   BOOST_TEST(contains(with({"optimizer.schedule=step", "optimizer.milestones=2", "optimizer.min_lr=1e-4"}),
-                      "--set: optimizer.min_lr = 0.0001: means nothing"));
+                      "--set: optimizer.min_lr = 0.0001: has no effect"));
 }
 
 BOOST_AUTO_TEST_CASE(a_schedules_keys_come_back_and_may_change_on_resume) {
