@@ -140,7 +140,7 @@ for words in "eval --data digits.h5" verify inspect; do  # short and long output
   grep -q "^lockstep: standard output: cannot write: No space left" err.log || fail "$words to a full disk: $(cat err.log)"
 done
 expect 2 "gone.h5" 1 diff gone.h5 whole.h5
-expect 3 "holds no weights 'ema/0.5', but model$" 2 eval whole.h5 --data digits.h5 --weights ema/0.5
+expect 3 "has no weights 'ema/0.5', but model$" 2 eval whole.h5 --data digits.h5 --weights ema/0.5
 expect 3 "whole.h5: /x is missing: this is a checkpoint" 1 eval whole.h5 --data whole.h5
 mkdir elsewhere && cd elsewhere || exit 1
 expect 3 "digits.h5.*give --data FILE, or start where the run was started" 1 eval ../whole.h5
