@@ -43,7 +43,7 @@ expect 2 "not an INI file of .section. and key = value lines" 1 train placeholde
 expect 2 "--bucket-mb 0: must be in .*; see lockstep bench overlap --help" 2 bench overlap --bucket-mb 1 0
 expect 2 "--steps 0: must be at least 1; see lockstep bench step --help" 1 bench step --steps 0
 expect 2 "bench step: --shards is of workloads, not of --config" 1 bench step --config good.ini --shards 2
-expect 2 "8 samples of gpt-cpu do not come in 3 equal parts" 2 bench step --shards 3
+expect 2 "8 samples of gpt-cpu cannot be divided into 3 equal parts" 2 bench step --shards 3
 expect 2 "--micro-batches 0: a shard of gpt-cpu has 8 samples; see lockstep bench step --help" 1 bench step --micro-batches 0
 expect 2 "--micro-batches 5: a shard of gpt-cpu has 4 samples" 1 bench step --micro-batches 5 --shards 2
 expect 2 "--steps 9223372036854775807: must be at most" 1 bench step --steps 9223372036854775807
@@ -127,7 +127,7 @@ done
 sed 's/64 32 10/64 33 10/' good.ini >other.ini
 for count in 1 2; do
   expect 3 "whole.h5.*net.0.weight.*\[32, 64\].*\[33, 64\]|whole.h5.*net.0.weight" "$count" train other.ini --run fresh --resume whole.h5
-  expect 2 "(model.sizes: the run has '64 32 10', asked for '64 33 10')" "$count" train other.ini --run run
+  expect 2 "(model.sizes: the run has '64 32 10', the configuration has '64 33 10')" "$count" train other.ini --run run
 done
 ranks 2 train good.ini --run run --set train.steps=4 >log 2>&1 || fail "fewer steps than are done: $(tail -n 3 log)"
 [ "$(grep -c "nothing to do: 6 steps done already, train.steps = 4" log)" -eq 1 ] || fail "fewer steps than are done is not said: $(cat log)"

@@ -124,7 +124,7 @@ done
 printf 'lock' | dd of=large.h5 bs=1 seek=48000000 conv=notrunc 2>dd.log || fail "large.h5 cannot be changed: $(cat dd.log)"
 refused 2 "part.h5.part: was begun with another data file" ranks 1 predict "$saved" --data large.h5 --out part.h5
 rm -f part.h5.part.json
-refused 2 "part.h5.part: is no unfinished file of lockstep predict; remove it" ranks 1 predict "$saved" --data large.h5 --out part.h5
+refused 2 "part.h5.part: is not an unfinished file of lockstep predict; remove it" ranks 1 predict "$saved" --data large.h5 --out part.h5
 
 # Images without labels, and text.
 digits digits.h5
@@ -183,7 +183,7 @@ no_output 2 "digits.h5: is an input" digits/checkpoints/latest --data images.h5 
 cmp inputs.h5 precious.h5 || fail "an input was changed"
 cmp "$saved" kept.h5 || fail "a checkpoint was changed"
 echo no >o.h5.part
-no_output 2 "o.h5.part: is no unfinished file of lockstep predict; remove it" "$saved" --data inputs.h5 --out o.h5
+no_output 2 "o.h5.part: is not an unfinished file of lockstep predict; remove it" "$saved" --data inputs.h5 --out o.h5
 (ulimit -f 20; exec "$LOCKSTEP" predict "$saved" --data large.h5 --out full.h5) >out.log 2>err.log
 case $? in 2 | 3 | 5) ;; *) fail "a file that may not grow: $(cat err.log)" ;; esac
 one_error "a file that may not grow" "full.h5.*cannot"

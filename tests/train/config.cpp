@@ -196,8 +196,9 @@ BOOST_AUTO_TEST_CASE(keys_of_other_models_are_passed_over_in_a_file_where_they_h
 BOOST_AUTO_TEST_CASE(another_model_is_one_forbidden_change) {
   const std::vector<std::string> forbidden =
       train::forbidden_changes(train::parse_config(minimal, "a"), train::parse_config(resnet, "a"));
-  BOOST_TEST(forbidden == std::vector<std::string>{"model.name: the run has 'mlp', asked for 'resnet'"},
-             boost::test_tools::per_element());
+  BOOST_TEST(
+      forbidden == std::vector<std::string>{"model.name: the run has 'mlp', the configuration has 'resnet'"},
+      boost::test_tools::per_element());
 }
 
 BOOST_AUTO_TEST_CASE(a_configuration_without_a_task_has_that_of_its_model) {
@@ -219,9 +220,10 @@ BOOST_AUTO_TEST_CASE(keys_of_another_task_and_unknown_tasks_are_named) {
                       "train.label_smoothing = 0.1: applies to the tasks classification and language only"));
   const train::Config run = train::parse_config(minimal, "a"),
                       asked = train::parse_config(minimal, "a", {"task.name=binary"});
-  BOOST_TEST(train::forbidden_changes(run, asked) ==
-                 std::vector<std::string>{"task.name: the run has 'classification', asked for 'binary'"},
-             boost::test_tools::per_element());
+  BOOST_TEST(
+      train::forbidden_changes(run, asked) ==
+          std::vector<std::string>{"task.name: the run has 'classification', the configuration has 'binary'"},
+      boost::test_tools::per_element());
 }
 
 /// A model of a program that links Lockstep.
