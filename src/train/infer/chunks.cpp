@@ -14,10 +14,10 @@ namespace {
 /// Number of extents, then those of one row.
 using RowShape = std::array<std::int64_t, Shape::max_rank + 1>;
 
-RowShape row_shape_of(const Tensor& rows_made) {
+RowShape row_shape_of(const Tensor& rows) {
   RowShape shape{};
-  shape[0] = rows_made.shape().rank() - 1;
-  std::copy(rows_made.shape().begin() + 1, rows_made.shape().end(), shape.begin() + 1);
+  shape[0] = rows.shape().rank() - 1;
+  std::copy(rows.shape().begin() + 1, rows.shape().end(), shape.begin() + 1);
   return shape;
 }
 

@@ -49,9 +49,9 @@ std::vector<Metric> metrics_of(const Task& task) {
   for (Metric& metric : task.metrics()) {
     if (std::ranges::find(metrics, metric.name, &Metric::name) != metrics.end())
       throw UsageError("the task names the metric {} twice (loss is always a metric)", metric.name);
-    for (const char* const name_text : {"", "samples", "step", "weights"})
-      if (metric.name == name_text)
-        throw UsageError("the task names a metric '{}', which is not a valid metric name", name_text);
+    for (const char* const reserved : {"", "samples", "step", "weights"})
+      if (metric.name == reserved)
+        throw UsageError("the task names a metric '{}', which is not a valid metric name", reserved);
     if (metric.sums < 1 || !metric.value)
       throw UsageError("the metric {} of the task has no sums or no value", metric.name);
     metrics.push_back(std::move(metric));

@@ -34,11 +34,11 @@ std::uint64_t end_of_lines_up_to(const OpenFile& file, const report::ResumePoint
   for (std::uint64_t bytes = min_bytes;; bytes *= 4) {
     const EndOfFile end = lines_at_end(file, bytes);
     const auto lines = lines_of(end.text);
-    const auto keeps_line =
+    const auto last_kept =
         std::find_if(lines.rbegin(), lines.rend(), [&](auto line) { return is_kept(line, point); });
-    if (keeps_line != lines.rend())
+    if (last_kept != lines.rend())
       return end.offset +
-             static_cast<std::uint64_t>(keeps_line->data() + keeps_line->size() + 1 - end.text.data());
+             static_cast<std::uint64_t>(last_kept->data() + last_kept->size() + 1 - end.text.data());
     if (bytes >= file.size()) return 0;
   }
 }

@@ -92,26 +92,26 @@ void check_state(const checkpoint::FileIndex& index, const Config& config) {
   if (!group || index.position.step == 0)
     throw DataError("{0}: has no state of training; --resume {0} starts a new run from its weights",
                     index.path);
-  const std::string user_config = config.optimizer.algorithm.name();
+  const std::string own_algorithm = config.optimizer.algorithm.name();
   for (const auto& [name, value] : group->attributes) {
     const auto* const algorithm = std::get_if<std::string>(&value);
-    if (name != "algorithm" || !algorithm || *algorithm == user_config) continue;
+    if (name != "algorithm" || !algorithm || *algorithm == own_algorithm) continue;
     throw UsageError(
         "{0}: holds the state of {1}, but optimizer.name = {2}; --resume {0} starts a new run from its "
         "weights",
-        index.path, *algorithm, user_config);
+        index.path, *algorithm, own_algorithm);
   }
 }
 
 /// A run stores its epochs and the number of steps that its first start computed from them.
-void resolve_steps(TrainConfig& user_config, const TrainConfig* stored, std::int64_t steps_of_epochs) {
-  const bool same_epochs = stored && user_config.epochs > 0 && user_config.epochs == stored->epochs;
-  if (user_config.epochs > 0 && user_config.steps > 0 && !(same_epochs && user_config.steps == stored->steps))
+void resolve_steps(TrainConfig& train, const TrainConfig* stored, std::int64_t steps_of_epochs) {
+  const bool same_epochs = stored && train.epochs > 0 && train.epochs == stored->epochs;
+  if (train.epochs > 0 && train.steps > 0 && !(same_epochs && train.steps == stored->steps))
     throw UsageError(
         "train.epochs = {:g} and train.steps = {} are both given; give one of them (a run's config.ini has "
         "both: remove its epochs)",
-        user_config.epochs, user_config.steps);
-  if (user_config.epochs > 0) user_config.steps = same_epochs ? stored->steps : steps_of_epochs;
+        train.epochs, train.steps);
+  if (train.epochs > 0) train.steps = same_epochs ? stored->steps : steps_of_epochs;
 }
 
 void check_decay(const Config& config) {

@@ -320,10 +320,10 @@ StepRecord Trainer::take_step() {
 }
 
 ddp::Requests Trainer::requests_of_this_rank() const {
-  ddp::Requests all_requests = requests_.pending();
-  all_requests.stop_preempted = all_requests.stop_preempted || saves_.limit_is_near();
-  saves_.report(all_requests);
-  return all_requests;
+  ddp::Requests own_requests = requests_.pending();
+  own_requests.stop_preempted = own_requests.stop_preempted || saves_.limit_is_near();
+  saves_.report(own_requests);
+  return own_requests;
 }
 
 /// Before the evaluation, which may take hours. The last step ends the run in any case.
