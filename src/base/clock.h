@@ -19,11 +19,11 @@ inline double monotonic_s() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-/// The CPU time that this thread has taken, in the program and in the system.
+/// The CPU time of this thread, user and system.
 inline double thread_cpu_ms() {
-  std::timespec taken{};
-  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &taken);
-  return static_cast<double>(taken.tv_sec) * 1e3 + static_cast<double>(taken.tv_nsec) * 1e-6;
+  std::timespec time{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) * 1e3 + static_cast<double>(time.tv_nsec) * 1e-6;
 }
 
 /// Measures durations on the monotonic clock.
@@ -44,7 +44,7 @@ inline std::string utc_text(std::time_t time) {
 }
 inline std::string utc_now() { return utc_text(std::time(nullptr)); }
 
-/// The median of at least one value: of an even number, the upper one of the two in the middle.
+/// The median of at least one value; the upper of the two middle values if their number is even.
 inline double median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());

@@ -14,12 +14,12 @@ DynamicLibrary::DynamicLibrary(const std::string& file, const std::vector<std::s
     handle_ = ::dlopen((folder + "/" + file).c_str(), RTLD_NOW | RTLD_LOCAL);
     if (handle_) return;
   }
-  throw LibraryError(fmt::format("{}: cannot be loaded: {}", file, why), remedy);
+  throw LibraryError(fmt::format("{}: cannot load the library: {}", file, why), remedy);
 }
 
 void* DynamicLibrary::address_of(const char* name) const {
   void* const address = ::dlsym(handle_, name);
-  if (!address) throw LibraryError(fmt::format("{}: has no {}", file_, name), remedy_);
+  if (!address) throw LibraryError(fmt::format("{}: has no function {}", file_, name), remedy_);
   return address;
 }
 

@@ -89,15 +89,15 @@ OpenFile::OpenFile(std::string path, Mode mode, double wait_s) : path_(std::move
   struct stat status {};
   if (descriptor_ < 0) {
     if (!reads && error == ELOOP && ::lstat(path_.c_str(), &status) == 0 && S_ISLNK(status.st_mode))
-      throw UsageError("{}: cannot {}: is a symbolic link, which is not written through; remove it", path_,
-                       verb_of(mode));
+      throw UsageError("{}: cannot {}: it is a symbolic link, which Lockstep does not follow; remove it",
+                       path_, verb_of(mode));
     if (error != ENXIO) throw_system_error(error, path_, verb_of(mode));  // ENXIO: a pipe or a device
   } else if (::fstat(descriptor_, &status) == 0 && S_ISREG(status.st_mode)) {
     return;
   }
   if (descriptor_ >= 0) ::close(descriptor_);
   if (reads) throw DataError("{}: cannot {}: not a regular file", path_, verb_of(mode));
-  throw UsageError("{}: cannot {}: is there already and no regular file; remove it", path_, verb_of(mode));
+  throw UsageError("{}: cannot {}: it exists and is not a regular file; remove it", path_, verb_of(mode));
 }
 
 OpenFile::~OpenFile() {
@@ -135,7 +135,7 @@ void OpenFile::write_at(std::uint64_t offset, const void* data, std::uint64_t by
     if (done < 0) throw_system_error(errno, path_, "write");
     progress::tick();
     if (done == 0)
-      throw FailureError("{}: cannot write: the system takes no more bytes at {}", path_, offset);
+      throw FailureError("{}: cannot write: the system accepts no more bytes at offset {}", path_, offset);
     from += done;
     offset += static_cast<std::uint64_t>(done);
     bytes -= static_cast<std::uint64_t>(done);
@@ -145,7 +145,7 @@ void OpenFile::write_at(std::uint64_t offset, const void* data, std::uint64_t by
 void OpenFile::append(std::string_view text) {
   struct stat status {};
   if (::fstat(descriptor_, &status) != 0) throw_system_error(errno, path_, "look at");
-  if (status.st_nlink == 0) throw DataError("{}: cannot write: it has been removed", path_);
+  if (status.st_nlink == 0) throw DataError("{}: cannot write: the file has been removed", path_);
   try {
     write_at(static_cast<std::uint64_t>(status.st_size), text.data(), text.size());
   } catch (const Error&) {
@@ -167,10 +167,10 @@ void OpenFile::sync() {
 
 NameTarget name_target(const OpenFile& file) {
   struct stat open {
-  }, named{};
-  if (::fstat(file.descriptor(), &open) != 0 || ::stat(file.path().c_str(), &named) != 0)
+  }, target{};
+  if (::fstat(file.descriptor(), &open) != 0 || ::stat(file.path().c_str(), &target) != 0)
     return NameTarget::nothing;
-  const bool same = open.st_dev == named.st_dev && open.st_ino == named.st_ino;
+  const bool same = open.st_dev == target.st_dev && open.st_ino == target.st_ino;
   return same ? NameTarget::same_file : NameTarget::other_file;
 }
 
@@ -191,19 +191,19 @@ void make_directories(const std::string& path) {
     const std::string prefix = path.substr(0, slash);
     if (::mkdir(prefix.c_str(), 0777) == 0) {
       const std::string parent = directory_of(prefix);
-      // A directory that may be written but not read cannot be opened, so not synced either.
+      // A directory that is writable but not readable cannot be opened, and so not synced.
       if (::faccessat(AT_FDCWD, parent.c_str(), R_OK, AT_EACCESS) == 0) sync_directory(parent);
     } else {
       const int error = errno;
       struct stat status {};
       // In a read-only or foreign directory mkdir may report that even if the name exists.
       if (::stat(prefix.c_str(), &status) != 0) {
-        if (error == ENOENT && exists(directory_of(prefix)))  // as /proc has it
-          throw UsageError("{}: cannot make the directory: {} takes none", prefix, directory_of(prefix));
-        throw_system_error(error == EEXIST ? errno : error, prefix, "make the directory");
+        if (error == ENOENT && exists(directory_of(prefix)))  // for example in /proc
+          throw UsageError("{}: cannot create a directory in {}", prefix, directory_of(prefix));
+        throw_system_error(error == EEXIST ? errno : error, prefix, "create the directory");
       }
       if (!S_ISDIR(status.st_mode))
-        throw UsageError("{}: cannot make the directory: a file is in the way", prefix);
+        throw UsageError("{}: cannot create the directory: a file has this name", prefix);
     }
     if (slash == std::string::npos) return;
   }
@@ -244,7 +244,7 @@ EndOfFile lines_at_end(const OpenFile& file, std::uint64_t max_bytes) {
   EndOfFile end{.text = std::string(std::min(size, max_bytes), '\0'), .offset = 0};
   end.offset = size - end.text.size();
   file.read_at(end.offset, end.text.data(), end.text.size());
-  end.text.resize(end.text.rfind('\n') + 1);  // nothing is left without any
+  end.text.resize(end.text.rfind('\n') + 1);  // empty if no line is complete
   const std::size_t first = end.offset > 0 ? end.text.find('\n') + 1 : 0;
   end.text.erase(0, first);
   end.offset += first;
@@ -256,7 +256,7 @@ bool replace_link(const std::string& path, const std::string& target) {
   remove_file(temporary);
   if (::symlink(target.c_str(), temporary.c_str()) != 0) {
     if (errno == EPERM || errno == ENOTSUP || errno == ENOSYS) return false;
-    throw_system_error(errno, temporary, "make the link");
+    throw_system_error(errno, temporary, "create the link");
   }
   try {
     rename_file(temporary, path);

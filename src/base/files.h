@@ -10,8 +10,8 @@
 namespace lockstep {
 
 /// Throws "PATH: cannot ACTION: REASON": DataError if the storage is full or read-only (ENOSPC, EDQUOT,
-/// EROFS), has no such file or has one already, UsageError if the path cannot be used (permissions, loops of
-/// links, a parent that is not a directory), FailureError otherwise.
+/// EROFS), if a file is missing or exists already, UsageError if the path cannot be used (permissions, loops
+/// of links, a parent that is not a directory), FailureError otherwise.
 [[noreturn]] void throw_system_error(int error, const std::string& path, std::string_view action);
 
 /// An open regular file. Named pipes, devices and directories are refused (DataError to read, UsageError to
@@ -21,7 +21,7 @@ class OpenFile {
  public:
   enum class Mode { read, write, create_or_truncate, read_write_or_create };
 
-  /// wait_s: how long it waits for a name that does not exist yet.
+  /// wait_s: how long to wait for a name that does not exist yet.
   OpenFile(std::string path, Mode mode, double wait_s = 0);
   OpenFile(OpenFile&& other) noexcept
       : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)) {}
@@ -32,13 +32,13 @@ class OpenFile {
   const std::string& path() const noexcept { return path_; }
   std::uint64_t size() const;
 
-  /// Reads exactly `bytes` at `offset`, of any number. DataError at the end of the file.
+  /// Reads exactly `bytes` bytes at `offset`; any number. DataError at the end of the file.
   void read_at(std::uint64_t offset, void* data, std::uint64_t bytes) const;
   void write_at(std::uint64_t offset, const void* data, std::uint64_t bytes);
-  /// Writes it behind the present end, all or nothing. DataError if the file has been removed.
+  /// Appends the text, all or nothing. DataError if the file has been removed.
   void append(std::string_view text);
   void truncate(std::uint64_t bytes);
-  /// Everything written so far is on storage when it returns.
+  /// Returns when everything written so far is on storage.
   void sync();
 
  private:
@@ -46,7 +46,7 @@ class OpenFile {
   int descriptor_ = -1;
 };
 
-/// What the name of an open file refers to now.
+/// What the path of an open file refers to now.
 enum class NameTarget { same_file, other_file, nothing };
 NameTarget name_target(const OpenFile& file);
 
@@ -55,14 +55,14 @@ std::string directory_of(const std::string& path);
 std::string file_name_of(const std::string& path);
 
 bool exists(const std::string& path);
-/// Makes the directory and its parents, synced; existing ones are fine.
+/// Makes the directory and its parents, synced; existing ones are not an error.
 void make_directories(const std::string& path);
 void rename_file(const std::string& from, const std::string& to);
-/// A missing file is fine.
+/// A missing file is not an error.
 void remove_file(const std::string& path);
 /// As remove_file, without errors.
 void remove_quietly(const std::string& path) noexcept;
-/// Syncs the names that were made and removed in it.
+/// Syncs the names that were created and removed in the directory.
 void sync_directory(const std::string& path);
 
 /// The whole of a small file. DataError if it is larger than `max_bytes`.
@@ -72,7 +72,7 @@ struct EndOfFile {
   std::string text;
   std::uint64_t offset = 0;  ///< of the text in the file
 };
-/// The first line is left out if it begins before these bytes, the last one if it has no end.
+/// Leaves out the first line if it begins before these bytes, and the last one if it is incomplete.
 EndOfFile lines_at_end(const OpenFile& file, std::uint64_t max_bytes);
 
 /// Makes `path` a symbolic link to `target`, replacing one. False if the file system does not support links.

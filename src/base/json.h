@@ -1,4 +1,4 @@
-// JSON as text, whatever bytes its strings have: names of files need not be UTF-8.
+// JSON as text. Its strings may have any bytes, as names of files need not be UTF-8.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -6,7 +6,7 @@
 
 namespace lockstep {
 
-/// On one line, or indented. Bytes that are no UTF-8 become U+FFFD.
+/// On one line, or indented. Invalid UTF-8 becomes U+FFFD.
 inline std::string json_text(const nlohmann::json& value, int indent = -1) {
   return value.dump(indent, ' ', false, nlohmann::json::error_handler_t::replace);
 }

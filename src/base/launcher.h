@@ -1,6 +1,6 @@
 // What launchers of MPI programs tell a rank in its environment, before MPI starts. OMPI_: Open MPI's mpirun;
 // PMIX_: also srun --mpi=pmix; PMI_ and MPI_: Hydra (MPICH, Intel MPI, MVAPICH), and PMI_ also srun
-// --mpi=pmi2; MV2_: MVAPICH 2; PALS_: HPE Cray; SLURM_: any srun. -1: not told.
+// --mpi=pmi2; MV2_: MVAPICH 2; PALS_: HPE Cray; SLURM_: any srun. -1: unknown.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace lockstep::launcher {
 
-/// The first of these variables that is there, as a number.
+/// The first of these variables that is set, as a number.
 inline int number(std::initializer_list<const char*> variables) {
   for (const char* const variable : variables) {
     int value = 0;
@@ -23,11 +23,11 @@ inline int number(std::initializer_list<const char*> variables) {
   return -1;
 }
 
-/// The rank. Slurm's own number is not among them: Slurm also sets it in the shell of a batch script.
+/// The rank. It ignores Slurm's own variable, as Slurm also sets it in the shell of a batch script.
 inline int rank() {
   return number({"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "MV2_COMM_WORLD_RANK", "PALS_RANKID"});
 }
-/// How many ranks the launcher of an MPI has started: the most, where one launcher was started by another.
+/// How many ranks the launcher of an MPI has started: the maximum if one launcher started another.
 inline int size() {
   return std::max({number({"OMPI_COMM_WORLD_SIZE"}), number({"PMI_SIZE"}), number({"MV2_COMM_WORLD_SIZE"})});
 }

@@ -15,7 +15,7 @@
 namespace lockstep {
 namespace {
 
-/// "0.5", "25", "1000000000000000", "1e+38": whole numbers that float64 tells from the next are written out.
+/// "0.5", "25", "1000000000000000", "1e+38": integers that float64 represents exactly are written out.
 std::string bound_text(double bound) {
   return bound == std::floor(bound) && std::abs(bound) < 0x1p53 ? fmt::format("{:.0f}", bound)
                                                                 : fmt::format("{:g}", bound);
@@ -33,10 +33,10 @@ std::string read_quoted(const std::string& text, std::size_t& at) {
       continue;
     }
     if (++at == text.size()) break;
-    constexpr std::string_view letters = "ntr", meant = "\n\t\r";
+    constexpr std::string_view letters = "ntr", escapes = "\n\t\r";
     unsigned number = 0;
     if (const std::size_t letter = letters.find(text[at]); letter != letters.npos) {
-      found += meant[letter];
+      found += escapes[letter];
     } else if (text[at] != 'x') {
       found += text[at];
     } else if (at + 2 < text.size() &&
@@ -44,7 +44,7 @@ std::string read_quoted(const std::string& text, std::size_t& at) {
       found += static_cast<char>(number);
       at += 2;
     } else {
-      throw UsageError("{}: behind \\x two hexadecimal digits are expected", quote(text));
+      throw UsageError("{}: \\x needs two hexadecimal digits", quote(text));
     }
   }
   if (at >= text.size()) throw UsageError("{}: the quote {} is not closed", quote(text), mark);
@@ -55,7 +55,7 @@ std::string read_quoted(const std::string& text, std::size_t& at) {
 /// In double quotes, without '#': an INI file's lines end there.
 std::string quoted(const std::string& text) { return '"' + escaped(text, "#") + '"'; }
 
-/// All of the text as a number; false if it is none. A whole one may be written as 1e3 or 2.5e3, too.
+/// Parses the whole text as a number. An integer may be written as 1e3 or 2.5e3.
 template <class Number>
 bool parse(std::string_view text, Number& number) {
   if (parse_number(text, number)) return true;
@@ -123,8 +123,8 @@ std::string IniLine::name() const {
 
 namespace {
 
-/// The line as far as its comment, whose '#' is in no quotes. These begin a word of the value; what is not
-/// closed has no comment.
+/// The line up to its comment. A '#' in quotes, which begin a word of the value, begins no comment; nor does
+/// one behind an open quote.
 std::string_view without_comment(std::string_view line) {
   std::size_t at = line.find_first_of("#=");
   if (at == line.npos) return line;

@@ -23,7 +23,7 @@
 namespace lockstep {
 
 struct ListedDraft {
-  std::atomic<bool> taken{false}, listed{false};
+  std::atomic<bool> in_use{false}, listed{false};
   bool folder = false;
   char path[PATH_MAX] = {};
 };
@@ -48,7 +48,7 @@ std::string_view kind_of(const struct stat& status) {
   return "a device";
 }
 
-/// True if the file is an input, or in a folder that is one.
+/// True if the file is an input, or in a folder that is an input.
 bool is_input(const std::string& path, const struct stat& file, const std::string& input) {
   const std::optional<struct stat> of_input = status_of(input);
   if (!of_input) return false;
@@ -64,15 +64,15 @@ bool is_input(const std::string& path, const struct stat& file, const std::strin
   return false;
 }
 
-/// The drafts of this process, in memory that a signal handler may read.
+/// The drafts of this process, in memory that a signal handler can read.
 class Drafts {
  public:
-  /// None: there are too many, or the name is too long. The draft then stays after a signal.
+  /// Null if there are too many, or if the name is too long. A signal then leaves the draft behind.
   static ListedDraft* add(const std::string& path, bool folder) {
     const std::lock_guard lock(mutex);
-    const auto entry = std::ranges::find_if(entries, [](ListedDraft& any) { return !any.taken; });
+    const auto entry = std::ranges::find_if(entries, [](ListedDraft& any) { return !any.in_use; });
     if (entry == entries.end() || path.size() >= sizeof entry->path) return nullptr;
-    entry->taken = true;
+    entry->in_use = true;
     entry->folder = folder;
     entry->path[path.copy(entry->path, sizeof entry->path - 1)] = '\0';
     owner = ::getpid();
@@ -85,7 +85,7 @@ class Drafts {
   static void forget(ListedDraft* entry) {
     if (!entry) return;
     const std::lock_guard lock(mutex);
-    entry->listed = entry->taken = false;
+    entry->listed = entry->in_use = false;
     if (--count == 0) give_signals_back();
   }
 
@@ -94,10 +94,10 @@ class Drafts {
   static inline std::mutex mutex;
   static inline std::array<ListedDraft, 32> entries;
   static inline int count = 0;
-  static inline volatile pid_t owner = 0;  // a fork's drafts are its parent's
+  static inline volatile pid_t owner = 0;  // a forked process must not remove its parent's drafts
   static inline std::atomic<bool> ending{false};
 
-  /// By what a signal handler may call.
+  /// Calls only functions that a signal handler may call.
   static void remove(const ListedDraft& entry) {
     if (!entry.folder) {
       ::unlink(entry.path);
@@ -141,15 +141,15 @@ class Drafts {
 }  // namespace
 
 void check_output(const std::string& path, const OutputCheck& check) {
-  if (path.empty()) throw UsageError("the name of the file to write is empty");
+  if (path.empty()) throw UsageError("the name of the output file is empty");
   struct stat there {};
   const bool exists = ::lstat(path.c_str(), &there) == 0;
-  if (exists && S_ISDIR(there.st_mode)) throw UsageError("{}: is a directory; name the file to write", path);
+  if (exists && S_ISDIR(there.st_mode)) throw UsageError("{}: is a directory; give the name of a file", path);
   const std::string directory = directory_of(path);
   const std::optional<struct stat> of_directory = status_of(directory);
   if (!of_directory || !S_ISDIR(of_directory->st_mode))
-    throw UsageError("{}: cannot write: there is no directory {}; make it", path, directory);
-  if (path.back() == '/') throw UsageError("{}: ends with a slash; name the file to write", path);
+    throw UsageError("{}: cannot write: there is no directory {}; create it", path, directory);
+  if (path.back() == '/') throw UsageError("{}: ends with a slash; give the name of a file", path);
   if (::faccessat(AT_FDCWD, directory.c_str(), W_OK | X_OK, AT_EACCESS) != 0)
     throw_system_error(errno, path, "write in " + directory);
   if (!exists) return;
@@ -157,9 +157,9 @@ void check_output(const std::string& path, const OutputCheck& check) {
     throw UsageError("{}: is {}, which is never replaced; give another name", path, kind_of(there));
   for (const std::string& input : check.inputs) {
     if (is_input(path, there, input))
-      throw UsageError("{}: is read to make it, so it is never replaced; give another name", path);
+      throw UsageError("{}: is an input, which is never replaced; give another name", path);
   }
-  if (!check.replace) throw UsageError("{}: is there already; --force replaces it", path);
+  if (!check.replace) throw UsageError("{}: already exists; --force replaces it", path);
 }
 
 Draft::Draft(std::string path, Kind kind)
@@ -183,13 +183,13 @@ void write_text_atomically(const std::string& path, const std::string& text) {
 void Draft::publish(const std::string& path, bool replace) {
   if (replace) {
     rename_file(path_, path);
-  } else {  // a link takes no name that is taken
+  } else {  // link() does not replace an existing file
     if (::link(path_.c_str(), path.c_str()) == 0) {
       remove_quietly(path_);
     } else if (errno == EEXIST) {
-      throw UsageError("{}: has been made by another meanwhile; --force replaces it", path);
+      throw UsageError("{}: another process created it meanwhile; --force replaces it", path);
     } else if (::renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, path.c_str(), RENAME_NOREPLACE) != 0) {
-      throw_system_error(errno, path, "give the file that name");  // a file system without links
+      throw_system_error(errno, path, "rename the file to it");  // a file system without links
     }
   }
   published_ = true;

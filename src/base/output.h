@@ -1,5 +1,5 @@
-// Private to the library: writing files under names that the user gave: check_output() before the work, a
-// Draft next to that name, and its publication.
+// Private to the library: writing output files: check_output() before the work, a Draft next to the name, and
+// its publication.
 #pragma once
 
 #include <span>
@@ -11,23 +11,23 @@ namespace lockstep {
 
 struct OutputCheck {
   bool replace = false;                   ///< an existing regular file may be replaced
-  std::span<const std::string> inputs{};  ///< files and folders that are read, and so never replaced
+  std::span<const std::string> inputs{};  ///< input files and folders, which are never replaced
 };
 
-/// UsageError unless a file can be made at `path`: the name is not empty, its directory exists and is
+/// UsageError unless a file can be created at `path`: the name is not empty, its directory exists and is
 /// writable, and the name is free or a regular file that may be replaced. Inputs, links, directories,
 /// devices, pipes and sockets are never replaced.
 void check_output(const std::string& path, const OutputCheck& check = {});
 
 struct ListedDraft;
 
-/// An incomplete file or directory of this process. The destructor removes it, and so does the end of the
-/// process by SIGINT, SIGTERM, SIGHUP, SIGUSR1 or SIGUSR2 if these have no handler. Any thread.
+/// An incomplete file or directory of this process. The destructor removes it. So does SIGINT, SIGTERM,
+/// SIGHUP, SIGUSR1 or SIGUSR2, if it has no handler and ends the process. Any thread.
 class Draft {
  public:
   enum class Kind { file, directory };
 
-  /// For what was just made at `path`. A directory is removed with everything in it.
+  /// Takes charge of the new file or directory at `path`. A directory is removed with its contents.
   explicit Draft(std::string path, Kind kind = Kind::file);
   ~Draft();
   Draft(const Draft&) = delete;
@@ -35,7 +35,7 @@ class Draft {
 
   const std::string& path() const { return path_; }
   /// Renames the draft, a file that its writer has synced, to `path`, and syncs the name. Replaces an
-  /// existing file, unless `replace` is false (UsageError). Keeps the draft if it fails.
+  /// existing file, unless `replace` is false (UsageError). Keeps the draft on an error.
   void publish(const std::string& path, bool replace = true);
 
  private:

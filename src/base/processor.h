@@ -1,4 +1,4 @@
-// What the processor does that C++ does not say. Each architecture has a file; CMake chooses it.
+// Functions of the processor that C++ lacks. Each architecture has a file; CMake chooses it.
 #pragma once
 
 #include <cstddef>
@@ -14,17 +14,16 @@ void flush_denormals() noexcept;
 /// "sse4", "avx2", "avx512" or "avx512_bf16"; "neon" or "sve": the vectors that this processor has.
 std::string instruction_set();
 
-/// memcpy to memory that is not read soon: where the processor can, it bypasses the caches and does not first
-/// read what it overwrites, which saves a third of the traffic. (The C library does so only from tens of MiB
-/// on.)
+/// memcpy to memory that is not read soon. If the processor can, it bypasses the caches and does not read
+/// what it overwrites, which saves a third of the traffic. (The C library does so only from tens of MiB on.)
 void copy_past_caches(void* to, const void* from, std::size_t bytes) noexcept;
 
-/// `crc`, a CRC32C (Castagnoli) that is inverted before the first byte and after the last, with eight more
-/// bytes, or one.
+/// Adds eight bytes, or one, to `crc`, a CRC32C (Castagnoli). The caller inverts it before the first byte and
+/// after the last.
 std::uint32_t crc32c_with_word(std::uint32_t crc, std::uint64_t word) noexcept;
 std::uint32_t crc32c_with_byte(std::uint32_t crc, std::uint8_t byte) noexcept;
 
-/// Where a signal found a thread, by the context that the handler gets.
+/// Registers of a thread at a signal, from the context that the handler gets.
 struct Interruption {
   void* instruction = nullptr;
   std::uintptr_t stack_pointer = 0;

@@ -17,12 +17,12 @@ void flush_denormals() noexcept {
 
 std::string instruction_set() { return (::getauxval(AT_HWCAP) & HWCAP_SVE) != 0 ? "sve" : "neon"; }
 
-// Processors recognise memory that is overwritten whole, and do not read it first.
+// Processors recognise memory that is overwritten as a whole, and do not read it.
 void copy_past_caches(void* to, const void* from, std::size_t bytes) noexcept {
   std::memcpy(to, from, bytes);
 }
 
-// Every processor since Armv8.1 has the instructions, and those of Armv8.0 that run Linux clusters do.
+// Every processor since Armv8.1 has the instructions, and so have those of Armv8.0 in Linux clusters.
 [[gnu::target("+crc")]] std::uint32_t crc32c_with_word(std::uint32_t crc, std::uint64_t word) noexcept {
   return __crc32cd(crc, word);
 }
@@ -31,7 +31,7 @@ void copy_past_caches(void* to, const void* from, std::size_t bytes) noexcept {
 }
 
 Interruption interruption_of(const void* signal_context) noexcept {
-  constexpr std::size_t link_register = 30;  // stale where the function has called others
+  constexpr std::size_t link_register = 30;  // stale if the function has called another
   const auto& registers = static_cast<const ucontext_t*>(signal_context)->uc_mcontext;
   return {.instruction = reinterpret_cast<void*>(registers.pc),
           .stack_pointer = registers.sp,

@@ -40,7 +40,7 @@ void publish_in(RankStatus* place) {
   RankStatus* const next = place ? place : &unpublished;
   RankStatus* const last = current.load();
   if (next == last) return;
-  // If no phase was entered yet, the first one counts from here, not from when the clock began.
+  // The first phase begins here, not at the start of the clock.
   if (last->phase_since_ns.load() == 0) last->phase_since_ns.store(monotonic_ns());
   next->store(last->load());
   current.store(next);

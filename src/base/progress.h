@@ -8,8 +8,8 @@
 namespace lockstep::progress {
 
 /// What a rank is doing. `end`: its program has returned, and MPI ends. `failure`: it has thrown. `program`:
-/// none of the library's, that is code or a collective of the program. `teardown`: a destructor that waits
-/// for all.
+/// code or a collective of the program, outside the library. `teardown`: a destructor that waits for all
+/// ranks.
 enum class Phase : std::int64_t {
   start,
   data,
@@ -31,13 +31,13 @@ const char* to_string(Phase phase);
 
 /// What a rank publishes about itself. Other processes may read it at any moment, even while this one is
 /// stopped or dead. The fields change one by one: a reader may see the new value of one and the old value
-/// of another. All are words of one type, so that a status is copied and sent as an array.
+/// of another. All fields are words of one type, so that a status can be copied and sent as an array.
 struct RankStatus {
   using Word = std::atomic<std::int64_t>;
   static_assert(Word::is_always_lock_free);
 
   Word ticks{0};           ///< signs of progress so far, from any thread
-  Word step{0};            ///< the current step, from 1; 0: none yet
+  Word step{0};            ///< the current step, from 1; 0: before the first
   Word phase{0};           ///< a Phase
   Word phase_since_ns{0};  ///< when it began, on the monotonic clock of the rank's node
   Word waiting{0};         ///< above 0: the rank waits for other ranks
@@ -45,7 +45,7 @@ struct RankStatus {
   Word polls{0};           ///< polls so far: signs of life of a wait that polls
   Word bucket{-1};         ///< the last bucket of gradients that was started or waited for in this step
   Word step_us{0};         ///< how long recent steps took; 0: no step is done
-  Word heartbeats{0};      ///< of the watchdog's thread: signs of life of the process
+  Word heartbeats{0};      ///< of the watchdog's thread, as signs of life of the process
   Word pid{0};
 
   Phase current_phase() const { return static_cast<Phase>(phase.load()); }
@@ -58,8 +58,8 @@ struct RankStatus {
 
 /// The status of this process. There is one per process: one thread trains.
 RankStatus& status();
-/// From now on this process writes `place`, which begins as a copy of the last one; nullptr: memory that
-/// nobody else reads.
+/// From now on this process writes its status to `place`, which begins as a copy of the last status; nullptr:
+/// private memory.
 void publish_in(RankStatus* place);
 
 /// Called by the thread that trains. None of them allocates, locks or makes a system call.
@@ -67,7 +67,7 @@ void enter(Phase phase);
 void at_step(std::int64_t step, double step_ms);
 void at_bucket(int bucket);
 
-/// While one lives, the rank is in this phase, then again in the one before; but an end stays an end.
+/// During its life the rank is in this phase, afterwards in the previous one; Phase::end is final.
 class During {
  public:
   explicit During(Phase phase) : before_(status().current_phase()) {
@@ -83,8 +83,8 @@ class During {
   const Phase before_;
 };
 
-/// For a thread that works while another one trains: its ticks count only while this is true, which is while
-/// the training thread waits for it. At other times they would hide a hang.
+/// For a thread that works beside the training thread: its ticks count only while the training thread waits
+/// for it (true). At other times they would hide a hang.
 inline thread_local const std::atomic<bool>* ticks_count_while = nullptr;
 
 /// A sign of progress inside a phase that may take long. Any thread.
@@ -92,7 +92,7 @@ inline void tick() {
   if (!ticks_count_while || *ticks_count_while) status().ticks.fetch_add(1, std::memory_order_relaxed);
 }
 
-/// While one lives, this rank waits for other ranks and is not to blame for a lack of progress.
+/// During its life this rank waits for other ranks, so a lack of progress is not its fault.
 class Waiting {
  public:
   Waiting() { add(status().waiting, 1); }
@@ -105,7 +105,8 @@ class Waiting {
 
  private:
   friend class Polling;
-  static void add(RankStatus::Word& word, int change) {  // one thread writes it: no atomic addition
+  static void add(RankStatus::Word& word,
+                  int change) {  // only one thread writes it: needs no atomic addition
     word.store(word.load(std::memory_order_relaxed) + change, std::memory_order_relaxed);
   }
 };

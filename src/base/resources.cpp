@@ -29,7 +29,7 @@ std::vector<std::string> directories(const std::string& controller) {
       found.push_back(root + path);
       path.erase(path.rfind('/'));
     }
-    found.push_back(root);  // in a container the group's own path may not be there
+    found.push_back(root);  // a container may not have the path of its group
   }
   return found;
 }
@@ -48,37 +48,37 @@ std::optional<double> number(const std::vector<std::string>& words, std::size_t 
 }
 
 template <class T>
-void lower(std::optional<T>& least, T value) {
-  least = least ? std::min(*least, value) : value;
+void lower(std::optional<T>& min, T value) {
+  min = min ? std::min(*min, value) : value;
 }
 
 }  // namespace
 
 std::optional<double> cgroup_cores() {
-  std::optional<double> least;
+  std::optional<double> min;
   for (const std::string& directory : directories("")) {
     const auto words = words_of(directory + "/cpu.max");  // "QUOTA PERIOD" or "max PERIOD"
     const auto quota = number(words, 0), period = number(words, 1);
-    if (quota && period) lower(least, *quota / *period);
+    if (quota && period) lower(min, *quota / *period);
   }
   for (const std::string& directory : directories("cpu")) {
     const auto quota = number(words_of(directory + "/cpu.cfs_quota_us"), 0);
     const auto period = number(words_of(directory + "/cpu.cfs_period_us"), 0);
-    if (quota && period) lower(least, *quota / *period);
+    if (quota && period) lower(min, *quota / *period);
   }
-  return least;
+  return min;
 }
 
 std::optional<std::uint64_t> cgroup_memory() {
   constexpr double no_limit = 1e18;  // version 1 writes a number near 2^63
-  std::optional<std::uint64_t> least;
+  std::optional<std::uint64_t> min;
   const auto look = [&](const std::string& path) {
     const auto bytes = number(words_of(path), 0);
-    if (bytes && *bytes < no_limit) lower(least, static_cast<std::uint64_t>(*bytes));
+    if (bytes && *bytes < no_limit) lower(min, static_cast<std::uint64_t>(*bytes));
   };
   for (const std::string& directory : directories("")) look(directory + "/memory.max");
   for (const std::string& directory : directories("memory")) look(directory + "/memory.limit_in_bytes");
-  return least;
+  return min;
 }
 
 ProcessMemory process_memory() noexcept {
@@ -90,15 +90,15 @@ ProcessMemory process_memory() noexcept {
 
 std::optional<std::uint64_t> available_memory_bytes() {
   constexpr std::uint64_t unit_bytes = 1024;
-  std::optional<std::uint64_t> least = cgroup_memory();
+  std::optional<std::uint64_t> min = cgroup_memory();
   std::ifstream file("/proc/meminfo");
   for (std::string name; file >> name;) {
     std::uint64_t kib = 0;
     if (name == "MemAvailable:" && file >> kib)
-      least = std::min(least.value_or(kib * unit_bytes), kib * unit_bytes);
+      min = std::min(min.value_or(kib * unit_bytes), kib * unit_bytes);
     file.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
   }
-  return least;
+  return min;
 }
 
 }  // namespace lockstep

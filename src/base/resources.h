@@ -1,5 +1,5 @@
-// Resources of this process: the memory that it has used, and the limits of the node and of its control group
-// (a container, a Slurm step).
+// Resources of this process: its memory use, and the limits of the node and of its control group (a
+// container, a Slurm step).
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@ namespace lockstep {
 
 struct ProcessMemory {
   std::int64_t peak_bytes = 0;   ///< largest resident size so far
-  std::int64_t page_faults = 0;  ///< minor and major
+  std::int64_t page_faults = 0;  ///< minor and major ones
 };
 
 ProcessMemory process_memory() noexcept;

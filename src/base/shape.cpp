@@ -14,15 +14,15 @@ Shape::Shape(std::initializer_list<std::int64_t> extents)
 
 Shape::Shape(std::span<const std::int64_t> extents) : rank_(static_cast<int>(extents.size())) {
   if (extents.size() > max_rank) {
-    throw UsageError("a shape of {} dimensions; at most {} are supported", extents.size(), max_rank);
+    throw UsageError("a shape has {} dimensions; at most {} are supported", extents.size(), max_rank);
   }
-  // So few that no number of bytes overflows: an element has at most 8, and products stay below 2^63.
+  // Keeps sizes in bytes below 2^63: an element has at most 8 bytes.
   constexpr std::int64_t max_elements = std::int64_t{1} << 59;
   std::int64_t product = 1;
   bool too_large = false;
   for (const std::int64_t extent : extents) {
     if (extent < 0) throw UsageError("shape [{}] has a negative extent", fmt::join(extents, ", "));
-    // Beside an extent of 0, too: the others are multiplied without it elsewhere.
+    // Also beside an extent of 0: other code multiplies the other extents.
     if (extent > 0) too_large = too_large || __builtin_mul_overflow(product, extent, &product);
   }
   if (too_large || product > max_elements)
@@ -33,7 +33,8 @@ Shape::Shape(std::span<const std::int64_t> extents) : rank_(static_cast<int>(ext
 
 std::int64_t Shape::operator[](int d) const {
   const int at = d < 0 ? d + rank_ : d;
-  if (at < 0 || at >= rank_) throw UsageError("dimension {} of shape {} does not exist", d, to_string(*this));
+  if (at < 0 || at >= rank_)
+    throw UsageError("dimension {} is out of range for shape {}", d, to_string(*this));
   return extents_[static_cast<std::size_t>(at)];
 }
 

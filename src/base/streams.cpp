@@ -22,10 +22,10 @@
 namespace lockstep {
 namespace {
 
-/// What a pipe takes at once, or not at all: a longer write could wait.
+/// A pipe takes a write of this size as a whole or not at all; a longer one could block.
 constexpr std::size_t max_bytes_at_once = 4096;
 
-constexpr int nobody_reads = -1;  // no number of the system's
+constexpr int nobody_reads = -1;  // not an errno
 std::atomic<int> first_trouble{0};
 
 std::atomic<bool> line_is_drawn{false};
@@ -36,7 +36,7 @@ void note_trouble(int error) {
   first_trouble.compare_exchange_strong(none, error);
 }
 
-/// Is it ready to take some bytes? Waits until `deadline_s`.
+/// Waits until standard error can take bytes; false after `deadline_s`.
 bool wait_until_writable(double deadline_s) {
   while (true) {
     const double left_s = deadline_s - monotonic_s();

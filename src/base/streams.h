@@ -7,24 +7,24 @@
 namespace lockstep {
 
 /// Call once, before anything is opened. Opens /dev/null in place of closed standard descriptors, so that no
-/// file gets their numbers, and ignores SIGPIPE and SIGXFSZ, so that such writes are errors.
+/// file gets their numbers. Ignores SIGPIPE and SIGXFSZ, so that such writes return errors.
 void protect_standard_streams();
 
-/// Whether standard error is a terminal on which a line can be drawn again (TERM is not dumb).
+/// Whether standard error is a terminal that can redraw a line (TERM is not dumb).
 bool standard_error_redraws();
-/// Columns of that terminal; 80 if it does not say.
+/// Columns of that terminal; 80 if unknown.
 int standard_error_columns();
-/// Draws `line`, which must be shorter than the terminal is wide, in place of the one drawn before. The next
-/// text on standard error erases it. Any thread.
+/// Draws `line`, which must be shorter than the terminal is wide, over the last one. The next text on
+/// standard error erases it. Any thread.
 void draw_line(std::string_view line) noexcept;
-/// Keeps the drawn line, if there is one: what follows begins below it. Any thread.
+/// Keeps the drawn line, if any: later text begins below it. Any thread.
 void keep_drawn_line() noexcept;
 
 /// Writes to standard error, in place of a drawn line. If it is full (a stopped terminal, a full pipe), waits
 /// up to `wait_s`, and drops the rest. False if anything was dropped. Any thread.
 bool write_standard_error(std::string_view text, double wait_s = 0) noexcept;
 
-/// Why a text was dropped for the first time; empty: never.
+/// Why text was dropped the first time; empty: none was dropped.
 std::string standard_error_trouble();
 
 }  // namespace lockstep

@@ -15,8 +15,8 @@ namespace {
 /// 3-7.
 std::size_t character_bytes(std::string_view text) {
   const auto at = [&](std::size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
-  const auto continues = [&](std::size_t i, unsigned least = 0x80, unsigned most = 0xbf) {
-    return at(i) >= least && at(i) <= most;
+  const auto continues = [&](std::size_t i, unsigned min = 0x80, unsigned max = 0xbf) {
+    return at(i) >= min && at(i) <= max;
   };
   const unsigned first = at(0);
   if (first < 0x80) return first >= 0x20 && first != 0x7f ? 1 : 0;
@@ -67,7 +67,7 @@ std::string_view strip_wrapper_prefix(std::string_view name) {
 }
 
 bool matches_pattern(std::string_view pattern, std::string_view name) {
-  // Greedy matching with one point to come back to: the last '*' seen.
+  // Greedy matching that goes back to the last '*' only.
   std::size_t p = 0, n = 0, star = std::string_view::npos, resume = 0;
   while (n < name.size()) {
     if (p < pattern.size() && (pattern[p] == '?' || pattern[p] == name[n]) && pattern[p] != '*') {

@@ -13,10 +13,11 @@
 
 namespace lockstep {
 
-/// The text without blanks and line ends around it.
+/// The text without leading and trailing blanks and line ends.
 std::string_view without_blanks(std::string_view text);
 
-/// The lines of a text without their ends, parts of it. What follows the last end counts if it is not empty.
+/// The lines of a text without their ends, as views of it. Text after the last end is a line if it is not
+/// empty.
 std::vector<std::string_view> lines_of(std::string_view text);
 
 /// Strips any stack of "module." and "_orig_mod." from the front, never from inside.
@@ -25,8 +26,8 @@ std::string_view strip_wrapper_prefix(std::string_view name);
 /// Shell-style match of a whole name: '*' is any run of characters (dots too), '?' is one.
 bool matches_pattern(std::string_view pattern, std::string_view name);
 
-/// The candidate with the smallest edit distance, whether letters are capital or not, or empty if none is
-/// near (a third of the letters at most) or the name is longer than 200 bytes.
+/// The candidate with the smallest edit distance, ignoring case. Empty if none is near (a third of the
+/// letters at most), or if the name is longer than 200 bytes.
 std::string nearest_name(std::string_view name, std::span<const std::string> candidates);
 
 /// True if every character is printable and the text is valid UTF-8.
@@ -42,15 +43,15 @@ std::string on_one_line(std::string_view text);
 /// A name for an error text: in quotes, escaped like escaped(), at most 120 bytes of it.
 std::string quote(std::string_view name);
 
-/// The first of the texts: "a, b ... and 9 more".
+/// The first texts: "a, b ... and 9 more".
 std::string list_of(std::span<const std::string> texts, std::size_t max_texts = 8,
                     std::string_view separator = ", ");
 
-/// A figure for a line of text: with 4 decimals, or with 4 digits if it is nearer to 0 than 0.01.
+/// A number for a line of text: with 4 decimals, or with 4 digits if its magnitude is below 0.01.
 std::string figure(double value);
 
-/// Parses the whole text as a number, of a base if one is given; false, and `number` unchanged, if it is
-/// none.
+/// Parses the whole text as a number, in a base if given. If the text is invalid, returns false and leaves
+/// `number` unchanged.
 template <class Number>
 bool parse_number(std::string_view text, Number& number, auto... base) {
   const char* const end = text.data() + text.size();

@@ -1,5 +1,5 @@
-// Background threads, which receive no signals and are not bound to their creator's cores; what ends them;
-// waits: Backoff, and try_lock with a timeout.
+// Background threads, which receive no signals and are not bound to their creator's cores, and the event that
+// ends them. Waits: Backoff, and try_lock with a timeout.
 #pragma once
 
 #include <poll.h>
@@ -28,7 +28,7 @@
 namespace lockstep {
 
 /// Starts a thread that blocks all signals: the main thread handles them. If bind_thread() has bound threads
-/// of this process, the new one may use all cores of the process, else those of its creator. Throws
+/// of this process, the new one may use all cores of the process, otherwise those of its creator. Throws
 /// FailureError "`who` cannot start its thread: REASON".
 template <class Body>
 std::thread start_background_thread(std::string_view who, Body body) {
@@ -37,7 +37,7 @@ std::thread start_background_thread(std::string_view who, Body body) {
   pthread_sigmask(SIG_BLOCK, &all, &before);
   try {
     std::thread thread([body = std::move(body), bound = threads_bound()]() mutable {
-      if (bound) bind_thread(given_cores());
+      if (bound) bind_thread(process_cores());
       body();
     });
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
@@ -49,11 +49,11 @@ std::thread start_background_thread(std::string_view who, Body body) {
 }
 
 /// Tells a background thread to end. The thread sleeps on it between its turns. Throws FailureError if the
-/// process has no file descriptor left.
+/// process is out of file descriptors.
 class StopEvent {
  public:
   StopEvent() : wakes_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-    if (wakes_ < 0) throw FailureError("no event descriptor can be opened: {}", std::strerror(errno));
+    if (wakes_ < 0) throw FailureError("cannot open an event descriptor: {}", std::strerror(errno));
   }
   ~StopEvent() { ::close(wakes_); }
   StopEvent(const StopEvent&) = delete;
@@ -115,7 +115,7 @@ class Backoff {
   bool yielding_;
 };
 
-/// Locks `mutex`, or gives up after timeout_s: then the result owns nothing. The holder may be blocked inside
+/// Locks `mutex`, or gives up after timeout_s: the result then owns no lock. The holder may be blocked inside
 /// a third-party library.
 inline std::unique_lock<std::mutex> try_lock_for(std::mutex& mutex, double timeout_s) {
   constexpr std::chrono::microseconds between_attempts{200};

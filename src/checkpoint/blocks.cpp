@@ -38,7 +38,7 @@ std::uint64_t fraction(std::uint64_t total, int rank, int ranks) {
   return total / n * r + total % n * r / n;
 }
 
-/// Tensors by offset. Those without bytes have no offset and are left out.
+/// Tensors by offset, without empty ones, which have no offset.
 std::vector<std::size_t> order_in_file(std::span<const FileExtent> tensors) {
   std::vector<std::size_t> order;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
@@ -61,10 +61,10 @@ std::vector<std::uint64_t> cuts_of(std::span<const FileExtent> tensors, std::spa
   std::uint64_t before = 0;  // payload bytes before tensors[order[at]]
   std::size_t at = 0;
   for (int rank = 1; rank < ranks; ++rank) {
-    const std::uint64_t wanted = fraction(total, rank, ranks);
-    while (at < order.size() && before + tensors[order[at]].bytes < wanted)
+    const std::uint64_t target = fraction(total, rank, ranks);
+    while (at < order.size() && before + tensors[order[at]].bytes < target)
       before += tensors[order[at++]].bytes;
-    const std::uint64_t exact = at < order.size() ? tensors[order[at]].offset + (wanted - before) : end;
+    const std::uint64_t exact = at < order.size() ? tensors[order[at]].offset + (target - before) : end;
     cuts.push_back((exact + block_bytes / 2) / block_bytes * block_bytes);
   }
   cuts.push_back(std::max(end, cuts.back()));
@@ -177,7 +177,7 @@ void BlockReader::finish() {
   while (!next().empty()) {
   }
   if (!digest_fits())
-    throw DataError("{}: {} is damaged: its digest does not fit", file_.path(), tensor_.path());
+    throw DataError("{}: {} is damaged: its digest does not match", file_.path(), tensor_.path());
 }
 
 }  // namespace lockstep::checkpoint

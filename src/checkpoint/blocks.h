@@ -1,4 +1,4 @@
-// Private to the module: tensors in blocks of 1 MiB: which rank writes and digests which, and verified
+// Private to the module: tensors in blocks of 1 MiB: the ranks that write and digest them, and verified
 // reading.
 //
 // Ranks write between multiples of 1 MiB of the file, so that no stripe of a parallel file system has two
@@ -35,7 +35,7 @@ std::string to_hex(std::uint64_t digest);
 /// Inverse of to_hex; false on any other text.
 bool from_hex(std::string_view text, std::uint64_t& digest);
 
-/// Where a tensor is in the file.
+/// The position of a tensor in the file.
 struct FileExtent {
   std::uint64_t offset = 0;
   std::uint64_t bytes = 0;
@@ -73,11 +73,11 @@ std::uint64_t end_of_block(std::uint64_t block, std::uint64_t tensor_bytes);
 std::vector<std::uint64_t> combine_digests(std::span<const FileExtent> tensors,
                                            std::span<const std::uint64_t> mine, comm::HostGroup& world);
 
-/// Reads a stored tensor block by block and digests what it reads. For one thread.
+/// Reads and digests a stored tensor block by block. For one thread.
 class BlockReader {
  public:
-  /// Reads the whole tensor into `out` if given, which has space for its bytes; else into memory of one
-  /// block. `file` outlives the reader.
+  /// Reads the whole tensor into `out`, which has space for its bytes; if null, into memory of one block.
+  /// `file` outlives the reader.
   BlockReader(const OpenFile& file, const TensorEntry& tensor, std::byte* out = nullptr);
   /// Reads some of its blocks.
   BlockReader(const OpenFile& file, const TensorEntry& tensor, const BlockRun& blocks);
@@ -85,9 +85,9 @@ class BlockReader {
   /// The next block; empty after the last one. Without `out` valid until the next call. DataError or
   /// FailureError as OpenFile::read_at.
   std::span<const std::byte> next();
-  /// Of the blocks read so far.
+  /// Digests of the blocks read so far.
   const std::vector<std::uint64_t>& digests() const { return digests_; }
-  /// All blocks of the tensor were read, and their digest is the one that was saved.
+  /// Whether all blocks of the tensor were read and have the stored digest.
   bool digest_fits() const { return digest_of_blocks(digests_) == tensor_.digest; }
   /// Reads the rest. DataError "FILE: /model/NAME is damaged: its digest does not fit".
   void finish();

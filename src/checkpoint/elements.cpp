@@ -43,7 +43,7 @@ bool cast_each(const std::byte* in, std::byte* out, std::int64_t count) {
 
 template <class T>
 void transpose(const std::byte* in, std::int64_t rows, std::int64_t columns, std::byte* out) {
-  constexpr std::int64_t tile = 32;  // in and out of a tile stay in the first cache
+  constexpr std::int64_t tile = 32;  // source and result of a tile fit into the first cache
   constexpr auto bytes = static_cast<std::int64_t>(sizeof(T));
   for (std::int64_t r0 = 0; r0 < rows; r0 += tile) {
     for (std::int64_t c0 = 0; c0 < columns; c0 += tile) {
@@ -72,7 +72,7 @@ bool cast_elements(DType from, const std::byte* in, DType to, std::byte* out, st
   return with_element_type(from, [&]<class From>() {
     return with_element_type(to, [&]<class To>() -> bool {
       if constexpr (std::is_integral_v<To> && !std::is_integral_v<From>) {
-        throw UsageError("floating-point elements cannot become {}", to_string(to));
+        throw UsageError("cannot cast floating-point elements to {}", to_string(to));
       } else {
         return cast_each<From, To>(in, out, count);
       }
@@ -92,7 +92,7 @@ void transpose_elements(const std::byte* in, std::int64_t rows, std::int64_t col
     case 8:
       return transpose<std::uint64_t>(in, rows, columns, out);
     default:
-      throw UsageError("elements of {} bytes cannot be transposed", element_bytes);
+      throw UsageError("cannot transpose elements of {} bytes", element_bytes);
   }
 }
 

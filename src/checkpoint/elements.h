@@ -37,7 +37,7 @@ double as_double(T value) {
 void transpose_elements(const std::byte* in, std::int64_t rows, std::int64_t columns,
                         std::size_t element_bytes, std::byte* out);
 
-/// True if all elements are finite, as integers are. As fast as reading from a cache.
+/// True if all elements are finite; always for integers. As fast as reading from a cache.
 bool all_finite(std::span<const std::byte> bytes, DType dtype);
 
 /// "fc.weight (2 of 80), fc.bias (1 of 10)", with two dozen names at most; empty if all numbers are finite.

@@ -47,8 +47,8 @@ std::int64_t integer(std::string_view text) {
   return value;
 }
 
-/// The fields of /proc/PID/stat behind the second, the program's name in brackets, which may hold spaces and
-/// brackets itself; none where there is no /proc.
+/// The fields of /proc/PID/stat after the second, the program's name in brackets, which may contain spaces
+/// and brackets; none without /proc.
 std::vector<std::string> fields_of(std::int64_t pid) {
   std::ifstream status(fmt::format("/proc/{}/stat", pid));
   std::string line;
@@ -57,7 +57,7 @@ std::vector<std::string> fields_of(std::int64_t pid) {
   return {std::istream_iterator<std::string>(fields), {}};
 }
 
-/// Boot identifier and start time in ticks since boot (field 22); empty where there is no /proc.
+/// Boot identifier and start time in ticks since boot (field 22); empty without /proc.
 std::string start_of(std::int64_t pid) {
   constexpr std::size_t start_time = 22 - 3;
   std::ifstream boot("/proc/sys/kernel/random/boot_id");
@@ -67,7 +67,7 @@ std::string start_of(std::int64_t pid) {
   return boot_id + " " + fields[start_time];
 }
 
-/// Whether it has ended and only its parent has not looked yet: false where there is no /proc.
+/// Whether the process is a zombie; false without /proc.
 bool has_ended(std::int64_t pid) {
   const std::vector<std::string> fields = fields_of(pid);
   return !fields.empty() && (fields[0] == "Z" || fields[0] == "X");
@@ -75,7 +75,7 @@ bool has_ended(std::int64_t pid) {
 
 bool has_its_name(const OpenFile& file) { return name_target(file) == NameTarget::same_file; }
 
-/// The holder in the file's text now. While the holder writes it, half a text may name nobody.
+/// The current holder in the file's text. An incomplete text may name no holder.
 LockHolder holder_in(const OpenFile& file) {
   std::string text(longest_text_bytes, '\0');
   const ssize_t bytes = ::pread(file.descriptor(), text.data(), text.size(), 0);
@@ -139,7 +139,7 @@ FileLock::FileLock(const std::string& path, double wait_s, const std::function<v
   const double deadline_s = monotonic_s() + wait_s;
   for (int tries = 1; !try_to_take(say); ++tries) {
     if (monotonic_s() < deadline_s) {
-      if (tries == 2) {  // a holder that was about to end is not worth a line
+      if (tries == 2) {  // no line for a holder that is about to end
         say(fmt::format("{}: held by {}; waiting up to {:g} s for it to end", path_,
                         holder_in(OpenFile(path_, OpenFile::Mode::read_write_or_create)).describe(), wait_s));
       }
@@ -151,7 +151,7 @@ FileLock::FileLock(const std::string& path, double wait_s, const std::function<v
       throw UsageError("{}: another run holds {}: {}; wait for it to end, stop it, or use another one", path_,
                        guarded, holder.describe());
     }
-    // The earlier start may hang on a lost node. It keeps the lock on the old file, which loses its name.
+    // The earlier start may hang on a lost node. It keeps the lock on the old file, which has no name then.
     remove_file(path_);
   }
 }
@@ -166,10 +166,10 @@ void FileLock::check_held() const {
   try {
     now = holder_in(OpenFile(path_, OpenFile::Mode::read));
   } catch (const DataError&) {
-    if (exists(path_)) throw;  // storage that fails is another error
+    if (exists(path_)) throw;  // failing storage is another error
   }
   if (now == self_ && has_its_name(*file_)) return;
-  throw LostDirectory("{}: no longer this run's: {}; this run ({}) writes nothing more there", path_,
+  throw LostDirectory("{}: no longer belongs to this run: {}; this run ({}) stops writing to it", path_,
                       now.host.empty() ? "the file was removed" : "taken over by " + now.describe(),
                       self_.describe());
 }
@@ -186,11 +186,11 @@ bool FileLock::try_to_take(const std::function<void(const std::string&)>& say) {
   }
   if (!has_its_name(*file)) return false;  // its holder removed it between opening and locking
   if (!holder.host.empty()) {
-    say(fmt::format("{}: taken over from {}, which ended without giving it back", path_, holder.describe()));
+    say(fmt::format("{}: takes over the stale lock of {}, which has ended", path_, holder.describe()));
   }
   try {
     write_holder(*file, self_);
-  } catch (const Error&) {  // a full disk: a lock without a text would name nobody
+  } catch (const Error&) {  // a full disk: a lock without a text would name no holder
     remove_quietly(path_);
     throw;
   }

@@ -14,12 +14,12 @@ namespace lockstep::checkpoint {
 struct LockHolder {
   std::string host;
   std::int64_t pid = 0;
-  std::string started;  ///< boot and start time of the process, which tell it from a later one of that pid
+  std::string started;  ///< boot and start time of the process, as a later one may have its pid
   std::string slurm_job;
   std::int64_t restart_count = 0;
 
   static LockHolder this_process();
-  static LockHolder parse(const std::string& text);  ///< what is missing stays empty
+  static LockHolder parse(const std::string& text);  ///< missing fields stay empty
   std::string to_text() const;
   /// "pid 123 on node7 (Slurm job 42, restart 1)".
   std::string describe() const;
@@ -30,14 +30,13 @@ struct LockHolder {
 };
 
 /// Holds an exclusive lock on a file during its lifetime, and removes the file at the end.
-///
-/// flock decides, which the system releases whenever the holder dies. Only on file systems without locks does
-/// the text of the file decide: a holder on this host is looked up, one on another host counts as alive.
+/// flock decides, which the system releases when the holder dies. Only on file systems without locks the text
+/// of the file decides: a holder on this host must be alive, one on another host counts as alive.
 class FileLock {
  public:
   /// Tries until wait_s have passed, then takes over from an earlier start of the same Slurm job or throws
   /// UsageError naming the holder and what the lock guards. `say` gets a line when the wait begins, and one
-  /// if the lock is a dead holder's.
+  /// if the holder of the lock is dead.
   FileLock(const std::string& path, double wait_s, const std::function<void(const std::string&)>& say,
            const std::string& guarded = "this directory");
   ~FileLock();
@@ -45,7 +44,7 @@ class FileLock {
   FileLock& operator=(const FileLock&) = delete;
 
   /// FailureError, naming the new holder, if the lock was taken over or its file was removed, which happens
-  /// to a holder that hung for long.
+  /// to a holder that hangs for long.
   void check_held() const;
   const LockHolder& holder() const { return self_; }
 

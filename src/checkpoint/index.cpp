@@ -50,7 +50,7 @@ namespace {
 
 using nlohmann::json;
 
-/// Rank 0's index for the other ranks: the manifest, which they can parse, and what it leaves out.
+/// Rank 0's index for the other ranks: the manifest as text, and the rest as JSON.
 json message_of(const FileIndex& index) {
   json message = index;
   message["file"] = index.file->path();
@@ -77,8 +77,8 @@ struct StoredArray {
 };
 using StoredArrays = std::unordered_map<std::string, StoredArray>;
 
-/// Takes only what checkpoints contain: a text of variable length is elsewhere in the file, without a
-/// checksum.
+/// Accepts only types of attributes of checkpoints: a text of variable length is elsewhere in the file,
+/// without a checksum.
 AttributeValue read_attribute(const hdf5::Object& object, const std::string& name) {
   if (!object.has_plain_attribute(name)) {
     throw DataError("{}: attribute {} of {} is neither a number nor a text of fixed length",
@@ -90,7 +90,7 @@ AttributeValue read_attribute(const hdf5::Object& object, const std::string& nam
   return object.int64_attribute(name);
 }
 
-/// What walk() collects. Each group has one name, so that no cycle of links is followed.
+/// The result of walk(). Each group has one name, which excludes cycles of links.
 struct Findings {
   FileIndex& index;
   StoredArrays arrays;
@@ -110,7 +110,7 @@ void walk(const hdf5::Group& group, const std::string& path, int depth, Findings
   bool holds_arrays = false;
   for (const hdf5::Link& link : group.links()) {
     if (!is_link_name(link.name))
-      throw DataError("{}: /{}: {} cannot be a name in a checkpoint", file, path, quote(link.name));
+      throw DataError("{}: /{}: {} is not a valid name in a checkpoint", file, path, quote(link.name));
     const std::string child = path + "/" + link.name;
     if (link.kind == hdf5::ObjectKind::group) {
       walk(group.open_group(link.name), child, depth + 1, found);
@@ -120,7 +120,7 @@ void walk(const hdf5::Group& group, const std::string& path, int depth, Findings
           "/" + child, StoredArray{dataset.dtype(), dataset.type_name(), dataset.shape(), dataset.extent()});
       holds_arrays = true;
     } else {
-      throw DataError("{}: /{} leads nowhere", file, child);
+      throw DataError("{}: the link /{} is broken", file, child);
     }
   }
   if (holds_arrays || !entry.attributes.empty()) found.index.groups.push_back(std::move(entry));
@@ -154,17 +154,18 @@ void read_root(const hdf5::File& file, FileIndex& index) {
   if (version < 1 || version >= no_version_ever)
     throw DataError("{}: invalid format_version {}", index.path, version);
   if (version > format_version) {
-    throw UsageError("{}: is of format_version {}; this build reads up to {}: use a newer one", index.path,
+    throw UsageError("{}: has format_version {}; this build reads up to {}: use a newer one", index.path,
                      version, format_version);
   }
   index.version = static_cast<int>(version);
-  constexpr std::int64_t most = std::int64_t{1} << 53;  // resuming computes with these counts
+  constexpr std::int64_t max_count = std::int64_t{1} << 53;  // a resume computes with these counts
   for_position(index.position, [&]<class Number>(const char* name, Number& number) {
     if constexpr (std::is_unsigned_v<Number>) {
       number = file.uint64_attribute(name);
     } else {
       number = file.int64_attribute(name);
-      if (number < 0 || number > most) throw DataError("{}: attribute '{}' is {}", index.path, name, number);
+      if (number < 0 || number > max_count)
+        throw DataError("{}: attribute '{}' is {}", index.path, name, number);
     }
   });
   index.world_size = file.int64_attribute("world_size");
@@ -184,12 +185,12 @@ void read_provenance(const hdf5::File& file, FileIndex& index) {
 }
 
 /// A path for an error text.
-std::string shown(const std::string& path) {
+std::string short_text(const std::string& path) {
   constexpr std::size_t max_bytes = 300;
   return path.size() <= max_bytes ? path : quote(path);
 }
 
-/// A file whose tensors overlap could make a reader read the same bytes any number of times.
+/// Overlapping tensors could make a reader read the same bytes any number of times.
 void check_overlaps(const FileIndex& index) {
   std::vector<const TensorEntry*> order;
   for (const TensorEntry& tensor : index.tensors) {
@@ -198,7 +199,8 @@ void check_overlaps(const FileIndex& index) {
   std::ranges::sort(order, {}, &TensorEntry::offset);
   for (std::size_t i = 1; i < order.size(); ++i) {
     if (order[i]->offset - order[i - 1]->offset < order[i - 1]->bytes)
-      throw DataError("{}: {} overlaps {}", index.path, shown(order[i]->path()), shown(order[i - 1]->path()));
+      throw DataError("{}: {} overlaps {}", index.path, short_text(order[i]->path()),
+                      short_text(order[i - 1]->path()));
   }
 }
 
@@ -207,25 +209,26 @@ void match_manifest(FileIndex& index, StoredArrays& arrays) {
   for (TensorEntry& tensor : index.tensors) {
     const auto found = arrays.find(tensor.path());
     if (found == arrays.end())
-      throw DataError("{}: {} is in the manifest but not in the file", index.path, shown(tensor.path()));
+      throw DataError("{}: {} is in the manifest but not in the file", index.path, short_text(tensor.path()));
     const StoredArray& array = found->second;
     if (array.dtype != tensor.dtype ||
         !std::equal(array.shape.begin(), array.shape.end(), tensor.shape.begin(), tensor.shape.end())) {
       throw DataError("{}: {} is {} [{}] in the file, but {} {} in the manifest", index.path,
-                      shown(tensor.path()), array.type_name, fmt::join(array.shape, ", "),
+                      short_text(tensor.path()), array.type_name, fmt::join(array.shape, ", "),
                       to_string(tensor.dtype), to_string(tensor.shape));
     }
     if (array.extent.bytes != tensor.bytes || tensor.bytes > index.file_bytes ||
         array.extent.offset > index.file_bytes - tensor.bytes) {
       throw DataError("{}: {} ({} bytes at {}) is not within the file's {} bytes: is it truncated?",
-                      index.path, shown(tensor.path()), tensor.bytes, array.extent.offset, index.file_bytes);
+                      index.path, short_text(tensor.path()), tensor.bytes, array.extent.offset,
+                      index.file_bytes);
     }
     tensor.offset = array.extent.offset;
     arrays.erase(found);
   }
   if (!arrays.empty()) {
     throw DataError("{}: {} is in the file but not in the manifest", index.path,
-                    shown(arrays.begin()->first));
+                    short_text(arrays.begin()->first));
   }
   check_overlaps(index);
 }
@@ -249,7 +252,7 @@ FileIndex read_from(const std::string& path, const std::shared_ptr<const OpenFil
   std::sort(index.groups.begin(), index.groups.end(),
             [](const GroupEntry& a, const GroupEntry& b) { return a.path < b.path; });
   if (root_digest(index) != index.digest) {
-    throw DataError("{}: the root digest does not fit: manifest, configuration or attributes are damaged",
+    throw DataError("{}: the root digest does not match: manifest, configuration or attributes are damaged",
                     path);
   }
   match_manifest(index, found.arrays);
@@ -276,7 +279,7 @@ std::string FileIndex::default_weights() const {
       });
   if (has_model) return "model";
   if (averages.size() > 1)
-    throw UsageError("{}: holds no model, but the averages {}; say which with --weights", path,
+    throw UsageError("{}: has no model, but the averages {}; choose one with --weights", path,
                      fmt::join(averages, ", "));
   return std::string(*averages.begin());
 }
@@ -305,11 +308,11 @@ FileIndex read_index(const std::string& path, comm::HostGroup& world) {
       index = index_in(message, path);
       index.file = open_if_there(message.at("file").get<std::string>());
     });
-    // The run may have pruned the file before this rank opened it, or this rank sees it late.
+    // The run may have pruned the file before this rank opened it, or a network file system shows it late.
     const std::uint8_t open = index.file != nullptr;
     if (std::ranges::count(comm::all_gather_values(world, open), 0) == 0) return index;
     if (attempt == max_live_attempts)
-      throw DataError("{}: is not there on every rank: {}", path, message.at("file").get<std::string>());
+      throw DataError("{}: does not exist on every rank: {}", path, message.at("file").get<std::string>());
     constexpr double delays = max_live_attempts * (max_live_attempts - 1) / 2;
     if (!open)
       std::this_thread::sleep_for(std::chrono::duration<double>(name_delay_s(world) * attempt / delays));

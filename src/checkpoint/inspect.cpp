@@ -75,7 +75,7 @@ void verify_tensors(const FileIndex& index, comm::HostGroup& world, VerifyReport
   const std::vector<std::uint64_t> digests = combine_digests(tensors, mine, world);
   for (std::size_t t = 0; t < digests.size(); ++t) {
     if (digests[t] == index.tensors[t].digest) continue;
-    report.problems.push_back(fmt::format("{}: {}: digest {} does not fit the manifest's {}", index.path,
+    report.problems.push_back(fmt::format("{}: {}: digest {} does not match the manifest's {}", index.path,
                                           index.tensors[t].path(), to_hex(digests[t]),
                                           to_hex(index.tensors[t].digest)));
   }
@@ -166,7 +166,7 @@ std::vector<AttributeDifference> compare_attributes(const FileIndex& a, const Fi
 }  // namespace
 
 DiffReport diff(const std::string& path_a, const std::string& path_b, double tolerance) {
-  if (!(tolerance >= 0)) throw UsageError("a tolerance of {}: it must not be negative", tolerance);
+  if (!(tolerance >= 0)) throw UsageError("a tolerance of {} is negative", tolerance);
   const FileIndex a = read_index(path_a), b = read_index(path_b);
   DiffReport report;
   report.path_a = path_a;

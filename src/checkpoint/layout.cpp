@@ -32,7 +32,7 @@ constexpr const char* memory_name = "the layout in memory";
 }  // namespace
 
 MemoryFile::MemoryFile() {
-  // Without a file system in memory one on a local disk will do: the file is small and short-lived.
+  // Without a file system in memory it uses a local disk: the file is small and short-lived.
   const char* const variable = std::getenv("TMPDIR");
   for (const std::string directory : {"/dev/shm", variable ? variable : "/tmp"}) {
     path_ = directory + "/lockstep-layout-XXXXXX";
@@ -92,7 +92,7 @@ void check_section_path(const std::string& path) {
     if (slash == std::string_view::npos) break;
     rest.remove_prefix(slash + 1);
   }
-  if (!good) throw UsageError("a checkpoint cannot have a section {}", quote(path));
+  if (!good) throw UsageError("{} is not a valid section of a checkpoint", quote(path));
 }
 
 TensorEntry entry_of(const Section& section, const NamedTensor& tensor, const kernels::Backend* backend) {
@@ -103,7 +103,7 @@ TensorEntry entry_of(const Section& section, const NamedTensor& tensor, const ke
   entry.shape = tensor.shape();
   entry.bytes = tensor.bytes();
   if (!is_link_name(tensor.name)) {
-    throw UsageError("{}: {} cannot be a name in a checkpoint", section.path, quote(tensor.name));
+    throw UsageError("{}: {} is not a valid name in a checkpoint", section.path, quote(tensor.name));
   }
   if (!is_storable(entry.dtype))
     throw UsageError("{}: a checkpoint cannot hold {}", entry.path(), to_string(entry.dtype));
@@ -117,7 +117,7 @@ TensorEntry entry_of(const Section& section, const NamedTensor& tensor, const ke
   return entry;
 }
 
-/// Makes the group of this path and its parents.
+/// Creates the group of this path and its parents.
 hdf5::Group make_group(hdf5::File& file, const std::string& path) {
   for (std::size_t slash = path.find('/'); slash != std::string::npos; slash = path.find('/', slash + 1)) {
     if (const std::string prefix = path.substr(0, slash); !file.exists(prefix)) file.create_group(prefix);
@@ -166,7 +166,7 @@ FileIndex index_of(const StateDict& state_dict) {
   for (const Section& section : state_dict.sections) {
     check_section_path(section.path);
     if (index.group(section.path))
-      throw UsageError("two sections of a checkpoint are both called '{}'", section.path);
+      throw UsageError("two sections of a checkpoint have the name '{}'", section.path);
     GroupEntry group{section.path, {}};
     for (const Attribute& attribute : section.attributes)
       group.attributes.emplace_back(attribute.name, attribute.value);
@@ -176,7 +176,7 @@ FileIndex index_of(const StateDict& state_dict) {
     for (const NamedTensor& tensor : section.tensors) {
       index.tensors.push_back(entry_of(section, tensor, state_dict.backend));
       if (!paths.insert(index.tensors.back().path()).second) {
-        throw UsageError("two tensors of a checkpoint are both called {}", index.tensors.back().path());
+        throw UsageError("two tensors of a checkpoint have the name {}", index.tensors.back().path());
       }
     }
   }
@@ -221,7 +221,7 @@ Layout::Layout(FileIndex& index) try {
                             : group->create_dataset(tensor.name, tensor.dtype, tensor.shape.extents());
     tensor.offset = dataset.extent().offset;
   }
-} catch (const hdf5::NoMemory&) {  // no data are bad
+} catch (const hdf5::NoMemory&) {  // the data are not at fault
   throw std::bad_alloc();
 }
 
@@ -239,7 +239,7 @@ void Layout::finish(const FileIndex& index) try {
   throw std::bad_alloc();
 }
 
-/// Copies what is between the tensors: a page of the memory may hold structure and space for elements.
+/// Copies the gaps between tensors: a page of the memory may hold structure and space for elements.
 void Layout::copy_to(OpenFile& file) const {
   const std::uint64_t size = memory_.size();
   file.truncate(size);
@@ -259,13 +259,13 @@ std::uint64_t max_file_bytes(const FileIndex& index) {
 
 namespace {
 
-/// The text up to the next `end`, which is taken off the front with it.
+/// Removes the text up to the next `end` from the front, with `end`, and returns it.
 std::optional<std::string_view> take_until(std::string_view& text, char end) {
   const std::size_t at = text.find(end);
   if (at == std::string_view::npos) return std::nullopt;
-  const std::string_view taken = text.substr(0, at);
+  const std::string_view front = text.substr(0, at);
   text.remove_prefix(at + 1);
-  return taken;
+  return front;
 }
 
 /// "[2,3]"; false if it is something else.
@@ -325,7 +325,7 @@ std::vector<TensorEntry> parse_manifest(const std::string& text, const std::stri
   for (std::string_view rest = text; !rest.empty();) {
     const auto line = take_until(rest, '\n');
     auto entry = line ? parse_line(*line) : std::nullopt;
-    if (!entry) throw DataError("{}: /manifest: line {} is no tensor", file, tensors.size() + 1);
+    if (!entry) throw DataError("{}: /manifest: line {} is malformed", file, tensors.size() + 1);
     tensors.push_back(std::move(*entry));
   }
   return tensors;
@@ -351,7 +351,7 @@ std::string digested_text(const FileIndex& index, bool for_readers) {
     }
   }
   const std::string manifest = manifest_text(index.tensors);
-  if (for_readers)  // the first line that differs says more than a size
+  if (for_readers)  // the first different line is more useful than a size
     return fmt::format("{}{}\nconfig {}\n{}manifest {}\n", text, index.config, index.config.size(), manifest,
                        manifest.size());
   fmt::format_to(std::back_inserter(text), "config {}\n{}manifest {}\n", index.config.size(), index.config,

@@ -1,5 +1,5 @@
-// Private to the module: the structure of a checkpoint: from a StateDict to an index and to HDF5, and the
-// index as text (/manifest, and the text of the root digest).
+// Private to the module: the structure of a checkpoint: conversion of a StateDict to an index and to HDF5,
+// and the index as text (/manifest, and the text of the root digest).
 #pragma once
 
 #include <cstdint>
@@ -47,24 +47,25 @@ class MemoryFile {
   int descriptor_ = -1;
 };
 
-/// The index of a file that holds `state_dict`, with digests and offsets of 0. UsageError naming what a file
-/// cannot hold: names with '/' or line ends, duplicate names, tensors that are not row-major memory of the
-/// CPU or of the backend's device.
+/// The index of a file that holds `state_dict`, with digests and offsets of 0. UsageError for names with '/'
+/// or line ends, duplicate names, and tensors that are not row-major memory of the CPU or of the backend's
+/// device.
 FileIndex index_of(const StateDict& state_dict);
 
 /// "data/FIELD": the normalisation of a field as tensors `mean` and `deviation`, copies of `now`. A load
-/// calls `use` with what the file holds.
+/// calls `use` with the file's values.
 Section normalization_section(std::string_view field, const data::Normalization& now,
                               std::function<void(data::Normalization)> use);
 
-/// True if HDF5 and the manifest can hold it as the name of one tensor.
+/// True if it is a valid name of a tensor in HDF5 and the manifest.
 bool is_link_name(std::string_view name);
 
-/// The structure of a file, made in memory by HDF5 and copied out when the digests are known.
+/// The structure of a file, which HDF5 writes to memory, and which is copied to storage when the digests are
+/// known.
 class Layout {
  public:
-  /// Makes everything except the manifest and the root digest, and sets the final offsets of the tensors.
-  /// Groups and attributes are made in the index's order, so equal state dicts make equal structures.
+  /// Creates everything except the manifest and the root digest, and sets the final offsets of the tensors.
+  /// Groups and attributes are in the index's order, so equal state dicts have equal structures.
   explicit Layout(FileIndex& index);
   ~Layout();
   Layout(const Layout&) = delete;
@@ -85,7 +86,7 @@ class Layout {
 /// An upper bound of the size of a file with this index.
 std::uint64_t max_file_bytes(const FileIndex& index);
 
-/// Calls use(name, number) with each number of a Position, by the name that it has in files and reports.
+/// Calls use(name, number) with each number of a Position, by its name in files and reports.
 void for_position(auto& position, const auto& use) {
   use("step", position.step);
   use("epoch", position.epoch);
@@ -105,11 +106,11 @@ std::string manifest_text(const std::vector<TensorEntry>& tensors);
 std::vector<TensorEntry> parse_manifest(const std::string& text, const std::string& file);
 
 /// Everything that a resume uses except the elements: position, attributes of groups, configuration,
-/// manifest. for_readers: the same in words, with sizes behind what they are of.
+/// manifest. for_readers: the same in words, with sizes after their texts.
 std::string digested_text(const FileIndex& index, bool for_readers = false);
 std::uint64_t root_digest(const FileIndex& index);
 
-/// Exact: equal texts mean equal values.
+/// The exact text: equal texts mean equal values.
 std::string to_text(const AttributeValue& value);
 
 }  // namespace lockstep::checkpoint

@@ -1,4 +1,4 @@
-// Loading: matching names, shapes and types, then reading; weights alone, from a file of any format.
+// Loading: matches names, shapes and types, then reads; also weights alone, from a file of any format.
 #include "lockstep/checkpoint/file.h"
 
 #include <fmt/format.h>
@@ -131,7 +131,7 @@ namespace {
 bool is_ema(const Section& section) { return section.path.starts_with("ema/"); }
 
 /// The value on one line.
-std::string shown(const AttributeValue& value) {
+std::string line_of(const AttributeValue& value) {
   const auto* text = std::get_if<std::string>(&value);
   return text ? quote(*text) : to_text(value);
 }
@@ -151,7 +151,7 @@ void plan_attributes(const Section& section, const GroupEntry& group, LoadPlan& 
       plan.restores.push_back({&attribute, found->second});
     } else if (found->second != attribute.value) {
       problems.push_back(fmt::format("{} of {} is {} in the file, {} here", attribute.name, section.path,
-                                     shown(found->second), shown(attribute.value)));
+                                     line_of(found->second), line_of(attribute.value)));
     }
   }
 }
@@ -169,7 +169,7 @@ void plan_absent(const FileIndex& index, const Section& section, LoadPlan& plan)
 void warn_of_unused_groups(const FileIndex& index, LoadPlan& plan) {
   std::vector<std::string> unused;
   for (const GroupEntry& group : index.groups) {
-    if (is_data_group(group.path)) continue;  // which says what the weights mean
+    if (is_data_group(group.path)) continue;  // the meaning of the weights
     if (std::ranges::count(plan.state_dict.sections, group.path, &Section::path) == 0)
       unused.push_back("/" + group.path);
   }
@@ -178,13 +178,13 @@ void warn_of_unused_groups(const FileIndex& index, LoadPlan& plan) {
         fmt::format("{} holds {}, which this program does not load", index.path, list_of(unused)));
 }
 
-/// Gives the target its part of a whole tensor.
+/// Copies the target's part of a whole tensor.
 void take(const Tensor& whole, const NamedTensor& target, kernels::Backend* backend) {
   const auto& part = target.part;
   kernels::transfer(part ? part->partition->part(part->param, whole) : whole, target.value, backend);
 }
 
-/// EMA weights that the file lacks start from the weights just loaded.
+/// EMA weights that the file lacks start from the loaded weights.
 void copy_from_model(const Section& ema, const StateDict& state_dict) {
   std::unordered_map<std::string, Tensor> weights;
   for (const Section& section : state_dict.sections) {
@@ -204,7 +204,8 @@ void read_whole(const OpenFile& file, const TensorEntry& entry, const Tensor& ta
   std::vector<std::byte> elements(entry.bytes);
   BlockReader(file, entry, elements.data()).finish();
   if (!cast_elements(entry.dtype, elements.data(), target.dtype(), out, target.numel())) {
-    throw UsageError("{}: {} holds numbers beyond {}", file.path(), entry.path(), to_string(target.dtype()));
+    throw UsageError("{}: {} has numbers out of the range of {}", file.path(), entry.path(),
+                     to_string(target.dtype()));
   }
 }
 
@@ -319,7 +320,7 @@ Demand demand_of(const ModelState& model, const std::string& group, std::span<co
   return demand;
 }
 
-/// DataError if what does not match is due to a larger relative of the model.
+/// DataError if the mismatch is due to a larger relative of the model.
 void check_relatives(const ForeignWeights& by, const WeightSource& source,
                      std::span<const NamedTensor> requested, const Match& match) {
   for (const auto& [tensor, text] : by.relatives) {
@@ -348,7 +349,7 @@ Match plan(const WeightSource& source, const ForeignWeights& by, std::vector<Sto
   const ForeignWeights* const known = &by;
   note(foreign_config_key, foreign_config(source, {&known, 1}));
   if (!adopted.notes.empty())
-    report.notes.push_back(fmt::format("{}: stored as {} has it: {}", source.path(), by.program,
+    report.notes.push_back(fmt::format("{}: stored in the layout of {}: {}", source.path(), by.program,
                                        fmt::join(adopted.notes, "; ")));
   return result;
 }
@@ -358,15 +359,15 @@ void check_some_match(const std::string& path, const ModelState& model, const Ma
                       LoadReport& report) {
   std::set<const void*> targets;
   for (const Match::Pair& pair : match.pairs) targets.insert(pair.target.value.raw());
-  const auto taken = std::count_if(model.params.begin(), model.params.end(), [&](const Param* param) {
+  const auto loaded = std::count_if(model.params.begin(), model.params.end(), [&](const Param* param) {
     return param->value.numel() == 0 || targets.contains(param->value.raw());
   });
   const auto all = static_cast<std::ptrdiff_t>(model.params.size());
   if (match.pairs.empty() && all > 0)
-    throw DataError("{}: none of its tensors belongs to this model; is it a file of weights?", path);
-  if (taken < all)
-    report.notes.push_back(
-        fmt::format("{}: {} of {} parameters taken; the others keep their start", path, taken, all));
+    throw DataError("{}: no tensor belongs to this model; is it a file of weights?", path);
+  if (loaded < all)
+    report.notes.push_back(fmt::format("{}: {} of {} parameters loaded; the others keep their initial values",
+                                       path, loaded, all));
 }
 
 void check_finite(const std::string& path, const ModelState& model, const LoadOptions& options,
@@ -378,16 +379,15 @@ void check_finite(const std::string& path, const ModelState& model, const LoadOp
     buffers.push_back({buffer->name, kernels::on_cpu(buffer->value, model.backend)});
   const std::string in_params = not_finite_in(params), in_buffers = not_finite_in(buffers);
   if (!in_params.empty() && options.finite)
-    throw DataError("{}: holds numbers that are not finite: {}; take weights from before they went wrong",
-                    path, in_params);
+    throw DataError("{}: has numbers that are not finite: {}; load earlier weights", path, in_params);
   for (const std::string& names : {in_params, in_buffers}) {
     if (!names.empty())
-      report.warnings.push_back(fmt::format("{}: holds numbers that are not finite: {}", path, names));
+      report.warnings.push_back(fmt::format("{}: has numbers that are not finite: {}", path, names));
   }
 }
 
-/// The elements of a stored tensor, transposed if it is marked so, in the type of `target`, whose number of
-/// elements they have. DataError as read(), and if a number is beyond that type.
+/// Reads the elements of a stored tensor into `target`, transposed if marked so and cast to its type.
+/// DataError as read(), and if a number is out of the range of that type.
 void read_as(const WeightSource& source, const StoredTensor& stored, std::size_t tensor,
              const Tensor& target) {
   auto* const out = static_cast<std::byte*>(target.raw());
@@ -399,7 +399,7 @@ void read_as(const WeightSource& source, const StoredTensor& stored, std::size_t
     std::vector<std::byte> converted(stored.transposed ? target.bytes() : 0);
     if (!cast_elements(stored.dtype.value(), elements.data(), target.dtype(),
                        stored.transposed ? converted.data() : out, target.numel())) {
-      throw DataError("{}: {} holds numbers beyond {}", source.path(), stored.name,
+      throw DataError("{}: {} has numbers out of the range of {}", source.path(), stored.name,
                       to_string(target.dtype()));
     }
     if (stored.transposed) elements = std::move(converted);
@@ -438,7 +438,7 @@ LoadReport load_from(std::unique_ptr<WeightSource> source, const ModelState& mod
       read_as(*source, stored[pair.stored], pair.stored, here);
       kernels::transfer(here, pair.target.value, model.backend);
     }
-    source.reset();  // the caller may replace the file once it has the report
+    source.reset();  // the caller may replace the file after this
     check_finite(path, model, options, report);
   });
   return report;

@@ -1,4 +1,4 @@
-// Private to the module: loading in steps: match the tensors asked for with those of a file, read them,
+// Private to the module: loading in steps: match the requested tensors with those of a file, read them,
 // finish.
 #pragma once
 
@@ -20,7 +20,7 @@ namespace lockstep::checkpoint {
 struct StoredTensor {
   std::string group;  ///< empty: at the root, or the file has no groups
   std::string name;
-  std::optional<DType> dtype;  ///< none: not a number type that Lockstep knows
+  std::optional<DType> dtype;  ///< none: a type that Lockstep does not know
   std::string_view type_name;  ///< "float32", "bool", "text" ...; a constant
   std::vector<std::int64_t> shape;
   bool transposed = false;  ///< a matrix to be read as its transpose; `shape` is still the file's
@@ -42,12 +42,12 @@ struct Match {
   std::vector<Pair> pairs;
   std::vector<std::string> problems;  ///< "missing: model/a, model/b ... and 9 more", "wrong shape: model/c
                                       ///< is [3] in the file, [4] here" ...
-  bool ambiguous = false;             ///< names collide, so no way to load them is right
+  bool ambiguous = false;             ///< names collide, so a load would be ambiguous
 };
 
-/// Compares names without leading "module." and "_orig_mod.", on both sides. A type of the file must hold no
-/// value that the target's type cannot (float32 from 16-bit floats, int64 from int32 ...); with `narrow`
-/// float32 also takes float64.
+/// Compares names without leading "module." and "_orig_mod.", on both sides. The target's type must hold all
+/// values of the file's type (float32 from 16-bit floats, int64 from int32 ...); with `narrow` float32 also
+/// takes float64.
 Match match(std::span<const StoredTensor> stored, std::span<const RequestedGroup> requested, bool narrow);
 
 std::vector<StoredTensor> stored_tensors(const FileIndex& index);
@@ -56,7 +56,7 @@ std::vector<StoredTensor> stored_tensors(const FileIndex& index);
 void check_or_warn(const std::string& path, const Match& result, const LoadOptions& options,
                    std::vector<std::string>& warnings);
 
-/// What will be read from a checkpoint, and what happens to the rest of the state dict.
+/// The plan of a load: the tensors to read, and the treatment of the rest of the state dict.
 struct LoadPlan {
   LoadPlan() = default;
   LoadPlan(LoadPlan&&) = default;  // not copied: pointers lead into state_dict
@@ -64,7 +64,7 @@ struct LoadPlan {
 
   StateDict state_dict;
   std::vector<Match::Pair> pairs;      ///< `stored` indexes FileIndex::tensors
-  std::vector<const Section*> absent;  ///< sections that the file lacks and that can do without
+  std::vector<const Section*> absent;  ///< optional sections that the file lacks
   std::vector<std::string> warnings;
   struct Restore {
     const Attribute* attribute;

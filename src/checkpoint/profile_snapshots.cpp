@@ -1,4 +1,4 @@
-// Saving the snapshots, and mixing EMA weights of other widths from them.
+// Saves the snapshots, and mixes EMA weights of other widths from them.
 #include "checkpoint/profile_snapshots.h"
 
 #include <fmt/format.h>
@@ -112,7 +112,7 @@ void ProfileSnapshots::drop_after(std::int64_t step) {
 
 namespace {
 
-/// The largest profile error of a mixture that is accepted.
+/// The largest accepted profile error of a mixture.
 constexpr double max_error = 0.1;
 
 /// A stored average: one group of one snapshot.
@@ -159,10 +159,10 @@ void check_is_run(const std::string& run) {
   if (!std::filesystem::is_directory(run, ignored))
     throw UsageError("{}: is a file; give the run directory", run);
   if (!steps_in(run).empty())
-    throw UsageError("{}: is within a run directory; give that: {}", run, directory_of(run));
+    throw UsageError("{}: is within a run directory; give the run directory: {}", run, directory_of(run));
   for (const char* const part : {"/ema", "/checkpoints", "/config.ini"})
     if (exists(run + part)) return;
-  throw UsageError("{}: is no run directory: it holds none of ema, checkpoints and config.ini", run);
+  throw UsageError("{}: is not a run directory: it has no ema, checkpoints or config.ini", run);
 }
 
 /// Steps of the snapshots to use, oldest first.
@@ -191,9 +191,9 @@ std::vector<std::int64_t> steps_to_use(const std::string& run, std::optional<std
   return steps;
 }
 
-/// Their indexes. A run that is still training thins its snapshots: if a listed one is gone before it is
-/// read, the directory is listed again; snapshots that were read stay open. After many lists missing ones are
-/// left out, except for the newest.
+/// The indexes of the snapshots. A run that is still training prunes snapshots: if a listed one is gone
+/// before it is read, this lists the directory again; snapshots that were read stay open. After many attempts
+/// it leaves out missing ones, except for the newest.
 std::vector<FileIndex> snapshots_to_use(const std::string& run, std::optional<std::int64_t> step,
                                         comm::HostGroup& world) {
   constexpr int max_lists = 16;
@@ -222,7 +222,7 @@ std::vector<FileIndex> snapshots_to_use(const std::string& run, std::optional<st
   }
 }
 
-/// "0.04 to 0.14, 0.25": widths that the stored averages come close to.
+/// "0.04 to 0.14, 0.25": widths that mixtures of the stored averages can approximate.
 std::string reachable(const optim::EmaReconstruction& reconstruction, std::int64_t updates) {
   std::string text;
   double first = 0, last = 0;
@@ -257,13 +257,13 @@ optim::EmaMixture mixture_of(const std::vector<Stored>& stored, const optim::Ema
   if (mixture.error <= max_error) return mixture;
   const std::string instead = reachable(reconstruction, updates);
   throw UsageError(
-      "{}: sigma_rel = {} cannot be had: the profile error of the closest mixture of {} is {:.0f} %, more "
+      "{}: sigma_rel = {} is impossible: the profile error of the closest mixture of {} is {:.0f} %, more "
       "than {:.0f} %; {}, or keep more snapshots (checkpoint.every) of more widths (ema.sigma_rel)",
       directory, profile.parameter(), pluralized(stored.size(), "stored average"), 100 * mixture.error,
-      100 * max_error, instead.empty() ? "choose a width that was tracked" : "what can be had: " + instead);
+      100 * max_error, instead.empty() ? "choose a width that was tracked" : "possible widths: " + instead);
 }
 
-/// One tensor of the file to be written.
+/// A tensor of the output file.
 struct Target {
   std::string name;
   bool averaged;
@@ -297,7 +297,7 @@ const TensorEntry& entry_for(const Target& target, const std::string& group, con
   if (found != entries.end() && found->second->shape == target.tensor.shape() &&
       found->second->dtype == target.tensor.dtype())
     return *found->second;
-  throw DataError("{}: /{}/{} is missing or of another shape than in later snapshots", index.path, group,
+  throw DataError("{}: /{}/{} is missing or has another shape than in later snapshots", index.path, group,
                   target.name);
 }
 

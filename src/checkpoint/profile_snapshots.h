@@ -18,8 +18,8 @@ class FileWriter;
 /// True for groups of power-function EMA weights: "ema/sigma_rel=0.05".
 bool is_profile_group(std::string_view path);
 
-/// RUN/ema/step-000000500.h5: the power-function EMA weights of a step. They are kept when checkpoints are
-/// removed, because EMA weights of other widths are made from them after training.
+/// RUN/ema/step-000000500.h5: the power-function EMA weights of a step. They stay when checkpoints are
+/// removed, as EMA weights of other widths are computed from them after training.
 ///
 /// A snapshot holds the averaged tensors, /ema/sigma_rel=.../NAME; the model's other buffers, /model/NAME;
 /// and position, configuration and provenance like a checkpoint. Like a checkpoint it is complete or absent.

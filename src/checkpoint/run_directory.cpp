@@ -18,7 +18,7 @@
 namespace lockstep::checkpoint {
 namespace {
 
-/// Of a directory and its parents, those that do not exist yet, innermost first.
+/// The directories among this one and its parents that do not exist yet, innermost first.
 std::vector<std::string> missing_on_the_way_to(std::string path) {
   std::vector<std::string> missing;
   while (!exists(path)) {
@@ -43,7 +43,7 @@ RunDirectory::RunDirectory(std::string path, comm::HostGroup& world, double lock
   comm::run_on_all(world_, [&] {
     if (path_.empty()) throw UsageError("the name of the run directory is empty");
     if (world_.rank() != 0) return;
-    made_ = missing_on_the_way_to(checkpoints_path());
+    new_directories_ = missing_on_the_way_to(checkpoints_path());
     const auto take_lock = [&] {
       lock_ = std::make_unique<FileLock>(path_ + "/lock", lock_wait_s,
                                          [](const std::string& line) { Log().warning("{}", line); });
@@ -54,7 +54,7 @@ RunDirectory::RunDirectory(std::string path, comm::HostGroup& world, double lock
     } catch (const Error&) {
       if (exists(path_)) throw;
       make_directories(checkpoints_path());
-      take_lock();  // another run failed meanwhile and removed the directory that it had made
+      take_lock();  // another run failed meanwhile and removed its directory
     }
     make_directories(checkpoints_path());
     remove_file(temporary_path(config_path()));
@@ -81,13 +81,12 @@ RunDirectory::RunDirectory(ReadOnly /*tag*/, std::string path, comm::HostGroup& 
       return;
     }
     if (holder.host == LockHolder::this_process().host && !holder.is_alive_here()) return;
-    Log().warning("{}: is held by {}; while that run lives, no other can start here", path_,
-                  holder.describe());
+    Log().warning("{}: is held by {}; no other run can start here before it ends", path_, holder.describe());
   });
 }
 
-/// All ranks write checkpoints, so all must see the directory whose lock rank 0 has just taken. A relative
-/// path, or a disk local to each node, may lead to another one. A network file system may take a moment.
+/// All ranks write checkpoints, so all must see the directory whose lock rank 0 holds. A relative path, or a
+/// disk local to each node, may lead to another one. A network file system may take a moment.
 void RunDirectory::check_same_directory(const std::string& holder) const {
   comm::run_on_all(world_, [&] {
     const double deadline_s = monotonic_s() + name_delay_s(world_);
@@ -95,7 +94,7 @@ void RunDirectory::check_same_directory(const std::string& holder) const {
       if (monotonic_s() > deadline_s) {
         std::error_code ignored;
         throw UsageError(
-            "{}: is not the directory that rank 0 sees under this name, seen from {}; give one that all "
+            "{}: on {}, this is another directory than on rank 0; give one that all "
             "ranks share, as an absolute path",
             path_, std::filesystem::current_path(ignored).string());
       }
@@ -116,12 +115,12 @@ RunDirectory::~RunDirectory() {
   if (!lock_) return;
   std::error_code ignored;
   const bool configured = std::filesystem::exists(config_path(), ignored);
-  if (configured || made_.empty()) return;
+  if (configured || new_directories_.empty()) return;
   // This run has not been configured. Only empty directories go, the innermost while the lock is held.
   if (!is_held()) return;
-  std::filesystem::remove(made_.front(), ignored);
+  std::filesystem::remove(new_directories_.front(), ignored);
   lock_.reset();
-  for (const std::string& directory : made_) std::filesystem::remove(directory, ignored);
+  for (const std::string& directory : new_directories_) std::filesystem::remove(directory, ignored);
 }
 
 std::optional<std::string> RunDirectory::stored_config() const {
@@ -151,7 +150,7 @@ bool RunDirectory::is_held() const noexcept {
 }
 
 void RunDirectory::check_held() const {
-  if (read_only_) throw LostDirectory("{}: was opened to be read only", path_);
+  if (read_only_) throw LostDirectory("{}: was opened read-only", path_);
   if (lock_) lock_->check_held();
 }
 

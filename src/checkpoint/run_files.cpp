@@ -23,7 +23,7 @@ namespace {
 
 /// The path with the links at its end resolved; if they lead nowhere, the name that does not exist.
 std::string target_of(const std::string& path) {
-  constexpr int max_links = 40;  // as the system
+  constexpr int max_links = 40;  // the limit of the system
   std::filesystem::path target = path;
   std::error_code error;
   for (int links = 0; links < max_links; ++links) {
@@ -131,14 +131,14 @@ std::vector<std::int64_t> steps_in(const std::string& directory, comm::HostGroup
 void remove_drafts(const std::string& directory, const Log& log) {
   for (const std::string& name : list(directory)) {
     if (!small_drafts.contains(name) && !is_draft(name)) continue;
-    log.info("{}/{}: removed, left behind by a save that was cut off", directory, name);
+    log.info("{}/{}: removed; an interrupted save left it behind", directory, name);
     remove_file(directory + "/" + name);
   }
 }
 
 namespace {
 
-/// JSON has no such numbers, so they are written as null.
+/// JSON has no such numbers, so null stands for them.
 constexpr double not_a_number = std::numeric_limits<double>::quiet_NaN();
 
 std::map<std::int64_t, EvaluationRecords::Metrics> parse(const std::string& text) {
@@ -147,7 +147,7 @@ std::map<std::int64_t, EvaluationRecords::Metrics> parse(const std::string& text
   for (const auto& [name, metrics] : all.items()) {
     std::int64_t step = -1;
     if (!parse_number(name, step) || !metrics.is_object())
-      throw DataError("{} is not a step with its metrics", quote(name));
+      throw DataError("{} is not a step with metrics", quote(name));
     for (const auto& [metric, value] : metrics.items())
       of_step[step][metric] = value.is_number() ? value.get<double>() : not_a_number;
   }
@@ -217,7 +217,7 @@ void AttemptCounter::forget_up_to(std::int64_t step) {
   write(counts);
 }
 
-/// A missing or unreadable file counts nothing: the counts are only advice.
+/// A missing or unreadable file has no counts: they are only advice.
 AttemptCounter::Counts AttemptCounter::read() const {
   Counts counts;
   try {
@@ -264,9 +264,9 @@ std::vector<std::int64_t> Retention::to_remove(std::span<const std::int64_t> ste
   std::vector<std::int64_t> removed;
   if (keep_ <= 0) return removed;
   const std::optional<std::int64_t> best = this->best(steps);
-  int kept = 0;
+  int count = 0;
   for (const std::int64_t step : steps) {
-    if (step > newest || ++kept <= keep_ || step == best) continue;
+    if (step > newest || ++count <= keep_ || step == best) continue;
     removed.push_back(step);
   }
   return removed;

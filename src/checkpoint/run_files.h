@@ -1,5 +1,5 @@
-// Private to the library: the files of a run: their names by step, reading while the run moves its links and
-// removes files, and what the run records of its checkpoints.
+// Private to the library: the files of a run: their names by step, reading while the run changes links and
+// removes files, and the run's records of its checkpoints.
 #pragma once
 
 #include <concepts>
@@ -21,34 +21,35 @@
 
 namespace lockstep::checkpoint {
 
-/// How long a name that rank 0 has made may be missing on this rank: a network file system of another node
-/// may cache for a minute that nothing existed.
+/// How long a new name of rank 0 may be missing on this rank: a network file system may cache its absence for
+/// a minute on another node.
 double name_delay_s(const comm::HostGroup& world);
 
 /// Attempts to open a name before failure is an error. A run prunes the target of a link once per save at
 /// most.
 inline constexpr int max_live_attempts = 32;
 
-/// make() on rank 0: its result, or its error, on every rank. The result is one that JSON holds. Collective.
+/// make() on rank 0: its result, or its error, on every rank. The result must be representable in JSON.
+/// Collective.
 template <class Make>
 auto from_rank_0(comm::HostGroup& group, const Make& make) {
-  nlohmann::json made;
+  nlohmann::json result;
   comm::run_on_all(group, [&] {
-    if (group.rank() == 0) made = make();
+    if (group.rank() == 0) result = make();
   });
-  return comm::all_gather_json(group, made)[0].template get<decltype(make())>();
+  return comm::all_gather_json(group, result)[0].template get<decltype(make())>();
 }
 
 /// Opens the file that `path` names now, for reading; OpenFile::path() is its name with all links resolved.
-/// The open file stays readable if names change. If the target of a link is pruned before it is open, the
-/// link is followed again, a few times. DataError as OpenFile, and if the path is a directory.
+/// The open file stays readable if names change. If the target of a link is pruned before it is open, it
+/// follows the link again, a few times. DataError as OpenFile, and if the path is a directory.
 std::shared_ptr<const OpenFile> open_live(const std::string& path);
 
 /// Opens a name that open_live() has resolved; null if it no longer exists.
 std::shared_ptr<const OpenFile> open_if_there(const std::string& target);
 
 /// Calls read(file) with an open_live() file, for libraries that open it by name a second time. Repeats, a
-/// few times, if the name refers to another file by then.
+/// few times, if the name refers to another file afterwards.
 template <std::invocable<const std::shared_ptr<const OpenFile>&> Read>
 auto read_live(const std::string& path, const Read& read) {
   for (int attempt = 1;; ++attempt) {
@@ -76,7 +77,7 @@ class EvaluationRecords {
   void set(std::int64_t step, const Metrics& metrics);
   /// Drops steps whose files are replaced or removed.
   void forget(std::span<const std::int64_t> steps);
-  /// Drops later steps, which belong to a trajectory that the run has abandoned.
+  /// Drops later steps, which belong to an abandoned trajectory.
   void forget_after(std::int64_t step);
 
  private:
@@ -87,18 +88,18 @@ class EvaluationRecords {
 };
 
 /// Counts the runs that resumed from a checkpoint and were killed or failed before they saved a newer one:
-/// RUN/checkpoints/starts, a line "STEP STARTS" for each such checkpoint. A run that ends in order takes its
-/// attempt back. For one process.
+/// RUN/checkpoints/starts, a line "STEP STARTS" for each such checkpoint. A run that ends in order undoes its
+/// attempt. For one process.
 class AttemptCounter {
  public:
   explicit AttemptCounter(std::string path) : path_(std::move(path)) {}
 
   using Counts = std::map<std::int64_t, int>;
 
-  /// By step.
+  /// The number of starts by step.
   Counts read() const;
   void add(std::int64_t step);
-  /// Undoes the last add(), when that run ends in order.
+  /// Undoes the last add(), if the run ends in order.
   void take_back(std::int64_t step);
   /// Drops counts of this step and earlier ones, when a newer checkpoint exists.
   void forget_up_to(std::int64_t step);
@@ -108,11 +109,11 @@ class AttemptCounter {
   std::string path_;
 };
 
-/// Which checkpoints to keep: the newest `keep`, and the best by a metric. Of equals the
-/// earliest is the best.
+/// Which checkpoints to keep: the newest `keep`, and the best by a metric. The earliest of equal ones is the
+/// best.
 class Retention {
  public:
-  /// keep: 0 keeps all. metric: empty for none.
+  /// keep: 0 keeps all. metric: empty: none.
   Retention(int keep, std::string metric, bool more_is_better = false);
 
   const std::string& metric() const { return metric_; }
@@ -121,8 +122,8 @@ class Retention {
   /// The best of these steps; none if none was evaluated.
   std::optional<std::int64_t> best(std::span<const std::int64_t> steps) const;
 
-  /// Those of `steps` (newest first) to remove after `newest` was written. Later steps belong to a trajectory
-  /// that the run has abandoned, and do not count towards `keep`.
+  /// Those of `steps` (newest first) to remove after `newest` was written. Later steps belong to an abandoned
+  /// trajectory, and do not count towards `keep`.
   std::vector<std::int64_t> to_remove(std::span<const std::int64_t> steps, std::int64_t newest) const;
 
  private:
@@ -138,7 +139,7 @@ std::int64_t step_in_name(std::string_view name);
 
 /// Steps that have a file, newest first; none if there is no such directory.
 std::vector<std::int64_t> steps_in(const std::string& directory);
-/// The same on every rank, as rank 0 sees it. Collective.
+/// The same on every rank, from rank 0. Collective.
 std::vector<std::int64_t> steps_in(const std::string& directory, comm::HostGroup& world);
 
 /// Removes temporary files of interrupted saves, and logs it.

@@ -36,7 +36,7 @@ FileWriter::FileWriter(std::string path, const StateDict& state_dict, comm::Host
     index_.path = path_;
   });
   if (const auto differing = comm::first_difference(world_, digested_text(index_, true)))
-    throw UsageError("{}: not saved: the ranks do not hold the same: {}", path_, differing->text());
+    throw UsageError("{}: not saved: the ranks hold different states: {}", path_, differing->text());
   first_not_finite_ = index_.tensors.size();
   index_.world_size = world_.size();
   index_.created = utc_now();
@@ -51,7 +51,7 @@ void FileWriter::lay_out() {
     if (options_.check_may_write) options_.check_may_write();
     OpenFile file(temporary_, OpenFile::Mode::create_or_truncate);
     draft_.emplace(temporary_);
-    // A file that may not grow to its size is an error here already, not inside HDF5.
+    // A file that may not grow to its size must be an error here, not inside HDF5.
     file.truncate(max_file_bytes(index_));
     layout_ = std::make_unique<Layout>(index_);
   });
@@ -177,8 +177,8 @@ void FileWriter::check_finite() const {
   const std::size_t first = std::ranges::min(comm::all_gather_values(world_, first_not_finite_.load()));
   if (first == index_.tensors.size()) return;
   throw TrainingError(
-      "{}: not saved: {} holds numbers that are not finite; lower optimizer.lr or set optimizer.clip, and go "
-      "on from an earlier checkpoint",
+      "{}: not saved: {} has numbers that are not finite; lower optimizer.lr or set optimizer.clip, and "
+      "resume from an earlier checkpoint",
       path_, index_.tensors[first].path());
 }
 
@@ -192,8 +192,8 @@ void FileWriter::write_share() {
       give_up();
       throw;
     }
-    // The thread that writes the last segment syncs the file for all threads. Syncs on the way keep each call
-    // so short that this rank is not taken for one that hangs.
+    // The thread that writes the last segment syncs the file for all threads. Syncs in between keep each call
+    // short, so that this rank does not seem to hang.
     constexpr std::size_t segments_a_sync = 1024;  // of a MiB at most
     if (const std::size_t done = ++done_; done == segments_.size() || done % segments_a_sync == 0)
       file.sync();
@@ -233,7 +233,7 @@ void save_file(const std::string& path, const StateDict& state_dict, comm::HostG
 
 namespace {
 
-/// Runs action() on every rank. A run that takes the directory over removes drafts, and then writing fails in
+/// Runs action() on every rank. A run that takes over the directory removes drafts, and then writing fails in
 /// any way, on any rank: the error of check() on rank 0 is the cause, and becomes the error of all.
 /// Collective.
 void run_while_writable(comm::HostGroup& world, const std::function<void()>& check,
@@ -284,12 +284,12 @@ void WorkerThread::finish() {
   if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
 }
 
-void SaveMemory::reserve(std::uint64_t wanted_bytes) {
-  if (wanted_bytes <= bytes) return;
+void SaveMemory::reserve(std::uint64_t min_bytes) {
+  if (min_bytes <= bytes) return;
   bytes = 0;
   data.reset();
-  data = std::make_unique_for_overwrite<std::byte[]>(wanted_bytes);
-  bytes = wanted_bytes;
+  data = std::make_unique_for_overwrite<std::byte[]>(min_bytes);
+  bytes = min_bytes;
 }
 
 SaveJob::SaveJob(std::vector<std::unique_ptr<FileWriter>> files, Options options, SaveMemory& memory,
@@ -345,7 +345,7 @@ void SaveJob::advance(SaveAction action) {
     }
     worker_.finish();
   });
-  if (action == SaveAction::give_up) throw FailureError("{}: was given up", path());
+  if (action == SaveAction::give_up) throw FailureError("{}: the save was dropped", path());
   if (state_ != State::writing) {
     state_ = State::done;
     return;

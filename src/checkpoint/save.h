@@ -1,5 +1,5 @@
-// Private to the module: the writer of one file, and the save job that writes the files of one step, during
-// training or not.
+// Private to the module: the writer of one file, and the save job that writes the files of one step, possibly
+// during training.
 #pragma once
 
 #include <atomic>
@@ -33,7 +33,7 @@ namespace lockstep::checkpoint {
 /// then fail, or write into a file without a name.
 class FileWriter {
  public:
-  /// Compares the ranks' state dicts, lays the file out and shares the work. Errors: save_file.
+  /// Compares the ranks' state dicts, plans the layout and divides the work. Errors: save_file.
   FileWriter(std::string path, const StateDict& state_dict, comm::HostGroup& world, SaveOptions options);
   FileWriter(const FileWriter&) = delete;
   FileWriter& operator=(const FileWriter&) = delete;
@@ -44,17 +44,16 @@ class FileWriter {
   bool needs_copy() const;
   /// Memory that copy_share() needs.
   std::uint64_t copy_bytes() const;
-  /// Copies this rank's share into `memory`, from which it is then written. Gathers partitioned tensors a few
-  /// at a time.
+  /// Copies this rank's share into `memory`; write_share() then writes from there. Gathers partitioned
+  /// tensors a few at a time.
   void copy_share(std::byte* memory);
 
-  /// Digests, writes and syncs what is left of this rank's share. Other threads may still be writing when it
+  /// Digests, writes and syncs the rest of this rank's share. Other threads may still be writing when it
   /// returns.
   void write_share();
   /// Drops the file: threads in write_share() stop after their current segment.
   void give_up() { begun_ = segments_.size(); }
-  /// Combines the digests and completes the structure. TrainingError if there were numbers that are not
-  /// finite.
+  /// Combines the digests and completes the structure. TrainingError if some numbers are not finite.
   void complete();
   /// On rank 0: writes the structure, syncs, renames the file and syncs the directory. No-op elsewhere.
   void publish();
@@ -70,7 +69,7 @@ class FileWriter {
   struct Segment {
     std::size_t extent = 0;
     std::uint64_t from = 0, bytes = 0;  ///< of the tensor
-    std::uint64_t* digest = nullptr;    ///< of the block that begins here; none if it began before
+    std::uint64_t* digest = nullptr;    ///< of the block that begins here; null if it began before
   };
 
   template <class Use>
@@ -86,21 +85,21 @@ class FileWriter {
   double draft_delay_s_;  // until this rank sees it
   comm::HostGroup& world_;
   SaveOptions options_;
-  kernels::Backend* backend_;  // of the tensors' device; none: the CPU
+  kernels::Backend* backend_;  // of the tensors' device; null: the CPU
   FileIndex index_;
   std::unique_ptr<Layout> layout_;  // of rank 0
-  std::vector<NamedTensor> held_;   // what extents are copied from or point to
+  std::vector<NamedTensor> held_;   // memory that extents copy from or point to
   std::vector<OwnExtent> extents_;
   std::vector<std::uint64_t> digests_;  // of the blocks that begin in them
   std::vector<Segment> segments_;
   std::atomic<std::size_t> begun_{0}, done_{0};  // segments
   std::atomic<std::size_t>
-      first_not_finite_;        // tensor, of those digested here; their number if there is none
+      first_not_finite_;        // first non-finite tensor of this rank; number of tensors if none
   std::optional<Draft> draft_;  // of rank 0, until it is published
 };
 
-/// Runs one function at a time on a second thread of low priority, which gets the time that cores have left.
-/// Used by one thread.
+/// Runs one function at a time on a second thread of low priority, which uses idle time of cores. For one
+/// thread.
 class WorkerThread {
  public:
   WorkerThread() = default;
@@ -109,12 +108,12 @@ class WorkerThread {
   WorkerThread(const WorkerThread&) = delete;
   WorkerThread& operator=(const WorkerThread&) = delete;
 
-  /// Only after earlier work has ended. FailureError if no thread can be made.
+  /// Only after earlier work has ended. FailureError if the thread cannot start.
   void start(std::function<void()> work);
   bool running() const { return running_; }
   /// The work has thrown, and finish() has not rethrown it yet.
   bool failed() const { return !running_ && error_ != nullptr; }
-  /// Waits for the work, and rethrows what it threw, once.
+  /// Waits for the work, and rethrows its exception once.
   void finish();
 
  private:
@@ -124,13 +123,13 @@ class WorkerThread {
   std::exception_ptr error_;  // the thread's while it runs
 };
 
-/// Memory for the copies of ranks' shares, kept from one save to the next.
+/// Memory for the copies of ranks' shares, reused by the next save.
 struct SaveMemory {
   std::unique_ptr<std::byte[]> data;
   std::uint64_t bytes = 0;
 
-  /// Drops what it held before.
-  void reserve(std::uint64_t wanted_bytes);
+  /// Loses the old contents.
+  void reserve(std::uint64_t min_bytes);
 };
 
 /// How a save job advances to its next state.
@@ -141,9 +140,8 @@ enum class SaveAction {
 };
 
 /// Saves a checkpoint, or a profile snapshot and a checkpoint. Every rank writes its share of them; then rank
-/// 0 publishes them in order, so that a reader that finds the last finds all.
-///
-/// Destroying a job that is not done drops it and removes its temporary files.
+/// 0 publishes them in order, so that a reader that sees the last sees all.
+/// The destructor of an incomplete job drops it and removes its temporary files.
 class SaveJob {
  public:
   enum class State {

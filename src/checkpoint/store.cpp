@@ -25,12 +25,13 @@
 namespace lockstep::checkpoint {
 namespace {
 
-/// The schedule, which `schedule_of` says, with what `run_of` knows of the run. UsageError if they differ.
+/// The schedule of `schedule_of`, completed by the run of `run_of`. UsageError if they differ.
 DataSchedule merged(DataSchedule schedule, const RunShape& run, const char* schedule_of, const char* run_of) {
   const auto take = [&](const char* what, bool known, auto& mine, auto theirs) {
     if (known && mine != theirs)
-      throw UsageError("{} has {} {}, but {} has {}; say it once, by Session::set_run() before all else",
-                       schedule_of, what, mine, run_of, theirs);
+      throw UsageError(
+          "{} has {} {}, but {} has {}; set it once, by Session::set_run() before everything else",
+          schedule_of, what, mine, run_of, theirs);
     mine = theirs;
   };
   if (run.shards != 0) {
@@ -51,12 +52,12 @@ std::vector<Option<StoreOptions>> StoreOptions::options() {
   return {
       number("keep", &S::keep, Range::from(1, 1e6), "number of newest checkpoints to keep",
              {.may_change = true, .peers = {"keep_last", "save_total_limit", "max_to_keep", "save_top_k"}}),
-      text("keep_best", &S::keep_best, "metric whose best evaluation is saved, whatever every is, and kept",
-           {.may_change = true}),
+      text("keep_best", &S::keep_best,
+           "metric whose best evaluation is saved, independently of every, and kept", {.may_change = true}),
       flag("async", &S::async, "train on while a checkpoint is written",
            {.may_change = true, .peers = {"async_save"}}),
       choice("load", &S::strict, {{"strict", true}, {"partial", false}},
-             "partial: missing, unexpected and mis-shaped tensors are logged, and no error",
+             "partial: missing, unexpected and mis-shaped tensors are logged, not an error",
              {.may_change = true, .peers = {"strict"}}),
       flag("narrow", &S::narrow, "round float64 of a file to float32", {.may_change = true}),
   };
@@ -121,7 +122,7 @@ std::string names_of(const StateDict& state_dict) {
   std::vector<std::string> names;
   for (const Section& section : state_dict.sections)
     if (!section.path.starts_with("optimizer/"))
-      names.push_back(section.path);  // "optimizer" stands for them
+      names.push_back(section.path);  // "optimizer" stands for its slots
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
@@ -134,7 +135,7 @@ std::optional<double> Store::metric_of(std::int64_t step, const std::string& met
     const Provenance stored = read_index(directory_ + "/" + name_of_step(step)).provenance;
     const auto found = stored.find(metric);
     if (double value = 0; found != stored.end() && parse_number(found->second, value)) return value;
-  } catch (const Error&) {  // a damaged one cannot be the best
+  } catch (const Error&) {  // a damaged checkpoint cannot be the best
   }
   return std::nullopt;
 }
@@ -198,7 +199,7 @@ DataSchedule Store::schedule(const RunShape& of_source) const {
   return merged(options_.schedule, of_source, "the store", "the DataParallel of the optimizer");
 }
 
-/// Adds what every checkpoint of this run records.
+/// Adds the facts that every checkpoint of this run records.
 StateDict Store::completed(std::int64_t step, StateDict state_dict) const {
   state_dict.position = schedule(state_dict.run).at(step);
   state_dict.config = options_.config;
@@ -214,7 +215,7 @@ void Store::note(const Provenance& facts) {
   for (const auto& [name, value] : facts) provenance_[name] = value;
 }
 
-/// Before the first save: it would mix what the ranks hold.
+/// Called before the first save, which would mix different values of ranks.
 void Store::check_alike(const StateDict& state_dict) {
   if (compared_) return;
   std::vector<ParamState::Entry> values;
@@ -225,22 +226,22 @@ void Store::check_alike(const StateDict& state_dict) {
   compared_ = apart.empty();
   if (compared_) return;
   throw TrainingError(
-      "{}: not saved: the ranks hold different values of {}; look for what they do differently", directory_,
-      apart);
+      "{}: not saved: the ranks hold different values of {}; look for different code paths of ranks",
+      directory_, apart);
 }
 
-std::string Store::save_state_dict(std::int64_t step, StateDict given) {
+std::string Store::save_state_dict(std::int64_t step, StateDict sections) {
   const progress::During saves(progress::Phase::save);
-  const comm::NamedCall call = named("save", fmt::format("step {} with {}", step, names_of(given)));
+  const comm::NamedCall call = named("save", fmt::format("step {} with {}", step, names_of(sections)));
   finish();
   comm::run_on_all(world_, [&] {
-    if (given.swapped_in)
+    if (sections.swapped_in)
       throw UsageError("{}: EMA weights are swapped in; end the evaluation before a save", directory_);
     if (world_.rank() == 0 && current_path_.empty() && !steps_in(directory_).empty())
-      log_.warning("{}: has checkpoints that this program did not resume from; its own go between them",
+      log_.warning("{}: has checkpoints that this program did not resume from; it adds its own to them",
                    directory_);
   });
-  const StateDict state_dict = completed(step, std::move(given));
+  const StateDict state_dict = completed(step, std::move(sections));
   std::optional<double> metric;
   if (const auto found = state_dict.metrics.find(options_.keep_best); found != state_dict.metrics.end())
     metric = found->second;
@@ -253,7 +254,7 @@ std::string Store::save_state_dict(std::int64_t step, StateDict given) {
   if (auto snapshot = snapshots_->begin(state_dict, options)) files.push_back(std::move(snapshot));
   const std::string path = directory_ + "/" + name_of_step(step);
   files.push_back(std::make_unique<FileWriter>(path, state_dict, world_, options));
-  check_alike(state_dict);  // now that they hold the same tensors
+  check_alike(state_dict);  // after the check that they hold the same tensors
   pending_save_ = std::make_unique<SaveJob>(
       std::move(files),
       SaveJob::Options{.async = options_.async,
@@ -262,7 +263,7 @@ std::string Store::save_state_dict(std::int64_t step, StateDict given) {
       *memory_, world_);
   if (!options_.async) {
     finish();
-    *memory_ = {};  // training needs it more
+    *memory_ = {};  // training needs the memory
   }
   return path;
 }
@@ -346,7 +347,7 @@ std::vector<std::int64_t> Store::prune(std::int64_t newest) {
 
 namespace {
 
-/// Runs that may end without a newer checkpoint before the one they resumed from is skipped.
+/// Runs that may end without a newer checkpoint before a resume skips their checkpoint.
 constexpr int max_attempts = 2;
 
 /// With another seed, number of shards or batch a run would silently continue with other samples.
@@ -354,7 +355,8 @@ void check_schedule(const FileIndex& index, const DataSchedule& schedule) {
   const Position& stored = index.position;
   const auto refuse = [&](std::string_view what, auto was, auto is) {
     throw UsageError(
-        "{}: was made with {} {}, this run has {}; resume with the same, or start a new run from its weights",
+        "{}: was saved with {} {}, this run has {}; resume with the same, or start a new run from its "
+        "weights",
         index.path, what, was, is);
   };
   if (schedule.shards != 0 && stored.shards != 0 && stored.shards != schedule.shards)
@@ -371,18 +373,18 @@ void check_schedule(const FileIndex& index, const DataSchedule& schedule) {
 void check_step(const FileIndex& index) {
   const std::int64_t named = step_in_name(file_name_of(index.path));
   if (named == index.position.step) return;
-  throw UsageError("{}: holds the state after step {}; give it that step's name back, or remove it",
-                   index.path, index.position.step);
+  throw UsageError("{}: holds the state after step {}; rename it to that step, or remove it", index.path,
+                   index.position.step);
 }
 
-/// Results depend on these to the bit; a resume under others is allowed, with a warning. If the precision or
-/// the device differs, the rest does not matter.
+/// The bits of results depend on these; a resume with other values is allowed, with a warning. If the
+/// precision or the device differs, the rest does not matter.
 std::vector<std::string> changed_environment(const FileIndex& index, const Provenance& now) {
   std::vector<std::string> warnings;
   const auto compare = [&](const char* what, const char* effect = "may differ in the last bits") {
     const auto then = index.provenance.find(what), here = now.find(what);
     if (then == index.provenance.end() || here == now.end() || then->second == here->second) return;
-    if (then->second.empty() || here->second.empty()) return;  // of a backend that does not say
+    if (then->second.empty() || here->second.empty()) return;  // of a backend that does not report it
     warnings.push_back(fmt::format("{} was written with {} {}, this run has {}: results {}", index.path, what,
                                    then->second, here->second, effect));
   };
@@ -396,7 +398,7 @@ std::vector<std::string> changed_environment(const FileIndex& index, const Prove
   return warnings;
 }
 
-/// The file's bytes are not those that were saved.
+/// The bytes of the file have changed since the save.
 struct Damaged {
   std::string text;
 };
@@ -415,7 +417,7 @@ void reading(const Action& action) {
 
 struct Store::Candidates {
   std::vector<std::int64_t> steps;      ///< in the order in which they are tried
-  std::vector<std::int64_t> exhausted;  ///< those of them without attempts left; they come last
+  std::vector<std::int64_t> exhausted;  ///< steps without attempts left; they come last
 };
 
 Store::Candidates Store::candidates() {
@@ -442,7 +444,8 @@ std::int64_t Store::resume_state_dict(const StateDict& state_dict) {
     try {
       load(path, state_dict);
     } catch (const Damaged& damage) {
-      if (world_.rank() == 0) log_.warning("a checkpoint is broken, trying the one before: {}", damage.text);
+      if (world_.rank() == 0)
+        log_.warning("a checkpoint is broken, trying the previous one: {}", damage.text);
       broken.push_back(path);
       reasons += (reasons.empty() ? "" : "; ") + damage.text;
       continue;
@@ -450,8 +453,8 @@ std::int64_t Store::resume_state_dict(const StateDict& state_dict) {
     for (const std::int64_t other : candidates.exhausted) {
       if (other <= step || world_.rank() != 0) continue;
       log_.warning(
-          "{0}/{1}: passed over for {2}: {3} starts from it ended before anything newer was saved (remove "
-          "{0}/starts to have it tried again)",
+          "{0}/{1}: skipped in favour of {2}: {3} starts from it ended before a newer save (remove "
+          "{0}/starts to try it again)",
           directory_, name_of_step(other), name_of_step(step), max_attempts);
     }
     if (!run_directory_.is_read_only()) started_from(step, broken);
@@ -473,7 +476,7 @@ void Store::load(const std::string& path, const StateDict& state_dict) {
   });
   load(index, state_dict);
   if (!index.position.knows_shards() && schedule(state_dict.run).shards != 0)
-    log_.info("{}: does not say its shards, batch and seed, which are therefore not checked", path);
+    log_.info("{}: has no shards, batch and seed, which are therefore not checked", path);
 }
 
 void Store::fork_state_dict(const FileIndex& index, const StateDict& state_dict) {
@@ -513,7 +516,7 @@ void Store::started_from(std::int64_t step, const std::vector<std::string>& brok
       std::string aside = path + ".bad";
       for (int number = 2; exists(aside); ++number) aside = fmt::format("{}.bad{}", path, number);
       rename_file(path, aside);
-      log_.warning("{}: broken, kept aside as {}", path, file_name_of(aside));
+      log_.warning("{}: broken, renamed to {}", path, file_name_of(aside));
     }
     if (!broken.empty()) {
       sync_directory(directory_);

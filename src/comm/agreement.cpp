@@ -41,7 +41,7 @@ Outcome outcome_of(const std::function<void()>& action) {
   }
 }
 
-/// Throws the class of the code, so that callers can catch it.
+/// Throws the exception class of the code, so that callers can catch it.
 [[noreturn]] void throw_error(ExitCode code, const std::string& text) {
   switch (code) {
     case ExitCode::usage:

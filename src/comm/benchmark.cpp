@@ -20,7 +20,7 @@ namespace {
 /// A round times several small sums, since the barrier before it costs microseconds.
 constexpr std::size_t bytes_of_round = 4 << 20;
 constexpr std::size_t max_sums_of_round = 16;
-constexpr double round_budget_s = 0.6;  // for each size and each of the two
+constexpr double round_budget_s = 0.6;  // for each size and each of the two sums
 constexpr int min_rounds = 7;
 constexpr int max_rounds = 101;
 
@@ -44,7 +44,7 @@ bool is_tree_sum(const float* values, std::size_t count, int shards) {
   return true;
 }
 
-/// The MPI communicator of a group's ranks; none where MPI is not running.
+/// The MPI communicator of a group's ranks; none if MPI is not running.
 std::optional<OwnedComm> mpi_comm_of(HostGroup& ranks) {
   int running = 0;
   check_mpi(MPI_Initialized(&running), "MPI_Initialized", ranks.rank());
@@ -140,10 +140,11 @@ std::vector<AllReduceTime> time_all_reduce(GradientTransport& transport, std::sp
   for (const std::size_t size : bytes) {
     if (size == 0 || size % sizeof(float) != 0)
       throw UsageError("all-reduce benchmark: {} bytes are not a multiple of 4, the size of a float32", size);
-    constexpr std::size_t most = std::numeric_limits<int>::max();  // that MPI_Allreduce takes
-    if (size / sizeof(float) > most)
-      throw UsageError("all-reduce benchmark: {} bytes are more than the {} that one MPI_Allreduce takes",
-                       size, most * sizeof(float));
+    constexpr std::size_t max_count = std::numeric_limits<int>::max();  // of one MPI_Allreduce
+    if (size / sizeof(float) > max_count)
+      throw UsageError(
+          "all-reduce benchmark: {} bytes are too many for one MPI_Allreduce; at most {} are supported", size,
+          max_count * sizeof(float));
   }
   const std::optional<OwnedComm> mpi = mpi_comm_of(transport.group());
   std::vector<AllReduceTime> times;

@@ -23,8 +23,8 @@ const char* name_of(Collective::Kind kind) {
   }
 }
 
-/// "a reduce-scatter of 100 float32 elements at byte 64 of flat buffer 1 over 4 shards". Details are shown
-/// where `other` differs in them.
+/// "a reduce-scatter of 100 float32 elements at byte 64 of flat buffer 1 over 4 shards". Details are shown if
+/// `other` differs in them.
 std::string describe(const Collective& collective, const Collective& other) {
   using Kind = Collective::Kind;
   if (collective.kind == Kind::host_gather)
@@ -87,8 +87,9 @@ void check_elements(const TreeSum& sum, int rank) {
   const std::size_t accumulator_bytes = sum.flat_buffer->accumulator_bytes();
   if (sum.count < 0 || sum.offset_bytes > accumulator_bytes ||
       static_cast<std::size_t>(sum.count) > (accumulator_bytes - sum.offset_bytes) / bytes_of(sum.dtype)) {
-    throw UsageError("tree sum on rank {}: {} {} elements at byte {} do not fit an accumulator of {} bytes",
-                     rank, sum.count, to_string(sum.dtype), sum.offset_bytes, accumulator_bytes);
+    throw UsageError(
+        "tree sum on rank {}: {} {} elements at byte {} do not fit into an accumulator of {} bytes", rank,
+        sum.count, to_string(sum.dtype), sum.offset_bytes, accumulator_bytes);
   }
 }
 
@@ -99,13 +100,14 @@ void check_tree_sum(const TreeSum& sum, const ShardMap& map, int rank, int size)
                      map.ranks(), size);
   }
   if (sum.dtype != DType::float32 && sum.dtype != DType::float64) {
-    throw UsageError("tree sum on rank {}: {} elements cannot be summed, only float32 and float64", rank,
+    throw UsageError("tree sum on rank {}: cannot sum {} elements, only float32 and float64", rank,
                      to_string(sum.dtype));
   }
   if (sum.comm_dtype != DType::float32 && sum.comm_dtype != DType::bfloat16 &&
       sum.comm_dtype != DType::float16) {
-    throw UsageError("tree sum on rank {}: nothing is sent as {}, only as float32, bfloat16 or float16", rank,
-                     to_string(sum.comm_dtype));
+    throw UsageError(
+        "tree sum on rank {}: the communication dtype {} is invalid; use float32, bfloat16 or float16", rank,
+        to_string(sum.comm_dtype));
   }
 }
 
@@ -132,8 +134,7 @@ void check_sizes(std::span<const std::size_t> bytes_of_rank, int rank, int size)
 }
 
 void check_started(Work work, Work last, int rank) {
-  if (work > last)
-    throw UsageError("collective on rank {}: there is no collective {} to wait for", rank, work);
+  if (work > last) throw UsageError("collective on rank {}: the work handle {} is invalid", rank, work);
 }
 
 void agree_on_buffer(HostGroup& group, std::size_t accumulator_bytes, int accumulators) {
@@ -149,7 +150,8 @@ void agree_on_buffer(HostGroup& group, std::size_t accumulator_bytes, int accumu
                        other.accumulators);
     if (other.accumulator_bytes != sizes.front().accumulator_bytes) {
       throw UsageError(
-          "flat buffer: rank 0 asks for accumulators of {} bytes, rank {} for {}; all must ask for the same",
+          "flat buffer: rank 0 requests accumulators of {} bytes, rank {} of {}; all must request the same "
+          "size",
           sizes.front().accumulator_bytes, rank, other.accumulator_bytes);
     }
   }

@@ -161,7 +161,7 @@ void ActiveCollective::add_chunks(int owner) {
                                       [](std::int64_t sum, ElementRange range) { return sum + range.count; });
   const auto fitting = static_cast<std::int64_t>(context_.chunk_bytes / sent_bytes(1));
   const bool one_node = context_.nodes() == 1;
-  // One chunk where there are no messages to overlap with.
+  // One chunk if there are no messages to overlap with.
   const std::int64_t step = one_node ? left : std::max(fitting, chunk_unit) / chunk_unit * chunk_unit;
 
   const bool mine = owner == context_.rank;
@@ -206,7 +206,7 @@ bool ActiveCollective::advance(std::size_t index, SumScratch& scratch) {
     return false;
   const bool owner = owned(chunk);
   switch (chunk.stage) {
-    case Stage::gather:  // an owner receives since begin()
+    case Stage::gather:  // an owner has been receiving since begin()
       if (!owner && gathers()) send_partials(chunk, scratch);
       chunk.stage = Stage::add;
       break;
@@ -288,7 +288,7 @@ void ActiveCollective::send_sum(Chunk& chunk) {
   const std::byte* data = sum_slot(chunk);
   if (direct(chunk)) {
     data = in_accumulator(mine, 0, first_element(chunk));
-  } else if (!cast_) {  // a cast sum is there already
+  } else if (!cast_) {  // a cast sum has its final place
     pack(chunk, mine, 0, sum_slot(chunk));
   }
   int message = 0;

@@ -1,10 +1,10 @@
-// CollectiveQueue: the collectives of one communicator between CPUs, tree sums and their two halves
-// (reduce-scatter and all-gather), from their start until every rank of the node has done its part.
+// CollectiveQueue: the collectives of one communicator between CPUs (tree sums and their two halves,
+// reduce-scatter and all-gather), from their start until every rank of the node has done its part.
 //
 // Every element has an owner. On one node a rank waits until all have started, adds the elements it owns
 // along the tree from everyone's accumulators and writes the sum to everyone's accumulator 0. No other rank
-// touches these elements, so there is nothing to lock. With several nodes, every node but the owner's has a
-// leader for the element. Ranks work in chunks, each in three stages, so that adding and sending overlap:
+// uses these elements, so no lock is needed. With several nodes, every node but the owner's has a leader for
+// the element. Ranks work in chunks, each in three stages, so that adding and sending overlap:
 //
 //            owner                                      leader of another node
 //   gather   receives the nodes' partial sums           adds its node's partial sum (SumPlan), sends it
@@ -32,7 +32,7 @@
 
 namespace lockstep::comm {
 
-/// Memory for intermediate results, kept from use to use.
+/// Memory for intermediate results, reused.
 class Workspace {
  public:
   static constexpr std::size_t alignment = 64;
@@ -40,11 +40,11 @@ class Workspace {
     return (bytes + alignment - 1) / alignment * alignment;
   }
 
-  /// Grows to `bytes`, 64-byte aligned; what it held is lost if it does.
+  /// Grows to `bytes`, 64-byte aligned. Growth loses the contents.
   void reserve(std::size_t bytes) {
     if (bytes <= bytes_) return;
     memory_.reset(static_cast<std::byte*>(std::aligned_alloc(alignment, rounded_up(bytes))));
-    if (!memory_) throw FailureError("tree sum: no memory for a buffer of {} bytes", bytes);
+    if (!memory_) throw FailureError("tree sum: out of memory for a buffer of {} bytes", bytes);
     bytes_ = bytes;
   }
   /// Releases the memory without freeing it.
@@ -67,7 +67,7 @@ class Messages {
   Messages(const Messages&) = delete;
   Messages& operator=(const Messages&) = delete;
 
-  /// Forgets all messages, which must have ended. `work` names the next ones in errors.
+  /// Forgets all messages, which must have ended. Errors about the next ones name `work`.
   void begin(std::uint64_t work);
   void reserve(std::size_t messages);
   std::size_t capacity() const { return requests_.capacity(); }
@@ -99,7 +99,7 @@ class Messages {
   std::vector<std::size_t> chunks_;
 };
 
-/// What all collectives of a communicator share. The topology and the control block must outlive it.
+/// The common data of all collectives of a communicator. The topology and the control block must outlive it.
 struct CollectiveContext {
   CollectiveContext(MPI_Comm comm, int rank, const Topology& topology, const NodeControl& control,
                     std::size_t chunk_bytes);
@@ -127,7 +127,7 @@ struct SumScratch {
   std::vector<std::byte*> destinations;
 };
 
-/// One collective that runs. Its memory stays for the next one.
+/// One collective that runs. The next one reuses its memory.
 class ActiveCollective {
  public:
   struct Request {
@@ -135,7 +135,7 @@ class ActiveCollective {
     TreeSum sum;
     const NodeBuffer* flat_buffer = nullptr;
     const SumPlan* plan = nullptr;  ///< none for an all-gather
-    Slices slices;                  ///< of no ranks: even ones
+    Slices slices;                  ///< empty: even slices
     Collective collective() const;
   };
   struct Capacity {
@@ -145,7 +145,7 @@ class ActiveCollective {
   };
 
   explicit ActiveCollective(const CollectiveContext& context);
-  /// After a failure messages may still arrive: the process then keeps their memory until it ends.
+  /// After a failure messages may still arrive, so the process keeps their memory until it ends.
   ~ActiveCollective() {
     if (messages_.in_flight()) buffer_.abandon();
   }
@@ -154,18 +154,18 @@ class ActiveCollective {
 
   /// Begins the collective, which uses the tags `tag` and `tag` + 1 until it has finished.
   void begin(Work work, Request request, int tag);
-  /// Does everything that is possible now; true if that was anything. Throws UsageError if ranks have started
-  /// different collectives.
+  /// Does everything that is possible now; true if there was anything to do. Throws UsageError if ranks have
+  /// started different collectives.
   bool advance(SumScratch& scratch);
-  /// This rank has done its part.
+  /// Whether this rank has done its part.
   bool finished() const { return unfinished_ == 0 && all_started_; }
 
   Capacity capacity() const { return {chunks_.capacity(), messages_.capacity(), buffer_.bytes()}; }
-  /// Allocates in advance. Only while the collective does not run.
+  /// Allocates in advance. The collective must not run.
   void reserve(const Capacity& capacity);
 
  private:
-  /// What this rank does next with a chunk, once the chunk's messages have ended.
+  /// The next work of this rank on a chunk, once the chunk's messages have ended.
   enum class Stage { gather, add, give_back, finished };
 
   /// Consecutive elements of the ranges that one rank owns. Chunks of one owner are neighbours and advance in
@@ -173,8 +173,8 @@ class ActiveCollective {
   struct Chunk {
     int owner = 0;
     Stage stage = Stage::gather;
-    std::size_t range = 0;          ///< of the owner's, where the chunk begins
-    std::int64_t skipped = 0;       ///< elements of that range, which belong to earlier chunks
+    std::size_t range = 0;          ///< index of the owner's range where the chunk begins
+    std::int64_t skipped = 0;       ///< elements of that range that belong to earlier chunks
     std::int64_t count = 0;         ///< elements
     std::size_t buffer_offset = 0;  ///< of its first slot
     std::size_t first_message = 0;  ///< the number of its first message
@@ -188,7 +188,7 @@ class ActiveCollective {
   };
 
   void add_chunks(int owner);
-  /// Takes the chunk through its stage, if that is possible now.
+  /// Carries out the stage of the chunk, if that is possible now.
   bool advance(std::size_t index, SumScratch& scratch);
 
   // The stages of an owner and of a leader.
@@ -204,7 +204,8 @@ class ActiveCollective {
   void pack(const Chunk& chunk, int local_rank, int accumulator, std::byte* slot) const;
   void unpack(const Chunk& chunk, const std::byte* slot, int local_rank) const;
   void copy_to_peers(const Chunk& chunk) const;
-  /// Calls use(first element, elements, how many of the chunk come before) for each range of the chunk.
+  /// Calls use(first element, number of elements, elements of the chunk before it) for each range of the
+  /// chunk.
   template <class Use>
   void for_each_range(const Chunk& chunk, const Use& use) const;
   void send(Chunk& chunk, int message, const std::byte* data, int to, int tag);
@@ -214,7 +215,7 @@ class ActiveCollective {
   bool returns() const { return request_.kind != Collective::Kind::reduce_scatter; }
   bool owned(const Chunk& chunk) const { return chunk.owner == context_.rank; }
   std::span<const ElementRange> ranges_of(int owner) const;
-  /// The chunk can be sent from and received into an accumulator without a copy.
+  /// Whether the chunk can be sent from and received into an accumulator without a copy.
   bool direct(const Chunk& chunk) const {
     return !cast_ && chunk.skipped + chunk.count <= ranges_of(chunk.owner)[chunk.range].count;
   }
@@ -257,21 +258,21 @@ class ActiveCollective {
   int sum_tag_ = 0;
   bool all_started_ = false;
   std::size_t unfinished_ = 0;      ///< chunks
-  std::vector<ElementRange> even_;  ///< by rank, where the request has no slices
+  std::vector<ElementRange> even_;  ///< by rank, for requests without slices
   std::vector<Chunk> chunks_;
   Messages messages_;
   Workspace buffer_;
   std::size_t buffer_used_ = 0;
 };
 
-/// The computing thread advances collectives by polling at the boundaries of operations; there is no
-/// communication thread. Measured on two emulated nodes of one core each, joined by 1 gbit/s: ten sums of
-/// 0.75 MiB (63 ms for the bytes, 66 ms measured alone) started one after another during 79 ms of computing.
-/// A step took 95, 92 and 91 ms with polling every 0.2, 1 and 5 ms; 94 to 112 ms with a thread that yields
-/// and 92 to 97 ms with one that sleeps 50 us between polls; 93 to 97 ms if only the start of a sum advanced
-/// the earlier ones. A thread gains nothing, and would need a lock, a core, and thread support of MPI. With
-/// two emulated nodes on one computer all variants take 107 to 114 ms for 95 ms of computing, because the
-/// processor carries the messages and nothing can overlap.
+/// The computing thread advances collectives by polling between operations; there is no communication thread.
+/// Measured on two emulated nodes of one core each, joined by 1 gbit/s: ten sums of 0.75 MiB (63 ms for the
+/// bytes, 66 ms measured alone) started one after another during 79 ms of computing. A step took 95, 92 and
+/// 91 ms with polling every 0.2, 1 and 5 ms; 94 to 112 ms with a thread that yields and 92 to 97 ms with one
+/// that sleeps 50 us between polls; 93 to 97 ms if only the start of a sum advanced the earlier ones. A
+/// thread gains nothing, and would need a lock, a core, and thread support of MPI. With two emulated nodes on
+/// one computer all variants take 107 to 114 ms for 95 ms of computing, because the processor carries the
+/// messages and nothing can overlap.
 class CollectiveQueue {
  public:
   /// Collectives that run at once; later ones wait.
@@ -285,8 +286,8 @@ class CollectiveQueue {
   CollectiveQueue(const CollectiveQueue&) = delete;
   CollectiveQueue& operator=(const CollectiveQueue&) = delete;
 
-  /// The arguments must have been checked; `map` is null for an all-gather, `slices` of no ranks for a
-  /// sum. Throws UsageError if the flat buffer lacks accumulators for the map.
+  /// The arguments must have been checked; `map` is null for an all-gather, `slices` are empty for a sum.
+  /// Throws UsageError if the flat buffer lacks accumulators for the map.
   Work start(Collective::Kind kind, const TreeSum& sum, const NodeBuffer& flat_buffer, const ShardMap* map,
              const Slices& slices);
   /// Does everything that is possible now. Within one node it makes no MPI call.
@@ -308,9 +309,9 @@ class CollectiveQueue {
   ActiveCollective::Capacity capacity_;             ///< of the largest collective so far
   SumScratch scratch_;
   Work started_ = 0;    ///< by this rank
-  Work activated_ = 0;  ///< the last that has begun
-  Work added_ = 0;      ///< the last whose part this rank has done
-  Work completed_ = 0;  ///< the last whose part every rank of the node has done
+  Work activated_ = 0;  ///< the last one that has begun
+  Work added_ = 0;      ///< the last one whose part this rank has done
+  Work completed_ = 0;  ///< the last one whose part every rank of the node has done
 };
 
 }  // namespace lockstep::comm

@@ -59,13 +59,13 @@ class SelfBuffer final : public FlatBuffer {
     const std::size_t bytes = stride_bytes_ * static_cast<std::size_t>(accumulators);
     memory_.reset(static_cast<std::byte*>(std::aligned_alloc(alignment_bytes, bytes + alignment_bytes)));
     if (!memory_)
-      throw FailureError("flat buffer: no memory for {} accumulators of {} bytes", accumulators,
+      throw FailureError("flat buffer: out of memory for {} accumulators of {} bytes", accumulators,
                          accumulator_bytes);
     std::memset(memory_.get(), 0, bytes);
   }
   std::byte* accumulator(int index) override {
     if (index < 0 || index >= accumulators_)
-      throw UsageError("flat buffer: no accumulator {} among {}", index, accumulators_);
+      throw UsageError("flat buffer: accumulator {} is out of range; there are {}", index, accumulators_);
     return memory_.get() + stride_bytes_ * static_cast<std::size_t>(index);
   }
   int accumulators() const override { return accumulators_; }
@@ -97,7 +97,7 @@ class SelfCommunicator final : public CpuCommunicator {
   }
 
   Work start_tree_sum(const TreeSum& sum, const ShardMap& map) override {
-    // The one rank's maximal sub-tree is the whole tree, so accumulator 0 holds the sum already.
+    // The only rank's maximal sub-tree is the whole tree, so accumulator 0 holds the sum already.
     check_tree_sum(sum, map, 0, 1);
     return ++started_;
   }
@@ -126,7 +126,7 @@ class SelfCommunicator final : public CpuCommunicator {
   }
   std::vector<std::string> all_gather_texts(const std::string& mine) override { return {mine}; }
   void broadcast(void*, std::size_t, int root) override {
-    if (root != 0) throw UsageError("broadcast on rank 0: no rank {} among 1", root);
+    if (root != 0) throw UsageError("broadcast on rank 0: root {} is out of range; there is 1 rank", root);
   }
   void barrier(double) override {}
   std::unique_ptr<CpuCommunicator> split(int colour, int) override {
@@ -163,7 +163,7 @@ std::string mpi_library() {
 
 namespace {
 
-/// If the launcher belongs to another MPI, each process believes to be a whole world, and N copies of one run
+/// If the launcher belongs to another MPI, each process is a world of its own, and N copies of one run
 /// overwrite each other.
 void check_launcher_matches(int size) {
   const int launched = launcher::size();
@@ -184,14 +184,13 @@ World::World(int& argc, char**& argv) {
       communicator_ = make_self_communicator();
       return;
     }
-    // A rank of another MPI's launcher is a singleton to Open MPI 4, which then ends where there is no ssh.
+    // Open MPI 4 treats a rank of another MPI's launcher as a singleton, and then exits if there is no ssh.
     if (launcher::number({"OMPI_COMM_WORLD_RANK"}) < 0) ::setenv("OMPI_MCA_plm_rsh_agent", "", 0);
     int provided = 0;
     check_mpi(MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread", -1);
     owns_mpi_ = true;
     if (provided < MPI_THREAD_FUNNELED) {
-      throw FailureError(
-          "MPI_Init_thread: this MPI does not allow a program with threads; install one that does");
+      throw FailureError("MPI_Init_thread: this MPI does not support threads; install one that does");
     }
   }
   check_mpi(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler", -1);

@@ -1,5 +1,5 @@
-// What a CPU does with the values of a sum: it adds along the tree, and casts to the 16-bit communication
-// dtypes and back. nccl/kernels.h has the same for GPUs.
+// CPU arithmetic of sums: additions along the tree, and casts to the 16-bit communication dtypes and back.
+// nccl/kernels.h has the same for GPUs.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// MPI: what it says of itself, its error codes as exceptions, its communicators with an owner, and the group
-// and the transport over it (shared memory within a node, messages between nodes).
+// MPI: its name and version, error codes as exceptions, owned communicators, and the group and the transport
+// over it (shared memory within a node, messages between nodes).
 #pragma once
 
 #include <mpi.h>
@@ -16,7 +16,7 @@
 
 namespace lockstep::comm {
 
-/// The MPI of this build in the words of its users: what srun --mpi= speaks to it, and flags of its mpirun.
+/// The MPI of this build: its value of srun --mpi=, and flags of its mpirun.
 #ifdef OPEN_MPI
 constexpr std::string_view own_pmi = "pmix", bind_flags = "--map-by slot:PE=THREADS --bind-to core",
                            fill_nodes_flags = "--map-by core";
@@ -25,7 +25,7 @@ constexpr std::string_view own_pmi = "pmi2", bind_flags = "-bind-to core:THREADS
                            fill_nodes_flags = "-ppn RANKS_OF_A_NODE";
 #endif
 
-/// What the MPI library says of itself, in one line; its name and version, such as "Open MPI v4.1.4" or
+/// The version text of the MPI library, in one line; its name and version, such as "Open MPI v4.1.4" or
 /// "MPICH 4.0.2".
 std::string mpi_description();
 std::string mpi_library();
@@ -61,9 +61,9 @@ class OwnedComm {
 struct MpiLimits {
   /// Largest single message of a collective; counts are ints in MPI.
   std::size_t message_bytes = std::size_t{1} << 30;
-  /// The size of messages between nodes: the most that Open MPI sends over TCP eagerly. Larger ones need a
-  /// reply first, which queues behind the data of the other direction. Ten sums of 8 MiB between two nodes,
-  /// 1 gbit/s each way, with a 50 ms queue (671 ms for the bytes): 735 ms like this, 1187 ms in chunks of
+  /// The size of messages between nodes: the maximum that Open MPI sends eagerly over TCP. Larger ones need a
+  /// reply first, which queues behind the data of the other direction. Ten sums of 8 MiB between two nodes, 1
+  /// gbit/s each way, with a 50 ms queue (671 ms for the bytes): 735 ms with this size, 1187 ms in chunks of
   /// 1 MiB.
   std::size_t chunk_bytes = std::size_t{60} << 10;
 };
@@ -71,8 +71,8 @@ struct MpiLimits {
 /// A communicator over a copy of `parent`. Collective over it.
 std::unique_ptr<CpuCommunicator> make_mpi_communicator(MPI_Comm parent, const MpiLimits& limits = {});
 
-/// As above, with the node of each rank given. Ranks of one node must be able to share memory;
-/// ranks of different nodes may.
+/// The same, with the node of each rank as an argument. Ranks of one node must be able to share memory; ranks
+/// of different nodes may.
 std::unique_ptr<CpuCommunicator> make_mpi_communicator(MPI_Comm parent, const std::vector<int>& node_of_rank,
                                                        const MpiLimits& limits = {});
 

@@ -1,4 +1,4 @@
-// The group and the transport over MPI: collectives on the host, and starting sums.
+// The group and the transport over MPI: collectives on the host, and the starts of sums.
 #include "comm/mpi_calls.h"
 
 #include <unistd.h>
@@ -87,7 +87,7 @@ void end_without_mpi_after(unsigned seconds, int exit_code) {
 
 class MpiCommunicator final : public CpuCommunicator {
  public:
-  /// Takes `comm` over.
+  /// Takes ownership of `comm`.
   MpiCommunicator(MPI_Comm comm, const std::vector<int>& node_of_rank, const MpiLimits& limits)
       : comm_(comm),
         rank_(rank_in(comm)),
@@ -174,7 +174,8 @@ class MpiCommunicator final : public CpuCommunicator {
     check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE), call, rank_);
     return done != 0;
   }
-  /// Ranks of all nodes take part, and compare what they do afterwards: one node alone must not throw before.
+  /// Ranks of all nodes take part and compare their calls afterwards: one node alone must not throw before
+  /// that.
   template <class InTime = std::identity>
   void finish(MPI_Request request, const char* call, const InTime& in_time = {}) {
     const auto check = [&] {
@@ -187,13 +188,13 @@ class MpiCommunicator final : public CpuCommunicator {
     };
     wait_until([&] { return in_time(finished(request, call)); }, check);
   }
-  /// Begins every collective of host memory, which is a call of this phrase if it is in no other: tells the
-  /// others what it is, with this rank's bytes if they fit (max_bytes_along), and waits for them. Throws
-  /// UsageError if they begin something else, and FailureError if they are not there within timeout_s (0: no
+  /// Begins every collective of host memory, under this phrase unless it is within another call: shows it to
+  /// the other ranks, with this rank's bytes if they fit (max_bytes_along), and waits for them. Throws
+  /// UsageError if they begin something else, and FailureError if they do not arrive within timeout_s (0: no
   /// limit).
   void begin(Collective collective, const char* phrase, const void* mine = nullptr, std::size_t bytes = 0,
              double timeout_s = 0);
-  /// What came along from a rank.
+  /// The bytes that a rank sent along.
   std::byte* along(int of) {
     return nodes_ == 1 ? control_.of(of).slots[gathers_ % 2] : record(of) + sizeof(std::uint64_t);
   }
@@ -201,7 +202,7 @@ class MpiCommunicator final : public CpuCommunicator {
     return nodes_ == 1 ? RankFlags::slot_bytes : record_bytes - sizeof(std::uint64_t);
   }
   std::byte* record(int of) { return records_.data() + record_bytes * static_cast<std::size_t>(of); }
-  /// Of a difference between nodes. Collective.
+  /// Throws the error about a difference between nodes. Collective.
   void throw_difference(const Collective& mine);
   template <class InTime = std::identity>
   void gather_in_place(void* all, std::size_t bytes, const InTime& in_time = {});
@@ -216,13 +217,13 @@ class MpiCommunicator final : public CpuCommunicator {
   NodeControl control_;
   Topology topology_;
   CollectiveQueue collectives_;
-  bool oversubscribed_ = oversubscribed(node_comm_.get(), given_cores());
-  std::vector<CallName> calls_;  ///< that this rank is in, the outermost first
+  bool oversubscribed_ = oversubscribed(node_comm_.get(), process_cores());
+  std::vector<CallName> calls_;  ///< current calls of this rank, the outermost first
   std::uint64_t entered_ = 0;    ///< calls so far
-  std::uint64_t gathers_ = 0;    ///< and other collectives of host memory
+  std::uint64_t gathers_ = 0;    ///< gathers and other collectives of host memory so far
   std::uint64_t flat_buffers_ = 0;
-  /// Between nodes a collective of host memory begins with one message a rank: its signature, and as many
-  /// bytes as most step headers have.
+  /// Between nodes a collective of host memory begins with one message a rank: its signature, and enough
+  /// bytes for most step headers.
   static constexpr std::size_t record_bytes = 256;
   const int nodes_ = topology_.nodes();
   std::vector<std::byte> records_ =
@@ -258,13 +259,13 @@ Work MpiCommunicator::start(Collective::Kind kind, const TreeSum& sum, const Sha
   if (!flat_buffer || flat_buffer->owner() != this) {
     throw UsageError("tree sum on rank {}: the flat buffer was allocated by another communicator", rank_);
   }
-  const Work work = collectives_.start(kind, sum, *flat_buffer, map, slices);  // or refuses it
+  const Work work = collectives_.start(kind, sum, *flat_buffer, map, slices);  // or throws
   if (calls_.empty()) const NamedCall call(*this, "starts a sum or all-gather of a FlatBuffer");
   collectives_.progress();
   return work;
 }
 
-/// A rank that unwinds says nothing: its error is the cause of what the others see.
+/// A rank that unwinds reports nothing: its error is the cause of the others' errors.
 void MpiCommunicator::enter(std::string_view phrase, std::string_view compared) {
   CallName call;
   constexpr std::size_t room = sizeof call.phrase - 1;
@@ -394,7 +395,7 @@ std::vector<std::string> MpiCommunicator::all_gather_texts(const std::string& mi
 
 void MpiCommunicator::broadcast(void* data, std::size_t bytes, int root) {
   if (root < 0 || root >= size_)
-    throw UsageError("broadcast on rank {}: no rank {} among {}", rank_, root, size_);
+    throw UsageError("broadcast on rank {}: root {} is out of range; there are {} ranks", rank_, root, size_);
   begin({.kind = Collective::Kind::broadcast, .shards = root, .count = static_cast<std::int64_t>(bytes)},
         "calls HostGroup::broadcast");
   send_to_all(data, bytes, root);

@@ -13,8 +13,8 @@ namespace lockstep::comm {
 struct NcclOptions {
   int device = 0;          ///< the GPU, as CUDA numbers the visible ones
   void* stream = nullptr;  ///< the compute stream (a cudaStream_t): kernels::Backend::stream()
-  /// Sums follow the tree, with the bits that CPUs get with one rank a node. Otherwise they follow NCCL's
-  /// order, which differs from world size to world size.
+  /// Sums follow the tree, with the bits of CPUs with one rank a node. Otherwise they follow NCCL's order,
+  /// which differs from world size to world size.
   bool reproducible = false;
   /// Several ranks may use one GPU: slow, for tests. LOCKSTEP_SHARE_GPU=1 in the environment has the same
   /// effect.
@@ -25,27 +25,27 @@ struct NcclOptions {
 /// The NCCL that this process can load.
 struct NcclFound {
   std::string version;  ///< "2.28.3"
-  std::string problem;  ///< why there is none
+  std::string problem;  ///< why NCCL cannot be loaded; empty: it can
   std::string remedy;   ///< what to do about it
 };
 NcclFound find_nccl();
 
-/// Why the ranks of `host` cannot sum between the GPUs they would use (`device`; -1: this rank has none): two
-/// ranks of one node would share a GPU without permission (NcclOptions::share_gpu). Empty if they can.
-/// Collective, the same on all ranks.
+/// Why the ranks of `host` cannot sum between their GPUs (`device`; -1: this rank has none): two ranks of one
+/// node would share a GPU without permission (NcclOptions::share_gpu). Empty if they can. Collective, the
+/// same on all ranks.
 std::string sharing_problem(HostGroup& host, int device);
 
 struct Sharing {
   bool shared = false;  ///< two ranks of one node have the same GPU
-  std::string problem;  ///< some rank does not permit it: what to do
+  std::string problem;  ///< error text if some rank does not permit it
 };
 
-/// address: of the GPU that this rank would use; empty: none. allowed: LOCKSTEP_SHARE_GPU=1 in the
-/// environment has the same effect. Collective, the same on all ranks.
+/// address: of this rank's GPU; empty: none. allowed: LOCKSTEP_SHARE_GPU=1 in the environment has the same
+/// effect. Collective, the same on all ranks.
 Sharing find_sharing(HostGroup& host, const std::string& address, bool allowed);
 
 /// The first two ranks of one node with the same GPU, by its PCI bus address, or {-1, -1}; an empty address
-/// means no GPU. NCCL compares the same: to it the slices of one card (MIG) are one GPU.
+/// means no GPU. NCCL compares addresses too: it treats the slices of one card (MIG) as one GPU.
 std::pair<int, int> shared_gpu(const Topology& topology, const std::vector<std::string>& gpu_of_rank);
 
 /// "ranks 0 and 1 both use GPU 0000:3b:00.0 of node07; ..."
@@ -53,7 +53,7 @@ std::string sharing_text(const Topology& topology, const std::vector<std::string
                          std::pair<int, int> ranks);
 
 /// Environment variables for `rank` that make NCCL treat ranks of one GPU as ranks of different nodes, which
-/// talk by sockets.
+/// communicate by sockets.
 std::vector<std::pair<std::string, std::string>> sharing_environment(int rank);
 
 /// A transport whose memory and collectives are on a GPU. `host` is its group and must outlive it.
@@ -66,9 +66,9 @@ std::vector<std::pair<std::string, std::string>> sharing_environment(int rank);
 /// tells whether a collective is complete. Ranks that start different collectives hang without an error. The
 /// watchdog of a program (lockstep::run) ends such ranks.
 ///
-/// With a 16-bit comm_dtype every rank's partial sum is rounded, within a node as well, and so is the result;
-/// in NCCL's own order (not `reproducible`) sums in between may be rounded too. A reduce-scatter has the bits
-/// of the sum only if `reproducible`.
+/// With a 16-bit comm_dtype every rank's partial sum and the result are rounded, also within a node; in
+/// NCCL's own order (not `reproducible`) sums in between may be rounded too. A reduce-scatter has the bits of
+/// the sum only if `reproducible`.
 ///
 /// duplicate() gives a transport with another stream. All transports of a process start their collectives in
 /// program order (NCCL_LAUNCH_ORDER_IMPLICIT), which must be the same on all ranks. NCCL starts when the

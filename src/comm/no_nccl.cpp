@@ -1,4 +1,4 @@
-// Replaces the transport between GPUs in a build without CUDA; every use is an error that says so.
+// Replaces the transport between GPUs in a build without CUDA: every use is an error with the reason.
 #include "comm/nccl.h"
 #include "lockstep/base/error.h"
 

@@ -26,7 +26,7 @@ std::byte* aligned(void* base) {
   return reinterpret_cast<std::byte*>((address + alignment - 1) / alignment * alignment);
 }
 
-/// Asks for separate segments, so that each starts on a new page, near the core that touches it first.
+/// Requests separate segments, so that each starts on a new page, near the core that uses it first.
 class SeparateSegments {
  public:
   explicit SeparateSegments(int rank) {
@@ -45,7 +45,7 @@ class SeparateSegments {
 }  // namespace
 
 bool oversubscribed(MPI_Comm node, const CoreSet& mine) {
-  constexpr std::size_t max_cores = 8192;  // Linux can be built for so many
+  constexpr std::size_t max_cores = 8192;  // the maximum of Linux builds
   std::array<std::uint64_t, max_cores / 64> cores{};
   for (const int core : mine) {
     const auto index = static_cast<std::size_t>(core);
@@ -119,7 +119,7 @@ void NodeControl::check_same(Sequence sequence, std::uint64_t number) const {
     if (begun.signatures[index] == reference.signatures[index]) continue;
     const Collective one = reference.descriptions[index], other = begun.descriptions[index];
     std::atomic_thread_fence(std::memory_order_acquire);
-    const auto overwritten = [number](const BegunCollectives& by) {  // by calls that ran ahead
+    const auto overwritten = [number](const BegunCollectives& by) {  // by calls of ranks that are ahead
       return by.count.load(std::memory_order_relaxed) - number >= BegunCollectives::kept - 1;
     };
     if (overwritten(reference) || overwritten(begun)) continue;
@@ -178,7 +178,7 @@ NodeBuffer::~NodeBuffer() {
 
 std::byte* NodeBuffer::accumulator(int index) {
   if (index < 0 || index >= accumulators_)
-    throw UsageError("flat buffer: no accumulator {} among {}", index, accumulators_);
+    throw UsageError("flat buffer: accumulator {} is out of range; there are {}", index, accumulators_);
   return accumulator_of(local_rank_, index);
 }
 

@@ -1,4 +1,4 @@
-// What the ranks of one node share: memory, a control block, and the accumulators that they sum.
+// Shared data of the ranks of one node: memory, a control block, and the accumulators that they sum.
 #pragma once
 
 #include <mpi.h>
@@ -16,12 +16,12 @@
 
 namespace lockstep::comm {
 
-/// Whether the ranks of a node are more than the hardware threads that they may use together; `mine` are
-/// those of this rank. Collective over the node.
+/// Whether a node has more ranks than hardware threads that these may use together; `mine` are those of this
+/// rank. Collective over the node.
 bool oversubscribed(MPI_Comm node, const CoreSet& mine);
 
-/// One zeroed segment a rank, 128-byte aligned, all readable and writable by every rank of the node. Making
-/// and destroying one is collective over the node's communicator, which must outlive it.
+/// One zeroed segment a rank, 128-byte aligned, all readable and writable by every rank of the node.
+/// Construction and destruction are collective over the node's communicator, which must outlive it.
 class SharedWindow {
  public:
   static constexpr std::size_t alignment = 128;
@@ -33,7 +33,7 @@ class SharedWindow {
   ~SharedWindow();
   SharedWindow(const SharedWindow&) = delete;
   SharedWindow& operator=(const SharedWindow&) = delete;
-  /// The peers will never destroy theirs: the process keeps the memory until it ends.
+  /// For peers that never destroy theirs: the process keeps the memory until it ends.
   void abandon() { window_ = MPI_WIN_NULL; }
 
   std::byte* segment(int local_rank) const { return segments_[static_cast<std::size_t>(local_rank)]; }
@@ -43,29 +43,29 @@ class SharedWindow {
   std::vector<std::byte*> segments_;
 };
 
-/// The collectives of one sequence that a rank has begun, counted from 1, and what the newest ones are.
+/// The collectives of one sequence that a rank has begun, counted from 1, with descriptions of the newest.
 struct BegunCollectives {
-  /// Of collectives at most half of these: a rank begins another one only when all ranks of its node have
-  /// finished the oldest. Calls may run ahead of the peers.
+  /// Collectives use at most half of these: a rank begins another one only when all ranks of its node have
+  /// finished the oldest. Calls may be ahead of the peers.
   static constexpr std::uint64_t kept = 8;
 
   alignas(SharedWindow::alignment) std::atomic<std::uint64_t> count;
   std::uint64_t signatures[kept];
-  alignas(SharedWindow::alignment) Collective descriptions[kept];  ///< what the signatures are of
+  alignas(SharedWindow::alignment) Collective descriptions[kept];  ///< described by the signatures
 };
 
-/// What a rank tells its node. Each counter has one writer and a pair of cache lines (processors fetch lines
-/// in pairs), which it shares only with data that is read right after it.
+/// The state that a rank shows to its node. Each counter has one writer and a pair of cache lines (processors
+/// fetch lines in pairs), which it shares only with data that is read right after it.
 struct RankFlags {
   static constexpr std::size_t line_bytes = SharedWindow::alignment;
   static constexpr std::size_t slot_bytes = 4096;
 
-  BegunCollectives started;                              ///< they may read this rank's accumulators
+  BegunCollectives started;                              ///< peers may read this rank's accumulators
   alignas(line_bytes) std::atomic<std::uint64_t> added;  ///< collectives whose part this rank has done
   BegunCollectives gathers;                              ///< of host memory; this rank has filled the slot
   alignas(line_bytes) std::byte slots[2][slot_bytes];    ///< gathers alternate between them
   BegunCollectives calls;                                ///< NamedCalls: of each only `call` is set
-  /// Of the node's first rank: what the first rank that saw a difference says of it, for all.
+  /// In the node's first rank: the error text of the first rank that saw a difference, for all ranks.
   enum class Verdict : std::uint32_t { none, begun, written };
   alignas(line_bytes) std::atomic<Verdict> verdict;
   char verdict_text[1024];
@@ -105,9 +105,9 @@ class NodeControl {
   /// For a rank that waits for a sum within `call`: throws the UsageError if a rank of the node is in its
   /// next collective of host memory and has started fewer sums before.
   void check_order(std::uint64_t gathers, std::uint64_t sums, const CallName& call) const;
-  /// Throws the UsageError that there is for all ranks of the node, if there is one.
+  /// Throws the UsageError of the node, if there is one.
   void check() const;
-  /// Makes the text the error of all ranks of the node, unless there is one; throws that.
+  /// Makes the text the error of all ranks of the node, unless they have one; throws that error.
   void fail(const std::string& text) const;
 
  private:
@@ -131,7 +131,7 @@ class NodeBuffer final : public FlatBuffer {
   /// all ranks pass the same number.
   NodeBuffer(HostGroup* owner, std::uint64_t number, MPI_Comm node, int local_rank,
              std::size_t accumulator_bytes, int accumulators);
-  /// If the peers do something else, a later call throws the error.
+  /// If peers call something else, a later call throws the error.
   ~NodeBuffer() override;
 
   std::byte* accumulator(int index) override;

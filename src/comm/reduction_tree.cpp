@@ -29,7 +29,7 @@ int left_leaves(int leaves) {
 
 std::vector<ShardRange> maximal_subtrees(int leaves, ShardRange range) {
   if (range.first < 0 || range.count < 0 || range.end() > leaves) {
-    throw UsageError("reduction tree: shards [{}, {}) do not lie within the {} there are", range.first,
+    throw UsageError("reduction tree: shards [{}, {}) are out of range; there are {}", range.first,
                      range.end(), leaves);
   }
   std::vector<ShardRange> found;
@@ -44,14 +44,16 @@ ShardMap::ShardMap(int shards, int ranks) : shards_(shards), ranks_(ranks) {
 }
 
 ShardRange ShardMap::block(int rank) const {
-  if (rank < 0 || rank >= ranks_) throw UsageError("shard map: no rank {} among {}", rank, ranks_);
+  if (rank < 0 || rank >= ranks_)
+    throw UsageError("shard map: rank {} is out of range; there are {}", rank, ranks_);
   const int size = shards_ / ranks_;
   const int larger = shards_ % ranks_;
   return {rank * size + std::min(rank, larger), size + (rank < larger ? 1 : 0)};
 }
 
 int ShardMap::owner(int shard) const {
-  if (shard < 0 || shard >= shards_) throw UsageError("shard map: no shard {} among {}", shard, shards_);
+  if (shard < 0 || shard >= shards_)
+    throw UsageError("shard map: shard {} is out of range; there are {}", shard, shards_);
   const int size = shards_ / ranks_;
   const int larger = shards_ % ranks_;
   const int in_larger = larger * (size + 1);

@@ -1,4 +1,4 @@
-// Checking and looking up who owns which elements.
+// Checks and look-ups of the owners of elements.
 #include "lockstep/comm/slices.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::int64_t slice_unit = 16;  // elements; even slices start at whole cache lines
 
-/// Throws UsageError unless the ranges are [0, count), each element once.
+/// Throws UsageError unless the ranges cover each element of [0, count) once.
 void check_whole(std::int64_t count, std::vector<ElementRange> ranges) {
   const auto starts_before = [](ElementRange a, ElementRange b) { return a.first < b.first; };
   std::sort(ranges.begin(), ranges.end(), starts_before);
@@ -34,7 +34,7 @@ void check_whole(std::int64_t count, std::vector<ElementRange> ranges) {
 }  // namespace
 
 Slices::Slices(std::int64_t count, const std::vector<std::vector<ElementRange>>& ranges_of_rank) {
-  if (ranges_of_rank.empty()) throw UsageError("slices: no ranks");
+  if (ranges_of_rank.empty()) throw UsageError("slices: the list of ranks is empty");
   auto table = std::make_shared<Table>();
   table->count = count;
   table->digest = hash_of(count, ranges_of_rank.size());

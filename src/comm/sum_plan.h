@@ -1,5 +1,5 @@
-// SumPlan: which additions each group of ranks makes for the sums over one shard map, computed once. A group
-// is the ranks of a node (CPUs share memory) or a single rank (a GPU).
+// SumPlan: the additions of each group of ranks in sums over one shard map, computed once. A group is the
+// ranks of a node (CPUs share memory) or a single rank (a GPU).
 #pragma once
 
 #include <cstdint>
@@ -12,28 +12,28 @@
 
 namespace lockstep::comm {
 
-/// Takes the source, then adds the newest waiting value to it, `merges` times; the result waits.
+/// Reads the source, then adds the newest waiting value to it, `merges` times; the result waits.
 struct SumStep {
   std::int32_t source = 0;  ///< an accumulator of the group; or ~slot of a partial sum
-  std::int32_t merges = 0;  ///< inner nodes of the tree of which this source is the last
+  std::int32_t merges = 0;  ///< number of inner tree nodes whose last source this is
 };
 
-/// The most values that wait at once on a GPU: enough for 2^15 partial sums.
+/// Maximal number of values that wait at once on a GPU: enough for 2^15 partial sums.
 inline constexpr int deepest_tree = 16;
 
 /// A sum along the tree, with sources in the order of the tree's leaves. The last value that waits is the
 /// sum. cpu_sums.h and nccl/kernels.h carry it out.
 struct SumProgram {
   SumProgram() = default;
-  /// The program of the tree node `range`: source_of(node) tells whether one source holds the node's sum, and
-  /// which; if not, its children are added. A single leaf always has a source.
+  /// The program of the tree node `range`: source_of(node) returns the source that holds the node's sum, if
+  /// there is one; otherwise its children are added. A single leaf always has a source.
   using SourceOf = std::function<bool(ShardRange node, std::int32_t& source)>;
   SumProgram(ShardRange range, const SourceOf& source_of);
   /// Accumulators 0 to count - 1, left to right.
   static SumProgram fold(int count);
 
   std::vector<SumStep> steps;
-  int depth = 0;                       ///< the most values that wait at once, the last source included
+  int depth = 0;  ///< maximal number of values that wait at once, including the last source
   const SumStep* on_device = nullptr;  ///< a copy of the steps in device memory, if a GPU adds
 
  private:
@@ -63,8 +63,8 @@ constexpr auto sum_along_tree(const SumStep* steps, int count, const Load& load,
   return waiting[0];
 }
 
-/// The plan of one group. A "partial sum" is the largest sub-tree of the tree whose shards all are in one
-/// group. Groups exchange partial sums, so every addition above them follows the tree wherever the ranks run.
+/// The plan of one group. A "partial sum" is that of a maximal sub-tree whose shards are all in one group.
+/// Groups exchange partial sums, so every addition above them follows the tree on any nodes.
 struct SumPlan {
   /// group_of_rank: ascending by rank within a group, groups numbered from 0.
   SumPlan(const ShardMap& map, std::span<const int> group_of_rank, int group);
@@ -85,7 +85,7 @@ struct SumPlan {
 
   std::vector<SumProgram> partials;  ///< this group's partial sums, from its accumulators
   SumProgram whole;                  ///< the sum over all shards, from its accumulators and the slots
-  SumProgram whole_of_partials;  ///< the same from partial sums alone; its own are in slots behind the rest
+  SumProgram whole_of_partials;  ///< the same from partial sums alone; the group's own are in the last slots
   int depth = 0;                 ///< of the deepest program here
 };
 

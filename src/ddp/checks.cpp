@@ -77,7 +77,7 @@ std::vector<ParamState::Entry> values_of_states(const ModelState& model) {
   return values;
 }
 
-/// What must be equal on all ranks, a line each.
+/// Everything that must be equal on all ranks, a line each.
 std::string describe(const ModelState& model, const Options& options) {
   std::string text;
   const auto line = [&]<class... Args>(fmt::format_string<Args...> format, Args&&... args) {
@@ -136,7 +136,8 @@ std::vector<Digest> gather(comm::HostGroup& group, const std::vector<Digest>& mi
   return all;
 }
 
-/// The ranks whose digest of `item` is not that of most ranks; of rank 0 if no value has a majority.
+/// The ranks whose digest of `item` differs from that of most ranks, or from rank 0's if no value has a
+/// majority.
 std::vector<int> ranks_apart(const std::vector<Digest>& all, std::size_t items, std::size_t item) {
   const std::size_t ranks = all.size() / items;
   const auto of = [&](std::size_t rank) { return all[rank * items + item]; };
@@ -169,7 +170,7 @@ std::string differing_values(comm::HostGroup& group, std::span<const ParamState:
       gather(group, {XXH3_64bits(names.data(), names.size()),
                      XXH3_64bits(of_each.data(), of_each.size() * sizeof(Digest))});
   if (const std::vector<int> apart = ranks_apart(of_all, 2, 0); !apart.empty())
-    return fmt::format("the list of tensors (is an Ema or an optimizer on some ranks only?) on {}",
+    return fmt::format("the list of tensors (do only some ranks have an Ema or an optimizer?) on {}",
                        comm::ranks_text(apart));
   if (ranks_apart(of_all, 2, 1).empty()) return {};
 

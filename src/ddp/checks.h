@@ -1,4 +1,4 @@
-// What ranks must agree on: options and models before the first step, replicas, unused parameters and float16
+// Checks between ranks: options and models before the first step; replicas, unused parameters and float16
 // overflow later.
 #pragma once
 
@@ -20,33 +20,32 @@
 
 namespace lockstep::ddp {
 
-/// Throws UsageError on a name that two parameters have, on types other than float32, and if none is
+/// Throws UsageError if two parameters have one name, on types other than float32, and if no parameter is
 /// trainable.
 std::vector<Param*> trainable_params(const std::vector<Param*>& params);
-/// The model with every parameter once: one that two modules share may be listed twice.
+/// The model with every parameter once, as a parameter that two modules share may be listed twice.
 ModelState without_repeats(ModelState model);
 void check_device(const std::string& name, const Tensor& value, const kernels::Backend& backend);
 /// Collective: all ranks get the values of rank 0.
 void broadcast_values(comm::HostGroup& group, const ModelState& model, kernels::Backend& backend);
 
 /// Collective. Compares options and the names, shapes and element types of all leaves by one hash. If they
-/// differ, every rank throws the same UsageError: what differs first, what it is on rank 0, and what on
-/// which other ranks.
+/// differ, every rank throws the same UsageError with the first difference, on rank 0 and on other ranks.
 void check_same_model(comm::HostGroup& group, const ModelState& model, const Options& options);
 
-/// What ranks hold alike: parameters, buffers, and the states of the parameters.
+/// Values that are equal on all ranks: parameters, buffers, and the states of the parameters.
 std::vector<ParamState::Entry> replicated_values(const ModelState& model);
-/// Collective. Compares digests of values, which every rank lists alike: one of all, and one of each only if
-/// that differs. Returns the same on every rank: the first tensors that differ and the ranks in the minority
-/// ("fc.weight on rank 1 ... and 2 more"), or nothing. Values on the backend's device are copied to the
-/// CPU for it.
+/// Collective. Compares digests of values, which every rank lists in the same order: one of all values, and
+/// one of each only if the first differs. Returns the same on every rank: the first tensors that differ and
+/// the ranks in the minority ("fc.weight on rank 1 ... and 2 more"), or nothing. Values on the backend's
+/// device are copied to the CPU for it.
 std::string differing_values(comm::HostGroup& group, std::span<const ParamState::Entry> values,
                              kernels::Backend* backend);
 /// Throws UsageError while EMA weights are swapped in. Not collective.
 void check_own_weights(const ModelState& model);
 
 /// Collective: throws the same UsageError on every rank, naming the parameters `missed` (indices into
-/// params), and of each the shards and ranks that missed it.
+/// params), each with the shards and ranks that missed it.
 [[noreturn]] void throw_unused(comm::HostGroup& group, const comm::ShardMap& map,
                                std::span<Param* const> params, const std::vector<std::size_t>& missed,
                                const Usage& usage);
@@ -59,7 +58,7 @@ class OverflowCheck {
                 const Partition* partition);
   /// Launches the check of a step's sums after them. Its result must be read before check().
   kernels::Transfer ask(const Reducer& reducer);
-  /// Collective: if some are not finite, every rank throws the same TrainingError, naming the first such
+  /// Collective: if a sum is not finite, every rank throws the same TrainingError, naming the first such
   /// parameter. trainable: those of the model, in its order.
   void check(std::span<Param* const> trainable, std::uint64_t step);
 

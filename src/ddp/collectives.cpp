@@ -25,7 +25,7 @@ constexpr std::array calls_of_kinds{"calls all_reduce", "calls reduce", "calls b
 constexpr std::string_view word_calls = "calls ";
 constexpr std::array names_of_ops{"sum", "mean", "min", "max"};
 
-/// What a rank shows of its call to the others: plain numbers.
+/// A rank's call as the other ranks see it: plain numbers.
 struct Call {
   Kind kind = Kind::barrier;
   std::int32_t op = -1;    ///< a ReduceOp
@@ -35,10 +35,10 @@ struct Call {
   std::int32_t rank = -1;  ///< dimensions; -1: no tensor
   std::array<std::int64_t, Shape::max_rank> extents{};
   std::int32_t on_device = 0;
-  std::int32_t wrong = 0;  ///< the call cannot be carried out on this rank
+  std::int32_t wrong = 0;  ///< this rank cannot carry out the call
 
   Shape shape() const { return Shape(std::span(extents).first(static_cast<std::size_t>(rank))); }
-  /// Joined or shared out along the first dimension, in which ranks may differ.
+  /// The call joins or divides along the first dimension, in which ranks may differ.
   bool by_rows() const { return kind == Kind::gather || kind == Kind::all_gather; }
   std::int64_t rows() const { return rank == 0 ? 1 : extents[0]; }
   std::int64_t bytes() const { return shape().numel() * static_cast<std::int64_t>(bytes_of(DType(dtype))); }
@@ -57,9 +57,10 @@ std::string describe(const Call& call) {
 
 bool agree(const Call& a, const Call& b) {
   if (a.kind != b.kind || a.op != b.op || a.root != b.root || a.json != b.json) return false;
-  if (a.kind == Kind::scatter) return true;  // the tensor is the root's
+  if (a.kind == Kind::scatter) return true;  // only the root has a tensor
   if (a.dtype != b.dtype || a.rank != b.rank) return false;
-  if (a.op >= 0 && a.on_device != b.on_device) return false;  // sums there and in CPU memory do not meet
+  if (a.op >= 0 && a.on_device != b.on_device)
+    return false;  // sums on the device and in CPU memory cannot be combined
   const std::size_t first = a.by_rows() && a.rank > 0 ? 1 : 0;
   return std::equal(a.extents.begin() + first, a.extents.end(), b.extents.begin() + first);
 }
@@ -97,16 +98,16 @@ std::string problem_of_root(Context& context, const Call& call) {
 std::string problem_of(Context& context, const Call& call, const Tensor& tensor) {
   if (const std::string problem = problem_of_root(context, call); !problem.empty()) return problem;
   if (call.kind == Kind::scatter && context.world().rank() != call.root) return {};
-  if (!tensor && tensor.numel() != 0) return "no tensor was given";
+  if (!tensor && tensor.numel() != 0) return "the tensor argument is missing";
   if (tensor.channel_block() != 1) return "the tensor is stored in channel blocks, which stay within a tape";
   if (tensor.device() != Device::cpu() && tensor.device() != context.backend().device())
     return fmt::format("the tensor is on {}, but the program computes on {}", to_string(tensor.device()),
                        to_string(context.backend().device()));
   if (call.op == static_cast<int>(ReduceOp::mean) && !is_floating(tensor.dtype()))
-    return "a mean is of floats; divide the sum, or convert the tensor first";
-  if (call.kind == Kind::scatter && tensor.shape().rank() == 0) return "a scalar has no rows to share out";
+    return "a mean needs floats; divide the sum, or convert the tensor first";
+  if (call.kind == Kind::scatter && tensor.shape().rank() == 0) return "a scalar has no rows to scatter";
   if (call.kind == Kind::scatter && tensor.size(0) % context.world().size() != 0)
-    return fmt::format("{} rows cannot be shared equally by {} ranks", tensor.size(0),
+    return fmt::format("{} rows cannot be divided equally among {} ranks", tensor.size(0),
                        context.world().size());
   return {};
 }
@@ -125,13 +126,14 @@ std::vector<Call> exchange(Context& context, Kind kind, const Tensor& tensor, in
 
 std::byte* bytes(const Tensor& tensor) { return static_cast<std::byte*>(tensor.raw()); }
 
-// Pieces: what passes through a rank at once beside its own tensor.
+// The bytes that pass through a rank at once, beside its own tensor.
 constexpr std::int64_t max_host_bytes = std::int64_t{8} << 20, max_device_bytes = std::int64_t{64} << 20;
 
 /// Calls piece(first, end) for runs of [0, count).
 template <class Piece>
-void in_pieces(std::int64_t count, std::int64_t most, const Piece& piece) {
-  for (std::int64_t first = 0; first < count; first += most) piece(first, std::min(first + most, count));
+void in_pieces(std::int64_t count, std::int64_t max_count, const Piece& piece) {
+  for (std::int64_t first = 0; first < count; first += max_count)
+    piece(first, std::min(first + max_count, count));
 }
 
 // --- all_reduce
@@ -185,9 +187,9 @@ T combined(ReduceOp op, T a, T b) {
 void fold_over_ranks(comm::HostGroup& world, const Tensor& tensor, ReduceOp op) {
   const auto ranks = static_cast<std::size_t>(world.size());
   const auto element = static_cast<std::int64_t>(bytes_of(tensor.dtype()));
-  const std::int64_t most = std::max<std::int64_t>(4096, max_host_bytes / world.size()) / element;
-  std::vector<std::byte> all(ranks * static_cast<std::size_t>(std::min(most, tensor.numel()) * element));
-  in_pieces(tensor.numel(), most, [&](std::int64_t first, std::int64_t end) {
+  const std::int64_t max_count = std::max<std::int64_t>(4096, max_host_bytes / world.size()) / element;
+  std::vector<std::byte> all(ranks * static_cast<std::size_t>(std::min(max_count, tensor.numel()) * element));
+  in_pieces(tensor.numel(), max_count, [&](std::int64_t first, std::int64_t end) {
     const auto count = static_cast<std::size_t>(end - first);
     world.all_gather(bytes(tensor) + first * element, count * static_cast<std::size_t>(element), all.data());
     with_element_type(tensor.dtype(), [&]<class T>() {
@@ -227,7 +229,7 @@ void sum_floats(Context& context, const Tensor& tensor, ReduceOp op) {
   });
 }
 
-/// Whether the sum is made where the tensor is.
+/// Whether the sum is computed on the tensor's device.
 bool sums_on_device(Context& context, const Tensor& tensor, ReduceOp op) {
   const comm::GradientTransport& of_cpus = context.world();
   if (tensor.device() == Device::cpu() || &context.transport() == &of_cpus) return false;
@@ -264,7 +266,7 @@ std::vector<std::size_t> bytes_of_ranks(const std::vector<Call>& calls) {
   return sizes;
 }
 
-/// For the tensors of all ranks, in CPU memory.
+/// A tensor for the joined tensors of all ranks, in CPU memory.
 Tensor room_for_all(const std::vector<Call>& calls) {
   std::int64_t rows = 0;
   for (const Call& call : calls) rows += call.rows();
@@ -272,8 +274,8 @@ Tensor room_for_all(const std::vector<Call>& calls) {
   return Tensor::empty(any.rank == 0 ? Shape{rows} : any.shape().with(0, rows), DType(any.dtype));
 }
 
-Tensor where(Context& context, const Tensor& given, const Tensor& result) {
-  return given.device() == Device::cpu() ? result : kernels::on_device(result, context.backend());
+Tensor where(Context& context, const Tensor& like, const Tensor& result) {
+  return like.device() == Device::cpu() ? result : kernels::on_device(result, context.backend());
 }
 
 }  // namespace
@@ -332,9 +334,9 @@ Tensor gather(Context& context, const Tensor& tensor, int root) {
   const Tensor here = kernels::on_cpu(tensor, &context.backend());
   const std::vector<std::size_t> sizes = bytes_of_ranks(calls);
   const Tensor all = is_root ? room_for_all(calls) : Tensor();
-  const std::int64_t most = std::max<std::int64_t>(4096, max_host_bytes / world.size());
+  const std::int64_t max_count = std::max<std::int64_t>(4096, max_host_bytes / world.size());
   std::vector<std::byte> passing;
-  in_pieces(static_cast<std::int64_t>(*std::ranges::max_element(sizes)), most,
+  in_pieces(static_cast<std::int64_t>(*std::ranges::max_element(sizes)), max_count,
             [&](std::int64_t first, std::int64_t end) {
               const auto clamped = [&](std::size_t size) {
                 return std::clamp(static_cast<std::int64_t>(size), first, end) - first;

@@ -27,7 +27,7 @@ using progress::Phase;
 
 constexpr double bytes_per_mib = 1 << 20;
 
-// Moments of a step that its Timer marks.
+// Points of a step that its Timer marks.
 constexpr int moment_of_start = 0, moment_of_backward_end = 1, moment_of_sums = 2;
 
 /// Throws the same on every rank.
@@ -46,7 +46,7 @@ void check_loss(const StepHeader& header, std::uint64_t step, const Options& opt
                           : "lower optimizer.lr, set optimizer.clip, or look at the data");
 }
 
-/// The options with what the run says of them.
+/// The options, completed from the run.
 Options of_run(Options options, const RunShape& run) {
   if (run.shards == 0) return options;
   const auto take = [](const char* name, auto& mine, auto of_the_run) {
@@ -73,19 +73,19 @@ Batch MicroBatch::rows(const Batch& samples) const {
 
 struct DataParallel::State {
   State(const ModelState& all, std::vector<Param*> trainable, comm::GradientTransport& world,
-        kernels::Backend& device_backend, const Options& wanted, const comm::ShardMap& shard_map)
-      : options(wanted),
+        kernels::Backend& device_backend, const Options& ddp_options, const comm::ShardMap& shard_map)
+      : options(ddp_options),
         group(world.group()),
         backend(device_backend),
         model(all),
         map(shard_map),
         block(shard_map.block(group.rank())),
-        bucket_partition(wanted.sharded_optimizer ? std::make_unique<BucketPartition>(all.params, world)
-                                                  : nullptr),
-        reducer(std::move(trainable), all.statistics, world, device_backend, shard_map, wanted,
+        bucket_partition(ddp_options.sharded_optimizer ? std::make_unique<BucketPartition>(all.params, world)
+                                                       : nullptr),
+        reducer(std::move(trainable), all.statistics, world, device_backend, shard_map, ddp_options,
                 bucket_partition.get()),
         header(shard_map, reducer.schedule(), reducer.usage().items(), device_backend),
-        capture(wanted, world, device_backend, model),
+        capture(ddp_options, world, device_backend, model),
         one(device_backend.empty({})),
         timer(device_backend.make_timer()) {
     device_backend.fill(one, 1);
@@ -93,8 +93,8 @@ struct DataParallel::State {
     if (bucket_partition)
       parameters =
           std::make_unique<ParameterBuffer>(model.params, *bucket_partition, world, device_backend,
-                                            reducer.buffer().plan(), wanted.mode == Mode::overlapped);
-    if (wanted.comm_dtype == DType::float16 && world.rounds(wanted.comm_dtype))
+                                            reducer.buffer().plan(), ddp_options.mode == Mode::overlapped);
+    if (ddp_options.comm_dtype == DType::float16 && world.rounds(ddp_options.comm_dtype))
       overflow.emplace(model.params, group, device_backend,
                        bucket_partition ? &bucket_partition->partition() : nullptr);
     if (model.meets_across_ranks) layer_transport = world.duplicate();
@@ -125,8 +125,7 @@ struct DataParallel::State {
   std::optional<OverflowCheck> overflow;
   bool planned = false;
 
-  /// Passes over no samples that this rank runs before its first shard, so that all ranks run the same
-  /// number.
+  /// Empty passes of this rank before its first shard, so that all ranks run the same number of passes.
   int empty_passes() const {
     return layer_transport ? (map.block(0).count - block.count) * options.micro_batches : 0;
   }
@@ -157,7 +156,7 @@ struct DataParallel::State {
   void record_step();
 };
 
-/// Parameters get their gradients. Measurements of them are part of the step's one read from the device.
+/// Publishes the gradients. Measurements of them are part of the step's only read from the device.
 void DataParallel::State::publish_and_measure() {
   reducer.publish();
   reads.clear();
@@ -233,8 +232,8 @@ void DataParallel::check_replicas() const {
   const std::string apart = differing_values(state.group, replicated_values(state.model), &state.backend);
   if (apart.empty()) return;
   throw TrainingError(
-      "the replicas differ: {}; resume from the last checkpoint, and if it happens again look for what the "
-      "ranks do differently, or for a node with faulty memory",
+      "the replicas differ: {}; resume from the last checkpoint, and if it happens again look for different "
+      "code paths of ranks, or for a node with faulty memory",
       apart);
 }
 
@@ -256,7 +255,7 @@ void DataParallel::begin_step(std::uint64_t step, bool takes_micro_batches, Meas
         state.map.shards(), state.map.ranks());
   if (state.parameters) {
     state.parameters->begin_step();
-    // A rank that waits inside a layer advances no other collective.
+    // A rank that waits inside a layer cannot advance other collectives.
     if (state.layer_transport) state.parameters->wait_ready();
     state.waited_before_ms = state.parameters->take_waited_ms();
   }
@@ -281,7 +280,7 @@ void DataParallel::begin_passes() {
   state.reducer.begin_step(state.step);
 }
 
-bool DataParallel::may_capture() const { return state_->capture.wanted(); }
+bool DataParallel::may_capture() const { return state_->capture.enabled(); }
 
 void DataParallel::add_shard(std::int64_t index, std::span<const Tensor> tensors) {
   state_->capture.add_shard(index, tensors);
@@ -292,8 +291,8 @@ void DataParallel::run_passes(const std::function<void()>& passes) {
   check_own_weights(state.model);
   if (!state.layer_transport && std::ranges::any_of(state.model.statistics, &Statistic::meets_across_ranks))
     throw UsageError(
-        "a layer has become one that communicates with other ranks (convert_sync_batch_norm) since the "
-        "DataParallel was made; convert the model before");
+        "a layer communicates with other ranks (convert_sync_batch_norm) since the construction of the "
+        "DataParallel; convert the model before it");
   const StepCapture::Way way = state.capture.choose(state.planned);
   tape_.refresh_weights(state.model.params);  // also frozen ones, which an evaluation may have replaced
   if (way == StepCapture::Way::launch) return launch();
@@ -385,7 +384,7 @@ void DataParallel::check_batch_was_whole() const {
 
 void DataParallel::fail(std::exception_ptr error) {
   State& state = *state_;
-  // Ranks that wait inside a layer cannot be told: the error leaves alone, and ends the world.
+  // Ranks that wait inside a layer cannot be informed: this rank alone throws, which ends the world.
   if (state.layer_transport || state.reducer.state() == Reducer::State::broken ||
       (state.parameters && state.parameters->transport_failed()))
     std::rethrow_exception(error);
@@ -393,7 +392,7 @@ void DataParallel::fail(std::exception_ptr error) {
   state.error = std::move(error);
   try {
     state.reducer.abandon();
-  } catch (...) {  // the transport has failed as well: the first error is the cause
+  } catch (...) {  // the transport fails as well: the first error is the cause
     std::rethrow_exception(state.error);
   }
 }
@@ -438,13 +437,13 @@ StepResult DataParallel::conclude_step() {
   progress::enter(Phase::header);
   try {
     if (error) std::rethrow_exception(error);
-    state.backend.read(state.reads);  // the step's one wait for the device
-    // On the device's clock: the program may have been ahead of it.
+    state.backend.read(state.reads);  // the step's only wait for the device
+    // By the device's clock, as the program may be ahead of the device.
     result.compute_ms = state.timer->elapsed_ms(moment_of_start, moment_of_backward_end) - state.waited_ms;
     result.exposed_comm_ms = state.timer->elapsed_ms(moment_of_backward_end, moment_of_sums);
   } catch (...) {
-    // A device that runs behind may report an error only now. Every bucket has started: the header tells the
-    // other ranks.
+    // A device may report an error as late as now. Every bucket has started: the header informs the other
+    // ranks.
     if (!state.error) fail(std::current_exception());
   }
   const Stopwatch exchanging;

@@ -54,8 +54,8 @@ comm::TreeSum GradientBuffer::tree_sum(int bucket) const {
 
 void GradientBuffer::adopt(BucketPlan plan) {
   if (plan.bytes() != plan_.bytes() || plan.gradients().size() != plan_.gradients().size())
-    throw UsageError("the new bucket plan is over other gradients");
-  // Through CPU memory, which costs a device nothing: it happens once.
+    throw UsageError("the new bucket plan has other gradients");
+  // Through CPU memory: it happens only once, and needs no memory of the device.
   const Shape elements{static_cast<std::int64_t>(plan_.bytes() / sizeof(float))};
   const Tensor old = Tensor::empty(elements);
   for (int buffer = 0; buffer < accumulation_buffers(); ++buffer) {

@@ -1,4 +1,4 @@
-// GradientBuffer: the memory of all gradients and statistics of a rank; how its shards are summed in it.
+// GradientBuffer: the memory of all gradients and statistics of a rank, and the sums of its shards in it.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@
 namespace lockstep::ddp {
 
 /// The flat gradient buffer: accumulation buffers of one layout, the buckets of a BucketPlan and then float64
-/// statistics, which are the last bucket. Gradients are only ever views of it. The transport allocates it.
+/// statistics, which are the last bucket. Gradients are always views of it. The transport allocates it.
 class GradientBuffer {
  public:
   /// Collective; every rank has the same plan and statistics, the number of accumulation buffers may differ.
@@ -63,9 +63,9 @@ class GradientBuffer {
   std::unique_ptr<comm::FlatBuffer> memory_;
 };
 
-/// In which accumulation buffer each shard's gradient is written, and when buffers are added. A rank runs its
-/// shards one after another and keeps a stack of partial sums along the reduction tree. At the end buffer p
-/// holds the sum of the p-th maximal sub-tree of its block, as comm::GradientTransport::start_tree_sum asks.
+/// The accumulation buffer of each shard's gradient, and the order of additions. A rank runs its shards one
+/// after another and keeps a stack of partial sums along the reduction tree. At the end buffer p holds the
+/// sum of the p-th maximal sub-tree of its block, as comm::GradientTransport::start_tree_sum asks.
 class AccumulationSchedule {
  public:
   struct Shard {

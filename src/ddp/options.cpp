@@ -16,7 +16,7 @@ std::vector<Option<Options>> Options::options() {
               .peers = {"bucket_cap_mb", "bucket_size", "reduce_bucket_size"}}),
       number("first_bucket_mb", &O::first_bucket_mb, size, "size at which the first gradient bucket closes",
              {.unit = "MiB", .may_change = true}),
-      choice("unused", &O::unused, "what to do about parameters that no sample used",
+      choice("unused", &O::unused, "treatment of parameters that no sample used",
              {.peers = {"find_unused_parameters"}}),
       choice("reduce_dtype", &O::comm_dtype,
              {{"fp32", DType::float32}, {"bf16", DType::bfloat16}, {"fp16", DType::float16}},

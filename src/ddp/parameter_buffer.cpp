@@ -29,7 +29,7 @@ ParameterBuffer::ParameterBuffer(std::span<Param* const> params, const BucketPar
 }
 
 ParameterBuffer::~ParameterBuffer() {
-  // Another DataParallel may own the parameters now.
+  // Another DataParallel may hold the parameters now.
   for (Param* const param : trainable_) {
     if (param->pending_values == this) param->pending_values = nullptr;
   }
@@ -42,7 +42,7 @@ ParameterBuffer::~ParameterBuffer() {
       backend_.copy(trainable_[i]->value, own);
       trainable_[i]->value = own;
     }
-  } catch (...) {  // no memory, or no peers: the values go with the buffer
+  } catch (...) {  // out of memory, or no peers: the values are lost with the buffer
     for (std::size_t i = 0; i < trainable_.size(); ++i) {
       if (trainable_[i]->value.shares_memory_with(view(i))) trainable_[i]->value = {};
     }
@@ -70,7 +70,7 @@ void ParameterBuffer::begin_step() {
     if (!trainable_[i]->value.shares_memory_with(view(i)))
       throw UsageError(
           "the value of parameter {} has been replaced by other memory, which a sharded optimizer cannot "
-          "send; copy elements into it instead, and train only after EMA weights swapped in are out again",
+          "send; copy elements into it instead, and do not train while EMA weights are swapped in",
           trainable_[i]->name);
   }
   reopen();
@@ -108,7 +108,7 @@ void ParameterBuffer::wait_for(std::size_t bucket) {
 void ParameterBuffer::wait_for(const Param& param) {
   if (in_flight_ == 0) return;
   if (const auto found = index_of_.find(&param); found != index_of_.end()) wait_for(bucket_of(found->second));
-  // Later buckets make progress, too.
+  // Later buckets advance, too.
   if (in_flight_ > 0) transport([&] { transport_.progress(); });
 }
 

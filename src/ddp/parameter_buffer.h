@@ -1,5 +1,5 @@
-// ParameterBuffer: the memory of the parameters when each rank updates only the part it owns (ZeRO-1), and
-// the all-gathers that give all ranks the whole.
+// ParameterBuffer: the memory of the parameters if each rank updates only the elements it owns (ZeRO-1), and
+// the all-gathers that give all ranks all elements.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@ namespace lockstep::ddp {
 /// Which elements of each bucket each rank owns.
 class BucketPartition {
  public:
-  /// params: of a model; plans are over the trainable ones of them, in order.
+  /// params: of a model; plans have its trainable parameters, in order.
   BucketPartition(std::span<Param* const> params, comm::GradientTransport& transport);
 
   const Partition& partition() const { return partition_; }
@@ -39,8 +39,8 @@ class BucketPartition {
 /// bucket.
 class ParameterBuffer final : public PendingValues {
  public:
-  /// Collective. params: those that bucket_partition was made of; the plan is over the trainable ones, in
-  /// order. Unless overlapped, updated() waits for the all-gather that it starts.
+  /// Collective. params: those of bucket_partition; the plan has the trainable ones, in order. Unless
+  /// overlapped, updated() waits for the all-gather that it starts.
   ParameterBuffer(std::span<Param* const> params, const BucketPartition& bucket_partition,
                   comm::GradientTransport& transport, kernels::Backend& backend, const BucketPlan& plan,
                   bool overlapped);
@@ -61,7 +61,7 @@ class ParameterBuffer final : public PendingValues {
 
   /// The time that wait_for() and wait_ready() have waited since the last call.
   double take_waited_ms() { return std::exchange(waited_ms_, 0); }
-  /// A call of the transport has thrown: no further call can be expected to return.
+  /// Call it after an exception of the transport: no further call is expected to return.
   bool transport_failed() const { return transport_failed_; }
 
  private:

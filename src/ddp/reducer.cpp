@@ -13,7 +13,7 @@
 namespace lockstep::ddp {
 namespace {
 
-/// The plan before anything has run: backward usually meets parameters in reverse order of registration.
+/// The plan before the first step: backward usually uses parameters in reverse order of registration.
 BucketPlan first_plan(std::span<Param* const> params, const BucketLimits& limits) {
   std::vector<BucketPlan::Gradient> gradients;
   for (const Param* const param : params)
@@ -53,7 +53,7 @@ Reducer::Reducer(std::vector<Param*> params, std::vector<Statistic*> statistics,
   fit_plan();
 }
 
-/// Calls the transport, or a hook that does. If that throws, no further call can be expected to return.
+/// Calls the transport, or a hook that uses it. After an exception no further call is expected to return.
 template <class Call>
 void Reducer::guarded(const Call& call) {
   try {
@@ -81,7 +81,7 @@ void Reducer::begin_step(std::uint64_t step) {
   times_.assign(states_.size(), {});
   arrival_.clear();
   if (options_.hook) options_.hook->begin_step(step);
-  if (schedule_.shards().empty()) complete_all();  // no shard, so nothing to wait for
+  if (schedule_.shards().empty()) complete_all();  // no shard: nothing to wait for
 }
 
 void Reducer::begin_shard(int shard, int passes) {
@@ -211,7 +211,8 @@ void Reducer::note_done() {
   if (state_ == State::capturing) return;
   for (; done_ < started_; ++done_) {
     const comm::Work work = state_of(done_).work;
-    if (has_hook(done_) && state_ != State::waiting) return transport_.progress();  // until it has finished
+    if (has_hook(done_) && state_ != State::waiting)
+      return transport_.progress();  // until the hook has finished
     if (!has_hook(done_) && work != 0 && !transport_.done(work)) return;
     times_[static_cast<std::size_t>(done_)].done_ms = since_start_.elapsed_ms();
   }
@@ -225,13 +226,14 @@ void Reducer::replan() {
   const auto gradients = buffer_.plan().gradients();
   buffer_.adopt(BucketPlan({gradients.begin(), gradients.end()}, arrival_, limits_of(options_)));
   fit_plan();
-  publish();  // the sums have moved
+  publish();  // the sums have new addresses
 }
 
 std::size_t Reducer::item_of(const void* leaf, const std::string& name) const {
   if (const auto found = item_of_.find(leaf); found != item_of_.end()) return found->second;
   throw UsageError(
-      "{} was not in the model, or not trainable, when DataParallel was made; make it after the model is "
+      "{} was not in the model, or not trainable, when DataParallel was constructed; construct it after the "
+      "model is "
       "complete",
       name);
 }
@@ -282,7 +284,7 @@ void Reducer::start(int bucket) {
   });
 }
 
-/// A hook's sums are waited for like any others.
+/// Waits for a hook's sums like for others.
 comm::Work Reducer::start_sum(int bucket) {
   comm::TreeSum sum = buffer_.tree_sum(bucket);
   if (sum.count == 0) return 0;

@@ -1,4 +1,4 @@
-// Reducer: the step engine. It takes the gradients of a rank's shards into the flat gradient buffer, sums
+// Reducer: the step engine. It collects the gradients of a rank's shards in the flat gradient buffer, sums
 // each bucket over all shards while backward still runs, and publishes the sums.
 #pragma once
 
@@ -33,14 +33,14 @@ class Reducer final : public GradientSink, private Buckets {
  public:
   enum class State {
     collecting,  ///< backward writes gradients; buckets start as they become complete
-    capturing,   ///< the same, into a graph: nothing runs, so nothing becomes done
+    capturing,   ///< the same, into a graph: nothing runs, so no bucket becomes done
     waiting,     ///< every sum has started, and the backend's later work runs after it
     agreed,      ///< all ranks have agreed on the step: its sums are the gradients
-    failed,      ///< this rank has failed: it takes part in the sums, which are worthless
-    broken,      ///< the transport has failed: none of its calls can be expected to return
+    failed,      ///< this rank has failed: it takes part in the sums, which are invalid
+    broken,      ///< the transport has failed: its calls may never return
   };
 
-  /// Of `options` it takes the bucket limits, the mode, the communication dtype and the hook. With a
+  /// Uses the bucket limits, the mode, the communication dtype and the hook of `options`. With a
   /// bucket_partition, which must outlive this, the rank gets the sums of the elements it owns only (all of
   /// them from a hook).
   Reducer(std::vector<Param*> params, std::vector<Statistic*> statistics, comm::GradientTransport& transport,
@@ -60,11 +60,11 @@ class Reducer final : public GradientSink, private Buckets {
 
   /// From now until the next begin_step the step is captured in a graph, order_after included.
   void begin_capture() { state_ = State::capturing; }
-  /// The graph of a step with this usage was launched. Takes the place of all calls before publish.
+  /// The graph of a step with this usage was launched. Replaces all calls before publish.
   void launched(const Usage& usage);
 
-  /// Starts the remaining sums. The backend runs what it is asked afterwards after all of them; on a CPU they
-  /// are then complete.
+  /// Starts the remaining sums. The backend runs later work after all of them; on a CPU they are then
+  /// complete.
   void order_after();
   /// The gradients of all parameters become views of the sums.
   void publish();
@@ -73,7 +73,7 @@ class Reducer final : public GradientSink, private Buckets {
   /// All ranks agree on the step: statistics take their sums, and parameters that no shard of any rank used
   /// lose the gradient.
   void agree(const StepHeader& header);
-  /// No parameter has a gradient any more.
+  /// Removes the gradients of all parameters.
   void withdraw();
 
   GradientView gradient_view(Param& param) override;
@@ -82,7 +82,7 @@ class Reducer final : public GradientSink, private Buckets {
   void contributed(Statistic&) override {}
   void progress() override;
 
-  /// Items 0..params-1 are the parameters, then come the statistics.
+  /// Items 0..params-1 are the parameters; the statistics follow.
   const Usage& usage() const { return usage_; }
   std::span<Param* const> params() const { return params_; }
   const GradientBuffer& buffer() const { return buffer_; }

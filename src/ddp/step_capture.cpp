@@ -27,13 +27,13 @@ StepCapture::StepCapture(const Options& options, comm::GradientTransport& transp
     : graph_(options.graph), transport_(transport), backend_(backend), model_(model) {
   if (graph_ == Graph::never) return;
   if (!backend.captures_graphs()) {
-    if (graph_ == Graph::automatic) return;  // a CPU has no graphs
+    if (graph_ == Graph::automatic) return;  // a CPU cannot capture graphs
     throw UsageError(
         "train.cuda_graph = true: only a GPU's steps can be captured, and this backend is on {}; use auto",
         to_string(backend.device()));
   }
   so_far_.refused = obstacle(options, transport, model);
-  wanted_ = so_far_.refused.empty();
+  enabled_ = so_far_.refused.empty();
   check_refusal();
 }
 
@@ -46,7 +46,7 @@ void StepCapture::check_refusal() const {
 void StepCapture::begin_step() {
   key_.clear();
   current_ = nullptr;
-  chosen_ = false;
+  has_chosen_ = false;
 }
 
 void StepCapture::add_to_key(const Tensor& tensor) {
@@ -63,10 +63,10 @@ void StepCapture::add_shard(std::int64_t index, std::span<const Tensor> tensors)
 }
 
 StepCapture::Way StepCapture::choose(bool warm) {
-  if (!wanted_) return Way::plain;
+  if (!enabled_) return Way::plain;
   Way way = choose_alone(warm);
   if (has_peers()) way = static_cast<Way>(lowest(static_cast<int>(way)));
-  if (way == Way::refused && wanted_) refuse("another rank cannot");
+  if (way == Way::refused && enabled_) refuse("another rank cannot");
   return way == Way::refused ? Way::plain : way;
 }
 
@@ -84,7 +84,7 @@ StepCapture::Way StepCapture::choose_alone(bool warm) {
     return current_->graph ? Way::launch : Way::capture;
   }
   if (known_.size() == max_known) {
-    refuse("its batches or its parameters are in other memory at every step");
+    refuse("its batches or its parameters have new addresses in every step");
     return Way::refused;
   }
   known_.reserve(max_known);
@@ -93,14 +93,14 @@ StepCapture::Way StepCapture::choose_alone(bool warm) {
 }
 
 int StepCapture::lowest(int mine) {
-  chosen_ = true;
+  has_chosen_ = true;
   by_rank_.resize(static_cast<std::size_t>(transport_.group().size()));
   transport_.group().all_gather(&mine, sizeof mine, by_rank_.data());
   return *std::ranges::min_element(by_rank_);
 }
 
 void StepCapture::fail() {
-  if (wanted_ && has_peers() && !chosen_) lowest(static_cast<int>(Way::plain));
+  if (enabled_ && has_peers() && !has_chosen_) lowest(static_cast<int>(Way::plain));
 }
 
 bool StepCapture::capture(const std::function<void()>& work, const Usage& usage) {
@@ -126,7 +126,7 @@ bool StepCapture::capture(const std::function<void()>& work, const Usage& usage)
 }
 
 void StepCapture::refuse(std::string reason) {
-  wanted_ = false;
+  enabled_ = false;
   so_far_.refused = std::move(reason);
   known_.clear();
   current_ = nullptr;

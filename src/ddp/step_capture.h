@@ -1,4 +1,4 @@
-// StepCapture: which steps are captured as a graph, and the graphs.
+// StepCapture: decides which steps are captured as a graph, and holds the graphs.
 #pragma once
 
 #include <cstdint>
@@ -17,30 +17,31 @@
 
 namespace lockstep::ddp {
 
-/// A step is known by the memory it works on: the tensors of its shards, which rotate over a few buffers of a
-/// loader, parameters and buffers. A step that is met a second time is captured; its graph is launched from
-/// then on.
+/// A step is identified by the memory that it uses: the tensors of its shards, which rotate over a few
+/// buffers of a loader, parameters and buffers. The second time, a step is captured; later its graph is
+/// launched.
 class StepCapture {
  public:
-  /// Throws UsageError if Options::graph asks for what is impossible. All but options must outlive this.
+  /// Throws UsageError if Options::graph requires a graph that is impossible. All but options must outlive
+  /// this.
   StepCapture(const Options& options, comm::GradientTransport& transport, kernels::Backend& backend,
               const ModelState& model);
 
-  /// Whether steps may be captured, so that add_shard() must be told of their shards.
-  bool wanted() const { return wanted_; }
+  /// Whether steps may be captured, so that add_shard() needs their shards.
+  bool enabled() const { return enabled_; }
   const CapturedSteps& so_far() const { return so_far_; }
 
   void begin_step();
   /// The shards of the step, in order, before choose().
   void add_shard(std::int64_t index, std::span<const Tensor> tensors);
-  enum class Way { refused, plain, capture, launch };  // ranks take the lowest that any of them chooses
+  enum class Way { refused, plain, capture, launch };  // ranks agree on the lowest of their choices
   /// Once a step; the same on all ranks. warm: this step does the same work as the last one.
   Way choose(bool warm);
   /// The step has failed on this rank before choose().
   void fail();
 
-  /// Captures work(), which then has the given usage. False, on all ranks, if a rank cannot: steps are plain
-  /// from now on.
+  /// Captures work(), whose usage is recorded. False, on all ranks, if a rank cannot: steps are plain from
+  /// now on.
   bool capture(const std::function<void()>& work, const Usage& usage);
   /// Launches the graph. Returns the usage of the step that was captured.
   const Usage& launch();
@@ -53,7 +54,7 @@ class StepCapture {
   using Key = std::vector<std::uintptr_t>;
   struct Known {
     Key key;
-    std::unique_ptr<kernels::Graph> graph;  ///< none: met once
+    std::unique_ptr<kernels::Graph> graph;  ///< null: this step has run once
     Usage usage;
   };
   static constexpr std::size_t max_known = 8;
@@ -68,13 +69,13 @@ class StepCapture {
   comm::GradientTransport& transport_;
   kernels::Backend& backend_;
   const ModelState& model_;
-  bool wanted_ = false;
+  bool enabled_ = false;
   CapturedSteps so_far_;
   std::vector<Known> known_;
   // of the current step
   Key key_;
   Known* current_ = nullptr;
-  bool chosen_ = false;
+  bool has_chosen_ = false;
   std::vector<int> by_rank_;
 };
 

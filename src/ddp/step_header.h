@@ -1,4 +1,4 @@
-// StepHeader: the one small collective of a step besides its buckets.
+// StepHeader: the only collective of a step besides its buckets, and small.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +42,7 @@ class Usage {
   std::vector<Word> bits_;  // [shards][words]
 };
 
-/// Every rank fills a record of one fixed size, all ranks gather all records, and every rank folds them the
+/// Every rank fills a record of fixed size, all ranks gather all records, and every rank folds them in the
 /// same way. A record holds: step, plan hash, requests, whether this rank failed, how long it computed, the
 /// loss of each maximal sub-tree of its block of shards, and two bits per parameter and statistic: written in
 /// some shard of this rank, missed in some shard of this rank.
@@ -56,7 +56,7 @@ class StepHeader {
   /// added along the tree, on the backend's device.
   void add_loss(int shard, bool first_micro_batch, const Tensor& loss);
   void end_shard(int shard);
-  /// To be read before exchange().
+  /// The transfer to read before exchange().
   kernels::Transfer losses();
 
   /// Collective.
@@ -68,7 +68,7 @@ class StepHeader {
   /// Throws if ranks are at different steps (UsageError) or hold different plans (TrainingError).
   void check_agreement() const;
   ops::CountedSum loss() const;
-  /// Shards that are next to each other on one rank and whose loss is not finite, if that of others is.
+  /// Neighbouring shards of one rank whose loss is not finite, if that of the others is.
   std::optional<comm::ShardRange> shards_not_finite() const;
   Requests requests() const;
   double compute_ms(int rank) const;
@@ -85,7 +85,7 @@ class StepHeader {
 
   comm::ShardMap map_;
   AccumulationSchedule schedule_;
-  std::size_t partials_ = 0;  ///< Space for this many losses: the most sub-trees a rank has
+  std::size_t partials_ = 0;  ///< space for this many losses: the maximal number of sub-trees of a rank
   std::size_t words_ = 0;     ///< of a bit set
   std::vector<std::vector<comm::ShardRange>> subtrees_;  // by rank
   kernels::Backend& backend_;

@@ -72,7 +72,7 @@ std::int64_t Timeline::write() const {
   std::int64_t dropped = 0;
   bool any = !spans_.empty();
   group_.broadcast(&any, sizeof any, 0);
-  if (!any) return 0;  // a run without steps keeps an existing trace
+  if (!any) return 0;  // a run without steps does not replace an existing trace
   for (int rank = 0; rank < group_.size();
        ++rank) {  // one rank after another, as only rank 0 needs memory for all
     text = group_.rank() == rank ? as_json() : "";

@@ -1,4 +1,4 @@
-// Reading and writing datasets, and checking the sources of virtual ones.
+// Reads and writes datasets, and checks the sources of virtual ones.
 #include "lockstep/hdf5/dataset.h"
 
 #include <algorithm>
@@ -25,13 +25,13 @@ struct Source {
   std::optional<std::int64_t> elements;  // of the virtual dataset that it fills; none: without limit
 };
 
-/// A source's name from the mapping, in which %b stands for a block's number and %% for %.
+/// The name of a source in the mapping, where %b stands for the number of a block and %% for %.
 std::string plain_name(const std::string& name, const Dataset& dataset) {
   std::string plain;
   for (std::size_t i = 0; i < name.size(); ++i) {
     if (name[i] == '%' && name.compare(i, 2, "%%") != 0) {
       throw DataError(
-          "{}: {} is virtual and numbers its sources ('{}'), which is not supported: name each of them",
+          "{}: {} is virtual and numbers its sources ('{}'), which is not supported: name each source",
           dataset.file_path(), dataset.name(), name);
     }
     plain += name[i];
@@ -64,7 +64,7 @@ Source source_of(const Dataset& dataset, hid_t properties, std::size_t index) {
   return source;
 }
 
-/// The first existing path of those where HDF5 looks for the file of a source.
+/// The first existing path among those where HDF5 looks for the file of a source.
 std::string find_source(const std::string& virtual_file, const std::string& source) {
   namespace fs = std::filesystem;
   std::vector<fs::path> places;
@@ -86,7 +86,7 @@ std::string find_source(const std::string& virtual_file, const std::string& sour
 
 /// Returns the elements of the sources, and adds their files to `paths`.
 std::int64_t check_sources(const Dataset& dataset, hid_t properties, std::set<std::string>& paths) {
-  // Virtual datasets may be nested, or name themselves.
+  // Virtual datasets may be nested or refer to themselves.
   constexpr int deepest = 4;
   thread_local int depth = 0;
   struct Level {
@@ -94,7 +94,7 @@ std::int64_t check_sources(const Dataset& dataset, hid_t properties, std::set<st
     ~Level() { --depth; }
   } const level;
   if (depth > deepest) {
-    throw DataError("{}: {} is virtual, and so are its sources, more than {} times", dataset.file_path(),
+    throw DataError("{}: {} is virtual, and its sources are nested more than {} times", dataset.file_path(),
                     dataset.name(), deepest);
   }
   std::size_t count = 0;
@@ -124,7 +124,7 @@ std::int64_t check_sources(const Dataset& dataset, hid_t properties, std::set<st
       if (__builtin_add_overflow(elements, there.numel(), &elements))
         elements = std::numeric_limits<std::int64_t>::max();
     } catch (const DataError& error) {
-      throw DataError("{}: {} is virtual, and a source of it cannot be read: {}", dataset.file_path(),
+      throw DataError("{}: {} is virtual, and one of its sources cannot be read: {}", dataset.file_path(),
                       dataset.name(), error.what());
     }
   }
@@ -137,7 +137,7 @@ std::int64_t check_sources(const Dataset& dataset, hid_t properties, std::set<st
 
 namespace {
 
-/// Some elements: from `start` on, `extent` of each dimension.
+/// A block of elements: `extent` of each dimension, from `start` on.
 struct Block {
   std::vector<hsize_t> start, extent;
 
@@ -149,7 +149,7 @@ struct Block {
   }
 };
 
-/// Calls call(memory_space, file_space) with the selections of a block, which is whole in memory.
+/// Calls call(memory_space, file_space) with the selections of a block, which is contiguous in memory.
 template <class Call>
 void with_selections(const Dataset& dataset, const Block& block, const Call& call) {
   const LibraryLock lock;
@@ -164,13 +164,12 @@ void with_selections(const Dataset& dataset, const Block& block, const Call& cal
   call(memory.id(), file.id());
 }
 
-/// Calls use(part, elements) for parts of at most 4 MiB as float64, in their order, as long as it returns
-/// true.
+/// Calls use(part, elements) for parts of at most 4 MiB as float64, in order, until it returns false.
 bool for_parts(Block block, const std::function<bool(const Block&, hsize_t)>& use) {
-  constexpr hsize_t most = 1 << 19;
+  constexpr hsize_t max_elements = 1 << 19;
   const hsize_t elements =
       std::accumulate(block.extent.begin(), block.extent.end(), hsize_t{1}, std::multiplies());
-  if (elements <= most) return use(block, elements);
+  if (elements <= max_elements) return use(block, elements);
   const auto longer = std::ranges::find_if(block.extent, [](hsize_t extent) { return extent > 1; });
   const auto d = static_cast<std::size_t>(longer - block.extent.begin());
   Block front = block;
@@ -181,14 +180,14 @@ bool for_parts(Block block, const std::function<bool(const Block&, hsize_t)>& us
 }
 
 /// Calls call(memory_type, memory_space, file_space), which is H5Dread or H5Dwrite, for the rows [begin,
-/// begin + count). UsageError if the dataset does not have them, or if they do not take `bytes` bytes as
-/// `type`.
+/// begin + count). UsageError if they are out of range, or if their size as `type` is not `bytes`.
 template <class Call>
 void transfer_rows(const Dataset& dataset, std::int64_t begin, std::int64_t count, DType type,
                    std::size_t bytes, std::string_view action, const Call& call) {
   const std::string &file = dataset.file_path(), &name = dataset.name();
   if (begin < 0 || count < 0 || begin > dataset.rows() - count)
-    throw UsageError("{}: {}: rows {} to {} of {} asked", file, name, begin, begin + count, dataset.rows());
+    throw UsageError("{}: {}: rows {} to {} are out of range; there are {}", file, name, begin, begin + count,
+                     dataset.rows());
   const std::size_t needed =
       static_cast<std::size_t>(count) * static_cast<std::size_t>(dataset.row_numel()) * bytes_of(type);
   if (bytes != needed) {
@@ -233,12 +232,12 @@ void check_chunks(const Dataset& dataset) {
         dataset.file_path(), dataset.name(), needed, needed - written);
 }
 
-/// Of one byte, whose members are FALSE = 0 and TRUE = 1.
+/// True for an enumeration of one byte with members FALSE = 0 and TRUE = 1.
 bool is_boolean_type(hid_t type) {
   if (H5Tget_class(type) != H5T_ENUM || H5Tget_size(type) != 1 || H5Tget_nmembers(type) != 2) return false;
-  const auto has = [&](const char* name, std::uint8_t wanted) {
+  const auto has = [&](const char* name, std::uint8_t expected) {
     std::uint8_t value = 0;
-    return H5Tenum_valueof(type, name, &value) >= 0 && value == wanted;
+    return H5Tenum_valueof(type, name, &value) >= 0 && value == expected;
   };
   return has("FALSE", 0) && has("TRUE", 1);
 }
@@ -251,7 +250,7 @@ Dataset::Dataset(Handle handle, std::string file_path, std::string name)
     : Object(std::move(handle), std::move(file_path), std::move(name)) {
   const auto check = [&](auto result) { return checked(result, file_path_, name_, "open"); };
   const Handle properties = owned_properties(check(H5Dget_create_plist(id())));
-  if (H5Pget_external_count(properties.id()) > 0) {  // such a file may be missing or of another length
+  if (H5Pget_external_count(properties.id()) > 0) {  // that file may be missing or of another length
     throw DataError("{}: {} keeps its elements in another file, which is not supported: copy it (h5repack)",
                     file_path_, name_);
   }
@@ -266,7 +265,7 @@ Dataset::Dataset(Handle handle, std::string file_path, std::string name)
   std::array<hsize_t, H5S_MAX_RANK> extents{};
   check(H5Sget_simple_extent_dims(space.id(), extents.data(), nullptr));
 
-  // Sizes below 2^62 bytes, so that no product of them overflows later.
+  // Keeps sizes below 2^62 bytes, so that later products do not overflow.
   std::int64_t bytes_left =
       (std::int64_t{1} << 62) / static_cast<std::int64_t>(std::max<std::size_t>(1, H5Tget_size(type.id())));
   numel_ = row_numel_ = 1;

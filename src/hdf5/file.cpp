@@ -50,7 +50,7 @@ extern "C" herr_t refuse_to_leave(const char*, const char*, const char*, const c
   return -1;
 }
 
-/// Properties for looking at a name without opening another file, which might never answer.
+/// Properties for a look-up that opens no other file, as that could block forever.
 Handle within_the_file() {
   Handle properties = owned_properties(H5Pcreate(H5P_LINK_ACCESS));
   if (!properties || H5Pset_elink_cb(properties.id(), refuse_to_leave, nullptr) < 0) {
@@ -103,7 +103,7 @@ std::vector<Link> Group::links(Order order) const {
   std::vector<Link> links;
   links.reserve(found.size());
   for (NamedLink& link : found) {
-    // Only links other than hard ones could lead out of the file.
+    // Only soft and external links can lead out of the file.
     const ObjectKind what =
         link.is_hard ? kind_of(Handle(H5Oopen(id(), link.name.c_str(), H5P_DEFAULT), H5Oclose).id())
                      : kind(link.name);
@@ -114,7 +114,7 @@ std::vector<Link> Group::links(Order order) const {
 
 bool Group::exists(std::string_view name) const {
   const LibraryLock lock;
-  // HDF5 wants every group on the way to exist before it answers for the last.
+  // HDF5 needs every parent group to exist for this call.
   const std::string path = path_of(name);
   for (std::size_t slash = path.find('/', 1); slash != std::string::npos; slash = path.find('/', slash + 1)) {
     const std::string prefix = path.substr(0, slash);
@@ -157,11 +157,11 @@ Dataset Group::open_contiguous(std::string_view name) const {
   if (!dataset) {
     const std::string why = last_failure().message;
     if (!exists(path)) throw DataError("{}: {} does not exist", file_path_, path);
-    throw DataError("{}: {} leads nowhere in this file: {}", file_path_, path, why);
+    throw DataError("{}: {} does not lead to an object in this file: {}", file_path_, path, why);
   }
   if (const ObjectKind what = kind_of(dataset.id()); what != ObjectKind::dataset)
     throw DataError("{}: {} is {}, not a dataset", file_path_, path, describe(what));
-  // First of all, because even the shape of a virtual dataset is in other files.
+  // Checked first, because even the shape of a virtual dataset is in other files.
   const Handle properties =
       owned_properties(checked(H5Dget_create_plist(dataset.id()), file_path_, path, "open"));
   if (H5Pget_layout(properties.id()) != H5D_CONTIGUOUS || H5Pget_external_count(properties.id()) != 0)
@@ -184,7 +184,7 @@ Dataset Group::create(std::string_view name, std::int64_t type_id, std::span<con
   const auto check = [&](auto result) { return checked(result, file_path_, path, "create"); };
   std::vector<hsize_t> extents;
   for (const std::int64_t extent : shape) {
-    if (extent < 0) throw UsageError("{}: {}: an extent of {}", file_path_, path, extent);
+    if (extent < 0) throw UsageError("{}: {}: extent {} is negative", file_path_, path, extent);
     extents.push_back(static_cast<hsize_t>(extent));
   }
   const Handle space = owned_space(
@@ -257,7 +257,7 @@ Handle access_properties(const std::string& path, Locking locking,
   return access;
 }
 
-/// Throws the system's reason if there is one, else a known cause, else HDF5's message.
+/// Throws the system's reason if there is one, otherwise a known cause or HDF5's message.
 [[noreturn]] void throw_cannot_open(const std::string& path, bool for_writing, const Failure& failure) {
   if (failure.system_error == EAGAIN)
     throw FailureError("{}: cannot open: another program has it open for writing", path);
@@ -273,7 +273,7 @@ Handle access_properties(const std::string& path, Locking locking,
 
 struct Attempt {
   Handle file;
-  Failure failure;  // taken at once: the next call into the library clears its error stack
+  Failure failure;  // copied now, as the next call into the library clears its error stack
 };
 
 Attempt attempt_open(const std::string& path, bool for_writing, Locking locking,
@@ -286,7 +286,7 @@ Attempt attempt_open(const std::string& path, bool for_writing, Locking locking,
   return attempt;
 }
 
-/// HDF5 would open anything, and wait for ever on a named pipe.
+/// HDF5 would open any kind of file, and wait forever on a named pipe.
 void check_kind(const std::string& path) {
   struct stat status {};
   if (stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode))
@@ -298,7 +298,7 @@ Handle open_file(const std::string& path, bool for_writing) {
   const bool environment_decides = for_writing || std::getenv("HDF5_USE_FILE_LOCKING") != nullptr;
   const Locking locking = environment_decides ? Locking::as_the_environment_says : Locking::tolerant;
   Attempt attempt = attempt_open(path, for_writing, locking);
-  // HDF5 has it open itself, as a source of a virtual dataset that was read.
+  // HDF5 has the file open itself, as a source of a virtual dataset.
   if (attempt.failure.message.find("close degree") != std::string::npos)
     attempt = attempt_open(path, for_writing, locking, H5F_CLOSE_WEAK);
   if (!attempt.file && !environment_decides) {

@@ -79,7 +79,7 @@ namespace {
 /// A 16-bit little-endian float whose exponent begins at bit `mantissa_bits`.
 Handle float16_type(std::size_t exponent_bits, std::size_t mantissa_bits, std::size_t bias) {
   Handle type = owned_type(H5Tcopy(H5T_IEEE_F32LE));
-  // Fields first, then the size: the other way round they would be outside the type.
+  // The fields must be set before the size, or they would be outside the type.
   if (!type || H5Tset_fields(type.id(), 15, mantissa_bits, exponent_bits, 0, mantissa_bits) < 0 ||
       H5Tset_size(type.id(), 2) < 0 || H5Tset_ebias(type.id(), bias) < 0) {
     throw FailureError("HDF5 cannot make a 16-bit float type: {}", last_failure().message);

@@ -1,4 +1,4 @@
-// Private to the module: the one lock around the HDF5 library, its error stack, types and texts.
+// Private to the module: the lock around the HDF5 library, its error stack, types and texts.
 #pragma once
 
 #include <hdf5.h>
@@ -17,8 +17,8 @@ namespace lockstep::hdf5 {
 
 static_assert(sizeof(hid_t) == sizeof(std::int64_t) && sizeof(herr_t) == sizeof(int));
 
-/// Held around every use of HDF5, whose state is the process's and most of whose builds are not thread-safe.
-/// On each thread's first use it switches off HDF5's printing of errors; a program can switch it on again.
+/// The lock around every use of HDF5, which has global state and is not thread-safe in most builds. On each
+/// thread's first use it switches off HDF5's printing of errors; a program can switch it on again.
 class LibraryLock {
  public:
   LibraryLock();
@@ -38,7 +38,7 @@ struct Failure {
 Failure last_failure();
 
 /// Throws DataError "FILE: OBJECT: cannot ACTION: MESSAGE" from the library's last failure (FailureError for
-/// EIO, NoMemory). An empty object is left out.
+/// EIO, NoMemory). An empty object is omitted.
 [[noreturn]] void throw_failure(std::string_view file, std::string_view object, std::string_view action);
 
 /// Returns what HDF5 returned, or throws if that is negative.
@@ -55,7 +55,7 @@ Handle owned_properties(hid_t id);
 /// Numbers as files and memory hold them: little endian.
 Handle number_type(DType dtype);
 Handle text_type(std::size_t bytes);
-/// None: no number of any of these types.
+/// None if the type is not a number of these types.
 std::optional<DType> dtype_of_type(hid_t type);
 inline bool is_text_type(hid_t type) { return H5Tget_class(type) == H5T_STRING; }
 /// Text in a fixed-length buffer, up to its padding.

@@ -42,7 +42,7 @@ T read_scalar(const Object& object, std::string_view attribute, hid_t as, bool i
     throw DataError("{}: {} is not {}", object.file_path(), open.label, integer ? "an integer" : "a number");
   }
   if (H5Sget_simple_extent_npoints(open.space.id()) != 1) {
-    throw DataError("{}: {} is not one number", object.file_path(), open.label);
+    throw DataError("{}: {} is not a single number", object.file_path(), open.label);
   }
   T value{};
   checked(H5Aread(open.handle.id(), as, &value), object.file_path(), open.label, "read");
@@ -168,7 +168,7 @@ std::vector<double> Object::doubles_attribute(std::string_view attribute) const 
   const OpenAttribute open = open_attribute(*this, attribute);
   const H5T_class_t kind = H5Tget_class(open.type.id());
   if (kind != H5T_INTEGER && kind != H5T_FLOAT)
-    throw DataError("{}: {} is not numbers", file_path_, open.label);
+    throw DataError("{}: {} does not hold numbers", file_path_, open.label);
   constexpr hssize_t max_values = 1 << 24;
   const hssize_t count = H5Sget_simple_extent_npoints(open.space.id());
   if (count < 0 || count > max_values)

@@ -16,7 +16,7 @@ void erase_pointer(std::vector<T*>& pointers, const T* gone) noexcept {
   std::erase(pointers, gone);
 }
 
-/// A UsageError that says in which layer.
+/// A UsageError with the path of its layer.
 struct NamedError final : UsageError {
   using UsageError::UsageError;
 };

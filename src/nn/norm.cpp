@@ -93,7 +93,7 @@ Var BatchNorm2d::relu(const Var& x, const Var& shortcut) {
 BatchNorm2d::RunningMoments::RunningMoments(BatchNorm2d& owner)
     : Moments(owner, "moments", 2 * owner.weight.value.numel() + 1), owner_(owner) {}
 
-// The layout is BatchNormOptions::statistic's; the moments are about the running mean they now change.
+// The layout is BatchNormOptions::statistic's; the moments are relative to the old running mean.
 void BatchNorm2d::RunningMoments::apply(kernels::Backend& backend, const Tensor& total) {
   backend.run(ops::UpdateRunning{total, owner_.settings_.momentum, owner_.running_mean.value,
                                  owner_.running_var.value, owner_.num_batches_tracked.value});

@@ -3,7 +3,7 @@
 namespace lockstep::nn {
 namespace {
 
-/// The state, or zeros; of another batch it would be broadcast.
+/// The state, or zeros. A state of another batch size is an error, as it would be broadcast.
 Var state_for(const Var& x, const Var& state, const GateParameters& of) {
   const Shape shape{x.shape().rank() == 2 ? x.shape()[0] : 0, of.weight_hh.value.size(1)};
   if (x.shape().rank() != 2 || (state.value() && state.shape() != shape))
@@ -35,8 +35,8 @@ GateParameters::GateParameters(Module& owner, std::int64_t in, std::int64_t hidd
 GRUCell::GRUCell(Module& parent, std::string_view name, std::int64_t in, std::int64_t hidden, bool with_bias)
     : Layer(parent, name), GateParameters(*this, in, hidden, 3, with_bias) {}
 
-Var GRUCell::forward(const Var& x, const Var& h_given) {
-  const Var h = state_for(x, h_given, *this);
+Var GRUCell::forward(const Var& x, const Var& h_state) {
+  const Var h = state_for(x, h_state, *this);
   const auto [x_r, x_z, x_n] = chunk<3>(gates_of(x, weight_ih, bias_ih), -1);
   const auto [h_r, h_z, h_n] = chunk<3>(gates_of(h, weight_hh, bias_hh), -1);
   const Var r = sigmoid(x_r + h_r), z = sigmoid(x_z + h_z), n = tanh(x_n + r * h_n);

@@ -18,10 +18,10 @@ void check_different(std::span<const EmaProfile> profiles) {
   for (std::size_t a = 0; a < profiles.size(); ++a)
     for (std::size_t b = 0; b < a; ++b)
       if (profiles[a].name() == profiles[b].name())
-        throw UsageError("EMA rate {} is given twice", profiles[a].name());
+        throw UsageError("EMA rate {} occurs twice", profiles[a].name());
 }
 
-/// inv_gamma, power and update_after, or nothing.
+/// inv_gamma, power and update_after; empty: no warm-up.
 Option<EmaOptions> warmup_option() {
   static constexpr Range numbers = Range::from(0, 1e15);
   return {{"warmup",
@@ -89,7 +89,7 @@ Ema::Ema(const ModelState& state, std::unique_ptr<kernels::Backend> own_backend,
            .averaged = options_.buffers == EmaBuffers::average && buffer->value.dtype() == DType::float32});
   if (options_.partition) options_.partition = &partition_.emplace(*options_.partition);
   if (partition_ && *partition_ != Partition(params_, partition_->transport()))
-    throw UsageError("EMA: the partition is that of another model");
+    throw UsageError("EMA: the partition belongs to another model");
   targets_.reserve(leaves_.size() * profiles_.size());
   for (std::size_t i = 0; i < leaves_.size(); ++i)
     for (std::size_t p = 0; p < profiles_.size(); ++p)
@@ -105,7 +105,7 @@ Ema::~Ema() {
 
 Tensor Ema::followed(std::size_t leaf) const {
   const Tensor& value = *leaves_[leaf].value;
-  if (in_parts(leaf)) return partition_->part(leaf, value);  // own elements are never on their way
+  if (in_parts(leaf)) return partition_->part(leaf, value);  // own elements are never in flight
   if (leaf < params_.size()) params_[leaf]->wait_ready();
   return value;
 }
@@ -124,14 +124,13 @@ void Ema::reset(std::string_view rate) {
 }
 
 void Ema::set_updates(std::int64_t updates) {
-  if (updates < 0) throw UsageError("EMA: {} updates cannot have been made", updates);
+  if (updates < 0) throw UsageError("EMA: a number of updates of {} is invalid", updates);
   updates_ = updates;
 }
 
 void Ema::update() {
   if (attached_to_)
-    throw UsageError(
-        "EMA: the optimizer it is attached to updates it; leave out update(), or the attachment");
+    throw UsageError("EMA: an optimizer is attached and updates it; leave out update() or attach()");
   begin_update();
   for (std::size_t i = 0; i < params_.size(); ++i) update_leaf(i);
   finish_update();
@@ -234,7 +233,7 @@ std::size_t Ema::profile_named(std::string_view rate) const {
     if (profiles_[p].name() == rate) return p;
     known += (p == 0 ? "" : ", ") + profiles_[p].name();
   }
-  throw UsageError("EMA: there is no rate {}; there is {}", rate, known.empty() ? "none" : known);
+  throw UsageError("EMA: unknown rate {}; the rates are: {}", rate, known.empty() ? "none" : known);
 }
 
 Tensor Ema::tensor(std::string_view rate, std::string_view name) const {
@@ -248,13 +247,14 @@ Tensor Ema::tensor(std::string_view rate, std::string_view name) const {
 std::size_t Ema::leaf_named(std::string_view name) const {
   for (std::size_t i = 0; i < leaves_.size(); ++i)
     if (*leaves_[i].name == name) return i;
-  throw UsageError("EMA: nothing is called '{}' in the model", name);
+  throw UsageError("EMA: the model has no parameter or buffer '{}'", name);
 }
 
 Ema::SwappedIn Ema::swap_in(std::string_view rate) { return {*this, profile_named(rate)}; }
 
 Ema::SwappedIn::SwappedIn(Ema& ema, std::size_t profile) : ema_(ema) {
-  if (ema.swapped_in()) throw UsageError("EMA: weights are swapped in already; end that evaluation first");
+  if (ema.swapped_in())
+    throw UsageError("EMA: weights are swapped in already; end the other evaluation first");
   own_ = ema.whole_shadows(profile, profile + 1);
   for (Tensor& shadow : own_) shadow = kernels::on_device(shadow, ema.backend_);
   for (std::size_t i = 0; i < own_.size(); ++i) std::swap(own_[i], *ema.leaves_[i].value);  // throws nothing
@@ -305,7 +305,7 @@ EmaProfile EmaProfile::named(std::string_view name) {
   const std::string_view digits = power ? name.substr(prefix.size()) : name;
   double number = 0;
   if (!parse_number(digits, number))
-    throw UsageError("'{}' is not an EMA rate: write 0.999, or sigma_rel=0.05", name);
+    throw UsageError("'{}' is not an EMA rate: give a rate such as 0.999, or sigma_rel=0.05", name);
   return power ? EmaProfile::power(number) : EmaProfile(number);
 }
 
@@ -320,7 +320,7 @@ double EmaProfile::decay(std::int64_t n, const std::optional<EmaWarmup>& warmup)
 
 namespace {
 
-/// Squared length of the part of a unit response that is orthogonal to the used ones. Less is rounding.
+/// Squared length of the part of a unit response that is orthogonal to the used ones; below it is rounding.
 constexpr double smallest_news = 1e-12;
 
 std::size_t row_start(std::size_t row) { return row * (row + 1) / 2; }
@@ -333,8 +333,9 @@ double dot(const std::vector<double>& a, const std::vector<double>& b) {
 
 PowerResponse response_of(const EmaProfile& profile, std::int64_t updates) {
   if (!profile.is_power())
-    throw UsageError("EMA {}: is a plain rate, which has no power-function profile", profile.name());
-  if (updates <= 0) throw UsageError("EMA {}: {} updates make no average", profile.name(), updates);
+    throw UsageError("EMA {}: a plain rate has no power-function profile", profile.name());
+  if (updates <= 0)
+    throw UsageError("EMA {}: an average needs more than {} updates", profile.name(), updates);
   return {.gamma = profile.gamma(), .updates = static_cast<double>(updates)};
 }
 
@@ -344,14 +345,14 @@ double inner_product(const PowerResponse& a, const PowerResponse& b) {
          std::pow(a.updates / b.updates, b.gamma);
 }
 
-/// Cholesky with pivoting: each pivot is the response that the used ones represent worst. Responses that
-/// differ from the used ones only by rounding, as those of close snapshots do, are left out.
+/// Cholesky with pivoting: each pivot is the response that the used ones represent worst. It leaves out
+/// responses that differ from the used ones only by rounding, as those of close snapshots do.
 EmaReconstruction::EmaReconstruction(std::vector<PowerResponse> stored) : stored_(std::move(stored)) {
   if (stored_.empty()) throw UsageError("EMA: there are no stored averages to reconstruct one from");
   const std::size_t count = stored_.size();
   std::vector<double> scale(count), news(count, 1.0);
   for (std::size_t i = 0; i < count; ++i) scale[i] = 1 / std::sqrt(inner_product(stored_[i], stored_[i]));
-  std::vector<std::vector<double>> rows(count);  // of the factor, for all that may still be used
+  std::vector<std::vector<double>> rows(count);  // of the factor, for all remaining candidates
   for (;;) {
     const auto pivot = static_cast<std::size_t>(std::max_element(news.begin(), news.end()) - news.begin());
     if (!(news[pivot] > smallest_news)) break;

@@ -49,14 +49,14 @@ void GradientNorm::share_blocks(const Partition& partition, std::int64_t total) 
 }
 
 double GradientNorm::measure() {
-  if (asked_in_ != 0 && asked_in_ == source_.steps_begun()) return norm_of_read();
+  if (launch_step_ != 0 && launch_step_ == source_.steps_begun()) return norm_of_read();
   fill_blocks();
   return combine();
 }
 
 kernels::Transfer GradientNorm::launch() {
   fill_blocks();
-  asked_in_ = source_.steps_begun();
+  launch_step_ = source_.steps_begun();
   return to_read();
 }
 
@@ -79,7 +79,7 @@ void GradientNorm::fill_blocks() {
   } catch (...) {
     error = std::current_exception();
   }
-  if (flat_buffer_) gather_blocks();  // even after an error: the other ranks wait for this rank's part
+  if (flat_buffer_) gather_blocks();  // even after an error, as other ranks wait for this rank's part
   parts_.clear();
   if (error) std::rethrow_exception(error);
 }
@@ -106,7 +106,7 @@ void GradientNorm::add_part(std::size_t index, std::int64_t begin, std::int64_t 
   const std::int64_t elements = param.value.numel();
   if (begin < 0 || begin > end || end > elements || (begin % block_elements != 0 && begin != end) ||
       (end % block_elements != 0 && end != elements))
-    throw UsageError("gradient norm: elements [{}, {}) of '{}' ({} elements) are not cut at blocks of {}",
+    throw UsageError("gradient norm: elements [{}, {}) of '{}' ({} elements) are not whole blocks of {}",
                      begin, end, param.name, elements, block_elements);
   const Range range = ranges_[index];
   if (begin == end) return;
@@ -128,7 +128,7 @@ double GradientNorm::combine() {
 double GradientNorm::norm_of_read() const {
   double sum = 0;
   for (const std::size_t i : order_) {
-    // launch() runs before the step knows which gradients no rank has: their sums are not part of the step.
+    // launch() runs before the step knows which gradients no rank has: these do not count.
     if (!source_.params()[i]->gradient) continue;
     for (std::size_t b = 0; b < ranges_[i].count; ++b) sum += read_[ranges_[i].first + b];
   }
@@ -157,7 +157,7 @@ double gradient_norm(GradientSource& source) { return GradientNorm(source).measu
 
 double clip_factor(double norm, double clip) {
   if (!std::isfinite(clip) || clip < 0)
-    throw UsageError("clipping at a norm of {} makes no sense: give a positive number, or 0 for none", clip);
+    throw UsageError("a clipping norm of {} is invalid: give a positive number, or 0 for no clipping", clip);
   if (clip == 0) return 1;
   return std::min(1.0, clip / (norm + 1e-6));
 }

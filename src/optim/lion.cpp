@@ -5,7 +5,7 @@ namespace lockstep::optim {
 std::vector<Option<LionOptions>> LionOptions::options() {
   std::vector<Option<LionOptions>> rows = decay_options<LionOptions>();
   rows.insert(rows.begin(), option::numbers("betas", &LionOptions::betas, Range::below(0, 1),
-                                            "decay of what the sign is taken of, and of the momentum",
+                                            "decay of the signed direction, and of the momentum",
                                             {.peers = {"beta1", "beta2", "lion_betas"}}));
   return rows;
 }

@@ -25,7 +25,7 @@ std::int64_t blocks_of(const Tensor& tensor) {
 
 bool is_matrix(const Param& param) { return param.value.shape().rank() == 2; }
 
-/// Marks the trainable ones among params that match.
+/// Marks the trainable parameters that match.
 void take(std::span<Param* const> params, const std::string& pattern, std::vector<bool>& taken) {
   bool matched = false, took = false;
   std::vector<std::string> names;
@@ -34,8 +34,9 @@ void take(std::span<Param* const> params, const std::string& pattern, std::vecto
     names.push_back(param.name);
     if (!matches_pattern(pattern, param.name)) continue;
     if (!is_matrix(param))
-      throw UsageError("Muon: pattern '{}' matches '{}', which is {}; it takes parameters of two dimensions",
-                       pattern, param.name, to_string(param.value.shape()));
+      throw UsageError(
+          "Muon: pattern '{}' matches '{}', which is {}; Muon needs parameters of two dimensions", pattern,
+          param.name, to_string(param.value.shape()));
     matched = true;
     took = took || param.trainable;
     if (param.trainable) taken[i] = true;
@@ -48,7 +49,7 @@ void take(std::span<Param* const> params, const std::string& pattern, std::vecto
 }
 
 /// X becomes close to orthogonal: its singular values, 1 at most, go through a (x) + b (x^3) + c (x^5) five
-/// times. The smaller of X X' and X' X serves, so that a tall matrix need not be transposed.
+/// times. It uses the smaller of X X' and X' X, so that a tall matrix need not be transposed.
 void orthogonalise(kernels::Backend& backend, const Tensor& x) {
   const std::int64_t rows = x.size(0), columns = x.size(1), side = std::min(rows, columns);
   const bool is_tall = rows > columns;
@@ -78,7 +79,7 @@ std::vector<Option<MuonOptions>> MuonOptions::options() {
   std::vector<Option<MuonOptions>> rows = adamw_options<MuonOptions>();
   std::ranges::move(momentum_options<MuonOptions>(), std::back_inserter(rows));
   rows.push_back(option::texts("muon", &MuonOptions::patterns,
-                               "name patterns of the matrices that it takes, AdamW the rest; default: those "
+                               "name patterns of Muon's matrices, AdamW updates the rest; default: those "
                                "that are neither embeddings nor output heads",
                                {.peers = {"muon_params", "use_muon"}}));
   return rows;
@@ -92,8 +93,8 @@ std::vector<bool> taken_by_muon(std::span<Param* const> params, std::span<const 
     taken[i] = params[i]->trainable && is_matrix(*params[i]) && params[i]->role == Param::Role::inner;
   if (std::ranges::find(taken, true) == taken.end())
     throw UsageError(
-        "Muon: the model trains no weight of two dimensions that is neither an embedding nor an output head; "
-        "name the matrices that it is to take (optimizer.muon), or use AdamW");
+        "Muon: the model has no trainable weight of two dimensions that is neither an embedding nor an output "
+        "head; name matrices for Muon (optimizer.muon), or use AdamW");
   return taken;
 }
 
@@ -126,8 +127,8 @@ Muon::Muon(GradientSource& source, const MuonOptions& options, std::vector<bool>
   for (std::size_t i = 0; partition() && i < params().size(); ++i) {
     if (takes_[i] && !partition()->is_undivided(i))
       throw UsageError(
-          "Muon needs the whole of '{}', which the ranks have divided among them; call "
-          "optim::keep_whole_for_muon() before DataParallel is made",
+          "Muon needs the whole of '{}', which is divided among ranks; call "
+          "optim::keep_whole_for_muon() before constructing DataParallel",
           params()[i]->name);
   }
   momentum_buffer_ = make_slot(takes_);
@@ -162,8 +163,8 @@ Tensor Muon::squares_of(const Update& update) const {
   return squares_.rows(first, first + blocks_of(momentum_buffer_[update.index]));
 }
 
-/// The momentum moves on, and the norms of all directions are there after one read of the device. The
-/// directions are made again when each is applied: to keep all of them would take one more model's memory.
+/// Updates the momentum, and reads the norms of all directions from the device at once. Each direction is
+/// computed again when it is applied: keeping all would take the memory of one more model.
 void Muon::prepare(std::span<const Update> updates) {
   for (const Update& update : updates) {
     if (!takes(update)) continue;
@@ -187,7 +188,7 @@ void Muon::apply(std::span<const Update> updates) {
   for (const Update& update : updates) {
     if (!takes(update))
       others_.push_back(update);
-    else if (update.value.numel() > 0)  // else another rank's
+    else if (update.value.numel() > 0)  // otherwise another rank's
       move(update);
   }
   if (!others_.empty()) AdamW::apply(others_);
@@ -199,7 +200,7 @@ void Muon::move(const Update& update) const {
   const auto scale = static_cast<float>(1 / std::max(norm_of(update), min_norm));
   backend().run(ops::scale(direction(update).reshape(x.shape()), scale, x));
   orthogonalise(backend(), x);
-  // Without momentum SGD's rule is what is left to do: its weight decay is decoupled then.
+  // SGD's rule without momentum does the rest: its weight decay is then decoupled.
   const double rows = static_cast<double>(x.size(0)), columns = static_cast<double>(x.size(1));
   const ops::ParameterUpdate<ops::Sgd> last{
       .rule = {.rate = static_cast<float>(update.lr),

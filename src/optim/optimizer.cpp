@@ -13,7 +13,7 @@
 namespace lockstep::optim {
 namespace {
 
-/// None if it is of a value that the parameter had before, on another device or of another shape.
+/// Empty if it belongs to an earlier value of the parameter, on another device or of another shape.
 Tensor rounded_copy_of(const Param& param) {
   const Tensor& copy = param.rounded;
   const bool fits = copy && copy.device() == param.value.device() && copy.shape() == param.value.shape();
@@ -46,7 +46,8 @@ Optimizer::Optimizer(GradientSource& source, double lr, double weight_decay, Dec
 
 GradientSource& Optimizer::source() const {
   if (source_lives_.expired())
-    throw UsageError("the source of an optimizer's gradients (its DataParallel) was destroyed before it");
+    throw UsageError(
+        "the source of an optimizer's gradients (its DataParallel) was destroyed before the optimizer");
   return source_;
 }
 
@@ -66,12 +67,12 @@ UpdateResult Optimizer::step(const StepOptions& options) {
     result.clip_factor = clip_factor(result.gradient_norm, options.clip);
   }
   if (ema_) ema_->begin_update();
-  pending_.clear();  // of a step that was broken off
+  pending_.clear();  // of a step that threw
   const auto gradient_factor = static_cast<float>(result.clip_factor / count);
   for (std::size_t i = 0; i < params_.size(); ++i) {
     if (!params_[i]->gradient) continue;
     const Member& member = members_[i];
-    params_[i]->wait_ready();  // what the step before sent has been read by all
+    params_[i]->wait_ready();  // all ranks have read the last step's values
     pending_.push_back({.index = i,
                         .value = part(i, params_[i]->value),
                         .gradient = part(i, params_[i]->gradient),
@@ -82,7 +83,7 @@ UpdateResult Optimizer::step(const StepOptions& options) {
                         .rounded = partition_ ? Tensor() : rounded_copy_of(*params_[i])});
   }
   prepare(pending_);
-  // A device makes all updates in one pass. With a Partition each is sent on as soon as it is made.
+  // A device applies all updates in one pass. With a Partition each is sent as soon as it is applied.
   if (!partition_) apply(pending_);
   std::size_t next = 0;
   for (std::size_t i = 0; i < params_.size(); ++i) {
@@ -109,7 +110,7 @@ void Optimizer::check_gradients() const {
     if (!param.gradient) continue;
     if (!members_[i].trainable)
       throw UsageError(
-          "'{}' has a gradient but was frozen when the optimizer was made; make the optimizer again",
+          "'{}' has a gradient but was frozen when the optimizer was constructed; construct a new optimizer",
           param.name);
     if (param.gradient.shape() != param.value.shape())
       throw UsageError("'{}' is {} but its gradient is {}", param.name, to_string(param.value.shape()),
@@ -121,7 +122,7 @@ void Optimizer::check_gradients() const {
 }
 
 void Optimizer::set_steps(std::int64_t steps) {
-  if (steps < 0) throw UsageError("{} optimizer steps cannot have been made", steps);
+  if (steps < 0) throw UsageError("a number of optimizer steps of {} is invalid", steps);
   steps_ = steps;
 }
 
@@ -137,13 +138,12 @@ void Optimizer::set_groups(std::span<const ParamGroup> groups) {
 
 void Optimizer::attach(Ema& ema) {
   if (ema_ || ema.attached_to_)
-    throw UsageError("an EMA is attached to one optimizer, an optimizer to one EMA");
+    throw UsageError("an EMA can be attached to one optimizer only, and an optimizer to one EMA");
   if (ema.params_.size() != params_.size())
-    throw UsageError("the EMA has {} parameters, the optimizer {}: they are not of one model",
+    throw UsageError("the EMA has {} parameters, the optimizer {}: they belong to different models",
                      ema.params_.size(), params_.size());
   if (partition_ ? ema.partition_ != *partition_ : ema.partition_.has_value())
-    throw UsageError(
-        "the EMA was made with another partition than the optimizer; give both that of one source");
+    throw UsageError("the EMA and the optimizer have different partitions; give both that of one source");
   for (std::size_t i = 0; i < params_.size(); ++i) {
     const auto leaf = std::find(ema.params_.begin(), ema.params_.end(), params_[i]);
     if (leaf == ema.params_.end()) throw UsageError("the EMA has no weights of '{}'", params_[i]->name);

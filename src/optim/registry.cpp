@@ -5,7 +5,7 @@
 
 namespace lockstep::optim {
 
-/// A configuration's weight decay is 0 by default.
+/// In a configuration, the default of weight_decay is 0.
 void add_built_in(Registry& registry) {
   registry.add<AdamW>("adamw", {.weight_decay = 0});
   registry.add<Sgd>("sgd");

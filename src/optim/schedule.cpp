@@ -22,19 +22,22 @@ void check_at(const Schedule& schedule, std::int64_t step, std::int64_t total_st
   if (!std::isfinite(schedule.lr) || schedule.lr < 0)
     throw UsageError("learning rate {} is not a finite number of at least 0", schedule.lr);
   if (!std::isfinite(schedule.min_lr) || schedule.min_lr < 0 || schedule.min_lr > schedule.lr)
-    throw UsageError("least learning rate {} is not between 0 and the learning rate {}", schedule.min_lr,
+    throw UsageError("minimal learning rate {} is not between 0 and the learning rate {}", schedule.min_lr,
                      schedule.lr);
   if (!std::isfinite(schedule.warmup_lr) || schedule.warmup_lr < 0)
-    throw UsageError("warm-up from a learning rate of {}: give a finite number of at least 0",
+    throw UsageError("a warm-up from a learning rate of {} is invalid: give a finite number of at least 0",
                      schedule.warmup_lr);
-  if (schedule.warmup_steps < 0) throw UsageError("{} warm-up steps: give 0 or more", schedule.warmup_steps);
-  if (step < 0) throw UsageError("a schedule has no step {}", step);
+  if (schedule.warmup_steps < 0)
+    throw UsageError("{} warm-up steps are invalid: give 0 or more", schedule.warmup_steps);
+  if (step < 0) throw UsageError("step {} of a schedule is negative", step);
   if (schedule.kind == Kind::wsd && (schedule.decay_steps < 1 || schedule.decay_steps > total_steps))
-    throw UsageError("{} decay steps: give between 1 and the run's {}", schedule.decay_steps, total_steps);
+    throw UsageError("{} decay steps are invalid: give between 1 and the run's {}", schedule.decay_steps,
+                     total_steps);
   if (schedule.kind == Kind::step && !(schedule.gamma > 0 && std::isfinite(schedule.gamma)))
-    throw UsageError("a learning rate cannot be multiplied by {}: give a positive number", schedule.gamma);
+    throw UsageError("a factor of the learning rate of {} is invalid: give a positive number",
+                     schedule.gamma);
   if (schedule.kind == Kind::step && !rises(schedule.milestones))
-    throw UsageError("milestones of the learning rate must rise");
+    throw UsageError("milestones of the learning rate must be increasing");
   if (schedule.kind == Kind::poly && !(schedule.power > 0 && std::isfinite(schedule.power)))
     throw UsageError("power {} of the learning rate's decay is not a positive number", schedule.power);
 }
@@ -47,15 +50,15 @@ double after_milestones(const Schedule& schedule, std::int64_t step) {
   return rate;
 }
 
-/// Progress of the decay from lr to min_lr, from 0 to 1. It takes the last `decay_steps` steps; without any,
-/// it is 1.
+/// Progress of the decay from lr to min_lr, from 0 to 1, over the last `decay_steps` steps; 1 if there are
+/// none.
 double progress(std::int64_t step, std::int64_t decay_steps, std::int64_t total_steps) {
   if (decay_steps <= 0) return 1;
   const std::int64_t begin = total_steps - decay_steps;
   return std::clamp(static_cast<double>(step - begin) / static_cast<double>(decay_steps), 0.0, 1.0);
 }
 
-/// The fraction of lr - min_lr that is left after the warm-up.
+/// The remaining fraction of lr - min_lr after the warm-up.
 double remaining(const Schedule& schedule, std::int64_t step, std::int64_t total_steps) {
   const std::int64_t decay_steps =
       schedule.kind == Kind::wsd ? schedule.decay_steps : total_steps - schedule.warmup_steps;
@@ -97,7 +100,7 @@ std::vector<Option<Schedule>> Schedule::options() {
               .may_change = true,
               .peers = {"num_decay_steps", "cooldown_steps", "lr_wsd_decay_iters"}}),
       numbers("milestones", &S::milestones, Range::from(1, 1e15),
-              "step: the steps at which the rate is multiplied by gamma, in rising order",
+              "step: the steps at which the rate is multiplied by gamma, in increasing order",
               {.unit = "steps", .may_change = true, .peers = {"lr_steps", "lr_milestones"}}),
       number("gamma", &S::gamma, Range::above(0, 1), "step: factor of the rate at each milestone",
              {.may_change = true, .peers = {"lr_gamma", "decay_rate", "lr_decay_rate"}}),
@@ -114,8 +117,8 @@ void Schedule::check() const {
   };
   const auto only_of = [&](Kind one, const char* name, bool initial) {
     require(kind == one || initial, name,
-            fmt::format("is a key of optimizer.schedule = {}, but that is {}; remove it", option::word(one),
-                        option::word(kind)));
+            fmt::format("is a key of optimizer.schedule = {}, but the schedule is {}; remove it",
+                        option::word(one), option::word(kind)));
   };
   require(min_lr <= lr, "min_lr", "must be between 0 and optimizer.lr");
   require(warmup_steps > 0 || warmup_lr == 0, "warmup_lr", "needs optimizer.warmup_steps above 0");
@@ -127,8 +130,8 @@ void Schedule::check() const {
           "is missing: the number of last steps in which optimizer.schedule = wsd goes to min_lr");
   if (kind != Kind::step) return;
   require(!milestones.empty(), "milestones", "is missing: the steps of optimizer.schedule = step");
-  require(min_lr == 0, "min_lr", "means nothing to optimizer.schedule = step; remove it");
-  require(rises(milestones), "milestones", "must rise");
+  require(min_lr == 0, "min_lr", "has no effect with optimizer.schedule = step; remove it");
+  require(rises(milestones), "milestones", "must be increasing");
 }
 
 }  // namespace lockstep::optim

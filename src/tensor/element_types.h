@@ -1,4 +1,4 @@
-// The dispatch over element types.
+// Dispatch over element types.
 #pragma once
 
 #include <cstdint>

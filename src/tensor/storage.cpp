@@ -13,7 +13,7 @@ namespace lockstep {
 namespace {
 
 constexpr std::size_t alignment_bytes = 64;
-/// A pool gives nothing back before it holds this much.
+/// A pool of this size or less releases nothing.
 constexpr std::size_t small_pool_bytes = std::size_t{16} << 20;
 
 std::size_t block_bytes(std::size_t bytes) {
@@ -94,13 +94,14 @@ class MemoryPool::State final : public StorageOwner, public std::enable_shared_f
     std::uint64_t last_request = 0;  // counted from 1; 0: none
   };
 
-  /// Where the pool would hold more than twice what was ever in use at once, gives back sizes that have not
-  /// been asked for in a long time: twice the longest that any size ever waited for its next request. So
-  /// shapes that repeat lose nothing, however seldom they do; ones that do not (each token of a text is a
-  /// longer sequence) do not fill the memory.
+  /// If the pool would hold more than twice the peak of memory in use, releases sizes that nobody has
+  /// requested for a long time: twice the longest interval between two requests of any size. So shapes that
+  /// repeat lose nothing, even if they repeat rarely, and others (each token of a text is a longer sequence)
+  /// do not fill the memory.
   void free_memory_for(std::size_t bytes) {
-    const std::size_t most = std::max(small_pool_bytes, 2 * std::max(max_used_bytes_, used_bytes_ + bytes));
-    while (reserved_bytes_ + bytes > most) {
+    const std::size_t max_bytes =
+        std::max(small_pool_bytes, 2 * std::max(max_used_bytes_, used_bytes_ + bytes));
+    while (reserved_bytes_ + bytes > max_bytes) {
       Size* oldest = nullptr;
       for (auto& [exact, size] : sizes_) {
         if (size.first_free && (!oldest || size.last_request < oldest->last_request)) oldest = &size;

@@ -16,7 +16,7 @@ constexpr std::array<std::string_view, 12> dtype_names{"float32", "bfloat16", "f
                                                        "int64",   "int32",    "uint8",   "int16",
                                                        "int8",    "uint64",   "uint32",  "uint16"};
 
-thread_local int meta_tensors = 0;  // objects alive
+thread_local int meta_tensors = 0;  // number of live objects
 
 }  // namespace
 
@@ -94,7 +94,7 @@ Tensor Tensor::reshape(Shape shape) const {
 Tensor Tensor::stored_as(Shape shape, int channel_block) const {
   if ((channel_block != 1 && shape.rank() != 4) ||
       lockstep::stored_numel(shape, channel_block) != stored_numel()) {
-    throw UsageError("a tensor of shape {} (channel block {}) is not stored as {} (channel block {})",
+    throw UsageError("a tensor of shape {} (channel block {}) cannot be viewed as {} (channel block {})",
                      to_string(shape_), channel_block_, to_string(shape), channel_block);
   }
   Tensor tensor = *this;
@@ -106,7 +106,7 @@ Tensor Tensor::stored_as(Shape shape, int channel_block) const {
 Tensor Tensor::rows(std::int64_t begin, std::int64_t end) const {
   const std::int64_t extent = size(0);
   if (begin < 0 || end < begin || end > extent) {
-    throw UsageError("rows [{}, {}) of a tensor of shape {} do not exist", begin, end, to_string(shape_));
+    throw UsageError("rows [{}, {}) are out of range for shape {}", begin, end, to_string(shape_));
   }
   std::array<std::int64_t, Shape::max_rank> extents{};
   std::copy(shape_.begin(), shape_.end(), extents.begin());
@@ -125,8 +125,8 @@ Tensor Tensor::without_memory() const {
   return tensor;
 }
 
-void Tensor::throw_wrong_dtype(DType asked) const {
-  throw UsageError("a tensor of {} was read as {}", to_string(dtype_), to_string(asked));
+void Tensor::throw_wrong_dtype(DType requested) const {
+  throw UsageError("cannot read a tensor of {} as {}", to_string(dtype_), to_string(requested));
 }
 
 void copy_elements(const Tensor& from, const Tensor& to) {

@@ -79,7 +79,7 @@ void check_batch_norms(Model& model, std::int64_t tried, const Config& config,
                        const ddp::DataParallel& replicas, bool is_new, const Log& log) {
   const comm::ShardMap& map = replicas.shard_map();
   const std::int64_t of_rank = config.train.global_batch / map.shards() / config.ddp.micro_batches;
-  std::int64_t ranks = 0;  // in the passes of the fewest ranks
+  std::int64_t ranks = 0;  // the smallest number of ranks in one pass
   for (int rank = 0; rank < map.ranks(); ++rank) ranks += map.block(rank).count == map.block(0).count;
   std::vector<std::string> layers;
   model.for_each_module([&](nn::Module& module) {
@@ -101,7 +101,7 @@ void check_batch_norms(Model& model, std::int64_t tried, const Config& config,
 
 namespace {
 
-/// DataError, if the images would fit with their last axis first: [height, width, channels].
+/// Throws DataError if the images would fit with their last axis first: [height, width, channels].
 void check_layout(const Model& model, const Shape& image, const std::string& file) {
   if (image.rank() != 3) return;
   try {
@@ -145,7 +145,8 @@ void check_trained_model(checkpoint::LoadReport& report, const Config& config) {
   models::ModelConfig trained;
   try {
     trained = parse_stored_config(report.index.config, path + " /config", *config.registries).model;
-  } catch (const UsageError& error) {  // of a program with models of its own, or of another version
+  } catch (
+      const UsageError& error) {  // a configuration of a program with its own models, or of another version
     report.notes.push_back(fmt::format("the model of the weights is not compared: {}", error.what()));
     return;
   }
@@ -161,7 +162,8 @@ void check_trained_model(checkpoint::LoadReport& report, const Config& config) {
                                        fmt::join(others, ", "), trained.name());
   if (config.checkpoint.store.strict)
     throw UsageError(
-        "{}: they fit, and would compute something else; set it so, or checkpoint.load = partial", text);
+        "{}: they fit, but would compute something else; set the same value, or checkpoint.load = partial",
+        text);
   report.warnings.push_back(text);
 }
 
@@ -175,7 +177,7 @@ std::int64_t updates_of(const checkpoint::GroupEntry& group) {
   return updates ? std::max<std::int64_t>(*updates, 0) : 0;
 }
 
-/// The model has the weights of the file, and keeps them; `ema` takes over the file's averages.
+/// The model has the weights of the file and keeps them; `ema` loads the file's averages.
 void load_initial_averages(const checkpoint::FileIndex& file, const Config& config, Model& model,
                            optim::Ema& ema, Session& session, const checkpoint::LoadOptions& options) {
   constexpr std::string_view prefix = "ema/";
@@ -189,7 +191,7 @@ void load_initial_averages(const checkpoint::FileIndex& file, const Config& conf
       lacking.push_back(groups.back());
   }
   if (!lacking.empty())
-    throw DataError("{}: has no {}, which ema.init = file asks for", config.train.init,
+    throw DataError("{}: has no {}, which ema.init = file needs", config.train.init,
                     fmt::join(lacking, ", "));
   const bool counts = config.ema.averages.warmup || !config.ema.sigma_rel.empty();
   if (counts && (updates.size() > 1 || updates.contains(0)))
@@ -203,7 +205,7 @@ void load_initial_averages(const checkpoint::FileIndex& file, const Config& conf
     if (session.world().rank() == 0)
       for (const std::string& warning : report.warnings) session.log().warning("{}", warning);
     ema.reset(group.substr(prefix.size()));
-    // What is missing in the next average, where that is allowed, is the weights'.
+    // If values may be missing in the next average, they are those of the weights.
     checkpoint::load_weights(file, model, session.world(), file.default_weights(), options);
   }
   ema.set_updates(*updates.rbegin());
@@ -295,13 +297,14 @@ checkpoint::StoreOptions store_options(const Config& config, const DataSets& dat
 
 namespace {
 
-/// Of the rank that has the fewest: a rank with many shards sums their gradients in several buffers.
+/// The minimum over ranks: a rank with many shards sums their gradients in several buffers.
 int min_accumulation_buffers(const Config& config, int ranks) {
   const comm::ShardMap shards(config.ddp.shards > 0 ? config.ddp.shards : ranks, ranks);
-  int fewest = std::numeric_limits<int>::max();
+  int min_buffers = std::numeric_limits<int>::max();
   for (int rank = 0; rank < ranks; ++rank)
-    fewest = std::min(fewest, ddp::AccumulationSchedule(shards.shards(), shards.block(rank)).buffers());
-  return fewest;
+    min_buffers =
+        std::min(min_buffers, ddp::AccumulationSchedule(shards.shards(), shards.block(rank)).buffers());
+  return min_buffers;
 }
 
 }  // namespace

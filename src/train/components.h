@@ -1,5 +1,5 @@
-// The components of a run, made from its configuration: model, EMA, and the options of the modules that carry
-// out the rest; and the memory that they need.
+// The components of a run, built from its configuration: model, EMA, and the options of other modules; and
+// the memory that they need.
 #pragma once
 
 #include <memory>
@@ -26,38 +26,37 @@ std::unique_ptr<models::Model> build_meta_model(const Config& config);
 
 /// The configured task.
 std::unique_ptr<Task> make_task(const Config& config);
-/// A step can make weights that are not finite from a finite loss: TrainingError, as they are neither
-/// evaluated nor saved.
+/// Throws TrainingError if weights are not finite, which a step can cause in spite of a finite loss: they are
+/// neither evaluated nor saved.
 void check_finite(const ModelState& model, kernels::Backend& backend, std::int64_t step);
 /// Throws DataError if the model reads other fields than the data has.
 void check_inputs(const Model& model, const data::Dataset& data);
 /// Throws DataError if the model or the task needs other fields than the data has.
 void check_data(const Model& model, Task& task, const data::Dataset& data);
 
-/// After a pass of `tried` samples: batch norm layers to which training passes give one value a channel,
-/// counted over the ranks where these share statistics. Their output is their bias. UsageError that names the
-/// first of a new run, which a run of before gets as a warning.
+/// After a pass of `tried` samples: finds batch norm layers that get one value a channel in training passes,
+/// counted over ranks that share statistics. Their output is their bias. In a new run a UsageError names the
+/// first; an older run gets a warning.
 void check_batch_norms(Model& model, std::int64_t tried, const Config& config,
                        const ddp::DataParallel& replicas, bool is_new, const Log& log);
 
-/// After a load: compares the configured model with what the file says of the model that the weights were
-/// trained in, where shapes do not show it: the other program's configuration
-/// (checkpoint::check_foreign_config), which it takes out of the provenance, and the options of a stored
-/// configuration of the same model, but for those with OptionTraits::keeps_weights. UsageError with both
-/// sides; of options only a warning in the report with checkpoint.load = partial.
+/// After a load: compares the configured model with the original model of the weights, beyond their shapes:
+/// by the other program's configuration (checkpoint::check_foreign_config), which it removes from the
+/// provenance, and by the options of a stored configuration of the same model, except those with
+/// OptionTraits::keeps_weights. UsageError with both sides; for options only a warning in the report with
+/// checkpoint.load = partial.
 void check_trained_model(checkpoint::LoadReport& report, const Config& config);
-/// Loads the weights of train.init, and logs what does not fit. `ema` (or null) begins at them, or with
-/// ema.init = file at the file's averages. Returns the provenance that saves keep of them. Collective. Throws
-/// as checkpoint::load_weights and check_trained_model; DataError if an average is asked for that the file
-/// lacks.
+/// Loads the weights of train.init, and logs mismatches. `ema` (or null) begins at them, or with ema.init =
+/// file at the file's averages. Returns their provenance for saves. Collective. Throws like
+/// checkpoint::load_weights and check_trained_model; DataError if the file lacks a configured average.
 checkpoint::Provenance load_initial_weights(const Config& config, Model& model, optim::Ema* ema,
                                             Session& session);
 
-/// UsageError on every rank if each rank makes all updates, and these would not have the same bits
-/// everywhere. Collective.
+/// UsageError on every rank if each rank makes all updates, and these would differ in bits between ranks.
+/// Collective.
 void check_same_updates(const Config& config, const kernels::Backend& backend, comm::HostGroup& world);
 
-/// Null if neither rates nor widths are configured. partition: that of the source of gradients, or null.
+/// Null if neither rates nor widths are configured. partition: of the source of gradients, or null.
 std::unique_ptr<optim::Ema> build_ema(const Config& config, const ModelState& model,
                                       kernels::Backend& backend, const Partition* partition = nullptr);
 
@@ -68,7 +67,7 @@ data::LoaderOptions loader_options(const Config& config, const data::Dataset& da
 checkpoint::StoreOptions store_options(const Config& config, const DataSets& data,
                                        const kernels::Backend& backend, DType compute, Better keep_best);
 
-/// Bytes that every rank takes at least: without activations, which depend on the kernels. In double, since
+/// Minimal memory of every rank in bytes, without activations, which depend on the kernels. In double, as
 /// absurd sizes must not overflow.
 struct MemoryNeed {
   double parameters = 0;  ///< and buffers
@@ -80,24 +79,24 @@ struct MemoryNeed {
   std::string to_text() const;
 };
 
-/// Computed from shapes alone: the model may be one of meta tensors. Counts the memory of the node: a GPU
-/// holds all but parameters and inputs itself.
+/// Computed from shapes alone: the model may consist of meta tensors. Counts the memory of the node: with a
+/// GPU only parameters and inputs.
 MemoryNeed memory_need(const Config& config, const ModelState& model, const data::Dataset& data, int ranks,
                        Device device);
 
-/// UsageError on every rank if the ranks of a node need more than the node has left, with both figures.
+/// UsageError on every rank, with both figures, if the ranks of a node need more memory than is available.
 /// Collective.
 void check_memory(const MemoryNeed& need, comm::HostGroup& world);
 
-/// What a run starts with.
+/// The inputs of a run.
 struct Inputs {
   std::unique_ptr<Model> model;
   std::unique_ptr<Task> task;
   std::unique_ptr<DataSets> data;
   MemoryNeed need;
 };
-/// Opens data and model on each rank, before ranks depend on one another. The model comes last, after the
-/// check that the nodes can hold the run. Collective.
+/// Opens data and model on each rank, before ranks depend on each other. The model is last, after the check
+/// of the nodes' memory. Collective.
 Inputs open_inputs(const Config& config, Session& session);
 
 }  // namespace lockstep::train

@@ -21,13 +21,13 @@ namespace {
 
 constexpr std::string_view group_prefix = "optimizer.group.", model_prefix = "model.";
 
-/// A name of a key in an error: typing errors unchanged, anything else quoted and cut.
-std::string shown(const std::string& name) {
-  constexpr std::size_t longest_shown = 120;
-  return name.size() <= longest_shown && is_printable(name) ? name : quote(name);
+/// The name of a key for an error: a typing error is unchanged, other texts are quoted and shortened.
+std::string key_text(const std::string& name) {
+  constexpr std::size_t max_name_bytes = 120;
+  return name.size() <= max_name_bytes && is_printable(name) ? name : quote(name);
 }
 
-/// A key that is given a value.
+/// A key with its value.
 struct Setting {
   std::string name, value;
   std::string place;  ///< "a.ini:7", "a.h5 /config" or "--set"
@@ -36,8 +36,8 @@ struct Setting {
 };
 
 /// The settings of an INI text and its [section] lines, whose value is empty. `origin` names the text in
-/// errors, which tell lines of a file that a person writes, not of the text in a checkpoint. UsageError for a
-/// line that is neither, and for a key given twice.
+/// errors, which have line numbers for a user's file, but not for the text in a checkpoint. UsageError for an
+/// invalid line, and for a repeated key.
 struct ConfigText {
   ConfigText(const std::string& text, const std::string& origin, bool tells_lines) {
     std::set<std::string> names;
@@ -45,19 +45,19 @@ struct ConfigText {
       const std::string place = tells_lines ? fmt::format("{}:{}", origin, line.number) : origin;
       if (line.kind == IniLine::Kind::neither)
         throw UsageError("{}: not an INI file of [section] and key = value lines: this line is neither: {}",
-                         place, shown(std::string(line.key)));
+                         place, key_text(std::string(line.key)));
       if (line.kind == IniLine::Kind::section)
         sections.push_back({std::string(line.section), {}, place});
       else if (names.insert(line.name()).second)
         settings.push_back({line.name(), std::string(line.value), place});
       else
-        throw UsageError("{}: {}: is given twice", place, shown(line.name()));
+        throw UsageError("{}: {}: is given twice", place, key_text(line.name()));
     }
   }
   std::vector<Setting> settings, sections;
 };
 
-/// All that is wrong about a configuration, in one error.
+/// All mistakes of a configuration, in one error.
 class Mistakes {
  public:
   /// Runs a check, whose UsageError is one of the mistakes.
@@ -111,7 +111,7 @@ std::string bare_name(const std::string& name) {
   return bare;
 }
 
-/// A key of earlier versions. Its old default is still accepted, and has no effect.
+/// A key of earlier versions. Its old default is still valid, and has no effect.
 struct RemovedKey {
   std::string_view name, initial, instead;
 };
@@ -128,7 +128,7 @@ const RemovedKey* removed_key_named(std::string_view name) {
   return key == removed_keys.end() ? nullptr : &*key;
 }
 
-/// Calls use(key that names one, registry) for all that a configuration names.
+/// Calls use(key, registry) for each key that names a registered thing.
 template <class Use>
 void for_each_registry(const Registries& registries, const Use& use) {
   use(model_name_key, registries.models);
@@ -137,11 +137,11 @@ void for_each_registry(const Registries& registries, const Use& use) {
   use(data_format_key, registries.data);
 }
 
-/// Reads the settings of one configuration. The last of a key counts.
+/// Reads the settings of one configuration. The last setting of a key counts.
 class Reader {
  public:
-  /// stored: the text of a run or checkpoint, not of a person. UsageError if model.name, task.name or
-  /// optimizer.name, which decide what other keys there are, name nothing.
+  /// stored: the text of a run or checkpoint, not of a user. UsageError if model.name, task.name or
+  /// optimizer.name is unknown, as they decide which other keys exist.
   Reader(std::vector<Setting> settings, std::string origin, bool stored, const Registries& registries);
   void set(const Setting& setting);
   /// Completes the configuration, and checks the rules that need several keys.
@@ -159,7 +159,7 @@ class Reader {
   }
   bool is_overridden(std::string_view name) const { return last(name) && last(name)->is_override(); }
   template <class Registry>
-  typename Registry::Choice chosen(const Registry& registry, std::string_view key,
+  typename Registry::Choice choose(const Registry& registry, std::string_view key,
                                    const std::string& otherwise) const;
   std::string why_unknown(const std::string& name) const;
   bool is_default_of_another_model(const Setting& setting) const;
@@ -191,34 +191,34 @@ class Reader {
   std::vector<std::string> unused_;  // keys of other optimizers
 };
 
-/// The registered thing that the key names; `otherwise`: if it names none.
+/// The registered thing that the key names; `otherwise` is the default.
 template <class Registry>
-typename Registry::Choice Reader::chosen(const Registry& registry, std::string_view key,
+typename Registry::Choice Reader::choose(const Registry& registry, std::string_view key,
                                          const std::string& otherwise) const {
-  const Setting* const given = last(key);
+  const Setting* const user_setting = last(key);
   try {
-    std::string name = given ? option::unquoted(given->value) : "";
+    std::string name = user_setting ? option::unquoted(user_setting->value) : "";
     if (name.empty()) name = otherwise;
     if (name.empty()) throw UsageError("is missing; one of {}", fmt::join(registry.names(), ", "));
     return registry.configure(name);
   } catch (const UsageError& error) {
-    throw UsageError("{}: {}: {}", given ? given->place : origin_, key, error.what());
+    throw UsageError("{}: {}: {}", user_setting ? user_setting->place : origin_, key, error.what());
   }
 }
 
 Reader::Reader(std::vector<Setting> settings, std::string origin, bool stored, const Registries& registries)
     : settings_(std::move(settings)), origin_(std::move(origin)), stored_(stored), registries_(registries) {
   config_.registries = &registries;
-  config_.model = chosen(registries.models, model_name_key, "");
-  config_.task = chosen(registries.tasks, task_name_key, config_.model.type->traits.task);
-  config_.optimizer.algorithm = chosen(registries.optimizers, optimizer_name_key, OptimizerConfig::usual);
+  config_.model = choose(registries.models, model_name_key, "");
+  config_.task = choose(registries.tasks, task_name_key, config_.model.type->traits.task);
+  config_.optimizer.algorithm = choose(registries.optimizers, optimizer_name_key, OptimizerConfig::usual);
   if (const Setting* const format = last(data_format_key))
     if (const std::string kind = option::unquoted(format->value); registries.data.has(kind))
       config_.data.kind = registries.data.configure(kind);
   keys_ = keys_of(config_);
 }
 
-/// A value that says nothing: what a text of another version may hold of keys that are unknown here.
+/// A value without effect, which a text of another version may have for an unknown key.
 bool says_nothing(const std::string& value) {
   return value.empty() || value == "0" || value == "false" || value == "\"\"";
 }
@@ -248,8 +248,8 @@ bool Reader::is_default_of_another_model(const Setting& setting) const {
   });
 }
 
-/// The error of a key that this configuration does not have, with the key that is meant: a word of another
-/// program, the nearest name, or the same name in another section.
+/// The error of an unknown key, with a suggestion: for a name of another program, the nearest name, or the
+/// same name in another section.
 std::string Reader::why_unknown(const std::string& name) const {
   const std::string bare = bare_name(name);
   std::vector<std::string> known;
@@ -295,13 +295,13 @@ void Reader::set(const Setting& setting) {
     }
     if (!stored_ && !removed) throw UsageError("{}", why_unknown(name));
   } catch (const UsageError& error) {
-    throw UsageError("{}: {}: {}", setting.place, shown(name), error.what());
+    throw UsageError("{}: {}: {}", setting.place, key_text(name), error.what());
   }
   if (!stored_) throw UsageError("{}: {} was removed: {}; remove it", setting.place, name, removed->instead);
   throw UsageError(
       "{}: {} = {}: {}, so it cannot continue the run; use the version that wrote it, or start a new run "
       "from the weights (--run OTHER --resume FILE)",
-      setting.place, shown(name), quote(value),
+      setting.place, key_text(name), quote(value),
       removed ? fmt::format("{} was removed", name) : "this version of Lockstep does not know the key");
 }
 
@@ -324,7 +324,7 @@ void Reader::check_required(Mistakes& mistakes) const {
   }
 }
 
-/// Reasons that are known before there is a device. The capture of the first step finds the others.
+/// Reasons that do not depend on the device. The capture of the first step finds the others.
 void Reader::check_graph() const {
   if (config_.ddp.graph != ddp::Graph::always) return;
   const auto check = [&](bool holds, std::string_view why) {
@@ -363,7 +363,7 @@ void Reader::check_data() const {
 }
 
 Config Reader::finish() {
-  // --set of one of them replaces the other of the file.
+  // --set of one of them overrides the other one in the file.
   const bool steps = is_overridden("train.steps"), epochs = is_overridden("train.epochs");
   if (steps && !epochs) config_.train.epochs = 0;
   if (epochs && !steps) config_.train.steps = 0;
@@ -387,7 +387,7 @@ Config Reader::finish() {
   return config_;
 }
 
-/// Its keys would be refused one by one, and without keys it would do nothing.
+/// Reports an unknown section once, instead of each of its keys.
 void check_sections(const ConfigText& text, const Registries& registries) {
   std::vector<std::string> known;
   for (const Key& key : keys_of({})) known.push_back(key.name.substr(0, key.name.find('.')));

@@ -18,7 +18,7 @@ struct Config {
   TrainConfig train;
   OptimizerConfig optimizer;
   EmaConfig ema;
-  /// [ddp], and of [train] what a run says of its steps.
+  /// [ddp], and the keys of [train] about steps.
   ddp::Options ddp{.seed = 1, .graph = ddp::Graph::automatic};
   CheckpointConfig checkpoint;
   FaultConfig fault;
@@ -26,9 +26,9 @@ struct Config {
   SampleConfig sample;
   ReportConfig report;
 
-  /// What it may name. Texts of the same run are read with the same registries.
+  /// The things that it may name. Texts of the same run are read with the same registries.
   const Registries* registries = nullptr;
-  /// Keys of a user's file that belong to another optimizer, and so mean nothing: what to tell. Empty: none.
+  /// A note about keys of a user's file that belong to another optimizer, and have no effect. Empty: none.
   std::string note;
 };
 
@@ -37,21 +37,21 @@ using Key = Option<Config>;
 
 inline constexpr std::string_view model_name_key = "model.name", task_name_key = "task.name",
                                   optimizer_name_key = "optimizer.name", data_format_key = "data.format";
-/// "task." or "diffusion.": where a configuration has the options of a thing that the key SECTION.name names.
+/// "task." or "diffusion.": the section of the options of a thing that the key SECTION.name names.
 template <class Type>
 std::string section_prefix(const Type& type, std::string_view name_key) {
   return type.section.empty() ? std::string(name_key.substr(0, name_key.find('.') + 1)) : type.section + ".";
 }
 
-/// The keys of a configuration of this model, task, optimizer and format, or of none yet, in the order they
-/// are printed. optimizer.group.N, of which there may be many, is not among them.
+/// The keys of a configuration of this model, task, optimizer and format, or of none yet, in the order of
+/// printing. optimizer.group.N, of which there may be many, is not among them.
 std::vector<Key> keys_of(const Config& of);
 
 /// Reads an INI file and the --set overrides ("section.key=value"). Values may be quoted (option.h). The
 /// registries hold what model.name and task.name can name, and outlive the configuration. Throws UsageError
 /// naming file, line, key and value, of all mistakes that are independent of each other: unknown keys (with
 /// the nearest known one), keys of another model or task, values out of range, impossible combinations. A key
-/// of another optimizer is noted only.
+/// of another optimizer is only noted.
 Config read_config(const std::string& path, const std::vector<std::string>& overrides,
                    const Registries& registries = built_in_registries());
 /// The same from text; `origin` names it in errors.
@@ -69,7 +69,7 @@ std::string to_text(const Config& config);
 std::string to_text(const optim::ParamGroup& group);
 
 // The keys for readers: lockstep train --help-keys, lockstep.ini(5), docs/configuration.md. All three are
-// made from the descriptions of the options.
+// generated from the descriptions of the options.
 
 /// One line a key: name, default, meaning, allowed values.
 std::string describe_keys(const Registries& registries);

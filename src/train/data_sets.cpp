@@ -22,9 +22,9 @@
 namespace lockstep::train {
 namespace {
 
-/// DataError for a missing file, with the key that names it and what to do.
+/// DataError for a missing file, with the key that names it and the remedy.
 void check_present(const char* key, const std::string& path) {
-  if (exists(path) || errno == EACCES) return;  // which opening it says
+  if (exists(path) || errno == EACCES) return;  // opening it reports EACCES
   throw DataError(
       "{}: {}: No such file; lockstep prepare makes data files, and paths are relative to the folder where "
       "lockstep is started",
@@ -35,7 +35,7 @@ const data::Registry& kinds_of_data(const Config& config) {
   return (config.registries ? *config.registries : built_in_registries()).data;
 }
 
-/// A data set of the program, whose files may be anything.
+/// A data set of the program, with files of any kind.
 bool is_custom(const Config& config, const std::string& format) {
   const data::Registry& kinds = kinds_of_data(config);
   return kinds.has(format) && !kinds.configure(format).type->built_in;
@@ -58,7 +58,7 @@ data::Request request_for(const Config& config, const models::Model& model, std:
           .targets = targets};
 }
 
-/// The kind that data.format names, or that auto becomes for these files.
+/// The kind of data.format; of `auto`, the kind for these files.
 data::Registry::Choice kind_of(const Config& config, const data::Request& request) {
   if (config.data.kind.type) return config.data.kind;
   const data::Registry& kinds = kinds_of_data(config);
@@ -74,15 +74,15 @@ data::Registry::Choice kind_of(const Config& config, const data::Request& reques
   return data::kind_of(kinds, config.data.format, request);
 }
 
-/// Their number for each channel, for messages.
+/// The mean and deviation of each channel, for messages.
 std::string text_of(const data::Normalization& by) {
   return fmt::format("{:.6g} and {:.6g}", fmt::join(by.mean, " "), fmt::join(by.deviation, " "));
 }
 
-/// UsageError if the first samples leave [-1, 1], which is what floats are taken for by default.
+/// UsageError if the first samples leave [-1, 1], the default range of floats.
 void check_unit_range(const data::Dataset& dataset) {
   constexpr std::int64_t looked_at = 64;
-  constexpr float most = 1.001f;  // rounding
+  constexpr float limit = 1.001f;  // rounding
   std::vector<std::int64_t> indices(static_cast<std::size_t>(std::min(looked_at, dataset.size())));
   std::iota(indices.begin(), indices.end(), 0);
   Tensor x;
@@ -94,7 +94,7 @@ void check_unit_range(const data::Dataset& dataset) {
   if (x.dtype() != DType::float32) return;
   dataset.read(indices, tensors);
   const std::span<const float> values(x.data<float>(), static_cast<std::size_t>(x.numel()));
-  const auto outside = std::ranges::find_if(values, [](float value) { return std::abs(value) > most; });
+  const auto outside = std::ranges::find_if(values, [](float value) { return std::abs(value) > limit; });
   if (outside == values.end()) return;
   const auto [low, high] = std::ranges::minmax(values);
   throw UsageError(
@@ -130,7 +130,7 @@ void set_fields(Config& config, const models::Model& model, std::vector<std::str
   } catch (const DataError&) {  // the training data may be elsewhere
   }
   if (format != "arrays")
-    throw UsageError("--fields: the data of the run are {}, which have none to name", format);
+    throw UsageError("--fields: the data of the run are {}, which have no fields to choose", format);
   config.data.fields = std::move(fields);
 }
 
@@ -204,7 +204,7 @@ void DataSets::open_train(const Config& config, const models::Model& model) {
   if (!config.data.eval.empty()) eval_file_ = open({config.data.eval});
 }
 
-/// That the data to train on and those to evaluate on mean the same. Warns of packed values.
+/// Checks that training and evaluation data have the same meaning. Warns of packed values.
 void DataSets::check_meanings() {
   std::map<std::string, data::FieldMeaning> known;
   std::vector<std::string> packed;
@@ -229,7 +229,7 @@ DataSets::DataSets(const Config& config, const models::Model& model, const std::
   const data::Request request = request_for(config, model, {eval_path}, targets);
   Config as_trained = config;
   std::unique_ptr<data::Dataset> trained_on;
-  std::string why_own;  // mean and deviation: what the training data have wrong
+  std::string why_own;  // error of the training data, if the file's own mean and deviation are used
   const bool known = takes_unit_range(config) || own_statistics || from.normalization("x");
   if (!known && (config.data.format.empty() || config.data.format == "images")) {
     try {
@@ -283,7 +283,7 @@ data::Tokens DataSets::tokens() const {
   return first.meaning(first.fields().front().name).tokens.value;
 }
 
-/// All files as the first one.
+/// All files have the range of the first.
 void DataSets::map_to_unit_range(const Config& config) {
   const std::vector<double>& ends = config.data.range;
   const auto check_no_range = [&](const std::string& why) {
@@ -294,7 +294,7 @@ void DataSets::map_to_unit_range(const Config& config) {
   if (!first.can_normalize())
     return check_no_range(fmt::format("data of the format {} are taken as they are", format_));
   if (std::ranges::find(config.data.normalize, "x") != config.data.normalize.end())
-    throw UsageError("data.normalize: names x, which the task takes in [-1, 1] (data.range); remove it");
+    throw UsageError("data.normalize: names x, which the task needs in [-1, 1] (data.range); remove it");
   if (!data::has_field(first, "x") || (ends.empty() && is_custom(config, format_))) return;
   range_ = {.low = -1, .high = 1, .field = first.meaning("x").stored};
   const DType dtype = range_->field.dtype;
@@ -316,8 +316,8 @@ void DataSets::map_to_unit_range(const Config& config) {
   if (ends.empty() && is_floating(dtype)) check_unit_range(first);
 }
 
-/// Until the numbers of data.normalize are known they are 0 and 1: what reads the fields has their type
-/// already. Images are normalised as the first file says.
+/// Until mean and deviation of data.normalize are known they are 0 and 1, so that the types of fields are
+/// final. Images are normalised by the attributes of the first file.
 void DataSets::add_normalized_fields(const std::vector<std::string>& names) {
   const data::Dataset& first = *all().front();
   for (const std::string& name : names) {

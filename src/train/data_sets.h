@@ -1,4 +1,4 @@
-// DataSets: the data of a run: what it trains on, what it evaluates on, and the normalisation of both.
+// DataSets: the data of a run: training data, evaluation data, and the normalisation of both.
 #pragma once
 
 #include <memory>
@@ -25,7 +25,7 @@ struct TrainingFile {
   std::optional<double> weight;  ///< in the mixture
 };
 /// "a.h5*0.7" is the file a.h5 with the weight 0.7, unless there is a file of that whole name. UsageError if
-/// the number is not above 0.
+/// the weight is not above 0.
 std::vector<TrainingFile> training_files(const DataConfig& config);
 
 /// data.fields of a checkpoint's configuration, overridden. UsageError if the run's data are not arrays.
@@ -34,14 +34,14 @@ void set_fields(Config& config, const models::Model& model, std::vector<std::str
 class DataSets {
  public:
   /// Opens the files of config.data as data for this model. Fields of data.normalize are floats from then on,
-  /// and become normalised when measure() has been called or a checkpoint loaded. Field x of a task that
-  /// takes it in [-1, 1] is mapped there: by data.range, or by default 0 to 255 of uint8 and -1 to 1 of
-  /// floats; of a program's own data set by data.range alone. Throws as the data sets do; UsageError if
-  /// data.range is missing or given in vain; DataError if a label or token is not below the model's classes.
+  /// and are normalised after measure() or the load of a checkpoint. If the task needs x in [-1, 1], it is
+  /// mapped to it by data.range; the default is 0 to 255 for uint8 and -1 to 1 for floats, but a program's
+  /// own data set needs data.range. Throws like the data sets; UsageError if data.range is missing or has no
+  /// effect; DataError if a label or token is not below the model's classes.
   DataSets(const Config& config, const models::Model& model);
-  /// One file as evaluation data, normalised as `from` was, see use(). Images of a checkpoint that does not
-  /// say how are normalised as the files of data.train are; if those cannot be opened, by their own mean and
-  /// deviation, with a warning. targets: false: fields that the file lacks are left out.
+  /// One file as evaluation data, normalised like `from`, see use(). Images of a checkpoint without
+  /// normalisation are normalised like the files of data.train; if those cannot be opened, by their own mean
+  /// and deviation, with a warning. targets: false: leaves out fields that the file lacks.
   DataSets(const Config& config, const models::Model& model, const std::string& eval_path,
            const LearnedFrom& from, bool targets = true, bool own_statistics = false);
   ~DataSets();
@@ -49,23 +49,23 @@ class DataSets {
   const data::Dataset& train() const { return *train_; }
   /// Null if there is none.
   const data::Dataset* eval() const { return eval_part_ ? &*eval_part_ : eval_; }
-  /// The kind that auto has become.
+  /// The kind of the data; never "auto".
   const std::string& format() const { return format_; }
-  /// How files store x, if the task takes it in [-1, 1].
+  /// The stored range of x, if the task needs it in [-1, 1].
   const std::optional<StoredRange>& range() const { return range_; }
-  /// Of text; empty for other data, and if the data file names none.
+  /// The tokenizer of text; empty for other data, and if the data file names none.
   data::Tokens tokens() const;
-  /// To be logged (log_warnings), once.
+  /// Warnings to log once (log_warnings).
   std::vector<std::string> take_warnings() { return std::exchange(warnings_, {}); }
 
-  /// Finds the mean and deviation of each field in data.normalize: what the attributes of its array in the
-  /// first file say, or else those of the training samples (without any: of those to evaluate on). Not while
-  /// a loader reads. Collective; throws the same on every rank.
+  /// Finds the mean and deviation of each field in data.normalize: from the attributes of its array in the
+  /// first file, or of the training samples (without any: of the evaluation samples). No loader may be
+  /// reading. Collective; throws the same on every rank.
   void measure(comm::HostGroup& world);
   /// For weights that learned from such data: normalises by its mean and deviation from now on, with a
-  /// warning if files name others; with own_statistics by those of the files (of data.normalize: after
-  /// measure()). DataError if the same values mean two things, or a field of data.normalize is not among them
-  /// that measure() has not found either.
+  /// warning if files have others; with own_statistics by those of the files (for data.normalize: after
+  /// measure()). DataError if the same values have two meanings, or if mean and deviation of a field of
+  /// data.normalize are unknown.
   void use(const LearnedFrom& from, bool own_statistics = false);
 
  private:
@@ -82,8 +82,8 @@ class DataSets {
   struct NormalizedField {
     std::string name;
     data::Normalization by;
-    bool measured = true;  // of data.normalize; else by what the files of images say
-    bool known = false;    // by the files, measured, or of a checkpoint
+    bool measured = true;  // a field of data.normalize; false: by attributes of the image files
+    bool known = false;    // from the files, measured, or from a checkpoint
   };
 
   std::unique_ptr<data::Dataset> open(const Config& config, const data::Request& request);
@@ -106,13 +106,13 @@ class DataSets {
   std::vector<std::string> warnings_;
 };
 
-/// Logs the warnings that have not been, on rank 0.
+/// Logs new warnings, on rank 0.
 void log_warnings(DataSets& data, Session& session);
-/// Reads the held-out data, a part of it if it is large, before a run depends on it. Logs a warning if a
-/// field holds NaN or infinity. Collective; throws what reading throws.
+/// Reads the held-out data, or a part if it is large, before a run depends on it. Logs a warning if a field
+/// holds NaN or infinity. Collective; throws the errors of reading.
 void warn_of_held_out(const DataSets& data, Session& session);
-/// `error` ends the run at this step (from 0 on). Another TrainingError, on every rank, if a number in the
-/// data may be the reason, which it then names. Collective.
+/// `error` ends the run at this step (from 0 on). Throws another TrainingError, on every rank, that names a
+/// number in the data which may be the reason. Collective.
 void blame_data(const TrainingError& error, data::Loader& loader, const DataSets& data, std::int64_t step,
                 Session& session);
 

@@ -19,7 +19,7 @@ std::string location(std::span<const RankDevices> of_rank, std::size_t rank) {
   return of_rank.size() == 1 ? of_rank[rank].host : fmt::format("rank {} on {}", rank, of_rank[rank].host);
 }
 
-[[noreturn]] void throw_no_gpu(const std::string& asked, std::span<const RankDevices> of_rank,
+[[noreturn]] void throw_no_gpu(const std::string& name, std::span<const RankDevices> of_rank,
                                std::size_t rank) {
   const RankDevices& here = of_rank[rank];
   const bool others = std::ranges::any_of(of_rank, [](const RankDevices& other) { return other.gpus > 0; });
@@ -27,12 +27,12 @@ std::string location(std::span<const RankDevices> of_rank, std::size_t rank) {
     throw UsageError(
         "device {}: {} has no GPU{}; ask the scheduler for as many a node as it has ranks (sbatch "
         "--gpus-per-node), or choose device cpu",
-        asked, location(of_rank, rank), others ? ", but other ranks have one" : "");
-  throw UsageError("device {}: {} can use no GPU{}: {}; {}, or choose device cpu", asked,
+        name, location(of_rank, rank), others ? ", but other ranks have one" : "");
+  throw UsageError("device {}: {} can use no GPU{}: {}; {}, or choose device cpu", name,
                    location(of_rank, rank), others ? ", but other ranks can" : "", here.problem, here.remedy);
 }
 
-/// What to say of ranks that have GPUs of several kinds; empty if they have not.
+/// A warning if ranks have GPUs of several kinds; otherwise empty.
 std::string mixed_gpus(std::span<const RankDevices> of_rank) {
   const auto other =
       std::ranges::find_if(of_rank, [&](const RankDevices& rank) { return rank.gpu != of_rank.front().gpu; });
@@ -43,7 +43,7 @@ std::string mixed_gpus(std::span<const RankDevices> of_rank) {
       other - of_rank.begin(), other->gpu, of_rank.front().gpu);
 }
 
-/// What to say of GPUs whose kernels are compiled first; empty if there are none.
+/// A remark on GPUs whose kernels are compiled at the start; otherwise empty.
 std::string uncompiled(std::span<const RankDevices> of_rank) {
   const auto first =
       std::ranges::find_if(of_rank, [](const RankDevices& rank) { return !rank.code.empty(); });
@@ -64,7 +64,7 @@ kernels::Gpus usable_gpus(bool sums) {
   return gpus;
 }
 
-/// What each rank has; `index`: its own GPU. Collective.
+/// The devices of each rank; `index`: its own GPU. Collective.
 std::vector<RankDevices> gather_devices(comm::HostGroup& world, const kernels::Gpus& gpus, int index) {
   nlohmann::json own = {{"gpus", gpus.visible.size()},
                         {"problem", gpus.problem},
@@ -94,13 +94,13 @@ std::vector<RankDevices> gather_devices(comm::HostGroup& world, const kernels::G
 
 int gpu_of_rank(int local_rank, int visible) { return local_rank % visible; }
 
-DeviceChoice choose_device(const std::string& asked, bool built, std::span<const RankDevices> of_rank,
+DeviceChoice choose_device(const std::string& name, bool built, std::span<const RankDevices> of_rank,
                            const std::string& sharing) {
-  if (asked == "cpu") return {};
-  const bool wanted = asked == "cuda";
-  if (!wanted && asked != "auto") throw UsageError("device '{}' is not known; one of auto, cpu, cuda", asked);
+  if (name == "cpu") return {};
+  const bool needs_gpu = name == "cuda";
+  if (!needs_gpu && name != "auto") throw UsageError("device '{}' is unknown; one of auto, cpu, cuda", name);
   if (!built) {
-    if (!wanted) return {};
+    if (!needs_gpu) return {};
     throw UsageError(
         "device cuda: this build computes on CPUs only; build it with -DLOCKSTEP_CUDA=ON (see INSTALL), or "
         "choose device cpu or auto");
@@ -108,26 +108,26 @@ DeviceChoice choose_device(const std::string& asked, bool built, std::span<const
   const auto lacks = [](const RankDevices& rank) { return rank.gpus == 0; };
   const auto without = std::ranges::find_if(of_rank, lacks);
   const auto rank_without = static_cast<std::size_t>(without - of_rank.begin());
-  if (wanted && without != of_rank.end()) throw_no_gpu(asked, of_rank, rank_without);
+  if (needs_gpu && without != of_rank.end()) throw_no_gpu(name, of_rank, rank_without);
   if (std::ranges::all_of(of_rank, lacks)) {
     if (of_rank[0].problem.empty()) return {};
     return {.remark = fmt::format("computes on CPUs: no GPU can be used: {}; {}", of_rank[0].problem,
                                   of_rank[0].remedy)};
   }
-  if (without != of_rank.end()) throw_no_gpu(asked, of_rank, rank_without);
+  if (without != of_rank.end()) throw_no_gpu(name, of_rank, rank_without);
   if (sharing.empty()) {
     const std::string mixed = mixed_gpus(of_rank), compiled_first = uncompiled(of_rank);
     return {.kind = Device::Kind::cuda,
             .remark = mixed + (mixed.empty() || compiled_first.empty() ? "" : "; ") + compiled_first};
   }
-  if (!wanted) return {.remark = "computes on CPUs: " + sharing};
+  if (!needs_gpu) return {.remark = "computes on CPUs: " + sharing};
   throw UsageError("device cuda: {}; or choose device cpu", sharing);
 }
 
-RankDevice choose_device(comm::HostGroup& world, const std::string& asked, bool sums) {
+RankDevice choose_device(comm::HostGroup& world, const std::string& name, bool sums) {
   kernels::Gpus gpus;
   sums = sums && world.size() > 1;
-  if (asked != "cpu") gpus = usable_gpus(sums);
+  if (name != "cpu") gpus = usable_gpus(sums);
   const int local_rank = world.topology().local_rank_of_rank[static_cast<std::size_t>(world.rank())];
   const int index = gpu_of_rank(local_rank, std::max(1, static_cast<int>(gpus.visible.size())));
   if (!gpus.visible.empty()) {
@@ -138,18 +138,18 @@ RankDevice choose_device(comm::HostGroup& world, const std::string& asked, bool 
     }
   }
   const std::string sharing =
-      sums && asked != "cpu" ? comm::sharing_problem(world, gpus.visible.empty() ? -1 : index) : "";
-  const DeviceChoice choice = choose_device(asked, gpus.built, gather_devices(world, gpus, index), sharing);
+      sums && name != "cpu" ? comm::sharing_problem(world, gpus.visible.empty() ? -1 : index) : "";
+  const DeviceChoice choice = choose_device(name, gpus.built, gather_devices(world, gpus, index), sharing);
   if (choice.kind == Device::Kind::cpu) return {.description = {}, .remark = choice.remark};
   return {.device = Device::cuda(index),
           .description = gpus.visible[static_cast<std::size_t>(index)].describe(),
           .remark = choice.remark};
 }
 
-PrecisionChoice choose_precision(const std::string& asked, const std::string& fallback,
+PrecisionChoice choose_precision(const std::string& name, const std::string& fallback,
                                  std::span<const RankPrecision> of_rank) {
-  if (asked == "fp32") return {};
-  if (asked != "bf16") throw UsageError("precision '{}' is not known; one of fp32, bf16", asked);
+  if (name == "fp32") return {};
+  if (name != "bf16") throw UsageError("precision '{}' is unknown; one of fp32, bf16", name);
   const auto slow = std::ranges::find_if(of_rank, [](const RankPrecision& r) { return !r.why_slow.empty(); });
   if (slow == of_rank.end()) return {.compute = DType::bfloat16, .remark = {}};
   const std::string why = of_rank.size() == 1 ? slow->why_slow
@@ -159,7 +159,7 @@ PrecisionChoice choose_precision(const std::string& asked, const std::string& fa
   if (fallback == "convert")
     return {.compute = DType::bfloat16, .remark = "precision bf16 by conversion, slower than fp32: " + why};
   if (fallback != "refuse")
-    throw UsageError("a bf16 fallback of '{}' is not known; one of refuse, fp32, convert", fallback);
+    throw UsageError("the bf16 fallback '{}' is unknown; one of refuse, fp32, convert", fallback);
   throw UsageError(
       "precision bf16 would be slower than fp32: {}; use precision fp32, or set train.bf16_fallback "
       "(--bf16-fallback) to fp32, which computes in float32 here, or to convert, which computes the same in "
@@ -167,7 +167,7 @@ PrecisionChoice choose_precision(const std::string& asked, const std::string& fa
       why);
 }
 
-DType choose_session_precision(Session& session, const std::string& asked, const std::string& fallback) {
+DType choose_session_precision(Session& session, const std::string& name, const std::string& fallback) {
   comm::HostGroup& world = session.world();
   std::vector<RankPrecision> of_rank;
   const comm::Topology& topology = world.topology();
@@ -175,7 +175,7 @@ DType choose_session_precision(Session& session, const std::string& asked, const
     const auto node = static_cast<std::size_t>(topology.node_of_rank[of_rank.size()]);
     of_rank.push_back({.why_slow = why, .host = topology.host_names[node]});
   }
-  const PrecisionChoice choice = choose_precision(asked, fallback, of_rank);
+  const PrecisionChoice choice = choose_precision(name, fallback, of_rank);
   if (!choice.remark.empty() && world.rank() == 0) session.log().warning("{}", choice.remark);
   return choice.compute;
 }

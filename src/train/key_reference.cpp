@@ -32,8 +32,8 @@ Entry entry_of(const OptionText& option, const std::string& name, const std::str
           .may_change = option.traits.may_change};
 }
 
-/// The keys of all models, of all tasks or of all optimizers. Those that describe an option in the same words
-/// share an entry. Where their defaults differ, it has the word for that, if any.
+/// The keys of all models, of all tasks or of all optimizers. Things that describe an option in the same
+/// words share an entry. If their defaults differ, it has the word for the default, if any.
 template <class Registry>
 void add_registered(std::vector<Entry>& entries, std::string_view prefix, const Registry& registry) {
   const std::size_t first = entries.size();
@@ -85,7 +85,7 @@ constexpr std::array introduction{
     "train takes the same keys on the command line, as --set SECTION.KEY=VALUE.",
     "A whole number may be written as 1e6. A value may be quoted, in single or double quotes. In double "
     "quotes, \\\" \\\\ \\n \\t \\r and \\xHH "
-    "mean what they mean in C. Values of a list are separated by blanks; a value that contains a blank is "
+    "are escapes as in C. Values of a list are separated by blanks; a value that contains a blank is "
     "quoted.",
     "[model] takes the keys of the model that model.name names, and no others; [task] those of the task, "
     "or a section that has the task's name.",

@@ -37,7 +37,7 @@ void insert_behind(std::vector<Option<Section>>& rows, std::string_view name,
   rows.insert(std::ranges::find(rows, name, &Option<Section>::name) + 1, more.begin(), more.end());
 }
 
-/// Stored as nothing if it is auto: versions without the key read such configurations.
+/// An empty value if it is auto, as versions without the key read such configurations.
 Option<DataConfig> data_format() {
   Option<DataConfig> row =
       option::text("format", &DataConfig::format,
@@ -293,7 +293,7 @@ std::vector<Option<LogConfig>> LogConfig::options() {
 
 namespace {
 
-/// Keys SECTION.NAME of what access(config) is.
+/// Keys SECTION.NAME of the section access(config).
 template <class Section, class Access>
 void add_rows(std::vector<Key>& keys, const std::string& prefix, std::vector<Option<Section>> rows,
               Access access) {
@@ -309,8 +309,7 @@ void add_section(std::vector<Key>& keys, const std::string& section, Section Con
       keys, section + ".", Section::options(), [member](auto& config) -> auto& { return config.*member; });
 }
 
-/// The key SECTION.name of what access(config) chooses, `usual` where nothing does; and with a type its
-/// options.
+/// The key SECTION.name of the choice access(config), with the default `usual`; with a type also its options.
 template <class Type, class Access>
 void add_choice(std::vector<Key>& keys, std::string_view name_key, const Type* type, Access access,
                 std::string usual, std::string meaning, OptionTraits traits) {
@@ -342,10 +341,10 @@ std::vector<Key> keys_of(const Config& of) {
   std::vector<Key> of_run;
   add_rows(
       of_run, "train.", ddp::Options::options_of_run(), [](auto& config) -> auto& { return config.ddp; });
-  keys.push_back(std::move(of_run.back()));  // cuda_graph; the others stand behind the batch that they divide
+  keys.push_back(std::move(of_run.back()));  // cuda_graph; the others follow the batch that they divide
   of_run.pop_back();
   insert_behind(keys, "train.global_batch", of_run);
-  // OptimizerConfig says where the options of the algorithm are.
+  // OptimizerConfig::options() has the position of the algorithm's options.
   add_choice<optim::Registry::Type>(
       keys, optimizer_name_key, nullptr, [](auto& config) -> auto& { return config.optimizer.algorithm; },
       OptimizerConfig::usual, "optimization algorithm", {.peers = {"optim", "optimizer", "optimizer_type"}});

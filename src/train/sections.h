@@ -1,6 +1,6 @@
-// The sections of a configuration, but for [model], [task] and [ddp], which are a model's, a task's and
-// ddp::Options. Each has a struct of values, and describes its keys once, in options(); one of a module's
-// options and more keys holds the module's struct, with its rows.
+// The sections of a configuration, except [model], [task] and [ddp], which are a model's, a task's and
+// ddp::Options. Each has a struct of values, and describes its keys once, in options(); a section of a
+// module's options and more keys contains the module's struct and its rows.
 #pragma once
 
 #include <cstdint>
@@ -20,15 +20,15 @@
 
 namespace lockstep::train {
 
-/// What the ends of data.range may be.
+/// The allowed ends of data.range.
 inline constexpr Range data_range = Range::from(-1e30, 1e30);
 
 struct DataConfig {
-  std::vector<std::string> train;              ///< data files, each perhaps with a weight (training_files())
+  std::vector<std::string> train;              ///< data files, with optional weights (training_files())
   std::string eval;                            ///< data file; or
   double eval_fraction = 0;                    ///< held out of `train`, chosen by the seed
   std::string format;                          ///< empty: auto
-  data::Registry::Choice kind;                 ///< of a format that is named, with its options; or none
+  data::Registry::Choice kind;                 ///< of a format with a name, with its options; or none
   std::vector<std::string> fields, normalize;  ///< of arrays
   std::vector<double> range;                   ///< lowest and highest stored value of x; empty: by its type
   bool crop = false, flip = false;
@@ -54,37 +54,37 @@ struct TrainConfig {
   static std::vector<Option<TrainConfig>> options();
 };
 
-/// [optimizer]: the algorithm with its keys, and what every algorithm takes.
+/// [optimizer]: the algorithm with its keys, and the keys of every algorithm.
 struct OptimizerConfig {
-  static constexpr const char* usual = "adamw";  ///< where optimizer.name says nothing
+  static constexpr const char* usual = "adamw";  ///< the default of optimizer.name
 
   optim::Algorithm algorithm;
   optim::Schedule schedule;                 ///< of the learning rate
-  double clip = 0;                          ///< greatest norm of the mean gradient; 0: any
+  double clip = 0;                          ///< maximal norm of the mean gradient; 0: any
   std::map<int, optim::ParamGroup> groups;  ///< optimizer.group.N
 
-  /// The optimizer of a source, which must outlive it. UsageError as its constructor throws it.
+  /// The optimizer of a source, which must outlive it. Throws the UsageErrors of its constructor.
   std::unique_ptr<optim::Optimizer> make(GradientSource& source) const;
-  /// All but `name`, and the groups, whose names have a number. Null: without those of an algorithm.
+  /// All keys except `name` and the groups, whose names have a number. Null: without those of an algorithm.
   static std::vector<Option<OptimizerConfig>> options(const optim::Registry::Type* algorithm);
 };
 
 struct EmaConfig {
   std::vector<double> rates;      ///< constant decays
   std::vector<double> sigma_rel;  ///< widths of power-function EMAs
-  optim::EmaOptions averages;     ///< how they are kept
-  std::string init = "weights";   ///< where those of a new run from a file begin: weights or file
+  optim::EmaOptions averages;     ///< their options
+  std::string init = "weights";   ///< beginning of the EMA weights of a new run from a file: weights or file
 
   static std::vector<Option<EmaConfig>> options();
   void check() const;  ///< throws Misfit
 };
 
 struct CheckpointConfig {
-  /// `every`: found out by the trainer from how long steps take.
+  /// `every`: the trainer computes it from the time of steps.
   static constexpr std::int64_t auto_every = -1;
 
   std::int64_t every = auto_every;  ///< steps; 0: only at the end
-  checkpoint::StoreOptions store;   ///< how they are saved and loaded
+  checkpoint::StoreOptions store;   ///< options of saves and loads
 
   static std::vector<Option<CheckpointConfig>> options();
 };
@@ -102,13 +102,12 @@ struct ReportConfig {
   static std::vector<Option<ReportConfig>> options();
 };
 
-/// Samples that a run makes of itself, and what lockstep sample does by default.
+/// Samples during a run, and the defaults of lockstep sample.
 struct SampleConfig {
   std::int64_t every = 0;  ///< steps; 0: never
   std::int64_t count = 64;
-  std::string classes =
-      "auto";         ///< key `class`: a number, all or none; auto: all, of a model that takes classes
-  SampleOptions how;  ///< they are made
+  std::string classes = "auto";  ///< key `class`: a number, all or none; auto: all, if the model has classes
+  SampleOptions how;             ///< options of the sampler
   std::vector<std::string> weights;  ///< "model", "ema/0.999"; empty: model
   std::string features;              ///< checkpoint of a classifier; empty: no distances
   std::int64_t features_count = 2000;

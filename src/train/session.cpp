@@ -54,11 +54,11 @@ void print_failure(const std::string& text) {
   print_failure(fmt::format("rank {}: {}", world.rank(), failure.text));
   std::fflush(stdout);
   world.abort(static_cast<int>(failure.code));
-  std::abort();  // not reached; GCC forgets [[noreturn]] on virtual calls
+  std::abort();  // not reached; GCC ignores [[noreturn]] of virtual calls
 }
 
-/// If all ranks fail, rank 0 prints what they say, each text once; returns the exit code of rank 0. If only
-/// some fail, ends the world. `errors` is a communicator that nothing else uses.
+/// If all ranks fail, rank 0 prints their errors, each text once; returns the exit code of rank 0. If only
+/// some fail, ends the world. `errors` is a communicator for this use alone.
 int report_failure(comm::HostGroup& errors, const Failure& failure) {
   constexpr double agreement_timeout_s = 3;
   try {
@@ -95,7 +95,7 @@ kernels::Backend& Session::backend() {
 
 void Session::use_backend(Device device, const DeviceOptions& options) {
   const comm::NamedCall call(world_, "calls Session::use_backend");
-  drop_transport();  // it uses the backend that is replaced
+  drop_transport();  // it uses the old backend
   if (device == Device::cpu()) {
     backend_ = kernels::make_cpu_backend(options.threads);
     return;
@@ -115,21 +115,22 @@ void Session::use_device(const std::string& asked, const DeviceOptions& options)
   comm::run_on_all(world_, [&] {
     if (backend_)
       throw UsageError(
-          "the program computes on {} already: call use_device() once, before a model, a tape or a "
-          "DataParallel is made",
+          "the program computes on {} already: call use_device() once, before constructing a model, a tape "
+          "or "
+          "a DataParallel",
           to_string(backend_->device()));
   });
-  const train::RankDevice chosen = train::choose_device(world_, asked, options.sums);
-  if (!chosen.remark.empty() && world_.rank() == 0) log_.warning("{}", chosen.remark);
-  use_backend(chosen.device, options);
-  if (chosen.device != Device::cpu()) log_.info("computes on {}", chosen.description);
+  const train::RankDevice choice = train::choose_device(world_, asked, options.sums);
+  if (!choice.remark.empty() && world_.rank() == 0) log_.warning("{}", choice.remark);
+  use_backend(choice.device, options);
+  if (choice.device != Device::cpu()) log_.info("computes on {}", choice.description);
 }
 
 void Session::watch(double hang_timeout_s, bool signal_report) {
   const comm::NamedCall call(world_, "calls Session::watch");
   hang_timeout_s_ = hang_timeout_s;
   const train::WatchOptions options{.hang_timeout_s = hang_timeout_s, .signal_report = signal_report};
-  if (watchdog_)  // it watches on meanwhile
+  if (watchdog_)  // it continues meanwhile
     watchdog_->watch(options);
   else
     watchdog_ = std::make_unique<train::Watchdog>(world_, options);
@@ -146,7 +147,7 @@ void Session::watch_by_default(double hang_timeout_s) {
   });
   world_.broadcast(&hang_timeout_s, sizeof hang_timeout_s, 0);
   hang_timeout_s_ = hang_timeout_s;
-  if (hang_timeout_s <= 0 || world_.size() == 1) return;  // a rank alone waits for nobody
+  if (hang_timeout_s <= 0 || world_.size() == 1) return;  // a single rank waits for no other
   try {
     watchdog_ = std::make_unique<train::Watchdog>(
         world_, train::WatchOptions{.hang_timeout_s = hang_timeout_s, .by_default = true});
@@ -158,7 +159,7 @@ void Session::watch_by_default(double hang_timeout_s) {
 int run_program(int argc, char** argv, const std::function<ExitCode(Session&)>& program,
                 double start_timeout_s) {
   protect_standard_streams();
-  std::unique_ptr<train::Watchdog> watchdog;  // destroyed last: MPI can hang while it ends
+  std::unique_ptr<train::Watchdog> watchdog;  // destroyed last: the end of MPI can hang
   std::unique_ptr<comm::World> world;
   try {
     const train::StartTimeout timeout(start_timeout_s);
@@ -184,11 +185,12 @@ int run_program(int argc, char** argv, const std::function<ExitCode(Session&)>& 
       communicator.barrier();
       return static_cast<int>(done);
     } catch (...) {
-      // Reported before the session ends: ending NCCL takes seconds, in which other ranks may end the world.
+      // Reported before the session ends: the end of NCCL takes seconds, in which other ranks may end the
+      // world.
       progress::enter(progress::Phase::failure);
       code = report_failure(*errors, current_failure());
       if (session.after_failure) session.after_failure();
-      throw;  // while an exception unwinds, the transport aborts instead of ending with the others
+      throw;  // while an exception unwinds, the transport aborts instead of a joint end
     }
   } catch (...) {
     if (code) return *code;

@@ -19,13 +19,13 @@
 namespace lockstep::train {
 namespace {
 
-/// Ranks of one node and the cores that only they may use.
+/// Ranks of one node and their exclusive cores.
 struct Group {
   int ranks = 0;
   CoreSet hardware_threads, cores;
 };
 
-/// Ranks are in one group if their cores overlap, or those of ranks between them.
+/// Ranks are in one group if their cores overlap, directly or through other ranks.
 std::vector<Group> groups_of(std::span<const RankCores> ranks, int node) {
   std::vector<Group> groups;
   for (const RankCores& rank : ranks) {
@@ -50,7 +50,7 @@ bool narrows(const std::vector<CoreSet>& masks, const CoreSet& given) {
 
 /// False if the system refuses.
 bool bind_team(const std::vector<CoreSet>& masks) {
-  if (!threads_bound() && !narrows(masks, given_cores())) return true;
+  if (!threads_bound() && !narrows(masks, process_cores())) return true;
   const int threads = static_cast<int>(masks.size());
   int refused = 0;
 #pragma omp parallel num_threads(threads) reduction(+ : refused)
@@ -65,7 +65,7 @@ std::string threads_each(int threads) {
 }
 
 std::vector<RankCores> cores_of_ranks(comm::HostGroup& world) {
-  const CoreSet& mine = given_cores();
+  const CoreSet& mine = process_cores();
   std::vector<std::string> by_core;
   for (const CoreSet& core : core_by_core(mine)) by_core.push_back(lockstep::to_text(core));
   const std::vector<std::string> texts =
@@ -184,7 +184,7 @@ bool binding_wanted(comm::HostGroup& world, const std::string& bind) {
     if (!variable || *variable == '\0' || std::string_view(variable) == "cores" ||
         std::string_view(variable) == "none")
       return;
-    throw UsageError("LOCKSTEP_BIND={}: is neither cores nor none", quote(variable));
+    throw UsageError("LOCKSTEP_BIND={}: must be cores or none", quote(variable));
   });
   const char unwanted = bind == "none" || (variable && std::string_view(variable) == "none");
   std::string of_all(static_cast<std::size_t>(world.size()), '\0');
@@ -194,9 +194,9 @@ bool binding_wanted(comm::HostGroup& world, const std::string& bind) {
 
 NodeBinding binding_of(std::span<const RankCores> ranks, const comm::Topology& topology, int node,
                        int threads) {
-  constexpr std::size_t max_shown = 8;
+  constexpr std::size_t max_ranks = 8;
   const std::string& host = topology.host_names[static_cast<std::size_t>(node)];
-  std::vector<std::string> shown;
+  std::vector<std::string> bindings;
   bool narrower = false;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     if (ranks[rank].node != node) continue;
@@ -207,20 +207,20 @@ NodeBinding binding_of(std::span<const RankCores> ranks, const comm::Topology& t
                   "{}: threads are not bound to cores, as rank {} has fewer cores to itself than threads",
                   host, rank)};
     narrower = narrower || narrows(shares, ranks[rank].hardware_threads);
-    shown.push_back(shown.size() < max_shown
-                        ? fmt::format("rank {} to {}", rank, lockstep::to_text(united(shares)))
-                        : "...");
+    bindings.push_back(bindings.size() < max_ranks
+                           ? fmt::format("rank {} to {}", rank, lockstep::to_text(united(shares)))
+                           : "...");
   }
   if (!narrower) return {.bound = true, .text = ""};
-  shown.resize(std::min(shown.size(), max_shown + 1));
+  bindings.resize(std::min(bindings.size(), max_ranks + 1));
   return {.bound = true,
-          .text = fmt::format("{}: threads are bound to cores, {}", host, fmt::join(shown, ", "))};
+          .text = fmt::format("{}: threads are bound to cores, {}", host, fmt::join(bindings, ", "))};
 }
 
 void bind_threads(comm::HostGroup& world, const Log& log, int threads) {
   const std::vector<RankCores> ranks = cores_of_ranks(world);
   const std::vector<CoreSet> shares = cores_of_threads(ranks, world.rank(), threads);
-  const char refused = !bind_team(affinity_masks(shares, given_cores(), threads));
+  const char refused = !bind_team(affinity_masks(shares, process_cores(), threads));
   std::string of_all(ranks.size(), '\0');
   world.all_gather(&refused, sizeof refused, of_all.data());
   if (world.rank() != 0) return;

@@ -1,4 +1,4 @@
-// The threads of a rank: how many, which cores each is bound to, and whether there are enough cores for all.
+// The threads of a rank: their number, their cores, and a check that there are enough cores for all.
 #pragma once
 
 #include <optional>
@@ -30,8 +30,8 @@ struct ThreadChoice {
   std::string reason;  ///< "node7: 2 ranks on 16 cores"
 };
 
-/// The most threads that every rank can have without two threads on one physical core: one number for all
-/// ranks, since bits depend on it. Ranks whose cores overlap share them evenly.
+/// The maximal number of threads of every rank without two threads on one physical core: one number for all
+/// ranks, since bits depend on it. Ranks whose cores overlap divide them evenly.
 ThreadChoice choose_threads(std::span<const RankCores> ranks, const comm::Topology& topology);
 
 /// "a thread each", "4 threads each"
@@ -44,7 +44,7 @@ struct Oversubscription {
   std::string remedy;
 };
 
-/// Of one node, with `threads` a rank; none where there is a core for each.
+/// The shortage of one node, with `threads` a rank; none if there is a core for each.
 std::optional<Oversubscription> oversubscription(std::span<const RankCores> ranks,
                                                  const comm::Topology& topology, int node, int threads);
 
@@ -61,7 +61,7 @@ std::vector<CoreSet> affinity_masks(const std::vector<CoreSet>& of_threads, cons
                                     int threads);
 
 /// False if train.bind, `bind`, is none, or if LOCKSTEP_BIND=none is in the environment of some rank (mpirun
-/// does not pass it on to other nodes). Collective. UsageError on every rank if the variable is neither cores
+/// does not pass it to other nodes). Collective. UsageError on every rank if the variable is neither cores
 /// nor none.
 bool binding_wanted(comm::HostGroup& world, const std::string& bind);
 
@@ -75,7 +75,7 @@ NodeBinding binding_of(std::span<const RankCores> ranks, const comm::Topology& t
                        int threads);
 
 /// Binds the OpenMP threads of the calling thread, their thread 0, to affinity_masks(). Logs the binding of
-/// the first node, the first node without binding, or a rank whose system refuses; none is an error.
+/// the first node, the first node without binding, or a rank whose system refuses; none of these is an error.
 /// Collective.
 void bind_threads(comm::HostGroup& world, const Log& log, int threads);
 

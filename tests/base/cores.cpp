@@ -26,7 +26,7 @@ bool bind_from_outside(int core) {
 }
 
 BOOST_AUTO_TEST_CASE(a_helper_leaves_the_cores_of_its_creator_only_where_this_process_has_bound_threads) {
-  const CoreSet given = given_cores(), first{*given.begin()};
+  const CoreSet given = process_cores(), first{*given.begin()};
   BOOST_TEST(!threads_bound());
   if (!bind_from_outside(*given.begin())) return;  // a sandbox
   BOOST_TEST((of_a_helper() == first));

@@ -41,7 +41,7 @@ const OutputCheck forced{.replace = true};
 
 BOOST_FIXTURE_TEST_CASE(a_file_that_is_there_goes_only_when_that_is_asked, Folder) {
   const std::string notes = with("notes", "precious");
-  BOOST_CHECK_EXCEPTION(check_output(notes), UsageError, mentions("is there already; --force replaces it"));
+  BOOST_CHECK_EXCEPTION(check_output(notes), UsageError, mentions("already exists; --force replaces it"));
   BOOST_CHECK_NO_THROW(check_output(notes, forced));
   BOOST_CHECK_NO_THROW(check_output(path("free")));
 }
@@ -55,7 +55,7 @@ BOOST_FIXTURE_TEST_CASE(an_input_never_goes, Folder) {
   const std::vector<std::string> inputs{input, path("texts")};
   const OutputCheck check{.replace = true, .inputs = inputs};
   for (const std::string& output : {input, path("./in.csv"), path("texts/../in.csv"), path("twin"), inside})
-    BOOST_CHECK_EXCEPTION(check_output(output, check), UsageError, mentions("is read to make it"));
+    BOOST_CHECK_EXCEPTION(check_output(output, check), UsageError, mentions("is an input"));
   BOOST_CHECK_NO_THROW(check_output(path("texts/new.h5"), check));
 }
 
@@ -72,7 +72,7 @@ BOOST_FIXTURE_TEST_CASE(what_is_no_regular_file_never_goes, Folder) {
 }
 
 BOOST_FIXTURE_TEST_CASE(a_name_that_cannot_be_is_refused, Folder) {
-  BOOST_CHECK_EXCEPTION(check_output(""), UsageError, mentions("the name of the file to write is empty"));
+  BOOST_CHECK_EXCEPTION(check_output(""), UsageError, mentions("the name of the output file is empty"));
   BOOST_CHECK_EXCEPTION(check_output(path("no/out.h5")), UsageError, mentions("there is no directory"));
   BOOST_CHECK_EXCEPTION(check_output(path("new/")), UsageError, mentions("there is no directory"));
 }
@@ -122,7 +122,8 @@ BOOST_FIXTURE_TEST_CASE(what_somebody_else_has_at_the_name_of_a_draft_stays, Fol
 BOOST_FIXTURE_TEST_CASE(a_published_draft_has_its_name_and_replaces_only_if_it_may, Folder) {
   Draft draft(with("draft", "new"));
   with("out", "old");
-  BOOST_CHECK_EXCEPTION(draft.publish(path("out"), false), UsageError, mentions("made by another meanwhile"));
+  BOOST_CHECK_EXCEPTION(draft.publish(path("out"), false), UsageError,
+                        mentions("another process created it meanwhile"));
   BOOST_TEST(read_text(path("out")) == "old");
   draft.publish(path("out"));
   BOOST_TEST(read_text(path("out")) == "new");

@@ -164,10 +164,10 @@ BOOST_FIXTURE_TEST_CASE(only_floats_are_cast_and_what_becomes_infinite_is_an_err
   BOOST_TEST(named(weights, "w").value.data<float>()[1] == -2.5f);
   weights.tensors[0].value = tensor_of<double>(DType::float64, {1.0, 1e300});
   BOOST_CHECK_EXCEPTION(lc::cast_floats(weights, DType::float32), DataError,
-                        mentions("w: holds numbers beyond float32"));
+                        mentions("w: has numbers out of the range of float32"));
   weights.tensors[0].value = tensor_of<float>(DType::float32, {std::numeric_limits<float>::max()});
   BOOST_CHECK_EXCEPTION(lc::cast_floats(weights, DType::bfloat16), DataError,
-                        mentions("w: holds numbers beyond bfloat16"));
+                        mentions("w: has numbers out of the range of bfloat16"));
   constexpr double inf = std::numeric_limits<double>::infinity();
   weights.tensors[0].value = tensor_of<double>(DType::float64, {inf, -inf, std::nan("")});
   lc::cast_floats(weights, DType::bfloat16);
@@ -214,7 +214,7 @@ BOOST_FIXTURE_TEST_CASE(what_a_format_cannot_hold_is_refused_by_name, Files) {
   BOOST_CHECK_EXCEPTION(lc::read_weights(path("b.safetensors")), DataError, mentions("a has 7 dimensions"));
   write(R"("a/b":{"dtype":"U8","shape":[2],"data_offsets":[0,2]})");
   BOOST_CHECK_EXCEPTION(lc::write_weights(path("b.h5"), lc::read_weights(path("b.safetensors"))), DataError,
-                        mentions("b.h5", "\"a/b\" cannot be a name in HDF5"));
+                        mentions("b.h5", "\"a/b\" is not a valid name in HDF5"));
   BOOST_TEST(names_in(folder.path()) == std::vector<std::string>{"b.safetensors"});
   write(R"("__metadata__":{"lockstep.step":"-4"},"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]})");
   BOOST_CHECK_EXCEPTION(lc::read_weights(path("b.safetensors")), DataError,
@@ -230,8 +230,8 @@ BOOST_FIXTURE_TEST_CASE(places_that_are_taken_wrong_or_unclear_are_refused, File
   const auto refused = [&](const std::string& to, const char* text) {
     BOOST_CHECK_EXCEPTION(lc::write_weights(to, weights), UsageError, mentions(text));
   };
-  refused(path("run.h5"), "is there already; --force replaces it");
-  refused(path("weights.bin"), "end its name with .h5, .safetensors or .pt");
+  refused(path("run.h5"), "already exists; --force replaces it");
+  refused(path("weights.bin"), "give a name that ends with .h5, .safetensors or .pt");
   refused(path("none/a.h5"), "there is no directory");
   std::filesystem::create_directory(path("folder.h5"));
   refused(path("folder.h5"), "is a directory");
@@ -299,8 +299,7 @@ BOOST_FIXTURE_TEST_CASE(numbers_that_are_not_finite_are_kept_and_named, Files) {
   lc::write_weights(path("a.safetensors"), weights);
   const lc::Weights again = lc::read_weights(path("a.safetensors"));
   BOOST_TEST(again.notes.size() == 1u);
-  BOOST_TEST(again.notes.at(0) ==
-             path("a.safetensors") + ": holds numbers that are not finite: bad (2 of 3)");
+  BOOST_TEST(again.notes.at(0) == path("a.safetensors") + ": has numbers that are not finite: bad (2 of 3)");
   BOOST_TEST(std::isnan(named(again, "bad").value.data<float>()[1]));
 }
 

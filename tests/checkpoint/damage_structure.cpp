@@ -400,7 +400,7 @@ BOOST_FIXTURE_TEST_CASE(lines_that_are_no_tensor_are_refused_by_number, SmallRun
            digest + " 8 float32 [ 2] /m/a\n"}) {
     BOOST_TEST_CONTEXT(bad) {
       BOOST_CHECK_EXCEPTION(lc::parse_manifest(good + bad, "m"), DataError,
-                            mentions("m: /manifest: line 2 is no tensor"));
+                            mentions("m: /manifest: line 2 is malformed"));
     }
   }
 }

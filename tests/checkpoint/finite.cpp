@@ -38,7 +38,7 @@ BOOST_FIXTURE_TEST_CASE(
     const float before = std::exchange(*number, one.value);
     BOOST_CHECK_EXCEPTION(
         lc::save_file(path, state_dict, world), TrainingError,
-        mentions("a.h5: not saved: ", std::string(one.name) + " holds numbers that are not finite"));
+        mentions("a.h5: not saved: ", std::string(one.name) + " has numbers that are not finite"));
     *number = before;
     world.barrier();
     BOOST_TEST(names_in(folder.path()).empty());

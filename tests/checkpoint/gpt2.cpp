@@ -135,7 +135,7 @@ BOOST_FIXTURE_TEST_CASE(a_head_that_equals_the_embedding_is_it_and_another_is_an
   BOOST_TEST(load(tensors, "a.safetensors", {.strict = false}).warnings.size() == 1u);
 
   tensors.erase(tensors.begin());  // what safetensors keeps of two names for one tensor
-  BOOST_TEST(load(tensors).notes.at(0).find("lm_head.weight taken for the embedding") != std::string::npos);
+  BOOST_TEST(load(tensors).notes.at(0).find("lm_head.weight read as the embedding") != std::string::npos);
   BOOST_TEST(values("transformer.wte.weight")[0] == 1001.0f);
 }
 
@@ -249,7 +249,7 @@ BOOST_FIXTURE_TEST_CASE(the_layout_of_others_is_refused_for_weights_that_cannot_
   lc::Weights weights;
   weights.tensors = {{"net.0.weight", counting({3, 4}, 1)}};
   BOOST_CHECK_EXCEPTION(lc::arrange(weights, "huggingface", "mlp.h5", known), UsageError,
-                        mentions("mlp.h5: its weights are no gpt's"));
+                        mentions("mlp.h5: its weights do not belong to a gpt"));
   lc::arrange(weights, {}, "mlp.h5", known);
   weights.tensors = hugging_face("");
   BOOST_CHECK_EXCEPTION(lc::arrange(weights, "lockstep", "a.safetensors", known), UsageError,

@@ -146,15 +146,15 @@ BOOST_AUTO_TEST_CASE(of_several_mappings_the_usual_one_is_taken_with_a_word_and_
   BOOST_TEST(elements(model, 0) == counting(6), boost::test_tools::per_element());
   BOOST_REQUIRE(model.notes().size() == 1u);
   BOOST_TEST(model.notes()[0] ==
-             path + ": takes the tensors under \"model\"; --key takes those under \"/\", \"averages/0.9\"");
+             path + ": reads the tensors under \"model\"; --key selects those under \"/\", \"averages/0.9\"");
   const lc::PytorchFile average(path, "averages/0.9");
   BOOST_TEST(average.views().at(1).name == "bias");
   BOOST_TEST(elements(average, 1) == counting(2, 2), boost::test_tools::per_element());
   const lc::PytorchFile outermost(path, "/");
   BOOST_REQUIRE(outermost.views().size() == 1u);
   BOOST_TEST(outermost.views()[0].name == "loss");
-  BOOST_TEST(
-      outermost.notes().at(1).starts_with(path + ": left out, no tensors: \"epoch\", \"best\", \"big\""));
+  BOOST_TEST(outermost.notes().at(1).starts_with(
+      path + ": left out, as they are not tensors: \"epoch\", \"best\", \"big\""));
   BOOST_TEST(outermost.notes().at(1).ends_with(" and 5 more"));
   BOOST_CHECK_EXCEPTION(
       (lc::PytorchFile{path, "optimizer"}), DataError,
@@ -172,7 +172,7 @@ BOOST_FIXTURE_TEST_CASE(without_a_usual_name_the_only_mapping_is_taken_and_of_se
   refused(pickle("](" + one + "e"), "is not a mapping of names to tensors");
   refused(pickle(dict("K\1" + one)), "a name that is not printable text");
   refused(pickle(dict(text("a\nb") + one)), "a name that is not printable text");
-  refused(pickle(dict(text("a") + one + text("a") + one)), "\"a\" is there twice");
+  refused(pickle(dict(text("a") + one + text("a") + one)), "\"a\" occurs twice");
 }
 
 BOOST_FIXTURE_TEST_CASE(the_numbers_that_nanogpt_saves_of_its_model_are_read, Files) {
@@ -240,16 +240,16 @@ BOOST_FIXTURE_TEST_CASE(a_pickle_with_code_is_refused_by_the_name_and_nothing_is
       {text("posix") + text("system") + "\x93" + command + "\x85R", "data.pkl names posix.system"},
       {calls("two\tparts", "of\x1b[31ma name"), "data.pkl names \"two\\x09parts.of\\x1b[31ma name\""},
       {calls(std::string(5000, 'm'), "f"), "mmm\"...: only tensors are read"},
-      {calls("torch", "FloatStorage"), "it calls what is not a function"},
-      {command + command + "\x85R", "it calls what is not a function"},
+      {calls("torch", "FloatStorage"), "it calls a value that is not a function"},
+      {command + command + "\x85R", "it calls a value that is not a function"},
       {name("torch", "Size") + command + "R", "arguments are not a tuple"},
       {name("collections", "OrderedDict") + ")\x81", "an object of a class (NEWOBJ)"},
       {"C\1x", "it holds bytes"},
       {"\x8f", "it holds a set"},
       {"\x82\1", "a registered extension"},
-      {"I1\n", "the opcode 0x49 is none that tensors need"},
-      {name("collections", "OrderedDict") + "](" + text("w") + "e\x85R", "it makes a dict from arguments"},
-      {")}b", "attributes of what is not an OrderedDict"}};
+      {"I1\n", "the opcode 0x49 is not supported, as tensors do not need it"},
+      {name("collections", "OrderedDict") + "](" + text("w") + "e\x85R", "it creates a dict from arguments"},
+      {")}b", "attributes of a value that is not an OrderedDict"}};
   for (const auto& [value, why] : cases) {
     BOOST_TEST_CONTEXT(why) {
       refused(pickle(value), why);
@@ -282,17 +282,17 @@ BOOST_FIXTURE_TEST_CASE(pickles_that_are_not_whole_are_refused_with_the_byte, Fi
   refused(pickle("}") + "}", "bytes follow its end");
   refused(pickle("t"), "a mark is missing");
   refused(pickle("u"), "a mark is missing");
-  refused(pickle("\x87"), "more values than there are");
-  refused(pickle("N(\x85"), "more values than there are");
-  refused(pickle("R"), "more values than there are");
-  refused(pickle("}Na"), "it appends to what is not a list");
-  refused(pickle("]NNs"), "it sets items of what is not a dict");
+  refused(pickle("\x87"), "more values than the stack has");
+  refused(pickle("N(\x85"), "more values than the stack has");
+  refused(pickle("R"), "more values than the stack has");
+  refused(pickle("}Na"), "it appends to a value that is not a list");
+  refused(pickle("]NNs"), "it sets items of a value that is not a dict");
   refused(pickle(")"
                  "NNs"),
-          "it sets items of what is not a dict");
+          "it sets items of a value that is not a dict");
   refused(pickle("}(Nu"), "a key has no value");
-  refused(pickle("h\1"), "it gets place 1 of the memo, which has 0");
-  refused(pickle("Nr\xff\xff\xff\xff"), "it puts a value into place 4294967295 of the memo, which has 0");
+  refused(pickle("h\1"), "it reads index 1 of the memo, which has 0");
+  refused(pickle("Nr\xff\xff\xff\xff"), "it stores a value at index 4294967295 of the memo, which has 0");
   refused(pickle("NN\x93"), "a name is not a text");
 }
 
@@ -318,9 +318,9 @@ BOOST_FIXTURE_TEST_CASE(a_tensor_outside_its_storage_is_refused_by_its_name, Fil
   refused(with(tensor(0, {2}, {})), "\"w\" has an offset, a shape or strides that are not sizes");
   refused(with(tensor(0, std::vector<std::int64_t>(33, 1), std::vector<std::int64_t>(33, 1))),
           "\"w\" has an offset, a shape or strides that are not sizes");
-  refused(with(tensor_in(storage("0", 9), 0, {2}, {1})), "which has 32 bytes, not what data.pkl says");
-  refused(with(tensor_in(storage("0", -8), 0, {2}, {1})), "which has 32 bytes, not what data.pkl says");
-  refused(with(tensor_in(storage("0", 8, "DoubleStorage"), 0, {2}, {1})), "which has 32 bytes, not what");
+  refused(with(tensor_in(storage("0", 9), 0, {2}, {1})), "which has 32 bytes, unlike in data.pkl");
+  refused(with(tensor_in(storage("0", -8), 0, {2}, {1})), "which has 32 bytes, unlike in data.pkl");
+  refused(with(tensor_in(storage("0", 8, "DoubleStorage"), 0, {2}, {1})), "which has 32 bytes, unlike in");
   refused(with(tensor_in(storage("1", 8), 0, {2}, {1})),
           "the storage \"archive/data/1\", which the file lacks");
   refused(with(tensor_in(storage("../data.pkl", 8), 0, {2}, {1})), "which the file lacks");
@@ -398,7 +398,7 @@ BOOST_FIXTURE_TEST_CASE(archives_of_others_are_refused_by_what_they_are, Files) 
   refused_archive({{"a/data.pkl", whole}, {"a/constants.pkl", whole}}, "is a program of torch.jit.save");
   refused_archive({{"a/data.pkl", whole}, {"a/byteorder", "big"}}, "its numbers are big endian");
   refused_archive({{"a/data.pkl", whole}, {"a/byteorder", "no\x1b"}}, "its numbers are \"no\\x1b\" endian");
-  refused_archive({{"a/data.pkl", whole}, {"a/data.pkl", whole}}, "\"a/data.pkl\" is there twice");
+  refused_archive({{"a/data.pkl", whole}, {"a/data.pkl", whole}}, "\"a/data.pkl\" occurs twice");
   for (const char* const name : {"../data.pkl", "a/../../b", "/etc/passwd", "a\\..\\b", "", ".."})
     refused_archive({{"a/data.pkl", whole}, {name, "x"}}, "leads out of the archive");
   BOOST_CHECK_EXCEPTION(lc::read_weights(file_of_pytorch("old.pt")), DataError,
@@ -430,7 +430,7 @@ BOOST_FIXTURE_TEST_CASE(archives_that_contradict_themselves_are_refused, Files) 
   refused_bytes(patched(8, "\x08"), "the directory and the entry disagree on \"protocol_3/data.pkl\"");
   refused_bytes(patched(directory + 10, "\x08"), "\"protocol_3/data.pkl\" is compressed (method 8)");
   refused_bytes(patched(directory + 8, "\x09"), "\"protocol_3/data.pkl\" is encrypted");
-  refused_bytes(patched(directory + 24, "\xff\xff\xff\x7f"), "bytes stored for 2147483647");
+  refused_bytes(patched(directory + 24, "\xff\xff\xff\x7f"), "stored bytes instead of 2147483647");
   refused_bytes(patched(directory + 20, "\xff\xff\xff\x7f\xff\xff\xff\x7f"), "is not within the archive");
   refused_bytes(patched(directory + 20, "\xff\xff\xff\xff\xff\xff\xff\xff"), "lacks its size");
   refused_bytes(patched(directory + 42, "\x01"), "the directory and the entry disagree");
@@ -438,16 +438,16 @@ BOOST_FIXTURE_TEST_CASE(archives_that_contradict_themselves_are_refused, Files) 
   refused_bytes(patched(directory, "PK\1\3"), "its directory is damaged");
   refused_bytes(patched(directory + 28, "\xff\xff"), "its directory is damaged");
   refused_bytes(patched(end + 10, "\xfe"), "end record and its zip64 record disagree");
-  refused_bytes(patched(wide + 24, "\xff\xff\xff"), "is a part of an archive of several");
+  refused_bytes(patched(wide + 24, "\xff\xff\xff"), "is a part of a multi-part archive");
   refused_bytes(patched(wide + 40, "\xff\xff\xff\xff\xff\xff\xff\xff"), "disagree");
   refused_bytes(patched(wide + 56 + 8, "\xff\xff\xff\xff\xff\xff\xff\xff"),
                 "its zip64 record is not within the file");
-  refused_bytes(patched(wide + 56 + 8, "\x01"), "its zip64 record is not where its end says");
+  refused_bytes(patched(wide + 56 + 8, "\x01"), "its zip64 record is not at the offset in its end record");
   refused_bytes(whole + "x", "has no end of a zip archive");
   // The second entry of the directory leads to the bytes of the first: one storage for two names.
   std::string overlapping = with(whole, "protocol_3/data/1", "protocol_3/data/0", 0);
   refused_bytes(with(overlapping, "protocol_3/data/1", "protocol_3/data/0", 0),
-                "\"protocol_3/data/0\" is there twice");
+                "\"protocol_3/data/0\" occurs twice");
   const std::size_t first = whole.find("protocol_3/data/0", directory) - 46,
                     second = whole.find("protocol_3/data/1", directory) - 46;
   refused_bytes(patched(second + 42, whole.substr(first + 42, 4)), "the directory and the entry disagree on");

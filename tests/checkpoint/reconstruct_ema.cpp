@@ -273,7 +273,7 @@ BOOST_FIXTURE_TEST_CASE(what_cannot_be_had_is_refused_with_what_can, Run) {
   BOOST_CHECK_EXCEPTION(reconstruct(0.07, 90), UsageError, mentions("nearest: 80 ("));
   BOOST_CHECK_EXCEPTION(reconstruct(0.01), UsageError,
                         mentions("sigma_rel = 0.01 cannot be had", "mixture of 16 stored averages is",
-                                 "what can be had: 0.04 to 0.21"));
+                                 "possible widths: 0.04 to 0.21"));
   BOOST_TEST(!std::filesystem::exists(out));
 }
 
@@ -285,8 +285,8 @@ BOOST_FIXTURE_TEST_CASE(what_is_no_run_directory_is_refused_by_what_it_is, Run) 
   };
   refusal(run + "-gone", "there is no such run directory");
   refusal(snapshots + "/step-000000020.h5", "is a file; give the run directory");
-  refusal(snapshots, "is within a run directory; give that: ");
-  refusal(folder.path(), "is no run directory: it holds none of ema, checkpoints and config.ini");
+  refusal(snapshots, "is within a run directory; give the run directory: ");
+  refusal(folder.path(), "is not a run directory: it has no ema, checkpoints or config.ini");
 }
 
 BOOST_FIXTURE_TEST_CASE(damaged_or_foreign_snapshots_are_refused_by_name, Run) {

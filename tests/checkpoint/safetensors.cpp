@@ -116,36 +116,36 @@ BOOST_FIXTURE_TEST_CASE(headers_that_break_the_format_are_refused_with_tensor_an
   refused(" {}", "", "does not begin with '{'");
   refused("{", "", "not JSON at its byte");
   refused("{} x", "", "not JSON at its byte");
-  refused("{\"a\":1}", "", "\"a\" holds a number where none belongs");
+  refused("{\"a\":1}", "", "\"a\" has a number in a wrong place");
   refused("{\"a\":null}", "", "\"a\" holds null");
-  refused("{\"a\":[]}", "", "\"a\" holds a list where none belongs");
+  refused("{\"a\":[]}", "", "\"a\" has a list in a wrong place");
   refused("{\"a\":{}}", "", "\"a\" lacks one of dtype, shape and data_offsets");
   refused("{\"a\":{\"dtype\":\"F33\"}}", "", "\"a\" has the unknown dtype \"F33\"");
-  refused("{\"a\":{\"dtype\":7}}", "", "\"a\" holds a number where none belongs");
-  refused("{\"a\":{\"shape\":\"x\"}}", "", "\"a\" holds a text where none belongs");
-  refused("{\"a\":{\"shape\":{\"b\":1}}}", "", "\"a\" holds an object where none belongs");
-  refused("{\"a\":{\"shape\":[[1]]}}", "", "\"a\" holds a list where none belongs");
-  refused("{\"a\":{\"shape\":[-1]}}", "", "\"a\" holds the number -1");
-  refused("{\"a\":{\"shape\":[1.0]}}", "", "not whole, or too large");
-  refused("{\"a\":{\"shape\":[1e300]}}", "", "not whole, or too large");
-  refused("{\"a\":{\"shape\":[99999999999999999999]}}", "", "not whole, or too large");
+  refused("{\"a\":{\"dtype\":7}}", "", "\"a\" has a number in a wrong place");
+  refused("{\"a\":{\"shape\":\"x\"}}", "", "\"a\" has a text in a wrong place");
+  refused("{\"a\":{\"shape\":{\"b\":1}}}", "", "\"a\" has an object in a wrong place");
+  refused("{\"a\":{\"shape\":[[1]]}}", "", "\"a\" has a list in a wrong place");
+  refused("{\"a\":{\"shape\":[-1]}}", "", "\"a\" has the number -1");
+  refused("{\"a\":{\"shape\":[1.0]}}", "", "not an integer, or too large");
+  refused("{\"a\":{\"shape\":[1e300]}}", "", "not an integer, or too large");
+  refused("{\"a\":{\"shape\":[99999999999999999999]}}", "", "not an integer, or too large");
   refused("{\"a\":{\"shape\":[9223372036854775808]}}", "", "more elements than any machine could hold");
   refused("{\"a\":{\"stride\":[1]}}", "", "\"a\" has the unknown field \"stride\"");
   refused("{\"a\":{\"shape\":[],\"shape\":[]}}", "", "\"a\" has shape twice");
   refused("{\"a\":{\"data_offsets\":[0,1,2]}}", "", "more than two data_offsets");
   refused("{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1]}}", "1", "not a begin and an end");
   refused("{" + entry("a", "U8", "[1]", 1, 0) + "}", "1", "not a begin and an end");
-  refused("{\"__metadata__\":{\"a\":1}}", "", "\"__metadata__\" holds a number where none belongs");
-  refused("{\"__metadata__\":{\"a\":{}}}", "", "\"__metadata__\" holds an object where none belongs");
+  refused("{\"__metadata__\":{\"a\":1}}", "", "\"__metadata__\" has a number in a wrong place");
+  refused("{\"__metadata__\":{\"a\":{}}}", "", "\"__metadata__\" has an object in a wrong place");
   refused("{\"__metadata__\":{\"a\":\"\",\"a\":\"\"}}", "", "\"__metadata__\" has \"a\" twice");
   refused("{" + entry("a", "U8", "[1]", 0, 1) + "," + entry("a", "U8", "[1]", 1, 2) + "}", "12",
-          "\"a\" is there twice");
+          "\"a\" occurs twice");
   refused("{\"a\xff\":{}}", "", "not JSON at its byte");
   std::string extents = "[1";
   for (int i = 0; i < 32; ++i) extents += ",1";
   refused("{" + entry("a", "U8", (extents + "]").c_str(), 0, 1) + "}", "1", "more than 32 dimensions");
-  refused("{\"" + std::string(5000, 'n') + "\":7}", "", "nnn\"... holds a number");
-  refused("{\"" + std::string(119, 'n') + "\xe2\x82\xac\":7}", "", "nnn\"... holds a number");
+  refused("{\"" + std::string(5000, 'n') + "\":7}", "", "nnn\"... has a number");
+  refused("{\"" + std::string(119, 'n') + "\xe2\x82\xac\":7}", "", "nnn\"... has a number");
 }
 
 BOOST_FIXTURE_TEST_CASE(sizes_overlaps_holes_and_ends_are_refused, Folder) {
@@ -186,7 +186,7 @@ BOOST_FIXTURE_TEST_CASE(a_million_opening_brackets_are_refused_at_the_third, Fol
   for (const char* opening : {"[", "{\"a\":", "{\"a\":["}) {
     std::string deep = "{\"a\":{\"shape\":";
     for (int i = 0; i < 1'000'000; ++i) deep += opening;
-    refused(deep, "", "where none belongs");
+    refused(deep, "", "in a wrong place");
   }
 }
 

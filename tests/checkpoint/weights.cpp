@@ -136,7 +136,7 @@ BOOST_FIXTURE_TEST_CASE(named_arrays_of_any_file_are_loaded_and_widened_but_narr
   BOOST_TEST(*model.batches.value.data<std::int64_t>() == 200);
   make_wide(1e39);
   BOOST_CHECK_EXCEPTION(lc::load_weights(path, model, world, {}, {.strict = true, .narrow = true}), DataError,
-                        mentions("norm.weight holds numbers beyond float32"));
+                        mentions("norm.weight has numbers out of the range of float32"));
 }
 
 BOOST_FIXTURE_TEST_CASE(integers_are_no_float_parameters_whose_scale_they_would_lack, Files) {
@@ -175,7 +175,8 @@ BOOST_FIXTURE_TEST_CASE(partial_loading_says_what_does_not_fit_and_takes_the_res
   BOOST_TEST(report.warnings[0] == path + ": missing: model/norm.num_batches_tracked");
   BOOST_TEST(report.warnings[1] == path + ": unexpected: model/other");
   BOOST_TEST(report.warnings[2] == path + ": wrong shape: model/norm.weight is [6] in the file, [2, 3] here");
-  BOOST_TEST(report.notes.back() == path + ": 0 of 1 parameters taken; the others keep their start");
+  BOOST_TEST(report.notes.back() ==
+             path + ": 0 of 1 parameters loaded; the others keep their initial values");
   BOOST_TEST(model.weight.value.data<float>()[0] == 0.25f);
   BOOST_TEST(model.mean.value.data<float>()[0] == 7.0f);
   make_file("module._orig_mod.module.norm.running_mean");
@@ -191,7 +192,7 @@ BOOST_FIXTURE_TEST_CASE(a_file_of_which_nothing_belongs_to_the_model_is_refused_
         .write<float>(std::vector<float>{7, 8, 9});
   });
   BOOST_CHECK_EXCEPTION(lc::load_weights(path, model, world, {}, {.strict = false}), DataError,
-                        mentions("none of its tensors belongs to this model"));
+                        mentions("no tensor belongs to this model"));
 }
 
 BOOST_FIXTURE_TEST_CASE(parameters_that_are_not_finite_are_no_start_unless_asked_for_and_buffers_are_named,
@@ -208,7 +209,7 @@ BOOST_FIXTURE_TEST_CASE(parameters_that_are_not_finite_are_no_start_unless_asked
   save(std::numeric_limits<float>::quiet_NaN(), 0);
   for (const bool strict : {true, false}) {
     BOOST_CHECK_EXCEPTION(lc::load_weights(path, model, world, {}, {.strict = strict}), DataError,
-                          mentions("holds numbers that are not finite: norm.weight (1 of 6)"));
+                          mentions("has numbers that are not finite: norm.weight (1 of 6)"));
   }
   const lc::LoadReport asked = lc::load_weights(path, model, world, {}, {.finite = false});
   BOOST_TEST(asked.warnings.size() == 1u);

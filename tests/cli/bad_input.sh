@@ -43,7 +43,7 @@ expect 2 "not an INI file of .section. and key = value lines" 1 train placeholde
 expect 2 "--bucket-mb 0: must be in .*; see lockstep bench overlap --help" 2 bench overlap --bucket-mb 1 0
 expect 2 "--steps 0: must be at least 1; see lockstep bench step --help" 1 bench step --steps 0
 expect 2 "bench step: --shards is of workloads, not of --config" 1 bench step --config good.ini --shards 2
-expect 2 "8 samples of gpt-cpu do not come in 3 equal parts" 2 bench step --shards 3
+expect 2 "8 samples of gpt-cpu cannot be divided into 3 equal parts" 2 bench step --shards 3
 expect 2 "--micro-batches 0: a shard of gpt-cpu has 8 samples; see lockstep bench step --help" 1 bench step --micro-batches 0
 expect 2 "--micro-batches 5: a shard of gpt-cpu has 4 samples" 1 bench step --micro-batches 5 --shards 2
 expect 2 "--steps 9223372036854775807: must be at most" 1 bench step --steps 9223372036854775807
@@ -69,8 +69,8 @@ train_expect 2 "this run needs at least .* a batch of inputs [0-9.]+ GiB" --set 
 train_expect 2 "train.epochs = 3 and train.steps = 6 are both given; give one of them" --set train.epochs=3 --set train.steps=6
 train_expect 2 "--resume a.h5 and --set train.init=b.h5 name different files" --resume a.h5 --set train.init=b.h5
 # A directory that cannot be made, whatever the file system says about it.
-expect 2 "/proc/none: cannot make the directory" 2 train good.ini --run /proc/none
-expect 2 "/sys/none: cannot make the directory" 2 train good.ini --run /sys/none
+expect 2 "/proc/none: cannot create the directory" 2 train good.ini --run /proc/none
+expect 2 "/sys/none: cannot create the directory" 2 train good.ini --run /sys/none
 # All that is wrong in a file is one line, with the lines of the file.
 sed -e 's/^steps/stepps/' -e 's/^every = 2/every = often/' good.ini >bad.ini
 expect 2 '3 mistakes: \(1\) bad.ini:7: train.stepps: unknown key; did you mean train.steps\? \(2\) bad.ini:11: checkpoint.every: "often" .* \(3\) bad.ini:13: log.every' \
@@ -127,7 +127,7 @@ done
 sed 's/64 32 10/64 33 10/' good.ini >other.ini
 for count in 1 2; do
   expect 3 "whole.h5.*net.0.weight.*\[32, 64\].*\[33, 64\]|whole.h5.*net.0.weight" "$count" train other.ini --run fresh --resume whole.h5
-  expect 2 "(model.sizes: the run has '64 32 10', asked for '64 33 10')" "$count" train other.ini --run run
+  expect 2 "(model.sizes: the run has '64 32 10', the configuration has '64 33 10')" "$count" train other.ini --run run
 done
 ranks 2 train good.ini --run run --set train.steps=4 >log 2>&1 || fail "fewer steps than are done: $(tail -n 3 log)"
 [ "$(grep -c "nothing to do: 6 steps done already, train.steps = 4" log)" -eq 1 ] || fail "fewer steps than are done is not said: $(cat log)"
@@ -140,7 +140,7 @@ for words in "eval --data digits.h5" verify inspect; do  # short and long output
   grep -q "^lockstep: standard output: cannot write: No space left" err.log || fail "$words to a full disk: $(cat err.log)"
 done
 expect 2 "gone.h5" 1 diff gone.h5 whole.h5
-expect 3 "holds no weights 'ema/0.5', but model$" 2 eval whole.h5 --data digits.h5 --weights ema/0.5
+expect 3 "has no weights 'ema/0.5', but model$" 2 eval whole.h5 --data digits.h5 --weights ema/0.5
 expect 3 "whole.h5: /x is missing: this is a checkpoint" 1 eval whole.h5 --data whole.h5
 mkdir elsewhere && cd elsewhere || exit 1
 expect 3 "digits.h5.*give --data FILE, or start where the run was started" 1 eval ../whole.h5
@@ -155,10 +155,10 @@ if [ "$(id -u)" -eq 0 ]; then  # whom permissions do not stop
   chmod a+rx "$scratch"
 fi
 if "${as_user[@]}" "$LOCKSTEP" --version >/dev/null 2>&1; then
-  expect 2 "^lockstep: rank 0: readonly/run: cannot make the directory: Permission denied" 2 train good.ini --run readonly/run
+  expect 2 "^lockstep: rank 0: readonly/run: cannot create the directory: Permission denied" 2 train good.ini --run readonly/run
   expect 2 "^lockstep: readonly/a.h5: cannot write" 1 prepare text good.ini --out readonly/a.h5
   mkdir readonly/whole && chmod a-w readonly/whole
-  expect 2 "^lockstep: rank 0: readonly/whole/checkpoints: cannot make the directory: Permission denied" 2 train good.ini --run readonly/whole
+  expect 2 "^lockstep: rank 0: readonly/whole/checkpoints: cannot create the directory: Permission denied" 2 train good.ini --run readonly/whole
   [ -z "$(ls readonly/whole)" ] || fail "something was written into a directory that is not writable"
 else
   echo "not checked: a run directory that is not writable (other users cannot start $LOCKSTEP)"

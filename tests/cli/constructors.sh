@@ -13,14 +13,14 @@ options='struct Options { int width = 1; LOCKSTEP_KEYS(width, "a width") };'
 forward='ls::Var forward(ls::Tape& tape, const ls::Batch& batch) override { return tape.batch(batch["x"]); }'
 loss='ls::Loss loss(ls::Tape&, ls::Model&, const ls::Batch&) override { return {}; }'
 models='void add(ls::models::Registry& to) { to.add<Thing>("thing"); }' tasks='void add(ls::tasks::Registry& to) { to.add<Thing>("thing"); }'
-not_compiled 'a Model with Options is made by a public constructor (const Options&, std::uint64_t seed)' \
+not_compiled 'a Model with Options needs a public constructor (const Options&, std::uint64_t seed)' \
   "struct Thing : ls::Model { $options Thing(const Options&) : Model(1) {} $forward }; $models"
-not_compiled 'a Model without Options is made by a public constructor (std::uint64_t seed)' \
+not_compiled 'a Model without Options needs a public constructor (std::uint64_t seed)' \
   "struct Thing : ls::Model { Thing() : Model(1) {} $forward }; $models"
 not_compiled 'a struct Options describes its members: with LOCKSTEP_KEYS(member, "meaning", ...), or by options()' \
   "struct Thing : ls::Model { struct Options { int width = 1; }; Thing(const Options&, std::uint64_t seed) : Model(seed) {} $forward }; $models"
-not_compiled 'Task with Options by (const Options&)' "struct Thing : ls::Task { $options $loss }; $tasks"
-not_compiled 'defines every pure virtual function of its base: forward() of a Model' \
+not_compiled 'Task with Options (const Options&)' "struct Thing : ls::Task { $options $loss }; $tasks"
+not_compiled 'must define every pure virtual function of its base: forward() of a Model' \
   "struct Thing : ls::Model { explicit Thing(std::uint64_t seed) : Model(seed) {} }; $models"
-not_compiled 'what a program registers derives from lockstep::Model' "struct Thing { explicit Thing(std::uint64_t) {} }; $models"
+not_compiled 'a registered class must derive from lockstep::Model' "struct Thing { explicit Thing(std::uint64_t) {} }; $models"
 finish

@@ -280,7 +280,7 @@ grep -q "model.pt: is a file of torch.save; make a checkpoint of it: lockstep co
 ranks 2 train run.ini --run init-model.pt --set train.init=model.pt --set train.steps=1 >log 2>&1 || fail "train.init=model.pt: $(tail -n 2 log)"
 expect_same init-model.pt/checkpoints/latest init-back.h5/checkpoints/latest
 "$LOCKSTEP" convert "$made/training.pt" training.h5 >out.log 2>err.log || fail "convert of training.pt: $(cat err.log)"
-grep -q 'training.pt: takes the tensors under "model"; --key takes those under "/", "averages/0.9"' err.log || fail "training.pt: $(cat err.log)"
+grep -q 'training.pt: reads the tensors under "model"; --key selects those under "/", "averages/0.9"' err.log || fail "training.pt: $(cat err.log)"
 "$LOCKSTEP" convert "$made/training.pt" average.h5 --key averages/0.9 >/dev/null 2>err.log || fail "convert --key: $(cat err.log)"
 "$LOCKSTEP" convert training.h5 both.h5 --ema 0.9=average.h5 >out.log || fail "convert --ema"
 grep -q "both.h5: 2 tensors, 8 elements, and ema/0.9" out.log || fail "convert --ema: $(cat out.log)"
@@ -326,26 +326,26 @@ not_made() {
   [ "$before" = "$(find . | sort)" ] || fail "convert ${*:3} left something behind: $(find .)"
 }
 not_made 2 "the file to read and the file to make are needed" model.safetensors
-not_made 2 "back.h5: is there already; --force replaces it" model.safetensors back.h5
-not_made 2 "is read to make it, so it is never replaced" $checkpoint "$(readlink -f $checkpoint)" --force
+not_made 2 "back.h5: already exists; --force replaces it" model.safetensors back.h5
+not_made 2 "is an input, which is never replaced" $checkpoint "$(readlink -f $checkpoint)" --force
 not_made 2 "is neither model nor ema/RATE" back.h5 a.safetensors --weights optimizer
 not_made 2 "hub/config.json: n_head is \"4\", but model.heads is 2" hub/model.safetensors a.h5 --config gpt.ini
 not_made 2 '"keras" is not one of: lockstep, huggingface' back.h5 a.safetensors --layout keras
 not_made 2 "layout is for a .safetensors or .pt file; a.h5 will be a checkpoint" gpt2.h5 a.h5 --layout huggingface
-not_made 2 "gpt2.safetensors: its matrices are stored as Hugging Face's GPT-2 has them; give --config" gpt2.safetensors a.safetensors --layout lockstep
+not_made 2 "gpt2.safetensors: its matrices have the layout of Hugging Face's GPT-2; give --config" gpt2.safetensors a.safetensors --layout lockstep
 not_made 2 "is neither float32 nor bf16" back.h5 a.safetensors --dtype int8
-not_made 3 "holds no weights 'ema/0.5', but model, ema/0.9" $checkpoint a.safetensors --weights ema/0.5
+not_made 3 "has no weights 'ema/0.5', but model, ema/0.9" $checkpoint a.safetensors --weights ema/0.5
 not_made 2 "gpt2.h5: its weights were trained with heads = 2, not 4" gpt2.h5 a.h5 --config four.ini
 printf 'GGUF\003\0\0\0and so on' >model.gguf
-not_made 3 "model.gguf: is a GGUF file, which is not read" model.gguf a.h5
+not_made 3 "model.gguf: is a GGUF file, which is not supported" model.gguf a.h5
 printf 'version https://git-lfs.github.com/spec/v1\noid sha256:4d\nsize 548\n' >pointer.safetensors
 not_made 3 "pointer.safetensors: is a pointer of Git LFS; git lfs pull" pointer.safetensors a.h5
 not_made 3 "gone.h5" gone.h5 a.safetensors
-not_made 3 "holds no weights 'ema/0.9': a file of torch.save has one set" "$made/training.pt" a.h5 --weights ema/0.9
-not_made 2 "back.h5: is no file of torch.save, of which a key chooses tensors" back.h5 a.h5 --key model
+not_made 3 "has no weights 'ema/0.9': a file of torch.save has one set" "$made/training.pt" a.h5 --weights ema/0.9
+not_made 2 "back.h5: is not a file of torch.save, which a key needs" back.h5 a.h5 --key model
 not_made 2 "ema 0.9: is not RATE=FILE" back.h5 a.h5 --ema 0.9
 not_made 2 "ema: a.pt holds one set of weights; write a .h5" back.h5 a.pt --ema 0.9=back.h5
-not_made 2 "there are weights ema/0.9 already" back.h5 a.h5 --ema 0.9=back.h5 --ema 0.90=back.h5
-not_made 3 "gpt2.h5: is no average of the weights in back.h5: missing: bn1.num_batches_tracked" back.h5 a.h5 --ema 0.9=gpt2.h5
+not_made 2 "the weights ema/0.9 exist already" back.h5 a.h5 --ema 0.9=back.h5 --ema 0.90=back.h5
+not_made 3 "gpt2.h5: is not an average of the weights in back.h5: missing: bn1.num_batches_tracked" back.h5 a.h5 --ema 0.9=gpt2.h5
 "$LOCKSTEP" convert model.safetensors back.h5 --force >/dev/null || fail "--force"
 finish

@@ -118,7 +118,7 @@ no_run 1 2 'model.attention_resolutions: 4 is the downsampling factor of no leve
 no_run 1 3 'digits.h5: images are \[1, 8, 8\], but those of the model are \[1, 16, 16\]: .*; set model.image_size' model.image_size=16
 no_run 1 2 'model.channel_mult: "1,1" is not a number .*; values of a list are separated by blanks' model.channel_mult=1,1
 no_run 1 2 'sample.weights: "model,ema/0.9" is not averaged .*; values of a list are separated by blanks' sample.every=5 sample.weights=model,ema/0.9
-no_run 1 2 'sample.guidance 2: is towards a class, and none is asked for' sample.every=5 sample.guidance=2 sample.class=none
+no_run 1 2 'sample.guidance 2: needs a class' sample.every=5 sample.guidance=2 sample.class=none
 /usr/bin/python3 - <<'PY' || fail "h5py is needed for this test"
 import h5py
 with h5py.File("digits.h5") as digits:
@@ -170,8 +170,8 @@ for run in ("from-1", "begins"):
 assert apart > 1e-3, apart
 PY
 # The averages that are asked for are not there.
-no_run 2 3 'start.h5: has no ema/0.5, ema/sigma_rel=0.1, which ema.init = file asks for' train.init=start.h5 "ema.rates=0.9 0.5" ema.sigma_rel=0.1 ema.init=file
-no_run 2 2 'ema.init = file: there is no file to start from; give train.init or --resume FILE' ema.init=file
+no_run 2 3 'start.h5: has no ema/0.5, ema/sigma_rel=0.1, which ema.init = file needs' train.init=start.h5 "ema.rates=0.9 0.5" ema.sigma_rel=0.1 ema.init=file
+no_run 2 2 'ema.init = file: no file is given to start from; give train.init or --resume FILE' ema.init=file
 # As of another program, whose files say no step.
 /usr/bin/python3 -c 'import h5py; h5py.File("at-1/checkpoints/latest").copy("model", h5py.File("arrays.h5", "w"))'
 "$LOCKSTEP" convert arrays.h5 start.h5 --force --config run.ini --ema 0.9=ema.pt >/dev/null || fail "convert --ema"
@@ -181,11 +181,11 @@ no_run 2 3 'start.h5: its averages have no common number of updates, on which em
 # Verbs for other models say which is the right one.
 refused 2 'predict: at-1/checkpoints/latest: a model of task.name = diffusion has samples: lockstep sample at-1/checkpoints/latest' \
   ranks 2 predict at-1/checkpoints/latest --data digits.h5 --out out.h5
-refused 2 '--guidance 2: is towards a class, and none is asked for; ask for one, or leave it out' \
+refused 2 '--guidance 2: needs a class; give one, or leave guidance out' \
   ranks 2 sample at-1/checkpoints/latest --out out.png --count 2 --class none --guidance 2
 sed 's/^\[diffusion\]/[difusion]/' run.ini >misspelt.ini
 ! "$LOCKSTEP" train misspelt.ini --run refused >/dev/null 2>err.log || fail "a misspelt section was taken"
 grep -qF 'did you mean [diffusion]?' err.log || fail "a misspelt section: $(cat err.log)"
-refused 2 "diffusion.predict: the run has 'eps', asked for 'v'" ranks 1 train run.ini --run at-1 --set diffusion.predict=v
-refused 2 "diffusion.steps: the run has '6', asked for '5'" ranks 1 train run.ini --run at-1 --set diffusion.steps=5
+refused 2 "diffusion.predict: the run has 'eps', the configuration has 'v'" ranks 1 train run.ini --run at-1 --set diffusion.predict=v
+refused 2 "diffusion.steps: the run has '6', the configuration has '5'" ranks 1 train run.ini --run at-1 --set diffusion.steps=5
 finish

@@ -95,18 +95,18 @@ grep -q "back/ema: snapshots after step 150 are removed: 1, up to step 160" log 
 
 # Refusals.
 refused 2 "run/ema: there is no snapshot of step 95; nearest: 90 and 100 \(of 16, steps 10 to 160\)" ranks 2 ema run --sigma-rel 0.1 --step 95 --out x.h5
-refused 2 "sigma_rel = 0.01 cannot be had: .* what can be had: 0.03 to 0.25" ranks 2 ema run --sigma-rel 0.01 --out x.h5
+refused 2 "sigma_rel = 0.01 is impossible: .* possible widths: 0.03 to 0.25" ranks 2 ema run --sigma-rel 0.01 --out x.h5
 refused 2 "sigma_rel = 0.4 is not between 0 and 0.28" ranks 2 ema run --sigma-rel 0.4 --out x.h5
 mkdir -p no-snapshots/checkpoints
 refused 2 "new-dir: there is no such run directory" ranks 2 ema new-dir --sigma-rel 0.1 --out x.h5
-refused 2 "run/checkpoints: is within a run directory; give that: run" ranks 2 ema run/checkpoints/ --sigma-rel 0.1 --out x.h5
+refused 2 "run/checkpoints: is within a run directory; give the run directory: run" ranks 2 ema run/checkpoints/ --sigma-rel 0.1 --out x.h5
 refused 2 "run.ini: is a file; give the run directory" ranks 2 ema run.ini --sigma-rel 0.1 --out x.h5
 refused 2 "no-snapshots/ema: there are no profile snapshots; a run keeps them that is started with ema.sigma_rel" ranks 2 ema no-snapshots --sigma-rel 0.1 --out x.h5
 refused 2 "ema: --sigma-rel is missing" ranks 2 ema run --out x.h5
 refused 2 "ema: --out FILE.h5 is missing" ranks 2 ema run --sigma-rel 0.1
 refused 2 "ema: a run directory is missing" ranks 2 ema --sigma-rel 0.1 --out x.h5
 refused 2 "nowhere/x.h5: cannot write: there is no directory nowhere" ranks 2 ema run --sigma-rel 0.1 --out nowhere/x.h5
-refused 2 "made-0.07.h5: is there already; --force replaces it" ranks 2 ema run --sigma-rel 0.1 --out made-0.07.h5
+refused 2 "made-0.07.h5: already exists; --force replaces it" ranks 2 ema run --sigma-rel 0.1 --out made-0.07.h5
 refused 2 "x.safetensors: write a .h5" ranks 2 ema run --sigma-rel 0.1 --out x.safetensors
 "$LOCKSTEP" ema run --sigma-rel 0.1 --out again.h5 --force >/dev/null || fail "--force"
 expect_same again.h5 stored.h5

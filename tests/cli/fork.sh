@@ -97,7 +97,7 @@ no_run 2 'holds the state of adamw, but optimizer.name = sgd' --run none --fork 
 no_run 3 'wrong shape: model/net.2.weight is \[10, 32\] in the file, \[12, 32\] here' \
   --run none --fork "$half" --set 'model.sizes=64 32 12'
 "$LOCKSTEP" convert "$half" weights.h5 >/dev/null || fail "convert"
-no_run 3 'weights.h5: holds no state of training' --run none --fork weights.h5
+no_run 3 'weights.h5: has no state of training' --run none --fork weights.h5
 "$LOCKSTEP" convert weights.h5 weights.safetensors >/dev/null || fail "convert to .safetensors"
 no_run 3 'is a .safetensors file, without a state of training; --resume weights.safetensors starts a new run' --run none --fork weights.safetensors
 cp "$half" damaged.h5

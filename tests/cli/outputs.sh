@@ -34,7 +34,7 @@ mknod device.h5 c 1 3 2>/dev/null || rm -f device.h5  # root only
 for verb in "prepare csv two.csv --out" "prepare text two.csv --out" "convert $checkpoint" "ema run --sigma-rel 0.1 --out"; do
   # shellcheck disable=SC2086  # several words
   {
-    untouched 2 "notes.h5: is there already; --force replaces it" $verb notes.h5
+    untouched 2 "notes.h5: already exists; --force replaces it" $verb notes.h5
     for force in "" --force; do
       untouched 2 "pipe.h5: is a named pipe, which is never replaced" $verb pipe.h5 $force
       untouched 2 "link.h5: is a symbolic link, which is never replaced" $verb link.h5 $force
@@ -44,12 +44,12 @@ for verb in "prepare csv two.csv --out" "prepare text two.csv --out" "convert $c
     done
   }
 done
-untouched 2 "the name of the file to write is empty" prepare csv two.csv --out ''
-untouched 2 "two.csv: is read to make it" prepare csv two.csv --out two.csv --force
-untouched 2 "two.csv: is read to make it" prepare text texts/../two.csv --out ./two.csv --force
-untouched 2 "a.txt: is read to make it" prepare text texts --out texts/a.txt --force
-untouched 2 "words.h5: is read to make it" prepare csv two.csv --statistics words.h5 --out words.h5 --force
-untouched 2 "is read to make it" convert "$checkpoint" "$checkpoint" --force
+untouched 2 "the name of the output file is empty" prepare csv two.csv --out ''
+untouched 2 "two.csv: is an input" prepare csv two.csv --out two.csv --force
+untouched 2 "two.csv: is an input" prepare text texts/../two.csv --out ./two.csv --force
+untouched 2 "a.txt: is an input" prepare text texts --out texts/a.txt --force
+untouched 2 "words.h5: is an input" prepare csv two.csv --statistics words.h5 --out words.h5 --force
+untouched 2 "is an input" convert "$checkpoint" "$checkpoint" --force
 "$LOCKSTEP" prepare csv two.csv --out notes.h5 --force >/dev/null || fail "prepare --force"
 "$LOCKSTEP" convert "$checkpoint" notes.h5 --force >/dev/null || fail "convert --force"
 
@@ -73,7 +73,7 @@ for name in lock metrics.jsonl; do
   ln -s "$PWD/victim" "linked-$name/$name"
   mkfifo "piped-$name/$name"
   for kind in linked piped; do
-    refused 2 "$name: cannot create: is (a symbolic link, which is not written through|there already and no regular file); remove it" \
+    refused 2 "$name: cannot create: it (is a symbolic link, which Lockstep does not follow|exists and is not a regular file); remove it" \
       timeout 60 "$LOCKSTEP" train good.ini --run "$kind-$name"
   done
 done

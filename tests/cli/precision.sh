@@ -55,5 +55,5 @@ import json
 fp32, bf16 = (json.load(open(name))["loss"] for name in ("fp32.json", "bf16.json"))
 assert fp32 != bf16 and abs(fp32 - bf16) < 2e-2 * fp32, (fp32, bf16)
 PY
-refused 2 "precision 'fp16' is not known; one of fp32, bf16" ranks 1 eval converted/checkpoints/latest --precision fp16
+refused 2 "precision 'fp16' is unknown; one of fp32, bf16" ranks 1 eval converted/checkpoints/latest --precision fp16
 finish

@@ -93,7 +93,7 @@ until_there part.h5.part "$job"
 echo "another's" >part.h5
 wait "$job"
 [ $? -eq 2 ] || fail "OUT that appears meanwhile: $(cat err.log)"
-one_error "OUT that appears meanwhile" "part.h5: is there already; --force replaces it"
+one_error "OUT that appears meanwhile" "part.h5: already exists; --force replaces it"
 [ "$(cat part.h5)" = "another's" ] || fail "OUT that appears meanwhile was replaced"
 "$LOCKSTEP" predict "$saved" --data large.h5 --out part.h5 --force >log 2>&1 || fail "--force: $(cat log)"
 grep -q "continues after 2000000 of 2000000 samples" log || fail "--force began again: $(cat log)"
@@ -124,7 +124,7 @@ done
 printf 'lock' | dd of=large.h5 bs=1 seek=48000000 conv=notrunc 2>dd.log || fail "large.h5 cannot be changed: $(cat dd.log)"
 refused 2 "part.h5.part: was begun with another data file" ranks 1 predict "$saved" --data large.h5 --out part.h5
 rm -f part.h5.part.json
-refused 2 "part.h5.part: is no unfinished file of lockstep predict; remove it" ranks 1 predict "$saved" --data large.h5 --out part.h5
+refused 2 "part.h5.part: is not an unfinished file of lockstep predict; remove it" ranks 1 predict "$saved" --data large.h5 --out part.h5
 
 # Images without labels, and text.
 digits digits.h5
@@ -159,7 +159,7 @@ no_output() {
 }
 no_output 2 "predict: --out FILE is missing" "$saved" --data inputs.h5
 no_output 2 "predict: --data FILE is missing" "$saved" --out o.h5
-no_output 2 "out-1.h5: is there already; --force replaces it" "$saved" --data inputs.h5 --out out-1.h5
+no_output 2 "out-1.h5: already exists; --force replaces it" "$saved" --data inputs.h5 --out out-1.h5
 no_output 2 "nowhere" "$saved" --data inputs.h5 --out nowhere/o.h5
 no_output 2 "--output logprobs: are of the targets of a language model" "$saved" --data inputs.h5 --out o.h5 --output logprobs
 no_output 2 "--output \"likely\": is neither logits nor logprobs" "$saved" --data inputs.h5 --out o.h5 --output likely
@@ -173,17 +173,17 @@ ln precious.h5 near.h5.part
 ln -s precious.h5 soft.h5
 cp "$saved" kept.h5
 for out in precious.h5 ./precious.h5 hard.h5; do
-  no_output 2 "is read to make it, so it is never replaced" "$saved" --data precious.h5 --out "$out" --force
+  no_output 2 "is an input, which is never replaced" "$saved" --data precious.h5 --out "$out" --force
 done
-no_output 2 "precious.h5: is read to make it" "$saved" --data soft.h5 --out precious.h5 --force
+no_output 2 "precious.h5: is an input" "$saved" --data soft.h5 --out precious.h5 --force
 no_output 2 "soft.h5: is a symbolic link" "$saved" --data precious.h5 --out soft.h5 --force
-no_output 2 "near.h5.part: is read to make it" "$saved" --data precious.h5 --out near.h5 --force
-no_output 2 "kept.h5: is read to make it" kept.h5 --data inputs.h5 --out kept.h5 --force
-no_output 2 "digits.h5: is read to make it" digits/checkpoints/latest --data images.h5 --out digits.h5 --force
+no_output 2 "near.h5.part: is an input" "$saved" --data precious.h5 --out near.h5 --force
+no_output 2 "kept.h5: is an input" kept.h5 --data inputs.h5 --out kept.h5 --force
+no_output 2 "digits.h5: is an input" digits/checkpoints/latest --data images.h5 --out digits.h5 --force
 cmp inputs.h5 precious.h5 || fail "an input was changed"
 cmp "$saved" kept.h5 || fail "a checkpoint was changed"
 echo no >o.h5.part
-no_output 2 "o.h5.part: is no unfinished file of lockstep predict; remove it" "$saved" --data inputs.h5 --out o.h5
+no_output 2 "o.h5.part: is not an unfinished file of lockstep predict; remove it" "$saved" --data inputs.h5 --out o.h5
 (ulimit -f 20; exec "$LOCKSTEP" predict "$saved" --data large.h5 --out full.h5) >out.log 2>err.log
 case $? in 2 | 3 | 5) ;; *) fail "a file that may not grow: $(cat err.log)" ;; esac
 one_error "a file that may not grow" "full.h5.*cannot"

@@ -95,7 +95,7 @@ refused 3 "infinite.h5: row [0-9]+ of /x has values in channel 0 that are not fi
   --set train.global_batch=40
 rm -rf run
 refused 3 "beyond.h5: label 0 of /y is 9223372036854775807 or more" timeout 120 "$LOCKSTEP" train mlp.ini --run run --set data.train=beyond.h5
-refused 3 "missing.h5: /x is virtual, and a source of it cannot be read: gone.h5: cannot open: No such file" \
+refused 3 "missing.h5: /x is virtual, and one of its sources cannot be read: gone.h5: cannot open: No such file" \
   timeout 120 "$LOCKSTEP" train mlp.ini --run run --set data.train=missing.h5
 refused 3 "mean.h5: /x: mean 1e\+308 of channel 0 cannot normalise" timeout 120 "$LOCKSTEP" train mlp.ini --run run --set data.train=mean.h5
 refused 3 "colour.h5: samples of x are \[3, 8, 8\], but those of plain.h5 are \[1, 8, 8\]" \

@@ -120,7 +120,7 @@ grep -q "going on after step 6" log-half-resumed || fail "bf16 did not resume"
 
 printf '%s\n' 'half-2 2' 'half-4 4' | like half-1 "${half[@]}"
 ! ranks 1 train run.ini --run half-1 >log 2>&1 </dev/null || fail "a bf16 run went on in fp32"
-grep -q "train.precision: the run has 'bf16', asked for 'fp32'" log || fail "another precision on a resume: $(cat log)"
+grep -q "train.precision: the run has 'bf16', the configuration has 'fp32'" log || fail "another precision on a resume: $(cat log)"
 
 # A new run from a file's weights remembers the file: killed before its first checkpoint it starts from them again.
 ranks 1 train run.ini --run from-file --resume at-1/checkpoints/latest >log 2>&1 || fail "--resume FILE: $(tail -n 3 log)"

@@ -230,7 +230,7 @@ no_sample 2 "sample: a checkpoint is missing"
 no_sample 2 "sample: --out FILE is missing" "$saved" --count 3
 no_sample 2 "--count: " "$saved" --count 0 --out bad.png
 no_sample 2 "--count: " "$saved" --count many --out bad.png
-no_sample 2 "--class \"10\": is neither all nor none nor a class of the model, 0 to 9" "$saved" --count 3 --class 10 --out bad.png
+no_sample 2 "--class \"10\": is not all, none or a class of the model, 0 to 9" "$saved" --count 3 --class 10 --out bad.png
 no_sample 2 "--class \"-1\": is neither" "$saved" --count 3 --class -1 --out bad.png
 no_sample 2 "--class \"all\": the model takes no classes" table/checkpoints/latest --count 3 --class all --out bad.h5
 no_sample 2 "--steps 11: does not fit" "$saved" --count 3 --steps 11 --out bad.png
@@ -241,10 +241,10 @@ no_sample 2 "--out \"bad.jpg\": ends neither with .png nor with .h5" "$saved" --
 no_sample 2 "--weights ema: is neither" "$saved" --count 3 --weights ema --out bad.png
 no_sample 2 "has more than 16384 pixels a side" "$saved" --count 100000000 --out ./bad.png --class 1
 no_sample 2 "\[64, 1, 1\]" table/checkpoints/latest --count 3 --out bad.png
-no_sample 2 "out-1.png: is there already; --force replaces it" "$saved" --count 3 --out out-1.png
-no_sample 2 "is read to make it, so it is never replaced" run-1/checkpoints/step-000000060.h5 --count 3 --force --out run-1/checkpoints/step-000000060.h5
+no_sample 2 "out-1.png: already exists; --force replaces it" "$saved" --count 3 --out out-1.png
+no_sample 2 "is an input, which is never replaced" run-1/checkpoints/step-000000060.h5 --count 3 --force --out run-1/checkpoints/step-000000060.h5
 no_sample 2 "nowhere" "$saved" --count 3 --out nowhere/bad.png
-no_sample 2 "sample: classifier/checkpoints/latest: task.name = classification: its models make no samples" classifier/checkpoints/latest --count 3 --out bad.png
+no_sample 2 "sample: classifier/checkpoints/latest: task.name = classification: its models cannot make samples" classifier/checkpoints/latest --count 3 --out bad.png
 no_sample 3 "gone.h5" gone.h5 --count 3 --out bad.png
 no_sample 3 "digits.h5" digits.h5 --count 3 --out bad.png
 no_sample 3 "ema/0.9" "$saved" --count 3 --weights ema/0.9 --out bad.png
@@ -255,7 +255,7 @@ no_sample 4 "sample 0 is not finite" wild/checkpoints/latest --count 5 --out bad
 "$LOCKSTEP" train run.ini --run other --set sample.every=0 --set sample.class=12 --set "sample.weights=ema/0.25 model" >log 2>&1 || fail "other: $(tail -n 3 log)"
 "$LOCKSTEP" sample other/checkpoints/latest --class 1 --count 2 --out other.png >log 2>&1 || fail "other weights: $(cat log)"
 [ "$(grep -c 'has no weights ema/0.25, which sample.weights of the run names first; takes model' log)" -eq 1 ] || fail "weights that the file lacks: $(cat log)"
-no_sample 2 '^lockstep: sample.class "12": is neither all nor none' other/checkpoints/latest --count 2 --out bad.png
+no_sample 2 '^lockstep: sample.class "12": is not all, none' other/checkpoints/latest --count 2 --out bad.png
 "$LOCKSTEP" sample "$saved" --count 20 --out out-1.png --force >log 2>&1 || fail "--force: $(cat log)"
 cmp out-1.png as-in-training.png || fail "--force did not replace the file"
 
@@ -275,13 +275,13 @@ no_run 'data.range = 0 16: cannot be combined with data.normalize of x' data.nor
 no_run 'sample.features: nothing is evaluated' sample.features=classifier/checkpoints/latest data.eval_fraction=0
 no_run 'sample.features: compares with all samples of data.train, each once, but its files have weights' \
   sample.features=classifier/checkpoints/latest "data.train=digits.h5*0.5 digits.h5*0.5"
-no_run 'sample.features: .*takes samples \[1, 8, 8\], but those made are \[1, 4, 4\]' sample.features=classifier/checkpoints/latest \
+no_run 'sample.features: .*the classifier takes samples \[1, 8, 8\], but the model makes \[1, 4, 4\]' sample.features=classifier/checkpoints/latest \
   model.height=4 model.width=4
 no_run 'data.range: is missing: x of table.h5 has values from -3 to 5' data.train=table.h5 data.range=
 refused 3 'gone.h5' stamps train run.ini --run none --set sample.features=gone.h5
 mv run.ini stamps.ini
 cp classifier.ini run.ini
-no_run 'sample.every = 15: task.name = classification: its models make no samples' sample.every=15
-no_run 'sample.features: task.name = classification: its models make no samples' sample.features=classifier/checkpoints/latest
+no_run 'sample.every = 15: task.name = classification: its models cannot make samples' sample.every=15
+no_run 'sample.features: task.name = classification: its models cannot make samples' sample.features=classifier/checkpoints/latest
 mv stamps.ini run.ini
 finish

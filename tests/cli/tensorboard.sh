@@ -40,12 +40,12 @@ ranks 1 train run.ini --run removed --set train.steps=$endless_steps --set log.h
 launcher=$!
 until_says '"step":5,' removed/metrics.jsonl $launcher
 rm -rf removed/tensorboard removed/metrics.jsonl  # both: one reason
-until_says 'it has been removed' log $launcher
+until_says 'the file has been removed' log $launcher
 touch removed/stop
 wait $launcher
 code=$?
 [ "$code" -eq 76 ] || fail "removed logs: exit $code: $(tail -n 2 log)"
-[ "$(grep -c 'warning: .*it has been removed; the run continues' log)" -eq 1 ] || fail "removed logs: $(cat log)"
+[ "$(grep -c 'warning: .*the file has been removed; the run continues' log)" -eq 1 ] || fail "removed logs: $(cat log)"
 
 python=${LOCKSTEP_TENSORBOARD_PYTHON:-}
 if [ -z "$python" ]; then

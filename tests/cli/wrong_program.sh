@@ -68,11 +68,11 @@ expect '' 3 "$misread" '1 2' --set model.name=misread --dry-run
 # What the program and its configuration ask for.
 expect '' 2 'the model has no trainable parameter' '1 2 3' --set model.name=constant
 expect '' 2 '.*model.name: "som" is not one of: .*sum, constant, misread; did you mean sum' '1 2' --set model.name=som
-expect constant_loss 2 'the loss depends on no parameter that is trained' '1 2 3'
+expect constant_loss 2 'the loss depends on no trainable parameter' '1 2 3'
 expect no_loss 2 'the task returned an empty Loss' '1 2 3'
 expect forward 2 'the metrics of a task need the output of model\(tape, batch\)' 1
 expect metric_twice 2 'the task names the metric error twice' '1 2 3'
-expect metric_loss 2 'the task names the metric loss twice \(loss is there without being named\)' 1
+expect metric_loss 2 'the task names the metric loss twice \(loss is always a metric\)' 1
 expect metric_without_sums 2 'the metric other of the task has no sums' 1
 expect metric_unknown 2 'task.name = near: evaluate\(\) adds to a metric eror, which metrics\(\) does not name; the metrics are loss, error; did you mean error\?' '1 2 3'
 expect metric_sums 2 'task.name = near: metric error has 2 sums, but 3 were added' '1 3'
@@ -90,9 +90,9 @@ WRONG=replaced ranks 2 train run.ini --run replaced --set model.name=mlp --set t
 ranks 1 inspect replaced/checkpoints/latest >out.log || fail "inspect: $(cat out.log)"
 has_line "/provenance own = $own" <out.log || fail "the checkpoint does not say so: $(cat out.log)"
 ranks 1 inspect right/checkpoints/latest | grep 'provenance own' && fail "a checkpoint without replacements names some"
-expect blank 2 'the program registers a model: the name "two words" is not made of letters' '1 2 3'
-expect blank_once 2 'rank 1: the program registers a model: the name "a name" is not made of letters' 2
-expect no_name 2 'the program registers a task: the name "" is not made of letters' 1
+expect blank 2 'the program registers a model: the name "two words" is invalid: use letters' '1 2 3'
+expect blank_once 2 'rank 1: the program registers a model: the name "a name" is invalid: use letters' 2
+expect no_name 2 'the program registers a task: the name "" is invalid: use letters' 1
 expect ranks 2 "ranks have other models, tasks, optimizers, data sets or tokenizers: '.*' on rank 0, but 'another' on rank 1;" 2
 expect ranks 2 "ranks have other models, tasks, optimizers, data sets or tokenizers: '.*' on rank 0, but 'another' on rank 2;" 3
 

@@ -353,7 +353,7 @@ BOOST_AUTO_TEST_CASE(a_call_that_cannot_be_carried_out_is_one_error_on_every_ran
     BOOST_TEST(contains(found, text), found);
   };
   check([](Context& context) { all_reduce(context, Tensor::zeros({2}, DType::int64), ReduceOp::mean); },
-        "a mean is of floats");
+        "a mean needs floats");
   check([](Context& context) { reduce(context, Tensor::zeros({2}), size()); }, "there is no rank");
   check([](Context& context) { broadcast(context, Tensor::zeros({2}), -1); }, "there is no rank -1");
   check(
@@ -361,14 +361,14 @@ BOOST_AUTO_TEST_CASE(a_call_that_cannot_be_carried_out_is_one_error_on_every_ran
         scatter(context, Tensor::zeros({5 * size() + (size() > 1 ? 1 : 0), 2}), size());
       },
       "there is no rank");
-  check([](Context& context) { all_reduce(context, Tensor()); }, "no tensor was given");
+  check([](Context& context) { all_reduce(context, Tensor()); }, "the tensor argument is missing");
   check([](Context& context) { scatter(context, std::vector<Json>(static_cast<std::size_t>(size()) + 1)); },
         "values for");
   if (size() == 1) return;
-  check([](Context& context) { scatter(context, Tensor::zeros({size() + 1})); }, "cannot be shared equally");
+  check([](Context& context) { scatter(context, Tensor::zeros({size() + 1})); }, "cannot be divided equally");
   const std::string one = error_of([](Context& context) { all_reduce(context, Tensor::zeros({1})); },
                                    [](Context& context) { all_reduce(context, Tensor()); });
-  BOOST_TEST(contains(one, "no tensor was given"), one);
+  BOOST_TEST(contains(one, "the tensor argument is missing"), one);
 }
 
 BOOST_AUTO_TEST_CASE(gradients_summed_by_hand_have_the_bits_of_data_parallel_with_one_shard_a_rank) {

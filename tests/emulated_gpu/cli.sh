@@ -46,7 +46,7 @@ train 1 gpt_bf16 gpt.ini train.precision=bf16
 close gpt_bf16 gpt_cpu 2e-2
 grep -q 'model.vocab' gpt_bf16.log && fail "a vocabulary of packs has a note: $(cat gpt_bf16.log)"
 train 1 gpt_odd gpt.ini train.precision=bf16 model.vocab=257 train.steps=1
-grep -q 'model.vocab = 257 is no multiple of 8.*; 320 has room' gpt_odd.log || fail "an odd vocabulary has no note: $(cat gpt_odd.log)"
+grep -q 'model.vocab = 257 is not a multiple of 8.*; 320 has room' gpt_odd.log || fail "an odd vocabulary has no note: $(cat gpt_odd.log)"
 
 # Where the build has no machine code for the GPUs, one line before the first step says so, and a build without PTX refuses them.
 export LOCKSTEP_EMULATED_ARCHITECTURES=80

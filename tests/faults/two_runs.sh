@@ -67,7 +67,7 @@ code=$?
 [ ! -e mine/report.html ] || fail "$case: the old start, awake again, wrote the page of the run"
 [ "$(stat -c %s "$events_of_first")" -eq "$before" ] || fail "$case: the old start, awake again, wrote for TensorBoard"
 [ "$code" -eq 5 ] || fail "$case: the old start, awake again: exit $code, expected 5: $(tail -n 3 mine.log)"
-grep '^lockstep: ' mine.log | has_line "no longer this run's: taken over by pid.*Slurm job 7, restart 4" ||
+grep '^lockstep: ' mine.log | has_line "no longer belongs to this run: taken over by pid.*Slurm job 7, restart 4" ||
   fail "$case: the old start does not say who took over: $(grep '^lockstep: ' mine.log)"
 touch mine/stop
 wait "$second"

@@ -81,7 +81,7 @@ BOOST_FIXTURE_TEST_CASE(of_which_a_sources_file_is_missing_is_an_error, Folder) 
   put_source("a.h5", 4);
   put_virtual("a.h5", "gone.h5");
   BOOST_CHECK_EXCEPTION(read(), DataError,
-                        mentions("v.h5: /v is virtual, and a source of it cannot be read: "));
+                        mentions("v.h5: /v is virtual, and one of its sources cannot be read: "));
   BOOST_CHECK_EXCEPTION(read(), DataError, mentions("gone.h5: cannot open: No such file"));
 }
 
@@ -151,7 +151,7 @@ BOOST_FIXTURE_TEST_CASE(may_take_from_virtual_ones_but_not_from_itself, Folder) 
   put_virtual(".", ".", "v", "twice");
   BOOST_TEST(read("twice") == wanted);
   put_virtual(".", ".", "self", "self");
-  BOOST_CHECK_EXCEPTION(read("self"), DataError, mentions("/self is virtual, and so are its sources"));
+  BOOST_CHECK_EXCEPTION(read("self"), DataError, mentions("/self is virtual, and its sources are nested"));
 }
 
 BOOST_FIXTURE_TEST_CASE(with_parts_that_no_source_fills_is_not_read_whole, Folder) {

@@ -209,7 +209,7 @@ BOOST_AUTO_TEST_CASE(a_file_that_has_been_removed_is_an_error) {
   const std::string directory = folder.file("tensorboard");
   EventFile file(directory, {});
   std::filesystem::remove_all(directory);
-  BOOST_CHECK_EXCEPTION(file.append(scalar(1)), DataError, mentions("it has been removed"));
+  BOOST_CHECK_EXCEPTION(file.append(scalar(1)), DataError, mentions("the file has been removed"));
 }
 
 BOOST_AUTO_TEST_CASE(a_directory_that_cannot_be_made_is_an_error) {

@@ -252,8 +252,8 @@ struct Twice final : Task {
 
 BOOST_AUTO_TEST_CASE(options_that_a_configuration_cannot_tell_apart_are_refused) {
   lockstep::tasks::Registry registry;
-  check_error<UsageError>([&] { registry.add<Named>("named"); }, "named: the option name is there already");
-  check_error<UsageError>([&] { registry.add<Twice>("twice"); }, "twice: the option a is there already");
+  check_error<UsageError>([&] { registry.add<Named>("named"); }, "named: the option name already exists");
+  check_error<UsageError>([&] { registry.add<Twice>("twice"); }, "twice: the option a already exists");
   BOOST_TEST(registry.types().empty());
 }
 
@@ -263,7 +263,7 @@ BOOST_AUTO_TEST_CASE(a_program_replaces_a_built_in_thing_and_two_of_its_own_with
   struct Empty final : Task {
     Loss loss(Tape&, Model&, const Batch&) override { return {}; }
   };
-  check_error<UsageError>([&] { registries.tasks.add<Empty>("two words"); }, "is not made of letters");
+  check_error<UsageError>([&] { registries.tasks.add<Empty>("two words"); }, "is invalid: use letters");
   registries.tasks.add<Empty>("mine");  // without Options
   BOOST_TEST(!!registries.tasks.configure("mine").make());
   BOOST_TEST(!registries.tasks.configure("mine").type->replaces_built_in);

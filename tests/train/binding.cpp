@@ -25,7 +25,7 @@ std::vector<CoreSet> masks(int threads) {
 
 /// Some sandboxes refuse. Said where it is so: nothing is tested then.
 bool system_binds() {
-  const bool binds = bind_thread(given_cores());
+  const bool binds = bind_thread(process_cores());
   if (!binds) BOOST_TEST_MESSAGE("the system refuses to bind threads: nothing to test");
   return binds;
 }
@@ -42,7 +42,7 @@ BOOST_AUTO_TEST_CASE(threads_have_cores_of_their_own_where_there_are_enough_and_
     const bool shares = !train::cores_of_threads(ranks, rank, threads).empty();
     CoreSet seen;
     for (std::size_t thread = 1; thread < of_thread.size(); ++thread) {
-      if (!shares) BOOST_TEST((of_thread[thread] == given_cores()));
+      if (!shares) BOOST_TEST((of_thread[thread] == process_cores()));
       BOOST_TEST(within(of_thread[thread], of_thread[0]));
       for (const int core : of_thread[thread]) BOOST_TEST((seen.insert(core).second || !shares));
     }
@@ -63,7 +63,7 @@ BOOST_AUTO_TEST_CASE(a_background_thread_of_a_bound_one_may_use_all_cores_of_the
   train::bind_threads(world(), Log(world().rank()), 1);
   CoreSet background;
   start_background_thread("a test", [&] { background = own_cores(); }).join();
-  BOOST_TEST((background == given_cores()));
+  BOOST_TEST((background == process_cores()));
 }
 
 BOOST_AUTO_TEST_CASE(one_rank_that_does_not_want_to_be_bound_decides_for_all) {

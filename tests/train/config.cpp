@@ -196,8 +196,9 @@ BOOST_AUTO_TEST_CASE(keys_of_other_models_are_passed_over_in_a_file_where_they_h
 BOOST_AUTO_TEST_CASE(another_model_is_one_forbidden_change) {
   const std::vector<std::string> forbidden =
       train::forbidden_changes(train::parse_config(minimal, "a"), train::parse_config(resnet, "a"));
-  BOOST_TEST(forbidden == std::vector<std::string>{"model.name: the run has 'mlp', asked for 'resnet'"},
-             boost::test_tools::per_element());
+  BOOST_TEST(
+      forbidden == std::vector<std::string>{"model.name: the run has 'mlp', the configuration has 'resnet'"},
+      boost::test_tools::per_element());
 }
 
 BOOST_AUTO_TEST_CASE(a_configuration_without_a_task_has_that_of_its_model) {
@@ -219,9 +220,10 @@ BOOST_AUTO_TEST_CASE(keys_of_another_task_and_unknown_tasks_are_named) {
                       "train.label_smoothing = 0.1: applies to the tasks classification and language only"));
   const train::Config run = train::parse_config(minimal, "a"),
                       asked = train::parse_config(minimal, "a", {"task.name=binary"});
-  BOOST_TEST(train::forbidden_changes(run, asked) ==
-                 std::vector<std::string>{"task.name: the run has 'classification', asked for 'binary'"},
-             boost::test_tools::per_element());
+  BOOST_TEST(
+      train::forbidden_changes(run, asked) ==
+          std::vector<std::string>{"task.name: the run has 'classification', the configuration has 'binary'"},
+      boost::test_tools::per_element());
 }
 
 /// A model of a program that links Lockstep.
@@ -414,7 +416,7 @@ BOOST_AUTO_TEST_CASE(a_schedule_takes_its_own_keys_only) {
                                  std::string("gamma=0.5"), std::string("power=2")}) {
     const std::string& name = "optimizer." + key.substr(0, key.find('='));
     BOOST_TEST(contains(with({"optimizer." + key}), "--set: " + name), key);
-    BOOST_TEST(contains(with({"optimizer." + key}), "but that is constant"), key);
+    BOOST_TEST(contains(with({"optimizer." + key}), "but the schedule is constant"), key);
   }
   BOOST_TEST(with({"optimizer.schedule=wsd", "optimizer.decay_steps=2", "optimizer.min_lr=1e-4"}) ==
              "no error");
@@ -425,10 +427,10 @@ BOOST_AUTO_TEST_CASE(a_schedule_takes_its_own_keys_only) {
   BOOST_TEST(contains(with({"optimizer.schedule=step"}), "optimizer.milestones: is missing"));
   for (const char* const milestones : {"3 3", "3 2"}) {
     BOOST_TEST(contains(with({"optimizer.schedule=step", fmt::format("optimizer.milestones={}", milestones)}),
-                        fmt::format("--set: optimizer.milestones = {}: must rise", milestones)));
+                        fmt::format("--set: optimizer.milestones = {}: must be increasing", milestones)));
   }
   BOOST_TEST(contains(with({"optimizer.schedule=step", "optimizer.milestones=2", "optimizer.min_lr=1e-4"}),
-                      "--set: optimizer.min_lr = 0.0001: means nothing"));
+                      "--set: optimizer.min_lr = 0.0001: has no effect"));
 }
 
 BOOST_AUTO_TEST_CASE(a_schedules_keys_come_back_and_may_change_on_resume) {

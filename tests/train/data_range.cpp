@@ -124,7 +124,7 @@ BOOST_FIXTURE_TEST_CASE(what_does_not_fit_is_refused, RangeFiles) {
   };
   refused(file, {"data.range=0 16", "data.normalize=x"}, "unit",
           "cannot be combined with data.normalize of x");
-  refused(file, {"data.normalize=x"}, "unit", "data.normalize: names x, which the task takes in [-1, 1]");
+  refused(file, {"data.normalize=x"}, "unit", "data.normalize: names x, which the task needs in [-1, 1]");
   refused(file, {"data.range=0 16"}, "classification", "data.range: the task takes x as it is");
   refused(words, {}, "unit", "data.range: is missing");
   const std::string wide = images("wide.h5", std::vector<float>{0, 1, 160, 3, -2, 0, 0, 0});

@@ -13,18 +13,18 @@ namespace lockstep {
 enum class ExitCode : int {
   done = 0,
   usage = 2,          ///< usage, configuration or surroundings: never requeued
-  data = 3,           ///< data or checkpoint bad, storage full or read-only: never requeued
-  training = 4,       ///< loss not finite, replicas differ: never requeued
+  data = 3,           ///< bad data or checkpoint, storage full or read-only: never requeued
+  training = 4,       ///< the loss is not finite or the replicas differ: never requeued
   failure = 5,        ///< a rank failed, hung or lost its storage: requeued, bounded
   preempted = 75,     ///< stopped by preemption or the time limit, checkpoint written: requeued
   user_stopped = 76,  ///< stopped by the user, checkpoint written: never requeued
 };
 
-/// Base of every error Lockstep throws. The text is one line: what was wrong, where (file, key, tensor,
-/// rank), and what to do. Throw one of the derived kinds below.
+/// The base of every error that Lockstep throws. The text is one line: what was wrong, where (file, key,
+/// tensor, rank), and what to do. Throw one of the derived kinds below.
 class Error : public std::runtime_error {
  public:
-  /// With the code that the program ends with.
+  /// `code`: the exit code of a program that ends by this error.
   Error(ExitCode code, const std::string& text) : std::runtime_error(text), code_(code) {}
   ExitCode code() const noexcept { return code_; }  ///< the exit code of a program that ends by it
 

@@ -1,4 +1,4 @@
-// Log lines on standard error: plain text, the rank in front on all but rank 0.
+// Log lines on standard error: plain text, ranks other than 0 put their rank in front.
 #pragma once
 
 #include <fmt/core.h>
@@ -16,7 +16,7 @@ namespace lockstep {
 enum class LogLevel { info, warning, error };
 
 /// A handle on where log lines go. Copies share the sink. Thread-safe.
-/// Ranks other than 0 keep quiet below `warning`, so that a line is said once.
+/// Ranks other than 0 write warnings and errors only, so that a line appears once.
 class Log {
  public:
   /// The log of rank 0.

@@ -47,11 +47,11 @@ inline constexpr Range counts = Range::from(0, 1e15);
 
 /// Traits that few options have.
 struct OptionTraits {
-  const char* unit = "";       ///< such as "s" or "MiB"; empty: none
-  bool required = false;       ///< the default is no value
-  bool may_change = false;     ///< when a run is resumed
-  bool keeps_weights = false;  ///< of a model: weights that were trained with another value compute the same
-  std::vector<std::string> peers = {};  ///< what other programs call it: "did you mean"
+  const char* unit = "";                ///< such as "s" or "MiB"; empty: none
+  bool required = false;                ///< the default is no value
+  bool may_change = false;              ///< a resumed run may have another value
+  bool keeps_weights = false;           ///< a model option: it does not change what given weights compute
+  std::vector<std::string> peers = {};  ///< its names in other programs, for "did you mean"
 };
 
 /// What an option is, whatever the type of its section.
@@ -61,7 +61,7 @@ struct OptionText {
   std::string allowed;  ///< "[0, 1)", "auto, cpu, cuda"; empty: anything
   std::string meaning;  ///< A few words for --help-keys
   OptionTraits traits;  ///< whether it is required, may change on a resume, has a unit
-  std::vector<std::string> words;  ///< of a word: those it may be
+  std::vector<std::string> words;  ///< the allowed words of a "word" option
 
   /// "whole number in [1, 1000000]; steps"
   std::string form() const;
@@ -75,8 +75,8 @@ struct Option : OptionText {
   std::function<std::string(const Section&)> get;  ///< the value as text
 };
 
-/// How options of a section do not fit each other: what its check() throws, "min_lr" and why. Who knows the
-/// section and where its values come from names these.
+/// How options of a section do not fit each other: what its check() throws, "min_lr" and why. The caller, who
+/// knows the section and the source of its values, adds these.
 class Misfit : public UsageError {
  public:
   /// The option as its row names it.
@@ -96,25 +96,24 @@ struct IniLine {
 
   Kind kind = Kind::neither;      ///< what it is
   int number = 0;                 ///< from 1
-  std::string_view section = {};  ///< that the line begins or is in; empty before the first
-  std::string_view key = {};      ///< of a line that is neither, all of it
-  std::string_view value = {};    ///< as written, in quotes if it is
+  std::string_view section = {};  ///< the section of the line; empty before the first section
+  std::string_view key = {};      ///< of Kind::neither: the whole line
+  std::string_view value = {};    ///< as written, with any quotes
 
   /// SECTION.KEY, or KEY before the first section.
   std::string name() const;
 };
-/// '#' begins a comment, but within quotes of a value (option::unquoted()).
+/// '#' begins a comment, except within the quotes of a value (option::unquoted()).
 std::vector<IniLine> ini_lines(std::string_view text);
 
 namespace option {
 
 /// Removes the quotes of a value, single or double: "a b.h5", '#1.h5'. In double quotes \" \\ \n \t \r and
-/// \xHH mean what they mean in C. UsageError if a quote is not closed or if text follows it.
+/// \xHH are escapes as in C. UsageError if a quote is not closed or if text follows it.
 std::string unquoted(const std::string& value);
 /// The words of a list. Each may be quoted.
 std::vector<std::string> words_of(const std::string& values);
-/// The inverse of unquoted(), for a line of an INI file: unchanged, or in double quotes if it has blanks at
-/// an end,
+/// The inverse of unquoted(), for a line of an INI file: adds double quotes if the text has blanks at an end,
 /// '#', quotes or unprintable characters. In a list, a text with a blank is quoted, too.
 std::string printed(const std::string& text, bool in_list = false);
 
@@ -130,7 +129,7 @@ std::string print(std::int64_t value, const Range& range);
 std::string print(std::uint64_t value, const Range& range);
 std::string joined(const std::vector<std::string>& parts, std::string_view separator);
 
-// An enum has words: constexpr auto words(Enum), next to it, is an array of them, in the order of the
+// An enum has words if constexpr auto words(Enum), next to it, returns an array of them in the order of the
 // members.
 
 /// The word of a member.
@@ -150,7 +149,7 @@ Enum named(const std::string& text) {
   return static_cast<Enum>(at);
 }
 
-/// All values of a type, as far as float64 tells them apart.
+/// All values of a type, as float64 represents them.
 template <class Number>
 constexpr Range range_of() {
   return Range::from(static_cast<double>(std::numeric_limits<Number>::lowest()),
@@ -175,7 +174,7 @@ Option<Section> number(std::string name, Number Section::*field, Range range, st
       [field, range](const Section& section) { return print(static_cast<Printed>(section.*field), range); }};
 }
 
-/// A list of numbers, each in the range: any number of them, or as many as an array has.
+/// A list of numbers, each in the range. A vector takes any number of them, an array exactly its size.
 template <class Section, class Numbers>
 Option<Section> numbers(std::string name, Numbers Section::*field, Range range, std::string meaning,
                         OptionTraits traits = {}) {
@@ -210,7 +209,7 @@ Option<Section> flag(std::string name, bool Section::*field, std::string meaning
       [field](const Section& section) -> std::string { return section.*field ? "true" : "false"; }};
 }
 
-/// One of a few words, or what it is by default.
+/// One of a few words, or the default text.
 template <class Section>
 Option<Section> choice(std::string name, std::string Section::*field, std::vector<std::string> words,
                        std::string meaning, OptionTraits traits = {}) {
@@ -232,10 +231,10 @@ requires(!std::is_same_v<Value, std::string>) Option<Section> choice(
   for (const auto& [word, value] : values) words.push_back(word);
   return {{std::move(name), "word", joined(words, ", "), std::move(meaning), std::move(traits), words},
           [field, values, words](Section& section, const std::string& text) {
-            const std::string wanted = unquoted(text);
-            check_word(wanted, words);
+            const std::string input = unquoted(text);
+            check_word(input, words);
             for (const auto& [word, value] : values)
-              if (word == wanted) section.*field = value;
+              if (word == input) section.*field = value;
           },
           [field, values](const Section& section) -> std::string {
             for (const auto& [word, value] : values)
@@ -307,7 +306,7 @@ Option<Section> or_default(Option<Section> row) {
   return row;
 }
 
-/// The row of a section that is part of something larger: access(whole) is the section.
+/// A row of a section that is a part of `Whole`: access(whole) returns the section.
 template <class Whole, class Section, class Access>
 Option<Whole> within(Option<Section> row, Access access) {
   return {std::move(static_cast<OptionText&>(row)),
@@ -317,7 +316,7 @@ Option<Whole> within(Option<Section> row, Access access) {
           [access, get = std::move(row.get)](const Whole& whole) { return get(access(whole)); }};
 }
 
-/// All rows of the section that access(whole) is.
+/// All rows of the section that access(whole) returns.
 template <class Whole, class Section, class Access>
 std::vector<Option<Whole>> within(std::vector<Option<Section>> rows, Access access) {
   std::vector<Option<Whole>> found;
@@ -325,8 +324,8 @@ std::vector<Option<Whole>> within(std::vector<Option<Section>> rows, Access acce
   return found;
 }
 
-/// UsageError, naming the option behind `prefix`, if a required one has no value or a value is not what its
-/// row allows.
+/// UsageError, naming the option after `prefix`, if a required option has no value or its row does not allow
+/// its value.
 template <class Section>
 void check_rows(const Section& section, const std::vector<Option<Section>>& rows, const std::string& prefix) {
   const Section defaults;
@@ -344,7 +343,7 @@ void check_rows(const Section& section, const std::vector<Option<Section>>& rows
     }
   }
 }
-/// The same of all rows; also if options do not fit each other (Section::check(), if it has one).
+/// The same for all rows; also if options do not fit each other (Section::check(), if it has one).
 template <class Section>
 void check(const Section& section, const std::string& prefix) {
   check_rows(section, Section::options(), prefix);

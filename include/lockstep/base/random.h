@@ -9,7 +9,8 @@
 
 namespace lockstep {
 
-/// 64-bit name of what numbers are drawn for ("dropout:transformer.h.0", "permutation"): FNV-1a of the text.
+/// A 64-bit identifier of the purpose of random numbers ("dropout:transformer.h.0", "permutation"): FNV-1a of
+/// the text.
 constexpr std::uint64_t purpose_of(std::string_view text) {
   std::uint64_t hash = 0xcbf29ce484222325u;
   for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
@@ -23,7 +24,7 @@ constexpr std::uint64_t mix_bits(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-/// Of a tuple of numbers (bools, enums), for tables of what is looked up by them.
+/// A hash of a tuple of numbers (bools, enums), for tables with such keys.
 template <class... Number>
 constexpr std::size_t hash_of(Number... numbers) {
   std::uint64_t hash = 0;
@@ -31,7 +32,7 @@ constexpr std::size_t hash_of(Number... numbers) {
   return hash;
 }
 
-/// What a stream of random numbers depends on, and nothing else.
+/// Everything that a stream of random numbers depends on.
 struct RandomKey {
   std::uint64_t seed = 0;     ///< of the run
   std::uint64_t purpose = 0;  ///< purpose_of("...")

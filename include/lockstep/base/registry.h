@@ -1,5 +1,5 @@
-// Registry: what a configuration can name (models, tasks, optimizers, data sets, tokenizers), each entry with
-// its options described.
+// Registry: the models, tasks, optimizers, data sets or tokenizers that a configuration can name, with their
+// options.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@
 
 namespace lockstep {
 
-/// Thing::Traits, if there is such a struct: what is known of a class of things before one is made.
+/// Thing::Traits, if there is such a struct: properties of a class that need no object.
 template <class Thing>
 auto no_traits() {
   if constexpr (requires { typename Thing::Traits; })
@@ -35,10 +35,10 @@ class Registry {
   struct Type;
   /// A section of a configuration: which thing, and its options.
   struct Choice {
-    const Type* type = nullptr;  ///< null: none is named yet
+    const Type* type = nullptr;  ///< null: not chosen yet
     std::any options;            ///< of the thing's type Options
 
-    std::string name() const { return type ? type->name : ""; }  ///< empty: none is named yet
+    std::string name() const { return type ? type->name : ""; }  ///< empty: not chosen yet
     /// The text of an option; empty where this thing has no such option.
     std::string value(std::string_view option) const {
       if (!type) return "";
@@ -60,16 +60,16 @@ class Registry {
   };
   /// An entry: what a name stands for.
   struct Type {
-    std::string name;                     ///< as configurations name it
-    bool built_in = false;                ///< see mark_built_in()
-    bool replaces_built_in = false;       ///< a program's, in place of the built-in one of this name
-    std::string section;                  ///< of its options; empty: that of the thing's name
+    std::string name;                ///< as configurations name it
+    bool built_in = false;           ///< see mark_built_in()
+    bool replaces_built_in = false;  ///< a program's entry that replaces the built-in one of this name
+    std::string section;             ///< the section of its options; empty: the section that names the thing
     std::vector<Option<Choice>> options;  ///< the keys of the section besides `name`
     std::any defaults;                    ///< of the thing's type Options
     /// Throws Misfit if options do not fit each other. None if the Options have no check().
     std::function<void(const std::any& options)> check;
     decltype(no_traits<Thing>()) traits{};  ///< Thing::Traits::of<T>()
-    /// Makes one from its options.
+    /// Constructs the thing from its options.
     std::function<std::unique_ptr<Thing>(const std::any& options, Arguments...)> make;
   };
 
@@ -78,22 +78,22 @@ class Registry {
   Registry& operator=(Registry&&) = default;
 
   /// T: a Thing with a copyable struct T::Options, whose options() describes its members, and with a
-  /// constructor T(const T::Options&, Arguments...), or with the options last. A T without Options has none,
-  /// and is made from the arguments alone. A constant T::Options::section names the section of a
-  /// configuration that has the options; without it they are in the section that names the thing. Takes the
-  /// place of a built-in entry of this name. Throws UsageError if the name is that of another entry, if that
-  /// of an option is taken, or if one is not made of letters, digits, '_', '-' and '.' (options: no '.').
+  /// constructor T(const T::Options&, Arguments...), or with the options last. A T without Options has no
+  /// options, and its constructor takes the arguments alone. A constant T::Options::section names the section
+  /// of a configuration that has the options; without it they are in the section that names the thing.
+  /// Replaces a built-in entry of this name. Throws UsageError if another entry has the name, if two options
+  /// have the same name, or if a name has other characters than letters, digits, '_', '-' and '.' (options:
+  /// no '.').
   template <class T>
   Registry& add(std::string name) {
     static_assert(is_of_this_kind<T>());
     if constexpr (requires { typename T::Options; }) {
       return add<T>(std::move(name), typename T::Options{});
     } else {
-      static_assert(
-          std::is_constructible_v<T, Arguments...>,
-          "a Model without Options is made by a public constructor (std::uint64_t seed), a Task without "
-          "Options by (), a Dataset by (const std::vector<std::string>& files), an Optimizer by "
-          "(GradientSource&), a Tokenizer by (const std::string& text)");
+      static_assert(std::is_constructible_v<T, Arguments...>,
+                    "a Model without Options needs a public constructor (std::uint64_t seed), a Task without "
+                    "Options (), a Dataset (const std::vector<std::string>& files), an Optimizer "
+                    "(GradientSource&), a Tokenizer (const std::string& text)");
       type_named<T>(std::move(name)).make = [](const std::any&,
                                                Arguments... arguments) -> std::unique_ptr<Thing> {
         return std::make_unique<T>(arguments...);
@@ -110,10 +110,9 @@ class Registry {
         "a struct Options describes its members: with LOCKSTEP_KEYS(member, \"meaning\", ...), or by "
         "options()");
     constexpr bool options_last = std::is_constructible_v<T, Arguments..., const Options&>;
-    static_assert(
-        options_last || std::is_constructible_v<T, const Options&, Arguments...>,
-        "a Model with Options is made by a public constructor (const Options&, std::uint64_t seed), a "
-        "Task with Options by (const Options&), an Optimizer by (GradientSource&, const Options&)");
+    static_assert(options_last || std::is_constructible_v<T, const Options&, Arguments...>,
+                  "a Model with Options needs a public constructor (const Options&, std::uint64_t seed), a "
+                  "Task with Options (const Options&), an Optimizer (GradientSource&, const Options&)");
     std::vector<Option<Choice>> rows = option::within<Choice>(
         Options::options(), [](auto& choice) -> auto& { return *std::any_cast<Options>(&choice.options); });
     for (std::size_t i = 0; i < rows.size(); ++i)
@@ -134,7 +133,7 @@ class Registry {
     return *this;
   }
 
-  /// What has been added so far is built in: a program's entry of the same name replaces it.
+  /// Marks all entries so far as built in: a program's entry of the same name replaces them.
   void mark_built_in() {
     for (Type& type : types_) type.built_in = true;
   }
@@ -157,7 +156,7 @@ class Registry {
     const auto type = std::ranges::find(types_, name, &Type::name);
     return {.type = &*type, .options = type->defaults};
   }
-  /// Names and options, a line each: equal texts of two programs mean that they take the same configurations.
+  /// Names and options, a line each. Two programs with equal texts accept the same configurations.
   std::string text() const {
     std::string text;
     for (const Type& type : types_) {
@@ -170,7 +169,7 @@ class Registry {
   }
 
  private:
-  static bool made_of(std::string_view name, std::string_view marks) {
+  static bool consists_of(std::string_view name, std::string_view marks) {
     return !name.empty() && std::ranges::all_of(name, [&](char c) {
       return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
              marks.find(c) != marks.npos;
@@ -179,10 +178,10 @@ class Registry {
   template <class T>
   static consteval bool is_of_this_kind() {
     static_assert(std::is_base_of_v<Thing, T>,
-                  "what a program registers derives from lockstep::Model, Task, Dataset, Tokenizer or "
+                  "a registered class must derive from lockstep::Model, Task, Dataset, Tokenizer or "
                   "optim::Optimizer");
     static_assert(!std::is_abstract_v<T>,
-                  "what a program registers defines every pure virtual function of its base: forward() of a "
+                  "a registered class must define every pure virtual function of its base: forward() of a "
                   "Model, loss() of a Task, size(), fields(), name() and read() of a Dataset, algorithm(), "
                   "apply() and slot_tensors() of an Optimizer, vocabulary(), encode() and decode() of a "
                   "Tokenizer");
@@ -191,8 +190,8 @@ class Registry {
   /// A new entry, without options.
   template <class T>
   Type& type_named(std::string name) {
-    if (!made_of(name, "_-."))
-      throw UsageError("the name \"{}\" is not made of letters, digits, _, - and .", name);
+    if (!consists_of(name, "_-."))
+      throw UsageError("the name \"{}\" is invalid: use letters, digits, _, - and .", name);
     const auto before = std::ranges::find(types_, name, &Type::name);
     const bool replaces = before != types_.end();
     if (replaces && !before->built_in) throw UsageError("the name {} is registered twice", name);
@@ -203,13 +202,13 @@ class Registry {
     if constexpr (requires { typename Thing::Traits; }) type.traits = Thing::Traits::template of<T>();
     return type;
   }
-  /// `name` is a key of every section.
+  /// `name` is reserved: it is a key of every section.
   static void check_new_option(const std::string& type, std::span<const Option<Choice>> before,
                                const std::string& name) {
-    if (!made_of(name, "_-"))
-      throw UsageError("{}: the option \"{}\" is not made of letters, digits, _ and -", type, name);
+    if (!consists_of(name, "_-"))
+      throw UsageError("{}: the option \"{}\" is invalid: use letters, digits, _ and -", type, name);
     if (name == "name" || std::ranges::find(before, name, &Option<Choice>::name) != before.end())
-      throw UsageError("{}: the option {} is there already; give it another name", type, name);
+      throw UsageError("{}: the option {} already exists; give it another name", type, name);
   }
 
   std::deque<Type> types_;

@@ -20,18 +20,18 @@ class Shape {
   explicit Shape(std::span<const std::int64_t> extents);  ///< UsageError if there are more than max_rank
 
   int rank() const noexcept { return rank_; }  ///< number of dimensions
-  /// Extent of dimension d; negative d counts from the end. Throws UsageError outside the rank.
+  /// Extent of dimension d; negative d counts from the end. Throws UsageError if d is out of range.
   std::int64_t operator[](int d) const;
   std::int64_t numel() const noexcept;  ///< 1 for a scalar, 0 if any extent is 0
 
   const std::int64_t* begin() const noexcept { return extents_.data(); }
   const std::int64_t* end() const noexcept { return extents_.data() + rank_; }
-  /// All of them, outermost first.
+  /// All extents, outermost first.
   std::span<const std::int64_t> extents() const noexcept { return {begin(), end()}; }
 
   /// Adds a last dimension. Throws as the constructor does.
   void append(std::int64_t extent);
-  /// The same shape but for dimension d; negative d counts from the end.
+  /// The same shape with another extent of dimension d; negative d counts from the end.
   Shape with(int d, std::int64_t extent) const;
 
   bool operator==(const Shape& other) const noexcept;  ///< whether all extents are equal

@@ -26,88 +26,88 @@ struct FileIndex;
 struct Weights {
   std::vector<NamedTensor> tensors;  ///< by name, in CPU memory
   std::vector<Section> averages;     ///< "ema/RATE": EMA weights of the same names, for a checkpoint
-  std::vector<Section> data;         ///< "data/FIELD": what they mean, see add_meaning(), for a checkpoint
-  Position position;                 ///< zeros if the file does not say it
-  std::string config;                ///< empty: unknown
-  Provenance provenance;             ///< where they come from
-  std::vector<std::string> notes;    ///< one line each: what differs from the file
+  std::vector<Section>
+      data;               ///< "data/FIELD": the normalisation of fields, see add_meaning(), for a checkpoint
+  Position position;      ///< zeros if the file has none
+  std::string config;     ///< empty: unknown
+  Provenance provenance;  ///< where they come from
+  std::vector<std::string> notes;  ///< one line each: what differs from the file
 };
 
-/// What models tell of files of other programs: foreign_weights() of each.
+/// The foreign_weights() of all models.
 using KnownForeign = std::span<const ForeignWeights* const>;
 
 /// All tensors of `group` (empty: FileIndex::default_weights(), or "model") under their own names, in the
-/// file's order, each in its own type; of an EMA also those of "model" that it lacks (buffers). Files as
-/// load_weights, but nothing is renamed or transposed. BOOL becomes uint8; a note says so, and another names
-/// the tensors with numbers that are not finite. DataError if the file is bad, has no such group, or holds
-/// element types that a Tensor has not (int16, uint32 ...). Of a file of torch.save `key` may choose the
-/// mapping (LoadOptions::key). What a configuration beside the weights, or in them, says of one of the
+/// file's order, each in its own type; of an EMA also those of "model" that it lacks (buffers). Reads the
+/// files of load_weights, without renaming or transposing. BOOL becomes uint8; a note says so, and another
+/// names the tensors with numbers that are not finite. DataError if the file is bad, has no such group, or
+/// has element types that a Tensor lacks (int16, uint32 ...). Of a file of torch.save `key` may choose the
+/// mapping (LoadOptions::key). The part of a configuration beside or in the weights that describes one of the
 /// `known` models becomes provenance. Holds everything in memory. Not collective.
 Weights read_weights(const std::string& path, const std::string& group = {}, const std::string& key = {},
                      KnownForeign known = {});
 
-/// Adds what the weights of a checkpoint mean: its groups data/FIELD, and the provenance that says how their
-/// data are read. Nothing for the index of another file. DataError if a tensor is damaged. Not collective.
+/// Adds the meaning of a checkpoint's weights: its groups data/FIELD, and the provenance of its data. Does
+/// nothing for other files. DataError if a tensor is damaged. Not collective.
 void add_meaning(const FileIndex& index, std::vector<Section>& sections, Provenance& provenance);
 
-/// What messages call a file of weights that other programs write: "a .safetensors file", "a file of
-/// torch.save". Empty for other files, and if the file does not exist. Errors as read_index.
+/// The kind of a file of weights of other programs, for messages: "a .safetensors file", "a file of
+/// torch.save". Empty for other files, and if the file does not exist. Errors: read_index.
 std::string_view foreign_format(const std::string& path);
 
-/// True if the name ends with .safetensors, .pt or .pth: what Python's libraries read.
+/// True if the name ends with .safetensors, .pt or .pth, for libraries of Python.
 bool is_for_python(std::string_view path);
 
-/// Adds the tensors of `average` as EMA weights of that profile. `path` and `average_path` are where both
-/// come from: DataError naming them if names or shapes differ, or a type holds what the other cannot;
+/// Adds the tensors of `average` as EMA weights of that profile. `path` and `average_path` are their files:
+/// DataError naming them if names or shapes differ, or if one type cannot hold the values of the other;
 /// UsageError if there are EMA weights of the profile already.
 void add_average(Weights& weights, const std::string& path, const optim::EmaProfile& profile,
                  const Weights& average, const std::string& average_path);
 
-/// Casts floating-point tensors to `dtype`, those of averages, too. DataError naming the tensor if a number
-/// is out of range.
+/// Casts floating-point tensors to `dtype`, including averages. DataError naming the tensor if a number is
+/// out of range.
 void cast_floats(Weights& weights, DType dtype);
 
 /// The layout of the program's own checkpoints.
 inline constexpr std::string_view own_layout = "lockstep";
 /// Renames and transposes the weights for a file that is_for_python(), to own_layout or the layout of one of
-/// the `known` models ("huggingface": matrices of a gpt as [in, out]). Without a layout: to that of the file
-/// from which the weights first came, if a checkpoint recorded it; else no change. UsageError naming `path`,
-/// where they come from, if they are of no model with that layout, and for own_layout if they are still in
-/// another.
+/// the `known` models ("huggingface": matrices of a gpt as [in, out]). Without a layout: to that of the
+/// original file of the weights, if a checkpoint recorded it; otherwise no change. UsageError naming their
+/// file `path` if they belong to no model with that layout, and for own_layout if they are still in another
+/// layout.
 void arrange(Weights& weights, const std::optional<std::string>& layout, const std::string& path,
              KnownForeign known);
 
 /// UsageError unless the name ends with .h5, .hdf5, .safetensors, .pt or .pth in a directory that can be
-/// written, and is free, or a regular file's and `replace` is set. None of `inputs`, files and folders that
-/// are read, is ever replaced, nor a link, a device or a pipe.
+/// written, and is free, or that of a regular file with `replace`. Never replaces `inputs` (files and
+/// folders), links, devices and pipes.
 void check_writable(const std::string& path, bool replace, std::span<const std::string> inputs = {});
 
 /// Writes a checkpoint with /model and averages only (.h5, .hdf5), or, without averages, a .safetensors file
-/// or one that torch.load reads (.pt, .pth), with position and configuration for read_weights. Numbers that
-/// are not finite are written as well. Afterwards the file is complete and on storage, or, after an error,
-/// unchanged. Errors: check_writable; DataError if a name is invalid in that format, or storage is full. Not
-/// collective.
+/// or one that torch.load reads (.pt, .pth), with position and configuration for read_weights. Also writes
+/// numbers that are not finite. Afterwards the file is complete and on storage; an error leaves it unchanged.
+/// Errors: check_writable; DataError if a name is invalid in that format, or storage is full. Not collective.
 void write_weights(const std::string& path, const Weights& weights, bool replace = false);
 
-/// What reconstruct_ema() did.
+/// The result of reconstruct_ema().
 struct EmaReconstructionReport {
   std::string group;                 ///< of the file written: "ema/sigma_rel=0.15"
-  std::int64_t step = 0;             ///< as of which
+  std::int64_t step = 0;             ///< of the average
   double error = 0;                  ///< of the profile, see optim::EmaMixture
-  std::vector<std::string> sources;  ///< profiles that it is mixed from
+  std::vector<std::string> sources;  ///< profiles of the mixture
   std::int64_t snapshots = 0;        ///< up to `step`
-  std::int64_t first_step = 0;       ///< of them
+  std::int64_t first_step = 0;       ///< of the oldest snapshot
 };
 
-/// Writes to `out` what an average of width sigma_rel would hold after `step` steps (none: those of the
-/// newest snapshot), from RUN/ema/step-...h5 up to there: a checkpoint with the group
-/// ema/sigma_rel=SIGMA_REL of all parameters and buffers, the run's configuration, and what it was made of
-/// as provenance `ema_sources`. Parameters and averaged buffers are mixed in float64; other buffers are
-/// those of that step. Collective; ranks share the work, with the same bits at any number.
+/// Writes to `out` the average of width sigma_rel after `step` steps (none: those of the newest snapshot),
+/// from RUN/ema/step-...h5 up to that step: a checkpoint with the group ema/sigma_rel=SIGMA_REL of all
+/// parameters and buffers, the run's configuration, and its sources as provenance `ema_sources`. Parameters
+/// and averaged buffers are mixed in float64; other buffers are those of that step. Collective; ranks share
+/// the work, and the bits are the same at any number of ranks.
 ///
-/// UsageError if the width is not between 0 and 0.28, there is no snapshot (of that step), or what there is
-/// comes no closer to the profile than 10 % (says what would); DataError if a snapshot is damaged or is of
-/// averages begun elsewhere; else as save_file.
+/// UsageError if the width is not between 0 and 0.28, there is no snapshot (of that step), or the error of
+/// the profile is above 10 % (names possible widths); DataError if a snapshot is damaged or belongs to
+/// averages with another start; otherwise as save_file.
 EmaReconstructionReport reconstruct_ema(const std::string& run_directory, double sigma_rel,
                                         std::optional<std::int64_t> step, const std::string& out,
                                         comm::HostGroup& world);

@@ -40,20 +40,20 @@ struct GroupEntry {
   std::vector<std::pair<std::string, AttributeValue>> attributes;  ///< sorted by name
 };
 
-/// All that a file says besides the values of its tensors.
+/// The content of a file except the values of its tensors.
 struct FileIndex {
-  std::string path;  ///< as it was given
-  /// The file, open on every rank that has the index. Tensors are read from it, even if a link in `path`
-  /// leads elsewhere by then or a run has pruned the file. Null for a file to be written.
+  std::string path;  ///< as passed to read_index()
+  /// The file, open on every rank that has the index. Tensors are read from it, even if a link in `path` has
+  /// changed or a run has pruned the file. Null for a file to be written.
   std::shared_ptr<const OpenFile> file;
   std::uint64_t file_bytes = 0;  ///< size of the file
   int version = 0;               ///< version of the format
-  Position position;             ///< where in the run it was saved
-  std::int64_t world_size = 0;   ///< of the run that wrote it; information only
+  Position position;             ///< position of the run at the save
+  std::int64_t world_size = 0;   ///< of the run that wrote it; for information only
   std::string created;           ///< time of saving, ISO 8601
   std::uint64_t digest = 0;      ///< of the manifest, the configuration and the attributes that a resume uses
   std::string config;            ///< the resolved configuration, as text; empty: none
-  Provenance provenance;         ///< where it comes from
+  Provenance provenance;         ///< facts about its origin
   std::vector<GroupEntry> groups;    ///< in the order of the file
   std::vector<TensorEntry> tensors;  ///< in the order of the manifest
 
@@ -67,11 +67,11 @@ struct FileIndex {
 /// Reads and checks the index: the root digest, and that each tensor of the manifest exists with its dtype
 /// and shape and is within the file. DataError, one line with the file and the cause, if it is missing,
 /// truncated, empty, not an HDF5 file or not a checkpoint; UsageError if its format is newer. A link such as
-/// a run's `latest`, which may change at any time, is followed once.
+/// a run's `latest`, which may change at any time, is resolved once.
 FileIndex read_index(const std::string& path);
 
-/// The same, read by rank 0 only; every rank opens the file that rank 0 has read. Collective; the result or
-/// the error is the same on every rank.
+/// The same, but only rank 0 reads; every rank opens the file of rank 0. Collective; the result or the error
+/// is the same on every rank.
 FileIndex read_index(const std::string& path, comm::HostGroup& world);
 
 }  // namespace lockstep::checkpoint

@@ -1,4 +1,4 @@
-// What checkpoint files hold: inspect lists it, verify checks every byte, diff compares two.
+// The content of checkpoint files: inspect lists it, verify checks every byte, diff compares two files.
 #pragma once
 
 #include <cstdint>
@@ -13,31 +13,32 @@
 
 namespace lockstep::checkpoint {
 
-/// A tensor with what its values say.
+/// A tensor with statistics of its values.
 struct TensorSummary {
-  TensorEntry entry;            ///< what the file says of it
+  TensorEntry entry;            ///< its entry in the index
   double norm = 0;              ///< Euclidean, in float64; like min and max over finite elements
   double min = 0, max = 0;      ///< 0 without finite elements
   std::int64_t not_finite = 0;  ///< how many elements are NaN or infinite
   bool digest_right = true;     ///< whether the values have the digest of the manifest
 };
 
-/// What inspect() found.
+/// The result of inspect().
 struct Inspection {
-  FileIndex index;                     ///< what the file says
+  FileIndex index;                     ///< the index of the file
   std::vector<TensorSummary> tensors;  ///< in the order of index.tensors
 };
 
-/// Reads the whole file. DataError if it is not a readable checkpoint; a wrong digest is shown, not thrown.
+/// Reads the whole file. DataError if it is not a readable checkpoint; a wrong digest is reported, not
+/// thrown.
 Inspection inspect(const std::string& path);
 
-/// What verify() found.
+/// The result of verify().
 struct VerifyReport {
-  std::string path;                   ///< the file that was read: a link is resolved
+  std::string path;                   ///< the file, with links resolved
   std::vector<std::string> problems;  ///< one line each; empty: complete, and all digests right
-  std::int64_t step = 0;              ///< finished updates when it was saved
-  std::int64_t tensors = 0;           ///< how many were read
-  std::uint64_t payload_bytes = 0;    ///< bytes that were read
+  std::int64_t step = 0;              ///< finished updates at the save
+  std::int64_t tensors = 0;           ///< number of tensors read
+  std::uint64_t payload_bytes = 0;    ///< number of bytes read
 
   bool whole() const { return problems.empty(); }  ///< whether there is no problem
 };
@@ -46,11 +47,11 @@ struct VerifyReport {
 /// is a report, not an exception; failing storage (EIO) throws FailureError.
 VerifyReport verify(const std::string& path, comm::HostGroup& world);
 
-/// One tensor that differs.
+/// A tensor that differs.
 struct TensorDifference {
   /// How it differs; only_in_a, only_in_b: the other file lacks it.
   enum class Kind { only_in_a, only_in_b, shape, dtype, values };
-  Kind kind = Kind::values;                                  ///< what differs
+  Kind kind = Kind::values;                                  ///< the kind of difference
   std::string path;                                          ///< "/model/hidden.weight"
   Shape shape_a, shape_b;                                    ///< in both files
   DType dtype_a = DType::float32, dtype_b = DType::float32;  ///< in both files
@@ -60,18 +61,18 @@ struct TensorDifference {
   double max_abs = 0;  ///< largest |a - b|
 };
 
-/// One attribute that differs.
+/// An attribute that differs.
 struct AttributeDifference {
   std::string name;  ///< "step", "/ema/0.999 updates"
   std::string a, b;  ///< empty: the file lacks it
 };
 
-/// What diff() found.
+/// The result of diff().
 struct DiffReport {
-  std::string path_a, path_b;                   ///< the files that were read
-  double tolerance = 0;                         ///< what was asked for; 0: bits
-  std::int64_t tensors = 0;                     ///< compared element by element, without those of /data
-  std::int64_t elements = 0;                    ///< numbers that were compared in these
+  std::string path_a, path_b;                   ///< the compared files
+  double tolerance = 0;                         ///< the argument; 0: bits
+  std::int64_t tensors = 0;                     ///< number of compared tensors, without those of /data
+  std::int64_t elements = 0;                    ///< number of their elements
   std::vector<AttributeDifference> attributes;  ///< those that differ
   std::vector<TensorDifference> differences;    ///< those that differ, in the order of the first file
 
@@ -79,10 +80,10 @@ struct DiffReport {
 };
 
 /// Compares all tensors, the position (step, epoch, samples, shards, seed) and the attributes of groups; not
-/// world size, time of creation, configuration or provenance, and of what files say of their data (/data)
-/// only the mean and deviation that both have. tolerance 0 compares bits; otherwise |a - b| <= tolerance is
-/// the same, and NaN equals NaN. Tensors are verified by digest as they are read. DataError if either file is
-/// not a complete checkpoint. Not collective.
+/// world size, time of creation, configuration or provenance, and of the data (/data) only a mean and
+/// deviation that both have. tolerance 0 compares bits; otherwise values are equal if |a - b| <= tolerance or
+/// both are NaN. Tensors are verified by digest as they are read. DataError if either file is not a complete
+/// checkpoint. Not collective.
 DiffReport diff(const std::string& path_a, const std::string& path_b, double tolerance = 0);
 
 // Reports as JSON (one object, its keys are fixed) and as text for people (ends with a newline).

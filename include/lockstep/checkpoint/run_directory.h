@@ -13,28 +13,27 @@ namespace lockstep::checkpoint {
 
 class FileLock;
 
-/// The run directory is another start's now: this one must not write in it any more.
+/// Another start has taken over the run directory: this one must not write to it any more.
 class LostDirectory : public FailureError {
  public:
   using FailureError::FailureError;
 };
 
 /// RUN/config.ini, RUN/metrics.jsonl, RUN/tensorboard/, RUN/checkpoints/, RUN/ema/, RUN/lock. Holds the lock
-/// while it lives.
-///
-/// Only rank 0 touches the directory; constructing and methods marked so are collective, with the same result
-/// on all ranks.
+/// during its life.
+/// Only rank 0 accesses the directory. The construction and methods marked so are collective, with the same
+/// result on all ranks.
 class RunDirectory {
  public:
-  /// Creates what is missing and takes the lock. Waits, with a warning, up to lock_wait_s for another holder
-  /// to end: a killed run's ranks can outlive their launcher by seconds. Takes over the lock of a dead run,
-  /// and of the same Slurm job with a lower restart count. Collective. UsageError if the directory is not
-  /// writable, another live run holds it (names host, pid and job), or ranks see different directories.
+  /// Creates missing directories and takes the lock. Waits, with a warning, up to lock_wait_s for another
+  /// holder to end: a killed run's ranks can outlive their launcher by seconds. Takes over the lock of a dead
+  /// run, and of the same Slurm job with a lower restart count. Collective. UsageError if the directory is
+  /// not writable, another live run holds it (names host, pid and job), or ranks see different directories.
   RunDirectory(std::string path, comm::HostGroup& world, double lock_wait_s = 15);
-  /// Makes nothing and takes no lock, for looking at a run, which may not exist. Warns if the lock is held.
+  /// Creates nothing and takes no lock, to read a run, which may not exist. Warns if the lock is held.
   /// Collective.
   static RunDirectory read_only(std::string path, comm::HostGroup& world);
-  /// Releases the lock. Removes empty directories that this object made if the run was not configured.
+  /// Releases the lock. Removes empty directories that this object created if the run was not configured.
   ~RunDirectory();
   RunDirectory(const RunDirectory&) = delete;
   RunDirectory& operator=(const RunDirectory&) = delete;
@@ -52,8 +51,8 @@ class RunDirectory {
   /// Writes RUN/config.ini, complete or not at all. Collective.
   void write_config(const std::string& text);
 
-  /// On rank 0, LostDirectory if another run has taken the lock over or its file was removed, or if this
-  /// object only reads: this run must not write here. No-op elsewhere. Not collective.
+  /// On rank 0, LostDirectory if another run has taken over the lock, if its file was removed, or if this
+  /// object is read-only: this run must not write here. No-op on other ranks. Not collective.
   void check_held() const;
   bool is_held() const noexcept;  ///< check_held() throws nothing
   /// Unique to this holder of the lock: part of the names of temporary files.
@@ -70,7 +69,8 @@ class RunDirectory {
   bool read_only_ = false;
   std::unique_ptr<FileLock> lock_;  // rank 0's
   std::string mark_;
-  std::vector<std::string> made_;  // directories that this object made, innermost first; rank 0's
+  std::vector<std::string>
+      new_directories_;  // directories that this object created, innermost first; rank 0's
 };
 
 }  // namespace lockstep::checkpoint

@@ -41,7 +41,7 @@ using AttributeValue = std::variant<std::int64_t, double, std::string>;
 struct Attribute {
   std::string name;      ///< of an attribute of the group
   AttributeValue value;  ///< A number, a list of numbers or a text
-  /// Called with the value in the file when it is loaded; may be empty.
+  /// Called with the file's value in a load; may be empty.
   std::function<void(const AttributeValue&)> restore;
 };
 
@@ -49,14 +49,15 @@ struct Attribute {
 /// shape, 0-d and empty ones too. The handle shares memory with the model, so loading into it loads the
 /// model.
 struct NamedTensor {
-  std::string name;                        ///< full name in the group
-  Tensor value;                            ///< with `part`: this rank's elements, as a vector
-  bool averaged = false;                   ///< under "ema/...": an average, not a copy of the model's tensor
-  std::optional<PartitionView> part = {};  ///< each rank holds a part; none: every rank holds all of it
+  std::string name;       ///< full name in the group
+  Tensor value;           ///< with `part`: this rank's elements, as a vector
+  bool averaged = false;  ///< in "ema/...": an average, not a copy of the model's tensor
+  std::optional<PartitionView> part =
+      {};  ///< each rank holds a part; none: every rank holds the whole tensor
 
-  /// Of the whole tensor, also where this rank has a part.
+  /// The shape of the whole tensor, even if this rank has a part.
   const Shape& shape() const { return part ? part->shape : value.shape(); }
-  /// Of the whole tensor.
+  /// Bytes of the whole tensor.
   std::size_t bytes() const { return static_cast<std::size_t>(shape().numel()) * bytes_of(value.dtype()); }
 };
 
@@ -70,15 +71,15 @@ struct Section {
   std::function<void()> loaded = {};
 };
 
-/// "data/FIELD": the normalisation of a field, without which weights cannot be used.
+/// Whether it is "data/FIELD": the normalisation of a field, which the weights need.
 inline bool is_data_group(std::string_view path) { return path.starts_with("data/"); }
 
 /// The position in a run. `step` steps are done, so it is also the next step; the rest follows from it.
 struct Position {
   std::int64_t step = 0;     ///< finished updates
-  std::int64_t epoch = 0;    ///< times that the data was read through
-  std::int64_t samples = 0;  ///< read since the beginning of the run
-  std::int64_t shards = 0;   ///< 0: not known to the caller
+  std::int64_t epoch = 0;    ///< passes over the data
+  std::int64_t samples = 0;  ///< number of samples since the beginning of the run
+  std::int64_t shards = 0;   ///< 0: unknown
   std::uint64_t seed = 0;    ///< of the run
 
   bool knows_samples() const { return samples != 0 || step == 0; }  ///< and the epoch
@@ -87,17 +88,17 @@ struct Position {
 };
 
 /// Facts about who wrote a file, by name ("version", "git", "compiler", "hosts" ...),
-/// and of what its weights learned from ("tokenizer", "x_range" ...), which later runs read.
+/// and about the data of its weights ("tokenizer", "x_range" ...), which later runs read.
 using Provenance = std::map<std::string, std::string>;
 
-/// What this build and its environment are: version, git, compiler, build_type, libraries, instruction_set
+/// Facts about this build and its environment: version, git, compiler, build_type, libraries, instruction_set
 /// and math_library (of the CPU), hosts, and under Slurm slurm_job_id, slurm_restart_count, slurm_cluster.
 /// Not collective.
 Provenance provenance_of(const comm::HostGroup& world);
 
 /// Every rank lists the same sections with the same bytes, or its parts of them. The ranks share the writing.
 struct StateDict {
-  Position position;              ///< where in the run this state is
+  Position position;              ///< position of this state in the run
   std::vector<Section> sections;  ///< one for each group of the file
   std::string config;             ///< the resolved configuration; may be empty
   Provenance provenance;          ///< stored with it
@@ -105,7 +106,7 @@ struct StateDict {
   std::map<std::string, double> metrics = {};
   /// Copies tensors from and to its device. Null: all tensors are on the CPU. The file is the same.
   kernels::Backend* backend = nullptr;
-  RunShape run = {};        ///< of the source of the optimizer's gradients, as far as it is known
+  RunShape run = {};        ///< of the source of the optimizer's gradients, as far as known
   bool swapped_in = false;  ///< parameters of the model are EMA weights for now (optim::Ema::swap_in)
 };
 
@@ -121,7 +122,7 @@ void add(StateDict& state_dict, optim::Optimizer& optimizer);
 /// Partition each rank lists its parts.
 void add(StateDict& state_dict, optim::Ema& ema);
 /// Lists the normalisation of each normalised field under "data/FIELD", as `mean` and `deviation`. A load
-/// normalises these fields by what the file holds.
+/// normalises these fields by the file's values.
 void add(StateDict& state_dict, data::Dataset& dataset);
 /// Lists each state of a hook, which must be bound, under "hook/NAME".
 void add(StateDict& state_dict, ddp::Hook& hook);

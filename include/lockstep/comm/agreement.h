@@ -23,19 +23,19 @@ inline constexpr const char* out_of_memory = "out of memory; use a smaller batch
 /// collective.
 void run_on_all(HostGroup& group, const std::function<void()>& action);
 
-/// For destructors that are collective: all ranks wait for each other, unless an exception unwinds. False if
-/// a rank calls something else, which a later collective throws.
+/// For collective destructors: all ranks wait for each other, unless an exception unwinds. False if a rank
+/// calls something else; a later collective then throws.
 bool meet_at_end(HostGroup& group, const char* phrase);
 
-/// Lines in which ranks differ.
+/// A line of text that differs between ranks.
 struct Difference {
-  std::string of_rank_0;     ///< "nothing" behind the end of a text
-  std::string of_others;     ///< in the place of that line
-  std::vector<int> ranks;    ///< that have it
+  std::string of_rank_0;     ///< "nothing" if the text has ended
+  std::string of_others;     ///< the line of other ranks in its place
+  std::vector<int> ranks;    ///< the ranks that have of_others
   std::string text() const;  ///< "'a 1' on rank 0, but 'a 2' on ranks 1, 3"
 };
-/// The first line in which a rank's text is not that of rank 0; none if all are equal. Collective; texts
-/// travel only if their digests differ.
+/// The first line in which a rank's text is not that of rank 0; none if all are equal. Collective; ranks send
+/// the texts only if their digests differ.
 std::optional<Difference> first_difference(HostGroup& group, const std::string& text);
 
 /// "rank 2", "ranks 1, 3".
@@ -44,7 +44,7 @@ std::string ranks_text(std::span<const int> ranks);
 /// The bits that are set on any rank (collective).
 std::uint64_t bits_of_any(HostGroup& group, std::uint64_t mine);
 
-/// Every rank's value, in rank order (collective). The bytes of a value are all of it.
+/// Every rank's value, in rank order (collective). Values are copied bytewise.
 template <class T>
 std::vector<T> all_gather_values(HostGroup& group, const T& mine) {
   static_assert(std::is_trivially_copyable_v<T> && !std::is_same_v<T, bool>);

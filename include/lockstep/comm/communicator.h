@@ -8,7 +8,7 @@
 
 namespace lockstep::comm {
 
-/// A group and its transport in one object: while a rank waits for one it advances the other.
+/// A group and its transport in one object: a rank that waits for one advances the other.
 class CpuCommunicator : public HostGroup, public GradientTransport {
  public:
   HostGroup& group() override { return *this; }

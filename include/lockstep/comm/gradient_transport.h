@@ -24,8 +24,8 @@ class FlatBuffer {
   virtual std::byte* accumulator(int index) = 0;      ///< the memory of an accumulation buffer, by number
   virtual int accumulators() const = 0;               ///< how many accumulation buffers there are
   virtual std::size_t accumulator_bytes() const = 0;  ///< bytes of each of them
-  /// For the case that collectives which nobody waits for may still use the memory. True: destroying it is
-  /// no longer collective and keeps the memory until the process ends. False: it must not be destroyed.
+  /// Call it if unfinished collectives may still use the memory. True: destruction is no longer collective
+  /// and keeps the memory until the process ends. False: the buffer must not be destroyed.
   virtual bool abandon() { return false; }
 };
 
@@ -47,11 +47,11 @@ struct TreeSum {
   DType comm_dtype = DType::float32;
 };
 
-/// Collective, in the same order on every rank: allocate_buffer, the three starts, order_after, duplicate.
-/// Waiting yields the core. A transport belongs to one thread at a time. Failures throw FailureError with the
-/// call's name and the rank. Ranks of one node that start different collectives under one number, or where
-/// another rank calls something else (NamedCall), get the same UsageError, which shows both sides; nothing is
-/// written then, and every later call throws it again.
+/// These are collective and have the same order on every rank: allocate_buffer, the three starts,
+/// order_after, duplicate. Waiting yields the core. A transport belongs to one thread at a time. Failures
+/// throw FailureError with the call's name and the rank. If ranks of one node start different collectives as
+/// the same number, or if a rank calls something else (NamedCall), they get the same UsageError, which shows
+/// both sides. Nothing is written then, and every later call throws it again.
 class GradientTransport {
  public:
   virtual ~GradientTransport() = default;
@@ -67,10 +67,10 @@ class GradientTransport {
   /// Starts a sum over all shards, along the tree. Before the call, accumulator p of this rank holds the
   /// partial sum of its p-th maximal sub-tree (map.subtrees(rank)); a rank without shards has none. When
   /// done, accumulator 0 of every rank holds the sum (so every rank needs at least one accumulator). Returns
-  /// at once; collectives run in the order started. Nothing else, another collective included, may touch the
+  /// at once; collectives run in the order started. Nothing else, not even another collective, may use the
   /// memory in between.
   virtual Work start_tree_sum(const TreeSum& sum, const ShardMap& map) = 0;
-  /// As above, with the same bits, but when done only the elements that this rank owns hold the sum, in its
+  /// The same, with the same bits, but in the end only the elements that this rank owns hold the sum, in its
   /// accumulator 0. The contents of its other accumulators are then unspecified.
   virtual Work start_reduce_scatter(const TreeSum& sum, const ShardMap& map, const Slices& slices) = 0;
   /// Accumulator 0 of each rank holds the elements it owns; when done, accumulator 0 of every rank holds all
@@ -83,21 +83,21 @@ class GradientTransport {
   /// Between CPUs: returns when the collective is complete. Between GPUs: work that is launched on the
   /// compute stream afterwards runs after the collective. finish() below waits for either.
   virtual void order_after(Work work) = 0;
-  /// Whether collectives may be started while a graph is captured (kernels::GraphCapture). Every launch of
-  /// the graph then runs them, every rank must launch its graph when all others do, and their work handles
-  /// may only be passed to order_after() within the same capture.
+  /// Whether collectives may be started during the capture of a graph (kernels::GraphCapture). Every launch
+  /// of the graph then runs them, all ranks must launch their graphs together, and the work handles may only
+  /// be passed to order_after() within the same capture.
   virtual bool may_be_captured() const { return false; }
-  /// The work handle of all that was launched on the device so far, collectives of launched graphs included.
-  /// All ranks must wait for it.
+  /// The work handle of all work launched on the device so far, including collectives of launched graphs. All
+  /// ranks must wait for it.
   virtual Work after_graphs() { return 0; }
-  /// An error that the transport has found while this rank waits elsewhere, or nothing. For any thread.
+  /// An error of the transport that occurred while this rank waits elsewhere; empty: none. For any thread.
   virtual std::string async_error() const { return {}; }
   /// A transport of the same ranks whose collectives may overtake those of this one.
   virtual std::unique_ptr<GradientTransport> duplicate() = 0;
 };
 
-/// Returns when the collective is complete, on every transport. Throws FailureError if the transport finds
-/// meanwhile that it is broken.
+/// Returns when the collective is complete, for any transport. Throws FailureError if the transport fails
+/// meanwhile.
 void finish(GradientTransport& transport, Work work);
 
 }  // namespace lockstep::comm

@@ -1,5 +1,5 @@
-// HostGroup: what a group of ranks does together with values in host memory. A world of one is a group too,
-// so one code path serves 1 and N ranks.
+// HostGroup: collectives of a group of ranks on values in host memory. A world of one is a group too, so one
+// code path serves 1 and N ranks.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace lockstep::comm {
 
-/// Which node each rank runs on. Launchers usually number ranks node by node; node_major() tells.
+/// The node of each rank. Launchers usually number ranks node by node (node_major()).
 struct Topology {
   std::vector<int> node_of_rank;        ///< index into host_names, by rank
   std::vector<int> local_rank_of_rank;  ///< 0.. within the node
@@ -25,7 +25,7 @@ struct Topology {
 /// yields the core. A group belongs to one thread at a time. Failures throw FailureError with the call's name
 /// and the rank. If ranks call different things (NamedCall), every rank gets the same UsageError, which shows
 /// two of the calls; nothing is written then, and every later call throws it again. Ranks of different nodes
-/// find this only where both sides are in methods of the group: a sum waits for its peers.
+/// find this only if both sides call methods of the group: a sum waits for its peers.
 class HostGroup {
  public:
   virtual ~HostGroup() = default;
@@ -40,17 +40,18 @@ class HostGroup {
   /// point to the rank's position in `all`. Any size (over 2 GiB too).
   virtual void all_gather_unequal(const void* mine, std::span<const std::size_t> bytes_of_rank,
                                   void* all) = 0;
-  /// Texts (any bytes) of any length, in rank order.
+  /// Every rank's text in rank order, of any bytes and lengths.
   virtual std::vector<std::string> all_gather_texts(const std::string& mine) = 0;
   /// Any size (over 2 GiB too).
   virtual void broadcast(void* data, std::size_t bytes, int root) = 0;
   /// Throws FailureError if not all ranks arrive within timeout_s (<= 0: no limit). Only abort() may be
   /// called after that.
   virtual void barrier(double timeout_s = 0) = 0;
-  /// What NamedCall does; `compared` may say less than `phrase`, which errors show.
+  /// For NamedCall. Ranks compare `compared`; errors show `phrase`.
   virtual void enter(std::string_view /*phrase*/, std::string_view /*compared*/) {}
   virtual void leave() {}  ///< the end of what enter() has begun
-  /// For a rank that waits elsewhere: throws the UsageError if a rank of this node has entered another call.
+  /// For a rank that waits elsewhere: throws the UsageError if a rank of this node has entered a different
+  /// call.
   virtual void check_calls() {}
   /// Lets the transport that shares this group's messages make progress, without blocking.
   virtual void progress() = 0;
@@ -58,14 +59,14 @@ class HostGroup {
   [[noreturn]] virtual void abort(int exit_code) = 0;
 };
 
-/// Names what all ranks do with the group, during the life of this object: every collective carries the name
-/// (or `compared`, where a name says more than must agree). A call within a call has the names of both.
+/// Names the current call of all ranks during the life of this object. Every collective carries the name (or
+/// `compared`, if the name has details that may differ). A nested call has both names.
 class NamedCall {
  public:
-  /// phrase: follows "rank 0" in an error, such as "calls Store::save: step 3 in run"; what follows ": " is
-  /// shown only if another rank makes the same call of something else.
+  /// phrase: follows "rank 0" in an error, such as "calls Store::save: step 3 in run". The part after ": " is
+  /// shown only if another rank makes the same call with other details.
   NamedCall(HostGroup& group, std::string_view phrase) : NamedCall(group, phrase, phrase) {}
-  /// compared: what must be equal on all ranks, where the phrase says more.
+  /// compared: the part of the phrase that must be equal on all ranks.
   NamedCall(HostGroup& group, std::string_view phrase, std::string_view compared) : group_(group) {
     group_.enter(phrase, compared);
   }

@@ -1,7 +1,7 @@
-// The fixed binary tree along which everything is summed over shards, and which rank owns which shards.
+// The fixed binary tree of all sums over shards, and which rank owns which shards.
 //
-// A node over n > 1 leaves splits at the largest power of two below n. Float addition commutes but does not
-// associate: fixing the tree over shards fixes the bits, whatever the number of ranks.
+// A node over n > 1 leaves splits at the largest power of two below n. Float addition is commutative but not
+// associative: a fixed tree over shards fixes the bits for any number of ranks.
 #pragma once
 
 #include <utility>
@@ -20,12 +20,12 @@ struct ShardRange {
 /// Leaves in the left child of a node over `leaves` > 1 leaves: the largest power of two below it.
 int left_leaves(int leaves);
 
-/// The largest sub-trees of the tree over `leaves` that are wholly within `range`, left to right. Their
-/// leaves are exactly those of `range`; an empty range has none.
+/// The maximal sub-trees of the tree over `leaves` within `range`, left to right. Together they have exactly
+/// the leaves of `range`; an empty range has none.
 std::vector<ShardRange> maximal_subtrees(int leaves, ShardRange range);
 
 /// Ranks own contiguous blocks of shards whose sizes differ by at most one (the first shards % ranks blocks
-/// are the larger). With fewer shards than ranks the last ranks own none.
+/// are larger by one). With fewer shards than ranks the last ranks own none.
 class ShardMap {
  public:
   /// shards >= 1, ranks >= 1.

@@ -16,17 +16,17 @@ struct ElementRange {
   bool operator==(const ElementRange&) const = default;
 };
 
-/// An immutable value that shares everything among ranks: each owns any number of ranges, or none. Copies are
-/// cheap and allocate nothing. Looking up is an array access.
+/// An immutable value that divides a vector among ranks: each owns any number of ranges, or none. Copies are
+/// cheap and allocate nothing. A look-up is an array access.
 class Slices {
  public:
-  /// Of nothing, among no ranks.
+  /// No elements and no ranks.
   Slices() = default;
-  /// ranges_of_rank[r]: what rank r owns, ascending. Together they must be [0, count), each element once;
-  /// else UsageError. Empty ranges are left out; neighbouring ones are joined.
+  /// ranges_of_rank[r]: what rank r owns, ascending. Together they must cover each element of [0, count)
+  /// once; otherwise UsageError. Empty ranges are left out; neighbouring ones are joined.
   Slices(std::int64_t count, const std::vector<std::vector<ElementRange>>& ranges_of_rank);
 
-  /// How many have slices.
+  /// The number of ranks.
   int ranks() const { return table_ ? static_cast<int>(table_->first_range.size()) - 1 : 0; }
   /// Elements of the vector.
   std::int64_t count() const { return table_ ? table_->count : 0; }
@@ -47,7 +47,8 @@ class Slices {
   std::shared_ptr<const Table> table_;
 };
 
-/// One range a rank, nearly equal, cut at multiples of 16 elements: how whole sums share the work.
+/// One range a rank, of nearly equal sizes, cut at multiples of 16 elements: the division of work in whole
+/// sums.
 ElementRange even_slice(std::int64_t count, int ranks, int rank);
 Slices even_slices(std::int64_t count, int ranks);
 

@@ -30,33 +30,32 @@
 
 namespace lockstep::ddp {
 
-/// A shard by whose memory a step is recognized (StepCapture): a Batch is one.
+/// A shard whose memory identifies its step (StepCapture), such as a Batch.
 template <class Shard>
 concept KnownByTensors = requires(const Shard& shard) {
   { shard.tensors() } -> std::convertible_to<std::span<const Tensor>>;
 };
 
-/// Gradients are sums over the samples (or tokens) of the global batch, of exactly what Loss::sum sums
-/// (backward starts with factor 1); an optimizer divides by count().
+/// Gradients are those of Loss::sum, summed over the samples (or tokens) of the global batch (backward starts
+/// with factor 1); an optimizer divides by count().
 ///
 /// Construction, step() and destruction are collective. The model, the transport and the backend must
 /// outlive this object; parameters must not be added, frozen or unfrozen during its life.
 ///
 /// With Options::sharded_optimizer this rank's gradients hold sums only in the elements it owns
-/// (partition()). The optimizer updates these, and all-gathers of the parameters overlap with what follows: a
-/// Tape waits for what it uses, other readers call Param::wait_ready(). During its life parameters are in
-/// memory of the transport.
+/// (partition()). The optimizer updates these, and all-gathers of the parameters overlap with later work: a
+/// Tape waits for the parameters that it uses, other readers call Param::wait_ready(). During its life
+/// parameters are in memory of the transport.
 class DataParallel final : public GradientSource {
  public:
   /// Compares the model between ranks, then gives every rank the parameters and buffers of rank 0, and the
-  /// EMA weights of an Ema that was made before. The model is on the backend's device (nn::Module::to), and
-  /// so is the transport's memory (Session::transport()). Throws the same UsageError on every rank: if the
-  /// ranks' models or options differ (with the first difference and both sides), if the model is elsewhere,
-  /// if no parameter is trainable, if EMA weights are swapped in, or if there are more ranks than shards.
+  /// EMA weights of an earlier Ema. The model is on the backend's device (nn::Module::to), and so is the
+  /// transport's memory (Session::transport()). Throws the same UsageError on every rank: if the ranks'
+  /// models or options differ (with the first difference and both sides), if the model is elsewhere, if no
+  /// parameter is trainable, if EMA weights are swapped in, or if there are more ranks than shards.
   DataParallel(const ModelState& model, comm::GradientTransport& transport, kernels::Backend& backend,
                const Options& options = {});
-  /// The same, with shards and seed of Context::run(), where they are known. UsageError if the options say
-  /// others.
+  /// The same, with shards and seed of Context::run(), if known. UsageError if the options have other values.
   DataParallel(const ModelState& model, Context& context, const Options& options = {});
   ~DataParallel() override;
   DataParallel(const DataParallel&) = delete;
@@ -69,10 +68,9 @@ class DataParallel final : public GradientSource {
   /// batch: `batch.step` is the step's number, the same on every rank; a range-for yields this rank's shards
   /// in order, each with an `.index`. loss_of(tape, shard) -> Loss, or loss_of(tape, shard, micro_batch) ->
   /// Loss, which must take its samples by micro_batch.rows(): needed with micro_batches > 1, and with layers
-  /// that meet across ranks where ranks differ in their number of shards (UsageError otherwise).
-  ///
-  /// measurement: is made of the sums within the step, or none; the same on every rank. An optimizer names
-  /// the one that its next step needs: Optimizer::measurement_for().
+  /// that meet across ranks if ranks differ in their number of shards (UsageError otherwise).
+  /// measurement: the step measures the sums with it, unless null; the same on every rank.
+  /// Optimizer::measurement_for() returns the one that its next step needs.
   ///
   /// If anything throws on some rank (in the batch or in loss_of), no rank is left waiting: every rank throws
   /// the error of the lowest failing rank, "rank R: " in front, parameters have no gradient, and another step
@@ -84,17 +82,17 @@ class DataParallel final : public GradientSource {
   template <class Batch, class LossOf>
   StepResult step(Batch&& batch, LossOf&& loss_of, Measurement* measurement = nullptr);
 
-  /// Collective: compares a digest of parameters, buffers, EMA weights and optimizer state (what every rank
-  /// has whole) between ranks. If they differ, every rank throws the same TrainingError, naming the first
-  /// tensors that do and the ranks. step() calls it every Options::check_every steps, at its end, before the
-  /// optimizer changes anything.
+  /// Collective: compares a digest of the parameters, buffers, EMA weights and optimizer state that every
+  /// rank has whole. If they differ, every rank throws the same TrainingError, naming the first such tensors
+  /// and the ranks. step() calls it every Options::check_every steps, at its end, before the optimizer
+  /// changes anything.
   void check_replicas() const;
 
   /// Adds spans of each step to the timeline from now on: forward and backward of each shard, each bucket
   /// from ready to start to done, the step header. Null stops that. The timeline must live until then.
   void record(Timeline* timeline);
 
-  /// Every rank gets them in the result of the next step that succeeds.
+  /// Every rank gets these requests in the result of the next successful step.
   void request(const Requests& requests);
 
   std::span<Param* const> params() const override;
@@ -105,26 +103,25 @@ class DataParallel final : public GradientSource {
   const Partition* partition() const override;
   void updated(std::size_t param) override;
 
-  /// Of Options::graph, so far.
+  /// The captures and launches so far (Options::graph).
   const CapturedSteps& captured_steps() const;
   /// StepResult::compute_ms of any rank in the last step.
   double compute_ms_of(int rank) const;
 
-  /// Of the newest step of which all ranks know the loss, also if that or a later check has ended it: its
-  /// step, loss_sum and count.
+  /// step, loss_sum and count of the newest step whose loss all ranks know, even if a check ended that step.
   const StepResult& last_result() const;
 
-  const Options& options() const;  ///< as they were given, with defaults filled in
+  const Options& options() const;  ///< with defaults filled in
   comm::HostGroup& group() const;  ///< the ranks that share the batch
   /// For layers that communicate (ModelState::meets_across_ranks); null if the model has none.
   comm::GradientTransport* layer_transport() const;
   const comm::ShardMap& shard_map() const;  ///< which shards each rank has
-  /// For passes outside steps (evaluation): begin() it with a Pass that records nothing.
+  /// For passes outside steps (evaluation): call begin() with a Pass that records nothing.
   Tape& tape() { return tape_; }
 
-  /// The current plan: made again once, after the first step, from the order in which gradients arrived.
+  /// The current plan. It changes once, after the first step, to the order in which gradients arrived.
   const BucketPlan& plan() const;
-  /// Of the last step, by bucket of its plan; the last are the statistics, if there are any.
+  /// The times of the last step, by bucket of its plan; the last bucket has the statistics, if any.
   std::span<const BucketTime> bucket_times() const;
   int accumulation_buffers() const;               ///< of this rank
   std::size_t accumulation_buffer_bytes() const;  ///< of one of them
@@ -139,9 +136,9 @@ class DataParallel final : public GradientSource {
                const Options& options, std::int64_t global_batch);
   void begin_step(std::uint64_t step, bool takes_micro_batches, Measurement* measurement);
   void begin_passes();
-  bool may_capture() const;  ///< if so, add_shard() is told of all shards before run_passes()
+  bool may_capture() const;  ///< if so, add_shard() must get all shards before run_passes()
   void add_shard(std::int64_t index, std::span<const Tensor> tensors);
-  /// Calls passes(), or launches a graph of the work that it asked for in an earlier step.
+  /// Calls passes(), or launches a graph of the work of an earlier call.
   void run_passes(const std::function<void()>& passes);
   void launch();
   int begin_shard(std::int64_t index);  ///< returns the number of passes over it
@@ -187,7 +184,7 @@ StepResult DataParallel::step(Batch&& batch, LossOf&& loss_of, Measurement* meas
     const auto passes = [&] {
       if constexpr (repeatable) {
         for (Iterator at = first; at != last; ++at) run_shard(*at);
-      } else {  // only steps of known shards are captured, and so run twice
+      } else {  // only steps of known shards can be captured, as that calls the passes twice
         for (; first != last; ++first) run_shard(*first);
       }
       check_batch_was_whole();

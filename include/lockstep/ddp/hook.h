@@ -1,4 +1,4 @@
-// Hook: replaces the plain sum of complete buckets, for compression and the like.
+// Hook: replaces the plain sum of complete buckets, for example by compression.
 #pragma once
 
 #include <string>
@@ -11,20 +11,20 @@
 
 namespace lockstep::ddp {
 
-/// The gradient memory of this rank, as a hook sees it. Gradients and buckets are counted as in plan().
+/// The gradient memory of this rank for a hook. Gradients and buckets have the numbers of plan().
 class Buckets {
  public:
   virtual ~Buckets() = default;
   virtual const BucketPlan& plan() const = 0;              ///< which gradients are in which bucket
-  virtual comm::GradientTransport& transport() const = 0;  ///< what sums over ranks
-  virtual kernels::Backend& backend() const = 0;           ///< what carries out operations
+  virtual comm::GradientTransport& transport() const = 0;  ///< sums over ranks
+  virtual kernels::Backend& backend() const = 0;           ///< carries out operations
   /// When a bucket is complete, accumulation buffers 0 .. partial_sums() - 1 hold this rank's partial sums of
   /// it, one for each maximal sub-tree of its shards. A rank without shards has none, but it has buffer 0.
   virtual int partial_sums() const = 0;
   virtual Tensor gradient(int gradient, int buffer) const = 0;  ///< of its shape
   virtual Tensor bucket(int bucket,
                         int buffer) const = 0;  ///< all of it as one vector, zero padding included
-  virtual DType comm_dtype() const = 0;         ///< Options::comm_dtype, for what a hook sends itself
+  virtual DType comm_dtype() const = 0;         ///< Options::comm_dtype, for the hook's own messages
   virtual bool failed() const = 0;  ///< this rank has failed in this step: its buffers are worthless
   /// Starts the plain sum of a bucket: when it is done, buffer 0 of every rank holds the sum over all shards.
   virtual comm::Work start_sum(int bucket) = 0;
@@ -44,26 +44,27 @@ struct HookState {
 
 /// Belongs to one DataParallel. All methods are collective; start() is called for every bucket of a step in
 /// plan order, on a rank whose step has failed too (its accumulation buffers are worthless then, but its
-/// peers wait for it). In the steady state a hook should allocate nothing. What it throws ends the program:
-/// its peers may be waiting for its part, and nothing can tell them.
+/// peers wait for it). In the steady state a hook should allocate nothing. Its exceptions end the program, as
+/// peers may be waiting for its part.
 class Hook {
  public:
   virtual ~Hook() = default;
-  /// Equal on all ranks, or they do not form one DataParallel: "rounding bits=4".
+  /// Must be equal on all ranks of a DataParallel: "rounding bits=4".
   virtual std::string describe() const = 0;
-  /// Before the first step, and again whenever the plan has been remade. `buckets` stays valid for life.
+  /// Called before the first step, and whenever the plan has changed. `buckets` stays valid for the hook's
+  /// life.
   virtual void bind(Buckets& buckets) = 0;
   /// The number of the step that begins.
   virtual void begin_step(std::uint64_t step) = 0;
   /// The bucket is complete on this rank. Starts communication and returns; backward may still be running.
   virtual void start(int bucket) = 0;
-  /// All buckets have been started. When it returns, accumulation buffer 0 holds what is used as the sum over
-  /// all shards, the same on every rank.
+  /// All buckets have been started. When it returns, accumulation buffer 0 holds the sum over all shards to
+  /// use, the same on every rank.
   virtual void finish() = 0;
 
   /// Its state, nothing by default; the same list from the first bind() to the end.
   virtual std::vector<HookState> state() { return {}; }
-  /// Of the device that holds its state. None: the state is in CPU memory.
+  /// The backend of the device that holds its state. Null: the state is in CPU memory.
   virtual kernels::Backend* backend() { return nullptr; }
 };
 

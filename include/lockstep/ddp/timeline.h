@@ -12,7 +12,7 @@ namespace lockstep::ddp {
 /// Spans of time of this rank, kept in memory of a fixed size until write(). Recording allocates nothing.
 class Timeline {
  public:
-  /// Space for this many spans a rank; later ones are counted, not kept.
+  /// Space for this many spans a rank; later ones are dropped and counted.
   static constexpr std::size_t max_spans = 200'000;
 
   /// The rows of a rank in the trace. Buckets have a row each, from `buckets` on.
@@ -26,9 +26,9 @@ class Timeline {
   /// A span from start_s to end_s on the clock of monotonic_s(). `name` must live as long as this object.
   void add(const char* name, int row, std::int64_t step, double start_s, double end_s);
 
-  /// Collective: rank 0 writes the spans of all ranks to the path, replacing an existing trace; nothing
-  /// if rank 0 has none. Returns the number of spans, over all ranks, that were not kept. Throws on all ranks
-  /// if it cannot be written.
+  /// Collective: rank 0 writes the spans of all ranks to the path, replacing an existing trace; nothing if
+  /// rank 0 has no spans. Returns the number of dropped spans of all ranks. Throws on all ranks if the file
+  /// cannot be written.
   std::int64_t write() const;
 
  private:

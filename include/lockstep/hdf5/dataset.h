@@ -25,8 +25,8 @@ struct Extent {
 /// A dataset of an open file. Every failure is a DataError with file and object.
 class Dataset : public Object {
  public:
-  /// None: text, or other types that are not numbers (compounds, enumerations ...). Reading converts the byte
-  /// order.
+  /// None for text and other types that are not numbers (compounds, enumerations ...). Reading converts the
+  /// byte order.
   std::optional<DType> dtype() const { return dtype_; }
   /// NumPy's bool as h5py stores it: an enumeration FALSE = 0, TRUE = 1 of one byte. It has no dtype(), but
   /// reads as any integer.
@@ -36,7 +36,7 @@ class Dataset : public Object {
     return dtype_ ? to_string(*dtype_) : is_boolean_ ? "bool" : is_text_ ? "text" : "other";
   }
   const std::vector<std::int64_t>& shape() const { return shape_; }  ///< empty for a scalar
-  /// The first dimension; 1 of a scalar.
+  /// The first extent; 1 for a scalar.
   std::int64_t rows() const { return shape_.empty() ? 1 : shape_[0]; }
   std::int64_t numel() const { return numel_; }          ///< elements
   std::int64_t row_numel() const { return row_numel_; }  ///< elements per row
@@ -44,13 +44,13 @@ class Dataset : public Object {
   /// Reads all elements, converted to `as`, into `out`, which must hold exactly numel() of them (UsageError
   /// otherwise). DataError if the dataset was created but never written.
   void read(DType as, std::span<std::byte> out) const;
-  /// Rows [begin, begin + count); the same rules.
+  /// Rows [begin, begin + count), with the same errors.
   void read_rows(std::int64_t begin, std::int64_t count, DType as, std::span<std::byte> out) const;
-  /// use(first, values): elements in their order, as float64, values[0] being element `first` of the dataset.
-  /// False: no more.
+  /// use(first, values): elements in order, as float64; values[0] is element `first` of the dataset. False
+  /// ends the reading.
   using BlockUse = std::function<bool(std::int64_t first, std::span<const double> values)>;
-  /// Passes the elements of rows [begin, begin + count) on, 4 MiB at a time, however large a row is. Not of a
-  /// scalar.
+  /// Calls `use` with the elements of rows [begin, begin + count), 4 MiB at a time, for rows of any size. Not
+  /// for a scalar.
   void read_blocks(std::int64_t begin, std::int64_t count, const BlockUse& use) const;
   /// All elements, converted from `from` as HDF5 does. DataError if the size does not fit.
   void write(DType from, std::span<const std::byte> in);

@@ -1,4 +1,4 @@
-// File and Group: an HDF5 file on the serial driver; opening and making its objects by name.
+// File and Group: an HDF5 file on the serial driver; opening and creating its objects by name.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ enum class ObjectKind { group, dataset, named_type, unreachable };
 /// A name in a group.
 struct Link {
   std::string name;  ///< without the path of the group
-  ObjectKind kind;   ///< what it leads to
+  ObjectKind kind;   ///< of the object that it refers to
   bool operator==(const Link&) const = default;
 };
 
@@ -33,15 +33,15 @@ class NamedType : public Object {
   DType dtype_;
 };
 
-/// Names may be paths ("model/net.0.weight", "/model"); '/' separates, dots are ordinary letters. Creating
-/// needs the groups on the way to exist. Groups track the order in which links were made; nothing stores a
-/// time stamp, so equal calls make equal bytes.
+/// Names may be paths ("model/net.0.weight", "/model"); '/' separates, dots are ordinary letters. Creation
+/// needs existing parent groups. Groups track the creation order of links; nothing stores a time stamp, so
+/// equal calls write equal bytes.
 class Group : public Object {
  public:
   /// By time of creation, or by name.
   enum class Order { creation, name };
 
-  /// Links in the order asked; creation order where the group tracks it, otherwise by name.
+  /// Links in this order; by name if the group does not track the creation order.
   std::vector<Link> links(Order order = Order::creation) const;
   bool exists(std::string_view name) const;  ///< whether the group has an object of this name
   /// ObjectKind::unreachable if it does not exist or is in another file, which is not opened.
@@ -49,8 +49,8 @@ class Group : public Object {
 
   Group open_group(std::string_view name) const;      ///< DataError if it does not exist
   Dataset open_dataset(std::string_view name) const;  ///< DataError if it does not exist
-  /// The same for untrusted files: opens no other file, and throws DataError if the elements are not
-  /// contiguous in this one.
+  /// The same for untrusted files: opens no other file, and throws DataError unless the elements are
+  /// contiguous in this file.
   Dataset open_contiguous(std::string_view name) const;
 
   Group create_group(std::string_view name);  ///< DataError if the name is taken
@@ -83,11 +83,11 @@ class Group : public Object {
 
 /// How a file is created.
 struct CreateOptions {
-  /// What happens to a file of this name.
+  /// The treatment of an existing file of this name.
   enum class Existing { refuse, replace };
   Existing existing = Existing::refuse;  ///< refuse: DataError if it exists
   /// Superblock version 3 with checksummed metadata (HDF5 1.10 and later read it); otherwise the oldest
-  /// format that serves.
+  /// possible format.
   bool checksummed = false;
   std::uint64_t alignment_bytes = 1;  ///< objects of at least alignment_from_bytes start at multiples of this
   std::uint64_t alignment_from_bytes = 1;  ///< objects from this size on are aligned

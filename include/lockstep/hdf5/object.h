@@ -20,7 +20,7 @@
 
 namespace lockstep::hdf5 {
 
-/// HDF5 has found no memory. When it reads, the sizes that the file claims may be the cause.
+/// HDF5 is out of memory. In a read, wrong sizes in the file may be the cause.
 class NoMemory : public DataError {
  public:
   using DataError::DataError;
@@ -33,9 +33,9 @@ class Handle {
 
   Handle() = default;
   Handle(std::int64_t id, Closer closer) noexcept : id_(id), closer_(closer) {}  ///< owns the identifier
-  /// Takes the identifier of `other`, which then has none.
+  /// Takes the identifier of `other`, which becomes empty.
   Handle(Handle&& other) noexcept : id_(std::exchange(other.id_, -1)), closer_(other.closer_) {}
-  /// The same; closes what it had.
+  /// The same; closes the old identifier.
   Handle& operator=(Handle&& other) noexcept {
     if (this != &other) {
       close();
@@ -57,10 +57,10 @@ class Handle {
   Closer closer_ = nullptr;
 };
 
-/// What groups, datasets and files have in common. Every failure is a DataError with file and object.
+/// The common part of groups, datasets and files. Every failure is a DataError with file and object.
 class Object {
  public:
-  const std::string& file_path() const { return file_path_; }  ///< as it was opened
+  const std::string& file_path() const { return file_path_; }  ///< as passed to the constructor
   /// Absolute name within the file: "/model/net.0.weight".
   const std::string& name() const { return name_; }
   std::int64_t id() const { return handle_.id(); }  ///< of the HDF5 library
@@ -84,7 +84,7 @@ class Object {
   std::int64_t int64_attribute(std::string_view attribute) const;
   /// Any integer type; DataError if the value does not fit.
   std::uint64_t uint64_attribute(std::string_view attribute) const;
-  /// Any number.
+  /// Any number type.
   double double_attribute(std::string_view attribute) const;
   /// Numbers of any shape, in row-major order; a scalar gives one.
   std::vector<double> doubles_attribute(std::string_view attribute) const;
@@ -107,7 +107,7 @@ class Object {
 
  protected:
   Object() = default;
-  /// For the classes that derive from it.
+  /// For derived classes.
   Object(Handle handle, std::string file_path, std::string name)
       : handle_(std::move(handle)), file_path_(std::move(file_path)), name_(std::move(name)) {}
   Object(Object&&) noexcept = default;

@@ -16,7 +16,7 @@
 
 namespace lockstep::nn {
 
-/// Layers of one type, made in place:
+/// Layers of one type, constructed in place:
 ///
 ///   nn::List<Block> blocks{*this, "blocks"};
 ///   for (int i = 0; i < depth; ++i) blocks.emplace_back(width);  // Block(blocks, "0", width), ...
@@ -26,7 +26,7 @@ class List : public Module {
  public:
   using Module::Module;
 
-  /// Appends a layer, which is named by its number.
+  /// Appends a layer, whose name is its number.
   template <class... Args>
   T& emplace_back(Args&&... args) {
     return layers_.emplace_back(*this, fmt::format("{}", layers_.size()), std::forward<Args>(args)...);
@@ -39,27 +39,27 @@ class List : public Module {
   auto end() noexcept { return layers_.end(); }
 
  private:
-  std::deque<T> layers_;  // which never moves what it holds
+  std::deque<T> layers_;  // never moves its elements
 };
 
-/// A layer to be made: its type and what its constructor takes after parent and name.
+/// A future layer: its type, and the constructor's arguments after parent and name.
 template <class T, class... Args>
 struct Recipe {
-  std::tuple<Args...> args;  ///< what the constructor of the layer gets, besides parent and name
+  std::tuple<Args...> args;  ///< of the layer's constructor, after parent and name
 };
 template <class T, class... Args>
 Recipe<T, std::decay_t<Args>...> make(Args&&... args) {
   return {{std::forward<Args>(args)...}};
 }
 
-/// One after another, each called with what the last returned. Layers are given by make(), which the
-/// Sequential calls; anything else that maps a Var to a Var is called as it is, and has a number, too:
+/// Calls layers one after another, each with the result of the last. make() describes a layer, which the
+/// Sequential constructs; any other function from Var to Var gets a number, too:
 ///
 ///   nn::Sequential net{*this, "net", nn::make<nn::Linear>(64, 128), relu, nn::make<nn::Linear>(128, 10)};
 ///   // net.0.weight, net.0.bias, net.2.weight, net.2.bias
 class Sequential : public Layer<Sequential> {
  public:
-  /// As a whole model: 0.weight ....
+  /// A whole model: 0.weight ....
   template <class... Parts>
   explicit Sequential(std::uint64_t seed, Parts... parts) : Layer(seed) {
     (add(std::move(parts)), ...);
@@ -70,7 +70,7 @@ class Sequential : public Layer<Sequential> {
     (add(std::move(parts)), ...);
   }
 
-  /// Makes a layer at the end, and returns it.
+  /// Appends a layer, and returns it.
   template <class T, class... Args>
   T& add(Recipe<T, Args...> recipe) {
     auto step = std::apply(

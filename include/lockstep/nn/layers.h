@@ -15,18 +15,18 @@ class Linear : public Layer<Linear> {
  public:
   Linear(Module& parent, std::string_view name, std::int64_t in, std::int64_t out, bool with_bias = true);
 
-  /// This layer makes the model's output: its parameters say so.
+  /// Marks this layer as the model's output head (Param::role).
   void mark_as_head();
 
   Var forward(const Var& x);
-  /// activation(linear(x)), in one go.
+  /// activation(linear(x)), fused.
   Var forward(const Var& x, ops::Activation activation);
 
   Parameter weight;
   std::optional<Parameter> bias;
 };
 
-/// out(activation(in(x))), in one go.
+/// out(activation(in(x))), fused.
 Var feed_forward(const Var& x, Linear& in, ops::Activation activation, Linear& out);
 
 /// weight: [rows, width], N(0, 1) at first; its role is that of an embedding.
@@ -60,8 +60,8 @@ class Dropout : public Layer<Dropout> {
   std::uint64_t purpose_;
 };
 
-/// What Conv1d, Conv2d and ConvTranspose2d are made of: weight and bias, both U(+-1 / sqrt(fan_in)) at first,
-/// where fan_in is the product of the weight's extents but the first.
+/// The common part of Conv1d, Conv2d and ConvTranspose2d: weight and bias, both U(+-1 / sqrt(fan_in)) at
+/// first, where fan_in is the product of all extents of the weight except the first.
 struct ConvolutionParameters {
   /// Registers both with the owner.
   ConvolutionParameters(Module& owner, const Shape& weight_shape, std::int64_t out, bool with_bias);
@@ -70,13 +70,13 @@ struct ConvolutionParameters {
   std::optional<Parameter> bias;
 };
 
-/// As those of Conv2d, along the one direction.
+/// Like Conv2dOptions, along one direction.
 struct Conv1dOptions {
   int stride = 1;    ///< between positions of the kernel
   int padding = 0;   ///< zeros on each side
   int dilation = 1;  ///< distance between the elements of the kernel
   int groups = 1;    ///< of channels, each with a kernel of its own
-  bool bias = true;  ///< adds one
+  bool bias = true;  ///< whether there is a bias
 };
 
 /// x: [N, in, L]; weight: [out, in / groups, kernel], bias: [out].
@@ -114,10 +114,10 @@ class Conv2d : public Layer<Conv2d>, public ConvolutionParameters {
   ops::ConvolutionGeometry geometry_;
 };
 
-/// As PyTorch's ConvTranspose2d has them.
+/// The options of PyTorch's ConvTranspose2d.
 struct ConvTranspose2dOptions {
   ops::HeightWidth stride = 1;          ///< step of the window
-  ops::HeightWidth padding = 0;         ///< zeros around the image, which are taken away
+  ops::HeightWidth padding = 0;         ///< removed around the result
   ops::HeightWidth output_padding = 0;  ///< added to the result's extent; less than the stride
   ops::HeightWidth dilation = 1;        ///< distance of the elements of the window
   int groups = 1;                       ///< into which channels are divided
@@ -138,17 +138,18 @@ class ConvTranspose2d : public Layer<ConvTranspose2d>, public ConvolutionParamet
   ops::HeightWidth output_padding_;
 };
 
-/// PyTorch's, with batch_first: out_proj(attention of the thirds of x in_proj_weight' + in_proj_bias).
-/// in_proj_weight: [3 C, C], uniform as by Glorot and Bengio (2010) at first; biases begin at 0.
+/// PyTorch's MultiheadAttention with batch_first: out_proj(attention of the thirds of x in_proj_weight' +
+/// in_proj_bias). in_proj_weight: [3 C, C], uniform as by Glorot and Bengio (2010) at first; biases begin at
+/// 0.
 class MultiheadAttention : public Layer<MultiheadAttention> {
  public:
   /// Throws UsageError if the heads do not divide the channels.
   MultiheadAttention(Module& parent, std::string_view name, std::int64_t channels, int heads,
                      bool with_bias = true);
 
-  /// x: [B, T, C], which looks at itself; with `causal`, at places up to its own.
+  /// Self-attention of x: [B, T, C]; with `causal`, to positions up to its own.
   Var forward(const Var& x, bool causal = false);
-  /// query: [B, Tq, C], which looks at key and value: [B, Tk, C].
+  /// Attention of query: [B, Tq, C] to key and value: [B, Tk, C].
   Var forward(const Var& query, const Var& key, const Var& value, bool causal = false);
 
  private:

@@ -1,5 +1,5 @@
 // Module: a node in the tree of names. Layers and models are Modules; they own parameters under full dotted
-// names, with the distributions that these are drawn from.
+// names, and set their initial values.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ namespace lockstep::nn {
 struct Init {
   /// The kinds of distributions.
   enum class Kind { constant, uniform, normal };
-  Kind kind = Kind::constant;  ///< which one
+  Kind kind = Kind::constant;  ///< see Kind
   float scale = 0;  ///< the constant; the bound of U(-bound, bound); the deviation of N(0, deviation^2)
 
   /// Every element is `value`.
@@ -35,18 +35,17 @@ void initialize(Param& param, const Init& init, std::uint64_t seed);
 /// PyTorch's default for weights and biases of Linear and Conv2d: U(+-1 / sqrt(fan_in)).
 Init fan_in_uniform(std::int64_t fan_in);
 
-/// A Module owns nothing: submodules and parameters are members of the class that derives from it, and name
-/// themselves to their parent when they are constructed:
+/// A Module owns nothing: submodules and parameters are members of the derived class, and register with their
+/// parent at construction:
 ///
 ///   struct Classifier : nn::Module {
 ///     nn::Linear hidden{*this, "hidden", 64, 128};  // hidden.weight, hidden.bias
 ///     nn::Linear out{*this, "out", 128, 10};
 ///     Var forward(const Var& x) { return out(relu(hidden(x))); }
 ///   };
-///
-/// Members of a list are named by their place: "0", "1" .... A name may hold dots ("transformer.wte"). Full
-/// names are known from construction on. Addresses are stable: a Module cannot be copied or moved. A parent
-/// must outlive its children.
+/// Members of a list are named by their position: "0", "1" .... A name may hold dots ("transformer.wte").
+/// Full names are known from construction on. Addresses are stable: a Module cannot be copied or moved. A
+/// parent must outlive its children.
 class Module {
  public:
   /// The root of a tree. `seed` decides the initial values of all parameters in it.
@@ -59,30 +58,30 @@ class Module {
 
   /// Full name, "layer1.0.conv1"; empty for the root.
   const std::string& path() const noexcept { return path_; }
-  /// The root's.
+  /// The seed of the root.
   std::uint64_t seed() const noexcept { return seed_; }
 
-  /// All leaves, in the order of PyTorch's state_dict: a module's own, as they were registered, then its
+  /// All leaves, in the order of PyTorch's state_dict: a module's own in the order of registration, then its
   /// children's.
   ModelState state();
   operator ModelState() { return state(); }  ///< for what takes a state
 
-  /// Moves all values of the model to the backend's device (nothing if they are there), from where
-  /// DataParallel and optimizers made afterwards use them. Gradients are dropped. The backend must outlive
-  /// the model's use. Throws UsageError if this is not the root of its tree.
+  /// Moves all values of the model to the backend's device, where DataParallel and optimizers constructed
+  /// afterwards use them. Does nothing if they are there. Gradients are dropped. The backend must outlive the
+  /// model's use. Throws UsageError if this is not the root of its tree.
   void to(kernels::Backend& backend);
 
-  /// Whether training passes of this module communicate with other ranks: SyncBatchNorm, or a layer of yours
-  /// that uses Pass::layer_transport. DataParallel then gives the passes one.
+  /// Whether training passes of this module communicate with other ranks: SyncBatchNorm, or your own layer
+  /// that uses Pass::layer_transport. DataParallel then provides one.
   virtual bool meets_across_ranks() const { return false; }
-  /// How other programs store the weights of a model that is this module, for loads; constant. Null: under
-  /// its names, as they are.
+  /// How other programs store the weights of this model, for loads; constant. Null: with the same names and
+  /// shapes.
   virtual const ForeignWeights* foreign_weights() const { return nullptr; }
   /// Calls visit(module) for this module and all below it, parents first.
   void for_each_module(const std::function<void(Module&)>& visit);
 
-  /// compute(), with the path of this module in front of the text of a UsageError ("down2.c1: conv2d: ...").
-  /// Once: an error that a module inside has named already goes as it is, and the root has no name to say.
+  /// Calls compute(), and puts the path of this module in front of a UsageError ("down2.c1: conv2d: ..."),
+  /// unless an inner module has done so. The root has no path.
   template <class Compute>
   decltype(auto) named(Compute&& compute) const {
     try {
@@ -115,7 +114,7 @@ class Module {
   std::vector<Module*> children_;
 };
 
-/// A Module that is called: layer(x) is Derived's forward(x), and errors say the layer's name (named()).
+/// A callable Module: layer(x) calls Derived's forward(x), and errors have the layer's path (named()).
 ///
 ///   struct Block : nn::Layer<Block> {
 ///     using Layer::Layer;  // (parent, name)
@@ -180,11 +179,11 @@ class Moments : public Statistic {
   std::int64_t elements_;
 };
 
-/// Makes every parameter whose name matches one of the patterns ('*' any run of characters, '?' one) a
-/// constant. Throws UsageError for a pattern that matches none.
+/// Freezes every parameter whose name matches one of the patterns ('*': any run of characters, '?': one).
+/// Throws UsageError for a pattern that matches none.
 void freeze(const ModelState& state, std::span<const std::string> patterns);
 
-/// Elements of all parameters, or of those that train.
+/// Elements of all parameters, or of the trainable ones.
 std::int64_t count_parameters(const ModelState& state, bool trainable_only = false);
 
 }  // namespace lockstep::nn

@@ -14,7 +14,7 @@ class LayerNorm : public Layer<LayerNorm> {
   LayerNorm(Module& parent, std::string_view name, std::int64_t width, float eps = 1e-5f);
 
   Var forward(const Var& x);
-  /// Of x + branch, in one go with the addition; an absent branch (Var{}) adds nothing.
+  /// The norm of x + branch, fused with the addition; an absent branch (Var{}) adds nothing.
   SumAndNorm forward(const Var& x, const Var& branch);
 
   Parameter weight, bias;
@@ -23,7 +23,7 @@ class LayerNorm : public Layer<LayerNorm> {
   float eps_;
 };
 
-/// Over the last dimension, without centre and bias. eps: PyTorch's for float32, where none is given.
+/// Over the last dimension, without mean and bias. The default of eps is PyTorch's for float32.
 class RMSNorm : public Layer<RMSNorm> {
  public:
   RMSNorm(Module& parent, std::string_view name, std::int64_t width,
@@ -38,14 +38,14 @@ class RMSNorm : public Layer<RMSNorm> {
   Parameter weight;
 };
 
-/// Over groups of channels and all places of an image.
+/// Over groups of channels and all positions of an image.
 class GroupNorm : public Layer<GroupNorm> {
  public:
   /// Throws UsageError if the groups do not divide the channels.
   GroupNorm(Module& parent, std::string_view name, int groups, std::int64_t channels, float eps = 1e-5f);
 
   Var forward(const Var& x);
-  /// In one go with what the norm is told about each image, and with a SiLU.
+  /// Fused with a scale and shift of each image, and with a SiLU.
   Var adaptive(const Var& x, const AdaptiveNorm& how);
 
  private:
@@ -56,16 +56,16 @@ class GroupNorm : public Layer<GroupNorm> {
   Parameter weight, bias;
 };
 
-/// How a batch norm keeps its running statistics.
+/// The options of a batch norm.
 struct BatchNormSettings {
   float momentum = 0.1f;  ///< running = (1 - momentum) running + momentum new
   float eps = 1e-5f;      ///< added to the variance
-  /// Training passes normalise by the statistics of all ranks of Pass::layer_transport (where there is
-  /// one), not of the shard alone.
+  /// Training passes normalise by the statistics of all ranks of Pass::layer_transport (if there is one), not
+  /// of the shard alone.
   bool sync = false;
 };
 
-/// Over batch and places, per channel; x: [N, C, H, W] or [N, C]. Training passes normalise by the shard's
+/// Over batch and positions, per channel; x: [N, C, H, W] or [N, C]. Training passes normalise by the shard's
 /// mean and biased variance. One value a channel is a UsageError before a run's first update (Pass::step 0).
 /// The running mean and (unbiased) variance are over all shards of a step, merged once the step's sums are
 /// known; evaluations use them.
@@ -78,9 +78,9 @@ class BatchNorm2d : public Layer<BatchNorm2d> {
 
   Var forward(const Var& x);
   bool meets_across_ranks() const override { return settings_.sync; }
-  /// Elements that a channel had in this rank's last pass; 0 before the first.
+  /// Elements of a channel in this rank's last pass; 0 before the first.
   std::int64_t values_per_channel() const { return values_; }
-  /// relu of that plus the shortcut, which may be absent (Var{}), in fewer passes over memory.
+  /// relu(norm(x) + shortcut) in fewer passes over memory; the shortcut may be absent (Var{}).
   Var relu(const Var& x, const Var& shortcut = {});
 
   Parameter weight, bias;
@@ -106,16 +106,16 @@ class BatchNorm2d : public Layer<BatchNorm2d> {
 };
 
 /// A BatchNorm2d whose ranks share their statistics. Every rank of the transport takes part in every
-/// recorded training pass, if need be with a batch of 0.
+/// recorded training pass, if necessary with a batch of 0.
 class SyncBatchNorm : public BatchNorm2d {
  public:
   SyncBatchNorm(Module& parent, std::string_view name, std::int64_t channels,
                 BatchNormSettings settings = {});
 };
 
-/// Makes every BatchNorm2d in `model` one whose ranks share their statistics, as
+/// Makes the ranks of every BatchNorm2d in `model` share their statistics, as
 /// torch.nn.SyncBatchNorm.convert_sync_batchnorm does. Names, parameters and buffers stay. Call it before
-/// the DataParallel is made; the next step of one that was made before is a UsageError.
+/// constructing the DataParallel; the next step of an earlier one is a UsageError.
 void convert_sync_batch_norm(Module& model);
 
 }  // namespace lockstep::nn

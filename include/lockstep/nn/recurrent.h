@@ -8,8 +8,8 @@
 
 namespace lockstep::nn {
 
-/// What a cell of so many gates is made of. weight_ih: [gates * hidden, in], weight_hh: [gates * hidden,
-/// hidden], biases: [gates * hidden], all U(+-1 / sqrt(hidden)) at first.
+/// The weights of a cell. weight_ih: [gates * hidden, in], weight_hh: [gates * hidden, hidden], biases:
+/// [gates * hidden], all U(+-1 / sqrt(hidden)) at first.
 struct GateParameters {
   /// Registers the weights of `gates` gates with the owner.
   GateParameters(Module& owner, std::int64_t in, std::int64_t hidden, int gates, bool with_bias);
@@ -28,7 +28,7 @@ class GRUCell : public Layer<GRUCell>, public GateParameters {
   Var forward(const Var& x, const Var& h = {});
 };
 
-/// Each [N, hidden], or absent (Var{}): zeros.
+/// The state, each [N, hidden]; absent (Var{}): zeros.
 struct LSTMState {
   Var h, c;  ///< [N, hidden]: the output; the cell
 };

@@ -9,7 +9,7 @@
 
 namespace lockstep::optim {
 
-/// As torch.optim.AdamW has them.
+/// The options of torch.optim.AdamW, with its defaults.
 struct AdamWOptions {
   double lr = 1e-3;                            ///< learning rate of a step without a schedule
   std::array<double, 2> betas = {0.9, 0.999};  ///< decay of the two moments
@@ -22,18 +22,18 @@ struct AdamWOptions {
 };
 
 /// Slots: "exp_avg", "exp_avg_sq": float32 of the parameters' shapes; "step": int64 scalars on the CPU, the
-/// updates each parameter has had (fewer than steps() if it had no gradient in some).
+/// number of updates of each parameter (fewer than steps() if it had no gradient in some).
 class AdamW : public Optimizer {
  public:
   using Options = AdamWOptions;  ///< for a Registry
-  /// `source` must outlive this. Throws UsageError on a bad option, saying which.
+  /// `source` must outlive this. Throws UsageError that names a bad option.
   explicit AdamW(GradientSource& source, const AdamWOptions& options = {});
 
   std::string_view algorithm() const override { return "adamw"; }
   static int states(const Options&, bool) { return 2; }  ///< for Traits
 
  protected:
-  /// For an algorithm that updates some parameters otherwise: `takes` (by index) says which are AdamW's.
+  /// For an algorithm that updates the other parameters itself: `takes` (by index) marks those of AdamW.
   AdamW(GradientSource& source, const AdamWOptions& options, const std::vector<bool>& takes);
 
   void apply(std::span<const Update> updates) override;
@@ -43,12 +43,12 @@ class AdamW : public Optimizer {
   std::int64_t& made(std::size_t param) const { return *updates_[param].data<std::int64_t>(); }
 
   double beta1_, beta2_, eps_;
-  std::vector<Tensor> exp_avg_, exp_avg_sq_;  // by parameter
-  std::vector<Tensor> updates_;               // by parameter: int64 scalars on the CPU; none as those
+  std::vector<Tensor> exp_avg_, exp_avg_sq_;             // by parameter
+  std::vector<Tensor> updates_;                          // by parameter: int64 scalars on the CPU
   std::vector<ops::ParameterUpdate<ops::AdamW>> batch_;  // of a call of apply()
 };
 
-/// Rows of betas and eps, and what decay_options() has.
+/// Rows of betas and eps, and those of decay_options().
 template <class Options>
 std::vector<Option<Options>> adamw_options() {
   std::vector<Option<Options>> rows = decay_options<Options>();

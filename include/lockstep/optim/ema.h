@@ -30,7 +30,7 @@ struct EmaWarmup {
   std::int64_t update_after = 0;  ///< updates in which the EMA is a copy
 };
 
-/// How EMA weights forget: the decay of each update. A plain rate converts to it.
+/// The decay of EMA weights in each update. A plain rate converts to it.
 class EmaProfile {
  public:
   /// The same decay in every update. Throws UsageError unless 0 <= rate < 1.
@@ -39,12 +39,12 @@ class EmaProfile {
   /// sigma_rel^2 = (gamma + 1) / ((gamma + 2)^2 (gamma + 3)) (Karras et al., "Analyzing and improving the
   /// training dynamics of diffusion models", CVPR 2024). Throws UsageError unless 0 < sigma_rel < 0.28.
   static EmaProfile power(double sigma_rel);
-  /// From a name, however the number is written: "0.990", "sigma_rel=0.10". Throws UsageError on others.
+  /// From a name in any spelling of the number: "0.990", "sigma_rel=0.10". Throws UsageError on other texts.
   static EmaProfile named(std::string_view name);
 
-  /// Canonical and shortest: "0.99", "sigma_rel=0.05"; the name in checkpoints.
+  /// The shortest name: "0.99", "sigma_rel=0.05"; checkpoints use it.
   const std::string& name() const noexcept { return name_; }
-  bool is_power() const noexcept { return power_; }  ///< whether its width grows with the training so far
+  bool is_power() const noexcept { return power_; }  ///< whether it is a power-function profile
   /// The rate, or sigma_rel.
   double parameter() const noexcept { return parameter_; }
   /// Exponent of a power-function profile; 0 of a plain rate.
@@ -60,31 +60,31 @@ class EmaProfile {
   bool power_ = false;
 };
 
-/// What EMA weights hold of buffers (running statistics, counters).
+/// The EMA of buffers (running statistics, counters).
 enum class EmaBuffers {
-  copy,     ///< the model's, as of the last update
-  average,  ///< averages of float32 ones as if parameters; others as with copy
-  leave,    ///< nothing: wherever EMA weights are used, the model's own buffers are
+  copy,     ///< a copy of the model's, as of the last update
+  average,  ///< float32 buffers are averaged like parameters; others are copied
+  leave,    ///< none: EMA weights are used with the model's own buffers
 };
 
 constexpr auto words(EmaBuffers) { return std::array{"copy", "average", "leave"}; }  ///< of a configuration
 
-/// How EMA weights are kept.
+/// The options of an Ema.
 struct EmaOptions {
-  std::optional<EmaWarmup> warmup = {};   ///< of rates: follows the parameters quickly at first
-  EmaBuffers buffers = EmaBuffers::copy;  ///< what happens to buffers of the model
-  /// Of the source of gradients (GradientSource::partition()): this process holds EMA weights of the elements
-  /// it owns only. It is copied. None: of all.
+  std::optional<EmaWarmup> warmup = {};   ///< of plain rates: follows the parameters quickly at first
+  EmaBuffers buffers = EmaBuffers::copy;  ///< the EMA of buffers
+  /// The partition of the source of gradients (GradientSource::partition()), which is copied: this process
+  /// holds EMA weights of the elements it owns only. Null: of all elements.
   const Partition* partition = nullptr;
 
   static std::vector<Option<EmaOptions>> options();  ///< all but `partition`
   void check() const;                                ///< throws Misfit
 };
 
-/// Bytes of a state of which ranks may hold a part each.
+/// Bytes of a state that may be divided among ranks.
 struct StateBytes {
   std::size_t held = 0;   ///< by this process
-  std::size_t whole = 0;  ///< of all of it
+  std::size_t whole = 0;  ///< by all ranks together
 };
 
 /// One EMA tensor, for checkpoints: /ema/RATE/NAME.
@@ -92,16 +92,16 @@ struct EmaTensor {
   std::string rate;                        ///< EmaProfile::name()
   std::string name;                        ///< of the parameter or buffer
   Tensor tensor;                           ///< of its shape; float32, or its dtype for a buffer
-  bool averaged;                           ///< otherwise a copy of the model's, as of the last update
-  std::optional<PartitionView> part = {};  ///< of what `tensor` is a part; none: it is whole
+  bool averaged;                           ///< false: a copy of the model's, as of the last update
+  std::optional<PartitionView> part = {};  ///< if `tensor` is a part: its position in the whole
 };
 
-/// EMA weights of all parameters, frozen ones too, and of buffers as EmaOptions say. They start as copies of
-/// the model and never influence training. Parameters and buffers must outlive it; their number is fixed. A
-/// ddp::DataParallel that is made later gives every rank the EMA weights of rank 0, as it does the model.
-///
-/// With a Partition each rank holds EMA weights of the elements it owns (of buffers: of all), bit-identical
-/// to those without one. tensors(), tensor() and swap_in() then gather whole tensors and are collective.
+/// EMA weights of all parameters, frozen ones too, and of buffers according to EmaOptions. They start as
+/// copies of the model and never influence training. Parameters and buffers must outlive it; their number is
+/// fixed. A ddp::DataParallel that is constructed later gives every rank the model and the EMA weights of
+/// rank 0.
+/// With a Partition each rank holds EMA weights of the elements it owns, and of all buffers. The bits are
+/// those without a Partition. tensors(), tensor() and swap_in() then gather whole tensors and are collective.
 class Ema final : public ParamState {
  public:
   /// Throws UsageError on two equal profiles, a warm-up with inv_gamma <= 0, power < 0 or update_after < 0,
@@ -109,7 +109,7 @@ class Ema final : public ParamState {
   Ema(const ModelState& state, kernels::Backend& backend, std::vector<EmaProfile> profiles,
       EmaOptions options = {});
   ~Ema() override;
-  /// With the backend of the model's device, or with its own one-threaded CPU backend.
+  /// Uses `backend`, that of the model's device; otherwise an own one-threaded CPU backend.
   Ema(const ModelState& state, std::vector<EmaProfile> profiles, EmaOptions options = {});
 
   /// Updates all EMA weights, once after each optimizer step. Throws UsageError when an optimizer does it
@@ -119,29 +119,29 @@ class Ema final : public ParamState {
   /// Updates so far; set on resume, after the EMA weights have been filled.
   std::int64_t updates() const noexcept { return updates_; }
   void set_updates(std::int64_t updates);  ///< for a resume
-  /// Makes them copies of the model again, for EMA weights that begin in the middle of a run.
+  /// Copies the model again, for EMA weights that begin in the middle of a run.
   void reset();
-  /// Makes those of one rate copies of the model; the number of updates stays. UsageError naming what there
-  /// is.
+  /// The same for one rate; the number of updates stays. UsageError with all rates if this one does not
+  /// exist.
   void reset(std::string_view rate);
 
-  /// Of the device on which the EMA weights are.
+  /// The backend of the device that holds the EMA weights.
   kernels::Backend& backend() const noexcept { return backend_; }
   std::span<const EmaProfile> profiles() const noexcept { return profiles_; }  ///< one for each EMA
-  const EmaOptions& options() const noexcept { return options_; }              ///< as they were given
+  const EmaOptions& options() const noexcept { return options_; }  ///< as passed to the constructor
   /// All EMA weights as this process holds them: profile by profile, parameters then buffers in the model's
   /// order. The tensors are handles to write into on resume; with a Partition those of parameters are parts.
   /// Not collective.
   std::vector<EmaTensor> held_tensors() const;
-  /// The same as whole tensors: with a Partition copies in CPU memory (so much for as long as they live).
+  /// The same as whole tensors: with a Partition copies in CPU memory.
   std::vector<EmaTensor> tensors() const;
-  /// One EMA tensor. Throws UsageError naming what there is.
+  /// One EMA tensor. Throws UsageError if the rate or the name is unknown.
   Tensor tensor(std::string_view rate, std::string_view name) const;
   std::vector<Entry> replicated() const override;
-  /// Of all EMA weights, measured.
+  /// The memory of all EMA weights.
   StateBytes state_bytes() const;
 
-  /// While it lives, the model's parameters (and averaged buffers) are the EMA weights of one rate; steps of
+  /// During its life, the model's parameters (and averaged buffers) are the EMA weights of one rate; steps of
   /// a DataParallel or an optimizer, and saves of a Store, are UsageErrors. The destructor restores the
   /// model's own. Only handles are swapped, no elements copied (with a Partition it holds the gathered EMA
   /// weights on the model's device, memory for one more model).
@@ -157,7 +157,7 @@ class Ema final : public ParamState {
     Ema& ema_;
     std::vector<Tensor> own_;  // the model's values, by leaf
   };
-  /// For evaluation. Throws UsageError on an unknown rate, or if one is swapped in already, of any Ema.
+  /// For evaluation. Throws UsageError on an unknown rate, or if EMA weights of any Ema are swapped in.
   SwappedIn swap_in(std::string_view rate);
 
  private:
@@ -165,7 +165,7 @@ class Ema final : public ParamState {
   struct Leaf {
     const std::string* name;
     Tensor* value;
-    bool averaged;  // otherwise copied
+    bool averaged;  // false: copied
   };
 
   Ema(const ModelState& state, std::unique_ptr<kernels::Backend> own_backend, kernels::Backend* backend,
@@ -173,18 +173,18 @@ class Ema final : public ParamState {
   bool in_parts(std::size_t leaf) const { return partition_ && leaf < params_.size(); }
   /// The leaf's value, or with a Partition its owned elements as a vector.
   Tensor followed(std::size_t leaf) const;
-  /// Of all leaves, profile by profile; those gathered are in CPU memory.
+  /// The tensors of all leaves, profile by profile; gathered ones are in CPU memory.
   std::vector<Tensor> whole_shadows(std::size_t first_profile, std::size_t profile_end) const;
   std::size_t leaf_named(std::string_view name) const;
   std::size_t profile_named(std::string_view rate) const;
   bool swapped_in() const { return !params_.empty() && params_[0]->swapped_in; }
-  /// Starts an update: sets the decays. Throws when EMA weights are swapped in.
+  /// Starts an update: sets the decays. Throws UsageError if EMA weights are swapped in.
   void begin_update();
   /// Targets of a parameter (index in ModelState::params), one per profile.
   std::span<const ops::EmaTarget> targets(std::size_t leaf) const;
   /// Updates one leaf's EMA weights, in a separate pass.
   void update_leaf(std::size_t leaf);
-  /// Ends an update in which the parameters are done: buffers, and the count.
+  /// Ends an update after the parameters: updates buffers and the count.
   void finish_update();
 
   std::unique_ptr<kernels::Backend> own_backend_;
@@ -199,9 +199,9 @@ class Ema final : public ParamState {
   Optimizer* attached_to_ = nullptr;
 };
 
-/// How much a power-function average remembers of each moment tau in (0, t]: (gamma + 1) tau^gamma /
-/// t^(gamma + 1), whose integral over update k is exactly the weight of that update after t of them
-/// (Karras et al., "Analyzing and improving the training dynamics of diffusion models", CVPR 2024).
+/// The weight of each time tau in (0, t] in a power-function average: (gamma + 1) tau^gamma / t^(gamma + 1),
+/// whose integral over update k is exactly the weight of that update after t of them (Karras et al.,
+/// "Analyzing and improving the training dynamics of diffusion models", CVPR 2024).
 struct PowerResponse {
   double gamma = 0;    ///< the power of the profile
   double updates = 0;  ///< t
@@ -212,35 +212,34 @@ struct PowerResponse {
 /// Throws UsageError unless the profile is a power function and updates > 0.
 PowerResponse response_of(const EmaProfile& profile, std::int64_t updates);
 
-/// Integral of the product over the time that both have: with m the shorter of the two times,
-/// (gamma_a + 1) (gamma_b + 1) m^(gamma_a + gamma_b + 1) /
-/// ((gamma_a + gamma_b + 1) t_a^(gamma_a + 1) t_b^(gamma_b + 1)).
+/// Integral of the product over the common time: with m the shorter of the two times, (gamma_a + 1) (gamma_b
+/// + 1) m^(gamma_a + gamma_b + 1) / ((gamma_a + gamma_b + 1) t_a^(gamma_a + 1) t_b^(gamma_b + 1)).
 double inner_product(const PowerResponse& a, const PowerResponse& b);
 
 /// A weighted sum of stored averages that replaces another one.
 struct EmaMixture {
-  std::vector<double> weights;  ///< of each stored one; their sum is 1
-  /// |response of the mixture - response asked for| / |response asked for|. If the weights of the model
-  /// were independent from step to step, this would be the relative error of the reconstructed weights;
-  /// those of a real run change slowly, which makes it much smaller.
+  std::vector<double> weights;  ///< of each stored average; their sum is 1
+  /// |response of the mixture - target response| / |target response|. If the weights of the model were
+  /// independent from step to step, this would be the relative error of the reconstructed weights; those of a
+  /// real run change slowly, which makes it much smaller.
   double error = 0;
 };
 
-/// Finds mixtures of given averages by least squares in float64.
+/// Finds mixtures of stored averages by least squares in float64.
 class EmaReconstruction {
  public:
-  /// Throws UsageError if no average is given.
+  /// Throws UsageError if there are no averages.
   explicit EmaReconstruction(std::vector<PowerResponse> stored);
 
-  /// The mixture with the least error among those whose weights add up to 1, so that what never changed in
-  /// training stays as it is. An average that is among the stored ones is that one alone.
+  /// The mixture with the smallest error whose weights add up to 1, so that values that never changed in
+  /// training are preserved. A stored average is reproduced by itself alone.
   EmaMixture mixture_for(const PowerResponse& target) const;
 
  private:
   std::vector<double> solve(std::vector<double> right) const;
 
   std::vector<PowerResponse> stored_;
-  std::vector<std::size_t> used_;  // indices of stored_; the others add nothing to these
+  std::vector<std::size_t> used_;  // indices of stored_ that are linearly independent
   std::vector<double> scale_;      // of used_: 1 / |response|
   std::vector<double> factor_;     // Cholesky factor of the scaled inner products, rows by used_, packed
   std::vector<double> ones_;       // solution for right-hand sides of 1

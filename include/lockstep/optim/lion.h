@@ -8,10 +8,10 @@
 
 namespace lockstep::optim {
 
-/// As the paper has them. lr is 3 to 10 times less than AdamW's, and weight_decay as many times more.
+/// The paper's options. lr is 3 to 10 times smaller than AdamW's, and weight_decay larger by that factor.
 struct LionOptions {
   double lr = 1e-4;                           ///< learning rate of a step without a schedule
-  std::array<double, 2> betas = {0.9, 0.99};  ///< of what the sign is taken of, and of the momentum
+  std::array<double, 2> betas = {0.9, 0.99};  ///< decay of the signed direction, and of the momentum
   double weight_decay = 0;                    ///< decoupled from the gradient
   Decay decay = Decay::matrices;              ///< which parameters it reaches
   std::vector<ParamGroup> groups = {};        ///< parameters with other rates
@@ -26,7 +26,7 @@ struct LionOptions {
 class Lion final : public Optimizer {
  public:
   using Options = LionOptions;  ///< for a Registry
-  /// `source` must outlive this. Throws UsageError on a bad option, saying which.
+  /// `source` must outlive this. Throws UsageError that names a bad option.
   explicit Lion(GradientSource& source, const LionOptions& options = {});
 
   std::string_view algorithm() const override { return "lion"; }

@@ -12,7 +12,7 @@
 
 namespace lockstep::optim {
 
-/// betas and eps are of the parameters that AdamW updates, momentum and nesterov of Muon's; the rest of both.
+/// betas and eps apply to the parameters that AdamW updates, momentum and nesterov to Muon's, others to both.
 struct MuonOptions {
   double lr = 1e-3;                            ///< learning rate of a step without a schedule
   double momentum = 0.95;                      ///< of the matrices
@@ -21,21 +21,21 @@ struct MuonOptions {
   double eps = 1e-8;                           ///< of AdamW, for the other parameters
   double weight_decay = 0.1;                   ///< decoupled from the gradient
   Decay decay = Decay::matrices;               ///< which parameters it reaches
-  /// Name patterns of the parameters that Muon updates; none: taken_by_muon() says which.
+  /// Name patterns of the parameters that Muon updates; empty: see taken_by_muon().
   std::vector<std::string> patterns = {};
   std::vector<ParamGroup> groups = {};  ///< parameters with other rates
 
   static std::vector<Option<MuonOptions>> options();  ///< all but lr and groups; `muon` for patterns
 };
 
-/// Which parameters Muon updates, in the order given: the trainable ones that match a pattern ('*': any run
-/// of characters, '?': one), or, without patterns, those of two dimensions that are neither embeddings nor
-/// output heads (Param::role). Throws UsageError for a pattern that matches no trainable parameter or one
-/// that is not a matrix, and if Muon would update none.
+/// Which parameters Muon updates, in the order of `params`: the trainable ones that match a pattern ('*': any
+/// run of characters, '?': one), or, without patterns, those of two dimensions that are neither embeddings
+/// nor output heads (Param::role). Throws UsageError for a pattern that matches no trainable parameter, or
+/// one that is not a matrix, and if Muon would update no parameter.
 std::vector<bool> taken_by_muon(std::span<Param* const> params, std::span<const std::string> patterns);
 
-/// Makes these undivided (Param::undivided), which a sharded optimizer needs: before ddp::DataParallel is
-/// made. Throws as taken_by_muon.
+/// Marks these undivided (Param::undivided), which a sharded optimizer needs. Call it before the construction
+/// of ddp::DataParallel. Throws like taken_by_muon.
 void keep_whole_for_muon(const ModelState& model, std::span<const std::string> patterns);
 
 /// B = momentum B + (1 - momentum) gradient, or Nesterov's form of it; O is the semi-orthogonal matrix
@@ -46,8 +46,8 @@ void keep_whole_for_muon(const ModelState& model, std::span<const std::string> p
 class Muon final : public AdamW {
  public:
   using Options = MuonOptions;  ///< for a Registry
-  /// `source` must outlive this. Throws UsageError on a bad option, saying which, and where the source has a
-  /// Partition that divides a parameter of Muon's.
+  /// `source` must outlive this. Throws UsageError that names a bad option, or if the source has a Partition
+  /// that divides a parameter of Muon's.
   explicit Muon(GradientSource& source, const MuonOptions& options = {});
 
   std::string_view algorithm() const override { return "muon"; }
@@ -67,7 +67,7 @@ class Muon final : public AdamW {
   bool takes(const Update& update) const { return takes_[update.index]; }
   Shape shape_of(const Update& update) const { return params()[update.index]->value.shape(); }
   Tensor scaled_gradient(const Update& update) const;
-  /// What becomes orthogonal: the momentum, or Nesterov's form of it. May be the buffer.
+  /// The matrix to orthogonalize: the momentum, or Nesterov's form of it. May be the buffer.
   Tensor direction(const Update& update) const;
   /// Float64 sums of squares of the direction, by block.
   Tensor squares_of(const Update& update) const;
@@ -77,9 +77,9 @@ class Muon final : public AdamW {
   double momentum_;
   bool nesterov_;
   std::vector<bool> takes_;                // by parameter
-  std::vector<Tensor> momentum_buffer_;    // by parameter; none where AdamW works
+  std::vector<Tensor> momentum_buffer_;    // by parameter; empty for AdamW's
   std::vector<std::int64_t> first_block_;  // by parameter: where its sums begin in squares_
-  Tensor squares_;                         // of all directions of a step
+  Tensor squares_;                         // sums of all directions of a step
   std::vector<double> read_;               // squares_ on the CPU
   std::vector<Update> others_;             // of a call of apply()
 };

@@ -1,4 +1,4 @@
-// Optimizer: what all algorithms share. It reads the gradients of a GradientSource and updates its
+// Optimizer: the common part of all algorithms. It reads the gradients of a GradientSource and updates its
 // parameters.
 #pragma once
 
@@ -39,14 +39,14 @@ struct ParamGroup {
   double decay_factor = 1;   ///< times the weight decay
 };
 
-/// What the groups and the decay rule come to for one parameter.
+/// The factors of one parameter by its group and the decay rule.
 struct ParamFactors {
   double lr = 1;     ///< times the learning rate
   double decay = 1;  ///< 0: no weight decay
 };
 
-/// Factors of each parameter, in the order given. The first group that matches a name counts. Throws
-/// UsageError naming a group that no parameter falls into, or whose factors are negative or not finite.
+/// Factors of each parameter, in the order of `params`. The first group that matches a name counts. Throws
+/// UsageError naming a group that has no parameter, or whose factors are negative or not finite.
 std::vector<ParamFactors> factors_of(std::span<Param* const> params, Decay decay,
                                      std::span<const ParamGroup> groups);
 
@@ -62,40 +62,40 @@ struct Slot {
   std::vector<Entry> entries;  ///< one for each parameter that has state
 };
 
-/// What one step does.
+/// The options of one step.
 struct StepOptions {
   std::optional<double> lr = {};  ///< of this step, from a schedule; otherwise the optimizer's own
-  double clip = 0;                ///< the greatest norm of the mean gradient; 0: no clipping
-  bool measure_norm = false;  ///< wanted even without clipping (it costs one more pass over the gradients)
+  double clip = 0;                ///< maximal norm of the mean gradient; 0: no clipping
+  bool measure_norm = false;      ///< also without clipping (costs one more pass over the gradients)
 };
 
-/// What one step did.
+/// The result of one step.
 struct UpdateResult {
   double gradient_norm = std::numeric_limits<double>::quiet_NaN();  ///< before clipping; NaN: not measured
   double clip_factor = 1;                                           ///< less than 1: the gradient was clipped
 };
 
-/// Frozen parameters (trainable = false) have no slots. A parameter without gradient in a step is left alone
-/// in it, as PyTorch does with grad None. The steady state allocates nothing.
+/// Frozen parameters (trainable = false) have no slots. A step does not change a parameter without a
+/// gradient, as PyTorch with grad None. The steady state allocates nothing.
 ///
 /// Where the source has a Partition, this process holds state for the elements it owns and updates only
 /// these; the bits are the same. Construction, step(), slots() and destruction are collective then.
 class Optimizer : public ParamState {
  public:
   ~Optimizer() override { detach(); }
-  /// "adamw": as configurations name it.
+  /// Its name in configurations: "adamw".
   virtual std::string_view algorithm() const = 0;
 
-  /// What is known of a class of optimizers before one is made, from its options.
+  /// Properties of a class of optimizers that follow from its options, without an object.
   struct Traits {
-    /// T::states(options, undivided): how many tensors of its shape are kept of a parameter. None: not known.
+    /// T::states(options, undivided): the number of state tensors of a parameter's shape. Null: unknown.
     std::function<int(const std::any& options, bool undivided)> states;
-    /// T::undivided(options, params): the parameters, by index, that it takes whole, as it computes with
+    /// T::undivided(options, params): the indices of the parameters that it needs whole, as it computes with
     /// matrix products, whose bits depend on the processor. Throws UsageError if options do not fit the
-    /// model. None: it treats every element alone.
+    /// model. Null: it treats every element alone.
     std::function<std::vector<bool>(const std::any& options, std::span<Param* const> params)> undivided;
 
-    /// Those of T, which has Options.
+    /// The traits of T, which has Options.
     template <class T>
     static Traits of() {
       Traits traits;
@@ -113,44 +113,43 @@ class Optimizer : public ParamState {
 
   /// Applies the gradients. They are multiplied by float32(clip factor / count), rounded once, where PyTorch
   /// rounds the mean and the clipping factor one after the other.
-  /// Throws before any parameter is touched: TrainingError when a norm was asked for and is not finite, or
-  /// when the count is not positive; UsageError when no parameter has a gradient, one has that was frozen
-  /// when the optimizer was made, or EMA weights are swapped in.
+  /// Throws before it changes any parameter: TrainingError if a norm is needed and not finite, or if the
+  /// count is not positive; UsageError if no parameter has a gradient, if one has that was frozen at
+  /// construction, or if EMA weights are swapped in.
   UpdateResult step(const StepOptions& options = {});
 
-  /// What step(options) needs measured: the norm of the gradients, or nothing. Given to the step that makes
-  /// the gradients (ddp::DataParallel::step), it is there with what that reads anyway, and saves
-  /// step(options) a pass and a read of its own; until then the gradients must stay as they are.
+  /// The measurement that step(options) needs: the norm of the gradients, or null. Pass it to the step that
+  /// computes the gradients (ddp::DataParallel::step): it then comes with the values that this step reads
+  /// anyway, and saves step(options) a pass and a read. The gradients must not change in between.
   Measurement* measurement_for(const StepOptions& options) { return needs_norm(options) ? &norm_ : nullptr; }
 
   /// Steps applied so far. Set on resume, next to the slots (which hold AdamW's count for each parameter).
   std::int64_t steps() const noexcept { return steps_; }
   void set_steps(std::int64_t steps);  ///< for a resume
-  /// The source's; the state is on its device.
+  /// The source's backend; the state is on its device.
   kernels::Backend& backend() const { return source().backend(); }
-  /// The source's.
+  /// The source's group.
   RunShape run() const { return source().run(); }
 
-  /// The learning rate of steps that name none.
+  /// The learning rate of steps without StepOptions::lr.
   double lr() const noexcept { return lr_; }
   void set_lr(double lr);  ///< of later steps without a schedule
-  /// Parameters with other rates, from now on. Throws as factors_of().
+  /// Parameters with other rates, from now on. Throws like factors_of().
   void set_groups(std::span<const ParamGroup> groups);
 
   /// All state but steps(), by slot, as this process holds it; parameters in the model's order. Which slots
   /// and entries there are depends on the options and the model only. The tensors are handles to write into
   /// on resume; with a Partition they are parts. Not collective.
   std::vector<Slot> held_slots() const;
-  /// The same as whole tensors: with a Partition copies in CPU memory, gathered from all ranks (so much for
-  /// as long as they live).
+  /// The same as whole tensors: with a Partition copies in CPU memory, gathered from all ranks.
   std::vector<Slot> slots() const;
   std::vector<Entry> replicated() const override;
-  /// Of the slots, measured.
+  /// The memory of the slots.
   StateBytes state_bytes() const;
 
   /// From now on step() updates the EMA weights of `ema` in the same pass over memory, bit-identical to
-  /// ema.update(). Throws UsageError if one is attached already, its parameters
-  /// are not all of these, or it was made with another Partition.
+  /// ema.update(). Throws UsageError if an Ema is attached already, if its parameters are not those of the
+  /// optimizer, or if it has another Partition.
   void attach(Ema& ema);
   void detach() noexcept;  ///< ends what attach() began, as the end of either object does
 
@@ -158,42 +157,42 @@ class Optimizer : public ParamState {
   /// Throws UsageError on a bad lr or group.
   Optimizer(GradientSource& source, double lr, double weight_decay, Decay decay,
             std::span<const ParamGroup> groups);
-  /// Of options that have these members. Throws UsageError also for what option::check() finds.
+  /// For options with these members. Also throws the UsageErrors of option::check().
   template <class Options>
   Optimizer(GradientSource& source, const Options& options)
       : Optimizer(source, options.lr, options.weight_decay, options.decay, options.groups) {
     option::check(options, "optimizer.");
   }
 
-  /// What a step is for one parameter, which is trainable and has a gradient, and for its EMA weights.
+  /// The step of one trainable parameter that has a gradient, and of its EMA weights.
   struct Update {
     std::size_t index = 0;      ///< of the parameter
     Tensor value, gradient;     ///< with a Partition the owned elements as vectors, which may be empty
     double lr = 0;              ///< group factor included
-    double weight_decay = 0;    ///< 0 where the decay rule exempts it
+    double weight_decay = 0;    ///< 0 if the decay rule exempts it
     float gradient_factor = 1;  ///< divides the sum of gradients by the count, and clips
-    std::span<const ops::EmaTarget> ema;  ///< those that follow in the same pass
-    Tensor rounded;                       ///< gets the new value in bf16, if apply() can; may be none
+    std::span<const ops::EmaTarget> ema;  ///< EMA weights that follow in the same pass
+    Tensor rounded;                       ///< gets the new value in bf16, if apply() can; may be empty
   };
-  /// Once a step, before all apply(): for what is known of all updates at once.
+  /// Called once a step before apply(), with all updates.
   virtual void prepare([[maybe_unused]] std::span<const Update> updates) {}
-  /// Makes the updates: those of a whole step at once, or, with a Partition, one after another.
+  /// Applies the updates: those of a whole step at once, or, with a Partition, one after another.
   virtual void apply(std::span<const Update> updates) = 0;
 
-  /// The tensors of a slot by index of the parameter; none for those that have none in it.
+  /// The tensors of a slot by index of the parameter; empty for a parameter without this state.
   struct SlotTensors {
     std::string_view name;            ///< as PyTorch calls it
     std::span<const Tensor> tensors;  ///< one for each parameter
-    bool per_element = true;  ///< one element for each that is updated; otherwise every process has all of it
+    bool per_element = true;  ///< has one element per updated element; otherwise every process has all of it
   };
   virtual std::vector<SlotTensors> slot_tensors() const = 0;  ///< its state, for checkpoints and memory
 
-  /// Those that are trained, in the order of the model.
+  /// The trainable parameters, in the order of the model.
   std::span<Param* const> params() const noexcept { return params_; }
-  /// None: every rank has all of the state.
+  /// Null: every rank has all of the state.
   const Partition* partition() const noexcept { return partition_; }
-  /// Zeroed tensors for the elements that are updated, by index; none for frozen parameters, nor for those
-  /// that `has` (by index; empty: all have one) is false for.
+  /// Zeroed tensors for the updated elements, by index of the parameter; empty for frozen parameters and
+  /// where `has` (by index; empty: true for all) is false.
   std::vector<Tensor> make_slot(const std::vector<bool>& has = {}) const;
 
  private:
@@ -207,7 +206,7 @@ class Optimizer : public ParamState {
   /// The elements of a whole tensor that this process updates.
   Tensor part(std::size_t index, const Tensor& whole) const;
 
-  /// Throws UsageError if it has been destroyed.
+  /// Throws UsageError if the source has been destroyed.
   GradientSource& source() const;
 
   GradientSource& source_;
@@ -216,15 +215,15 @@ class Optimizer : public ParamState {
   std::vector<Param*> params_;
   std::vector<Member> members_;
   GradientNorm norm_;
-  std::vector<Update> pending_;  // of the step at hand
+  std::vector<Update> pending_;  // of the current step
   double lr_, weight_decay_;
   Decay decay_;
   std::int64_t steps_ = 0;
   Ema* ema_ = nullptr;
 };
 
-/// Rows of the options weight_decay and decay, as every optimizer has them. lr is the schedule's in a
-/// configuration, and groups are keys of their own.
+/// Rows of the options weight_decay and decay, which every optimizer has. In a configuration lr is an option
+/// of the schedule, and groups have their own keys.
 template <class Options>
 std::vector<Option<Options>> decay_options() {
   return {option::number("weight_decay", &Options::weight_decay, Range::from(0, 1e38), "weight decay",
@@ -234,18 +233,19 @@ std::vector<Option<Options>> decay_options() {
                              "which parameters decay; default: all for sgd, matrices for the others"))};
 }
 
-/// The algorithms that a configuration can name. An optimizer is made for a source, which must outlive it.
+/// The algorithms that a configuration can name. An optimizer is constructed for a source, which must outlive
+/// it.
 using Registry = lockstep::Registry<Optimizer, GradientSource&>;
-/// One of them, with its keys of [optimizer].
+/// An algorithm and its keys of [optimizer].
 using Algorithm = Registry::Choice;
 
 /// Adds the algorithms that every program has.
 void add_built_in(Registry& registry);
 
-/// Makes parameters undivided that the algorithm takes whole: before ddp::DataParallel divides the model
+/// Marks the parameters undivided that the algorithm needs whole, before ddp::DataParallel divides the model
 /// among ranks. Throws UsageError if options do not fit the model.
 void prepare_model(const Algorithm& algorithm, const ModelState& model);
-/// Float32 elements that it keeps of a model's parameters, all ranks together; 0: not known.
+/// Float32 elements of its state for a model's parameters, of all ranks together; 0: unknown.
 std::int64_t elements_of_state(const Algorithm& algorithm, const ModelState& model);
 
 }  // namespace lockstep::optim

@@ -25,23 +25,23 @@ struct Schedule {
     return std::array{"constant", "cosine", "linear", "wsd", "step", "poly"};
   }
 
-  Kind kind = Kind::constant;  ///< which one
+  Kind kind = Kind::constant;  ///< see Kind
   double lr = 1e-3;            ///< after the warm-up
-  double min_lr = 0;           ///< what it falls to
+  double min_lr = 0;           ///< at the end
   /// First steps, in which the rate grows linearly: warmup_lr + (lr - warmup_lr) (step + 1) / warmup_steps.
   std::int64_t warmup_steps = 0;
   std::int64_t decay_steps = 0;               ///< of wsd, which needs at least 1
-  std::vector<std::int64_t> milestones = {};  ///< of step: rising, counted from step 0
+  std::vector<std::int64_t> milestones = {};  ///< of step: increasing, counted from step 0
   double gamma = 0.1;                         ///< of step
   double power = 1;                           ///< of poly
-  double warmup_lr = 0;                       ///< before the first step of the warm-up; it may be above lr
+  double warmup_lr = 0;                       ///< before the first step of the warm-up; may be above lr
 
-  /// The learning rate of step `step` (counted from 0) of `total_steps`. The first warmup_steps are those of
-  /// the warm-up, whatever the kind. Decay begins at step warmup_steps (of wsd at total_steps - decay_steps)
-  /// with lr and would be at min_lr in step total_steps; it stays there. Allocates nothing. Throws UsageError
+  /// The learning rate of step `step` (counted from 0) of `total_steps`. The first warmup_steps belong to the
+  /// warm-up, for every kind. The decay begins with lr at step warmup_steps (of wsd at total_steps -
+  /// decay_steps), reaches min_lr at step total_steps and stays there. Allocates nothing. Throws UsageError
   /// on a negative or non-finite lr, min_lr or warmup_lr, min_lr above lr, negative warmup_steps or step,
-  /// decay_steps of wsd that are not between 1 and total_steps, milestones of step that do not rise, gamma or
-  /// power that is not positive.
+  /// decay_steps of wsd out of [1, total_steps], milestones of step that do not increase, and gamma or power
+  /// that is not positive.
   double at(std::int64_t step, std::int64_t total_steps) const;
 
   static std::vector<Option<Schedule>> options();  ///< keys of a configuration's [optimizer]

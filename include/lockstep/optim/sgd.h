@@ -8,10 +8,10 @@
 
 namespace lockstep::optim {
 
-/// As torch.optim.SGD has them.
+/// The options of torch.optim.SGD, with its defaults.
 struct SgdOptions {
   double lr = 1e-2;                     ///< learning rate of a step without a schedule
-  double momentum = 0;                  ///< 0: none
+  double momentum = 0;                  ///< 0: no momentum
   bool nesterov = false;                ///< whether momentum looks ahead
   double weight_decay = 0;              ///< added to the gradient
   Decay decay = Decay::all;             ///< which parameters it reaches
@@ -25,7 +25,7 @@ struct SgdOptions {
 class Sgd final : public Optimizer {
  public:
   using Options = SgdOptions;  ///< for a Registry
-  /// `source` must outlive this. Throws UsageError on a bad option, saying which.
+  /// `source` must outlive this. Throws UsageError that names a bad option.
   explicit Sgd(GradientSource& source, const SgdOptions& options = {});
 
   std::string_view algorithm() const override { return "sgd"; }
@@ -44,7 +44,7 @@ class Sgd final : public Optimizer {
       batch_;  // of a call
 };
 
-/// Rows of momentum and nesterov. In a configuration, "auto" and nothing mean the algorithm's own.
+/// Rows of momentum and nesterov. In a configuration, "auto" or an empty value means the algorithm's default.
 template <class Options>
 std::vector<Option<Options>> momentum_options() {
   Range momentum = Range::below(0, 1);

@@ -20,28 +20,29 @@ class Batch {
   static constexpr std::size_t max_fields = 16;  ///< fields that a batch can have
 
   Batch() = default;
-  /// One field, x: the input of most models.
+  /// A batch of one field, x: the input of most models.
   Batch(const Tensor& x) : Batch(0, {{"x", x}}) {}
-  /// number: `index`. Throws as add().
+  /// number: see index(). Throws like add().
   Batch(int number, std::initializer_list<std::pair<std::string_view, Tensor>> fields);
   /// Adds a field. The name must outlive the batch. Throws UsageError beyond max_fields.
   void add(std::string_view field, const Tensor& tensor);
 
-  /// Of the shard among all shards of the step, or of the chunk among all chunks of the evaluation.
+  /// The number of the shard among all shards of the step, or of the chunk among all chunks of the
+  /// evaluation.
   int index = 0;
 
   /// Extent of the first dimension.
   std::int64_t samples() const { return count_ == 0 ? 0 : tensors_[0].size(0); }
-  /// [samples, shape of the field]. Throws DataError that names the fields there are.
+  /// [samples, shape of the field]. Throws DataError with the names of all fields if the field is missing.
   const Tensor& operator[](std::string_view field) const;
   bool has(std::string_view field) const;  ///< whether there is a field of this name
   /// In the order of the data set.
   std::span<const std::string_view> names() const { return {names_.data(), count_}; }
   std::span<const Tensor> tensors() const { return {tensors_.data(), count_}; }  ///< in the order of names()
 
-  /// Samples [begin, end). Shares memory. Throws UsageError outside the batch.
+  /// Samples [begin, end). Shares memory. Throws UsageError if they are out of range.
   Batch rows(std::int64_t begin, std::int64_t end) const;
-  /// The same fields in other tensors: f(tensor) for each.
+  /// A batch with f(tensor) for each tensor.
   template <class F>
   Batch map(F&& f) const {
     Batch mapped = *this;

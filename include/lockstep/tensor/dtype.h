@@ -8,7 +8,7 @@
 
 namespace lockstep {
 
-/// Those from int16 on occur in files only: no operation takes them.
+/// Types from int16 on occur in files only: no operation takes them.
 enum class DType : std::uint8_t {
   float32,
   bfloat16,  ///< 1 sign, 8 exponent, 7 mantissa bits, bias 127
@@ -29,7 +29,7 @@ struct BFloat16 {
   std::uint16_t bits;  ///< sign, 8 bits of exponent, 7 of mantissa
 };
 
-/// Storage type of IEEE half precision, likewise.
+/// Storage type of IEEE half precision. Arithmetic happens in float32.
 struct Float16 {
   std::uint16_t bits;  ///< sign, 5 bits of exponent, 10 of mantissa
 };
@@ -96,7 +96,7 @@ inline constexpr DType dtype_of<std::uint32_t> = DType::uint32;
 template <>
 inline constexpr DType dtype_of<std::uint16_t> = DType::uint16;
 
-/// Round to nearest, ties to even; a NaN stays one.
+/// Round to nearest, ties to even; NaN stays NaN.
 inline std::uint16_t bfloat16_bits(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const std::uint32_t rounded = bits + 0x7fffu + ((bits >> 16) & 1u), quiet = bits | 0x400000u;
@@ -107,19 +107,19 @@ inline float from_bfloat16_bits(std::uint16_t bits) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
 }
 
-/// Round to nearest, ties to even; what rounds beyond 65504 is infinite; a NaN stays one. Branch-free, so
-/// that loops vectorise (after M. Dukhan's FP16 library): an anchor, 2^15 times the value's power of two
-/// (2^-14 at least, where subnormals begin), is added to four times the value, so that the addition itself
-/// rounds at the last place that float16 has.
+/// Round to nearest, ties to even; values that round beyond 65504 become infinite; NaN stays NaN.
+/// Branch-free, so that loops vectorise (after M. Dukhan's FP16 library): an anchor, 2^15 times the value's
+/// power of two (2^-14 at least, where subnormals begin), is added to four times the value, so that the
+/// addition itself rounds at the last place that float16 has.
 inline std::uint16_t float16_bits(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const std::uint32_t sign = (bits >> 16) & 0x8000u;
   const std::uint32_t magnitude = bits & 0x7fffffffu;
-  // By way of a scale at which all that is too large for float16 is infinite.
+  // The first factor makes values that are too large for float16 infinite.
   const float four_times = std::bit_cast<float>(magnitude) * 0x1p+112f * 0x1p-110f;
   const std::uint32_t exponent = magnitude & 0x7f800000u;
-  constexpr std::uint32_t least = 0x38800000u;  // 2^-14
-  const auto anchor = std::bit_cast<float>((exponent < least ? least : exponent) + (15u << 23));
+  constexpr std::uint32_t min_normal = 0x38800000u;  // 2^-14
+  const auto anchor = std::bit_cast<float>((exponent < min_normal ? min_normal : exponent) + (15u << 23));
   const auto sum = std::bit_cast<std::uint32_t>(anchor + four_times);
   const std::uint32_t rounded = ((sum >> 13) & 0x7c00u) + (sum & 0x0fffu);
   return static_cast<std::uint16_t>(sign | (magnitude > 0x7f800000u ? 0x7e00u : rounded));
@@ -128,9 +128,9 @@ inline std::uint16_t float16_bits(float value) {
 inline float from_float16_bits(std::uint16_t bits) {
   const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000u) << 16;
   const std::uint32_t magnitude = bits & 0x7fffu;
-  // The exponent's bias goes from 15 to 127 by way of a scale at which infinity and NaN stay such.
+  // Changes the exponent's bias from 15 to 127, by a scale that preserves infinity and NaN.
   const float normal = std::bit_cast<float>((magnitude << 13) + (224u << 23)) * 0x1p-112f;
-  // A subnormal's bits are the last places of 0.5 + value.
+  // The bits of a subnormal are the last bits of 0.5 + value.
   const float subnormal = std::bit_cast<float>(magnitude | (126u << 23)) - 0.5f;
   return std::bit_cast<float>(std::bit_cast<std::uint32_t>(magnitude < 0x400u ? subnormal : normal) | sign);
 }

@@ -11,11 +11,11 @@
 
 namespace lockstep {
 
-/// Where memory is.
+/// The device of a block of memory.
 struct Device {
   /// The kinds of devices.
   enum class Kind { cpu, cuda };
-  Kind kind = Kind::cpu;  ///< which one
+  Kind kind = Kind::cpu;  ///< CPU or GPU
   int index = 0;          ///< which GPU; 0 for the CPU
 
   static constexpr Device cpu() { return {}; }                             ///< the CPU
@@ -28,7 +28,7 @@ std::string to_string(const Device& device);
 
 struct Storage;
 
-/// Takes a block back when its last reference goes.
+/// Takes a block back when its last reference is gone.
 class StorageOwner {
  public:
   virtual ~StorageOwner() = default;
@@ -43,7 +43,7 @@ struct Storage {
   std::shared_ptr<StorageOwner> owner;  ///< empty while the block is in its owner's free list
   Storage* next_free = nullptr;         ///< in its owner's free list
   std::atomic<int> references{0};       ///< how many StorageRefs it has
-  /// The number of the last operation that wrote some of it, see Tensor::last_write().
+  /// The number of the last operation that wrote to it, see Tensor::last_write().
   mutable std::atomic<std::uint64_t> last_write{0};
 };
 
@@ -54,7 +54,7 @@ class StorageRef {
   explicit StorageRef(Storage* block) noexcept : block_(block) { retain(); }  ///< takes a reference
   /// Shares the block.
   StorageRef(const StorageRef& other) noexcept : block_(other.block_) { retain(); }
-  /// Takes the reference of `other`, which then has none.
+  /// Takes the reference of `other`, which becomes empty.
   StorageRef(StorageRef&& other) noexcept : block_(std::exchange(other.block_, nullptr)) {}
   /// Takes over the reference.
   StorageRef& operator=(StorageRef other) noexcept {
@@ -83,11 +83,11 @@ class StorageRef {
 };
 
 /// CPU memory from the system: at least `bytes`, 64-byte aligned, uninitialised, returned on release.
-/// Throws FailureError when there is none.
+/// Throws FailureError if memory is exhausted.
 StorageRef allocate_cpu(std::size_t bytes);
 
-/// Keeps CPU blocks by exact size, so that a step whose shapes repeat asks the system for nothing; what
-/// shapes that do not come again have left is given back in time. Thread-safe. Blocks may outlive the pool.
+/// Keeps CPU blocks by exact size, so that a step whose shapes repeat makes no request to the system. It
+/// releases blocks of sizes that are no longer requested. Thread-safe. Blocks may outlive the pool.
 class MemoryPool {
  public:
   MemoryPool();
@@ -95,7 +95,7 @@ class MemoryPool {
   MemoryPool(const MemoryPool&) = delete;
   MemoryPool& operator=(const MemoryPool&) = delete;
 
-  /// As allocate_cpu.
+  /// Like allocate_cpu.
   StorageRef allocate(std::size_t bytes);
   /// Bytes obtained from the system: in use, or kept for reuse.
   std::size_t reserved_bytes() const;

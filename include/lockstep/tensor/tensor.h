@@ -10,8 +10,8 @@
 
 namespace lockstep {
 
-/// While one lives, tensors that its thread makes have shapes and types but no memory (PyTorch: device
-/// "meta"): what a model would take is known before anything is made.
+/// During its life, tensors that its thread creates have shapes and types but no memory (PyTorch: device
+/// "meta"). So the memory that a model needs is known before the model exists.
 class MetaTensors {
  public:
   MetaTensors();
@@ -28,20 +28,20 @@ class MetaTensors {
 /// and kernels::Backend::to_layout look at B; everything that leaves the tape is plain.
 class Tensor {
  public:
-  Tensor() = default;  ///< no tensor: bool(t) is false
+  Tensor() = default;  ///< empty: bool(t) is false
 
   /// Uninitialised CPU memory from the system.
   static Tensor empty(Shape shape, DType dtype = DType::float32);
   /// Zeroed CPU memory from the system.
   static Tensor zeros(Shape shape, DType dtype = DType::float32);
-  /// A block from elsewhere (a pool). Throws UsageError if it is too small.
+  /// A tensor in a block of other memory (a pool). Throws UsageError if it is too small.
   static Tensor over(StorageRef storage, Shape shape, DType dtype, int channel_block = 1);
-  /// Memory that somebody else owns and keeps alive.
+  /// A tensor in memory that the caller owns and keeps alive.
   static Tensor view(void* data, Shape shape, DType dtype, Device device = Device::cpu());
 
   explicit operator bool() const noexcept { return data_ != nullptr; }
   const Shape& shape() const noexcept { return shape_; }  ///< extents
-  /// Extent of a dimension; negative: from the last.
+  /// Extent of a dimension; negative d counts from the end.
   std::int64_t size(int dimension) const { return shape_[dimension]; }
   std::int64_t numel() const noexcept { return shape_.numel(); }  ///< logical elements, without padding lanes
   DType dtype() const noexcept { return dtype_; }                 ///< type of the elements
@@ -51,7 +51,7 @@ class Tensor {
   /// With the padding of channel blocks.
   std::size_t bytes() const noexcept { return static_cast<std::size_t>(stored_numel()) * bytes_of(dtype_); }
 
-  void* raw() const noexcept { return data_; }  ///< of the first element
+  void* raw() const noexcept { return data_; }  ///< address of the first element
   /// Throws UsageError if T is not the element type.
   template <class T>
   T* data() const {
@@ -59,36 +59,34 @@ class Tensor {
     return static_cast<T*>(data_);
   }
 
-  /// The same memory under another shape of as many elements. Throws UsageError otherwise, or if in channel
-  /// blocks (B = 1 only).
+  /// The same memory with another shape. Throws UsageError if the number of elements differs, or in channel
+  /// blocks (B > 1).
   Tensor reshape(Shape shape) const;
-  /// The same memory under another shape and layout of as many stored elements: [N, C, H, W] in channel
-  /// blocks of C are the rows [N, H W, C]. Throws UsageError otherwise.
+  /// The same memory with another shape and layout: [N, C, H, W] in channel blocks of C are the rows [N, H W,
+  /// C]. Throws UsageError if the number of stored elements differs.
   Tensor stored_as(Shape shape, int channel_block = 1) const;
-  /// Rows [begin, end) of the first dimension, sharing memory. Throws UsageError outside the range.
+  /// Rows [begin, end) of the first dimension, sharing memory. Throws UsageError if they are out of range.
   Tensor rows(std::int64_t begin, std::int64_t end) const;
   /// The same shape, element type and layout without the memory: bool(t) is false.
   Tensor without_memory() const;
 
-  /// Whether no other handle holds this memory, nor anybody outside: what is not needed here may be
-  /// overwritten.
+  /// Whether this is the only handle on the memory, which nobody else owns: it may be overwritten.
   bool is_only_handle() const noexcept { return storage_.is_only(); }
-  /// Whether both begin at one address.
+  /// Whether both begin at the same address.
   bool shares_memory_with(const Tensor& other) const noexcept { return data_ == other.data_; }
-  /// The number of the last operation or copy of a GPU's backend that wrote some of the block of memory that
-  /// this is part of, among all of the process; 0: none. What a captured graph writes counted when it was
-  /// captured; what others write (own kernels, transports) is not seen. Foreign memory: the greatest number,
-  /// as anybody may write it.
+  /// The number, within the process, of the last operation or copy of a GPU's backend that wrote to this
+  /// tensor's block of memory; 0: none. Writes of a captured graph count at its capture; writes of other code
+  /// (own kernels, transports) do not count. Foreign memory has the maximum, as anybody may write it.
   std::uint64_t last_write() const noexcept {
     return storage_ ? storage_->last_write.load(std::memory_order_relaxed) : ~std::uint64_t{0};
   }
-  /// Called by Backend: the operation of this number has been enqueued, which writes this.
+  /// Called by Backend: it has enqueued the operation of this number, which writes to this tensor.
   void note_write(std::uint64_t operation) const noexcept {
     if (storage_) storage_->last_write.store(operation, std::memory_order_relaxed);
   }
 
  private:
-  [[noreturn]] void throw_wrong_dtype(DType asked) const;
+  [[noreturn]] void throw_wrong_dtype(DType requested) const;
 
   StorageRef storage_;  // empty for a view of foreign memory
   void* data_ = nullptr;
@@ -98,7 +96,7 @@ class Tensor {
   int channel_block_ = 1;
 };
 
-/// Elements that a tensor of this shape takes when stored in channel blocks of B.
+/// Elements in memory of a tensor of this shape in channel blocks of B.
 std::int64_t stored_numel(const Shape& shape, int channel_block);
 
 /// Copies elements between CPU tensors of equal shape, dtype and layout. Throws UsageError otherwise.

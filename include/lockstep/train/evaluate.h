@@ -17,36 +17,36 @@
 
 namespace lockstep::train {
 
-/// The metrics of an evaluation, in the order in which the task names them: "loss" is the first. A metric
-/// to which no sample has added anything is left out.
+/// The metrics of an evaluation, in the order of the task: "loss" is the first. A metric without samples is
+/// left out.
 struct EvaluationResult {
   std::vector<std::pair<std::string, double>> metrics;  ///< by name, in the order of the task
   std::int64_t samples = 0;                             ///< how many were evaluated
 
   /// Throws UsageError if there is no such metric.
   double operator[](std::string_view metric) const;
-  double loss() const { return (*this)["loss"]; }  ///< which every task has
+  double loss() const { return (*this)["loss"]; }  ///< every task has it
 };
 
-/// What evaluates: the task has checked the model and the data.
+/// The parts of an evaluation. The task has checked the model and the data.
 struct Evaluator {
   Model& model;                    ///< in evaluation mode
-  Task& task;                      ///< says which metrics there are
+  Task& task;                      ///< decides which metrics there are
   Tape& tape;                      ///< on the model's device
   comm::HostGroup& world;          ///< ranks that share the data
   DType compute = DType::float32;  ///< Pass::compute
 };
 
-/// What happens between two batches of a long evaluation.
+/// Actions between two batches of a long evaluation.
 struct EvaluationWatch {
   /// The requests of this rank, as bits. Not collective.
   std::function<std::uint64_t()> requests;
   /// Acts on the requests of all ranks, when this fraction of the evaluation is done. False ends an
-  /// evaluation that is not complete. Collective.
+  /// incomplete evaluation. Collective.
   std::function<bool(std::uint64_t of_any, double fraction)> act;
 };
 
-/// "loss", then the task's own. UsageError if they are wrong.
+/// "loss", then the task's own metrics. UsageError if they are invalid.
 std::vector<Metric> metrics_of(const Task& task);
 
 /// The sums of these metrics over a batch, which is on the device. same_parameters: Pass::same_parameters.
@@ -54,7 +54,7 @@ Evaluation evaluate_batch(const Evaluator& with, std::span<const Metric> metrics
                           bool same_parameters = false);
 
 /// Collective; the same bits at any number of ranks. The model is in evaluation mode: no dropout, running
-/// statistics. Null, on every rank, if the watch ended it.
+/// statistics. Null, on every rank, if the watch ended the evaluation.
 std::optional<EvaluationResult> evaluate(const Evaluator& with, const data::Dataset& dataset,
                                          const EvaluationWatch& watch);
 EvaluationResult evaluate(const Evaluator& with, const data::Dataset& dataset);
@@ -63,7 +63,7 @@ EvaluationResult evaluate(const Evaluator& with, const data::Dataset& dataset);
 
 namespace lockstep {
 
-/// Evaluates a model of this session. Collective. Throws as Task::check.
+/// Evaluates a model of this session. Collective. Throws like Task::check.
 train::EvaluationResult evaluate(Session& session, Model& model, Task& task, const data::Dataset& dataset);
 
 }  // namespace lockstep

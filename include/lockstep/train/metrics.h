@@ -23,29 +23,30 @@ class MetricsFile {
  public:
   /// Removes lines of steps after `resumed_step` (a killed run may have logged more than its last checkpoint
   /// has), an incomplete last line and, unless `evaluated`, the evaluations of `resumed_step`, which the run
-  /// repeats. Then appends. Throws as throw_system_error if the file cannot be written, UsageError if it is a
-  /// link or not a regular file.
+  /// repeats. Then appends. Throws like throw_system_error if the file cannot be written, UsageError if it is
+  /// a link or not a regular file.
   MetricsFile(const std::string& path, std::int64_t resumed_step, bool evaluated, bool writes);
   ~MetricsFile();
   MetricsFile(const MetricsFile&) = delete;
   MetricsFile& operator=(const MetricsFile&) = delete;
 
-  /// All or nothing. Throws as throw_system_error, DataError if the file has been removed.
+  /// Appends a line, all or nothing. Throws like throw_system_error, DataError if the file has been removed.
   void append(const nlohmann::json& line);
-  /// All appended lines are on storage when it returns.
+  /// Returns when all appended lines are on storage.
   void sync();
 
  private:
   std::unique_ptr<OpenFile> file_;  // of the rank that writes
 };
 
-/// The time that a step takes lately. A start is slower, and evaluations end it.
+/// The duration of recent steps. It begins again after a start and after evaluations, as first steps are
+/// slower.
 class Pace {
  public:
-  /// Of the last `steps` steps at least, and of less than twice as many.
+  /// The mean of at least the last `steps` steps, and of less than twice as many.
   Pace(std::int64_t first_step, std::int64_t steps) : steps_(steps), older_{first_step}, newer_(older_) {}
 
-  /// When so many steps are done, which took so long since the start. Never decrease.
+  /// Call it with the number of steps done and their time since the start, which never decrease.
   void at(std::int64_t steps_done, double seconds);
   double step_s() const { return step_s_; }  ///< 0 before the first step
 
@@ -59,8 +60,8 @@ class Pace {
   double step_s_ = 0;
 };
 
-/// Shows the progress of a run: one line that is redrawn on a terminal, no wider than it; plain lines in a
-/// file or a pipe, such as that of mpirun.
+/// Shows the progress of a run: one line that is redrawn on a terminal, not wider than the terminal; plain
+/// lines in a file or a pipe, such as that of mpirun.
 class Progress {
  public:
   /// Rank 0 shows it. `first_step`: the step that resume() returned.
@@ -68,23 +69,23 @@ class Progress {
            std::int64_t log_every = 20);
   /// Shows steps from first_step to last_step, if `shows`.
   Progress(Log log, bool shows, std::int64_t first_step, std::int64_t last_step, std::int64_t log_every);
-  /// Keeps the line that is drawn on the terminal.
+  /// Keeps the drawn line on the terminal.
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
   /// After each step; draws at most a few times a second on a terminal, and every `log_every` steps in a
-  /// file. The time left is by the pace of recent steps and counts `evaluations_left` of the length of the
-  /// last one. On a terminal the line also
-  /// has `data_wait_ms`, the time that a step waits for its data, if it is given.
+  /// file. The remaining time assumes the pace of recent steps and `evaluations_left` evaluations as long as
+  /// the last one. On a terminal the line also has `data_wait_ms`, the time that a step waits for its data,
+  /// if it is given.
   void step(std::int64_t steps_done, double loss, double samples_per_second, std::int64_t evaluations_left,
             std::optional<double> data_wait_ms = {});
   /// The same, with the speed of recent steps, by the session's global batch.
   void step(std::int64_t steps_done, double loss);
-  /// Within an evaluation, when this fraction of it is done; 1 ends it. Draws as often on a terminal, and
-  /// twice a minute in a file.
+  /// Within an evaluation, when this fraction of it is done; 1 ends it. Draws as often as for steps on a
+  /// terminal, and twice a minute in a file.
   void evaluation(std::int64_t steps_done, double fraction, std::int64_t evaluations_left);
-  /// A line that stays: evaluations, checkpoints. On a terminal it takes the place of the drawn line.
+  /// A permanent line, for evaluations and checkpoints. On a terminal it replaces the drawn line.
   void note(const std::string& line);
   /// Keeps the drawn line.
   void finish();
@@ -99,7 +100,7 @@ class Progress {
   bool shows_, terminal_;
   std::int64_t last_step_, log_every_;
   double started_s_, drawn_s_ = 0;
-  std::int64_t global_batch_ = 0;  // of the session; 0: not known
+  std::int64_t global_batch_ = 0;  // of the session; 0: unknown
   Pace pace_;
   double evaluation_started_s_ = 0;                   // 0: no evaluation is running
   double last_evaluation_s_ = 0, evaluations_s_ = 0;  // the latter: of all

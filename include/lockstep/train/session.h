@@ -20,15 +20,15 @@ namespace train {
 class Watchdog;
 }
 
-/// How a device computes.
+/// Options of a device.
 struct DeviceOptions {
   int threads = 1;            ///< per operation, on a CPU
   bool reproducible = false;  ///< on GPUs: sums follow the tree
-  bool sums = true;           ///< gradients are summed; if not, ranks may share GPUs
+  bool sums = true;           ///< whether gradients are summed; otherwise ranks may share GPUs
 };
 
 /// MPI (if a launcher started this process as a rank), the device, the log and the shape of the run
-/// (Context::set_run). Made by run().
+/// (Context::set_run). run() constructs it.
 class Session final : public Context {
  public:
   /// `watchdog` is where watch() puts its object, which outlives MPI.
@@ -44,12 +44,12 @@ class Session final : public Context {
   kernels::Backend& backend() override;
   /// Chooses the device of backend() and transport(): "cpu", "cuda" (each rank takes the GPU with its number
   /// on its node), or "auto" (GPUs if this build can use them and every rank has one). Collective; call it
-  /// before anything is made with backend() or transport() (UsageError after backend()). Logs the choice
-  /// where it is not obvious. Throws the same UsageError on every rank if some rank has no such device.
+  /// before any use of backend() or transport() (UsageError after backend()). Logs the choice unless it is
+  /// obvious. Throws the same UsageError on every rank if some rank has no such device.
   void use_device(const std::string& asked, const DeviceOptions& options = {});
-  /// The same for a device that is already chosen. Collective for a GPU.
+  /// The same for a known device. Collective for a GPU.
   void use_backend(Device device, const DeviceOptions& options = {});
-  /// What DataParallel sums gradients through: between CPUs, or between GPUs after use_device().
+  /// The transport for the gradients of DataParallel: between CPUs, or between GPUs after use_device().
   comm::GradientTransport& transport() const override {
     if (transport_) return *transport_;
     return world_;
@@ -58,11 +58,10 @@ class Session final : public Context {
   /// ends the job on every rank with exit code 5, and is reported with its position. signal_report: SIGUSR1
   /// prints where each rank is, with its stack. Collective. Best before use_device(): the timeout then also
   /// limits how long a rank waits inside NCCL.
-  ///
-  /// A program that does not call it is watched as run() says: own work of a rank for which no other one
-  /// waits may then take any time.
+  /// Without this call the rules of run() apply: a rank's own work may take any time while no other rank
+  /// waits for it.
   void watch(double hang_timeout_s, bool signal_report = false);
-  /// run() calls it once a failure of all ranks has been reported, which then wait for it. Must not throw.
+  /// run() calls it after the report of a failure of all ranks, while they wait for it. Must not throw.
   std::function<void()> after_failure;
 
  private:
@@ -79,15 +78,15 @@ class Session final : public Context {
   std::optional<double> hang_timeout_s_;  // since watch()
 };
 
-/// How long MPI may take to start, and a rank may wait for another one, in seconds: the default of
+/// The limit for the start of MPI and for the waits of ranks, in seconds: the default of
 /// fault.hang_timeout_s.
 inline constexpr double default_start_timeout_s = 300;
 
-/// run() for a program that returns its exit code. If MPI takes longer than start_timeout_s to start (because
-/// a rank is missing, say), the job ends with exit code 5; 0: no limit.
+/// run() for a program that returns its exit code. If MPI takes longer than start_timeout_s to start (for
+/// example, because a rank is missing), the job ends with exit code 5; 0: no limit.
 ///
 /// The job also ends with exit code 5, and a report of where each rank is, if a rank waits for others longer
-/// than that (or than LOCKSTEP_HANG_TIMEOUT_S of the environment says; 0: no limit), and one of them makes no
+/// than that (or than LOCKSTEP_HANG_TIMEOUT_S in the environment; 0: no limit), and one of them makes no
 /// progress, or all wait. A rank that nobody waits for may work for any time. Session::watch() sets other
 /// rules.
 int run_program(int argc, char** argv, const std::function<ExitCode(Session&)>& program,
@@ -96,11 +95,10 @@ int run_program(int argc, char** argv, const std::function<ExitCode(Session&)>& 
 /// Runs program(session) on every rank and returns the exit code for main: what the program returns (an
 /// ExitCode), or 0 if it returns nothing.
 ///
-/// An exception ends the program with one line on standard error and the code of the error (5 if it is no
+/// An exception ends the program with one line on standard error and the code of the error (5 if it is not a
 /// lockstep::Error). If every rank throws, rank 0 prints the line once. If only some ranks throw, they print
 /// it with their rank and end the world through MPI_Abort, as the other ranks may wait for them.
-///
-/// Closed standard streams, and streams that nobody reads, do no harm (base/streams.h).
+/// Closed standard streams, and streams without a reader, are safe (base/streams.h).
 template <class Program>
 int run(int argc, char** argv, Program&& program, double start_timeout_s = default_start_timeout_s) {
   const auto ends_with = [&](Session& session) {

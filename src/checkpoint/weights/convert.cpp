@@ -28,14 +28,14 @@
 namespace lockstep::checkpoint {
 namespace {
 
-/// The type of the tensor in a checkpoint; none if it cannot be in one.
+/// The type of the tensor in a checkpoint; none if a checkpoint cannot hold it.
 std::optional<DType> dtype_to_keep(const StoredTensor& tensor) {
   if (tensor.type_name == "bool") return DType::uint8;
   return tensor.dtype && is_storable(*tensor.dtype) ? tensor.dtype : std::nullopt;
 }
 
 /// Indices of the tensors in the source's group and, for an EMA, of those in "model" that it lacks.
-std::vector<std::size_t> chosen(const WeightSource& source) {
+std::vector<std::size_t> tensors_to_read(const WeightSource& source) {
   std::unordered_set<std::string_view> in_group;
   for (const StoredTensor& tensor : source.tensors())
     if (tensor.group == source.group()) in_group.insert(tensor.name);
@@ -49,7 +49,7 @@ std::vector<std::size_t> chosen(const WeightSource& source) {
   return tensors;
 }
 
-/// Throws for all tensors that a checkpoint cannot hold.
+/// Throws an error that names all tensors that a checkpoint cannot hold.
 void check_types(const WeightSource& source, const std::vector<std::size_t>& tensors) {
   constexpr std::size_t max_listed = 24;
   std::vector<std::string> bad;
@@ -61,7 +61,7 @@ void check_types(const WeightSource& source, const std::vector<std::size_t>& ten
   }
   if (bad.empty()) return;
   throw DataError(
-      "{}: holds what a checkpoint cannot: {}; possible are float64, float32, float16, bfloat16, int64, "
+      "{}: a checkpoint cannot hold: {}; possible are float64, float32, float16, bfloat16, int64, "
       "int32 and uint8, of up to {} dimensions",
       source.path(), list_of(bad, max_listed), Shape::max_rank);
 }
@@ -82,11 +82,11 @@ void write_checkpoint(const std::string& path, const Weights& weights) {
   std::ranges::copy(weights.data, std::back_inserter(state_dict.sections));
   for (const NamedTensor& tensor : weights.tensors) {
     if (!is_link_name(tensor.name))
-      throw DataError("{}: {} cannot be a name in HDF5", path, quote(tensor.name));
+      throw DataError("{}: {} is not a valid name in HDF5", path, quote(tensor.name));
   }
   save_file(path, state_dict, *self,
             {.mark = std::to_string(::getpid()),
-             // Files are converted as they are; read_weights has noted such numbers.
+             // Conversion keeps such numbers; read_weights has noted them.
              .allow_non_finite = true});
 }
 
@@ -117,7 +117,7 @@ Weights read_weights(const std::string& path, const std::string& group, const st
                      KnownForeign known) {
   const std::unique_ptr<comm::HostGroup> self = comm::make_self_communicator();
   const std::unique_ptr<WeightSource> source = open_weights(path, group, *self, key);
-  const std::vector<std::size_t> tensors = chosen(*source);
+  const std::vector<std::size_t> tensors = tensors_to_read(*source);
   check_types(*source, tensors);
   Weights weights;
   weights.notes = source->notes();
@@ -134,7 +134,7 @@ Weights read_weights(const std::string& path, const std::string& group, const st
     weights.notes.push_back(fmt::format("{}: BOOL is stored as uint8: {}", path, list_of(booleans, 1)));
   const std::string not_finite = not_finite_in(weights.tensors);
   if (!not_finite.empty())
-    weights.notes.push_back(fmt::format("{}: holds numbers that are not finite: {}", path, not_finite));
+    weights.notes.push_back(fmt::format("{}: has numbers that are not finite: {}", path, not_finite));
   weights.position = source->position();
   weights.config = source->config();
   weights.provenance = {{"converted_from", path}};
@@ -152,7 +152,7 @@ void add_average(Weights& weights, const std::string& path, const optim::EmaProf
                  const Weights& average, const std::string& average_path) {
   Section section{"ema/" + profile.name(), {}, {}, {}};
   if (std::ranges::find(weights.averages, section.path, &Section::path) != weights.averages.end())
-    throw UsageError("{}: there are weights {} already", average_path, section.path);
+    throw UsageError("{}: the weights {} exist already", average_path, section.path);
   std::vector<StoredTensor> stored;
   for (const auto& [name, value, averaged, part] : average.tensors) {
     const std::span<const std::int64_t> shape = value.shape().extents();
@@ -161,7 +161,7 @@ void add_average(Weights& weights, const std::string& path, const optim::EmaProf
   const std::vector<RequestedGroup> requested = {{"", weights.tensors, false}};
   const Match same = match(stored, requested, false);
   if (!same.problems.empty())
-    throw DataError("{}: is no average of the weights in {}: {}", average_path, path,
+    throw DataError("{}: is not an average of the weights in {}: {}", average_path, path,
                     fmt::join(same.problems, "; "));
   for (const Match::Pair& pair : same.pairs)
     section.tensors.push_back({pair.target.name, average.tensors[pair.stored].value, true});
@@ -179,7 +179,7 @@ void cast(std::vector<NamedTensor>& tensors, DType dtype) {
     const Tensor cast = Tensor::empty(tensor.value.shape(), dtype);
     if (!cast_elements(from, static_cast<const std::byte*>(tensor.value.raw()), dtype,
                        static_cast<std::byte*>(cast.raw()), cast.numel())) {
-      throw DataError("{}: holds numbers beyond {}", tensor.name, to_string(dtype));
+      throw DataError("{}: has numbers out of the range of {}", tensor.name, to_string(dtype));
     }
     tensor.value = cast;
   }
@@ -194,7 +194,7 @@ void cast_floats(Weights& weights, DType dtype) {
 
 void check_writable(const std::string& path, bool replace, std::span<const std::string> inputs) {
   if (!is_for_python(path) && !ends_with_any(path, {".h5", ".hdf5"})) {
-    throw UsageError("{}: end its name with .h5, .safetensors or .pt, which says what to write", path);
+    throw UsageError("{}: give a name that ends with .h5, .safetensors or .pt", path);
   }
   check_output(path, {.replace = replace, .inputs = inputs});
 }
@@ -202,7 +202,7 @@ void check_writable(const std::string& path, bool replace, std::span<const std::
 void write_weights(const std::string& path, const Weights& weights, bool replace) {
   check_writable(path, replace);
   if (!is_for_python(path)) return write_checkpoint(path, weights);
-  if (!weights.averages.empty()) throw UsageError("{}: has no place for averages; write a .h5", path);
+  if (!weights.averages.empty()) throw UsageError("{}: cannot hold averages; write a .h5", path);
   std::map<std::string, std::string> metadata;
   if (weights.position != Position{}) {
     for_position(weights.position, [&](const char* name, auto number) {
@@ -213,7 +213,7 @@ void write_weights(const std::string& path, const Weights& weights, bool replace
   if (const auto found = weights.provenance.find(foreign_config_key); found != weights.provenance.end())
     metadata.insert(*found);
   if (!path.ends_with(".safetensors")) return write_pytorch(path, weights.tensors, metadata);
-  metadata["format"] = "pt";  // what Python's libraries look for: names and layouts are PyTorch's
+  metadata["format"] = "pt";  // for libraries of Python: names and layouts are PyTorch's
   write_safetensors(path, weights.tensors, metadata);
 }
 

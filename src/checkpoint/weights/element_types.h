@@ -1,4 +1,4 @@
-// Private to the module: element types as other programs name them.
+// Private to the module: the names of element types in other programs.
 #pragma once
 
 #include <array>
@@ -17,7 +17,7 @@ struct ElementType {
   std::string_view storage;      ///< PyTorch's class of a storage of such elements; empty: only untyped ones
   std::string_view dtype;        ///< PyTorch's dtype of a view of an untyped storage
   std::optional<DType> element;  ///< none: bool and float8
-  std::string_view name;         ///< as NumPy and PyTorch spell it
+  std::string_view name;         ///< in NumPy and PyTorch
   std::size_t bytes;             ///< of an element
 };
 
@@ -38,7 +38,7 @@ inline constexpr std::array<ElementType, 15> element_types{
      {"F8_E4M3", "", "torch.float8_e4m3fn", std::nullopt, "float8_e4m3", 1},
      {"F8_E5M2", "", "torch.float8_e5m2", std::nullopt, "float8_e5m2", 1}}};
 
-/// The type with this name in one of the fields above; null: none has it.
+/// The type with this name in one of the fields above; null: unknown.
 constexpr const ElementType* type_by(std::string_view ElementType::*field, std::string_view name) {
   for (const ElementType& type : element_types)
     if (!name.empty() && type.*field == name) return &type;

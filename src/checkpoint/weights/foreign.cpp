@@ -21,7 +21,7 @@ using nlohmann::json;
 
 namespace {
 
-/// "attn.c_attn.weight" of "transformer.h.11.attn.c_attn.weight"; empty of anything else.
+/// "attn.c_attn.weight" of "transformer.h.11.attn.c_attn.weight"; empty for other names.
 std::string_view within_block(const ForeignWeights& by, std::string_view name) {
   if (by.blocks.empty() || !name.starts_with(by.blocks)) return {};
   name.remove_prefix(by.blocks.size());
@@ -67,7 +67,7 @@ std::string foreign_config(const WeightSource& source, KnownForeign known) {
     if (stated.empty() && std::ranges::any_of(source.tensors(), is_its) && exists(beside)) {
       const json config = json::parse(read_text(beside), nullptr, false);
       if (!config.is_object())
-        throw UsageError("{}: is not a JSON object, as config.json next to {} is", beside,
+        throw UsageError("{}: is not a JSON object, unlike the usual config.json next to {}", beside,
                          file_name_of(source.path()));
       stated = text(*by, beside, config);
     }
@@ -92,10 +92,10 @@ void check_foreign_config(const std::string& weights, const std::string& text, c
       allowed.push_back(json::parse(value).get<double>() * key.times);
       if (ours.empty()) ours = fmt::format("model.{} is {}", key.option, value);
     }
-    const auto check = [&](std::string_view name, const json& value, std::string_view shown) {
+    const auto check = [&](std::string_view name, const json& value, std::string_view stated_text) {
       if (std::ranges::find(allowed, value) != allowed.end()) return;
       throw UsageError("{}: {} is {}, but {}: {} has the weights of another model", stated.begin().key(),
-                       name, shown, ours, weights);
+                       name, stated_text, ours, weights);
     };
     bool found = false;
     for (const std::string_view name : key.names) {
@@ -114,7 +114,7 @@ namespace {
 
 /// The differences between files of one layout.
 struct ForeignLayout {
-  std::string prefix{}, head{};  // in place of the model's; what the head is stored as, empty: it is not
+  std::string prefix{}, head{};  // of names, instead of the model's; name of the stored head, empty: none
   bool embedding = true;         // false: stored as the head only
   std::vector<std::optional<DType>> masks{};  // types of those that every block has, with their values
 };
@@ -129,7 +129,7 @@ std::string to_text(const ForeignLayout& layout, const ForeignWeights& by) {
   return text;
 }
 
-/// Inverse of to_text(); none for other texts. Missing words mean what the other program writes today.
+/// Inverse of to_text(); none for other texts. Missing words mean the other program's current layout.
 std::optional<ForeignLayout> layout_in(std::string_view text, const ForeignWeights& by) {
   const auto next_word = [&] {
     const std::size_t end = std::min(text.find(' '), text.size());
@@ -166,7 +166,7 @@ Tensor filled(const ForeignWeights::Mask& mask, std::int64_t positions, DType dt
     std::transform(values, values + floats.numel(), out.data<std::uint8_t>(), [](float v) { return v > 0; });
   } else if (!cast_elements(DType::float32, static_cast<const std::byte*>(floats.raw()), dtype,
                             static_cast<std::byte*>(out.raw()), out.numel())) {
-    throw DataError("a mask of attention cannot be {}", to_string(dtype));
+    throw DataError("the type {} of an attention mask is invalid", to_string(dtype));
   }
   return out;
 }
@@ -177,7 +177,7 @@ std::vector<std::byte> elements_of(const WeightSource& source, std::size_t tenso
   return elements;
 }
 
-/// The common type of these tensors, one of each block, if they hold what the mask does.
+/// The common type of these tensors, one of each block, if they have the values of the mask.
 std::optional<DType> type_of_mask(const WeightSource& source, std::span<const std::size_t> tensors,
                                   std::size_t blocks, const ForeignWeights::Mask& mask,
                                   std::int64_t positions) {
@@ -194,7 +194,7 @@ std::optional<DType> type_of_mask(const WeightSource& source, std::span<const st
   return same ? dtype : std::nullopt;
 }
 
-/// The model's own tensors, with the names and matrices of that layout. On the CPU.
+/// The model's own tensors with the names and matrices of that layout, on the CPU.
 std::vector<NamedTensor> in_layout(std::span<const NamedTensor> tensors, const ForeignLayout& layout,
                                    const ForeignWeights& by) {
   std::vector<NamedTensor> result, masks;
@@ -228,7 +228,7 @@ std::vector<NamedTensor> in_layout(std::span<const NamedTensor> tensors, const F
 void arrange(Weights& weights, const std::optional<std::string>& layout, const std::string& path,
              KnownForeign known) {
   const auto recorded = weights.provenance.find(weights_layout_key);
-  std::vector<std::string_view> models;  // of that layout, none of which these are
+  std::vector<std::string_view> models;  // of that layout; these weights belong to none of them
   for (const ForeignWeights* const by : known) {
     const auto any_tells = [&](bool own) {
       return std::ranges::any_of(weights.tensors, [&](const NamedTensor& tensor) {
@@ -239,8 +239,8 @@ void arrange(Weights& weights, const std::optional<std::string>& layout, const s
     if (any_tells(false)) {
       if (layout != own_layout) return;
       throw UsageError(
-          "{}: its matrices are stored as {} has them; give --config RUN.ini, the {} that they are to fit",
-          path, by->program, by->model);
+          "{}: its matrices have the layout of {}; give --config RUN.ini, the {} that they must fit", path,
+          by->program, by->model);
     }
     if (by->layout.empty() || (layout && *layout != by->layout)) continue;
     std::optional<ForeignLayout> target;
@@ -256,8 +256,8 @@ void arrange(Weights& weights, const std::optional<std::string>& layout, const s
     return;
   }
   if (!models.empty())
-    throw UsageError("{}: its weights are no {}'s, which {} is the layout of; leave --layout out", path,
-                     fmt::join(models, " or "), *layout);
+    throw UsageError("{}: its weights do not belong to a {}, which the layout {} needs; leave --layout out",
+                     path, fmt::join(models, " or "), *layout);
 }
 
 Adoption adopt(const ForeignWeights& by, const WeightSource& source, std::vector<StoredTensor>& stored,
@@ -318,7 +318,7 @@ Adoption adopt(const ForeignWeights& by, const WeightSource& source, std::vector
     if (head.shape != embedding.shape || head.type_name != embedding.type_name ||
         elements_of(source, *head_at) != elements_of(source, *embedding_at))
       result.problems.push_back(fmt::format(
-          "{} differs from the embedding {}, which is this model's head, too", by.head, by.embedding));
+          "{} differs from the embedding {}, which is also this model's head", by.head, by.embedding));
   } else if (head_at) {
     stored[*head_at].name = by.embedding;
   }
@@ -326,13 +326,13 @@ Adoption adopt(const ForeignWeights& by, const WeightSource& source, std::vector
   const auto note = [&](bool is_so, const std::string& text) {
     if (is_so) result.notes.push_back(text);
   };
-  note(renamed > 0, fmt::format("{} names taken with {} before them", renamed, by.prefix));
+  note(renamed > 0, fmt::format("{} names read with the prefix {}", renamed, by.prefix));
   note(matrices > 0, fmt::format("{} matrices stored [in, out] transposed", matrices));
   std::vector<std::string_view> names;
   for (const ForeignWeights::Mask& mask : by.masks) names.push_back(mask.name);
   note(ignored > 0, fmt::format("{} masks ignored ({})", ignored, fmt::join(names, ", ")));
-  note(head_at && embedding_at, fmt::format("{} ignored, which the embedding is, too", by.head));
-  note(head_at && !embedding_at, fmt::format("{} taken for the embedding, which it is, too", by.head));
+  note(head_at && embedding_at, fmt::format("{} ignored, as it equals the embedding", by.head));
+  note(head_at && !embedding_at, fmt::format("{} read as the embedding, as they are the same", by.head));
   return result;
 }
 

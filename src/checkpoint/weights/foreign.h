@@ -1,4 +1,4 @@
-// Private to the module: weights as other programs store them, as a model's ForeignWeights say.
+// Private to the module: weights in the layouts of other programs, according to a model's ForeignWeights.
 #pragma once
 
 #include <functional>
@@ -13,28 +13,27 @@
 
 namespace lockstep::checkpoint {
 
-/// The keys in the provenance of weights: of the layout that they came in; of what the program that wrote
-/// them says of their model (GPT-2 was the first for which one did), which metadata of a file for Python
-/// hold, too.
+/// Keys in the provenance of weights: their original layout; the original program's description of their
+/// model (at first only of GPT-2), which is also in metadata of files for Python.
 inline constexpr const char *weights_layout_key = "weights_layout", *foreign_config_key = "gpt2_config";
 
-/// JSON: where such a configuration is, the file's own or config.json in its folder, and those of its keys
-/// that one of the known models names. Empty if there is none. UsageError if config.json is no JSON object.
+/// JSON: the place of such a configuration (the file's own, or config.json in its folder), and those of its
+/// keys that one of the known models names. Empty if there is none. UsageError if config.json is not a JSON
+/// object.
 std::string foreign_config(const WeightSource& source, KnownForeign known);
-/// Compares such a text with the model, whose options have the values option(name). UsageError naming where
-/// it is from, the key and both values where they differ. DataError if it is damaged. `weights` is for
-/// errors.
+/// Compares such a text with the model, whose options have the values option(name). UsageError naming its
+/// place, the key and both values if they differ. DataError if it is damaged. `weights` is for errors.
 void check_foreign_config(const std::string& weights, const std::string& text, const ForeignWeights& by,
                           const std::function<std::string(std::string_view)>& option);
 
-/// What a load has done to stored tensors.
+/// Changes of a load to stored tensors.
 struct Adoption {
-  std::vector<std::string> notes;     ///< what was changed, a few words each
+  std::vector<std::string> notes;     ///< the changes, a few words each
   std::vector<std::string> problems;  ///< as in Match
   std::string layout;                 ///< for weights_layout_key; empty unless matrices are stored [in, out]
 };
-/// Renames tensors of the source's group to requested names, and marks those to transpose or ignore. Leaves
-/// tensors that match already.
+/// Renames tensors of the source's group to requested names, and marks those to transpose or ignore. Does not
+/// change tensors that match already.
 Adoption adopt(const ForeignWeights& by, const WeightSource& source, std::vector<StoredTensor>& stored,
                std::span<const NamedTensor> requested);
 

@@ -12,7 +12,7 @@
 namespace lockstep::checkpoint {
 namespace {
 
-// The opcodes that values of Pickle need, by Python's names.
+// The supported opcodes, by Python's names.
 enum Opcode : unsigned char {
   MARK = '(',
   STOP = '.',
@@ -51,11 +51,11 @@ enum Opcode : unsigned char {
   STACK_GLOBAL = 0x93,
   MEMOIZE = 0x94,
   FRAME = 0x95,
-  // Refused, but the name that follows says more than the opcode.
+  // Refused, but by the name that follows, not by the opcode.
   INST = 'i',
 };
 
-/// Why an opcode is refused, for those that real pickles hold.
+/// Reasons to refuse an opcode, for those of real pickles.
 std::string_view what_needs(unsigned char opcode) {
   struct Reason {
     unsigned char opcode;
@@ -110,9 +110,9 @@ class PickleReader {
 
   std::string_view take_bytes(std::uint64_t count) {
     if (count > bytes_.size() - at_) fail("it ends too early: is it truncated?");
-    const std::string_view taken = bytes_.substr(at_, count);
+    const std::string_view bytes = bytes_.substr(at_, count);
     at_ += count;
-    return taken;
+    return bytes;
   }
   template <class T>
   T take() {
@@ -142,7 +142,7 @@ class PickleReader {
     return value;
   }
 
-  // The stack. A mark parts it: what is below is out of reach until the mark is taken.
+  // The stack. A mark divides it: values below are not accessible until the mark is removed.
 
   Ref make(Pickle::Value value) {
     if (values_.size() == Pickle::max_values) fail("it has more than {} values", Pickle::max_values);
@@ -154,7 +154,7 @@ class PickleReader {
   /// The top `count` values, the last one at the end.
   std::span<const Ref> top(std::size_t count) const {
     if (stack_.size() - (marks_.empty() ? 0 : marks_.back()) < count)
-      fail("it takes more values than there are");
+      fail("it needs more values than the stack has");
     return std::span(stack_).last(count);
   }
   Ref pop() {
@@ -162,7 +162,7 @@ class PickleReader {
     stack_.pop_back();
     return ref;
   }
-  /// Values above the last mark, which is taken.
+  /// Removes the last mark; returns the values above it.
   std::vector<Ref> pop_to_mark() {
     if (marks_.empty()) fail("a mark is missing");
     const auto begin = stack_.begin() + static_cast<std::ptrdiff_t>(marks_.back());
@@ -199,11 +199,11 @@ class PickleReader {
     const Ref arguments = pop(), function = pop();
     const auto* const name = std::get_if<Pickle::Name>(&values_[function]);
     if (!name || vocabulary_[name->index].use == PickleName::Use::constant)
-      fail("it calls what is not a function: only tensors are read; nothing was executed");
+      fail("it calls a value that is not a function: only tensors are read; nothing was executed");
     const auto* const tuple = std::get_if<Pickle::Tuple>(&values_[arguments]);
     if (!tuple) fail("arguments are not a tuple");
     if (vocabulary_[name->index].use == PickleName::Use::mapping && !tuple->values.empty())
-      fail("it makes a dict from arguments");
+      fail("it creates a dict from arguments");
     push_new(Pickle::Object{name->index, arguments, {}});
   }
 
@@ -214,7 +214,7 @@ class PickleReader {
   }
   void append(std::span<const Ref> values) {
     auto* const list = std::get_if<Pickle::List>(&values_[top(1)[0]]);
-    if (!list) fail("it appends to what is not a list");
+    if (!list) fail("it appends to a value that is not a list");
     list->values.insert(list->values.end(), values.begin(), values.end());
   }
   void set_items(std::span<const Ref> values) {
@@ -223,21 +223,21 @@ class PickleReader {
     if (auto* const mapping = std::get_if<Pickle::Mapping>(&target)) items = &mapping->items;
     if (auto* const object = std::get_if<Pickle::Object>(&target); object && is_mapping(*object))
       items = &object->items;
-    if (!items) fail("it sets items of what is not a dict");
+    if (!items) fail("it sets items of a value that is not a dict");
     if (values.size() % 2 != 0) fail("a key has no value");
     for (std::size_t i = 0; i < values.size(); i += 2) items->emplace_back(values[i], values[i + 1]);
   }
   void build() {
     pop();
     const auto* const object = std::get_if<Pickle::Object>(&values_[top(1)[0]]);
-    if (!object || !is_mapping(*object)) fail("it sets attributes of what is not an OrderedDict");
+    if (!object || !is_mapping(*object)) fail("it sets attributes of a value that is not an OrderedDict");
   }
 
-  // The memo. Picklers number what they put there one after the other.
+  // The memo. Picklers number its values consecutively.
 
   void put(std::size_t index) {
     if (index > memo_.size())
-      fail("it puts a value into place {} of the memo, which has {}", index, memo_.size());
+      fail("it stores a value at index {} of the memo, which has {}", index, memo_.size());
     const Ref value = top(1)[0];
     if (index == memo_.size()) {
       memo_.push_back(value);
@@ -246,7 +246,7 @@ class PickleReader {
     }
   }
   void get(std::size_t index) {
-    if (index >= memo_.size()) fail("it gets place {} of the memo, which has {}", index, memo_.size());
+    if (index >= memo_.size()) fail("it reads index {} of the memo, which has {}", index, memo_.size());
     push(memo_[index]);
   }
 
@@ -362,7 +362,7 @@ class PickleReader {
         const std::string_view module = take_line(), name = take_line();
         push_name(module, name);
         if (opcode == INST)
-          fail("it makes an object of a class (INST): only tensors are read; nothing was executed");
+          fail("it creates an object of a class (INST): only tensors are read; nothing was executed");
         return;
       }
       case STACK_GLOBAL: {
@@ -378,7 +378,7 @@ class PickleReader {
       default:
         if (const std::string_view what = what_needs(opcode); !what.empty())
           fail("it holds {}: only tensors are read; nothing was executed", what);
-        fail("the opcode 0x{:02x} is none that tensors need; nothing was executed", opcode);
+        fail("the opcode 0x{:02x} is not supported, as tensors do not need it; nothing was executed", opcode);
     }
   }
 

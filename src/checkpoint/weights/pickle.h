@@ -1,6 +1,6 @@
 // Private to the module: Python pickles, read without running them. A pickle is a program for a stack machine
-// that may call any function of Python. Here a call is only written down, as an object with the name of what
-// would be called, and names outside a given vocabulary are refused. Opcodes: Python's Lib/pickletools.py.
+// that may call any function of Python. This reader only records a call, as an object with the name of the
+// function, and refuses names outside a vocabulary. Opcodes: Python's Lib/pickletools.py.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ struct PickleName {
   enum class Use : std::uint8_t {
     constant,  ///< a value: a type of elements
     function,  ///< called with a tuple of arguments
-    mapping,   ///< called without arguments, filled like a dict and given attributes, which are dropped
+    mapping,   ///< called without arguments, and filled like a dict; its attributes are dropped
   };
   std::string_view name;  ///< "torch._utils._rebuild_tensor_v2"
   Use use;
@@ -29,7 +29,7 @@ struct PickleName {
 class Pickle {
  public:
   using Ref = std::uint32_t;
-  using Items = std::vector<std::pair<Ref, Ref>>;  ///< keys and values, as they come
+  using Items = std::vector<std::pair<Ref, Ref>>;  ///< keys and values, in order
   struct None {};
   struct LargeInteger {};  ///< beyond 64 bits
   struct Name {
@@ -44,13 +44,13 @@ class Pickle {
   struct Mapping {
     Items items;
   };
-  /// What a call would give.
+  /// The result of a call.
   struct Object {
     std::size_t name;  ///< index into the vocabulary
     Ref arguments;     ///< a Tuple
     Items items;       ///< of a Use::mapping
   };
-  /// What the file keeps outside the pickle.
+  /// A reference to data outside the pickle.
   struct Persistent {
     Ref id;
   };
@@ -61,8 +61,8 @@ class Pickle {
 
   /// Texts of the values are views into `bytes`. Recursion-free; memory in proportion to `bytes`, which are
   /// max_bytes at most, and max_values at most. `where` is for errors: "FILE: data.pkl". DataError on names
-  /// outside the vocabulary, protocols other than 2 to 5, opcodes that no value above needs, and anything
-  /// that is not one complete pickle.
+  /// outside the vocabulary, protocols other than 2 to 5, unsupported opcodes, and data that are not one
+  /// complete pickle.
   Pickle(std::string_view bytes, std::span<const PickleName> vocabulary, const std::string& where);
 
   Ref root() const { return root_; }

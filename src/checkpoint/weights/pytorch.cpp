@@ -31,7 +31,7 @@ constexpr std::array<PickleName, 9> functions{{{"collections.OrderedDict", Use::
                                                {"torch.device", Use::function},
                                                {"torch.storage.UntypedStorage", Use::constant}}};
 
-/// All that a pickle of tensors may name.
+/// The names that a pickle of tensors may use.
 std::vector<PickleName> make_vocabulary() {
   std::vector<PickleName> names(functions.begin(), functions.end());
   for (const ElementType& type : element_types) {
@@ -63,7 +63,7 @@ class Interpreter {
 
   bool is_tensor(Ref ref) const { return tensor_call(ref) != nullptr; }
 
-  /// Of a value that is_tensor(). DataError if it is not within its storage.
+  /// The entry of a value that is_tensor(). DataError if it is not within its storage.
   PytorchTensor tensor_of(Ref ref, std::string name) const {
     const Pickle::Object& call = *tensor_call(ref);
     const std::vector<Ref>& arguments = arguments_of(call);
@@ -99,7 +99,7 @@ class Interpreter {
                         unit_bytes = is_untyped ? 1 : type->bytes;
     const std::optional<std::uint64_t> units = size_at(id->values[4]);
     if (!units || storage_bytes % unit_bytes != 0 || storage_bytes / unit_bytes != *units)
-      throw malformed(fmt::format("is in the storage {}, which has {} bytes, not what data.pkl says",
+      throw malformed(fmt::format("is in the storage {}, which has {} bytes, unlike in data.pkl",
                                   quote(entry), storage_bytes));
 
     const std::optional<std::uint64_t> first = size_at(arguments[1]);
@@ -141,7 +141,7 @@ class Interpreter {
     const auto* const number = pickle_.get<std::int64_t>(ref);
     return number && *number >= 0 ? std::optional(static_cast<std::uint64_t>(*number)) : std::nullopt;
   }
-  /// A tuple of sizes, as it is or as the argument of torch.Size.
+  /// A tuple of sizes, by itself or as the argument of torch.Size.
   std::optional<std::vector<std::int64_t>> sizes_at(Ref ref) const {
     constexpr std::size_t max_extents = 32;
     if (const auto* const object = pickle_.get<Pickle::Object>(ref);
@@ -171,7 +171,7 @@ class Interpreter {
       const auto extent = static_cast<std::uint64_t>(tensor.shape[i]),
                  stride = static_cast<std::uint64_t>(tensor.strides[i]);
       if (extent == 0) continue;
-      if (extent == 1) tensor.strides[i] = 0;  // it leads nowhere, and may be any number
+      if (extent == 1) tensor.strides[i] = 0;  // unused, so it may be any number
       std::uint64_t reach = 0;
       if (__builtin_mul_overflow(extent - 1, stride, &reach) || __builtin_add_overflow(last, reach, &last))
         throw too_large();
@@ -191,7 +191,7 @@ class Interpreter {
   const std::string& root_;
 };
 
-/// Whole numbers, by name, in the mapping under `key` in `root`.
+/// Integers, by name, in the mapping under `key` in `root`.
 nlohmann::json numbers_under(const Interpreter& values, const Pickle& pickle, Ref root,
                              std::string_view key) {
   nlohmann::json numbers;
@@ -206,13 +206,13 @@ nlohmann::json numbers_under(const Interpreter& values, const Pickle& pickle, Re
   return numbers;
 }
 
-/// A mapping with tensors in it.
+/// A mapping that contains tensors.
 struct Candidate {
   std::string key;  ///< "/" is the outermost mapping
   const Pickle::Items* items;
 };
 
-/// All of them, from the outermost on, through keys that are texts. Each mapping is looked at once.
+/// All such mappings, from the outermost on, through keys that are texts. Visits each mapping once.
 std::vector<Candidate> candidates(const Interpreter& values, Ref root, const std::string& path) {
   constexpr std::size_t max_depth = 6, max_candidates = 1000, max_key_bytes = 100;
   struct Visit {
@@ -255,7 +255,7 @@ std::string keys_of(std::span<const Candidate> all) {
   return list_of(keys);
 }
 
-const Candidate& chosen(std::span<const Candidate> all, const std::string& key, const std::string& path) {
+const Candidate& choose(std::span<const Candidate> all, const std::string& key, const std::string& path) {
   if (all.empty())
     throw DataError("{}: its pickle is not a mapping of names to tensors, and holds none", path);
   if (!key.empty()) {
@@ -283,7 +283,7 @@ std::string root_of(const ZipFile& zip) {
     root = entry.name.substr(0, slash + 1);
   }
   if (root.empty())
-    throw DataError("{}: is a zip archive without data.pkl: is it of torch.save?", zip.path());
+    throw DataError("{}: is a zip archive without data.pkl: did torch.save write it?", zip.path());
   if (zip.find(root + "constants.pkl"))
     throw DataError("{}: is a program of torch.jit.save: save the state_dict() of the model instead",
                     zip.path());
@@ -296,8 +296,9 @@ void check_byte_order(const ZipFile& zip, const std::string& root) {
   if (!entry) return;  // before PyTorch 2.1
   const std::string order = zip.text(*entry, max_bytes);
   if (order != "little")
-    throw DataError("{}: its numbers are {} endian, which is not read; save it on a little-endian machine",
-                    zip.path(), order == "big" ? "big" : quote(order));
+    throw DataError(
+        "{}: its numbers are {} endian, which is not supported; save it on a little-endian machine",
+        zip.path(), order == "big" ? "big" : quote(order));
 }
 
 bool is_row_major(const PytorchTensor& tensor) {
@@ -309,7 +310,7 @@ bool is_row_major(const PytorchTensor& tensor) {
   return true;
 }
 
-/// Row-major elements from those of a storage that begin with the tensor's first. No extent is 0.
+/// Copies elements to row-major order. `from` begins with the tensor's first element. No extent is 0.
 void gather(const PytorchTensor& tensor, std::span<const std::byte> span, std::span<std::byte> out) {
   std::vector<std::int64_t> index(tensor.shape.size(), 0);
   std::int64_t from = 0;  // in elements
@@ -351,7 +352,7 @@ PytorchFile::PytorchFile(const std::string& path, const std::string& key)
   const Interpreter values(pickle, vocabulary, zip_, root_);
   model_args_ = numbers_under(values, pickle, pickle.root(), "model_args");
   const std::vector<Candidate> all = candidates(values, pickle.root(), path);
-  const Candidate& mapping = chosen(all, key, path);
+  const Candidate& mapping = choose(all, key, path);
 
   std::unordered_set<std::string_view> names;
   std::vector<std::string> others;
@@ -360,30 +361,31 @@ PytorchFile::PytorchFile(const std::string& path, const std::string& key)
     const std::string_view* const name = values.text_of(name_ref);
     if (!values.is_tensor(value)) {
       if (others.size() < max_listed)
-        others.push_back(name ? quote(*name) : "a key that is no text");
+        others.push_back(name ? quote(*name) : "a key that is not a text");
       else
         others.emplace_back();  // only counted
       continue;
     }
     if (!name || !is_printable(*name))
       throw DataError("{}: data.pkl gives a tensor a name that is not printable text", path);
-    if (!names.insert(*name).second) throw DataError("{}: {} is there twice", path, quote(*name));
+    if (!names.insert(*name).second) throw DataError("{}: {} occurs twice", path, quote(*name));
     views_.push_back(values.tensor_of(value, std::string(*name)));
-    const std::uint64_t taken_bytes = std::max(views_.back().bytes, views_.back().span_bytes);
-    if (taken_bytes > left_bytes)
+    const std::uint64_t used_bytes = std::max(views_.back().bytes, views_.back().span_bytes);
+    if (used_bytes > left_bytes)
       throw DataError("{}: its tensors are views that would take more than {} times its bytes", path,
                       max_times);
-    left_bytes -= taken_bytes;
+    left_bytes -= used_bytes;
   }
   if (all.size() > 1) {
     std::vector<Candidate> rest;
     for (const Candidate& candidate : all)
       if (candidate.items != mapping.items) rest.push_back(candidate);
-    notes_.push_back(fmt::format("{}: takes the tensors under {}; --key takes those under {}", path,
+    notes_.push_back(fmt::format("{}: reads the tensors under {}; --key selects those under {}", path,
                                  quote(mapping.key), keys_of(rest)));
   }
   if (!others.empty())
-    notes_.push_back(fmt::format("{}: left out, no tensors: {}", path, list_of(others, max_listed)));
+    notes_.push_back(
+        fmt::format("{}: left out, as they are not tensors: {}", path, list_of(others, max_listed)));
   tensors_.assign(views_.begin(), views_.end());
 }
 
@@ -489,8 +491,8 @@ std::span<const std::byte> bytes_of_text(std::string_view text) { return std::as
 
 }  // namespace
 
-/// What torch.save would write for an OrderedDict of contiguous tensors on the CPU, each with a storage of
-/// its own: the pickle has fixed parts, so it is put together here.
+/// The pickle of torch.save for an OrderedDict of contiguous tensors on the CPU, each with a storage of its
+/// own. It consists of fixed parts.
 void write_pytorch(const std::string& path, std::span<const NamedTensor> tensors,
                    const std::map<std::string, std::string>& metadata) {
   PickleText pickle;

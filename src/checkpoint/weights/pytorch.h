@@ -1,6 +1,6 @@
 // Private to the module: files of torch.save (.pt, .pth, .bin) since PyTorch 1.6: a zip archive with a
 // pickle, data.pkl, and an entry for each storage, data/KEY. The pickle is read without running it
-// (pickle.h). What is not a tensor, or another value of Python's own types, is refused by its name.
+// (pickle.h). Values other than tensors and Python's own types are refused by name.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,8 @@
 
 namespace lockstep::checkpoint {
 
-/// Its name (printable UTF-8), type and shape (at most 32 extents), and where in a storage its elements are.
+/// A tensor's name (printable UTF-8), type and shape (at most 32 extents), and the place of its elements in a
+/// storage.
 struct PytorchTensor : StoredTensor {
   std::size_t element_bytes = 0;
   std::vector<std::int64_t> strides;  ///< in elements, from 0 on
@@ -29,25 +30,25 @@ struct PytorchTensor : StoredTensor {
   std::uint64_t bytes = 0;            ///< of all elements
 };
 
-/// An open file with the tensors of one mapping in its pickle; notes() say which mapping was taken, and what
-/// in it is no tensor. Not for several threads at once.
+/// An open file with the tensors of one mapping in its pickle; notes() name the mapping and values that are
+/// not tensors. Not for several threads at once.
 class PytorchFile final : public WeightSource {
  public:
-  /// The mapping of names to tensors under `key`, where '/' goes into a mapping in a mapping, and "/" is the
-  /// outermost one. Without a key: the outermost mapping, if tensors are only there, else the one inside it
-  /// that holds tensors; of several the first of state_dict, model_state_dict and model.
+  /// Reads the mapping of names to tensors under `key`, where '/' separates nested mappings, and "/" is the
+  /// outermost one. Without a key: the outermost mapping, if tensors are only there, otherwise the one inside
+  /// it that holds tensors; of several the first of state_dict, model_state_dict and model.
   ///
   /// DataError if the file is not whole (zip.h), was written before PyTorch 1.6, by torch.jit.save or on a
   /// big-endian machine; if its pickle holds anything but tensors and values of Python's own types
-  /// (pickle.h); if there is no such mapping, or it is not clear which; if a tensor is not within its
-  /// storage; and if the tensors would take more than 16 times the bytes of the file.
+  /// (pickle.h); if there is no such mapping, or if it is ambiguous; if a tensor is not within its storage;
+  /// and if the tensors would take more than 16 times the bytes of the file.
   explicit PytorchFile(const std::string& path, const std::string& key = {});
 
   /// tensors(), in the order of the mapping, as views of storages.
   const std::vector<PytorchTensor>& views() const { return views_; }
-  /// Whole numbers under "model_args" of the outermost mapping: what nanoGPT says of its model. May be null.
+  /// Integers under "model_args" of the outermost mapping: nanoGPT's options of the model. May be null.
   nlohmann::json model_args() const override { return model_args_; }
-  /// The text of an entry next to data.pkl, as write_pytorch writes them; empty if there is none.
+  /// The text of an entry of write_pytorch next to data.pkl; empty if there is none.
   std::string metadata(const std::string& key) const override;
   /// DataError if the storage does not have its checksum.
   void read(std::size_t tensor, std::span<std::byte> out) const override;
@@ -60,14 +61,14 @@ class PytorchFile final : public WeightSource {
   mutable std::vector<bool> checked_;  ///< by entry of the archive
 };
 
-/// How a file begins (its first 512 bytes, or all of it): a zip archive; or what torch.save wrote before
-/// PyTorch 1.6.
+/// Whether a file begins (its first 512 bytes, or all of it) as a zip archive; or as torch.save's format
+/// before PyTorch 1.6.
 bool begins_as_zip(std::string_view start);
 bool begins_as_old_pytorch(std::string_view start);
 
 /// Writes tensors (CPU, row-major, of types that checkpoints hold) under distinct names atomically, replacing
 /// a file of that name, as an OrderedDict that torch.load(FILE, weights_only=True) reads; `metadata` are
-/// entries that torch.load does not look at. The same bytes for the same tensors. DataError as OpenFile.
+/// entries that torch.load ignores. The same bytes for the same tensors. DataError as OpenFile.
 void write_pytorch(const std::string& path, std::span<const NamedTensor> tensors,
                    const std::map<std::string, std::string>& metadata);
 

@@ -1,4 +1,4 @@
-// The header is parsed as a stream of events, so that no text can make the parser recurse or build a tree.
+// The header is parsed as a stream of events, without recursion and without a tree.
 #include "checkpoint/weights/safetensors.h"
 
 #include <fmt/format.h>
@@ -34,7 +34,7 @@ class HeaderReader final : public nlohmann::json_sax<json> {
       inside_ = key_ == "__metadata__" ? Inside::metadata : Inside::entry;
       if (inside_ == Inside::entry) begin_entry();
     } else {
-      fail_here("holds an object where none belongs");
+      fail_here("has an object in a wrong place");
     }
     return true;
   }
@@ -42,7 +42,7 @@ class HeaderReader final : public nlohmann::json_sax<json> {
   bool key(std::string& key) override {
     switch (inside_) {
       case Inside::root:
-        if (!names_.insert(key).second) throw DataError("{}: {} is there twice", path_, quote(key));
+        if (!names_.insert(key).second) throw DataError("{}: {} occurs twice", path_, quote(key));
         key_ = std::move(key);
         return true;
       case Inside::metadata:
@@ -62,7 +62,7 @@ class HeaderReader final : public nlohmann::json_sax<json> {
   }
 
   bool start_array(std::size_t) override {
-    if (inside_ != Inside::entry || field_ == "dtype") fail_here("holds a list where none belongs");
+    if (inside_ != Inside::entry || field_ == "dtype") fail_here("has a list in a wrong place");
     inside_ = Inside::list;
     return true;
   }
@@ -79,14 +79,14 @@ class HeaderReader final : public nlohmann::json_sax<json> {
       type_ = type_by(&ElementType::safetensors, value);
       if (!type_) fail_here(fmt::format("has the unknown dtype {}", quote(value)));
     } else {
-      fail_here("holds a text where none belongs");
+      fail_here("has a text in a wrong place");
     }
     return true;
   }
 
   bool number_unsigned(std::uint64_t value) override {
     constexpr std::size_t max_extents = 32;
-    if (inside_ != Inside::list) fail_here("holds a number where none belongs");
+    if (inside_ != Inside::list) fail_here("has a number in a wrong place");
     if (field_ == "shape") {
       std::vector<std::int64_t>& shape = header_.tensors.back().shape;
       if (shape.size() == max_extents) fail_here(fmt::format("has more than {} dimensions", max_extents));
@@ -100,10 +100,10 @@ class HeaderReader final : public nlohmann::json_sax<json> {
   }
 
   bool number_integer(std::int64_t value) override {
-    fail_here(fmt::format("holds the number {}; only whole ones from 0 on belong there", value));
+    fail_here(fmt::format("has the number {}; only integers of at least 0 are valid", value));
   }
   bool number_float(double, const std::string&) override {
-    fail_here("holds a number that is not whole, or too large");
+    fail_here("has a number that is not an integer, or too large");
   }
   bool null() override { fail_here("holds null"); }
   bool boolean(bool) override { fail_here("holds true or false"); }
@@ -169,7 +169,7 @@ class HeaderReader final : public nlohmann::json_sax<json> {
   std::size_t offset_count_ = 0;
 };
 
-/// Sorts the tensors by place and checks that they cover [0, data_bytes) exactly.
+/// Sorts the tensors by offset and checks that they cover [0, data_bytes) exactly.
 void check_places(std::vector<SafetensorsEntry>& tensors, std::uint64_t data_bytes, const std::string& path) {
   std::stable_sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) {
     return a.offset != b.offset ? a.offset < b.offset : a.bytes < b.bytes;

@@ -1,7 +1,6 @@
 // Private to the module: .safetensors files: eight bytes with the size of a JSON header, the header, and the
 // elements of all tensors without a gap. The format: https://github.com/huggingface/safetensors#format.
-// Reading checks everything that the format promises; every failure is a DataError with file, tensor and
-// cause.
+// Reading checks all rules of the format; every failure is a DataError with file, tensor and cause.
 #pragma once
 
 #include <cstddef>
@@ -19,13 +18,13 @@
 
 namespace lockstep::checkpoint {
 
-/// No header may be larger; the format's own limit.
+/// Maximal size of a header in the format.
 inline constexpr std::uint64_t max_safetensors_header_bytes = 100'000'000;
 
-/// Its name, type and shape, which has at most 32 extents, and where its elements are.
+/// A tensor's name, type and shape (at most 32 extents), and the place of its elements.
 struct SafetensorsEntry : StoredTensor {
   std::uint64_t offset = 0;  ///< of the first element, from the end of the header
-  std::uint64_t bytes = 0;   ///< what dtype and shape ask for
+  std::uint64_t bytes = 0;   ///< according to dtype and shape
 };
 
 struct SafetensorsHeader {
@@ -34,9 +33,9 @@ struct SafetensorsHeader {
 };
 
 /// Reads the JSON text of a header whose tensors have `data_bytes` bytes in all. Recursion-free; memory in
-/// proportion to the text. `path` is for errors: DataError on text that is not JSON or nested otherwise,
-/// fields that are unknown, missing, given twice or of another kind, unknown dtypes, names given twice, sizes
-/// that do not match dtype and shape, and elements that overlap, leave a hole or are outside the file.
+/// proportion to the text. `path` is for errors: DataError on text that is not JSON or has another nesting,
+/// fields that are unknown, missing, repeated or of another kind, unknown dtypes, repeated names, sizes that
+/// do not match dtype and shape, and elements that overlap, leave a hole or are outside the file.
 SafetensorsHeader parse_safetensors_header(std::string_view text, std::uint64_t data_bytes,
                                            const std::string& path);
 

@@ -26,7 +26,7 @@
 namespace lockstep::checkpoint {
 namespace {
 
-/// The groups that hold weights of the model, none of an optimizer's.
+/// The groups that hold weights of the model, without those of the optimizer.
 std::vector<std::string> weight_groups(const FileIndex& index) {
   std::vector<std::string> names;
   for (const TensorEntry& tensor : index.tensors) {
@@ -45,7 +45,7 @@ class CheckpointSource final : public WeightSource {
     if (std::ranges::any_of(tensors_, [&](const StoredTensor& tensor) { return tensor.group == group_; }))
       return;
     const std::vector<std::string> groups = weight_groups(index_);
-    throw DataError("{}: holds no weights '{}', but {}", path_, group_,
+    throw DataError("{}: has no weights '{}', but {}", path_, group_,
                     groups.empty() ? "none at all" : fmt::format("{}", fmt::join(groups, ", ")));
   }
 
@@ -63,7 +63,7 @@ class CheckpointSource final : public WeightSource {
   FileIndex index_;
 };
 
-/// "text" or "images" if the arrays at a file's root are training data as `prepare` writes it; else empty.
+/// "text" or "images" if the arrays at a file's root are training data from `prepare`; otherwise empty.
 std::string_view kind_of_data(std::span<const StoredTensor> arrays) {
   const auto find = [&](std::string_view name) {
     const auto found = std::ranges::find(arrays, name, &StoredTensor::name);
@@ -144,7 +144,7 @@ Format format_of(const std::string& path) {
           path);
     for (const auto& [begin, what] :
          {std::pair{"version https://git-lfs", "a pointer of Git LFS; git lfs pull fetches the file itself"},
-          std::pair{"GGUF", "a GGUF file, which is not read; take the model's .safetensors"}})
+          std::pair{"GGUF", "a GGUF file, which is not supported; use the model's .safetensors"}})
       if (start.starts_with(begin)) throw DataError("{}: is {}", path, what);
     if (path.ends_with(".safetensors") || (start.size() > 8 && start[8] == '{')) return Format::safetensors;
     const hdf5::File file = hdf5::File::open(open->path());
@@ -202,15 +202,15 @@ std::unique_ptr<WeightSource> open_weights(const std::string& path, const std::s
   FileIndex index;
   if (format == Format::checkpoint) index = read_index(path, world);
   std::unique_ptr<WeightSource> source;
-  const std::string asked = group.empty() ? "model" : group;
+  const std::string group_to_read = group.empty() ? "model" : group;
   comm::run_on_all(world, [&] {
     if (!key.empty() && format != Format::pytorch)
-      throw UsageError("{}: is no file of torch.save, of which a key chooses tensors", path);
-    if ((format == Format::safetensors || format == Format::pytorch) && asked != "model")
-      throw DataError("{}: holds no weights '{}': {} has one set of weights", path, asked,
+      throw UsageError("{}: is not a file of torch.save, which a key needs", path);
+    if ((format == Format::safetensors || format == Format::pytorch) && group_to_read != "model")
+      throw DataError("{}: has no weights '{}': {} has one set of weights", path, group_to_read,
                       foreign_format(path));
     if (format == Format::checkpoint) source = open_weights(std::move(index), group);
-    if (format == Format::arrays) source = std::make_unique<ArraySource>(path, asked);
+    if (format == Format::arrays) source = std::make_unique<ArraySource>(path, group_to_read);
     if (format == Format::safetensors) source = std::make_unique<SafetensorsFile>(path);
     if (format == Format::pytorch) source = std::make_unique<PytorchFile>(path, key);
   });

@@ -22,11 +22,11 @@ class WeightSource {
   WeightSource& operator=(const WeightSource&) = delete;
 
   const std::string& path() const { return path_; }
-  /// All tensors of the file. Those that were asked for are in group().
+  /// All tensors of the file. The requested ones are in group().
   const std::vector<StoredTensor>& tensors() const { return tensors_; }
   const std::string& group() const { return group_; }
   /// All elements of tensors()[tensor] in the file's type, row-major and little endian; `out` has exactly
-  /// their bytes. DataError if they are damaged, where the file can tell.
+  /// their bytes. DataError if they are damaged, if the file has digests.
   virtual void read(std::size_t tensor, std::span<std::byte> out) const = 0;
   /// Null unless the file is a checkpoint.
   virtual const FileIndex* index() const { return nullptr; }
@@ -37,9 +37,9 @@ class WeightSource {
   virtual std::string metadata(const std::string& key) const;
   /// The configuration that the file stores; empty if it stores none. DataError if it has a null byte.
   std::string config() const;
-  /// What nanoGPT says of its model in a file of torch.save; else null.
+  /// nanoGPT's options of its model in a file of torch.save; otherwise null.
   virtual nlohmann::json model_args() const;
-  /// One line each: how a foreign file was read.
+  /// One line each: changes to the tensors of a foreign file.
   const std::vector<std::string>& notes() const { return notes_; }
 
   /// Bytes of tensors()[tensor], checked before memory is allocated. DataError if the elements are not
@@ -54,13 +54,13 @@ class WeightSource {
   std::vector<std::string> notes_;
 };
 
-// What Lockstep adds to the metadata: the configuration, and the position's numbers under this prefix.
+// Lockstep's metadata: the configuration, and the position's numbers under this prefix.
 inline constexpr const char *config_key = "lockstep.config", *position_prefix = "lockstep.";
 
 /// Opens a checkpoint, an HDF5 file with the group or, for "model", with arrays at its root, a .safetensors
-/// file, or a file of torch.save, of which `key` may choose a mapping (pytorch.h); the content tells which.
-/// An empty group means FileIndex::default_weights() of a checkpoint, else "model". Collective. DataError on
-/// other files, on data files, and if the group does not exist; UsageError on a key for a file without
+/// file, or a file of torch.save, of which `key` may choose a mapping (pytorch.h); the content decides. An
+/// empty group means FileIndex::default_weights() of a checkpoint, otherwise "model". Collective. DataError
+/// on other files, on data files, and if the group does not exist; UsageError on a key for a file without
 /// mappings.
 std::unique_ptr<WeightSource> open_weights(const std::string& path, const std::string& group,
                                            comm::HostGroup& world, const std::string& key = {});

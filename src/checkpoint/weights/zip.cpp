@@ -1,5 +1,5 @@
-// A directory at the end of a zip archive lists the entries, each of which has a header of its own: they are
-// compared, since programs differ in which of them they believe.
+// A directory at the end of a zip archive lists the entries, and each entry has a header of its own. Both are
+// compared, as programs differ in which of them they use.
 #include "checkpoint/weights/zip.h"
 
 #include <zlib.h>
@@ -24,7 +24,7 @@ constexpr std::string_view entry_signature = "PK\3\4", directory_signature = "PK
 constexpr std::size_t entry_header_bytes = 30, directory_header_bytes = 46, end_bytes = 22,
                       wide_end_bytes = 56, wide_locator_bytes = 20;
 constexpr std::uint16_t is_encrypted = 0x2041, sizes_follow = 0x8, name_is_utf8 = 0x800, zip64_field = 1;
-/// What a 16- or 32-bit field holds if the number is in a 64-bit field elsewhere.
+/// The value of a 16- or 32-bit field if the number is in a 64-bit field elsewhere.
 constexpr std::uint16_t in_wide_16 = 0xffff;
 constexpr std::uint32_t in_wide_32 = 0xffffffff;
 
@@ -56,7 +56,7 @@ std::string read_text(const OpenFile& file, std::uint64_t offset, std::uint64_t 
   return text;
 }
 
-/// Where the directory is.
+/// The place of the directory.
 struct Directory {
   std::uint64_t offset = 0, bytes = 0, entries = 0;
 };
@@ -70,14 +70,14 @@ Directory wide_directory(const OpenFile& file, std::string_view locator, const D
     throw DataError("{}: its zip64 record is not within the file", file.path());
   const std::string record = read_text(file, offset, wide_end_bytes);
   if (!record.starts_with(wide_end_signature))
-    throw DataError("{}: its zip64 record is not where its end says", file.path());
+    throw DataError("{}: its zip64 record is not at the offset in its end record", file.path());
   const Directory wide{number_at<std::uint64_t>(record, 48), number_at<std::uint64_t>(record, 40),
                        number_at<std::uint64_t>(record, 32)};
   const auto differs = [](std::uint64_t narrow, std::uint64_t wide_number, std::uint64_t in_wide) {
     return narrow != in_wide && narrow != wide_number;
   };
   if (number_at<std::uint64_t>(record, 16) != 0 || number_at<std::uint64_t>(record, 24) != wide.entries)
-    throw DataError("{}: is a part of an archive of several", file.path());
+    throw DataError("{}: is a part of a multi-part archive", file.path());
   if (differs(end.offset, wide.offset, in_wide_32) || differs(end.bytes, wide.bytes, in_wide_32) ||
       differs(end.entries, wide.entries, in_wide_16))
     throw DataError("{}: its end record and its zip64 record disagree", file.path());
@@ -106,7 +106,7 @@ Directory find_directory(const OpenFile& file, std::uint64_t file_bytes) {
         return wide_directory(file, locator, directory, offset - wide_locator_bytes);
     }
     if (number_at<std::uint32_t>(end, 4) != 0 || number_at<std::uint16_t>(end, 8) != directory.entries)
-      throw DataError("{}: is a part of an archive of several", file.path());
+      throw DataError("{}: is a part of a multi-part archive", file.path());
     if (directory.offset > offset || directory.bytes != offset - directory.offset)
       throw DataError("{}: its directory does not end at its end record", file.path());
     return directory;
@@ -114,14 +114,14 @@ Directory find_directory(const OpenFile& file, std::uint64_t file_bytes) {
   throw DataError("{}: has no end of a zip archive: is it truncated?", file.path());
 }
 
-/// An entry as the directory lists it.
+/// An entry of the directory.
 struct Listed {
   ZipEntry entry;
   std::uint64_t header_offset = 0;
   std::uint16_t flags = 0;
 };
 
-/// Replaces the sizes and the place that are too large for 32 bits by those in the zip64 field of `extra`.
+/// Replaces sizes and the offset that exceed 32 bits by those in the zip64 field of `extra`.
 void take_wide_numbers(std::string_view extra, std::array<std::uint64_t*, 3> numbers, const std::string& path,
                        const std::string& name) {
   if (std::ranges::all_of(numbers, [](const std::uint64_t* number) { return *number != in_wide_32; })) return;
@@ -143,7 +143,7 @@ void take_wide_numbers(std::string_view extra, std::array<std::uint64_t*, 3> num
   throw DataError("{}: {} lacks its size", path, quote(name));
 }
 
-/// Takes the next entry from the front of the directory.
+/// Removes the next entry from the front of the directory.
 Listed next_listed(std::string_view& directory, const std::string& path) {
   if (directory.size() < directory_header_bytes || !directory.starts_with(directory_signature))
     throw DataError("{}: its directory is damaged", path);
@@ -172,7 +172,7 @@ Listed next_listed(std::string_view& directory, const std::string& path) {
   listed.header_offset = number_at<std::uint32_t>(header, 42);
   take_wide_numbers(extra, {&listed.entry.bytes, &compressed_bytes, &listed.header_offset}, path, name);
   if (compressed_bytes != listed.entry.bytes)
-    throw DataError("{}: {} has {} bytes stored for {}", path, quote(name), compressed_bytes,
+    throw DataError("{}: {} has {} stored bytes instead of {}", path, quote(name), compressed_bytes,
                     listed.entry.bytes);
   return listed;
 }
@@ -227,7 +227,7 @@ ZipFile::ZipFile(const std::string& path) : file_(path, OpenFile::Mode::read), f
   }
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     if (!by_name_.emplace(entries_[i].name, i).second)
-      throw DataError("{}: {} is there twice", path, quote(entries_[i].name));
+      throw DataError("{}: {} occurs twice", path, quote(entries_[i].name));
   }
 }
 
@@ -288,12 +288,12 @@ std::uint32_t narrowed(std::uint64_t number) {
   return static_cast<std::uint32_t>(std::min<std::uint64_t>(number, in_wide_32));
 }
 
-/// What an entry's header and the directory both say, from the version to the lengths of name and extra
-/// field.
+/// The common fields of an entry's header and the directory, from the version to the lengths of name and
+/// extra field.
 void append_shared(std::string& text, const ZipEntry& entry, std::size_t extra_bytes) {
   constexpr std::uint16_t version_with_zip64 = 45, stored = 0;
   constexpr std::uint32_t midnight_1980 =
-      0x21u << 16;  // the least time that the format has: the same bytes every time
+      0x21u << 16;  // the smallest time of the format, so that files have the same bytes every time
   append<std::uint16_t>(text, version_with_zip64);
   append<std::uint16_t>(text, name_is_utf8);
   append<std::uint16_t>(text, stored);

@@ -1,6 +1,6 @@
 // Private to the module: zip archives of stored entries, as torch.save writes them. The bytes of an entry are
-// read straight from the file into a tensor, so a reader needs their place, and a writer chooses it: packaged
-// libraries hide both. The format: https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT.
+// read directly from the file into a tensor, so a reader needs their offset, and a writer chooses it:
+// packaged libraries hide both. The format: https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT.
 #pragma once
 
 #include <cstddef>
@@ -39,12 +39,12 @@ class ZipFile {
 
   /// Bytes of entries()[entry] from `offset` on; they must be within it.
   void read(std::size_t entry, std::uint64_t offset, std::span<std::byte> out) const;
-  /// All of it, checked. DataError if it is larger than `max_bytes`.
+  /// All bytes of an entry, checked. DataError if it is larger than `max_bytes`.
   std::string text(std::size_t entry, std::uint64_t max_bytes) const;
-  /// DataError if its CRC-32 is not that of its bytes. An archive in which all are zero has none
+  /// DataError if an entry's CRC-32 does not match its bytes. An archive whose CRCs are all zero has none
   /// (torch.serialization.set_crc32_options(False)), and passes.
   void check(std::size_t entry) const;
-  /// The same, where all its bytes are at hand.
+  /// The same for bytes in memory.
   void check(std::size_t entry, std::span<const std::byte> bytes) const;
 
  private:

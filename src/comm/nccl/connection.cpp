@@ -23,7 +23,7 @@ LOCKSTEP_NCCL_FUNCTIONS(LOCKSTEP_LATE_FUNCTION)
 
 namespace {
 
-/// 0 if NCCL does not tell.
+/// 0 if unknown.
 int version() {
   int number = 0;
   return ncclGetVersion(&number) == ncclSuccess ? number : 0;
@@ -39,10 +39,10 @@ void load_all() {
 #undef LOCKSTEP_FIND
   if (version() >= NCCL_VERSION(2, 26, 0)) return;
   throw LibraryError(
-      fmt::format("libnccl.so.2: its version is {}.{}, and 2.26 is the first that keeps the calls of several "
+      fmt::format("libnccl.so.2: version {}.{} is too old; 2.26 is the first that keeps the calls of several "
                   "communicators in order",
                   version() / 10000, version() / 100 % 100),
-      "load the module of a newer one, or name its folder in LD_LIBRARY_PATH");
+      "load the module of a newer version, or name its folder in LD_LIBRARY_PATH");
 }
 
 }  // namespace
@@ -73,11 +73,11 @@ bool bad(ncclResult_t result) { return result != ncclSuccess && result != ncclIn
 
 ncclResult_t state_of(ncclComm_t comm) {
   ncclResult_t state = ncclSuccess;
-  const ncclResult_t asked = ncclCommGetAsyncError(comm, &state);
-  return asked == ncclSuccess ? state : asked;
+  const ncclResult_t status = ncclCommGetAsyncError(comm, &state);
+  return status == ncclSuccess ? state : status;
 }
 
-/// Gives NCCL fewer multiprocessors and computing more; possible since NCCL 2.27.
+/// Leaves NCCL fewer multiprocessors and computation more; since NCCL 2.27.
 template <class Config>
 void leave_room_for_computing(Config& config) {
   constexpr int efficiency = 1;  // NCCL_CTA_POLICY_EFFICIENCY
@@ -114,7 +114,8 @@ void NcclConnection::start_together() {
   ncclUniqueId id{};
   run_on_all(host_, [&] {
     if (host_.rank() != 0) return;
-    if (const ncclResult_t made = ncclGetUniqueId(&id); made != ncclSuccess) fail("ncclGetUniqueId", made);
+    if (const ncclResult_t status = ncclGetUniqueId(&id); status != ncclSuccess)
+      fail("ncclGetUniqueId", status);
   });
   host_.broadcast(&id, sizeof id, 0);
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -128,7 +129,7 @@ void NcclConnection::start_together() {
         return ncclCommInitRankConfig(&shared_->comm, host_.size(), id, host_.rank(), &config);
       });
     } catch (...) {
-      give_up();  // at once: peers inside NCCL notice nothing else
+      give_up();  // now, as peers inside NCCL notice nothing else
       throw;
     }
   });
@@ -178,7 +179,7 @@ void NcclConnection::settle() {
       if (watch.elapsed_ms() < timeout_s_ * 1e3) continue;
       failed_ = true;
       throw FailureError(
-          "{} on rank {}: other ranks have not come to it for {} s; look for the rank that hangs or has left",
+          "{} on rank {}: other ranks have not joined it for {} s; look for the rank that hangs or has left",
           name_, host_.rank(), timeout_s_);
     }
   }
@@ -192,7 +193,8 @@ void NcclConnection::fail(const char* name, ncclResult_t result) {
 }
 
 void NcclConnection::check() {
-  if (failed_) throw FailureError("NCCL on rank {} has failed before; only abort() may follow", host_.rank());
+  if (failed_)
+    throw FailureError("NCCL on rank {} has failed before; only abort() may follow", host_.rank());
   if (!started()) return;
   const Lock lock = hold();
   if (const ncclResult_t found = state_of(shared_->comm); bad(found)) fail("a collective of NCCL", found);
@@ -222,7 +224,7 @@ void NcclConnection::give_up() noexcept {
     comm = std::exchange(shared_->comm, nullptr);
   }
   if (!comm) return;
-  // The abort may not return until other ranks abort too: its thread then lasts until the process ends.
+  // The abort may wait until other ranks abort too: its thread then lasts until the process ends.
   try {
     const auto over = std::make_shared<std::promise<void>>();
     const std::future<void> aborted = over->get_future();

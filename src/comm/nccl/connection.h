@@ -20,10 +20,10 @@ inline void check_cuda(cudaError_t status, const char* call, int rank) {
                      cudaGetErrorName(status));
 }
 
-/// Throws UsageError if NCCL cannot be loaded, or is too old. It comes before any call of NCCL, any number of
-/// times, on any thread. Loading at run time lets a program with GPU support start where NCCL is missing; a
-/// single GPU does not need it. Within this namespace the pointers below hide the functions of nccl.h, so
-/// calls look the same.
+/// Throws UsageError if NCCL cannot be loaded, or is too old. Must be called before any function of NCCL; any
+/// number of times, on any thread. Loading at run time lets a program with GPU support start where NCCL is
+/// missing; a single GPU does not need it. Within this namespace the pointers below hide the functions of
+/// nccl.h, so calls look the same.
 void load_nccl();
 
 #define LOCKSTEP_NCCL_FUNCTIONS(use)                                                                       \
@@ -43,15 +43,15 @@ class NcclConnection {
   /// `host` must outlive it. timeout_s: the longest wait for other ranks; infinity: only the start and the
   /// end have a limit.
   NcclConnection(HostGroup& host, double timeout_s);
-  /// Finalizes it together with the other ranks. After a failure, or while an exception unwinds, it aborts
-  /// it, in bounded time.
+  /// Finalizes NCCL together with the other ranks. Aborts it, in bounded time, after a failure or while an
+  /// exception unwinds.
   ~NcclConnection();
   NcclConnection(const NcclConnection&) = delete;
   NcclConnection& operator=(const NcclConnection&) = delete;
 
-  /// Starts NCCL unless it has started. Collective over `host`. The calling thread's device is the rank's
-  /// GPU. Throws FailureError, or UsageError if there is no NCCL, the same on all ranks, within half of
-  /// timeout_s, so before a watchdog with that limit ends the job.
+  /// Starts NCCL unless it runs. Collective over `host`. The calling thread's device is the rank's GPU.
+  /// Throws FailureError, or UsageError without NCCL, the same on all ranks, within half of timeout_s, before
+  /// a watchdog with that limit ends the job.
   void start();
   bool started() const { return shared_->comm != nullptr; }
 
@@ -75,13 +75,13 @@ class NcclConnection {
 
   /// Throws FailureError if NCCL reports an asynchronous error, or has failed before.
   void check();
-  /// The asynchronous error that NCCL reports, or nothing. For any thread.
+  /// The asynchronous error that NCCL reports; empty: none. For any thread.
   std::string async_error() const;
   bool failed() const { return failed_; }
 
  private:
   using Lock = std::unique_lock<std::mutex>;
-  /// A thread that is stuck inside NCCL (async_error()) may use this after the connection is gone.
+  /// A thread that is stuck inside NCCL (async_error()) may use this after the end of the connection.
   struct Shared {
     /// ncclCommGetAsyncError changes state: it must not run at the same time as another call.
     std::mutex mutex;
@@ -102,7 +102,7 @@ class NcclConnection {
   std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
   Lock group_;  ///< held from begin_group() to end_group()
   const char* name_ = "";
-  ncclResult_t result_ = ncclSuccess;  ///< of the current call; in a group of the first that failed
+  ncclResult_t result_ = ncclSuccess;  ///< of the current call; in a group of the first failed call
   bool failed_ = false;
 };
 

@@ -21,12 +21,12 @@ std::size_t bytes_for(std::int64_t elements, std::size_t element_bytes) {
   return static_cast<std::size_t>(elements) * element_bytes;
 }
 
-/// A group that ends and begins again before it holds too many calls.
+/// A group that ends and begins again before it has too many calls.
 class Group {
  public:
   explicit Group(DeviceCalls& calls) : calls_(calls) { calls_.begin_group(); }
   void end() { calls_.end_group(); }
-  /// Before `calls` more, the same number on every rank.
+  /// Called before `calls` more calls, the same number on every rank.
   void split_before(int calls) {
     if (held_ + calls > DeviceCalls::max_in_group) {
       calls_.end_group();
@@ -81,9 +81,9 @@ std::int64_t DeviceCollectives::even_part(const Cut& cut) const {
 }
 
 std::size_t DeviceCollectives::max_ranges(const Cut& cut) const {
-  std::size_t most = 0;
-  for (int rank = 0; rank < ranks_; ++rank) most = std::max(most, cut.of(rank).size());
-  return most;
+  std::size_t max = 0;
+  for (int rank = 0; rank < ranks_; ++rank) max = std::max(max, cut.of(rank).size());
+  return max;
 }
 
 void DeviceCollectives::tree_sum(const DeviceVector& vector, const DeviceSumPlan& plan) {

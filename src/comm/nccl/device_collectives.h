@@ -38,10 +38,10 @@ struct TreeAddition {
 };
 
 /// Calls run in order on one stream and return at once. All memory is the device's. All ranks make the same
-/// calls that involve other ranks, in the same order; the calls of a group run together.
+/// collective calls in the same order; the calls of a group run together.
 class DeviceCalls {
  public:
-  /// The most calls of one group: NCCL distinguishes 2048.
+  /// Maximal number of calls of one group: NCCL distinguishes 2048.
   static constexpr int max_in_group = 1024;
 
   virtual ~DeviceCalls() = default;
@@ -79,7 +79,7 @@ struct DeviceVector {
   DType comm_dtype = DType::float32;
 };
 
-/// The plan of a group that is one rank, and what its GPU adds in NCCL's own order.
+/// The plan of a group of one rank, and the sum of its GPU in NCCL's own order.
 struct DeviceSumPlan : SumPlan {
   DeviceSumPlan(const ShardMap& map, int rank);
   SumProgram own;  ///< the sum of this rank's accumulators, left to right
@@ -97,7 +97,7 @@ class DeviceCollectives {
   void all_gather(const DeviceVector& vector, const Slices& slices);
 
  private:
-  /// The owners of elements: given slices, or even ones.
+  /// The owners of elements: `slices`, or even ones if null.
   struct Cut {
     const Slices* slices = nullptr;
     std::span<const ElementRange> even;  ///< by rank
@@ -107,8 +107,8 @@ class DeviceCollectives {
   };
 
   Cut even_cut(std::int64_t count);
-  /// The elements that each rank owns if ranks own equally many in rank order (the last may own a remainder
-  /// as well); else 0.
+  /// The elements of each rank if ranks own equally many in rank order (the last may own a remainder as
+  /// well); otherwise 0.
   std::int64_t even_part(const Cut& cut) const;
   std::size_t max_ranges(const Cut& cut) const;
 
@@ -125,7 +125,7 @@ class DeviceCollectives {
     std::size_t element_bytes = 0;
   };
   /// In the tree's order: afterwards accumulator 0 holds the sum of the elements that this rank owns.
-  /// keep_cast: so does a vector in comm_dtype at the start of the returned scratch.
+  /// keep_cast: the returned scratch begins with the same in comm_dtype.
   std::byte* sum_at_owners(const DeviceVector& vector, const DeviceSumPlan& plan, const Cut& cut,
                            bool keep_cast);
   void trade_partials(const Partials& partials, const DeviceSumPlan& plan, const Cut& cut, std::byte* slots,

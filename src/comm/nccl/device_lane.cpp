@@ -33,15 +33,15 @@ DeviceLane::DeviceLane(int device, HostGroup& host, double timeout_s)
   use_device();
   check(cudaDeviceGetAttribute(&on_.multiprocessors, cudaDevAttrMultiProcessorCount, device),
         "cudaDeviceGetAttribute");
-  int least = 0, greatest = 0;
-  check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
-  check(cudaStreamCreateWithPriority(&on_.stream, cudaStreamNonBlocking, greatest), "cudaStreamCreate");
+  int min_priority = 0, max_priority = 0;
+  check(cudaDeviceGetStreamPriorityRange(&min_priority, &max_priority), "cudaDeviceGetStreamPriorityRange");
+  check(cudaStreamCreateWithPriority(&on_.stream, cudaStreamNonBlocking, max_priority), "cudaStreamCreate");
 }
 
 DeviceLane::~DeviceLane() {
   cudaSetDevice(device_);
   connection_.reset();
-  if (!drain(on_.stream, end_timeout_s)) return;  // the GPU still uses all this: the process keeps it
+  if (!drain(on_.stream, end_timeout_s)) return;  // the GPU still uses all of it: the process keeps it
   for (void* memory : uploads_) cudaFree(memory);
   if (scratch_) of_graphs_.push_back(scratch_);
   for (void* memory : of_graphs_) cudaFreeAsync(memory, on_.stream);
@@ -58,7 +58,7 @@ void DeviceLane::upload(SumProgram& program) {
   void* memory = nullptr;
   check(cudaMalloc(&memory, bytes), "cudaMalloc");
   uploads_.push_back(memory);
-  // On the stream that reads it: a copy of pageable memory has been read, not yet written, when it returns.
+  // On the stream that reads it, as a copy of pageable memory returns after its read and before its write.
   check(cudaMemcpyAsync(memory, program.steps.data(), bytes, cudaMemcpyHostToDevice, on_.stream),
         "cudaMemcpyAsync");
   program.on_device = static_cast<const SumStep*>(memory);
@@ -73,7 +73,7 @@ bool DeviceLane::drain(cudaStream_t stream, double timeout_s) noexcept {
     for (Backoff backoff(false);; backoff.pause()) {
       const cudaError_t status = cudaStreamQuery(stream);
       if (status == cudaSuccess) return true;
-      cudaGetLastError();  // clears it, or the next launch would report it
+      cudaGetLastError();  // clears the error, or the next launch would report it
       if (status != cudaErrorNotReady || watch.elapsed_ms() > timeout_s * 1e3) return false;
       if (connection_) connection_->check();
     }
@@ -87,10 +87,11 @@ std::byte* DeviceLane::scratch(std::size_t bytes) {
   check(cudaStreamIsCapturing(on_.stream, &status), "cudaStreamIsCapturing");
   const bool capturing = status != cudaStreamCaptureStatusNone;
   if (bytes > scratch_bytes_) {
-    // Memory that a capture allocates belongs to its graph.
+    // Memory allocated in a capture belongs to its graph.
     if (capturing)
       throw UsageError(
-          "collective on rank {}: its partial sums need {} bytes on the GPU, and {} are there; run it once "
+          "collective on rank {}: its partial sums need {} bytes on the GPU, and {} are allocated; run it "
+          "once "
           "before the capture",
           rank_, bytes, scratch_bytes_);
     enlarge_scratch(bytes);
@@ -103,19 +104,19 @@ void DeviceLane::enlarge_scratch(std::size_t bytes) {
   void* const before = std::exchange(scratch_, nullptr);
   scratch_bytes_ = 0;
   if (before && std::exchange(in_graph_, false)) {
-    of_graphs_.push_back(before);  // their launches use it
+    of_graphs_.push_back(before);  // launches of graphs use it
   } else if (before) {
     check(cudaFreeAsync(before, on_.stream), "cudaFreeAsync");  // running collectives keep it
   }
-  const cudaError_t made = cudaMallocAsync(&scratch_, bytes, on_.stream);
-  if (made == cudaErrorMemoryAllocation) {
+  const cudaError_t status = cudaMallocAsync(&scratch_, bytes, on_.stream);
+  if (status == cudaErrorMemoryAllocation) {
     cudaGetLastError();  // the device stays usable
     throw FailureError(
-        "collective on rank {}: no {} bytes are left on the GPU for partial sums; use a smaller "
+        "collective on rank {}: the GPU is out of memory for {} bytes of partial sums; use a smaller "
         "batch or smaller buckets (ddp.bucket_mb)",
         rank_, bytes);
   }
-  check(made, "cudaMallocAsync");
+  check(status, "cudaMallocAsync");
   scratch_bytes_ = bytes;
 }
 

@@ -59,7 +59,7 @@ class DeviceLane final : public DeviceCalls {
   void* scratch_ = nullptr;
   std::size_t scratch_bytes_ = 0;
   bool in_graph_ = false;         ///< a capture has used the scratch memory
-  std::vector<void*> of_graphs_;  ///< smaller ones that captures have used
+  std::vector<void*> of_graphs_;  ///< smaller blocks that captures have used
   std::vector<void*> uploads_;
 };
 

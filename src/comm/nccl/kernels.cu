@@ -27,7 +27,7 @@ __device__ void store(std::byte* to, std::int64_t element, const Pack<T, Width>&
   *reinterpret_cast<Pack<T, Width>*>(to + element * static_cast<std::int64_t>(sizeof(T))) = pack;
 }
 
-// To the nearest, ties to even: the bits of tensor/half.h.
+// To nearest, ties to even: the bits of tensor/dtype.h.
 template <class To, class From>
 __device__ To converted(From x) {
   if constexpr (std::is_same_v<To, From>) {
@@ -112,8 +112,8 @@ __global__ void __launch_bounds__(block_threads)
 unsigned blocks_for(std::int64_t elements, int width, const DeviceLaunch& on) {
   const std::int64_t per_block = std::int64_t{block_threads} * width;
   const std::int64_t blocks = (elements + per_block - 1) / per_block;
-  const std::int64_t most = std::int64_t{on.multiprocessors} * 16;
-  return static_cast<unsigned>(blocks < most ? blocks : most);
+  const std::int64_t max_blocks = std::int64_t{on.multiprocessors} * 16;
+  return static_cast<unsigned>(blocks < max_blocks ? blocks : max_blocks);
 }
 
 bool is_aligned(const void* address, std::int64_t stride_bytes, int bytes) {

@@ -13,7 +13,7 @@ struct DeviceLaunch {
   int multiprocessors = 1;
 };
 
-/// As the methods of DeviceCalls. Each returns what its launch did.
+/// Like the methods of DeviceCalls. Each returns the status of its launch.
 cudaError_t launch_add(const TreeAddition& addition, const DeviceLaunch& on);
 cudaError_t launch_cast_to(const std::byte* values, std::byte* cast, std::int64_t count, DType comm_dtype,
                            const DeviceLaunch& on);

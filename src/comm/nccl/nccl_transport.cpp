@@ -19,9 +19,9 @@
 namespace lockstep::comm {
 namespace {
 
-/// Tells which collectives of a stream are complete: one event after each, in a ring that steady steps never
-/// enlarge. The events of a capture cannot be queried. The ring drops them when the capture is over, and the
-/// next work then stands for theirs.
+/// Records which collectives of a stream are complete: one event after each, in a ring that steady steps
+/// never enlarge. Events of a capture cannot be queried: the ring drops them after the capture, and the next
+/// work covers theirs.
 class WorkEvents {
  public:
   explicit WorkEvents(int rank) : rank_(rank) {}
@@ -31,10 +31,10 @@ class WorkEvents {
 
   /// The next work handle: complete when the stream has finished all work launched on it so far.
   Work record(cudaStream_t stream);
-  /// The next work handle, of work that nobody has to wait for.
+  /// The next work handle, for work that needs no wait.
   Work record_complete() { return complete_ = ++recorded_; }
   Work recorded() const { return recorded_; }
-  /// Asks the device without waiting. The work must have been recorded, and not in a capture.
+  /// Queries the device without waiting. The work must have been recorded, and not in a capture.
   bool complete(Work work);
   /// Work launched on `stream` from now on begins when the work is complete.
   void hold(cudaStream_t stream, Work work);
@@ -53,9 +53,9 @@ class WorkEvents {
 
   int rank_;
   std::vector<Mark> marks_;
-  std::size_t first_ = 0, used_ = 0;  ///< those in use, in the order of their works
+  std::size_t first_ = 0, used_ = 0;  ///< marks in use, in the order of their works
   Work recorded_ = 0;
-  Work complete_ = 0;  ///< these are known to be
+  Work complete_ = 0;  ///< works up to this one are complete
 };
 
 WorkEvents::~WorkEvents() {
@@ -65,8 +65,8 @@ WorkEvents::~WorkEvents() {
 }
 
 void WorkEvents::enlarge() {
-  constexpr std::size_t fewest = 64;  // more than the buckets of most models
-  std::vector<Mark> larger(std::max(fewest, 2 * marks_.size()));
+  constexpr std::size_t min_marks = 64;  // more than the buckets of most models
+  std::vector<Mark> larger(std::max(min_marks, 2 * marks_.size()));
   for (std::size_t i = 0; i < used_; ++i) larger[i] = mark(i);  // all of them
   for (std::size_t i = used_; i < larger.size(); ++i)
     check_cuda(cudaEventCreateWithFlags(&larger[i].event, cudaEventDisableTiming), "cudaEventCreate", rank_);
@@ -106,11 +106,11 @@ bool WorkEvents::complete(Work work) {
   if (!found || found->captured) return false;  // until the launch of its graph is recorded
   const cudaError_t status = cudaEventQuery(found->event);
   if (status == cudaErrorNotReady) {
-    cudaGetLastError();  // clears it, or the next launch would report it
+    cudaGetLastError();  // clears the error, or the next launch would report it
     return false;
   }
   check_cuda(status, "cudaEventQuery", rank_);
-  complete_ = found->work;  // and all before it, which the same stream ran
+  complete_ = found->work;  // and all before it, on the same stream
   for (; used_ > 0 && mark(0).work <= complete_; --used_) first_ = (first_ + 1) % marks_.size();
   return true;
 }
@@ -122,7 +122,7 @@ void WorkEvents::hold(cudaStream_t stream, Work work) {
 }
 
 /// Memory on a GPU. With NCCL running it comes from ncclMemAlloc and is registered, unless partial sums are
-/// sent from it into memory that is not registered: NCCL wants both sides of a call registered, or neither.
+/// sent from it into memory that is not registered: NCCL needs both sides of a call registered, or neither.
 /// (Registration as a window, for symmetric kernels, would be better for small vectors on NVLink. Buckets are
 /// large and use rings or NVLink SHARP, which plain registration serves.)
 class DeviceBuffer final : public FlatBuffer {
@@ -130,8 +130,8 @@ class DeviceBuffer final : public FlatBuffer {
   /// `compute`: the stream of the work that fills the accumulators. Zeroes the memory before it returns.
   DeviceBuffer(std::shared_ptr<DeviceLane> lane, cudaStream_t compute, std::size_t accumulator_bytes,
                int accumulators, bool registered);
-  /// Waits for both streams. After a failure, and while an exception unwinds, it does not, as peers may never
-  /// send what the streams wait for; the process then keeps the memory until it ends.
+  /// Waits for both streams. After a failure, or while an exception unwinds, it does not, as peers may never
+  /// send the data that the streams wait for; the process then keeps the memory until it ends.
   ~DeviceBuffer() override;
   DeviceBuffer(const DeviceBuffer&) = delete;
   DeviceBuffer& operator=(const DeviceBuffer&) = delete;
@@ -163,7 +163,7 @@ class DeviceBuffer final : public FlatBuffer {
 
 constexpr std::size_t accumulator_alignment_bytes = 512;  // best for copies and NCCL
 
-/// Why ncclMemAlloc failed, which reports all errors of CUDA as one and leaves none in the runtime.
+/// Why ncclMemAlloc failed: it reports all CUDA errors as one and leaves none in the runtime.
 bool lacks_memory(std::size_t bytes) {
   if (cudaPeekAtLastError() == cudaErrorMemoryAllocation) return true;
   std::size_t free = 0, total = 0;
@@ -229,7 +229,8 @@ void DeviceBuffer::allocate() {
 void DeviceBuffer::throw_no_memory(std::size_t bytes) const {
   cudaGetLastError();  // the device stays usable
   throw FailureError(
-      "flat buffer on rank {}: the GPU has no {} bytes left for {} accumulators of {} bytes; use a smaller "
+      "flat buffer on rank {}: the GPU is out of memory: {} bytes for {} accumulators of {} bytes; use a "
+      "smaller "
       "batch, or more ranks for the shards",
       lane_->rank(), bytes, accumulators_, accumulator_bytes_);
 }
@@ -250,7 +251,7 @@ DeviceBuffer::~DeviceBuffer() {
 
 std::byte* DeviceBuffer::accumulator(int index) {
   if (index < 0 || index >= accumulators_)
-    throw UsageError("flat buffer: no accumulator {} among {}", index, accumulators_);
+    throw UsageError("flat buffer: accumulator {} is out of range; there are {}", index, accumulators_);
   return static_cast<std::byte*>(memory_) + stride_bytes_ * static_cast<std::size_t>(index);
 }
 
@@ -338,7 +339,7 @@ class NcclTransport final : public GradientTransport {
   DeviceCollectives collectives_;
   WorkEvents works_;
   std::vector<std::unique_ptr<DeviceSumPlan>> plans_;
-  cudaEvent_t filled_ = nullptr;  ///< the memory of the collective to start
+  cudaEvent_t filled_ = nullptr;  ///< after the memory of the next collective is filled
 };
 
 std::unique_ptr<FlatBuffer> NcclTransport::allocate_buffer(std::size_t accumulator_bytes, int accumulators) {
@@ -364,7 +365,7 @@ const DeviceSumPlan& NcclTransport::plan_for(const ShardMap& map) {
   }
   auto plan = std::make_unique<DeviceSumPlan>(map, rank());
   if (plan->whole.depth > deepest_tree)
-    throw UsageError("tree sum on rank {}: {} shards are more than a GPU adds", rank(), map.shards());
+    throw UsageError("tree sum on rank {}: {} shards are too many for a GPU", rank(), map.shards());
   lane_->use_device();
   lane_->upload(plan->whole);
   lane_->upload(plan->own);
@@ -390,7 +391,7 @@ Work NcclTransport::start(const TreeSum& sum, const Launch& launch) {
   return works_.record(lane_->stream());
 }
 
-/// Tells two ranks of a node that they use the same GPU.
+/// Checks whether two ranks of a node use the same GPU.
 std::string gpu_address(int device, int rank) {
   std::array<char, 64> address{};
   check_cuda(cudaDeviceGetPCIBusId(address.data(), static_cast<int>(address.size()), device),
@@ -398,7 +399,7 @@ std::string gpu_address(int device, int rank) {
   return address.data();
 }
 
-/// Variables that NCCL reads when it starts; those that the user has set stay.
+/// Variables that NCCL reads at its start; the user's values stay.
 void prepare_environment(int rank, bool shared) {
   ::setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
   if (!shared) return;
@@ -419,7 +420,7 @@ std::unique_ptr<GradientTransport> make_nccl_transport(HostGroup& host, const Nc
   std::string address;
   run_on_all(host, [&] {
     int visible = 0;
-    if (cudaGetDeviceCount(&visible) != cudaSuccess) cudaGetLastError();  // without a driver: none
+    if (cudaGetDeviceCount(&visible) != cudaSuccess) cudaGetLastError();  // no driver: no GPU
     if (options.device < 0 || options.device >= visible)
       throw UsageError(
           "rank {}: there is no GPU {} among the {} visible ones; see nvidia-smi and "

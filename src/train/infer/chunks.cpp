@@ -14,10 +14,10 @@ namespace {
 /// Number of extents, then those of one row.
 using RowShape = std::array<std::int64_t, Shape::max_rank + 1>;
 
-RowShape row_shape_of(const Tensor& made) {
+RowShape row_shape_of(const Tensor& rows) {
   RowShape shape{};
-  shape[0] = made.shape().rank() - 1;
-  std::copy(made.shape().begin() + 1, made.shape().end(), shape.begin() + 1);
+  shape[0] = rows.shape().rank() - 1;
+  std::copy(rows.shape().begin() + 1, rows.shape().end(), shape.begin() + 1);
   return shape;
 }
 
@@ -27,14 +27,14 @@ Shape with_rows(std::int64_t rows, const RowShape& row) {
   return Shape(std::span<const std::int64_t>(extents));
 }
 
-/// The set bit tells that a rank has failed: the others need not go on.
+/// Bit of a failed rank: the others need not continue.
 constexpr std::uint64_t failed = std::uint64_t{1} << 63;
 
-/// Leaves a part that is not wanted any more. No Error: nothing is wrong.
+/// Thrown to leave a part whose result is no longer needed. Not an Error.
 struct Ended {};
 
-/// The steps of a round, after each of which all ranks agree. A rank that has failed, has no part or calls
-/// step() less often takes part in what is left by rest(): so all ranks agree equally often.
+/// The steps of a round; all ranks agree after each. A rank that has failed, has no part or calls step() less
+/// often takes part in the rest by rest(), so that all ranks agree equally often.
 class Round {
  public:
   Round(comm::HostGroup& world, const Rounds& work, std::int64_t round)
@@ -109,7 +109,7 @@ bool run(comm::HostGroup& world, const OrderedChunks& work) {
     mine = work.make(index * work.chunk, rows_of(index), step);
     const Shape& shape = mine.shape();
     if (mine.dtype() != DType::float32 || shape.rank() == 0 || shape[0] != rows_of(index))
-      throw UsageError("{} {} was made of {} samples: float32 with a row for each is needed",
+      throw UsageError("{} {} for {} samples is invalid: float32 with a row for each is needed",
                        to_string(mine.dtype()), to_string(shape), rows_of(index));
   };
   const auto take = [&](std::int64_t round) {
@@ -119,8 +119,8 @@ bool run(comm::HostGroup& world, const OrderedChunks& work) {
     }
     comm::run_on_all(world, [&] {
       if (mine && row_shape_of(mine) != row)
-        throw UsageError("samples of two shapes were made: {} and {}",
-                         to_string(with_rows(mine.shape()[0], row)), to_string(mine.shape()));
+        throw UsageError("samples have two shapes: {} and {}", to_string(with_rows(mine.shape()[0], row)),
+                         to_string(mine.shape()));
     });
     const std::int64_t first = round * world.size(), end = std::min(first + world.size(), work.chunks());
     for (std::int64_t index = first; index < end; ++index) {

@@ -48,10 +48,10 @@ std::vector<Metric> metrics_of(const Task& task) {
   std::vector<Metric> metrics{{.name = "loss"}};
   for (Metric& metric : task.metrics()) {
     if (std::ranges::find(metrics, metric.name, &Metric::name) != metrics.end())
-      throw UsageError("the task names the metric {} twice (loss is there without being named)", metric.name);
-    for (const char* const taken : {"", "samples", "step", "weights"})
-      if (metric.name == taken)
-        throw UsageError("the task names a metric '{}', which is no name of a metric", taken);
+      throw UsageError("the task names the metric {} twice (loss is always a metric)", metric.name);
+    for (const char* const reserved : {"", "samples", "step", "weights"})
+      if (metric.name == reserved)
+        throw UsageError("the task names a metric '{}', which is not a valid metric name", reserved);
     if (metric.sums < 1 || !metric.value)
       throw UsageError("the metric {} of the task has no sums or no value", metric.name);
     metrics.push_back(std::move(metric));
@@ -90,7 +90,7 @@ std::optional<EvaluationResult> evaluate(const Evaluator& with, const data::Data
     sums.push_back(static_cast<double>(batch.samples()));
   };
   const comm::ShardRange mine = batches.mine();
-  // With a watch, a batch at a time: all ranks take as many rounds as rank 0, which has the most batches.
+  // With a watch, a batch at a time: all ranks have as many rounds as rank 0, which has the most batches.
   const int chunks_a_round = watch.act ? 1 : batches.max_chunks();
   Rounds rounds{.rounds = watch.act ? batches.max_chunks() : 1,
                 .make = [&](std::int64_t round, const std::function<void()>&) {

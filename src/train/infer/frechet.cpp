@@ -29,7 +29,7 @@ Eigen::Map<const Matrix> matrix_of(const std::vector<double>& values) {
   return {values.data(), width, width};
 }
 
-/// Of a covariance, whose eigenvalues are not below 0 but for rounding.
+/// For a covariance, whose eigenvalues are below 0 only by rounding.
 Matrix root_of(const Matrix& covariance) {
   const Eigen::SelfAdjointEigenSolver<Matrix> solver(covariance);
   return solver.eigenvectors() * solver.eigenvalues().cwiseMax(0).cwiseSqrt().asDiagonal() *
@@ -49,7 +49,7 @@ void FeatureStatistics::add(const Tensor& features) {
     products_.assign(first_.size() * first_.size(), 0);
   }
   if (width != this->width())
-    throw UsageError("features are {} numbers, and before {}", width, this->width());
+    throw UsageError("features have {} numbers, but earlier ones have {}", width, this->width());
   Matrix chunk(width, rows);
   for (std::int64_t n = 0; n < rows; ++n)
     for (std::int64_t f = 0; f < width; ++f, ++values)
@@ -80,8 +80,8 @@ std::vector<double> FeatureStatistics::covariance() const {
 
 double frechet_distance(const FeatureStatistics& a, const FeatureStatistics& b) {
   if (a.width() != b.width() || a.count() < 2 || b.count() < 2)
-    throw UsageError("{} rows of {} features and {} rows of {} have no distance", a.count(), a.width(),
-                     b.count(), b.width());
+    throw UsageError("the distance of {} rows of {} features and {} rows of {} is undefined", a.count(),
+                     a.width(), b.count(), b.width());
   const std::vector<double> mean_a = a.mean(), mean_b = b.mean(), of_a = a.covariance(),
                             of_b = b.covariance();
   double distance = 0;
@@ -107,7 +107,7 @@ struct FeatureExtractor::Classifier {
   std::unique_ptr<Model> model;
   std::vector<std::unique_ptr<DataSets>> files;  // of data.train
   Shape input;                                   // of a sample that it reads
-  std::optional<data::Normalization> by;         // none: it takes stored values
+  std::optional<data::Normalization> by;         // none: it reads stored values
   std::optional<FeatureStatistics> of_data;
 
   Tensor features_of(const Batch& batch) const {
@@ -121,8 +121,8 @@ struct FeatureExtractor::Classifier {
   }
   void check_samples(const Shape& made, std::int64_t elements) const {
     if (elements != input.numel())
-      throw UsageError("sample.features: {}: takes samples {}, but those made are {}", path, to_string(input),
-                       to_string(made));
+      throw UsageError("sample.features: {}: the classifier takes samples {}, but the model makes {}", path,
+                       to_string(input), to_string(made));
   }
 };
 
@@ -141,7 +141,7 @@ FeatureExtractor::FeatureExtractor(const Config& config, const std::optional<Sto
   const checkpoint::FileIndex index = checkpoint::read_index(of.path, world);
   comm::run_on_all(world, [&] {
     if (index.config.empty())
-      throw UsageError("sample.features: {}: stores no configuration, so its model cannot be built", of.path);
+      throw UsageError("sample.features: {}: has no configuration, so its model cannot be built", of.path);
     Config classifier = parse_stored_config(index.config, of.path + " /config", *config.registries);
     const auto format = index.provenance.find(format_provenance);
     if (classifier.data.format.empty() && format != index.provenance.end())

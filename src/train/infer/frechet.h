@@ -1,4 +1,5 @@
-// The Frechet distance between samples and data, in what the last linear layer of a classifier takes.
+// The Frechet distance between samples and data, of a classifier's features (the input of its last linear
+// layer).
 #pragma once
 
 #include <cstdint>
@@ -15,8 +16,8 @@
 
 namespace lockstep::train {
 
-/// Mean and covariance of rows of features, in float64. The sums are about the first row: little is lost
-/// where the mean is far from 0.
+/// Mean and covariance of rows of features, in float64. The sums are relative to the first row, for accuracy
+/// if the mean is far from 0.
 class FeatureStatistics {
  public:
   /// Adds rows [N, F], float32, in the order of the calls. UsageError if F differs.
@@ -34,28 +35,27 @@ class FeatureStatistics {
   std::vector<double> products_;  // F x F
 };
 
-/// |mean a - mean b|^2 + trace(A + B - 2 (A B)^(1/2)), of the covariances A and B. Not a number if one of
-/// them has one. UsageError if the widths differ or one has fewer than two rows.
+/// |mean a - mean b|^2 + trace(A + B - 2 (A B)^(1/2)), of the covariances A and B. NaN if one of them has
+/// NaN. UsageError if the widths differ or one has fewer than two rows.
 double frechet_distance(const FeatureStatistics& a, const FeatureStatistics& b);
 
-/// A classifier of ours that looks at samples and at data.train.
+/// A Lockstep classifier that computes features of samples and of data.train.
 class FeatureExtractor {
  public:
-  /// Opens the checkpoint and the data, as the classifier takes them. Collective; the same error on every
-  /// rank: UsageError, naming sample.features, for a model without features, samples of a shape that it does
-  /// not take (`sample`, empty if not known), and weights behind the names of data files; DataError as
-  /// checkpoints and data throw it.
+  /// Opens the checkpoint and the data for the classifier. Collective; the same error on every rank:
+  /// UsageError, naming sample.features, for a model without features, samples of another shape (`sample`,
+  /// empty if unknown), and weights of data files; the DataErrors of checkpoints and data.
   FeatureExtractor(const Config& config, const std::optional<StoredRange>& range, const Shape& sample,
                    comm::HostGroup& world, kernels::Backend& backend);
   ~FeatureExtractor();
 
-  /// Of samples [N, C, H, W] in [-1, 1], stored as the data are and read as the classifier reads data: [N, F]
-  /// on the CPU. Not collective.
+  /// Features [N, F] on the CPU of samples [N, C, H, W] in [-1, 1], converted to stored values and normalised
+  /// for the classifier. Not collective.
   Tensor of_samples(const Tensor& samples) const;
-  /// Of all samples of data.train: complete on rank 0. Made once. Null, on every rank, if the watch ended it:
-  /// the next call begins anew. Collective.
+  /// Statistics of all samples of data.train: complete on rank 0. Computed once. Null, on every rank, if the
+  /// watch ended it: the next call begins again. Collective.
   const FeatureStatistics* of_data(const EvaluationWatch& watch);
-  /// of_data() has been made.
+  /// Whether of_data() is complete.
   bool has_data() const;
 
  private:

@@ -12,8 +12,8 @@
 namespace lockstep::train {
 namespace {
 
-/// How many positions are computed for `seen` tokens. A device prepares its libraries for each length, so it
-/// gets few of them: the positions behind the last token change nothing before them.
+/// The number of positions to compute for `seen` tokens. A device prepares its libraries for each length, so
+/// there are only a few lengths: positions after the last token do not affect earlier ones.
 std::int64_t positions_for(std::int64_t seen, std::int64_t context, Device device) {
   constexpr std::int64_t step = 64;
   if (device == Device::cpu()) return seen;
@@ -44,9 +44,8 @@ std::string generate(models::Model& model, const data::Tokenizer& tokenizer, ker
                      const std::string& prompt, const GenerateOptions& options) {
   if (model.context() == 0) throw UsageError("generate: the model is not a language model");
   if (model.classes() < tokenizer.vocabulary())
-    throw UsageError(
-        "generate: the model knows {} tokens, but its tokenizer has {}: the others are not known",
-        model.classes(), tokenizer.vocabulary());
+    throw UsageError("generate: the model has {} tokens, but its tokenizer has {}: the others are unknown",
+                     model.classes(), tokenizer.vocabulary());
   std::vector<std::int64_t> tokens = tokenizer.encode(prompt);
   if (tokens.empty()) throw UsageError("--prompt: is empty; give at least one character");
   constexpr Range tokens_asked = Range::from(0, 1e8), temperatures = Range::from(0, 1000);

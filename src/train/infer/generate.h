@@ -17,9 +17,9 @@ struct GenerateOptions {
   DType compute = DType::float32;  ///< Pass::compute
 };
 
-/// The continuation of `prompt` (not empty). The model sees as many of the last tokens as its context holds.
-/// Draw i is keyed by (seed, i). Tokens that the model knows beyond the vocabulary are not drawn. Throws
-/// UsageError if it is not a language model or knows fewer, or an option is out of range.
+/// The continuation of `prompt` (not empty). The model reads as many of the last tokens as its context holds.
+/// Draw i is keyed by (seed, i). Tokens beyond the vocabulary are never drawn. Throws UsageError if it is not
+/// a language model or has fewer tokens, or if an option is out of range.
 std::string generate(models::Model& model, const data::Tokenizer& tokenizer, kernels::Backend& backend,
                      const std::string& prompt, const GenerateOptions& options = {});
 

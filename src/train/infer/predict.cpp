@@ -51,8 +51,7 @@ void log_probabilities_of(const Tensor& logits, const Tensor& targets, const Ten
 void in_own_units(const data::Normalization& units, const Tensor& output) {
   const std::int64_t elements = output.numel() / output.size(0), channels = std::ssize(units.mean);
   if (channels == 0 || elements % channels != 0)
-    throw DataError("outputs have {} elements, and the target's normalisation {}: they do not fit", elements,
-                    channels);
+    throw DataError("outputs have {} elements, but the target's normalisation has {}", elements, channels);
   float* const values = output.data<float>();
   for (std::int64_t e = 0; e < output.numel(); ++e) {
     const auto channel = static_cast<std::size_t>(e % elements / (elements / channels));
@@ -92,7 +91,7 @@ class Predictor {
       const Batch there = batch.map([&](const Tensor& field) { return kernels::on_device(field, backend); });
       const Var found = to_channel_block(model_(tape_, there), 1);
       output = kernels::on_cpu(backend.in_type(found.value(), DType::float32), &backend);
-    } catch (const UsageError& error) {  // the data are not what the model reads
+    } catch (const UsageError& error) {  // the data do not fit the model
       throw DataError("{}: {}", dataset_.name(), error.what());
     }
     const Shape& shape = output.shape();
@@ -124,8 +123,8 @@ class Predictor {
   bool begun_ = false;
 };
 
-/// OUT.part, the file that OUT will be, and OUT.part.json, a record of the arguments and of the chunks that
-/// are done. A record without OUT.part means nothing.
+/// OUT.part, which becomes OUT, and OUT.part.json, a record of the arguments and of the finished chunks. A
+/// record without OUT.part is ignored.
 class Unfinished {
  public:
   Unfinished(const PredictOptions& options, const Shape& output)
@@ -134,10 +133,10 @@ class Unfinished {
         path_(options.out + part_suffix),
         record_path_(options.out + record_suffix) {}
 
-  /// Where the elements begin, after open().
+  /// The offset of the elements, after open().
   std::uint64_t offset() const { return offset_; }
 
-  /// The chunks that are done, of `chunks`. UsageError if the file was begun with other arguments.
+  /// The number of finished chunks, of `chunks`. UsageError if the file was begun with other arguments.
   std::int64_t open(std::int64_t chunks) {
     if (exists(path_)) {
       const std::int64_t done = done_by_record();
@@ -147,8 +146,8 @@ class Unfinished {
       return done;
     }
     OpenFile file(temporary_path(path_), OpenFile::Mode::create_or_truncate);
-    Draft draft(file.path());  // a start that fails leaves nothing
-    // A file that may not grow to its size is an error here already, not inside HDF5.
+    Draft draft(file.path());  // a failed start leaves no file
+    // A file that may not grow to its size must be an error here, not inside HDF5.
     file.truncate(static_cast<std::uint64_t>(output_.numel()) * sizeof(float));
     lay_out();
     file.truncate(file_bytes_);
@@ -159,11 +158,11 @@ class Unfinished {
     draft.publish(path_, false);
     return 0;
   }
-  /// To be called when these chunks are on storage.
+  /// Call it when these chunks are on storage.
   void record(std::int64_t done) const {
     write_text_atomically(record_path_, json_text({{"arguments", options_.arguments}, {"done", done}}));
   }
-  /// OUT.part, which is on storage, becomes OUT. If it cannot, a later call can.
+  /// Renames OUT.part, which is on storage, to OUT. After an error a later call can repeat it.
   void publish() const {
     check_output(options_.out, {.replace = options_.replace, .inputs = options_.inputs});
     rename_file(path_, options_.out);
@@ -195,7 +194,7 @@ class Unfinished {
       throw_not_ours();
     }
     for (const auto& [name, value] : options_.arguments) {
-      const auto then = before.find(name);  // an earlier version may have recorded less
+      const auto then = before.find(name);  // an earlier version may have recorded fewer
       if (then == before.end() || then->second == value) continue;
       throw UsageError("{}: was begun with another {} ({}, now {}); give the same arguments, or remove it",
                        path_, name, quote(then->second), quote(value));
@@ -204,7 +203,7 @@ class Unfinished {
   }
 
   [[noreturn]] void throw_not_ours() const {
-    throw UsageError("{}: is no unfinished file of lockstep predict; remove it", path_);
+    throw UsageError("{}: is not an unfinished file of lockstep predict; remove it", path_);
   }
 
   const PredictOptions& options_;
@@ -214,7 +213,7 @@ class Unfinished {
   std::uint64_t offset_ = 0, bytes_ = 0, file_bytes_ = 0;
 };
 
-/// What a rank asks for between two rounds of chunks, as bits.
+/// Requests of a rank between two rounds of chunks, as bits.
 constexpr std::uint64_t preempt = 1, user_stop = 2, record = 4, longer_rounds = 8;
 
 }  // namespace
@@ -231,7 +230,7 @@ ExitCode predict(Session& session, models::Model& model, const data::Dataset& da
     for (const char* const suffix : {part_suffix, record_suffix, lock_suffix})
       check_output(options.out + suffix, {.replace = true, .inputs = options.inputs});
   });
-  std::optional<checkpoint::FileLock> lock;  // two that write one file would tear it
+  std::optional<checkpoint::FileLock> lock;  // excludes a second writer
   comm::run_on_all(world, [&] {
     if (!leads) return;
     lock.emplace(
@@ -248,7 +247,7 @@ ExitCode predict(Session& session, models::Model& model, const data::Dataset& da
   const auto sample_bytes = static_cast<std::uint64_t>(first.bytes() / static_cast<std::size_t>(extents[0]));
   extents[0] = dataset.size();
   std::optional<Unfinished> unfinished;
-  std::array<std::int64_t, 2> begun{};  // chunks that are done, and where the elements begin
+  std::array<std::int64_t, 2> begun{};  // finished chunks, and the offset of the elements
   comm::run_on_all(world, [&] {
     if (!leads) return;
     unfinished.emplace(options, Shape(std::span<const std::int64_t>(extents)));
@@ -268,7 +267,7 @@ ExitCode predict(Session& session, models::Model& model, const data::Dataset& da
 
   std::int64_t chunks_a_round = 1;  // of a rank: as many as keep rank 0 busy for about round_ms
   Stopwatch since_record, since_round;
-  std::uint64_t asked = 0;
+  std::uint64_t request_bits = 0;
   const auto make = [&](std::int64_t, const std::function<void()>&) {
     since_round.restart();
     const std::int64_t from = std::min(done + world.rank() * chunks_a_round, chunks);
@@ -286,29 +285,30 @@ ExitCode predict(Session& session, models::Model& model, const data::Dataset& da
     return preempt * pending.stop_preempted | user_stop * pending.stop_user | record * due |
            longer_rounds * quick;
   };
-  // What the record says is on storage.
+  // The chunks of the record are on storage.
   const auto act = [&](std::uint64_t of_any, double) {
-    asked = of_any & (preempt | user_stop);
+    request_bits = of_any & (preempt | user_stop);
     done = std::min(done + world.size() * chunks_a_round, chunks);
     chunks_a_round = of_any & longer_rounds ? std::min(2 * chunks_a_round, max_chunks_a_round)
                                             : std::max<std::int64_t>(chunks_a_round / 2, 1);
-    if ((of_any & record) == 0 && asked == 0 && done < chunks) return true;
+    if ((of_any & record) == 0 && request_bits == 0 && done < chunks) return true;
     comm::run_on_all(world, [&] { part->sync(); });
     comm::run_on_all(world, [&] {
       if (leads) unfinished->record(done);
     });
     since_record.restart();
-    const bool continues = done < chunks && asked == 0;
+    const bool continues = done < chunks && request_bits == 0;
     if (continues) session.log().info("{} of {} samples", samples(), dataset.size());
     return continues;
   };
   if (done < chunks) run(world, Rounds{.make = make, .watch = {requests_of_rank, act}});
   if (done < chunks) {
-    requests.clear({.stop_preempted = (asked & preempt) != 0, .stop_user = (asked & user_stop) != 0});
+    requests.clear(
+        {.stop_preempted = (request_bits & preempt) != 0, .stop_user = (request_bits & user_stop) != 0});
     session.log().info("{} after {} of {} samples; the same command continues {}",
-                       asked & preempt ? "preempted" : "stopped as asked", samples(), dataset.size(),
+                       request_bits & preempt ? "preempted" : "stopped as asked", samples(), dataset.size(),
                        part->path());
-    return asked & preempt ? ExitCode::preempted : ExitCode::user_stopped;
+    return request_bits & preempt ? ExitCode::preempted : ExitCode::user_stopped;
   }
   comm::run_on_all(world, [&] {
     if (leads) unfinished->publish();

@@ -18,7 +18,7 @@ namespace lockstep::train {
 struct PredictOptions {
   std::string out;
   bool replace = false;               ///< an existing file
-  std::vector<std::string> inputs{};  ///< files and folders that are read: neither OUT nor OUT.part is one
+  std::vector<std::string> inputs{};  ///< files and folders that OUT and OUT.part must not replace
   /// Everything that decides the outputs, by name: an unfinished file of other arguments is not continued.
   std::map<std::string, std::string> arguments{};
   /// Instead of a language model's logits [T, V] the log probabilities [T] of its targets, field y.
@@ -29,11 +29,11 @@ struct PredictOptions {
 };
 
 /// Writes /output float32 [N, ...]. The bytes of the file depend on the model, the data and the options, not
-/// on the number of ranks. Until it is whole it is OUT.part, with its record OUT.part.json; `requests` stop
-/// the work (ExitCode::preempted or user_stopped), and the next call with the same arguments continues it, at
-/// any number of ranks. Collective. Throws the same on every rank: UsageError if OUT may not be written or
-/// OUT.part was begun with other arguments, DataError if the data lacks a field that the model reads, or the
-/// disk is full.
+/// on the number of ranks. Until it is complete its name is OUT.part, with its record OUT.part.json;
+/// `requests` stop the work (ExitCode::preempted or user_stopped), and the next call with the same arguments
+/// continues it, at any number of ranks. Collective. Throws the same on every rank: UsageError if OUT may not
+/// be written or OUT.part was begun with other arguments, DataError if the data lacks a field that the model
+/// reads, or the disk is full.
 ExitCode predict(Session& session, models::Model& model, const data::Dataset& dataset,
                  const PredictOptions& options, StopRequests& requests);
 

@@ -25,7 +25,7 @@ namespace lockstep::train {
 
 Generative& generative(Task& task, const std::string& name) {
   if (auto* const found = dynamic_cast<Generative*>(&task)) return *found;
-  throw UsageError("task.name = {}: its models make no samples", name);
+  throw UsageError("task.name = {}: its models cannot make samples", name);
 }
 
 SampleClasses::SampleClasses(const std::string& text, const Model& model, std::string_view option) {
@@ -40,7 +40,7 @@ SampleClasses::SampleClasses(const std::string& text, const Model& model, std::s
   try {
     option::read(text, Range::from(0, static_cast<double>(classes - 1)), asked);
   } catch (const UsageError&) {
-    throw UsageError("{} {}: is neither all nor none nor a class of the model, 0 to {}", option, quote(text),
+    throw UsageError("{} {}: is not all, none or a class of the model, 0 to {}", option, quote(text),
                      classes - 1);
   }
   one_ = asked;
@@ -48,8 +48,7 @@ SampleClasses::SampleClasses(const std::string& text, const Model& model, std::s
 
 void SampleClasses::check_guidance(const SampleOptions& options) const {
   if (options.guidance != 1 && !any())
-    throw UsageError("guidance {:g}: is towards a class, and none is asked for; ask for one, or leave it out",
-                     options.guidance);
+    throw UsageError("guidance {:g}: needs a class; give one, or leave guidance out", options.guidance);
 }
 
 Tensor Sampler::make(std::int64_t first, std::int64_t rows, const std::function<void()>& progress) const {
@@ -102,7 +101,7 @@ std::optional<std::int64_t> first_not_finite(std::int64_t first, const Tensor& s
   throw TrainingError("sample {} is not finite; nothing was written", sample);
 }
 
-/// Finite values within the type's limits; floats of 16 bits are stored as float32.
+/// Finite values within the type's limits; 16-bit floats are stored as float32.
 std::vector<std::byte> bytes_as(DType dtype, std::span<const double> values) {
   return with_element_type(dtype, [&]<class T>() {
     using Stored = std::conditional_t<std::is_arithmetic_v<T>, T, float>;
@@ -115,8 +114,8 @@ std::vector<std::byte> bytes_as(DType dtype, std::span<const double> values) {
   });
 }
 
-/// A data file, on rank 0. An object that is destroyed before publish() leaves nothing. The structure comes
-/// from HDF5, into memory; the elements are written to where it has left holes.
+/// A data file, on rank 0. Destruction before publish() leaves no file. HDF5 writes the structure to memory;
+/// the elements are written into its holes.
 class DataOutput {
  public:
   DataOutput(const SampleFileOptions& options, const Sampler& sampler)
@@ -151,7 +150,7 @@ class DataOutput {
       const DType stored = options_.range->field.dtype;
       const bool is_half = stored == DType::float16 || stored == DType::bfloat16;
       dtype_ = is_half ? DType::float32 : stored;
-      // A model of images of any size may make others than it was trained on.
+      // A model of images of any size may make other sizes than it was trained on.
       if (options_.range->field.shape.numel() == image.numel()) form = options_.range->field.shape;
     }
     std::vector<std::int64_t> extents{sampler_.count()};
@@ -214,12 +213,12 @@ ExitCode write_samples(Session& session, const Sampler& sampler, const SampleFil
   comm::run_on_all(world, [&] {
     if (!is_picture && !options.out.ends_with(".h5"))
       throw UsageError("--out {}: ends neither with .png nor with .h5", quote(options.out));
-    // Better an error now than after the work.
+    // Reports errors before the work, not after it.
     if (const Shape image = sampler.known_shape(); is_picture && image.rank() == 3)
       report::check_grid(sampler.count(), image);
     if (writes) check_output(options.out, checks);
   });
-  Stopwatch since_shown;
+  Stopwatch since_report;
   ddp::Requests asked;
   const EvaluationWatch watch{.requests =
                                   [&] {
@@ -230,8 +229,8 @@ ExitCode write_samples(Session& session, const Sampler& sampler, const SampleFil
                                   },
                               .act =
                                   [&](std::uint64_t of_any, double fraction) {
-                                    if (writes && since_shown.elapsed_ms() >= show_every_ms) {
-                                      since_shown.restart();
+                                    if (writes && since_report.elapsed_ms() >= show_every_ms) {
+                                      since_report.restart();
                                       session.log().info("sampling: {:.0f} % of {}", 100 * fraction,
                                                          pluralized(sampler.count(), "sample"));
                                     }

@@ -36,7 +36,7 @@ std::unique_ptr<models::Model> built_on(const Config& config, kernels::Backend& 
 
 std::int64_t samples_of_shard(const StandardWorkload& workload, int shards_per_rank, int micro_batches) {
   if (shards_per_rank < 1 || workload.batch_per_rank % shards_per_rank != 0)
-    throw UsageError("{} samples of {} do not come in {} equal parts; --shards must divide them",
+    throw UsageError("{} samples of {} cannot be divided into {} equal parts; --shards must divide them",
                      workload.batch_per_rank, workload.name, shards_per_rank);
   const std::int64_t samples = workload.batch_per_rank / shards_per_rank;
   if (micro_batches < 1 || micro_batches > samples)
@@ -90,13 +90,13 @@ const std::vector<StandardWorkload>& standard_workloads() {
        "num_res_blocks = 2\nattention_resolutions = 2\nchannel_mult = 1 2 2\nnum_heads = 4\n"
        "use_scale_shift_norm = true\n"
        "[optimizer]\nname = adamw\nlr = 1e-4\nweight_decay = 0\n"},
-      // The network of jobs/diffusion-cifar.ini, but that it learns no variance.
+      // The network of jobs/diffusion-cifar.ini, without a learned variance.
       {"unet-gpu", 128,
        "[model]\nname = unet\nimage_size = 32\nin_channels = 3\nmodel_channels = 128\nout_channels = 3\n"
        "num_res_blocks = 3\nattention_resolutions = 2 4\nchannel_mult = 1 2 2 2\nnum_heads = 4\n"
        "use_scale_shift_norm = true\ndropout = 0.3\n"
        "[optimizer]\nname = adamw\nlr = 1e-4\nweight_decay = 0\n"},
-      // Improved-diffusion's for ImageNet at 64 x 64, but that it learns no variance.
+      // Improved-diffusion's network for ImageNet at 64 x 64, without a learned variance.
       {"unet64-gpu", 64,
        "[model]\nname = unet\nimage_size = 64\nin_channels = 3\nmodel_channels = 128\nout_channels = 3\n"
        "num_res_blocks = 3\nattention_resolutions = 4 8\nchannel_mult = 1 2 3 4\nnum_heads = 4\n"
@@ -185,10 +185,10 @@ void check_steps(std::int64_t steps, std::string_view subject) {
 std::vector<double> max_of_ranks(comm::HostGroup& world, const std::vector<double>& mine) {
   std::vector<double> all(mine.size() * static_cast<std::size_t>(world.size()));
   world.all_gather(mine.data(), mine.size() * sizeof(double), all.data());
-  std::vector<double> greatest = mine;
+  std::vector<double> max_values = mine;
   for (std::size_t i = 0; i < all.size(); ++i)
-    greatest[i % mine.size()] = std::max(greatest[i % mine.size()], all[i]);
-  return greatest;
+    max_values[i % mine.size()] = std::max(max_values[i % mine.size()], all[i]);
+  return max_values;
 }
 
 }  // namespace lockstep::train

@@ -1,4 +1,4 @@
-// The workloads of lockstep bench: standard ones on made-up data, and runs of the user's own.
+// The workloads of lockstep bench: standard ones on synthetic data, and the user's own runs.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 
 namespace lockstep::train {
 
-/// A model, an optimizer and a batch per rank. Every published speed is of one of these.
+/// A model, an optimizer and a batch per rank. Published speeds use these.
 struct StandardWorkload {
   std::string name;
   std::int64_t batch_per_rank = 0;
@@ -29,10 +29,10 @@ const std::vector<StandardWorkload>& standard_workloads();
 /// Throws UsageError on an unknown name, naming the known ones.
 const StandardWorkload& workload_named(const std::string& name);
 
-/// Of a rank's batch. UsageError, naming the flags of lockstep bench step, if it cannot be cut so.
+/// The division of a rank's batch. UsageError, naming the flags of lockstep bench step, if it is impossible.
 std::int64_t samples_of_shard(const StandardWorkload& workload, int shards_per_rank, int micro_batches);
 
-/// Made-up samples of what the model reads, the same at every call: fields x and y.
+/// Synthetic samples for the model, the same at every call: fields x and y.
 Batch made_up_shard(const models::Model& model, std::int64_t image_pixels, std::int64_t samples, int shard);
 
 /// Steps that are not measured: plan, memory and caches are steady after them.
@@ -47,8 +47,8 @@ class WorkloadRun {
   WorkloadRun(const StandardWorkload& workload, comm::GradientTransport& transport, kernels::Backend& backend,
               ddp::Options options = {}, int shards_per_rank = 1,
               const std::vector<std::string>& overrides = {});
-  /// The run of a configuration, on the first batch of its data, which serves every step. Nothing is saved.
-  /// Collective; throws as the start of a training does.
+  /// The run of a configuration; every step uses the first batch of its data. Saves nothing. Collective;
+  /// throws like the start of a training.
   WorkloadRun(const Config& config, Session& session, DType compute);
 
   struct Times {
@@ -62,7 +62,7 @@ class WorkloadRun {
   const ddp::DataParallel& replicas() const { return *replicas_; }
 
  private:
-  /// The same tensors serve every step.
+  /// Every step uses the same tensors.
   struct RepeatedBatch {
     std::int64_t step = 0;
     std::vector<Batch> shards;
@@ -80,10 +80,10 @@ class WorkloadRun {
   RepeatedBatch batch_;
 };
 
-/// UsageError, naming the subject of lockstep bench, if there are no steps to time, or more than are kept.
+/// UsageError, naming the subject of lockstep bench, if the number of steps is out of range.
 void check_steps(std::int64_t steps, std::string_view subject);
 
-/// Element by element the greatest of all ranks, which have equally many. Collective.
+/// The maximum of each element over all ranks, which have equally many. Collective.
 std::vector<double> max_of_ranks(comm::HostGroup& world, const std::vector<double>& mine);
 
 }  // namespace lockstep::train

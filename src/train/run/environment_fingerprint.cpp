@@ -135,7 +135,7 @@ std::vector<Difference> differences(comm::HostGroup& world, const Fingerprint& m
   std::vector<std::unordered_map<std::string, std::string>> of_rank(texts.size());
   std::vector<std::string> names;  // in the order of the first rank that has them
   std::unordered_set<std::string> named;
-  std::vector<std::size_t> same_as(texts.size());  // most ranks have the fingerprint of an earlier one
+  std::vector<std::size_t> same_as(texts.size());  // most ranks have the fingerprint of an earlier rank
   std::unordered_map<std::string, std::size_t> first_with;
   for (std::size_t rank = 0; rank < texts.size(); ++rank) {
     same_as[rank] = first_with.emplace(texts[rank], rank).first->second;
@@ -163,7 +163,7 @@ std::vector<Difference> differences(comm::HostGroup& world, const Fingerprint& m
 
 namespace {
 
-/// If srun does not speak this MPI's PMI, every task becomes a world of one.
+/// If srun and this MPI use different PMIs, every task becomes a world of one.
 void check_not_one_of_many() {
   const int tasks = launcher::srun_tasks();
   if (tasks < 2 || launcher::size() >= 0) return;  // a launcher in the step has started this rank

@@ -23,20 +23,20 @@ Fingerprint program_fingerprint();
 /// The instruction set decides the bits of matrix products. Ranks may differ in it: the run is correct, but
 /// its bits depend on which rank computes which shard.
 FingerprintEntry instruction_set_entry();
-/// Every key of the configuration, and the file_digest() of each file that it reads (data.train, data.eval,
+/// Every key of the configuration, and the file_digest() of each input file (data.train, data.eval,
 /// train.init).
 Fingerprint configuration_fingerprint(const Config& config);
 
-/// "1234 bytes, digest 0123456789abcdef" (XXH3-64 over the digests of its MiBs), or why there is none. A file
-/// larger than `max_bytes` has its first and last `max_bytes` / 2 digested: our data files keep their index
-/// there. Never waits for a pipe or device.
+/// "1234 bytes, digest 0123456789abcdef" (XXH3-64 over the digests of its MiBs), or the reason if there is
+/// none. Of a file larger than `max_bytes` only the first and last `max_bytes` / 2 are digested: Lockstep's
+/// data files have their index there. Never waits for a pipe or device.
 std::string file_digest(const std::string& path, std::uint64_t max_bytes);
 
-/// Two ranks and what they have.
+/// A difference between two ranks.
 struct Difference {
   std::string name;
   int rank = 0, other = 0;
-  std::string value, other_value;  ///< "nothing" for an entry that the rank does not have
+  std::string value, other_value;  ///< "nothing" if the rank lacks the entry
 
   /// "NAME: HOST has A, OTHER has B"; with ranks if both are on one node.
   std::string describe(const comm::Topology& topology) const;

@@ -17,7 +17,7 @@ std::string prefix_of(const optim::EmaProfile* weights) {
   return weights ? fmt::format("eval_ema_{}_", weights->name()) : "eval_";
 }
 
-/// For a pass that records and does not walk back.
+/// For a pass that records without a backward.
 struct NoGradients final : GradientSink {
   GradientView gradient_view(Param&) override { return {}; }
   void ready(Param&) override {}
@@ -83,7 +83,7 @@ Better Evaluations::better(const std::string& name) const {
 
 std::int64_t Evaluations::try_on(const Batch& shard, bool must_learn) {
   auto& [model, task, tape, world, compute] = parts_.evaluator;
-  // A shard of one sample is all that training knows; evaluations have more.
+  // A shard of one sample is enough for training; evaluations need two.
   const Batch samples = shard.samples() > 1 ? shard.rows(0, 2)
                         : parts_.dataset    ? twice(shard, tape.backend())
                                             : shard;
@@ -92,8 +92,9 @@ std::int64_t Evaluations::try_on(const Batch& shard, bool must_learn) {
   const Loss loss = task(tape, model, samples);
   if (must_learn && !loss.sum.needs_gradient())
     throw UsageError(
-        "the loss depends on no parameter that is trained, so there is nothing to learn; it is made of what "
-        "model(tape, batch) returns, which is made of layers");
+        "the loss depends on no trainable parameter, so there is nothing to learn; compute it from the "
+        "result "
+        "of model(tape, batch), and that from layers");
   if (parts_.dataset && metrics_.size() > 1) {
     Evaluation evaluation(metrics_, loss);
     const Var output = model.take_output();
@@ -121,7 +122,7 @@ std::optional<Evaluations::Result> Evaluations::run(const EvaluationWatch& watch
   Result result;
   const std::vector<Weights> all = weights();
   for (std::size_t w = 0; w < all.size(); ++w) {
-    // The metrics of the task, then those that are measured, one after another.
+    // The metrics of the task, then the measured ones.
     const std::size_t parts = 1 + parts_.measured.size();
     const auto watch_part = [&](std::size_t part) -> EvaluationWatch {
       const auto before = static_cast<double>(w * parts + part),

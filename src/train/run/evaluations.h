@@ -1,4 +1,4 @@
-// The evaluations of a run: when they are due, over which weights, and the metrics that they give.
+// The evaluations of a run: when they are due, their weights, and their metrics.
 #pragma once
 
 #include <cstdint>
@@ -14,14 +14,14 @@
 
 namespace lockstep::train {
 
-/// A metric that is no sum over samples: of the weights that the model has while it is measured.
+/// A metric that is not a sum over samples, of the model's current weights.
 struct MeasuredMetric {
   Metric metric;
-  /// Collective; the same on every rank. Null if the watch, which sees the part that is done, ended it.
+  /// Collective; the same on every rank. Null if the watch, which gets the finished fraction, ended it.
   std::function<std::optional<double>(const EvaluationWatch& watch)> measure;
 };
 
-/// What an evaluation works with. All of it outlives the evaluations.
+/// The parts of an evaluation, which outlive the evaluations.
 struct EvaluatedParts {
   Evaluator evaluator;
   WeightsInUse& weights;         ///< of the model: all of them are evaluated
@@ -47,14 +47,14 @@ class Evaluations {
   /// Which of two values of a metric is better; Better::lower for a name that is not one of the metrics.
   Better better(const std::string& metric) const;
 
-  /// Evaluates two samples of this shard and forgets them. Throws what is wrong about the model, the loss or
-  /// the metrics; of metrics only if there are evaluations. Two, because a model that takes the batch for a
-  /// dimension of the sample may accept one alone. must_learn: a loss without parameters is wrong, too.
-  /// Returns how many it evaluated: one where a shard has no more and nothing is evaluated.
+  /// Evaluates two samples of this shard and drops the result. Throws errors of the model, the loss or the
+  /// metrics (the latter only if there are evaluations). Two, because a model that confuses the batch with a
+  /// dimension of the sample may accept one alone. must_learn: a loss without parameters is an error, too.
+  /// Returns the number of samples: one if a shard has no more and nothing is evaluated.
   std::int64_t try_on(const Batch& shard, bool must_learn);
 
   bool due_after(std::int64_t step) const;
-  /// Evaluations that follow the one of this step, or this step.
+  /// The number of later evaluations.
   std::int64_t left_after(std::int64_t step) const;
 
   struct Result {
@@ -68,7 +68,7 @@ class Evaluations {
   using Weights = const optim::EmaProfile*;  // null: the model's own
 
   std::vector<Weights> weights() const;
-  /// Of each of the weights: those of the task, then those that are measured.
+  /// The metrics of each of the weights: those of the task, then the measured ones.
   std::vector<Metric> all_metrics() const;
 
   EvaluatedParts parts_;

@@ -17,9 +17,9 @@ nlohmann::json Interval::to_json() const {
     line["rank_compute_ms"] = compute_ms;
     return line;
   }
-  const auto [least, greatest] = std::ranges::minmax_element(compute_ms);
-  line["rank_compute_ms"] = {{"min", *least}, {"median", median(compute_ms)}, {"max", *greatest}};
-  line["slowest_rank"] = greatest - compute_ms.begin();
+  const auto [min, max] = std::ranges::minmax_element(compute_ms);
+  line["rank_compute_ms"] = {{"min", *min}, {"median", median(compute_ms)}, {"max", *max}};
+  line["slowest_rank"] = max - compute_ms.begin();
   return line;
 }
 

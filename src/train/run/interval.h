@@ -14,10 +14,10 @@ namespace lockstep::train {
 
 class Interval {
  public:
-  /// Of more ranks a line has three figures and the slowest rank, so that lines do not grow with the job.
+  /// With more ranks a line has three figures and the slowest rank, so that lines do not grow with the job.
   static constexpr std::size_t max_listed_ranks = 64;
 
-  /// `ranks`: how many have their computation reported; 0 on a rank that writes no metrics.
+  /// `ranks`: number of ranks with reported compute times; 0 on a rank that writes no metrics.
   explicit Interval(int ranks) : compute_ms_(static_cast<std::size_t>(ranks)) {
     unlogged_.reserve(max_unlogged + 1);
   }
@@ -41,12 +41,13 @@ class Interval {
     exposed_comm_ms_ = data_wait_ms_ = 0;
     std::ranges::fill(compute_ms_, 0);
   }
-  /// The same, once the steps have a line of metrics.
+  /// The same, after the steps got their line of metrics.
   void restart_after_line() {
     restart();
     unlogged_.clear();
   }
-  /// Of a run that fails: {step, loss} for each step that has no line, and for `last`, whose loss may be why.
+  /// For a run that fails: {step, loss} for each step without a line, and for `last`, whose loss may be the
+  /// reason.
   void log_last_steps(const ddp::StepResult& last, RunLogs& logs);
 
   std::int64_t steps() const { return steps_; }

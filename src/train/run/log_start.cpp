@@ -17,7 +17,7 @@
 namespace lockstep::train {
 namespace {
 
-/// Of the rank with the most.
+/// The memory of the rank with the most.
 void log_memory(Session& session, const Config& config, const optim::Optimizer& optimizer,
                 const optim::Ema* ema) {
   comm::HostGroup& world = session.world();
@@ -58,15 +58,16 @@ std::string describe(const kernels::Backend& backend, DType compute) {
                      pluralized(backend.threads(), "thread"), precision);
 }
 
-/// Where rows of logits begin at no multiple of 16 bytes, so that products copy them
-/// (kernels/cuda/matmul.cpp). Empty elsewhere.
+/// A note if rows of logits do not begin at multiples of 16 bytes, so that products copy them
+/// (kernels/cuda/matmul.cpp). Otherwise empty.
 std::string note_on_vocabulary(const Config& config, const Device& device) {
   constexpr std::int64_t pack = 8, tile = 64;
   const models::Gpt::Options* const gpt = config.model.options_of<models::Gpt>();
   if (!gpt || gpt->vocab % pack == 0 || device == Device::cpu() || config.train.precision != "bf16")
     return {};
   return fmt::format(
-      "model.vocab = {} is no multiple of {}: large bf16 products on a GPU copy its logits; {} has room for "
+      "model.vocab = {} is not a multiple of {}: large bf16 products on a GPU copy its logits; {} has room "
+      "for "
       "the same tokens and needs no copies",
       gpt->vocab, pack, (gpt->vocab + tile - 1) / tile * tile);
 }

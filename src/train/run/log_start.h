@@ -1,4 +1,4 @@
-// What a run logs before its first step.
+// The log of a run before its first step.
 #pragma once
 
 #include <string>
@@ -14,12 +14,12 @@
 
 namespace lockstep::train {
 
-/// Limits of reproducibility that come from how `transport` sums gradients.
+/// Limits of reproducibility due to the sums of `transport`.
 std::vector<std::string> notes_on_sums(const Config& config, comm::GradientTransport& transport,
                                        const Device& device);
 
-/// "model.name = mlp, task.name = regression": what a program has in place of the built-in things of these
-/// names; `format`: of the data. Empty: nothing.
+/// "model.name = mlp, task.name = regression": built-in things that the program replaces; `format`: of the
+/// data. Empty: none.
 std::string replaced_names(const Config& config, const std::string& format);
 
 /// Ranks, model, data, shards, buckets, memory, and the limits of reproducibility. Collective; `ema` may be

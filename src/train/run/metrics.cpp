@@ -21,32 +21,33 @@
 namespace lockstep::train {
 namespace {
 
-/// Whether a line is kept when the run continues. Lines that we did not write are not kept.
+/// Whether a resumed run keeps a line. Foreign lines are dropped.
 bool is_kept(std::string_view line, const report::ResumePoint& point) {
   const std::optional<nlohmann::json> parsed = report::parse_metrics_line(line);
   return parsed &&
          point.keeps((*parsed)["step"].get<std::int64_t>(), parsed->contains(report::metric_of_evaluations));
 }
 
-/// The end of the last line that is kept. Steps never decrease in a file, so only its end is read.
+/// The end of the last line to keep. Steps never decrease in a file, so this reads only its end.
 std::uint64_t end_of_lines_up_to(const OpenFile& file, const report::ResumePoint& point) {
   constexpr std::uint64_t min_bytes = 1 << 16;
   for (std::uint64_t bytes = min_bytes;; bytes *= 4) {
     const EndOfFile end = lines_at_end(file, bytes);
     const auto lines = lines_of(end.text);
-    const auto kept =
+    const auto last_kept =
         std::find_if(lines.rbegin(), lines.rend(), [&](auto line) { return is_kept(line, point); });
-    if (kept != lines.rend())
-      return end.offset + static_cast<std::uint64_t>(kept->data() + kept->size() + 1 - end.text.data());
+    if (last_kept != lines.rend())
+      return end.offset +
+             static_cast<std::uint64_t>(last_kept->data() + last_kept->size() + 1 - end.text.data());
     if (bytes >= file.size()) return 0;
   }
 }
 
 constexpr double redraw_s = 0.2;  // on a terminal
 
-/// When that many seconds are over, by the wall clock of this place: "ends 14:32", "ends Thu 26 Nov 14:32".
+/// The local time after this many seconds: "ends 14:32", "ends Thu 26 Nov 14:32".
 std::string end_of(std::int64_t left_s) {
-  constexpr std::int64_t max_s = 100LL * 365 * 24 * 3600;  // the estimate of a first step may be wild
+  constexpr std::int64_t max_s = 100LL * 365 * 24 * 3600;  // the estimate of a first step may be far off
   const std::time_t now = std::time(nullptr), end = now + std::min(left_s, max_s);
   std::tm today{}, day{};
   ::localtime_r(&now, &today);
@@ -70,7 +71,7 @@ MetricsFile::~MetricsFile() = default;
 
 void MetricsFile::append(const nlohmann::json& line) {
   if (!file_) return;
-  file_->append(json_text(line) + "\n");  // at the present end: people empty such files
+  file_->append(json_text(line) + "\n");  // at the current end, as users may truncate the file
 }
 
 void MetricsFile::sync() {
@@ -118,8 +119,8 @@ std::int64_t Progress::seconds_left(std::int64_t steps_done, double evaluations_
                                    last_evaluation_s_ * evaluations_left);
 }
 
-/// The parts, what is left, and on a terminal when that ends and the last part: as many as fit into its
-/// width.
+/// The parts and the remaining time; on a terminal also the time of the end and the last part, if they fit
+/// into its width.
 void Progress::draw(std::initializer_list<std::string> parts, std::int64_t left_s,
                     const std::string& last_part) {
   drawn_s_ = monotonic_s();

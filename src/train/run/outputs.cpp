@@ -32,7 +32,7 @@ void Outputs::open(const checkpoint::RunDirectory& run, const report::ResumePoin
 void Outputs::begin(std::int64_t step) {
   progress_.emplace(session_.log(), speaks_, step, config_.train.steps, config_.log.every);
   interval_.restart();
-  logs_->take_cpu_ms();  // of the start, which is no step's
+  logs_->take_cpu_ms();  // drops the time of the start
 }
 
 void Outputs::add_step(const StepRecord& step, std::int64_t evaluations_left) {
@@ -83,7 +83,7 @@ void Outputs::write_trace() {
   if (!timeline_) return;
   const std::int64_t dropped = timeline_->write();
   note(fmt::format("trace {}{}", config_.log.trace,
-                   dropped == 0 ? "" : fmt::format("; {} later spans were not kept", dropped)));
+                   dropped == 0 ? "" : fmt::format("; {} later spans were dropped", dropped)));
 }
 
 }  // namespace lockstep::train

@@ -1,4 +1,4 @@
-// What a run tells of itself while it trains: metrics.jsonl and TensorBoard, the line of progress, the trace.
+// The outputs of a run during training: metrics.jsonl and TensorBoard, the line of progress, the trace.
 #pragma once
 
 #include <cstdint>
@@ -30,28 +30,28 @@ class Outputs {
   /// Collective: the trace begins.
   Outputs(const Config& config, Session& session, ddp::DataParallel& replicas);
 
-  /// Opens the logs. Throws as RunLogs. Not collective.
+  /// Opens the logs. Throws like RunLogs. Not collective.
   void open(const checkpoint::RunDirectory& run, const report::ResumePoint& point);
   /// Begins to show the progress, after this step.
   void begin(std::int64_t step);
   RunLogs& logs() { return *logs_; }
-  /// A line on the terminal that stays.
+  /// A permanent line on the terminal.
   void note(const std::string& line) { progress_->note(line); }
 
-  /// After each step: the progress, and what is unusual about the step.
+  /// After each step: the progress, and news about the step.
   void add_step(const StepRecord& step, std::int64_t evaluations_left);
   /// A line of metrics of the steps since the last one.
   void add_line(const StepRecord& step);
   void add_histograms(std::int64_t step);
-  /// {step, loss} for each step of a run that fails that has no line.
+  /// {step, loss} for each step without a line, for a run that fails.
   void add_last_steps() { interval_.log_last_steps(replicas_.last_result(), *logs_); }
   /// Within an evaluation, when this fraction of it is done; 1 ends it.
   void evaluation(std::int64_t step, double fraction, std::int64_t evaluations_left) {
     progress_->evaluation(step, fraction, evaluations_left);
   }
-  /// What takes time between two steps is no part of a step's time.
+  /// Work between two steps is not part of a step's time.
   void restart_interval() { interval_.restart(); }
-  /// The time of a step lately; 0: not known.
+  /// The time of a recent step; 0: unknown.
   double step_ms() const { return interval_.steps() > 0 ? interval_.step_ms() : 0; }
 
   /// A span of the trace, from start_s until now.

@@ -29,32 +29,32 @@ std::string groups_of(const Config& config) {
   return text;
 }
 
-/// The keys with other values in one of the two. Keys of a model, a task or an optimizer are compared if both
-/// have the same.
-std::vector<KeyChange> differing(const Config& run, const Config& asked, bool may_change) {
+/// The keys whose values differ. Keys of a model, a task or an optimizer are compared only if both have the
+/// same one.
+std::vector<KeyChange> differing(const Config& run, const Config& user_config, bool may_change) {
   Config common = run;
-  if (run.model.type != asked.model.type) common.model = {};
-  if (run.task.type != asked.task.type) common.task = {};
-  if (run.optimizer.algorithm.type != asked.optimizer.algorithm.type) common.optimizer.algorithm = {};
-  if (run.data.kind.type != asked.data.kind.type) common.data.kind = {};
+  if (run.model.type != user_config.model.type) common.model = {};
+  if (run.task.type != user_config.task.type) common.task = {};
+  if (run.optimizer.algorithm.type != user_config.optimizer.algorithm.type) common.optimizer.algorithm = {};
+  if (run.data.kind.type != user_config.data.kind.type) common.data.kind = {};
   std::vector<KeyChange> found;
   for (const Key& key : keys_of(common)) {
     if (key.traits.may_change != may_change) continue;
-    KeyChange change{key.name, key.get(run), key.get(asked)};
+    KeyChange change{key.name, key.get(run), key.get(user_config)};
     if (change.before != change.now) found.push_back(std::move(change));
   }
   return found;
 }
 
-std::vector<KeyChange> unchangeable(const Config& run, const Config& asked) {
-  std::vector<KeyChange> changes = differing(run, asked, false);
-  if (groups_of(run) != groups_of(asked))
-    changes.push_back({"optimizer.group", groups_of(run), groups_of(asked)});
+std::vector<KeyChange> unchangeable(const Config& run, const Config& user_config) {
+  std::vector<KeyChange> changes = differing(run, user_config, false);
+  if (groups_of(run) != groups_of(user_config))
+    changes.push_back({"optimizer.group", groups_of(run), groups_of(user_config)});
   return changes;
 }
 
-void check_same_run(const Config& stored, const Config& asked, const std::string& directory) {
-  const std::vector<std::string> forbidden = forbidden_changes(stored, asked);
+void check_same_run(const Config& stored, const Config& user_config, const std::string& directory) {
+  const std::vector<std::string> forbidden = forbidden_changes(stored, user_config);
   if (forbidden.empty()) return;
   throw UsageError(
       "{0}: holds a run of another configuration; start a new one from its weights (--run OTHER --resume "
@@ -70,7 +70,7 @@ void take_unset(Config& config, const Config& stored) {
     config.checkpoint.every = stored.checkpoint.every;
 }
 
-/// Whether the directory holds the fork of this file: a later start of the same command.
+/// Whether the directory holds the fork of this file, from an earlier start of the same command.
 bool holds_fork(checkpoint::RunDirectory& run, const std::string& file, comm::HostGroup& world) {
   const std::optional<checkpoint::FileIndex> newest = checkpoint::Store(run, world).newest();
   if (!newest && !run.stored_config()) return false;
@@ -86,32 +86,32 @@ bool holds_fork(checkpoint::RunDirectory& run, const std::string& file, comm::Ho
   throw UsageError("{}: holds a fork of {}, not of {}; choose another --run", run.path(), from, file);
 }
 
-/// A fork continues the state of training. A file of weights has none.
+/// A fork continues the state of training, which a file of weights lacks.
 void check_state(const checkpoint::FileIndex& index, const Config& config) {
   const checkpoint::GroupEntry* const group = index.group("optimizer");
   if (!group || index.position.step == 0)
-    throw DataError("{0}: holds no state of training; --resume {0} starts a new run from its weights",
+    throw DataError("{0}: has no state of training; --resume {0} starts a new run from its weights",
                     index.path);
-  const std::string asked = config.optimizer.algorithm.name();
+  const std::string own_algorithm = config.optimizer.algorithm.name();
   for (const auto& [name, value] : group->attributes) {
     const auto* const algorithm = std::get_if<std::string>(&value);
-    if (name != "algorithm" || !algorithm || *algorithm == asked) continue;
+    if (name != "algorithm" || !algorithm || *algorithm == own_algorithm) continue;
     throw UsageError(
         "{0}: holds the state of {1}, but optimizer.name = {2}; --resume {0} starts a new run from its "
         "weights",
-        index.path, *algorithm, asked);
+        index.path, *algorithm, own_algorithm);
   }
 }
 
-/// A run stores both its epochs and the steps that these were at its first start.
-void resolve_steps(TrainConfig& asked, const TrainConfig* stored, std::int64_t steps_of_epochs) {
-  const bool same_epochs = stored && asked.epochs > 0 && asked.epochs == stored->epochs;
-  if (asked.epochs > 0 && asked.steps > 0 && !(same_epochs && asked.steps == stored->steps))
+/// A run stores its epochs and the number of steps that its first start computed from them.
+void resolve_steps(TrainConfig& train, const TrainConfig* stored, std::int64_t steps_of_epochs) {
+  const bool same_epochs = stored && train.epochs > 0 && train.epochs == stored->epochs;
+  if (train.epochs > 0 && train.steps > 0 && !(same_epochs && train.steps == stored->steps))
     throw UsageError(
         "train.epochs = {:g} and train.steps = {} are both given; give one of them (a run's config.ini has "
         "both: remove its epochs)",
-        asked.epochs, asked.steps);
-  if (asked.epochs > 0) asked.steps = same_epochs ? stored->steps : steps_of_epochs;
+        train.epochs, train.steps);
+  if (train.epochs > 0) train.steps = same_epochs ? stored->steps : steps_of_epochs;
 }
 
 void check_decay(const Config& config) {
@@ -123,7 +123,7 @@ void check_decay(const Config& config) {
       decay_steps, pluralized(config.train.steps, "step"));
 }
 
-/// Their order depends on the number of samples.
+/// Warns if the number of samples changed, as their order depends on it.
 void warn_of_other_data(const checkpoint::Provenance& provenance, std::int64_t samples, const Log& log) {
   const auto then = provenance.find(samples_provenance);
   if (then == provenance.end() || then->second == std::to_string(samples)) return;
@@ -133,7 +133,7 @@ void warn_of_other_data(const checkpoint::Provenance& provenance, std::int64_t s
       then->second, samples);
 }
 
-/// After the state of a checkpoint has been loaded: its data and its history.
+/// Completes a start after the load of a checkpoint: its data and its history.
 void continue_from(const checkpoint::FileIndex& index, BegunParts& parts, Beginning& beginning,
                    Session& session) {
   const checkpoint::Provenance& provenance = index.provenance;
@@ -149,8 +149,8 @@ void continue_from(const checkpoint::FileIndex& index, BegunParts& parts, Beginn
     changes += fmt::format("{}step {}: {}", changes.empty() ? "" : "; ", beginning.step, change.to_text());
 }
 
-/// Fields that the checkpoint does not normalise are as measured in the new run's data; a task whose state
-/// has other shapes there begins anew.
+/// Fields that the checkpoint does not normalise are measured in the new run's data; a task's state with
+/// other shapes begins again.
 void begin_fork(const Fork& fork, BegunParts& parts, Beginning& beginning, Session& session) {
   const checkpoint::FileIndex& file = fork.index;
   LearnedFrom from;
@@ -173,21 +173,21 @@ void begin_fork(const Fork& fork, BegunParts& parts, Beginning& beginning, Sessi
 
 }  // namespace
 
-std::vector<std::string> forbidden_changes(const Config& run, const Config& asked) {
+std::vector<std::string> forbidden_changes(const Config& run, const Config& user_config) {
   std::vector<std::string> forbidden;
-  for (const KeyChange& change : unchangeable(run, asked))
-    forbidden.push_back(
-        fmt::format("{}: the run has '{}', asked for '{}'", change.key, change.before, change.now));
+  for (const KeyChange& change : unchangeable(run, user_config))
+    forbidden.push_back(fmt::format("{}: the run has '{}', the configuration has '{}'", change.key,
+                                    change.before, change.now));
   return forbidden;
 }
 
-std::vector<KeyChange> allowed_changes(const Config& run, const Config& asked) {
-  return differing(run, asked, true);
+std::vector<KeyChange> allowed_changes(const Config& run, const Config& user_config) {
+  return differing(run, user_config, true);
 }
 
-std::vector<KeyChange> all_changes(const Config& run, const Config& asked) {
-  std::vector<KeyChange> changes = unchangeable(run, asked);
-  std::ranges::move(allowed_changes(run, asked), std::back_inserter(changes));
+std::vector<KeyChange> all_changes(const Config& run, const Config& user_config) {
+  std::vector<KeyChange> changes = unchangeable(run, user_config);
+  std::ranges::move(allowed_changes(run, user_config), std::back_inserter(changes));
   return changes;
 }
 
@@ -309,7 +309,7 @@ void resolve(Config& config, checkpoint::RunDirectory& run, const RunOptions& op
     if (config.ddp.shards == 0) config.ddp.shards = world.size();
     if (config.ema.init == "file" && config.train.init.empty() && !fork &&
         checkpoint::steps_in(run.checkpoints_path()).empty())
-      throw UsageError("ema.init = file: there is no file to start from; give train.init or --resume FILE");
+      throw UsageError("ema.init = file: no file is given to start from; give train.init or --resume FILE");
   }
   check_decay(config);
   check_shards(config, world);

@@ -1,5 +1,5 @@
-// What a resumed run may change of its configuration, and how the configuration of the run directory and the
-// one that the user gives become one.
+// The changes that a resumed run may make to its configuration, and the merge of the run directory's and the
+// user's configurations.
 #pragma once
 
 #include <fmt/format.h>
@@ -22,9 +22,9 @@
 
 namespace lockstep::train {
 
-/// The keys whose values differ although a resume may not change them: "key: the run has A, asked for B"
-/// each.
-std::vector<std::string> forbidden_changes(const Config& run, const Config& asked);
+/// The keys whose values differ although a resume may not change them, each as "key: the run has A, the
+/// configuration has B".
+std::vector<std::string> forbidden_changes(const Config& run, const Config& user_config);
 
 /// A key whose value a resumed or forked run has changed.
 struct KeyChange {
@@ -32,9 +32,9 @@ struct KeyChange {
 
   std::string to_text() const { return fmt::format("{} = {} (was {})", key, now, before); }
 };
-std::vector<KeyChange> allowed_changes(const Config& run, const Config& asked);
-/// All of them: a fork may change every key.
-std::vector<KeyChange> all_changes(const Config& run, const Config& asked);
+std::vector<KeyChange> allowed_changes(const Config& run, const Config& user_config);
+/// All changes, as a fork may change every key.
+std::vector<KeyChange> all_changes(const Config& run, const Config& user_config);
 
 /// The checkpoint that a new run forks from.
 struct Fork {
@@ -45,41 +45,41 @@ struct Fork {
 inline constexpr const char* forked_from_provenance = "forked_from";
 inline constexpr const char* forked_step_provenance = "forked_step";
 
-/// Opens the checkpoint of --fork; none without --fork, and in a directory that holds this fork already.
+/// Opens the checkpoint of --fork; none without --fork, and if the directory holds this fork already.
 /// Collective. UsageError on every rank if the directory holds another run, or if the file has the state of
 /// another optimizer; DataError if it has none, or is no checkpoint.
 std::optional<Fork> open_fork(const Config& config, checkpoint::RunDirectory& run, const RunOptions& options,
                               comm::HostGroup& world);
 
-/// The line of metrics of a start after `step` (fork: null unless it is a new fork): how it started, ranks,
-/// nodes, version, and what it changed of the configuration.
+/// The line of metrics of a start after `step` (fork: null unless it is a new fork): the kind of start,
+/// ranks, nodes, version, and the changes of the configuration.
 nlohmann::json line_of_start(const comm::HostGroup& world, std::int64_t step,
                              const std::vector<KeyChange>& changed, const Fork* fork);
 
 /// Provenance: the changes that resumes have made to the configuration.
 inline constexpr const char* changes_provenance = "config_changes";
 
-/// Where a start of a run begins.
+/// The beginning of a start of a run.
 struct Beginning {
-  std::int64_t step = 0;             ///< done before it
+  std::int64_t step = 0;             ///< finished steps before it
   bool resumes = false;              ///< from a checkpoint of this run
   std::vector<KeyChange> changed{};  ///< by this start, since the checkpoint that it resumes or forks from
   std::string changes{};             ///< by this and earlier starts, for changes_provenance
 };
 
-/// What a start loads into.
+/// The targets of the load of a start.
 struct BegunParts {
   const Config& config;
   DataSets& data;
   Model& model;
   optim::Ema* ema;  ///< null: there is none
   checkpoint::Store& store;
-  checkpoint::StateDict state;  ///< all of it
+  checkpoint::StateDict state;  ///< the whole state
 };
 
 /// Loads the run's newest checkpoint, or the one that it forks from (null: none), or the weights of
-/// train.init; without any of them the run is new. The data are normalised as the checkpoint says, or else
-/// measured. Collective. UsageError with `--resume never` where there is a checkpoint; throws as the store.
+/// train.init; without any of them the run is new. The data are normalised by the checkpoint, or measured.
+/// Collective. UsageError with `--resume never` if there is a checkpoint; throws like the store.
 Beginning begin(BegunParts parts, const RunOptions& options, const Fork* fork, Session& session);
 
 /// train.steps, or the steps of train.epochs passes through `samples` samples. The last step is a full one.
@@ -93,18 +93,17 @@ void check_shards(const Config& config, const comm::HostGroup& world);
 /// Resolves the keys that depend on the run directory, the data and the ranks:
 ///   train.shards      0: the run's; in a new run the world size
 ///   train.threads     0: the run's
-///   train.steps       of train.epochs: the run's if it has the same epochs, else what `samples` samples take
-///   checkpoint.every  auto: the run's
-///   train.init        --resume FILE, else the run's
+///   train.steps       from train.epochs: the run's if it has the same epochs, otherwise from `samples`
+///   samples checkpoint.every  auto: the run's train.init        --resume FILE, otherwise the run's
 /// A fork (null: none) takes shards, threads and checkpoint.every from its checkpoint in the same way. Logs
-/// what changes of an existing run. Collective. UsageError on every rank if the run directory holds another
-/// configuration (each differing key with both values), if both steps and epochs are given, or as
+/// the changes of an existing run. Collective. UsageError on every rank if the run directory holds another
+/// configuration (each differing key with both values), if both steps and epochs are given, or like
 /// check_shards().
 void resolve(Config& config, checkpoint::RunDirectory& run, const RunOptions& options, const Fork* fork,
              std::int64_t samples, const comm::HostGroup& world);
 
-/// Follows resolve(): train.threads = 0 of a new run becomes the number that choose_threads() returns, which
-/// is logged. A session on CPUs gets that many threads, bound if binding_wanted(). Collective.
+/// Call it after resolve(): train.threads = 0 of a new run becomes the result of choose_threads(), which is
+/// logged. A session on CPUs gets that many threads, bound if binding_wanted(). Collective.
 void resolve_threads(Config& config, Session& session);
 
 }  // namespace lockstep::train

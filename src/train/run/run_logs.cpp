@@ -48,7 +48,7 @@ void add_histogram(report::Event& event, const std::string& tag, const Tensor& v
   event.add_histogram(tag, histogram);
 }
 
-/// All elements: those of other ranks, too.
+/// All elements, including those of other ranks.
 Tensor whole_gradient(GradientSource& source, std::size_t index) {
   const Param& param = *source.params()[index];
   const Partition* const partition = source.partition();
@@ -58,8 +58,8 @@ Tensor whole_gradient(GradientSource& source, std::size_t index) {
   return partition->gather(std::span(&own, 1), &source.backend()).front();
 }
 
-/// 0 where there is no such file, or what may not be one. Its checkpoints may have been removed, or be on a
-/// storage that is not there.
+/// The last step in the file; 0 without a valid file. Checkpoints may have been removed, or be on unavailable
+/// storage.
 std::int64_t last_step_in(const std::string& metrics) {
   constexpr std::uint64_t enough_bytes = 1 << 14;
   std::int64_t last = 0;
@@ -90,7 +90,7 @@ RunLogs::RunLogs(const checkpoint::RunDirectory& run, bool events, const report:
   if (events) events_.emplace(run.tensorboard_path(), point);
 }
 
-/// Errors name the file first; the reason is what follows. A full disk is one reason for all logs.
+/// The reason is the part of an error after the file name. A full disk is one reason for all logs.
 template <class Write>
 bool RunLogs::attempt(const std::string& path, const Write& write) {
   if (!is_held(0.1)) return false;
@@ -163,8 +163,8 @@ void RunLogs::sync() {
   if (events_) attempt(events_->path(), [&] { events_->sync(); });
 }
 
-/// Looks at the lock if the last look was that long ago. Another reason not to see it, such as too many open
-/// files, ends no run.
+/// Checks the lock if the last check was this long ago. Other errors, such as too many open files, do not end
+/// a run.
 bool RunLogs::is_held(double after_s) {
   const double now_s = monotonic_s();
   if (!lost_.empty() || now_s - looked_s_ < after_s) return lost_.empty();

@@ -44,7 +44,7 @@ void Saves::begin_at(std::int64_t step, bool saved, std::string changes) {
 
 void Saves::save(std::int64_t step, Outputs& outputs, const std::map<std::string, double>& metrics) {
   if (has(step)) return;
-  if (config_.ddp.check_every > 0) parts_.replicas.check_replicas();  // replicas that differ are not saved
+  if (config_.ddp.check_every > 0) parts_.replicas.check_replicas();  // different replicas are never saved
   progress::enter(progress::Phase::save);
   if (store_.saving()) {
     if (!std::exchange(noted_wait_, true))
@@ -74,7 +74,7 @@ void Saves::after_step(const ddp::Requests& of_any, double step_ms, Outputs& out
   if (config_.checkpoint.every == CheckpointConfig::auto_every) choose_interval(step_ms, outputs);
 }
 
-/// As many steps as take ten minutes, by the first ones.
+/// The number of steps in ten minutes, by the time of the first ones.
 void Saves::choose_interval(double step_ms, Outputs& outputs) {
   constexpr std::size_t steps_to_judge = 20;
   constexpr double interval_s = 600;

@@ -1,4 +1,4 @@
-// The checkpoints of a run that trains: when one is due, what it holds, and how long one takes.
+// The checkpoints of a run that trains: when one is due, its content, and its duration.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@
 
 namespace lockstep::train {
 
-/// What a checkpoint holds the state of. All of it outlives the saves.
+/// The parts of a checkpoint's state, which outlive the saves.
 struct SavedParts {
   Model& model;
   optim::Optimizer& optimizer;
@@ -32,36 +32,36 @@ struct SavedParts {
 
 class Saves {
  public:
-  /// config: checkpoint.every = auto is chosen in it.
+  /// config: receives the choice for checkpoint.every = auto.
   Saves(Config& config, checkpoint::RunDirectory& run, comm::HostGroup& world, const SavedParts& parts,
         checkpoint::StoreOptions options);
 
   checkpoint::Store& store() { return store_; }
-  /// The state of training, to be loaded or saved.
+  /// The state of training, for a load or a save.
   checkpoint::StateDict contents() const;
 
   bool due_after(std::int64_t step) const;
-  /// The newest checkpoint is of this step.
+  /// Whether the newest checkpoint has this step.
   bool has(std::int64_t step) const { return saved_ == step; }
-  /// The run begins at this step, with a checkpoint of it; `changes`: of the configuration, by all starts.
+  /// The run begins at this step, which has a checkpoint; `changes`: of the configuration, by all starts.
   void begin_at(std::int64_t step, bool saved, std::string changes);
 
-  /// Saves the state after `step`, unless it is saved. metrics: of the evaluation of these weights, where it
-  /// came first. Collective.
+  /// Saves the state after `step`, unless it is saved already. metrics: of the evaluation of these weights,
+  /// if it came first. Collective.
   void save(std::int64_t step, Outputs& outputs, const std::map<std::string, double>& metrics = {});
-  /// After each step, with the requests of all ranks and the time of the step: goes on with a save that is
-  /// being written, and chooses checkpoint.every. Collective.
+  /// After each step, with the requests of all ranks and the time of the step: advances the pending save, and
+  /// chooses checkpoint.every. Collective.
   void after_step(const ddp::Requests& of_any, double step_ms, Outputs& outputs);
   /// Waits until the pending save is on storage. Collective.
   void finish() { store_.finish(); }
 
-  /// Sets what this rank's writer reports to the others.
+  /// Sets the state of this rank's writer for the other ranks.
   void report(ddp::Requests& requests) const;
   void advance(const ddp::Requests& of_any) {
     store_.advance({.writing = of_any.saving, .failed = of_any.save_failed});
   }
 
-  /// Whether it is time to stop, so that one more save ends before the limit of the job.
+  /// Whether to stop now, so that one more save ends before the limit of the job.
   bool limit_is_near() const { return time_limit_.is_up(parameter_bytes_); }
 
  private:

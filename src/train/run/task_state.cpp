@@ -31,11 +31,11 @@ void TaskNumbers::agree() {
   mine_.clear();
   comm::run_on_all(world_, [&] {
     task_.take_numbers(mine_);
-    const std::size_t wanted = bytes_of_rank_[static_cast<std::size_t>(world_.rank())] / sizeof(double);
-    if (mine_.size() != wanted)
+    const std::size_t expected = bytes_of_rank_[static_cast<std::size_t>(world_.rank())] / sizeof(double);
+    if (mine_.size() != expected)
       throw UsageError(
           "Task::take_numbers() gave {} numbers of a step's samples, but numbers_per_sample() means {}",
-          mine_.size(), wanted);
+          mine_.size(), expected);
   });
   world_.all_gather_unequal(mine_.data(), bytes_of_rank_, all_.data());
   task_.after_step(all_);

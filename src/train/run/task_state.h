@@ -1,4 +1,4 @@
-// The state of a task: agreed by the ranks after each step, and kept in checkpoints.
+// The state of a task: the ranks agree on it after each step, and checkpoints store it.
 #pragma once
 
 #include <cstddef>
@@ -14,15 +14,15 @@
 
 namespace lockstep::train {
 
-/// Gives a task the numbers of all samples of a step (Task::after_step), in their order: its state is the
-/// same on every rank, and at any number of ranks.
+/// Passes the numbers of all samples of a step to a task (Task::after_step), in order, so that its state is
+/// the same on every rank and at any number of ranks.
 class TaskNumbers {
  public:
   /// global_batch: samples of a step. The task and the ranks must outlive this.
   TaskNumbers(Task& task, comm::HostGroup& world, const comm::ShardMap& shards, std::int64_t global_batch);
 
-  /// After each step. Collective if the task has numbers; else it does nothing. UsageError on every rank if
-  /// the task's passes left another number of them than it says.
+  /// After each step. Collective if the task has numbers; otherwise does nothing. UsageError on every rank if
+  /// the task's passes left another number of them than numbers_per_sample().
   void agree();
 
  private:
@@ -35,8 +35,8 @@ class TaskNumbers {
 /// Lists Task::state() under "task", if there is any. The task must outlive the state dict.
 void add(checkpoint::StateDict& state_dict, Task& task);
 
-/// Removes the section "task" from what a fork loads if the file has a tensor of it in another shape, as with
-/// another diffusion.steps: the state starts anew. Returns a line for the log that says so; empty: it fits.
+/// Removes the section "task" from a fork's load if the file has a tensor of it in another shape, for example
+/// with another diffusion.steps: the state starts again. Returns a line for the log; empty: it fits.
 std::string drop_task_of_other_shape(checkpoint::StateDict& state_dict, const checkpoint::FileIndex& file);
 
 }  // namespace lockstep::train

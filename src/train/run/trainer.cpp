@@ -1,4 +1,4 @@
-// The Trainer: a run from its first step to its last, and what is due between two of them.
+// The Trainer: a run from its first step to its last, and the work between two steps.
 #include "train/run/trainer.h"
 
 #include <fmt/format.h>
@@ -36,14 +36,14 @@ namespace {
 
 using progress::Phase;
 
-/// What a run does after some of its steps.
+/// Work after some steps of a run.
 struct DueWork {
   std::function<bool(const StepRecord& step)> is_due;
-  /// Does it. Returns the stop request that all ranks obey before the next work. Collective.
+  /// Does the work. Returns the stop request that all ranks obey before the next work. Collective.
   std::function<ddp::Requests(const StepRecord& step)> act;
   /// Parameters that are not finite end the run before it.
   bool uses_weights = true;
-  /// Does what an earlier start has left undone after the step that this one begins after. Optional.
+  /// Completes the work that an earlier start left undone after the last finished step. Optional.
   std::function<ddp::Requests()> make_up = {};
 };
 
@@ -54,7 +54,7 @@ class Trainer {
           const RunOptions& options, const Fork* fork, StopRequests& requests, DType compute);
   ExitCode run();
   void log_dry_run(const MemoryNeed& need);
-  /// After run(): how it ended.
+  /// After run(): a description of its end.
   const std::string& ending() const { return ending_; }
   std::int64_t steps_done() const { return done_; }
 
@@ -68,14 +68,14 @@ class Trainer {
   bool is_last(std::int64_t step) const { return step == config_.train.steps; }
   bool has_line(std::int64_t step) const { return is_last(step) || step % config_.log.every == 0; }
   void save(const std::map<std::string, double>& metrics = {}) { saves_.save(done_, outputs_, metrics); }
-  ddp::Requests save_as_due(const ddp::Requests& asked);
+  ddp::Requests save_as_due(const ddp::Requests& all_requests);
   void finish_requested_checkpoint();
   ddp::Requests make_pictures(bool only_missing);
   ddp::Requests evaluate();
   ddp::Requests requests_of_this_rank() const;
   EvaluationWatch watch(ddp::Requests& stopped, bool shows);
-  bool act_within_evaluation(const ddp::Requests& asked, ddp::Requests& stopped);
-  std::optional<ExitCode> stop_if_asked(const ddp::Requests& asked);
+  bool act_within_evaluation(const ddp::Requests& all_requests, ddp::Requests& stopped);
+  std::optional<ExitCode> stop_on_request(const ddp::Requests& all_requests);
 
   Session& session_;
   comm::HostGroup& world_;
@@ -99,7 +99,7 @@ class Trainer {
   Saves saves_;
   Beginning beginning_;
   std::int64_t done_ = 0;           // steps
-  bool missed_evaluation_ = false;  // that of the checkpoint was due and did not end
+  bool missed_evaluation_ = false;  // the evaluation of the checkpoint was due and did not end
   std::string ending_;
 };
 
@@ -147,7 +147,7 @@ Trainer::Trainer(Session& session, const Config& config, Inputs& inputs, checkpo
   try_samples();
 }
 
-/// What the held-out data, or a program's model, loss or metrics have wrong ends the start, not a run after
+/// Errors in the held-out data, or in a program's model, loss or metrics, must end the start, not the run at
 /// its first evaluation.
 void Trainer::try_samples() {
   if (is_last(done_)) return;
@@ -169,7 +169,7 @@ void Trainer::log_dry_run(const MemoryNeed& need) {
                       pluralized(std::max<std::int64_t>(0, config_.train.steps - done_), "step"));
 }
 
-/// What is due after a step, in this order. What follows a step in a new way is one more entry.
+/// The work after a step, in this order. New work is one more entry.
 std::vector<DueWork> Trainer::due_work() {
   const ddp::Requests none;
   DueWork line{.is_due = [this](const StepRecord& step) { return has_line(step.step); },
@@ -202,11 +202,11 @@ std::vector<DueWork> Trainer::due_work() {
 ExitCode Trainer::run() {
   log_start(session_, config_, model_, data_, replicas_, *optimizer_, ema_.get());
   open_outputs();
-  if (fork_) {  // from here on the run does not need the file that it forks from
+  if (fork_) {  // from here on the run does not need the file of the fork
     save();
     saves_.finish();
   }
-  run_.write_config(to_text(config_));  // last: a start that fails leaves no run behind
+  run_.write_config(to_text(config_));  // last: a failed start leaves no run behind
   outputs_.begin(done_);
   try {
     return take_steps();
@@ -214,10 +214,10 @@ ExitCode Trainer::run() {
     outputs_.add_last_steps();
     const auto* const training_error = dynamic_cast<const TrainingError*>(&error);
     if (!training_error) throw;
-    // The same on every rank, and earlier steps are good: a save that is being written is still finished.
+    // The same on every rank, and earlier steps are good: finishes a pending save.
     try {
       saves_.finish();
-    } catch (const Error& save_error) {  // the training error matters more
+    } catch (const Error& save_error) {  // the training error is more important
       if (world_.rank() == 0) session_.log().warning("{}", save_error.what());
     }
     blame_data(*training_error, loader_, data_, done_, session_);
@@ -235,7 +235,7 @@ void Trainer::open_outputs() {
   });
 }
 
-/// Of each start: a line of metrics, and the configuration as text.
+/// Records each start: a line of metrics, and the configuration as text.
 void Trainer::append_start() {
   outputs_.logs().append(line_of_start(world_, done_, beginning_.changed, fork_));
   report::Event event(done_);
@@ -247,7 +247,7 @@ ExitCode Trainer::take_steps() {
   const std::vector<DueWork> works = due_work();
   for (const DueWork& work : works)
     if (work.make_up)
-      if (const std::optional<ExitCode> code = stop_if_asked(work.make_up())) return *code;
+      if (const std::optional<ExitCode> code = stop_on_request(work.make_up())) return *code;
   while (done_ < config_.train.steps) {
     const StepRecord step = take_step();
     bool are_finite = false;  // the weights
@@ -257,7 +257,7 @@ ExitCode Trainer::take_steps() {
         comm::run_on_all(world_, [&] { check_finite(model_.state(), session_.backend(), done_); });
         are_finite = true;
       }
-      if (const std::optional<ExitCode> code = stop_if_asked(work.act(step))) return *code;
+      if (const std::optional<ExitCode> code = stop_on_request(work.act(step))) return *code;
     }
   }
   progress::enter(Phase::save);
@@ -272,8 +272,8 @@ ExitCode Trainer::take_steps() {
   return ExitCode::done;
 }
 
-/// A step's shards, read when the step asks for them: an error of the reading is then the step's error on
-/// every rank. So is that a later start has taken the run's directory over.
+/// The shards of a step, read on demand: an error of reading then becomes the step's error on every rank, and
+/// so does the loss of the run's directory to a later start.
 struct StepShards {
   data::Loader& loader;
   RunLogs& logs;
@@ -315,18 +315,18 @@ StepRecord Trainer::take_step() {
 }
 
 ddp::Requests Trainer::requests_of_this_rank() const {
-  ddp::Requests asked = requests_.pending();
-  asked.stop_preempted = asked.stop_preempted || saves_.limit_is_near();
-  saves_.report(asked);
-  return asked;
+  ddp::Requests own_requests = requests_.pending();
+  own_requests.stop_preempted = own_requests.stop_preempted || saves_.limit_is_near();
+  saves_.report(own_requests);
+  return own_requests;
 }
 
-/// Comes before the evaluation, which may take hours. The last step ends the run anyway.
-ddp::Requests Trainer::save_as_due(const ddp::Requests& asked) {
+/// Before the evaluation, which may take hours. The last step ends the run in any case.
+ddp::Requests Trainer::save_as_due(const ddp::Requests& all_requests) {
   save();
-  if (asked.checkpoint) finish_requested_checkpoint();
+  if (all_requests.checkpoint) finish_requested_checkpoint();
   if (is_last(done_)) return {};
-  return {.stop_preempted = asked.stop_preempted, .stop_user = asked.stop_user};
+  return {.stop_preempted = all_requests.stop_preempted, .stop_user = all_requests.stop_user};
 }
 
 void Trainer::finish_requested_checkpoint() {
@@ -335,7 +335,7 @@ void Trainer::finish_requested_checkpoint() {
   requests_.clear({.checkpoint = true});
 }
 
-/// The pictures that are due. A stop request ends their making and is returned: a resume makes those missing.
+/// The pictures that are due. A stop request ends the work and is returned: a resume makes the missing ones.
 ddp::Requests Trainer::make_pictures(bool only_missing) {
   ddp::Requests stopped;
   const bool all = samples_.after_step(done_, outputs_.logs(), watch(stopped, false), only_missing);
@@ -355,7 +355,7 @@ ddp::Requests Trainer::evaluate() {
   if (!found) return stopped;
   line.update(found->metrics);
   outputs_.logs().append(line);
-  outputs_.logs().sync();  // the checkpoint's record of these metrics says that the line exists
+  outputs_.logs().sync();  // the checkpoint's record of these metrics implies that the line exists
   if (saves_.has(done_))
     saves_.store().note_metrics(done_, found->metrics);
   else if (saves_.store().would_be_best(done_, found->metrics))
@@ -365,7 +365,7 @@ ddp::Requests Trainer::evaluate() {
   return {};
 }
 
-/// What is done while an evaluation or sampling goes on. `stopped` gets the stop request that ends it.
+/// The watch of an evaluation or of sampling. `stopped` gets the stop request that ends it.
 EvaluationWatch Trainer::watch(ddp::Requests& stopped, bool shows) {
   return {.requests = [this] { return requests_of_this_rank().to_bits(); },
           .act =
@@ -377,43 +377,43 @@ EvaluationWatch Trainer::watch(ddp::Requests& stopped, bool shows) {
 }
 
 /// Between two batches, or evaluations of the network. False ends the evaluation. Collective.
-bool Trainer::act_within_evaluation(const ddp::Requests& asked, ddp::Requests& stopped) {
-  saves_.advance(asked);
-  if (asked.checkpoint) {
+bool Trainer::act_within_evaluation(const ddp::Requests& all_requests, ddp::Requests& stopped) {
+  saves_.advance(all_requests);
+  if (all_requests.checkpoint) {
     weights_.with_own([this] { save(), finish_requested_checkpoint(); });
     progress::enter(Phase::evaluation);
   }
-  stopped = {.stop_preempted = asked.stop_preempted, .stop_user = asked.stop_user};
+  stopped = {.stop_preempted = all_requests.stop_preempted, .stop_user = all_requests.stop_user};
   return !stopped.any();
 }
 
 /// Saves and ends the run if a stop was requested.
-std::optional<ExitCode> Trainer::stop_if_asked(const ddp::Requests& asked) {
-  if (!asked.stop_preempted && !asked.stop_user) return std::nullopt;
+std::optional<ExitCode> Trainer::stop_on_request(const ddp::Requests& all_requests) {
+  if (!all_requests.stop_preempted && !all_requests.stop_user) return std::nullopt;
   const bool late = saves_.limit_is_near();
-  outputs_.logs().append_event(done_, asked.stop_preempted ? "preempted" : "stopped",
-                               late                   ? "ahead of the time limit"
-                               : asked.stop_preempted ? "by a signal"
-                                                      : "as asked");
+  outputs_.logs().append_event(done_, all_requests.stop_preempted ? "preempted" : "stopped",
+                               late                          ? "ahead of the time limit"
+                               : all_requests.stop_preempted ? "by a signal"
+                                                             : "as asked");
   save();
   saves_.finish();  // a request is obeyed when the checkpoint is on storage
-  requests_.clear({.stop_preempted = asked.stop_preempted, .stop_user = asked.stop_user});
+  requests_.clear({.stop_preempted = all_requests.stop_preempted, .stop_user = all_requests.stop_user});
   outputs_.write_trace();
   ending_ = fmt::format("{} after step {}",
-                        late                   ? "stopped ahead of the time limit"
-                        : asked.stop_preempted ? "preempted"
-                                               : "stopped as asked",
+                        late                          ? "stopped ahead of the time limit"
+                        : all_requests.stop_preempted ? "preempted"
+                                                      : "stopped as asked",
                         done_);
   outputs_.note(fmt::format("{}; checkpoint {}", ending_, saves_.store().current_path()));
-  return exit_code(asked);
+  return exit_code(all_requests);
 }
 
-/// Up to the first step; then the run, or if it is a dry one `show`, with the resolved configuration.
+/// The start up to the first step; then the run, or in a dry run `show` with the resolved configuration.
 ExitCode start(Session& session, Config& config, const RunOptions& options,
                const std::function<void(const Config&)>& show) {
   const bool dry = static_cast<bool>(show);
   comm::HostGroup& world = session.world();
-  // A stop that is requested during the start is obeyed after a step.
+  // A stop request during the start is obeyed after a step.
   StopRequests requests(options.directory, world.rank() == 0);
   if (!config.note.empty()) session.log().info("note: {}", config.note);
   session.watch(config.fault.hang_timeout_s, config.fault.signal_report);

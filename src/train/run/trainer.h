@@ -13,7 +13,8 @@ namespace lockstep::train {
 struct RunOptions {
   std::string directory;  ///< RUN
   /// "auto": resumes from the newest checkpoint of the directory, if any; "never": a new run, in a directory
-  /// without checkpoints; else a FILE: a new run from the weights of this checkpoint, in a new directory.
+  /// without checkpoints; otherwise a FILE: a new run from the weights of this checkpoint, in a new
+  /// directory.
   std::string resume = "auto";
   /// Not empty: a new run from the whole state of this checkpoint, under another configuration. In a
   /// directory that holds this fork already it has no effect.
@@ -21,11 +22,11 @@ struct RunOptions {
 };
 
 /// Trains on all ranks (collective) and returns how the run ended: done, preempted or user_stopped (a
-/// checkpoint is written in each case). Throws the same Error on every rank. Resolves `config` as resolve().
+/// checkpoint is written in each case). Throws the same Error on every rank. Resolves `config` by resolve().
 ExitCode train(Session& session, Config config, const RunOptions& options);
 
-/// All of train() that comes before the first step, without writing a file. Calls show() on every rank with
-/// the configuration that the run would have, then logs what a start would do. Collective. Throws as train().
+/// The part of train() before the first step, without writing a file. Calls show() on every rank with the
+/// configuration of the run, then logs the actions of a start. Collective. Throws like train().
 void dry_run(Session& session, Config config, const RunOptions& options,
              const std::function<void(const Config&)>& show);
 

@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::string_view ema_prefix = "ema/";
 
-/// "model", "ema/0.999", with numbers as profiles print them.
+/// "model", "ema/0.999", with the numbers of profile names.
 std::string checked_weights(const std::string& weights, const optim::Ema* ema) {
   if (weights == "model") return weights;
   std::vector<std::string> there{"model"};
@@ -39,8 +39,8 @@ std::string checked_weights(const std::string& weights, const optim::Ema* ema) {
 TrainingSamples::TrainingSamples(const Config& config, const TrainingSamplesParts& parts,
                                  const std::string& run)
     : parts_(parts), every_(config.sample.every), folder_(run + "/samples") {
-  const SampleConfig& asked = config.sample;
-  if (every_ == 0 && asked.features.empty()) return;
+  const SampleConfig& samples_config = config.sample;
+  if (every_ == 0 && samples_config.features.empty()) return;
   Generative* task = nullptr;
   try {
     task = &generative(parts.task, config.task.name());
@@ -48,8 +48,8 @@ TrainingSamples::TrainingSamples(const Config& config, const TrainingSamplesPart
     throw UsageError("sample.{}: {}", every_ > 0 ? fmt::format("every = {}", every_) : "features",
                      error.what());
   }
-  const SampleClasses classes(asked.classes, parts.model, "sample.class");
-  SampleOptions options = asked.how;
+  const SampleClasses classes(samples_config.classes, parts.model, "sample.class");
+  SampleOptions options = samples_config.how;
   options.compute = parts.compute;
   try {
     task->check_sampling(parts.model, options);
@@ -58,19 +58,19 @@ TrainingSamples::TrainingSamples(const Config& config, const TrainingSamplesPart
     throw UsageError("sample.{}", error.what());
   }
   const SampledParts sampled{parts.world, parts.backend, parts.model, *task};
-  sampler_.emplace(sampled, options, classes, asked.count);
-  if (every_ > 0) check_pictures(asked);
-  if (asked.features.empty()) return;
+  sampler_.emplace(sampled, options, classes, samples_config.count);
+  if (every_ > 0) check_pictures(samples_config);
+  if (samples_config.features.empty()) return;
   if (!parts.data.eval())
     throw UsageError("sample.features: nothing is evaluated; give data.eval or data.eval_fraction");
   features_ = std::make_unique<FeatureExtractor>(config, parts.data.range(), sampler_->known_shape(),
                                                  parts.world, parts.backend);
-  compared_.emplace(sampled, options, classes, asked.features_count,
+  compared_.emplace(sampled, options, classes, samples_config.features_count,
                     [this](const Tensor& samples) { return features_->of_samples(samples); });
 }
 
-void TrainingSamples::check_pictures(const SampleConfig& asked) {
-  for (const std::string& weights : asked.weights) {
+void TrainingSamples::check_pictures(const SampleConfig& samples_config) {
+  for (const std::string& weights : samples_config.weights) {
     weights_.push_back(checked_weights(weights, parts_.weights.ema()));
     if (std::ranges::count(weights_, weights_.back()) > 1)
       throw UsageError("sample.weights: names {} twice", quote(weights_.back()));
@@ -78,9 +78,9 @@ void TrainingSamples::check_pictures(const SampleConfig& asked) {
   if (weights_.empty()) weights_.emplace_back("model");
   try {
     if (const Shape image = sampler_->known_shape(); image.rank() == 3)
-      report::check_grid(asked.count, image);
+      report::check_grid(samples_config.count, image);
   } catch (const UsageError& error) {
-    throw UsageError("sample.count = {}: {}", asked.count, error.what());
+    throw UsageError("sample.count = {}: {}", samples_config.count, error.what());
   }
 }
 
@@ -91,7 +91,7 @@ std::vector<MeasuredMetric> TrainingSamples::measured() {
 }
 
 std::optional<double> TrainingSamples::frechet(const EvaluationWatch& watch) {
-  // The first time, the data are half of the work.
+  // The first time, half of the work is for the data.
   const double before = features_->has_data() ? 0 : 0.5;
   const auto part = [&](double from, double to) -> EvaluationWatch {
     return {.requests = watch.requests, .act = [&watch, from, to](std::uint64_t of_any, double fraction) {
@@ -128,7 +128,7 @@ bool TrainingSamples::after_step(std::int64_t step, RunLogs& logs, const Evaluat
       comm::run_on_all(parts_.world, [&] {
         if (parts_.world.rank() != 0 || !lockstep::exists(path)) return;
         makes = 0;
-        logs.append_missing_image(step, tag, path);  // a kill may have come between the two
+        logs.append_missing_image(step, tag, path);  // a kill may have happened between the two
       });
       parts_.world.broadcast(&makes, sizeof makes, 0);
     }
@@ -157,7 +157,8 @@ void TrainingSamples::record(const PicturePlace& place, const SampledPicture& pi
                     *picture.not_finite, place.tag));
     return;
   }
-  const bool written = logs.write_file(place.path, picture.png);  // first: what TensorBoard shows is a file
+  const bool written =
+      logs.write_file(place.path, picture.png);  // first, as TensorBoard's picture is that of the file
   if (only_missing) {
     if (written) logs.append_missing_image(place.step, place.tag, place.path);
     return;

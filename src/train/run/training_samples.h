@@ -1,4 +1,4 @@
-// TrainingSamples: the pictures of samples that a run makes of itself, [sample].
+// TrainingSamples: pictures of samples during a run, [sample].
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@
 
 namespace lockstep::train {
 
-/// What a run samples with. All of it outlives the samples.
+/// The parts of sampling in a run, which outlive the samples.
 struct TrainingSamplesParts {
   comm::HostGroup& world;
   kernels::Backend& backend;
@@ -31,19 +31,19 @@ struct TrainingSamplesParts {
 };
 
 /// After every sample.every steps, a picture of each of sample.weights: RUN/samples/step-STEP-WEIGHTS.png,
-/// which TensorBoard gets, too; and with sample.features the distance of samples to the data, a metric of
+/// also for TensorBoard; with sample.features also the distance of samples to the data, a metric of
 /// evaluations. The noise is the same every time.
 class TrainingSamples {
  public:
-  /// UsageError for what cannot be: a task that makes no samples, weights that the run does not have, and
-  /// what the task says about the options; with sample.features also what FeatureExtractor throws. Nothing
-  /// is checked if neither is asked for. Collective.
+  /// UsageError for a task that cannot make samples, weights that the run does not have, and options that the
+  /// task rejects; with sample.features also the errors of FeatureExtractor. Checks nothing if neither is
+  /// configured. Collective.
   TrainingSamples(const Config& config, const TrainingSamplesParts& parts, const std::string& run);
 
   bool due_after(std::int64_t step) const { return every_ > 0 && step > 0 && step % every_ == 0; }
-  /// Makes what is due after this step; only what is missing if `only_missing`, as at a resume. A picture
-  /// that cannot be written is a warning, and so is one of a sample that is not finite, which is left out.
-  /// False if the watch ended it. Collective; the same error on every rank.
+  /// Makes the pictures that are due after this step; with `only_missing`, for a resume, only missing ones. A
+  /// picture that cannot be written is a warning, and so is one with a sample that is not finite, which is
+  /// left out. False if the watch ended it. Collective; the same error on every rank.
   bool after_step(std::int64_t step, RunLogs& logs, const EvaluationWatch& watch, bool only_missing = false);
 
   /// frechet, with sample.features.
@@ -54,7 +54,7 @@ class TrainingSamples {
   std::optional<double> frechet(const EvaluationWatch& watch);
   /// "model", "ema-0.999".
   static std::string file_part(const std::string& weights);
-  /// Where a picture goes.
+  /// The place of a picture.
   struct PicturePlace {
     std::int64_t step;
     const std::string& tag;  // in TensorBoard
@@ -68,7 +68,7 @@ class TrainingSamples {
   std::int64_t every_;
   std::string folder_;
   std::vector<std::string> weights_;
-  std::optional<Sampler> sampler_;  // of pictures; none if there is nothing to do
+  std::optional<Sampler> sampler_;  // of pictures; none if nothing is configured
   std::unique_ptr<FeatureExtractor> features_;
   std::optional<Sampler> compared_;  // whose results are features
 };

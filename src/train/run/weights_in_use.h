@@ -1,4 +1,4 @@
-// The weights that a model of a run holds while it is evaluated or makes samples: its own, or averages.
+// The weights of a run's model during evaluations and sampling: its own, or averages.
 #pragma once
 
 #include <memory>
@@ -16,7 +16,7 @@ class WeightsInUse {
 
   optim::Ema* ema() const { return ema_; }
 
-  /// While it lives, the model holds the averages of this rate; "": its own weights.
+  /// During its life the model holds the averages of this rate; "": its own weights.
   class [[nodiscard]] Held {
    public:
     Held(WeightsInUse& weights, const std::string& rate) : weights_(weights) { weights_.hold(rate); }
@@ -28,7 +28,7 @@ class WeightsInUse {
     WeightsInUse& weights_;
   };
 
-  /// Acts while the model holds its own weights, whatever it holds otherwise.
+  /// Calls `act` while the model holds its own weights.
   template <class Action>
   void with_own(const Action& action) {
     const std::string rate = rate_;

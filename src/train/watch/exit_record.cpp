@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::size_t reserved_bytes = 4096;  // a block: a record of this size needs no new one
 
-/// Of this process, for record_sudden_end(); empty outside with_exit_record().
+/// The run of this process, for record_sudden_end(); empty outside with_exit_record().
 struct CurrentRun {
   std::string path, lock;  // the directory, and the text of its lock
 };
@@ -30,12 +30,12 @@ CurrentRun current_run;
 std::string lock_of(const std::string& run) {
   try {
     return read_text(run + "/lock");
-  } catch (const Error&) {  // another run takes it over
+  } catch (const Error&) {  // another run takes over the directory
     return "";
   }
 }
 
-/// As long as the reserved space, so that it can be written over.
+/// A text as long as the reserved space, so that it can be overwritten.
 std::string text_of(const nlohmann::json& record) {
   std::string text = json_text(record);
   if (text.size() + 1 < reserved_bytes) text.resize(reserved_bytes - 1, ' ');
@@ -53,7 +53,7 @@ std::string text_of(const Ending& ending) {
   return text_of(record);
 }
 
-/// If the storage is full it writes over what is there.
+/// Overwrites the existing record if the storage is full.
 void write_over(const std::string& path, const std::string& text) {
   try {
     write_text_atomically(path, text);
@@ -77,7 +77,7 @@ void write_record(const checkpoint::RunDirectory& run, const Ending& ending) noe
   }
 }
 
-/// The open record, or none where it cannot be written.
+/// The open record, or none if it cannot be written.
 void open_record(const std::string& path) {
   try {
     write_text_atomically(path, text_of(nlohmann::json{{"exit_code", nullptr}}));
@@ -86,7 +86,7 @@ void open_record(const std::string& path) {
   }
 }
 
-/// Sets current_run while it lives.
+/// Sets current_run during its life.
 class InRun {
  public:
   explicit InRun(const checkpoint::RunDirectory& run) {
@@ -114,7 +114,7 @@ ExitCode with_exit_record(checkpoint::RunDirectory& run, bool writes,
     ending = start(begun);
   } catch (const Error& error) {
     ending = {.code = error.code(), .why = error.what()};
-    // A refused start changed nothing: the run is what it was.
+    // A refused start changes nothing.
     if (error.code() == ExitCode::usage && !begun && last && last->is_orderly())
       ending = {.code = last->code, .step = last->step, .why = last->why, .refused = error.what()};
     if (writes) write_record(run, ending);
@@ -129,7 +129,7 @@ ExitCode with_exit_record(checkpoint::RunDirectory& run, bool writes,
 
 void record_sudden_end(const std::string& why, double max_s) noexcept {
   try {
-    // Not joined: a write to storage that hangs never returns.
+    // Not joined, as a write to hanging storage never returns.
     auto done = std::make_shared<std::promise<void>>();
     std::future<void> written = done->get_future();
     std::thread([why, done] {
@@ -137,7 +137,7 @@ void record_sudden_end(const std::string& why, double max_s) noexcept {
         const std::lock_guard guard(current_run_mutex);
         const std::string& run = current_run.path;
         if (!current_run.lock.empty() && exists(run + "/config.ini") && lock_of(run) == current_run.lock) {
-          // A name of its own: rank 0 may write its record, too.
+          // Has its own name, as rank 0 may write its record, too.
           const std::string path = exit_record_path(run), temporary = run + "/.exit.json.sudden.tmp";
           const std::string text = text_of({.code = ExitCode::failure, .why = why});
           try {
@@ -146,7 +146,7 @@ void record_sudden_end(const std::string& why, double max_s) noexcept {
             write_over(path, text);
           }
         }
-      } catch (const std::exception&) {  // the process ends anyway, and has said why
+      } catch (const std::exception&) {  // the process ends, and has reported the reason
       }
       done->set_value();
     }).detach();

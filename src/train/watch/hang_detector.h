@@ -1,4 +1,4 @@
-// Private to the module: tells a slow rank from a stuck one.
+// Private to the module: distinguishes a slow rank from a stuck one.
 #pragma once
 
 #include <cstddef>
@@ -10,16 +10,16 @@
 namespace lockstep::train {
 
 /// Observes the status of every rank, many times per timeout. now_s is the time of the observer, and must not
-/// advance while the observer is stopped itself.
+/// advance while the observer itself is stopped.
 class HangDetector {
  public:
   enum class Health {
     healthy,
     stuck,  ///< the process runs, but makes no progress and does not wait (or no longer polls while it waits)
-    silent,  ///< the process gives no sign of life
+    silent,  ///< the process shows no sign of life
   };
 
-  /// delay_s: how old an observation may be.
+  /// delay_s: maximal age of an observation.
   HangDetector(int ranks, double timeout_s, double delay_s)
       : ranks_(static_cast<std::size_t>(ranks)), timeout_s_(timeout_s), delay_s_(delay_s) {}
 
@@ -36,7 +36,7 @@ class HangDetector {
     last.waiting = waiting > 0;
     last.reachable = true;
   }
-  /// Nothing can be observed of this rank at present. It counts as healthy.
+  /// The rank cannot be observed at present. It counts as healthy.
   void mark_unreachable(int rank) { ranks_[static_cast<std::size_t>(rank)].reachable = false; }
   bool reachable(int rank) const { return last(rank).reachable; }
 
@@ -57,9 +57,9 @@ class HangDetector {
     }
     return any;
   }
-  /// How long the rank has made no progress.
+  /// The time without progress of the rank.
   double idle_s(int rank, double now_s) const { return now_s - last(rank).ticks.changed_s; }
-  /// How long its process has given no sign of life.
+  /// The time without a sign of life of its process.
   double silent_s(int rank, double now_s) const { return now_s - last(rank).heartbeats.changed_s; }
 
  private:

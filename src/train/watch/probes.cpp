@@ -36,14 +36,14 @@ struct AddressRange {
   bool contains(std::uintptr_t address) const { return address >= begin && address < end; }
 };
 
-// Global, as a signal handler can reach nothing else.
+// Global, as a signal handler has no other access.
 std::array<void*, max_frames> frames;
 std::atomic<int> frames_kept{0};  // 0: none
-int frames_unwound = 0;           // the first of them; the others were found on the stack
-void* interrupted = nullptr;      // where the thread was: one of the frames
+int frames_unwound = 0;           // the first ones; the others were found on the stack
+void* interrupted = nullptr;      // the interrupted address: one of the frames
 pthread_t probed{};
 AddressRange probed_stack;
-std::vector<AddressRange> code_of_files;  // those loaded when the probe was made
+std::vector<AddressRange> code_of_files;  // files loaded at the construction of the probe
 
 int stack_signal() { return SIGRTMIN + 5; }
 
@@ -91,10 +91,10 @@ bool is_return_address(std::uintptr_t address) {
 
 constexpr std::uintptr_t word_bytes = sizeof(std::uintptr_t);
 
-/// Where the caller's part of the stack may begin. Code that a library has generated, as oneDNN does, tells
-/// nobody how to unwind its frame. That of a matrix product points the stack pointer at a large buffer, on
-/// the stack or on the heap, and keeps the pointer that it got at the beginning of the buffer: one above
-/// saved registers and a return address.
+/// A possible beginning of the caller's part of the stack. Generated code, as of oneDNN, has no information
+/// to unwind its frame. A matrix product points the stack pointer at a large buffer, on the stack or on the
+/// heap, and saves the old pointer at the beginning of the buffer: above it are saved registers and a return
+/// address.
 std::uintptr_t end_of_generated_frame(std::uintptr_t stack_pointer) {
   constexpr std::uintptr_t searched_bytes = 256, saved_registers_bytes = 128;
   const bool on_stack = probed_stack.contains(stack_pointer);
@@ -138,7 +138,7 @@ std::string describe(void* address) {
 }  // namespace
 
 StackProbe::StackProbe() : thread_(pthread_self()) {
-  ::backtrace(frames.data(), max_frames);  // loads what it needs here, not in the handler
+  ::backtrace(frames.data(), max_frames);  // loads its library here, not in the handler
   frames_kept = 0;
   probed = thread_;
   probed_stack = own_stack();
@@ -173,7 +173,7 @@ std::string StackProbe::take() const {
     ::nanosleep(&millisecond, nullptr);
   }
   const auto end = frames.begin() + frames_kept;
-  // Before that come the handler and what the system calls it by.
+  // The frames before it are the handler and the system's call of it.
   const auto first = std::find(frames.begin(), end, interrupted);
   std::string text;
   for (auto frame = first; frame != end; ++frame) {
@@ -186,7 +186,7 @@ std::string StackProbe::take() const {
 }
 
 struct TransportProbe::Questions {
-  std::mutex mutex;  // not held while the transport is asked
+  std::mutex mutex;  // not held during a query of the transport
   std::condition_variable changed;
   std::string error;
   bool stop = false, ended = false;

@@ -14,7 +14,7 @@
 namespace lockstep::train {
 namespace {
 
-// Stays installed, as handlers do: for the one thread that installs them.
+// Stays installed, like the handlers, for the thread that installs them.
 alignas(64) std::array<std::byte, 256 * 1024> handler_stack;
 
 /// The beginning of a file of /proc; empty if it cannot be read.
@@ -60,7 +60,7 @@ std::string name_of(pid_t pid) {
   read_proc(pid, "comm", text);
   text[std::strcspn(text, "\n")] = '\0';
   if (std::strncmp(text, "ld-linux", 8) != 0) return text;
-  // A bundle's mpirun: LOADER --library-path FOLDERS PROGRAM ... (cmake/bundle/launch.in), perhaps behind an
+  // A bundle's mpirun: LOADER --library-path FOLDERS PROGRAM ... (cmake/bundle/launch.in), possibly after an
   // emulator.
   char words[8192] = {};
   read_proc(pid, "cmdline", words);

@@ -1,4 +1,4 @@
-// What /proc reports of other processes of this node, and handlers of the signals that they send.
+// Facts from /proc about other processes of this node, and handlers of the signals that they send.
 #pragma once
 
 #include <signal.h>
@@ -26,18 +26,18 @@ pid_t launcher_above(pid_t pid);
 
 /// Installs a handler that runs on an alternate stack of the calling thread, which trains; interrupted calls
 /// are restarted. oneDNN's matrix product (2.6.3, dnnl_sgemm) keeps data further below the stack pointer than
-/// a handler on the usual stack leaves alone, which would corrupt memory.
+/// a handler on the usual stack spares, which would corrupt memory.
 void install_handler(int signal, struct sigaction action, struct sigaction* previous = nullptr);
 
-/// While one lives, SIGTERM and SIGUSR2 do not end the process: they are requests for the next StopRequests.
-/// SIGUSR1 is ignored from then on. Handlers that the program has installed stay.
+/// During its life, SIGTERM and SIGUSR2 do not end the process: they are requests for the next StopRequests.
+/// SIGUSR1 is ignored from then on. The program's own handlers stay.
 class HeldSignals {
  public:
   explicit HeldSignals(bool wanted = true);
   ~HeldSignals();
   HeldSignals(const HeldSignals&) = delete;
   HeldSignals& operator=(const HeldSignals&) = delete;
-  /// For a program that makes no StopRequests: what was held does now what it does without a handler.
+  /// For a program without StopRequests: held signals get their default action now.
   static void release();
 
  private:

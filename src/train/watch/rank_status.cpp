@@ -23,10 +23,10 @@ namespace {
 
 using progress::RankStatus;
 
-/// Where a rank receives.
+/// The addresses at which a rank receives.
 struct Endpoint {
   static constexpr std::size_t max_addresses = 8;
-  std::uint64_t job;  ///< a random number; that of rank 0 counts
+  std::uint64_t job;  ///< a random number; only that of rank 0 is used
   std::uint32_t addresses[max_addresses];
   std::uint16_t port;  ///< 0: the rank could not open a socket
   std::uint16_t count;
@@ -58,8 +58,8 @@ std::uint16_t bind_any_port(int socket) {
   return bound ? any.sin_port : std::uint16_t{0};
 }
 
-/// The name of a shared memory object, which is removed at the end of the scope. The memory then goes with
-/// the processes that have it mapped, however they end.
+/// The name of a shared memory object, which is removed at the end of the scope. The memory then ends with
+/// the processes that map it.
 struct TemporaryName {
   std::string text;
   ~TemporaryName() {
@@ -83,7 +83,7 @@ struct RankStatusTable::Message {
     RankStatus::Snapshot status;
   };
   std::uint64_t job;
-  std::int64_t sent_ns;  // on the clock of the node that sends
+  std::int64_t sent_ns;  // on the clock of the sending node
   std::uint32_t node, job_ends, rows, unused;
   Entry entries[max_rows];
 
@@ -127,7 +127,7 @@ void RankStatusTable::map(const std::string& name, bool create) {
   const std::size_t bytes = sizeof(Header) + static_cast<std::size_t>(ranks()) * sizeof(Row);
   const auto fail = [&](int error) {
     const bool refused = error == EACCES || error == EPERM || error == EROFS;
-    throw UsageError("/dev/shm: cannot take {} bytes of shared memory for the watchdog: {}; {}", bytes,
+    throw UsageError("/dev/shm: cannot allocate {} bytes of shared memory for the watchdog: {}; {}", bytes,
                      std::strerror(error),
                      refused ? "let this user write there, as chmod 1777 /dev/shm does" : "make room there");
   };
@@ -197,7 +197,7 @@ void RankStatusTable::receive() {
       continue;
     if (message.job_ends != 0) job_end() = JobEnd::reported;
     std::int64_t& newest_ns = newest_ns_[message.node];
-    if (message.sent_ns < newest_ns) continue;  // a newer one has overtaken it
+    if (message.sent_ns < newest_ns) continue;  // a newer message arrived earlier
     newest_ns = message.sent_ns;
     const std::int64_t clock_offset_ns = monotonic_ns() - message.sent_ns;
     for (std::uint32_t i = 0; i < message.rows; ++i) {

@@ -1,4 +1,4 @@
-// Private to the module: what every rank of the job is doing, known on every node.
+// Private to the module: the status of every rank of the job, on every node.
 #pragma once
 
 #include <netinet/in.h>
@@ -16,21 +16,19 @@
 
 namespace lockstep::train {
 
-/// A table with the status of each rank, one per node, in memory that the processes of the node share. While
-/// it lives, a rank publishes its status in its own row. Rows of other nodes arrive in datagrams, as they
-/// are, and are as old as the last one.
-///
-/// Neither way can do the work of the other. A row in shared memory costs a rank plain stores only, and still
-/// says where a rank was, up to the bucket, after its process was stopped or killed: a datagram could only
-/// repeat where the rank was at the last heartbeat. But shared memory does not show that a node or the link
-/// to it is lost, which mpirun notices after a quarter of an hour, and nothing else could name its ranks.
-///
-/// Datagrams are UDP over IPv4: there is nothing to connect, nothing blocks, and the next one replaces one
-/// that is lost. A node sends one per 12 of its ranks to each other node. Where a firewall drops them, a node
-/// is never heard, and nothing is concluded from that.
+/// A table with the status of each rank, one per node, in memory that the processes of the node share. During
+/// its life, a rank publishes its status in its own row. Rows of other nodes arrive as datagrams, and are as
+/// old as the last one.
+/// Neither way replaces the other. A row in shared memory costs a rank only plain stores, and still has its
+/// position, up to the bucket, after its process was stopped or killed: a datagram has only that of the last
+/// heartbeat. But shared memory does not show the loss of a node or of its link, which mpirun notices after a
+/// quarter of an hour, and nothing else could name its ranks.
+/// Datagrams are UDP over IPv4: without connections, without blocking, and the next one replaces a lost one.
+/// A node sends one per 12 of its ranks to each other node. If a firewall drops them, a node is never heard,
+/// which implies nothing.
 class RankStatusTable {
  public:
-  /// How the job ends after a hang: one process per node reports, the others wait until it has.
+  /// The end of a job after a hang: one process per node reports, the others wait for it.
   enum class JobEnd : std::uint32_t { none, being_reported, reported };
   struct alignas(128) Header {
     static constexpr std::uint64_t right_magic = 0x6c6f636b73746570;  // "lockstep"
@@ -61,9 +59,9 @@ class RankStatusTable {
   /// Sends the rows of this node to all other nodes. Any rank of the node can do it. job_ends: this node ends
   /// the job, and has reported why.
   void send(bool job_ends = false) const;
-  /// Takes in what has arrived. Does nothing on ranks that do not receive.
+  /// Reads arrived datagrams. Does nothing on ranks that do not receive.
   void receive();
-  /// Whether anything has ever arrived from this node; true for the own node. On the rank that receives.
+  /// Whether a datagram has ever arrived from this node; true for the own node. On the receiving rank.
   bool has_heard(int node) const { return node == node_ || newest_ns_[static_cast<std::size_t>(node)] != 0; }
 
  private:

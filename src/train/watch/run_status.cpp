@@ -23,7 +23,7 @@
 namespace lockstep::train {
 namespace {
 
-/// The text of a small file; none if there is no such file: a run removes some of them at any time.
+/// The text of a small file; none if it does not exist, as a run may remove it at any time.
 std::optional<std::string> text_of(const std::string& path) {
   try {
     return read_text(path);
@@ -33,7 +33,7 @@ std::optional<std::string> text_of(const std::string& path) {
   }
 }
 
-/// Seconds since 1970 of "2026-11-21T04:00:47Z"; none if it is no such text.
+/// Seconds since 1970 of "2026-11-21T04:00:47Z"; none for other texts.
 std::optional<std::time_t> unix_time_of(const std::string& utc) {
   std::tm time{};
   const char* const end = ::strptime(utc.c_str(), "%Y-%m-%dT%H:%M:%SZ", &time);
@@ -55,21 +55,21 @@ std::optional<std::time_t> changed_at(const std::string& path) {
   return status.st_mtime;
 }
 
-/// What the last lines of metrics.jsonl say.
+/// Data from the last lines of metrics.jsonl.
 struct LastLines {
   std::optional<std::int64_t> step;
   std::optional<std::time_t> time;   // of the last one
   std::time_t longest_interval = 0;  // between two lines of one start
 };
 
-/// Lines that are torn or not ours do not count.
+/// Skips incomplete and foreign lines.
 LastLines last_lines(const std::string& path) {
   constexpr std::uint64_t max_bytes = 1 << 16;
   LastLines last;
   EndOfFile end;
   try {
     end = lines_at_end(OpenFile(path, OpenFile::Mode::read), max_bytes);
-  } catch (const DataError&) {  // a resume that shortens it meanwhile is not worth an error
+  } catch (const DataError&) {  // a resume may shorten the file meanwhile: not an error
     return last;
   }
   for (const std::string_view text : lines_of(end.text)) {
@@ -88,8 +88,8 @@ LastLines last_lines(const std::string& path) {
   return last;
 }
 
-/// train.steps in the resolved text of a configuration. The models of another program, which a whole reading
-/// would refuse, do not matter here.
+/// train.steps in the resolved text of a configuration. Does not parse the rest, which may have models of
+/// another program.
 std::optional<std::int64_t> steps_in_config(const std::string& text) {
   for (const IniLine& line : ini_lines(text)) {
     if (line.section != "train" || line.key != "steps") continue;
@@ -111,7 +111,7 @@ std::string duration_text(std::time_t duration_s) {
   return fmt::format("{}:{:02d}:{:02d}", duration_s / 3600, duration_s / 60 % 60, duration_s % 60);
 }
 
-/// A lock is there, with this text.
+/// The status if there is a lock with this text.
 void judge_lock(RunStatus& status, const std::string& run, const std::string& lock, const LastLines& last,
                 std::time_t now) {
   const checkpoint::LockHolder holder = checkpoint::LockHolder::parse(lock);
@@ -125,7 +125,7 @@ void judge_lock(RunStatus& status, const std::string& run, const std::string& lo
   }
   const std::time_t locked = changed_at(run + "/lock").value_or(now);
   const std::time_t silent_s = now - std::max(locked, last.time.value_or(locked));
-  // Longer than fault.hang_timeout_s usually is, and than evaluations and saves between lines seem to take.
+  // Longer than the usual fault.hang_timeout_s, and than evaluations and saves between lines.
   const std::time_t max_silent_s = 600 + 10 * last.longest_interval;
   if (!here && silent_s > max_silent_s) {
     status.state = RunState::lost;
@@ -144,7 +144,7 @@ void judge_lock(RunStatus& status, const std::string& run, const std::string& lo
     status.why = "asked for a checkpoint: " + who;
 }
 
-/// No lock, and not in a queue.
+/// The status without a lock and outside a queue.
 void judge_ending(RunStatus& status, const std::optional<Ending>& ending, bool has_config) {
   if (ending) {
     const bool by_request = ending->code == ExitCode::preempted || ending->code == ExitCode::user_stopped;
@@ -182,7 +182,7 @@ const char* to_string(RunState state) {
 
 std::optional<RunStatus> run_status(const std::string& run) {
   const std::time_t now = std::time(nullptr);
-  // The lock first: a run that ends meanwhile has then written its record, and one that starts is found
+  // Reads the lock first: a run that ends meanwhile has then written its record, and a starting run is found
   // later.
   const std::optional<std::string> lock = text_of(run + "/lock");
   const std::optional<std::string> config = text_of(run + "/config.ini");
@@ -198,7 +198,7 @@ std::optional<RunStatus> run_status(const std::string& run) {
   if (const std::vector<std::int64_t> saved = checkpoint::steps_in(checkpoints); !saved.empty())
     status.step = std::max(status.step.value_or(0), saved.front());
   std::optional<Ending> ending = read_exit_record(run);
-  // What a start has not replaced yet is of the one before it.
+  // Files that a start has not replaced yet belong to the previous one.
   if (lock && !newer_than(exit_record_path(run), run + "/lock")) ending.reset();
   if (ending && ending->step) status.step = ending->step;
   if (ending) status.exit_code = static_cast<int>(ending->code);
@@ -206,7 +206,7 @@ std::optional<RunStatus> run_status(const std::string& run) {
   if (lock) judge_lock(status, run, *lock, last, now);
   const bool alive = lock && checkpoint::LockHolder::parse(*lock).is_alive_here();
   if (lock && ending && !alive)
-    judge_ending(status, ending, config.has_value());  // by what left no time to release the lock
+    judge_ending(status, ending, config.has_value());  // an end without time to release the lock
   if (lock && status.state == RunState::training) return status;
   // Written by jobs/slurm.sh, which removes it before it starts the ranks again.
   if (const std::optional<std::string> queued = text_of(run + "/queued")) {

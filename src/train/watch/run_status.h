@@ -1,4 +1,4 @@
-// What a run is doing, from its files alone: for `lockstep status` in another terminal or on a login node.
+// The state of a run, from its files alone: for `lockstep status` in another terminal or on a login node.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ enum class RunState {
 };
 const char* to_string(RunState state);
 
-/// None where the files do not say.
+/// None if the files have no information.
 struct RunStatus {
   RunState state = RunState::training;
   std::optional<std::int64_t> step, steps;  ///< done, and in all (train.steps)
@@ -25,7 +25,7 @@ struct RunStatus {
   std::string why;                          ///< one phrase
 };
 
-/// None if `run` is not the directory of a run. Takes no lock and writes nothing. Throws as OpenFile if a
+/// None if `run` is not the directory of a run. Takes no lock and writes nothing. Throws like OpenFile if a
 /// file cannot be opened.
 std::optional<RunStatus> run_status(const std::string& run);
 

@@ -19,7 +19,8 @@
 namespace lockstep::train {
 namespace {
 
-/// The same for all ranks of a job on this node, of which Hydra tells them nothing but who started them.
+/// A name that all ranks of a job on this node share. From Hydra they know only the process that started
+/// them.
 std::string job_name() {
   std::string name = std::to_string(launcher_above(::getpid()));
   for (const char* const variable : {"PMIX_NAMESPACE", "SLURM_JOB_ID", "SLURM_STEP_ID"}) {
@@ -45,7 +46,7 @@ int open_socket(int rank, int (*attach)(int, const sockaddr*, socklen_t)) {
 }  // namespace
 
 StartTimeout::StartTimeout(double timeout_s) {
-  if (timeout_s <= 0 || rank_ < 0 || ranks_ < 2) return;  // a single process waits for nobody
+  if (timeout_s <= 0 || rank_ < 0 || ranks_ < 2) return;  // a single process waits for no other
   presence_ = open_socket(rank_, ::bind);
   thread_ = start_background_thread("the watchdog of the start", [this, timeout_s] { watch(timeout_s); });
 }
@@ -85,7 +86,7 @@ void StartTimeout::watch(double timeout_s) {
   if (started_.wait_for(timeout_s)) return;
   if (missing_ranks().empty() && started_.wait_for(grace_s)) return;
   const std::vector<int> missing = missing_ranks();
-  // The first rank of the node that is there reports: all ranks before it are missing.
+  // The first present rank of the node reports: all ranks before it are missing.
   if (rank_ == 0 || (missing.size() >= static_cast<std::size_t>(rank_) &&
                      missing[static_cast<std::size_t>(rank_ - 1)] == rank_ - 1)) {
     constexpr double write_timeout_s = 1;
@@ -94,7 +95,7 @@ void StartTimeout::watch(double timeout_s) {
                     timeout_s, describe(missing)),
         write_timeout_s);
   }
-  // Stays visible to the rank that reports, and to ranks that started a little later.
+  // Stays visible to the reporting rank, and to ranks that started a little later.
   std::this_thread::sleep_for(std::chrono::seconds(2));
   ::_exit(static_cast<int>(ExitCode::failure));
 }

@@ -1,4 +1,4 @@
-// Private to the module: limits how long MPI may take to start, when there is no watchdog yet.
+// Private to the module: limits the time of MPI's start, before there is a watchdog.
 #pragma once
 
 #include <string>
@@ -10,10 +10,10 @@
 
 namespace lockstep::train {
 
-/// While it lives, MPI starts. After timeout_s (0: no limit) the process exits with code 5, which ends the
-/// job; a minute later if all ranks seem to be there, as a busy node may just be slow. One rank of each node
-/// reports which ranks are missing. Ranks of one node see each other by sockets with abstract names, which go
-/// with their processes.
+/// MPI starts during its life. After timeout_s (0: no limit) the process exits with code 5, which ends the
+/// job; a minute later if all ranks seem present, as a busy node may just be slow. One rank of each node
+/// reports the missing ranks. Ranks of one node see each other by sockets with abstract names, which end with
+/// their processes.
 class StartTimeout {
  public:
   explicit StartTimeout(double timeout_s);
@@ -28,7 +28,7 @@ class StartTimeout {
 
   const int rank_ = launcher::rank(), launched_ = launcher::size();
   const int ranks_ = launched_ < 0 ? launcher::srun_tasks() : launched_;
-  int presence_ = -1;  ///< the socket that shows that this rank is there
+  int presence_ = -1;  ///< the socket that shows the presence of this rank
   StopEvent started_;
   std::thread thread_;
 };

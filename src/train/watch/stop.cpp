@@ -12,11 +12,11 @@
 namespace lockstep::train {
 namespace {
 
-// Global, as a signal handler can reach nothing else.
+// Global, as a signal handler has no other access.
 volatile std::sig_atomic_t preempt_received = 0, interrupt_received = 0;
 volatile std::sig_atomic_t term_received = 0, launcher_term_received = 0;
-bool held = false;  // what has come waits for the next StopRequests
-/// The processes above this one that launch ranks: the daemon of the node, perhaps behind a shell.
+bool held = false;  // arrived signals wait for the next StopRequests
+/// Ancestors of this process that launch ranks: the daemon of the node, possibly with a shell in between.
 std::array<pid_t, 8> launchers{};
 
 void on_preempt(int signal, siginfo_t* info, void*) {
@@ -42,7 +42,7 @@ void find_launchers() {
   for (pid_t& launcher : launchers) launcher = process = process > 0 ? launcher_above(process) : 0;
 }
 
-/// Forgets what came before, unless signals were held for this.
+/// Drops earlier signals, unless they were held for this object.
 void begin_to_listen(bool holds) {
   if (!std::exchange(held, holds))
     for (volatile std::sig_atomic_t* const flag :

@@ -22,7 +22,7 @@ class Stragglers {
  public:
   static constexpr int steps = 20;       ///< in a row, before a rank is reported as slow, or as fast again
   static constexpr double factor = 1.5;  ///< times the median of the ranks
-  static constexpr double min_ms = 1;    ///< and this much longer a shard: less is noise of the machine
+  static constexpr double min_ms = 1;    ///< and at least this much longer a shard, as less is noise
 
   /// The time of one shard is compared. Ranks without shards do not take part.
   explicit Stragglers(std::vector<int> shards_of_rank)
@@ -30,7 +30,7 @@ class Stragglers {
     sorted_ms_.reserve(ranks_.size());
   }
 
-  /// Takes the compute time of each rank in a step. Returns what is to be reported, mostly nothing, and then
+  /// Adds the compute time of each rank in a step. Returns the text to report; usually it is empty, and then
   /// allocates nothing.
   template <class ComputeMsOf>
   std::string note(const ComputeMsOf& compute_ms_of) {

@@ -27,8 +27,8 @@ namespace {
 constexpr double ask_interval_s = 300, answer_timeout_s = 30;
 constexpr int poll_interval_ms = 100;
 
-/// The first line that a command prints; empty if it fails, does not answer in time, or `stop` is set.
-/// posix_spawn() does not copy this process, which network libraries would not survive.
+/// The first output line of a command; empty if it fails, does not answer in time, or `stop` is set. It uses
+/// posix_spawn(), as network libraries do not survive a fork().
 std::string first_line_of(std::array<const char*, 8> words, StopEvent& stop) {
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) return {};
@@ -60,7 +60,7 @@ std::string first_line_of(std::array<const char*, 8> words, StopEvent& stop) {
       const ssize_t bytes = ::read(ends[0], text.data(), text.size());
       if (bytes > 0) line.assign(text.data(), static_cast<std::size_t>(bytes));
     }
-    ::kill(child, SIGKILL);  // does nothing if it has ended: its number is taken until waitpid()
+    ::kill(child, SIGKILL);  // does nothing if it has ended: its number is reserved until waitpid()
     int status = 0;
     ::waitpid(child, &status, 0);
   }

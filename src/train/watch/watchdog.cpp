@@ -26,26 +26,26 @@ using progress::RankStatus;
 using Health = HangDetector::Health;
 using JobEnd = RankStatusTable::JobEnd;
 
-constexpr double report_unheard_after_s = 30;  // then a node that was never heard is named
-constexpr double job_end_timeout_s = 2;        // for the rank that reports
+constexpr double report_unheard_after_s = 30;  // then a node without heartbeats is reported
+constexpr double job_end_timeout_s = 2;        // for the reporting rank
 constexpr double death_timeout_s = 5;          // for the launcher to end a job in which a rank died
-constexpr double record_timeout_s = 1;         // to write how the run ended; storage may be what hangs
+constexpr double record_timeout_s = 1;         // to write the exit record, as storage may hang
 constexpr double transport_timeout_s = 2;      // for the training thread to report an error of its transport
 constexpr double lost_after_s = 5;             // a rank of another node is silent, and SIGTERM has come
 constexpr std::size_t max_waiting_named = 16;
 
-// Global, as a signal handler can reach nothing else.
+// Global, as a signal handler has no other access.
 volatile std::sig_atomic_t report_requested = 0;
 std::atomic<StopEvent*> sleep_of_watchdog{nullptr};
 
-/// The report is about this moment: the stack is taken here, and the rest as soon as the watchdog wakes.
+/// The report describes this moment: takes the stack here, and the rest as soon as the watchdog wakes.
 void on_report_signal(int, siginfo_t*, void* context) {
   StackProbe::keep(context);
   report_requested = 1;
   if (StopEvent* const sleep = sleep_of_watchdog) sleep->wake();
 }
 
-/// Drops what standard error does not take within a second: nothing may delay the end of the job.
+/// Drops text that standard error does not accept within a second: nothing may delay the end of the job.
 void print(const std::string& text) { write_standard_error(text, 1); }
 
 std::string time_ago(double seconds) {
@@ -118,8 +118,7 @@ void Watchdog::stop() {
   stack_probe_.reset();
 }
 
-/// The first check is at once: other nodes then know of a rank that dies in its first moments, and can miss
-/// it.
+/// The first check is immediate, so that other nodes know a rank that dies early, and can miss it.
 void Watchdog::run() {
   do check();
   while (!stop_->wait_for(interval_s_));
@@ -141,8 +140,7 @@ void Watchdog::check() {
   report_unheard_nodes();
 }
 
-/// MPI is not asked to end the job: it may be what hangs. The launcher sees the exit code and ends the
-/// others.
+/// Does not end the job through MPI, which may hang. The launcher sees the exit code and ends the others.
 void Watchdog::exit_process() {
   if (options_.signal_report)
     print(fmt::format("lockstep: stack of {}:\n{}", name(rank_), stack_probe_->take()));
@@ -180,7 +178,7 @@ void Watchdog::exchange_status() {
   table_.send();
 }
 
-/// The first rank of the node that is alive sends.
+/// The first live rank of the node sends.
 bool Watchdog::sends_for_node() const {
   for (const int rank : table_.local_ranks()) {
     if (rank == rank_) return true;
@@ -197,11 +195,11 @@ void Watchdog::check_launcher() {
   ::_exit(static_cast<int>(ExitCode::failure));
 }
 
-/// The training thread finds the error as well if it calls the transport, and reports it with more detail.
-/// It gets a moment for that.
+/// The training thread gets some time to find the error in a call of the transport, as it reports more
+/// detail.
 void Watchdog::check_transport() {
   const std::string error = transport_probe_.error();
-  if (error.empty() || table_[rank_].current_phase() == Phase::failure) {  // it reports already
+  if (error.empty() || table_[rank_].current_phase() == Phase::failure) {  // the thread reports already
     transport_error_s_ = -1;
     return;
   }
@@ -212,7 +210,7 @@ void Watchdog::check_transport() {
 
 void Watchdog::observe_ranks() {
   for (int rank = 0; rank < table_.ranks(); ++rank) detector_.observe(rank, table_[rank], now_s_);
-  // This rank knows of other nodes what the receiving rank of its node knows.
+  // This rank knows about other nodes from the receiving rank of its node.
   const bool receives = detector_.silent_s(table_.local_ranks().front(), now_s_) <= 4 * heartbeat_interval_s_;
   for (int rank = 0; rank < table_.ranks(); ++rank) {
     if (!table_.is_local(rank) && (!receives || table_[rank].heartbeats.load() == 0))
@@ -231,12 +229,12 @@ void Watchdog::report_deaths() {
     if (row.death_reported.exchange(true)) continue;
     const std::string text = fmt::format("{} has died; {}", name(rank), position(rank));
     print(fmt::format("lockstep: {}\n", text));
-    record_sudden_end(text, record_timeout_s);  // now: launchers leave the other ranks a second or less
+    record_sudden_end(text, record_timeout_s);  // now, as launchers leave the other ranks at most a second
   }
 }
 
-/// A launcher ends a job that has lost a rank, or sends SIGTERM. While all ranks are there, SIGTERM is a
-/// request, which the next step obeys. When one is lost, there is no next step.
+/// A launcher ends a job that has lost a rank, or sends SIGTERM. While all ranks live, SIGTERM is a request,
+/// which the next step obeys. After the loss of a rank there is no next step.
 void Watchdog::end_job_after_loss() {
   const bool sigterm = StopRequests::sigterm_received();
   if (!sigterm && options_.hang_timeout_s <= 0) return;
@@ -264,7 +262,7 @@ void Watchdog::check_hangs() {
   int first_healthy = -1;
   for (int rank = 0; rank < table_.ranks(); ++rank) {
     RankStatusTable::Row& row = table_[rank];
-    if (row.death_reported) continue;  // the launcher has a little time to end the job
+    if (row.death_reported) continue;  // the launcher gets a little time to end the job
     Health health = detector_.health(rank, now_s_);
     if (options_.by_default && !is_waited_for(rank)) health = Health::healthy;
     if (health == Health::healthy) {
@@ -285,12 +283,12 @@ void Watchdog::check_hangs() {
         silent ? detector_.silent_s(rank, now_s_) : detector_.idle_s(rank, now_s_), position(rank),
         sees_process(rank) ? "; " : "", sees_process(rank) ? describe(process) : "");
   }
-  bool any_died = false;  // whom the others wait for in vain; end_job_after_loss() ends the job
+  bool any_died = false;  // other ranks wait for it forever; end_job_after_loss() ends the job
   for (int rank = 0; rank < table_.ranks(); ++rank) any_died = any_died || table_[rank].death_reported;
   if (hung.empty() && !any_died && detector_.all_wait(now_s_))
     hung = "lockstep: no rank makes progress: every rank that can be reached waits for another one\n";
   if (hung.empty()) return;
-  // The node of the first healthy rank reports. The others leave it some time.
+  // The node of the first healthy rank reports. The others give it some time.
   if (first_healthy >= 0 && !table_.is_local(first_healthy)) {
     if (job_end_expected_s_ < 0) job_end_expected_s_ = now_s_;
     if (now_s_ - job_end_expected_s_ < job_end_timeout_s) return;
@@ -341,8 +339,8 @@ bool Watchdog::is_ending(int rank) const {
   return phase == Phase::end || phase == Phase::failure;
 }
 
-/// By a rank that has waited for longer than the timeout. Sums and header of a step wait, if only for a
-/// device. A rank at its end needs nothing of those that still work.
+/// Whether a rank has waited for longer than the timeout. Sums and header of a step wait, possibly only for a
+/// device. A rank at its end needs no others.
 bool Watchdog::is_waited_for(int rank) const {
   for (int other = 0; other < table_.ranks(); ++other) {
     const RankStatus& status = table_[other];

@@ -17,25 +17,24 @@
 
 namespace lockstep::train {
 
-/// In the environment: the timeout of the watchdog that a program has by default, in seconds; 0: none.
+/// Environment variable: the timeout of a program's default watchdog, in seconds; 0: none.
 inline constexpr const char* hang_timeout_variable = "LOCKSTEP_HANG_TIMEOUT_S";
 
 struct WatchOptions {
   double hang_timeout_s = 0;  ///< 0: no timeout
   bool signal_report = false;
-  /// Nobody asked for it: a rank hangs only while another one waits for it, as a program may work alone for
-  /// hours; signals stay as they are.
+  /// The default watchdog: a rank hangs only while another one waits for it, as a program may work alone for
+  /// hours; signals are unchanged.
   bool by_default = false;
 };
 
-/// While it lives, a thread watches the status of all ranks. It calls neither MPI nor anything else that
-/// waits for another rank.
+/// During its life, a thread watches the status of all ranks. It never calls MPI, and never waits for another
+/// rank.
 ///
 ///  * A rank hangs if its process gives no sign of life, or if it makes no progress and does not wait for
-///    others, for longer than hang_timeout_s. This ends the job. One rank of each part of the job that is
-///    still connected reports the rank, where it is and since when, and which ranks wait. Every rank exits
-///    with code 5, whatever MPI does. A rank that a debugger holds is left alone, and no time passes while
-///    the whole job is stopped.
+///    others, for longer than hang_timeout_s. This ends the job. One rank of each connected part of the job
+///    reports the rank, its position and time, and the ranks that wait. Every rank exits with code 5, even if
+///    MPI hangs. A rank under a debugger is exempt, and time stops while the whole job is stopped.
 ///  * A rank of this node that dies is reported, and the launcher ends the job. The SIGTERM that Slurm then
 ///    sends to the other ranks is no longer a request to stop: they exit with code 5, on other nodes after
 ///    waiting for that rank for some seconds.
@@ -56,8 +55,8 @@ class Watchdog {
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
-  /// nullptr: none. The transport before it may be destroyed when this returns, which it does in bounded time
-  /// even if that transport never answers.
+  /// nullptr: none. The previous transport may be destroyed when this returns, which takes bounded time even
+  /// if that transport never answers.
   void watch_transport(const comm::GradientTransport* transport) { transport_probe_.watch(transport); }
 
  private:
