@@ -93,8 +93,8 @@ std::vector<bool> taken_by_muon(std::span<Param* const> params, std::span<const 
     taken[i] = params[i]->trainable && is_matrix(*params[i]) && params[i]->role == Param::Role::inner;
   if (std::ranges::find(taken, true) == taken.end())
     throw UsageError(
-        "Muon: the model has no trainable weight of two dimensions that is neither an embedding nor an output "
-        "head; name matrices for Muon (optimizer.muon), or use AdamW");
+        "Muon: the model has no trainable weight of two dimensions that is neither an embedding nor an "
+        "output head; name matrices for Muon (optimizer.muon), or use AdamW");
   return taken;
 }
 
