@@ -39,15 +39,20 @@ std::string ranks_and_nodes(const comm::HostGroup& world) {
   return pluralized(world.size(), "rank") + " on " + pluralized(world.topology().nodes(), "node");
 }
 
-void write_page(const ResultPage& page, const Session& session, const nlohmann::json& head,
-                const nlohmann::json& result, const nlohmann::json& section) {
-  page.write([&] {
+void show(const ResultOutput& output, const Session& session, const nlohmann::json& result,
+          const std::function<void()>& print_text, const PageHead& head, const nlohmann::json& section) {
+  output.print(result, print_text);
+  output.write_page([&]() -> nlohmann::json {
     const checkpoint::Provenance environment = checkpoint::provenance_of(session.world());
-    nlohmann::json document = head;
-    document["sections"] = {
-        report::section("Results", {{{"results", nlohmann::json::array({result})}}}), section,
-        report::section("Environment", {report::key_table({environment.begin(), environment.end()})})};
-    return document;
+    report::Pairs facts{{"ranks", ranks_and_nodes(session.world())}};
+    facts.insert(facts.end(), head.facts.begin(), head.facts.end());
+    return {
+        {"title", head.title},
+        {"lead", head.lead},
+        {"facts", facts},
+        {"sections",
+         {report::section("Results", {{{"results", nlohmann::json::array({result})}}}), section,
+          report::section("Environment", {report::key_table({environment.begin(), environment.end()})})}}};
   });
 }
 

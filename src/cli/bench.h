@@ -17,9 +17,14 @@ void add_workload(OptionSet& options);
 std::string workload_names();
 /// "2 ranks on 1 node"
 std::string ranks_and_nodes(const comm::HostGroup& world);
-/// Writes the page of a result as --json prints it: with a head of title, lead and facts, more sections, and
-/// the environment. Collective.
-void write_page(const ResultPage& page, const Session& session, const nlohmann::json& head,
-                const nlohmann::json& result, const nlohmann::json& section = {});
+/// What the page of a result says above it; the ranks are a fact of every page.
+struct PageHead {
+  std::string title, lead;
+  report::Pairs facts = {};
+};
+/// Shows a result, which is what --json prints. `section`: of the page alone, which also has the environment.
+/// Collective.
+void show(const ResultOutput& output, const Session& session, const nlohmann::json& result,
+          const std::function<void()>& print_text, const PageHead& head, const nlohmann::json& section = {});
 
 }  // namespace lockstep::cli

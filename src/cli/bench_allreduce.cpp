@@ -11,7 +11,7 @@
 namespace lockstep::cli {
 namespace {
 
-/// The sizes of --bytes.
+/// The sizes of --bytes, which one MPI_Allreduce takes.
 std::vector<std::size_t> sizes_in(const std::vector<std::int64_t>& bytes) {
   constexpr std::int64_t element = sizeof(float), most = element * std::numeric_limits<int>::max();
   std::vector<std::size_t> sizes;
@@ -35,11 +35,10 @@ ExitCode bench_allreduce(const Program& program, Session& session, const Argumen
                     "result is checked, bit by bit: exit code 5 if one is wrong.");
   options.add()("bytes", po::value<std::vector<std::int64_t>>()->multitoken(),
                 "sizes, multiples of 4; default: 64 KiB to 100 MiB, odd lengths among them");
-  options.add()("json", "print one JSON document");
-  add_html(options);
+  add_output(options);
   po::variables_map values;
   if (!options.parse(session, arguments, values)) return ExitCode::done;
-  const ResultPage page(values, session, values.count("json") > 0);
+  const ResultOutput output(values, session);
 
   constexpr std::size_t kib = 1 << 10, mib = 1 << 20, element = sizeof(float);
   const std::vector<std::size_t> usual{64 * kib, 256 * kib + element, mib,      4 * mib + 7 * element,
@@ -56,10 +55,7 @@ ExitCode bench_allreduce(const Program& program, Session& session, const Argumen
                     {"mpi_ms", mpi ? nlohmann::json(time.mpi_ms) : nlohmann::json()},
                     {"ratio", mpi ? nlohmann::json(time.mpi_ms / time.lockstep_ms) : nlohmann::json()}});
   }
-  const nlohmann::json result{{"rows", std::move(rows)}};
-  if (session.world().rank() == 0 && values.count("json")) {
-    print_json(result);
-  } else if (session.world().rank() == 0) {
+  const auto print_text = [&] {
     fmt::print("{}, ms\n{:>12}{:>12}{:>12}{:>10}{:>8}\n", ranks_and_nodes(session.world()), "bytes",
                "lockstep", "MPI", "ratio", "exact");
     for (const comm::AllReduceTime& time : times) {
@@ -68,16 +64,13 @@ ExitCode bench_allreduce(const Program& program, Session& session, const Argumen
                  time.mpi_ms > 0 ? fmt::format("{:.2f}", time.mpi_ms / time.lockstep_ms) : "-",
                  time.exact ? "yes" : "NO");
     }
-  }
+  };
   const bool exact = std::ranges::all_of(times, &comm::AllReduceTime::exact);
-  write_page(page, session,
-             {{"title", "All-reduce"},
-              {"lead",
-               "Sums of float32 vectors over all ranks along the reduction tree, and MPI_Allreduce in place. "
-               "Medians; each time is that of the slowest rank."},
-              {"facts", report::Pairs{{"ranks", ranks_and_nodes(session.world())},
-                                      {"every bit right", exact ? "yes" : "NO"}}}},
-             result);
+  show(output, session, {{"rows", std::move(rows)}}, print_text,
+       {"All-reduce",
+        "Sums of float32 vectors over all ranks along the reduction tree, and MPI_Allreduce in place. "
+        "Medians; each time is that of the slowest rank.",
+        {{"every bit right", exact ? "yes" : "NO"}}});
   for (const comm::AllReduceTime& time : times) {
     if (!time.exact)
       throw FailureError(

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -38,8 +37,6 @@ struct CheckpointOptions {
   std::string workload;  ///< that trains during a save
 };
 
-constexpr std::size_t io_bytes = std::size_t{1} << 20;  // of a plain call, as of ours
-
 /// A new directory that the destructor removes.
 class Scratch {
  public:
@@ -60,40 +57,12 @@ class Scratch {
   std::optional<Draft> draft_;  // of rank 0
 };
 
-/// A file and plain calls: what our reading and writing is compared with.
-class PlainFile {
- public:
-  PlainFile(std::string path, int flags)
-      : path_(std::move(path)), descriptor_(::open(path_.c_str(), flags, 0666)) {
-    if (descriptor_ < 0) throw_system_error(errno, path_, "open");
-  }
-  ~PlainFile() { ::close(descriptor_); }
-  PlainFile(const PlainFile&) = delete;
-  PlainFile& operator=(const PlainFile&) = delete;
-
-  void write(const std::byte* data, std::uint64_t begin, std::uint64_t end) {
-    for (std::uint64_t at = begin; at < end;) {
-      const ssize_t done =
-          ::pwrite(descriptor_, data + (at - begin), std::min(io_bytes, end - at), static_cast<off_t>(at));
-      if (done <= 0) throw_system_error(done < 0 ? errno : EIO, path_, "write");
-      at += static_cast<std::uint64_t>(done);
-    }
-    if (::fsync(descriptor_) != 0) throw_system_error(errno, path_, "sync");
-  }
-  void read(std::byte* buffer, std::uint64_t begin, std::uint64_t end) {
-    for (std::uint64_t at = begin; at < end;) {
-      const ssize_t done = ::pread(descriptor_, buffer, std::min(io_bytes, end - at), static_cast<off_t>(at));
-      if (done <= 0) throw_system_error(done < 0 ? errno : EIO, path_, "read");
-      at += static_cast<std::uint64_t>(done);
-    }
-  }
-  /// Drops it from the page cache, so that the next read comes from storage.
-  void drop_from_cache() { ::posix_fadvise(descriptor_, 0, 0, POSIX_FADV_DONTNEED); }
-
- private:
-  std::string path_;
-  int descriptor_;
-};
+/// Calls use(begin, end) with the pieces of this range that a plain read or write takes, as ours does.
+template <class Use>
+void in_pieces(std::uint64_t begin, std::uint64_t end, const Use& use) {
+  constexpr std::uint64_t piece_bytes = 1 << 20;
+  for (std::uint64_t at = begin; at < end; at += piece_bytes) use(at, std::min(at + piece_bytes, end));
+}
 
 void fill(const Tensor& tensor, std::uint32_t number) {
   const Random random({1, purpose_of("benchmark"), 0, number});
@@ -131,29 +100,6 @@ checkpoint::StateDict many_small_tensors() {
   return contents;
 }
 
-/// Times by name, in ms.
-class Times {
- public:
-  /// From a barrier to the end of this rank's action.
-  template <class Action>
-  void time(comm::HostGroup& world, const std::string& name, const Action& action) {
-    world.barrier();
-    const Stopwatch watch;
-    comm::run_on_all(world, action);
-    add(name, watch.elapsed_ms());
-  }
-  void add(const std::string& name, double ms) { ms_[name].push_back(ms); }
-  /// Of the slowest rank in each round. Collective.
-  std::map<std::string, double> medians(comm::HostGroup& world) const {
-    std::map<std::string, double> found;
-    for (const auto& [name, ms] : ms_) found[name] = median(train::max_of_ranks(world, ms));
-    return found;
-  }
-
- private:
-  std::map<std::string, std::vector<double>> ms_;
-};
-
 class CheckpointBenchmark {
  public:
   CheckpointBenchmark(Session& session, const CheckpointOptions& options)
@@ -183,19 +129,19 @@ class CheckpointBenchmark {
 
   /// As --json prints it: medians; rates are of all ranks together, MB = 10^6 bytes. Collective, after run().
   nlohmann::json result() {
-    medians_ = times_.medians(world_);
+    times_.take_max(world_);
     return {{"bytes", bytes_},
             {"ranks", world_.size()},
             {"write_mb_s", rate_mb_s("save")},
             {"raw_mb_s", rate_mb_s("raw write")},
             {"ratio", rate_mb_s("save") / rate_mb_s("raw write")},
-            {"sync_ms", medians_.at("save")},
-            {"async_stall_ms", medians_.at("stall")}};
+            {"sync_ms", times_.median("save")},
+            {"async_stall_ms", times_.median("stall")}};
   }
 
   /// All of it as text. After result().
   void print() const {
-    const std::map<std::string, double>& ms = medians_;
+    const auto ms = [&](const char* name) { return times_.median(name); };
     const auto mb_s = [&](const char* name) { return rate_mb_s(name); };
     const auto compare = [&](const char* what, const char* ours, const char* plain_what, const char* plain) {
       fmt::print("{:<42}{:>8.0f} MB/s   {:<20}{:>8.0f} MB/s   ratio {:.2f}\n", what, mb_s(ours), plain_what,
@@ -208,10 +154,10 @@ class CheckpointBenchmark {
     fmt::print(
         "asynchronous save: returns after {:.1f} ms ({:.1f} % of the {:.0f} ms of a synchronous one; "
         "a copy takes {:.1f} ms), complete after {:.0f} ms\n",
-        ms.at("stall"), 100 * ms.at("stall") / ms.at("save"), ms.at("save"), ms.at("copy"), ms.at("async"));
+        ms("stall"), 100 * ms("stall") / ms("save"), ms("save"), ms("copy"), ms("async"));
     fmt::print("training meanwhile: {:.1f} ms a step, {:.1f} without a save (ratio {:.3f})\n",
-               ms.at("step while saving"), ms.at("step"), ms.at("step while saving") / ms.at("step"));
-    fmt::print("5,000 tensors of 1 KiB: {:.0f} ms\n", ms.at("many"));
+               ms("step while saving"), ms("step"), ms("step while saving") / ms("step"));
+    fmt::print("5,000 tensors of 1 KiB: {:.0f} ms\n", ms("many"));
   }
 
   /// What result() leaves out, for a page.
@@ -220,7 +166,7 @@ class CheckpointBenchmark {
       return report::Bar{name, kind, rate_mb_s(of)};
     };
     const auto times = [&](const char* name, const char* kind, const char* of) {
-      return report::Bar{name, kind, medians_.at(of)};
+      return report::Bar{name, kind, times_.median(of)};
     };
     return report::section("Reading, saving and training",
                            {report::bars("Rates of reading", "MB/s",
@@ -239,42 +185,53 @@ class CheckpointBenchmark {
   }
 
  private:
-  double rate_mb_s(const char* name) const { return static_cast<double>(bytes_) / 1e3 / medians_.at(name); }
+  double rate_mb_s(const char* name) const { return static_cast<double>(bytes_) / 1e3 / times_.median(name); }
+
+  /// Times what this rank does alone. Collective.
+  template <class Action>
+  void time_own(const std::string& name, const Action& action) {
+    times_.time(world_, name, [&] { comm::run_on_all(world_, action); });
+  }
 
   void write_and_read(int round) {
-    const std::string raw = scratch_.file("raw");
+    const std::string raw = scratch_.file("raw"), path = scratch_.file(fmt::format("saved{}.h5", round));
     comm::run_on_all(world_, [&] {
-      if (world_.rank() == 0) PlainFile(raw, O_WRONLY | O_CREAT | O_TRUNC);
+      if (world_.rank() == 0) OpenFile(raw, OpenFile::Mode::create_or_truncate);
     });
-    const std::string path = scratch_.file(fmt::format("saved{}.h5", round));
     const auto write_raw = [&] {
-      times_.time(world_, "raw write", [&] { PlainFile(raw, O_WRONLY).write(mine_.data(), begin_, end_); });
+      time_own("raw write", [&] {
+        OpenFile file(raw, OpenFile::Mode::write);
+        in_pieces(begin_, end_, [&](std::uint64_t at, std::uint64_t end) {
+          file.write_at(at, mine_.data() + (at - begin_), end - at);
+        });
+        file.sync();
+      });
     };
     // In alternating order: the second may find the storage busy with the first.
     if (round % 2 == 0) write_raw();
-    world_.barrier();
-    const Stopwatch watch;
-    checkpoint::save_file(path, contents_, world_);
-    times_.add("save", watch.elapsed_ms());
+    times_.time(world_, "save", [&] { checkpoint::save_file(path, contents_, world_); });
     if (round % 2 != 0) write_raw();
 
-    for (const char* const from : {"", "cached "}) {
-      const auto drop_from_cache = [&](const std::string& file) {
-        if (*from == '\0' && world_.rank() == 0) PlainFile(file, O_RDONLY).drop_from_cache();
+    for (const std::string from : {"", "cached "}) {
+      const auto drop_from_cache = [&](const std::string& file) {  // the next read comes from storage
+        if (from.empty() && world_.rank() == 0)
+          ::posix_fadvise(OpenFile(file, OpenFile::Mode::read).descriptor(), 0, 0, POSIX_FADV_DONTNEED);
       };
       comm::run_on_all(world_, [&] { drop_from_cache(raw), drop_from_cache(path); });
-      times_.time(world_, from + std::string("raw read"),
-                  [&] { PlainFile(raw, O_RDONLY).read(copy_.data(), begin_, end_); });
-      world_.barrier();
-      const Stopwatch verifying;
-      const bool whole = checkpoint::verify(path, world_).whole();
-      times_.add(from + std::string("verify"), verifying.elapsed_ms());
+      time_own(from + "raw read", [&] {
+        const OpenFile file(raw, OpenFile::Mode::read);
+        in_pieces(begin_, end_, [&](std::uint64_t at, std::uint64_t end) {
+          file.read_at(at, copy_.data() + (at - begin_), end - at);
+        });
+      });
+      bool whole = false;
+      times_.time(world_, from + "verify", [&] { whole = checkpoint::verify(path, world_).whole(); });
       if (!whole) throw FailureError("{}: not what was saved", path);
     }
     comm::run_on_all(world_, [&] {
       if (world_.rank() == 0) remove_file(path), remove_file(raw);
     });
-    times_.time(world_, "copy", [&] { std::memcpy(copy_.data(), mine_.data(), mine_.size()); });
+    time_own("copy", [&] { std::memcpy(copy_.data(), mine_.data(), mine_.size()); });
   }
 
   void save_during_training(int round) {
@@ -301,12 +258,8 @@ class CheckpointBenchmark {
   void save_many() {
     const checkpoint::StateDict many = many_small_tensors();
     checkpoint::Store store(scratch_.file("many"), world_, {.keep = 1});
-    for (int round = 0; round < options_.rounds; ++round) {
-      world_.barrier();
-      const Stopwatch watch;
-      store.save_state_dict(round + 1, many);
-      times_.add("many", watch.elapsed_ms());
-    }
+    for (int round = 0; round < options_.rounds; ++round)
+      times_.time(world_, "many", [&] { store.save_state_dict(round + 1, many); });
   }
 
   static constexpr int steps_alone = 10;
@@ -318,8 +271,7 @@ class CheckpointBenchmark {
   std::uint64_t bytes_ = 0, begin_ = 0, end_ = 0;
   std::vector<std::byte> mine_, copy_;  // this rank's bytes, and memory for a copy
   std::unique_ptr<checkpoint::Store> store_;
-  Times times_;
-  std::map<std::string, double> medians_;
+  train::Figures times_;  // in ms
 };
 
 }  // namespace
@@ -333,8 +285,7 @@ ExitCode bench_checkpoint(const Program& program, Session& session, const Argume
   options.add()("directory", po::value<std::string>()->default_value("."), "on the storage to measure");
   options.add()("rounds", po::value<int>()->default_value(5), "how often each is timed");
   options.add()("workload", po::value<std::string>()->default_value("gpt-cpu"), "what trains during a save");
-  options.add()("json", "print one JSON document");
-  add_html(options);
+  add_output(options);
   po::variables_map values;
   if (!options.parse(session, arguments, values)) return ExitCode::done;
   const std::int64_t mib = values["mib"].as<std::int64_t>();
@@ -346,20 +297,18 @@ ExitCode bench_checkpoint(const Program& program, Session& session, const Argume
                               .workload = values["workload"].as<std::string>()};
   if (how.rounds < 1)
     throw UsageError("--rounds {}: must be at least 1; see lockstep bench checkpoint --help", how.rounds);
-  const ResultPage page(values, session, values.count("json") > 0);
+  const ResultOutput output(values, session);
   CheckpointBenchmark benchmark(session, how);
   benchmark.run();
   const nlohmann::json result = benchmark.result();
-  if (session.world().rank() == 0) values.count("json") > 0 ? print_json(result) : benchmark.print();
-  write_page(
-      page, session,
-      {{"title", "Checkpoints"},
-       {"lead", fmt::format("Saves in {}, in alternation with plain writes and reads of the same bytes by "
-                            "the same ranks. Medians over {}, of the slowest rank; MB = 10^6 bytes.",
-                            how.directory, pluralized(how.rounds, "round"))},
-       {"facts", report::Pairs{{"ranks", ranks_and_nodes(session.world())},
-                               {"size", report::bytes_text(static_cast<double>(how.bytes))}}}},
-      result, benchmark.more());
+  show(
+      output, session, result, [&] { benchmark.print(); },
+      {"Checkpoints",
+       fmt::format("Saves in {}, in alternation with plain writes and reads of the same bytes by the same "
+                   "ranks. Medians over {}, of the slowest rank; MB = 10^6 bytes.",
+                   how.directory, pluralized(how.rounds, "round")),
+       {{"size", report::bytes_text(static_cast<double>(how.bytes))}}},
+      benchmark.more());
   return ExitCode::done;
 }
 

@@ -10,6 +10,7 @@
 namespace lockstep::cli {
 namespace {
 
+using train::Figures;
 using train::StandardWorkload;
 using train::WorkloadRun;
 
@@ -40,25 +41,7 @@ struct OverlapTimes {
 constexpr double max_bucket_mb = 1e6;        // as ddp.bucket_mb
 constexpr std::int64_t steps_per_round = 4;  // of a mode, before the next mode runs
 
-/// Figures of several steps: a row a step, the same columns in each.
-class StepFigures {
- public:
-  void add(double value) { values_.push_back(value); }
-  /// Replaces each figure by the greatest of all ranks. Collective.
-  void take_max(comm::HostGroup& world) { values_ = train::max_of_ranks(world, values_); }
-  std::span<const double> row(std::int64_t step, std::int64_t steps) const {
-    const std::size_t columns = values_.size() / static_cast<std::size_t>(steps);
-    return std::span(values_).subspan(static_cast<std::size_t>(step) * columns, columns);
-  }
-  double median_of(std::size_t column, std::int64_t steps) const {
-    std::vector<double> values;
-    for (std::int64_t step = 0; step < steps; ++step) values.push_back(row(step, steps)[column]);
-    return median(std::move(values));
-  }
-
- private:
-  std::vector<double> values_;
-};
+std::string of_bucket(const char* what, std::size_t bucket) { return fmt::format("{} {}", what, bucket); }
 
 /// The sums and the header of a step, without backward.
 class Communication {
@@ -88,28 +71,22 @@ class Communication {
 
   const std::vector<comm::TreeSum>& sums() const { return sums_; }
 
-  /// Adds this rank's times from a barrier on: of each bucket, of all at once, and of the header.
-  void measure(StepFigures& rows) {
-    for (const comm::TreeSum& sum : sums_)
-      rows.add(time([&] { transport_.order_after(transport_.start_tree_sum(sum, map_)); }));
-    rows.add(time([&] {
+  /// Adds this rank's times: of each bucket, of all at once, and of the header.
+  void measure(Figures& figures) {
+    for (std::size_t b = 0; b < sums_.size(); ++b)
+      figures.time(world_, of_bucket("wire", b),
+                   [&] { transport_.order_after(transport_.start_tree_sum(sums_[b], map_)); });
+    figures.time(world_, "comm", [&] {
       comm::Work last = 0;
       for (const comm::TreeSum& sum : sums_) last = transport_.start_tree_sum(sum, map_);
       transport_.order_after(last);
-    }));
-    rows.add(
-        time([&] { world_.all_gather(header_.data(), header_.size() * sizeof(double), headers_.data()); }));
+    });
+    figures.time(world_, "header", [&] {
+      world_.all_gather(header_.data(), header_.size() * sizeof(double), headers_.data());
+    });
   }
 
  private:
-  template <class Call>
-  double time(const Call& call) {
-    world_.barrier();
-    const Stopwatch watch;
-    call();
-    return watch.elapsed_ms();
-  }
-
   comm::GradientTransport& transport_;
   comm::HostGroup& world_;
   comm::ShardMap map_;
@@ -153,10 +130,7 @@ class ModeBenchmark {
   std::unique_ptr<comm::CpuCommunicator> self_;
   WorkloadRun together_, alone_;
   std::unique_ptr<Communication> communication_;
-  std::int64_t steps_ = 0, rounds_ = 0;
-  StepFigures together_rows_;  // step, exposed; start of each bucket; done of each
-  StepFigures alone_rows_;     // step, backward; ready of each bucket
-  StepFigures comm_rows_;      // each bucket, all buckets, header; a row a round
+  Figures figures_;
 };
 
 void ModeBenchmark::run_round(std::int64_t steps) {
@@ -164,54 +138,51 @@ void ModeBenchmark::run_round(std::int64_t steps) {
   for (std::int64_t step = -1; step < steps; ++step) {
     const WorkloadRun::Times times = together_.step();
     if (step < 0) continue;
-    together_rows_.add(times.step_ms);
-    together_rows_.add(times.exposed_comm_ms);
-    for (const ddp::BucketTime& bucket : together_.replicas().bucket_times())
-      together_rows_.add(bucket.start_ms);
-    for (const ddp::BucketTime& bucket : together_.replicas().bucket_times())
-      together_rows_.add(bucket.done_ms);
+    figures_.add("step", times.step_ms);
+    figures_.add("exposed", times.exposed_comm_ms);
+    const auto& buckets = together_.replicas().bucket_times();
+    for (std::size_t b = 0; b < buckets.size(); ++b) {
+      figures_.add(of_bucket("start", b), buckets[b].start_ms);
+      figures_.add(of_bucket("done", b), buckets[b].done_ms);
+    }
   }
   world_.barrier();
   for (std::int64_t step = -1; step < steps; ++step) {
     const WorkloadRun::Times times = alone_.step();
     if (step < 0) continue;
-    alone_rows_.add(times.step_ms);
-    alone_rows_.add(times.backward_ms);
-    for (const ddp::BucketTime& bucket : alone_.replicas().bucket_times()) alone_rows_.add(bucket.ready_ms);
+    figures_.add("compute", times.step_ms);
+    figures_.add("backward", times.backward_ms);
+    const auto& buckets = alone_.replicas().bucket_times();
+    for (std::size_t b = 0; b < buckets.size(); ++b) figures_.add(of_bucket("ready", b), buckets[b].ready_ms);
   }
-  communication_->measure(comm_rows_);
-  steps_ += steps;
-  ++rounds_;
+  communication_->measure(figures_);
 }
 
 OverlapTimes ModeBenchmark::result() {
-  for (StepFigures* const rows : {&together_rows_, &alone_rows_, &comm_rows_}) rows->take_max(world_);
-  const std::size_t buckets = communication_->sums().size();
-  OverlapTimes times{.mode = name_};
-  for (std::size_t b = 0; b < buckets; ++b) {
-    const comm::TreeSum& sum = communication_->sums()[b];
-    times.buckets.push_back({.bytes = static_cast<std::size_t>(sum.count) * bytes_of(sum.dtype),
-                             .ready_ms = alone_rows_.median_of(2 + b, steps_),
-                             .wire_ms = comm_rows_.median_of(b, rounds_),
-                             .start_ms = together_rows_.median_of(2 + b, steps_),
-                             .done_ms = together_rows_.median_of(2 + buckets + b, steps_)});
+  figures_.take_max(world_);
+  OverlapTimes times{.mode = name_,
+                     .step_ms = figures_.median("step"),
+                     .compute_ms = figures_.median("compute"),
+                     .comm_ms = figures_.median("comm"),
+                     .exposed_comm_ms = figures_.median("exposed"),
+                     .header_ms = figures_.median("header")};
+  const std::vector<comm::TreeSum>& sums = communication_->sums();
+  for (std::size_t b = 0; b < sums.size(); ++b) {
+    times.buckets.push_back({.bytes = static_cast<std::size_t>(sums[b].count) * bytes_of(sums[b].dtype),
+                             .ready_ms = figures_.median(of_bucket("ready", b)),
+                             .wire_ms = figures_.median(of_bucket("wire", b)),
+                             .start_ms = figures_.median(of_bucket("start", b)),
+                             .done_ms = figures_.median(of_bucket("done", b))});
   }
-  times.step_ms = together_rows_.median_of(0, steps_);
-  times.exposed_comm_ms = together_rows_.median_of(1, steps_);
-  times.compute_ms = alone_rows_.median_of(0, steps_);
-  times.comm_ms = comm_rows_.median_of(buckets, rounds_);
-  times.header_ms = comm_rows_.median_of(buckets + 1, rounds_);
-
   std::vector<double> critical_ms, optimizer_ms;
-  for (std::int64_t step = 0; step < steps_; ++step) {
-    const std::span<const double> row = alone_rows_.row(step, steps_);
-    const double step_ms = row[0], backward_ms = row[1];
+  for (std::size_t step = 0; step < figures_["compute"].size(); ++step) {
+    const double backward_ms = figures_["backward"][step];
     double sums_end_ms = backward_ms, wire_ms = 0;
-    for (std::size_t b = buckets; b-- > 0;) {
+    for (std::size_t b = sums.size(); b-- > 0;) {
       wire_ms += times.buckets[b].wire_ms;
-      sums_end_ms = std::max(sums_end_ms, row[2 + b] + wire_ms);
+      sums_end_ms = std::max(sums_end_ms, figures_[of_bucket("ready", b)][step] + wire_ms);
     }
-    optimizer_ms.push_back(step_ms - backward_ms);
+    optimizer_ms.push_back(figures_["compute"][step] - backward_ms);
     critical_ms.push_back(sums_end_ms + times.header_ms + optimizer_ms.back());
   }
   times.critical_path_ms = median(std::move(critical_ms));
@@ -340,39 +311,32 @@ ExitCode bench_overlap(const Program& program, Session& session, const Arguments
   options.add()("bucket-mb", po::value<std::vector<double>>()->multitoken(),
                 "ddp.bucket_mb of mode overlapped; several: a row each");
   options.add()("buckets", "show when each bucket of mode overlapped is ready, started and done");
-  options.add()("json", "print one JSON document");
-  add_html(options);
+  add_output(options);
   po::variables_map values;
   if (!options.parse(session, arguments, values)) return ExitCode::done;
-  const bool json = values.count("json") != 0, buckets = values.count("buckets") != 0;
-  if (json && buckets)
+  const bool buckets = values.count("buckets") > 0;
+  if (values.count("json") > 0 && buckets)
     throw UsageError("bench overlap: --buckets has no JSON form; leave one of the two out");
 
-  const ResultPage page(values, session, json);
+  const ResultOutput output(values, session);
   std::vector<double> bucket_sizes_mb;
   if (values.count("bucket-mb")) bucket_sizes_mb = values["bucket-mb"].as<std::vector<double>>();
   const std::string workload = values["workload"].as<std::string>();
   const std::vector<OverlapTimes> results =
       time_overlap(session, workload, values["steps"].as<std::int64_t>(), bucket_sizes_mb);
-  if (session.world().rank() == 0) {
-    json ? print_json(json_of(results))
-         : print_text(results, workload + " on " + ranks_and_nodes(session.world()), buckets);
-  }
   std::vector<nlohmann::json> timelines;
   for (const OverlapTimes& times : results)
     if (times.mode.starts_with("overlapped")) timelines.push_back(buckets_of(times));
   const OverlapTimes& last = results.back();
-  write_page(
-      page, session,
-      {{"title", "Overlap: " + workload},
-       {"lead",
-        "How much of a step's communication the backward hides. Medians over steps, of the slowest rank in "
-        "each. Critical path: what is possible with these computations and sums."},
-       {"facts", report::Pairs{{"ranks", ranks_and_nodes(session.world())},
-                               {"step, " + last.mode, fmt::format("{:.1f} ms", last.step_ms)},
-                               {"step / critical path",
-                                fmt::format("{:.3f}", last.step_ms / last.critical_path_ms)}}}},
-      json_of(results), report::section("Buckets", timelines));
+  show(
+      output, session, json_of(results),
+      [&] { print_text(results, workload + " on " + ranks_and_nodes(session.world()), buckets); },
+      {"Overlap: " + workload,
+       "How much of a step's communication the backward hides. Medians over steps, of the slowest rank in "
+       "each. Critical path: what is possible with these computations and sums.",
+       {{"step, " + last.mode, fmt::format("{:.1f} ms", last.step_ms)},
+        {"step / critical path", fmt::format("{:.3f}", last.step_ms / last.critical_path_ms)}}},
+      report::section("Buckets", timelines));
   return ExitCode::done;
 }
 

@@ -34,8 +34,6 @@ struct StepOptions {
   int shards = 1, micro_batches = 1;  ///< of a rank's batch; of a shard
   ddp::Graph graph = ddp::Graph::automatic;
   Arguments overrides = {};
-  bool json = false;
-  const ResultPage* page = nullptr;
 };
 
 ddp::Graph graph_of(const std::string& word) {
@@ -49,8 +47,9 @@ ddp::Graph graph_of(const std::string& word) {
 /// What time_steps() found, of the slowest rank.
 struct StepResult {
   std::vector<double> step_ms, exposed_comm_ms;  ///< of each step
-  double median_ms = 0, samples_per_second = 0, exposed_median_ms = 0, peak_bytes = 0, page_faults = 0;
-  double device_bytes = 0;            ///< of a GPU's memory, at most: tensors, graphs, accumulation buffers
+  double median_ms = 0, exposed_median_ms = 0, peak_bytes = 0, page_faults = 0;
+  double device_bytes = 0;  ///< of a GPU's memory, at most: tensors, graphs, accumulation buffers
+  double samples_per_second = 0;
   double tflops = 0;                  ///< 1e12 a second, of the products of rank 0
   std::optional<double> mfu = {};     ///< of what the GPU's data sheet says
   int shards = 1, micro_batches = 1;  ///< of a rank, at most; of a shard
@@ -116,35 +115,36 @@ StepResult time_steps(Session& session, const StepOptions& options) {
     device_bytes = std::max(device_bytes, backend.reserved_bytes());
   }
   const std::int64_t launches_before = replicas.captured_steps().launches;
-  std::vector<double> all_step_ms, all_exposed_ms;
-  all_step_ms.reserve(static_cast<std::size_t>(options.steps));
-  all_exposed_ms.reserve(static_cast<std::size_t>(options.steps));
+  std::vector<WorkloadRun::Times> all;
+  all.reserve(static_cast<std::size_t>(options.steps));
   const ProcessMemory before = process_memory();
-  for (std::int64_t step = 0; step < options.steps; ++step) {
-    const WorkloadRun::Times times = run.step();
-    all_step_ms.push_back(times.step_ms);
-    all_exposed_ms.push_back(times.exposed_comm_ms);
-  }
+  for (std::int64_t step = 0; step < options.steps; ++step) all.push_back(run.step());
   const ProcessMemory after = process_memory();
   device_bytes =
       std::max(device_bytes, backend.reserved_bytes()) +
       replicas.accumulation_buffer_bytes() * static_cast<std::size_t>(replicas.accumulation_buffers());
   const auto new_page_faults = static_cast<double>(after.page_faults - before.page_faults);
-  const std::vector<double> memory = train::max_of_ranks(
-      world, {static_cast<double>(after.peak_bytes), new_page_faults / static_cast<double>(options.steps),
-              static_cast<double>(device_bytes)});
-  StepResult result{.step_ms = train::max_of_ranks(world, all_step_ms),
-                    .exposed_comm_ms = train::max_of_ranks(world, all_exposed_ms)};
-  result.median_ms = median(result.step_ms);
-  result.exposed_median_ms = median(result.exposed_comm_ms);
+  train::Figures figures;
+  for (const WorkloadRun::Times& times : all) {
+    figures.add("step", times.step_ms);
+    figures.add("exposed", times.exposed_comm_ms);
+  }
+  figures.add("peak", static_cast<double>(after.peak_bytes));
+  figures.add("page faults", new_page_faults / static_cast<double>(options.steps));
+  figures.add("device", static_cast<double>(device_bytes));
+  figures.take_max(world);
+  StepResult result{.step_ms = figures["step"],
+                    .exposed_comm_ms = figures["exposed"],
+                    .median_ms = figures.median("step"),
+                    .exposed_median_ms = figures.median("exposed"),
+                    .peak_bytes = figures.median("peak"),
+                    .page_faults = figures.median("page faults"),
+                    .device_bytes = figures.median("device"),
+                    .shards = replicas.shard_map().block(0).count,
+                    .micro_batches = replicas.options().micro_batches,
+                    .accumulation_buffers = replicas.accumulation_buffers()};
   result.samples_per_second = static_cast<double>(run.config().train.global_batch) * 1e3 / result.median_ms;
-  result.peak_bytes = memory[0];
-  result.page_faults = memory[1];
-  result.device_bytes = memory[2];
   result.tflops = 1e-9 * flops / result.median_ms;
-  result.shards = replicas.shard_map().block(0).count;
-  result.micro_batches = replicas.options().micro_batches;
-  result.accumulation_buffers = replicas.accumulation_buffers();
   if (backend.device() == Device::cpu()) return result;
 
   const ddp::CapturedSteps& captured = replicas.captured_steps();
@@ -317,32 +317,25 @@ nlohmann::json json_of(const StepProfile& profile, const StepOptions& options, i
 }
 
 /// Prints the operations of a step of rank 0. Collective.
-void profile_steps(Session& session, const StepOptions& options) {
+void profile_steps(Session& session, const StepOptions& options, const ResultOutput& output) {
   const StepProfile found = measure_operations(session, options);
   const std::string precision = train::precision_text(options.compute, session.backend());
   const int ranks = session.world().size();
-  const nlohmann::json result = json_of(found, options, ranks, precision);
-  if (session.world().rank() == 0) {
-    options.json ? print_json(result)
-                 : print_table(found, fmt::format("{} {} on {}, rank 0: {:.1f} ms a step (mean of {}{})\n",
-                                                  options.workload, precision, pluralized(ranks, "rank"),
-                                                  found.step_ms, options.steps,
-                                                  found.on_gpu ? ", without CUDA graphs" : ""));
-  }
-  write_page(
-      *options.page, session,
-      {{"title", "A step of " + options.workload},
-       {"lead",
-        fmt::format("What a step of rank 0 is made of, {}: means over {}. This node meanwhile: {:.1f} "
-                    "GFLOP/s (a product), {:.1f} GB/s (a copy).",
-                    precision, pluralized(options.steps, "step"), found.ceilings.gflops,
-                    found.ceilings.gb_s)},
-       {"facts", report::Pairs{{"ranks", ranks_and_nodes(session.world())},
-                               {"step", fmt::format("{:.1f} ms", found.step_ms)},
-                               {"products", fmt::format("{:.1f} ms", found.products_ms)},
-                               {"all other operations", fmt::format("{:.1f} ms", found.others_ms)},
-                               {"exposed communication", fmt::format("{:.2f} ms", found.exposed_comm_ms)}}}},
-      result);
+  const auto print_text = [&] {
+    print_table(found, fmt::format("{} {} on {}, rank 0: {:.1f} ms a step (mean of {}{})\n", options.workload,
+                                   precision, pluralized(ranks, "rank"), found.step_ms, options.steps,
+                                   found.on_gpu ? ", without CUDA graphs" : ""));
+  };
+  show(
+      output, session, json_of(found, options, ranks, precision), print_text,
+      {"A step of " + options.workload,
+       fmt::format("What a step of rank 0 is made of, {}: means over {}. This node meanwhile: {:.1f} GFLOP/s "
+                   "(a product), {:.1f} GB/s (a copy).",
+                   precision, pluralized(options.steps, "step"), found.ceilings.gflops, found.ceilings.gb_s),
+       {{"step", fmt::format("{:.1f} ms", found.step_ms)},
+        {"products", fmt::format("{:.1f} ms", found.products_ms)},
+        {"all other operations", fmt::format("{:.1f} ms", found.others_ms)},
+        {"exposed communication", fmt::format("{:.2f} ms", found.exposed_comm_ms)}}});
 }
 
 }  // namespace
@@ -365,20 +358,17 @@ ExitCode bench_step(const Program& program, Session& session, const Arguments& a
   options.add()("precision", po::value<std::string>()->default_value("fp32"), "fp32 or bf16");
   options.add()("bf16-fallback", po::value<std::string>()->default_value("refuse"),
                 "where bf16 is slower: refuse, fp32 or convert");
-  options.add()("json", "print one JSON document");
-  add_html(options);
+  add_output(options);
   po::variables_map values;
   if (!options.parse(session, arguments, values)) return ExitCode::done;
 
   const bool profile = values.count("profile") > 0;
-  const ResultPage page(values, session, values.count("json") > 0);
+  const ResultOutput output(values, session);
   StepOptions how{.workload = values["workload"].as<std::string>(),
                   .steps = values["steps"].as<std::int64_t>(),
                   .shards = values["shards"].as<int>(),
                   .micro_batches = values["micro-batches"].as<int>(),
-                  .graph = graph_of(values["graph"].as<std::string>()),
-                  .json = values.count("json") > 0,
-                  .page = &page};
+                  .graph = graph_of(values["graph"].as<std::string>())};
   if (values.count("set")) how.overrides = values["set"].as<Arguments>();
   if (const auto config = given(values, "config")) {
     for (const char* const option : {"workload", "shards", "micro-batches", "graph"}) {
@@ -409,26 +399,23 @@ ExitCode bench_step(const Program& program, Session& session, const Arguments& a
           "bench step: --profile times operations, which a graph does not have: leave out --graph true");
     how.graph = ddp::Graph::never;
     if (how.config) how.config->ddp.graph = ddp::Graph::never;
-    profile_steps(session, how);
+    profile_steps(session, how, output);
     return ExitCode::done;
   }
   const StepResult result = time_steps(session, how);
   const std::string precision = train::precision_text(how.compute, session.backend());
   const std::string device = kernels::name_of(session.backend().device());
   const int ranks = session.world().size();
-  const nlohmann::json document = json_of(result, how, precision, device, ranks);
-  if (session.world().rank() == 0)
-    how.json ? print_json(document) : print_text(result, how, precision, device, ranks);
-  write_page(page, session,
-             {{"title", "Training steps: " + how.workload},
-              {"lead", fmt::format("{} on {}. Times are those of the slowest rank in each step: medians. {}",
-                                   precision, device, result.launched)},
-              {"facts",
-               report::Pairs{{"ranks", ranks_and_nodes(session.world())},
-                             {"step", fmt::format("{:.1f} ms", result.median_ms)},
-                             {"samples/s", report::number(result.samples_per_second)},
-                             {"exposed communication", fmt::format("{:.2f} ms", result.exposed_median_ms)}}}},
-             document, steps_of(result));
+  show(
+      output, session, json_of(result, how, precision, device, ranks),
+      [&] { print_text(result, how, precision, device, ranks); },
+      {"Training steps: " + how.workload,
+       fmt::format("{} on {}. Times are those of the slowest rank in each step: medians. {}", precision,
+                   device, result.launched),
+       {{"step", fmt::format("{:.1f} ms", result.median_ms)},
+        {"samples/s", report::number(result.samples_per_second)},
+        {"exposed communication", fmt::format("{:.2f} ms", result.exposed_median_ms)}}},
+      steps_of(result));
   return ExitCode::done;
 }
 

@@ -27,8 +27,7 @@ struct Check {
   const char* subject;
   Result (*run)(const Context&);
   Where where = Where::every_node;
-  bool quick = false;         ///< part of --node, too
-  bool needs_config = false;  ///< --config was given
+  bool quick = false;  ///< part of --node, too
 };
 
 constexpr Check node_checks[] = {
@@ -45,9 +44,6 @@ constexpr Check node_checks[] = {
     {"disk speed", checks::disk_speed, Where::every_node, true},
     {"file calls", checks::file_calls},
     {"precision", checks::precision},
-    {"data", checks::data, Where::every_node, false, true},
-    {"device", checks::device, Where::every_node, false, true},
-    {"shards", checks::shards, Where::rank_0, false, true},
     {"slurm", checks::slurm, Where::rank_0},
 };
 
@@ -218,11 +214,14 @@ ExitCode doctor(const Program& program, Session& session, const Arguments& argum
     }
     const bool first_of_node = topology.local_rank_of_rank[static_cast<std::size_t>(world.rank())] == 0;
     all = merged(world, run_checks(context, [&](const Check& check) {
-                   return (check.where == Where::every_rank ||
-                           (check.where == Where::every_node && first_of_node) || world.rank() == 0) &&
-                          (config || !check.needs_config);
+                   return check.where == Where::every_rank ||
+                          (check.where == Where::every_node && first_of_node) || world.rank() == 0;
                  }));
     std::ranges::move(common, std::back_inserter(all));
+    if (config) {
+      all.push_back({checks::configuration(context, session), {}});
+      all.back().result.subject = "configuration";
+    }
   }
   const bool problem = std::ranges::any_of(
       all, [](const MergedResult& one) { return one.result.verdict == Verdict::problem; });

@@ -81,20 +81,19 @@ ExitCode inspect(const Program& program, Session& session, const Arguments& argu
   OptionSet options(program, "inspect FILE.h5 [--json] [--html FILE.html]",
                     "Shows what a checkpoint holds: position, names, shapes, types, norms, extremes,\n"
                     "counts of numbers that are not finite, and where it came from.");
-  options.add()("json", "print one JSON document");
-  add_html(options);
+  add_output(options);
   options.positional("file");
   po::variables_map values;
   if (!options.parse(session, arguments, values)) return ExitCode::done;
   const std::string file = options.required(values, "file", "a checkpoint is missing");
-  const ResultPage page(values, session, values.count("json") > 0);
+  const ResultOutput output(values, session);
   std::optional<checkpoint::Inspection> inspection;
   on_rank_0(session, [&] {
     refuse_foreign(file);
     inspection = checkpoint::inspect(file);
-    values.count("json") ? print_json(to_json(*inspection)) : print(to_text(*inspection));
+    output.print(to_json(*inspection), [&] { print(to_text(*inspection)); });
   });
-  page.write([&] { return document_of(*inspection); });
+  output.write_page([&] { return document_of(*inspection); });
   return ExitCode::done;
 }
 

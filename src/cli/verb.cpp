@@ -102,7 +102,8 @@ void add_device(OptionSet& options) {
   options.add()("device", po::value<std::string>(), "auto (a GPU if there is one), cpu or cuda");
 }
 
-void add_html(OptionSet& options) {
+void add_output(OptionSet& options) {
+  options.add()("json", "print one JSON document");
   options.add()("html", po::value<std::string>(), "also write a page of this name");
 }
 
@@ -130,20 +131,24 @@ void print(const std::string& text) {
 
 void print_json(const nlohmann::json& document) { print(json_text(document, 2) + "\n"); }
 
-ResultPage::ResultPage(const po::variables_map& values, const Session& session, bool json)
-    : session_(session), path_(given(values, "html").value_or("")), json_(json) {
+ResultOutput::ResultOutput(const po::variables_map& values, const Session& session)
+    : session_(session), path_(given(values, "html").value_or("")), json_(values.count("json") > 0) {
   if (values.count("html") == 0) return;
   if (path_.empty()) throw UsageError("--html: a file name is missing");
   on_rank_0(session, [this] { report::check_page(path_); });
 }
 
-void ResultPage::write(const std::function<nlohmann::json()>& document) const {
+void ResultOutput::print(const nlohmann::json& document, const std::function<void()>& print_text) const {
+  if (session_.world().rank() == 0) json_ ? print_json(document) : print_text();
+}
+
+void ResultOutput::write_page(const std::function<nlohmann::json()>& document) const {
   if (path_.empty()) return;
   on_rank_0(session_, [&] {
     nlohmann::json written = document();
     written["footer"] = fmt::format("Written by lockstep {} at {}.", LOCKSTEP_VERSION, utc_now());
     report::write_page(path_, written);
-    if (!json_) print(path_ + "\n");
+    if (!json_) cli::print(path_ + "\n");
   });
 }
 

@@ -66,8 +66,8 @@ class OptionSet {
 /// Adds --device, of verbs that compute.
 void add_device(OptionSet& options);
 
-/// Adds --html.
-void add_html(OptionSet& options);
+/// Adds --json and --html.
+void add_output(OptionSet& options);
 
 /// The text given for an option, if any.
 std::optional<std::string> given(const po::variables_map& values, const char* name);
@@ -78,16 +78,17 @@ void on_rank_0(const Session& session, const std::function<void()>& action);
 void print(const std::string& text);
 /// Prints the document; replaces bytes that are not UTF-8.
 void print_json(const nlohmann::json& document);
-/// The page of --html, if it is asked for.
-class ResultPage {
+/// Where a result goes: to standard output, as JSON with --json or else as text, and to the page of --html.
+class ResultOutput {
  public:
-  /// UsageError if the file of --html cannot be written, before the work. `json`: standard output has a
-  /// document. Collective.
-  ResultPage(const po::variables_map& values, const Session& session, bool json);
+  /// UsageError if the file of --html cannot be written, before the work. Collective.
+  ResultOutput(const po::variables_map& values, const Session& session);
 
+  /// Rank 0 prints the document, or calls print_text().
+  void print(const nlohmann::json& document, const std::function<void()>& print_text) const;
   /// Writes the page of the document that `document` makes, with a footer, and prints its name. Only rank 0
   /// makes it. Nothing where no page is wanted. Collective.
-  void write(const std::function<nlohmann::json()>& document) const;
+  void write_page(const std::function<nlohmann::json()>& document) const;
 
  private:
   const Session& session_;

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <limits>
 #include <numeric>
 #include <optional>
 
@@ -137,15 +136,6 @@ class AllReduceBenchmark {
 }  // namespace
 
 std::vector<AllReduceTime> time_all_reduce(GradientTransport& transport, std::span<const std::size_t> bytes) {
-  for (const std::size_t size : bytes) {
-    if (size == 0 || size % sizeof(float) != 0)
-      throw UsageError("all-reduce benchmark: {} bytes are not a multiple of 4, the size of a float32", size);
-    constexpr std::size_t max_count = std::numeric_limits<int>::max();  // of one MPI_Allreduce
-    if (size / sizeof(float) > max_count)
-      throw UsageError(
-          "all-reduce benchmark: {} bytes are too many for one MPI_Allreduce; at most {} are supported", size,
-          max_count * sizeof(float));
-  }
   const std::optional<OwnedComm> mpi = mpi_comm_of(transport.group());
   std::vector<AllReduceTime> times;
   for (const std::size_t size : bytes)

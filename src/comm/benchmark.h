@@ -18,8 +18,8 @@ struct AllReduceTime {
   bool exact = false;  ///< every element has the bits of the serial fold over the shards
 };
 
-/// Times sums of each size in `bytes` (multiples of 4, else UsageError) of float32, with one shard a rank.
-/// Takes seconds. Collective.
+/// Times sums of each size in `bytes` of float32, with one shard a rank. Sizes are multiples of 4, with at
+/// most as many elements as one MPI_Allreduce takes (INT_MAX). Takes seconds. Collective.
 std::vector<AllReduceTime> time_all_reduce(GradientTransport& transport, std::span<const std::size_t> bytes);
 
 }  // namespace lockstep::comm

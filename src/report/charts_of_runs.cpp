@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/json.h"
+#include "lockstep/base/option.h"
 #include "report/page.h"
 
 namespace lockstep::report {
@@ -81,32 +82,14 @@ json titled(const std::string& key) {
   return chart;
 }
 
-const char* word_of(RunEvent::Kind kind) {
-  using Kind = RunEvent::Kind;
-  switch (kind) {
-    case Kind::resumed:
-      return "resumed";
-    case Kind::forked:
-      return "forked";
-    case Kind::preempted:
-      return "preempted";
-    case Kind::stopped:
-      return "stopped";
-    case Kind::slow_rank:
-      return "slow_rank";
-    default:
-      return nullptr;
-  }
-}
-
 /// Events that every chart marks: at most `most`, equally far apart in their order.
 json marks_of(std::span<const RunLog> runs, std::size_t most) {
   std::vector<json> marks;
   if (runs.size() > max_marked_runs) return marks;
   for (const RunLog& run : runs) {
     for (const RunEvent& event : run.events) {
-      const char* const kind = word_of(event.kind);
-      if (!kind) continue;
+      if (event.kind == RunEvent::Kind::started || event.kind == RunEvent::Kind::note) continue;
+      const std::string kind = option::word(event.kind);
       const std::string what = event.kind == RunEvent::Kind::slow_rank
                                    ? event.text
                                    : fmt::format("{}{}{}", kind, event.text.empty() ? "" : ": ", event.text);
@@ -258,7 +241,7 @@ std::vector<json> curves_of(std::span<const RunLog> runs, std::size_t max_bytes)
           add(lines, "", smoothed(all, std::min(points, smooth_points)));
           lines.back()["also_x"] = {all.x.front(), all.x.back()};  // the axis reaches them, too
         } else {
-          add(lines, all.x.size() <= 2 ? " dots" : "", reduced(all, points));
+          add(lines, "", reduced(all, points));
         }
       }
     }

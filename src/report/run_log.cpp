@@ -27,14 +27,9 @@ std::int64_t integer_of(const json& line, const char* key) {
 }
 
 RunEvent::Kind kind_of(std::string_view word) {
-  using Kind = RunEvent::Kind;
-  if (word == "new") return Kind::started;
-  if (word == "resumed") return Kind::resumed;
-  if (word == "forked") return Kind::forked;
-  if (word == "preempted") return Kind::preempted;
-  if (word == "stopped") return Kind::stopped;
-  if (word == "slow_rank") return Kind::slow_rank;
-  return Kind::note;
+  constexpr auto all = words(RunEvent::Kind{});
+  const auto found = std::find(all.begin(), all.end(), word);
+  return found == all.end() ? RunEvent::Kind::note : static_cast<RunEvent::Kind>(found - all.begin());
 }
 
 /// "3 ranks on 1 node; optimizer.lr = 0.1 (was 0.2)"

@@ -1,6 +1,7 @@
 // Private to the library: what the files of a run directory say, also while the run writes them.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -22,6 +23,10 @@ struct Series {
 
 struct RunEvent {
   enum class Kind { started, resumed, forked, preempted, stopped, slow_rank, note };
+  /// The words of metrics.jsonl.
+  friend constexpr auto words(Kind) {
+    return std::array{"new", "resumed", "forked", "preempted", "stopped", "slow_rank", "note"};
+  }
   Kind kind = Kind::note;
   std::int64_t step = 0;
   std::string time;  ///< as written, UTC

@@ -46,21 +46,20 @@ says ok "ranks alike" "program, libraries, configuration, data"
 
 # What a run would refuse is a problem beforehand.
 doctor 0 2 --config run.ini
-says ok data "1797 samples to train on, 0 to evaluate on"
-says ok shards "2 shards on 2 ranks"
+says ok configuration "lockstep train would start: 2 shards on 2 ranks"
 doctor 1 3 --config run.ini
-says problem shards "3 ranks are more than the 2 shards of the run"
+says problem configuration "3 ranks are more than the 2 shards of the run"
 sed 's/^shards = 2/shards = 3/' run.ini >odd.ini
 doctor 1 1 --config odd.ini
-says problem shards "3 shards do not divide train.global_batch = 16"
+says problem configuration "3 shards do not divide train.global_batch = 16"
 for key in 'device = cuda' 'cuda_graph = true'; do
   sed "s/^\[train\]/&\n$key/" run.ini >gpu.ini
   CUDA_VISIBLE_DEVICES='' doctor 1 1 --config gpu.ini
-  says problem device "$key|device cuda: "
+  says problem configuration "$key|device cuda: "
 done
 sed 's/digits.h5/missing.h5/' run.ini >missing.ini
 doctor 1 2 --config missing.ini
-says problem data "data.train: missing.h5: No such file; lockstep prepare makes"
+says problem configuration "data.train: missing.h5: No such file; lockstep prepare makes"
 rm odd.ini missing.ini gpu.ini
 
 # JSON: fixed keys, of ranks and hosts.

@@ -136,6 +136,7 @@ for i in range(50):
     run(f"sweep/lr-{i:02d}", [start(0)] + [line(step, 2000, lr, 100) for step in range(10, 2001, 10)], 2000, lr)
 run("narrow", [start(0)] + [{**line(step, 50, 1e-3, 10), "exposed_comm_ms": 0.0012345 + random.uniform(0, 1e-7)} for step in range(1, 51)],
     50, 1e-3)  # long labels of an axis
+run("single", [start(0)] + [line(step, 50, 1e-3, 50) for step in range(1, 51)], 50, 1e-3)  # one evaluation
 event = lambda step, what, note: {"step": step, "event": what, "note": note, "time": stamp(step)}
 run("faults", [start(0)] + [line(step, 3000, 1e-3, 250) for step in range(1, 401)]  # a slow rank, a preemption, a kill
     + [event(400, "slow_rank", "rank 3 (node-b) takes 31.2 ms a step, 1.6 times the median")]
@@ -143,7 +144,7 @@ run("faults", [start(0)] + [line(step, 3000, 1e-3, 250) for step in range(1, 401
     + [line(step, 3000, 1e-3, 250) for step in range(900, 1800)] + [start(1799, "resumed", 2)]
     + [line(step, 3000, 1e-3, 250) for step in range(1800, 3001)], 3000, 1e-3)
 PY
-for run in digits gpt long narrow faults; do
+for run in digits gpt long narrow single faults; do
   "$LOCKSTEP" report "$run" --out "pages/$run.html" >/dev/null 2>err.log || fail "report $run: $(cat err.log)"
 done
 "$LOCKSTEP" report sweep/* --out pages/sweep.html >/dev/null 2>err.log || fail "report of a sweep: $(cat err.log)"
@@ -172,6 +173,7 @@ for tensor in found["tensors"]:
 has("inspect", "rate = 0.9, updates = 60", ">model</th>")
 has("digits", 'class="mark resumed"' if "resumed" in pages["digits"] else "Training loss", 'data-label="EMA 0.9"', "bucket 0", "<h2>Environment and provenance</h2>")
 has("sweep", ">optimizer.lr</button>", 'data-label="lr-00"', '<tr data-run="49">')
+has("single", 'class="c0 point" data-label="model"')
 has("faults", 'class="mark slow_rank"', 'class="mark preempted"', "news of a slow rank", "<title>rank 3 (node-b) takes")
 # What a path shows is what was logged: here the loss of the last steps, by the axis.
 row = re.search(r'>64 KiB</td><td[^>]*>([^<]*)</td>', pages["sums-both"])

@@ -42,7 +42,7 @@ if [ "$native" -eq 0 ]; then
   sed 's/^steps = .*/&\nprecision = bf16/' run.ini >bf16.ini
   "$LOCKSTEP" doctor --config bf16.ini >out.log
   [ $? -eq 1 ] || fail "doctor finds no problem in what train refuses"
-  has_line "^problem +precision +precision bf16 would be slower than fp32" <out.log || fail "doctor: $(grep precision out.log)"
+  has_line "^problem +configuration +precision bf16 would be slower than fp32" <out.log || fail "doctor: $(grep precision out.log)"
 else
   recorded converted bf16
   "$LOCKSTEP" eval converted/checkpoints/latest --precision fp32 --json >fp32.json || fail "eval --precision fp32"

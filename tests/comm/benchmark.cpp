@@ -3,7 +3,6 @@
 
 #include <boost/test/unit_test.hpp>
 
-#include "lockstep/base/error.h"
 #include "support/world.h"
 
 namespace lockstep::test {
@@ -27,11 +26,6 @@ BOOST_AUTO_TEST_CASE(every_size_is_summed_both_ways_and_is_exact) { check(world(
 
 BOOST_AUTO_TEST_CASE(the_parts_of_a_split_may_measure_at_the_same_time) {
   check(*world().split(world().rank() % 2, 0), true);
-}
-
-BOOST_AUTO_TEST_CASE(what_is_no_whole_number_of_values_is_refused) {
-  const std::vector<std::size_t> odd = {1027};
-  BOOST_CHECK_THROW(comm::time_all_reduce(world(), odd), UsageError);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lockstep/comm/communicator.h"
+#include "lockstep/train/session.h"
 #include "train/config.h"
 #include "train/threads.h"
 
@@ -55,6 +56,7 @@ std::string existing_directory(const std::string& run);
 
 // Of this process and its node.
 Result processor(const Context& context);
+Result precision(const Context& context);
 Result mpi(const Context& context);
 Result hdf5(const Context& context);
 Result onednn(const Context& context);
@@ -68,12 +70,11 @@ Result disk_speed(const Context& context);
 Result file_calls(const Context& context);
 Result slurm(const Context& context);
 
-// Of the configuration: what lockstep train would refuse, in its words.
+// Of the configuration.
 Requirements requirements(const Context& context);
-Result precision(const Context& context);
-Result data(const Context& context);
-Result device(const Context& context);
-Result shards(const Context& context);
+/// What `lockstep train --dry-run` says of it: a problem with the error that it would end with. Chooses the
+/// device of the session. Collective, the same result on every rank.
+Result configuration(const Context& context, Session& session);
 
 // Of all ranks (collective, the same results on every rank); empty where there is nothing to compare.
 Results ranks_alike(const Context& context);

@@ -85,6 +85,12 @@ Result processor(const Context& context) {
   return ok(text);
 }
 
+Result precision(const Context&) {
+  const std::string why_slow = kernels::make_cpu_backend(1)->why_slow_in_bf16();
+  return ok(why_slow.empty() ? "fp32, and bf16 on this processor's own units"
+                             : "fp32 on CPUs; bf16 would be slower: " + why_slow);
+}
+
 Result mpi(const Context& context) {
   int major = 0, minor = 0, level = MPI_THREAD_SINGLE;
   MPI_Get_version(&major, &minor);

@@ -1,5 +1,5 @@
-// Checks of a run: whether lockstep train would take its configuration here, and whether its ranks and nodes
-// are alike and see the same files.
+// Checks of a run: what it needs, whether its ranks and nodes are alike and see the same files, and whether
+// lockstep train would start it.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <functional>
 #include <map>
 #include <set>
 #include <thread>
@@ -18,25 +17,15 @@
 #include "base/text.h"
 #include "cli/doctor/checks.h"
 #include "ddp/gradient_buffer.h"
-#include "kernels/gpus.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/reduction_tree.h"
 #include "train/components.h"
-#include "train/device.h"
 #include "train/run/environment_fingerprint.h"
 #include "train/run/resume.h"
+#include "train/run/trainer.h"
 
 namespace lockstep::cli::checks {
 namespace {
-
-/// The result of `check`; a problem with the text that lockstep train would end with.
-Result as_train_says(std::string remedy, const std::function<Result()>& check) {
-  try {
-    return check();
-  } catch (const Error& error) {
-    return problem(error.what(), std::move(remedy));
-  }
-}
 
 double wall_clock_s() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -117,50 +106,20 @@ Requirements requirements(const Context& context) {
   return needed;
 }
 
-Result precision(const Context& context) {
-  const std::string why_slow = kernels::make_cpu_backend(1)->why_slow_in_bf16();
-  if (why_slow.empty()) return ok("fp32, and bf16 on this processor's own units");
-  if (!context.config || context.config->train.precision == "fp32")
-    return ok("fp32 on CPUs; bf16 would be slower: " + why_slow);
-  const train::TrainConfig& config = context.config->train;
-  if (config.device != "cpu" && !kernels::find_gpus().visible.empty()) return ok("bf16 on GPUs");
-  return as_train_says("use processors with AVX512-BF16 or AMX, or see lockstep train --help-keys", [&] {
-    const train::RankPrecision here{.why_slow = why_slow, .host = {}};
-    return note(train::choose_precision(config.precision, config.bf16_fallback, {&here, 1}).remark,
-                "use processors with AVX512-BF16 or AMX, or train.precision = fp32");
-  });
-}
-
-Result data(const Context& context) {
-  return as_train_says("correct the file, or what data.* of the configuration names", [&] {
-    const train::DataSets data(*context.config, *train::build_meta_model(*context.config));
-    return ok(fmt::format("{} to train on, {} to evaluate on", pluralized(data.train().size(), "sample"),
-                          data.eval() ? data.eval()->size() : 0));
-  });
-}
-
-Result device(const Context& context) {
-  return as_train_says("change train.device, or start it where GPUs are", [&] {
-    const kernels::Gpus gpus = kernels::find_gpus();
-    const train::RankDevices here{.gpus = static_cast<int>(gpus.visible.size()),
-                                  .problem = gpus.problem,
-                                  .remedy = gpus.remedy,
-                                  .host = "this node"};
-    const train::TrainConfig& config = context.config->train;
-    const bool cpu = train::choose_device(config.device, gpus.built, {&here, 1}).kind == Device::Kind::cpu;
-    if (cpu && context.config->ddp.graph == ddp::Graph::always)
-      return problem("train.cuda_graph = true, but it would compute on CPUs",
-                     "choose train.cuda_graph = auto");
-    return ok(cpu ? "trains on CPUs" : "trains on GPUs");
-  });
-}
-
-Result shards(const Context& context) {
-  return as_train_says("change train.shards, train.global_batch or the ranks", [&] {
-    train::check_shards(*context.config, context.world);
-    return ok(fmt::format("{} on {}", pluralized(train::shards_of(*context.config, context.world), "shard"),
-                          pluralized(context.world.size(), "rank")));
-  });
+Result configuration(const Context& context, Session& session) {
+  std::string text;
+  const auto describe = [&](const train::Config& resolved) {
+    text = fmt::format("lockstep train would start: {} on {}",
+                       pluralized(train::shards_of(resolved, context.world), "shard"),
+                       pluralized(context.world.size(), "rank"));
+  };
+  try {
+    train::dry_run(session, *context.config, {.directory = context.run}, describe);
+  } catch (const Error& error) {
+    return problem(error.what(),
+                   "correct the configuration, the data or the ranks: lockstep train refuses to start");
+  }
+  return ok(std::move(text));
 }
 
 Results ranks_alike(const Context& context) {

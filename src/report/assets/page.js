@@ -59,10 +59,10 @@
 
   const number = (v) => Math.abs(v) >= 1000 && Math.abs(v) < 1e15 ? Math.round(v).toLocaleString("en") : trim(v, 4);
   const rangeOf = (all) => { let low = Infinity, high = -Infinity; for (const v of all) { if (v < low) low = v; if (v > high) high = v; } return [low, high]; };
-  const wantsLogarithm = (all, low, high) => {  // where a linear axis would show most values as one line
+  const wantsLogarithm = (curves, low, high) => {  // where a linear axis would show most values as one line
     if (low <= 0 || high / low < 5) return false;
     if (high / low > 50) return true;
-    const sorted = Float64Array.from(all).sort(), at = (part) => sorted[Math.floor(part * (sorted.length - 1))];
+    const sorted = new Float64Array([].concat(...curves.map((c) => c.y))).sort(), at = (part) => sorted[Math.floor(part * (sorted.length - 1))];
     return high - low > 4 * (at(0.98) - at(0.02));
   };
   const caption = (parent, title, unit) => { const line = make("figcaption", {}, parent); make("b", {}, line, title); line.append(" "); make("span", {}, line, unit); };
@@ -92,7 +92,7 @@
       for (const c of this.curves) {
         const x = c.x.map((v) => Math.round(v - this.x0)), y = c.y.map((v) => Math.round(v * LEVELS)), steps = [];  // short numbers
         for (let i = 1; i < x.length; ++i) steps.push(x[i] - x[i - 1], y[i] - y[i - 1]);
-        c.path = make("path", { class: c.style, "data-label": c.label, "data-run": c.run, d: `M${x[0]} ${y[0]}l${steps.join(" ") || "0 0"}` }, this.group);
+        c.path = make("path", { class: c.style + (x.length > 1 ? "" : " point"), "data-label": c.label, "data-run": c.run, d: `M${x[0]} ${y[0]}l${steps.join(" ") || "0 0"}` }, this.group);
         if (data.dots) make("path", { class: c.style + " at", d: x.map((v, i) => "M" + v + " " + y[i] + "h0").join("") }, this.group);  // by its round cap
       }
       this.cursor = make("g", { class: "cursor" }, this.plot);
@@ -110,14 +110,14 @@
       this.svg.addEventListener("dblclick", () => setZoom(null));
     }
     setRanges(data) {
-      const y = this.curves.flatMap((c) => c.y), x = this.curves.flatMap((c) => [c.x[0], c.x[c.x.length - 1], ...(c.also_x ?? []).map((v) => this.xPosition(v))]);
-      [this.x0, this.x1] = rangeOf(x); [this.y0, this.y1] = rangeOf(y);
-      if (this.x0 === this.x1) { this.x1 += this.xkind ? LEVELS / 2 : 1; if (this.xkind) this.x0 -= LEVELS / 2; }
+      [this.x0, this.x1] = rangeOf(this.curves.flatMap((c) => [c.x[0], c.x[c.x.length - 1], ...(c.also_x ?? []).map((v) => this.xPosition(v))]));
+      [this.y0, this.y1] = rangeOf(this.curves.flatMap((c) => rangeOf(c.y)));
+      if (this.x0 === this.x1) { const half = this.xkind ? LEVELS / 2 : 1; this.x0 -= half; this.x1 += half; }
       if (data.dots) {  // which are whole at the ends, too
         const part = (this.x1 - this.x0) / 40, margin = this.xkind ? part : Math.ceil(part);
         this.x0 -= margin; this.x1 += margin;
       }
-      this.log = !data.linear && wantsLogarithm(y, this.y0, this.y1);
+      this.log = !data.linear && wantsLogarithm(this.curves, this.y0, this.y1);
       if (this.log) { this.y0 = Math.log10(this.y0); this.y1 = Math.log10(this.y1); }
       if (this.y1 - this.y0 <= 5e-6 * Math.abs(this.y1)) {  // ticks, of six digits, would be the same: a constant is in the middle
         const half = this.y1 === 0 ? 1 : Math.abs(this.y1) / 2;
@@ -128,7 +128,7 @@
     xPosition(value) { return this.xkind ? Math.log10(value) * LEVELS : value; }
     xText(position) { const v = this.xValue(position); return this.xkind === "bytes" ? bytesText(v) : Math.round(v).toLocaleString("en"); }
     xTicks(wanted) {
-      if (!this.xkind) return ticks(this.a, this.b, wanted);
+      if (!this.xkind) return ticks(this.a, this.b, Math.min(wanted, this.b - this.a));  // whole steps
       if (this.xkind === "bytes") return bytesTicks(this.xValue(this.a), this.xValue(this.b), wanted);
       const apart = [];
       for (const x of this.curves.flatMap((c) => c.x).sort((p, q) => p - q))

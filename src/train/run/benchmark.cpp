@@ -15,25 +15,6 @@
 #include "train/run/resume.h"
 
 namespace lockstep::train {
-namespace {
-
-ddp::Options with_shards(ddp::Options options, int shards) {
-  options.shards = shards;
-  return options;
-}
-
-Batch on_device(const Batch& shard, kernels::Backend& backend) {
-  return shard.map([&](const Tensor& field) { return kernels::on_device(field, backend); });
-}
-
-std::unique_ptr<models::Model> built_on(const Config& config, kernels::Backend& backend) {
-  std::unique_ptr<models::Model> model = build_model(config);
-  model->to(backend);
-  return model;
-}
-
-}  // namespace
-
 std::int64_t samples_of_shard(const StandardWorkload& workload, int shards_per_rank, int micro_batches) {
   if (shards_per_rank < 1 || workload.batch_per_rank % shards_per_rank != 0)
     throw UsageError("{} samples of {} cannot be divided into {} equal parts; --shards must divide them",
@@ -122,18 +103,18 @@ WorkloadRun::WorkloadRun(const StandardWorkload& workload, comm::GradientTranspo
                                        workload.config, workload.batch_per_rank * transport.group().size(),
                                        transport.group().size() * shards_per_rank),
                            "workload " + workload.name, overrides)),
-      model_(built_on(config_, backend)),
-      task_(make_task(config_)),
-      replicas_(std::make_unique<ddp::DataParallel>(
-          *model_, transport, backend,
-          with_shards(std::move(options), transport.group().size() * shards_per_rank))),
-      optimizer_(config_.optimizer.make(*replicas_)) {
-  const std::int64_t samples =
-      samples_of_shard(workload, shards_per_rank, replicas_->options().micro_batches);
+      model_(build_model(config_)),
+      task_(make_task(config_)) {
+  options.shards = config_.ddp.shards;
+  config_.ddp = std::move(options);
+  make_replicas(transport, backend);
+  const std::int64_t samples = samples_of_shard(workload, shards_per_rank, config_.ddp.micro_batches);
   const comm::ShardRange mine = replicas_->shard_map().block(transport.group().rank());
-  for (int shard = mine.first; shard < mine.end(); ++shard)
+  for (int shard = mine.first; shard < mine.end(); ++shard) {
+    const Batch batch = made_up_shard(*model_, workload.image_pixels, samples, shard);
     batch_.shards.push_back(
-        on_device(made_up_shard(*model_, workload.image_pixels, samples, shard), backend));
+        batch.map([&](const Tensor& field) { return kernels::on_device(field, backend); }));
+  }
 }
 
 WorkloadRun::WorkloadRun(const Config& config, Session& session, DType compute) : config_(config) {
@@ -146,18 +127,21 @@ WorkloadRun::WorkloadRun(const Config& config, Session& session, DType compute) 
     check_data(*model_, *task_, data_->train());
   });
   data_->measure(world);
-  model_->to(session.backend());
   config_.ddp.shards = shards_of(config_, world);
   config_.ddp.compute = compute;
-  replicas_ =
-      std::make_unique<ddp::DataParallel>(*model_, session.transport(), session.backend(), config_.ddp);
-  optimizer_ = config_.optimizer.make(*replicas_);
+  make_replicas(session.transport(), session.backend());
   loader_ = std::make_unique<data::Loader>(data_->train(),
                                            loader_options(config_, data_->train(), session.backend()), world);
   comm::run_on_all(world, [&] {
     const std::span<const Batch> shards = loader_->at(0).shards;
     batch_.shards.assign(shards.begin(), shards.end());
   });
+}
+
+void WorkloadRun::make_replicas(comm::GradientTransport& transport, kernels::Backend& backend) {
+  model_->to(backend);
+  replicas_ = std::make_unique<ddp::DataParallel>(*model_, transport, backend, config_.ddp);
+  optimizer_ = config_.optimizer.make(*replicas_);
 }
 
 WorkloadRun::Times WorkloadRun::step() {
@@ -182,13 +166,15 @@ void check_steps(std::int64_t steps, std::string_view subject) {
                      subject);
 }
 
-std::vector<double> max_of_ranks(comm::HostGroup& world, const std::vector<double>& mine) {
-  std::vector<double> all(mine.size() * static_cast<std::size_t>(world.size()));
-  world.all_gather(mine.data(), mine.size() * sizeof(double), all.data());
-  std::vector<double> max_values = mine;
-  for (std::size_t i = 0; i < all.size(); ++i)
-    max_values[i % mine.size()] = std::max(max_values[i % mine.size()], all[i]);
-  return max_values;
+void Figures::take_max(comm::HostGroup& world) {
+  for (auto& [name, mine] : figures_) {
+    std::vector<double> all(mine.size() * static_cast<std::size_t>(world.size()));
+    world.all_gather(mine.data(), mine.size() * sizeof(double), all.data());
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      double& max = mine[i % mine.size()];
+      max = std::max(max, all[i]);
+    }
+  }
 }
 
 }  // namespace lockstep::train

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/clock.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/ddp/data_parallel.h"
 #include "lockstep/optim/optimizer.h"
@@ -70,6 +72,9 @@ class WorkloadRun {
     auto end() const { return shards.end(); }
   };
 
+  /// Moves the model to the backend, and makes what trains it, by config().ddp. Collective.
+  void make_replicas(comm::GradientTransport& transport, kernels::Backend& backend);
+
   Config config_;
   std::unique_ptr<DataSets> data_;  // of a run
   std::unique_ptr<Model> model_;
@@ -83,7 +88,26 @@ class WorkloadRun {
 /// UsageError, naming the subject of lockstep bench, if the number of steps is out of range.
 void check_steps(std::int64_t steps, std::string_view subject);
 
-/// The maximum of each element over all ranks, which have equally many. Collective.
-std::vector<double> max_of_ranks(comm::HostGroup& world, const std::vector<double>& mine);
+/// What a benchmark measures, by name: a figure a step or round.
+class Figures {
+ public:
+  void add(const std::string& name, double figure) { figures_[name].push_back(figure); }
+  /// From a barrier to the end of this rank's action, in ms. Collective.
+  template <class Action>
+  void time(comm::HostGroup& world, const std::string& name, const Action& action) {
+    world.barrier();
+    const Stopwatch watch;
+    action();
+    add(name, watch.elapsed_ms());
+  }
+  /// Replaces each figure by the greatest of all ranks, which have equally many of each. Collective.
+  void take_max(comm::HostGroup& world);
+
+  const std::vector<double>& operator[](const std::string& name) const { return figures_.at(name); }
+  double median(const std::string& name) const { return lockstep::median(figures_.at(name)); }
+
+ private:
+  std::map<std::string, std::vector<double>> figures_;
+};
 
 }  // namespace lockstep::train
