@@ -100,7 +100,7 @@ bool RunLogs::attempt(const std::string& path, const Write& write) {
   } catch (const Error& error) {
     const std::string text = error.what();
     const std::string reason = text.starts_with(path) ? text.substr(path.size()) : text;
-    if (said_.insert(reason).second)
+    if (logged_reasons_.insert(reason).second)
       warn_(text + "; the run continues, and what it logs until then is lost (said once)");
   }
   return false;
@@ -141,7 +141,7 @@ void RunLogs::append_missing_image(std::int64_t step, const std::string& tag, co
 }
 
 void RunLogs::warn_once(const std::string& text) {
-  if (metrics_ && said_.insert(text).second) warn_(text);
+  if (metrics_ && logged_reasons_.insert(text).second) warn_(text);
 }
 
 void RunLogs::append_event(std::int64_t step, const char* event, const std::string& note) {
