@@ -171,7 +171,7 @@ BOOST_AUTO_TEST_CASE(wrong_arguments_are_refused_by_name) {
   refused([&] { expand(x, {2, 2, 2}); }, "expand: [2, 3] does not broadcast to [2, 2, 2]");
   refused([&] { flip(x, 2); }, "flip: shape [2, 3] has no axis 2");
   refused([&] { flip(x, {0, -2}); }, "flip: axis 0 is named twice");
-  refused([&] { pad(x, {{0, 0}, {0, 0}, {0, 0}}); }, "pad: shape [2, 3] has no 3 axes");
+  refused([&] { pad(x, {{0, 0}, {0, 0}, {0, 0}}); }, "pad: shape [2, 3] has fewer than 3 axes");
   refused([&] { pad(x, {{0, -1}}); }, "pad: 0 before and -1 after axis 0 of shape [2, 3] are out of range");
 }
 
