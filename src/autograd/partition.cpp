@@ -58,9 +58,9 @@ void Partition::assign_owners(const std::vector<bool>& undivided) {
   std::ranges::stable_sort(order, std::ranges::greater(), [&](std::size_t i) { return elements_[i]; });
   std::vector<std::int64_t> load(static_cast<std::size_t>(ranks_));
   for (const std::size_t i : order) {
-    const auto least = std::ranges::min_element(load);
-    *least += elements_[i];
-    owner_[i] = static_cast<int>(least - load.begin());
+    const auto min = std::ranges::min_element(load);
+    *min += elements_[i];
+    owner_[i] = static_cast<int>(min - load.begin());
   }
 }
 
@@ -70,7 +70,7 @@ comm::ElementRange Partition::range(std::size_t param, int rank) const {
     return {.first = rank <= owner ? 0 : elements, .count = rank == owner ? elements : 0};
   const std::int64_t blocks = blocks_of(elements);
   const std::int64_t each = blocks / ranks_, extra = blocks % ranks_, first_extra = first_extra_[param];
-  // Ranks [first_extra, first_extra + extra), counted round, have one block more.
+  // Ranks [first_extra, first_extra + extra), modulo ranks_, have one more block.
   const auto first_block = [&](std::int64_t of) {
     const std::int64_t around = std::max<std::int64_t>(0, first_extra + extra - ranks_);
     const std::int64_t extras_before =
@@ -111,7 +111,7 @@ std::vector<Tensor> Partition::gather(std::span<const OwnedElements> parts, kern
   return wholes;
 }
 
-/// Packed, so that tensors of any number travel together.
+/// Packs the parts, so that any number of tensors share a collective.
 void Partition::gather_some(std::span<const OwnedElements> parts, kernels::Backend* backend,
                             std::span<Tensor> wholes) const {
   std::vector<std::size_t> bytes_of_rank(static_cast<std::size_t>(ranks_));

@@ -15,16 +15,16 @@ constexpr std::int64_t min_elements = 2048;  // of a rank: most models then need
 
 }  // namespace
 
-/// Small vectors that layers add over the ranks in the middle of a pass. They travel from and to where they
-/// are, through a flat buffer of the transport: on a GPU no CPU waits for them. One sum at a time; in the
-/// steady state (lengths seen before) nothing is allocated but the result, from the backend's pool.
+/// Small vectors that layers add over the ranks in the middle of a pass. They stay on the device, in a flat
+/// buffer of the transport: on a GPU no CPU waits for them. One sum at a time; in the steady state (lengths
+/// seen before) only the result is allocated, from the backend's pool.
 class RankSums {
  public:
-  /// `transport` must outlive this. Destruction is collective, once there was a sum.
+  /// `transport` must outlive this. Destruction is collective after the first sum.
   explicit RankSums(comm::GradientTransport& transport) : transport_(transport) {}
 
-  /// Every rank's `mine` (float64, as many elements on each), added in rank order: the same bits on every
-  /// rank. Collective. Shape as `mine`.
+  /// The sum of every rank's `mine` (float64, of one size on all ranks) in rank order: the same bits on every
+  /// rank. Collective. It has the shape of `mine`.
   Tensor sum(kernels::Backend& backend, const Tensor& mine);
 
   comm::GradientTransport& transport() const noexcept { return transport_; }

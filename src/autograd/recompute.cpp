@@ -11,7 +11,7 @@ std::uint64_t mixed(std::uint64_t fingerprint, std::uint64_t value) {
   return fingerprint ^ (fingerprint >> 32);
 }
 
-/// Of the bits of a value; a device that runs behind is not waited for.
+/// A fingerprint of a value's bits; 0 on an asynchronous device, which is not waited for.
 std::uint64_t fingerprint_of(const Tensor& value) {
   return value.device() == Device::cpu() ? XXH3_64bits(value.raw(), value.bytes()) : 0;
 }
@@ -53,7 +53,7 @@ void Recompute::end_first_run(Segment& segment, std::span<const Var> results) {
 bool Recompute::leave(Segment& segment, std::span<Var> results) {
   mode_.operations = mixed(mode_.operations, segment.operations);
   if (mode_.again) mode_.next_kept = segment.end_of_kept;
-  if (!mode_.keeps_nodes) return false;  // nor does the segment around this one
+  if (!mode_.keeps_nodes) return false;  // the segment around this one keeps none
   for (Var& result : results) {
     if (!is_made_since(segment.first_id, result)) continue;  // an input of the segment
     tape_.value_of(result).hidden = true;
@@ -93,7 +93,7 @@ void Recompute::finish_second_run(const Segment& segment, const TapePosition& st
     if (Param* const param = tape_.values_[static_cast<std::size_t>(uses_[i])].param)
       --param->on_tape.open_uses;
   }
-  // Two gradients of a result are given as two: the operation that made it adds them itself.
+  // Two gradients of a result are passed on as two: the operation that computed it adds them.
   Tensor first = dy, second = second_dy;
   int output = segment.output;
   for (const Var& result : results) {

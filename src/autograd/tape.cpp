@@ -22,9 +22,9 @@ class RoundedCopies {
   explicit RoundedCopies(kernels::Backend& backend)
       : backend_(backend), sees_writes_(backend.device() != Device::cpu()) {}
 
-  /// A pass begins that may see other values than the last one.
+  /// Begins a pass that may read other values than the last one.
   void begin() { ++values_; }
-  /// The copy of the value in another type. trains: Param::rounded becomes it, where writes are seen.
+  /// The copy of the value in another type. trains: Param::rounded becomes this copy if writes are seen.
   const Tensor& of(Param& param, DType dtype, bool trains) {
     Copy& copy = copies_[&param];
     if (!copy.rounded || copy.rounded.dtype() != dtype || !(copy.rounded.shape() == param.value.shape()))
@@ -41,8 +41,8 @@ class RoundedCopies {
     copy.values = values_;
     return copy.rounded;
   }
-  /// Makes the copies of parameters anew whose values were written since, or all: a captured graph only reads
-  /// them.
+  /// Rounds again the parameters that were written since, or all of them: a captured graph only reads the
+  /// copies.
   void refresh(std::span<Param* const> params, bool all) {
     if (!sees_writes_) return;
     for (Param* const param : params) {
@@ -59,7 +59,7 @@ class RoundedCopies {
  private:
   struct Copy {
     Tensor rounded = {};
-    const void* value = nullptr;  // what it was made of; null: writes of that are not seen
+    const void* value = nullptr;  // the value that was rounded; null: its writes are not seen
     std::uint64_t values = 0;     // values_ at the last use
   };
 
@@ -223,17 +223,17 @@ void Tape::add_node(Node node, std::initializer_list<const Var*> inputs) {
   nodes_.push_back(node);
 }
 
-void Tape::add_gradient(const Var& input, const Tensor& given) {
+void Tape::add_gradient(const Var& input, const Tensor& upstream) {
   if (input.id_ < 0) return;
   if (Param* const param = param_of(input)) {
     const GradientView view = param_view(*param);
     if (view.accumulate)
-      backend_.run(ops::add(view.memory, backend_.in_type(given, view.memory.dtype()), view.memory));
+      backend_.run(ops::add(view.memory, backend_.in_type(upstream, view.memory.dtype()), view.memory));
     else
-      backend_.copy(given, view.memory);
+      backend_.copy(upstream, view.memory);
     return;
   }
-  const Tensor dx = backend_.in_type(given, input.value().dtype());
+  const Tensor dx = backend_.in_type(upstream, input.value().dtype());
   Value& value = value_of(input);
   if (!value.gradient) {
     value.gradient = dx;
@@ -245,7 +245,8 @@ void Tape::add_gradient(const Var& input, const Tensor& given) {
   }
 }
 
-// Out of place: `a` may also be somebody else's gradient (a sum hands the same one to both sides).
+// Out of place, because `a` may also be the gradient of another value: a sum passes the same one to both
+// sides.
 Tensor Tape::sum_of(const Tensor& a, const Tensor& b) {
   const Tensor total = backend_.empty(a.shape(), a.dtype(), a.channel_block());
   backend_.run(ops::add(a, b, total));
@@ -299,7 +300,7 @@ void Tape::backward(const Var& output, const Tensor& dy) {
 
 void Tape::walk(std::size_t first) {
   for (std::size_t i = nodes_.size(); i-- > first;) {
-    const Node node = nodes_[i];  // what it runs may add nodes for a time
+    const Node node = nodes_[i];  // a copy: its closure may add nodes
     const auto outputs = values_.begin() + node.output;
     if (std::none_of(outputs, outputs + node.output_count,
                      [](const Value& value) { return bool(value.gradient); }))

@@ -1,4 +1,4 @@
-// Adaptive group norm made of other operations, for devices that have no faster way.
+// Adaptive group norm by other operations, for devices without a faster function.
 #include "ops/norm.h"
 
 #include "kernels/compositions.h"
@@ -18,7 +18,7 @@ Tensor plain(Backend& backend, const Tensor& x) {
   return copy;
 }
 
-/// The tensor itself if it is plain; otherwise memory for what to_layout_of() takes to it.
+/// The tensor itself if it is plain; otherwise plain memory for the result, which to_layout_of() converts.
 Tensor plain_result(Backend& backend, const Tensor& of) {
   return of.channel_block() == 1 ? of : backend.empty(of.shape(), of.dtype());
 }
@@ -26,7 +26,7 @@ void to_layout_of(Backend& backend, const Tensor& from, const Tensor& to) {
   if (!from.shares_memory_with(to)) backend.run(ops::ToLayout{from, to});
 }
 
-/// [N, C] as what broadcasts to [N, C, H, W].
+/// [N, C] as a shape that broadcasts to [N, C, H, W].
 Tensor of_images(const Tensor& by_channel) {
   return by_channel.reshape({by_channel.size(0), by_channel.size(1), 1, 1});
 }
@@ -44,9 +44,9 @@ struct Modulation {
   Modulation(Backend& backend, const Tensor& scale_shift) {
     if (!scale_shift) return;
     const auto part = [&](int which) {
-      const Tensor made = backend.empty({scale_shift.size(0), scale_shift.size(1) / 2}, scale_shift.dtype());
-      backend.run(StridedCopy{half(scale_shift, which), StridedView(made)});
-      return of_images(made);
+      const Tensor copy = backend.empty({scale_shift.size(0), scale_shift.size(1) / 2}, scale_shift.dtype());
+      backend.run(StridedCopy{half(scale_shift, which), StridedView(copy)});
+      return of_images(copy);
     };
     gain = part(0);
     shift = part(1);
@@ -84,7 +84,7 @@ void adaptive_group_norm_backward(Backend& backend, const ops::AdaptiveGroupNorm
   const auto plain_memory = [&] { return backend.empty(op.x.shape(), op.x.dtype()); };
   const Tensor h = norm_input(backend, op);
   const Modulation modulation(backend, op.scale_shift);
-  Tensor normal;  // the norm's result again
+  Tensor normal;  // the norm's result, computed again
   if (op.silu || op.scale_shift) {
     const Tensor mean = backend.empty(op.mean.shape()), inv_std = backend.empty(op.mean.shape());
     normal = plain_memory();

@@ -1,4 +1,4 @@
-// What all backends do with operations, and what every one can do on the host.
+// Operations in all backends, and functions of every backend on the host.
 #include "lockstep/kernels/backend.h"
 
 #include <fmt/format.h>
@@ -48,7 +48,7 @@ Backend::Backend() { enter_compositions(*this); }
 template <class Body, class Label, class CostOf>
 void Backend::observed(const Body& body, const Label& label, const CostOf& cost, bool read) {
   if (!observer_) return body();
-  struct Unobserved {  // what the body asks for is a part of it
+  struct Unobserved {  // operations of the body are parts of it
     Backend& backend;
     Observer* const observer = std::exchange(backend.observer_, nullptr);
     ~Unobserved() { backend.observer_ = observer; }
@@ -76,7 +76,7 @@ const Entry& Backend::entry_of(const ops::AnyOperation& operation) const {
 }
 
 void Backend::throw_other_class(const char* operation) const {
-  throw UsageError("{}: the function is another device's, not that of {}", operation, to_string(device()));
+  throw UsageError("{}: the function belongs to another device, not to {}", operation, to_string(device()));
 }
 
 void Backend::fill(const Tensor& to, double value) { run(ops::Fill{to, value}); }
@@ -90,7 +90,7 @@ void Backend::copy(const Tensor& from, const Tensor& to) {
 
 Tensor Backend::in_type(const Tensor& tensor, DType dtype) {
   if (tensor.dtype() == dtype) return tensor;
-  if (dtype == DType::bfloat16 && tensor.dtype() != DType::float32)  // copy() takes that one alone
+  if (dtype == DType::bfloat16 && tensor.dtype() != DType::float32)  // copy() supports only that one
     return in_type(in_type(tensor, DType::float32), dtype);
   const Tensor converted = empty(tensor.shape(), dtype, tensor.channel_block());
   copy(tensor, converted);

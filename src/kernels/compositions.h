@@ -1,4 +1,4 @@
-// Operations that are made of others where a device has no faster way.
+// Operations composed of others, for devices without a faster function.
 #pragma once
 
 #include "lockstep/kernels/backend.h"

@@ -19,7 +19,7 @@ std::string to_string(const RunShape& shape) {
 
 void check(const RunShape& shape, int ranks) {
   if (shape.global_batch < 0 || shape.shards < 0)
-    throw UsageError("the run was given {}: none may be negative", to_string(shape));
+    throw UsageError("the shape of the run is {}: no value may be negative", to_string(shape));
   if (shape.global_batch % shape.shards != 0)
     throw UsageError("{} shards do not divide a global batch of {}", shape.shards, shape.global_batch);
   if (shape.shards < ranks)
@@ -35,7 +35,7 @@ void Context::set_run(const RunShape& shape) {
   RunShape mine = shape;
   if (mine.shards == 0) mine.shards = ranks;
   if (const auto differing = comm::first_difference(world(), to_string(mine)))
-    throw UsageError("the ranks do not say the same run: {}", differing->text());
+    throw UsageError("the ranks set different shapes of the run: {}", differing->text());
   check(mine, ranks);
   if (read_ && mine != run_)
     throw UsageError(

@@ -25,7 +25,7 @@ GpuCode code_for(std::string_view architectures, int major, int minor) {
     return {.runs = false,
             .remark = fmt::format("GPUs of compute capability {}.{} are not supported", major, minor),
             .remedy = "use one of 8.0 (A100, RTX 30) or later"};
-  const int wanted = 10 * major + minor;
+  const int capability = 10 * major + minor;
   std::string machine_code;
   GpuCode code{.runs = false, .remark = {}, .remedy = {}};
   while (!architectures.empty()) {
@@ -34,21 +34,22 @@ GpuCode code_for(std::string_view architectures, int major, int minor) {
     int number = 0;
     const auto [after, error] = std::from_chars(one.data(), one.data() + one.size(), number);
     if (error != std::errc()) return {};  // native
-    // Machine code runs on later GPUs of its major version, and PTX on all later ones; both of "90a" on that
-    // kind of GPU alone, and of "100f" on later ones of its major version.
+    // Machine code runs on later GPUs of its major version, and PTX on all later ones; both of "90a" only on
+    // that kind of GPU, and those of "100f" on later ones of its major version.
     const char kind = after == one.data() + one.size() ? '-' : *after;
     const bool machine = !one.ends_with("-virtual"), ptx = !one.ends_with("-real");
-    const bool of_major = number / 10 == major && number <= wanted;
-    if (machine && (kind == 'a' ? number == wanted : of_major)) return {};
+    const bool of_major = number / 10 == major && number <= capability;
+    if (machine && (kind == 'a' ? number == capability : of_major)) return {};
     if (machine) machine_code += fmt::format(" sm_{}", one.substr(0, one.find('-')));
-    code.runs |= ptx && (kind == 'a' ? number == wanted : kind == 'f' ? of_major : number <= wanted);
+    code.runs |= ptx && (kind == 'a' ? number == capability : kind == 'f' ? of_major : number <= capability);
   }
   code.remark = fmt::format(
       "this build has {} sm_{}{}",
-      machine_code.empty() ? "no machine code for" : "machine code for" + machine_code + ", not for", wanted,
+      machine_code.empty() ? "no machine code for" : "machine code for" + machine_code + ", not for",
+      capability,
       code.runs ? ": the first start on a node compiles its kernels, which takes a while"
                 : ", nor PTX that could be compiled for it");
-  code.remedy = fmt::format("build with -DLOCKSTEP_CUDA_ARCHITECTURES={}", wanted);
+  code.remedy = fmt::format("build with -DLOCKSTEP_CUDA_ARCHITECTURES={}", capability);
   return code;
 }
 

@@ -1,4 +1,4 @@
-// What computes matrix products and convolutions on CPUs.
+// The library of matrix products and convolutions on CPUs.
 #pragma once
 
 #include <string>

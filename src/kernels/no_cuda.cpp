@@ -1,4 +1,4 @@
-// The GPU backend of a Lockstep that computes on CPUs only: it says so.
+// The GPU backend in a build for CPUs only: an error.
 #include "kernels/gpus.h"
 #include "lockstep/kernels/backend.h"
 

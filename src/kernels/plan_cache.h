@@ -1,4 +1,4 @@
-// PlanCache: what a library has prepared for a problem, kept for the next time.
+// PlanCache: the plans that a library prepared for problems, kept for later calls.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@ namespace lockstep::kernels {
 template <class Problem, class Plan>
 class PlanCache {
  public:
-  /// The plan of the problem. The first time make() makes it, which returns a unique_ptr.
+  /// The plan of the problem. The first call creates it by make(), which returns a unique_ptr.
   template <class Make>
   Plan* get(const Problem& problem, const Make& make) {
     const auto found = plans_.find(problem);

@@ -1,4 +1,4 @@
-// Profiles of operations, and what this machine reaches.
+// Profiles of operations, and the ceilings of this node.
 #include "kernels/profile.h"
 
 #include <algorithm>
@@ -50,7 +50,7 @@ void Profiler::end(std::string_view label, const ops::Cost& cost, bool read) {
   if (backend_.device() == Device::cpu())
     add_finished(pending_.size());
   else if (read)
-    add_finished(before);  // it has waited for earlier operations, but not for its own mark
+    add_finished(before);  // the read has waited for earlier operations, but not for its own mark
 }
 
 void Profiler::add_finished(std::size_t spans) {
@@ -83,7 +83,7 @@ void fill_at_random(Backend& backend, const Tensor& matrix, std::string_view nam
 Ceilings measure_ceilings(Backend& backend, DType compute) {
   constexpr int tries = 8;
   const bool on_cpu = backend.device() == Device::cpu();
-  // Large enough that a GPU is busy, small enough that a CPU is soon done.
+  // Large enough to keep a GPU busy, small enough for a CPU to finish soon.
   const std::int64_t side = on_cpu ? 1024 : 8192, copied = std::int64_t{on_cpu ? 16 : 256} << 20;
   const std::unique_ptr<Timer> timer = backend.make_timer();
   const Tensor read = Tensor::empty({1}), last = backend.empty({1});
@@ -94,7 +94,7 @@ Ceilings measure_ceilings(Backend& backend, DType compute) {
       timer->mark(0);
       call();
       timer->mark(1);
-      backend.copy(last, read);  // a device gets that far
+      backend.copy(last, read);  // waits for the device
       const double ms = timer->elapsed_ms(0, 1);
       best = i == 0 ? ms : std::min(best, ms);
     }

@@ -11,13 +11,13 @@
 
 namespace lockstep::kernels {
 
-/// One operation. Products (dense, convolutions, attention) are told apart by their shapes as well.
+/// One operation. Products (dense, convolutions, attention) of different shapes are different operations.
 struct OperationFigures {
   std::string name;  ///< "layer_norm", "matmul 1024 x 256 -> 768"
   std::int64_t calls = 0;
   double ms = 0;
   double flops = 0;  ///< of products, two for each multiply-add; 0 for others
-  double bytes = 0;  ///< of all operands, each counted once a call: what has to move if no cache holds it
+  double bytes = 0;  ///< of all operands, each counted once per call: the traffic without caches
 };
 
 /// The figures of all operations since clear().
@@ -25,16 +25,16 @@ class Profile {
  public:
   void add(const std::string& name, double ms, double flops, double bytes);
   void clear() { by_name_.clear(); }
-  /// The longest first.
+  /// The operations, the longest first.
   std::vector<OperationFigures> operations() const;
 
  private:
   std::map<std::string, OperationFigures> by_name_;
 };
 
-/// While it lives, the operations of the backend are timed and added to `profile`. Both must outlive it.
-/// Times are the device's. Those of a GPU are added at the next read (Backend::read, copy to the CPU), that
-/// of a read at the read after it.
+/// While it exists, the operations of the backend are timed and added to `profile`. Both must outlive it.
+/// Times are the device's. Those of a GPU are added at the next read (Backend::read, copy to the CPU), the
+/// time of a read at the read after it.
 class Profiler final : public Observer {
  public:
   Profiler(Backend& backend, Profile& profile);
@@ -60,7 +60,7 @@ class Profiler final : public Observer {
   std::vector<Span> pending_;                   // not yet in the profile
 };
 
-/// While it lives, it adds up the arithmetic of all operations of the backend, which must outlive it.
+/// While it exists, it adds up the arithmetic of all operations of the backend, which must outlive it.
 class FlopCounter final : public Observer {
  public:
   explicit FlopCounter(Backend& backend) : backend_(backend), before_(backend.observe(this)) {}
@@ -78,14 +78,14 @@ class FlopCounter final : public Observer {
   double flops_ = 0;
 };
 
-/// What this machine reaches with the same backend, for comparison.
+/// The speed that this node reaches with the same backend, for comparison.
 struct Ceilings {
   std::int64_t product_rows = 0, copied_bytes = 0;
   double gflops = 0;  ///< of the best of several products of square matrices
   double gb_s = 0;    ///< of the best of several copies, read and written bytes together
 };
 
-/// compute: of the products' operands.
+/// compute: the type of the products' operands.
 Ceilings measure_ceilings(Backend& backend, DType compute = DType::float32);
 
 }  // namespace lockstep::kernels

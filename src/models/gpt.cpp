@@ -9,7 +9,7 @@
 namespace lockstep::models {
 namespace {
 
-/// block(x), of which only x is kept until the backward, so the sum is made at once.
+/// block(x) that keeps only x until the backward, and therefore adds the branch at once.
 Var run_again(GptBlock& block, const Var& x) {
   return recomputed(x.tape(), [&block, x] {
     const Residual after = block(Residual{x, {}});
@@ -34,8 +34,8 @@ GptBlock::GptBlock(nn::Module& parent, std::string_view name, std::int64_t chann
 
 Residual GptBlock::forward(const Residual& given) {
   const auto [x, x_norm] = ln_1_(given.x, given.branch);
-  const Var attended = attn_dropout_(attn_c_proj_(attention(c_attn_(x_norm), heads_, true)));
-  const auto [sum, sum_norm] = ln_2_(x, attended);
+  const Var attention_output = attn_dropout_(attn_c_proj_(attention(c_attn_(x_norm), heads_, true)));
+  const auto [sum, sum_norm] = ln_2_(x, attention_output);
   return {sum, mlp_dropout_(nn::feed_forward(sum_norm, c_fc_, ops::Activation::gelu_tanh, mlp_c_proj_))};
 }
 
@@ -103,9 +103,9 @@ Var Gpt::forward(Tape& tape, const Batch& batch) {
 
 /// Names may lack "transformer."; the four matrices of a block are stored [in, out] (Conv1D); attention masks
 /// are stored like weights; the head, which is the embedding, may be stored as well or instead. Source:
-/// transformers/models/gpt2/modeling_gpt2.py and pytorch_utils.py of Hugging Face. `config`: what its
-/// GPT2Config, also in the attribute_map, or nanoGPT's model_args may say. Weights of a model with another
-/// value fit, or nearly, and compute something else.
+/// transformers/models/gpt2/modeling_gpt2.py and pytorch_utils.py of Hugging Face. `config`: the keys of
+/// GPT2Config (also those of its attribute_map) and of nanoGPT's model_args, with the values that this model
+/// computes. Weights of a model with another value may fit, but compute something else.
 const ForeignWeights Gpt::foreign{
     .layout = "huggingface",
     .model = "gpt",
@@ -143,7 +143,9 @@ const ForeignWeights Gpt::foreign{
         {.names = {"layer_norm_epsilon"},
          .values = {"1e-05", "9.999999747378752e-06"},
          .ours = "a gpt has 1e-05"},
-        {.names = {"add_cross_attention"}, .values = {"false", "null"}, .ours = "a gpt has none"},
+        {.names = {"add_cross_attention"},
+         .values = {"false", "null"},
+         .ours = "a gpt has no cross-attention"},
         {.names = {"n_inner"},
          .values = {"null"},
          .option = "channels",

@@ -32,7 +32,7 @@ void Mlp::check_input(const Shape& x) const {
   std::int64_t elements = 1;
   for (int d = 1; d < x.rank(); ++d) elements *= x[d];
   if (x.rank() >= 1 && elements == sizes_.front()) return;
-  throw DataError("a batch of shape {} has {} a sample; the mlp takes {} (first of model.sizes)",
+  throw DataError("a batch of shape {} has {} per sample; the mlp takes {} (first of model.sizes)",
                   to_string(x), pluralized(elements, "element"), sizes_.front());
 }
 

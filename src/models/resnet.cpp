@@ -64,10 +64,10 @@ std::vector<Option<Resnet::Options>> Resnet::Options::options() {
   };
 }
 
-/// Larger ones of torchvision differ in every block, so one line replaces a list of all their names.
+/// Larger networks of torchvision differ in every block, so one message replaces a list of all their names.
 const ForeignWeights Resnet::foreign{
     .relatives = {{.tensor = "layer1.0.conv3.weight",
-                   .text = "bottleneck blocks (resnet50/101/152) are not known, and it holds them "
+                   .text = "bottleneck blocks (resnet50/101/152) are not supported, and it holds them "
                            "(layer1.0.conv3.weight); take the weights of a resnet18 or resnet34"}}};
 
 Resnet::Resnet(const Options& options, std::uint64_t seed)

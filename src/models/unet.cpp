@@ -26,7 +26,7 @@ namespace {
 using Options = Unet::Options;
 
 constexpr int norm_groups = 32;
-constexpr double longest_period = 10000;  // of the time's cosines and sines
+constexpr double longest_period = 10000;  // of the cosines and sines of the time
 
 constexpr nn::Conv2dOptions same_size{.padding = 1};  // with a kernel of 3
 
@@ -91,7 +91,8 @@ class Upsample final : public nn::Module, public UnetLayer {
   std::optional<nn::Conv2d> conv_;
 };
 
-/// Two convolutions with group norms, told the time, next to an identity or a 1x1 convolution.
+/// Two convolutions with group norms that depend on the time, and a shortcut: the identity or a 1x1
+/// convolution.
 class ResBlock final : public nn::Layer<ResBlock>, public UnetLayer {
  public:
   ResBlock(nn::Module& parent, std::string_view name, const Options& options, std::int64_t in,
@@ -131,8 +132,8 @@ class ResBlock final : public nn::Layer<ResBlock>, public UnetLayer {
   std::optional<nn::Conv2d> skip_connection_;
 };
 
-/// Every position looks at all positions of its image. The 1x1 convolutions are products of rows: attention
-/// wants the channels of a position side by side.
+/// Every position attends to all positions of its image. The 1x1 convolutions are products of rows, because
+/// attention needs the channels of a position side by side.
 class Attention final : public nn::Layer<Attention>, public UnetLayer {
  public:
   Attention(nn::Module& parent, std::string_view name, const Options& options, std::int64_t channels,
@@ -157,14 +158,14 @@ class Attention final : public nn::Layer<Attention>, public UnetLayer {
       return linear(rows, weight, bias);
     };
     const Var qkv = product(qkv_, to_sequence(norm_.adaptive(x, {})), !new_order_);
-    const Var attended = product(proj_out_, attention(qkv, heads_, false), false);
-    return x + from_sequence(attended, x.shape()[2], x.shape()[3]);
+    const Var attention_output = product(proj_out_, attention(qkv, heads_, false), false);
+    return x + from_sequence(attention_output, x.shape()[2], x.shape()[3]);
   }
   Var run(const Var& x, const Var&) override { return (*this)(x); }
 
  private:
   /// Rows in the order (heads, 3, width) as (3, heads, width), which attention() takes. Reordering a
-  /// parameter is cheaper than reordering what it makes.
+  /// parameter is cheaper than reordering its results.
   Var parts_first(const Var& rows) const {
     if (heads_ == 1) return rows;
     const std::int64_t count = rows.shape()[0], columns = rows.shape().numel() / count;
@@ -178,7 +179,7 @@ class Attention final : public nn::Layer<Attention>, public UnetLayer {
   nn::Conv1d qkv_, proj_out_;
 };
 
-/// Of each level.
+/// The channels of each level.
 std::vector<std::int64_t> level_channels(const Options& options) {
   if (options.channel_mult.empty()) throw UsageError("model.channel_mult names no level; give at least one");
   std::vector<std::int64_t> channels;
@@ -188,7 +189,7 @@ std::vector<std::int64_t> level_channels(const Options& options) {
     if (channels.back() < norm_groups || channels.back() % norm_groups != 0 ||
         static_cast<double>(channels.back()) > widths.high)
       throw UsageError(
-          "model.channel_mult: {} times model.model_channels = {} makes {} channels; group norm needs a "
+          "model.channel_mult: {} times model.model_channels = {} gives {} channels; group norm needs a "
           "multiple of {}",
           mult, options.model_channels, channels.back(), norm_groups);
   }
@@ -202,7 +203,7 @@ std::vector<std::int64_t> level_channels(const Options& options) {
   return channels;
 }
 
-/// guided-diffusion passes over a factor that no level has.
+/// UsageError for a factor that no level has, which guided-diffusion ignores.
 void check_attention(const Options& options, std::int64_t levels) {
   std::vector<std::int64_t> factors;
   for (std::int64_t level = 0; level < levels; ++level) factors.push_back(std::int64_t{1} << level);
@@ -213,7 +214,7 @@ void check_attention(const Options& options, std::int64_t levels) {
     if (is_level(factor)) continue;
     const bool is_size = options.image_size % factor == 0 && is_level(options.image_size / factor);
     throw UsageError(
-        "model.attention_resolutions: {} is the downsampling factor of no level; those of model.channel_mult "
+        "model.attention_resolutions: no level has the downsampling factor {}; those of model.channel_mult "
         "have {}{}",
         factor, fmt::join(factors, ", "),
         is_size ? fmt::format(" (images of {0} x {0}: {1})", factor, options.image_size / factor) : "");
@@ -323,7 +324,7 @@ class Unet::Builder {
   Unet& unet_;
   const Options& options_;
   std::int64_t channels_ = 0;
-  std::vector<std::int64_t> skips_;  // channels of the input blocks' results that no output block has taken
+  std::vector<std::int64_t> skips_;  // channels of the input blocks' results that no output block has read
 };
 
 std::vector<Option<Unet::Options>> Unet::Options::options() {
@@ -428,11 +429,11 @@ Var Unet::run(UnetBlock& block, const Var& x, const Var& skip, const Var& embedd
 
 Var Unet::predict(const Var& x, const Tensor& t, const Tensor& classes, const Tensor& has_class) {
   check_input(x.shape());
-  const auto check_field = [&](const char* field, const Tensor& tensor, bool wanted) {
-    if (wanted != static_cast<bool>(tensor))
-      throw DataError("the unet {} field {}: model.num_classes is {}", wanted ? "needs a" : "takes no", field,
+  const auto check_field = [&](const char* field, const Tensor& tensor, bool needs) {
+    if (needs != static_cast<bool>(tensor))
+      throw DataError("the unet {} field {}: model.num_classes is {}", needs ? "needs a" : "takes no", field,
                       num_classes());
-    if (wanted && !(tensor.shape() == Shape{x.shape()[0]}))
+    if (needs && !(tensor.shape() == Shape{x.shape()[0]}))
       throw DataError("field {} has shape {}, but there are {} images: one number for each is needed", field,
                       to_string(tensor.shape()), x.shape()[0]);
   };

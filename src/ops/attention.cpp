@@ -17,12 +17,12 @@ bool has_heads_apart(const Columns& columns) { return columns.matrix.shape().ran
 
 std::int64_t time_of(const Columns& columns) { return columns.matrix.size(-2); }
 
-/// The number of heads of this width; 0 where the columns are no whole number of heads. Columns without width
-/// are any number of heads: `wanted`.
-std::int64_t heads_of(const Columns& columns, std::int64_t width, std::int64_t wanted) {
+/// The number of heads of this width; 0 if the columns do not divide into such heads. Without columns, heads
+/// of width 0 have any number: `heads`.
+std::int64_t heads_of(const Columns& columns, std::int64_t width, std::int64_t heads) {
   if (!is_matrix_of_heads(columns)) return 0;
   if (has_heads_apart(columns)) return columns.count == width ? columns.matrix.size(1) : 0;
-  if (width == 0) return columns.count == 0 ? wanted : 0;
+  if (width == 0) return columns.count == 0 ? heads : 0;
   return columns.count % width == 0 ? columns.count / width : 0;
 }
 
@@ -33,12 +33,12 @@ std::string text_of(const Columns& columns) {
                      to_string(columns.matrix.shape()));
 }
 
-/// columns: as many images, rows and heads as said.
+/// UsageError unless the columns have these sequences, rows and heads.
 void require_heads(const char* operation, const char* name, const Columns& columns, std::int64_t batch,
                    std::int64_t time, std::int64_t heads, std::int64_t width) {
   if (heads_of(columns, width, heads) == heads && columns.matrix.size(0) == batch && time_of(columns) == time)
     return;
-  throw UsageError("{}: {} is {}, not {} heads {} wide of {} sequences of {} rows", operation, name,
+  throw UsageError("{}: {} is {}, not {} heads of width {} for {} sequences of {} rows", operation, name,
                    text_of(columns), heads, width, batch, time);
 }
 
@@ -61,7 +61,7 @@ HeadStrides head_strides(const Columns& columns, std::int64_t width) {
   return {of_time, width, row};
 }
 
-/// Under a causal mask half of each product is needed.
+/// A causal mask needs half of each product.
 double AttentionSizes::flops() const {
   return products * 2 * static_cast<double>(batch) * static_cast<double>(queries) *
          static_cast<double>(keys) * static_cast<double>(heads * width) * (causal ? 0.5 : 1);
@@ -77,14 +77,14 @@ AttentionSizes attention_sizes(const char* operation, const Columns& q, const Co
                                int heads, bool causal, int products) {
   if (!is_matrix_of_heads(q) || (!has_heads_apart(q) && (heads < 1 || q.count % heads != 0)))
     throw UsageError(
-        "{}: q is {}, not {} heads side by side in [batch, time, channels], nor [batch, heads, "
+        "{}: q is {}, neither {} heads side by side in [batch, time, channels] nor [batch, heads, "
         "time, width]",
         operation, text_of(q), heads);
   const std::int64_t width = has_heads_apart(q) ? q.count : q.count / heads,
                      query_heads = has_heads_apart(q) ? q.matrix.size(1) : heads;
   const std::int64_t key_heads = heads_of(k, width, query_heads);
   if (key_heads < 1 || query_heads % key_heads != 0 || k.matrix.size(0) != q.matrix.size(0))
-    throw UsageError("{}: k, {}, does not fit q, {}: {} heads {} wide", operation, text_of(k), text_of(q),
+    throw UsageError("{}: k, {}, does not fit q, {}: {} heads of width {}", operation, text_of(k), text_of(q),
                      query_heads, width);
   const AttentionSizes sizes{q.matrix.size(0), time_of(q), time_of(k), query_heads,
                              key_heads,        width,      causal,     products};
@@ -93,7 +93,7 @@ AttentionSizes attention_sizes(const char* operation, const Columns& q, const Co
     throw UsageError("{}: a causal mask needs as many keys as queries, not {} for {} (q is {}, k is {})",
                      operation, sizes.keys, sizes.queries, text_of(q), text_of(k));
   if ((sizes.keys == 0) != (sizes.queries == 0))
-    throw UsageError("{}: {} queries cannot look at {} keys (q is {}, k is {})", operation, sizes.queries,
+    throw UsageError("{}: {} queries cannot attend to {} keys (q is {}, k is {})", operation, sizes.queries,
                      sizes.keys, text_of(q), text_of(k));
   return sizes;
 }

@@ -29,7 +29,7 @@ class PerChannel {
   std::int64_t channels_;
 };
 
-/// Of a total's channels.
+/// Checks a total and a tensor with one value per channel.
 void require_channels_of_total(const char* operation, const Tensor& total, const char* name,
                                const Tensor& per_channel) {
   require_shape(operation, "the total", total, {2 * per_channel.numel() + 1});
@@ -69,10 +69,9 @@ void BatchNormGatedBackwardSums::check() const {
 }
 
 void MomentsLackDigits::check() const {
-  if (!lack) throw UsageError("{}: nothing is given for the answer", name);
+  if (!lack) throw UsageError("{}: the pointer to the result is null", name);
   if (total.numel() % 2 == 1) return;
-  throw UsageError("{}: a total of {} elements is not that of {} channels", name, total.numel(),
-                   total.numel() / 2);
+  throw UsageError("{}: the total has {} elements; 2 * channels + 1 are needed", name, total.numel());
 }
 
 void BatchStatistics::check() const {

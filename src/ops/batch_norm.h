@@ -29,7 +29,7 @@ struct ChannelNorm {
   }
 };
 
-/// y = norm(x) + shortcut, with what follows it in as many passes over memory: relu: max(0, that).
+/// y = norm(x) + shortcut, or with `relu` max(0, norm(x) + shortcut), in the same passes over memory.
 struct BatchNorm {
   static constexpr const char* name = "batch_norm";
   Tensor x;
@@ -45,8 +45,8 @@ struct BatchNorm {
   void check() const;
 };
 
-// Backwards. relu: of what the ReLU behind the norm lets through of dy, which they find from x; there was no
-// shortcut.
+// Backwards. With `relu`, dy is masked by the ReLU after the norm, which is computed again from x; there must
+// be no shortcut.
 
 /// sums: per channel the sum of dy and of dy * (x - mean) * inv_std. (They are dbias and dweight.)
 struct BatchNormBackwardSums {
@@ -63,8 +63,8 @@ struct BatchNormBackwardSums {
   void check() const;
 };
 
-/// Training: dx = weight inv_std (dy - sums[0] / count - xhat sums[1] / count), count = elements per channel
-/// that the sums are over: one float64. None or 0: statistics were constants (evaluation), dx = weight
+/// Training: dx = weight inv_std (dy - sums[0] / count - xhat sums[1] / count), with one float64 `count`, the
+/// elements per channel of the sums. Absent or 0: the statistics were constants (evaluation), and dx = weight
 /// inv_std dy.
 struct BatchNormBackwardInput {
   static constexpr const char* name = "batch_norm_backward_input";
@@ -80,8 +80,8 @@ struct BatchNormBackwardInput {
   void check() const;
 };
 
-/// gated = dy + second_grad where y > 0, else 0, as it is stored. It is the shortcut's gradient, and what
-/// BatchNormBackwardInput continues from. sums: BatchNormBackwardSums of it.
+/// gated = dy + second_grad where y > 0, else 0, rounded to its type. It is the shortcut's gradient and the
+/// dy of BatchNormBackwardInput. sums: BatchNormBackwardSums of `gated`.
 struct BatchNormGatedBackwardSums {
   static constexpr const char* name = "batch_norm_gated_backward_sums";
   Tensor dy, second_grad, y, x, mean, inv_std, gated, sums;
@@ -97,7 +97,7 @@ struct BatchNormGatedBackwardSums {
 // Totals: float64 [2 C + 1], the moments of C channels, then the number of elements that a channel has.
 
 /// lack: whether the centre of these moments is so far from the mean that their squares hide the variance.
-/// Then they must be computed again about the mean. Only the CPU says so, because its partial sums are
+/// Then they must be computed again about the mean. Only the CPU sets it, because its partial sums are
 /// float32.
 struct MomentsLackDigits {
   static constexpr const char* name = "moments_lack_digits";
@@ -109,8 +109,8 @@ struct MomentsLackDigits {
   void check() const;
 };
 
-/// mean and inv_std = 1 / sqrt(variance + eps) of moments about `centre`. Where there is no total, or it
-/// counts nothing: of the running mean, which the centre is then, and the running variance.
+/// mean and inv_std = 1 / sqrt(variance + eps) of moments about `centre`. If the total is absent or its count
+/// is 0: of the running statistics; `centre` is the running mean.
 struct BatchStatistics {
   static constexpr const char* name = "batch_statistics";
   Tensor total, centre, running_var;
@@ -136,8 +136,8 @@ struct MoveCentre {
   void check() const;
 };
 
-/// running = (1 - momentum) running + momentum new, of moments about running_mean; the variance is the
-/// unbiased one. batches: one int64, which counts. A total that counts nothing changes nothing.
+/// running = (1 - momentum) running + momentum new, from moments about running_mean, with the unbiased
+/// variance. batches: one int64, incremented. A total whose count is 0 changes nothing.
 struct UpdateRunning {
   static constexpr const char* name = "update_running";
   Tensor total;
@@ -151,12 +151,12 @@ struct UpdateRunning {
   void check() const;
 };
 
-/// Per channel the sum of the distances from the centre, then of their squares, then the count.
+/// The sums of distances from the centre per channel, then of their squares, then the count.
 struct TotalMoments {
-  double* data;  ///< null: there is no total
+  double* data;  ///< null: no total
   std::int64_t channels;
 
-  /// Of sums [2, channels] and the count behind them.
+  /// Reads sums [2, channels] and the count after them.
   TotalMoments(const Tensor& total, std::int64_t channels_)
       : data(total ? total.data<double>() : nullptr), channels(channels_) {}
 
@@ -165,9 +165,9 @@ struct TotalMoments {
   LOCKSTEP_ON_ANY_DEVICE double count() const { return data ? data[2 * channels] : 0; }
 };
 
-// Each: item(i) for every i below items().
+// Devices call item(i) for every i in [0, item.items()).
 
-/// What a device computes for one channel; in kernels of CPU and GPU.
+/// The computation of one channel, in kernels of CPU and GPU.
 struct BatchStatisticsItem {
   TotalMoments moments;
   const float *centre, *running_var;  ///< of all channels
@@ -186,14 +186,14 @@ struct BatchStatisticsItem {
   std::int64_t items() const { return moments.channels; }  ///< channels
   LOCKSTEP_ON_ANY_DEVICE void operator()(std::int64_t c) const {
     const double n = moments.count();
-    float found = centre[c];
+    float value = centre[c];
     double variance = static_cast<double>(running_var[c]);
     if (n > 0) {
       const double distance = moments.sum(c) / n;
-      found = static_cast<float>(static_cast<double>(found) + distance);
+      value = static_cast<float>(static_cast<double>(value) + distance);
       variance = larger(0.0, moments.squares(c) / n - distance * distance);
     }
-    mean[c] = found;
+    mean[c] = value;
     inv_std[c] = static_cast<float>(1 / square_root(variance + eps));
   }
 };
@@ -215,7 +215,7 @@ struct MoveCentreItem {
   }
 };
 
-/// Of each channel, and last of the counter.
+/// The update of each channel, and last of the counter.
 struct UpdateRunningItem {
   TotalMoments moments;
   double momentum;

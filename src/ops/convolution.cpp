@@ -8,7 +8,7 @@
 namespace lockstep::ops {
 namespace {
 
-/// Checks every shape. x, weight, y or their gradients.
+/// Checks every shape. x, weight and y may be gradients.
 ConvolutionSizes convolution_sizes(const char* operation, const Tensor& x, const Tensor& weight,
                                    const ConvolutionGeometry& geometry, const char* y_name, const Tensor& y) {
   if (x.shape().rank() != 4 || weight.shape().rank() != 4)

@@ -56,7 +56,8 @@ Map<Sum> add_rows(const Tensor& x, const Tensor& row, const Tensor& y) {
   int first = x.shape().rank();
   while (first > 0 && width != row.numel()) width *= x.size(--first);
   if (width != row.numel())
-    throw UsageError("add_rows: x {} is not made of rows of {} elements", to_string(x.shape()), row.numel());
+    throw UsageError("add_rows: x of shape {} does not divide into rows of {} elements", to_string(x.shape()),
+                     row.numel());
   const std::span<const std::int64_t> extents(x.shape().begin(), x.shape().end());
   return {{}, {x, row.reshape(Shape(extents.subspan(static_cast<std::size_t>(first))))}, y};
 }
@@ -78,7 +79,7 @@ void Fill::check() const {
     case DType::uint8:
       return;
     default:
-      throw UsageError("fill: no operation takes {}, which is a type of messages and files",
+      throw UsageError("fill: operations do not support {}, a type of messages and files",
                        to_string(to.dtype()));
   }
 }
@@ -95,7 +96,8 @@ void NormalizeImages::check() const {
 std::int64_t SumRows::rows() const {
   const std::int64_t width = row.numel();
   if (width == 0 ? x.numel() == 0 : x.numel() % width == 0) return width == 0 ? 0 : x.numel() / width;
-  throw UsageError("{}: x {} is not made of rows of {} elements", name, to_string(x.shape()), width);
+  throw UsageError("{}: x of shape {} does not divide into rows of {} elements", name, to_string(x.shape()),
+                   width);
 }
 
 void Dropout::check() const {
@@ -109,7 +111,7 @@ void Accumulate::check() const {
   if (added == sum ? sum == DType::float32 || sum == DType::float64
                    : sum == DType::float32 && added == DType::float64)
     return;
-  throw UsageError("accumulate: {} is not added to {}", to_string(added), to_string(sum));
+  throw UsageError("accumulate: cannot add {} to {}", to_string(added), to_string(sum));
 }
 
 }  // namespace lockstep::ops

@@ -14,7 +14,7 @@ GatherSizes gather_sizes(const char* operation, const Tensor& x, const Tensor& i
   for (int d = 0; fits && d < rank; ++d) fits = d == axis || x.size(d) == y.size(d);
   const bool by_element = fits && indices.shape() == y.shape();
   if (!fits || !(by_element || indices.shape() == Shape{y.size(axis)}))
-    throw UsageError("{}: indices of shape {} along axis {} of {} do not make {}", operation,
+    throw UsageError("{}: indices of shape {} along axis {} of {} do not give {}", operation,
                      to_string(indices.shape()), axis, to_string(x.shape()), to_string(y.shape()));
   GatherSizes sizes{.extent = x.size(axis), .taken = y.size(axis), .by_element = by_element && rank > 1};
   for (int d = 0; d < rank; ++d) {
@@ -36,7 +36,7 @@ TableSizes table_sizes(const char* operation, const Tensor& indices, const Tenso
     throw UsageError("{}: the table has shape {}, not [rows, width]", operation, to_string(weight.shape()));
   const TableSizes table{weight.size(0), weight.size(1), indices.numel()};
   if (y.shape().rank() < 1 || y.size(-1) != table.width || y.numel() != table.uses * table.width)
-    throw UsageError("{}: {} indices into rows of {} do not fill {}", operation, table.uses, table.width,
+    throw UsageError("{}: {} indices of rows of width {} do not give {}", operation, table.uses, table.width,
                      to_string(y.shape()));
   return table;
 }
@@ -45,7 +45,7 @@ TableSizes table_sizes(const char* operation, const Tensor& indices, const Tenso
 
 TableSizes Embedding::sizes() const { return table_sizes(name, indices, weight, y); }
 Cost Embedding::cost() const { return {.bytes = static_cast<double>(indices.bytes() + 2 * y.bytes())}; }
-// Without accumulate all of the table is zeroed first; rows that no index names are not read.
+// Without accumulate the whole table is zeroed first; rows without an index are not read.
 Cost EmbeddingBackward::cost() const {
   const auto [rows, width, uses] = sizes();
   const double sums = static_cast<double>(std::min(rows, uses) * width) * sizeof(float);

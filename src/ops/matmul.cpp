@@ -36,7 +36,7 @@ std::int64_t common_extent(int back, const Shapes&... shapes) {
   return common;
 }
 
-/// What a profile says of a product behind its sizes.
+/// The remarks in a profile after the sizes of a product.
 const char* remarks_of(const MatMul& op) {
   switch (op.transposed) {
     case Transposed::none:
@@ -54,11 +54,11 @@ void check_epilogue(const MatMul& op, const MatMulSizes& sizes) {
   const bool sums_rows = op.transposed == Transposed::a;
   const bool fits = sums_rows ? !op.bias && !op.activation : !op.dbias && !op.accumulate;
   if (!fits || !sizes.one_matrix || sizes.each.rank + sizes.summed.rank > 0)
-    throw UsageError("{}: this product has no bias or activation, or no gradient of a bias", op.name);
+    throw UsageError("{}: this product cannot have a bias or activation, or a gradient of a bias", op.name);
   if (op.bias) require_shape(op.name, "the bias", op.bias, {sizes.n});
   if (op.dbias) require_shape(op.name, "dbias", op.dbias, {sizes.m});
   for (const Tensor& tensor : {op.before, op.slope_at})
-    if (tensor) require_shape(op.name, "what the activation is of", tensor, op.y.shape());
+    if (tensor) require_shape(op.name, "the activation's input", tensor, op.y.shape());
 }
 
 }  // namespace
@@ -76,11 +76,11 @@ std::string MatMulSizes::text() const {
 
 MatMulSizes MatMul::sizes() const {
   const auto refuse = [&] {
-    throw UsageError("{}: a of shape {} and b of shape {} do not make y of shape {}{}", name,
+    throw UsageError("{}: a of shape {} and b of shape {} do not give y of shape {}{}", name,
                      to_string(a.shape()), to_string(b.shape()), to_string(y.shape()), remarks_of(*this));
   };
   if (accumulate && y.dtype() != DType::float32)
-    throw UsageError("{}: y is {}; only float32 is added to", name, to_string(y.dtype()));
+    throw UsageError("{}: y is {}; accumulate needs float32", name, to_string(y.dtype()));
   if (y.dtype() != a.dtype() && y.dtype() != DType::float32)
     throw UsageError("{}: y is {}, but a is {}", name, to_string(y.dtype()), to_string(a.dtype()));
   const int ranks[] = {a.shape().rank(), b.shape().rank(), y.shape().rank()};
@@ -99,7 +99,7 @@ MatMulSizes MatMul::sizes() const {
     (extent(y.shape(), back) == count ? sizes.each : sizes.summed)
         .add(count, {step(a.shape(), back), step(b.shape(), back), step(y.shape(), back)});
   }
-  // By ranks, not extents: the bits of an example must not depend on how many examples there are.
+  // This depends on ranks, not extents: the bits of an example must not depend on the number of examples.
   const auto all_rows = [](StridedDimensions<3>& dimensions) {
     return std::exchange(dimensions, {}).count();
   };

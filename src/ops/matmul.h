@@ -1,4 +1,4 @@
-// Products of matrices, and what a dense layer does with them in one go.
+// Products of matrices, and the products of a dense layer with their epilogues.
 #pragma once
 
 #include <optional>
@@ -12,12 +12,12 @@ namespace lockstep::ops {
 /// Which operand of a product is read as its transpose.
 enum class Transposed { none, a, b };
 
-/// Where the matrices of a product are.
+/// The sizes of a product, and the places of its matrices.
 struct MatMulSizes {
-  std::int64_t m = 0, n = 0, k = 0;  ///< y: [m, n], a: [m, k] and b: [k, n], once transposed
+  std::int64_t m = 0, n = 0, k = 0;  ///< y: [m, n], a: [m, k] and b: [k, n], after transposition
   StridedDimensions<3> each = {};    ///< of a, b and y: one matrix of y for each element
-  StridedDimensions<3> summed = {};  ///< of a, b and y: the products that a matrix of y is the sum of
-  bool one_matrix = false;           ///< b, or y where a is transposed, is a matrix by its rank
+  StridedDimensions<3> summed = {};  ///< of a, b and y: the products that a matrix of y sums
+  bool one_matrix = false;           ///< b (y if a is transposed) has the rank of one matrix
   const char* remarks = "";          ///< the rest of text()
   /// Whether the sums have no terms: the result is 0.
   bool sums_nothing() const { return k * summed.count() == 0; }
@@ -25,14 +25,14 @@ struct MatMulSizes {
   std::string text() const;
 };
 
-/// y (+)= a b. Dimensions before the last two broadcast by NumPy's rules. Those that y lacks, or has once,
-/// are summed over: the gradient of an operand that was broadcast. Where b is one matrix without such
-/// dimensions, it multiplies all rows of a as one matrix; so do all rows of a and b where a is transposed and
-/// y is one matrix.
+/// y (+)= a b. Dimensions before the last two broadcast by NumPy's rules. Those that y lacks, or has with
+/// extent 1, are summed over, for the gradient of a broadcast operand. If b is one matrix, it multiplies all
+/// rows of a as one matrix. If a is transposed and y is one matrix, all rows of a and of b are one matrix
+/// each.
 ///
 /// A product of one matrix may have an epilogue, which a device fuses if it can: a bias and an activation, or
-/// the slope of an activation, where y is overwritten and a is not transposed; the gradient of a bias, where
-/// a is. Only a GPU's GELU may see the sums before they are rounded.
+/// the slope of an activation, if y is overwritten and a is not transposed; the gradient of a bias, if a is
+/// transposed. Only a GPU's GELU may read the sums before they are rounded.
 struct MatMul {
   static constexpr const char* name = "matmul";
   Tensor a, b;
@@ -41,8 +41,8 @@ struct MatMul {
   bool accumulate = false;                    ///< float32 only
   Tensor bias = {};                           ///< [n]: y = a b + bias
   std::optional<Activation> activation = {};  ///< y = activation(a b + bias)
-  Tensor before = {};    ///< becomes what the activation is of, which its backward reads; none: not kept
-  Tensor slope_at = {};  ///< with it, y = (a b) * activation'(slope_at). A ReLU's may be its output
+  Tensor before = {};    ///< receives the activation's input, for its backward; absent: not kept
+  Tensor slope_at = {};  ///< if present, y = (a b) * activation'(slope_at). A ReLU's may be its output
   Tensor dbias = {};     ///< [m]: (+)= the sums of a's rows
 
   static void operands(auto& op, auto&& each) {
@@ -54,7 +54,8 @@ struct MatMul {
   MatMulSizes sizes() const;
 };
 
-// Those of a dense layer; x: [..., in], y: [..., out], of as many rows; weight: [out, in]; bias: [out]
+// The products of a dense layer. x: [..., in]; y: [..., out], with as many rows; weight: [out, in]; bias:
+// [out]
 
 /// y = x weight' + bias, or its activation.
 inline MatMul linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& y,
@@ -68,13 +69,13 @@ inline MatMul linear(const Tensor& x, const Tensor& weight, const Tensor& bias, 
           .before = before};
 }
 
-/// dx = dy weight, or, where x is an activation, the gradient of what that is of.
+/// dx = dy weight, or, if x is the result of an activation, the gradient of its input.
 inline MatMul linear_backward_input(const Tensor& dy, const Tensor& weight, const Tensor& dx,
                                     std::optional<Activation> activation = {}, const Tensor& slope_at = {}) {
   return {.a = dy, .b = weight, .y = dx, .activation = activation, .slope_at = slope_at};
 }
 
-/// dweight (+)= dy' x, and dbias, where there is one, (+)= the sum of dy's rows.
+/// dweight (+)= dy' x, and dbias, if present, (+)= the sum of dy's rows.
 inline MatMul linear_backward_weight(const Tensor& x, const Tensor& dy, const Tensor& dweight,
                                      bool accumulate = false, const Tensor& dbias = {}) {
   return {

@@ -26,10 +26,10 @@ void check_adaptive(const Operation& op) {
     require_shape(op.name, "scale_shift", op.scale_shift, {sizes.images, 2 * sizes.channels});
 }
 
-/// A gradient is there where its input is, and has its shape.
+/// UsageError unless the gradient is present exactly if its input is, and has its shape.
 void require_gradient(const char* operation, const char* name, const Tensor& gradient, const Tensor& input) {
   if (static_cast<bool>(gradient) != static_cast<bool>(input))
-    throw UsageError("{}: {} and its input must be given together", operation, name);
+    throw UsageError("{}: {} and its input must both be present or absent", operation, name);
   if (input) require_shape(operation, name, gradient, input.shape());
 }
 
@@ -51,7 +51,7 @@ Rows rows_of(const char* operation, const Tensor& x) {
 
 void LayerNorm::check() const {
   if (static_cast<bool>(addend) != static_cast<bool>(sum))
-    throw UsageError("{}: an addend and a tensor for the sum must be given together", name);
+    throw UsageError("{}: the addend and the sum must both be present or absent", name);
   if (addend) require_shape(name, "the addend", addend, x.shape());
   if (sum) require_shape(name, "the sum", sum, x.shape());
   require_shape(name, "y", y, x.shape());

@@ -12,8 +12,8 @@ struct Rows {
 /// UsageError for a scalar.
 Rows rows_of(const char* operation, const Tensor& x);
 
-/// Over the last dimension of x [rows..., n] (Ba, Kiros, Hinton, 2016). weight, bias: [n]; mean, inv_std: one
-/// a row. With an addend: of sum = x + addend as it is stored.
+/// The norm over the last dimension of x [rows..., n] (Ba, Kiros, Hinton, 2016). weight, bias: [n]; mean,
+/// inv_std: one per row. With an addend: the norm of sum = x + addend, rounded to its type.
 struct LayerNorm {
   static constexpr const char* name = "layer_norm";
   Tensor x, addend = {}, weight, bias;
@@ -29,8 +29,8 @@ struct LayerNorm {
   void check() const;
 };
 
-/// dx = residual_grad + the gradient; residual_grad, the gradient that x gets from elsewhere, may be absent.
-/// accumulate: of dweight and dbias.
+/// dx = residual_grad + the gradient; residual_grad, the gradient that reaches x past the norm, may be
+/// absent. accumulate applies to dweight and dbias.
 struct LayerNormBackward {
   static constexpr const char* name = "layer_norm_backward";
   Tensor dy, x, weight, mean, inv_std, residual_grad, dx, dweight, dbias;
@@ -46,7 +46,7 @@ struct LayerNormBackward {
 };
 
 /// y = weight x / sqrt(mean of x^2 + eps) over the last dimension of x [rows..., n] (Zhang, Sennrich, 2019).
-/// weight: [n]; inv_rms: one a row.
+/// weight: [n]; inv_rms: one per row.
 struct RmsNorm {
   static constexpr const char* name = "rms_norm";
   Tensor x, weight;
@@ -60,8 +60,8 @@ struct RmsNorm {
   void check() const;
 };
 
-/// dx = residual_grad + the gradient; residual_grad, which reached x past the norm, may be absent, and so
-/// may dweight. accumulate: of dweight.
+/// dx = residual_grad + the gradient; residual_grad, the gradient that reaches x past the norm, and dweight
+/// may be absent. accumulate applies to dweight.
 struct RmsNormBackward {
   static constexpr const char* name = "rms_norm_backward";
   Tensor dy, x, weight, inv_rms, residual_grad, dx, dweight;
@@ -76,11 +76,11 @@ struct RmsNormBackward {
   void check() const;
 };
 
-/// What the shapes of a group norm mean.
+/// The sizes of a group norm.
 struct GroupSizes {
   std::int64_t images, channels, groups, channels_per_group, positions;
 
-  /// Over which one mean and one deviation are taken.
+  /// The elements that share a mean and a deviation.
   std::int64_t group_elements() const { return channels_per_group * positions; }
 };
 
@@ -126,8 +126,8 @@ struct GroupNormBackward {
 ///   y = silu(z (1 + scale) + shift), where scale_shift [N, 2 C] has the scales of the channels, then the
 ///   shifts
 ///
-/// Without an addend h is x, without scale_shift neither scales nor shifts, and silu is an attribute. x and y
-/// are in one layout, which may be any.
+/// Without an addend h is x. Without scale_shift nothing is scaled or shifted. silu is an attribute. x and y
+/// have the same layout, which may be any.
 struct AdaptiveGroupNorm {
   static constexpr const char* name = "adaptive_group_norm";
   Tensor x, addend = {};
@@ -146,9 +146,9 @@ struct AdaptiveGroupNorm {
   void check() const;
 };
 
-/// The gradients of AdaptiveGroupNorm. dx = residual_grad + the gradient; residual_grad, the gradient that x
-/// gets from elsewhere, may be absent. daddend and dscale_shift are there where their inputs are. accumulate:
-/// of dweight and dbias.
+/// The gradients of AdaptiveGroupNorm. dx = residual_grad + the gradient; residual_grad, the gradient that
+/// reaches x past the norm, may be absent. daddend and dscale_shift are present if their inputs are.
+/// accumulate applies to dweight and dbias.
 struct AdaptiveGroupNormBackward {
   static constexpr const char* name = "adaptive_group_norm_backward";
   Tensor dy, x, addend = {};

@@ -7,7 +7,7 @@ namespace {
 
 bool is_activation_type(DType type) { return type == DType::float32 || type == DType::bfloat16; }
 
-/// The type that a role asks for, where it is one.
+/// The only type that a role allows; null if it allows several.
 const DType* type_of_role(Holds holds) {
   static constexpr std::pair<Holds, DType> types[] = {{Holds::float32, DType::float32},
                                                       {Holds::float64, DType::float64},
@@ -42,9 +42,9 @@ class OperandCheck {
  private:
   void check_type(const char* name, Holds holds, DType type) {
     if (holds == Holds::anything) return;
-    if (const DType* const wanted = type_of_role(holds)) {
-      if (type == *wanted) return;
-      throw UsageError("{}: {} is {}, not {}", operation_, name, to_string(type), to_string(*wanted));
+    if (const DType* const role_type = type_of_role(holds)) {
+      if (type == *role_type) return;
+      throw UsageError("{}: {} is {}, not {}", operation_, name, to_string(type), to_string(*role_type));
     }
     if (!is_activation_type(type))
       throw UsageError("{}: {} is {}, neither float32 nor bfloat16", operation_, name, to_string(type));

@@ -5,7 +5,7 @@
 namespace lockstep::ops {
 namespace {
 
-/// Checks the geometry, and that `small` is what it makes of `large`.
+/// Checks the geometry, and that `small` has the shape of `large` after the pooling.
 Windows windows_of(const char* operation, const char* large_name, const Tensor& large, const char* small_name,
                    const Tensor& small, const PoolGeometry& geometry) {
   require_images(operation, large_name, large);
@@ -32,7 +32,7 @@ Windows windows_of(const char* operation, const char* large_name, const Tensor& 
   return windows;
 }
 
-/// `pooled` is plain [N, C] or [N, C, 1, 1] of `images`.
+/// UsageError unless `pooled` is [N, C] or [N, C, 1, 1] for these images.
 void require_pooled(const char* operation, const char* name, const Tensor& pooled, const char* images_name,
                     const Tensor& images) {
   require_images(operation, images_name, images);
@@ -85,7 +85,7 @@ ResizeSizes resize_sizes(const char* operation, const char* x_name, const Tensor
   require_shape(operation, y_name, y, {x.size(0), x.size(1), y.size(2), y.size(3)});
   require_block(operation, y_name, y, x);
   if (x.size(2) * x.size(3) * y.size(2) * y.size(3) == 0)
-    throw UsageError("{}: images of shape {} do not become ones of shape {}: no positions", operation,
+    throw UsageError("{}: cannot resize images of shape {} to shape {}: no positions", operation,
                      to_string(x.shape()), to_string(y.shape()));
   return {{x.size(2), y.size(2)}, {x.size(3), y.size(3)}};
 }

@@ -7,7 +7,7 @@ namespace lockstep::ops {
 ReductionSizes reduction_sizes(const char* operation, const Tensor& x, const Tensor& y) {
   const int missing = x.shape().rank() - y.shape().rank();
   if (!broadcasts_to(y.shape(), x.shape()))
-    throw UsageError("{}: {} is not folded to {}, which does not broadcast to it", operation,
+    throw UsageError("{}: cannot reduce shape {} to {}, which does not broadcast to it", operation,
                      to_string(x.shape()), to_string(y.shape()));
 
   // Neighbours that are both folded, or both kept, are one run.
@@ -40,8 +40,8 @@ ReductionSizes reduction_sizes(const char* operation, const Tensor& x, const Ten
 
 void check_fold_of_none(const char* operation, const Tensor& x, const Tensor& y) {
   if (x.numel() == 0 && y.numel() > 0)
-    throw UsageError("{}: {} has no elements to make {} of", operation, to_string(x.shape()),
-                     to_string(y.shape()));
+    throw UsageError("{}: cannot reduce shape {}, which has no elements, to {}", operation,
+                     to_string(x.shape()), to_string(y.shape()));
 }
 
 LineSizes CumulativeSum::sizes() const {

@@ -8,20 +8,19 @@
 
 namespace lockstep::ops {
 
-/// x as slabs [rows, period] of contiguous memory, of which the columns are folded. `period` is 1 where the
-/// last dimension is folded. Each of `groups` has `slabs`, and makes `period` elements of y, which are
-/// contiguous.
+/// x as contiguous slabs [rows, period], whose columns are folded. `period` is 1 if the last dimension is
+/// folded. Each of `groups` has `slabs` and gives `period` contiguous elements of y.
 struct ReductionSizes {
   std::int64_t period = 1, rows = 1;
   StridedDimensions<1> groups, slabs;
 
-  /// Of all slabs of a group.
+  /// The rows of all slabs of a group.
   std::int64_t all_rows() const { return rows * slabs.count(); }
 };
 
 /// How x is folded to y. UsageError unless y broadcasts to x by NumPy's rules.
 ReductionSizes reduction_sizes(const char* operation, const Tensor& x, const Tensor& y);
-/// UsageError if elements of y have no elements of x, for a fold that needs one.
+/// UsageError if y has elements and x has none, for a fold that needs at least one.
 void check_fold_of_none(const char* operation, const Tensor& x, const Tensor& y);
 
 /// Whether a fold joins terms of two inputs; folds_pairs: the second input has x's shape.
@@ -36,8 +35,8 @@ inline constexpr bool folds_pairs = requires {
 
 /// y (+)= factor * the fold of all elements of x that y's element is broadcast to: the inverse of Map's
 /// broadcasting. Computed in float64 (the CPU: float32 for at most 64 elements at a time), in an order that
-/// depends on the shapes alone, and rounded once to y's type, which may be another than x's. other: what
-/// terms are made of besides x, of x's shape and type, or of y's shape.
+/// depends on the shapes alone, and rounded once to y's type, which may differ from x's. other: the second
+/// input of terms, of x's shape and type, or of y's shape.
 template <class Fold>
 struct ReduceAxes {
   static constexpr const char* name = Fold::name;
@@ -67,8 +66,8 @@ struct LineSizes {
   std::int64_t outer = 1, extent = 1, inner = 1;
 };
 
-/// y = the sums of the elements up to each position of an axis, which is counted from the first; backwards:
-/// from each position on. Computed in float64.
+/// y = the sums of the elements up to each position of an axis >= 0; backwards: from each position on.
+/// Computed in float64.
 struct CumulativeSum {
   static constexpr const char* name = "cumsum";
   Tensor x;

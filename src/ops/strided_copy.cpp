@@ -6,19 +6,19 @@ namespace lockstep::ops {
 namespace {
 
 void require_inside(const char* name, const StridedView& view) {
-  std::int64_t least = view.offset, most = view.offset;
+  std::int64_t min = view.offset, max = view.offset;
   for (int d = 0; d < view.shape.rank(); ++d) {
     const std::int64_t reach = (view.shape[d] - 1) * view.stride[static_cast<std::size_t>(d)];
-    (reach < 0 ? least : most) += reach;
+    (reach < 0 ? min : max) += reach;
   }
-  if (view.shape.numel() == 0 || (least >= 0 && most < view.tensor.numel())) return;
-  throw UsageError("strided_copy: elements {} to {} of {} are outside its shape {}", least, most, name,
+  if (view.shape.numel() == 0 || (min >= 0 && max < view.tensor.numel())) return;
+  throw UsageError("strided_copy: elements {} to {} of {} are outside its shape {}", min, max, name,
                    to_string(view.tensor.shape()));
 }
 
 }  // namespace
 
-StridedView::StridedView(const Tensor& whole, const Shape& given) : tensor(whole), shape(given) {
+StridedView::StridedView(const Tensor& whole, const Shape& whole_shape) : tensor(whole), shape(whole_shape) {
   std::int64_t step = 1;
   for (int d = shape.rank() - 1; d >= 0; --d) {
     stride[static_cast<std::size_t>(d)] = step;
@@ -69,7 +69,7 @@ StridedView StridedView::expanded(const Shape& to) const {
 
 CopyDimensions StridedCopy::sizes() const {
   if (!(from.shape == to.shape))
-    throw UsageError("strided_copy: a view of shape {} is not copied to one of {}", to_string(from.shape),
+    throw UsageError("strided_copy: cannot copy a view of shape {} to one of shape {}", to_string(from.shape),
                      to_string(to.shape));
   require_inside("from", from);
   require_inside("to", to);

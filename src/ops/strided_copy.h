@@ -6,18 +6,18 @@
 
 namespace lockstep::ops {
 
-/// Elements of a plain tensor as another shape shows them: element [i0, i1 ...] is number
-/// offset + i0 stride[0] + i1 stride[1] ... of the tensor's. The functions make other views of the same
-/// memory; their axes are counted from the first and not checked: StridedCopy checks the result.
+/// The elements of a plain tensor in another shape: element [i0, i1 ...] is element offset + i0 stride[0] +
+/// i1 stride[1] ... of the tensor. The functions return other views of the same memory. Their axes are >= 0
+/// and not checked: StridedCopy checks the result.
 struct StridedView {
   Tensor tensor;
   Shape shape;
   std::int64_t offset = 0;
   std::array<std::int64_t, Shape::max_rank> stride{};
 
-  /// All of it, in order.
+  /// The whole tensor, in order.
   explicit StridedView(const Tensor& whole) : StridedView(whole, whole.shape()) {}
-  /// All of a tensor that is not there yet.
+  /// A whole tensor of this shape, which of() supplies later.
   explicit StridedView(const Shape& whole) : StridedView({}, whole) {}
 
   /// The same view of another tensor of that shape.
@@ -31,7 +31,7 @@ struct StridedView {
   StridedView expanded(const Shape& to) const;
 
  private:
-  StridedView(const Tensor& whole, const Shape& given);
+  StridedView(const Tensor& whole, const Shape& whole_shape);
 };
 
 /// The dimensions of a copy and their strides in `from` and in `to`, the smallest stride in `to` first. There

@@ -9,14 +9,14 @@
 
 namespace lockstep::ops {
 
-/// Dimensions, the innermost first, with the elements from one index to the next in the memory of each
-/// operand. Neighbours that every operand walks through evenly are one dimension.
+/// Dimensions, innermost first, with the strides of each operand in elements. Neighbours that are contiguous
+/// in every operand are one dimension.
 template <std::size_t operands>
 struct StridedDimensions {
   using Offsets = std::array<std::int64_t, operands>;  ///< one for each operand
 
   int rank = 0;
-  std::int64_t size[Shape::max_rank] = {};  ///< extents, outermost first
+  std::int64_t size[Shape::max_rank] = {};  ///< extents, innermost first
   Offsets stride[Shape::max_rank] = {};     ///< in elements; 0 where an operand is repeated
 
   /// The next dimension outwards.
@@ -50,11 +50,11 @@ struct StridedDimensions {
     return product;
   }
 
-  /// Of element number i.
+  /// The offsets of element number i.
   LOCKSTEP_ON_ANY_DEVICE Offsets offsets(std::int64_t i) const {
     Offsets at{};
 #ifdef __CUDA_ARCH__
-#pragma unroll 1  // a GPU's divisions are many instructions
+#pragma unroll 1  // divisions take many instructions on a GPU
 #endif
     for (int d = 0; d < rank; ++d) {
       const bool last = d + 1 == rank;

@@ -12,7 +12,7 @@
 namespace lockstep::tasks {
 namespace {
 
-/// The targets of a batch. DataError unless they are of this type.
+/// Field y of a data set. DataError unless it has this type.
 const data::Field& check_target(const data::Dataset& data, DType dtype, const char* task) {
   const data::Field& y = data::field_named(data, "y");
   if (y.dtype == dtype) return y;
@@ -151,15 +151,15 @@ Loss Regression::loss(Tape& tape, Model& model, const Batch& batch) {
 }
 
 void Regression::evaluate(Evaluation& to, const Batch& batch, const Var& output) {
-  const Tensor found = floats_of(output), wanted = floats_of(batch["y"], output.tape());
+  const Tensor outputs = floats_of(output), targets = floats_of(batch["y"], output.tape());
   double squared_errors = 0, sum = 0, squares = 0;
-  for (std::int64_t i = 0; i < wanted.numel(); ++i) {
-    const double y = wanted.data<float>()[i], error = found.data<float>()[i] - y;
+  for (std::int64_t i = 0; i < targets.numel(); ++i) {
+    const double y = targets.data<float>()[i], error = outputs.data<float>()[i] - y;
     squared_errors += error * error;
     sum += y;
     squares += y * y;
   }
-  const auto count = static_cast<double>(wanted.numel());
+  const auto count = static_cast<double>(targets.numel());
   to.add("rmse", {squared_errors, count});
   to.add("r2", {squared_errors, sum, squares, count});
 }
@@ -179,7 +179,7 @@ namespace {
 void check_probabilities(const Tensor& y) {
   const auto check = [](auto value) {
     if (!(value >= 0 && value <= 1))
-      throw DataError("a target y is {}, but task.name = binary learns 0, 1 and what is between", value);
+      throw DataError("a target y is {}, but task.name = binary learns values from 0 to 1", value);
   };
   if (y.dtype() == DType::float32) std::for_each_n(y.data<float>(), y.numel(), check);
   if (y.dtype() == DType::int64) std::for_each_n(y.data<std::int64_t>(), y.numel(), check);

@@ -26,7 +26,7 @@ RandomKey with_purpose(RandomKey key, std::uint64_t purpose) {
   return key;
 }
 
-/// On the device, with the elements that fill(memory) sets on the CPU.
+/// A tensor on the device; fill(memory) sets its elements on the CPU.
 template <class Element, class Fill>
 Tensor filled(kernels::Backend& backend, const Shape& shape, DType dtype, const Fill& fill) {
   const bool on_cpu = backend.device() == Device::cpu();
@@ -107,7 +107,7 @@ void Diffusion::check(const Model& model, const data::Dataset& data) {
   const std::int64_t channels = (of_.variance == Variance::learned_range ? 2 : 1) * x.shape[0];
   if (model.out_channels() > 0 && model.out_channels() != channels)
     throw UsageError(
-        "diffusion.variance = {} of images with {} needs a model that makes {} (model.out_channels), not {}",
+        "diffusion.variance = {} of images with {} needs {} output channels (model.out_channels), not {}",
         option::word(options_.variance), pluralized(x.shape[0], "channel"), channels, model.out_channels());
   const std::int64_t classes = model.input_classes();
   if (classes == 0 && options_.class_dropout > 0)
@@ -163,21 +163,21 @@ Loss Diffusion::loss(Tape& tape, Model& model, const Batch& batch) {
                                                            normals.normal(static_cast<std::uint64_t>(i));
                                                    }),
                             .t = t_};
-  Batch given(batch.index, {{"x", loss_.noised(tape, images)}});
-  given.add("t", filled<float>(backend, {samples}, DType::float32, [&](float* told) {
+  Batch input(batch.index, {{"x", loss_.noised(tape, images)}});
+  input.add("t", filled<float>(backend, {samples}, DType::float32, [&](float* to) {
               for (const std::int64_t t : t_)
-                *told++ = static_cast<float>(loss_.schedule().timesteps[static_cast<std::size_t>(t)]);
+                *to++ = static_cast<float>(loss_.schedule().timesteps[static_cast<std::size_t>(t)]);
             }));
   if (model.input_classes() > 0) {
-    given.add("y", batch["y"]);
+    input.add("y", batch["y"]);
     if (options_.class_dropout > 0 && pass.training)
-      given.add("has_class", filled<std::uint8_t>(backend, {samples}, DType::uint8, [&](std::uint8_t* has) {
+      input.add("has_class", filled<std::uint8_t>(backend, {samples}, DType::uint8, [&](std::uint8_t* has) {
                   const Random random(with_purpose(key, class_purpose));
                   for (std::int64_t n = 0; n < samples; ++n)
                     has[n] = random.bits(static_cast<std::uint64_t>(n)) * 0x1p-32 >= options_.class_dropout;
                 }));
   }
-  const Var losses = loss_.of(model(tape, given), images).loss;
+  const Var losses = loss_.of(model(tape, input), images).loss;
   losses_ = losses.value();
   if (!by_loss) return loss_of(sum(losses), static_cast<double>(samples));
   passes_.push_back({.t = t_, .losses = kernels::on_cpu(losses_, &backend)});
@@ -231,7 +231,7 @@ void Diffusion::check_sampling(const Model& model, const SampleOptions& options)
   option::check(options, "");
   const Sampler sampler = sampler_of(options);
   if (options.eta > 0 && sampler != Sampler::ddim)
-    throw UsageError("eta {:g}: is of the sampler ddim, and {} is asked for; remove it", options.eta,
+    throw UsageError("eta {:g}: only the sampler ddim has it, and the sampler is {}; remove it", options.eta,
                      options.sampler);
   (void)NoiseSchedule(options_.schedule, options_.steps, options.steps);
   if (options.guidance == 1) return;
@@ -250,23 +250,23 @@ std::int64_t Diffusion::sampling_steps(const SampleOptions& options) const {
 
 namespace {
 
-/// The classes that a network is told, on the device: those asked for, then, for guidance, none of them.
-struct ToldClasses {
+/// The classes that a network reads, on the device: those of the samples, then, for guidance, no classes.
+struct ClassInputs {
   Tensor y, has_class;
 };
 
-ToldClasses told_classes(kernels::Backend& backend, std::span<const std::int64_t> classes, bool guided) {
+ClassInputs class_inputs_of(kernels::Backend& backend, std::span<const std::int64_t> classes, bool guided) {
   const Shape shape{(guided ? 2 : 1) * std::ssize(classes)};
-  ToldClasses told;
-  told.y = filled<std::int64_t>(backend, shape, DType::int64, [&](std::int64_t* y) {
+  ClassInputs inputs;
+  inputs.y = filled<std::int64_t>(backend, shape, DType::int64, [&](std::int64_t* y) {
     for (std::int64_t n = 0; n < shape[0]; ++n)
       y[n] = std::max<std::int64_t>(classes[static_cast<std::size_t>(n % std::ssize(classes))], 0);
   });
-  told.has_class = filled<std::uint8_t>(backend, shape, DType::uint8, [&](std::uint8_t* has) {
+  inputs.has_class = filled<std::uint8_t>(backend, shape, DType::uint8, [&](std::uint8_t* has) {
     for (std::int64_t n = 0; n < shape[0]; ++n)
       has[n] = n < std::ssize(classes) && classes[static_cast<std::size_t>(n)] >= 0;
   });
-  return told;
+  return inputs;
 }
 
 /// Twice the samples, in two halves.
@@ -279,17 +279,17 @@ Tensor twice(const Tensor& x) {
   return both;
 }
 
-/// Of an output for a class and for none: none + guidance (class - none) in the estimate, the first
-/// `estimate` elements of a sample's; the variance is that of the class.
+/// Combines outputs with a class and without: none + guidance (class - none) in the estimate, the first
+/// `estimate` elements of each sample; the variance is that with the class.
 Tensor guided_output(const Tensor& both, double guidance, std::int64_t estimate) {
   const std::int64_t samples = both.size(0) / 2, width = both.numel() / (2 * samples);
   const Tensor with_class = both.rows(0, samples);
   const float* const none = both.rows(samples, 2 * samples).data<float>();
-  float* const found = with_class.data<float>();
+  float* const result = with_class.data<float>();
   const auto factor = static_cast<float>(guidance);
   for (std::int64_t n = 0; n < samples; ++n) {
     for (std::int64_t i = n * width; i < n * width + estimate; ++i)
-      found[i] = none[i] + factor * (found[i] - none[i]);
+      result[i] = none[i] + factor * (result[i] - none[i]);
   }
   return with_class;
 }
@@ -300,23 +300,24 @@ Tensor Diffusion::sample(Model& model, kernels::Backend& backend, const SampleOp
                          std::int64_t first, std::span<const std::int64_t> classes,
                          const std::function<void()>& progress) {
   check_sampling(model, options);
-  const std::int64_t known = model.input_classes(), samples = std::ssize(classes);
-  for (const std::int64_t asked : classes) {
-    if (asked >= known || asked < -1)
-      throw UsageError("class {}: {}", asked,
-                       known == 0
-                           ? std::string("the model takes no classes; leave it out")
-                           : fmt::format("is not one of the model's {} classes, 0 to {}", known, known - 1));
-    if (asked < 0 && known > 0 && options_.class_dropout == 0)
+  const std::int64_t model_classes = model.input_classes(), samples = std::ssize(classes);
+  for (const std::int64_t label : classes) {
+    if (label >= model_classes || label < -1)
+      throw UsageError("class {}: {}", label,
+                       model_classes == 0 ? std::string("the model takes no classes; leave it out")
+                                          : fmt::format("is not one of the model's {} classes, 0 to {}",
+                                                        model_classes, model_classes - 1));
+    if (label < 0 && model_classes > 0 && options_.class_dropout == 0)
       throw UsageError(
-          "the model has not learned images without a class (diffusion.class_dropout = 0); ask for a class");
+          "the model has not learned images without a class (diffusion.class_dropout = 0); select a class");
   }
   const Shape image = model.sample_shape();
-  if (image.rank() == 0) throw UsageError("the model does not say which shape its images have");
+  if (image.rank() == 0) throw UsageError("the model does not declare the shape of its images");
   const ReverseProcess process(NoiseSchedule(options_.schedule, options_.steps, options.steps), of_,
                                {.sampler = sampler_of(options), .eta = options.eta});
   const bool guided = options.guidance != 1;
-  const ToldClasses told = known > 0 ? told_classes(backend, classes, guided) : ToldClasses{};
+  const ClassInputs class_inputs =
+      model_classes > 0 ? class_inputs_of(backend, classes, guided) : ClassInputs{};
   const Tensor start = Tensor::empty(data::batch_shape(samples, image));
   const auto draw = [&](std::uint64_t purpose, std::uint32_t step, const Tensor& to) {
     for (std::int64_t n = 0; n < samples; ++n) {
@@ -331,20 +332,20 @@ Tensor Diffusion::sample(Model& model, kernels::Backend& backend, const SampleOp
   };
   draw(start_purpose, 0, start);
   Tape tape(backend);
-  bool begun = false;
+  bool has_begun = false;
   const auto network = [&](const Tensor& x, std::int64_t timestep) {
     tape.begin({.training = false,
                 .record = false,
                 .compute = options.compute,
-                .same_parameters = std::exchange(begun, true)});
-    const Tensor given = guided ? twice(x) : x;
-    Batch batch(0, {{"x", kernels::on_device(given, backend)}});
-    batch.add("t", filled<float>(backend, {given.size(0)}, DType::float32, [&](float* t) {
-                std::fill_n(t, given.size(0), static_cast<float>(timestep));
+                .same_parameters = std::exchange(has_begun, true)});
+    const Tensor input = guided ? twice(x) : x;
+    Batch batch(0, {{"x", kernels::on_device(input, backend)}});
+    batch.add("t", filled<float>(backend, {input.size(0)}, DType::float32, [&](float* t) {
+                std::fill_n(t, input.size(0), static_cast<float>(timestep));
               }));
-    if (known > 0) {
-      batch.add("y", told.y);
-      batch.add("has_class", told.has_class);
+    if (model_classes > 0) {
+      batch.add("y", class_inputs.y);
+      batch.add("has_class", class_inputs.has_class);
     }
     const Tensor output = floats_of(model.forward(tape, batch));
     return guided ? guided_output(output, options.guidance, image.numel()) : output;

@@ -13,7 +13,7 @@
 namespace lockstep::tasks {
 namespace {
 
-/// What a step has of a table, as a float32 constant [N, 1, ...] that scales the samples of `like`.
+/// The entries of a table at the samples' steps, as a float32 constant [N, 1, ...] that broadcasts to images.
 template <class Table>
 Var at_steps(Tape& tape, const NoisedImages& images, const Table& table) {
   kernels::Backend& backend = tape.backend();
@@ -46,7 +46,7 @@ Var by_sample(const Var& x) {
 
 /// 1 where x > low, else 0.
 Var is_above(const Var& x, float low) {
-  constexpr float steep = 1e30f;  // times the least difference of two floats near 1 it is above 1
+  constexpr float steep = 1e30f;  // times the smallest difference of two floats near 1, it is above 1
   return clamp(steep * (x - low), 0, 1);
 }
 
@@ -70,16 +70,16 @@ Tensor DiffusionLoss::noised(Tape& tape, const NoisedImages& images) const {
 double DiffusionLoss::weight(std::int64_t t) const {
   if (min_snr_ == 0) return 1;
   const double left = schedule_.alphas_cumprod[static_cast<std::size_t>(t)], snr = left / (1 - left);
-  const double least = std::min(snr, min_snr_);
+  const double clipped_snr = std::min(snr, min_snr_);
   switch (of_.predict) {
     case Predict::eps:
-      return least / snr;
+      return clipped_snr / snr;
     case Predict::x0:
-      return least;
+      return clipped_snr;
     case Predict::v:
       break;
   }
-  return least / (snr + 1);
+  return clipped_snr / (snr + 1);
 }
 
 Var DiffusionLoss::squared_error(const Var& estimate, const NoisedImages& images) const {
@@ -106,8 +106,8 @@ Var divergence(const auto& from, const auto& to) {
   return 0.5f * (logs - 1.0f + exp(-logs) + square(from.mean - to.mean) * exp(-to.log_variance));
 }
 
-/// tanh, rounded correctly where it is near 1 and -1. In the tails of a distribution function all that counts
-/// is how far it is from there, of which float32 leaves a few bits: the original's, if they are rounded so.
+/// tanh, rounded correctly near 1 and -1. In the tails of a distribution function only the distance from 1 or
+/// -1 counts, of which float32 keeps a few bits: those of the original, if they are rounded correctly.
 Var rounded_tanh(const Var& x) {
   const Var sign = x.tape().constant((2.0f * is_above(x, 0) - 1.0f).value());
   return sign * (1.0f - 2.0f * sigmoid(-2.0f * abs(x)));
@@ -122,13 +122,14 @@ Var cumulative(const Var& x) {
 /// Minus the logarithm of the probability that a normal distribution gives to the bin of x, element by
 /// element: bins are 2 / 255 wide, those at the ends are open.
 Var decoder_loss(const Var& x, const auto& by) {
-  constexpr float half_bin = 1.0f / 255, edge = 0.999f, least = 1e-12f;
+  constexpr float half_bin = 1.0f / 255, edge = 0.999f, min_probability = 1e-12f;
   const Var centred = x - by.mean, inverse_deviation = exp(-0.5f * by.log_variance);
   const Var above = cumulative(inverse_deviation * (centred + half_bin));
   const Var below = cumulative(inverse_deviation * (centred - half_bin));
   const Var first = is_above(-x, edge), last = is_above(x, edge);
-  const Var inside = maximum(above - below, least);
-  const Var log_probability = first * log(maximum(above, least)) + last * log(maximum(1.0f - below, least)) +
+  const Var inside = maximum(above - below, min_probability);
+  const Var log_probability = first * log(maximum(above, min_probability)) +
+                              last * log(maximum(1.0f - below, min_probability)) +
                               (1.0f - first - last) * log(inside);
   return -log_probability;
 }
@@ -154,36 +155,37 @@ Var DiffusionLoss::bound(const Var& estimate, const Var& output, const NoisedIma
   }
   const Var of_x0 = table(schedule_.posterior_mean_coef1);
   const Var rest = table(schedule_.posterior_mean_coef2) * x;
-  const Gaussian wanted{of_x0 * x0 + rest, table(schedule_.posterior_log_variance_clipped)};
-  Gaussian found{of_x0 * estimated_x0 + rest, table(log_variances_.high)};
+  const Gaussian target{of_x0 * x0 + rest, table(schedule_.posterior_log_variance_clipped)};
+  Gaussian prediction{of_x0 * estimated_x0 + rest, table(log_variances_.high)};
   if (of_.variance == Variance::learned_range) {
     const std::int64_t channels = images.x0.shape()[1];
     const Var fraction = 0.5f * (narrow(output, 1, channels, channels) + 1.0f);
-    found.log_variance = fraction * found.log_variance + (1.0f - fraction) * table(log_variances_.low);
+    prediction.log_variance =
+        fraction * prediction.log_variance + (1.0f - fraction) * table(log_variances_.low);
   }
-  Var nats = by_sample(divergence(wanted, found));
+  Var nats = by_sample(divergence(target, prediction));
   if (std::ranges::count(images.t, 0) > 0) {
     const Var first =
         reshape(at_steps(tape, images, [](std::size_t t) { return t == 0 ? 1.0 : 0.0; }), nats.shape());
-    nats = first * by_sample(decoder_loss(x0, found)) + (1.0f - first) * nats;
+    nats = first * by_sample(decoder_loss(x0, prediction)) + (1.0f - first) * nats;
   }
   return nats * 1.44269504f;  // 1 / ln 2
 }
 
-DiffusionLoss::Terms DiffusionLoss::of(const Var& given, const NoisedImages& images) const {
-  const Var output = to_channel_block(in_float32(given), 1);
+DiffusionLoss::Terms DiffusionLoss::of(const Var& raw_output, const NoisedImages& images) const {
+  const Var output = to_channel_block(in_float32(raw_output), 1);
   Tape& tape = output.tape();
   const bool learned = of_.variance == Variance::learned_range;
   if (learned && images.x0.shape().rank() < 2)
     throw UsageError("a learned variance needs images with channels, not samples of shape {}",
                      to_string(images.x0.shape()));
-  Shape wanted;
+  Shape output_shape;
   for (int axis = 0; axis < images.x0.shape().rank(); ++axis)
-    wanted.append((learned && axis == 1 ? 2 : 1) * images.x0.shape()[axis]);
-  if (!(output.shape() == wanted))
+    output_shape.append((learned && axis == 1 ? 2 : 1) * images.x0.shape()[axis]);
+  if (!(output.shape() == output_shape))
     throw UsageError("the network's output is {}, but images {}{} need {}", to_string(output.shape()),
                      to_string(images.x0.shape()), learned ? " with a learned variance" : "",
-                     to_string(wanted));
+                     to_string(output_shape));
   const Var estimate = learned ? narrow(output, 1, 0, images.x0.shape()[1]) : output;
   Terms terms;
   if (objective_ == Objective::kl) {

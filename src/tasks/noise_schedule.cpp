@@ -31,15 +31,15 @@ std::vector<std::int64_t> numbers_of(std::string_view text) {
   }
 }
 
-/// The stride of "ddimN": the first with which exactly that many of the steps are taken.
-std::int64_t stride_for(std::int64_t steps, std::int64_t wanted, std::string_view respacing) {
+/// The stride of "ddimN": the smallest with which exactly N steps are taken.
+std::int64_t stride_for(std::int64_t steps, std::int64_t count, std::string_view respacing) {
   for (std::int64_t stride = 1; stride < steps; ++stride)
-    if ((steps + stride - 1) / stride == wanted) return stride;
-  throw UsageError("steps {}: no whole stride takes exactly {} of {} steps; give another number", respacing,
-                   wanted, steps);
+    if ((steps + stride - 1) / stride == count) return stride;
+  throw UsageError("steps {}: no integer stride takes exactly {} of {} steps; give another number", respacing,
+                   count, steps);
 }
 
-/// As Python's **, which asks libm: x * x would be rounded otherwise.
+/// Like Python's **, which calls libm: x * x rounds differently.
 double squared(double x) {
   volatile double two = 2;
   return std::pow(x, two);
@@ -85,8 +85,8 @@ std::vector<std::int64_t> kept_steps(std::int64_t steps, std::string_view respac
   std::vector<std::int64_t> kept;
   constexpr std::string_view ddim = "ddim";
   if (respacing.starts_with(ddim)) {
-    const std::int64_t wanted = whole_number(respacing.substr(ddim.size()), respacing);
-    const std::int64_t stride = stride_for(steps, wanted, respacing);
+    const std::int64_t count = whole_number(respacing.substr(ddim.size()), respacing);
+    const std::int64_t stride = stride_for(steps, count, respacing);
     for (std::int64_t step = 0; step < steps; step += stride) kept.push_back(step);
     return kept;
   }
@@ -113,7 +113,7 @@ std::vector<std::int64_t> kept_steps(std::int64_t steps, std::string_view respac
 
 NoiseSchedule::NoiseSchedule(std::string_view name, std::int64_t steps, std::string_view respacing) {
   if (steps < 2 || steps > max_steps)
-    throw UsageError("a diffusion of {} steps is not possible: 2 to {} are", steps, max_steps);
+    throw UsageError("a diffusion of {} steps is out of range: 2 to {} steps are possible", steps, max_steps);
   timesteps = kept_steps(steps, respacing);
   if (size() < 2) throw UsageError("steps {}: at least 2 steps are needed", respacing);
   const std::vector<double> all_products = products_of(all_betas(name, steps));

@@ -19,18 +19,17 @@ LogVariances log_variances(const NoiseSchedule& schedule, Variance variance) {
     return of;
   }
   for (const double beta : schedule.betas) of.high.push_back(std::log(beta));
-  if (variance ==
-      Variance::fixed_large) {  // beta of the last step is 0 noise's: that of the posterior serves
+  if (variance == Variance::fixed_large) {  // at step 0, the posterior's variance instead of beta
     of.high[0] = of.low[0];
     of.low = of.high;
   }
   return of;
 }
 
-/// A step back: x becomes of_x x + of_x0 (x0 + of_change (x0 - x0 of the step before)) + sigma noise.
+/// A denoising step: x becomes of_x x + of_x0 (x0 + of_change (x0 - x0 of the step before)) + sigma noise.
 struct ReverseProcess::Rule {
   double of_x = 0, of_x0 = 1, of_change = 0, sigma = 0;
-  double width = 0;  ///< of dpmpp_2m: how far log(signal / noise) moves
+  double width = 0;  ///< of dpmpp_2m: the change of log(signal / noise)
 };
 
 ReverseProcess::Rule ReverseProcess::rule_of(std::int64_t t, double width_before) const {

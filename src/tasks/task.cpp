@@ -59,7 +59,7 @@ std::string describe(const Batch& batch) {
   return text;
 }
 
-/// What to do about rows of numbers that were read as images, for a layer that wants rows.
+/// A hint if rows of numbers were read as images, for a layer that needs rows.
 std::string hint_on_flat_images(const Batch& batch) {
   for (std::size_t i = 0; i < batch.names().size(); ++i) {
     const Shape& shape = batch.tensors()[i].shape();
@@ -69,7 +69,7 @@ std::string hint_on_flat_images(const Batch& batch) {
   return "";
 }
 
-/// What to do about floats of rank 0, which a layer that wants rows takes for a row of the batch's length.
+/// A hint if there are floats of rank 0, which a layer for rows reads as one row of the batch's length.
 std::string hint_on_scalars(const Batch& batch, const std::string& target) {
   std::string names;
   for (std::size_t i = 0; i < batch.names().size(); ++i) {

@@ -49,7 +49,7 @@ LossSecondMoment::Draw LossSecondMoment::draw(double uniform) const {
 
 void LossSecondMoment::add(std::int64_t t, double loss) {
   if (t < 0 || t >= counts_.numel())
-    throw UsageError("a loss of time {}, but there are {} times", t, counts_.numel());
+    throw UsageError("a loss of time {} is out of range: there are {} times", t, counts_.numel());
   double* const losses = losses_.data<double>() + t * history;
   std::int64_t& count = counts_.data<std::int64_t>()[t];
   if (count >= history) {

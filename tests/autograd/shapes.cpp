@@ -153,8 +153,8 @@ BOOST_AUTO_TEST_CASE(wrong_arguments_are_refused_by_name) {
   refused([&] { concat({x, half}, 0); }, "concat: part 1 is bfloat16, but the first is float32");
   refused([&] { concat({x, x}, 2); }, "concat: shape [2, 3] has no axis 2");
   refused([&] { stack({x, y}, 0); }, "stack: part 1 of shape [2, 4] does not fit the first, of shape [2, 3]");
-  refused([&] { stack({x, x}, 3); }, "stack: shape [2, 3] gets no new axis 3");
-  refused([&] { stack({six, six}, 0); }, "stack: shape [1, 1, 1, 1, 1, 1] gets no new axis 0");
+  refused([&] { stack({x, x}, 3); }, "stack: shape [2, 3] cannot get a new axis 3");
+  refused([&] { stack({six, six}, 0); }, "stack: shape [1, 1, 1, 1, 1, 1] cannot get a new axis 0");
   refused([&] { narrow(x, 1, 2, 2); }, "narrow: axis 1 of shape [2, 3] does not contain [2, 4)");
   constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
   const auto named = [](const char* function) {
@@ -164,15 +164,15 @@ BOOST_AUTO_TEST_CASE(wrong_arguments_are_refused_by_name) {
   BOOST_CHECK_EXCEPTION(narrow(x, 1, 1, most), UsageError, named("narrow: "));
   BOOST_CHECK_EXCEPTION(pad(x, {{most, most}}), UsageError, named("pad: "));
   refused([&] { narrow(x, -3, 0, 1); }, "narrow: shape [2, 3] has no axis -3");
-  refused([&] { chunk<2>(x, 1); }, "chunk: 2 parts of axis 1 of shape [2, 3] are not equal");
+  refused([&] { chunk<2>(x, 1); }, "chunk: 2 parts do not divide axis 1 of shape [2, 3]");
   refused([&] { permute(x, {0, 0}); }, "permute: the order of shape [2, 3] must name each of its axes once");
   refused([&] { permute(x, {0}); }, "permute: the order of shape [2, 3] must name each of its axes once");
   refused([&] { transpose(x, 0, 2); }, "transpose: shape [2, 3] has no axis 2");
   refused([&] { expand(x, {2, 2, 2}); }, "expand: [2, 3] does not broadcast to [2, 2, 2]");
   refused([&] { flip(x, 2); }, "flip: shape [2, 3] has no axis 2");
   refused([&] { flip(x, {0, -2}); }, "flip: axis 0 is named twice");
-  refused([&] { pad(x, {{0, 0}, {0, 0}, {0, 0}}); }, "pad: shape [2, 3] has no 3 axes");
-  refused([&] { pad(x, {{0, -1}}); }, "pad: 0 before and -1 after axis 0 of shape [2, 3] are not padding");
+  refused([&] { pad(x, {{0, 0}, {0, 0}, {0, 0}}); }, "pad: shape [2, 3] has fewer than 3 axes");
+  refused([&] { pad(x, {{0, -1}}); }, "pad: 0 before and -1 after axis 0 of shape [2, 3] are out of range");
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -323,7 +323,7 @@ BOOST_FIXTURE_TEST_CASE(config_json_beside_weights_must_be_of_this_model, Config
   refused(R"({"scale_attn_weights": false})", "scale_attn_weights is \"false\"");
   refused(R"({"scale_attn_by_inverse_layer_idx": true})", "scales all layers alike");
   refused(R"({"layer_norm_epsilon": 1e-6})", "a gpt has 1e-05");
-  refused(R"({"add_cross_attention": true})", "a gpt has none");
+  refused(R"({"add_cross_attention": true})", "a gpt has no cross-attention");
   refused(R"({"n_inner": 16})", "a gpt has 4 times model.channels");
   refused("[1, 2", "is not a JSON object");
   refused("\xff\xfe", "is not a JSON object");
@@ -377,7 +377,7 @@ BOOST_FIXTURE_TEST_CASE(bottleneck_blocks_are_named_in_place_of_all_their_tensor
     weights.tensors.push_back({std::string("module.") + name, counting({4, 3, 1, 1}, 0)});
   lc::write_weights(folder.file("resnet50.safetensors"), weights);
   BOOST_CHECK_EXCEPTION(lc::load_weights(folder.file("resnet50.safetensors"), resnet, *self), DataError,
-                        mentions("resnet50.safetensors: bottleneck blocks (resnet50/101/152) are not known"));
+                        mentions("resnet50.safetensors: bottleneck blocks (resnet50/101/152) are not supported"));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -110,10 +110,10 @@ no_run 1 2 'diffusion.steps = 20: the linear schedule needs at least 21 steps' d
 no_run 1 2 'sample.sampler "foo" is not one of: ddpm, ddim, dpmpp_2m' sample.every=5 sample.sampler=foo
 no_run 1 2 'sample.steps 3,2000: part 2 of the 6 steps has 3 steps, so 2000 cannot be kept' sample.every=5 sample.steps=3,2000
 refused 2 '--sampler "foo" is not one of: ddpm, ddim, dpmpp_2m' ranks 1 sample at-1/checkpoints/latest --out foo.png --sampler foo
-no_run 1 2 'needs a model that makes 1 \(model.out_channels\), not 2' diffusion.variance=fixed_small
+no_run 1 2 'needs 1 output channels \(model.out_channels\), not 2' diffusion.variance=fixed_small
 no_run 1 2 'diffusion.class_dropout = 0.2: the model takes no classes' model.num_classes=0
 no_run 1 3 'field y has values up to 9, but the model has 9 classes' model.num_classes=9
-no_run 1 2 'model.attention_resolutions: 4 is the downsampling factor of no level; .* have 1, 2 \(images of 4 x 4: 2\)' \
+no_run 1 2 'model.attention_resolutions: no level has the downsampling factor 4; .* have 1, 2 \(images of 4 x 4: 2\)' \
   model.attention_resolutions=4
 no_run 1 3 'digits.h5: images are \[1, 8, 8\], but those of the model are \[1, 16, 16\]: .*; set model.image_size' model.image_size=16
 no_run 1 2 'model.channel_mult: "1,1" is not a number .*; values of a list are separated by blanks' model.channel_mult=1,1

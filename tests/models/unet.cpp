@@ -92,13 +92,13 @@ BOOST_AUTO_TEST_CASE(impossible_options_name_key_and_value) {
   options = small();
   options.attention_resolutions = {2, 4};
   check_refused(options,
-                "model.attention_resolutions: 4 is the downsampling factor of no level; those of "
+                "model.attention_resolutions: no level has the downsampling factor 4; those of "
                 "model.channel_mult have 1, 2");
   options.attention_resolutions = {3};
-  check_refused(options, "model.attention_resolutions: 3 is the downsampling factor of no level");
+  check_refused(options, "model.attention_resolutions: no level has the downsampling factor 3");
   options.attention_resolutions = {8};  // as guided-diffusion's flag has it
   check_refused(options,
-                "model.attention_resolutions: 8 is the downsampling factor of no level; those of "
+                "model.attention_resolutions: no level has the downsampling factor 8; those of "
                 "model.channel_mult have 1, 2 (images of 8 x 8: 1)");
   options = small();
   options.num_heads = 3;

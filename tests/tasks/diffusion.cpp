@@ -495,7 +495,7 @@ BOOST_AUTO_TEST_CASE(what_does_not_fit_is_refused_by_name) {
   };
   refused(of_class(0, 0), "class 0: the model takes no classes");
   refused(of_class(3, 3), "class 3: is not one of the model's 3 classes");
-  refused(of_class(-1, 3), "ask for a class");
+  refused(of_class(-1, 3), "select a class");
   Diffusion learned({.variance = Variance::learned_range});
   Echo model;
   tape.begin({.record = false});

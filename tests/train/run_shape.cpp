@@ -166,8 +166,8 @@ BOOST_AUTO_TEST_CASE(what_cannot_be_a_run_is_the_same_error_on_every_rank) {
     BOOST_CHECK_EXCEPTION(context.set_run(shape), UsageError, mentions(text));
   };
   refused({.global_batch = 25, .shards = 4}, "4 shards do not divide a global batch of 25");
-  refused({.global_batch = -4, .shards = 4}, "none may be negative");
-  refused({.global_batch = 24, .shards = -1}, "none may be negative");
+  refused({.global_batch = -4, .shards = 4}, "no value may be negative");
+  refused({.global_batch = 24, .shards = -1}, "no value may be negative");
   if (world().size() > 1) {
     refused({.global_batch = 24, .shards = 1}, "but only 1 shards");
     const int mine = world().rank() == 1 ? 8 : 4;

@@ -3,8 +3,8 @@
 //
 // Shapes are PyTorch's: images [N, C, H, W], linear weights [out, in], convolution weights [O, C / groups,
 // kh, kw]. Wrong shapes throw UsageError naming the function. A Var without a tape (Var{}) stands for an
-// absent bias. Images may travel in channel blocks (tensor.h); conv2d starts that, and every function that
-// needs plain rows converts back by itself.
+// absent bias. Images may be in channel blocks (tensor.h): conv2d converts to them, and functions that need
+// plain rows convert back.
 #pragma once
 
 #include <array>
@@ -21,18 +21,18 @@
 
 namespace lockstep {
 
-/// Axes of a shape, counted from the first, or from the last if negative; none: all of them.
+/// Axes of a shape; negative axes count from the last. Empty: all axes.
 class Axes {
  public:
   Axes() = default;
   /// One axis.
   Axes(int axis) : Axes({axis}) {}  // NOLINT: sum(x, -1)
   Axes(bool) = delete;              // sum(x, true) meant sum(x, {}, true)
-  /// Several; none: all of them.
+  /// Several axes; empty: all axes.
   Axes(std::initializer_list<int> axes) {
     for (const int axis : axes) add(axis);
   }
-  /// UsageError if they become more than a shape can have.
+  /// UsageError if there are more axes than a shape can have.
   void add(int axis);
   const int* begin() const noexcept { return axes_.data(); }
   const int* end() const noexcept { return axes_.data() + count_; }
@@ -43,13 +43,13 @@ class Axes {
 };
 
 // --- elementwise
-// Of two inputs, which NumPy's rules broadcast. The result is bf16 if an input is. Images keep a's channel
-// blocks where the shapes are equal; others become plain.
+// Functions of two inputs, broadcast by NumPy's rules. The result is bf16 if an input is. If the shapes are
+// equal, images keep a's channel blocks; otherwise they become plain.
 Var add(const Var& a, const Var& b);
 Var sub(const Var& a, const Var& b);
 Var mul(const Var& a, const Var& b);
 Var div(const Var& a, const Var& b);
-/// Where both are equal, each gets half of the gradient.
+/// Each input gets half of the gradient where both are equal.
 Var maximum(const Var& a, const Var& b);
 Var minimum(const Var& a, const Var& b);
 /// a where the condition (int64 or uint8) is not 0, else b.
@@ -66,7 +66,7 @@ inline Var mul(float factor, const Var& x) { return scale(x, factor); }
 /// x times the reciprocal of the divisor, rounded.
 inline Var div(const Var& x, float divisor) { return scale(x, 1.0f / divisor); }
 Var div(float value, const Var& x);
-Var maximum(const Var& x, float value);  ///< where both are equal x has the whole gradient
+Var maximum(const Var& x, float value);  ///< x gets the whole gradient where both are equal
 Var minimum(const Var& x, float value);
 
 inline Var operator+(const Var& a, const Var& b) { return add(a, b); }
@@ -83,7 +83,7 @@ inline Var operator*(float a, const Var& b) { return mul(a, b); }
 inline Var operator/(float a, const Var& b) { return div(a, b); }
 inline Var operator-(const Var& x) { return scale(x, -1.0f); }
 
-// Of one input.
+// Functions of one input.
 /// function.value(x) of each element: any function of ops/formulas.h.
 template <class Function>
 Var elementwise(const Var& x, const Function& function = {});
@@ -91,13 +91,13 @@ inline Var relu(const Var& x) { return elementwise<ops::Relu>(x); }
 inline Var silu(const Var& x) { return elementwise<ops::Silu>(x); }
 /// x Phi(x), by the error function.
 inline Var gelu_erf(const Var& x) { return elementwise<ops::GeluErf>(x); }
-/// Its approximation by tanh (GPT-2).
+/// The approximation of gelu_erf by tanh (GPT-2).
 inline Var gelu_tanh(const Var& x) { return elementwise<ops::GeluTanh>(x); }
 inline Var tanh(const Var& x) { return elementwise<ops::Tanh>(x); }
 inline Var sigmoid(const Var& x) { return elementwise<ops::Sigmoid>(x); }
 inline Var neg(const Var& x) { return -x; }
 inline Var exp(const Var& x) { return elementwise<ops::Exp>(x); }
-inline Var log(const Var& x) { return elementwise<ops::Log>(x); }  ///< of 0 it is -infinity, below NaN
+inline Var log(const Var& x) { return elementwise<ops::Log>(x); }  ///< -infinity at 0, NaN below
 inline Var sqrt(const Var& x) { return elementwise<ops::Sqrt>(x); }
 inline Var rsqrt(const Var& x) { return elementwise<ops::Rsqrt>(x); }  ///< 1 / sqrt(x)
 inline Var reciprocal(const Var& x) { return elementwise<ops::Reciprocal>(x); }
@@ -114,18 +114,18 @@ inline Var hardswish(const Var& x) { return elementwise<ops::Hardswish>(x); }  /
 inline Var elu(const Var& x, float alpha = 1) { return elementwise<ops::Elu>(x, {alpha}); }
 /// x below 0 becomes slope x.
 inline Var leaky_relu(const Var& x, float slope = 0.01f) { return elementwise<ops::LeakyRelu>(x, {slope}); }
-/// x^exponent; NaN where x < 0, except for whole exponents.
+/// x^exponent; NaN where x < 0 unless the exponent is whole.
 inline Var pow(const Var& x, float exponent) { return elementwise<ops::Pow>(x, {exponent}); }
 /// min(max(x, low), high); low <= high. The gradient is 0 outside.
 Var clamp(const Var& x, float low, float high);
 /// In training, zeroes elements with probability 0 <= p < 1 and scales the rest by 1 / (1 - p). Draws are
-/// keyed by the pass and `purpose`: two calls of one pass need different purposes. Else x itself.
+/// keyed by the pass and `purpose`: two calls of one pass need different purposes. Returns x in evaluations.
 Var dropout(const Var& x, float p, std::uint64_t purpose);
 
 // --- shape and layout
-/// x in channel blocks of `channel_block` (1: plain); x itself where it is so already.
+/// x in channel blocks of `channel_block` (1: plain); x itself if it is already.
 Var to_channel_block(const Var& x, int channel_block);
-/// Another shape of as many elements.
+/// The same elements in another shape.
 Var reshape(const Var& x, Shape shape);
 /// Folds all dimensions from `first` on into one.
 Var flatten(const Var& x, int first);
@@ -134,21 +134,21 @@ Var to_sequence(const Var& x);
 /// The inverse. The images are in channel blocks of all C channels, so that no element moves.
 Var from_sequence(const Var& x, std::int64_t height, std::int64_t width);
 
-/// Side by side along an axis; the other extents, and the types, are equal. Images whose channels are joined
-/// keep their channel blocks if all have the same, and these are full.
+/// Joins the parts along an axis; the other extents and the types must be equal. Images joined along their
+/// channels keep their channel blocks if all have the same full blocks.
 Var concat(std::span<const Var> parts, int axis);
 inline Var concat(std::initializer_list<Var> parts, int axis) {
   return concat(std::span<const Var>(parts.begin(), parts.size()), axis);
 }
-// What follows is plain.
-/// The same along a new axis of the result; all shapes are equal.
+// The results of the functions below are plain.
+/// Joins the parts along a new axis; all shapes must be equal.
 Var stack(std::span<const Var> parts, int axis);
 inline Var stack(std::initializer_list<Var> parts, int axis) {
   return stack(std::span<const Var>(parts.begin(), parts.size()), axis);
 }
-/// Places [start, start + length) of an axis.
+/// Positions [start, start + length) of an axis.
 Var narrow(const Var& x, int axis, std::int64_t start, std::int64_t length);
-/// Cuts an axis into parts.size() equal parts. UsageError if its extent is no multiple of that.
+/// Cuts an axis into parts.size() equal parts. UsageError if that does not divide its extent.
 void chunk(const Var& x, int axis, std::span<Var> parts);
 template <std::size_t count>
 std::array<Var, count> chunk(const Var& x, int axis) {
@@ -156,34 +156,34 @@ std::array<Var, count> chunk(const Var& x, int axis) {
   chunk(x, axis, parts);
   return parts;
 }
-/// Dimension d of the result is order[d] of x; every axis once.
+/// Dimension d of the result is dimension order[d] of x; `order` names each axis once.
 Var permute(const Var& x, std::span<const int> order);
 inline Var permute(const Var& x, std::initializer_list<int> order) {
   return permute(x, std::span<const int>(order.begin(), order.size()));
 }
-/// Two axes change places.
+/// Swaps two axes.
 Var transpose(const Var& x, int a, int b);
 /// Repeated to a shape that x broadcasts to by NumPy's rules.
 Var expand(const Var& x, const Shape& shape);
-/// The axes backwards; none: all of them.
+/// Reverses the axes; empty: all axes.
 Var flip(const Var& x, const Axes& axes);
-/// The places of an axis that int64 indices [n] name; those of x's shape but for the axis name one for each
-/// element of the result. An index outside is a DataError.
+/// index_select: the positions of an axis that int64 indices [n] name. gather: indices of x's shape except
+/// along the axis, one for each element of the result. DataError if an index is out of range.
 Var index_select(const Var& x, int axis, const Tensor& indices);
 Var gather(const Var& x, int axis, const Tensor& indices);
-/// What is put before and behind an axis.
+/// The padding before and after an axis.
 struct Pad {
   std::int64_t before = 0, after = 0;  ///< elements added at the beginning and at the end
 };
-/// pads: of the first dimensions; `value` fills them.
+/// pads: those of the first dimensions; `value` fills the padding.
 Var pad(const Var& x, std::span<const Pad> pads, float value = 0);
 inline Var pad(const Var& x, std::initializer_list<Pad> pads, float value = 0) {
   return pad(x, std::span<const Pad>(pads.begin(), pads.size()), value);
 }
 
 // --- reductions
-// Over the axes, which go, or stay with extent 1 if `keep`. UsageError for an axis that is not there, or
-// named twice.
+// Over the axes, which the result lacks, or has with extent 1 if `keep`. UsageError for an axis that is out
+// of range or named twice.
 Var sum(const Var& x, const Axes& axes = {}, bool keep = false);
 Var mean(const Var& x, const Axes& axes = {}, bool keep = false);
 /// The mean of the squared distances from the mean.
@@ -196,18 +196,18 @@ Var logsumexp(const Var& x, const Axes& axes = {}, bool keep = false);
 /// exp(x) / sum(exp(x)) along an axis, and its logarithm.
 Var softmax(const Var& x, int axis = -1);
 Var log_softmax(const Var& x, int axis = -1);
-/// The sum of the elements up to each place of an axis.
+/// The sum of the elements up to each position of an axis.
 Var cumsum(const Var& x, int axis);
 
 // --- products
-/// [..., m, k] by [..., k, n]: a product for each place of the dimensions before, which broadcast by NumPy's
-/// rules; result [..., m, n].
+/// [..., m, k] by [..., k, n]: one product for each index of the dimensions before, which broadcast by
+/// NumPy's rules; result [..., m, n].
 Var matmul(const Var& a, const Var& b);
 /// x: [..., in]; weight: [out, in]; bias: [out] or absent; result [..., out].
 Var linear(const Var& x, const Var& weight, const Var& bias = {});
 /// activation(linear(x, weight, bias)), and feed_forward(x) = linear(activation(linear(x, weight_in,
-/// bias_in)), weight_out, bias_out): the activation and its slope are applied where the products are made.
-/// The same bits on the CPU.
+/// bias_in)), weight_out, bias_out): the activation and its slope are fused into the products. The CPU gives
+/// the same bits as the separate functions.
 Var linear(const Var& x, const Var& weight, const Var& bias, ops::Activation activation);
 Var feed_forward(const Var& x, const Var& weight_in, const Var& bias_in, ops::Activation activation,
                  const Var& weight_out, const Var& bias_out);
@@ -215,17 +215,17 @@ Var feed_forward(const Var& x, const Var& weight_in, const Var& bias_in, ops::Ac
 // --- images
 Var conv2d(const Var& x, const Var& weight, const Var& bias = {},
            const ops::ConvolutionGeometry& geometry = {});
-/// x: [N, C, L]; weight: [O, C / groups, k]; result [N, O, L']. Of the geometry's pairs the width counts.
+/// x: [N, C, L]; weight: [O, C / groups, k]; result [N, O, L']. Only the widths of the geometry count.
 Var conv1d(const Var& x, const Var& weight, const Var& bias = {},
            const ops::ConvolutionGeometry& geometry = {});
-/// What conv2d's gradient makes of x: [N, C, H, W], as values. weight: [C, O / groups, kh, kw]; result
-/// [N, O, H', W'] with H' = (H - 1) stride - 2 padding + dilation (kh - 1) + 1 + output_padding, which is
-/// less than the stride.
+/// The gradient of conv2d by its input, as a function of x: [N, C, H, W]. weight: [C, O / groups, kh, kw];
+/// result [N, O, H', W'] with H' = (H - 1) stride - 2 padding + dilation (kh - 1) + 1 + output_padding, which
+/// is less than the stride.
 Var conv_transpose2d(const Var& x, const Var& weight, const Var& bias = {},
                      const ops::ConvolutionGeometry& geometry = {},
                      const ops::HeightWidth& output_padding = 0);
 Var max_pool2d(const Var& x, const ops::PoolGeometry& geometry);
-/// Padded places count as zeros in the mean.
+/// The padding counts as zeros in the mean.
 Var avg_pool2d(const Var& x, const ops::PoolGeometry& geometry);
 /// [N, C, H, W] -> [N, C, 1, 1], plain.
 Var global_avg_pool2d(const Var& x);
@@ -238,40 +238,40 @@ Var resize_bilinear(const Var& x, std::int64_t height, std::int64_t width);
 Var embedding(const Tensor& indices, const Var& weight);
 /// x: [B, T, C]; weight: [context, C], of which rows [0, T) are added to every sequence.
 Var add_positions(const Var& x, const Var& weight);
-/// Rotary positions. x: [B, heads, T, width], width even. Pair i of row t is turned by (first_position + t)
-/// base^(-2 i / width); the layout says which elements are a pair.
+/// Rotary positions. x: [B, heads, T, width], width even. Pair i of row t is rotated by the angle
+/// (first_position + t) base^(-2 i / width); the layout says which elements are a pair.
 using ops::RotaryLayout;
 Var rotary(const Var& x, RotaryLayout layout, float base = 10000, std::int64_t first_position = 0);
 /// softmax(q k' / sqrt(width)) v per head; result as q. With `causal`, which needs as many keys as queries, a
-/// place sees itself and what came before. k and v may have other lengths than q, and fewer heads (grouped
-/// queries): H heads of queries read K heads of keys, H / K of them the same.
-/// q: [B, Tq, H W], k, v: [B, Tk, K W]: the heads, H of which are in q, side by side.
+/// position attends to itself and to the positions before it. k and v may have another length than q, and
+/// fewer heads (grouped queries): of H query heads and K key heads, H / K query heads share a key head. q:
+/// [B, Tq, H W], k, v: [B, Tk, K W], with the heads side by side; heads: H.
 Var attention(const Var& q, const Var& k, const Var& v, int heads, bool causal);
 /// q: [B, H, Tq, W], k, v: [B, K, Tk, W].
 Var attention(const Var& q, const Var& k, const Var& v, bool causal);
-/// q, k and v: the thirds of [B, T, 3 C], as one linear layer makes them.
+/// qkv: [B, T, 3 C], the output of one linear layer, whose thirds are q, k and v.
 Var attention(const Var& qkv, int heads, bool causal);
 
 // --- normalisation
 /// Over the last dimension n; weight, bias: [n].
 Var layer_norm(const Var& x, const Var& weight, const Var& bias, float eps);
-/// sum = a + b and layer_norm(sum), in one pass over memory: the residual stream and what a branch starts
-/// from.
+/// sum = a + b and layer_norm(sum), in one pass over memory: the residual stream and the input of the next
+/// branch.
 struct SumAndNorm {
-  Var sum, norm;  ///< x + branch; its norm
+  Var sum, norm;  ///< a + b; its norm
 };
 SumAndNorm add_layer_norm(const Var& a, const Var& b, const Var& weight, const Var& bias, float eps);
 /// weight x / sqrt(mean of x^2 + eps) over the last dimension n; weight: [n].
 Var rms_norm(const Var& x, const Var& weight, float eps);
 /// x: [N, C, H, W]; weight, bias: [C].
 Var group_norm(const Var& x, int groups, const Var& weight, const Var& bias, float eps);
-/// What a group norm is told about an image, and the activation behind it (Dhariwal, Nichol, 2021).
+/// The inputs of a group norm that depend on the image, and the activation after it (Dhariwal, Nichol, 2021).
 struct AdaptiveNorm {
   Var addend = {};       ///< [N, C], added to the channels of x first; may be absent
   Var scale_shift = {};  ///< [N, 2 C], the scales of the channels, then the shifts; may be absent
-  bool silu = false;     ///< the result is silu of it
+  bool silu = false;     ///< whether SiLU follows
 };
-/// z (1 + scale) + shift with z = group_norm(x + addend), and the SiLU of that, in one go. Images stay in
+/// z (1 + scale) + shift with z = group_norm(x + addend), and the SiLU of that, in one operation. Images keep
 /// their channel blocks.
 Var adaptive_group_norm(const Var& x, int groups, const Var& weight, const Var& bias, float eps,
                         const AdaptiveNorm& how);
@@ -279,9 +279,9 @@ Var adaptive_group_norm(const Var& x, int groups, const Var& weight, const Var& 
 /// How batch_norm() computes.
 struct BatchNormOptions {
   float eps = 1e-5f;  ///< added to the variance
-  /// float32 [C]: what an evaluation normalises by, and the centre of the moments.
+  /// float32 [C]: the statistics of evaluations; the mean is also the centre of the moments.
   Tensor running_mean, running_var;
-  /// The pass's ranks share their statistics; none: each shard has its own.
+  /// The ranks of the pass share their statistics; null: each shard has its own.
   comm::GradientTransport* transport = nullptr;
   /// Receives this shard's moments in a recorded training pass: float64 [2 C + 1], per channel the sum of
   /// (x - running_mean), then per channel the sum of its squares, then the number of elements a channel has.
@@ -289,24 +289,25 @@ struct BatchNormOptions {
 };
 /// x: [N, C, H, W] or [N, C]; weight, bias: [C]. Training passes normalise by the batch's mean and biased
 /// variance, evaluations by the running ones. Only recorded training passes communicate; gradients of weight
-/// and bias are this rank's share. UsageError for one value a channel in a training pass whose step is 0:
-/// that of this rank, or of all that share statistics.
+/// and bias are this rank's share. UsageError if a training pass of step 0 has one value per channel on this
+/// rank, or on all ranks that share statistics.
 Var batch_norm(const Var& x, const Var& weight, const Var& bias, const BatchNormOptions& options);
 /// relu(batch_norm(x) + shortcut) in fewer passes over memory: in float32 the same values on the CPU, in bf16
-/// rounded once in place of three times. shortcut: of x's shape, or absent.
+/// rounded once instead of three times. shortcut: of x's shape, or absent.
 Var batch_norm_relu(const Var& x, const Var& weight, const Var& bias, const Var& shortcut,
                     const BatchNormOptions& options);
 
 // --- losses
-/// logits: [..., classes]; targets: int64, one per row. Weight: targets that are not ignored. Logits that are
-/// given away (a model's result as it is returned, or std::move) become their gradient at once, in one pass.
+/// logits: [..., classes]; targets: int64, one per row. The count is that of targets that are not ignored.
+/// Logits without another handle (a model's result as it is returned, or std::move) become their gradient at
+/// once, in one pass.
 Loss cross_entropy(Var logits, const Tensor& targets, const ops::CrossEntropyOptions& options = {});
-/// What the losses below take or tell of each sample, the first dimension of x [N, ...].
+/// Inputs and outputs of the losses below for each sample; samples are the first dimension of x [N, ...].
 struct PerSample {
-  Tensor weights;            ///< float32 [N]: each sample's loss is multiplied; none: by 1. The count stays
+  Tensor weights;            ///< float32 [N], factors of the samples' losses; absent: 1. The count stays
   Tensor* values = nullptr;  ///< receives float32 [N]: the mean loss of each sample's elements, not weighted
 };
-// Sums over the elements of x and a target of its shape; the count is the elements'.
+// Sums over the elements of x and a target of its shape; the count is the number of elements.
 /// (x - target)^2
 Loss mse(const Var& x, const Tensor& target, const PerSample& per_sample = {});
 /// |x - target|
@@ -324,7 +325,7 @@ Var elementwise(const Var& x, const Function& function) {
   Tape& tape = x.tape();
   const Tensor y = like(tape, x.value());
   tape.backend().run(ops::Map<ops::Value<Function>>{{function}, {x.value()}, y});
-  // y is kept by what reads it anyway: where it says as much as x, x need not be.
+  // The next function keeps y anyway: if the slope follows from y, x need not be kept.
   constexpr bool by_value = requires { Function::slope_by_value; };
   return tape.record(y, {&x},
                      [x = by_value ? x.without_value() : x, at = by_value ? y : x.value(), function, like](

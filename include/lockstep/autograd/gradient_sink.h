@@ -21,25 +21,25 @@ namespace lockstep {
 class Measurement {
  public:
   virtual ~Measurement() = default;
-  /// All trainable parameters have their sum as `gradient`. Launches the computation and returns what to
-  /// read; reads nothing itself. Collective if the source has a Partition.
+  /// Called when the `gradient` of every trainable parameter is its sum. Launches the computation and returns
+  /// the tensors to read; reads nothing itself. Collective if the source has a Partition.
   virtual kernels::Transfer launch() = 0;
 };
 
-/// Params whose `gradient` is the sum over the global batch, and what divides it. ddp::DataParallel is one
-/// for many ranks, LocalGradients for one.
+/// Parameters whose `gradient` is the sum over the global batch, and the count that divides it.
+/// ddp::DataParallel is the source for many ranks, LocalGradients for one.
 class GradientSource {
  public:
   virtual ~GradientSource() = default;
-  /// Trainable and frozen ones, in the order of the module tree.
+  /// Trainable and frozen parameters, in the order of the module tree.
   virtual std::span<Param* const> params() const = 0;
   /// The samples or tokens of the global batch: gradient / count is the gradient of the mean.
   virtual double count() const = 0;
-  /// Steps begun: while it stays the same, the gradients are of one step. 0: not counted.
+  /// The number of steps begun: equal numbers mean gradients of the same step. 0: not counted.
   virtual std::uint64_t steps_begun() const { return 0; }
-  /// Of the device that holds the gradients.
+  /// The backend of the device that holds the gradients.
   virtual kernels::Backend& backend() const = 0;
-  /// What is known of it, for checkpoints.
+  /// The shape of the run as far as it is known, for checkpoints.
   virtual RunShape run() const { return {}; }
   /// The elements of each of params() that this process updates: only these elements of a gradient hold the
   /// sum. Null: all of them. It never changes.
@@ -47,7 +47,7 @@ class GradientSource {
   /// The optimizer has written, or deliberately kept, the owned elements of params()[param]. Called once a
   /// step for each trainable parameter, in order.
   virtual void updated([[maybe_unused]] std::size_t param) {}
-  /// Expires with this object.
+  /// A handle that expires with this object.
   std::weak_ptr<const void> lives() const { return lives_; }
 
  private:
@@ -57,10 +57,10 @@ class GradientSource {
 /// Memory for the gradient of one leaf. With `accumulate` the first write of the pass adds to its contents.
 struct GradientView {
   Tensor memory;            ///< float32, of the parameter's shape
-  bool accumulate = false;  ///< whether to add to what is there
+  bool accumulate = false;  ///< whether to add to the contents
 };
 
-/// The Tape calls it on its thread. A sink may start communication in ready().
+/// Receives the gradients of a Tape, on the Tape's thread. A sink may start communication in ready().
 class GradientSink {
  public:
   virtual ~GradientSink() = default;
@@ -72,7 +72,7 @@ class GradientSink {
   /// float64 [elements]; called once per contribution. The contribution is written when contributed() is
   /// called.
   virtual GradientView gradient_view(Statistic& statistic) = 0;
-  virtual void contributed(Statistic& statistic) = 0;  ///< A statistic has got the contribution of this pass
+  virtual void contributed(Statistic& statistic) = 0;  ///< The contribution of this pass is written
   /// Called between any two operations, for communication to make progress.
   virtual void progress() {}
 };
@@ -87,12 +87,12 @@ class LocalGradients final : public GradientSink, public GradientSource {
   GradientView gradient_view(Param& param) override;
   void ready(Param&) override {}
   GradientView gradient_view(Statistic& statistic) override;
-  void contributed(Statistic& statistic) override;  ///< nothing: there are no other ranks
+  void contributed(Statistic& statistic) override;  ///< applies it: there are no other ranks
 
   std::span<Param* const> params() const override { return params_; }
   double count() const override { return count_; }
   kernels::Backend& backend() const override { return backend_; }
-  /// Counts samples or tokens of a loss: what divides the gradients.
+  /// Adds the samples or tokens of a loss to the count, which divides the gradients.
   void add_count(double count) { count_ += count; }
   /// Forgets all gradients and the count.
   void clear();
@@ -100,7 +100,7 @@ class LocalGradients final : public GradientSink, public GradientSource {
  private:
   kernels::Backend& backend_;
   std::vector<Param*> params_;
-  Tensor statistic_;  // Space for the largest
+  Tensor statistic_;  // memory for the largest statistic
   double count_ = 0;
 };
 

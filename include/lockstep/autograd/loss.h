@@ -10,15 +10,15 @@ namespace lockstep {
 /// What a pass minimises.
 struct Loss {
   Var sum;  ///< scalar float32: backward starts here
-  /// float64 [2] on the tape's device: the same sum, and what was counted (samples, tokens or elements).
-  /// None: zeros.
+  /// float64 [2] on the tape's device: the same sum, and the count (samples, tokens or elements). Absent:
+  /// zeros.
   Tensor total;
 
-  /// The total. Waits until it is there.
+  /// Reads the total; waits for the device.
   ops::CountedSum read() const;
 };
 
-/// A loss of your own: a sum over samples (a scalar), and the number of samples, which divides it.
+/// The loss of a sum over samples (a scalar) and the number of samples, which divides it.
 Loss loss_of(const Var& sum, double count);
 /// Two losses over the same samples, as in `ce + 0.1f * aux`: sums are added, the count stays. UsageError
 /// that names both counts unless they are equal (on a GPU at the next read). A Loss{} adds nothing.
@@ -26,10 +26,10 @@ Loss operator+(const Loss& a, const Loss& b);
 /// The sum times a factor; the count stays.
 Loss operator*(float factor, const Loss& loss);
 inline Loss operator*(const Loss& loss, float factor) { return factor * loss; }
-/// The losses of one sample set after another: sums and counts added.
+/// The loss over two sample sets: adds sums and counts.
 Loss append(const Loss& a, const Loss& b);
 
-/// Walks back from a loss: gradients of factor * sum.
+/// Runs the backward from a loss: gradients of factor * sum.
 void backward(const Loss& loss, float factor = 1);
 
 }  // namespace lockstep

@@ -28,11 +28,11 @@ class PendingValues {
   virtual void wait_for(const Param& param) = 0;
 };
 
-/// State that belongs to parameters, such as EMA weights or that of an optimizer. Its parameters know it, so
-/// that ddp::DataParallel can give it to all ranks and compare it between them.
+/// State that belongs to parameters, such as EMA weights or the state of an optimizer. Its parameters refer
+/// to it, so that ddp::DataParallel can send it to all ranks and compare it between them.
 class ParamState {
  public:
-  /// A tensor of it.
+  /// One tensor of the state.
   struct Entry {
     std::string name;  ///< as in a checkpoint: "ema/0.99/fc.weight"
     Tensor tensor;     ///< a handle
@@ -41,14 +41,14 @@ class ParamState {
   virtual ~ParamState() = default;
   ParamState(const ParamState&) = delete;
   ParamState& operator=(const ParamState&) = delete;
-  /// What every rank holds whole, and alike. Not collective.
+  /// The tensors that every rank holds whole, with equal values. Not collective.
   virtual std::vector<Entry> replicated() const = 0;
 
  protected:
-  void belong_to(std::span<Param* const> params) const;  ///< makes it known to these, until it ends
+  void belong_to(std::span<Param* const> params) const;  ///< registers it with these parameters
 
  private:
-  std::shared_ptr<const ParamState> self_{std::make_shared<char>(), this};  // ends with this object
+  std::shared_ptr<const ParamState> self_{std::make_shared<char>(), this};  // expires with this object
 };
 
 /// A parameter. Its owner (an nn::Module) gives it a stable address for its lifetime; other code refers to
@@ -62,12 +62,13 @@ struct Param {
   };
 
   std::string name;         ///< from the module tree: "layer1.0.conv1.weight"
-  Role role = Role::inner;  ///< what optimizers such as Muon treat it as
+  Role role = Role::inner;  ///< read by optimizers such as Muon
   /// float32. With a sharded optimizer, part of it may still be arriving after a step: call wait_ready()
   /// before reading or writing it outside a Tape. Training may move it to other memory: do not keep handles.
   Tensor value;
-  /// Sum over the global batch of the last step; none if no rank had one, or before the first step. With a
-  /// sharded optimizer only the elements that this rank owns (GradientSource::partition()) hold it.
+  /// The sum over the global batch of the last step; absent if no rank had a gradient, or before the first
+  /// step. With a sharded optimizer only the elements that this rank owns (GradientSource::partition()) hold
+  /// it.
   Tensor gradient;
   bool trainable = true;  ///< false: frozen; it gets no gradient and no update
   /// With a sharded optimizer one rank updates all of it, for a rule that needs the whole tensor; otherwise
@@ -75,11 +76,12 @@ struct Param {
   bool undivided = false;
   PendingValues* pending_values = nullptr;  ///< set by a sharded optimizer's DataParallel
   bool swapped_in = false;  ///< `value` is an EMA weight for now (optim::Ema::swap_in): no step, save or load
-  std::vector<std::weak_ptr<const ParamState>> states;  ///< that belong to it; some may have ended
+  std::vector<std::weak_ptr<const ParamState>> states;  ///< of this parameter; some may have expired
 
-  /// The value in bf16, of a tape that trains in it on a GPU: an optimizer's step may write it together with
-  /// the value, so that the next pass need not round it. Whoever else writes the value does so by operations
-  /// of a kernels::Backend (an own kernel by Backend::enter()), which the tape sees; it then rounds it again.
+  /// The value in bf16, for a tape that trains in bf16 on a GPU. An optimizer's step may write it together
+  /// with the value, so that the next pass need not round the value. All other writes of the value must be
+  /// operations of a kernels::Backend (an own kernel by Backend::enter()): the tape sees these, and rounds
+  /// again.
   Tensor rounded;
 
   /// Waits until the whole value has arrived.
@@ -89,7 +91,7 @@ struct Param {
 
   /// Bookkeeping of the Tape that records a pass over this parameter; private to it.
   struct OnTape {
-    Tape* tape = nullptr;  ///< where it is used; none: nowhere
+    Tape* tape = nullptr;  ///< the tape that uses it; null: none
     int id = -1;           ///< its number on that tape
     int open_uses = 0;     ///< recorded uses whose backward has not run
     bool written = false;  ///< a gradient has been written in this pass
@@ -118,8 +120,8 @@ class Statistic {
  public:
   virtual ~Statistic() = default;
   virtual const std::string& name() const = 0;  ///< full dotted name
-  virtual std::int64_t elements() const = 0;    ///< how many sums it has
-  /// Whether its layer communicates with other ranks, now (nn::Module::meets_across_ranks()).
+  virtual std::int64_t elements() const = 0;    ///< the number of sums
+  /// Whether its layer currently communicates with other ranks (nn::Module::meets_across_ranks()).
   virtual bool meets_across_ranks() const { return false; }
   /// Takes the sum over all shards, float64 [elements] on the backend's device, once per step, on every rank.
   virtual void apply(kernels::Backend& backend, const Tensor& total) = 0;
@@ -129,13 +131,13 @@ class Statistic {
 /// ModelState takes a model.
 struct ModelState {
   std::vector<Param*> params;          ///< in the order of PyTorch's state_dict
-  std::vector<Buffer*> buffers;        ///< what is saved, and not trained: running statistics
-  std::vector<Statistic*> statistics;  ///< what is summed over all shards besides gradients
+  std::vector<Buffer*> buffers;        ///< saved but not trained: running statistics
+  std::vector<Statistic*> statistics;  ///< summed over all shards, as gradients are
   /// A layer communicates with other ranks within a training pass (nn::Module::meets_across_ranks()).
   bool meets_across_ranks = false;
-  /// Of the device that holds the values, to copy them; none: they are in CPU memory.
+  /// The backend of the device that holds the values, for copies; null: they are in CPU memory.
   kernels::Backend* backend = nullptr;
-  /// How files of other programs differ (nn/foreign_weights.h); none: they do not.
+  /// How files of other programs differ (nn/foreign_weights.h); null: they do not.
   const ForeignWeights* foreign = nullptr;
 };
 

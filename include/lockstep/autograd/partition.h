@@ -23,26 +23,26 @@ namespace lockstep {
 /// owns the fewest elements so far, so that ranks differ by at most the largest parameter.
 class Partition {
  public:
-  /// That of the sums behind the gradient norm.
+  /// The block size of the sums of a gradient norm.
   static constexpr std::int64_t block_elements = 4096;
 
-  /// elements: of each parameter. undivided: for each whether it is; empty: none is. Not collective; the
-  /// transport must outlive this and all copies.
+  /// elements: the size of each parameter. undivided: a flag for each parameter; empty: all false. Not
+  /// collective; the transport must outlive this and all copies.
   Partition(std::vector<std::int64_t> elements, comm::GradientTransport& transport,
             const std::vector<bool>& undivided = {});
-  /// Includes frozen parameters, which have moving averages. Param::undivided says which are undivided.
+  /// Includes frozen parameters, which have EMA weights. Param::undivided selects the undivided ones.
   Partition(std::span<Param* const> params, comm::GradientTransport& transport);
 
   int ranks() const { return ranks_; }                     ///< how many ranks share the parameters
   std::size_t params() const { return elements_.size(); }  ///< how many parameters there are
   std::int64_t elements(std::size_t param) const { return elements_.at(param); }  ///< elements of a parameter
-  /// Whether one rank owns the whole of it.
+  /// Whether one rank owns the whole parameter.
   bool is_undivided(std::size_t param) const { return owner_.at(param) != no_owner; }
   /// The elements of a parameter that a rank owns.
   comm::ElementRange range(std::size_t param, int rank) const;
-  /// What this process owns.
+  /// The elements that this process owns.
   comm::ElementRange mine(std::size_t param) const { return range(param, transport_->group().rank()); }
-  comm::GradientTransport& transport() const { return *transport_; }  ///< what gathers parts
+  comm::GradientTransport& transport() const { return *transport_; }  ///< gathers the parts
 
   /// The owned elements of a tensor of the parameter's size, as a vector that shares its memory.
   Tensor part(std::size_t param, const Tensor& whole) const;
@@ -52,8 +52,8 @@ class Partition {
     Tensor elements;        ///< its elements that this rank owns; a view
     Shape shape;            ///< of the whole
   };
-  /// Collective: new CPU tensors, whole, in the order given. The number of collectives depends on their bytes
-  /// only. backend: of the device on which the parts are; none: the CPU.
+  /// Collective. Returns new, whole CPU tensors in the order of `parts`. The number of collective calls
+  /// depends on their bytes only. backend: that of the device of the parts; null: the CPU.
   std::vector<Tensor> gather(std::span<const OwnedElements> parts, kernels::Backend* backend = nullptr) const;
 
   bool operator==(const Partition&) const = default;

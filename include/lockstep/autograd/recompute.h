@@ -24,7 +24,7 @@ class Recompute {
   Recompute(const Recompute&) = delete;
   Recompute& operator=(const Recompute&) = delete;
 
-  static Recompute& of(Tape& tape) { return *tape.recompute_; }  ///< that of a tape
+  static Recompute& of(Tape& tape) { return *tape.recompute_; }  ///< the one of a tape
   template <class Body>
   auto run(Body body) -> decltype(body());  ///< runs the body of a segment, and again in backward
 
@@ -33,7 +33,7 @@ class Recompute {
   /// Called for every operation of a pass. Returns whether the tape adds a node for it.
   bool note_operation(Tape::RunClosure operation, const Tensor& value,
                       std::initializer_list<const Var*> inputs, bool needs_gradient);
-  /// For Tape::once(): whether `tensors` now hold what the first run made.
+  /// For Tape::once(): whether `tensors` now hold the tensors of the first run.
   bool take_kept(std::span<Tensor> tensors);
   void keep(std::span<const Tensor> tensors);  ///< keeps tensors of a first run for the second
 
@@ -85,7 +85,7 @@ class Recompute {
   /// Walks back from the results of the second run, then forgets that run.
   void finish_second_run(const Segment& segment, const TapePosition& start, std::span<const Var> results,
                          const Tensor& dy, const Tensor& second_dy);
-  /// Whether an operation made the value after the first `first` ids.
+  /// Whether an operation computed the value and its id is `first` or later.
   bool is_made_since(std::size_t first, const Var& var) const;
 
   Tape& tape_;
@@ -100,9 +100,9 @@ auto Recompute::run(Body body) -> decltype(body()) {
   auto results = [&] {
     const ModeScope scope(*this,
                           {.keeps_nodes = false, .again = mode_.again, .next_kept = segment.first_kept});
-    auto made = body();
-    end_first_run(segment, vars_of(made));
-    return made;
+    auto outputs = body();
+    end_first_run(segment, vars_of(outputs));
+    return outputs;
   }();
   if (!leave(segment, vars_of(results))) return results;
   const auto backward = [body = std::move(body), segment](Tape& tape, const Tensor& dy,
@@ -111,10 +111,10 @@ auto Recompute::run(Body body) -> decltype(body()) {
     const TapePosition start = self.position();
     auto again = [&] {
       const ModeScope scope(self, {.again = true, .next_kept = segment.first_kept});
-      auto made = body();
-      self.check_second_run(segment, start, vars_of(made));
-      for (Var& var : vars_of(made)) var = var.without_value();
-      return made;
+      auto outputs = body();
+      self.check_second_run(segment, start, vars_of(outputs));
+      for (Var& var : vars_of(outputs)) var = var.without_value();
+      return outputs;
     }();
     self.finish_second_run(segment, start, vars_of(again), dy, second_dy);
   };
@@ -126,8 +126,8 @@ auto Recompute::run(Body body) -> decltype(body()) {
 /// The backward calls `body` a second time; it must run the same operations on the same values. Random draws
 /// repeat, because they are keyed by the pass; communication with other ranks and contributions to a
 /// Statistic happen the first time only (Tape::once()). UsageError if the second run runs other operations,
-/// or (on the CPU) gives other bits, or if a value from inside is used outside. What body refers to must live
-/// until the pass is over. May be nested. In a pass that does not record it is just body().
+/// or (on the CPU) gives other bits, or if a value from inside is used outside. Everything that body refers
+/// to must outlive the pass. Calls may be nested. In a pass that does not record, it only calls body().
 template <class Body>
 auto recomputed(Tape& tape, Body body) -> decltype(body()) {
   if (!tape.pass().record) return body();

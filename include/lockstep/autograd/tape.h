@@ -33,7 +33,7 @@ class Var {
   Var() = default;
   const Tensor& value() const noexcept { return value_; }         ///< on the device of the tape's backend
   const Shape& shape() const noexcept { return value_.shape(); }  ///< of the value
-  /// UsageError for a Var{}, which has none.
+  /// UsageError for a Var{}, which has no tape.
   Tape& tape() const { return tape_ ? *tape_ : no_tape(); }
   bool needs_gradient() const noexcept { return id_ >= 0; }  ///< whether backward passes a gradient to it
   /// For closures that pass on a gradient but do not read the value: frees its memory.
@@ -48,14 +48,14 @@ class Var {
   Tensor value_;
   Tape* tape_ = nullptr;
   static constexpr int of_constant = -1, of_batch = -2;
-  int id_ = of_constant;    ///< index of its gradient; of a batch: without one, and its memory is used again
-  std::uint32_t pass_ = 0;  ///< in which id_ is one
+  int id_ = of_constant;    ///< index of its gradient; of_batch: no gradient, and its memory is reused
+  std::uint32_t pass_ = 0;  ///< the pass that id_ belongs to
 };
 
-/// What a pass is for. Every random draw in it is keyed by (seed, step, shard).
+/// The purpose and settings of a pass. Every random draw in it is keyed by (seed, step, shard).
 ///
-/// It computes in float32, or in bf16: activations, their gradients and the operands of products are bf16
-/// then; parameters, their gradients, statistics and losses stay float32.
+/// A pass computes in float32 or in bf16. In bf16, activations, their gradients and the operands of products
+/// are bf16; parameters, their gradients, statistics and losses stay float32.
 struct Pass {
   bool training = true;          ///< dropout on, batch norm by the batch's statistics
   bool record = true;            ///< false: nothing is kept for a backward
@@ -80,9 +80,9 @@ class Tape {
   Tape(const Tape&) = delete;
   Tape& operator=(const Tape&) = delete;
 
-  /// What carries out the operations of this tape.
+  /// The backend that runs the operations of this tape.
   kernels::Backend& backend() const noexcept { return backend_; }
-  const Pass& pass() const noexcept { return pass_; }  ///< what begin() was given
+  const Pass& pass() const noexcept { return pass_; }  ///< the argument of begin()
 
   /// Discards the last pass and starts another.
   void begin(const Pass& pass);
@@ -93,22 +93,23 @@ class Tape {
   /// Numbers of a batch (floats, int64, int32 or uint8), without gradient, in the type of activations: the
   /// input of a model.
   Var batch(const Tensor& numbers);
-  /// Waits for a parameter's value and returns it; with record and trainable, its uses are counted.
+  /// Waits for a parameter's value and returns it. Counts the uses of a trainable parameter in a pass that
+  /// records.
   Var parameter(Param& param);
   /// The same for a weight of products: its value in the type that the pass computes in, rounded once for all
   /// passes that see the same value. Its gradient is float32.
   Var weight(Param& param);
   /// The same for a bias of products, which a CPU adds in float32.
   Var bias(Param& param);
-  /// Of those parameters that weight() has rounded, rounds the ones again that were written since, or all:
+  /// Rounds again the parameters rounded by weight() that were written since, or all of them, because
   /// captured passes do not.
   void refresh_weights(std::span<Param* const> params, bool all = false);
 
   /// Records an operation: `value` is its output; `backward(tape, dy)` is called in the reverse walk if the
-  /// output received a gradient, and passes gradients on with add_gradient() or write_gradient(). Nothing is
-  /// recorded (a constant returns) when no input needs a gradient. Throws UsageError if an input belongs to
-  /// another tape, or to an earlier pass and is no constant. A backward(tape, dy, second_dy) also gets a
-  /// second gradient of the output, or none, and adds the two as it reads them.
+  /// output received a gradient, and passes gradients on with add_gradient() or write_gradient(). If no input
+  /// needs a gradient, it records nothing and returns a constant. Throws UsageError if an input belongs to
+  /// another tape, or to an earlier pass without being a constant. A backward(tape, dy, second_dy) also gets
+  /// a second gradient of the output, which may be absent, and adds the two as it reads them.
   template <class Backward>
   Var record(Tensor value, std::initializer_list<const Var*> inputs, Backward&& backward);
 
@@ -135,8 +136,8 @@ class Tape {
   /// Makes this pass forget a parameter that is about to be destroyed.
   void release(const Param& param) noexcept;
 
-  /// The gradient that an input() or intermediate value received; may be none. Intermediates are dropped once
-  /// walked.
+  /// The gradient that an input() or intermediate value received; may be absent. Intermediates are dropped
+  /// after their backward.
   const Tensor& gradient(const Var& var) const;
   /// Parameters used in this pass (recorded), in order of first use.
   std::span<Param* const> used_params() const noexcept { return used_; }
@@ -149,7 +150,8 @@ class Tape {
   // --- for backward closures ---
   /// Adds dx to the gradient of an input that is not a parameter. Constants are ignored.
   void add_gradient(const Var& input, const Tensor& dx);
-  /// For kernels that add: the gradient that an input has received so far; none for parameters and constants.
+  /// For kernels that add: the gradient that an input has received so far; absent for parameters and
+  /// constants.
   Tensor gradient_so_far(const Var& input);
   /// gradient_so_far(), in memory without other readers, for kernels that add to some of its elements;
   /// set_gradient() must follow.
@@ -157,8 +159,8 @@ class Tape {
   /// add_gradient() of a gradient that includes gradient_so_far().
   void set_gradient(const Var& input, const Tensor& total);
   /// Computes a gradient in place: write(memory, accumulate) is called with float32 memory of the input's
-  /// shape. For a parameter that is a view of the flat gradient buffer. Constants are skipped. With `rounds`
-  /// the memory has the input's type, except for a parameter.
+  /// shape. For a parameter, the memory is a view of the flat gradient buffer. Constants are skipped. With
+  /// `rounds` the memory has the input's type, except for a parameter.
   template <class Write>
   void write_gradient(const Var& input, Write&& write, bool rounds = false);
 
@@ -172,7 +174,7 @@ class Tape {
     void (*destroy)(void* closure);
     void* closure;
     int output;
-    int output_count;  ///< with the next ids
+    int output_count;  ///< outputs have consecutive ids
     int input_count;
     std::array<int, max_inputs> inputs;
     bool walked;
@@ -184,7 +186,7 @@ class Tape {
     Tensor second_gradient;  ///< not added yet; only where takes_two
     bool takes_two = false;
     bool hidden = false;     ///< inside a recomputed segment: nothing outside of it may use the value
-    Param* param = nullptr;  ///< none: an input or intermediate
+    Param* param = nullptr;  ///< null: an input or intermediate
     GradientView view;       ///< of a parameter, after its first write
   };
   enum class Recorded { no, counted, whole };  ///< counted: only its uses of parameters, in a first run
@@ -201,7 +203,7 @@ class Tape {
       (*static_cast<Closure*>(closure))(tape, dy);
     }
   }
-  /// From chunks that begin() rewinds.
+  /// Memory from chunks that begin() rewinds.
   void* closure_memory(std::size_t bytes, std::size_t alignment);
   template <class Backward>
   Node new_node(Backward&& backward, int output, int output_count = 1);
@@ -224,7 +226,7 @@ class Tape {
   kernels::Backend& backend_;
   std::shared_ptr<RankSums> rank_sums_;  // of the transport that was used last
   Pass pass_;
-  std::uint32_t pass_number_;  // of no other pass, also of a tape that was at this address before
+  std::uint32_t pass_number_;  // unique, also among earlier tapes at this address
   std::vector<Node> nodes_;
   std::vector<Value> values_;  // by id
   std::vector<Param*> used_;

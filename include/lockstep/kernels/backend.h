@@ -34,50 +34,50 @@ struct StagedTensor {
 class StagingQueue {
  public:
   virtual ~StagingQueue() = default;
-  /// Zeroed. Before the first begin_fill().
+  /// A zeroed tensor. Call it before the first begin_fill().
   virtual StagedTensor allocate(Shape shape, DType dtype) = 0;
 
-  /// Filling: returns when the host tensors may be written again.
+  /// Filling thread: returns when the host tensors may be written again.
   virtual void begin_fill() = 0;
-  /// Filling: starts the copies, once the device no longer reads the previous contents.
+  /// Filling thread: starts the copies once the device no longer reads the previous contents.
   virtual void send(std::span<const StagedTensor> tensors) = 0;
-  /// Computing: later operations see what was sent.
+  /// Computing thread: later operations read the new contents.
   virtual void receive() = 0;
-  /// Computing: no later operation uses the tensors until the next receive().
+  /// Computing thread: no later operation uses the tensors until the next receive().
   virtual void release() = 0;
 };
 
-/// For a CPU: nothing is copied.
+/// The queue of a CPU, which copies nothing.
 std::unique_ptr<StagingQueue> make_host_staging_queue();
 
-/// Captured operations and the memory that they use: each launch reads what is in that memory then. The
+/// Captured operations and the memory that they use: each launch reads the contents of that memory. The
 /// memory must still exist. Must not outlive its Backend; belongs to its thread.
 class Graph {
  public:
   virtual ~Graph() = default;
-  /// Enqueues all of the operations.
+  /// Enqueues all operations.
   virtual void launch() = 0;
 };
 
-/// While it lives, operations of the Backend are captured and not carried out. Operations that cannot be
-/// repeated throw UsageError: reads, copies from the CPU, random numbers. Tensors made during the capture
-/// must be gone at its end; those from before must not be.
+/// While it exists, operations of the Backend are captured and do not run. Operations that cannot be repeated
+/// throw UsageError: reads, copies from the CPU, random numbers. Tensors allocated during the capture must be
+/// freed by its end; earlier ones must not be freed.
 class GraphCapture {
  public:
   virtual ~GraphCapture() = default;  ///< discards the capture unless finish() was called
-  /// Once. Throws UsageError with the reason if there is no graph.
+  /// Call it once. Throws UsageError with the reason if there is no graph.
   virtual std::unique_ptr<Graph> finish() = 0;
 };
 
-/// Times a device, which may be asynchronous: milliseconds between moments in the order of a Backend's
+/// Measures milliseconds on a device, which may be asynchronous, between moments in the order of a Backend's
 /// operations. Must not outlive it; belongs to its thread.
 class Timer {
  public:
   static constexpr int max_moments = 4;  ///< moments that a timer holds
   virtual ~Timer() = default;
-  /// Moment `which` is when all operations enqueued so far are done.
+  /// Sets moment `which` to the end of all operations enqueued so far.
   virtual void mark(int which) = 0;
-  /// Milliseconds from one marked moment to another. To be called after a read that followed both.
+  /// Milliseconds from one marked moment to another. Call it after a read that followed both.
   virtual double elapsed_ms(int from, int to) = 0;
 };
 
@@ -86,22 +86,22 @@ struct Transfer {
   Tensor from, to;  ///< of equal shape, type and layout
 };
 
-/// The types of activations that a function computes in.
+/// The types of activations that a function supports.
 enum class Computes : std::uint8_t {
   in_both_types,  ///< float32 and bf16
-  in_float32,     ///< it gets float32 copies of bf16 activations, and its results are rounded
+  in_float32,     ///< gets float32 copies of bf16 activations; its results are rounded
 };
 
-/// How a device carries out the operations of one type.
+/// How a device runs the operations of one type.
 struct Entry {
-  void (*run)(Backend&, const void* operation) = nullptr;  ///< calls the function with the operation
-  Computes computes = Computes::in_both_types;             ///< the types of activations that it takes
-  /// in_float32, operands by_row: so many rows, or a multiple, are copied at a time, such that copies fit
-  /// into the caches; 0: all rows at once.
+  void (*run)(Backend&, const void* operation) = nullptr;  ///< calls the function
+  Computes computes = Computes::in_both_types;             ///< the types of activations that it supports
+  /// For in_float32 and operands by_row: this many rows, or a multiple, are copied at a time, so that copies
+  /// fit into the caches; 0: all rows at once.
   std::int64_t rows_together = 0;
 };
 
-/// Is notified of every operation of a backend.
+/// Receives notice of every operation of a backend.
 class Observer {
  public:
   virtual ~Observer() = default;
@@ -112,7 +112,7 @@ class Observer {
   virtual void end(std::string_view label, const ops::Cost& cost, bool read) = 0;
 };
 
-/// A device: its memory, and how it carries out operations. Belongs to one thread at a time.
+/// A device: its memory, and the functions that run its operations. Belongs to one thread at a time.
 class Backend {
  public:
   Backend();
@@ -122,12 +122,12 @@ class Backend {
 
   virtual Device device() const = 0;  ///< whose memory its tensors are in
   virtual int threads() const = 0;    ///< threads per operation; fixed for the backend's life
-  /// Results depend on it: the instruction set of the matrix products, as their library names it.
+  /// The instruction set of the matrix products, as their library names it. Results depend on it.
   virtual std::string instruction_set() const = 0;
-  /// Results depend on it, too: the libraries of products and convolutions that are loaded, with their
-  /// versions ("oneDNN 3.7.2"); empty if there are none.
+  /// The loaded libraries of products and convolutions, with their versions ("oneDNN 3.7.2"); empty if there
+  /// are none. Results depend on them, too.
   virtual std::string math_library() const { return {}; }
-  /// The cudaStream_t in which a GPU carries out operations in order; null on the CPU.
+  /// The cudaStream_t in which a GPU runs operations in order; null on the CPU.
   virtual void* stream() const { return nullptr; }
   /// Why products of bf16 operands are slower here than those of float32; empty if they are not.
   virtual std::string why_slow_in_bf16() const { return {}; }
@@ -139,31 +139,30 @@ class Backend {
   virtual std::unique_ptr<GraphCapture> capture_graph();
 
   // --- memory
-  /// Uninitialised, from the backend's pool.
+  /// An uninitialised tensor from the backend's pool.
   virtual Tensor empty(Shape shape, DType dtype = DType::float32, int channel_block = 1) = 0;
   /// Bytes the pool has obtained from the system.
   virtual std::size_t reserved_bytes() const = 0;
-  /// Channel block that convolutions of this many channels prefer for their activations (1: plain).
+  /// The channel block that convolutions of this many channels prefer for their activations (1: plain).
   virtual int preferred_channel_block(std::int64_t channels, DType dtype = DType::float32) const = 0;
-  /// Of ops::Attention::saved.
+  /// The shape of ops::Attention::saved.
   virtual Shape attention_saved_shape(std::int64_t batch, int heads, std::int64_t queries,
                                       std::int64_t keys) const = 0;
-  void fill(const Tensor& to, double value);  ///< every element becomes `value`, rounded to the tensor's type
+  void fill(const Tensor& to, double value);  ///< sets every element to `value`, rounded to the tensor's type
   /// Any device to any device, equal shapes and layouts; converts between float32 and bfloat16, and float64,
   /// int64, int32 and uint8 to float32 (on one device). `from` may be changed once it returns.
   void copy(const Tensor& from, const Tensor& to);
-  /// The tensor itself if it has that type, otherwise a converted copy, if need be by way of float32. It is
-  /// on this device.
+  /// The tensor itself if it has that type, otherwise a converted copy, by way of float32 if needed. The
+  /// tensor must be on this device.
   Tensor in_type(const Tensor& tensor, DType dtype);
   /// Copies from the device to the CPU, without conversions: one read, so one wait, for all of them.
   void read(std::span<const Transfer> transfers);
 
-  /// While it lives, nothing writes to `operand`, so that products that read it may share a copy of it (with
-  /// padded rows). A later one ends the sharing of the earlier. Must not outlive the
-  /// backend.
+  /// While it exists, nothing writes to `operand`, so that products that read it may share a copy of it (with
+  /// padded rows). A later SharedOperand ends the sharing of an earlier one. Must not outlive the backend.
   class SharedOperand {
    public:
-    /// Of the backend that runs these products.
+    /// backend: the one that runs these products.
     SharedOperand(Backend& backend, const Tensor& operand) : backend_(backend) { backend.share(operand); }
     ~SharedOperand() { backend_.share({}); }
     SharedOperand(const SharedOperand&) = delete;
@@ -174,23 +173,23 @@ class Backend {
   };
 
   // --- operations
-  /// Carries out the operation. UsageError unless its operands are valid and on this device; UsageError
-  /// naming operation and device if the device has no function for it.
+  /// Runs the operation. UsageError unless its operands are valid and on this device; UsageError naming
+  /// operation and device if the device has no function for it.
   template <class Operation>
   void run(const Operation& operation) {
     run(ops::AnyOperation(operation));
   }
-  void run(const ops::AnyOperation& operation);  ///< the same for an operation whose type is not known here
+  void run(const ops::AnyOperation& operation);  ///< the same for an operation of any type
 
-  /// From now on function(backend, operation) carries out the operations of its type. `backend` is of this
-  /// backend's class or Backend, and has checked the operation.
+  /// From now on function(backend, operation) runs the operations of its type. `backend` has this backend's
+  /// class or Backend as its type, and has checked the operation.
   template <auto... function>
   void enter(Computes computes = Computes::in_both_types, std::int64_t rows_together = 0) {
     (enter_function<function>(function, computes, rows_together), ...);
   }
 
-  /// From now on notifies `observer` of every operation, copy and read, but not of the ones that an operation
-  /// is made of. Null: nobody. Returns the previous observer. The observer must outlive its use.
+  /// From now on notifies `observer` of every operation, copy and read, but not of the parts of an operation.
+  /// Null: no observer. Returns the previous observer. The observer must outlive its use.
   Observer* observe(Observer* observer) { return std::exchange(observer_, observer); }
 
  protected:
@@ -200,7 +199,7 @@ class Backend {
   virtual void copy_elements(const Tensor& from, const Tensor& to) = 0;
   /// How a device copies to the CPU, with one wait.
   virtual void read_elements(std::span<const Transfer> transfers);
-  /// Of a SharedOperand; none: its life has ended.
+  /// Begins a SharedOperand; an absent tensor ends it.
   virtual void share(const Tensor&) {}
   /// UsageError naming operation and device if the table has no entry.
   const Entry& entry_of(const ops::AnyOperation& operation) const;
@@ -228,19 +227,19 @@ class Backend {
   Observer* observer_ = nullptr;
 };
 
-/// The CPU backend; every operation uses `threads` threads (the caller is one), denormals flushed on each.
-/// Belongs to one calling thread at a time.
+/// The CPU backend. Every operation uses `threads` threads, one of which is the caller, and flushes
+/// denormals. Belongs to one calling thread at a time.
 std::unique_ptr<Backend> make_cpu_backend(int threads = 1);
-/// The backend of a GPU. Throws UsageError if Lockstep was built without CUDA, or there is no such GPU.
+/// The backend of a GPU. Throws UsageError if Lockstep was built without CUDA, or if the GPU does not exist.
 std::unique_ptr<Backend> make_cuda_backend(int index);
 
-/// By device.
+/// The backend of a device.
 std::unique_ptr<Backend> make_backend(Device device, int threads = 1);
 
 // --- tensors of a device in CPU memory, and back; CPU tensors are not copied
 //
-// `backend`: of the device that the tensors are on; null if all of them are on the CPU (otherwise UsageError
-// naming the device).
+// `backend`: that of the tensors' device; null if all of them are on the CPU (otherwise UsageError naming the
+// device).
 
 /// CPU memory of the tensor's shape and type: the tensor itself if it is on the CPU, otherwise uninitialised.
 Tensor empty_on_cpu(const Tensor& tensor);

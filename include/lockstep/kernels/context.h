@@ -12,17 +12,17 @@
 
 namespace lockstep {
 
-/// What decides the samples of each step and the order of every sum. It stays the same for the life of a run:
-/// checkpoint::Store::resume() checks it.
+/// The numbers that determine the samples of each step and the order of every sum. They stay the same for a
+/// whole run: checkpoint::Store::resume() checks it.
 struct RunShape {
-  std::int64_t global_batch = 0;  ///< samples of a step, over all ranks; 0: not known
-  int shards = 0;                 ///< of the global batch; 0: not known
-  std::uint64_t seed = 0;         ///< of the order of samples and of all random draws; known if shards are
+  std::int64_t global_batch = 0;  ///< samples of a step, over all ranks; 0: unknown
+  int shards = 0;                 ///< of the global batch; 0: unknown
+  std::uint64_t seed = 0;         ///< of the order of samples and of all random draws; known if shards is
 
   bool operator==(const RunShape&) const = default;
 };
 
-/// What objects of a program are made for: ranks, a device, and the shape of the run.
+/// The surroundings of a program's objects: ranks, a device, and the shape of the run.
 class Context {
  public:
   virtual ~Context() = default;
@@ -31,14 +31,14 @@ class Context {
   virtual comm::CpuCommunicator& world() const = 0;
   /// Sums between the devices of the ranks: world() itself between CPUs.
   virtual comm::GradientTransport& transport() const = 0;
-  virtual kernels::Backend& backend() = 0;  ///< what carries out operations
+  virtual kernels::Backend& backend() = 0;  ///< runs the operations
 
-  /// Says the shape of the run once, for the DataParallel, the Loader and the Store that are made with this
-  /// context. No shards: one a rank. Collective. Throws the same UsageError on every rank: if ranks say
-  /// different shapes, if the shards do not divide the batch, if there are more ranks than shards, or if
-  /// run() has been read already and was another.
+  /// Sets the shape of the run once, for the DataParallel, the Loader and the Store that use this context.
+  /// shards = 0: one per rank. Collective. Throws the same UsageError on every rank if ranks set different
+  /// shapes, if the shards do not divide the batch, if there are more ranks than shards, or if run() was read
+  /// before and had another shape.
   void set_run(const RunShape& shape);
-  /// Nothing is known until set_run() is called.
+  /// The shape of the run; unknown until set_run() is called.
   const RunShape& run() const {
     read_ = true;
     return run_;

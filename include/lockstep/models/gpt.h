@@ -9,19 +9,18 @@
 
 namespace lockstep::models {
 
-/// The residual stream x + branch, not added yet: the layer norm that comes next does so. An absent branch
-/// (Var{}) is nothing.
+/// The residual stream x + branch, which the next layer norm adds. An absent branch (Var{}) counts as zero.
 struct Residual {
-  Var x, branch;  ///< the stream; what is to be added to it
+  Var x, branch;  ///< the stream; the branch to add to it
 };
 
-/// A block of GPT-2: attention and two linear layers, each behind a layer norm.
+/// A block of GPT-2: attention and two linear layers, each after a layer norm.
 class GptBlock : public nn::Layer<GptBlock> {
  public:
   GptBlock(nn::Module& parent, std::string_view name, std::int64_t channels, std::int64_t heads,
            double dropout);
 
-  Residual forward(const Residual& given);  ///< x, branch: [N, T, channels]
+  Residual forward(const Residual& input);  ///< x, branch: [N, T, channels]
 
  private:
   int heads_;
@@ -39,14 +38,14 @@ class Gpt final : public Model {
   static const ForeignWeights foreign;  ///< GPT-2 as Hugging Face stores it
   struct Options {
     std::int64_t layers = 0, heads = 0, channels = 0;  ///< blocks; attention heads; width
-    std::int64_t context = 0;                          ///< most tokens of a sequence
-    std::int64_t vocab = 0;                            ///< tokens that there are
+    std::int64_t context = 0;                          ///< maximum tokens of a sequence
+    std::int64_t vocab = 0;                            ///< size of the vocabulary
     double dropout = 0;                                ///< probability of zeroing an activation
     bool recompute = false;  ///< keeps the inputs of blocks only; the backward computes the rest again
 
     static std::vector<Option<Options>> options();
   };
-  Gpt(const Options& options, std::uint64_t seed);  ///< seed: of the first values of parameters
+  Gpt(const Options& options, std::uint64_t seed);  ///< seed: of the initial parameters
 
   std::int64_t context() const override { return wpe_.weight.value.size(0); }
   const ForeignWeights* foreign_weights() const override { return &foreign; }

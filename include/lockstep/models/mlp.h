@@ -21,7 +21,7 @@ class Mlp final : public Model {
 
     static std::vector<Option<Options>> options();
   };
-  Mlp(const Options& options, std::uint64_t seed);  ///< seed: of the first values of parameters
+  Mlp(const Options& options, std::uint64_t seed);  ///< seed: of the initial parameters
 
   std::vector<std::string> reads() const override { return {"x"}; }
   std::int64_t classes() const override { return sizes_.back(); }
@@ -33,7 +33,7 @@ class Mlp final : public Model {
  private:
   std::vector<std::int64_t> sizes_;
   std::vector<std::unique_ptr<nn::Linear>> layers_;
-  std::vector<std::unique_ptr<nn::Dropout>> dropouts_;  // one fewer
+  std::vector<std::unique_ptr<nn::Dropout>> dropouts_;  // one fewer than layers
 };
 
 }  // namespace lockstep::models

@@ -1,5 +1,4 @@
-// Model: what training, evaluation and the command line need of a network, a built-in one or one of a
-// program.
+// Model: the interface of a network for training, evaluation and the command line, built in or of a program.
 #pragma once
 
 #include <cstdint>
@@ -15,19 +14,19 @@
 
 namespace lockstep::models {
 
-/// What widths and numbers of layers may be. A product of two widths fits in 64 bits.
+/// The ranges of widths and of numbers of layers. A product of two widths fits in 64 bits.
 inline constexpr Range widths = Range::from(1, 2147483647), depths = Range::from(1, 10000);
 
-/// A model that a configuration can name: fields of a batch in, one output.
+/// A model that a configuration can name. It maps fields of a batch to one output.
 class Model : public nn::Module {
  public:
   using nn::Module::Module;
 
-  /// What is known of a class of models before one is made.
+  /// Properties of a class of models that need no object.
   struct Traits {
-    std::string task;  ///< M::task: that of a configuration which names none; empty: it must name one
-    const ForeignWeights* foreign = nullptr;  ///< M::foreign: what foreign_weights() gives, for any M
-    /// Those of M.
+    std::string task;                         ///< M::task, the default of task.name; empty: no default
+    const ForeignWeights* foreign = nullptr;  ///< M::foreign, which foreign_weights() of every M returns
+    /// The traits of M.
     template <class M>
     static Traits of() {
       Traits traits;
@@ -37,30 +36,30 @@ class Model : public nn::Module {
     }
   };
 
-  /// What the model makes of a batch, whose fields it takes by name. Throws DataError naming both shapes (and
+  /// The model's output for a batch, whose fields it reads by name. Throws DataError naming both shapes (and
   /// the key to change) if a field does not fit.
   virtual Var forward(Tape& tape, const Batch& batch) = 0;
-  /// forward(), whose result take_output() gives again in an evaluation: a task's loss and its metrics share
-  /// one pass.
+  /// Runs forward(). In an evaluation take_output() returns the result again, so that a task's loss and its
+  /// metrics share one pass.
   Var operator()(Tape& tape, const Batch& batch);
-  /// What the last call of operator() gave outside of training, once. Throws UsageError if there
-  /// was none.
+  /// The result of the last call of operator() outside of training, once. Throws UsageError if there is no
+  /// result.
   Var take_output();
 
-  /// Fields that forward() takes from a batch, for an early error if the data has them not; empty: not known.
+  /// Names of the fields that forward() reads; missing data is then an early error. Empty: unknown.
   virtual std::vector<std::string> reads() const { return {}; }
-  /// Width of the logits: of classes or tokens. 0: the output is not logits.
+  /// Width of the logits: the number of classes or tokens. 0: the output is not logits.
   virtual std::int64_t classes() const { return 0; }
-  /// Channels of the images that it makes; 0: it makes none, or is not known.
+  /// Channels of the output images; 0: no images, or unknown.
   virtual std::int64_t out_channels() const { return 0; }
   /// Tokens of a sample of text; 0: the model does not read text.
   virtual std::int64_t context() const { return 0; }
-  /// Shape of a sample of field x, for measurements with made-up data. A model that takes images of any size
-  /// names those of `image_size` x `image_size`. Empty: not known.
+  /// Shape of a sample of field x, for measurements with synthetic data. A model for images of any size
+  /// returns `image_size` x `image_size`. Empty: unknown.
   virtual Shape sample_shape([[maybe_unused]] std::int64_t image_size = 1) const { return {}; }
-  /// Classes that a sample can be asked to be of, by field y as an input; 0: none.
+  /// Number of classes that field y can select as an input; 0: none.
   virtual std::int64_t input_classes() const { return 0; }
-  /// What the last linear layer takes, [N, F]: a classifier's features of a batch. None: it has no such
+  /// The input of the last linear layer, [N, F]: a classifier's features of a batch. nullopt: it has no such
   /// layer.
   virtual std::optional<Var> features([[maybe_unused]] Tape& tape, [[maybe_unused]] const Batch& batch) {
     return std::nullopt;
@@ -72,15 +71,15 @@ class Model : public nn::Module {
   std::optional<Var> output_;  // of the last call outside of training
 };
 
-/// The options of a model, for its constructor. UsageError naming key and value if one is missing or beyond
-/// what its description allows.
+/// Checks the options of a model, for its constructor. UsageError naming key and value if one is missing or
+/// out of range.
 template <class Options>
 const Options& checked(const Options& options) {
   option::check(options, "model.");
   return options;
 }
 
-/// The option `recompute` of models that are made of blocks.
+/// The option `recompute` of models that consist of blocks.
 template <class Options>
 Option<Options> recompute_option(bool Options::*field) {
   return option::flag(

@@ -9,7 +9,7 @@
 
 namespace lockstep::models {
 
-/// A model is made from its options and the seed that decides its initial parameters.
+/// A model is constructed from its options and the seed of its initial parameters.
 using Registry = lockstep::Registry<Model, std::uint64_t>;
 using ModelType = Registry::Type;
 /// The section [model].
@@ -17,11 +17,11 @@ using ModelConfig = Registry::Choice;
 
 /// Adds mlp, resnet, gpt and unet.
 void add_built_in(Registry& registry);
-/// A registry of these alone.
+/// A registry that has only these.
 const Registry& built_in_models();
 
-/// `seed` decides the initial parameters. UsageError naming key and value if an option is missing, or if
-/// options do not fit each other.
+/// `seed`: of the initial parameters. UsageError naming key and value if an option is missing, or if options
+/// do not fit each other.
 std::unique_ptr<Model> make_model(const ModelConfig& config, std::uint64_t seed);
 
 }  // namespace lockstep::models

@@ -11,7 +11,7 @@
 
 namespace lockstep::models {
 
-/// Two 3x3 convolutions next to an identity, or a 1x1 convolution where the shape changes.
+/// Two 3x3 convolutions, and a shortcut: the identity, or a 1x1 convolution where the shape changes.
 class BasicBlock : public nn::Layer<BasicBlock> {
  public:
   /// in, out: channels; stride: of the first convolution.
@@ -29,15 +29,15 @@ class BasicBlock : public nn::Layer<BasicBlock> {
   std::optional<nn::BatchNorm2d> downsample_bn_;
 };
 
-/// Stage k has width * 2^k channels; stages after the first halve the image. The stem "3x3" keeps its size,
-/// that of "7x7" with its max pool quarters it (blocks 2 2 2 2 of width 64: ResNet-18). x: [N, in_channels,
-/// H, W].
+/// Stage k has width * 2^k channels; stages after the first halve the image. The stem "3x3" keeps the size of
+/// the image, "7x7" with its max pool quarters it (blocks 2 2 2 2 of width 64: ResNet-18). x: [N,
+/// in_channels, H, W].
 class Resnet final : public Model {
  public:
   static constexpr const char* task = "classification";
-  static const ForeignWeights foreign;  ///< of torchvision, whose names these are
+  static const ForeignWeights foreign;  ///< torchvision's weights, which have the same names
   struct Options {
-    std::vector<std::int64_t> blocks{};         ///< of each stage
+    std::vector<std::int64_t> blocks{};         ///< number of blocks of each stage
     std::int64_t width = 0;                     ///< channels of the first stage
     std::int64_t in_channels = 0, classes = 0;  ///< channels of an image; classes of the output
     std::string stem = "3x3";                   ///< or "7x7"
@@ -46,7 +46,7 @@ class Resnet final : public Model {
 
     static std::vector<Option<Options>> options();
   };
-  Resnet(const Options& options, std::uint64_t seed);  ///< seed: of the first values of parameters
+  Resnet(const Options& options, std::uint64_t seed);  ///< seed: of the initial parameters
 
   const ForeignWeights* foreign_weights() const override { return &foreign; }
   std::vector<std::string> reads() const override { return {"x"}; }

@@ -14,32 +14,33 @@
 
 namespace lockstep::models {
 
-/// Layers that work on one resolution: unet.cpp.
+/// Layers at one resolution; see unet.cpp.
 class UnetBlock;
 
-/// A network from images to images that is told a time and, with num_classes, a class. Level k has
-/// channel_mult[k] model_channels channels and images of 1 / 2^k of the height and width. The last
-/// convolution of every residual block, the projection of every attention and the output begin at 0, the rest
-/// as PyTorch's layers do.
+/// A network from images to images, with a time and, if num_classes > 0, a class as further inputs. Level k
+/// has channel_mult[k] model_channels channels and images of 1 / 2^k of the height and width. The last
+/// convolution of every residual block, the projection of every attention and the output start at 0, all
+/// others as in PyTorch's layers.
 class Unet final : public Model {
  public:
   static constexpr const char* task = "diffusion";
   struct Options {
     std::int64_t image_size =
-        0;  ///< of samples, and of the task's data; predict() takes all that levels halve
-    std::int64_t in_channels = 0;                       ///< of an image
-    std::int64_t model_channels = 0;                    ///< width, which channel_mult multiplies
-    std::int64_t out_channels = 0;                      ///< of the result
-    std::int64_t num_res_blocks = 0;                    ///< of each level on the way down; one more upwards
+        0;  ///< of samples and of the task's data; predict() takes any size that levels can halve
+    std::int64_t in_channels = 0;     ///< of an image
+    std::int64_t model_channels = 0;  ///< width, which channel_mult multiplies
+    std::int64_t out_channels = 0;    ///< of the result
+    std::int64_t num_res_blocks = 0;  ///< of each level on the way down; one more on the way up
     std::vector<std::int64_t> attention_resolutions{};  ///< downsampling factors: 2 is half the image
     std::vector<double> channel_mult{1, 2, 4, 8};       ///< of each level; the product is rounded down
     bool conv_resample = true;                          ///< a convolution where the image changes its size
-    std::int64_t num_heads = 1;                         ///< of an attention
+    std::int64_t num_heads = 1;                         ///< attention heads
     std::int64_t num_heads_upsample = -1;               ///< on the way up; -1: num_heads
     std::int64_t num_head_channels = -1;  ///< channels of a head, in place of a number of heads; -1: unused
-    bool use_scale_shift_norm = false;    ///< the time scales and shifts what is normalised; else it is added
-    bool resblock_updown = false;         ///< residual blocks change the image's size
-    std::int64_t num_classes = 0;         ///< 0: no classes
+    bool use_scale_shift_norm =
+        false;                     ///< the time scales and shifts normalised features; false: it is added
+    bool resblock_updown = false;  ///< residual blocks change the image's size
+    std::int64_t num_classes = 0;  ///< 0: no classes
     bool use_new_attention_order = false;  ///< channels of qkv are (3, heads, width), not (heads, 3, width)
     double dropout = 0;                    ///< probability of zeroing an activation
     bool recompute = false;  ///< keeps the inputs of blocks only; the backward computes the rest again
@@ -57,18 +58,18 @@ class Unet final : public Model {
   Shape sample_shape(std::int64_t) const override { return {in_channels_, image_size_, image_size_}; }
   std::int64_t input_classes() const override { return num_classes(); }
   void check_input(const Shape& x) const override;
-  /// predict() of the fields x, t, with num_classes y, and has_class where there is one.
+  /// Calls predict() with the fields x, t, y (with num_classes) and has_class (if present).
   Var forward(Tape& tape, const Batch& batch) override;
 
   /// x: [N, in_channels, H, W]; t: numbers [N], whole or not; classes: int64 [N], with num_classes only.
-  /// has_class: uint8 [N], 0 where a sample has no class, which adds zeros then; no tensor: all have one.
+  /// has_class: uint8 [N], 0 for samples without a class, whose embedding is zero; absent: all have a class.
   /// Result [N, out_channels, H, W], plain. Throws DataError naming both shapes if one does not fit.
   Var predict(const Var& x, const Tensor& t, const Tensor& classes = {}, const Tensor& has_class = {});
 
   std::int64_t image_size() const { return image_size_; }               ///< of Options
   std::int64_t in_channels() const { return in_channels_; }             ///< of an image
   std::int64_t out_channels() const override { return out_channels_; }  ///< of the result
-  /// That the embedding knows; 0: it takes no classes.
+  /// Classes of the embedding; 0: the model takes no classes.
   std::int64_t num_classes() const { return label_emb_ ? label_emb_->weight.value.size(0) : 0; }
 
  private:
@@ -79,7 +80,8 @@ class Unet final : public Model {
 
   std::int64_t image_size_, in_channels_, out_channels_, model_channels_, levels_;
   bool recompute_;
-  Tensor frequencies_;  // of the time's cosines and sines, [1, model_channels / 2], where it was used last
+  Tensor frequencies_;  // of the time's cosines and sines, [1, model_channels / 2], on the device of the last
+                        // use
   nn::Linear time_embed_0_, time_embed_2_;
   std::optional<nn::Embedding> label_emb_;
   std::vector<std::unique_ptr<UnetBlock>> input_blocks_, output_blocks_;
@@ -87,7 +89,7 @@ class Unet final : public Model {
   std::optional<nn::GroupNorm> out_norm_;
   std::optional<nn::Conv2d> out_conv_;
   std::vector<Var>
-      skips_;  // of a pass: results of input blocks that no output block has taken; keeps its memory
+      skips_;  // of a pass: results of input blocks that no output block has read; keeps its capacity
 };
 
 }  // namespace lockstep::models

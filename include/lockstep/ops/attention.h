@@ -2,12 +2,12 @@
 //
 // Each head's attention is softmax(q k' / sqrt(width)) v.
 //
-// q, k, v: columns of [batch, time, *], the heads side by side, or of [batch, heads, time, *], whose columns
-// are one head's; y: all of such a matrix. The keys (k and v) may have another time than the queries, and
-// fewer heads, which divide q's: query head h then reads head h / (heads / key_heads). With `causal`, which
-// needs equal times, row t sees rows 0 .. t.
+// q, k and v are columns of [batch, time, *] with the heads side by side, or of [batch, heads, time, *],
+// where each matrix is one head's; y is a whole tensor of either form. The keys (k and v) may have another
+// length than the queries, and fewer heads, which must divide q's: query head h then reads key head h /
+// (heads / key_heads). With `causal`, which needs equal lengths, row t attends to rows 0 .. t.
 //
-// saved: what the backward reads besides y, float32, of the shape Backend::attention_saved_shape(). It holds
+// saved: float32 of the shape Backend::attention_saved_shape(), which the backward reads besides y. It holds
 // each row's log-sum-exp, [batch, heads, queries]; the CPU saves the probabilities [batch, heads, queries,
 // keys] of short rows instead.
 #pragma once
@@ -29,11 +29,11 @@ inline Columns all_columns(const Tensor& matrix) {
   return {matrix, 0, matrix.shape().rank() == 0 ? 0 : matrix.size(-1)};
 }
 
-/// What the shapes of an attention mean.
+/// The sizes of an attention.
 struct AttentionSizes {
   std::int64_t batch, queries, keys, heads, key_heads, width;
   bool causal;
-  int products;  ///< of [queries, keys, width] for each head
+  int products;  ///< matrix products of [queries, keys, width] per head
 
   /// Query heads that read one key head.
   std::int64_t group() const { return heads / key_heads; }
@@ -42,8 +42,8 @@ struct AttentionSizes {
   bool operator==(const AttentionSizes&) const = default;
 };
 
-/// heads: q's, where they are side by side; unused where q is [batch, heads, time, *]. UsageError with the
-/// shapes if these do not fit.
+/// heads: the number of q's heads if they are side by side; unused if q is [batch, heads, time, *].
+/// UsageError with the shapes if they do not fit.
 AttentionSizes attention_sizes(const char* operation, const Columns& q, const Columns& k, const Columns& v,
                                int heads, bool causal, int products);
 
@@ -59,7 +59,7 @@ struct Attention {
     each(in("q", op.q), in("k", op.k), in("v", op.v), out("y", op.y), out("saved", op.saved, float32));
   }
   AttentionSizes sizes() const;
-  Cost cost() const;  ///< of the columns alone
+  Cost cost() const;  ///< counts the columns only
 };
 
 /// dq, dk, dv are overwritten (other columns of their matrices are not touched).
@@ -89,23 +89,23 @@ enum class RotaryLayout : std::uint8_t {
   pairs,   ///< 2 i and 2 i + 1 (RoFormer)
 };
 
-/// An angle for each place and pair of features.
+/// The rotation of a pair of elements: cosine and sine of its angle.
 struct Rotation {
   float cosine, sine;
 };
-/// By so many whole turns, which may be many: the fraction is computed in float64.
+/// The rotation by a number of turns. It may be large, so the fraction of a turn is computed in float64.
 LOCKSTEP_ON_ANY_DEVICE inline Rotation rotation_by(double turns) {
   const auto angle = static_cast<float>((turns - ::rint(turns)) * 6.283185307179586);
   return {::cosf(angle), ::sinf(angle)};
 }
-/// Whole turns of pair i from one position to the next: base^(-2 i / width) / (2 pi).
+/// The turns of pair i from one position to the next: base^(-2 i / width) / (2 pi).
 LOCKSTEP_ON_ANY_DEVICE inline double turns_per_position(double log2_base, std::int64_t i,
                                                         std::int64_t width) {
   return ::exp2(-log2_base * 2.0 * static_cast<double>(i) / static_cast<double>(width)) * 0.15915494309189535;
 }
 
-/// x, y: [batch, heads, time, width], width even; row t has position first_position + t. back: by the
-/// negative angles, which is the gradient. y may be x.
+/// x, y: [batch, heads, time, width], width even; row t has position first_position + t. back: rotates by the
+/// negative angles, which gives the gradient. y may be x.
 struct Rotary {
   static constexpr const char* name = "rotary";
   Tensor x;

@@ -40,7 +40,7 @@ inline void require_same(const char* operation, const char* name, const Tensor& 
                    to_string(other.dtype()));
 }
 
-/// The product of all extents but the last. It is counted, not divided: rows may have width 0.
+/// The product of all extents except the last; not a quotient, because rows may have width 0.
 inline std::int64_t row_count(const Shape& shape) {
   std::int64_t rows = 1;
   for (int d = 0; d + 1 < shape.rank(); ++d) rows *= shape[d];
@@ -65,7 +65,7 @@ inline void require_images(const char* operation, const char* name, const Tensor
   throw UsageError("{}: {} has shape {}, not [N, C, H, W]", operation, name, to_string(tensor.shape()));
 }
 
-/// [N, C, H, W], or [N, C], whose rows are the positions of one image.
+/// UsageError unless the shape is [N, C, H, W], or [N, C], whose rows are the positions of one image.
 inline void require_channels(const char* operation, const char* name, const Tensor& tensor) {
   if (tensor.shape().rank() == 4 || tensor.shape().rank() == 2) return;
   throw UsageError("{}: {} has shape {}, not [N, C, H, W] or [N, C]", operation, name,

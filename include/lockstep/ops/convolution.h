@@ -36,7 +36,7 @@ std::int64_t convolved_extent(const char* function, std::int64_t extent, std::in
 /// The three products of a convolution: y, dx and dweight.
 enum class ConvolutionPass : std::uint8_t { forward, backward_input, backward_weight };
 
-/// What the shapes of a convolution mean.
+/// The sizes of a convolution.
 struct ConvolutionSizes {
   std::int64_t images = 0, in_channels = 0, height = 0, width = 0;
   std::int64_t out_channels = 0, out_height = 0, out_width = 0;
@@ -45,7 +45,7 @@ struct ConvolutionSizes {
 
   double flops() const;
   std::string text() const;
-  std::size_t hash() const;  ///< for plans that are kept by sizes
+  std::size_t hash() const;  ///< for caches of plans
   bool operator==(const ConvolutionSizes&) const = default;
 };
 

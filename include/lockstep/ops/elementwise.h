@@ -1,5 +1,5 @@
-// Operations on elements: formulas (formulas.h) over any number of inputs, and what is not a formula of its
-// inputs alone.
+// Operations on elements: formulas (formulas.h) over any number of inputs, and operations that are not
+// formulas of their inputs.
 #pragma once
 
 #include "lockstep/base/random.h"
@@ -8,13 +8,13 @@
 
 namespace lockstep::ops {
 
-/// Whether each input broadcasts to y by NumPy's rules; UsageError otherwise. Inputs of y's shape have its
-/// layout, others are plain, and in channel blocks they have one element.
+/// UsageError unless each input broadcasts to y by NumPy's rules. Inputs of y's shape must have its layout.
+/// Others must be plain, and if y is in channel blocks, they must have one element.
 void check_broadcast(const char* operation, std::span<const Tensor> inputs, const Tensor& y);
 /// UsageError unless all inputs have y's shape, layout and type.
 void check_alike(const char* operation, std::span<const Tensor> inputs, const Tensor& y);
 
-/// Whether devices carry a formula out for inputs of other shapes and types than its result's.
+/// Whether the inputs of a formula may have other shapes and types than its result.
 template <class Formula>
 consteval bool broadcasts() {
   if constexpr (requires { Formula::broadcasts; }) return Formula::broadcasts;
@@ -23,7 +23,7 @@ consteval bool broadcasts() {
 
 /// y = formula(in...), element by element, in float32, rounded once to y's type; inputs of other shapes are
 /// broadcast (or refused, see broadcasts()). y may be an input of its own shape and type. Padding lanes stay
-/// zero where the formula of zeros is zero.
+/// zero if the formula of zeros is zero.
 template <class Formula>
 struct Map {
   static constexpr const char* name = Formula::name;
@@ -42,19 +42,20 @@ struct Map {
   }
 };
 
-// In words. All shapes, types and layouts are equal unless said, or UsageError.
+// Shorthands. UsageError unless all shapes, types and layouts are equal, except where a comment says
+// otherwise.
 Map<Sum> add(const Tensor& a, const Tensor& b, const Tensor& y);
-/// x: [..., n], with `row`, whose n elements are the last dimensions of x, added to each.
+/// y = x plus `row` at each row; the n elements of `row` have the shape of the last dimensions of x.
 Map<Sum> add_rows(const Tensor& x, const Tensor& row, const Tensor& y);
 Map<Scaled> scale(const Tensor& x, float factor, const Tensor& y);
 /// dx = factor * 2 (x - target); factor: one float32.
 Map<LossSlope<SquaredError>> squared_error_backward(const Tensor& x, const Tensor& target,
                                                     const Tensor& factor, const Tensor& dx);
 
-/// UsageError unless all have one shape, and the total [2].
+/// UsageError unless all inputs have the same shape and the total has shape [2].
 void check_reduction(const char* operation, std::span<const Tensor> inputs, const Tensor& total);
 
-/// total: float64 [2], the sum of term(in...) over all elements, and their number.
+/// total: float64 [2], the sum of term(in...) over all elements, and the number of elements.
 template <class Term>
 struct Reduce {
   static constexpr const char* name = Term::name;
@@ -98,7 +99,7 @@ struct ActivateBackward {
   void check() const;
 };
 
-/// All elements of `out`, of any type, become `value`; padding lanes zero.
+/// Sets all elements of `to`, of any type, to `value`; padding lanes to zero.
 struct Fill {
   static constexpr const char* name = "fill";
   Tensor to;
@@ -131,7 +132,7 @@ struct NormalizeImages {
   void check() const;
 };
 
-/// row (+)= the sum of x's repetitions of row.numel() elements, in order.
+/// row (+)= the sum of x's rows of row.numel() elements, in order.
 struct SumRows {
   static constexpr const char* name = "sum_rows";
   Tensor x, row;
@@ -139,10 +140,10 @@ struct SumRows {
 
   static void operands(auto& op, auto&& each) { each(in("x", op.x), in_out("row", op.row, float32)); }
   void check() const { (void)rows(); }
-  std::int64_t rows() const;  ///< UsageError if x is not made of whole rows
+  std::int64_t rows() const;  ///< UsageError unless row.numel() divides x.numel()
 };
 
-/// y = x / (1 - p) where uniform(key, element) >= p, else 0. It is its own backward (dy in place of x).
+/// y = x / (1 - p) where uniform(key, element) >= p, else 0. The backward is the same operation on dy.
 /// Elements are numbered in logical row-major order. 0 <= p < 1.
 struct Dropout {
   static constexpr const char* name = "dropout";
@@ -153,14 +154,14 @@ struct Dropout {
 
   static void operands(auto& op, auto&& each) { each(in("x", op.x).blocked(), out("y", op.y).blocked()); }
   void check() const;
-  /// Why a captured graph may not hold it; null: it may.
+  /// Why a captured graph cannot contain it; null: it can.
   const char* changes_between_runs() const {
     return p == 0 ? nullptr : "dropout draws other numbers at every step";
   }
 };
 
-/// into += x: one inner node of the reduction tree. Both float32 or float64; float64 is rounded first where
-/// it is added to float32.
+/// into += x: one inner node of the reduction tree. Both are float32 or float64; a float64 x is rounded
+/// before it is added to float32.
 struct Accumulate {
   static constexpr const char* name = "accumulate";
   Tensor into, x;

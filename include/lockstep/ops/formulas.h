@@ -1,9 +1,10 @@
-// Formulas of elements: value and slope, written once for CPU and GPU. What is named here is an operation on
-// both devices (Map in elementwise.h): add a struct, and its name to Formulas.
+// Formulas of elements: value and slope, written once for CPU and GPU. Each formula in the list Formulas is
+// an operation on both devices (Map in elementwise.h). To add one, write a struct and add its name to the
+// list.
 //
-// A formula is computed in float32, element by element, and has no branch that loops could not vectorise. One
-// that says `broadcasts = false` takes inputs of its result's shape and type only: no kernels are made for
-// others.
+// A formula is computed in float32, element by element, and has only branches that loops can vectorise. With
+// `broadcasts = false` the inputs must have the result's shape and type, and no kernels for others are
+// compiled.
 #pragma once
 
 #include <limits>
@@ -65,21 +66,21 @@ struct DivisorSlope {
   LOCKSTEP_ON_ANY_DEVICE float operator()(float dy, float y, float b) const { return -(dy * y) / b; }
 };
 
-/// The greater one.
-struct Maximum {  // NaN stays
+/// The larger one; NaN stays.
+struct Maximum {
   static constexpr const char* name = "maximum";
   static constexpr int inputs = 2;
   LOCKSTEP_ON_ANY_DEVICE float operator()(float a, float b) const { return b > a || b != b ? b : a; }
 };
 
-/// The lesser one; NaN stays.
+/// The smaller one; NaN stays.
 struct Minimum {
   static constexpr const char* name = "minimum";
   static constexpr int inputs = 2;
   LOCKSTEP_ON_ANY_DEVICE float operator()(float a, float b) const { return b < a || b != b ? b : a; }
 };
 
-/// dy where a is the larger one, half of it where both are equal; both have it where the result is NaN.
+/// dy where a is the larger one, half of it where both are equal; both inputs get dy where the result is NaN.
 struct LargerSlope {
   static constexpr const char* name = "maximum_backward";
   static constexpr int inputs = 3;
@@ -97,8 +98,8 @@ struct Where {
   }
 };
 
-// Functions of one input, with their slopes: slope(x), which is slope(value(x)) where slope_by_value is said.
-// A function with attributes has them as members, and members use them.
+// Functions of one input, with their slopes: slope(x), or slope(value(x)) with slope_by_value. Attributes are
+// data members, which value() and slope() read.
 
 /// max(0, x).
 struct Relu {
@@ -129,10 +130,10 @@ struct GeluErf {
   }
 };
 
-/// With 0.5 (1 + tanh u) = sigmoid(2 u) it needs one exponential and loses nothing in the lower tail.
+/// 0.5 x (1 + tanh u), computed as x sigmoid(2 u): one exponential, and no cancellation in the lower tail.
 struct GeluTanh {
   static constexpr const char *name = "gelu_tanh", *slope_name = "gelu_tanh_backward";
-  /// Of the argument of tanh.
+  /// The coefficients of 2 u.
   static constexpr float linear = 1.59576912f;  // 2 sqrt(2 / pi)
   static constexpr float cubic = 0.044715f * linear;
   LOCKSTEP_ON_ANY_DEVICE static float value(float x) {
@@ -142,7 +143,7 @@ struct GeluTanh {
     const float square = x * x;
     const Logistic at = logistic(x * multiply_add(cubic, square, linear));
     const float inner = x * multiply_add(3.0f * cubic, square, linear);  // x times the slope of the argument
-    return at.value + (at.slope == 0.0f ? 0.0f : at.slope * inner);      // far out inner overflows
+    return at.value + (at.slope == 0.0f ? 0.0f : at.slope * inner);      // inner overflows for large |x|
   }
 };
 
@@ -300,7 +301,7 @@ struct Hardswish {
   }
 };
 
-/// x^exponent; of negative x for whole exponents only.
+/// x^exponent; NaN for negative x unless the exponent is whole.
 struct Pow {
   static constexpr const char *name = "pow", *slope_name = "pow_backward";
   float exponent = 1;
@@ -344,7 +345,7 @@ struct Slope {
 
 // Terms of a sum (Reduce in elementwise.h), in float64: T is a double, or a vector of them.
 
-/// x: what is folded is the element.
+/// x itself.
 struct Itself {
   static constexpr const char* name = "total";
   static constexpr int inputs = 1;
@@ -365,38 +366,37 @@ struct SquaredDifference {
   }
 };
 
-// Folds (ReduceAxes in reduction.h): join(a, b) of two elements or of two folds, beginning with `start`. T is
-// float or double. `Joined` joins folds.
-// A fold that has a term(x, other) joins these in place of the elements; by_element: `other` has x's shape,
-// not the result's.
+// Folds (ReduceAxes in reduction.h) begin with `start` and add each element by join(a, b); Joined::join()
+// joins two folds. T is float or double. A fold with term(x, other) joins the terms in place of the elements;
+// by_element: `other` has x's shape instead of the result's.
 
 /// The sum.
 struct Total {
   static constexpr const char* name = "sum";
   static constexpr float start = 0;
-  using Joined = Total;  ///< what joins two parts of a fold
+  using Joined = Total;  ///< joins two partial folds
   template <class T>
   LOCKSTEP_ON_ANY_DEVICE static T join(T a, T b) {
     return a + b;
   }
 };
 
-/// The greatest.
-struct Largest {  // NaN stays
+/// The largest; NaN stays.
+struct Largest {
   static constexpr const char* name = "amax";
   static constexpr float start = -std::numeric_limits<float>::infinity();
-  using Joined = Largest;  ///< what joins two parts of a fold
+  using Joined = Largest;  ///< joins two partial folds
   template <class T>
   LOCKSTEP_ON_ANY_DEVICE static T join(T a, T b) {
     return ((b > a) | (b != b)) ? b : a;
   }
 };
 
-/// The least; NaN stays.
+/// The smallest; NaN stays.
 struct Smallest {
   static constexpr const char* name = "amin";
   static constexpr float start = std::numeric_limits<float>::infinity();
-  using Joined = Smallest;  ///< what joins two parts of a fold
+  using Joined = Smallest;  ///< joins two partial folds
   template <class T>
   LOCKSTEP_ON_ANY_DEVICE static T join(T a, T b) {
     return ((b < a) | (b != b)) ? b : a;
@@ -424,26 +424,26 @@ struct CountOfEqual : Total {
   LOCKSTEP_ON_ANY_DEVICE static float term(float x, float to) { return x == to ? 1.0f : 0.0f; }
 };
 
-/// What exponentials are divided by, so that none overflows: e^most, if that is a number.
-LOCKSTEP_ON_ANY_DEVICE inline float shift_by(float most) {
-  return absolute(most) < std::numeric_limits<float>::infinity() ? most : 0.0f;
+/// Subtracted from exponents so that no exponential overflows: max, or 0 if that is infinite or NaN.
+LOCKSTEP_ON_ANY_DEVICE inline float shift_by(float max) {
+  return absolute(max) < std::numeric_limits<float>::infinity() ? max : 0.0f;
 }
 
-/// The sum of e^(x - greatest).
+/// The sum of e^(x - max).
 struct SumOfExponentials : Total {
   static constexpr const char* name = "sum_of_exponentials";
   static constexpr bool by_element = false;
-  LOCKSTEP_ON_ANY_DEVICE static float term(float x, float most) { return exponential(x - shift_by(most)); }
+  LOCKSTEP_ON_ANY_DEVICE static float term(float x, float max) { return exponential(x - shift_by(max)); }
 };
 
-// Softmax and its kin. most: the largest element; sum: the SumOfExponentials about it.
+// Softmax and related functions. max: the largest element; sum: the SumOfExponentials with this max.
 
 /// log(sum of e^x) along an axis.
 struct LogSumExp {
   static constexpr const char* name = "logsumexp";
   static constexpr int inputs = 2;
-  LOCKSTEP_ON_ANY_DEVICE float operator()(float most, float sum) const {
-    return shift_by(most) + logarithm(sum);
+  LOCKSTEP_ON_ANY_DEVICE float operator()(float max, float sum) const {
+    return shift_by(max) + logarithm(sum);
   }
 };
 
@@ -451,9 +451,9 @@ struct LogSumExp {
 struct LogSumExpSlope {
   static constexpr const char* name = "logsumexp_backward";
   static constexpr int inputs = 4;
-  LOCKSTEP_ON_ANY_DEVICE float operator()(float x, float most, float sum, float dy) const {
-    const float slope = dy * (exponential(x - shift_by(most)) / sum);
-    return sum == 0.0f ? 0.0f : slope;  // where all are -infinity
+  LOCKSTEP_ON_ANY_DEVICE float operator()(float x, float max, float sum, float dy) const {
+    const float slope = dy * (exponential(x - shift_by(max)) / sum);
+    return sum == 0.0f ? 0.0f : slope;  // where all x are -infinity
   }
 };
 
@@ -461,8 +461,8 @@ struct LogSumExpSlope {
 struct Softmax {
   static constexpr const char* name = "softmax";
   static constexpr int inputs = 3;
-  LOCKSTEP_ON_ANY_DEVICE float operator()(float x, float most, float sum) const {
-    return exponential(x - shift_by(most)) / sum;
+  LOCKSTEP_ON_ANY_DEVICE float operator()(float x, float max, float sum) const {
+    return exponential(x - shift_by(max)) / sum;
   }
 };
 
@@ -477,8 +477,8 @@ struct SoftmaxSlope {
 struct LogSoftmax {
   static constexpr const char* name = "log_softmax";
   static constexpr int inputs = 3;
-  LOCKSTEP_ON_ANY_DEVICE float operator()(float x, float most, float sum) const {
-    return x - shift_by(most) - logarithm(sum);
+  LOCKSTEP_ON_ANY_DEVICE float operator()(float x, float max, float sum) const {
+    return x - shift_by(max) - logarithm(sum);
   }
 };
 
@@ -501,7 +501,7 @@ struct VarianceSlope {
   }
 };
 
-/// y: the extreme; count: of the elements that are equal to it. NaN where it is NaN.
+/// y: the extreme; count: the number of elements equal to it. NaN where y is NaN.
 struct ExtremeSlope {
   static constexpr const char* name = "extreme_backward";
   static constexpr int inputs = 4;
@@ -511,7 +511,8 @@ struct ExtremeSlope {
   }
 };
 
-// Losses of an element and its target, with their slopes in the element. Term: the loss in one pass.
+// Losses of an element and its target, with their derivatives by the element. Term: the loss for a sum in one
+// pass.
 
 /// (x - target)^2.
 struct SquaredError {
@@ -526,7 +527,7 @@ struct AbsoluteError {
   static constexpr const char *name = "absolute_error_terms", *slope_name = "absolute_error_backward";
   LOCKSTEP_ON_ANY_DEVICE float value(float x, float target) const { return absolute(x - target); }
   LOCKSTEP_ON_ANY_DEVICE float slope(float x, float target) const {
-    return x > target ? 1.0f : x < target ? -1.0f : x - target;  // 0, or not a number
+    return x > target ? 1.0f : x < target ? -1.0f : x - target;  // 0 or NaN
   }
 };
 
@@ -574,7 +575,7 @@ struct LossSlope {
   }
 };
 
-/// All that devices carry out.
+/// All formulas, which every device implements.
 template <class... Function>
 using WithFunctions =
     TypeList<Sum, Scaled, Shifted, Difference, Product, Quotient, DivisorSlope, Maximum, Minimum, LargerSlope,

@@ -1,4 +1,4 @@
-// Elements of an axis by number.
+// Indexing: elements along an axis, rows of a table.
 #pragma once
 
 #include "lockstep/base/error.h"
@@ -8,27 +8,26 @@ namespace lockstep::ops {
 
 // --- errors in data; the texts are the same on every device
 
-/// Index number `number` is outside the `extent` rows of a table or positions of an axis.
+/// Index number `number` is out of range: a table has `extent` rows, or an axis `extent` positions.
 [[noreturn]] inline void throw_index_outside(const char* operation, std::int64_t index, std::int64_t number,
                                              std::int64_t extent) {
   throw DataError("{}: index {} (number {}) is outside [0, {})", operation, index, number, extent);
 }
 
-/// x: [outer, extent, inner]; y: [outer, taken, inner]. There is an index for each element of y, or, if not
-/// by_element, one for each of `taken`.
+/// x: [outer, extent, inner]; y: [outer, taken, inner]. by_element: one index for each element of y;
+/// otherwise one for each of `taken`.
 struct GatherSizes {
   std::int64_t outer = 1, extent = 1, taken = 1, inner = 1;
   bool by_element = false;
 
-  /// Where in a table an element of the result comes from.
+  /// The number of the index that selects an element of the result.
   std::int64_t index_of(std::int64_t o, std::int64_t i, std::int64_t c) const {
     return by_element ? (o * taken + i) * inner + c : i;
   }
 };
 
-/// y = x at the indices along an axis, which is counted from the first: indices: int64 [taken], or of y's
-/// shape. An index outside throws DataError with its value: at once, or from a device that runs behind at the
-/// next read.
+/// y = x at the indices along an axis >= 0. indices: int64 [taken], or of y's shape. An index out of range
+/// throws DataError with its value: at once, or on an asynchronous device at the next read.
 struct Gather {
   static constexpr const char* name = "gather";
   Tensor x, indices;
@@ -42,7 +41,7 @@ struct Gather {
   Cost cost() const;
 };
 
-/// dx = the sums of dy at equal indices, in their order; zero where there are none.
+/// dx = the sums of dy over equal indices, in their order; zero where no index points.
 struct GatherBackward {
   static constexpr const char* name = "gather_backward";
   Tensor dy, indices;
@@ -55,13 +54,13 @@ struct GatherBackward {
   GatherSizes sizes() const;
 };
 
-/// What the shapes of a table mean.
+/// The sizes of an embedding.
 struct TableSizes {
   std::int64_t rows, width, uses;
 };
 
-/// An index outside throws DataError with its value: at once, or from a device that runs behind at the next
-/// read.
+/// The rows of a table at the indices. An index out of range throws DataError with its value: at once, or on
+/// an asynchronous device at the next read.
 struct Embedding {
   static constexpr const char* name = "embedding";
   Tensor indices, weight, y;
@@ -73,7 +72,7 @@ struct Embedding {
   Cost cost() const;
 };
 
-/// Rows of dweight (+)= those of dy, in the order of the indices; without accumulate the whole of dweight is
+/// Adds the rows of dy to the rows of dweight at the indices, in their order; without accumulate, dweight is
 /// zeroed first.
 struct EmbeddingBackward {
   static constexpr const char* name = "embedding_backward";

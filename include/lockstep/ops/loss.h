@@ -1,5 +1,5 @@
-// Losses. A total: float64 [2], the sum of losses and what to divide it by for the mean. A backward's factor:
-// one float32.
+// Losses. A total is float64 [2]: the sum of losses and the count that divides it for the mean. The factor of
+// a backward is one float32.
 #pragma once
 
 #include "lockstep/base/error.h"
@@ -15,11 +15,11 @@ namespace lockstep::ops {
   throw DataError("{}: target {} in row {} is not one of the {} classes", operation, target, row, classes);
 }
 
-/// Losses that are added have counted different samples.
+/// Two losses that are added count different samples.
 [[noreturn]] inline void throw_counts_differ(std::int64_t a, std::int64_t b) {
   throw UsageError(
-      "loss: a + b adds losses over the same samples, but these count {} and {}; append(a, b) is one "
-      "sample set after another",
+      "loss: a + b adds losses over the same samples, but these count {} and {}; append(a, b) joins "
+      "two sample sets",
       a, b);
 }
 
@@ -36,8 +36,8 @@ struct CountedSum {
 };
 
 /// logits: [rows, classes], targets: int64 [rows]. The sum of losses, and the number of rows counted (not
-/// ignored). log_sum_exp: [rows], for the backward. A target outside throws DataError with row and value, as
-/// an Embedding's index.
+/// ignored). log_sum_exp: [rows], for the backward. A target out of range throws DataError with row and
+/// value, at the same time as an Embedding does for an index.
 struct CrossEntropy {
   static constexpr const char* name = "cross_entropy";
   Tensor logits, targets;
@@ -51,7 +51,7 @@ struct CrossEntropy {
   void check() const;
 };
 
-/// dlogits = factor * d(sum) / d(logits); may be the logits themselves.
+/// dlogits = factor * d(sum) / d(logits). dlogits may be the logits.
 struct CrossEntropyBackward {
   static constexpr const char* name = "cross_entropy_backward";
   Tensor logits, targets;
@@ -66,7 +66,7 @@ struct CrossEntropyBackward {
   void check() const;
 };
 
-/// CrossEntropy and its backward at once, by a factor of 1: the logits become their gradient.
+/// CrossEntropy and its backward at once, with a factor of 1: the logits become their gradient.
 struct CrossEntropyInPlace {
   static constexpr const char* name = "cross_entropy_in_place";
   Tensor logits, targets;
@@ -80,8 +80,8 @@ struct CrossEntropyInPlace {
   void check() const;
 };
 
-/// x = factor * x; factor: one float32. Nothing is read or written where it is 1, as it is for the loss that
-/// a backward starts from: that is the cost which is told.
+/// x = factor * x; factor: one float32. If it is 1, as for the loss that a backward starts from, x is neither
+/// read nor written; cost() assumes this.
 struct ScaleUnlessOne {
   static constexpr const char* name = "scale_unless_one";
   Tensor x, factor;
@@ -93,8 +93,8 @@ struct ScaleUnlessOne {
   Cost cost() const { return {.bytes = static_cast<double>(factor.bytes())}; }
 };
 
-/// total = factor * a + b, of losses over the same samples: sums are added, the count stays. b may be none.
-/// The counts of a and b must be equal: UsageError naming both, which a GPU tells at the next read.
+/// total = factor * a + b, for losses over the same samples: adds the sums, keeps the count. b may be absent.
+/// UsageError naming both counts if they differ; a GPU throws it at the next read.
 struct CombineTotals {
   static constexpr const char* name = "loss";
   Tensor a;

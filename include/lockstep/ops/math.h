@@ -1,6 +1,6 @@
-// The functions of which formulas are made, for any device. On the CPU they are branch-free float32, so loops
-// vectorise, and built from single IEEE operations and explicit fused multiply-adds, so an element's result
-// is the same in a vector body and in a scalar tail. On a GPU they are CUDA's.
+// The functions that formulas use, on any device. On the CPU they are branch-free float32, so that loops
+// vectorise, and they use single IEEE operations and explicit fused multiply-adds, so that an element has the
+// same result in a vector body and in a scalar tail. On a GPU they are CUDA's functions.
 #pragma once
 
 #include <bit>
@@ -69,7 +69,7 @@ inline Reduced reduced_exponential(float x) {
   return {exponential_less_one_near_zero(r), static_cast<std::int32_t>(bits)};
 }
 
-/// x 2^power in two factors: 2^128 and 2^-150 are no floats.
+/// x 2^power in two factors: 2^128 and 2^-150 are not floats.
 inline float times_power_of_two(float x, std::int32_t power) {
   const std::int32_t half = power >> 1;
   return (x * power_of_two(half)) * power_of_two(power - half);
@@ -80,7 +80,7 @@ struct Split {
   std::int32_t power;  ///< x = 2^power mantissa
 };
 
-/// Of a normal x > 0.
+/// The split of a normal x > 0.
 inline Split split(float x) {
   const auto bits = std::bit_cast<std::uint32_t>(x);
   const std::int32_t power = static_cast<std::int32_t>(bits - 0x3f2aaaabu) >> 23;
@@ -100,13 +100,13 @@ T artanh_over(T z) {
 
 /// sin(x + quarters * pi / 2): Cody and Waite's reduction to |r| <= pi / 4, in double, and the polynomials of
 /// Cephes' sinf and cosf.
-inline float wave(float given, std::uint32_t quarters) {
+inline float wave(float argument, std::uint32_t quarters) {
   constexpr double round_magic = 0x1.8p52;
-  const auto x = static_cast<double>(given);
+  const auto x = static_cast<double>(argument);
   const double shifted = std::fma(x, 0.63661977236758134308, round_magic), n = shifted - round_magic;
   const double exact = std::fma(n, -6.123233995736766036e-17, std::fma(n, -1.5707963267948965580, x));
   auto r = static_cast<float>(exact);
-  r = r > 0.8f ? 0.8f : r;  // where x has no fraction left
+  r = r > 0.8f ? 0.8f : r;  // for x so large that it has no fraction
   r = r < -0.8f ? -0.8f : r;
   quarters += static_cast<std::uint32_t>(std::bit_cast<std::uint64_t>(shifted));
   const float z = r * r;
@@ -142,8 +142,7 @@ inline float exponential_less_one(float x) {
   return std::fma(at.rest, power, power - 1.0f);
 }
 
-/// The natural logarithm within 3 ulp, of denormals too where they are not flushed: -infinity at 0, NaN
-/// below.
+/// The natural logarithm within 3 ulp, also of denormals unless they are flushed: -infinity at 0, NaN below.
 inline float logarithm(float x) {
   constexpr float infinity = std::numeric_limits<float>::infinity();
   const bool tiny = x < 0x1p-126f;
@@ -162,8 +161,8 @@ inline float logarithm_one_plus(float x) {
   return 2.0f * t * detail::artanh_over(t * t);
 }
 
-/// x^exponent within 2 ulp where it is a normal float, by a logarithm in double; negative x to whole
-/// exponents only, else NaN; the rest as C says it. Denormal x counts as 0.
+/// x^exponent within 2 ulp if that is a normal float, by a logarithm in double. NaN for negative x unless the
+/// exponent is whole; other special cases as in C. Denormal x counts as 0.
 inline float power(float x, float exponent) {
   const float size = std::fabs(x);
   const detail::Split at = detail::split(size);
@@ -183,7 +182,7 @@ inline float power(float x, float exponent) {
   const float half = 0.5f * exponent;
   const float parity = std::trunc(half) == half ? 1.0f : -1.0f;
   const float sign = std::trunc(exponent) == exponent ? parity : std::numeric_limits<float>::quiet_NaN();
-  const float sign_of_ends = std::trunc(exponent) == exponent ? parity : 1.0f;  // of -0 and -infinity
+  const float sign_of_ends = std::trunc(exponent) == exponent ? parity : 1.0f;  // for -0 and -infinity
   float negative = size < 0x1p-126f ? sign_of_ends : sign;
   negative = size > 0x1.fffffep127f ? sign_of_ends : negative;
   const float signed_value = std::bit_cast<std::int32_t>(x) < 0 ? value * negative : value;
@@ -191,8 +190,8 @@ inline float power(float x, float exponent) {
   return x != x ? of_nan : (x == 1.0f ? 1.0f : signed_value);
 }
 
-/// Within 2 ulp, and 1e-7 at their zeros, for |x| < 2^43; of larger x some number in [-1, 1], NaN of
-/// infinity.
+/// Within 2 ulp, and 1e-7 at their zeros, for |x| < 2^43; for larger |x| some number in [-1, 1], for infinity
+/// NaN.
 inline float sine(float x) { return detail::wave(x, 0); }
 inline float cosine(float x) { return detail::wave(x, 1); }
 
@@ -258,8 +257,8 @@ inline Normal normal(float x) {
   return {x > 0.0f ? 1.0f - tail : tail, gauss * 0.398942280f};
 }
 
-/// erf(x) within 4 ulp: below 1 by x p(x^2) (degree 7, interpolated at Chebyshev nodes, within 4e-11), from 1
-/// on by the tails of the normal distribution.
+/// erf(x) within 4 ulp: below 1 by x p(x^2) (degree 7, interpolated at Chebyshev nodes, within 4e-11), from
+/// |x| = 1 on by the tail of the normal distribution.
 inline float error_function(float x) {
   const float z = x * x;
   float p = -9.667044295e-6f;

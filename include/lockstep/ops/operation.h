@@ -1,5 +1,5 @@
-// Operations as values. An operation is a struct: its operands (tensors) and attributes are its members, it
-// says its name, the role of each operand, what its shapes must be, and what it costs:
+// Operations as values. An operation is a struct. Its members are its operands (tensors) and attributes. It
+// declares its name, the role of each operand, the rules of its shapes, and its cost:
 //
 //   struct Scale {
 //     static constexpr const char* name = "scale";
@@ -15,10 +15,10 @@
 // the struct and its kernels know an operation.
 //
 // Conventions. All tensors are on the backend's device. The caller allocates outputs; they do not overlap
-// inputs unless the operation says so. A batch of 0 is legal everywhere. An attribute `accumulate` adds to
-// what the outputs that are updated hold; otherwise they are overwritten. Activations and their gradients are
-// float32 or bf16, those of one operation all the same; sums are float32 or wider, and a result is rounded
-// once, to nearest even.
+// inputs unless the operation says so. A batch of 0 is legal everywhere. With the attribute `accumulate`
+// results are added to the contents of the updated outputs; otherwise they overwrite them. Activations and
+// their gradients are float32 or bf16, all of one type in an operation; sums are float32 or wider, and a
+// result is rounded once, to nearest even.
 #pragma once
 
 #include <array>
@@ -44,7 +44,7 @@ class FunctionRef<Result(Arguments...)> {
   /// Refers to `callable`.
   template <class Callable>
   requires(!std::is_same_v<std::remove_cvref_t<Callable>, FunctionRef>) FunctionRef(const Callable& callable)
-  noexcept  // NOLINT: a lambda is given as it is
+  noexcept  // NOLINT: an argument may be a lambda
       : callable_(std::addressof(callable)), call_([](const void* target, Arguments... arguments) -> Result {
           return (*static_cast<const Callable*>(target))(std::forward<Arguments>(arguments)...);
         }) {}
@@ -66,35 +66,34 @@ namespace lockstep::ops {
 enum class Access : std::uint8_t {
   read,
   write,   ///< all of it
-  update,  ///< read and written, or one of both as an attribute says
+  update,  ///< read and written, or only written, as an attribute (accumulate) selects
 };
 
 /// Element types of an operand.
 enum class Holds : std::uint8_t {
-  activations,  ///< float32 or bf16, as all activations of the operation
+  activations,  ///< float32 or bf16, the same for all activations of the operation
   weights,      ///< float32 or bf16: the operation rounds them to the activations' type
-  floats,       ///< float32 or bf16, whatever the activations are
+  floats,       ///< float32 or bf16, independent of the activations
   float32,
   float64,
   int64,
   int32,
   uint8,
-  anything,  ///< check() says what
+  anything,  ///< any type that check() allows
 };
 using enum Holds;
 
-/// What an operation does with an operand, and what that must be.
+/// How an operation uses an operand, and which type and layout the operand must have.
 struct Role {
   Access access = Access::read;
   Holds holds = Holds::activations;
-  bool optional = false;        ///< may be no tensor
+  bool optional = false;        ///< may be absent
   bool channel_blocks = false;  ///< any layout; otherwise plain
   /// The operand has one row, or one element, for each row of the operation, and rows do not depend on each
-  /// other: the operation may be carried out on some rows at a time. Then such operands are [rows, n], or
-  /// [rows] if they have one element for each. Rows are along the last dimension of the first such operand of
-  /// two or more dimensions.
+  /// other: the operation may run on some rows at a time. Such operands are then [rows, n], or [rows] for one
+  /// element each. A row is the last dimension of the first such operand of two or more dimensions.
   bool by_row = false;
-  bool part = false;  ///< of Columns: the rest of the matrix stays as it is
+  bool part = false;  ///< of Columns: the rest of the matrix does not change
 };
 
 /// A member of an operation, with its role.
@@ -104,7 +103,7 @@ struct Operand {
   Member& member;  ///< of the operation
   Role role;
 
-  constexpr Operand optional() const { return with(&Role::optional); }  ///< the same; there may be no tensor
+  constexpr Operand optional() const { return with(&Role::optional); }       ///< the same; may be absent
   constexpr Operand blocked() const { return with(&Role::channel_blocks); }  ///< the same; any layout
   /// The same; rows do not depend on each other.
   constexpr Operand by_row() const { return with(&Role::by_row); }
@@ -131,7 +130,7 @@ constexpr Operand<Member> in_out(const char* name, Member& member, Holds holds =
 }
 
 namespace detail {
-struct TakesAll {  // nvcc knows no lambda in a concept
+struct TakesAll {  // nvcc does not support a lambda in a concept
   void operator()(const auto&...) const {}
 };
 }  // namespace detail
@@ -141,7 +140,7 @@ concept HasOperands = requires(const Type& value) {
   Type::operands(value, detail::TakesAll{});
 };
 
-/// All formulas, folds or rules that devices carry out.
+/// All formulas, folds or rules that devices implement.
 template <class... Type>
 struct TypeList {
   /// Calls the template call operator of `each` for every type.
@@ -151,13 +150,13 @@ struct TypeList {
   }
 };
 
-/// What an operation computes and moves.
+/// The arithmetic and the memory traffic of an operation.
 struct Cost {
-  double flops = 0;  ///< of products, two for each multiply-add; 0 of others
-  double bytes = 0;  ///< of all operands, each counted once: what has to move if no cache holds it
+  double flops = 0;  ///< of products, two for each multiply-add; 0 for others
+  double bytes = 0;  ///< of all operands, each counted once: the traffic without caches
 };
 
-// A member is a Tensor, an array of them, Columns, a struct with operands, or a span of such.
+// A member is a Tensor, an array of them, Columns, a struct with operands, or a span of these.
 
 /// Columns [first, first + count) of a matrix [batch, time, width].
 struct Columns {
@@ -167,7 +166,7 @@ struct Columns {
 };
 
 using Visit = FunctionRef<void(const char* name, const Role&, const Tensor&)>;
-/// The tensor to use in place of one.
+/// Returns the tensor that replaces another.
 using Replace = FunctionRef<Tensor(const Role&, const Tensor&)>;
 
 namespace detail {
@@ -180,7 +179,7 @@ const Operation& as(const void* operation) {
 template <class Operation, class Each>
 void walk(Operation& operation, const Each& each);
 
-/// each(name, role, tensor) of every tensor of a member, going through each.elements(array or span).
+/// Calls each(name, role, tensor) for every tensor of a member; each.elements() visits an array or span.
 template <class Member, class Each>
 void walk_member(const char* name, const Role& role, Member& member, const Each& each) {
   using Type = std::remove_const_t<Member>;
@@ -218,7 +217,7 @@ struct Visitor {
 
 struct Replacer {
   Replace by;
-  /// What replaced operands refer to; it lives as long as the changed operation.
+  /// The memory of replaced spans; it lives as long as the changed operation.
   std::vector<std::shared_ptr<void>>& kept;
 
   void operator()(const char*, const Role& role, Tensor& tensor) const {
@@ -250,7 +249,7 @@ struct OperationType {
   void (*replace)(const void*, bool accumulate, Replace, FunctionRef<void(const AnyOperation&)>);
   Cost (*cost)(const void*);                         ///< what it computes and moves
   std::string (*label)(const void*);                 ///< name and sizes, for profiles
-  const char* (*changes_between_runs)(const void*);  ///< why a captured graph may not hold it; null: it may
+  const char* (*changes_between_runs)(const void*);  ///< why a captured graph cannot contain it; null: it can
 };
 
 template <class Operation>
@@ -263,29 +262,29 @@ class AnyOperation {
   template <class Operation>
   requires HasOperands<Operation> AnyOperation(const Operation& operation)  // NOLINT: run(MatMul{...})
       : AnyOperation(type_of<Operation>(), &operation) {}
-  /// Of an operation of this type.
+  /// Refers to an operation of this type.
   AnyOperation(const OperationType& type, const void* operation) : type_(&type), operation_(operation) {}
 
-  const OperationType& type() const { return *type_; }  ///< what is known of its type
+  const OperationType& type() const { return *type_; }  ///< the description of its type
   const char* name() const { return type_->name; }      ///< in errors and profiles
   const void* get() const { return operation_; }        ///< the operation, as void
 
-  /// UsageError unless every operand is given, is on the device and has the type and layout of its role, and
+  /// UsageError unless every operand is present, on the device, and of the type and layout of its role, and
   /// the shapes fit. The text is the same on every device.
   void check(const Device& device) const;
-  /// Calls each(name, role, tensor) for every operand; optional ones may be no tensor.
+  /// Calls each(name, role, tensor) for every operand; optional ones may be absent.
   void visit(Visit each) const { type_->visit(operation_, each); }
   /// Calls then() with the same operation on other tensors; absent tensors stay absent. accumulate: sets the
   /// attribute of that name.
   void with(Replace replace, FunctionRef<void(const AnyOperation&)> then, bool accumulate = false) const {
     type_->replace(operation_, accumulate, replace, then);
   }
-  /// bf16 if an activation is.
+  /// bf16 if an activation is bf16, otherwise float32.
   DType activation_type() const;
-  /// Whether an activation, a weight or floats are bf16.
+  /// Whether any activation, weight or floats operand is bf16.
   bool has_bf16() const;
   Cost cost() const { return type_->cost(operation_); }
-  /// The name as profiles call it: products with their sizes.
+  /// The name in profiles; products with their sizes.
   std::string label() const { return type_->label(operation_); }
   /// Why a captured graph could not repeat it ("dropout draws other numbers at every step"); null: it can.
   const char* changes_between_runs() const { return type_->changes_between_runs(operation_); }
@@ -295,15 +294,14 @@ class AnyOperation {
   const void* operation_;
 };
 
-/// Of all operands. updates_read: what is updated is read and written; otherwise only written.
+/// The bytes of all operands. updates_read: updated operands count twice, as read and written.
 double bytes_of_operands(const AnyOperation& operation, bool updates_read = true);
 
 /// "matmul 3 x 4 -> 5"
 std::string label_of(const char* name, const std::string& sizes);
 
-/// An operation may besides have: check(), cost(), changes_between_runs(), as AnyOperation has them; or
-/// sizes(), which throws UsageError where shapes do not fit, and may say the flops() and the text() of a
-/// product.
+/// An operation may also have check(), cost() and changes_between_runs(), as AnyOperation has; or sizes(),
+/// which throws UsageError if shapes do not fit, and whose result may have flops() and text() for a product.
 template <class Operation>
 const OperationType& type_of() {
   static constexpr OperationType type = {

@@ -127,7 +127,7 @@ struct UpsampleNearestBackward {
 
 // --- bilinear resizing: pixels have half-pixel centres; beyond the outermost centres the image is constant
 
-/// The two pixels of the old extent that a pixel of the new one is between, and the share of `second`.
+/// The two pixels of the old extent next to a pixel of the new one, and the share of `second`.
 struct Neighbours {
   std::int64_t first = 0, second = 0;
   float share = 0;
@@ -152,7 +152,7 @@ struct Resizing {
   }
 
   /// New pixels [begin, end): at least those that have the old pixel as a neighbour. The range is half a
-  /// pixel wider on each side, so that rounding leaves none out.
+  /// pixel wider on each side, so that rounding omits none.
   struct Range {
     std::int64_t begin, end;
   };
@@ -164,7 +164,7 @@ struct Resizing {
   }
 };
 
-/// What the shapes of a resize mean.
+/// The sizes of a resize.
 struct ResizeSizes {
   Resizing height, width;
 };

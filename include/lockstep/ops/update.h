@@ -1,6 +1,6 @@
-// What an optimizer's step does to parameters: rules, EMA weights, and the sums of a gradient norm. Rules are
-// written once for CPU and GPU: what a step makes of one element's value, gradient and state. To add a rule,
-// add a struct, and its name to Rules.
+// What an optimizer's step does to parameters: rules, EMA weights, and the sums of a gradient norm. A rule
+// computes the new value and state of one element, and is written once for CPU and GPU. To add a rule, write
+// a struct and add its name to Rules.
 #pragma once
 
 #include <cstdint>
@@ -78,10 +78,10 @@ struct Lion {
   }
 };
 
-/// All that devices carry out.
+/// All rules, which every device implements.
 using Rules = TypeList<AdamW, Sgd, SgdMomentum<false>, SgdMomentum<true>, Lion>;
 
-/// EMA weights to move on: average = decay average + (1 - decay) value.
+/// EMA weights to update: average = decay average + (1 - decay) value.
 struct EmaTarget {
   Tensor average;
   double decay = 0;  ///< in float32 1 - 0.9999 would be wrong in its fourth digit
@@ -89,14 +89,15 @@ struct EmaTarget {
   static void operands(auto& op, auto&& each) { each(in_out("an EMA average", op.average, float32)); }
 };
 
-/// A step of one parameter by a rule, and the averages that follow its new value. All of one shape.
+/// A step of one parameter by a rule, and the EMA weights that follow its new value. All tensors have one
+/// shape.
 template <class Rule>
 struct ParameterUpdate {
   Rule rule;
   Tensor value, gradient;
   std::array<Tensor, Rule::states> state;
   std::span<const EmaTarget> ema = {};
-  Tensor rounded = {};  ///< bf16: gets the new value; may be none
+  Tensor rounded = {};  ///< bf16 copy of the new value; may be absent
 
   static void operands(auto& op, auto&& each) {
     each(in_out("value", op.value, float32), in("gradient", op.gradient, float32),
@@ -108,11 +109,11 @@ struct ParameterUpdate {
 /// UsageError unless `tensor` has the value's shape.
 void check_shape_of_update(const char* operation, const char* name, const Tensor& tensor,
                            const Tensor& value);
-/// The same of a rounded value, which is also bf16 where there is one.
+/// The same for a rounded value, which may be absent and must be bf16.
 void check_rounded_value(const char* operation, const Tensor& rounded, const Tensor& value);
 
-/// A step of many parameters in one pass. Each element is computed alone: a parameter may be cut anywhere
-/// without changing a bit.
+/// A step of many parameters in one pass. Elements are independent: a parameter may be split anywhere without
+/// changing a bit.
 template <class Rule>
 struct Update {
   static constexpr const char* name = Rule::name;

@@ -10,8 +10,8 @@
 
 namespace lockstep::tasks {
 
-/// Which of a model's classes a sample is of: field y, int64. Metrics: loss (cross entropy), accuracy,
-/// accuracy_top5 where there are more than five classes, and with per_class accuracy_class_K for each.
+/// The class of a sample: field y, int64. Metrics: loss (cross entropy), accuracy, accuracy_top5 where there
+/// are more than five classes, and with per_class accuracy_class_K for each.
 class Classification final : public Task {
  public:
   struct Options {
@@ -32,7 +32,7 @@ class Classification final : public Task {
   std::int64_t classes_ = 0;
 };
 
-/// The next token: field y, int64 [T]. Metrics: loss (cross entropy a token) and perplexity.
+/// The next token: field y, int64 [T]. Metrics: loss (cross entropy per token) and perplexity.
 class Language final : public Task {
  public:
   struct Options {
@@ -51,8 +51,8 @@ class Language final : public Task {
   Options options_;
 };
 
-/// Numbers: field y, floats of the output's shape. Metrics: loss, rmse, and r2, the part of the targets'
-/// variance that is explained (1 - sum (y - output)^2 / sum (y - mean y)^2), over all elements.
+/// Numbers: field y, floats of the output's shape. Metrics: loss, rmse, and r2, the explained part of the
+/// targets' variance (1 - sum (y - output)^2 / sum (y - mean y)^2), over all elements.
 class Regression final : public Task {
  public:
   struct Options {
@@ -73,8 +73,8 @@ class Regression final : public Task {
   Options options_;
 };
 
-/// Yes or no: field y, 1 or 0 (integers) or probabilities (floats), of the output's shape, which is a logit.
-/// Metrics: loss (binary cross entropy) and accuracy.
+/// Yes or no: field y, 1 or 0 (integers) or probabilities (floats), of the shape of the output, which is a
+/// logit. Metrics: loss (binary cross entropy) and accuracy.
 class Binary final : public Task {
  public:
   struct Options {

@@ -1,4 +1,4 @@
-// Diffusion: learns to undo noise, and makes samples from noise.
+// Diffusion: learns to remove noise, and generates samples from noise.
 #pragma once
 
 #include <cstdint>
@@ -18,22 +18,22 @@
 
 namespace lockstep::tasks {
 
-/// Learns the images of field x, in [-1, 1], of classes y if the model takes any. The model gets x with
-/// noise, t: float32 [N], which of all steps, y, and has_class: uint8 [N], 0 where the class is withheld.
-/// Every draw is keyed by seed, step, shard and sample; evaluations draw the same numbers every time.
-/// Metrics: loss, and loss_q0 to loss_q3, that of the quarters of the steps.
+/// Learns the images of field x, in [-1, 1], and their classes y if the model takes classes. The model reads
+/// x with noise; t: float32 [N], the numbers of the noise steps; y; and has_class: uint8 [N], 0 where the
+/// class is withheld. Every draw is keyed by seed, step, shard and sample; evaluations draw the same numbers
+/// every time. Metrics: loss, and loss_q0 to loss_q3, the losses of the quarters of the steps.
 class Diffusion final : public Task, public Generative {
  public:
   struct Options {
-    static constexpr const char* section = "diffusion";  ///< of a configuration, which has these
+    static constexpr const char* section = "diffusion";  ///< of a configuration, for these keys
     std::string schedule = "linear";                     ///< or cosine
     std::int64_t steps = 1000;                           ///< of noise
     Predict predict = Predict::eps;                      ///< what the model estimates
-    Variance variance = Variance::fixed_large;           ///< of a step back
+    Variance variance = Variance::fixed_large;           ///< of a denoising step
     Objective loss = Objective::mse;                     ///< what is minimised
     double min_snr = 0;                                  ///< gamma of min-SNR weights; 0: none
     std::string time = "uniform";                        ///< or loss_second_moment
-    double class_dropout = 0;                            ///< part of the samples whose class is withheld
+    double class_dropout = 0;                            ///< fraction of samples whose class is withheld
 
     static std::vector<Option<Options>> options();
   };

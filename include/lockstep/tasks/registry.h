@@ -1,4 +1,4 @@
-// The tasks that a configuration can name, and all else that a program adds to what Lockstep has.
+// The tasks that a configuration can name, and the registries of everything that a program can add.
 #pragma once
 
 #include <memory>
@@ -14,7 +14,7 @@
 namespace lockstep {
 namespace tasks {
 
-/// A task is made from its options.
+/// A task is constructed from its options.
 using Registry = lockstep::Registry<Task>;
 /// The section [task].
 using TaskConfig = Registry::Choice;
@@ -27,16 +27,16 @@ void add_built_in(Registry& registry);
 /// The models, tasks, optimizers and data sets that a configuration can name, and the tokenizers that a data
 /// file can: the built-in ones and those of a program.
 struct Registries {
-  std::string program = "lockstep";  ///< that has them, for messages
+  std::string program = "lockstep";  ///< its name, for messages
   models::Registry models;           ///< by model.name
   tasks::Registry tasks;             ///< by task.name
   optim::Registry optimizers;        ///< by optimizer.name
   data::Registry data;               ///< by data.format
   data::Tokenizers tokenizers;       ///< by the attribute tokenizer of a data file
 };
-/// Adds what every program has.
+/// Adds the built-in entries.
 void add_built_in(Registries& registries);
-/// A registry of that alone.
+/// Registries that have only these.
 const Registries& built_in_registries();
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-// LossSecondMoment: times with a greater loss are learned more often (Nichol, Dhariwal, 2021, section 3.3).
+// LossSecondMoment: draws times with a larger loss more often (Nichol, Dhariwal, 2021, section 3.3).
 #pragma once
 
 #include <cstdint>
@@ -15,23 +15,23 @@ namespace lockstep::tasks {
 class LossSecondMoment {
  public:
   static constexpr std::int64_t history = 10;          ///< losses that are kept of each time
-  static constexpr double uniform_probability = 1e-3;  ///< part of the draws that ignore the losses
+  static constexpr double uniform_probability = 1e-3;  ///< fraction of draws that ignore the losses
 
-  explicit LossSecondMoment(std::int64_t steps);  ///< no loss is known yet
+  explicit LossSecondMoment(std::int64_t steps);  ///< without losses
 
-  /// A time, and what its loss is multiplied by, so that its expectation is that of uniform draws.
+  /// A time, and the weight of its loss, which keeps the expectation of uniform draws.
   struct Draw {
-    std::int64_t t = 0;  ///< which
+    std::int64_t t = 0;  ///< the time
     double weight = 1;   ///< of its loss
   };
-  /// uniform: in [0, 1). By the probabilities of the last update().
+  /// Draws by the probabilities of the last update(). uniform: in [0, 1).
   Draw draw(double uniform) const;
-  /// After add() or a load: the probabilities that the losses mean.
+  /// Computes the probabilities from the losses. Call it after add() or a load.
   void update();
-  /// The latest loss of a time. UsageError if there is no such time.
+  /// Adds the latest loss of a time. UsageError if the time is out of range.
   void add(std::int64_t t, double loss);
 
-  /// Of each time. They sum to 1.
+  /// The probability of each time; they sum to 1.
   const std::vector<double>& probabilities() const { return probabilities_; }
   /// losses: float64 [steps, history], the oldest first; counts: int64 [steps]. They share memory with this.
   std::vector<std::pair<std::string, Tensor>> state() const {

@@ -14,7 +14,7 @@ int channel_block_for(kernels::Backend& backend, std::int64_t channels, DType dt
   return channels / groups % block == 0 || groups == 1 ? block : 1;
 }
 
-/// x in the channel block that the backend prefers, or as it is if it is in channel blocks already.
+/// x in the channel block that the backend prefers; x itself if it is already in channel blocks.
 Var in_block(const Var& x, int groups) {
   if (x.value().channel_block() != 1) return x;
   return to_channel_block(x, channel_block_for(x.tape().backend(), x.shape()[1], x.value().dtype(), groups));
@@ -35,13 +35,13 @@ void require_fit(const char* function, const Var& x, const Var& weight, int rank
                      to_string(weight.shape()), rank);
 }
 
-/// The weight reads `channels` channels and makes `made`.
+/// UsageError unless the weight reads `channels` channels; the bias has `outputs` elements.
 void require_channels(const char* function, const Var& x, const Var& weight, const Var& bias,
-                      std::int64_t channels, std::int64_t made, int groups) {
+                      std::int64_t channels, std::int64_t outputs, int groups) {
   if (groups < 1 || x.shape()[1] != channels || weight.shape()[0] % groups != 0)
     throw UsageError("{}: an input of shape {} does not fit a weight of shape {} in {} groups", function,
                      to_string(x.shape()), to_string(weight.shape()), groups);
-  if (bias.value()) ops::require_shape(function, "the bias", bias.value(), {made});
+  if (bias.value()) ops::require_shape(function, "the bias", bias.value(), {outputs});
 }
 
 /// A weight [O, C, k] as [O, C, 1, k]; a view.
@@ -51,17 +51,17 @@ Tensor as_images(const Tensor& weight) {
 }
 
 /// x: [N, C, H, W], plain or in channel blocks.
-Var convolve(const char* function, const Var& given, const Var& weight, const Var& bias,
+Var convolve(const char* function, const Var& input, const Var& weight, const Var& bias,
              const ConvolutionGeometry& geometry) {
   const auto& [stride, padding, groups, dilation] = geometry;
-  require_channels(function, given, weight, bias, weight.shape()[1] * groups, weight.shape()[0], groups);
-  const Shape& s = given.shape();
+  require_channels(function, input, weight, bias, weight.shape()[1] * groups, weight.shape()[0], groups);
+  const Shape& s = input.shape();
   const Shape w = as_images(weight.value()).shape();
-  const Shape made{
+  const Shape y_shape{
       s[0], w[0], ops::convolved_extent(function, s[2], w[2], stride.height, padding.height, dilation.height),
       ops::convolved_extent(function, s[3], w[3], stride.width, padding.width, dilation.width)};
-  const Var x = in_block(given, groups);
-  const Tensor y = new_images(x, made, groups);
+  const Var x = in_block(input, groups);
+  const Tensor y = new_images(x, y_shape, groups);
   x.tape().backend().run(ops::Convolution{x.value(), as_images(weight.value()), bias.value(), geometry, y});
   return x.tape().record(
       y, {&x, &weight, &bias}, [x, weight, bias = bias.without_value(), geometry](Tape& t, const Tensor& dy) {
@@ -94,29 +94,29 @@ Var conv1d(const Var& x, const Var& weight, const Var& bias, const ConvolutionGe
   return reshape(y, {s[0], y.shape()[1], y.shape()[3]});
 }
 
-Var conv_transpose2d(const Var& given, const Var& weight, const Var& bias,
+Var conv_transpose2d(const Var& input, const Var& weight, const Var& bias,
                      const ConvolutionGeometry& geometry, const ops::HeightWidth& output_padding) {
   constexpr const char* function = "conv_transpose2d";
-  require_fit(function, given, weight, 4);
-  const Shape &s = given.shape(), &w = weight.shape();
-  require_channels(function, given, weight, bias, w[0], w[1] * geometry.groups, geometry.groups);
+  require_fit(function, input, weight, 4);
+  const Shape &s = input.shape(), &w = weight.shape();
+  require_channels(function, input, weight, bias, w[0], w[1] * geometry.groups, geometry.groups);
   const auto extent = [&](int d, int stride, int padding, int dilation, int more) {
-    const std::int64_t made =
+    const std::int64_t result =
         (s[d] - 1) * stride - 2 * std::int64_t{padding} + dilation * (w[d] - 1) + 1 + more;
-    if (more < 0 || more >= stride || made < 1 ||
-        ops::convolved_extent(function, made, w[d], stride, padding, dilation) != s[d])
+    if (more < 0 || more >= stride || result < 1 ||
+        ops::convolved_extent(function, result, w[d], stride, padding, dilation) != s[d])
       throw UsageError(
-          "{}: no convolution makes {} of an image, with a kernel of {}, stride {}, padding {}, dilation {} "
+          "{}: no convolution of an image gives {} with a kernel of {}, stride {}, padding {}, dilation {} "
           "and output padding {} (which must be less than the stride)",
           function, to_string(s), to_string(w), stride, padding, dilation, more);
-    return made;
+    return result;
   };
   const auto& [stride, padding, groups, dilation] = geometry;
-  const Shape made{s[0], w[1] * groups,
-                   extent(2, stride.height, padding.height, dilation.height, output_padding.height),
-                   extent(3, stride.width, padding.width, dilation.width, output_padding.width)};
-  const Var x = in_block(given, groups);
-  const Tensor y = new_images(x, made, groups);
+  const Shape y_shape{s[0], w[1] * groups,
+                      extent(2, stride.height, padding.height, dilation.height, output_padding.height),
+                      extent(3, stride.width, padding.width, dilation.width, output_padding.width)};
+  const Var x = in_block(input, groups);
+  const Tensor y = new_images(x, y_shape, groups);
   kernels::Backend& backend = x.tape().backend();
   backend.run(ops::ConvolutionBackwardInput{x.value(), weight.value(), geometry, y});
   if (bias.value()) backend.run(ops::AddChannels{bias.value(), y});
@@ -141,8 +141,8 @@ namespace {
 std::int64_t windows(const char* function, const Var& x, std::int64_t extent, std::int64_t kernel, int stride,
                      int padding) {
   if (stride < 1 || padding < 0 || kernel < 1)
-    throw UsageError("{}: kernel {}, stride {} and padding {} make no window", function, kernel, stride,
-                     padding);
+    throw UsageError("{}: kernel {}, stride {} and padding {} are not a valid window", function, kernel,
+                     stride, padding);
   const std::int64_t steps = extent + 2 * std::int64_t{padding} - kernel;
   if (steps < 0)
     throw UsageError("{}: a window of {} with padding {} is larger than the image {}", function, kernel,
@@ -207,7 +207,7 @@ Var resize_bilinear(const Var& x, std::int64_t height, std::int64_t width) {
   require_rank("resize_bilinear", x, 4);
   const Shape& s = x.shape();
   if (height < 1 || width < 1)
-    throw UsageError("resize_bilinear: images of shape {} do not become {} x {}", to_string(s), height,
+    throw UsageError("resize_bilinear: cannot resize images of shape {} to {} x {}", to_string(s), height,
                      width);
   Tape& tape = x.tape();
   const Tensor y =

@@ -27,14 +27,14 @@ void add_broadcast_gradient(Tape& tape, const Var& input, const Tensor& dy) {
   });
 }
 
-/// What gradients are computed from.
+/// The tensors that gradients are computed from.
 struct Saved {
   Tensor dy, a, b, y;
 };
 
 /// The gradient of a sum: dy itself.
-constexpr auto passed_on = [](const Saved& at) -> const Tensor& { return at.dy; };
-constexpr auto negated = [](const Saved& at) { return ops::Map<ops::Scaled>{{-1.0f}, {at.dy}, {}}; };
+constexpr auto pass_on = [](const Saved& at) -> const Tensor& { return at.dy; };
+constexpr auto negate = [](const Saved& at) { return ops::Map<ops::Scaled>{{-1.0f}, {at.dy}, {}}; };
 
 /// Adds gradient(saved) to an input's gradient: a Map without its result, or a Tensor.
 template <class GradientOf>
@@ -77,11 +77,11 @@ Var record_pair(const Var& a, const Var& b, const Shape& shape, const MapOf& map
 
 /// A formula of two inputs, both in one layout or plain.
 template <class Formula, class GradientOfA, class GradientOfB>
-Var pair(const Var& given_a, const Var& given_b, Reads reads, const GradientOfA& gradient_a,
+Var pair(const Var& a_input, const Var& b_input, Reads reads, const GradientOfA& gradient_a,
          const GradientOfB& gradient_b) {
-  const bool alike = given_a.shape() == given_b.shape();
-  const Var a = alike ? given_a : plain(given_a),
-            b = to_channel_block(given_b, alike ? a.value().channel_block() : 1);
+  const bool alike = a_input.shape() == b_input.shape();
+  const Var a = alike ? a_input : plain(a_input),
+            b = to_channel_block(b_input, alike ? a.value().channel_block() : 1);
   const auto map = [](const Tensor& x, const Tensor& y) { return ops::Map<Formula>{{}, {x, y}, {}}; };
   return record_pair(a, b, broadcast_shape(Formula::name, a.shape(), b.shape()), map, reads, gradient_a,
                      gradient_b);
@@ -109,17 +109,17 @@ Var linear_function(const Var& x, const Formula& formula, float factor) {
 
 }  // namespace
 
-Var add(const Var& a, const Var& given) {
-  if (!(a.shape() == given.shape()) || a.value().dtype() != given.value().dtype())
-    return pair<ops::Sum>(a, given, {}, passed_on, passed_on);
-  const Var b = to_channel_block(given, a.value().channel_block());
+Var add(const Var& a, const Var& b_input) {
+  if (!(a.shape() == b_input.shape()) || a.value().dtype() != b_input.value().dtype())
+    return pair<ops::Sum>(a, b_input, {}, pass_on, pass_on);
+  const Var b = to_channel_block(b_input, a.value().channel_block());
   Tape& tape = a.tape();
   const Tensor y = empty_like(tape.backend(), a.value());
   tape.backend().run(ops::add(a.value(), b.value(), y));
   return record_sum(y, a, b);
 }
 
-Var sub(const Var& a, const Var& b) { return pair<ops::Difference>(a, b, {}, passed_on, negated); }
+Var sub(const Var& a, const Var& b) { return pair<ops::Difference>(a, b, {}, pass_on, negate); }
 
 Var mul(const Var& a, const Var& b) {
   return pair<ops::Product>(
@@ -146,10 +146,10 @@ Var div(const Var& a, const Var& b) {
 Var maximum(const Var& a, const Var& b) { return extreme<ops::Maximum>(a, b, true); }
 Var minimum(const Var& a, const Var& b) { return extreme<ops::Minimum>(a, b, false); }
 
-Var where(const Tensor& condition, const Var& given_a, const Var& given_b) {
+Var where(const Tensor& condition, const Var& a_input, const Var& b_input) {
   if (condition.dtype() != DType::int64 && condition.dtype() != DType::uint8)
     throw UsageError("where: the condition is {}, not int64 or uint8", to_string(condition.dtype()));
-  const Var a = plain(given_a), b = plain(given_b);
+  const Var a = plain(a_input), b = plain(b_input);
   const Shape shape =
       broadcast_shape("where", condition.shape(), broadcast_shape("where", a.shape(), b.shape()));
   kernels::Backend& backend = a.tape().backend();
@@ -190,12 +190,12 @@ Var add(const Var& x, float value) { return linear_function(x, ops::Shifted{1, v
 Var sub(float value, const Var& x) { return linear_function(x, ops::Shifted{-1, value}, -1); }
 Var div(float value, const Var& x) { return elementwise<ops::Reciprocal>(x, {value}); }
 Var maximum(const Var& x, float value) {
-  if (value != value) throw UsageError("maximum: the number is NaN");
+  if (value != value) throw UsageError("maximum: the value is NaN");
   return clamp(x, value, std::numeric_limits<float>::infinity());
 }
 
 Var minimum(const Var& x, float value) {
-  if (value != value) throw UsageError("minimum: the number is NaN");
+  if (value != value) throw UsageError("minimum: the value is NaN");
   return clamp(x, -std::numeric_limits<float>::infinity(), value);
 }
 

@@ -17,10 +17,10 @@ void require_layer_fit(const char* function, const Var& x, const Var& weight, co
   if (bias.value()) ops::require_shape(function, "the bias", bias.value(), {weight.shape()[0]});
 }
 
-/// What a layer computes.
+/// The results of a layer.
 struct LayerOutput {
   Tensor y;
-  Tensor slope_at;  ///< what the backward of its activation reads: y under a ReLU; none without one
+  Tensor slope_at;  ///< read by the activation's backward: y for a ReLU; absent without an activation
 };
 
 LayerOutput run_layer(Tape& tape, const Tensor& x, const Var& weight, const Var& bias,
@@ -65,8 +65,8 @@ void write_layer_gradients(Tape& t, const Var& x, const Tensor& dy, const Var& w
   add_input_gradient(t, x, dy, weight);
 }
 
-Var layer(const Var& given, const Var& weight, const Var& bias, std::optional<ops::Activation> activation) {
-  const Var x = plain(given);
+Var layer(const Var& input, const Var& weight, const Var& bias, std::optional<ops::Activation> activation) {
+  const Var x = plain(input);
   require_layer_fit("linear", x, weight, bias);
   const LayerOutput output = run_layer(x.tape(), x.value(), weight, bias, activation);
   return x.tape().record(
@@ -83,10 +83,10 @@ Var layer(const Var& given, const Var& weight, const Var& bias, std::optional<op
 
 }  // namespace
 
-Var matmul(const Var& a_given, const Var& b_given) {
-  require_one_type("matmul", a_given, b_given);
-  const Shape shape = ops::shape_of_product("matmul", a_given.shape(), b_given.shape());
-  const Var a = plain(a_given), b = plain(b_given);
+Var matmul(const Var& a_input, const Var& b_input) {
+  require_one_type("matmul", a_input, b_input);
+  const Shape shape = ops::shape_of_product("matmul", a_input.shape(), b_input.shape());
+  const Var a = plain(a_input), b = plain(b_input);
   const Tensor y = a.tape().backend().empty(shape, a.value().dtype());
   a.tape().backend().run(ops::MatMul{a.value(), b.value(), ops::Transposed::none, y});
   return a.tape().record(y, {&a, &b}, [a, b](Tape& t, const Tensor& dy) {
@@ -110,12 +110,12 @@ Var linear(const Var& x, const Var& weight, const Var& bias, ops::Activation act
   return layer(x, weight, bias, activation);
 }
 
-Var feed_forward(const Var& given, const Var& weight_in, const Var& bias_in, ops::Activation activation,
+Var feed_forward(const Var& input, const Var& weight_in, const Var& bias_in, ops::Activation activation,
                  const Var& weight_out, const Var& bias_out) {
-  const Var x = plain(given);
+  const Var x = plain(input);
   require_layer_fit("feed_forward", x, weight_in, bias_in);
   if (weight_out.shape().rank() != 2 || weight_out.shape()[1] != weight_in.shape()[0])
-    throw UsageError("feed_forward: weights of shape {} and {} do not follow each other",
+    throw UsageError("feed_forward: weights of shape {} and {} do not fit each other",
                      to_string(weight_in.shape()), to_string(weight_out.shape()));
   Tape& tape = x.tape();
   const LayerOutput hidden = run_layer(tape, x.value(), weight_in, bias_in, activation);

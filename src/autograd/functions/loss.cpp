@@ -22,8 +22,7 @@ Loss joined(const Loss& a, const Loss& b, const Join& join) {
   if (!b.sum.value()) return a;
   if (!a.total && !b.total) return {a.sum + b.sum, {}};
   if (!a.total || !b.total)
-    throw UsageError(
-        "loss: one of two losses says what it counts, the other does not; loss_of(sum, count) does");
+    throw UsageError("loss: one of two losses has a count, the other has none; use loss_of(sum, count)");
   kernels::Backend& backend = a.sum.tape().backend();
   const Tensor total = new_total(backend);
   join(backend, total, a.total, b.total);
@@ -39,9 +38,9 @@ Shape shape_of_samples(const Shape& x) {
 
 /// The sum over the elements of loss(element, target).
 template <class ElementLoss>
-Loss of_elements(const char* function, const ElementLoss& loss, const Var& given, const Tensor& target,
+Loss of_elements(const char* function, const ElementLoss& loss, const Var& input, const Tensor& target,
                  const PerSample& per_sample) {
-  const Var x = plain(given);
+  const Var x = plain(input);
   if (!(x.shape() == target.shape()))
     throw UsageError("{}: the input has shape {}, the target {}", function, to_string(x.shape()),
                      to_string(target.shape()));
@@ -55,7 +54,7 @@ Loss of_elements(const char* function, const ElementLoss& loss, const Var& given
                      to_string(per_sample.weights.shape()), x.shape()[0]);
   Tape& tape = x.tape();
   kernels::Backend& backend = tape.backend();
-  const Tensor wanted = backend.in_type(target, DType::float32), total = new_total(backend);
+  const Tensor targets = backend.in_type(target, DType::float32), total = new_total(backend);
   const Tensor weights =
       per_sample.weights ? per_sample.weights.reshape(shape_of_samples(x.shape())) : Tensor();
 
@@ -63,11 +62,11 @@ Loss of_elements(const char* function, const ElementLoss& loss, const Var& given
   if constexpr (has_term) {
     if (!by_sample)
       backend.run(ops::Reduce<typename ElementLoss::Term>{
-          {}, {backend.in_type(x.value(), DType::float32), wanted}, total});
+          {}, {backend.in_type(x.value(), DType::float32), targets}, total});
   }
   if (by_sample || !has_term) {
     const Tensor terms = backend.empty(x.shape());
-    backend.run(ops::Map<ops::LossTerm<ElementLoss>>{{loss}, {x.value(), wanted}, terms});
+    backend.run(ops::Map<ops::LossTerm<ElementLoss>>{{loss}, {x.value(), targets}, terms});
     if (per_sample.values) {
       const Tensor means = backend.empty({x.shape()[0]});
       const auto count = static_cast<double>(x.shape()[0] == 0 ? 1 : x.value().numel() / x.shape()[0]);
@@ -79,14 +78,14 @@ Loss of_elements(const char* function, const ElementLoss& loss, const Var& given
     backend.run(ops::Reduce<ops::Itself>{{}, {terms}, total});
   }
   const Var sum =
-      tape.record(scalar_sum(backend, total), {&x}, [x, wanted, loss, weights](Tape& t, const Tensor& dy) {
+      tape.record(scalar_sum(backend, total), {&x}, [x, targets, loss, weights](Tape& t, const Tensor& dy) {
         add_new_gradient(t, x, [&](const Tensor& dx) {
           Tensor factor = dy;
           if (weights) {
             factor = t.backend().empty(weights.shape());
             t.backend().run(ops::Map<ops::Product>{{}, {weights, dy}, factor});
           }
-          t.backend().run(ops::Map<ops::LossSlope<ElementLoss>>{{loss}, {x.value(), wanted, factor}, dx});
+          t.backend().run(ops::Map<ops::LossSlope<ElementLoss>>{{loss}, {x.value(), targets, factor}, dx});
         });
       });
   return {sum, total};
@@ -118,7 +117,7 @@ Loss append(const Loss& a, const Loss& b) {
 
 Loss loss_of(const Var& sum, double count) {
   if (sum.shape().rank() != 0)
-    throw UsageError("loss_of: the sum has shape {}, it is not a scalar", to_string(sum.shape()));
+    throw UsageError("loss_of: the sum has shape {}; it must be a scalar", to_string(sum.shape()));
   if (!(count >= 0)) throw UsageError("loss_of: the count is {}; it must be at least 0", count);
   kernels::Backend& backend = sum.tape().backend();
   const Tensor total = new_total(backend);

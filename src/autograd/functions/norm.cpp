@@ -19,7 +19,7 @@ void require_fit(const char* function, const Var& x, const Var& weight, const Va
                    to_string(x.shape()), to_string(weight.shape()), to_string(bias.shape()));
 }
 
-/// y = layer norm of x, computed already, with the rows' mean and inv_std.
+/// Records y = layer norm of x, computed already, with mean and inv_std of the rows.
 Var record_layer_norm(const Tensor& y, const Var& x, const Var& weight, const Var& bias, const Tensor& mean,
                       const Tensor& inv_std) {
   return x.tape().record(
@@ -36,8 +36,8 @@ Var record_layer_norm(const Tensor& y, const Var& x, const Var& weight, const Va
 
 }  // namespace
 
-Var layer_norm(const Var& given, const Var& weight, const Var& bias, float eps) {
-  const Var x = plain(given);
+Var layer_norm(const Var& input, const Var& weight, const Var& bias, float eps) {
+  const Var x = plain(input);
   require_fit("layer_norm", x, weight, bias);
   kernels::Backend& backend = x.tape().backend();
   const Tensor y = empty_like(backend, x.value());
@@ -47,9 +47,9 @@ Var layer_norm(const Var& given, const Var& weight, const Var& bias, float eps) 
   return record_layer_norm(y, x, weight, bias, mean, inv_std);
 }
 
-SumAndNorm add_layer_norm(const Var& a_given, const Var& b_given, const Var& weight, const Var& bias,
+SumAndNorm add_layer_norm(const Var& a_input, const Var& b_input, const Var& weight, const Var& bias,
                           float eps) {
-  const Var a = plain(a_given), b = plain(b_given);
+  const Var a = plain(a_input), b = plain(b_input);
   if (!(a.shape() == b.shape()))
     throw UsageError("add_layer_norm: the shapes {} and {} differ", to_string(a.shape()),
                      to_string(b.shape()));
@@ -63,8 +63,8 @@ SumAndNorm add_layer_norm(const Var& a_given, const Var& b_given, const Var& wei
   return {x, record_layer_norm(y, x, weight, bias, mean, inv_std)};
 }
 
-Var rms_norm(const Var& given, const Var& weight, float eps) {
-  const Var x = plain(given);
+Var rms_norm(const Var& input, const Var& weight, float eps) {
+  const Var x = plain(input);
   if (x.shape().rank() < 1 || !(weight.shape() == Shape{x.shape()[-1]}))
     throw UsageError("rms_norm: an input of shape {} does not fit weight {}", to_string(x.shape()),
                      to_string(weight.shape()));
@@ -83,9 +83,9 @@ Var rms_norm(const Var& given, const Var& weight, float eps) {
   });
 }
 
-Var group_norm(const Var& given, int groups, const Var& weight, const Var& bias, float eps) {
-  require_rank("group_norm", given, 4);
-  const Var x = plain(given);
+Var group_norm(const Var& input, int groups, const Var& weight, const Var& bias, float eps) {
+  require_rank("group_norm", input, 4);
+  const Var x = plain(input);
   const std::int64_t channels = x.shape()[1];
   if (groups < 1 || channels % groups != 0)
     throw UsageError("group_norm: {} groups do not divide {} channels", groups, channels);
@@ -153,13 +153,13 @@ Tensor moments_of(kernels::Backend& backend, const Tensor& x, const Tensor& cent
   return total;
 }
 
-/// What a pass normalises with.
+/// The statistics that a pass normalises with.
 struct Statistics {
   Tensor mean, inv_std;  ///< float32 [C]
-  Tensor count;          ///< elements per channel; none for running statistics
+  Tensor count;          ///< elements per channel; absent for running statistics
 };
 
-/// Of moments about `centre`, or, without moments, the running statistics.
+/// The statistics of moments about `centre`, or, without moments, the running ones.
 Statistics statistics_of(kernels::Backend& backend, const Tensor& total, const Tensor& centre,
                          const BatchNormOptions& options) {
   const std::int64_t channels = centre.numel();
@@ -176,8 +176,8 @@ void contribute(kernels::Backend& backend, GradientSink& sink, Statistic& statis
   sink.contributed(statistic);
 }
 
-/// Before a run's first update only: an error would take away what a run of before, or an epoch whose last
-/// batch is smaller, has trained. Ranks that share statistics see the same count, and throw alike.
+/// Checks only before a run's first update: a later error would stop runs that have trained before, or whose
+/// last batch of an epoch is smaller. Ranks that share statistics see the same count, so all of them throw.
 void check_more_than_one_value(Tape& tape, const Tensor& x, const Tensor& total, bool shared) {
   if (tape.pass().step > 0 || x.size(1) == 0) return;
   double values = static_cast<double>(x.numel() / x.size(1));
@@ -224,7 +224,7 @@ void write_gradient(kernels::Backend& backend, const Tensor& sums, const Tensor&
   accumulate ? backend.run(ops::Accumulate{gradient, sums}) : backend.copy(sums, gradient);
 }
 
-/// Checked arguments, and the statistics by which they are normalised.
+/// Checked arguments and their statistics.
 struct Normalisation {
   Var x, weight, bias;
   Statistics by;
@@ -247,9 +247,10 @@ Normalisation normalisation_of(const char* function, const Var& x, const Var& we
   comm::GradientTransport* const transport = pass.training && pass.record ? options.transport : nullptr;
   // A recomputed segment neither communicates again nor counts its samples twice.
   const auto [mean, inv_std, count] = tape.once<3>([&]() -> std::array<Tensor, 3> {
-    const Statistics found = pass.training ? batch_statistics(tape, x.value(), options, transport)
-                                           : statistics_of(tape.backend(), {}, options.running_mean, options);
-    return {found.mean, found.inv_std, found.count};
+    const Statistics statistics = pass.training
+                                      ? batch_statistics(tape, x.value(), options, transport)
+                                      : statistics_of(tape.backend(), {}, options.running_mean, options);
+    return {statistics.mean, statistics.inv_std, statistics.count};
   });
   return {x, weight, bias, {mean, inv_std, count}, transport};
 }
@@ -259,7 +260,7 @@ Tensor empty_sums(kernels::Backend& backend, const Normalisation& of) {
 }
 
 /// Adds the sums of a backward (`mine`) to the gradients of weight and bias, and computes the gradient of x.
-/// relu: as of ops::BatchNormBackwardInput.
+/// relu: as in ops::BatchNormBackwardInput.
 void add_gradients(Tape& tape, const Normalisation& of, const Tensor& dy, bool relu, const Tensor& mine) {
   kernels::Backend& backend = tape.backend();
   const Shape channels = of.weight.shape();
@@ -294,14 +295,14 @@ Var batch_norm(const Var& x, const Var& weight, const Var& bias, const BatchNorm
                      [of](Tape& t, const Tensor& dy) { backward(t, of, dy, false); });
 }
 
-Var batch_norm_relu(const Var& x, const Var& weight, const Var& bias, const Var& shortcut_given,
+Var batch_norm_relu(const Var& x, const Var& weight, const Var& bias, const Var& shortcut_input,
                     const BatchNormOptions& options) {
-  const bool has_shortcut = static_cast<bool>(shortcut_given.value());
-  if (has_shortcut && !(shortcut_given.shape() == x.shape()))
+  const bool has_shortcut = static_cast<bool>(shortcut_input.value());
+  if (has_shortcut && !(shortcut_input.shape() == x.shape()))
     throw UsageError("batch_norm_relu: the shortcut has shape {}, the input {}",
-                     to_string(shortcut_given.shape()), to_string(x.shape()));
+                     to_string(shortcut_input.shape()), to_string(x.shape()));
   const Var shortcut =
-      has_shortcut ? to_channel_block(shortcut_given, x.value().channel_block()) : shortcut_given;
+      has_shortcut ? to_channel_block(shortcut_input, x.value().channel_block()) : shortcut_input;
   const Normalisation of = normalisation_of("batch_norm_relu", x, weight, bias, options);
   Tape& tape = x.tape();
   const Tensor y = empty_like(tape.backend(), x.value());
@@ -310,7 +311,7 @@ Var batch_norm_relu(const Var& x, const Var& weight, const Var& bias, const Var&
                      [of, shortcut = shortcut.without_value(), has_shortcut, y](Tape& t, const Tensor& dy,
                                                                                 const Tensor& second_grad) {
                        // Without a shortcut and a second gradient, only the two passes need the gradient
-                       // behind the ReLU, and they compute it from dy again.
+                       // after the ReLU, and they compute it again from dy.
                        if (!has_shortcut && !second_grad) return backward(t, of, dy, true);
                        kernels::Backend& b = t.backend();
                        const Tensor gated = empty_like(b, dy), mine = empty_sums(b, of);

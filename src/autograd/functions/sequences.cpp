@@ -8,7 +8,7 @@
 namespace lockstep {
 namespace {
 
-/// y has q's shape.
+/// The attention of q, k and v; it has q's shape.
 Var attend(const Var& q, const Var& k, const Var& v, int heads, bool causal) {
   const ops::Columns queries = ops::all_columns(q.value()), keys = ops::all_columns(k.value()),
                      values = ops::all_columns(v.value());
@@ -72,8 +72,8 @@ Var add_positions(const Var& x, const Var& weight) {
       });
 }
 
-Var rotary(const Var& given, RotaryLayout layout, float base, std::int64_t first_position) {
-  const Var x = plain(given);
+Var rotary(const Var& input, RotaryLayout layout, float base, std::int64_t first_position) {
+  const Var x = plain(input);
   Tape& tape = x.tape();
   const Tensor y = empty_like(tape.backend(), x.value());
   tape.backend().run(ops::Rotary{x.value(), layout, base, first_position, false, y});

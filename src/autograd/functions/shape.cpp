@@ -29,7 +29,7 @@ Var copy_of_view(const Var& x, const StridedView& view) {
   });
 }
 
-/// y after x has been copied to a view of it. `rest`: the value of y's other elements.
+/// Copies x into a view of y and records it; `rest` is the Var that y's other elements come from.
 Var copy_to_view(const Var& x, const StridedView& view, const Tensor& y, const Var& rest) {
   Tape& tape = x.tape();
   tape.backend().run(StridedCopy{StridedView(x.value().reshape(view.shape)), view.of(y)});
@@ -42,8 +42,8 @@ Var copy_to_view(const Var& x, const StridedView& view, const Tensor& y, const V
                      });
 }
 
-/// The parts, made plain by stored(part), one after another along an axis of the result. A part takes
-/// extent(part) of the axis.
+/// Joins the parts along an axis of the result. stored(part) is the part as plain rows, extent(part) its
+/// extent along the axis.
 template <class Extent, class Stored>
 Var join(std::span<const Var> parts, const Shape& shape, int axis, const Extent& extent,
          const Stored& stored) {
@@ -59,7 +59,7 @@ Var join(std::span<const Var> parts, const Shape& shape, int axis, const Extent&
   return joined;
 }
 
-/// x at the indices along an axis; `shape`: of the result.
+/// x at the indices along an axis; `shape`: the shape of the result.
 Var gathered(const Var& x, int axis, const Tensor& indices, const Shape& shape) {
   Tape& tape = x.tape();
   const Tensor y = tape.backend().empty(shape, x.value().dtype());
@@ -91,7 +91,7 @@ int common_full_block(std::span<const Var> images) {
   return common ? block : 1;
 }
 
-/// Whether all images have the channels of a position side by side, and a joint image would, too.
+/// Whether all images, and the joined one, have the channels of a position side by side.
 bool channels_last(std::span<const Var> images, std::int64_t channels) {
   const Var& first = images.front();
   return first.tape().backend().preferred_channel_block(channels, first.value().dtype()) == channels &&
@@ -118,9 +118,9 @@ Var to_channel_block(const Var& x, int channel_block) {
   return record_unary(y, x, [](const Tensor& dy, const Tensor& dx) { return ops::ToLayout{dy, dx}; });
 }
 
-Var reshape(const Var& given, Shape shape) {
-  if (given.shape() == shape) return given;
-  const Var x = plain(given);
+Var reshape(const Var& input, Shape shape) {
+  if (input.shape() == shape) return input;
+  const Var x = plain(input);
   return x.tape().record(x.value().reshape(shape), {&x}, [x = x.without_value()](Tape& t, const Tensor& dy) {
     t.add_gradient(x, dy.reshape(x.shape()));
   });
@@ -142,18 +142,18 @@ Var to_sequence(const Var& x) {
   return stored_as(to_channel_block(x, std::max(1, static_cast<int>(s[1]))), {s[0], s[2] * s[3], s[1]});
 }
 
-Var from_sequence(const Var& given, std::int64_t height, std::int64_t width) {
-  require_rank("from_sequence", given, 3);
-  const Shape& s = given.shape();
+Var from_sequence(const Var& input, std::int64_t height, std::int64_t width) {
+  require_rank("from_sequence", input, 3);
+  const Shape& s = input.shape();
   if (height < 0 || width < 0 || height * width != s[1])
     throw UsageError("from_sequence: {} positions are not {} x {}", s[1], height, width);
-  return stored_as(given, {s[0], s[2], height, width}, std::max(1, static_cast<int>(s[2])));
+  return stored_as(input, {s[0], s[2], height, width}, std::max(1, static_cast<int>(s[2])));
 }
 
-Var concat(std::span<const Var> parts, int given_axis) {
+Var concat(std::span<const Var> parts, int signed_axis) {
   if (parts.empty()) throw UsageError("concat: there is nothing to join");
   const Shape& first = parts.front().shape();
-  const int axis = axis_of("concat", first, given_axis);
+  const int axis = axis_of("concat", first, signed_axis);
   std::int64_t total = 0;
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const Shape& shape = parts[i].shape();
@@ -176,15 +176,15 @@ Var concat(std::span<const Var> parts, int given_axis) {
   return stored_as(join(parts, blocks_of(joined, block), axis, extent, in_blocks), joined, block);
 }
 
-Var stack(std::span<const Var> parts, int given_axis) {
+Var stack(std::span<const Var> parts, int signed_axis) {
   if (parts.empty()) throw UsageError("stack: there is nothing to join");
   const Shape& first = parts.front().shape();
   for (std::size_t i = 0; i < parts.size(); ++i)
     require_part_like("stack", parts, i, parts[i].shape() == first);
   const int rank = first.rank();
-  if (rank == Shape::max_rank || given_axis < -rank - 1 || given_axis > rank)
-    throw UsageError("stack: shape {} gets no new axis {}", to_string(first), given_axis);
-  const int axis = given_axis < 0 ? given_axis + rank + 1 : given_axis;
+  if (rank == Shape::max_rank || signed_axis < -rank - 1 || signed_axis > rank)
+    throw UsageError("stack: shape {} cannot get a new axis {}", to_string(first), signed_axis);
+  const int axis = signed_axis < 0 ? signed_axis + rank + 1 : signed_axis;
   Shape shape;
   for (int d = 0; d <= rank; ++d)
     shape.append(d == axis ? static_cast<std::int64_t>(parts.size()) : first[d < axis ? d : d - 1]);
@@ -192,13 +192,13 @@ Var stack(std::span<const Var> parts, int given_axis) {
       parts, shape, axis, [](const Var&) { return std::int64_t{1}; }, plain);
 }
 
-Var narrow(const Var& x, int given_axis, std::int64_t start, std::int64_t length) {
-  const int axis = axis_of("narrow", x.shape(), given_axis);
+Var narrow(const Var& x, int signed_axis, std::int64_t start, std::int64_t length) {
+  const int axis = axis_of("narrow", x.shape(), signed_axis);
   const std::int64_t extent = x.shape()[axis];
   if (start < 0 || length < 0 || start > extent || length > extent - start) {
     const auto end =
         static_cast<std::uint64_t>(start) + static_cast<std::uint64_t>(length);  // never overflows
-    throw UsageError("narrow: axis {} of shape {} does not contain [{}, {})", given_axis,
+    throw UsageError("narrow: axis {} of shape {} does not contain [{}, {})", signed_axis,
                      to_string(x.shape()), start, static_cast<std::int64_t>(end));
   }
   return copy_of_view(plain(x), StridedView(x.shape()).narrowed(axis, start, length));
@@ -208,25 +208,24 @@ void chunk(const Var& x, int axis, std::span<Var> parts) {
   const std::int64_t extent = x.shape()[axis_of("chunk", x.shape(), axis)],
                      count = static_cast<std::int64_t>(parts.size());
   if (count == 0 || extent % count != 0)
-    throw UsageError("chunk: {} parts of axis {} of shape {} are not equal", count, axis,
-                     to_string(x.shape()));
+    throw UsageError("chunk: {} parts do not divide axis {} of shape {}", count, axis, to_string(x.shape()));
   const Var whole = plain(x);
   for (std::int64_t i = 0; i < count; ++i)
     parts[static_cast<std::size_t>(i)] = narrow(whole, axis, i * (extent / count), extent / count);
 }
 
-Var permute(const Var& x, std::span<const int> given) {
+Var permute(const Var& x, std::span<const int> axes) {
   std::array<int, Shape::max_rank> order{};
   std::array<bool, Shape::max_rank> seen{};
-  bool fits = static_cast<int>(given.size()) == x.shape().rank();
-  for (std::size_t d = 0; fits && d < given.size(); ++d) {
-    order[d] = axis_of("permute", x.shape(), given[d]);
+  bool fits = static_cast<int>(axes.size()) == x.shape().rank();
+  for (std::size_t d = 0; fits && d < axes.size(); ++d) {
+    order[d] = axis_of("permute", x.shape(), axes[d]);
     fits = !std::exchange(seen[static_cast<std::size_t>(order[d])], true);
   }
   if (!fits)
     throw UsageError("permute: the order of shape {} must name each of its axes once", to_string(x.shape()));
   return copy_of_view(plain(x),
-                      StridedView(x.shape()).permuted(std::span<const int>(order.data(), given.size())));
+                      StridedView(x.shape()).permuted(std::span<const int>(order.data(), axes.size())));
 }
 
 Var transpose(const Var& x, int a, int b) {
@@ -236,8 +235,8 @@ Var transpose(const Var& x, int a, int b) {
   return permute(x, std::span<const int>(order.data(), static_cast<std::size_t>(x.shape().rank())));
 }
 
-Var expand(const Var& given, const Shape& shape) {
-  const Var x = plain(given);
+Var expand(const Var& input, const Shape& shape) {
+  const Var x = plain(input);
   if (!ops::broadcasts_to(x.shape(), shape))
     throw UsageError("expand: {} does not broadcast to {}", to_string(x.shape()), to_string(shape));
   Tape& tape = x.tape();
@@ -254,8 +253,8 @@ Var flip(const Var& x, const Axes& axes) {
     for (int d = 0; d < x.shape().rank(); ++d) view = view.flipped(d);
   }
   unsigned flipped = 0;  // one bit for each axis
-  for (const int given : axes) {
-    const int axis = axis_of("flip", x.shape(), given);
+  for (const int number : axes) {
+    const int axis = axis_of("flip", x.shape(), number);
     if ((flipped >> axis & 1u) != 0) throw UsageError("flip: axis {} is named twice", axis);
     flipped |= 1u << axis;
     view = view.flipped(axis);
@@ -263,16 +262,16 @@ Var flip(const Var& x, const Axes& axes) {
   return copy_of_view(plain(x), view);
 }
 
-Var pad(const Var& given, std::span<const Pad> pads, float value) {
+Var pad(const Var& input, std::span<const Pad> pads, float value) {
   constexpr std::int64_t largest_pad = std::int64_t{1} << 59;  // the limit of a shape; sums do not overflow
-  const Var x = plain(given);
+  const Var x = plain(input);
   if (static_cast<int>(pads.size()) > x.shape().rank())
-    throw UsageError("pad: shape {} has no {} axes", to_string(x.shape()), pads.size());
+    throw UsageError("pad: shape {} has fewer than {} axes", to_string(x.shape()), pads.size());
   Shape shape = x.shape();
   for (std::size_t d = 0; d < pads.size(); ++d) {
     const int axis = static_cast<int>(d);
     if (std::min(pads[d].before, pads[d].after) < 0 || std::max(pads[d].before, pads[d].after) > largest_pad)
-      throw UsageError("pad: {} before and {} after axis {} of shape {} are not padding", pads[d].before,
+      throw UsageError("pad: {} before and {} after axis {} of shape {} are out of range", pads[d].before,
                        pads[d].after, axis, to_string(x.shape()));
     shape = shape.with(axis, pads[d].before + x.shape()[axis] + pads[d].after);
   }
@@ -285,19 +284,19 @@ Var pad(const Var& given, std::span<const Pad> pads, float value) {
   return copy_to_view(x, inner, y, tape.constant(y));
 }
 
-Var index_select(const Var& x, int given_axis, const Tensor& indices) {
-  const int axis = axis_of("index_select", x.shape(), given_axis);
+Var index_select(const Var& x, int signed_axis, const Tensor& indices) {
+  const int axis = axis_of("index_select", x.shape(), signed_axis);
   if (indices.shape().rank() != 1)
     throw UsageError("index_select: indices have shape {}, not [n]", to_string(indices.shape()));
   return gathered(plain(x), axis, indices, x.shape().with(axis, indices.numel()));
 }
 
-Var gather(const Var& x, int given_axis, const Tensor& indices) {
-  const int axis = axis_of("gather", x.shape(), given_axis);
+Var gather(const Var& x, int signed_axis, const Tensor& indices) {
+  const int axis = axis_of("gather", x.shape(), signed_axis);
   if (indices.shape().rank() != x.shape().rank() ||
       !(x.shape().with(axis, indices.size(axis)) == indices.shape()))
     throw UsageError("gather: indices of shape {} do not fit {} along axis {}", to_string(indices.shape()),
-                     to_string(x.shape()), given_axis);
+                     to_string(x.shape()), signed_axis);
   return gathered(plain(x), axis, indices, indices.shape());
 }
 
@@ -305,16 +304,16 @@ namespace {
 
 /// The result of a reduction.
 struct Reduced {
-  Shape kept, shape;       ///< with extent 1 along the axes, and as the caller wants it
+  Shape kept, shape;       ///< with extent 1 along the axes; of the result
   std::int64_t count = 1;  ///< elements that are reduced to one
 };
 
 Reduced reduced(const char* function, const Shape& shape, const Axes& axes, bool keep) {
   std::array<bool, Shape::max_rank> reduces{};
   if (axes.begin() == axes.end()) reduces.fill(true);
-  for (const int given : axes) {
-    const auto axis = static_cast<std::size_t>(axis_of(function, shape, given));
-    if (reduces[axis]) throw UsageError("{}: axis {} is named twice", function, given);
+  for (const int number : axes) {
+    const auto axis = static_cast<std::size_t>(axis_of(function, shape, number));
+    if (reduces[axis]) throw UsageError("{}: axis {} is named twice", function, number);
     reduces[axis] = true;
   }
   Reduced result;
@@ -327,7 +326,7 @@ Reduced reduced(const char* function, const Shape& shape, const Axes& axes, bool
   return result;
 }
 
-/// The same for a reduction of which an empty one has no value.
+/// The same for a reduction that has no value over no elements.
 Reduced reduced_to_something(const char* function, const Shape& shape, const Axes& axes, bool keep) {
   const Reduced to = reduced(function, shape, axes, keep);
   if (to.count == 0 && to.kept.numel() > 0)
@@ -375,9 +374,9 @@ struct Exponentials {
 /// Value(x, max, sum) along an axis; its gradient is Slope(y, dy, along), with along(y, dy) of the kept
 /// shape.
 template <class Value, class Slope, class Along>
-Var along_axis(const Var& given, int axis, const Along& along) {
-  const Shape kept = reduced(Value::name, given.shape(), axis, true).kept;
-  const Var x = plain(given);
+Var along_axis(const Var& input, int axis, const Along& along) {
+  const Shape kept = reduced(Value::name, input.shape(), axis, true).kept;
+  const Var x = plain(input);
   Tape& tape = x.tape();
   const Tensor y = empty_like(tape.backend(), x.value());
   if (y.numel() > 0) {
@@ -409,9 +408,9 @@ Var mean(const Var& x, const Axes& axes, bool keep) {
   return scaled_sum(plain(x), to, 1 / static_cast<double>(to.count));
 }
 
-Var variance(const Var& given, const Axes& axes, bool keep) {
-  const Reduced to = reduced("variance", given.shape(), axes, keep);
-  const Var x = plain(given);
+Var variance(const Var& input, const Axes& axes, bool keep) {
+  const Reduced to = reduced("variance", input.shape(), axes, keep);
+  const Var x = plain(input);
   kernels::Backend& backend = x.tape().backend();
   const double share = 1 / static_cast<double>(to.count);
   const Tensor mean = folded<ops::Total>(backend, x.value(), to.kept, DType::float32, share);
@@ -431,9 +430,9 @@ Var amin(const Var& x, const Axes& axes, bool keep) {
   return extreme<ops::Smallest>(plain(x), reduced_to_something("amin", x.shape(), axes, keep));
 }
 
-Var logsumexp(const Var& given, const Axes& axes, bool keep) {
-  const Reduced to = reduced_to_something("logsumexp", given.shape(), axes, keep);
-  const Var x = plain(given);
+Var logsumexp(const Var& input, const Axes& axes, bool keep) {
+  const Reduced to = reduced_to_something("logsumexp", input.shape(), axes, keep);
+  const Var x = plain(input);
   kernels::Backend& backend = x.tape().backend();
   const Exponentials of(backend, x.value(), to.kept);
   const Tensor y = backend.empty(to.kept, x.value().dtype());
@@ -457,9 +456,9 @@ Var log_softmax(const Var& x, int axis) {
       });
 }
 
-Var cumsum(const Var& given, int given_axis) {
-  const int axis = axis_of("cumsum", given.shape(), given_axis);
-  const Var x = plain(given);
+Var cumsum(const Var& input, int signed_axis) {
+  const int axis = axis_of("cumsum", input.shape(), signed_axis);
+  const Var x = plain(input);
   const Tensor y = empty_like(x.tape().backend(), x.value());
   x.tape().backend().run(ops::CumulativeSum{x.value(), axis, false, y});
   return record_unary(y, x, [axis](const Tensor& dy, const Tensor& dx) {

@@ -1,4 +1,4 @@
-// What the differentiable functions share.
+// Helpers of the differentiable functions.
 #pragma once
 
 #include "lockstep/autograd/functions.h"
@@ -12,7 +12,8 @@ inline Tensor empty_like(kernels::Backend& backend, const Tensor& tensor) {
 
 inline Var plain(const Var& x) { return to_channel_block(x, 1); }
 
-/// A product of float32 activations with a weight rounded for bf16 ones would be slow, and neither's result.
+/// UsageError for float32 activations in a bf16 pass, whose weights are rounded: such a product would be slow
+/// and have the precision of neither type.
 inline void require_one_type(const char* function, const Var& x, const Var& weight) {
   if (x.value().dtype() == DType::float32 && weight.value().dtype() == DType::bfloat16)
     throw UsageError(

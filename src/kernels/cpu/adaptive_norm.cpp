@@ -1,6 +1,6 @@
 // Adaptive group norm with SiLU, in any layout.
 //
-// An image is worked on in spans of channels: the fewest that are whole groups and whole channel blocks. Each
+// An image is processed in spans of channels: the smallest of whole groups and whole channel blocks. Each
 // pass over a span finds it in a cache: for its means, its variances and its result.
 #include <cmath>
 #include <numeric>
@@ -20,7 +20,7 @@ struct Span {
   std::int64_t image, first_block, blocks, first_group, groups;
 };
 
-/// body(span) over all spans of all images, which have elements, in parallel.
+/// Calls body(span) for all spans of all images that have elements, in parallel.
 template <class Body>
 void for_spans(int threads, const ChannelForm& form, const ops::GroupSizes& sizes, const Body& body) {
   const std::int64_t channels =
@@ -34,7 +34,7 @@ void for_spans(int threads, const ChannelForm& form, const ops::GroupSizes& size
                  });
 }
 
-/// body(tile) over the tiles of a span; a tile's first row is counted from the tensor's begin.
+/// Calls body(tile) for the tiles of a span; a tile's first row counts from the begin of the tensor.
 template <class Body>
 void for_tiles_of(const ChannelForm& form, const Span& span, const Body& body) {
   for (std::int64_t block = span.first_block; block < span.first_block + span.blocks; ++block) {
@@ -46,7 +46,7 @@ void for_tiles_of(const ChannelForm& form, const Span& span, const Body& body) {
   }
 }
 
-/// body(group, its first channel, behind its last) over the groups of a span.
+/// Calls body(group, its first channel, its end channel) for the groups of a span.
 template <class Body>
 void for_groups(const ops::GroupSizes& sizes, const Span& span, const Body& body) {
   for (std::int64_t group = span.first_group; group < span.first_group + span.groups; ++group)
@@ -64,7 +64,7 @@ class Conditions {
 
   float addend(std::int64_t c) const { return addend_ ? addend_[c] : 0.0f; }
   float gain(std::int64_t c) const { return scale_ ? 1.0f + scale_[c] : 1.0f; }
-  /// Of silu's argument, where the norm's bias is `bias`.
+  /// The shift of silu's argument for the norm's bias.
   float shift(std::int64_t c, float bias) const { return scale_ ? std::fma(bias, gain(c), shift_[c]) : bias; }
 
  private:
@@ -96,7 +96,7 @@ struct CoefficientColumns {
   }
 };
 
-/// totals[channel] = the sum over its positions of terms.operator()<T>(offset, column), for the channels of a
+/// totals[channel] = the sum of terms.operator()<T>(offset, column) over the positions, for the channels of a
 /// tile.
 template <class Terms>
 void sum_channels(const ChannelForm& form, const ChannelTile& tile, const Terms& terms, double* totals) {
@@ -106,7 +106,8 @@ void sum_channels(const ChannelForm& form, const ChannelTile& tile, const Terms&
                   [&](std::int64_t channel, const std::array<double, 1>& sum) { totals[channel] = sum[0]; });
 }
 
-/// Mean and 1 / standard deviation of a span's groups, and its coefficients. totals: space by channel.
+/// Mean and 1 / standard deviation of a span's groups, and its coefficients. totals: memory for one value per
+/// channel.
 void compute_statistics(const ops::AdaptiveGroupNorm& op, const ops::GroupSizes& sizes,
                         const ChannelForm& form, const Span& span, const Coefficients& to, double* totals) {
   const float *const x = op.x.data<float>(), *const weight = op.weight.data<float>(),
@@ -168,7 +169,7 @@ struct GradientSums {
   double *of_g, *of_products, *of_dx;
 };
 
-/// The sums of g and of its products. With silu g goes to dx; otherwise it is dy.
+/// The sums of g and of its products. With silu, g is written to dx; otherwise g is dy.
 void sum_gradients(const ops::AdaptiveGroupNormBackward& op, const ops::GroupSizes& sizes,
                    const ChannelForm& form, const Span& span, const Coefficients& coefficients,
                    const GradientSums& sums) {
@@ -203,8 +204,8 @@ void sum_gradients(const ops::AdaptiveGroupNormBackward& op, const ops::GroupSiz
   });
 }
 
-/// dx = g factor + (x - centre) slope + offset, plus the residual gradient, over a span. `offset` is in the
-/// place of the coefficients' shift.
+/// dx = g factor + (x - centre) slope + offset, plus the residual gradient, over a span. The coefficients'
+/// shift holds `offset`.
 void write_input_gradient(const ops::AdaptiveGroupNormBackward& op, const ChannelForm& form, const Span& span,
                           const Coefficients& coefficients, const float* slope, double* sums_of_dx) {
   const float *const x = op.x.data<float>(), *const dy = op.dy.data<float>(),
@@ -243,7 +244,7 @@ void write_input_gradient(const ops::AdaptiveGroupNormBackward& op, const Channe
   });
 }
 
-/// The gradients of what is not of x's size, from the sums of all images.
+/// The gradients per channel, from the sums of all images.
 void write_channel_gradients(const ops::AdaptiveGroupNormBackward& op, const ops::GroupSizes& sizes,
                              const GradientSums& sums) {
   const float *const weight = op.weight.data<float>(), *const bias = op.bias.data<float>();
@@ -271,7 +272,7 @@ void write_channel_gradients(const ops::AdaptiveGroupNormBackward& op, const ops
   }
 }
 
-/// Coefficients of all images: `rows` for each channel of each.
+/// Memory for coefficients of all images: `rows` for each channel of an image.
 struct CoefficientSpace {
   Tensor memory;
   std::int64_t row;

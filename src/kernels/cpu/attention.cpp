@@ -1,8 +1,8 @@
 // Scaled dot-product attention (Vaswani et al., 2017), head by head on columns of the projections' matrices.
 //
-// Queries are taken in strips of rows. With a causal mask the strip [begin, end) meets only the keys [0,
-// end), so about half of all products are never made. Threads share the heads; in the backward, whose sums
-// for the keys are over all query heads that read them, the key heads.
+// Queries are processed in strips of rows. With a causal mask the strip [begin, end) needs only the keys [0,
+// end), so about half of all products are skipped. Threads share the heads. In the backward they share the
+// key heads, because sums for the keys are over all query heads that read them.
 //
 // If rows are short, forward saves the probabilities for backward. If they are long, that memory costs more
 // time than a product: forward saves the logarithms of the rows' sums of exponentials, and backward computes
@@ -50,7 +50,7 @@ std::int64_t keys_up_to(const ops::AttentionSizes& sizes, std::int64_t end) {
 
 float scale_of(const ops::AttentionSizes& sizes) { return 1.0f / std::sqrt(static_cast<float>(sizes.width)); }
 
-/// One head's [time, width], rows `stride` distance. E: float or BFloat16.
+/// One head's [time, width], with rows `stride` elements apart. E: float or BFloat16.
 template <class E>
 struct Head {
   E* data;
@@ -64,7 +64,7 @@ struct HeadView {
   E* data;
   ops::HeadStrides strides;
 
-  /// Item: its image and itself, of so many heads.
+  /// Head number `item`, counted over images of `heads` heads.
   Head<E> at(std::int64_t item, std::int64_t heads) const {
     return {data + item / heads * strides.image + item % heads * strides.head, strides.row};
   }
@@ -75,10 +75,10 @@ HeadView<E> heads_of(const ops::Columns& columns, const ops::AttentionSizes& siz
   return {columns.matrix.data<E>() + columns.first, ops::head_strides(columns, sizes.width)};
 }
 
-// Projections' rows often start a multiple of 1 KiB distance, where a cache holds few of them: products read
-// copies. Those of bf16 are float32.
+// Rows of projections are often multiples of 1 KiB apart, and a cache then holds few of them: products read
+// copies. Copies of bf16 rows are float32.
 
-/// rows [begin, end) of a head side by side.
+/// Copies rows [begin, end) of a head side by side.
 template <class E>
 Matrix copied(const Head<E>& head, std::int64_t begin, std::int64_t end, std::int64_t width, float* to) {
   const std::int64_t stride = row_stride(width);
@@ -100,7 +100,7 @@ Matrix readable(const Head<BFloat16>& head, std::int64_t begin, std::int64_t end
   return copied(head, begin, end, width, scratch);
 }
 
-/// Where a product can write rows from `begin`; store_rows() takes them to the head.
+/// Memory to which a product can write rows from `begin`; store_rows() copies them to the head.
 struct OutputRows {
   float* data;
   std::int64_t stride;
@@ -131,7 +131,7 @@ void prefetch(const Head<E>& head, std::int64_t begin, std::int64_t end, std::in
   }
 }
 
-/// The floats of such copies, and of a strip's [rows, keys].
+/// The number of floats of such copies, and of a strip's [rows, keys].
 std::int64_t copied_floats(const ops::AttentionSizes& sizes, std::int64_t rows) {
   return padded(rows * row_stride(sizes.width));
 }
@@ -140,14 +140,14 @@ std::int64_t transposed_floats(const ops::AttentionSizes& sizes) {
 }
 std::int64_t strip_floats(const ops::AttentionSizes& sizes) { return strip_rows * row_stride(sizes.keys); }
 
-/// The floats of a space for all keys' rows, or a strip's, which only bf16 needs.
+/// The number of floats of a copy of all keys' rows, or of a strip's, which only bf16 needs.
 template <class E>
 std::int64_t scratch_floats(const ops::AttentionSizes& sizes) {
   const std::int64_t strip = std::min(strip_rows, sizes.queries);
   return std::is_same_v<E, float> ? 0 : copied_floats(sizes, std::max(sizes.keys, strip));
 }
 
-/// A whole head of keys or values as [width, keys]. scratch: for all its rows.
+/// A whole head of keys or values as [width, keys]. scratch: memory for all its rows.
 template <class E>
 Matrix transposed(const Head<E>& head, const ops::AttentionSizes& sizes, float* scratch, float* to) {
   const std::int64_t stride = row_stride(sizes.keys);
@@ -163,16 +163,16 @@ struct Workspace {
   float* take(std::int64_t count) { return std::exchange(next, next + count); }
 };
 
-/// The scores of a row's first `keys` become e^(scale * score - scale * the largest), zeros behind up to
-/// `end`. What is behind the keys may be anything. Returns the logarithm of the sum of e^(scale * score).
+/// Replaces the scores of a row's first `keys` by e^(scale * score - scale * the largest), and the rest up to
+/// `end`, which may hold anything, by zeros. Returns the logarithm of the sum of e^(scale * score).
 float exponentials_of_row(float* row, std::int64_t keys, std::int64_t end, float scale, float& sum_of_row) {
-  const float most = scale * largest(row, keys);  // scale > 0
+  const float max = scale * largest(row, keys);  // scale > 0
   const std::int64_t vectors = padded(keys);
 #pragma GCC ivdep
-  for (std::int64_t j = 0; j < vectors; ++j) row[j] = exponential(std::fma(row[j], scale, -most));
+  for (std::int64_t j = 0; j < vectors; ++j) row[j] = exponential(std::fma(row[j], scale, -max));
   std::fill(row + keys, row + std::max(vectors, end), 0.0f);
   sum_of_row = sum(row, vectors);
-  return most + std::log(sum_of_row);
+  return max + std::log(sum_of_row);
 }
 
 template <class E>
@@ -192,7 +192,7 @@ void forward_head(const ops::AttentionSizes& sizes, const ForwardHead<E>& head, 
                   Workspace work) {
   const std::int64_t width = sizes.width;
   const float scale = scale_of(sizes);
-  float* const scratch = work.take(scratch_floats<E>(sizes));  // used for one matrix after the other
+  float* const scratch = work.take(scratch_floats<E>(sizes));  // used for one matrix at a time
   const Matrix keys_transposed = transposed(head.k, sizes, scratch, work.take(transposed_floats(sizes))),
                values = copied(head.v, 0, sizes.keys, width, work.take(copied_floats(sizes, sizes.keys)));
   float* const strip = work.take(strip_floats(sizes));
@@ -227,7 +227,7 @@ void forward_head(const ops::AttentionSizes& sizes, const ForwardHead<E>& head, 
   }
 }
 
-/// dp -> ds = scale * p * (dp - centre) over a row's first `keys`; zeros behind up to `end`.
+/// dp -> ds = scale * p * (dp - centre) over a row's first `keys`; zeros from there to `end`.
 void softmax_backward_row(const float* p, float* dp, std::int64_t keys, std::int64_t end, float scale,
                           float centre) {
 #pragma GCC ivdep
@@ -236,7 +236,7 @@ void softmax_backward_row(const float* p, float* dp, std::int64_t keys, std::int
 }
 
 /// The same from scores: scores -> p = e^(scale * score - log_sum_exp), and dp -> ds = scale * p * (dp -
-/// centre), over a row's first `keys`; zeros behind up to `end`. What is behind the keys may be anything.
+/// centre), over a row's first `keys`; zeros from there to `end`, where the row may hold anything.
 void scores_backward_row(float* scores, float* dp, std::int64_t keys, std::int64_t end, float scale,
                          float log_sum_exp, float centre) {
   const std::int64_t vectors = padded(keys);
@@ -269,14 +269,14 @@ struct KeyHead {
   Head<E> k, v, dk, dv;
 };
 
-/// query_head(i): of the query heads that read the key head; number `group` reads the next key head.
+/// query_head(i): query head i of those that read the key head; number `group` reads the next key head.
 template <class E, class QueryHeads>
 void backward_head(const ops::AttentionSizes& sizes, const KeyHead<E>& head, const KeyHead<E>& next,
                    const QueryHeads& query_head, Workspace work) {
   const std::int64_t width = sizes.width, group = sizes.group(), stride = row_stride(sizes.keys);
   const float scale = scale_of(sizes);
   const bool keeps = keeps_probabilities(sizes.keys);
-  float* const scratch = work.take(scratch_floats<E>(sizes));  // used for one matrix after the other
+  float* const scratch = work.take(scratch_floats<E>(sizes));  // used for one matrix at a time
   const Matrix values_transposed = transposed(head.v, sizes, scratch, work.take(transposed_floats(sizes))),
                keys_copied =
                    copied(head.k, 0, sizes.keys, width, work.take(copied_floats(sizes, sizes.keys)));
@@ -291,7 +291,8 @@ void backward_head(const ops::AttentionSizes& sizes, const KeyHead<E>& head, con
   const std::int64_t last = (sizes.queries - 1) / strip_rows * strip_rows;
   for (std::int64_t member = 0; member < group; ++member) {
     const QueryHead<E> from = query_head(member), later = query_head(member + 1);
-    // From the last strip to the first: it meets every key, so it overwrites dk and dv and the others add.
+    // From the last strip to the first: the last one needs every key, so it overwrites dk and dv, and the
+    // others add.
     for (std::int64_t begin = last; begin >= 0; begin -= strip_rows) {
       const std::int64_t end = strip_end(sizes, begin), rows = end - begin, keys = keys_up_to(sizes, end);
       const float beta = member == 0 && begin == last ? 0.0f : 1.0f;
@@ -306,7 +307,7 @@ void backward_head(const ops::AttentionSizes& sizes, const KeyHead<E>& head, con
       if (!keeps) multiply(rows, keys, width, queries, keys_transposed, 0.0f, scores, stride);
       multiply(rows, keys, width, upstream, values_transposed, 0.0f, ds, stride);
       for (std::int64_t r = 0; r < rows; ++r) {
-        // The sum of p dp over the keys is that of y dy over the head's width.
+        // The sum of p dp over the keys equals the sum of y dy over the head's width.
         const float centre = dot(y.data + r * y.stride, upstream.data + r * upstream.stride, width);
         float* const ds_row = ds + r * stride;
         const std::int64_t keys_of_row = keys_up_to(sizes, begin + r + 1);
@@ -327,8 +328,8 @@ void backward_head(const ops::AttentionSizes& sizes, const KeyHead<E>& head, con
   store_rows(dv, head.dv, 0, sizes.keys, width);
 }
 
-/// body(head, the thread's next head, the thread's part of `work`) for all heads. All parts are allocated in
-/// advance, so that their number does not depend on the order of threads.
+/// Calls body(head, the thread's next head, the thread's part of `work`) for all heads. All parts are
+/// allocated in advance, so that their number does not depend on the order of threads.
 template <class Body>
 void for_each_head(int threads, std::int64_t items, std::int64_t team, const Tensor& work, const Body& body) {
   omp_set_num_threads(1);  // gemm.h

@@ -32,7 +32,7 @@ void reduce_channels(int threads, const ChannelForm& form, const MakeTerms& make
   });
 }
 
-/// make_body(tile) -> body for for_rows, over every run.
+/// make_body(tile) -> body for for_rows(), over every run.
 template <class MakeBody>
 void map_channels(int threads, const ChannelForm& form, const MakeBody& make_body) {
   for_tiles(threads, form, elements_per_thread, [&](std::int64_t run, ChannelTile tile) {
@@ -42,7 +42,7 @@ void map_channels(int threads, const ChannelForm& form, const MakeBody& make_bod
   });
 }
 
-/// What normalises one tile's columns.
+/// The normalisation of one tile's columns.
 struct Scale {
   Columns32 mean, factor, bias;
 
@@ -54,7 +54,7 @@ struct Scale {
   }
 };
 
-/// Makes the Scale of each tile.
+/// Returns the Scale of each tile.
 struct ScaleOf {
   ScaleOf(const ChannelForm& form_, const ops::ChannelNorm& by)
       : form(form_),
@@ -74,35 +74,35 @@ struct ScaleOf {
   const float *means, *inv_stds, *weights, *biases;
 };
 
-/// The slope of the ReLU, by its argument or its value. T: float or Floats.
+/// The slope of the ReLU, from its argument or its value. T: float or Floats.
 template <class T>
 T relu_slope(T at) {
   const T zero{}, one = zero + 1.0f;
   return at > zero ? one : zero;
 }
 
-/// y = max(least, finish(normalised x, its position)). E: of x and y.
+/// y = max(min, finish(normalised x, its position)). E: the type of x and y.
 template <class E, class Finish>
 void normalise(int threads, const ops::BatchNorm& op, const Finish& finish) {
   const ChannelForm form = channel_form(op.x);
   const E* from = op.x.data<E>();
   E* to = op.y.data<E>();
   const ScaleOf scale_of(form, op.norm);
-  const float least = op.relu ? 0.0f : -std::numeric_limits<float>::infinity();
+  const float min = op.relu ? 0.0f : -std::numeric_limits<float>::infinity();
   map_channels(threads, form, [&](const ChannelTile& tile) {
-    return [from, to, finish, least, scale = scale_of(tile)](std::int64_t at, auto width) {
+    return [from, to, finish, min, scale = scale_of(tile)](std::int64_t at, auto width) {
       const E* __restrict in = from + at;
       E* __restrict out = to + at;
       for (int c = 0; c < static_cast<int>(width); ++c) {
         const float value = finish(scale(to_float(in[c]), c), at + c);
-        store(out[c], value < least ? least : value);  // NaN stays
+        store(out[c], value < min ? min : value);  // NaN stays
       }
     };
   });
 }
 
-/// body(make_gradient): make_gradient(tile) -> gradient.operator()<T>(position, column, x there), of type T,
-/// float or Floats, is dy or what the ReLU lets through of it. E: of dy.
+/// Calls body(make_gradient): make_gradient(tile) returns a gradient. gradient.operator()<T>(position,
+/// column, x there), of type T, float or Floats, is dy, or dy masked by the ReLU. E: the type of dy.
 template <class E, class Op, class Body>
 void with_gradient(const Op& op, const Body& body) {
   const E* from = op.dy.template data<E>();
@@ -117,7 +117,7 @@ void with_gradient(const Op& op, const Body& body) {
   });
 }
 
-/// sums [2, C]: of g and of g (x - mean) inv_std, g a gradient as of with_gradient. E: of x.
+/// sums [2, C]: of g and of g (x - mean) inv_std, with g from with_gradient(). E: the type of x.
 template <class E, class MakeGradient>
 void backward_sums(int threads, const Tensor& x, const Tensor& mean, const Tensor& inv_std,
                    const Tensor& sums, const MakeGradient& make_gradient) {
@@ -142,8 +142,8 @@ void backward_sums(int threads, const Tensor& x, const Tensor& mean, const Tenso
       });
 }
 
-/// compute.operator()<T>(position, column) for the elements of a row, for T float or Floats (8 columns at
-/// once).
+/// Calls compute.operator()<T>(position, column) for the elements of a row, with T float or Floats (8 columns
+/// at once).
 template <class Width, class Compute>
 void for_columns(std::int64_t at, Width width, const Compute& compute) {
   if constexpr (std::is_same_v<Width, int>) {
@@ -153,7 +153,7 @@ void for_columns(std::int64_t at, Width width, const Compute& compute) {
   }
 }
 
-/// dx for the gradient of with_gradient in place of dy. E: of x and dx.
+/// dx for the gradient of with_gradient() in place of dy. E: the type of x and dx.
 template <class E, class MakeGradient>
 void backward_input(int threads, const ops::BatchNormBackwardInput& op, const MakeGradient& make_gradient) {
   const ChannelForm form = channel_form(op.dy);
@@ -233,8 +233,8 @@ void batch_norm_backward_sums(CpuBackend& cpu, const ops::BatchNormBackwardSums&
   });
 }
 
-// What is stored is rounded, and the sums are of that, as by the operations one by one: a part that is
-// computed again in the backward may take them apart (model.recompute).
+// Stores rounded values and sums those, as the separate operations do: a part that is computed again in the
+// backward may run them separately (model.recompute).
 void batch_norm_gated_backward_sums(CpuBackend& cpu, const ops::BatchNormGatedBackwardSums& op) {
   by_type_of(op.dy, [&]<class E>(E) {
     const E *gradient = op.dy.data<E>(), *value = op.y.data<E>();

@@ -1,5 +1,5 @@
-// Activations of any channel block seen as one form, [images][blocks][positions][lanes], and loops over it
-// that know which channel an element belongs to.
+// Activations of any channel block in one form, [images][blocks][positions][lanes], and loops over it that
+// know the channel of each element.
 #pragma once
 
 #include <algorithm>
@@ -23,17 +23,17 @@ struct ChannelForm {
   std::int64_t channels = 0;
 
   std::int64_t run() const { return positions * lanes; }  ///< contiguous elements of one image's block
-  std::int64_t runs() const { return images * blocks; }   ///< how many there are
+  std::int64_t runs() const { return images * blocks; }   ///< number of runs
   std::int64_t padding() const { return blocks * lanes - channels; }  ///< padding lanes of the last block
 };
 
-/// Of [N, C, H, W].
+/// The form of [N, C, H, W].
 inline ChannelForm image_form(const Tensor& x) {
   const std::int64_t lanes = x.channel_block(), channels = x.size(1);
   return {x.size(0), (channels + lanes - 1) / lanes, x.size(2) * x.size(3), lanes, channels};
 }
 
-/// Of [N, C, H, W], or of [N, C], whose rows are the positions of one image.
+/// The form of [N, C, H, W], or of [N, C], whose rows are the positions of one image.
 inline ChannelForm channel_form(const Tensor& x) {
   if (x.shape().rank() == 4) return image_form(x);
   const std::int64_t channels = x.size(1);
@@ -59,9 +59,9 @@ inline void zero_padding(const Tensor& out) {
 
 inline constexpr int tile_lanes = 32;
 
-/// What one loop works on: rows of up to 32 elements of a run, such that a column always has the same
-/// channel. Where 32 is a multiple of the lanes, one tile covers the run: its rows are 32 consecutive
-/// elements. Otherwise a row is (a part of) one position.
+/// The unit of one loop: rows of up to 32 elements of a run, such that a column always has the same channel.
+/// Where 32 is a multiple of the lanes, one tile covers the run: its rows are 32 consecutive elements.
+/// Otherwise a row is (a part of) one position.
 struct ChannelTile {
   std::int64_t first = 0;  ///< offset of the first row in the run
   std::int64_t rows = 0;
@@ -98,7 +98,7 @@ inline ChannelTile tile_of(const ChannelForm& form, std::int64_t block, std::int
 /// One value for each column of a tile.
 using Columns32 = std::array<float, tile_lanes>;
 
-/// of(channel), or of[channel], for each column; 0 for padding.
+/// The value of(channel), or of[channel], for each column; 0 for padding.
 template <class Value>
 Columns32 columns_of(const ChannelForm& form, const ChannelTile& tile, const Value& of) {
   Columns32 columns{};
@@ -114,7 +114,7 @@ Columns32 columns_of(const ChannelForm& form, const ChannelTile& tile, const Val
   return columns;
 }
 
-/// body(offset in the run, width) for every row; the width is a compile-time constant for full rows.
+/// Calls body(offset in the run, width) for every row; the width is a compile-time constant for full rows.
 template <class Body>
 void for_rows(const ChannelTile& tile, const Body& body) {
   std::int64_t at = tile.first;
@@ -134,8 +134,8 @@ template <int sums>
 using ColumnSums = std::array<std::array<double, tile_lanes>, sums>;
 
 /// Adds, column by column, terms.operator()<T>(offset, column) -> std::array<T, sums> over a tile of one run,
-/// for T float or Floats (8 columns at once). At most 32 terms are added in float32; those sums are
-/// added in double. The order is fixed by the form alone.
+/// for T float or Floats (8 columns at once). At most 32 terms are added in float32; those sums are added in
+/// double. The order depends only on the form.
 template <int sums, class Terms>
 void add_columns(const ChannelTile& tile, const Terms& terms, ColumnSums<sums>& totals) {
   constexpr std::int64_t rows_in_float = 32;
@@ -171,7 +171,8 @@ void add_columns(const ChannelTile& tile, const Terms& terms, ColumnSums<sums>& 
   add_row(tile.tail);
 }
 
-/// receive(channel, sums of the channel) for the channels of a tile, each summed over its columns in order.
+/// Calls receive(channel, sums of the channel) for the channels of a tile, each summed over its columns in
+/// order.
 template <int sums, class Receive>
 void fold_columns(const ChannelForm& form, const ChannelTile& tile, const ColumnSums<sums>& totals,
                   const Receive& receive) {
@@ -188,7 +189,7 @@ void fold_columns(const ChannelForm& form, const ChannelTile& tile, const Column
   }
 }
 
-/// body(run) over all runs, in parallel where they are large enough.
+/// Calls body(run) for all runs, in parallel if they are large enough.
 template <class Body>
 void for_runs(int threads, const ChannelForm& form, std::int64_t elements_per_thread, const Body& body) {
   const std::int64_t runs =
@@ -196,7 +197,7 @@ void for_runs(int threads, const ChannelForm& form, std::int64_t elements_per_th
   parallel_items(threads, form.runs(), runs, body);
 }
 
-/// body(run, tile) over all tiles of them; the tile's first row is that in its run.
+/// Calls body(run, tile) for all tiles of all runs; the tile's first row counts from the begin of its run.
 template <class Body>
 void for_tiles(int threads, const ChannelForm& form, std::int64_t elements_per_thread, const Body& body) {
   const std::int64_t tiles = tiles_per_block(form);
@@ -205,7 +206,7 @@ void for_tiles(int threads, const ChannelForm& form, std::int64_t elements_per_t
   });
 }
 
-/// body(lanes) with the lane counts that matter as compile-time constants.
+/// Calls body(lanes) with the usual lane counts as compile-time constants.
 template <class Body>
 void with_lanes(std::int64_t lanes, const Body& body) {
   switch (lanes) {

@@ -1,4 +1,4 @@
-// Convolutions: oneDNN's plan for each problem, conversions between channel blocks where the way taken wants
+// Convolutions: oneDNN's plan for each problem, conversions between channel blocks where an algorithm needs
 // another, and the run of Winograd's products or of the plan.
 #include "kernels/cpu/convolution.h"
 
@@ -35,10 +35,10 @@ std::optional<Memory::format_tag> activation_tag(int block, std::int64_t channel
   return std::nullopt;
 }
 
-/// Neither oneDNN's reference loops, a hundred times slower, nor its matrix products over unrolled images:
-/// two to three times slower, and with several threads an image's bits there depend on the batch. Nor what
-/// oneDNN 3 has for plain images ("ncsp"): it converts them, in every pass, to a layout that may be given.
-/// Nor its code for SVE of 512 bits: that of oneDNN 3.7 writes beyond its results.
+/// Excludes oneDNN's reference loops, a hundred times slower, and its matrix products over unrolled images:
+/// two to three times slower, and with several threads an image's bits depend on the batch. Also oneDNN 3's
+/// code for plain images ("ncsp"), which converts them in every pass to a layout that the caller can use, and
+/// its code for SVE of 512 bits, which in oneDNN 3.7 writes beyond its results.
 bool is_direct(std::string_view name) {
   return name.substr(0, 3) != "ref" && name.find("gemm") == name.npos && name.find("ncsp") == name.npos &&
          name.find("sve_512") == name.npos;
@@ -106,66 +106,67 @@ ConvolutionPlan::Attempt ConvolutionPlan::attempt(const ConvolutionProblem& prob
     return Memory::dims{of.height - less, of.width - less};
   };
   const Memory::dims strides = pair(s.geometry.stride), padding = pair(s.geometry.padding),
-                     dilates = pair(s.geometry.dilation, 1);  // oneDNN counts the positions between
+                     dilates = pair(s.geometry.dilation, 1);  // oneDNN counts the positions in between
   const auto algorithm = dnnl::algorithm::convolution_direct;
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
 
-  Attempt made;
-  made.images = s.images;
-  made.plain_weight =
+  Attempt result;
+  result.images = s.images;
+  result.plain_weight =
       Memory::desc(weight_dims, problem.pass == ConvolutionPass::backward_weight ? floats : type,
                    s.geometry.groups == 1 ? Memory::format_tag::oihw : Memory::format_tag::goihw);
-  made.x_block = x_block;
-  made.y_block = y_block;
+  result.x_block = x_block;
+  result.y_block = y_block;
   const auto keep = [&](const auto& desc, const auto& primitive) {
-    made.primitive = primitive;
-    made.implementation = desc.impl_info_str();
-    made.scratchpad = desc.scratchpad_desc();
+    result.primitive = primitive;
+    result.implementation = desc.impl_info_str();
+    result.scratchpad = desc.scratchpad_desc();
   };
   const auto forward =
       describe<dnnl::convolution_forward>(engine, attributes,
                                           std::tuple(dnnl::prop_kind::forward_training, algorithm, x, weight,
                                                      bias, y, strides, dilates, padding, padding));
   if (!forward) return {};
-  made.x = x;
-  made.y = y;
-  made.bias = bias;
+  result.x = x;
+  result.y = y;
+  result.bias = bias;
   if (problem.pass == ConvolutionPass::forward) {
-    made.weight = forward.weights_desc();
+    result.weight = forward.weights_desc();
     keep(forward, dnnl::convolution_forward(forward));
   } else if (problem.pass == ConvolutionPass::backward_input) {
     const auto backward = describe<dnnl::convolution_backward_data>(
         engine, attributes, std::tuple(algorithm, x, weight, y, strides, dilates, padding, padding), forward);
     if (!backward) return {};
-    made.weight = backward.weights_desc();
+    result.weight = backward.weights_desc();
     keep(backward, dnnl::convolution_backward_data(backward));
   } else {
     const auto backward = describe<dnnl::convolution_backward_weights>(
         engine, attributes, std::tuple(algorithm, x, gradient, y, strides, dilates, padding, padding),
         forward);
     if (!backward) return {};
-    made.weight = backward.diff_weights_desc();
+    result.weight = backward.diff_weights_desc();
     keep(backward, dnnl::convolution_backward_weights(backward));
   }
-  return made;
+  return result;
 }
 
 ConvolutionPlan::Attempt ConvolutionPlan::best_attempt(const ConvolutionProblem& problem,
                                                        const dnnl::engine& engine, int threads) {
   if (problem.bf16) {
-    const Attempt made = attempt(problem, engine, problem.x_block, problem.y_block);
-    return made && is_direct(made.implementation) ? made : Attempt{};
+    const Attempt result = attempt(problem, engine, problem.x_block, problem.y_block);
+    return result && is_direct(result.implementation) ? result : Attempt{};
   }
   const int native = native_channel_block();
-  const std::array<int, 2> given{problem.x_block, problem.y_block};
-  std::array<std::array<int, 2>, 3> block_pairs{{given, {native, native}, {1, native}}};
+  const std::array<int, 2> caller_blocks{problem.x_block, problem.y_block};
+  std::array<std::array<int, 2>, 3> block_pairs{{caller_blocks, {native, native}, {1, native}}};
   if (problem.x_block == 1 && problem.sizes.in_channels < native) std::swap(block_pairs[1], block_pairs[2]);
   for (const auto& [x_block, y_block] : block_pairs) {
-    const Attempt made = attempt(problem, engine, x_block, y_block);
-    if (made && is_direct(made.implementation)) return made;
+    const Attempt result = attempt(problem, engine, x_block, y_block);
+    if (result && is_direct(result.implementation)) return result;
   }
-  // Groups of few channels end here.
+  // Groups of few channels have no direct kernel. One image at a time keeps its bits independent of the
+  // batch.
   ConvolutionProblem part = problem;
   if (threads > 1 && problem.pass != ConvolutionPass::backward_weight) part.sizes.images = 1;
   return attempt(part, engine, 1, 1);
@@ -269,7 +270,7 @@ ConvolutionProblem convolution_problem(const ops::ConvolutionBackwardWeight& op)
 
 namespace {
 
-/// Carries out a pass. It writes y, x or the weight, and reads the others. accumulate: of a weight gradient.
+/// Runs a pass, which writes y, x or the weight, and reads the others. accumulate: for a weight gradient.
 void run(CpuBackend& cpu, ConvolutionProblem problem, const Tensor& x, const Tensor& weight,
          const Tensor& bias, const Tensor& y, bool accumulate = false) {
   const ConvolutionPass pass = problem.pass;
@@ -281,7 +282,7 @@ void run(CpuBackend& cpu, ConvolutionProblem problem, const Tensor& x, const Ten
   ConvolutionPlan* const plan =
       by_winograd ? nullptr : &cpu.convolutions().plan(problem, cpu.engine(), cpu.threads());
 
-  // The tensor, or another one in a channel block that the convolution works in.
+  // The tensor, or another one in a channel block that the convolution supports.
   const auto in_block = [&](const Tensor& tensor, int block, bool is_read) {
     if (tensor.channel_block() == block) return tensor;
     const Tensor converted = cpu.empty(tensor.shape(), DType::float32, block);
@@ -299,12 +300,12 @@ void run(CpuBackend& cpu, ConvolutionProblem problem, const Tensor& x, const Ten
 
   if (plan) {
     const bool adds = pass == ConvolutionPass::backward_weight && accumulate;
-    const Tensor made = adds ? cpu.empty(weight.shape()) : weight;
+    const Tensor gradient = adds ? cpu.empty(weight.shape()) : weight;
     const Tensor packed = cpu.scratch(plan->packed_floats()),
                  scratchpad = cpu.scratch(plan->scratchpad_floats());
-    plan->run(cpu.stream_of_dnnl(), x_side.data<float>(), made.data<float>(), biases, y_side.data<float>(),
-              packed.data<float>(), scratchpad.data<float>());
-    if (adds) cpu.run(ops::Accumulate{weight, made});
+    plan->run(cpu.stream_of_dnnl(), x_side.data<float>(), gradient.data<float>(), biases,
+              y_side.data<float>(), packed.data<float>(), scratchpad.data<float>());
+    if (adds) cpu.run(ops::Accumulate{weight, gradient});
   } else {
     problem.x_block = x_side.channel_block();
     problem.y_block = y_side.channel_block();

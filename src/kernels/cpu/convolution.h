@@ -14,7 +14,7 @@ namespace lockstep::kernels {
 
 using ops::ConvolutionPass;
 
-/// Everything that a primitive depends on, besides the backend's threads.
+/// Everything that a primitive depends on, except the backend's threads.
 struct ConvolutionProblem {
   ConvolutionPass pass = ConvolutionPass::forward;
   ops::ConvolutionSizes sizes;
@@ -51,26 +51,26 @@ class BoundPrimitive {
   std::size_t count_ = 0;
 };
 
-/// The fastest way that oneDNN has for a problem. Where it has no direct kernel for the caller's channel
-/// blocks, the plan works in others, and the caller converts. An image of x, y or their gradients never
-/// depends on the batch around it.
+/// oneDNN's fastest kernel for a problem. If it has no direct kernel for the caller's channel blocks, the
+/// plan uses others, and the caller converts. An image of x, y or their gradients never depends on the batch
+/// around it.
 class ConvolutionPlan {
  public:
-  /// `threads`: those OpenMP is set to, now and in every run; the bits of weight gradients depend on them.
+  /// `threads`: the setting of OpenMP now and in every run; the bits of weight gradients depend on it.
   ConvolutionPlan(const ConvolutionProblem& problem, const dnnl::engine& engine, int threads);
 
   int x_block() const { return x_block_; }
   int y_block() const { return y_block_; }
-  /// Floats of the packed weights (or weight gradient); 0: they are used plain.
+  /// The number of floats of the packed weights (or weight gradient); 0: they are used plain.
   std::int64_t packed_floats() const { return packed_floats_; }
   std::int64_t scratchpad_floats() const { return scratchpad_floats_; }
-  /// Whether oneDNN has a fast way for a bf16 problem in this layout. (Float32 always has one.)
+  /// Whether oneDNN has a fast kernel for a bf16 problem in this layout. (Float32 always has one.)
   bool usable() const { return static_cast<bool>(convolution_); }
   /// oneDNN's name of the implementation.
   const std::string& implementation() const { return implementation_; }
 
-  /// Activations in x_block() and y_block(); `bias` only in a forward problem that has one. What the pass
-  /// makes is written, the rest is read. `packed` and `scratchpad`: working memory as stated above.
+  /// Activations in x_block() and y_block(); `bias` only in a forward problem that has one. The pass writes
+  /// its result and reads the rest. `packed` and `scratchpad`: working memory as stated above.
   void run(const dnnl::stream& stream, void* x, void* weight, const float* bias, void* y, float* packed,
            float* scratchpad);
 
@@ -95,7 +95,7 @@ struct ConvolutionCache : PlanCache<ConvolutionProblem, ConvolutionPlan> {
   ConvolutionPlan& plan(const ConvolutionProblem& problem, const dnnl::engine& engine, int threads);
 };
 
-/// Channels of one block in the activations that oneDNN's vector code works on: 16 with AVX-512, else 8.
+/// Channels of one block in the activations of oneDNN's vector code: 16 with AVX-512, else 8.
 int native_channel_block();
 
 }  // namespace lockstep::kernels

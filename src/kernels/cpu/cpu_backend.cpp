@@ -30,9 +30,9 @@ std::unique_ptr<Backend> make_cpu_backend(int threads) { return std::make_unique
 
 void CpuBackend::perform(const ops::AnyOperation& operation) {
   const Entry& entry = entry_of(operation);
-  // The calling thread's OpenMP regions, oneDNN's among them, use threads() threads, whatever the environment
-  // or another backend on this thread asked for. OMP_DYNAMIC would let the runtime take fewer, and so change
-  // bits.
+  // The calling thread's OpenMP regions, oneDNN's among them, use threads() threads, independent of the
+  // environment and of other backends on this thread. OMP_DYNAMIC would let the runtime use fewer, and so
+  // change bits.
   omp_set_dynamic(0);
   omp_set_num_threads(threads_);
   if (entry.computes == Computes::in_float32 && operation.has_bf16())

@@ -1,9 +1,8 @@
 // The CPU backend: oneDNN for products and convolutions, plain vectorised loops for the rest.
 //
-// Two types of activation. What is float32 goes to the function that the operation's entry names, and so do
-// bf16 activations where that reads and writes both types itself (simd.h). All else is computed by the
-// float32 function, on float32 copies of its operands (float32_copies.cpp). So each operation has one
-// implementation, and rounds as said.
+// Two types of activations. Float32 goes to the function that the operation's entry names, and so does bf16
+// if the function supports both types (simd.h). Otherwise the float32 function computes on float32 copies of
+// its operands (float32_copies.cpp). So each operation has one implementation, and one rounding.
 #pragma once
 
 #include <dnnl.hpp>
@@ -41,7 +40,7 @@ class CpuBackend final : public Backend {
   const dnnl::engine& engine() const { return engine_; }
   const dnnl::stream& stream_of_dnnl() const { return stream_; }
   ConvolutionCache& convolutions();
-  /// Products of bf16 operands as the processor makes them; null where it does not.
+  /// The processor's own products of bf16 operands; null if it has none.
   NativeBfloat16* native_bfloat16() { return native_bfloat16_.get(); }
 
  protected:
@@ -54,17 +53,18 @@ class CpuBackend final : public Backend {
   Gemm gemm_;
   dnnl::engine engine_;
   dnnl::stream stream_;
-  std::shared_ptr<ConvolutionCache> convolutions_;  // made at the first convolution
+  std::shared_ptr<ConvolutionCache> convolutions_;  // created at the first convolution
   std::unique_ptr<NativeBfloat16> native_bfloat16_;
 };
 
-/// Carries out a float32 function on float32 copies of bf16 activations.
+/// Runs a float32 function on float32 copies of bf16 activations.
 void run_on_float32_copies(CpuBackend& cpu, const Entry& entry, const ops::AnyOperation& operation);
 template <auto function, class Operation>
 void run_on_float32_copies(CpuBackend& cpu, const Operation& op, std::int64_t rows_together = 0) {
   const Entry entry{.run =
-                        [](Backend& backend, const void* given) {
-                          function(static_cast<CpuBackend&>(backend), *static_cast<const Operation*>(given));
+                        [](Backend& backend, const void* operation) {
+                          function(static_cast<CpuBackend&>(backend),
+                                   *static_cast<const Operation*>(operation));
                         },
                     .rows_together = rows_together};
   run_on_float32_copies(cpu, entry, op);

@@ -20,7 +20,7 @@ void fill_with(int threads, const Tensor& out, T value) {
                   [=](std::int64_t begin, std::int64_t end) { std::fill(to + begin, to + end, value); });
 }
 
-/// Copies where the types are these.
+/// Copies if the tensors have these types; returns whether they do.
 template <class From, class To>
 bool converted(int threads, const Tensor& from, const Tensor& to) {
   if (from.dtype() != dtype_of<From> || to.dtype() != dtype_of<To>) return false;
@@ -43,20 +43,20 @@ void add_rows_in_order(const E* rows, std::int64_t stride, std::int64_t columns,
 }
 
 /// Columns in tiles, rows in groups: a group's partial sums stay small, so that thousands of rows cost no
-/// accuracy. Tiles are as wide as threads allow, because memory is read fastest in long runs.
+/// accuracy. Tiles are as wide as threads allow, because long runs of memory are fastest to read.
 template <class E>
 void sum_rows_of(int threads, const E* from, std::int64_t rows, std::int64_t width, bool accumulate,
                  float* to) {
-  constexpr std::int64_t most = 1024, group = 64, together = 4, line = 16;
+  constexpr std::int64_t max_tile = 1024, group = 64, together = 4, line = 16;
   const std::int64_t share = (width + threads - 1) / threads;
-  const std::int64_t tile = std::min(most, (share + line - 1) / line * line);
+  const std::int64_t tile = std::min(max_tile, (share + line - 1) / line * line);
   const std::int64_t tiles = (width + tile - 1) / tile;
   parallel_items(threads, tiles, elements_per_thread / (tile * std::max<std::int64_t>(1, rows)),
                  [=](std::int64_t t) {
                    const std::int64_t first = t * tile, columns = std::min(tile, width - first);
-                   alignas(32) float total[most] = {};
+                   alignas(32) float total[max_tile] = {};
                    for (std::int64_t r = 0; r < rows; r += group) {
-                     alignas(32) float partial[most] = {};
+                     alignas(32) float partial[max_tile] = {};
                      const std::int64_t end = std::min(rows, r + group);
                      std::int64_t i = r;
                      for (; i + together <= end; i += together)
@@ -156,11 +156,11 @@ void drop_group(const Keep keep, std::int64_t first, std::int64_t count, const f
   const auto block = static_cast<std::uint64_t>(first / 4);
 #pragma GCC ivdep
   for (std::int64_t i = 0; i < blocks_at_once; ++i) {
-    const auto drawn = keep.random.block(block + static_cast<std::uint64_t>(i));
-    words[4 * i] = drawn[0];
-    words[4 * i + 1] = drawn[1];
-    words[4 * i + 2] = drawn[2];
-    words[4 * i + 3] = drawn[3];
+    const auto four = keep.random.block(block + static_cast<std::uint64_t>(i));
+    words[4 * i] = four[0];
+    words[4 * i + 1] = four[1];
+    words[4 * i + 2] = four[2];
+    words[4 * i + 3] = four[3];
   }
 #pragma GCC ivdep
   for (std::int64_t i = 0; i < count; ++i) y[first + i] = keep.apply(x[first + i], words[i]);

@@ -1,4 +1,4 @@
-// Elements of an axis by number, rows of a table by number, and their gradients.
+// Indexing along an axis, rows of a table, and their gradients.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::int64_t elements_per_thread = 16384, tile = 1024;
 
-/// The indices, each of which is in [0, extent); else the first that is not is told.
+/// The indices. DataError with the first one outside [0, extent).
 const std::int64_t* indices_inside(CpuBackend& cpu, const char* operation, const Tensor& indices,
                                    std::int64_t extent) {
   const auto* const index = indices.data<std::int64_t>();
@@ -31,7 +31,7 @@ const std::int64_t* indices_inside(CpuBackend& cpu, const char* operation, const
   return index;
 }
 
-/// body(o, first, columns) for tiles of the columns, whose elements `rows` cost.
+/// Calls body(o, first, columns) for tiles of the columns; `rows`: the cost of one column.
 template <class Body>
 void for_columns(int threads, const ops::GatherSizes& sizes, std::int64_t rows, const Body& body) {
   const std::int64_t width =

@@ -13,10 +13,11 @@ namespace lockstep::kernels {
 namespace {
 
 constexpr std::int64_t column_group =
-    192;  // a multiple of what kernels of any instruction set compute together
+    192;  // a multiple of the rows that kernels of any instruction set compute together
 constexpr std::int64_t outer_run_rows = 192;  // a multiple of 6 and of 8
 constexpr std::int64_t outer_block = 256;  // of the rows that are summed: a block of operands fits in a cache
-constexpr std::int64_t flops_per_thread = 1 << 17;  // below, waking a second thread costs more than it saves
+constexpr std::int64_t flops_per_thread =
+    1 << 17;  // with less, waking a second thread costs more than it saves
 
 float* floats_of(const StorageRef& storage) { return static_cast<float*>(storage->data); }
 
@@ -80,15 +81,16 @@ void Gemm::rows(std::int64_t m, std::int64_t n, std::int64_t k, const Matrix& a,
   StorageRef spread_b, last_a, last_c;
   const Matrix right = spread(b, b.transposed ? n : k, b.transposed ? k : n, m, spread_b);
   const std::int64_t per_thread =
-      std::max(rows_.fewest, round_up((m + threads_ - 1) / threads_, rows_.group));
+      std::max(rows_.min_rows, round_up((m + threads_ - 1) / threads_, rows_.group));
   const std::int64_t run = rows_.run > 0 ? std::min(rows_.run, per_thread) : per_thread;
-  const bool cuts_columns = rows_.fewest == rows_.group || m > rows_.fewest;
+  const bool cuts_columns = rows_.min_rows == rows_.group || m > rows_.min_rows;
   const std::int64_t runs = (m + run - 1) / run, columns = cuts_columns ? task_columns(n, runs, threads_) : n;
   const std::int64_t column_tasks = (n + columns - 1) / columns;
 
-  // The last run, if it is not whole groups, is computed in scratch memory with rows of zeros behind it.
+  // The last run, if it does not have whole groups, is computed in scratch memory with rows of zeros after
+  // it.
   const std::int64_t last_first = (runs - 1) * run, last_rows = m - last_first;
-  const std::int64_t last_whole = std::max(rows_.fewest, round_up(last_rows, rows_.group));
+  const std::int64_t last_whole = std::max(rows_.min_rows, round_up(last_rows, rows_.group));
   const bool completes = last_whole != last_rows;
   if (completes) {
     last_a = pool_.allocate(static_cast<std::size_t>(last_whole * k) * sizeof(float));
@@ -128,8 +130,8 @@ void Gemm::sum_of_outer(std::int64_t m, std::int64_t n, std::int64_t k, const fl
   const std::int64_t runs = (m + outer_run_rows - 1) / outer_run_rows,
                      columns = task_columns(n, runs, threads_);
   const std::int64_t column_tasks = (n + columns - 1) / columns;
-  // The rows that are summed are taken in blocks, whose operands then are in a cache, and `a` is transposed
-  // into scratch memory.
+  // The summed rows are processed in blocks, so that operands stay in a cache, and `a` is transposed into
+  // scratch memory.
   const bool transposes = rows_.spreads && n >= 64 && m >= rows_.group;
   const std::int64_t block = transposes ? outer_block : std::max<std::int64_t>(1, k),
                      transposed_stride = spread_stride(outer_block);

@@ -1,6 +1,6 @@
 // Matrix products in float32, cut so that the bits of a row depend on that row alone: neither on the number
-// of rows nor on the number of threads. Every call to the library is single-threaded; how many rows it may
-// have is said by the library's file, gemm_onednn.cpp or gemm_openblas.cpp.
+// of rows nor on the number of threads. Every call to the library is single-threaded; the library's file,
+// gemm_onednn.cpp or gemm_openblas.cpp, sets its number of rows.
 #pragma once
 
 #include <cstdint>
@@ -22,12 +22,12 @@ struct Matrix {
 void multiply(std::int64_t m, std::int64_t n, std::int64_t k, const Matrix& a, const Matrix& b, float beta,
               float* c, std::int64_t stride);
 
-/// How the library takes rows, on this processor.
+/// The rows of the library's products on this processor.
 struct ProductRows {
-  std::int64_t group;   ///< rows that a kernel computes together
-  std::int64_t fewest;  ///< of one call: whole groups
-  std::int64_t run;     ///< of one call; 0: as many as there are for a thread
-  bool spreads;         ///< whether strides of multiples of 1 KiB are slow
+  std::int64_t group;     ///< rows that a kernel computes together
+  std::int64_t min_rows;  ///< of one call: whole groups
+  std::int64_t run;       ///< of one call; 0: all rows of a thread
+  bool spreads;           ///< whether strides of multiples of 1 KiB are slow
 };
 const ProductRows& product_rows();
 
@@ -35,7 +35,7 @@ inline std::int64_t round_up(std::int64_t value, std::int64_t unit) {
   return (value + unit - 1) / unit * unit;
 }
 
-/// Floats from row to row of a copy: no multiple of 1 KiB, where few of its rows would fit into a cache.
+/// Floats from row to row of a copy: not a multiple of 1 KiB, which would let a cache hold few rows.
 inline std::int64_t spread_stride(std::int64_t columns) {
   return columns % 256 == 0 ? columns + 16 : columns;
 }
@@ -57,8 +57,8 @@ class Gemm {
  private:
   /// `matrix`, rows x columns in memory, as a product reads it fastest: itself, or a copy in `holder`. A
   /// copy's rows do not start a multiple of 1 KiB apart: such strides put a column into few cache sets, and
-  /// cost the AVX2 kernels up to a factor of three. A transposed matrix of many uses is turned; the bits of
-  /// products are the same.
+  /// cost the AVX2 kernels up to a factor of three. A transposed matrix of many uses is stored untransposed;
+  /// the bits of products are the same.
   Matrix spread(const Matrix& matrix, std::int64_t rows, std::int64_t columns, std::int64_t uses,
                 StorageRef& holder) const;
 

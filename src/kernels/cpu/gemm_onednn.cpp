@@ -1,11 +1,11 @@
 // Products by oneDNN.
 //
 // Its AVX2 kernels compute rows in groups of 6 and sum a leftover group in another order; which code runs
-// also depends on how many rows there are (78 and 90 are summed otherwise than 72, 84 and 96), and on
+// also depends on how many rows there are (78 and 90 are summed differently from 72, 84 and 96), and on
 // threads. So a call has at most 48 rows, a multiple of the group (a leftover is completed in scratch
-// memory); threads share the runs. Its AVX-512 kernels take as many rows as there are, in groups of 8, but
-// not fewer than 16: below, a transposed B has a separate kernel, which sums in another order. With 16 the
-// columns are not cut for threads either: 16 rows by 64 columns are summed otherwise than by 256.
+// memory); threads share the runs. Its AVX-512 kernels take any number of rows, in groups of 8, but not fewer
+// than 16: with fewer, a transposed B has a separate kernel, which sums in another order. With 16 the columns
+// are not cut for threads either: 16 rows by 64 columns are summed differently from 16 rows by 256.
 #include <dnnl.h>
 
 #include "kernels/cpu/gemm.h"
@@ -23,8 +23,8 @@ const MathLibrary& math_library() {
 
 const ProductRows& product_rows() {
   static const ProductRows rows = onednn_has_avx512()
-                                      ? ProductRows{.group = 8, .fewest = 16, .run = 0, .spreads = false}
-                                      : ProductRows{.group = 6, .fewest = 6, .run = 48, .spreads = true};
+                                      ? ProductRows{.group = 8, .min_rows = 16, .run = 0, .spreads = false}
+                                      : ProductRows{.group = 6, .min_rows = 6, .run = 48, .spreads = true};
   return rows;
 }
 

@@ -1,9 +1,9 @@
 // Products by OpenBLAS, for processors on which oneDNN has no fast products.
 //
-// On Arm, each element is the sum of its fused products in order, whatever kernel computes it, and however
-// many rows and columns there are. This holds for up to 256 products, beyond which OpenBLAS cuts a sum by the
-// processor; here the sum is cut. A single row or column would be a matrix times a vector, which is summed
-// otherwise; here it has a loop. tests/kernels/ordered_sums.cpp checks this on the processor at hand.
+// On Arm, each element is the sum of its fused products in order, for every kernel and any number of rows and
+// columns. This holds for up to 256 products; longer sums OpenBLAS splits by the processor, so this file
+// splits them first. A single row or column would be a matrix times a vector, which is summed differently;
+// this file has a loop for it. tests/kernels/ordered_sums.cpp checks this on the processor at hand.
 #include <cblas.h>
 #include <fmt/format.h>
 
@@ -56,7 +56,7 @@ const MathLibrary& math_library() {
 const ProductRows& product_rows() {
   static const ProductRows rows = [] {
     ::openblas_set_num_threads(1);
-    return ProductRows{.group = 1, .fewest = 1, .run = 0, .spreads = false};
+    return ProductRows{.group = 1, .min_rows = 1, .run = 0, .spreads = false};
   }();
   return rows;
 }

@@ -28,7 +28,7 @@ Logits logits_of(const Tensor& logits, const Tensor& targets) {
   return {logits.size(0), logits.size(1), logits.data<float>(), targets.data<std::int64_t>()};
 }
 
-/// Throws on a target that is neither a class nor ignored; the number of rows that count.
+/// The number of rows that count. Throws for a target that is neither a class nor ignored.
 std::int64_t counted_rows(const char* operation, const Logits& logits, std::int64_t ignore_index) {
   std::int64_t counted = 0;
   for (std::int64_t row = 0; row < logits.rows; ++row) {
@@ -41,22 +41,22 @@ std::int64_t counted_rows(const char* operation, const Logits& logits, std::int6
   return counted;
 }
 
-float sum_of_exponentials(const float* x, float most, std::int64_t count) {
-  // Exponentials first, into a tile, then lanes: the loop over exponentials vectorises alone.
+float sum_of_exponentials(const float* x, float max, std::int64_t count) {
+  // Exponentials go to a tile first, then to lanes, because the loop over exponentials vectorises only alone.
   constexpr std::int64_t tile = 512;
   float exponentials[tile];
   float total = 0;
   for (std::int64_t first = 0; first < count; first += tile) {
     const std::int64_t n = std::min(tile, count - first);
 #pragma GCC ivdep
-    for (std::int64_t i = 0; i < n; ++i) exponentials[i] = exponential(x[first + i] - most);
+    for (std::int64_t i = 0; i < n; ++i) exponentials[i] = exponential(x[first + i] - max);
     total += sum(exponentials, n);
   }
   return total;
 }
 
-/// d = factor * (e^(x - log) - spread); d may be x. Plain arguments: what a lambda captured, a store to d
-/// might change.
+/// d = factor * (e^(x - log) - spread); d may be x. Arguments by value, because a store to d might change
+/// captures of a lambda.
 void gradient_row(const float* x, std::int64_t classes, float log, float factor, float spread, float* d) {
 #pragma GCC ivdep
   for (std::int64_t c = 0; c < classes; ++c) d[c] = factor * (exponential(x[c] - log) - spread);
@@ -78,9 +78,9 @@ void cross_entropy(CpuBackend& cpu, const ops::CrossEntropy& op) {
         losses[row] = 0;
         logs[row] = 0;
         if (target == ignored) return;
-        const float most = largest(x, in.classes);
-        const double log = static_cast<double>(most) +
-                           std::log(static_cast<double>(sum_of_exponentials(x, most, in.classes)));
+        const float max = largest(x, in.classes);
+        const double log =
+            static_cast<double>(max) + std::log(static_cast<double>(sum_of_exponentials(x, max, in.classes)));
         logs[row] = static_cast<float>(log);
         losses[row] = (1 - smoothing) * (log - x[target]);
         if (smoothing > 0)

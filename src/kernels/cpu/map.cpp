@@ -10,7 +10,7 @@ namespace lockstep::kernels {
 namespace {
 
 constexpr std::int64_t elements_per_thread = 8192;
-constexpr std::int64_t tile = 1024;  // elements whose inputs are made ready together
+constexpr std::int64_t tile = 1024;  // elements whose inputs are prepared together
 
 template <std::size_t Count>
 bool all_alike(const std::array<Tensor, Count>& in, const Tensor& y) {
@@ -18,7 +18,7 @@ bool all_alike(const std::array<Tensor, Count>& in, const Tensor& y) {
       in, [&](const Tensor& input) { return input.dtype() == y.dtype() && input.shape() == y.shape(); });
 }
 
-/// The formula is a copy that no store can change. It is inlined in any case: a loop with a call is not
+/// The formula is a copy, which no store can change. It is always inlined, because a loop with a call is not
 /// vectorised.
 template <class Formula, class E, std::size_t... I>
 [[gnu::flatten]] void compute(const Formula formula, std::int64_t begin, std::int64_t end, E* y,
@@ -27,14 +27,14 @@ template <class Formula, class E, std::size_t... I>
   for (std::int64_t i = begin; i < end; ++i) store(y[i], formula(to_float(in[I][i])...));
 }
 
-/// What the formula makes of padding lanes.
+/// The formula's result in padding lanes.
 template <class Formula, std::size_t... I>
 float of_zeros(const Formula& formula, std::index_sequence<I...>) {
   return formula((static_cast<void>(I), 0.0f)...);
 }
 
-/// to[i * Times + t] = from[i * stride] for t < Times: a run so short that a loop over it costs more than
-/// what it writes.
+/// to[i * Times + t] = from[i * stride] for t < Times: for runs so short that a loop over them costs more
+/// than their stores.
 template <int Times, class E>
 void repeat_each(const E* from, std::int64_t stride, std::int64_t count, float* to) {
   for (std::int64_t i = 0; i < count; ++i) {
@@ -43,7 +43,7 @@ void repeat_each(const E* from, std::int64_t stride, std::int64_t count, float* 
   }
 }
 
-/// True if runs of `times` are short, and written.
+/// If runs of `times` are short, writes them and returns true.
 template <class E>
 bool repeat_short_runs(std::int64_t times, const E* from, std::int64_t stride, std::int64_t count,
                        float* to) {
@@ -78,15 +78,15 @@ bool repeat_short_runs(std::int64_t times, const E* from, std::int64_t stride, s
 /// Reads an input along the elements of y in order.
 class BroadcastReader {
  public:
-  BroadcastReader(const Tensor& given, const Tensor& y) : input_(&given) {
-    if (y.channel_block() != 1) {  // the input is like y, or one element
-      const bool alike = given.shape() == y.shape() && given.channel_block() == y.channel_block();
+  BroadcastReader(const Tensor& input, const Tensor& y) : input_(&input) {
+    if (y.channel_block() != 1) {  // the input has y's shape, or one element
+      const bool alike = input.shape() == y.shape() && input.channel_block() == y.channel_block();
       dimensions_.add(y.stored_numel(), {alike ? 1 : 0});
     } else {
-      const int missing = y.shape().rank() - given.shape().rank();
+      const int missing = y.shape().rank() - input.shape().rank();
       std::int64_t step = 1;
       for (int d = y.shape().rank() - 1; d >= 0; --d) {
-        const std::int64_t extent = d < missing ? 1 : given.size(d - missing);
+        const std::int64_t extent = d < missing ? 1 : input.size(d - missing);
         dimensions_.add(y.size(d), {extent == 1 ? 0 : step});
         step *= extent;
       }
@@ -97,8 +97,8 @@ class BroadcastReader {
     }
   }
 
-  /// The inputs of y's elements [first, first + count) as floats: in place, or in `to`. It is not inlined:
-  /// one copy for each instruction set serves all formulas.
+  /// The inputs of y's elements [first, first + count) as floats: in place, or in `to`. Not inlined, so that
+  /// all formulas share one copy for each instruction set.
   [[gnu::noinline]] const float* floats(std::int64_t first, std::int64_t count, float* to) const {
     const float* result = nullptr;
     run_wide([&] {
@@ -138,7 +138,7 @@ class BroadcastReader {
         for (std::int64_t i = 0; i < run; ++i) to[done + i] = to_float(from[i]);
       }
       done += run;
-      if (repeats && run == inner) {  // the next are the same, in copies that double
+      if (repeats && run == inner) {  // copies the runs that follow, doubling each time
         const std::int64_t again = std::min((size[1] - 1 - at[1]) * run, count - done);
         for (std::int64_t copied = 0; copied < again;) {
           const std::int64_t more = std::min(run + copied, again - copied);
@@ -172,7 +172,7 @@ std::int64_t row_width(const Tensor& y) {
   return width;
 }
 
-/// In tiles that the inputs are widened or repeated into.
+/// In tiles, into which the inputs are converted or repeated.
 template <class Formula, class E, std::size_t... I>
 void broadcast(CpuBackend& cpu, const ops::Map<Formula>& op, std::index_sequence<I...> each) {
   const Tensor& y = op.y;
@@ -191,10 +191,10 @@ void broadcast(CpuBackend& cpu, const ops::Map<Formula>& op, std::index_sequence
                    if constexpr (std::is_same_v<E, float>) {
                      compute<Formula, float>(op.formula, 0, count, out, in, each);
                    } else {
-                     float made[tile];
-                     compute<Formula, float>(op.formula, 0, count, made, in, each);
+                     float results[tile];
+                     compute<Formula, float>(op.formula, 0, count, results, in, each);
 #pragma GCC ivdep
-                     for (std::int64_t i = 0; i < count; ++i) store(out[i], made[i]);
+                     for (std::int64_t i = 0; i < count; ++i) store(out[i], results[i]);
                    }
                  });
 }
@@ -228,7 +228,7 @@ Doubles four(const float* from) {
   return lanes;
 }
 
-/// Of elements [i, end), in 8 lanes.
+/// The sum of elements [i, end), in 8 lanes.
 template <class Term, std::size_t... I>
 double sum_of_terms(const Term term, std::int64_t i, std::int64_t end,
                     const std::array<const float*, sizeof...(I)> in, std::index_sequence<I...>) {

@@ -1,4 +1,4 @@
-// Products of matrices one next to the other, and those of dense layers.
+// Batched products of matrices, and those of dense layers.
 #include <omp.h>
 
 #include "kernels/compositions.h"
@@ -10,9 +10,9 @@
 namespace lockstep::kernels {
 namespace {
 
-// Many products: whichever way one is made depends on its own size alone, and with it the bits.
+// Batched products: the algorithm of one depends only on its own size, so its bits do too.
 
-constexpr double flops_of_one_thread = 1 << 22;  ///< at most: more are made by all threads together
+constexpr double flops_of_one_thread = 1 << 22;  ///< larger products use all threads together
 
 struct Operands {
   Matrix a, b;
@@ -28,17 +28,17 @@ Operands operands_at(const ops::MatMul& op, const std::array<std::int64_t, 3>& e
           op.y.data<float>() + each[2]};
 }
 
-/// By all threads.
+/// One product by all threads.
 void multiply_alone(CpuBackend& cpu, const ops::MatMulSizes& sizes, const Operands& of, bool accumulate) {
   const std::int64_t m = sizes.m, n = sizes.n, k = sizes.k;
   if (of.a.transposed) return cpu.gemm().sum_of_outer(m, n, k, of.a.data, of.b.data, accumulate, of.y);
   if (!accumulate) return cpu.gemm().rows(m, n, k, of.a, of.b, of.bias, of.y);
-  const Tensor made = cpu.scratch(m * n);
-  cpu.gemm().rows(m, n, k, of.a, of.b, nullptr, made.data<float>());
-  cpu.run(ops::Accumulate{Tensor::view(of.y, made.shape(), DType::float32), made});
+  const Tensor product = cpu.scratch(m * n);
+  cpu.gemm().rows(m, n, k, of.a, of.b, nullptr, product.data<float>());
+  cpu.run(ops::Accumulate{Tensor::view(of.y, product.shape(), DType::float32), product});
 }
 
-/// Without an activation and the gradient of a bias.
+/// All products of an operation without an activation or a bias's gradient.
 void multiply_all(CpuBackend& cpu, const ops::MatMul& op) {
   const ops::MatMulSizes sizes = op.sizes();
   const std::int64_t count = sizes.each.count(), terms = sizes.summed.count();

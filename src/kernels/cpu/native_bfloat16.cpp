@@ -23,12 +23,12 @@ void DensePlan::keep(const PrimitiveDesc& desc, const Primitive& primitive) {
   product_ = BoundPrimitive(primitive);
 }
 
-void DensePlan::pack(const Memory::desc& plain, const Memory::desc& wanted, const dnnl::engine& engine) {
-  if (wanted == plain) return;
-  packed_bytes_ = static_cast<std::int64_t>(wanted.get_size());
-  packing_ = BoundPrimitive(dnnl::reorder(dnnl::reorder::primitive_desc(engine, plain, engine, wanted)));
+void DensePlan::pack(const Memory::desc& plain, const Memory::desc& packed, const dnnl::engine& engine) {
+  if (packed == plain) return;
+  packed_bytes_ = static_cast<std::int64_t>(packed.get_size());
+  packing_ = BoundPrimitive(dnnl::reorder(dnnl::reorder::primitive_desc(engine, plain, engine, packed)));
   packing_.add_argument(DNNL_ARG_FROM, plain, engine);
-  packing_.add_argument(DNNL_ARG_TO, wanted, engine);
+  packing_.add_argument(DNNL_ARG_TO, packed, engine);
 }
 
 DensePlan::DensePlan(const DenseProblem& problem, const dnnl::engine& engine) : bias_(problem.bias) {
@@ -120,12 +120,12 @@ NativeBfloat16::NativeBfloat16(CpuBackend& backend)
 
 Tensor NativeBfloat16::bytes(std::int64_t count) { return backend_.empty({count}, DType::uint8); }
 
-/// Itself where it is bf16.
+/// The weight itself if it is bf16.
 Tensor NativeBfloat16::rounded(const Tensor& weight) {
   if (weight.dtype() == DType::bfloat16) return weight;
-  const Tensor made = backend_.empty(weight.shape(), DType::bfloat16);
-  backend_.copy(weight, made);
-  return made;
+  const Tensor copy = backend_.empty(weight.shape(), DType::bfloat16);
+  backend_.copy(weight, copy);
+  return copy;
 }
 
 bool NativeBfloat16::run(const DenseProblem& problem, const Tensor& inner, const Tensor& weight,
@@ -139,7 +139,8 @@ bool NativeBfloat16::run(const DenseProblem& problem, const Tensor& inner, const
   return true;
 }
 
-/// As a dense layer's, where it is one product: [rows, in] by [out, in] of any two gives the third.
+/// Runs a single product as a dense layer's: of [rows, in], [out, in] and [rows, out], any two give the
+/// third.
 bool NativeBfloat16::run(const ops::MatMul& op) {
   const ops::MatMulSizes sizes = op.sizes();
   const bool of_rows = op.transposed == ops::Transposed::a;
@@ -198,9 +199,9 @@ bool NativeBfloat16::run(const ops::ConvolutionBackwardWeight& op) {
   if (!is_bf16(op.x)) return false;
   const ConvolutionProblem problem = convolution_problem(op);
   if (!op.accumulate) return run(problem, op.x, op.dweight, {}, op.dy);
-  const Tensor made = backend_.empty(op.dweight.shape());
-  if (!run(problem, op.x, made, {}, op.dy)) return false;
-  backend_.run(ops::Accumulate{op.dweight, made});
+  const Tensor gradient = backend_.empty(op.dweight.shape());
+  if (!run(problem, op.x, gradient, {}, op.dy)) return false;
+  backend_.run(ops::Accumulate{op.dweight, gradient});
   return true;
 }
 

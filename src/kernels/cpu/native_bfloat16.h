@@ -1,7 +1,7 @@
-// Products and convolutions of bf16 operands as the processor makes them (AVX512-BF16, AMX), summed in
+// Products and convolutions of bf16 operands by the processor's instructions (AVX512-BF16, AMX), summed in
 // float32, through oneDNN. A dense layer's product has a plan for each problem: oneDNN's primitive, and how
 // the weight must be packed, because plain bf16 weights are up to four times slower than packed ones. Plans
-// in float32 are there so that the same lines can be tested on any processor.
+// in float32 exist so that the same lines can be tested on any processor.
 #pragma once
 
 #include <cstdint>
@@ -31,21 +31,21 @@ class DensePlan {
  public:
   DensePlan(const DenseProblem& problem, const dnnl::engine& engine);
 
-  /// Whether oneDNN has a fast way.
+  /// Whether oneDNN has a fast kernel.
   bool usable() const { return static_cast<bool>(product_); }
   /// Bytes of the packed weight; 0: it is used plain.
   std::int64_t packed_bytes() const { return packed_bytes_; }
   std::int64_t scratchpad_bytes() const { return scratchpad_bytes_; }
 
-  /// `inner`: x or dx, `outer`: y or dy, `weight`: the weight or its gradient. What the pass makes is
-  /// written, the rest is read. Working memory as stated above.
+  /// `inner`: x or dx, `outer`: y or dy, `weight`: the weight or its gradient. The pass writes its result and
+  /// reads the rest. Working memory as stated above.
   void run(const dnnl::stream& stream, const void* inner, const void* weight, const float* bias,
            const void* outer, void* packed, void* scratchpad);
 
  private:
   template <class PrimitiveDesc, class Primitive>
   void keep(const PrimitiveDesc& desc, const Primitive& primitive);
-  void pack(const dnnl::memory::desc& plain, const dnnl::memory::desc& wanted, const dnnl::engine& engine);
+  void pack(const dnnl::memory::desc& plain, const dnnl::memory::desc& packed, const dnnl::engine& engine);
 
   bool bias_;
   std::int64_t packed_bytes_ = 0, scratchpad_bytes_ = 0;
@@ -57,8 +57,7 @@ struct DenseCache : PlanCache<DenseProblem, DensePlan> {
   DensePlan& plan(const DenseProblem& problem, const dnnl::engine& engine);
 };
 
-/// Each run() returns whether it was done: not where activations are not bf16, or oneDNN has no fast way for
-/// it. Then nothing was touched.
+/// Each run() returns false, without any effect, if activations are not bf16 or oneDNN has no fast kernel.
 class NativeBfloat16 {
  public:
   /// Memory and threads are the backend's.
@@ -84,8 +83,8 @@ class NativeBfloat16 {
   ConvolutionCache convolutions_;
 };
 
-/// A product by its float32 function: bf16 operands go to the processor where it can, and by float32 copies
-/// else.
+/// A product by its float32 function: bf16 operands go to the processor's instructions if it has them,
+/// otherwise through float32 copies.
 template <auto function, class Operation>
 void product(CpuBackend& cpu, const Operation& op) {
   if (!ops::AnyOperation(op).has_bf16()) return function(cpu, op);
@@ -97,7 +96,7 @@ template <auto function, class Operation>
 void enter_product(CpuBackend& cpu, void (*)(CpuBackend&, const Operation&)) {
   cpu.enter<&product<function, Operation>>();
 }
-/// Enters it.
+/// Enters such a product.
 template <auto function>
 void enter_product(CpuBackend& cpu) {
   enter_product<function>(cpu, function);

@@ -19,7 +19,7 @@ std::int64_t rows_per_thread(std::int64_t width) {
   return elements_per_thread / std::max<std::int64_t>(1, width);
 }
 
-/// What the backward of one row needs.
+/// The inputs of the backward of one row.
 struct RowBackward {
   const float* dy;
   const float* x;
@@ -65,7 +65,7 @@ void sum_blocks(int threads, std::int64_t blocks, std::int64_t stride, std::int6
                   });
 }
 
-/// row_of(row) -> the elements of a row of x or the sum, ready to be read.
+/// row_of(row) returns the elements of a row of x or of the sum.
 template <class RowOf>
 void normalise(CpuBackend& cpu, const ops::LayerNorm& op, const RowOf& row_of) {
   const ops::Rows rows = ops::rows_of(op.name, op.x);
@@ -106,7 +106,7 @@ void layer_norm_in_float32(CpuBackend& cpu, const ops::LayerNorm& op) {
 void layer_norm(CpuBackend& cpu, const ops::LayerNorm& op) {
   if (op.x.dtype() == DType::float32) return layer_norm_in_float32(cpu, op);
   ops::LayerNorm norm = op;
-  if (op.addend) {  // the norm is of the sum as it is stored
+  if (op.addend) {  // the norm of the rounded sum
     cpu.run(ops::add(op.x, op.addend, op.sum));
     norm.x = op.sum;
     norm.addend = norm.sum = {};
@@ -241,7 +241,7 @@ void group_norm_backward(CpuBackend& cpu, const ops::GroupNormBackward& op) {
   const std::int64_t channels = sizes.channels, positions = sizes.positions,
                      elements = sizes.group_elements();
 
-  // Per image and channel: the sum of dy, and of dy times the normalised x.
+  // Per image and channel: the sum of dy and the sum of dy times the normalised x.
   const Tensor sums_holder = cpu.scratch(2 * sizes.images * channels);
   float *sums = sums_holder.data<float>(), *products = sums + sizes.images * channels;
   parallel_items(
@@ -281,7 +281,7 @@ void group_norm_backward(CpuBackend& cpu, const ops::GroupNormBackward& op) {
 void enter_norm(CpuBackend& cpu) {
   cpu.enter<&layer_norm>();
   cpu.enter<&layer_norm_backward>(Computes::in_float32,
-                                  rows_per_block);  // summed together: the bits are as of all rows
+                                  rows_per_block);  // summed together, with the same bits as all rows
   cpu.enter<&rms_norm>(Computes::in_float32, 1);
   cpu.enter<&rms_norm_backward>(Computes::in_float32, rows_per_block);
   cpu.enter<&group_norm, &group_norm_backward>(Computes::in_float32);

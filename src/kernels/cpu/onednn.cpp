@@ -7,8 +7,8 @@
 namespace lockstep::kernels {
 namespace {
 
-// Sets of bits, one for each extension. oneDNN 2 and 3 number them alike up to AVX512-BF16. On Arm they say
-// how wide SVE is: avx512_core is 512 bits, as it is here.
+// Sets of bits, one for each extension. oneDNN 2 and 3 number them alike up to AVX512-BF16. On Arm they give
+// the width of SVE: avx512_core means 512 bits there, too.
 constexpr unsigned avx512_core = 0x27, avx512_core_bf16 = 0xe7;
 
 bool has(unsigned needed) {

@@ -1,4 +1,4 @@
-// oneDNN 2.6 to 3.x: all that differs between its versions.
+// oneDNN 2.6 to 3.x: the differences between its versions.
 #pragma once
 
 #include <dnnl.hpp>
@@ -31,7 +31,7 @@ std::string onednn_build();  ///< its hash
 /// The instruction set that oneDNN uses here, by its own name: "avx2", "avx512_core_bf16".
 std::string onednn_instruction_set();
 bool onednn_has_avx512();
-/// Whether it multiplies bf16 on units for it (AVX512-BF16, AMX).
+/// Whether oneDNN multiplies bf16 by special instructions (AVX512-BF16, AMX).
 bool onednn_has_bf16();
 
 }  // namespace lockstep::kernels

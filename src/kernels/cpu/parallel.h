@@ -12,9 +12,9 @@
 
 namespace lockstep::kernels {
 
-/// body(begin, end) over disjoint runs that cover [0, count); inline where `threads` is 1 or there is less
-/// than `items_per_thread` work for a second thread. What a body throws is thrown again here
-/// (the first of several).
+/// Calls body(begin, end) for disjoint runs that cover [0, count); inline if `threads` is 1 or a second
+/// thread would have less than `items_per_thread` work. An exception of a body is thrown again here (the
+/// first of several).
 template <class Body>
 void parallel_ranges(int threads, std::int64_t count, std::int64_t items_per_thread, const Body& body) {
   const std::int64_t useful = items_per_thread < 1 ? count : count / items_per_thread;
@@ -24,8 +24,8 @@ void parallel_ranges(int threads, std::int64_t count, std::int64_t items_per_thr
     return;
   }
   std::exception_ptr error;
-  // Not `parallel for`, in which LLVM's OpenMP allocates every time. And always all threads: GNU's OpenMP
-  // ends those that a smaller team leaves out, and starts others for the next.
+  // Not `parallel for`, in which LLVM's OpenMP allocates every time. Always all threads: GNU's OpenMP ends
+  // the threads that a smaller team does not use, and starts new ones for the next team.
 #pragma omp parallel num_threads(threads)
   for (int part = omp_get_thread_num(); part < team; part += omp_get_num_threads()) {
     flush_denormals();
@@ -39,7 +39,7 @@ void parallel_ranges(int threads, std::int64_t count, std::int64_t items_per_thr
   if (error) std::rethrow_exception(error);
 }
 
-/// body(item) for every item of [0, count).
+/// Calls body(item) for every item of [0, count).
 template <class Body>
 void parallel_items(int threads, std::int64_t count, std::int64_t items_per_thread, const Body& body) {
   parallel_ranges(threads, count, items_per_thread, [&](std::int64_t begin, std::int64_t end) {

@@ -14,7 +14,7 @@ constexpr bool takes_the_largest = requires(const Op& op) {
   op.winners;
 };
 
-/// The largest of each window, and where it was; or their mean.
+/// The largest element of each window and its position; or the mean.
 template <bool largest, class Lanes>
 void pool_run(const float* x, const ops::Windows& windows, Lanes lanes, float* y, std::int32_t* winners) {
   const float share = 1.0f / static_cast<float>(windows.kernel * windows.kernel);
@@ -33,7 +33,7 @@ void pool_run(const float* x, const ops::Windows& windows, Lanes lanes, float* y
         const float* __restrict here = x + at * lanes;
         for (std::int64_t lane = 0; lane < lanes; ++lane) {
           if constexpr (largest) {
-            const bool better = (here[lane] > out[lane]) | (here[lane] != here[lane]);  // not a number wins
+            const bool better = (here[lane] > out[lane]) | (here[lane] != here[lane]);  // NaN wins
             out[lane] = better ? here[lane] : out[lane];
             winner[lane] = better ? static_cast<std::int32_t>(at) : winner[lane];
           } else {
@@ -73,7 +73,7 @@ void forward(CpuBackend& cpu, const Op& op) {
   });
 }
 
-/// Adds the gradient of each window's maximum where that was.
+/// Adds the gradient of each window's maximum at its position.
 void spread_run(const float* gradient, const std::int32_t* winners, const ChannelForm& form, float* out) {
   for (std::int64_t position = 0; position < form.positions; ++position) {
     for (std::int64_t at = position * form.lanes, lane = 0; lane < form.lanes; ++lane, ++at)
@@ -242,7 +242,7 @@ void resize_bilinear(CpuBackend& cpu, const ops::ResizeBilinear& op) {
                   });
 }
 
-/// Image by image, so that what adds to a position has an order.
+/// Image by image, so that the sums at a position have one order.
 void resize_bilinear_backward(CpuBackend& cpu, const ops::ResizeBilinearBackward& op) {
   const ops::ResizeSizes sizes = op.sizes();
   const ops::Resizing &down = sizes.height, &across = sizes.width;

@@ -10,16 +10,16 @@ namespace lockstep::kernels {
 namespace {
 
 constexpr std::int64_t elements_per_thread = 16384;
-constexpr std::int64_t tile = 1024;      // columns whose folds are made together
-constexpr std::int64_t lanes = 128;      // narrow columns are folded side by side, so many elements wide
+constexpr std::int64_t tile = 1024;      // columns that are folded together
+constexpr std::int64_t lanes = 128;      // width in elements of narrow columns folded side by side
 constexpr std::int64_t max_slices = 64;  // of the rows, where there are few columns
 constexpr std::int64_t slice_elements = 32768;
 
-/// What terms are made of besides x: elements of x's type, or floats that are the same in every row.
+/// The second input of terms: elements of x's type, or floats that are the same in every row.
 template <class Fold, class E>
 using Other = std::conditional_t<ops::folds_pairs<Fold>, E, float>;
 
-/// What is joined of element i of x.
+/// The term of element i of x.
 template <class Fold, class E>
 float term_of(const E* x, std::int64_t i, const Other<Fold, E>* other, std::int64_t at) {
   if constexpr (ops::folds_terms<Fold>)
@@ -46,12 +46,12 @@ void fold_rows(const E* x, const Other<Fold, E>* other, std::int64_t rows, std::
   }
 }
 
-/// Rows that are folded side by side.
+/// The number of rows folded side by side.
 std::int64_t rows_together(const ops::ReductionSizes& sizes) {
   return std::max<std::int64_t>(1, std::min(lanes / sizes.period, sizes.rows));
 }
 
-/// Of rows [begin, end) of a group's slabs, columns [first, first + columns).
+/// Folds columns [first, first + columns) of rows [begin, end) of a group's slabs.
 template <class Fold, class E>
 void fold_slabs(const ops::ReductionSizes& sizes, const E* group, const Other<Fold, E>* other,
                 std::int64_t begin, std::int64_t end, std::int64_t first, std::int64_t columns,
@@ -93,7 +93,7 @@ bool has_short_groups(const ops::ReductionSizes& sizes) {
   return sizes.slabs.rank == 0 && sizes.period <= 64 && sizes.rows * sizes.period <= 64;
 }
 
-/// Of groups [first, first + count).
+/// Folds groups [first, first + count).
 template <class Fold, class E>
 void fold_short_groups(const ops::ReductionSizes& sizes, const E* x, const Other<Fold, E>* other,
                        std::int64_t first, std::int64_t count, double* folds) {
@@ -117,7 +117,7 @@ void fold_short_groups(const ops::ReductionSizes& sizes, const E* x, const Other
   }
 }
 
-/// The others of y's shape from `at` on, as floats, again and again.
+/// Repeats the others of y's shape from `at` on, as floats.
 template <class Fold>
 void repeat_others(const ops::ReduceAxes<Fold>& op, std::int64_t at, std::int64_t period, std::int64_t count,
                    float* row) {
@@ -127,7 +127,7 @@ void repeat_others(const ops::ReduceAxes<Fold>& op, std::int64_t at, std::int64_
   });
 }
 
-/// Of x's shape, or in `row`; null where there are none.
+/// The others of x's shape, or those in `row`; null if the fold has none.
 template <class Fold, class E>
 const Other<Fold, E>* others(const ops::ReduceAxes<Fold>& op, const float* row) {
   if constexpr (ops::folds_pairs<Fold>)
@@ -160,8 +160,8 @@ void fold_to_y(CpuBackend& cpu, const ops::ReduceAxes<Fold>& op, const E* x) {
   if (outputs == 0) return;
   if (has_short_groups(sizes)) return fold_all_short_groups(cpu, op, sizes, x);
   const std::int64_t tiles = (period + tile - 1) / tile, items = outputs / period * tiles;
-  const std::int64_t wanted = std::min(max_slices / items, outputs * rows / slice_elements),
-                     per_slice = std::max<std::int64_t>(1, rows / std::max<std::int64_t>(1, wanted)),
+  const std::int64_t slice_count = std::min(max_slices / items, outputs * rows / slice_elements),
+                     per_slice = std::max<std::int64_t>(1, rows / std::max<std::int64_t>(1, slice_count)),
                      slices = std::max<std::int64_t>(1, (rows + per_slice - 1) / per_slice);
   const Tensor scratch = cpu.scratch(slices > 1 ? slices * outputs : 0, DType::float64);
   double* const partial = scratch.data<double>();
@@ -245,7 +245,7 @@ void add_into(int threads, std::int64_t count, T* into, const From* x) {
   });
 }
 
-/// In 16 lanes of float64; the square of a float32 is exact there.
+/// In 16 lanes of float64, in which the square of a float32 is exact.
 double sum_of_squares(const float* x, std::int64_t count) {
   Doubles sums[4] = {};
   std::int64_t i = 0;

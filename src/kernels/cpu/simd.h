@@ -13,7 +13,7 @@ namespace lockstep::kernels {
 using Floats = float __attribute__((vector_size(32)));    // 8
 using Doubles = double __attribute__((vector_size(32)));  // 4
 
-// --- elements as they are stored, float32 or bf16, which are read and written as float32
+// --- stored elements, float32 or bf16, are read and written as float32
 
 inline float to_float(float stored) { return stored; }
 inline float to_float(double stored) { return static_cast<float>(stored); }
@@ -61,7 +61,7 @@ inline void store(BFloat16* to, Floats values) {  // as bfloat16_bits()
   std::memcpy(to, &halves, sizeof halves);
 }
 
-/// body(a BFloat16 or a float), by what the tensor stores.
+/// Calls body(a BFloat16 or a float), by the tensor's type.
 template <class Body>
 void by_type_of(const Tensor& tensor, const Body& body) {
   if (tensor && tensor.dtype() == DType::bfloat16) {
@@ -76,7 +76,7 @@ void by_type_of(const Tensor& tensor, const Body& body) {
 inline float sum_of(Floats v) { return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7])); }
 inline double sum_of(Doubles v) { return (v[0] + v[2]) + (v[1] + v[3]); }
 
-/// The first n (< 8) floats, and others beyond them.
+/// The first n (< 8) floats, then `beyond` in the other lanes.
 inline Floats load_first(const float* from, std::int64_t n, float beyond) {
   Floats lanes = Floats{} + beyond;
   std::memcpy(&lanes, from, static_cast<std::size_t>(n) * sizeof(float));
@@ -118,8 +118,9 @@ inline void transpose(const float* from, std::int64_t from_stride, std::int64_t 
   }
 }
 
-/// Sums over [0, n) of term(load), in four groups of 8 lanes: load(x) are 8 elements of a row x, all of the
-/// same numbers; of the last, partial group, load(x, value) has the value in the lanes that do not exist.
+/// Sums over [0, n) of term(load), in four groups of 8 lanes: load(x) returns 8 elements of a row x, with the
+/// same numbers for all rows; for the last, partial group, load(x, value) has the value in the lanes that do
+/// not exist.
 template <class Term>
 float lane_sum(std::int64_t n, const Term& term) {
   const auto at = [&](std::int64_t i) {
@@ -154,20 +155,20 @@ inline float sum_of_squares_about(const float* x, float centre, std::int64_t n) 
   });
 }
 
-/// The largest of n > 0 elements. A NaN may be passed over.
+/// The largest of n > 0 elements. A NaN may be ignored.
 inline float largest(const float* x, std::int64_t n) {
   if (n < 8) {
-    float most = x[0];
-    for (std::int64_t i = 1; i < n; ++i) most = x[i] > most ? x[i] : most;
-    return most;
+    float max = x[0];
+    for (std::int64_t i = 1; i < n; ++i) max = x[i] > max ? x[i] : max;
+    return max;
   }
-  Floats most = load<Floats>(x + n - 8);  // covers the tail
+  Floats max = load<Floats>(x + n - 8);  // covers the tail
   for (std::int64_t i = 0; i + 8 <= n; i += 8) {
     const Floats v = load<Floats>(x + i);
-    most = v > most ? v : most;
+    max = v > max ? v : max;
   }
-  float result = most[0];
-  for (int lane = 1; lane < 8; ++lane) result = most[lane] > result ? most[lane] : result;
+  float result = max[0];
+  for (int lane = 1; lane < 8; ++lane) result = max[lane] > result ? max[lane] : result;
   return result;
 }
 

@@ -1,5 +1,5 @@
 // Steps of optimizers by their rules (ops/update.h), and exponential moving averages: one pass over memory.
-// Each element is computed alone, so a tensor may be cut anywhere without changing a bit.
+// Elements are independent, so a tensor may be split anywhere without changing a bit.
 #include "lockstep/ops/update.h"
 
 #include "kernels/cpu/cpu_backend.h"
@@ -30,7 +30,7 @@ void round_range(std::int64_t begin, std::int64_t end, const float* value, BFloa
   for (std::int64_t i = begin; i < end; ++i) rounded[i].bits = bfloat16_bits(value[i]);
 }
 
-/// In tiles, each followed by the averages of the new values, and these rounded.
+/// In tiles, each followed by the EMA weights and the rounded copies of the new values.
 template <class Rule>
 void update_one(CpuBackend& cpu, const ops::ParameterUpdate<Rule>& update) {
   float* const value = update.value.template data<float>();

@@ -1,7 +1,7 @@
 // Tiles, chunks of them, and the products between the transforms.
 //
-// A chunk of tiles is transformed, multiplied and transformed back while it is in a cache. Its products
-// have whole groups of rows (gemm.h), so a tile's bits do not depend on the tiles next to it.
+// A chunk of tiles is transformed, multiplied and transformed back while it is in a cache. Its products have
+// whole groups of rows (gemm.h), so a tile's bits do not depend on its neighbours.
 #include "kernels/cpu/winograd.h"
 
 #include <omp.h>
@@ -107,7 +107,8 @@ constexpr std::int64_t max_chunk = 96;  // tiles: a multiple of row_group
 
 std::int64_t tiles_over(std::int64_t extent) { return (extent + tile - 1) / tile; }
 
-/// 36 matrices [rows, columns], one for each frequency. Planes, too, do not start a multiple of 1 KiB apart.
+/// 36 matrices [rows, columns], one for each frequency. The distance of planes, too, is not a multiple of 1
+/// KiB.
 struct Planes {
   std::int64_t rows = 0, columns = 0;
 
@@ -156,7 +157,7 @@ struct BlockedImages {
   }
 };
 
-/// size x size positions from (top, left) on: in the image, or a copy with zeros for what is outside.
+/// size x size positions from (top, left) on: in the image, or a copy with zeros outside of it.
 template <int size>
 class Square {
  public:
@@ -245,13 +246,13 @@ void transform_back(const float* from, std::int64_t plane, Floats bias, const Ch
   }
 }
 
-/// The kernels between two sides, seen from the one that is read: strides of a weight [O, C, 3, 3] in it.
+/// A weight [O, C, 3, 3] with strides from input to output channels, or swapped for the input gradient.
 struct Kernels {
   const float* weight;
   std::int64_t from_stride, to_stride;
   bool rotated;  // by 180 degrees, as an input gradient uses them
 
-  /// Tap by tap, for 8 channels of the side that is written.
+  /// Loads the kernel tap by tap, for 8 channels of the written side.
   void load(std::int64_t from, std::int64_t to, Floats* w) const {
     const float* const first = weight + from * from_stride + to * to_stride;
     for (int lane = 0; lane < lanes; ++lane) {
@@ -307,13 +308,13 @@ bool WinogradConvolution::fits(const ConvolutionProblem& problem) {
   if (padding.height != padding.width || padding.height >= kernel || p.in_channels % lanes != 0 ||
       p.out_channels % lanes != 0)
     return false;
-  // Fewer channels are too little work for the products, and tiles that reach far outside for the transforms.
-  // Of both sides, so that the passes of one layer go the same way.
-  const auto filled = [](std::int64_t height, std::int64_t width) {
+  // Fewer channels are too little work for the products, and tiles far outside of the image waste transforms.
+  // The rule includes both sides, so that all passes of a layer use the same algorithm.
+  const auto fills_tiles = [](std::int64_t height, std::int64_t width) {
     return 10 * height * width >= 7 * tile * tile * tiles_over(height) * tiles_over(width);
   };
-  return std::min(p.in_channels, p.out_channels) >= 32 && filled(p.height, p.width) &&
-         filled(p.out_height, p.out_width);
+  return std::min(p.in_channels, p.out_channels) >= 32 && fills_tiles(p.height, p.width) &&
+         fills_tiles(p.out_height, p.out_width);
 }
 
 WinogradConvolution::WinogradConvolution(const ConvolutionProblem& problem, int threads)
@@ -358,7 +359,7 @@ void WinogradConvolution::convolve(const Side& from, const float* source, const 
                                    float* work) const {
   const Tiling tiling{tiles_down_, tiles_across_};
   const BlockedImages<const float> read{source, from.channels, from.height, from.width, from.block};
-  const BlockedImages<float> written{target, to.channels, to.height, to.width, to.block};
+  const BlockedImages<float> result{target, to.channels, to.height, to.width, to.block};
   const Planes in{chunk_tiles_, from.channels}, out{chunk_tiles_, to.channels},
       weights{from.channels, to.channels};
   const auto convolve_chunk = [&](std::int64_t chunk, float* patches, float* products) {
@@ -380,10 +381,10 @@ void WinogradConvolution::convolve(const Side& from, const float* source, const 
     }
     for (std::int64_t t = 0; t < tiles; ++t) {
       const TilePosition position = tiling.at(first + t);
-      for (std::int64_t group = 0; group < written.groups(); ++group) {
+      for (std::int64_t group = 0; group < result.groups(); ++group) {
         transform_back(products + t * out.stride() + group * lanes, out.plane(),
                        bias ? load<Floats>(bias + group * lanes) : Floats{},
-                       written.group(position.image, group), position.top, position.left);
+                       result.group(position.image, group), position.top, position.left);
       }
     }
   };

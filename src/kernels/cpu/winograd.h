@@ -15,21 +15,21 @@ namespace lockstep::kernels {
 
 class WinogradConvolution {
  public:
-  /// Whether the problem can be solved so, and sooner than directly. Depends on neither images nor channel
-  /// blocks, so that the bits of an image depend on neither.
+  /// Whether this works for the problem and is faster than a direct convolution. It depends on neither images
+  /// nor channel blocks, so that the bits of an image depend on neither.
   static bool fits(const ConvolutionProblem& problem);
-  /// The channel block in which it takes activations that are in `block`.
+  /// The channel block that it needs for activations that are in `block`.
   static int block_for(std::int64_t channels, int block) {
     return block == 16 && channels % block == 0 ? block : 8;
   }
 
-  /// Of a problem that fits, in channel blocks that it takes.
+  /// problem: one that fits, in channel blocks from block_for().
   WinogradConvolution(const ConvolutionProblem& problem, int threads);
 
   std::int64_t scratch_floats() const { return scratch_floats_; }
 
-  /// What the pass makes is written, the rest is read; a weight gradient is added to `weight` if
-  /// `accumulate`. `bias` (or none) only in a forward pass; `scratch`: scratch_floats(), 64-byte aligned.
+  /// The pass writes its result and reads the rest; a weight gradient is added to `weight` if `accumulate`.
+  /// `bias` (or none) only in a forward pass; `scratch`: scratch_floats(), 64-byte aligned.
   void run(float* x, float* weight, const float* bias, float* y, bool accumulate, float* scratch) const;
 
  private:

@@ -1,8 +1,8 @@
 // Attention: bf16 by cuDNN if it supports the problem, otherwise by the kernels of attention.cu. Both save
 // the same tensors.
 //
-// The graphs are those that cuDNN recognises as flash attention (cuDNN's documentation, "scaled dot product
-// attention"): softmax in its parts, the causal mask by row and column numbers.
+// The graphs have the form that cuDNN recognises as flash attention (cuDNN's documentation, "scaled dot
+// product attention"): softmax in its parts, the causal mask by row and column numbers.
 #include "kernels/cuda/attention.h"
 
 #include <fmt/format.h>
@@ -63,7 +63,7 @@ struct Shapes {
 };
 
 Extents row_strides(const ops::HeadStrides& strides) { return {strides.image, strides.head, strides.row, 1}; }
-/// Of the same memory, rows and columns exchanged.
+/// The strides of the same memory with rows and columns exchanged.
 Extents transposed_strides(const ops::HeadStrides& strides) {
   return {strides.image, strides.head, 1, strides.row};
 }
@@ -81,7 +81,7 @@ CudnnDescriptor masked(FusedGraph& graph, const Shapes& shapes, const CudnnDescr
   return result;
 }
 
-/// scale * q k', of which the scale is a number.
+/// scale * q k'; the scale is a number on the CPU.
 CudnnDescriptor scaled_scores(FusedGraph& graph, const Shapes& shapes, const CudnnDescriptor& q,
                               const CudnnDescriptor& k, const CudnnDescriptor& scale) {
   const CudnnDescriptor product = graph.between(shapes.scores, float32),
@@ -93,7 +93,7 @@ CudnnDescriptor scaled_scores(FusedGraph& graph, const Shapes& shapes, const Cud
 
 float scale_of(const ops::AttentionSizes& p) { return 1.0f / std::sqrt(static_cast<float>(p.width)); }
 
-/// Whether every row of every head is made of packs of 16 bytes.
+/// Whether every row of every head consists of packs of 16 bytes.
 bool aligned(const HeadMatrix& matrix) {
   const ops::HeadStrides& strides = matrix.strides;
   return strides.row % 8 == 0 && strides.head % 8 == 0 && strides.image % 8 == 0 &&
@@ -129,18 +129,18 @@ FusedGraph attention_graph(const ops::AttentionSizes& sizes, const AttentionStri
                         logs = graph.tensor(log_uid, shapes.column, shapes.column_strides(), float32);
   CudnnDescriptor scores = scaled_scores(graph, shapes, q, k, graph.number(scale_uid));
   if (sizes.causal) scores = masked(graph, shapes, scores);
-  const CudnnDescriptor most = graph.between(shapes.column, shapes.column_strides(), float32),
+  const CudnnDescriptor max = graph.between(shapes.column, shapes.column_strides(), float32),
                         off = graph.between(shapes.scores, float32),
                         exponentials = graph.between(shapes.scores, float32),
                         sum = graph.between(shapes.column, shapes.column_strides(), float32),
                         log = graph.between(shapes.column, shapes.column_strides(), float32),
                         probabilities = graph.between(shapes.scores, bf16);
-  graph.reduce(CUDNN_REDUCE_TENSOR_MAX, scores, most);
-  graph.pointwise(CUDNN_POINTWISE_SUB, scores, off, most);
+  graph.reduce(CUDNN_REDUCE_TENSOR_MAX, scores, max);
+  graph.pointwise(CUDNN_POINTWISE_SUB, scores, off, max);
   graph.pointwise(CUDNN_POINTWISE_EXP, off, exponentials);
   graph.reduce(CUDNN_REDUCE_TENSOR_ADD, exponentials, sum);
   graph.pointwise(CUDNN_POINTWISE_LOG, sum, log);
-  graph.pointwise(CUDNN_POINTWISE_ADD, most, logs, log);
+  graph.pointwise(CUDNN_POINTWISE_ADD, max, logs, log);
   graph.pointwise(CUDNN_POINTWISE_DIV, exponentials, probabilities, sum);
   graph.matmul(probabilities, v, y);
   return graph;
@@ -212,7 +212,7 @@ bool AttentionSupport::forward(const ops::AttentionSizes& sizes, const Attention
 
 bool AttentionSupport::backward(const ops::AttentionSizes& sizes, const AttentionMatrices& m,
                                 const AttentionGradients& g) const {
-  // Before 9.15.1 it reads outside the keys in a captured graph where they do not fill the last tile.
+  // Before 9.15.1 cuDNN reads beyond the keys in a captured graph if they do not fill the last tile.
   constexpr std::size_t reads_no_further = 91501;
   constexpr std::int64_t tile = 128;
   if (!fits(sizes) || (sizes.queries == 1 && sizes.keys == 1)) return false;
@@ -326,7 +326,8 @@ ops::AttentionSizes sizes_of(const Op& op) {
     throw UsageError("{} on a GPU: saved has shape {}, not {}", op.name, to_string(op.saved.shape()),
                      to_string(Shape{sizes.batch, sizes.heads, sizes.queries}));
   if (sizes.width <= max_width) return sizes;
-  throw UsageError("{} on a GPU: heads {} wide are not built; {} at most", op.name, sizes.width, max_width);
+  throw UsageError("{} on a GPU: heads of width {} are not supported; at most {}", op.name, sizes.width,
+                   max_width);
 }
 
 HeadMatrix heads_of(const ops::Columns& columns, const ops::AttentionSizes& sizes) {
@@ -342,7 +343,7 @@ AttentionMatrices matrices_of(const Op& op, const ops::AttentionSizes& sizes) {
           heads_of(ops::all_columns(op.y), sizes), op.saved.template data<float>()};
 }
 
-/// Runs a graph of cuDNN, if there is one.
+/// Runs a graph of cuDNN and returns true, if there is one.
 template <class... Arguments>
 bool run_graph(CudaBackend& gpu, FusedGraph* graph, const Arguments&... arguments) {
   if (!graph) return false;

@@ -1,10 +1,9 @@
 // Attention by tiles with a running softmax (Dao et al., 2022), for problems that cuDNN does not support,
-// float32 above all. A warp has four rows; its lanes are the other side's elements of a tile while scores are
-// made, and the columns of the head while rows are summed. Four rows at a time, so that what is read of the
-// other side serves all of them. Everything is summed in a fixed order.
+// float32 above all. A warp has four rows. Its lanes are the other side's elements of a tile while it
+// computes scores, and the columns of the head while it sums rows. Four rows share each read of the other
+// side. All sums have a fixed order.
 //
-// Rotary positions: a thread has one pair at one position, in several heads, so that angles are computed
-// seldom.
+// Rotary positions: a thread has one pair at one position in several heads, so that few angles are computed.
 #include <algorithm>
 #include <cmath>
 
@@ -26,8 +25,8 @@ constexpr int block = 32 * warps;
 /// tiles need all of it.
 constexpr int weight_floats(int columns) { return columns <= 4 ? block * warp_rows : 0; }
 
-/// Floats from one row of a tile to the next: an odd number of packs of four, so that the lanes that read the
-/// same pack of their rows meet all banks.
+/// Floats from one row of a tile to the next: an odd number of packs of four, so that lanes that read the
+/// same pack of their rows use all banks.
 __host__ __device__ constexpr int row_floats(int width) { return 4 * ((width + 3) / 4 | 1); }
 
 __device__ int warp_of_block() { return static_cast<int>(threadIdx.x) / 32; }
@@ -48,7 +47,7 @@ __device__ Head<T> head_of(const HeadMatrix& matrix, std::int64_t image, std::in
   return {static_cast<T*>(matrix.data) + image * strides.image + head * strides.head, strides.row};
 }
 
-/// Rows [first, first + tile) as float32. Rows past the end, and columns behind the width, are zeros.
+/// Rows [first, first + tile) as float32. Rows past the end and columns past the width are zeros.
 template <class T>
 __device__ void load_tile(const Head<T>& head, std::int64_t first, std::int64_t time, int width,
                           float* tile_data) {
@@ -59,7 +58,7 @@ __device__ void load_tile(const Head<T>& head, std::int64_t first, std::int64_t 
   }
 }
 
-/// load_tile() into the memory of a tile that the block reads.
+/// load_tile() into the memory of a tile that the block has read.
 template <class T>
 __device__ void replace_tile(const Head<T>& head, std::int64_t first, std::int64_t time, int width,
                              float* tile_data) {
@@ -88,7 +87,7 @@ __device__ void multiply(const float* warp_tile, const float* lane_tile, int wid
 }
 
 /// sums[r][i] += weight[r] of lane j * tile_data[j][column lane + 32 i], over the 32 rows j in order. Lanes
-/// tell each other their weights by `weights` in shared memory, or, where it has no floats, by shuffles.
+/// exchange their weights through `weights` in shared memory, or through shuffles if it has no floats.
 template <int Columns>
 __device__ void add_rows(const float (&weight)[warp_rows], float* weights, const float* tile_data, int width,
                          float (&sums)[warp_rows][Columns]) {
@@ -98,11 +97,11 @@ __device__ void add_rows(const float (&weight)[warp_rows], float* weights, const
 #pragma unroll
   for (int r = 0; r < warp_rows; ++r) by.lane[r] = weight[r];
   if constexpr (weight_floats(Columns) > 0) {
-    __syncwarp();  // those of before have been read
+    __syncwarp();  // all lanes have read the previous weights
     store_pack(of_warp + lane * warp_rows, by);
     __syncwarp();
   }
-#pragma unroll 8  // to unroll all 32 rows, for every width and type, nvcc needs much longer
+#pragma unroll 8  // nvcc takes much longer to unroll all 32 rows, for every width and type
   for (int j = 0; j < tile; ++j) {
     if constexpr (weight_floats(Columns) > 0) {
       by = load_pack<float, warp_rows>(of_warp + j * warp_rows);
@@ -130,9 +129,9 @@ __device__ void store_row(T* row, const float (&sums)[Columns], float factor, in
   }
 }
 
-/// Which head, and which tile of it, a block works on.
+/// The head, and the tile of it, of a block.
 struct Work {
-  std::int64_t image, head, first;  // first: row of the tile
+  std::int64_t image, head, first;  // first: first row of the tile
 
   /// A launch has fewer than 2^31 blocks, and they divide faster in 32 bits.
   __device__ Work(std::int64_t of_heads, std::int64_t time, unsigned number) {
@@ -143,7 +142,7 @@ struct Work {
   }
 };
 
-/// Blocks for them.
+/// The number of blocks.
 unsigned works(const ops::AttentionSizes& p, std::int64_t heads, std::int64_t time) {
   return static_cast<unsigned>(p.batch * heads * ceil_div(time, tile));
 }
@@ -158,17 +157,17 @@ __device__ std::int64_t item_of(const ops::AttentionSizes& p, std::int64_t image
   return (image * p.heads + head) * p.queries;
 }
 
-/// Whether query row t looks at key j.
+/// Whether query row t attends to key j.
 __device__ bool looks(const ops::AttentionSizes& p, std::int64_t t, std::int64_t j) {
   return t < p.queries && j < p.keys && (!p.causal || j <= t);
 }
 
-/// The end of the keys that the tile of queries from `first` on looks at.
+/// The end of the keys that the tile of queries from `first` on attends to.
 __device__ std::int64_t end_of_keys(const ops::AttentionSizes& p, std::int64_t first) {
   return p.causal && first + tile < p.keys ? first + tile : p.keys;
 }
 
-/// A block has `tile` queries and goes through the keys.
+/// Forward: a block has `tile` queries and walks through the keys.
 template <int Columns, class T>
 __global__ void __launch_bounds__(block)
     forward(ops::AttentionSizes p, HeadMatrix q, HeadMatrix k, HeadMatrix v, HeadMatrix y, float scale,
@@ -182,15 +181,15 @@ __global__ void __launch_bounds__(block)
   const Head<const T> key_head = head_of<const T>(k, work.image, work.head / group_of(p));
   const Head<const T> value_head = head_of<const T>(v, work.image, work.head / group_of(p));
   const std::int64_t first_row = work.first + warp_of_block() * warp_rows;
-  float most[warp_rows], sum[warp_rows], sums[warp_rows][Columns] = {};
+  float max[warp_rows], sum[warp_rows], sums[warp_rows][Columns] = {};
 #pragma unroll
   for (int r = 0; r < warp_rows; ++r) {
-    most[r] = -INFINITY;
+    max[r] = -INFINITY;
     sum[r] = 0;
   }
   const std::int64_t end = end_of_keys(p, work.first);
   for (std::int64_t first = 0; first < end; first += tile) {
-    __syncthreads();  // the tiles of before have been read
+    __syncthreads();  // the block has read the previous tiles
     load_tile(key_head, first, p.keys, width, keys);
     load_tile(value_head, first, p.keys, width, values);
     __syncthreads();
@@ -198,16 +197,16 @@ __global__ void __launch_bounds__(block)
     multiply(queries, keys, width, score);
 #pragma unroll
     for (int r = 0; r < warp_rows; ++r) {
-      const bool seen = looks(p, first_row + r, first + lane_of_warp());
-      score[r] = seen ? scale * score[r] : -INFINITY;
-      const float now = fmaxf(most[r], warp_max(score[r]));
-      // Where all that was seen is -inf, later keys may still count.
-      weight[r] = seen ? expf(score[r] - (now == -INFINITY ? 0.0f : now)) : 0.0f;
-      const float kept = most[r] == -INFINITY ? 0.0f : expf(most[r] - now);
+      const bool visible = looks(p, first_row + r, first + lane_of_warp());
+      score[r] = visible ? scale * score[r] : -INFINITY;
+      const float now = fmaxf(max[r], warp_max(score[r]));
+      // If all scores so far are -inf, later keys may still count.
+      weight[r] = visible ? expf(score[r] - (now == -INFINITY ? 0.0f : now)) : 0.0f;
+      const float kept = max[r] == -INFINITY ? 0.0f : expf(max[r] - now);
       sum[r] = sum[r] * kept + warp_sum(weight[r]);
 #pragma unroll
       for (int i = 0; i < Columns; ++i) sums[r][i] *= kept;
-      most[r] = now;
+      max[r] = now;
     }
     add_rows(weight, weights, values, width, sums);
   }
@@ -217,7 +216,7 @@ __global__ void __launch_bounds__(block)
     const std::int64_t t = first_row + r;
     if (t >= p.queries) continue;
     store_row(to.row(t), sums[r], 1.0f / sum[r], width);
-    if (lane_of_warp() == 0) log_sum_exp[item_of(p, work.image, work.head) + t] = most[r] + logf(sum[r]);
+    if (lane_of_warp() == 0) log_sum_exp[item_of(p, work.image, work.head) + t] = max[r] + logf(sum[r]);
   }
 }
 
@@ -238,8 +237,8 @@ __global__ void __launch_bounds__(block)
   }
 }
 
-/// A block has `tile` queries and goes through the keys. InTurn: it has the two tiles of the other side one
-/// after the other, in the memory of one.
+/// A block has `tile` queries and walks through the keys. InTurn: it loads the two tiles of the other side
+/// one after the other, into the memory of one.
 template <int Columns, bool InTurn, class T>
 __global__ void __launch_bounds__(block)
     query_gradient(ops::AttentionSizes p, HeadMatrix dy, HeadMatrix q, HeadMatrix k, HeadMatrix v,
@@ -278,8 +277,8 @@ __global__ void __launch_bounds__(block)
     if constexpr (!InTurn) multiply(upstream, values, width, product);
 #pragma unroll
     for (int r = 0; r < warp_rows; ++r) {
-      const bool seen = looks(p, first_row + r, first + lane_of_warp());
-      slope[r] = seen ? scale * expf(scale * score[r] - log[r]) * (product[r] - centre[r]) : 0.0f;
+      const bool visible = looks(p, first_row + r, first + lane_of_warp());
+      slope[r] = visible ? scale * expf(scale * score[r] - log[r]) * (product[r] - centre[r]) : 0.0f;
     }
     add_rows(slope, weights, keys, width, sums);
   }
@@ -289,7 +288,7 @@ __global__ void __launch_bounds__(block)
     if (first_row + r < p.queries) store_row(to.row(first_row + r), sums[r], 1.0f, width);
 }
 
-/// A block has `tile` keys and goes through the queries of all heads that read them.
+/// A block has `tile` keys and walks through the queries of all heads that read them.
 template <int Columns, bool InTurn, class T>
 __global__ void __launch_bounds__(block)
     key_gradients(ops::AttentionSizes p, HeadMatrix dy, HeadMatrix q, HeadMatrix k, HeadMatrix v, float scale,
@@ -324,9 +323,9 @@ __global__ void __launch_bounds__(block)
       multiply(values, upstream, width, product);
 #pragma unroll
       for (int r = 0; r < warp_rows; ++r) {
-        const bool seen = looks(p, t, first_row + r);
-        probability[r] = seen ? expf(scale * score[r] - log) : 0.0f;
-        slope[r] = seen ? scale * probability[r] * (product[r] - centre) : 0.0f;
+        const bool visible = looks(p, t, first_row + r);
+        probability[r] = visible ? expf(scale * score[r] - log) : 0.0f;
+        slope[r] = visible ? scale * probability[r] * (product[r] - centre) : 0.0f;
       }
       add_rows(probability, weights, upstream, width, value_sums);
       if constexpr (InTurn) replace_tile(query_head, first, p.queries, width, queries);
@@ -343,12 +342,12 @@ __global__ void __launch_bounds__(block)
   }
 }
 
-/// The 32s of columns that a head has, and whether the backward is InTurn.
+/// The columns of a head in units of 32, and whether the backward is InTurn.
 template <int Columns, bool InTurn>
 struct Way {};
 
-/// run(Way): that of heads of this width. With wider ones than 196, four tiles are more than the 99 KiB that
-/// a block has on sm_86, sm_89 and sm_120.
+/// Calls run(Way) for heads of this width. Above 196, four tiles exceed the 99 KiB that a block has on sm_86,
+/// sm_89 and sm_120.
 template <class Run>
 void with_columns(std::int64_t width, const Run& run) {
   if (width <= 32) return run(Way<1, false>{});
@@ -364,7 +363,7 @@ constexpr int shared_bytes(std::int64_t width, int tiles, int columns) {
 }
 static_assert(shared_bytes(196, 4, 8) <= 99 * 1024 && shared_bytes(256, 3, 8) <= 99 * 1024);  // with_columns
 
-/// More than 48 KiB of shared memory is asked for by name. UsageError where the GPU has less.
+/// Allows a kernel more than 48 KiB of shared memory. UsageError if the GPU has less.
 template <class Kernel>
 void allow_shared(const Kernel& kernel, int bytes, const ops::AttentionSizes& sizes) {
   if (bytes <= 48 * 1024 ||
@@ -379,7 +378,7 @@ void allow_shared(const Kernel& kernel, int bytes, const ops::AttentionSizes& si
 
 float scale_of(const ops::AttentionSizes& p) { return 1.0f / sqrtf(static_cast<float>(p.width)); }
 
-/// run(way, type) as with_columns() and by_dtype() say.
+/// Calls run(way, type), as with_columns() and by_dtype() do.
 template <class Run>
 void with_columns_and_type(const ops::AttentionSizes& p, DType dtype, const Run& run) {
   with_columns(p.width, [&](auto way) { by_dtype(dtype, [&](auto type) { run(way, type); }); });
@@ -417,7 +416,7 @@ void attend_backward(const Launch& on, DType dtype, const ops::AttentionSizes& s
 
 namespace {
 
-/// Pair i is (x[i * step], x[i * step + distance]). sign: of the angles.
+/// Pair i is (x[i * step], x[i * step + distance]). sign: the sign of the angles.
 struct Pairs {
   std::int64_t heads, time, width, step, distance;
   double log2_base, first_position;
@@ -455,8 +454,8 @@ void rotary(CudaBackend& gpu, const ops::Rotary& op) {
                     op.back ? -1.0f : 1.0f};
   const Launch on = gpu.launch();
   const unsigned across = grid_for(time * width / 2, block, on);
-  const auto most = static_cast<std::int64_t>(grid_for(op.x.numel() / 2, block, on));
-  const auto down = static_cast<unsigned>(std::clamp<std::int64_t>(most / across, 1, heads));
+  const auto max = static_cast<std::int64_t>(grid_for(op.x.numel() / 2, block, on));
+  const auto down = static_cast<unsigned>(std::clamp<std::int64_t>(max / across, 1, heads));
   by_type_of(op.x, [&]<class T>(T) {
     rotate_pairs<<<dim3(across, down), block, 0, on.stream>>>(pairs, op.x.data<T>(), op.y.data<T>());
   });

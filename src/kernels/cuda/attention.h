@@ -10,9 +10,9 @@
 
 namespace lockstep::kernels {
 
-/// What a plan depends on besides the sizes.
+/// The strides that a plan depends on, besides the sizes.
 struct AttentionStrides {
-  ops::HeadStrides q, k, v, y, dy = {}, dq = {}, dk = {}, dv = {};  ///< the last four: of the backward
+  ops::HeadStrides q, k, v, y, dy = {}, dq = {}, dk = {}, dv = {};  ///< the last four: backward only
   bool operator==(const AttentionStrides&) const = default;
 };
 
@@ -20,7 +20,8 @@ struct AttentionStrides {
 FusedGraph attention_graph(const ops::AttentionSizes& sizes, const AttentionStrides& strides);
 FusedGraph attention_backward_graph(const ops::AttentionSizes& sizes, const AttentionStrides& strides);
 
-/// The problems that go to cuDNN: those that it documents. It takes them all (tests/kernels/cuda/graphs.cpp).
+/// The problems that go to cuDNN: those that it documents. It supports all of them
+/// (tests/kernels/cuda/graphs.cpp).
 struct AttentionSupport {
   std::size_t cudnn_version;
   int major;  ///< of the GPU's compute capability
@@ -33,9 +34,9 @@ struct AttentionSupport {
   bool fits(const ops::AttentionSizes& sizes) const;
 };
 
-/// Graphs by problem. The first time that cuDNN has none, or one of too much working memory, a warning says
-/// that Lockstep's slower kernels are used. The backward keeps one number for each pair of positions, so
-/// that its bits repeat.
+/// Graphs by problem. The first time that cuDNN has no graph, or only one with too much working memory, a
+/// warning says that Lockstep's slower kernels are used. The backward stores one number for each pair of
+/// positions, so that its bits repeat.
 class FlashAttention {
  public:
   FlashAttention(int device, cudaStream_t stream);
@@ -43,7 +44,7 @@ class FlashAttention {
   FlashAttention(const FlashAttention&) = delete;
   FlashAttention& operator=(const FlashAttention&) = delete;
 
-  /// The graph for these arguments, or none.
+  /// The graph for these arguments, or null.
   FusedGraph* forward(const ops::AttentionSizes& sizes, const AttentionMatrices& matrices);
   FusedGraph* backward(const ops::AttentionSizes& sizes, const AttentionMatrices& matrices,
                        const AttentionGradients& gradients);

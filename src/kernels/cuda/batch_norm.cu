@@ -1,5 +1,5 @@
-// Sums per channel in float64, whose parts are exact enough that no centre is too far off, and batch norm's
-// passes over the activations, given those sums.
+// Sums per channel in float64, which is exact enough for any centre, and batch norm's passes over the
+// activations by those sums.
 #include <limits>
 #include <type_traits>
 
@@ -15,8 +15,8 @@ namespace {
 
 constexpr int sums_block = 256;
 
-/// Where an image's channels come first: channel c has `images` runs of `positions` elements. A block sums
-/// the runs [begin, end) of one channel. partial: [chunks][Sums][channels].
+/// For images with channels first: channel c has `images` runs of `positions` elements. A block sums the runs
+/// [begin, end) of one channel. partial: [chunks][Sums][channels].
 template <int Sums, class Terms>
 __global__ void __launch_bounds__(sums_block)
     sum_runs(Image image, std::int64_t images_per_chunk, Terms terms, double* partial) {
@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(sums_block)
   }
 }
 
-/// Of `terms` over T, whose addresses are `at`.
+/// Sums `terms` over T, whose addresses are `at`.
 template <int Sums, class T, class Terms, class Receive, class... At>
 void sum_channels(CudaBackend& gpu, const Image& image, const Terms& terms, const Receive& receive,
                   const At*... at) {
@@ -62,7 +62,7 @@ struct Channels {
   Value lane[Width];
 };
 
-/// f(channel) of each.
+/// f(channel) for each channel.
 template <int Width, class Function>
 __device__ auto of_channels(std::int64_t first, const Function& f) {
   Channels<decltype(f(first)), Width> all;
@@ -89,7 +89,7 @@ struct Moments {
   }
 };
 
-/// relu: of what the ReLU behind the norm lets through.
+/// relu: dy is masked by the ReLU after the norm.
 template <class T, bool relu>
 struct BackwardTerms {
   const T *dy, *x;
@@ -117,7 +117,7 @@ struct BackwardTerms {
   }
 };
 
-/// The same, by the ReLU's value, of one or two gradients; it is kept.
+/// The same for one or two gradients, masked by the ReLU's value; the masked gradient is stored.
 template <class T>
 struct GatedBackwardTerms {
   const T *dy, *second_grad, *y, *x;
@@ -133,9 +133,9 @@ struct GatedBackwardTerms {
       if (second_grad) second = load_pack<T, Width>(second_grad + at);
       const auto out = load_pack<T, Width>(y + at), in = load_pack<T, Width>(x + at);
       for (int lane = 0; lane < Width; ++lane) {
-        float given = to_float(grad.lane[lane]);
-        if (second_grad) given += to_float(second.lane[lane]);
-        const T kept = rounded<T>(given * (to_float(out.lane[lane]) > 0.0f ? 1.0f : 0.0f));
+        float total = to_float(grad.lane[lane]);
+        if (second_grad) total += to_float(second.lane[lane]);
+        const T kept = rounded<T>(total * (to_float(out.lane[lane]) > 0.0f ? 1.0f : 0.0f));
         grad.lane[lane] = kept;
         const double passed{to_float(kept)};
         totals[0][lane] += passed;
@@ -149,7 +149,7 @@ struct GatedBackwardTerms {
 struct IntoPairs {
   double* to;
   std::int64_t channels;
-  const float* factor;  // of the second; or null
+  const float* factor;  // of the second gradient; or null
   __device__ void operator()(std::int64_t channel, const double* totals) const {
     to[channel] = totals[0];
     to[channels + channel] = factor ? totals[1] * static_cast<double>(factor[channel]) : totals[1];
@@ -172,7 +172,7 @@ void channel_moments(CudaBackend& gpu, const ops::ChannelMoments& op) {
   });
 }
 
-/// The pairs of a batch norm's backward, of `terms` over T, whose addresses are `at`.
+/// The two sums of a batch norm's backward, of `terms` over T, whose addresses are `at`.
 template <class T, class Terms, class... At>
 void sum_backward(CudaBackend& gpu, const Tensor& x, const Tensor& inv_std, const Tensor& sums,
                   const Terms& terms, const At*... at) {
@@ -205,7 +205,7 @@ void batch_norm_gated_backward_sums(CudaBackend& gpu, const ops::BatchNormGatedB
   });
 }
 
-/// The image as a matrix whose rows have one channel each (channels first), or whose columns have.
+/// The image as a matrix with one channel per row (channels first) or per column.
 struct Matrix {
   std::int64_t rows, width, channels;
   bool channels_last;
@@ -217,7 +217,7 @@ struct Matrix {
         channels_last(image.channels_last) {}
 };
 
-/// Width of `from` from a channel on; `absent` where there are none.
+/// Width elements of `from` from a channel on; `absent` if `from` is null.
 template <int Width, class T>
 __device__ Pack<T, Width> load_channels(const T* from, std::int64_t first, T absent = 0) {
   if (from) return load_vector<Width>(from + first);
@@ -226,15 +226,15 @@ __device__ Pack<T, Width> load_channels(const T* from, std::int64_t first, T abs
   return all;
 }
 
-/// max(least, the norm + a shortcut)
+/// max(min, the norm + a shortcut)
 struct Normalise {
   const float *mean, *inv_std, *weight, *bias;
-  float least = 0;
+  float min = 0;
 
   struct Channel {
-    float mean, factor, bias, least;
+    float mean, factor, bias, min;
     __device__ float norm(float x) const { return (x - mean) * factor + bias; }
-    __device__ float finished(float value) const { return value < least ? least : value; }  // NaN stays
+    __device__ float finished(float value) const { return value < min ? min : value; }  // NaN stays
     __device__ float operator()(float x) const { return finished(norm(x)); }
     __device__ float operator()(float x, float shortcut) const { return finished(norm(x) + shortcut); }
   };
@@ -244,7 +244,7 @@ struct Normalise {
     const auto weights = load_channels<Width>(weight, c, 1.0f), biases = load_channels<Width>(bias, c);
     Channels<Channel, Width> all;
     for (int lane = 0; lane < Width; ++lane)
-      all.lane[lane] = {means.lane[lane], factors.lane[lane] * weights.lane[lane], biases.lane[lane], least};
+      all.lane[lane] = {means.lane[lane], factors.lane[lane] * weights.lane[lane], biases.lane[lane], min};
     return all;
   }
   bool packs() const { return packs_at(mean) && packs_at(inv_std) && packs_at(weight) && packs_at(bias); }
@@ -267,7 +267,7 @@ struct Shift {
   bool packs() const { return packs_at(bias); }
 };
 
-/// relu: of what the ReLU behind the norm lets through.
+/// relu: dy is masked by the ReLU after the norm.
 template <bool relu>
 struct InputGradient {
   Normalise normalise;
@@ -291,7 +291,7 @@ struct InputGradient {
     Channels<Channel, Width> all;
     for (int lane = 0; lane < Width; ++lane) {
       all.lane[lane] = {norms.lane[lane], 0, 0};
-      if (n == 0) continue;  // statistics that were constants, whatever the sums are
+      if (n == 0) continue;  // the statistics were constants, and the sums do not count
       all.lane[lane].mean_dy = static_cast<float>(of_dy.lane[lane] * share);
       all.lane[lane].slope = static_cast<float>(of_products.lane[lane] * share * double{scales.lane[lane]});
     }
@@ -308,7 +308,8 @@ __device__ Pack<T, Width> lanes_of(const Function* f, int stride, const Pack<Fro
   return out;
 }
 
-/// y = f(from...), f depending on the channel. Width divides the matrix's. Threads keep their columns.
+/// y = f(from...), where f depends on the channel. Width divides the matrix's width. Threads keep their
+/// columns.
 template <int Width, class Parameters, class T, class... From>
 __global__ void __launch_bounds__(256)
     map_channels(Matrix matrix, Parameters parameters, T* y, const From*... from) {
@@ -342,7 +343,7 @@ void map_image(const Launch& on, const Parameters& parameters, const Tensor& y, 
   const bool packs = matrix.width % pack_width<T> == 0 && packs_at(y.raw()) &&
                      (true && ... && packs_at(from.raw())) && (!matrix.channels_last || parameters.packs());
   with_width<T>(packs, [&]<int width>(Width<width>) {
-    constexpr std::int64_t rows_of_thread = 4;  // for which it reads what belongs to its channels
+    constexpr std::int64_t rows_of_thread = 4;  // per load of its channels' parameters
     const RowGrid launch(on, ceil_div(matrix.rows, rows_of_thread), matrix.width / width, 1024);
     map_channels<width><<<launch.grid, launch.block, 0, on.stream>>>(matrix, parameters, y.data<T>(),
                                                                      from.template data<T>()...);
@@ -356,7 +357,7 @@ Normalise normalise_by(const ops::ChannelNorm& norm) {
 
 void batch_norm(CudaBackend& gpu, const ops::BatchNorm& op) {
   Normalise normalise = normalise_by(op.norm);
-  if (!op.relu) normalise.least = -std::numeric_limits<float>::infinity();
+  if (!op.relu) normalise.min = -std::numeric_limits<float>::infinity();
   by_type_of(op.x, [&]<class T>(T) {
     if (op.shortcut) return map_image<T>(gpu.launch(), normalise, op.y, op.x, op.shortcut);
     map_image<T>(gpu.launch(), normalise, op.y, op.x);
@@ -388,7 +389,7 @@ void each_item(CudaBackend& gpu, const Operation& op) {
   for_elements(gpu.launch(), item.items(), item, 128);
 }
 
-// Moments are summed in float64 from the first element on, wherever their centre is.
+// Moments are summed in float64 from the first element on, so any centre is good.
 void moments_lack_digits(CudaBackend&, const ops::MomentsLackDigits& op) { *op.lack = false; }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // Sums over the rows of a matrix, column by column: chunks of rows first, then the chunks one after another.
-// The order depends on the sizes alone, and on whether matrices begin where packs may, as all do that the
-// pool or a flat buffer has.
+// The order depends only on the sizes and on the alignment of matrices to packs; all matrices of the pool or
+// of a flat buffer are aligned.
 #pragma once
 
 #include "kernels/cuda/cuda_backend.h"
@@ -10,13 +10,14 @@ namespace lockstep::kernels {
 
 inline constexpr int sum_threads = 256, fold_columns = 32, fold_threads = 32;
 
-/// `across`: blocks that the columns of a chunk take. Enough chunks to fill a device, few enough to fold.
+/// The number of chunks: enough to fill a device, few enough to fold. across: blocks for the columns of a
+/// chunk.
 constexpr std::int64_t row_chunks(std::int64_t rows, std::int64_t across = 1) {
   constexpr std::int64_t min_rows = 32, max_chunks = 512, blocks = 1536;
   return std::min({ceil_div(rows, min_rows), max_chunks, std::max<std::int64_t>(64, blocks / across)});
 }
 
-/// Sums of a chunk of rows, on their way to be folded. to: [chunks][Sums][width].
+/// The sums of a chunk of rows, for a later fold. to: [chunks][Sums][width].
 template <int Sums, class Sum>
 struct IntoPartial {
   Sum* to;
@@ -26,7 +27,7 @@ struct IntoPartial {
   }
 };
 
-/// Those of the only chunk there is.
+/// The sums of the only chunk.
 template <class Receive>
 struct IntoReceiver {
   Receive receive;
@@ -69,8 +70,8 @@ __global__ void __launch_bounds__(sum_threads)
   }
 }
 
-/// receive(column, totals) of each column. Each row of threads adds up some of the chunks, in order, and the
-/// first one adds up the rows of threads.
+/// Calls receive(column, totals) for each column. Each row of threads adds up some of the chunks, in order,
+/// and the first one adds up the rows of threads.
 template <int Sums, class Sum, class Receive>
 __global__ void __launch_bounds__(fold_columns* fold_threads)
     fold_chunks(std::int64_t chunks, std::int64_t width, const Sum* partial, Receive receive) {
@@ -106,8 +107,8 @@ void fold(const Launch& on, std::int64_t chunks, std::int64_t width, const Sum* 
 template <class Sum, class T>
 inline constexpr int columns_of_thread = sizeof(Sum) == 8 ? 4 : pack_width<T>;
 
-/// By terms.of<Width>, Width columns_of_thread<Sum, T> or 1. `packs`: elements of T may be read so many at
-/// once, from every column that is a multiple of them.
+/// Sums terms.of<Width>, with Width = columns_of_thread<Sum, T> or 1. packs: whether that many elements of T
+/// can be read at once, from every column that is a multiple of Width.
 template <int Sums, class Sum, class T, class Terms, class Receive>
 void sum_columns(CudaBackend& gpu, std::int64_t rows, std::int64_t width, bool packs, const Terms& terms,
                  const Receive& receive) {
@@ -133,7 +134,7 @@ void sum_columns(CudaBackend& gpu, std::int64_t rows, std::int64_t width, bool p
   packs ? run(Width<columns_of_thread<Sum, T>>{}) : run(Width<1>{});
 }
 
-/// Whether sum_columns may read packs of matrices of T of that width, which begin there.
+/// Whether sum_columns() may read packs of matrices of T of that width at these addresses.
 template <class Sum, class T, class... At>
 bool sums_packs(std::int64_t width, const At*... at) {
   constexpr int lanes = columns_of_thread<Sum, T>;

@@ -1,4 +1,4 @@
-// Convolutions by cuDNN, in the layout that its algorithms want.
+// Convolutions by cuDNN, in the layout that its algorithms need.
 #include "kernels/cuda/convolution.h"
 
 #include <array>
@@ -21,7 +21,7 @@ constexpr int max_algorithms = CUDNN_CONVOLUTION_FWD_ALGO_COUNT;  // no pass has
 cudnnDataType_t cudnn_type(DType dtype) {
   if (dtype == DType::float32) return CUDNN_DATA_FLOAT;
   if (dtype == DType::bfloat16) return CUDNN_DATA_BFLOAT16;
-  throw UsageError("convolution on a GPU is not built for {}", to_string(dtype));
+  throw UsageError("convolution on a GPU does not support {}", to_string(dtype));
 }
 
 /// Whether an algorithm of cuDNN's list is available, deterministic and free of TF32.
@@ -75,7 +75,7 @@ struct Convolutions::Plan {
                                           CUDNN_CROSS_CORRELATION, CUDNN_DATA_FLOAT),
           "cudnnSetConvolution2dDescriptor", device_);
     check(cudnnSetConvolutionGroupCount(convolution.get(), groups), "cudnnSetConvolutionGroupCount", device_);
-    // FMA: no TF32 behind a float32 product.
+    // FMA: no TF32 in a float32 product.
     set_math(p.dtype == DType::float32 ? CUDNN_FMA_MATH : CUDNN_TENSOR_OP_MATH);
   }
 
@@ -117,8 +117,8 @@ struct Convolutions::Plan {
     }
   }
 
-  /// Takes the first allowed algorithm of cuDNN's list, fastest first. The workspace is asked for again,
-  /// because the list's is for the list's arithmetic, and float32 sets its own.
+  /// Takes the first allowed algorithm of cuDNN's list, fastest first. The workspace is queried again,
+  /// because the list's value is for the list's arithmetic, and float32 sets another.
   template <class Performance, class Algorithm, class List, class Size>
   void take_first(const CudnnConvolution& p, Algorithm& algorithm, const char* call, const List& list,
                   const Size& size) {
@@ -198,8 +198,8 @@ void Convolutions::run(const CudnnConvolution& problem, void* x, void* weight, v
 
 namespace {
 
-/// A pass of `op` between x and y in a layout that cuDNN supports: channels last if x or y has them last and
-/// it is supported. (One channel is both.)
+/// A pass of `op` between x and y in a layout that cuDNN supports: channels last if x or y has this layout
+/// and it is supported. (One channel is in both.)
 template <class Op>
 CudnnConvolution problem_of(CudaBackend& gpu, ConvolutionPass pass, const Op& op, const Tensor& x,
                             const Tensor& y) {
@@ -210,13 +210,13 @@ CudnnConvolution problem_of(CudaBackend& gpu, ConvolutionPass pass, const Op& op
        .channels_last = x.channel_block() != 1 || y.channel_block() != 1});
 }
 
-/// Memory for `tensor` in that layout: itself if it has it.
+/// Memory for `tensor` in that layout: the tensor itself if it has it.
 Tensor memory_in_layout(CudaBackend& gpu, const Tensor& tensor, bool channels_last) {
   const int block = channels_last ? static_cast<int>(tensor.size(1)) : 1;
   return tensor.channel_block() == block ? tensor : gpu.empty(tensor.shape(), tensor.dtype(), block);
 }
 
-/// Copies `from` to `to` in its layout, unless they share memory.
+/// Copies `from` to `to` in the layout of `to`, unless they share memory.
 void copy_layout(CudaBackend& gpu, const Tensor& from, const Tensor& to) {
   if (!from.shares_memory_with(to)) gpu.run(ops::ToLayout{from, to});
 }
@@ -228,8 +228,7 @@ Tensor in_layout(CudaBackend& gpu, const Tensor& tensor, bool channels_last) {
   return converted;
 }
 
-/// Whether weights [O, C, kh, kw], O matrices [C, kh kw], are there another way with the channels last:
-/// transposed.
+/// Whether channels last differs for weights [O, C, kh, kw]: O matrices [C, kh kw] are then transposed.
 bool transposes(const Tensor& weight, bool channels_last) {
   return channels_last && weight.size(2) * weight.size(3) > 1 && weight.size(1) > 1;
 }
@@ -281,18 +280,19 @@ void convolution_backward_weight(CudaBackend& gpu, const ops::ConvolutionBackwar
   const bool last = problem.channels_last, transposed = transposes(op.dweight, last);
   const Tensor from = in_layout(gpu, op.x, last), upstream = in_layout(gpu, op.dy, last);
   const bool direct = !transposed && !op.accumulate && op.x.dtype() == DType::float32;
-  Tensor made = direct ? op.dweight : gpu.empty(op.dweight.shape(), op.x.dtype());
-  run(gpu, problem, from, made, upstream);
+  Tensor gradient = direct ? op.dweight : gpu.empty(op.dweight.shape(), op.x.dtype());
+  run(gpu, problem, from, gradient, upstream);
   if (direct) return;
   if (transposed) {
-    const Tensor packed = std::exchange(made, gpu.empty(op.dweight.shape(), op.x.dtype()));
-    transpose(gpu.launch(), packed, made, made.size(0), made.size(2) * made.size(3), made.size(1));
+    const Tensor packed = std::exchange(gradient, gpu.empty(op.dweight.shape(), op.x.dtype()));
+    transpose(gpu.launch(), packed, gradient, gradient.size(0), gradient.size(2) * gradient.size(3),
+              gradient.size(1));
   }
-  made = gpu.in_type(made, DType::float32);
+  gradient = gpu.in_type(gradient, DType::float32);
   if (op.accumulate) {
-    gpu.run(ops::Accumulate{op.dweight, made});
+    gpu.run(ops::Accumulate{op.dweight, gradient});
   } else {
-    gpu.copy(made, op.dweight);
+    gpu.copy(gradient, op.dweight);
   }
 }
 

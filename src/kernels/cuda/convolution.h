@@ -38,7 +38,7 @@ class Convolutions {
   CudnnConvolution in_supported_layout(const CudnnConvolution& problem);
   /// Working memory that run() needs, in a supported layout.
   std::size_t workspace_bytes(const CudnnConvolution& problem);
-  /// What the pass makes is written, the rest is read.
+  /// The pass writes its result and reads the rest.
   void run(const CudnnConvolution& problem, void* x, void* weight, void* y, void* workspace);
 
  private:

@@ -25,12 +25,12 @@
 namespace lockstep::kernels {
 namespace {
 
-/// 13000 is 13.0.
+/// The text of CUDA's version number: 13000 is 13.0.
 std::string version_text(int version) {
   return version == 0 ? "" : fmt::format("{}.{}", version / 1000, version % 1000 / 10);
 }
 
-/// What helps against a driver that is older than this build.
+/// The remedy for a driver that is older than this build.
 std::string newer_driver_remedy() {
   int driver = 0, runtime = 0;
   cudaDriverGetVersion(&driver);
@@ -67,12 +67,13 @@ int present_device(int index) {
   ops::throw_target_outside(fault.operation, fault.value, fault.number, fault.bound);
 }
 
-/// Kernels know no other layouts.
+/// Kernels support no other layouts.
 void require_known_layout(const char* operation, const char* name, const Tensor& tensor) {
   const int block = tensor.channel_block();
   if (block == 1 || block == tensor.size(1)) return;
-  throw UsageError("{} on a GPU: {} of shape {} is stored in channel blocks of {}; only 1 and {} are built",
-                   operation, name, to_string(tensor.shape()), block, tensor.size(1));
+  throw UsageError(
+      "{} on a GPU: {} of shape {} is stored in channel blocks of {}; only 1 and {} are supported", operation,
+      name, to_string(tensor.shape()), block, tensor.size(1));
 }
 
 class LaunchedGraph final : public Graph {
@@ -91,7 +92,7 @@ class LaunchedGraph final : public Graph {
   void launch() override {
     check(cudaSetDevice(device_), "cudaSetDevice", device_);
     const cudaError_t launched = cudaGraphLaunch(graph_, stream_);
-    if (launched != cudaSuccess) cudaGetLastError();  // or the next call reports this error again
+    if (launched != cudaSuccess) cudaGetLastError();  // otherwise the next call reports this error again
     check(launched, "cudaGraphLaunch", device_);
   }
 
@@ -107,10 +108,10 @@ class StreamCapture final : public GraphCapture {
       : device_(device), pool_(pool), capturing_(capturing) {
     check(cudaSetDevice(device_), "cudaSetDevice", device_);
     pool_.begin_capture();
-    // The rules of a capture bind this thread alone: a loader's thread may wait for its copies.
-    const cudaError_t begun = cudaStreamBeginCapture(pool_.stream(), cudaStreamCaptureModeThreadLocal);
-    if (begun != cudaSuccess) pool_.end_capture();
-    check(begun, "cudaStreamBeginCapture", device_);
+    // The rules of a capture apply to this thread only: a loader's thread may wait for its copies.
+    const cudaError_t status = cudaStreamBeginCapture(pool_.stream(), cudaStreamCaptureModeThreadLocal);
+    if (status != cudaSuccess) pool_.end_capture();
+    check(status, "cudaStreamBeginCapture", device_);
     capturing_ = true;
   }
   ~StreamCapture() override { end(); }
@@ -142,7 +143,7 @@ class StreamCapture final : public GraphCapture {
     ended.status = cudaStreamEndCapture(pool_.stream(), &graph);
     ended.graph.reset(graph);
     ended.kept = pool_.end_capture();
-    cudaGetLastError();  // of what the capture's end, or an operation that broke it, has left there
+    cudaGetLastError();  // clears the error of the capture's end or of an operation that broke it
     return ended;
   }
 
@@ -155,7 +156,7 @@ std::string cudnn_version_text(std::size_t version) {
   return fmt::format("cuDNN {}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
 
-/// Attention's backward has one order of additions on Blackwell GPUs from cuDNN 9.18 on.
+/// From cuDNN 9.18 on, attention's backward has a fixed order of additions on Blackwell GPUs.
 void require_repeatable_attention(int index, int major, const std::string& instruction_set) {
   constexpr std::size_t repeats = 91800;
   const std::size_t version = cudnnGetVersion();
@@ -199,7 +200,7 @@ std::string CudaBackend::math_library() const {
 }
 
 CudaBackend::~CudaBackend() {
-  cudaSetDevice(index_);  // as cuDNN and cuBLASLt want it until their handles are destroyed
+  cudaSetDevice(index_);  // cuDNN and cuBLASLt need it until their handles are destroyed
 }
 
 std::unique_ptr<Timer> CudaBackend::make_timer() { return make_event_timer(index_, pool_.stream()); }
@@ -209,12 +210,12 @@ std::unique_ptr<StagingQueue> CudaBackend::make_staging_queue() {
 }
 
 std::unique_ptr<GraphCapture> CudaBackend::capture_graph() {
-  if (capturing_) throw UsageError("a graph is already captured on {}", to_string(device()));
+  if (capturing_) throw UsageError("{} is already capturing a graph", to_string(device()));
   return std::make_unique<StreamCapture>(index_, pool_, capturing_);
 }
 
 void CudaBackend::refuse_in_capture(const char* what) const {
-  if (capturing_) throw UsageError("{}, which a graph cannot repeat", what);
+  if (capturing_) throw UsageError("cannot capture a CUDA graph: {}", what);
 }
 
 void CudaBackend::make_current() const { check(cudaSetDevice(index_), "cudaSetDevice", index_); }
@@ -226,7 +227,7 @@ void CudaBackend::perform(const ops::AnyOperation& operation) {
     require_known_layout(operation.name(), name, tensor);
   });
   if (entry.computes == Computes::in_float32 && operation.activation_type() == DType::bfloat16)
-    throw UsageError("{} on a GPU is not built for bfloat16", operation.name());
+    throw UsageError("{} on a GPU does not support bfloat16", operation.name());
   make_current();
   entry.run(*this, operation.get());
   check(cudaGetLastError(), operation.name(), index_);
@@ -237,7 +238,7 @@ Tensor CudaBackend::empty(Shape shape, DType dtype, int channel_block) {
   return Tensor::over(pool_.allocate(bytes), shape, dtype, channel_block);
 }
 
-// Tensor cores read the channels of a position together.
+// Channels last: tensor cores read the channels of a position together.
 int CudaBackend::preferred_channel_block(std::int64_t channels, DType) const {
   return static_cast<int>(std::max<std::int64_t>(1, channels));
 }
@@ -275,7 +276,7 @@ void CudaBackend::copy_elements(const Tensor& from, const Tensor& to) {
 void CudaBackend::read_elements(std::span<const Transfer> transfers) {
   refuse_in_capture("values are read by the CPU");
   make_current();
-  DataFault fault;  // what the work before has found wrong in data comes with every read
+  DataFault fault;  // every read brings the data fault of earlier work
   downloads_.assign(1, {.from = fault_.raw(), .to = &fault, .bytes = sizeof fault});
   for (const auto& [from, to] : transfers) {
     ops::require_alike("read", "the target", to, from);
@@ -322,9 +323,9 @@ Gpus find_gpus() {
     }
     return gpus;
   }
-  cudaGetLastError();  // it is not the next call's
+  cudaGetLastError();  // clears it for the next call
   gpus.visible.clear();
-  // Without a driver there are no GPUs for anybody; with one that is too old there may be.
+  // Without a driver there are no usable GPUs; with one that is too old there may be GPUs.
   if (status != cudaErrorNoDevice && driver != 0) {
     gpus.problem = fmt::format("{} ({})", cudaGetErrorString(status), cudaGetErrorName(status));
     gpus.remedy = status == cudaErrorInsufficientDriver ? newer_driver_remedy()

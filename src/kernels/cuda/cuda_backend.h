@@ -46,7 +46,7 @@ class CudaBackend final : public Backend {
   /// The fault that the next read throws.
   DataFault* fault() const { return static_cast<DataFault*>(fault_.raw()); }
   Matmul& matmul() { return *matmul_; }
-  /// Where the padded copy of the shared operand is kept, or null if this is not its matrix.
+  /// The padded copy of the shared operand, or null if `data` is another matrix.
   Tensor* shared_copy(const void* data, std::int64_t elements) {
     return shared_ && shared_.raw() == data && shared_.numel() == elements ? &shared_copy_ : nullptr;
   }
@@ -63,9 +63,9 @@ class CudaBackend final : public Backend {
   void read_elements(std::span<const Transfer> transfers) override;
 
  private:
-  /// Makes this the calling thread's device.
+  /// Makes this the device of the calling thread.
   void make_current() const;
-  /// Throws if a graph is being captured: a launch could not repeat `what`.
+  /// UsageError if a graph is being captured; what: why a launch cannot repeat it.
   void refuse_in_capture(const char* what) const;
 
   int index_;
@@ -79,8 +79,8 @@ class CudaBackend final : public Backend {
   Tensor fault_;                           // a DataFault
   Tensor shared_, shared_copy_;            // of a SharedOperand
   std::unique_ptr<Matmul> matmul_;
-  std::unique_ptr<Convolutions> convolutions_;       // made at the first convolution
-  std::unique_ptr<FlashAttention> flash_attention_;  // made at the first attention in bf16
+  std::unique_ptr<Convolutions> convolutions_;       // created at the first convolution
+  std::unique_ptr<FlashAttention> flash_attention_;  // created at the first attention in bf16
 };
 
 }  // namespace lockstep::kernels

@@ -12,20 +12,20 @@ __device__ long long first_of_block(long long first, long long none, long long* 
   return block_join(first, none, shared, [](long long a, long long b) { return b < a ? b : a; });
 }
 
-/// Called by one thread of one kernel after another.
-__device__ void report(DataFault* fault, const DataFault& found) {
-  if (fault->kind == DataFault::none) *fault = found;
+/// Only one thread at a time calls it.
+__device__ void report(DataFault* fault, const DataFault& candidate) {
+  if (fault->kind == DataFault::none) *fault = candidate;
 }
 
 /// One block reports the first such value; several blocks write theirs to `firsts`.
 __global__ void __launch_bounds__(block)
     find_outside(const std::int64_t* values, std::int64_t count, bool may_ignore, std::int64_t ignored,
-                 DataFault found, DataFault* fault, std::int64_t* firsts) {
+                 DataFault candidate, DataFault* fault, std::int64_t* firsts) {
   __shared__ long long shared[32];
   long long first = count;
   for (std::int64_t i = global_thread(); i < count; i += global_threads()) {
     const std::int64_t value = values[i];
-    if ((value < 0 || value >= found.bound) && !(may_ignore && value == ignored)) {
+    if ((value < 0 || value >= candidate.bound) && !(may_ignore && value == ignored)) {
       first = i;
       break;
     }
@@ -35,22 +35,22 @@ __global__ void __launch_bounds__(block)
   if (gridDim.x > 1) {
     firsts[blockIdx.x] = first;
   } else if (first < count) {
-    found.number = first;
-    found.value = values[first];
-    report(fault, found);
+    candidate.number = first;
+    candidate.value = values[first];
+    report(fault, candidate);
   }
 }
 
 __global__ void __launch_bounds__(block)
-    report_first(const std::int64_t* values, std::int64_t count, DataFault found, DataFault* fault,
+    report_first(const std::int64_t* values, std::int64_t count, DataFault candidate, DataFault* fault,
                  const std::int64_t* firsts, int blocks) {
   __shared__ long long shared[32];
   const int i = static_cast<int>(threadIdx.x);
   const long long first = first_of_block(i < blocks ? firsts[i] : count, count, shared);
   if (i != 0 || first == count) return;
-  found.number = first;
-  found.value = values[first];
-  report(fault, found);
+  candidate.number = first;
+  candidate.value = values[first];
+  report(fault, candidate);
 }
 
 }  // namespace
@@ -60,13 +60,13 @@ void check_data(const Launch& on, const Tensor& values, std::int64_t bound, cons
   const std::int64_t count = values.numel();
   if (count == 0) return;
   const auto* const from = values.data<std::int64_t>();
-  const DataFault found{.kind = kind, .operation = operation, .bound = bound};
+  const DataFault candidate{.kind = kind, .operation = operation, .bound = bound};
   const int blocks = static_cast<int>(
       std::min<std::int64_t>((count + values_per_block - 1) / values_per_block, max_check_blocks));
   find_outside<<<blocks, block, 0, on.stream>>>(from, count, ignored != nullptr, ignored ? *ignored : 0,
-                                                found, fault, firsts_of(fault));
+                                                candidate, fault, firsts_of(fault));
   if (blocks > 1)
-    report_first<<<1, block, 0, on.stream>>>(from, count, found, fault, firsts_of(fault), blocks);
+    report_first<<<1, block, 0, on.stream>>>(from, count, candidate, fault, firsts_of(fault), blocks);
 }
 
 }  // namespace lockstep::kernels

@@ -17,7 +17,7 @@ namespace lockstep::kernels {
 
 using BF16 = __nv_bfloat16;
 
-/// body(a float or a BF16), by the element type.
+/// Calls body(a float or a BF16), by the element type.
 template <class Body>
 void by_dtype(DType dtype, const Body& body) {
   if (dtype == DType::bfloat16) {
@@ -40,7 +40,7 @@ struct Image {
   struct Element {
     std::int64_t number, channel;  ///< number: in [N, C, positions]
   };
-  /// The one that is stored there.
+  /// The element stored at an address.
   constexpr Element element_at(std::int64_t at) const {
     if (!channels_last) return {at, at / positions % channels};
     const std::int64_t channel = at % channels, position = at / channels % positions;
@@ -48,13 +48,13 @@ struct Image {
   }
 };
 
-/// Of [N, C, H, W], or of [N, C], whose rows are the positions of one image.
+/// The image of [N, C, H, W], or of [N, C], whose rows are the positions of one image.
 inline Image image_of(const Tensor& tensor) {
   if (tensor.shape().rank() == 2) return {1, tensor.size(1), tensor.size(0), true};
   return {tensor.size(0), tensor.size(1), tensor.size(2) * tensor.size(3), tensor.channel_block() != 1};
 }
 
-/// Null where there is no tensor.
+/// The tensor's elements; null if it is absent.
 template <class T>
 T* data_or_null(const Tensor& tensor) {
   return tensor ? tensor.data<T>() : nullptr;
@@ -77,7 +77,7 @@ __device__ T rounded(From x) {
   }
 }
 
-/// Width elements that are read or written at once; their address is a multiple of their size.
+/// Width elements for one read or write; their address is a multiple of their size.
 template <class T, int Width>
 struct alignas(sizeof(T) * Width) Pack {
   T lane[Width];
@@ -93,11 +93,11 @@ __device__ void store_pack(T* to, const Pack<T, Width>& pack) {
   *reinterpret_cast<Pack<T, Width>*>(to) = pack;
 }
 
-/// Elements of T in 16 bytes.
+/// The number of elements of T in 16 bytes.
 template <class T>
 inline constexpr int pack_width = 16 / static_cast<int>(sizeof(T));
 
-/// Count elements, 16 bytes at a time: they begin at a multiple of that where they are so many.
+/// Loads Count elements, 16 bytes at a time; if there are that many bytes, they are aligned to 16.
 template <int Count, class T>
 __device__ Pack<T, Count> load_vector(const T* from) {
   constexpr int at_once = std::min(Count, pack_width<T>);
@@ -117,10 +117,10 @@ inline bool packs_at(const void* address, std::size_t bytes = 16) {
 
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-/// Blocks for so many threads of work: enough to fill the device, and then loops.
+/// The blocks for `threads` threads of work: at most enough to fill the device; then threads loop.
 inline unsigned grid_for(std::int64_t threads, int block, const Launch& on) {
-  const std::int64_t blocks = ceil_div(threads, block), most = std::int64_t{on.multiprocessors} * 16;
-  return static_cast<unsigned>(blocks < 1 ? 1 : blocks < most ? blocks : most);
+  const std::int64_t blocks = ceil_div(threads, block), max_blocks = std::int64_t{on.multiprocessors} * 16;
+  return static_cast<unsigned>(blocks < 1 ? 1 : blocks < max_blocks ? blocks : max_blocks);
 }
 
 __device__ inline std::int64_t global_thread() {
@@ -133,7 +133,8 @@ __global__ void __launch_bounds__(256) run_elements(std::int64_t count, Element 
   for (std::int64_t i = global_thread(); i < count; i += global_threads()) element(i);
 }
 
-/// element(i) for each i below count, a thread each. Few elements of much work want small blocks.
+/// Calls element(i) for each i below count, in one thread each. Few elements with much work need small
+/// blocks.
 template <class Element>
 void for_elements(const Launch& on, std::int64_t count, const Element& element, int block = 256) {
   if (count > 0) run_elements<<<grid_for(count, block, on), block, 0, on.stream>>>(count, element);
@@ -142,14 +143,14 @@ void for_elements(const Launch& on, std::int64_t count, const Element& element, 
 template <int count>
 using Width = std::integral_constant<int, count>;
 
-/// body(elements that are read and written at once): as many as make 16 bytes, or one where those cannot be.
+/// Calls body(elements per read and write): those in 16 bytes, or one if packs are not possible.
 template <class T, class Body>
 void with_width(bool packs, const Body& body) {
   packs ? body(Width<pack_width<T>>{}) : body(Width<1>{});
 }
 
-/// A grid of rows and packs of columns, for kernels that loop over both: as many rows at once as fill the
-/// device. A block has as many rows as fill it, so that no lane of a warp idles where rows are short.
+/// A grid of rows and packs of columns, for kernels that loop over both: enough rows at once to fill the
+/// device. A block has enough rows to fill it, so that no lane of a warp idles if rows are short.
 struct RowGrid {
   dim3 grid, block;
 
@@ -157,14 +158,14 @@ struct RowGrid {
     constexpr std::int64_t max_down = 65535, threads = 256;
     const std::int64_t x = std::clamp<std::int64_t>(columns, 1, threads), y = threads / x;
     const std::int64_t across = std::min(ceil_div(columns, x), max_across);
-    const std::int64_t wanted = ceil_div(std::int64_t{on.multiprocessors} * 2048, across * x * y);
+    const std::int64_t blocks_to_fill = ceil_div(std::int64_t{on.multiprocessors} * 2048, across * x * y);
     block = dim3(static_cast<unsigned>(x), static_cast<unsigned>(y));
     grid = dim3(static_cast<unsigned>(across),
-                static_cast<unsigned>(std::min({ceil_div(rows, y), wanted, max_down})));
+                static_cast<unsigned>(std::min({ceil_div(rows, y), blocks_to_fill, max_down})));
   }
 };
 
-/// The rows of a thread of a RowGrid: from the first one on, so many apart.
+/// The rows of a thread of a RowGrid: first_row(), then every row_stride().
 __device__ inline std::int64_t first_row() {
   return static_cast<std::int64_t>(blockIdx.y) * blockDim.y + threadIdx.y;
 }
@@ -202,7 +203,7 @@ void map_elementwise(const Launch& on, std::int64_t count, const Function& f, To
                                                                              count, f, to, from...);
 }
 
-/// Of a warp, x = join(x, another lane's) again and again; every lane gets the result. The order is fixed.
+/// Joins the x of all lanes of a warp in a fixed order; every lane gets the result.
 template <class T, class Join>
 __device__ T warp_join(T x, const Join& join) {
   for (int offset = 16; offset > 0; offset /= 2) x = join(x, __shfl_xor_sync(0xffffffffu, x, offset));
@@ -217,9 +218,9 @@ __device__ inline float warp_max(float x) {
   return warp_join(x, [](float a, float b) { return fmaxf(a, b); });
 }
 
-/// Of a block of up to 1024 threads, a multiple of 32; every thread gets the result. All threads of the block
-/// must call it. `shared`: shared memory for 32 elements; it may be used again after the call. `none`: what
-/// changes nothing.
+/// Joins the x of a block of up to 1024 threads, a multiple of 32; every thread gets the result. All threads
+/// of the block must call it. shared: shared memory for 32 elements, free again after the call. none: the
+/// neutral element of join.
 template <class T, class Join>
 __device__ T block_join(T x, T none, T* shared, const Join& join) {
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;

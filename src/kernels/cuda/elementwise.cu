@@ -102,7 +102,7 @@ struct DropPack {
   }
 };
 
-/// Element by element; where an image's channels come last, numbers are still those of [N, C, H, W].
+/// Element by element; with channels last, elements keep their numbers in [N, C, H, W].
 template <class T>
 struct DropElement {
   Image image;

@@ -42,9 +42,10 @@ bool repeats(const CudnnDescriptor& configuration) {
 }  // namespace
 
 CudnnDescriptor::CudnnDescriptor(cudnnBackendDescriptorType_t type, const char* what) : what_(what) {
-  cudnnBackendDescriptor_t made = nullptr;
-  require(cudnnBackendCreateDescriptor(type, &made), what);
-  holder_ = std::shared_ptr<void>(made, [](void* descriptor) { cudnnBackendDestroyDescriptor(descriptor); });
+  cudnnBackendDescriptor_t raw_descriptor = nullptr;
+  require(cudnnBackendCreateDescriptor(type, &raw_descriptor), what);
+  holder_ = std::shared_ptr<void>(raw_descriptor,
+                                  [](void* descriptor) { cudnnBackendDestroyDescriptor(descriptor); });
 }
 
 void CudnnDescriptor::set(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,

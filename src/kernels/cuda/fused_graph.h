@@ -1,5 +1,5 @@
-// cuDNN's backend API: a graph of operations that cuDNN runs as one kernel. Plans are made for a kind of GPU,
-// which need not be here.
+// cuDNN's backend API: a graph of operations that cuDNN runs as one kernel. Plans are for a type of GPU,
+// which need not be in this node.
 #pragma once
 
 #include <array>
@@ -31,7 +31,7 @@ class CudnnDescriptor {
   }
   void set(cudnnBackendAttributeName_t name, const CudnnDescriptor& other);
   void finalize();
-  /// What cuDNN says of finalizing, instead of an error.
+  /// Finalizes, and returns cuDNN's status instead of throwing.
   cudnnStatus_t try_finalize();
   cudnnBackendDescriptor_t get() const { return holder_.get(); }
   explicit operator bool() const { return holder_ != nullptr; }
@@ -41,7 +41,7 @@ class CudnnDescriptor {
   const char* what_ = "";
 };
 
-/// The GPU that plans are made for: one that is here, or one described as cuDNN describes it.
+/// The GPU of the plans: one of this node, or one from cuDNN's description.
 CudnnDescriptor device_properties(int index);
 CudnnDescriptor device_properties(const std::string& json);
 
@@ -50,17 +50,17 @@ class FusedGraph {
  public:
   using Extents = std::array<std::int64_t, 4>;
 
-  /// In memory: data pointers are given to run() by `uid`, which is positive. 16-byte aligned.
+  /// A tensor in memory, 16-byte aligned. run() gets its data pointer by `uid`, which is positive.
   CudnnDescriptor tensor(std::int64_t uid, const Extents& extents, const Extents& strides,
                          cudnnDataType_t type);
-  /// Between operations; row-major unless strides are given.
+  /// A tensor between operations; row-major without strides.
   CudnnDescriptor between(const Extents& extents, cudnnDataType_t type);
   CudnnDescriptor between(const Extents& extents, const Extents& strides, cudnnDataType_t type);
-  /// A number on the CPU, a float, given to run() by `uid`.
+  /// A number on the CPU, a float. run() gets it by `uid`.
   CudnnDescriptor number(std::int64_t uid);
 
   void matmul(const CudnnDescriptor& a, const CudnnDescriptor& b, const CudnnDescriptor& c);
-  /// y = mode(x), mode(x, b), or mode(x, b, t). axis: of CUDNN_POINTWISE_GEN_INDEX.
+  /// y = mode(x), mode(x, b), or mode(x, b, t). axis: for CUDNN_POINTWISE_GEN_INDEX.
   void pointwise(cudnnPointwiseMode_t mode, const CudnnDescriptor& x, const CudnnDescriptor& y,
                  const CudnnDescriptor& b = {}, const CudnnDescriptor& t = {},
                  cudnnDataType_t compute = CUDNN_DATA_FLOAT, std::int64_t axis = -1);
@@ -68,16 +68,16 @@ class FusedGraph {
   void reshape(const CudnnDescriptor& x, const CudnnDescriptor& y);
 
   /// Takes the first plan of cuDNN's list that gives the same bits every time. False, with the reason in
-  /// why(), where there is none.
+  /// why(), if there is none.
   bool build(const CudnnDescriptor& device);
   const std::string& why() const { return why_; }
   std::size_t workspace_bytes() const { return static_cast<std::size_t>(workspace_bytes_); }
-  /// uids and what they are, pairwise.
+  /// uids and their data pointers or numbers, in pairs.
   void run(cudnnHandle_t handle, std::span<const std::int64_t> uids, std::span<void* const> data,
            void* workspace);
 
  private:
-  /// An operation of these operands, of which some may be none.
+  /// Adds an operation with these operands, some of which may be absent.
   void add(cudnnBackendDescriptorType_t type, const char* what,
            std::initializer_list<std::pair<cudnnBackendAttributeName_t, CudnnDescriptor>> operands);
   CudnnDescriptor described(std::int64_t uid, const Extents& extents, const Extents& strides,

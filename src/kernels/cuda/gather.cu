@@ -1,6 +1,5 @@
-// Elements of an axis by number, rows of a table by number, and their gradients, summed in the order of the
-// indices: uses are sorted by what they name (stably), and a thread (of a table: a block) sums those of one
-// element (row).
+// Indexing along an axis, rows of a table, and their gradients, summed in the order of the indices: uses are
+// sorted stably by their target, and a thread (for a table: a block) sums the uses of one element (row).
 #include <cub/device/device_radix_sort.cuh>
 #include <limits>
 
@@ -15,8 +14,8 @@ namespace {
 
 constexpr int block = 256;
 
-/// What a use names: a position of the axis, or, by_element, an element of dx. Indices outside name what is
-/// not there.
+/// The target of a use: a position of the axis, or, by_element, an element of dx. Indices out of range get a
+/// target past the last one.
 __global__ void __launch_bounds__(block)
     name_uses(ops::GatherSizes sizes, const std::int64_t* indices, std::int64_t uses, std::int64_t named,
               std::int32_t* names, std::int32_t* numbers) {
@@ -30,10 +29,10 @@ __global__ void __launch_bounds__(block)
   }
 }
 
-/// Space for the row that each use names, and the sort. Row number `rows` takes uses that name none.
+/// Memory for the row of each use, and the sort. Uses without a row get row number `rows`.
 class SortedUses {
  public:
-  /// UsageError in the operation's name if they are more than the sort can number.
+  /// UsageError with the operation's name if there are more than the sort can number.
   SortedUses(CudaBackend& gpu, const char* operation, std::int64_t uses, std::int64_t rows);
   /// Stable.
   void sort(const ops::GatherSizes& sizes, const Tensor& indices);
@@ -55,13 +54,13 @@ class SortedUses {
 
 SortedUses::SortedUses(CudaBackend& gpu, const char* operation, std::int64_t uses, std::int64_t rows)
     : gpu_(gpu), uses_(uses), rows_(rows), run_(ceil_div(uses, 64) * 64) {  // 256 bytes
-  constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max() - 1;
-  if (std::max(uses, rows) > most)
-    throw UsageError("{} on a GPU: {} indices into {} rows are too many; at most {} are built", operation,
-                     uses, rows, most);
-  while ((std::int64_t{1} << bits_) <= rows) ++bits_;  // `rows` itself is a key, too
+  constexpr std::int64_t max_count = std::numeric_limits<std::int32_t>::max() - 1;
+  if (std::max(uses, rows) > max_count)
+    throw UsageError("{} on a GPU: {} indices into {} rows are too many; at most {} are supported", operation,
+                     uses, rows, max_count);
+  while ((std::int64_t{1} << bits_) <= rows) ++bits_;  // `rows` is a key, too
   if (uses == 0) return;
-  sort_pairs();  // without memory it says how much it needs
+  sort_pairs();  // without memory it returns the size that it needs
   scratch_ = gpu.scratch(4 * run_ + ceil_div(static_cast<std::int64_t>(sort_bytes_), 4), DType::int32);
 }
 
@@ -93,7 +92,7 @@ __global__ void __launch_bounds__(block)
   }
 }
 
-/// A thread for each use that is the first of its name, and, if not by_element, for each column of [outer,
+/// A thread for each use that is the first of its target, and, if not by_element, for each column of [outer,
 /// inner].
 template <class T>
 __global__ void __launch_bounds__(block)
@@ -158,7 +157,7 @@ struct Gathered {
   }
 };
 
-/// A block for each use that is the first of its row; a thread a column.
+/// A block for each use that is the first of its row, with a thread per column.
 template <class T>
 __global__ void __launch_bounds__(block)
     sum_rows(const std::int32_t* keys, const std::int32_t* numbers, std::int64_t uses, std::int64_t rows,

@@ -1,4 +1,4 @@
-// Group norm: a block a group of channels of one image.
+// Group norm: one block per group of channels of one image.
 #include <limits>
 
 #include "kernels/cuda/cuda_backend.h"
@@ -11,12 +11,12 @@ namespace {
 
 constexpr int group_block = 256;
 
-/// This thread's packs of a group, each in one channel: body(channel, element). Divisions of 64 bits, one for
-/// each, would take longer than the work.
+/// Calls body(channel, element) for this thread's packs of a group, each in one channel. A 64-bit division
+/// for each pack would take longer than the work.
 template <int Width, class Body>
 __device__ void for_packs_of_group(const ops::GroupSizes& groups, unsigned item, const Body& body) {
   constexpr unsigned step = group_block * Width;
-  // With more positions, no step goes through a whole channel either.
+  // With more positions, a step does not cross a whole channel either.
   const auto positions = static_cast<unsigned>(groups.positions < step ? groups.positions : step + 1);
   const unsigned first = threadIdx.x * Width, group = item % static_cast<unsigned>(groups.groups);
   std::int64_t channel = group * groups.channels_per_group + first / positions, position = first % positions;
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(group_block)
   }
 }
 
-/// Per image and channel the sum of dy, and of dy times the normalised x: a warp each.
+/// Per image and channel the sums of dy and of dy times the normalised x, by one warp each.
 template <int Width, class T>
 __global__ void __launch_bounds__(group_block)
     sum_group_channels(ops::GroupSizes groups, unsigned runs, const T* dy, const T* x, const float* mean,
@@ -73,10 +73,10 @@ __global__ void __launch_bounds__(group_block)
     float sum = 0, product = 0;
     for (std::int64_t i = lane * Width; i < groups.positions; i += 32 * Width) {
       const Pack<T, Width> upstream = load_pack<T, Width>(dy + run * groups.positions + i),
-                           given = load_pack<T, Width>(x + run * groups.positions + i);
+                           input = load_pack<T, Width>(x + run * groups.positions + i);
       for (int k = 0; k < Width; ++k) {
         sum += to_float(upstream.lane[k]);
-        product += to_float(upstream.lane[k]) * ((to_float(given.lane[k]) - centre) * inverse);
+        product += to_float(upstream.lane[k]) * ((to_float(input.lane[k]) - centre) * inverse);
       }
     }
     sum = warp_sum(sum);
@@ -109,15 +109,15 @@ __global__ void __launch_bounds__(group_block)
     for_packs_of_group<Width>(groups, item, [&](std::int64_t channel, std::int64_t i) {
       const std::int64_t at = item * elements + i;
       const float factor = weight[channel];
-      const auto gradient = [&](float upstream, float given) {
-        return inverse * (upstream * factor - mean_g - (given - centre) * inverse * mean_gx);
+      const auto gradient = [&](float upstream, float input) {
+        return inverse * (upstream * factor - mean_g - (input - centre) * inverse * mean_gx);
       };
       map_pack<Width>(gradient, dx + at, load_pack<T, Width>(dy + at), load_pack<T, Width>(x + at));
     });
   }
 }
 
-/// Over the images, in order.
+/// The sums over the images, in order.
 struct GroupParameterGradients {
   std::int64_t images, channels;
   const float *sums, *products;
@@ -134,12 +134,12 @@ struct GroupParameterGradients {
   }
 };
 
-/// Groups of all images, of which and of whose channels kernels count in 32 bits.
+/// The number of groups of all images. Kernels count groups and channels in 32 bits.
 unsigned groups_of_all(const ops::GroupSizes& sizes) {
-  constexpr std::int64_t most = std::numeric_limits<unsigned>::max() / 2;
-  if (sizes.channels * sizes.images > most)
+  constexpr std::int64_t max_channels = std::numeric_limits<unsigned>::max() / 2;
+  if (sizes.channels * sizes.images > max_channels)
     throw UsageError("group norm on a GPU: {} images of {} channels; at most {} channels of all images",
-                     sizes.images, sizes.channels, most);
+                     sizes.images, sizes.channels, max_channels);
   return static_cast<unsigned>(sizes.groups * sizes.images);
 }
 

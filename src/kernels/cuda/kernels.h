@@ -1,4 +1,4 @@
-// Functions of .cu files that other files use. None of them waits or allocates.
+// Functions of .cu files that other files use. They neither wait nor allocate.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -14,7 +14,7 @@ struct Launch {
 };
 
 // --- elementwise.cu
-/// Copies elements in order, rounded to `to`'s type; false if that conversion is not built.
+/// Copies elements in order, rounded to `to`'s type; false if that conversion is not supported.
 bool convert(const Launch& on, const Tensor& from, const Tensor& to);
 
 // --- strided_copy.cu
@@ -27,7 +27,7 @@ void transpose(const Launch& on, const Tensor& from, const Tensor& to, std::int6
 void add_channels(const Launch& on, const Tensor& bias, const Tensor& y);
 
 // --- data_check.cu
-/// An error in data, which the next read throws. Zeros: there is none.
+/// An error in data, which the next read throws. Zeros: no error.
 struct DataFault {
   enum Kind : std::int32_t { none, index_outside, target_outside, counts_differ };
   std::int32_t kind = none;
@@ -35,11 +35,11 @@ struct DataFault {
   std::int64_t value = 0, number = 0, bound = 0;
 };
 constexpr int max_check_blocks = 1024;
-/// Of a fault, followed by what each block of a check found.
+/// The bytes of a fault, followed by the result of each block of a check.
 constexpr std::int64_t fault_bytes = sizeof(DataFault) + max_check_blocks * sizeof(std::int64_t);
 inline std::int64_t* firsts_of(DataFault* fault) { return reinterpret_cast<std::int64_t*>(fault + 1); }
-/// Writes the first of the int64 values outside [0, bound) that is not `ignored` (null: none is) to `fault`,
-/// if that holds none.
+/// Writes the first of the int64 values outside [0, bound) that is not `ignored` (null: none is ignored) to
+/// `fault`, if that has no error yet.
 void check_data(const Launch& on, const Tensor& values, std::int64_t bound, const std::int64_t* ignored,
                 DataFault::Kind kind, const char* operation, DataFault* fault);
 
@@ -56,7 +56,7 @@ struct AttentionGradients {
   HeadMatrix dy, dq, dk, dv;
   float* delta;  ///< of log_sum_exp's shape
 };
-/// Of heads 256 wide at most.
+/// For heads of width 256 at most.
 void attend(const Launch& on, DType dtype, const ops::AttentionSizes& sizes,
             const AttentionMatrices& matrices);
 void attend_backward(const Launch& on, DType dtype, const ops::AttentionSizes& sizes,

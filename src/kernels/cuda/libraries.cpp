@@ -22,7 +22,8 @@ namespace {
 constexpr const char* hint =
     "see the driver's log (dmesg, Xid) for the GPU's health; compute-sanitizer finds a faulty kernel";
 
-/// The versions that this was built for; their own folder first among those that the system does not search.
+/// Loads the versions that this build is for; of the folders that the system does not search, the library's
+/// own first.
 void load_all() {
   const std::vector<std::string> folders{LOCKSTEP_CUDA_FOLDER, LOCKSTEP_CUDNN_FOLDER,
                                          "/usr/local/cuda/lib64"};
@@ -75,7 +76,7 @@ void check(cudnnStatus_t status, const char* call, int device) {
 void check_allocation(cudaError_t status, const char* call, std::size_t bytes, int device) {
   if (status == cudaSuccess) return;
   if (status != cudaErrorMemoryAllocation) check(status, call, device);
-  cudaGetLastError();  // this one leaves the device as it was
+  cudaGetLastError();  // this error leaves the device usable
   throw FailureError(
       "cuda:{} is out of memory: no {} bytes left ({}); use a smaller batch or set train.micro_batches",
       device, bytes, call);

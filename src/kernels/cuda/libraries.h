@@ -56,7 +56,7 @@ void check(cudaError_t status, const char* call, int device);
 void check(cublasStatus_t status, const char* call, int device);
 void check(cudnnStatus_t status, const char* call, int device);
 
-/// Of memory: says how much was asked for.
+/// For allocations: names the size.
 void check_allocation(cudaError_t status, const char* call, std::size_t bytes, int device);
 
 template <auto& destroy>
@@ -67,16 +67,16 @@ struct Destroy {
   }
 };
 
-/// Owns what a library has made, and destroys it by the library's function.
+/// Owns a handle of a library, and destroys it by the library's function.
 template <class Handle, auto& destroy>
 using Owned = std::unique_ptr<std::remove_pointer_t<Handle>, Destroy<destroy>>;
 
-/// Resets `owner` to what create(&handle) makes.
+/// Resets `owner` to the handle from create(&handle).
 template <class Owner, class Create>
 void make(Owner& owner, const Create& create, const char* call, int device) {
-  typename Owner::pointer made = nullptr;
-  check(create(&made), call, device);
-  owner.reset(made);
+  typename Owner::pointer handle = nullptr;
+  check(create(&handle), call, device);
+  owner.reset(handle);
 }
 
 }  // namespace lockstep::kernels

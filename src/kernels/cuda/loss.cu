@@ -12,14 +12,14 @@ namespace lockstep::kernels {
 namespace {
 
 constexpr int block = 256;        // threads a row
-constexpr int large_block = 768;  // of long rows: the fewer rows at a time, the more of each is cached
+constexpr int large_block = 768;  // for long rows: fewer rows at a time, so that more of each is cached
 constexpr std::int64_t long_row = 8192;
 
-/// Blocks of a multiprocessor: two large ones, of which one reads while the other computes. Of three, the
-/// rows no longer fit into the L2 cache.
+/// Blocks of a multiprocessor: two large ones, of which one reads while the other computes. The rows of three
+/// no longer fit into the L2 cache.
 constexpr int blocks_at_once(int threads) { return threads == large_block ? 2 : 1; }
 
-/// e^x, as exact as what it is of: a bf16's difference to another number has 8 digits that count.
+/// e^x, as exact as its argument: the difference of a bf16 to another number has 8 significant bits.
 template <class T>
 __device__ float exponential(float x) {
   constexpr float log2_of_e = 1.4426950408889634f;
@@ -31,38 +31,38 @@ struct LossRows {
   float label_smoothing;
 };
 
-/// The largest of some numbers, and the sum of e^(number - largest). A NaN makes the sum NaN. Made without
-/// branches: the threads of a warp find their largest numbers at different times.
+/// The largest of some numbers, and the sum of e^(number - largest). A NaN makes the sum NaN. Computed
+/// without branches, because the threads of a warp find their largest numbers at different times.
 struct Exponentials {
-  float most = -INFINITY, sum = 0;
+  float max = -INFINITY, sum = 0;
 
-  /// What exponents are relative to: finite, unless a number is not.
-  __device__ static float base(float most) { return most == -INFINITY ? 0.0f : most; }
-  __device__ float sum_by(float base) const { return sum * expf(most - base); }
+  /// Subtracted from exponents: finite, unless a number is not.
+  __device__ static float base(float max) { return max == -INFINITY ? 0.0f : max; }
+  __device__ float sum_by(float base) const { return sum * expf(max - base); }
 };
 
 __device__ Exponentials joined(const Exponentials& a, const Exponentials& b) {
-  const float most = fmaxf(a.most, b.most), base = Exponentials::base(most);
-  return {most, a.sum_by(base) + b.sum_by(base)};
+  const float max = fmaxf(a.max, b.max), base = Exponentials::base(max);
+  return {max, a.sum_by(base) + b.sum_by(base)};
 }
 
 template <int Width, class T>
 __device__ Exponentials with(const Exponentials& so_far, const Pack<T, Width>& pack) {
-  float most = so_far.most;
-  for (int lane = 0; lane < Width; ++lane) most = fmaxf(most, to_float(pack.lane[lane]));
-  const float base = Exponentials::base(most);
+  float max = so_far.max;
+  for (int lane = 0; lane < Width; ++lane) max = fmaxf(max, to_float(pack.lane[lane]));
+  const float base = Exponentials::base(max);
   float sum = so_far.sum_by(base);
   for (int lane = 0; lane < Width; ++lane) sum += exponential<T>(to_float(pack.lane[lane]) - base);
-  return {most, sum};
+  return {max, sum};
 }
 
-/// A class's index that is counted.
+/// Whether a target counts.
 __device__ bool counts(std::int64_t target, const LossRows& sizes) {
   return target != sizes.ignore_index && target >= 0 && target < sizes.classes;
 }
 
-/// f(column, Width) of this thread's share of a row: packs of 16 bytes, and single elements before the first
-/// and behind the last, as a row may begin anywhere.
+/// Calls f(column, Width) for this thread's part of a row: packs of 16 bytes, and single elements before the
+/// first and after the last, because a row may begin anywhere.
 template <int Threads, class T, class Function>
 __device__ void each_of_row(const T* row, std::int64_t classes, const Function& f) {
   constexpr int width = pack_width<T>;
@@ -77,12 +77,12 @@ __device__ void each_of_row(const T* row, std::int64_t classes, const Function& 
   if (threadIdx.x < left) f(classes - left + threadIdx.x, Width<1>{});
 }
 
-/// d = factor * (e^(x - log) - spread) of one row, and at the target less 1 - smoothing; zeros where the row
+/// d = factor * (e^(x - log) - spread) of one row, and at the target less 1 - smoothing; zeros if the row
 /// does not count.
 template <class T>
 struct RowGradient {
   std::int64_t target;
-  float log, factor, spread, wanted;
+  float log, factor, spread, target_share;
   bool counted;
 
   __device__ RowGradient(const LossRows& sizes, std::int64_t target_, float log_, float factor_)
@@ -90,7 +90,7 @@ struct RowGradient {
         log(log_),
         factor(factor_),
         spread(sizes.label_smoothing / static_cast<float>(sizes.classes)),
-        wanted(1.0f - sizes.label_smoothing),
+        target_share(1.0f - sizes.label_smoothing),
         counted(counts(target_, sizes)) {}
 
   __device__ float at(float x) const { return factor * (exponential<T>(x - log) - spread); }
@@ -103,7 +103,8 @@ struct RowGradient {
       out.lane[lane] = rounded<T>(counted ? at(to_float(in.lane[lane])) : 0.0f);
     if (counted && target >= c && target < c + Width) {  // once in a row
       for (int lane = 0; lane < Width; ++lane) {
-        if (target == c + lane) out.lane[lane] = rounded<T>(at(to_float(in.lane[lane])) - factor * wanted);
+        if (target == c + lane)
+          out.lane[lane] = rounded<T>(at(to_float(in.lane[lane])) - factor * target_share);
       }
     }
     store_pack(d + c, out);
@@ -118,13 +119,13 @@ __device__ void write_gradient(const RowGradient<T>& gradient, T* row, std::int6
   });
 }
 
-/// A block a row. Where `gradients`, a row becomes its gradient; otherwise log_sum_exp is kept for a
+/// One block per row. With `gradients` a row becomes its gradient; otherwise log_sum_exp is stored for a
 /// backward.
 template <int Threads, bool gradients, class T>
 __global__ void __launch_bounds__(Threads, blocks_at_once(Threads))
     forward(LossRows sizes, T* logits, const std::int64_t* targets, float* log_sum_exp, double* losses) {
   constexpr int warps = Threads / 32;
-  __shared__ float shared_most[warps], shared_sum[warps], shared_log;
+  __shared__ float shared_max[warps], shared_sum[warps], shared_log;
   __shared__ double shared_double[32];
   for (std::int64_t row = blockIdx.x; row < sizes.rows; row += gridDim.x) {
     const std::int64_t target = targets[row];
@@ -149,19 +150,19 @@ __global__ void __launch_bounds__(Threads, blocks_at_once(Threads))
       }
     });
     for (int offset = 16; offset > 0; offset /= 2) {
-      mine = joined(mine, {__shfl_xor_sync(0xffffffffu, mine.most, offset),
+      mine = joined(mine, {__shfl_xor_sync(0xffffffffu, mine.max, offset),
                            __shfl_xor_sync(0xffffffffu, mine.sum, offset)});
     }
     if (threadIdx.x % 32 == 0) {
-      shared_most[threadIdx.x / 32] = mine.most;
+      shared_max[threadIdx.x / 32] = mine.max;
       shared_sum[threadIdx.x / 32] = mine.sum;
     }
     __syncthreads();
     if (smooth) plain_sum = block_sum(plain_sum, shared_double);
     if (threadIdx.x == 0) {
-      Exponentials all{shared_most[0], shared_sum[0]};
-      for (int warp = 1; warp < warps; ++warp) all = joined(all, {shared_most[warp], shared_sum[warp]});
-      const double log = static_cast<double>(all.most) + ::log(static_cast<double>(all.sum));
+      Exponentials all{shared_max[0], shared_sum[0]};
+      for (int warp = 1; warp < warps; ++warp) all = joined(all, {shared_max[warp], shared_sum[warp]});
+      const double log = static_cast<double>(all.max) + ::log(static_cast<double>(all.sum));
       const double smoothing = static_cast<double>(sizes.label_smoothing);
       double loss = (1 - smoothing) * (log - static_cast<double>(to_float(x[target])));
       if (smooth) loss += smoothing * (log - plain_sum / static_cast<double>(sizes.classes));
@@ -172,7 +173,7 @@ __global__ void __launch_bounds__(Threads, blocks_at_once(Threads))
     __syncthreads();  // the shared memory of warps is free again, and the row has been read
     if constexpr (gradients) {
       write_gradient<Threads>(RowGradient<T>(sizes, target, shared_log, 1), x, sizes.classes);
-      __syncthreads();  // so is shared_log
+      __syncthreads();  // and so is shared_log
     }
   }
 }
@@ -208,7 +209,7 @@ __global__ void __launch_bounds__(block)
   }
 }
 
-/// x = factor * x; the blocks end at once where the factor is 1.
+/// x = factor * x; the blocks end at once if the factor is 1.
 template <class T>
 __global__ void __launch_bounds__(block) scale_by(std::int64_t count, const float* factor, T* x) {
   const float by = *factor;
@@ -217,28 +218,28 @@ __global__ void __launch_bounds__(block) scale_by(std::int64_t count, const floa
     x[i] = rounded<T>(by * to_float(x[i]));
 }
 
-/// hits[row] = 1 where the first of the largest logits is the target. A warp a row.
+/// hits[row] = 1 where the first of the largest logits is the target. One warp per row.
 template <class T>
 __global__ void __launch_bounds__(block) find_hits(std::int64_t rows, std::int64_t classes, const T* logits,
                                                    const std::int64_t* targets, std::int32_t* hits) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   for (std::int64_t row = global_thread() / 32; row < rows; row += global_threads() / 32) {
     const T* x = logits + row * classes;
-    float most = -INFINITY;
+    float max = -INFINITY;
     std::int64_t position = classes;  // none yet
     for (std::int64_t c = lane; c < classes; c += 32) {
       const float value = to_float(x[c]);
-      if (value > most || (position == classes && value == most)) {
-        most = value;
+      if (value > max || (position == classes && value == max)) {
+        max = value;
         position = c;
       }
     }
     for (int offset = 16; offset > 0; offset /= 2) {
-      const float other = __shfl_xor_sync(0xffffffffu, most, offset);
+      const float other = __shfl_xor_sync(0xffffffffu, max, offset);
       const auto other_position =
           static_cast<std::int64_t>(__shfl_xor_sync(0xffffffffu, static_cast<long long>(position), offset));
-      if (other > most || (other == most && other_position < position)) {
-        most = other;
+      if (other > max || (other == max && other_position < position)) {
+        max = other;
         position = other_position;
       }
     }
@@ -262,7 +263,7 @@ LossRows rows_of(const Op& op) {
   return {op.logits.size(0), op.logits.size(1), op.options.ignore_index, op.options.label_smoothing};
 }
 
-/// The losses of rows, in one launch, and their sum. log_sum_exp: null where the logits become gradients.
+/// The losses of rows, in one launch, and their sum. log_sum_exp: null if the logits become gradients.
 template <bool gradients, class Op>
 void sum_losses(CudaBackend& gpu, const Op& op, float* log_sum_exp) {
   const Launch on = gpu.launch();
@@ -334,7 +335,7 @@ void count_correct(CudaBackend& gpu, const ops::CountCorrect& op) {
   fold_hits<<<1, 1024, 0, on.stream>>>(rows, hits, op.correct.data<std::int64_t>());
 }
 
-/// One thread, one after another: also of `fault`.
+/// Runs in one thread, because kernels write `fault` one after another.
 __global__ void combine(double factor, const double* a, const double* b, double* total, DataFault* fault) {
   const double sum = a[0], count = a[1];
   if (b && b[1] != count && fault->kind == DataFault::none) {

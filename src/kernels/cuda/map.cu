@@ -10,7 +10,7 @@
 namespace lockstep::kernels {
 namespace {
 
-/// How an input is read along y.
+/// The way in which an input is read along y.
 struct Source {
   const void* data;
   bool half, repeated;  ///< bf16; one element along a row
@@ -60,7 +60,7 @@ struct Broadcast {
       }
       all.add(y.size(d), stride);
     }
-    if (all.rank == 0) {  // every input is stored as y is, or is one element
+    if (all.rank == 0) {  // every input has y's layout, or one element
       Offsets stride;
       for (std::size_t i = 0; i < Inputs; ++i) stride[i] = inputs[i].numel() == 1 ? 0 : 1;
       all.rank = 1;
@@ -81,7 +81,7 @@ __device__ void broadcast_pack(const Broadcast<sizeof...(I)>& inputs, const Form
   map_pack<Width>(formula, to + at, inputs.in[I].template load<Width>(first[I], at)...);
 }
 
-/// `packs` of a row, then its rest element by element.
+/// The `packs` of a row, then its rest element by element.
 template <class Formula, class E, std::size_t Inputs>
 __global__ void __launch_bounds__(256)
     broadcast(const __grid_constant__ Broadcast<Inputs> inputs, Formula formula, std::int64_t rows,
@@ -135,7 +135,7 @@ void map(CudaBackend& gpu, const ops::Map<Formula>& op) {
 constexpr int reduce_threads = 256;
 constexpr std::int64_t block_elements = 4096;
 
-/// sums: of each block of elements.
+/// sums: the sum of each block of elements.
 template <class Term, class... E>
 __global__ void __launch_bounds__(reduce_threads)
     reduce_blocks(std::int64_t count, Term term, double* sums, const E*... in) {

@@ -1,5 +1,5 @@
-// Dense layers, and products of matrices one next to the other. Activations are float32 or bf16; weights are
-// converted to their type on the way, and weight gradients are float32 sums of products of it.
+// Dense layers, and batched products of matrices. Activations are float32 or bf16; weights are converted to
+// that type first, and weight gradients are float32 sums of products in it.
 #include "kernels/cuda/matmul.h"
 
 #include <algorithm>
@@ -22,16 +22,16 @@ constexpr std::size_t workspace_bytes = std::size_t{32} << 20;
 cudaDataType_t cublas_type(DType dtype) {
   if (dtype == DType::float32) return CUDA_R_32F;
   if (dtype == DType::bfloat16) return CUDA_R_16BF;
-  throw UsageError("matrices of {} are not multiplied on a GPU; only float32 and bfloat16 are built",
+  throw UsageError("matrices of {} cannot be multiplied on a GPU; only float32 and bfloat16 are supported",
                    to_string(dtype));
 }
 
-/// Of every tensor, wherever it is: in the pool or in a flat buffer, whose plan may be remade. What an
-/// address is a multiple of beyond that must not choose the algorithm, and with it the bits.
+/// The alignment of every tensor in the pool or in a flat buffer, whose plan may change. A larger alignment
+/// must not affect the algorithm, and with it the bits.
 constexpr std::uint32_t tensor_alignment = 64;
 
-/// The largest power of two, tensor_alignment at most, that the address is a multiple of, and those `step`
-/// bytes further on.
+/// The largest power of two, tensor_alignment at most, that divides the address and those `step` bytes
+/// further on.
 std::uint32_t alignment_of(const void* address, std::uintptr_t step = 0) {
   const auto bits = reinterpret_cast<std::uintptr_t>(address) | step | tensor_alignment;
   return static_cast<std::uint32_t>(bits & (~bits + 1));
@@ -39,8 +39,8 @@ std::uint32_t alignment_of(const void* address, std::uintptr_t step = 0) {
 
 }  // namespace
 
-// cuBLASLt's matrices are column-major, so it is told C' = B' A': a row-major matrix is its own transpose
-// there.
+// cuBLASLt's matrices are column-major, so it computes C' = B' A': there a row-major matrix is its own
+// transpose.
 struct Matmul::Plan {
   Plan(const MatmulProblem& problem, cublasLtHandle_t handle, int device) : device_(device) {
     describe(problem);
@@ -79,7 +79,7 @@ struct Matmul::Plan {
 
   void describe(const MatmulProblem& p) {
     make(
-        product, [](auto* made) { return cublasLtMatmulDescCreate(made, CUBLAS_COMPUTE_32F, CUDA_R_32F); },
+        product, [](auto* out) { return cublasLtMatmulDescCreate(out, CUBLAS_COMPUTE_32F, CUDA_R_32F); },
         "cublasLtMatmulDescCreate", device_);
     const auto operation = [](bool transposed) { return transposed ? CUBLAS_OP_T : CUBLAS_OP_N; };
     set(CUBLASLT_MATMUL_DESC_TRANSA, operation(p.b_transposed));
@@ -90,10 +90,10 @@ struct Matmul::Plan {
       set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, cublas_type(p.out));
       set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.n);
     }
-    // An algorithm is found for the alignment of these addresses: those of all calls are multiples of this.
+    // The algorithm is chosen for this alignment, which divides the addresses of all calls.
     void* const min_aligned = reinterpret_cast<void*>(std::uintptr_t{p.alignment});
     point_to({.bias = p.bias ? min_aligned : nullptr, .before = p.before ? min_aligned : nullptr});
-    // As they are in memory: rows of `stride` elements are columns there.
+    // The matrices in memory: rows of `stride` elements are columns there.
     layout(left, p.in, p.b_transposed ? p.k : p.n, p.b_transposed ? p.n : p.k, p.b_stride,
            {p.batch.count, p.b_step});
     layout(right, p.in, p.a_transposed ? p.m : p.k, p.a_transposed ? p.k : p.m, p.a_stride,
@@ -109,23 +109,23 @@ struct Matmul::Plan {
       cublasLtMatmulPreferenceSetAttribute(preference.get(), name, &value, sizeof value);
     };
     prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_bytes);
-    // Not in place, whose order of additions is that of time, nor in the output's type, which rounds parts of
-    // a sum to bf16.
+    // Not in place, which adds in the order of time, nor in the output's type, which rounds parts of a sum to
+    // bf16.
     const auto reductions = static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
     prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions);
     for (const auto name :
          {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
           CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
       prefer(name, alignment);
-    cublasLtMatmulHeuristicResult_t found{};
+    cublasLtMatmulHeuristicResult_t heuristic{};
     int count = 0;
     const cublasStatus_t status =
         cublasLtMatmulAlgoGetHeuristic(handle, product.get(), left.get(), right.get(), result.get(),
-                                       result.get(), preference.get(), 1, &found, &count);
+                                       result.get(), preference.get(), 1, &heuristic, &count);
     if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) return false;
     check(status, "cublasLtMatmulAlgoGetHeuristic", device_);
-    algorithm = found.algo;
-    return count > 0 && found.state == CUBLAS_STATUS_SUCCESS;
+    algorithm = heuristic.algo;
+    return count > 0 && heuristic.state == CUBLAS_STATUS_SUCCESS;
   }
 
   template <class Value>
@@ -136,8 +136,8 @@ struct Matmul::Plan {
 
   void layout(Layout& matrix, DType dtype, std::int64_t rows, std::int64_t columns, std::int64_t stride,
               const Batch& batch) {
-    const auto create = [&](auto* made) {
-      return cublasLtMatrixLayoutCreate(made, cublas_type(dtype), static_cast<std::uint64_t>(rows),
+    const auto create = [&](auto* out) {
+      return cublasLtMatrixLayoutCreate(out, cublas_type(dtype), static_cast<std::uint64_t>(rows),
                                         static_cast<std::uint64_t>(columns), stride);
     };
     make(matrix, create, "cublasLtMatrixLayoutCreate", device_);
@@ -215,7 +215,7 @@ namespace {
 
 constexpr std::int64_t pack = 8;  // elements of bf16 in 16 bytes
 
-/// A matrix of bf16 [rows, columns], and a copy of it whose rows are whole packs.
+/// A matrix of bf16 [rows, columns], and a copy of it with rows of whole packs.
 struct PaddedCopy {
   PaddedCopy(CudaBackend& gpu, const void* data, std::int64_t rows, std::int64_t columns, std::int64_t stride)
       : matrix(Tensor::view(const_cast<void*>(data), {rows, columns}, DType::bfloat16, gpu.device())),
@@ -226,18 +226,18 @@ struct PaddedCopy {
   ops::StridedView copy;
 };
 
-/// As Matmul::try_multiply(). cuBLASLt is several times slower where rows of bf16 begin at no multiple of 16
-/// bytes: with a vocabulary of 50257, a step of GPT-2 124M took 56 ms on an H200, and 30 ms with one of
-/// 50304. Where all sides are long enough to pay for it, it multiplies copies with padded rows. Both products
-/// of a layer's backward share that of dy.
-bool try_multiply(CudaBackend& gpu, const Product& given) {
+/// As Matmul::try_multiply(). cuBLASLt is several times slower if rows of bf16 are not aligned to 16 bytes:
+/// with a vocabulary of 50257, a step of GPT-2 124M took 56 ms on an H200, and 30 ms with one of 50304. If
+/// all sides are long enough to pay for it, this multiplies copies with padded rows. Both products of a
+/// layer's backward share the copy of dy.
+bool try_multiply(CudaBackend& gpu, const Product& product) {
   constexpr std::int64_t long_side = 256;
   const bool pays =
-      given.batch.count == 1 && given.m >= long_side && given.n >= long_side && given.k >= long_side;
+      product.batch.count == 1 && product.m >= long_side && product.n >= long_side && product.k >= long_side;
   const auto is_ragged = [&](DType type, std::int64_t columns, std::int64_t stride) {
     return pays && type == DType::bfloat16 && stride == columns && stride % pack != 0;
   };
-  Product p = given;
+  Product p = product;
   const auto pad = [](auto& data, std::int64_t& stride) {
     data = nullptr;  // the copy is aligned
     stride = (stride + pack - 1) / pack * pack;
@@ -261,9 +261,9 @@ bool try_multiply(CudaBackend& gpu, const Product& given) {
     to.data = copy->padded.raw();
     if (shared) *shared = copy->padded;
   };
-  read_padded(a_copy, given.a, p.a.transposed ? p.k : p.m, a_columns, p.a);
-  read_padded(b_copy, given.b, p.b.transposed ? p.n : p.k, b_columns, p.b);
-  if (!p.c) p.c = c_copy.emplace(gpu, given.c, p.m, p.n, p.c_stride).padded.raw();
+  read_padded(a_copy, product.a, p.a.transposed ? p.k : p.m, a_columns, p.a);
+  read_padded(b_copy, product.b, p.b.transposed ? p.n : p.k, b_columns, p.b);
+  if (!p.c) p.c = c_copy.emplace(gpu, product.c, p.m, p.n, p.c_stride).padded.raw();
   if (!gpu.matmul().try_multiply(p)) return false;
   if (c_copy) gpu.run(ops::StridedCopy{c_copy->copy, ops::StridedView(c_copy->matrix)});
   return true;
@@ -275,13 +275,13 @@ void multiply(CudaBackend& gpu, const Product& p) {
                      to_string(gpu.device()), p.m, p.k, p.k, p.n, to_string(p.in), to_string(p.out));
 }
 
-/// Whether cuBLASLt's GELU may stand for ours. It is an approximation that bf16's rounding covers, reads rows
-/// of packs, and is that by tanh; its ReLU hides a NaN, which ours keeps for the loss to show.
+/// Whether cuBLASLt's GELU can replace ours. It is the one by tanh, an approximation within bf16's rounding,
+/// and needs rows of packs. Its ReLU hides a NaN, which ours keeps, so that the loss shows it.
 bool gelu_fits(ops::Activation kind, const Tensor& to) {
   return kind == ops::Activation::gelu_tanh && to.dtype() == DType::bfloat16 && to.size(-1) % 8 == 0;
 }
 
-/// The first of the operation's products. b: in the type of a.
+/// The first of the operation's products. b: the second operand in the type of a.
 Product first_product(const ops::MatMul& op, const ops::MatMulSizes& sizes, const Tensor& b,
                       const Tensor& y) {
   return {.m = sizes.m,
@@ -295,8 +295,8 @@ Product first_product(const ops::MatMul& op, const ops::MatMulSizes& sizes, cons
           .accumulate = op.accumulate};
 }
 
-/// The product with all of its epilogue, activation or gradient of a bias, in one; false where there is none
-/// for it.
+/// The product with its whole epilogue, activation or gradient of a bias, in one call; false if cuBLASLt has
+/// no such call.
 bool matmul_in_one(CudaBackend& gpu, const ops::MatMul& op) {
   const ops::MatMulSizes sizes = op.sizes();
   if (op.y.numel() == 0 || sizes.sums_nothing()) return false;
@@ -340,7 +340,7 @@ void matmul(CudaBackend& gpu, const ops::MatMul& op) {
   // A sum is rounded once.
   const bool in_place = terms == 1 || op.y.dtype() == DType::float32;
   const Tensor y = in_place ? op.y : gpu.empty(op.y.shape());
-  // One call takes the innermost dimension; calls for the others follow one another.
+  // One call computes the innermost dimension; the others are loops of calls.
   const auto outer = sizes.each.without(0);
   const bool has_inner = sizes.each.rank > 0;
   const std::int64_t inner = has_inner ? sizes.each.size[0] : 1;
@@ -367,7 +367,7 @@ void matmul(CudaBackend& gpu, const ops::MatMul& op) {
     }
   }
   if (!in_place) gpu.copy(y, op.y);
-  // Where cuBLASLt has no such epilogue, y is rounded before the bias is added, and once more after.
+  // If cuBLASLt has no such epilogue, y is rounded before the bias is added, and once more after.
   if (op.bias) gpu.run(ops::add_rows(op.y, op.bias, op.y));
 }
 

@@ -12,7 +12,7 @@
 namespace lockstep::kernels {
 
 /// A row-major matrix, or its transpose: element (i, j) at data[i * stride + j], or data[j * stride + i] if
-/// transposed. The first of a batch, whose matrices begin `step` elements apart (0: it is one for all).
+/// transposed. The first of a batch, whose matrices begin `step` elements apart (0: one matrix for all).
 struct DeviceMatrix {
   const void* data = nullptr;
   std::int64_t stride = 0;
@@ -20,16 +20,16 @@ struct DeviceMatrix {
   std::int64_t step = 0;
 };
 
-/// How many products are made, and the elements from one C to the next.
+/// The number of products, and the elements from one C to the next.
 struct Batch {
   std::int64_t count = 1, step = 0;
 
-  static constexpr std::int64_t max_count = 65535;  ///< that one call may make
+  static constexpr std::int64_t max_count = 65535;  ///< of one call
 
   bool operator==(const Batch&) const = default;
 };
 
-/// What else a product does where its kernels write. GELU is the one by tanh.
+/// Further operations in the kernels of a product. GELU is the one by tanh.
 struct Epilogue {
   enum class Kind {
     none,
@@ -40,8 +40,8 @@ struct Epilogue {
                     ///< over k
   };
   Kind kind = Kind::none;
-  void* bias = nullptr;    ///< of type `out`; written for its gradient. May be none under a GELU
-  void* before = nullptr;  ///< [m, n] of type `out`: what the GELU is of. Written by gelu, or none
+  void* bias = nullptr;    ///< of type `out`; the result for its gradient. May be null with a GELU
+  void* before = nullptr;  ///< [m, n] of type `out`: the input of the GELU. gelu writes it, unless it is null
 };
 
 /// Everything that the choice of an algorithm depends on.
@@ -74,8 +74,8 @@ struct Product {
   Batch batch = {};
 };
 
-/// Products summed in float32 (never TF32). The same problem takes the same algorithm, and none that sums by
-/// atomic operations: bits repeat.
+/// Products summed in float32 (never TF32). The same problem always has the same algorithm, without atomic
+/// sums, so that bits repeat.
 class Matmul {
  public:
   Matmul(int device, StreamPool& pool);
@@ -85,7 +85,7 @@ class Matmul {
 
   /// Whether cuBLASLt has a kernel for it. Operands without an address count as aligned to 64 bytes.
   bool has_kernel(const Product& product);
-  /// False, and nothing is done, where it has none.
+  /// Returns false without any effect if cuBLASLt has no kernel.
   bool try_multiply(const Product& product);
 
  private:

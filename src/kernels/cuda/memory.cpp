@@ -25,10 +25,10 @@ class StreamPool::State final : public StorageOwner, public std::enable_shared_f
     properties.allocType = cudaMemAllocationTypePinned;
     properties.location.type = cudaMemLocationTypeDevice;
     properties.location.id = device;
-    const cudaError_t made = cudaMemPoolCreate(&pool_, &properties);
-    if (made != cudaSuccess) {
+    const cudaError_t status = cudaMemPoolCreate(&pool_, &properties);
+    if (status != cudaSuccess) {
       cudaStreamDestroy(stream_);
-      check(made, "cudaMemPoolCreate", device);
+      check(status, "cudaMemPoolCreate", device);
     }
     std::uint64_t keep_all = std::numeric_limits<std::uint64_t>::max();
     cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &keep_all);
@@ -89,7 +89,7 @@ class StreamPool::State final : public StorageOwner, public std::enable_shared_f
       push(unused_, block);
     }
     if (!of_graph_.empty())
-      return fmt::format("{} made in the capture outlive it", pluralized(of_graph_.size(), "tensor"));
+      return fmt::format("{} allocated in the capture outlive it", pluralized(of_graph_.size(), "tensor"));
     if (freed > 0)
       return fmt::format("{} from before the capture were freed in it", pluralized(freed, "tensor"));
     return {};
@@ -116,7 +116,7 @@ class StreamPool::State final : public StorageOwner, public std::enable_shared_f
   cudaMemPool_t pool_ = nullptr;
   mutable std::mutex mutex_;
   Storage* unused_ = nullptr;           // descriptions of blocks, without memory
-  Storage* freed_meanwhile_ = nullptr;  // in the capture, but allocated before it: freed after it
+  Storage* freed_meanwhile_ = nullptr;  // freed in the capture, but allocated before it: to be freed after it
   bool capturing_ = false;
   std::set<void*> of_graph_;  // in use: of this capture, or of one that failed
 };
@@ -147,7 +147,7 @@ StorageRef allocate_pinned(std::size_t bytes, int device) {
   block->bytes = std::max<std::size_t>(1, bytes);
   const cudaError_t status = cudaMallocHost(&block->data, block->bytes);
   if (status == cudaErrorMemoryAllocation) {
-    cudaGetLastError();  // this one leaves the device as it was
+    cudaGetLastError();  // this error leaves the device usable
     throw FailureError(
         "out of page-locked memory: no {} bytes left; see ulimit -l and the job's memory limit",
         block->bytes);
@@ -158,8 +158,8 @@ StorageRef allocate_pinned(std::size_t bytes, int device) {
 
 namespace {
 
-/// How the CPU waits for an event: in a process of few cores it sleeps, as the waiting thread would take a
-/// core from a loader and from NCCL. It wakes some 30 us late, so a process of more cores spins.
+/// How the CPU waits for an event: in a process of few cores it sleeps, because a spinning thread would take
+/// a core from a loader and from NCCL. It wakes about 30 us late, so a process of more cores spins.
 unsigned wait_flags() {
   constexpr int few = 4;
   return available_cores() < few ? cudaEventBlockingSync : cudaEventDefault;
@@ -206,8 +206,8 @@ void Download::copy(std::span<const Copy> copies) {
   constexpr std::size_t chunk_bytes = decltype(chunks_)::chunk_bytes;
   std::size_t bytes = 0;
   for (const Copy& copy : copies) bytes += copy.bytes;
-  // The copies, one after another, are cut into chunks. Calls move(copy, its first byte, address in the
-  // chunk, bytes) for the part of each copy that is in chunk number `chunk`.
+  // The copies, one after another, are split into chunks. Calls move(copy, its first byte, address in the
+  // chunk, bytes) for the part of each copy in chunk number `chunk`.
   const auto each_in = [&](std::size_t chunk, const auto& move) {
     const std::size_t begin = chunk * chunk_bytes, end = std::min(bytes, begin + chunk_bytes);
     std::byte* const buffer = chunks_.chunk(chunk);
@@ -218,7 +218,7 @@ void Download::copy(std::span<const Copy> copies) {
       first += copy.bytes;
     }
   };
-  // Chunks are enqueued one ahead of what is copied out. If there is nothing to copy, one chunk is empty.
+  // Chunks are enqueued one ahead of the one that is copied out. Without copies there is one empty chunk.
   const std::size_t count = std::max<std::size_t>(1, (bytes + chunk_bytes - 1) / chunk_bytes);
   const auto enqueue = [&](std::size_t chunk) {
     each_in(chunk, [&](const Copy& copy, std::size_t at, std::byte* buffer, std::size_t size) {

@@ -24,15 +24,15 @@ class StreamPool {
   StreamPool& operator=(const StreamPool&) = delete;
 
   cudaStream_t stream() const;
-  /// At least `bytes`, 256-byte aligned, uninitialised. Throws FailureError when there is none.
+  /// At least `bytes`, 256-byte aligned, uninitialised. Throws FailureError if there is none.
   StorageRef allocate(std::size_t bytes);
-  /// Bytes obtained from the driver, those of graphs included.
+  /// Bytes obtained from the driver, including those of graphs.
   std::size_t reserved_bytes() const;
 
-  /// To be called before the stream is captured: allocations during the capture belong to the graph. Unused
-  /// memory of the pool goes back to the driver, so that the graph can have it.
+  /// Call it before the stream is captured: allocations during the capture belong to the graph. Unused memory
+  /// of the pool goes back to the driver, so that the graph can have it.
   void begin_capture();
-  /// To be called after the capture. Returns why blocks prevent a launch of the graph; empty if they do not.
+  /// Call it after the capture. Returns why blocks prevent a launch of the graph; empty if they do not.
   std::string end_capture();
 
  private:
@@ -40,8 +40,8 @@ class StreamPool {
   std::shared_ptr<State> state_;
 };
 
-/// Page-locked CPU memory, which the device copies from and to at full speed, while it computes. Throws
-/// FailureError when there is none. 64-byte aligned, uninitialised, thread-safe.
+/// Page-locked CPU memory, from and to which the device copies at full speed while it computes. Throws
+/// FailureError if there is none. 64-byte aligned, uninitialised, thread-safe.
 StorageRef allocate_pinned(std::size_t bytes, int device);
 
 class Event {
@@ -55,9 +55,9 @@ class Event {
   Event& operator=(Event&& other) noexcept;
 
   void record(cudaStream_t stream);
-  /// Also in a captured stream, such that its time can be asked for after a launch of the graph.
+  /// Also works in a captured stream: its time can be read after a launch of the graph.
   void record_timed(cudaStream_t stream);
-  /// Work that the stream is asked for from now on comes after the event, if it was ever recorded.
+  /// Later work of the stream waits for the event, if it was ever recorded.
   void hold(cudaStream_t stream);
   /// Returns at once if the event was never recorded.
   void wait();
@@ -68,12 +68,12 @@ class Event {
   cudaEvent_t event_ = nullptr;
 };
 
-/// A ring of chunks of pinned memory, by way of which pageable memory is copied, with an event for each.
+/// A ring of chunks of pinned memory, with an event each, for copies of pageable memory.
 template <std::size_t count>
 struct PinnedChunks {
   static constexpr std::size_t chunk_bytes = std::size_t{4} << 20;
 
-  /// Before the first copy.
+  /// Allocates the chunks. Call it before the first copy.
   void make(int device) {
     if (memory) return;
     for (Event& one : copied) one = Event(device, cudaEventDisableTiming);
@@ -88,8 +88,8 @@ struct PinnedChunks {
   std::array<Event, count> copied;
 };
 
-/// Copies from pageable CPU memory that do not wait for the device: by way of pinned chunks, each of which is
-/// used again once its last copy is done.
+/// Copies from pageable CPU memory without waiting for the device, through pinned chunks. A chunk is reused
+/// once its last copy is done.
 class Upload {
  public:
   Upload(int device, cudaStream_t stream) : device_(device), stream_(stream) {}
@@ -106,8 +106,8 @@ class Upload {
   std::size_t next_ = 0;
 };
 
-/// Copies to pageable CPU memory, which wait for the device: by way of pinned chunks, one of which is copied
-/// out while the next is being copied in.
+/// Copies to pageable CPU memory, waiting for the device, through pinned chunks. One is copied out while the
+/// next is copied in.
 class Download {
  public:
   Download(int device, cudaStream_t stream) : device_(device), stream_(stream) {}
@@ -116,8 +116,8 @@ class Download {
     void* to = nullptr;
     std::size_t bytes = 0;
   };
-  /// All copies are done when it returns, and so is all work asked for before. It waits once if the copies
-  /// fit into a chunk together.
+  /// When it returns, all copies and all earlier work are done. It waits once if the copies fit into one
+  /// chunk.
   void copy(std::span<const Copy> copies);
 
  private:

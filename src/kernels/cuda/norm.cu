@@ -1,6 +1,6 @@
-// Layer norm: a warp a row. A row of up to 1024 (bf16: 2048) elements is read once and stays in registers. Of
-// up to 512 (1024), the backward makes all gradients in one pass. RMS norm: a warp a row, which it reads
-// twice: the second time from a cache.
+// Layer norm: one warp per row. A row of up to 1024 (bf16: 2048) elements is read once and stays in
+// registers. For up to 512 (1024), the backward computes all gradients in one pass. RMS norm: one warp per
+// row, which it reads twice, the second time from a cache.
 #include "kernels/cuda/column_sums.cuh"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device_code.cuh"
@@ -11,7 +11,7 @@ namespace {
 
 constexpr int row_warps = 4;
 
-/// This warp's rows: body(row).
+/// Calls body(row) for the rows of this warp.
 template <class Body>
 __device__ void for_rows_of_warp(std::int64_t rows, const Body& body) {
   const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * row_warps;
@@ -20,9 +20,8 @@ __device__ void for_rows_of_warp(std::int64_t rows, const Body& body) {
     body(row);
 }
 
-/// What a lane has of a row: the packs of W elements numbered lane, lane + 32 ..., as make(first element)
-/// gives them. They are kept where there are at most `Packs`; 0: they are made again each time. W divides the
-/// row's width.
+/// A lane's part of a row: the packs of W elements numbered lane, lane + 32 ..., from make(first element). At
+/// most `Packs` are kept; 0: make() is called each time. W divides the row's width.
 template <int Packs, int W, class Make>
 class Row {
  public:
@@ -57,8 +56,8 @@ class Row {
   Values kept_[Packs > 0 ? Packs : 1];
 };
 
-/// Blocks of a multiprocessor, for which a kernel that keeps `Packs` packs of a row has registers.
-constexpr int blocks_of_rows(int packs, int most) { return packs == 0 || packs > 3 ? 1 : most; }
+/// Blocks of a multiprocessor for which a kernel that keeps `packs` packs of a row has registers.
+constexpr int blocks_of_rows(int packs, int max_blocks) { return packs == 0 || packs > 3 ? 1 : max_blocks; }
 
 struct LayerForward {
   const float *weight, *bias;
@@ -74,14 +73,14 @@ __global__ void __launch_bounds__(32 * row_warps, blocks_of_rows(Packs, 8))
   for_rows_of_warp(rows, [&](std::int64_t row) {
     const std::int64_t first = row * width;
     const T* from = x + first;
-    const auto add_at = [&](std::int64_t at) {  // the sums as they are stored are the values
+    const auto add_at = [&](std::int64_t at) {  // the values are the rounded sums
       Pack<T, W> pack = load_pack<T, W>(from + at);
       const Pack<T, W> more = load_pack<T, W>(addend + first + at);
       for (int i = 0; i < W; ++i) pack.lane[i] = rounded<T>(to_float(pack.lane[i]) + to_float(more.lane[i]));
       store_pack(sums + first + at, pack);
       return pack;
     };
-    if (Packs == 0 && addend) {  // a lane reads only what it wrote itself
+    if (Packs == 0 && addend) {  // a lane reads only its own writes
       for (std::int64_t at = lane * W; at < width; at += 32 * W) add_at(at);
       from = sums + first;
     }
@@ -124,7 +123,7 @@ struct RowPair {
   Pack<T, W> dy, x;
 };
 
-/// dx = own(lane), and what comes past the norm. residual_grad: null: nothing does.
+/// dx = own(lane) + residual_grad, the gradient past the norm; null: none.
 template <int W, class T, class Own>
 __device__ void store_gradient(T* dx, const T* residual_grad, std::int64_t at, const Own& own) {
   Pack<T, W> out;
@@ -167,8 +166,9 @@ __global__ void __launch_bounds__(32 * row_warps)
   });
 }
 
-/// The same, and the parameters' gradients of a chunk of rows, a block each. A lane adds up its columns of
-/// its warp's rows, and the warps follow one another. partial: [chunks][dweight, dbias][width].
+/// The same, with the parameters' gradients of a chunk of rows, one block per chunk. A lane adds up its
+/// columns of its warp's rows, and then the warps are added in order. partial: [chunks][dweight,
+/// dbias][width].
 template <int Packs, int W, class T>
 __global__ void __launch_bounds__(32 * row_warps, blocks_of_rows(Packs, 3))
     layer_gradients(std::int64_t rows, std::int64_t width, std::int64_t rows_per_chunk, const T* dy,
@@ -245,7 +245,7 @@ __global__ void __launch_bounds__(32 * row_warps, blocks_of_rows(Packs, 3))
   }
 }
 
-/// Of dweight and of dbias.
+/// The terms of dweight and dbias.
 template <class T>
 struct LayerParameterTerms {
   const T *dy, *x;
@@ -265,7 +265,7 @@ struct LayerParameterTerms {
   }
 };
 
-/// body(packs that a lane keeps, elements of each): the smallest number that holds a row, or 0.
+/// Calls body(packs that a lane keeps, elements of each), with the smallest number that holds a row, or 0.
 template <class T, class Body>
 void with_kept_packs(std::int64_t width, bool aligned, const Body& body) {
   const std::int64_t packs = ceil_div(width, 32 * pack_width<T>);
@@ -308,7 +308,7 @@ void layer_norm_backward(CudaBackend& gpu, const ops::LayerNormBackward& op) {
                    *const residual_grad = data_or_null<T>(op.residual_grad);
     T* const dx = op.dx.data<T>();
     const IntoGradients<2> receive{{op.dweight.data<float>(), op.dbias.data<float>()}, op.accumulate};
-    const auto in_two_passes = [&] {  // first the parameters' part: dx may be what dy was
+    const auto in_two_passes = [&] {  // the parameters' gradients first, because dx may be dy
       sum_columns<2, float, T>(gpu, rows.count, rows.width, sums_packs<float, T>(rows.width, dy, x),
                                LayerParameterTerms<T>{dy, x, with.mean, with.inv_std}, receive);
     };

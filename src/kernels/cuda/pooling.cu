@@ -1,6 +1,6 @@
-// Max, average and global average pooling; nearest and bilinear resizing: a thread a pack of channels of a
-// pixel of what is made (where channels are apart, a pack is one element), so that every sum has one order.
-// The backward of a pooling gathers: an element of dx adds the windows it is in, in their order.
+// Max, average and global average pooling; nearest and bilinear resizing: one thread per pack of channels of
+// a result's pixel (channels first: a pack is one element), so that every sum has one order. The backward of
+// a pooling gathers: an element of dx adds the windows that contain it, in their order.
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device_code.cuh"
 #include "lockstep/base/error.h"
@@ -9,7 +9,7 @@
 namespace lockstep::kernels {
 namespace {
 
-/// Where an element of images [runs, height, width, lanes] is. Lanes: elements that are together at a pixel
+/// The position of an element of images [runs, height, width, lanes]. Lanes: the adjacent elements of a pixel
 /// (1, or the channels).
 struct Position {
   std::int64_t run, row, column, lane;
@@ -31,7 +31,7 @@ template <int Width>
 struct Floats {
   float lane[Width];
 
-  /// lane = f(lane, the other's).
+  /// lane = f(lane, the other's lane).
   template <class T, class Function>
   __device__ void join(const Pack<T, Width>& other, const Function& f) {
     for (int l = 0; l < Width; ++l) lane[l] = f(lane[l], to_float(other.lane[l]));
@@ -62,7 +62,8 @@ __global__ void __launch_bounds__(256)
   }
 }
 
-/// Of images, in packs where channels are together. from, winners: what else an element reads or writes.
+/// The same for images, in packs if channels are last. from, winners: further addresses that an element reads
+/// or writes.
 template <class T, class Element>
 void for_pixels(CudaBackend& gpu, const Tensor& to, const Element& element, const Tensor& from,
                 const std::int32_t* winners = nullptr) {
@@ -74,8 +75,8 @@ void for_pixels(CudaBackend& gpu, const Tensor& to, const Element& element, cons
     const Launch on = gpu.launch();
     const std::int64_t across = layout.width * layout.lanes / width,
                        lines = to.stored_numel() / across / width;
-    if (constexpr std::int64_t most = std::int64_t{1} << 31; lines > most || across > most)
-      throw UsageError("pooling on a GPU: images {} have over 2^31 rows, or elements in a row",
+    if (constexpr std::int64_t max = std::int64_t{1} << 31; lines > max || across > max)
+      throw UsageError("pooling on a GPU: images {} have more than 2^31 rows, or elements in a row",
                        to_string(to.shape()));
     const RowGrid launch(on, lines, across, 1024);
     each_pixel<width><<<launch.grid, launch.block, 0, on.stream>>>(
@@ -83,19 +84,19 @@ void for_pixels(CudaBackend& gpu, const Tensor& to, const Element& element, cons
   });
 }
 
-/// Of numbers below 2^32: divisions of 64 bits take longer than all else here.
+/// The quotient of numbers below 2^32, because 64-bit divisions take longer than all else here.
 __device__ std::int64_t quotient(std::int64_t a, std::int64_t b) {
   return static_cast<unsigned>(a) / static_cast<unsigned>(b);
 }
 
-/// Places [begin, end) along one side.
+/// Positions [begin, end) along one side.
 struct Range {
   std::int64_t begin, end;
 };
 
 __device__ std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 
-/// What the window of an output covers of a side.
+/// The positions that the window of an output covers.
 __device__ Range window_of(std::int64_t output, const ops::Windows& s, std::int64_t side) {
   const std::int64_t first = output * s.stride - s.padding;
   return {first > 0 ? first : 0, smaller(first + s.kernel, side)};
@@ -108,7 +109,7 @@ __device__ Range windows_over(std::int64_t position, const ops::Windows& s, std:
   return {first, smaller(quotient(padded, s.stride) + 1, outputs)};
 }
 
-/// Of y: the largest of its window, or their mean where no winners are kept.
+/// An element of y: the largest of its window, or the mean without winners.
 template <class T, bool largest>
 struct Pooled {
   Layout large, small;
@@ -132,7 +133,7 @@ struct Pooled {
           const float value = to_float(here.lane[l]);
           if constexpr (!largest) {
             result.lane[l] += value;
-          } else if (first || value > result.lane[l] || value != value) {  // not a number wins
+          } else if (first || value > result.lane[l] || value != value) {  // NaN wins
             result.lane[l] = value;
             winner.lane[l] = place;
           }
@@ -145,7 +146,7 @@ struct Pooled {
   }
 };
 
-/// Of dx.
+/// An element of dx.
 template <class T, bool largest>
 struct Gathered {
   Layout large, small;
@@ -191,7 +192,7 @@ struct Gathered {
   }
 };
 
-/// Of all of `to`, the large or the small side.
+/// Computes all of `to`, the large or the small side.
 template <template <class, bool> class Element, class Op>
 void pool(CudaBackend& gpu, const Op& op, const Tensor& large, const Tensor& small, const Tensor& from,
           const Tensor& to) {
@@ -230,7 +231,7 @@ __global__ void __launch_bounds__(256) average_runs(Image image, const T* x, T* 
   }
 }
 
-/// Channels last: a thread a channel of an image, so that neighbours read neighbours.
+/// Channels last: one thread per channel of an image, so that neighbours read neighbours.
 template <class T>
 struct AverageColumns {
   Image image;

@@ -9,7 +9,7 @@ namespace {
 constexpr int threads = 256;
 constexpr std::int64_t max_slices = 1024, slice_elements = 8192;  // of the rows, where there are few columns
 
-/// Where folds go: to y, or, of a slice of the rows, to float64 partial folds.
+/// The target of folds: y, or, for a slice of the rows, float64 partial folds.
 struct FoldResult {
   void* y;
   bool half, accumulate;  ///< bf16
@@ -33,19 +33,19 @@ struct FoldResult {
   }
 };
 
-/// How the work is shared: an item is up to `lanes` columns of a group, in a slice of its rows.
+/// The division of the work: an item is up to `lanes` columns of a group, in a slice of its rows.
 struct FoldShares {
   std::int64_t outputs, rows, slices, rows_per_slice;
   int lanes;     ///< threads of an item
   int columns;   ///< of an item
   int together;  ///< rows that they read at once
 
-  FoldShares(const ops::ReductionSizes& sizes, std::int64_t outputs_, std::int64_t most)
+  FoldShares(const ops::ReductionSizes& sizes, std::int64_t outputs_, std::int64_t limit)
       : outputs(outputs_), rows(sizes.all_rows()) {
     const std::int64_t groups = outputs / sizes.period;
-    const std::int64_t wanted =
-        std::min(most / (groups * ceil_div(sizes.period, threads)), outputs * rows / slice_elements);
-    rows_per_slice = std::max<std::int64_t>(1, rows / std::max<std::int64_t>(1, wanted));
+    const std::int64_t slice_count =
+        std::min(limit / (groups * ceil_div(sizes.period, threads)), outputs * rows / slice_elements);
+    rows_per_slice = std::max<std::int64_t>(1, rows / std::max<std::int64_t>(1, slice_count));
     slices = std::max<std::int64_t>(1, ceil_div(rows, rows_per_slice));
     const bool narrow = sizes.period <= 32 && rows_per_slice * sizes.period <= 512;
     lanes = narrow ? 32 : threads;
@@ -71,7 +71,7 @@ struct FoldWalk {
         slab(first_row / rows),
         row(first_row % rows),
         slab_at(slabs.offsets(slab)[0]) {}
-  /// The offset of this row; then it is the next.
+  /// Returns the offset of this row and moves to the next.
   __device__ std::int64_t next() {
     if (row >= rows) {
       slab += row / rows;
@@ -84,7 +84,7 @@ struct FoldWalk {
   }
 };
 
-/// What is folded of a column: elements of x, or terms of them.
+/// The folded elements of a column: those of x, or their terms.
 template <class Fold, class E>
 struct FoldColumn {
   const E *x, *pairs;  ///< pairs: the other, of x's shape
@@ -104,7 +104,7 @@ struct FoldColumn {
   }
 };
 
-/// What terms are made of besides x.
+/// The second input of terms.
 struct FoldOther {
   const void* data = nullptr;
   bool half = false;  ///< bf16
@@ -197,14 +197,14 @@ void reduce_axes(CudaBackend& gpu, const ops::ReduceAxes<Fold>& op) {
                                      static_cast<const double*>(first.partial), {}, result);
 }
 
-/// Place number i of a line, in the order of the sums.
+/// Position number i of a line, in the order of the sums.
 __device__ std::int64_t line_place(const ops::LineSizes& sizes, std::int64_t line, std::int64_t i,
                                    bool backwards) {
   const std::int64_t row = backwards ? sizes.extent - 1 - i : i;
   return (line / sizes.inner * sizes.extent + row) * sizes.inner + line % sizes.inner;
 }
 
-/// A thread a line.
+/// One thread per line.
 template <class E>
 __global__ void __launch_bounds__(threads)
     scan_lines(ops::LineSizes sizes, bool backwards, const E* x, E* y) {
@@ -218,7 +218,7 @@ __global__ void __launch_bounds__(threads)
   }
 }
 
-/// A block a line, where there are few: sums within warps, and of the warps before.
+/// One block per line, for few lines: sums within warps, plus those of the warps before.
 template <class E>
 __global__ void __launch_bounds__(threads)
     scan_long_lines(ops::LineSizes sizes, bool backwards, const E* x, E* y) {

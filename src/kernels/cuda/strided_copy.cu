@@ -1,5 +1,5 @@
-// Copies between views: row by row, or in tiles where the rows of both sides cross. Channels first or last,
-// and images from bytes.
+// Copies between views: row by row, or in tiles if the rows of both sides cross. Channels first or last, and
+// images from bytes.
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device_code.cuh"
 #include "kernels/cuda/kernels.h"
@@ -60,7 +60,7 @@ struct CrossingMatrices {
   }
 };
 
-/// By tiles in shared memory, so that both sides are read and written in runs. Block (32, 8).
+/// Copies by tiles in shared memory, so that both sides are read and written in runs. Block (32, 8).
 template <class E>
 __global__ void __launch_bounds__(tile* tile_rows)
     copy_tiles(const __grid_constant__ CrossingMatrices m, const E* from, E* to, bool accumulate) {
@@ -87,10 +87,10 @@ __global__ void __launch_bounds__(tile* tile_rows)
 
 constexpr int narrow = 16, slab = 2048;  // elements
 
-/// Matrices of at most `narrow` columns (channels of images, positions of a filter), which are without gaps
-/// on the side where those are neighbours, as tiles would be mostly empty: a slab of many rows is contiguous
-/// there, and makes long runs on the other side. dense_from: that side is `from`, and its rows are those of
-/// the matrix; otherwise it is `to`, and they are its columns.
+/// Copies matrices of at most `narrow` columns (channels of images, positions of a filter), whose tiles would
+/// be mostly empty. They have no gaps on the side where these columns are neighbours: a slab of many rows is
+/// contiguous there, and gives long runs on the other side. dense_from: that side is `from`, and its rows are
+/// the matrix's rows; otherwise it is `to`, and its rows are the matrix's columns.
 template <class E>
 __global__ void __launch_bounds__(threads)
     copy_slabs(const __grid_constant__ CrossingMatrices m, bool dense_from, const E* from, E* to,
@@ -142,15 +142,15 @@ void launch_rows(const Launch& on, const ops::CopyDimensions& dimensions, const 
   while (columns < threads && columns < packs) columns *= 2;
   const dim3 block(columns, threads / columns);
   const unsigned across = grid_for(ceil_div(packs, at_once), static_cast<int>(columns), on);
-  const std::int64_t most = std::max<std::int64_t>(1, std::int64_t{on.multiprocessors} * 16 / across);
+  const std::int64_t limit = std::max<std::int64_t>(1, std::int64_t{on.multiprocessors} * 16 / across);
   const dim3 grid(
-      across, static_cast<unsigned>(std::min(ceil_div(rows, block.y), std::min<std::int64_t>(most, 65535))));
+      across, static_cast<unsigned>(std::min(ceil_div(rows, block.y), std::min<std::int64_t>(limit, 65535))));
   const auto [from_step, to_step] = dimensions.stride[0];
   copy_rows<Width><<<grid, block, 0, on.stream>>>(outer, dimensions.size[0], from_step, to_step, rows, from,
                                                   to, accumulate);
 }
 
-/// Whether every row is contiguous on both sides, and made of whole packs.
+/// Whether every row is contiguous on both sides and consists of whole packs.
 template <class E>
 bool rows_of_packs(const ops::CopyDimensions& dimensions, const E* from, const E* to) {
   constexpr int width = pack_width<E>;

@@ -1,6 +1,6 @@
 // Steps of optimizers by their rules (ops/update.h), moving averages, sums of gradients and of their squares.
-// A step of many tensors, and their averages, is one pass: the tensors' descriptions travel as the kernel's
-// argument, and a block finds the tensor that its elements belong to.
+// A step of many tensors and their EMA weights is one pass: the kernel's argument describes the tensors, and
+// a block finds the tensor of its elements.
 #include "lockstep/ops/update.h"
 
 #include "kernels/cuda/cuda_backend.h"
@@ -13,7 +13,7 @@ namespace {
 constexpr int block = 256;
 constexpr std::int64_t elements_per_block = 4096;
 constexpr int max_averages = 4;  // of one pass; more take another
-constexpr int max_entries = 96;  // of one launch: they travel as its arguments
+constexpr int max_entries = 96;  // of one launch, whose arguments they are
 
 /// One tensor of a launch.
 template <class Rule>
@@ -27,24 +27,24 @@ struct UpdateEntry {
   int averages;
   float* average[max_averages];
   float keep[max_averages], fresh[max_averages];
-  BF16* rounded;  // null: not wanted
+  BF16* rounded;  // null: absent
 };
 
-/// Entries that share a launch. Each takes blocks of threads one after another.
-template <class Entry, int most>
+/// Entries that share a launch. Each has consecutive blocks of threads.
+template <class Entry, int max_count>
 struct Batch {
-  static constexpr int room = most;
+  static constexpr int room = max_count;
   int entries = 0;
-  std::int64_t first_block[most + 1] = {};  // of each entry, and their end
-  Entry entry[most] = {};
+  std::int64_t first_block[max_count + 1] = {};  // of each entry, and their end
+  Entry entry[max_count] = {};
 
-  /// To be filled in. There must be room.
+  /// Adds an entry, which the caller fills in. There must be room.
   Entry& add(std::int64_t blocks) {
     first_block[entries + 1] = first_block[entries] + blocks;
     return entry[entries++];
   }
   unsigned blocks() const { return static_cast<unsigned>(first_block[entries]); }
-  /// The last entry whose first block is not behind this one.
+  /// The last entry whose first block is not after this one.
   __device__ int entry_of(std::int64_t number) const {
     int low = 0, high = entries - 1;
     while (low < high) {
@@ -59,7 +59,7 @@ struct Batch {
   }
 };
 
-/// Whether a kernel may have such an argument: all of its are at most 32 KiB.
+/// Whether a kernel may have such an argument: its arguments have at most 32 KiB in all.
 template <class Argument>
 inline constexpr bool fits = sizeof(Argument) <= 32 * 1024 - 512;
 
@@ -197,7 +197,7 @@ struct Squared {
 };
 using SquaredTensors = Batch<Squared, 768>;
 
-/// A block of threads a block of elements. The square of a float32 is exact in float64.
+/// One block of threads per block of elements. The square of a float32 is exact in float64.
 __global__ void __launch_bounds__(block) sum_squares(const __grid_constant__ SquaredTensors batch) {
   __shared__ double shared[32];
   constexpr std::int64_t block_elements = ops::BlockSumsOfSquares::block_elements;
