@@ -1,4 +1,5 @@
-// Private to the module: the power-function EMA weights of a run, step by step.
+// Private to the module: the snapshots of power-function EMA weights that a run writes, and which of them it
+// keeps. The source also has reconstruct_ema() (convert.h), which reads them.
 #pragma once
 
 #include <cstdint>

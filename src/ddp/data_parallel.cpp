@@ -293,39 +293,23 @@ void DataParallel::run_passes(const std::function<void()>& passes) {
     throw UsageError(
         "a layer communicates with other ranks (convert_sync_batch_norm) since the construction of the "
         "DataParallel; convert the model before it");
-  const StepCapture::Way way = state.capture.choose(state.planned);
-  tape_.refresh_weights(state.model.params);  // also frozen ones, which an evaluation may have replaced
-  if (way == StepCapture::Way::launch) return launch();
-  if (way == StepCapture::Way::capture) {
-    tape_.begin({});  // tensors of earlier passes are not part of the graph
-    const auto passes_and_sums = [&] {
-      state.reducer.begin_capture();
-      passes();
-      order_sums();
-    };
-    const bool captured = state.capture.capture(std::cref(passes_and_sums), state.reducer.usage());
-    tape_.begin({});
-    if (captured) {
-      try {
-        return launch();
-      } catch (const std::exception& error) {  // the device has no memory for it
-        if (state.group.size() > 1) throw;
-        state.capture.refuse(error.what());
-      }
-    }
-    tape_.refresh_weights(state.model.params, true);  // some may have been part of the capture
-    begin_passes();
-  }
-  passes();
-  state.capture.check_refusal();
-}
-
-void DataParallel::launch() {
-  State& state = *state_;
-  progress::enter(Phase::forward);
-  state.span_start_s = monotonic_s();
-  state.reducer.launched(state.capture.launch());
-  state.end_span("replay");
+  state.capture.run(
+      state.planned,
+      {.passes = passes,
+       .refresh_weights = [this](bool all) { tape_.refresh_weights(state_->model.params, all); },
+       .begin_capture = [this] { state_->reducer.begin_capture(); },
+       .end_capture = [this] { order_sums(); },
+       .clear = [this] { tape_.begin({}); },
+       .begin_again = [this] { begin_passes(); },
+       .usage = [this]() -> const Usage& { return state_->reducer.usage(); },
+       .launch =
+           [this](kernels::Graph& graph, const Usage& usage) {
+             progress::enter(Phase::forward);
+             state_->span_start_s = monotonic_s();
+             graph.launch();
+             state_->reducer.launched(usage);
+             state_->end_span("launch");
+           }});
 }
 
 int DataParallel::begin_shard(std::int64_t index) {

@@ -103,26 +103,51 @@ void StepCapture::fail() {
   if (enabled_ && has_peers() && !has_chosen_) lowest(static_cast<int>(Way::plain));
 }
 
-bool StepCapture::capture(const std::function<void()>& work, const Usage& usage) {
+void StepCapture::run(bool warm, const StepWork& work) {
+  const Way way = choose(warm);
+  work.refresh_weights(false);  // also frozen ones, which an evaluation may have replaced
+  if (way == Way::launch) return launch(work);
+  if (way == Way::capture) {
+    if (capture(work)) {
+      try {
+        return launch(work);
+      } catch (const std::exception& error) {  // the device has no memory for it
+        if (has_peers()) throw;
+        refuse(error.what());
+      }
+    }
+    work.refresh_weights(true);  // some may have been part of the capture
+    work.begin_again();
+  }
+  work.passes();
+  check_refusal();
+}
+
+bool StepCapture::capture(const StepWork& work) {
   std::unique_ptr<kernels::Graph> graph;
   std::string refused;
+  work.clear();  // tensors of earlier passes are not part of the graph
   try {
     const std::unique_ptr<kernels::GraphCapture> capture = backend_.capture_graph();
-    work();
+    work.begin_capture();
+    work.passes();
+    work.end_capture();
     graph = capture->finish();
   } catch (const std::exception& error) {
     refused = error.what();
   }
-  if (has_peers() && lowest(refused.empty() ? 1 : 0) == 0 && refused.empty()) refused = "another rank cannot";
-  if (!refused.empty()) {
+  const bool all = !has_peers() || lowest(refused.empty() ? 1 : 0) == 1;
+  if (!all && refused.empty()) refused = "another rank cannot";
+  if (refused.empty()) {
+    current_->graph = std::move(graph);
+    current_->usage = work.usage();
+    ++so_far_.captures;
+  } else {
     graph.reset();
     refuse(std::move(refused));
-    return false;
   }
-  current_->graph = std::move(graph);
-  current_->usage = usage;
-  ++so_far_.captures;
-  return true;
+  work.clear();
+  return current_ != nullptr;
 }
 
 void StepCapture::refuse(std::string reason) {
@@ -132,10 +157,9 @@ void StepCapture::refuse(std::string reason) {
   current_ = nullptr;
 }
 
-const Usage& StepCapture::launch() {
-  current_->graph->launch();
+void StepCapture::launch(const StepWork& work) {
+  work.launch(*current_->graph, current_->usage);
   ++so_far_.launches;
-  return current_->usage;
 }
 
 }  // namespace lockstep::ddp

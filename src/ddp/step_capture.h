@@ -17,6 +17,19 @@
 
 namespace lockstep::ddp {
 
+/// The work of a step that a graph can repeat: forward, backward and the sums of gradients. Step header,
+/// optimizer and averages come after it.
+struct StepWork {
+  const std::function<void()>& passes;            ///< forward and backward of all shards; starts the sums
+  std::function<void(bool all)> refresh_weights;  ///< copies of weights that are older than these
+  std::function<void()> begin_capture;            ///< before the passes within a capture
+  std::function<void()> end_capture;              ///< after them: the device waits for the sums
+  std::function<void()> clear;                    ///< frees the tensors of passes
+  std::function<void()> begin_again;              ///< forgets the passes of a capture that failed
+  std::function<const Usage&()> usage;            ///< which gradients the passes wrote
+  std::function<void(kernels::Graph&, const Usage&)> launch;  ///< a graph of passes with this usage
+};
+
 /// A step is identified by the memory that it uses: the tensors of its shards, which rotate over a few
 /// buffers of a loader, parameters and buffers. The second time, a step is captured; later its graph is
 /// launched.
@@ -32,25 +45,17 @@ class StepCapture {
   const CapturedSteps& so_far() const { return so_far_; }
 
   void begin_step();
-  /// The shards of the step, in order, before choose().
+  /// The shards of the step, in order, before run().
   void add_shard(std::int64_t index, std::span<const Tensor> tensors);
-  enum class Way { refused, plain, capture, launch };  // ranks agree on the lowest of their choices
-  /// Once a step; the same on all ranks. warm: this step does the same work as the last one.
-  Way choose(bool warm);
-  /// The step has failed on this rank before choose().
+  /// Does the work of the step, once a step: by its passes, or by a graph, which is captured first if need
+  /// be. The same way on all ranks. warm: this step does the same work as the last one. Throws what the work
+  /// throws, UsageError if a graph is required (Graph::always) and impossible.
+  void run(bool warm, const StepWork& work);
+  /// The step has failed on this rank before run().
   void fail();
 
-  /// Captures work(), whose usage is recorded. False, on all ranks, if a rank cannot: steps are plain from
-  /// now on.
-  bool capture(const std::function<void()>& work, const Usage& usage);
-  /// Launches the graph. Returns the usage of the step that was captured.
-  const Usage& launch();
-  /// Steps are plain from now on.
-  void refuse(std::string reason);
-  /// Throws UsageError if graphs were refused but required (Graph::always).
-  void check_refusal() const;
-
  private:
+  enum class Way { refused, plain, capture, launch };  // ranks agree on the lowest of their choices
   using Key = std::vector<std::uintptr_t>;
   struct Known {
     Key key;
@@ -60,7 +65,14 @@ class StepCapture {
   static constexpr std::size_t max_known = 8;
 
   void add_to_key(const Tensor& tensor);
+  Way choose(bool warm);
   Way choose_alone(bool warm);
+  /// False, on all ranks, if a rank cannot capture: steps are plain from now on.
+  bool capture(const StepWork& work);
+  void launch(const StepWork& work);
+  /// Steps are plain from now on.
+  void refuse(std::string reason);
+  void check_refusal() const;
   /// The lowest number of any rank.
   int lowest(int mine);
   bool has_peers() const { return transport_.group().size() > 1; }

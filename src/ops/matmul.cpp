@@ -54,11 +54,14 @@ void check_epilogue(const MatMul& op, const MatMulSizes& sizes) {
   const bool sums_rows = op.transposed == Transposed::a;
   const bool fits = sums_rows ? !op.bias && !op.activation : !op.dbias && !op.accumulate;
   if (!fits || !sizes.one_matrix || sizes.each.rank + sizes.summed.rank > 0)
-    throw UsageError("{}: this product cannot have a bias or activation, or a gradient of a bias", op.name);
+    throw UsageError(
+        "{}: bias and activation need one matrix b, a not transposed and y overwritten; dbias needs a "
+        "transposed a and one matrix y",
+        op.name);
   if (op.bias) require_shape(op.name, "the bias", op.bias, {sizes.n});
   if (op.dbias) require_shape(op.name, "dbias", op.dbias, {sizes.m});
-  for (const Tensor& tensor : {op.before, op.slope_at})
-    if (tensor) require_shape(op.name, "the activation's input", tensor, op.y.shape());
+  if (op.before) require_shape(op.name, "before", op.before, op.y.shape());
+  if (op.slope_at) require_shape(op.name, "slope_at", op.slope_at, op.y.shape());
 }
 
 }  // namespace

@@ -140,7 +140,6 @@ class DataParallel final : public GradientSource {
   void add_shard(std::int64_t index, std::span<const Tensor> tensors);
   /// Calls passes(), or launches a graph of the work of an earlier call.
   void run_passes(const std::function<void()>& passes);
-  void launch();
   int begin_shard(std::int64_t index);  ///< returns the number of passes over it
   MicroBatch begin_pass();
   void end_pass(const Loss& loss);

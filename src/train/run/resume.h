@@ -1,5 +1,5 @@
-// The changes that a resumed run may make to its configuration, and the merge of the run directory's and the
-// user's configurations.
+// The start of a run: new, resumed or forked; what a resume may change of its configuration, and the keys
+// that depend on the run directory.
 #pragma once
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// Trainer: a run from its configuration to its end: train, evaluate, checkpoint, stop.
+// train(): a run from its configuration to its end. dry_run(): all of it that comes before the first step.
 #pragma once
 
 #include <functional>

@@ -1,4 +1,4 @@
-// Private to the module: distinguishes a slow rank from a stuck one.
+// Private to the module: which ranks are stuck, silent, or waiting for one another.
 #pragma once
 
 #include <cstddef>
