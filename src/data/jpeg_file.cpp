@@ -1,4 +1,4 @@
-#include "data/jpeg_file.h"
+#include "data/picture_files.h"
 
 #include <jerror.h>
 

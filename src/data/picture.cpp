@@ -5,8 +5,7 @@
 #include <string_view>
 #include <utility>
 
-#include "data/jpeg_file.h"
-#include "data/png_file.h"
+#include "data/picture_files.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep::data {

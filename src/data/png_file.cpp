@@ -1,4 +1,4 @@
-#include "data/png_file.h"
+#include "data/picture_files.h"
 
 #include <png.h>
 
