@@ -116,57 +116,71 @@ void Resizer::Axis::set(double begin, double extent, std::int64_t size, std::int
   const double scale = extent / static_cast<double>(size), support = std::max(scale, 1.0);
   const double origin = std::floor(begin), offset = begin - origin;
   const auto end = static_cast<std::int64_t>(std::ceil(offset + extent));
-  most = static_cast<std::int64_t>(std::ceil(support)) * 2 + 1;
-  ranges.resize(static_cast<std::size_t>(count));
-  weights.assign(static_cast<std::size_t>(count * most), 0.0f);
+  taps = std::min(static_cast<std::int64_t>(2 * support) + 1, end);
+  first.resize(static_cast<std::size_t>(count));
+  weights.resize(static_cast<std::size_t>(count * taps));
+  float* weight = weights.data();
   for (std::int64_t i = 0; i < count; ++i) {
     const double centre = offset + scale * (static_cast<double>(from + i) + 0.5);
-    const auto first = std::max(static_cast<std::int64_t>(centre - support + 0.5), std::int64_t{0});
-    const auto last = std::min(static_cast<std::int64_t>(centre + support + 0.5), end);
-    double sum = 0;
-    const auto triangle = [&](std::int64_t j) {
-      return std::max(1 - std::abs((static_cast<double>(j) - centre + 0.5) / support), 0.0);
+    const std::int64_t nearest =
+        std::clamp(static_cast<std::int64_t>(centre - support + 0.5), std::int64_t{0}, end - taps);
+    const auto triangle = [&](std::int64_t k) {
+      return std::max(1 - std::abs((static_cast<double>(nearest + k) - centre + 0.5) / support), 0.0);
     };
-    for (std::int64_t j = first; j < last; ++j) sum += triangle(j);
-    for (std::int64_t j = first; j < last; ++j)
-      weights[static_cast<std::size_t>(i * most + j - first)] = static_cast<float>(triangle(j) / sum);
-    ranges[static_cast<std::size_t>(i)] = {static_cast<std::int64_t>(origin) + first, last - first};
+    double sum = 0;
+    for (std::int64_t k = 0; k < taps; ++k) sum += triangle(k);
+    for (std::int64_t k = 0; k < taps; ++k) *weight++ = static_cast<float>(triangle(k) / sum);
+    first[static_cast<std::size_t>(i)] = static_cast<std::int64_t>(origin) + nearest;
   }
 }
 
 namespace {
 
 /// out[i] = sum over k of weights[k] * rows[k * stride + i]
+template <std::int64_t block>
+void add_block(const std::uint8_t* rows, std::int64_t stride, const float* weights, std::int64_t count,
+               float* out) {
+  std::array<float, block> sums{};  // they stay in registers
+  for (std::int64_t k = 0; k < count; ++k, rows += stride)
+    for (std::int64_t i = 0; i < block; ++i) sums[i] += weights[k] * static_cast<float>(rows[i]);
+  std::copy_n(sums.data(), block, out);
+}
+
 void add_rows(const std::uint8_t* rows, std::int64_t stride, const float* weights, std::int64_t count,
               std::int64_t values, float* out) {
-  constexpr std::int64_t block = 32;  // sums that stay in registers
+  constexpr std::int64_t block = 32;
   std::int64_t i = 0;
-  for (; i + block <= values; i += block) {
-    float sums[block] = {};
-    for (std::int64_t k = 0; k < count; ++k)
-      for (std::int64_t j = 0; j < block; ++j)
-        sums[j] += weights[k] * static_cast<float>(rows[k * stride + i + j]);
-    std::copy_n(sums, block, out + i);
+  for (; i + block <= values; i += block) add_block<block>(rows + i, stride, weights, count, out + i);
+  if (i < values && values >= block) {  // the last block begins within the one before
+    i = values - block;
+    return add_block<block>(rows + i, stride, weights, count, out + i);
   }
-  for (; i < values; ++i) {
-    float sum = 0;
-    for (std::int64_t k = 0; k < count; ++k) sum += weights[k] * static_cast<float>(rows[k * stride + i]);
-    out[i] = sum;
-  }
+  for (; i < values; ++i) add_block<1>(rows + i, stride, weights, count, out + i);
 }
 
 /// Three channels and a lane that nobody reads.
 using Lanes [[gnu::vector_size(16)]] = float;
 
-/// Pixels [count] of weights, from 3 floats each; reads and writes one float more.
-void add_pixels(const float* pixels, const float* weights, std::int64_t count, float* out) {
-  Lanes sums{};
-  for (std::int64_t k = 0; k < count; ++k) {
-    Lanes pixel;
-    std::memcpy(&pixel, pixels + 3 * k, sizeof(pixel));
-    sums += weights[k] * pixel;
+/// New pixel i is the sum over k of weights[i * taps + k] * pixel first[i] + k. Reads and writes one float
+/// more than the last pixel has.
+void add_pixels(const float* pixels, const std::int64_t* first, const float* weights, std::int64_t taps,
+                std::int64_t count, float* out) {
+  for (std::int64_t i = 0; i < count; ++i, out += 3, weights += taps) {
+    Lanes sums{};
+    for (std::int64_t k = 0; k < taps; ++k) {
+      Lanes pixel;
+      std::memcpy(&pixel, pixels + 3 * (first[i] + k), sizeof(pixel));
+      sums += weights[k] * pixel;
+    }
+    std::memcpy(out, &sums, sizeof(sums));
   }
-  std::memcpy(out, &sums, sizeof(sums));
+}
+
+/// Sums whose weights add up to 1.
+void round_sums(const float* sums, std::int64_t count, std::uint8_t* out) {
+#pragma GCC ivdep
+  for (std::int64_t i = 0; i < count; ++i)
+    out[i] = static_cast<std::uint8_t>(static_cast<std::int32_t>(sums[i] + 0.5f));
 }
 
 }  // namespace
@@ -177,24 +191,17 @@ void Resizer::resize(const Picture& from, const Box<double>& part, std::int64_t 
                      const Box<std::int64_t>& window, Picture& into) {
   rows_.set(part.top, part.height, height, window.top, window.height);
   columns_.set(part.left, part.width, width, window.left, window.width);
-  const std::int64_t first = columns_.ranges.front().first,
-                     end = columns_.ranges.back().first + columns_.ranges.back().count;
+  const std::int64_t left = columns_.first.front(),
+                     values = 3 * (columns_.first.back() + columns_.taps - left);
   into.resize(window.height, window.width);
-  row_.resize(static_cast<std::size_t>(3 * (end - first) + 1));
+  row_.resize(static_cast<std::size_t>(3 * left + values + 1));
   new_row_.resize(static_cast<std::size_t>(3 * window.width + 1));
   for (std::int64_t y = 0; y < window.height; ++y) {
-    const Axis::Range& rows = rows_.ranges[static_cast<std::size_t>(y)];
-    add_rows(from.row(rows.first) + 3 * first, 3 * from.width, rows_.weights.data() + y * rows_.most,
-             rows.count, 3 * (end - first), row_.data());
-    for (std::int64_t x = 0; x < window.width; ++x) {
-      const Axis::Range& columns = columns_.ranges[static_cast<std::size_t>(x)];
-      add_pixels(row_.data() + 3 * (columns.first - first), columns_.weights.data() + x * columns_.most,
-                 columns.count, new_row_.data() + 3 * x);
-    }
-    std::uint8_t* const out = into.row(y);
-    const float* const sums = new_row_.data();
-    for (std::int64_t i = 0; i < 3 * window.width; ++i)
-      out[i] = static_cast<std::uint8_t>(static_cast<std::int32_t>(sums[i] + 0.5f));  // weights sum to 1
+    add_rows(from.row(rows_.first[static_cast<std::size_t>(y)]) + 3 * left, 3 * from.width,
+             rows_.weights.data() + y * rows_.taps, rows_.taps, values, row_.data() + 3 * left);
+    add_pixels(row_.data(), columns_.first.data(), columns_.weights.data(), columns_.taps, window.width,
+               new_row_.data());
+    round_sums(new_row_.data(), 3 * window.width, into.row(y));
   }
 }
 

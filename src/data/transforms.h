@@ -44,14 +44,11 @@ class Resizer {
   }
 
  private:
-  /// Which pixels along an axis make a new one, and by what weights.
+  /// Which pixels along an axis make a new one, and by what weights: as many for each.
   struct Axis {
-    struct Range {
-      std::int64_t first = 0, count = 0;  // count: of weights, from the new pixel's number times `most` on
-    };
     std::array<double, 3> key{};  // begin, extent and new extent that the table is for
-    std::int64_t window_begin = 0, window_extent = 0, most = 0;
-    std::vector<Range> ranges{};
+    std::int64_t window_begin = 0, window_extent = 0, taps = 0;
+    std::vector<std::int64_t> first{};
     std::vector<float> weights{};
 
     void set(double begin, double extent, std::int64_t size, std::int64_t from, std::int64_t count);
