@@ -20,6 +20,7 @@ find_package(spdlog REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(ZLIB REQUIRED)
 find_package(PNG REQUIRED)
+find_package(JPEG REQUIRED)  # libjpeg-turbo: data/jpeg_file.cpp decodes parts of pictures
 find_package(Boost 1.74 REQUIRED CONFIG COMPONENTS program_options)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(hwloc REQUIRED IMPORTED_TARGET hwloc>=2.1)

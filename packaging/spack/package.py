@@ -31,6 +31,7 @@ class Lockstep(CMakePackage, CudaPackage):
     depends_on("xxhash")
     depends_on("zlib-api")
     depends_on("libpng")
+    depends_on("libjpeg-turbo")
     depends_on("eigen@3.3:", type="build")
     with when("+cuda"):
         depends_on("cuda@12.4:")

@@ -27,6 +27,7 @@ nlohmann_json   | nlohmann-json3-dev           | nlohmann/json  | json          
 xxhash          | libxxhash-dev                | xxHash         | xxhash        | xxhash        | xxhash
 ZLIB            | zlib1g-dev                   | zlib           | zlib          | zlib          | zlib
 PNG             | libpng-dev                   | libpng         | libpng        | libpng        | libpng
+JPEG            | libjpeg-dev                  | libjpeg-turbo  | libjpeg-turbo | libjpeg-turbo | libjpeg-turbo
 Eigen3          | libeigen3-dev                | Eigen          | eigen3        | eigen         | eigen
 """
 # What a recipe calls otherwise than a command line of Spack does, what it may say, and what it must say although that line does not.
