@@ -302,8 +302,8 @@ namespace {
 
 /// use(offset, count) for each row of a box in images [channels, height, width].
 template <class Use>
-void for_rows(const Box<std::int64_t>& box, std::int64_t channels, std::int64_t height, std::int64_t width,
-              const Use& use) {
+void for_each_row(const Box<std::int64_t>& box, std::int64_t channels, std::int64_t height,
+                  std::int64_t width, const Use& use) {
   for (std::int64_t c = 0; c < channels; ++c)
     for (std::int64_t y = box.top; y < box.top + box.height; ++y)
       use((c * height + y) * width + box.left, box.width);
@@ -313,8 +313,8 @@ void for_rows(const Box<std::int64_t>& box, std::int64_t channels, std::int64_t 
 
 void erase(const Box<std::int64_t>& box, float* image, std::int64_t channels, std::int64_t height,
            std::int64_t width) {
-  for_rows(box, channels, height, width,
-           [&](std::int64_t offset, std::int64_t count) { std::fill_n(image + offset, count, 0.0f); });
+  for_each_row(box, channels, height, width,
+               [&](std::int64_t offset, std::int64_t count) { std::fill_n(image + offset, count, 0.0f); });
 }
 
 Mix draw_mix(Draws& draws, const MixRange& range, std::int64_t place, std::int64_t samples,
@@ -340,7 +340,7 @@ Mix draw_mix(Draws& draws, const MixRange& range, std::int64_t place, std::int64
 void apply(const Mix& mix, const float* partner, float* image, std::int64_t channels, std::int64_t height,
            std::int64_t width) {
   if (mix.box) {
-    for_rows(*mix.box, channels, height, width, [&](std::int64_t offset, std::int64_t count) {
+    for_each_row(*mix.box, channels, height, width, [&](std::int64_t offset, std::int64_t count) {
       std::copy_n(partner + offset, count, image + offset);
     });
     return;

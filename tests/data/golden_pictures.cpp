@@ -95,7 +95,7 @@ BOOST_FIXTURE_TEST_CASE(a_reduced_region_says_where_it_lies_in_its_pixels, Decod
     if (golden.name().find("exif_") == std::string::npos || !is_jpeg(golden)) return;
     const data::PictureHeader header = decoder.header(std::as_bytes(std::span(file)));
     const Picture whole = decode(file, {.reduction = 4}),
-                  part = decode(file, {.region = {{3, 2, 7, 6}}, .reduction = 4});
+                  part = decode(file, {.region = {{3, 2, 6, 6}}, .reduction = 4});
     // The part of the whole that has these pixels, and the region in it by where it is in the part.
     int matches = 0;
     for (std::int64_t top = 0; top + part.height <= whole.height; ++top)
@@ -111,7 +111,7 @@ BOOST_FIXTURE_TEST_CASE(a_reduced_region_says_where_it_lies_in_its_pixels, Decod
         BOOST_TEST((x == 0 || x == shift_x), golden.name());
       }
     BOOST_TEST(matches == 1, golden.name());
-    BOOST_TEST(place.height == 7.0 / 4);
+    BOOST_TEST(place.height == 6.0 / 4);
     BOOST_TEST(place.width == 6.0 / 4);
   });
 }
@@ -121,9 +121,8 @@ BOOST_FIXTURE_TEST_CASE(what_pillow_refuses_is_refused_with_one_line, Decoding) 
       "pictures",
       [&](const GoldenCase& golden) {
         const Bytes file = bytes_of(golden, "file");
-        const bool cut = golden.name().find("first") != std::string::npos && file.size() > 3;
         BOOST_TEST_CONTEXT(golden.name())
-        BOOST_CHECK_EXCEPTION(decode(file), DataError, mentions(cut ? "is truncated" : "it"));
+        BOOST_CHECK_EXCEPTION(decode(file), DataError, mentions(golden.what().at("says").get<std::string>()));
       },
       "refuse");
 }

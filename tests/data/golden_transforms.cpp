@@ -55,16 +55,18 @@ BOOST_AUTO_TEST_CASE(colours_change_as_by_the_functions_of_these_names) {
 }
 
 BOOST_AUTO_TEST_CASE(evaluation_resizes_and_crops_where_torchvision_does) {
-  for_each_golden_case("pictures", [&](const GoldenCase& golden) {
-    if (!golden.what().contains("sizes")) return;
-    for (const auto& row : golden.what().at("sizes").get<std::vector<std::vector<std::int64_t>>>()) {
-      const data::Framing framing = data::evaluation_framing(row[0], row[1], row[2]);
-      BOOST_TEST(framing.height == row[3], row[0] << " x " << row[1]);
-      BOOST_TEST(framing.width == row[4], row[0] << " x " << row[1]);
-      BOOST_TEST((framing.window == Box<std::int64_t>{row[5], row[6], row[2], row[2]}),
-                 row[0] << " x " << row[1]);
-    }
-  });
+  for_each_golden_case(
+      "pictures",
+      [](const GoldenCase& golden) {
+        for (const auto& row : golden.what().at("sizes").get<std::vector<std::vector<std::int64_t>>>()) {
+          const data::Framing framing = data::evaluation_framing(row[0], row[1], row[2]);
+          const Box<std::int64_t> window{row[5], row[6], row[2], row[2]};
+          BOOST_TEST(framing.height == row[3], row[0] << " x " << row[1]);
+          BOOST_TEST(framing.width == row[4], row[0] << " x " << row[1]);
+          BOOST_TEST((framing.window == window), row[0] << " x " << row[1]);
+        }
+      },
+      "framing");
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -8,11 +8,11 @@ One file comes out, pictures.h5; every group in it is one case, described wholly
 decode/NAME      case={"upright": [height, width]}      file (bytes)
                  rgb [H, W, 3]: ImageOps.exif_transpose(image).convert("RGB"); stored: the same without exif_transpose, where it differs
                  half, quarter, eighth: as stored, of JPEG, after draft() to that size
-refuse/NAME      case={}      file: Pillow raises an error
+refuse/NAME      case={"says": a part of our message}      file: Pillow raises an error
 resize/NAME      case={"part": [top, left, height, width], "size": [height, width], "window": [top, left, height, width]}
                  in, out: v2.functional.resized_crop(antialias=True), of which the window
 colour/NAME      case={"brightness": f, "contrast": f, "saturation": f, "hue": f}      in, out: each other than 1 (hue: 0) is one step of v2
-framing          case={"sizes": [[height, width, size, new height, new width, top, left], ...]}: v2.Resize(round(size * 8 / 7)), CenterCrop(size)
+framing/sizes    case={"sizes": [[height, width, size, new height, new width, top, left], ...]}: v2.Resize(round(size * 8 / 7)), CenterCrop(size)
 Pixels are uint8. Grey of 16 bits is not compared: Pillow makes all from 255 on white.
 """
 import argparse
@@ -125,12 +125,16 @@ def short_palette(rng):
 
 
 def refused(rng):
+    """NAME, bytes, a part of our message."""
     whole = {"jpeg": jpeg(pixels(rng, 37, 45)), "progressive": jpeg(pixels(rng, 37, 45), progressive=True), "png": png(rng, 37, 45, 2, 8, False)}
     for kind, data in whole.items():
         for cut in (3, len(data) // 3, len(data) - 40):
-            yield f"{kind}_first_{cut}_bytes", data[:cut]
-    yield "png_checksum", whole["png"][:20] + b"\1" + whole["png"][21:]
-    yield "jpeg_two_colours", jpeg(pixels(rng, 8, 8)).replace(b"\xff\xc0\x00\x11\x08\x00\x08\x00\x08\x03", b"\xff\xc0\x00\x0e\x08\x00\x08\x00\x08\x02")
+            yield f"{kind}_first_{cut}_bytes", data[:cut], "is truncated" if cut > 3 or kind != "png" else "neither JPEG nor PNG"
+    yield "png_changed_pixel", whole["png"][:200] + b"\0\1\2\3" + whole["png"][204:], "libpng cannot read it"
+    data = jpeg(pixels(rng, 8, 8))
+    frame, scan = data.index(b"\xff\xc0\x00\x11"), data.index(b"\xff\xda\x00\x0c")
+    two = data[:frame + 2] + b"\x00\x0e" + data[frame + 4:frame + 9] + b"\x02" + data[frame + 10:frame + 16] + data[frame + 19:scan + 2]
+    yield "jpeg_two_colours", two + b"\x00\x0a\x02" + data[scan + 5:scan + 9] + data[scan + 11:], "has 2 colour components"
 
 
 def rgb(image):
@@ -169,12 +173,12 @@ def main():
                     assert reduced.size == size, (name, reduced.size, size)
                     arrays[key] = rgb(reduced)
             add(f"decode/{name}", {"upright": upright.shape[:2]}, file=data, **arrays)
-        for name, data in refused(rng):
+        for name, data, says in refused(rng):
             try:
                 Image.open(io.BytesIO(data)).load()
                 raise SystemExit(f"Pillow takes {name}")
             except (OSError, SyntaxError):
-                add(f"refuse/{name}", {}, file=data)
+                add(f"refuse/{name}", {"says": says}, file=data)
 
         for number in range(12):
             height, width = (int(v) for v in rng.integers(8, 60, 2))
@@ -204,7 +208,7 @@ def main():
             windows = whole.unfold(1, size, 1).unfold(2, size, 1)[0]
             at = (windows == crop[0]).all(-1).all(-1).nonzero()
             sizes.append([height, width, size, whole.shape[1], whole.shape[2], *at[0].tolist()])
-        add("framing", {"sizes": sizes})
+        add("framing/sizes", {"sizes": sizes})
 
 
 main()
