@@ -91,7 +91,7 @@ BOOST_FIXTURE_TEST_CASE(a_named_pipe_is_refused_at_once_however_it_is_opened, Fo
   using Mode = OpenFile::Mode;
   BOOST_CHECK_EXCEPTION(OpenFile(path("pipe"), Mode::read), DataError, mentions("not a regular file"));
   for (const Mode mode : {Mode::write, Mode::create_or_truncate, Mode::read_write_or_create})
-    BOOST_CHECK_EXCEPTION(OpenFile(path("pipe"), mode), UsageError, mentions("no regular file"));
+    BOOST_CHECK_EXCEPTION(OpenFile(path("pipe"), mode), UsageError, mentions("not a regular file"));
 }
 
 BOOST_FIXTURE_TEST_CASE(a_name_that_appears_late_is_waited_for, Folder) {

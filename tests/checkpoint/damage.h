@@ -68,7 +68,7 @@ struct SmallRun {
         what = error.what();
       } catch (const UsageError& error) {
         what = error.what();
-        if (what.find("is of format_version ") == std::string::npos) throw;
+        if (what.find("has format_version ") == std::string::npos) throw;
         ++said_newer;
       }
       if (what.find('\n') != std::string::npos || what.size() > 4000 ||

@@ -272,7 +272,7 @@ BOOST_FIXTURE_TEST_CASE(what_cannot_be_had_is_refused_with_what_can, Run) {
   BOOST_CHECK_EXCEPTION(reconstruct(0.07, 5), UsageError, mentions("nearest: 10 ("));
   BOOST_CHECK_EXCEPTION(reconstruct(0.07, 90), UsageError, mentions("nearest: 80 ("));
   BOOST_CHECK_EXCEPTION(reconstruct(0.01), UsageError,
-                        mentions("sigma_rel = 0.01 cannot be had", "mixture of 16 stored averages is",
+                        mentions("sigma_rel = 0.01 is impossible", "mixture of 16 stored averages is",
                                  "possible widths: 0.04 to 0.21"));
   BOOST_TEST(!std::filesystem::exists(out));
 }

@@ -243,7 +243,7 @@ BOOST_FIXTURE_TEST_CASE(a_lock_file_with_garbage_in_it_is_no_obstacle, Place) {
 BOOST_FIXTURE_TEST_CASE(places_that_cannot_hold_a_run_are_usage_errors, Place) {
   write_bytes(folder.file("plain"), "x");
   BOOST_CHECK_EXCEPTION(lc::RunDirectory(folder.file("plain"), *self, 0), UsageError,
-                        mentions("plain", "a file is in the way"));
+                        mentions("plain", "a file has this name"));
   BOOST_CHECK_EXCEPTION(lc::RunDirectory(folder.file("plain/run"), *self, 0), UsageError, mentions("plain"));
   std::filesystem::create_symlink("loop", folder.file("loop"));
   BOOST_CHECK_EXCEPTION(lc::RunDirectory(folder.file("loop/run"), *self, 0), UsageError, mentions("loop"));

@@ -125,7 +125,7 @@ refused 2 "subject/checkpoints.*Too many levels of symbolic links" train 2
 case="the lock is a loop of links"
 from_base
 ln -s lock subject/lock
-refused 2 "subject/lock.*is a symbolic link, which is not written through" train 2
+refused 2 "subject/lock.*is a symbolic link, which Lockstep does not follow" train 2
 case="the run directory is a link to one"
 from_base
 mv subject elsewhere

@@ -83,7 +83,7 @@ BOOST_FIXTURE_TEST_CASE(an_attribute_that_is_missing_or_of_another_kind_is_an_er
   BOOST_CHECK_EXCEPTION(file.int64_attribute("text"), DataError, mentions("not an integer"));
   BOOST_CHECK_EXCEPTION(file.int64_attribute("rate"), DataError, mentions("not an integer"));
   BOOST_CHECK_EXCEPTION(file.text_attribute("rate"), DataError, mentions("not text"));
-  BOOST_CHECK_EXCEPTION(file.double_attribute("pair"), DataError, mentions("not one number"));
+  BOOST_CHECK_EXCEPTION(file.double_attribute("pair"), DataError, mentions("not a single number"));
   BOOST_CHECK_EXCEPTION(file.set_attribute("bad", std::string_view("a\0b", 3)), UsageError,
                         mentions("null byte"));
 }

@@ -85,10 +85,10 @@ BOOST_AUTO_TEST_CASE(impossible_options_name_key_and_value) {
   options.channel_mult = {1, 1, 1, 1, 1};
   check_refused(options, "model.channel_mult names 5 levels, but model.image_size = 8 can be halved 3 times");
   options.channel_mult = {1, 1.3};
-  check_refused(options, "model.channel_mult: 1.3 times model.model_channels = 32 makes 41 channels");
+  check_refused(options, "model.channel_mult: 1.3 times model.model_channels = 32 gives 41 channels");
   options = small();
   options.model_channels = 48;
-  check_refused(options, "model.channel_mult: 1 times model.model_channels = 48 makes 48 channels");
+  check_refused(options, "model.channel_mult: 1 times model.model_channels = 48 gives 48 channels");
   options = small();
   options.attention_resolutions = {2, 4};
   check_refused(options,
