@@ -41,7 +41,7 @@ BOOST_AUTO_TEST_CASE(a_start_that_fails_on_one_rank_fails_on_all_and_is_taken_fo
   const int before = nccl().aborted;
   nccl().start_breaks = world().rank() + 1 == world().size();
   BOOST_CHECK_EXCEPTION(ranks->allocate_buffer(64, 1), FailureError,
-                        says("have not come to it for 0.1 s"));  // half of what a watchdog would give
+                        says("have not joined it for 0.1 s"));  // half of what a watchdog would give
   nccl().start_breaks = false;
   BOOST_TEST(nccl().aborted == before + 1);
   BOOST_CHECK_EXCEPTION(ranks->allocate_buffer(64, 1), FailureError, [](const FailureError& error) {
@@ -56,7 +56,7 @@ BOOST_AUTO_TEST_CASE(memory_is_said_to_lack_only_where_it_does) {
   };
   if (world().size() == 1) {
     faults().memory = cudaErrorMemoryAllocation;
-    refused("the GPU has no");
+    refused("the GPU is out of memory");
     faults().memory = cudaErrorDevicesUnavailable;
     refused("cudaMalloc failed on rank 0");
     faults().memory = cudaSuccess;
@@ -65,7 +65,7 @@ BOOST_AUTO_TEST_CASE(memory_is_said_to_lack_only_where_it_does) {
     nccl().memory_breaks = world().rank() + 1 == world().size();
     refused("ncclMemAlloc of");
     faults().free_bytes = 64;
-    refused("the GPU has no");
+    refused("the GPU is out of memory");
     nccl().memory_breaks = false;
     BOOST_TEST(nccl().memories == before);  // of those that had it, too
     faults().free_bytes = std::size_t{1} << 40;
