@@ -231,7 +231,7 @@ no_sample 2 "sample: --out FILE is missing" "$saved" --count 3
 no_sample 2 "--count: " "$saved" --count 0 --out bad.png
 no_sample 2 "--count: " "$saved" --count many --out bad.png
 no_sample 2 "--class \"10\": is not all, none or a class of the model, 0 to 9" "$saved" --count 3 --class 10 --out bad.png
-no_sample 2 "--class \"-1\": is neither" "$saved" --count 3 --class -1 --out bad.png
+no_sample 2 "--class \"-1\": is not all, none or a class" "$saved" --count 3 --class -1 --out bad.png
 no_sample 2 "--class \"all\": the model takes no classes" table/checkpoints/latest --count 3 --class all --out bad.h5
 no_sample 2 "--steps 11: does not fit" "$saved" --count 3 --steps 11 --out bad.png
 no_sample 2 "--sampler euler: is neither" "$saved" --count 3 --sampler euler --out bad.png
@@ -266,7 +266,7 @@ no_run() {
 }
 no_run 'sample.weights: .*ema/0.9.* is not averaged' sample.weights=ema/0.9
 no_run 'sample.weights: .*twice' "sample.weights=model model"
-no_run 'sample.class "12": is neither' sample.class=12
+no_run 'sample.class "12": is not all, none or a class' sample.class=12
 no_run 'sample.steps x: does not fit' sample.steps=x
 no_run 'sample.sampler euler' sample.sampler=euler
 no_run 'sample.count' sample.count=0
