@@ -107,8 +107,9 @@ void add(StateDict& state_dict, data::Dataset& dataset) {
 void add(StateDict& state_dict, ddp::Hook& hook) {
   set_backend(state_dict, hook.backend());
   for (const ddp::HookState& state : hook.state()) {
-    Section& section = state_dict.sections.emplace_back("hook/" + state.name);
+    Section section{.path = "hook/" + state.name, .tensors = {}, .attributes = {}};
     for (const auto& [name, tensor] : state.entries) section.tensors.push_back({name, tensor});
+    state_dict.sections.push_back(std::move(section));
   }
 }
 
