@@ -17,8 +17,8 @@
 #include "lockstep/hdf5/file.h"
 #include "lockstep/tasks/diffusion.h"
 #include "lockstep/train/session.h"
-#include "train/run/benchmark.h"
 #include "train/components.h"
+#include "train/run/benchmark.h"
 
 using namespace lockstep;
 

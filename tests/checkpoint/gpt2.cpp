@@ -376,8 +376,9 @@ BOOST_FIXTURE_TEST_CASE(bottleneck_blocks_are_named_in_place_of_all_their_tensor
        {"conv1.weight", "layer1.0.conv1.weight", "layer1.0.conv2.weight", "layer1.0.conv3.weight"})
     weights.tensors.push_back({std::string("module.") + name, counting({4, 3, 1, 1}, 0)});
   lc::write_weights(folder.file("resnet50.safetensors"), weights);
-  BOOST_CHECK_EXCEPTION(lc::load_weights(folder.file("resnet50.safetensors"), resnet, *self), DataError,
-                        mentions("resnet50.safetensors: bottleneck blocks (resnet50/101/152) are not supported"));
+  BOOST_CHECK_EXCEPTION(
+      lc::load_weights(folder.file("resnet50.safetensors"), resnet, *self), DataError,
+      mentions("resnet50.safetensors: bottleneck blocks (resnet50/101/152) are not supported"));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

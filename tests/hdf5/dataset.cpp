@@ -132,7 +132,8 @@ BOOST_FIXTURE_TEST_CASE(wrong_sizes_and_ranges_are_usage_errors, OneFile) {
   std::vector<float> values(5);
   BOOST_CHECK_EXCEPTION(data.write(std::span<const float>(values)), UsageError, mentions("/x"));
   BOOST_CHECK_EXCEPTION(data.read(std::span(values)), UsageError, mentions("24 bytes"));
-  BOOST_CHECK_EXCEPTION(data.read_rows(2, 2, std::span(values)), UsageError, mentions("rows 2 to 4 are out of range; there are 3"));
+  BOOST_CHECK_EXCEPTION(data.read_rows(2, 2, std::span(values)), UsageError,
+                        mentions("rows 2 to 4 are out of range; there are 3"));
   BOOST_CHECK_EXCEPTION(data.read_rows(-1, 1, std::span(values)), UsageError, mentions("rows -1"));
 }
 

@@ -193,8 +193,7 @@ void NcclConnection::fail(const char* name, ncclResult_t result) {
 }
 
 void NcclConnection::check() {
-  if (failed_)
-    throw FailureError("NCCL on rank {} has failed before; only abort() may follow", host_.rank());
+  if (failed_) throw FailureError("NCCL on rank {} has failed before; only abort() may follow", host_.rank());
   if (!started()) return;
   const Lock lock = hold();
   if (const ncclResult_t found = state_of(shared_->comm); bad(found)) fail("a collective of NCCL", found);

@@ -182,8 +182,7 @@ BOOST_AUTO_TEST_CASE(ranks_whose_peer_has_left_find_out_and_come_to_an_end, *rea
     constexpr double longest_ms = 120e3;  // NCCL's to notice that a socket has closed, peer by peer
     const comm::Work work = sum.start();
     const Stopwatch watch;
-    for (Backoff backoff(true); !sum.ranks.done(work) && watch.elapsed_ms() < longest_ms;)
-      backoff.pause();
+    for (Backoff backoff(true); !sum.ranks.done(work) && watch.elapsed_ms() < longest_ms;) backoff.pause();
   } catch (const FailureError& error) {
     found = true;
     BOOST_TEST_MESSAGE("rank " << world().rank() << ": " << error.what());

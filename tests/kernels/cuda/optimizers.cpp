@@ -195,7 +195,8 @@ BOOST_AUTO_TEST_CASE(wrong_arguments_are_refused) {
 BOOST_AUTO_TEST_CASE(only_plain_activations_and_those_with_their_channels_last_are_taken) {
   const Tensor plain = gpu().empty({1, 16, 2, 2}), blocked = gpu().empty({1, 16, 2, 2}, DType::float32, 8);
   const auto is_said = [](const UsageError& error) {
-    return std::string(error.what()).ends_with("is stored in channel blocks of 8; only 1 and 16 are supported");
+    return std::string(error.what())
+        .ends_with("is stored in channel blocks of 8; only 1 and 16 are supported");
   };
   BOOST_CHECK_EXCEPTION(gpu().run(ops::ToLayout{plain, blocked}), UsageError, is_said);
   BOOST_CHECK_EXCEPTION(gpu().fill(blocked, 0), UsageError, is_said);
