@@ -199,7 +199,7 @@ void make_directories(const std::string& path) {
       // In a read-only or foreign directory mkdir may report that even if the name exists.
       if (::stat(prefix.c_str(), &status) != 0) {
         if (error == ENOENT && exists(directory_of(prefix)))  // for example in /proc
-          throw UsageError("{}: cannot create a directory in {}", prefix, directory_of(prefix));
+          throw UsageError("{}: cannot create the directory: {} accepts none", prefix, directory_of(prefix));
         throw_system_error(error == EEXIST ? errno : error, prefix, "create the directory");
       }
       if (!S_ISDIR(status.st_mode))

@@ -224,8 +224,8 @@ std::optional<Box<std::int64_t>> draw_box(Draws& draws, const CropRange& range, 
                                           std::int64_t most_width) {
   for (int attempt = 0; attempt < 10; ++attempt) {
     const double pixels =
-        static_cast<double>(height * width) * draws.uniform(range.least_share, range.most_share);
-    const double ratio = std::exp(draws.uniform(std::log(range.narrowest), std::log(range.widest)));
+        static_cast<double>(height * width) * draws.uniform(range.min_share, range.max_share);
+    const double ratio = std::exp(draws.uniform(std::log(range.min_ratio), std::log(range.max_ratio)));
     Box<std::int64_t> box{.height = rounded(std::sqrt(pixels / ratio)),
                           .width = rounded(std::sqrt(pixels * ratio))};
     if (box.height < 1 || box.width < 1 || box.height > most_height || box.width > most_width) continue;
@@ -244,10 +244,10 @@ Box<std::int64_t> draw_resized_crop(Draws& draws, std::int64_t height, std::int6
   // The picture is long and narrow: the centre of it, as near to its own form as the range allows.
   const double ratio = static_cast<double>(width) / static_cast<double>(height);
   Box<std::int64_t> box{.height = height, .width = width};
-  if (ratio < range.narrowest)
-    box.height = rounded(static_cast<double>(width) / range.narrowest);
-  else if (ratio > range.widest)
-    box.width = rounded(static_cast<double>(height) * range.widest);
+  if (ratio < range.min_ratio)
+    box.height = rounded(static_cast<double>(width) / range.min_ratio);
+  else if (ratio > range.max_ratio)
+    box.width = rounded(static_cast<double>(height) * range.max_ratio);
   box.top = (height - box.height) / 2;
   box.left = (width - box.width) / 2;
   return box;
@@ -293,7 +293,7 @@ void apply(const Jitter& jitter, Picture& picture) {
 
 std::optional<Box<std::int64_t>> draw_erasing(Draws& draws, double probability, std::int64_t height,
                                               std::int64_t width) {
-  const CropRange range{.least_share = 0.02, .most_share = 0.33, .narrowest = 1 / 3.3, .widest = 1 / 0.3};
+  const CropRange range{.min_share = 0.02, .max_share = 0.33, .min_ratio = 1 / 3.3, .max_ratio = 1 / 0.3};
   if (draws.uniform() >= probability) return std::nullopt;
   return draw_box(draws, range, height, width, height - 1, width - 1);
 }

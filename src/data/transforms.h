@@ -69,7 +69,7 @@ Framing evaluation_framing(std::int64_t height, std::int64_t width, std::int64_t
 
 /// RandomResizedCrop: the part of a picture, by its share of the pixels and width / height.
 struct CropRange {
-  double least_share = 0.08, most_share = 1, narrowest = 3.0 / 4, widest = 4.0 / 3;
+  double min_share = 0.08, max_share = 1, min_ratio = 3.0 / 4, max_ratio = 4.0 / 3;
 };
 Box<std::int64_t> draw_resized_crop(Draws& draws, std::int64_t height, std::int64_t width,
                                     const CropRange& range = {});

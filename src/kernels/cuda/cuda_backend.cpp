@@ -215,7 +215,7 @@ std::unique_ptr<GraphCapture> CudaBackend::capture_graph() {
 }
 
 void CudaBackend::refuse_in_capture(const char* what) const {
-  if (capturing_) throw UsageError("cannot capture a CUDA graph: {}", what);
+  if (capturing_) throw UsageError("{}, which a graph cannot repeat", what);
 }
 
 void CudaBackend::make_current() const { check(cudaSetDevice(index_), "cudaSetDevice", index_); }
