@@ -57,6 +57,9 @@ case "$name $*" in
     mkdir -p "$HERE/bundle/work/compiled/triton"
     echo compiled >"$HERE/bundle/work/compiled/triton/$$"
     echo '{}' >"$HERE/bundle/work/compiled/choice.json"
+    mkdir -p "$HERE/bundle/work/compiled/triton/large"
+    echo group >"$HERE/bundle/work/compiled/triton/large/group.json"
+    truncate -s 16M "$HERE/bundle/work/compiled/triton/large/kernel.cubin"
     echo '{}' ;;
   'compute-sanitizer --tool racecheck'*norms*) : >"$HERE/races" ;;
   gpu.py*resnet50*) exit 77 ;;
@@ -143,6 +146,7 @@ for file in figures/dmon.txt figures/report.json figures/kernels.gpt.kernels.log
   tar -tzf out/figures.tar.gz | has_line "^$file\$" || fail "no $file in the archive: $(tar -tzf out/figures.tar.gz)"
 done
 tar -tzf out/figures-compiled.tar.gz | has_line '^compiled/triton/' || fail "what was compiled"
+! tar -tzf out/figures-compiled.tar.gz | has_line 'large/group.json' || fail "a part of a kernel's files"
 grep -q '^unet64: .* ours, .*not all of its modes' log || fail "a ratio with less than all modes: $(cat log)"
 grep -q '^gpt: .*not all' log && fail "a ratio with all modes: $(cat log)"
 

@@ -349,22 +349,24 @@ class Run:
 
     def archive_compiled(self):
         """What the peers have compiled, in an archive that is small enough to travel. It is good with a part of that, too, where time or
-        room ends it: then the rest is compiled again. Folders take turns, so that each is there."""
+        room ends it: then the rest is compiled again. The files of a folder go together, as Triton fails on a kernel that has lost one
+        of its files. Top folders take turns, so that each is there."""
         until = self.options.begin + self.limit_s + ARCHIVE_S
-        folders = glob.glob(os.path.join(glob.escape(self.compiled()), "*", ""))
-        files = [sorted(os.path.join(top, file) for top, _, names in os.walk(folder) for file in names) for folder in sorted(folders)]
-        paths = [path for turn in itertools.zip_longest(*files) for path in turn if path]
+        tops = sorted(glob.glob(os.path.join(glob.escape(self.compiled()), "*", "")))
+        folders = [sorted([os.path.join(path, file) for file in names] for path, _, names in os.walk(top) if names) for top in tops]
+        turns = [files for turn in itertools.zip_longest(*folders) for files in turn if files]
         out = 0
-        if paths:
+        if turns:
             with open(self.root() + "-compiled.tar.gz", "wb") as file, gzip.GzipFile(fileobj=file, mode="wb", compresslevel=3) as packed, \
                     tarfile.open(fileobj=packed, mode="w") as archive:
-                for path in paths:
+                for files in turns:
                     packed.flush()
                     # Room for files that do not get smaller, and for the end.
-                    if time.monotonic() > until or file.tell() + os.path.getsize(path) > ARCHIVE_BYTES:
-                        out += 1
+                    if time.monotonic() > until or file.tell() + sum(map(os.path.getsize, files)) > ARCHIVE_BYTES:
+                        out += len(files)
                     else:
-                        archive.add(path, os.path.relpath(path, self.options.work))
+                        for path in files:
+                            archive.add(path, os.path.relpath(path, self.options.work))
         if out:
             print(f"{out} files of {self.compiled()} are not in the archive, for want of room or time: PyTorch compiles what is missing again; "
                   f"to have all, copy that folder")
