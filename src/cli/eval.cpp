@@ -53,8 +53,11 @@ ExitCode eval(const Program& program, Session& session, const Arguments& argumen
   SavedModel saved(file, values, program, session);
   const bool own = values.count("own-statistics") > 0;
   std::optional<train::DataSets> data;
+  train::Config config = saved.config();
+  train::list_folders(config,
+                      values.count("data") ? Arguments{values["data"].as<std::string>()} : Arguments{},
+                      session.world());
   comm::run_on_all(session.world(), [&] {
-    train::Config config = saved.config();
     if (const auto fields = given(values, "fields"))
       train::set_fields(config, saved.model(), option::words_of(*fields));
     if (values.count("data")) {

@@ -84,12 +84,13 @@ ExitCode predict(const Program& program, Session& session, const Arguments& argu
       units && std::ranges::find(normalized, target) != normalized.end())
     how.units = *units;
   std::optional<train::DataSets> data;
+  train::Config config = saved.config();
+  train::list_folders(config, {path}, session.world());
   comm::run_on_all(session.world(), [&] {
     if (saved.config().task.options_of<tasks::Diffusion>())
       throw UsageError("predict: {0}: a model of task.name = diffusion has samples: lockstep sample {0}",
                        file);
     how.log_probabilities = wants_log_probabilities(output, saved.model());
-    train::Config config = saved.config();
     const auto fields = given(values, "fields");
     if (fields) train::set_fields(config, saved.model(), option::words_of(*fields));
     data.emplace(config, saved.model(), path, saved.learned_from(), how.log_probabilities, own);

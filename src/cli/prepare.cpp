@@ -45,6 +45,22 @@ std::string numbered(const std::vector<std::string>& names) {
   return text;
 }
 
+/// Of `prepare images`, which all ranks share.
+void prepare_pictures(const po::variables_map& values, Session& session, const Arguments& folders,
+                      const data::Output& out) {
+  if (folders.size() != 1) throw UsageError("prepare images: takes one folder, not {}", folders.size());
+  data::PackOptions how{.size = values["size"].as<std::int64_t>(),
+                        .files = values["files"].as<int>(),
+                        .skip_bad = values.count("skip-bad") > 0};
+  how.encode = option::named<data::PackOptions::Encode>(values["encode"].as<std::string>());
+  if (values.count("labels")) how.pictures.labels = values["labels"].as<std::string>();
+  const data::Prepared prepared = data::prepare_pictures(folders.front(), out, how, session.world());
+  for (const std::string& note : prepared.notes) session.log().info("{}", note);
+  for (const std::string& warning : prepared.warnings) session.log().warning("{}", warning);
+  if (session.world().rank() == 0)
+    fmt::print("{}: {} pictures, {} classes\n", out.path, prepared.samples, prepared.classes);
+}
+
 data::Prepared run(const po::variables_map& values, const std::string& format, const Arguments& inputs,
                    const data::Output& out) {
   const std::string statistics = values.count("statistics") ? values["statistics"].as<std::string>() : "";
@@ -66,15 +82,16 @@ data::Prepared run(const po::variables_map& values, const std::string& format, c
         inputs, out, {.label_bytes = 0, .coarse = values.count("coarse") > 0, .statistics = statistics});
   }
   if (format == "text") return data::prepare_text(inputs, out);
-  throw UsageError("prepare: unknown format '{}'; one of csv, idx, cifar, text", format);
+  throw UsageError("prepare: unknown format '{}'; one of csv, idx, cifar, images, text", format);
 }
 
 }  // namespace
 
 ExitCode prepare(const Program& program, Session& session, const Arguments& arguments) {
-  OptionSet options(program, "prepare csv|idx|cifar|text INPUT... --out DATA.h5",
+  OptionSet options(program, "prepare csv|idx|cifar|images|text INPUT... --out DATA.h5",
                     "Turns files, gzipped or not, into one HDF5 data file. csv: a sample a line; idx:\n"
-                    "MNIST's; cifar: binary; text: a byte a token. h5py can, too (see docs/data.md):\n"
+                    "MNIST's; cifar: binary; images: a folder of JPEG and PNG, a sub-folder a class;\n"
+                    "text: a byte a token. h5py can, too (see docs/data.md):\n"
                     "  import h5py\n"
                     "  with h5py.File(\"my-images.h5\", \"w\") as f:\n"
                     "      f[\"x\"] = images  # numbers [N, C, H, W], or a table [N, F]\n"
@@ -93,19 +110,31 @@ ExitCode prepare(const Program& program, Session& session, const Arguments& argu
   options.add()("heading", po::value<std::string>()->default_value("auto"),
                 "csv: line 1 names columns: yes, no or auto");
   options.add()("coarse", "cifar: the 20 coarse labels of CIFAR-100");
+  options.add()("encode", po::value<std::string>()->default_value("keep"),
+                "images: keep the files' bytes, or jpeg (quality 95) or raw pixels");
+  options.add()("size", po::value<std::int64_t>()->default_value(0),
+                "images: pixels of the shorter side (jpeg), or of the square (raw)");
+  options.add()("files", po::value<int>()->default_value(0), "images: files to write; 0: one for each GiB");
+  options.add()("labels", po::value<std::string>(), "images: CSV file of picture and label, not sub-folders");
+  options.add()("skip-bad", "images: leave out pictures that cannot be decoded");
   options.add()("statistics", po::value<std::string>(), "mean, std, type, class names: as in this data file");
   options.positional("format");
   options.positional("input", -1);
   po::variables_map values;
   if (!options.parse(session, arguments, values)) return ExitCode::done;
+  const std::string format =
+      options.required(values, "format", "say what the inputs are: csv, idx, cifar, images or text");
+  if (values.count("input") == 0) throw options.error("the files to read are missing");
+  if (values.count("out") == 0) throw UsageError("prepare: --out DATA.h5 is missing");
+  const std::string out = values["out"].as<std::string>();
+  const data::Output output{out, values.count("force") > 0};
+  const Arguments inputs = values["input"].as<Arguments>();
+  if (format == "images") {
+    prepare_pictures(values, session, inputs, output);
+    return ExitCode::done;
+  }
   on_rank_0(session, [&] {
-    const std::string format =
-        options.required(values, "format", "say what the inputs are: csv, idx, cifar or text");
-    options.required(values, "input", "the files to read are missing");
-    if (values.count("out") == 0) throw UsageError("prepare: --out DATA.h5 is missing");
-    const std::string out = values["out"].as<std::string>();
-    const data::Prepared made =
-        run(values, format, values["input"].as<Arguments>(), {out, values.count("force") > 0});
+    const data::Prepared made = run(values, format, inputs, output);
     for (const std::string& note : made.notes) session.log().info("{}", note);
     for (const std::string& warning : made.warnings) session.log().warning("{}: {}", out, warning);
     if (format == "text") {

@@ -187,17 +187,19 @@ RowStore::RowStore(std::shared_ptr<const hdf5::File> file, hdf5::Dataset dataset
   }
 }
 
+void StoredFile::check() const {
+  const struct stat now = status_of(file), &then = status;
+  const bool same_time =
+      now.st_mtim.tv_sec == then.st_mtim.tv_sec && now.st_mtim.tv_nsec == then.st_mtim.tv_nsec;
+  if (same_time && now.st_size == then.st_size) return;
+  throw DataError(
+      "{}: was cut or written over while it is read ({} bytes before, {} now): a run needs the same data "
+      "to its end; put the file back as it was, or start a new run",
+      file.path(), then.st_size, now.st_size);
+}
+
 void RowStore::check_files() const {
-  for (const std::shared_ptr<const StoredFile>& file : files_) {
-    const struct stat now = status_of(file->file), &then = file->status;
-    const bool same_time =
-        now.st_mtim.tv_sec == then.st_mtim.tv_sec && now.st_mtim.tv_nsec == then.st_mtim.tv_nsec;
-    if (same_time && now.st_size == then.st_size) continue;
-    throw DataError(
-        "{}: was cut or written over while it is read ({} bytes before, {} now): a run needs the same data "
-        "to its end; put the file back as it was, or start a new run",
-        file->file.path(), then.st_size, now.st_size);
-  }
+  for (const std::shared_ptr<const StoredFile>& file : files_) file->check();
 }
 
 const std::byte* RowStore::load_rows(std::int64_t begin, std::int64_t count) const {

@@ -56,6 +56,7 @@ const Source& source_of(const std::vector<Source>& sources, std::int64_t sample)
 /// A file of rows, open as it is for HDF5, whatever its name stands for by now; and as it was.
 struct StoredFile {
   explicit StoredFile(const std::string& path);
+  void check() const;  ///< DataError if it has been cut or written to since
   OpenFile file;
   struct stat status;
 };

@@ -123,6 +123,8 @@ void Dataset::normalize(std::string_view field, std::optional<Normalization>) {
                    field);
 }
 
+void Dataset::number_classes(std::string_view, const Said<std::vector<std::string>>&) {}
+
 std::unique_ptr<Order> Dataset::order(std::uint64_t) const { return nullptr; }
 
 std::string Dataset::location(std::int64_t sample) const {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <cstring>
 #include <string_view>
 
@@ -159,6 +160,35 @@ void JpegFile::read_rows(const Box<std::int64_t>& part, std::uint8_t* pixels) {
     }
     y += done;
   }
+}
+
+void encode_jpeg(const Picture& picture, int quality, std::vector<std::byte>& into) {
+  if (std::max(picture.height, picture.width) > JPEG_MAX_DIMENSION)
+    throw DataError("{} x {} pixels are too many for JPEG", picture.height, picture.width);
+  jpeg_compress_struct codec{};
+  jpeg_error_mgr errors{};
+  codec.err = jpeg_std_error(&errors);
+  errors.error_exit = [](j_common_ptr) { std::abort(); };  // of pixels in memory only memory can be lacking
+  jpeg_create_compress(&codec);
+  unsigned char* bytes = nullptr;
+  unsigned long size = 0;
+  jpeg_mem_dest(&codec, &bytes, &size);
+  codec.image_height = static_cast<JDIMENSION>(picture.height);
+  codec.image_width = static_cast<JDIMENSION>(picture.width);
+  codec.input_components = 3;
+  codec.in_color_space = JCS_RGB;
+  jpeg_set_defaults(&codec);
+  jpeg_set_quality(&codec, quality, TRUE);
+  jpeg_start_compress(&codec, TRUE);
+  while (codec.next_scanline < codec.image_height) {
+    auto* row = const_cast<JSAMPLE*>(picture.row(codec.next_scanline));
+    jpeg_write_scanlines(&codec, &row, 1);
+  }
+  jpeg_finish_compress(&codec);
+  jpeg_destroy_compress(&codec);
+  const auto* const begin = reinterpret_cast<const std::byte*>(bytes);
+  into.assign(begin, begin + size);
+  std::free(bytes);
 }
 
 }  // namespace lockstep::data

@@ -3,12 +3,14 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/data/arrays.h"
+#include "lockstep/data/pictures.h"
 #include "lockstep/data/text.h"
 
 namespace lockstep::data {
 
 void add_built_in(Registry& registry) {
-  registry.add<Arrays>("arrays").add<Images>("images").add<Text>("text");  // the last is asked first
+  registry.add<Arrays>("arrays").add<Images>("images").add<Text>("text").add<Pictures>(
+      "pictures");  // auto tries the last first
 }
 
 const Registry::Type* fitting_kind(const Registry& registry, const Request& request, bool own) {

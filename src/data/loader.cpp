@@ -13,73 +13,10 @@
 
 #include "base/processor.h"
 #include "base/thread.h"
+#include "data/augment_batch.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/random.h"
 
 namespace lockstep::data {
-namespace {
-
-/// The change of one image: out(h, w) = in(h + down, flip(w + right)), zero outside.
-struct Change {
-  std::int64_t down = 0, right = 0;
-  bool flip = false;
-};
-
-Change draw(const Augment& augment, const Random& random, std::int64_t sample) {
-  const auto words = random.block(static_cast<std::uint64_t>(sample));
-  const auto shift = [&](std::uint32_t word) {
-    const auto places = static_cast<std::uint64_t>(2 * augment.crop_padding + 1);
-    return static_cast<std::int64_t>((word * places) >> 32) - augment.crop_padding;
-  };
-  return {shift(words[0]), shift(words[1]), augment.flip && (words[2] >> 31) != 0};
-}
-
-void apply(const Change& change, const float* in, std::int64_t height, std::int64_t width, float* out) {
-  for (std::int64_t h = 0; h < height; ++h, out += width) {
-    const std::int64_t from = h + change.down;
-    if (from < 0 || from >= height) {
-      std::fill_n(out, width, 0.0f);
-      continue;
-    }
-    const float* row = in + from * width;
-    for (std::int64_t w = 0; w < width; ++w) {
-      const std::int64_t column = w + change.right;
-      const bool inside = column >= 0 && column < width;
-      out[w] = inside ? row[change.flip ? width - 1 - column : column] : 0.0f;
-    }
-  }
-}
-
-}  // namespace
-
-void augment_images(const Augment& augment, std::uint64_t seed, std::int64_t step, int shard, const Tensor& x,
-                    std::span<float> scratch) {
-  if (!augment.any()) return;
-  if (x.shape().rank() != 4 || x.channel_block() != 1) {
-    throw UsageError("augmentation changes images [N, C, H, W], not {}", to_string(x.shape()));
-  }
-  const std::int64_t channels = x.size(1), height = x.size(2), width = x.size(3),
-                     image = channels * height * width;
-  if (augment.crop_padding < 0 || augment.crop_padding > std::min(height, width)) {
-    throw UsageError("a crop by {} pixels was asked of images {}", augment.crop_padding,
-                     to_string(x.shape()));
-  }
-  if (static_cast<std::int64_t>(scratch.size()) < image) {
-    throw UsageError("augmentation of images {} needs scratch memory for {} floats", to_string(x.shape()),
-                     image);
-  }
-  const Random random(
-      {seed, purpose_of("augment"), static_cast<std::uint64_t>(step), static_cast<std::uint32_t>(shard)});
-  float* data = x.data<float>();
-  for (std::int64_t n = 0; n < x.size(0); ++n, data += image) {
-    const Change change = draw(augment, random, n);
-    std::copy_n(data, image, scratch.data());
-    for (std::int64_t c = 0; c < channels; ++c) {
-      apply(change, scratch.data() + c * height * width, height, width, data + c * height * width);
-    }
-  }
-}
-
 namespace {
 
 SampleStream::Options stream_options(const Dataset& dataset, const LoaderOptions& options, int ranks) {
@@ -114,12 +51,9 @@ class Loader::Prefetcher {
         augment_(options.augment),
         stream_(stream_options(dataset, options, ranks),
                 options.shuffle ? checked_order(dataset, options.seed) : nullptr) {
-    if (augment_.any()) {
-      const Field& x = field_named(dataset, "x");
-      if (x.shape.rank() != 3 || x.dtype != DType::float32)
-        throw UsageError("{}: only images can be augmented", dataset.name());
-      scratch_.resize(static_cast<std::size_t>(x.shape.numel()));
-    }
+    if (augment_.changes_batches())
+      scratch_.resize(static_cast<std::size_t>(field_named(dataset, "x").shape.numel()));
+    const std::vector<Field> fields = batch_fields(dataset, augment_);
     const comm::ShardMap map(static_cast<int>(stream_.options().shards), ranks);
     const comm::ShardRange block = map.block(rank);
     const std::int64_t samples = stream_.samples_per_shard();
@@ -128,14 +62,14 @@ class Loader::Prefetcher {
           options.backend ? options.backend->make_staging_queue() : kernels::make_host_staging_queue();
       for (int index = block.first; index < block.end(); ++index) {
         std::vector<Tensor> host, device;
-        for (const Field& field : dataset.fields()) {
+        for (const Field& field : fields) {
           const kernels::StagedTensor& staged =
               slot.staged.emplace_back(slot.queue->allocate(batch_shape(samples, field.shape), field.dtype));
           host.push_back(staged.host);
           device.push_back(staged.device);
         }
-        slot.filled.push_back(batch_of(index, dataset.fields(), host));
-        slot.shards.push_back(batch_of(index, dataset.fields(), device));
+        slot.filled.push_back(batch_of(index, fields, host));
+        slot.shards.push_back(batch_of(index, fields, device));
       }
       slot.batch.shards_total = map.shards();
       slot.batch.shards = slot.shards;
@@ -219,9 +153,8 @@ class Loader::Prefetcher {
         .seed = stream_.options().seed, .step = slot.batch.step, .epoch = stream_.epoch(slot.batch.step)};
     for (const Batch& shard : slot.filled) {
       stream_.shard_samples(slot.batch.step, shard.index, samples_);
-      dataset_.read_to_train(samples_, shard.tensors(), moment);
-      if (augment_.any())
-        augment_images(augment_, moment.seed, moment.step, shard.index, shard["x"], scratch_);
+      dataset_.read_to_train(samples_, shard.tensors().first(dataset_.fields().size()), moment);
+      augment_batch(augment_, moment, samples_, shard, scratch_);
     }
     slot.queue->send(slot.staged);
   }

@@ -52,6 +52,9 @@ class JpegFile {
   std::vector<std::uint8_t> strip_;  // rows from the edge of an MCU on, or of CMYK
 };
 
+/// RGB as a JPEG file with 4:2:0 chroma. quality: 1 to 100.
+void encode_jpeg(const Picture& picture, int quality, std::vector<std::byte>& into);
+
 /// PNG, by libpng. Reads files one after another; everything throws DataError.
 class PngFile {
  public:

@@ -9,6 +9,7 @@
 // data takes those of the training data); empty: those of the images themselves.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -16,6 +17,8 @@
 #include <vector>
 
 #include "lockstep/base/shape.h"
+#include "lockstep/comm/host_group.h"
+#include "lockstep/data/augment.h"
 
 namespace lockstep::data {
 
@@ -71,6 +74,25 @@ struct CifarOptions {
 /// The binary version of CIFAR: records of labels and 3 x 32 x 32 bytes.
 Prepared prepare_cifar(std::span<const std::string> inputs, const Output& output,
                        const CifarOptions& options = {});
+
+/// How pictures are packed.
+struct PackOptions {
+  enum class Encode { keep, jpeg, raw };
+
+  Encode encode = Encode::keep;  ///< files as they are; JPEG of quality 95; or pixels, for images
+  std::int64_t size = 0;         ///< jpeg: of the shorter side, 0: as it is; raw: of the square at the centre
+  int files = 0;                 ///< how many to write; 0: one for each file_bytes of the pictures
+  bool skip_bad = false;         ///< leaves out what cannot be decoded
+  PictureOptions pictures{};
+  static constexpr std::int64_t file_bytes = std::int64_t{1} << 30;
+};
+constexpr std::array<const char*, 3> words(PackOptions::Encode) { return {"keep", "jpeg", "raw"}; }
+/// A folder of pictures (PictureList), in the order of their names: /x has the bytes of all, /x_offsets where
+/// each begins, /y the classes. raw: images as other preparations make them. Of several files, number 1 of 4
+/// is OUT-00001-of-00004.h5. Each rank makes some; the bytes are the same at any number of ranks, and files
+/// of an earlier start stay. Collective. DataError, with the pictures' names, if some cannot be decoded.
+Prepared prepare_pictures(const std::string& folder, const Output& output, const PackOptions& options,
+                          comm::HostGroup& world);
 
 /// Text files and folders of them (in the order of their names, without links), one token a byte: vocabulary
 /// 256, tokenizer "bytes". Files that are not text (archives, UTF-16, null bytes near their

@@ -57,6 +57,20 @@ std::vector<Option<Classification::Options>> Classification::Options::options() 
       option::flag("per_class", &Options::per_class, "also the accuracy of each class, accuracy_class_K")};
 }
 
+/// The cross entropy with two labels a sample, of which the first has y_share and the partner's the rest; the
+/// same as cross_entropy() where both are equal.
+Loss mixed_loss(const Var& logits, const Batch& batch, float smoothing) {
+  const Tensor &label = batch["y"], &share = batch["y_share"];
+  const Shape column{label.numel(), 1};
+  const Var log_p = log_softmax(to_float32(logits));
+  const Var own = gather(log_p, 1, label.reshape(column)),
+            partner = gather(log_p, 1, batch["y_partner"].reshape(column));
+  const Var of_labels = partner + (own - partner) * logits.tape().constant(share.reshape(column));
+  const float of_all = smoothing / static_cast<float>(log_p.shape()[1]);
+  return loss_of(scale(sum(of_labels), smoothing - 1) - scale(sum(log_p), of_all),
+                 static_cast<double>(label.numel()));
+}
+
 void Classification::check(const Model& model, const data::Dataset& data) {
   check_classes(model, data, check_target(data, DType::int64, "classification"));
   classes_ = model.classes();
@@ -76,9 +90,9 @@ std::vector<Metric> Classification::metrics() const {
 }
 
 Loss Classification::loss(Tape& tape, Model& model, const Batch& batch) {
-  return cross_entropy(
-      model(tape, batch), batch["y"],
-      {.label_smoothing = tape.pass().training ? static_cast<float>(options_.label_smoothing) : 0.0f});
+  const float smoothing = tape.pass().training ? static_cast<float>(options_.label_smoothing) : 0.0f;
+  if (batch.has("y_partner")) return mixed_loss(model(tape, batch), batch, smoothing);
+  return cross_entropy(model(tape, batch), batch["y"], {.label_smoothing = smoothing});
 }
 
 void Classification::evaluate(Evaluation& to, const Batch& batch, const Var& output) {

@@ -28,15 +28,6 @@ Var at_steps(Tape& tape, const NoisedImages& images, const Table& table) {
   return tape.constant(kernels::on_device(values, backend));
 }
 
-/// The same values as float32: losses are not computed in bf16.
-Var in_float32(const Var& x) {
-  if (x.value().dtype() == DType::float32) return x;
-  Tape& tape = x.tape();
-  return tape.record(tape.backend().in_type(x.value(), DType::float32), {&x}, [x](Tape& t, const Tensor& dy) {
-    t.add_gradient(x, t.backend().in_type(dy, x.value().dtype()));
-  });
-}
-
 /// The mean over the elements of each sample, [N].
 Var by_sample(const Var& x) {
   Axes axes;
@@ -173,7 +164,7 @@ Var DiffusionLoss::bound(const Var& estimate, const Var& output, const NoisedIma
 }
 
 DiffusionLoss::Terms DiffusionLoss::of(const Var& raw_output, const NoisedImages& images) const {
-  const Var output = to_channel_block(in_float32(raw_output), 1);
+  const Var output = to_channel_block(to_float32(raw_output), 1);
   Tape& tape = output.tape();
   const bool learned = of_.variance == Variance::learned_range;
   if (learned && images.x0.shape().rank() < 2)

@@ -256,19 +256,35 @@ std::unique_ptr<optim::Ema> build_ema(const Config& config, const ModelState& mo
   return std::make_unique<optim::Ema>(model, backend, std::move(profiles), options);
 }
 
-data::Augment augment_of(const Config& config, const data::Dataset& dataset) {
-  if (!config.data.crop && !config.data.flip) return {};
-  const Shape image = data::field_named(dataset, "x").shape;
-  const int padding = image.rank() == 3 ? static_cast<int>(std::max<std::int64_t>(1, image[2] / 8)) : 1;
-  return {.crop_padding = config.data.crop ? padding : 0, .flip = config.data.flip};
+namespace {
+
+/// What changes the batches of this run.
+data::Augment augment_of(const Config& config, const DataSets& data) {
+  const bool are_pictures = data.format() == "pictures";
+  data::Augment augment = config.data.augment;
+  if (augment.mixes() && !config.task.options_of<tasks::Classification>())
+    throw UsageError("data.augment: mixup and cutmix mix classes; the task is {}", config.task.name());
+  if (augment.crop_padding == data::Augment::crop_by_width) {
+    const Shape image = data::field_named(data.train(), "x").shape;
+    augment.crop_padding = image.rank() == 3 ? static_cast<int>(std::max<std::int64_t>(1, image[2] / 8)) : 1;
+  }
+  if (!are_pictures && (augment.resized_crop || augment.color_jitter > 0))
+    throw UsageError("data.augment: random_resized_crop and color_jitter change pictures; the data are {}",
+                     data.format());
+  if (are_pictures) {  // the data set makes these changes
+    augment.resized_crop = augment.flip = false;
+    augment.color_jitter = 0;
+  }
+  return augment;
 }
 
-data::LoaderOptions loader_options(const Config& config, const data::Dataset& dataset,
-                                   kernels::Backend& backend) {
+}  // namespace
+
+data::LoaderOptions loader_options(const Config& config, const DataSets& data, kernels::Backend& backend) {
   return {.global_batch = config.train.global_batch,
           .shards = config.ddp.shards,
           .seed = config.ddp.seed,
-          .augment = augment_of(config, dataset),
+          .augment = augment_of(config, data),
           .backend = &backend};
 }
 
@@ -356,9 +372,10 @@ void check_memory(const MemoryNeed& need, comm::HostGroup& world) {
   });
 }
 
-Inputs open_inputs(const Config& config, Session& session) {
+Inputs open_inputs(Config& config, Session& session) {
   comm::HostGroup& world = session.world();
   Inputs inputs;
+  list_folders(config, {}, world);
   comm::run_on_all(world, [&] {
     const std::unique_ptr<Model> meta = build_meta_model(config);
     inputs.data = std::make_unique<DataSets>(config, *meta);

@@ -60,10 +60,9 @@ void check_same_updates(const Config& config, const kernels::Backend& backend, c
 std::unique_ptr<optim::Ema> build_ema(const Config& config, const ModelState& model,
                                       kernels::Backend& backend, const Partition* partition = nullptr);
 
-data::Augment augment_of(const Config& config, const data::Dataset& dataset);
-/// train.shards is known. The backend must outlive the loader.
-data::LoaderOptions loader_options(const Config& config, const data::Dataset& dataset,
-                                   kernels::Backend& backend);
+/// train.shards is known. The backend must outlive the loader. UsageError for a change of data.augment that
+/// the data or the task cannot have.
+data::LoaderOptions loader_options(const Config& config, const DataSets& data, kernels::Backend& backend);
 checkpoint::StoreOptions store_options(const Config& config, const DataSets& data,
                                        const kernels::Backend& backend, DType compute, Better keep_best);
 
@@ -96,7 +95,7 @@ struct Inputs {
   MemoryNeed need;
 };
 /// Opens data and model on each rank, before ranks depend on each other. The model is last, after the check
-/// of the nodes' memory. Collective.
-Inputs open_inputs(const Config& config, Session& session);
+/// of the nodes' memory. The configuration keeps the listings of folders. Collective.
+Inputs open_inputs(Config& config, Session& session);
 
 }  // namespace lockstep::train

@@ -16,6 +16,7 @@
 #include "lockstep/base/random.h"
 #include "lockstep/comm/agreement.h"
 #include "lockstep/data/arrays.h"
+#include "lockstep/data/pictures.h"
 #include "lockstep/tasks/built_in.h"
 #include "train/components.h"
 
@@ -55,7 +56,10 @@ data::Request request_for(const Config& config, const models::Model& model, std:
           .takes_images = model.sample_shape().rank() > 0,
           .classifies = config.task.options_of<tasks::Classification>() != nullptr,
           .labels = reads_labels || !takes_unit_range(config),  // whose x alone is learned
-          .targets = targets};
+          .targets = targets,
+          .pictures = config.data.pictures,
+          .augment = config.data.augment,
+          .listings = config.data.listings};
 }
 
 /// The kind of data.format; of `auto`, the kind for these files.
@@ -134,6 +138,13 @@ void set_fields(Config& config, const models::Model& model, std::vector<std::str
   config.data.fields = std::move(fields);
 }
 
+void list_folders(Config& config, std::vector<std::string> paths, comm::HostGroup& world) {
+  for (const TrainingFile& file : training_files(config.data)) paths.push_back(file.path);
+  if (!config.data.eval.empty()) paths.push_back(config.data.eval);
+  config.data.listings =
+      std::make_shared<const data::PictureListings>(data::list_folders(paths, config.data.pictures, world));
+}
+
 DataSets::DataSets(const Config& config, const models::Model& model) {
   open_train(config, model);
   map_to_unit_range(config);
@@ -167,6 +178,7 @@ std::unique_ptr<data::Dataset> DataSets::open(const Config& config, const data::
   const data::Registry::Choice kind = kind_of(config, request);
   format_ = kind.name();
   std::unique_ptr<data::Dataset> dataset = kind.make(request);
+  for (std::string& note : dataset->notes()) warnings_.push_back(std::move(note));
   const bool is_text = dataset->meaning(dataset->fields().front().name).tokens.value.vocabulary > 0;
   if (!is_text && !dataset->can_normalize()) dataset = std::make_unique<data::Normalized>(std::move(dataset));
   return dataset;
@@ -202,6 +214,9 @@ void DataSets::open_train(const Config& config, const models::Model& model) {
     sources_.push_back({.whole = open(paths), .split = {}});
   }
   if (!config.data.eval.empty()) eval_file_ = open({config.data.eval});
+  const data::Dataset& first = *all().front();  // numbers the classes
+  if (!data::has_field(first, "y")) return;
+  for (data::Dataset* const one : all()) one->number_classes("y", first.meaning("y").classes);
 }
 
 /// Checks that training and evaluation data have the same meaning. Warns of packed values.
@@ -283,6 +298,12 @@ data::Tokens DataSets::tokens() const {
   return first.meaning(first.fields().front().name).tokens.value;
 }
 
+std::string DataSets::listing() const {
+  std::string listing;
+  for (const data::Dataset* const one : all()) listing += one->listing();
+  return listing;
+}
+
 /// All files have the range of the first.
 void DataSets::map_to_unit_range(const Config& config) {
   const std::vector<double>& ends = config.data.range;
@@ -336,7 +357,8 @@ void DataSets::add_normalized_fields(const std::vector<std::string>& names) {
          .by = {.mean = std::vector<double>(channels, 0), .deviation = std::vector<double>(channels, 1)}});
   }
   for (const data::Field& field : first.fields())
-    if (const auto by = first.meaning(field.name).by; by && !range_)
+    if (const auto by = first.meaning(field.name).by;
+        by && !range_ && std::ranges::find(names, field.name) == names.end())
       normalized_.push_back({.name = field.name, .by = *by, .measured = false, .known = true});
   for (const NormalizedField& field : normalized_) normalize(field);
 }
@@ -371,6 +393,8 @@ void DataSets::measure(comm::HostGroup& world) {
 }
 
 void DataSets::use(const LearnedFrom& from, bool own_statistics) {
+  for (data::Dataset* const one : all())
+    for (const auto& [field, learned] : from.fields) one->number_classes(field, learned.classes);
   for (const data::Dataset* const one : {train_, eval_}) {
     if (!one) continue;
     for (const data::Field& field : one->fields()) {

@@ -31,6 +31,10 @@ std::vector<TrainingFile> training_files(const DataConfig& config);
 /// data.fields of a checkpoint's configuration, overridden. UsageError if the run's data are not arrays.
 void set_fields(Config& config, const models::Model& model, std::vector<std::string> fields);
 
+/// Lists the folders of pictures among data.train, data.eval and `paths`, once, on rank 0, for all ranks:
+/// into config.data.listings. Collective; the same DataError on every rank.
+void list_folders(Config& config, std::vector<std::string> paths, comm::HostGroup& world);
+
 class DataSets {
  public:
   /// Opens the files of config.data as data for this model. Fields of data.normalize are floats from then on,
@@ -55,6 +59,8 @@ class DataSets {
   const std::optional<StoredRange>& range() const { return range_; }
   /// The tokenizer of text; empty for other data, and if the data file names none.
   data::Tokens tokens() const;
+  /// What the folders of the data contain, a line a picture; empty: none are folders.
+  std::string listing() const;
   /// Warnings to log once (log_warnings).
   std::vector<std::string> take_warnings() { return std::exchange(warnings_, {}); }
 

@@ -8,27 +8,16 @@
 namespace lockstep::train {
 namespace {
 
-Option<DataConfig> augment() {
-  static const std::vector<std::string> words{"crop", "flip"};
+Option<DataConfig> augment_row() {
   return {{.name = "augment",
            .kind = "texts",
-           .allowed = "crop, flip",
-           .meaning = "random changes of training images: crop, flip, or both",
-           .traits = {},
-           .words = words},
-          [](DataConfig& config, const std::string& value) {
-            bool crop = false, flip = false;
-            for (const std::string& word : option::words_of(value)) {
-              option::check_word(word, words);
-              (word == "crop" ? crop : flip) = true;
-            }
-            config.crop = crop;
-            config.flip = flip;
-          },
-          [](const DataConfig& config) -> std::string {
-            if (config.crop && config.flip) return "crop flip";
-            return config.crop ? "crop" : config.flip ? "flip" : "";
-          }};
+           .allowed =
+               "crop, crop=N, flip, random_erasing=P, mixup=A, cutmix=A, random_resized_crop, color_jitter=S",
+           .meaning = "random changes of training images; the last two of pictures only",
+           .traits = {.peers = {"transforms", "augmentation", "aug"}},
+           .words = {}},
+          [](DataConfig& config, const std::string& value) { config.augment = data::Augment::parse(value); },
+          [](const DataConfig& config) { return config.augment.text(); }};
 }
 
 template <class Section>
@@ -43,7 +32,7 @@ Option<DataConfig> data_format() {
       option::text("format", &DataConfig::format,
                    "kind of data set in the files; default: auto, by what the first file holds",
                    {.peers = {"data_format", "data_type", "dataset_type"}},
-                   "auto, images, text, arrays, or a data set of the program");
+                   "auto, images, text, arrays, pictures, or a data set of the program");
   row.set = [](DataConfig& config, const std::string& value) {
     config.format = option::unquoted(value);
     if (config.format == "auto") config.format.clear();
@@ -55,13 +44,14 @@ Option<DataConfig> data_format() {
 
 std::vector<Option<DataConfig>> DataConfig::options() {
   using D = DataConfig;
-  return {
+  std::vector<Option<DataConfig>> rows{
       option::texts(
           "train", &D::train,
-          "data files to train on (HDF5, see lockstep prepare); put a name with blanks in quotes; "
-          "a.h5*0.7 b.h5*0.3: a mixture by weight",
+          "data files to train on (HDF5, see lockstep prepare), or folders of pictures; put a name with "
+          "blanks "
+          "in quotes; a.h5*0.7 b.h5*0.3: a mixture by weight",
           {.may_change = true, .peers = {"data", "dataset", "train_data", "data_path", "data_dir"}}),
-      option::text("eval", &D::eval, "data file to evaluate on",
+      option::text("eval", &D::eval, "data file or folder to evaluate on",
                    {.may_change = true, .peers = {"val", "valid", "eval_data", "val_data", "test_data"}}),
       option::number(
           "eval_fraction", &D::eval_fraction, Range::below(0, 1),
@@ -78,7 +68,11 @@ std::vector<Option<DataConfig>> DataConfig::options() {
                       "LOW HIGH: values of x that become -1 and 1, for a task that takes such values; "
                       "default: 0 255 for uint8, -1 1 for floats",
                       {.peers = {"value_range", "data_range", "pixel_range", "input_range"}}),
-      augment()};
+      augment_row()};
+  insert_behind(rows, "range",
+                option::within<DataConfig>(
+                    data::PictureOptions::options(), [](auto& config) -> auto& { return config.pictures; }));
+  return rows;
 }
 
 std::vector<Option<TrainConfig>> TrainConfig::options() {

@@ -31,7 +31,10 @@ struct DataConfig {
   data::Registry::Choice kind;                 ///< of a format with a name, with its options; or none
   std::vector<std::string> fields, normalize;  ///< of arrays
   std::vector<double> range;                   ///< lowest and highest stored value of x; empty: by its type
-  bool crop = false, flip = false;
+  data::Augment augment;
+  data::PictureOptions pictures;
+  /// Not a key: what the folders contain (list_folders()); null: a data set looks itself.
+  std::shared_ptr<const data::PictureListings> listings;
 
   static std::vector<Option<DataConfig>> options();
 };

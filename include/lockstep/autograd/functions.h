@@ -125,6 +125,8 @@ Var dropout(const Var& x, float p, std::uint64_t purpose);
 // --- shape and layout
 /// x in channel blocks of `channel_block` (1: plain); x itself if it is already.
 Var to_channel_block(const Var& x, int channel_block);
+/// The same values as float32: losses are not computed in bf16.
+Var to_float32(const Var& x);
 /// The same elements in another shape.
 Var reshape(const Var& x, Shape shape);
 /// Folds all dimensions from `first` on into one.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "lockstep/base/registry.h"
+#include "lockstep/data/augment.h"
 #include "lockstep/data/sampler.h"
 #include "lockstep/tensor/batch.h"
 #include "lockstep/tensor/tensor.h"
@@ -76,6 +78,9 @@ struct FieldMeaning {
   void merge(std::string_view field, const FieldMeaning& more);
 };
 
+/// What folders of pictures contain, by their paths: list_folders().
+using PictureListings = std::map<std::string, std::string>;
+
 /// For what a data set is opened: what data.format = auto decides by.
 struct Request {
   std::vector<std::string> files{};   ///< words of data.train or data.eval
@@ -87,6 +92,10 @@ struct Request {
   bool classifies = false;            ///< y are classes
   bool labels = true;                 ///< y is needed of images
   bool targets = true;                ///< false: fields that the first file lacks are left out
+  PictureOptions pictures{};          ///< of pictures
+  Augment augment{};                  ///< data.augment: what changes pictures as they are read
+  /// Of folders that somebody has listed already; null: none.
+  std::shared_ptr<const PictureListings> listings{};
 
   /// A data set may be made from its files alone.
   operator const std::vector<std::string>&() const { return files; }
@@ -145,6 +154,11 @@ class Dataset {
   virtual bool is_finite() const;
   /// What its files hold besides the fields and cannot be one, for messages: "/label is text [512]".
   virtual std::vector<std::string> skipped() const { return {}; }
+  /// What was left out of it, a warning each.
+  virtual std::vector<std::string> notes() const { return {}; }
+  /// What its folders contained when they were listed, a line a file, to compare at a resume; empty: it has
+  /// none.
+  virtual std::string listing() const { return ""; }
   /// What a field's values mean, of the first file. DataError if there is no such field.
   virtual FieldMeaning meaning(std::string_view field) const;
   /// Whether normalize() works. Normalized, a view, works for any data set.
@@ -153,6 +167,9 @@ class Dataset {
   /// as float64. Not while others read. UsageError if there is no such field, DataError unless every mean is
   /// within 1e30 and every deviation in [1e-30, 1e30].
   virtual void normalize(std::string_view field, std::optional<Normalization> by);
+  /// A data set that numbers classes by their names gives them the numbers that they have in `names` from now
+  /// on; others have their numbers from their files. DataError if it has a class that `names` lacks.
+  virtual void number_classes(std::string_view field, const Said<std::vector<std::string>>& names);
 
  protected:
   /// The UsageErrors of read().

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lockstep/comm/communicator.h"
+#include "lockstep/data/augment.h"
 #include "lockstep/data/dataset.h"
 #include "lockstep/data/sampler.h"
 #include "lockstep/kernels/backend.h"
@@ -16,19 +17,8 @@
 
 namespace lockstep::data {
 
-/// Random changes of training images, drawn by (seed, step, shard, sample in the shard): the same at any
-/// number of ranks.
-struct Augment {
-  /// Crop: shifts the image by up to this many pixels along each axis and fills with zeros (the mean colour
-  /// of normalised images). 0: off.
-  int crop_padding = 0;
-  bool flip = false;  ///< left to right, with probability 1/2
-
-  bool any() const { return crop_padding > 0 || flip; }  ///< whether images are changed at all
-};
-
-/// Changes x, float32 [N, C, H, W], in place. `scratch` holds at least one image, C H W floats. Throws
-/// UsageError on another x, a small scratch, or crop_padding outside [0, min(H, W)].
+/// Crops and flips x, float32 [N, C, H, W], in place. `scratch` holds at least one image, C H W floats.
+/// Throws UsageError on another x, a small scratch, or crop_padding outside [0, min(H, W)].
 void augment_images(const Augment& augment, std::uint64_t seed, std::int64_t step, int shard, const Tensor& x,
                     std::span<float> scratch);
 

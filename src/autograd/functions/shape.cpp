@@ -449,6 +449,14 @@ Var softmax(const Var& x, int axis) {
       });
 }
 
+Var to_float32(const Var& x) {
+  if (x.value().dtype() == DType::float32) return x;
+  Tape& tape = x.tape();
+  return tape.record(tape.backend().in_type(x.value(), DType::float32), {&x}, [x](Tape& t, const Tensor& dy) {
+    t.add_gradient(x, t.backend().in_type(dy, x.value().dtype()));
+  });
+}
+
 Var log_softmax(const Var& x, int axis) {
   return along_axis<ops::LogSoftmax, ops::LogSoftmaxSlope>(
       x, axis, [](kernels::Backend& backend, const Tensor&, const Tensor& dy, const Shape& kept) {

@@ -1,5 +1,6 @@
 // The Trainer: a run from its first step to its last, and the work between two steps.
 #include "train/run/trainer.h"
+#include "train/run/data_listing.h"
 
 #include <fmt/format.h>
 
@@ -128,7 +129,7 @@ Trainer::Trainer(Session& session, const Config& config, Inputs& inputs, checkpo
                     .task_name = config.task.name(),
                     .measured = samples_.measured()},
                    config.train.eval_every, config.train.steps),
-      loader_(data_.train(), loader_options(config, data_.train(), session.backend()), world_),
+      loader_(data_.train(), loader_options(config, data_, session.backend()), world_),
       schedule_(config.optimizer.schedule),
       task_numbers_(task_, world_, replicas_.shard_map(), config.train.global_batch),
       requests_(requests),
@@ -443,6 +444,9 @@ ExitCode start(Session& session, Config& config, const RunOptions& options,
       trainer.log_dry_run(inputs.need);
       return {};
     }
+    comm::run_on_all(world, [&] {
+      if (world.rank() == 0) record_listing(run.path(), inputs.data->listing(), session.log());
+    });
     begun = true;
     try {
       const ExitCode code = trainer.run();
