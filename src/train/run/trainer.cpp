@@ -1,6 +1,5 @@
 // The Trainer: a run from its first step to its last, and the work between two steps.
 #include "train/run/trainer.h"
-#include "train/run/data_listing.h"
 
 #include <fmt/format.h>
 
@@ -22,6 +21,7 @@
 #include "lockstep/train/stop.h"
 #include "train/components.h"
 #include "train/device.h"
+#include "train/run/data_listing.h"
 #include "train/run/environment_fingerprint.h"
 #include "train/run/evaluations.h"
 #include "train/run/log_start.h"
