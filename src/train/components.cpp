@@ -263,13 +263,14 @@ data::Augment augment_of(const Config& config, const data::Dataset& dataset) {
   return {.crop_padding = config.data.crop ? padding : 0, .flip = config.data.flip};
 }
 
-data::LoaderOptions loader_options(const Config& config, const data::Dataset& dataset,
-                                   kernels::Backend& backend) {
+data::LoaderOptions loader_options(const Config& config, const data::Dataset& dataset, Session& session) {
   return {.global_batch = config.train.global_batch,
           .shards = config.ddp.shards,
           .seed = config.ddp.seed,
           .augment = augment_of(config, dataset),
-          .backend = &backend};
+          .backend = &session.backend(),
+          .threads = loader_threads(session.world(), config.data.threads, session.backend().threads()),
+          .ahead = config.data.ahead};
 }
 
 checkpoint::StoreOptions store_options(const Config& config, const DataSets& data,
@@ -323,7 +324,8 @@ MemoryNeed memory_need(const Config& config, const ModelState& model, const data
   double sample_bytes = 0;
   for (const data::Field& field : data.fields())
     sample_bytes += static_cast<double>(field.shape.numel()) * static_cast<double>(bytes_of(field.dtype));
-  need.inputs = sample_bytes * static_cast<double>(config.train.global_batch) / ranks;
+  const int batches = config.data.ahead + 1;
+  need.inputs = batches * sample_bytes * static_cast<double>(config.train.global_batch) / ranks;
   if (device != Device::cpu()) return need;
   const auto profiles = static_cast<double>(config.ema.rates.size() + config.ema.sigma_rel.size());
   const double owners = config.ddp.sharded_optimizer ? ranks : 1;
@@ -335,7 +337,7 @@ MemoryNeed memory_need(const Config& config, const ModelState& model, const data
 }
 
 std::string MemoryNeed::to_text() const {
-  return fmt::format("{}: parameters {}, gradients {}, optimizer {}, EMA {}, a batch of inputs {}",
+  return fmt::format("{}: parameters {}, gradients {}, optimizer {}, EMA {}, batches of inputs {}",
                      amount(sum()), amount(parameters), amount(gradients), amount(optimizer), amount(ema),
                      amount(inputs));
 }
@@ -349,8 +351,9 @@ void check_memory(const MemoryNeed& need, comm::HostGroup& world) {
     const double needed = need.sum() * static_cast<double>(ranks);
     if (!available || needed <= static_cast<double>(*available)) return;
     throw UsageError(
-        "this run needs at least {} on {} ({} of {}), which has {} left; make the model or "
-        "train.global_batch smaller, start fewer ranks there, or set ddp.sharded_optimizer = true",
+        "this run needs at least {} on {} ({} of {}), which has {} left; make the model, "
+        "train.global_batch or data.ahead smaller, start fewer ranks there, or set ddp.sharded_optimizer = "
+        "true",
         amount(needed), topology.host_names[static_cast<std::size_t>(node)], pluralized(ranks, "rank"),
         need.to_text(), amount(static_cast<double>(*available)));
   });

@@ -78,7 +78,18 @@ std::vector<Option<DataConfig>> DataConfig::options() {
                       "LOW HIGH: values of x that become -1 and 1, for a task that takes such values; "
                       "default: 0 255 for uint8, -1 1 for floats",
                       {.peers = {"value_range", "data_range", "pixel_range", "input_range"}}),
-      augment()};
+      augment(),
+      option::number("threads", &D::threads, Range::from(0, 1024),
+                     "threads of a rank that read and decode; 0: the cores that it has and does not compute "
+                     "with, at least 1",
+                     {.unit = "threads",
+                      .may_change = true,
+                      .peers = {"num_workers", "workers", "n_workers", "dataloader_num_workers"}}),
+      option::number("ahead", &D::ahead, Range::from(1, 1000),
+                     "steps that are read before they are computed; each takes memory for a batch",
+                     {.unit = "steps",
+                      .may_change = true,
+                      .peers = {"prefetch", "prefetch_factor", "num_prefetch", "buffer_size"}})};
 }
 
 std::vector<Option<TrainConfig>> TrainConfig::options() {

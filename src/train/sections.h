@@ -32,6 +32,8 @@ struct DataConfig {
   std::vector<std::string> fields, normalize;  ///< of arrays
   std::vector<double> range;                   ///< lowest and highest stored value of x; empty: by its type
   bool crop = false, flip = false;
+  int threads = 0;  ///< that read; 0: loader_threads()
+  int ahead = 2;    ///< steps
 
   static std::vector<Option<DataConfig>> options();
 };
