@@ -183,6 +183,7 @@ RowStore::RowStore(std::shared_ptr<const hdf5::File> file, hdf5::Dataset dataset
     memory_left_bytes -= static_cast<std::int64_t>(bytes);
   } else {
     file_ = std::move(file);
+    if (as_stored_) raw_ = hdf5::RawRows::of(dataset);
     dataset_ = std::make_unique<hdf5::Dataset>(std::move(dataset));
   }
 }
@@ -200,12 +201,17 @@ void RowStore::check_files() const {
   }
 }
 
+/// The memory is the thread's, until its next call.
 const std::byte* RowStore::load_rows(std::int64_t begin, std::int64_t count) const {
+  thread_local std::vector<std::byte> rows;  // grows to the most that a thread reads
   const std::size_t bytes = static_cast<std::size_t>(count) * row_bytes_;
-  if (scratch_.size() < bytes) scratch_.resize(bytes);
-  dataset_->read_rows(begin, count, dtype_, {scratch_.data(), bytes});
+  if (rows.size() < bytes) rows.resize(bytes);
+  const bool is_whole = !raw_ || raw_->read(begin, count, rows.data());
+  if (!raw_) dataset_->read_rows(begin, count, dtype_, {rows.data(), bytes});
   check_files();  // afterwards: what was read before a change is right
-  return scratch_.data();
+  if (!is_whole)
+    throw DataError("{}: the file ends before row {} of {}", path_, begin + count - 1, dataset_->name());
+  return rows.data();
 }
 
 }  // namespace lockstep::data

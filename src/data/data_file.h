@@ -8,11 +8,12 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/files.h"
+#include "hdf5/raw_rows.h"
 #include "lockstep/data/dataset.h"
 #include "lockstep/hdf5/dataset.h"
 #include "lockstep/hdf5/file.h"
@@ -63,8 +64,9 @@ struct StoredFile {
 using StoredFiles = std::map<std::string, std::shared_ptr<const StoredFile>>;
 
 /// The rows of one HDF5 dataset: in memory if they fit its limit, otherwise read when they are asked for.
-/// Several threads may read. Rows of a file that has been cut or written to since are a DataError: HDF5 would
-/// read zeros beyond its end. HDF5 goes on reading a file that was removed or replaced by another one.
+/// Several threads may read, and do so at once where hdf5::RawRows can. Rows of a file that has been cut or
+/// written to since are a DataError: HDF5 would read zeros beyond its end. HDF5 goes on reading a file that
+/// was removed or replaced by another one.
 class RowStore {
  public:
   /// Rows are read as elements of type `as`. If it loads them, it subtracts their bytes from
@@ -100,7 +102,6 @@ class RowStore {
       }
     };
     if (in_memory()) return with(memory_.get() + static_cast<std::size_t>(begin) * row_bytes_);
-    const std::lock_guard lock(scratch_mutex_);
     with(load_rows(begin, count));
   }
   /// Calls use(i, value) with every element, as int64; element 0 is the first of row 0.
@@ -130,8 +131,7 @@ class RowStore {
   std::shared_ptr<const hdf5::File> file_;
   std::unique_ptr<hdf5::Dataset> dataset_;
   std::vector<std::shared_ptr<const StoredFile>> files_;
-  mutable std::mutex scratch_mutex_;
-  mutable std::vector<std::byte> scratch_;  // grows to the largest range that was asked for
+  std::optional<hdf5::RawRows> raw_;  // none: HDF5 reads, one thread at a time
 };
 
 }  // namespace lockstep::data
