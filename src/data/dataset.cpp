@@ -123,6 +123,8 @@ void Dataset::normalize(std::string_view field, std::optional<Normalization>) {
                    field);
 }
 
+void Dataset::hold_on_node(comm::HostGroup&, std::int64_t&) {}
+
 std::unique_ptr<Order> Dataset::order(std::uint64_t) const { return nullptr; }
 
 std::string Dataset::location(std::int64_t sample) const {

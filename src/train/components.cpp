@@ -371,6 +371,7 @@ Inputs open_inputs(const Config& config, Session& session) {
   });
   log_warnings(*inputs.data, session);
   check_memory(inputs.need, world);
+  inputs.data->hold_on_node(world, config);
   comm::run_on_all(world, [&] { inputs.model = build_model(config); });
   return inputs;
 }

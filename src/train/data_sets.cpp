@@ -55,7 +55,8 @@ data::Request request_for(const Config& config, const models::Model& model, std:
           .takes_images = model.sample_shape().rank() > 0,
           .classifies = config.task.options_of<tasks::Classification>() != nullptr,
           .labels = reads_labels || !takes_unit_range(config),  // whose x alone is learned
-          .targets = targets};
+          .targets = targets,
+          .memory_limit_bytes = 0};  // hold_on_node() follows
 }
 
 /// The kind of data.format; of `auto`, the kind for these files.
@@ -351,6 +352,13 @@ void DataSets::normalize(const NormalizedField& field) {
                       to_string(shape), first.name(), to_string(known));
     one->normalize(field.name, field.by);
   }
+}
+
+void DataSets::hold_on_node(comm::HostGroup& world, const Config& config) {
+  const comm::NamedCall call(world, "reads data into memory");
+  std::int64_t left_bytes =
+      std::ranges::min(comm::all_gather_values(world, config.data.memory_bytes()));  // nodes may differ
+  for (data::Dataset* const one : all()) one->hold_on_node(world, left_bytes);
 }
 
 void DataSets::measure(comm::HostGroup& world) {

@@ -32,8 +32,12 @@ struct DataConfig {
   std::vector<std::string> fields, normalize;  ///< of arrays
   std::vector<double> range;                   ///< lowest and highest stored value of x; empty: by its type
   bool crop = false, flip = false;
-  int threads = 0;  ///< that read; 0: loader_threads()
-  int ahead = 2;    ///< steps
+  int threads = 0;              ///< that read; 0: loader_threads()
+  int ahead = 2;                ///< steps
+  std::string memory = "auto";  ///< of a node, for data: memory_bytes()
+
+  /// What `memory` says; auto: a quarter of this node's memory, or of the limit of its control group.
+  std::int64_t memory_bytes() const;
 
   static std::vector<Option<DataConfig>> options();
 };

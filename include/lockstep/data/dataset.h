@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "lockstep/base/registry.h"
+#include "lockstep/comm/host_group.h"
 #include "lockstep/data/sampler.h"
 #include "lockstep/tensor/batch.h"
 #include "lockstep/tensor/tensor.h"
@@ -87,6 +88,8 @@ struct Request {
   bool classifies = false;            ///< y are classes
   bool labels = true;                 ///< y is needed of images
   bool targets = true;                ///< false: fields that the first file lacks are left out
+  /// A data set may hold so much in memory of its own; hold_on_node() may follow.
+  std::int64_t memory_limit_bytes = std::int64_t{2} << 30;
 
   /// A data set may be made from its files alone.
   operator const std::vector<std::string>&() const { return files; }
@@ -153,6 +156,10 @@ class Dataset {
   /// as float64. Not while others read. UsageError if there is no such field, DataError unless every mean is
   /// within 1e30 and every deviation in [1e-30, 1e30].
   virtual void normalize(std::string_view field, std::optional<Normalization> by);
+  /// Reads files that fit into memory, once a node: its ranks share the reading and the memory, of which
+  /// `memory_left_bytes` says how much is left, the same on every rank. Not while others read. Collective;
+  /// throws what reading throws, the same on every rank. A data set that does nothing reads as it did.
+  virtual void hold_on_node(comm::HostGroup& world, std::int64_t& memory_left_bytes);
 
  protected:
   /// The UsageErrors of read().

@@ -126,6 +126,7 @@ WorkloadRun::WorkloadRun(const Config& config, Session& session, DType compute) 
     model_ = build_model(config_);
     check_data(*model_, *task_, data_->train());
   });
+  data_->hold_on_node(world, config_);
   data_->measure(world);
   config_.ddp.shards = shards_of(config_, world);
   config_.ddp.compute = compute;
