@@ -19,6 +19,7 @@
 #include "lockstep/nn/norm.h"
 #include "lockstep/tasks/built_in.h"
 #include "train/device.h"
+#include "train/threads.h"
 
 namespace lockstep::train {
 namespace {
