@@ -88,17 +88,24 @@ ProcessMemory process_memory() noexcept {
   return {.peak_bytes = usage.ru_maxrss * unit_bytes, .page_faults = usage.ru_minflt + usage.ru_majflt};
 }
 
-std::optional<std::uint64_t> available_memory_bytes() {
+namespace {
+
+/// The smaller of this line of /proc/meminfo and the limit of the control group.
+std::optional<std::uint64_t> memory_bytes(const std::string& line) {
   constexpr std::uint64_t unit_bytes = 1024;
   std::optional<std::uint64_t> min = cgroup_memory();
   std::ifstream file("/proc/meminfo");
   for (std::string name; file >> name;) {
     std::uint64_t kib = 0;
-    if (name == "MemAvailable:" && file >> kib)
-      min = std::min(min.value_or(kib * unit_bytes), kib * unit_bytes);
+    if (name == line && file >> kib) lower(min, kib * unit_bytes);
     file.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
   }
   return min;
 }
+
+}  // namespace
+
+std::optional<std::uint64_t> available_memory_bytes() { return memory_bytes("MemAvailable:"); }
+std::uint64_t node_memory_bytes() { return memory_bytes("MemTotal:").value_or(0); }
 
 }  // namespace lockstep

@@ -18,6 +18,9 @@ ProcessMemory process_memory() noexcept;
 /// known.
 std::optional<std::uint64_t> available_memory_bytes();
 
+/// The smaller of the node's MemTotal and that limit; 0 if neither is known.
+std::uint64_t node_memory_bytes();
+
 /// The control group's quota of processor time, in cores; none without a quota.
 std::optional<double> cgroup_cores();
 /// The control group's memory limit in bytes, /dev/shm included; none without a limit.

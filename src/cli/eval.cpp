@@ -69,6 +69,7 @@ ExitCode eval(const Program& program, Session& session, const Arguments& argumen
     if (!data->eval()) throw UsageError("eval: the run has no evaluation data; give --data FILE");
     train::check_data(saved.model(), saved.task(), *data->eval());
   });
+  data->hold_on_node(session.world(), saved.config());
   if (own) data->measure(session.world());
   train::log_warnings(*data, session);
   Tape tape(session.backend());

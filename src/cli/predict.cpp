@@ -114,6 +114,7 @@ ExitCode predict(const Program& program, Session& session, const Arguments& argu
                      {"math library", backend.math_library()},
                      {"number of threads", std::to_string(backend.threads())}};
   });
+  data->hold_on_node(session.world(), saved.config());
   if (own) data->measure(session.world());
   train::log_warnings(*data, session);
   const ExitCode code = train::predict(session, saved.model(), *data->eval(), how, requests);

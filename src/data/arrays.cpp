@@ -219,7 +219,9 @@ Arrays::Arrays(const std::vector<std::string>& paths, std::vector<Array> arrays,
   add_files(paths, memory_limit_bytes);
 }
 
-Arrays::Arrays(const Request& request) : Arrays(request.files, {.fields = fields_of(request)}) {
+Arrays::Arrays(const Request& request)
+    : Arrays(request.files,
+             {.fields = fields_of(request), .memory_limit_bytes = request.memory_limit_bytes}) {
   if (request.targets && request.classifies && request.classes > 0 && has_field(*this, "y"))
     check_labels("y", request.classes);
 }
@@ -346,6 +348,12 @@ void Arrays::set_normalization(std::size_t field, std::optional<Normalization> b
   make_byte_values(field);
 }
 
+void Arrays::hold_on_node(comm::HostGroup& world, std::int64_t& memory_left_bytes) {
+  for (const Source& source : sources_)
+    for (const std::unique_ptr<RowStore>& array : source.arrays)
+      array->hold_on_node(world, memory_left_bytes);
+}
+
 void Arrays::check_labels(std::string_view field, std::int64_t classes) const {
   const std::size_t index = index_of(*this, field);
   if (fields_[index].dtype != DType::int64 ||
@@ -455,7 +463,8 @@ Images::Images(const std::vector<std::string>& paths, const ImagesOptions& optio
 }
 
 Images::Images(const Request& request)
-    : Images(request.files, {.labels = request.targets && request.labels}) {
+    : Images(request.files, {.labels = request.targets && request.labels,
+                             .memory_limit_bytes = request.memory_limit_bytes}) {
   if (request.classifies && request.classes > 0 && has_field(*this, "y")) check_labels("y", request.classes);
 }
 

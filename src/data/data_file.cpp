@@ -9,7 +9,9 @@
 #include <string_view>
 
 #include "base/text.h"
+#include "comm/node_memory.h"
 #include "lockstep/base/error.h"
+#include "lockstep/comm/agreement.h"
 
 namespace lockstep::data {
 namespace {
@@ -176,13 +178,14 @@ RowStore::RowStore(std::shared_ptr<const hdf5::File> file, hdf5::Dataset dataset
   }
   const std::size_t bytes = static_cast<std::size_t>(rows_) * row_bytes_;
   if (static_cast<std::int64_t>(bytes) <= memory_left_bytes) {
-    memory_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
+    memory_ = std::unique_ptr<std::byte[]>(new std::byte[bytes]);
     dataset.read(dtype_, {memory_.get(), bytes});
     check_files();
     files_.clear();
     memory_left_bytes -= static_cast<std::int64_t>(bytes);
   } else {
     file_ = std::move(file);
+    if (as_stored_) raw_ = hdf5::RawRows::of(dataset);
     dataset_ = std::make_unique<hdf5::Dataset>(std::move(dataset));
   }
 }
@@ -202,12 +205,36 @@ void RowStore::check_files() const {
   for (const std::shared_ptr<const StoredFile>& file : files_) file->check();
 }
 
-const std::byte* RowStore::load_rows(std::int64_t begin, std::int64_t count) const {
-  const std::size_t bytes = static_cast<std::size_t>(count) * row_bytes_;
-  if (scratch_.size() < bytes) scratch_.resize(bytes);
-  dataset_->read_rows(begin, count, dtype_, {scratch_.data(), bytes});
+void RowStore::read_rows(std::int64_t begin, std::int64_t count, std::byte* out) const {
+  const bool is_whole = !raw_ || raw_->read(begin, count, out);
+  if (!raw_) dataset_->read_rows(begin, count, dtype_, {out, static_cast<std::size_t>(count) * row_bytes_});
   check_files();  // afterwards: what was read before a change is right
-  return scratch_.data();
+  if (!is_whole)
+    throw DataError("{}: the file ends before row {} of {}", path_, begin + count - 1, dataset_->name());
+}
+
+bool RowStore::hold_on_node(comm::HostGroup& world, std::int64_t& memory_left_bytes) {
+  const std::int64_t bytes = in_memory() ? -1 : rows_ * static_cast<std::int64_t>(row_bytes_);
+  const std::vector<std::int64_t> of_ranks = comm::all_gather_values(world, bytes);
+  if (bytes < 0 || bytes > memory_left_bytes || std::ranges::count(of_ranks, bytes) < world.size())
+    return false;
+  std::shared_ptr<std::byte[]> memory = comm::allocate_on_node(world, static_cast<std::size_t>(bytes));
+  if (!memory) return false;
+  comm::run_on_all(world, [&] {  // each rank reads its part
+    const comm::Topology& topology = world.topology();
+    const auto rank = static_cast<std::size_t>(world.rank());
+    const std::int64_t ranks = topology.ranks_on_node(topology.node_of_rank[rank]),
+                       nth = topology.local_rank_of_rank[rank], begin = rows_ * nth / ranks,
+                       end = rows_ * (nth + 1) / ranks;
+    if (begin < end) read_rows(begin, end - begin, &memory[static_cast<std::size_t>(begin) * row_bytes_]);
+  });
+  memory_ = std::move(memory);
+  memory_left_bytes -= bytes;
+  raw_.reset();
+  dataset_.reset();
+  file_.reset();
+  files_.clear();
+  return true;
 }
 
 }  // namespace lockstep::data

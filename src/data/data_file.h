@@ -8,11 +8,13 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/files.h"
+#include "hdf5/raw_rows.h"
+#include "lockstep/comm/host_group.h"
 #include "lockstep/data/dataset.h"
 #include "lockstep/hdf5/dataset.h"
 #include "lockstep/hdf5/file.h"
@@ -64,14 +66,19 @@ struct StoredFile {
 using StoredFiles = std::map<std::string, std::shared_ptr<const StoredFile>>;
 
 /// The rows of one HDF5 dataset: in memory if they fit its limit, otherwise read when they are asked for.
-/// Several threads may read. Rows of a file that has been cut or written to since are a DataError: HDF5 would
-/// read zeros beyond its end. HDF5 goes on reading a file that was removed or replaced by another one.
+/// Several threads may read, and do so at once where hdf5::RawRows can. Rows of a file that has been cut or
+/// written to since are a DataError: HDF5 would read zeros beyond its end. HDF5 goes on reading a file that
+/// was removed or replaced by another one.
 class RowStore {
  public:
   /// Rows are read as elements of type `as`. If it loads them, it subtracts their bytes from
   /// memory_left_bytes. It adds its files to those that are open.
   RowStore(std::shared_ptr<const hdf5::File> file, hdf5::Dataset dataset, DType as,
            std::int64_t& memory_left_bytes, StoredFiles& files);
+
+  /// See Dataset. Whether the rows are in the node's memory now. Rows that do not fit, or that some rank has
+  /// in memory already, stay where they are.
+  bool hold_on_node(comm::HostGroup& world, std::int64_t& memory_left_bytes);
 
   const std::string& path() const { return path_; }
   std::int64_t rows() const { return rows_; }
@@ -101,8 +108,11 @@ class RowStore {
       }
     };
     if (in_memory()) return with(memory_.get() + static_cast<std::size_t>(begin) * row_bytes_);
-    const std::lock_guard lock(scratch_mutex_);
-    with(load_rows(begin, count));
+    thread_local std::vector<std::byte> loaded;  // grows to the most that a thread reads
+    const std::size_t bytes = static_cast<std::size_t>(count) * row_bytes_;
+    if (loaded.size() < bytes) loaded.resize(bytes);
+    read_rows(begin, count, loaded.data());
+    with(loaded.data());
   }
   /// Calls use(i, value) with every element, as int64; element 0 is the first of row 0.
   template <class Use>
@@ -120,19 +130,18 @@ class RowStore {
 
  private:
   void check_files() const;
-  const std::byte* load_rows(std::int64_t begin, std::int64_t count) const;
+  void read_rows(std::int64_t begin, std::int64_t count, std::byte* out) const;
 
   std::string path_;
   DType dtype_;
   bool as_stored_;
   std::int64_t rows_;
   std::size_t row_bytes_;
-  std::unique_ptr<std::byte[]> memory_;
+  std::shared_ptr<std::byte[]> memory_;  // this rank's own, or the node's
   std::shared_ptr<const hdf5::File> file_;
   std::unique_ptr<hdf5::Dataset> dataset_;
   std::vector<std::shared_ptr<const StoredFile>> files_;
-  mutable std::mutex scratch_mutex_;
-  mutable std::vector<std::byte> scratch_;  // grows to the largest range that was asked for
+  std::optional<hdf5::RawRows> raw_;  // none: HDF5 reads, one thread at a time
 };
 
 }  // namespace lockstep::data

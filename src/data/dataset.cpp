@@ -124,6 +124,7 @@ void Dataset::normalize(std::string_view field, std::optional<Normalization>) {
 }
 
 void Dataset::number_classes(std::string_view, const Said<std::vector<std::string>>&) {}
+void Dataset::hold_on_node(comm::HostGroup&, std::int64_t&) {}
 
 std::unique_ptr<Order> Dataset::order(std::uint64_t) const { return nullptr; }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <condition_variable>
 #include <exception>
 #include <limits>
@@ -38,142 +39,257 @@ LoaderOptions loader_options(Context& context, const BatchOptions& options) {
           .seed = run.seed,
           .augment = options.augment,
           .shuffle = options.shuffle,
-          .backend = &context.backend()};
+          .backend = &context.backend(),
+          .threads = options.threads,
+          .ahead = options.ahead};
 }
 
 }  // namespace
 
-/// The caller holds one slot while the thread fills the other.
+/// A ring of slots: the caller holds one, and threads fill the others with the steps that follow, in order.
+///
+/// A step is read in pieces of its samples. A free thread takes the next piece of the earliest step that has
+/// one. The thread that completes a shard augments it, and the thread that completes the last shard sends the
+/// step to the device.
 class Loader::Prefetcher {
  public:
   Prefetcher(const Dataset& dataset, const LoaderOptions& options, int rank, int ranks)
       : dataset_(dataset),
         augment_(options.augment),
         stream_(stream_options(dataset, options, ranks),
-                options.shuffle ? checked_order(dataset, options.seed) : nullptr) {
-    if (augment_.changes_batches())
-      scratch_.resize(static_cast<std::size_t>(field_named(dataset, "x").shape.numel()));
-    const std::vector<Field> fields = batch_fields(dataset, augment_);
+                options.shuffle ? checked_order(dataset, options.seed) : nullptr),
+        fields_(batch_fields(dataset, augment_)),
+        slots_(slots_of(options)) {
+    const std::int64_t scratch_floats =
+        augment_.changes_batches() ? field_named(dataset, "x").shape.numel() : 0;
     const comm::ShardMap map(static_cast<int>(stream_.options().shards), ranks);
     const comm::ShardRange block = map.block(rank);
-    const std::int64_t samples = stream_.samples_per_shard();
+    cut(block.count, options.threads);
     for (Slot& slot : slots_) {
-      slot.queue =
-          options.backend ? options.backend->make_staging_queue() : kernels::make_host_staging_queue();
-      for (int index = block.first; index < block.end(); ++index) {
-        std::vector<Tensor> host, device;
-        for (const Field& field : fields) {
-          const kernels::StagedTensor& staged =
-              slot.staged.emplace_back(slot.queue->allocate(batch_shape(samples, field.shape), field.dtype));
-          host.push_back(staged.host);
-          device.push_back(staged.device);
-        }
-        slot.filled.push_back(batch_of(index, fields, host));
-        slot.shards.push_back(batch_of(index, fields, device));
-      }
+      allocate(slot, block, options.backend);
       slot.batch.shards_total = map.shards();
-      slot.batch.shards = slot.shards;
+      slot.next_task = tasks();
     }
-    samples_.resize(static_cast<std::size_t>(samples));
-    thread_ = start_background_thread("the loader", [this] { work(); });
-  }
-
-  ~Prefetcher() {
-    {
-      const std::lock_guard lock(mutex_);
-      stopping_ = true;
-    }
-    changed_.notify_all();
-    thread_.join();
+    for (int i = 0; i < options.threads; ++i)
+      threads_.all.push_back(start_background_thread("the loader", [this, scratch_floats] {
+        work(std::vector<float>(static_cast<std::size_t>(scratch_floats)));
+      }));
   }
 
   const StepBatch& at(std::int64_t step) {
     std::unique_lock lock(mutex_);
-    if (given_ && slots_[current_].batch.step == step) return slots_[current_].batch;
-    changed_.wait(lock, [&] { return !busy_; });
-    if (!filled_ || next().batch.step != step) {
-      request(step);
-      changed_.wait(lock, [&] { return !busy_; });
-    }
-    filled_ = false;
-    if (next().error) std::rethrow_exception(std::exchange(next().error, nullptr));
-    slots_[current_].queue->release();
-    current_ = 1 - current_;
-    slots_[current_].queue->receive();
-    request(step + 1);
-    given_ = true;
-    return slots_[current_].batch;
+    Slot& current = slots_[current_];
+    if (holds_step_ && current.batch.step == step) return current.batch;
+    Slot& next = ahead(1);
+    if (!next.requested || next.batch.step != step) restart_from(step, lock);
+    completed_.wait(lock, [&] { return is_complete(next); });
+    next.requested = false;
+    if (next.error) std::rethrow_exception(std::exchange(next.error, nullptr));
+    current.queue->release();
+    current_ = (current_ + 1) % slots_.size();
+    next.queue->receive();
+    request(current, step + std::ssize(slots_) - 1);
+    holds_step_ = true;
+    return next.batch;
   }
 
   const SampleStream& stream() const { return stream_; }
 
  private:
+  /// Samples [begin, end) of one of the rank's shards.
+  struct Piece {
+    std::size_t shard = 0;
+    std::int64_t begin = 0, end = 0;
+  };
+
+  /// Task 0 of a step finds its samples; task i reads piece i - 1.
   struct Slot {
-    std::vector<Batch> filled;  // on the CPU, by the thread
+    std::vector<Batch> filled;  // on the CPU, by the threads
     std::vector<Batch> shards;  // on the device
     std::vector<kernels::StagedTensor> staged;
     std::unique_ptr<kernels::StagingQueue> queue;
+    std::vector<std::int64_t> samples;               // of all shards of the rank
+    std::vector<std::atomic<std::size_t>> unread;    // by shard: pieces
+    std::atomic<std::size_t> incomplete_shards = 0;  // which are not yet read and augmented
     StepBatch batch;
-    std::exception_ptr error;
+
+    // Guarded by mutex_:
+    bool requested = false;  // it holds its step, or will
+    bool knows_samples = false;
+    std::size_t next_task = 0;  // to be taken
+    int running = 0;            // tasks
+    std::exception_ptr error;   // of the first task that failed
+    std::size_t failed_task = 0;
   };
 
-  Slot& next() { return slots_[1 - current_]; }
+  /// Ends and joins the threads, also if the constructor throws.
+  struct Threads {
+    Prefetcher& of;
+    std::vector<std::thread> all{};
 
-  void request(std::int64_t step) {
-    next().batch.step = step;
-    next().error = nullptr;
-    filled_ = false;
-    busy_ = true;
-    changed_.notify_all();
+    ~Threads() {
+      {
+        const std::lock_guard lock(of.mutex_);
+        of.stopping_ = true;
+      }
+      of.work_.notify_all();
+      for (std::thread& thread : all) thread.join();
+    }
+  };
+
+  static std::size_t slots_of(const LoaderOptions& options) {
+    if (options.threads < 1 || options.ahead < 1)
+      throw UsageError("a loader with {} threads, {} steps ahead: both must be at least 1", options.threads,
+                       options.ahead);
+    return static_cast<std::size_t>(options.ahead) + 1;
   }
 
-  void work() {
+  /// Several threads get several pieces each, as some take longer than others, but none of a few KiB.
+  void cut(int shards, int threads) {
+    constexpr std::int64_t pieces_of_thread = 4, min_bytes = 1 << 16;
+    const std::int64_t samples = stream_.samples_per_shard();
+    std::int64_t bytes = 0;  // of a shard
+    for (const Field& field : dataset_.fields())
+      bytes += samples * field.shape.numel() * static_cast<std::int64_t>(bytes_of(field.dtype));
+    std::int64_t pieces = 1;  // of a shard
+    if (threads > 1 && shards > 0)
+      pieces = std::clamp<std::int64_t>(std::min(samples, bytes / min_bytes), 1,
+                                        (pieces_of_thread * threads - 1) / shards + 1);
+    pieces_of_shard_ = static_cast<std::size_t>(pieces);
+    for (int shard = 0; shard < shards; ++shard)
+      for (std::int64_t piece = 0; piece < pieces; ++piece)
+        pieces_.push_back({.shard = static_cast<std::size_t>(shard),
+                           .begin = samples * piece / pieces,
+                           .end = samples * (piece + 1) / pieces});
+  }
+
+  void allocate(Slot& slot, const comm::ShardRange& block, kernels::Backend* backend) {
+    const std::int64_t samples = stream_.samples_per_shard();
+    slot.queue = backend ? backend->make_staging_queue() : kernels::make_host_staging_queue();
+    for (int index = block.first; index < block.end(); ++index) {
+      std::vector<Tensor> host, device;
+      for (const Field& field : fields_) {
+        const kernels::StagedTensor& staged =
+            slot.staged.emplace_back(slot.queue->allocate(batch_shape(samples, field.shape), field.dtype));
+        host.push_back(staged.host);
+        device.push_back(staged.device);
+      }
+      slot.filled.push_back(batch_of(index, fields_, host));
+      slot.shards.push_back(batch_of(index, fields_, device));
+    }
+    slot.batch.shards = slot.shards;
+    slot.samples.resize(slot.shards.size() * static_cast<std::size_t>(samples));
+    slot.unread = std::vector<std::atomic<std::size_t>>(slot.shards.size());
+  }
+
+  std::size_t tasks() const { return 1 + pieces_.size(); }
+  /// The slot of the i-th step after the current one.
+  Slot& ahead(std::size_t i) { return slots_[(current_ + i) % slots_.size()]; }
+  bool is_complete(const Slot& slot) const { return slot.next_task == tasks() && slot.running == 0; }
+
+  /// The slot must be complete.
+  void request(Slot& slot, std::int64_t step) {
+    slot.batch.step = step;
+    slot.requested = true;
+    slot.knows_samples = false;
+    slot.error = nullptr;
+    for (std::atomic<std::size_t>& unread : slot.unread) unread = pieces_of_shard_;
+    slot.incomplete_shards = slot.shards.size();
+    slot.next_task = 0;
+    work_.notify_one();
+  }
+
+  /// Drops the steps ahead.
+  void restart_from(std::int64_t step, std::unique_lock<std::mutex>& lock) {
+    stream_.epoch(step);  // UsageError outside the stream
+    for (std::size_t i = 1; i < slots_.size(); ++i) ahead(i).next_task = tasks();
+    completed_.wait(lock, [&] {
+      return std::ranges::all_of(slots_, [&](const Slot& slot) { return is_complete(slot); });
+    });
+    for (std::size_t i = 1; i < slots_.size(); ++i)
+      request(ahead(i), step + static_cast<std::int64_t>(i) - 1);
+  }
+
+  /// The earliest step with a task that a thread can take; null: there is none.
+  Slot* slot_with_task() {
+    for (std::size_t i = 1; i < slots_.size(); ++i) {
+      Slot& slot = ahead(i);
+      if (slot.next_task == 0 || (slot.knows_samples && slot.next_task < tasks())) return &slot;
+    }
+    return nullptr;
+  }
+
+  void work(std::vector<float> scratch) {
     flush_denormals();
     std::unique_lock lock(mutex_);
     while (true) {
-      changed_.wait(lock, [&] { return busy_ || stopping_; });
+      Slot* slot = nullptr;
+      work_.wait(lock, [&] { return stopping_ || (slot = slot_with_task()) != nullptr; });
       if (stopping_) return;
-      Slot& slot = next();
+      const std::size_t task = slot->next_task++;
+      ++slot->running;
+      if (slot_with_task()) work_.notify_one();  // one thread wakes the next, as far as there is work
       lock.unlock();
+      std::exception_ptr error;
       try {
-        fill(slot);
+        task == 0 ? begin(*slot) : read(*slot, pieces_[task - 1], scratch);
       } catch (...) {
-        slot.error = std::current_exception();
+        error = std::current_exception();
       }
       lock.lock();
-      busy_ = false;
-      filled_ = true;
-      changed_.notify_all();
+      --slot->running;
+      slot->knows_samples = true;
+      if (error && (!slot->error || task < slot->failed_task)) {
+        slot->error = error;
+        slot->failed_task = task;
+        slot->next_task = tasks();  // earlier ones have been taken
+      }
+      if (is_complete(*slot)) completed_.notify_all();
     }
   }
 
-  void fill(Slot& slot) {
+  void begin(Slot& slot) {
     slot.queue->begin_fill();
+    for (std::size_t shard = 0; shard < slot.filled.size(); ++shard)
+      stream_.shard_samples(slot.batch.step, slot.filled[shard].index, samples_of(slot, shard));
+    if (pieces_.empty()) slot.queue->send(slot.staged);
+  }
+
+  std::span<std::int64_t> samples_of(Slot& slot, std::size_t shard) const {
+    const auto samples = static_cast<std::size_t>(stream_.samples_per_shard());
+    return std::span(slot.samples).subspan(shard * samples, samples);
+  }
+
+  void read(Slot& slot, const Piece& piece, std::span<float> scratch) {
     const Moment moment{
         .seed = stream_.options().seed, .step = slot.batch.step, .epoch = stream_.epoch(slot.batch.step)};
-    for (const Batch& shard : slot.filled) {
-      stream_.shard_samples(slot.batch.step, shard.index, samples_);
-      dataset_.read_to_train(samples_, shard.tensors().first(dataset_.fields().size()), moment);
-      augment_batch(augment_, moment, samples_, shard, scratch_);
-    }
-    slot.queue->send(slot.staged);
+    const Batch& shard = slot.filled[piece.shard];
+    const std::span<const std::int64_t> samples = samples_of(slot, piece.shard);
+    const std::size_t fields = dataset_.fields().size();  // others are of augment_batch()
+    std::array<Tensor, Batch::max_fields> rows;
+    for (std::size_t i = 0; i < fields; ++i) rows[i] = shard.tensors()[i].rows(piece.begin, piece.end);
+    const auto first = static_cast<std::size_t>(piece.begin),
+               count = static_cast<std::size_t>(piece.end) - first;
+    dataset_.read_to_train(samples.subspan(first, count), {rows.data(), fields}, moment);
+    if (--slot.unread[piece.shard] > 0) return;
+    augment_batch(augment_, moment, samples, shard, scratch);
+    if (--slot.incomplete_shards == 0) slot.queue->send(slot.staged);
   }
 
   const Dataset& dataset_;
   const Augment augment_;
   const SampleStream stream_;
-  std::array<Slot, 2> slots_;
-  std::vector<std::int64_t> samples_;  // the thread's own
-  std::vector<float> scratch_;         // the thread's own
+  const std::vector<Field> fields_;  // of batches
+  std::vector<Piece> pieces_;  // of a step, in the order of its samples
+  std::size_t pieces_of_shard_ = 1;
 
-  std::mutex mutex_;  // guards what follows, and while busy_ is unset the next slot
-  std::condition_variable changed_;
-  std::size_t current_ = 0;  // the caller's slot
-  bool busy_ = false;        // the thread is to fill the next slot
-  bool filled_ = false;      // the next slot holds its step, or the error of it
-  bool given_ = false;       // the current slot holds what the last call gave
+  std::mutex mutex_;  // guards what follows, and slots as far as they say
+  std::condition_variable work_, completed_;
+  std::vector<Slot> slots_;
+  std::size_t current_ = 0;  // the caller's slot; those of the next steps follow it
+  bool holds_step_ = false;  // the current slot holds what the last call returned
   bool stopping_ = false;
-  std::thread thread_;
+  Threads threads_{*this};
 };
 
 Loader::Loader(const Dataset& dataset, const LoaderOptions& options, const comm::HostGroup& world)

@@ -7,6 +7,7 @@
 
 #include "data/data_file.h"
 #include "lockstep/base/error.h"
+#include "lockstep/comm/agreement.h"
 #include "lockstep/hdf5/file.h"
 
 namespace lockstep::data {
@@ -44,7 +45,8 @@ Text::Text(const std::vector<std::string>& paths, std::int64_t context, const Te
     fields_.push_back({.name = name, .dtype = DType::int64, .shape = {context_}, .classes = vocabulary_});
 }
 
-Text::Text(const Request& request) : Text(request.files, checked_context(request)) {
+Text::Text(const Request& request)
+    : Text(request.files, checked_context(request), {.memory_limit_bytes = request.memory_limit_bytes}) {
   if (request.classes > 0 && vocabulary_ > request.classes)
     throw DataError("{}: a vocabulary of {} tokens; the model has model.vocab = {}", name(), vocabulary_,
                     request.classes);
@@ -60,6 +62,12 @@ FieldMeaning Text::meaning(std::string_view field) const {
   FieldMeaning meaning = Dataset::meaning(field);
   meaning.tokens = {{tokenizer_.id(), tokenizer_.text, vocabulary_}, sources_.front().tokens->path()};
   return meaning;
+}
+
+void Text::hold_on_node(comm::HostGroup& world, std::int64_t& memory_left_bytes) {
+  for (const Source& source : sources_)
+    if (source.tokens->hold_on_node(world, memory_left_bytes))
+      comm::run_on_all(world, [&] { check_tokens(*source.tokens, vocabulary_); });
 }
 
 void Text::add_file(const std::string& path, std::int64_t& memory_left_bytes) {

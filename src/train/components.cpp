@@ -19,6 +19,7 @@
 #include "lockstep/nn/norm.h"
 #include "lockstep/tasks/built_in.h"
 #include "train/device.h"
+#include "train/threads.h"
 
 namespace lockstep::train {
 namespace {
@@ -280,12 +281,14 @@ data::Augment augment_of(const Config& config, const DataSets& data) {
 
 }  // namespace
 
-data::LoaderOptions loader_options(const Config& config, const DataSets& data, kernels::Backend& backend) {
+data::LoaderOptions loader_options(const Config& config, const DataSets& data, Session& session) {
   return {.global_batch = config.train.global_batch,
           .shards = config.ddp.shards,
           .seed = config.ddp.seed,
           .augment = augment_of(config, data),
-          .backend = &backend};
+          .backend = &session.backend(),
+          .threads = loader_threads(session.world(), config.data.threads, session.backend().threads()),
+          .ahead = config.data.ahead};
 }
 
 checkpoint::StoreOptions store_options(const Config& config, const DataSets& data,
@@ -339,7 +342,8 @@ MemoryNeed memory_need(const Config& config, const ModelState& model, const data
   double sample_bytes = 0;
   for (const data::Field& field : data.fields())
     sample_bytes += static_cast<double>(field.shape.numel()) * static_cast<double>(bytes_of(field.dtype));
-  need.inputs = sample_bytes * static_cast<double>(config.train.global_batch) / ranks;
+  const int batches = config.data.ahead + 1;
+  need.inputs = batches * sample_bytes * static_cast<double>(config.train.global_batch) / ranks;
   if (device != Device::cpu()) return need;
   const auto profiles = static_cast<double>(config.ema.rates.size() + config.ema.sigma_rel.size());
   const double owners = config.ddp.sharded_optimizer ? ranks : 1;
@@ -351,7 +355,7 @@ MemoryNeed memory_need(const Config& config, const ModelState& model, const data
 }
 
 std::string MemoryNeed::to_text() const {
-  return fmt::format("{}: parameters {}, gradients {}, optimizer {}, EMA {}, a batch of inputs {}",
+  return fmt::format("{}: parameters {}, gradients {}, optimizer {}, EMA {}, batches of inputs {}",
                      amount(sum()), amount(parameters), amount(gradients), amount(optimizer), amount(ema),
                      amount(inputs));
 }
@@ -365,8 +369,9 @@ void check_memory(const MemoryNeed& need, comm::HostGroup& world) {
     const double needed = need.sum() * static_cast<double>(ranks);
     if (!available || needed <= static_cast<double>(*available)) return;
     throw UsageError(
-        "this run needs at least {} on {} ({} of {}), which has {} left; make the model or "
-        "train.global_batch smaller, start fewer ranks there, or set ddp.sharded_optimizer = true",
+        "this run needs at least {} on {} ({} of {}), which has {} left; make the model, "
+        "train.global_batch or data.ahead smaller, start fewer ranks there, or set ddp.sharded_optimizer = "
+        "true",
         amount(needed), topology.host_names[static_cast<std::size_t>(node)], pluralized(ranks, "rank"),
         need.to_text(), amount(static_cast<double>(*available)));
   });
@@ -385,6 +390,7 @@ Inputs open_inputs(Config& config, Session& session) {
   });
   log_warnings(*inputs.data, session);
   check_memory(inputs.need, world);
+  inputs.data->hold_on_node(world, config);
   comm::run_on_all(world, [&] { inputs.model = build_model(config); });
   return inputs;
 }

@@ -60,9 +60,9 @@ void check_same_updates(const Config& config, const kernels::Backend& backend, c
 std::unique_ptr<optim::Ema> build_ema(const Config& config, const ModelState& model,
                                       kernels::Backend& backend, const Partition* partition = nullptr);
 
-/// train.shards is known. The backend must outlive the loader. UsageError for a change of data.augment that
-/// the data or the task cannot have.
-data::LoaderOptions loader_options(const Config& config, const DataSets& data, kernels::Backend& backend);
+/// train.shards is known. The session's backend must outlive the loader. UsageError for a change of
+/// data.augment that the data or the task cannot have. Collective.
+data::LoaderOptions loader_options(const Config& config, const DataSets& data, Session& session);
 checkpoint::StoreOptions store_options(const Config& config, const DataSets& data,
                                        const kernels::Backend& backend, DType compute, Better keep_best);
 
@@ -71,7 +71,7 @@ checkpoint::StoreOptions store_options(const Config& config, const DataSets& dat
 struct MemoryNeed {
   double parameters = 0;  ///< and buffers
   double gradients = 0, optimizer = 0, ema = 0;
-  double inputs = 0;  ///< of the rank's shards
+  double inputs = 0;  ///< the batches that a loader holds
 
   double sum() const { return parameters + gradients + optimizer + ema + inputs; }
   /// "12.3 MiB: parameters 4.1 MiB, gradients ..."

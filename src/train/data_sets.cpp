@@ -59,7 +59,8 @@ data::Request request_for(const Config& config, const models::Model& model, std:
           .targets = targets,
           .pictures = config.data.pictures,
           .augment = config.data.augment,
-          .listings = config.data.listings};
+          .listings = config.data.listings,
+          .memory_limit_bytes = 0};  // hold_on_node() follows
 }
 
 /// The kind of data.format; of `auto`, the kind for these files.
@@ -373,6 +374,13 @@ void DataSets::normalize(const NormalizedField& field) {
                       to_string(shape), first.name(), to_string(known));
     one->normalize(field.name, field.by);
   }
+}
+
+void DataSets::hold_on_node(comm::HostGroup& world, const Config& config) {
+  const comm::NamedCall call(world, "reads data into memory");
+  std::int64_t left_bytes =
+      std::ranges::min(comm::all_gather_values(world, config.data.memory_bytes()));  // nodes may differ
+  for (data::Dataset* const one : all()) one->hold_on_node(world, left_bytes);
 }
 
 void DataSets::measure(comm::HostGroup& world) {

@@ -64,6 +64,9 @@ class DataSets {
   /// Warnings to log once (log_warnings).
   std::vector<std::string> take_warnings() { return std::exchange(warnings_, {}); }
 
+  /// Reads data that fits data.memory into the memory of each node (data::Dataset::hold_on_node); until then
+  /// all of it is read from its files. No loader may be reading. Collective; throws the same on every rank.
+  void hold_on_node(comm::HostGroup& world, const Config& config);
   /// Finds the mean and deviation of each field in data.normalize: from the attributes of its array in the
   /// first file, or of the training samples (without any: of the evaluation samples). No loader may be
   /// reading. Collective; throws the same on every rank.

@@ -1,8 +1,11 @@
 #include "train/sections.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
+#include "base/resources.h"
+#include "base/text.h"
 #include "train/config.h"
 
 namespace lockstep::train {
@@ -40,7 +43,41 @@ Option<DataConfig> data_format() {
   return row;
 }
 
+/// "1GB", "512 MiB": bytes.
+std::int64_t bytes_in(const std::string& text) {
+  static const std::map<std::string_view, double> units{
+      {"", 1},  {"KB", 1e3},     {"MB", 1e6},     {"GB", 1e9},     {"TB", 1e12},
+      {"B", 1}, {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40}};
+  const std::size_t end = std::min(text.find_first_not_of("0123456789."), text.size());
+  const std::size_t unit = std::min(text.find_first_not_of(' ', end), text.size());
+  const auto found = units.find(std::string_view(text).substr(unit));
+  if (found == units.end())
+    throw UsageError("{} is no amount of memory: write auto, or a number and its unit, such as 4GB or 512MiB",
+                     quote(text));
+  double number = 0;
+  option::read(text.substr(0, end), Range::from(0, 1e15), number);
+  return static_cast<std::int64_t>(std::min(number * found->second, 1e18));
+}
+
+Option<DataConfig> data_memory() {
+  Option<DataConfig> row = option::text(
+      "memory", &DataConfig::memory,
+      "memory of a node for data: files that fit are held there, once for all of its ranks, others are read "
+      "during training; auto: a quarter of the node's memory",
+      {.may_change = true, .peers = {"cache", "in_memory", "preload", "cache_size"}},
+      "auto, or a number and its unit (KB, MB, GB, TB, KiB ...)");
+  row.set = [](DataConfig& config, const std::string& value) {
+    config.memory = option::unquoted(value);
+    if (config.memory != "auto") bytes_in(config.memory);
+  };
+  return row;
+}
+
 }  // namespace
+
+std::int64_t DataConfig::memory_bytes() const {
+  return memory == "auto" ? static_cast<std::int64_t>(node_memory_bytes() / 4) : bytes_in(memory);
+}
 
 std::vector<Option<DataConfig>> DataConfig::options() {
   using D = DataConfig;
@@ -68,7 +105,19 @@ std::vector<Option<DataConfig>> DataConfig::options() {
                       "LOW HIGH: values of x that become -1 and 1, for a task that takes such values; "
                       "default: 0 255 for uint8, -1 1 for floats",
                       {.peers = {"value_range", "data_range", "pixel_range", "input_range"}}),
-      augment_row()};
+      augment_row(),
+      option::number("threads", &D::threads, Range::from(0, 1024),
+                     "threads of a rank that read and decode; 0: the cores that it has and does not compute "
+                     "with, at least 1",
+                     {.unit = "threads",
+                      .may_change = true,
+                      .peers = {"num_workers", "workers", "n_workers", "dataloader_num_workers"}}),
+      option::number("ahead", &D::ahead, Range::from(1, 1000),
+                     "steps that are read before they are computed; each takes memory for a batch",
+                     {.unit = "steps",
+                      .may_change = true,
+                      .peers = {"prefetch", "prefetch_factor", "num_prefetch", "buffer_size"}}),
+      data_memory()};
   insert_behind(rows, "range",
                 option::within<DataConfig>(
                     data::PictureOptions::options(), [](auto& config) -> auto& { return config.pictures; }));

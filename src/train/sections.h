@@ -35,6 +35,12 @@ struct DataConfig {
   data::PictureOptions pictures;
   /// Not a key: what the folders contain (list_folders()); null: a data set looks itself.
   std::shared_ptr<const data::PictureListings> listings;
+  int threads = 0;              ///< that read; 0: loader_threads()
+  int ahead = 2;                ///< steps
+  std::string memory = "auto";  ///< of a node, for data: memory_bytes()
+
+  /// What `memory` says; auto: a quarter of this node's memory, or of the limit of its control group.
+  std::int64_t memory_bytes() const;
 
   static std::vector<Option<DataConfig>> options();
 };

@@ -114,6 +114,11 @@ ThreadChoice choose_threads(std::span<const RankCores> ranks, const comm::Topolo
   return choice;
 }
 
+int loader_threads(comm::HostGroup& world, int threads, int computing) {
+  const ThreadChoice cores = choose_threads(cores_of_ranks(world), world.topology());
+  return threads > 0 ? threads : std::max(1, cores.threads - computing);
+}
+
 std::optional<Oversubscription> oversubscription(std::span<const RankCores> ranks,
                                                  const comm::Topology& topology, int node, int threads) {
   const std::string& host = topology.host_names[static_cast<std::size_t>(node)];

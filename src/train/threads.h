@@ -34,6 +34,10 @@ struct ThreadChoice {
 /// ranks, since bits depend on it. Ranks whose cores overlap divide them evenly.
 ThreadChoice choose_threads(std::span<const RankCores> ranks, const comm::Topology& topology);
 
+/// data.threads of each rank that computes with `computing` threads: `threads`, or if that is 0, the cores
+/// that choose_threads() leaves, at least 1. Collective.
+int loader_threads(comm::HostGroup& world, int threads, int computing);
+
 /// "a thread each", "4 threads each"
 std::string threads_each(int threads);
 

@@ -64,8 +64,8 @@ train_expect 2 "train.micro_batches = 7: a shard has 6 samples" --set train.micr
 expect 2 "5 ranks are more than the 4 shards" 5 train good.ini --run fresh
 train_expect 2 "matches no|matches none|pattern" --set "train.frozen=nothing.*"
 train_expect 2 "shape \[2147483647, 2147483647\] has more elements than any machine holds" --set "model.sizes=64 2147483647 2147483647 10"
-train_expect 2 "this run needs at least [0-9.]+ GiB on .*: parameters .*, gradients .*, optimizer .*, EMA .*, a batch of inputs .*\), which has [0-9.]+ [MG]iB left" --set "model.sizes=64 100000000 1000 10"
-train_expect 2 "this run needs at least .* a batch of inputs [0-9.]+ GiB" --set train.global_batch=1000000000 --set train.shards=4
+train_expect 2 "this run needs at least [0-9.]+ GiB on .*: parameters .*, gradients .*, optimizer .*, EMA .*, batches of inputs .*\), which has [0-9.]+ [MG]iB left" --set "model.sizes=64 100000000 1000 10"
+train_expect 2 "this run needs at least .* batches of inputs [0-9.]+ GiB" --set train.global_batch=1000000000 --set train.shards=4
 train_expect 2 "train.epochs = 3 and train.steps = 6 are both given; give one of them" --set train.epochs=3 --set train.steps=6
 train_expect 2 "--resume a.h5 and --set train.init=b.h5 name different files" --resume a.h5 --set train.init=b.h5
 # A directory that cannot be made, whatever the file system says about it.

@@ -30,6 +30,20 @@ BOOST_AUTO_TEST_CASE(loading_images_allocates_nothing) {
           split.train, {.global_batch = 24, .shards = 3, .augment = {.crop_padding = 1, .flip = true}}) == 0);
 }
 
+/// Wide samples, so that several threads read a shard.
+BOOST_AUTO_TEST_CASE(threads_in_memory_and_a_thread_that_reads_from_the_file_allocate_nothing) {
+  const TemporaryFolder folder;
+  hdf5::File file = hdf5::File::create(folder.file("a.h5"));
+  const std::vector<float> values(64 * 8192);
+  file.create_dataset("x", DType::float32, {64, 8192}).write(std::span<const float>(values));
+  file.close();
+  const data::Arrays in_memory(folder.file("a.h5")), on_disk(folder.file("a.h5"), {.memory_limit_bytes = 0});
+  data::LoaderOptions options{.global_batch = 24, .shards = 1};
+  BOOST_TEST(allocations_of_steps(on_disk, options) == 0);
+  options.threads = 3;
+  BOOST_TEST(allocations_of_steps(in_memory, options) == 0);
+}
+
 BOOST_AUTO_TEST_CASE(loading_text_allocates_nothing) {
   const TemporaryFolder folder;
   const data::Text text(make_text(folder, "t.h5", 500), 8);

@@ -91,6 +91,93 @@ BOOST_AUTO_TEST_CASE(every_world_size_sees_the_same_text) {
   }
 }
 
+/// Each thread count reads other pieces: one of a shard, or many.
+BOOST_AUTO_TEST_CASE(any_number_of_threads_and_steps_ahead_gives_the_same_bits) {
+  const TemporaryFolder folder;
+  hdf5::File file = hdf5::File::create(folder.file("a.h5"));
+  constexpr std::int64_t images = 50, elements = 3 * 64 * 48;
+  std::vector<std::uint8_t> bytes(images * elements);
+  for (std::size_t e = 0; e < bytes.size(); ++e) bytes[e] = static_cast<std::uint8_t>(e * e >> 7);
+  file.create_dataset("x", DType::uint8, {images, 3, 64, 48}).write(std::span<const std::uint8_t>(bytes));
+  file.create_dataset("y", DType::int64, {images}).write(std::span<const std::int64_t>(range(0, images)));
+  file.close();
+  const data::Images in_memory(folder.file("a.h5")), on_disk(folder.file("a.h5"), {.memory_limit_bytes = 0});
+  LoaderOptions options{
+      .global_batch = 24, .shards = 2, .seed = 4, .augment = {.crop_padding = 3, .flip = true}};
+  options.ahead = 1;
+  std::vector<Loader> one = world(in_memory, options, 1);
+  std::vector<std::vector<float>> steps;
+  for (std::int64_t step = 0; step < 6; ++step) steps.push_back(step_of_world<float>(one, step));
+  for (const data::Images* const dataset : {&in_memory, &on_disk}) {
+    for (const int threads : {1, 2, 5}) {
+      for (const int ahead : {1, 3}) {
+        options.threads = threads;
+        options.ahead = ahead;
+        std::vector<Loader> loaders = world(*dataset, options, 2);
+        for (const std::int64_t step : {0, 1, 2, 3, 4, 5, 2, 3, 0, 5, 4, 5}) {
+          const bool same = step_of_world<float>(loaders, step) == steps[static_cast<std::size_t>(step)];
+          BOOST_TEST(same, "step " << step << ", " << threads << " threads, " << ahead << " ahead");
+        }
+      }
+    }
+  }
+}
+
+/// Samples of 32 KiB, of which some cannot be read; the first of a step waits until the last was tried.
+class Wide final : public data::Dataset {
+ public:
+  std::int64_t size() const override { return 64; }
+  const std::vector<data::Field>& fields() const override { return fields_; }
+  std::string name() const override { return "wide"; }
+  void read(std::span<const std::int64_t> samples, std::span<const Tensor> into) const override {
+    for (const std::int64_t sample : samples) {
+      if (sample == 17) last_failed.wait(false);
+      if (sample == 30) last_failed = true, last_failed.notify_all();
+      if (sample == 17 || sample == 30) throw DataError("sample {} cannot be read", sample);
+    }
+    for (const Tensor& tensor : into) std::fill_n(tensor.data<float>(), tensor.numel(), 1.0f);
+  }
+  mutable std::atomic<bool> last_failed = false;
+
+ private:
+  std::vector<data::Field> fields_{{.name = "x", .shape = {8192}}};
+};
+
+BOOST_AUTO_TEST_CASE(of_several_errors_the_first_in_the_order_of_samples_is_the_error_of_its_step_only) {
+  const Wide dataset;
+  Loader loader(dataset, {.global_batch = 16, .shards = 2, .shuffle = false, .threads = 3, .ahead = 2}, 0, 1);
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    BOOST_TEST(loader.at(0).shards[1]["x"].data<float>()[0] == 1);
+    BOOST_CHECK_EXCEPTION(loader.at(1), DataError, mentions("sample 17 cannot be read"));
+    BOOST_TEST(loader.at(2).step == 2);
+    BOOST_TEST(loader.at(3).step == 3);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_loader_reads_as_many_steps_ahead_as_it_may_and_no_more) {
+  /// Counts the samples that were read.
+  struct Counted final : Counting {
+    using Counting::Counting;
+    void read(std::span<const std::int64_t> samples, std::span<const Tensor> into) const override {
+      Counting::read(samples, into);
+      for (const std::int64_t sample : samples)
+        for (std::int64_t last = furthest; last < sample && !furthest.compare_exchange_weak(last, sample);) {
+        }
+      furthest.notify_all();
+    }
+    mutable std::atomic<std::int64_t> furthest = -1;
+  };
+  const Counted dataset(1000);
+  Loader loader(dataset, {.global_batch = 10, .shards = 1, .shuffle = false, .threads = 2, .ahead = 3}, 0, 1);
+  for (std::int64_t step = 0; step < 20; ++step) {
+    loader.at(step);
+    const std::int64_t last = 10 * (step + 4) - 1;  // of the third step after this one
+    for (std::int64_t read = dataset.furthest; read < last; read = dataset.furthest)
+      dataset.furthest.wait(read);
+    BOOST_TEST(dataset.furthest == last);
+  }
+}
+
 BOOST_AUTO_TEST_CASE(a_step_holds_the_same_whatever_was_asked_before) {
   const Counting dataset(31);
   const LoaderOptions options{.global_batch = 8, .shards = 2, .seed = 6};
@@ -168,6 +255,10 @@ BOOST_AUTO_TEST_CASE(options_that_make_no_sense_are_refused) {
                         mentions("shards = 3 does not divide global_batch = 10"));
   BOOST_CHECK_EXCEPTION(Loader(dataset, {.global_batch = 4, .augment = {.flip = true}}, 0, 1), UsageError,
                         mentions("only images"));
+  BOOST_CHECK_EXCEPTION(Loader(dataset, {.global_batch = 4, .threads = 0}, 0, 1), UsageError,
+                        mentions("0 threads, 2 steps ahead"));
+  BOOST_CHECK_EXCEPTION(Loader(dataset, {.global_batch = 4, .ahead = 0}, 0, 1), UsageError,
+                        mentions("1 threads, 0 steps ahead"));
 }
 
 BOOST_AUTO_TEST_CASE(loaders_and_readers_of_one_file_on_disk_do_not_disturb_one_another) {

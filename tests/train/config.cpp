@@ -36,6 +36,19 @@ std::string error_of(const std::string& text, const std::vector<std::string>& ov
   return "no error";
 }
 
+BOOST_AUTO_TEST_CASE(memory_for_data_is_an_amount_with_its_unit) {
+  const auto bytes = [](const std::string& amount) {
+    return train::parse_config(minimal, "a.ini", {"data.memory=" + amount}).data.memory_bytes();
+  };
+  BOOST_TEST(bytes("0") == 0);
+  BOOST_TEST(bytes("4GB") == 4'000'000'000);
+  BOOST_TEST(bytes("1.5 MiB") == 3 << 19);
+  BOOST_TEST(bytes("auto") > 0);
+  BOOST_TEST(
+      contains(error_of(minimal, {"data.memory=4 giga"}), "data.memory: '4 giga' is no amount of memory"));
+  BOOST_TEST(contains(error_of(minimal, {"data.memory=GB"}), "data.memory: "));
+}
+
 BOOST_AUTO_TEST_CASE(the_resolved_text_reads_back_as_the_same_configuration) {
   const std::string full =
       minimal +

@@ -40,14 +40,14 @@ BOOST_AUTO_TEST_CASE(parameters_gradients_optimizer_ema_and_a_batch_are_counted)
   BOOST_TEST(plain.gradients == trained);
   BOOST_TEST(plain.optimizer == 2 * trained);
   BOOST_TEST(plain.ema == 0);
-  BOOST_TEST(plain.inputs == 8 * (5 * 4 + 8));
+  BOOST_TEST(plain.inputs == 3 * 8 * (5 * 4 + 8));
   const train::MemoryNeed shared = of(config({"ddp.sharded_optimizer=true", "ema.rates=0.9 0.99",
                                               "optimizer.name=sgd", "optimizer.momentum=0.9"}),
                                       4);
   BOOST_TEST(shared.gradients == trained);
   BOOST_TEST(shared.optimizer == trained / 4);
   BOOST_TEST(shared.ema == 2 * parameters / 4);
-  BOOST_TEST(shared.inputs == 2 * (5 * 4 + 8));
+  BOOST_TEST(shared.inputs == 3 * 2 * (5 * 4 + 8));
   const train::MemoryNeed muon = of(config({"optimizer.name=muon", "optimizer.muon=net.2.weight"}), 1);
   BOOST_TEST(muon.optimizer == 2 * trained - 4 * 7 * 2);
 }
@@ -73,7 +73,7 @@ BOOST_AUTO_TEST_CASE(what_the_machine_does_not_have_is_refused_on_every_rank_wit
   } catch (const UsageError& error) {
     const std::string text = error.what();
     BOOST_TEST(contains(text, "parameters 1073741824.0 GiB, gradients 0.0 MiB"), text);
-    BOOST_TEST(contains(text, "a batch of inputs 1024.0 MiB"), text);
+    BOOST_TEST(contains(text, "batches of inputs 1024.0 MiB"), text);
     BOOST_TEST(contains(text, " left; make"), text);
   }
 }

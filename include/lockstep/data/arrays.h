@@ -55,6 +55,7 @@ class Arrays : public Dataset {
   FieldMeaning meaning(std::string_view field) const override;
   bool can_normalize() const override { return true; }
   void normalize(std::string_view field, std::optional<Normalization> by) override;
+  void hold_on_node(comm::HostGroup& world, std::int64_t& memory_left_bytes) override;
   /// DataError naming file and row if an integer of the field is no class, 0 to classes - 1. Reads all of it.
   void check_labels(std::string_view field, std::int64_t classes) const;
 
@@ -164,6 +165,9 @@ class Normalized final : public Dataset {
   FieldMeaning meaning(std::string_view field) const override;
   bool can_normalize() const override { return true; }
   void normalize(std::string_view field, std::optional<Normalization> by) override;
+  void hold_on_node(comm::HostGroup& world, std::int64_t& memory_left_bytes) override {
+    base_->hold_on_node(world, memory_left_bytes);
+  }
 
  private:
   void read_at(std::span<const std::int64_t> samples, std::span<const Tensor> into,

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "lockstep/base/registry.h"
+#include "lockstep/comm/host_group.h"
 #include "lockstep/data/augment.h"
 #include "lockstep/data/sampler.h"
 #include "lockstep/tensor/batch.h"
@@ -96,6 +97,8 @@ struct Request {
   Augment augment{};                  ///< data.augment: what changes pictures as they are read
   /// Of folders that somebody has listed already; null: none.
   std::shared_ptr<const PictureListings> listings{};
+  /// A data set may hold so much in memory of its own; hold_on_node() may follow.
+  std::int64_t memory_limit_bytes = std::int64_t{2} << 30;
 
   /// A data set may be made from its files alone.
   operator const std::vector<std::string>&() const { return files; }
@@ -170,6 +173,10 @@ class Dataset {
   /// A data set that numbers classes by their names gives them the numbers that they have in `names` from now
   /// on; others have their numbers from their files. DataError if it has a class that `names` lacks.
   virtual void number_classes(std::string_view field, const Said<std::vector<std::string>>& names);
+  /// Reads files that fit into memory, once a node: its ranks share the reading and the memory, of which
+  /// `memory_left_bytes` says how much is left, the same on every rank. Not while others read. Collective;
+  /// throws what reading throws, the same on every rank. A data set that does nothing reads as it did.
+  virtual void hold_on_node(comm::HostGroup& world, std::int64_t& memory_left_bytes);
 
  protected:
   /// The UsageErrors of read().

@@ -1,5 +1,5 @@
-// Loader: the training batches of a rank's shards by step; the next one is prepared while this one computes.
-// EvalBatches: every sample exactly once, in fixed chunks dealt to the ranks.
+// Loader: the training batches of a rank's shards by step; the next ones are prepared while this one
+// computes. EvalBatches: every sample exactly once, in fixed chunks dealt to the ranks.
 #pragma once
 
 #include <cstdint>
@@ -42,24 +42,30 @@ struct LoaderOptions {
   /// Batches are copied to its device while it computes; none: they stay on the CPU. It must outlive the
   /// loader, and belongs to the thread that calls at().
   kernels::Backend* backend = nullptr;
+  int threads = 1;  ///< that read, at least 1; batches do not depend on them
+  int ahead = 2;    ///< steps that are read before they are asked for, at least 1: memory for one more
 };
 
 /// What a Loader of a context (Context::run()) leaves to say.
 struct BatchOptions {
   Augment augment{};    ///< as in LoaderOptions
   bool shuffle = true;  ///< as in LoaderOptions
+  int threads = 1;      ///< as in LoaderOptions
+  int ahead = 2;        ///< as in LoaderOptions
 };
 
 /// Steps may be asked for in any order; their samples depend on the step, the options and the dataset only.
-/// One background thread reads and augments the step after the last one, and sends it to the device. Once
-/// built, the loader allocates nothing except inside HDF5 and in the first read of data that is not in
-/// memory. The dataset must outlive it. One thread at a time may call at().
+/// Background threads read and augment the steps after the last one, several threads a step where it is
+/// large, and send them to the device; a jump to another step drops what is ahead. Once built, the loader
+/// allocates nothing except inside HDF5 and in each thread's first read of data that is not in memory. The
+/// dataset must outlive it. One thread at a time may call at().
 class Loader {
  public:
   /// The batches of the context's run, on the device of its backend. Throws UsageError if the run has no
   /// global batch (Context::set_run).
   Loader(const Dataset& dataset, Context& context, const BatchOptions& options = {});
-  /// Throws UsageError if the shards do not divide the batch, or on augmentation of anything but images.
+  /// Throws UsageError if the shards do not divide the batch, on augmentation of anything but images, or
+  /// without threads or steps ahead.
   Loader(const Dataset& dataset, const LoaderOptions& options, const comm::HostGroup& world);
   /// For rank `rank` of `ranks`. UsageError if the shards do not fit the batch or the ranks.
   Loader(const Dataset& dataset, const LoaderOptions& options, int rank, int ranks);
@@ -69,7 +75,8 @@ class Loader {
 
   /// This rank's shards of a step. The batch and its tensors stay as they are until the next call, and on a
   /// device for whatever has been asked of the backend before it. Throws
-  /// what the dataset throws, and UsageError on a step outside the stream; asking again tries again.
+  /// what the dataset throws for the first sample that cannot be read, and UsageError on a step outside the
+  /// stream; asking again tries again.
   const StepBatch& at(std::int64_t step);
 
   const SampleStream& stream() const;  ///< which samples each step takes

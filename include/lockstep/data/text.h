@@ -45,6 +45,7 @@ class Text final : public Dataset {
   std::string name() const override;
   void read(std::span<const std::int64_t> samples, std::span<const Tensor> into) const override;
   FieldMeaning meaning(std::string_view field) const override;
+  void hold_on_node(comm::HostGroup& world, std::int64_t& memory_left_bytes) override;
 
   std::int64_t vocabulary() const { return vocabulary_; }    ///< number of tokens that there are
   std::string tokenizer() const { return tokenizer_.id(); }  ///< empty if the file does not say

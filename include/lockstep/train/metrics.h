@@ -77,7 +77,7 @@ class Progress {
   /// After each step; draws at most a few times a second on a terminal, and every `log_every` steps in a
   /// file. The remaining time assumes the pace of recent steps and `evaluations_left` evaluations as long as
   /// the last one. On a terminal the line also has `data_wait_ms`, the time that a step waits for its data,
-  /// if it is given.
+  /// if it is given; in a file, if it is more than 1 % of the step.
   void step(std::int64_t steps_done, double loss, double samples_per_second, std::int64_t evaluations_left,
             std::optional<double> data_wait_ms = {});
   /// The same, with the speed of recent steps, by the session's global batch.

@@ -126,12 +126,12 @@ WorkloadRun::WorkloadRun(const Config& config, Session& session, DType compute) 
     model_ = build_model(config_);
     check_data(*model_, *task_, data_->train());
   });
+  data_->hold_on_node(world, config_);
   data_->measure(world);
   config_.ddp.shards = shards_of(config_, world);
   config_.ddp.compute = compute;
   make_replicas(session.transport(), session.backend());
-  loader_ = std::make_unique<data::Loader>(data_->train(),
-                                           loader_options(config_, *data_, session.backend()), world);
+  loader_ = std::make_unique<data::Loader>(data_->train(), loader_options(config_, *data_, session), world);
   comm::run_on_all(world, [&] {
     const std::span<const Batch> shards = loader_->at(0).shards;
     batch_.shards.assign(shards.begin(), shards.end());

@@ -152,10 +152,13 @@ void Progress::step(std::int64_t steps_done, double loss, double samples_per_sec
                     std::int64_t evaluations_left, std::optional<double> data_wait_ms) {
   take_pace(steps_done);
   if (!due(steps_done)) return;
+  const std::string speed = fmt::format("{:.0f} samples/s", samples_per_second);
+  const std::string wait = data_wait_ms ? fmt::format("data wait {:.1f} ms", *data_wait_ms) : "";
+  constexpr double notable = 0.01;  // of a step
+  const bool is_slowed = data_wait_ms.value_or(0) > notable * 1e3 * pace_.step_s();
   draw({fmt::format("step {}/{}", steps_done, last_step_), "loss " + figure(loss),
-        fmt::format("{:.0f} samples/s", samples_per_second)},
-       seconds_left(steps_done, static_cast<double>(evaluations_left)),
-       data_wait_ms ? fmt::format("data wait {:.1f} ms", *data_wait_ms) : "");
+        !terminal_ && is_slowed ? speed + "  " + wait : speed},
+       seconds_left(steps_done, static_cast<double>(evaluations_left)), wait);
 }
 
 void Progress::evaluation(std::int64_t steps_done, double fraction, std::int64_t evaluations_left) {

@@ -129,7 +129,7 @@ Trainer::Trainer(Session& session, const Config& config, Inputs& inputs, checkpo
                     .task_name = config.task.name(),
                     .measured = samples_.measured()},
                    config.train.eval_every, config.train.steps),
-      loader_(data_.train(), loader_options(config, data_, session.backend()), world_),
+      loader_(data_.train(), loader_options(config, data_, session), world_),
       schedule_(config.optimizer.schedule),
       task_numbers_(task_, world_, replicas_.shard_map(), config.train.global_batch),
       requests_(requests),
