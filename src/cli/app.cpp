@@ -1,4 +1,4 @@
-// The command line of an App: its verbs, and what goes before and after them.
+// The command line of an App: dispatches to a verb, without MPI where a verb needs none.
 #include "lockstep/cli/app.h"
 
 #include <fmt/format.h>
@@ -20,11 +20,11 @@
 
 namespace lockstep::cli {
 
-// Each of these is in the file of its verb.
+// Each is defined in the file of its verb.
 VerbFunction train, status, eval, predict, sample, generate, prepare, inspect, diff, report, verify, convert,
     ema, bench, doctor;
-/// How long MPI may take to start: fault.hang_timeout_s of the configuration in `words`, if there is one. In
-/// train.cpp.
+/// The time limit for MPI to start: fault.hang_timeout_s of the configuration in `words`, else the default.
+/// Defined in train.cpp.
 double start_timeout_s(const Program& program, const Arguments& words);
 
 namespace {
@@ -32,19 +32,19 @@ namespace {
 /// In the order of lockstep --help.
 constexpr std::array verbs{
     Verb{"train", "train a model, or resume a run", train},
-    Verb{"status", "what runs are doing, from their files alone", status},
+    Verb{"status", "show what runs are doing, from their files alone", status},
     Verb{"eval", "evaluate a checkpoint", eval},
-    Verb{"predict", "write a model's outputs for every sample", predict},
-    Verb{"sample", "make pictures or data with a model of the task diffusion", sample},
+    Verb{"predict", "write a model's output for every sample", predict},
+    Verb{"sample", "generate pictures or data with a diffusion model", sample},
     Verb{"generate", "continue a text with a language model", generate},
-    Verb{"prepare", "turn csv, idx, cifar or text files into a data file", prepare},
-    Verb{"report", "show runs as one HTML page", report},
-    Verb{"inspect", "show what a checkpoint holds", inspect},
+    Verb{"prepare", "convert csv, idx, cifar or text files to a data file", prepare},
+    Verb{"report", "write runs or benchmark results as one HTML page", report},
+    Verb{"inspect", "show the contents of a checkpoint", inspect},
     Verb{"diff", "compare two checkpoints", diff},
-    Verb{"verify", "check a checkpoint's digests", verify},
-    Verb{"convert", "weights from and to .safetensors and .pt", convert},
-    Verb{"ema", "EMA weights of another width, made after training", ema},
-    Verb{"bench", "measure sums, steps and their overlap", bench},
+    Verb{"verify", "verify the digests of a checkpoint", verify},
+    Verb{"convert", "convert weights from and to .safetensors and .pt", convert},
+    Verb{"ema", "compute EMA weights of another width after training", ema},
+    Verb{"bench", "measure steps, all-reduce, overlap and checkpoints", bench},
     Verb{"doctor", "check this node, MPI, HDF5 and the disk", doctor},
 };
 
@@ -55,9 +55,10 @@ std::string help(const Program& program) {
       program.name);
   for (const Verb& verb : verbs) text += fmt::format("  {:<10} {}\n", verb.name, verb.summary);
   return text + "\n" + program.name +
-         " VERB --help tells more. Exit codes: 0 done, 2 usage, 3 bad data,\n"
-         "4 training wrong, 5 a rank failed, 75 preempted (checkpoint written),\n"
-         "76 stopped by the user (checkpoint written).\n";
+         " VERB --help describes a verb. Exit codes: 0 success,\n"
+         "2 usage or configuration error, 3 invalid data, 4 loss not finite or replicas\n"
+         "differ, 5 a rank failed, 75 preempted (checkpoint written), 76 stopped by the\n"
+         "user (checkpoint written).\n";
 }
 
 std::string version(const Program& program) {
@@ -65,7 +66,7 @@ std::string version(const Program& program) {
                                     : program.name + " (Lockstep " LOCKSTEP_VERSION ")\n";
 }
 
-/// UsageError on every rank if ranks registered different things: another version of the program, say.
+/// UsageError on every rank if ranks registered different models, tasks, optimizers, data sets or tokenizers.
 /// Collective.
 void check_same_everywhere(const Registries& registries, comm::HostGroup& world) {
   if (const auto differing = comm::first_difference(
@@ -73,9 +74,8 @@ void check_same_everywhere(const Registries& registries, comm::HostGroup& world)
                      "optimizers:\n" + registries.optimizers.text() + "data sets:\n" +
                      registries.data.text() + "tokenizers:\n" + registries.tokenizers.text()))
     throw UsageError(
-        "ranks have other models, tasks, optimizers, data sets or tokenizers: {}; start the same program on "
-        "every "
-        "rank",
+        "ranks have different models, tasks, optimizers, data sets or tokenizers: {}; start the same program "
+        "on every rank",
         differing->text());
 }
 
@@ -99,15 +99,15 @@ ExitCode dispatch(const Program& program, Session& session, const Arguments& wor
                    nearest.empty() ? "see " + program.name + " --help" : "did you mean " + nearest + "?");
 }
 
-/// Runs the verb and flushes its output: a full disk must not look like success.
+/// Runs the verb and flushes its output, so that a full disk is an error.
 ExitCode run_verb(const Program& program, Session& session, const Arguments& words) {
   const ExitCode code = dispatch(program, session, words);
   on_rank_0(session, flush_output);
   return code;
 }
 
-/// status: login nodes may have no MPI that starts. doctor --node: each process checks its node without MPI,
-/// also if a launcher started several.
+/// status: MPI may not start on a login node. doctor --node: each process checks its node without MPI, even
+/// if a launcher started several.
 bool runs_without_mpi(const Arguments& words) {
   if (words.empty()) return false;
   return words[0] == "status" || (words[0] == "doctor" && std::ranges::find(words, "--node") != words.end());
@@ -140,7 +140,8 @@ App::App(std::string name) : name_(std::move(name)) {
 }
 
 int App::run(int argc, char** argv) {
-  const train::HeldSignals held(argc > 1 && argv[1] == std::string_view("train"));  // to its StopRequests
+  // Held until StopRequests takes them.
+  const train::HeldSignals held(argc > 1 && argv[1] == std::string_view("train"));
   protect_standard_streams();
   const cli::Program program{.name = name_, .registries = registries_};
   const cli::Arguments words(argv + 1, argv + argc);
@@ -150,11 +151,11 @@ int App::run(int argc, char** argv) {
       [&](Session& session) {
         progress::enter(progress::Phase::start);
         comm::run_on_all(session.world(), [&] {
-          if (!wrong_.empty()) throw UsageError("{}", wrong_);
+          if (!registration_error_.empty()) throw UsageError("{}", registration_error_);
         });
         cli::check_same_everywhere(registries_, session.world());
-        constexpr std::array<std::string_view, 3> with_requests{"train", "predict", "sample"};
-        if (words.empty() || std::ranges::find(with_requests, words.front()) == with_requests.end())
+        constexpr std::array<std::string_view, 3> stoppable{"train", "predict", "sample"};
+        if (words.empty() || std::ranges::find(stoppable, words.front()) == stoppable.end())
           train::HeldSignals::release();
         return cli::run_verb(program, session, words);
       },

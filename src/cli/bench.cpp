@@ -1,4 +1,4 @@
-// lockstep bench: how long things take here. A file a subject.
+// lockstep bench: chooses the benchmark. Each one has its own file.
 #include "cli/bench.h"
 
 #include <fmt/format.h>
@@ -14,22 +14,22 @@ namespace lockstep::cli {
 namespace {
 
 constexpr std::array subjects{
-    Verb{"allreduce", "sums over all ranks and MPI_Allreduce, every result checked", bench_allreduce},
-    Verb{"checkpoint", "saves compared with plain writes, and during training", bench_checkpoint},
-    Verb{"overlap", "how much of a step's communication is hidden", bench_overlap},
-    Verb{"step", "whole training steps of a standard workload", bench_step}};
+    Verb{"allreduce", "sums over all ranks, compared with MPI_Allreduce", bench_allreduce},
+    Verb{"checkpoint", "saves, compared with plain writes and during training", bench_checkpoint},
+    Verb{"overlap", "how much communication the backward pass hides", bench_overlap},
+    Verb{"step", "training steps of a standard workload or a run", bench_step}};
 
 }  // namespace
 
 void add_workload(OptionSet& options) {
-  options.add()("workload", po::value<std::string>()->default_value("gpt-cpu"), "which one");
-  options.add()("steps", po::value<std::int64_t>()->default_value(20), "steps measured");
+  options.add()("workload", po::value<std::string>()->default_value("gpt-cpu"), "the standard workload");
+  options.add()("steps", po::value<std::int64_t>()->default_value(20), "number of steps to measure");
 }
 
 std::string workload_names() {
   std::vector<std::string> names;
   for (const train::StandardWorkload& workload : train::standard_workloads()) names.push_back(workload.name);
-  constexpr std::size_t columns = 66;  // beside "Workloads: ", on a line of a screen
+  constexpr std::size_t columns = 66;  // after "Workloads: ", on a line of 80
   std::string text = fmt::format("{}", fmt::join(names, ", "));
   if (text.size() > columns) text[text.rfind(' ', columns)] = '\n';
   return text;
@@ -58,21 +58,21 @@ void show(const ResultOutput& output, const Session& session, const nlohmann::js
 
 ExitCode bench(const Program& program, Session& session, const Arguments& arguments) {
   std::vector<std::string_view> names;
-  std::string text = "Measures, alone or under mpirun or srun:\n";
+  std::string text = "Measures on one process, or on all ranks under mpirun or srun:\n";
   for (const Verb& subject : subjects) {
     if (!arguments.empty() && arguments.front() == subject.name)
       return subject.run(program, session, Arguments(arguments.begin() + 1, arguments.end()));
     names.push_back(subject.name);
     text += fmt::format("  {:<11} {}\n", subject.name, subject.summary);
   }
-  OptionSet options(
-      program, fmt::format("bench {} [OPTIONS]", fmt::join(names, "|")),
-      text + program.name + " bench NAME --help tells more; with --json each prints a JSON document.");
+  OptionSet options(program, fmt::format("bench {} [OPTIONS]", fmt::join(names, "|")),
+                    text + program.name + " bench NAME --help describes a benchmark.");
   options.positional("what");
   po::variables_map values;
   if (!options.parse(session, arguments, values)) return ExitCode::done;
-  throw UsageError("bench: cannot measure '{}'; one of {}",
-                   options.required(values, "what", "say what to measure"), fmt::join(names, ", "));
+  throw UsageError("bench: unknown benchmark '{}'; use one of {}",
+                   options.required(values, "what", "the name of a benchmark is missing"),
+                   fmt::join(names, ", "));
 }
 
 }  // namespace lockstep::cli

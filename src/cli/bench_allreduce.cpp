@@ -11,16 +11,14 @@
 namespace lockstep::cli {
 namespace {
 
-/// The sizes of --bytes, which one MPI_Allreduce takes.
+/// The sizes of --bytes. UsageError for a size that one MPI_Allreduce cannot take.
 std::vector<std::size_t> sizes_in(const std::vector<std::int64_t>& bytes) {
-  constexpr std::int64_t element = sizeof(float), most = element * std::numeric_limits<int>::max();
+  constexpr std::int64_t element = sizeof(float), max_bytes = element * std::numeric_limits<int>::max();
   std::vector<std::size_t> sizes;
   for (const std::int64_t size : bytes) {
-    if (size < element || size > most || size % element != 0)
-      throw UsageError(
-          "bench allreduce: --bytes {}: must be a multiple of {} from {} to {}; see lockstep bench allreduce "
-          "--help",
-          size, element, element, most);
+    if (size < element || size > max_bytes || size % element != 0)
+      throw UsageError("bench allreduce: --bytes {}: must be a multiple of {} from {} to {}", size, element,
+                       element, max_bytes);
     sizes.push_back(static_cast<std::size_t>(size));
   }
   return sizes;
@@ -30,11 +28,11 @@ std::vector<std::size_t> sizes_in(const std::vector<std::int64_t>& bytes) {
 
 ExitCode bench_allreduce(const Program& program, Session& session, const Arguments& arguments) {
   OptionSet options(program, "bench allreduce [--bytes N ...] [OPTIONS]",
-                    "Times the sum of float32 vectors over all ranks along the reduction tree, and\n"
-                    "MPI_Allreduce in place, in alternation; medians of the slowest rank. Every\n"
-                    "result is checked, bit by bit: exit code 5 if one is wrong.");
+                    "Times sums of float32 vectors over all ranks along the reduction tree and, in\n"
+                    "alternation, MPI_Allreduce in place. Times are medians of the slowest rank.\n"
+                    "Compares every sum with the expected bits; exit code 5 if one differs.");
   options.add()("bytes", po::value<std::vector<std::int64_t>>()->multitoken(),
-                "sizes, multiples of 4; default: 64 KiB to 100 MiB, odd lengths among them");
+                "vector sizes in bytes, multiples of 4; default: 64 KiB to 100 MiB, including odd lengths");
   add_output(options);
   po::variables_map values;
   if (!options.parse(session, arguments, values)) return ExitCode::done;
@@ -69,12 +67,12 @@ ExitCode bench_allreduce(const Program& program, Session& session, const Argumen
   show(output, session, {{"rows", std::move(rows)}}, print_text,
        {"All-reduce",
         "Sums of float32 vectors over all ranks along the reduction tree, and MPI_Allreduce in place. "
-        "Medians; each time is that of the slowest rank.",
-        {{"every bit right", exact ? "yes" : "NO"}}});
+        "Times are medians of the slowest rank.",
+        {{"all bits correct", exact ? "yes" : "NO"}}});
   for (const comm::AllReduceTime& time : times) {
     if (!time.exact)
       throw FailureError(
-          "bench allreduce: the sum of {} bytes on {} ranks has not the bits of the reduction tree",
+          "bench allreduce: the sum of {} bytes on {} ranks differs from the sum along the reduction tree",
           time.bytes, time.ranks);
   }
   return ExitCode::done;

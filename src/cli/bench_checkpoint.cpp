@@ -1,4 +1,4 @@
-// lockstep bench checkpoint: saves compared with plain writes and reads of the same bytes, and during
+// lockstep bench checkpoint: saves, compared with plain writes and reads of the same bytes, and during
 // training.
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -34,7 +34,7 @@ struct CheckpointOptions {
   std::uint64_t bytes = 0;
   std::string directory;  ///< on the storage to measure
   int rounds = 0;
-  std::string workload;  ///< that trains during a save
+  std::string workload;  ///< trains during a save
 };
 
 /// A new directory that the destructor removes.
@@ -44,7 +44,7 @@ class Scratch {
     std::string path = parent + "/lockstep-bench-XXXXXX";
     comm::run_on_all(world_, [&] {
       if (world_.rank() == 0 && !::mkdtemp(path.data()))
-        throw_system_error(errno, parent, "make a directory in it");
+        throw_system_error(errno, parent, "create a directory in it");
     });
     if (world_.rank() == 0) draft_.emplace(path, Draft::Kind::directory);
     path_ = world_.all_gather_texts(path)[0];
@@ -57,7 +57,8 @@ class Scratch {
   std::optional<Draft> draft_;  // of rank 0
 };
 
-/// Calls use(begin, end) with the pieces of this range that a plain read or write takes, as ours does.
+/// Calls use(begin, end) for each piece of the range. Plain reads and writes use pieces of this size, like
+/// those of a checkpoint.
 template <class Use>
 void in_pieces(std::uint64_t begin, std::uint64_t end, const Use& use) {
   constexpr std::uint64_t piece_bytes = 1 << 20;
@@ -70,21 +71,21 @@ void fill(const Tensor& tensor, std::uint32_t number) {
     tensor.data<float>()[i] = random.uniform(static_cast<std::uint64_t>(i)) - 0.5f;
 }
 
-/// Matrices of 4 MiB with a bias of 4 KiB each, like those of a model.
-checkpoint::StateDict made_up_model(std::uint64_t bytes) {
+/// Matrices of 4 MiB, each with a bias of 4 KiB, as in a model.
+checkpoint::StateDict synthetic_model(std::uint64_t bytes) {
   checkpoint::StateDict contents;
   checkpoint::Section& model = contents.sections.emplace_back(checkpoint::Section{"model", {}, {}});
   const Tensor pattern = Tensor::empty({1024, 1024});
   fill(pattern, 0);
-  for (std::uint64_t made = 0; made < bytes;) {
+  for (std::uint64_t size = 0; size < bytes;) {
     const std::size_t layer = model.tensors.size() / 2;
     const Tensor weight = Tensor::empty({1024, 1024}), bias = Tensor::empty({1024});
     std::memcpy(weight.raw(), pattern.raw(), weight.bytes());
     fill(bias, static_cast<std::uint32_t>(layer) + 1);
-    weight.data<float>()[0] = static_cast<float>(layer);  // no two blocks are the same
+    weight.data<float>()[0] = static_cast<float>(layer);  // all blocks differ
     model.tensors.push_back({fmt::format("layer{}.weight", layer), weight});
     model.tensors.push_back({fmt::format("layer{}.bias", layer), bias});
-    made += weight.bytes() + bias.bytes();
+    size += weight.bytes() + bias.bytes();
   }
   return contents;
 }
@@ -106,7 +107,7 @@ class CheckpointBenchmark {
       : world_(session.world()),
         options_(options),
         scratch_(world_, options.directory),
-        contents_(made_up_model(options.bytes)),
+        contents_(synthetic_model(options.bytes)),
         workload_(train::workload_named(options.workload), session.transport(), session.backend()) {
     for (const checkpoint::NamedTensor& tensor : contents_.sections[0].tensors)
       bytes_ += tensor.value.bytes();
@@ -127,7 +128,7 @@ class CheckpointBenchmark {
     save_many();
   }
 
-  /// As --json prints it: medians; rates are of all ranks together, MB = 10^6 bytes. Collective, after run().
+  /// The document of --json: medians; rates are sums over ranks, MB = 10^6 bytes. Collective, after run().
   nlohmann::json result() {
     times_.take_max(world_);
     return {{"bytes", bytes_},
@@ -139,7 +140,7 @@ class CheckpointBenchmark {
             {"async_stall_ms", times_.median("stall")}};
   }
 
-  /// All of it as text. After result().
+  /// Prints all results as text. After result().
   void print() const {
     const auto ms = [&](const char* name) { return times_.median(name); };
     const auto mb_s = [&](const char* name) { return rate_mb_s(name); };
@@ -152,15 +153,15 @@ class CheckpointBenchmark {
     compare("verify, from storage", "verify", "pread", "raw read");
     compare("verify, from memory", "cached verify", "pread", "cached raw read");
     fmt::print(
-        "asynchronous save: returns after {:.1f} ms ({:.1f} % of the {:.0f} ms of a synchronous one; "
+        "asynchronous save: returns after {:.1f} ms ({:.1f} % of the {:.0f} ms of a synchronous save; "
         "a copy takes {:.1f} ms), complete after {:.0f} ms\n",
         ms("stall"), 100 * ms("stall") / ms("save"), ms("save"), ms("copy"), ms("async"));
-    fmt::print("training meanwhile: {:.1f} ms a step, {:.1f} without a save (ratio {:.3f})\n",
+    fmt::print("training during a save: {:.1f} ms per step, {:.1f} without a save (ratio {:.3f})\n",
                ms("step while saving"), ms("step"), ms("step while saving") / ms("step"));
     fmt::print("5,000 tensors of 1 KiB: {:.0f} ms\n", ms("many"));
   }
 
-  /// What result() leaves out, for a page.
+  /// The results that result() omits, as a section of a page.
   nlohmann::json more() const {
     const auto rates = [&](const char* name, const char* kind, const char* of) {
       return report::Bar{name, kind, rate_mb_s(of)};
@@ -169,17 +170,17 @@ class CheckpointBenchmark {
       return report::Bar{name, kind, times_.median(of)};
     };
     return report::section("Reading, saving and training",
-                           {report::bars("Rates of reading", "MB/s",
+                           {report::bars("Read rates", "MB/s",
                                          {rates("verify, from storage", "", "verify"),
                                           rates("pread, from storage", "step", "raw read"),
                                           rates("verify, from memory", "", "cached verify"),
                                           rates("pread, from memory", "step", "cached raw read")}),
-                            report::bars("Times of saves", "ms",
-                                         {times("an asynchronous save until it returns", "late", "stall"),
-                                          times("a copy in memory", "step", "copy"),
-                                          times("an asynchronous save until it is complete", "comm", "async"),
+                            report::bars("Save times", "ms",
+                                         {times("asynchronous save until it returns", "late", "stall"),
+                                          times("copy in memory", "step", "copy"),
+                                          times("asynchronous save until it is complete", "comm", "async"),
                                           times("5,000 tensors of 1 KiB", "", "many")}),
-                            report::bars("Times of a training step", "ms",
+                            report::bars("Training step times", "ms",
                                          {times("while saving", "", "step while saving"),
                                           times("without a save", "step", "step")})});
   }
@@ -187,7 +188,7 @@ class CheckpointBenchmark {
  private:
   double rate_mb_s(const char* name) const { return static_cast<double>(bytes_) / 1e3 / times_.median(name); }
 
-  /// Times what this rank does alone. Collective.
+  /// Times an action of this rank that is not collective. Collective.
   template <class Action>
   void time_own(const std::string& name, const Action& action) {
     times_.time(world_, name, [&] { comm::run_on_all(world_, action); });
@@ -207,7 +208,7 @@ class CheckpointBenchmark {
         file.sync();
       });
     };
-    // In alternating order: the second may find the storage busy with the first.
+    // In alternating order, because the storage may still be busy with the first when the second starts.
     if (round % 2 == 0) write_raw();
     times_.time(world_, "save", [&] { checkpoint::save_file(path, contents_, world_); });
     if (round % 2 != 0) write_raw();
@@ -226,7 +227,7 @@ class CheckpointBenchmark {
       });
       bool whole = false;
       times_.time(world_, from + "verify", [&] { whole = checkpoint::verify(path, world_).whole(); });
-      if (!whole) throw FailureError("{}: not what was saved", path);
+      if (!whole) throw FailureError("{}: the file differs from what was saved", path);
     }
     comm::run_on_all(world_, [&] {
       if (world_.rank() == 0) remove_file(path), remove_file(raw);
@@ -239,7 +240,7 @@ class CheckpointBenchmark {
     if (!store_) {
       store_ = std::make_unique<checkpoint::Store>(scratch_.file("async"), world_,
                                                    checkpoint::StoreOptions{.keep = 1, .async = true});
-      store_->save_state_dict(1, contents_);  // takes the memory for the copy
+      store_->save_state_dict(1, contents_);  // allocates the memory for the copy
       store_->finish();
     }
     world_.barrier();
@@ -269,7 +270,7 @@ class CheckpointBenchmark {
   checkpoint::StateDict contents_;
   WorkloadRun workload_;
   std::uint64_t bytes_ = 0, begin_ = 0, end_ = 0;
-  std::vector<std::byte> mine_, copy_;  // this rank's bytes, and memory for a copy
+  std::vector<std::byte> mine_, copy_;  // this rank's bytes, and memory for a copy of them
   std::unique_ptr<checkpoint::Store> store_;
   train::Figures times_;  // in ms
 };
@@ -278,13 +279,15 @@ class CheckpointBenchmark {
 
 ExitCode bench_checkpoint(const Program& program, Session& session, const Arguments& arguments) {
   OptionSet options(program, "bench checkpoint [--mib N] [--directory DIR] [OPTIONS]",
-                    "Times saves on the storage of DIR, in alternation with plain writes and reads of\n"
-                    "the same bytes by the same ranks, and during training on a standard workload.\n"
-                    "Medians over rounds, of the slowest rank. Its files are removed at the end.");
-  options.add()("mib", po::value<std::int64_t>()->default_value(1024), "size, in MiB");
-  options.add()("directory", po::value<std::string>()->default_value("."), "on the storage to measure");
-  options.add()("rounds", po::value<int>()->default_value(5), "how often each is timed");
-  options.add()("workload", po::value<std::string>()->default_value("gpt-cpu"), "what trains during a save");
+                    "Times saves to the storage of DIR, in alternation with plain writes and reads of\n"
+                    "the same bytes by the same ranks, and saves while a standard workload trains.\n"
+                    "Times are medians over rounds of the slowest rank. Removes its files at the end.");
+  options.add()("mib", po::value<std::int64_t>()->default_value(1024), "size of a checkpoint in MiB");
+  options.add()("directory", po::value<std::string>()->default_value("."),
+                "directory on the storage to measure");
+  options.add()("rounds", po::value<int>()->default_value(5), "number of measurements");
+  options.add()("workload", po::value<std::string>()->default_value("gpt-cpu"),
+                "standard workload that trains during a save");
   add_output(options);
   po::variables_map values;
   if (!options.parse(session, arguments, values)) return ExitCode::done;
@@ -295,8 +298,7 @@ ExitCode bench_checkpoint(const Program& program, Session& session, const Argume
                               .directory = values["directory"].as<std::string>(),
                               .rounds = values["rounds"].as<int>(),
                               .workload = values["workload"].as<std::string>()};
-  if (how.rounds < 1)
-    throw UsageError("--rounds {}: must be at least 1; see lockstep bench checkpoint --help", how.rounds);
+  if (how.rounds < 1) throw UsageError("bench checkpoint: --rounds {}: must be at least 1", how.rounds);
   const ResultOutput output(values, session);
   CheckpointBenchmark benchmark(session, how);
   benchmark.run();
@@ -304,8 +306,8 @@ ExitCode bench_checkpoint(const Program& program, Session& session, const Argume
   show(
       output, session, result, [&] { benchmark.print(); },
       {"Checkpoints",
-       fmt::format("Saves in {}, in alternation with plain writes and reads of the same bytes by the same "
-                   "ranks. Medians over {}, of the slowest rank; MB = 10^6 bytes.",
+       fmt::format("Saves to {}, in alternation with plain writes and reads of the same bytes by the same "
+                   "ranks. Times are medians over {} of the slowest rank; MB = 10^6 bytes.",
                    how.directory, pluralized(how.rounds, "round")),
        {{"size", report::bytes_text(static_cast<double>(how.bytes))}}},
       benchmark.more());

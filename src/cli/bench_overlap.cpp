@@ -1,4 +1,4 @@
-// lockstep bench overlap: how much of a step's communication backward hides, compared with what is possible.
+// lockstep bench overlap: how much communication the backward pass hides, compared with the optimum.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,36 +14,36 @@ using train::Figures;
 using train::StandardWorkload;
 using train::WorkloadRun;
 
-/// A bucket of a step; the last may be the statistics of batch norm. Medians of the slowest rank.
+/// The times of one bucket in ms: medians of the slowest rank. The last bucket may be batch norm statistics.
 struct BucketFigures {
   std::size_t bytes = 0;
-  double ready_ms = 0;  ///< its gradients exist, in steps without communication; from the start of the step
-  double wire_ms = 0;   ///< of its sum alone
-  double start_ms = 0;  ///< its sum starts, in a step of all ranks
-  double done_ms = 0;   ///< its sum is found complete
+  double ready_ms = 0;  ///< its gradients are complete, after the start of a step without communication
+  double wire_ms = 0;   ///< duration of its sum without other load
+  double start_ms = 0;  ///< its sum starts, after the start of a step of all ranks
+  double done_ms = 0;   ///< its sum is complete
 };
 
-/// One way of communicating. Medians over steps, of the slowest rank in each.
+/// The times of one ddp.mode: medians over steps of the slowest rank.
 struct OverlapTimes {
   std::string mode;  ///< per_parameter, flat or overlapped; with several bucket sizes, "overlapped 4 MiB"
   double step_ms = 0;
-  double compute_ms = 0;  ///< the same steps in a world of one: all ranks at the same time, each alone
-  double comm_ms = 0;     ///< all buckets started at once, without backward
-  /// The greatest of the end of backward and, for any bucket, ready_ms and the wire_ms of it and all later
-  /// ones; then header_ms and optimizer_ms.
+  double compute_ms = 0;  ///< the same steps without communication, on all ranks at the same time
+  double comm_ms = 0;     ///< all sums at once, without a backward pass
+  /// The maximum of the end of backward and, over buckets, of ready_ms + wire_ms of this and all later ones;
+  /// plus header_ms and optimizer_ms.
   double critical_path_ms = 0;
   double exposed_comm_ms = 0;  ///< from the end of backward until all sums and the header are complete
-  double header_ms = 0;        ///< the all-gather that ends every step, alone
-  double optimizer_ms = 0;     ///< from the end of backward to the end of a step of one rank alone
+  double header_ms = 0;        ///< the all-gather at the end of every step, without other load
+  double optimizer_ms = 0;     ///< from the end of backward to the end of a step without communication
   std::vector<BucketFigures> buckets = {};
 };
 
-constexpr double max_bucket_mb = 1e6;        // as ddp.bucket_mb
-constexpr std::int64_t steps_per_round = 4;  // of a mode, before the next mode runs
+constexpr double max_bucket_mb = 1e6;        // like ddp.bucket_mb
+constexpr std::int64_t steps_per_round = 4;  // of one mode before the next
 
 std::string of_bucket(const char* what, std::size_t bucket) { return fmt::format("{} {}", what, bucket); }
 
-/// The sums and the header of a step, without backward.
+/// The communication of a step without its computation: sums and header.
 class Communication {
  public:
   Communication(comm::GradientTransport& transport, comm::FlatBuffer& flat_buffer,
@@ -71,7 +71,7 @@ class Communication {
 
   const std::vector<comm::TreeSum>& sums() const { return sums_; }
 
-  /// Adds this rank's times: of each bucket, of all at once, and of the header.
+  /// Adds this rank's times for each sum, for all sums at once, and for the header.
   void measure(Figures& figures) {
     for (std::size_t b = 0; b < sums_.size(); ++b)
       figures.time(world_, of_bucket("wire", b),
@@ -119,7 +119,7 @@ class ModeBenchmark {
   }
   const ddp::DataParallel& replicas() const { return together_.replicas(); }
 
-  /// `steps` measured steps of each kind, each after one that warms the caches.
+  /// Measures `steps` steps with and without communication, after one step each to warm the caches.
   void run_round(std::int64_t steps);
   OverlapTimes result();
 
@@ -190,15 +190,14 @@ OverlapTimes ModeBenchmark::result() {
   return times;
 }
 
-/// The modes in alternating rounds. `bucket_sizes_mb`: ddp.bucket_mb of mode overlapped, one result each;
-/// empty: its default. Collective.
+/// Measures all modes in alternating rounds. `bucket_sizes_mb`: values of ddp.bucket_mb for mode overlapped,
+/// with one result each; empty: its default. Collective.
 std::vector<OverlapTimes> time_overlap(Session& session, const std::string& name, std::int64_t steps,
                                        const std::vector<double>& bucket_sizes_mb) {
   train::check_steps(steps, "overlap");
   for (const double bucket_mb : bucket_sizes_mb) {
     if (!(bucket_mb > 0 && bucket_mb <= max_bucket_mb))
-      throw UsageError("--bucket-mb {}: must be in (0, {}]; see lockstep bench overlap --help", bucket_mb,
-                       max_bucket_mb);
+      throw UsageError("--bucket-mb {}: must be above 0 and at most {}", bucket_mb, max_bucket_mb);
   }
   const StandardWorkload& workload = train::workload_named(name);
   std::vector<std::unique_ptr<ModeBenchmark>> modes;
@@ -214,7 +213,7 @@ std::vector<OverlapTimes> time_overlap(Session& session, const std::string& name
           {.bucket_mb = bucket_mb});
   }
 
-  // Plans differ in their layout, not in their size: one flat buffer serves all modes.
+  // Plans differ in layout, not in size, so all modes share one flat buffer.
   const ddp::DataParallel& any = modes.front()->replicas();
   const auto flat_buffer =
       session.transport().allocate_buffer(any.accumulation_buffer_bytes(), any.accumulation_buffers());
@@ -239,7 +238,7 @@ void print_buckets(const OverlapTimes& times) {
   }
 }
 
-/// When the buckets of a step are ready, started and done.
+/// The buckets of a step as bars: ready, started and done.
 nlohmann::json buckets_of(const OverlapTimes& times) {
   nlohmann::json rows{"compute"}, spans = nlohmann::json::array();
   const auto add = [&](const char* kind, const char* name, double start, double end) {
@@ -255,19 +254,17 @@ nlohmann::json buckets_of(const OverlapTimes& times) {
   for (std::size_t b = 0; b < times.buckets.size(); ++b) {
     const BucketFigures& bucket = times.buckets[b];
     rows.push_back(fmt::format("bucket {} · {}", b, report::bytes_text(static_cast<double>(bucket.bytes))));
-    add("late", "its gradients are ready, its sum waits", bucket.ready_ms, bucket.start_ms);
-    add("comm", "its sum", bucket.start_ms, bucket.done_ms);
+    add("late", "gradients are ready, the sum waits", bucket.ready_ms, bucket.start_ms);
+    add("comm", "sum", bucket.start_ms, bucket.done_ms);
   }
   return {{"bars",
-           {{"title", "A step of mode " + times.mode},
+           {{"title", "One step in mode " + times.mode},
             {"unit", "medians of the slowest rank"},
-            {"axis", "ms since the step began"},
+            {"axis", "ms since the start of the step"},
             {"key", true},
             {"rows", std::move(rows)},
             {"spans", std::move(spans)},
-            {"note",
-             "The computation and the moments when gradients are ready are those of steps without "
-             "communication."}}}};
+            {"note", "Computation and ready times are those of steps without communication."}}}};
 }
 
 void print_text(const std::vector<OverlapTimes>& results, const std::string& title, bool buckets) {
@@ -301,22 +298,23 @@ nlohmann::json json_of(const std::vector<OverlapTimes>& results) {
 
 ExitCode bench_overlap(const Program& program, Session& session, const Arguments& arguments) {
   OptionSet options(program, "bench overlap [--workload NAME] [--bucket-mb X ...] [OPTIONS]",
-                    "Times the three values of ddp.mode in alternation, and compares them with steps\n"
-                    "without communication (compute), with communication alone (comm), and with what\n"
-                    "is possible (critical path: the greatest of compute and, for any bucket, the\n"
-                    "moment it is ready plus the time of its sum and all later ones; then header and\n"
-                    "optimizer). Milliseconds; medians of the slowest rank.\nWorkloads: " +
+                    "Times steps with each value of ddp.mode in alternation, and compares them with\n"
+                    "steps without communication (compute), communication without computation (comm)\n"
+                    "and the optimum (critical path): header and optimizer after the end of backward\n"
+                    "or, if later, after the last sum, where each bucket's sum starts when the bucket\n"
+                    "is ready and earlier sums are complete. Times are medians of the slowest rank in\n"
+                    "ms.\nWorkloads: " +
                         workload_names() + ".");
   add_workload(options);
   options.add()("bucket-mb", po::value<std::vector<double>>()->multitoken(),
-                "ddp.bucket_mb of mode overlapped; several: a row each");
-  options.add()("buckets", "show when each bucket of mode overlapped is ready, started and done");
+                "values of ddp.bucket_mb for mode overlapped, one row each");
+  options.add()("buckets", "also print when each bucket of mode overlapped is ready, started and done");
   add_output(options);
   po::variables_map values;
   if (!options.parse(session, arguments, values)) return ExitCode::done;
   const bool buckets = values.count("buckets") > 0;
   if (values.count("json") > 0 && buckets)
-    throw UsageError("bench overlap: --buckets has no JSON form; leave one of the two out");
+    throw UsageError("bench overlap: --buckets has no JSON form; omit --buckets or --json");
 
   const ResultOutput output(values, session);
   std::vector<double> bucket_sizes_mb;
@@ -332,8 +330,8 @@ ExitCode bench_overlap(const Program& program, Session& session, const Arguments
       output, session, json_of(results),
       [&] { print_text(results, workload + " on " + ranks_and_nodes(session.world()), buckets); },
       {"Overlap: " + workload,
-       "How much of a step's communication the backward hides. Medians over steps, of the slowest rank in "
-       "each. Critical path: what is possible with these computations and sums.",
+       "How much communication the backward pass hides. Times are medians over steps of the slowest rank. "
+       "Critical path: the shortest possible step with these computations and sums.",
        {{"step, " + last.mode, fmt::format("{:.1f} ms", last.step_ms)},
         {"step / critical path", fmt::format("{:.3f}", last.step_ms / last.critical_path_ms)}}},
       report::section("Buckets", timelines));

@@ -1,5 +1,5 @@
-// lockstep bench step: whole training steps of a standard workload, or with --profile what a step is made of,
-// operation by operation.
+// lockstep bench step: times training steps of a standard workload or a run, or with --profile each operation
+// of a step.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 #include "kernels/gpus.h"
 #include "kernels/profile.h"
 #include "lockstep/comm/agreement.h"
-#include "report/page.h"
+#include "report/report.h"
 #include "train/device.h"
 #include "train/run/resume.h"
 
@@ -29,9 +29,9 @@ using train::WorkloadRun;
 struct StepOptions {
   std::string workload;                                ///< its name, or the configuration file of a run
   std::optional<train::Config> config = std::nullopt;  ///< of a run
-  std::int64_t steps = 0;                              ///< measured
+  std::int64_t steps = 0;                              ///< to measure
   DType compute = DType::float32;
-  int shards = 1, micro_batches = 1;  ///< of a rank's batch; of a shard
+  int shards = 1, micro_batches = 1;  ///< per rank; per shard
   ddp::Graph graph = ddp::Graph::automatic;
   Arguments overrides = {};
 };
@@ -40,25 +40,26 @@ ddp::Graph graph_of(const std::string& word) {
   try {
     return option::named<ddp::Graph>(word);
   } catch (const UsageError&) {
-    throw UsageError("--graph {}: must be auto, true or false; see lockstep bench step --help", word);
+    throw UsageError("--graph {}: must be auto, true or false", word);
   }
 }
 
-/// What time_steps() found, of the slowest rank.
+/// The result of time_steps(); times are those of the slowest rank.
 struct StepResult {
   std::vector<double> step_ms, exposed_comm_ms;  ///< of each step
   double median_ms = 0, exposed_median_ms = 0, peak_bytes = 0, page_faults = 0;
-  double device_bytes = 0;  ///< of a GPU's memory, at most: tensors, graphs, accumulation buffers
+  double device_bytes = 0;  ///< peak GPU memory: tensors, graphs, accumulation buffers
   double samples_per_second = 0;
-  double tflops = 0;                  ///< 1e12 a second, of the products of rank 0
-  std::optional<double> mfu = {};     ///< of what the GPU's data sheet says
-  int shards = 1, micro_batches = 1;  ///< of a rank, at most; of a shard
+  double tflops = 0;                  ///< TFLOP/s of the matrix products of rank 0
+  std::optional<double> mfu = {};     ///< tflops divided by the peak of the GPU's data sheet
+  int shards = 1, micro_batches = 1;  ///< maximum per rank; per shard
   int accumulation_buffers = 1;
-  std::string launched = {};  ///< on a GPU: how the steps were
-  bool captured = false;      ///< as graphs
+  std::string launched = {};  ///< on a GPU: how steps were launched; else empty
+  bool captured = false;      ///< whether all steps were launched as graphs
 };
 
-/// Whether all that rank 0's GPU computes is the model's arithmetic, and of this rank alone.
+/// Whether rank 0's GPU computes only the model's arithmetic, and only for rank 0, so that the MFU is
+/// defined.
 bool computes_only_the_model(const train::Config& config, const comm::HostGroup& world) {
   const bool shares = world.size() > 1 && std::getenv("LOCKSTEP_SHARE_GPU");
   return !shares && config.model.value("recompute") != "true" &&
@@ -68,11 +69,12 @@ bool computes_only_the_model(const train::Config& config, const comm::HostGroup&
 WorkloadRun workload_run(Session& session, const StepOptions& options) {
   if (options.config) return {*options.config, session, options.compute};
   const train::StandardWorkload& workload = train::workload_named(options.workload);
-  train::samples_of_shard(workload, options.shards, options.micro_batches);  // before a large model is made
+  train::samples_of_shard(workload, options.shards,
+                          options.micro_batches);  // checked before it builds a large model
   for (const std::string& text : options.overrides) {
     const std::string section = text.substr(0, text.find('.'));
     if (section != "model" && section != "diffusion" && section != "optimizer")
-      throw UsageError("--set {}: a workload has only the keys of model, diffusion and optimizer", text);
+      throw UsageError("--set {}: a workload has keys of model, diffusion and optimizer only", text);
   }
   return {workload,
           session.transport(),
@@ -82,14 +84,14 @@ WorkloadRun workload_run(Session& session, const StepOptions& options) {
           options.overrides};
 }
 
-/// Each measured step, as curves.
+/// The measured steps as curves.
 nlohmann::json steps_of(const StepResult& result) {
   nlohmann::json charts = nlohmann::json::array();
   for (const auto& [title, values] : {std::pair{"Step time", &result.step_ms},
                                       std::pair{"Exposed communication", &result.exposed_comm_ms}}) {
     report::Points points{{}, *values};
     for (std::size_t step = 1; step <= values->size(); ++step) points.x.push_back(static_cast<double>(step));
-    points = report::reduced(points, report::max_points);
+    points = report::reduce(points, report::max_points);
     charts.push_back({{"title", title},
                       {"unit", "ms"},
                       {"linear", true},
@@ -100,18 +102,18 @@ nlohmann::json steps_of(const StepResult& result) {
   return report::section("Steps", {{{"charts", {{"charts", std::move(charts)}}}}});
 }
 
-/// Times steps, of the slowest rank in each. Collective.
+/// Times steps; each time is that of the slowest rank. Collective.
 StepResult time_steps(Session& session, const StepOptions& options) {
   comm::HostGroup& world = session.world();
   kernels::Backend& backend = session.backend();
   WorkloadRun run = workload_run(session, options);
   const ddp::DataParallel& replicas = run.replicas();
-  double flops = 0;              // of a step
-  std::size_t device_bytes = 0;  // at most: a capture gives back what it does not use
+  double flops = 0;              // per step
+  std::size_t device_bytes = 0;  // the maximum: a capture frees memory that it does not use
   for (std::int64_t step = 0; step < train::warm_up_steps; ++step) {
     const kernels::FlopCounter counter(backend);
     run.step();
-    if (step == 0) flops = counter.flops();  // a graph asks the backend for nothing
+    if (step == 0) flops = counter.flops();  // later a graph may run without the backend
     device_bytes = std::max(device_bytes, backend.reserved_bytes());
   }
   const std::int64_t launches_before = replicas.captured_steps().launches;
@@ -149,9 +151,9 @@ StepResult time_steps(Session& session, const StepOptions& options) {
 
   const ddp::CapturedSteps& captured = replicas.captured_steps();
   result.captured = captured.launches - launches_before == options.steps;
-  result.launched = result.captured
-                        ? "launched as a CUDA graph"
-                        : "without a CUDA graph" + (captured.refused.empty() ? "" : ": " + captured.refused);
+  result.launched = result.captured ? "launched as CUDA graphs"
+                                    : "launched without CUDA graphs" +
+                                          (captured.refused.empty() ? "" : ": " + captured.refused);
   if (options.compute == DType::bfloat16 && computes_only_the_model(run.config(), world)) {
     if (const auto peak = kernels::bf16_tflops_of(kernels::name_of(backend.device())))
       result.mfu = result.tflops / *peak;
@@ -190,28 +192,29 @@ nlohmann::json json_of(const StepResult& result, const StepOptions& options, con
 void print_text(const StepResult& result, const StepOptions& options, const std::string& precision,
                 const std::string& device, int ranks) {
   const bool on_gpu = !result.launched.empty();
-  fmt::print("{} {} on {}, {}: {:.1f} ms a step, {:.0f} samples/s, {:.2f} ms of communication exposed\n",
+  fmt::print("{} {} on {}, {}: {:.1f} ms per step, {:.0f} samples/s, {:.2f} ms of exposed communication\n",
              options.workload, precision, pluralized(ranks, "rank"), device, result.median_ms,
              result.samples_per_second, result.exposed_median_ms);
   fmt::print(
-      "{:.3g} TFLOP/s a rank{}; shards a rank: {}, micro-batches of each: {}, accumulation buffers: {}\n",
+      "{:.3g} TFLOP/s per rank{}; shards per rank: {}, micro-batches per shard: {}, accumulation buffers: "
+      "{}\n",
       result.tflops,
       result.mfu ? fmt::format(", {:.1f} % of the GPU's {:.0f} (MFU)", 100 * *result.mfu,
                                result.tflops / *result.mfu)
                  : "",
       result.shards, result.micro_batches, result.accumulation_buffers);
-  fmt::print("peak {}memory {:.0f} MiB a rank, {:.1f} page faults a step\n", on_gpu ? "host " : "",
+  fmt::print("peak {}memory {:.0f} MiB per rank, {:.1f} page faults per step\n", on_gpu ? "host " : "",
              result.peak_bytes / bytes_per_mib, result.page_faults);
   if (on_gpu)
-    fmt::print("GPU memory {:.0f} MiB a rank; steps {}\n", result.device_bytes / bytes_per_mib,
+    fmt::print("GPU memory {:.0f} MiB per rank; steps {}\n", result.device_bytes / bytes_per_mib,
                result.launched);
 }
 
-/// A step of this rank, operation by operation: means over its steps. The tape, waits for sums and the
-/// optimizer's bookkeeping are no operations of the backend: they are what is left of step_ms.
+/// The operations of one step of this rank: means over steps. Time outside operations (tape, waits for sums,
+/// bookkeeping of the optimizer) is the rest of step_ms.
 struct StepProfile {
   double step_ms = 0, exposed_comm_ms = 0;
-  std::vector<OperationFigures> operations = {};  ///< of one step, the longest first
+  std::vector<OperationFigures> operations = {};  ///< of one step, longest first
   kernels::Ceilings ceilings = {};
   double products_ms = 0, others_ms = 0;  ///< sums over operations
   bool on_gpu = false;
@@ -237,7 +240,7 @@ StepProfile measure_operations(Session& session, const StepOptions& options) {
       found.exposed_comm_ms += times.exposed_comm_ms / steps;
     }
   };
-  // Ceilings are measured in the middle of the steps, so that both see the same load on the node.
+  // Ceilings are measured between two halves of the steps, so that both see the same load on the node.
   some_steps(options.steps / 2);
   profiler.reset();
   found.ceilings = kernels::measure_ceilings(session.backend(), options.compute);
@@ -259,11 +262,11 @@ void print_table(const StepProfile& profile, const std::string& title) {
   const kernels::Ceilings& ceilings = profile.ceilings;
   const auto percent = [&](double ms) { return 100 * ms / profile.step_ms; };
   fmt::print("{}", title);
-  fmt::print("this node meanwhile: {:.1f} GFLOP/s (a product of {} x {}), {:.1f} GB/s (a copy of {} MiB)\n\n",
+  fmt::print("ceilings of this node: {:.1f} GFLOP/s (product of {} x {}), {:.1f} GB/s (copy of {} MiB)\n\n",
              ceilings.gflops, ceilings.product_rows, ceilings.product_rows, ceilings.gb_s,
              ceilings.copied_bytes >> 20);
   fmt::print("{:<56}{:>6}{:>9}{:>8}{:>9}{:>6}{:>8}{:>6}\n", "operation", "calls", "ms", "share", "GFLOP/s",
-             "of it", "GB/s", "of it");
+             "peak", "GB/s", "peak");
   for (const OperationFigures& operation : profile.operations) {
     fmt::print("{:<56}{:>6}{:>9.2f}{:>7.1f}%", operation.name, operation.calls, operation.ms,
                percent(operation.ms));
@@ -278,19 +281,19 @@ void print_table(const StepProfile& profile, const std::string& title) {
     fmt::print("{:<62}{:>9.2f}{:>7.1f}%\n", what, ms, percent(ms));
   };
   fmt::print("\n");
-  sum("products", profile.products_ms);
+  sum("matrix products", profile.products_ms);
   sum("all other operations", profile.others_ms);
   sum("outside operations", profile.step_ms - profile.products_ms - profile.others_ms);
-  sum("  of which exposed communication", profile.exposed_comm_ms);
+  sum("  exposed communication", profile.exposed_comm_ms);
   const auto any = [&](const auto& property) { return std::ranges::any_of(profile.operations, property); };
   if (any([&](const OperationFigures& operation) { return gflops(operation) > 1.25 * ceilings.gflops; }))
     fmt::print(
-        "\nConvolutions above 100% use Winograd's products, which take a quarter of the arithmetic that is "
+        "\nConvolutions above 100% use Winograd's algorithm: it needs a quarter of the arithmetic that is "
         "counted.\n");
   if (any([](const OperationFigures& operation) {
         return operation.name.find(", with ") != std::string::npos;
       }))
-    fmt::print("\nProducts include their activations, the slopes of these, and the sums for biases.\n");
+    fmt::print("\nMatrix products include fused activations, their derivatives, and sums for biases.\n");
 }
 
 nlohmann::json json_of(const StepProfile& profile, const StepOptions& options, int ranks,
@@ -322,42 +325,42 @@ void profile_steps(Session& session, const StepOptions& options, const ResultOut
   const std::string precision = train::precision_text(options.compute, session.backend());
   const int ranks = session.world().size();
   const auto print_text = [&] {
-    print_table(found, fmt::format("{} {} on {}, rank 0: {:.1f} ms a step (mean of {}{})\n", options.workload,
-                                   precision, pluralized(ranks, "rank"), found.step_ms, options.steps,
-                                   found.on_gpu ? ", without CUDA graphs" : ""));
+    print_table(found, fmt::format("{} {} on {}, rank 0: {:.1f} ms per step (mean of {}{})\n",
+                                   options.workload, precision, pluralized(ranks, "rank"), found.step_ms,
+                                   options.steps, found.on_gpu ? ", without CUDA graphs" : ""));
   };
-  show(
-      output, session, json_of(found, options, ranks, precision), print_text,
-      {"A step of " + options.workload,
-       fmt::format("What a step of rank 0 is made of, {}: means over {}. This node meanwhile: {:.1f} GFLOP/s "
-                   "(a product), {:.1f} GB/s (a copy).",
-                   precision, pluralized(options.steps, "step"), found.ceilings.gflops, found.ceilings.gb_s),
-       {{"step", fmt::format("{:.1f} ms", found.step_ms)},
-        {"products", fmt::format("{:.1f} ms", found.products_ms)},
-        {"all other operations", fmt::format("{:.1f} ms", found.others_ms)},
-        {"exposed communication", fmt::format("{:.2f} ms", found.exposed_comm_ms)}}});
+  show(output, session, json_of(found, options, ranks, precision), print_text,
+       {"Operations of " + options.workload,
+        fmt::format("The operations of a step of rank 0, {}: means over {}. Ceilings of this node: {:.1f} "
+                    "GFLOP/s (matrix product), {:.1f} GB/s (copy).",
+                    precision, pluralized(options.steps, "step"), found.ceilings.gflops, found.ceilings.gb_s),
+        {{"step", fmt::format("{:.1f} ms", found.step_ms)},
+         {"matrix products", fmt::format("{:.1f} ms", found.products_ms)},
+         {"all other operations", fmt::format("{:.1f} ms", found.others_ms)},
+         {"exposed communication", fmt::format("{:.2f} ms", found.exposed_comm_ms)}}});
 }
 
 }  // namespace
 
 ExitCode bench_step(const Program& program, Session& session, const Arguments& arguments) {
   OptionSet options(program, "bench step [--workload NAME | --config CONFIG] [OPTIONS]",
-                    "Times whole training steps on all ranks: of a standard workload on made-up data,\n"
-                    "or of a run on the first batch of its data.\n"
-                    "Every time is a median over steps, of the slowest rank in each.\nWorkloads: " +
+                    "Times training steps on all ranks: those of a standard workload with synthetic\n"
+                    "data, or of a run with the first batch of its data. Times are medians over steps\n"
+                    "of the slowest rank.\nWorkloads: " +
                         workload_names() + ".");
   add_workload(options);
-  options.add()("config", po::value<std::string>(), "measure this run, with its model and task");
-  options.add()("shards", po::value<int>()->default_value(1), "shards of a rank's batch of a workload");
-  options.add()("micro-batches", po::value<int>()->default_value(1), "micro-batches of such a shard");
+  options.add()("config", po::value<std::string>(), "measure the run of this configuration file instead");
+  options.add()("shards", po::value<int>()->default_value(1), "workload: shards per rank");
+  options.add()("micro-batches", po::value<int>()->default_value(1), "workload: micro-batches per shard");
   options.add()("graph", po::value<std::string>()->default_value("auto"),
-                "steps as CUDA graphs: auto, true or false");
-  options.add()("profile", "what a step of rank 0 is made of, by operation");
+                "workload: launch steps as CUDA graphs: auto, true or false");
+  options.add()("profile", "time each operation of a step of rank 0");
   add_device(options);
-  options.add()("set", po::value<Arguments>()->composing(), "a key of CONFIG, or of the workload");
+  options.add()("set", po::value<Arguments>()->composing(),
+                "override a key of CONFIG or of the workload: SECTION.KEY=VALUE; may be repeated");
   options.add()("precision", po::value<std::string>()->default_value("fp32"), "fp32 or bf16");
   options.add()("bf16-fallback", po::value<std::string>()->default_value("refuse"),
-                "where bf16 is slower: refuse, fp32 or convert");
+                "if bf16 is slower than fp32 here: refuse, fp32 (use fp32) or convert (use bf16)");
   add_output(options);
   po::variables_map values;
   if (!options.parse(session, arguments, values)) return ExitCode::done;
@@ -370,11 +373,10 @@ ExitCode bench_step(const Program& program, Session& session, const Arguments& a
                   .micro_batches = values["micro-batches"].as<int>(),
                   .graph = graph_of(values["graph"].as<std::string>())};
   if (values.count("set")) how.overrides = values["set"].as<Arguments>();
-  if (const auto config = given(values, "config")) {
+  if (const auto config = option_text(values, "config")) {
     for (const char* const option : {"workload", "shards", "micro-batches", "graph"}) {
       if (!values[option].defaulted())
-        throw UsageError("bench step: --{} is of workloads, not of --config, whose keys are given by --set",
-                         option);
+        throw UsageError("bench step: --{} applies to workloads only; with --config, use --set", option);
     }
     comm::run_on_all(session.world(), [&] {
       how.workload = *config;
@@ -382,21 +384,20 @@ ExitCode bench_step(const Program& program, Session& session, const Arguments& a
     });
   }
   const train::TrainConfig of_run = how.config ? how.config->train : train::TrainConfig{};
-  session.use_device(given(values, "device").value_or(of_run.device),
+  session.use_device(option_text(values, "device").value_or(of_run.device),
                      {.threads = std::max(1, of_run.threads), .reproducible = of_run.reproducible});
-  const auto given_or = [&](const char* option, const std::string& run) {
-    return how.config && values[option].defaulted() ? run : values[option].as<std::string>();
+  const auto option_or = [&](const char* option, const std::string& run_value) {
+    return how.config && values[option].defaulted() ? run_value : values[option].as<std::string>();
   };
-  how.compute = train::choose_session_precision(session, given_or("precision", of_run.precision),
-                                                given_or("bf16-fallback", of_run.bf16_fallback));
+  how.compute = train::choose_session_precision(session, option_or("precision", of_run.precision),
+                                                option_or("bf16-fallback", of_run.bf16_fallback));
   train::check_steps(how.steps, "step");
   if (how.config) train::resolve_threads(*how.config, session);
   if (how.graph == ddp::Graph::always && session.backend().device() == Device::cpu())
-    throw UsageError("bench step: --graph true: only a GPU's steps can be captured; leave it out");
+    throw UsageError("bench step: --graph true: CUDA graphs need a GPU; omit --graph");
   if (profile) {
     if (how.graph == ddp::Graph::always)
-      throw UsageError(
-          "bench step: --profile times operations, which a graph does not have: leave out --graph true");
+      throw UsageError("bench step: --profile cannot time the operations of a CUDA graph; omit --graph true");
     how.graph = ddp::Graph::never;
     if (how.config) how.config->ddp.graph = ddp::Graph::never;
     profile_steps(session, how, output);
@@ -410,8 +411,8 @@ ExitCode bench_step(const Program& program, Session& session, const Arguments& a
       output, session, json_of(result, how, precision, device, ranks),
       [&] { print_text(result, how, precision, device, ranks); },
       {"Training steps: " + how.workload,
-       fmt::format("{} on {}. Times are those of the slowest rank in each step: medians. {}", precision,
-                   device, result.launched),
+       fmt::format("{} on {}. Times are medians over steps of the slowest rank. {}", precision, device,
+                   result.launched),
        {{"step", fmt::format("{:.1f} ms", result.median_ms)},
         {"samples/s", report::number(result.samples_per_second)},
         {"exposed communication", fmt::format("{:.2f} ms", result.exposed_median_ms)}}},

@@ -1,4 +1,4 @@
-// lockstep convert: weights alone, between checkpoints, .safetensors files and those of torch.save.
+// lockstep convert: converts weights between checkpoints, .safetensors files and files of torch.save.
 #include <fmt/format.h>
 
 #include <memory>
@@ -19,10 +19,10 @@ namespace {
 DType parse_dtype(const std::string& text) {
   if (text == "float32") return DType::float32;
   if (text == "bf16") return DType::bfloat16;
-  throw UsageError("--dtype {}: is neither float32 nor bf16", text);
+  throw UsageError("--dtype {}: must be float32 or bf16", text);
 }
 
-/// The weights, with the names and shapes of the configuration's model.
+/// The weights with the names and shapes of the model of the configuration.
 checkpoint::Weights fitted(const std::string& in, const std::string& group, const std::string& key,
                            const std::string& config_path, bool narrow, const Registries& registries,
                            const Log& log) {
@@ -53,17 +53,18 @@ struct Average {
   std::string file;
 };
 
-/// Those of --ema RATE=FILE.
+/// Parses --ema RATE=FILE.
 std::vector<Average> averages_of(const po::variables_map& values) {
   std::vector<Average> averages;
   if (values.count("ema") == 0) return averages;
   for (const std::string& text : values["ema"].as<Arguments>()) {
     const std::size_t equals = text.find('=');
     if (equals == std::string::npos || equals == 0 || equals + 1 == text.size())
-      throw UsageError("--ema {}: is not RATE=FILE, as in 0.9999=ema_0.9999_010000.pt", text);
+      throw UsageError("--ema {}: must be RATE=FILE, such as 0.9999=ema_0.9999_010000.pt", text);
     const optim::EmaProfile profile = optim::EmaProfile::named(text.substr(0, equals));
     if (profile.is_power())
-      throw UsageError("--ema {}: only averages of a rate are known in such files", text);
+      throw UsageError("--ema {}: must name a rate; power-function averages in such files are not supported",
+                       text);
     averages.push_back({profile, text.substr(equals + 1)});
   }
   return averages;
@@ -71,7 +72,7 @@ std::vector<Average> averages_of(const po::variables_map& values) {
 
 void convert_file(const po::variables_map& values, const std::string& in, const std::string& out,
                   const Registries& registries, const Log& log) {
-  const std::optional<std::string> weights_option = given(values, "weights");
+  const std::optional<std::string> weights_option = option_text(values, "weights");
   const std::string group = weights_option ? weights_group(*weights_option) : "";
   std::optional<DType> dtype;
   if (values.count("dtype")) dtype = parse_dtype(values["dtype"].as<std::string>());
@@ -82,18 +83,19 @@ void convert_file(const po::variables_map& values, const std::string& in, const 
     known.push_back(type.traits.foreign);
     if (!known.back()->layout.empty()) layouts.emplace_back(known.back()->layout);
   }
-  const std::optional<std::string> layout = given(values, "layout");
+  const std::optional<std::string> layout = option_text(values, "layout");
   if (layout) {
     option::check_word(*layout, layouts);
     if (!checkpoint::is_for_python(out))
-      throw UsageError("--layout is for a .safetensors or .pt file; {} will be a checkpoint", out);
+      throw UsageError(
+          "--layout applies to .safetensors and .pt files only, but {} is a checkpoint; omit --layout", out);
   }
   const std::vector<Average> averages = averages_of(values);
   if (!averages.empty() && checkpoint::is_for_python(out))
-    throw UsageError("--ema: {} holds one set of weights; write a .h5", out);
+    throw UsageError("--ema: {} can hold one set of weights only; write a .h5 file", out);
   std::vector<std::string> inputs{in};
   for (const Average& average : averages) inputs.push_back(average.file);
-  if (const std::optional<std::string> config = given(values, "config")) inputs.push_back(*config);
+  if (const std::optional<std::string> config = option_text(values, "config")) inputs.push_back(*config);
   checkpoint::check_writable(out, values.count("force") > 0, inputs);
 
   const auto read = [&](const std::string& file, const std::string& from, const std::string& key) {
@@ -104,7 +106,7 @@ void convert_file(const po::variables_map& values, const std::string& in, const 
     for (const std::string& note : weights.notes) log.info("{}", note);
     return weights;
   };
-  checkpoint::Weights weights = read(in, group, given(values, "key").value_or(""));
+  checkpoint::Weights weights = read(in, group, option_text(values, "key").value_or(""));
   for (const auto& [profile, file] : averages)
     checkpoint::add_average(weights, in, profile, read(file, "", ""), file);
   if (dtype) checkpoint::cast_floats(weights, *dtype);
@@ -112,7 +114,8 @@ void convert_file(const po::variables_map& values, const std::string& in, const 
   if (for_python) checkpoint::arrange(weights, layout, in, known);
   checkpoint::write_weights(out, weights, values.count("force") > 0);
   if (!for_python && weights.config.empty())
-    log.info("weights only, without a configuration: add --config CONFIG.ini to evaluate {}", out);
+    log.info("{} holds weights without a configuration; to evaluate it, convert with --config CONFIG.ini",
+             out);
   std::int64_t elements = 0;
   for (const checkpoint::NamedTensor& tensor : weights.tensors) elements += tensor.value.numel();
   std::string with_averages;
@@ -125,33 +128,35 @@ void convert_file(const po::variables_map& values, const std::string& in, const 
 }  // namespace
 
 ExitCode convert(const Program& program, Session& session, const Arguments& arguments) {
-  OptionSet options(program, "convert IN OUT [OPTIONS]",
-                    "Writes the weights of IN (a checkpoint, .safetensors, a file of torch.save, or\n"
-                    "HDF5 with arrays under /model or at its root) to OUT.h5, OUT.safetensors or\n"
-                    "OUT.pt, with names, shapes, types and the step. Nothing in a file of torch.save\n"
-                    "is executed. Optimizer and EMA weights are not copied. With --config, OUT.h5\n"
-                    "fits that model, and eval, predict and generate read it, too.");
+  OptionSet options(
+      program, "convert IN OUT [OPTIONS]",
+      "Writes the weights of IN to OUT.h5, OUT.safetensors or OUT.pt. IN is a\n"
+      "checkpoint, a .safetensors file, a file of torch.save, or an HDF5 file with arrays under\n"
+      "/model or at its root. Keeps names, shapes, types and the step, but no optimizer\n"
+      "state or EMA weights. Does not execute code from a file of torch.save. With\n"
+      "--config, OUT.h5 fits that model, and eval, predict and generate can read it.");
   options.add()(
       "weights", po::value<std::string>(),
       "model, ema/RATE or ema/sigma_rel=S, with the model's buffers; default: model, or the EMA weights "
-      "of a file without one");
+      "of a file without a model");
   options.add()(
       "key", po::value<std::string>(),
-      "of torch.save: the tensors under this key (a/b: b in a; /: the outermost); default: state_dict, "
+      "torch.save: read the tensors under this key (a/b: b in a; /: the top level); default: state_dict, "
       "model_state_dict or model");
   options.add()("ema", po::value<Arguments>()->composing(),
-                "RATE=FILE: adds the weights of FILE to OUT.h5 as ema/RATE; may be repeated");
-  options.add()("dtype", po::value<std::string>(), "store floating-point numbers as float32 or bf16");
+                "RATE=FILE: add the weights of FILE to OUT.h5 as ema/RATE; may be repeated");
+  options.add()("dtype", po::value<std::string>(),
+                "store floating-point numbers as float32 or bf16; default: unchanged");
   options.add()("layout", po::value<std::string>(),
-                "of OUT.safetensors or OUT.pt: lockstep, or huggingface (gpt only); default: as where the "
-                "weights came from");
-  options.add()("config", po::value<std::string>(), "a configuration, stored with the weights");
+                "names and matrices of OUT.safetensors or OUT.pt: lockstep, or huggingface (gpt only); "
+                "default: those of the origin of the weights");
+  options.add()("config", po::value<std::string>(), "configuration file to store with the weights");
   options.add()("force", "replace OUT if it exists");
   options.positional("file", 2);
   po::variables_map values;
   if (!options.parse(session, arguments, values)) return ExitCode::done;
   if (values.count("file") == 0 || values["file"].as<Arguments>().size() != 2) {
-    throw options.error("the file to read and the file to make are needed");
+    throw options.error("the input file and the output file are needed");
   }
   const Arguments files = values["file"].as<Arguments>();
   on_rank_0(session, [&] { convert_file(values, files[0], files[1], program.registries, session.log()); });

@@ -1,4 +1,4 @@
-// lockstep doctor: checks this node, MPI, HDF5 and the disk, and says what is wrong and what to do.
+// lockstep doctor: checks this node, MPI, HDF5 and the disk, and reports problems with remedies.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -27,7 +27,7 @@ struct Check {
   const char* subject;
   Result (*run)(const Context&);
   Where where = Where::every_node;
-  bool quick = false;  ///< part of --node, too
+  bool quick = false;  ///< also part of --node
 };
 
 constexpr Check node_checks[] = {
@@ -62,26 +62,25 @@ std::string_view word(Verdict verdict) {
   return verdict == Verdict::ok ? "ok" : verdict == Verdict::note ? "note" : "problem";
 }
 
-/// The results of the node checks that `wanted` selects.
-Results run_checks(const Context& context, const std::function<bool(const Check&)>& wanted) {
+/// The results of the node checks for which selects(check) is true.
+Results run_checks(const Context& context, const std::function<bool(const Check&)>& selects) {
   Results results;
   for (const Check& check : node_checks) {
-    if (!wanted(check)) continue;
+    if (!selects(check)) continue;
     try {
       results.push_back(check.run(context));
     } catch (const std::exception& error) {
-      results.push_back(
-          checks::problem(fmt::format("cannot be checked: {}", error.what()), "check it by hand"));
+      results.push_back(checks::problem(fmt::format("the check failed: {}", error.what()), "check by hand"));
     }
     results.back().subject = check.subject;
   }
   return results;
 }
 
-/// Results that differ in their text at most, of the ranks that have them; no ranks: of the run as a whole.
+/// One result of several ranks, which may differ in its text only.
 struct MergedResult {
-  Result result;  ///< of the first rank
-  std::vector<int> ranks;
+  Result result;           ///< of the first of the ranks
+  std::vector<int> ranks;  ///< empty: the result is of the whole run
 };
 
 void merge(std::vector<MergedResult>& all, const Result& result, int rank) {
@@ -98,8 +97,8 @@ void merge(std::vector<MergedResult>& all, const Result& result, int rank) {
   all.insert(last == all.rend() ? all.end() : last.base(), {result, {rank}});
 }
 
-/// Every rank's results, merged. Collective.
-std::vector<MergedResult> merged(comm::HostGroup& world, const Results& mine) {
+/// The results of all ranks. Collective.
+std::vector<MergedResult> gather_results(comm::HostGroup& world, const Results& mine) {
   nlohmann::json own = nlohmann::json::array();
   for (const Result& result : mine)
     own.push_back({static_cast<int>(result.verdict), result.text, result.remedy, result.subject});
@@ -133,7 +132,7 @@ std::string as_lines(const std::vector<MergedResult>& all, const comm::Topology&
   for (const MergedResult& merged : all) {
     const Result& result = merged.result;
     const bool on_rank_0 = merged.ranks.empty() || merged.ranks.front() == 0;
-    if (result.verdict == Verdict::ok && !on_rank_0) continue;  // rank 0's line tells the same
+    if (result.verdict == Verdict::ok && !on_rank_0) continue;  // like rank 0's
     text +=
         fmt::format("{:<8} {:<17} {}{}{}{}\n", word(result.verdict), result.subject, where(merged, topology),
                     result.text, result.remedy.empty() ? "" : "; ", result.remedy);
@@ -141,7 +140,8 @@ std::string as_lines(const std::vector<MergedResult>& all, const comm::Topology&
   return text;
 }
 
-/// A line a note or problem, and one for all else, with the host: job scripts put those of nodes together.
+/// One line for each note and problem, and one for all that is ok. Each names the host, because job scripts
+/// join the lines of several nodes.
 std::string as_lines_of_node(const std::vector<MergedResult>& all, const std::string& host) {
   std::string text, healthy;
   for (const auto& [result, ranks] : all) {
@@ -172,12 +172,12 @@ nlohmann::json as_json(const std::vector<MergedResult>& all, bool with_ranks) {
 
 ExitCode doctor(const Program& program, Session& session, const Arguments& arguments) {
   OptionSet options(program, "doctor [--run DIR] [--config RUN.ini] [--node] [--json]",
-                    "Checks this node, MPI, HDF5 and the disk, and says what is wrong. Run it under\n"
-                    "mpirun or srun, as the run will be, to compare all nodes.\n"
-                    "Exit code: 1 on a problem.");
-  options.add()("run", po::value<std::string>()->default_value("."), "the run directory to check");
+                    "Checks this node, MPI, HDF5 and the disk, and prints a remedy for each problem.\n"
+                    "Start it under mpirun or srun, like the run itself, to check and compare all\n"
+                    "nodes. Exit code: 1 if it finds a problem.");
+  options.add()("run", po::value<std::string>()->default_value("."), "run directory to check");
   options.add()("config", po::value<std::string>(),
-                "check what this run needs, and whether nodes have the same configuration and data");
+                "also check what this run needs, and that all nodes have the same configuration and data");
   options.add()("node", "check this node only, in about a second and without MPI: for job scripts");
   options.add()("json", "print one JSON document");
   po::variables_map values;
@@ -190,9 +190,10 @@ ExitCode doctor(const Program& program, Session& session, const Arguments& argum
   const bool node_only = values.count("node") > 0;
   std::vector<MergedResult> all;
   if (node_only) {
-    if (values.count("config")) throw UsageError("doctor: --node reads no configuration; leave --config out");
-    context.speed_mib = 8;  // all nodes of a job write at the same time
-    all = merged(world, run_checks(context, [](const Check& check) { return check.quick; }));
+    if (values.count("config"))
+      throw UsageError("doctor: --node does not read a configuration; omit --config");
+    context.speed_mib = 8;  // all nodes of a job write at once
+    all = gather_results(world, run_checks(context, [](const Check& check) { return check.quick; }));
   } else {
     context.cores = train::cores_of_ranks(world);
     std::optional<train::Config> config;
@@ -204,7 +205,7 @@ ExitCode doctor(const Program& program, Session& session, const Arguments& argum
     });
     context.needed.bind =
         train::binding_wanted(world, config ? config->train.bind : train::TrainConfig{}.bind);
-    // First: ranks with different programs might run other collectives afterwards.
+    // These come first: they find ranks with different programs, whose later collectives may not match.
     std::vector<MergedResult> common;
     for (const CommonCheck& check : common_checks) {
       for (Result& result : check.run(context)) {
@@ -213,10 +214,10 @@ ExitCode doctor(const Program& program, Session& session, const Arguments& argum
       }
     }
     const bool first_of_node = topology.local_rank_of_rank[static_cast<std::size_t>(world.rank())] == 0;
-    all = merged(world, run_checks(context, [&](const Check& check) {
-                   return check.where == Where::every_rank ||
-                          (check.where == Where::every_node && first_of_node) || world.rank() == 0;
-                 }));
+    all = gather_results(world, run_checks(context, [&](const Check& check) {
+                           return check.where == Where::every_rank ||
+                                  (check.where == Where::every_node && first_of_node) || world.rank() == 0;
+                         }));
     std::ranges::move(common, std::back_inserter(all));
     if (config) {
       all.push_back({checks::configuration(context, session), {}});

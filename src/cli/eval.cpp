@@ -1,4 +1,4 @@
-// lockstep eval: the loss and accuracy of a checkpoint's weights.
+// lockstep eval: evaluates the weights of a checkpoint.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,10 +16,10 @@
 namespace lockstep::cli {
 namespace {
 
-/// Names of data files are relative to the directory in which the run was started.
+/// Paths of data files are relative to the directory in which the run started.
 void open_data_of_run(std::optional<train::DataSets>& data, train::Config config,
                       const models::Model& model) {
-  config.train.eval_samples = 0;  // all of them
+  config.train.eval_samples = 0;  // all samples
   try {
     data.emplace(config, model);
   } catch (const Error& error) {
@@ -27,8 +27,9 @@ void open_data_of_run(std::optional<train::DataSets>& data, train::Config config
     for (const train::TrainingFile& file : train::training_files(config.data)) paths.push_back(file.path);
     if (!config.data.eval.empty()) paths.push_back(config.data.eval);
     if (std::ranges::all_of(paths, exists)) throw;
-    throw Error(error.code(),
-                fmt::format("{}; give --data FILE, or start where the run was started", error.what()));
+    throw Error(
+        error.code(),
+        fmt::format("{}; give --data FILE, or use the directory in which the run started", error.what()));
   }
 }
 
@@ -36,20 +37,21 @@ void open_data_of_run(std::optional<train::DataSets>& data, train::Config config
 
 ExitCode eval(const Program& program, Session& session, const Arguments& arguments) {
   OptionSet options(program, "eval FILE.h5 [--data DATA.h5] [--weights WHICH] [OPTIONS]",
-                    "Evaluates a checkpoint on every sample of DATA, or of the run's evaluation data\n"
-                    "(data.eval, or what data.eval_fraction held out). Every sample counts once, at\n"
-                    "any number of ranks.");
+                    "Prints the loss and metrics of a checkpoint over DATA, or over the run's own\n"
+                    "evaluation data (data.eval, or the part that data.eval_fraction holds out).\n"
+                    "Every sample counts once, on any number of ranks.");
   options.add()("data", po::value<std::string>(),
-                "HDF5 data file, evaluated whole; default: the run's evaluation data");
-  options.add()("fields", po::value<std::string>(), "of arrays: other names than data.fields of the run has");
-  options.add()("own-statistics", "normalise by DATA's own mean and deviation, not the checkpoint's");
+                "HDF5 data file, all of which is evaluated; default: evaluation data of the run");
+  options.add()("fields", po::value<std::string>(),
+                "arrays: names of fields in DATA, instead of data.fields of the run");
+  options.add()("own-statistics", "normalise by mean and deviation of DATA instead of the checkpoint's");
   SavedModel::add_options(options);
   options.add()("json", "print one JSON document");
   options.positional("file");
   po::variables_map values;
   if (!options.parse(session, arguments, values)) return ExitCode::done;
 
-  const std::string file = options.required(values, "file", "a checkpoint is missing");
+  const std::string file = options.required(values, "file", "the checkpoint file is missing");
   SavedModel saved(file, values, program, session);
   const bool own = values.count("own-statistics") > 0;
   std::optional<train::DataSets> data;
@@ -58,7 +60,7 @@ ExitCode eval(const Program& program, Session& session, const Arguments& argumen
                       values.count("data") ? Arguments{values["data"].as<std::string>()} : Arguments{},
                       session.world());
   comm::run_on_all(session.world(), [&] {
-    if (const auto fields = given(values, "fields"))
+    if (const auto fields = option_text(values, "fields"))
       train::set_fields(config, saved.model(), option::words_of(*fields));
     if (values.count("data")) {
       data.emplace(config, saved.model(), values["data"].as<std::string>(), saved.learned_from(), true, own);

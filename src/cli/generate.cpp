@@ -12,21 +12,21 @@ namespace lockstep::cli {
 
 ExitCode generate(const Program& program, Session& session, const Arguments& arguments) {
   OptionSet options(program, "generate FILE.h5 [--prompt TEXT] [--tokens N] [OPTIONS]",
-                    "Lets the language model of a checkpoint continue PROMPT. The text depends on the\n"
-                    "checkpoint, the prompt, the temperature and the seed only.");
+                    "Continues a text with the language model of a checkpoint. The result depends on\n"
+                    "the checkpoint, the prompt, the temperature and the seed only.");
   SavedModel::add_options(options);
   options.add()("prompt", po::value<std::string>()->default_value("\n", "a new line"), "text to continue");
-  options.add()("tokens", po::value<std::int64_t>()->default_value(256), "tokens to write");
+  options.add()("tokens", po::value<std::int64_t>()->default_value(256), "number of tokens to generate");
   options.add()("temperature", po::value<double>()->default_value(0.8, "0.8"),
-                "0: always the most likely token");
-  options.add()("seed", po::value<std::uint64_t>()->default_value(1), "of the draws");
+                "above 0: randomness of the draws; 0: always take the most likely token");
+  options.add()("seed", po::value<std::uint64_t>()->default_value(1), "seed of the draws");
   options.add()("json", "print one JSON document");
   options.positional("file");
   po::variables_map values;
   if (!options.parse(session, arguments, values)) return ExitCode::done;
 
   const std::string prompt = values["prompt"].as<std::string>();
-  const std::string file = options.required(values, "file", "a checkpoint is missing");
+  const std::string file = options.required(values, "file", "the checkpoint file is missing");
   SavedModel saved(file, values, program, session);
   const train::GenerateOptions how{.tokens = values["tokens"].as<std::int64_t>(),
                                    .temperature = values["temperature"].as<double>(),

@@ -1,4 +1,4 @@
-// lockstep inspect: shows names, shapes, dtypes, norms and provenance of a checkpoint.
+// lockstep inspect: shows names, shapes, types, norms and provenance of a checkpoint.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ namespace {
 using nlohmann::json;
 using report::Pairs;
 
-/// What --json has, as tables; of very many tensors the largest.
+/// The contents of --json as tables; if there are more than max_tensors tensors, the largest ones.
 json document_of(const checkpoint::Inspection& inspection) {
   constexpr std::size_t max_tensors = 3'000;
   const checkpoint::FileIndex& index = inspection.index;
@@ -31,14 +31,14 @@ json document_of(const checkpoint::Inspection& inspection) {
   std::map<std::string, double> bytes;
   for (const checkpoint::TensorEntry& tensor : index.tensors)
     bytes["/" + tensor.group] += static_cast<double>(tensor.bytes);
-  std::string wrong;
+  std::string damaged;
   for (json& tensor : tensors) {
     tensor.erase("digest");
     if (!tensor["digest_right"].get<bool>())
-      wrong += (wrong.empty() ? "" : ", ") + tensor["name"].get<std::string>();
+      damaged += (damaged.empty() ? "" : ", ") + tensor["name"].get<std::string>();
   }
-  const bool some = tensors.size() > max_tensors;
-  if (some) {
+  const bool truncated = tensors.size() > max_tensors;
+  if (truncated) {
     std::ranges::stable_sort(tensors, std::greater(),
                              [](const json& one) { return one["bytes"].get<double>(); });
     tensors.resize(max_tensors);
@@ -60,16 +60,18 @@ json document_of(const checkpoint::Inspection& inspection) {
               {"written by", pluralized(index.world_size, "rank")}};
   for (const char* const key : {"seed", "shards", "samples", "epoch", "step"})
     if (values[key].is_number()) facts.insert(facts.begin(), {key, values[key].dump()});
-  if (!wrong.empty()) wrong = report::cut("Values have not the digest of the manifest: " + wrong, 2'000);
-  const std::string cut_off = fmt::format("The largest {} of {} tensors.", max_tensors, index.tensors.size());
+  if (!damaged.empty())
+    damaged = report::cut("Values do not match their digest in the manifest: " + damaged, 2'000);
+  const std::string cut_off =
+      fmt::format("Showing the largest {} of {} tensors.", max_tensors, index.tensors.size());
   return {
       {"title", "Checkpoint of step " + report::whole(index.position.step)},
       {"lead", fmt::format("{} · written {}", index.path, index.created)},
       {"facts", facts},
       {"sections",
-       {report::section("Damage", {report::note(wrong)}),
+       {report::section("Damage", {report::note(damaged)}),
         report::section("Groups", {report::bars("Size of each group", unit_name, bars), {{"rows", groups}}}),
-        report::section("Tensors", {{{"rows", tensors}}, report::note(some ? cut_off : "")}),
+        report::section("Tensors", {{{"rows", tensors}}, report::note(truncated ? cut_off : "")}),
         report::section("Configuration", {report::configuration(report::keys_of_ini(index.config))}),
         report::section("Provenance",
                         {report::key_table({index.provenance.begin(), index.provenance.end()})})}}};
@@ -79,13 +81,13 @@ json document_of(const checkpoint::Inspection& inspection) {
 
 ExitCode inspect(const Program& program, Session& session, const Arguments& arguments) {
   OptionSet options(program, "inspect FILE.h5 [--json] [--html FILE.html]",
-                    "Shows what a checkpoint holds: position, names, shapes, types, norms, extremes,\n"
-                    "counts of numbers that are not finite, and where it came from.");
+                    "Shows the contents of a checkpoint: position in training, provenance, and name,\n"
+                    "shape, type, norm, extremes and count of non-finite elements of each tensor.");
   add_output(options);
   options.positional("file");
   po::variables_map values;
   if (!options.parse(session, arguments, values)) return ExitCode::done;
-  const std::string file = options.required(values, "file", "a checkpoint is missing");
+  const std::string file = options.required(values, "file", "the checkpoint file is missing");
   const ResultOutput output(values, session);
   std::optional<checkpoint::Inspection> inspection;
   on_rank_0(session, [&] {

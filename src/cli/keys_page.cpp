@@ -1,4 +1,4 @@
-// keys_page man|markdown FILE: writes the reference of configuration keys when the program is built.
+// keys_page man|markdown FILE: writes the reference of configuration keys during the build.
 #include <fstream>
 #include <string_view>
 

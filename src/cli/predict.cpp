@@ -1,4 +1,4 @@
-// lockstep predict: writes the model's output for every sample of a data file.
+// lockstep predict: writes a model's output for every sample of a data file.
 #include "train/infer/predict.h"
 
 #include <fmt/format.h>
@@ -22,25 +22,25 @@
 namespace lockstep::cli {
 namespace {
 
-/// UsageError unless it is logits or logprobs, which only language models have.
+/// Whether --output is logprobs. UsageError unless it is logits, or logprobs for a language model.
 bool wants_log_probabilities(const std::string& output, const models::Model& model) {
   if (output == "logits") return false;
-  if (output != "logprobs") throw UsageError("--output {}: is neither logits nor logprobs", quote(output));
+  if (output != "logprobs") throw UsageError("--output {}: must be logits or logprobs", quote(output));
   if (model.context() > 0) return true;
-  throw UsageError("--output logprobs: are of the targets of a language model, which this is not");
+  throw UsageError("--output logprobs: needs a language model; this model is not one");
 }
 
-/// Its size, parts of its contents, its inode and when it was changed.
+/// The size, a digest of parts of the contents, the inode and the modification time of a file.
 std::string state_of(const std::string& path) {
   constexpr std::uint64_t max_bytes = std::uint64_t{2} << 20;
   struct stat status {};
-  const bool is_there = ::stat(path.c_str(), &status) == 0;
+  const bool known = ::stat(path.c_str(), &status) == 0;
   return fmt::format("{}, inode {}, changed {}.{:09}", train::file_digest(path, max_bytes),
-                     is_there ? status.st_ino : 0, is_there ? status.st_mtim.tv_sec : 0,
-                     is_there ? status.st_mtim.tv_nsec : 0);
+                     known ? status.st_ino : 0, known ? status.st_mtim.tv_sec : 0,
+                     known ? status.st_mtim.tv_nsec : 0);
 }
 
-/// The numbers that the checkpoint does not determine: those of images are of the training data, or of DATA.
+/// Identifies the normalization. That of images is explicit: it comes from the training data or from DATA.
 std::string normalization_of(const train::DataSets& data, bool own_statistics) {
   if (data.format() == "images")
     if (const auto by = data.eval()->meaning("x").by) return nlohmann::json{by->mean, by->deviation}.dump();
@@ -51,27 +51,28 @@ std::string normalization_of(const train::DataSets& data, bool own_statistics) {
 
 ExitCode predict(const Program& program, Session& session, const Arguments& arguments) {
   OptionSet options(program, "predict FILE.h5 --data DATA.h5 --out OUT.h5 [OPTIONS]",
-                    "Writes the model's output for each sample of DATA, in the order of DATA, as\n"
-                    "/output of OUT: float32 [N, ...] (of a classifier: logits, not probabilities),\n"
-                    "the same file at any number of ranks. DATA needs only the fields that the model\n"
-                    "reads. A signal stops it as it does train; the same command continues OUT.part.");
+                    "Writes the model's output for each sample of DATA, in order, as /output of OUT:\n"
+                    "float32 [N, ...] (logits, not probabilities, for a classifier), with the same\n"
+                    "bytes on any number of ranks. DATA needs only the fields that the model reads.\n"
+                    "Signals stop it as they stop train; the same command continues OUT.part.");
   options.add()("data", po::value<std::string>(), "HDF5 data file");
-  options.add()("out", po::value<std::string>(), "the file to write");
+  options.add()("out", po::value<std::string>(), "file to write");
   options.add()("force", "replace OUT if it exists");
-  options.add()("fields", po::value<std::string>(), "of arrays: other names than data.fields of the run has");
+  options.add()("fields", po::value<std::string>(),
+                "arrays: names of fields in DATA, instead of data.fields of the run");
   options.add()("output", po::value<std::string>()->default_value("logits"),
-                "of language models: logits [T, V], or logprobs [T] of the targets");
-  options.add()("own-statistics", "normalise by DATA's own mean and deviation, not the checkpoint's");
+                "language models: logits [T, V], or logprobs [T] of the targets");
+  options.add()("own-statistics", "normalise by mean and deviation of DATA instead of the checkpoint's");
   SavedModel::add_options(options);
   options.positional("file");
   po::variables_map values;
   if (!options.parse(session, arguments, values)) return ExitCode::done;
 
-  const std::string file = options.required(values, "file", "a checkpoint is missing");
+  const std::string file = options.required(values, "file", "the checkpoint file is missing");
   for (const char* const name : {"data", "out"})
     if (values.count(name) == 0) throw options.error(fmt::format("--{} FILE is missing", name));
   const std::string path = values["data"].as<std::string>(), output = values["output"].as<std::string>();
-  // Before the checkpoint and the data are opened, which may take minutes.
+  // Comes before the checkpoint and the data are opened, which may take minutes.
   train::StopRequests requests("", false);
   SavedModel saved(file, values, program, session);
   const bool own = values.count("own-statistics") > 0;
@@ -88,10 +89,10 @@ ExitCode predict(const Program& program, Session& session, const Arguments& argu
   train::list_folders(config, {path}, session.world());
   comm::run_on_all(session.world(), [&] {
     if (saved.config().task.options_of<tasks::Diffusion>())
-      throw UsageError("predict: {0}: a model of task.name = diffusion has samples: lockstep sample {0}",
+      throw UsageError("predict: {0}: a diffusion model has no outputs to predict; use lockstep sample {0}",
                        file);
     how.log_probabilities = wants_log_probabilities(output, saved.model());
-    const auto fields = given(values, "fields");
+    const auto fields = option_text(values, "fields");
     if (fields) train::set_fields(config, saved.model(), option::words_of(*fields));
     data.emplace(config, saved.model(), path, saved.learned_from(), how.log_probabilities, own);
     train::check_inputs(saved.model(), *data->eval());

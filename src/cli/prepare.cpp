@@ -1,4 +1,4 @@
-// lockstep prepare: makes a data file of csv, idx, cifar or text files.
+// lockstep prepare: converts csv, idx, cifar or text files to a data file.
 #include <fmt/format.h>
 
 #include <charconv>
@@ -17,11 +17,11 @@ Shape parse_shape(const std::string& text) {
   for (const char *at = text.data(), *end = at + text.size(); at < end;) {
     const auto [next, error] = std::from_chars(at, end, extents.emplace_back());
     if (error != std::errc() || (next != end && (*next != ',' || next + 1 == end)) || extents.back() < 1) {
-      throw UsageError("--shape {}: write it as C,H,W", text);
+      throw UsageError("--shape {}: must be C,H,W, three integers above 0", text);
     }
     at = next + 1;
   }
-  if (extents.size() != 3) throw UsageError("--shape {}: write it as C,H,W", text);
+  if (extents.size() != 3) throw UsageError("--shape {}: must be C,H,W, three integers above 0", text);
   return Shape(extents);
 }
 
@@ -82,49 +82,52 @@ data::Prepared run(const po::variables_map& values, const std::string& format, c
         inputs, out, {.label_bytes = 0, .coarse = values.count("coarse") > 0, .statistics = statistics});
   }
   if (format == "text") return data::prepare_text(inputs, out);
-  throw UsageError("prepare: unknown format '{}'; one of csv, idx, cifar, images, text", format);
+  throw UsageError("prepare: unknown format '{}'; use csv, idx, cifar, images or text", format);
 }
 
 }  // namespace
 
 ExitCode prepare(const Program& program, Session& session, const Arguments& arguments) {
   OptionSet options(program, "prepare csv|idx|cifar|images|text INPUT... --out DATA.h5",
-                    "Turns files, gzipped or not, into one HDF5 data file. csv: a sample a line; idx:\n"
-                    "MNIST's; cifar: binary; images: a folder of JPEG and PNG, a sub-folder a class;\n"
-                    "text: a byte a token. h5py can, too (see docs/data.md):\n"
+                    "Converts files, which may be gzipped, to one HDF5 data file. csv: one sample per\n"
+                    "line; idx: the format of MNIST; cifar: the binary version of CIFAR; images: a\n"
+                    "folder of JPEG and PNG files, a sub-folder per class; text: one token per byte.\n"
+                    "h5py can write data files as well (see docs/data.md):\n"
                     "  import h5py\n"
                     "  with h5py.File(\"my-images.h5\", \"w\") as f:\n"
-                    "      f[\"x\"] = images  # numbers [N, C, H, W], or a table [N, F]\n"
+                    "      f[\"x\"] = images  # images [N, C, H, W] or a table [N, F]\n"
                     "      f[\"x\"].attrs[\"mean\"] = images.mean(axis=(0, 2, 3))\n"
                     "      f[\"x\"].attrs[\"std\"] = images.std(axis=(0, 2, 3))\n"
-                    "      f[\"y\"] = labels  # integers from 0 on [N]\n"
+                    "      f[\"y\"] = labels  # integers [N], 0 or more\n"
                     "  with h5py.File(\"my-text.h5\", \"w\") as f:\n"
                     "      f[\"tokens\"] = tokens  # numpy.uint16 or uint32 [N]\n"
                     "      f[\"tokens\"].attrs[\"vocabulary\"] = 256");
-  options.add()("out", po::value<std::string>(), "the data file to write");
+  options.add()("out", po::value<std::string>(), "data file to write");
   options.add()("force", "replace the data file if it exists");
-  options.add()("shape", po::value<std::string>(), "csv: C,H,W of an image");
+  options.add()("shape", po::value<std::string>(), "csv: shape C,H,W of an image");
   options.add()("label", po::value<std::string>()->default_value("last"),
-                "csv: the label's column: last, first, name or number");
-  options.add()("separator", po::value<std::string>(), "csv: comma, semicolon or tab; else line 1 tells");
+                "csv: column of the label: last, first, a name or a number from 1");
+  options.add()("separator", po::value<std::string>(),
+                "csv: comma, semicolon or tab; default: detected from line 1");
   options.add()("heading", po::value<std::string>()->default_value("auto"),
-                "csv: line 1 names columns: yes, no or auto");
-  options.add()("coarse", "cifar: the 20 coarse labels of CIFAR-100");
+                "csv: whether line 1 is a heading: yes, no or auto");
+  options.add()("coarse", "cifar: use the 20 coarse labels of CIFAR-100");
   options.add()("encode", po::value<std::string>()->default_value("keep"),
-                "images: keep the files' bytes, or jpeg (quality 95) or raw pixels");
+                "images: keep the files' bytes, or encode: jpeg (quality 95) or raw pixels");
   options.add()("size", po::value<std::int64_t>()->default_value(0),
-                "images: pixels of the shorter side (jpeg), or of the square (raw)");
-  options.add()("files", po::value<int>()->default_value(0), "images: files to write; 0: one for each GiB");
-  options.add()("labels", po::value<std::string>(), "images: CSV file of picture and label, not sub-folders");
+                "images: pixels of the shorter side (jpeg) or of the square (raw)");
+  options.add()("files", po::value<int>()->default_value(0), "images: files to write; 0: one per GiB");
+  options.add()("labels", po::value<std::string>(), "images: CSV file of picture and label");
   options.add()("skip-bad", "images: leave out pictures that cannot be decoded");
-  options.add()("statistics", po::value<std::string>(), "mean, std, type, class names: as in this data file");
+  options.add()("statistics", po::value<std::string>(),
+                "data file to take mean, std, type and class names from, such as the training data");
   options.positional("format");
   options.positional("input", -1);
   po::variables_map values;
   if (!options.parse(session, arguments, values)) return ExitCode::done;
   const std::string format =
-      options.required(values, "format", "say what the inputs are: csv, idx, cifar, images or text");
-  if (values.count("input") == 0) throw options.error("the files to read are missing");
+      options.required(values, "format", "the format is missing: csv, idx, cifar, images or text");
+  if (values.count("input") == 0) throw options.error("the input files are missing");
   if (values.count("out") == 0) throw UsageError("prepare: --out DATA.h5 is missing");
   const std::string out = values["out"].as<std::string>();
   const data::Output output{out, values.count("force") > 0};
@@ -134,23 +137,24 @@ ExitCode prepare(const Program& program, Session& session, const Arguments& argu
     return ExitCode::done;
   }
   on_rank_0(session, [&] {
-    const data::Prepared made = run(values, format, inputs, output);
-    for (const std::string& note : made.notes) session.log().info("{}", note);
-    for (const std::string& warning : made.warnings) session.log().warning("{}: {}", out, warning);
+    const data::Prepared summary = run(values, format, inputs, output);
+    for (const std::string& note : summary.notes) session.log().info("{}", note);
+    for (const std::string& warning : summary.warnings) session.log().warning("{}: {}", out, warning);
     if (format == "text") {
-      fmt::print("{}: {} tokens of a vocabulary of {}\n", out, made.samples, made.classes);
+      fmt::print("{}: {} tokens, vocabulary {}\n", out, summary.samples, summary.classes);
     } else {
       if (format == "csv" && values.count("shape") == 0) {
-        fmt::print("{}: {} samples of {} ({}), {} classes\n", out, made.samples,
-                   pluralized(made.image.numel(), "number"), made.element_type, made.classes);
+        fmt::print("{}: {} samples of {} ({}), {} classes\n", out, summary.samples,
+                   pluralized(summary.image.numel(), "number"), summary.element_type, summary.classes);
       } else {
-        fmt::print("{}: {} images {} {}, {} classes\n", out, made.samples, to_string(made.image),
-                   made.element_type, made.classes);
+        fmt::print("{}: {} images {} {}, {} classes\n", out, summary.samples, to_string(summary.image),
+                   summary.element_type, summary.classes);
       }
-      if (!made.class_names.empty()) fmt::print("classes: {}\n", on_one_line(numbered(made.class_names)));
-      if (made.one_label)
-        session.log().warning("{}: every sample has the same label{}", out,
-                              format == "csv" ? "; which column is it (--label)?" : "");
+      if (!summary.class_names.empty())
+        fmt::print("classes: {}\n", on_one_line(numbered(summary.class_names)));
+      if (summary.one_label)
+        session.log().warning("{}: all samples have the same label{}", out,
+                              format == "csv" ? "; select its column with --label" : "");
     }
   });
   return ExitCode::done;

@@ -1,4 +1,4 @@
-// lockstep sample: samples of a model whose task makes some, as a picture or as a data file.
+// lockstep sample: writes samples of a generative model, as a picture or as a data file.
 #include "train/infer/sample.h"
 
 #include <fmt/format.h>
@@ -14,7 +14,7 @@
 namespace lockstep::cli {
 namespace {
 
-/// [sample] of the run, with what the command line says instead. The names of both are the same.
+/// [sample] of the run, overridden by options of the command line, which have the same names.
 train::SampleConfig with_options(train::SampleConfig config, const po::variables_map& values) {
   for (const Option<train::SampleConfig>& key : train::SampleConfig::options()) {
     if (values.count(key.name) == 0) continue;
@@ -31,28 +31,29 @@ train::SampleConfig with_options(train::SampleConfig config, const po::variables
 
 ExitCode sample(const Program& program, Session& session, const Arguments& arguments) {
   OptionSet options(program, "sample FILE.h5 --out FILE.png|FILE.h5 [--count N] [OPTIONS]",
-                    "Makes samples with a checkpoint, the same bytes at any number of ranks: a grid\n"
-                    "as FILE.png, or data as FILE.h5, in the form of the training data. What is not\n"
-                    "given is as [sample] of the run says.");
+                    "Draws samples from the model of a checkpoint and writes them as a grid of images\n"
+                    "(FILE.png) or in the form of the training data (FILE.h5), with the same bytes on\n"
+                    "any number of ranks. Other options default to [sample] of the run.");
   const auto text = [] { return po::value<std::string>(); };
-  options.add()("count", text(), "samples to make");
-  options.add()("out", text(), "the file to write");
-  options.add()("force", "replace it if it exists");
+  options.add()("count", text(), "number of samples");
+  options.add()("out", text(), "file to write");
+  options.add()("force", "replace the file if it exists");
   options.add()("sampler", text(), "ddpm, ddim or dpmpp_2m");
-  options.add()("steps", text(), "of the sampler: 250, ddim25 or 10,15,20");
-  options.add()("eta", text(), "of ddim: 0 draws no noise, 1 as much as ddpm");
-  options.add()("class", text(), "K, all (sample i: i mod num_classes) or none");
-  options.add()("guidance", text(), "none + G (class - none); 1: the class");
-  options.add()("seed", text(), "of the noise");
+  options.add()("steps", text(), "steps of the sampler: 250, ddim25 or 10,15,20");
+  options.add()("eta", text(), "noise of ddim: 0 draws none, 1 as much as ddpm");
+  options.add()("class", text(), "class of the samples: K, all (i mod num_classes for sample i) or none");
+  options.add()("guidance", text(),
+                "classifier-free guidance G: predict none + G (class - none); 1: class only");
+  options.add()("seed", text(), "seed of the noise");
   SavedModel::add_options(options);
   options.positional("file");
   po::variables_map values;
   if (!options.parse(session, arguments, values)) return ExitCode::done;
 
-  const std::string file = options.required(values, "file", "a checkpoint is missing");
+  const std::string file = options.required(values, "file", "the checkpoint file is missing");
   if (values.count("out") == 0) throw options.error("--out FILE is missing");
-  with_options({}, values);  // what is wrong about them, before anything is opened
-  // Before the checkpoint is opened, which may take minutes.
+  with_options({}, values);  // reports invalid options before it opens files
+  // Comes before the checkpoint is opened, which may take minutes.
   train::StopRequests requests("", false);
   SavedModel saved(file, values, program, session, [](const train::Config& config) {
     return config.sample.weights.empty() ? "" : config.sample.weights.front();
@@ -66,25 +67,25 @@ ExitCode sample(const Program& program, Session& session, const Arguments& argum
     } catch (const UsageError& error) {
       throw UsageError("sample: {}: {}", file, error.what());
     }
-    // A value that was not given is the run's, which has another name for it.
+    // A value without an option comes from a key of the run: errors name its source.
     const auto name_of = [&](const std::string& key) {
       return values.count(key) > 0 ? "--" + key : "sample." + key;
     };
     const train::SampleClasses classes(how.classes, saved.model(), name_of("class"));
-    SampleOptions made = how.how;
-    made.compute = saved.compute();
+    SampleOptions sampling = how.how;
+    sampling.compute = saved.compute();
     try {
-      task->check_sampling(saved.model(), made);
-      classes.check_guidance(made);
+      task->check_sampling(saved.model(), sampling);
+      classes.check_guidance(sampling);
     } catch (const UsageError& error) {
-      const std::string why = error.what();  // begins with the key
+      const std::string why = error.what();  // it begins with the key
       const std::size_t end = std::min(why.find_first_of(" :"), why.size());
       throw UsageError("{}{}", name_of(why.substr(0, end)), why.substr(end));
     }
     sampler.emplace(
         train::SampledParts{
             .world = session.world(), .backend = session.backend(), .model = saved.model(), .task = *task},
-        made, classes, how.count);
+        sampling, classes, how.count);
   });
   const train::SampleFileOptions out{.out = values["out"].as<std::string>(),
                                      .replace = values.count("force") > 0,

@@ -19,43 +19,43 @@ std::string weights_group(const std::string& weights) {
   constexpr std::string_view ema = "ema/";
   if (weights == "model") return weights;
   if (!weights.starts_with(ema))
-    throw UsageError("--weights {}: is neither model nor ema/RATE nor ema/sigma_rel=S{}", weights,
-                     weights.find(',') == weights.npos ? "" : "; values of a list are separated by blanks");
+    throw UsageError("--weights {}: must be model, ema/RATE or ema/sigma_rel=S{}", weights,
+                     weights.find(',') == weights.npos ? "" : "; separate the values of a list by blanks");
   return std::string(ema) + optim::EmaProfile::named(weights.substr(ema.size())).name();
 }
 
 void refuse_foreign(const std::string& file, const std::string& options) {
   const std::string_view format = checkpoint::foreign_format(file);
   if (format.empty()) return;
-  throw DataError("{0}: is {1}; make a checkpoint of it: lockstep convert {0} OUT.h5{2}", file, format,
+  throw DataError("{0}: is {1}; convert it to a checkpoint: lockstep convert {0} OUT.h5{2}", file, format,
                   options);
 }
 
 void SavedModel::add_options(OptionSet& options) {
   options.add()(
       "weights", po::value<std::string>(),
-      "model, ema/RATE or ema/sigma_rel=S; default: the model, or the EMA weights of a file without "
-      "one");
+      "model, ema/RATE or ema/sigma_rel=S; default: model, or the EMA weights of a file without a model");
   add_device(options);
   options.add()("precision", po::value<std::string>(),
-                "fp32 or bf16; default: the run's, or fp32 where bf16 would be slower");
+                "fp32 or bf16; default: that of the run, or fp32 where bf16 is slower");
 }
 
 SavedModel::SavedModel(const std::string& file, const po::variables_map& values, const Program& program,
                        Session& session, const PreferredWeights& preferred) {
-  const std::optional<std::string> weights = given(values, "weights"), device = given(values, "device"),
-                                   precision = given(values, "precision");
+  const std::optional<std::string> weights = option_text(values, "weights"),
+                                   device = option_text(values, "device"),
+                                   precision = option_text(values, "precision");
   if (weights) weights_ = weights_group(*weights);
   comm::run_on_all(session.world(), [&] { refuse_foreign(file, " --config RUN.ini"); });
   const checkpoint::FileIndex index = checkpoint::read_index(file, session.world());
   if (index.config.empty())
     throw UsageError(
-        "{0}: stores no configuration, so its model cannot be built. If {1} has that model: {1} convert {0} "
-        "OUT.h5 --config CONFIG.ini, which stores one. The model of a program with a loop of its own is "
-        "evaluated there, by ls::evaluate(), or after the program has registered it (ls::App), by its own "
-        "verbs",
+        "{0}: stores no configuration, so its model cannot be built. If {1} has the model, add the "
+        "configuration: {1} convert {0} OUT.h5 --config CONFIG.ini. If a program with its own training loop "
+        "wrote the file, evaluate the model there: by ls::evaluate(), or register it (ls::App) and use the "
+        "program's verbs",
         file, program.name);
-  std::string missed;
+  std::string fallback_warning;
   comm::run_on_all(session.world(), [&] {
     config_ = train::parse_stored_config(index.config, file + " /config", program.registries);
     model_ = train::build_model(config_);
@@ -67,16 +67,17 @@ SavedModel::SavedModel(const std::string& file, const po::variables_map& values,
       if (!configured.empty()) weights_ = weights_group(configured);
       if (weights_.empty() || !index.group(weights_)) weights_ = index.default_weights();
       if (!configured.empty() && weights_ != weights_group(configured))
-        missed = fmt::format("{}: has no weights {}, which sample.weights of the run names first; takes {}",
-                             file, configured, weights_);
+        fallback_warning =
+            fmt::format("{}: has no weights {}, the first of sample.weights of the run; using {}", file,
+                        configured, weights_);
     }
     task_ = train::make_task(config_);
     range_ = train::stored_range(index.provenance, file);
     if (range_ && config_.data.range.empty()) config_.data.range = {range_->low, range_->high};
     if (!range_ && task_->takes_unit_range()) range_ = train::assumed_range(config_.data);
   });
-  if (!missed.empty()) session.log().warning("{}", missed);
-  // The run may have used a GPU, and this node has none.
+  if (!fallback_warning.empty()) session.log().warning("{}", fallback_warning);
+  // Not the run's device otherwise: this node may have no GPU.
   session.use_device(device.value_or(config_.train.device == "cpu" ? "cpu" : "auto"),
                      {.threads = std::max(1, config_.train.threads), .sums = false});
   compute_ = train::choose_session_precision(session, precision.value_or(config_.train.precision),

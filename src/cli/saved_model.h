@@ -1,4 +1,4 @@
-// A model rebuilt from a checkpoint: by the configuration stored in it, with one of its groups of weights.
+// A model rebuilt from the configuration in a checkpoint, with one of the checkpoint's groups of weights.
 #pragma once
 
 #include <cstdint>
@@ -13,41 +13,40 @@
 
 namespace lockstep::cli {
 
-/// The group that --weights means: "model", "ema/0.999" (numbers in their shortest form). UsageError on
-/// anything else.
+/// The group that --weights names: "model" or "ema/0.999", with numbers in their shortest form. UsageError
+/// for any other text.
 std::string weights_group(const std::string& weights);
 
-/// DataError if `file` holds weights as other programs write them (checkpoint::foreign_format); the text
-/// names lockstep convert with `options`. Not collective.
+/// DataError if another program wrote `file` (checkpoint::foreign_format); the error names lockstep convert
+/// with `options`. Not collective.
 void refuse_foreign(const std::string& file, const std::string& options = "");
 
 class SavedModel {
  public:
   /// Adds --weights, --device and --precision.
   static void add_options(OptionSet& options);
-  /// The weights that the configuration prefers; empty: none.
+  /// Returns the weights that a configuration prefers; empty: no preference.
   using PreferredWeights = std::function<std::string(const train::Config&)>;
-  /// `values`: of these options. Without --weights: those preferred, if the file has them, else
-  /// FileIndex::default_weights(). Without --device: cpu if
-  /// the run was restricted to it, else auto. Without --precision: the run's if it is not slower than
-  /// float32, else fp32. Sets the session's backend. Collective; the same errors on every rank: DataError if
-  /// the file is not a complete checkpoint or does not hold the weights, UsageError if it stores no
-  /// configuration.
+  /// `values`: those of the options above. Default weights: `preferred` if the file has them, else
+  /// FileIndex::default_weights(). Default device: cpu if the run's train.device is cpu, else auto. Default
+  /// precision: the run's unless it is slower than float32, else fp32. Sets the session's backend.
+  /// Collective, with the same errors on every rank: DataError if the file is not a complete checkpoint or
+  /// lacks the weights, UsageError if it stores no configuration.
   SavedModel(const std::string& file, const po::variables_map& values, const Program& program,
              Session& session, const PreferredWeights& preferred = {});
 
   Model& model() { return *model_; }
   Task& task() { return *task_; }
   const train::Config& config() const { return config_; }
-  /// Of the data it was trained on.
+  /// What the checkpoint stores about the training data.
   const train::LearnedFrom& learned_from() const { return learned_from_; }
-  /// How the data it was trained on stores x, if the task takes it in [-1, 1].
+  /// How the training data stores x, if the task takes x in [-1, 1].
   const std::optional<train::StoredRange>& range() const { return range_; }
-  /// Of the text it was trained on; without a name if not known.
+  /// The tokenizer of the training text; its name is empty if unknown.
   const data::StoredTokenizer& tokenizer() const { return tokenizer_; }
   std::int64_t step() const { return step_; }
   std::uint64_t digest() const { return digest_; }         ///< of the checkpoint
-  const std::string& weights() const { return weights_; }  ///< the group loaded
+  const std::string& weights() const { return weights_; }  ///< the group of weights
   DType compute() const { return compute_; }               ///< Pass::compute
 
  private:

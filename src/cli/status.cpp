@@ -1,4 +1,4 @@
-// lockstep status: what runs are doing, from their files alone.
+// lockstep status: shows what runs are doing, from their files alone.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -55,7 +55,7 @@ std::string ago(const std::optional<double>& seconds) {
                     : fmt::format("{}:{:02d}:{:02d} ago", whole / 3600, whole / 60 % 60, whole % 60);
 }
 
-/// A table with a heading; columns are as wide as their longest cell.
+/// A table with a heading. Each column but the last is padded to its longest cell.
 std::string to_table(const std::vector<NamedStatus>& runs) {
   using Row = std::array<std::string, 6>;
   std::vector<Row> rows{{"run", "state", "step", "exit", "last line", "why"}};
@@ -79,22 +79,22 @@ std::string to_table(const std::vector<NamedStatus>& runs) {
 
 ExitCode status(const Program& program, Session& session, const Arguments& arguments) {
   OptionSet options(program, "status RUN... [--json] [--watch]",
-                    "Says what each run is doing, from the files in its directory alone: from another\n"
-                    "terminal or a login node. It takes no lock and writes nothing.\n\n"
-                    "  training  a process has the run: it starts, trains, evaluates or saves\n"
-                    "  queued    its Slurm job is in the queue again\n"
-                    "  stopped   asked to, or preempted; the same command resumes it\n"
+                    "Shows what each run is doing, from another terminal or a login node as well. It\n"
+                    "reads only the files in the run directory, takes no lock and writes nothing.\n\n"
+                    "  training  a process holds the run: it starts, trains, evaluates or saves\n"
+                    "  queued    the Slurm job of the run is in the queue again\n"
+                    "  stopped   stopped by the user or preempted; the same command resumes it\n"
                     "  ended     done (exit code 0) or failed\n"
-                    "  lost      its process is dead, or on another host and silent for long\n\n"
-                    "Exit codes: 0; 3 if a RUN is not the directory of a run.");
+                    "  lost      its process is dead, or is on another host and silent for long\n\n"
+                    "Exit codes: 0; 3 if a RUN is not a run directory.");
   options.add()("json",
-                "an array with one object a run: run, state, step, steps, exit_code, last_line_s, "
-                "why; null: not known");
-  options.add()("watch", "again every 2 s, until interrupted; with --json one array a line");
+                "print an array with one object per run: run, state, step, steps, exit_code, last_line_s, "
+                "why; null: unknown");
+  options.add()("watch", "repeat every 2 s until interrupted; with --json one array per line");
   options.positional("run", -1);
   po::variables_map values;
   if (!options.parse(session, arguments, values)) return ExitCode::done;
-  if (values.count("run") == 0) throw options.error("a run directory is missing");
+  if (values.count("run") == 0) throw options.error("the run directory is missing");
   const bool json = values.count("json") > 0, watch = values.count("watch") > 0;
   const bool redraws = watch && !json && ::isatty(STDOUT_FILENO) != 0;
   for (;; std::this_thread::sleep_for(watch_interval)) {
@@ -108,7 +108,7 @@ ExitCode status(const Program& program, Session& session, const Arguments& argum
         others += (others.empty() ? "" : ", ") + quote(run);
       }
     }
-    if (redraws) print("\x1b[H\x1b[J");  // from the top of the screen
+    if (redraws) print("\x1b[H\x1b[J");  // clears the screen
     if (json && watch) {
       print(json_text(to_json(runs)) + "\n");
     } else if (json) {
@@ -118,8 +118,8 @@ ExitCode status(const Program& program, Session& session, const Arguments& argum
     }
     flush_output();
     if (!others.empty())
-      throw DataError(
-          "status: not the directory of a run: {}; name directories that lockstep train --run made", others);
+      throw DataError("status: not a run directory: {}; give directories that lockstep train created",
+                      others);
     if (!watch) return ExitCode::done;
   }
 }

@@ -14,7 +14,7 @@
 #include "base/progress.h"
 #include "base/text.h"
 #include "lockstep/comm/agreement.h"
-#include "report/document.h"
+#include "report/page.h"
 
 namespace lockstep::cli {
 namespace {
@@ -38,18 +38,18 @@ OptionSet::OptionSet(const Program& program, std::string usage, std::string text
     : program_(program.name),
       usage_(std::move(usage)),
       text_(std::move(text)),
-      shown_("Options", line_columns) {
-  add()("help,h", "show this text");
+      options_("Options", line_columns) {
+  add()("help,h", "print this help");
 }
 
 void OptionSet::positional(const char* name, int count) {
   positional_.add(name, count);
-  all_.add_options()(name, po::value<std::vector<std::string>>());
+  arguments_.add_options()(name, po::value<std::vector<std::string>>());
 }
 
 std::string OptionSet::help() const {
   std::ostringstream options;
-  options << shown_;
+  options << options_;
   return fmt::format("Usage: {} {}\n\n{}\n\n{}", program_, usage_, text_, options.str());
 }
 
@@ -59,29 +59,29 @@ bool OptionSet::parse(Session& session, const Arguments& arguments, po::variable
 
 bool OptionSet::parse(bool prints, const Arguments& arguments, po::variables_map& values) {
   po::options_description known;
-  known.add(shown_).add(all_);
+  known.add(options_).add(arguments_);
   try {
-    // Abbreviated options are errors: the job scripts read these options, too.
+    // Abbreviations are errors: job scripts read these options and know full names only.
     const int style = po::command_line_style::default_style & ~po::command_line_style::allow_guessing;
     po::store(po::command_line_parser(arguments).options(known).positional(positional_).style(style).run(),
               values);
     po::notify(values);
   } catch (const po::unknown_option& unknown) {
     std::vector<std::string> names;
-    for (const auto& option : shown_.options()) names.push_back("--" + option->long_name());
+    for (const auto& option : options_.options()) names.push_back("--" + option->long_name());
     const std::string text = fmt::format("unknown option {}", unknown.get_option_name());
     const std::string nearest = nearest_name(unknown.get_option_name(), names);
     if (nearest.empty()) throw error(text);
     throw UsageError("{}: {}; did you mean {}?", verb_of(usage_), text, nearest);
   } catch (const po::too_many_positional_options_error&) {
     throw error(
-        fmt::format("one word too many{}; put quotes around texts with blanks",
-                    shown_.find_nothrow("set", false) ? "; every --set takes one SECTION.KEY=VALUE" : ""));
+        fmt::format("too many arguments{}; quote texts that contain blanks",
+                    options_.find_nothrow("set", false) ? "; each --set takes one SECTION.KEY=VALUE" : ""));
   } catch (const po::invalid_option_value& invalid) {
-    // Not its what(), which replaces %value% by the value until no %value% is left: for ever, if it has one.
-    throw error(fmt::format("the argument for option '{}' is invalid", invalid.get_option_name()));
-  } catch (const po::error& wrong) {
-    throw error(wrong.what());
+    // Not what(): it replaces %value% until none is left, and never ends if the value contains %value%.
+    throw error(fmt::format("invalid value of option '{}'", invalid.get_option_name()));
+  } catch (const po::error& invalid) {
+    throw error(invalid.what());
   }
   if (values.count("help") == 0) return true;
   if (prints) fmt::print("{}", help());
@@ -99,21 +99,21 @@ std::string OptionSet::required(const po::variables_map& values, const char* nam
 }
 
 void add_device(OptionSet& options) {
-  options.add()("device", po::value<std::string>(), "auto (a GPU if there is one), cpu or cuda");
+  options.add()("device", po::value<std::string>(), "auto (a GPU if the node has one), cpu or cuda");
 }
 
 void add_output(OptionSet& options) {
   options.add()("json", "print one JSON document");
-  options.add()("html", po::value<std::string>(), "also write a page of this name");
+  options.add()("html", po::value<std::string>(), "also write the result as an HTML page to this file");
 }
 
-std::optional<std::string> given(const po::variables_map& values, const char* name) {
+std::optional<std::string> option_text(const po::variables_map& values, const char* name) {
   if (values.count(name) == 0) return std::nullopt;
   return values[name].as<std::string>();
 }
 
 void on_rank_0(const Session& session, const std::function<void()>& action) {
-  // Rank 0 may take hours: the others are as good as at the end, and nobody waits.
+  // Rank 0 may take hours. The others report the last phase, so that no watchdog counts it as a hang.
   using progress::Phase;
   const progress::During during(session.world().rank() == 0 ? progress::status().current_phase()
                                                             : Phase::teardown);
@@ -132,9 +132,9 @@ void print(const std::string& text) {
 void print_json(const nlohmann::json& document) { print(json_text(document, 2) + "\n"); }
 
 ResultOutput::ResultOutput(const po::variables_map& values, const Session& session)
-    : session_(session), path_(given(values, "html").value_or("")), json_(values.count("json") > 0) {
+    : session_(session), path_(option_text(values, "html").value_or("")), json_(values.count("json") > 0) {
   if (values.count("html") == 0) return;
-  if (path_.empty()) throw UsageError("--html: a file name is missing");
+  if (path_.empty()) throw UsageError("--html: the file name is missing");
   on_rank_0(session, [this] { report::check_page(path_); });
 }
 
@@ -145,9 +145,9 @@ void ResultOutput::print(const nlohmann::json& document, const std::function<voi
 void ResultOutput::write_page(const std::function<nlohmann::json()>& document) const {
   if (path_.empty()) return;
   on_rank_0(session_, [&] {
-    nlohmann::json written = document();
-    written["footer"] = fmt::format("Written by lockstep {} at {}.", LOCKSTEP_VERSION, utc_now());
-    report::write_page(path_, written);
+    nlohmann::json contents = document();
+    contents["footer"] = fmt::format("Written by lockstep {} at {}.", LOCKSTEP_VERSION, utc_now());
+    report::write_page(path_, contents);
     if (!json_) cli::print(path_ + "\n");
   });
 }
@@ -155,7 +155,7 @@ void ResultOutput::write_page(const std::function<nlohmann::json()>& document) c
 void flush_output() {
   errno = 0;
   const bool failed = std::fflush(stdout) != 0;
-  if (errno == EPIPE) return std::clearerr(stdout);  // the reader has seen enough
+  if (errno == EPIPE) return std::clearerr(stdout);  // the reader closed the pipe
   if (failed || std::ferror(stdout) != 0)
     throw_system_error(errno != 0 ? errno : ENOSPC, "standard output", "write");
 }

@@ -1,4 +1,4 @@
-// lockstep verify: checks that a checkpoint is complete and that every byte fits its digest.
+// lockstep verify: checks that a checkpoint is complete and matches its digests.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
@@ -11,14 +11,14 @@
 namespace lockstep::cli {
 
 ExitCode verify(const Program& program, Session& session, const Arguments& arguments) {
-  OptionSet options(
-      program, "verify FILE.h5 [--json]",
-      "Reads a checkpoint and compares every byte with its digests.\nExit code: 0 complete, 3 not.");
+  OptionSet options(program, "verify FILE.h5 [--json]",
+                    "Reads all of a checkpoint and compares it with its digests.\n"
+                    "Exit code: 0 complete and undamaged, 3 incomplete or damaged.");
   options.add()("json", "print one JSON document");
   options.positional("file");
   po::variables_map values;
   if (!options.parse(session, arguments, values)) return ExitCode::done;
-  const std::string file = options.required(values, "file", "a checkpoint is missing");
+  const std::string file = options.required(values, "file", "the checkpoint file is missing");
   checkpoint::VerifyReport report;
   report.path = file;
   try {

@@ -47,8 +47,8 @@ bool is_nameless(std::string_view name) {
 
 namespace {
 
-/// The separator that splits a line into most numbers, then into most fields. A semicolon wins over an equal
-/// comma because of decimal commas.
+/// The separator that splits a line into the most numbers, then into the most fields. A semicolon wins a tie
+/// with a comma, because of decimal commas.
 char separator_of(std::string_view line) {
   char best = ',';
   std::pair<int, int> most{-1, -1};
@@ -67,8 +67,8 @@ char separator_of(std::string_view line) {
   return best;
 }
 
-/// Unquotes the field that begins at text[begin] in place. Returns the position after its last quote, and its
-/// new length in `length`; npos if the quote does not end.
+/// Unquotes in place the field that begins at text[begin]. Returns the position after its closing quote and
+/// its new length in `length`; npos without a closing quote.
 std::size_t unquote(std::string& text, std::size_t begin, std::size_t& length) {
   std::size_t to = begin;
   for (std::size_t at = begin + 1; at < text.size(); ++at) {
@@ -84,13 +84,13 @@ std::size_t unquote(std::string& text, std::size_t begin, std::size_t& length) {
   return std::string::npos;
 }
 
-/// 0, 1 ... or 1990, 1991 ...
+/// True for 0, 1 ... or 1990, 1991 ...
 bool count_up(const std::vector<double>& numbers) {
   return !numbers.empty() && std::floor(numbers[0]) == numbers[0] &&
          std::ranges::adjacent_find(numbers, [](double a, double b) { return b != a + 1; }) == numbers.end();
 }
 
-/// They count up, and not by chance.
+/// True if the numbers count up, but hardly by chance.
 bool number_columns(const std::vector<double>& numbers) {
   return count_up(numbers) &&
          (numbers.size() > 2 || (numbers.size() == 2 && (numbers[0] == 0 || numbers[0] == 1)));
@@ -109,10 +109,13 @@ bool CsvFile::read_line(Line& line) {
     const std::string_view kind = line.number == 1 ? kind_of_file(line.text) : "";
     if (!kind.empty()) throw DataError("{}: not a CSV file, but {}", path(), kind);
     if (line.text.find('\0') != std::string::npos)
-      throw DataError("{}:{}: a null byte: not text (UTF-16: iconv -f utf-16 -t utf-8)", path(), line.number);
+      throw DataError(
+          "{}:{}: contains a null byte, so it is not text; convert UTF-16 (iconv -f utf-16 -t utf-8)", path(),
+          line.number);
     if (line.number == 1 && line.text.find('\r') != std::string::npos)
-      throw DataError("{}: lines end in CR (carriage return) alone: convert it (tr '\\r' '\\n')", path());
-    // Spreadsheets mark the start of UTF-8 files.
+      throw DataError("{}: lines end in CR (carriage return) only; convert the file (tr '\\r' '\\n')",
+                      path());
+    // Spreadsheets write a byte order mark.
     if (line.number == 1 && line.text.starts_with("\xEF\xBB\xBF")) line.text.erase(0, 3);
     if (!without_blanks(line.text).empty()) return true;
   }
@@ -132,8 +135,8 @@ void CsvFile::split(Line& line, Fields& fields) const {
           !without_blanks(std::string_view(text).substr(behind, end - behind)).empty()) {
         throw DataError("{}:{}: field {} begins with a quote, but {}", path(), line.number, fields.size() + 1,
                         behind == std::string::npos
-                            ? "none ends it on this line"
-                            : "does not end with one (a quote inside is written twice)");
+                            ? "has no closing quote on this line"
+                            : "text follows the closing quote (write a quote inside as two)");
       }
       fields.push_back(std::string_view(text).substr(start, length));
       if (end == std::string::npos) return;
@@ -147,11 +150,11 @@ void CsvFile::split(Line& line, Fields& fields) const {
   }
 }
 
-/// Whether the first line names the columns, as the lines below it tell; none: it may be either.
+/// Whether the first line is a heading, judged by the lines below it; none: undecided.
 std::optional<bool> CsvFile::is_heading(const Fields& names, const Fields& below) {
-  std::vector<double> numbers, above;  // above: of these, above numbers
-  std::vector<std::size_t> titles;     // names above names
-  int words = 0, broken = 0;           // above numbers; broken: 1e400, 0x1f, 3.5x
+  std::vector<double> numbers, above;  // numbers in the first line; those above a number
+  std::vector<std::size_t> titles;     // columns of names above names
+  int words = 0, broken = 0;           // names above a number; broken numbers (1e400, 0x1f, 3.5x) above one
   for (std::size_t i = 0; i < std::min(names.size(), below.size()); ++i) {
     if (is_missing(names[i])) continue;
     if (is_number(names[i])) {
@@ -164,7 +167,7 @@ std::optional<bool> CsvFile::is_heading(const Fields& names, const Fields& below
     }
   }
   const auto missing = std::ranges::count_if(names, is_missing);
-  // A heading often lacks a name for the column of row numbers, but for no other.
+  // A heading often lacks a name for the column of row numbers, but for no other column.
   const bool index = names.front().empty() && missing == 1;
   if (words + broken > 0) {
     if (above.empty() || words >= std::ssize(above) || (words > 0 && number_columns(above))) return true;
@@ -174,7 +177,7 @@ std::optional<bool> CsvFile::is_heading(const Fields& names, const Fields& below
     return names.size() < 2 || missing > 1 ? false
            : missing == 0 || index         ? std::optional(true)
                                            : std::nullopt;
-  // What pandas calls columns without names: 0, 1 ..., often behind a nameless column of row numbers.
+  // The names that pandas gives to nameless columns: 0, 1 ..., often after a nameless column of row numbers.
   const bool pandas = waiting_.size() > 1 && count_up(numbers) && numbers[0] == 0 && missing == index;
   if (titles.size() == 1 && waiting_.size() > 1 && !(pandas && index))
     return numbers_are_names(names[titles[0]], titles[0], numbers, std::ranges::none_of(below, is_whole));
@@ -182,8 +185,8 @@ std::optional<bool> CsvFile::is_heading(const Fields& names, const Fields& below
          (index || numbers.size() > 2 || (numbers.size() == 2 && !std::ranges::all_of(below, is_whole)));
 }
 
-/// Of a first line of numbers and one text above names (0,1,species): in a heading that text is no class of
-/// the lines below, which have others twice, and the numbers are in order.
+/// Whether a first line of numbers and one text above names (0,1,species) is a heading. In a heading the
+/// numbers are in order, and the text is not a class of the lines below, where other classes repeat.
 std::optional<bool> CsvFile::numbers_are_names(std::string_view text, std::size_t column,
                                                const std::vector<double>& numbers, bool fractions_below) {
   constexpr std::size_t max_lines = 1000, max_bytes = 1 << 20;
@@ -215,7 +218,7 @@ void CsvFile::find_heading(const CsvOptions& options) {
   split(first, names);
   split(second, below);
   while (names.size() > below.size() && names.back().empty()) names.pop_back();
-  // R names rows in a column that its heading passes over.
+  // R writes row names in a column without a field in the heading.
   row_names_ = names.size() + 1 == below.size() && std::ranges::none_of(names, is_number);
   if (row_names_) names.insert(names.begin(), "");
   std::optional<bool> there = options.heading;
@@ -225,9 +228,8 @@ void CsvFile::find_heading(const CsvOptions& options) {
     there = true;
   if (!there) there = is_heading(names, below);
   if (!there)
-    throw DataError(
-        "{}:{}: is it a heading, or a sample with a value that is no number? Say --heading yes or no", path(),
-        first.number);
+    throw DataError("{}:{}: may be a heading, or a sample with an invalid number; set --heading yes or no",
+                    path(), first.number);
   row_names_ = row_names_ && *there;
   if (!*there) return;
   heading_.assign(names.begin(), names.end());

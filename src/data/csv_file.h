@@ -14,25 +14,25 @@
 
 namespace lockstep::data {
 
-/// Parses a whole field as a number, which may begin with a plus; false if it is not one.
+/// Parses a complete field as a number, which may begin with a plus; false if it is not a number.
 bool parse_value(std::string_view field, double& value);
 bool is_whole(std::string_view field);
-/// Parses as a number, and does not stand for a missing value (nan).
+/// True if a field is a number, and does not stand for a missing value (nan).
 bool is_number(std::string_view field);
 /// True if a field stands for a missing value (docs/data.md lists them).
 bool is_missing(std::string_view field);
-/// True for what programs call a column without a name: nothing, "Unnamed: 0" (pandas), "...1" (readr).
+/// True for the names of nameless columns: an empty one, "Unnamed: 0" (pandas), "...1" (readr).
 bool is_nameless(std::string_view name);
 
-/// Fields are separated by one character, and may be quoted ("a; ""b"""); blanks around them and blank lines
-/// are skipped. Whether the first line is a heading, is_heading() tells.
+/// Reads a CSV file. One character separates fields, which may be quoted ("a; ""b"""). Skips blank lines,
+/// blanks around fields, and a heading, which is_heading() detects.
 class CsvFile {
  public:
-  /// Separator and heading as CsvOptions say. DataError as Input, for quotes that do not end, for what is not
-  /// lines of text, and for a first line that may be a heading or a sample.
+  /// Uses separator and heading of CsvOptions. DataError from Input, for unterminated quotes, for files that
+  /// are not text, and for a first line that may be a heading or a sample.
   CsvFile(const std::string& path, const CsvOptions& options);
 
-  /// Reads the next line below the heading; false at the end of the file.
+  /// Reads the next line after the heading; false at the end of the file.
   bool next();
   /// The fields of that line, valid until the next one is read.
   const std::vector<std::string_view>& fields() const { return fields_; }
@@ -41,7 +41,7 @@ class CsvFile {
 
   /// Names of columns; empty: no heading.
   const std::vector<std::string>& heading() const { return heading_; }
-  /// The first column has names of rows, as R writes them: the file's heading has no field for it.
+  /// Whether the first column holds row names without a field in the heading, as R writes them.
   bool row_names() const { return row_names_; }
   std::string heading_where() const;  ///< FILE:LINE of the heading
   /// "comma", "semicolon", "tab" or the character in quotes.
@@ -66,7 +66,7 @@ class CsvFile {
   std::vector<std::string> heading_;
   std::int64_t heading_line_ = 0;
   bool row_names_ = false;
-  std::deque<Line> waiting_;  // read already, to tell whether there is a heading
+  std::deque<Line> waiting_;  // lines read to detect a heading, not yet returned
   Line line_;
   Fields fields_;
 };

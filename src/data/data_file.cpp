@@ -20,7 +20,7 @@ const char* describe(const hdf5::File& file) {
   if (text_of(file, "format") == "lockstep") return "a checkpoint";
   if (file.exists("/tokens")) return "a text data file";
   if (file.exists("/x")) return "a data file of images";
-  return "no data file";
+  return "not a data file";
 }
 
 hdf5::Dataset open_or_explain(const hdf5::File& file, const char* name, const char* needed) {
@@ -30,8 +30,8 @@ hdf5::Dataset open_or_explain(const hdf5::File& file, const char* name, const ch
   return file.open_dataset(name);
 }
 
-/// DataError if an element is one of those that the attributes of netCDF call missing: it would be learned as
-/// a value.
+/// DataError if an element equals a missing value by the netCDF attributes: a model would learn it as a
+/// value.
 void check_no_missing_values(const hdf5::Dataset& dataset) {
   std::vector<double> missing;
   for (const char* const attribute : {"_FillValue", "missing_value"})
@@ -45,8 +45,9 @@ void check_no_missing_values(const hdf5::Dataset& dataset) {
     const auto found = std::ranges::find_first_of(values, missing);
     if (found == values.end()) return true;
     throw DataError(
-        "{}: row {} of {} holds {}, a missing value by its attribute _FillValue or missing_value: leave such "
-        "samples out, or write other values and remove the attribute",
+        "{}: row {} of {} holds {}, a missing value by the attribute _FillValue or missing_value: remove "
+        "such "
+        "samples, or replace the values and remove the attribute",
         dataset.file_path(), (first + (found - values.begin())) / dataset.row_numel(), dataset.name(),
         *found);
   });
@@ -54,7 +55,7 @@ void check_no_missing_values(const hdf5::Dataset& dataset) {
 
 struct stat status_of(const OpenFile& file) {
   struct stat status {};
-  if (::fstat(file.descriptor(), &status) != 0) throw_system_error(errno, file.path(), "look at");
+  if (::fstat(file.descriptor(), &status) != 0) throw_system_error(errno, file.path(), "stat");
   return status;
 }
 
@@ -93,9 +94,9 @@ std::vector<std::string> names_of(const hdf5::Object& object, const char* attrib
     std::vector<std::string> names;
     for (std::string_view line : lines_of(texts.front()))
       names.emplace_back(line.substr(0, line.size() - (line.ends_with('\r') ? 1 : 0)));
-    const bool is_pickled = !names.empty() && names.front().starts_with("(lp");  // by PyTables
+    const bool is_pickled = !names.empty() && names.front().starts_with("(lp");  // a list by PyTables
     return is_pickled ? std::vector<std::string>() : names;
-  } catch (const DataError&) {  // files from elsewhere may use the name for something else
+  } catch (const DataError&) {  // files of other programs may use the attribute otherwise
     return {};
   }
 }
@@ -110,15 +111,15 @@ void store_names(hdf5::Dataset& array, const char* attribute, const std::vector<
 
 namespace {
 
-/// The largest |value| in some rows (of large ones: in their first part), without what is not finite.
+/// The largest finite |value| in some rows; in the first part of a large row.
 double largest_in(const hdf5::Dataset& dataset) {
   constexpr std::int64_t max_rows = 64, max_elements = 1 << 20;
   if (!dataset.dtype() || dataset.numel() == 0) return 0;
-  const std::int64_t looked_at =
+  const std::int64_t count =
       std::min(dataset.rows(), std::clamp<std::int64_t>(max_elements / dataset.row_numel(), 1, max_rows));
   double largest = 0;
-  for (std::int64_t i = 0; i < looked_at; ++i)
-    dataset.read_blocks(i * dataset.rows() / looked_at, 1, [&](std::int64_t, std::span<const double> values) {
+  for (std::int64_t i = 0; i < count; ++i)
+    dataset.read_blocks(i * dataset.rows() / count, 1, [&](std::int64_t, std::span<const double> values) {
       for (const double value : values)
         if (std::isfinite(value)) largest = std::max(largest, std::abs(value));
       return false;
@@ -171,9 +172,9 @@ RowStore::RowStore(std::shared_ptr<const hdf5::File> file, hdf5::Dataset dataset
     files_.push_back(one);
   }
   dataset.check_stored();
-  // Elements may be wider in memory than they are in the file.
+  // Elements may be wider in memory than in the file.
   if (dataset.numel() > (std::int64_t{1} << 58)) {
-    throw DataError("{}: {} claims {} elements, more than any machine could hold", path_, dataset.name(),
+    throw DataError("{}: {} claims {} elements, which exceeds any machine's memory", path_, dataset.name(),
                     dataset.numel());
   }
   const std::size_t bytes = static_cast<std::size_t>(rows_) * row_bytes_;
@@ -196,8 +197,9 @@ void StoredFile::check() const {
       now.st_mtim.tv_sec == then.st_mtim.tv_sec && now.st_mtim.tv_nsec == then.st_mtim.tv_nsec;
   if (same_time && now.st_size == then.st_size) return;
   throw DataError(
-      "{}: was cut or written over while it is read ({} bytes before, {} now): a run needs the same data "
-      "to its end; put the file back as it was, or start a new run",
+      "{}: the file changed while the run reads it ({} bytes before, {} now): a run needs the same data "
+      "until "
+      "its end; restore the file, or start a new run",
       file.path(), then.st_size, now.st_size);
 }
 
@@ -208,7 +210,7 @@ void RowStore::check_files() const {
 void RowStore::read_rows(std::int64_t begin, std::int64_t count, std::byte* out) const {
   const bool is_whole = !raw_ || raw_->read(begin, count, out);
   if (!raw_) dataset_->read_rows(begin, count, dtype_, {out, static_cast<std::size_t>(count) * row_bytes_});
-  check_files();  // afterwards: what was read before a change is right
+  check_files();  // after the read: data read before a change is valid
   if (!is_whole)
     throw DataError("{}: the file ends before row {} of {}", path_, begin + count - 1, dataset_->name());
 }

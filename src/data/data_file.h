@@ -1,4 +1,4 @@
-// What a data file contains: its datasets, class names and rows.
+// The contents of a data file: datasets, class names and rows.
 #pragma once
 
 #include <sys/stat.h>
@@ -21,58 +21,60 @@
 
 namespace lockstep::data {
 
-/// /x of a file of images. DataError if it is missing, saying what the file is instead.
+/// /x of a file of images. DataError if it is missing; the error tells what kind of file it is.
 hdf5::Dataset open_images(const hdf5::File& file);
 
-/// /tokens of a file of text. DataError as above.
+/// /tokens of a file of text. DataError as for open_images().
 hdf5::Dataset open_tokens(const hdf5::File& file);
 
-/// "[100, 3, 32, 32]", for messages.
+/// The shape for messages: "[100, 3, 32, 32]".
 std::string shape_text(const hdf5::Dataset& dataset);
 
-/// What the file says of the values of an array, of which it reads some. DataError if check_stored throws it.
+/// The meaning of an array's values, from its attributes and some of its rows. DataError from check_stored().
 FieldMeaning meaning_of(const hdf5::Dataset& dataset);
 
-/// Integers or booleans.
+/// True for integers and booleans.
 bool is_integers(const hdf5::Dataset& dataset);
 
-/// The limit of an attribute, which HDF5 keeps in the header of its array.
+/// The maximum size of an attribute, which HDF5 stores in the header of its array.
 inline constexpr std::size_t max_name_bytes = 60'000;
 
-/// Names in an attribute such as classes of /y, a name a line or a list; none if it is missing or no text. No
-/// name has a line end: in a list it becomes a blank.
+/// The names in an attribute such as classes of /y: one per line, or a list of texts; empty if the attribute
+/// is missing or not a text. A line end in a name of a list becomes a blank.
 std::vector<std::string> names_of(const hdf5::Object& object, const char* attribute);
-/// The same of an attribute that is one text: "m", and "m, s" of several.
+/// The text in an attribute; several texts are joined: "m, s".
 std::string text_of(const hdf5::Object& object, const char* attribute);
-/// Names contain no line ends and take at most max_name_bytes, line ends included.
+/// Stores names, one per line. Precondition: no name contains a line end, and all take at most
+/// max_name_bytes, including line ends.
 void store_names(hdf5::Dataset& array, const char* attribute, const std::vector<std::string>& names);
 
-/// "a.h5", or "a.h5 and 2 more".
+/// The name of a data set of `count` files: "a.h5" or "a.h5 and 2 more".
 std::string name_of_files(const std::string& first, std::size_t count);
-/// Which of a data set's files has the sample.
+/// The source of a data set that contains the sample.
 template <class Source>
 const Source& source_of(const std::vector<Source>& sources, std::int64_t sample) {
   return *(std::ranges::upper_bound(sources, sample, {}, &Source::first) - 1);
 }
 
-/// A file of rows, open as it is for HDF5, whatever its name stands for by now; and as it was.
+/// A file of rows, open like HDF5's own descriptor so that it is the same file even if its name now refers to
+/// another, and its status when it was opened.
 struct StoredFile {
   explicit StoredFile(const std::string& path);
   void check() const;  ///< DataError if it has been cut or written to since
   OpenFile file;
   struct stat status;
 };
-/// By path: those of arrays that are opened together.
+/// Files by path, shared by arrays that are opened together.
 using StoredFiles = std::map<std::string, std::shared_ptr<const StoredFile>>;
 
-/// The rows of one HDF5 dataset: in memory if they fit its limit, otherwise read when they are asked for.
-/// Several threads may read, and do so at once where hdf5::RawRows can. Rows of a file that has been cut or
-/// written to since are a DataError: HDF5 would read zeros beyond its end. HDF5 goes on reading a file that
-/// was removed or replaced by another one.
+/// The rows of one HDF5 dataset: in memory if they fit the limit, otherwise read on demand. Several threads
+/// may read, and do so at once where hdf5::RawRows can. DataError if the file was truncated or written to
+/// since it was opened: HDF5 would read zeros beyond its end. A file that was removed or replaced by another
+/// one remains readable.
 class RowStore {
  public:
-  /// Rows are read as elements of type `as`. If it loads them, it subtracts their bytes from
-  /// memory_left_bytes. It adds its files to those that are open.
+  /// `as`: the element type of rows in memory. If it loads the rows, it subtracts their bytes from
+  /// memory_left_bytes. It adds its files to `files`.
   RowStore(std::shared_ptr<const hdf5::File> file, hdf5::Dataset dataset, DType as,
            std::int64_t& memory_left_bytes, StoredFiles& files);
 
@@ -82,13 +84,13 @@ class RowStore {
 
   const std::string& path() const { return path_; }
   std::int64_t rows() const { return rows_; }
-  DType dtype() const { return dtype_; }  ///< as rows are read
+  DType dtype() const { return dtype_; }  ///< of rows in memory
   bool in_memory() const { return !dataset_; }
-  /// Rows are read in the type that the file has.
+  /// Whether rows in memory have the type of the file.
   bool is_as_stored() const { return as_stored_; }
 
-  /// Calls use(const T*) with rows [begin, begin + count), T being the type of dtype(): one of those that
-  /// data sets read. The memory is valid during the call.
+  /// Calls use(const T*) with rows [begin, begin + count), where T is the C++ type of dtype(). The memory is
+  /// valid during the call.
   template <class Use>
   void with_values(std::int64_t begin, std::int64_t count, const Use& use) const {
     const auto with = [&](const std::byte* rows) {
@@ -114,7 +116,7 @@ class RowStore {
     read_rows(begin, count, loaded.data());
     with(loaded.data());
   }
-  /// Calls use(i, value) with every element, as int64; element 0 is the first of row 0.
+  /// Calls use(i, value) for every element as int64; element 0 is the first one of row 0.
   template <class Use>
   void for_each_value(const Use& use) const {
     const std::int64_t elements = static_cast<std::int64_t>(row_bytes_ / bytes_of(dtype_)),

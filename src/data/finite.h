@@ -1,4 +1,4 @@
-// Numbers of a data set that are NaN or infinite: where they are, for errors and warnings.
+// Finds non-finite values (NaN, infinity) of a data set, for errors and warnings.
 #pragma once
 
 #include <cstdint>
@@ -14,24 +14,24 @@
 
 namespace lockstep::data {
 
-/// A field that holds such a number, and where its first one is.
+/// A field with non-finite values, and the location of the first one.
 struct NotFinite {
-  std::string_view field;  ///< of the dataset's
+  std::string_view field;  ///< a name of the data set's fields
   std::string text;        ///< "a.h5: row 123 of field x holds nan"
 };
 
-/// One for each float field that has any. The batch is of these samples and in CPU memory.
+/// One result for each float field with non-finite values. `batch` holds these samples in CPU memory.
 std::vector<NotFinite> not_finite_in(const Dataset& dataset, std::span<const std::int64_t> samples,
                                      const Batch& batch);
 
-/// Reads the samples, which the ranks share, each up to about max_bytes of them. The text of the first such
-/// number, the same on every rank; empty if there is none. Collective; throws what the data set throws.
+/// Reads the samples, distributed over ranks, up to about max_bytes per rank. Returns the text of the first
+/// non-finite value, the same on every rank, or an empty text. Collective; throws what the data set throws.
 std::string first_not_finite(const Dataset& dataset, std::int64_t max_bytes, comm::HostGroup& world);
 
-/// What may have spoiled the loss or the parameters of a step: a number in this rank's shards of the step
-/// before, which may have spoiled its gradients alone, or else of this one: "a.h5: row 123 of field x holds
-/// nan, in a sample of step 7". A field that had such numbers already before these two does not count, as the
-/// loss takes care of them. Empty if there is none. backend: of the loader. Not collective.
+/// The non-finite value that may have made the loss or the parameters of a step non-finite, in this rank's
+/// shards of the previous step (which may affect its gradients only) or of this one: "a.h5: row 123 of field
+/// x holds nan, in a sample of step 7". Ignores fields with non-finite values in the step before these two,
+/// because the loss handles them. Empty if it finds no value. backend: that of the loader. Not collective.
 std::string not_finite_in_step(Loader& loader, const Dataset& dataset, std::int64_t step,
                                kernels::Backend& backend);
 

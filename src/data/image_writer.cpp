@@ -10,8 +10,8 @@
 namespace lockstep::data {
 namespace {
 
-/// Variance of integers from their exact sums, around the integer nearest to the mean, so that no digits are
-/// lost.
+/// The variance of integers from their exact sums, computed around the integer nearest to the mean to keep
+/// all digits.
 double variance_of(std::uint64_t count, std::uint64_t sum, std::uint64_t squares) {
   const std::uint64_t centre = (sum + count / 2) / count;
   // sum (v - centre)^2 and sum (v - centre); intermediate values may wrap.
@@ -25,15 +25,15 @@ double variance_of(std::uint64_t count, std::uint64_t sum, std::uint64_t squares
 
 void check_statistics(const std::string& where, const Normalization& statistics) {
   constexpr double largest = 1e30, smallest_deviation = 1e-30;
-  const auto refuse = [&](const char* name, double value, std::size_t channel, const char* wanted) {
-    throw DataError("{}: {} {} of channel {} cannot normalise images: {}", where, name, value, channel,
-                    wanted);
+  const auto refuse = [&](const char* name, double value, std::size_t channel, const char* range) {
+    throw DataError("{}: {} {} of channel {} cannot normalise images: must be {}", where, name, value,
+                    channel, range);
   };
   for (std::size_t c = 0; c < statistics.mean.size(); ++c) {
     const double mean = statistics.mean[c], deviation = statistics.deviation[c];
-    if (!(std::abs(mean) <= largest)) refuse("mean", mean, c, "it must lie between -1e30 and 1e30");
+    if (!(std::abs(mean) <= largest)) refuse("mean", mean, c, "from -1e30 to 1e30");
     if (!(deviation >= smallest_deviation && deviation <= largest))
-      refuse("std", deviation, c, "it must lie between 1e-30 and 1e30");
+      refuse("std", deviation, c, "from 1e-30 to 1e30");
   }
 }
 
@@ -63,7 +63,7 @@ void Measure::add(std::span<const std::uint8_t> images) {
 }
 
 void Measure::add(std::span<const float> images) {
-  // Planes are merged as Chan, Golub and LeVeque do ("Updating formulae and a pairwise algorithm for
+  // Merges planes like Chan, Golub and LeVeque ("Updating formulae and a pairwise algorithm for
   // computing sample variances", 1979).
   const auto more = static_cast<double>(pixels_);
   for (std::size_t at = 0; at < images.size();) {
@@ -97,16 +97,16 @@ Normalization Measure::result() const {
 
 namespace {
 
-constexpr std::size_t held_bytes = std::size_t{1} << 20;
+constexpr std::size_t write_buffer_bytes = std::size_t{1} << 20;
 
-std::optional<Normalization> given_statistics(const std::string& path, std::int64_t channels) {
+std::optional<Normalization> read_statistics(const std::string& path, std::int64_t channels) {
   if (path.empty()) return {};
   const hdf5::File file = hdf5::File::open(path);
   const hdf5::Dataset x = open_images(file);
   Normalization found{x.doubles_attribute("mean"), x.doubles_attribute("std")};
   if (static_cast<std::int64_t>(found.mean.size()) != channels ||
       found.deviation.size() != found.mean.size()) {
-    throw DataError("{}: mean and std of /x are of {} channels, but the images have {}", path,
+    throw DataError("{}: mean and std of /x have {} channels, but the images have {}", path,
                     found.mean.size(), channels);
   }
   check_statistics(path, found);
@@ -140,7 +140,7 @@ void ImageWriter::write_piece(std::vector<T>& piece) {
 
 template <class T>
 void ImageWriter::add(std::vector<T>& piece, std::span<const T> values) {
-  if ((piece.size() + values.size()) * sizeof(T) > held_bytes) write_piece(piece);
+  if ((piece.size() + values.size()) * sizeof(T) > write_buffer_bytes) write_piece(piece);
   piece.insert(piece.end(), values.begin(), values.end());
 }
 
@@ -159,17 +159,17 @@ void ImageWriter::write_labels() {
 }
 
 void ImageWriter::add_label(std::int64_t label) {
-  if ((labels_.size() + 1) * sizeof(label) > held_bytes) write_labels();
+  if ((labels_.size() + 1) * sizeof(label) > write_buffer_bytes) write_labels();
   labels_.push_back(label);
 }
 
-void ImageWriter::finish(const std::optional<Normalization>& given) {
+void ImageWriter::finish(const std::optional<Normalization>& statistics) {
   write_piece(bytes_);
   write_piece(floats_);
   write_labels();
   if (images_done_ != contents_.images || labels_done_ != contents_.images) throw_changed();
-  const Normalization normalisation = given ? *given : measure_.result();
-  if (!given) check_statistics(path_ + ": not written", normalisation);
+  const Normalization normalisation = statistics ? *statistics : measure_.result();
+  if (!statistics) check_statistics(path_ + ": not written", normalisation);
   x_.set_attribute("mean", normalisation.mean);
   x_.set_attribute("std", normalisation.deviation);
   if (!contents_.class_names.empty()) store_names(y_, "classes", contents_.class_names);
@@ -179,7 +179,7 @@ void ImageWriter::finish(const std::optional<Normalization>& given) {
 Prepared write_images(const Output& output, const ImageFile& contents, const std::string& statistics,
                       const std::function<void(ImageWriter&)>& fill) {
   if (contents.images == 0) throw DataError("{}: not written: the input has no images", output.path);
-  const std::optional<Normalization> given = given_statistics(statistics, contents.image[0]);
+  const std::optional<Normalization> normalization = read_statistics(statistics, contents.image[0]);
   Prepared prepared{.samples = contents.images,
                     .image = contents.image,
                     .element_type = contents.bytes ? "uint8" : "float32",
@@ -187,7 +187,7 @@ Prepared write_images(const Output& output, const ImageFile& contents, const std
   write_whole(output, [&](hdf5::File& file) {
     ImageWriter writer(file, contents, output.path);
     fill(writer);
-    writer.finish(given);
+    writer.finish(normalization);
     prepared.classes = writer.largest_label() + 1;
     prepared.one_label = writer.one_label();
   });

@@ -1,12 +1,11 @@
-// Makes data files (arrays.h and text.h describe them) from common formats.
+// Converts common formats to data files, which arrays.h and text.h describe.
 //
-// Inputs may be gzipped. They are read twice, to count and then to write, a MiB at a time (or one image or
-// line if that is more). The output gets its name when it is complete and on storage. Bad input throws
-// DataError with the file and the line or position; no output remains. One process calls these, not every
-// rank.
+// Inputs may be gzipped. They are read twice, to count and then to write, one MiB at a time (or one image or
+// line if that is larger). The output gets its name when it is complete and on storage. Invalid input is a
+// DataError with the file and the line or position; no output remains. Only one rank calls these functions.
 //
-// `statistics` is the path of another data file whose mean, std and class names the output takes (evaluation
-// data takes those of the training data); empty: those of the images themselves.
+// `statistics` is the path of another data file from which the output takes mean, std and class names, such
+// as the training data for evaluation data; empty: the output has its own.
 #pragma once
 
 #include <array>
@@ -22,52 +21,52 @@
 
 namespace lockstep::data {
 
-/// The file to make. UsageError unless the name is free, or `replace` is set and it is a regular file. An
-/// input is never replaced.
+/// The file to write. UsageError if it exists, unless `replace` is set and it is a regular file and not an
+/// input.
 struct Output {
   std::string path{};
   bool replace = false;
 };
 
-/// What was written, for a message.
+/// A summary of the output, for a message.
 struct Prepared {
-  std::int64_t samples = 0;          ///< images, or tokens
-  Shape image{};                     ///< [C, H, W]; of text none
+  std::int64_t samples = 0;          ///< number of images or tokens
+  Shape image{};                     ///< [C, H, W]; rank 0 for text
   std::string element_type{};        ///< of /x or /tokens
   std::int64_t classes = 0;          ///< the largest label + 1, or the vocabulary
-  std::vector<std::string> notes{};  ///< what was left out, and why: "a.csv:1 is a heading, skipped"
+  std::vector<std::string> notes{};  ///< what was skipped, and why: "a.csv:1 is a heading, skipped"
   std::vector<std::string> warnings{};
-  bool one_label = false;                  ///< of images: every label is the same
-  std::vector<std::string> class_names{};  ///< of images whose labels were names: label i has name i
+  bool one_label = false;                  ///< images: all labels are equal
+  std::vector<std::string> class_names{};  ///< images with names as labels: label i has name i
 };
 
 struct CsvOptions {
-  /// The column that is the label: "last", "first", its name in the heading, or its number, from 1.
+  /// The column of the label: "last", "first", its name in the heading, or its number from 1.
   std::string label = "last";
-  char separator = '\0';  ///< of fields; '\0': comma, semicolon or tab, as the first line of each file tells
-  std::optional<bool> heading{};  ///< each file has one; none: its first two lines tell
+  char separator =
+      '\0';  ///< of fields; '\0': comma, semicolon or tab, detected from the first line of each file
+  std::optional<bool> heading{};  ///< whether each file has a heading; none: detected from its first lines
   Shape image{};                  ///< [C, H, W]; rank 0: every value is one channel, [values, 1, 1]
   std::string statistics{};
 };
-/// A line is one sample: numbers and a label, which is an integer from 0 on, or a name. Fields may be in
-/// double quotes. Left out, with a note: blank lines, a heading (docs/data.md says what is one; DataError if
-/// it may be a sample as well), and what numbers or names the rows without a name. A value that is missing is
-/// a DataError (names of labels that look like one are classes, with a warning), and so are headings that
-/// differ between files or from the names in `statistics`, and labels that are names here and numbers there.
-/// /x is uint8 if every value is an integer in [0, 255] and /x of `statistics` is uint8, too, else float32;
-/// its attribute names has the heading. Names become labels in their order as bytes, from 0, or those of the
-/// class names in `statistics` if that has any, and are stored as text, a line each, in the attribute classes
-/// of /y. Throws UsageError if there is no column `label`, or several.
+/// Each line is one sample: numbers and a label, which is an integer of 0 or more, or a name. Fields may be
+/// in double quotes. Skips, with a note: blank lines, a heading (docs/data.md defines it; DataError if it may
+/// be a sample), and nameless columns that number or name the rows. DataError for missing values (a label
+/// that looks like one is a class, with a warning), for headings that differ between files or from the names
+/// in `statistics`, and for a mix of names and numbers as labels. /x is uint8 if all values are integers in
+/// [0, 255] and /x of `statistics` is uint8, else float32; its attribute names holds the heading. Names
+/// become labels from 0 in byte order, or those of the class names in `statistics`, and the attribute classes
+/// of /y stores them, one per line. UsageError unless exactly one column matches `label`.
 Prepared prepare_csv(std::span<const std::string> inputs, const Output& output,
                      const CsvOptions& options = {});
 
-/// MNIST's format: files of unsigned bytes, images [N, H, W] or [N, C, H, W] and labels [N], distinguished by
-/// their headers. The first file of labels belongs to the first of images, and so on.
+/// The format of MNIST: files of unsigned bytes, images [N, H, W] or [N, C, H, W] and labels [N], told apart
+/// by their headers. The first file of labels belongs to the first file of images, and so on.
 Prepared prepare_idx(std::span<const std::string> inputs, const Output& output,
                      const std::string& statistics = {});
 
 struct CifarOptions {
-  int label_bytes = 0;  ///< 1 (CIFAR-10), 2 (CIFAR-100: coarse, fine); 0: from the size of the first file
+  int label_bytes = 0;  ///< 1 (CIFAR-10), 2 (CIFAR-100: coarse, fine); 0: detected from the first file's size
   bool coarse = false;  ///< CIFAR-100: the 20 coarse labels instead of the 100 fine ones
   std::string statistics{};
 };
@@ -94,9 +93,9 @@ constexpr std::array<const char*, 3> words(PackOptions::Encode) { return {"keep"
 Prepared prepare_pictures(const std::string& folder, const Output& output, const PackOptions& options,
                           comm::HostGroup& world);
 
-/// Text files and folders of them (in the order of their names, without links), one token a byte: vocabulary
-/// 256, tokenizer "bytes". Files that are not text (archives, UTF-16, null bytes near their
-/// start, many control characters anywhere) are skipped in a folder, and else a DataError.
+/// Text files and folders of them (files in order of their names, without links), one token per byte:
+/// vocabulary 256, tokenizer "bytes". A file that is not text (an archive, UTF-16, null bytes near its start,
+/// many control characters anywhere) is skipped in a folder, and a DataError elsewhere.
 Prepared prepare_text(std::span<const std::string> inputs, const Output& output);
 
 }  // namespace lockstep::data

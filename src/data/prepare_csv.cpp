@@ -1,4 +1,4 @@
-// Images and labels from CSV files.
+// Reads images and labels from CSV files.
 #include <fmt/ranges.h>
 #include <algorithm>
 #include <cmath>
@@ -25,24 +25,24 @@
 namespace lockstep::data {
 namespace {
 
-/// "column 3", with its name if it has one.
-std::string described(const char* what, std::size_t index, const std::vector<std::string>& names) {
+/// "column 3 ('width')", or "column 3" without a name.
+std::string numbered_name(const char* what, std::size_t index, const std::vector<std::string>& names) {
   return fmt::format("{} {}{}", what, index + 1,
                      index < names.size() ? fmt::format(" ('{}')", names[index]) : "");
 }
 
 std::string describe(const CsvFile& file, std::size_t field) {
-  return described("field", field, file.heading());
+  return numbered_name("field", field, file.heading());
 }
 
-std::string_view shortened(std::string_view field) { return field.substr(0, 40); }
+std::string_view short_text(std::string_view field) { return field.substr(0, 40); }
 
 std::string missing(const CsvFile& file, std::size_t field) {
-  return fmt::format("{}: {} is missing ('{}'): give it a value, or leave the line out", file.where(),
+  return fmt::format("{}: {} is missing ('{}'): add a value, or remove the line", file.where(),
                      describe(file, field), file.fields()[field]);
 }
 
-/// The same names in the same places: nothing else tells what a value is.
+/// DataError unless names are equal in the same order: only names tell what a value is.
 void check_same_names(const std::string& where, std::span<const std::string> names,
                       const std::string& other_where, std::span<const std::string> others, const char* what) {
   const auto same = [](const std::string& a, const std::string& b) {
@@ -50,22 +50,24 @@ void check_same_names(const std::string& where, std::span<const std::string> nam
   };
   const auto [name, other] = std::ranges::mismatch(names, others, same);
   if (name == names.end() || other == others.end()) return;
-  throw DataError("{}: {} {} is '{}', but in {} it is '{}': the same columns in the same order are needed",
-                  where, what, name - names.begin() + 1, shortened(*name), other_where, shortened(*other));
+  throw DataError(
+      "{}: {} {} is '{}', but in {} it is '{}': files must have the same columns in the same order", where,
+      what, name - names.begin() + 1, short_text(*name), other_where, short_text(*other));
 }
 
-/// Reads the values and the label of every line, and checks that all lines of all files agree.
+/// Reads the values and the label of every line, and checks that all lines of all files have the same
+/// columns.
 class CsvSamples {
  public:
-  /// Reads the headings and the first lines below them.
+  /// Reads the headings and the first lines after them.
   CsvSamples(std::span<const std::string> inputs, const CsvOptions& options) : options_(options) {
     if (options.image.rank() == 3) values_ = static_cast<std::size_t>(options.image.numel());
     for (const std::string& path : inputs) see_heading(CsvFile(path, options));
     for (const std::string& path : inputs) keep_values(path);
-    if (values_ == 0 && !names_.empty()) values_ = names_.size() - left_out_.size() - 1;
-    for (const std::size_t column : left_out_)
-      notes_.push_back(fmt::format("{}: {}, without a name, {}: left out", where_,
-                                   described("column", column, names_),
+    if (values_ == 0 && !names_.empty()) values_ = names_.size() - index_columns_.size() - 1;
+    for (const std::size_t column : index_columns_)
+      notes_.push_back(fmt::format("{}: {}, without a name, {}: skipped", where_,
+                                   numbered_name("column", column, names_),
                                    row_names_ ? "names the rows" : "numbers the rows"));
   }
 
@@ -76,7 +78,7 @@ class CsvSamples {
     std::vector<double> values;
     for (bool first = true; file.next(); first = false) {
       check_fields(file);
-      check_left_out(file);
+      check_index_columns(file);
       if (first) label_ = label_column(file, file.fields().size());
       if (first) columns_ = value_columns(file.fields().size());
       values.clear();
@@ -86,9 +88,9 @@ class CsvSamples {
   }
 
   const std::vector<std::string>& notes() const { return notes_; }
-  /// The column of a value: "column 3", with its name if a heading names it.
-  std::string column_of(std::size_t value) const { return described("column", columns_[value], names_); }
-  /// Names of the values of a sample, in their order; none without a heading, or if a file cannot keep them.
+  /// The column of a value: "column 3", with its name if there is a heading.
+  std::string column_of(std::size_t value) const { return numbered_name("column", columns_[value], names_); }
+  /// The names of a sample's values, in order; empty without a heading, or if they exceed max_name_bytes.
   std::vector<std::string> value_names() const {
     std::vector<std::string> found;
     for (const std::size_t i : value_columns(names_.size())) found.push_back(names_[i]);
@@ -102,11 +104,11 @@ class CsvSamples {
   }
 
  private:
-  /// Of a line of so many fields.
+  /// The columns of the values in a line of `fields` fields.
   std::vector<std::size_t> value_columns(std::size_t fields) const {
     std::vector<std::size_t> found;
     for (std::size_t i = 0; i < fields; ++i)
-      if (i != label_ && !left_out_.contains(i)) found.push_back(i);
+      if (i != label_ && !index_columns_.contains(i)) found.push_back(i);
     return found;
   }
 
@@ -119,45 +121,46 @@ class CsvSamples {
     where_ = file.heading_where();
     row_names_ = file.row_names();
     label_ = label_column(file, names.size());
-    // pandas, readr and spreadsheets number rows in columns at an edge, and do so again in a later file.
+    // pandas, readr and spreadsheets write row numbers in columns at an edge, and may do so repeatedly.
     const auto may_number = [&](std::size_t i) { return i != label_ && is_nameless(names[i]); };
-    for (std::size_t i = 0; i < names.size() && may_number(i); ++i) left_out_.insert(i);
-    for (std::size_t i = names.size(); i-- > 0 && may_number(i);) left_out_.insert(i);
-    if (left_out_.size() + 1 >= names.size()) left_out_.clear();  // no column has a name
+    for (std::size_t i = 0; i < names.size() && may_number(i); ++i) index_columns_.insert(i);
+    for (std::size_t i = names.size(); i-- > 0 && may_number(i);) index_columns_.insert(i);
+    if (index_columns_.size() + 1 >= names.size()) index_columns_.clear();  // no column has a name
   }
 
-  /// Columns whose first values are no numbers of rows are not left out.
+  /// Keeps nameless columns whose first value is not a row number.
   void keep_values(const std::string& path) {
     CsvFile file(path, options_);
-    if (!left_out_.empty() && file.next())
-      std::erase_if(left_out_, [&](std::size_t i) {
+    if (!index_columns_.empty() && file.next())
+      std::erase_if(index_columns_, [&](std::size_t i) {
         return !(row_names_ && i == 0) && (i >= file.fields().size() || !is_whole(file.fields()[i]));
       });
   }
 
-  /// What is left out has to be no value in every line.
-  void check_left_out(const CsvFile& file) const {
-    for (const std::size_t i : left_out_) {
+  /// DataError if a skipped column holds a value in this line.
+  void check_index_columns(const CsvFile& file) const {
+    for (const std::size_t i : index_columns_) {
       const std::string_view text = file.fields()[i];
       if (is_whole(text)) continue;
       if (!(row_names_ && i == 0))
-        throw DataError("{}: {} is '{}', but has no name and numbers the rows: if it has values, name it",
-                        file.where(), describe(file, i), shortened(text));
+        throw DataError(
+            "{}: {} is '{}', but the nameless column seems to number the rows; if it holds values, name it",
+            file.where(), describe(file, i), short_text(text));
       if (is_number(text))
-        throw DataError("{}: {} fields, but the heading names {}: is the first a name of the row?",
+        throw DataError("{}: has {} fields, but the heading has {}; is the first field a row name?",
                         file.where(), file.fields().size(), names_.size() - 1);
     }
   }
 
   void check_fields(const CsvFile& file) {
-    const std::size_t fields = file.fields().size(), others = left_out_.size() + 1;
+    const std::size_t fields = file.fields().size(), others = index_columns_.size() + 1;
     if (values_ == 0 && fields > others) values_ = fields - others;
     if (fields == values_ + others && fields > others) return;
-    std::string wanted = values_ == 0 ? "values" : fmt::format("{} values", values_);
-    if (!left_out_.empty())
-      wanted += fmt::format(", {} without a name", pluralized(left_out_.size(), "column"));
-    throw DataError("{}: {} field{}, but {} and a label are expected; fields are separated by {} here",
-                    file.where(), fields, fields == 1 ? "" : "s", wanted, file.separator_name());
+    std::string expected = values_ == 0 ? "values" : fmt::format("{} values", values_);
+    if (!index_columns_.empty())
+      expected += fmt::format(", {} without a name", pluralized(index_columns_.size(), "column"));
+    throw DataError("{}: has {} field{}, expected {} and a label; the separator is {}", file.where(), fields,
+                    fields == 1 ? "" : "s", expected, file.separator_name());
   }
 
   std::size_t label_column(const CsvFile& file, std::size_t columns) const {
@@ -166,16 +169,15 @@ class CsvSamples {
     if (label == "first") return row_names_ ? 1 : 0;
     const auto& names = file.heading().empty() ? names_ : file.heading();
     if (std::ranges::count(names, label) > 1)
-      throw UsageError("{}: several columns are called '{}': give the number of the label's, from 1", where_,
-                       label);
+      throw UsageError("{}: several columns are named '{}': give the number of the label's column, from 1",
+                       where_, label);
     if (const auto found = std::ranges::find(names, label); found != names.end())
       return static_cast<std::size_t>(found - names.begin());
     std::size_t number = 0;
     if (parse_number(label, number) && number >= 1 && number <= columns) return number - 1;
-    throw UsageError(
-        "{}: no column is called '{}', to be the label: there are {} columns{}",
-        names.empty() ? file.where() : where_, label, columns,
-        names.empty() ? ", and no heading names them" : fmt::format(", {}", fmt::join(names, ", ")));
+    throw UsageError("{}: no column is named '{}', the label: there are {} columns{}",
+                     names.empty() ? file.where() : where_, label, columns,
+                     names.empty() ? " without a heading" : fmt::format(", {}", fmt::join(names, ", ")));
   }
 
   static double value_of(const CsvFile& file, std::size_t field) {
@@ -184,21 +186,21 @@ class CsvSamples {
     const bool number = parse_value(text, value);
     if (number && std::abs(value) <= std::numeric_limits<float>::max()) return value;
     if (is_missing(text)) throw DataError("{}", missing(file, field));
-    throw DataError("{}: {} is '{}', not a number{}", file.where(), describe(file, field), shortened(text),
-                    number ? " that float32 holds" : "");
+    throw DataError("{}: {} is '{}', not a number{}", file.where(), describe(file, field), short_text(text),
+                    number ? " in the range of float32" : "");
   }
 
   const CsvOptions& options_;
-  std::vector<std::string> notes_, names_;  // names: of the first heading
-  std::string where_;                       // that heading
+  std::vector<std::string> notes_, names_;  // names_: the first heading
+  std::string where_;                       // FILE:LINE of the first heading
   bool row_names_ = false;
-  std::set<std::size_t> left_out_;    // columns
-  std::vector<std::size_t> columns_;  // of values
-  std::size_t values_ = 0;            // per sample; 0: unknown so far
-  std::size_t label_ = 0;             // its column
+  std::set<std::size_t> index_columns_;  // nameless columns that number or name the rows
+  std::vector<std::size_t> columns_;     // of values
+  std::size_t values_ = 0;               // per sample; 0: not yet known
+  std::size_t label_ = 0;                // column of the label
 };
 
-/// True for 1,5 and 12.5% and $1,234.50, which are numbers but for money, percents, commas and blanks.
+/// True for 1,5 and 12.5% and $1,234.50: numbers with signs of money or percent, commas or blanks.
 bool is_quantity(std::string text) {
   std::erase_if(text, [](unsigned char c) {
     return c >= 0x80 || std::string_view("$%, '").find(static_cast<char>(c)) != std::string_view::npos;
@@ -206,93 +208,95 @@ bool is_quantity(std::string text) {
   return is_number(text);
 }
 
-/// Labels: all integers or all names.
+/// The labels, which are all integers or all names.
 class CsvLabels {
  public:
-  /// Takes the class names of the data file `from`; if it has no labels, names are numbered in their order.
+  /// Takes the class names of the data file `from`; without labels there, names are numbered in order.
   explicit CsvLabels(const std::string& from) : from_(from) {
     if (from.empty()) return;
     const hdf5::File file = hdf5::File::open(from);
     if (file.exists("/y")) names_ = names_of(file.open_dataset("/y"), "classes");
     for (std::size_t i = 0; i < names_.size(); ++i) numbers_[names_[i]] = static_cast<std::int64_t>(i);
-    given_ = !names_.empty();
-    numbers_given_ = file.exists("/y") && !given_;
+    stored_names_ = !names_.empty();
+    stored_integers_ = file.exists("/y") && !stored_names_;
   }
 
-  /// Records a label in the first pass. Among numbers a mark of a missing value is one; a name may look like
-  /// it (NA, the country).
+  /// Records a label in the first pass. Among numbers NA stands for a missing value; among names it is a name
+  /// (the country).
   void see(const CsvFile& file, std::size_t field) {
     const std::string_view text = file.fields()[field];
-    const auto wrong = [&](const std::string& why) {
-      return DataError("{}: the label, {}, is '{}'{}", file.where(), describe(file, field), shortened(text),
+    const auto invalid = [&](const std::string& why) {
+      return DataError("{}: the label, {}, is '{}'{}", file.where(), describe(file, field), short_text(text),
                        why);
     };
     double value = 0;
     const bool mark = is_missing(text),
-               number = !given_ && !mark && parse_value(text, value) && std::isfinite(value);
-    if (text.empty() || (mark && (numbers_given_ || !numbers_seen_.empty())))
+               number = !stored_names_ && !mark && parse_value(text, value) && std::isfinite(value);
+    if (text.empty() || (mark && (stored_integers_ || !integers_.empty())))
       throw DataError("{}", missing(file, field));
-    if (numbers_given_ && !number)
-      throw wrong(fmt::format(", but those of {} are numbers without names", from_));
+    if (stored_integers_ && !number)
+      throw invalid(fmt::format(", but labels of {} are numbers without names", from_));
     if (number && !first_mark_.empty()) throw DataError("{}", first_mark_);
-    if (number ? !numbers_.empty() : !numbers_seen_.empty())
-      throw wrong(fmt::format(", but those before are {}", number ? "names" : "integers"));
+    if (number ? !numbers_.empty() : !integers_.empty())
+      throw invalid(fmt::format(", but earlier labels are {}", number ? "names" : "integers"));
     ++samples_;
     if (number && value >= 0 && value < 9e15 && std::floor(value) == value) {
-      numbers_seen_.insert(static_cast<std::int64_t>(value));
+      integers_.insert(static_cast<std::int64_t>(value));
       return;
     }
     if (number)
-      throw wrong(
-          ": labels are integers from 0 on, or names (an HDF5 file with an array y of floats is data for "
-          "task.name = regression)");
+      throw invalid(
+          ": labels must be integers of 0 or more, or names (for task.name = regression, write an HDF5 file "
+          "with "
+          "an array y of floats)");
     if (numbers_.contains(text)) return;
-    if (given_)
-      throw wrong(fmt::format(", which is no class of {}: those are {}", from_, fmt::join(names_, ", ")));
+    if (stored_names_)
+      throw invalid(
+          fmt::format(", which is not a class of {}; its classes are {}", from_, fmt::join(names_, ", ")));
     if (!mark) first_mark_.clear();
     if (mark && numbers_.empty()) first_mark_ = missing(file, field);
     numbers_.emplace(text, 0);
     name_bytes_ += text.size() + 1;
     if (name_bytes_ > max_name_bytes)
       throw DataError(
-          "{}: the label, {}, has {} different names by now, more than a data file keeps: is it the right "
-          "column? Else number them",
+          "{}: the label, {}, has {} different names so far, more than a data file can store: select the "
+          "right "
+          "column, or number the classes",
           file.where(), describe(file, field), numbers_.size());
   }
 
-  /// Of labels that may be values to predict, or missing. Comes after the first pass.
+  /// Warnings about labels that may be values to predict, or missing values. Call after the first pass.
   std::vector<std::string> warnings() const {
     constexpr std::int64_t few = 20, many = 256;
     std::vector<std::string> found, marks;
-    if (given_ || numbers_given_) return found;
+    if (stored_names_ || stored_integers_) return found;
     std::ranges::copy_if(names_, std::back_inserter(marks), is_missing);
     if (!marks.empty())
       found.push_back(
-          fmt::format("labels '{}' are classes: if they stand for missing values, leave their lines out",
+          fmt::format("labels '{}' are classes; if they stand for missing values, remove their lines",
                       fmt::join(marks, "', '")));
-    const std::int64_t used = std::ssize(numbers_seen_) + std::ssize(names_),
-                       classes = names_.empty() ? *std::ranges::max_element(numbers_seen_) + 1 : used;
+    const std::int64_t used = std::ssize(integers_) + std::ssize(names_),
+                       classes = names_.empty() ? *std::ranges::max_element(integers_) + 1 : used;
     const bool quantities = !names_.empty() && std::ranges::all_of(names_, is_quantity);
     if ((classes > 2 * used && classes > many) || (used >= few && 2 * used > samples_) || quantities)
-      found.push_back(
-          fmt::format("labels {} make {} classes, of which {} occur in {} samples: if they are values to "
-                      "predict, an HDF5 "
-                      "file with an array y of floats is data for task.name = regression",
-                      names_.empty() ? fmt::format("up to {}", classes - 1)
-                                     : fmt::format("such as '{}'", shortened(names_.front())),
-                      classes, used, samples_));
+      found.push_back(fmt::format(
+          "labels {} make {} classes, and {} of them occur in {} samples; to predict values, write "
+          "an HDF5 file with an array y of floats for task.name = regression",
+          names_.empty() ? fmt::format("up to {}", classes - 1)
+                         : fmt::format("such as '{}'", short_text(names_.front())),
+          classes, used, samples_));
     return found;
   }
 
   void end_first_pass() {
-    if (given_) return;
+    if (stored_names_) return;
     for (auto& [name, number] : numbers_) {
       number = std::ssize(names_);
       names_.push_back(name);
     }
   }
 
-  /// The number of a label of the first pass; none if it is a new one.
+  /// The number of a label; none if the first pass did not record it.
   std::optional<std::int64_t> number(std::string_view text) const {
     const auto found = numbers_.find(text);
     if (found != numbers_.end()) return found->second;
@@ -306,29 +310,29 @@ class CsvLabels {
 
  private:
   std::string from_;
-  bool given_ = false, numbers_given_ = false;
+  bool stored_names_ = false, stored_integers_ = false;
   std::int64_t samples_ = 0;
-  std::string first_mark_;  // the error that it is if the labels are numbers
+  std::string first_mark_;  // the error to throw if the labels are numbers
   std::size_t name_bytes_ = 0;
-  std::vector<std::string> names_;                            // filled by end_first_pass(), or given
+  std::vector<std::string> names_;  // from the data file `from`, or set by end_first_pass()
   std::map<std::string, std::int64_t, std::less<>> numbers_;  // of names
-  std::unordered_set<std::int64_t> numbers_seen_;
+  std::unordered_set<std::int64_t> integers_;
 };
 
-/// The distance of the next float32.
+/// The distance from |value| to the next float32.
 double step_at(double value) {
   const float there = static_cast<float>(std::abs(value));
   return static_cast<double>(std::nextafter(there, std::numeric_limits<float>::infinity()) - there);
 }
 
-/// What float32, as which values are written, loses of a column.
+/// The precision that a column loses when its values are written as float32.
 struct CsvSpread {
   double least, largest, last;
-  std::int64_t changes = 0, lost = 0;  // from line to line
-  bool rounded = false;                // any value
+  std::int64_t changes = 0, lost = 0;  // differences between adjacent lines
+  bool rounded = false;                // whether float32 rounds any value
 
   void see(double value) {
-    constexpr double rounding = 1e-13;  // of sums in double, which are not different values
+    constexpr double rounding = 1e-13;  // relative; smaller differences are rounding of sums in double
     const double change = std::abs(value - last);
     rounded |= static_cast<double>(static_cast<float>(value)) != value;
     changes += change > rounding * std::abs(value);
@@ -339,7 +343,8 @@ struct CsvSpread {
   }
 
   double step() const { return step_at(std::max(-least, largest)); }
-  /// The column is narrow beside its distance from 0, or its values often become one with the next.
+  /// Whether the range of the column is narrow for its distance from 0, or adjacent values often become
+  /// equal.
   bool is_lost() const {
     const bool narrow = largest - least < 1000 * step();
     return rounded && changes > 0 && (narrow || 4 * lost > changes);
@@ -351,17 +356,16 @@ bool is_byte(double value) { return value >= 0 && value <= 255 && std::floor(val
 }  // namespace
 
 Prepared prepare_csv(std::span<const std::string> inputs, const Output& output, const CsvOptions& options) {
-  if (inputs.empty()) throw UsageError("no CSV files were named");
+  if (inputs.empty()) throw UsageError("prepare csv: the list of files is empty");
   if (options.image.rank() != 0 && (options.image.rank() != 3 || options.image.numel() < 1)) {
-    throw UsageError("images of shape {} were asked: it is channels, height, width",
-                     to_string(options.image));
+    throw UsageError("--shape {}: must be channels,height,width", to_string(options.image));
   }
   check_output(inputs, output, options.statistics);
 
   ImageFile contents{.bytes = true};
   CsvSamples samples(inputs, options);
   contents.value_names = samples.value_names();
-  if (!options.statistics.empty()) {  // values are of the type that the training data have
+  if (!options.statistics.empty()) {  // values get the type of the training data
     const hdf5::File file = hdf5::File::open(options.statistics);
     const hdf5::Dataset x = open_images(file);
     check_same_names(samples.heading_where(), contents.value_names, options.statistics, names_of(x, "names"),
@@ -408,15 +412,14 @@ Prepared prepare_csv(std::span<const std::string> inputs, const Output& output, 
   });
   prepared.notes = samples.notes();
   if (contents.value_names.empty() && samples.has_heading())
-    prepared.warnings.push_back(
-        fmt::format("{}: the names of the columns take over {} bytes and are left out: nothing will tell "
-                    "other columns from "
-                    "these",
-                    samples.heading_where(), max_name_bytes));
+    prepared.warnings.push_back(fmt::format(
+        "{}: the column names exceed {} bytes and are not stored: other data files cannot be checked "
+        "for the same columns",
+        samples.heading_where(), max_name_bytes));
   for (std::size_t i = 0; i < spreads.size() && !contents.bytes; ++i)
     if (const CsvSpread& column = spreads[i]; column.is_lost())
       prepared.warnings.push_back(fmt::format(
-          "{} has values from {} to {}, of which float32 keeps steps of {}: subtract what is common to all",
+          "{} has values from {} to {}, which float32 stores in steps of {}: subtract a common offset",
           samples.column_of(i), column.least, column.largest, column.step()));
   std::ranges::move(labels.warnings(), std::back_inserter(prepared.warnings));
   return prepared;

@@ -1,5 +1,5 @@
-// Images from MNIST's format (http://yann.lecun.com/exdb/mnist, "The IDX file format") and from CIFAR's
-// binary version (https://www.cs.toronto.edu/~kriz/cifar.html).
+// Reads images in the IDX format of MNIST (http://yann.lecun.com/exdb/mnist, "The IDX file format") and in
+// the binary version of CIFAR (https://www.cs.toronto.edu/~kriz/cifar.html).
 #include <fmt/ranges.h>
 
 #include <array>
@@ -20,13 +20,14 @@ struct IdxFile {
   std::int64_t values = 1;
 };
 
-/// Two zero bytes, the type (8: unsigned byte), the rank, then each extent as four bytes, highest first.
+/// Reads a header: two zero bytes, the type (8: unsigned byte), the rank, then each extent as big-endian
+/// uint32.
 IdxFile read_header(Input& input) {
   const std::string& path = input.path();
   std::array<std::uint8_t, 4> word{};
   const auto next_word = [&] {
     if (input.read(std::as_writable_bytes(std::span(word))) != word.size()) {
-      throw DataError("{}: the file ends within its header: it is not an IDX file", path);
+      throw DataError("{}: ends within its header; not an IDX file", path);
     }
   };
   next_word();
@@ -41,25 +42,25 @@ IdxFile read_header(Input& input) {
     next_word();
     const std::int64_t extent = (std::int64_t{word[0]} << 24) | (word[1] << 16) | (word[2] << 8) | word[3];
     if (__builtin_mul_overflow(file.values, extent, &file.values))
-      throw DataError("{}: its header claims too many values", path);
+      throw DataError("{}: the header is malformed: it claims too many values", path);
     file.extents.push_back(extent);
   }
   return file;
 }
 
-/// The header of a file that holds what its header says.
+/// Reads the header. DataError unless the file holds exactly the values that its header claims.
 IdxFile check_idx(const std::string& path) {
   Input input(path);
   IdxFile file = read_header(input);
   const std::int64_t values = count_rest(input);
   if (values != file.values) {
-    throw DataError("{}: holds {} values, but its header says {} ({})", path, values, file.values,
+    throw DataError("{}: holds {} values, but its header claims {} ({})", path, values, file.values,
                     fmt::join(file.extents, " x "));
   }
   return file;
 }
 
-/// Calls use(row) with all values of a file, `row_bytes` of them at a time.
+/// Calls use(row) for each row of `row_bytes` values of a file.
 template <class Use>
 void for_rows(const IdxFile& file, std::size_t row_bytes, const Use& use) {
   Input input(file.path);
@@ -78,7 +79,7 @@ Shape image_shape(const IdxFile& images) {
 
 Prepared prepare_idx(std::span<const std::string> inputs, const Output& output,
                      const std::string& statistics) {
-  if (inputs.empty()) throw UsageError("no IDX files were named");
+  if (inputs.empty()) throw UsageError("prepare idx: the list of files is empty");
   check_output(inputs, output, statistics);
   ImageFile contents{.bytes = true};
   Shape& image = contents.image;
@@ -89,24 +90,24 @@ Prepared prepare_idx(std::span<const std::string> inputs, const Output& output,
   }
   if (images.size() != labels.size()) {
     throw DataError(
-        "{} IDX files of images and {} of labels were named (first {}): each file of images needs its labels",
+        "{} IDX files of images but {} of labels (first {}): each file of images needs a file of labels",
         images.size(), labels.size(), inputs[0]);
   }
   for (std::size_t i = 0; i < images.size(); ++i) {
     const Shape shape = image_shape(images[i]);
     if (i == 0) image = shape;
     if (!(shape == image)) {
-      throw DataError("{}: images are {}, but those of {} are {}", images[i].path, to_string(shape),
+      throw DataError("{}: images have shape {}, but those of {} have {}", images[i].path, to_string(shape),
                       images[0].path, to_string(image));
     }
     if (images[i].extents[0] != labels[i].extents[0]) {
-      throw DataError("{}: {} images, but {} has {} labels", images[i].path, images[i].extents[0],
+      throw DataError("{}: has {} images, but {} has {} labels", images[i].path, images[i].extents[0],
                       labels[i].path, labels[i].extents[0]);
     }
     contents.images += images[i].extents[0];
   }
   if (image.numel() == 0)
-    throw DataError("{}: its images are {}: they have no pixels", images[0].path, to_string(image));
+    throw DataError("{}: images of shape {} have no pixels", images[0].path, to_string(image));
   return write_images(output, contents, statistics, [&](ImageWriter& writer) {
     for (const IdxFile& file : images) {
       for_rows(file, static_cast<std::size_t>(image.numel()),
@@ -121,14 +122,14 @@ namespace {
 
 constexpr std::int64_t image_bytes = 3 * 32 * 32;
 
-/// 1 or 2, whichever makes the file a whole number of records.
+/// 1 or 2 label bytes: the number for which the size of the file is a multiple of the record size.
 int label_bytes_of(const std::string& path, std::int64_t bytes) {
   const bool one = bytes % (image_bytes + 1) == 0, two = bytes % (image_bytes + 2) == 0;
   if (one && two)
-    throw DataError("{}: {} bytes fit records of 1 and of 2 label bytes: say which", path, bytes);
+    throw DataError("{}: {} bytes fit records with 1 and with 2 label bytes; set label_bytes", path, bytes);
   if (!one && !two) {
-    throw DataError("{}: {} bytes are no whole number of CIFAR records ({} or {} bytes)", path, bytes,
-                    image_bytes + 1, image_bytes + 2);
+    throw DataError("{}: {} bytes are not a multiple of the size of a CIFAR record ({} or {} bytes)", path,
+                    bytes, image_bytes + 1, image_bytes + 2);
   }
   return one ? 1 : 2;
 }
@@ -137,9 +138,9 @@ int label_bytes_of(const std::string& path, std::int64_t bytes) {
 
 Prepared prepare_cifar(std::span<const std::string> inputs, const Output& output,
                        const CifarOptions& options) {
-  if (inputs.empty()) throw UsageError("no CIFAR files were named");
+  if (inputs.empty()) throw UsageError("prepare cifar: the list of files is empty");
   if (options.label_bytes < 0 || options.label_bytes > 2) {
-    throw UsageError("{} label bytes were asked: CIFAR-10 has 1, CIFAR-100 has 2", options.label_bytes);
+    throw UsageError("label_bytes = {} is invalid; CIFAR-10 has 1, CIFAR-100 has 2", options.label_bytes);
   }
   check_output(inputs, output, options.statistics);
   ImageFile contents{.image = {3, 32, 32}, .bytes = true};
@@ -151,9 +152,10 @@ Prepared prepare_cifar(std::span<const std::string> inputs, const Output& output
     if (label_bytes == 0) label_bytes = label_bytes_of(path, bytes);
     const std::int64_t record = label_bytes + image_bytes;
     if (bytes % record != 0) {
-      throw DataError("{}: {} bytes are no whole number of records of {} bytes", path, bytes, record);
+      throw DataError("{}: {} bytes are not a multiple of the record size, {} bytes", path, bytes, record);
     }
-    if (options.coarse && label_bytes == 1) throw UsageError("{}: CIFAR-10 has no coarse labels", path);
+    if (options.coarse && label_bytes == 1)
+      throw UsageError("{}: CIFAR-10 has no coarse labels; omit --coarse", path);
     contents.images += bytes / record;
   }
   return write_images(output, contents, options.statistics, [&](ImageWriter& writer) {

@@ -1,4 +1,4 @@
-// Tokens from text files, one a byte.
+// Converts text files to tokens, one per byte.
 #include <fmt/ranges.h>
 #include <algorithm>
 #include <array>
@@ -18,28 +18,29 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t chunk_bytes = 1 << 20;
 
-/// The bytes of a text, all of which are looked at; -1 if it is none, and then says in `why` what it is.
+/// The number of bytes of a text file, after checking all of them; -1 if it is not text, and `why` tells what
+/// it is.
 std::int64_t text_bytes(const std::string& path, std::string& why) {
   constexpr auto control = [] {
-    std::array<bool, 256> found{};
+    std::array<bool, 256> table{};
     for (std::size_t c = 0; c < 0x20; ++c)
-      found[c] = std::string_view("\b\t\n\v\f\r\x1B").find(static_cast<char>(c)) == std::string_view::npos;
-    found[0x7F] = true;
-    return found;
+      table[c] = std::string_view("\b\t\n\v\f\r\x1B").find(static_cast<char>(c)) == std::string_view::npos;
+    table[0x7F] = true;
+    return table;
   }();
   Input input(path);
   std::string block(8192, '\0');
   std::int64_t bytes = 0;
   for (; const std::size_t got = input.read(std::as_writable_bytes(std::span(block)));
        bytes += std::ssize(block)) {
-    const auto most = static_cast<std::ptrdiff_t>(bytes == 0 ? got : block.size()) / 50;
+    const auto max_controls = static_cast<std::ptrdiff_t>(bytes == 0 ? got : block.size()) / 50;
     block.resize(got);
     const auto controls = std::ranges::count_if(block, [&](unsigned char c) { return control[c]; });
     if (bytes == 0) why = kind_of_file(block);
-    // A single null byte further on may be a stray one.
-    if (why.empty() && (controls > most || (bytes == 0 && block.find('\0') != block.npos)))
+    // After the first block a single null byte is accepted.
+    if (why.empty() && (controls > max_controls || (bytes == 0 && block.find('\0') != block.npos)))
       why = fmt::format(
-          "not text, as from byte {} on it has other bytes (tokens go into an HDF5 file by h5py: "
+          "not text: it contains binary data from byte {} on (to store tokens, write an HDF5 file by h5py: "
           "docs/data.md)",
           bytes);
     if (!why.empty()) return -1;
@@ -47,7 +48,7 @@ std::int64_t text_bytes(const std::string& path, std::string& why) {
   return bytes;
 }
 
-/// The regular files in a folder and its subfolders, by name.
+/// The regular files in a folder and its subfolders, sorted by name.
 std::vector<std::string> files_in(const std::string& folder) {
   std::vector<std::string> found;
   std::error_code error;
@@ -56,7 +57,7 @@ std::vector<std::string> files_in(const std::string& folder) {
     // A link could add the same text twice, or lead out of the folder.
     if (!entry->is_symlink() && entry->is_regular_file()) found.push_back(entry->path().string());
   }
-  if (error) throw DataError("{}: cannot list: {}", folder, error.message());
+  if (error) throw DataError("{}: cannot list the folder: {}", folder, error.message());
   std::sort(found.begin(), found.end());
   return found;
 }
@@ -64,7 +65,7 @@ std::vector<std::string> files_in(const std::string& folder) {
 }  // namespace
 
 Prepared prepare_text(std::span<const std::string> inputs, const Output& output) {
-  if (inputs.empty()) throw UsageError("no text files were named");
+  if (inputs.empty()) throw UsageError("prepare text: the list of files is empty");
   check_output(inputs, output);
   const Bytes tokenizer;
   Prepared prepared{.samples = 0, .image = {}, .element_type = "uint16", .classes = tokenizer.vocabulary()};
@@ -85,7 +86,7 @@ Prepared prepare_text(std::span<const std::string> inputs, const Output& output)
     }
   }
   if (prepared.samples == 0)
-    throw DataError("{}: not written: there is no text in {}", output.path, fmt::join(inputs, ", "));
+    throw DataError("{}: not written: no text in {}", output.path, fmt::join(inputs, ", "));
 
   write_whole(output, [&](hdf5::File& file) {
     hdf5::Dataset tokens = file.create_dataset("tokens", DType::uint16, {prepared.samples});
@@ -96,7 +97,7 @@ Prepared prepare_text(std::span<const std::string> inputs, const Output& output)
       Input input(path);
       while (const std::size_t got = input.read(std::as_writable_bytes(std::span(buffer)))) {
         const auto count = static_cast<std::int64_t>(got);
-        if (done + count > prepared.samples) throw DataError("{}: it changed while it was read", path);
+        if (done + count > prepared.samples) throw DataError("{}: the file changed while it was read", path);
         const std::vector<std::int64_t> encoded = tokenizer.encode(std::string_view(buffer).substr(0, got));
         const std::vector<std::uint16_t> chunk(encoded.begin(), encoded.end());
         tokens.write_rows(done, count, std::span(chunk));

@@ -1,4 +1,3 @@
-// Reading windows of tokens.
 #include "lockstep/data/text.h"
 
 #include <fmt/ranges.h>
@@ -15,7 +14,8 @@ namespace {
 
 [[noreturn]] void throw_token(const std::string& path, std::int64_t index, std::int64_t token,
                               std::int64_t vocabulary) {
-  throw DataError("{}: token {} of /tokens is {}, but the vocabulary is {}", path, index, token, vocabulary);
+  throw DataError("{}: token {} of /tokens is {}, which is not in the vocabulary of {}", path, index, token,
+                  vocabulary);
 }
 
 void check_tokens(const RowStore& store, std::int64_t vocabulary) {
@@ -26,7 +26,7 @@ void check_tokens(const RowStore& store, std::int64_t vocabulary) {
 
 std::int64_t checked_context(const Request& request) {
   if (request.context == 0)
-    throw UsageError("data.format = text: model.name names a model that does not read text");
+    throw UsageError("data.format = text: the model of model.name does not read text");
   return request.context;
 }
 
@@ -37,8 +37,8 @@ Text::Text(const std::string& path, std::int64_t context, const TextOptions& opt
 
 Text::Text(const std::vector<std::string>& paths, std::int64_t context, const TextOptions& options)
     : context_(context) {
-  if (paths.empty()) throw UsageError("no text files were named");
-  if (context < 1) throw UsageError("a context of {} tokens was asked: it must be at least 1", context);
+  if (paths.empty()) throw UsageError("text: the list of files is empty");
+  if (context < 1) throw UsageError("text: context {} must be at least 1", context);
   std::int64_t memory_left_bytes = options.memory_limit_bytes;
   for (const std::string& path : paths) add_file(path, memory_left_bytes);
   for (const char* const name : {"x", "y"})
@@ -48,7 +48,7 @@ Text::Text(const std::vector<std::string>& paths, std::int64_t context, const Te
 Text::Text(const Request& request)
     : Text(request.files, checked_context(request), {.memory_limit_bytes = request.memory_limit_bytes}) {
   if (request.classes > 0 && vocabulary_ > request.classes)
-    throw DataError("{}: a vocabulary of {} tokens; the model has model.vocab = {}", name(), vocabulary_,
+    throw DataError("{}: has a vocabulary of {} tokens, but model.vocab = {}", name(), vocabulary_,
                     request.classes);
 }
 
@@ -75,11 +75,11 @@ void Text::add_file(const std::string& path, std::int64_t& memory_left_bytes) {
   const hdf5::File& file = *opened;
   hdf5::Dataset tokens = open_tokens(file);
   if (tokens.shape().size() != 1 || (tokens.dtype() != DType::uint16 && tokens.dtype() != DType::uint32)) {
-    throw DataError("{}: /tokens is {} [{}], but tokens are uint16 or uint32 [N]", path, tokens.type_name(),
+    throw DataError("{}: /tokens is {} [{}]; must be uint16 or uint32 [N]", path, tokens.type_name(),
                     fmt::join(tokens.shape(), ", "));
   }
   if (tokens.rows() - 1 < context_) {
-    throw DataError("{}: /tokens has {} tokens, but one window of context {} takes {}", path, tokens.rows(),
+    throw DataError("{}: /tokens has {} tokens, but one window of context {} needs {}", path, tokens.rows(),
                     context_, context_ + 1);
   }
   const auto attribute_owner = [&](const char* attribute) -> const hdf5::Object& {
@@ -89,10 +89,10 @@ void Text::add_file(const std::string& path, std::int64_t& memory_left_bytes) {
   const std::int64_t vocabulary = attribute_owner("vocabulary").int64_attribute("vocabulary");
   StoredTokenizer tokenizer = stored_tokenizer(attribute_owner("tokenizer"));
   if (vocabulary < 1 || vocabulary > (std::int64_t{1} << 32)) {
-    throw DataError("{}: attribute 'vocabulary' of /tokens is {}", path, vocabulary);
+    throw DataError("{}: attribute 'vocabulary' of /tokens is {}; must be from 1 to 2^32", path, vocabulary);
   }
   if (!sources_.empty() && (vocabulary != vocabulary_ || tokenizer.id() != tokenizer_.id())) {
-    throw DataError("{}: vocabulary {} of tokenizer '{}', but {} has {} of '{}'", path, vocabulary,
+    throw DataError("{}: has vocabulary {} of tokenizer '{}', but {} has {} of '{}'", path, vocabulary,
                     tokenizer.id(), sources_.front().tokens->path(), vocabulary_, tokenizer_.id());
   }
   vocabulary_ = vocabulary;

@@ -33,11 +33,12 @@ std::string StoredTokenizer::id() const {
 
 std::unique_ptr<Tokenizer> StoredTokenizer::make(const Tokenizers& registry, const std::string& file) const {
   if (!registry.has(name))
-    throw UsageError("{}: its tokens are of the tokenizer {}, which this program does not have; it has {}",
-                     file, quote(name), fmt::join(registry.names(), ", "));
+    throw UsageError("{}: unknown tokenizer {}; this program has {}", file, quote(name),
+                     fmt::join(registry.names(), ", "));
   std::unique_ptr<Tokenizer> tokenizer = registry.configure(name).make(text);
   if (tokenizer->text() != text)
-    throw DataError("{}: tokenizer_text is not what the tokenizer {} gives back as its text()", file, name);
+    throw DataError("{}: tokenizer_text differs from the text() of the tokenizer {} that it defines", file,
+                    name);
   return tokenizer;
 }
 
@@ -51,7 +52,7 @@ void store_tokenizer(hdf5::Dataset& tokens, const std::string& name, const Token
   tokens.set_attribute("tokenizer", name);
   const std::string text = tokenizer.text();
   if (text.size() > max_name_bytes)
-    throw DataError("{}: the definition of the tokenizer {} has {} bytes; an attribute has room for {}",
+    throw DataError("{}: the definition of the tokenizer {} has {} bytes; an attribute holds at most {}",
                     tokens.file_path(), name, text.size(), max_name_bytes);
   if (!text.empty()) tokens.set_attribute("tokenizer_text", text);
 }

@@ -1,4 +1,4 @@
-// Which charts a page has: one for each metric. Those of an evaluation that differ in the weights share one.
+// The charts of runs: one for each metric. A metric of an evaluation has one chart for all weights.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "lockstep/base/option.h"
-#include "report/page.h"
+#include "report/report.h"
 
 namespace lockstep::report {
 namespace {
@@ -19,26 +19,26 @@ struct Known {
   std::string_view name, title, unit;
 };
 constexpr std::array known{
-    // the order on the page, too
+    // in the order on the page
     Known{"loss", "Training loss", ""},
     Known{"lr", "Learning rate", ""},
     Known{"grad_norm", "Gradient norm", ""},
     Known{"samples_per_second", "Throughput", "samples/s"},
     Known{"step_ms", "Step time", "ms"},
-    Known{"data_wait_ms", "Wait for data", "ms a step"},
-    Known{"exposed_comm_ms", "Exposed communication", "ms a step"},
-    Known{"log_ms", "Logging", "ms of CPU time a step"},
-    Known{"memory_mib", "Memory of rank 0, at most", "MiB"},
-    Known{"rank_compute_ms", "Computation of each rank", "ms a step"},
-    Known{"slowest_rank", "Slowest rank", "its number"},
+    Known{"data_wait_ms", "Data wait", "ms per step"},
+    Known{"exposed_comm_ms", "Exposed communication", "ms per step"},
+    Known{"log_ms", "Logging", "ms of CPU time per step"},
+    Known{"memory_mib", "Peak memory of rank 0", "MiB"},
+    Known{"rank_compute_ms", "Computation per rank", "ms per step"},
+    Known{"slowest_rank", "Slowest rank", "rank"},
 };
-constexpr std::size_t max_coloured = 6;  // runs; colours beyond are not told apart
-constexpr std::size_t max_with_raw = 3;  // runs; of more only the means can be told apart
+constexpr std::size_t max_coloured = 6;  // runs; more colours would look alike
+constexpr std::size_t max_with_raw = 3;  // runs with raw curves; with more runs only the means are legible
 constexpr std::size_t max_coloured_parts = 8;
 constexpr std::size_t smooth_from = 100;  // points
 constexpr std::size_t smooth_points = 400;
 
-/// "eval_ema_0.99_loss" -> "loss", "EMA 0.99", if eval_loss is there, too.
+/// "eval_ema_0.99_loss" -> "loss", "EMA 0.99", if eval_loss exists as well.
 struct EvaluationName {
   std::string metric, weights;
 };
@@ -54,7 +54,7 @@ EvaluationName parse(const std::string& name, std::span<const RunLog> runs) {
   return {name.substr(plain.size()), "model"};
 }
 
-/// The metrics of a chart share its key.
+/// The key of a metric's chart; metrics with equal keys share a chart.
 std::string chart_key(const std::string& name, std::span<const RunLog> runs) {
   if (name.rfind("eval_", 0) == 0) {
     const auto [metric, weights] = parse(name, runs);
@@ -63,7 +63,7 @@ std::string chart_key(const std::string& name, std::span<const RunLog> runs) {
   return name.substr(0, name.find('['));
 }
 
-/// "rank_compute_ms[3]" -> "rank 3", "rank_compute_ms[max]" -> "max"; empty for the name of a number.
+/// "rank_compute_ms[3]" -> "rank 3", "rank_compute_ms[max]" -> "max"; empty for a scalar.
 std::string part_of(const std::string& name) {
   const std::size_t bracket = name.find('[');
   if (bracket == std::string::npos) return "";
@@ -82,8 +82,8 @@ json titled(const std::string& key) {
   return chart;
 }
 
-/// Events that every chart marks: at most `most`, equally far apart in their order.
-json marks_of(std::span<const RunLog> runs, std::size_t most) {
+/// The events that every chart marks: at most max_marks, at equal distances in their order.
+json marks_of(std::span<const RunLog> runs, std::size_t max_marks) {
   std::vector<json> marks;
   if (runs.size() > max_marked_runs) return marks;
   for (const RunLog& run : runs) {
@@ -99,32 +99,32 @@ json marks_of(std::span<const RunLog> runs, std::size_t most) {
     }
   }
   const std::size_t all = marks.size();
-  if (all <= most) return marks;
+  if (all <= max_marks) return marks;
   json some;
-  for (std::size_t m = 0; m < most; ++m) some.push_back(marks[m * (all - 1) / (most - 1)]);
+  for (std::size_t m = 0; m < max_marks; ++m) some.push_back(marks[m * (all - 1) / (max_marks - 1)]);
   return some;
 }
 
-/// How curves were made of what was logged, where they are not the same.
+/// Says how curves differ from the logged values; null if they do not.
 json note_of(std::span<const RunLog> runs, const std::vector<json>& charts) {
-  std::size_t logged = 0, shown = 0;
+  std::size_t logged_points = 0, curve_points = 0;
   bool pale = false;
   for (const RunLog& run : runs)
-    for (const Series& series : run.series) logged = std::max(logged, series.steps.size());
+    for (const Series& series : run.series) logged_points = std::max(logged_points, series.steps.size());
   for (const json& chart : charts) {
     for (const json& one : chart["curves"]) {
-      shown = std::max(shown, one["x"].size());
+      curve_points = std::max(curve_points, one["x"].size());
       pale = pale || one["style"].get_ref<const std::string&>().ends_with(" raw");
     }
   }
   std::string text;
   if (runs.size() > max_marked_runs)
-    text = "Training curves are means over a twenty-fifth of the steps, where 100 steps or more are logged. ";
-  if (pale) text = "Pale: as logged; line: the mean over a twenty-fifth of the steps. ";
-  if (shown < logged && runs.size() <= max_marked_runs)
+    text = "Training curves with 100 steps or more are means over 4 % of the steps. ";
+  if (pale) text = "Pale: logged values. Line: their mean over 4 % of the steps. ";
+  if (curve_points < logged_points && runs.size() <= max_marked_runs)
     text += fmt::format(
-        "Curves have at most {} of {} points: the least and the greatest of each part, and both ends.",
-        whole(static_cast<std::int64_t>(shown)), whole(static_cast<std::int64_t>(logged)));
+        "Curves have at most {} of {} points: the minimum and maximum of each part, and both ends.",
+        whole(static_cast<std::int64_t>(curve_points)), whole(static_cast<std::int64_t>(logged_points)));
   return note(text);
 }
 
@@ -174,7 +174,7 @@ std::vector<json> curves_of(std::span<const RunLog> runs, std::size_t max_bytes)
       ++curves[key];
     }
   }
-  // Evaluations first, then what is known, then the metrics of the program.
+  // After the loss: evaluations, known metrics, then metrics of the program.
   std::ranges::stable_sort(keys, {}, [](const std::string& key) {
     if (key == "loss") return std::size_t{0};
     if (key.rfind("eval ", 0) == 0) return std::size_t{1};
@@ -189,14 +189,14 @@ std::vector<json> curves_of(std::span<const RunLog> runs, std::size_t max_bytes)
                  std::size_t{24}, max_points);
 
   std::vector<json> charts;
-  std::string left_out;
+  std::string omitted;
   for (const std::string& key : keys) {
     if (curves[key] == 0) continue;
     json chart = titled(key);
     if (key == "loss") chart["wide"] = true;
     if (key == "lr") chart["linear"] = true;
     chart["legend"] = runs.size() <= max_coloured;
-    std::vector<json> lines, behind;  // what is pale is behind the lines
+    std::vector<json> lines, behind;  // pale curves are behind the lines
     for (const std::size_t r : back_to_front) {
       std::size_t nth = 0;
       std::vector<const Series*> here;
@@ -204,13 +204,13 @@ std::vector<json> curves_of(std::span<const RunLog> runs, std::size_t max_bytes)
         if (chart_key(series.name, runs) == key) here.push_back(&series);
       std::ranges::stable_sort(here, {},
                                [](const Series* one) { return one->name.rfind("eval_ema_", 0) == 0; });
-      // Of many parts (ranks) only the one with the greatest values stands out.
+      // Of many parts (ranks) only the one with the largest values is coloured.
       const bool crowded =
           runs.size() == 1 && here.size() > max_coloured_parts && here[0]->name.ends_with(']');
       const Series* const extreme = crowded ? *std::ranges::max_element(here, {}, median_of) : nullptr;
       if (crowded) {
-        std::swap(*std::ranges::find(here, extreme), here.back());  // above the others
-        chart["note"] = fmt::format("In colour: {}, which has the greatest median.", part_of(extreme->name));
+        std::swap(*std::ranges::find(here, extreme), here.back());  // drawn above the others
+        chart["note"] = fmt::format("In colour: {}, which has the largest median.", part_of(extreme->name));
         chart["legend"] = false;
       }
       for (const Series* const one : here) {
@@ -220,7 +220,7 @@ std::vector<json> curves_of(std::span<const RunLog> runs, std::size_t max_bytes)
         if (runs.size() == 1) {
           style = fmt::format("c{}{}", nth % 7, nth < 7 ? "" : nth < 14 ? " dashed" : " dotted");
           if (!weights.empty()) label = weights;
-          if (!weights.empty() && nth > 1 && nth < 7) style += " dashed";  // EMAs may coincide
+          if (!weights.empty() && nth > 1 && nth < 7) style += " dashed";  // curves of EMAs may coincide
           if (const std::string part = part_of(series.name); !part.empty()) label = part;
           if (crowded) style = one == extreme ? "c1" : "rest";
         } else if (nth > 0) {
@@ -235,30 +235,30 @@ std::vector<json> curves_of(std::span<const RunLog> runs, std::size_t max_bytes)
           if (runs.size() > 1) place.back()["run"] = r;
         };
         if (noisy && points > smooth_points && runs.size() <= max_with_raw) {
-          add(behind, " raw", reduced(all, points));
-          add(lines, "", smoothed(all, smooth_points));
+          add(behind, " raw", reduce(all, points));
+          add(lines, "", smooth(all, smooth_points));
         } else if (noisy && runs.size() > max_with_raw) {
-          add(lines, "", smoothed(all, std::min(points, smooth_points)));
-          lines.back()["also_x"] = {all.x.front(), all.x.back()};  // the axis reaches them, too
+          add(lines, "", smooth(all, std::min(points, smooth_points)));
+          lines.back()["also_x"] = {all.x.front(), all.x.back()};  // the axis includes them
         } else {
-          add(lines, "", reduced(all, points));
+          add(lines, "", reduce(all, points));
         }
       }
     }
     lines.insert(lines.begin(), behind.rbegin(), behind.rend());
     chart["curves"] = std::move(lines);
     if (const std::size_t bytes = json_text(chart).size(); bytes > max_bytes) {
-      left_out += (left_out.empty() ? "" : ", ") + chart["title"].get<std::string>();
+      omitted += (omitted.empty() ? "" : ", ") + chart["title"].get<std::string>();
     } else {
       max_bytes -= bytes;
       charts.push_back(std::move(chart));
     }
   }
-  if (charts.empty() && left_out.empty()) return {note("No step has been logged yet.")};
+  if (charts.empty() && omitted.empty()) return {note("The run has not logged a step yet.")};
   const json explanation = note_of(runs, charts);
   return {explanation,
           {{"charts", {{"charts", std::move(charts)}, {"marks", marks}, {"zooms", true}}}},
-          note(left_out.empty() ? "" : cut("Left out, as the page would be too large: " + left_out, 1'000))};
+          note(omitted.empty() ? "" : cut("Omitted to limit the size of the page: " + omitted, 1'000))};
 }
 
 }  // namespace lockstep::report

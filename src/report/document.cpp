@@ -6,39 +6,7 @@
 #include <array>
 #include <cmath>
 
-#include "base/files.h"
-#include "base/json.h"
-#include "base/output.h"
-#include "lockstep/base/error.h"
-
 namespace lockstep::report {
-
-extern const char* const page_template;  // made by CMake of assets/
-
-namespace {
-
-constexpr std::string_view page_start = "<!DOCTYPE html>\n<!-- lockstep report -->\n";
-constexpr std::size_t max_value_bytes = 1'000;
-
-std::string replaced(std::string_view text, char letter, std::string_view by) {
-  std::string all;
-  for (const char c : text) c == letter ? all += by : all += c;
-  return all;
-}
-
-/// For the text of HTML.
-std::string escaped_html(std::string_view text) {
-  return replaced(replaced(text, '&', "&amp;"), '<', "&lt;");
-}
-
-json without_nulls(const json& all) {
-  json kept = json::array();
-  for (const json& one : all)
-    if (!one.is_null()) kept.push_back(one);
-  return kept;
-}
-
-}  // namespace
 
 std::string whole(std::int64_t value) {
   std::string text = std::to_string(value);
@@ -59,11 +27,11 @@ std::string bytes_text(double bytes) {
   return fmt::format("{:.4g}{}", bytes, units[unit]);
 }
 
-std::string cut(std::string_view text, std::size_t most) {
-  if (text.size() <= most) return std::string(text);
+std::string cut(std::string_view text, std::size_t max_bytes) {
+  if (text.size() <= max_bytes) return std::string(text);
   const auto continues = [](char byte) { return (static_cast<unsigned char>(byte) & 0xc0) == 0x80; };
-  while (most > 0 && continues(text[most])) --most;  // not within a letter
-  return std::string(text.substr(0, most)) + "...";
+  while (max_bytes > 0 && continues(text[max_bytes])) --max_bytes;  // does not split a letter
+  return std::string(text.substr(0, max_bytes)) + "...";
 }
 
 json section(std::string_view title, std::vector<json> parts) {
@@ -114,22 +82,22 @@ json bars(std::string_view title, std::string_view unit, const std::vector<Bar>&
            {{"title", title}, {"unit", unit}, {"axis", unit}, {"rows", std::move(rows)}, {"spans", spans}}}};
 }
 
-Points reduced(const Points& points, std::size_t most) {
+Points reduce(const Points& points, std::size_t max_count) {
   const std::size_t count = points.x.size();
-  if (count <= most) return points;
+  if (count <= max_count) return points;
   Points few;
   const auto keep = [&](std::size_t p) {
     few.x.push_back(points.x[p]);
     few.y.push_back(points.y[p]);
   };
   keep(0);
-  const std::size_t parts = std::max<std::size_t>(1, (most - 2) / 2), inner = count - 2;
+  const std::size_t parts = std::max<std::size_t>(1, (max_count - 2) / 2), inner = count - 2;
   for (std::size_t part = 0; part < parts; ++part) {
     const std::size_t begin = 1 + part * inner / parts, end = 1 + (part + 1) * inner / parts;
-    const auto [least, greatest] =
+    const auto [low, high] =
         std::minmax_element(points.y.begin() + std::ptrdiff_t(begin), points.y.begin() + std::ptrdiff_t(end));
-    const auto a = static_cast<std::size_t>(least - points.y.begin()),
-               b = static_cast<std::size_t>(greatest - points.y.begin());
+    const auto a = static_cast<std::size_t>(low - points.y.begin()),
+               b = static_cast<std::size_t>(high - points.y.begin());
     keep(std::min(a, b));
     if (a != b) keep(std::max(a, b));
   }
@@ -137,30 +105,31 @@ Points reduced(const Points& points, std::size_t most) {
   return few;
 }
 
-Points smoothed(const Points& points, std::size_t most) {
+Points smooth(const Points& points, std::size_t max_count) {
   const std::size_t count = points.x.size(), half = std::max<std::size_t>(1, count / 50);
-  // It begins and ends where a window of half the width fits, so that its ends are means, too.
+  // The first and the last window have half the width, so that the ends of the curve are means as well.
   const std::size_t first = std::min((half + 1) / 2, (count - std::min<std::size_t>(1, count)) / 2);
   std::vector<double> sums(count + 1, 0);
   for (std::size_t p = 0; p < count; ++p) sums[p + 1] = sums[p] + points.y[p];
-  Points smooth;
-  const std::size_t few = std::min(most, count);
+  Points means;
+  const std::size_t few = std::min(max_count, count);
   for (std::size_t i = 0; i < few; ++i) {
     const std::size_t p = first + (few == 1 ? 0 : i * (count - 1 - 2 * first) / (few - 1));
-    const std::size_t reach = std::min({half, p, count - 1 - p});  // symmetric, so that ends do not lag
-    smooth.x.push_back(points.x[p]);
-    smooth.y.push_back((sums[p + reach + 1] - sums[p - reach]) / static_cast<double>(2 * reach + 1));
+    const std::size_t reach =
+        std::min({half, p, count - 1 - p});  // a symmetric window, so that ends do not lag
+    means.x.push_back(points.x[p]);
+    means.y.push_back((sums[p + reach + 1] - sums[p - reach]) / static_cast<double>(2 * reach + 1));
   }
-  return smooth;
+  return means;
 }
 
 json curve(std::string_view label, std::string_view style, const Points& points) {
-  const auto [least, greatest] = std::ranges::minmax(points.y);
-  const bool logarithmic = least > 0 && greatest / least > 50;
+  const auto [min, max] = std::ranges::minmax(points.y);
+  const bool logarithmic = min > 0 && max / min > 50;
   const auto place = [&](double y) { return logarithmic ? std::log10(y) : y; };
-  const double low = place(least) / 2, range = place(greatest) / 2 - low;  // halves do not overflow
+  const double low = place(min) / 2, range = place(max) / 2 - low;  // halves, because the range may overflow
   const double unit = range * 2e-6 > 0 ? range * 2e-6 : 1;
-  json x = json::array(), y = json::array();  // differences: whole numbers of few digits
+  json x = json::array(), y = json::array();  // differences: integers of few digits
   std::int64_t x_before = 0, y_before = 0;
   for (std::size_t p = 0; p < points.x.size(); ++p) {
     const std::int64_t at_x = std::llround(points.x[p]);
@@ -170,43 +139,6 @@ json curve(std::string_view label, std::string_view style, const Points& points)
   }
   return {{"label", label}, {"style", style}, {"x", std::move(x)}, {"y", std::move(y)},
           {"low", 2 * low}, {"unit", unit},   {"log", logarithmic}};
-}
-
-std::string to_html(json document) {
-  document["sections"] = without_nulls(document["sections"]);
-  const auto text_of = [&](const char* key) { return escaped_html(document.value(key, "")); };
-  std::string facts, html;
-  for (const auto& [name, value] : document.value("facts", Pairs{}))
-    facts += fmt::format("<div><span>{}</span><b>{}</b></div>\n", escaped_html(name),
-                         escaped_html(cut(value, max_value_bytes)));
-  std::string_view rest = page_template;
-  constexpr std::string_view begin = "<!--=", end = "-->";  // "<!--=title-->"
-  for (std::size_t at = rest.find(begin); at != rest.npos; at = rest.find(begin)) {
-    const std::size_t stop = rest.find(end, at);
-    const std::string name(rest.substr(at + begin.size(), stop - at - begin.size()));
-    html += rest.substr(0, at);
-    html += name == "facts" ? facts
-            : name == "data"
-                ? replaced(json_text(document), '<', "\\u003c")  // no end of the script, no comment
-                : text_of(name.c_str());
-    rest.remove_prefix(stop + end.size());
-  }
-  return html += rest;
-}
-
-void check_page(const std::string& out) {
-  check_output(out, {.replace = true});
-  if (!exists(out)) return;
-  const OpenFile file(out, OpenFile::Mode::read);
-  std::string start(std::min<std::uint64_t>(page_start.size(), file.size()), '\0');
-  file.read_at(0, start.data(), start.size());
-  if (start != page_start)
-    throw UsageError("{}: exists and is not a page that lockstep has written; choose another name", out);
-}
-
-void write_page(const std::string& out, const json& document) {
-  check_page(out);
-  write_text_atomically(out, to_html(document));
 }
 
 }  // namespace lockstep::report

@@ -1,6 +1,5 @@
-// Private to the library: what all pages are made of. A page is one HTML file, which needs no network: title,
-// facts and footer as HTML, and a document as JSON, which the script of every page draws. assets/page.js says
-// what a document may have; here is what makes its parts. A part without content is null, and left out.
+// Private to the library: the parts of a document, the JSON that the script of a page draws (page.h).
+// assets/page.js describes what a document may contain. A part without content is null, and pages omit it.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +14,7 @@ namespace lockstep::report {
 
 using nlohmann::json;
 
-inline constexpr std::size_t max_page_bytes = 2'000'000;
+inline constexpr std::size_t max_value_bytes = 1'000;  ///< of a value in a table
 
 /// "1,234,567".
 std::string whole(std::int64_t value);
@@ -23,50 +22,41 @@ std::string whole(std::int64_t value);
 std::string number(double value);
 /// "1000 B", "64 KiB", "25 MiB": four digits.
 std::string bytes_text(double bytes);
-/// The text, or its first `most` bytes or a few less and an ellipsis.
-std::string cut(std::string_view text, std::size_t most);
+/// The text if it has at most max_bytes, else its first max_bytes (or up to 3 fewer, to keep whole letters)
+/// and an ellipsis.
+std::string cut(std::string_view text, std::size_t max_bytes);
 
-/// Names and values, both as text.
+/// Names and values.
 using Pairs = std::vector<std::pair<std::string, std::string>>;
 
 json section(std::string_view title, std::vector<json> parts);
-/// A grey line below what it is about.
+/// A grey line of text below another part.
 json note(std::string_view text);
-/// A table of two columns; what has no value is left out.
+/// A table of names and values; it omits empty values.
 json key_table(const Pairs& pairs);
-/// The same of "section.key" and value: a table for each section, in two columns where there is room.
+/// A table for each section, from pairs of "section.key" and value; side by side if the page is wide enough.
 json configuration(const Pairs& pairs);
-/// A table that a click on a heading sorts. A cell is a text, a number or null.
+/// A table that sorts when the user clicks on a heading. A cell is a text, a number or null.
 json table(json columns, json rows);
 
 struct Bar {
-  std::string name, kind;  ///< kind: CSS class: "", "step", "comm", "late" or "other"
+  std::string name, kind;  ///< kind: the CSS class: "", "step", "comm", "late" or "other"
   double length = 0;
-  std::string text = {};  ///< beside it
+  std::string text = {};  ///< next to the bar; empty: its length
 };
-/// Bars from 0 on, a row each.
+/// Bars that start at 0, one per row.
 json bars(std::string_view title, std::string_view unit, const std::vector<Bar>& all);
 
 struct Points {
-  std::vector<double> x, y;  ///< x never decreases, and is whole
+  std::vector<double> x, y;  ///< x holds integers and never decreases
 };
-/// At most `most` points (4 or more), among them the first, the last, and the least and the greatest of each
-/// of equal parts: no peak is lost.
-Points reduced(const Points& points, std::size_t most);
-/// Means over a window of a twenty-fifth of the points, at most `most` of them.
-Points smoothed(const Points& points, std::size_t most);
-/// A line of a chart, of one point or more. `style`: CSS classes, "c0 dashed". Values are exact to a
-/// millionth of their range, or of that of their logarithms where the greatest is more than 50 times the
-/// least.
+/// At most max_count (4 or more) of the points: the first, the last, and the minimum and maximum of each of
+/// several equal parts, so that no peak is lost.
+Points reduce(const Points& points, std::size_t max_count);
+/// At most max_count means over a sliding window of 1/25 of the points.
+Points smooth(const Points& points, std::size_t max_count);
+/// A line of a chart, with one point or more. `style`: CSS classes, "c0 dashed". Values are exact to 1e-6 of
+/// their range; of the range of their logarithms if the maximum is more than 50 times the minimum.
 json curve(std::string_view label, std::string_view style, const Points& points);
-
-/// The page. `document` has a title, a lead, facts, sections and a footer; nulls among the sections are left
-/// out.
-std::string to_html(json document);
-
-/// UsageError if `out` exists and is no page of ours, or cannot be made. Before the work.
-void check_page(const std::string& out);
-/// The same errors. An older page of that name is replaced.
-void write_page(const std::string& out, const json& document);
 
 }  // namespace lockstep::report

@@ -11,7 +11,7 @@
 namespace lockstep::report {
 namespace {
 
-// The numbers of the fields that we write: tensorboard/compat/proto/{event,summary,tensor}.proto.
+// Field numbers, from tensorboard/compat/proto/{event,summary,tensor}.proto.
 namespace event {
 constexpr int wall_time = 1, step = 2, file_version = 3, summary = 5, session_log = 7;
 }
@@ -39,20 +39,20 @@ namespace metadata {
 constexpr int plugin_data = 1, plugin_name = 1;
 }
 
-Message begun(double time_s, std::int64_t step) {
+Message event_message(double time_s, std::int64_t step) {
   Message message;
   message.add(event::wall_time, time_s);
   message.add(event::step, step);
   return message;
 }
 
-Message tagged(std::string_view tag) {
+Message value_message(std::string_view tag) {
   Message message;
   message.add(value::tag, tag);
   return message;
 }
 
-/// Of a PNG file: its header follows the signature, and begins with sizes as big-endian uint32.
+/// Parses a PNG header, which follows the signature and begins with width and height as big-endian uint32.
 struct PngHeader {
   std::int64_t width = 0, height = 0;
   int colour_type = 0;
@@ -61,13 +61,12 @@ struct PngHeader {
     using namespace std::string_view_literals;
     constexpr std::size_t header_end = 26;
     if (png.size() < header_end || !png.starts_with("\x89PNG\r\n\x1a\n"sv) || png.substr(12, 4) != "IHDR")
-      throw UsageError("an image for TensorBoard must be the bytes of a PNG file; these {} are none",
-                       png.size());
+      throw UsageError("an image for TensorBoard must be a PNG file; these {} bytes are not", png.size());
     width = big_endian(png.substr(16, 4));
     height = big_endian(png.substr(20, 4));
     colour_type = static_cast<unsigned char>(png[25]);
   }
-  /// As TensorBoard counts: the number of channels.
+  /// The number of channels, which TensorBoard calls colorspace.
   std::int64_t channels() const {
     switch (colour_type) {
       case 0:
@@ -92,7 +91,7 @@ struct PngHeader {
 }  // namespace
 
 void Event::add_scalar(std::string_view tag, double number) {
-  Message message = tagged(tag);
+  Message message = value_message(tag);
   message.add(value::simple_value, static_cast<float>(number));
   summary_.add(summary::value, message);
 }
@@ -108,7 +107,7 @@ void Event::add_histogram(std::string_view tag, const Histogram& histogram) {
   content.add(histogram_field::sum_squares, histogram.sum_squares());
   content.add_packed(histogram_field::bucket_limit, buckets.limits);
   content.add_packed(histogram_field::bucket, buckets.counts);
-  Message message = tagged(tag);
+  Message message = value_message(tag);
   message.add(value::histogram, content);
   summary_.add(summary::value, message);
 }
@@ -120,7 +119,7 @@ void Event::add_image(std::string_view tag, std::string_view png) {
   content.add(image_field::width, header.width);
   content.add(image_field::colorspace, header.channels());
   content.add(image_field::encoded_image, png);
-  Message message = tagged(tag);
+  Message message = value_message(tag);
   message.add(value::image, content);
   summary_.add(summary::value, message);
 }
@@ -128,19 +127,19 @@ void Event::add_image(std::string_view tag, std::string_view png) {
 void Event::add_text(std::string_view tag, std::string_view markdown) {
   Message content;
   content.add(tensor::dtype, tensor::string_type);
-  content.add(tensor::shape, Message());  // a scalar: a vector would be shown as a table
+  content.add(tensor::shape, Message());  // a scalar: TensorBoard shows a vector as a table
   content.add(tensor::string_value, markdown);
   Message plugin, metadata_message;
   plugin.add(metadata::plugin_name, std::string_view("text"));
   metadata_message.add(metadata::plugin_data, plugin);
-  Message message = tagged(tag);
+  Message message = value_message(tag);
   message.add(value::tensor, content);
   message.add(value::metadata, metadata_message);
   summary_.add(summary::value, message);
 }
 
 std::string Event::encoded(double time_s) const {
-  Message message = begun(time_s, step_);
+  Message message = event_message(time_s, step_);
   message.add(event::summary, summary_);
   return message.encoded();
 }
@@ -161,7 +160,7 @@ std::string encoded_version(double time_s) {
 std::string encoded_restart(double time_s, std::int64_t step) {
   Message log;
   log.add(session::status, session::start);
-  Message message = begun(time_s, step);
+  Message message = event_message(time_s, step);
   message.add(event::session_log, log);
   return message.encoded();
 }
@@ -188,7 +187,7 @@ bool EventView::has_tag(std::string_view tag) const {
 
 namespace {
 
-/// The least magnitude of the bucket whose highest bits without the sign are these.
+/// The lower bound of the magnitudes in the bucket with these highest bits, without the sign.
 double magnitude_of(std::uint32_t bits, int dropped_bits) {
   const auto value = std::bit_cast<float>(bits << dropped_bits);
   return std::isfinite(value) ? value : std::ldexp(1.0, 128);  // beyond the largest float
@@ -214,7 +213,7 @@ Histogram::Buckets Histogram::buckets() const {
   Buckets found;
   const auto take = [&](double low, double high, std::int64_t count) {
     if (count == 0) return;
-    if (!found.limits.empty() && found.limits.back() < low) {  // empty ones lie between
+    if (!found.limits.empty() && found.limits.back() < low) {  // an empty bucket fills the gap
       found.limits.push_back(low);
       found.counts.push_back(0);
     }

@@ -1,5 +1,5 @@
-// Event: what TensorBoard shows of one step, in the protocol buffers of its event files. Histogram: how
-// values are distributed, in buckets as wide as an eighth of a power of two.
+// Event: the values of one step for TensorBoard, encoded as a protocol buffer of its event files. Histogram:
+// the distribution of values, in eight buckets per power of two.
 #pragma once
 
 #include <array>
@@ -14,11 +14,11 @@
 
 namespace lockstep::report {
 
-/// Counts values in buckets, and keeps what is exact: their number, least, greatest, sum and sum of squares
-/// in float64, added in the order in which they come. Values that are not finite are left out.
+/// Counts values in buckets. Number, minimum, maximum, sum and sum of squares are exact: in float64, in the
+/// order of the calls. Ignores non-finite values.
 ///
-/// A bucket holds the values that, rounded to float32, agree in sign, exponent and the three highest bits of
-/// the mantissa: to find it takes a shift. Its bounds are 6 to 13 % apart.
+/// The values of a bucket, rounded to float32, agree in sign, exponent and the three highest bits of the
+/// mantissa, so a shift finds it. Its bounds are 6 to 13 % apart.
 class Histogram {
  public:
   /// Adds each value divided by `divisor`.
@@ -30,16 +30,16 @@ class Histogram {
   double sum() const { return sum_; }
   double sum_squares() const { return sum_squares_; }
 
-  /// From the least value to the greatest, by upper limits, which ascend. A run of empty buckets is one.
+  /// Buckets with ascending upper limits, from the minimum to the maximum. Adjacent empty buckets are merged.
   struct Buckets {
     std::vector<double> limits, counts;
   };
   Buckets buckets() const;
 
  private:
-  static constexpr int dropped_bits = 20;  // of the 23 of the mantissa and 9 of sign and exponent
+  static constexpr int dropped_bits = 20;  // of 32: keeps 3 bits of the mantissa, and 9 of sign and exponent
 
-  std::array<std::int64_t, std::size_t{1} << (32 - dropped_bits)> bucket_{};  // by the bits that are left
+  std::array<std::int64_t, std::size_t{1} << (32 - dropped_bits)> bucket_{};  // by the remaining bits
   std::int64_t count_ = 0;
   double min_ = std::numeric_limits<double>::infinity(), max_ = -min_;
   double sum_ = 0, sum_squares_ = 0;
@@ -51,11 +51,11 @@ class Event {
   explicit Event(std::int64_t step) : step_(step) {}
 
   void add_scalar(std::string_view tag, double value);  ///< stored as float32
-  /// Nothing is added for an empty histogram.
+  /// An empty histogram adds nothing.
   void add_histogram(std::string_view tag, const Histogram& histogram);
-  /// The bytes of a PNG file. UsageError if they are none.
+  /// `png`: the bytes of a PNG file; UsageError if they are not.
   void add_image(std::string_view tag, std::string_view png);
-  /// Shown as Markdown.
+  /// TensorBoard shows the text as Markdown.
   void add_text(std::string_view tag, std::string_view markdown);
 
   std::int64_t step() const { return step_; }
@@ -68,15 +68,15 @@ class Event {
   Message summary_;
 };
 
-/// Markdown that shows the text as it is.
+/// Markdown that shows the text verbatim.
 std::string preformatted(std::string_view text);
 
 /// The first event of every file.
 std::string encoded_version(double time_s);
-/// Says that a run starts again: readers forget what they have of this step and of later ones.
+/// An event that marks a restart: readers discard events of this step and of later ones.
 std::string encoded_restart(double time_s, std::int64_t step);
 
-/// What is needed of an encoded event to decide whether it is kept.
+/// The parts of an encoded event that decide whether a restart keeps it.
 struct EventView {
   std::int64_t step = 0;
   bool has_values = false;

@@ -34,7 +34,7 @@ Number number_at(std::string_view bytes, std::size_t offset) {
   return number;
 }
 
-/// As records store it: rotated and shifted, so that the checksum of data that hold checksums is a good one.
+/// The checksum as records store it. It is masked, because the CRC of data that contain CRCs is a weak one.
 std::uint32_t masked_crc32c(std::string_view data) {
   const std::uint32_t crc = crc32c(data);
   return ((crc >> 15) | (crc << 17)) + 0xa282ead8U;
@@ -102,7 +102,7 @@ std::string host_name() {
   return name.data();
 }
 
-/// Names of the files of earlier starts, in order.
+/// File names of earlier starts, sorted.
 std::vector<std::string> earlier_files(const std::string& directory) {
   std::vector<std::string> names;
   std::error_code error;
@@ -116,7 +116,7 @@ std::vector<std::string> earlier_files(const std::string& directory) {
   return names;
 }
 
-/// A name behind all of them, whatever the clocks of the hosts say.
+/// A name that sorts after all earlier ones, even if the clocks of hosts differ.
 std::string next_name(const std::vector<std::string>& earlier) {
   auto seconds = static_cast<std::int64_t>(wall_clock_s());
   if (!earlier.empty()) {
@@ -128,7 +128,7 @@ std::string next_name(const std::vector<std::string>& earlier) {
   return fmt::format("{}{:010}.{}{}", prefix, seconds, host_name(), suffix);
 }
 
-/// Removes what the run repeats, and what is incomplete. True if an event is left.
+/// Removes events that the run repeats, and incomplete ones. True if events remain.
 bool keep_up_to(const std::string& path, const ResumePoint& point) {
   std::uint64_t kept_bytes = 0, size = 0;
   {
@@ -148,7 +148,7 @@ bool keep_up_to(const std::string& path, const ResumePoint& point) {
   return kept_bytes > 0;
 }
 
-/// As has_event(). `earlier`: whether a file before this one may hold such an event.
+/// Like has_event(), for one file. `earlier`: whether an earlier file may hold such an event.
 bool holds(const std::string& path, std::int64_t step, std::string_view tag, bool& earlier) {
   const OpenFile file(path, OpenFile::Mode::read);
   RecordReader records(file);
@@ -175,7 +175,7 @@ EventFile::EventFile(const std::string& directory, const ResumePoint& point) {
   make_directories(directory);
   const std::vector<std::string> earlier = earlier_files(directory);
   for (auto name = earlier.rbegin(); name != earlier.rend(); ++name)
-    if (keep_up_to(directory + "/" + *name, point)) break;  // those before it have no later steps
+    if (keep_up_to(directory + "/" + *name, point)) break;  // earlier files have no later steps
   file_ =
       std::make_unique<OpenFile>(directory + "/" + next_name(earlier), OpenFile::Mode::create_or_truncate);
   const double now_s = wall_clock_s();

@@ -1,6 +1,6 @@
-// EventFile: what a run shows in TensorBoard, RUN/tensorboard/events.out.tfevents.*, and its records
-// (TFRecord): the length of the data as uint64, its masked CRC32C, the data, and their masked CRC32C; little
-// endian.
+// EventFile: the events of a run for TensorBoard, RUN/tensorboard/events.out.tfevents.*, as records
+// (TFRecord): the length of the data as uint64, the length's masked CRC32C, the data, and the data's masked
+// CRC32C; little endian.
 #pragma once
 
 #include <cstdint>
@@ -14,18 +14,18 @@
 
 namespace lockstep::report {
 
-/// CRC32C (Castagnoli), not yet masked.
+/// CRC32C (Castagnoli), unmasked.
 std::uint32_t crc32c(std::string_view data);
-/// A record of these data.
+/// The record that holds `data`.
 std::string record_of(std::string_view data);
 
-/// Reads the records of a file one after the other, through a buffer.
+/// Reads the records of a file in order, through a buffer.
 class RecordReader {
  public:
   explicit RecordReader(const OpenFile& file) : file_(file), size_(file.size()) {}
 
-  /// The data of the next record, valid until the next call. None at the end of the file, and at a record
-  /// that is incomplete or damaged.
+  /// The data of the next record, valid until the next call. None at the end of the file, or if the record is
+  /// incomplete or damaged.
   std::optional<std::string_view> next();
   /// The end of the last record, in bytes from the start of the file.
   std::uint64_t position() const { return position_; }
@@ -36,13 +36,13 @@ class RecordReader {
   const OpenFile& file_;
   std::uint64_t size_, position_ = 0;
   std::string buffer_;
-  std::uint64_t buffer_offset_ = 0;  // of the buffer in the file
+  std::uint64_t buffer_offset_ = 0;  // in the file
 };
 
-/// Where a run continues. A killed run may have logged more than its last checkpoint has.
+/// Where a run continues. A killed run may have logged steps after its last checkpoint.
 struct ResumePoint {
   std::int64_t step = 0;  ///< of the checkpoint; 0: a new run
-  /// The evaluation of this step is done. Otherwise the run repeats it.
+  /// Whether the evaluation of this step is done; if not, the run repeats it.
   bool evaluated = true;
 
   bool keeps(std::int64_t record_step, bool is_evaluation) const {
@@ -50,25 +50,25 @@ struct ResumePoint {
   }
 };
 
-/// Every evaluation records this metric, and nothing else does.
+/// Every evaluation records this metric, and no other event does.
 inline constexpr const char* metric_of_evaluations = "eval_loss";
 
-/// Each start of a run writes a new file, events.out.tfevents.SECONDS.HOST.lockstep. Their names
-/// ascend, and the steps of their events never decrease, also from one file to the next.
+/// Each start of a run writes a new file, events.out.tfevents.SECONDS.HOST.lockstep. File names ascend, and
+/// the steps of events never decrease, within a file and from file to file.
 class EventFile {
  public:
-  /// Makes the directory if need be. Removes the events of earlier starts that the run repeats, and
-  /// incomplete ones; then begins a file. Where there are earlier ones it begins with a restart, so that a
-  /// TensorBoard that has read what was removed forgets it. Throws as throw_system_error.
+  /// Creates the directory if it is missing, removes incomplete events and events that the run repeats from
+  /// earlier files, and begins a new file. If earlier files exist, it begins with a restart, so that
+  /// TensorBoard discards the removed events. Throws as throw_system_error.
   EventFile(const std::string& directory, const ResumePoint& point);
   ~EventFile();
   EventFile(const EventFile&) = delete;
   EventFile& operator=(const EventFile&) = delete;
 
-  /// Writes it at once, all or nothing: readers see it, and it outlives the process. Empty ones are left out.
-  /// Throws as throw_system_error, also if the file has been removed.
+  /// Writes the event immediately and completely or not at all: readers see it, and it outlives the process.
+  /// Ignores an empty event. Throws as throw_system_error, also if the file was removed.
   void append(const Event& event);
-  /// All events are on storage when it returns.
+  /// Returns when all events are on storage.
   void sync();
 
   const std::string& path() const;
@@ -77,7 +77,7 @@ class EventFile {
   std::unique_ptr<OpenFile> file_;
 };
 
-/// Whether the directory's files hold an event of this step with a value of this tag. Throws as OpenFile.
+/// Whether a file of the directory holds an event of this step with this tag. Throws as OpenFile.
 bool has_event(const std::string& directory, std::int64_t step, std::string_view tag);
 
 }  // namespace lockstep::report

@@ -26,8 +26,8 @@ std::string png_of(const Picture& picture) {
                     picture.height <= max_picture_side && (picture.channels == 1 || picture.channels == 3) &&
                     std::ssize(picture.pixels) == picture.width * picture.height * picture.channels;
   if (!fits)
-    throw UsageError("a picture of {} x {} pixels, {} channels and {} bytes cannot be a PNG file",
-                     picture.width, picture.height, picture.channels, picture.pixels.size());
+    throw UsageError("cannot write a PNG file of {} x {} pixels, {} channels and {} bytes", picture.width,
+                     picture.height, picture.channels, picture.pixels.size());
   png_image image{};
   image.version = PNG_IMAGE_VERSION;
   image.width = static_cast<png_uint_32>(picture.width);
@@ -52,23 +52,23 @@ std::int64_t columns_of_grid(std::int64_t count) {
 }
 
 void check_grid(std::int64_t count, const Shape& image) {
-  if (count < 1) throw UsageError("a picture of {} images: at least one is needed", count);
+  if (count < 1) throw UsageError("a grid of {} images: must have at least 1", count);
   if (image.rank() != 3 || (image[0] != 1 && image[0] != 3))
-    throw UsageError("samples are {}, but a picture is made of [1, height, width] or [3, height, width]",
+    throw UsageError("samples have shape {}, but pictures need [1, height, width] or [3, height, width]",
                      to_string(image));
   if (count > max_picture_side * max_picture_side)
-    throw UsageError("a picture of {} images has too many pixels", count);
+    throw UsageError("a grid of {} images is too large for a picture", count);
   const std::int64_t columns = columns_of_grid(count), rows = (count + columns - 1) / columns;
   if (image[1] > max_picture_side || image[2] > max_picture_side ||
       side_of(rows, image[1]) > max_picture_side || side_of(columns, image[2]) > max_picture_side)
-    throw UsageError("a picture of {} images {} has more than {} pixels a side", count, to_string(image),
+    throw UsageError("a grid of {} images {} exceeds {} pixels per side", count, to_string(image),
                      max_picture_side);
 }
 
 Picture grid_of(std::span<const float> images, std::int64_t count, const Shape& image) {
   check_grid(count, image);
   if (std::ssize(images) != count * image.numel())
-    throw UsageError("{} numbers are not {} images {}", images.size(), count, to_string(image));
+    throw UsageError("{} values do not fit {} images {}", images.size(), count, to_string(image));
   const std::int64_t channels = image[0], height = image[1], width = image[2];
   const std::int64_t columns = columns_of_grid(count), rows = (count + columns - 1) / columns;
   Picture picture{.width = side_of(columns, width),

@@ -17,20 +17,21 @@ struct Picture {
   std::vector<std::uint8_t> pixels{};
 };
 
-/// The most pixels that a side of a picture may have.
+/// The maximum width and height of a picture in pixels.
 inline constexpr std::int64_t max_picture_side = 16384;
 
-/// A file's bytes, the same for the same picture (and library libpng): they hold no time. UsageError unless
-/// the picture has 1 or 3 channels, 1 to max_picture_side pixels a side and as many bytes as that takes.
+/// The bytes of a PNG file. They depend only on the picture and the version of libpng: they contain no time.
+/// UsageError unless the picture has 1 or 3 channels, sides of 1 to max_picture_side pixels, and
+/// width * height * channels bytes.
 std::string png_of(const Picture& picture);
 
-/// How many images a row of a grid of `count` has: the root, rounded up.
+/// The number of images in a row of a grid of `count`: its square root, rounded up.
 std::int64_t columns_of_grid(std::int64_t count);
-/// UsageError if a grid of `count` images [C, H, W] cannot be a picture: C is not 1 or 3, there are none, or
-/// a side is too long.
+/// UsageError if a grid of `count` images [C, H, W] cannot be a picture: C is not 1 or 3, count is 0, or a
+/// side exceeds max_picture_side.
 void check_grid(std::int64_t count, const Shape& image);
-/// Images [N, C, H, W] of values in [-1, 1], which become 0 to 255 (rounded, clamped; NaN is 0), by rows from
-/// the upper left, with a black line of one pixel around each. UsageError as check_grid().
+/// A grid of images [N, C, H, W], row by row from the upper left, each with a black border of one pixel.
+/// Values in [-1, 1] become 0 to 255 (rounded, clamped; NaN becomes 0). Errors of check_grid().
 Picture grid_of(std::span<const float> images, std::int64_t count, const Shape& image);
 
 }  // namespace lockstep::report

@@ -1,5 +1,5 @@
-// The wire format of protocol buffers, as far as event files need it: an encoder, and a walk over the fields
-// of an encoded message.
+// The part of the protocol buffer wire format that event files need: an encoder, and an iterator over the
+// fields of an encoded message.
 #pragma once
 
 #include <bit>
@@ -12,12 +12,11 @@
 
 namespace lockstep::report {
 
-static_assert(std::endian::native == std::endian::little, "numbers are copied as they lie in memory");
+static_assert(std::endian::native == std::endian::little, "numbers are copied in memory order");
 
 enum class WireType { varint = 0, fixed64 = 1, bytes = 2, fixed32 = 5 };
 
-/// A message that is being encoded. Fields get the bytes of a canonical encoder if they are added in
-/// ascending order.
+/// Encodes a message. The encoding is canonical if fields are added in ascending order.
 class Message {
  public:
   void add(int field, std::int64_t value) {
@@ -58,14 +57,14 @@ class Message {
   std::string encoded_;
 };
 
-/// Walks over the fields of an encoded message, in order. Ends at its end, and at bytes that are no field.
+/// Iterates over the fields of an encoded message, up to its end or to an invalid field.
 class Fields {
  public:
   struct Field {
     int number = 0;
     WireType type = WireType::varint;
-    std::uint64_t varint = 0;     ///< of a varint
-    std::string_view bytes = {};  ///< of all others: the 4, 8 or any number of bytes of the value
+    std::uint64_t varint = 0;     ///< the value of a varint
+    std::string_view bytes = {};  ///< the value of any other type: 4, 8 or any number of bytes
   };
 
   explicit Fields(std::string_view message) : rest_(message) {}

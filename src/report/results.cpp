@@ -1,5 +1,5 @@
-// Results of lockstep bench as a document: the page's script draws them as they are (assets/page.js,
-// results).
+// The document of benchmark results: it contains them unchanged, and the page's script draws them
+// (assets/page.js, results).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,14 +7,14 @@
 #include <filesystem>
 
 #include "lockstep/base/error.h"
-#include "report/page.h"
+#include "report/report.h"
 
 namespace lockstep::report {
 namespace {
 
-/// What each bench's results have in each row, as far as it is drawn: names, then numbers.
+/// The keys that the page draws from each row of a benchmark's results.
 struct RowKind {
-  std::string_view name;  ///< empty: none
+  std::string_view name;  ///< key of a text; empty: no text
   std::array<std::string_view, 3> numbers;
 };
 constexpr std::array kinds{RowKind{"", {"bytes", "ranks", "lockstep_ms"}},
@@ -24,7 +24,7 @@ constexpr std::array kinds{RowKind{"", {"bytes", "ranks", "lockstep_ms"}},
                            RowKind{"", {"ranks", "write_mb_s", "raw_mb_s"}}};
 
 bool fits(const json& row, const RowKind& kind) {
-  const auto is_drawn = [&](std::string_view key) {  // not below 0, on an axis that ends
+  const auto is_drawn = [&](std::string_view key) {  // at least 0, and within the range of an axis
     const auto found = row.find(key);
     if (found == row.end() || !found->is_number()) return false;
     const double figure = found->get<double>();
@@ -51,13 +51,13 @@ json document_of(std::span<const Result> results) {
   json all = json::array();
   for (const Result& result : results) {
     if (!is_result(result.values))
-      throw DataError("{}: is not what lockstep bench prints with --json", result.file);
+      throw DataError("{}: is not a result that lockstep bench --json printed", result.file);
     all.push_back(result.values);
     if (results.size() > 1) all.back()["file"] = std::filesystem::path(result.file).filename().string();
   }
   return {{"title", results.size() == 1 ? std::filesystem::path(results[0].file).filename().string()
                                         : fmt::format("{} results", results.size())},
-          {"lead", "What lockstep bench has measured: medians, of the slowest rank."},
+          {"lead", "Results of lockstep bench: medians of the slowest rank."},
           {"sections", json::array({section("Results", {{{"results", std::move(all)}}})})},
           {"footer", "Written by lockstep report."}};
 }

@@ -46,7 +46,7 @@ std::string text_of_start(const json& line) {
   return text;
 }
 
-/// Finds the series of a name quickly: lines mostly repeat the same names.
+/// Adds lines to a RunLog. Finds the series of a name by a map.
 class Adder {
  public:
   explicit Adder(RunLog& run) : run_(run) {
@@ -100,7 +100,7 @@ class Adder {
   std::unordered_map<std::string, std::size_t> places_;
 };
 
-/// The file may grow while it is read, so it is read to the end that it has at first.
+/// Reads the file up to its current end: it may grow meanwhile.
 std::string whole_file(const std::string& path) {
   const OpenFile file(path, OpenFile::Mode::read);
   std::string text(file.size(), '\0');
@@ -110,8 +110,8 @@ std::string whole_file(const std::string& path) {
 
 }  // namespace
 
-const Series* RunLog::find(std::string_view wanted) const {
-  const auto found = std::ranges::find(series, wanted, &Series::name);
+const Series* RunLog::find(std::string_view metric) const {
+  const auto found = std::ranges::find(series, metric, &Series::name);
   return found == series.end() ? nullptr : &*found;
 }
 
@@ -167,7 +167,7 @@ std::vector<std::pair<std::string, std::string>> keys_of_ini(std::string_view te
 }
 
 RunLog read_run(const std::string& path) {
-  if (!std::filesystem::is_directory(path)) throw DataError("{}: is not a directory of a run", path);
+  if (!std::filesystem::is_directory(path)) throw DataError("{}: is not a run directory", path);
   RunLog run;
   run.path = path;
   std::filesystem::path absolute = std::filesystem::absolute(path).lexically_normal();
@@ -175,7 +175,7 @@ RunLog read_run(const std::string& path) {
   run.name = absolute.filename();
   const std::string metrics = path + "/metrics.jsonl", config = path + "/config.ini";
   if (!exists(metrics) && !exists(config) && !exists(path + "/checkpoints"))
-    throw DataError("{}: is not a run: it has no metrics.jsonl, config.ini or checkpoints", path);
+    throw DataError("{}: is not a run directory: it has no metrics.jsonl, config.ini or checkpoints", path);
   if (exists(metrics)) add_lines(run, whole_file(metrics));
   run.ending = read_exit_record(path);
   if (exists(config)) run.config = keys_of_ini(whole_file(config));

@@ -1,4 +1,4 @@
-// Samples that a run has made, as a strip over time.
+// The samples of a run as a strip over time.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -6,7 +6,7 @@
 
 #include "base/files.h"
 #include "lockstep/base/error.h"
-#include "report/page.h"
+#include "report/report.h"
 
 namespace lockstep::report {
 namespace {
@@ -27,16 +27,16 @@ std::string base64(std::string_view bytes) {
   return text;
 }
 
-constexpr std::size_t max_files = 40, max_text = 4'000;  // bytes of a text; more of it is cut off
+constexpr std::size_t max_files = 40, max_text = 4'000;  // bytes of a text
 
-/// Every `all / few`-th of these places, among them the last and, from two on, the first.
+/// `few` of the indices below `all`, equally spaced, with the last one and, if few > 1, the first.
 std::vector<std::size_t> spread(std::size_t all, std::size_t few) {
   std::vector<std::size_t> places;
   for (std::size_t i = 0; i < few; ++i) places.push_back(few == 1 ? all - 1 : i * (all - 1) / (few - 1));
   return places;
 }
 
-/// A sample on the page: its bytes as base64, or a text of which every letter may be escaped.
+/// An upper bound of a sample's bytes on the page: a picture as base64, or a text with every letter escaped.
 std::size_t page_bytes_of(const fs::path& file) {
   std::error_code gone;
   const auto bytes = static_cast<std::size_t>(fs::file_size(file, gone));
@@ -84,17 +84,14 @@ std::vector<json> samples_of(const RunLog& run, std::size_t max_bytes) {
   for (const std::size_t place : spread(files.size(), few)) {
     try {
       strip.push_back(sample_of(files[place], max_bytes));
-    } catch (const Error&) {  // removed since: it is counted as not shown
+    } catch (const Error&) {  // the file was removed meanwhile
     }
   }
-  const std::size_t shown = strip.size();
   std::string count;
-  if (shown < files.size())
-    count =
-        fmt::format("{} of {} samples{}", shown, files.size(),
-                    shown > 0 ? ": all would make the page too large." : ": they are too large for a page.");
+  if (strip.size() < files.size())
+    count = fmt::format("Shows {} of {} samples, to limit the size of the page.", strip.size(), files.size());
   std::vector<json> parts{note(count)};
-  if (shown > 0) parts.insert(parts.begin(), json{{"strip", std::move(strip)}});
+  if (!strip.empty()) parts.insert(parts.begin(), json{{"strip", std::move(strip)}});
   return parts;
 }
 

@@ -1,4 +1,4 @@
-// One step of a trace that log.trace has written: a row for the computation and one for each bucket.
+// One step of a trace (log.trace): a row for the computation and one for each bucket.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 
 #include "base/files.h"
 #include "lockstep/base/error.h"
-#include "report/page.h"
+#include "report/report.h"
 
 namespace lockstep::report {
 namespace {
@@ -20,7 +20,7 @@ struct Span {
 
 constexpr int max_ranks = 4;
 
-/// The spans of one step of the first ranks: the step whose length on rank 0 is the median.
+/// The step of median length on rank 0, and its spans on the first max_ranks ranks.
 std::pair<std::int64_t, std::vector<Span>> usual_step(const json& events) {
   std::map<std::int64_t, std::vector<Span>> steps;
   std::vector<std::pair<double, std::int64_t>> lengths;
@@ -85,12 +85,12 @@ json step_trace_of(const std::string& path) {
                     {"start", (span.start_us - start) / 1e3},
                     {"length", span.length_us / 1e3}});
   }
-  return {
-      {"bars",
-       {{"axis", "ms since the step began"},
-        {"rows", std::move(names)},
-        {"spans", std::move(bars)},
-        {"note", fmt::format("Step {}, of median length on rank 0; {} has all steps.", found.first, path)}}}};
+  return {{"bars",
+           {{"axis", "ms since the start of the step"},
+            {"rows", std::move(names)},
+            {"spans", std::move(bars)},
+            {"note", fmt::format("Step {}, which has the median length on rank 0. {} contains all steps.",
+                                 found.first, path)}}}};
 }
 
 }  // namespace lockstep::report

@@ -66,10 +66,10 @@ with h5py.File("whole/checkpoints/latest") as old, h5py.File("weights.h5", "w") 
     old.copy("model", new)
 PY
 ranks 1 convert weights.h5 alone.h5 >out.log 2>log || fail "convert: $(cat log)"
-[ "$(grep -c 'weights only, without a configuration: add --config CONFIG.ini to evaluate alone.h5' log)" -eq 1 ] || fail "convert says: $(cat log)"
+[ "$(grep -c 'alone.h5 holds weights without a configuration; to evaluate it, convert with --config CONFIG.ini' log)" -eq 1 ] || fail "convert says: $(cat log)"
 for verb in 'eval alone.h5' 'predict alone.h5 --out none.h5'; do
   # shellcheck disable=SC2086
-  refused 2 'alone.h5: stores no configuration, .*: wind convert alone.h5 OUT.h5 --config CONFIG.ini, which stores one' \
+  refused 2 'alone.h5: stores no configuration, .*: wind convert alone.h5 OUT.h5 --config CONFIG.ini' \
     ranks 2 $verb --data wind.h5
 done
 ranks 1 convert alone.h5 whole.h5 --config wind.ini >out.log 2>log || fail "convert --config: $(cat log)"

@@ -31,27 +31,27 @@ expect 2 "train: unknown option --ru; did you mean --run" 2 train good.ini --ru 
 as_user=(env SLURM_STEP_NUM_TASKS=2)
 expect 2 "srun started 2 tasks, and each of them is the only rank of its world" 1 train good.ini --run alone
 as_user=()
-expect 2 "train: a configuration file is missing; see lockstep train --help" 1 train
-expect 2 "bench: say what to measure" 1 bench
-expect 2 "--bytes -4: must be a multiple of 4 .*; see lockstep bench allreduce --help" 2 bench allreduce --bytes -4
+expect 2 "train: the configuration file is missing; see lockstep train --help" 1 train
+expect 2 "bench: the name of a benchmark is missing" 1 bench
+expect 2 "bench allreduce: --bytes -4: must be a multiple of 4 " 2 bench allreduce --bytes -4
 expect 2 "--bytes 6: must be a multiple of 4" 1 bench allreduce --bytes 4 6
-expect 2 "option '--bytes' is invalid; see lockstep bench allreduce --help" 1 bench allreduce --bytes many
+expect 2 "invalid value of option '--bytes'; see lockstep bench allreduce --help" 1 bench allreduce --bytes many
 # Words that Boost's texts have places for: they once made a text without end.
-expect 2 "option '--tokens' is invalid" 1 generate none.h5 --tokens %value%
+expect 2 "invalid value of option '--tokens'" 1 generate none.h5 --tokens %value%
 printf '%%invalid_line%%\n' >placeholder.ini
 expect 2 "not an INI file of .section. and key = value lines" 1 train placeholder.ini --run placeholder
-expect 2 "--bucket-mb 0: must be in .*; see lockstep bench overlap --help" 2 bench overlap --bucket-mb 1 0
+expect 2 "bench overlap: --bucket-mb 0: must be above 0 and at most " 2 bench overlap --bucket-mb 1 0
 expect 2 "--steps 0: must be at least 1; see lockstep bench step --help" 1 bench step --steps 0
-expect 2 "bench step: --shards is of workloads, not of --config" 1 bench step --config good.ini --shards 2
+expect 2 "bench step: --shards applies to workloads only; with --config, use --set" 1 bench step --config good.ini --shards 2
 expect 2 "8 samples of gpt-cpu cannot be divided into 3 equal parts" 2 bench step --shards 3
 expect 2 "--micro-batches 0: a shard of gpt-cpu has 8 samples; see lockstep bench step --help" 1 bench step --micro-batches 0
 expect 2 "--micro-batches 5: a shard of gpt-cpu has 4 samples" 1 bench step --micro-batches 5 --shards 2
 expect 2 "--steps 9223372036854775807: must be at most" 1 bench step --steps 9223372036854775807
-expect 2 "--graph true: only a GPU's steps can be captured" 1 bench step --graph true --device cpu
-expect 2 "--set train.steps=3: a workload has only the keys of model, diffusion and optimizer" 1 bench step --set train.steps=3
+expect 2 "--graph true: CUDA graphs need a GPU" 1 bench step --graph true --device cpu
+expect 2 "--set train.steps=3: a workload has keys of model, diffusion and optimizer only" 1 bench step --set train.steps=3
 expect 2 "--graph sometimes: must be auto, true or false" 1 bench step --graph sometimes
-expect 2 "prepare: say what the inputs are: csv, idx, cifar or text" 1 prepare
-expect 2 "prepare: the files to read are missing" 1 prepare csv --out made.h5
+expect 2 "prepare: the format is missing: csv, idx, cifar or text" 1 prepare
+expect 2 "prepare: the input files are missing" 1 prepare csv --out made.h5
 expect 2 "nowhere.ini: cannot open: No such file or directory; .*check the path" 2 train nowhere.ini
 train_expect 2 'train.steps: "many" is not a whole number in \[0, ' --set train.steps=many
 train_expect 2 'optimizer.name: "adam" is not one of: adamw, sgd, muon, lion; did you mean adamw\?' --set optimizer.name=adam
@@ -91,7 +91,7 @@ with h5py.File("wide.h5", "w") as f:
 with h5py.File("nan.h5", "w") as f:
     f["x"] = np.full((40, 1, 8, 8), np.nan, np.float32); f["y"] = np.zeros(40, np.int64)
 PY
-train_expect 3 "no_x.h5: /x is missing: this is no data file" --set data.train=no_x.h5
+train_expect 3 "no_x.h5: /x is missing: this is not a data file" --set data.train=no_x.h5
 "$LOCKSTEP" prepare text good.ini --out text.h5 >/dev/null || fail "prepare text"
 train_expect 3 "text.h5: /x is missing: this is a text data file, but images are needed" --set data.train=text.h5
 expect 2 "^lockstep: nowhere/a.h5: cannot write: there is no directory nowhere" 1 prepare text good.ini --out nowhere/a.h5
@@ -143,7 +143,7 @@ expect 2 "gone.h5" 1 diff gone.h5 whole.h5
 expect 3 "has no weights 'ema/0.5', but model$" 2 eval whole.h5 --data digits.h5 --weights ema/0.5
 expect 3 "whole.h5: /x is missing: this is a checkpoint" 1 eval whole.h5 --data whole.h5
 mkdir elsewhere && cd elsewhere || exit 1
-expect 3 "digits.h5.*give --data FILE, or start where the run was started" 1 eval ../whole.h5
+expect 3 "digits.h5.*give --data FILE, or use the directory in which the run started" 1 eval ../whole.h5
 ranks 2 eval ../whole.h5 --data ../digits.h5 >out.log 2>err.log || fail "eval --data elsewhere: $(cat err.log)"
 [ ! -s err.log ] || fail "eval --data elsewhere: $(cat err.log)"
 cd ..

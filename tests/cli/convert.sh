@@ -132,7 +132,7 @@ for words in inspect eval generate verify "diff back.h5"; do
   "$LOCKSTEP" $words model.safetensors >out.log 2>&1
   code=$?
   [ "$code" -eq 3 ] || { [ "$words" = "diff back.h5" ] && [ "$code" -eq 2 ]; } || fail "$words of a .safetensors file: exit $code"
-  grep -q "model.safetensors: is a .safetensors file; make a checkpoint of it: lockstep convert" out.log || fail "$words: $(cat out.log)"
+  grep -q "model.safetensors: is a .safetensors file; convert it to a checkpoint: lockstep convert" out.log || fail "$words: $(cat out.log)"
 done
 for file in $checkpoint back.h5; do "$LOCKSTEP" eval "$file" --data digits.h5 --json >"eval-$(basename "$file").json" || fail "eval $file"; done
 cmp -s eval-latest.json eval-back.h5.json || fail "back.h5 evaluates to $(cat eval-back.h5.json)"
@@ -276,7 +276,7 @@ expect_same from_pt.h5 back.h5
 "$LOCKSTEP" inspect from_pt.h5 | has_line "^step 4, " || fail "a .pt forgets the step"
 "$LOCKSTEP" eval model.pt >out.log 2>&1
 [ $? -eq 3 ] || fail "eval of a .pt: $(cat out.log)"
-grep -q "model.pt: is a file of torch.save; make a checkpoint of it: lockstep convert model.pt OUT.h5 --config" out.log || fail "eval: $(cat out.log)"
+grep -q "model.pt: is a file of torch.save; convert it to a checkpoint: lockstep convert model.pt OUT.h5 --config" out.log || fail "eval: $(cat out.log)"
 ranks 2 train run.ini --run init-model.pt --set train.init=model.pt --set train.steps=1 >log 2>&1 || fail "train.init=model.pt: $(tail -n 2 log)"
 expect_same init-model.pt/checkpoints/latest init-back.h5/checkpoints/latest
 "$LOCKSTEP" convert "$made/training.pt" training.h5 >out.log 2>err.log || fail "convert of training.pt: $(cat err.log)"
@@ -325,15 +325,15 @@ not_made() {
   ends "$1" "$2" "$LOCKSTEP" convert "${@:3}"
   [ "$before" = "$(find . | sort)" ] || fail "convert ${*:3} left something behind: $(find .)"
 }
-not_made 2 "the file to read and the file to make are needed" model.safetensors
+not_made 2 "the input file and the output file are needed" model.safetensors
 not_made 2 "back.h5: already exists; --force replaces it" model.safetensors back.h5
 not_made 2 "is an input, which is never replaced" $checkpoint "$(readlink -f $checkpoint)" --force
-not_made 2 "is neither model nor ema/RATE" back.h5 a.safetensors --weights optimizer
+not_made 2 "must be model, ema/RATE" back.h5 a.safetensors --weights optimizer
 not_made 2 "hub/config.json: n_head is \"4\", but model.heads is 2" hub/model.safetensors a.h5 --config gpt.ini
 not_made 2 '"keras" is not one of: lockstep, huggingface' back.h5 a.safetensors --layout keras
-not_made 2 "layout is for a .safetensors or .pt file; a.h5 will be a checkpoint" gpt2.h5 a.h5 --layout huggingface
+not_made 2 "layout applies to .safetensors and .pt files only, but a.h5 is a checkpoint" gpt2.h5 a.h5 --layout huggingface
 not_made 2 "gpt2.safetensors: its matrices have the layout of Hugging Face's GPT-2; give --config" gpt2.safetensors a.safetensors --layout lockstep
-not_made 2 "is neither float32 nor bf16" back.h5 a.safetensors --dtype int8
+not_made 2 "must be float32 or bf16" back.h5 a.safetensors --dtype int8
 not_made 3 "has no weights 'ema/0.5', but model, ema/0.9" $checkpoint a.safetensors --weights ema/0.5
 not_made 2 "gpt2.h5: its weights were trained with heads = 2, not 4" gpt2.h5 a.h5 --config four.ini
 printf 'GGUF\003\0\0\0and so on' >model.gguf
@@ -343,8 +343,8 @@ not_made 3 "pointer.safetensors: is a pointer of Git LFS; git lfs pull" pointer.
 not_made 3 "gone.h5" gone.h5 a.safetensors
 not_made 3 "has no weights 'ema/0.9': a file of torch.save has one set" "$made/training.pt" a.h5 --weights ema/0.9
 not_made 2 "back.h5: is not a file of torch.save, which a key needs" back.h5 a.h5 --key model
-not_made 2 "ema 0.9: is not RATE=FILE" back.h5 a.h5 --ema 0.9
-not_made 2 "ema: a.pt holds one set of weights; write a .h5" back.h5 a.pt --ema 0.9=back.h5
+not_made 2 "ema 0.9: must be RATE=FILE" back.h5 a.h5 --ema 0.9
+not_made 2 "ema: a.pt can hold one set of weights only; write a .h5 file" back.h5 a.pt --ema 0.9=back.h5
 not_made 2 "the weights ema/0.9 exist already" back.h5 a.h5 --ema 0.9=back.h5 --ema 0.90=back.h5
 not_made 3 "gpt2.h5: is not an average of the weights in back.h5: missing: bn1.num_batches_tracked" back.h5 a.h5 --ema 0.9=gpt2.h5
 "$LOCKSTEP" convert model.safetensors back.h5 --force >/dev/null || fail "--force"

@@ -174,6 +174,6 @@ truncate -s 1000000000 large.h5
 wait "$run"
 code=$?
 [ "$code" -eq 3 ] || fail "a file that is cut while it is read: exit $code: $(tail -n 2 err.log)"
-one_error "a file that is cut while it is read" 'large.h5: was cut or written over while it is read'
+one_error "a file that is cut while it is read" 'large.h5: the file changed while the run reads it'
 rm large.h5
 finish

@@ -179,7 +179,7 @@ no_run 2 3 'start.h5: its averages have no common number of updates, on which em
   train.init=start.h5 ema.rates=0.9 ema.init=file "ema.warmup=1 0.75 0"
 
 # Verbs for other models say which is the right one.
-refused 2 'predict: at-1/checkpoints/latest: a model of task.name = diffusion has samples: lockstep sample at-1/checkpoints/latest' \
+refused 2 'predict: at-1/checkpoints/latest: a diffusion model has no outputs to predict; use lockstep sample at-1/checkpoints/latest' \
   ranks 2 predict at-1/checkpoints/latest --data digits.h5 --out out.h5
 refused 2 '--guidance 2: needs a class; give one, or leave guidance out' \
   ranks 2 sample at-1/checkpoints/latest --out out.png --count 2 --class none --guidance 2

@@ -38,7 +38,7 @@ for count in 1 2; do
     grep -Eq "^(ok|note) +$subject " out.log || fail "nothing about $subject: $(cat out.log)"
   done
   says_not '^problem'
-  says ok "run directory" "runs/new \(not there yet; in \.\): .* free; a checkpoint takes about"
+  says ok "run directory" "runs/new \(does not exist yet; checked \.\): .* free; a checkpoint takes about"
   says ok "disk speed" "[0-9]+ MB/s written and synced, [0-9]+ MB/s read"
 done
 says ok "ranks alike" "program, libraries, configuration, data"
@@ -82,17 +82,17 @@ python3 -c 'import json; report = json.load(open("out.log")); assert report.keys
 
 # Sockets, cores and hardware threads are those that hwloc reports: here of a made-up node.
 HWLOC_SYNTHETIC="pack:2 core:4 pu:2" doctor 0 1
-says ok processor "16 of 16 cores for this process"
-says ok threads "train.threads = 0 would choose 8 \(.*: 1 rank on 8 cores \(16 hardware threads\)\)"
+says ok processor "16 of 16 cores available to this process"
+says ok threads "train.threads = 0 chooses 8 \(.*: 1 rank on 8 cores \(16 hardware threads\)\)"
 
 # Binding.
 LOCKSTEP_BIND=none doctor 0 1
-says ok binding "training binds no threads"
+says ok binding "training does not bind threads"
 sed 's/\[train\]/&\nbind = none/' run.ini >unbound.ini
 doctor 0 2 --config unbound.ini
-says ok binding "training binds no threads"
+says ok binding "training does not bind threads"
 doctor 0 1
-says_not "training binds no threads"
+says_not "training does not bind threads"
 if [ "$(nproc)" -gt 1 ] && command -v taskset >/dev/null; then
   core=$(taskset -cp $$ | sed 's/.*: //; s/[-,].*//')
   unlike "taskset -c $core '$LOCKSTEP' doctor" "taskset -c $core '$LOCKSTEP' doctor"
@@ -105,7 +105,7 @@ if [ "$(nproc)" -gt 1 ] && command -v taskset >/dev/null; then
   says note processor "1 of .* cores"
 
   # As many threads as cores at the first start; the run keeps their number, and a node with fewer cores is reported.
-  says ok threads "3 for a rank; train.threads = 0 would choose 1 \(.*: 1 rank on 1 core\)"
+  says ok threads "3 per rank; train.threads = 0 chooses 1 \(.*: 1 rank on 1 core\)"
   timeout 120 taskset -c "$core" "$LOCKSTEP" train threads.ini --run oversubscribed 2>start.log >&2 || fail "3 threads: $(cat start.log)"
   has_line "note: .*: rank 0, with 3 threads each, is bound to core $core; give each rank its own cores" <start.log || fail "no note: $(cat start.log)"
   timeout 120 "$LOCKSTEP" train run.ini --run free --set train.threads=0 --set train.steps=2 2>start.log >&2 || fail "threads = 0: $(cat start.log)"
@@ -138,29 +138,29 @@ says ok slurm "squeue does not answer; not in a job"
 mkdir bare
 for tool in sh timeout bash env; do ln -s "$(command -v $tool)" bare/$tool; done
 (unset SLURM_JOB_ID && PATH=$PWD/bare "$LOCKSTEP" doctor >out.log 2>err.log)
-says ok slurm "none here"
+says ok slurm "not installed"
 ! grep -q squeue out.log || fail "squeue is told of where there is no Slurm: $(grep squeue out.log)"
 SLURM_JOB_ID=42 SLURM_JOB_NUM_NODES=2 SLURM_RESTART_COUNT=3 with_slurm 0 1
-says ok slurm "version 22.05.8, job 42, nodes: 2, restart 3, time left 1-02:03:04, srun has (pmix|pmi2)"
+says ok slurm "version 22.05.8, job 42, nodes: 2, restart 3, time left 1-02:03:04, srun supports (pmix|pmi2)"
 SLURM_JOB_ID=7 with_slurm 0 1
-says note slurm "job 7; squeue does not say how much time is left"
+says note slurm "job 7; squeue does not report the remaining time"
 # A step of several nodes whose fences are none (step NODES FENCE).
 step() { PMIX_NAMESPACE=slurm.pmix.42.0 SLURM_JOB_ID=42 SLURM_STEP_NUM_NODES=$1 SLURM_PMIX_FENCE=$2 with_slurm 0 1; }
 step 2 ''
-says note slurm "do not wait for one another in MPI_Init"
+says note slurm "do not wait for each other in MPI_Init"
 step 2 ring
-says ok slurm "srun has (pmix|pmi2)"
+says ok slurm "srun supports (pmix|pmi2)"
 step 1 ''
-says ok slurm "srun has (pmix|pmi2)"
+says ok slurm "srun supports (pmix|pmi2)"
 printf '#!/bin/sh\necho "PMIxCollFence           = ring"\n' >slurm/scontrol
 chmod +x slurm/scontrol
 step 2 ''
-says ok slurm "srun has (pmix|pmi2)"
+says ok slurm "srun supports (pmix|pmi2)"
 step 2 tree
-says note slurm "do not wait for one another in MPI_Init"
+says note slurm "do not wait for each other in MPI_Init"
 printf '#!/bin/sh\necho none\n' >slurm/srun
 SLURM_JOB_ID=42 with_slurm 0 1
-says note slurm "srun has no (pmix|pmi2); start ranks with mpirun"
+says note slurm "srun does not support (pmix|pmi2); start the ranks with mpirun"
 printf '#!/bin/sh\nsleep 300 &\nwait\n' >slurm/squeue
 start_s=$SECONDS
 SLURM_JOB_ID=42 with_slurm 0 1
@@ -181,7 +181,7 @@ done
 mkdir readonly && chmod a-w readonly
 if [ "$(id -u)" -ne 0 ]; then
   doctor 1 1 --run readonly
-  says problem "run directory" "readonly: not writable: Permission denied; .*--run"
+  says problem "run directory" "readonly: is not writable: Permission denied; .*--run"
   doctor 1 1 --run readonly --node
 fi
 
@@ -198,7 +198,7 @@ if [ "$(id -u)" -eq 0 ] && unshare --mount true 2>/dev/null; then
   grep -Eq "^problem +[^ ]+: shared memory: " out.log || fail "--node: $(cat out.log)"
   unshare --mount sh -c 'mount -t tmpfs -o ro,size=512m tmpfs /dev/shm && exec "$@"' sh "$LOCKSTEP" doctor >out.log 2>err.log
   [ $? -eq 1 ] || fail "a /dev/shm that cannot be written is no problem"
-  says problem "shared memory" "/dev/shm is not writable: Read-only file system; let this user write there"
+  says problem "shared memory" "/dev/shm is not writable: Read-only file system; make it writable"
   small "$PWD/tiny" 3m "$LOCKSTEP" doctor --run tiny >out.log
   [ $? -eq 1 ] || fail "3 MB for a run are no problem"
   says problem "run directory" "tiny: 3.1 MB free; free some space"
@@ -260,11 +260,11 @@ if [ "$code" -eq 77 ]; then
 else
   [ "$code" -eq 0 ] || fail "doctor on two hosts: exit $code: $(cat out.log err.log)"
   says ok mpi "2 ranks on 2 nodes"
-  says ok "shared directory" "files and locks are seen on all nodes"
+  says ok "shared directory" "files and locks are visible on all nodes"
   says ok clocks "within [0-9]+ ms on 2 nodes"
   on_hosts "[ \$1 = 1 ] && cd first || cd second; '$LOCKSTEP' doctor"
   [ "$code" -ne 0 ] || fail "a run directory of each host's own is no problem"
-  says problem "shared directory" "what h1-[0-9]+ writes there is not seen on h2-"
+  says problem "shared directory" "a file that h1-[0-9]+ writes is not visible on h2-"
   on_hosts "[ \$1 = 1 ] || ulimit -n 100; '$LOCKSTEP' doctor"
   [ "$code" -ne 0 ] || fail "100 open files on one of two hosts are no problem"
   says problem limits "on h2-[0-9]+: open files 100"

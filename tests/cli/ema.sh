@@ -104,10 +104,10 @@ refused 2 "run.ini: is a file; give the run directory" ranks 2 ema run.ini --sig
 refused 2 "no-snapshots/ema: there are no profile snapshots; a run keeps them that is started with ema.sigma_rel" ranks 2 ema no-snapshots --sigma-rel 0.1 --out x.h5
 refused 2 "ema: --sigma-rel is missing" ranks 2 ema run --out x.h5
 refused 2 "ema: --out FILE.h5 is missing" ranks 2 ema run --sigma-rel 0.1
-refused 2 "ema: a run directory is missing" ranks 2 ema --sigma-rel 0.1 --out x.h5
+refused 2 "ema: the run directory is missing" ranks 2 ema --sigma-rel 0.1 --out x.h5
 refused 2 "nowhere/x.h5: cannot write: there is no directory nowhere" ranks 2 ema run --sigma-rel 0.1 --out nowhere/x.h5
 refused 2 "made-0.07.h5: already exists; --force replaces it" ranks 2 ema run --sigma-rel 0.1 --out made-0.07.h5
-refused 2 "x.safetensors: write a .h5" ranks 2 ema run --sigma-rel 0.1 --out x.safetensors
+refused 2 "x.safetensors: must be a .h5 file" ranks 2 ema run --sigma-rel 0.1 --out x.safetensors
 "$LOCKSTEP" ema run --sigma-rel 0.1 --out again.h5 --force >/dev/null || fail "--force"
 expect_same again.h5 stored.h5
 finish

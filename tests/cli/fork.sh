@@ -91,7 +91,7 @@ fork begun 1 "${changes[@]}" || fail "without config.ini: $(tail -n 2 begun.log)
 no_run 2 'whole: holds a run already' --run whole --fork "$half"
 no_run 2 '--fork .* and --resume .* name two files' --run none --fork "$half" --resume "$half"
 no_run 2 '--fork .* and train.init = .* name two files' --run none --fork "$half" --set "train.init=$half"
-no_run 2 '--fork names no file' --run none --fork ''
+no_run 2 '--fork: the file name is missing' --run none --fork ''
 no_run 3 'nowhere.h5' --run none --fork nowhere.h5
 no_run 2 'holds the state of adamw, but optimizer.name = sgd' --run none --fork "$half" --set optimizer.name=sgd
 no_run 3 'wrong shape: model/net.2.weight is \[10, 32\] in the file, \[12, 32\] here' \

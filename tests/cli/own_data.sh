@@ -91,7 +91,7 @@ write=(generate gpt/checkpoints/latest --prompt ab --tokens 6 --temperature 0)
 ranks 1 convert gpt/checkpoints/latest copy.h5 >log 2>&1 || fail "convert: $(cat log)"
 [ "$("$OWN" generate copy.h5 --prompt ab --tokens 2 --temperature 0 2>log)" = abcd ] || fail "generate after convert: $(cat log)"
 refused 2 "'x' is not one of abcd" "$OWN" generate gpt/checkpoints/latest --prompt x
-refused 2 'its tokens are of the tokenizer "letters", which this program does not have; it has bytes' "$stock" "${write[@]}"
+refused 2 'unknown tokenizer "letters"; this program has bytes' "$stock" "${write[@]}"
 refused 3 'other.h5: its tokens are of the tokenizer "letters [0-9a-f]*" .4 tokens., but those of .* are of "letters' \
   "$OWN" eval gpt/checkpoints/latest --data other.h5
 finish

@@ -58,11 +58,11 @@ for name, page in pages.items():
     shown = page.split("<script")[0]
     assert documents[name]["title"] in shown and "<noscript>" in shown, name
     assert all(fact in shown for fact, _ in documents[name].get("facts", [])), name
-assert ["every bit right", "yes"] in documents["sums"]["facts"]
+assert ["all bits correct", "yes"] in documents["sums"]["facts"]
 def section(name, title): return [one for one in documents[name]["sections"] if one["title"] == title][0]["parts"]
 assert [chart["title"] for chart in section("step-2", "Steps")[0]["charts"]["charts"]] == ["Step time", "Exposed communication"]
 buckets = [part["bars"] for part in section("overlap", "Buckets")]
-assert [one["title"] for one in buckets] == ["A step of mode overlapped 1 MiB", "A step of mode overlapped 4 MiB"]
+assert [one["title"] for one in buckets] == ["One step in mode overlapped 1 MiB", "One step in mode overlapped 4 MiB"]
 assert buckets[0]["rows"][0] == "compute" and buckets[0]["rows"][1].startswith("bucket 0 · "), buckets[0]["rows"]
 found = json.load(open("inspect.json"))
 tensors = {row["name"]: row for row in section("inspect", "Tensors")[0]["rows"]}
@@ -89,10 +89,10 @@ cp mine.html mine.json
 for count in 1 2; do
   refused 2 'is not a page' ranks "$count" bench allreduce --bytes 65536 --html mine.html
   refused 2 'nowhere' ranks "$count" inspect digits/checkpoints/latest --html nowhere/page.html
-  refused 3 'rows.json: is not what lockstep bench prints' ranks "$count" report step-1.json rows.json
-  refused 3 'mine.json: is not what lockstep bench prints' ranks "$count" report mine.json
+  refused 3 'rows.json: is not a result that lockstep bench --json printed' ranks "$count" report step-1.json rows.json
+  refused 3 'mine.json: is not a result that lockstep bench --json printed' ranks "$count" report mine.json
   refused 3 'absent.json' ranks "$count" report absent.json
-  refused 2 'digits: runs and results do not share a page' ranks "$count" report step-1.json digits
+  refused 2 'digits: is a run; give runs or results of lockstep bench, not both' ranks "$count" report step-1.json digits
   refused 2 'unknown option --with' ranks "$count" bench step --html page.html --with step-1.json
 done
 [ "$(cat mine.html)" = mine ] || fail "another file was replaced"
@@ -161,11 +161,11 @@ def has(name, *texts):
         assert text in pages[name], f"{name} lacks {text}"
 has("sums-both", ">Bandwidth</b>", ">Time</b>", "Bandwidth over ranks", 'data-label="Lockstep, 1 rank"', 'data-label="MPI_Allreduce, 2 ranks"',
     "size of the vector (log scale)", ">64 KiB</td>")
-has("step-both", ">Throughput</b>", 'data-label="measured"', 'data-label="each rank as fast as at the first point"', ">efficiency</button>", "samples per second")
+has("step-both", ">Throughput</b>", 'data-label="measured"', 'data-label="ideal scaling from the first point"', ">efficiency</button>", "samples per second")
 assert ">Throughput</b>" not in pages["step-1"]
 has("step-1", ">Step time</b>", "mlp-wide")
 has("profile", "GFLOP/s", "matmul")
-has("overlap", "per_parameter", "flat", "overlapped 1 MiB", "A step of mode overlapped 4 MiB", "critical path", "bucket 0 ·")
+has("overlap", "per_parameter", "flat", "overlapped 1 MiB", "One step in mode overlapped 4 MiB", "critical path", "bucket 0 ·")
 has("checkpoint", "write, MB/s", "async stall, ms", "until it is complete", "while saving", "MB/s")
 found = json.load(open("inspect.json"))
 for tensor in found["tensors"]:
@@ -174,7 +174,7 @@ has("inspect", "rate = 0.9, updates = 60", ">model</th>")
 has("digits", 'class="mark resumed"' if "resumed" in pages["digits"] else "Training loss", 'data-label="EMA 0.9"', "bucket 0", "<h2>Environment and provenance</h2>")
 has("sweep", ">optimizer.lr</button>", 'data-label="lr-00"', '<tr data-run="49">')
 has("single", 'class="c0 point" data-label="model"')
-has("faults", 'class="mark slow_rank"', 'class="mark preempted"', "news of a slow rank", "<title>rank 3 (node-b) takes")
+has("faults", 'class="mark slow_rank"', 'class="mark preempted"', "slow rank", "<title>rank 3 (node-b) takes")
 # What a path shows is what was logged: here the loss of the last steps, by the axis.
 row = re.search(r'>64 KiB</td><td[^>]*>([^<]*)</td>', pages["sums-both"])
 assert row, "no row"

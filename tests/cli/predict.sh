@@ -161,8 +161,8 @@ no_output 2 "predict: --out FILE is missing" "$saved" --data inputs.h5
 no_output 2 "predict: --data FILE is missing" "$saved" --out o.h5
 no_output 2 "out-1.h5: already exists; --force replaces it" "$saved" --data inputs.h5 --out out-1.h5
 no_output 2 "nowhere" "$saved" --data inputs.h5 --out nowhere/o.h5
-no_output 2 "--output logprobs: are of the targets of a language model" "$saved" --data inputs.h5 --out o.h5 --output logprobs
-no_output 2 "--output \"likely\": is neither logits nor logprobs" "$saved" --data inputs.h5 --out o.h5 --output likely
+no_output 2 "--output logprobs: needs a language model" "$saved" --data inputs.h5 --out o.h5 --output logprobs
+no_output 2 "--output \"likely\": must be logits or logprobs" "$saved" --data inputs.h5 --out o.h5 --output likely
 no_output 3 "gone.h5" "$saved" --data gone.h5 --out o.h5
 no_output 3 "flow.h5: /fields/density is missing; the file has flow" "$saved" --data flow.h5 --out o.h5
 no_output 3 "flow.h5: .*no field" "$saved" --data flow.h5 --fields z:flow --out o.h5

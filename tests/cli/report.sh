@@ -35,7 +35,7 @@ one, both = (json.loads(re.search(r'id="data">(.*?)</script>', page, re.S)[1]) f
 def parts(document, title): return [part for one in document["sections"] if one["title"] == title for part in one["parts"]]
 def charts(document): return {chart["title"]: chart for part in parts(document, "Curves") if "charts" in part for chart in part["charts"]["charts"]}
 for title in ("Training loss", "Evaluation: loss", "Evaluation: accuracy", "Learning rate", "Gradient norm", "Throughput", "Step time",
-              "Exposed communication", "Wait for data", "Memory of rank 0, at most", "Computation of each rank", "Logging"):
+              "Exposed communication", "Data wait", "Peak memory of rank 0", "Computation per rank", "Logging"):
     for page in one, both:
         assert title in charts(page), title
 assert "EMA 0.9" in [curve["label"] for curve in charts(one)["Evaluation: loss"]["curves"]]
@@ -61,8 +61,8 @@ mkdir torn empty nothing
 head -c 700 a/metrics.jsonl >torn/metrics.jsonl
 : >empty/metrics.jsonl
 for run in torn empty; do "$LOCKSTEP" report "$run" >/dev/null 2>err.log || fail "$run: $(cat err.log)"; done
-grep -q '1 line could not be read' torn/report.html || fail "the torn line is not counted"
-grep -q 'No step has been logged yet' empty/report.html || fail "an empty run looks like another"
+grep -q 'Without 1 line that cannot be read' torn/report.html || fail "the torn line is not counted"
+grep -q 'The run has not logged a step yet' empty/report.html || fail "an empty run looks like another"
 
 "$LOCKSTEP" train run.ini --run stopped --set train.steps=1000000 >log 2>&1 &
 wait_for=$!
@@ -74,7 +74,7 @@ grep -q "\"event\":\"stopped\"" stopped/metrics.jsonl || fail "a stop is no even
 "$LOCKSTEP" report stopped >/dev/null || fail "a stopped run"
 grep -q '"kind":"stopped"' stopped/report.html || fail "the stop is not marked"
 
-refused 2 'a run directory is missing' ranks 1 report
+refused 2 'the run directory is missing' ranks 1 report
 refused 3 'is not a run' ranks 1 report nothing
 refused 3 'not a directory' ranks 1 report digits.h5
 refused 3 'not a directory' ranks 1 report absent

@@ -226,7 +226,7 @@ stamps() {
 no_sample() {
   refused "$1" "$2" stamps sample "${@:3}"
 }
-no_sample 2 "sample: a checkpoint is missing"
+no_sample 2 "sample: the checkpoint file is missing"
 no_sample 2 "sample: --out FILE is missing" "$saved" --count 3
 no_sample 2 "--count: " "$saved" --count 0 --out bad.png
 no_sample 2 "--count: " "$saved" --count many --out bad.png
@@ -238,8 +238,8 @@ no_sample 2 "--sampler euler: is neither" "$saved" --count 3 --sampler euler --o
 no_sample 2 "--eta: " "$saved" --count 3 --eta 2 --out bad.png
 no_sample 2 "--guidance: " "$saved" --count 3 --guidance nan --out bad.png
 no_sample 2 "--out \"bad.jpg\": ends neither with .png nor with .h5" "$saved" --count 3 --out bad.jpg
-no_sample 2 "--weights ema: is neither" "$saved" --count 3 --weights ema --out bad.png
-no_sample 2 "has more than 16384 pixels a side" "$saved" --count 100000000 --out ./bad.png --class 1
+no_sample 2 "--weights ema: must be model, ema/RATE" "$saved" --count 3 --weights ema --out bad.png
+no_sample 2 "exceeds 16384 pixels per side" "$saved" --count 100000000 --out ./bad.png --class 1
 no_sample 2 "\[64, 1, 1\]" table/checkpoints/latest --count 3 --out bad.png
 no_sample 2 "out-1.png: already exists; --force replaces it" "$saved" --count 3 --out out-1.png
 no_sample 2 "is an input, which is never replaced" run-1/checkpoints/step-000000060.h5 --count 3 --force --out run-1/checkpoints/step-000000060.h5
@@ -254,7 +254,7 @@ no_sample 4 "sample 0 is not finite" wild/checkpoints/latest --count 5 --out bad
 # What is not given is the run's: errors name its key, and weights that the file lacks are said.
 "$LOCKSTEP" train run.ini --run other --set sample.every=0 --set sample.class=12 --set "sample.weights=ema/0.25 model" >log 2>&1 || fail "other: $(tail -n 3 log)"
 "$LOCKSTEP" sample other/checkpoints/latest --class 1 --count 2 --out other.png >log 2>&1 || fail "other weights: $(cat log)"
-[ "$(grep -c 'has no weights ema/0.25, which sample.weights of the run names first; takes model' log)" -eq 1 ] || fail "weights that the file lacks: $(cat log)"
+[ "$(grep -c 'has no weights ema/0.25, the first of sample.weights of the run; using model' log)" -eq 1 ] || fail "weights that the file lacks: $(cat log)"
 no_sample 2 '^lockstep: sample.class "12": is not all, none' other/checkpoints/latest --count 2 --out bad.png
 "$LOCKSTEP" sample "$saved" --count 20 --out out-1.png --force >log 2>&1 || fail "--force: $(cat log)"
 cmp out-1.png as-in-training.png || fail "--force did not replace the file"

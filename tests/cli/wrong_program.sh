@@ -81,7 +81,7 @@ expect metric_sums 2 'task.name = near: metric error has 2 sums, but 3 were adde
 expect model_twice 2 'the program registers a model: the name sum is registered twice' '1 2 3'
 expect replaced_twice 2 'the program registers a model: the name mlp is registered twice' 1
 expect task_twice 2 'the program registers a task: the name near is registered twice' 1
-expect replaced_once 2 "ranks have other models, tasks, optimizers, data sets or tokenizers: '.*' on rank 0, but 'mlp, the program's' on rank 1;" 2
+expect replaced_once 2 "ranks have different models, tasks, optimizers, data sets or tokenizers: '.*' on rank 0, but 'mlp, the program's' on rank 1;" 2
 # A program's own wins over a built-in one of its name. Checkpoints say so.
 own='model.name = mlp, task.name = regression'
 WRONG=replaced ranks 2 train run.ini --run replaced --set model.name=mlp --set task.name=regression --set train.shards=2 >log 2>&1 ||
@@ -93,8 +93,8 @@ ranks 1 inspect right/checkpoints/latest | grep 'provenance own' && fail "a chec
 expect blank 2 'the program registers a model: the name "two words" is invalid: use letters' '1 2 3'
 expect blank_once 2 'rank 1: the program registers a model: the name "a name" is invalid: use letters' 2
 expect no_name 2 'the program registers a task: the name "" is invalid: use letters' 1
-expect ranks 2 "ranks have other models, tasks, optimizers, data sets or tokenizers: '.*' on rank 0, but 'another' on rank 1;" 2
-expect ranks 2 "ranks have other models, tasks, optimizers, data sets or tokenizers: '.*' on rank 0, but 'another' on rank 2;" 3
+expect ranks 2 "ranks have different models, tasks, optimizers, data sets or tokenizers: '.*' on rank 0, but 'another' on rank 1;" 2
+expect ranks 2 "ranks have different models, tasks, optimizers, data sets or tokenizers: '.*' on rank 0, but 'another' on rank 2;" 3
 
 # Exceptions that are none of ours.
 for place in constructor check metrics forward loss evaluate; do

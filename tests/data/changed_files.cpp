@@ -84,7 +84,7 @@ BOOST_AUTO_TEST_CASE(a_file_that_was_cut_is_a_data_error_by_name) {
     fs::resize_file(path, fs::file_size(path) / 2);
     BOOST_TEST_CONTEXT(kind.name)
     BOOST_CHECK_EXCEPTION(last_sample(*dataset), DataError,
-                          mentions("a.h5: was cut or written over while it is read"));
+                          mentions("a.h5: the file changed while the run reads it"));
   }
 }
 
@@ -98,7 +98,7 @@ BOOST_AUTO_TEST_CASE(a_file_that_was_written_over_in_place_is_a_data_error_each_
     BOOST_TEST_CONTEXT(kind.name)
     for (int time = 0; time < 2; ++time)
       BOOST_CHECK_EXCEPTION(last_sample(*dataset), DataError,
-                            mentions("a.h5: was cut or written over while it is read"));
+                            mentions("a.h5: the file changed while the run reads it"));
   }
 }
 
@@ -112,7 +112,7 @@ BOOST_AUTO_TEST_CASE(an_open_file_that_was_renamed_and_written_over_in_part_is_n
     change_in_time(
         old, [&] { std::fstream(old, std::ios::binary | std::ios::in | std::ios::out).seekp(3000) << "x"; });
     BOOST_TEST_CONTEXT(kind.name)
-    BOOST_CHECK_EXCEPTION(last_sample(*dataset), DataError, mentions("a.h5: was cut or written over"));
+    BOOST_CHECK_EXCEPTION(last_sample(*dataset), DataError, mentions("a.h5: the file changed"));
   }
 }
 
@@ -151,7 +151,7 @@ BOOST_AUTO_TEST_CASE(the_source_of_a_virtual_dataset_that_was_cut_is_named) {
   last_sample(dataset);
   fs::resize_file(source, fs::file_size(source) / 2);
   BOOST_CHECK_EXCEPTION(last_sample(dataset), DataError,
-                        mentions("source.h5: was cut or written over while it is read"));
+                        mentions("source.h5: the file changed while the run reads it"));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

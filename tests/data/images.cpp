@@ -282,7 +282,7 @@ BOOST_FIXTURE_TEST_CASE(a_file_that_is_wrong_is_refused_with_its_name_and_what_i
   BOOST_CHECK_EXCEPTION(Images(folder.file("text.h5")), DataError, mentions("not an HDF5 file"));
   h5::File::create(folder.file("empty.h5")).close();
   BOOST_CHECK_EXCEPTION(Images(folder.file("empty.h5")), DataError,
-                        mentions("empty.h5: /x is missing: this is no data file"));
+                        mentions("empty.h5: /x is missing: this is not a data file"));
   BOOST_CHECK_EXCEPTION(
       Images(make_text(folder, "tokens.h5", 9)), DataError,
       mentions("tokens.h5: /x is missing: this is a text data file, but images are needed"));

@@ -65,7 +65,7 @@ BOOST_FIXTURE_TEST_CASE(numbers_in_order_over_a_named_label_may_be_a_heading, Ta
   for (const std::string heading :
        {"1990,1995,2000,group\n", "400.5,401,401.5,402,402.5,403,403.5,404,kind\n"}) {
     const std::string lines = heading + samples(static_cast<int>(std::ranges::count(heading, ',')), true);
-    BOOST_CHECK_EXCEPTION(make(lines), DataError, mentions("in.csv:1: is it a heading", "--heading"));
+    BOOST_CHECK_EXCEPTION(make(lines), DataError, mentions("in.csv:1: may be a heading", "--heading"));
     BOOST_TEST(make(lines, {.heading = true}).samples == 30);
   }
 }
@@ -78,13 +78,13 @@ BOOST_FIXTURE_TEST_CASE(first_sample_of_a_class_is_no_heading, Tables) {
   BOOST_TEST(make("0,1,rose\n").samples == 1);
   BOOST_TEST(make("0,rose\n5,iris\n").samples == 2);
   BOOST_CHECK_EXCEPTION(make("0,kind\n1.5,iris\n2,iris\n"), DataError, mentions("--heading"));
-  BOOST_CHECK_EXCEPTION(make("?,rose\n1.5,iris\n"), DataError, mentions("in.csv:1: is it a heading"));
+  BOOST_CHECK_EXCEPTION(make("?,rose\n1.5,iris\n"), DataError, mentions("in.csv:1: may be a heading"));
 }
 
 BOOST_FIXTURE_TEST_CASE(a_damaged_first_sample_among_numbers_is_asked_about, Tables) {
   for (const std::string first : {"4,n/k,5\n", "7,n/k,8\n", "3,4,n/k\n"})
     BOOST_CHECK_EXCEPTION(make(first + "3,1,0\n"), DataError,
-                          mentions("in.csv:1: is it a heading", "--heading"));
+                          mentions("in.csv:1: may be a heading", "--heading"));
   for (const std::string first : {"0,1,species\n", "1,2,species\n", "1990,1991,1992,group\n"})
     BOOST_TEST(make(first + (first.size() > 14 ? "3,1,0,0\n" : "3,1,0\n")).samples == 1, first);
 }
@@ -92,20 +92,20 @@ BOOST_FIXTURE_TEST_CASE(a_damaged_first_sample_among_numbers_is_asked_about, Tab
 BOOST_FIXTURE_TEST_CASE(heading_of_one_name_fewer_names_no_rows, Tables) {
   for (const std::string row : {"\"1\"", "\"Mazda RX4\""}) {
     const Prepared prepared = make("\"a\",\"b\",\"y\"\n" + row + ",5,6,1\n\"2\",7,8,0\n", {.label = "b"});
-    BOOST_TEST(contains(prepared.notes.at(1), "names the rows: left out"), row);
+    BOOST_TEST(contains(prepared.notes.at(1), "names the rows: skipped"), row);
     BOOST_TEST(read<std::uint8_t>("x") == (std::vector<std::uint8_t>{5, 1, 7, 0}));
     BOOST_TEST(read<std::int64_t>("y") == (std::vector<std::int64_t>{6, 8}));
   }
   make("a,b\n1,5,6\n2,7,8\n", {.label = "first"});
   BOOST_TEST(read<std::int64_t>("y") == (std::vector<std::int64_t>{5, 7}));
   BOOST_CHECK_EXCEPTION(make("a,b\n0.5,2,0\n1.5,3,1\n"), DataError,
-                        mentions("in.csv:2: 3 fields, but the heading names 2"));
-  BOOST_CHECK_EXCEPTION(make("1,2,0\n1,2,3,0\n"), DataError, mentions("in.csv:2: 4 fields, but 2 values"));
+                        mentions("in.csv:2: has 3 fields, but the heading has 2"));
+  BOOST_CHECK_EXCEPTION(make("1,2,0\n1,2,3,0\n"), DataError, mentions("in.csv:2: has 4 fields, expected 2 values"));
 }
 
 BOOST_FIXTURE_TEST_CASE(heading_of_more_names_than_fields_is_an_error, Tables) {
   BOOST_CHECK_EXCEPTION(make("a,b,c,y\n1,2,0\n3,4,1\n"), DataError,
-                        mentions("in.csv:2: 3 fields, but 3 values"));
+                        mentions("in.csv:2: has 3 fields, expected 3 values"));
   BOOST_TEST(make("a,b,y,\n1,2,0\n3,4,1\n").image.numel() == 2);  // its line ends in a separator
 }
 
@@ -123,7 +123,7 @@ BOOST_FIXTURE_TEST_CASE(row_numbers_without_a_name_are_left_out, Tables) {
   BOOST_TEST(make({put("a.csv", ",a,y\n0,5,1\n"), put("b.csv", "1.5,7,0\n")}).image.numel() == 2);
   BOOST_TEST(make("Unnamed: 0,Unnamed: 1,Unnamed: 2\n5,6,1\n7,8,0\n").image.numel() == 2);
   BOOST_CHECK_EXCEPTION(make(",a,y\n20,5,1\n21.5,7,0\n"), DataError,
-                        mentions("in.csv:3: field 1 ('') is '21.5'", "if it has values, name it"));
+                        mentions("in.csv:3: field 1 ('') is '21.5'", "if it holds values, name it"));
 }
 
 BOOST_FIXTURE_TEST_CASE(files_of_other_columns_are_refused_by_name, Tables) {
@@ -157,9 +157,9 @@ BOOST_FIXTURE_TEST_CASE(names_and_numbers_are_no_labels_of_one_run, Tables) {
   make("1,rose\n2,iris\n", {}, "names.h5");
   make("1,0\n2,1\n", {}, "numbers.h5");
   BOOST_CHECK_EXCEPTION(make("1,1\n", {.statistics = folder.file("names.h5")}), DataError,
-                        mentions("field 2, is '1', which is no class of ", "names.h5: those are iris, rose"));
+                        mentions("field 2, is '1', which is not a class of ", "names.h5; its classes are iris, rose"));
   BOOST_CHECK_EXCEPTION(make("1,rose\n", {.statistics = folder.file("numbers.h5")}), DataError,
-                        mentions("field 2, is 'rose', but those of ", "numbers.h5 are numbers"));
+                        mentions("field 2, is 'rose', but labels of ", "numbers.h5 are numbers"));
   make("1,rose\n", {.statistics = folder.file("names.h5")});
   make("1,7\n", {.statistics = folder.file("numbers.h5")});
 }
@@ -187,7 +187,7 @@ BOOST_FIXTURE_TEST_CASE(names_of_classes_may_look_like_marks_of_missing_values, 
   make("a,y\n1,rose\n2,NA\n", {}, "train.h5");
   const CsvOptions same{.statistics = folder.file("train.h5")};
   BOOST_TEST(make("a,y\n1,NA\n", same).warnings.empty());
-  BOOST_CHECK_EXCEPTION(make("a,y\n1,none\n", same), DataError, mentions("is 'none', which is no class of"));
+  BOOST_CHECK_EXCEPTION(make("a,y\n1,none\n", same), DataError, mentions("is 'none', which is not a class of"));
   BOOST_CHECK_EXCEPTION(make("a,y\n1,rose\n2,\n"), DataError, mentions("in.csv:3: field 2 ('y') is missing"));
 }
 
@@ -259,7 +259,7 @@ BOOST_FIXTURE_TEST_CASE(text_is_looked_at_to_its_end, Tables) {
     return prepare_text(std::vector{put("in.txt", bytes)}, {path, true}).samples;
   };
   BOOST_CHECK_EXCEPTION(text(words + std::string(20000, '\0')), DataError,
-                        mentions("not text, as from byte 16384"));
+                        mentions("not text: it contains binary data from byte 16384"));
   BOOST_TEST(text(words + std::string(1, '\0') + words) == 40001);  // a stray one
   BOOST_TEST(text(words + "\x1A") == 20001);
   BOOST_CHECK_EXCEPTION(text("\x04\x22\x4D\x18" + words), DataError, mentions("lz4"));

@@ -53,7 +53,7 @@ BOOST_FIXTURE_TEST_CASE(tokens_outside_the_vocabulary_are_named_by_index_and_val
   h5::File::open_for_writing(path).open_dataset("tokens").write_rows(
       17, 1, std::span<const std::uint16_t>(std::vector<std::uint16_t>{100}));
   BOOST_CHECK_EXCEPTION(Text(path, 5), DataError,
-                        mentions("t.h5: token 17 of /tokens is 100, but the vocabulary is 100"));
+                        mentions("t.h5: token 17 of /tokens is 100, which is not in the vocabulary of 100"));
   const Text streamed(path, 5, {.memory_limit_bytes = 0});
   Samples(streamed, {0, 1, 2});
   BOOST_CHECK_EXCEPTION(Samples(streamed, {3}), DataError, mentions("token 17"));

@@ -69,7 +69,7 @@ BOOST_AUTO_TEST_CASE(a_program_makes_the_tokenizers_that_it_has_and_refuses_othe
   BOOST_CHECK_EXCEPTION((StoredTokenizer{"bpe", ""}.make(registry, "a.h5")), UsageError,
                         mentions("a.h5: its tokens are of the tokenizer \"bpe\"", "it has bytes, letters"));
   BOOST_CHECK_EXCEPTION((StoredTokenizer{"bytes", "abc"}.make(registry, "a.h5")), DataError,
-                        mentions("a.h5: tokenizer_text is not what the tokenizer bytes gives back"));
+                        mentions("a.h5: tokenizer_text differs from the text() of the tokenizer bytes"));
 }
 
 BOOST_AUTO_TEST_CASE(files_keep_name_and_text_and_only_those_with_the_same_are_one_text) {

@@ -1,5 +1,5 @@
 // Documents: curves of few points that keep every peak, numbers as text, pages that no name can leave.
-#include "report/document.h"
+#include "report/page.h"
 
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
@@ -23,7 +23,7 @@ BOOST_AUTO_TEST_CASE(a_reduced_curve_keeps_its_ends_and_every_peak) {
     points.x.push_back(p);
     points.y.push_back(p == 77'777 ? 50 : p == 12'345 ? -50 : std::sin(p));
   }
-  const Points few = reduced(points, 2'000);
+  const Points few = reduce(points, 2'000);
   BOOST_TEST(few.x.size() <= 2'000U);
   BOOST_TEST(few.x.size() >= 1'000U);
   BOOST_TEST(few.x.front() == 0);
@@ -33,7 +33,7 @@ BOOST_AUTO_TEST_CASE(a_reduced_curve_keeps_its_ends_and_every_peak) {
   BOOST_TEST(std::ranges::is_sorted(few.x));
   for (std::size_t p = 0; p < few.x.size(); ++p)
     BOOST_REQUIRE_EQUAL(few.y[p], points.y[static_cast<std::size_t>(few.x[p])]);
-  BOOST_TEST(reduced(few, 2'000).x.size() == few.x.size());
+  BOOST_TEST(reduce(few, 2'000).x.size() == few.x.size());
 }
 
 BOOST_AUTO_TEST_CASE(a_smoothed_curve_does_not_lag) {
@@ -42,10 +42,10 @@ BOOST_AUTO_TEST_CASE(a_smoothed_curve_does_not_lag) {
     line.x.push_back(p);
     line.y.push_back(3.0 * p);
   }
-  const Points smooth = smoothed(line, 100);
-  BOOST_TEST(smooth.x.size() == 100U);
-  for (std::size_t p = 0; p < smooth.x.size(); ++p)
-    BOOST_TEST(smooth.y[p] == 3 * smooth.x[p], boost::test_tools::tolerance(1e-9));
+  const Points means = smooth(line, 100);
+  BOOST_TEST(means.x.size() == 100U);
+  for (std::size_t p = 0; p < means.x.size(); ++p)
+    BOOST_TEST(means.y[p] == 3 * means.x[p], boost::test_tools::tolerance(1e-9));
 }
 
 BOOST_AUTO_TEST_CASE(the_ends_of_a_smoothed_curve_are_means) {
@@ -54,12 +54,12 @@ BOOST_AUTO_TEST_CASE(the_ends_of_a_smoothed_curve_are_means) {
     spikes.x.push_back(p);
     spikes.y.push_back(p == 0 || p == 999 ? 100 : 0);
   }
-  const Points smooth = smoothed(spikes, 100);
-  BOOST_TEST(std::ranges::max(smooth.y) < 100 / 20.0);
-  BOOST_TEST(smooth.x.front() <= 10);
-  BOOST_TEST(smooth.x.back() >= 989);
+  const Points means = smooth(spikes, 100);
+  BOOST_TEST(std::ranges::max(means.y) < 100 / 20.0);
+  BOOST_TEST(means.x.front() <= 10);
+  BOOST_TEST(means.x.back() >= 989);
   for (std::size_t count = 0; count < 5; ++count) {
-    const Points few = smoothed({std::vector<double>(count, 2), std::vector<double>(count, 3)}, 100);
+    const Points few = smooth({std::vector<double>(count, 2), std::vector<double>(count, 3)}, 100);
     BOOST_TEST(few.y == std::vector<double>(few.y.size(), 3), boost::test_tools::per_element());
     BOOST_TEST(few.y.empty() == (count == 0));
   }

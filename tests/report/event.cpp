@@ -93,7 +93,7 @@ BOOST_AUTO_TEST_CASE(an_image_that_is_no_png_is_refused) {
   Event event(1);
   for (const std::string& other : {std::string(), png.substr(0, 25), "x" + png, std::string(100, '\0')})
     BOOST_CHECK_EXCEPTION(event.add_image("i", other), UsageError,
-                          mentions("must be the bytes of a PNG file"));
+                          mentions("must be a PNG file"));
   BOOST_TEST(event.empty());
 }
 

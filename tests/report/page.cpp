@@ -10,6 +10,7 @@
 #include <fstream>
 
 #include "lockstep/base/error.h"
+#include "report/report.h"
 #include "support/page_data.h"
 #include "support/temporary_folder.h"
 
@@ -155,7 +156,7 @@ BOOST_AUTO_TEST_CASE(many_samples_are_thinned_out_and_the_page_says_so) {
   const json strip = parts[0]["strip"];
   BOOST_TEST(strip.size() > 10u);
   BOOST_TEST(parts[1]["note"] ==
-             fmt::format("{} of 300 samples: all would make the page too large.", strip.size()));
+             fmt::format("Shows {} of 300 samples, to limit the size of the page.", strip.size()));
   BOOST_TEST(strip.front()["name"] == "step-000000000");  // the oldest and the newest
   BOOST_TEST(strip.back()["name"] == "step-000000299");
 
@@ -164,7 +165,7 @@ BOOST_AUTO_TEST_CASE(many_samples_are_thinned_out_and_the_page_says_so) {
   BOOST_TEST(parts[0]["strip"][0]["name"] == "step-000000299");
   parts = samples_of(run, 10'000);
   BOOST_TEST(parts.size() == 1u);
-  BOOST_TEST(parts[0]["note"] == "0 of 300 samples: they are too large for a page.");
+  BOOST_TEST(parts[0]["note"] == "Shows 0 of 300 samples, to limit the size of the page.");
 }
 
 BOOST_AUTO_TEST_CASE(a_few_samples_are_all_shown_and_long_texts_cut) {
@@ -208,7 +209,7 @@ BOOST_AUTO_TEST_CASE(what_no_bench_prints_is_refused_by_its_name) {
         R"({"rows":[{"bytes":4,"ranks":1,"lockstep_ms":1},{"bytes":4,"ranks":1}]})"}) {
     const Result result{"wrong.json", json::parse(text)};
     BOOST_CHECK_EXCEPTION(document_of({&result, 1}), DataError, [](const DataError& error) {
-      return std::string(error.what()).starts_with("wrong.json: is not what lockstep bench prints");
+      return std::string(error.what()).starts_with("wrong.json: is not a result that lockstep bench --json printed");
     });
   }
 }

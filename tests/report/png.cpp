@@ -80,12 +80,12 @@ BOOST_AUTO_TEST_CASE(what_cannot_be_a_picture_is_refused) {
   const auto refused = [](std::int64_t count, const Shape& image, const std::string& why) {
     BOOST_CHECK_EXCEPTION(report::check_grid(count, image), UsageError, mentions(why));
   };
-  refused(0, {1, 8, 8}, "at least one");
+  refused(0, {1, 8, 8}, "at least 1");
   refused(1, {2, 8, 8}, "[2, 8, 8]");
   refused(1, {64}, "[64]");
-  refused(1000000, {3, 64, 64}, "more than 16384 pixels a side");
-  refused(std::numeric_limits<std::int64_t>::max(), {1, 1, 1}, "too many pixels");
-  refused(1, {1, 1, std::int64_t{1} << 40}, "pixels a side");
+  refused(1000000, {3, 64, 64}, "exceeds 16384 pixels per side");
+  refused(std::numeric_limits<std::int64_t>::max(), {1, 1, 1}, "too large for a picture");
+  refused(1, {1, 1, std::int64_t{1} << 40}, "pixels per side");
   BOOST_CHECK_NO_THROW(report::check_grid(10000, {1, 8, 8}));
   BOOST_CHECK_THROW(
       report::png_of({.width = 2, .height = 2, .channels = 2, .pixels = std::vector<std::uint8_t>(8)}),

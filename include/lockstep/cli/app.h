@@ -1,4 +1,4 @@
-// App: a program of models and tasks of your own, with every verb of lockstep.
+// App: a program with your own models and tasks, and every verb of lockstep.
 #pragma once
 
 #include <string>
@@ -15,16 +15,16 @@ namespace lockstep {
 ///       return ls::App("mine").model<Flow>("flow").task<Invert>("invert").run(argc, argv);
 ///     }
 ///
-/// makes `./mine train CONFIG`, `eval`, `predict`, `bench` and all other verbs, for configurations with
-/// model.name = flow and task.name = invert as for those with the built-in models and tasks, which every App
-/// has. The program `lockstep` is an App with these alone.
+/// gives `./mine train CONFIG`, `eval`, `predict`, `bench` and all other verbs. A configuration can name
+/// model.name = flow and task.name = invert, or a built-in model and task, which every App has. The program
+/// `lockstep` is an App with the built-in ones alone.
 class App {
  public:
-  /// name: of the program, for its help.
+  /// name: the program's name, for its help.
   explicit App(std::string name);
 
-  /// M: see models::Registry::add. Takes the place of a built-in model of this name. Two models of one name
-  /// are a UsageError, which run() reports.
+  /// M: see models::Registry::add. Replaces a built-in model of this name. To register two models under one
+  /// name is a UsageError, which run() reports.
   template <class M>
   App& model(const std::string& name) {
     return add("model", [&] { registries_.models.add<M>(name); });
@@ -39,12 +39,13 @@ class App {
   App& optimizer(const std::string& name) {
     return add("optimizer", [&] { registries_.optimizers.add<O>(name); });
   }
-  /// D: a data::Dataset for data.format = name; see data::Registry. Its options have other names than the
-  /// keys of [data], or a section of their own.
+  /// D: a data::Dataset for data.format = name; see data::Registry. Its options differ in name from the keys
+  /// of [data], or have their own section.
   template <class D>
   App& data(const std::string& name) {
     return add("data set", [&] {
-      if (name == "auto") throw UsageError("the name auto means that the files decide");
+      if (name == "auto")
+        throw UsageError("the name auto is reserved: data.format = auto selects the kind by the files");
       registries_.data.add<D>(name);
     });
   }
@@ -64,14 +65,15 @@ class App {
     try {
       add();
     } catch (const UsageError& error) {
-      if (wrong_.empty()) wrong_ = std::string("the program registers a ") + what + ": " + error.what();
+      if (registration_error_.empty())
+        registration_error_ = std::string("the program registers a ") + what + ": " + error.what();
     }
     return *this;
   }
 
   std::string name_;
   Registries registries_;
-  std::string wrong_;  // the first error of registering
+  std::string registration_error_;  // the first one
 };
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-// Which samples come when: the order of an epoch, of a training run, and of a user's own loop.
+// The order of samples: in an epoch, in a training run, and in a user's own loop.
 #pragma once
 
 #include <array>
@@ -10,14 +10,14 @@
 
 namespace lockstep::data {
 
-/// The order of an epoch.
+/// A pseudo-random permutation, the order of an epoch.
 class Permutation {
  public:
   /// Throws UsageError unless 1 <= size <= 2^62.
   Permutation(std::int64_t size, std::uint64_t seed, std::uint64_t epoch);
 
-  std::int64_t size() const { return size_; }  ///< how many numbers are permuted
-  /// The image of `index` in [0, size), which is not checked.
+  std::int64_t size() const { return size_; }  ///< number of elements
+  /// The image of `index`. Precondition: 0 <= index < size.
   std::int64_t operator()(std::int64_t index) const;
 
  private:
@@ -28,7 +28,7 @@ class Permutation {
   std::array<std::uint64_t, rounds> round_keys_;
 };
 
-/// Which sample is at which position of training: a pure function, so that a run resumes anywhere.
+/// Maps a position in training to a sample. A pure function, so that a run can resume at any position.
 class Order {
  public:
   virtual ~Order() = default;
@@ -39,7 +39,7 @@ class Order {
 /// Position p is in epoch p div N at index p mod N, which the epoch's permutation maps to a sample.
 class Shuffle final : public Order {
  public:
-  /// shuffle = false: every epoch in the data's own order. Throws UsageError if size < 1.
+  /// shuffle = false: every epoch has the order of the data. Throws UsageError if size < 1.
   Shuffle(std::int64_t size, std::uint64_t seed, bool shuffle = true);
   void samples(std::int64_t first, std::span<std::int64_t> out) const override;
 
@@ -49,11 +49,11 @@ class Shuffle final : public Order {
   bool shuffle_;
 };
 
-/// Draws with replacement: sample i with probability weights[i] / their sum. With 1 / (samples of its class)
-/// as the weight of a sample, classes are balanced.
+/// Draws with replacement: sample i with probability weights[i] / sum of weights. To balance classes, use
+/// 1 / (number of samples of its class) as the weight of a sample.
 class WeightedDraws final : public Order {
  public:
-  /// Throws UsageError unless weights are finite, not negative, and one is above 0.
+  /// Throws UsageError unless weights are finite and not negative, and their sum is finite and above 0.
   WeightedDraws(std::span<const double> weights, std::uint64_t seed);
   void samples(std::int64_t first, std::span<std::int64_t> out) const override;
 
@@ -62,9 +62,9 @@ class WeightedDraws final : public Order {
   std::uint64_t seed_;
 };
 
-/// The endless sequence of samples that training takes. Step s takes positions [s B, (s + 1) B) for a global
-/// batch B; shard v of V takes [s B + v B / V, s B + (v + 1) B / V) of them. An epoch, which is N positions,
-/// may end inside a batch. Neither the number of ranks nor the past matters.
+/// The endless sequence of training samples. Step s takes positions [s B, (s + 1) B) for a global batch B;
+/// shard v of V takes [s B + v B / V, s B + (v + 1) B / V) of them. An epoch has N positions and may end
+/// inside a batch. The sequence depends neither on the number of ranks nor on previous calls.
 class SampleStream {
  public:
   /// The shape of the run.
@@ -73,18 +73,19 @@ class SampleStream {
     std::int64_t global_batch = 0;  ///< B
     std::int64_t shards = 1;        ///< V
     std::uint64_t seed = 0;         ///< decides the order
-    bool shuffle = true;            ///< false: every epoch in the data's own order
+    bool shuffle = true;            ///< false: every epoch has the order of the data
   };
-  /// order: none: Shuffle. Throws UsageError if a number is below 1 or the shards do not divide the batch.
+  /// order: null for Shuffle. Throws UsageError if a number is below 1 or shards do not divide the batch.
   explicit SampleStream(const Options& options, std::unique_ptr<Order> order = nullptr);
 
-  const Options& options() const { return options_; }  ///< as it was made
-  /// Samples of a shard.
+  const Options& options() const { return options_; }  ///< those of the constructor
+  /// The number of samples per shard.
   std::int64_t samples_per_shard() const { return options_.global_batch / options_.shards; }
   /// The epoch in which a step begins.
   std::int64_t epoch(std::int64_t step) const { return first_position(step) / options_.samples; }
-  /// The samples of one shard at one step; `out` holds samples_per_shard(). Throws UsageError on a step below
-  /// 0 or beyond 2^63 positions, a shard outside [0, V), or another size of `out`.
+  /// Writes the samples of one shard at one step to `out`, whose size is samples_per_shard(). Throws
+  /// UsageError for a step below 0 or beyond 2^63 positions, a shard outside [0, V), or another size of
+  /// `out`.
   void shard_samples(std::int64_t step, std::int64_t shard, std::span<std::int64_t> out) const;
 
  private:
@@ -94,32 +95,33 @@ class SampleStream {
   std::unique_ptr<const Order> order_;
 };
 
-/// torch.utils.data.DistributedSampler, for a user's own loop. Rank r takes samples r, r + ranks, r + 2 ranks
-/// ... of a list whose length is first made a multiple of `ranks`, by repeating its start or, with drop_last,
-/// by cutting its end. The order of a shuffle is Permutation(seed, epoch), not PyTorch's generator. Padding
-/// counts a sample twice: evaluate with EvalBatches instead.
+/// torch.utils.data.DistributedSampler for a user's own loop. Rank r takes samples r, r + ranks, r + 2 ranks
+/// ... of a list. To make its length a multiple of `ranks`, samples from its start are repeated or, with
+/// drop_last, its end is dropped. A shuffled order is Permutation(seed, epoch), not PyTorch's generator.
+/// Repeated samples count twice, so use EvalBatches for evaluation.
 class DistributedSampler {
  public:
-  /// As PyTorch's DistributedSampler has them.
+  /// The arguments of PyTorch's DistributedSampler.
   struct Options {
-    std::int64_t length = 0;  ///< samples of the data set
-    int ranks = 1;            ///< how many share them
+    std::int64_t length = 0;  ///< number of samples of the data set
+    int ranks = 1;            ///< number of ranks that share them
     int rank = 0;             ///< this rank
-    bool shuffle = true;      ///< whether each epoch has an order of its own
+    bool shuffle = true;      ///< whether each epoch has its own order
     std::uint64_t seed = 0;   ///< decides the orders
-    /// Whether the last samples are left out where ranks cannot share them equally; else some are repeated.
+    /// Whether to drop the last samples if ranks cannot share them equally; false: repeat the first ones.
     bool drop_last = false;
   };
-  /// Throws UsageError on a negative length or a rank outside [0, ranks).
+  /// Throws UsageError for a negative length or a rank outside [0, ranks).
   explicit DistributedSampler(const Options& options);
 
-  /// Samples of this rank per epoch.
+  /// The number of samples of this rank per epoch.
   std::int64_t size() const { return per_rank_; }
   /// The i-th sample of this rank in this epoch, 0 <= i < size() (UsageError otherwise).
   std::int64_t operator[](std::int64_t i) const;
-  std::vector<std::int64_t> indices() const;  ///< of this rank, in the epoch that was set
+  std::vector<std::int64_t> indices() const;  ///< all samples of this rank in this epoch
 
-  /// Reshuffles; call it on every rank before each epoch, or every epoch has the same order.
+  /// Sets the epoch, which decides the order. Call it on every rank before each epoch; otherwise all epochs
+  /// have the same order.
   void set_epoch(std::uint64_t epoch);
 
  private:

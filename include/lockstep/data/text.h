@@ -1,8 +1,8 @@
-// Text: tokens in HDF5 files, in windows.
+// Text: windows of tokens in HDF5 files.
 //
-// A file has /tokens uint16 or uint32 [N] with the attributes vocabulary (every token is below it) and
-// tokenizer (how text became tokens; "bytes": one token a byte) and, if that is not all there is to say,
-// tokenizer_text (its definition), on the dataset or on the file.
+// A file has /tokens uint16 or uint32 [N]. The dataset or the file has the attributes vocabulary (every token
+// is below it), tokenizer (its name; "bytes": one token per byte) and, if the name does not define the
+// tokenizer, tokenizer_text (its definition).
 #pragma once
 
 #include <cstdint>
@@ -17,29 +17,29 @@ namespace lockstep::data {
 
 class RowStore;
 
-/// How text is read.
+/// Options of Text.
 struct TextOptions {
-  /// As in ArraysOptions.
+  /// See ArraysOptions.
   std::int64_t memory_limit_bytes = std::int64_t{2} << 30;
 };
 
 /// Sample i of a file is its tokens [i T, i T + T]: field x int64 [T] is the first T of them, y int64 [T] the
-/// last T. Windows share only that one token; a short last window is left out. Several files count as one.
-/// Opening throws DataError naming the file if it is missing, not HDF5, without /tokens or vocabulary, of a
-/// wrong type, shorter than one window, or (reading too) if a token is not below the vocabulary; UsageError
-/// if context < 1.
+/// last T. Adjacent windows share one token; an incomplete last window is ignored. The constructor throws a
+/// DataError with the file if it is missing, not HDF5, lacks /tokens or vocabulary, has a wrong type, is
+/// shorter than one window, or (like read()) if a token is not below the vocabulary; UsageError if context
+/// < 1.
 class Text final : public Dataset {
  public:
-  /// One file, as samples of `context` tokens. DataError if it holds no tokens.
+  /// One file, as samples of `context` tokens.
   Text(const std::string& path, std::int64_t context, const TextOptions& options = {});
-  /// Several files, as one data set in this order.
+  /// Several files as one data set, in this order.
   Text(const std::vector<std::string>& paths, std::int64_t context, const TextOptions& options = {});
-  /// data.format = text. UsageError for a model that reads no text, DataError if it knows fewer tokens.
+  /// data.format = text. UsageError if the model does not read text, DataError if its vocabulary is smaller.
   explicit Text(const Request& request);
-  static bool fits(const Request& request);  ///< a model that reads text
+  static bool fits(const Request& request);  ///< whether the model reads text
   ~Text() override;
 
-  std::int64_t size() const override { return size_; }  ///< samples of `context` tokens
+  std::int64_t size() const override { return size_; }  ///< number of samples
   const std::vector<Field>& fields() const override { return fields_; }
   bool sequential() const override { return true; }
   std::string name() const override;
@@ -47,8 +47,8 @@ class Text final : public Dataset {
   FieldMeaning meaning(std::string_view field) const override;
   void hold_on_node(comm::HostGroup& world, std::int64_t& memory_left_bytes) override;
 
-  std::int64_t vocabulary() const { return vocabulary_; }    ///< number of tokens that there are
-  std::string tokenizer() const { return tokenizer_.id(); }  ///< empty if the file does not say
+  std::int64_t vocabulary() const { return vocabulary_; }    ///< number of different tokens
+  std::string tokenizer() const { return tokenizer_.id(); }  ///< empty if the file does not name it
 
  private:
   struct Source {

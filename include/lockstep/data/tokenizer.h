@@ -1,4 +1,4 @@
-// Tokenizer: how text becomes tokens, and tokens text.
+// Tokenizer: converts text to tokens, and tokens to text.
 #pragma once
 
 #include <cstdint>
@@ -13,50 +13,51 @@
 
 namespace lockstep::data {
 
-/// Between text and tokens, the integers in [0, vocabulary()). Used from several threads at once.
+/// Converts between text and tokens, integers in [0, vocabulary()). Several threads may use one at once.
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  virtual std::int64_t vocabulary() const = 0;  ///< number of tokens that there are
-  /// Tokens of a text; none of an empty one.
+  virtual std::int64_t vocabulary() const = 0;  ///< number of different tokens
+  /// The tokens of a text; empty for an empty text.
   virtual std::vector<std::int64_t> encode(std::string_view text) const = 0;
   /// The text of tokens. Throws UsageError for a token outside the vocabulary.
   virtual std::string decode(std::span<const std::int64_t> tokens) const = 0;
-  /// What the constructor has taken, byte for byte: its definition, without null bytes, up to 60,000 bytes.
-  /// Empty: the name says it all.
+  /// The definition of the tokenizer, equal to the constructor's argument: at most 60,000 bytes, no null
+  /// bytes. Empty: the name defines the tokenizer.
   virtual std::string text() const { return ""; }
 };
 
-/// One token a byte.
+/// One token per byte.
 class Bytes final : public Tokenizer {
  public:
-  explicit Bytes([[maybe_unused]] const std::string& text = "") {}  ///< text: empty
+  explicit Bytes([[maybe_unused]] const std::string& text = "") {}  ///< `text` is empty
 
-  std::int64_t vocabulary() const override { return 256; }  ///< values of a byte
+  std::int64_t vocabulary() const override { return 256; }  ///< the values of a byte
   std::vector<std::int64_t> encode(std::string_view text) const override;
   std::string decode(std::span<const std::int64_t> tokens) const override;
 };
 
-/// A tokenizer is made from its text.
+/// Tokenizers by name; each is constructed from its text.
 using Tokenizers = lockstep::Registry<Tokenizer, const std::string&>;
-/// Adds bytes.
+/// Adds the built-in tokenizer, bytes.
 void add_built_in(Tokenizers& registry);
 
-/// A tokenizer as data files and checkpoints know it.
+/// A tokenizer as data files and checkpoints store it.
 struct StoredTokenizer {
-  std::string name{};  ///< in a registry; empty: not known
+  std::string name{};  ///< its name in a registry; empty: unknown
   std::string text{};  ///< Tokenizer::text()
 
-  /// The name, and of one with a text a digest of both: "bpe 8d3c0e6f12a4b597". Equal ids mean equal tokens.
+  /// The name, and with a text also a digest of both: "bpe 8d3c0e6f12a4b597". Equal ids mean equal tokens.
   std::string id() const;
-  /// The tokenizer. Errors name `file`, which has it: UsageError with all names if the registry lacks this
-  /// one; DataError if the text is not one of it.
+  /// Constructs the tokenizer. Errors name `file`, which stores it: UsageError with all known names if the
+  /// registry lacks this one; DataError if the tokenizer does not return the text.
   std::unique_ptr<Tokenizer> make(const Tokenizers& registry, const std::string& file) const;
 };
-/// The attributes `tokenizer` and `tokenizer_text` of the tokens in a file, or of the file.
+/// Reads the attributes `tokenizer` and `tokenizer_text` of tokens or of a file.
 StoredTokenizer stored_tokenizer(const hdf5::Object& object);
-/// Sets these, the latter of a tokenizer with a text, and `vocabulary`. DataError if the text is too long.
+/// Sets the attributes `vocabulary`, `tokenizer` and, if the tokenizer has a text, `tokenizer_text`.
+/// DataError if the text is too long.
 void store_tokenizer(hdf5::Dataset& tokens, const std::string& name, const Tokenizer& tokenizer);
 
 }  // namespace lockstep::data

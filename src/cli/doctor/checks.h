@@ -1,5 +1,5 @@
-// What lockstep doctor checks: a function a subject. Each takes a bounded time, and leaves out of its text
-// what it cannot see on an unusual node (a container, another MPI).
+// The checks of lockstep doctor, one function for each subject. A check takes bounded time and omits what it
+// cannot determine on an unusual node (a container, another MPI).
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ enum class Verdict { ok, note, problem };
 
 struct Result {
   Verdict verdict = Verdict::ok;
-  std::string text;     ///< what was found
-  std::string remedy;   ///< what to do; empty if ok. No figure in it differs between nodes that are alike
+  std::string text;     ///< the finding
+  std::string remedy;   ///< what to do; empty if ok. Equal on equal nodes, so that results can be merged
   std::string subject;  ///< set by the caller
 };
 using Results = std::vector<Result>;
@@ -31,30 +31,30 @@ inline Result problem(std::string text, std::string remedy) {
   return {Verdict::problem, std::move(text), std::move(remedy), ""};
 }
 
-/// What the run of a configuration needs of a node; zeros without a configuration.
+/// What a run needs of a node; zeros without a configuration.
 struct Requirements {
-  std::uint64_t gradient_bytes = 0;    ///< in shared memory, of all ranks of this node
-  std::uint64_t checkpoint_bytes = 0;  ///< of one, about
-  int checkpoints = 0;                 ///< kept at once at most
-  int threads = 1;                     ///< of a rank
-  bool bind = true;                    ///< threads are bound to cores
+  std::uint64_t gradient_bytes = 0;    ///< shared memory for gradients of all ranks of this node
+  std::uint64_t checkpoint_bytes = 0;  ///< approximate size of one checkpoint
+  int checkpoints = 0;                 ///< the maximum number of checkpoints kept
+  int threads = 1;                     ///< per rank
+  bool bind = true;                    ///< whether threads are bound to cores
 };
 
 struct Context {
   comm::HostGroup& world;
-  std::string run;                        ///< the run directory asked about
-  std::string existing;                   ///< it, or the nearest existing directory above it
-  const train::Config* config = nullptr;  ///< null if none was given
+  std::string run;                        ///< the run directory to check
+  std::string existing;                   ///< `run`, or its nearest parent that exists
+  const train::Config* config = nullptr;  ///< null without --config
   Requirements needed = {};
   std::vector<train::RankCores> cores = {};  ///< of all ranks
-  int speed_mib = 64;                        ///< most data written to measure the disk's speed
+  int speed_mib = 64;                        ///< maximum MiB written to measure the disk speed
 };
 
 /// "12.3 GB", "4.5 MB"
 std::string in_bytes(std::uint64_t bytes);
 std::string existing_directory(const std::string& run);
 
-// Of this process and its node.
+// Checks of this process and its node.
 Result processor(const Context& context);
 Result precision(const Context& context);
 Result mpi(const Context& context);
@@ -70,13 +70,13 @@ Result disk_speed(const Context& context);
 Result file_calls(const Context& context);
 Result slurm(const Context& context);
 
-// Of the configuration.
+// Checks of the configuration.
 Requirements requirements(const Context& context);
-/// What `lockstep train --dry-run` says of it: a problem with the error that it would end with. Chooses the
-/// device of the session. Collective, the same result on every rank.
+/// Runs `lockstep train --dry-run`; its error is a problem. Sets the device of the session. Collective, with
+/// the same result on every rank.
 Result configuration(const Context& context, Session& session);
 
-// Of all ranks (collective, the same results on every rank); empty where there is nothing to compare.
+// Checks of all ranks: collective, with the same results on every rank; empty if there is nothing to compare.
 Results ranks_alike(const Context& context);
 Results binding(const Context& context);
 Results threads(const Context& context);

@@ -1,4 +1,4 @@
-// Checks of directories: space, speed, and the file calls that checkpoints need.
+// Checks of directories: space, speed, and the system calls that checkpoints need.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/file.h>
@@ -47,14 +47,15 @@ class Scratch {
   int error_;
 };
 
-/// A MiB that does not compress.
+/// One incompressible MiB.
 std::vector<std::uint64_t> random_block() {
   std::vector<std::uint64_t> block(mib / sizeof(std::uint64_t));
   for (std::size_t i = 0; i < block.size(); ++i) block[i] = mix_bits(i);
   return block;
 }
 
-/// Writes `blocks` blocks, which differ in their first word, and syncs: 0, or errno of the first failed call.
+/// Writes `blocks` blocks, which differ in their first word, and syncs. Returns 0, or errno of the first
+/// failed call.
 int write_and_sync(int file, std::size_t blocks, std::vector<std::uint64_t>& block) {
   for (std::size_t number = 0; number < blocks; ++number) {
     block[0] = number;
@@ -64,7 +65,7 @@ int write_and_sync(int file, std::size_t blocks, std::vector<std::uint64_t>& blo
   return ::fsync(file) == 0 ? 0 : errno;
 }
 
-/// 0, errno, or EILSEQ if other bytes were read than written.
+/// Returns 0, errno, or EILSEQ if the bytes read differ from those written.
 int read_and_compare(int file, std::size_t blocks, std::vector<std::uint64_t>& block) {
   std::vector<std::uint64_t> back(block.size());
   for (std::size_t number = 0; number < blocks; ++number) {
@@ -76,10 +77,10 @@ int read_and_compare(int file, std::size_t blocks, std::vector<std::uint64_t>& b
   return 0;
 }
 
-constexpr const char* other_directory = "choose another directory: --run";
+constexpr const char* other_directory = "choose another directory with --run";
 
 Result not_writable(const Context& context, const Scratch& scratch) {
-  return problem(fmt::format("{}: not writable: {}", context.existing, scratch.reason()), other_directory);
+  return problem(fmt::format("{}: is not writable: {}", context.existing, scratch.reason()), other_directory);
 }
 
 }  // namespace
@@ -98,24 +99,26 @@ Result run_directory(const Context& context) {
        path = path.parent_path()) {
     if (std::filesystem::is_directory(path, ignored)) break;
     if (std::filesystem::exists(path, ignored))
-      return problem(fmt::format("{}: {} is a file", context.run, path.string()), other_directory);
+      return problem(fmt::format("{}: {} is a file, not a directory", context.run, path.string()),
+                     other_directory);
   }
   std::string text = context.run;
-  if (context.existing != context.run) text += fmt::format(" (not there yet; in {})", context.existing);
+  if (context.existing != context.run)
+    text += fmt::format(" (does not exist yet; checked {})", context.existing);
   struct statvfs info {};
   if (statvfs(context.existing.c_str(), &info) != 0)
-    return problem(fmt::format("{}: {}", text, std::strerror(errno)), "create it");
+    return problem(fmt::format("{}: {}", text, std::strerror(errno)), "create the directory");
   if (const Scratch file(context.existing, "new"); file.file() < 0) return not_writable(context, file);
   const std::uint64_t available = info.f_bavail * info.f_frsize;
   text += fmt::format(": {} free", in_bytes(available));
   const std::uint64_t one = context.needed.checkpoint_bytes;
   if (one > 0) text += fmt::format("; a checkpoint takes about {}", in_bytes(one));
-  // The new one is written before an old one is removed.
+  // A new checkpoint is written before an old one is removed.
   const std::uint64_t all = one * static_cast<std::uint64_t>(context.needed.checkpoints + 1);
   if (available < std::max<std::uint64_t>(one, 64 * mib))
     return problem(text, std::string("free some space, or ") + other_directory);
   if (info.f_files > 0 && info.f_favail < 100)
-    return problem(fmt::format("{}, but only {} files", text, info.f_favail), "remove files");
+    return problem(fmt::format("{}, but room for only {} more files", text, info.f_favail), "remove files");
   if (available < std::max<std::uint64_t>(all, 1024 * mib))
     return note(text, "free some space, or lower checkpoint.keep");
   return ok(text);
@@ -128,7 +131,7 @@ Result disk_speed(const Context& context) {
   const auto max_blocks = static_cast<std::size_t>(context.speed_mib);
   std::size_t blocks = 1;
   double write_ms = 0;
-  for (;; blocks *= 2) {  // until the next round would take too long
+  for (;; blocks *= 2) {  // until another round would take too long
     const Stopwatch watch;
     const int error = write_and_sync(scratch.file(), blocks, block);
     write_ms = watch.elapsed_ms();
@@ -143,15 +146,17 @@ Result disk_speed(const Context& context) {
   const int error = read_and_compare(scratch.file(), blocks, block);
   const double read_ms = watch.elapsed_ms();
   if (error != 0)
-    return problem(error == EILSEQ ? fmt::format("{}: other bytes were read than written", context.existing)
-                                   : fmt::format("{}: reading: {}", context.existing, std::strerror(error)),
-                   "keep no runs there; tell its administrators");
+    return problem(error == EILSEQ
+                       ? fmt::format("{}: the bytes read differ from those written", context.existing)
+                       : fmt::format("{}: reading: {}", context.existing, std::strerror(error)),
+                   "keep no runs there; tell the administrators");
   const auto mb_s = [&](double ms) { return static_cast<double>(blocks * mib) * 1e-3 / ms; };
   const std::string text = fmt::format("{}: {:.0f} MB/s written and synced, {:.0f} MB/s read ({} MiB)",
                                        context.existing, mb_s(write_ms), mb_s(read_ms), blocks);
   constexpr double slow_mb_s = 10;
   if (mb_s(write_ms) < slow_mb_s)
-    return note(text, "choose a faster disk, or set checkpoint.async = true so that steps do not wait");
+    return note(text,
+                "choose a faster disk, or set checkpoint.async = true so that steps do not wait for saves");
   return ok(text);
 }
 
@@ -162,7 +167,7 @@ Result file_calls(const Context& context) {
   if (second.file() < 0) return not_writable(context, second);
   const auto failed = [&](std::string_view call) {
     return problem(fmt::format("{}: {}: {}", directory, call, std::strerror(errno)),
-                   "choose a file system that supports it: checkpoints need it to be safe");
+                   "choose a file system that supports this call: safe checkpoints need it");
   };
   if (::fsync(first.file()) != 0) return failed("fsync");
   const int opened = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -170,22 +175,22 @@ Result file_calls(const Context& context) {
   if (opened >= 0) ::close(opened);
   if (!synced) return failed("fsync of the directory");
   constexpr const char* unlocked =
-      "do not start two jobs on one run directory: they may not notice each other";
+      "do not start two jobs in one run directory: the lock that refuses the second one does not work";
   if (::flock(second.file(), LOCK_EX | LOCK_NB) != 0)
     return note(
-        fmt::format("{}: no file locks: {}", directory, std::strerror(errno)),
+        fmt::format("{}: file locks do not work: {}", directory, std::strerror(errno)),
         std::string(unlocked) + "; other programs that read HDF5 files need HDF5_USE_FILE_LOCKING=FALSE");
   const int other = ::open(second.path().c_str(), O_RDWR | O_CLOEXEC);
   const bool refused = other >= 0 && ::flock(other, LOCK_EX | LOCK_NB) != 0;
   if (other >= 0) ::close(other);
-  if (!refused) return note(fmt::format("{}: a file can be locked twice", directory), unlocked);
+  if (!refused) return note(fmt::format("{}: two locks of one file succeed", directory), unlocked);
   if (::rename(first.path().c_str(), second.path().c_str()) != 0) return failed("rename over a file");
   const bool linked = ::symlink("target", first.path().c_str()) == 0;
   if (linked) ::unlink(first.path().c_str());
   if (!linked)
-    return note(fmt::format("{}: no symbolic links", directory),
-                "name checkpoints in full: checkpoints/latest is not made there");
-  return ok(fmt::format("{}: fsync, rename, locks and links work", directory));
+    return note(fmt::format("{}: symbolic links do not work", directory),
+                "name checkpoint files in full: the link checkpoints/latest cannot exist there");
+  return ok(fmt::format("{}: fsync, rename, file locks and symbolic links work", directory));
 }
 
 Result temporary_files(const Context&) {
@@ -196,7 +201,7 @@ Result temporary_files(const Context&) {
   const auto bytes = static_cast<ssize_t>(some.size());
   if (file.file() < 0 || ::pwrite(file.file(), some.data(), some.size(), 0) != bytes)
     return problem(fmt::format("{}: {}", directory, file.file() < 0 ? file.reason() : std::strerror(errno)),
-                   "set TMPDIR to a writable local directory: MPI keeps its session there");
+                   "set TMPDIR to a writable local directory: MPI keeps its session files there");
   return ok(fmt::format("{} is writable", directory));
 }
 

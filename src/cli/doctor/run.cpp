@@ -1,5 +1,5 @@
-// Checks of a run: what it needs, whether its ranks and nodes are alike and see the same files, and whether
-// lockstep train would start it.
+// Checks of a run: its requirements, whether ranks and nodes are alike and share files, and whether lockstep
+// train would start it.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -36,7 +36,7 @@ const std::string& host_of(const comm::HostGroup& world, std::size_t rank) {
   return topology.host_names[static_cast<std::size_t>(topology.node_of_rank[rank])];
 }
 
-/// "absent", "free" (unlocked) or "held". Waits: shared file systems show new files with some delay.
+/// "absent", "free" (unlocked) or "held". Waits up to 2 s: shared file systems show new files with a delay.
 std::string lock_state(const std::string& path) {
   int file = -1;
   for (const double deadline_s = monotonic_s() + 2; (file = ::open(path.c_str(), O_RDWR | O_CLOEXEC)) < 0;) {
@@ -56,26 +56,26 @@ Result binding_of_node(const Context& context, int node) {
   const std::string each = train::threads_each(context.needed.threads);
   std::set<CoreSet> masks;
   std::map<CoreSet, CoreSet> threads_of_core;  // of ranks with one hardware thread each
-  std::vector<std::string> shown;
+  std::vector<std::string> rank_texts;
   std::size_t ranks = 0;
   for (std::size_t rank = 0; rank < context.cores.size(); ++rank) {
     if (context.cores[rank].node != node) continue;
     ++ranks;
     const CoreSet& mine = context.cores[rank].hardware_threads;
     masks.insert(mine);
-    if (shown.size() < 8) shown.push_back(fmt::format("rank {}: {}", rank, to_text(mine)));
+    if (rank_texts.size() < 8) rank_texts.push_back(fmt::format("rank {}: {}", rank, to_text(mine)));
     if (mine.size() != 1) continue;
     CoreSet& shared = threads_of_core[context.cores[rank].cores];
     shared.insert(*mine.begin());
     if (shared.size() > 1)
-      return note(fmt::format("{}: ranks share a core, as its hardware threads {}", host, to_text(shared)),
-                  "bind ranks to whole cores (srun --hint=nomultithread), and measure both ways");
+      return note(fmt::format("{}: ranks share the core of hardware threads {}", host, to_text(shared)),
+                  "bind each rank to whole cores (srun --hint=nomultithread), and measure both ways");
   }
   if (masks.size() == 1 && ranks > 1)
-    return ok(fmt::format("{}: {} ranks with {}, not bound within cores {}", host, ranks, each,
-                          to_text(*masks.begin())));
-  return ok(
-      fmt::format("{}: {}{} ({})", host, fmt::join(shown, ", "), ranks > shown.size() ? ", ..." : "", each));
+    return ok(fmt::format("{}: {} ranks with {}, all on cores {}, not bound to single ones", host, ranks,
+                          each, to_text(*masks.begin())));
+  return ok(fmt::format("{}: {}{} ({})", host, fmt::join(rank_texts, ", "),
+                        ranks > rank_texts.size() ? ", ..." : "", each));
 }
 
 }  // namespace
@@ -117,7 +117,7 @@ Result configuration(const Context& context, Session& session) {
     train::dry_run(session, *context.config, {.directory = context.run}, describe);
   } catch (const Error& error) {
     return problem(error.what(),
-                   "correct the configuration, the data or the ranks: lockstep train refuses to start");
+                   "fix the configuration, the data or the number of ranks: lockstep train does not start");
   }
   return ok(std::move(text));
 }
@@ -133,13 +133,14 @@ Results ranks_alike(const Context& context) {
   for (const train::Difference& difference : train::differences(context.world, entries)) {
     const std::string text = difference.describe(context.world.topology());
     results.push_back(difference.name == instructions.name
-                          ? note(text, "use nodes that are alike: only the same nodes give the same bits")
-                          : problem(text, "give every node the same: lockstep train refuses to start"));
+                          ? note(text, "use identical nodes: other instruction sets give other bits")
+                          : problem(text, "install the same on every node: lockstep train does not start"));
   }
   if (results.empty())
     results.push_back(ok(
-        context.config ? "program, libraries, configuration, data and instruction set"
-                       : "program, libraries and instruction set (--config: configuration and data, too)"));
+        context.config
+            ? "same program, libraries, configuration, data and instruction set"
+            : "same program, libraries and instruction set (--config also compares configuration and data)"));
   return results;
 }
 
@@ -151,7 +152,7 @@ Results binding(const Context& context) {
     if (node == 0 || found.verdict != Verdict::ok) results.push_back(std::move(found));
   }
   if (!context.needed.bind)
-    results.push_back(ok("training binds no threads (train.bind or LOCKSTEP_BIND = none)"));
+    results.push_back(ok("training does not bind threads (train.bind or LOCKSTEP_BIND = none)"));
   for (int node = 0; context.needed.bind && node < topology.nodes(); ++node) {
     const train::NodeBinding found = train::binding_of(context.cores, topology, node, context.needed.threads);
     if (found.text.empty() || (node > 0 && found.bound)) continue;
@@ -164,7 +165,7 @@ Results binding(const Context& context) {
 
 Results threads(const Context& context) {
   const train::ThreadChoice choice = train::choose_threads(context.cores, context.world.topology());
-  return {ok(fmt::format("{} for a rank; train.threads = 0 would choose {} ({})", context.needed.threads,
+  return {ok(fmt::format("{} per rank; train.threads = 0 chooses {} ({})", context.needed.threads,
                          choice.threads, choice.reason))};
 }
 
@@ -189,8 +190,10 @@ Results clocks(const Context& context) {
   const std::string text = fmt::format("{} is {:.1f} s {} of {}", host_of(world, worst), std::abs(skew_s),
                                        skew_s > 0 ? "ahead" : "behind", host_of(world, 0));
   if (std::abs(skew_s) >= 60)
-    return {problem(text, "set the time (chrony, ntpd): Slurm's credentials expire by it")};
-  if (std::abs(skew_s) >= 1) return {note(text, "set the time (chrony, ntpd): log times do not agree")};
+    return {
+        problem(text, "synchronize the clocks (chrony, ntpd): Slurm rejects credentials with a wrong time")};
+  if (std::abs(skew_s) >= 1)
+    return {note(text, "synchronize the clocks (chrony, ntpd): times in the logs disagree")};
   return {ok(fmt::format("within {:.0f} ms on {} nodes", std::ceil(std::abs(skew_s) * 1e3),
                          world.topology().nodes()))};
 }
@@ -200,7 +203,7 @@ Results shared_directory(const Context& context) {
   const comm::Topology& topology = world.topology();
   if (topology.nodes() == 1) return {};
   const auto rank = static_cast<std::size_t>(world.rank());
-  // Rank 0 makes a file and locks it; the first rank of every other node looks for it.
+  // Rank 0 creates and locks a file; the first rank of every other node looks for it.
   std::string name;
   int file = -1;
   if (rank == 0) {
@@ -216,7 +219,7 @@ Results shared_directory(const Context& context) {
     ::close(file);
     ::unlink((context.existing + "/" + name).c_str());
   }
-  if (name.empty()) return {};  // "run directory" says why
+  if (name.empty()) return {};  // the check "run directory" reports it
   std::vector<std::string> absent, unlocked;
   for (std::size_t other = 0; other < states.size(); ++other) {
     if (states[other] == "absent") absent.push_back(host_of(world, other));
@@ -224,14 +227,15 @@ Results shared_directory(const Context& context) {
   }
   if (!absent.empty())
     return {
-        problem(fmt::format("{}: what {} writes there is not seen on {}", context.run, host_of(world, 0),
+        problem(fmt::format("{}: a file that {} writes is not visible on {}", context.run, host_of(world, 0),
                             fmt::join(absent, ", ")),
-                "keep the run on a file system that all nodes mount: all ranks write one checkpoint file")};
+                "put the run on a file system that all nodes share: all ranks write one checkpoint file")};
   if (!unlocked.empty())
-    return {note(fmt::format("{}: a lock that {} holds is not seen on {}", context.run, host_of(world, 0),
-                             fmt::join(unlocked, ", ")),
-                 "do not start two jobs on one run directory: they may not notice each other")};
-  return {ok(fmt::format("{}: files and locks are seen on all nodes", context.run))};
+    return {note(
+        fmt::format("{}: a lock that {} holds is not visible on {}", context.run, host_of(world, 0),
+                    fmt::join(unlocked, ", ")),
+        "do not start two jobs in one run directory: the lock that refuses the second one does not work")};
+  return {ok(fmt::format("{}: files and locks are visible on all nodes", context.run))};
 }
 
 }  // namespace lockstep::cli::checks

@@ -1,4 +1,4 @@
-// Check of Slurm: its version, the job, the time left, and how srun starts ranks.
+// The check of Slurm: version, job, remaining time, and how srun starts ranks.
 #include <fmt/format.h>
 
 #include <array>
@@ -13,7 +13,7 @@
 namespace lockstep::cli::checks {
 namespace {
 
-/// What a shell command prints. None if it fails, or takes 2 s: then it is killed with its children.
+/// The output of a shell command; none if it fails. After 2 s it is killed with its children, and fails.
 std::optional<std::string> output_of(const std::string& command) {
   std::FILE* const pipe = ::popen(fmt::format("timeout -s KILL 2 {} </dev/null 2>&1", command).c_str(), "re");
   if (!pipe) return std::nullopt;
@@ -31,10 +31,10 @@ std::string environment(const char* name) {
   return value ? value : "";
 }
 
-/// Whether ranks of several nodes under `srun --mpi=pmix` may leave MPI_Init's barriers at different times.
-/// Slurm runs a fence without data along a tree, and since version 20.11 skips it in a step of fewer nodes
-/// than TreeWidth (src/common/reverse_tree.c). A rank may then receive a message before it is ready, and
-/// crash. A fence along a ring waits for all ranks.
+/// Whether ranks on several nodes under `srun --mpi=pmix` may leave the barriers of MPI_Init at different
+/// times. Slurm runs a fence without data along a tree, and since version 20.11 skips it in a step of fewer
+/// nodes than TreeWidth (src/common/reverse_tree.c). A rank may then receive a message before it is ready,
+/// and crash. A fence along a ring waits for all ranks.
 bool may_start_apart() {
   if (!environment("PMIX_NAMESPACE").starts_with("slurm.pmix") ||
       std::atoi(environment("SLURM_STEP_NUM_NODES").c_str()) < 2)
@@ -53,7 +53,8 @@ Result slurm(const Context&) {
   if (version) version = version->substr(version->rfind(' ') + 1);  // "slurm-wlm 22.05.8"
   if (job.empty()) {
     if (version) return ok(fmt::format("version {}; not in a job", *version));
-    return ok(output_of("sh -c 'command -v squeue'") ? "squeue does not answer; not in a job" : "none here");
+    return ok(output_of("sh -c 'command -v squeue'") ? "squeue does not answer; not in a job"
+                                                     : "not installed");
   }
   const std::string restarts = environment("SLURM_RESTART_COUNT"), nodes = environment("SLURM_JOB_NUM_NODES");
   std::string text = fmt::format("job {}{}{}", job, nodes.empty() ? "" : ", nodes: " + nodes,
@@ -61,25 +62,25 @@ Result slurm(const Context&) {
   if (may_start_apart())
     return note(
         text +
-            "; ranks that srun --mpi=pmix starts do not wait for one another in MPI_Init: one may "
-            "crash there",
-        "SLURM_PMIX_FENCE=ring in the environment of srun (jobs/site.sh sets it), or PMIxCollFence=ring "
-        "in the site's mpi.conf");
+            "; ranks that srun --mpi=pmix starts do not wait for each other in MPI_Init: one may crash there",
+        "set SLURM_PMIX_FENCE=ring in the environment of srun (jobs/site.sh does), or PMIxCollFence=ring in "
+        "the site's mpi.conf");
   if (!version)
-    return note(text + ", but squeue does not answer here",
-                "inside a container bind squeue and its configuration, or rely on #SBATCH --signal to stop "
-                "before the time limit");
+    return note(
+        text + ", but squeue does not answer here",
+        "bind squeue and its configuration into the container, or use #SBATCH --signal to stop before "
+        "the time limit");
   text = fmt::format("version {}, {}", *version, text);
   const auto left = output_of("squeue -h -j \"$SLURM_JOB_ID\" -o %L");
   if (!left || left->empty())
-    return note(text + "; squeue does not say how much time is left",
-                "rely on #SBATCH --signal to stop before the time limit");
+    return note(text + "; squeue does not report the remaining time",
+                "use #SBATCH --signal to stop before the time limit");
   text += ", time left " + left->substr(left->rfind('\n') + 1);
   const auto plugins = output_of("srun --mpi=list");
   if (plugins && plugins->find(comm::own_pmi) == std::string::npos)
-    return note(fmt::format("{}; srun has no {}", text, comm::own_pmi),
-                "start ranks with mpirun inside the job");
-  return ok(plugins ? fmt::format("{}, srun has {}", text, comm::own_pmi) : text);
+    return note(fmt::format("{}; srun does not support {}", text, comm::own_pmi),
+                "start the ranks with mpirun inside the job");
+  return ok(plugins ? fmt::format("{}, srun supports {}", text, comm::own_pmi) : text);
 }
 
 }  // namespace lockstep::cli::checks

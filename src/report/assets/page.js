@@ -1,18 +1,19 @@
 "use strict";
-// Draws the document in #data: sections of a title and parts. A part is one of the functions of `draw`, by its name, and what that draws:
+// Draws the document in #data: sections with a title and parts. A part is an object whose key is a function of `draw`:
 //   note, heading      a text
 //   charts             charts: title, unit, note, wide, legend, linear (never logarithmic), dots (at each point), x: name, kind (counts or
-//                      bytes: logarithmic), curves: label, style, run, x (each the difference to the one before), y (values, or where there is a
-//                      unit: differences in it from low on; log: of logarithms), also_x (that the axis reaches, too); marks on all of them: x, kind, text; zooms (together, with a button back)
-//   bars               rows (names; without spans: a heading), spans: row, kind, name, start, length, text; axis, title, unit, key, note
-//   table              columns, rows (texts, numbers, null), formats by column ("bytes"), runs (of rows: run, style), note
-//   rows               objects, of the same kind: a table
-//   results            what lockstep bench prints with --json: curves over sizes and ranks, bars, a table
-//   keys, columns      names and values; several such tables with titles
+//                      bytes: logarithmic), curves: label, style, run, x (differences to the previous x), y (values; with unit: differences in
+//                      units, starting at low; log: of logarithms), also_x (the axis includes these); marks on all charts: x, kind, text;
+//                      zooms (all charts together, with a button to reset)
+//   bars               rows (names; a row without spans is a heading), spans: row, kind, name, start, length, text; axis, title, unit, key, note
+//   table              columns, rows (texts, numbers, null), formats by column ("bytes"), runs (per row: run, style), note
+//   rows               objects with equal keys, as a table
+//   results            results of lockstep bench --json: curves over sizes and ranks, bars, a table
+//   keys, columns      a table of names and values; several such tables with titles
 //   strip              pictures and texts: name, png (base64) or text
 (() => {
   const LEVELS = 1e6, RIGHT = 12, TOP = 10, BOTTOM = 38, PAD = 0.06;
-  const page = JSON.parse(document.getElementById("data").textContent), main = document.querySelector("main"), footer = document.querySelector("footer");
+  const contents = JSON.parse(document.getElementById("data").textContent), main = document.querySelector("main"), footer = document.querySelector("footer");
   const make = (tag, attributes, parent, text) => {
     const node = document.createElementNS(tag === "svg" ? "http://www.w3.org/2000/svg" : parent.namespaceURI, tag);
     for (const key in attributes) if (attributes[key] !== undefined) node.setAttribute(key, attributes[key]);
@@ -28,9 +29,9 @@
     if (size > 0 && size < 1e-3) { const p = Math.floor(Math.log10(size) + 1e-9); return trim(v / 10 ** p, 4) + "e" + p; }
     return trim(v, 6);
   };
-  const ticks = (low, high, wanted) => {
+  const ticks = (low, high, count) => {
     if (!(high > low)) return [low];
-    const rough = (high - low) / Math.max(1, wanted), power = 10 ** Math.floor(Math.log10(rough)), ratio = rough / power;
+    const rough = (high - low) / Math.max(1, count), power = 10 ** Math.floor(Math.log10(rough)), ratio = rough / power;
     const step = power * (ratio <= 1.5 ? 1 : ratio <= 3.5 ? 2 : ratio <= 7.5 ? 5 : 10), all = [];
     for (let k = Math.ceil(low / step - 1e-9); k * step <= high + 1e-9 * step; ++k) all.push(k * step);
     return all;
@@ -59,7 +60,7 @@
 
   const number = (v) => Math.abs(v) >= 1000 && Math.abs(v) < 1e15 ? Math.round(v).toLocaleString("en") : trim(v, 4);
   const rangeOf = (all) => { let low = Infinity, high = -Infinity; for (const v of all) { if (v < low) low = v; if (v > high) high = v; } return [low, high]; };
-  const wantsLogarithm = (curves, low, high) => {  // where a linear axis would show most values as one line
+  const wantsLogarithm = (curves, low, high) => {  // whether a linear axis would squeeze most values into one line
     if (low <= 0 || high / low < 5) return false;
     if (high / low > 50) return true;
     const sorted = new Float64Array([].concat(...curves.map((c) => c.y))).sort(), at = (part) => sorted[Math.floor(part * (sorted.length - 1))];
@@ -69,11 +70,11 @@
 
   const values = make("div", { id: "values" }, document.body), all = [];
   values.hidden = true;
-  let zoom = null, reset = null;  // what is shown of all charts with an x axis of one name; null: all
+  let zoom = null, reset = null;  // the x range of all charts whose x axis has the name zoom.x; null: all
   const setZoom = (range) => { zoom = range; if (reset) reset.hidden = !zoom; all.forEach((c) => c.draw()); };
 
-  // Paths hold whole positions, which a transform places: x - x0, in millionths of a power of ten on a logarithmic axis; y in millionths of
-  // [y0, y1], which are logarithms on such an axis.
+  // Paths hold integer positions, and a transform places them: x - x0 (on a logarithmic axis in millionths of a power of ten), and y in
+  // millionths of [y0, y1] (on a logarithmic axis logarithms).
   class Chart {
     constructor(data, marks, parent) {
       this.x = data.x?.name ?? "step"; this.xkind = data.x?.kind;
@@ -90,16 +91,16 @@
       this.marks = marks.map((mark) => { const path = make("path", { class: "mark " + mark.kind, "data-x": mark.x }, lines); make("title", {}, path, mark.text); return { ...mark, path }; });
       this.group = make("g", { class: "curves" }, this.plot);
       for (const c of this.curves) {
-        const x = c.x.map((v) => Math.round(v - this.x0)), y = c.y.map((v) => Math.round(v * LEVELS)), steps = [];  // short numbers
+        const x = c.x.map((v) => Math.round(v - this.x0)), y = c.y.map((v) => Math.round(v * LEVELS)), steps = [];  // integers keep paths short
         for (let i = 1; i < x.length; ++i) steps.push(x[i] - x[i - 1], y[i] - y[i - 1]);
         c.path = make("path", { class: c.style + (x.length > 1 ? "" : " point"), "data-label": c.label, "data-run": c.run, d: `M${x[0]} ${y[0]}l${steps.join(" ") || "0 0"}` }, this.group);
-        if (data.dots) make("path", { class: c.style + " at", d: x.map((v, i) => "M" + v + " " + y[i] + "h0").join("") }, this.group);  // by its round cap
+        if (data.dots) make("path", { class: c.style + " at", d: x.map((v, i) => "M" + v + " " + y[i] + "h0").join("") }, this.group);  // the round cap draws a dot
       }
       this.cursor = make("g", { class: "cursor" }, this.plot);
-      const shown = this.curves.filter((c) => !c.raw);
-      if (data.legend !== false && shown.length > 1) {
+      const entries = this.curves.filter((c) => !c.raw);
+      if (data.legend !== false && entries.length > 1) {
         const legend = make("ul", { class: "legend" }, this.figure);
-        for (const c of shown) key(legend, c.style, c.label);
+        for (const c of entries) key(legend, c.style, c.label);
       }
       if (data.note) draw.note(data.note, this.figure);
       this.svg.addEventListener("pointermove", (e) => this.move(e));
@@ -113,13 +114,13 @@
       [this.x0, this.x1] = rangeOf(this.curves.flatMap((c) => [c.x[0], c.x[c.x.length - 1], ...(c.also_x ?? []).map((v) => this.xPosition(v))]));
       [this.y0, this.y1] = rangeOf(this.curves.flatMap((c) => rangeOf(c.y)));
       if (this.x0 === this.x1) { const half = this.xkind ? LEVELS / 2 : 1; this.x0 -= half; this.x1 += half; }
-      if (data.dots) {  // which are whole at the ends, too
+      if (data.dots) {  // a margin, so that dots at the ends are whole
         const part = (this.x1 - this.x0) / 40, margin = this.xkind ? part : Math.ceil(part);
         this.x0 -= margin; this.x1 += margin;
       }
       this.log = !data.linear && wantsLogarithm(this.curves, this.y0, this.y1);
       if (this.log) { this.y0 = Math.log10(this.y0); this.y1 = Math.log10(this.y1); }
-      if (this.y1 - this.y0 <= 5e-6 * Math.abs(this.y1)) {  // ticks, of six digits, would be the same: a constant is in the middle
+      if (this.y1 - this.y0 <= 5e-6 * Math.abs(this.y1)) {  // ticks of six digits would be equal: centre a constant
         const half = this.y1 === 0 ? 1 : Math.abs(this.y1) / 2;
         this.y0 -= half; this.y1 += half;
       }
@@ -127,12 +128,12 @@
     xValue(position) { return this.xkind ? 10 ** (position / LEVELS) : position; }
     xPosition(value) { return this.xkind ? Math.log10(value) * LEVELS : value; }
     xText(position) { const v = this.xValue(position); return this.xkind === "bytes" ? bytesText(v) : Math.round(v).toLocaleString("en"); }
-    xTicks(wanted) {
-      if (!this.xkind) return ticks(this.a, this.b, Math.min(wanted, this.b - this.a));  // whole steps
-      if (this.xkind === "bytes") return bytesTicks(this.xValue(this.a), this.xValue(this.b), wanted);
+    xTicks(count) {
+      if (!this.xkind) return ticks(this.a, this.b, Math.min(count, this.b - this.a));  // whole steps
+      if (this.xkind === "bytes") return bytesTicks(this.xValue(this.a), this.xValue(this.b), count);
       const apart = [];
       for (const x of this.curves.flatMap((c) => c.x).sort((p, q) => p - q))
-        if (x >= this.a && x <= this.b && (!apart.length || x - this.xPosition(apart[apart.length - 1]) > (this.b - this.a) / (3 * wanted))) apart.push(Math.round(this.xValue(x)));
+        if (x >= this.a && x <= this.b && (!apart.length || x - this.xPosition(apart[apart.length - 1]) > (this.b - this.a) / (3 * count))) apart.push(Math.round(this.xValue(x)));
       return apart;
     }
     place(v) { return ((this.log ? Math.log10(v) : v) - this.y0) / (this.y1 - this.y0); }
@@ -166,8 +167,8 @@
       }
       const bottom = TOP + this.ph;
       let labels = [];
-      for (let wanted = Math.max(2, Math.floor(this.pw / 95)); wanted > 0; --wanted) {  // as many as fit
-        labels = this.xTicks(wanted).map((tick) => {
+      for (let count = Math.max(2, Math.floor(this.pw / 95)); count > 0; --count) {  // as many labels as fit
+        labels = this.xTicks(count).map((tick) => {
           const text = this.xkind === "bytes" ? bytesText(tick) : tickText(tick), x = this.left + this.at(this.xPosition(tick));
           return { x, text, half: text.length * 3.8, at: Math.min(x, this.width - text.length * 3.8) };
         });
@@ -191,7 +192,7 @@
       while (high - low > 1) { const middle = (low + high) >> 1; if (c.x[middle] <= step) low = middle; else high = middle; }
       return Math.abs(c.x[low] - step) <= Math.abs(c.x[high] - step) ? low : high;
     }
-    point(step) {  // a line at this step; returns what is there
+    point(step) {  // draws a line at this step; returns the points near it
       this.cursor.textContent = "";
       if (step === null || step < this.a || step > this.b) return [];
       const found = [];
@@ -240,9 +241,9 @@
     make("path", { class: style, d: "M1 4h20" }, make("svg", { viewBox: "0 0 22 8" }, line));
     line.append(text);
   };
-  const words = { resumed: "resumed", preempted: "preempted", slow_rank: "news of a slow rank" };  // what marks mean
+  const words = { resumed: "resumed", preempted: "preempted", slow_rank: "slow rank" };  // the legend of marks
   let focused = null;
-  const focus = (run) => {  // this run above all others
+  const focus = (run) => {  // highlights this run
     focused = focused === run ? null : run;
     document.querySelectorAll("tr[data-run]").forEach((row) => row.classList.toggle("on", row.dataset.run === String(focused)));
     for (const chart of all) {
@@ -250,16 +251,16 @@
       for (const c of chart.curves) { c.path.classList.toggle("on", c.run === focused); if (c.run === focused) chart.group.appendChild(c.path); }
     }
   };
-  // A key says what its value is: "comm_ms" is a time, of "comm".
+  // The end of a key names the unit of its value: "comm_ms" is in ms.
   const UNITS = { ms: ", ms", mb_s: ", MB/s", gb_s: ", GB/s", gflops: ", GFLOP/s", tflops: ", TFLOP/s", bytes: "" };
   const heading = (name) => name.replace(/_?(ms|mb_s|gb_s|gflops|tflops|bytes)$/, (_, unit) => UNITS[unit]).replace(/^, /, "").replaceAll("_", " ") || "size";
   const text = (v) => v === undefined || v === null || typeof v === "number" || typeof v === "string" ? v ?? null : Array.isArray(v) ? v.map(text).join(" ")
     : typeof v === "object" ? Object.entries(v).map(([name, one]) => name + " = " + text(one)).join(", ") : v ? "yes" : "no";
-  const labelsOf = (rows, names) => {  // what tells rows apart
+  const labelsOf = (rows, names) => {  // the values that differ between rows
     const differ = names.filter((name) => rows.some((row) => text(row[name]) !== text(rows[0][name])));
     return rows.map((row) => differ.map((name) => text(row[name])).filter(Boolean).join(", "));
   };
-  const over = (x, y, rows, labels) => {  // a curve for each label; of two points at one x the first counts
+  const over = (x, y, rows, labels) => {  // a curve for each label; for points with equal x the first counts
     const lines = new Map();
     rows.forEach((row, r) => { if (!lines.has(labels[r])) lines.set(labels[r], new Map()); if (!lines.get(labels[r]).has(row[x])) lines.get(labels[r]).set(row[x], row[y]); });
     return [...lines].map(([label, points], i) => {
@@ -274,7 +275,7 @@
     charts(data, parent) {
       const marks = data.marks ?? [], kinds = Object.keys(words).filter((kind) => marks.some((mark) => mark.kind === kind));
       if (data.zooms) {
-        const line = make("p", { class: "note screen" }, parent, "Point for values, drag to zoom all charts, double-click to see all steps. ");
+        const line = make("p", { class: "note screen" }, parent, "Point at a chart for values, drag to zoom all charts, double-click to reset. ");
         reset = make("button", { id: "reset" }, line, "All steps");
         reset.hidden = true;
         reset.addEventListener("click", () => setZoom(null));
@@ -301,7 +302,7 @@
       }
       make("span", {}, bars);
       const axis = make("div", { class: "axis" }, bars);
-      let right = -Infinity;  // of the last label: those that would lie upon it are left out
+      let right = -Infinity;  // of the last label; labels that would overlap it are omitted
       for (const tick of ticks(0, end, 3)) {
         const label = make("u", { style: "left:" + percent(tick) }, axis, tickText(tick)), box = label.getBoundingClientRect();
         if (box.left < right + 4) label.remove(); else right = box.right;
@@ -309,7 +310,7 @@
       make("span", {}, bars); make("div", { class: "unit" }, bars, data.axis);
       if (data.note) draw.note(data.note, figure);
     },
-    table(data, parent) {  // a click on a heading sorts, numbers by value, what is missing last
+    table(data, parent) {  // a click on a heading sorts: numbers by value, missing cells last
       const table = make("table", { class: "sortable" }, make("div", { class: "scroll" + (data.rows.length > 16 ? " tall" : "") }, parent));
       const heads = make("tr", {}, make("thead", {}, table)), body = make("tbody", {}, table);
       const isNumber = (v) => v !== "" && v !== null && !isNaN(v), isMissing = (v) => v === "" || v === null;
@@ -357,14 +358,14 @@
         charts.push({ title: "Time", unit: "ms", x: size, dots: true, curves: over("bytes", "ms", sums, labels) });
         if (new Set(labels).size > 2) charts.push({ title: "Bandwidth over ranks", unit: "GB/s", x, dots: true, curves: over("ranks", "gb_s", ours, ours.map((row) => bytesText(row.bytes))) });
       }
-      for (const speed of ["samples_per_second", "write_mb_s"]) {  // and what as many times the fewest ranks would be
+      for (const speed of ["samples_per_second", "write_mb_s"]) {  // with the ideal: the throughput of the fewest ranks, scaled
         const fast = rows.filter((row) => row[speed]), labels = labelsOf(fast, ["model", "precision", "device", "shards", "micro_batches", "set", "graph"]);
         if (fast.length < 2) continue;
         fast.forEach((row, r) => {
           const first = fast.filter((_, other) => labels[other] === labels[r]).reduce((p, q) => (q.ranks < p.ranks ? q : p));
           row.ideal = first[speed] / first.ranks * row.ranks; row.efficiency = row[speed] / row.ideal;
         });
-        const ideal = over("ranks", "ideal", fast, labels.map((label) => (label && label + ": ") + "each rank as fast as at the first point"));
+        const ideal = over("ranks", "ideal", fast, labels.map((label) => (label && label + ": ") + "ideal scaling from the first point"));
         for (const c of ideal) c.style += " dashed";
         charts.push({ title: "Throughput", unit: heading(speed), wide: true, x, dots: true, curves: [...ideal, ...over("ranks", speed, fast, labels.map((label) => label || "measured"))] });
         fast.forEach((row) => delete row.ideal);
@@ -395,14 +396,14 @@
       }
     },
   };
-  for (const { title, parts } of page.sections) {
+  for (const { title, parts } of contents.sections) {
     const section = make("section", {}, main);
     main.insertBefore(section, footer);
     make("h2", {}, section, title);
     for (const part of parts) for (const kind in part) draw[kind](part[kind], section);
   }
   let width = 0;
-  const redraw = () => { all.forEach((c) => c.measure()); all.forEach((c) => c.draw()); };  // in this order: one layout for all
+  const redraw = () => { all.forEach((c) => c.measure()); all.forEach((c) => c.draw()); };  // all measure() first, so that the browser computes one layout
   const fit = () => { if (innerWidth !== width) { width = innerWidth; redraw(); } };
   addEventListener("resize", fit); addEventListener("beforeprint", redraw);
   fit();

@@ -17,7 +17,7 @@
 #include "lockstep/autograd/partition.h"
 #include "lockstep/base/error.h"
 #include "lockstep/kernels/backend.h"
-#include "report/page.h"
+#include "report/report.h"
 #include "report/run_log.h"
 
 namespace lockstep::train {

@@ -1,0 +1,50 @@
+// Private to the library: the documents of runs and of benchmark results, and lockstep report.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "report/document.h"
+#include "report/run_log.h"
+
+namespace lockstep::report {
+
+inline constexpr std::size_t max_points = 2'000;   ///< of a curve
+inline constexpr std::size_t max_marked_runs = 3;  ///< with events on the curves
+
+/// The CSS class of each run's colour: "c0" to "c5" for the best runs, "rest" (grey) for the others.
+std::vector<std::string> styles_of(std::span<const RunLog> runs);
+/// The score that orders runs, lower is better: the minimum eval_loss, else the last loss, else infinity.
+double score_of(const RunLog& run);
+
+/// The charts of all metrics of the runs, reduced to fit max_bytes, and notes about the reduction.
+std::vector<json> curves_of(std::span<const RunLog> runs, std::size_t max_bytes);
+
+/// The newest and the oldest of RUN/samples/*.png and *.txt, as many between them as fit max_bytes, and a
+/// note with their number; empty without samples.
+std::vector<json> samples_of(const RunLog& run, std::size_t max_bytes);
+
+/// The step of median length in a trace file (log.trace), as bars; null if the file is missing or invalid.
+json step_trace_of(const std::string& path);
+
+/// The document of one or more runs. Its page has at most max_page_bytes.
+json document_of(std::span<const RunLog> runs);
+
+/// A result that lockstep bench --json printed.
+struct Result {
+  std::string file;  ///< the file that holds it
+  json values;
+};
+/// The document of one or more results: curves over ranks and sizes, and a table with a row per result.
+/// DataError with the name of a file that is not such a result.
+json document_of(std::span<const Result> results);
+
+/// Whether the path is a FILE.json, not a run directory.
+bool is_result(const std::string& path);
+/// Writes the page of these run directories, or of these results. Errors of read_run(), document_of() and
+/// check_page().
+void write_report(std::span<const std::string> paths, const std::string& out);
+
+}  // namespace lockstep::report

@@ -1,0 +1,255 @@
+// The document of runs: facts, a table, events, samples and configuration.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <filesystem>
+#include <numeric>
+#include <set>
+
+#include "base/files.h"
+#include "base/text.h"
+#include "lockstep/base/error.h"
+#include "lockstep/checkpoint/index.h"
+#include "report/page.h"
+#include "report/report.h"
+
+namespace lockstep::report {
+namespace {
+
+bool has_failed(const RunLog& run) { return run.ending && !run.ending->is_orderly(); }
+
+std::string state_of(const RunLog& run) {
+  if (has_failed(run)) return fmt::format("failed, exit code {}", static_cast<int>(run.ending->code));
+  if (run.lines == 0) return "no steps yet";
+  const std::string steps = run.config_value("train.steps");
+  if (!steps.empty() && std::to_string(run.last_step) == steps) return "all steps done";
+  if (!run.events.empty() && run.events.back().step == run.last_step) {
+    if (run.events.back().kind == RunEvent::Kind::preempted) return "preempted";
+    if (run.events.back().kind == RunEvent::Kind::stopped) return "stopped";
+  }
+  return "not finished";
+}
+
+/// The number of starts after the first. A start before the first checkpoint counts as well.
+std::size_t restarts_of(const RunLog& run) {
+  using Kind = RunEvent::Kind;
+  const auto starts = std::ranges::count_if(run.events, [](const RunEvent& event) {
+    return event.kind == Kind::started || event.kind == Kind::resumed || event.kind == Kind::forked;
+  });
+  return static_cast<std::size_t>(std::max<std::ptrdiff_t>(0, starts - 1));
+}
+
+/// Whether larger values of the metric are better.
+bool larger_is_better(const std::string& name) {
+  return name.find("accuracy") != std::string::npos || name.find("r2") != std::string::npos ||
+         name == "samples_per_second";
+}
+
+/// The last loss, the best value of an evaluation, or the median of another metric.
+double summary_of(const Series& series) {
+  if (series.name == "loss") return series.values.back();
+  if (series.name.rfind("eval_", 0) == 0)
+    return larger_is_better(series.name) ? std::ranges::max(series.values) : std::ranges::min(series.values);
+  std::vector<double> values = series.values;
+  const auto middle = values.begin() + std::ptrdiff_t(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+/// The table of runs: the metrics that judge a run, then the keys that differ between runs.
+json table_of(std::span<const RunLog> runs, const std::set<std::string>& different) {
+  std::vector<std::string> metrics;
+  for (const RunLog& run : runs)
+    for (const Series& series : run.series) {
+      const bool has_column = series.name == "loss" || series.name == "samples_per_second" ||
+                              series.name == "step_ms" || series.name.rfind("eval_", 0) == 0;
+      if (has_column && metrics.size() < 12 && std::ranges::find(metrics, series.name) == metrics.end())
+        metrics.push_back(series.name);
+    }
+  std::ranges::stable_sort(metrics, {}, [](const std::string& metric) {
+    return metric.ends_with("loss") ? 0 : metric.starts_with("eval_") ? 1 : 2;
+  });
+  json columns = json::array({"run"}), rows = json::array(), keys = json::array();
+  for (const std::string& metric : metrics) columns.push_back(metric);
+  for (const std::string& key : different) columns.push_back(key);
+  for (const char* const column : {"state", "step", "ranks", "restarts"}) columns.push_back(column);
+  std::vector<std::size_t> order(runs.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, {}, [&](std::size_t r) { return score_of(runs[r]); });
+  constexpr std::size_t max_rows = 400;
+  if (order.size() > max_rows) order.resize(max_rows);
+  const std::vector<std::string> styles = styles_of(runs);
+  for (const std::size_t r : order) {
+    const RunLog& run = runs[r];
+    json row = json::array({run.name});
+    for (const std::string& metric : metrics) {
+      const Series* const series = run.find(metric);
+      row.push_back(series ? json(summary_of(*series)) : json());
+    }
+    for (const std::string& key : different) row.push_back(cut(run.config_value(key), 100));
+    for (const json& cell : {json(state_of(run)), json(run.last_step),
+                             run.ranks > 0 ? json(run.ranks) : json(), json(restarts_of(run))})
+      row.push_back(cell);
+    rows.push_back(std::move(row));
+    keys.push_back({{"run", r}, {"style", styles[r]}});
+  }
+  json part = table(std::move(columns), std::move(rows));
+  part["table"]["runs"] = std::move(keys);
+  part["table"]["note"] =
+      (order.size() < runs.size() ? fmt::format("Shows the best {} of {} runs. ", order.size(), runs.size())
+                                  : "") +
+      "loss: last step; evaluations: best; other metrics: median. Click on a heading to sort, on a row to "
+      "highlight the run in the charts.";
+  return part;
+}
+
+std::set<std::string> different_keys(std::span<const RunLog> runs) {
+  std::set<std::string> keys, different;
+  for (const RunLog& run : runs)
+    for (const auto& [key, value] : run.config) keys.insert(key);
+  for (const std::string& key : keys)
+    for (const RunLog& run : runs)
+      if (run.config_value(key) != runs[0].config_value(key)) different.insert(key);
+  return different;
+}
+
+std::vector<json> events_of(std::span<const RunLog> runs) {
+  constexpr std::array words{"started", "resumed", "forked", "preempted", "stopped", "slow rank", "note"};
+  constexpr std::size_t max_events = 200;
+  json columns{"step", "event", "details", "time (UTC)"}, rows = json::array();
+  if (runs.size() > 1) columns.insert(columns.begin(), "run");
+  std::size_t all = 0;
+  for (const RunLog& run : runs) {
+    for (const RunEvent& event : run.events) {
+      if (runs.size() > 1 && event.kind == RunEvent::Kind::started) continue;
+      if (++all > max_events) continue;
+      json row{event.step, words[static_cast<std::size_t>(event.kind)], cut(event.text, 1'000), event.time};
+      if (runs.size() > 1) row.insert(row.begin(), run.name);
+      rows.push_back(std::move(row));
+    }
+  }
+  if (rows.empty()) return {};
+  return {table(std::move(columns), std::move(rows)),
+          note(all > max_events ? fmt::format("Shows the first {} of {} events.", max_events, all) : "")};
+}
+
+json provenance_of(const RunLog& run) {
+  try {
+    const checkpoint::FileIndex index = checkpoint::read_index(run.path + "/checkpoints/latest");
+    Pairs rows{{"checkpoint", fmt::format("step {}, {} tensors, {:.1f} MiB, written {}", index.position.step,
+                                          index.tensors.size(),
+                                          static_cast<double>(index.file_bytes) / (1 << 20), index.created)}};
+    rows.insert(rows.end(), index.provenance.begin(), index.provenance.end());
+    return key_table(rows);
+  } catch (const Error&) {  // no checkpoint yet
+    return {};
+  }
+}
+
+Pairs facts_of(const RunLog& run) {
+  Pairs facts{{"state", state_of(run)}, {"steps", whole(run.last_step)}};
+  if (const Series* const loss = run.find("loss"))
+    facts.emplace_back("last loss", number(loss->values.back()));
+  for (const Series& series : run.series)
+    if (series.name.rfind("eval_", 0) == 0 && series.name.rfind("eval_ema_", 0) != 0 &&
+        series.name != "eval_perplexity" && series.name != "eval_accuracy_top5")
+      facts.emplace_back("best " + series.name, number(summary_of(series)));
+  if (const Series* const speed = run.find("samples_per_second"))
+    facts.emplace_back("samples/s (median)", whole(std::llround(summary_of(*speed))));
+  if (run.ranks > 0)
+    facts.emplace_back("ranks", fmt::format("{} on {}", run.ranks, pluralized(run.nodes, "node")));
+  if (const std::size_t restarts = restarts_of(run); restarts > 0)
+    facts.emplace_back("restarts", std::to_string(restarts));
+  return facts;
+}
+
+/// Title, lead, facts and footer.
+json head_of(std::span<const RunLog> runs) {
+  std::int64_t unreadable = 0;
+  for (const RunLog& run : runs) unreadable += run.unreadable_lines;
+  std::string footer = "Written by lockstep report" +
+                       (runs[0].version.empty() ? "" : " from runs of Lockstep " + runs[0].version) + ".";
+  if (unreadable > 0)
+    footer += fmt::format(" Without {} that cannot be read.", pluralized(unreadable, "line"));
+  if (runs.size() > 1)
+    return {
+        {"title", fmt::format("{} runs", runs.size())},
+        {"lead", std::string("Ordered by the lowest eval_loss, or without evaluations by the last loss.") +
+                     (runs.size() > 6 ? " The best six are in colour." : "")},
+        {"footer", footer}};
+  const RunLog& run = runs[0];
+  return {
+      {"title", run.name},
+      {"lead",
+       run.path + (run.first_time.empty() ? "" : fmt::format(" · {} to {}", run.first_time, run.last_time))},
+      {"facts", facts_of(run)},
+      {"failure", has_failed(run) ? "The run failed: " + run.ending->why : ""},
+      {"footer", footer}};
+}
+
+}  // namespace
+
+json document_of(std::span<const RunLog> runs) {
+  const bool one = runs.size() == 1;
+  const std::set<std::string> different = one ? std::set<std::string>{} : different_keys(runs);
+  std::vector<json> samples, traces, provenance;
+  constexpr std::size_t max_sample_bytes = 700'000, max_detailed_runs = 4;
+  const std::span<const RunLog> detailed = runs.first(std::min(runs.size(), max_detailed_runs));
+  for (const RunLog& run : detailed) {
+    const auto add = [&](std::vector<json>& all, const std::vector<json>& parts) {
+      if (parts.empty() || parts[0].is_null()) return;
+      if (!one) all.push_back({{"heading", run.name}});
+      all.insert(all.end(), parts.begin(), parts.end());
+    };
+    add(samples, samples_of(run, max_sample_bytes / detailed.size()));
+    add(provenance, {provenance_of(run)});
+    const std::string trace = run.config_value("log.trace");
+    if (!trace.empty())
+      add(traces, {step_trace_of(exists(trace) ? trace : run.path + "/" + file_name_of(trace))});
+  }
+  Pairs shared;
+  for (const auto& pair : runs[0].config)
+    if (!different.contains(pair.first)) shared.push_back(pair);
+  json document = head_of(runs);
+  document["sections"] = {
+      one ? json() : section("Runs", {table_of(runs, different)}),
+      json(),
+      section("One step", traces),
+      section("Samples", samples),
+      section("Events", events_of(runs)),
+      section(one ? "Configuration" : "Configuration shared by the runs", {configuration(shared)}),
+      section("Environment and provenance", provenance)};
+  // Curves get the remaining bytes.
+  constexpr std::size_t max_note_bytes = 4'000;
+  const std::size_t others = to_html(document).size() + max_note_bytes;
+  document["sections"][1] =
+      section("Curves", curves_of(runs, max_page_bytes - std::min(others, max_page_bytes - 1)));
+  return document;
+}
+
+bool is_result(const std::string& path) {
+  return path.ends_with(".json") && !std::filesystem::is_directory(path);
+}
+
+void write_report(std::span<const std::string> paths, const std::string& out) {
+  check_page(out);
+
+  if (std::ranges::any_of(paths, is_result)) {
+    std::vector<Result> results;
+    for (const std::string& path : paths) {
+      if (!is_result(path))
+        throw UsageError("report: {}: is a run; give runs or results of lockstep bench, not both", path);
+      results.push_back({path, json::parse(read_text(path), nullptr, false)});
+    }
+    return write_page(out, document_of(results));
+  }
+  std::vector<RunLog> runs;
+  for (const std::string& path : paths) runs.push_back(read_run(path));
+  for (RunLog& run : runs)  // equal names: full paths
+    if (std::ranges::count(runs, run.name, &RunLog::name) > 1) run.name = run.path;
+  write_page(out, document_of(runs));
+}
+
+}  // namespace lockstep::report
