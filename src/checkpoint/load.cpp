@@ -197,27 +197,6 @@ void copy_from_model(const Section& ema, const StateDict& state_dict) {
   }
 }
 
-/// Elements of another type than the target's are read into their own memory and cast.
-void read_whole(const OpenFile& file, const TensorEntry& entry, const Tensor& target) {
-  auto* const out = static_cast<std::byte*>(target.raw());
-  if (entry.dtype == target.dtype()) return BlockReader(file, entry, out).finish();
-  std::vector<std::byte> elements(entry.bytes);
-  BlockReader(file, entry, elements.data()).finish();
-  if (!cast_elements(entry.dtype, elements.data(), target.dtype(), out, target.numel())) {
-    throw UsageError("{}: {} has numbers out of the range of {}", file.path(), entry.path(),
-                     to_string(target.dtype()));
-  }
-}
-
-/// Digests are of whole tensors, so a part, like a tensor on a device, is read through memory for the whole.
-void read_tensor(const OpenFile& file, const TensorEntry& entry, const NamedTensor& target,
-                 kernels::Backend* backend) {
-  const Tensor whole =
-      target.part ? Tensor::empty(target.shape(), target.value.dtype()) : kernels::empty_on_cpu(target.value);
-  read_whole(file, entry, whole);
-  take(whole, target, backend);
-}
-
 }  // namespace
 
 std::vector<StoredTensor> stored_tensors(const FileIndex& index) {
@@ -261,13 +240,6 @@ LoadPlan plan_load(const FileIndex& index, const StateDict& state_dict, const Lo
   plan.pairs = std::move(result.pairs);
   warn_of_unused_groups(index, plan);
   return plan;
-}
-
-void read_tensors(const FileIndex& index, const LoadPlan& plan, comm::HostGroup& world) {
-  comm::run_on_all(world, [&] {
-    for (const Match::Pair& pair : plan.pairs)
-      read_tensor(*index.file, index.tensors[pair.stored], pair.target, plan.state_dict.backend);
-  });
 }
 
 void finish_load(const LoadPlan& plan) {
@@ -410,6 +382,32 @@ void read_as(const WeightSource& source, const StoredTensor& stored, std::size_t
   }
 }
 
+/// Each tensor is read by one rank, which sends it to the others.
+void read_pairs(const WeightSource& source, std::span<const StoredTensor> stored,
+                std::span<const Match::Pair> pairs, kernels::Backend* backend, comm::HostGroup& world) {
+  std::vector<std::uint64_t> facts{source.index() ? source.index()->digest : 0};
+  for (const Match::Pair& pair : pairs) {
+    const Tensor& target = pair.target.value;
+    facts.insert(facts.end(), {pair.stored, target.bytes(), static_cast<std::uint64_t>(target.dtype())});
+  }
+  read_together(facts, world, [&](comm::HostGroup& group) {
+    Tensor here;  // of the pair before `p`
+    const auto finish = [&](std::size_t p) {
+      if (p > 0) kernels::transfer(here, pairs[p - 1].target.value, backend);
+    };
+    for (std::size_t p = 0; p < pairs.size(); ++p) {
+      const int reader = static_cast<int>(p % static_cast<std::size_t>(group.size()));
+      comm::run_on_all(group, [&] {
+        finish(p);
+        here = kernels::empty_on_cpu(pairs[p].target.value);
+        if (group.rank() == reader) read_as(source, stored[pairs[p].stored], pairs[p].stored, here);
+      });
+      group.broadcast(here.raw(), here.bytes(), reader);
+    }
+    comm::run_on_all(group, [&] { finish(pairs.size()); });
+  });
+}
+
 LoadReport load_from(std::unique_ptr<WeightSource> source, const ModelState& model, comm::HostGroup& world,
                      const LoadOptions& options) {
   for (const Param* param : model.params) param->wait_ready();
@@ -432,12 +430,8 @@ LoadReport load_from(std::unique_ptr<WeightSource> source, const ModelState& mod
                   demand_of(model, source->group(), stored), options, report);
     check_some_match(path, model, result, report);
   });
+  read_pairs(*source, stored, result.pairs, model.backend, world);
   comm::run_on_all(world, [&] {
-    for (const Match::Pair& pair : result.pairs) {
-      const Tensor here = kernels::empty_on_cpu(pair.target.value);
-      read_as(*source, stored[pair.stored], pair.stored, here);
-      kernels::transfer(here, pair.target.value, model.backend);
-    }
     source.reset();  // the caller may replace the file after this
     check_finite(path, model, options, report);
   });

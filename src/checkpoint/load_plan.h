@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -77,9 +78,15 @@ struct LoadPlan {
 /// collective, and the same on every rank.
 LoadPlan plan_load(const FileIndex& index, const StateDict& state_dict, const LoadOptions& options);
 
-/// Reads the pairs and verifies each block as it arrives. Tensors on a device are read through CPU memory.
-/// DataError if the file is damaged. Collective.
+/// Reads the pairs. Each block is read and digested by one rank, which sends it to the others, or parts of a
+/// sharded optimizer to their owners alone. Tensors on a device are read through CPU memory. DataError on all
+/// ranks if a tensor is damaged; an error of a rank is the error of all. Collective.
 void read_tensors(const FileIndex& index, const LoadPlan& plan, comm::HostGroup& world);
+
+/// Calls read(world) if all ranks pass the same facts. Otherwise each rank reads for itself: read() of a
+/// group of this rank. Collective.
+void read_together(std::span<const std::uint64_t> facts, comm::HostGroup& world,
+                   const std::function<void(comm::HostGroup&)>& read);
 
 /// Fills the sections that the file lacks, restores the attributes, and calls Section::loaded.
 void finish_load(const LoadPlan& plan);

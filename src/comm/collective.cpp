@@ -34,6 +34,7 @@ std::string describe(const Collective& collective, const Collective& other) {
                        collective.slices);
   if (collective.kind == Kind::broadcast)
     return fmt::format("a broadcast of {} bytes from rank {}", collective.count, collective.shards);
+  if (collective.kind == Kind::all_to_all) return "an all-to-all";
   if (collective.kind == Kind::wait) return "a wait for sums";
   if (collective.on_host()) return collective.kind == Kind::barrier ? "a barrier" : "a split";
   std::string text = fmt::format("{} of {} {} elements at byte {}", name_of(collective.kind),
@@ -127,10 +128,9 @@ void check_slices(const TreeSum& vector, const Slices& slices, int rank, int siz
   }
 }
 
-void check_sizes(std::span<const std::size_t> bytes_of_rank, int rank, int size) {
-  if (bytes_of_rank.size() != static_cast<std::size_t>(size)) {
-    throw UsageError("gather on rank {}: {} sizes for {} ranks", rank, bytes_of_rank.size(), size);
-  }
+void check_sizes(std::size_t sizes, int rank, int size) {
+  if (sizes != static_cast<std::size_t>(size))
+    throw UsageError("gather on rank {}: {} sizes for {} ranks", rank, sizes, size);
 }
 
 void check_started(Work work, Work last, int rank) {

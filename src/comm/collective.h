@@ -31,6 +31,7 @@ struct Collective {
     all_gather,
     host_gather,          ///< HostGroup::all_gather
     unequal_host_gather,  ///< HostGroup::all_gather_unequal
+    all_to_all,           ///< HostGroup::all_to_all, whose sizes only pairs of ranks know
     broadcast,
     barrier,
     split,
@@ -67,7 +68,7 @@ void check_accumulators(const TreeSum& sum, const SumPlan& plan, int rank);
 /// Throws UsageError unless `slices` divide the elements among `size` ranks.
 void check_slices(const TreeSum& vector, const Slices& slices, int rank, int size);
 /// Throws UsageError unless there is a size for every rank.
-void check_sizes(std::span<const std::size_t> bytes_of_rank, int rank, int size);
+void check_sizes(std::size_t sizes, int rank, int size);
 /// Throws UsageError unless the work handle is valid.
 void check_started(Work work, Work last, int rank);
 /// Collective. Throws UsageError, the same on all ranks, unless all request at least one accumulator, of the

@@ -121,8 +121,14 @@ class SelfCommunicator final : public CpuCommunicator {
     if (bytes > 0 && mine != all) std::memcpy(all, mine, bytes);
   }
   void all_gather_unequal(const void* mine, std::span<const std::size_t> bytes_of_rank, void* all) override {
-    check_sizes(bytes_of_rank, 0, 1);
+    check_sizes(bytes_of_rank.size(), 0, 1);
     all_gather(mine, bytes_of_rank.front(), all);
+  }
+  void all_to_all(std::span<const std::span<const std::byte>> to_rank,
+                  std::span<const std::span<std::byte>> from_rank) override {
+    check_sizes(to_rank.size(), 0, 1);
+    check_sizes(from_rank.size(), 0, 1);
+    all_gather(to_rank.front().data(), to_rank.front().size(), from_rank.front().data());
   }
   std::vector<std::string> all_gather_texts(const std::string& mine) override { return {mine}; }
   void broadcast(void*, std::size_t, int root) override {

@@ -136,6 +136,8 @@ class MpiCommunicator final : public CpuCommunicator {
 
   void all_gather(const void* mine, std::size_t bytes, void* all) override;
   void all_gather_unequal(const void* mine, std::span<const std::size_t> bytes_of_rank, void* all) override;
+  void all_to_all(std::span<const std::span<const std::byte>> to_rank,
+                  std::span<const std::span<std::byte>> from_rank) override;
   std::vector<std::string> all_gather_texts(const std::string& mine) override;
   void broadcast(void* data, std::size_t bytes, int root) override;
   void barrier(double timeout_s) override;
@@ -169,24 +171,25 @@ class MpiCommunicator final : public CpuCommunicator {
       if (backoff.yielding()) check();
     }
   }
-  bool finished(MPI_Request& request, const char* call) const {
+  bool finished(std::span<MPI_Request> requests, const char* call) const {
     int done = 0;
-    check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE), call, rank_);
+    check_mpi(MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done, MPI_STATUSES_IGNORE),
+              call, rank_);
     return done != 0;
   }
   /// Ranks of all nodes take part and compare their calls afterwards: one node alone must not throw before
   /// that.
   template <class InTime = std::identity>
-  void finish(MPI_Request request, const char* call, const InTime& in_time = {}) {
+  void finish(std::span<MPI_Request> requests, const char* call, const InTime& in_time = {}) {
     const auto check = [&] {
       try {
         control_.check();
       } catch (const Error&) {  // in a later call: all have begun this one, whose memory MPI still writes to
-        wait_until([&] { return finished(request, call); }, [] {});
+        wait_until([&] { return finished(requests, call); }, [] {});
         throw;
       }
     };
-    wait_until([&] { return in_time(finished(request, call)); }, check);
+    wait_until([&] { return in_time(finished(requests, call)); }, check);
   }
   /// Begins every collective of host memory, under this phrase unless it is within another call: shows it to
   /// the other ranks, with this rank's bytes if they fit (max_bytes_along), and waits for them. Throws
@@ -319,7 +322,7 @@ void MpiCommunicator::gather_in_place(void* all, std::size_t bytes, const InTime
   check_mpi(MPI_Iallgather(MPI_IN_PLACE, 0, MPI_BYTE, all, static_cast<int>(bytes), MPI_BYTE, comm_.get(),
                            &request),
             "MPI_Iallgather", rank_);
-  finish(request, "MPI_Iallgather", in_time);
+  finish({&request, 1}, "MPI_Iallgather", in_time);
 }
 
 void MpiCommunicator::throw_difference(const Collective& mine) {
@@ -350,7 +353,7 @@ void MpiCommunicator::all_gather(const void* mine, std::size_t bytes, void* all)
 
 void MpiCommunicator::all_gather_unequal(const void* mine, std::span<const std::size_t> bytes_of_rank,
                                          void* all) {
-  check_sizes(bytes_of_rank, rank_, size_);
+  check_sizes(bytes_of_rank.size(), rank_, size_);
   const std::size_t total = std::accumulate(bytes_of_rank.begin(), bytes_of_rank.end(), std::size_t{0});
   const std::uint64_t sizes = std::accumulate(
       bytes_of_rank.begin(), bytes_of_rank.end(), std::uint64_t{1},
@@ -377,7 +380,39 @@ void MpiCommunicator::all_gather_unequal(const void* mine, std::span<const std::
   check_mpi(MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_BYTE, all, int_counts.data(), int_offsets.data(), MPI_BYTE,
                             comm_.get(), &request),
             "MPI_Iallgatherv", rank_);
-  finish(request, "MPI_Iallgatherv");
+  finish({&request, 1}, "MPI_Iallgatherv");
+}
+
+/// Messages between the pairs that have something to send: with many ranks most have nothing.
+void MpiCommunicator::all_to_all(std::span<const std::span<const std::byte>> to_rank,
+                                 std::span<const std::span<std::byte>> from_rank) {
+  check_sizes(to_rank.size(), rank_, size_);
+  check_sizes(from_rank.size(), rank_, size_);
+  begin({.kind = Collective::Kind::all_to_all}, "calls HostGroup::all_to_all");
+  constexpr int tag = CollectiveQueue::tags;  // the sums use those below
+  std::vector<MPI_Request> requests;
+  const auto for_messages = [&](std::size_t bytes, const auto& start) {
+    for (std::size_t at = 0; at < bytes; at += limits_.message_bytes) {
+      requests.push_back(MPI_REQUEST_NULL);
+      check_mpi(start(at, static_cast<int>(std::min(bytes - at, limits_.message_bytes)), &requests.back()),
+                "HostGroup::all_to_all", rank_);
+    }
+  };
+  for (int peer = 0; peer < size_; ++peer) {
+    const auto to = to_rank[static_cast<std::size_t>(peer)];
+    const auto from = from_rank[static_cast<std::size_t>(peer)];
+    if (peer == rank_) {
+      if (!to.empty()) std::memmove(from.data(), to.data(), to.size());
+      continue;
+    }
+    for_messages(from.size(), [&](std::size_t at, int bytes, MPI_Request* request) {
+      return MPI_Irecv(from.data() + at, bytes, MPI_BYTE, peer, tag, comm_.get(), request);
+    });
+    for_messages(to.size(), [&](std::size_t at, int bytes, MPI_Request* request) {
+      return MPI_Isend(to.data() + at, bytes, MPI_BYTE, peer, tag, comm_.get(), request);
+    });
+  }
+  finish(requests, "HostGroup::all_to_all");
 }
 
 std::vector<std::string> MpiCommunicator::all_gather_texts(const std::string& mine) {
@@ -408,7 +443,7 @@ void MpiCommunicator::send_to_all(void* data, std::size_t bytes, int root) {
     MPI_Request request = MPI_REQUEST_NULL;
     check_mpi(MPI_Ibcast(chunk, static_cast<int>(chunk_bytes), MPI_BYTE, root, comm_.get(), &request),
               "MPI_Ibcast", rank_);
-    finish(request, "MPI_Ibcast");
+    finish({&request, 1}, "MPI_Ibcast");
     chunk += chunk_bytes;
     bytes -= chunk_bytes;
   }

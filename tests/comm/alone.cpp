@@ -85,6 +85,11 @@ BOOST_AUTO_TEST_CASE(alone_the_owner_of_everything_has_everything) {
   int mine = 7, gathered = 0;
   self->all_gather_unequal(&mine, bytes, &gathered);
   BOOST_TEST(gathered == 7);
+  int sent = 8;
+  const std::span<const std::byte> to = std::as_bytes(std::span(&sent, 1));
+  const std::span<std::byte> from = std::as_writable_bytes(std::span(&gathered, 1));
+  self->all_to_all({&to, 1}, {&from, 1});
+  BOOST_TEST(gathered == 8);
   const auto values = comm::all_gather_json(*self, {{"loss", 0.1}});
   BOOST_TEST(values.at(0).at("loss").get<double>() == 0.1);
 }

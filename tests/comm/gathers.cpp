@@ -68,6 +68,41 @@ BOOST_AUTO_TEST_CASE(ranks_may_give_different_numbers_of_bytes_or_none) {
   BOOST_CHECK_THROW(world().all_gather_unequal(nullptr, too_few, nullptr), UsageError);
 }
 
+/// Rank a sends (a * 3 + b) % 4 * unit bytes to rank b.
+void check_all_to_all(comm::HostGroup& ranks, std::size_t unit) {
+  const auto size = static_cast<std::size_t>(ranks.size()), me = static_cast<std::size_t>(ranks.rank());
+  const auto bytes = [&](std::size_t from, std::size_t to) { return (from * 3 + to) % 4 * unit; };
+  std::vector<std::vector<std::byte>> out(size), in(size);
+  for (std::size_t peer = 0; peer < size; ++peer) {
+    for (std::size_t i = 0; i < bytes(me, peer); ++i)
+      out[peer].push_back(static_cast<std::byte>(byte_of(me * 5 + peer, i)));
+    in[peer].resize(bytes(peer, me));
+  }
+  const std::vector<std::span<const std::byte>> to_rank(out.begin(), out.end());
+  const std::vector<std::span<std::byte>> from_rank(in.begin(), in.end());
+  ranks.all_to_all(to_rank, from_rank);
+  bool right = true;
+  for (std::size_t peer = 0; peer < size; ++peer) {
+    for (std::size_t i = 0; i < in[peer].size(); ++i)
+      right = right && in[peer][i] == static_cast<std::byte>(byte_of(peer * 5 + me, i));
+  }
+  BOOST_TEST(right, unit);
+}
+
+BOOST_AUTO_TEST_CASE(each_rank_sends_any_number_of_bytes_to_each_other) {
+  for (const auto& layout : layouts(world().size())) {
+    for (const std::size_t message_bytes : {std::size_t{1} << 30, std::size_t{999}}) {
+      BOOST_TEST_CONTEXT(text_of(layout) << ", messages of " << message_bytes) {
+        const auto ranks =
+            comm::make_mpi_communicator(MPI_COMM_WORLD, layout, {.message_bytes = message_bytes});
+        for (const std::size_t unit : {0, 1, 5000, 100'000}) check_all_to_all(*ranks, unit);
+      }
+    }
+  }
+  const std::vector<std::span<const std::byte>> too_few(static_cast<std::size_t>(world().size()) - 1);
+  BOOST_CHECK_THROW(world().all_to_all(too_few, {}), UsageError);
+}
+
 BOOST_AUTO_TEST_CASE(structured_values_arrive_in_rank_order_with_every_bit) {
   const double third = 1.0 / 3.0;
   const nlohmann::json mine = {{"rank", world().rank()},

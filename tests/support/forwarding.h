@@ -46,6 +46,10 @@ class Forwarding : public comm::CpuCommunicator {
   void all_gather_unequal(const void* mine, std::span<const std::size_t> bytes_of_rank, void* all) override {
     host_.all_gather_unequal(mine, bytes_of_rank, all);
   }
+  void all_to_all(std::span<const std::span<const std::byte>> to_rank,
+                  std::span<const std::span<std::byte>> from_rank) override {
+    host_.all_to_all(to_rank, from_rank);
+  }
   std::vector<std::string> all_gather_texts(const std::string& mine) override {
     return host_.all_gather_texts(mine);
   }

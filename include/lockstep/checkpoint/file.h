@@ -59,9 +59,10 @@ struct LoadReport {
   Provenance provenance;
 };
 
-/// Reads the tensors and attributes that `state_dict` lists from a checkpoint. Collective; every rank reads
-/// and verifies the tensors that it lists. Names are compared after stripping any stack of leading "module."
-/// and "_orig_mod.".
+/// Reads the tensors and attributes that `state_dict` lists from a checkpoint. Collective. If all ranks list
+/// the same tensors, the job reads and verifies each block once, and sends parts of a partition to their
+/// owners alone; otherwise every rank reads and verifies those that it lists. Names are compared after
+/// stripping any stack of leading "module." and "_orig_mod.".
 ///
 /// DataError if the file is not complete (see read_index), a digest is wrong, or, listing all at once, for
 /// missing and unexpected names, other shapes, and types whose values the target's type cannot hold (float32
@@ -78,8 +79,8 @@ LoadReport load_file(const std::string& path, const StateDict& state_dict, comm:
 /// has a group of arrays under the model's names ("case/initial"; for "model" arrays at the root will do);
 /// from a .safetensors file; from a file of torch.save. A gpt also loads files of Hugging Face's GPT-2, with
 /// names without "transformer.", matrices as [in, out], masks and a head that equals the embedding, and
-/// reports it in notes. Collective. Errors: load_file; also DataError if a number of the file is out of range
-/// for the target's type or, see LoadOptions, not finite.
+/// reports it in notes. Collective; one rank reads each tensor. Errors: load_file; also DataError if a number
+/// of the file is out of range for the target's type or, see LoadOptions, not finite.
 LoadReport load_weights(const std::string& path, const ModelState& model, comm::HostGroup& world,
                         const std::string& group = {}, const LoadOptions& options = {});
 /// The same on this rank alone, not collective: rank 0 loads, and DataParallel gives its weights to all

@@ -40,6 +40,11 @@ class HostGroup {
   /// point to the rank's position in `all`. Any size (over 2 GiB too).
   virtual void all_gather_unequal(const void* mine, std::span<const std::size_t> bytes_of_rank,
                                   void* all) = 0;
+  /// Sends to_rank[r] to each rank r, and receives from_rank[r] from it. Each entry has the size of its
+  /// peer's entry for this rank, which may be 0. Entries of this rank for itself may be the same memory. Any
+  /// size (over 2 GiB too).
+  virtual void all_to_all(std::span<const std::span<const std::byte>> to_rank,
+                          std::span<const std::span<std::byte>> from_rank) = 0;
   /// Every rank's text in rank order, of any bytes and lengths.
   virtual std::vector<std::string> all_gather_texts(const std::string& mine) = 0;
   /// Any size (over 2 GiB too).
