@@ -186,10 +186,11 @@ void Pictures::set_classes(const std::vector<std::string>& names) {
 
 void Pictures::number_classes(std::string_view field, const Said<std::vector<std::string>>& names) {
   if (field != "y" || classes_.empty() || names.value.empty()) return;
-  for (const std::string& name : classes_)
-    if (std::ranges::find(names.value, name) == names.value.end())
-      throw DataError("{}: has the class {}, which {} does not know; it knows {}", this->name(), quote(name),
-                      names.file, list_of(names.value));
+  for (const Source& source : sources_)
+    for (const std::string& name : source.store->classes())
+      if (std::ranges::find(names.value, name) == names.value.end())
+        throw DataError("{}: has the class {}, which {} does not know; it knows {}", this->name(),
+                        quote(name), names.file, list_of(names.value));
   set_classes(names.value);
 }
 

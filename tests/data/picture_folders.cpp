@@ -56,8 +56,8 @@ std::string make_folder(const TemporaryFolder& folder, const std::string& name =
 }
 
 struct Samples {
-  std::vector<float> x;
-  std::vector<std::int64_t> y;
+  std::vector<float> x{};
+  std::vector<std::int64_t> y{};
   bool operator==(const Samples&) const = default;
 };
 
