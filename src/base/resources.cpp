@@ -54,6 +54,11 @@ void lower(std::optional<T>& min, T value) {
 
 }  // namespace
 
+std::uint64_t read_bytes_of_process() {
+  const std::vector<std::string> words = words_of("/proc/self/io");  // "rchar: 123 wchar: ..."
+  return static_cast<std::uint64_t>(number(words, 1).value_or(0));
+}
+
 std::optional<double> cgroup_cores() {
   std::optional<double> min;
   for (const std::string& directory : directories("")) {

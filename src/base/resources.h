@@ -14,6 +14,9 @@ struct ProcessMemory {
 
 ProcessMemory process_memory() noexcept;
 
+/// Bytes that this process has read by system calls, from storage or the system's memory; 0: not known.
+std::uint64_t read_bytes_of_process();
+
 /// The smaller of the node's MemAvailable and the limit of this process's control group; none if neither is
 /// known.
 std::optional<std::uint64_t> available_memory_bytes();

@@ -16,6 +16,7 @@ namespace {
 constexpr std::array subjects{
     Verb{"allreduce", "sums over all ranks, compared with MPI_Allreduce", bench_allreduce},
     Verb{"checkpoint", "saves, compared with plain writes and during training", bench_checkpoint},
+    Verb{"data", "reading and decoding a run's data, and what its steps take", bench_data},
     Verb{"overlap", "how much communication the backward pass hides", bench_overlap},
     Verb{"step", "training steps of a standard workload or a run", bench_step}};
 

@@ -7,7 +7,7 @@
 
 namespace lockstep::cli {
 
-VerbFunction bench_allreduce, bench_checkpoint, bench_overlap, bench_step;
+VerbFunction bench_allreduce, bench_checkpoint, bench_data, bench_overlap, bench_step;
 
 constexpr double bytes_per_mib = 1 << 20;
 

@@ -431,6 +431,24 @@ void Arrays::read(std::span<const std::int64_t> samples, std::span<const Tensor>
   }
 }
 
+std::vector<double> Arrays::column(std::string_view name) const {
+  const std::size_t field = index_of(*this, name);
+  check_column(fields_[field], this->name());
+  constexpr std::int64_t rows_at_once = 4096;
+  const Tensor part = Tensor::empty(batch_shape(rows_at_once, fields_[field].shape), fields_[field].dtype);
+  std::vector<double> values;
+  for (const Source& source : sources_) {
+    const RowStore& store = *source.arrays[field];
+    for (std::int64_t row = 0; row < source.rows; row += rows_at_once) {
+      const std::int64_t count = std::min(rows_at_once, source.rows - row);
+      const Tensor rows = part.rows(0, count);
+      store.with_values(row, count, [&](const auto* stored) { convert(stored, store, field, row, rows); });
+      append_values(rows, values);
+    }
+  }
+  return values;
+}
+
 std::vector<Images::Array> Images::arrays_of(const std::vector<std::string>& paths, bool labels) {
   check_named(paths);
   std::vector<Array> arrays{{.name = "x", .path = "/x", .content = Content::image}};

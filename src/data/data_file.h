@@ -110,9 +110,10 @@ class RowStore {
       }
     };
     if (in_memory()) return with(memory_.get() + static_cast<std::size_t>(begin) * row_bytes_);
-    thread_local std::vector<std::byte> loaded;  // grows to the most that a thread reads
+    thread_local std::vector<std::byte> loaded;
+    constexpr std::size_t min_bytes = std::size_t{4} << 20;  // so that a longer run of rows allocates nothing
     const std::size_t bytes = static_cast<std::size_t>(count) * row_bytes_;
-    if (loaded.size() < bytes) loaded.resize(bytes);
+    if (loaded.size() < bytes) loaded.resize(std::max(bytes, min_bytes));
     read_rows(begin, count, loaded.data());
     with(loaded.data());
   }

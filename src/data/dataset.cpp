@@ -7,12 +7,15 @@
 #include <cmath>
 #include <compare>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <mutex>
+#include <numeric>
 #include <queue>
 #include <utility>
 
 #include "base/text.h"
+#include "data/data_file.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/random.h"
 
@@ -123,6 +126,43 @@ void Dataset::normalize(std::string_view field, std::optional<Normalization>) {
                    field);
 }
 
+std::vector<double> Dataset::column(std::string_view name) const {
+  constexpr std::int64_t rows_at_once = 64;
+  check_column(field_named(*this, name), this->name());
+  std::vector<Tensor> tensors;
+  std::size_t index = 0;
+  for (const Field& field : fields()) {
+    if (field.name == name) index = tensors.size();
+    tensors.push_back(Tensor::empty(batch_shape(rows_at_once, field.shape), field.dtype));
+  }
+  std::vector<double> values;
+  std::vector<std::int64_t> samples(rows_at_once);
+  for (std::int64_t first = 0; first < size(); first += rows_at_once) {
+    const std::int64_t rows = std::min(rows_at_once, size() - first);
+    samples.resize(static_cast<std::size_t>(rows));
+    std::iota(samples.begin(), samples.end(), first);
+    std::vector<Tensor> part;
+    for (const Tensor& tensor : tensors) part.push_back(tensor.rows(0, rows));
+    read(samples, part);
+    append_values(part[index], values);
+  }
+  return values;
+}
+
+std::vector<double> Subset::column(std::string_view field) const {
+  const std::vector<double> all = base_.column(field);
+  std::vector<double> values;
+  for (std::int64_t i = 0; i < count_; ++i) values.push_back(all[static_cast<std::size_t>(base_sample(i))]);
+  return values;
+}
+
+std::vector<double> Mixture::column(std::string_view field) const {
+  std::vector<double> values;
+  for (const Source& source : sources_)
+    std::ranges::copy(source.dataset->column(field), std::back_inserter(values));
+  return values;
+}
+
 void Dataset::number_classes(std::string_view, const Said<std::vector<std::string>>&) {}
 void Dataset::hold_on_node(comm::HostGroup&, std::int64_t&) {}
 
@@ -179,6 +219,24 @@ class CheckedOrder final : public Order {
 };
 
 }  // namespace
+
+void check_column(const Field& field, const std::string& name) {
+  if (field.shape.numel() == 1) return;
+  throw UsageError("{}: samples of {} are {}: one number a sample is needed", name, quote(field.name),
+                   to_string(field.shape));
+}
+
+void append_values(const Tensor& column, std::vector<double>& values) {
+  const auto append = [&](const auto* elements) {
+    values.insert(values.end(), elements, elements + column.numel());
+  };
+  if (column.dtype() == DType::int64)
+    append(column.data<std::int64_t>());
+  else if (column.dtype() == DType::float64)
+    append(column.data<double>());
+  else
+    append(column.data<float>());
+}
 
 std::unique_ptr<Order> checked_order(const Dataset& dataset, std::uint64_t seed) {
   std::unique_ptr<Order> order = dataset.order(seed);

@@ -28,6 +28,15 @@ SampleStream::Options stream_options(const Dataset& dataset, const LoaderOptions
           .shuffle = options.shuffle};
 }
 
+std::unique_ptr<Order> order_of(const Dataset& dataset, const LoaderOptions& options) {
+  if (!options.shuffle) return nullptr;
+  if (options.weights.empty()) return checked_order(dataset, options.seed);
+  if (std::ssize(options.weights) != dataset.size())
+    throw UsageError("{}: {} weights were given for {} samples", dataset.name(), options.weights.size(),
+                     dataset.size());
+  return std::make_unique<WeightedDraws>(options.weights, options.seed);
+}
+
 LoaderOptions loader_options(Context& context, const BatchOptions& options) {
   const RunShape& run = context.run();
   if (run.global_batch == 0)
@@ -56,8 +65,7 @@ class Loader::Prefetcher {
   Prefetcher(const Dataset& dataset, const LoaderOptions& options, int rank, int ranks)
       : dataset_(dataset),
         augment_(options.augment),
-        stream_(stream_options(dataset, options, ranks),
-                options.shuffle ? checked_order(dataset, options.seed) : nullptr),
+        stream_(stream_options(dataset, options, ranks), order_of(dataset, options)),
         fields_(batch_fields(dataset, augment_)),
         slots_(slots_of(options)) {
     const std::int64_t scratch_floats =
@@ -280,7 +288,7 @@ class Loader::Prefetcher {
   const Augment augment_;
   const SampleStream stream_;
   const std::vector<Field> fields_;  // of batches
-  std::vector<Piece> pieces_;  // of a step, in the order of its samples
+  std::vector<Piece> pieces_;        // of a step, in the order of its samples
   std::size_t pieces_of_shard_ = 1;
 
   std::mutex mutex_;  // guards what follows, and slots as far as they say

@@ -244,6 +244,21 @@ void Pictures::normalize(std::string_view field, std::optional<Normalization> by
   by_ = std::move(by);
 }
 
+std::int64_t Pictures::label_of(const Source& source, std::int64_t picture) const {
+  const std::int64_t label = source.store->label(picture);
+  return source.class_of.empty() ? label : source.class_of[static_cast<std::size_t>(label)];
+}
+
+std::vector<double> Pictures::column(std::string_view field) const {
+  if (field != "y") return Dataset::column(field);
+  field_named(*this, field);
+  std::vector<double> labels;
+  for (const Source& source : sources_)
+    for (std::int64_t i = 0; i < source.store->size(); ++i)
+      labels.push_back(static_cast<double>(label_of(source, i)));
+  return labels;
+}
+
 void Pictures::read_at(std::span<const std::int64_t> samples, std::span<const Tensor> into,
                        const Moment* moment) const {
   check_read(samples, into);
@@ -261,9 +276,7 @@ void Pictures::read_at(std::span<const std::int64_t> samples, std::span<const Te
       by_colour(picture, into[0].data<double>() + begin,
                 [](std::int64_t, std::uint8_t level) { return level; });
     if (into.size() == 1) continue;
-    const std::int64_t label = source.store->label(number);
-    into[1].data<std::int64_t>()[i] =
-        source.class_of.empty() ? label : source.class_of[static_cast<std::size_t>(label)];
+    into[1].data<std::int64_t>()[i] = label_of(source, number);
   }
 }
 

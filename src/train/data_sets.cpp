@@ -168,6 +168,7 @@ DataSets::DataSets(const Config& config, const models::Model& model) {
     if (!eval.empty()) eval_ = &eval_mixture_.emplace(std::move(eval), false);
   }
   check_meanings();
+  weigh(config.data);
   const std::int64_t samples = config.train.eval_samples;
   if (!eval_ || samples == 0 || samples >= eval_->size()) return;
   // Independent of the permutations of the epochs and of the split.
@@ -297,6 +298,27 @@ std::vector<data::Dataset*> DataSets::all() const {
 data::Tokens DataSets::tokens() const {
   const data::Dataset& first = *all().front();
   return first.meaning(first.fields().front().name).tokens.value;
+}
+
+void DataSets::weigh(const DataConfig& config) {
+  const bool balances = !config.balance.empty();
+  if (!balances && config.weights.empty()) return;
+  const char* const key = balances ? "data.balance" : "data.weights";
+  if (balances && !config.weights.empty())
+    throw UsageError("data.balance: and data.weights both decide how samples are drawn; remove one");
+  if (sources_.size() > 1)
+    throw UsageError("{}: data.train is a mixture, which draws by its weights; remove it", key);
+  try {
+    draw_weights_ = train_->column(balances ? config.balance : config.weights);
+    if (balances) {
+      std::map<double, double> counts;
+      for (const double value : draw_weights_) ++counts[value];
+      for (double& value : draw_weights_) value = 1 / counts[value];
+    }
+    data::WeightedDraws(draw_weights_, 0);
+  } catch (const Error& error) {
+    throw Error(error.code(), fmt::format("{}: {}", key, error.what()));
+  }
 }
 
 std::string DataSets::listing() const {

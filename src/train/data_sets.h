@@ -59,6 +59,8 @@ class DataSets {
   const std::optional<StoredRange>& range() const { return range_; }
   /// The tokenizer of text; empty for other data, and if the data file names none.
   data::Tokens tokens() const;
+  /// By which training draws its samples, data.balance or data.weights; empty: by neither.
+  const std::vector<double>& draw_weights() const { return draw_weights_; }
   /// What the folders of the data contain, a line a picture; empty: none are folders.
   std::string listing() const;
   /// Warnings to log once (log_warnings).
@@ -98,6 +100,7 @@ class DataSets {
   std::unique_ptr<data::Dataset> open(const Config& config, const data::Request& request);
   void open_train(const Config& config, const models::Model& model);
   std::vector<data::Dataset*> all() const;
+  void weigh(const DataConfig& config);
   void map_to_unit_range(const Config& config);
   void add_normalized_fields(const std::vector<std::string>& names);
   void check_meanings();
@@ -110,6 +113,7 @@ class DataSets {
   const data::Dataset* eval_ = nullptr;
   std::optional<data::Subset> eval_part_;  // train.eval_samples
   std::vector<NormalizedField> normalized_;
+  std::vector<double> draw_weights_;
   std::optional<StoredRange> range_;  // of the first file
   std::string format_;
   std::vector<std::string> warnings_;

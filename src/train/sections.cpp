@@ -105,6 +105,14 @@ std::vector<Option<DataConfig>> DataConfig::options() {
                       "LOW HIGH: values of x that become -1 and 1, for a task that takes such values; "
                       "default: 0 255 for uint8, -1 1 for floats",
                       {.peers = {"value_range", "data_range", "pixel_range", "input_range"}}),
+      option::text(
+          "balance", &D::balance,
+          "field whose values training draws equally often, such as y: samples are drawn with replacement",
+          {.peers = {"class_balance", "balanced", "class_weights"}}),
+      option::text(
+          "weights", &D::weights,
+          "field by whose values samples are drawn, with replacement: one of weight 2 twice as often",
+          {.peers = {"sample_weights", "sampler_weights"}}),
       augment_row(),
       option::number("threads", &D::threads, Range::from(0, 1024),
                      "threads of a rank that read and decode; 0: the cores that it has and does not compute "

@@ -31,6 +31,7 @@ struct DataConfig {
   data::Registry::Choice kind;                 ///< of a format with a name, with its options; or none
   std::vector<std::string> fields, normalize;  ///< of arrays
   std::vector<double> range;                   ///< lowest and highest stored value of x; empty: by its type
+  std::string balance, weights;                ///< fields that decide how often a sample is drawn
   data::Augment augment;
   data::PictureOptions pictures;
   /// Not a key: what the folders contain (list_folders()); null: a data set looks itself.

@@ -49,6 +49,7 @@ class Arrays : public Dataset {
   const std::vector<Field>& fields() const override { return fields_; }
   std::string name() const override;
   void read(std::span<const std::int64_t> samples, std::span<const Tensor> into) const override;
+  std::vector<double> column(std::string_view field) const override;
   std::string location(std::int64_t sample) const override;
   bool is_finite() const override;
   std::vector<std::string> skipped() const override { return skipped_; }

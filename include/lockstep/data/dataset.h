@@ -148,6 +148,10 @@ class Dataset {
   virtual void read_to_train(std::span<const std::int64_t> samples, std::span<const Tensor> into,
                              const Moment& moment) const;
 
+  /// The value of each sample of a field that has one number a sample, in the order of samples: to draw by
+  /// it, and without reading other fields if the data set can. UsageError for another field.
+  virtual std::vector<double> column(std::string_view field) const;
+
   /// In which order training takes the samples; none: each epoch is a permutation of all (Shuffle). A pure
   /// function of the seed and the position: weights or balanced classes are written so.
   virtual std::unique_ptr<Order> order(std::uint64_t seed) const;
@@ -221,6 +225,7 @@ class Subset final : public Dataset {
                      const Moment& moment) const override {
     read_at(samples, into, &moment);
   }
+  std::vector<double> column(std::string_view field) const override;
   std::unique_ptr<Order> order(std::uint64_t seed) const override;
   std::string location(std::int64_t sample) const override { return base_.location(base_sample(sample)); }
   bool is_finite() const override { return base_.is_finite(); }
@@ -275,6 +280,7 @@ class Mixture final : public Dataset {
                      const Moment& moment) const override {
     read_at(samples, into, &moment);
   }
+  std::vector<double> column(std::string_view field) const override;
   std::unique_ptr<Order> order(std::uint64_t seed) const override;
   std::string location(std::int64_t sample) const override;
   bool is_finite() const override;

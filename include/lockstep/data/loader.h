@@ -39,6 +39,9 @@ struct LoaderOptions {
   std::uint64_t seed = 0;         ///< of the run: decides the order of samples
   Augment augment{};              ///< field x, which must be images
   bool shuffle = true;            ///< false: the data's own order; true: Dataset::order()
+  /// A number for each sample: they are drawn with replacement by it (WeightedDraws), instead of
+  /// Dataset::order(). Empty: they are not. Used only while the loader is made.
+  std::span<const double> weights{};
   /// Batches are copied to its device while it computes; none: they stay on the CPU. It must outlive the
   /// loader, and belongs to the thread that calls at().
   kernels::Backend* backend = nullptr;

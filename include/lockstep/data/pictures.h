@@ -48,6 +48,7 @@ class Pictures final : public Dataset {
                      const Moment& moment) const override {
     read_at(samples, into, &moment);
   }
+  std::vector<double> column(std::string_view field) const override;
   std::string location(std::int64_t sample) const override;
   bool is_finite() const override { return true; }
   FieldMeaning meaning(std::string_view field) const override;
@@ -66,6 +67,7 @@ class Pictures final : public Dataset {
 
   Pictures(const Request& request, const std::vector<std::string>& paths, const PictureOptions& options,
            const Augment& augment, bool labels);
+  std::int64_t label_of(const Source& source, std::int64_t picture) const;
   void read_at(std::span<const std::int64_t> samples, std::span<const Tensor> into,
                const Moment* moment) const;
   void set_classes(const std::vector<std::string>& names);

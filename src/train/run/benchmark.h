@@ -62,6 +62,7 @@ class WorkloadRun {
 
   const Config& config() const { return config_; }
   const ddp::DataParallel& replicas() const { return *replicas_; }
+  const DataSets& data() const { return *data_; }  ///< of a run
 
  private:
   /// Every step uses the same tensors.
