@@ -48,6 +48,11 @@ std::string text_of(const hdf5::Object& object, const char* attribute);
 /// max_name_bytes, including line ends.
 void store_names(hdf5::Dataset& array, const char* attribute, const std::vector<std::string>& names);
 
+/// UsageError unless each sample of the field, of a data set of this name, is one number.
+void check_column(const Field& field, const std::string& name);
+/// Appends the elements of a tensor that read() filled.
+void append_values(const Tensor& column, std::vector<double>& values);
+
 /// The name of a data set of `count` files: "a.h5" or "a.h5 and 2 more".
 std::string name_of_files(const std::string& first, std::size_t count);
 /// The source of a data set that contains the sample.
