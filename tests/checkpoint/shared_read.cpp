@@ -235,7 +235,7 @@ BOOST_FIXTURE_TEST_CASE(a_file_that_is_short_on_one_rank_is_an_error_of_all, Lar
   world().barrier();
   const lc::FileIndex index = with_another_file(*this, cut);
   const std::string said = error_of_all([&] { store.fork_state_dict(index, loaded); });
-  BOOST_TEST(said.starts_with(last_rank() + cut + ": cannot read: the file ends at byte 5000"), said);
+  BOOST_TEST(said.starts_with(last_rank() + cut + ": cannot read: the file ends at byte "), said);
 }
 
 BOOST_AUTO_TEST_SUITE_END()
