@@ -1,6 +1,7 @@
 // Which data set a file is for a model, weights of files, and the normalisation over the training part.
 #include "train/data_sets.h"
 
+#include <algorithm>
 #include <boost/test/unit_test.hpp>
 #include <cmath>
 #include <filesystem>
@@ -134,6 +135,29 @@ BOOST_FIXTURE_TEST_CASE(each_source_of_a_mixture_is_split_and_the_normalisation_
   const float value = read_samples(data.train(), {3})["x"].data<float>()[0];
   BOOST_TEST(value == (read_samples(raw.train(), {3})["x"].data<float>()[0] - 10) / 2,
              boost::test_tools::tolerance(1e-5f));
+}
+
+BOOST_FIXTURE_TEST_CASE(training_draws_classes_equally_often_or_samples_by_a_field, Folder) {
+  hdf5::File out = hdf5::File::create(file("rare"));
+  std::vector<float> x(400), weight(100, 1);
+  std::vector<std::int64_t> y(100, 0);
+  y[7] = 1;
+  weight[9] = 99;
+  out.create_dataset("x", DType::float32, {100, 4}).write(std::span<const float>(x));
+  out.create_dataset("y", DType::int64, {100}).write(std::span<const std::int64_t>(y));
+  out.create_dataset("weight", DType::float32, {100}).write(std::span<const float>(weight));
+  out.close();
+  const auto share_of = [&](std::int64_t sample, const std::string& key) {
+    const DataSets data = opened(config(file("rare"), {"data.format=arrays", key}));
+    const data::WeightedDraws order(data.draw_weights(), 1);
+    std::vector<std::int64_t> drawn(4000);
+    order.samples(0, drawn);
+    return static_cast<double>(std::ranges::count(drawn, sample)) / 4000;
+  };
+  BOOST_TEST(share_of(7, "data.balance=y") == 0.5, boost::test_tools::tolerance(0.1));
+  BOOST_TEST(share_of(9, "data.weights=weight") == 0.5, boost::test_tools::tolerance(0.1));
+  BOOST_CHECK_EXCEPTION(share_of(0, "data.weights=x"), UsageError, mentions("data.weights", "x"));
+  BOOST_CHECK_EXCEPTION(share_of(0, "data.balance=z"), Error, mentions("data.balance", "z"));
 }
 
 /// As many samples as its file's name says, the heavy half of them drawn three times as often.
