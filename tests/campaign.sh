@@ -13,6 +13,7 @@ campaigns:
   live_readers [N]    every verb N (1000) times beside a run that saves without a pause
   mutations [N]       N (10000) damaged checkpoint files of each kind: read right or refused; another seed each time (LOCKSTEP_TEST_SEED)
   pytorch_files [N]   N (5000) damaged files of torch.save, address sanitizer: read right or refused; another seed each time
+  pictures [N]        N (20000) pictures of every kind that Pillow writes: the same bits from a folder and a packed file, killed and resumed
   sanitizers [PRESET] asan: all but slurm and faults; tsan: comm, ddp, checkpoint, data. Each source of the library is compiled alone
   fuzz [SECONDS]      each target of tests/fuzz, for so long (600)
   peers               steps, sums and checkpoints beside PyTorch's, whose steps are checked first (tests/bench/peers)
@@ -132,6 +133,14 @@ case $name in
     LOCKSTEP_TEST_MUTATIONS=$files LOCKSTEP_TEST_SEED=$seed tracked build/asan/tests/checkpoint/test.checkpoint \
       --run_test='pytorch/many_mutated*' --log_level=message --color_output=no
     figure "$files files, seed $seed, $(grep " of $files files" "$log" | tail -n 1)"
+    ;;
+  pictures)
+    prepare python3-venv -- lockstep_program
+    [ -x build/pictures/bin/python ] || needed python3 -m venv build/pictures
+    needed build/pictures/bin/pip install --quiet pillow numpy
+    PYTHON=$repository/build/pictures/bin/python LOCKSTEP=$repository/build/release/bin/lockstep LOCKSTEP_MPIRUN="mpirun --oversubscribe --bind-to none --allow-run-as-root" \
+      tracked bash tests/data/pictures_campaign.sh "${2:-20000}"
+    figure "${2:-20000} pictures, $(tail -n 1 "$log")"
     ;;
   sanitizers)
     packages
