@@ -28,7 +28,7 @@ PY
 for seed in 1 2; do
   folder=$([ $seed = 1 ] && echo train || echo val)
   for label in lying standing; do
-    python3 pictures.py $folder $label $((seed == 1 ? 40 : 12)) "$seed$([ $label = lying ] && echo 7)" || fail "making pictures"
+    python3 pictures.py "$folder" "$label" $((seed == 1 ? 40 : 12)) "$seed$([ $label = lying ] && echo 7)" || fail "making pictures"
   done
 done
 
@@ -64,7 +64,8 @@ grep -q 'lying/0.png' one/pictures.txt || fail "no list of pictures in the run: 
 ranks 2 prepare images train --out packed.h5 >out.log 2>&1 || fail "prepare images: $(cat out.log)"
 train_to_end packed 2 data.train=packed.h5
 expect_same one/checkpoints/step-000000024.h5 packed/checkpoints/step-000000024.h5
-ranks 1 prepare images train --out alone.h5 >out.log 2>&1 && cmp packed.h5 alone.h5 || fail "another file on one rank"
+ranks 1 prepare images train --out alone.h5 >out.log 2>&1 || fail "prepare images on one rank: $(cat out.log)"
+cmp packed.h5 alone.h5 || fail "another file on one rank"
 
 # A resume: killed after 12 steps, continued on another number of ranks.
 train_to_end stopped 2 train.steps=12
