@@ -87,8 +87,9 @@ ExitCode bench_data(const Program& program, Session& session, const Arguments& a
     const Arguments overrides = values.count("set") ? values["set"].as<Arguments>() : Arguments{};
     config = train::read_config(path, overrides, program.registries);
   });
-  session.use_device(option_text(values, "device").value_or(config.train.device),
-                     {.threads = std::max(1, config.train.threads), .reproducible = config.train.reproducible});
+  session.use_device(
+      option_text(values, "device").value_or(config.train.device),
+      {.threads = std::max(1, config.train.threads), .reproducible = config.train.reproducible});
   const DType compute =
       train::choose_session_precision(session, config.train.precision, config.train.bf16_fallback);
   train::resolve_threads(config, session);
@@ -120,10 +121,13 @@ ExitCode bench_data(const Program& program, Session& session, const Arguments& a
     rows.push_back({{"threads", rate.threads},
                     {"samples_per_second", rate.samples_per_second},
                     {"read_mib_s", rate.read_mib_s}});
-  const std::string what = fmt::format("{} of {}", run.data().format(), run.data().train().name());
+  const std::string what = fmt::format("{} ({})", run.data().train().name(), run.data().format());
   show(
       output, session,
-      {{"data", what}, {"step_ms", figures.median("step")}, {"step_samples_per_second", demand}, {"rows", rows}},
+      {{"data", what},
+       {"step_ms", figures.median("step")},
+       {"step_samples_per_second", demand},
+       {"rows", rows}},
       [&] {
         fmt::print("{} on {}; a step of {} takes {:.1f} ms: {:.0f} samples/s\n\n", what,
                    ranks_and_nodes(session.world()), batch, figures.median("step"), demand);

@@ -47,7 +47,7 @@ BOOST_FIXTURE_TEST_CASE(an_error_of_the_rank_that_reads_is_the_error_of_all, Fil
   if (world().rank() == world().size() - 1) std::filesystem::resize_file(path, 100);
   std::int64_t left_bytes = bytes_of_file;
   BOOST_CHECK_EXCEPTION(data.hold_on_node(world(), left_bytes), DataError,
-                        mentions("a.h5: was cut or written over while it is read"));
+                        mentions("a.h5: the file changed while the run reads it"));
 }
 
 BOOST_AUTO_TEST_CASE(tokens_that_are_in_memory_are_all_below_the_vocabulary) {
@@ -62,7 +62,7 @@ BOOST_AUTO_TEST_CASE(tokens_that_are_in_memory_are_all_below_the_vocabulary) {
   data::Text text(path, 10, {.memory_limit_bytes = 0});
   std::int64_t left_bytes = 1000;
   BOOST_CHECK_EXCEPTION(text.hold_on_node(world(), left_bytes), DataError,
-                        mentions("token 499 of /tokens is 100, but the vocabulary is 100"));
+                        mentions("token 499 of /tokens is 100, which is not in the vocabulary of 100"));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -100,7 +100,8 @@ BOOST_FIXTURE_TEST_CASE(heading_of_one_name_fewer_names_no_rows, Tables) {
   BOOST_TEST(read<std::int64_t>("y") == (std::vector<std::int64_t>{5, 7}));
   BOOST_CHECK_EXCEPTION(make("a,b\n0.5,2,0\n1.5,3,1\n"), DataError,
                         mentions("in.csv:2: has 3 fields, but the heading has 2"));
-  BOOST_CHECK_EXCEPTION(make("1,2,0\n1,2,3,0\n"), DataError, mentions("in.csv:2: has 4 fields, expected 2 values"));
+  BOOST_CHECK_EXCEPTION(make("1,2,0\n1,2,3,0\n"), DataError,
+                        mentions("in.csv:2: has 4 fields, expected 2 values"));
 }
 
 BOOST_FIXTURE_TEST_CASE(heading_of_more_names_than_fields_is_an_error, Tables) {
@@ -156,8 +157,9 @@ BOOST_FIXTURE_TEST_CASE(columns_of_the_statistics_are_compared_by_name, Tables) 
 BOOST_FIXTURE_TEST_CASE(names_and_numbers_are_no_labels_of_one_run, Tables) {
   make("1,rose\n2,iris\n", {}, "names.h5");
   make("1,0\n2,1\n", {}, "numbers.h5");
-  BOOST_CHECK_EXCEPTION(make("1,1\n", {.statistics = folder.file("names.h5")}), DataError,
-                        mentions("field 2, is '1', which is not a class of ", "names.h5; its classes are iris, rose"));
+  BOOST_CHECK_EXCEPTION(
+      make("1,1\n", {.statistics = folder.file("names.h5")}), DataError,
+      mentions("field 2, is '1', which is not a class of ", "names.h5; its classes are iris, rose"));
   BOOST_CHECK_EXCEPTION(make("1,rose\n", {.statistics = folder.file("numbers.h5")}), DataError,
                         mentions("field 2, is 'rose', but labels of ", "numbers.h5 are numbers"));
   make("1,rose\n", {.statistics = folder.file("names.h5")});
@@ -187,7 +189,8 @@ BOOST_FIXTURE_TEST_CASE(names_of_classes_may_look_like_marks_of_missing_values, 
   make("a,y\n1,rose\n2,NA\n", {}, "train.h5");
   const CsvOptions same{.statistics = folder.file("train.h5")};
   BOOST_TEST(make("a,y\n1,NA\n", same).warnings.empty());
-  BOOST_CHECK_EXCEPTION(make("a,y\n1,none\n", same), DataError, mentions("is 'none', which is not a class of"));
+  BOOST_CHECK_EXCEPTION(make("a,y\n1,none\n", same), DataError,
+                        mentions("is 'none', which is not a class of"));
   BOOST_CHECK_EXCEPTION(make("a,y\n1,rose\n2,\n"), DataError, mentions("in.csv:3: field 2 ('y') is missing"));
 }
 
