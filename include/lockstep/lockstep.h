@@ -28,6 +28,7 @@
 #include "lockstep/models/registry.h"
 #include "lockstep/models/resnet.h"
 #include "lockstep/models/unet.h"
+#include "lockstep/models/vit.h"
 #include "lockstep/nn/containers.h"
 #include "lockstep/nn/layers.h"
 #include "lockstep/nn/module.h"
