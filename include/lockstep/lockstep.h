@@ -67,6 +67,7 @@ using data::Text;
 using data::Tokenizer;
 using ddp::DataParallel;
 using nn::convert_sync_batch_norm;
+using nn::freeze_statistics;
 using optim::AdamW;
 using optim::Ema;
 using optim::Lion;

@@ -263,8 +263,9 @@ void arrange(Weights& weights, const std::optional<std::string>& layout, const s
 namespace {
 
 /// Replaces part of the names of a group where that gives a requested name; returns how many names changed.
-std::size_t rename(std::vector<StoredTensor>& stored, std::string_view group, std::string_view old,
-                   std::string_view current, const std::unordered_set<std::string_view>& requested) {
+std::size_t replace_old_names(std::vector<StoredTensor>& stored, std::string_view group, std::string_view old,
+                              std::string_view current,
+                              const std::unordered_set<std::string_view>& requested) {
   std::size_t count = 0;
   for (StoredTensor& tensor : stored) {
     const std::size_t at = tensor.name.find(old);
@@ -286,7 +287,7 @@ Adoption adopt(const ForeignWeights& by, const WeightSource& source, std::vector
   std::unordered_set<std::string_view> requested_names;
   for (const NamedTensor& tensor : requested) requested_names.insert(strip_wrapper_prefix(tensor.name));
   for (const auto& [old, current] : by.old_names) {
-    if (const std::size_t count = rename(stored, source.group(), old, current, requested_names))
+    if (const std::size_t count = replace_old_names(stored, source.group(), old, current, requested_names))
       result.notes.push_back(
           fmt::format("{} names of an earlier version ('{}' is '{}')", count, old, current));
   }
