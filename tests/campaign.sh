@@ -17,6 +17,7 @@ campaigns:
   sanitizers [PRESET] asan: all but slurm and faults; tsan: comm, ddp, checkpoint, data. Each source of the library is compiled alone
   fuzz [SECONDS]      each target of tests/fuzz, for so long (600)
   peers               steps, sums and checkpoints beside PyTorch's, whose steps are checked first (tests/bench/peers)
+  torchvision [MODEL] resnet18, resnet50 and vit_b_16 with random weights: our predictions beside torchvision's; weights there and back
   two_hosts           how much communication shows between two made-up hosts, 1 Gbit/s apart (root)
   emulated_gpu        the emulated GPU: more ranks and seeds, large sizes; ddp over NCCL's transport on 1 to 3 ranks (nvcc, CUDA's headers)
   counts [WORKLOAD]   what a step launches and moves on a GPU, counted by the emulated one: gpt-gpu and unet-gpu, in 1 shard and in 8
@@ -173,6 +174,15 @@ case $name in
       tracked "tests/bench/peers/$script.sh"
       figure "$script: $(tail -n 1 "$log")"
     done
+    ;;
+  torchvision)
+    prepare python3-venv -- lockstep_program
+    venv=build/torchvision-venv
+    [ -x "$venv/bin/python" ] || python3 -m venv "$venv"
+    needed "$venv/bin/pip" install --quiet torch torchvision safetensors h5py
+    mkdir -p build/torchvision
+    tracked "$venv/bin/python" tests/bench/peers/torchvision_models.py build/release/bin/lockstep build/torchvision "${@:2}"
+    figure "$(tail -n 1 "$log")"
     ;;
   two_hosts)
     prepare -- lockstep_program

@@ -28,6 +28,7 @@
 #include "lockstep/models/registry.h"
 #include "lockstep/models/resnet.h"
 #include "lockstep/models/unet.h"
+#include "lockstep/models/vit.h"
 #include "lockstep/nn/containers.h"
 #include "lockstep/nn/layers.h"
 #include "lockstep/nn/module.h"
@@ -66,6 +67,7 @@ using data::Text;
 using data::Tokenizer;
 using ddp::DataParallel;
 using nn::convert_sync_batch_norm;
+using nn::freeze_statistics;
 using optim::AdamW;
 using optim::Ema;
 using optim::Lion;

@@ -276,6 +276,7 @@ namespace {
 /// The tensors of the model to load from the requested group, and the buffers to load from "model".
 struct Demand {
   std::vector<NamedTensor> own, from_model;
+  std::vector<std::string> absent;  ///< optional buffers that the file lacks
 };
 
 Demand demand_of(const ModelState& model, const std::string& group, std::span<const StoredTensor> stored) {
@@ -286,8 +287,12 @@ Demand demand_of(const ModelState& model, const std::string& group, std::span<co
   Demand demand;
   for (const Param* param : model.params) demand.own.push_back({param->name, param->value});
   for (const Buffer* buffer : model.buffers) {
-    const bool here = !group.starts_with("ema/") || in_group.contains(strip_wrapper_prefix(buffer->name));
-    (here ? demand.own : demand.from_model).push_back({buffer->name, buffer->value});
+    const bool is_there = in_group.contains(strip_wrapper_prefix(buffer->name)),
+               here = !group.starts_with("ema/") || is_there;
+    if (here && !is_there && buffer->optional)
+      demand.absent.push_back(buffer->name);
+    else
+      (here ? demand.own : demand.from_model).push_back({buffer->name, buffer->value});
   }
   return demand;
 }
@@ -320,6 +325,9 @@ Match plan(const WeightSource& source, const ForeignWeights& by, std::vector<Sto
   note(weights_layout_key, is_old ? source.metadata(weights_layout_key) : adopted.layout);
   const ForeignWeights* const known = &by;
   note(foreign_config_key, foreign_config(source, {&known, 1}));
+  if (!demand.absent.empty())
+    report.notes.push_back(
+        fmt::format("{}: lacks {}, which keep their values", source.path(), list_of(demand.absent)));
   if (!adopted.notes.empty())
     report.notes.push_back(fmt::format("{}: stored in the layout of {}: {}", source.path(), by.program,
                                        fmt::join(adopted.notes, "; ")));
@@ -331,15 +339,15 @@ void check_some_match(const std::string& path, const ModelState& model, const Ma
                       LoadReport& report) {
   std::set<const void*> targets;
   for (const Match::Pair& pair : match.pairs) targets.insert(pair.target.value.raw());
-  const auto loaded = std::count_if(model.params.begin(), model.params.end(), [&](const Param* param) {
-    return param->value.numel() == 0 || targets.contains(param->value.raw());
-  });
-  const auto all = static_cast<std::ptrdiff_t>(model.params.size());
+  std::vector<std::string> others;
+  for (const Param* const param : model.params)
+    if (param->value.numel() > 0 && !targets.contains(param->value.raw())) others.push_back(param->name);
+  const std::size_t all = model.params.size();
   if (match.pairs.empty() && all > 0)
     throw DataError("{}: no tensor belongs to this model; is it a file of weights?", path);
-  if (loaded < all)
-    report.notes.push_back(fmt::format("{}: {} of {} parameters loaded; the others keep their initial values",
-                                       path, loaded, all));
+  if (!others.empty())
+    report.notes.push_back(fmt::format("{}: {} of {} parameters loaded; new, with their initial values: {}",
+                                       path, all - others.size(), all, list_of(others)));
 }
 
 void check_finite(const std::string& path, const ModelState& model, const LoadOptions& options,

@@ -2,22 +2,10 @@
 
 #include <cmath>
 
-#include "lockstep/autograd/recompute.h"
 #include "lockstep/models/registry.h"
 #include "lockstep/ops/elementwise.h"
 
 namespace lockstep::models {
-namespace {
-
-/// block(x) that keeps only x until the backward, and therefore adds the branch at once.
-Var run_again(GptBlock& block, const Var& x) {
-  return recomputed(x.tape(), [&block, x] {
-    const Residual after = block(Residual{x, {}});
-    return after.x + after.branch;
-  });
-}
-
-}  // namespace
 
 GptBlock::GptBlock(nn::Module& parent, std::string_view name, std::int64_t channels, std::int64_t heads,
                    double dropout)
@@ -97,7 +85,7 @@ Var Gpt::forward(Tape& tape, const Batch& batch) {
   const Tensor& x = batch["x"];
   check_input(x.shape());
   Residual h{dropout_(add_positions(wte_(tape, x), tape.parameter(wpe_.weight))), {}};
-  for (GptBlock& block : blocks_) h = recompute_ ? Residual{run_again(block, h.x), {}} : block(h);
+  for (GptBlock& block : blocks_) h = run_block(block, h, recompute_);
   return linear(ln_f_(h.x, h.branch).norm, tape.weight(wte_.weight));
 }
 

@@ -11,12 +11,14 @@ void register_mlp(Registry& registry);
 void register_resnet(Registry& registry);
 void register_gpt(Registry& registry);
 void register_unet(Registry& registry);
+void register_vit(Registry& registry);
 
 void add_built_in(Registry& registry) {
   register_mlp(registry);
   register_resnet(registry);
   register_gpt(registry);
   register_unet(registry);
+  register_vit(registry);
 }
 
 const Registry& built_in_models() {

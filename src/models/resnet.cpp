@@ -1,5 +1,7 @@
 #include "lockstep/models/resnet.h"
 
+#include <cmath>
+
 #include "lockstep/autograd/recompute.h"
 #include "lockstep/models/registry.h"
 
@@ -11,7 +13,7 @@ constexpr nn::Conv2dOptions without_bias(int stride, int padding) {
 }
 
 /// block(x); with `recompute` (model.recompute) only x is kept until the backward.
-Var run_block(BasicBlock& block, const Var& x, bool recompute) {
+Var run_block(ResnetBlock& block, const Var& x, bool recompute) {
   if (!recompute) return block(x);
   return recomputed(x.tape(), [&block, x] { return block(x); });
 }
@@ -28,23 +30,51 @@ const Resnet::Options& with_few_stages(const Resnet::Options& options) {
   return options;
 }
 
+bool has_bottlenecks(const Resnet::Options& options) { return options.block == "bottleneck"; }
+
+std::int64_t expansion_of(const Resnet::Options& options) {
+  return has_bottlenecks(options) ? Bottleneck::expansion : 1;
+}
+
 }  // namespace
+
+ResnetBlock::Shortcut::Shortcut(nn::Module& block, std::int64_t in, std::int64_t out, int stride,
+                                const nn::BatchNormSettings& norm) {
+  if (stride == 1 && in == out) return;
+  conv_.emplace(block, "downsample.0", in, out, 1, without_bias(stride, 0));
+  bn_.emplace(block, "downsample.1", out, norm);
+}
+
+Var ResnetBlock::Shortcut::operator()(const Var& x) { return conv_ ? (*bn_)((*conv_)(x)) : x; }
 
 BasicBlock::BasicBlock(nn::Module& parent, std::string_view name, std::int64_t in, std::int64_t out,
                        int stride, const nn::BatchNormSettings& norm)
-    : Layer(parent, name),
+    : ResnetBlock(parent, name),
       conv1_(*this, "conv1", in, out, 3, without_bias(stride, 1)),
       bn1_(*this, "bn1", out, norm),
       conv2_(*this, "conv2", out, out, 3, without_bias(1, 1)),
-      bn2_(*this, "bn2", out, norm) {
-  if (stride == 1 && in == out) return;
-  downsample_conv_.emplace(*this, "downsample.0", in, out, 1, without_bias(stride, 0));
-  downsample_bn_.emplace(*this, "downsample.1", out, norm);
-}
+      bn2_(*this, "bn2", out, norm),
+      shortcut_(*this, in, out, stride, norm) {}
 
 Var BasicBlock::forward(const Var& x) {
   const Var y = conv2_(bn1_.relu(conv1_(x)));
-  return bn2_.relu(y, downsample_conv_ ? (*downsample_bn_)((*downsample_conv_)(x)) : x);
+  return bn2_.relu(y, shortcut_(x));
+}
+
+Bottleneck::Bottleneck(nn::Module& parent, std::string_view name, std::int64_t in, std::int64_t width,
+                       int stride, const nn::BatchNormSettings& norm)
+    : ResnetBlock(parent, name),
+      conv1_(*this, "conv1", in, width, 1, without_bias(1, 0)),
+      bn1_(*this, "bn1", width, norm),
+      conv2_(*this, "conv2", width, width, 3, without_bias(stride, 1)),
+      bn2_(*this, "bn2", width, norm),
+      conv3_(*this, "conv3", width, expansion * width, 1, without_bias(1, 0)),
+      bn3_(*this, "bn3", expansion * width, norm),
+      shortcut_(*this, in, expansion * width, stride, norm) {}
+
+Var Bottleneck::forward(const Var& x) {
+  const Var y = conv3_(bn2_.relu(conv2_(bn1_.relu(conv1_(x)))));
+  return bn3_.relu(y, shortcut_(x));
 }
 
 std::vector<Option<Resnet::Options>> Resnet::Options::options() {
@@ -57,6 +87,8 @@ std::vector<Option<Resnet::Options>> Resnet::Options::options() {
       number("in_channels", &O::in_channels, widths, "channels of an image", {.required = true}),
       number("classes", &O::classes, widths, "classes",
              {.required = true, .peers = {"num_classes", "n_classes"}}),
+      choice("block", &O::block, {"basic", "bottleneck"},
+             "two 3x3 convolutions, or a 3x3 between two 1x1 (resnet50)", {.peers = {"block_type"}}),
       choice("stem", &O::stem, {"3x3", "7x7"}, "first layer; 7x7 quarters the image"),
       choice("batch_norm", &O::batch_norm, {"plain", "sync"}, "statistics over the shard, or over all ranks",
              {.keeps_weights = true, .peers = {"sync_bn", "sync_batchnorm", "sync_batch_norm"}}),
@@ -64,11 +96,12 @@ std::vector<Option<Resnet::Options>> Resnet::Options::options() {
   };
 }
 
-/// Larger networks of torchvision differ in every block, so one message replaces a list of all their names.
+/// Networks with bottlenecks differ in every block, so one message replaces a list of all their names.
 const ForeignWeights Resnet::foreign{
     .relatives = {{.tensor = "layer1.0.conv3.weight",
-                   .text = "bottleneck blocks (resnet50/101/152) are not supported, and it holds them "
-                           "(layer1.0.conv3.weight); take the weights of a resnet18 or resnet34"}}};
+                   .text =
+                       "it holds bottleneck blocks (layer1.0.conv3.weight), as torchvision's resnet50 and "
+                       "resnet101 do; set model.block = bottleneck"}}};
 
 Resnet::Resnet(const Options& options, std::uint64_t seed)
     : Model(seed),
@@ -79,24 +112,38 @@ Resnet::Resnet(const Options& options, std::uint64_t seed)
              is_for_large_images_ ? without_bias(2, 3) : without_bias(1, 1)),
       bn1_(*this, "bn1", options.width, norm_settings(options)),
       blocks_(make_blocks(options, norm_settings(options))),
-      fc_(*this, "fc", options.width << (options.blocks.size() - 1), options.classes) {
+      fc_(*this, "fc", (expansion_of(options) * options.width) << (options.blocks.size() - 1),
+          options.classes) {
   fc_.mark_as_head();
+  if (has_bottlenecks(options)) initialize_convolutions();
 }
 
-std::vector<std::unique_ptr<BasicBlock>> Resnet::make_blocks(const Options& options,
-                                                             const nn::BatchNormSettings& norm) {
-  std::vector<std::unique_ptr<BasicBlock>> blocks;
+std::vector<std::unique_ptr<ResnetBlock>> Resnet::make_blocks(const Options& options,
+                                                              const nn::BatchNormSettings& norm) {
+  std::vector<std::unique_ptr<ResnetBlock>> blocks;
   std::int64_t in = options.width;
   for (std::size_t stage = 0; stage < options.blocks.size(); ++stage) {
-    const std::int64_t out = options.width << stage;
+    const std::int64_t width = options.width << stage;
     for (std::int64_t j = 0; j < options.blocks[stage]; ++j) {
       const int stride = stage > 0 && j == 0 ? 2 : 1;
-      blocks.push_back(std::make_unique<BasicBlock>(*this, fmt::format("layer{}.{}", stage + 1, j),
-                                                    j == 0 ? in : out, out, stride, norm));
+      const std::string name = fmt::format("layer{}.{}", stage + 1, j);
+      if (has_bottlenecks(options))
+        blocks.push_back(std::make_unique<Bottleneck>(*this, name, in, width, stride, norm));
+      else
+        blocks.push_back(std::make_unique<BasicBlock>(*this, name, in, width, stride, norm));
+      in = expansion_of(options) * width;
     }
-    in = out;
   }
   return blocks;
+}
+
+void Resnet::initialize_convolutions() {
+  for (Param* const param : state().params) {
+    const Shape& shape = param->value.shape();
+    if (shape.rank() != 4) continue;
+    const auto fan_out = static_cast<float>(shape[0] * shape[2] * shape[3]);
+    initialize(*param, nn::Init::normal(std::sqrt(2 / fan_out)), seed());
+  }
 }
 
 void Resnet::check_input(const Shape& x) const {

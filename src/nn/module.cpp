@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <typeinfo>
 
 #include "base/text.h"
@@ -99,7 +100,7 @@ void Module::for_each_module(const std::function<void(Module&)>& visit) {
 void Module::collect(ModelState& state) const {
   state.params.insert(state.params.end(), params_.begin(), params_.end());
   state.buffers.insert(state.buffers.end(), buffers_.begin(), buffers_.end());
-  state.statistics.insert(state.statistics.end(), statistics_.begin(), statistics_.end());
+  std::ranges::copy_if(statistics_, std::back_inserter(state.statistics), &Statistic::is_used);
   state.meets_across_ranks = state.meets_across_ranks || meets_across_ranks();
   for (const Module* const child : children_) child->collect(state);
 }

@@ -66,7 +66,9 @@ BatchNorm2d::BatchNorm2d(Module& parent, std::string_view name, std::int64_t cha
       running_var(*this, "running_var", filled(channels, 1)),
       num_batches_tracked(*this, "num_batches_tracked", Tensor::zeros({}, DType::int64)),
       settings_(settings),
-      moments_(*this) {}
+      moments_(*this) {
+  num_batches_tracked.optional = true;  // PyTorch before 0.4.1 had none
+}
 
 BatchNormOptions BatchNorm2d::options(const Var& x) {
   const std::int64_t channels = weight.value.numel();
@@ -75,7 +77,8 @@ BatchNormOptions BatchNorm2d::options(const Var& x) {
           .running_mean = running_mean.value,
           .running_var = running_var.value,
           .transport = settings_.sync ? x.tape().pass().layer_transport : nullptr,
-          .statistic = &moments_};
+          .statistic = &moments_,
+          .frozen = settings_.frozen_statistics};
 }
 
 Var BatchNorm2d::forward(const Var& x) {
@@ -110,6 +113,16 @@ void convert_sync_batch_norm(Module& model) {
   model.for_each_module([](Module& module) {
     if (auto* const norm = dynamic_cast<BatchNorm2d*>(&module)) norm->settings_.sync = true;
   });
+}
+
+void freeze_statistics(Module& model) {
+  bool any = false;
+  model.for_each_module([&](Module& module) {
+    auto* const norm = dynamic_cast<BatchNorm2d*>(&module);
+    any = any || norm;
+    if (norm) norm->settings_.frozen_statistics = true;
+  });
+  if (!any) throw UsageError("the model has no batch norm whose statistics could be frozen");
 }
 
 }  // namespace lockstep::nn

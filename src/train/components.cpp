@@ -32,6 +32,11 @@ std::string amount(double bytes) {
 std::unique_ptr<models::Model> make_model(const Config& config) {
   auto model = models::make_model(config.model, config.ddp.seed);
   nn::freeze(model->state(), config.train.frozen);
+  try {
+    if (config.train.frozen_statistics) nn::freeze_statistics(*model);
+  } catch (const UsageError& error) {
+    throw UsageError("train.frozen_statistics = true: {}", error.what());
+  }
   optim::prepare_model(config.optimizer.algorithm, model->state());
   return model;
 }
@@ -85,7 +90,8 @@ void check_batch_norms(Model& model, std::int64_t tried, const Config& config,
   std::vector<std::string> layers;
   model.for_each_module([&](nn::Module& module) {
     const auto* const norm = dynamic_cast<const nn::BatchNorm2d*>(&module);
-    if (norm && norm->values_per_channel() * of_rank * (norm->meets_across_ranks() ? ranks : 1) == tried)
+    if (norm && !norm->has_frozen_statistics() &&
+        norm->values_per_channel() * of_rank * (norm->meets_across_ranks() ? ranks : 1) == tried)
       layers.push_back(norm->path());
   });
   if (layers.empty()) return;

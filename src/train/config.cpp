@@ -334,7 +334,8 @@ void Reader::check_graph() const {
   const std::string dropout = config_.model.value("dropout");
   check(dropout.empty() || dropout == "0",
         "dropout draws new random numbers in every step; a graph repeats them");
-  check(config_.model.value("batch_norm") != "sync", "a graph cannot contain model.batch_norm = sync");
+  check(config_.model.value("batch_norm") != "sync" || config_.train.frozen_statistics,
+        "a graph cannot contain model.batch_norm = sync");
   check(!config_.ddp.sharded_optimizer, "a graph cannot contain ddp.sharded_optimizer = true");
 }
 

@@ -185,6 +185,9 @@ std::vector<Option<TrainConfig>> TrainConfig::options() {
       number("label_smoothing", &T::label_smoothing, Range::below(0, 1),
              "label smoothing of the cross-entropy"),
       texts("frozen", &T::frozen, "name patterns of parameters that are not trained", {.peers = {"freeze"}}),
+      flag("frozen_statistics", &T::frozen_statistics,
+           "batch norms normalise by their running statistics in training, too, and keep them",
+           {.peers = {"freeze_bn", "frozen_bn", "norm_eval", "bn_eval"}}),
   };
 }
 

@@ -60,6 +60,7 @@ struct TrainConfig {
   std::string init;
   double label_smoothing = 0;
   std::vector<std::string> frozen;
+  bool frozen_statistics = false;
 
   static std::vector<Option<TrainConfig>> options();
 };

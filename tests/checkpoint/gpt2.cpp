@@ -16,6 +16,7 @@
 #include "lockstep/models/mlp.h"
 #include "lockstep/models/registry.h"
 #include "lockstep/models/resnet.h"
+#include "lockstep/models/vit.h"
 
 namespace lockstep::test {
 namespace {
@@ -378,7 +379,58 @@ BOOST_FIXTURE_TEST_CASE(bottleneck_blocks_are_named_in_place_of_all_their_tensor
   lc::write_weights(folder.file("resnet50.safetensors"), weights);
   BOOST_CHECK_EXCEPTION(
       lc::load_weights(folder.file("resnet50.safetensors"), resnet, *self), DataError,
-      mentions("resnet50.safetensors: bottleneck blocks (resnet50/101/152) are not supported"));
+      mentions("resnet50.safetensors: it holds bottleneck blocks", "set model.block = bottleneck"));
+}
+
+BOOST_FIXTURE_TEST_CASE(files_without_counts_of_batches_fit_and_are_noted, Gpt) {
+  models::Resnet resnet({.blocks = {1}, .width = 4, .in_channels = 3, .classes = 10}, 1);
+  lc::Weights weights;
+  const ModelState state = resnet;
+  for (const Param* const param : state.params) weights.tensors.push_back({param->name, param->value});
+  for (const Buffer* const buffer : state.buffers)
+    if (!buffer->name.ends_with("num_batches_tracked"))
+      weights.tensors.push_back({buffer->name, buffer->value});
+  lc::write_weights(folder.file("old.pth"), weights);
+  const lc::LoadReport report = lc::load_weights(folder.file("old.pth"), resnet, *self);
+  BOOST_TEST(report.warnings.empty());
+  BOOST_TEST(report.notes.back() == folder.file("old.pth") +
+                                        ": lacks bn1.num_batches_tracked, layer1.0.bn1.num_batches_tracked, "
+                                        "layer1.0.bn2.num_batches_tracked, which keep their values");
+  weights.tensors.pop_back();  // running_var: no file lacks it
+  lc::write_weights(folder.file("short.pth"), weights);
+  BOOST_CHECK_EXCEPTION(lc::load_weights(folder.file("short.pth"), resnet, *self), DataError,
+                        mentions("missing: layer1.0.bn2.running_var"));
+}
+
+BOOST_FIXTURE_TEST_CASE(a_vit_takes_the_names_of_earlier_versions_of_torchvision, Gpt) {
+  const models::Vit::Options options{.image_size = 4,
+                                     .patch = 2,
+                                     .layers = 1,
+                                     .heads = 2,
+                                     .channels = 8,
+                                     .mlp_channels = 12,
+                                     .in_channels = 1,
+                                     .classes = 3};
+  models::Vit vit(options, 1), other(options, 2);
+  lc::Weights weights;
+  for (const Param* const param : vit.state().params) {
+    std::string name = param->name;
+    if (const std::size_t at = name.find("mlp.0."); at != std::string::npos)
+      name.replace(at, 6, "mlp.linear_1.");
+    if (const std::size_t at = name.find("mlp.3."); at != std::string::npos)
+      name.replace(at, 6, "mlp.linear_2.");
+    weights.tensors.push_back({"module." + name, param->value});
+  }
+  lc::write_weights(folder.file("vit.pth"), weights);
+  const lc::LoadReport report = lc::load_weights(folder.file("vit.pth"), other, *self);
+  BOOST_TEST(report.notes.back().find("2 names of an earlier version ('.mlp.linear_2.' is '.mlp.3.')") !=
+             std::string::npos);
+  const ModelState found = other, wanted = vit;
+  for (std::size_t i = 0; i < found.params.size(); ++i)
+    BOOST_TEST(std::equal(found.params[i]->value.data<float>(),
+                          found.params[i]->value.data<float>() + found.params[i]->value.numel(),
+                          wanted.params[i]->value.data<float>()),
+               found.params[i]->name);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

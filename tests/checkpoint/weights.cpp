@@ -176,7 +176,7 @@ BOOST_FIXTURE_TEST_CASE(partial_loading_says_what_does_not_fit_and_takes_the_res
   BOOST_TEST(report.warnings[1] == path + ": unexpected: model/other");
   BOOST_TEST(report.warnings[2] == path + ": wrong shape: model/norm.weight is [6] in the file, [2, 3] here");
   BOOST_TEST(report.notes.back() ==
-             path + ": 0 of 1 parameters loaded; the others keep their initial values");
+             path + ": 0 of 1 parameters loaded; new, with their initial values: norm.weight");
   BOOST_TEST(model.weight.value.data<float>()[0] == 0.25f);
   BOOST_TEST(model.mean.value.data<float>()[0] == 7.0f);
   make_file("module._orig_mod.module.norm.running_mean");

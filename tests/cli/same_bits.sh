@@ -12,6 +12,10 @@ case $model in
     printf '[model]\nname = resnet\nblocks = 1 1\nwidth = 32\nin_channels = 1\nclasses = 10\n' >run.ini
     printf '[data]\ntrain = digits.h5\naugment = crop flip\n' >>run.ini
     ;;
+  vit)
+    printf '[model]\nname = vit\nimage_size = 8\npatch = 2\nlayers = 2\nheads = 2\nchannels = 32\n' >run.ini
+    printf 'mlp_channels = 64\nin_channels = 1\nclasses = 10\ndropout = 0.1\n[data]\ntrain = digits.h5\n' >>run.ini
+    ;;
   gpt)
     words text.h5
     printf '[model]\nname = gpt\nlayers = 2\nheads = 2\nchannels = 32\ncontext = 32\nvocab = 256\ndropout = 0.1\n' >run.ini

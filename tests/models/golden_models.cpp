@@ -8,6 +8,7 @@
 #include "lockstep/autograd/gradient_sink.h"
 #include "lockstep/kernels/backend.h"
 #include "lockstep/models/registry.h"
+#include "lockstep/nn/norm.h"
 #include "lockstep/ops/loss.h"
 #include "support/backend_under_test.h"
 #include "support/golden.h"
@@ -23,7 +24,8 @@ models::ModelConfig config_of(const nlohmann::json& model) {
     if (key == "name") continue;
     const auto option = std::ranges::find(config.type->options, key, &Option<models::ModelConfig>::name);
     if (option == config.type->options.end()) throw DataError("unknown model key {}", key);
-    std::string text = value.dump();  // "[4, 3]": a list has blanks between its numbers
+    // "[4, 3]": a list has blanks between its numbers.
+    std::string text = value.is_string() ? value.get<std::string>() : value.dump();
     std::erase_if(text, [](char letter) { return letter == '[' || letter == ']'; });
     std::ranges::replace(text, ',', ' ');
     option->set(config, text);
@@ -55,6 +57,14 @@ Tensor first(const Tensor& tensor) {
   return tensor.rows(0, 1).reshape(Shape(shape.extents().subspan(1)));
 }
 
+/// The mean loss of a recorded pass, as a tensor [1].
+Tensor mean_of(const Loss& loss) {
+  const Tensor mean = Tensor::empty({1}, DType::float64);
+  const ops::CountedSum total = loss.read();
+  *mean.data<double>() = total.sum / total.count;
+  return mean;
+}
+
 void check_model(const GoldenCase& golden, DType compute, const Tolerance& loss_within,
                  const Tolerance& logits_within) {
   const auto model = models::make_model(config_of(golden.what().at("model")), 1);
@@ -68,10 +78,8 @@ void check_model(const GoldenCase& golden, DType compute, const Tolerance& loss_
   load(golden, "init", *model);
   tape.begin({.sink = &gradients, .compute = compute});
   const Loss loss = cross_entropy(model->forward(tape, x), y);
-  Tensor mean = Tensor::empty({1}, DType::float64);
-  const ops::CountedSum total = loss.read();
-  *mean.data<double>() = total.sum / total.count;
-  std::string text = mismatch(golden, "loss[0]", mean, golden.tensor("loss").rows(0, 1), loss_within);
+  std::string text =
+      mismatch(golden, "loss[0]", mean_of(loss), golden.tensor("loss").rows(0, 1), loss_within);
   BOOST_CHECK_MESSAGE(text.empty(), text);
 
   load(golden, "final", *model);
@@ -84,6 +92,46 @@ void check_model(const GoldenCase& golden, DType compute, const Tolerance& loss_
 BOOST_AUTO_TEST_CASE(every_model_computes_what_pytorch_does) {
   for_each_golden_case("train", [](const GoldenCase& golden) {
     check_model(golden, DType::float32, loss_tolerance, trajectory_tolerance);
+  });
+}
+
+void check_vision_model(const GoldenCase& golden, DType compute, const Tolerance& loss_within,
+                        const Tolerance& gradients_within, const Tolerance& logits_within) {
+  const auto model = models::make_model(config_of(golden.what().at("model")), 1);
+  if (golden.what().at("frozen_statistics")) nn::freeze_statistics(*model);
+  const auto backend = make_backend_under_test();
+  model->to(*backend);
+  load(golden, "init", *model);
+  LocalGradients gradients(*model, *backend);
+  Tape tape(*backend);
+  const Tensor x = kernels::on_device(golden.tensor("x"), *backend),
+               y = kernels::on_device(golden.tensor("y"), *backend);
+  const auto check = [&](const std::string& name, const Tensor& found, const Tolerance& tolerance) {
+    const std::string text = mismatch(golden, name, kernels::on_cpu(found, backend.get()), tolerance);
+    BOOST_CHECK_MESSAGE(text.empty(), text);
+  };
+
+  tape.begin({.sink = &gradients, .compute = compute});
+  const Loss loss = cross_entropy(model->forward(tape, x), y);
+  check("loss", mean_of(loss), loss_within);
+  backward(loss, 1 / static_cast<float>(x.size(0)));
+  tape.finish_backward();
+  for (const Param* const param : gradients.params())
+    check("grad/" + param->name, param->gradient, gradients_within);
+
+  tape.begin({.training = false, .record = false, .compute = compute});
+  check("eval_logits", in_float32(*backend, model->forward(tape, x).value()), logits_within);
+}
+
+BOOST_AUTO_TEST_CASE(models_have_the_gradients_and_logits_of_torchvision) {
+  for_each_golden_case("vision", [](const GoldenCase& golden) {
+    check_vision_model(golden, DType::float32, loss_tolerance, layer_tolerance, trajectory_tolerance);
+  });
+}
+
+BOOST_AUTO_TEST_CASE(in_bf16_models_stay_near_torchvision) {
+  for_each_golden_case("vision", [](const GoldenCase& golden) {
+    check_vision_model(golden, DType::bfloat16, bf16_loss_tolerance, bf16_tolerance, bf16_tolerance);
   });
 }
 

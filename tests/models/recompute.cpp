@@ -40,6 +40,21 @@ Work resnet(std::int64_t blocks, bool recompute) {
           images, labels};
 }
 
+Work vit(std::int64_t layers, bool recompute) {
+  Work work = resnet(1, false);
+  work.model = ModelMaker::of<models::Vit>("vit", {.image_size = 16,
+                                                   .patch = 4,
+                                                   .layers = layers,
+                                                   .heads = 2,
+                                                   .channels = 32,
+                                                   .mlp_channels = 64,
+                                                   .in_channels = 3,
+                                                   .classes = 10,
+                                                   .dropout = 0.1,
+                                                   .recompute = recompute});
+  return work;
+}
+
 struct Found {
   std::vector<std::vector<float>> gradients, running;
   std::size_t bytes = 0;  ///< that the pool has taken from the system
@@ -69,7 +84,7 @@ Found run(const Work& work, DType compute = DType::float32) {
 
 BOOST_AUTO_TEST_CASE(gradients_and_running_statistics_have_the_same_bits) {
   for (const DType compute : {DType::float32, DType::bfloat16}) {
-    for (const auto& work : {gpt, resnet}) {
+    for (const auto& work : {gpt, resnet, vit}) {
       const Found kept = run(work(2, false), compute), again = run(work(2, true), compute);
       BOOST_TEST((again.gradients == kept.gradients),
                  work(2, true).model.name << " in " << to_string(compute));

@@ -1,6 +1,7 @@
 // Models: what they build and refuse, parameter names, input checks.
 #include "lockstep/models/registry.h"
 
+#include <algorithm>
 #include <boost/test/unit_test.hpp>
 #include <cmath>
 
@@ -16,14 +17,29 @@ BOOST_AUTO_TEST_SUITE(registry)
 using models::Gpt;
 using models::Mlp;
 using models::Resnet;
+using models::Vit;
 using Names = std::vector<std::string>;
 
 Mlp::Options mlp() { return {.sizes = {12, 7, 6, 3}}; }
 Resnet::Options resnet() { return {.blocks = {1, 2}, .width = 4, .in_channels = 3, .classes = 5}; }
 Gpt::Options gpt() { return {.layers = 2, .heads = 2, .channels = 8, .context = 6, .vocab = 11}; }
+Resnet::Options bottlenecks() {
+  return {.blocks = {2, 1}, .width = 4, .in_channels = 3, .classes = 5, .block = "bottleneck"};
+}
+Vit::Options vit() {
+  return {.image_size = 2,
+          .patch = 1,
+          .layers = 2,
+          .heads = 2,
+          .channels = 8,
+          .mlp_channels = 12,
+          .in_channels = 3,
+          .classes = 5};
+}
 std::vector<ModelMaker> all_models() {
   return {ModelMaker::of<Mlp>("mlp", mlp()), ModelMaker::of<Resnet>("resnet", resnet()),
-          ModelMaker::of<Gpt>("gpt", gpt())};
+          ModelMaker::of<Resnet>("resnet of bottlenecks", bottlenecks()), ModelMaker::of<Gpt>("gpt", gpt()),
+          ModelMaker::of<Vit>("vit", vit())};
 }
 
 Names names_of(const ModelState& state) {
@@ -110,6 +126,46 @@ BOOST_AUTO_TEST_CASE(resnet_has_the_names_of_torchvision) {
   BOOST_TEST((model->forward(tape, Tensor::zeros({2, 3, 9, 8})).shape() == Shape{2, 5}));
 }
 
+BOOST_AUTO_TEST_CASE(bottlenecks_have_the_names_and_shapes_of_torchvision) {
+  const auto model = std::make_unique<Resnet>(bottlenecks(), 1);
+  const ModelState state = *model;
+  const Names names = names_of(state);
+  BOOST_TEST(names.size() == 3u + 12 + 9 + 12 + 2);
+  const std::string block = "layer1.0.";
+  BOOST_TEST(
+      (Names(names.begin() + 3, names.begin() + 15)) ==
+          (Names{block + "conv1.weight", block + "bn1.weight", block + "bn1.bias", block + "conv2.weight",
+                 block + "bn2.weight", block + "bn2.bias", block + "conv3.weight", block + "bn3.weight",
+                 block + "bn3.bias", block + "downsample.0.weight", block + "downsample.1.weight",
+                 block + "downsample.1.bias"}),
+      boost::test_tools::per_element());
+  BOOST_TEST((state.params.at(9)->value.shape() == Shape{16, 4, 1, 1}));   // layer1.0.conv3.weight
+  BOOST_TEST((state.params.at(15)->value.shape() == Shape{4, 16, 1, 1}));  // layer1.1.conv1.weight
+  BOOST_TEST((state.params.back()->value.shape() == Shape{5}));
+  tape.begin({.record = false});
+  BOOST_TEST((model->forward(tape, Tensor::zeros({2, 3, 9, 8})).shape() == Shape{2, 5}));
+}
+
+BOOST_AUTO_TEST_CASE(vit_has_the_names_of_torchvision) {
+  const auto model = std::make_unique<Vit>(vit(), 1);
+  const Names names = names_of(*model);
+  BOOST_TEST(names.size() == 4u + 2 * 12 + 4);
+  const std::string block = "encoder.layers.encoder_layer_0.";
+  BOOST_TEST(
+      (Names(names.begin(), names.begin() + 16)) ==
+          (Names{"class_token", "conv_proj.weight", "conv_proj.bias", "encoder.pos_embedding",
+                 block + "ln_1.weight", block + "ln_1.bias", block + "self_attention.in_proj_weight",
+                 block + "self_attention.in_proj_bias", block + "self_attention.out_proj.weight",
+                 block + "self_attention.out_proj.bias", block + "ln_2.weight", block + "ln_2.bias",
+                 block + "mlp.0.weight", block + "mlp.0.bias", block + "mlp.3.weight", block + "mlp.3.bias"}),
+      boost::test_tools::per_element());
+  BOOST_TEST((Names(names.end() - 4, names.end())) ==
+                 (Names{"encoder.ln.weight", "encoder.ln.bias", "heads.head.weight", "heads.head.bias"}),
+             boost::test_tools::per_element());
+  tape.begin({.record = false});
+  BOOST_TEST((model->forward(tape, Tensor::zeros({2, 3, 2, 2})).shape() == Shape{2, 5}));
+}
+
 BOOST_AUTO_TEST_CASE(gpt_has_the_names_of_gpt2_and_no_head_of_its_own) {
   const auto model = std::make_unique<Gpt>(gpt(), 1);
   const Names names = names_of(*model);
@@ -141,6 +197,42 @@ BOOST_AUTO_TEST_CASE(embeddings_and_output_heads_say_so) {
   BOOST_TEST((with_role(Gpt(gpt(), 1), Role::embedding) ==
               Names{"transformer.wte.weight", "transformer.wpe.weight"}));
   BOOST_TEST(with_role(Gpt(gpt(), 1), Role::head).empty());  // it is tied to an embedding
+  BOOST_TEST((with_role(Vit(vit(), 1), Role::embedding) == Names{"class_token", "encoder.pos_embedding"}));
+  BOOST_TEST((with_role(Vit(vit(), 1), Role::head) == Names{"heads.head.weight", "heads.head.bias"}));
+}
+
+/// The root of the mean square of its elements.
+double deviation_of(const Param& param) {
+  double squares = 0;
+  for (std::int64_t i = 0; i < param.value.numel(); ++i) squares += std::pow(param.value.data<float>()[i], 2);
+  return std::sqrt(squares / static_cast<double>(param.value.numel()));
+}
+
+BOOST_AUTO_TEST_CASE(bottlenecks_and_vit_begin_as_those_of_torchvision_do) {
+  Resnet::Options wide = bottlenecks();
+  wide.width = 32;
+  Vit::Options transformer = vit();
+  transformer.channels = 64;
+  transformer.mlp_channels = 128;
+  Resnet resnet(wide, 1);
+  Vit model(transformer, 1);
+  const auto check = [](const ModelState& state, std::string_view name, double wanted) {
+    const auto param = std::ranges::find(state.params, name, &Param::name);
+    BOOST_REQUIRE_MESSAGE(param != state.params.end(), name);
+    const double deviation = deviation_of(**param);
+    BOOST_TEST(std::abs(deviation - wanted) <= 0.15 * wanted, name << ": " << deviation);
+  };
+  check(resnet, "conv1.weight", std::sqrt(2.0 / (32 * 9)));
+  check(resnet, "layer1.0.conv3.weight", std::sqrt(2.0 / 128));
+  check(resnet, "fc.weight", std::sqrt(1.0 / 3 / 256));
+  check(model, "class_token", 0);
+  check(model, "conv_proj.weight", std::sqrt(1.0 / 3));
+  check(model, "conv_proj.bias", 0);
+  check(model, "encoder.pos_embedding", 0.02);
+  check(model, "encoder.layers.encoder_layer_0.self_attention.in_proj_weight", std::sqrt(6.0 / 256 / 3));
+  check(model, "encoder.layers.encoder_layer_0.mlp.0.weight", std::sqrt(6.0 / 192 / 3));
+  check(model, "encoder.layers.encoder_layer_1.mlp.3.bias", 1e-6);
+  check(model, "heads.head.weight", 0);
 }
 
 BOOST_AUTO_TEST_CASE(gpt_begins_as_gpt2_does) {
@@ -148,10 +240,7 @@ BOOST_AUTO_TEST_CASE(gpt_begins_as_gpt2_does) {
   options.channels = 64;
   const auto model = std::make_unique<Gpt>(options, 1);
   for (const Param* const param : model->state().params) {
-    double squares = 0;
-    for (std::int64_t i = 0; i < param->value.numel(); ++i)
-      squares += std::pow(param->value.data<float>()[i], 2);
-    const double deviation = std::sqrt(squares / static_cast<double>(param->value.numel()));
+    const double deviation = deviation_of(*param);
     double wanted = 0.02;
     if (param->name.ends_with("c_proj.weight")) wanted = 0.02 / 2;  // sqrt(2 * 2 layers)
     if (param->name.find("ln_") != std::string::npos) wanted = 1;
@@ -179,6 +268,8 @@ BOOST_AUTO_TEST_CASE(dropout_changes_training_passes_only) {
     const auto logits = [&](double p, bool training) {
       options.dropout = p;
       M model(options, 1);
+      for (Param* const param : model.state().params)  // a vit's head begins at 0
+        if (param->role == Param::Role::head) nn::initialize(*param, nn::Init::normal(1), 2);
       tape.begin({.training = training, .record = false});
       const Tensor y = model.forward(tape, x).value();
       return std::vector<float>(y.data<float>(), y.data<float>() + y.numel());
@@ -188,6 +279,7 @@ BOOST_AUTO_TEST_CASE(dropout_changes_training_passes_only) {
   };
   check.operator()<Mlp>(mlp(), Tensor::zeros({2, 12}));
   check.operator()<Gpt>(gpt(), tokens(2, 6));
+  check.operator()<Vit>(vit(), Tensor::zeros({2, 3, 2, 2}));
 }
 
 /// A batch of it passes the model's own check.
@@ -212,6 +304,8 @@ BOOST_AUTO_TEST_CASE(inputs_that_do_not_fit_are_data_errors_naming_both_shapes) 
         {"[2, 1, 8, 8]", "[batch, 3, height, width]", "model.in_channels"});
   check(Resnet(resnet(), 1), Tensor::zeros({2, 3}), {"[2, 3]"});
   check(Gpt(gpt(), 1), tokens(2, 7), {"[2, 7]", "6", "model.context"});
+  check(Vit(vit(), 1), Tensor::zeros({2, 3, 2, 4}), {"[2, 3, 2, 4]", "[batch, 3, 2, 2]", "model.image_size"});
+  check(Vit(vit(), 1), Tensor::zeros({2, 12}), {"[2, 12]"});
 }
 
 BOOST_AUTO_TEST_CASE(impossible_options_name_key_and_value) {
@@ -231,6 +325,19 @@ BOOST_AUTO_TEST_CASE(impossible_options_name_key_and_value) {
   images = resnet();
   images.blocks.assign(17, 1);
   check_refused<Resnet>(images, {"model.blocks names 17 stages"});
+  images = resnet();
+  images.block = "wide";
+  check_refused<Resnet>(images, {"model.block: \"wide\" is not one of: basic, bottleneck"});
+  Vit::Options patches = vit();
+  patches.patch = 3;
+  check_refused<Vit>(patches, {"model.patch = 3 does not divide model.image_size = 2"});
+  patches = vit();
+  patches.heads = 3;
+  check_refused<Vit>(patches, {"model.heads = 3 does not divide model.channels = 8"});
+  patches = vit();
+  patches.image_size = patches.patch = patches.in_channels = patches.channels = 2147483647;
+  patches.heads = 1;
+  check_refused<Vit>(patches, {"has more elements than any machine holds"});
   Gpt::Options text = gpt();
   text.heads = 3;
   check_refused<Gpt>(text, {"model.heads = 3", "model.channels = 8"});
@@ -240,11 +347,11 @@ BOOST_AUTO_TEST_CASE(impossible_options_name_key_and_value) {
 }
 
 BOOST_AUTO_TEST_CASE(a_name_that_is_near_one_of_a_model_is_told) {
-  BOOST_CHECK_EXCEPTION(models::built_in_models().configure("resnett"), UsageError,
-                        [](const UsageError& error) {
-                          return std::string(error.what()) ==
-                                 "\"resnett\" is not one of: mlp, resnet, gpt, unet; did you mean resnet?";
-                        });
+  BOOST_CHECK_EXCEPTION(
+      models::built_in_models().configure("resnett"), UsageError, [](const UsageError& error) {
+        return std::string(error.what()) ==
+               "\"resnett\" is not one of: mlp, resnet, gpt, unet, vit; did you mean resnet?";
+      });
 }
 
 BOOST_AUTO_TEST_CASE(the_summary_counts_parameters_and_names_frozen_ones) {

@@ -24,9 +24,18 @@ std::vector<Work> all_work() {
   const Tensor images = Tensor::zeros({4, 3, 8, 8}), labels = Tensor::zeros({4}, DType::int64);
   const Tensor tokens = Tensor::zeros({3, 16}, DType::int64);
   const models::Resnet::Options resnet{.blocks = {1, 1}, .width = 16, .in_channels = 3, .classes = 10};
-  models::Resnet::Options sync = resnet, resnet_again = resnet;
+  models::Resnet::Options sync = resnet, resnet_again = resnet, bottlenecks = resnet;
   sync.batch_norm = "sync";
   resnet_again.recompute = true;
+  bottlenecks.block = "bottleneck";
+  const models::Vit::Options vit{.image_size = 8,
+                                 .patch = 2,
+                                 .layers = 2,
+                                 .heads = 2,
+                                 .channels = 32,
+                                 .mlp_channels = 64,
+                                 .in_channels = 3,
+                                 .classes = 10};
   const models::Gpt::Options gpt{
       .layers = 2, .heads = 2, .channels = 32, .context = 16, .vocab = 48, .dropout = 0.1};
   models::Gpt::Options gpt_again = gpt;
@@ -50,6 +59,8 @@ std::vector<Work> all_work() {
           {ModelMaker::of<models::Resnet>("resnet", resnet), images, labels},
           {ModelMaker::of<models::Resnet>("resnet, synchronized", sync), images, labels},
           {ModelMaker::of<models::Resnet>("resnet, recomputed", resnet_again), images, labels},
+          {ModelMaker::of<models::Resnet>("resnet of bottlenecks", bottlenecks), images, labels},
+          {ModelMaker::of<models::Vit>("vit", vit), images, labels},
           {ModelMaker::of<models::Gpt>("gpt", gpt), tokens, tokens},
           {ModelMaker::of<models::Gpt>("gpt, recomputed", gpt_again), tokens, tokens},
           {ModelMaker::of<models::Unet>("unet", unet), noisy, classes_of_pixels},

@@ -225,6 +225,45 @@ BOOST_AUTO_TEST_CASE(ranks_of_a_sync_layer_compute_what_one_rank_would) {
   close(tape.gradient(mine), dx_alone.rows(begin, end));
 }
 
+BOOST_AUTO_TEST_CASE(frozen_statistics_normalise_training_passes_and_stay_whether_synchronized_or_not) {
+  for (const bool sync : {false, true}) {
+    nn::Module model;
+    nn::BatchNorm2d layer(model, "m", channels, {.sync = sync});
+    layer.running_mean.value.data<float>()[1] = 3;
+    layer.running_var.value.data<float>()[1] = 4;
+    nn::freeze_statistics(model);
+    const Tensor x = batch(2, 1, 6);
+    communicator.count = sink.contributions = 0;
+    tape.begin(pass(false, false));
+    const Tensor evaluated = layer(tape.constant(x)).value();
+    tape.begin(pass());
+    const Var input = tape.input(x), y = layer(input);
+    tape.backward(y, x);
+    tape.finish_backward();
+    for (std::int64_t i = 0; i < x.numel(); ++i)
+      BOOST_TEST(y.value().data<float>()[i] == evaluated.data<float>()[i]);
+    const float* const dx = tape.gradient(input).data<float>();
+    BOOST_TEST(dx[places] == x.data<float>()[places] / std::sqrt(4 + 1e-5),
+               boost::test_tools::tolerance(1e-6));
+    BOOST_TEST(!!layer.weight.gradient);  // it trains
+    BOOST_TEST(communicator.count == 0);
+    BOOST_TEST(sink.contributions == 0);
+    BOOST_TEST(model.state().statistics.empty());
+    BOOST_TEST(!model.state().meets_across_ranks);
+    layer.weight.gradient = layer.bias.gradient = {};
+  }
+}
+
+BOOST_AUTO_TEST_CASE(frozen_statistics_take_one_value_a_channel) {
+  nn::BatchNorm2d layer(root, "m", channels, {.frozen_statistics = true});
+  tape.begin(pass());
+  BOOST_CHECK_NO_THROW(layer(tape.constant(batch(1, 0, 1).reshape({places, channels}).rows(0, 1))));
+}
+
+BOOST_AUTO_TEST_CASE(freezing_statistics_of_a_model_without_batch_norm_is_an_error) {
+  BOOST_CHECK_EXCEPTION(nn::freeze_statistics(root), UsageError, mentions("the model has no batch norm"));
+}
+
 BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()

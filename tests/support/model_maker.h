@@ -9,6 +9,7 @@
 #include "lockstep/models/mlp.h"
 #include "lockstep/models/resnet.h"
 #include "lockstep/models/unet.h"
+#include "lockstep/models/vit.h"
 
 namespace lockstep::test {
 

@@ -288,6 +288,7 @@ struct BatchNormOptions {
   /// Receives this shard's moments in a recorded training pass: float64 [2 C + 1], per channel the sum of
   /// (x - running_mean), then per channel the sum of its squares, then the number of elements a channel has.
   Statistic* statistic = nullptr;
+  bool frozen = false;  ///< training passes normalise as evaluations do, and contribute nothing
 };
 /// x: [N, C, H, W] or [N, C]; weight, bias: [C]. Training passes normalise by the batch's mean and biased
 /// variance, evaluations by the running ones. Only recorded training passes communicate; gradients of weight

@@ -112,6 +112,8 @@ inline void ParamState::belong_to(std::span<Param* const> params) const {
 struct Buffer {
   std::string name;  ///< full dotted name, such as layer1.0.bn1.running_mean
   Tensor value;      ///< float32 or int64
+  /// A file of weights may lack it: a load keeps its value.
+  bool optional = false;
 };
 
 /// A float64 vector that each shard contributes to in its forward pass and that is needed as a sum over all
@@ -123,6 +125,8 @@ class Statistic {
   virtual std::int64_t elements() const = 0;    ///< the number of sums
   /// Whether its layer currently communicates with other ranks (nn::Module::meets_across_ranks()).
   virtual bool meets_across_ranks() const { return false; }
+  /// False while its layer contributes nothing: the state of the model leaves it out.
+  virtual bool is_used() const { return true; }
   /// Takes the sum over all shards, float64 [elements] on the backend's device, once per step, on every rank.
   virtual void apply(kernels::Backend& backend, const Tensor& total) = 0;
 };
@@ -132,7 +136,7 @@ class Statistic {
 struct ModelState {
   std::vector<Param*> params;          ///< in the order of PyTorch's state_dict
   std::vector<Buffer*> buffers;        ///< saved but not trained: running statistics
-  std::vector<Statistic*> statistics;  ///< summed over all shards, as gradients are
+  std::vector<Statistic*> statistics;  ///< in use; summed over all shards, as gradients are
   /// A layer communicates with other ranks within a training pass (nn::Module::meets_across_ranks()).
   bool meets_across_ranks = false;
   /// The backend of the device that holds the values, for copies; null: they are in CPU memory.

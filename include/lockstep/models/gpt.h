@@ -3,16 +3,12 @@
 #pragma once
 
 #include "lockstep/models/model.h"
+#include "lockstep/models/transformer.h"
 #include "lockstep/nn/containers.h"
 #include "lockstep/nn/layers.h"
 #include "lockstep/nn/norm.h"
 
 namespace lockstep::models {
-
-/// The residual stream x + branch, which the next layer norm adds. An absent branch (Var{}) counts as zero.
-struct Residual {
-  Var x, branch;  ///< the stream; the branch to add to it
-};
 
 /// A block of GPT-2: attention and two linear layers, each after a layer norm.
 class GptBlock : public nn::Layer<GptBlock> {

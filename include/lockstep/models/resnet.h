@@ -1,4 +1,4 @@
-// resnet: basic-block residual network (He, Zhang, Ren, Sun 2016) with torchvision's names.
+// resnet: residual network (He, Zhang, Ren, Sun 2016) of basic or bottleneck blocks with torchvision's names.
 #pragma once
 
 #include <memory>
@@ -11,27 +11,73 @@
 
 namespace lockstep::models {
 
-/// Two 3x3 convolutions, and a shortcut: the identity, or a 1x1 convolution where the shape changes.
-class BasicBlock : public nn::Layer<BasicBlock> {
+/// A block of a resnet: relu(branch(x) + shortcut(x)).
+class ResnetBlock : public nn::Layer<ResnetBlock> {
+ public:
+  using Layer::Layer;
+
+  virtual Var forward(const Var& x) = 0;  ///< x: [N, C, H, W]
+
+ protected:
+  /// The identity, or a 1x1 convolution where the shape changes.
+  class Shortcut {
+   public:
+    /// Parameters of the block: "downsample.0" and "downsample.1", where the shape changes.
+    Shortcut(nn::Module& block, std::int64_t in, std::int64_t out, int stride,
+             const nn::BatchNormSettings& norm);
+
+    Var operator()(const Var& x);
+
+   private:
+    std::optional<nn::Conv2d> conv_;
+    std::optional<nn::BatchNorm2d> bn_;
+  };
+};
+
+/// Two 3x3 convolutions.
+class BasicBlock final : public ResnetBlock {
  public:
   /// in, out: channels; stride: of the first convolution.
   BasicBlock(nn::Module& parent, std::string_view name, std::int64_t in, std::int64_t out, int stride,
              const nn::BatchNormSettings& norm);
 
-  Var forward(const Var& x);
+  Var forward(const Var& x) override;
 
  private:
   nn::Conv2d conv1_;
   nn::BatchNorm2d bn1_;
   nn::Conv2d conv2_;
   nn::BatchNorm2d bn2_;
-  std::optional<nn::Conv2d> downsample_conv_;
-  std::optional<nn::BatchNorm2d> downsample_bn_;
+  Shortcut shortcut_;
 };
 
-/// Stage k has width * 2^k channels; stages after the first halve the image. The stem "3x3" keeps the size of
-/// the image, "7x7" with its max pool quarters it (blocks 2 2 2 2 of width 64: ResNet-18). x: [N,
-/// in_channels, H, W].
+/// A 1x1 convolution to a quarter of the result's channels, a 3x3, and a 1x1 convolution to the result's.
+class Bottleneck final : public ResnetBlock {
+ public:
+  static constexpr std::int64_t expansion = 4;  ///< channels of the result for each channel of the 3x3
+
+  /// in: channels; width: of the 3x3 convolution, which has the stride (as torchvision's, "ResNet v1.5").
+  Bottleneck(nn::Module& parent, std::string_view name, std::int64_t in, std::int64_t width, int stride,
+             const nn::BatchNormSettings& norm);
+
+  Var forward(const Var& x) override;
+
+ private:
+  nn::Conv2d conv1_;
+  nn::BatchNorm2d bn1_;
+  nn::Conv2d conv2_;
+  nn::BatchNorm2d bn2_;
+  nn::Conv2d conv3_;
+  nn::BatchNorm2d bn3_;
+  Shortcut shortcut_;
+};
+
+/// Blocks of stage k have convolutions of width * 2^k channels, which a bottleneck's result has four times;
+/// stages after the first halve the image. The stem "3x3" keeps the size of the image, "7x7" with its max
+/// pool quarters it. With this stem and width 64, torchvision's resnet18 has the basic blocks 2 2 2 2,
+/// resnet34 3 4 6 3; resnet50 has the bottlenecks 3 4 6 3, resnet101 3 4 23 3. A resnet of bottlenecks has
+/// torchvision's first values (of convolutions: He et al. 2015, by fan-out), one of basic blocks those of
+/// PyTorch's layers. x: [N, in_channels, H, W].
 class Resnet final : public Model {
  public:
   static constexpr const char* task = "classification";
@@ -40,6 +86,7 @@ class Resnet final : public Model {
     std::vector<std::int64_t> blocks{};         ///< number of blocks of each stage
     std::int64_t width = 0;                     ///< channels of the first stage
     std::int64_t in_channels = 0, classes = 0;  ///< channels of an image; classes of the output
+    std::string block = "basic";                ///< or "bottleneck"
     std::string stem = "3x3";                   ///< or "7x7"
     std::string batch_norm = "plain";           ///< or "sync"
     bool recompute = false;  ///< keeps the inputs of blocks only; the backward computes the rest again
@@ -59,15 +106,16 @@ class Resnet final : public Model {
   std::optional<Var> features(Tape& tape, const Batch& batch) override;
 
  private:
-  std::vector<std::unique_ptr<BasicBlock>> make_blocks(const Options& options,
-                                                       const nn::BatchNormSettings& norm);
+  std::vector<std::unique_ptr<ResnetBlock>> make_blocks(const Options& options,
+                                                        const nn::BatchNormSettings& norm);
+  void initialize_convolutions();
 
   std::int64_t in_channels_;
   bool recompute_;
   bool is_for_large_images_;  ///< model.stem = 7x7
   nn::Conv2d conv1_;
   nn::BatchNorm2d bn1_;
-  std::vector<std::unique_ptr<BasicBlock>> blocks_;
+  std::vector<std::unique_ptr<ResnetBlock>> blocks_;
   nn::Linear fc_;
 };
 

@@ -28,6 +28,10 @@ struct ForeignWeights {
     std::string_view missing = "";  ///< JSON: the default, if the configuration names its model
     bool names_model = false;       ///< names its model; the first such key counts
   };
+  /// A part of names in files of earlier versions of the other program.
+  struct OldName {
+    std::string_view old, current;  ///< ".mlp.linear_1." and ".mlp.0."
+  };
   /// A tensor that only a larger relative of the model has, and the error about it that replaces all other
   /// differences.
   struct Relative {
@@ -49,6 +53,7 @@ struct ForeignWeights {
   /// Two names of one tensor, of which a file has one or both.
   std::string_view head = "", embedding = "";
   std::vector<Key> config = {};          ///< keys to compare
+  std::vector<OldName> old_names = {};   ///< to replace
   std::vector<Relative> relatives = {};  ///< larger models, for errors
 };
 

@@ -63,6 +63,8 @@ struct BatchNormSettings {
   /// Training passes normalise by the statistics of all ranks of Pass::layer_transport (if there is one), not
   /// of the shard alone.
   bool sync = false;
+  /// Training passes, too, normalise by the running statistics, which stay as they are; ranks share nothing.
+  bool frozen_statistics = false;
 };
 
 /// Over batch and positions, per channel; x: [N, C, H, W] or [N, C]. Training passes normalise by the shard's
@@ -71,13 +73,15 @@ struct BatchNormSettings {
 /// known; evaluations use them.
 class BatchNorm2d : public Layer<BatchNorm2d> {
   friend void convert_sync_batch_norm(Module& model);
+  friend void freeze_statistics(Module& model);
 
  public:
   BatchNorm2d(Module& parent, std::string_view name, std::int64_t channels,
               const BatchNormSettings& settings = {});
 
   Var forward(const Var& x);
-  bool meets_across_ranks() const override { return settings_.sync; }
+  bool meets_across_ranks() const override { return settings_.sync && !settings_.frozen_statistics; }
+  bool has_frozen_statistics() const { return settings_.frozen_statistics; }  ///< of BatchNormSettings
   /// Elements of a channel in this rank's last pass; 0 before the first.
   std::int64_t values_per_channel() const { return values_; }
   /// relu(norm(x) + shortcut) in fewer passes over memory; the shortcut may be absent (Var{}).
@@ -92,7 +96,8 @@ class BatchNorm2d : public Layer<BatchNorm2d> {
    public:
     explicit RunningMoments(BatchNorm2d& owner);
     void apply(kernels::Backend& backend, const Tensor& total) override;
-    bool meets_across_ranks() const override { return owner_.settings_.sync; }
+    bool meets_across_ranks() const override { return owner_.meets_across_ranks(); }
+    bool is_used() const override { return !owner_.settings_.frozen_statistics; }
 
    private:
     BatchNorm2d& owner_;
@@ -117,5 +122,11 @@ class SyncBatchNorm : public BatchNorm2d {
 /// torch.nn.SyncBatchNorm.convert_sync_batchnorm does. Names, parameters and buffers stay. Call it before
 /// constructing the DataParallel; the next step of an earlier one is a UsageError.
 void convert_sync_batch_norm(Module& model);
+
+/// Makes every BatchNorm2d in `model` normalise by its running statistics in training passes, too, as eval()
+/// of PyTorch's batch norms does: they stay as they are, and ranks share nothing. Weights and biases still
+/// train; freeze() keeps them. Call it before constructing the DataParallel. UsageError if there is no
+/// BatchNorm2d.
+void freeze_statistics(Module& model);
 
 }  // namespace lockstep::nn

@@ -244,12 +244,12 @@ Normalisation normalisation_of(const char* function, const Var& x, const Var& we
                      to_string(options.running_mean.shape()));
   Tape& tape = x.tape();
   const Pass& pass = tape.pass();
-  comm::GradientTransport* const transport = pass.training && pass.record ? options.transport : nullptr;
+  const bool by_batch = pass.training && !options.frozen;
+  comm::GradientTransport* const transport = by_batch && pass.record ? options.transport : nullptr;
   // A recomputed segment neither communicates again nor counts its samples twice.
   const auto [mean, inv_std, count] = tape.once<3>([&]() -> std::array<Tensor, 3> {
-    const Statistics statistics = pass.training
-                                      ? batch_statistics(tape, x.value(), options, transport)
-                                      : statistics_of(tape.backend(), {}, options.running_mean, options);
+    const Statistics statistics = by_batch ? batch_statistics(tape, x.value(), options, transport)
+                                           : statistics_of(tape.backend(), {}, options.running_mean, options);
     return {statistics.mean, statistics.inv_std, statistics.count};
   });
   return {x, weight, bias, {mean, inv_std, count}, transport};

@@ -260,12 +260,38 @@ void arrange(Weights& weights, const std::optional<std::string>& layout, const s
                      path, fmt::join(models, " or "), *layout);
 }
 
+namespace {
+
+/// Replaces part of the names of a group where that gives a requested name; returns how many names changed.
+std::size_t replace_old_names(std::vector<StoredTensor>& stored, std::string_view group, std::string_view old,
+                              std::string_view current,
+                              const std::unordered_set<std::string_view>& requested) {
+  std::size_t count = 0;
+  for (StoredTensor& tensor : stored) {
+    const std::size_t at = tensor.name.find(old);
+    if (tensor.group != group || at == std::string::npos) continue;
+    std::string name = tensor.name;
+    name.replace(at, old.size(), current);
+    if (!requested.contains(strip_wrapper_prefix(name))) continue;
+    tensor.name = std::move(name);
+    ++count;
+  }
+  return count;
+}
+
+}  // namespace
+
 Adoption adopt(const ForeignWeights& by, const WeightSource& source, std::vector<StoredTensor>& stored,
                std::span<const NamedTensor> requested) {
   Adoption result;
-  if (by.layout.empty()) return result;
   std::unordered_set<std::string_view> requested_names;
   for (const NamedTensor& tensor : requested) requested_names.insert(strip_wrapper_prefix(tensor.name));
+  for (const auto& [old, current] : by.old_names) {
+    if (const std::size_t count = replace_old_names(stored, source.group(), old, current, requested_names))
+      result.notes.push_back(
+          fmt::format("{} names of an earlier version ('{}' is '{}')", count, old, current));
+  }
+  if (by.layout.empty()) return result;
 
   std::size_t renamed = 0, matrices = 0, ignored = 0, blocks = 0;
   std::int64_t positions = 0;

@@ -129,7 +129,7 @@ void log_start(Session& session, const Config& config, models::Model& model, con
   }
   log.info("{}", replicas.describe());
   log_memory(session, config, optimizer, ema);
-  if (config.model.value("batch_norm") == "sync") {
+  if (config.model.value("batch_norm") == "sync" && !config.train.frozen_statistics) {
     log.info("note: model.batch_norm = sync gives the same bits at the same number of ranks only");
   }
   constexpr std::int64_t few_snapshots = 8;

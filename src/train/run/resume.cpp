@@ -247,7 +247,12 @@ Beginning begin(BegunParts parts, const RunOptions& options, const Fork* fork, S
     begin_fork(*fork, parts, beginning, session);
   } else {
     data.measure(session.world());
-    if (!config.train.init.empty()) store.note(load_initial_weights(config, model, ema, session));
+    if (!config.train.init.empty())
+      store.note(load_initial_weights(config, model, ema, session));
+    else if (config.train.frozen_statistics)
+      session.log().info(
+          "note: train.frozen_statistics = true in a run from new weights: batch norms keep mean 0 and "
+          "variance 1; set train.init");
   }
   return beginning;
 }
