@@ -1,6 +1,7 @@
 // Reading the tensors of a checkpoint: each block is read and digested by one rank, which gives it to the
 // ranks that need it.
 #include <algorithm>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <vector>
@@ -120,7 +121,8 @@ class SharedRead {
   std::span<SharedBlock> rest_;                   // of later rounds
   std::span<SharedBlock> round_;                  // ascending by reader
   std::vector<std::byte> memory_;                 // only grows
-  std::vector<std::vector<std::byte>> parts_;     // what this rank has read, by owner
+  std::vector<std::byte> parts_;                  // what this rank has read, by owner; only grows
+  std::vector<std::span<std::byte>> to_rank_;     // in parts_
   std::vector<std::uint64_t> digests_;            // of this rank's blocks of the round, then of all
   std::vector<std::uint64_t> digests_of_tensor_;  // of the blocks finished so far
   bool in_range_ = true;                          // the tensor's numbers so far
@@ -204,20 +206,33 @@ void SharedRead::read_whole_blocks() {
 }
 
 void SharedRead::read_parts() {
-  parts_.assign(static_cast<std::size_t>(world_.size()), {});
-  std::byte* const data = memory_of(block_bytes);
+  const auto for_parts = [&](const SharedBlock& block, const auto& use) {
+    for (int rank = 0; rank < world_.size(); ++rank)
+      use(static_cast<std::size_t>(rank), block.range.within(tensors_[block.tensor].part_of(rank)));
+  };
+  std::vector<std::size_t> sizes(static_cast<std::size_t>(world_.size()));
   std::uint64_t bytes = 0;
   for (SharedBlock& block : round_) {
     block.own = block.range.within(tensors_[block.tensor].mine);
     bytes += block.own.size();
+    if (block.reader == world_.rank())
+      for_parts(block, [&](std::size_t rank, const ByteRange& part) { sizes[rank] += part.size(); });
+  }
+  parts_.resize(std::max(parts_.size(), std::accumulate(sizes.begin(), sizes.end(), std::size_t{0})));
+  to_rank_.clear();
+  for (std::byte* of_rank = parts_.data(); const std::size_t size : sizes) {
+    to_rank_.push_back({of_rank, size});
+    of_rank += size;
+  }
+  std::vector<std::size_t> filled(sizes.size());
+  std::byte* const data = memory_of(block_bytes);
+  for (const SharedBlock& block : round_) {
     if (block.reader != world_.rank()) continue;
     read(block, data);
-    for (int rank = 0; rank < world_.size(); ++rank) {
-      const ByteRange part = block.range.within(tensors_[block.tensor].part_of(rank));
-      const std::byte* const from = data + (part.begin - block.range.begin);
-      auto& of_rank = parts_[static_cast<std::size_t>(rank)];
-      of_rank.insert(of_rank.end(), from, from + part.size());
-    }
+    for_parts(block, [&](std::size_t rank, const ByteRange& part) {
+      std::copy_n(data + (part.begin - block.range.begin), part.size(), to_rank_[rank].data() + filled[rank]);
+      filled[rank] += part.size();
+    });
   }
   std::byte* to = memory_of(bytes);
   for (SharedBlock& block : round_) {
@@ -245,8 +260,8 @@ void SharedRead::exchange_whole_blocks() {
 }
 
 void SharedRead::exchange_parts() {
-  std::vector<std::span<const std::byte>> to_rank(parts_.begin(), parts_.end());
-  std::vector<std::span<std::byte>> from_rank(parts_.size());
+  const std::vector<std::span<const std::byte>> to_rank(to_rank_.begin(), to_rank_.end());
+  std::vector<std::span<std::byte>> from_rank(to_rank.size());
   for (const SharedBlock& block : round_) {
     auto& from = from_rank[static_cast<std::size_t>(block.reader)];
     from = {from.empty() ? block.data : from.data(), from.size() + block.own.size()};
