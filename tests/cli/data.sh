@@ -153,8 +153,8 @@ ends 4 'step ([0-9]+): .* is not finite; peak.h5: row 77 of field x holds inf, i
 for setting in data.fields="x:/fields/density" data.normalize= data.format=arrays; do
   refused 2 "${setting%%=*}: the run has" ranks 2 train run.ini --run run-2 --set train.steps=15 --set "$setting"
 done
-# A file of more than the 2 GiB that are held in memory (its elements take no space on disk) is read while training. Cut by another
-# program, it would give zeros.
+# A file of more than data.memory (its elements take no space on disk) is read while training. Cut by another program, it would give
+# zeros.
 /usr/bin/python3 - <<'PY' || fail "a large file"
 import h5py, numpy as np
 with h5py.File("large.h5", "w") as f:
@@ -164,7 +164,7 @@ with h5py.File("large.h5", "w") as f:
     h5py.h5d.create(f.id, b"x", h5py.h5t.STD_U8LE, h5py.h5s.create_simple((34000, 1, 256, 256)), properties)
     f["y"] = np.arange(34000) % 10
 PY
-printf '%s\n' '[model]' 'name = mlp' 'sizes = 65536 2 10' '[data]' 'train = large.h5' '[train]' "steps = $endless_steps" \
+printf '%s\n' '[model]' 'name = mlp' 'sizes = 65536 2 10' '[data]' 'train = large.h5' 'memory = 1GB' '[train]' "steps = $endless_steps" \
   'global_batch = 2' 'shards = 2' '[log]' 'every = 1' >large.ini
 # shellcheck disable=SC2086  # mpirun's flags are several words
 timeout "$patience_s" $LOCKSTEP_MPIRUN -n 2 "$LOCKSTEP" train large.ini --run large >out.log 2>err.log </dev/null &
