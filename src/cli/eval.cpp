@@ -56,9 +56,7 @@ ExitCode eval(const Program& program, Session& session, const Arguments& argumen
   const bool own = values.count("own-statistics") > 0;
   std::optional<train::DataSets> data;
   train::Config config = saved.config();
-  train::list_folders(config,
-                      values.count("data") ? Arguments{values["data"].as<std::string>()} : Arguments{},
-                      session.world());
+  train::list_folders(config, session.world(), option_text(values, "data").value_or(""));
   comm::run_on_all(session.world(), [&] {
     if (const auto fields = option_text(values, "fields"))
       train::set_fields(config, saved.model(), option::words_of(*fields));

@@ -14,6 +14,7 @@
 #include "base/text.h"
 #include "cli/saved_model.h"
 #include "cli/verb.h"
+#include "lockstep/base/random.h"
 #include "lockstep/comm/agreement.h"
 #include "lockstep/tasks/diffusion.h"
 #include "train/components.h"
@@ -86,7 +87,7 @@ ExitCode predict(const Program& program, Session& session, const Arguments& argu
     how.units = *units;
   std::optional<train::DataSets> data;
   train::Config config = saved.config();
-  train::list_folders(config, {path}, session.world());
+  train::list_folders(config, session.world(), path);
   comm::run_on_all(session.world(), [&] {
     if (saved.config().task.options_of<tasks::Diffusion>())
       throw UsageError("predict: {0}: a diffusion model has no outputs to predict; use lockstep sample {0}",
@@ -102,18 +103,20 @@ ExitCode predict(const Program& program, Session& session, const Arguments& argu
     std::error_code ignored;
     const std::filesystem::path canonical = std::filesystem::weakly_canonical(path, ignored);
     const kernels::Backend& backend = session.backend();
-    how.arguments = {{"checkpoint", fmt::format("{:016x}", saved.digest())},
-                     {"weights", saved.weights()},
-                     {"data", escaped(canonical.empty() ? path : canonical.string())},
-                     {"data file", state_of(path)},
-                     {"normalisation of images", normalization_of(*data, own)},
-                     {"fields", escaped(fields.value_or(""))},
-                     {"output", output},
-                     {"precision", std::string(to_string(saved.compute()))},
-                     {"device", backend.device() == Device::cpu() ? "cpu" : "cuda"},
-                     {"instruction set", backend.instruction_set()},
-                     {"math library", backend.math_library()},
-                     {"number of threads", std::to_string(backend.threads())}};
+    const std::string listing = data->listing();
+    how.arguments = {
+        {"checkpoint", fmt::format("{:016x}", saved.digest())},
+        {"weights", saved.weights()},
+        {"data", escaped(canonical.empty() ? path : canonical.string())},
+        {"data file", listing.empty() ? state_of(path) : fmt::format("{:016x}", purpose_of(listing))},
+        {"normalisation of images", normalization_of(*data, own)},
+        {"fields", escaped(fields.value_or(""))},
+        {"output", output},
+        {"precision", std::string(to_string(saved.compute()))},
+        {"device", backend.device() == Device::cpu() ? "cpu" : "cuda"},
+        {"instruction set", backend.instruction_set()},
+        {"math library", backend.math_library()},
+        {"number of threads", std::to_string(backend.threads())}};
   });
   data->hold_on_node(session.world(), saved.config());
   if (own) data->measure(session.world());

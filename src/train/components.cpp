@@ -387,7 +387,7 @@ void check_memory(const MemoryNeed& need, comm::HostGroup& world) {
 Inputs open_inputs(Config& config, Session& session) {
   comm::HostGroup& world = session.world();
   Inputs inputs;
-  list_folders(config, {}, world);
+  list_folders(config, world);
   comm::run_on_all(world, [&] {
     const std::unique_ptr<Model> meta = build_meta_model(config);
     inputs.data = std::make_unique<DataSets>(config, *meta);

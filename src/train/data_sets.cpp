@@ -139,9 +139,12 @@ void set_fields(Config& config, const models::Model& model, std::vector<std::str
   config.data.fields = std::move(fields);
 }
 
-void list_folders(Config& config, std::vector<std::string> paths, comm::HostGroup& world) {
-  for (const TrainingFile& file : training_files(config.data)) paths.push_back(file.path);
-  if (!config.data.eval.empty()) paths.push_back(config.data.eval);
+void list_folders(Config& config, comm::HostGroup& world, const std::string& only) {
+  std::vector<std::string> paths{only};
+  if (only.empty()) {
+    paths = {config.data.eval};
+    for (const TrainingFile& file : training_files(config.data)) paths.push_back(file.path);
+  }
   config.data.listings =
       std::make_shared<const data::PictureListings>(data::list_folders(paths, config.data.pictures, world));
 }

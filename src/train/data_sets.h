@@ -31,9 +31,9 @@ std::vector<TrainingFile> training_files(const DataConfig& config);
 /// data.fields of a checkpoint's configuration, overridden. UsageError if the run's data are not arrays.
 void set_fields(Config& config, const models::Model& model, std::vector<std::string> fields);
 
-/// Lists the folders of pictures among data.train, data.eval and `paths`, once, on rank 0, for all ranks:
-/// into config.data.listings. Collective; the same DataError on every rank.
-void list_folders(Config& config, std::vector<std::string> paths, comm::HostGroup& world);
+/// Lists the folders of pictures of data.train and data.eval, or `only` this one, once, on rank 0, for all
+/// ranks: into config.data.listings. Collective; the same DataError on every rank.
+void list_folders(Config& config, comm::HostGroup& world, const std::string& only = {});
 
 class DataSets {
  public:
