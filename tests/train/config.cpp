@@ -60,7 +60,7 @@ BOOST_AUTO_TEST_CASE(the_resolved_text_reads_back_as_the_same_configuration) {
   BOOST_TEST(to_text(again) == to_text(config));
   BOOST_TEST(train::forbidden_changes(config, again).empty());
   BOOST_TEST(again.optimizer.groups.at(1).lr_factor == 0.1);
-  BOOST_TEST(again.data.crop);
+  BOOST_TEST(again.data.augment.crop_padding == data::Augment::crop_by_width);
   BOOST_TEST(again.optimizer.algorithm.value("betas") == "0.9 0.95");
 }
 

@@ -64,7 +64,8 @@ class Run {
                 {.global_batch = config.train.global_batch,
                  .shards = config.ddp.shards,
                  .seed = config.ddp.seed,
-                 .augment = {.crop_padding = config.data.crop ? 1 : 0, .flip = config.data.flip}},
+                 .augment = {.crop_padding = config.data.augment.crop_padding ? 1 : 0,
+                             .flip = config.data.augment.flip}},
                 world()),
         schedule_(config.optimizer.schedule) {
     optimizer_->attach(*ema_);
