@@ -92,7 +92,7 @@ class Pack {
   bool is_made() const {
     if (!exists(path_)) return false;
     const hdf5::File file = hdf5::File::open(path_);
-    return file.exists("x") && text_of(file.open_dataset("x"), origin_attribute) == origin_;
+    return file.exists("x") && data::text_of(file.open_dataset("x"), origin_attribute) == origin_;
   }
 
   void make(std::int64_t begin, std::int64_t end, bool replace) {
