@@ -51,7 +51,7 @@ std::int64_t bytes_in(const std::string& text) {
   const std::size_t end = std::min(text.find_first_not_of("0123456789."), text.size());
   const std::size_t unit = std::min(text.find_first_not_of(' ', end), text.size());
   const auto found = units.find(std::string_view(text).substr(unit));
-  if (found == units.end())
+  if (end == 0 || found == units.end())
     throw UsageError("{} is no amount of memory: write auto, or a number and its unit, such as 4GB or 512MiB",
                      quote(text));
   double number = 0;
