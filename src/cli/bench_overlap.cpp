@@ -302,8 +302,8 @@ ExitCode bench_overlap(const Program& program, Session& session, const Arguments
                     "steps without communication (compute), communication without computation (comm)\n"
                     "and the optimum (critical path): header and optimizer after the end of backward\n"
                     "or, if later, after the last sum, where each bucket's sum starts when the bucket\n"
-                    "is ready and earlier sums are complete. Times are medians of the slowest rank in\n"
-                    "ms.\nWorkloads: " +
+                    "is ready and earlier sums are complete. Times in ms are medians of the slowest\n"
+                    "rank.\nWorkloads: " +
                         workload_names() + ".");
   add_workload(options);
   options.add()("bucket-mb", po::value<std::vector<double>>()->multitoken(),

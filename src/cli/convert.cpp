@@ -128,13 +128,13 @@ void convert_file(const po::variables_map& values, const std::string& in, const 
 }  // namespace
 
 ExitCode convert(const Program& program, Session& session, const Arguments& arguments) {
-  OptionSet options(
-      program, "convert IN OUT [OPTIONS]",
-      "Writes the weights of IN to OUT.h5, OUT.safetensors or OUT.pt. IN is a\n"
-      "checkpoint, a .safetensors file, a file of torch.save, or an HDF5 file with arrays under\n"
-      "/model or at its root. Keeps names, shapes, types and the step, but no optimizer\n"
-      "state or EMA weights. Does not execute code from a file of torch.save. With\n"
-      "--config, OUT.h5 fits that model, and eval, predict and generate can read it.");
+  OptionSet options(program, "convert IN OUT [OPTIONS]",
+                    "Writes the weights of IN to OUT.h5, OUT.safetensors or OUT.pt. IN is a\n"
+                    "checkpoint, a .safetensors file, a file of torch.save, or an HDF5 file with\n"
+                    "arrays under /model or at its root. Keeps names, shapes, types and the step, but\n"
+                    "no optimizer state or EMA weights. Does not execute code from a file of\n"
+                    "torch.save. With --config, OUT.h5 fits that model, and eval, predict and\n"
+                    "generate can read it.");
   options.add()(
       "weights", po::value<std::string>(),
       "model, ema/RATE or ema/sigma_rel=S, with the model's buffers; default: model, or the EMA weights "

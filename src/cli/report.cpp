@@ -10,9 +10,9 @@ ExitCode report(const Program& program, Session& session, const Arguments& argum
   OptionSet options(program, "report RUN...|FILE.json... [--out FILE.html]",
                     "Writes the logs of runs as one HTML page, which works offline: curves, events,\n"
                     "samples, configuration and provenance. Several runs share the charts and a table\n"
-                    "that sorts by any metric. A run may be live. Replaces an older page, but no other\n"
-                    "file. FILE.json is output of lockstep bench --json; several files are compared as\n"
-                    "curves over ranks or sizes.");
+                    "that sorts by any metric. A run may be live. Replaces an older page, but no\n"
+                    "other file. FILE.json is output of lockstep bench --json; several files are\n"
+                    "compared as curves over ranks or sizes.");
   options.add()("out", po::value<std::string>(),
                 "file to write; default: RUN/report.html, or report.html for several runs or FILE.json");
   options.positional("run", -1);

@@ -76,10 +76,10 @@ ExitCode train(const Program& program, Session& session, const Arguments& argume
                     "checkpoint and stop, DIR/checkpoint to save one and continue.\n\n"
                     "--resume FILE starts a new run from the weights of FILE; train.init is ignored.\n"
                     "--fork FILE starts a new run from the complete state of FILE (weights, EMAs,\n"
-                    "optimizer, step) under any configuration, and lists the differences. If seed, batch,\n"
-                    "data or number of shards differ, samples follow the new order from that step on.\n"
-                    "--dry-run reports what a start would do, and fails if the start would fail, with\n"
-                    "the same exit code.");
+                    "optimizer, step) under any configuration, and lists the differences. If seed,\n"
+                    "batch, data or number of shards differ, samples follow the new order from that\n"
+                    "step on. --dry-run reports what a start would do, and fails if the start would\n"
+                    "fail, with the same exit code.");
   add_options(options);
   po::variables_map values;
   if (!options.parse(session, arguments, values)) return ExitCode::done;

@@ -43,9 +43,8 @@ void check_no_missing_values(const hdf5::Dataset& dataset) {
     const auto found = std::ranges::find_first_of(values, missing);
     if (found == values.end()) return true;
     throw DataError(
-        "{}: row {} of {} holds {}, a missing value by the attribute _FillValue or missing_value: remove "
-        "such "
-        "samples, or replace the values and remove the attribute",
+        "{}: row {} of {} holds {}, a missing value by the attribute _FillValue or missing_value: remove the "
+        "sample, or replace the value and remove the attribute",
         dataset.file_path(), (first + (found - values.begin())) / dataset.row_numel(), dataset.name(),
         *found);
   });
@@ -195,8 +194,7 @@ void RowStore::check_files() const {
         now.st_mtim.tv_sec == then.st_mtim.tv_sec && now.st_mtim.tv_nsec == then.st_mtim.tv_nsec;
     if (same_time && now.st_size == then.st_size) continue;
     throw DataError(
-        "{}: the file changed while the run reads it ({} bytes before, {} now): a run needs the same data "
-        "until "
+        "{}: the file changed while the run reads it ({} bytes before, {} now): a run needs the same data to "
         "its end; restore the file, or start a new run",
         file->file.path(), then.st_size, now.st_size);
   }

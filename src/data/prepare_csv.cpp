@@ -247,8 +247,7 @@ class CsvLabels {
     if (number)
       throw invalid(
           ": labels must be integers of 0 or more, or names (for task.name = regression, write an HDF5 file "
-          "with "
-          "an array y of floats)");
+          "with an array y of floats)");
     if (numbers_.contains(text)) return;
     if (stored_names_)
       throw invalid(
@@ -259,8 +258,7 @@ class CsvLabels {
     name_bytes_ += text.size() + 1;
     if (name_bytes_ > max_name_bytes)
       throw DataError(
-          "{}: the label, {}, has {} different names so far, more than a data file can store: select the "
-          "right "
+          "{}: the label, {}, has {} different names so far, more than a data file can store: select another "
           "column, or number the classes",
           file.where(), describe(file, field), numbers_.size());
   }

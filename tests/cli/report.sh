@@ -76,8 +76,8 @@ grep -q '"kind":"stopped"' stopped/report.html || fail "the stop is not marked"
 
 refused 2 'the run directory is missing' ranks 1 report
 refused 3 'is not a run' ranks 1 report nothing
-refused 3 'not a directory' ranks 1 report digits.h5
-refused 3 'not a directory' ranks 1 report absent
+refused 3 'is not a run directory' ranks 1 report digits.h5
+refused 3 'is not a run directory' ranks 1 report absent
 refused 2 'is not a page' ranks 1 report a --out run.ini
 refused 2 'nowhere' ranks 1 report a --out nowhere/report.html
 [ ! -e nothing/report.html ] || fail "a page of no run"

@@ -67,7 +67,7 @@ BOOST_AUTO_TEST_CASE(a_program_makes_the_tokenizers_that_it_has_and_refuses_othe
       (StoredTokenizer{"letters", "abc"}.make(registry, "a.h5")->decode(std::vector<std::int64_t>{2, 0})) ==
       "ca");
   BOOST_CHECK_EXCEPTION((StoredTokenizer{"bpe", ""}.make(registry, "a.h5")), UsageError,
-                        mentions("a.h5: its tokens are of the tokenizer \"bpe\"", "it has bytes, letters"));
+                        mentions("a.h5: unknown tokenizer \"bpe\"", "this program has bytes, letters"));
   BOOST_CHECK_EXCEPTION((StoredTokenizer{"bytes", "abc"}.make(registry, "a.h5")), DataError,
                         mentions("a.h5: tokenizer_text differs from the text() of the tokenizer bytes"));
 }
@@ -88,7 +88,7 @@ BOOST_AUTO_TEST_CASE(files_keep_name_and_text_and_only_those_with_the_same_are_o
   BOOST_TEST(data::Text(b, 10).tokenizer() == (StoredTokenizer{"letters", lines}.id()));
   BOOST_TEST((data::Text({a, a}, 10).size()) == 6);
   BOOST_CHECK_EXCEPTION(data::Text({a, b}, 10), DataError,
-                        mentions("b.h5: vocabulary 100 of tokenizer 'letters "));
+                        mentions("b.h5: has vocabulary 100 of tokenizer 'letters "));
   BOOST_TEST(data::Text(c, 10).tokenizer() == "bytes");
   BOOST_TEST(data::Text(c, 10).meaning("x").tokens.value.text == "");
 }

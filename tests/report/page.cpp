@@ -80,7 +80,7 @@ BOOST_AUTO_TEST_CASE(a_page_of_many_runs_is_small) {
     BOOST_TEST(page.size() < max_page_bytes);
     BOOST_TEST(page.find("Training loss") != page.npos);
     if (count == 50) BOOST_TEST(part_of(data_of(page), "Runs", "table")["runs"].size() == 50u);
-    if (count == 600) BOOST_TEST(page.find("The best 400 of 600 runs.") != page.npos);
+    if (count == 600) BOOST_TEST(page.find("Shows the best 400 of 600 runs.") != page.npos);
   }
 }
 
@@ -90,7 +90,7 @@ BOOST_AUTO_TEST_CASE(a_page_of_a_run_with_thousands_of_events_is_small) {
     run.events.push_back({RunEvent::Kind::slow_rank, e, "2026-01-01T00:00:00Z", std::string(2'000, 'y')});
   const std::string page = page_of({&run, 1});
   BOOST_TEST(page.size() < max_page_bytes);
-  BOOST_TEST(page.find("The first 200 of 5000.") != page.npos);
+  BOOST_TEST(page.find("Shows the first 200 of 5000 events.") != page.npos);
 }
 
 BOOST_AUTO_TEST_CASE(every_start_but_the_first_is_a_restart) {
