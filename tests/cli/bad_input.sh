@@ -40,7 +40,7 @@ expect 2 "invalid value of option '--bytes'; see lockstep bench allreduce --help
 expect 2 "invalid value of option '--tokens'" 1 generate none.h5 --tokens %value%
 printf '%%invalid_line%%\n' >placeholder.ini
 expect 2 "not an INI file of .section. and key = value lines" 1 train placeholder.ini --run placeholder
-expect 2 "bench overlap: --bucket-mb 0: must be above 0 and at most " 2 bench overlap --bucket-mb 1 0
+expect 2 "--bucket-mb 0: must be above 0 and at most " 2 bench overlap --bucket-mb 1 0
 expect 2 "--steps 0: must be at least 1; see lockstep bench step --help" 1 bench step --steps 0
 expect 2 "bench step: --shards applies to workloads only; with --config, use --set" 1 bench step --config good.ini --shards 2
 expect 2 "8 samples of gpt-cpu cannot be divided into 3 equal parts" 2 bench step --shards 3
