@@ -172,10 +172,11 @@ void SharedRead::begin_round() {
   }
   round_ = rest_.first(count);
   rest_ = rest_.subspan(count);
+  const auto ranks = static_cast<std::uint64_t>(world_.size());
   std::uint64_t before = 0;
   for (SharedBlock& block : round_) {
-    if (bytes > 0)
-      block.reader = static_cast<int>(before * static_cast<std::uint64_t>(world_.size()) / bytes);
+    // An empty tensor at the end is the last rank's.
+    block.reader = static_cast<int>(std::min(ranks - 1, before * ranks / std::max<std::uint64_t>(bytes, 1)));
     before += block.range.size();
   }
   digests_.clear();

@@ -31,7 +31,8 @@ lc::StateDict large_state_dict() {
                           {{"small", Tensor::zeros({77})},
                            {"large", Tensor::zeros({5 * mib + 3})},
                            {"middle", Tensor::zeros({mib / 3}, DType::float64)},
-                           {"bytes", Tensor::zeros({18 * mib - 1}, DType::uint8)}},
+                           {"bytes", Tensor::zeros({18 * mib - 1}, DType::uint8)},
+                           {"empty", Tensor::zeros({0, 3})}},
                           {}}};
   return state_dict;
 }
