@@ -156,7 +156,7 @@ BOOST_FIXTURE_TEST_CASE(training_draws_classes_equally_often_or_samples_by_a_fie
   };
   BOOST_TEST(share_of(7, "data.balance=y") == 0.5, boost::test_tools::tolerance(0.1));
   BOOST_TEST(share_of(9, "data.weights=weight") == 0.5, boost::test_tools::tolerance(0.1));
-  BOOST_CHECK_EXCEPTION(share_of(0, "data.weights=x"), UsageError, mentions("data.weights", "x"));
+  BOOST_CHECK_EXCEPTION(share_of(0, "data.weights=x"), Error, mentions("data.weights", "x"));
   BOOST_CHECK_EXCEPTION(share_of(0, "data.balance=z"), Error, mentions("data.balance", "z"));
 }
 

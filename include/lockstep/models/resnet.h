@@ -26,6 +26,7 @@ class ResnetBlock : public nn::Layer<ResnetBlock> {
     Shortcut(nn::Module& block, std::int64_t in, std::int64_t out, int stride,
              const nn::BatchNormSettings& norm);
 
+    /// What the block adds to its last convolution.
     Var operator()(const Var& x);
 
    private:
