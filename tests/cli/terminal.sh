@@ -60,7 +60,7 @@ python3 terminal.py 132 dumb "$LOCKSTEP" train run.ini --run dumb >out-dumb || f
 "$LOCKSTEP" train run.ini --run plain 2>out-plain || fail "no terminal: exit $?"
 for kind in dumb plain; do
   ! grep -q $'\x1b' out-$kind || fail "$kind: control sequences"
-  [ "$(grep -cE '^\[[0-9:]+\] step [0-9]+/3000  loss [0-9.]+  [0-9]+ samples/s  [0-9]+:[0-9]{2}:[0-9]{2} left.?$' out-$kind)" -eq 6 ] ||
+  [ "$(grep -cE '^\[[0-9:]+\] step [0-9]+/3000  loss [0-9.]+  [0-9]+ samples/s(  data wait [0-9.]+ ms)?  [0-9]+:[0-9]{2}:[0-9]{2} left.?$' out-$kind)" -eq 6 ] ||
     fail "$kind: not a line every 500 steps: $(cat out-$kind)"
 done
 finish
