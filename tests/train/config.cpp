@@ -281,7 +281,7 @@ BOOST_AUTO_TEST_CASE(a_model_of_a_program_has_its_keys_in_the_configuration_as_b
   BOOST_TEST(contains(refusal("width = 7\ngain = 11\n"), "model.gain: \"11\" is not a number in [0, 10]"));
   BOOST_TEST(contains(refusal("width = 7\namplification = 2\n"), "did you mean model.gain?"));
   BOOST_TEST(contains(error_of("[model]\nname = scale\n" + some_training),
-                      "\"scale\" is not one of: mlp, resnet, gpt, unet"));
+                      "\"scale\" is not one of: mlp, resnet, gpt, unet, vit"));
 }
 
 BOOST_AUTO_TEST_CASE(a_task_may_have_a_section_of_its_own) {

@@ -22,6 +22,7 @@ in_channels = 3
 classes = 1000
 [data]
 train = {data}
+format = arrays
 [train]
 global_batch = 4
 steps = 1
