@@ -5,8 +5,8 @@ source "$(dirname "$0")/../support/cli.sh"
 
 digits digits.h5
 {
-  small_resnet
-  printf '%s\n' 'eval_fraction = 0.2' '[train]' 'steps = 4' 'global_batch = 32' 'shards = 4'
+  small_resnet 'eval_fraction = 0.2'
+  printf '%s\n' '[train]' 'steps = 4' 'global_batch = 32' 'shards = 4'
 } >run.ini
 sed -i 's/^width = 8/width = 8\nblock = bottleneck/' run.ini
 train_to_end base 2

@@ -335,7 +335,7 @@ BOOST_AUTO_TEST_CASE(impossible_options_name_key_and_value) {
   patches.heads = 3;
   check_refused<Vit>(patches, {"model.heads = 3 does not divide model.channels = 8"});
   patches = vit();
-  patches.image_size = patches.patch = patches.in_channels = patches.channels = 2147483647;
+  patches.image_size = patches.patch = patches.in_channels = 2147483647;
   patches.heads = 1;
   check_refused<Vit>(patches, {"has more elements than any machine holds"});
   Gpt::Options text = gpt();
