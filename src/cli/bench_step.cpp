@@ -349,15 +349,14 @@ ExitCode bench_step(const Program& program, Session& session, const Arguments& a
                     "of the slowest rank.\nWorkloads: " +
                         workload_names() + ".");
   add_workload(options);
-  options.add()("config", po::value<std::string>(), "measure the run of this configuration file instead");
+  options.add()("config", po::value<std::string>(), "measure the run of this file instead");
   options.add()("shards", po::value<int>()->default_value(1), "workload: shards per rank");
   options.add()("micro-batches", po::value<int>()->default_value(1), "workload: micro-batches per shard");
   options.add()("graph", po::value<std::string>()->default_value("auto"),
-                "workload: launch steps as CUDA graphs: auto, true or false");
+                "workload: CUDA graphs: auto, true or false");
   options.add()("profile", "time each operation of a step of rank 0");
   add_device(options);
-  options.add()("set", po::value<Arguments>()->composing(),
-                "override a key of CONFIG or of the workload: SECTION.KEY=VALUE; may be repeated");
+  options.add()("set", po::value<Arguments>()->composing(), "override SECTION.KEY=VALUE; may be repeated");
   options.add()("precision", po::value<std::string>()->default_value("fp32"), "fp32 or bf16");
   options.add()("bf16-fallback", po::value<std::string>()->default_value("refuse"),
                 "if bf16 is slower than fp32 here: refuse, fp32 (use fp32) or convert (use bf16)");

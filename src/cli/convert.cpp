@@ -137,8 +137,7 @@ ExitCode convert(const Program& program, Session& session, const Arguments& argu
                     "generate can read it.");
   options.add()(
       "weights", po::value<std::string>(),
-      "model, ema/RATE or ema/sigma_rel=S, with the model's buffers; default: model, or the EMA weights "
-      "of a file without a model");
+      "model, ema/RATE or ema/sigma_rel=S; default: model, or the EMA weights of a file without it");
   options.add()(
       "key", po::value<std::string>(),
       "torch.save: read the tensors under this key (a/b: b in a; /: the top level); default: state_dict, "
@@ -148,8 +147,7 @@ ExitCode convert(const Program& program, Session& session, const Arguments& argu
   options.add()("dtype", po::value<std::string>(),
                 "store floating-point numbers as float32 or bf16; default: unchanged");
   options.add()("layout", po::value<std::string>(),
-                "names and matrices of OUT.safetensors or OUT.pt: lockstep, or huggingface (gpt only); "
-                "default: those of the origin of the weights");
+                "of OUT.safetensors or OUT.pt: lockstep or huggingface (gpt); default: that of the origin");
   options.add()("config", po::value<std::string>(), "configuration file to store with the weights");
   options.add()("force", "replace OUT if it exists");
   options.positional("file", 2);

@@ -92,35 +92,25 @@ ExitCode prepare(const Program& program, Session& session, const Arguments& argu
                     "Converts files, which may be gzipped, to one HDF5 data file. csv: one sample per\n"
                     "line; idx: the format of MNIST; cifar: the binary version of CIFAR; images: a\n"
                     "folder of JPEG and PNG files, a sub-folder per class; text: one token per byte.\n"
-                    "h5py can write data files as well (see docs/data.md):\n"
-                    "  import h5py\n"
-                    "  with h5py.File(\"my-images.h5\", \"w\") as f:\n"
-                    "      f[\"x\"] = images  # images [N, C, H, W] or a table [N, F]\n"
-                    "      f[\"x\"].attrs[\"mean\"] = images.mean(axis=(0, 2, 3))\n"
-                    "      f[\"x\"].attrs[\"std\"] = images.std(axis=(0, 2, 3))\n"
-                    "      f[\"y\"] = labels  # integers [N], 0 or more\n"
-                    "  with h5py.File(\"my-text.h5\", \"w\") as f:\n"
-                    "      f[\"tokens\"] = tokens  # numpy.uint16 or uint32 [N]\n"
-                    "      f[\"tokens\"].attrs[\"vocabulary\"] = 256");
+                    "h5py can write data files as well: see the manual page, and docs/data.md.");
   options.add()("out", po::value<std::string>(), "data file to write");
   options.add()("force", "replace the data file if it exists");
   options.add()("shape", po::value<std::string>(), "csv: shape C,H,W of an image");
   options.add()("label", po::value<std::string>()->default_value("last"),
-                "csv: column of the label: last, first, a name or a number from 1");
-  options.add()("separator", po::value<std::string>(),
-                "csv: comma, semicolon or tab; default: detected from line 1");
+                "csv: the label's column: last, first, name or number");
+  options.add()("separator", po::value<std::string>(), "csv: comma, semicolon or tab; else line 1 tells");
   options.add()("heading", po::value<std::string>()->default_value("auto"),
                 "csv: whether line 1 is a heading: yes, no or auto");
   options.add()("coarse", "cifar: use the 20 coarse labels of CIFAR-100");
   options.add()("encode", po::value<std::string>()->default_value("keep"),
-                "images: keep the files' bytes, or encode: jpeg (quality 95) or raw pixels");
+                "images: keep, jpeg (quality 95) or raw pixels");
   options.add()("size", po::value<std::int64_t>()->default_value(0),
-                "images: pixels of the shorter side (jpeg) or of the square (raw)");
+                "images: pixels: jpeg, shorter side; raw, a square");
   options.add()("files", po::value<int>()->default_value(0), "images: files to write; 0: one per GiB");
   options.add()("labels", po::value<std::string>(), "images: CSV file of picture and label");
   options.add()("skip-bad", "images: leave out pictures that cannot be decoded");
   options.add()("statistics", po::value<std::string>(),
-                "data file to take mean, std, type and class names from, such as the training data");
+                "take mean, std, type, class names of this data file");
   options.positional("format");
   options.positional("input", -1);
   po::variables_map values;

@@ -35,12 +35,12 @@ void check_fork(const train::RunOptions& run, const train::Config& config) {
 
 void add_options(OptionSet& options) {
   options.add()("set", po::value<Arguments>()->composing(),
-                "override a key of CONFIG: SECTION.KEY=VALUE; may be repeated");
+                "override a key: SECTION.KEY=VALUE; may be repeated");
   options.add()("run", po::value<std::string>(), "run directory; default: runs/NAME for NAME.ini");
   options.add()("resume", po::value<std::string>()->default_value("auto"),
-                "auto: resume the run in DIR; never: fail if DIR has a run; FILE: new run from its weights");
+                "auto; never: fail if DIR has a run; FILE: new run");
   options.add()("fork", po::value<std::string>(), "new run from the complete state of this checkpoint");
-  options.add()("dry-run", "do everything before the first step, write nothing, print config.ini");
+  options.add()("dry-run", "write nothing; print the resolved config.ini");
   options.add()("help-keys", "list all configuration keys");
   options.positional("config");
 }

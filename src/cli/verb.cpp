@@ -104,7 +104,7 @@ void add_device(OptionSet& options) {
 
 void add_output(OptionSet& options) {
   options.add()("json", "print one JSON document");
-  options.add()("html", po::value<std::string>(), "also write the result as an HTML page to this file");
+  options.add()("html", po::value<std::string>(), "also write an HTML page to this file");
 }
 
 std::optional<std::string> option_text(const po::variables_map& values, const char* name) {

@@ -64,7 +64,7 @@ assert all(0 <= line["data_wait_ms"] <= line["step_ms"] for line in steps), step
 evaluations = [line for line in lines if "eval_loss" in line]
 assert {"eval_loss", "eval_accuracy", "eval_ema_0.9_accuracy"} <= evaluations[-1].keys(), evaluations
 PY
-for verb in "" train status eval predict generate prepare inspect diff verify convert ema bench "bench allreduce" "bench step" "bench overlap" "bench checkpoint" doctor; do
+for verb in "" train status eval predict generate prepare inspect diff verify convert ema bench "bench allreduce" "bench step" "bench data" "bench overlap" "bench checkpoint" doctor; do
   # shellcheck disable=SC2086
   "$LOCKSTEP" $verb --help >help.txt || fail "$verb --help"
   lines=$(wc -l <help.txt) columns=$(wc -L <help.txt)

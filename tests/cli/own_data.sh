@@ -39,7 +39,7 @@ ranks 2 eval run-1/checkpoints/latest --json >out.log 2>log || fail "eval: $(cat
 /usr/bin/python3 -c 'import json, sys; assert json.load(open("out.log"))["r2"] > 0.9' || fail "it has not learned: $(cat out.log)"
 ranks 2 predict run-1/checkpoints/latest --data held.txt --out out.h5 >log 2>&1 || fail "predict: $(cat log)"
 
-refused 2 'data.format: .*"line" is not one of: auto, arrays, images, text, lines, slope; did you mean lines' \
+refused 2 'data.format: .*"line" is not one of: auto, arrays, images, text, pictures, lines, slope; did you mean lines' \
   ranks 2 train run.ini --run none --set data.format=line
 
 # A kind with options, and normalised: the checkpoint knows both.

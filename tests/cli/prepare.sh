@@ -23,25 +23,22 @@ sed -n '/^```python$/,/^```$/p' "$LOCKSTEP_SOURCE_DIR/docs/data.md" | awk '/^```
 /usr/bin/python3 page.py || fail "the lines of Python in docs/data.md"
 trains my-images.h5 --set "model.sizes=3072 16 10"
 
-# So do the lines of --help and of the manual, once there is something to write.
-"$LOCKSTEP" prepare --help | sed -n 's/^  \(import .*\|with .*\|    .*\[.*\)/\1/p' >help.py
+# So do the lines of the manual, once there is something to write.
 sed -n '/^In Python/,/^\.fi/p' "$LOCKSTEP_SOURCE_DIR/share/man/lockstep.1.in" | sed '1,/^\.nf/d; /^\.fi/d; s/\\-/-/g' >man.py
 cp "$LOCKSTEP_SOURCE_DIR/share/data/words.txt" book.txt
-for lines in help man; do
-  [ "$(grep -c . $lines.py)" -ge 9 ] || fail "$lines has these lines of Python only: $(cat $lines.py)"
-  rm -rf my-images.h5 my-text.h5 run
-  {
-    echo 'import numpy as np; images = np.arange(40 * 64, dtype=np.uint8).reshape(40, 1, 8, 8); labels = np.arange(40) % 10'
-    echo 'tokens = np.frombuffer(open("book.txt", "rb").read(), np.uint8).astype(np.uint16)'
-    cat $lines.py
-  } >both.py
-  /usr/bin/python3 both.py || fail "the lines of Python in $lines"
-  trains my-images.h5
-  rm -rf run
-  "$LOCKSTEP" train "$LOCKSTEP_SOURCE_DIR/jobs/gpt-text.ini" --run run --set data.train=my-text.h5 --set model.channels=32 \
-    --set model.layers=1 --set model.context=32 --set train.steps=2 --set train.eval_every=0 >log 2>&1 ||
-    fail "training on my-text.h5 of $lines: $(tail -n 2 log)"
-done
+[ "$(grep -c . man.py)" -ge 9 ] || fail "the manual has these lines of Python only: $(cat man.py)"
+rm -rf my-images.h5 my-text.h5 run
+{
+  echo 'import numpy as np; images = np.arange(40 * 64, dtype=np.uint8).reshape(40, 1, 8, 8); labels = np.arange(40) % 10'
+  echo 'tokens = np.frombuffer(open("book.txt", "rb").read(), np.uint8).astype(np.uint16)'
+  cat man.py
+} >both.py
+/usr/bin/python3 both.py || fail "the lines of Python of the manual"
+trains my-images.h5
+rm -rf run
+"$LOCKSTEP" train "$LOCKSTEP_SOURCE_DIR/jobs/gpt-text.ini" --run run --set data.train=my-text.h5 --set model.channels=32 \
+  --set model.layers=1 --set model.context=32 --set train.steps=2 --set train.eval_every=0 >log 2>&1 ||
+  fail "training on my-text.h5 of the manual: $(tail -n 2 log)"
 
 # Types, chunks, tables.
 /usr/bin/python3 - <<'PY' || fail "h5py is needed for this test"
