@@ -27,7 +27,8 @@ struct Check {
   const char* subject;
   Result (*run)(const Context&);
   Where where = Where::every_node;
-  bool quick = false;  ///< also part of --node
+  bool quick = false;   ///< also part of --node
+  bool of_run = false;  ///< only with --config
 };
 
 constexpr Check node_checks[] = {
@@ -42,6 +43,7 @@ constexpr Check node_checks[] = {
     {"temporary files", checks::temporary_files, Where::every_node, true},
     {"run directory", checks::run_directory, Where::every_node, true},
     {"disk speed", checks::disk_speed, Where::every_node, true},
+    {"data storage", checks::data_storage, Where::every_node, false, true},
     {"file calls", checks::file_calls},
     {"precision", checks::precision},
     {"slurm", checks::slurm, Where::rank_0},
@@ -66,7 +68,7 @@ std::string_view word(Verdict verdict) {
 Results run_checks(const Context& context, const std::function<bool(const Check&)>& selects) {
   Results results;
   for (const Check& check : node_checks) {
-    if (!selects(check)) continue;
+    if (!selects(check) || (check.of_run && !context.config)) continue;
     try {
       results.push_back(check.run(context));
     } catch (const std::exception& error) {
@@ -219,7 +221,10 @@ ExitCode doctor(const Program& program, Session& session, const Arguments& argum
                                   (check.where == Where::every_node && first_of_node) || world.rank() == 0;
                          }));
     std::ranges::move(common, std::back_inserter(all));
-    if (config) {
+    const bool are_alike = std::ranges::none_of(all, [](const MergedResult& one) {
+      return one.result.subject == "ranks alike" && one.result.verdict == Verdict::problem;
+    });
+    if (config && are_alike) {
       all.push_back({checks::configuration(context, session), {}});
       all.back().result.subject = "configuration";
     }

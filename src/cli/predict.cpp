@@ -87,6 +87,7 @@ ExitCode predict(const Program& program, Session& session, const Arguments& argu
     how.units = *units;
   std::optional<train::DataSets> data;
   train::Config config = saved.config();
+  config.data.pictures.labels.clear();  // outputs need none
   train::list_folders(config, session.world(), path);
   comm::run_on_all(session.world(), [&] {
     if (saved.config().task.options_of<tasks::Diffusion>())

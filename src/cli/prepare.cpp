@@ -1,4 +1,4 @@
-// lockstep prepare: converts csv, idx, cifar or text files to a data file.
+// lockstep prepare: converts csv, idx, cifar or text files, or pictures, to a data file.
 #include <fmt/format.h>
 
 #include <charconv>
@@ -49,16 +49,16 @@ std::string numbered(const std::vector<std::string>& names) {
 void prepare_pictures(const po::variables_map& values, Session& session, const Arguments& folders,
                       const data::Output& out) {
   if (folders.size() != 1) throw UsageError("prepare images: takes one folder, not {}", folders.size());
-  data::PackOptions how{.size = values["size"].as<std::int64_t>(),
-                        .files = values["files"].as<int>(),
-                        .skip_bad = values.count("skip-bad") > 0};
+  data::PackOptions how{.size = values["size"].as<std::int64_t>(), .files = values["files"].as<int>()};
+  how.pictures.skip_bad = values.count("skip-bad") > 0;
   how.encode = option::named<data::PackOptions::Encode>(values["encode"].as<std::string>());
   if (values.count("labels")) how.pictures.labels = values["labels"].as<std::string>();
   const data::Prepared prepared = data::prepare_pictures(folders.front(), out, how, session.world());
   for (const std::string& note : prepared.notes) session.log().info("{}", note);
   for (const std::string& warning : prepared.warnings) session.log().warning("{}", warning);
   if (session.world().rank() == 0)
-    fmt::print("{}: {} pictures, {} classes\n", out.path, prepared.samples, prepared.classes);
+    fmt::print("{}: {} pictures{}\n", out.path, prepared.samples,
+               prepared.classes > 0 ? fmt::format(", {} classes", prepared.classes) : "");
 }
 
 data::Prepared run(const po::variables_map& values, const std::string& format, const Arguments& inputs,

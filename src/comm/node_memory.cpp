@@ -69,4 +69,18 @@ std::shared_ptr<std::byte[]> allocate_on_node(HostGroup& world, std::size_t byte
   return bits_of_any(world, mapped ? 0 : 1) == 0 ? mapped : nullptr;
 }
 
+void exchange_between_nodes(HostGroup& world, std::span<const std::span<std::byte>> part_of_rank) {
+  const Topology& topology = world.topology();
+  const std::size_t ranks = part_of_rank.size(), mine = static_cast<std::size_t>(world.rank());
+  std::vector<std::span<const std::byte>> to_rank(ranks);
+  std::vector<std::span<std::byte>> from_rank(ranks);
+  for (std::size_t rank = 0; rank < ranks; ++rank) {  // the first rank of each other node receives
+    if (topology.node_of_rank[rank] == topology.node_of_rank[mine]) continue;
+    if (topology.local_rank_of_rank[rank] == 0) to_rank[rank] = part_of_rank[mine];
+    if (topology.local_rank_of_rank[mine] == 0) from_rank[rank] = part_of_rank[rank];
+  }
+  world.all_to_all(to_rank, from_rank);
+  world.barrier();  // ranks that receive nothing wait for the first one of their node
+}
+
 }  // namespace lockstep::comm

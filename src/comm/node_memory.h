@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <span>
 
 #include "lockstep/comm/host_group.h"
 
@@ -12,5 +13,9 @@ namespace lockstep::comm {
 /// it. Freed when the last of them drops it, which is no collective. Collective over the world; null on every
 /// rank if the system refuses it on some node, or if its ranks do not see each other's files in /proc.
 std::shared_ptr<std::byte[]> allocate_on_node(HostGroup& world, std::size_t bytes);
+
+/// Completes such memory on every node: part_of_rank[r] of it was written by rank r, on its own node only.
+/// Collective over the world.
+void exchange_between_nodes(HostGroup& world, std::span<const std::span<std::byte>> part_of_rank);
 
 }  // namespace lockstep::comm

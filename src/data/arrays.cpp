@@ -540,6 +540,10 @@ void Normalized::read_at(std::span<const std::int64_t> samples, std::span<const 
   }
 }
 
+std::vector<double> Normalized::column(std::string_view field) const {
+  return by_[index_of(*this, field)] ? Dataset::column(field) : base_->column(field);
+}
+
 FieldMeaning Normalized::meaning(std::string_view field) const {
   FieldMeaning meaning = base_->meaning(field);
   meaning.by = by_[index_of(*this, field)];

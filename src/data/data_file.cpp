@@ -8,6 +8,7 @@
 #include <span>
 #include <string_view>
 
+#include "base/progress.h"
 #include "base/text.h"
 #include "comm/node_memory.h"
 #include "lockstep/base/error.h"
@@ -220,14 +221,23 @@ bool RowStore::hold_on_node(comm::HostGroup& world, std::int64_t& memory_left_by
     return false;
   std::shared_ptr<std::byte[]> memory = comm::allocate_on_node(world, static_cast<std::size_t>(bytes));
   if (!memory) return false;
-  comm::run_on_all(world, [&] {  // each rank reads its part
-    const comm::Topology& topology = world.topology();
-    const auto rank = static_cast<std::size_t>(world.rank());
-    const std::int64_t ranks = topology.ranks_on_node(topology.node_of_rank[rank]),
-                       nth = topology.local_rank_of_rank[rank], begin = rows_ * nth / ranks,
-                       end = rows_ * (nth + 1) / ranks;
-    if (begin < end) read_rows(begin, end - begin, &memory[static_cast<std::size_t>(begin) * row_bytes_]);
+  const auto first_row = [&](int rank) { return rows_ * rank / world.size(); };  // each rank reads its part
+  comm::run_on_all(world, [&] {
+    const std::int64_t begin = first_row(world.rank()), end = first_row(world.rank() + 1);
+    // HDF5 unpacks a chunk for each call that reads of it, so it reads all at once.
+    const std::int64_t rows_at_once =
+        raw_ ? std::max<std::int64_t>(1, (1 << 26) / static_cast<std::int64_t>(row_bytes_)) : rows_;
+    for (std::int64_t row = begin; row < end; row += rows_at_once) {
+      const std::int64_t rows = std::min(rows_at_once, end - row);
+      read_rows(row, rows, &memory[static_cast<std::size_t>(row) * row_bytes_]);
+      progress::tick();
+    }
   });
+  std::vector<std::span<std::byte>> parts;
+  for (int rank = 0; rank < world.size(); ++rank)
+    parts.emplace_back(&memory[static_cast<std::size_t>(first_row(rank)) * row_bytes_],
+                       static_cast<std::size_t>(first_row(rank + 1) - first_row(rank)) * row_bytes_);
+  comm::exchange_between_nodes(world, parts);
   memory_ = std::move(memory);
   memory_left_bytes -= bytes;
   raw_.reset();

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdlib>
 #include <cstring>
+#include <new>
 #include <string_view>
 
 #include "lockstep/base/error.h"
@@ -57,7 +58,10 @@ JpegFile::JpegFile() {
   codec_.err = jpeg_std_error(&errors_);
   codec_.client_data = this;
   errors_.error_exit = [](j_common_ptr codec) {
-    file_of(codec).error_ = fmt::format("libjpeg cannot read it: {}", message_of(codec));
+    std::string& error = file_of(codec).error_;
+    error = codec->err->msg_code == JERR_OUT_OF_MEMORY
+                ? ""
+                : fmt::format("libjpeg cannot read it: {}", message_of(codec));
     std::longjmp(file_of(codec).give_up_, 1);
   };
   errors_.emit_message = [](j_common_ptr codec, int level) {
@@ -96,7 +100,10 @@ JpegFile::~JpegFile() { jpeg_destroy_decompress(&codec_); }
 /// Calls of libjpeg, which leaves them by longjmp: they keep no object that has a destructor.
 template <class Calls>
 void JpegFile::run(const Calls& calls) {
-  if (setjmp(give_up_) != 0) throw DataError("{}", error_);
+  if (setjmp(give_up_) != 0) {
+    if (error_.empty()) throw std::bad_alloc();
+    throw DataError("{}", error_);
+  }
   calls();
 }
 
@@ -167,11 +174,20 @@ void encode_jpeg(const Picture& picture, int quality, std::vector<std::byte>& in
     throw DataError("{} x {} pixels are too many for JPEG", picture.height, picture.width);
   jpeg_compress_struct codec{};
   jpeg_error_mgr errors{};
-  codec.err = jpeg_std_error(&errors);
-  errors.error_exit = [](j_common_ptr) { std::abort(); };  // of pixels in memory only memory can be lacking
-  jpeg_create_compress(&codec);
+  std::jmp_buf give_up;
   unsigned char* bytes = nullptr;
   unsigned long size = 0;
+  codec.err = jpeg_std_error(&errors);
+  codec.client_data = &give_up;
+  errors.error_exit = [](j_common_ptr failed) {
+    std::longjmp(*static_cast<std::jmp_buf*>(failed->client_data), 1);
+  };
+  if (setjmp(give_up) != 0) {  // of pixels in memory only memory can be lacking
+    jpeg_destroy_compress(&codec);
+    std::free(bytes);
+    throw std::bad_alloc();
+  }
+  jpeg_create_compress(&codec);
   jpeg_mem_dest(&codec, &bytes, &size);
   codec.image_height = static_cast<JDIMENSION>(picture.height);
   codec.image_width = static_cast<JDIMENSION>(picture.width);

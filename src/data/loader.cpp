@@ -59,7 +59,8 @@ LoaderOptions loader_options(Context& context, const BatchOptions& options) {
 ///
 /// A step is read in pieces of its samples. A free thread takes the next piece of the earliest step that has
 /// one. The thread that completes a shard augments it, and the thread that completes the last shard sends the
-/// step to the device.
+/// step to the device. There the caller gets all steps at the same addresses, so that one graph of a step
+/// serves all of them.
 class Loader::Prefetcher {
  public:
   Prefetcher(const Dataset& dataset, const LoaderOptions& options, int rank, int ranks)
@@ -73,6 +74,7 @@ class Loader::Prefetcher {
     const comm::ShardMap map(static_cast<int>(stream_.options().shards), ranks);
     const comm::ShardRange block = map.block(rank);
     cut(block.count, options.threads);
+    if (options.backend && options.backend->device() != Device::cpu()) device_ = options.backend;
     for (Slot& slot : slots_) {
       allocate(slot, block, options.backend);
       slot.batch.shards_total = map.shards();
@@ -93,9 +95,14 @@ class Loader::Prefetcher {
     completed_.wait(lock, [&] { return is_complete(next); });
     next.requested = false;
     if (next.error) std::rethrow_exception(std::exchange(next.error, nullptr));
-    current.queue->release();
+    if (!device_) current.queue->release();
     current_ = (current_ + 1) % slots_.size();
     next.queue->receive();
+    if (device_) {
+      for (std::size_t i = 0; i < next.staged.size(); ++i)
+        device_->copy(next.staged[i].device, on_device_[i]);
+      next.queue->release();
+    }
     request(current, step + std::ssize(slots_) - 1);
     holds_step_ = true;
     return next.batch;
@@ -113,7 +120,7 @@ class Loader::Prefetcher {
   /// Task 0 of a step finds its samples; task i reads piece i - 1.
   struct Slot {
     std::vector<Batch> filled;  // on the CPU, by the threads
-    std::vector<Batch> shards;  // on the device
+    std::vector<Batch> shards;  // what the caller gets
     std::vector<kernels::StagedTensor> staged;
     std::unique_ptr<kernels::StagingQueue> queue;
     std::vector<std::int64_t> samples;               // of all shards of the rank
@@ -179,8 +186,11 @@ class Loader::Prefetcher {
       for (const Field& field : fields_) {
         const kernels::StagedTensor& staged =
             slot.staged.emplace_back(slot.queue->allocate(batch_shape(samples, field.shape), field.dtype));
+        const std::size_t number = slot.staged.size() - 1;
+        if (device_ && number == on_device_.size())
+          on_device_.push_back(device_->empty(staged.device.shape(), field.dtype));
         host.push_back(staged.host);
-        device.push_back(staged.device);
+        device.push_back(device_ ? on_device_[number] : staged.device);
       }
       slot.filled.push_back(batch_of(index, fields_, host));
       slot.shards.push_back(batch_of(index, fields_, device));
@@ -287,8 +297,10 @@ class Loader::Prefetcher {
   const Dataset& dataset_;
   const Augment augment_;
   const SampleStream stream_;
-  const std::vector<Field> fields_;  // of batches
-  std::vector<Piece> pieces_;        // of a step, in the order of its samples
+  const std::vector<Field> fields_;     // of batches
+  kernels::Backend* device_ = nullptr;  // none: the caller gets the slots' own memory
+  std::vector<Tensor> on_device_;       // of the current step, of all shards of the rank
+  std::vector<Piece> pieces_;           // of a step, in the order of its samples
   std::size_t pieces_of_shard_ = 1;
 
   std::mutex mutex_;  // guards what follows, and slots as far as they say

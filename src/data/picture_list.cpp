@@ -4,19 +4,16 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cctype>
 #include <filesystem>
 #include <map>
 #include <system_error>
-#include <thread>
 #include <unordered_map>
 #include <utility>
 
-#include "base/files.h"
+#include "base/progress.h"
 #include "base/text.h"
 #include "data/csv_file.h"
-#include "data/picture.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep::data {
@@ -39,7 +36,7 @@ struct FoundFile {
 /// Walks through a folder.
 class Walk {
  public:
-  explicit Walk(std::string folder) : folder_(std::move(folder)) { visit("", folder_); }
+  Walk(const std::string& folder, bool skip_bad) : skip_bad_(skip_bad) { visit("", folder); }
 
   std::vector<FoundFile> pictures;
   std::vector<std::string> others;
@@ -62,15 +59,18 @@ class Walk {
       const std::string name = at->path().filename().string();
       if (name.starts_with('.')) continue;
       const std::string whole = below.empty() ? name : below + "/" + name;
-      if (name.find_first_of("\n\t") != name.npos)
-        throw DataError("{}: its name has a tab or the end of a line; rename it", quote(at->path().string()));
+      progress::tick();
       const fs::file_status status = at->status(error);
-      if (error) fail(at->path(), error);
+      const bool leads_nowhere = status.type() == fs::file_type::not_found;  // a link
+      if (error && !(leads_nowhere && (skip_bad_ || !is_picture_name(name)))) fail(at->path(), error);
       if (fs::is_directory(status)) {
         visit(whole, at->path());
-      } else if (is_picture_name(name) && fs::is_regular_file(status)) {
-        const auto bytes = at->file_size(error);
-        if (error) fail(at->path(), error);
+      } else if (is_picture_name(name) && (fs::is_regular_file(status) || leads_nowhere)) {
+        if (whole.find_first_of("\n\t") != whole.npos)
+          throw DataError("{}: its name has a tab or the end of a line; rename it",
+                          quote(at->path().string()));
+        const auto bytes = leads_nowhere ? 0 : at->file_size(error);
+        if (error && !leads_nowhere) fail(at->path(), error);
         pictures.push_back({whole, static_cast<std::int64_t>(bytes)});
       } else {
         others.push_back(whole);
@@ -80,7 +80,7 @@ class Walk {
     above_.pop_back();
   }
 
-  std::string folder_;
+  bool skip_bad_;
   std::vector<fs::path> above_;  // folders that lead to this one, without links
 };
 
@@ -111,7 +111,7 @@ void PictureList::add(std::string_view name, std::int64_t bytes, std::int64_t la
 PictureList PictureList::of_folder(const std::string& folder, const PictureOptions& options) {
   PictureList list;
   list.folder_ = folder;
-  Walk walk(folder);
+  Walk walk(folder, options.skip_bad);
   if (walk.pictures.empty())
     throw DataError("{}: has no pictures (files named .jpg, .jpeg or .png){}", folder,
                     walk.others.empty()
@@ -132,7 +132,6 @@ PictureList PictureList::of_folder(const std::string& folder, const PictureOptio
   } else {
     list.read_labels(options.labels);
   }
-  if (options.skip_bad) list.leave_out_bad(options);
   return list;
 }
 
@@ -160,7 +159,7 @@ void PictureList::check_parts() const {
                       : fmt::format(" and data.eval = {}/{}", folder_, eval_part));
 }
 
-/// Numbers the names in their order; an empty one is none. Whole numbers from 0 on are labels themselves.
+/// Numbers the names in their order; an empty one is none.
 void PictureList::name_labels(const std::vector<std::string>& labels) {
   std::map<std::string_view, std::int64_t> numbers;
   for (const std::string& label : labels)
@@ -173,6 +172,7 @@ void PictureList::name_labels(const std::vector<std::string>& labels) {
     entries_[i].label = labels[i].empty() ? -1 : numbers.find(labels[i])->second;
 }
 
+/// Whole numbers from 0 on are labels themselves; if not all are, they are names.
 void PictureList::read_labels(const std::string& file) {
   std::unordered_map<std::string_view, std::size_t> pictures;
   for (std::int64_t i = 0; i < size(); ++i) pictures.emplace(relative_name(i), static_cast<std::size_t>(i));
@@ -187,8 +187,10 @@ void PictureList::read_labels(const std::string& file) {
     const bool is_heading = std::exchange(first, false) && !is_picture_name(fields[0]);
     if (is_heading) continue;
     const auto found = pictures.find(fields[0]);
-    if (found == pictures.end())
-      throw DataError("{}: {} has no picture {}", csv.where(), folder_, quote(std::string(fields[0])));
+    if (found == pictures.end()) {
+      elsewhere_.emplace(fields[0], csv.where());
+      continue;
+    }
     if (fields[1].empty()) throw DataError("{}: {} has no label", csv.where(), quote(std::string(fields[0])));
     std::string& label = labels[found->second];
     if (!label.empty() && label != fields[1])
@@ -219,31 +221,7 @@ void PictureList::read_labels(const std::string& file) {
   for (std::size_t i = 0; i < kept.size(); ++i) parse_number(kept[i], entries_[i].label);
 }
 
-void PictureList::leave_out_bad(const PictureOptions& options) {
-  std::vector<std::string> why(entries_.size());
-  std::atomic<std::size_t> next = 0;
-  const auto check = [&] {
-    PictureDecoder decoder;
-    Picture picture;
-    std::vector<std::byte> bytes;
-    const DecodeOptions how{.exif = options.exif, .max_pixels = options.max_pixels};
-    for (std::size_t i = next++; i < why.size(); i = next++) {
-      const std::string path = name(static_cast<std::int64_t>(i));
-      try {
-        const OpenFile file(path, OpenFile::Mode::read);
-        bytes.resize(file.size());
-        file.read_at(0, bytes.data(), bytes.size());
-        decoder.decode(bytes, how, picture);
-      } catch (const Error& error) {
-        why[i] = fmt::format("{}: {}", path, error.what());
-      }
-    }
-  };
-  {
-    std::vector<std::jthread> threads(std::max(1U, std::thread::hardware_concurrency()) - 1);
-    for (std::jthread& thread : threads) thread = std::jthread(check);
-    check();
-  }
+void PictureList::leave_out(const std::vector<std::string>& why) {
   const PictureList all = std::move(*this);
   *this = {};
   folder_ = all.folder_;

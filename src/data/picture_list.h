@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,12 +17,15 @@ class PictureList {
  public:
   /// Lists a folder and what lies below it: files named .jpg, .jpeg, .jpe, .jfif or .png, in any case of the
   /// letters; hidden ones are not seen. Their classes are the folders directly below it that they lie in, or,
-  /// with options.labels, what that file says. With options.skip_bad decodes each picture, on all cores, and
-  /// leaves out those that it cannot.
+  /// with options.labels, what that file says; it may name pictures of other folders, too.
   ///
-  /// DataError if there are no pictures, if a folder cannot be read or leads back to itself by links, if its
-  /// folders are named train, val or test, or if the file of labels is not one.
+  /// DataError if there are no pictures, if a folder or, unless options.skip_bad, a link cannot be read, if
+  /// it leads back to itself by links, if its folders are named train, val or test, or if the file of labels
+  /// is not one.
   static PictureList of_folder(const std::string& folder, const PictureOptions& options);
+  /// Leaves out the pictures for which why[picture] is not empty, with a note of it each. DataError if none
+  /// is left.
+  void leave_out(const std::vector<std::string>& why);
   /// The inverse of text(). DataError if it is damaged.
   static PictureList parse(const std::string& folder, std::string_view text);
   /// A line a picture: bytes, class or label, name. What was left out comes first, in lines that begin with
@@ -36,6 +40,8 @@ class PictureList {
   std::int64_t label(std::int64_t picture) const { return entry(picture).label; }
   /// In the order of their numbers; empty if labels are numbers.
   const std::vector<std::string>& classes() const { return classes_; }
+  /// Pictures that options.labels names and the folder lacks, and where: "labels.csv:7".
+  const std::map<std::string, std::string>& elsewhere() const { return elsewhere_; }
   /// What was left out, for a message each: "DIR: 3 files are not pictures by their names (DIR/a.txt)".
   const std::vector<std::string>& notes() const { return notes_; }
 
@@ -51,11 +57,11 @@ class PictureList {
   void name_labels(const std::vector<std::string>& labels);
   void read_labels(const std::string& file);
   void check_parts() const;
-  void leave_out_bad(const PictureOptions& options);
 
   std::string folder_, names_;
   std::vector<Entry> entries_;
   std::vector<std::string> classes_, notes_;
+  std::map<std::string, std::string> elsewhere_;  // not part of text()
 };
 
 }  // namespace lockstep::data

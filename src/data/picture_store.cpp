@@ -2,11 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
+#include <future>
+#include <span>
+#include <thread>
 #include <utility>
 
 #include "base/files.h"
 #include "data/data_file.h"
-#include "lockstep/base/error.h"
 #include "lockstep/hdf5/file.h"
 
 namespace lockstep::data {
@@ -21,7 +24,7 @@ class Folder final : public PictureStore {
   std::int64_t label(std::int64_t picture) const override { return list_.label(picture); }
   const std::vector<std::string>& classes() const override { return list_.classes(); }
   void read(std::int64_t picture, std::vector<std::byte>& into) const override {
-    const OpenFile file(list_.name(picture), OpenFile::Mode::read);
+    const OpenFile file = open(list_.name(picture));
     const auto bytes = static_cast<std::uint64_t>(list_.bytes(picture));
     if (file.size() != bytes)
       throw DataError(
@@ -34,14 +37,24 @@ class Folder final : public PictureStore {
   std::string listing() const override { return list_.text(); }
 
  private:
+  static OpenFile open(const std::string& path) {
+    try {
+      return OpenFile(path, OpenFile::Mode::read);
+    } catch (const UsageError& error) {  // no permission: of one file among many, it is the data's fault
+      throw DataError("{}", error.what());
+    }
+  }
+
   PictureList list_;
 };
 
 class Packed final : public PictureStore {
  public:
-  explicit Packed(const std::string& path) : stored_(path) {
-    const hdf5::File file = hdf5::File::open(path);
-    const hdf5::Dataset x = file.open_dataset("x"), offsets = file.open_dataset("x_offsets");
+  explicit Packed(const std::string& path) : path_(path) {
+    const auto opened = std::make_shared<const hdf5::File>(hdf5::File::open(path));
+    const hdf5::File& file = *opened;
+    hdf5::Dataset x = file.open_dataset("x");
+    const hdf5::Dataset offsets = file.open_dataset("x_offsets");
     if (x.dtype() != DType::uint8 || x.shape().size() != 1 || offsets.shape().size() != 1 ||
         offsets.rows() < 2)
       throw DataError(
@@ -49,11 +62,13 @@ class Packed final : public PictureStore {
           x.type_name(), shape_text(x), shape_text(offsets));
     offsets_.resize(static_cast<std::size_t>(offsets.rows()));
     offsets.read(std::span<std::int64_t>(offsets_));
-    begin_ = x.extent().offset;
     for (std::size_t i = 1; i < offsets_.size(); ++i)
       if (offsets_[0] != 0 || offsets_[i] < offsets_[i - 1] || offsets_[i] > x.rows())
         throw DataError("{}: /x_offsets is damaged: element {} is {}, after {}, of {} bytes", path, i,
                         offsets_[i], offsets_[i - 1], x.rows());
+    std::int64_t no_memory = 0;
+    StoredFiles files;
+    bytes_ = std::make_unique<RowStore>(opened, std::move(x), DType::uint8, no_memory, files);
     if (!file.exists("y")) return;
     const hdf5::Dataset y = file.open_dataset("y");
     if (!is_integers(y) || y.shape().size() != 1 || y.rows() != size())
@@ -70,7 +85,7 @@ class Packed final : public PictureStore {
 
   std::int64_t size() const override { return std::ssize(offsets_) - 1; }
   std::string name(std::int64_t picture) const override {
-    return fmt::format("{}: picture {}", stored_.file.path(), picture);
+    return fmt::format("{}: picture {}", path_, picture);
   }
   std::int64_t label(std::int64_t picture) const override {
     return labels_.empty() ? -1 : labels_[static_cast<std::size_t>(picture)];
@@ -78,14 +93,20 @@ class Packed final : public PictureStore {
   const std::vector<std::string>& classes() const override { return classes_; }
   void read(std::int64_t picture, std::vector<std::byte>& into) const override {
     const std::int64_t* const at = &offsets_[static_cast<std::size_t>(picture)];
-    into.resize(static_cast<std::size_t>(at[1] - at[0]));
-    stored_.file.read_at(begin_ + static_cast<std::uint64_t>(at[0]), into.data(), into.size());
-    stored_.check();  // afterwards: what was read before a change is right
+    into.clear();
+    if (at[0] == at[1]) return;
+    bytes_->with_values(at[0], at[1] - at[0], [&](const auto* bytes) {
+      const std::span stored = std::as_bytes(std::span(bytes, static_cast<std::size_t>(at[1] - at[0])));
+      into.assign(stored.begin(), stored.end());
+    });
+  }
+  void hold_on_node(comm::HostGroup& world, std::int64_t& memory_left_bytes) override {
+    bytes_->hold_on_node(world, memory_left_bytes);
   }
 
  private:
-  StoredFile stored_;
-  std::uint64_t begin_ = 0;  // of /x in the file
+  std::string path_;
+  std::unique_ptr<RowStore> bytes_;
   std::vector<std::int64_t> offsets_, labels_;
   std::vector<std::string> classes_;
 };
@@ -94,6 +115,34 @@ class Packed final : public PictureStore {
 
 Normalization imagenet_normalization() {
   return {.mean = {123.675, 116.28, 103.53}, .deviation = {58.395, 57.12, 57.375}};
+}
+
+std::vector<std::string> find_bad(const PictureStore& store, const PictureOptions& options) {
+  std::vector<std::string> why(static_cast<std::size_t>(store.size()));
+  std::atomic<std::size_t> next = 0;
+  const auto check = [&] {
+    PictureDecoder decoder;
+    Picture picture;
+    std::vector<std::byte> bytes;
+    try {
+      for (std::size_t i = next++; i < why.size(); i = next++) try {
+          const auto number = static_cast<std::int64_t>(i);
+          store.read(number, bytes);
+          with_name(store, number, [&] { decoder.decode(bytes, decode_options(options), picture); });
+        } catch (const DataError& error) {
+          why[i] = error.what();
+        }
+    } catch (...) {
+      next = why.size();  // the others end, too
+      throw;
+    }
+  };
+  std::vector<std::future<void>> threads;
+  for (unsigned i = 1; i < std::thread::hardware_concurrency(); ++i)
+    threads.push_back(std::async(std::launch::async, check));
+  check();
+  for (std::future<void>& thread : threads) thread.get();
+  return why;
 }
 
 std::unique_ptr<PictureStore> open_folder(PictureList list) {

@@ -4,10 +4,11 @@
 
 #include <algorithm>
 #include <array>
-#include <filesystem>
+#include <iterator>
 #include <set>
 #include <utility>
 
+#include "base/files.h"
 #include "base/text.h"
 #include "data/data_file.h"
 #include "data/image_writer.h"
@@ -18,21 +19,7 @@
 namespace lockstep::data {
 namespace {
 
-constexpr std::int64_t colours = 3, levels = 256;
-
-DecodeOptions decode_options(const PictureOptions& options) {
-  return {.exif = options.exif, .max_pixels = options.max_pixels};
-}
-
-/// The DataErrors of `make`, with the picture's name.
-template <class Make>
-void named(const PictureStore& store, std::int64_t picture, const Make& make) {
-  try {
-    make();
-  } catch (const DataError& error) {
-    throw DataError("{}: {}", store.name(picture), error.what());
-  }
-}
+constexpr std::int64_t colours = 3, levels = 256, max_classes = 1 << 30;
 
 /// [pixels, 3] becomes [3, pixels].
 template <class T, class Value>
@@ -42,12 +29,29 @@ void by_colour(const Picture& picture, T* out, const Value& value) {
     for (std::int64_t i = 0; i < pixels; ++i) *out++ = value(c, picture.pixels.data()[colours * i + c]);
 }
 
+/// has_all_labels: options.labels names no other pictures than those of these folders.
+std::vector<PictureList> lists_of(const std::set<std::string>& folders, const PictureOptions& options,
+                                  bool has_all_labels) {
+  std::vector<PictureList> lists;
+  for (const std::string& folder : folders) lists.push_back(PictureList::of_folder(folder, options));
+  if (has_all_labels && !lists.empty())
+    for (const auto& [name, where] : lists.front().elsewhere())
+      if (std::ranges::all_of(lists,
+                              [&](const PictureList& list) { return list.elsewhere().contains(name); }))
+        throw DataError("{}: {} no picture {}", where,
+                        lists.size() == 1 ? lists.front().folder() + " has" : "the folders have",
+                        quote(name));
+  if (options.skip_bad)
+    for (PictureList& list : lists) list.leave_out(find_bad(*open_folder(list), options));
+  return lists;
+}
+
 std::unique_ptr<PictureStore> open_store(const std::string& path, const PictureOptions& options,
                                          const PictureListings* listings) {
   if (listings)
     if (const auto found = listings->find(path); found != listings->end())
       return open_folder(PictureList::parse(path, found->second));
-  if (std::filesystem::is_directory(path)) return open_folder(PictureList::of_folder(path, options));
+  if (is_directory(path)) return open_folder(std::move(lists_of({path}, options, true).front()));
   if (is_packed(path)) return open_packed(path);
   throw DataError("{}: is neither a folder nor a file of pictures (lockstep prepare images)", path);
 }
@@ -58,7 +62,7 @@ const Picture& PictureReader::read(const PictureStore& store, std::int64_t pictu
                                    const PictureOptions& options, const Augment& augment,
                                    const Moment* moment, std::int64_t sample) {
   store.read(picture, file_);
-  named(store, picture, [&] {
+  with_name(store, picture, [&] {
     DecodeOptions how = decode_options(options);
     const PictureHeader header = decoder_.header(file_, how);
     const auto draws = [&](std::string_view transform) {
@@ -103,14 +107,14 @@ std::vector<Option<PictureOptions>> PictureOptions::options() {
 }
 
 PictureListings list_folders(const std::vector<std::string>& paths, const PictureOptions& options,
-                             comm::HostGroup& world) {
+                             comm::HostGroup& world, bool has_all_labels) {
   std::string text;  // path, listing, path ... each ended by a zero
   comm::run_on_all(world, [&] {
     if (world.rank() != 0) return;
-    for (const std::string& path : std::set(paths.begin(), paths.end()))
-      if (std::filesystem::is_directory(path))
-        for (const std::string& part : {path, PictureList::of_folder(path, options).text()})
-          text.append(part.c_str(), part.size() + 1);
+    std::set<std::string> folders;
+    std::ranges::copy_if(paths, std::inserter(folders, folders.end()), is_directory);
+    for (const PictureList& list : lists_of(folders, options, has_all_labels))
+      for (const std::string& part : {list.folder(), list.text()}) text.append(part.c_str(), part.size() + 1);
   });
   std::uint64_t bytes = text.size();
   world.broadcast(&bytes, sizeof bytes, 0);
@@ -137,7 +141,7 @@ Pictures::Pictures(const Request& request)
 Pictures::~Pictures() = default;
 
 bool Pictures::fits(const Request& request) {
-  return std::filesystem::is_directory(request.files.front()) || is_packed(request.files.front());
+  return is_directory(request.files.front()) || is_packed(request.files.front());
 }
 
 Pictures::Pictures(const Request& request, const std::vector<std::string>& paths,
@@ -157,9 +161,10 @@ Pictures::Pictures(const Request& request, const std::vector<std::string>& paths
       if (store.label(i) < 0)
         throw DataError(
             "{}: has no class, which the task needs: put pictures into a folder for each class, or name a "
-            "CSV "
-            "file of picture and label with data.labels",
+            "CSV file of picture and label with data.labels",
             store.name(i));
+      if (store.label(i) >= max_classes)
+        throw DataError("{}: its label is {}: no model has so many classes", store.name(i), store.label(i));
       classes = std::max(classes, store.label(i) + 1);
     }
     if (labels && store.classes().empty() != sources_.front().store->classes().empty())
@@ -209,8 +214,14 @@ std::vector<std::string> Pictures::notes() const {
 
 std::string Pictures::listing() const {
   std::string all;
-  for (const Source& source : sources_) all += source.store->listing();
+  for (std::size_t i = 0; i < sources_.size(); ++i)
+    if (const std::string list = sources_[i].store->listing(); !list.empty())
+      all += fmt::format("folder\t{}\n{}", on_one_line(paths_[i]), list);
   return all;
+}
+
+void Pictures::hold_on_node(comm::HostGroup& world, std::int64_t& memory_left_bytes) {
+  for (const Source& source : sources_) source.store->hold_on_node(world, memory_left_bytes);
 }
 
 FieldMeaning Pictures::meaning(std::string_view field) const {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <string_view>
 
 #include "lockstep/base/error.h"
@@ -100,7 +101,8 @@ void PngFile::read_rows(Codec& codec, const Box<std::int64_t>& part, std::uint8_
         if (file.warning_.empty()) file.warning_ = text;
       });
   png_structp const png = codec.png;
-  codec.info = png_create_info_struct(png);
+  codec.info = png ? png_create_info_struct(png) : nullptr;
+  if (!codec.info) throw std::bad_alloc();
   png_set_read_fn(png, this, [](png_structp reader, png_bytep into, std::size_t bytes) {
     auto& rest = static_cast<PngFile*>(png_get_io_ptr(reader))->rest_;
     if (bytes > rest.size()) png_error(reader, "its bytes end within the picture");

@@ -2,7 +2,8 @@
 //
 // Inputs may be gzipped. They are read twice, to count and then to write, one MiB at a time (or one image or
 // line if that is larger). The output gets its name when it is complete and on storage. Invalid input is a
-// DataError with the file and the line or position; no output remains. Only one rank calls these functions.
+// DataError with the file and the line or position; no output remains. Only one rank calls these functions,
+// but prepare_pictures().
 //
 // `statistics` is the path of another data file from which the output takes mean, std and class names, such
 // as the training data for evaluation data; empty: the output has its own.
@@ -81,15 +82,14 @@ struct PackOptions {
   Encode encode = Encode::keep;  ///< files as they are; JPEG of quality 95; or pixels, for images
   std::int64_t size = 0;         ///< jpeg: of the shorter side, 0: as it is; raw: of the square at the centre
   int files = 0;                 ///< how many to write; 0: one for each file_bytes of the pictures
-  bool skip_bad = false;         ///< leaves out what cannot be decoded
-  PictureOptions pictures{};
+  PictureOptions pictures{};     ///< skip_bad: leaves out what cannot be decoded
   static constexpr std::int64_t file_bytes = std::int64_t{1} << 30;
 };
 constexpr std::array<const char*, 3> words(PackOptions::Encode) { return {"keep", "jpeg", "raw"}; }
 /// A folder of pictures (PictureList), in the order of their names: /x has the bytes of all, /x_offsets where
 /// each begins, /y the classes. raw: images as other preparations make them. Of several files, number 1 of 4
 /// is OUT-00001-of-00004.h5. Each rank makes some; the bytes are the same at any number of ranks, and files
-/// of an earlier start stay. Collective. DataError, with the pictures' names, if some cannot be decoded.
+/// of an earlier start stay. Collective. DataError, with the first names, if some pictures cannot be decoded.
 Prepared prepare_pictures(const std::string& folder, const Output& output, const PackOptions& options,
                           comm::HostGroup& world);
 

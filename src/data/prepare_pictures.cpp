@@ -1,7 +1,12 @@
 // Packs folders of pictures into HDF5 files, which parallel file systems read faster than many small files.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/file.h>
 
 #include <algorithm>
+#include <iterator>
+#include <optional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -26,12 +31,22 @@ namespace {
 
 constexpr const char* origin_attribute = "made_of";
 constexpr int jpeg_quality = 95;
+constexpr std::int64_t max_size = 16384;  // as of data.size
 
 /// "a.h5"; of several files "a-00001-of-00004.h5".
 std::string path_of(const std::string& out, int file, int files) {
   if (files == 1) return out;
   const std::size_t dot = out.ends_with(".h5") ? out.size() - 3 : out.size();
   return fmt::format("{}-{:05}-of-{:05}{}", out.substr(0, dot), file + 1, files, out.substr(dot));
+}
+
+/// In their order.
+std::vector<std::string> of_all_ranks(comm::HostGroup& world, const std::vector<std::string>& lines) {
+  std::vector<std::string> all;
+  for (const std::string& text : world.all_gather_texts(fmt::format("{}", fmt::join(lines, "\n"))))
+    for (const std::string_view line : lines_of(text)) all.emplace_back(line);
+  std::ranges::sort(all);
+  return all;
 }
 
 /// The shorter side becomes `size` pixels.
@@ -48,14 +63,16 @@ class Encoder {
 
   /// The bytes to store of a picture's file. DataError, which does not name it, if it cannot be decoded.
   std::span<const std::byte> encode(std::span<const std::byte> file) {
-    decoder_.decode(file, {.exif = options_.pictures.exif, .max_pixels = options_.pictures.max_pixels},
-                    decoded_);
+    decoder_.decode(file, decode_options(options_.pictures), decoded_);
     if (options_.encode == PackOptions::Encode::keep) return file;
     const Box<double> all{.height = static_cast<double>(decoded_.height),
                           .width = static_cast<double>(decoded_.width)};
     const Picture* picture = &decoded_;
     if (const std::int64_t size = options_.size; size > 0) {
       const auto [height, width] = scaled(decoded_, size);
+      if (height * width > options_.pictures.max_pixels)
+        throw DataError("its {} x {} pixels would become {} x {}", decoded_.height, decoded_.width, height,
+                        width);
       Box<std::int64_t> window{.height = height, .width = width};
       if (options_.encode == PackOptions::Encode::raw)
         window = {.top = (height - size) / 2, .left = (width - size) / 2, .height = size, .width = size};
@@ -73,6 +90,7 @@ class Encoder {
         encoded_[c * pixels + i] = static_cast<std::byte>(picture->pixels[3 * i + c]);
     return encoded_;
   }
+  const std::string& warning() const { return decoder_.warning(); }  ///< of the last picture; empty: none
 
  private:
   const PackOptions& options_;
@@ -82,30 +100,38 @@ class Encoder {
   std::vector<std::byte> encoded_;
 };
 
-/// One of the files: pictures [begin, end) of the list.
+/// The pictures in a file that was made before of the same pictures with the same options; none: there is no
+/// such file.
+std::optional<std::int64_t> pictures_in(const std::string& path, const std::string& origin) try {
+  if (!exists(path)) return {};
+  const hdf5::File file = hdf5::File::open(path);
+  if (!file.exists("x") || data::text_of(file.open_dataset("x"), origin_attribute) != origin) return {};
+  return file.exists("x_offsets") ? file.open_dataset("x_offsets").rows() - 1 : file.open_dataset("x").rows();
+} catch (const DataError&) {  // no HDF5 file
+  return {};
+}
+
+/// One of the files.
 class Pack {
  public:
-  Pack(const PictureList& list, const PackOptions& options, std::string path, std::string origin)
-      : list_(list), options_(options), path_(std::move(path)), origin_(std::move(origin)) {}
-
-  /// Whether it was made before, of the same pictures with the same options.
-  bool is_made() const {
-    if (!exists(path_)) return false;
-    const hdf5::File file = hdf5::File::open(path_);
-    return file.exists("x") && data::text_of(file.open_dataset("x"), origin_attribute) == origin_;
+  Pack(const PictureStore& pictures, const PackOptions& options, std::string path, std::string origin)
+      : source_(pictures), options_(options), path_(std::move(path)), origin_(std::move(origin)) {
+    if (::flock(spool_.descriptor(), LOCK_EX | LOCK_NB) != 0)
+      throw UsageError("{}: another process is making it", path_);
   }
 
+  /// Of pictures [begin, end).
   void make(std::int64_t begin, std::int64_t end, bool replace) {
     collect(begin, end);
-    if (!bad_.empty() && !options_.skip_bad)
-      throw DataError("{} cannot be decoded; remove them, or leave them out with --skip-bad: {}",
-                      pluralized(bad_.size(), "picture"), list_of(bad_, 8, "; "));
+    if (!bad.empty() && !options_.pictures.skip_bad) return;
     if (offsets_.size() == 1) throw DataError("{}: no picture is left for it", path_);
     write_whole({.path = path_, .replace = replace}, [&](hdf5::File& file) { write(file); });
   }
 
   std::int64_t pictures() const { return std::ssize(offsets_) - 1; }
-  const std::vector<std::string>& bad() const { return bad_; }
+
+  std::vector<std::string> bad;      ///< why pictures cannot be decoded
+  std::vector<std::string> damaged;  ///< what is wrong with some that can
 
  private:
   /// Into a temporary file, as HDF5 needs the size first.
@@ -113,22 +139,22 @@ class Pack {
     spool_.truncate(0);  // maybe of an earlier process
     Encoder encoder(options_);
     std::vector<std::byte> bytes;
+    std::span<const std::byte> encoded;
     std::uint64_t done = 0;
     for (std::int64_t i = begin; i < end; ++i) {
       try {
-        const OpenFile file(list_.name(i), OpenFile::Mode::read);
-        bytes.resize(file.size());
-        file.read_at(0, bytes.data(), bytes.size());
-        const std::span<const std::byte> encoded = encoder.encode(bytes);
-        spool_.write_at(done, encoded.data(), encoded.size());
-        done += encoded.size();
+        source_.read(i, bytes);
+        with_name(source_, i, [&] { encoded = encoder.encode(bytes); });
       } catch (const DataError& error) {
-        const std::string what = error.what(), name = list_.name(i);
-        bad_.push_back(what.starts_with(name) ? what : fmt::format("{}: {}", name, what));
+        bad.emplace_back(error.what());
         continue;
       }
+      if (!encoder.warning().empty())
+        damaged.push_back(fmt::format("{}: decoded, but damaged: {}", source_.name(i), encoder.warning()));
+      spool_.write_at(done, encoded.data(), encoded.size());
+      done += encoded.size();
       offsets_.push_back(static_cast<std::int64_t>(done));
-      labels_.push_back(list_.label(i));
+      labels_.push_back(source_.label(i));
     }
   }
 
@@ -158,16 +184,15 @@ class Pack {
     if (std::ranges::find(labels_, -1) != labels_.end()) return;
     hdf5::Dataset y = file.create_dataset("y", DType::int64, {images});
     y.write_rows(0, images, std::span<const std::int64_t>(labels_));
-    if (!list_.classes().empty()) store_names(y, "classes", list_.classes());
+    if (!source_.classes().empty()) store_names(y, "classes", source_.classes());
   }
 
-  const PictureList& list_;
+  const PictureStore& source_;
   const PackOptions& options_;
   const std::string path_, origin_;
   OpenFile spool_{temporary_path(path_, "encoded"), OpenFile::Mode::read_write_or_create};
   Draft draft_{spool_.path()};
   std::vector<std::int64_t> offsets_{0}, labels_;
-  std::vector<std::string> bad_;
 };
 
 }  // namespace
@@ -176,35 +201,54 @@ Prepared prepare_pictures(const std::string& folder, const Output& output, const
                           comm::HostGroup& world) {
   if (options.encode == PackOptions::Encode::raw && options.size == 0)
     throw UsageError("--encode raw: needs --size N, the height and width of each image");
-  if (options.encode == PackOptions::Encode::keep && options.size > 0)
+  if (options.encode == PackOptions::Encode::keep && options.size != 0)
     throw UsageError("--size: changes pictures, which --encode keep does not; give --encode jpeg or raw");
-  const PictureListings listings = list_folders({folder}, options.pictures, world);
+  if (options.size < 0 || options.size > max_size)
+    throw UsageError("--size {}: must be from 1 to {} pixels", options.size, max_size);
+  PictureOptions all = options.pictures;
+  all.skip_bad = false;  // they are decoded once, to be packed
+  const PictureListings listings = list_folders({folder}, all, world);
   if (listings.empty()) throw DataError("{}: is no folder", folder);
-  const PictureList list = PictureList::parse(folder, listings.at(folder));
+  std::string_view entries = listings.at(folder);
+  PictureList list = PictureList::parse(folder, entries);
+  while (entries.starts_with('#')) entries.remove_prefix(entries.find('\n') + 1);  // what else lies there
   std::int64_t bytes = 0;
   for (std::int64_t i = 0; i < list.size(); ++i) bytes += list.bytes(i);
   const auto files = static_cast<int>(std::min<std::int64_t>(
       options.files > 0 ? options.files : bytes / options.file_bytes + 1, list.size()));
-  const std::string origin = fmt::format("{} pictures {:016x}, {}, size {}", list.size(),
-                                         purpose_of(list.text()), option::word(options.encode), options.size);
-  Prepared prepared{.notes = list.notes()};
+  Prepared prepared{
+      .classes = std::ssize(list.classes()), .notes = list.notes(), .class_names = list.classes()};
+  const std::string origin = fmt::format("{} pictures {:016x}, {}, size {}{}", list.size(),
+                                         purpose_of(entries), option::word(options.encode), options.size,
+                                         options.pictures.skip_bad ? ", without bad ones" : "");
+  const std::unique_ptr<PictureStore> store = open_folder(std::move(list));
   std::int64_t pictures = 0;  // packed by this rank
+  std::vector<std::string> notes, bad, damaged;
   comm::run_on_all(world, [&] {
     for (int file = world.rank(); file < files; file += world.size()) {
-      Pack pack(list, options, path_of(output.path, file, files), fmt::format("{}, file {}", origin, file));
-      if (pack.is_made()) {
-        prepared.notes.push_back(fmt::format("{}: is made already", path_of(output.path, file, files)));
+      const std::string path = path_of(output.path, file, files),
+                        of = fmt::format("{}, file {}", origin, file);
+      if (const auto made_before = pictures_in(path, of)) {
+        pictures += *made_before;
+        notes.push_back(fmt::format("{}: is made already", path));
         continue;
       }
-      check_output(std::span(&folder, 1), {path_of(output.path, file, files), output.replace});
-      pack.make(list.size() * file / files, list.size() * (file + 1) / files, output.replace);
+      check_output(std::span(&folder, 1), {path, output.replace});
+      Pack pack(*store, options, path, of);
+      pack.make(store->size() * file / files, store->size() * (file + 1) / files, output.replace);
       pictures += pack.pictures();
-      for (const std::string& bad : pack.bad()) prepared.warnings.push_back("left out: " + bad);
+      std::ranges::copy(pack.bad, std::back_inserter(bad));
+      std::ranges::copy(pack.damaged, std::back_inserter(damaged));
     }
   });
+  bad = of_all_ranks(world, bad);
+  if (!bad.empty() && !options.pictures.skip_bad)
+    throw DataError("{} cannot be decoded; remove them, or leave them out with --skip-bad: {}",
+                    pluralized(bad.size(), "picture"), list_of(bad, 8, "; "));
+  std::ranges::copy(of_all_ranks(world, notes), std::back_inserter(prepared.notes));
+  for (const std::string& one : bad) prepared.warnings.push_back("left out: " + one);
+  std::ranges::copy(of_all_ranks(world, damaged), std::back_inserter(prepared.warnings));
   for (const std::int64_t count : comm::all_gather_values(world, pictures)) prepared.samples += count;
-  prepared.class_names = list.classes();
-  prepared.classes = std::ssize(list.classes());
   return prepared;
 }
 

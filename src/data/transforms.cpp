@@ -218,6 +218,11 @@ Framing evaluation_framing(std::int64_t height, std::int64_t width, std::int64_t
 
 namespace {
 
+/// The share of the pixels, and width / height.
+struct CropRange {
+  double min_share = 0.08, max_share = 1, min_ratio = 3.0 / 4, max_ratio = 4.0 / 3;
+};
+
 /// A box of at most this height and width in a picture, by ten tries.
 std::optional<Box<std::int64_t>> draw_box(Draws& draws, const CropRange& range, std::int64_t height,
                                           std::int64_t width, std::int64_t most_height,
@@ -238,8 +243,8 @@ std::optional<Box<std::int64_t>> draw_box(Draws& draws, const CropRange& range, 
 
 }  // namespace
 
-Box<std::int64_t> draw_resized_crop(Draws& draws, std::int64_t height, std::int64_t width,
-                                    const CropRange& range) {
+Box<std::int64_t> draw_resized_crop(Draws& draws, std::int64_t height, std::int64_t width) {
+  constexpr CropRange range;
   if (const auto box = draw_box(draws, range, height, width, height, width)) return *box;
   // The picture is long and narrow: the centre of it, as near to its own form as the range allows.
   const double ratio = static_cast<double>(width) / static_cast<double>(height);

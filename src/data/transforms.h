@@ -67,12 +67,8 @@ struct Framing {
 /// used: Resize(256) and CenterCrop(224), for 224.
 Framing evaluation_framing(std::int64_t height, std::int64_t width, std::int64_t size);
 
-/// RandomResizedCrop: the part of a picture, by its share of the pixels and width / height.
-struct CropRange {
-  double min_share = 0.08, max_share = 1, min_ratio = 3.0 / 4, max_ratio = 4.0 / 3;
-};
-Box<std::int64_t> draw_resized_crop(Draws& draws, std::int64_t height, std::int64_t width,
-                                    const CropRange& range = {});
+/// RandomResizedCrop: 0.08 to all of the pixels, width / height from 3/4 to 4/3.
+Box<std::int64_t> draw_resized_crop(Draws& draws, std::int64_t height, std::int64_t width);
 
 /// RandomHorizontalFlip
 bool draw_flip(Draws& draws);

@@ -115,6 +115,7 @@ Resnet::Resnet(const Options& options, std::uint64_t seed)
       fc_(*this, "fc", (expansion_of(options) * options.width) << (options.blocks.size() - 1),
           options.classes) {
   fc_.mark_as_head();
+  // As torchvision; networks of basic blocks keep the bits of earlier runs.
   if (has_bottlenecks(options)) initialize_convolutions();
 }
 

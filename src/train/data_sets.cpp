@@ -145,8 +145,8 @@ void list_folders(Config& config, comm::HostGroup& world, const std::string& onl
     paths = {config.data.eval};
     for (const TrainingFile& file : training_files(config.data)) paths.push_back(file.path);
   }
-  config.data.listings =
-      std::make_shared<const data::PictureListings>(data::list_folders(paths, config.data.pictures, world));
+  config.data.listings = std::make_shared<const data::PictureListings>(
+      data::list_folders(paths, config.data.pictures, world, only.empty()));
 }
 
 DataSets::DataSets(const Config& config, const models::Model& model) {

@@ -34,7 +34,7 @@ before=$(find . | sort | grep -v -e out.log -e err.log)
 for count in 1 2; do
   doctor 0 "$count" --run runs/new --config run.ini
   for subject in processor mpi hdf5 onednn gpu nccl "shared memory" limits "temporary files" "run directory" "disk speed" \
-    "file calls" slurm binding threads; do
+    "data storage" "file calls" slurm binding threads; do
     grep -Eq "^(ok|note) +$subject " out.log || fail "nothing about $subject: $(cat out.log)"
   done
   says_not '^problem'
@@ -60,6 +60,7 @@ done
 sed 's/digits.h5/missing.h5/' run.ini >missing.ini
 doctor 1 2 --config missing.ini
 says problem configuration "data.train: missing.h5: No such file; lockstep prepare makes"
+says ok "data storage" "no files of data.train on this node"
 rm odd.ini missing.ini gpu.ini
 
 # JSON: fixed keys, of ranks and hosts.
@@ -237,6 +238,7 @@ differ "data.train digits.h5: .* bytes, digest .* has no such file" "$train" "cd
 differ "--run: " "$train" "'$LOCKSTEP' train run.ini --run other-run"
 unlike "'$LOCKSTEP' doctor --config run.ini" "cd elsewhere && '$LOCKSTEP' doctor --config run.ini"
 says problem "ranks alike" "data.train digits.h5: .* has no such file"
+says_not '^problem +configuration'
 # Other instructions give other bits, but a good run: it is said.
 unlike "$train" "ONEDNN_MAX_CPU_ISA=SSE41 $train"
 [ "$code" -eq 0 ] || fail "a run on unlike processors: $(cat err.log)"

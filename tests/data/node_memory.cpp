@@ -2,6 +2,8 @@
 #include <boost/test/unit_test.hpp>
 #include <filesystem>
 
+#include "comm/layouts.h"
+#include "comm/mpi_calls.h"
 #include "data/files.h"
 #include "lockstep/base/error.h"
 #include "lockstep/data/arrays.h"
@@ -25,15 +27,21 @@ struct Files {
   }
 };
 
-BOOST_FIXTURE_TEST_CASE(each_rank_reads_its_part_of_the_rows_and_sees_those_of_all, Files) {
-  std::int64_t left_bytes = bytes_of_file + 5;
-  data.hold_on_node(world(), left_bytes);
-  BOOST_TEST(left_bytes == 5);
-  for (int rank = 0; rank < world().size(); ++rank)
-    for (std::int64_t i = images * rank / world().size(); i < images * (rank + 1) / world().size(); ++i)
-      BOOST_TEST(first_value(i) == (7 * 24 * i + rank) % 256);
-  std::filesystem::resize_file(path, 100);
-  BOOST_TEST(first_value(0) == 0);
+BOOST_AUTO_TEST_CASE(each_rank_of_the_job_reads_its_part_of_the_rows_and_every_node_has_those_of_all) {
+  for (const auto& layout : layouts(world().size())) {
+    BOOST_TEST_CONTEXT(text_of(layout)) {
+      const auto nodes = comm::make_mpi_communicator(MPI_COMM_WORLD, layout);
+      Files files;
+      std::int64_t left_bytes = bytes_of_file + 5;
+      files.data.hold_on_node(*nodes, left_bytes);
+      BOOST_TEST(left_bytes == 5);
+      for (int rank = 0; rank < nodes->size(); ++rank)
+        for (std::int64_t i = images * rank / nodes->size(); i < images * (rank + 1) / nodes->size(); ++i)
+          BOOST_TEST(files.first_value(i) == (7 * 24 * i + rank) % 256);
+      std::filesystem::resize_file(files.path, 100);
+      BOOST_TEST(files.first_value(0) == 0);
+    }
+  }
 }
 
 BOOST_FIXTURE_TEST_CASE(an_array_that_does_not_fit_is_read_from_its_file_and_a_smaller_one_is_held, Files) {

@@ -1,9 +1,13 @@
 // Folders of pictures as data sets: classes, labels, parts, links, what is left out, and packed files.
+#include <sys/file.h>
+
 #include <boost/test/unit_test.hpp>
 #include <filesystem>
 #include <fstream>
 #include <numeric>
 
+#include "base/files.h"
+#include "base/output.h"
 #include "data/augment_batch.h"
 #include "data/files.h"
 #include "data/picture_files.h"
@@ -148,6 +152,30 @@ BOOST_AUTO_TEST_CASE(a_csv_file_labels_pictures_by_name_or_number) {
                         mentions({"wrong.csv:2", "cat/z.jpg"}));
 }
 
+BOOST_AUTO_TEST_CASE(a_csv_file_may_label_the_pictures_of_several_folders) {
+  const TemporaryFolder folder;
+  const std::string root = make_folder(folder), other = folder.file("other");
+  write_jpeg(other + "/z.jpg", 4);
+  const PictureOptions options{.size = 14, .labels = folder.file("labels.csv")};
+  std::ofstream(options.labels) << "cat/b.jpg,small\nz.jpg,large\n";
+  const auto world = comm::make_self_communicator();
+  BOOST_TEST(data::list_folders({root, other}, options, *world).size() == 2U);
+  BOOST_CHECK_EXCEPTION(data::list_folders({root}, options, *world), DataError,
+                        mentions({"labels.csv:2", "z.jpg"}));
+  BOOST_TEST(data::list_folders({root}, options, *world, false).size() == 1U);
+  std::ofstream(options.labels, std::ios::app) << "y.jpg,large\n";
+  BOOST_CHECK_EXCEPTION(data::list_folders({root, other}, options, *world), DataError,
+                        mentions({"labels.csv:3", "y.jpg"}));
+}
+
+BOOST_AUTO_TEST_CASE(a_label_beyond_any_models_classes_is_an_error) {
+  const TemporaryFolder folder;
+  const std::string root = make_folder(folder);
+  std::ofstream(folder.file("labels.csv")) << "cat/b.jpg,9223372036854775807\n";
+  BOOST_CHECK_EXCEPTION(Pictures({root}, {.size = 14, .labels = folder.file("labels.csv")}), DataError,
+                        mentions({"cat/b.jpg", "9223372036854775807"}));
+}
+
 BOOST_AUTO_TEST_CASE(what_is_no_picture_by_its_name_is_counted_once_and_links_that_lead_back_are_refused) {
   const TemporaryFolder folder;
   const std::string root = make_folder(folder);
@@ -173,6 +201,16 @@ BOOST_AUTO_TEST_CASE(a_broken_picture_is_an_error_that_names_it_or_is_left_out) 
   const Pictures rest({root}, {.size = 14, .skip_bad = true});
   BOOST_TEST(rest.size() == 4);
   BOOST_TEST(mentions({"left out", "cat/a0.jpg"})(DataError("{}", rest.notes().at(0))));
+}
+
+BOOST_AUTO_TEST_CASE(a_link_that_leads_nowhere_is_an_error_or_left_out_like_a_broken_picture) {
+  const TemporaryFolder folder;
+  const std::string root = make_folder(folder);
+  std::filesystem::create_symlink("gone.txt", root + "/readme");
+  BOOST_TEST(Pictures({root}, small).size() == 4);
+  std::filesystem::create_symlink("gone.jpg", root + "/cat/link.jpg");
+  BOOST_CHECK_EXCEPTION(Pictures({root}, small), DataError, mentions({"cat/link.jpg"}));
+  BOOST_TEST(Pictures({root}, {.size = 14, .skip_bad = true}).size() == 4);
 }
 
 BOOST_AUTO_TEST_CASE(a_picture_that_changed_after_it_was_listed_is_an_error) {
@@ -266,6 +304,9 @@ BOOST_AUTO_TEST_CASE(a_packed_file_has_the_samples_of_its_folder_and_a_second_st
   BOOST_CHECK(whole.meaning("y").classes.value == packed.meaning("y").classes.value);
   const data::Prepared again = data::prepare_pictures(root, {folder.file("all.h5")}, {}, *world);
   BOOST_TEST(mentions({"all.h5", "already"})(DataError("{}", again.notes.at(0))));
+  BOOST_TEST(again.samples == 4);
+  std::ofstream(root + "/dog/readme.txt") << "no picture: the file stays as it is";
+  BOOST_TEST(data::prepare_pictures(root, {folder.file("all.h5")}, {}, *world).samples == 4);
   write_jpeg(root + "/dog/z.jpg", 8);
   BOOST_CHECK_EXCEPTION(data::prepare_pictures(root, {folder.file("all.h5")}, {}, *world), UsageError,
                         mentions({"all.h5"}));
@@ -273,6 +314,41 @@ BOOST_AUTO_TEST_CASE(a_packed_file_has_the_samples_of_its_folder_and_a_second_st
   const Pictures parts({folder.file("parts-00001-of-00002.h5"), folder.file("parts-00002-of-00002.h5")},
                        small);
   BOOST_CHECK(samples_of(parts) == samples_of(Pictures({root}, small)));
+}
+
+BOOST_AUTO_TEST_CASE(a_packed_file_is_read_from_the_memory_of_the_node_where_it_fits) {
+  const TemporaryFolder folder;
+  const std::string root = make_folder(folder), path = folder.file("all.h5");
+  const auto world = comm::make_self_communicator();
+  data::prepare_pictures(root, {path}, {}, *world);
+  Pictures packed({path}, small);
+  std::int64_t left_bytes = 1 << 20;
+  packed.hold_on_node(*world, left_bytes);
+  BOOST_TEST(left_bytes < (1 << 20));
+  std::filesystem::resize_file(path, 100);
+  BOOST_CHECK(samples_of(packed) == samples_of(Pictures({root}, small)));
+}
+
+BOOST_AUTO_TEST_CASE(an_output_that_another_process_makes_or_that_is_no_data_file_is_not_taken_for_made) {
+  const TemporaryFolder folder;
+  const std::string root = make_folder(folder);
+  const auto world = comm::make_self_communicator();
+  std::ofstream(folder.file("text.h5")) << "no HDF5";
+  data::prepare_pictures(root, {folder.file("text.h5"), true}, {}, *world);
+  BOOST_TEST(Pictures({folder.file("text.h5")}, small).size() == 4);
+  const OpenFile spool(temporary_path(folder.file("b.h5"), "encoded"), OpenFile::Mode::read_write_or_create);
+  BOOST_REQUIRE(::flock(spool.descriptor(), LOCK_EX) == 0);
+  BOOST_CHECK_EXCEPTION(data::prepare_pictures(root, {folder.file("b.h5")}, {}, *world), UsageError,
+                        mentions({"b.h5", "another process"}));
+}
+
+BOOST_AUTO_TEST_CASE(a_picture_that_a_size_would_make_huge_is_a_bad_one) {
+  const TemporaryFolder folder;
+  write_jpeg(folder.file("long/a.jpg"), 0, 1, 60'000);
+  const auto world = comm::make_self_communicator();
+  const data::PackOptions how{.encode = data::PackOptions::Encode::jpeg, .size = 256};
+  BOOST_CHECK_EXCEPTION(data::prepare_pictures(folder.file("long"), {folder.file("a.h5")}, how, *world),
+                        DataError, mentions({"long/a.jpg", "256 x 15360000"}));
 }
 
 BOOST_AUTO_TEST_CASE(pictures_are_packed_as_raw_images_of_one_size) {
@@ -300,7 +376,7 @@ BOOST_AUTO_TEST_CASE(broken_pictures_are_listed_by_name_when_they_are_packed) {
                         mentions({"2 pictures", "cat/c.png", "dog/d.jpg", "--skip-bad"}));
   BOOST_TEST(!std::filesystem::exists(folder.file("all.h5")));
   const data::Prepared rest =
-      data::prepare_pictures(root, {folder.file("all.h5")}, {.skip_bad = true}, *world);
+      data::prepare_pictures(root, {folder.file("all.h5")}, {.pictures = {.skip_bad = true}}, *world);
   BOOST_TEST(rest.samples == 4);
   BOOST_TEST(rest.warnings.size() == 2U);
 }

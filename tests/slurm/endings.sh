@@ -127,7 +127,7 @@ says short "time limit of 120 s is not above the 180 s .* --signal=B:USR2@30$"
 ends brief "$brief" COMPLETED 0 0
 ends homeless "$homeless" FAILED 2 0
 says homeless "no node can write the run there"
-says homeless "problem .*run directory: /proc: not writable"
+says homeless "problem .*run directory: /proc: is not writable"
 
 # The sweep: lines 1 and 2 train with their settings, line 3 is wrong, line 4 is not there.
 for task in 1 2; do

@@ -163,7 +163,13 @@ class Normalized final : public Dataset {
   std::string location(std::int64_t sample) const override { return base_->location(sample); }
   bool is_finite() const override { return base_->is_finite(); }
   std::vector<std::string> skipped() const override { return base_->skipped(); }
+  std::vector<std::string> notes() const override { return base_->notes(); }
+  std::string listing() const override { return base_->listing(); }
+  std::vector<double> column(std::string_view field) const override;
   FieldMeaning meaning(std::string_view field) const override;
+  void number_classes(std::string_view field, const Said<std::vector<std::string>>& names) override {
+    base_->number_classes(field, names);
+  }
   bool can_normalize() const override { return true; }
   void normalize(std::string_view field, std::optional<Normalization> by) override;
   void hold_on_node(comm::HostGroup& world, std::int64_t& memory_left_bytes) override {

@@ -177,9 +177,10 @@ class Dataset {
   /// A data set that numbers classes by their names gives them the numbers that they have in `names` from now
   /// on; others have their numbers from their files. DataError if it has a class that `names` lacks.
   virtual void number_classes(std::string_view field, const Said<std::vector<std::string>>& names);
-  /// Reads files that fit into memory, once a node: its ranks share the reading and the memory, of which
-  /// `memory_left_bytes` says how much is left, the same on every rank. Not while others read. Collective;
-  /// throws what reading throws, the same on every rank. A data set that does nothing reads as it did.
+  /// Reads files that fit into memory, of which each node has one copy: every rank of the job reads a part.
+  /// `memory_left_bytes` says how much memory is left, the same on every rank. Not while others read.
+  /// Collective; throws what reading throws, the same on every rank. A data set that does nothing reads as it
+  /// did.
   virtual void hold_on_node(comm::HostGroup& world, std::int64_t& memory_left_bytes);
 
  protected:
@@ -302,7 +303,7 @@ class Mixture final : public Dataset {
 /// The kinds of data sets that data.format can name. D is made from (const Request&) or from its files alone,
 /// (const std::vector<std::string>&); with D::Options from (const D::Options&, files or request).
 using Registry = lockstep::Registry<Dataset, const Request&>;
-/// Adds arrays, images and text.
+/// Adds arrays, images, pictures and text.
 void add_built_in(Registry& registry);
 /// Of the kinds that fit the request the one that was registered last; own: among those of the program alone.
 /// Null: no kind fits. Throws what T::fits() throws.

@@ -60,8 +60,8 @@ struct BatchOptions {
 /// Steps may be asked for in any order; their samples depend on the step, the options and the dataset only.
 /// Background threads read and augment the steps after the last one, several threads a step where it is
 /// large, and send them to the device; a jump to another step drops what is ahead. Once built, the loader
-/// allocates nothing except inside HDF5 and in each thread's first read of data that is not in memory. The
-/// dataset must outlive it. One thread at a time may call at().
+/// allocates nothing except inside HDF5, in each thread's first read of data that is not in memory, and a
+/// little for each picture of a folder. The dataset must outlive it. One thread at a time may call at().
 class Loader {
  public:
   /// The batches of the context's run, on the device of its backend. Throws UsageError if the run has no
@@ -77,9 +77,9 @@ class Loader {
   Loader& operator=(Loader&&) noexcept;
 
   /// This rank's shards of a step. The batch and its tensors stay as they are until the next call, and on a
-  /// device for whatever has been asked of the backend before it. Throws
-  /// what the dataset throws for the first sample that cannot be read, and UsageError on a step outside the
-  /// stream; asking again tries again.
+  /// device for whatever has been asked of the backend before it; there all steps have the same tensors.
+  /// Throws what the dataset throws for the first sample that cannot be read, and UsageError on a step
+  /// outside the stream; asking again tries again.
   const StepBatch& at(std::int64_t step);
 
   const SampleStream& stream() const;  ///< which samples each step takes

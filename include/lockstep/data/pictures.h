@@ -57,6 +57,8 @@ class Pictures final : public Dataset {
   void number_classes(std::string_view field, const Said<std::vector<std::string>>& names) override;
   std::vector<std::string> notes() const override;
   std::string listing() const override;
+  /// Files of pictures; those of a folder stay where they are.
+  void hold_on_node(comm::HostGroup& world, std::int64_t& memory_left_bytes) override;
 
  private:
   struct Source {
@@ -83,8 +85,9 @@ class Pictures final : public Dataset {
 };
 
 /// Lists those of the paths that are folders, once, on rank 0, for the Request of each rank. Collective; the
-/// same DataError on every rank, as Pictures throw it.
+/// same DataError on every rank, as Pictures throw it. has_all_labels: options.labels names no pictures but
+/// those of these folders; others are an error.
 PictureListings list_folders(const std::vector<std::string>& paths, const PictureOptions& options,
-                             comm::HostGroup& world);
+                             comm::HostGroup& world, bool has_all_labels = true);
 
 }  // namespace lockstep::data

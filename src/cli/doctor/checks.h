@@ -47,7 +47,7 @@ struct Context {
   const train::Config* config = nullptr;  ///< null without --config
   Requirements needed = {};
   std::vector<train::RankCores> cores = {};  ///< of all ranks
-  int speed_mib = 64;                        ///< maximum MiB written to measure the disk speed
+  int speed_mib = 64;                        ///< maximum MiB written, or read, to measure speeds
 };
 
 /// "12.3 GB", "4.5 MB"
@@ -71,6 +71,8 @@ Result file_calls(const Context& context);
 Result slurm(const Context& context);
 
 // Checks of the configuration.
+/// How fast this node reads data.train, or the beginning of a folder.
+Result data_storage(const Context& context);
 Requirements requirements(const Context& context);
 /// Runs `lockstep train --dry-run`; its error is a problem. Sets the device of the session. Collective, with
 /// the same result on every rank.

@@ -14,8 +14,11 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/files.h"
+#include "base/text.h"
 #include "cli/doctor/checks.h"
 #include "lockstep/base/random.h"
+#include "train/data_sets.h"
 
 namespace lockstep::cli::checks {
 namespace {
@@ -75,6 +78,22 @@ int read_and_compare(int file, std::size_t blocks, std::vector<std::uint64_t>& b
     if (back != block) return EILSEQ;
   }
   return 0;
+}
+
+/// The first regular files of data.train.
+std::vector<std::string> files_of_data(const train::Config& config, std::size_t max_files) {
+  std::vector<std::string> files;
+  for (const train::TrainingFile& source : train::training_files(config.data)) {
+    if (files.size() == max_files) break;
+    if (exists(source.path) && !is_directory(source.path)) files.push_back(source.path);
+    if (!is_directory(source.path)) continue;  // words of a program's own data need not be files
+    constexpr auto how = std::filesystem::directory_options::follow_directory_symlink;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(source.path, how)) {
+      if (files.size() == max_files) break;
+      if (entry.is_regular_file()) files.push_back(entry.path().string());
+    }
+  }
+  return files;
 }
 
 constexpr const char* other_directory = "choose another directory with --run";
@@ -157,6 +176,41 @@ Result disk_speed(const Context& context) {
   if (mb_s(write_ms) < slow_mb_s)
     return note(text,
                 "choose a faster disk, or set checkpoint.async = true so that steps do not wait for saves");
+  return ok(text);
+}
+
+Result data_storage(const Context& context) {
+  constexpr std::size_t max_files = 256;
+  constexpr double enough_ms = 1000, slow_mb_s = 10;
+  std::vector<std::byte> block(mib);
+  std::uint64_t bytes = 0;
+  std::size_t files_read = 0;
+  double ms = 0;
+  try {
+    const std::vector<std::string> files = files_of_data(*context.config, max_files);
+    const std::size_t max_blocks = static_cast<std::size_t>(context.speed_mib) / std::max(files.size(), 1ul);
+    for (; files_read < files.size() && ms < enough_ms; ++files_read) {
+      const OpenFile file(files[files_read], OpenFile::Mode::read);
+      ::posix_fadvise(file.descriptor(), 0, 0, POSIX_FADV_DONTNEED);  // from storage, not from memory
+      const std::uint64_t size = file.size(), blocks = std::clamp(max_blocks, 1ul, size / mib + 1);
+      const Stopwatch watch;
+      for (std::uint64_t i = 0; i < blocks; ++i) {
+        const std::uint64_t begin = size / blocks * i, end = std::min(size, begin + mib);
+        file.read_at(begin, block.data(), end - begin);
+        bytes += end - begin;
+      }
+      ms += watch.elapsed_ms();
+    }
+  } catch (const std::exception& error) {
+    return problem(error.what(), "make the data readable on every node");
+  }
+  if (files_read == 0) return ok("no files of data.train on this node");
+  const double mb_s = static_cast<double>(bytes) * 1e-3 / ms;
+  const std::string text =
+      fmt::format("{:.0f} MB/s read in {}, {:.0f} files/s ({:.1f} MiB)", mb_s, pluralized(files_read, "file"),
+                  static_cast<double>(files_read) * 1e3 / ms, static_cast<double>(bytes) / mib);
+  if (mb_s < slow_mb_s)
+    return note(text, "copy the data to faster storage; many small pictures: lockstep prepare images");
   return ok(text);
 }
 

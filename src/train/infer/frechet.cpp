@@ -15,6 +15,7 @@
 #include "lockstep/checkpoint/file.h"
 #include "lockstep/comm/agreement.h"
 #include "lockstep/data/loader.h"
+#include "lockstep/data/pictures.h"
 #include "train/components.h"
 #include "train/data_sets.h"
 #include "train/infer/chunks.h"
@@ -139,10 +140,12 @@ FeatureExtractor::FeatureExtractor(const Config& config, const std::optional<Sto
                                  .of_data = {}}) {
   Classifier& of = *classifier_;
   const checkpoint::FileIndex index = checkpoint::read_index(of.path, world);
+  Config classifier;
+  std::vector<std::string> paths;
   comm::run_on_all(world, [&] {
     if (index.config.empty())
       throw UsageError("sample.features: {}: has no configuration, so its model cannot be built", of.path);
-    Config classifier = parse_stored_config(index.config, of.path + " /config", *config.registries);
+    classifier = parse_stored_config(index.config, of.path + " /config", *config.registries);
     const auto format = index.provenance.find(format_provenance);
     if (classifier.data.format.empty() && format != index.provenance.end())
       classifier.data.format = format->second;
@@ -154,12 +157,17 @@ FeatureExtractor::FeatureExtractor(const Config& config, const std::optional<Sto
       throw UsageError(
           "sample.features: compares with all samples of data.train, each once, but its files have weights; "
           "remove the weights or sample.features");
+    for (const TrainingFile& file : files) paths.push_back(file.path);
+    if (paths.empty()) throw UsageError("sample.features: data.train names no files to compare with");
+  });
+  classifier.data.pictures.labels.clear();  // features need no classes
+  classifier.data.listings = std::make_shared<const data::PictureListings>(
+      data::list_folders(paths, classifier.data.pictures, world));
+  comm::run_on_all(world, [&] {
     LearnedFrom from = learned_from(index);
-    std::erase_if(from.fields,
-                  [](const auto& field) { return field.first != "x"; });  // features need no classes
-    for (const TrainingFile& file : files)
-      of.files.push_back(std::make_unique<DataSets>(classifier, *of.model, file.path, from, false));
-    if (of.files.empty()) throw UsageError("sample.features: data.train names no files to compare with");
+    std::erase_if(from.fields, [](const auto& field) { return field.first != "x"; });
+    for (const std::string& path : paths)
+      of.files.push_back(std::make_unique<DataSets>(classifier, *of.model, path, from, false));
     const data::Dataset& data = *of.files.front()->eval();
     check_inputs(*of.model, data);
     of.input = data::field_named(data, "x").shape;

@@ -119,6 +119,7 @@ WorkloadRun::WorkloadRun(const StandardWorkload& workload, comm::GradientTranspo
 
 WorkloadRun::WorkloadRun(const Config& config, Session& session, DType compute) : config_(config) {
   comm::HostGroup& world = session.world();
+  list_folders(config_, world);
   comm::run_on_all(world, [&] {
     check_shards(config_, world);
     data_ = std::make_unique<DataSets>(config_, *build_meta_model(config_));

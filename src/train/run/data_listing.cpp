@@ -18,12 +18,17 @@ namespace {
 
 constexpr std::uint64_t max_listing_bytes = std::uint64_t{1} << 34;
 
-/// The lines of pictures by their names, which are the last words of lines.
-std::unordered_map<std::string_view, std::string_view> by_name(std::string_view listing) {
-  std::unordered_map<std::string_view, std::string_view> lines;
-  for (const std::string_view line : lines_of(listing))
-    if (!line.starts_with('#') && !line.starts_with("class\t"))
-      lines.emplace(line.substr(line.rfind('\t') + 1), line);
+/// The lines of pictures by their names, which are the last words of lines, after their folder.
+std::unordered_map<std::string, std::string_view> by_name(std::string_view listing) {
+  std::unordered_map<std::string, std::string_view> lines;
+  std::string_view folder;
+  for (const std::string_view line : lines_of(listing)) {
+    const std::string_view last = line.substr(line.rfind('\t') + 1);
+    if (line.starts_with("folder\t"))
+      folder = last;
+    else if (!line.starts_with('#') && !line.starts_with("class\t"))
+      lines.emplace(fmt::format("{}/{}", folder, last), line);
+  }
   return lines;
 }
 
@@ -58,7 +63,7 @@ void record_listing(const std::string& run, const std::string& listing, const Lo
     const std::string before = read_text(path, max_listing_bytes);
     if (before == listing) return;
     if (const std::string what = differences(before, listing); !what.empty())
-      log.warning("data.train: of its pictures {} since the last start: the run continues with other samples",
+      log.warning("of the pictures of the run {} since the last start: it continues with other samples",
                   what);
   }
   write_text_atomically(path, listing);
