@@ -415,17 +415,29 @@ void Arrays::convert(const Stored* stored, const RowStore& from, std::size_t fie
 
 void Arrays::read(std::span<const std::int64_t> samples, std::span<const Tensor> into) const {
   check_read(samples, into);
-  for (std::size_t begin = 0, end = 0; begin < samples.size(); begin = end) {  // a run of rows at a time
+  /// Consecutive rows of a file, from a sample on.
+  const auto run_from = [&](std::size_t begin, const auto& use) {
     const Source& source = source_of(sources_, samples[begin]);
-    for (end = begin + 1; end < samples.size() && samples[end] == samples[end - 1] + 1 &&
-                          samples[end] < source.first + source.rows;)
+    std::size_t end = begin + 1;
+    while (end < samples.size() && samples[end] == samples[end - 1] + 1 &&
+           samples[end] < source.first + source.rows)
       ++end;
     const std::int64_t row = samples[begin] - source.first, count = static_cast<std::int64_t>(end - begin);
-    for (std::size_t i = 0; i < into.size(); ++i) {
-      const Tensor rows = into[i].rows(static_cast<std::int64_t>(begin), static_cast<std::int64_t>(end));
-      const RowStore& store = *source.arrays[i];
-      store.with_values(row, count, [&](const auto* stored) { convert(stored, store, i, row, rows); });
-    }
+    for (std::size_t i = 0; i < into.size(); ++i) use(*source.arrays[i], i, row, count);
+    return end;
+  };
+  constexpr std::size_t max_expected = 16;
+  std::size_t expected = 0, runs = 0;
+  for (std::size_t begin = 0; begin < samples.size(); --runs) {
+    for (; runs <= max_expected && expected < samples.size(); ++runs)
+      expected = run_from(expected, [](const RowStore& store, std::size_t, std::int64_t row,
+                                       std::int64_t count) { store.expect(row, count); });
+    begin = run_from(begin, [&](const RowStore& store, std::size_t field, std::int64_t row,
+                                std::int64_t count) {
+      const auto first = static_cast<std::int64_t>(begin);
+      const Tensor rows = into[field].rows(first, first + count);
+      store.with_values(row, count, [&](const auto* stored) { convert(stored, store, field, row, rows); });
+    });
   }
 }
 

@@ -87,6 +87,11 @@ class RowStore {
   /// in memory already, stay where they are.
   bool hold_on_node(comm::HostGroup& world, std::int64_t& memory_left_bytes);
 
+  /// Rows that will be read soon: see hdf5::RawRows.
+  void expect(std::int64_t begin, std::int64_t count) const {
+    if (raw_) raw_->expect(begin, count);
+  }
+
   const std::string& path() const { return path_; }
   std::int64_t rows() const { return rows_; }
   DType dtype() const { return dtype_; }  ///< of rows in memory

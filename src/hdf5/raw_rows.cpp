@@ -1,5 +1,6 @@
 #include "hdf5/raw_rows.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -118,23 +119,42 @@ bool RawRows::find_chunks(const Dataset& dataset) {
 #endif
 }
 
-bool RawRows::read(std::int64_t begin, std::int64_t count, std::byte* out) const {
+/// Calls use(chunk, first row in it, rows, their place among the rows) until it returns false, which is then
+/// the result.
+template <class Use>
+bool RawRows::for_each_part(std::int64_t begin, std::int64_t count, const Use& use) const {
   const std::size_t chunks_of_band = offsets_.size() / static_cast<std::size_t>(grid_[0]);
   for (std::int64_t row = begin; row < begin + count;) {  // a band of chunks at a time
     const std::int64_t band = row / chunk_[0], first = row - band * chunk_[0],
                        rows = std::min(begin + count - row, chunk_[0] - first);
     for (std::size_t i = 0; i < chunks_of_band; ++i)
-      if (!read_chunk(static_cast<std::size_t>(band) * chunks_of_band + i, first, rows, out)) return false;
-    out += static_cast<std::size_t>(rows) * strides_[0];
+      if (!use(static_cast<std::size_t>(band) * chunks_of_band + i, first, rows, row - begin)) return false;
     row += rows;
   }
   return true;
 }
 
+bool RawRows::read(std::int64_t begin, std::int64_t count, std::byte* out) const {
+  return for_each_part(
+      begin, count, [&](std::size_t chunk, std::int64_t first_row, std::int64_t rows, std::int64_t place) {
+        return read_chunk(chunk, first_row, rows, out + static_cast<std::size_t>(place) * strides_[0]);
+      });
+}
+
+void RawRows::expect(std::int64_t begin, std::int64_t count) const {
+  for_each_part(begin, count,
+                [&](std::size_t chunk, std::int64_t first_row, std::int64_t rows, std::int64_t) {
+                  const auto bytes = rows * static_cast<std::int64_t>(chunk_strides_[0]);
+                  ::posix_fadvise(descriptor_, static_cast<off_t>(offset_of(chunk, first_row)), bytes,
+                                  POSIX_FADV_WILLNEED);
+                  return true;
+                });
+}
+
 /// Some rows of a chunk into rows of the dataset, of which the first begins at `out`.
 bool RawRows::read_chunk(std::size_t chunk, std::int64_t first_row, std::int64_t rows, std::byte* out) const {
   const std::size_t row_bytes = chunk_strides_[0], bytes = static_cast<std::size_t>(rows) * row_bytes;
-  const std::uint64_t offset = offsets_[chunk] + static_cast<std::uint64_t>(first_row) * row_bytes;
+  const std::uint64_t offset = offset_of(chunk, first_row);
   if (std::equal(chunk_.begin() + 1, chunk_.end(), shape_.begin() + 1)) return read_bytes(offset, out, bytes);
   thread_local std::vector<std::byte> scratch;  // grows to the most that a thread reads
   if (scratch.size() < bytes) scratch.resize(bytes);

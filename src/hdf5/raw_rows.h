@@ -22,8 +22,15 @@ class RawRows {
 
   /// Rows [begin, begin + count), which exist, in the dataset's own type. False if the file ends before them.
   bool read(std::int64_t begin, std::int64_t count, std::byte* out) const;
+  /// Lets the system begin to read such rows from storage: one thread keeps several reads going.
+  void expect(std::int64_t begin, std::int64_t count) const;
 
  private:
+  template <class Use>
+  bool for_each_part(std::int64_t begin, std::int64_t count, const Use& use) const;
+  std::uint64_t offset_of(std::size_t chunk, std::int64_t row) const {
+    return offsets_[chunk] + static_cast<std::uint64_t>(row) * chunk_strides_[0];
+  }
   explicit RawRows(const Dataset& dataset);
   bool find(const Dataset& dataset);
   bool find_chunks(const Dataset& dataset);

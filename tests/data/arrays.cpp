@@ -132,6 +132,21 @@ BOOST_FIXTURE_TEST_CASE(several_files_count_as_one, Folder) {
   BOOST_TEST(batch["x"].data<float>()[12] == 101.5f);
 }
 
+BOOST_FIXTURE_TEST_CASE(many_scattered_samples_of_several_files_are_read_in_the_order_they_are_asked_for,
+                        Folder) {
+  const Arrays data(std::vector<std::string>{make("a.h5", 50), make("b.h5", 40, 100)},
+                    {.fields = {"x:/fields/density", "n:/fields/count"}, .memory_limit_bytes = 0});
+  std::vector<std::int64_t> samples;
+  for (std::int64_t i = 0; i < 90; ++i) samples.push_back((i * 37 + i % 3) % 90);
+  const Batch batch = read_samples(data, samples);
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    const std::int64_t row = samples[i] < 50 ? samples[i] : samples[i] - 50;
+    BOOST_TEST(batch["x"].data<float>()[6 * i] ==
+               1.5 * static_cast<double>(row) + (samples[i] < 50 ? 0 : 100));
+    BOOST_TEST(batch["n"].data<std::int64_t>()[i] == row - 2);
+  }
+}
+
 BOOST_FIXTURE_TEST_CASE(what_a_file_lacks_or_has_in_another_shape_is_named, Folder) {
   const std::string path = make("a.h5", 5);
   BOOST_CHECK_EXCEPTION(Arrays(path, {.fields = {"flow"}}), DataError,
