@@ -347,9 +347,10 @@ void Arrays::set_normalization(std::size_t field, std::optional<Normalization> b
 }
 
 void Arrays::hold_on_node(comm::HostGroup& world, std::int64_t& memory_left_bytes) {
+  std::vector<RowStore*> stores;
   for (const Source& source : sources_)
-    for (const std::unique_ptr<RowStore>& array : source.arrays)
-      array->hold_on_node(world, memory_left_bytes);
+    for (const std::unique_ptr<RowStore>& array : source.arrays) stores.push_back(array.get());
+  RowStore::hold_on_node(stores, world, memory_left_bytes);
 }
 
 void Arrays::check_labels(std::string_view field, std::int64_t classes) const {

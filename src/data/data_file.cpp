@@ -1,6 +1,7 @@
 #include "data/data_file.h"
 
 #include <fmt/ranges.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -12,6 +13,7 @@
 #include "base/text.h"
 #include "comm/node_memory.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/random.h"
 #include "lockstep/comm/agreement.h"
 
 namespace lockstep::data {
@@ -118,12 +120,12 @@ double largest_in(const hdf5::Dataset& dataset) {
   const std::int64_t count =
       std::min(dataset.rows(), std::clamp<std::int64_t>(max_elements / dataset.row_numel(), 1, max_rows));
   double largest = 0;
-  for (std::int64_t i = 0; i < count; ++i)
-    dataset.read_blocks(i * dataset.rows() / count, 1, [&](std::int64_t, std::span<const double> values) {
-      for (const double value : values)
-        if (std::isfinite(value)) largest = std::max(largest, std::abs(value));
-      return false;
-    });
+  const auto see = [&](std::int64_t, std::span<const double> values) {
+    for (const double value : values)
+      if (std::isfinite(value)) largest = std::max(largest, std::abs(value));
+    return count > 1;
+  };
+  dataset.read_blocks(0, count, see, dataset.rows() / count);
   return largest;
 }
 
@@ -155,11 +157,18 @@ FieldMeaning meaning_of(const hdf5::Dataset& dataset) {
   return meaning;
 }
 
-StoredFile::StoredFile(const std::string& path) : file(path, OpenFile::Mode::read), status(status_of(file)) {}
+StoredFile::StoredFile(const std::string& path) : file(path, OpenFile::Mode::read), status(status_of(file)) {
+  struct rlimit limit {};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || static_cast<rlim_t>(file.descriptor()) < limit.rlim_cur / 2)
+    return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
 
 RowStore::RowStore(std::shared_ptr<const hdf5::File> file, hdf5::Dataset dataset, DType as,
                    std::int64_t& memory_left_bytes, StoredFiles& files)
     : path_(file->file_path()),
+      name_(dataset.name()),
       dtype_(as),
       as_stored_(dataset.dtype() == as),
       rows_(dataset.rows()),
@@ -177,18 +186,28 @@ RowStore::RowStore(std::shared_ptr<const hdf5::File> file, hdf5::Dataset dataset
     throw DataError("{}: {} claims {} elements, which exceeds any machine's memory", path_, dataset.name(),
                     dataset.numel());
   }
-  const std::size_t bytes = static_cast<std::size_t>(rows_) * row_bytes_;
-  if (static_cast<std::int64_t>(bytes) <= memory_left_bytes) {
-    memory_ = std::unique_ptr<std::byte[]>(new std::byte[bytes]);
-    dataset.read(dtype_, {memory_.get(), bytes});
+  if (bytes() <= memory_left_bytes) {
+    const auto size = static_cast<std::size_t>(bytes());
+    std::shared_ptr<std::byte[]> memory(new std::byte[size]);
+    dataset.read(dtype_, {memory.get(), size});
     check_files();
-    files_.clear();
-    memory_left_bytes -= static_cast<std::int64_t>(bytes);
-  } else {
-    file_ = std::move(file);
-    if (as_stored_) raw_ = hdf5::RawRows::of(dataset);
-    dataset_ = std::make_unique<hdf5::Dataset>(std::move(dataset));
+    memory_left_bytes -= bytes();
+    keep(std::move(memory));
+    return;
   }
+  if (as_stored_ && paths.size() == 1) raw_ = hdf5::RawRows::of(dataset, files_.front()->file);
+  if (raw_) return;
+  file_ = std::move(file);
+  dataset_ = std::make_unique<hdf5::Dataset>(std::move(dataset));
+}
+
+/// The files are not needed any more.
+void RowStore::keep(std::shared_ptr<std::byte[]> memory) {
+  memory_ = std::move(memory);
+  raw_.reset();
+  dataset_.reset();
+  file_.reset();
+  files_.clear();
 }
 
 void StoredFile::check() const {
@@ -210,41 +229,65 @@ void RowStore::read_rows(std::int64_t begin, std::int64_t count, std::byte* out)
   const bool is_whole = !raw_ || raw_->read(begin, count, out);
   if (!raw_) dataset_->read_rows(begin, count, dtype_, {out, static_cast<std::size_t>(count) * row_bytes_});
   check_files();  // after the read: data read before a change is valid
-  if (!is_whole)
-    throw DataError("{}: the file ends before row {} of {}", path_, begin + count - 1, dataset_->name());
+  if (!is_whole) throw DataError("{}: the file ends before row {} of {}", path_, begin + count - 1, name_);
 }
 
-bool RowStore::hold_on_node(comm::HostGroup& world, std::int64_t& memory_left_bytes) {
-  const std::int64_t bytes = in_memory() ? -1 : rows_ * static_cast<std::int64_t>(row_bytes_);
-  const std::vector<std::int64_t> of_ranks = comm::all_gather_values(world, bytes);
-  if (bytes < 0 || bytes > memory_left_bytes || std::ranges::count(of_ranks, bytes) < world.size())
-    return false;
-  std::shared_ptr<std::byte[]> memory = comm::allocate_on_node(world, static_cast<std::size_t>(bytes));
-  if (!memory) return false;
-  const auto first_row = [&](int rank) { return rows_ * rank / world.size(); };  // each rank reads its part
+void RowStore::hold_on_node(std::span<RowStore* const> stores, comm::HostGroup& world,
+                            std::int64_t& memory_left_bytes) {
+  // Which fit is decided alike on all ranks.
+  std::string wishes;
+  for (const RowStore* const store : stores)
+    wishes += fmt::format("{} ", store->in_memory() ? -1 : store->bytes());
+  const std::uint64_t digest = purpose_of(wishes);
+  if (std::ranges::count(comm::all_gather_values(world, digest), digest) < world.size()) return;
+  constexpr std::int64_t alignment = 64;
+  std::vector<std::pair<RowStore*, std::int64_t>> held;  // and where its rows begin
+  std::int64_t size = 0;
+  for (RowStore* const store : stores) {
+    if (store->in_memory() || store->bytes() > memory_left_bytes) continue;
+    held.emplace_back(store, size);
+    memory_left_bytes -= store->bytes();
+    size += (store->bytes() + alignment - 1) / alignment * alignment;
+  }
+  if (held.empty()) return;
+  const std::shared_ptr<std::byte[]> memory = comm::allocate_on_node(world, static_cast<std::size_t>(size));
+  if (!memory) return;
+
+  // Each rank reads the rows that begin in its part of the memory.
+  const auto first_row = [&](const std::pair<RowStore*, std::int64_t>& one, int rank) {
+    const auto row_bytes = static_cast<std::int64_t>(one.first->row_bytes_);
+    const std::int64_t begin = size / world.size() * rank + size % world.size() * rank / world.size();
+    return std::clamp<std::int64_t>((begin - one.second + row_bytes - 1) / row_bytes, 0, one.first->rows_);
+  };
   comm::run_on_all(world, [&] {
-    const std::int64_t begin = first_row(world.rank()), end = first_row(world.rank() + 1);
-    // HDF5 unpacks a chunk for each call that reads of it, so it reads all at once.
-    const std::int64_t rows_at_once =
-        raw_ ? std::max<std::int64_t>(1, (1 << 26) / static_cast<std::int64_t>(row_bytes_)) : rows_;
-    for (std::int64_t row = begin; row < end; row += rows_at_once) {
-      const std::int64_t rows = std::min(rows_at_once, end - row);
-      read_rows(row, rows, &memory[static_cast<std::size_t>(row) * row_bytes_]);
-      progress::tick();
+    for (const auto& one : held) {
+      const std::int64_t end = first_row(one, world.rank() + 1);
+      const RowStore& store = *one.first;
+      const auto row_bytes = static_cast<std::int64_t>(store.row_bytes_);
+      // HDF5 unpacks a chunk for each call that reads of it, so it reads all at once.
+      const std::int64_t rows_at_once =
+          store.raw_ ? std::max<std::int64_t>(1, (1 << 26) / row_bytes) : store.rows_;
+      for (std::int64_t row = first_row(one, world.rank()); row < end; row += rows_at_once) {
+        store.read_rows(row, std::min(rows_at_once, end - row), &memory[one.second + row * row_bytes]);
+        progress::tick();
+      }
     }
   });
+  std::vector<std::int64_t> begins;
+  for (int rank = 0; rank <= world.size(); ++rank) {
+    const auto next =
+        std::ranges::find_if(held, [&](const auto& one) { return first_row(one, rank) < one.first->rows_; });
+    begins.push_back(next == held.end()
+                         ? size
+                         : next->second +
+                               first_row(*next, rank) * static_cast<std::int64_t>(next->first->row_bytes_));
+  }
   std::vector<std::span<std::byte>> parts;
-  for (int rank = 0; rank < world.size(); ++rank)
-    parts.emplace_back(&memory[static_cast<std::size_t>(first_row(rank)) * row_bytes_],
-                       static_cast<std::size_t>(first_row(rank + 1) - first_row(rank)) * row_bytes_);
+  for (std::size_t rank = 0; rank + 1 < begins.size(); ++rank)
+    parts.emplace_back(&memory[begins[rank]], static_cast<std::size_t>(begins[rank + 1] - begins[rank]));
   comm::exchange_between_nodes(world, parts);
-  memory_ = std::move(memory);
-  memory_left_bytes -= bytes;
-  raw_.reset();
-  dataset_.reset();
-  file_.reset();
-  files_.clear();
-  return true;
+  for (const auto& [store, begin] : held)
+    store->keep(std::shared_ptr<std::byte[]>(memory, memory.get() + begin));
 }
 
 }  // namespace lockstep::data

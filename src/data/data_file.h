@@ -61,8 +61,8 @@ const Source& source_of(const std::vector<Source>& sources, std::int64_t sample)
   return *(std::ranges::upper_bound(sources, sample, {}, &Source::first) - 1);
 }
 
-/// A file of rows, open like HDF5's own descriptor so that it is the same file even if its name now refers to
-/// another, and its status when it was opened.
+/// A file of rows, which stays open so that it is the same file even if its name now refers to another, and
+/// its status when it was opened. Takes the system's largest limit of open files where there are many.
 struct StoredFile {
   explicit StoredFile(const std::string& path);
   void check() const;  ///< DataError if it has been cut or written to since
@@ -83,9 +83,10 @@ class RowStore {
   RowStore(std::shared_ptr<const hdf5::File> file, hdf5::Dataset dataset, DType as,
            std::int64_t& memory_left_bytes, StoredFiles& files);
 
-  /// See Dataset. Whether the rows are in the node's memory now. Rows that do not fit, or that some rank has
-  /// in memory already, stay where they are.
-  bool hold_on_node(comm::HostGroup& world, std::int64_t& memory_left_bytes);
+  /// See Dataset: of these stores, the same on every rank, those that fit one after another. Rows that some
+  /// rank has in memory already stay where they are.
+  static void hold_on_node(std::span<RowStore* const> stores, comm::HostGroup& world,
+                           std::int64_t& memory_left_bytes);
 
   /// Rows that will be read soon: see hdf5::RawRows.
   void expect(std::int64_t begin, std::int64_t count) const {
@@ -95,7 +96,7 @@ class RowStore {
   const std::string& path() const { return path_; }
   std::int64_t rows() const { return rows_; }
   DType dtype() const { return dtype_; }  ///< of rows in memory
-  bool in_memory() const { return !dataset_; }
+  bool in_memory() const { return memory_ != nullptr; }
   /// Whether rows in memory have the type of the file.
   bool is_as_stored() const { return as_stored_; }
 
@@ -143,18 +144,21 @@ class RowStore {
 
  private:
   void check_files() const;
+  std::int64_t bytes() const { return rows_ * static_cast<std::int64_t>(row_bytes_); }
+  void keep(std::shared_ptr<std::byte[]> memory);
   void read_rows(std::int64_t begin, std::int64_t count, std::byte* out) const;
 
-  std::string path_;
+  std::string path_, name_;  // of the file, of the dataset
   DType dtype_;
   bool as_stored_;
   std::int64_t rows_;
   std::size_t row_bytes_;
   std::shared_ptr<std::byte[]> memory_;  // this rank's own, or the node's
+  std::vector<std::shared_ptr<const StoredFile>> files_;
+  std::optional<hdf5::RawRows> raw_;
+  // Where there are no raw_: HDF5 reads, one thread at a time. It takes half a MiB for each open file.
   std::shared_ptr<const hdf5::File> file_;
   std::unique_ptr<hdf5::Dataset> dataset_;
-  std::vector<std::shared_ptr<const StoredFile>> files_;
-  std::optional<hdf5::RawRows> raw_;  // none: HDF5 reads, one thread at a time
 };
 
 }  // namespace lockstep::data

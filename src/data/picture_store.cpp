@@ -101,7 +101,8 @@ class Packed final : public PictureStore {
     });
   }
   void hold_on_node(comm::HostGroup& world, std::int64_t& memory_left_bytes) override {
-    bytes_->hold_on_node(world, memory_left_bytes);
+    RowStore* const store = bytes_.get();
+    RowStore::hold_on_node({&store, 1}, world, memory_left_bytes);
   }
 
  private:

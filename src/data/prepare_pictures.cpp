@@ -223,7 +223,7 @@ Prepared prepare_pictures(const std::string& folder, const Output& output, const
                                          options.pictures.skip_bad ? ", without bad ones" : "");
   const std::unique_ptr<PictureStore> store = open_folder(std::move(list));
   std::int64_t pictures = 0;  // packed by this rank
-  std::vector<std::string> notes, bad, damaged;
+  std::vector<std::string> notes, bad, damaged, made;
   comm::run_on_all(world, [&] {
     for (int file = world.rank(); file < files; file += world.size()) {
       const std::string path = path_of(output.path, file, files),
@@ -236,15 +236,18 @@ Prepared prepare_pictures(const std::string& folder, const Output& output, const
       check_output(std::span(&folder, 1), {path, output.replace});
       Pack pack(*store, options, path, of);
       pack.make(store->size() * file / files, store->size() * (file + 1) / files, output.replace);
+      if (pack.bad.empty() || options.pictures.skip_bad) made.push_back(path);
       pictures += pack.pictures();
       std::ranges::copy(pack.bad, std::back_inserter(bad));
       std::ranges::copy(pack.damaged, std::back_inserter(damaged));
     }
   });
   bad = of_all_ranks(world, bad);
-  if (!bad.empty() && !options.pictures.skip_bad)
+  if (!bad.empty() && !options.pictures.skip_bad) {
+    for (const std::string& path : made) remove_quietly(path);
     throw DataError("{} cannot be decoded; remove them, or leave them out with --skip-bad: {}",
                     pluralized(bad.size(), "picture"), list_of(bad, 8, "; "));
+  }
   std::ranges::copy(of_all_ranks(world, notes), std::back_inserter(prepared.notes));
   for (const std::string& one : bad) prepared.warnings.push_back("left out: " + one);
   std::ranges::copy(of_all_ranks(world, damaged), std::back_inserter(prepared.warnings));

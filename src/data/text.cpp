@@ -65,9 +65,14 @@ FieldMeaning Text::meaning(std::string_view field) const {
 }
 
 void Text::hold_on_node(comm::HostGroup& world, std::int64_t& memory_left_bytes) {
+  std::vector<RowStore*> stores;
   for (const Source& source : sources_)
-    if (source.tokens->hold_on_node(world, memory_left_bytes))
-      comm::run_on_all(world, [&] { check_tokens(*source.tokens, vocabulary_); });
+    if (!source.tokens->in_memory()) stores.push_back(source.tokens.get());
+  RowStore::hold_on_node(stores, world, memory_left_bytes);
+  comm::run_on_all(world, [&] {
+    for (const RowStore* const store : stores)
+      if (store->in_memory()) check_tokens(*store, vocabulary_);
+  });
 }
 
 void Text::add_file(const std::string& path, std::int64_t& memory_left_bytes) {

@@ -137,15 +137,18 @@ std::int64_t check_sources(const Dataset& dataset, hid_t properties, std::set<st
 
 namespace {
 
-/// A block of elements: `extent` of each dimension, from `start` on.
+/// A block of elements: `extent` of each dimension, from `start` on, `step` apart.
 struct Block {
-  std::vector<hsize_t> start, extent;
+  std::vector<hsize_t> start, extent, step;
 
-  /// Rows [begin, begin + count).
-  Block(const Dataset& dataset, std::int64_t begin, std::int64_t count)
-      : start(dataset.shape().size()), extent(dataset.shape().begin(), dataset.shape().end()) {
+  /// Rows begin, begin + row_step ...
+  Block(const Dataset& dataset, std::int64_t begin, std::int64_t count, std::int64_t row_step = 1)
+      : start(dataset.shape().size()),
+        extent(dataset.shape().begin(), dataset.shape().end()),
+        step(start.size(), 1) {
     start[0] = static_cast<hsize_t>(begin);
     extent[0] = static_cast<hsize_t>(count);
+    step[0] = static_cast<hsize_t>(row_step);
   }
 };
 
@@ -159,8 +162,8 @@ void with_selections(const Dataset& dataset, const Block& block, const Call& cal
   const Handle file = owned_space(check(H5Dget_space(dataset.id()))),
                memory = owned_space(check(
                    H5Screate_simple(static_cast<int>(block.extent.size()), block.extent.data(), nullptr)));
-  check(H5Sselect_hyperslab(file.id(), H5S_SELECT_SET, block.start.data(), nullptr, block.extent.data(),
-                            nullptr));
+  check(H5Sselect_hyperslab(file.id(), H5S_SELECT_SET, block.start.data(), block.step.data(),
+                            block.extent.data(), nullptr));
   call(memory.id(), file.id());
 }
 
@@ -174,7 +177,7 @@ bool for_parts(Block block, const std::function<bool(const Block&, hsize_t)>& us
   const auto d = static_cast<std::size_t>(longer - block.extent.begin());
   Block front = block;
   front.extent[d] /= 2;
-  block.start[d] += front.extent[d];
+  block.start[d] += front.extent[d] * block.step[d];
   block.extent[d] -= front.extent[d];
   return for_parts(front, use) && for_parts(block, use);
 }
@@ -309,13 +312,18 @@ void Dataset::read_rows(std::int64_t begin, std::int64_t count, DType as, std::s
   });
 }
 
-void Dataset::read_blocks(std::int64_t begin, std::int64_t count, const BlockUse& use) const {
+void Dataset::read_blocks(std::int64_t begin, std::int64_t count, const BlockUse& use,
+                          std::int64_t row_step) const {
   std::vector<double> values;
   std::int64_t first = begin * row_numel_;
-  for_parts({*this, begin, count}, [&](const Block& part, hsize_t elements) {
+  for_parts({*this, begin, count, row_step}, [&](const Block& part, hsize_t elements) {
     values.resize(elements);
+    // By default HDF5 clears 1 MiB to convert a few elements.
+    const Handle transfer = owned_properties(H5Pcreate(H5P_DATASET_XFER));
+    const std::size_t buffer_bytes = std::clamp<std::size_t>(elements * sizeof(double), 64, 1 << 20);
+    checked(H5Pset_buffer(transfer.id(), buffer_bytes, nullptr, nullptr), file_path_, name_, "read");
     with_selections(*this, part, [&](hid_t memory, hid_t file) {
-      checked(H5Dread(id(), H5T_NATIVE_DOUBLE, memory, file, H5P_DEFAULT, values.data()), file_path_, name_,
+      checked(H5Dread(id(), H5T_NATIVE_DOUBLE, memory, file, transfer.id(), values.data()), file_path_, name_,
               "read");
     });
     first += std::ssize(values);

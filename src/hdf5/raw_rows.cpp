@@ -1,6 +1,7 @@
 #include "hdf5/raw_rows.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,7 +11,6 @@
 #include <functional>
 #include <numeric>
 
-#include "base/files.h"
 #include "hdf5/library.h"
 
 namespace lockstep::hdf5 {
@@ -26,9 +26,9 @@ std::vector<std::size_t> strides_of(const std::vector<std::int64_t>& extents, st
   return strides;
 }
 
-/// The descriptor by which HDF5 reads the file of an object; -1 if it reads in another way, or if the file
-/// begins with a block of other bytes, which not every release counts in addresses.
-int descriptor_of(hid_t object) {
+/// Whether HDF5 reads an object by system calls of this file, which does not begin with a block of other
+/// bytes: not every release counts them in addresses.
+bool is_read_from(hid_t object, const OpenFile& opened) {
   const Handle file(H5Iget_file_id(object), H5Fclose);
   const Handle access = owned_properties(H5Fget_access_plist(file.id())),
                creation = owned_properties(H5Fget_create_plist(file.id()));
@@ -36,22 +36,26 @@ int descriptor_of(hid_t object) {
   void* descriptor = nullptr;
   if (H5Pget_driver(access.id()) != H5FD_SEC2 || H5Pget_userblock(creation.id(), &other_bytes) < 0 ||
       other_bytes > 0 || H5Fget_vfd_handle(file.id(), H5P_DEFAULT, &descriptor) < 0)
-    return -1;
-  return *static_cast<const int*>(descriptor);
+    return false;
+  struct stat of_hdf5 {
+  }, of_file{};
+  return ::fstat(*static_cast<const int*>(descriptor), &of_hdf5) == 0 &&
+         ::fstat(opened.descriptor(), &of_file) == 0 && of_hdf5.st_dev == of_file.st_dev &&
+         of_hdf5.st_ino == of_file.st_ino;
 }
 
 }  // namespace
 
 RawRows::RawRows(const Dataset& dataset) : path_(dataset.file_path()), shape_(dataset.shape()) {}
 
-std::optional<RawRows> RawRows::of(const Dataset& dataset) {
+std::optional<RawRows> RawRows::of(const Dataset& dataset, const OpenFile& file) {
   if (!dataset.dtype() || dataset.shape().empty() || dataset.numel() == 0) return std::nullopt;
   const LibraryLock lock;
   const Handle type = owned_type(H5Dget_type(dataset.id()));
   RawRows rows(dataset);
-  rows.descriptor_ = descriptor_of(dataset.id());
-  if (rows.descriptor_ < 0 || (bytes_of(*dataset.dtype()) > 1 && H5Tget_order(type.id()) != H5T_ORDER_LE) ||
-      !rows.find(dataset))
+  rows.descriptor_ = file.descriptor();
+  if (!is_read_from(dataset.id(), file) ||
+      (bytes_of(*dataset.dtype()) > 1 && H5Tget_order(type.id()) != H5T_ORDER_LE) || !rows.find(dataset))
     return std::nullopt;
   return rows;
 }

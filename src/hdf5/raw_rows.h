@@ -8,17 +8,18 @@
 #include <string>
 #include <vector>
 
+#include "base/files.h"
 #include "lockstep/hdf5/dataset.h"
 
 namespace lockstep::hdf5 {
 
-/// The file must stay open for HDF5.
 class RawRows {
  public:
-  /// None unless the elements are little-endian numbers, contiguous or in chunks without filters, in a file
-  /// that HDF5 itself reads by system calls. Nor if HDF5 before 1.14, which looks up one chunk among n in a
-  /// time of n, would need long for all. The dataset has passed check_stored().
-  static std::optional<RawRows> of(const Dataset& dataset);
+  /// file: the dataset's, which must stay open; HDF5 need not keep it open. None unless the elements are
+  /// little-endian numbers, contiguous or in chunks without filters, in a file that HDF5 itself reads by
+  /// system calls. Nor if HDF5 before 1.14, which looks up one chunk among n in a time of n, would need long
+  /// for all. The dataset has passed check_stored().
+  static std::optional<RawRows> of(const Dataset& dataset, const OpenFile& file);
 
   /// Rows [begin, begin + count), which exist, in the dataset's own type. False if the file ends before them.
   bool read(std::int64_t begin, std::int64_t count, std::byte* out) const;
@@ -40,7 +41,7 @@ class RawRows {
   bool read_bytes(std::uint64_t offset, std::byte* out, std::size_t bytes) const;
 
   std::string path_;
-  int descriptor_ = -1;                     // HDF5's own
+  int descriptor_ = -1;
   std::vector<std::int64_t> shape_;         // of the dataset
   std::vector<std::int64_t> chunk_;         // extents of a chunk; of what is contiguous: the shape
   std::vector<std::int64_t> grid_;          // chunks along each dimension

@@ -374,6 +374,10 @@ BOOST_AUTO_TEST_CASE(broken_pictures_are_listed_by_name_when_they_are_packed) {
   const auto world = comm::make_self_communicator();
   BOOST_CHECK_EXCEPTION(data::prepare_pictures(root, {folder.file("all.h5")}, {}, *world), DataError,
                         mentions({"2 pictures", "cat/c.png", "dog/d.jpg", "--skip-bad"}));
+  BOOST_CHECK_THROW(data::prepare_pictures(root, {folder.file("parts.h5")}, {.files = 3}, *world), DataError);
+  for (const char* const part :
+       {"parts-00001-of-00003.h5", "parts-00002-of-00003.h5", "parts-00003-of-00003.h5"})
+    BOOST_TEST(!std::filesystem::exists(folder.file(part)));
   BOOST_TEST(!std::filesystem::exists(folder.file("all.h5")));
   const data::Prepared rest =
       data::prepare_pictures(root, {folder.file("all.h5")}, {.pictures = {.skip_bad = true}}, *world);

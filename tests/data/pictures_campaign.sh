@@ -27,13 +27,14 @@ every = 20
 keep = 9
 INI
 refused 3 "pictures/wave.*(truncated|empty|not a picture|neither)" ranks 2 prepare images pictures --out refused.h5
-ranks 2 prepare images pictures --out packed.h5 --skip-bad >prepare.log 2>&1 || fail "prepare: $(tail -n 3 prepare.log)"
+ranks 2 prepare images pictures --out packed.h5 --files 3 --skip-bad >prepare.log 2>&1 || fail "prepare: $(tail -n 3 prepare.log)"
 [ "$(grep -c 'left out: ' prepare.log)" -ge 1 ] || fail "prepare names no broken picture"
 train_to_end folder 1
 [ "$(grep -c 'left out: ' log-folder)" -eq "$broken" ] || fail "of $broken broken pictures $(grep -c 'left out: ' log-folder) are named"
-train_to_end packed 2 data.train=packed.h5 data.skip_bad=false
+packed=$(echo packed-*.h5)
+train_to_end packed 2 data.train="$packed" data.skip_bad=false
 expect_same folder/checkpoints/latest packed/checkpoints/latest
-train_to_end three 3 data.train=packed.h5 data.skip_bad=false data.threads=2 data.ahead=3
+train_to_end three 3 data.train="$packed" data.skip_bad=false data.threads=2 data.ahead=3
 expect_same folder/checkpoints/latest three/checkpoints/latest
 kill_when killed/checkpoints/step-000000020.h5 2 train run.ini --run killed
 train_to_end killed 3

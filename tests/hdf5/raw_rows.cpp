@@ -76,8 +76,9 @@ BOOST_AUTO_TEST_CASE(rows_are_those_that_hdf5_reads_of_any_chunks_also_of_cut_on
   for (const Stored& stored : layouts) {
     const TemporaryFolder folder;
     const h5::File file = h5::File::open(stored.in(folder));
+    const OpenFile opened(file.file_path(), OpenFile::Mode::read);
     const h5::Dataset dataset = file.open_dataset("d");
-    const auto raw = h5::RawRows::of(dataset);
+    const auto raw = h5::RawRows::of(dataset, opened);
     BOOST_TEST_REQUIRE(raw.has_value());
     for (std::int64_t begin = 0; begin < dataset.rows(); ++begin)
       for (std::int64_t count = 1; begin + count <= dataset.rows(); ++count)
@@ -89,8 +90,9 @@ BOOST_AUTO_TEST_CASE(rows_are_those_that_hdf5_reads_of_any_chunks_also_of_cut_on
 BOOST_AUTO_TEST_CASE(several_threads_read_rows_of_one_file_at_once) {
   const TemporaryFolder folder;
   const h5::File file = h5::File::open(Stored{.shape = {600, 6, 7}, .chunk = {11, 4, 5}}.in(folder));
+  const OpenFile opened(file.file_path(), OpenFile::Mode::read);
   const h5::Dataset dataset = file.open_dataset("d");
-  const auto raw = h5::RawRows::of(dataset);
+  const auto raw = h5::RawRows::of(dataset, opened);
   BOOST_TEST_REQUIRE(raw.has_value());
   const std::vector<std::int64_t> all = rows_by_hdf5(dataset, 0, 600);
   std::vector<std::thread> threads;
@@ -115,15 +117,36 @@ BOOST_AUTO_TEST_CASE(what_has_no_addresses_of_its_numbers_is_left_to_hdf5) {
                                Stored{.shape = {13, 5}, .chunk = {4, 5}, .user_block_bytes = 512}}) {
     const TemporaryFolder folder;
     const h5::File file = h5::File::open(stored.in(folder));
-    BOOST_TEST(!h5::RawRows::of(file.open_dataset("d")));
+    const OpenFile opened(file.file_path(), OpenFile::Mode::read);
+    BOOST_TEST(!h5::RawRows::of(file.open_dataset("d"), opened));
   }
+}
+
+BOOST_AUTO_TEST_CASE(rows_are_read_while_hdf5_has_the_file_closed_and_of_no_other_file) {
+  const TemporaryFolder folder;
+  const std::string path = Stored{.shape = {13, 5}}.in(folder);
+  const OpenFile opened(path, OpenFile::Mode::read);
+  std::optional<h5::RawRows> raw;
+  std::vector<std::int64_t> row(5), same(5);
+  {
+    const h5::File file = h5::File::open(path);
+    raw = h5::RawRows::of(file.open_dataset("d"), opened);
+    same = rows_by_hdf5(file.open_dataset("d"), 7, 1);
+    std::filesystem::copy_file(path, folder.file("copy.h5"));
+    const OpenFile other(folder.file("copy.h5"), OpenFile::Mode::read);
+    BOOST_TEST(!h5::RawRows::of(file.open_dataset("d"), other));
+  }
+  BOOST_TEST_REQUIRE(raw.has_value());
+  BOOST_TEST(raw->read(7, 1, reinterpret_cast<std::byte*>(row.data())));
+  BOOST_TEST(row == same, boost::test_tools::per_element());
 }
 
 BOOST_AUTO_TEST_CASE(rows_beyond_the_end_of_a_file_that_was_cut_are_not_read) {
   const TemporaryFolder folder;
   const std::string path = Stored{.shape = {2000, 5}}.in(folder);
   const h5::File file = h5::File::open(path);
-  const auto raw = h5::RawRows::of(file.open_dataset("d"));
+  const OpenFile opened(file.file_path(), OpenFile::Mode::read);
+  const auto raw = h5::RawRows::of(file.open_dataset("d"), opened);
   std::filesystem::resize_file(path, std::filesystem::file_size(path) / 2);
   std::vector<std::byte> row(5 * sizeof(std::int64_t));
   BOOST_TEST(raw->read(0, 1, row.data()));

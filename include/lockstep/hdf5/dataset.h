@@ -50,8 +50,9 @@ class Dataset : public Object {
   /// ends the reading.
   using BlockUse = std::function<bool(std::int64_t first, std::span<const double> values)>;
   /// Calls `use` with the elements of rows [begin, begin + count), 4 MiB at a time, for rows of any size. Not
-  /// for a scalar.
-  void read_blocks(std::int64_t begin, std::int64_t count, const BlockUse& use) const;
+  /// for a scalar. row_step: of `count` rows so far apart; `first` counts elements of these.
+  void read_blocks(std::int64_t begin, std::int64_t count, const BlockUse& use,
+                   std::int64_t row_step = 1) const;
   /// All elements, converted from `from` as HDF5 does. DataError if the size does not fit.
   void write(DType from, std::span<const std::byte> in);
   /// Rows [begin, begin + count).
