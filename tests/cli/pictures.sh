@@ -89,6 +89,13 @@ train_to_end labelled 2 data.labels=labels.csv train.steps=2
 echo 'lying/nowhere.png,lying' >>labels.csv
 refused 3 "labels.csv:[0-9]*: the folders have no picture .lying/nowhere.png" "$LOCKSTEP" train run.ini --run bad --set data.labels=labels.csv
 
+# The jobs have torchvision's networks: as many parameters as its resnet50 and resnet18 have.
+for job in 'imagenet-resnet50 25557032' 'finetune-images 11689512'; do
+  "$LOCKSTEP" train "$LOCKSTEP_SOURCE_DIR/jobs/${job% *}.ini" --run job --dry-run --set data.train=train --set data.eval=val --set train.init= \
+    --set model.classes=1000 --set data.size=64 --set train.global_batch=8 --set train.precision=fp32 >out.log 2>&1 || fail "$job: $(tail -n 2 out.log)"
+  has_line "resnet \\(${job#* } parameters" <out.log || fail "$job: $(cat out.log)"
+done
+
 # Bad input: one line, exit 3 (or 2 for a key).
 mkdir set && cp -r train val set/
 refused 3 "data.train = set/train and data.eval = set/val" "$LOCKSTEP" train run.ini --run bad --set data.train=set
