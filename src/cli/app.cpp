@@ -37,7 +37,7 @@ constexpr std::array verbs{
     Verb{"predict", "write a model's output for every sample", predict},
     Verb{"sample", "generate pictures or data with a diffusion model", sample},
     Verb{"generate", "continue a text with a language model", generate},
-    Verb{"prepare", "convert csv, idx, cifar or text files to a data file", prepare},
+    Verb{"prepare", "convert csv, idx, cifar, text or pictures to a data file", prepare},
     Verb{"report", "write runs or benchmark results as one HTML page", report},
     Verb{"inspect", "show the contents of a checkpoint", inspect},
     Verb{"diff", "compare two checkpoints", diff},

@@ -41,7 +41,7 @@ ExitCode eval(const Program& program, Session& session, const Arguments& argumen
                     "evaluation data (data.eval, or the part that data.eval_fraction holds out).\n"
                     "Every sample counts once, on any number of ranks.");
   options.add()("data", po::value<std::string>(),
-                "HDF5 data file, all of which is evaluated; default: evaluation data of the run");
+                "HDF5 data file or folder of pictures, all of it; default: evaluation data of the run");
   options.add()("fields", po::value<std::string>(),
                 "arrays: names of fields in DATA, instead of data.fields of the run");
   options.add()("own-statistics", "normalise by mean and deviation of DATA instead of the checkpoint's");

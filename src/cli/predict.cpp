@@ -56,7 +56,7 @@ ExitCode predict(const Program& program, Session& session, const Arguments& argu
                     "float32 [N, ...] (logits, not probabilities, for a classifier), with the same\n"
                     "bytes on any number of ranks. DATA needs only the fields that the model reads.\n"
                     "Signals stop it as they stop train; the same command continues OUT.part.");
-  options.add()("data", po::value<std::string>(), "HDF5 data file");
+  options.add()("data", po::value<std::string>(), "HDF5 data file, or folder of pictures");
   options.add()("out", po::value<std::string>(), "file to write");
   options.add()("force", "replace OUT if it exists");
   options.add()("fields", po::value<std::string>(),

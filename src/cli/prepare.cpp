@@ -122,6 +122,12 @@ ExitCode prepare(const Program& program, Session& session, const Arguments& argu
   const std::string out = values["out"].as<std::string>();
   const data::Output output{out, values.count("force") > 0};
   const Arguments inputs = values["input"].as<Arguments>();
+  using Names = std::vector<const char*>;
+  const Names of_pictures{"encode", "size", "files", "labels", "skip-bad"},
+      of_others{"shape", "label", "separator", "heading", "coarse", "statistics"};
+  for (const char* const name : format == "images" ? of_others : of_pictures)
+    if (values.count(name) > 0 && !values[name].defaulted())
+      throw UsageError("prepare {}: --{} is {} images", format, name, format == "images" ? "not for" : "for");
   if (format == "images") {
     prepare_pictures(values, session, inputs, output);
     return ExitCode::done;

@@ -217,7 +217,19 @@ void PictureList::read_labels(const std::string& file) {
                                  pluralized(labels.size() - kept.size(), "picture"), file));
   entries_ = std::move(entries);
   names_ = std::move(names);
-  if (!are_numbers) return name_labels(kept);
+  if (!are_numbers) {
+    double number = 0;
+    const auto is_number = [&](const std::string& label) { return parse_number(label, number); };
+    const auto other = std::ranges::find_if(kept, [&](const std::string& label) {
+      std::int64_t whole = -1;
+      return !parse_number(label, whole) || whole < 0;
+    });
+    if (std::ranges::any_of(kept, is_number))
+      notes_.push_back(
+          fmt::format("{}: labels are names of classes, numbers too: {} is no whole number from 0 on", file,
+                      quote(*other)));
+    return name_labels(kept);
+  }
   for (std::size_t i = 0; i < kept.size(); ++i) parse_number(kept[i], entries_[i].label);
 }
 

@@ -60,6 +60,7 @@ class Packed final : public PictureStore {
       throw DataError(
           "{}: /x is {} {} and /x_offsets {}: of pictures they are uint8 [bytes] and [pictures + 1]", path,
           x.type_name(), shape_text(x), shape_text(offsets));
+    offsets.check_stored();
     offsets_.resize(static_cast<std::size_t>(offsets.rows()));
     offsets.read(std::span<std::int64_t>(offsets_));
     for (std::size_t i = 1; i < offsets_.size(); ++i)
@@ -74,6 +75,7 @@ class Packed final : public PictureStore {
     if (!is_integers(y) || y.shape().size() != 1 || y.rows() != size())
       throw DataError("{}: /y is {} {}, but there are {} pictures", path, y.type_name(), shape_text(y),
                       size());
+    y.check_stored();
     labels_.resize(static_cast<std::size_t>(size()));
     y.read(std::span<std::int64_t>(labels_));
     classes_ = names_of(y, "classes");

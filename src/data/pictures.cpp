@@ -190,7 +190,12 @@ void Pictures::set_classes(const std::vector<std::string>& names) {
 }
 
 void Pictures::number_classes(std::string_view field, const Said<std::vector<std::string>>& names) {
-  if (field != "y" || classes_.empty() || names.value.empty()) return;
+  if (field != "y" || fields_.size() == 1 || names.file.empty()) return;
+  if (classes_.empty() != names.value.empty())
+    throw DataError("{}: its labels are {}, but those of {} are {}: which is which is not known",
+                    this->name(), classes_.empty() ? "numbers" : "names of classes", names.file,
+                    names.value.empty() ? "numbers" : "names of classes");
+  if (classes_.empty()) return;
   for (const Source& source : sources_)
     for (const std::string& name : source.store->classes())
       if (std::ranges::find(names.value, name) == names.value.end())
@@ -209,6 +214,12 @@ std::string Pictures::location(std::int64_t sample) const {
 std::vector<std::string> Pictures::notes() const {
   std::vector<std::string> all;
   for (const Source& source : sources_) std::ranges::copy(source.store->notes(), std::back_inserter(all));
+  for (std::size_t i = 0; i < sources_.size(); ++i)
+    if (sources_[i].store->listing().empty() && (options_.skip_bad || !options_.labels.empty()))
+      all.push_back(
+          fmt::format("{}: data.labels and data.skip_bad are for folders; this file was packed with "
+                      "what lockstep prepare images was told",
+                      paths_[i]));
   return all;
 }
 

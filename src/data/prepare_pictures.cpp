@@ -2,9 +2,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -74,8 +76,7 @@ class Encoder {
         throw DataError("its {} x {} pixels would become {} x {}", decoded_.height, decoded_.width, height,
                         width);
       Box<std::int64_t> window{.height = height, .width = width};
-      if (options_.encode == PackOptions::Encode::raw)
-        window = {.top = (height - size) / 2, .left = (width - size) / 2, .height = size, .width = size};
+      if (options_.encode == PackOptions::Encode::raw) window = centre_of(height, width, size);
       resizer_.resize(decoded_, all, height, width, window, resized_);
       picture = &resized_;
     }
@@ -100,10 +101,18 @@ class Encoder {
   std::vector<std::byte> encoded_;
 };
 
-/// The pictures in a file that was made before of the same pictures with the same options; none: there is no
-/// such file.
-std::optional<std::int64_t> pictures_in(const std::string& path, const std::string& origin) try {
-  if (!exists(path)) return {};
+std::int64_t in_ns(const timespec& time) { return time.tv_sec * std::int64_t{1'000'000'000} + time.tv_nsec; }
+
+/// The pictures in a file that was made before of pictures [begin, end), which have not changed since, with
+/// the same options; none: there is no such file.
+std::optional<std::int64_t> pictures_in(const std::string& path, const std::string& origin,
+                                        const PictureStore& store, std::int64_t begin, std::int64_t end) try {
+  struct stat made {};
+  if (::stat(path.c_str(), &made) != 0) return {};
+  for (std::int64_t i = begin; i < end; ++i)
+    if (struct stat picture{}; ::stat(store.name(i).c_str(), &picture) != 0 ||
+                               std::max(in_ns(picture.st_mtim), in_ns(picture.st_ctim)) > in_ns(made.st_mtim))
+      return {};
   const hdf5::File file = hdf5::File::open(path);
   if (!file.exists("x") || data::text_of(file.open_dataset("x"), origin_attribute) != origin) return {};
   return file.exists("x_offsets") ? file.open_dataset("x_offsets").rows() - 1 : file.open_dataset("x").rows();
@@ -203,6 +212,7 @@ Prepared prepare_pictures(const std::string& folder, const Output& output, const
     throw UsageError("--encode raw: needs --size N, the height and width of each image");
   if (options.encode == PackOptions::Encode::keep && options.size != 0)
     throw UsageError("--size: changes pictures, which --encode keep does not; give --encode jpeg or raw");
+  if (options.files < 0) throw UsageError("--files {}: must be 1 or more, or 0", options.files);
   if (options.size < 0 || options.size > max_size)
     throw UsageError("--size {}: must be from 1 to {} pixels", options.size, max_size);
   PictureOptions all = options.pictures;
@@ -213,7 +223,12 @@ Prepared prepare_pictures(const std::string& folder, const Output& output, const
   PictureList list = PictureList::parse(folder, entries);
   while (entries.starts_with('#')) entries.remove_prefix(entries.find('\n') + 1);  // what else lies there
   std::int64_t bytes = 0;
-  for (std::int64_t i = 0; i < list.size(); ++i) bytes += list.bytes(i);
+  for (std::int64_t i = 0; i < list.size(); ++i) {
+    bytes += list.bytes(i);
+    if (list.label(i) < 0 && !list.classes().empty())
+      throw DataError("{}: has no class, but other pictures have: move it into the folder of one, or away",
+                      list.name(i));
+  }
   const auto files = static_cast<int>(std::min<std::int64_t>(
       options.files > 0 ? options.files : bytes / options.file_bytes + 1, list.size()));
   Prepared prepared{
@@ -222,20 +237,24 @@ Prepared prepare_pictures(const std::string& folder, const Output& output, const
                                          purpose_of(entries), option::word(options.encode), options.size,
                                          options.pictures.skip_bad ? ", without bad ones" : "");
   const std::unique_ptr<PictureStore> store = open_folder(std::move(list));
+  std::vector<std::string> inputs{folder};
+  if (!options.pictures.labels.empty()) inputs.push_back(options.pictures.labels);
   std::int64_t pictures = 0;  // packed by this rank
   std::vector<std::string> notes, bad, damaged, made;
   comm::run_on_all(world, [&] {
     for (int file = world.rank(); file < files; file += world.size()) {
       const std::string path = path_of(output.path, file, files),
                         of = fmt::format("{}, file {}", origin, file);
-      if (const auto made_before = pictures_in(path, of)) {
+      const std::int64_t begin = store->size() * file / files, end = store->size() * (file + 1) / files;
+      const auto made_before = output.replace ? std::nullopt : pictures_in(path, of, *store, begin, end);
+      if (made_before) {
         pictures += *made_before;
         notes.push_back(fmt::format("{}: is made already", path));
         continue;
       }
-      check_output(std::span(&folder, 1), {path, output.replace});
+      check_output(inputs, {path, output.replace});
       Pack pack(*store, options, path, of);
-      pack.make(store->size() * file / files, store->size() * (file + 1) / files, output.replace);
+      pack.make(begin, end, output.replace);
       if (pack.bad.empty() || options.pictures.skip_bad) made.push_back(path);
       pictures += pack.pictures();
       std::ranges::copy(pack.bad, std::back_inserter(bad));

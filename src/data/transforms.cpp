@@ -205,14 +205,17 @@ void Resizer::resize(const Picture& from, const Box<double>& part, std::int64_t 
   }
 }
 
+Box<std::int64_t> centre_of(std::int64_t height, std::int64_t width, std::int64_t size) {
+  const auto begin = [&](std::int64_t extent) { return rounded(static_cast<double>(extent - size) / 2); };
+  return {.top = begin(height), .left = begin(width), .height = size, .width = size};
+}
+
 Framing evaluation_framing(std::int64_t height, std::int64_t width, std::int64_t size) {
   const std::int64_t shorter = rounded(static_cast<double>(size) * 8 / 7);
   const auto longer_of = [&](std::int64_t longer, std::int64_t other) { return shorter * longer / other; };
   Framing framing{.height = width <= height ? longer_of(height, width) : shorter,
                   .width = width <= height ? shorter : longer_of(width, height)};
-  const auto begin = [&](std::int64_t extent) { return rounded(static_cast<double>(extent - size) / 2); };
-  framing.window = {
-      .top = begin(framing.height), .left = begin(framing.width), .height = size, .width = size};
+  framing.window = centre_of(framing.height, framing.width, size);
   return framing;
 }
 

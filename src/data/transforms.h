@@ -63,6 +63,8 @@ struct Framing {
   std::int64_t height = 0, width = 0;
   Box<std::int64_t> window{};
 };
+/// The square of `size` at the centre of a picture, as torchvision's CenterCrop.
+Box<std::int64_t> centre_of(std::int64_t height, std::int64_t width, std::int64_t size);
 /// Evaluation: the shorter side becomes round(size * 8 / 7) pixels, and the square of `size` at the centre is
 /// used: Resize(256) and CenterCrop(224), for 224.
 Framing evaluation_framing(std::int64_t height, std::int64_t width, std::int64_t size);

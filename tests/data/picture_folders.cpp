@@ -316,6 +316,43 @@ BOOST_AUTO_TEST_CASE(a_packed_file_has_the_samples_of_its_folder_and_a_second_st
   BOOST_CHECK(samples_of(parts) == samples_of(Pictures({root}, small)));
 }
 
+BOOST_AUTO_TEST_CASE(a_packed_file_older_than_a_picture_is_refused_and_made_anew_by_force) {
+  const TemporaryFolder folder;
+  const std::string root = folder.file("cats"), out = folder.file("all.h5");
+  const auto world = comm::make_self_communicator();
+  std::vector<std::byte> bytes;
+  data::encode_jpeg(pattern(24, 30, 1), 90, bytes);
+  write_bytes(root + "/cat/a.jpg", bytes);
+  data::prepare_pictures(root, {out}, {}, *world);
+  std::swap(bytes[bytes.size() - 8], bytes[bytes.size() - 9]);  // another picture of as many bytes
+  write_bytes(root + "/cat/a.jpg", bytes);
+  std::filesystem::last_write_time(out, std::filesystem::last_write_time(out) - std::chrono::hours(1));
+  BOOST_CHECK_THROW(data::prepare_pictures(root, {out}, {}, *world), UsageError);
+  data::prepare_pictures(root, {out, true}, {}, *world);
+  BOOST_CHECK(samples_of(Pictures({out}, small)) == samples_of(Pictures({root}, small)));
+}
+
+BOOST_AUTO_TEST_CASE(a_picture_beside_the_folders_of_classes_is_named_when_they_are_packed) {
+  const TemporaryFolder folder;
+  const std::string root = make_folder(folder);
+  write_jpeg(root + "/stray.jpg", 5);
+  const auto world = comm::make_self_communicator();
+  BOOST_CHECK_EXCEPTION(data::prepare_pictures(root, {folder.file("a.h5")}, {}, *world), DataError,
+                        mentions({"stray.jpg", "has no class"}));
+}
+
+BOOST_AUTO_TEST_CASE(labels_that_are_numbers_are_not_taken_for_classes_with_names) {
+  const TemporaryFolder folder;
+  const std::string root = make_folder(folder);
+  std::ofstream(folder.file("numbers.csv")) << "cat/b.jpg,1\ndog/a.JPEG,0\n";
+  Pictures numbered({root}, {.size = 14, .labels = folder.file("numbers.csv")}), named({root}, small);
+  BOOST_CHECK_THROW(numbered.number_classes("y", named.meaning("y").classes), DataError);
+  BOOST_CHECK_THROW(named.number_classes("y", numbered.meaning("y").classes), DataError);
+  std::ofstream(folder.file("mixed.csv")) << "cat/b.jpg,1\ndog/a.JPEG,NA\n";
+  const Pictures mixed({root}, {.size = 14, .labels = folder.file("mixed.csv")});
+  BOOST_TEST(mentions({"mixed.csv", "NA"})(DataError("{}", mixed.notes().at(1))));
+}
+
 BOOST_AUTO_TEST_CASE(a_packed_file_is_read_from_the_memory_of_the_node_where_it_fits) {
   const TemporaryFolder folder;
   const std::string root = make_folder(folder), path = folder.file("all.h5");

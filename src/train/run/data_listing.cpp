@@ -18,18 +18,29 @@ namespace {
 
 constexpr std::uint64_t max_listing_bytes = std::uint64_t{1} << 34;
 
-/// The lines of pictures by their names, which are the last words of lines, after their folder.
-std::unordered_map<std::string, std::string_view> by_name(std::string_view listing) {
-  std::unordered_map<std::string, std::string_view> lines;
+/// What a listing says of each picture, by its name, which is the last word of a line, after its folder:
+/// bytes, and its class or label. Numbers of classes change when one comes or goes.
+std::unordered_map<std::string, std::string> by_name(std::string_view listing) {
+  std::unordered_map<std::string, std::string> pictures;
   std::string_view folder;
+  std::vector<std::string_view> classes;
   for (const std::string_view line : lines_of(listing)) {
     const std::string_view last = line.substr(line.rfind('\t') + 1);
-    if (line.starts_with("folder\t"))
+    const std::size_t tab = line.find('\t');
+    if (line.starts_with("folder\t")) {
       folder = last;
-    else if (!line.starts_with('#') && !line.starts_with("class\t"))
-      lines.emplace(fmt::format("{}/{}", folder, last), line);
+      classes.clear();
+    } else if (line.starts_with("class\t")) {
+      classes.push_back(last);
+    } else if (!line.starts_with('#') && tab != line.npos) {
+      const std::string_view label = line.substr(tab + 1, line.find('\t', tab + 1) - tab - 1);
+      std::size_t number = 0;
+      const bool has_name = parse_number(label, number) && number < classes.size();
+      pictures.emplace(fmt::format("{}/{}", folder, last),
+                       fmt::format("{} {}", line.substr(0, tab), has_name ? classes[number] : label));
+    }
   }
-  return lines;
+  return pictures;
 }
 
 /// "2 are new (cat/7.jpg), 1 is gone (dog/a.jpg)"; empty: no difference.
