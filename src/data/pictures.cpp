@@ -35,12 +35,12 @@ std::vector<PictureList> lists_of(const std::set<std::string>& folders, const Pi
   std::vector<PictureList> lists;
   for (const std::string& folder : folders) lists.push_back(PictureList::of_folder(folder, options));
   if (has_all_labels && !lists.empty())
-    for (const auto& [name, where] : lists.front().elsewhere())
+    for (const auto& one : lists.front().elsewhere())
       if (std::ranges::all_of(lists,
-                              [&](const PictureList& list) { return list.elsewhere().contains(name); }))
-        throw DataError("{}: {} no picture {}", where,
+                              [&](const PictureList& list) { return list.elsewhere().contains(one.first); }))
+        throw DataError("{}: {} no picture {}", one.second,
                         lists.size() == 1 ? lists.front().folder() + " has" : "the folders have",
-                        quote(name));
+                        quote(one.first));
   if (options.skip_bad)
     for (PictureList& list : lists) list.leave_out(find_bad(*open_folder(list), options));
   return lists;
