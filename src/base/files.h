@@ -55,7 +55,7 @@ std::string directory_of(const std::string& path);
 std::string file_name_of(const std::string& path);
 
 bool exists(const std::string& path);
-/// False if it cannot be asked.
+/// False also if the path cannot be followed.
 bool is_directory(const std::string& path);
 /// Makes the directory and its parents, synced; existing ones are not an error.
 void make_directories(const std::string& path);

@@ -242,11 +242,11 @@ void RowStore::hold_on_node(std::span<RowStore* const> stores, comm::HostGroup& 
   if (std::ranges::count(comm::all_gather_values(world, digest), digest) < world.size()) return;
   constexpr std::int64_t alignment = 64;
   std::vector<std::pair<RowStore*, std::int64_t>> held;  // and where its rows begin
-  std::int64_t size = 0;
+  std::int64_t size = 0, left_bytes = memory_left_bytes;
   for (RowStore* const store : stores) {
-    if (store->in_memory() || store->bytes() > memory_left_bytes) continue;
+    if (store->in_memory() || store->bytes() > left_bytes) continue;
     held.emplace_back(store, size);
-    memory_left_bytes -= store->bytes();
+    left_bytes -= store->bytes();
     size += (store->bytes() + alignment - 1) / alignment * alignment;
   }
   if (held.empty()) return;
@@ -286,6 +286,7 @@ void RowStore::hold_on_node(std::span<RowStore* const> stores, comm::HostGroup& 
   for (std::size_t rank = 0; rank + 1 < begins.size(); ++rank)
     parts.emplace_back(&memory[begins[rank]], static_cast<std::size_t>(begins[rank + 1] - begins[rank]));
   comm::exchange_between_nodes(world, parts);
+  memory_left_bytes = left_bytes;
   for (const auto& [store, begin] : held)
     store->keep(std::shared_ptr<std::byte[]>(memory, memory.get() + begin));
 }

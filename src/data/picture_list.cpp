@@ -159,7 +159,7 @@ void PictureList::check_parts() const {
                       : fmt::format(" and data.eval = {}/{}", folder_, eval_part));
 }
 
-/// Numbers the names in their order; an empty one is none.
+/// Numbers the names in their order. A picture with an empty name has no label.
 void PictureList::name_labels(const std::vector<std::string>& labels) {
   std::map<std::string_view, std::int64_t> numbers;
   for (const std::string& label : labels)
@@ -178,7 +178,8 @@ void PictureList::read_labels(const std::string& file) {
   for (std::int64_t i = 0; i < size(); ++i) pictures.emplace(relative_name(i), static_cast<std::size_t>(i));
   std::vector<std::string> labels(entries_.size());
   CsvFile csv(file, {.heading = false});
-  bool first = true, are_numbers = true;
+  bool first = true;
+  std::string other;  // a label that is no whole number from 0 on
   while (csv.next()) {
     const std::vector<std::string_view>& fields = csv.fields();
     if (fields.size() < 2)
@@ -198,7 +199,7 @@ void PictureList::read_labels(const std::string& file) {
                       quote(std::string(fields[0])), quote(std::string(fields[1])), quote(label));
     label = fields[1];
     std::int64_t number = -1;
-    are_numbers = are_numbers && parse_number(label, number) && number >= 0;
+    if (!parse_number(label, number) || number < 0) other = label;
   }
   // Pictures that the file does not name are no samples.
   std::vector<Entry> entries;
@@ -217,17 +218,12 @@ void PictureList::read_labels(const std::string& file) {
                                  pluralized(labels.size() - kept.size(), "picture"), file));
   entries_ = std::move(entries);
   names_ = std::move(names);
-  if (!are_numbers) {
+  if (!other.empty()) {
     double number = 0;
-    const auto is_number = [&](const std::string& label) { return parse_number(label, number); };
-    const auto other = std::ranges::find_if(kept, [&](const std::string& label) {
-      std::int64_t whole = -1;
-      return !parse_number(label, whole) || whole < 0;
-    });
-    if (std::ranges::any_of(kept, is_number))
+    if (std::ranges::any_of(kept, [&](const std::string& label) { return parse_number(label, number); }))
       notes_.push_back(
           fmt::format("{}: labels are names of classes, numbers too: {} is no whole number from 0 on", file,
-                      quote(*other)));
+                      quote(other)));
     return name_labels(kept);
   }
   for (std::size_t i = 0; i < kept.size(); ++i) parse_number(kept[i], entries_[i].label);

@@ -215,7 +215,7 @@ std::vector<std::string> Pictures::notes() const {
   std::vector<std::string> all;
   for (const Source& source : sources_) std::ranges::copy(source.store->notes(), std::back_inserter(all));
   for (std::size_t i = 0; i < sources_.size(); ++i)
-    if (sources_[i].store->listing().empty() && (options_.skip_bad || !options_.labels.empty()))
+    if ((options_.skip_bad || !options_.labels.empty()) && !is_directory(paths_[i]))
       all.push_back(
           fmt::format("{}: data.labels and data.skip_bad are for folders; this file was packed with "
                       "what lockstep prepare images was told",

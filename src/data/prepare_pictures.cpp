@@ -221,7 +221,7 @@ Prepared prepare_pictures(const std::string& folder, const Output& output, const
   if (listings.empty()) throw DataError("{}: is no folder", folder);
   std::string_view entries = listings.at(folder);
   PictureList list = PictureList::parse(folder, entries);
-  while (entries.starts_with('#')) entries.remove_prefix(entries.find('\n') + 1);  // what else lies there
+  while (entries.starts_with('#')) entries.remove_prefix(entries.find('\n') + 1);  // notes of other files
   std::int64_t bytes = 0;
   for (std::int64_t i = 0; i < list.size(); ++i) {
     bytes += list.bytes(i);

@@ -77,7 +77,7 @@ class Loader {
   Loader& operator=(Loader&&) noexcept;
 
   /// This rank's shards of a step. The batch and its tensors stay as they are until the next call, and on a
-  /// device for whatever has been asked of the backend before it; there all steps have the same tensors.
+  /// device for the operations that the backend got before it; all steps have the same tensors there.
   /// Throws what the dataset throws for the first sample that cannot be read, and UsageError on a step
   /// outside the stream; asking again tries again.
   const StepBatch& at(std::int64_t step);

@@ -85,8 +85,10 @@ std::vector<std::string> files_of_data(const train::Config& config, std::size_t 
   std::vector<std::string> files;
   for (const train::TrainingFile& source : train::training_files(config.data)) {
     if (files.size() == max_files) break;
-    if (exists(source.path) && !is_directory(source.path)) files.push_back(source.path);
-    if (!is_directory(source.path)) continue;  // words of a program's own data need not be files
+    if (!is_directory(source.path)) {
+      if (exists(source.path)) files.push_back(source.path);  // words of a program's own data may be no files
+      continue;
+    }
     constexpr auto how = std::filesystem::directory_options::follow_directory_symlink;
     for (const auto& entry : std::filesystem::recursive_directory_iterator(source.path, how)) {
       if (files.size() == max_files) break;
