@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <limits>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -263,7 +262,8 @@ Prepared prepare_pictures(const std::string& folder, const Output& output, const
   });
   bad = of_all_ranks(world, bad);
   if (!bad.empty() && !options.pictures.skip_bad) {
-    for (const std::string& path : made) remove_quietly(path);
+    for (const std::string& path : made)
+      if (!output.replace) remove_quietly(path);  // else there was a file before
     throw DataError("{} cannot be decoded; remove them, or leave them out with --skip-bad: {}",
                     pluralized(bad.size(), "picture"), list_of(bad, 8, "; "));
   }

@@ -416,6 +416,10 @@ BOOST_AUTO_TEST_CASE(broken_pictures_are_listed_by_name_when_they_are_packed) {
        {"parts-00001-of-00003.h5", "parts-00002-of-00003.h5", "parts-00003-of-00003.h5"})
     BOOST_TEST(!std::filesystem::exists(folder.file(part)));
   BOOST_TEST(!std::filesystem::exists(folder.file("all.h5")));
+  std::filesystem::copy_file(root + "/cat/a.jpg", folder.file("parts-00002-of-00003.h5"));
+  BOOST_CHECK_THROW(data::prepare_pictures(root, {folder.file("parts.h5"), true}, {.files = 3}, *world),
+                    DataError);
+  BOOST_TEST(std::filesystem::exists(folder.file("parts-00002-of-00003.h5")));
   const data::Prepared rest =
       data::prepare_pictures(root, {folder.file("all.h5")}, {.pictures = {.skip_bad = true}}, *world);
   BOOST_TEST(rest.samples == 4);
