@@ -52,12 +52,13 @@ void prepare_pictures(const po::variables_map& values, Session& session, const A
   data::PackOptions how{.size = values["size"].as<std::int64_t>(), .files = values["files"].as<int>()};
   how.pictures.skip_bad = values.count("skip-bad") > 0;
   how.encode = option::named<data::PackOptions::Encode>(values["encode"].as<std::string>());
+  if (values.count("statistics")) how.statistics = values["statistics"].as<std::string>();
   if (values.count("labels")) how.pictures.labels = values["labels"].as<std::string>();
   const data::Prepared prepared = data::prepare_pictures(folders.front(), out, how, session.world());
   for (const std::string& note : prepared.notes) session.log().info("{}", note);
   for (const std::string& warning : prepared.warnings) session.log().warning("{}", warning);
   if (session.world().rank() == 0)
-    fmt::print("{}: {} pictures{}\n", out.path, prepared.samples,
+    fmt::print("{}: {} pictures{}\n", prepared.path, prepared.samples,
                prepared.classes > 0 ? fmt::format(", {} classes", prepared.classes) : "");
 }
 
@@ -110,7 +111,7 @@ ExitCode prepare(const Program& program, Session& session, const Arguments& argu
   options.add()("labels", po::value<std::string>(), "images: CSV file of picture and label");
   options.add()("skip-bad", "images: leave out pictures that cannot be decoded");
   options.add()("statistics", po::value<std::string>(),
-                "take mean, std, type, class names of this data file");
+                "take mean, std, type, class names of this data\nfile; images: class names only");
   options.positional("format");
   options.positional("input", -1);
   po::variables_map values;
@@ -124,7 +125,7 @@ ExitCode prepare(const Program& program, Session& session, const Arguments& argu
   const Arguments inputs = values["input"].as<Arguments>();
   using Names = std::vector<const char*>;
   const Names of_pictures{"encode", "size", "files", "labels", "skip-bad"},
-      of_others{"shape", "label", "separator", "heading", "coarse", "statistics"};
+      of_others{"shape", "label", "separator", "heading", "coarse"};
   for (const char* const name : format == "images" ? of_others : of_pictures)
     if (values.count(name) > 0 && !values[name].defaulted())
       throw UsageError("prepare {}: --{} is {} images", format, name, format == "images" ? "not for" : "for");

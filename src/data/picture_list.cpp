@@ -108,7 +108,8 @@ void PictureList::add(std::string_view name, std::int64_t bytes, std::int64_t la
   names_ += name;
 }
 
-PictureList PictureList::of_folder(const std::string& folder, const PictureOptions& options) {
+PictureList PictureList::of_folder(const std::string& folder, const PictureOptions& options,
+                                   bool must_be_labelled) {
   PictureList list;
   list.folder_ = folder;
   Walk walk(folder, options.skip_bad);
@@ -124,14 +125,16 @@ PictureList PictureList::of_folder(const std::string& folder, const PictureOptio
                                       quote(std::ranges::min(walk.others))));
   std::ranges::sort(walk.pictures, {}, &FoundFile::name);
   for (const FoundFile& file : walk.pictures) list.add(file.name, file.bytes, -1);
-  if (options.labels.empty()) {
-    list.check_parts();
-    std::vector<std::string> labels;
-    for (std::int64_t i = 0; i < list.size(); ++i) labels.emplace_back(folder_of(list.relative_name(i)));
-    list.name_labels(labels);
-  } else {
-    list.read_labels(options.labels);
+  if (!options.labels.empty()) {
+    if (list.read_labels(options.labels)) return list;
+    if (must_be_labelled) throw DataError("{}: names no picture of {}", options.labels, folder);
+    list.notes_.push_back(fmt::format("{}: {} names none of its pictures; its sub-folders are classes",
+                                      folder, options.labels));
   }
+  list.check_parts();
+  std::vector<std::string> labels;
+  for (std::int64_t i = 0; i < list.size(); ++i) labels.emplace_back(folder_of(list.relative_name(i)));
+  list.name_labels(labels);
   return list;
 }
 
@@ -172,8 +175,8 @@ void PictureList::name_labels(const std::vector<std::string>& labels) {
     entries_[i].label = labels[i].empty() ? -1 : numbers.find(labels[i])->second;
 }
 
-/// Whole numbers from 0 on are labels themselves; if not all are, they are names.
-void PictureList::read_labels(const std::string& file) {
+/// Whole numbers from 0 on are labels themselves; if not all are, they are names. False: there are none.
+bool PictureList::read_labels(const std::string& file) {
   std::unordered_map<std::string_view, std::size_t> pictures;
   for (std::int64_t i = 0; i < size(); ++i) pictures.emplace(relative_name(i), static_cast<std::size_t>(i));
   std::vector<std::string> labels(entries_.size());
@@ -212,7 +215,7 @@ void PictureList::read_labels(const std::string& file) {
     names += relative_name(i);
     kept.push_back(std::move(label));
   }
-  if (kept.empty()) throw DataError("{}: names no picture of {}", file, folder_);
+  if (kept.empty()) return false;
   if (kept.size() < labels.size())
     notes_.push_back(fmt::format("{}: {} not named in {}, and left out", folder_,
                                  pluralized(labels.size() - kept.size(), "picture"), file));
@@ -224,9 +227,11 @@ void PictureList::read_labels(const std::string& file) {
       notes_.push_back(
           fmt::format("{}: labels are names of classes, numbers too: {} is no whole number from 0 on", file,
                       quote(other)));
-    return name_labels(kept);
+    name_labels(kept);
+    return true;
   }
   for (std::size_t i = 0; i < kept.size(); ++i) parse_number(kept[i], entries_[i].label);
+  return true;
 }
 
 void PictureList::leave_out(const std::vector<std::string>& why) {

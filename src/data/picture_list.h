@@ -17,12 +17,14 @@ class PictureList {
  public:
   /// Lists a folder and what lies below it: files named .jpg, .jpeg, .jpe, .jfif or .png, in any case of the
   /// letters; hidden ones are not seen. Their classes are the folders directly below it that they lie in, or,
-  /// with options.labels, what that file says; it may name pictures of other folders, too.
+  /// with options.labels, what that file says; it may name pictures of other folders, too. If it names none
+  /// of this one, and need not, the folders are the classes.
   ///
   /// DataError if there are no pictures, if a folder or, unless options.skip_bad, a link cannot be read, if
   /// it leads back to itself by links, if its folders are named train, val or test, or if the file of labels
   /// is not one.
-  static PictureList of_folder(const std::string& folder, const PictureOptions& options);
+  static PictureList of_folder(const std::string& folder, const PictureOptions& options,
+                               bool must_be_labelled);
   /// Leaves out the pictures for which why[picture] is not empty, with a note of it each. DataError if none
   /// is left.
   void leave_out(const std::vector<std::string>& why);
@@ -55,7 +57,7 @@ class PictureList {
   std::string_view relative_name(std::int64_t picture) const;
   void add(std::string_view name, std::int64_t bytes, std::int64_t label);
   void name_labels(const std::vector<std::string>& labels);
-  void read_labels(const std::string& file);
+  bool read_labels(const std::string& file);
   void check_parts() const;
 
   std::string folder_, names_;

@@ -29,19 +29,19 @@ void by_colour(const Picture& picture, T* out, const Value& value) {
     for (std::int64_t i = 0; i < pixels; ++i) *out++ = value(c, picture.pixels.data()[colours * i + c]);
 }
 
-/// has_all_labels: options.labels names no other pictures than those of these folders.
 std::vector<PictureList> lists_of(const std::set<std::string>& folders, const PictureOptions& options,
-                                  bool has_all_labels) {
+                                  const ListRules& rules) {
   std::vector<PictureList> lists;
-  for (const std::string& folder : folders) lists.push_back(PictureList::of_folder(folder, options));
-  if (has_all_labels && !lists.empty())
+  for (const std::string& folder : folders)
+    lists.push_back(PictureList::of_folder(folder, options, rules.labels_are_theirs));
+  if (rules.labels_are_theirs && !lists.empty())
     for (const auto& one : lists.front().elsewhere())
       if (std::ranges::all_of(lists,
                               [&](const PictureList& list) { return list.elsewhere().contains(one.first); }))
         throw DataError("{}: {} no picture {}", one.second,
                         lists.size() == 1 ? lists.front().folder() + " has" : "the folders have",
                         quote(one.first));
-  if (options.skip_bad)
+  if (options.skip_bad && rules.decodes)
     for (PictureList& list : lists) list.leave_out(find_bad(*open_folder(list), options));
   return lists;
 }
@@ -51,7 +51,7 @@ std::unique_ptr<PictureStore> open_store(const std::string& path, const PictureO
   if (listings)
     if (const auto found = listings->find(path); found != listings->end())
       return open_folder(PictureList::parse(path, found->second));
-  if (is_directory(path)) return open_folder(std::move(lists_of({path}, options, true).front()));
+  if (is_directory(path)) return open_folder(std::move(lists_of({path}, options, {}).front()));
   if (is_packed(path)) return open_packed(path);
   throw DataError("{}: is neither a folder nor a file of pictures (lockstep prepare images)", path);
 }
@@ -107,13 +107,13 @@ std::vector<Option<PictureOptions>> PictureOptions::options() {
 }
 
 PictureListings list_folders(const std::vector<std::string>& paths, const PictureOptions& options,
-                             comm::HostGroup& world, bool has_all_labels) {
+                             comm::HostGroup& world, const ListRules& rules) {
   std::string text;  // path, listing, path ... each ended by a zero
   comm::run_on_all(world, [&] {
     if (world.rank() != 0) return;
     std::set<std::string> folders;
     std::ranges::copy_if(paths, std::inserter(folders, folders.end()), is_directory);
-    for (const PictureList& list : lists_of(folders, options, has_all_labels))
+    for (const PictureList& list : lists_of(folders, options, rules))
       for (const std::string& part : {list.folder(), list.text()}) text.append(part.c_str(), part.size() + 1);
   });
   std::uint64_t bytes = text.size();

@@ -32,6 +32,7 @@ struct Output {
 /// A summary of the output, for a message.
 struct Prepared {
   std::int64_t samples = 0;          ///< number of images or tokens
+  std::string path{};                ///< what was written, if not Output::path: "a-*-of-00004.h5"
   Shape image{};                     ///< [C, H, W]; rank 0 for text
   std::string element_type{};        ///< of /x or /tokens
   std::int64_t classes = 0;          ///< the largest label + 1, or the vocabulary
@@ -83,13 +84,15 @@ struct PackOptions {
   std::int64_t size = 0;         ///< jpeg: of the shorter side, 0: as it is; raw: of the square at the centre
   int files = 0;                 ///< how many to write; 0: one for each file_bytes of the pictures
   PictureOptions pictures{};     ///< skip_bad: leaves out what cannot be decoded
+  std::string statistics{};      ///< only the names of classes are taken, and their numbers
   static constexpr std::int64_t file_bytes = std::int64_t{1} << 30;
 };
 constexpr std::array<const char*, 3> words(PackOptions::Encode) { return {"keep", "jpeg", "raw"}; }
 /// A folder of pictures (PictureList), in the order of their names: /x has the bytes of all, /x_offsets where
 /// each begins, /y the classes. raw: images as other preparations make them. Of several files, number 1 of 4
 /// is OUT-00001-of-00004.h5. Each rank makes some; the bytes are the same at any number of ranks, and files
-/// of an earlier start stay. Collective. DataError, with the first names, if some pictures cannot be decoded.
+/// of an earlier start stay. Collective. DataError, with the first names, if some pictures cannot be decoded,
+/// or if there are files of another number of them, which OUT-*.h5 would mix with these.
 Prepared prepare_pictures(const std::string& folder, const Output& output, const PackOptions& options,
                           comm::HostGroup& world);
 

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <iterator>
 #include <optional>
 #include <string_view>
@@ -34,11 +35,59 @@ constexpr const char* origin_attribute = "made_of";
 constexpr int jpeg_quality = 95;
 constexpr std::int64_t max_size = 16384;  // as of data.size
 
-/// "a.h5"; of several files "a-00001-of-00004.h5".
-std::string path_of(const std::string& out, int file, int files) {
+/// "a.h5"; of several files "a-00001-of-00004.h5", or "a-*-of-00004.h5" for `file` "*".
+std::string path_of(const std::string& out, const std::string& file, int files) {
   if (files == 1) return out;
   const std::size_t dot = out.ends_with(".h5") ? out.size() - 3 : out.size();
-  return fmt::format("{}-{:05}-of-{:05}{}", out.substr(0, dot), file + 1, files, out.substr(dot));
+  return fmt::format("{}-{}-of-{:05}{}", out.substr(0, dot), file, files, out.substr(dot));
+}
+std::string path_of(const std::string& out, int file, int files) {
+  return path_of(out, fmt::format("{:05}", file + 1), files);
+}
+
+/// DataError if an earlier preparation left another number of files: OUT-*.h5 would mix them.
+void check_no_other_parts(const std::string& out, int files) {
+  namespace fs = std::filesystem;
+  std::error_code error;  // no folder: writing says so
+  for (fs::directory_iterator at(fs::absolute(out).parent_path(), error), end; !error && at != end;
+       at.increment(error)) {
+    const std::string name = at->path().filename();
+    const std::size_t of = name.rfind("-of-");
+    int others = 0;
+    if (files > 1 && of != name.npos && of >= 5 && parse_number(name.substr(of + 4, 5), others) &&
+        others != files && fs::path(path_of(out, name.substr(of - 5, 5), others)).filename() == name)
+      throw DataError("{}: is of an earlier preparation in {} files; remove those, or choose another --out",
+                      at->path().string(), others);
+  }
+}
+
+/// As stored: those of the folder, or of another data file.
+struct Classes {
+  std::vector<std::string> names;
+  std::vector<std::int64_t> number_of;  // by the folder's number; empty: the same
+
+  std::int64_t number(std::int64_t label) const {
+    return number_of.empty() ? label : number_of[static_cast<std::size_t>(label)];
+  }
+};
+
+/// `from`: the data file whose numbers they get; empty: none.
+Classes classes_of(const PictureList& list, const std::string& from) {
+  if (from.empty()) return {.names = list.classes(), .number_of = {}};
+  const hdf5::File file = hdf5::File::open(from);
+  Classes classes;
+  if (file.exists("/y")) classes.names = names_of(file.open_dataset("/y"), "classes");
+  if (classes.names.empty() || list.classes().empty())
+    throw DataError("{}: has no names of classes, which --statistics needs",
+                    classes.names.empty() ? from : list.folder());
+  for (const std::string& name : list.classes()) {
+    const auto found = std::ranges::find(classes.names, name);
+    if (found == classes.names.end())
+      throw DataError("{}: has the class {}, which {} does not know; it knows {}", list.folder(), quote(name),
+                      from, list_of(classes.names));
+    classes.number_of.push_back(found - classes.names.begin());
+  }
+  return classes;
 }
 
 /// In their order.
@@ -122,8 +171,13 @@ std::optional<std::int64_t> pictures_in(const std::string& path, const std::stri
 /// One of the files.
 class Pack {
  public:
-  Pack(const PictureStore& pictures, const PackOptions& options, std::string path, std::string origin)
-      : source_(pictures), options_(options), path_(std::move(path)), origin_(std::move(origin)) {
+  Pack(const PictureStore& pictures, const Classes& classes, const PackOptions& options, std::string path,
+       std::string origin)
+      : source_(pictures),
+        classes_(classes),
+        options_(options),
+        path_(std::move(path)),
+        origin_(std::move(origin)) {
     if (::flock(spool_.descriptor(), LOCK_EX | LOCK_NB) != 0)
       throw UsageError("{}: another process is making it", path_);
   }
@@ -162,7 +216,7 @@ class Pack {
       spool_.write_at(done, encoded.data(), encoded.size());
       done += encoded.size();
       offsets_.push_back(static_cast<std::int64_t>(done));
-      labels_.push_back(source_.label(i));
+      labels_.push_back(classes_.number(source_.label(i)));
     }
   }
 
@@ -192,10 +246,11 @@ class Pack {
     if (std::ranges::find(labels_, -1) != labels_.end()) return;
     hdf5::Dataset y = file.create_dataset("y", DType::int64, {images});
     y.write_rows(0, images, std::span<const std::int64_t>(labels_));
-    if (!source_.classes().empty()) store_names(y, "classes", source_.classes());
+    if (!classes_.names.empty()) store_names(y, "classes", classes_.names);
   }
 
   const PictureStore& source_;
+  const Classes& classes_;
   const PackOptions& options_;
   const std::string path_, origin_;
   OpenFile spool_{temporary_path(path_, "encoded"), OpenFile::Mode::read_write_or_create};
@@ -214,9 +269,8 @@ Prepared prepare_pictures(const std::string& folder, const Output& output, const
   if (options.files < 0) throw UsageError("--files {}: must be 1 or more, or 0", options.files);
   if (options.size < 0 || options.size > max_size)
     throw UsageError("--size {}: must be from 1 to {} pixels", options.size, max_size);
-  PictureOptions all = options.pictures;
-  all.skip_bad = false;  // they are decoded once, to be packed
-  const PictureListings listings = list_folders({folder}, all, world);
+  const PictureListings listings = list_folders({folder}, options.pictures, world,
+                                                {.decodes = false});  // they are decoded once, to be packed
   if (listings.empty()) throw DataError("{}: is no folder", folder);
   std::string_view entries = listings.at(folder);
   PictureList list = PictureList::parse(folder, entries);
@@ -230,14 +284,24 @@ Prepared prepare_pictures(const std::string& folder, const Output& output, const
   }
   const auto files = static_cast<int>(std::min<std::int64_t>(
       options.files > 0 ? options.files : bytes / options.file_bytes + 1, list.size()));
-  Prepared prepared{
-      .classes = std::ssize(list.classes()), .notes = list.notes(), .class_names = list.classes()};
-  const std::string origin = fmt::format("{} pictures {:016x}, {}, size {}{}", list.size(),
-                                         purpose_of(entries), option::word(options.encode), options.size,
-                                         options.pictures.skip_bad ? ", without bad ones" : "");
+  Classes classes;
+  comm::run_on_all(world, [&] {
+    check_no_other_parts(output.path, files);
+    classes = classes_of(list, options.statistics);
+  });
+  Prepared prepared{.path = path_of(output.path, "*", files),
+                    .classes = std::ssize(classes.names),
+                    .notes = list.notes(),
+                    .class_names = classes.names};
+  std::string origin = fmt::format("{} pictures {:016x}, {}, size {}{}", list.size(), purpose_of(entries),
+                                   option::word(options.encode), options.size,
+                                   options.pictures.skip_bad ? ", without bad ones" : "");
+  if (!options.statistics.empty())
+    origin += fmt::format(", classes {:016x}", purpose_of(fmt::format("{}", fmt::join(classes.names, "\n"))));
   const std::unique_ptr<PictureStore> store = open_folder(std::move(list));
   std::vector<std::string> inputs{folder};
-  if (!options.pictures.labels.empty()) inputs.push_back(options.pictures.labels);
+  for (const std::string& other : {options.pictures.labels, options.statistics})
+    if (!other.empty()) inputs.push_back(other);
   std::int64_t pictures = 0;  // packed by this rank
   std::vector<std::string> notes, bad, damaged, made;
   comm::run_on_all(world, [&] {
@@ -252,7 +316,7 @@ Prepared prepare_pictures(const std::string& folder, const Output& output, const
         continue;
       }
       check_output(inputs, {path, output.replace});
-      Pack pack(*store, options, path, of);
+      Pack pack(*store, classes, options, path, of);
       pack.make(begin, end, output.replace);
       if (pack.bad.empty() || options.pictures.skip_bad) made.push_back(path);
       pictures += pack.pictures();

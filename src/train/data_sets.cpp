@@ -1,12 +1,14 @@
 #include "train/data_sets.h"
 
 #include <fmt/ranges.h>
+#include <glob.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cmath>
 #include <map>
+#include <memory>
 #include <numeric>
 
 #include "base/files.h"
@@ -108,21 +110,36 @@ void check_unit_range(const data::Dataset& dataset) {
       dataset.name(), low, high, pluralized(std::ssize(indices), "sample"));
 }
 
+/// The files of a pattern such as "train-*.h5", in the order of their bytes; itself if it is of none.
+std::vector<std::string> files_of(const std::string& pattern) {
+  glob_t found{};
+  const std::unique_ptr<glob_t, decltype(&::globfree)> freed(&found, &::globfree);
+  if (::glob(pattern.c_str(), 0, nullptr, &found) != 0) return {pattern};
+  std::vector<std::string> files(found.gl_pathv, found.gl_pathv + found.gl_pathc);
+  std::ranges::sort(files);  // not as a rank's language orders them
+  return files;
+}
+
 }  // namespace
 
 std::vector<TrainingFile> training_files(const DataConfig& config) {
   std::vector<TrainingFile> files;
   for (const std::string& word : config.train) {
-    TrainingFile& file = files.emplace_back(TrainingFile{.path = word, .weight = {}});
     const std::size_t star = word.rfind('*');
-    if (star == std::string::npos || exists(word)) continue;
+    if (star == std::string::npos || exists(word)) {
+      files.push_back({.path = word, .weight = {}});
+      continue;
+    }
     double weight = 0;
     const char* const end = word.data() + word.size();
     const auto [read_to, error] = std::from_chars(word.data() + star + 1, end, weight);
-    if (read_to != end || (error != std::errc() && error != std::errc::result_out_of_range)) continue;
+    if (read_to != end || (error != std::errc() && error != std::errc::result_out_of_range)) {
+      for (const std::string& path : files_of(word)) files.push_back({.path = path, .weight = {}});
+      continue;
+    }
     if (error != std::errc() || !(weight > 0 && std::isfinite(weight)))
       throw UsageError("data.train: {}: the weight of a file is a number above 0", word);
-    file = {.path = word.substr(0, star), .weight = weight};
+    files.push_back({.path = word.substr(0, star), .weight = weight});
   }
   return files;
 }
@@ -146,7 +163,7 @@ void list_folders(Config& config, comm::HostGroup& world, const std::string& onl
     for (const TrainingFile& file : training_files(config.data)) paths.push_back(file.path);
   }
   config.data.listings = std::make_shared<const data::PictureListings>(
-      data::list_folders(paths, config.data.pictures, world, only.empty()));
+      data::list_folders(paths, config.data.pictures, world, {.labels_are_theirs = only.empty()}));
 }
 
 DataSets::DataSets(const Config& config, const models::Model& model) {

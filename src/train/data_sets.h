@@ -19,13 +19,13 @@
 
 namespace lockstep::train {
 
-/// A word of data.train.
+/// A file or folder of data.train.
 struct TrainingFile {
   std::string path;
   std::optional<double> weight;  ///< in the mixture
 };
-/// "a.h5*0.7" is the file a.h5 with the weight 0.7, unless there is a file of that whole name. UsageError if
-/// the weight is not above 0.
+/// "a.h5*0.7" is the file a.h5 with the weight 0.7, unless there is a file of that whole name; "a-*.h5" are
+/// all such files. UsageError if the weight is not above 0.
 std::vector<TrainingFile> training_files(const DataConfig& config);
 
 /// data.fields of a checkpoint's configuration, overridden. UsageError if the run's data are not arrays.

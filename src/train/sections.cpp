@@ -85,8 +85,7 @@ std::vector<Option<DataConfig>> DataConfig::options() {
       option::texts(
           "train", &D::train,
           "data files to train on (HDF5, see lockstep prepare), or folders of pictures; put a name with "
-          "blanks "
-          "in quotes; a.h5*0.7 b.h5*0.3: a mixture by weight",
+          "blanks in quotes; a-*.h5: all such files; a.h5*0.7 b.h5*0.3: a mixture by weight",
           {.may_change = true, .peers = {"data", "dataset", "train_data", "data_path", "data_dir"}}),
       option::text("eval", &D::eval, "data file or folder to evaluate on",
                    {.may_change = true, .peers = {"val", "valid", "eval_data", "val_data", "test_data"}}),

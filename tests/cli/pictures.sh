@@ -66,6 +66,11 @@ train_to_end packed 2 data.train=packed.h5
 expect_same one/checkpoints/step-000000024.h5 packed/checkpoints/step-000000024.h5
 ranks 1 prepare images train --out alone.h5 >out.log 2>&1 || fail "prepare images on one rank: $(cat out.log)"
 cmp packed.h5 alone.h5 || fail "another file on one rank"
+ranks 2 prepare images train --out parts.h5 --files 3 >out.log 2>&1 || fail "three files: $(cat out.log)"
+has_line '^parts-\*-of-00003.h5: 80 pictures, 2 classes$' <out.log || fail "what was written: $(cat out.log)"
+train_to_end parts 2 'data.train=parts-*.h5'
+expect_same one/checkpoints/step-000000024.h5 parts/checkpoints/step-000000024.h5
+ends 3 "parts-0000[1-3]-of-00003.h5: is of an earlier preparation in 3 files" "$LOCKSTEP" prepare images train --out parts.h5 --files 2
 
 # A resume: killed after 12 steps, continued on another number of ranks.
 train_to_end stopped 2 train.steps=12
@@ -80,11 +85,27 @@ ends 3 "unknown.*cow.*lying, standing" "$LOCKSTEP" eval one/checkpoints/step-000
 mkdir flat && cp val/lying/*.png flat/
 "$LOCKSTEP" predict one/checkpoints/step-000000024.h5 --data flat --out flat.h5 >out.log 2>err.log || fail "predict: $(cat err.log)"
 
-# A CSV file that labels the pictures of both folders; some lack a line. Another folder needs none to be predicted.
+# Raw images of some classes get the numbers of the training file. A link that leads nowhere is left out.
+ln -s nowhere some/standing/gone.png
+for folder in train some; do
+  "$LOCKSTEP" prepare images $folder --out $folder-raw.h5 --encode raw --size 16 --skip-bad \
+    $([ $folder = train ] || echo --statistics train-raw.h5) >out.log 2>&1 || fail "raw $folder: $(cat out.log)"
+done
+grep -q "left out: some/standing/gone.png" out.log || fail "a link that leads nowhere: $(cat out.log)"
+[ "$(h5dump -d /y some-raw.h5 | grep -c '(0): 1, 1, 1')" = 1 ] || fail "class numbers: $(h5dump -d /y some-raw.h5)"
+ends 3 "unknown: has the class .cow., which train-raw.h5 does not know; it knows lying, standing" \
+  "$LOCKSTEP" prepare images unknown --out cow.h5 --encode raw --size 16 --statistics train-raw.h5
+rm some/standing/gone.png
+
+# A CSV file that labels the pictures of both folders; some lack a line. Another folder needs none: it has
+# sub-folders that are classes, or is predicted.
 (cd val && find . -name '*.png' -printf '%P,%h\n' | sed 's|,\./|,|') >labels.csv
 printf '%s\n' lying/20.png,lying standing/20.png,standing >>labels.csv
 train_to_end labelled 2 data.labels=labels.csv train.steps=2
-"$LOCKSTEP" eval labelled/checkpoints/latest --data some --json >eval.json 2>err.log || fail "eval with labels: $(cat err.log)"
+mkdir -p other/standing && cp val/standing/0.png other/standing/other.png
+for folder in some other; do
+  "$LOCKSTEP" eval labelled/checkpoints/latest --data $folder --json >eval.json 2>err.log || fail "eval with labels: $(cat err.log)"
+done
 "$LOCKSTEP" predict labelled/checkpoints/latest --data flat --out flat2.h5 >out.log 2>err.log || fail "predict with labels: $(cat err.log)"
 echo 'lying/nowhere.png,lying' >>labels.csv
 refused 3 "labels.csv:[0-9]*: the folders have no picture .lying/nowhere.png" "$LOCKSTEP" train run.ini --run bad --set data.labels=labels.csv

@@ -162,7 +162,7 @@ BOOST_AUTO_TEST_CASE(a_csv_file_may_label_the_pictures_of_several_folders) {
   BOOST_TEST(data::list_folders({root, other}, options, *world).size() == 2U);
   BOOST_CHECK_EXCEPTION(data::list_folders({root}, options, *world), DataError,
                         mentions({"labels.csv:2", "z.jpg"}));
-  BOOST_TEST(data::list_folders({root}, options, *world, false).size() == 1U);
+  BOOST_TEST(data::list_folders({root}, options, *world, {.labels_are_theirs = false}).size() == 1U);
   std::ofstream(options.labels, std::ios::app) << "y.jpg,large\n";
   BOOST_CHECK_EXCEPTION(data::list_folders({root, other}, options, *world), DataError,
                         mentions({"labels.csv:3", "y.jpg"}));
@@ -226,7 +226,7 @@ BOOST_AUTO_TEST_CASE(a_picture_that_changed_after_it_was_listed_is_an_error) {
 BOOST_AUTO_TEST_CASE(a_list_is_read_as_it_was_written) {
   const TemporaryFolder folder;
   const std::string root = make_folder(folder);
-  const data::PictureList list = data::PictureList::of_folder(root, small);
+  const data::PictureList list = data::PictureList::of_folder(root, small, true);
   const data::PictureList again = data::PictureList::parse(root, list.text());
   BOOST_TEST(again.text() == list.text());
   BOOST_TEST(again.name(2) == list.name(2));

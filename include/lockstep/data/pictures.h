@@ -84,10 +84,15 @@ class Pictures final : public Dataset {
   std::vector<float> level_values_;  // [3, 256]: what a level becomes
 };
 
+struct ListRules {
+  /// options.labels is of these folders: it names pictures of each of them, and no others. If not, a folder
+  /// of which it names none has its sub-folders as classes.
+  bool labels_are_theirs = true;
+  bool decodes = true;  ///< with options.skip_bad, to leave out what cannot be decoded
+};
 /// Lists those of the paths that are folders, once, on rank 0, for the Request of each rank. Collective; the
-/// same DataError on every rank, as Pictures throw it. has_all_labels: options.labels names no pictures but
-/// those of these folders; others are an error.
+/// same DataError on every rank, as Pictures throw it.
 PictureListings list_folders(const std::vector<std::string>& paths, const PictureOptions& options,
-                             comm::HostGroup& world, bool has_all_labels = true);
+                             comm::HostGroup& world, const ListRules& rules = {});
 
 }  // namespace lockstep::data
