@@ -108,13 +108,11 @@ StepResult time_steps(Session& session, const StepOptions& options) {
   kernels::Backend& backend = session.backend();
   WorkloadRun run = workload_run(session, options);
   const ddp::DataParallel& replicas = run.replicas();
-  double flops = 0;              // per step
-  std::size_t device_bytes = 0;  // the maximum: a capture frees memory that it does not use
+  double flops = 0;  // per step
   for (std::int64_t step = 0; step < train::warm_up_steps; ++step) {
     const kernels::FlopCounter counter(backend);
     run.step();
     if (step == 0) flops = counter.flops();  // later a graph may run without the backend
-    device_bytes = std::max(device_bytes, backend.reserved_bytes());
   }
   const std::int64_t launches_before = replicas.captured_steps().launches;
   std::vector<WorkloadRun::Times> all;
@@ -122,9 +120,6 @@ StepResult time_steps(Session& session, const StepOptions& options) {
   const ProcessMemory before = process_memory();
   for (std::int64_t step = 0; step < options.steps; ++step) all.push_back(run.step());
   const ProcessMemory after = process_memory();
-  device_bytes =
-      std::max(device_bytes, backend.reserved_bytes()) +
-      replicas.accumulation_buffer_bytes() * static_cast<std::size_t>(replicas.accumulation_buffers());
   const auto new_page_faults = static_cast<double>(after.page_faults - before.page_faults);
   train::Figures figures;
   for (const WorkloadRun::Times& times : all) {
@@ -133,7 +128,7 @@ StepResult time_steps(Session& session, const StepOptions& options) {
   }
   figures.add("peak", static_cast<double>(after.peak_bytes));
   figures.add("page faults", new_page_faults / static_cast<double>(options.steps));
-  figures.add("device", static_cast<double>(device_bytes));
+  figures.add("device", static_cast<double>(replicas.device_bytes()));
   figures.take_max(world);
   StepResult result{.step_ms = figures["step"],
                     .exposed_comm_ms = figures["exposed"],

@@ -268,7 +268,7 @@ void DataParallel::begin_step(std::uint64_t step, bool takes_micro_batches, Meas
   ++state.steps_begun;
   state.measurement = measurement;
   state.error = nullptr;
-  state.capture.begin_step();
+  state.capture.begin_step(step);
   begin_passes();
 }
 
@@ -306,7 +306,7 @@ void DataParallel::run_passes(const std::function<void()>& passes) {
            [this](kernels::Graph& graph, const Usage& usage) {
              progress::enter(Phase::forward);
              state_->span_start_s = monotonic_s();
-             graph.launch();
+             graph.launch(state_->step);
              state_->reducer.launched(usage);
              state_->end_span("launch");
            }});
@@ -489,6 +489,11 @@ std::span<const BucketTime> DataParallel::bucket_times() const { return state_->
 int DataParallel::accumulation_buffers() const { return state_->reducer.buffer().accumulation_buffers(); }
 std::size_t DataParallel::accumulation_buffer_bytes() const {
   return state_->reducer.buffer().accumulation_buffer_bytes();
+}
+
+std::size_t DataParallel::device_bytes() const {
+  return state_->backend.reserved_bytes() +
+         accumulation_buffer_bytes() * static_cast<std::size_t>(accumulation_buffers());
 }
 
 std::string DataParallel::describe() const {

@@ -43,7 +43,8 @@ void StepCapture::check_refusal() const {
                      so_far_.refused);
 }
 
-void StepCapture::begin_step() {
+void StepCapture::begin_step(std::uint64_t step) {
+  step_ = step;
   key_.clear();
   current_ = nullptr;
   has_chosen_ = false;
@@ -128,7 +129,7 @@ bool StepCapture::capture(const StepWork& work) {
   std::string refused;
   work.clear();  // tensors of earlier passes are not part of the graph
   try {
-    const std::unique_ptr<kernels::GraphCapture> capture = backend_.capture_graph();
+    const std::unique_ptr<kernels::GraphCapture> capture = backend_.capture_graph(step_);
     work.begin_capture();
     work.passes();
     work.end_capture();

@@ -44,7 +44,7 @@ class StepCapture {
   bool enabled() const { return enabled_; }
   const CapturedSteps& so_far() const { return so_far_; }
 
-  void begin_step();
+  void begin_step(std::uint64_t step);
   /// The shards of the step, in order, before run().
   void add_shard(std::int64_t index, std::span<const Tensor> tensors);
   /// Does the work of the step, once a step: by its passes, or by a graph, which is captured first if need
@@ -85,6 +85,7 @@ class StepCapture {
   CapturedSteps so_far_;
   std::vector<Known> known_;
   // of the current step
+  std::uint64_t step_ = 0;
   Key key_;
   Known* current_ = nullptr;
   bool has_chosen_ = false;

@@ -114,7 +114,7 @@ std::unique_ptr<Timer> Backend::make_timer() { return std::make_unique<HostTimer
 std::unique_ptr<StagingQueue> make_host_staging_queue() { return std::make_unique<HostStagingQueue>(); }
 std::unique_ptr<StagingQueue> Backend::make_staging_queue() { return make_host_staging_queue(); }
 
-std::unique_ptr<GraphCapture> Backend::capture_graph() {
+std::unique_ptr<GraphCapture> Backend::capture_graph(std::uint64_t) {
   throw UsageError("the backend of {} does not capture graphs", to_string(device()));
 }
 

@@ -6,6 +6,7 @@
 #include "lockstep/ops/loss.h"
 #include "ops/matmul.h"
 #include "ops/norm.h"
+#include "ops/strided_copy.h"
 
 namespace lockstep::kernels {
 
@@ -21,6 +22,14 @@ inline void matmul_by_parts(Backend& backend, const ops::MatMul& op) {
 }
 
 inline void cross_entropy_in_place(Backend& backend, const ops::CrossEntropyInPlace& op) {
+  if (op.classes > 0 && op.classes < op.logits.size(1)) {
+    const ops::StridedView used = ops::StridedView(op.logits).narrowed(1, 0, op.classes);
+    const Tensor logits = backend.empty({op.logits.size(0), op.classes}, op.logits.dtype());
+    backend.run(ops::StridedCopy{used, ops::StridedView(logits)});
+    cross_entropy_in_place(backend, {logits, op.targets, op.options, op.total});
+    backend.fill(op.logits, 0);
+    return backend.run(ops::StridedCopy{ops::StridedView(logits), used});
+  }
   const Tensor log_sum_exp = backend.empty({op.logits.size(0)}), one = backend.empty({});
   backend.fill(one, 1);
   backend.run(ops::CrossEntropy{op.logits, op.targets, op.options, log_sum_exp, op.total});

@@ -82,11 +82,16 @@ void Gpt::check_input(const Shape& x) const {
 }
 
 Var Gpt::forward(Tape& tape, const Batch& batch) {
+  const Head last = *head(tape, batch);
+  return linear(last.x, last.weight);
+}
+
+std::optional<Model::Head> Gpt::head(Tape& tape, const Batch& batch) {
   const Tensor& x = batch["x"];
   check_input(x.shape());
   Residual h{dropout_(add_positions(wte_(tape, x), tape.parameter(wpe_.weight))), {}};
   for (GptBlock& block : blocks_) h = run_block(block, h, recompute_);
-  return linear(ln_f_(h.x, h.branch).norm, tape.weight(wte_.weight));
+  return Head{ln_f_(h.x, h.branch).norm, tape.weight(wte_.weight)};
 }
 
 /// Names may lack "transformer."; the four matrices of a block are stored [in, out] (Conv1D); attention masks

@@ -100,11 +100,6 @@ std::int64_t SumRows::rows() const {
                    width);
 }
 
-void Dropout::check() const {
-  if (!(p >= 0.0f && p < 1.0f)) throw UsageError("dropout: p = {} is not in [0, 1)", p);
-  require_alike(name, "y", y, x);
-}
-
 void Accumulate::check() const {
   require_alike(name, "x", x, into);
   const DType sum = into.dtype(), added = x.dtype();

@@ -29,6 +29,8 @@ void CrossEntropyBackward::check() const {
 
 void CrossEntropyInPlace::check() const {
   check_logits(name, logits, targets);
+  if (classes < 0 || classes > logits.size(1))
+    throw UsageError("{}: {} classes in {} columns", name, classes, logits.size(1));
   require_shape(name, "the total", total, {2});
 }
 

@@ -29,6 +29,7 @@ constexpr std::array known{
     Known{"exposed_comm_ms", "Exposed communication", "ms per step"},
     Known{"log_ms", "Logging", "ms of CPU time per step"},
     Known{"memory_mib", "Peak memory of rank 0", "MiB"},
+    Known{"gpu_memory_mib", "GPU memory of rank 0", "MiB"},
     Known{"rank_compute_ms", "Computation per rank", "ms per step"},
     Known{"slowest_rank", "Slowest rank", "rank"},
 };

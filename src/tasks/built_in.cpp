@@ -126,9 +126,11 @@ std::vector<Metric> Language::metrics() const {
 }
 
 Loss Language::loss(Tape& tape, Model& model, const Batch& batch) {
-  return cross_entropy(
-      model(tape, batch), batch["y"],
-      {.label_smoothing = tape.pass().training ? static_cast<float>(options_.label_smoothing) : 0.0f});
+  if (!tape.pass().training) return cross_entropy(model(tape, batch), batch["y"]);
+  const ops::CrossEntropyOptions options{.label_smoothing = static_cast<float>(options_.label_smoothing)};
+  if (const std::optional<Model::Head> head = model.head(tape, batch))
+    return linear_cross_entropy(head->x, head->weight, batch["y"], options);
+  return cross_entropy(model(tape, batch), batch["y"], options);
 }
 
 void Language::evaluate(Evaluation& to, const Batch&, const Var&) {

@@ -10,6 +10,8 @@
 #include "lockstep/autograd/functions.h"
 #include "lockstep/base/error.h"
 #include "lockstep/kernels/backend.h"
+#include "lockstep/ops/gather.h"
+#include "lockstep/ops/random.h"
 
 namespace lockstep::tasks {
 namespace {
@@ -124,20 +126,42 @@ void Diffusion::check(const Model& model, const data::Dataset& data) {
                     y.classes - 1, classes, classes - 1);
 }
 
-void Diffusion::draw_times(const RandomKey& key, std::int64_t samples, bool by_loss) {
-  const Random random(with_purpose(key, time_purpose));
-  t_.clear();
-  weights_.clear();
-  for (std::int64_t n = 0; n < samples; ++n) {
-    const auto element = static_cast<std::uint64_t>(n);
-    if (by_loss) {
-      const LossSecondMoment::Draw draw = times_->draw(random.bits(element) * 0x1p-32);
-      t_.push_back(draw.t);
-      weights_.push_back(draw.weight);
-    } else {
-      t_.push_back(random.below(element, static_cast<std::uint32_t>(options_.steps)));
-    }
+/// The probabilities go to the device whenever they change, so that a graph's draws are by the latest.
+void Diffusion::send_times() {
+  if (sent_ == times_->probabilities()) return;
+  sent_ = times_->probabilities();
+  const std::int64_t steps = std::ssize(sent_);
+  const Tensor weights = Tensor::empty({steps, 1});
+  for (std::int64_t t = 0; t < steps; ++t) weights.data<float>()[t] = static_cast<float>(times_->weight(t));
+  backend_->copy(weights, weights_);
+  backend_->copy(times_->sums(), sums_);
+}
+
+void Diffusion::begin_step(std::uint64_t step, kernels::Backend& backend) {
+  if (!is_taken_ && step == step_) return;
+  step_ = step;
+  is_taken_ = false;
+  for (PassLosses& pass : passes_) pass.of_step = false;
+  if (backend_ != &backend) {
+    backend_ = &backend;
+    passes_.clear();
+    sent_.clear();
+    sums_ = backend.empty({options_.steps}, DType::float64);
+    weights_ = backend.empty({options_.steps, 1});
   }
+  times_->update();
+  send_times();
+}
+
+Diffusion::PassLosses& Diffusion::pass_of(std::uint32_t shard, std::int64_t samples) {
+  auto found = std::ranges::find_if(
+      passes_, [&](const PassLosses& pass) { return pass.shard == shard && pass.t.numel() == samples; });
+  if (found == passes_.end())
+    found = passes_.insert(found, {.shard = shard,
+                                   .t = backend_->empty({samples}, DType::int64),
+                                   .losses = backend_->empty({samples})});
+  found->of_step = true;
+  return *found;
 }
 
 Loss Diffusion::loss(Tape& tape, Model& model, const Batch& batch) {
@@ -146,68 +170,72 @@ Loss Diffusion::loss(Tape& tape, Model& model, const Batch& batch) {
   const std::int64_t samples = batch.samples();
   const RandomKey key = pass.training ? RandomKey{.seed = pass.seed, .step = pass.step, .shard = pass.shard}
                                       : RandomKey{.shard = static_cast<std::uint32_t>(batch.index)};
+  const auto drawn = [&](std::uint64_t purpose, const Tensor& into, ops::Distribution distribution,
+                         double parameter, const Tensor& sums) {
+    backend.run(ops::Draw{distribution, with_purpose(key, purpose), parameter, sums, into});
+    return into;
+  };
+  using enum ops::Distribution;
   const bool by_loss = times_ && pass.training;
-  if (by_loss && (passes_.empty() || pass.step != step_)) {  // the first micro-batch of a step
-    passes_.clear();
-    step_ = pass.step;
-    times_->update();
-  }
-  draw_times(key, samples, by_loss);
+  if (by_loss) begin_step(pass.step, backend);
+  PassLosses* const kept = by_loss ? &pass_of(pass.shard, samples) : nullptr;
   const Tensor x0 = backend.in_type(batch["x"], DType::float32);
-  const Random normals(with_purpose(key, noise_purpose));
   const NoisedImages images{.x0 = x0,
-                            .noise = filled<float>(backend, x0.shape(), DType::float32,
-                                                   [&](float* elements) {
-                                                     for (std::int64_t i = 0; i < x0.numel(); ++i)
-                                                       elements[i] =
-                                                           normals.normal(static_cast<std::uint64_t>(i));
-                                                   }),
-                            .t = t_};
-  Batch input(batch.index, {{"x", loss_.noised(tape, images)}});
-  input.add("t", filled<float>(backend, {samples}, DType::float32, [&](float* to) {
-              for (const std::int64_t t : t_)
-                *to++ = static_cast<float>(loss_.schedule().timesteps[static_cast<std::size_t>(t)]);
-            }));
+                            .noise = drawn(noise_purpose, backend.empty(x0.shape()), normal, 0, {}),
+                            .t = kept ? drawn(time_purpose, kept->t, weighted, 0, sums_)
+                                      : drawn(time_purpose, backend.empty({samples}, DType::int64), integer,
+                                              static_cast<double>(options_.steps), {})};
+  Batch input(batch.index, {{"x", loss_.noised(tape, images)}, {"t", loss_.timesteps(tape, images.t)}});
   if (model.input_classes() > 0) {
     input.add("y", batch["y"]);
     if (options_.class_dropout > 0 && pass.training)
-      input.add("has_class", filled<std::uint8_t>(backend, {samples}, DType::uint8, [&](std::uint8_t* has) {
-                  const Random random(with_purpose(key, class_purpose));
-                  for (std::int64_t n = 0; n < samples; ++n)
-                    has[n] = random.bits(static_cast<std::uint64_t>(n)) * 0x1p-32 >= options_.class_dropout;
-                }));
+      input.add("has_class", drawn(class_purpose, backend.empty({samples}, DType::uint8), coin,
+                                   options_.class_dropout, {}));
   }
   const Var losses = loss_.of(model(tape, input), images).loss;
-  losses_ = losses.value();
-  if (!by_loss) return loss_of(sum(losses), static_cast<double>(samples));
-  passes_.push_back({.t = t_, .losses = kernels::on_cpu(losses_, &backend)});
-  const Tensor weights = filled<float>(backend, {samples}, DType::float32, [&](float* elements) {
-    for (const double weight : weights_) *elements++ = static_cast<float>(weight);
-  });
-  return loss_of(sum(losses * tape.constant(weights)), static_cast<double>(samples));
+  if (!pass.training) {  // for evaluate()
+    t_ = images.t;
+    losses_ = losses.value();
+  }
+  if (!kept) return loss_of(sum(losses), static_cast<double>(samples));
+  backend.copy(losses.value(), kept->losses);
+  const Tensor weights = backend.empty({samples, 1});
+  backend.run(ops::Embedding{kept->t, weights_, weights});
+  return loss_of(sum(losses * tape.constant(weights.reshape({samples}))), static_cast<double>(samples));
 }
 
 void Diffusion::evaluate(Evaluation& to, const Batch&, const Var& output) {
-  const Tensor losses = floats_of(losses_, output.tape());
+  Tape& tape = output.tape();
+  const Tensor losses = floats_of(losses_, tape), times = kernels::on_cpu(t_, &tape.backend());
   static constexpr std::array<const char*, quarters> names{"loss_q0", "loss_q1", "loss_q2", "loss_q3"};
-  for (std::size_t n = 0; n < t_.size(); ++n)
-    to.add(names[static_cast<std::size_t>(quarters * t_[n] / options_.steps)],
+  for (std::int64_t n = 0; n < times.numel(); ++n)
+    to.add(names[static_cast<std::size_t>(quarters * times.data<std::int64_t>()[n] / options_.steps)],
            {losses.data<float>()[n], 1.0});
 }
 
 void Diffusion::take_numbers(std::vector<double>& to) {
-  for (const PassLosses& pass : passes_) {
-    for (std::size_t n = 0; n < pass.t.size(); ++n) {
-      to.push_back(static_cast<double>(pass.t[n]));
-      to.push_back(pass.losses.data<float>()[n]);
+  std::vector<kernels::Transfer> reads;
+  for (const PassLosses& pass : passes_)
+    if (pass.of_step)
+      for (const Tensor& tensor : {pass.t, pass.losses})
+        reads.push_back({tensor, Tensor::empty(tensor.shape(), tensor.dtype())});
+  if (!reads.empty()) backend_->read(reads);
+  for (std::size_t i = 0; i + 1 < reads.size(); i += 2) {
+    const Tensor &t = reads[i].to, &losses = reads[i + 1].to;
+    for (std::int64_t n = 0; n < t.numel(); ++n) {
+      to.push_back(static_cast<double>(t.data<std::int64_t>()[n]));
+      to.push_back(losses.data<float>()[n]);
     }
   }
-  passes_.clear();
+  is_taken_ = true;
 }
 
 void Diffusion::after_step(std::span<const double> numbers) {
   for (std::size_t i = 0; i + 1 < numbers.size(); i += 2)
     times_->add(static_cast<std::int64_t>(numbers[i]), numbers[i + 1]);
+  if (!is_taken_ || !backend_) return;  // begin_step() sends them
+  times_->update();
+  send_times();
 }
 
 std::vector<std::pair<std::string, Tensor>> Diffusion::state() {

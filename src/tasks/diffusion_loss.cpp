@@ -9,30 +9,23 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/option.h"
 #include "lockstep/kernels/backend.h"
+#include "lockstep/ops/gather.h"
 
 namespace lockstep::tasks {
 namespace {
-
-/// The entries of a table at the samples' steps, as a float32 constant [N, 1, ...] that broadcasts to images.
-template <class Table>
-Var at_steps(Tape& tape, const NoisedImages& images, const Table& table) {
-  kernels::Backend& backend = tape.backend();
-  const auto samples = static_cast<std::int64_t>(images.t.size());
-  Shape shape{samples};
-  while (shape.rank() < images.x0.shape().rank()) shape.append(1);
-  const bool on_cpu = backend.device() == Device::cpu();
-  const Tensor values = on_cpu ? backend.empty(shape) : Tensor::empty(shape);
-  for (std::int64_t n = 0; n < samples; ++n)
-    values.data<float>()[n] =
-        static_cast<float>(table(static_cast<std::size_t>(images.t[static_cast<std::size_t>(n)])));
-  return tape.constant(kernels::on_device(values, backend));
-}
 
 /// The mean over the elements of each sample, [N].
 Var by_sample(const Var& x) {
   Axes axes;
   for (int axis = 1; axis < x.shape().rank(); ++axis) axes.add(axis);
   return x.shape().rank() == 1 ? x : mean(x, axes);
+}
+
+/// Whether a step may be 0. What a GPU computes cannot depend on the steps: there, any may.
+bool may_have_first(const Tensor& t) {
+  if (t.device() != Device::cpu()) return true;
+  const auto* const steps = t.data<std::int64_t>();
+  return std::count(steps, steps + t.numel(), 0) > 0;
 }
 
 /// 1 where x > low, else 0.
@@ -51,10 +44,64 @@ DiffusionLoss::DiffusionLoss(NoiseSchedule schedule, const Parametrization& of, 
       min_snr_(min_snr),
       log_variances_(log_variances(schedule_, of.variance)) {}
 
+double DiffusionLoss::value(Factor factor, std::int64_t step) const {
+  const auto t = static_cast<std::size_t>(step);
+  const double left = schedule_.alphas_cumprod[t];
+  switch (factor) {
+    case Factor::image:
+      return std::sqrt(left);
+    case Factor::noise:
+      return std::sqrt(1 - left);
+    case Factor::noised_in_x0:
+      return std::sqrt(1 / left);
+    case Factor::noise_in_x0:
+      return std::sqrt(1 / left - 1);
+    case Factor::x0_in_mean:
+      return schedule_.posterior_mean_coef1[t];
+    case Factor::noised_in_mean:
+      return schedule_.posterior_mean_coef2[t];
+    case Factor::log_variance:
+      return schedule_.posterior_log_variance_clipped[t];
+    case Factor::high_log_variance:
+      return log_variances_.high[t];
+    case Factor::weight:
+      return weight(step);
+    case Factor::is_first:
+      return t == 0 ? 1 : 0;
+    case Factor::timestep:
+      return static_cast<double>(schedule_.timesteps[t]);
+  }
+  return 0;
+}
+
+/// [N, 1]. A table is copied to the device at its first use, so that a later step needs nothing of the CPU.
+Tensor DiffusionLoss::at(Tape& tape, const Tensor& t, Factor factor) const {
+  kernels::Backend& backend = tape.backend();
+  Tensor& table = tables_[{&backend, factor}];
+  if (!table || table.device() != backend.device()) {
+    const Tensor here = Tensor::empty({schedule_.size(), 1});
+    for (std::int64_t step = 0; step < schedule_.size(); ++step)
+      here.data<float>()[step] = static_cast<float>(value(factor, step));
+    table = kernels::on_device(here, backend);
+  }
+  const Tensor values = backend.empty({t.numel(), 1});
+  backend.run(ops::Embedding{t, table, values});
+  return values;
+}
+
+/// [N, 1, ...], which broadcasts to images.
+Var DiffusionLoss::at(Tape& tape, const NoisedImages& images, Factor factor) const {
+  Shape shape{images.t.numel()};
+  while (shape.rank() < images.x0.shape().rank()) shape.append(1);
+  return tape.constant(at(tape, images.t, factor).reshape(shape));
+}
+
+Tensor DiffusionLoss::timesteps(Tape& tape, const Tensor& t) const {
+  return at(tape, t, Factor::timestep).reshape({t.numel()});
+}
+
 Tensor DiffusionLoss::noised(Tape& tape, const NoisedImages& images) const {
-  const auto& left = schedule_.alphas_cumprod;
-  const Var of_image = at_steps(tape, images, [&](std::size_t t) { return std::sqrt(left[t]); });
-  const Var of_noise = at_steps(tape, images, [&](std::size_t t) { return std::sqrt(1 - left[t]); });
+  const Var of_image = at(tape, images, Factor::image), of_noise = at(tape, images, Factor::noise);
   return (of_image * tape.constant(images.x0) + of_noise * tape.constant(images.noise)).value();
 }
 
@@ -78,9 +125,8 @@ Var DiffusionLoss::squared_error(const Var& estimate, const NoisedImages& images
   const Var x0 = tape.constant(images.x0), noise = tape.constant(images.noise);
   if (of_.predict == Predict::eps) return by_sample(square(noise - estimate));
   if (of_.predict == Predict::x0) return by_sample(square(x0 - estimate));
-  const auto& left = schedule_.alphas_cumprod;
-  const Var of_noise = at_steps(tape, images, [&](std::size_t t) { return std::sqrt(left[t]); });
-  const Var of_image = at_steps(tape, images, [&](std::size_t t) { return std::sqrt(1 - left[t]); });
+  // v = image * noise - noise * x0, of these factors
+  const Var of_noise = at(tape, images, Factor::image), of_image = at(tape, images, Factor::noise);
   return by_sample(square(of_noise * noise - of_image * x0 - estimate));
 }
 
@@ -129,35 +175,29 @@ Var decoder_loss(const Var& x, const auto& by) {
 
 Var DiffusionLoss::bound(const Var& estimate, const Var& output, const NoisedImages& images) const {
   Tape& tape = output.tape();
-  const auto table = [&](const std::vector<double>& values) {
-    return at_steps(tape, images, [&](std::size_t t) { return values[t]; });
-  };
+  const auto factor = [&](Factor which) { return at(tape, images, which); };
   const Var x0 = tape.constant(images.x0), x = tape.constant(noised(tape, images));
-  const auto& left = schedule_.alphas_cumprod;
   Var estimated_x0 = estimate;
   if (of_.predict == Predict::eps) {
-    const Var of_x = at_steps(tape, images, [&](std::size_t t) { return std::sqrt(1 / left[t]); });
-    const Var of_noise = at_steps(tape, images, [&](std::size_t t) { return std::sqrt(1 / left[t] - 1); });
+    const Var of_x = factor(Factor::noised_in_x0), of_noise = factor(Factor::noise_in_x0);
     estimated_x0 = of_x * x - of_noise * estimate;
   } else if (of_.predict == Predict::v) {
-    const Var of_x = at_steps(tape, images, [&](std::size_t t) { return std::sqrt(left[t]); });
-    const Var of_v = at_steps(tape, images, [&](std::size_t t) { return std::sqrt(1 - left[t]); });
+    const Var of_x = factor(Factor::image), of_v = factor(Factor::noise);
     estimated_x0 = of_x * x - of_v * estimate;
   }
-  const Var of_x0 = table(schedule_.posterior_mean_coef1);
-  const Var rest = table(schedule_.posterior_mean_coef2) * x;
-  const Gaussian target{of_x0 * x0 + rest, table(schedule_.posterior_log_variance_clipped)};
-  Gaussian prediction{of_x0 * estimated_x0 + rest, table(log_variances_.high)};
+  const Var of_x0 = factor(Factor::x0_in_mean);
+  const Var rest = factor(Factor::noised_in_mean) * x;
+  const Gaussian target{of_x0 * x0 + rest, factor(Factor::log_variance)};
+  Gaussian prediction{of_x0 * estimated_x0 + rest, factor(Factor::high_log_variance)};
   if (of_.variance == Variance::learned_range) {
     const std::int64_t channels = images.x0.shape()[1];
     const Var fraction = 0.5f * (narrow(output, 1, channels, channels) + 1.0f);
     prediction.log_variance =
-        fraction * prediction.log_variance + (1.0f - fraction) * table(log_variances_.low);
+        fraction * prediction.log_variance + (1.0f - fraction) * factor(Factor::log_variance);
   }
   Var nats = by_sample(divergence(target, prediction));
-  if (std::ranges::count(images.t, 0) > 0) {
-    const Var first =
-        reshape(at_steps(tape, images, [](std::size_t t) { return t == 0 ? 1.0 : 0.0; }), nats.shape());
+  if (may_have_first(images.t)) {
+    const Var first = reshape(factor(Factor::is_first), nats.shape());
     nats = first * by_sample(decoder_loss(x0, prediction)) + (1.0f - first) * nats;
   }
   return nats * 1.44269504f;  // 1 / ln 2
@@ -184,11 +224,7 @@ DiffusionLoss::Terms DiffusionLoss::of(const Var& raw_output, const NoisedImages
     return terms;
   }
   terms.loss = terms.mse = squared_error(estimate, images);
-  if (min_snr_ > 0)
-    terms.loss =
-        reshape(at_steps(tape, images, [&](std::size_t t) { return weight(static_cast<std::int64_t>(t)); }),
-                terms.mse.shape()) *
-        terms.mse;
+  if (min_snr_ > 0) terms.loss = reshape(at(tape, images, Factor::weight), terms.mse.shape()) * terms.mse;
   if (!learned) return terms;
   // The bound trains the variance alone.
   terms.vb = bound(tape.constant(estimate.value()), output, images);

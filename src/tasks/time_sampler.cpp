@@ -10,8 +10,8 @@ namespace lockstep::tasks {
 LossSecondMoment::LossSecondMoment(std::int64_t steps)
     : losses_(Tensor::zeros({steps, history}, DType::float64)),
       counts_(Tensor::zeros({steps}, DType::int64)),
-      probabilities_(static_cast<std::size_t>(steps)),
-      sums_(static_cast<std::size_t>(steps)) {
+      sums_(Tensor::zeros({steps}, DType::float64)),
+      probabilities_(static_cast<std::size_t>(steps)) {
   update();
 }
 
@@ -37,14 +37,7 @@ void LossSecondMoment::update() {
     std::ranges::fill(probabilities_, 1 / steps);
   }
   double sum = 0;
-  for (std::size_t t = 0; t < sums_.size(); ++t) sums_[t] = sum += probabilities_[t];
-}
-
-LossSecondMoment::Draw LossSecondMoment::draw(double uniform) const {
-  const auto above = std::upper_bound(sums_.begin(), sums_.end(), uniform * sums_.back());
-  const auto t = std::min(above - sums_.begin(), std::ssize(sums_) - 1);
-  const double probability = probabilities_[static_cast<std::size_t>(t)];
-  return {.t = t, .weight = 1 / (static_cast<double>(sums_.size()) * probability)};
+  for (std::size_t t = 0; t < probabilities_.size(); ++t) sums_.data<double>()[t] = sum += probabilities_[t];
 }
 
 void LossSecondMoment::add(std::int64_t t, double loss) {

@@ -331,9 +331,6 @@ void Reader::check_graph() const {
     require(holds, "train.cuda_graph", fmt::format("{}; use auto", why));
   };
   check(config_.train.device != "cpu", "only GPUs have graphs (train.device = cpu)");
-  const std::string dropout = config_.model.value("dropout");
-  check(dropout.empty() || dropout == "0",
-        "dropout draws new random numbers in every step; a graph repeats them");
   check(config_.model.value("batch_norm") != "sync" || config_.train.frozen_statistics,
         "a graph cannot contain model.batch_norm = sync");
   check(!config_.ddp.sharded_optimizer, "a graph cannot contain ddp.sharded_optimizer = true");

@@ -54,6 +54,12 @@ bool Capture::owns(const void* first) const {
   return std::find(program_->memory.begin(), program_->memory.end(), first) != program_->memory.end();
 }
 
+namespace {
+thread_local cudaStreamCaptureMode mode_of_thread = cudaStreamCaptureModeGlobal;
+}
+
+cudaStreamCaptureMode capture_mode() { return mode_of_thread; }
+
 bool Capture::joined() const {
   for (std::size_t b = 0; b < known_.size(); ++b) {
     if (known_[0][b] != known_[b][b]) return false;
@@ -171,10 +177,9 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
   delete exec;
   return cudaSuccess;
 }
-cudaError_t cudaDeviceGraphMemTrim(int device) {
-  int devices = 0;
-  cudaGetDeviceCount(&devices);
-  return device >= 0 && device < devices ? cudaSuccess : failed(cudaErrorInvalidDevice);
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
+  std::swap(mode_of_thread, *mode);
+  return cudaSuccess;
 }
 
 }  // extern "C"

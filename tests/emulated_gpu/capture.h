@@ -83,6 +83,8 @@ Capture* capture_of(cudaStream_t stream);
 Capture* capture_of_thread();
 void begin_capture(cudaStream_t stream);
 std::shared_ptr<Program> end_capture(cudaStream_t stream);
+/// Of the calling thread, as cudaThreadExchangeStreamCaptureMode has it.
+cudaStreamCaptureMode capture_mode();
 /// Whether the calling thread is capturing, which what it asks for now spoils.
 bool spoils_capture();
 

@@ -226,12 +226,12 @@ BOOST_AUTO_TEST_CASE(a_backend_is_used_and_ends_on_threads_that_never_named_its_
   });
   on_another_thread([&] { timer = gpu->make_timer(); });
   on_another_thread([&] {
-    const auto capture = gpu->capture_graph();
+    const auto capture = gpu->capture_graph(0);
     gpu->run(ops::scale(x, 2, y));
     graph = capture->finish();
   });
   on_another_thread([&] { timer->mark(0); });
-  on_another_thread([&] { graph->launch(); });
+  on_another_thread([&] { graph->launch(0); });
   on_another_thread([&] { timer->mark(1); });
   on_another_thread([&] {
     const Tensor back = Tensor::zeros({5});

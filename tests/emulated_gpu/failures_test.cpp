@@ -69,7 +69,7 @@ BOOST_AUTO_TEST_CASE(an_allocation_that_fails_ends_the_run_and_little_is_kept) {
                                   [](const std::string& what) {
                                     BOOST_TEST((says(what, "out of memory") || says(what, "bytes left")));
                                   });
-    BOOST_TEST(ended > 20);
+    BOOST_TEST(ended > 8);  // at others, memory that was kept for later is given back
     // Of each at most the flat buffer: peers may still send what its streams wait for.
     BOOST_TEST(emulated_gpu::pieces_in_use() <= before + static_cast<std::size_t>(ended));
   }

@@ -17,11 +17,6 @@
 #include "runtime.h"
 #include "streams.h"
 
-struct CUmemPoolHandle_st {
-  int device = 0;
-  std::size_t used_bytes = 0, reserved_bytes = 0;
-};
-
 namespace lockstep::emulated_gpu {
 namespace {
 
@@ -39,8 +34,7 @@ enum class Kind { pageable, pinned, device };
 struct Range {
   std::size_t bytes = 0;
   Kind kind = Kind::device;
-  int device = 0;  ///< of memory of that kind
-  CUmemPoolHandle_st* pool = nullptr;
+  int device = 0;           ///< of memory of that kind
   bool free_asked = false;  ///< in the order of some stream that has not come to it
   bool of_graph = false;    ///< allocated in a capture: there until the graph has gone
 };
@@ -55,7 +49,7 @@ std::byte* zeros(std::size_t bytes) {
 class Memory {
  public:
   /// Null if there is none.
-  std::byte* allocate(std::size_t bytes, Kind kind, int device, CUmemPoolHandle_st* pool);
+  std::byte* allocate(std::size_t bytes, Kind kind, int device);
   /// Of what begins there; null if nothing does that is in use.
   Range* in_use(const void* first);
   /// In which kind of memory all of it is; nothing if it leaves its range, or was freed.
@@ -75,15 +69,7 @@ class Memory {
     return static_cast<std::size_t>(std::ranges::count_if(
         live_, [](const auto& one) { return one.second.kind == Kind::device && !one.second.free_asked; }));
   }
-  std::uint64_t bytes_of_graphs(int device) const {
-    std::uint64_t bytes = 0;
-    for (const auto& [first, range] : live_) {
-      if (range.of_graph && range.device == device) bytes += range.bytes;
-    }
-    return bytes;
-  }
   void release(const void* first);
-  void forget(const CUmemPoolHandle_st* pool);
 
  private:
   using Ranges = std::map<const std::byte*, Range>;
@@ -95,13 +81,13 @@ class Memory {
   std::size_t freed_bytes_ = 0;
 };
 
-std::byte* Memory::allocate(std::size_t bytes, Kind kind, int device, CUmemPoolHandle_st* pool) {
+std::byte* Memory::allocate(std::size_t bytes, Kind kind, int device) {
   if (kind == Kind::device && bytes > faults().free_bytes) return nullptr;
   const std::size_t size = (std::max<std::size_t>(bytes, 1) + alignment - 1) / alignment * alignment;
   auto* const first =
       counting().on() ? zeros(size) : static_cast<std::byte*>(std::aligned_alloc(alignment, size));
   if (!first) return nullptr;
-  live_[first] = {.bytes = bytes, .kind = kind, .device = device, .pool = pool};
+  live_[first] = {.bytes = bytes, .kind = kind, .device = device};
   return first;
 }
 
@@ -160,44 +146,28 @@ void Memory::let_go_of_oldest() {
   std::free(memory);
 }
 
-void Memory::forget(const CUmemPoolHandle_st* pool) {
-  for (auto& [first, range] : live_) {
-    if (range.pool == pool) range.pool = nullptr;
-  }
-}
-
 Memory& memory() {
   static Memory& made = *new Memory;  // threads may use it to the very end
   return made;
 }
 
-cudaError_t allocate(void** made, std::size_t bytes, Kind kind, int device = current_device(),
-                     CUmemPoolHandle_st* pool = nullptr) {
+cudaError_t allocate(void** made, std::size_t bytes, Kind kind, int device = current_device()) {
   if (faults().broken != cudaSuccess) return failed(faults().broken);
   if (kind == Kind::device && faults().memory != cudaSuccess) return failed(faults().memory);
   if (kind == Kind::device && faults().good_allocations >= 0 && faults().good_allocations-- == 0)
     return failed(cudaErrorMemoryAllocation);
-  *made = memory().allocate(bytes, kind, device, pool);
+  *made = memory().allocate(bytes, kind, device);
   return *made ? cudaSuccess : failed(cudaErrorMemoryAllocation);
 }
 
 /// Filled when the stream comes to it: who uses it before then, on another stream, loses what it wrote.
-cudaError_t allocate_in_order(void** made, std::size_t bytes, CUmemPoolHandle_st* pool, cudaStream_t stream) {
+cudaError_t allocate_in_order(void** made, std::size_t bytes, cudaStream_t stream) {
   if (!known(stream)) return failed(cudaErrorInvalidResourceHandle);
-  const int device = pool ? pool->device : device_of(stream);
-  Capture* const capture = capture_of(stream);
-  if (capture) pool = nullptr;  // it is the graph's
-  if (const cudaError_t error = allocate(made, bytes, Kind::device, device, pool); error != cudaSuccess)
+  if (const cudaError_t error = allocate(made, bytes, Kind::device, device_of(stream)); error != cudaSuccess)
     return error;
-  if (capture) {
+  if (Capture* const capture = capture_of(stream)) {  // it is the graph's
     capture->take_memory(*made);
     memory().in_use(*made)->of_graph = true;
-  }
-  if (pool) {
-    constexpr std::size_t piece_bytes = std::size_t{2} << 20;  // what a pool takes at a time
-    pool->used_bytes += bytes;
-    pool->reserved_bytes =
-        std::max(pool->reserved_bytes, (pool->used_bytes + piece_bytes - 1) / piece_bytes * piece_bytes);
   }
   enqueue(stream, [first = *made, bytes] { spoil(first, bytes); });
   return cudaSuccess;
@@ -216,7 +186,6 @@ cudaError_t release(void* first, Kind kind) {
   if (!first) return cudaSuccess;
   const Range* const range = memory().in_use(first);
   if (!range || range->kind != kind || range->of_graph) return failed(cudaErrorInvalidValue);
-  if (range->pool) range->pool->used_bytes -= range->bytes;
   memory().release(first);
   return cudaSuccess;
 }
@@ -280,7 +249,8 @@ extern "C" {
 
 cudaError_t cudaMalloc(void** made, std::size_t bytes) {
   const Turn turn = take_turn();
-  if (spoils_capture()) return failed(cudaErrorStreamCaptureUnsupported);
+  if (capture_mode() != cudaStreamCaptureModeRelaxed && spoils_capture())
+    return failed(cudaErrorStreamCaptureUnsupported);
   const cudaError_t error = allocate(made, bytes, Kind::device);
   if (error == cudaSuccess) spoil(*made, bytes);
   return error;
@@ -294,11 +264,7 @@ cudaError_t cudaMallocHost(void** made, std::size_t bytes) {
 }
 cudaError_t cudaMallocAsync(void** made, std::size_t bytes, cudaStream_t stream) {
   const Turn turn = take_turn();
-  return allocate_in_order(made, bytes, nullptr, stream);
-}
-cudaError_t cudaMallocFromPoolAsync(void** made, std::size_t bytes, cudaMemPool_t pool, cudaStream_t stream) {
-  const Turn turn = take_turn();
-  return allocate_in_order(made, bytes, pool, stream);
+  return allocate_in_order(made, bytes, stream);
 }
 /// Waits for the memory's device first.
 cudaError_t cudaFree(void* first) {
@@ -324,45 +290,7 @@ cudaError_t cudaFreeAsync(void* first, cudaStream_t stream) {
   if (Capture* const capture = capture_of(stream)) return release_in_capture(first, range, *capture, stream);
   if (range->of_graph) return failed(cudaErrorInvalidValue);
   range->free_asked = true;
-  if (range->pool) range->pool->used_bytes -= range->bytes;  // the stream's next allocation may have it
   enqueue(stream, [first] { memory().release(first); });
-  return cudaSuccess;
-}
-
-cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps* properties) {
-  int devices = 0;
-  cudaGetDeviceCount(&devices);
-  const auto& [type, device] = properties->location;
-  if (type != cudaMemLocationTypeDevice || device < 0 || device >= devices)
-    return failed(cudaErrorInvalidValue);
-  *pool = new CUmemPoolHandle_st{.device = device};
-  return cudaSuccess;
-}
-cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr attribute, void*) {
-  return attribute == cudaMemPoolAttrReleaseThreshold ? cudaSuccess : failed(cudaErrorNotSupported);
-}
-cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, void* value) {
-  const Turn turn = take_turn();
-  if (attribute != cudaMemPoolAttrReservedMemCurrent) return failed(cudaErrorNotSupported);
-  *static_cast<std::uint64_t*>(value) = pool->reserved_bytes;
-  return cudaSuccess;
-}
-cudaError_t cudaDeviceGetGraphMemAttribute(int device, cudaGraphMemAttributeType attribute, void* value) {
-  const Turn turn = take_turn();
-  if (attribute != cudaGraphMemAttrReservedMemCurrent) return failed(cudaErrorNotSupported);
-  *static_cast<std::uint64_t*>(value) = memory().bytes_of_graphs(device);
-  return cudaSuccess;
-}
-cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, std::size_t min_bytes) {
-  const Turn turn = take_turn();
-  if (spoils_capture()) return failed(cudaErrorStreamCaptureUnsupported);
-  pool->reserved_bytes = std::min(pool->reserved_bytes, std::max(pool->used_bytes, min_bytes));
-  return cudaSuccess;
-}
-cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool) {
-  const Turn turn = take_turn();
-  memory().forget(pool);
-  delete pool;
   return cudaSuccess;
 }
 
@@ -385,6 +313,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
     capture->invalidate();
     return failed(cudaErrorStreamCaptureUnsupported);
   }
+  if (*target == Kind::device && *source != Kind::device) ++counts().uploads;
   if (*source == Kind::pageable) {
     const auto* const first = static_cast<const std::byte*>(from);
     enqueue(stream, [=, read = std::make_shared<std::vector<std::byte>>(first, first + bytes)] {

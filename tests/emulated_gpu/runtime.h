@@ -70,6 +70,7 @@ struct WithDevice {
 struct Counts {
   std::atomic<int> spinning_waits{0};   ///< for an event whose waiters do not sleep
   std::atomic<int> attention_plans{0};  ///< plans of cuDNN's graphs
+  std::atomic<int> uploads{0};          ///< copies from the CPU's memory to a device
   std::atomic<int> ragged_products{0};  ///< of a matrix of bf16 whose rows begin at no multiple of 16 bytes
 };
 Counts& counts();

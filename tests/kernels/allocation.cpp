@@ -9,6 +9,7 @@
 #include "lockstep/ops/gather.h"
 #include "lockstep/ops/loss.h"
 #include "lockstep/ops/pooling.h"
+#include "lockstep/ops/random.h"
 #include "lockstep/ops/update.h"
 #include "ops/matmul.h"
 #include "ops/norm.h"

@@ -10,6 +10,7 @@
 #include "lockstep/ops/gather.h"
 #include "lockstep/ops/loss.h"
 #include "lockstep/ops/pooling.h"
+#include "lockstep/ops/random.h"
 #include "lockstep/tensor/dtype.h"
 #include "ops/batch_norm.h"
 #include "ops/matmul.h"

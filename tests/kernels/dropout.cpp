@@ -1,6 +1,7 @@
 // Dropout: what each element becomes, in any layout and on any number of threads.
 #include "kernels/reference.h"
 #include "lockstep/ops/elementwise.h"
+#include "lockstep/ops/random.h"
 
 namespace lockstep::test {
 namespace {

@@ -93,14 +93,11 @@ BOOST_AUTO_TEST_CASE(losses_and_their_gradients_are_those_of_guided_diffusion) {
     const DiffusionLoss loss(schedule_of(golden.what()), parametrization_of(golden.what()),
                              option::named<Objective>(golden.what().at("loss").get<std::string>()));
     const Tensor t = golden.tensor("t");
-    const NoisedImages images{.x0 = there("x0"),
-                              .noise = there("noise"),
-                              .t = {t.data<std::int64_t>(), static_cast<std::size_t>(t.numel())}};
+    const NoisedImages images{.x0 = there("x0"), .noise = there("noise"), .t = there("t")};
 
     tape.begin({.training = false, .record = false});
-    std::vector<float> told;
-    for (const std::int64_t step : images.t)
-      told.push_back(static_cast<float>(loss.schedule().timesteps[static_cast<std::size_t>(step)]));
+    const Tensor timesteps = here(loss.timesteps(tape, images.t));
+    const std::vector<float> told(timesteps.data<float>(), timesteps.data<float>() + timesteps.numel());
     expect(golden, "output", here(network(loss.noised(tape, images), told).value()), layer_tolerance);
 
     tape.begin({.training = true});

@@ -534,7 +534,6 @@ BOOST_AUTO_TEST_CASE(what_cannot_be_part_of_a_graph_is_refused_not_ignored) {
            contains(error_of(minimal, {"train.cuda_graph=true", key}), why);
   };
   BOOST_TEST(refused("train.device=cpu", "only GPUs"));
-  BOOST_TEST(refused("model.dropout=0.1", "dropout"));
   BOOST_TEST(refused("ddp.sharded_optimizer=true", "ddp.sharded_optimizer"));
   BOOST_TEST(
       contains(error_of(resnet, {"train.cuda_graph=true", "model.batch_norm=sync"}), "model.batch_norm"));

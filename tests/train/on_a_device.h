@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,6 +24,7 @@
 #include "support/pairs.h"
 #include "support/world.h"
 #include "train/components.h"
+#include "train/run/task_state.h"
 
 namespace lockstep::test {
 
@@ -108,9 +110,11 @@ class DeviceRun {
                    .check_every = config.ddp.check_every,
                    .compute = config.train.precision == "bf16" ? DType::bfloat16 : DType::float32,
                    .graph = config.ddp.graph}),
+        task_(config.task.name() == "diffusion" ? train::make_task(config) : nullptr),
         optimizer_(config.optimizer.make(replicas_)),
         ema_(train::build_ema(config, *model_, backend_, replicas_.partition())) {
     optimizer_->attach(*ema_);
+    if (task_) numbers_.emplace(*task_, world(), replicas_.shard_map(), config.train.global_batch);
   }
 
   /// Steps up to (not including) `end`, from where it is.
@@ -136,11 +140,13 @@ class DeviceRun {
       const auto loss_of = [&](Tape& tape, const Batch& shard, const ddp::MicroBatch& piece) {
         ++losses_asked_;
         const Batch samples = piece.rows(shard);
+        if (task_) return (*task_)(tape, *model_, samples);
         return cross_entropy(model_->forward(tape, samples), samples["y"]);
       };
       const optim::StepOptions update{.lr = {}, .clip = config_.optimizer.clip};
       last_ = replicas_.step(batch, loss_of, optimizer_->measurement_for(update));
       losses_.push_back(last_.mean_loss());
+      if (numbers_) numbers_->agree();
       optimizer_->step(update);
     }
   }
@@ -195,6 +201,8 @@ class DeviceRun {
   kernels::Backend& backend_;
   std::unique_ptr<models::Model> model_;
   ddp::DataParallel replicas_;
+  std::unique_ptr<Task> task_;  // null: classification
+  std::optional<train::TaskNumbers> numbers_;
   std::unique_ptr<optim::Optimizer> optimizer_;
   std::unique_ptr<optim::Ema> ema_;
   std::array<std::vector<Batch>, 2> slots_;  // as a loader's

@@ -9,6 +9,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/file.h"
 #include "lockstep/ops/elementwise.h"
+#include "lockstep/ops/random.h"
 #include "lockstep/train/evaluate.h"
 #include "support/mentions.h"
 #include "support/ranks.h"
@@ -229,19 +230,38 @@ BOOST_AUTO_TEST_CASE(a_replayed_step_finds_wrong_data_and_the_next_goes_on) {
   check_same(found, wanted);
 }
 
-BOOST_AUTO_TEST_CASE(dropout_makes_steps_plain_or_is_refused_by_name) {
-  train::Config config = device_config(gpt);
-  config.ddp.graph = ddp::Graph::always;
-  BOOST_TEST(contains(refusal(config), "train.cuda_graph = true"));
-  BOOST_TEST(contains(refusal(config), "dropout"));
-  if (world().size() > 1) return;
-  config.ddp.graph = ddp::Graph::automatic;
-  Place gpu = on_gpu();
-  DeviceRun found(config, gpu), wanted(device_config(gpt), gpu);
-  found.run_to(steps);
-  wanted.run_to(steps);
-  check_same(found, wanted);
-  BOOST_TEST(contains(found.replicas().captured_steps().refused, "dropout"));
+BOOST_AUTO_TEST_CASE(dropout_has_the_bits_of_plain_steps) {
+  for (const char* const more : {"", "recompute = true\n"}) {
+    train::Config config = device_config(gpt + more);
+    config.ddp.micro_batches = 2;
+    check_recorded_is_plain(config);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(diffusion_has_the_bits_of_plain_steps) {
+  const std::string unet =
+      "name = unet\nimage_size = 4\nin_channels = 1\nmodel_channels = 32\nnum_res_blocks = 1\n"
+      "channel_mult = 1\nattention_resolutions = 1\nnum_classes = 5\ndropout = 0.3\n";
+  for (const char* const more :
+       {"out_channels = 1\n[diffusion]\nschedule = cosine\nsteps = 9\nclass_dropout = 0.4\nmin_snr = 5\n",
+        "out_channels = 1\n[diffusion]\nschedule = cosine\nsteps = 2\ntime = loss_second_moment\npredict = "
+        "v\n",
+        "out_channels = 2\n[diffusion]\nschedule = cosine\nsteps = 9\nvariance = learned_range\n"}) {
+    BOOST_TEST_CONTEXT(more) {
+      train::Config config = device_config(unet + more);
+      config.ddp.micro_batches = 2;
+      check_recorded_is_plain(config);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(random_numbers_of_another_step_are_refused) {
+  const std::unique_ptr<kernels::Backend> gpu = kernels::make_cuda_backend(own_gpu());
+  const Tensor y = gpu->empty({4});
+  const auto capture = gpu->capture_graph(3);
+  gpu->run(ops::Draw{.key = {.step = 3}, .y = y});
+  BOOST_CHECK_EXCEPTION(gpu->run(ops::Draw{.key = {.step = 2}, .y = y}), UsageError,
+                        mentions("step 2 are drawn in step 3"));
 }
 
 BOOST_AUTO_TEST_CASE(what_cannot_be_recorded_is_refused_by_name) {

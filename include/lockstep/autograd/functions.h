@@ -305,6 +305,10 @@ Var batch_norm_relu(const Var& x, const Var& weight, const Var& bias, const Var&
 /// Logits without another handle (a model's result as it is returned, or std::move) become their gradient at
 /// once, in one pass.
 Loss cross_entropy(Var logits, const Tensor& targets, const ops::CrossEntropyOptions& options = {});
+/// cross_entropy(linear(x, weight, {}), targets, options) as one operation, for many classes: if their number
+/// makes products slow (Backend::fast_columns), the logits have more columns, which do not count.
+Loss linear_cross_entropy(const Var& x, const Var& weight, const Tensor& targets,
+                          const ops::CrossEntropyOptions& options = {});
 /// Inputs and outputs of the losses below for each sample; samples are the first dimension of x [N, ...].
 struct PerSample {
   Tensor weights;            ///< float32 [N], factors of the samples' losses; absent: 1. The count stays

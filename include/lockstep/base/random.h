@@ -50,6 +50,13 @@ class Random {
         step_(key.step),
         shard_(key.shard) {}
 
+  /// The stream of another step.
+  constexpr Random at_step(std::uint64_t step) const {
+    Random other = *this;
+    other.step_ = step;
+    return other;
+  }
+
   /// Four independent 32-bit words: elements 4 * index .. 4 * index + 3.
   constexpr std::array<std::uint32_t, 4> block(std::uint64_t index) const {
     std::uint32_t c0 = static_cast<std::uint32_t>(index), c1 = shard_;
@@ -80,12 +87,20 @@ class Random {
     return static_cast<std::uint32_t>((std::uint64_t{bits(element)} * bound) >> 32);
   }
 
-  /// Standard normal (Box-Muller on the two halves of the element's block pair).
+  /// Standard normal (Box-Muller on the two halves of the element's block pair): a square root of -2 log(u)
+  /// times the cosine of an angle.
   float normal(std::uint64_t element) const {
+    const auto [u, angle] = normal_terms(element);
+    return static_cast<float>(std::sqrt(-2.0 * std::log(u)) * std::cos(angle));
+  }
+  struct NormalTerms {
+    double u, angle;
+  };
+  constexpr NormalTerms normal_terms(std::uint64_t element) const {
     const auto words = block(element / 2);
-    const std::size_t pair = 2 * (element % 2);
-    const double u = (static_cast<double>(words[pair]) + 1.0) * 0x1p-32, v = words[pair + 1] * 0x1p-32;
-    return static_cast<float>(std::sqrt(-2.0 * std::log(u)) * std::cos(6.283185307179586 * v));
+    const bool second = element % 2 == 1;
+    return {(static_cast<double>(second ? words[2] : words[0]) + 1.0) * 0x1p-32,
+            6.283185307179586 * ((second ? words[3] : words[1]) * 0x1p-32)};
   }
 
  private:

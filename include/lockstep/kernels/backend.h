@@ -55,13 +55,13 @@ std::unique_ptr<StagingQueue> make_host_staging_queue();
 class Graph {
  public:
   virtual ~Graph() = default;
-  /// Enqueues all operations.
-  virtual void launch() = 0;
+  /// Enqueues all operations. Random numbers with a key of the captured step are those of this step.
+  virtual void launch(std::uint64_t step) = 0;
 };
 
 /// While it exists, operations of the Backend are captured and do not run. Operations that cannot be repeated
-/// throw UsageError: reads, copies from the CPU, random numbers. Tensors allocated during the capture must be
-/// freed by its end; earlier ones must not be freed.
+/// throw UsageError: reads, copies from the CPU, random numbers of another step. Tensors allocated during the
+/// capture must be freed by its end; earlier ones must not be freed.
 class GraphCapture {
  public:
   virtual ~GraphCapture() = default;  ///< discards the capture unless finish() was called
@@ -135,8 +135,9 @@ class Backend {
   virtual std::unique_ptr<StagingQueue> make_staging_queue();  ///< one that belongs to this backend
   /// Whether capture_graph() works here.
   virtual bool captures_graphs() const { return false; }
-  /// Begins a capture, one at a time. Waits for the device. Throws UsageError if captures_graphs() is false.
-  virtual std::unique_ptr<GraphCapture> capture_graph();
+  /// Begins a capture, one at a time, of a step, by whose number its random numbers are drawn
+  /// (RandomKey::step). Throws UsageError if captures_graphs() is false.
+  virtual std::unique_ptr<GraphCapture> capture_graph(std::uint64_t step);
 
   // --- memory
   /// An uninitialised tensor from the backend's pool.
@@ -145,6 +146,8 @@ class Backend {
   virtual std::size_t reserved_bytes() const = 0;
   /// The channel block that convolutions of this many channels prefer for their activations (1: plain).
   virtual int preferred_channel_block(std::int64_t channels, DType dtype = DType::float32) const = 0;
+  /// At least as many columns, for which products of matrices with so many are fast.
+  virtual std::int64_t fast_columns(std::int64_t columns, DType) const { return columns; }
   /// The shape of ops::Attention::saved.
   virtual Shape attention_saved_shape(std::int64_t batch, int heads, std::int64_t queries,
                                       std::int64_t keys) const = 0;

@@ -50,6 +50,7 @@ class Gpt final : public Model {
   Shape sample_shape(std::int64_t) const override { return {context()}; }
   void check_input(const Shape& x) const override;
   Var forward(Tape& tape, const Batch& batch) override;
+  std::optional<Head> head(Tape& tape, const Batch& batch) override;
 
  private:
   void initialize_weights(std::int64_t layers);

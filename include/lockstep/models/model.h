@@ -39,6 +39,15 @@ class Model : public nn::Module {
   /// The model's output for a batch, whose fields it reads by name. Throws DataError naming both shapes (and
   /// the key to change) if a field does not fit.
   virtual Var forward(Tape& tape, const Batch& batch) = 0;
+  /// The last layer of a model whose output is x weight', the logits: a loss may compute them itself.
+  struct Head {
+    Var x;       ///< [..., in]
+    Var weight;  ///< [classes, in]
+  };
+  /// What forward() multiplies last; nothing: it does not end so.
+  virtual std::optional<Head> head([[maybe_unused]] Tape& tape, [[maybe_unused]] const Batch& batch) {
+    return std::nullopt;
+  }
   /// Runs forward(). In an evaluation take_output() returns the result again, so that a task's loss and its
   /// metrics share one pass.
   Var operator()(Tape& tape, const Batch& batch);

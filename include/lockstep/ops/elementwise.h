@@ -2,7 +2,6 @@
 // formulas of their inputs.
 #pragma once
 
-#include "lockstep/base/random.h"
 #include "lockstep/ops/formulas.h"
 #include "lockstep/ops/operation.h"
 
@@ -141,23 +140,6 @@ struct SumRows {
   static void operands(auto& op, auto&& each) { each(in("x", op.x), in_out("row", op.row, float32)); }
   void check() const { (void)rows(); }
   std::int64_t rows() const;  ///< UsageError unless row.numel() divides x.numel()
-};
-
-/// y = x / (1 - p) where uniform(key, element) >= p, else 0. The backward is the same operation on dy.
-/// Elements are numbered in logical row-major order. 0 <= p < 1.
-struct Dropout {
-  static constexpr const char* name = "dropout";
-  Tensor x;
-  float p = 0;
-  RandomKey key;
-  Tensor y;
-
-  static void operands(auto& op, auto&& each) { each(in("x", op.x).blocked(), out("y", op.y).blocked()); }
-  void check() const;
-  /// Why a captured graph cannot contain it; null: it can.
-  const char* changes_between_runs() const {
-    return p == 0 ? nullptr : "dropout draws other numbers at every step";
-  }
 };
 
 /// into += x: one inner node of the reduction tree. Both are float32 or float64; a float64 x is rounded

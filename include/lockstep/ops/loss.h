@@ -66,12 +66,14 @@ struct CrossEntropyBackward {
   void check() const;
 };
 
-/// CrossEntropy and its backward at once, with a factor of 1: the logits become their gradient.
+/// CrossEntropy and its backward at once, with a factor of 1: the logits become their gradient. With
+/// `classes`, only so many columns are logits, and the rest become zeros.
 struct CrossEntropyInPlace {
   static constexpr const char* name = "cross_entropy_in_place";
   Tensor logits, targets;
   CrossEntropyOptions options;
   Tensor total;
+  std::int64_t classes = 0;  ///< 0: all columns
 
   static void operands(auto& op, auto&& each) {
     each(in_out("the logits", op.logits), in("the targets", op.targets, int64),

@@ -286,7 +286,7 @@ class AnyOperation {
   Cost cost() const { return type_->cost(operation_); }
   /// The name in profiles; products with their sizes.
   std::string label() const { return type_->label(operation_); }
-  /// Why a captured graph could not repeat it ("dropout draws other numbers at every step"); null: it can.
+  /// Why a captured graph could not repeat it ("it reads a clock"); null: it can.
   const char* changes_between_runs() const { return type_->changes_between_runs(operation_); }
 
  private:

@@ -58,21 +58,31 @@ class Diffusion final : public Task, public Generative {
   const DiffusionLoss& objective() const { return loss_; }  ///< what is minimised
 
  private:
-  void draw_times(const RandomKey& key, std::int64_t samples, bool by_loss);
+  /// A pass of a step with loss_second_moment; passes of a step have different shards. A graph of the step
+  /// writes to these tensors, so that they are kept.
+  struct PassLosses {
+    std::uint32_t shard = 0;
+    bool of_step = false;
+    Tensor t, losses;  ///< of its samples
+  };
+
+  void begin_step(std::uint64_t step, kernels::Backend& backend);
+  PassLosses& pass_of(std::uint32_t shard, std::int64_t samples);
+  void send_times();
 
   Options options_;
   Parametrization of_;
   DiffusionLoss loss_;
+  Tensor t_, losses_;  // of the samples of the last pass of an evaluation
+
+  // with loss_second_moment
   std::optional<LossSecondMoment> times_;
-  std::vector<std::int64_t> t_;  // of the last pass
-  std::vector<double> weights_;  // of its samples
-  Tensor losses_;                // of its samples
-  struct PassLosses {
-    std::vector<std::int64_t> t;
-    Tensor losses;
-  };
-  std::vector<PassLosses> passes_;  // of the step, with loss_second_moment
+  kernels::Backend* backend_ = nullptr;  // of the tensors below
+  Tensor sums_, weights_;                // of the times, on the device
+  std::vector<double> sent_;             // the probabilities that these have
+  std::vector<PassLosses> passes_;
   std::uint64_t step_ = 0;
+  bool is_taken_ = true;  // the numbers of the step
 };
 
 }  // namespace lockstep::tasks

@@ -4,7 +4,8 @@
 
 #include <array>
 #include <cstdint>
-#include <span>
+#include <map>
+#include <utility>
 #include <vector>
 
 #include "lockstep/autograd/tape.h"
@@ -19,11 +20,11 @@ namespace lockstep::tasks {
 enum class Objective { mse, rescaled_mse, kl };
 constexpr auto words(Objective) { return std::array{"mse", "rescaled_mse", "kl"}; }  ///< of a configuration
 
-/// Images of a batch, and the noise to add to them.
+/// Images of a batch, and the noise to add to them: on the device of the tape.
 struct NoisedImages {
-  Tensor x0;                        ///< float32 [N, C, ...], in [-1, 1]
-  Tensor noise;                     ///< of the same shape, of variance 1
-  std::span<const std::int64_t> t;  ///< [N] steps of the schedule
+  Tensor x0;     ///< float32 [N, C, ...], in [-1, 1]
+  Tensor noise;  ///< of the same shape, of variance 1
+  Tensor t;      ///< int64 [N]: steps of the schedule
 };
 
 /// The loss of each sample, by operations that every device has. Computes in float32.
@@ -34,6 +35,8 @@ class DiffusionLoss {
 
   /// x_t, the network's input.
   Tensor noised(Tape& tape, const NoisedImages& images) const;
+  /// float32 [N]: the numbers of the steps, as networks read them.
+  Tensor timesteps(Tape& tape, const Tensor& t) const;
 
   /// Losses of the samples, float32 [N].
   struct Terms {
@@ -49,6 +52,23 @@ class DiffusionLoss {
 
  private:
   struct Gaussian;
+  /// What depends on the step alone.
+  enum class Factor : std::uint8_t {
+    image,              // in the noised image: the root of alphas_cumprod
+    noise,              // the root of the rest
+    noised_in_x0,       // 1 / image
+    noise_in_x0,        // noise / image
+    x0_in_mean,         // of the posterior
+    noised_in_mean,     // the same
+    log_variance,       // of the posterior, also the lowest that is learned
+    high_log_variance,  // of the prediction, the highest that is learned
+    weight,             // of a squared error
+    is_first,           // 1 at step 0
+    timestep            // as networks read it
+  };
+  double value(Factor factor, std::int64_t t) const;
+  Tensor at(Tape& tape, const Tensor& t, Factor factor) const;
+  Var at(Tape& tape, const NoisedImages& images, Factor factor) const;
   Var squared_error(const Var& estimate, const NoisedImages& images) const;
   Var bound(const Var& estimate, const Var& output, const NoisedImages& images) const;
 
@@ -57,6 +77,8 @@ class DiffusionLoss {
   Objective objective_;
   double min_snr_;
   LogVariances log_variances_;
+  // By the backend that reads them, float32 [steps, 1]; graphs keep their addresses.
+  mutable std::map<std::pair<kernels::Backend*, Factor>, Tensor> tables_;
 };
 
 }  // namespace lockstep::tasks

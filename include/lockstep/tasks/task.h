@@ -91,7 +91,8 @@ class Task {
   /// How many numbers a training pass keeps for each of its samples; 0: none.
   virtual std::size_t numbers_per_sample() const { return 0; }
   /// Appends the numbers of this rank's passes of the last step, sample after sample in the order of the
-  /// passes.
+  /// passes. A step that was launched as a graph has not called loss(): it has the passes of the last one
+  /// that has, and wrote where these wrote.
   virtual void take_numbers([[maybe_unused]] std::vector<double>& to) {}
   /// Called after each step, if there are numbers per sample, with the numbers of all samples of the global
   /// batch in their order: the same on every rank, and at any number of ranks.

@@ -19,20 +19,19 @@ class LossSecondMoment {
 
   explicit LossSecondMoment(std::int64_t steps);  ///< without losses
 
-  /// A time, and the weight of its loss, which keeps the expectation of uniform draws.
-  struct Draw {
-    std::int64_t t = 0;  ///< the time
-    double weight = 1;   ///< of its loss
-  };
-  /// Draws by the probabilities of the last update(). uniform: in [0, 1).
-  Draw draw(double uniform) const;
-  /// Computes the probabilities from the losses. Call it after add() or a load.
+  /// Computes the probabilities and their sums from the losses. Call it after add() or a load.
   void update();
   /// Adds the latest loss of a time. UsageError if the time is out of range.
   void add(std::int64_t t, double loss);
 
   /// The probability of each time; they sum to 1.
   const std::vector<double>& probabilities() const { return probabilities_; }
+  /// float64 [steps]: the sum of the probabilities up to each time, by which ops::Draw draws times.
+  const Tensor& sums() const { return sums_; }
+  /// The weight of a loss of a time, which keeps the expectation of uniform draws.
+  double weight(std::int64_t t) const {
+    return 1 / (static_cast<double>(probabilities_.size()) * probabilities_[static_cast<std::size_t>(t)]);
+  }
   /// losses: float64 [steps, history], the oldest first; counts: int64 [steps]. They share memory with this.
   std::vector<std::pair<std::string, Tensor>> state() const {
     return {{"losses", losses_}, {"counts", counts_}};
@@ -41,8 +40,8 @@ class LossSecondMoment {
  private:
   bool warmed_up() const;
 
-  Tensor losses_, counts_;
-  std::vector<double> probabilities_, sums_;  // sums_[t]: of the probabilities up to t
+  Tensor losses_, counts_, sums_;
+  std::vector<double> probabilities_;
 };
 
 }  // namespace lockstep::tasks

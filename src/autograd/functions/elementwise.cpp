@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "autograd/functions/support.h"
+#include "lockstep/ops/random.h"
 #include "ops/reduction.h"
 
 namespace lockstep {

@@ -1,6 +1,7 @@
 // Losses: sums, with the count that divides them.
 #include "lockstep/ops/loss.h"
 #include "autograd/functions/support.h"
+#include "ops/matmul.h"
 #include "ops/reduction.h"
 
 namespace lockstep {
@@ -173,6 +174,43 @@ Loss cross_entropy(Var logits, const Tensor& targets, const ops::CrossEntropyOpt
                                                   dy, as_rows(dlogits)});
         t.add_gradient(logits, dlogits);
       });
+  return {sum, total};
+}
+
+Loss linear_cross_entropy(const Var& x, const Var& weight, const Tensor& targets,
+                          const ops::CrossEntropyOptions& options) {
+  Tape& tape = x.tape();
+  kernels::Backend& backend = tape.backend();
+  const DType dtype = x.value().dtype();
+  const std::int64_t classes = weight.shape()[0], columns = backend.fast_columns(classes, dtype);
+  if (columns == classes || !weight.needs_gradient() || x.value().channel_block() != 1)
+    return cross_entropy(linear(x, weight, {}), targets, options);
+  const Tensor rows = as_rows(x.value());
+  if (rows.size(1) != weight.shape()[1] || rows.size(0) != targets.numel())
+    throw UsageError("linear_cross_entropy: an input of shape {}, weight {} and targets {} do not fit",
+                     to_string(x.shape()), to_string(weight.shape()), to_string(targets.shape()));
+  const Tensor padded = backend.empty({columns, rows.size(1)}, dtype),
+               logits = backend.empty({rows.size(0), columns}, dtype), total = new_total(backend);
+  backend.copy(weight.value(), padded.rows(0, classes));
+  backend.fill(padded.rows(classes, columns), 0);
+  backend.run(ops::linear(rows, padded, {}, logits));
+  backend.run(ops::CrossEntropyInPlace{logits, targets.reshape({targets.numel()}), options, total, classes});
+  const Var sum =
+      tape.record(scalar_sum(backend, total), {&x, &weight},
+                  [x, weight = weight.without_value(), padded, logits, classes](Tape& t, const Tensor& dy) {
+                    t.backend().run(ops::ScaleUnlessOne{logits, dy});
+                    t.write_gradient(weight, [&](const Tensor& dweight, bool accumulate) {
+                      const Tensor all = t.backend().empty(padded.shape());
+                      t.backend().run(ops::linear_backward_weight(as_rows(x.value()), logits, all));
+                      if (accumulate)
+                        t.backend().run(ops::Accumulate{dweight, all.rows(0, classes)});
+                      else
+                        t.backend().copy(all.rows(0, classes), dweight);
+                    });
+                    add_new_gradient(t, x, [&](const Tensor& dx) {
+                      t.backend().run(ops::linear_backward_input(logits, padded, as_rows(dx)));
+                    });
+                  });
   return {sum, total};
 }
 

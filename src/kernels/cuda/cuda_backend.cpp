@@ -78,36 +78,43 @@ void require_known_layout(const char* operation, const char* name, const Tensor&
 
 class LaunchedGraph final : public Graph {
  public:
-  LaunchedGraph(int device, cudaStream_t stream, cudaGraph_t graph) : device_(device), stream_(stream) {
+  LaunchedGraph(const CudaBackend& gpu, cudaGraph_t graph, const CapturedDraws& draws,
+                std::shared_ptr<const void> memory)
+      : device_(gpu.device().index), on_(gpu.launch()), draws_(draws), memory_(std::move(memory)) {
     check(cudaGraphInstantiate(&graph_, graph, 0), "cudaGraphInstantiate", device_);
   }
   ~LaunchedGraph() override {
     cudaSetDevice(device_);
     cudaGraphExecDestroy(graph_);
-    cudaDeviceGraphMemTrim(device_);
   }
   LaunchedGraph(const LaunchedGraph&) = delete;
   LaunchedGraph& operator=(const LaunchedGraph&) = delete;
 
-  void launch() override {
+  void launch(std::uint64_t step) override {
     check(cudaSetDevice(device_), "cudaSetDevice", device_);
-    const cudaError_t launched = cudaGraphLaunch(graph_, stream_);
+    if (draws_.any) {
+      store(on_, step, draws_.step);
+      check(cudaGetLastError(), "store", device_);
+    }
+    const cudaError_t launched = cudaGraphLaunch(graph_, on_.stream);
     if (launched != cudaSuccess) cudaGetLastError();  // otherwise the next call reports this error again
     check(launched, "cudaGraphLaunch", device_);
   }
 
  private:
   int device_;
-  cudaStream_t stream_;
+  Launch on_;
+  CapturedDraws draws_;
+  std::shared_ptr<const void> memory_;
   cudaGraphExec_t graph_ = nullptr;
 };
 
 class StreamCapture final : public GraphCapture {
  public:
-  StreamCapture(int device, StreamPool& pool, bool& capturing)
-      : device_(device), pool_(pool), capturing_(capturing) {
+  StreamCapture(CudaBackend& gpu, StreamPool& pool, CapturedDraws& draws, bool& capturing)
+      : gpu_(gpu), device_(gpu.device().index), pool_(pool), draws_(draws), capturing_(capturing) {
     check(cudaSetDevice(device_), "cudaSetDevice", device_);
-    pool_.begin_capture();
+    memory_ = pool_.begin_capture();
     // The rules of a capture apply to this thread only: a loader's thread may wait for its copies.
     const cudaError_t status = cudaStreamBeginCapture(pool_.stream(), cudaStreamCaptureModeThreadLocal);
     if (status != cudaSuccess) pool_.end_capture();
@@ -122,7 +129,7 @@ class StreamCapture final : public GraphCapture {
     Ended ended = end();
     check(ended.status, "cudaStreamEndCapture", device_);
     if (!ended.kept.empty()) throw UsageError("{}", ended.kept);
-    return std::make_unique<LaunchedGraph>(device_, pool_.stream(), ended.graph.get());
+    return std::make_unique<LaunchedGraph>(gpu_, ended.graph.get(), draws_, memory_);
   }
 
  private:
@@ -147,9 +154,12 @@ class StreamCapture final : public GraphCapture {
     return ended;
   }
 
+  CudaBackend& gpu_;
   int device_;
   StreamPool& pool_;
+  CapturedDraws& draws_;
   bool& capturing_;
+  std::shared_ptr<const void> memory_;
 };
 
 std::string cudnn_version_text(std::size_t version) {
@@ -188,6 +198,8 @@ CudaBackend::CudaBackend(int index)
   require_repeatable_attention(index_, major, instruction_set_);
   make_current();
   fault_ = scratch(fault_bytes, DType::uint8);
+  step_ = scratch(1, DType::int64);
+  draws_.step = static_cast<std::uint64_t*>(step_.raw());
   check(cudaMemsetAsync(fault_.raw(), 0, sizeof(DataFault), pool_.stream()), "cudaMemsetAsync", index_);
   matmul_ = std::make_unique<Matmul>(index_, pool_);
   enter_all(*this);
@@ -209,9 +221,22 @@ std::unique_ptr<StagingQueue> CudaBackend::make_staging_queue() {
   return kernels::make_staging_queue(index_, pool_);
 }
 
-std::unique_ptr<GraphCapture> CudaBackend::capture_graph() {
+std::unique_ptr<GraphCapture> CudaBackend::capture_graph(std::uint64_t step) {
   if (capturing_) throw UsageError("{} is already capturing a graph", to_string(device()));
-  return std::make_unique<StreamCapture>(index_, pool_, capturing_);
+  draws_.any = false;
+  draws_.captured_step = step;
+  return std::make_unique<StreamCapture>(*this, pool_, draws_, capturing_);
+}
+
+KernelRandom CudaBackend::random(const RandomKey& key) {
+  if (!capturing_) return {Random(key), nullptr};
+  if (key.step != draws_.captured_step)
+    throw UsageError(
+        "random numbers of step {} are drawn in step {}, which a graph cannot repeat: draw by "
+        "tape.pass().step",
+        key.step, draws_.captured_step);
+  draws_.any = true;
+  return {Random(key), draws_.step};
 }
 
 void CudaBackend::refuse_in_capture(const char* what) const {
@@ -241,6 +266,14 @@ Tensor CudaBackend::empty(Shape shape, DType dtype, int channel_block) {
 // Channels last: tensor cores read the channels of a position together.
 int CudaBackend::preferred_channel_block(std::int64_t channels, DType) const {
   return static_cast<int>(std::max<std::int64_t>(1, channels));
+}
+
+// cuBLASLt reads rows of bf16 16 bytes at a time if all extents are multiples of that; its tiles are of 64
+// columns and more.
+std::int64_t CudaBackend::fast_columns(std::int64_t columns, DType dtype) const {
+  constexpr std::int64_t many = 256, pack = 8, tile = 64;
+  if (dtype != DType::bfloat16 || columns < many || columns % pack == 0) return columns;
+  return (columns + tile - 1) / tile * tile;
 }
 
 void CudaBackend::copy_elements(const Tensor& from, const Tensor& to) {

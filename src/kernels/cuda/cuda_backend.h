@@ -16,6 +16,13 @@ class Convolutions;    // convolution.h
 class FlashAttention;  // attention.h
 struct DataFault;      // kernels.h
 
+/// The random numbers of a captured step, which become those of the step of each launch.
+struct CapturedDraws {
+  bool any = false;
+  std::uint64_t captured_step = 0;
+  std::uint64_t* step = nullptr;  ///< of the launch, on the device
+};
+
 /// Enqueues work on one stream, in order, and waits only in reads. Activations are plain or channels-last.
 class CudaBackend final : public Backend {
  public:
@@ -30,10 +37,11 @@ class CudaBackend final : public Backend {
   std::unique_ptr<Timer> make_timer() override;
   std::unique_ptr<StagingQueue> make_staging_queue() override;
   bool captures_graphs() const override { return true; }
-  std::unique_ptr<GraphCapture> capture_graph() override;
+  std::unique_ptr<GraphCapture> capture_graph(std::uint64_t step) override;
   Tensor empty(Shape shape, DType dtype = DType::float32, int channel_block = 1) override;
   std::size_t reserved_bytes() const override { return pool_.reserved_bytes(); }
   int preferred_channel_block(std::int64_t channels, DType dtype) const override;
+  std::int64_t fast_columns(std::int64_t columns, DType dtype) const override;
   Shape attention_saved_shape(std::int64_t batch, int heads, std::int64_t queries,
                               std::int64_t keys) const override;
 
@@ -43,6 +51,8 @@ class CudaBackend final : public Backend {
   Launch launch() const { return {.stream = pool_.stream(), .multiprocessors = multiprocessors_}; }
   /// Working memory from the pool, free for later work when it goes out of scope.
   Tensor scratch(std::int64_t elements, DType dtype = DType::float32) { return empty({elements}, dtype); }
+  /// The random numbers of a key. UsageError if a graph is being captured and the key is of another step.
+  KernelRandom random(const RandomKey& key);
   /// The fault that the next read throws.
   DataFault* fault() const { return static_cast<DataFault*>(fault_.raw()); }
   Matmul& matmul() { return *matmul_; }
@@ -73,6 +83,8 @@ class CudaBackend final : public Backend {
   std::string instruction_set_;
   StreamPool pool_;
   bool capturing_ = false;
+  Tensor step_;
+  CapturedDraws draws_;
   Upload upload_;
   Download download_;
   std::vector<Download::Copy> downloads_;  // of one read

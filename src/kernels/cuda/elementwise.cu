@@ -1,4 +1,4 @@
-// Fills, conversions, sums of rows, and dropout by counter, with the element numbers of the CPU.
+// Fills, conversions, and sums of rows.
 #include "kernels/cuda/column_sums.cuh"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device_code.cuh"
@@ -58,6 +58,10 @@ void sum_rows(CudaBackend& gpu, const ops::SumRows& op) {
 
 }  // namespace
 
+void store(const Launch& on, std::uint64_t value, std::uint64_t* to) {
+  for_elements(on, 1, Filled<std::uint64_t>{value, to});
+}
+
 bool convert(const Launch& on, const Tensor& from, const Tensor& to) {
   const auto run = [&]<class From, class To>(From, To) {
     if (from.dtype() != dtype_of<From> || to.dtype() != dtype_of<To>) return false;
@@ -68,76 +72,6 @@ bool convert(const Launch& on, const Tensor& from, const Tensor& to) {
          run(std::int64_t{}, float{}) || run(std::int32_t{}, float{}) || run(std::uint8_t{}, float{});
 }
 
-namespace {
-
-struct Keep {
-  Random random;
-  float p;
-  float factor;  // 1 / (1 - p)
-
-  __device__ float apply(float x, std::uint32_t word) const {
-    return Random::to_uniform(word) >= p ? x * factor : 0.0f;
-  }
-};
-
-/// Four elements are one Philox block.
-template <class T>
-struct DropPack {
-  std::int64_t count;
-  Keep keep;
-  const T* x;
-  T* y;
-  __device__ void operator()(std::int64_t i) const {
-    const auto words = keep.random.block(static_cast<std::uint64_t>(i));
-    if (4 * i + 4 <= count) {
-      const Pack<T, 4> in = load_pack<T, 4>(x + 4 * i);
-      Pack<T, 4> out;
-      for (int lane = 0; lane < 4; ++lane)
-        out.lane[lane] = rounded<T>(keep.apply(to_float(in.lane[lane]), words[lane]));
-      store_pack(y + 4 * i, out);
-    } else {
-      for (std::int64_t lane = 0; 4 * i + lane < count; ++lane)
-        y[4 * i + lane] = rounded<T>(keep.apply(to_float(x[4 * i + lane]), words[lane]));
-    }
-  }
-};
-
-/// Element by element; with channels last, elements keep their numbers in [N, C, H, W].
-template <class T>
-struct DropElement {
-  Image image;
-  Keep keep;
-  const T* x;
-  T* y;
-  __device__ void operator()(std::int64_t i) const {
-    const auto element = static_cast<std::uint64_t>(image.element_at(i).number);
-    y[i] = rounded<T>(keep.apply(to_float(x[i]), keep.random.bits(element)));
-  }
-};
-
-void dropout(CudaBackend& gpu, const ops::Dropout& op) {
-  const std::int64_t count = op.x.stored_numel();
-  if (op.p == 0.0f) return gpu.copy(op.x, op.y);
-  const Launch on = gpu.launch();
-  const Keep keep{Random(op.key), op.p, 1.0f / (1.0f - op.p)};
-  by_type_of(op.x, [&]<class T>(T) {
-    const T* const x = op.x.data<T>();
-    T* const y = op.y.data<T>();
-    if (op.x.channel_block() != 1) {
-      for_elements(on, count, DropElement<T>{image_of(op.x), keep, x, y});
-    } else if (packs_at(x, 4 * sizeof(T)) && packs_at(y, 4 * sizeof(T))) {
-      for_elements(on, ceil_div(count, 4), DropPack<T>{count, keep, x, y});
-    } else {
-      for_elements(on, count, DropElement<T>{Image{.positions = count}, keep, x, y});
-    }
-  });
-}
-
-}  // namespace
-
-void enter_elementwise(CudaBackend& gpu) {
-  gpu.enter<&fill, &sum_rows>();
-  gpu.enter<&dropout>();
-}
+void enter_elementwise(CudaBackend& gpu) { gpu.enter<&fill, &sum_rows>(); }
 
 }  // namespace lockstep::kernels

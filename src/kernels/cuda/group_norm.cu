@@ -1,6 +1,7 @@
 // Group norm: one block per group of channels of one image.
 #include <limits>
 
+#include "kernels/cuda/column_sums.cuh"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device_code.cuh"
 #include "lockstep/base/error.h"
@@ -117,22 +118,12 @@ __global__ void __launch_bounds__(group_block)
   }
 }
 
-/// The sums over the images, in order.
-struct GroupParameterGradients {
-  std::int64_t images, channels;
-  const float *sums, *products;
-  float *dweight, *dbias;
-  bool accumulate;
-  __device__ void operator()(std::int64_t c) const {
-    float dweight_c = 0, dbias_c = 0;
-    for (std::int64_t image = 0; image < images; ++image) {
-      dweight_c += products[image * channels + c];
-      dbias_c += sums[image * channels + c];
-    }
-    dweight[c] = accumulate ? dweight[c] + dweight_c : dweight_c;
-    dbias[c] = accumulate ? dbias[c] + dbias_c : dbias_c;
-  }
-};
+/// x: [images, channels]
+void sum_over_images(CudaBackend& gpu, const ops::GroupSizes& sizes, const float* x, float* gradient,
+                     bool accumulate) {
+  sum_columns<1, float, float>(gpu, sizes.images, sizes.channels, sums_packs<float, float>(sizes.channels, x),
+                               Elements<float>{x}, IntoGradients<1>{{gradient}, accumulate});
+}
 
 /// The number of groups of all images. Kernels count groups and channels in 32 bits.
 unsigned groups_of_all(const ops::GroupSizes& sizes) {
@@ -185,10 +176,8 @@ void group_norm_backward(CudaBackend& gpu, const ops::GroupNormBackward& op) {
             groups, items, dy, x, op.weight.data<float>(), mean, inv_std, sums, products, dx);
     });
   });
-  for_elements(on, groups.channels,
-               GroupParameterGradients{groups.images, groups.channels, sums, products,
-                                       op.dweight.data<float>(), op.dbias.data<float>(), op.accumulate},
-               128);
+  sum_over_images(gpu, groups, products, op.dweight.data<float>(), op.accumulate);
+  sum_over_images(gpu, groups, sums, op.dbias.data<float>(), op.accumulate);
 }
 
 }  // namespace

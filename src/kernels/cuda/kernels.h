@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 #include <cstdint>
 
+#include "lockstep/base/random.h"
 #include "lockstep/ops/attention.h"
 
 namespace lockstep::kernels {
@@ -13,7 +14,16 @@ struct Launch {
   int multiprocessors = 1;
 };
 
+/// The random numbers of a kernel. In a graph they are those of the step of a launch.
+struct KernelRandom {
+  Random random;
+  const std::uint64_t* step;  ///< on the device; null: that of `random`
+  constexpr Random get() const { return step ? random.at_step(*step) : random; }
+};
+
 // --- elementwise.cu
+/// *to = value
+void store(const Launch& on, std::uint64_t value, std::uint64_t* to);
 /// Copies elements in order, rounded to `to`'s type; false if that conversion is not supported.
 bool convert(const Launch& on, const Tensor& from, const Tensor& to);
 

@@ -27,7 +27,7 @@ __device__ float exponential(float x) {
 }
 
 struct LossRows {
-  std::int64_t rows, classes, ignore_index;
+  std::int64_t rows, classes, columns, ignore_index;  // columns: of which the first are the classes
   float label_smoothing;
 };
 
@@ -113,10 +113,12 @@ struct RowGradient {
 
 /// In place.
 template <int Threads, class T>
-__device__ void write_gradient(const RowGradient<T>& gradient, T* row, std::int64_t classes) {
-  each_of_row<Threads>(row, classes, [&]<int width>(std::int64_t c, Width<width>) {
+__device__ void write_gradient(const RowGradient<T>& gradient, T* row, const LossRows& sizes) {
+  each_of_row<Threads>(row, sizes.classes, [&]<int width>(std::int64_t c, Width<width>) {
     gradient.template write<width>(row, row, c);
   });
+  for (std::int64_t c = sizes.classes + threadIdx.x; c < sizes.columns; c += Threads)
+    row[c] = rounded<T>(0.0f);
 }
 
 /// One block per row. With `gradients` a row becomes its gradient; otherwise log_sum_exp is stored for a
@@ -129,11 +131,11 @@ __global__ void __launch_bounds__(Threads, blocks_at_once(Threads))
   __shared__ double shared_double[32];
   for (std::int64_t row = blockIdx.x; row < sizes.rows; row += gridDim.x) {
     const std::int64_t target = targets[row];
-    T* const x = logits + row * sizes.classes;
+    T* const x = logits + row * sizes.columns;
     if (!counts(target, sizes)) {  // the same for every thread of the block
       if (threadIdx.x == 0) losses[row] = 0;
       if constexpr (gradients) {
-        write_gradient<Threads>(RowGradient<T>(sizes, target, 0, 1), x, sizes.classes);
+        write_gradient<Threads>(RowGradient<T>(sizes, target, 0, 1), x, sizes);
       } else if (threadIdx.x == 0) {
         log_sum_exp[row] = 0;
       }
@@ -172,7 +174,7 @@ __global__ void __launch_bounds__(Threads, blocks_at_once(Threads))
     }
     __syncthreads();  // the shared memory of warps is free again, and the row has been read
     if constexpr (gradients) {
-      write_gradient<Threads>(RowGradient<T>(sizes, target, shared_log, 1), x, sizes.classes);
+      write_gradient<Threads>(RowGradient<T>(sizes, target, shared_log, 1), x, sizes);
       __syncthreads();  // and so is shared_log
     }
   }
@@ -260,7 +262,10 @@ unsigned block_a_row(std::int64_t rows, const Launch& on) { return grid_for(rows
 
 template <class Op>
 LossRows rows_of(const Op& op) {
-  return {op.logits.size(0), op.logits.size(1), op.options.ignore_index, op.options.label_smoothing};
+  const std::int64_t columns = op.logits.size(1);
+  std::int64_t classes = columns;
+  if constexpr (requires { op.classes; }) classes = op.classes > 0 ? op.classes : columns;
+  return {op.logits.size(0), classes, columns, op.options.ignore_index, op.options.label_smoothing};
 }
 
 /// The losses of rows, in one launch, and their sum. log_sum_exp: null if the logits become gradients.

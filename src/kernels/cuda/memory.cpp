@@ -3,122 +3,177 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
+#include <cstdlib>
 #include <cstring>
-#include <limits>
 #include <mutex>
-#include <set>
+#include <string_view>
+#include <unordered_map>
 #include <utility>
 
 #include "base/cores.h"
 #include "base/text.h"
 #include "kernels/cuda/libraries.h"
 #include "lockstep/base/error.h"
+#include "tensor/block_cache.h"
 
 namespace lockstep::kernels {
+
+namespace {
+
+/// A block's size: a multiple of 512 bytes with five significant bits, so that a sequence of a slightly other
+/// length finds a block.
+std::size_t block_bytes(std::size_t bytes) {
+  constexpr std::size_t smallest = 512, steps = 16;  // from a size to twice that size
+  const std::size_t step = std::max(smallest, std::bit_floor(std::max<std::size_t>(bytes, 1)) / steps);
+  return std::max<std::size_t>(1, (bytes + step - 1) / step) * step;
+}
+
+struct Block : Storage {
+  std::uint64_t capture = 0;  // which one took it last, so that graphs may use it; 0: none
+};
+
+void give_back(Storage* block) noexcept {
+  cudaFree(block->data);
+  delete static_cast<Block*>(block);
+}
+
+/// Within it, this thread may allocate memory although it captures a stream.
+class AllocatesInCapture {
+ public:
+  AllocatesInCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  ~AllocatesInCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  AllocatesInCapture(const AllocatesInCapture&) = delete;
+  AllocatesInCapture& operator=(const AllocatesInCapture&) = delete;
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
+}  // namespace
 
 class StreamPool::State final : public StorageOwner, public std::enable_shared_from_this<State> {
  public:
   explicit State(int device) : device_(device) {
     check(cudaSetDevice(device), "cudaSetDevice", device);
     check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate", device);
-    cudaMemPoolProps properties{};
-    properties.allocType = cudaMemAllocationTypePinned;
-    properties.location.type = cudaMemLocationTypeDevice;
-    properties.location.id = device;
-    const cudaError_t status = cudaMemPoolCreate(&pool_, &properties);
-    if (status != cudaSuccess) {
-      cudaStreamDestroy(stream_);
-      check(status, "cudaMemPoolCreate", device);
-    }
-    std::uint64_t keep_all = std::numeric_limits<std::uint64_t>::max();
-    cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &keep_all);
+    const char* const spoils = std::getenv("LOCKSTEP_SPOIL_MEMORY");
+    spoils_ = spoils && std::string_view(spoils) == "1";
   }
 
   ~State() override {
     cudaSetDevice(device_);
     cudaStreamSynchronize(stream_);
-    cudaMemPoolDestroy(pool_);
+    take_back_from_graphs();
+    cache_.clear(give_back);
     cudaStreamDestroy(stream_);
-    for (Storage* list : {unused_, freed_meanwhile_})
-      while (list) delete std::exchange(list, list->next_free);
   }
 
   cudaStream_t stream() const { return stream_; }
 
   StorageRef allocate(std::size_t bytes) {
-    const std::size_t size = std::max<std::size_t>(1, bytes);
-    void* data = nullptr;
-    check_allocation(cudaMallocFromPoolAsync(&data, size, pool_, stream_), "cudaMallocAsync", size, device_);
+    const std::size_t size = block_bytes(bytes);
     const std::lock_guard lock(mutex_);
-    Storage* block = unused_;
-    if (block) {
-      unused_ = block->next_free;
-    } else {
-      block = new Storage;
-    }
-    if (capturing_) of_graph_.insert(data);
-    block->data = data;
-    block->bytes = size;
-    block->device = Device::cuda(device_);
+    Block* block = capturing_ ? pop(of_graphs_[size]) : nullptr;
+    if (!block) block = static_cast<Block*>(cache_.take(size));
+    if (!block) block = obtain(size);
+    block->capture = capturing_ ? captures_ : 0;
+    in_capture_ += capturing_ ? 1 : 0;
+    spoil(*block);
     block->owner = shared_from_this();
     return StorageRef(block);
   }
 
-  void release(Storage* block) noexcept override {
+  void release(Storage* released) noexcept override {
     const std::lock_guard lock(mutex_);
-    const bool of_graph = of_graph_.erase(block->data) > 0;
-    if (capturing_ && !of_graph) return push(freed_meanwhile_, block);
-    if (of_graph == capturing_) cudaFreeAsync(block->data, stream_);  // else its graph is never launched
-    push(unused_, block);
+    auto* const block = static_cast<Block*>(released);
+    if (capturing_ && block->capture == captures_) --in_capture_;
+    if (capturing_ && block->capture != captures_) return push(freed_meanwhile_, block);
+    if (block->capture != 0 && graphs_ > 0) return push(of_graphs_.find(block->bytes)->second, block);
+    if (!capturing_) spoil(*block);
+    cache_.put(block);
   }
 
-  void begin_capture() {
-    check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize", device_);
-    check(cudaMemPoolTrimTo(pool_, 0), "cudaMemPoolTrimTo", device_);
+  std::shared_ptr<const void> begin_capture() {
     const std::lock_guard lock(mutex_);
     capturing_ = true;
+    ++captures_;
+    ++graphs_;
+    in_capture_ = 0;
+    return {this, [state = shared_from_this()](const void*) { state->end_graph(); }};
   }
 
   std::string end_capture() {
     const std::lock_guard lock(mutex_);
     capturing_ = false;
     int freed = 0;
-    for (; freed_meanwhile_; ++freed) {
-      Storage* const block = std::exchange(freed_meanwhile_, freed_meanwhile_->next_free);
-      cudaFreeAsync(block->data, stream_);
-      push(unused_, block);
-    }
-    if (!of_graph_.empty())
-      return fmt::format("{} allocated in the capture outlive it", pluralized(of_graph_.size(), "tensor"));
+    for (; Block* const block = pop(freed_meanwhile_); ++freed) cache_.put(block);
+    if (in_capture_ > 0)
+      return fmt::format("{} allocated in the capture outlive it", pluralized(in_capture_, "tensor"));
     if (freed > 0)
       return fmt::format("{} from before the capture were freed in it", pluralized(freed, "tensor"));
     return {};
   }
 
   std::size_t reserved_bytes() const {
-    std::uint64_t bytes = 0;
-    check(cudaMemPoolGetAttribute(pool_, cudaMemPoolAttrReservedMemCurrent, &bytes),
-          "cudaMemPoolGetAttribute", device_);
-    std::uint64_t of_graphs = 0;
-    check(cudaDeviceGetGraphMemAttribute(device_, cudaGraphMemAttrReservedMemCurrent, &of_graphs),
-          "cudaDeviceGetGraphMemAttribute", device_);
-    return bytes + of_graphs;
+    const std::lock_guard lock(mutex_);
+    return cache_.reserved_bytes();
   }
 
  private:
-  static void push(Storage*& list, Storage* block) {
-    block->next_free = list;
-    list = block;
+  static void push(Storage*& list, Storage* block) { block->next_free = std::exchange(list, block); }
+  static Block* pop(Storage*& list) {
+    Storage* const block = list;
+    if (block) list = block->next_free;
+    return static_cast<Block*>(block);
+  }
+
+  /// Finds what is read before it is written, or after it was freed.
+  void spoil(const Block& block) const noexcept {
+    if (spoils_ && cudaSetDevice(device_) == cudaSuccess)
+      cudaMemsetAsync(block.data, 0xff, block.bytes, stream_);
+  }
+
+  Block* obtain(std::size_t bytes) {
+    check(cudaSetDevice(device_), "cudaSetDevice", device_);
+    if (!capturing_) cache_.make_room(bytes, give_back);
+    const AllocatesInCapture now;
+    void* data = nullptr;
+    cudaError_t status = cudaMalloc(&data, bytes);
+    if (status == cudaErrorMemoryAllocation && !capturing_ && cache_.clear(give_back)) {
+      cudaGetLastError();  // this error leaves the device usable
+      status = cudaMalloc(&data, bytes);
+    }
+    check_allocation(status, "cudaMalloc", bytes, device_);
+    auto* const block = new Block;
+    block->data = data;
+    block->bytes = bytes;
+    block->device = Device::cuda(device_);
+    cache_.add(bytes);
+    return block;
+  }
+
+  void end_graph() {
+    const std::lock_guard lock(mutex_);
+    if (--graphs_ == 0) take_back_from_graphs();
+  }
+
+  void take_back_from_graphs() {
+    for (auto& [bytes, list] : of_graphs_)
+      while (Block* const block = pop(list)) cache_.put(block);
   }
 
   int device_;
   cudaStream_t stream_ = nullptr;
-  cudaMemPool_t pool_ = nullptr;
+  bool spoils_ = false;
   mutable std::mutex mutex_;
-  Storage* unused_ = nullptr;           // descriptions of blocks, without memory
-  Storage* freed_meanwhile_ = nullptr;  // freed in the capture, but allocated before it: to be freed after it
+  BlockCache cache_;
+  std::unordered_map<std::size_t, Storage*> of_graphs_;  // by size: free for captures alone
+  int graphs_ = 0;                                       // and captures
   bool capturing_ = false;
-  std::set<void*> of_graph_;  // in use: of this capture, or of one that failed
+  std::uint64_t captures_ = 0;
+  std::int64_t in_capture_ = 0;         // blocks in use that the capture took
+  Storage* freed_meanwhile_ = nullptr;  // in the capture, but allocated before it: a graph may use them
 };
 
 StreamPool::StreamPool(int device) : state_(std::make_shared<State>(device)) {}
@@ -126,7 +181,7 @@ StreamPool::~StreamPool() = default;
 cudaStream_t StreamPool::stream() const { return state_->stream(); }
 StorageRef StreamPool::allocate(std::size_t bytes) { return state_->allocate(bytes); }
 std::size_t StreamPool::reserved_bytes() const { return state_->reserved_bytes(); }
-void StreamPool::begin_capture() { state_->begin_capture(); }
+std::shared_ptr<const void> StreamPool::begin_capture() { return state_->begin_capture(); }
 std::string StreamPool::end_capture() { return state_->end_capture(); }
 
 namespace {

@@ -13,9 +13,10 @@
 
 namespace lockstep::kernels {
 
-/// Allocates from a CUDA memory pool that does not release memory (release threshold at its maximum). Once
-/// its last reference is gone, a block is free for later work of the stream; earlier work may still use it.
-/// Thread-safe. Blocks may outlive this, and keep the stream alive.
+/// Keeps blocks of the device's memory, so that a step whose shapes repeat makes no request to the driver.
+/// Once its last reference is gone, a block is free for later work of the stream; earlier work may still use
+/// it. Thread-safe. Blocks may outlive this, and keep the stream alive. With LOCKSTEP_SPOIL_MEMORY in the
+/// environment every block is filled with NaNs when it is allocated, and when it is freed.
 class StreamPool {
  public:
   explicit StreamPool(int device);
@@ -26,12 +27,13 @@ class StreamPool {
   cudaStream_t stream() const;
   /// At least `bytes`, 256-byte aligned, uninitialised. Throws FailureError if there is none.
   StorageRef allocate(std::size_t bytes);
-  /// Bytes obtained from the driver, including those of graphs.
+  /// Bytes obtained from the driver: in use, of graphs, or kept for reuse.
   std::size_t reserved_bytes() const;
 
-  /// Call it before the stream is captured: allocations during the capture belong to the graph. Unused memory
-  /// of the pool goes back to the driver, so that the graph can have it.
-  void begin_capture();
+  /// Call it before the stream is captured: blocks that are allocated during the capture belong to the graph,
+  /// and to the graphs of other captures, as only one runs at a time. They are free again once the results of
+  /// all begin_capture() have been destroyed: the graph keeps it.
+  std::shared_ptr<const void> begin_capture();
   /// Call it after the capture. Returns why blocks prevent a launch of the graph; empty if they do not.
   std::string end_capture();
 

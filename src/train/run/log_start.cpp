@@ -9,7 +9,6 @@
 
 #include "base/text.h"
 #include "kernels/gpus.h"
-#include "lockstep/models/gpt.h"
 #include "train/components.h"
 #include "train/device.h"
 #include "train/threads.h"
@@ -56,20 +55,6 @@ std::string describe(const kernels::Backend& backend, DType compute) {
     return fmt::format("{} ({}){}", kernels::name_of(backend.device()), backend.instruction_set(), precision);
   return fmt::format("{} with {} a rank{}", backend.instruction_set(),
                      pluralized(backend.threads(), "thread"), precision);
-}
-
-/// A note if rows of logits do not begin at multiples of 16 bytes, so that products copy them
-/// (kernels/cuda/matmul.cpp). Otherwise empty.
-std::string note_on_vocabulary(const Config& config, const Device& device) {
-  constexpr std::int64_t pack = 8, tile = 64;
-  const models::Gpt::Options* const gpt = config.model.options_of<models::Gpt>();
-  if (!gpt || gpt->vocab % pack == 0 || device == Device::cpu() || config.train.precision != "bf16")
-    return {};
-  return fmt::format(
-      "model.vocab = {} is not a multiple of {}: large bf16 products on a GPU copy its logits; {} has room "
-      "for "
-      "the same tokens and needs no copies",
-      gpt->vocab, pack, (gpt->vocab + tile - 1) / tile * tile);
 }
 
 }  // namespace
@@ -150,8 +135,6 @@ void log_start(Session& session, const Config& config, models::Model& model, con
     log.info(
         "note: checkpoint.keep_best can choose the last step only: no other is evaluated; set "
         "train.eval_every");
-  if (const std::string note = note_on_vocabulary(config, session.backend().device()); !note.empty())
-    log.info("note: {}", note);
   for (const std::string& note : notes_on_sums(config, session.transport(), session.backend().device()))
     log.info("note: {}", note);
 }

@@ -66,6 +66,8 @@ void Outputs::add_line(const StepRecord& step) {
                {"memory_mib", static_cast<double>(process_memory().peak_bytes) / (1 << 20)},
                {"log_ms", logs_->take_cpu_ms() / static_cast<double>(interval_.steps())},
                {"time", utc_now()}});
+  if (replicas_.backend().device() != Device::cpu())
+    line["gpu_memory_mib"] = static_cast<double>(replicas_.device_bytes()) / (1 << 20);
   logs_->append(line);
   interval_.restart_after_line();
 }

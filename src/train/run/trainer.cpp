@@ -267,9 +267,12 @@ ExitCode Trainer::take_steps() {
   outputs_.write_trace();
   ending_ = fmt::format("done: {}", pluralized(done_, "step"));
   if (config_.report.write && world_.rank() == 0) write_report(run_.path(), session_.log());
-  outputs_.note(fmt::format("{}; checkpoint {}; rank 0 took at most {} MiB of {}memory", ending_,
-                            saves_.store().current_path(), process_memory().peak_bytes >> 20,
-                            session_.backend().device() == Device::cpu() ? "" : "host "));
+  const bool on_cpu = session_.backend().device() == Device::cpu();
+  outputs_.note(fmt::format(
+      "{}; checkpoint {}; rank 0 took at most {} MiB of {}", ending_, saves_.store().current_path(),
+      process_memory().peak_bytes >> 20,
+      on_cpu ? "memory"
+             : fmt::format("host memory, and has {} MiB of its GPU's", replicas_.device_bytes() >> 20)));
   return ExitCode::done;
 }
 

@@ -2,6 +2,7 @@
 #include "lockstep/ops/elementwise.h"
 #include "kernels/cuda/twins.h"
 #include "lockstep/kernels/backend.h"
+#include "lockstep/ops/random.h"
 
 namespace lockstep::test {
 namespace {
@@ -69,9 +70,29 @@ BOOST_AUTO_TEST_CASE(dropout_draws_the_cpus_numbers_in_every_layout) {
   };
   for (const std::int64_t count : counts)
     compare("dropout", {activation(draw.normal({count}))}, {activation(unwritten({count}))}, drop);
-  const Shape images{3, 5, 7, 2};
-  compare("dropout", {activation(draw.normal(images))}, {activation(unwritten(images))}, drop,
-          {plain_float, plain_bf16, last_float, last_bf16});
+  for (const Shape& images : {Shape{3, 5, 7, 2}, Shape{3, 16, 6, 2}, Shape{2, 12, 4, 4}})
+    compare("dropout", {activation(draw.normal(images))}, {activation(unwritten(images))}, drop,
+            {plain_float, plain_bf16, last_float, last_bf16});
+}
+
+BOOST_AUTO_TEST_CASE(random_numbers_are_those_of_the_cpu) {
+  const RandomKey key{.seed = 5, .purpose = purpose_of("noise"), .step = 1ull << 40, .shard = 2};
+  const Tensor sums = Tensor::empty({3}, DType::float64);
+  for (int i = 0; i < 3; ++i) sums.data<double>()[i] = 0.5 * (i + 1);
+  using enum ops::Distribution;
+  for (const std::int64_t count : counts) {
+    for (const auto& [distribution, dtype, parameter] : {std::tuple{normal, DType::float32, 0.0},
+                                                         {integer, DType::int64, 1000.0},
+                                                         {coin, DType::uint8, 0.3},
+                                                         {weighted, DType::int64, 0.0}})
+      compare("draw " + std::to_string(static_cast<int>(distribution)), {fixed(sums)},
+              {fixed(Tensor::zeros({count}, dtype))},
+              [&](Backend& on, const Tensors& in, const Tensors& out) {
+                on.run(ops::Draw{distribution, key, parameter, distribution == weighted ? in[0] : Tensor{},
+                                 out[0]});
+              },
+              {plain_float});
+  }
 }
 
 BOOST_AUTO_TEST_CASE(rows_are_added_and_summed_as_on_the_cpu) {

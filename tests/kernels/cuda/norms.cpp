@@ -129,6 +129,69 @@ BOOST_AUTO_TEST_CASE(group_norm_is_that_of_the_cpu) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(adaptive_group_norm_is_that_of_the_cpu_in_every_layout) {
+  Draw draw;
+  for (const auto& [shape, groups] : {std::pair<Shape, int>{{2, 32, 5, 7}, 8},
+                                      {{3, 24, 4, 4}, 4},
+                                      {{2, 6, 3, 5}, 3},    // channels that are no packs
+                                      {{2, 96, 3, 3}, 32},  // groups that are no packs
+                                      {{1, 128, 16, 17}, 32},
+                                      {{2, 512, 2, 2}, 1},
+                                      {{2, 520, 2, 2}, 1},  // a group that does not fit a block
+                                      {{70, 8, 7, 7}, 2},
+                                      {{1, 4, 1, 1}, 2},
+                                      {{0, 32, 3, 3}, 8},
+                                      {{2, 32, 0, 3}, 8}}) {
+    const std::int64_t images = shape[0], channels = shape[1];
+    const Operand x = activation(draw.normal(shape, 3)), dy = activation(draw.normal(shape)),
+                  residual = activation(draw.normal(shape)), y = activation(unwritten(shape)),
+                  addend = activation(draw.normal({images, channels})),
+                  scale_shift = activation(draw.normal({images, 2 * channels})),
+                  weight = fixed(draw.normal({channels})), bias = fixed(draw.normal({channels}));
+    const int count = groups;
+    const int apart = images * channels > 100 ? 3 : 1;
+    for (int flags = 0; flags < 32; flags += apart) {
+      const bool adds = flags & 1, modulates = flags & 2, silu = flags & 4, has_residual = flags & 8,
+                 accumulate = flags & 16;
+      const auto only = [](bool is, const Tensor& tensor) { return is ? tensor : Tensor{}; };
+      const Operand parameter = fixed(accumulate ? draw.normal({channels}) : unwritten({channels}));
+      compare(fmt::format("adaptive_group_norm of {} in {}, flags {}", to_string(shape), groups, flags),
+              {x, dy, residual, addend, scale_shift, weight, bias},
+              {y, y, activation(copied(addend.value)), activation(copied(scale_shift.value)), parameter,
+               parameter},
+              [=](Backend& on, const Tensors& in, const Tensors& out) {
+                const Tensor mean = on.empty({in[0].size(0), count}), inv_std = on.empty(mean.shape()),
+                             added = only(adds, in[3]), modulation = only(modulates, in[4]);
+                on.run(ops::AdaptiveGroupNorm{in[0], added, count, in[5], in[6], modulation, 1e-5f, silu,
+                                              out[0], mean, inv_std});
+                on.run(ops::AdaptiveGroupNormBackward{in[1], in[0], added, count, in[5], in[6], modulation,
+                                                      1e-5f, silu, mean, inv_std, only(has_residual, in[2]),
+                                                      out[1], only(adds, out[2]), only(modulates, out[3]),
+                                                      out[4], out[5], accumulate});
+              },
+              {plain_float, last_float, last_bf16});
+    }
+  }
+}
+
+/// Numbers of images, and so of blocks, leave an image's bits as they are: shards may share a launch.
+BOOST_AUTO_TEST_CASE(an_image_has_the_bits_of_adaptive_group_norm_that_it_has_alone) {
+  Draw draw;
+  const Tensor all = to_gpu(activation(draw.normal({9, 64, 8, 8})), last_bf16),
+               weight = to_gpu(fixed(draw.normal({64}))), bias = to_gpu(fixed(draw.normal({64})));
+  const auto normed = [&](const Tensor& x) {
+    const Tensor y = gpu().empty(x.shape(), x.dtype(), 64), mean = gpu().empty({x.size(0), 32}),
+                 inv_std = gpu().empty(mean.shape());
+    gpu().run(ops::AdaptiveGroupNorm{x, {}, 32, weight, bias, {}, 1e-5f, true, y, mean, inv_std});
+    return to_cpu(y);
+  };
+  const Tensor together = normed(all);
+  for (const std::int64_t image : {0, 4, 8}) {
+    const Tensor alone = normed(all.rows(image, image + 1)), there = together.rows(image, image + 1);
+    BOOST_TEST(std::memcmp(alone.raw(), there.raw(), alone.bytes()) == 0);
+  }
+}
+
 /// The same numbers where packs of 16 bytes are not aligned.
 Tensor moved(Backend& on, const Tensor& tensor) {
   const Tensor more = on.empty({tensor.numel() + 1}, tensor.dtype());

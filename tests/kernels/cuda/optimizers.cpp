@@ -216,7 +216,7 @@ void moody(Backend& backend, const Moody& op) { backend.copy(op.x, op.y); }
 BOOST_AUTO_TEST_CASE(an_operation_that_changes_between_runs_is_refused_while_recording_and_only_then) {
   gpu().enter<&moody>();
   const Tensor x = to_gpu(fixed(Draw().normal({8}))), y = gpu().empty({8});
-  const auto capture = gpu().capture_graph();
+  const auto capture = gpu().capture_graph(0);
   BOOST_CHECK_EXCEPTION(gpu().run(Moody{x, y}), UsageError, [](const UsageError& error) {
     return std::string(error.what()) == "moods change, which a graph cannot repeat";
   });

@@ -32,16 +32,16 @@ BOOST_AUTO_TEST_CASE(what_repeats_is_captured_and_what_does_not_is_refused_by_it
   gpu->fill(x, 1);
   gpu->run(Doubled{x, y, true});  // outside of a capture anything goes
   {
-    const auto capture = gpu->capture_graph();
+    const auto capture = gpu->capture_graph(0);
     BOOST_CHECK_EXCEPTION(gpu->run(Doubled{x, y, true}), UsageError, [](const UsageError& error) {
       return std::string(error.what()) == "doubled throws a coin at every step, which a graph cannot repeat";
     });
   }
-  const auto capture = gpu->capture_graph();
+  const auto capture = gpu->capture_graph(0);
   gpu->run(Doubled{x, y});
   const auto graph = capture->finish();
   gpu->fill(x, 3);
-  graph->launch();
+  graph->launch(0);
   gpu->copy(y, back);
   for (int i = 0; i < 5; ++i) BOOST_TEST(back.data<float>()[i] == 6);
 }

@@ -183,6 +183,8 @@ class Twins {
         return tensor.data<double>()[i];
       case DType::int32:
         return tensor.data<std::int32_t>()[i];
+      case DType::uint8:
+        return tensor.data<std::uint8_t>()[i];
       default:
         return static_cast<double>(tensor.data<std::int64_t>()[i]);
     }
