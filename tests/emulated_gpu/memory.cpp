@@ -21,6 +21,20 @@ namespace lockstep::emulated_gpu {
 namespace {
 
 constexpr int poison = 0xff;
+/// Zeros, of whole pages without a write.
+void empty(void* first, std::size_t bytes) {
+  constexpr std::uintptr_t page = 4096;
+  auto* const memory = static_cast<std::byte*>(first);
+  const auto begin = reinterpret_cast<std::uintptr_t>(first), whole = (begin + page - 1) / page * page;
+  if (whole + page > begin + bytes) {
+    std::memset(memory, 0, bytes);
+    return;
+  }
+  const std::uintptr_t end = (begin + bytes) / page * page;
+  std::memset(memory, 0, whole - begin);
+  ::madvise(memory + (whole - begin), end - whole, MADV_DONTNEED);
+  std::memset(memory + (end - begin), 0, begin + bytes - end);
+}
 /// Memory that was not written. Where work is counted it stays the zeros that it is from the start.
 void spoil(void* first, std::size_t bytes) {
   if (!counting().on()) std::memset(first, poison, bytes);
@@ -345,6 +359,7 @@ cudaError_t cudaMemsetAsync(void* first, int value, std::size_t bytes, cudaStrea
     return failed(cudaErrorInvalidValue);
   enqueue(stream, [=] {
     check_still_there(first, bytes, *kind);
+    if (counting().on() && value == poison) return empty(first, bytes);
     if (counting().on() && !counting().copy("memset", bytes)) return;
     std::memset(first, value, bytes);
   });

@@ -113,7 +113,7 @@ void Streams::take_mode(std::string mode) {
     races().check(true);
     mode.resize(mode.size() - with_races.size());
   }
-  if (mode != "count") ::setenv("LOCKSTEP_SPOIL_MEMORY", "1", 0);
+  ::setenv("LOCKSTEP_SPOIL_MEMORY", "1", 0);  // counted, it is zeros: libraries compute nothing there
   if (mode == "count") {
     counting().begin();
     when_ = When::eager;

@@ -65,17 +65,18 @@ struct Coefficients {
 
 /// The span of a block, for the code of one thread.
 struct Span {
-  std::int64_t image, first_channel, first;  ///< first: its first element
-  int pack, row;
+  std::int64_t image, first;  ///< first: its first element
+  int first_channel, pack, row;
   bool idle;
 
   __device__ Span(const Spans& spans, unsigned number)
       : image(number / spans.of_image),
-        first_channel(std::int64_t{number % spans.of_image} * spans.channels),
-        first(image * spans.sizes.positions * spans.sizes.channels + first_channel),
+        first_channel(static_cast<int>(number % spans.of_image) * spans.channels),
         pack(static_cast<int>(threadIdx.x) % spans.packs),
         row(static_cast<int>(threadIdx.x) / spans.packs),
-        idle(row >= spans.rows) {}
+        idle(row >= spans.rows) {
+    first = image * spans.sizes.positions * spans.sizes.channels + first_channel;
+  }
 
   /// Calls body(element) for this thread's packs.
   template <int Width, class Body>
@@ -84,6 +85,17 @@ struct Span {
     for (std::int64_t p = row; p < spans.sizes.positions; p += spans.rows)
       body(first + p * spans.sizes.channels + pack * Width);
   }
+};
+
+/// What a thread needs of its channels, in registers.
+template <int Width>
+struct OfPack {
+  float at[Width];
+
+  __device__ OfPack(const float* of_channels, const Span& span) {
+    for (int k = 0; k < Width; ++k) at[k] = span.idle ? 0.0f : of_channels[span.pack * Width + k];
+  }
+  __device__ float operator[](int k) const { return at[k]; }
 };
 
 /// totals[channel] = the sum of the threads' parts of it, in a fixed order. partial: shared memory for the
@@ -122,7 +134,7 @@ __device__ void for_groups(const Spans& spans, const Term& term, const Body& bod
 }
 
 template <int Width, bool Silu, class T>
-__global__ void __launch_bounds__(span_threads)
+__global__ void __launch_bounds__(span_threads, 2)
     normalise_spans(Spans spans, NormInputs<T> in, const T* x, float eps, T* y, float* mean, float* inv_std) {
   __shared__ float partial[span_threads * max_width], totals[max_span_channels];
   __shared__ Coefficients by;
@@ -146,11 +158,12 @@ __global__ void __launch_bounds__(span_threads)
           if (c % per_group == 0) mean[first_group + group] = sum / elements;
           by.centre[c] = sum / elements - added(c);
         });
+    const OfPack<Width> centre(by.centre, span);
     float squares[Width] = {};
     span.for_packs<Width>(spans, [&](std::int64_t i) {
       const Pack<T, Width> from = load_pack<T, Width>(x + i);
       for (int k = 0; k < Width; ++k) {
-        const float off = to_float(from.lane[k]) - by.centre[span.pack * Width + k];
+        const float off = to_float(from.lane[k]) - centre[k];
         squares[k] += off * off;
       }
     });
@@ -165,12 +178,12 @@ __global__ void __launch_bounds__(span_threads)
           by.factor[c] = inverse * in.weight[channel] * gain;
           by.shift[c] = in.bias[channel] * gain + in.shift(span.image, channels, channel);
         });
+    const OfPack<Width> factor(by.factor, span), shift(by.shift, span);
     span.for_packs<Width>(spans, [&](std::int64_t i) {
       const Pack<T, Width> from = load_pack<T, Width>(x + i);
       Pack<T, Width> to;
       for (int k = 0; k < Width; ++k) {
-        const int c = span.pack * Width + k;
-        const float z = (to_float(from.lane[k]) - by.centre[c]) * by.factor[c] + by.shift[c];
+        const float z = (to_float(from.lane[k]) - centre[k]) * factor[k] + shift[k];
         to.lane[k] = rounded<T>(Silu ? ops::Silu::value(z) : z);
       }
       store_pack(y + i, to);
@@ -197,14 +210,14 @@ struct IntoParameters {
 };
 
 template <int Width, bool Silu, class T>
-__global__ void __launch_bounds__(span_threads)
+__global__ void __launch_bounds__(span_threads, 2)
     differentiate_spans(Spans spans, NormInputs<T> in, const T* x, const T* dy, const float* mean,
                         const float* inv_std, NormGradients<T> out) {
   __shared__ float partial[span_threads * max_width], of_g[max_span_channels], of_products[max_span_channels],
       of_normal[max_span_channels], slope[max_span_channels], offset[max_span_channels];
   __shared__ Coefficients by;
-  const std::int64_t channels = spans.sizes.channels, groups = spans.sizes.groups,
-                     per_group = spans.sizes.channels_per_group;
+  const std::int64_t channels = spans.sizes.channels, groups = spans.sizes.groups;
+  const int per_group = static_cast<int>(spans.sizes.channels_per_group);  // a 64-bit division is a call
   const auto positions = static_cast<float>(spans.sizes.positions),
              elements = positions * static_cast<float>(per_group);
   for (unsigned number = blockIdx.x; number < spans.count; number += gridDim.x) {
@@ -219,15 +232,15 @@ __global__ void __launch_bounds__(span_threads)
       by.shift[c] = in.bias[channel] * gain + in.shift(span.image, channels, channel);
     }
     __syncthreads();
-    const auto gradient = [&](int c, float upstream, float off) {
-      return Silu ? upstream * ops::Silu::slope(off * by.factor[c] + by.shift[c]) : upstream;
+    const OfPack<Width> centre(by.centre, span), factor(by.factor, span), shift(by.shift, span);
+    const auto gradient = [&](int k, float upstream, float off) {
+      return Silu ? upstream * ops::Silu::slope(off * factor[k] + shift[k]) : upstream;
     };
     float part_g[Width] = {}, part_products[Width] = {}, part_off[Width] = {};
     span.for_packs<Width>(spans, [&](std::int64_t i) {
       const Pack<T, Width> from = load_pack<T, Width>(x + i), up = load_pack<T, Width>(dy + i);
       for (int k = 0; k < Width; ++k) {
-        const int c = span.pack * Width + k;
-        const float off = to_float(from.lane[k]) - by.centre[c], g = gradient(c, to_float(up.lane[k]), off);
+        const float off = to_float(from.lane[k]) - centre[k], g = gradient(k, to_float(up.lane[k]), off);
         part_g[k] += g;
         part_products[k] += g * off;
         part_off[k] += off;
@@ -265,14 +278,14 @@ __global__ void __launch_bounds__(span_threads)
         out.daddend[at] =
             rounded<T>(by.factor[c] * of_g[c] + slope[c] * of_normal[c] + positions * offset[c]);
     }
+    const OfPack<Width> slopes(slope, span), offsets(offset, span);
     span.for_packs<Width>(spans, [&](std::int64_t i) {
       const Pack<T, Width> from = load_pack<T, Width>(x + i), up = load_pack<T, Width>(dy + i);
       Pack<T, Width> more{}, to;
       if (out.residual) more = load_pack<T, Width>(out.residual + i);
       for (int k = 0; k < Width; ++k) {
-        const int c = span.pack * Width + k;
-        const float off = to_float(from.lane[k]) - by.centre[c], g = gradient(c, to_float(up.lane[k]), off);
-        const float dx = g * by.factor[c] + (off * slope[c] + offset[c]);
+        const float off = to_float(from.lane[k]) - centre[k], g = gradient(k, to_float(up.lane[k]), off);
+        const float dx = g * factor[k] + (off * slopes[k] + offsets[k]);
         to.lane[k] = rounded<T>(out.residual ? dx + to_float(more.lane[k]) : dx);
       }
       store_pack(out.dx + i, to);
