@@ -93,9 +93,12 @@ class Random {
     const auto [u, angle] = normal_terms(element);
     return static_cast<float>(std::sqrt(-2.0 * std::log(u)) * std::cos(angle));
   }
+  /// What normal() computes with.
   struct NormalTerms {
-    double u, angle;
+    double u = 0;      ///< uniform in (0, 1]
+    double angle = 0;  ///< uniform in [0, 2 pi)
   };
+  /// The terms of an element, for devices with functions of their own.
   constexpr NormalTerms normal_terms(std::uint64_t element) const {
     const auto words = block(element / 2);
     const bool second = element % 2 == 1;

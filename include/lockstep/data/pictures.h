@@ -84,6 +84,7 @@ class Pictures final : public Dataset {
   std::vector<float> level_values_;  // [3, 256]: what a level becomes
 };
 
+/// How list_folders() goes about it.
 struct ListRules {
   /// options.labels is of these folders: it names pictures of each of them, and no others. If not, a folder
   /// of which it names none has its sub-folders as classes.

@@ -123,10 +123,10 @@ class DataParallel final : public GradientSource {
   const BucketPlan& plan() const;
   /// The times of the last step, by bucket of its plan; the last bucket has the statistics, if any.
   std::span<const BucketTime> bucket_times() const;
-  int accumulation_buffers() const;  ///< of this rank
-  std::size_t accumulation_buffer_bytes() const;
+  int accumulation_buffers() const;               ///< of this rank
+  std::size_t accumulation_buffer_bytes() const;  ///< of one of them
   /// Memory of the device: what the backend has reserved, and the accumulation buffers.
-  std::size_t device_bytes() const;  ///< of one of them
+  std::size_t device_bytes() const;
   /// For a start banner: "12 shards on 5 ranks, at most 3 a rank; 2 buckets of up to 25 MiB; 3
   /// accumulation buffers of 4.1 MiB".
   std::string describe() const;
