@@ -14,7 +14,7 @@ namespace lockstep {
 /// The free blocks of a pool by size, and how much memory the pool has. Not thread-safe.
 class BlockCache {
  public:
-  /// A free block of exactly this size, which is in use from now on; null: there is none.
+  /// Takes a free block of exactly this size into use. Returns null if there is none.
   Storage* take(std::size_t bytes) {
     Size& size = sizes_[bytes];
     ++requests_;

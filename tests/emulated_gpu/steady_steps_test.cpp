@@ -14,9 +14,9 @@ BOOST_AUTO_TEST_SUITE(steady_steps_test, *ranks(1))
 using emulated_gpu::counts, emulated_gpu::faults;
 
 const std::string unet =
-    "name = unet\nimage_size = 2\nin_channels = 1\nout_channels = 1\nmodel_channels = 32\nnum_res_blocks = "
-    "1\n"
-    "channel_mult = 1\nnum_classes = 5\ndropout = 0.3\n[diffusion]\nschedule = cosine\nclass_dropout = 0.1\n";
+    "name = unet\nimage_size = 2\nin_channels = 1\nout_channels = 1\nmodel_channels = 32\n"
+    "num_res_blocks = 1\nchannel_mult = 1\nnum_classes = 5\ndropout = 0.3\n"
+    "[diffusion]\nschedule = cosine\nclass_dropout = 0.1\n";
 
 /// more: copies of a step besides those of its shards.
 void check_steady(const std::string& model, int more) {

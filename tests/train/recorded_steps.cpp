@@ -242,19 +242,39 @@ BOOST_AUTO_TEST_CASE(dropout_has_the_bits_of_plain_steps) {
 BOOST_AUTO_TEST_CASE(diffusion_has_the_bits_of_plain_steps) {
   const std::string unet =
       "name = unet\nimage_size = 2\nin_channels = 1\nmodel_channels = 32\nnum_res_blocks = 1\n"
-      "channel_mult = 1\nnum_classes = 5\ndropout = 0.3\n";
+      "channel_mult = 1\nnum_classes = 5\ndropout = 0.3\nout_channels = ";
+  const std::string cosine = "[diffusion]\nschedule = cosine\n";
   constexpr std::int64_t few_steps = 6;
-  for (const char* const more :
-       {"out_channels = 1\n[diffusion]\nschedule = cosine\nsteps = 9\nclass_dropout = 0.4\nmin_snr = 5\n",
-        "out_channels = 1\n[diffusion]\nschedule = cosine\nsteps = 2\ntime = loss_second_moment\npredict = "
-        "v\n",
-        "out_channels = 2\n[diffusion]\nschedule = cosine\nsteps = 9\nvariance = learned_range\n"}) {
+  for (const std::string& more : {"1\n" + cosine + "steps = 9\nclass_dropout = 0.4\nmin_snr = 5\n",
+                                  "1\n" + cosine + "steps = 2\ntime = loss_second_moment\npredict = v\n",
+                                  "2\n" + cosine + "steps = 9\nvariance = learned_range\n"}) {
     BOOST_TEST_CONTEXT(more) {
       train::Config config = device_config(unet + more);
       config.ddp.micro_batches = 2;
       check_recorded_is_plain(config, true, few_steps);
     }
   }
+}
+
+BOOST_AUTO_TEST_CASE(memory_of_a_graph_that_a_refused_capture_took_stays_with_the_graph) {
+  const std::unique_ptr<kernels::Backend> gpu = kernels::make_cuda_backend(own_gpu());
+  constexpr std::int64_t elements = 5000;
+  const auto refused = [&](const auto& body) {
+    const auto capture = gpu->capture_graph(0);
+    body();
+    BOOST_CHECK_THROW((void)capture->finish(), UsageError);
+  };
+  std::unique_ptr<kernels::Graph> graph;
+  {
+    const auto capture = gpu->capture_graph(0);
+    gpu->fill(gpu->empty({elements}), 1);
+    graph = capture->finish();
+  }
+  Tensor outlives;
+  refused([&] { outlives = gpu->empty({elements}); });
+  const void* const of_graph = outlives.raw();
+  refused([&] { outlives = {}; });
+  BOOST_TEST(gpu->empty({elements}).raw() != of_graph);
 }
 
 BOOST_AUTO_TEST_CASE(random_numbers_of_another_step_are_refused) {

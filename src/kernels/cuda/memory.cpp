@@ -87,11 +87,9 @@ class StreamPool::State final : public StorageOwner, public std::enable_shared_f
   void release(Storage* released) noexcept override {
     const std::lock_guard lock(mutex_);
     auto* const block = static_cast<Block*>(released);
-    if (capturing_ && block->capture == captures_) --in_capture_;
     if (capturing_ && block->capture != captures_) return push(freed_meanwhile_, block);
-    if (block->capture != 0 && graphs_ > 0) return push(of_graphs_.find(block->bytes)->second, block);
-    if (!capturing_) spoil(*block);
-    cache_.put(block);
+    if (capturing_) --in_capture_;
+    put(block);
   }
 
   std::shared_ptr<const void> begin_capture() {
@@ -107,7 +105,7 @@ class StreamPool::State final : public StorageOwner, public std::enable_shared_f
     const std::lock_guard lock(mutex_);
     capturing_ = false;
     int freed = 0;
-    for (; Block* const block = pop(freed_meanwhile_); ++freed) cache_.put(block);
+    for (; Block* const block = pop(freed_meanwhile_); ++freed) put(block);
     if (in_capture_ > 0)
       return fmt::format("{} allocated in the capture outlive it", pluralized(in_capture_, "tensor"));
     if (freed > 0)
@@ -126,6 +124,13 @@ class StreamPool::State final : public StorageOwner, public std::enable_shared_f
     Storage* const block = list;
     if (block) list = block->next_free;
     return static_cast<Block*>(block);
+  }
+
+  /// The block is free: for captures alone if a graph may use it.
+  void put(Block* block) noexcept {
+    if (block->capture != 0 && graphs_ > 0) return push(of_graphs_.find(block->bytes)->second, block);
+    spoil(*block);
+    cache_.put(block);
   }
 
   /// Finds what is read before it is written, or after it was freed.
