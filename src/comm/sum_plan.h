@@ -46,14 +46,32 @@ constexpr bool needs_cast(DType comm_dtype, DType dtype) {
   return dtype == DType::float32 && comm_dtype != DType::float32;
 }
 
+/// The steps of the tree over accumulators 0 to count - 1, computed one by one, for code without memory for
+/// them.
+struct TreeSteps {
+  int count = 0;
+
+  constexpr SumStep operator[](int i) const {
+    int merges = 0;
+    if (i + 1 < count) {
+      for (int next = i + 1; next % 2 == 0; next /= 2) ++merges;  // nodes of powers of two end here
+    } else {
+      for (int before = i; before > 0; before &= before - 1) ++merges;  // all that wait
+    }
+    return {.source = i, .merges = merges};
+  }
+};
+
 /// A program carried out in registers: load(source) returns a value, add(left, right) that of an inner node.
-/// The newest waiting value is always waiting[0], so that no register index depends on data.
-template <int Depth, class Load, class Add>
-constexpr auto sum_along_tree(const SumStep* steps, int count, const Load& load, const Add& add) {
+/// steps: an array, or TreeSteps. The newest waiting value is always waiting[0], so that no register index
+/// depends on data.
+template <int Depth, class Steps, class Load, class Add>
+constexpr auto sum_along_tree(const Steps& steps, int count, const Load& load, const Add& add) {
   decltype(load(0)) waiting[Depth] = {};
   for (int i = 0; i < count; ++i) {
-    auto value = load(steps[i].source);
-    for (int left = steps[i].merges; left > 0; --left) {
+    const SumStep step = steps[i];
+    auto value = load(step.source);
+    for (int left = step.merges; left > 0; --left) {
       value = add(waiting[0], value);
       for (int k = 0; k + 1 < Depth; ++k) waiting[k] = waiting[k + 1];
     }

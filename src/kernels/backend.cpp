@@ -62,6 +62,36 @@ void Backend::run(const ops::AnyOperation& operation) {
   operation.check(device());
   observed([&] { perform(operation); }, [&] { return operation.label(); }, [&] { return operation.cost(); },
            false);
+  note_writes(operation);
+}
+
+void Backend::run_parts(const ops::AnyOperation& operation, int parts) {
+  if (parts == 1) return run(operation);
+  if (!entry_of(operation).run_parts) return run_each_part(operation, parts);
+  ops::Cost cost;
+  std::string label;
+  operation.with_part(0, parts, [&](const ops::AnyOperation& one) {
+    one.check(device());
+    if (!observer_) return;
+    cost = one.cost();
+    cost.flops *= parts;
+    cost.bytes *= parts;
+    label = fmt::format("{} (x {})", one.label(), parts);
+  });
+  observed([&] { perform_parts(operation, parts); }, [&] { return label; }, [&] { return cost; }, false);
+  note_writes(operation);
+}
+
+void Backend::run_each_part(const ops::AnyOperation& operation, int parts) {
+  for (int part = 0; part < parts; ++part)
+    operation.with_part(part, parts, [&](const ops::AnyOperation& one) { run(one); });
+}
+
+void Backend::perform_parts(const ops::AnyOperation& operation, int parts) {
+  entry_of(operation).run_parts(*this, operation.get(), parts);
+}
+
+void Backend::note_writes(const ops::AnyOperation& operation) {
   if (device() == Device::cpu()) return;
   const std::uint64_t number = ++operations;
   operation.visit([&](const char*, const ops::Role& role, const Tensor& tensor) {

@@ -10,15 +10,15 @@
 
 namespace lockstep::kernels {
 
-/// A product with its bias, and an operation for each other part of its epilogue.
-inline void matmul_by_parts(Backend& backend, const ops::MatMul& op) {
+/// A product with its bias, and an operation for each other step of its epilogue. parts: as in run_parts().
+inline void matmul_by_steps(Backend& backend, const ops::MatMul& op, int parts = 1) {
   const Tensor& product = op.before ? op.before : op.y;
-  backend.run(ops::MatMul{op.a, op.b, op.transposed, product, op.accumulate, op.bias});
+  backend.run_parts(ops::MatMul{op.a, op.b, op.transposed, product, op.accumulate, op.bias}, parts);
   if (op.slope_at)
     backend.run(ops::ActivateBackward{*op.activation, op.slope_at, op.y, op.y});
   else if (op.activation)
     backend.run(ops::Activate{*op.activation, product, op.y});
-  if (op.dbias) backend.run(ops::SumRows{op.a, op.dbias, op.accumulate});
+  if (op.dbias) backend.run_parts(ops::SumRows{op.a, op.dbias, op.accumulate}, parts);
 }
 
 inline void cross_entropy_in_place(Backend& backend, const ops::CrossEntropyInPlace& op) {

@@ -14,7 +14,8 @@ struct ChannelMoments {
   Tensor x, centre, moments;
 
   static void operands(auto& op, auto&& each) {
-    each(in("x", op.x).blocked(), in("centre", op.centre, float32), out("moments", op.moments, float64));
+    each(in("x", op.x).blocked(), in("centre", op.centre, float32).shared(),
+         out("moments", op.moments, float64).per_part());
   }
   void check() const;
 };
@@ -24,8 +25,9 @@ struct ChannelNorm {
   Tensor mean, inv_std, weight = {}, bias = {};
 
   static void operands(auto& by, auto&& each) {
-    each(in("mean", by.mean, float32), in("inv_std", by.inv_std, float32),
-         in("weight", by.weight, float32).optional(), in("bias", by.bias, float32).optional());
+    each(in("mean", by.mean, float32).per_part(), in("inv_std", by.inv_std, float32).per_part(),
+         in("weight", by.weight, float32).shared().optional(),
+         in("bias", by.bias, float32).shared().optional());
   }
 };
 
@@ -58,7 +60,7 @@ struct BatchNormBackwardSums {
 
   static void operands(auto& op, auto&& each) {
     each(in("dy", op.dy).blocked(), in("x", op.x).blocked(), in("the norm", op.norm),
-         out("sums", op.sums, float64));
+         out("sums", op.sums, float64).per_part());
   }
   void check() const;
 };
@@ -75,7 +77,8 @@ struct BatchNormBackwardInput {
 
   static void operands(auto& op, auto&& each) {
     each(in("dy", op.dy).blocked(), in("x", op.x).blocked(), in("the norm", op.norm),
-         in("sums", op.sums, float64), in("count", op.count, float64).optional(), out("dx", op.dx).blocked());
+         in("sums", op.sums, float64).per_part(), in("count", op.count, float64).per_part().optional(),
+         out("dx", op.dx).blocked());
   }
   void check() const;
 };
@@ -88,8 +91,9 @@ struct BatchNormGatedBackwardSums {
 
   static void operands(auto& op, auto&& each) {
     each(in("dy", op.dy).blocked(), in("second_grad", op.second_grad).blocked().optional(),
-         in("y", op.y).blocked(), in("x", op.x).blocked(), in("mean", op.mean, float32),
-         in("inv_std", op.inv_std, float32), out("gated", op.gated).blocked(), out("sums", op.sums, float64));
+         in("y", op.y).blocked(), in("x", op.x).blocked(), in("mean", op.mean, float32).per_part(),
+         in("inv_std", op.inv_std, float32).per_part(), out("gated", op.gated).blocked(),
+         out("sums", op.sums, float64).per_part());
   }
   void check() const;
 };
@@ -118,9 +122,9 @@ struct BatchStatistics {
   Tensor mean, inv_std;
 
   static void operands(auto& op, auto&& each) {
-    each(in("the total", op.total, float64).optional(), in("centre", op.centre, float32),
-         in("running_var", op.running_var, float32), out("mean", op.mean, float32),
-         out("inv_std", op.inv_std, float32));
+    each(in("the total", op.total, float64).per_part().optional(), in("centre", op.centre, float32).shared(),
+         in("running_var", op.running_var, float32).shared(), out("mean", op.mean, float32).per_part(),
+         out("inv_std", op.inv_std, float32).per_part());
   }
   void check() const;
 };

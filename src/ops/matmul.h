@@ -46,10 +46,16 @@ struct MatMul {
   Tensor dbias = {};     ///< [m]: (+)= the sums of a's rows
 
   static void operands(auto& op, auto&& each) {
-    each(in("a", op.a), in("b", op.b, weights),
-         op.accumulate ? in_out("y", op.y, floats) : out("y", op.y, floats),
-         in("bias", op.bias, floats).optional(), out("before", op.before).optional(),
-         in("slope_at", op.slope_at).optional(), in_out("dbias", op.dbias, float32).optional());
+    // In parts, rows of a are multiplied by all of one matrix b, or the rows of both have one product a part.
+    const bool sums_rows = op.transposed == Transposed::a && op.a.shape().rank() == 2;
+    const bool one_b = op.transposed != Transposed::a && op.b.shape().rank() == 2;
+    each(in("a", op.a), one_b ? in("b", op.b, weights).shared() : in("b", op.b, weights), y_of(op, sums_rows),
+         in("bias", op.bias, floats).shared().optional(), out("before", op.before).optional(),
+         in("slope_at", op.slope_at).optional(), in_out("dbias", op.dbias, float32).per_part().optional());
+  }
+  static auto y_of(auto& op, bool per_part) {
+    const auto y = op.accumulate ? in_out("y", op.y, floats) : out("y", op.y, floats);
+    return per_part ? y.per_part() : y;
   }
   MatMulSizes sizes() const;
 };

@@ -22,7 +22,7 @@ struct LayerNorm {
 
   static void operands(auto& op, auto&& each) {
     each(in("x", op.x).by_row(), in("the addend", op.addend).by_row().optional(),
-         in("weight", op.weight, float32), in("bias", op.bias, float32),
+         in("weight", op.weight, float32).shared(), in("bias", op.bias, float32).shared(),
          out("the sum", op.sum).by_row().optional(), out("y", op.y).by_row(),
          out("mean", op.mean, float32).by_row(), out("inv_std", op.inv_std, float32).by_row());
   }
@@ -37,10 +37,10 @@ struct LayerNormBackward {
   bool accumulate = false;
 
   static void operands(auto& op, auto&& each) {
-    each(in("dy", op.dy).by_row(), in("x", op.x).by_row(), in("weight", op.weight, float32),
+    each(in("dy", op.dy).by_row(), in("x", op.x).by_row(), in("weight", op.weight, float32).shared(),
          in("mean", op.mean, float32).by_row(), in("inv_std", op.inv_std, float32).by_row(),
          in("residual_grad", op.residual_grad).by_row().optional(), out("dx", op.dx).by_row(),
-         in_out("dweight", op.dweight, float32), in_out("dbias", op.dbias, float32));
+         in_out("dweight", op.dweight, float32).per_part(), in_out("dbias", op.dbias, float32).per_part());
   }
   void check() const;
 };
@@ -54,7 +54,7 @@ struct RmsNorm {
   Tensor y, inv_rms;
 
   static void operands(auto& op, auto&& each) {
-    each(in("x", op.x).by_row(), in("weight", op.weight, float32), out("y", op.y).by_row(),
+    each(in("x", op.x).by_row(), in("weight", op.weight, float32).shared(), out("y", op.y).by_row(),
          out("inv_rms", op.inv_rms, float32).by_row());
   }
   void check() const;
@@ -68,10 +68,10 @@ struct RmsNormBackward {
   bool accumulate = false;
 
   static void operands(auto& op, auto&& each) {
-    each(in("dy", op.dy).by_row(), in("x", op.x).by_row(), in("weight", op.weight, float32),
+    each(in("dy", op.dy).by_row(), in("x", op.x).by_row(), in("weight", op.weight, float32).shared(),
          in("inv_rms", op.inv_rms, float32).by_row(),
          in("residual_grad", op.residual_grad).by_row().optional(), out("dx", op.dx).by_row(),
-         in_out("dweight", op.dweight, float32).optional());
+         in_out("dweight", op.dweight, float32).per_part().optional());
   }
   void check() const;
 };
@@ -94,8 +94,8 @@ struct GroupNorm {
   Tensor y, mean, inv_std;
 
   static void operands(auto& op, auto&& each) {
-    each(in("x", op.x), in("weight", op.weight, float32), in("bias", op.bias, float32), out("y", op.y),
-         out("mean", op.mean, float32), out("inv_std", op.inv_std, float32));
+    each(in("x", op.x), in("weight", op.weight, float32).shared(), in("bias", op.bias, float32).shared(),
+         out("y", op.y), out("mean", op.mean, float32), out("inv_std", op.inv_std, float32));
   }
   GroupSizes sizes() const;
   void check() const;
@@ -110,9 +110,9 @@ struct GroupNormBackward {
   bool accumulate = false;
 
   static void operands(auto& op, auto&& each) {
-    each(in("dy", op.dy), in("x", op.x), in("weight", op.weight, float32), in("mean", op.mean, float32),
-         in("inv_std", op.inv_std, float32), out("dx", op.dx), in_out("dweight", op.dweight, float32),
-         in_out("dbias", op.dbias, float32));
+    each(in("dy", op.dy), in("x", op.x), in("weight", op.weight, float32).shared(),
+         in("mean", op.mean, float32), in("inv_std", op.inv_std, float32), out("dx", op.dx),
+         in_out("dweight", op.dweight, float32).per_part(), in_out("dbias", op.dbias, float32).per_part());
   }
   GroupSizes sizes() const;
   void check() const;
@@ -138,8 +138,9 @@ struct AdaptiveGroupNorm {
   Tensor y, mean, inv_std;
 
   static void operands(auto& op, auto&& each) {
-    each(in("x", op.x).blocked(), in("the addend", op.addend).optional(), in("weight", op.weight, float32),
-         in("bias", op.bias, float32), in("scale_shift", op.scale_shift).optional(), out("y", op.y).blocked(),
+    each(in("x", op.x).blocked(), in("the addend", op.addend).optional(),
+         in("weight", op.weight, float32).shared(), in("bias", op.bias, float32).shared(),
+         in("scale_shift", op.scale_shift).optional(), out("y", op.y).blocked(),
          out("mean", op.mean, float32), out("inv_std", op.inv_std, float32));
   }
   GroupSizes sizes() const;
@@ -161,12 +162,12 @@ struct AdaptiveGroupNormBackward {
 
   static void operands(auto& op, auto&& each) {
     each(in("dy", op.dy).blocked(), in("x", op.x).blocked(), in("the addend", op.addend).optional(),
-         in("weight", op.weight, float32), in("bias", op.bias, float32),
+         in("weight", op.weight, float32).shared(), in("bias", op.bias, float32).shared(),
          in("scale_shift", op.scale_shift).optional(), in("mean", op.mean, float32),
          in("inv_std", op.inv_std, float32), in("residual_grad", op.residual_grad).blocked().optional(),
          out("dx", op.dx).blocked(), out("daddend", op.daddend).optional(),
-         out("dscale_shift", op.dscale_shift).optional(), in_out("dweight", op.dweight, float32),
-         in_out("dbias", op.dbias, float32));
+         out("dscale_shift", op.dscale_shift).optional(), in_out("dweight", op.dweight, float32).per_part(),
+         in_out("dbias", op.dbias, float32).per_part());
   }
   GroupSizes sizes() const;
   void check() const;

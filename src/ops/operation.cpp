@@ -72,6 +72,21 @@ void AnyOperation::check(const Device& device) const {
   type_->check(operation_);
 }
 
+void AnyOperation::with_part(int part, int parts, FunctionRef<void(const AnyOperation&)> then) const {
+  const auto part_of = [&](const Role& role, const Tensor& whole) {
+    if (role.split == Split::shared) return whole;
+    const std::int64_t extent = whole.shape().rank() == 0 ? 0 : whole.size(0), rows = extent / parts;
+    const bool fits = role.split == Split::per_part ? extent == parts : extent % parts == 0;
+    if (whole.shape().rank() == 0 || !fits)
+      throw UsageError("{}: an operand of shape {} does not have {} parts", name(), to_string(whole.shape()),
+                       parts);
+    const Tensor own = whole.rows(part * rows, (part + 1) * rows);
+    if (role.split == Split::rows) return own;
+    return own.reshape(Shape(own.shape().extents().subspan(1)));
+  };
+  type_->replace(operation_, false, static_cast<std::uint32_t>(part), part_of, then);
+}
+
 DType AnyOperation::activation_type() const {
   DType type = DType::float32;
   visit([&](const char*, const Role& role, const Tensor& tensor) {

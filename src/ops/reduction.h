@@ -46,11 +46,12 @@ struct ReduceAxes {
   Tensor other = {};
 
   static void operands(auto& op, auto&& each) {
-    if constexpr (folds_terms<Fold>)
-      each(in("x", op.x), in("the other", op.other, folds_pairs<Fold> ? activations : floats),
-           in_out("y", op.y, floats));
+    if constexpr (folds_pairs<Fold>)
+      each(in("x", op.x), in("the other", op.other), in_out("y", op.y, floats).per_part());
+    else if constexpr (folds_terms<Fold>)
+      each(in("x", op.x), in("the other", op.other, floats).per_part(), in_out("y", op.y, floats).per_part());
     else
-      each(in("x", op.x), in_out("y", op.y, floats));
+      each(in("x", op.x), in_out("y", op.y, floats).per_part());
   }
   void check() const {
     (void)sizes();

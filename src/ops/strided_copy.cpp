@@ -1,5 +1,6 @@
 #include "ops/strided_copy.h"
 
+#include <algorithm>
 #include <cstdlib>
 
 namespace lockstep::ops {
@@ -53,6 +54,15 @@ StridedView StridedView::flipped(int axis) const {
   std::int64_t& step = view.stride[static_cast<std::size_t>(axis)];
   view.offset += (shape[axis] - 1) * step;
   step = -step;
+  return view;
+}
+
+StridedView StridedView::repeated(std::int64_t count, std::int64_t step) const {
+  StridedView view = *this;
+  view.shape = {count};
+  for (const std::int64_t extent : shape) view.shape.append(extent);
+  std::copy_backward(stride.begin(), stride.end() - 1, view.stride.end());
+  view.stride[0] = step;
   return view;
 }
 

@@ -27,6 +27,8 @@ struct StridedView {
   /// Dimension d is `order[d]` of this one.
   StridedView permuted(std::span<const int> order) const;
   StridedView flipped(int axis) const;  ///< in reverse order along an axis; no copy
+  /// `count` such views as a first axis, the next one `step` elements further on.
+  StridedView repeated(std::int64_t count, std::int64_t step) const;
   /// Broadcast to a shape by NumPy's rules.
   StridedView expanded(const Shape& to) const;
 

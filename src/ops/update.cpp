@@ -40,4 +40,16 @@ void BlockSumsOfSquares::check() const {
   }
 }
 
+void AddAlongTree::check() const {
+  if (parts < 1 || parts > max_parts)
+    throw UsageError("{}: {} parts; there must be from 1 to {}", name, parts, max_parts);
+  if (sums.dtype() != DType::float32 && sums.dtype() != DType::float64)
+    throw UsageError("{}: the sums are {}, neither float32 nor float64", name, to_string(sums.dtype()));
+  if (planes.dtype() != sums.dtype())
+    throw UsageError("{}: the planes are {}, but the sums are {}", name, to_string(planes.dtype()),
+                     to_string(sums.dtype()));
+  if (table.shape().rank() != 2 || table.size(1) != 4)
+    throw UsageError("{}: the table of shape {} must have shape [chunks, 4]", name, to_string(table.shape()));
+}
+
 }  // namespace lockstep::ops

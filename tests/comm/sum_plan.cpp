@@ -124,6 +124,20 @@ BOOST_AUTO_TEST_CASE(every_group_adds_to_the_bits_of_the_serial_fold) {
   check<float>(170, groups_of(50, 1));
 }
 
+BOOST_AUTO_TEST_CASE(computed_steps_of_a_tree_are_those_of_its_program) {
+  for (int count = 1; count <= 70; ++count) {
+    const comm::SumProgram program({0, count}, [](comm::ShardRange node, std::int32_t& source) {
+      source = node.first;
+      return node.count == 1;
+    });
+    for (int i = 0; i < count; ++i) {
+      const comm::SumStep step = comm::TreeSteps{count}[i],
+                          &wanted = program.steps[static_cast<std::size_t>(i)];
+      BOOST_TEST((step.source == wanted.source && step.merges == wanted.merges), i << " of " << count);
+    }
+  }
+}
+
 BOOST_AUTO_TEST_CASE(a_fold_adds_accumulators_from_left_to_right) {
   for (const int count : {1, 2, 5}) {
     const comm::SumProgram fold = comm::SumProgram::fold(count);

@@ -57,6 +57,13 @@ class Random {
     return other;
   }
 
+  /// The stream of the shard that is so many further on.
+  constexpr Random shards_on(std::uint32_t shards) const {
+    Random other = *this;
+    other.shard_ += shards;
+    return other;
+  }
+
   /// Four independent 32-bit words: elements 4 * index .. 4 * index + 3.
   constexpr std::array<std::uint32_t, 4> block(std::uint64_t index) const {
     std::uint32_t c0 = static_cast<std::uint32_t>(index), c1 = shard_;

@@ -99,6 +99,8 @@ struct Entry {
   /// For in_float32 and operands by_row: this many rows, or a multiple, are copied at a time, so that copies
   /// fit into the caches; 0: all rows at once.
   std::int64_t rows_together = 0;
+  /// Calls a function that runs all parts at once; null: they run one after another.
+  void (*run_parts)(Backend&, const void* operation, int parts) = nullptr;
 };
 
 /// Receives notice of every operation of a backend.
@@ -144,8 +146,12 @@ class Backend {
   virtual Tensor empty(Shape shape, DType dtype = DType::float32, int channel_block = 1) = 0;
   /// Bytes the pool has obtained from the system.
   virtual std::size_t reserved_bytes() const = 0;
+  /// Bytes of the device that nobody has obtained.
+  virtual std::size_t free_bytes() const { return 0; }
   /// The channel block that convolutions of this many channels prefer for their activations (1: plain).
   virtual int preferred_channel_block(std::int64_t channels, DType dtype = DType::float32) const = 0;
+  /// The channel block in which convolutions read weights [O, C / groups, kh, kw] fastest (1: plain).
+  virtual int preferred_weight_block(const Shape&) const { return 1; }
   /// At least as many columns, for which products of matrices with so many are fast.
   virtual std::int64_t fast_columns(std::int64_t columns, DType) const { return columns; }
   /// The shape of ops::Attention::saved.
@@ -183,12 +189,24 @@ class Backend {
     run(ops::AnyOperation(operation));
   }
   void run(const ops::AnyOperation& operation);  ///< the same for an operation of any type
+  /// Runs the operation on each of `parts` equal parts of its operands (ops::Split), whose results have the
+  /// bits that each part has alone.
+  void run_parts(const ops::AnyOperation& operation, int parts);
+  /// The same, by a run for each part.
+  void run_each_part(const ops::AnyOperation& operation, int parts);
 
   /// From now on function(backend, operation) runs the operations of its type. `backend` has this backend's
   /// class or Backend as its type, and has checked the operation.
   template <auto... function>
   void enter(Computes computes = Computes::in_both_types, std::int64_t rows_together = 0) {
     (enter_function<function>(function, computes, rows_together), ...);
+  }
+
+  /// From now on function(backend, operation, parts) runs the operations of its type in several parts. Call
+  /// enter() before.
+  template <auto... function>
+  void enter_parts() {
+    (enter_parts_function<function>(function), ...);
   }
 
   /// From now on notifies `observer` of every operation, copy and read, but not of the parts of an operation.
@@ -198,6 +216,8 @@ class Backend {
  protected:
   /// How a device runs an operation that was checked.
   virtual void perform(const ops::AnyOperation& operation) = 0;
+  /// The same for the parts of an operation whose entry has run_parts.
+  virtual void perform_parts(const ops::AnyOperation& operation, int parts);
   /// How a device copies between tensors of equal shape and layout.
   virtual void copy_elements(const Tensor& from, const Tensor& to) = 0;
   /// How a device copies to the CPU, with one wait.
@@ -219,9 +239,17 @@ class Backend {
                                                            *static_cast<const Operation*>(op));
                                                 },
                                             .computes = computes,
-                                            .rows_together = rows_together};
+                                            .rows_together = rows_together,
+                                            .run_parts = nullptr};
+  }
+  template <auto function, class Class, class Operation>
+  void enter_parts_function(void (*)(Class&, const Operation&, int)) {
+    entries_.at(&ops::type_of<Operation>()).run_parts = [](Backend& backend, const void* op, int parts) {
+      function(static_cast<Class&>(backend), *static_cast<const Operation*>(op), parts);
+    };
   }
   [[noreturn]] void throw_other_class(const char* operation) const;
+  void note_writes(const ops::AnyOperation& operation);
   /// Runs body() and notifies the observer of it as one operation.
   template <class Body, class Label, class CostOf>
   void observed(const Body& body, const Label& label, const CostOf& cost, bool read);

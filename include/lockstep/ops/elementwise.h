@@ -63,7 +63,7 @@ struct Reduce {
   Tensor total;
 
   static void operands(auto& op, auto&& each) {
-    each(ops::in("an input", op.in), out("the total", op.total, float64));
+    each(ops::in("an input", op.in), out("the total", op.total, float64).per_part());
   }
   void check() const { check_reduction(name, in, total); }
 };
@@ -137,7 +137,9 @@ struct SumRows {
   Tensor x, row;
   bool accumulate = false;
 
-  static void operands(auto& op, auto&& each) { each(in("x", op.x), in_out("row", op.row, float32)); }
+  static void operands(auto& op, auto&& each) {
+    each(in("x", op.x), in_out("row", op.row, float32).per_part());
+  }
   void check() const { (void)rows(); }
   std::int64_t rows() const;  ///< UsageError unless row.numel() divides x.numel()
 };

@@ -66,7 +66,7 @@ struct Embedding {
   Tensor indices, weight, y;
 
   static void operands(auto& op, auto&& each) {
-    each(in("the indices", op.indices, int64), in("the table", op.weight, float32), out("y", op.y));
+    each(in("the indices", op.indices, int64), in("the table", op.weight, float32).shared(), out("y", op.y));
   }
   TableSizes sizes() const;
   Cost cost() const;
@@ -80,7 +80,8 @@ struct EmbeddingBackward {
   bool accumulate = false;
 
   static void operands(auto& op, auto&& each) {
-    each(in("dy", op.dy), in("the indices", op.indices, int64), in_out("dweight", op.dweight, float32));
+    each(in("dy", op.dy), in("the indices", op.indices, int64),
+         in_out("dweight", op.dweight, float32).per_part());
   }
   TableSizes sizes() const;
   Cost cost() const;

@@ -46,7 +46,7 @@ struct CrossEntropy {
 
   static void operands(auto& op, auto&& each) {
     each(in("the logits", op.logits), in("the targets", op.targets, int64),
-         out("log_sum_exp", op.log_sum_exp, float32), out("the total", op.total, float64));
+         out("log_sum_exp", op.log_sum_exp, float32), out("the total", op.total, float64).per_part());
   }
   void check() const;
 };
@@ -60,7 +60,7 @@ struct CrossEntropyBackward {
 
   static void operands(auto& op, auto&& each) {
     each(in("the logits", op.logits).by_row(), in("the targets", op.targets, int64).by_row(),
-         in("log_sum_exp", op.log_sum_exp, float32).by_row(), in("the factor", op.factor, float32),
+         in("log_sum_exp", op.log_sum_exp, float32).by_row(), in("the factor", op.factor, float32).per_part(),
          out("dlogits", op.dlogits).by_row());
   }
   void check() const;
@@ -77,7 +77,7 @@ struct CrossEntropyInPlace {
 
   static void operands(auto& op, auto&& each) {
     each(in_out("the logits", op.logits), in("the targets", op.targets, int64),
-         out("the total", op.total, float64));
+         out("the total", op.total, float64).per_part());
   }
   void check() const;
 };
@@ -89,7 +89,7 @@ struct ScaleUnlessOne {
   Tensor x, factor;
 
   static void operands(auto& op, auto&& each) {
-    each(in_out("x", op.x), in("the factor", op.factor, float32));
+    each(in_out("x", op.x), in("the factor", op.factor, float32).per_part());
   }
   void check() const;
   Cost cost() const { return {.bytes = static_cast<double>(factor.bytes())}; }
@@ -104,8 +104,8 @@ struct CombineTotals {
   Tensor b, total;
 
   static void operands(auto& op, auto&& each) {
-    each(in("a total", op.a, float64), in("a total", op.b, float64).optional(),
-         out("the total", op.total, float64));
+    each(in("a total", op.a, float64).per_part(), in("a total", op.b, float64).per_part().optional(),
+         out("the total", op.total, float64).per_part());
   }
   void check() const;
 };

@@ -83,6 +83,14 @@ enum class Holds : std::uint8_t {
 };
 using enum Holds;
 
+/// What one part of an operation gets of an operand, if the operation runs in parts
+/// (kernels::Backend::run_parts).
+enum class Split : std::uint8_t {
+  rows,      ///< an equal run of the first dimension
+  shared,    ///< all of it, like weights
+  per_part,  ///< one element of the first dimension, which an operation alone does not have: a result each
+};
+
 /// How an operation uses an operand, and which type and layout the operand must have.
 struct Role {
   Access access = Access::read;
@@ -94,6 +102,7 @@ struct Role {
   /// element each. A row is the last dimension of the first such operand of two or more dimensions.
   bool by_row = false;
   bool part = false;  ///< of Columns: the rest of the matrix does not change
+  Split split = Split::rows;
 };
 
 /// A member of an operation, with its role.
@@ -107,11 +116,18 @@ struct Operand {
   constexpr Operand blocked() const { return with(&Role::channel_blocks); }  ///< the same; any layout
   /// The same; rows do not depend on each other.
   constexpr Operand by_row() const { return with(&Role::by_row); }
+  constexpr Operand shared() const { return with(Split::shared); }      ///< the same; all parts use it
+  constexpr Operand per_part() const { return with(Split::per_part); }  ///< the same; one for each part
 
  private:
   constexpr Operand with(bool Role::*flag) const {
     Operand changed{name, member, role};
     changed.role.*flag = true;
+    return changed;
+  }
+  constexpr Operand with(Split split) const {
+    Operand changed{name, member, role};
+    changed.role.split = split;
     return changed;
   }
 };
@@ -246,7 +262,8 @@ struct OperationType {
   void (*check)(const void*);         ///< throws UsageError if the shapes do not fit
   void (*visit)(const void*, Visit);  ///< calls a function with every tensor
   /// Runs a function with other tensors in place of its own.
-  void (*replace)(const void*, bool accumulate, Replace, FunctionRef<void(const AnyOperation&)>);
+  void (*replace)(const void*, bool accumulate, std::uint32_t part, Replace,
+                  FunctionRef<void(const AnyOperation&)>);
   Cost (*cost)(const void*);                         ///< what it computes and moves
   std::string (*label)(const void*);                 ///< name and sizes, for profiles
   const char* (*changes_between_runs)(const void*);  ///< why a captured graph cannot contain it; null: it can
@@ -277,8 +294,11 @@ class AnyOperation {
   /// Calls then() with the same operation on other tensors; absent tensors stay absent. accumulate: sets the
   /// attribute of that name.
   void with(Replace replace, FunctionRef<void(const AnyOperation&)> then, bool accumulate = false) const {
-    type_->replace(operation_, accumulate, replace, then);
+    type_->replace(operation_, accumulate, 0, replace, then);
   }
+  /// Calls then() with part number `part` of `parts`. Its random numbers are those of a shard as many further
+  /// on. UsageError if an operand has no such parts.
+  void with_part(int part, int parts, FunctionRef<void(const AnyOperation&)> then) const;
   /// bf16 if an activation is bf16, otherwise float32.
   DType activation_type() const;
   /// Whether any activation, weight or floats operand is bf16.
@@ -317,12 +337,14 @@ const OperationType& type_of() {
       .visit = [](const void* op,
                   Visit each) { detail::walk(detail::as<Operation>(op), detail::Visitor{each}); },
       .replace =
-          [](const void* op, bool accumulate, Replace by, FunctionRef<void(const AnyOperation&)> then) {
+          [](const void* op, bool accumulate, std::uint32_t part, Replace by,
+             FunctionRef<void(const AnyOperation&)> then) {
             Operation changed = detail::as<Operation>(op);
             std::vector<std::shared_ptr<void>> kept;
             detail::walk(changed, detail::Replacer{by, kept});
             if constexpr (requires { changed.accumulate; })
               changed.accumulate = changed.accumulate || accumulate;
+            if constexpr (requires { changed.key.shard; }) changed.key.shard += part;
             then(changed);
           },
       .cost = [](const void* op) -> Cost {

@@ -38,7 +38,7 @@ struct Draw {
   Tensor y{};
 
   static void operands(auto& op, auto&& each) {
-    each(in("the sums", op.sums, float64).optional(), out("y", op.y, anything));
+    each(in("the sums", op.sums, float64).shared().optional(), out("y", op.y, anything));
   }
   void check() const;
 };

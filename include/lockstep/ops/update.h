@@ -161,4 +161,26 @@ struct BlockSumsOfSquares {
   void check() const;
 };
 
+/// Sums the gradients of `parts` shards along the reduction tree over them (comm/reduction_tree.h): a bucket
+/// of tensors in one pass. A plane holds the gradient of one shard. The table is int64 [chunks, 4]; a row
+/// describes a run of at most max_chunk elements of one tensor, and runs do not overlap:
+///   {first element in plane 0, elements from a plane to the next, first element in the sums, elements}
+/// Elements are counted from the beginnings of planes and sums, which are float32 or float64, both of one
+/// type and of any shape. The sums outside all runs stay.
+struct AddAlongTree {
+  static constexpr const char* name = "add_along_tree";
+  static constexpr std::int64_t max_chunk = 4096;
+  /// Maximal number of planes.
+  static constexpr int max_parts = 1 << 15;
+  Tensor planes, sums, table;
+  int parts = 1;
+
+  static void operands(auto& op, auto&& each) {
+    each(in("the planes", op.planes, anything), in_out("the sums", op.sums, anything),
+         in("the table", op.table, int64));
+  }
+  void check() const;
+  Cost cost() const { return {.bytes = (parts + 1.0) * static_cast<double>(sums.bytes())}; }
+};
+
 }  // namespace lockstep::ops

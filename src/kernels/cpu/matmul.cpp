@@ -70,7 +70,7 @@ void multiply_all(CpuBackend& cpu, const ops::MatMul& op) {
 }
 
 void matmul(CpuBackend& cpu, const ops::MatMul& op) {
-  if (op.activation || op.dbias) return matmul_by_parts(cpu, op);
+  if (op.activation || op.dbias) return matmul_by_steps(cpu, op);
   product<&multiply_all>(cpu, op);
 }
 

@@ -2,8 +2,11 @@
 // Elements are independent, so a tensor may be split anywhere without changing a bit.
 #include "lockstep/ops/update.h"
 
+#include <algorithm>
+
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/parallel.h"
+#include "lockstep/comm/reduction_tree.h"
 #include "lockstep/tensor/dtype.h"
 
 namespace lockstep::kernels {
@@ -62,11 +65,45 @@ void ema(CpuBackend& cpu, const ops::Ema& op) {
                       std::int64_t begin, std::int64_t end) { average_range(decay, begin, end, from, to); });
 }
 
+constexpr std::int64_t sum_tile = 512;  // of a plane; few enough for a sum on the stack at each tree node
+
+/// to = the sum of `leaves` planes along their tree: `count` elements, at most a tile.
+template <class T>
+void sum_tree(const T* planes, std::int64_t stride, int leaves, std::int64_t count, T* to) {
+  if (leaves == 1) {
+    std::copy_n(planes, count, to);
+    return;
+  }
+  const int left = comm::left_leaves(leaves);
+  T right[sum_tile];
+  sum_tree(planes, stride, left, count, to);
+  sum_tree(planes + left * stride, stride, leaves - left, count, right);
+#pragma GCC ivdep
+  for (std::int64_t i = 0; i < count; ++i) to[i] += right[i];
+}
+
+template <class T>
+void sum_chunks(CpuBackend& cpu, const ops::AddAlongTree& op) {
+  constexpr std::int64_t chunks_per_thread = elements_per_thread / ops::AddAlongTree::max_chunk;
+  parallel_items(cpu.threads(), op.table.size(0), chunks_per_thread,
+                 [planes = op.planes.data<T>(), sums = op.sums.data<T>(),
+                  table = op.table.data<std::int64_t>(), parts = op.parts](std::int64_t chunk) {
+                   const std::int64_t* const row = table + 4 * chunk;
+                   for (std::int64_t i = 0; i < row[3]; i += sum_tile)
+                     sum_tree<T>(planes + row[0] + i, row[1], parts, std::min(sum_tile, row[3] - i),
+                                 sums + row[2] + i);
+                 });
+}
+
+void add_along_tree(CpuBackend& cpu, const ops::AddAlongTree& op) {
+  op.sums.dtype() == DType::float64 ? sum_chunks<double>(cpu, op) : sum_chunks<float>(cpu, op);
+}
+
 }  // namespace
 
 void enter_update(CpuBackend& cpu) {
   ops::Rules::for_each([&]<class Rule>() { cpu.enter<&update<Rule>>(); });
-  cpu.enter<&ema>();
+  cpu.enter<&ema, &add_along_tree>();
 }
 
 }  // namespace lockstep::kernels

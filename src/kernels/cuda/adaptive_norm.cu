@@ -203,8 +203,9 @@ struct IntoParameters {
   std::int64_t channels;
   float *dweight, *dbias;
   bool accumulate;
-  __device__ void operator()(std::int64_t column, const float* total) const {
-    float* const to = column < channels ? dweight + column : dbias + (column - channels);
+  /// earlier: columns of earlier parts, each of them two channels of dweight or dbias.
+  __device__ void operator()(std::int64_t earlier, std::int64_t column, const float* total) const {
+    float* const to = earlier / 2 + (column < channels ? dweight + column : dbias + (column - channels));
     *to = accumulate ? *to + *total : *total;
   }
 };
@@ -332,7 +333,7 @@ void normalise(CudaBackend& gpu, const ops::AdaptiveGroupNorm& op) {
   if (!ran) adaptive_group_norm(gpu, op);
 }
 
-void differentiate(CudaBackend& gpu, const ops::AdaptiveGroupNormBackward& op) {
+void differentiate_parts(CudaBackend& gpu, const ops::AdaptiveGroupNormBackward& op, int parts) {
   const auto backward = [&]<class T, int width>(T, Width<width>, const Spans& spans) {
     const Launch on = gpu.launch();
     const std::int64_t images = spans.sizes.images, channels = spans.sizes.channels;
@@ -348,16 +349,25 @@ void differentiate(CudaBackend& gpu, const ops::AdaptiveGroupNormBackward& op) {
     op.silu ? run(differentiate_spans<width, true, T>) : run(differentiate_spans<width, false, T>);
     const float* const by_image = parameters.data<float>();
     sum_columns<1, float, float>(
-        gpu, images, 2 * channels, sums_packs<float, float>(2 * channels, by_image),
+        gpu, images / parts, 2 * channels, sums_packs<float, float>(2 * channels, by_image),
         Elements<float>{by_image},
-        IntoParameters{channels, op.dweight.data<float>(), op.dbias.data<float>(), op.accumulate});
+        IntoParameters{channels, op.dweight.data<float>(), op.dbias.data<float>(), op.accumulate}, parts);
   };
-  if (!with_spans(op, {op.x, op.dy, op.dx, op.residual_grad}, backward))
-    adaptive_group_norm_backward(gpu, op);
+  if (with_spans(op, {op.x, op.dy, op.dx, op.residual_grad}, backward)) return;
+  if (parts == 1) return adaptive_group_norm_backward(gpu, op);
+  for (int part = 0; part < parts; ++part)
+    ops::AnyOperation(op).with_part(part, parts, [&](const ops::AnyOperation& one) { gpu.run(one); });
+}
+
+void differentiate(CudaBackend& gpu, const ops::AdaptiveGroupNormBackward& op) {
+  differentiate_parts(gpu, op, 1);
 }
 
 }  // namespace
 
-void enter_adaptive_norm(CudaBackend& gpu) { gpu.enter<&normalise, &differentiate>(); }
+void enter_adaptive_norm(CudaBackend& gpu) {
+  gpu.enter<&normalise, &differentiate>();
+  gpu.enter_parts<&differentiate_parts>();
+}
 
 }  // namespace lockstep::kernels

@@ -222,7 +222,7 @@ bool AttentionSupport::backward(const ops::AttentionSizes& sizes, const Attentio
 
 std::size_t FlashAttention::Key::hash() const {
   return hash_of(sizes.batch, sizes.heads, sizes.queries, sizes.keys, sizes.width, sizes.causal,
-                 strides.q.row, strides.dq.row, backward);
+                 strides.q.row, strides.dq.row, backward, parts);
 }
 
 FlashAttention::FlashAttention(int device, cudaStream_t stream)
@@ -236,8 +236,8 @@ FlashAttention::FlashAttention(int device, cudaStream_t stream)
 
 FlashAttention::~FlashAttention() = default;
 
-std::string FlashAttention::obstacle_to(FusedGraph& graph) {
-  if (!graph.build(properties_)) return graph.why();
+std::string FlashAttention::obstacle_to(FusedGraph& graph, const CudnnEngine* engine) {
+  if (!graph.build(properties_, {.engine = engine})) return graph.why();
   if (graph.workspace_bytes() <= max_workspace_bytes_) return {};
   return fmt::format("it takes {} MiB of working memory, more than a quarter of the GPU's",
                      graph.workspace_bytes() / mib);
@@ -255,15 +255,20 @@ void FlashAttention::say_workspace(const Key& key, const FusedGraph& graph) {
 }
 
 FusedGraph* FlashAttention::graph_for(const Key& key) {
-  return graphs_.get(key, [&] {
+  return graphs_.get(key, [&]() -> std::unique_ptr<FusedGraph> {
+    Key one = key;
+    one.parts = 1;
+    one.sizes.batch /= key.parts;
+    FusedGraph* const alone = key.parts == 1 ? nullptr : graph_for(one);
+    if (key.parts > 1 && !alone) return nullptr;
     auto graph = std::make_unique<FusedGraph>(key.backward ? attention_backward_graph(key.sizes, key.strides)
                                                            : attention_graph(key.sizes, key.strides));
-    const std::string obstacle = obstacle_to(*graph);
+    const std::string obstacle = obstacle_to(*graph, alone ? &alone->engine() : nullptr);
     if (obstacle.empty()) {
       say_workspace(key, *graph);
       return graph;
     }
-    if (!std::exchange(warned_, true)) {
+    if (!alone && !std::exchange(warned_, true)) {
       Log().warning(
           "cuDNN's attention on cuda:{} is not used for {} heads of width {} over {} positions ({}): own, "
           "slower kernels are used",
@@ -274,13 +279,14 @@ FusedGraph* FlashAttention::graph_for(const Key& key) {
   });
 }
 
-FusedGraph* FlashAttention::forward(const ops::AttentionSizes& sizes, const AttentionMatrices& m) {
+FusedGraph* FlashAttention::forward(const ops::AttentionSizes& sizes, const AttentionMatrices& m, int parts) {
   if (!support_.forward(sizes, m)) return nullptr;
-  return graph_for({sizes, {.q = m.q.strides, .k = m.k.strides, .v = m.v.strides, .y = m.y.strides}, false});
+  return graph_for(
+      {sizes, {.q = m.q.strides, .k = m.k.strides, .v = m.v.strides, .y = m.y.strides}, false, parts});
 }
 
 FusedGraph* FlashAttention::backward(const ops::AttentionSizes& sizes, const AttentionMatrices& m,
-                                     const AttentionGradients& g) {
+                                     const AttentionGradients& g, int parts) {
   if (!support_.backward(sizes, m, g)) return nullptr;
   return graph_for({sizes,
                     {.q = m.q.strides,
@@ -291,7 +297,8 @@ FusedGraph* FlashAttention::backward(const ops::AttentionSizes& sizes, const Att
                      .dq = g.dq.strides,
                      .dk = g.dk.strides,
                      .dv = g.dv.strides},
-                    true});
+                    true,
+                    parts});
 }
 
 void FlashAttention::run(FusedGraph& graph, const ops::AttentionSizes& sizes, const AttentionMatrices& m,
@@ -352,27 +359,40 @@ bool run_graph(CudaBackend& gpu, FusedGraph* graph, const Arguments&... argument
   return true;
 }
 
-void attention(CudaBackend& gpu, const ops::Attention& op) {
-  const ops::AttentionSizes sizes = sizes_of(op);
+void attention_of_parts(CudaBackend& gpu, const ops::Attention& op, int parts) {
+  ops::AttentionSizes sizes = sizes_of(op);
   const AttentionMatrices matrices = matrices_of(op, sizes);
   if (op.y.numel() == 0) return;
-  if (op.y.dtype() == DType::bfloat16 &&
-      run_graph(gpu, gpu.flash_attention().forward(sizes, matrices), sizes, matrices))
-    return;
+  if (op.y.dtype() == DType::bfloat16) {
+    FlashAttention& flash = gpu.flash_attention();
+    if (run_graph(gpu, flash.forward(sizes, matrices, parts), sizes, matrices)) return;
+    sizes.batch /= parts;
+    if (flash.forward(sizes, matrices)) return gpu.run_each_part(op, parts);
+    sizes.batch *= parts;
+  }
   attend(gpu.launch(), op.y.dtype(), sizes, matrices);
 }
 
-void attention_backward(CudaBackend& gpu, const ops::AttentionBackward& op) {
-  const ops::AttentionSizes sizes = sizes_of(op);
+void attention_backward_of_parts(CudaBackend& gpu, const ops::AttentionBackward& op, int parts) {
+  ops::AttentionSizes sizes = sizes_of(op);
   const AttentionMatrices matrices = matrices_of(op, sizes);
   const Tensor delta = gpu.scratch(op.saved.numel());
   const AttentionGradients gradients{heads_of(ops::all_columns(op.dy), sizes), heads_of(op.dq, sizes),
                                      heads_of(op.dk, sizes), heads_of(op.dv, sizes), delta.data<float>()};
   if (op.dy.numel() == 0) return;
-  if (op.dy.dtype() == DType::bfloat16 &&
-      run_graph(gpu, gpu.flash_attention().backward(sizes, matrices, gradients), sizes, matrices, gradients))
-    return;
+  if (op.dy.dtype() == DType::bfloat16) {
+    FlashAttention& flash = gpu.flash_attention();
+    if (run_graph(gpu, flash.backward(sizes, matrices, gradients, parts), sizes, matrices, gradients)) return;
+    sizes.batch /= parts;
+    if (flash.backward(sizes, matrices, gradients)) return gpu.run_each_part(op, parts);
+    sizes.batch *= parts;
+  }
   attend_backward(gpu.launch(), op.dy.dtype(), sizes, matrices, gradients);
+}
+
+void attention(CudaBackend& gpu, const ops::Attention& op) { attention_of_parts(gpu, op, 1); }
+void attention_backward(CudaBackend& gpu, const ops::AttentionBackward& op) {
+  attention_backward_of_parts(gpu, op, 1);
 }
 
 }  // namespace
@@ -387,6 +407,9 @@ FlashAttention& CudaBackend::flash_attention() {
   return *flash_attention_;
 }
 
-void enter_attention(CudaBackend& gpu) { gpu.enter<&attention, &attention_backward>(); }
+void enter_attention(CudaBackend& gpu) {
+  gpu.enter<&attention, &attention_backward>();
+  gpu.enter_parts<&attention_of_parts, &attention_backward_of_parts>();
+}
 
 }  // namespace lockstep::kernels

@@ -44,10 +44,11 @@ class FlashAttention {
   FlashAttention(const FlashAttention&) = delete;
   FlashAttention& operator=(const FlashAttention&) = delete;
 
-  /// The graph for these arguments, or null.
-  FusedGraph* forward(const ops::AttentionSizes& sizes, const AttentionMatrices& matrices);
+  /// The graph for these arguments, or null. The batch is so many parts, each with the bits that it has alone:
+  /// the graph has the engine of that of one part.
+  FusedGraph* forward(const ops::AttentionSizes& sizes, const AttentionMatrices& matrices, int parts = 1);
   FusedGraph* backward(const ops::AttentionSizes& sizes, const AttentionMatrices& matrices,
-                       const AttentionGradients& gradients);
+                       const AttentionGradients& gradients, int parts = 1);
   void run(FusedGraph& graph, const ops::AttentionSizes& sizes, const AttentionMatrices& matrices,
            void* workspace);
   void run(FusedGraph& graph, const ops::AttentionSizes& sizes, const AttentionMatrices& matrices,
@@ -58,12 +59,13 @@ class FlashAttention {
     ops::AttentionSizes sizes;
     AttentionStrides strides;
     bool backward;
+    int parts;
     std::size_t hash() const;
     bool operator==(const Key&) const = default;
   };
   FusedGraph* graph_for(const Key& key);
-  /// Why the graph cannot be used; empty if it can.
-  std::string obstacle_to(FusedGraph& graph);
+  /// Why the graph cannot be used, with this engine unless it is null; empty if it can.
+  std::string obstacle_to(FusedGraph& graph, const CudnnEngine* engine);
   void say_workspace(const Key& key, const FusedGraph& graph);
 
   int device_;

@@ -16,7 +16,7 @@ namespace {
 constexpr int sums_block = 256;
 
 /// For images with channels first: channel c has `images` runs of `positions` elements. A block sums the runs
-/// [begin, end) of one channel. partial: [chunks][Sums][channels].
+/// [begin, end) of one channel in one part. partial: [parts][chunks][Sums][channels].
 template <int Sums, class Terms>
 __global__ void __launch_bounds__(sums_block)
     sum_runs(Image image, std::int64_t images_per_chunk, Terms terms, double* partial) {
@@ -24,36 +24,40 @@ __global__ void __launch_bounds__(sums_block)
   const std::int64_t channel = blockIdx.x, chunk = blockIdx.y, begin = chunk * images_per_chunk;
   const std::int64_t end = begin + images_per_chunk < image.images ? begin + images_per_chunk : image.images;
   double totals[Sums][1] = {};
-  const auto add = terms.template of<1>(channel);
+  const auto add = terms.template of<1>(part_number() * image.channels, channel);
   for (std::int64_t i = begin * image.positions + threadIdx.x; i < end * image.positions; i += sums_block) {
-    const std::int64_t number = i / image.positions, position = i % image.positions;
+    const std::int64_t number = part_number() * image.images + i / image.positions,
+                       position = i % image.positions;
     add((number * image.channels + channel) * image.positions + position, number, totals);
   }
   for (int s = 0; s < Sums; ++s) {
     const double total = block_sum(totals[s][0], shared);
-    if (threadIdx.x == 0) partial[(chunk * Sums + s) * image.channels + channel] = total;
+    if (threadIdx.x == 0)
+      partial[((std::int64_t{part_number()} * gridDim.y + chunk) * Sums + s) * image.channels + channel] =
+          total;
   }
 }
 
-/// Sums `terms` over T, whose addresses are `at`.
+/// Sums `terms` over T, whose addresses are `at`. image: of one part.
 template <int Sums, class T, class Terms, class Receive, class... At>
-void sum_channels(CudaBackend& gpu, const Image& image, const Terms& terms, const Receive& receive,
+void sum_channels(CudaBackend& gpu, int parts, const Image& image, const Terms& terms, const Receive& receive,
                   const At*... at) {
   if (image.channels == 0) return;
   if (image.channels_last)
     return sum_columns<Sums, double, T>(gpu, image.images * image.positions, image.channels,
-                                        sums_packs<double, T>(image.channels, at...), terms, receive);
+                                        sums_packs<double, T>(image.channels, at...), terms, receive, parts);
   constexpr std::int64_t max_chunks = 64;
   const Launch on = gpu.launch();
   const std::int64_t chunks = image.images < max_chunks ? image.images : max_chunks;
-  const Tensor scratch = gpu.scratch(Sums * chunks * image.channels, DType::float64);
+  const Tensor scratch = gpu.scratch(parts * Sums * chunks * image.channels, DType::float64);
   double* const partial = scratch.data<double>();
   if (chunks > 0) {
     // gridDim.x may be up to 2^31 - 1
-    const dim3 grid(static_cast<unsigned>(image.channels), static_cast<unsigned>(chunks));
+    const dim3 grid(static_cast<unsigned>(image.channels), static_cast<unsigned>(chunks),
+                    static_cast<unsigned>(parts));
     sum_runs<Sums><<<grid, sums_block, 0, on.stream>>>(image, ceil_div(image.images, chunks), terms, partial);
   }
-  fold<Sums>(on, chunks, image.channels, static_cast<const double*>(partial), receive);
+  fold<Sums>(on, chunks, image.channels, static_cast<const double*>(partial), receive, parts);
 }
 
 /// Values of Width channels.
@@ -76,7 +80,7 @@ struct Moments {
   const float* centre;
 
   template <int Width>
-  __device__ auto of(std::int64_t channel) const {
+  __device__ auto of(std::int64_t, std::int64_t channel) const {
     const auto centres = of_channels<Width>(channel, [&](std::int64_t c) { return centre[c]; });
     return [from = x, centres](std::int64_t at, std::int64_t, auto& totals) {
       const auto in = load_pack<T, Width>(from + at);
@@ -96,12 +100,13 @@ struct BackwardTerms {
   const float *mean, *inv_std, *weight, *bias;
 
   template <int Width>
-  __device__ auto of(std::int64_t channel) const {
+  __device__ auto of(std::int64_t earlier, std::int64_t channel) const {
     struct Channel {
       float mean, factor, bias;
     };
     const auto channels = of_channels<Width>(channel, [&](std::int64_t c) {
-      return Channel{mean[c], weight ? inv_std[c] * weight[c] : inv_std[c], bias ? bias[c] : 0.0f};
+      const float factor = inv_std[earlier + c];
+      return Channel{mean[earlier + c], weight ? factor * weight[c] : factor, bias ? bias[c] : 0.0f};
     });
     return [upstream = dy, from = x, channels](std::int64_t at, std::int64_t, auto& totals) {
       const auto grad = load_pack<T, Width>(upstream + at), in = load_pack<T, Width>(from + at);
@@ -125,8 +130,8 @@ struct GatedBackwardTerms {
   T* gated;
 
   template <int Width>
-  __device__ auto of(std::int64_t channel) const {
-    const auto means = of_channels<Width>(channel, [&](std::int64_t c) { return mean[c]; });
+  __device__ auto of(std::int64_t earlier, std::int64_t channel) const {
+    const auto means = of_channels<Width>(earlier + channel, [&](std::int64_t c) { return mean[c]; });
     return [*this, means](std::int64_t at, std::int64_t, auto& totals) {
       auto grad = load_pack<T, Width>(dy + at);
       Pack<T, Width> second{};
@@ -150,37 +155,38 @@ struct IntoPairs {
   double* to;
   std::int64_t channels;
   const float* factor;  // of the second gradient; or null
-  __device__ void operator()(std::int64_t channel, const double* totals) const {
-    to[channel] = totals[0];
-    to[channels + channel] = factor ? totals[1] * static_cast<double>(factor[channel]) : totals[1];
+  __device__ void operator()(std::int64_t earlier, std::int64_t channel, const double* totals) const {
+    double* const pair = to + 2 * earlier + channel;
+    pair[0] = totals[0];
+    pair[channels] = factor ? totals[1] * static_cast<double>(factor[earlier + channel]) : totals[1];
   }
 };
 
-void channel_sums(CudaBackend& gpu, const ops::ChannelSums& op) {
+void channel_sums(CudaBackend& gpu, const ops::ChannelSums& op, int parts) {
   by_type_of(op.dy, [&]<class T>(T) {
     const T* const dy = op.dy.data<T>();
-    sum_channels<1, T>(gpu, image_of(op.dy), Elements<T>{dy},
+    sum_channels<1, T>(gpu, parts, image_of(op.dy), Elements<T>{dy},
                        IntoGradients<1>{{op.dbias.data<float>()}, op.accumulate}, dy);
   });
 }
 
-void channel_moments(CudaBackend& gpu, const ops::ChannelMoments& op) {
+void channel_moments(CudaBackend& gpu, const ops::ChannelMoments& op, int parts) {
   by_type_of(op.x, [&]<class T>(T) {
     const T* const x = op.x.data<T>();
-    sum_channels<2, T>(gpu, image_of(op.x), Moments<T>{x, op.centre.data<float>()},
+    sum_channels<2, T>(gpu, parts, image_of(op.x), Moments<T>{x, op.centre.data<float>()},
                        IntoPairs{op.moments.data<double>(), op.x.size(1), nullptr}, x);
   });
 }
 
 /// The two sums of a batch norm's backward, of `terms` over T, whose addresses are `at`.
 template <class T, class Terms, class... At>
-void sum_backward(CudaBackend& gpu, const Tensor& x, const Tensor& inv_std, const Tensor& sums,
+void sum_backward(CudaBackend& gpu, int parts, const Tensor& x, const Tensor& inv_std, const Tensor& sums,
                   const Terms& terms, const At*... at) {
-  sum_channels<2, T>(gpu, image_of(x), terms,
+  sum_channels<2, T>(gpu, parts, image_of(x), terms,
                      IntoPairs{sums.data<double>(), x.size(1), inv_std.data<float>()}, at...);
 }
 
-void batch_norm_backward_sums(CudaBackend& gpu, const ops::BatchNormBackwardSums& op) {
+void batch_norm_backward_sums(CudaBackend& gpu, const ops::BatchNormBackwardSums& op, int parts) {
   const ops::ChannelNorm& norm = op.norm;
   by_type_of(op.dy, [&]<class T>(T) {
     const auto run = [&]<bool relu>(std::bool_constant<relu>) {
@@ -190,18 +196,18 @@ void batch_norm_backward_sums(CudaBackend& gpu, const ops::BatchNormBackwardSums
                                          norm.inv_std.data<float>(),
                                          data_or_null<float>(norm.weight),
                                          data_or_null<float>(norm.bias)};
-      sum_backward<T>(gpu, op.x, norm.inv_std, op.sums, terms, terms.dy, terms.x);
+      sum_backward<T>(gpu, parts, op.x, norm.inv_std, op.sums, terms, terms.dy, terms.x);
     };
     op.relu ? run(std::true_type{}) : run(std::false_type{});
   });
 }
 
-void batch_norm_gated_backward_sums(CudaBackend& gpu, const ops::BatchNormGatedBackwardSums& op) {
+void batch_norm_gated_backward_sums(CudaBackend& gpu, const ops::BatchNormGatedBackwardSums& op, int parts) {
   by_type_of(op.dy, [&]<class T>(T) {
     const GatedBackwardTerms<T> terms{op.dy.data<T>(), data_or_null<T>(op.second_grad), op.y.data<T>(),
                                       op.x.data<T>(),  op.mean.data<float>(),           op.gated.data<T>()};
-    sum_backward<T>(gpu, op.x, op.inv_std, op.sums, terms, terms.dy, terms.second_grad, terms.y, terms.x,
-                    terms.gated);
+    sum_backward<T>(gpu, parts, op.x, op.inv_std, op.sums, terms, terms.dy, terms.second_grad, terms.y,
+                    terms.x, terms.gated);
   });
 }
 
@@ -238,9 +244,11 @@ struct Normalise {
     __device__ float operator()(float x) const { return finished(norm(x)); }
     __device__ float operator()(float x, float shortcut) const { return finished(norm(x) + shortcut); }
   };
+  /// earlier: channels of earlier parts, which have their own mean and inv_std.
   template <int Width>
-  __device__ Channels<Channel, Width> of(std::int64_t c) const {
-    const auto means = load_channels<Width>(mean, c), factors = load_channels<Width>(inv_std, c);
+  __device__ Channels<Channel, Width> of(std::int64_t earlier, std::int64_t c) const {
+    const auto means = load_channels<Width>(mean, earlier + c),
+               factors = load_channels<Width>(inv_std, earlier + c);
     const auto weights = load_channels<Width>(weight, c, 1.0f), biases = load_channels<Width>(bias, c);
     Channels<Channel, Width> all;
     for (int lane = 0; lane < Width; ++lane)
@@ -258,7 +266,7 @@ struct Shift {
     __device__ float operator()(float x) const { return x + bias; }
   };
   template <int Width>
-  __device__ Channels<Channel, Width> of(std::int64_t c) const {
+  __device__ Channels<Channel, Width> of(std::int64_t, std::int64_t c) const {
     const auto biases = load_channels<Width>(bias, c);
     Channels<Channel, Width> all;
     for (int lane = 0; lane < Width; ++lane) all.lane[lane] = {biases.lane[lane]};
@@ -283,11 +291,12 @@ struct InputGradient {
     }
   };
   template <int Width>
-  __device__ Channels<Channel, Width> of(std::int64_t c) const {
-    const auto norms = normalise.of<Width>(c);
-    const auto scales = load_channels<Width>(normalise.inv_std, c);
-    const auto of_dy = load_channels<Width>(sums, c), of_products = load_channels<Width>(sums + channels, c);
-    const double n = count ? *count : 0, share = 1 / n;
+  __device__ Channels<Channel, Width> of(std::int64_t earlier, std::int64_t c) const {
+    const auto norms = normalise.of<Width>(earlier, c);
+    const auto scales = load_channels<Width>(normalise.inv_std, earlier + c);
+    const auto of_dy = load_channels<Width>(sums + 2 * earlier, c),
+               of_products = load_channels<Width>(sums + 2 * earlier + channels, c);
+    const double n = count ? count[part_number()] : 0, share = 1 / n;
     Channels<Channel, Width> all;
     for (int lane = 0; lane < Width; ++lane) {
       all.lane[lane] = {norms.lane[lane], 0, 0};
@@ -313,21 +322,22 @@ __device__ Pack<T, Width> lanes_of(const Function* f, int stride, const Pack<Fro
 template <int Width, class Parameters, class T, class... From>
 __global__ void __launch_bounds__(256)
     map_channels(Matrix matrix, Parameters parameters, T* y, const From*... from) {
-  const std::int64_t packs = matrix.width / Width;
+  const std::int64_t packs = matrix.width / Width, earlier = part_number() * matrix.channels,
+                     begin = part_number() * matrix.rows * matrix.width;
   using Channel = typename Parameters::Channel;
   for (std::int64_t i = global_thread(); i < packs; i += global_threads()) {
     const std::int64_t at = i * Width;
     if (matrix.channels_last) {
-      const auto channels = parameters.template of<Width>(at);
+      const auto channels = parameters.template of<Width>(earlier, at);
       for (std::int64_t row = first_row(); row < matrix.rows; row += rows_apart()) {
-        const std::int64_t position = row * matrix.width + at;
+        const std::int64_t position = begin + row * matrix.width + at;
         store_pack(y + position,
                    lanes_of<Width, Channel, T>(channels.lane, 1, load_pack<From, Width>(from + position)...));
       }
     } else {
       for (std::int64_t row = first_row(); row < matrix.rows; row += rows_apart()) {
-        const std::int64_t position = row * matrix.width + at;
-        const auto channel = parameters.template of<1>(row % matrix.channels);
+        const std::int64_t position = begin + row * matrix.width + at;
+        const auto channel = parameters.template of<1>(earlier, row % matrix.channels);
         store_pack(y + position,
                    lanes_of<Width, Channel, T>(channel.lane, 0, load_pack<From, Width>(from + position)...));
       }
@@ -337,7 +347,8 @@ __global__ void __launch_bounds__(256)
 
 /// y = f(from...) by `parameters` of each channel, all of T.
 template <class T, class Parameters, class... From>
-void map_image(const Launch& on, const Parameters& parameters, const Tensor& y, const From&... from) {
+void map_image(const Launch& on, int parts, const Parameters& parameters, const Tensor& y,
+               const From&... from) {
   if (y.numel() == 0) return;
   const Matrix matrix(image_of(y));
   const bool packs = matrix.width % pack_width<T> == 0 && packs_at(y.raw()) &&
@@ -345,8 +356,8 @@ void map_image(const Launch& on, const Parameters& parameters, const Tensor& y, 
   with_width<T>(packs, [&]<int width>(Width<width>) {
     constexpr std::int64_t rows_of_thread = 4;  // per load of its channels' parameters
     const RowGrid launch(on, ceil_div(matrix.rows, rows_of_thread), matrix.width / width, 1024);
-    map_channels<width><<<launch.grid, launch.block, 0, on.stream>>>(matrix, parameters, y.data<T>(),
-                                                                     from.template data<T>()...);
+    map_channels<width><<<for_parts(launch.grid, parts), launch.block, 0, on.stream>>>(
+        matrix, parameters, y.data<T>(), from.template data<T>()...);
   });
 }
 
@@ -355,21 +366,21 @@ Normalise normalise_by(const ops::ChannelNorm& norm) {
           data_or_null<float>(norm.bias)};
 }
 
-void batch_norm(CudaBackend& gpu, const ops::BatchNorm& op) {
+void batch_norm(CudaBackend& gpu, const ops::BatchNorm& op, int parts) {
   Normalise normalise = normalise_by(op.norm);
   if (!op.relu) normalise.min = -std::numeric_limits<float>::infinity();
   by_type_of(op.x, [&]<class T>(T) {
-    if (op.shortcut) return map_image<T>(gpu.launch(), normalise, op.y, op.x, op.shortcut);
-    map_image<T>(gpu.launch(), normalise, op.y, op.x);
+    if (op.shortcut) return map_image<T>(gpu.launch(), parts, normalise, op.y, op.x, op.shortcut);
+    map_image<T>(gpu.launch(), parts, normalise, op.y, op.x);
   });
 }
 
-void batch_norm_backward_input(CudaBackend& gpu, const ops::BatchNormBackwardInput& op) {
+void batch_norm_backward_input(CudaBackend& gpu, const ops::BatchNormBackwardInput& op, int parts) {
   by_type_of(op.dy, [&]<class T>(T) {
     const auto run = [&]<bool relu>(std::bool_constant<relu>) {
       const InputGradient<relu> gradient{normalise_by(op.norm), op.sums.data<double>(),
                                          data_or_null<double>(op.count), op.dy.size(1)};
-      map_image<T>(gpu.launch(), gradient, op.dx, op.dy, op.x);
+      map_image<T>(gpu.launch(), parts, gradient, op.dx, op.dy, op.x);
     };
     op.relu ? run(std::true_type{}) : run(std::false_type{});
   });
@@ -378,7 +389,7 @@ void batch_norm_backward_input(CudaBackend& gpu, const ops::BatchNormBackwardInp
 }  // namespace
 
 void add_channels(const Launch& on, const Tensor& bias, const Tensor& y) {
-  by_type_of(y, [&]<class T>(T) { map_image<T>(on, Shift{bias.data<float>()}, y, y); });
+  by_type_of(y, [&]<class T>(T) { map_image<T>(on, 1, Shift{bias.data<float>()}, y, y); });
 }
 
 namespace {
@@ -389,16 +400,35 @@ void each_item(CudaBackend& gpu, const Operation& op) {
   for_elements(gpu.launch(), item.items(), item, 128);
 }
 
+/// BatchStatisticsItem of each part.
+struct StatisticsItem {
+  ops::BatchStatisticsItem item;
+
+  __device__ void operator()(std::int64_t c) const {
+    ops::BatchStatisticsItem own = item;
+    const std::int64_t earlier = part_number() * item.moments.channels;
+    if (own.moments.data) own.moments.data += 2 * earlier + part_number();
+    own.mean += earlier;
+    own.inv_std += earlier;
+    own(c);
+  }
+};
+
+void batch_statistics(CudaBackend& gpu, const ops::BatchStatistics& op, int parts) {
+  const ops::BatchStatisticsItem item(op);
+  for_elements(gpu.launch(), item.items(), StatisticsItem{item}, 128, parts);
+}
+
 // Moments are summed in float64 from the first element on, so any centre is good.
 void moments_lack_digits(CudaBackend&, const ops::MomentsLackDigits& op) { *op.lack = false; }
 
 }  // namespace
 
 void enter_batch_norm(CudaBackend& gpu) {
-  gpu.enter<&channel_sums, &channel_moments, &batch_norm_backward_sums, &batch_norm_gated_backward_sums>();
-  gpu.enter<&batch_norm, &batch_norm_backward_input>();
-  gpu.enter<&each_item<ops::BatchStatisticsItem, ops::BatchStatistics>,
-            &each_item<ops::MoveCentreItem, ops::MoveCentre>,
+  gpu.enter_at_once<&channel_sums, &channel_moments, &batch_norm_backward_sums,
+                    &batch_norm_gated_backward_sums, &batch_norm, &batch_norm_backward_input,
+                    &batch_statistics>();
+  gpu.enter<&each_item<ops::MoveCentreItem, ops::MoveCentre>,
             &each_item<ops::UpdateRunningItem, ops::UpdateRunning>, &moments_lack_digits>();
 }
 

@@ -245,7 +245,7 @@ void CudaBackend::refuse_in_capture(const char* what) const {
 
 void CudaBackend::make_current() const { check(cudaSetDevice(index_), "cudaSetDevice", index_); }
 
-void CudaBackend::perform(const ops::AnyOperation& operation) {
+const Entry& CudaBackend::begin(const ops::AnyOperation& operation) {
   if (const char* const why = operation.changes_between_runs()) refuse_in_capture(why);
   const Entry& entry = entry_of(operation);
   operation.visit([&](const char* name, const ops::Role&, const Tensor& tensor) {
@@ -254,7 +254,16 @@ void CudaBackend::perform(const ops::AnyOperation& operation) {
   if (entry.computes == Computes::in_float32 && operation.activation_type() == DType::bfloat16)
     throw UsageError("{} on a GPU does not support bfloat16", operation.name());
   make_current();
-  entry.run(*this, operation.get());
+  return entry;
+}
+
+void CudaBackend::perform(const ops::AnyOperation& operation) {
+  begin(operation).run(*this, operation.get());
+  check(cudaGetLastError(), operation.name(), index_);
+}
+
+void CudaBackend::perform_parts(const ops::AnyOperation& operation, int parts) {
+  begin(operation).run_parts(*this, operation.get(), parts);
   check(cudaGetLastError(), operation.name(), index_);
 }
 
@@ -263,9 +272,21 @@ Tensor CudaBackend::empty(Shape shape, DType dtype, int channel_block) {
   return Tensor::over(pool_.allocate(bytes), shape, dtype, channel_block);
 }
 
+std::size_t CudaBackend::free_bytes() const {
+  std::size_t free = 0, all = 0;
+  make_current();
+  check(cudaMemGetInfo(&free, &all), "cudaMemGetInfo", index_);
+  return free;
+}
+
 // Channels last: tensor cores read the channels of a position together.
 int CudaBackend::preferred_channel_block(std::int64_t channels, DType) const {
   return static_cast<int>(std::max<std::int64_t>(1, channels));
+}
+
+// Channels last, unless both layouts are the same: an optimizer then writes the rounded weight itself.
+int CudaBackend::preferred_weight_block(const Shape& weight) const {
+  return weight.rank() == 4 && weight[2] * weight[3] > 1 ? static_cast<int>(weight[1]) : 1;
 }
 
 // cuBLASLt reads rows of bf16 16 bytes at a time if all extents are multiples of that; its tiles are of 64

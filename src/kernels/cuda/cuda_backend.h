@@ -40,10 +40,20 @@ class CudaBackend final : public Backend {
   std::unique_ptr<GraphCapture> capture_graph(std::uint64_t step) override;
   Tensor empty(Shape shape, DType dtype = DType::float32, int channel_block = 1) override;
   std::size_t reserved_bytes() const override { return pool_.reserved_bytes(); }
+  std::size_t free_bytes() const override;
   int preferred_channel_block(std::int64_t channels, DType dtype) const override;
+  int preferred_weight_block(const Shape& weight) const override;
   std::int64_t fast_columns(std::int64_t columns, DType dtype) const override;
   Shape attention_saved_shape(std::int64_t batch, int heads, std::int64_t queries,
                               std::int64_t keys) const override;
+
+  /// From now on function(backend, operation, parts) runs the operations of its type, alone and in parts. It
+  /// gets the operation of part 0; in part p each operand that is not shared begins p times its elements
+  /// further on (see part_number() in device_code.cuh).
+  template <auto... function>
+  void enter_at_once() {
+    (enter_function_at_once<function>(function), ...);
+  }
 
   // For the functions of this folder. Operations are checked before a function is called, launches after it
   // returns.
@@ -69,12 +79,31 @@ class CudaBackend final : public Backend {
     shared_copy_ = {};
   }
   void perform(const ops::AnyOperation& operation) override;
+  void perform_parts(const ops::AnyOperation& operation, int parts) override;
   void copy_elements(const Tensor& from, const Tensor& to) override;
   void read_elements(std::span<const Transfer> transfers) override;
 
  private:
+  template <auto function, class Operation>
+  static void run_alone(CudaBackend& gpu, const Operation& operation) {
+    function(gpu, operation, 1);
+  }
+  template <auto function, class Operation>
+  static void run_at_once(CudaBackend& gpu, const Operation& operation, int parts) {
+    ops::AnyOperation(operation).with_part(0, parts, [&](const ops::AnyOperation& first) {
+      function(gpu, *static_cast<const Operation*>(first.get()), parts);
+    });
+  }
+  template <auto function, class Operation>
+  void enter_function_at_once(void (*)(CudaBackend&, const Operation&, int)) {
+    enter<&run_alone<function, Operation>>();
+    enter_parts<&run_at_once<function, Operation>>();
+  }
+
   /// Makes this the device of the calling thread.
   void make_current() const;
+  /// The entry of an operation that can run now.
+  const Entry& begin(const ops::AnyOperation& operation);
   /// UsageError if a graph is being captured; what: why a launch cannot repeat it.
   void refuse_in_capture(const char* what) const;
 

@@ -20,7 +20,7 @@ __device__ void report(DataFault* fault, const DataFault& candidate) {
 /// One block reports the first such value; several blocks write theirs to `firsts`.
 __global__ void __launch_bounds__(block)
     find_outside(const std::int64_t* values, std::int64_t count, bool may_ignore, std::int64_t ignored,
-                 DataFault candidate, DataFault* fault, std::int64_t* firsts) {
+                 std::int64_t of_part, DataFault candidate, DataFault* fault, std::int64_t* firsts) {
   __shared__ long long shared[32];
   long long first = count;
   for (std::int64_t i = global_thread(); i < count; i += global_threads()) {
@@ -35,20 +35,20 @@ __global__ void __launch_bounds__(block)
   if (gridDim.x > 1) {
     firsts[blockIdx.x] = first;
   } else if (first < count) {
-    candidate.number = first;
+    candidate.number = first % of_part;
     candidate.value = values[first];
     report(fault, candidate);
   }
 }
 
 __global__ void __launch_bounds__(block)
-    report_first(const std::int64_t* values, std::int64_t count, DataFault candidate, DataFault* fault,
-                 const std::int64_t* firsts, int blocks) {
+    report_first(const std::int64_t* values, std::int64_t count, std::int64_t of_part, DataFault candidate,
+                 DataFault* fault, const std::int64_t* firsts, int blocks) {
   __shared__ long long shared[32];
   const int i = static_cast<int>(threadIdx.x);
   const long long first = first_of_block(i < blocks ? firsts[i] : count, count, shared);
   if (i != 0 || first == count) return;
-  candidate.number = first;
+  candidate.number = first % of_part;
   candidate.value = values[first];
   report(fault, candidate);
 }
@@ -56,17 +56,18 @@ __global__ void __launch_bounds__(block)
 }  // namespace
 
 void check_data(const Launch& on, const Tensor& values, std::int64_t bound, const std::int64_t* ignored,
-                DataFault::Kind kind, const char* operation, DataFault* fault) {
-  const std::int64_t count = values.numel();
+                DataFault::Kind kind, const char* operation, DataFault* fault, int parts) {
+  const std::int64_t of_part = values.numel(), count = of_part * parts;
   if (count == 0) return;
   const auto* const from = values.data<std::int64_t>();
   const DataFault candidate{.kind = kind, .operation = operation, .bound = bound};
   const int blocks = static_cast<int>(
       std::min<std::int64_t>((count + values_per_block - 1) / values_per_block, max_check_blocks));
   find_outside<<<blocks, block, 0, on.stream>>>(from, count, ignored != nullptr, ignored ? *ignored : 0,
-                                                candidate, fault, firsts_of(fault));
+                                                of_part, candidate, fault, firsts_of(fault));
   if (blocks > 1)
-    report_first<<<1, block, 0, on.stream>>>(from, count, candidate, fault, firsts_of(fault), blocks);
+    report_first<<<1, block, 0, on.stream>>>(from, count, of_part, candidate, fault, firsts_of(fault),
+                                             blocks);
 }
 
 }  // namespace lockstep::kernels

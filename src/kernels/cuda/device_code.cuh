@@ -128,16 +128,30 @@ __device__ inline std::int64_t global_thread() {
 }
 __device__ inline std::int64_t global_threads() { return static_cast<std::int64_t>(gridDim.x) * blockDim.x; }
 
+// An operation in parts (Backend::run_parts) has one more dimension of its grids, z: a block works on one
+// part. Arguments of kernels, and so the division of work, are those of part 0: operands that are not shared
+// begin part_number() times their elements further on.
+
+/// The part of an operation on which a block works.
+__device__ inline unsigned part_number() { return blockIdx.z; }
+/// The grid of one part, once for each part.
+inline dim3 for_parts(dim3 grid, int parts) {
+  grid.z = static_cast<unsigned>(parts);
+  return grid;
+}
+
 template <class Element>
 __global__ void __launch_bounds__(256) run_elements(std::int64_t count, Element element) {
   for (std::int64_t i = global_thread(); i < count; i += global_threads()) element(i);
 }
 
-/// Calls element(i) for each i below count, in one thread each. Few elements with much work need small
-/// blocks.
+/// Calls element(i) for each i below count, in one thread each, in every part. Few elements with much work
+/// need small blocks.
 template <class Element>
-void for_elements(const Launch& on, std::int64_t count, const Element& element, int block = 256) {
-  if (count > 0) run_elements<<<grid_for(count, block, on), block, 0, on.stream>>>(count, element);
+void for_elements(const Launch& on, std::int64_t count, const Element& element, int block = 256,
+                  int parts = 1) {
+  if (count > 0)
+    run_elements<<<for_parts(grid_for(count, block, on), parts), block, 0, on.stream>>>(count, element);
 }
 
 template <int count>

@@ -47,12 +47,12 @@ struct Same {
   }
 };
 
-void sum_rows(CudaBackend& gpu, const ops::SumRows& op) {
+void sum_rows(CudaBackend& gpu, const ops::SumRows& op, int parts) {
   const std::int64_t width = op.row.numel();
   by_type_of(op.x, [&]<class T>(T) {
     const T* const x = op.x.data<T>();
     sum_columns<1, float, T>(gpu, op.rows(), width, sums_packs<float, T>(width, x), Elements<T>{x},
-                             IntoGradients<1>{{op.row.data<float>()}, op.accumulate});
+                             IntoGradients<1>{{op.row.data<float>()}, op.accumulate}, parts);
   });
 }
 
@@ -72,6 +72,9 @@ bool convert(const Launch& on, const Tensor& from, const Tensor& to) {
          run(std::int64_t{}, float{}) || run(std::int32_t{}, float{}) || run(std::uint8_t{}, float{});
 }
 
-void enter_elementwise(CudaBackend& gpu) { gpu.enter<&fill, &sum_rows>(); }
+void enter_elementwise(CudaBackend& gpu) {
+  gpu.enter<&fill>();
+  gpu.enter_at_once<&sum_rows>();
+}
 
 }  // namespace lockstep::kernels

@@ -14,14 +14,15 @@ namespace {
 
 constexpr int block = 256;
 
-/// The target of a use: a position of the axis, or, by_element, an element of dx. Indices out of range get a
-/// target past the last one.
+/// The target of a use: a position of the axis in its part, or, by_element, an element of dx. Indices out of
+/// range get a target past the last one. uses: of a part; named: of all parts.
 __global__ void __launch_bounds__(block)
     name_uses(ops::GatherSizes sizes, const std::int64_t* indices, std::int64_t uses, std::int64_t named,
               std::int32_t* names, std::int32_t* numbers) {
-  for (std::int64_t e = global_thread(); e < uses; e += global_threads()) {
+  const std::int64_t first = part_number() * uses;
+  for (std::int64_t e = first + global_thread(); e < first + uses; e += global_threads()) {
     const std::int64_t index = indices[e];
-    std::int64_t name = index;
+    std::int64_t name = part_number() * sizes.extent + index;
     if (sizes.by_element)
       name = (e / (sizes.inner * sizes.taken) * sizes.extent + index) * sizes.inner + e % sizes.inner;
     names[e] = static_cast<std::int32_t>(index >= 0 && index < sizes.extent ? name : named);
@@ -34,8 +35,8 @@ class SortedUses {
  public:
   /// UsageError with the operation's name if there are more than the sort can number.
   SortedUses(CudaBackend& gpu, const char* operation, std::int64_t uses, std::int64_t rows);
-  /// Stable.
-  void sort(const ops::GatherSizes& sizes, const Tensor& indices);
+  /// Stable. sizes, indices: of the first of `parts`, each of which has its own rows.
+  void sort(const ops::GatherSizes& sizes, const Tensor& indices, int parts = 1);
   const std::int32_t* sorted_rows() const { return numbers() + run_; }
   const std::int32_t* sorted_numbers() const { return sorted_rows() + run_; }
 
@@ -64,10 +65,11 @@ SortedUses::SortedUses(CudaBackend& gpu, const char* operation, std::int64_t use
   scratch_ = gpu.scratch(4 * run_ + ceil_div(static_cast<std::int64_t>(sort_bytes_), 4), DType::int32);
 }
 
-void SortedUses::sort(const ops::GatherSizes& sizes, const Tensor& indices) {
+void SortedUses::sort(const ops::GatherSizes& sizes, const Tensor& indices, int parts) {
   const Launch on = gpu_.launch();
-  name_uses<<<grid_for(uses_, block, on), block, 0, on.stream>>>(sizes, indices.data<std::int64_t>(), uses_,
-                                                                 rows_, rows(), numbers());
+  const std::int64_t uses = uses_ / parts;
+  name_uses<<<for_parts(grid_for(uses, block, on), parts), block, 0, on.stream>>>(
+      sizes, indices.data<std::int64_t>(), uses, rows_, rows(), numbers());
   sort_pairs();
 }
 
@@ -200,16 +202,17 @@ void embedding(CudaBackend& gpu, const ops::Embedding& op) {
   });
 }
 
-void embedding_backward(CudaBackend& gpu, const ops::EmbeddingBackward& op) {
+void embedding_backward(CudaBackend& gpu, const ops::EmbeddingBackward& op, int parts) {
   const auto [rows, width, uses] = op.sizes();
-  SortedUses sorted(gpu, op.name, uses, rows);
+  SortedUses sorted(gpu, op.name, parts * uses, parts * rows);
   const Launch on = gpu.launch();
   float* const dweight = op.dweight.data<float>();
   if (!op.accumulate)
-    check(cudaMemsetAsync(dweight, 0, op.dweight.bytes(), on.stream), "cudaMemsetAsync", gpu.device().index);
+    check(cudaMemsetAsync(dweight, 0, static_cast<std::size_t>(parts) * op.dweight.bytes(), on.stream),
+          "cudaMemsetAsync", gpu.device().index);
   if (op.dy.numel() == 0) return;
-  sorted.sort(ops::GatherSizes{.extent = rows}, op.indices);
-  by_type_of(op.dy, [&, all = uses, of = rows, across = width]<class T>(T) {
+  sorted.sort(ops::GatherSizes{.extent = rows}, op.indices, parts);
+  by_type_of(op.dy, [&, all = parts * uses, of = parts * rows, across = width]<class T>(T) {
     sum_rows<<<grid_for(all * block, block, on), block, 0, on.stream>>>(
         sorted.sorted_rows(), sorted.sorted_numbers(), all, of, across, op.dy.data<T>(), dweight);
   });
@@ -218,7 +221,8 @@ void embedding_backward(CudaBackend& gpu, const ops::EmbeddingBackward& op) {
 }  // namespace
 
 void enter_gather(CudaBackend& gpu) {
-  gpu.enter<&gather, &gather_backward, &embedding, &embedding_backward>();
+  gpu.enter<&gather, &gather_backward, &embedding>();
+  gpu.enter_at_once<&embedding_backward>();
 }
 
 }  // namespace lockstep::kernels

@@ -118,11 +118,11 @@ __global__ void __launch_bounds__(group_block)
   }
 }
 
-/// x: [images, channels]
-void sum_over_images(CudaBackend& gpu, const ops::GroupSizes& sizes, const float* x, float* gradient,
-                     bool accumulate) {
+/// x: [parts, images, channels]
+void sum_over_images(CudaBackend& gpu, int parts, const ops::GroupSizes& sizes, const float* x,
+                     float* gradient, bool accumulate) {
   sum_columns<1, float, float>(gpu, sizes.images, sizes.channels, sums_packs<float, float>(sizes.channels, x),
-                               Elements<float>{x}, IntoGradients<1>{{gradient}, accumulate});
+                               Elements<float>{x}, IntoGradients<1>{{gradient}, accumulate}, parts);
 }
 
 /// The number of groups of all images. Kernels count groups and channels in 32 bits.
@@ -152,11 +152,13 @@ void group_norm(CudaBackend& gpu, const ops::GroupNorm& op) {
   });
 }
 
-void group_norm_backward(CudaBackend& gpu, const ops::GroupNormBackward& op) {
+void group_norm_backward(CudaBackend& gpu, const ops::GroupNormBackward& op, int parts) {
   const ops::GroupSizes groups = op.sizes();
+  ops::GroupSizes all = groups;
+  all.images *= parts;
   const Launch on = gpu.launch();
-  const unsigned items = groups_of_all(groups);
-  const auto runs = static_cast<unsigned>(groups.channels * groups.images);
+  const unsigned items = groups_of_all(all);
+  const auto runs = static_cast<unsigned>(all.channels * all.images);
   if (groups.channels == 0) return;
   const Tensor scratch = gpu.scratch(std::int64_t{2} * runs);
   float *const sums = scratch.data<float>(), *const products = sums + runs;
@@ -176,12 +178,15 @@ void group_norm_backward(CudaBackend& gpu, const ops::GroupNormBackward& op) {
             groups, items, dy, x, op.weight.data<float>(), mean, inv_std, sums, products, dx);
     });
   });
-  sum_over_images(gpu, groups, products, op.dweight.data<float>(), op.accumulate);
-  sum_over_images(gpu, groups, sums, op.dbias.data<float>(), op.accumulate);
+  sum_over_images(gpu, parts, groups, products, op.dweight.data<float>(), op.accumulate);
+  sum_over_images(gpu, parts, groups, sums, op.dbias.data<float>(), op.accumulate);
 }
 
 }  // namespace
 
-void enter_group_norm(CudaBackend& gpu) { gpu.enter<&group_norm, &group_norm_backward>(); }
+void enter_group_norm(CudaBackend& gpu) {
+  gpu.enter<&group_norm>();
+  gpu.enter_at_once<&group_norm_backward>();
+}
 
 }  // namespace lockstep::kernels

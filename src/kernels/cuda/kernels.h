@@ -3,9 +3,11 @@
 
 #include <cuda_runtime_api.h>
 #include <cstdint>
+#include <span>
 
 #include "lockstep/base/random.h"
 #include "lockstep/ops/attention.h"
+#include "lockstep/ops/convolution.h"
 
 namespace lockstep::kernels {
 
@@ -14,11 +16,14 @@ struct Launch {
   int multiprocessors = 1;
 };
 
-/// The random numbers of a kernel. In a graph they are those of the step of a launch.
+/// The random numbers of a kernel. In a graph they are those of the step of a launch. part: of an operation
+/// that runs in parts, whose shard is as many further on.
 struct KernelRandom {
   Random random;
   const std::uint64_t* step;  ///< on the device; null: that of `random`
-  constexpr Random get() const { return step ? random.at_step(*step) : random; }
+  constexpr Random get(std::uint32_t part) const {
+    return (step ? random.at_step(*step) : random).shards_on(part);
+  }
 };
 
 // --- elementwise.cu
@@ -31,6 +36,14 @@ bool convert(const Launch& on, const Tensor& from, const Tensor& to);
 /// Each of `count` matrices [rows, columns] becomes [columns, rows]. Float32 or bf16.
 void transpose(const Launch& on, const Tensor& from, const Tensor& to, std::int64_t count, std::int64_t rows,
                std::int64_t columns);
+
+// --- packed_weights.cu
+/// ops::PackWeights: one launch for a few hundred weights.
+void pack_weights(const Launch& on, std::span<const ops::PackedWeight> weights);
+/// dweight (+)= sums, in one launch. dweight: float32 [O, C, kh, kw], or [parts, O, C, kh, kw]. sums: [parts,
+/// at least an element for each weight], bf16 or float32, rows [O, kh, kw, C] if channels_last.
+void unpack_weights(const Launch& on, const Tensor& sums, const Tensor& dweight, bool channels_last,
+                    bool accumulate);
 
 // --- batch_norm.cu
 /// y += the bias of its channel.
@@ -49,9 +62,10 @@ constexpr int max_check_blocks = 1024;
 constexpr std::int64_t fault_bytes = sizeof(DataFault) + max_check_blocks * sizeof(std::int64_t);
 inline std::int64_t* firsts_of(DataFault* fault) { return reinterpret_cast<std::int64_t*>(fault + 1); }
 /// Writes the first of the int64 values outside [0, bound) that is not `ignored` (null: none is ignored) to
-/// `fault`, if that has no error yet.
+/// `fault`, if that has no error yet. values: of the first of `parts`; the number of a value is that in its
+/// part.
 void check_data(const Launch& on, const Tensor& values, std::int64_t bound, const std::int64_t* ignored,
-                DataFault::Kind kind, const char* operation, DataFault* fault);
+                DataFault::Kind kind, const char* operation, DataFault* fault, int parts = 1);
 
 // --- attention.cu
 struct HeadMatrix {

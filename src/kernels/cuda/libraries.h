@@ -19,11 +19,12 @@ void load_cuda_libraries();
 
 #define LOCKSTEP_CUBLASLT_FUNCTIONS(use)                                                                   \
   use(cublasLtCreate) use(cublasLtDestroy) use(cublasLtGetStatusName) use(cublasLtGetStatusString)         \
-      use(cublasLtGetVersion) use(cublasLtMatmul) use(cublasLtMatmulAlgoGetHeuristic)                      \
-          use(cublasLtMatmulDescCreate) use(cublasLtMatmulDescDestroy) use(cublasLtMatmulDescSetAttribute) \
-              use(cublasLtMatmulPreferenceCreate) use(cublasLtMatmulPreferenceDestroy)                     \
-                  use(cublasLtMatmulPreferenceSetAttribute) use(cublasLtMatrixLayoutCreate)                \
-                      use(cublasLtMatrixLayoutDestroy) use(cublasLtMatrixLayoutSetAttribute)
+      use(cublasLtGetVersion) use(cublasLtMatmul) use(cublasLtMatmulAlgoCheck)                             \
+          use(cublasLtMatmulAlgoGetHeuristic) use(cublasLtMatmulDescCreate) use(cublasLtMatmulDescDestroy) \
+              use(cublasLtMatmulDescSetAttribute) use(cublasLtMatmulPreferenceCreate)                      \
+                  use(cublasLtMatmulPreferenceDestroy) use(cublasLtMatmulPreferenceSetAttribute)           \
+                      use(cublasLtMatrixLayoutCreate) use(cublasLtMatrixLayoutDestroy)                     \
+                          use(cublasLtMatrixLayoutSetAttribute)
 
 #define LOCKSTEP_CUDNN_FUNCTIONS(use)                                                                        \
   use(cudnnBackendCreateDescriptor) use(cudnnBackendDestroyDescriptor) use(cudnnBackendExecute)              \

@@ -1,7 +1,7 @@
 // Losses. Cross-entropy reads the logits once forward and once backward, in their own type, or, in place,
 // once for both: a row is still in the L2 cache when its gradient overwrites it. Sums over rows run in
-// float64 and in an order that depends on their number alone; within a row, the order depends on where it
-// begins, modulo 16 bytes, too.
+// float64 and in an order that depends on their number alone; within a row, the order depends on the number
+// of its first element, modulo 16 bytes, too, and not on addresses.
 #include "lockstep/ops/loss.h"
 
 #include "kernels/cuda/cuda_backend.h"
@@ -16,8 +16,8 @@ constexpr int large_block = 768;  // for long rows: fewer rows at a time, so tha
 constexpr std::int64_t long_row = 8192;
 
 /// Blocks of a multiprocessor: two large ones, of which one reads while the other computes. The rows of three
-/// no longer fit into the L2 cache.
-constexpr int blocks_at_once(int threads) { return threads == large_block ? 2 : 1; }
+/// no longer fit into the L2 cache. Reading element by element, which is rare, takes more registers.
+constexpr int blocks_at_once(int threads, bool packed) { return threads == large_block && packed ? 2 : 1; }
 
 /// e^x, as exact as its argument: the difference of a bf16 to another number has 8 significant bits.
 template <class T>
@@ -26,6 +26,7 @@ __device__ float exponential(float x) {
   return sizeof(T) == 2 ? exp2f(x * log2_of_e) : expf(x);
 }
 
+/// The rows of one part.
 struct LossRows {
   std::int64_t rows, classes, columns, ignore_index;  // columns: of which the first are the classes
   float label_smoothing;
@@ -61,13 +62,19 @@ __device__ bool counts(std::int64_t target, const LossRows& sizes) {
   return target != sizes.ignore_index && target >= 0 && target < sizes.classes;
 }
 
-/// Calls f(column, Width) for this thread's part of a row: packs of 16 bytes, and single elements before the
-/// first and after the last, because a row may begin anywhere.
-template <int Threads, class T, class Function>
-__device__ void each_of_row(const T* row, std::int64_t classes, const Function& f) {
+/// Calls f(column, Width) for this thread's columns of a row: packs of 16 bytes, and single elements before
+/// the first and after the last, because a row may begin anywhere. row: its number in all parts. Packed: the
+/// first row of each part begins with a pack in memory, so that addresses say where packs begin.
+template <int Threads, bool Packed, class T, class Function>
+__device__ void each_of_row(const LossRows& sizes, std::int64_t row, const T* x, const Function& f) {
   constexpr int width = pack_width<T>;
-  const auto address = reinterpret_cast<std::uintptr_t>(row);
-  const auto to_first = static_cast<std::int64_t>((16 - address % 16) % 16 / sizeof(T));
+  std::int64_t begin;  // in its part, modulo packs
+  if constexpr (Packed) {
+    begin = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(x) / sizeof(T));
+  } else {
+    begin = (row - part_number() * sizes.rows) * sizes.columns;
+  }
+  const std::int64_t classes = sizes.classes, to_first = -begin & (width - 1);
   const std::int64_t first = to_first < classes ? to_first : classes;
   for (std::int64_t c = threadIdx.x; c < first; c += Threads) f(c, Width<1>{});
 #pragma unroll 2
@@ -75,6 +82,26 @@ __device__ void each_of_row(const T* row, std::int64_t classes, const Function& 
     f(c, Width<width>{});
   const std::int64_t left = (classes - first) % width;
   if (threadIdx.x < left) f(classes - left + threadIdx.x, Width<1>{});
+}
+
+/// Packs, or, where rows of a part begin between packs in memory, their elements.
+template <bool Packed, int Width, class T>
+__device__ Pack<T, Width> load_columns(const T* from) {
+  if constexpr (Packed) {
+    return load_pack<T, Width>(from);
+  } else {
+    Pack<T, Width> columns;
+    for (int lane = 0; lane < Width; ++lane) columns.lane[lane] = from[lane];
+    return columns;
+  }
+}
+template <bool Packed, int Width, class T>
+__device__ void store_columns(T* to, const Pack<T, Width>& columns) {
+  if constexpr (Packed) {
+    store_pack(to, columns);
+  } else {
+    for (int lane = 0; lane < Width; ++lane) to[lane] = columns.lane[lane];
+  }
 }
 
 /// d = factor * (e^(x - log) - spread) of one row, and at the target less 1 - smoothing; zeros if the row
@@ -95,9 +122,9 @@ struct RowGradient {
 
   __device__ float at(float x) const { return factor * (exponential<T>(x - log) - spread); }
   /// Columns [c, c + Width). d may be x.
-  template <int Width>
+  template <bool Packed, int Width>
   __device__ void write(const T* x, T* d, std::int64_t c) const {
-    const Pack<T, Width> in = load_pack<T, Width>(x + c);
+    const auto in = load_columns<Packed, Width>(x + c);
     Pack<T, Width> out;
     for (int lane = 0; lane < Width; ++lane)
       out.lane[lane] = rounded<T>(counted ? at(to_float(in.lane[lane])) : 0.0f);
@@ -107,35 +134,36 @@ struct RowGradient {
           out.lane[lane] = rounded<T>(at(to_float(in.lane[lane])) - factor * target_share);
       }
     }
-    store_pack(d + c, out);
+    store_columns<Packed>(d + c, out);
   }
 };
 
 /// In place.
-template <int Threads, class T>
-__device__ void write_gradient(const RowGradient<T>& gradient, T* row, const LossRows& sizes) {
-  each_of_row<Threads>(row, sizes.classes, [&]<int width>(std::int64_t c, Width<width>) {
-    gradient.template write<width>(row, row, c);
+template <int Threads, bool Packed, class T>
+__device__ void write_gradient(const RowGradient<T>& gradient, T* x, std::int64_t row,
+                               const LossRows& sizes) {
+  each_of_row<Threads, Packed>(sizes, row, x, [&]<int width>(std::int64_t c, Width<width>) {
+    gradient.template write<Packed, width>(x, x, c);
   });
-  for (std::int64_t c = sizes.classes + threadIdx.x; c < sizes.columns; c += Threads)
-    row[c] = rounded<T>(0.0f);
+  for (std::int64_t c = sizes.classes + threadIdx.x; c < sizes.columns; c += Threads) x[c] = rounded<T>(0.0f);
 }
 
 /// One block per row. With `gradients` a row becomes its gradient; otherwise log_sum_exp is stored for a
 /// backward.
-template <int Threads, bool gradients, class T>
-__global__ void __launch_bounds__(Threads, blocks_at_once(Threads))
+template <int Threads, bool gradients, bool Packed, class T>
+__global__ void __launch_bounds__(Threads, blocks_at_once(Threads, Packed))
     forward(LossRows sizes, T* logits, const std::int64_t* targets, float* log_sum_exp, double* losses) {
   constexpr int warps = Threads / 32;
   __shared__ float shared_max[warps], shared_sum[warps], shared_log;
   __shared__ double shared_double[32];
-  for (std::int64_t row = blockIdx.x; row < sizes.rows; row += gridDim.x) {
+  const std::int64_t begin = part_number() * sizes.rows, end = begin + sizes.rows;
+  for (std::int64_t row = begin + blockIdx.x; row < end; row += gridDim.x) {
     const std::int64_t target = targets[row];
     T* const x = logits + row * sizes.columns;
     if (!counts(target, sizes)) {  // the same for every thread of the block
       if (threadIdx.x == 0) losses[row] = 0;
       if constexpr (gradients) {
-        write_gradient<Threads>(RowGradient<T>(sizes, target, 0, 1), x, sizes);
+        write_gradient<Threads, Packed>(RowGradient<T>(sizes, target, 0, 1), x, row, sizes);
       } else if (threadIdx.x == 0) {
         log_sum_exp[row] = 0;
       }
@@ -144,8 +172,8 @@ __global__ void __launch_bounds__(Threads, blocks_at_once(Threads))
     Exponentials mine;
     double plain_sum = 0;
     const bool smooth = sizes.label_smoothing > 0;
-    each_of_row<Threads>(x, sizes.classes, [&]<int width>(std::int64_t c, Width<width>) {
-      const Pack<T, width> in = load_pack<T, width>(x + c);
+    each_of_row<Threads, Packed>(sizes, row, x, [&]<int width>(std::int64_t c, Width<width>) {
+      const Pack<T, width> in = load_columns<Packed, width>(x + c);
       mine = with(mine, in);
       if (smooth) {
         for (int lane = 0; lane < width; ++lane) plain_sum += static_cast<double>(to_float(in.lane[lane]));
@@ -174,17 +202,20 @@ __global__ void __launch_bounds__(Threads, blocks_at_once(Threads))
     }
     __syncthreads();  // the shared memory of warps is free again, and the row has been read
     if constexpr (gradients) {
-      write_gradient<Threads>(RowGradient<T>(sizes, target, shared_log, 1), x, sizes);
+      write_gradient<Threads, Packed>(RowGradient<T>(sizes, target, shared_log, 1), x, row, sizes);
       __syncthreads();  // and so is shared_log
     }
   }
 }
 
-/// total = {sum of losses, rows that count}: one block.
+/// total = {sum of losses, rows that count}: one block for each part.
 __global__ void __launch_bounds__(1024)
     fold_rows(LossRows sizes, const std::int64_t* targets, const double* losses, double* total) {
   __shared__ double shared[32];
   double sum = 0, counted = 0;
+  targets += part_number() * sizes.rows;
+  losses += part_number() * sizes.rows;
+  total += 2 * part_number();
   for (std::int64_t row = threadIdx.x; row < sizes.rows; row += 1024) {
     sum += losses[row];
     counted += counts(targets[row], sizes) ? 1 : 0;
@@ -202,20 +233,22 @@ template <int Width, class T>
 __global__ void __launch_bounds__(block)
     backward(LossRows sizes, const T* logits, const std::int64_t* targets, const float* log_sum_exp,
              const float* factor, T* dlogits) {
-  const float by = *factor;
-  for (std::int64_t row = blockIdx.x; row < sizes.rows; row += gridDim.x) {
+  const float by = factor[part_number()];
+  const std::int64_t begin = part_number() * sizes.rows, end = begin + sizes.rows;
+  for (std::int64_t row = begin + blockIdx.x; row < end; row += gridDim.x) {
     const std::int64_t first = row * sizes.classes;
     const RowGradient<T> gradient(sizes, targets[row], log_sum_exp[row], by);
     for (std::int64_t c = threadIdx.x * Width; c < sizes.classes; c += block * Width)
-      gradient.template write<Width>(logits + first, dlogits + first, c);
+      gradient.template write<true, Width>(logits + first, dlogits + first, c);
   }
 }
 
 /// x = factor * x; the blocks end at once if the factor is 1.
 template <class T>
 __global__ void __launch_bounds__(block) scale_by(std::int64_t count, const float* factor, T* x) {
-  const float by = *factor;
+  const float by = factor[part_number()];
   if (by == 1.0f) return;
+  x += part_number() * count;
   for (std::int64_t i = global_thread(); i < count; i += global_threads())
     x[i] = rounded<T>(by * to_float(x[i]));
 }
@@ -268,49 +301,55 @@ LossRows rows_of(const Op& op) {
   return {op.logits.size(0), classes, columns, op.options.ignore_index, op.options.label_smoothing};
 }
 
-/// The losses of rows, in one launch, and their sum. log_sum_exp: null if the logits become gradients.
+/// The losses of rows, in one launch, and their sums. log_sum_exp: null if the logits become gradients.
 template <bool gradients, class Op>
-void sum_losses(CudaBackend& gpu, const Op& op, float* log_sum_exp) {
+void sum_losses(CudaBackend& gpu, const Op& op, float* log_sum_exp, int parts) {
   const Launch on = gpu.launch();
   const LossRows sizes = rows_of(op);
   const std::int64_t* const targets = op.targets.template data<std::int64_t>();
   check_data(on, op.targets, sizes.classes, &op.options.ignore_index, DataFault::target_outside,
-             ops::CrossEntropy::name, gpu.fault());
-  const Tensor scratch = gpu.scratch(sizes.rows, DType::float64);
+             ops::CrossEntropy::name, gpu.fault(), parts);
+  const Tensor scratch = gpu.scratch(parts * sizes.rows, DType::float64);
   double* const losses = scratch.data<double>();
   by_type_of(op.logits, [&]<class T>(T) {
     if (sizes.rows == 0) return;
     T* const x = op.logits.template data<T>();
-    const unsigned grid = block_a_row(sizes.rows, on);
+    const dim3 grid = for_parts(block_a_row(sizes.rows, on), parts);
+    const bool packs =
+        packs_at(x) && (parts == 1 || sizes.rows * sizes.columns % pack_width<T> == 0);  // in every part
+    const auto run = [&](auto* kernel, int threads) {
+      kernel<<<grid, threads, 0, on.stream>>>(sizes, x, targets, log_sum_exp, losses);
+    };
     if (sizes.classes < long_row) {
-      forward<block, gradients><<<grid, block, 0, on.stream>>>(sizes, x, targets, log_sum_exp, losses);
+      run(packs ? forward<block, gradients, true, T> : forward<block, gradients, false, T>, block);
     } else {
-      forward<large_block, gradients>
-          <<<grid, large_block, 0, on.stream>>>(sizes, x, targets, log_sum_exp, losses);
+      run(packs ? forward<large_block, gradients, true, T> : forward<large_block, gradients, false, T>,
+          large_block);
     }
   });
-  fold_rows<<<1, 1024, 0, on.stream>>>(sizes, targets, losses, op.total.template data<double>());
+  fold_rows<<<for_parts(1, parts), 1024, 0, on.stream>>>(sizes, targets, losses,
+                                                         op.total.template data<double>());
 }
 
-void cross_entropy(CudaBackend& gpu, const ops::CrossEntropy& op) {
-  sum_losses<false>(gpu, op, op.log_sum_exp.data<float>());
+void cross_entropy(CudaBackend& gpu, const ops::CrossEntropy& op, int parts) {
+  sum_losses<false>(gpu, op, op.log_sum_exp.data<float>(), parts);
 }
 
-void cross_entropy_in_place(CudaBackend& gpu, const ops::CrossEntropyInPlace& op) {
-  sum_losses<true>(gpu, op, nullptr);
+void cross_entropy_in_place(CudaBackend& gpu, const ops::CrossEntropyInPlace& op, int parts) {
+  sum_losses<true>(gpu, op, nullptr, parts);
 }
 
-void scale_unless_one(CudaBackend& gpu, const ops::ScaleUnlessOne& op) {
+void scale_unless_one(CudaBackend& gpu, const ops::ScaleUnlessOne& op, int parts) {
   const Launch on = gpu.launch();
   const std::int64_t count = op.x.numel();
   if (count == 0) return;
   by_type_of(op.x, [&]<class T>(T) {
-    scale_by<<<grid_for(count, block, on), block, 0, on.stream>>>(count, op.factor.data<float>(),
-                                                                  op.x.data<T>());
+    scale_by<<<for_parts(grid_for(count, block, on), parts), block, 0, on.stream>>>(
+        count, op.factor.data<float>(), op.x.data<T>());
   });
 }
 
-void cross_entropy_backward(CudaBackend& gpu, const ops::CrossEntropyBackward& op) {
+void cross_entropy_backward(CudaBackend& gpu, const ops::CrossEntropyBackward& op, int parts) {
   const Launch on = gpu.launch();
   const LossRows sizes = rows_of(op);
   if (op.logits.numel() == 0) return;
@@ -319,7 +358,7 @@ void cross_entropy_backward(CudaBackend& gpu, const ops::CrossEntropyBackward& o
     T* const dx = op.dlogits.data<T>();
     const std::int64_t* const targets = op.targets.data<std::int64_t>();
     const float *const log_sum_exp = op.log_sum_exp.data<float>(), *const factor = op.factor.data<float>();
-    const unsigned grid = block_a_row(sizes.rows, on);
+    const dim3 grid = for_parts(block_a_row(sizes.rows, on), parts);
     const bool packs = packs_at(x) && packs_at(dx) && sizes.classes % pack_width<T> == 0;
     with_width<T>(packs, [&]<int width>(Width<width>) {
       backward<width><<<grid, block, 0, on.stream>>>(sizes, x, targets, log_sum_exp, factor, dx);
@@ -340,20 +379,23 @@ void count_correct(CudaBackend& gpu, const ops::CountCorrect& op) {
   fold_hits<<<1, 1024, 0, on.stream>>>(rows, hits, op.correct.data<std::int64_t>());
 }
 
-/// Runs in one thread, because kernels write `fault` one after another.
-__global__ void combine(double factor, const double* a, const double* b, double* total, DataFault* fault) {
-  const double sum = a[0], count = a[1];
-  if (b && b[1] != count && fault->kind == DataFault::none) {
-    fault->value = static_cast<std::int64_t>(count);
-    fault->bound = static_cast<std::int64_t>(b[1]);
-    fault->kind = DataFault::counts_differ;
+/// Runs in one thread for all parts, because kernels write `fault` one after another.
+__global__ void combine(int parts, double factor, const double* a, const double* b, double* total,
+                        DataFault* fault) {
+  for (int at = 0; at < 2 * parts; at += 2) {
+    const double sum = a[at], count = a[at + 1];
+    if (b && b[at + 1] != count && fault->kind == DataFault::none) {
+      fault->value = static_cast<std::int64_t>(count);
+      fault->bound = static_cast<std::int64_t>(b[at + 1]);
+      fault->kind = DataFault::counts_differ;
+    }
+    total[at] = factor * sum + (b ? b[at] : 0.0);
+    total[at + 1] = count;
   }
-  total[0] = factor * sum + (b ? b[0] : 0.0);
-  total[1] = count;
 }
 
-void combine_totals(CudaBackend& gpu, const ops::CombineTotals& op) {
-  combine<<<1, 1, 0, gpu.launch().stream>>>(op.factor, op.a.data<double>(),
+void combine_totals(CudaBackend& gpu, const ops::CombineTotals& op, int parts) {
+  combine<<<1, 1, 0, gpu.launch().stream>>>(parts, op.factor, op.a.data<double>(),
                                             op.b ? op.b.data<double>() : nullptr, op.total.data<double>(),
                                             gpu.fault());
 }
@@ -361,8 +403,9 @@ void combine_totals(CudaBackend& gpu, const ops::CombineTotals& op) {
 }  // namespace
 
 void enter_loss(CudaBackend& gpu) {
-  gpu.enter<&cross_entropy, &cross_entropy_in_place, &scale_unless_one, &cross_entropy_backward,
-            &count_correct, &combine_totals>();
+  gpu.enter<&count_correct>();
+  gpu.enter_at_once<&cross_entropy, &cross_entropy_in_place, &scale_unless_one, &cross_entropy_backward,
+                    &combine_totals>();
 }
 
 }  // namespace lockstep::kernels

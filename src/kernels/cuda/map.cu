@@ -141,22 +141,25 @@ __global__ void __launch_bounds__(reduce_threads)
     reduce_blocks(std::int64_t count, Term term, double* sums, const E*... in) {
   __shared__ double shared[32];
   const std::int64_t blocks = ceil_div(count, block_elements);
+  const std::int64_t earlier = part_number() * count, last = earlier + count;
   for (std::int64_t b = blockIdx.x; b < blocks; b += gridDim.x) {
-    const std::int64_t first = b * block_elements;
-    const std::int64_t end = first + block_elements < count ? first + block_elements : count;
+    const std::int64_t first = earlier + b * block_elements;
+    const std::int64_t end = first + block_elements < last ? first + block_elements : last;
     double sum = 0;
     for (std::int64_t i = first + threadIdx.x; i < end; i += reduce_threads)
       sum += term(static_cast<double>(to_float(in[i]))...);
     sum = block_sum(sum, shared);
-    if (threadIdx.x == 0) sums[b] = sum;
+    if (threadIdx.x == 0) sums[part_number() * blocks + b] = sum;
   }
 }
 
-/// total = {the sum of the blocks, count}: one block.
+/// total = {the sum of the blocks, count}: one block for each part.
 __global__ void __launch_bounds__(1024)
     fold_blocks(std::int64_t blocks, const double* sums, double count, double* total) {
   __shared__ double shared[32];
   double sum = 0;
+  sums += part_number() * blocks;
+  total += 2 * part_number();
   for (std::int64_t b = threadIdx.x; b < blocks; b += 1024) sum += sums[b];
   sum = block_sum(sum, shared);
   if (threadIdx.x == 0) {
@@ -166,24 +169,25 @@ __global__ void __launch_bounds__(1024)
 }
 
 template <class E, class Term, std::size_t... I>
-void reduce_into(const Launch& on, const ops::Reduce<Term>& op, std::int64_t blocks, double* sums,
+void reduce_into(const Launch& on, const ops::Reduce<Term>& op, int parts, std::int64_t blocks, double* sums,
                  std::index_sequence<I...>) {
   if (blocks == 0) return;
-  reduce_blocks<<<grid_for(blocks * reduce_threads, reduce_threads, on), reduce_threads, 0, on.stream>>>(
+  const dim3 grid = for_parts(grid_for(blocks * reduce_threads, reduce_threads, on), parts);
+  reduce_blocks<<<grid, reduce_threads, 0, on.stream>>>(
       op.in[0].numel(), op.term, sums, static_cast<const E*>(op.in[I].template data<E>())...);
 }
 
 template <class Term>
-void reduce(CudaBackend& gpu, const ops::Reduce<Term>& op) {
+void reduce(CudaBackend& gpu, const ops::Reduce<Term>& op, int parts) {
   const Launch on = gpu.launch();
   const std::int64_t count = op.in[0].numel(), blocks = ceil_div(count, block_elements);
-  const Tensor scratch = gpu.scratch(blocks, DType::float64);
+  const Tensor scratch = gpu.scratch(parts * blocks, DType::float64);
   double* const sums = scratch.data<double>();
   by_type_of(op.in[0], [&]<class E>(E) {
-    reduce_into<E>(on, op, blocks, sums, std::make_index_sequence<Term::inputs>());
+    reduce_into<E>(on, op, parts, blocks, sums, std::make_index_sequence<Term::inputs>());
   });
-  fold_blocks<<<1, 1024, 0, on.stream>>>(blocks, sums, static_cast<double>(count),
-                                         op.total.template data<double>());
+  fold_blocks<<<for_parts(1, parts), 1024, 0, on.stream>>>(blocks, sums, static_cast<double>(count),
+                                                           op.total.template data<double>());
 }
 
 }  // namespace
@@ -192,7 +196,7 @@ void enter_map(CudaBackend& gpu) {
   const auto enter = [&]<class Formula>() { gpu.enter<&map<Formula>>(); };
   ops::Formulas::for_each(enter);
   ops::LossFormulas::for_each(enter);
-  ops::Terms::for_each([&]<class Term>() { gpu.enter<&reduce<Term>>(); });
+  ops::Terms::for_each([&]<class Term>() { gpu.enter_at_once<&reduce<Term>>(); });
 }
 
 }  // namespace lockstep::kernels

@@ -18,6 +18,7 @@ namespace lockstep::kernels {
 namespace {
 
 constexpr std::size_t workspace_bytes = std::size_t{32} << 20;
+constexpr std::size_t max_workspace_bytes_of_parts = std::size_t{1} << 30;
 
 cudaDataType_t cublas_type(DType dtype) {
   if (dtype == DType::float32) return CUDA_R_32F;
@@ -46,12 +47,25 @@ struct Matmul::Plan {
     describe(problem);
     usable = choose(handle, problem.alignment);
   }
+  /// With the algorithm of one part.
+  Plan(const MatmulProblem& problem, const Plan& alone, cublasLtHandle_t handle, int device)
+      : device_(device) {
+    describe(problem);
+    cublasLtMatmulHeuristicResult_t needs{};
+    algorithm = alone.algorithm;
+    usable = alone.usable &&
+             cublasLtMatmulAlgoCheck(handle, product.get(), left.get(), right.get(), result.get(),
+                                     result.get(), &algorithm, &needs) == CUBLAS_STATUS_SUCCESS &&
+             needs.workspaceSize <= max_workspace_bytes_of_parts;
+    needed_bytes = std::max(needed_bytes, needs.workspaceSize);
+  }
 
   using Layout = Owned<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
   Owned<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy> product;
   Layout left, right, result;  // B', A', C'
   cublasLtMatmulAlgo_t algorithm{};
-  bool usable = false;  ///< there is an algorithm
+  std::size_t needed_bytes = workspace_bytes;  ///< of working memory; parts may need more than one
+  bool usable = false;                         ///< there is an algorithm
 
   /// Bias and `before`, which are not part of the problem.
   void point_to(const Epilogue& epilogue) {
@@ -71,8 +85,6 @@ struct Matmul::Plan {
         return p.bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
       case Epilogue::Kind::gelu_slope:
         return CUBLASLT_EPILOGUE_DGELU;
-      case Epilogue::Kind::bias_gradient:
-        return CUBLASLT_EPILOGUE_BGRADB;  // our A is cuBLASLt's B
     }
     return CUBLASLT_EPILOGUE_DEFAULT;
   }
@@ -155,7 +167,19 @@ struct Matmul::Plan {
 
 std::size_t MatmulProblem::hash() const {
   return hash_of(m, n, k, a_stride, b_stride, c_stride, a_step, b_step, batch.count, batch.step, a_transposed,
-                 b_transposed, in, out, epilogue, bias, before, accumulate, alignment);
+                 b_transposed, in, out, epilogue, bias, before, accumulate, alignment, parts);
+}
+
+MatmulProblem MatmulProblem::alone() const {
+  MatmulProblem one = *this;
+  one.parts = 1;
+  if (batch.count > 1) {
+    one.batch = {};
+    one.a_step = one.b_step = 0;
+  } else {
+    one.m /= parts;
+  }
+  return one;
 }
 
 Matmul::Matmul(int device, StreamPool& pool)
@@ -172,10 +196,14 @@ Matmul::Plan& Matmul::plan_of(const Product& p) {
   const auto bytes = [](std::int64_t elements, DType type) {
     return static_cast<std::uintptr_t>(elements) * bytes_of(type);
   };
-  const std::uint32_t alignment =
-      std::min({alignment_of(p.a.data, bytes(p.a.step, p.in)), alignment_of(p.b.data, bytes(p.b.step, p.in)),
-                alignment_of(p.c, bytes(p.batch.step, p.out)), alignment_if(p.epilogue.bias),
-                alignment_if(p.epilogue.before)});
+  // Alone, a part begins a tensor.
+  const bool steps_count = p.parts == 1;
+  const auto matrix = [&](const void* data, std::int64_t step, DType type) {
+    return alignment_of(data, steps_count ? bytes(step, type) : 0);
+  };
+  const std::uint32_t alignment = std::min(
+      {matrix(p.a.data, p.a.step, p.in), matrix(p.b.data, p.b.step, p.in), matrix(p.c, p.batch.step, p.out),
+       alignment_if(p.epilogue.bias), alignment_if(p.epilogue.before)});
   const MatmulProblem problem{.m = p.m,
                               .n = p.n,
                               .k = p.k,
@@ -193,8 +221,17 @@ Matmul::Plan& Matmul::plan_of(const Product& p) {
                               .bias = p.epilogue.bias != nullptr,
                               .before = p.epilogue.before != nullptr,
                               .accumulate = p.accumulate,
-                              .alignment = alignment};
-  return *plans_.get(problem, [&] { return std::make_unique<Plan>(problem, handle_.get(), device_); });
+                              .alignment = alignment,
+                              .parts = p.parts};
+  return plan_of(problem);
+}
+
+Matmul::Plan& Matmul::plan_of(const MatmulProblem& problem) {
+  return *plans_.get(problem, [&] {
+    return problem.parts == 1
+               ? std::make_unique<Plan>(problem, handle_.get(), device_)
+               : std::make_unique<Plan>(problem, plan_of(problem.alone()), handle_.get(), device_);
+  });
 }
 
 bool Matmul::has_kernel(const Product& product) { return plan_of(product).usable; }
@@ -203,10 +240,12 @@ bool Matmul::try_multiply(const Product& p) {
   Plan& plan = plan_of(p);
   if (!plan.usable) return false;
   plan.point_to(p.epilogue);
+  const StorageRef workspace =
+      plan.needed_bytes > workspace_bytes ? pool_.allocate(plan.needed_bytes) : workspace_;
   const float alpha = 1, beta = p.accumulate ? 1.0f : 0.0f;
   check(cublasLtMatmul(handle_.get(), plan.product.get(), &alpha, p.b.data, plan.left.get(), p.a.data,
                        plan.right.get(), &beta, p.c, plan.result.get(), p.c, plan.result.get(),
-                       &plan.algorithm, workspace_->data, workspace_bytes, pool_.stream()),
+                       &plan.algorithm, workspace->data, plan.needed_bytes, pool_.stream()),
         "cublasLtMatmul", device_);
   return true;
 }
@@ -232,8 +271,10 @@ struct PaddedCopy {
 /// layer's backward share the copy of dy.
 bool try_multiply(CudaBackend& gpu, const Product& product) {
   constexpr std::int64_t long_side = 256;
+  const std::int64_t runs = product.parts > 1 ? product.batch.count : 1;  // in a batch of parts
+  const std::int64_t rows = runs > 1 ? product.m : product.m / product.parts;
   const bool pays =
-      product.batch.count == 1 && product.m >= long_side && product.n >= long_side && product.k >= long_side;
+      product.batch.count == runs && rows >= long_side && product.n >= long_side && product.k >= long_side;
   const auto is_ragged = [&](DType type, std::int64_t columns, std::int64_t stride) {
     return pays && type == DType::bfloat16 && stride == columns && stride % pack != 0;
   };
@@ -248,15 +289,17 @@ bool try_multiply(CudaBackend& gpu, const Product& product) {
   if (is_ragged(p.out, p.n, p.c_stride) && !p.accumulate) pad(p.c, p.c_stride);
   if (!gpu.matmul().has_kernel(p)) return false;
   std::optional<PaddedCopy> a_copy, b_copy, c_copy;
-  const auto read_padded = [&](std::optional<PaddedCopy>& copy, const DeviceMatrix& from, std::int64_t rows,
-                               std::int64_t columns, DeviceMatrix& to) {
+  const auto read_padded = [&](std::optional<PaddedCopy>& copy, const DeviceMatrix& from,
+                               std::int64_t rows_of_one, std::int64_t columns, DeviceMatrix& to) {
     if (to.data) return;
-    Tensor* const shared = gpu.shared_copy(from.data, rows * columns);
+    if (runs > 1) to.step = rows_of_one * to.stride;
+    const std::int64_t all_rows = rows_of_one * runs;
+    Tensor* const shared = gpu.shared_copy(from.data, all_rows * columns);
     if (shared && *shared) {
       to.data = shared->raw();
       return;
     }
-    copy.emplace(gpu, from.data, rows, columns, to.stride);
+    copy.emplace(gpu, from.data, all_rows, columns, to.stride);
     gpu.run(ops::StridedCopy{ops::StridedView(copy->matrix), copy->copy});
     to.data = copy->padded.raw();
     if (shared) *shared = copy->padded;
@@ -295,31 +338,40 @@ Product first_product(const ops::MatMul& op, const ops::MatMulSizes& sizes, cons
           .accumulate = op.accumulate};
 }
 
-/// The product with its whole epilogue, activation or gradient of a bias, in one call; false if cuBLASLt has
-/// no such call.
-bool matmul_in_one(CudaBackend& gpu, const ops::MatMul& op) {
-  const ops::MatMulSizes sizes = op.sizes();
-  if (op.y.numel() == 0 || sizes.sums_nothing()) return false;
-  if (op.dbias ? op.a.dtype() != DType::bfloat16 : !gelu_fits(*op.activation, op.y)) return false;
+/// A product of one matrix, of all parts, with its whole epilogue in one call; false if cuBLASLt has no such
+/// call. first: part 0 of the operation.
+bool matmul_in_one(CudaBackend& gpu, const ops::MatMul& op, const ops::MatMul& first, int parts) {
+  const ops::MatMulSizes sizes = first.sizes();
+  const bool has_gelu = op.activation && gelu_fits(*op.activation, op.y);
+  if (op.y.numel() == 0 || sizes.sums_nothing() || sizes.each.count() * sizes.summed.count() != 1 ||
+      op.dbias || (op.activation && !has_gelu))
+    return false;
   const Tensor b = gpu.in_type(op.b, op.a.dtype()),
                bias = op.bias ? gpu.in_type(op.bias, op.y.dtype()) : Tensor();
-  const bool adds_sums = op.dbias && op.accumulate;  // the epilogue overwrites
-  const Tensor sums = adds_sums ? gpu.empty(op.dbias.shape()) : op.dbias;
   Product product = first_product(op, sizes, b, op.y);
-  if (op.dbias)
-    product.epilogue = {.kind = Epilogue::Kind::bias_gradient, .bias = sums.raw()};
-  else if (op.slope_at)
+  product.parts = parts;
+  if (parts > 1 && op.transposed == ops::Transposed::a) {
+    product.batch = {parts, first.y.numel()};
+    product.a.step = first.a.numel();
+    product.b.step = first.b.numel();
+    constexpr std::size_t pack_bytes = 16;  // a larger alignment than that of a tensor is not read at once
+    if (first.y.bytes() % pack_bytes + first.a.bytes() % pack_bytes + first.b.bytes() % pack_bytes > 0)
+      return false;
+  } else {
+    product.m *= parts;
+  }
+  if (op.slope_at)
     product.epilogue = {.kind = Epilogue::Kind::gelu_slope, .before = op.slope_at.raw()};
-  else
+  else if (op.activation)
     product.epilogue = {.kind = Epilogue::Kind::gelu, .bias = bias.raw(), .before = op.before.raw()};
-  if (!try_multiply(gpu, product)) return false;
-  if (adds_sums) gpu.run(ops::Accumulate{op.dbias, sums});
-  return true;
+  else if (op.bias)
+    product.epilogue = {.kind = Epilogue::Kind::bias, .bias = bias.raw()};
+  return try_multiply(gpu, product);
 }
 
 void matmul(CudaBackend& gpu, const ops::MatMul& op) {
   if (op.activation || op.dbias) {
-    if (!matmul_in_one(gpu, op)) matmul_by_parts(gpu, op);
+    if (!matmul_in_one(gpu, op, op, 1)) matmul_by_steps(gpu, op);
     return;
   }
   const ops::MatMulSizes sizes = op.sizes();
@@ -371,8 +423,25 @@ void matmul(CudaBackend& gpu, const ops::MatMul& op) {
   if (op.bias) gpu.run(ops::add_rows(op.y, op.bias, op.y));
 }
 
+void matmul_of_parts(CudaBackend& gpu, const ops::MatMul& op, int parts) {
+  const ops::AnyOperation any(op);
+  const auto in_one = [&] {
+    bool done = false;
+    any.with_part(0, parts, [&](const ops::AnyOperation& first) {
+      done = matmul_in_one(gpu, op, ops::detail::as<ops::MatMul>(first.get()), parts);
+    });
+    return done;
+  };
+  if (in_one()) return;
+  if (op.activation || op.dbias) return matmul_by_steps(gpu, op, parts);
+  gpu.run_each_part(any, parts);
+}
+
 }  // namespace
 
-void enter_matmul(CudaBackend& gpu) { gpu.enter<&matmul>(); }
+void enter_matmul(CudaBackend& gpu) {
+  gpu.enter<&matmul>();
+  gpu.enter_parts<&matmul_of_parts>();
+}
 
 }  // namespace lockstep::kernels

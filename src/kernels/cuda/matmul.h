@@ -33,14 +33,12 @@ struct Batch {
 struct Epilogue {
   enum class Kind {
     none,
-    bias,           ///< + a bias of n elements to every row
-    gelu,           ///< the GELU of the product and its bias
-    gelu_slope,     ///< times the slope of the GELU at `before`
-    bias_gradient,  ///< with B [k, n] and A transposed: bias, of m elements, becomes the sums of A's rows
-                    ///< over k
+    bias,        ///< + a bias of n elements to every row
+    gelu,        ///< the GELU of the product and its bias
+    gelu_slope,  ///< times the slope of the GELU at `before`
   };
   Kind kind = Kind::none;
-  void* bias = nullptr;    ///< of type `out`; the result for its gradient. May be null with a GELU
+  void* bias = nullptr;    ///< of type `out`. May be null with a GELU
   void* before = nullptr;  ///< [m, n] of type `out`: the input of the GELU. gelu writes it, unless it is null
 };
 
@@ -55,6 +53,10 @@ struct MatmulProblem {
   Epilogue::Kind epilogue = Epilogue::Kind::none;
   bool bias = false, before = false, accumulate = false;
   std::uint32_t alignment = 0;  ///< in bytes, 64 at most: of all operands
+  int parts = 1;                ///< of the product
+
+  /// The problem of one part.
+  MatmulProblem alone() const;
 
   std::size_t hash() const;
   bool operator==(const MatmulProblem&) const = default;
@@ -72,6 +74,9 @@ struct Product {
   Epilogue epilogue = {};
   bool accumulate = false;
   Batch batch = {};
+  /// The batch, or, if it has one product, the rows of A: so many parts, each with the bits that it has
+  /// alone.
+  int parts = 1;
 };
 
 /// Products summed in float32 (never TF32). The same problem always has the same algorithm, without atomic
@@ -91,6 +96,7 @@ class Matmul {
  private:
   struct Plan;
   Plan& plan_of(const Product& product);
+  Plan& plan_of(const MatmulProblem& problem);
 
   int device_;
   StreamPool& pool_;

@@ -167,7 +167,7 @@ __global__ void __launch_bounds__(32 * row_warps)
 }
 
 /// The same, with the parameters' gradients of a chunk of rows, one block per chunk. A lane adds up its
-/// columns of its warp's rows, and then the warps are added in order. partial: [chunks][dweight,
+/// columns of its warp's rows, and then the warps are added in order. partial: [parts][chunks][dweight,
 /// dbias][width].
 template <int Packs, int W, class T>
 __global__ void __launch_bounds__(32 * row_warps, blocks_of_rows(Packs, 3))
@@ -176,8 +176,8 @@ __global__ void __launch_bounds__(32 * row_warps, blocks_of_rows(Packs, 3))
   extern __shared__ float sums[];  // [dweight, dbias][Packs * W][lanes]
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const auto column = [&](int p) { return (static_cast<std::int64_t>(p) * 32 + lane) * W; };
-  const std::int64_t begin = blockIdx.x * rows_per_chunk;
-  const std::int64_t end = begin + rows_per_chunk < rows ? begin + rows_per_chunk : rows;
+  const std::int64_t before = part_number() * rows, begin = before + blockIdx.x * rows_per_chunk;
+  const std::int64_t end = begin + rows_per_chunk < before + rows ? begin + rows_per_chunk : before + rows;
   float dweight[Packs * W] = {}, dbias[Packs * W] = {};
   for (std::int64_t row = begin + warp; row < end; row += row_warps) {
     const float centre = with.mean[row], inverse = with.inv_std[row];
@@ -240,8 +240,8 @@ __global__ void __launch_bounds__(32 * row_warps, blocks_of_rows(Packs, 3))
   }
   for (std::int64_t c = threadIdx.x; c < width; c += 32 * row_warps) {
     const std::int64_t i = c / (32 * W) * W + c % W, of_lane = c / W % 32;
-    for (int s = 0; s < 2; ++s)
-      partial[(blockIdx.x * 2 + s) * width + c] = sums[(s * kept + i) * 32 + of_lane];
+    const std::int64_t chunk = std::int64_t{part_number()} * gridDim.x + blockIdx.x;
+    for (int s = 0; s < 2; ++s) partial[(chunk * 2 + s) * width + c] = sums[(s * kept + i) * 32 + of_lane];
   }
 }
 
@@ -252,7 +252,7 @@ struct LayerParameterTerms {
   const float *mean, *inv_std;
 
   template <int Width>
-  __device__ auto of(std::int64_t) const {
+  __device__ auto of(std::int64_t, std::int64_t) const {
     return [*this](std::int64_t at, std::int64_t row, auto& totals) {
       const auto upstream = load_pack<T, Width>(dy + at), in = load_pack<T, Width>(x + at);
       const float centre = mean[row], inverse = inv_std[row];
@@ -299,7 +299,7 @@ void layer_norm(CudaBackend& gpu, const ops::LayerNorm& op) {
   });
 }
 
-void layer_norm_backward(CudaBackend& gpu, const ops::LayerNormBackward& op) {
+void layer_norm_backward(CudaBackend& gpu, const ops::LayerNormBackward& op, int parts) {
   const ops::Rows rows = ops::rows_of(op.name, op.x);
   const Launch on = gpu.launch();
   const LayerBackward with{op.weight.data<float>(), op.mean.data<float>(), op.inv_std.data<float>()};
@@ -310,10 +310,10 @@ void layer_norm_backward(CudaBackend& gpu, const ops::LayerNormBackward& op) {
     const IntoGradients<2> receive{{op.dweight.data<float>(), op.dbias.data<float>()}, op.accumulate};
     const auto in_two_passes = [&] {  // the parameters' gradients first, because dx may be dy
       sum_columns<2, float, T>(gpu, rows.count, rows.width, sums_packs<float, T>(rows.width, dy, x),
-                               LayerParameterTerms<T>{dy, x, with.mean, with.inv_std}, receive);
+                               LayerParameterTerms<T>{dy, x, with.mean, with.inv_std}, receive, parts);
     };
     if (rows.count == 0 || rows.width == 0) return in_two_passes();
-    const unsigned grid = row_blocks(rows.count, on);
+    const unsigned grid = row_blocks(parts * rows.count, on);
     with_kept_packs<T>(
         rows.width,
         packs_at(dy) && packs_at(x) && packs_at(residual_grad) && packs_at(dx) && packs_at(with.weight),
@@ -322,18 +322,18 @@ void layer_norm_backward(CudaBackend& gpu, const ops::LayerNormBackward& op) {
           if constexpr (Packs > 0 && Packs <= max_packs) {
             constexpr std::int64_t at_once = 384;  // blocks, on GPUs of 128 multiprocessors and more
             const std::int64_t chunks = std::min(row_chunks(rows.count), at_once);
-            const Tensor scratch = gpu.scratch(2 * chunks * rows.width);
+            const Tensor scratch = gpu.scratch(2 * parts * chunks * rows.width);
             float* const partial = scratch.data<float>();
             constexpr std::size_t shared_bytes = 2 * 32 * Packs * W * sizeof(float);
-            layer_gradients<Packs, W>
-                <<<static_cast<unsigned>(chunks), 32 * row_warps, shared_bytes, on.stream>>>(
-                    rows.count, rows.width, ceil_div(rows.count, chunks), dy, x, with, residual_grad, dx,
-                    partial);
-            fold<2>(on, chunks, rows.width, static_cast<const float*>(partial), receive);
+            layer_gradients<Packs, W><<<for_parts(static_cast<unsigned>(chunks), parts), 32 * row_warps,
+                                        shared_bytes, on.stream>>>(rows.count, rows.width,
+                                                                   ceil_div(rows.count, chunks), dy, x, with,
+                                                                   residual_grad, dx, partial);
+            fold<2>(on, chunks, rows.width, static_cast<const float*>(partial), receive, parts);
           } else {
             in_two_passes();
             layer_input_gradient<Packs, W><<<grid, 32 * row_warps, 0, on.stream>>>(
-                rows.count, rows.width, dy, x, with, residual_grad, dx);
+                parts * rows.count, rows.width, dy, x, with, residual_grad, dx);
           }
         });
   });
@@ -391,7 +391,7 @@ struct WeightTerms {
   const float* inv_rms;
 
   template <int Width>
-  __device__ auto of(std::int64_t) const {
+  __device__ auto of(std::int64_t, std::int64_t) const {
     return [*this](std::int64_t at, std::int64_t row, auto& totals) {
       const auto upstream = load_pack<T, Width>(dy + at), in = load_pack<T, Width>(x + at);
       const float inverse = inv_rms[row];
@@ -418,7 +418,7 @@ void rms_norm(CudaBackend& gpu, const ops::RmsNorm& op) {
   });
 }
 
-void rms_norm_backward(CudaBackend& gpu, const ops::RmsNormBackward& op) {
+void rms_norm_backward(CudaBackend& gpu, const ops::RmsNormBackward& op, int parts) {
   const ops::Rows rows = ops::rows_of(op.name, op.x);
   const Launch on = gpu.launch();
   const float *const weight = op.weight.data<float>(), *const inv_rms = op.inv_rms.data<float>();
@@ -429,13 +429,13 @@ void rms_norm_backward(CudaBackend& gpu, const ops::RmsNormBackward& op) {
     if (op.dweight)
       sum_columns<1, float, T>(gpu, rows.count, rows.width, sums_packs<float, T>(rows.width, dy, x),
                                WeightTerms<T>{dy, x, inv_rms},
-                               IntoGradients<1>{{op.dweight.data<float>()}, op.accumulate});
+                               IntoGradients<1>{{op.dweight.data<float>()}, op.accumulate}, parts);
     if (rows.count == 0 || rows.width == 0) return;
     const bool packs = rows.width % pack_width<T> == 0 && packs_at(dy) && packs_at(x) &&
                        packs_at(residual_grad) && packs_at(dx);
     with_width<T>(packs, [&]<int width>(Width<width>) {
-      rms_input_gradient<width><<<row_blocks(rows.count, on), 32 * row_warps, 0, on.stream>>>(
-          rows.count, rows.width, dy, x, weight, inv_rms, residual_grad, dx);
+      rms_input_gradient<width><<<row_blocks(parts * rows.count, on), 32 * row_warps, 0, on.stream>>>(
+          parts * rows.count, rows.width, dy, x, weight, inv_rms, residual_grad, dx);
     });
   });
 }
@@ -443,8 +443,8 @@ void rms_norm_backward(CudaBackend& gpu, const ops::RmsNormBackward& op) {
 }  // namespace
 
 void enter_norm(CudaBackend& gpu) {
-  gpu.enter<&layer_norm, &layer_norm_backward>();
-  gpu.enter<&rms_norm, &rms_norm_backward>();
+  gpu.enter<&layer_norm, &rms_norm>();
+  gpu.enter_at_once<&layer_norm_backward, &rms_norm_backward>();
 }
 
 }  // namespace lockstep::kernels

@@ -2,6 +2,7 @@
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device_code.cuh"
 #include "kernels/cuda/kernels.h"
+#include "kernels/cuda/libraries.h"
 #include "lockstep/ops/random.h"
 
 namespace lockstep::kernels {
@@ -12,20 +13,33 @@ struct Keep {
   float p;
   float factor;  // 1 / (1 - p)
 
+  __device__ Random of_part() const { return random.get(part_number()); }
   __device__ float apply(float x, std::uint32_t word) const {
     return Random::to_uniform(word) >= p ? x * factor : 0.0f;
+  }
+};
+
+/// The tensors of one part; part p has them p times `count` elements further on.
+template <class T>
+struct DropPart {
+  std::int64_t count;
+  const T* x;
+  T* y;
+
+  __device__ DropPart of_part() const {
+    const std::int64_t earlier = part_number() * count;
+    return {count, x + earlier, y + earlier};
   }
 };
 
 /// Four elements are one Philox block.
 template <class T>
 struct DropPack {
-  std::int64_t count;
+  DropPart<T> first;
   Keep keep;
-  const T* x;
-  T* y;
   __device__ void operator()(std::int64_t i) const {
-    const auto words = keep.random.get().block(static_cast<std::uint64_t>(i));
+    const auto [count, x, y] = first.of_part();
+    const auto words = keep.of_part().block(static_cast<std::uint64_t>(i));
     if (4 * i + 4 <= count) {
       const Pack<T, 4> in = load_pack<T, 4>(x + 4 * i);
       Pack<T, 4> out;
@@ -43,9 +57,8 @@ struct DropPack {
 template <class T>
 struct DropTile {
   unsigned channels, positions;  // of an image
+  DropPart<T> first;
   Keep keep;
-  const T* x;
-  T* y;
 
   static bool fits(const Image& image, const T* x, const T* y) {
     return image.channels_last && image.channels % pack_width<T> == 0 && image.positions % 4 == 0 &&
@@ -53,21 +66,22 @@ struct DropTile {
            packs_at(y);
   }
   __device__ void operator()(std::int64_t i) const {
+    const auto [count, x, y] = first.of_part();
     constexpr unsigned width = pack_width<T>;
     const auto tile = static_cast<unsigned>(i);
     const unsigned packs = channels / width, fours = positions / 4, channel = tile % packs * width,
                    four = tile / packs % fours, image = tile / packs / fours;
-    const Random random = keep.random.get();
-    const std::int64_t first = (static_cast<std::int64_t>(image) * positions + 4 * four) * channels + channel;
+    const Random random = keep.of_part();
+    const std::int64_t begin = (static_cast<std::int64_t>(image) * positions + 4 * four) * channels + channel;
     Pack<T, width> at[4];
-    for (int p = 0; p < 4; ++p) at[p] = load_pack<T, width>(x + first + p * channels);
+    for (int p = 0; p < 4; ++p) at[p] = load_pack<T, width>(x + begin + p * channels);
     for (unsigned lane = 0; lane < width; ++lane) {
       const auto words =
           random.block((static_cast<std::uint64_t>(image) * channels + channel + lane) * fours + four);
       for (int p = 0; p < 4; ++p)
         at[p].lane[lane] = rounded<T>(keep.apply(to_float(at[p].lane[lane]), words[p]));
     }
-    for (int p = 0; p < 4; ++p) store_pack(y + first + p * channels, at[p]);
+    for (int p = 0; p < 4; ++p) store_pack(y + begin + p * channels, at[p]);
   }
 };
 
@@ -75,68 +89,84 @@ struct DropTile {
 template <class T>
 struct DropElement {
   Image image;
+  DropPart<T> first;
   Keep keep;
-  const T* x;
-  T* y;
   __device__ void operator()(std::int64_t i) const {
+    const auto [count, x, y] = first.of_part();
     const auto element = static_cast<std::uint64_t>(image.element_at(i).number);
-    y[i] = rounded<T>(keep.apply(to_float(x[i]), keep.random.get().bits(element)));
+    y[i] = rounded<T>(keep.apply(to_float(x[i]), keep.of_part().bits(element)));
   }
 };
 
-void dropout(CudaBackend& gpu, const ops::Dropout& op) {
+void dropout(CudaBackend& gpu, const ops::Dropout& op, int parts) {
   const std::int64_t count = op.x.stored_numel();
-  if (op.p == 0.0f) return gpu.copy(op.x, op.y);
+  if (op.p == 0.0f)
+    return check(cudaMemcpyAsync(op.y.raw(), op.x.raw(), static_cast<std::size_t>(parts) * op.x.bytes(),
+                                 cudaMemcpyDeviceToDevice, gpu.launch().stream),
+                 "cudaMemcpyAsync", gpu.device().index);
   const Launch on = gpu.launch();
   const Keep keep{gpu.random(op.key), op.p, 1.0f / (1.0f - op.p)};
   by_type_of(op.x, [&]<class T>(T) {
     const T* const x = op.x.data<T>();
     T* const y = op.y.data<T>();
+    const DropPart<T> first{count, x, y};
+    const auto run = [&](std::int64_t elements, const auto& element) {
+      for_elements(on, elements, element, 256, parts);
+    };
     if (op.x.channel_block() != 1) {
       const Image image = image_of(op.x);
       if (DropTile<T>::fits(image, x, y))
-        return for_elements(on, count / (4 * pack_width<T>),
-                            DropTile<T>{static_cast<unsigned>(image.channels),
-                                        static_cast<unsigned>(image.positions), keep, x, y});
-      for_elements(on, count, DropElement<T>{image, keep, x, y});
-    } else if (packs_at(x, 4 * sizeof(T)) && packs_at(y, 4 * sizeof(T))) {
-      for_elements(on, ceil_div(count, 4), DropPack<T>{count, keep, x, y});
+        return run(count / (4 * pack_width<T>),
+                   DropTile<T>{static_cast<unsigned>(image.channels), static_cast<unsigned>(image.positions),
+                               first, keep});
+      run(count, DropElement<T>{image, first, keep});
+    } else if (packs_at(x, 4 * sizeof(T)) && packs_at(y, 4 * sizeof(T)) && (parts == 1 || count % 4 == 0)) {
+      run(ceil_div(count, 4), DropPack<T>{first, keep});
     } else {
-      for_elements(on, count, DropElement<T>{Image{.positions = count}, keep, x, y});
+      run(count, DropElement<T>{Image{.positions = count}, first, keep});
     }
   });
 }
 
-struct DrawNormal {
+/// The numbers of one part; part p has them p times `count` elements further on.
+template <class T>
+struct Drawn {
   KernelRandom random;
-  float* y;
+  std::int64_t count;
+  T* y;
+
+  __device__ Random of_part() const { return random.get(part_number()); }
+  __device__ T& at(std::int64_t i) const { return y[part_number() * count + i]; }
+};
+
+struct DrawNormal {
+  Drawn<float> drawn;
   __device__ void operator()(std::int64_t i) const {
-    const auto [u, angle] = random.get().normal_terms(i);
-    y[i] = static_cast<float>(sqrt(-2.0 * log(u)) * cos(angle));
+    const auto [u, angle] = drawn.of_part().normal_terms(i);
+    drawn.at(i) = static_cast<float>(sqrt(-2.0 * log(u)) * cos(angle));
   }
 };
 
 struct DrawInteger {
-  KernelRandom random;
+  Drawn<std::int64_t> drawn;
   std::uint32_t bound;
-  std::int64_t* y;
-  __device__ void operator()(std::int64_t i) const { y[i] = random.get().below(i, bound); }
+  __device__ void operator()(std::int64_t i) const { drawn.at(i) = drawn.of_part().below(i, bound); }
 };
 
 struct DrawCoin {
-  KernelRandom random;
+  Drawn<std::uint8_t> drawn;
   double zeros;  // their fraction
-  std::uint8_t* y;
-  __device__ void operator()(std::int64_t i) const { y[i] = random.get().bits(i) * 0x1p-32 >= zeros; }
+  __device__ void operator()(std::int64_t i) const {
+    drawn.at(i) = drawn.of_part().bits(i) * 0x1p-32 >= zeros;
+  }
 };
 
 struct DrawWeighted {
-  KernelRandom random;
+  Drawn<std::int64_t> drawn;
   const double* sums;
   std::int64_t count;
-  std::int64_t* y;
   __device__ void operator()(std::int64_t i) const {
-    const double target = random.get().bits(i) * 0x1p-32 * sums[count - 1];
+    const double target = drawn.of_part().bits(i) * 0x1p-32 * sums[count - 1];
     std::int64_t low = 0, high = count - 1;  // the first sum above the target is in [low, high]
     while (low < high) {
       const std::int64_t middle = (low + high) / 2;
@@ -145,32 +175,30 @@ struct DrawWeighted {
       else
         low = middle + 1;
     }
-    y[i] = low;
+    drawn.at(i) = low;
   }
 };
 
-void draw(CudaBackend& gpu, const ops::Draw& op) {
-  const Launch on = gpu.launch();
+void draw(CudaBackend& gpu, const ops::Draw& op, int parts) {
   const KernelRandom random = gpu.random(op.key);
-  const std::int64_t count = op.y.numel();
+  const auto into = [&]<class T>(T) { return Drawn<T>{random, op.y.numel(), op.y.data<T>()}; };
+  const auto run = [&](const auto& element) {
+    for_elements(gpu.launch(), op.y.numel(), element, 256, parts);
+  };
   switch (op.distribution) {
     case ops::Distribution::normal:
-      return for_elements(on, count, DrawNormal{random, op.y.data<float>()});
+      return run(DrawNormal{into(float{})});
     case ops::Distribution::integer:
-      return for_elements(
-          on, count,
-          DrawInteger{random, static_cast<std::uint32_t>(op.parameter), op.y.data<std::int64_t>()});
+      return run(DrawInteger{into(std::int64_t{}), static_cast<std::uint32_t>(op.parameter)});
     case ops::Distribution::coin:
-      return for_elements(on, count, DrawCoin{random, op.parameter, op.y.data<std::uint8_t>()});
+      return run(DrawCoin{into(std::uint8_t{}), op.parameter});
     case ops::Distribution::weighted:
-      return for_elements(
-          on, count,
-          DrawWeighted{random, op.sums.data<double>(), op.sums.numel(), op.y.data<std::int64_t>()});
+      return run(DrawWeighted{into(std::int64_t{}), op.sums.data<double>(), op.sums.numel()});
   }
 }
 
 }  // namespace
 
-void enter_random(CudaBackend& gpu) { gpu.enter<&dropout, &draw>(); }
+void enter_random(CudaBackend& gpu) { gpu.enter_at_once<&dropout, &draw>(); }
 
 }  // namespace lockstep::kernels

@@ -118,7 +118,8 @@ __global__ void __launch_bounds__(threads)
   constexpr int at_once = 4;  // loads in flight
   const int lane = static_cast<int>(threadIdx.x) % shares.lanes, columns = shares.columns,
             per_block = threads / shares.lanes;
-  const std::int64_t tiles = ceil_div(sizes.period, columns), groups = shares.outputs / sizes.period;
+  const std::int64_t tiles = ceil_div(sizes.period, columns), groups = shares.outputs / sizes.period,
+                     earlier = part_number() * shares.outputs;  // outputs of earlier parts
   for (std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * per_block; first < items;
        first += static_cast<std::int64_t>(gridDim.x) * per_block) {
     const std::int64_t item = first + static_cast<int>(threadIdx.x) / shares.lanes,
@@ -127,8 +128,8 @@ __global__ void __launch_bounds__(threads)
     const bool works = item < items && lane < shares.together * columns && column < sizes.period;
     double fold = Fold::start;
     if (works) {
-      const std::int64_t from = sizes.groups.offsets(group)[0] + column,
-                         output = group * sizes.period + column;
+      const std::int64_t from = earlier * shares.rows + sizes.groups.offsets(group)[0] + column,
+                         output = earlier + group * sizes.period + column;
       FoldColumn<Fold, E> in{x + from, static_cast<const E*>(other.data) + from};
       if constexpr (ops::folds_terms<Fold> && !ops::folds_pairs<Fold>)
         in.other = other.half ? to_float(static_cast<const BF16*>(other.data)[output])
@@ -159,21 +160,22 @@ __global__ void __launch_bounds__(threads)
       }
       copies = half;
     }
-    if (works && lane < columns) result.write(slice * shares.outputs + group * sizes.period + column, fold);
+    if (works && lane < columns)
+      result.write(earlier * shares.slices + slice * shares.outputs + group * sizes.period + column, fold);
     __syncthreads();
   }
 }
 
 template <class Fold, class E>
-void launch_fold(const Launch& on, const ops::ReductionSizes& sizes, const FoldShares& shares, const E* x,
-                 const FoldOther& other, const FoldResult& result) {
+void launch_fold(const Launch& on, int parts, const ops::ReductionSizes& sizes, const FoldShares& shares,
+                 const E* x, const FoldOther& other, const FoldResult& result) {
   const std::int64_t items = shares.items(sizes.period);
-  fold_items<Fold><<<grid_for(items * shares.lanes, threads, on), threads, 0, on.stream>>>(
-      sizes, shares, x, other, items, result);
+  const dim3 grid = for_parts(grid_for(items * shares.lanes, threads, on), parts);
+  fold_items<Fold><<<grid, threads, 0, on.stream>>>(sizes, shares, x, other, items, result);
 }
 
 template <class Fold>
-void reduce_axes(CudaBackend& gpu, const ops::ReduceAxes<Fold>& op) {
+void reduce_axes(CudaBackend& gpu, const ops::ReduceAxes<Fold>& op, int parts) {
   const std::int64_t outputs = op.y.numel();
   if (outputs == 0) return;
   const Launch on = gpu.launch();
@@ -181,19 +183,19 @@ void reduce_axes(CudaBackend& gpu, const ops::ReduceAxes<Fold>& op) {
   const FoldShares shares(sizes, outputs, max_slices);
   const FoldResult result{op.y.raw(), op.y.dtype() == DType::bfloat16, op.accumulate, op.factor, nullptr};
   const bool whole = shares.slices == 1;
-  const Tensor scratch = gpu.scratch(whole ? 0 : shares.slices * outputs, DType::float64);
+  const Tensor scratch = gpu.scratch(whole ? 0 : parts * shares.slices * outputs, DType::float64);
   FoldOther other;
   if constexpr (ops::folds_terms<Fold>) other = {op.other.raw(), op.other.dtype() == DType::bfloat16};
   FoldResult first = result;
   if (!whole) first.partial = scratch.data<double>();
   by_type_of(op.x, [&]<class E>(E) {
-    launch_fold<Fold>(on, sizes, shares, static_cast<const E*>(op.x.template data<E>()), other, first);
+    launch_fold<Fold>(on, parts, sizes, shares, static_cast<const E*>(op.x.template data<E>()), other, first);
   });
   if (whole) return;
   ops::ReductionSizes folds;
   folds.period = outputs;
   folds.rows = shares.slices;
-  launch_fold<typename Fold::Joined>(on, folds, FoldShares(folds, outputs, 1),
+  launch_fold<typename Fold::Joined>(on, parts, folds, FoldShares(folds, outputs, 1),
                                      static_cast<const double*>(first.partial), {}, result);
 }
 
@@ -266,7 +268,7 @@ void cumulative_sum(CudaBackend& gpu, const ops::CumulativeSum& op) {
 }  // namespace
 
 void enter_reduction(CudaBackend& gpu) {
-  ops::Folds::for_each([&]<class Fold>() { gpu.enter<&reduce_axes<Fold>>(); });
+  ops::Folds::for_each([&]<class Fold>() { gpu.enter_at_once<&reduce_axes<Fold>>(); });
   gpu.enter<&cumulative_sum>();
 }
 

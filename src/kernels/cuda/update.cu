@@ -3,6 +3,8 @@
 // a block finds the tensor of its elements.
 #include "lockstep/ops/update.h"
 
+#include "comm/sum_plan.h"
+#include "kernels/cuda/batch.cuh"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device_code.cuh"
 #include "lockstep/ops/elementwise.h"
@@ -29,39 +31,6 @@ struct UpdateEntry {
   float keep[max_averages], fresh[max_averages];
   BF16* rounded;  // null: absent
 };
-
-/// Entries that share a launch. Each has consecutive blocks of threads.
-template <class Entry, int max_count>
-struct Batch {
-  static constexpr int room = max_count;
-  int entries = 0;
-  std::int64_t first_block[max_count + 1] = {};  // of each entry, and their end
-  Entry entry[max_count] = {};
-
-  /// Adds an entry, which the caller fills in. There must be room.
-  Entry& add(std::int64_t blocks) {
-    first_block[entries + 1] = first_block[entries] + blocks;
-    return entry[entries++];
-  }
-  unsigned blocks() const { return static_cast<unsigned>(first_block[entries]); }
-  /// The last entry whose first block is not after this one.
-  __device__ int entry_of(std::int64_t number) const {
-    int low = 0, high = entries - 1;
-    while (low < high) {
-      const int middle = (low + high + 1) / 2;
-      if (first_block[middle] <= number) {
-        low = middle;
-      } else {
-        high = middle - 1;
-      }
-    }
-    return low;
-  }
-};
-
-/// Whether a kernel may have such an argument: its arguments have at most 32 KiB in all.
-template <class Argument>
-inline constexpr bool fits = sizeof(Argument) <= 32 * 1024 - 512;
 
 template <class Rule>
 using Updates = Batch<UpdateEntry<Rule>, max_entries>;
@@ -231,11 +200,74 @@ void block_sums_of_squares(CudaBackend& gpu, const ops::BlockSumsOfSquares& op) 
   launch();
 }
 
+template <int Width, class T>
+__device__ Pack<T, Width> sum_of(const Pack<T, Width>& left, const Pack<T, Width>& right) {
+  Pack<T, Width> sum;
+  for (int lane = 0; lane < Width; ++lane) sum.lane[lane] = left.lane[lane] + right.lane[lane];
+  return sum;
+}
+
+/// The sum of one pack of all planes. Four planes are read at once: a tree over n leaves is the same as one
+/// over their quarters, because it splits at powers of two.
+template <int Depth, int Width, class T>
+__device__ Pack<T, Width> sum_of_planes(const T* planes, std::int64_t stride, int parts) {
+  constexpr int at_once = 4;
+  const auto load = [&](int four) {
+    const int left = parts - four * at_once;
+    const T* const from = planes + four * at_once * stride;
+    Pack<T, Width> in[at_once];
+#pragma unroll
+    for (int p = 0; p < at_once; ++p) {
+      if (p < left) in[p] = load_pack<T, Width>(from + p * stride);
+    }
+    if (left == 1) return in[0];
+    const Pack<T, Width> two = sum_of(in[0], in[1]);
+    if (left == 2) return two;
+    return sum_of(two, left == 3 ? in[2] : sum_of(in[2], in[3]));
+  };
+  const int fours = (parts + at_once - 1) / at_once;
+  return comm::sum_along_tree<Depth>(comm::TreeSteps{fours}, fours, load, &sum_of<Width, T>);
+}
+
+/// A block sums one row of the table.
+template <int Depth, class T>
+__global__ void __launch_bounds__(block)
+    add_planes(const T* planes, T* sums, const std::int64_t* table, int parts) {
+  constexpr int width = pack_width<T>;
+  const std::int64_t* const row = table + std::int64_t{4} * blockIdx.x;
+  const T* const from = planes + row[0];
+  const std::int64_t stride = row[1];
+  T* const to = sums + row[2];
+  const int count = static_cast<int>(row[3]);
+  const bool packs = ((reinterpret_cast<std::uintptr_t>(from) | reinterpret_cast<std::uintptr_t>(to) |
+                       static_cast<std::uintptr_t>(stride) * sizeof(T)) %
+                      16) == 0;
+  const int whole = packs ? count / width * width : 0;
+  for (int i = static_cast<int>(threadIdx.x) * width; i < whole; i += block * width)
+    store_pack(to + i, sum_of_planes<Depth, width>(from + i, stride, parts));
+  for (int i = whole + static_cast<int>(threadIdx.x); i < count; i += block)
+    store_pack(to + i, sum_of_planes<Depth, 1>(from + i, stride, parts));
+}
+
+void add_along_tree(CudaBackend& gpu, const ops::AddAlongTree& op) {
+  constexpr int few = 32, few_deep = 4;  // with few planes few values wait, which needs fewer registers
+  const auto chunks = static_cast<unsigned>(op.table.size(0));
+  if (chunks == 0) return;
+  const auto run = [&]<class T>(T) {
+    const auto add = [&](auto* kernel) {
+      kernel<<<chunks, block, 0, gpu.launch().stream>>>(op.planes.data<T>(), op.sums.data<T>(),
+                                                        op.table.data<std::int64_t>(), op.parts);
+    };
+    op.parts <= few ? add(add_planes<few_deep, T>) : add(add_planes<comm::deepest_tree, T>);
+  };
+  op.sums.dtype() == DType::float64 ? run(double{}) : run(float{});
+}
+
 }  // namespace
 
 void enter_update(CudaBackend& gpu) {
   ops::Rules::for_each([&]<class Rule>() { gpu.enter<&update<Rule>>(); });
-  gpu.enter<&ema, &accumulate, &block_sums_of_squares>();
+  gpu.enter<&ema, &accumulate, &block_sums_of_squares, &add_along_tree>();
 }
 
 }  // namespace lockstep::kernels

@@ -171,6 +171,7 @@ BOOST_AUTO_TEST_CASE(convolutions_are_those_of_the_cpu) {
                          {2, 32, 8, 8, 64, 1, {2, 0, 1}},
                          {2, 8, 10, 10, 8, 3, {1, 1, 4}},
                          {2, 3, 32, 32, 16, 7, {2, 3, 1}},
+                         {3, 5, 7, 11, 7, 3, {1, 1, 1}},
                          {2, 6, 10, 9, 4, {3, 2}, {{2, 1}, {0, 2}, 1, {1, 2}}},
                          {4, 64, 14, 14, 64, 3, {1, 1, 1}}}) {
     const auto& [stride, padding, groups, dilation] = s.geometry;
@@ -187,16 +188,16 @@ BOOST_AUTO_TEST_CASE(convolutions_are_those_of_the_cpu) {
       const std::string name = std::string(what) + " of " +
                                to_string(s.n == 0 ? Shape{0, s.c} : x.value.shape()) + " by " +
                                to_string(weight_shape);
-      if (s.geometry.groups == 1) {
-        compare(name, in, out, operation, {plain_float, plain_bf16, last_float, last_bf16});
-      } else {
-        compare(name, in, out, operation, {plain_float, plain_bf16});
-      }
+      compare(name, in, out, operation, {plain_float, plain_bf16, last_float, last_bf16});
     };
     const ops::ConvolutionGeometry geometry = s.geometry;
     run("convolution", {x, weight, bias}, {activation(unwritten(dy.value.shape()))},
         [=](Backend& on, const Tensors& in, const Tensors& out) {
           on.run(ops::Convolution{in[0], in[1], in[2], geometry, out[0]});
+        });
+    run("convolution without bias", {x, weight}, {activation(unwritten(dy.value.shape()))},
+        [=](Backend& on, const Tensors& in, const Tensors& out) {
+          on.run(ops::Convolution{in[0], in[1], {}, geometry, out[0]});
         });
     run("convolution_backward_input", {dy, weight}, {activation(unwritten(x.value.shape()))},
         [=](Backend& on, const Tensors& in, const Tensors& out) {
