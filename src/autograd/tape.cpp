@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <unordered_map>
+#include <vector>
 
 #include "base/clock.h"
 #include "lockstep/autograd/recompute.h"
+#include "lockstep/ops/convolution.h"
 #include "lockstep/ops/elementwise.h"
 
 namespace lockstep {
@@ -16,7 +18,8 @@ constexpr std::size_t chunk_bytes = 64 * 1024;
 
 /// A copy of each weight in the type of a pass, which is rounded once. A program may write a CPU's parameters
 /// itself, so a copy there serves only passes with the same parameters. A GPU's copy serves until an
-/// operation writes the value and not the copy. An optimizer's step writes both.
+/// operation writes the value and not the copy. An optimizer's step writes both. Copies of weights of
+/// convolutions are in the backend's preferred block.
 class RoundedCopies {
  public:
   explicit RoundedCopies(kernels::Backend& backend)
@@ -25,18 +28,29 @@ class RoundedCopies {
   /// Begins a pass that may read other values than the last one.
   void begin() { ++values_; }
   /// The copy of the value in another type. trains: Param::rounded becomes this copy if writes are seen.
-  const Tensor& of(Param& param, DType dtype, bool trains) {
+  /// pack_later: the caller calls pack() before the copy is read.
+  const Tensor& of(Param& param, DType dtype, bool trains, bool pack_later = false) {
     Copy& copy = copies_[&param];
+    const int block = backend_.preferred_weight_block(param.value.shape());
     if (!copy.rounded || copy.rounded.dtype() != dtype || !(copy.rounded.shape() == param.value.shape()))
-      copy = {.rounded = backend_.empty(param.value.shape(), dtype)};
+      copy = {.rounded = backend_.empty(param.value.shape(), dtype, block)};
     const bool is_good = copy.values == values_ || (copy.value && copy.value == param.value.raw() &&
                                                     copy.rounded.last_write() >= param.value.last_write());
-    if (!is_good) {
-      // Values that other ranks send are written by a transport.
-      const bool is_watched = sees_writes_ && !param.pending_values;
-      copy.value = is_watched ? param.value.raw() : nullptr;
-      if (trains) param.rounded = is_watched ? copy.rounded : Tensor();
+    if (is_good) {
+      copy.values = values_;
+      return copy.rounded;
+    }
+    // Values that other ranks send are written by a transport.
+    const bool is_watched = sees_writes_ && !param.pending_values;
+    copy.value = is_watched ? param.value.raw() : nullptr;
+    // An optimizer writes plain copies only.
+    if (trains) param.rounded = is_watched && block == 1 ? copy.rounded : Tensor();
+    if (block == 1) {
       backend_.copy(param.value, copy.rounded);
+    } else {
+      if (!pack_later) packed_.clear();  // of a call that threw
+      packed_.push_back({param.value, copy.rounded});
+      if (!pack_later) pack();
     }
     copy.values = values_;
     return copy.rounded;
@@ -45,14 +59,16 @@ class RoundedCopies {
   /// copies.
   void refresh(std::span<Param* const> params, bool all) {
     if (!sees_writes_) return;
+    packed_.clear();  // of a call that threw
     for (Param* const param : params) {
       const auto found = copies_.find(param);
       if (found == copies_.end() || param->pending_values) continue;
       Copy& copy = found->second;
       copy.values = 0;
       if (all) copy.value = nullptr;
-      of(*param, copy.rounded.dtype(), param->trainable);
+      of(*param, copy.rounded.dtype(), param->trainable, true);
     }
+    pack();
   }
   void forget(const Param& param) { copies_.erase(&param); }
 
@@ -63,9 +79,16 @@ class RoundedCopies {
     std::uint64_t values = 0;     // values_ at the last use
   };
 
+  /// Writes the copies in channel blocks that are due, in one operation.
+  void pack() {
+    if (!packed_.empty()) backend_.run(ops::PackWeights{packed_});
+    packed_.clear();
+  }
+
   kernels::Backend& backend_;
   bool sees_writes_;
   std::unordered_map<const Param*, Copy> copies_;
+  std::vector<ops::PackedWeight> packed_;  // copies for pack()
   std::uint64_t values_ = 1;
 };
 
@@ -92,6 +115,22 @@ void Tape::begin(const Pass& pass) {
   pass_ = pass;
   ++pass_number_;
   if (!pass.same_parameters) rounded_->begin();
+}
+
+Shape Tape::of_each_shard(const Shape& shape) const {
+  if (pass_.shards == 1) return shape;
+  Shape all{pass_.shards};
+  for (const std::int64_t extent : shape) all.append(extent);
+  return all;
+}
+
+Shape Tape::shape_of_gradient(const Var& input) const {
+  const bool shared = input.id_ >= 0 && values_[static_cast<std::size_t>(input.id_)].shared;
+  return shared ? of_each_shard(input.shape()) : input.shape();
+}
+
+void Tape::inherit_sharing(const Var& view, const Var& of) {
+  if (view.id_ >= 0 && of.id_ >= 0) value_of(view).shared = value_of(of).shared;
 }
 
 void Tape::forget() {
@@ -134,6 +173,7 @@ void* Tape::closure_memory(std::size_t bytes, std::size_t alignment) {
 int Tape::new_id(Param* param, bool takes_two) {
   Value& value = values_.emplace_back();
   value.param = param;
+  value.shared = param != nullptr;
   value.takes_two = takes_two;
   return static_cast<int>(values_.size()) - 1;
 }
@@ -226,6 +266,8 @@ void Tape::add_node(Node node, std::initializer_list<const Var*> inputs) {
 void Tape::add_gradient(const Var& input, const Tensor& upstream) {
   if (input.id_ < 0) return;
   if (Param* const param = param_of(input)) {
+    if (upstream.numel() != of_each_shard(param->value.shape()).numel())
+      throw UsageError("the gradient of {} is not one for each of {} shards", param->name, pass_.shards);
     const GradientView view = param_view(*param);
     if (view.accumulate)
       backend_.run(ops::add(view.memory, backend_.in_type(upstream, view.memory.dtype()), view.memory));
@@ -235,6 +277,8 @@ void Tape::add_gradient(const Var& input, const Tensor& upstream) {
   }
   const Tensor dx = backend_.in_type(upstream, input.value().dtype());
   Value& value = value_of(input);
+  if (value.shared && upstream.numel() != of_each_shard(input.shape()).numel())
+    throw UsageError("the gradient of a function of parameters is not one for each of {} shards", pass_.shards);
   if (!value.gradient) {
     value.gradient = dx;
   } else if (!value.takes_two) {

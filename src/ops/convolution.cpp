@@ -85,6 +85,15 @@ ConvolutionSizes ConvolutionBackwardInput::sizes() const {
 ConvolutionSizes ConvolutionBackwardWeight::sizes() const {
   return convolution_sizes(name, x, dweight, geometry, "dy", dy);
 }
+void PackWeights::check() const {
+  for (const auto& [value, packed] : weights) {
+    require_shape(name, "packed", packed, value.shape());
+    if (value.shape().rank() != 4 || packed.channel_block() != value.size(1))
+      throw UsageError(
+          "{}: the copy of a weight of shape {} is in channel blocks of {}; it must be in blocks of C", name,
+          to_string(value.shape()), packed.channel_block());
+  }
+}
 void AddChannels::check() const {
   require_channels(name, "y", y);
   require_shape(name, "bias", bias, {y.size(1)});

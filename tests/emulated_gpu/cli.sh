@@ -159,12 +159,12 @@ shards, micro_batches = (json.load(open(name + ".json"))["peak_device_memory_byt
 assert shards > micro_batches + (2 << 20)
 P
 
-# Work that is counted instead of done: five layers of a GPT have 15 products a step and shard, all parameters one update a step.
-for shards in 1 2; do
+# Work that is counted instead of done: five layers of a GPT have 15 products a step and pass, all parameters one update a step.
+for passes in 1 2; do
   python3 "$LOCKSTEP_SOURCE_DIR/tests/bench/kernel_list.py" --count --steps 1 2 -- "$LOCKSTEP" bench step --device cuda --precision bf16 \
-    --set model.layers=1 --shards "$shards" >counts 2>log || fail "counts: $(cat log)"
-  for row in "$((15 * shards)) .* cublasLtMatmul" '1 .* update_elements<Rule>'; do
-    grep -Eq "^ *$row\$" counts || fail "in $shards shards no '$row': $(cat counts)"
+    --set model.layers=1 --shards 2 --set ddp.shards_at_once=$((3 - passes)) >counts 2>log || fail "counts: $(cat log)"
+  for row in "$((15 * passes)) .* cublasLtMatmul" '1 .* update_elements<Rule>'; do
+    grep -Eq "^ *$row\$" counts || fail "in $passes passes no '$row': $(cat counts)"
   done
 done
 finish

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <bit>
 #include <initializer_list>
+#include <set>
+#include <utility>
 
 #include "emulated_gpu/counting.h"
 #include "emulated_gpu/library_functions.h"
@@ -114,6 +116,17 @@ std::uint64_t number_of(const Problem& p) {
   return number;
 }
 
+/// Problems that an algorithm was checked for: its own and another one.
+std::set<std::pair<std::uint64_t, std::uint64_t>>& checked_algorithms() {
+  static std::set<std::pair<std::uint64_t, std::uint64_t>> all;
+  return all;
+}
+
+std::uint64_t workspace_of(const Problem& p, std::uint32_t splits) {
+  if (splits < 2) return 0;
+  return splits * p.d.rows * p.d.columns * static_cast<std::uint64_t>(p.d.batch) * sizeof(float);
+}
+
 /// The worst that is allowed: a sum in pieces, another number of them for another alignment, in an order that
 /// changes, or rounded in between.
 void choose_order(const Problem& p, const MatmulPreference& preference, MatmulAlgorithm& algorithm) {
@@ -121,8 +134,7 @@ void choose_order(const Problem& p, const MatmulPreference& preference, MatmulAl
       {preference.alignment_a, preference.alignment_b, preference.alignment_c, preference.alignment_d, 256u});
   const auto splits =
       std::min<std::uint64_t>(p.k(), 2 + static_cast<unsigned>(std::countr_zero(alignment)) % 3);
-  const std::uint64_t bytes =
-      splits * p.d.rows * p.d.columns * static_cast<std::uint64_t>(p.d.batch) * sizeof(float);
+  const std::uint64_t bytes = workspace_of(p, static_cast<std::uint32_t>(splits));
   if (bytes > preference.workspace_bytes || splits < 2) return;
   for (const auto scheme : {CUBLASLT_REDUCTION_SCHEME_INPLACE, CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE,
                             CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE}) {
@@ -304,6 +316,26 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
   return CUBLAS_STATUS_SUCCESS;
 }
 
+/// Takes an algorithm of a problem with other numbers of rows, columns and matrices. As documented, it does
+/// not write result.algo.
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDesc_t description,
+                                       cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                       cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                       const cublasLtMatmulAlgo_t* algo,
+                                       cublasLtMatmulHeuristicResult_t* result) {
+  if (!handle || !description || !a || !b || !c || !d || !algo || !result) return CUBLAS_STATUS_INVALID_VALUE;
+  const Problem problem{*own<ProductDescription>(description), *own<MatrixLayout>(a), *own<MatrixLayout>(b),
+                        *own<MatrixLayout>(c), *own<MatrixLayout>(d)};
+  if (const cublasStatus_t status = checked(problem); status != CUBLAS_STATUS_SUCCESS) return status;
+  const auto algorithm = stored_at<MatmulAlgorithm>(algo, 0);
+  if (algorithm.found != MatmulAlgorithm::found_mark) return CUBLAS_STATUS_INVALID_VALUE;
+  checked_algorithms().insert({algorithm.problem, number_of(problem)});
+  result->workspaceSize = workspace_of(problem, algorithm.splits);
+  result->state = CUBLAS_STATUS_SUCCESS;
+  result->wavesCount = 1;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t description, const void* alpha,
                               const void* a_data, cublasLtMatrixLayout_t a, const void* b_data,
                               cublasLtMatrixLayout_t b, const void* beta, const void* c_data,
@@ -323,7 +355,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
   const ProductDescription& p = problem.description;
   require_within_reach({p.bias, p.aux});
   const auto algorithm = stored_at<MatmulAlgorithm>(algo, 0);
-  if (algorithm.found != MatmulAlgorithm::found_mark || algorithm.problem != number_of(problem))
+  const std::uint64_t own_number = number_of(problem);
+  if (algorithm.found != MatmulAlgorithm::found_mark ||
+      (algorithm.problem != own_number && !checked_algorithms().contains({algorithm.problem, own_number})))
     return CUBLAS_STATUS_INVALID_VALUE;
   Product product{.description = p,
                   .a = problem.a,
@@ -343,7 +377,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
   if ((adds_bias(p.epilogue) || makes_bias_gradient(p.epilogue)) && !p.bias)
     return CUBLAS_STATUS_INVALID_VALUE;
   if (uses_aux(p.epilogue) && !p.aux) return CUBLAS_STATUS_INVALID_VALUE;
-  const std::size_t needed_bytes = algorithm.workspace_bytes;
+  const std::size_t needed_bytes = workspace_of(problem, algorithm.splits);
   if (needed_bytes > workspace_bytes || (needed_bytes > 0 && !workspace) ||
       alignment_of(workspace) < workspace_alignment)
     return CUBLAS_STATUS_INVALID_VALUE;

@@ -52,21 +52,6 @@ int outputs(int inputs, int padding, int kernel, int dilation, int stride) {
   return (inputs + 2 * padding - ((kernel - 1) * dilation + 1)) / stride + 1;
 }
 
-cudnnStatus_t checked(const Images& x, const Images& w, const ConvolutionGeometry& g, const Images& y) {
-  if (!x.described || !w.described || !g.described || !y.described)
-    return refused(CUDNN_STATUS_BAD_PARAM, "a descriptor that describes nothing");
-  if (x.type != w.type || x.type != y.type)
-    return refused(CUDNN_STATUS_BAD_PARAM, "x, w and y of several types");
-  if (x.format != w.format || x.format != y.format)
-    return refused(CUDNN_STATUS_NOT_SUPPORTED_LAYOUT, "x, w and y in several layouts");
-  if (x.c != w.c * g.groups || w.n % g.groups != 0)
-    return refused(CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH, "x's channels are not w's, times the groups");
-  if (y.n != x.n || y.c != w.n || y.h != outputs(x.h, g.padding_h, w.h, g.dilation_h, g.stride_h) ||
-      y.w != outputs(x.w, g.padding_w, w.w, g.dilation_w, g.stride_w))
-    return refused(CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH, "y's extents are not what x and w make");
-  return success;
-}
-
 struct Algorithm {
   int number;
   bool repeats, needs_workspace, needs_too_much;
@@ -178,6 +163,21 @@ cudnnStatus_t run(cudnnHandle_t handle, const ConvolutionCall& call, int number,
 }
 
 }  // namespace
+
+cudnnStatus_t checked(const Images& x, const Images& w, const ConvolutionGeometry& g, const Images& y) {
+  if (!x.described || !w.described || !g.described || !y.described)
+    return refused(CUDNN_STATUS_BAD_PARAM, "a descriptor that describes nothing");
+  if (x.type != w.type || x.type != y.type)
+    return refused(CUDNN_STATUS_BAD_PARAM, "x, w and y of several types");
+  if (x.format != w.format || x.format != y.format)
+    return refused(CUDNN_STATUS_NOT_SUPPORTED_LAYOUT, "x, w and y in several layouts");
+  if (x.c != w.c * g.groups || w.n % g.groups != 0)
+    return refused(CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH, "x's channels are not w's, times the groups");
+  if (y.n != x.n || y.c != w.n || y.h != outputs(x.h, g.padding_h, w.h, g.dilation_h, g.stride_h) ||
+      y.w != outputs(x.w, g.padding_w, w.w, g.dilation_w, g.stride_w))
+    return refused(CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH, "y's extents are not what x and w make");
+  return success;
+}
 
 cudnnStatus_t cudnnCreateTensorDescriptor(cudnnTensorDescriptor_t* made) { return create<Images>(made); }
 cudnnStatus_t cudnnCreateFilterDescriptor(cudnnFilterDescriptor_t* made) { return create<Images>(made); }

@@ -39,7 +39,11 @@ struct ConvolutionCall {
   const void *x_data = nullptr, *w_data = nullptr, *y_data = nullptr;
   void* made = nullptr;
   float alpha = 1, beta = 0;
+  bool from_last = false;  ///< products are added in the reverse order of weights: other bits
 };
+
+/// Whether the three fit together.
+cudnnStatus_t checked(const Images& x, const Images& w, const ConvolutionGeometry& geometry, const Images& y);
 
 /// The convolution, now.
 void compute(const ConvolutionCall& call);

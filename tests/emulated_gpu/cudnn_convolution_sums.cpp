@@ -74,11 +74,20 @@ template <class One>
 void for_weights(const ConvolutionCall& call, const One& one) {
   const int outputs = call.w.n / call.geometry.groups;
   for (int n = 0; n < call.x.n; ++n) {
-    std::size_t at = 0;
+    std::size_t next = 0;
     for (int k = 0; k < call.w.n; ++k) {
       for (int c = 0; c < call.w.c; ++c) {
         for (int r = 0; r < call.w.h; ++r) {
-          for (int s = 0; s < call.w.w; ++s, ++at) one(n, k / outputs * call.w.c + c, k, r, s, at);
+          for (int s = 0; s < call.w.w; ++s, ++next) {
+            const std::size_t at = call.from_last ? call.w.count() - 1 - next : next;
+            if (!call.from_last) {
+              one(n, k / outputs * call.w.c + c, k, r, s, at);
+            } else {
+              const int last_k = call.w.n - 1 - k;
+              one(n, last_k / outputs * call.w.c + call.w.c - 1 - c, last_k, call.w.h - 1 - r,
+                  call.w.w - 1 - s, at);
+            }
+          }
         }
       }
     }

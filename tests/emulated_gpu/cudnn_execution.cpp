@@ -64,8 +64,8 @@ float applied(cudnnPointwiseMode_t mode, float x, float b, float t) {
 class Run {
  public:
   Run(const OperationGraph& graph, const std::map<std::int64_t, void*>& data,
-      const std::map<std::int64_t, float>& numbers)
-      : graph_(graph), data_(data), numbers_(numbers) {}
+      const std::map<std::int64_t, float>& numbers, bool from_last)
+      : graph_(graph), data_(data), numbers_(numbers), from_last_(from_last) {}
 
   void operator()() {
     for (const GraphOperation& operation : graph_.operations) {
@@ -80,6 +80,9 @@ class Run {
           break;
         case Kind::reduction:
           reduce(operation, made);
+          break;
+        case Kind::convolution:
+          convolve(operation, made);
           break;
         case Kind::reshape:
           // The same memory, seen by other strides.
@@ -176,9 +179,26 @@ class Run {
     });
   }
 
+  /// In float32: operands are read, and the result is stored, by their own type elsewhere.
+  void convolve(const GraphOperation& o, Floats& made) const {
+    ConvolutionCall call{.pass = o.pass,
+                         .x = *images_of(o.images()),
+                         .w = *images_of(o.weights()),
+                         .y = *images_of(o.results()),
+                         .geometry = o.geometry,
+                         .made = made.data(),
+                         .from_last = from_last_};
+    call.x.type = call.w.type = call.y.type = CUDNN_DATA_FLOAT;
+    const void *const first = values_.at(o.x.uid).data(), *const second = values_.at(o.b->uid).data();
+    (o.pass == Pass::backward_data ? call.w_data : call.x_data) = first;
+    (o.pass == Pass::forward ? call.w_data : call.y_data) = second;
+    compute(call);
+  }
+
   const OperationGraph& graph_;
   const std::map<std::int64_t, void*>& data_;
   const std::map<std::int64_t, float>& numbers_;
+  bool from_last_;
   std::map<std::int64_t, Floats> values_;
 };
 
@@ -243,14 +263,25 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
   }
   void* const workspace = own_pack.value_or<void*>(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, nullptr);
   if (faults().broken != cudaSuccess) return refused(CUDNN_STATUS_EXECUTION_FAILED, "the device is broken");
-  if (!workspace) return refused(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "no workspace");
+  const auto workspace_bytes =
+      static_cast<std::size_t>(own_plan.value<std::int64_t>(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE));
+  if (!workspace && workspace_bytes > 0) return refused(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "no workspace");
+  const Descriptor& configuration = own_plan.descriptor(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
+  if (own_plan.graph->convolution() &&
+      configuration.descriptor(CUDNN_ATTR_ENGINECFG_ENGINE)
+              .value<std::int64_t>(CUDNN_ATTR_ENGINE_GLOBAL_INDEX) != good_engine)
+    return refused(CUDNN_STATUS_NOT_SUPPORTED, "a convolution by an engine that no plan may take");
+  bool from_last = false;
+  for (const auto& knob : configuration.attributes.at(CUDNN_ATTR_ENGINECFG_KNOB_CHOICES).descriptors)
+    from_last = from_last || knob->value<std::int64_t>(CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE) != 0;
   if (const cudnnStatus_t wrong = check_device(handle); wrong != success) return wrong;
   require_within_reach({workspace});
   for (const auto& [uid, address] : data) require_within_reach({address});
-  enqueue(stream_of(handle), [graph = own_plan.graph, data, numbers, workspace] {
+  ++counts().graph_runs;
+  enqueue(stream_of(handle), [graph = own_plan.graph, data, numbers, workspace, workspace_bytes, from_last] {
     if (counting().on()) return counting().call("cudnnBackendExecute", graph->operand_bytes());
-    spoil(workspace, static_cast<std::size_t>(graph_workspace_bytes));
-    Run(*graph, data, numbers)();
+    spoil(workspace, workspace_bytes);
+    Run(*graph, data, numbers, from_last)();
   });
   return success;
 }

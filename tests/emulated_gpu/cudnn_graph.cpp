@@ -2,6 +2,7 @@
 #include "emulated_gpu/cudnn_graph.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <set>
 
@@ -56,6 +57,33 @@ GraphTensor tensor_at(const Descriptor& operation, cudnnBackendAttributeName_t n
   return tensor_of(operation.descriptor(name));
 }
 
+/// names: of x, b and y.
+void describe_convolution(const Descriptor& d, GraphOperation& made, Pass pass,
+                          cudnnBackendAttributeName_t kind,
+                          const std::array<cudnnBackendAttributeName_t, 3>& names) {
+  made.kind = Kind::convolution;
+  made.pass = pass;
+  made.x = tensor_at(d, names[0]);
+  made.b = tensor_at(d, names[1]);
+  made.y = tensor_at(d, names[2]);
+  const Descriptor& convolution = d.descriptor(kind);
+  const auto pair = [&](cudnnBackendAttributeName_t name) {
+    const auto values = convolution.values<std::int64_t>(name);
+    return std::array{static_cast<int>(values.at(0)), static_cast<int>(values.at(1))};
+  };
+  const auto [padding_h, padding_w] = pair(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS);
+  const auto [stride_h, stride_w] = pair(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES);
+  const auto [dilation_h, dilation_w] = pair(CUDNN_ATTR_CONVOLUTION_DILATIONS);
+  made.geometry = {.described = true,
+                   .padding_h = padding_h,
+                   .padding_w = padding_w,
+                   .stride_h = stride_h,
+                   .stride_w = stride_w,
+                   .dilation_h = dilation_h,
+                   .dilation_w = dilation_w,
+                   .groups = static_cast<int>(made.images().extents[1] / made.weights().extents[1])};
+}
+
 /// Of an operation whose attributes are set.
 GraphOperation operation_of(const Descriptor& d) {
   GraphOperation made;
@@ -86,6 +114,24 @@ GraphOperation operation_of(const Descriptor& d) {
                            .value<cudnnReduceTensorOp_t>(CUDNN_ATTR_REDUCTION_OPERATOR);
       made.x = tensor_at(d, CUDNN_ATTR_OPERATION_REDUCTION_XDESC);
       made.y = tensor_at(d, CUDNN_ATTR_OPERATION_REDUCTION_YDESC);
+      break;
+    case CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR:
+      describe_convolution(
+          d, made, Pass::forward, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC,
+          {CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W,
+           CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y});
+      break;
+    case CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR:
+      describe_convolution(
+          d, made, Pass::backward_data, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC,
+          {CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY,
+           CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX});
+      break;
+    case CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR:
+      describe_convolution(
+          d, made, Pass::backward_filter, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC,
+          {CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY,
+           CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW});
       break;
     default:
       made.kind = Kind::reshape;
@@ -129,6 +175,40 @@ cudnnStatus_t check_pointwise(const GraphOperation& o) {
   return success;
 }
 
+/// Of a convolution's own descriptor.
+cudnnStatus_t check_geometry(const Descriptor& d) {
+  if (d.value<std::int64_t>(CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS) != 2)
+    return refused(CUDNN_STATUS_NOT_SUPPORTED, "a convolution over other than two dimensions");
+  if (d.value<cudnnConvolutionMode_t>(CUDNN_ATTR_CONVOLUTION_CONV_MODE) != CUDNN_CROSS_CORRELATION)
+    return refused(CUDNN_STATUS_NOT_SUPPORTED, "a convolution with turned weights, which is not emulated");
+  if (d.value<cudnnDataType_t>(CUDNN_ATTR_CONVOLUTION_COMP_TYPE) != CUDNN_DATA_FLOAT)
+    return refused(CUDNN_STATUS_NOT_SUPPORTED, "a convolution whose sums are not float32");
+  for (const auto& [name, smallest] : {std::pair{CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, 1},
+                                       {CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, 0},
+                                       {CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, 0},
+                                       {CUDNN_ATTR_CONVOLUTION_DILATIONS, 1}}) {
+    const auto values = d.values<std::int64_t>(name);
+    if (values.size() != 2 || values[0] < smallest || values[1] < smallest)
+      return refused(CUDNN_STATUS_BAD_PARAM, "a convolution's stride, padding or dilation");
+  }
+  if (d.values<std::int64_t>(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS) !=
+      d.values<std::int64_t>(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS))
+    return refused(CUDNN_STATUS_NOT_SUPPORTED, "other padding behind than before, which is not emulated");
+  return success;
+}
+
+cudnnStatus_t check_convolution(const GraphOperation& o) {
+  std::array<std::optional<Images>, 3> described{images_of(o.images()), images_of(o.weights()),
+                                                 images_of(o.results())};
+  for (std::optional<Images>& one : described) {
+    if (!one) return refused(CUDNN_STATUS_NOT_SUPPORTED_LAYOUT, "a convolution of tensors with gaps");
+  }
+  if (o.x.type != o.b->type || (o.y.type != o.x.type && !(o.y.between && o.y.type == Element::float32)))
+    return refused(CUDNN_STATUS_NOT_SUPPORTED, "a convolution of several types");
+  for (std::optional<Images>& one : described) one->type = CUDNN_DATA_FLOAT;  // compared above
+  return checked(*described[0], *described[1], o.geometry, *described[2]);
+}
+
 cudnnStatus_t check_operation(const GraphOperation& o) {
   if (o.y.by_value) return refused(CUDNN_STATUS_BAD_PARAM, "an operation writes a number on the CPU");
   if (o.y.overlaps())
@@ -136,6 +216,8 @@ cudnnStatus_t check_operation(const GraphOperation& o) {
   switch (o.kind) {
     case Kind::matmul:
       return check_matmul(o);
+    case Kind::convolution:
+      return check_convolution(o);
     case Kind::pointwise:
       return check_pointwise(o);
     case Kind::reduction:
@@ -197,34 +279,142 @@ bool engine_takes(const OperationGraph& graph) {
   });
 }
 
+using Notes = std::vector<cudnnBackendNumericalNote_t>;
+
+std::shared_ptr<const Descriptor> knob_choice(cudnnBackendKnobType_t type, std::int64_t value) {
+  auto made = std::make_shared<Descriptor>();
+  made->type = CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR;
+  made->finalized = true;
+  made->put(CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, std::vector{type});
+  made->put(CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, std::vector{value});
+  return made;
+}
+
 std::shared_ptr<const Descriptor> configuration(const std::shared_ptr<const OperationGraph>& graph,
-                                                const std::vector<cudnnBackendNumericalNote_t>& notes) {
+                                                std::int64_t number, const Notes& notes,
+                                                std::vector<std::shared_ptr<const Descriptor>> knobs = {}) {
   auto engine = std::make_shared<Descriptor>();
   engine->type = CUDNN_BACKEND_ENGINE_DESCRIPTOR;
   engine->finalized = true;
+  engine->graph = graph;
+  engine->put(CUDNN_ATTR_ENGINE_GLOBAL_INDEX, std::vector{number});
   engine->put(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, notes);
   auto made = std::make_shared<Descriptor>();
   made->type = CUDNN_BACKEND_ENGINECFG_DESCRIPTOR;
   made->finalized = true;
   made->graph = graph;
   made->put(CUDNN_ATTR_ENGINECFG_ENGINE, {std::shared_ptr<const Descriptor>(engine)});
+  made->put(CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, std::move(knobs));
   return made;
 }
 
-/// The faster engine first, which adds in the order of time; none for what no kernel is built for.
+/// An engine of convolutions and its numerical notes.
+struct ConvolutionEngine {
+  std::int64_t number;
+  Notes notes;
+};
+
+constexpr std::int64_t attention_engine = 2;  // whose bits repeat
+
+/// Of a convolution: first what no plan may take, as it adds in the order of time, is less precise, or needs
+/// too much memory (heavy_engine). Half precision is in channels last only.
+constexpr std::int64_t heavy_engine = 5;
+std::vector<ConvolutionEngine> convolution_engines(const OperationGraph& graph) {
+  const GraphOperation& convolution = *graph.convolution();
+  if (!faults().convolution_graphs || (!faults().fused_bias && graph.operations.size() > 1)) return {};
+  const bool half = convolution.x.type == Element::bfloat16;
+  if (half && images_of(convolution.x)->format != CUDNN_TENSOR_NHWC) return {};
+  std::vector<ConvolutionEngine> engines{
+      {1, {CUDNN_NUMERICAL_NOTE_TENSOR_CORE, CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC}},
+      {2, {CUDNN_NUMERICAL_NOTE_TENSOR_CORE, CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS}},
+      {3, {CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION}}};
+  engines.push_back(
+      {4, half ? Notes{CUDNN_NUMERICAL_NOTE_WINOGRAD} : Notes{CUDNN_NUMERICAL_NOTE_TENSOR_CORE}});
+  engines.push_back({heavy_engine, {}});
+  engines.push_back({good_engine, half ? Notes{CUDNN_NUMERICAL_NOTE_TENSOR_CORE} : Notes{}});
+  return engines;
+}
+
+/// The faster engine first, which adds in the order of time; none for what no kernel is built for. The order
+/// of a convolution's additions depends on its images.
 cudnnStatus_t find_engines(Descriptor& d) {
   d.graph = d.descriptor(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH).graph;
   std::vector<std::shared_ptr<const Descriptor>> found;
-  if (engine_takes(*d.graph)) {
+  if (const GraphOperation* const convolution = d.graph->convolution()) {
+    const std::int64_t order = convolution->images().extents[0] % 3 == 0 ? 1 : 0;
+    for (const auto& [number, notes] : convolution_engines(*d.graph))
+      found.push_back(configuration(d.graph, number, notes, {knob_choice(order_knob, order)}));
+  } else if (engine_takes(*d.graph)) {
     found = {
-        configuration(d.graph, {CUDNN_NUMERICAL_NOTE_TENSOR_CORE, CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC}),
-        configuration(d.graph, {CUDNN_NUMERICAL_NOTE_TENSOR_CORE})};
+        configuration(d.graph, 1, {CUDNN_NUMERICAL_NOTE_TENSOR_CORE, CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC}),
+        configuration(d.graph, attention_engine, {CUDNN_NUMERICAL_NOTE_TENSOR_CORE})};
   }
   d.put(CUDNN_ATTR_ENGINEHEUR_RESULTS, found);
   return success;
 }
 
+/// An engine that a program asks for by number.
+cudnnStatus_t find_engine(Descriptor& d) {
+  d.graph = d.descriptor(CUDNN_ATTR_ENGINE_OPERATION_GRAPH).graph;
+  const auto number = d.value<std::int64_t>(CUDNN_ATTR_ENGINE_GLOBAL_INDEX);
+  if (!faults().chosen_engines)
+    return refused(CUDNN_STATUS_NOT_SUPPORTED, "no engine of this number for the graph");
+  if (!d.graph->convolution() && number == attention_engine && engine_takes(*d.graph)) {
+    d.put(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, Notes{CUDNN_NUMERICAL_NOTE_TENSOR_CORE});
+    return success;
+  }
+  if (!d.graph->convolution())
+    return refused(CUDNN_STATUS_NOT_SUPPORTED, "no engine of this number for the graph");
+  for (const auto& [known, notes] : convolution_engines(*d.graph)) {
+    if (known != number) continue;
+    d.put(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, notes);
+    return success;
+  }
+  return refused(CUDNN_STATUS_NOT_SUPPORTED, "no engine of this number for the graph");
+}
+
+cudnnStatus_t check_configuration(Descriptor& d) {
+  d.graph = d.descriptor(CUDNN_ATTR_ENGINECFG_ENGINE).graph;
+  if (!d.has(CUDNN_ATTR_ENGINECFG_KNOB_CHOICES))
+    d.put(CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, std::vector<std::shared_ptr<const Descriptor>>{});
+  for (const auto& knob : d.attributes.at(CUDNN_ATTR_ENGINECFG_KNOB_CHOICES).descriptors) {
+    const auto value = knob->value<std::int64_t>(CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE);
+    if (knob->value<cudnnBackendKnobType_t>(CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE) != order_knob || value < 0 ||
+        value >= orders)
+      return refused(CUDNN_STATUS_BAD_PARAM, "a knob that the engine does not have, or not with this value");
+  }
+  return success;
+}
+
+/// Convolutions need more for more images.
+std::int64_t workspace_bytes(const Descriptor& plan) {
+  const GraphOperation* const convolution = plan.graph->convolution();
+  if (!convolution) return graph_workspace_bytes;
+  const auto engine = plan.descriptor(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG)
+                          .descriptor(CUDNN_ATTR_ENGINECFG_ENGINE)
+                          .value<std::int64_t>(CUDNN_ATTR_ENGINE_GLOBAL_INDEX);
+  if (engine == heavy_engine) return std::int64_t{3} << 30;
+  return convolution->pass == Pass::forward ? 0 : 8 * convolution->images().count();
+}
+
 }  // namespace
+
+std::optional<Images> images_of(const GraphTensor& tensor) {
+  const auto n = [&](std::size_t d) { return static_cast<int>(tensor.extents[d]); };
+  const auto& [images, channels, height, width] = tensor.extents;
+  const auto has = [&](const Extents& strides) {
+    for (std::size_t d = 0; d < 4; ++d) {
+      if (tensor.extents[d] > 1 && tensor.strides[d] != strides[d]) return false;
+    }
+    return true;
+  };
+  Images found{true, CUDNN_TENSOR_NHWC, CUDNN_DATA_FLOAT, n(0), n(1), n(2), n(3)};
+  if (tensor.type == Element::bfloat16) found.type = CUDNN_DATA_BFLOAT16;
+  if (has({channels * height * width, 1, channels * width, channels})) return found;
+  found.format = CUDNN_TENSOR_NCHW;
+  if (has({channels * height * width, height * width, width, 1})) return found;
+  return std::nullopt;
+}
 
 cudnnStatus_t complete(Descriptor& d) {
   switch (d.type) {
@@ -234,15 +424,24 @@ cudnnStatus_t complete(Descriptor& d) {
     case CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR:
     case CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR:
     case CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR:
+    case CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR:
+    case CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR:
+    case CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR:
       return check_operation(operation_of(d));
+    case CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR:
+      return check_geometry(d);
+    case CUDNN_BACKEND_ENGINE_DESCRIPTOR:
+      return find_engine(d);
+    case CUDNN_BACKEND_ENGINECFG_DESCRIPTOR:
+      return check_configuration(d);
     case CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR:
       return make_graph(d);
     case CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR:
       return find_engines(d);
     case CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR:
-      ++counts().attention_plans;
       d.graph = d.descriptor(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG).graph;
-      d.put(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, std::vector<std::int64_t>{graph_workspace_bytes});
+      if (!d.graph->convolution()) ++counts().attention_plans;
+      d.put(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, std::vector{workspace_bytes(d)});
       return success;
     case CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR:
       if (d.attributes.at(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS).count !=

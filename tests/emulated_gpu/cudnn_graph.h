@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "emulated_gpu/cudnn_convolution.h"
 #include "emulated_gpu/cudnn_status.h"
 
 namespace lockstep::emulated_gpu {
@@ -49,14 +50,23 @@ struct GraphTensor {
 };
 
 struct GraphOperation {
-  enum class Kind { matmul, pointwise, reduction, reshape };
+  enum class Kind { matmul, pointwise, reduction, reshape, convolution };
   Kind kind = Kind::matmul;
-  GraphTensor x, y;                 ///< of a product, y = x b
+  /// Of a product, y = x b. Of a convolution y is what the pass makes, and x and b are the other two of its
+  /// x, w and y, in this order.
+  GraphTensor x, y;
   std::optional<GraphTensor> b, t;  ///< as far as the operation has them
   cudnnPointwiseMode_t mode{};
   std::int64_t axis = -1;
   cudnnReduceTensorOp_t reduction{};
+  Pass pass = Pass::forward;  ///< of a convolution, as what follows
+  ConvolutionGeometry geometry;
 
+  const GraphTensor& images() const { return pass == Pass::backward_data ? y : x; }
+  const GraphTensor& weights() const {
+    return pass == Pass::forward ? *b : pass == Pass::backward_data ? x : y;
+  }
+  const GraphTensor& results() const { return pass == Pass::forward ? y : *b; }
   std::vector<GraphTensor> inputs() const {
     std::vector<GraphTensor> inputs{x};
     if (b) inputs.push_back(*b);
@@ -69,6 +79,12 @@ struct OperationGraph {
   std::vector<GraphOperation> operations;  ///< in an order in which they can be done
   std::vector<GraphTensor> tensors;        ///< all, once
 
+  const GraphOperation* convolution() const {
+    for (const GraphOperation& operation : operations) {
+      if (operation.kind == GraphOperation::Kind::convolution) return &operation;
+    }
+    return nullptr;
+  }
   /// Of what is in memory.
   std::size_t operand_bytes() const {
     std::size_t bytes = 0;
@@ -82,6 +98,15 @@ struct OperationGraph {
 
 /// How many operands a pointwise function has, x among them; none of functions that are not emulated.
 std::optional<int> operands_of(cudnnPointwiseMode_t mode);
+
+/// As a convolution's images or weights; none if they are neither NCHW nor NHWC without gaps.
+std::optional<Images> images_of(const GraphTensor& tensor);
+
+/// The convolutions' knob, which selects an order of additions.
+inline constexpr cudnnBackendKnobType_t order_knob = CUDNN_KNOB_TYPE_TILE_SIZE;
+inline constexpr std::int64_t orders = 2;
+/// The number of the only engine of convolutions that can run.
+inline constexpr std::int64_t good_engine = 7;
 
 /// What every graph needs, which no pointer of null or smaller room may stand for.
 inline constexpr std::int64_t graph_workspace_bytes = 4096;

@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "emulated_gpu/cudnn_graph.h"
 #include "emulated_gpu/library_memory.h"
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/convolution.h"
@@ -197,9 +198,63 @@ BOOST_AUTO_TEST_CASE(of_convolutions_take_the_layout_that_has_an_algorithm_and_n
                    .kernel_width = 3,
                    .geometry = {2, 1, 2}};
   grouped.dtype = DType::bfloat16;
-  BOOST_TEST(convolutions.in_supported_layout(grouped).channels_last);
+  BOOST_TEST(convolutions.plan(grouped).channels_last);
   ++grouped.sizes.out_width;
-  BOOST_CHECK_THROW(convolutions.in_supported_layout(grouped), FailureError);
+  BOOST_CHECK_THROW(convolutions.plan(grouped), FailureError);
+}
+
+BOOST_AUTO_TEST_CASE(of_convolutions_have_the_engine_and_the_knobs_that_a_program_names_or_no_plan) {
+  kernels::CudnnConvolution problem;
+  problem.sizes = {.images = 2,
+                   .in_channels = 4,
+                   .height = 8,
+                   .width = 8,
+                   .out_channels = 8,
+                   .out_height = 8,
+                   .out_width = 8,
+                   .kernel_height = 3,
+                   .kernel_width = 3,
+                   .geometry = {1, 1}};
+  problem.channels_last = true;
+  for (const DType dtype : {DType::float32, DType::bfloat16}) {
+    problem.dtype = dtype;
+    const auto build = [&](const kernels::CudnnEngine* engine, std::int64_t images) {
+      problem.sizes.images = images;
+      FusedGraph graph = kernels::convolution_graph(problem);
+      kernels::PlanRules rules = kernels::convolution_rules(dtype);
+      rules.engine = engine;
+      return graph.build(kernels::device_properties(0), rules) ? graph.engine() : kernels::CudnnEngine{};
+    };
+    kernels::CudnnEngine engine = build(nullptr, 2);
+    BOOST_TEST(engine.number == emulated_gpu::good_engine);
+    BOOST_TEST((build(&engine, 3) == engine));
+    BOOST_TEST((build(nullptr, 3) == engine) == false);  // the heuristics take other knobs
+    engine.knobs.at(0).second = 99;
+    BOOST_TEST(build(&engine, 3).number == -1);
+    engine = {.number = 1, .knobs = {}};  // its bits depend on time
+    BOOST_TEST(build(&engine, 3).number == -1);
+    engine.number = 1000;
+    BOOST_TEST(build(&engine, 3).number == -1);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(of_convolutions_are_refused_whose_types_layouts_or_sizes_do_not_fit) {
+  const auto builds = [](const Extents& x, const Extents& w, const Extents& y, const Extents& y_strides,
+                         cudnnDataType_t y_type, bool has_padding) {
+    const auto last = [](const Extents& e) { return Extents{e[1] * e[2] * e[3], 1, e[1] * e[3], e[1]}; };
+    FusedGraph graph;
+    graph.convolution(ops::ConvolutionPass::forward, {.padding = has_padding ? 1 : 0},
+                      graph.tensor(1, x, last(x), single), graph.tensor(2, w, last(w), single),
+                      graph.tensor(3, y, y_strides, y_type));
+    return graph.build(kernels::device_properties(0), kernels::convolution_rules(DType::float32));
+  };
+  constexpr Extents x{2, 4, 6, 6}, w{8, 4, 3, 3}, y{2, 8, 6, 6}, y_strides{288, 1, 48, 8};
+  BOOST_TEST(builds(x, w, y, y_strides, single, true));
+  BOOST_TEST(!builds(x, w, y, y_strides, single, false));
+  BOOST_TEST(!builds(x, {8, 3, 3, 3}, y, y_strides, single, true));
+  BOOST_TEST(!builds(x, w, y, y_strides, CUDNN_DATA_BFLOAT16, true));
+  BOOST_TEST(!builds(x, w, y, {576, 1, 96, 16}, single, true));  // gaps
+  BOOST_TEST(!builds(x, w, y, {288, 36, 6, 1}, single, true));   // channels first
 }
 
 BOOST_AUTO_TEST_SUITE_END()

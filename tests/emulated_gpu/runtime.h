@@ -35,6 +35,9 @@ struct Faults {
   cudaError_t broken = cudaSuccess;  ///< what every call ends with since then: no device recovers
   bool fused_products = true;        ///< cuBLASLt has algorithms for products with epilogues
   int driver = CUDART_VERSION;       ///< the newest CUDA that the driver knows
+  bool convolution_graphs = true;    ///< cuDNN has engines for graphs of a convolution
+  bool fused_bias = true;            ///< also with a bias
+  bool chosen_engines = true;        ///< it makes plans of engines and knobs that a program names
   bool any_width = false;            ///< cuDNN takes heads that it does not document
   int major = 9;                     ///< of the compute capability
   const char* architectures =
@@ -70,6 +73,7 @@ struct WithDevice {
 struct Counts {
   std::atomic<int> spinning_waits{0};   ///< for an event whose waiters do not sleep
   std::atomic<int> attention_plans{0};  ///< plans of cuDNN's graphs
+  std::atomic<int> graph_runs{0};       ///< of cuDNN's graphs
   std::atomic<int> uploads{0};          ///< copies from the CPU's memory to a device
   std::atomic<int> ragged_products{0};  ///< of a matrix of bf16 whose rows begin at no multiple of 16 bytes
 };

@@ -1,6 +1,6 @@
 // Convolutions. x: [N, C, H, W], weight: [O, C / groups, kh, kw], bias: [O], y: [N, O, H', W'];
 // H' = (H + 2 padding - dilation (kh - 1) - 1) / stride + 1. x and y in any channel block;
-// Backend::preferred_channel_block is fast.
+// Backend::preferred_channel_block is fast. Weights may be in Backend::preferred_weight_block.
 #pragma once
 
 #include "lockstep/ops/operation.h"
@@ -57,8 +57,8 @@ struct Convolution {
   Tensor y;
 
   static void operands(auto& op, auto&& each) {
-    each(in("x", op.x).blocked(), in("weight", op.weight, weights), in("bias", op.bias, float32).optional(),
-         out("y", op.y).blocked());
+    each(in("x", op.x).blocked(), in("weight", op.weight, weights).shared().blocked(),
+         in("bias", op.bias, float32).shared().optional(), out("y", op.y).blocked());
   }
   ConvolutionSizes sizes() const;
 };
@@ -71,7 +71,8 @@ struct ConvolutionBackwardInput {
   Tensor dx;
 
   static void operands(auto& op, auto&& each) {
-    each(in("dy", op.dy).blocked(), in("weight", op.weight, weights), out("dx", op.dx).blocked());
+    each(in("dy", op.dy).blocked(), in("weight", op.weight, weights).shared().blocked(),
+         out("dx", op.dx).blocked());
   }
   ConvolutionSizes sizes() const;
 };
@@ -85,9 +86,29 @@ struct ConvolutionBackwardWeight {
   bool accumulate = false;
 
   static void operands(auto& op, auto&& each) {
-    each(in("x", op.x).blocked(), in("dy", op.dy).blocked(), in_out("dweight", op.dweight, float32));
+    each(in("x", op.x).blocked(), in("dy", op.dy).blocked(),
+         in_out("dweight", op.dweight, float32).per_part());
   }
   ConvolutionSizes sizes() const;
+};
+
+/// A weight and its copy in another type and channel block.
+struct PackedWeight {
+  Tensor value, packed;
+
+  static void operands(auto& op, auto&& each) {
+    each(in("value", op.value, floats).shared(), out("packed", op.packed, floats).shared().blocked());
+  }
+};
+
+/// packed = value for each of many weights in one pass, rounded to packed's type; packed is in channel blocks
+/// of C / groups.
+struct PackWeights {
+  static constexpr const char* name = "pack_weights";
+  std::span<const PackedWeight> weights;
+
+  static void operands(auto& op, auto&& each) { each(in_out("weights", op.weights, float32)); }
+  void check() const;
 };
 
 /// y += bias[c] for every element of channel c; y: [N, C, H, W] or [N, C].
@@ -96,7 +117,7 @@ struct AddChannels {
   Tensor bias, y;
 
   static void operands(auto& op, auto&& each) {
-    each(in("bias", op.bias, float32), in_out("y", op.y).blocked());
+    each(in("bias", op.bias, float32).shared(), in_out("y", op.y).blocked());
   }
   void check() const;
 };
@@ -108,7 +129,7 @@ struct ChannelSums {
   bool accumulate = false;
 
   static void operands(auto& op, auto&& each) {
-    each(in("dy", op.dy).blocked(), in_out("dbias", op.dbias, float32));
+    each(in("dy", op.dy).blocked(), in_out("dbias", op.dbias, float32).per_part());
   }
   void check() const;
 };

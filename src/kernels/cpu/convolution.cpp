@@ -246,7 +246,18 @@ ConvolutionPlan& ConvolutionCache::plan(const ConvolutionProblem& problem, const
   });
 }
 
+namespace {
+
+void require_plain(const char* operation, const Tensor& weight) {
+  if (weight.channel_block() == 1) return;
+  throw UsageError("{} on a CPU: the weight is stored in channel blocks of {}; it must be plain", operation,
+                   weight.channel_block());
+}
+
+}  // namespace
+
 ConvolutionProblem convolution_problem(const ops::Convolution& op) {
+  require_plain(op.name, op.weight);
   return {.pass = ConvolutionPass::forward,
           .sizes = op.sizes(),
           .x_block = op.x.channel_block(),
@@ -255,6 +266,7 @@ ConvolutionProblem convolution_problem(const ops::Convolution& op) {
 }
 
 ConvolutionProblem convolution_problem(const ops::ConvolutionBackwardInput& op) {
+  require_plain(op.name, op.weight);
   return {.pass = ConvolutionPass::backward_input,
           .sizes = op.sizes(),
           .x_block = op.dx.channel_block(),

@@ -1,7 +1,8 @@
-// Convolutions by cuDNN, in the layout that its algorithms need.
+// Convolutions by cuDNN, in the layout that its plans need.
 #include "kernels/cuda/convolution.h"
 
 #include <array>
+#include <cstdint>
 #include <span>
 #include <tuple>
 
@@ -16,6 +17,13 @@ namespace lockstep::kernels {
 namespace {
 
 constexpr std::size_t max_workspace_bytes = std::size_t{1} << 30;
+constexpr std::size_t alignment_bytes = 16;
+enum ConvolutionUid : std::int64_t {
+  x_of_convolution = 1,
+  w_of_convolution,
+  y_of_convolution,
+  bias_of_convolution
+};
 constexpr int max_algorithms = CUDNN_CONVOLUTION_FWD_ALGO_COUNT;  // no pass has more
 
 cudnnDataType_t cudnn_type(DType dtype) {
@@ -34,20 +42,38 @@ bool is_allowed(const Performance& p, const CudnnConvolution& problem) {
 
 }  // namespace
 
-struct Convolutions::Plan {
-  Plan(const CudnnConvolution& problem, cudnnHandle_t handle, int device) : device_(device) {
+/// A problem in the older API, without its bias. The problem has an algorithm if usable().
+class ConvolutionAlgorithm {
+ public:
+  ConvolutionAlgorithm(const CudnnConvolution& problem, cudnnHandle_t handle, int device)
+      : device_(device), pass_(problem.pass) {
     describe(problem);
     choose(problem, handle);
   }
 
-  Owned<cudnnTensorDescriptor_t, cudnnDestroyTensorDescriptor> x, y;
-  Owned<cudnnFilterDescriptor_t, cudnnDestroyFilterDescriptor> weight;
-  Owned<cudnnConvolutionDescriptor_t, cudnnDestroyConvolutionDescriptor> convolution;
-  cudnnConvolutionFwdAlgo_t forward{};
-  cudnnConvolutionBwdDataAlgo_t backward_input{};
-  cudnnConvolutionBwdFilterAlgo_t backward_weight{};
-  std::size_t workspace_bytes = 0;
-  bool usable = false;  ///< there is an algorithm
+  bool usable() const { return usable_; }
+  std::size_t workspace_bytes() const { return workspace_bytes_; }
+
+  void run(cudnnHandle_t handle, void* x, void* weight, void* y, void* workspace) const {
+    const float one = 1, zero = 0;
+    switch (pass_) {
+      case ConvolutionPass::forward:
+        return check(
+            cudnnConvolutionForward(handle, &one, x_.get(), x, weight_.get(), weight, convolution_.get(),
+                                    forward_, workspace, workspace_bytes_, &zero, y_.get(), y),
+            "cudnnConvolutionForward", device_);
+      case ConvolutionPass::backward_input:
+        return check(
+            cudnnConvolutionBackwardData(handle, &one, weight_.get(), weight, y_.get(), y, convolution_.get(),
+                                         backward_input_, workspace, workspace_bytes_, &zero, x_.get(), x),
+            "cudnnConvolutionBackwardData", device_);
+      case ConvolutionPass::backward_weight:
+        return check(cudnnConvolutionBackwardFilter(handle, &one, x_.get(), x, y_.get(), y,
+                                                    convolution_.get(), backward_weight_, workspace,
+                                                    workspace_bytes_, &zero, weight_.get(), weight),
+                     "cudnnConvolutionBackwardFilter", device_);
+    }
+  }
 
  private:
   void describe(const CudnnConvolution& p) {
@@ -55,26 +81,27 @@ struct Convolutions::Plan {
     const cudnnTensorFormat_t format = p.channels_last ? CUDNN_TENSOR_NHWC : CUDNN_TENSOR_NCHW;
     const cudnnDataType_t type = cudnn_type(p.dtype);
     const auto n = [](std::int64_t extent) { return static_cast<int>(extent); };
-    make(x, cudnnCreateTensorDescriptor, "cudnnCreateTensorDescriptor", device_);
-    make(y, cudnnCreateTensorDescriptor, "cudnnCreateTensorDescriptor", device_);
-    make(weight, cudnnCreateFilterDescriptor, "cudnnCreateFilterDescriptor", device_);
-    make(convolution, cudnnCreateConvolutionDescriptor, "cudnnCreateConvolutionDescriptor", device_);
-    check(cudnnSetTensor4dDescriptor(x.get(), format, type, n(s.images), n(s.in_channels), n(s.height),
+    make(x_, cudnnCreateTensorDescriptor, "cudnnCreateTensorDescriptor", device_);
+    make(y_, cudnnCreateTensorDescriptor, "cudnnCreateTensorDescriptor", device_);
+    make(weight_, cudnnCreateFilterDescriptor, "cudnnCreateFilterDescriptor", device_);
+    make(convolution_, cudnnCreateConvolutionDescriptor, "cudnnCreateConvolutionDescriptor", device_);
+    check(cudnnSetTensor4dDescriptor(x_.get(), format, type, n(s.images), n(s.in_channels), n(s.height),
                                      n(s.width)),
           "cudnnSetTensor4dDescriptor", device_);
-    check(cudnnSetTensor4dDescriptor(y.get(), format, type, n(s.images), n(s.out_channels), n(s.out_height),
+    check(cudnnSetTensor4dDescriptor(y_.get(), format, type, n(s.images), n(s.out_channels), n(s.out_height),
                                      n(s.out_width)),
           "cudnnSetTensor4dDescriptor", device_);
-    check(cudnnSetFilter4dDescriptor(weight.get(), type, format, n(s.out_channels),
+    check(cudnnSetFilter4dDescriptor(weight_.get(), type, format, n(s.out_channels),
                                      n(s.in_channels / s.geometry.groups), n(s.kernel_height),
                                      n(s.kernel_width)),
           "cudnnSetFilter4dDescriptor", device_);
     const auto& [stride, padding, groups, dilation] = s.geometry;
-    check(cudnnSetConvolution2dDescriptor(convolution.get(), padding.height, padding.width, stride.height,
+    check(cudnnSetConvolution2dDescriptor(convolution_.get(), padding.height, padding.width, stride.height,
                                           stride.width, dilation.height, dilation.width,
                                           CUDNN_CROSS_CORRELATION, CUDNN_DATA_FLOAT),
           "cudnnSetConvolution2dDescriptor", device_);
-    check(cudnnSetConvolutionGroupCount(convolution.get(), groups), "cudnnSetConvolutionGroupCount", device_);
+    check(cudnnSetConvolutionGroupCount(convolution_.get(), groups), "cudnnSetConvolutionGroupCount",
+          device_);
     // FMA: no TF32 in a float32 product.
     set_math(p.dtype == DType::float32 ? CUDNN_FMA_MATH : CUDNN_TENSOR_OP_MATH);
   }
@@ -83,36 +110,36 @@ struct Convolutions::Plan {
     switch (p.pass) {
       case ConvolutionPass::forward:
         return take_first<cudnnConvolutionFwdAlgoPerf_t>(
-            p, forward, "cudnnGetConvolutionForwardAlgorithm_v7",
+            p, forward_, "cudnnGetConvolutionForwardAlgorithm_v7",
             [&](auto... list) {
-              return cudnnGetConvolutionForwardAlgorithm_v7(handle, x.get(), weight.get(), convolution.get(),
-                                                            y.get(), list...);
+              return cudnnGetConvolutionForwardAlgorithm_v7(handle, x_.get(), weight_.get(),
+                                                            convolution_.get(), y_.get(), list...);
             },
             [&](auto... size) {
-              return cudnnGetConvolutionForwardWorkspaceSize(handle, x.get(), weight.get(), convolution.get(),
-                                                             y.get(), size...);
+              return cudnnGetConvolutionForwardWorkspaceSize(handle, x_.get(), weight_.get(),
+                                                             convolution_.get(), y_.get(), size...);
             });
       case ConvolutionPass::backward_input:
         return take_first<cudnnConvolutionBwdDataAlgoPerf_t>(
-            p, backward_input, "cudnnGetConvolutionBackwardDataAlgorithm_v7",
+            p, backward_input_, "cudnnGetConvolutionBackwardDataAlgorithm_v7",
             [&](auto... list) {
-              return cudnnGetConvolutionBackwardDataAlgorithm_v7(handle, weight.get(), y.get(),
-                                                                 convolution.get(), x.get(), list...);
+              return cudnnGetConvolutionBackwardDataAlgorithm_v7(handle, weight_.get(), y_.get(),
+                                                                 convolution_.get(), x_.get(), list...);
             },
             [&](auto... size) {
-              return cudnnGetConvolutionBackwardDataWorkspaceSize(handle, weight.get(), y.get(),
-                                                                  convolution.get(), x.get(), size...);
+              return cudnnGetConvolutionBackwardDataWorkspaceSize(handle, weight_.get(), y_.get(),
+                                                                  convolution_.get(), x_.get(), size...);
             });
       case ConvolutionPass::backward_weight:
         return take_first<cudnnConvolutionBwdFilterAlgoPerf_t>(
-            p, backward_weight, "cudnnGetConvolutionBackwardFilterAlgorithm_v7",
+            p, backward_weight_, "cudnnGetConvolutionBackwardFilterAlgorithm_v7",
             [&](auto... list) {
-              return cudnnGetConvolutionBackwardFilterAlgorithm_v7(handle, x.get(), y.get(),
-                                                                   convolution.get(), weight.get(), list...);
+              return cudnnGetConvolutionBackwardFilterAlgorithm_v7(
+                  handle, x_.get(), y_.get(), convolution_.get(), weight_.get(), list...);
             },
             [&](auto... size) {
-              return cudnnGetConvolutionBackwardFilterWorkspaceSize(handle, x.get(), y.get(),
-                                                                    convolution.get(), weight.get(), size...);
+              return cudnnGetConvolutionBackwardFilterWorkspaceSize(
+                  handle, x_.get(), y_.get(), convolution_.get(), weight_.get(), size...);
             });
     }
   }
@@ -128,40 +155,131 @@ struct Convolutions::Plan {
     for (const Performance& one : std::span(listed).first(static_cast<std::size_t>(count))) {
       if (!is_allowed(one, p)) continue;
       if (p.dtype != DType::float32) set_math(one.mathType);
-      usable =
-          size(one.algo, &workspace_bytes) == CUDNN_STATUS_SUCCESS && workspace_bytes <= max_workspace_bytes;
-      if (!usable) continue;
+      usable_ = size(one.algo, &workspace_bytes_) == CUDNN_STATUS_SUCCESS &&
+                workspace_bytes_ <= max_workspace_bytes;
+      if (!usable_) continue;
       algorithm = one.algo;
       return;
     }
-    workspace_bytes = 0;
+    workspace_bytes_ = 0;
   }
 
   void set_math(cudnnMathType_t math) {
-    check(cudnnSetConvolutionMathType(convolution.get(), math), "cudnnSetConvolutionMathType", device_);
+    check(cudnnSetConvolutionMathType(convolution_.get(), math), "cudnnSetConvolutionMathType", device_);
   }
 
   int device_;
+  ConvolutionPass pass_;
+  Owned<cudnnTensorDescriptor_t, cudnnDestroyTensorDescriptor> x_, y_;
+  Owned<cudnnFilterDescriptor_t, cudnnDestroyFilterDescriptor> weight_;
+  Owned<cudnnConvolutionDescriptor_t, cudnnDestroyConvolutionDescriptor> convolution_;
+  cudnnConvolutionFwdAlgo_t forward_{};
+  cudnnConvolutionBwdDataAlgo_t backward_input_{};
+  cudnnConvolutionBwdFilterAlgo_t backward_weight_{};
+  std::size_t workspace_bytes_ = 0;
+  bool usable_ = false;
 };
 
-std::size_t CudnnConvolution::hash() const { return hash_of(pass, sizes.hash(), dtype, channels_last); }
+std::size_t CudnnConvolution::hash() const { return hash_of(pass, sizes.hash(), dtype, channels_last, bias); }
+std::size_t Convolutions::Key::hash() const { return hash_of(problem.hash(), parts); }
 
-Convolutions::Convolutions(int device, cudaStream_t stream) : device_(device) {
+FusedGraph convolution_graph(const CudnnConvolution& p) {
+  using Extents = FusedGraph::Extents;
+  const ops::ConvolutionSizes& s = p.sizes;
+  const cudnnDataType_t type = cudnn_type(p.dtype);
+  const auto channels_last = [](const Extents& e) {
+    return Extents{e[1] * e[2] * e[3], 1, e[1] * e[3], e[1]};
+  };
+  const Extents y_extents{s.images, s.out_channels, s.out_height, s.out_width};
+  FusedGraph graph;
+  const auto tensor = [&](ConvolutionUid uid, const Extents& extents, cudnnDataType_t of) {
+    return graph.tensor(uid, extents, channels_last(extents), of);
+  };
+  const CudnnDescriptor x = tensor(x_of_convolution, {s.images, s.in_channels, s.height, s.width}, type),
+                        w = tensor(w_of_convolution,
+                                   {s.out_channels, s.in_channels / s.geometry.groups, s.kernel_height,
+                                    s.kernel_width},
+                                   type),
+                        y = tensor(y_of_convolution, y_extents, type);
+  if (!p.bias) {
+    graph.convolution(p.pass, s.geometry, x, w, y);
+    return graph;
+  }
+  const CudnnDescriptor sums = graph.between(y_extents, channels_last(y_extents), CUDNN_DATA_FLOAT),
+                        bias = tensor(bias_of_convolution, {1, s.out_channels, 1, 1}, CUDNN_DATA_FLOAT);
+  graph.convolution(p.pass, s.geometry, x, w, sums);
+  graph.pointwise(CUDNN_POINTWISE_ADD, sums, y, bias);
+  return graph;
+}
+
+// In float32 tensor cores mean TF32. Winograd and FFT are as precise as sums in float32, but in bf16 they
+// round transformed operands.
+PlanRules convolution_rules(DType dtype) {
+  static constexpr std::array in_float32{
+      CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC, CUDNN_NUMERICAL_NOTE_TENSOR_CORE,
+      CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS, CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION};
+  static constexpr std::array in_bf16{CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC,
+                                      CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS,
+                                      CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION,
+                                      CUDNN_NUMERICAL_NOTE_WINOGRAD, CUDNN_NUMERICAL_NOTE_FFT};
+  PlanRules rules{.max_workspace_bytes = max_workspace_bytes};
+  rules.refused_notes = in_bf16;
+  if (dtype == DType::float32) rules.refused_notes = in_float32;
+  return rules;
+}
+
+ConvolutionPlan::ConvolutionPlan() = default;
+ConvolutionPlan::~ConvolutionPlan() = default;
+
+Convolutions::Convolutions(int device, cudaStream_t stream)
+    : device_(device), properties_(device_properties(device)) {
   make(handle_, cudnnCreate, "cudnnCreate", device);
   check(cudnnSetStream(handle_.get(), stream), "cudnnSetStream", device);
 }
 
 Convolutions::~Convolutions() = default;
 
-Convolutions::Plan& Convolutions::plan_for(const CudnnConvolution& problem) {
-  return *plans_.get(problem, [&] { return std::make_unique<Plan>(problem, handle_.get(), device_); });
+std::unique_ptr<ConvolutionPlan> Convolutions::new_graph(const CudnnConvolution& problem,
+                                                         const CudnnEngine* engine) {
+  auto plan = std::make_unique<ConvolutionPlan>();
+  auto graph = std::make_unique<FusedGraph>(convolution_graph(problem));
+  PlanRules rules = convolution_rules(problem.dtype);
+  rules.engine = engine;
+  if (!graph->build(properties_, rules)) return plan;
+  plan->workspace_bytes = graph->workspace_bytes();
+  plan->channels_last = true;
+  plan->adds_bias = problem.bias;
+  plan->graph = std::move(graph);
+  return plan;
 }
 
-CudnnConvolution Convolutions::in_supported_layout(const CudnnConvolution& problem) {
-  if (plan_for(problem).usable) return problem;
-  CudnnConvolution other = problem;
-  other.channels_last = !problem.channels_last;
-  if (plan_for(other).usable) return other;
+std::unique_ptr<ConvolutionPlan> Convolutions::new_plan_in_layout(const CudnnConvolution& problem) {
+  std::unique_ptr<ConvolutionPlan> plan;
+  CudnnConvolution without_bias = problem;
+  without_bias.bias = false;
+  if (problem.channels_last) {
+    if (problem.bias && *(plan = new_graph(problem, nullptr))) return plan;
+    if (*(plan = new_graph(without_bias, nullptr))) return plan;
+  }
+  plan = std::make_unique<ConvolutionPlan>();
+  auto algorithm = std::make_unique<ConvolutionAlgorithm>(without_bias, handle_.get(), device_);
+  if (!algorithm->usable()) return plan;
+  plan->workspace_bytes = algorithm->workspace_bytes();
+  plan->channels_last = problem.channels_last;
+  plan->algorithm = std::move(algorithm);
+  return plan;
+}
+
+std::unique_ptr<ConvolutionPlan> Convolutions::new_plan(CudnnConvolution problem) {
+  std::unique_ptr<ConvolutionPlan> plan = new_plan_in_layout(problem);
+  if (*plan) return plan;
+  problem.channels_last = !problem.channels_last;
+  return new_plan_in_layout(problem);
+}
+
+const ConvolutionPlan& Convolutions::plan(const CudnnConvolution& problem) {
+  const ConvolutionPlan& plan = *plans_.get({problem, 1}, [&] { return new_plan(problem); });
+  if (plan) return plan;
   const ops::ConvolutionSizes& s = problem.sizes;
   throw FailureError(
       "cuDNN on cuda:{} has no reproducible algorithm for a convolution of [{}, {}, {}, {}] by [{}, {}, {}, "
@@ -170,50 +288,51 @@ CudnnConvolution Convolutions::in_supported_layout(const CudnnConvolution& probl
       s.kernel_height, s.kernel_width, to_string(problem.dtype));
 }
 
-std::size_t Convolutions::workspace_bytes(const CudnnConvolution& problem) {
-  return plan_for(problem).workspace_bytes;
+const ConvolutionPlan* Convolutions::plan_of_parts(const CudnnConvolution& problem, int parts) {
+  const ConvolutionPlan& of_one = plan(problem);
+  if (parts == 1) return &of_one;
+  if (!of_one.graph) return nullptr;
+  const ConvolutionPlan* const of_all = plans_.get({problem, parts}, [&] {
+    CudnnConvolution all = problem;
+    all.sizes.images *= parts;
+    all.bias = of_one.adds_bias;
+    return new_graph(all, &of_one.graph->engine());
+  });
+  return *of_all ? of_all : nullptr;
 }
 
-void Convolutions::run(const CudnnConvolution& problem, void* x, void* weight, void* y, void* workspace) {
-  const Plan& plan = plan_for(problem);
-  const float one = 1, zero = 0;
-  switch (problem.pass) {
-    case ConvolutionPass::forward:
-      return check(cudnnConvolutionForward(handle_.get(), &one, plan.x.get(), x, plan.weight.get(), weight,
-                                           plan.convolution.get(), plan.forward, workspace,
-                                           plan.workspace_bytes, &zero, plan.y.get(), y),
-                   "cudnnConvolutionForward", device_);
-    case ConvolutionPass::backward_input:
-      return check(cudnnConvolutionBackwardData(handle_.get(), &one, plan.weight.get(), weight, plan.y.get(),
-                                                y, plan.convolution.get(), plan.backward_input, workspace,
-                                                plan.workspace_bytes, &zero, plan.x.get(), x),
-                   "cudnnConvolutionBackwardData", device_);
-    case ConvolutionPass::backward_weight:
-      return check(cudnnConvolutionBackwardFilter(handle_.get(), &one, plan.x.get(), x, plan.y.get(), y,
-                                                  plan.convolution.get(), plan.backward_weight, workspace,
-                                                  plan.workspace_bytes, &zero, plan.weight.get(), weight),
-                   "cudnnConvolutionBackwardFilter", device_);
-  }
+void Convolutions::run(const ConvolutionPlan& plan, void* x, void* weight, void* bias, void* y,
+                       void* workspace) {
+  if (plan.algorithm) return plan.algorithm->run(handle_.get(), x, weight, y, workspace);
+  static constexpr std::array<std::int64_t, 4> uids{x_of_convolution, w_of_convolution, y_of_convolution,
+                                                    bias_of_convolution};
+  const std::array<void*, 4> data{x, weight, y, bias};
+  const std::size_t used = plan.adds_bias ? 4 : 3;
+  plan.graph->run(handle_.get(), std::span(uids).first(used), std::span(data).first(used), workspace);
 }
 
 namespace {
 
-/// A pass of `op` between x and y in a layout that cuDNN supports: channels last if x or y has this layout
-/// and it is supported. (One channel is in both.)
-template <class Op>
-CudnnConvolution problem_of(CudaBackend& gpu, ConvolutionPass pass, const Op& op, const Tensor& x,
-                            const Tensor& y) {
-  return gpu.convolutions().in_supported_layout(
-      {.pass = pass,
-       .sizes = op.sizes(),
-       .dtype = x.dtype(),
-       .channels_last = x.channel_block() != 1 || y.channel_block() != 1});
+/// A pass on each of `parts` equal runs of images; channels last if x or y has this layout. (One channel is
+/// in both.)
+CudnnConvolution problem_of(ConvolutionPass pass, ops::ConvolutionSizes sizes, const Tensor& x,
+                            const Tensor& y, int parts) {
+  sizes.images /= parts;
+  return {.pass = pass,
+          .sizes = sizes,
+          .dtype = x.dtype(),
+          .channels_last = x.channel_block() != 1 || y.channel_block() != 1};
 }
 
-/// Memory for `tensor` in that layout: the tensor itself if it has it.
+bool is_aligned(const Tensor& tensor) {
+  return reinterpret_cast<std::uintptr_t>(tensor.raw()) % alignment_bytes == 0;
+}
+
+/// Memory for `tensor` in that layout, where cuDNN can access it: the tensor itself if possible.
 Tensor memory_in_layout(CudaBackend& gpu, const Tensor& tensor, bool channels_last) {
   const int block = channels_last ? static_cast<int>(tensor.size(1)) : 1;
-  return tensor.channel_block() == block ? tensor : gpu.empty(tensor.shape(), tensor.dtype(), block);
+  if (tensor.channel_block() == block && is_aligned(tensor)) return tensor;
+  return gpu.empty(tensor.shape(), tensor.dtype(), block);
 }
 
 /// Copies `from` to `to` in the layout of `to`, unless they share memory.
@@ -228,73 +347,110 @@ Tensor in_layout(CudaBackend& gpu, const Tensor& tensor, bool channels_last) {
   return converted;
 }
 
+/// Part number `part` of images.
+Tensor images_of_part(const Tensor& images, int part, int parts) {
+  const std::int64_t count = images.size(0) / parts;
+  return images.rows(part * count, (part + 1) * count);
+}
+
 /// Whether channels last differs for weights [O, C, kh, kw]: O matrices [C, kh kw] are then transposed.
 bool transposes(const Tensor& weight, bool channels_last) {
-  return channels_last && weight.size(2) * weight.size(3) > 1 && weight.size(1) > 1;
+  return channels_last && weight.size(-1) * weight.size(-2) > 1 && weight.size(-3) > 1;
 }
 
-/// Weights in the activations' type and layout.
+/// Weights in the activations' type and layout, which they may have.
 Tensor packed_weight(CudaBackend& gpu, const Tensor& weight, DType dtype, bool channels_last) {
+  const bool is_packed = weight.channel_block() != 1;
+  if (transposes(weight, channels_last) && !is_packed) {
+    const Tensor packed = gpu.empty(weight.shape(), dtype, static_cast<int>(weight.size(1)));
+    const ops::PackedWeight one{weight, packed};
+    gpu.run(ops::PackWeights{{&one, 1}});
+    return packed;
+  }
   const Tensor converted = gpu.in_type(weight, dtype);
-  if (!transposes(weight, channels_last)) return converted;
-  const Tensor packed = gpu.scratch(weight.numel(), dtype);
-  transpose(gpu.launch(), converted, packed, weight.size(0), weight.size(1), weight.size(2) * weight.size(3));
-  return packed;
+  return in_layout(gpu, converted, is_packed && channels_last);
 }
 
-void run(CudaBackend& gpu, const CudnnConvolution& problem, const Tensor& x, const Tensor& weight,
-         const Tensor& y) {
-  const auto bytes = static_cast<std::int64_t>(gpu.convolutions().workspace_bytes(problem));
-  const Tensor workspace = gpu.scratch(bytes, DType::uint8);
-  gpu.convolutions().run(problem, x.raw(), weight.raw(), y.raw(), workspace.raw());
+/// The pass forward, or that of the input's gradient, from images to images.
+void convolve(CudaBackend& gpu, const CudnnConvolution& problem, const Tensor& weight, const Tensor& bias,
+              const Tensor& from, const Tensor& to, int parts) {
+  Convolutions& convolutions = gpu.convolutions();
+  const ConvolutionPlan& plan = convolutions.plan(problem);
+  const bool last = plan.channels_last, forward = problem.pass == ConvolutionPass::forward;
+  const Tensor source = in_layout(gpu, from, last), target = memory_in_layout(gpu, to, last),
+               packed = packed_weight(gpu, weight, from.dtype(), last),
+               added = plan.adds_bias ? in_layout(gpu, bias, false) : Tensor();
+  const auto run = [&](const ConvolutionPlan& by, const Tensor& images, const Tensor& result) {
+    const Tensor workspace = gpu.scratch(static_cast<std::int64_t>(by.workspace_bytes), DType::uint8);
+    void *const x = forward ? images.raw() : result.raw(), *const y = forward ? result.raw() : images.raw();
+    convolutions.run(by, x, packed.raw(), added.raw(), y, workspace.raw());
+  };
+  if (const ConvolutionPlan* const all = convolutions.plan_of_parts(problem, parts)) {
+    run(*all, source, target);
+  } else {
+    for (int part = 0; part < parts; ++part) {
+      const Tensor result = images_of_part(target, part, parts), memory = memory_in_layout(gpu, result, last);
+      run(plan, in_layout(gpu, images_of_part(source, part, parts), last), memory);
+      copy_layout(gpu, memory, result);
+    }
+  }
+  if (bias && !plan.adds_bias) add_channels(gpu.launch(), bias, target);
+  copy_layout(gpu, target, to);
 }
 
-void convolution(CudaBackend& gpu, const ops::Convolution& op) {
+void convolution_of_parts(CudaBackend& gpu, const ops::Convolution& op, int parts) {
   if (op.x.size(0) == 0) return;
-  const CudnnConvolution problem = problem_of(gpu, ConvolutionPass::forward, op, op.x, op.y);
-  const bool last = problem.channels_last;
-  const Tensor from = in_layout(gpu, op.x, last), packed = packed_weight(gpu, op.weight, op.x.dtype(), last);
-  const Tensor to = memory_in_layout(gpu, op.y, last);
-  run(gpu, problem, from, packed, to);
-  if (op.bias) add_channels(gpu.launch(), op.bias, to);
-  copy_layout(gpu, to, op.y);
+  CudnnConvolution problem = problem_of(ConvolutionPass::forward, op.sizes(), op.x, op.y, parts);
+  problem.bias = bool(op.bias);
+  convolve(gpu, problem, op.weight, op.bias, op.x, op.y, parts);
 }
 
-void convolution_backward_input(CudaBackend& gpu, const ops::ConvolutionBackwardInput& op) {
+void input_gradient_of_parts(CudaBackend& gpu, const ops::ConvolutionBackwardInput& op, int parts) {
   if (op.dx.size(0) == 0) return;
-  const CudnnConvolution problem = problem_of(gpu, ConvolutionPass::backward_input, op, op.dx, op.dy);
-  const bool last = problem.channels_last;
-  const Tensor from = in_layout(gpu, op.dy, last),
-               packed = packed_weight(gpu, op.weight, op.dy.dtype(), last);
-  const Tensor to = memory_in_layout(gpu, op.dx, last);
-  run(gpu, problem, to, packed, from);
-  copy_layout(gpu, to, op.dx);
+  convolve(gpu, problem_of(ConvolutionPass::backward_input, op.sizes(), op.dx, op.dy, parts), op.weight, {},
+           op.dy, op.dx, parts);
 }
 
-void convolution_backward_weight(CudaBackend& gpu, const ops::ConvolutionBackwardWeight& op) {
+/// One call of cuDNN for each part, because a sum over images is that of one part. One kernel brings all sums
+/// into dweight's layout and type.
+void weight_gradient_of_parts(CudaBackend& gpu, const ops::ConvolutionBackwardWeight& op, int parts) {
   if (op.x.size(0) == 0) {
     if (!op.accumulate) gpu.fill(op.dweight, 0);
     return;
   }
-  const CudnnConvolution problem = problem_of(gpu, ConvolutionPass::backward_weight, op, op.x, op.dy);
-  const bool last = problem.channels_last, transposed = transposes(op.dweight, last);
-  const Tensor from = in_layout(gpu, op.x, last), upstream = in_layout(gpu, op.dy, last);
-  const bool direct = !transposed && !op.accumulate && op.x.dtype() == DType::float32;
-  Tensor gradient = direct ? op.dweight : gpu.empty(op.dweight.shape(), op.x.dtype());
-  run(gpu, problem, from, gradient, upstream);
-  if (direct) return;
-  if (transposed) {
-    const Tensor packed = std::exchange(gradient, gpu.empty(op.dweight.shape(), op.x.dtype()));
-    transpose(gpu.launch(), packed, gradient, gradient.size(0), gradient.size(2) * gradient.size(3),
-              gradient.size(1));
+  const std::int64_t elements = op.dweight.numel() / parts;
+  const Tensor flat = op.dweight.reshape({parts, elements});
+  const Shape& all = op.dweight.shape();
+  const Shape one{all[-4], all[-3], all[-2], all[-1]};
+  const ops::ConvolutionBackwardWeight first{images_of_part(op.x, 0, parts), images_of_part(op.dy, 0, parts),
+                                             op.geometry, flat.rows(0, 1).reshape(one)};
+  const CudnnConvolution problem =
+      problem_of(ConvolutionPass::backward_weight, first.sizes(), op.x, op.dy, 1);
+  const ConvolutionPlan& plan = gpu.convolutions().plan(problem);
+  const bool last = plan.channels_last;
+  const Tensor x = in_layout(gpu, op.x, last), dy = in_layout(gpu, op.dy, last);
+  // cuDNN's results, each aligned.
+  const auto unit = static_cast<std::int64_t>(alignment_bytes / bytes_of(op.x.dtype()));
+  const std::int64_t stride = (elements + unit - 1) / unit * unit;
+  const bool direct = !transposes(op.dweight, last) && !op.accumulate && op.x.dtype() == DType::float32 &&
+                      is_aligned(op.dweight) && (parts == 1 || stride == elements);
+  const Tensor sums = direct ? flat : gpu.empty({parts, stride}, op.x.dtype());
+  for (int part = 0; part < parts; ++part) {
+    const Tensor images = in_layout(gpu, images_of_part(x, part, parts), last),
+                 upstream = in_layout(gpu, images_of_part(dy, part, parts), last),
+                 workspace = gpu.scratch(static_cast<std::int64_t>(plan.workspace_bytes), DType::uint8);
+    gpu.convolutions().run(plan, images.raw(), sums.rows(part, part + 1).raw(), nullptr, upstream.raw(),
+                           workspace.raw());
   }
-  gradient = gpu.in_type(gradient, DType::float32);
-  if (op.accumulate) {
-    gpu.run(ops::Accumulate{op.dweight, gradient});
-  } else {
-    gpu.copy(gradient, op.dweight);
-  }
+  if (!direct) unpack_weights(gpu.launch(), sums, op.dweight, last, op.accumulate);
 }
+
+template <auto function, class Operation>
+void alone(CudaBackend& gpu, const Operation& op) {
+  function(gpu, op, 1);
+}
+
+void pack_weights_of(CudaBackend& gpu, const ops::PackWeights& op) { pack_weights(gpu.launch(), op.weights); }
 
 void add_channels_of(CudaBackend& gpu, const ops::AddChannels& op) {
   add_channels(gpu.launch(), op.bias, op.y);
@@ -308,7 +464,11 @@ Convolutions& CudaBackend::convolutions() {
 }
 
 void enter_convolution(CudaBackend& gpu) {
-  gpu.enter<&convolution, &convolution_backward_input, &convolution_backward_weight, &add_channels_of>();
+  gpu.enter<&alone<&convolution_of_parts, ops::Convolution>,
+            &alone<&input_gradient_of_parts, ops::ConvolutionBackwardInput>,
+            &alone<&weight_gradient_of_parts, ops::ConvolutionBackwardWeight>, &pack_weights_of,
+            &add_channels_of>();
+  gpu.enter_parts<&convolution_of_parts, &input_gradient_of_parts, &weight_gradient_of_parts>();
 }
 
 }  // namespace lockstep::kernels

@@ -1,10 +1,12 @@
-// Convolutions by cuDNN: descriptors and an algorithm for each problem.
+// Convolutions by cuDNN: a plan for each problem, which is a graph in channels last if cuDNN has one that our
+// rules allow, and otherwise an algorithm of its older API.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 
+#include "kernels/cuda/fused_graph.h"
 #include "kernels/cuda/libraries.h"
 #include "kernels/plan_cache.h"
 #include "lockstep/ops/convolution.h"
@@ -14,18 +16,40 @@ namespace lockstep::kernels {
 
 using ops::ConvolutionPass;
 
-/// Everything that the choice of an algorithm depends on. x, weights and y have one type and one layout.
+/// Everything that the choice of a plan depends on. x, weights and y have one type and one layout.
 struct CudnnConvolution {
   ConvolutionPass pass = ConvolutionPass::forward;
   ops::ConvolutionSizes sizes;
   DType dtype = DType::float32;
   bool channels_last = false;  ///< weights then are [O, kh, kw, C / groups]
+  bool bias = false;           ///< forward adds a float32 bias
 
   std::size_t hash() const;
   bool operator==(const CudnnConvolution&) const = default;
 };
 
-/// Algorithms that give the same bits every time, in float32 without TF32.
+/// The graph of a problem in channels last. Its sums are float32, and it rounds once, after the bias.
+FusedGraph convolution_graph(const CudnnConvolution& problem);
+/// The plans that give the same bits every time and keep the precision of the type.
+PlanRules convolution_rules(DType dtype);
+
+class ConvolutionAlgorithm;  // of the older API
+
+/// How cuDNN computes a problem: by a graph or by an algorithm. All tensors are aligned to 16 bytes.
+struct ConvolutionPlan {
+  ConvolutionPlan();
+  ~ConvolutionPlan();
+
+  std::unique_ptr<FusedGraph> graph;
+  std::unique_ptr<ConvolutionAlgorithm> algorithm;
+  bool channels_last = false;  ///< the layout of the tensors; it may not be that of the problem
+  bool adds_bias = false;      ///< otherwise the caller adds it
+  std::size_t workspace_bytes = 0;
+
+  explicit operator bool() const { return graph || algorithm; }
+};
+
+/// Plans by problem.
 class Convolutions {
  public:
   Convolutions(int device, cudaStream_t stream);
@@ -33,21 +57,30 @@ class Convolutions {
   Convolutions(const Convolutions&) = delete;
   Convolutions& operator=(const Convolutions&) = delete;
 
-  /// The problem in a layout for which cuDNN has an algorithm: its own layout if possible. Throws
-  /// FailureError if there is none.
-  CudnnConvolution in_supported_layout(const CudnnConvolution& problem);
-  /// Working memory that run() needs, in a supported layout.
-  std::size_t workspace_bytes(const CudnnConvolution& problem);
-  /// The pass writes its result and reads the rest.
-  void run(const CudnnConvolution& problem, void* x, void* weight, void* y, void* workspace);
+  /// A plan in the problem's layout if there is one, otherwise in the other. Throws FailureError if there is
+  /// none.
+  const ConvolutionPlan& plan(const CudnnConvolution& problem);
+  /// A plan for `parts` times the images, by the engine and the knobs of the problem's plan, so that each
+  /// part gets the same bits. Null: cuDNN has none.
+  const ConvolutionPlan* plan_of_parts(const CudnnConvolution& problem, int parts);
+  /// The pass writes its result and reads the rest. bias: null unless the plan adds it.
+  void run(const ConvolutionPlan& plan, void* x, void* weight, void* bias, void* y, void* workspace);
 
  private:
-  struct Plan;
-  Plan& plan_for(const CudnnConvolution& problem);
+  struct Key {
+    CudnnConvolution problem;
+    int parts;
+    std::size_t hash() const;
+    bool operator==(const Key&) const = default;
+  };
+  std::unique_ptr<ConvolutionPlan> new_plan(CudnnConvolution problem);
+  std::unique_ptr<ConvolutionPlan> new_plan_in_layout(const CudnnConvolution& problem);
+  std::unique_ptr<ConvolutionPlan> new_graph(const CudnnConvolution& problem, const CudnnEngine* engine);
 
   int device_;
   Owned<cudnnHandle_t, cudnnDestroy> handle_;
-  PlanCache<CudnnConvolution, Plan> plans_;
+  CudnnDescriptor properties_;
+  PlanCache<Key, ConvolutionPlan> plans_;  // a plan may be false: cuDNN has none
 };
 
 }  // namespace lockstep::kernels

@@ -1,5 +1,9 @@
 #include "kernels/cuda/fused_graph.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+
 #include "lockstep/base/error.h"
 
 namespace lockstep::kernels {
@@ -20,23 +24,90 @@ FusedGraph::Extents row_major(const FusedGraph::Extents& extents) {
   return {extents[1] * extents[2] * extents[3], extents[2] * extents[3], extents[3], 1};
 }
 
-/// Whether an engine's bits depend on time.
-bool repeats(const CudnnDescriptor& configuration) {
-  CudnnDescriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR, "an engine");
-  cudnnBackendDescriptor_t raw = engine.get();
+/// A copy of a descriptor that another one has. It must have it.
+CudnnDescriptor part_of(const CudnnDescriptor& whole, cudnnBackendAttributeName_t name,
+                        cudnnBackendDescriptorType_t type, const char* what) {
+  CudnnDescriptor part(type, what);
+  cudnnBackendDescriptor_t raw = part.get();
   std::int64_t count = 0;
-  require(cudnnBackendGetAttribute(configuration.get(), CUDNN_ATTR_ENGINECFG_ENGINE,
-                                   CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &raw),
-          "to name an engine");
+  require(cudnnBackendGetAttribute(whole.get(), name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &raw), what);
+  return part;
+}
+
+/// Copies of all descriptors of an attribute, at most `max_count`.
+std::vector<CudnnDescriptor> parts_of(const CudnnDescriptor& whole, cudnnBackendAttributeName_t name,
+                                      std::int64_t max_count, cudnnBackendDescriptorType_t type,
+                                      const char* what) {
+  std::vector<CudnnDescriptor> parts;
+  std::vector<cudnnBackendDescriptor_t> raw;
+  for (std::int64_t i = 0; i < max_count; ++i) raw.push_back(parts.emplace_back(type, what).get());
+  std::int64_t count = 0;
+  require(cudnnBackendGetAttribute(whole.get(), name, CUDNN_TYPE_BACKEND_DESCRIPTOR, max_count, &count,
+                                   raw.data()),
+          what);
+  parts.resize(static_cast<std::size_t>(std::min(count, max_count)));
+  return parts;
+}
+
+template <class Value>
+Value value_of(const CudnnDescriptor& descriptor, cudnnBackendAttributeName_t name,
+               cudnnBackendAttributeType_t type, const char* what) {
+  Value value{};
+  std::int64_t count = 0;
+  require(cudnnBackendGetAttribute(descriptor.get(), name, type, 1, &count, &value), what);
+  return value;
+}
+
+/// The engine and the knobs of a configuration.
+CudnnEngine engine_of(const CudnnDescriptor& configuration, const CudnnDescriptor& engine) {
+  CudnnEngine result{
+      value_of<std::int64_t>(engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, "an engine's number"),
+      {}};
+  for (const CudnnDescriptor& knob :
+       parts_of(configuration, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, CUDNN_KNOB_TYPE_COUNTS,
+                CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, "an engine's knobs"))
+    result.knobs.emplace_back(
+        value_of<cudnnBackendKnobType_t>(knob, CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE,
+                                         "a knob"),
+        value_of<std::int64_t>(knob, CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, CUDNN_TYPE_INT64, "a knob"));
+  return result;
+}
+
+/// The configuration of an engine for a graph; absent if cuDNN refuses it.
+CudnnDescriptor configuration_of(const CudnnDescriptor& graph, const CudnnEngine& chosen,
+                                 const CudnnDescriptor& device) {
+  CudnnDescriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR, "an engine"),
+      configuration(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, "an engine's configuration");
+  engine.set(CUDNN_ATTR_ENGINE_OPERATION_GRAPH, graph);
+  engine.set(CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, chosen.number);
+  engine.set(CUDNN_ATTR_ENGINE_DEVICEPROP, device);
+  if (engine.try_finalize() != CUDNN_STATUS_SUCCESS) return {};
+  std::vector<CudnnDescriptor> knobs;
+  std::vector<cudnnBackendDescriptor_t> raw;
+  for (const auto& [type, value] : chosen.knobs) {
+    CudnnDescriptor& knob = knobs.emplace_back(CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, "a knob");
+    knob.set(CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE, type);
+    knob.set(CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, CUDNN_TYPE_INT64, value);
+    if (knob.try_finalize() != CUDNN_STATUS_SUCCESS) return {};
+    raw.push_back(knob.get());
+  }
+  configuration.set(CUDNN_ATTR_ENGINECFG_ENGINE, engine);
+  if (!raw.empty())
+    configuration.set(CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, CUDNN_TYPE_BACKEND_DESCRIPTOR,
+                      static_cast<std::int64_t>(raw.size()), raw.data());
+  if (configuration.try_finalize() != CUDNN_STATUS_SUCCESS) return {};
+  return configuration;
+}
+
+/// Whether an engine has none of these notes.
+bool lacks(const CudnnDescriptor& engine, std::span<const cudnnBackendNumericalNote_t> refused) {
   std::array<cudnnBackendNumericalNote_t, CUDNN_NUMERICAL_NOTE_TYPE_COUNT> notes{};
-  count = 0;
+  std::int64_t count = 0;
   require(cudnnBackendGetAttribute(engine.get(), CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
                                    static_cast<std::int64_t>(notes.size()), &count, notes.data()),
           "an engine's notes");
-  for (std::int64_t i = 0; i < count; ++i) {
-    if (notes[static_cast<std::size_t>(i)] == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC) return false;
-  }
-  return true;
+  const auto present = std::span(notes).first(static_cast<std::size_t>(count));
+  return std::ranges::find_first_of(present, refused) == present.end();
 }
 
 }  // namespace
@@ -161,7 +232,87 @@ void FusedGraph::add(
   operations_.push_back(operation);
 }
 
-bool FusedGraph::build(const CudnnDescriptor& device) {
+void FusedGraph::convolution(ops::ConvolutionPass pass, const ops::ConvolutionGeometry& geometry,
+                             const CudnnDescriptor& x, const CudnnDescriptor& w, const CudnnDescriptor& y) {
+  using Pair = std::array<std::int64_t, 2>;
+  const auto pair = [](const ops::HeightWidth& of) { return Pair{of.height, of.width}; };
+  const Pair stride = pair(geometry.stride), padding = pair(geometry.padding),
+             dilation = pair(geometry.dilation);
+  CudnnDescriptor kind(CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, "a convolution");
+  kind.set(CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, CUDNN_DATA_FLOAT);
+  kind.set(CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, CUDNN_CROSS_CORRELATION);
+  kind.set(CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64, std::int64_t{2});
+  kind.set(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, 2, stride.data());
+  kind.set(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, 2, padding.data());
+  kind.set(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, 2, padding.data());
+  kind.set(CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, 2, dilation.data());
+  kind.finalize();
+  struct Names {
+    cudnnBackendDescriptorType_t operation;
+    cudnnBackendAttributeName_t kind, x, w, y, alpha, beta;
+  };
+  static constexpr Names names[] = {
+      {CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR,
+       CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X,
+       CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y,
+       CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA},
+      {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
+       CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX,
+       CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY,
+       CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA},
+      {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR,
+       CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,
+       CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY,
+       CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA}};
+  const Names& name = names[static_cast<std::size_t>(pass)];
+  CudnnDescriptor operation(name.operation, "a convolution of tensors");
+  operation.set(name.kind, kind);
+  operation.set(name.x, x);
+  operation.set(name.w, w);
+  operation.set(name.y, y);
+  operation.set(name.alpha, CUDNN_TYPE_FLOAT, 1.0f);
+  operation.set(name.beta, CUDNN_TYPE_FLOAT, 0.0f);
+  if (operation.try_finalize() != CUDNN_STATUS_SUCCESS) refused_ = "no convolution: " + last_error();
+  operations_.push_back(operation);
+}
+
+std::string CudnnEngine::text() const {
+  std::string settings;
+  for (const auto& [type, value] : knobs)
+    settings += fmt::format("{}{} = {}", settings.empty() ? "" : ", ", static_cast<int>(type), value);
+  return fmt::format("engine {} ({})", number, settings);
+}
+
+bool FusedGraph::take(const CudnnDescriptor& configuration, const CudnnDescriptor& device,
+                      const PlanRules& rules) {
+  const CudnnDescriptor engine = part_of(configuration, CUDNN_ATTR_ENGINECFG_ENGINE,
+                                         CUDNN_BACKEND_ENGINE_DESCRIPTOR, "to name an engine");
+  if (!lacks(engine, rules.refused_notes)) {
+    why_ = "only engines whose bits depend on time, or with less precision";
+    return false;
+  }
+  CudnnDescriptor plan(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, "a plan");
+  plan.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, configuration);
+  plan.set(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, device);
+  if (plan.try_finalize() != CUDNN_STATUS_SUCCESS) {
+    why_ = "no plan: " + last_error();
+    return false;
+  }
+  workspace_bytes_ = value_of<std::int64_t>(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64,
+                                            "a plan's workspace");
+  if (workspace_bytes() > rules.max_workspace_bytes) {
+    why_ = "only plans with much working memory";
+    return false;
+  }
+  plan_ = plan;
+  engine_ = engine_of(configuration, engine);
+  why_.clear();
+  return true;
+}
+
+bool FusedGraph::build(const CudnnDescriptor& device, const PlanRules& rules) {
+  why_ = refused_;
+  if (!refused_.empty()) return false;
   std::vector<cudnnBackendDescriptor_t> raw;
   for (const CudnnDescriptor& operation : operations_) raw.push_back(operation.get());
   CudnnDescriptor graph(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, "a graph");
@@ -169,6 +320,12 @@ bool FusedGraph::build(const CudnnDescriptor& device) {
             static_cast<std::int64_t>(raw.size()), raw.data());
   if (graph.try_finalize() != CUDNN_STATUS_SUCCESS) {
     why_ = "no graph: " + last_error();
+    return false;
+  }
+  if (rules.engine) {
+    const CudnnDescriptor configuration = configuration_of(graph, *rules.engine, device);
+    if (configuration) return take(configuration, device, rules);
+    why_ = "not by " + rules.engine->text() + ": " + last_error();
     return false;
   }
   CudnnDescriptor heuristics(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, "a choice of engines");
@@ -179,42 +336,18 @@ bool FusedGraph::build(const CudnnDescriptor& device) {
     why_ = "no engine: " + last_error();
     return false;
   }
+  why_ = "no engine";
   std::int64_t count = 0;
   require(cudnnBackendGetAttribute(heuristics.get(), CUDNN_ATTR_ENGINEHEUR_RESULTS,
                                    CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, &count, nullptr),
           "to count engines");
-  std::vector<CudnnDescriptor> configurations;
-  raw.clear();
-  for (std::int64_t i = 0; i < count; ++i) {
-    configurations.emplace_back(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, "an engine's configuration");
-    raw.push_back(configurations.back().get());
-  }
-  require(cudnnBackendGetAttribute(heuristics.get(), CUDNN_ATTR_ENGINEHEUR_RESULTS,
-                                   CUDNN_TYPE_BACKEND_DESCRIPTOR, count, &count, raw.data()),
-          "to list engines");
-  why_ = "no engine";
-  for (std::int64_t i = 0; i < count; ++i) {
-    const CudnnDescriptor& configuration = configurations[static_cast<std::size_t>(i)];
-    if (!repeats(configuration)) {
-      why_ = "only engines whose bits depend on time";
-      continue;
-    }
-    CudnnDescriptor plan(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, "a plan");
-    plan.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, configuration);
-    plan.set(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, device);
-    if (plan.try_finalize() != CUDNN_STATUS_SUCCESS) {
-      why_ = "no plan: " + last_error();
-      continue;
-    }
-    std::int64_t one = 0;
-    require(cudnnBackendGetAttribute(plan.get(), CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64,
-                                     1, &one, &workspace_bytes_),
-            "a plan's workspace");
-    plan_ = plan;
-    why_.clear();
-    return true;
-  }
-  return false;
+  if (count == 0) return false;
+  const std::vector<CudnnDescriptor> configurations =
+      parts_of(heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS, count, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR,
+               "to list engines");
+  return std::ranges::any_of(configurations, [&](const CudnnDescriptor& configuration) {
+    return take(configuration, device, rules);
+  });
 }
 
 void FusedGraph::run(cudnnHandle_t handle, std::span<const std::int64_t> uids, std::span<void* const> data,

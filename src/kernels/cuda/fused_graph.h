@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "kernels/cuda/libraries.h"
+#include "lockstep/ops/convolution.h"
 
 namespace lockstep::kernels {
 
@@ -45,6 +46,25 @@ class CudnnDescriptor {
 CudnnDescriptor device_properties(int index);
 CudnnDescriptor device_properties(const std::string& json);
 
+/// An engine of cuDNN and the knobs that select its kernel. Bits depend on nothing else.
+struct CudnnEngine {
+  std::int64_t number = -1;
+  std::vector<std::pair<cudnnBackendKnobType_t, std::int64_t>> knobs;  ///< types and values
+
+  std::string text() const;  ///< "engine 7 (2 = 3)"
+  bool operator==(const CudnnEngine&) const = default;
+};
+
+/// Which plans FusedGraph::build() may take.
+struct PlanRules {
+  static constexpr std::array<cudnnBackendNumericalNote_t, 1> repeat{CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC};
+
+  std::span<const cudnnBackendNumericalNote_t> refused_notes = repeat;  ///< of engines
+  std::size_t max_workspace_bytes = std::size_t{1} << 62;
+  /// Only this engine with these knobs, those of the same graph with other extents; null: cuDNN's choice.
+  const CudnnEngine* engine = nullptr;
+};
+
 /// Values are 4-D. Describe tensors and operations in the order of execution, then build().
 class FusedGraph {
  public:
@@ -66,11 +86,15 @@ class FusedGraph {
                  cudnnDataType_t compute = CUDNN_DATA_FLOAT, std::int64_t axis = -1);
   void reduce(cudnnReduceTensorOp_t operation, const CudnnDescriptor& x, const CudnnDescriptor& y);
   void reshape(const CudnnDescriptor& x, const CudnnDescriptor& y);
+  /// The pass computes one of x [N, C, H, W], w [O, C / groups, kh, kw] and y [N, O, H', W'] from the others.
+  void convolution(ops::ConvolutionPass pass, const ops::ConvolutionGeometry& geometry,
+                   const CudnnDescriptor& x, const CudnnDescriptor& w, const CudnnDescriptor& y);
 
-  /// Takes the first plan of cuDNN's list that gives the same bits every time. False, with the reason in
-  /// why(), if there is none.
-  bool build(const CudnnDescriptor& device);
+  /// Takes the first plan of cuDNN's list that the rules allow; by default one that gives the same bits every
+  /// time. False, with the reason in why(), if there is none.
+  bool build(const CudnnDescriptor& device, const PlanRules& rules = {});
   const std::string& why() const { return why_; }
+  const CudnnEngine& engine() const { return engine_; }  ///< of the plan
   std::size_t workspace_bytes() const { return static_cast<std::size_t>(workspace_bytes_); }
   /// uids and their data pointers or numbers, in pairs.
   void run(cudnnHandle_t handle, std::span<const std::int64_t> uids, std::span<void* const> data,
@@ -82,12 +106,15 @@ class FusedGraph {
            std::initializer_list<std::pair<cudnnBackendAttributeName_t, CudnnDescriptor>> operands);
   CudnnDescriptor described(std::int64_t uid, const Extents& extents, const Extents& strides,
                             cudnnDataType_t type, bool between_operations, bool by_value);
+  /// Takes the plan of an engine's configuration if the rules allow it.
+  bool take(const CudnnDescriptor& configuration, const CudnnDescriptor& device, const PlanRules& rules);
 
   std::vector<CudnnDescriptor> operations_;
   std::int64_t next_between_ = 1 << 20;
   CudnnDescriptor plan_;
+  CudnnEngine engine_;
   std::int64_t workspace_bytes_ = 0;
-  std::string why_;
+  std::string why_, refused_;  // refused_: a convolution that cuDNN does not take
 };
 
 }  // namespace lockstep::kernels

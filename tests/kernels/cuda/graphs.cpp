@@ -1,6 +1,6 @@
-// cuDNN takes the graphs of attention, for GPUs that are described and not here: every problem that Lockstep
-// sends to it has an engine that gives the same bits every time, whose kernel cuDNN compiles. Only the driver
-// (driver.cpp) is made up, and takes any kernel.
+// cuDNN takes the graphs of attention and of convolutions, for GPUs that are described and not here: every
+// problem that Lockstep sends to it has an engine that gives the same bits every time, whose kernel cuDNN
+// compiles. Only the driver (driver.cpp) is made up, and takes any kernel.
 #include <algorithm>
 #include <array>
 #include <boost/test/unit_test.hpp>
@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/cuda/attention.h"
+#include "kernels/cuda/convolution.h"
 #include "lockstep/ops/attention.h"
 #include "support/gpu_labels.h"
 
@@ -160,6 +161,27 @@ BOOST_AUTO_TEST_CASE(a_gpt_is_taken_on_every_kind_of_gpu) {
 }
 
 /// A few of all: a kind of GPU takes the next ones, so that together they have each width and length.
+/// GPT-2 124M in shards of 2, and the U-Net of diffusion-cifar in shards of 16, at 16 and at 8 positions a
+/// side.
+BOOST_AUTO_TEST_CASE(attention_of_the_models_has_the_plans_of_a_part_for_all) {
+  load_cuda_libraries();
+  const CudnnDescriptor device = device_of(h100);
+  for (Problem part : {Problem{1024, 1024, 64, true, Layout::shared_rows, 2, 12},
+                       Problem{256, 256, 64, false, Layout::shared_rows, 16, 4},
+                       Problem{64, 64, 64, false, Layout::shared_rows, 16, 4}}) {
+    BOOST_TEST_CONTEXT(part) {
+      for (const auto graph_of : {attention_graph, attention_backward_graph}) {
+        FusedGraph alone = graph_of(part.sizes(), part.strides());
+        BOOST_TEST(alone.build(device), alone.why());
+        Problem whole = part;
+        whole.batch *= 8;
+        FusedGraph all = graph_of(whole.sizes(), whole.strides());
+        BOOST_TEST(all.build(device, {.engine = &alone.engine()}), all.why());
+      }
+    }
+  }
+}
+
 BOOST_AUTO_TEST_CASE(problems_that_are_sent_are_taken) {
   const std::vector<Problem> problems = all_problems();
   std::size_t next = 0;
@@ -180,6 +202,114 @@ BOOST_AUTO_TEST_CASE(fewer_key_heads_are_not_sent) {
   problem.key_heads = 2;
   BOOST_TEST(!support.forward(problem.sizes(), problem.matrices()));
   BOOST_TEST(!support.backward(problem.sizes(), problem.matrices(), problem.gradients()));
+}
+
+/// A layer: [images, in, size, size] to `out` channels by a kernel of kernel x kernel, padded as models pad.
+struct Layer {
+  std::int64_t size, in, out, kernel = 3;
+  int stride = 1;
+  bool bias = false;
+
+  CudnnConvolution problem(ConvolutionPass pass, std::int64_t images, DType dtype) const {
+    const auto padding = static_cast<int>(kernel / 2);
+    const std::int64_t result = (size + 2 * padding - kernel) / stride + 1;
+    return {.pass = pass,
+            .sizes = {images, in, size, size, out, result, result, kernel, kernel,
+                      ops::ConvolutionGeometry{.stride = stride, .padding = padding}},
+            .dtype = dtype,
+            .channels_last = true,
+            .bias = bias && pass == ConvolutionPass::forward};
+  }
+};
+
+std::ostream& operator<<(std::ostream& out, const Layer& l) {
+  return out << l.in << " x " << l.size << " x " << l.size << " -> " << l.out << " by " << l.kernel << " / "
+             << l.stride << (l.bias ? " with bias" : "");
+}
+
+/// The distinct layers of resnet-gpu (ResNet-18) and of ResNet-50, on images of 224 x 224.
+std::vector<Layer> resnet_layers() {
+  std::vector<Layer> layers{{224, 3, 64, 7, 2}};
+  std::int64_t before = 64, before_wide = 64;
+  for (const std::int64_t width : {64, 128, 256, 512}) {
+    const std::int64_t size = 56 * 64 / width, from = width == 64 ? size : 2 * size, wide = 4 * width;
+    const int stride = width == 64 ? 1 : 2;
+    layers.push_back({size, width, width});
+    if (stride == 2) layers.insert(layers.end(), {{from, before, width, 3, 2}, {from, before, width, 1, 2}});
+    // ResNet-50
+    layers.insert(layers.end(), {{from, before_wide, width, 1},
+                                 {size, wide, width, 1},
+                                 {size, width, wide, 1},
+                                 {from, before_wide, wide, 1, stride}});
+    if (stride == 2) layers.push_back({from, width, width, 3, 2});
+    before = width;
+    before_wide = wide;
+  }
+  return layers;
+}
+
+/// Those of unet-gpu, and of jobs/diffusion-cifar.ini, whose results have twice the channels.
+std::vector<Layer> unet_layers() {
+  std::vector<Layer> layers{{32, 3, 128}, {32, 128, 3}, {32, 128, 6}, {32, 256, 256}};
+  for (const auto& [size, in, out] : std::vector<std::array<std::int64_t, 3>>{{32, 384, 128},
+                                                                              {32, 256, 128},
+                                                                              {16, 128, 256},
+                                                                              {16, 384, 256},
+                                                                              {16, 512, 256},
+                                                                              {8, 512, 256},
+                                                                              {4, 512, 256}})
+    layers.insert(layers.end(), {{size, in, out}, {size, in, out, 1}});
+  for (const auto& [size, width] : {std::pair{32, 128}, {16, 256}, {8, 256}}) {
+    layers.push_back({size, width, width});
+    layers.push_back({size, width, width, 3, 2});
+  }
+  layers.push_back({4, 256, 256});
+  for (Layer& layer : layers) layer.bias = true;
+  return layers;
+}
+
+class ConvolutionSweep {
+ public:
+  ConvolutionSweep() : device_((load_cuda_libraries(), device_of(h100))) {}
+
+  /// A part of 16 of 128 images has a plan, by whose engine and knobs all images have one.
+  void check(const Layer& layer, ConvolutionPass pass, DType dtype) const {
+    BOOST_TEST_CONTEXT(layer << " in " << to_string(dtype) << ", pass " << static_cast<int>(pass)) {
+      FusedGraph part = convolution_graph(layer.problem(pass, 16, dtype));
+      PlanRules rules = convolution_rules(dtype);
+      const bool has_plan = part.build(device_, rules);
+      BOOST_TEST(has_plan, part.why());
+      if (!has_plan || pass == ConvolutionPass::backward_weight) return;
+      FusedGraph all = convolution_graph(layer.problem(pass, 128, dtype));
+      rules.engine = &part.engine();
+      const bool taken = all.build(device_, rules);
+      BOOST_TEST(taken, all.why());
+      if (taken) BOOST_TEST((all.engine() == part.engine()), all.engine().text());
+    }
+  }
+
+ private:
+  CudnnDescriptor device_;
+};
+
+constexpr ConvolutionPass passes[] = {ConvolutionPass::forward, ConvolutionPass::backward_input,
+                                      ConvolutionPass::backward_weight};
+
+BOOST_AUTO_TEST_CASE(convolutions_of_the_models_have_the_plans_of_a_part_for_all_images) {
+  const ConvolutionSweep sweep;
+  for (const std::vector<Layer>& layers : {resnet_layers(), unet_layers()}) {
+    for (const Layer& layer : layers) {
+      for (const ConvolutionPass pass : passes) sweep.check(layer, pass, DType::bfloat16);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(convolutions_in_float32_have_plans_without_tensor_cores) {
+  const ConvolutionSweep sweep;
+  for (const Layer& layer : {Layer{224, 3, 64, 7, 2}, Layer{56, 64, 64}, Layer{28, 128, 128, 1, 2},
+                             Layer{16, 256, 256, 3, 1, true}, Layer{32, 3, 128, 3, 1, true}}) {
+    for (const ConvolutionPass pass : passes) sweep.check(layer, pass, DType::float32);
+  }
 }
 
 BOOST_AUTO_TEST_SUITE_END()
