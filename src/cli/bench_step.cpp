@@ -54,6 +54,7 @@ struct StepResult {
   std::optional<double> mfu = {};     ///< tflops divided by the peak of the GPU's data sheet
   int shards = 1, micro_batches = 1;  ///< maximum per rank; per shard
   int accumulation_buffers = 1;
+  ddp::ShardsAtOnce at_once = {};
   std::string launched = {};  ///< on a GPU: how steps were launched; else empty
   bool captured = false;      ///< whether all steps were launched as graphs
 };
@@ -73,8 +74,11 @@ WorkloadRun workload_run(Session& session, const StepOptions& options) {
                           options.micro_batches);  // checked before it builds a large model
   for (const std::string& text : options.overrides) {
     const std::string section = text.substr(0, text.find('.'));
-    if (section != "model" && section != "diffusion" && section != "optimizer")
-      throw UsageError("--set {}: a workload has keys of model, diffusion and optimizer only", text);
+    if (section != "model" && section != "diffusion" && section != "optimizer" &&
+        !text.starts_with("ddp.shards_at_once="))
+      throw UsageError(
+          "--set {}: a workload has keys of model, diffusion and optimizer, and ddp.shards_at_once, only",
+          text);
   }
   return {workload,
           session.transport(),
@@ -139,7 +143,8 @@ StepResult time_steps(Session& session, const StepOptions& options) {
                     .device_bytes = figures.median("device"),
                     .shards = replicas.shard_map().block(0).count,
                     .micro_batches = replicas.options().micro_batches,
-                    .accumulation_buffers = replicas.accumulation_buffers()};
+                    .accumulation_buffers = replicas.accumulation_buffers(),
+                    .at_once = replicas.shards_at_once()};
   result.samples_per_second = static_cast<double>(run.config().train.global_batch) * 1e3 / result.median_ms;
   result.tflops = 1e-9 * flops / result.median_ms;
   if (backend.device() == Device::cpu()) return result;
@@ -167,6 +172,7 @@ nlohmann::json json_of(const StepResult& result, const StepOptions& options, con
                           {"device", device},
                           {"ranks", ranks},
                           {"shards", result.shards},
+                          {"shards_at_once", result.at_once.shards},
                           {"micro_batches", result.micro_batches},
                           {"set", options.overrides},
                           {"step_ms", result.median_ms},
@@ -191,13 +197,15 @@ void print_text(const StepResult& result, const StepOptions& options, const std:
              options.workload, precision, pluralized(ranks, "rank"), device, result.median_ms,
              result.samples_per_second, result.exposed_median_ms);
   fmt::print(
-      "{:.3g} TFLOP/s per rank{}; shards per rank: {}, micro-batches per shard: {}, accumulation buffers: "
-      "{}\n",
+      "{:.3g} TFLOP/s per rank{}; shards per rank: {} ({} at once{}), micro-batches per shard: {}, "
+      "accumulation buffers: {}\n",
       result.tflops,
       result.mfu ? fmt::format(", {:.1f} % of the GPU's {:.0f} (MFU)", 100 * *result.mfu,
                                result.tflops / *result.mfu)
                  : "",
-      result.shards, result.micro_batches, result.accumulation_buffers);
+      result.shards, result.at_once.shards,
+      result.at_once.refused.empty() ? "" : ": " + result.at_once.refused, result.micro_batches,
+      result.accumulation_buffers);
   fmt::print("peak {}memory {:.0f} MiB per rank, {:.1f} page faults per step\n", on_gpu ? "host " : "",
              result.peak_bytes / bytes_per_mib, result.page_faults);
   if (on_gpu)

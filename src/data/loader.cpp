@@ -111,6 +111,8 @@ class Loader::Prefetcher {
   const SampleStream& stream() const { return stream_; }
 
  private:
+  static constexpr std::size_t alignment_bytes = 64;  // of a tensor
+
   /// Samples [begin, end) of one of the rank's shards.
   struct Piece {
     std::size_t shard = 0;
@@ -181,19 +183,31 @@ class Loader::Prefetcher {
   void allocate(Slot& slot, const comm::ShardRange& block, kernels::Backend* backend) {
     const std::int64_t samples = stream_.samples_per_shard();
     slot.queue = backend ? backend->make_staging_queue() : kernels::make_host_staging_queue();
-    for (int index = block.first; index < block.end(); ++index) {
-      std::vector<Tensor> host, device;
-      for (const Field& field : fields_) {
-        const kernels::StagedTensor& staged =
-            slot.staged.emplace_back(slot.queue->allocate(batch_shape(samples, field.shape), field.dtype));
-        const std::size_t number = slot.staged.size() - 1;
-        if (device_ && number == on_device_.size())
-          on_device_.push_back(device_->empty(staged.device.shape(), field.dtype));
-        host.push_back(staged.host);
-        device.push_back(device_ ? on_device_[number] : staged.device);
+    std::vector<std::vector<Tensor>> host(static_cast<std::size_t>(block.count)), device = host;
+    for (const Field& field : fields_) {
+      const Shape shape = batch_shape(samples, field.shape);
+      // One after another, so that one pass may compute several shards, if each begins where a tensor may.
+      const bool adjacent =
+          static_cast<std::size_t>(shape.numel()) * bytes_of(field.dtype) % alignment_bytes == 0;
+      const std::int64_t together = adjacent ? block.count : 1;
+      for (std::size_t i = 0; i < host.size(); ++i) {
+        const auto place = adjacent ? static_cast<std::int64_t>(i) : 0;
+        if (place == 0) {
+          const kernels::StagedTensor& staged =
+              slot.staged.emplace_back(slot.queue->allocate(shape.with(0, together * samples), field.dtype));
+          if (device_ && slot.staged.size() > on_device_.size())
+            on_device_.push_back(device_->empty(staged.device.shape(), field.dtype));
+        }
+        const Tensor &here = slot.staged.back().host,
+                     &there = device_ ? on_device_[slot.staged.size() - 1] : slot.staged.back().device;
+        host[i].push_back(here.rows(place * samples, (place + 1) * samples));
+        device[i].push_back(there.rows(place * samples, (place + 1) * samples));
       }
-      slot.filled.push_back(batch_of(index, fields_, host));
-      slot.shards.push_back(batch_of(index, fields_, device));
+    }
+    for (std::size_t i = 0; i < host.size(); ++i) {
+      const int index = block.first + static_cast<int>(i);
+      slot.filled.push_back(batch_of(index, fields_, host[i]));
+      slot.shards.push_back(batch_of(index, fields_, device[i]));
     }
     slot.batch.shards = slot.shards;
     slot.samples.resize(slot.shards.size() * static_cast<std::size_t>(samples));

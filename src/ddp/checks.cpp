@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstring>
 #include <iterator>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -84,7 +85,8 @@ std::string describe(const ModelState& model, const Options& options) {
     fmt::format_to(std::back_inserter(text), format, std::forward<Args>(args)...);
     text += '\n';
   };
-  for (const Option<Options>& row : Options::options()) line("option {} {}", row.name, row.get(options));
+  for (const Option<Options>& row : Options::options())
+    if (row.name != "shards_at_once") line("option {} {}", row.name, row.get(options));
   line("option shards {}", options.shards);
   line("option micro_batches {}", options.micro_batches);
   line("option hook {}", options.hook ? options.hook->describe() : "none");
@@ -278,6 +280,21 @@ void OverflowCheck::check(std::span<Param* const> trainable, std::uint64_t step)
       "step {}: the gradient of {} is not finite as float16, which ends at 65504; set "
       "ddp.reduce_dtype = bf16 or fp32",
       step + 1, trainable[static_cast<std::size_t>(first)]->name);
+}
+
+void check_loss(const StepHeader& header, std::uint64_t step, const Options& options) {
+  const ops::CountedSum loss = header.loss();
+  const double mean = loss.sum / loss.count;
+  if (std::isfinite(mean) || loss.count == 0 || options.allow_non_finite_loss) return;
+  const std::optional<comm::ShardRange> shards = header.shards_not_finite();
+  const auto name = [](const comm::ShardRange& range) {
+    return range.count == 1 ? fmt::format("shard {}", range.first)
+                            : fmt::format("shards {} to {}", range.first, range.end() - 1);
+  };
+  throw TrainingError("step {}: the loss is {}; {}", step + 1, std::isnan(mean) ? "nan" : "infinite",
+                      shards
+                          ? fmt::format("it is finite but for {}: look at its samples first", name(*shards))
+                          : "lower optimizer.lr, set optimizer.clip, or look at the data");
 }
 
 }  // namespace lockstep::ddp

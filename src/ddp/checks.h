@@ -50,6 +50,9 @@ void check_own_weights(const ModelState& model);
                                std::span<Param* const> params, const std::vector<std::size_t>& missed,
                                const Usage& usage);
 
+/// Throws the same TrainingError on every rank if the mean loss is not finite, unless the options allow it.
+void check_loss(const StepHeader& header, std::uint64_t step, const Options& options);
+
 /// float16 ends at 65504, which a sum over a batch may exceed: it is then infinite on every rank.
 class OverflowCheck {
  public:

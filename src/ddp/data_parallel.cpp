@@ -14,11 +14,11 @@
 #include "ddp/checks.h"
 #include "ddp/parameter_buffer.h"
 #include "ddp/reducer.h"
+#include "ddp/shards_at_once.h"
 #include "ddp/step_capture.h"
 #include "ddp/step_header.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/agreement.h"
-#include "lockstep/ops/loss.h"
 
 namespace lockstep::ddp {
 namespace {
@@ -29,22 +29,6 @@ constexpr double bytes_per_mib = 1 << 20;
 
 // Points of a step that its Timer marks.
 constexpr int moment_of_start = 0, moment_of_backward_end = 1, moment_of_sums = 2;
-
-/// Throws the same on every rank.
-void check_loss(const StepHeader& header, std::uint64_t step, const Options& options) {
-  const ops::CountedSum loss = header.loss();
-  const double mean = loss.sum / loss.count;
-  if (std::isfinite(mean) || loss.count == 0 || options.allow_non_finite_loss) return;
-  const std::optional<comm::ShardRange> shards = header.shards_not_finite();
-  const auto name = [](const comm::ShardRange& range) {
-    return range.count == 1 ? fmt::format("shard {}", range.first)
-                            : fmt::format("shards {} to {}", range.first, range.end() - 1);
-  };
-  throw TrainingError("step {}: the loss is {}; {}", step + 1, std::isnan(mean) ? "nan" : "infinite",
-                      shards
-                          ? fmt::format("it is finite but for {}: look at its samples first", name(*shards))
-                          : "lower optimizer.lr, set optimizer.clip, or look at the data");
-}
 
 /// The options, completed from the run.
 Options of_run(Options options, const RunShape& run) {
@@ -86,10 +70,10 @@ struct DataParallel::State {
                 bucket_partition.get()),
         header(shard_map, reducer.schedule(), reducer.usage().items(), device_backend),
         capture(ddp_options, world, device_backend, model),
-        one(device_backend.empty({})),
         timer(device_backend.make_timer()) {
-    device_backend.fill(one, 1);
+    fill_ones(1);
     reads.reserve(3);  // losses, measurement, overflow check
+    group_shards.reserve(static_cast<std::size_t>(block.count));
     if (bucket_partition)
       parameters =
           std::make_unique<ParameterBuffer>(model.params, *bucket_partition, world, device_backend,
@@ -120,7 +104,10 @@ struct DataParallel::State {
   std::unique_ptr<ParameterBuffer> parameters;  // with a sharded optimizer
   StepHeader header;
   StepCapture capture;
-  Tensor one;  // the gradient that backward starts with
+  Tensor ones;  // the gradients that backward starts with, one for each shard of a pass
+  ShardsAtOnce shards_at_once;
+  int comparisons_left = 4;         // of shards at once, in the first steps
+  std::vector<Batch> group_shards;  // of the next pass
   std::unique_ptr<kernels::Timer> timer;
   std::optional<OverflowCheck> overflow;
   bool planned = false;
@@ -134,7 +121,7 @@ struct DataParallel::State {
   std::uint64_t steps_begun = 0;
   Measurement* measurement = nullptr;    // of the current step
   std::vector<kernels::Transfer> reads;  // at its end
-  int shard = -1;                        // this rank's current shard, counted from 0
+  int current_group = -1;                // of this rank's shards, counted from 0
   int pass = 0;                          // passes over it so far
   int passes = 0;
   std::exception_ptr error;
@@ -154,6 +141,14 @@ struct DataParallel::State {
                   std::exchange(span_start_s, now_s), now_s);
   }
   void record_step();
+
+  void fill_ones(int shards) {
+    ones = backend.empty({shards});
+    backend.fill(ones, 1);
+  }
+  const AccumulationSchedule::Group& current() const {
+    return reducer.schedule().groups()[static_cast<std::size_t>(current_group)];
+  }
 };
 
 /// Publishes the gradients. Measurements of them are part of the step's only read from the device.
@@ -274,8 +269,9 @@ void DataParallel::begin_step(std::uint64_t step, bool takes_micro_batches, Meas
 
 void DataParallel::begin_passes() {
   State& state = *state_;
-  state.shard = -1;
+  state.current_group = -1;
   state.pass = state.passes = 0;
+  state.group_shards.clear();
   state.header.begin(state.step);
   state.reducer.begin_step(state.step);
 }
@@ -286,15 +282,32 @@ void DataParallel::add_shard(std::int64_t index, std::span<const Tensor> tensors
   state_->capture.add_shard(index, tensors);
 }
 
-void DataParallel::run_passes(const std::function<void()>& passes) {
+int DataParallel::shards_of_next_pass() const {
+  return state_->reducer.schedule().shards_of(state_->current_group + 1);
+}
+
+void DataParallel::add_to_group(const Batch& shard) { state_->group_shards.push_back(shard); }
+
+Batch DataParallel::joined_group() {
+  State& state = *state_;
+  if (static_cast<int>(state.group_shards.size()) != shards_of_next_pass())
+    throw UsageError("the batch of step {} ended within shards that one pass computes", state.step);
+  return joined_rows(state.group_shards, state.backend);
+}
+
+void DataParallel::run_passes(const std::function<void()>& passes, bool joins) {
   State& state = *state_;
   check_own_weights(state.model);
   if (!state.layer_transport && std::ranges::any_of(state.model.statistics, &Statistic::meets_across_ranks))
     throw UsageError(
         "a layer communicates with other ranks (convert_sync_batch_norm) since the construction of the "
         "DataParallel; convert the model before it");
+  if (state.comparisons_left > 0)
+    compare_shards_at_once(passes, joins);
+  else if (state.shards_at_once.shards > 1 && joins != (state.reducer.schedule().largest_group() > 1))
+    state.reducer.set_shards_at_once(joins ? state.shards_at_once.shards : 1);
   state.capture.run(
-      state.planned,
+      state.planned && state.comparisons_left == 0,
       {.passes = passes,
        .refresh_weights = [this](bool all) { tape_.refresh_weights(state_->model.params, all); },
        .begin_capture = [this] { state_->reducer.begin_capture(); },
@@ -312,16 +325,77 @@ void DataParallel::run_passes(const std::function<void()>& passes) {
            }});
 }
 
+/// Runs the passes of a step in both ways, and keeps to single shards if the sums differ. Gradients that are
+/// zero at first, behind layers that begin at zero, are compared in later steps, before one is captured.
+void DataParallel::compare_shards_at_once(const std::function<void()>& passes, bool joins) {
+  State& state = *state_;
+  ShardsAtOnce& at_once = state.shards_at_once;
+  const int asked = state.options.shards_at_once, left = std::exchange(state.comparisons_left, 0);
+  if (state.block.count < 2 || asked == 1 || (asked == 0 && state.backend.device() == Device::cpu())) return;
+  if (const std::string why = why_single(state.options, state.layer_transport != nullptr, joins);
+      !why.empty()) {
+    if (asked > 0) at_once.refused = why;
+    return;
+  }
+  const struct Trial {
+    State& of;
+    Timeline* const timeline = std::exchange(of.timeline, nullptr);
+    explicit Trial(State& owner) : of(owner) { of.reducer.hold(true); }
+    ~Trial() {
+      of.reducer.hold(false);
+      of.timeline = timeline;
+    }
+  } trial(state);
+  const auto run_all = [&](int shards) {
+    state.reducer.set_shards_at_once(shards);
+    state.fill_ones(shards);
+    begin_passes();
+    passes();
+    tape_.begin({});
+    return SumDigests(state.reducer, state.header);
+  };
+  const std::size_t reserved_before = state.backend.reserved_bytes();
+  const SumDigests alone = run_all(1);
+  const std::size_t bytes_of_one = state.backend.reserved_bytes() - reserved_before;
+  int most = at_once.shards > 1 ? at_once.shards
+             : asked > 0        ? asked
+                                : most_at_once(state.reducer, bytes_of_one);
+  at_once = {.shards = 1, .refused = most > 1 || asked > 0 ? "" : "the device has no memory for two"};
+  for (bool again = true; again && most > 1; most /= 2) {
+    again = false;
+    try {
+      at_once.refused = alone.difference(run_all(most));
+      if (at_once.refused.empty()) at_once.shards = state.reducer.schedule().largest_group();
+    } catch (const FailureError& error) {  // the device may have memory for fewer
+      at_once.refused = error.what();
+      again = true;
+    } catch (const UsageError& error) {
+      at_once.refused = error.what();
+    }
+  }
+  if (at_once.shards == 1)
+    state.reducer.set_shards_at_once(1);
+  else if (alone.any_zero())
+    state.comparisons_left = left - 1;
+  tape_.begin({});
+  begin_passes();
+}
+
+bool DataParallel::can_join(const Batch& a, const Batch& b) const {
+  return joins(a, b, state_->backend.device());
+}
+
 int DataParallel::begin_shard(std::int64_t index) {
   State& state = *state_;
-  const int due = state.block.first + state.shard + 1;
+  const int next = state.current_group < 0 ? 0 : state.current().first + state.current().count;
+  const int due = state.block.first + next;
   if (due == state.block.end() || index != due)
     throw UsageError("the batch of step {} holds shard {} as number {}; this rank runs shards {} to {}",
-                     state.step, index, state.shard + 1, state.block.first, state.block.end() - 1);
-  ++state.shard;
+                     state.step, index, next, state.block.first, state.block.end() - 1);
+  ++state.current_group;
   state.pass = 0;
-  state.passes = state.options.micro_batches + (state.shard == 0 ? state.empty_passes() : 0);
-  state.reducer.begin_shard(state.shard, state.passes);
+  state.passes = state.options.micro_batches + (state.current_group == 0 ? state.empty_passes() : 0);
+  state.reducer.begin_group(state.current_group, state.passes);
   return state.passes;
 }
 
@@ -331,17 +405,19 @@ MicroBatch DataParallel::begin_pass() {
   state.span_start_s = state.timeline ? monotonic_s() : 0;
   const MicroBatch micro_batch{.index = std::max(index, 0), .count = count, .empty = index < 0};
   progress::enter(Phase::forward);
-  const int shard = state.block.first + state.shard;
+  const AccumulationSchedule::Group& group = state.current();
+  const int shard = state.block.first + group.first;
   tape_.begin({.training = true,
                .record = true,
                .seed = state.options.seed,
                .step = state.step,
                // Each micro-batch draws other random numbers.
                .shard = static_cast<std::uint32_t>(shard * count + micro_batch.index),
+               .shards = group.count,
                .sink = &state.reducer,
                .layer_transport = state.layer_transport.get(),
                .compute = state.options.compute,
-               .same_parameters = state.shard > 0 || state.pass > 0});
+               .same_parameters = state.current_group > 0 || state.pass > 0});
   return micro_batch;
 }
 
@@ -349,21 +425,28 @@ void DataParallel::end_pass(const Loss& loss) {
   State& state = *state_;
   state.end_span("forward");
   progress::enter(Phase::backward);
-  state.header.add_loss(state.shard, state.pass == 0, loss.total);
+  const AccumulationSchedule::Group& group = state.current();
+  if (group.count > 1 && (!loss.total || !(loss.sum.shape() == tape_.of_each_shard({}))))
+    throw UsageError("the loss is not one for each of {} shards (loss_of_samples)", group.count);
+  state.header.add_loss(group, state.pass == 0, loss.total);
   state.reducer.begin_backward(tape_.used_params());
-  tape_.backward(loss.sum, state.one);
+  tape_.backward(loss.sum, state.ones.rows(0, group.count).reshape(tape_.of_each_shard({})));
   tape_.finish_backward();
   state.reducer.end_pass();
   state.end_span("backward");
-  if (++state.pass == state.passes) state.header.end_shard(state.shard);
+  if (++state.pass == state.passes) {
+    state.header.end_group(group);
+    state.group_shards.clear();  // whose memory the pass has read
+  }
   progress::enter(Phase::data);
 }
 
 void DataParallel::check_batch_was_whole() const {
   const State& state = *state_;
-  if (state.shard + 1 != state.block.count)
-    throw UsageError("the batch of step {} ended after {} of this rank's {} shards", state.step,
-                     state.shard + 1, state.block.count);
+  const int done = state.current_group < 0 ? 0 : state.current().first + state.current().count;
+  if (done != state.block.count)
+    throw UsageError("the batch of step {} ended after {} of this rank's {} shards", state.step, done,
+                     state.block.count);
 }
 
 void DataParallel::fail(std::exception_ptr error) {
@@ -469,6 +552,7 @@ StepResult DataParallel::conclude_step() {
 std::span<Param* const> DataParallel::params() const { return state_->model.params; }
 double DataParallel::compute_ms_of(int rank) const { return state_->header.compute_ms(rank); }
 const StepResult& DataParallel::last_result() const { return state_->last; }
+const ShardsAtOnce& DataParallel::shards_at_once() const { return state_->shards_at_once; }
 const CapturedSteps& DataParallel::captured_steps() const { return state_->capture.so_far(); }
 double DataParallel::count() const { return state_->last.count; }
 std::uint64_t DataParallel::steps_begun() const { return state_->steps_begun; }

@@ -72,20 +72,33 @@ void GradientBuffer::adopt(BucketPlan plan) {
   plan_ = std::move(plan);
 }
 
-AccumulationSchedule::AccumulationSchedule(int shards, comm::ShardRange block) {
-  for (const comm::ShardRange& subtree : comm::maximal_subtrees(shards, block)) visit(subtree, subtrees_++);
-  for (const Shard& shard : shards_) buffers_ = std::max(buffers_, shard.buffer + 1);
+AccumulationSchedule::AccumulationSchedule(int shards, comm::ShardRange block, int shards_at_once)
+    : block_(block) {
+  for (const comm::ShardRange& subtree : comm::maximal_subtrees(shards, block))
+    visit(subtree, subtrees_++, shards_at_once);
+  for (const Group& group : groups_) buffers_ = std::max(buffers_, group.buffer + 1);
 }
 
-void AccumulationSchedule::visit(comm::ShardRange node, int buffer) {
-  if (node.count == 1) {
-    shards_.push_back({.buffer = buffer, .folds = 0});
+int AccumulationSchedule::largest_group() const {
+  int largest = 1;
+  for (const Group& group : groups_) largest = std::max(largest, group.count);
+  return largest;
+}
+
+int AccumulationSchedule::shards_of(int group) const {
+  return group < static_cast<int>(groups_.size()) ? groups_[static_cast<std::size_t>(group)].count : 1;
+}
+
+void AccumulationSchedule::visit(comm::ShardRange node, int buffer, int shards_at_once) {
+  if (node.count <= shards_at_once) {
+    groups_.push_back(
+        {.first = node.first - block_.first, .count = node.count, .buffer = buffer, .folds = 0});
     return;
   }
   const int left = comm::left_leaves(node.count);
-  visit({node.first, left}, buffer);
-  visit({node.first + left, node.count - left}, buffer + 1);
-  ++shards_.back().folds;
+  visit({node.first, left}, buffer, shards_at_once);
+  visit({node.first + left, node.count - left}, buffer + 1, shards_at_once);
+  ++groups_.back().folds;
 }
 
 }  // namespace lockstep::ddp

@@ -63,28 +63,36 @@ class GradientBuffer {
   std::unique_ptr<comm::FlatBuffer> memory_;
 };
 
-/// The accumulation buffer of each shard's gradient, and the order of additions. A rank runs its shards one
-/// after another and keeps a stack of partial sums along the reduction tree. At the end buffer p holds the
-/// sum of the p-th maximal sub-tree of its block, as comm::GradientTransport::start_tree_sum asks.
+/// The accumulation buffer of each group's gradient, and the order of additions. A rank runs its shards in
+/// groups, each a sub-tree of at most so many shards (one, without shards at once), one after another, and
+/// keeps a stack of partial sums along the reduction tree. At the end buffer p holds the sum of the p-th
+/// maximal sub-tree of its block, as comm::GradientTransport::start_tree_sum asks.
 class AccumulationSchedule {
  public:
-  struct Shard {
+  /// Shards that one pass computes.
+  struct Group {
+    int first = 0;  ///< counted from the rank's first shard
+    int count = 1;
     int buffer = 0;
     /// Inner nodes that are complete after it: buffer - 1 += buffer, then buffer - 2 += buffer - 1 ...
     int folds = 0;
   };
 
-  AccumulationSchedule(int shards, comm::ShardRange block);
+  AccumulationSchedule(int shards, comm::ShardRange block, int shards_at_once = 1);
 
-  /// 1 + log2 k for k shards that make up one sub-tree; at least 1.
+  /// 1 + log2 k for k groups that make up one sub-tree; at least 1.
   int buffers() const { return buffers_; }
-  const std::vector<Shard>& shards() const { return shards_; }  ///< of the block, in order
+  const std::vector<Group>& groups() const { return groups_; }  ///< of the block, in order
+  int shards() const { return block_.count; }                   ///< of the block
+  int largest_group() const;
+  int shards_of(int group) const;  ///< 1 after the last group
   int subtrees() const { return subtrees_; }
 
  private:
-  void visit(comm::ShardRange node, int buffer);
+  void visit(comm::ShardRange node, int buffer, int shards_at_once);
 
-  std::vector<Shard> shards_;
+  comm::ShardRange block_;
+  std::vector<Group> groups_;
   int buffers_ = 1;
   int subtrees_ = 0;
 };

@@ -45,7 +45,7 @@ Reducer::Reducer(std::vector<Param*> params, std::vector<Statistic*> statistics,
       options_(options),
       bucket_partition_(bucket_partition),
       buffer_(transport, first_plan(params_, limits_of(options)), statistics_, schedule_.buffers(), backend),
-      usage_(static_cast<int>(schedule_.shards().size()), params_.size() + statistics_.size()),
+      usage_(schedule_.shards(), params_.size() + statistics_.size()),
       final_(params_.size()) {
   for (const Param* const param : params_) item_of_.emplace(param, item_of_.size());
   for (const Statistic* const statistic : statistics_) item_of_.emplace(statistic, item_of_.size());
@@ -68,6 +68,14 @@ void Reducer::fit_plan() {
   states_.resize(static_cast<std::size_t>(buffer_.buckets()));
   if (bucket_partition_ && !options_.hook) slices_ = bucket_partition_->slices(buffer_.plan());
   if (options_.hook) guarded([&] { options_.hook->bind(*this); });
+  if (planes_) planes_->fit(buffer_);
+}
+
+void Reducer::set_shards_at_once(int shards) {
+  schedule_ = AccumulationSchedule(map_.shards(), map_.block(transport_.group().rank()), shards);
+  planes_.reset();
+  if (const int largest = schedule_.largest_group(); largest > 1)
+    planes_.emplace(buffer_, statistics_, largest, backend_);
 }
 
 void Reducer::begin_step(std::uint64_t step) {
@@ -81,11 +89,11 @@ void Reducer::begin_step(std::uint64_t step) {
   times_.assign(states_.size(), {});
   arrival_.clear();
   if (options_.hook) options_.hook->begin_step(step);
-  if (schedule_.shards().empty()) complete_all();  // no shard: nothing to wait for
+  if (schedule_.groups().empty()) complete_all();  // no shard: nothing to wait for
 }
 
-void Reducer::begin_shard(int shard, int passes) {
-  shard_ = shard;
+void Reducer::begin_group(int group, int passes) {
+  group_ = group;
   passes_left_ = passes;
   std::ranges::fill(final_, false);
   for (int bucket = 0; bucket < buffer_.gradient_buckets(); ++bucket)
@@ -108,7 +116,7 @@ void Reducer::end_pass() {
       if (!final_[i]) finish_gradient(i);
     }
     for (std::size_t item = params_.size(); item < usage_.items(); ++item) {
-      if (!usage_.test(shard_, item)) backend_.fill(statistic_at(item), 0);
+      if (!usage_.test(group().first, item)) backend_.fill(statistic_at(item), 0);
     }
     if (!statistics_.empty()) finish_bucket(buffer_.gradient_buckets());
   }
@@ -178,7 +186,7 @@ void Reducer::withdraw() {
 
 GradientView Reducer::gradient_view(Param& param) {
   const std::size_t index = open_item_of(param);
-  return view_of(index, buffer_.gradient(static_cast<int>(index), shard().buffer));
+  return view_of(index, gradient_at(index));
 }
 
 GradientView Reducer::gradient_view(Statistic& statistic) {
@@ -187,20 +195,29 @@ GradientView Reducer::gradient_view(Statistic& statistic) {
 }
 
 GradientView Reducer::view_of(std::size_t item, Tensor memory) {
-  const bool accumulate = usage_.test(shard_, item);
-  usage_.set(shard_, item);
+  const bool accumulate = usage_.test(group().first, item);
+  for (int i = 0; i < group().count; ++i) usage_.set(group().first + i, item);
   return {std::move(memory), accumulate};
 }
 
 void Reducer::ready(Param& param) {
   if (!in_last_pass()) return;
   const std::size_t index = open_item_of(param);
-  if (in_last_shard()) arrival_.push_back(static_cast<std::int32_t>(index));
+  if (in_last_group()) arrival_.push_back(static_cast<std::int32_t>(index));
   finish_gradient(index);
 }
 
+/// Where the current group's gradient goes.
+Tensor Reducer::gradient_at(std::size_t param) const {
+  const auto index = static_cast<int>(param);
+  return group().count == 1 ? buffer_.gradient(index, group().buffer)
+                            : planes_->gradient(buffer_, index, group().count);
+}
+
 Tensor Reducer::statistic_at(std::size_t item) const {
-  return buffer_.statistic(static_cast<int>(item - params_.size()), shard().buffer);
+  const auto index = static_cast<int>(item - params_.size());
+  return group().count == 1 ? buffer_.statistic(index, group().buffer)
+                            : planes_->statistic(index, group().count);
 }
 
 void Reducer::progress() {
@@ -248,8 +265,7 @@ std::size_t Reducer::open_item_of(const Param& param) const {
 }
 
 void Reducer::finish_gradient(std::size_t param) {
-  if (!usage_.test(shard_, param))
-    backend_.fill(buffer_.gradient(static_cast<int>(param), shard().buffer), 0);
+  if (!usage_.test(group().first, param)) backend_.fill(gradient_at(param), 0);
   final_[param] = true;
   progress::tick();
   const int bucket = buffer_.plan().location(static_cast<int>(param)).bucket;
@@ -257,9 +273,11 @@ void Reducer::finish_gradient(std::size_t param) {
 }
 
 void Reducer::finish_bucket(int bucket) {
-  for (int buffer = shard().buffer; buffer > shard().buffer - shard().folds; --buffer)
+  const auto& [first, count, last, folds] = group();
+  if (count > 1) planes_->add(bucket, count, buffer_.bucket(bucket, last));
+  for (int buffer = last; buffer > last - folds; --buffer)
     backend_.run(ops::Accumulate{buffer_.bucket(bucket, buffer - 1), buffer_.bucket(bucket, buffer)});
-  if (!in_last_shard()) return;
+  if (!in_last_group()) return;
   state_of(bucket).complete = true;
   times_[static_cast<std::size_t>(bucket)].ready_ms = since_start_.elapsed_ms();
   if (options_.mode == Mode::overlapped) start_complete();
@@ -271,6 +289,7 @@ void Reducer::complete_all() {
 }
 
 void Reducer::start_complete() {
+  if (holds_) return;
   for (; started_ < buffer_.buckets() && state_of(started_).complete; ++started_) start(started_);
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -11,6 +12,7 @@
 #include "base/clock.h"
 #include "ddp/gradient_buffer.h"
 #include "ddp/parameter_buffer.h"
+#include "ddp/shard_planes.h"
 #include "ddp/step_header.h"
 #include "lockstep/autograd/gradient_sink.h"
 #include "lockstep/comm/communicator.h"
@@ -20,12 +22,12 @@
 
 namespace lockstep::ddp {
 
-/// The calls of a step: begin_step; for each shard of this rank begin_shard and, for each pass over it,
-/// (forward), begin_backward, (backward), end_pass; then order_after, publish, finish, agree. After an error
-/// before order_after: abandon, then order_after and finish as usual, then withdraw.
+/// The calls of a step: begin_step; for each group of this rank's shards begin_group and, for each pass over
+/// it, (forward), begin_backward, (backward), end_pass; then order_after, publish, finish, agree. After an
+/// error before order_after: abandon, then order_after and finish as usual, then withdraw.
 ///
-/// A bucket is complete when every gradient in it is final for the shard. It is then added to the partial
-/// sums of the shards before, as far as the tree allows. In the last shard its sum starts. Buckets start
+/// A bucket is complete when every gradient in it is final for the group. It is then added to the partial
+/// sums of the groups before, as far as the tree allows. In the last group its sum starts. Buckets start
 /// strictly in plan order on every rank: a complete one waits until those before it have started, in the
 /// simple modes until order_after. Statistics are the last bucket. A hook, if any, starts and finishes the
 /// buckets of gradients.
@@ -51,10 +53,15 @@ class Reducer final : public GradientSink, private Buckets {
 
   /// Withdraws the last step's gradients.
   void begin_step(std::uint64_t step);
-  void begin_shard(int shard, int passes);  ///< counts this rank's shards from 0
+  void begin_group(int group, int passes);  ///< counts this rank's groups from 0
   /// The forward pass is over: parameters that are not in `used` get no gradient in it.
   void begin_backward(std::span<Param* const> used);
   void end_pass();
+  /// Between steps, or before begin_step is called again for the same one: so many shards at most are a group
+  /// from now on. Their planes take memory of the backend.
+  void set_shards_at_once(int shards);
+  /// While true, no sum starts.
+  void hold(bool holds) { holds_ = holds; }
   /// This rank's step has failed: starts all buckets that have not started, for the other ranks.
   void abandon();
 
@@ -85,6 +92,8 @@ class Reducer final : public GradientSink, private Buckets {
   /// Items 0..params-1 are the parameters; the statistics follow.
   const Usage& usage() const { return usage_; }
   std::span<Param* const> params() const { return params_; }
+  std::span<Statistic* const> statistics() const { return statistics_; }
+  kernels::Backend& device() const { return backend_; }
   const GradientBuffer& buffer() const { return buffer_; }
   const AccumulationSchedule& schedule() const { return schedule_; }
   std::span<const BucketTime> bucket_times() const { return times_; }
@@ -98,23 +107,24 @@ class Reducer final : public GradientSink, private Buckets {
 
  private:
   struct BucketState {
-    int open = 0;           // gradients that are not final in the current shard
-    bool complete = false;  // in the last shard
+    int open = 0;           // gradients that are not final in the current group
+    bool complete = false;  // in the last group
     comm::Work work = 0;    // its sum, also one of a hook's; 0: none
   };
 
   template <class Call>
   void guarded(const Call& call);
   BucketState& state_of(int bucket) { return states_[static_cast<std::size_t>(bucket)]; }
-  const AccumulationSchedule::Shard& shard() const {
-    return schedule_.shards()[static_cast<std::size_t>(shard_)];
+  const AccumulationSchedule::Group& group() const {
+    return schedule_.groups()[static_cast<std::size_t>(group_)];
   }
-  bool in_last_shard() const { return shard_ + 1 == static_cast<int>(schedule_.shards().size()); }
+  bool in_last_group() const { return group_ + 1 == static_cast<int>(schedule_.groups().size()); }
   bool in_last_pass() const { return passes_left_ == 1; }
   bool has_hook(int bucket) const { return options_.hook && bucket < buffer_.gradient_buckets(); }
   std::size_t item_of(const void* leaf, const std::string& name) const;
   std::size_t open_item_of(const Param& param) const;
   GradientView view_of(std::size_t item, Tensor memory);
+  Tensor gradient_at(std::size_t param) const;
   Tensor statistic_at(std::size_t item) const;
   void finish_gradient(std::size_t param);
   void finish_bucket(int bucket);
@@ -145,11 +155,13 @@ class Reducer final : public GradientSink, private Buckets {
   const BucketPartition* bucket_partition_;
   std::vector<comm::Slices> slices_;  // by bucket of gradients, if their sums are scattered
   GradientBuffer buffer_;
+  std::optional<ShardPlanes> planes_;  // if a group has several shards
   Usage usage_;
   State state_ = State::agreed;
+  bool holds_ = false;
 
-  // of the current shard
-  int shard_ = 0;
+  // of the current group
+  int group_ = 0;
   int passes_left_ = 0;
   std::vector<char> final_;  // by parameter: its gradient has its value
 

@@ -1,6 +1,7 @@
 #include "ddp/step_header.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -9,6 +10,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/ops/elementwise.h"
 #include "lockstep/ops/loss.h"
+#include "lockstep/ops/update.h"
 
 namespace lockstep::ddp {
 namespace {
@@ -21,6 +23,13 @@ constexpr std::uint64_t failed_flag = std::uint64_t{1} << 63;
 constexpr bool Requests::*const request_flags[] = {&Requests::stop_preempted, &Requests::stop_user,
                                                    &Requests::checkpoint, &Requests::saving,
                                                    &Requests::save_failed};
+
+/// Of ops::AddAlongTree, for planes [shards, 2].
+Tensor table_of_losses() {
+  const Tensor table = Tensor::empty({1, 4}, DType::int64);
+  std::ranges::copy(std::array<std::int64_t, 4>{0, 2, 0, 2}, table.data<std::int64_t>());
+  return table;
+}
 
 }  // namespace
 
@@ -67,15 +76,21 @@ void StepHeader::begin(std::uint64_t step) {
 
 Tensor StepHeader::partial(int buffer) const { return partial_.rows(buffer, buffer + 1).reshape({2}); }
 
-void StepHeader::add_loss(int shard, bool first_micro_batch, const Tensor& loss) {
-  const Tensor sum = partial(schedule_.shards()[static_cast<std::size_t>(shard)].buffer);
+void StepHeader::add_loss(const AccumulationSchedule::Group& group, bool first_micro_batch,
+                          const Tensor& loss) {
+  const Tensor sum = partial(group.buffer);
+  if (loss && group.count > 1) {  // in one pass
+    if (!table_) table_ = kernels::on_device(table_of_losses(), backend_);
+    return backend_.run(
+        ops::AddAlongTree{.planes = loss, .sums = sum, .table = table_, .parts = group.count});
+  }
   if (first_micro_batch && !loss) return backend_.fill(sum, 0);
   if (loss) first_micro_batch ? backend_.copy(loss, sum) : backend_.run(ops::Accumulate{sum, loss});
 }
 
-void StepHeader::end_shard(int shard) {
-  const auto [buffer, folds] = schedule_.shards()[static_cast<std::size_t>(shard)];
-  for (int p = buffer; p > buffer - folds; --p) backend_.run(ops::Accumulate{partial(p - 1), partial(p)});
+void StepHeader::end_group(const AccumulationSchedule::Group& group) {
+  for (int p = group.buffer; p > group.buffer - group.folds; --p)
+    backend_.run(ops::Accumulate{partial(p - 1), partial(p)});
 }
 
 kernels::Transfer StepHeader::losses() {
@@ -96,7 +111,7 @@ void StepHeader::exchange(comm::HostGroup& group, std::uint64_t plan_hash, const
   }
   Word* const written = mine_.data() + losses_at + 2 * partials_;
   Word* const missed = written + words_;
-  for (int shard = 0; shard < static_cast<int>(schedule_.shards().size()); ++shard) {
+  for (int shard = 0; shard < schedule_.shards(); ++shard) {
     for (std::size_t w = 0; w < words_; ++w) {
       written[w] |= usage.row(shard)[w];
       missed[w] |= ~usage.row(shard)[w];

@@ -52,10 +52,12 @@ class StepHeader {
              kernels::Backend& backend);
 
   void begin(std::uint64_t step);
-  /// The loss of a micro-batch of this rank's shard number `shard` (Loss::total), then its end: losses are
+  /// The losses of a pass over a group of this rank's shards (Loss::total), then the group's end: losses are
   /// added along the tree, on the backend's device.
-  void add_loss(int shard, bool first_micro_batch, const Tensor& loss);
-  void end_shard(int shard);
+  void add_loss(const AccumulationSchedule::Group& group, bool first_micro_batch, const Tensor& loss);
+  void end_group(const AccumulationSchedule::Group& group);
+  /// The sums so far, one for each accumulation buffer.
+  const Tensor& partial_losses() const { return partial_; }
   /// The transfer to read before exchange().
   kernels::Transfer losses();
 
@@ -90,6 +92,7 @@ class StepHeader {
   std::vector<std::vector<comm::ShardRange>> subtrees_;  // by rank
   kernels::Backend& backend_;
   Tensor partial_;                     // float64 [accumulation buffers, 2]
+  Tensor table_;                       // of the losses of shards at once
   std::vector<ops::CountedSum> read_;  // by sub-tree
   std::uint64_t step_ = 0;
   std::size_t record_words_ = 0;

@@ -153,7 +153,7 @@ class Attention final : public nn::Layer<Attention>, public UnetLayer {
     const Var x = to_channel_block(given, static_cast<int>(channels));
     const auto product = [&](nn::Conv1d& layer, const Var& rows, bool reorder) {
       Var weight = reshape(tape.weight(layer.weight), {layer.weight.value.size(0), channels});
-      Var bias = tape.parameter(*layer.bias);
+      Var bias = reorder ? tape.parameter(*layer.bias) : tape.bias(*layer.bias);
       if (reorder) weight = parts_first(weight), bias = parts_first(bias);
       return linear(rows, weight, bias);
     };

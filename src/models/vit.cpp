@@ -31,6 +31,39 @@ void initialize_mlp_layer(nn::Linear& layer, std::uint64_t seed) {
   initialize(*layer.bias, nn::Init::normal(1e-6f), seed);
 }
 
+/// tokens [batch, tokens, channels], of which the first is empty, plus their positions and the class token,
+/// which are added to each other before, in float32.
+Var add_tables(const Var& tokens, const Var& positions, const Var& class_token) {
+  Tape& tape = tokens.tape();
+  kernels::Backend& backend = tape.backend();
+  const Shape table{tokens.shape()[1], tokens.shape()[2]}, one{1, tokens.shape()[2]};
+  const Tensor sum = backend.empty(table), y = backend.empty(tokens.shape(), tokens.value().dtype());
+  backend.copy(positions.value().reshape(table), sum);
+  backend.run(ops::Accumulate{sum.rows(0, 1), class_token.value().reshape(one)});
+  backend.run(ops::add_rows(tokens.value(), sum, y));
+  return tape.record(y, {&tokens, &positions, &class_token},
+                     [tokens = tokens.without_value(), positions = positions.without_value(),
+                      class_token = class_token.without_value(), table](Tape& t, const Tensor& dy) {
+                       kernels::Backend& b = t.backend();
+                       const auto write = [&](const Tensor& from, const Tensor& gradient, bool accumulate) {
+                         accumulate ? b.run(ops::Accumulate{gradient, from}) : b.copy(from, gradient);
+                       };
+                       const Tensor dsum = b.empty(t.of_each_shard(table));
+                       t.run_by_shard(ops::SumRows{dy, dsum});
+                       t.write_gradient(positions, [&](const Tensor& gradient, bool accumulate) {
+                         write(dsum, gradient.reshape(dsum.shape()), accumulate);
+                       });
+                       t.write_gradient(class_token, [&](const Tensor& gradient, bool accumulate) {
+                         const std::int64_t shards = t.pass().shards;
+                         const Tensor rows = dsum.reshape({shards * table[0], table[1]}),
+                                      each = gradient.reshape({shards, table[1]});
+                         for (std::int64_t i = 0; i < shards; ++i)
+                           write(rows.rows(i * table[0], i * table[0] + 1), each.rows(i, i + 1), accumulate);
+                       });
+                       t.add_gradient(tokens, dy);
+                     });
+}
+
 /// The class token of a sequence.
 Var first_token(const Var& x) { return x.value() ? narrow(x, 1, 0, 1) : x; }
 
@@ -141,12 +174,9 @@ std::optional<Var> Vit::features(Tape& tape, const Batch& batch) {
   const Tensor& x = batch["x"];
   check_input(x.shape());
   const Var patches = to_sequence(conv_proj_(tape.batch(x)));
-  const std::int64_t count = patches.shape()[1], channels = patches.shape()[2];
-  // Both tables are added in one pass, in float32, to patches after an empty first token.
-  const Var positions =
-      tape.parameter(encoder_.pos_embedding) + pad(tape.parameter(class_token_), {Pad{}, Pad{0, count}});
-  const Var tokens =
-      add_positions(pad(patches, {Pad{}, Pad{1, 0}}), reshape(positions, {count + 1, channels}));
+  const std::int64_t channels = patches.shape()[2];
+  const Var tokens = add_tables(pad(patches, {Pad{}, Pad{1, 0}}), tape.parameter(encoder_.pos_embedding),
+                                tape.parameter(class_token_));
   Residual h{encoder_.dropout(tokens), {}};
   for (const auto& block : encoder_.layers) h = run_block(*block, h, recompute_);
   return reshape(encoder_.ln(first_token(h.x), first_token(h.branch)).norm, {x.size(0), channels});

@@ -153,13 +153,20 @@ void Diffusion::begin_step(std::uint64_t step, kernels::Backend& backend) {
   send_times();
 }
 
-Diffusion::PassLosses& Diffusion::pass_of(std::uint32_t shard, std::int64_t samples) {
-  auto found = std::ranges::find_if(
-      passes_, [&](const PassLosses& pass) { return pass.shard == shard && pass.t.numel() == samples; });
-  if (found == passes_.end())
-    found = passes_.insert(found, {.shard = shard,
-                                   .t = backend_->empty({samples}, DType::int64),
-                                   .losses = backend_->empty({samples})});
+/// Shards may run again in the same step, at once or alone: the last pass over them counts.
+Diffusion::PassLosses& Diffusion::pass_of(const Pass& pass, std::int64_t samples) {
+  const auto shards = static_cast<std::uint32_t>(pass.shards);
+  for (PassLosses& other : passes_)
+    if (other.shard < pass.shard + shards && pass.shard < other.shard + other.shards) other.of_step = false;
+  auto found = std::ranges::find_if(passes_, [&](const PassLosses& known) {
+    return known.shard == pass.shard && known.shards == shards && known.t.numel() == samples;
+  });
+  if (found == passes_.end())  // in the order of shards, which is that of take_numbers()
+    found = passes_.insert(std::ranges::upper_bound(passes_, pass.shard, {}, &PassLosses::shard),
+                           {.shard = pass.shard,
+                            .shards = shards,
+                            .t = backend_->empty({samples}, DType::int64),
+                            .losses = backend_->empty({samples})});
   found->of_step = true;
   return *found;
 }
@@ -172,13 +179,13 @@ Loss Diffusion::loss(Tape& tape, Model& model, const Batch& batch) {
                                       : RandomKey{.shard = static_cast<std::uint32_t>(batch.index)};
   const auto drawn = [&](std::uint64_t purpose, const Tensor& into, ops::Distribution distribution,
                          double parameter, const Tensor& sums) {
-    backend.run(ops::Draw{distribution, with_purpose(key, purpose), parameter, sums, into});
+    tape.run_by_shard(ops::Draw{distribution, with_purpose(key, purpose), parameter, sums, into});
     return into;
   };
   using enum ops::Distribution;
   const bool by_loss = times_ && pass.training;
   if (by_loss) begin_step(pass.step, backend);
-  PassLosses* const kept = by_loss ? &pass_of(pass.shard, samples) : nullptr;
+  PassLosses* const kept = by_loss ? &pass_of(pass, samples) : nullptr;
   const Tensor x0 = backend.in_type(batch["x"], DType::float32);
   const NoisedImages images{.x0 = x0,
                             .noise = drawn(noise_purpose, backend.empty(x0.shape()), normal, 0, {}),
@@ -197,11 +204,11 @@ Loss Diffusion::loss(Tape& tape, Model& model, const Batch& batch) {
     t_ = images.t;
     losses_ = losses.value();
   }
-  if (!kept) return loss_of(sum(losses), static_cast<double>(samples));
+  if (!kept) return loss_of_samples(losses);
   backend.copy(losses.value(), kept->losses);
   const Tensor weights = backend.empty({samples, 1});
   backend.run(ops::Embedding{kept->t, weights_, weights});
-  return loss_of(sum(losses * tape.constant(weights.reshape({samples}))), static_cast<double>(samples));
+  return loss_of_samples(losses * tape.constant(weights.reshape({samples})));
 }
 
 void Diffusion::evaluate(Evaluation& to, const Batch&, const Var& output) {

@@ -162,6 +162,35 @@ BOOST_AUTO_TEST_CASE(a_sum_of_ones_own_is_a_loss_with_its_count) {
   BOOST_CHECK_THROW(own + (Loss{sum(x), {}}), UsageError);  // which does not say what it counts
 }
 
+BOOST_AUTO_TEST_CASE(terms_of_samples_are_the_loss_of_their_sum) {
+  const Tensor values = floats({1, 2, 3, 5});
+  const Var x = tape.input(values), same = tape.input(values);
+  const Loss of_terms = loss_of_samples(x * x), of_sum = loss_of(sum(same * same), 4);
+  BOOST_TEST(of_terms.read().sum == of_sum.read().sum);
+  BOOST_TEST(of_terms.read().count == 4);
+  backward(of_terms, 3);
+  backward(of_sum, 3);
+  for (int i = 0; i < 4; ++i)
+    BOOST_TEST(tape.gradient(x).data<float>()[i] == tape.gradient(same).data<float>()[i]);
+  BOOST_CHECK_THROW(loss_of_samples(sum(x)), UsageError);
+}
+
+BOOST_AUTO_TEST_CASE(a_pass_of_two_shards_has_a_loss_for_each) {
+  tape.begin({.shards = 2});
+  const Var x = tape.input(floats({1, 2, 3, 5}));
+  const Loss loss = mse(x, Tensor::zeros({4}), {}) + 0.5f * loss_of_samples(x * x);
+  const double* const total = loss.total.data<double>();
+  BOOST_TEST((loss.total.shape() == Shape{2, 2}));
+  BOOST_TEST(total[0] == 1.5 * 5);
+  BOOST_TEST(total[1] == 2);
+  BOOST_TEST(total[2] == 1.5 * 34);
+  BOOST_TEST(loss.read().sum == 1.5 * 39);
+  BOOST_CHECK_EXCEPTION(loss_of(sum(x), 4), UsageError,
+                        [](const Error& error) { return contains(error.what(), "loss_of_samples"); });
+  backward(loss);
+  for (int i = 0; i < 4; ++i) BOOST_TEST(tape.gradient(x).data<float>()[i] == 3 * x.value().data<float>()[i]);
+}
+
 BOOST_AUTO_TEST_CASE(a_bf16_pass_does_not_round_targets) {
   tape.begin({.compute = DType::bfloat16});
   const Var x = tape.input(backend->in_type(floats({1000}), DType::bfloat16));

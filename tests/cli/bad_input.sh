@@ -48,7 +48,7 @@ expect 2 "--micro-batches 0: a shard of gpt-cpu has 8 samples; see lockstep benc
 expect 2 "--micro-batches 5: a shard of gpt-cpu has 4 samples" 1 bench step --micro-batches 5 --shards 2
 expect 2 "--steps 9223372036854775807: must be at most" 1 bench step --steps 9223372036854775807
 expect 2 "--graph true: CUDA graphs need a GPU" 1 bench step --graph true --device cpu
-expect 2 "--set train.steps=3: a workload has keys of model, diffusion and optimizer only" 1 bench step --set train.steps=3
+expect 2 "--set train.steps=3: a workload has keys of model, diffusion and optimizer, and ddp.shards_at_once, only" 1 bench step --set train.steps=3
 expect 2 "--graph sometimes: must be auto, true or false" 1 bench step --graph sometimes
 expect 2 "prepare: the format is missing: csv, idx, cifar, images or text" 1 prepare
 expect 2 "prepare: the input files are missing" 1 prepare csv --out made.h5

@@ -222,6 +222,20 @@ BOOST_AUTO_TEST_CASE(shards_default_to_the_ranks_and_a_rank_may_own_none) {
   BOOST_TEST(idle.at(6).shards_total == 2);
 }
 
+BOOST_AUTO_TEST_CASE(shards_follow_one_another_in_memory_if_each_begins_where_a_tensor_may) {
+  const Counting dataset(64);
+  for (const std::int64_t samples : {1, 8}) {  // labels of 8 and of 64 bytes
+    Loader loader(dataset, {.global_batch = 4 * samples, .shards = 4}, 0, 1);
+    const std::vector<Batch> shards(loader.at(0).shards.begin(), loader.at(0).shards.end());
+    for (std::size_t i = 0; i < 4; ++i) {
+      const auto address = reinterpret_cast<std::uintptr_t>(shards[i]["y"].raw());
+      BOOST_TEST(address % 64 == 0u);
+      if (samples == 8)
+        BOOST_TEST(address == reinterpret_cast<std::uintptr_t>(shards[0]["y"].raw()) + 64 * i);
+    }
+  }
+}
+
 BOOST_AUTO_TEST_CASE(what_the_thread_throws_arrives_at_the_step_it_belongs_to_and_passes) {
   Faulty dataset;
   Loader loader(dataset, {.global_batch = 4, .shards = 2, .shuffle = false}, 0, 1);

@@ -45,9 +45,10 @@ BOOST_AUTO_TEST_CASE(losses_are_folded_along_the_tree_over_shards) {
     header.begin(0);
     for (int own = 0; own < block.count; ++own) {
       const int shard = block.first + own;
-      header.add_loss(own, true, total(loss_sum(shard), 3.0));
-      header.add_loss(own, false, total(0.0, shard));
-      header.end_shard(own);
+      const ddp::AccumulationSchedule::Group& group = schedule.groups()[static_cast<std::size_t>(own)];
+      header.add_loss(group, true, total(loss_sum(shard), 3.0));
+      header.add_loss(group, false, total(0.0, shard));
+      header.end_group(group);
     }
     const kernels::Transfer losses = header.losses();
     backend->copy(losses.from, losses.to);

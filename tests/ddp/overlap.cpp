@@ -125,7 +125,7 @@ BOOST_AUTO_TEST_CASE(a_rank_without_shards_starts_all_its_buckets_at_once_and_re
     BOOST_TEST(communicator.started.size() == (world().rank() == 0 ? 0 : filled_buckets));
     if (world().rank() == 0) {
       Tape tape(*backend);
-      reducer.begin_shard(0, 1);
+      reducer.begin_group(0, 1);
       tape.begin({.sink = &reducer});
       const Loss loss = plain_loss(net, tape, toy_shard(step, 0));
       reducer.begin_backward(tape.used_params());

@@ -106,6 +106,7 @@ class DeviceRun {
                    .first_bucket_mb = 0.0005,
                    .shards = config.ddp.shards,
                    .micro_batches = config.ddp.micro_batches,
+                   .shards_at_once = config.ddp.shards_at_once,
                    .sharded_optimizer = config.ddp.sharded_optimizer,
                    .check_every = config.ddp.check_every,
                    .compute = config.train.precision == "bf16" ? DType::bfloat16 : DType::float32,

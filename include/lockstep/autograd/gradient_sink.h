@@ -56,7 +56,7 @@ class GradientSource {
 
 /// Memory for the gradient of one leaf. With `accumulate` the first write of the pass adds to its contents.
 struct GradientView {
-  Tensor memory;            ///< float32, of the parameter's shape
+  Tensor memory;            ///< float32, of the parameter's shape, for each shard (Tape::of_each_shard)
   bool accumulate = false;  ///< whether to add to the contents
 };
 
@@ -64,13 +64,13 @@ struct GradientView {
 class GradientSink {
  public:
   virtual ~GradientSink() = default;
-  /// Where this pass writes the gradient of `param`: float32 of its shape. Called once per pass, before the
-  /// first write.
+  /// Where this pass writes the gradient of `param`: float32 of its shape, for each shard of the pass. Called
+  /// once per pass, before the first write.
   virtual GradientView gradient_view(Param& param) = 0;
   /// The last contribution of this pass to `param` has been written.
   virtual void ready(Param& param) = 0;
-  /// float64 [elements]; called once per contribution. The contribution is written when contributed() is
-  /// called.
+  /// float64 [elements], for each shard; called once per contribution. The contribution is written when
+  /// contributed() is called.
   virtual GradientView gradient_view(Statistic& statistic) = 0;
   virtual void contributed(Statistic& statistic) = 0;  ///< The contribution of this pass is written
   /// Called between any two operations, for communication to make progress.

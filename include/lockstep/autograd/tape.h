@@ -57,11 +57,14 @@ class Var {
 /// A pass computes in float32 or in bf16. In bf16, activations, their gradients and the operands of products
 /// are bf16; parameters, their gradients, statistics and losses stay float32.
 struct Pass {
-  bool training = true;          ///< dropout on, batch norm by the batch's statistics
-  bool record = true;            ///< false: nothing is kept for a backward
-  std::uint64_t seed = 0;        ///< of the run: with step and shard, what random draws depend on
-  std::uint64_t step = 0;        ///< finished updates before this pass
-  std::uint32_t shard = 0;       ///< which shard of the global batch this is
+  bool training = true;     ///< dropout on, batch norm by the batch's statistics
+  bool record = true;       ///< false: nothing is kept for a backward
+  std::uint64_t seed = 0;   ///< of the run: with step and shard, what random draws depend on
+  std::uint64_t step = 0;   ///< finished updates before this pass
+  std::uint32_t shard = 0;  ///< which shard of the global batch this is
+  /// Shards at once, `shard` and those after it: activations hold their rows one shard after another, losses
+  /// and gradients of parameters are one for each shard, in a first dimension that one shard alone lacks.
+  int shards = 1;
   GradientSink* sink = nullptr;  ///< must outlive the pass; needed if anything is recorded from a Param
   comm::GradientTransport* layer_transport =
       nullptr;                     ///< for layers that communicate (SyncBatchNorm); may be null
@@ -86,6 +89,16 @@ class Tape {
 
   /// Discards the last pass and starts another.
   void begin(const Pass& pass);
+  /// Runs an operation on each shard of the pass: a product, whose bits may depend on the number of its rows,
+  /// or a sum over samples.
+  void run_by_shard(const ops::AnyOperation& operation) { backend_.run_parts(operation, pass_.shards); }
+  /// The shape of what each shard has one of: with the shards in front, if there are several.
+  Shape of_each_shard(const Shape& shape) const;
+  /// The shape of an input's gradient: the input's, or that of_each_shard() if shards share the input, like a
+  /// parameter or another view of one (inherit_sharing).
+  Shape shape_of_gradient(const Var& input) const;
+  /// `view` is shared by the shards if `of` is.
+  void inherit_sharing(const Var& view, const Var& of);
   /// A value without gradient.
   Var constant(Tensor value) { return {std::move(value), this, Var::of_constant, pass_number_}; }
   /// A leaf whose gradient gradient() returns after backward.
@@ -97,7 +110,7 @@ class Tape {
   /// records.
   Var parameter(Param& param);
   /// The same for a weight of products: its value in the type that the pass computes in, rounded once for all
-  /// passes that see the same value. Its gradient is float32.
+  /// passes that see the same value, and then in Backend::preferred_weight_block. Its gradient is float32.
   Var weight(Param& param);
   /// The same for a bias of products, which a CPU adds in float32.
   Var bias(Param& param);
@@ -159,8 +172,8 @@ class Tape {
   /// add_gradient() of a gradient that includes gradient_so_far().
   void set_gradient(const Var& input, const Tensor& total);
   /// Computes a gradient in place: write(memory, accumulate) is called with float32 memory of the input's
-  /// shape. For a parameter, the memory is a view of the flat gradient buffer. Constants are skipped. With
-  /// `rounds` the memory has the input's type, except for a parameter.
+  /// shape. For a parameter, the memory is a view of the flat gradient buffer, of_each_shard(). Constants are
+  /// skipped. With `rounds` the memory has the input's type, except for a parameter.
   template <class Write>
   void write_gradient(const Var& input, Write&& write, bool rounds = false);
 
@@ -186,6 +199,7 @@ class Tape {
     Tensor second_gradient;  ///< not added yet; only where takes_two
     bool takes_two = false;
     bool hidden = false;     ///< inside a recomputed segment: nothing outside of it may use the value
+    bool shared = false;     ///< by all shards of the pass
     Param* param = nullptr;  ///< null: an input or intermediate
     GradientView view;       ///< of a parameter, after its first write
   };
@@ -268,8 +282,9 @@ void Tape::write_gradient(const Var& input, Write&& write, bool rounds) {
     const GradientView view = param_view(*param);
     write(view.memory, view.accumulate);
   } else {
-    const Tensor dx = backend_.empty(input.shape(), rounds ? input.value().dtype() : DType::float32,
-                                     input.value().channel_block());
+    const Tensor dx =
+        backend_.empty(shape_of_gradient(input), rounds ? input.value().dtype() : DType::float32,
+                       input.value().channel_block());
     write(dx, false);
     add_gradient(input, backend_.in_type(dx, input.value().dtype()));
   }

@@ -61,9 +61,10 @@ class DataParallel final : public GradientSource {
   DataParallel(const DataParallel&) = delete;
   DataParallel& operator=(const DataParallel&) = delete;
 
-  /// One step: the loss and its backward for every shard of `batch`, then the sums. Afterwards each trainable
-  /// parameter's `gradient` is the sum over the global batch (a view, valid until the next step), and
-  /// statistics have been applied.
+  /// One step: the loss and its backward for every shard of `batch`, then the sums. Where several shards may
+  /// be computed at once (Options::shards_at_once), the first steps call loss_of two times more. Afterwards
+  /// each trainable parameter's `gradient` is the sum over the global batch (a view, valid until the next
+  /// step), and statistics have been applied.
   ///
   /// batch: `batch.step` is the step's number, the same on every rank; a range-for yields this rank's shards
   /// in order, each with an `.index`. loss_of(tape, shard) -> Loss, or loss_of(tape, shard, micro_batch) ->
@@ -103,6 +104,8 @@ class DataParallel final : public GradientSource {
   const Partition* partition() const override;
   void updated(std::size_t param) override;
 
+  /// How many shards one pass computes; known after the first step.
+  const ShardsAtOnce& shards_at_once() const;
   /// The captures and launches so far (Options::graph).
   const CapturedSteps& captured_steps() const;
   /// StepResult::compute_ms of any rank in the last step.
@@ -140,8 +143,15 @@ class DataParallel final : public GradientSource {
   void begin_passes();
   bool may_capture() const;  ///< if so, add_shard() must get all shards before run_passes()
   void add_shard(std::int64_t index, std::span<const Tensor> tensors);
-  /// Calls passes(), or launches a graph of the work of an earlier call.
-  void run_passes(const std::function<void()>& passes);
+  /// Calls passes(), or launches a graph of the work of an earlier call. joins: passes() can join the shards
+  /// of a group.
+  void run_passes(const std::function<void()>& passes, bool joins);
+  void compare_shards_at_once(const std::function<void()>& passes, bool joins);
+  /// Whether shards can be joined: fields of equal names, shapes and types, on the device.
+  bool can_join(const lockstep::Batch& a, const lockstep::Batch& b) const;
+  int shards_of_next_pass() const;
+  void add_to_group(const lockstep::Batch& shard);
+  lockstep::Batch joined_group();
   int begin_shard(std::int64_t index);  ///< returns the number of passes over it
   MicroBatch begin_pass();
   void end_pass(const Loss& loss);
@@ -182,15 +192,26 @@ StepResult DataParallel::step(Batch&& batch, LossOf&& loss_of, Measurement* meas
           add_shard(static_cast<std::int64_t>((*at).index), (*at).tensors());
       }
     }
+    constexpr bool joins =
+        repeatable && std::is_same_v<std::remove_cvref_t<decltype(*first)>, lockstep::Batch>;
+    bool can_join_all = joins;
+    if constexpr (joins)
+      for (Iterator at = first; at != last; ++at) can_join_all = can_join_all && can_join(*first, *at);
     const auto passes = [&] {
-      if constexpr (repeatable) {
+      if constexpr (joins) {
+        for (Iterator at = first; at != last;) {
+          const int count = shards_of_next_pass();
+          for (int i = 0; i < count && at != last; ++at, ++i) add_to_group(*at);
+          run_shard(joined_group());
+        }
+      } else if constexpr (repeatable) {
         for (Iterator at = first; at != last; ++at) run_shard(*at);
       } else {  // only steps of known shards can be captured, as that calls the passes twice
         for (; first != last; ++first) run_shard(*first);
       }
       check_batch_was_whole();
     };
-    run_passes(std::cref(passes));  // which takes no memory
+    run_passes(std::cref(passes), can_join_all);  // std::cref takes no memory
   } catch (...) {
     fail(std::current_exception());
   }

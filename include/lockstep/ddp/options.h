@@ -48,6 +48,13 @@ struct Options {
   double first_bucket_mb = 1;  ///< the same for the first bucket, which is sent first
   int shards = 0;              ///< of the global batch; 0: the context's (Context::set_run), or one per rank
   int micro_batches = 1;       ///< of each shard
+  /// Shards that one pass computes, at most: whole sub-trees of the reduction tree. 0: on a GPU as many as
+  /// its memory allows, on a CPU one. The bits are those of one at a time: the first steps compare
+  /// both, until no gradient is zero, and passes have one shard if they differ
+  /// (DataParallel::shards_at_once). Ranks may have different numbers. More than one needs shards that are
+  /// lockstep::Batch, alike but for their values, and a loss for each shard (loss_of_samples); Batch::index
+  /// is that of the first.
+  int shards_at_once = 0;
   Unused unused = Unused::error;  ///< meaning of a parameter without a gradient
   Mode mode = Mode::overlapped;   ///< when buckets are summed
   /// bfloat16 or float16: partial sums are rounded to it before they are sent. On CPUs they are sent between

@@ -59,6 +59,12 @@ struct BucketTime {
   double done_ms = 0;   ///< the sum was complete here
 };
 
+/// Options::shards_at_once, as the first steps have found it for this rank.
+struct ShardsAtOnce {
+  int shards = 1;       ///< of the largest pass
+  std::string refused;  ///< why they are one, although more were asked for; empty: no reason
+};
+
 /// The captures of Options::graph.
 struct CapturedSteps {
   /// The number of captures, and of launches of graphs.

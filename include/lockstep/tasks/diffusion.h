@@ -61,13 +61,13 @@ class Diffusion final : public Task, public Generative {
   /// A pass of a step with loss_second_moment; passes of a step have different shards. A graph of the step
   /// writes to these tensors, so that they are kept.
   struct PassLosses {
-    std::uint32_t shard = 0;
+    std::uint32_t shard = 0, shards = 1;
     bool of_step = false;
     Tensor t, losses;  ///< of its samples
   };
 
   void begin_step(std::uint64_t step, kernels::Backend& backend);
-  PassLosses& pass_of(std::uint32_t shard, std::int64_t samples);
+  PassLosses& pass_of(const Pass& pass, std::int64_t samples);
   void send_times();
 
   Options options_;

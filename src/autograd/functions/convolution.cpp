@@ -50,6 +50,14 @@ Tensor as_images(const Tensor& weight) {
   return weight.reshape({weight.size(0), weight.size(1), 1, weight.size(2)});
 }
 
+/// The gradient of such a weight, for each shard.
+Tensor as_images(const Tensor& dweight, const Tape& tape) {
+  const int first = tape.pass().shards == 1 ? 0 : 1;
+  if (dweight.shape().rank() == first + 4) return dweight;
+  return dweight.reshape(
+      tape.of_each_shard({dweight.size(first), dweight.size(first + 1), 1, dweight.size(first + 2)}));
+}
+
 /// x: [N, C, H, W], plain or in channel blocks.
 Var convolve(const char* function, const Var& input, const Var& weight, const Var& bias,
              const ConvolutionGeometry& geometry) {
@@ -62,18 +70,18 @@ Var convolve(const char* function, const Var& input, const Var& weight, const Va
       ops::convolved_extent(function, s[3], w[3], stride.width, padding.width, dilation.width)};
   const Var x = in_block(input, groups);
   const Tensor y = new_images(x, y_shape, groups);
-  x.tape().backend().run(ops::Convolution{x.value(), as_images(weight.value()), bias.value(), geometry, y});
+  x.tape().run_by_shard(ops::Convolution{x.value(), as_images(weight.value()), bias.value(), geometry, y});
   return x.tape().record(
       y, {&x, &weight, &bias}, [x, weight, bias = bias.without_value(), geometry](Tape& t, const Tensor& dy) {
-        kernels::Backend& b = t.backend();
         t.write_gradient(weight, [&](const Tensor& dweight, bool accumulate) {
-          b.run(ops::ConvolutionBackwardWeight{x.value(), dy, geometry, as_images(dweight), accumulate});
+          t.run_by_shard(
+              ops::ConvolutionBackwardWeight{x.value(), dy, geometry, as_images(dweight, t), accumulate});
         });
         t.write_gradient(bias, [&](const Tensor& dbias, bool accumulate) {
-          b.run(ops::ChannelSums{dy, dbias, accumulate});
+          t.run_by_shard(ops::ChannelSums{dy, dbias, accumulate});
         });
         add_new_gradient(t, x, [&](const Tensor& dx) {
-          b.run(ops::ConvolutionBackwardInput{dy, as_images(weight.value()), geometry, dx});
+          t.run_by_shard(ops::ConvolutionBackwardInput{dy, as_images(weight.value()), geometry, dx});
         });
       });
 }
@@ -117,20 +125,19 @@ Var conv_transpose2d(const Var& input, const Var& weight, const Var& bias,
                       extent(3, stride.width, padding.width, dilation.width, output_padding.width)};
   const Var x = in_block(input, groups);
   const Tensor y = new_images(x, y_shape, groups);
-  kernels::Backend& backend = x.tape().backend();
-  backend.run(ops::ConvolutionBackwardInput{x.value(), weight.value(), geometry, y});
-  if (bias.value()) backend.run(ops::AddChannels{bias.value(), y});
-  return x.tape().record(
+  Tape& tape = x.tape();
+  tape.run_by_shard(ops::ConvolutionBackwardInput{x.value(), weight.value(), geometry, y});
+  if (bias.value()) tape.backend().run(ops::AddChannels{bias.value(), y});
+  return tape.record(
       y, {&x, &weight, &bias}, [x, weight, bias = bias.without_value(), geometry](Tape& t, const Tensor& dy) {
-        kernels::Backend& b = t.backend();
         t.write_gradient(weight, [&](const Tensor& dweight, bool accumulate) {
-          b.run(ops::ConvolutionBackwardWeight{dy, x.value(), geometry, dweight, accumulate});
+          t.run_by_shard(ops::ConvolutionBackwardWeight{dy, x.value(), geometry, dweight, accumulate});
         });
         t.write_gradient(bias, [&](const Tensor& dbias, bool accumulate) {
-          b.run(ops::ChannelSums{dy, dbias, accumulate});
+          t.run_by_shard(ops::ChannelSums{dy, dbias, accumulate});
         });
         add_new_gradient(t, x, [&](const Tensor& dx) {
-          b.run(ops::Convolution{dy, weight.value(), {}, geometry, dx});
+          t.run_by_shard(ops::Convolution{dy, weight.value(), {}, geometry, dx});
         });
       });
 }

@@ -3,7 +3,6 @@
 
 #include "autograd/functions/support.h"
 #include "lockstep/ops/random.h"
-#include "ops/reduction.h"
 
 namespace lockstep {
 namespace {
@@ -18,14 +17,6 @@ Shape broadcast_shape(const char* function, const Shape& a, const Shape& b) {
     common.append(of_a == 1 ? of_b : of_a);
   }
   return common;
-}
-
-/// dy: the gradient of the broadcast input. The input's gradient is its sum over the repetitions.
-void add_broadcast_gradient(Tape& tape, const Var& input, const Tensor& dy) {
-  if (input.shape() == dy.shape()) return tape.add_gradient(input, dy);
-  tape.write_gradient(input, [&](const Tensor& dx, bool accumulate) {
-    tape.backend().run(ops::ReduceAxes<ops::Total>{.x = dy, .y = dx, .accumulate = accumulate});
-  });
 }
 
 /// The tensors that gradients are computed from.
@@ -212,9 +203,9 @@ Var dropout(const Var& x, float p, std::uint64_t purpose) {
   if (!pass.training || p == 0) return x;
   const RandomKey key{.seed = pass.seed, .purpose = purpose, .step = pass.step, .shard = pass.shard};
   const Tensor y = empty_like(tape.backend(), x.value());
-  tape.backend().run(ops::Dropout{x.value(), p, key, y});
-  return record_unary(y, x, [p, key](const Tensor& dy, const Tensor& dx) {
-    return ops::Dropout{dy, p, key, dx};
+  tape.run_by_shard(ops::Dropout{x.value(), p, key, y});
+  return tape.record(y, {&x}, [x = x.without_value(), p, key](Tape& t, const Tensor& dy) {
+    add_new_gradient(t, x, [&](const Tensor& dx) { t.run_by_shard(ops::Dropout{dy, p, key, dx}); });
   });
 }
 

@@ -29,32 +29,31 @@ LayerOutput run_layer(Tape& tape, const Tensor& x, const Var& weight, const Var&
   const Tensor y = backend.empty(x.shape().with(-1, weight.shape()[0]), x.dtype());
   const bool keeps_before = activation && *activation != ops::Activation::relu && tape.pass().record;
   const Tensor before = keeps_before ? empty_like(backend, y) : Tensor();
-  backend.run(ops::linear(as_rows(x), weight.value(), bias.value(), as_rows(y), activation,
-                          before ? as_rows(before) : before));
+  tape.run_by_shard(ops::linear(as_rows(x), weight.value(), bias.value(), as_rows(y), activation,
+                                before ? as_rows(before) : before));
   return {y, before || !activation ? before : y};
 }
 
 /// Gradients of a layer's weight and bias. dy: [rows, out].
 void write_parameter_gradients(Tape& t, const Tensor& x, const Tensor& dy, const Var& weight,
                                const Var& bias) {
-  kernels::Backend& backend = t.backend();
   if (weight.needs_gradient() && bias.needs_gradient()) {
     write_gradients(t, weight, bias, [&](const Tensor& dweight, const Tensor& dbias, bool accumulate) {
-      backend.run(ops::linear_backward_weight(as_rows(x), dy, dweight, accumulate, dbias));
+      t.run_by_shard(ops::linear_backward_weight(as_rows(x), dy, dweight, accumulate, dbias));
     });
     return;
   }
   t.write_gradient(weight, [&](const Tensor& dweight, bool accumulate) {
-    backend.run(ops::linear_backward_weight(as_rows(x), dy, dweight, accumulate));
+    t.run_by_shard(ops::linear_backward_weight(as_rows(x), dy, dweight, accumulate));
   });
   t.write_gradient(bias, [&](const Tensor& dbias, bool accumulate) {
-    backend.run(ops::SumRows{dy, dbias, accumulate});
+    t.run_by_shard(ops::SumRows{dy, dbias, accumulate});
   });
 }
 
 void add_input_gradient(Tape& t, const Var& x, const Tensor& dy, const Var& weight) {
   add_new_gradient(t, x, [&](const Tensor& dx) {
-    t.backend().run(ops::linear_backward_input(dy, weight.value(), as_rows(dx)));
+    t.run_by_shard(ops::linear_backward_input(dy, weight.value(), as_rows(dx)));
   });
 }
 
@@ -88,14 +87,14 @@ Var matmul(const Var& a_input, const Var& b_input) {
   const Shape shape = ops::shape_of_product("matmul", a_input.shape(), b_input.shape());
   const Var a = plain(a_input), b = plain(b_input);
   const Tensor y = a.tape().backend().empty(shape, a.value().dtype());
-  a.tape().backend().run(ops::MatMul{a.value(), b.value(), ops::Transposed::none, y});
+  a.tape().run_by_shard(ops::MatMul{a.value(), b.value(), ops::Transposed::none, y});
   return a.tape().record(y, {&a, &b}, [a, b](Tape& t, const Tensor& dy) {
     const auto gradient = [&](const Var& of, const Tensor& left, const Tensor& right,
                               ops::Transposed transposed) {
       t.write_gradient(
           of,
           [&](const Tensor& sum, bool accumulate) {
-            t.backend().run(ops::MatMul{left, right, transposed, sum, accumulate});
+            t.run_by_shard(ops::MatMul{left, right, transposed, sum, accumulate});
           },
           true);
     };
@@ -127,8 +126,8 @@ Var feed_forward(const Var& input, const Var& weight_in, const Var& bias_in, ops
                        {
                          const kernels::Backend::SharedOperand shared(t.backend(), dy);
                          write_parameter_gradients(t, hidden.y, as_rows(dy), weight_out, bias_out);
-                         t.backend().run(ops::linear_backward_input(as_rows(dy), weight_out.value(), upstream,
-                                                                    activation, as_rows(hidden.slope_at)));
+                         t.run_by_shard(ops::linear_backward_input(as_rows(dy), weight_out.value(), upstream,
+                                                                   activation, as_rows(hidden.slope_at)));
                        }
                        write_layer_gradients(t, x, upstream, weight_in, bias_in);
                      });

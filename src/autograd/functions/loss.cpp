@@ -1,22 +1,45 @@
 // Losses: sums, with the count that divides them.
 #include "lockstep/ops/loss.h"
+
+#include <vector>
+
 #include "autograd/functions/support.h"
 #include "ops/matmul.h"
 #include "ops/reduction.h"
+#include "ops/strided_copy.h"
 
 namespace lockstep {
 namespace {
 
-Tensor new_total(kernels::Backend& backend) { return backend.empty({2}, DType::float64); }
+Tensor new_total(Tape& tape) { return tape.backend().empty(tape.of_each_shard({2}), DType::float64); }
 
-/// The sum of a total as a float32 scalar, from which backward starts.
-Tensor scalar_sum(kernels::Backend& backend, const Tensor& total) {
-  const Tensor sum = backend.empty({});
-  backend.copy(total.rows(0, 1).reshape({}), sum);
+/// The sum of a total in float32, a scalar for each shard, from which backward starts.
+Tensor sum_of(Tape& tape, const Tensor& total) {
+  kernels::Backend& backend = tape.backend();
+  const Tensor sum = backend.empty(tape.of_each_shard({}));
+  if (total.shape().rank() == 1) {
+    backend.copy(total.rows(0, 1).reshape({}), sum);
+  } else {
+    const ops::StridedView both(backend.in_type(total, DType::float32));
+    backend.run(ops::StridedCopy{both.narrowed(1, 0, 1), ops::StridedView(sum.reshape({total.size(0), 1}))});
+  }
   return sum;
 }
 
-/// The sum of two losses; a Loss{} adds nothing. join(backend, total, a's total, b's total) writes the total.
+/// `factor`, a scalar for each shard, so that it broadcasts to rows of this shape.
+Tensor of_rows(const Tape& tape, const Tensor& factor, const Shape& shape) {
+  const std::int64_t shards = tape.pass().shards;
+  if (shards == 1) return factor;
+  Shape each{shape[0]};
+  while (each.rank() < shape.rank()) each.append(1);
+  const Tensor all = tape.backend().empty(each);
+  const Shape by_shard{shards, each[0] / shards};
+  tape.backend().run(ops::StridedCopy{ops::StridedView(factor.reshape({shards, 1})).expanded(by_shard),
+                                      ops::StridedView(all.reshape(by_shard))});
+  return all;
+}
+
+/// The sum of two losses; a Loss{} adds nothing. join(tape, total, a's total, b's total) writes the total.
 template <class Join>
 Loss joined(const Loss& a, const Loss& b, const Join& join) {
   if (!a.sum.value()) return b;
@@ -24,9 +47,9 @@ Loss joined(const Loss& a, const Loss& b, const Join& join) {
   if (!a.total && !b.total) return {a.sum + b.sum, {}};
   if (!a.total || !b.total)
     throw UsageError("loss: one of two losses has a count, the other has none; use loss_of(sum, count)");
-  kernels::Backend& backend = a.sum.tape().backend();
-  const Tensor total = new_total(backend);
-  join(backend, total, a.total, b.total);
+  Tape& tape = a.sum.tape();
+  const Tensor total = new_total(tape);
+  join(tape, total, a.total, b.total);
   return {a.sum + b.sum, total};
 }
 
@@ -55,14 +78,14 @@ Loss of_elements(const char* function, const ElementLoss& loss, const Var& input
                      to_string(per_sample.weights.shape()), x.shape()[0]);
   Tape& tape = x.tape();
   kernels::Backend& backend = tape.backend();
-  const Tensor targets = backend.in_type(target, DType::float32), total = new_total(backend);
+  const Tensor targets = backend.in_type(target, DType::float32), total = new_total(tape);
   const Tensor weights =
       per_sample.weights ? per_sample.weights.reshape(shape_of_samples(x.shape())) : Tensor();
 
   constexpr bool has_term = requires { typename ElementLoss::Term; };
   if constexpr (has_term) {
     if (!by_sample)
-      backend.run(ops::Reduce<typename ElementLoss::Term>{
+      tape.run_by_shard(ops::Reduce<typename ElementLoss::Term>{
           {}, {backend.in_type(x.value(), DType::float32), targets}, total});
   }
   if (by_sample || !has_term) {
@@ -76,15 +99,15 @@ Loss of_elements(const char* function, const ElementLoss& loss, const Var& input
       *per_sample.values = means;
     }
     if (weights) backend.run(ops::Map<ops::Product>{{}, {terms, weights}, terms});
-    backend.run(ops::Reduce<ops::Itself>{{}, {terms}, total});
+    tape.run_by_shard(ops::Reduce<ops::Itself>{{}, {terms}, total});
   }
   const Var sum =
-      tape.record(scalar_sum(backend, total), {&x}, [x, targets, loss, weights](Tape& t, const Tensor& dy) {
+      tape.record(sum_of(tape, total), {&x}, [x, targets, loss, weights](Tape& t, const Tensor& dy) {
         add_new_gradient(t, x, [&](const Tensor& dx) {
-          Tensor factor = dy;
+          Tensor factor = of_rows(t, dy, x.shape());
           if (weights) {
-            factor = t.backend().empty(weights.shape());
-            t.backend().run(ops::Map<ops::Product>{{}, {weights, dy}, factor});
+            const Tensor of_sums = std::exchange(factor, t.backend().empty(weights.shape()));
+            t.backend().run(ops::Map<ops::Product>{{}, {weights, of_sums}, factor});
           }
           t.backend().run(ops::Map<ops::LossSlope<ElementLoss>>{{loss}, {x.value(), targets, factor}, dx});
         });
@@ -96,49 +119,68 @@ Loss of_elements(const char* function, const ElementLoss& loss, const Var& input
 
 ops::CountedSum Loss::read() const {
   if (!total) return {};
-  double values[2];
-  sum.tape().backend().copy(total, Tensor::view(values, {2}, DType::float64));
-  return {values[0], values[1]};
+  std::vector<double> values(static_cast<std::size_t>(total.numel()));
+  sum.tape().backend().copy(total, Tensor::view(values.data(), total.shape(), DType::float64));
+  ops::CountedSum all;
+  for (std::size_t i = 0; i < values.size(); i += 2) all = {all.sum + values[i], all.count + values[i + 1]};
+  return all;
 }
 
 Loss operator+(const Loss& a, const Loss& b) {
-  return joined(a, b,
-                [](kernels::Backend& backend, const Tensor& total, const Tensor& of_a, const Tensor& of_b) {
-                  backend.run(ops::CombineTotals{of_a, 1, of_b, total});
-                });
+  return joined(a, b, [](Tape& tape, const Tensor& total, const Tensor& of_a, const Tensor& of_b) {
+    tape.run_by_shard(ops::CombineTotals{of_a, 1, of_b, total});
+  });
 }
 
 Loss append(const Loss& a, const Loss& b) {
-  return joined(a, b,
-                [](kernels::Backend& backend, const Tensor& total, const Tensor& of_a, const Tensor& of_b) {
-                  backend.copy(of_a, total);
-                  backend.run(ops::Accumulate{total, of_b});
-                });
+  return joined(a, b, [](Tape& tape, const Tensor& total, const Tensor& of_a, const Tensor& of_b) {
+    tape.backend().copy(of_a, total);
+    tape.backend().run(ops::Accumulate{total, of_b});
+  });
 }
 
 Loss loss_of(const Var& sum, double count) {
-  if (sum.shape().rank() != 0)
-    throw UsageError("loss_of: the sum has shape {}; it must be a scalar", to_string(sum.shape()));
+  Tape& tape = sum.tape();
+  if (!(sum.shape() == tape.of_each_shard({})))
+    throw UsageError("loss_of: the sum has shape {}; it must be a scalar{}", to_string(sum.shape()),
+                     tape.pass().shards == 1 ? "" : " for each shard (loss_of_samples)");
   if (!(count >= 0)) throw UsageError("loss_of: the count is {}; it must be at least 0", count);
-  kernels::Backend& backend = sum.tape().backend();
-  const Tensor total = new_total(backend);
-  backend.run(ops::Reduce<ops::Itself>{{}, {sum.value()}, total});
-  backend.fill(total.rows(1, 2), count);
+  kernels::Backend& backend = tape.backend();
+  const std::int64_t shards = tape.pass().shards;
+  const Tensor total = new_total(tape), numbers = total.reshape({2 * shards});
+  tape.run_by_shard(ops::Reduce<ops::Itself>{{}, {sum.value()}, total});
+  for (std::int64_t i = 0; i < shards; ++i)
+    backend.fill(numbers.rows(2 * i + 1, 2 * i + 2), count / static_cast<double>(shards));
   return {sum, total};
+}
+
+Loss loss_of_samples(const Var& losses) {
+  if (losses.shape().rank() != 1)
+    throw UsageError("loss_of_samples: the losses have shape {}; one for each sample is needed",
+                     to_string(losses.shape()));
+  Tape& tape = losses.tape();
+  const Tensor y = tape.backend().empty(tape.of_each_shard({}), losses.value().dtype());
+  tape.run_by_shard(ops::ReduceAxes<ops::Total>{losses.value(), y});
+  const Var sum = tape.record(y, {&losses}, [x = losses.without_value()](Tape& t, const Tensor& dy) {
+    add_new_gradient(t, x, [&](const Tensor& dx) {
+      t.backend().run(ops::Map<ops::Scaled>{{1}, {of_rows(t, dy, x.shape())}, dx});
+    });
+  });
+  return loss_of(sum, static_cast<double>(losses.shape()[0]));
 }
 
 Loss operator*(float factor, const Loss& loss) {
   if (!loss.total) return {scale(loss.sum, factor), {}};
-  kernels::Backend& backend = loss.sum.tape().backend();
-  const Tensor total = new_total(backend);
-  backend.run(ops::CombineTotals{loss.total, factor, {}, total});
+  Tape& tape = loss.sum.tape();
+  const Tensor total = new_total(tape);
+  tape.run_by_shard(ops::CombineTotals{loss.total, factor, {}, total});
   return {scale(loss.sum, factor), total};
 }
 
 void backward(const Loss& loss, float factor) {
   if (!loss.sum.needs_gradient()) return;
   Tape& tape = loss.sum.tape();
-  const Tensor start = tape.backend().empty({});
+  const Tensor start = tape.backend().empty(loss.sum.shape());
   tape.backend().fill(start, factor);
   tape.backward(loss.sum, start);
 }
@@ -151,27 +193,26 @@ Loss cross_entropy(Var logits, const Tensor& targets, const ops::CrossEntropyOpt
   Tape& tape = logits.tape();
   kernels::Backend& backend = tape.backend();
   const Tensor target_rows = targets.reshape({targets.numel()});
-  const Tensor total = new_total(backend);
+  const Tensor total = new_total(tape);
   // Logits are the largest activation of a language model. If nothing else reads them, the gradient
   // overwrites them.
   if (logits.needs_gradient() && logits.value().is_only_handle()) {
-    backend.run(ops::CrossEntropyInPlace{as_rows(logits.value()), target_rows, options, total});
-    const Var sum = tape.record(scalar_sum(backend, total), {&logits}, [logits](Tape& t, const Tensor& dy) {
-      t.backend().run(ops::ScaleUnlessOne{logits.value(), dy});
+    tape.run_by_shard(ops::CrossEntropyInPlace{as_rows(logits.value()), target_rows, options, total});
+    const Var sum = tape.record(sum_of(tape, total), {&logits}, [logits](Tape& t, const Tensor& dy) {
+      t.run_by_shard(ops::ScaleUnlessOne{logits.value(), dy});
       t.add_gradient(logits, logits.value());
     });
     return {sum, total};
   }
   const Tensor log_sum_exp = backend.empty({targets.numel()});
-  backend.run(ops::CrossEntropy{as_rows(logits.value()), target_rows, options, log_sum_exp, total});
+  tape.run_by_shard(ops::CrossEntropy{as_rows(logits.value()), target_rows, options, log_sum_exp, total});
   const Var sum = tape.record(
-      scalar_sum(backend, total), {&logits},
-      [logits, target_rows, options, log_sum_exp](Tape& t, const Tensor& dy) {
+      sum_of(tape, total), {&logits}, [logits, target_rows, options, log_sum_exp](Tape& t, const Tensor& dy) {
         if (!logits.needs_gradient()) return;
         const bool in_place = logits.value().is_only_handle();
         const Tensor dlogits = in_place ? logits.value() : empty_like(t.backend(), logits.value());
-        t.backend().run(ops::CrossEntropyBackward{as_rows(logits.value()), target_rows, options, log_sum_exp,
-                                                  dy, as_rows(dlogits)});
+        t.run_by_shard(ops::CrossEntropyBackward{as_rows(logits.value()), target_rows, options, log_sum_exp,
+                                                 dy, as_rows(dlogits)});
         t.add_gradient(logits, dlogits);
       });
   return {sum, total};
@@ -190,25 +231,33 @@ Loss linear_cross_entropy(const Var& x, const Var& weight, const Tensor& targets
     throw UsageError("linear_cross_entropy: an input of shape {}, weight {} and targets {} do not fit",
                      to_string(x.shape()), to_string(weight.shape()), to_string(targets.shape()));
   const Tensor padded = backend.empty({columns, rows.size(1)}, dtype),
-               logits = backend.empty({rows.size(0), columns}, dtype), total = new_total(backend);
+               logits = backend.empty({rows.size(0), columns}, dtype), total = new_total(tape);
   backend.copy(weight.value(), padded.rows(0, classes));
   backend.fill(padded.rows(classes, columns), 0);
-  backend.run(ops::linear(rows, padded, {}, logits));
-  backend.run(ops::CrossEntropyInPlace{logits, targets.reshape({targets.numel()}), options, total, classes});
+  tape.run_by_shard(ops::linear(rows, padded, {}, logits));
+  tape.run_by_shard(
+      ops::CrossEntropyInPlace{logits, targets.reshape({targets.numel()}), options, total, classes});
   const Var sum =
-      tape.record(scalar_sum(backend, total), {&x, &weight},
+      tape.record(sum_of(tape, total), {&x, &weight},
                   [x, weight = weight.without_value(), padded, logits, classes](Tape& t, const Tensor& dy) {
-                    t.backend().run(ops::ScaleUnlessOne{logits, dy});
+                    t.run_by_shard(ops::ScaleUnlessOne{logits, dy});
                     t.write_gradient(weight, [&](const Tensor& dweight, bool accumulate) {
-                      const Tensor all = t.backend().empty(padded.shape());
-                      t.backend().run(ops::linear_backward_weight(as_rows(x.value()), logits, all));
-                      if (accumulate)
-                        t.backend().run(ops::Accumulate{dweight, all.rows(0, classes)});
-                      else
-                        t.backend().copy(all.rows(0, classes), dweight);
+                      const Tensor all = t.backend().empty(t.of_each_shard(padded.shape()));
+                      t.run_by_shard(ops::linear_backward_weight(as_rows(x.value()), logits, all));
+                      const std::int64_t all_columns = padded.size(0), shards = t.pass().shards;
+                      const Tensor from = all.reshape({shards * all_columns, all.size(-1)}),
+                                   to = dweight.reshape({shards * classes, all.size(-1)});
+                      for (std::int64_t i = 0; i < shards; ++i) {
+                        const Tensor used = from.rows(i * all_columns, i * all_columns + classes),
+                                     gradient = to.rows(i * classes, (i + 1) * classes);
+                        if (accumulate)
+                          t.backend().run(ops::Accumulate{gradient, used});
+                        else
+                          t.backend().copy(used, gradient);
+                      }
                     });
                     add_new_gradient(t, x, [&](const Tensor& dx) {
-                      t.backend().run(ops::linear_backward_input(logits, padded, as_rows(dx)));
+                      t.run_by_shard(ops::linear_backward_input(logits, padded, as_rows(dx)));
                     });
                   });
   return {sum, total};

@@ -1,12 +1,14 @@
 // Layer norm, RMS norm and group norm.
 #include <algorithm>
 #include <array>
+#include <utility>
 #include <vector>
 
 #include "autograd/functions/support.h"
 #include "lockstep/ops/elementwise.h"
 #include "ops/batch_norm.h"
 #include "ops/norm.h"
+#include "ops/strided_copy.h"
 
 namespace lockstep {
 
@@ -27,8 +29,8 @@ Var record_layer_norm(const Tensor& y, const Var& x, const Var& weight, const Va
       [x, weight, bias = bias.without_value(), mean, inv_std](Tape& t, const Tensor& dy) {
         const Tensor residual_grad = t.gradient_so_far(x), dx = empty_like(t.backend(), x.value());
         write_gradients(t, weight, bias, [&](const Tensor& dweight, const Tensor& dbias, bool accumulate) {
-          t.backend().run(ops::LayerNormBackward{dy, x.value(), weight.value(), mean, inv_std, residual_grad,
-                                                 dx, dweight, dbias, accumulate});
+          t.run_by_shard(ops::LayerNormBackward{dy, x.value(), weight.value(), mean, inv_std, residual_grad,
+                                                dx, dweight, dbias, accumulate});
         });
         t.set_gradient(x, dx);
       });
@@ -75,8 +77,8 @@ Var rms_norm(const Var& input, const Var& weight, float eps) {
   return x.tape().record(y, {&x, &weight}, [x, weight, inv_rms](Tape& t, const Tensor& dy) {
     const Tensor residual_grad = t.gradient_so_far(x), dx = empty_like(t.backend(), x.value());
     const auto write = [&](const Tensor& dweight, bool accumulate) {
-      t.backend().run(ops::RmsNormBackward{dy, x.value(), weight.value(), inv_rms, residual_grad, dx, dweight,
-                                           accumulate});
+      t.run_by_shard(ops::RmsNormBackward{dy, x.value(), weight.value(), inv_rms, residual_grad, dx, dweight,
+                                          accumulate});
     };
     weight.needs_gradient() ? t.write_gradient(weight, write) : write({}, false);
     t.set_gradient(x, dx);
@@ -102,8 +104,8 @@ Var group_norm(const Var& input, int groups, const Var& weight, const Var& bias,
       [x, weight, bias = bias.without_value(), groups, mean, inv_std](Tape& t, const Tensor& dy) {
         const Tensor dx = empty_like(t.backend(), x.value());
         write_gradients(t, weight, bias, [&](const Tensor& dweight, const Tensor& dbias, bool accumulate) {
-          t.backend().run(ops::GroupNormBackward{dy, x.value(), groups, weight.value(), mean, inv_std, dx,
-                                                 dweight, dbias, accumulate});
+          t.run_by_shard(ops::GroupNormBackward{dy, x.value(), groups, weight.value(), mean, inv_std, dx,
+                                                dweight, dbias, accumulate});
         });
         t.add_gradient(x, dx);
       });
@@ -120,54 +122,54 @@ Var adaptive_group_norm(const Var& x, int groups, const Var& weight, const Var& 
   const auto& [addend, scale_shift, silu] = how;
   backend.run(ops::AdaptiveGroupNorm{x.value(), addend.value(), groups, weight.value(), bias.value(),
                                      scale_shift.value(), eps, silu, y, mean, inv_std});
-  return tape.record(
-      y, {&x, &weight, &bias, &addend, &scale_shift},
-      [x, weight, bias, groups, eps, how, mean, inv_std](Tape& t, const Tensor& dy) {
-        kernels::Backend& b = t.backend();
-        const auto gradient_of = [&b](const Var& input) {
-          return input.value() ? empty_like(b, input.value()) : Tensor();
-        };
-        const Tensor dx = gradient_of(x), daddend = gradient_of(how.addend),
-                     dscale_shift = gradient_of(how.scale_shift);
-        write_gradients(t, weight, bias, [&](const Tensor& dweight, const Tensor& dbias, bool accumulate) {
-          b.run(ops::AdaptiveGroupNormBackward{dy, x.value(), how.addend.value(), groups, weight.value(),
-                                               bias.value(), how.scale_shift.value(), eps, how.silu, mean,
-                                               inv_std, t.gradient_so_far(x), dx, daddend, dscale_shift,
-                                               dweight, dbias, accumulate});
-        });
-        t.set_gradient(x, dx);
-        t.add_gradient(how.addend, daddend);
-        t.add_gradient(how.scale_shift, dscale_shift);
-      });
+  return tape.record(y, {&x, &weight, &bias, &addend, &scale_shift},
+                     [x, weight, bias, groups, eps, how, mean, inv_std](Tape& t, const Tensor& dy) {
+                       kernels::Backend& b = t.backend();
+                       const auto gradient_of = [&b](const Var& input) {
+                         return input.value() ? empty_like(b, input.value()) : Tensor();
+                       };
+                       const Tensor dx = gradient_of(x), daddend = gradient_of(how.addend),
+                                    dscale_shift = gradient_of(how.scale_shift);
+                       write_gradients(
+                           t, weight, bias, [&](const Tensor& dweight, const Tensor& dbias, bool accumulate) {
+                             t.run_by_shard(ops::AdaptiveGroupNormBackward{
+                                 dy, x.value(), how.addend.value(), groups, weight.value(), bias.value(),
+                                 how.scale_shift.value(), eps, how.silu, mean, inv_std, t.gradient_so_far(x),
+                                 dx, daddend, dscale_shift, dweight, dbias, accumulate});
+                           });
+                       t.set_gradient(x, dx);
+                       t.add_gradient(how.addend, daddend);
+                       t.add_gradient(how.scale_shift, dscale_shift);
+                     });
 }
 
 namespace {
 
-/// Moments about `centre`, float32 [C], and their count: float64 [2 C + 1].
-Tensor moments_of(kernels::Backend& backend, const Tensor& x, const Tensor& centre) {
+/// Row i, which is all of the tensor if the pass has one shard.
+Tensor of_shard(const Tape& tape, const Tensor& each, int i) {
+  if (tape.pass().shards == 1) return each;
+  const Tensor row = each.rows(i, i + 1);
+  return row.reshape(Shape(row.shape().extents().subspan(1)));
+}
+
+/// Moments about `centre`, float32 [C], and their count, to float64 [2 C + 1].
+void take_moments(kernels::Backend& backend, const Tensor& x, const Tensor& centre, const Tensor& total) {
   const std::int64_t channels = x.size(1);
-  const Tensor total = backend.empty({2 * channels + 1}, DType::float64);
   backend.run(ops::ChannelMoments{x, centre, total.rows(0, 2 * channels).reshape({2, channels})});
   backend.fill(total.rows(2 * channels, 2 * channels + 1),
                channels == 0 ? 0 : static_cast<double>(x.numel() / channels));
-  return total;
 }
 
-/// The statistics that a pass normalises with.
+/// The statistics that a pass normalises with, for each shard.
 struct Statistics {
   Tensor mean, inv_std;  ///< float32 [C]
-  Tensor count;          ///< elements per channel; absent for running statistics
+  Tensor count;          ///< [1], elements per channel; absent for running statistics
 };
 
-/// The statistics of moments about `centre`, or, without moments, the running ones.
-Statistics statistics_of(kernels::Backend& backend, const Tensor& total, const Tensor& centre,
-                         const BatchNormOptions& options) {
-  const std::int64_t channels = centre.numel();
-  Statistics statistics{backend.empty({channels}), backend.empty({channels}), {}};
-  backend.run(ops::BatchStatistics{total, centre, options.running_var, options.eps, statistics.mean,
-                                   statistics.inv_std});
-  if (total) statistics.count = total.rows(2 * channels, 2 * channels + 1);
-  return statistics;
+/// Sets mean and inv_std by moments about `centre`, or, without moments, by the running ones.
+void set_statistics(kernels::Backend& backend, const Tensor& total, const Tensor& centre,
+                    const BatchNormOptions& options, const Tensor& mean, const Tensor& inv_std) {
+  backend.run(ops::BatchStatistics{total, centre, options.running_var, options.eps, mean, inv_std});
 }
 
 void contribute(kernels::Backend& backend, GradientSink& sink, Statistic& statistic, const Tensor& moments) {
@@ -193,35 +195,67 @@ void check_more_than_one_value(Tape& tape, const Tensor& x, const Tensor& total,
         "give each shard (or micro-batch) two samples or more, or larger images");
 }
 
-Statistics batch_statistics(Tape& tape, const Tensor& x, const BatchNormOptions& options,
-                            comm::GradientTransport* transport) {
+/// Sets the statistics of a shard, whose own moments about the running mean go to `mine`. Returns the total
+/// of the ranks that share them.
+Tensor shard_statistics(Tape& tape, const Tensor& x, const BatchNormOptions& options,
+                        comm::GradientTransport* transport, const Tensor& mean, const Tensor& inv_std,
+                        const Tensor& mine) {
   kernels::Backend& backend = tape.backend();
-  const auto over_ranks = [&](const Tensor& mine) {
-    return transport ? tape.sum_over_ranks(*transport, mine) : mine;
-  };
-  Tensor mine = moments_of(backend, x, options.running_mean);
-  Tensor total = over_ranks(mine);
+  const auto over_ranks = [&] { return transport ? tape.sum_over_ranks(*transport, mine) : mine; };
+  take_moments(backend, x, options.running_mean, mine);
+  Tensor total = over_ranks();
   check_more_than_one_value(tape, x, total, transport != nullptr);
-  Statistics statistics = statistics_of(backend, total, options.running_mean, options);
+  set_statistics(backend, total, options.running_mean, options, mean, inv_std);
   // Every rank sees the same total, so either all of them compute again or none.
   bool lack_digits = false;
   backend.run(ops::MomentsLackDigits{total, options.eps, &lack_digits});
   if (lack_digits) {
-    const Tensor centre = statistics.mean;
-    mine = moments_of(backend, x, centre);
-    total = over_ranks(mine);
-    statistics = statistics_of(backend, total, centre, options);
+    const Tensor centre = backend.empty(mean.shape());
+    backend.copy(mean, centre);
+    take_moments(backend, x, centre, mine);
+    total = over_ranks();
+    set_statistics(backend, total, centre, options, mean, inv_std);
     // Without other ranks `total` is `mine`; only its count is read after this.
     backend.run(ops::MoveCentre{mine, centre, options.running_mean});
   }
-  if (tape.pass().record && tape.pass().sink && options.statistic)
-    contribute(backend, *tape.pass().sink, *options.statistic, mine);
-  return statistics;
+  return total;
 }
 
-/// float32 gradient (+)= float64 sums.
-void write_gradient(kernels::Backend& backend, const Tensor& sums, const Tensor& gradient, bool accumulate) {
-  accumulate ? backend.run(ops::Accumulate{gradient, sums}) : backend.copy(sums, gradient);
+Statistics batch_statistics(Tape& tape, const Tensor& x, const BatchNormOptions& options,
+                            comm::GradientTransport* transport, Statistics to) {
+  kernels::Backend& backend = tape.backend();
+  const Pass& pass = tape.pass();
+  const std::int64_t samples = x.size(0) / pass.shards, moments = 2 * x.size(1);
+  const Tensor mine = backend.empty(tape.of_each_shard({moments + 1}), DType::float64);
+  Tensor total;
+  for (int i = 0; i < pass.shards; ++i)
+    total = shard_statistics(tape, pass.shards == 1 ? x : x.rows(i * samples, (i + 1) * samples), options,
+                             transport, of_shard(tape, to.mean, i), of_shard(tape, to.inv_std, i),
+                             of_shard(tape, mine, i));
+  to.count = total.rows(moments, moments + 1);
+  if (pass.shards > 1) {  // shards have equal counts
+    const Tensor count = std::exchange(to.count, backend.empty({pass.shards, 1}, DType::float64));
+    for (int i = 0; i < pass.shards; ++i) backend.copy(count, of_shard(tape, to.count, i));
+  }
+  if (pass.record && pass.sink && options.statistic)
+    contribute(backend, *pass.sink, *options.statistic, mine);
+  return to;
+}
+
+/// float32 gradient (+)= row `row` of float64 sums [2, C], for each shard.
+void write_sums(Tape& tape, const Tensor& sums, int row, const Tensor& gradient, bool accumulate) {
+  kernels::Backend& backend = tape.backend();
+  if (tape.pass().shards == 1 || accumulate) {  // what is added is not rounded before
+    for (int i = 0; i < tape.pass().shards; ++i) {
+      const Tensor to = of_shard(tape, gradient, i);
+      const Tensor own = of_shard(tape, sums, i).rows(row, row + 1).reshape(to.shape());
+      accumulate ? backend.run(ops::Accumulate{to, own}) : backend.copy(own, to);
+    }
+    return;
+  }
+  const ops::StridedView rounded(backend.in_type(sums, DType::float32));
+  const Shape one_row{gradient.size(0), 1, gradient.size(1)};
+  backend.run(ops::StridedCopy{rounded.narrowed(1, row, 1), ops::StridedView(gradient.reshape(one_row))});
 }
 
 /// Checked arguments and their statistics.
@@ -248,38 +282,43 @@ Normalisation normalisation_of(const char* function, const Var& x, const Var& we
   comm::GradientTransport* const transport = by_batch && pass.record ? options.transport : nullptr;
   // A recomputed segment neither communicates again nor counts its samples twice.
   const auto [mean, inv_std, count] = tape.once<3>([&]() -> std::array<Tensor, 3> {
-    const Statistics statistics = by_batch ? batch_statistics(tape, x.value(), options, transport)
-                                           : statistics_of(tape.backend(), {}, options.running_mean, options);
-    return {statistics.mean, statistics.inv_std, statistics.count};
+    kernels::Backend& backend = tape.backend();
+    const Shape each = tape.of_each_shard({x.shape()[1]});
+    Statistics to{backend.empty(each), backend.empty(each), {}};
+    if (by_batch) {
+      to = batch_statistics(tape, x.value(), options, transport, to);
+    } else {
+      for (int i = 0; i < pass.shards; ++i)
+        set_statistics(backend, {}, options.running_mean, options, of_shard(tape, to.mean, i),
+                       of_shard(tape, to.inv_std, i));
+    }
+    return {to.mean, to.inv_std, to.count};
   });
   return {x, weight, bias, {mean, inv_std, count}, transport};
 }
 
-Tensor empty_sums(kernels::Backend& backend, const Normalisation& of) {
-  return backend.empty({2, of.weight.shape()[0]}, DType::float64);
+Tensor empty_sums(Tape& tape, const Normalisation& of) {
+  return tape.backend().empty(tape.of_each_shard({2, of.weight.shape()[0]}), DType::float64);
 }
 
 /// Adds the sums of a backward (`mine`) to the gradients of weight and bias, and computes the gradient of x.
 /// relu: as in ops::BatchNormBackwardInput.
 void add_gradients(Tape& tape, const Normalisation& of, const Tensor& dy, bool relu, const Tensor& mine) {
-  kernels::Backend& backend = tape.backend();
-  const Shape channels = of.weight.shape();
-  tape.write_gradient(of.bias, [&](const Tensor& dbias, bool accumulate) {
-    write_gradient(backend, mine.rows(0, 1).reshape(channels), dbias, accumulate);
-  });
+  tape.write_gradient(
+      of.bias, [&](const Tensor& dbias, bool accumulate) { write_sums(tape, mine, 0, dbias, accumulate); });
   tape.write_gradient(of.weight, [&](const Tensor& dweight, bool accumulate) {
-    write_gradient(backend, mine.rows(1, 2).reshape(channels), dweight, accumulate);
+    write_sums(tape, mine, 1, dweight, accumulate);
   });
   // Collective: whether the input needs a gradient is the same on every rank.
   const Tensor sums = of.transport && of.x.needs_gradient() ? tape.sum_over_ranks(*of.transport, mine) : mine;
   add_new_gradient(tape, of.x, [&](const Tensor& dx) {
-    backend.run(ops::BatchNormBackwardInput{dy, of.x.value(), of.norm(), relu, sums, of.by.count, dx});
+    tape.run_by_shard(ops::BatchNormBackwardInput{dy, of.x.value(), of.norm(), relu, sums, of.by.count, dx});
   });
 }
 
 void backward(Tape& tape, const Normalisation& of, const Tensor& dy, bool relu) {
-  const Tensor mine = empty_sums(tape.backend(), of);
-  tape.backend().run(ops::BatchNormBackwardSums{dy, of.x.value(), of.norm(), relu, mine});
+  const Tensor mine = empty_sums(tape, of);
+  tape.run_by_shard(ops::BatchNormBackwardSums{dy, of.x.value(), of.norm(), relu, mine});
   add_gradients(tape, of, dy, relu, mine);
 }
 
@@ -289,7 +328,7 @@ Var batch_norm(const Var& x, const Var& weight, const Var& bias, const BatchNorm
   Normalisation of = normalisation_of("batch_norm", x, weight, bias, options);
   Tape& tape = x.tape();
   const Tensor y = empty_like(tape.backend(), x.value());
-  tape.backend().run(ops::BatchNorm{.x = x.value(), .norm = of.norm(), .y = y});
+  tape.run_by_shard(ops::BatchNorm{.x = x.value(), .norm = of.norm(), .y = y});
   of.bias = bias.without_value();
   return tape.record(y, {&x, &weight, &bias},
                      [of](Tape& t, const Tensor& dy) { backward(t, of, dy, false); });
@@ -306,17 +345,16 @@ Var batch_norm_relu(const Var& x, const Var& weight, const Var& bias, const Var&
   const Normalisation of = normalisation_of("batch_norm_relu", x, weight, bias, options);
   Tape& tape = x.tape();
   const Tensor y = empty_like(tape.backend(), x.value());
-  tape.backend().run(ops::BatchNorm{x.value(), of.norm(), shortcut.value(), true, y});
+  tape.run_by_shard(ops::BatchNorm{x.value(), of.norm(), shortcut.value(), true, y});
   return tape.record(y, {&x, &weight, &bias, &shortcut},
                      [of, shortcut = shortcut.without_value(), has_shortcut, y](Tape& t, const Tensor& dy,
                                                                                 const Tensor& second_grad) {
                        // Without a shortcut and a second gradient, only the two passes need the gradient
                        // after the ReLU, and they compute it again from dy.
                        if (!has_shortcut && !second_grad) return backward(t, of, dy, true);
-                       kernels::Backend& b = t.backend();
-                       const Tensor gated = empty_like(b, dy), mine = empty_sums(b, of);
-                       b.run(ops::BatchNormGatedBackwardSums{dy, second_grad, y, of.x.value(), of.by.mean,
-                                                             of.by.inv_std, gated, mine});
+                       const Tensor gated = empty_like(t.backend(), dy), mine = empty_sums(t, of);
+                       t.run_by_shard(ops::BatchNormGatedBackwardSums{
+                           dy, second_grad, y, of.x.value(), of.by.mean, of.by.inv_std, gated, mine});
                        t.add_gradient(shortcut, gated);
                        add_gradients(t, of, gated, false, mine);
                      });

@@ -14,17 +14,18 @@ Var attend(const Var& q, const Var& k, const Var& v, int heads, bool causal) {
                      values = ops::all_columns(v.value());
   const ops::AttentionSizes s =
       ops::attention_sizes(ops::Attention::name, queries, keys, values, heads, causal, 2);
-  kernels::Backend& backend = q.tape().backend();
+  Tape& tape = q.tape();
+  kernels::Backend& backend = tape.backend();
   const Tensor y = empty_like(backend, q.value()),
                saved = backend.empty(
                    backend.attention_saved_shape(s.batch, static_cast<int>(s.heads), s.queries, s.keys));
-  backend.run(ops::Attention{queries, keys, values, heads, causal, y, saved});
-  return q.tape().record(y, {&q, &k, &v}, [q, k, v, heads, causal, y, saved](Tape& t, const Tensor& dy) {
+  tape.run_by_shard(ops::Attention{queries, keys, values, heads, causal, y, saved});
+  return tape.record(y, {&q, &k, &v}, [q, k, v, heads, causal, y, saved](Tape& t, const Tensor& dy) {
     const Tensor dq = empty_like(t.backend(), q.value()), dk = empty_like(t.backend(), k.value()),
                  dv = empty_like(t.backend(), v.value());
-    t.backend().run(ops::AttentionBackward{dy, ops::all_columns(q.value()), ops::all_columns(k.value()),
-                                           ops::all_columns(v.value()), heads, causal, y, saved,
-                                           ops::all_columns(dq), ops::all_columns(dk), ops::all_columns(dv)});
+    t.run_by_shard(ops::AttentionBackward{dy, ops::all_columns(q.value()), ops::all_columns(k.value()),
+                                          ops::all_columns(v.value()), heads, causal, y, saved,
+                                          ops::all_columns(dq), ops::all_columns(dk), ops::all_columns(dv)});
     t.add_gradient(q, dq);
     t.add_gradient(k, dk);
     t.add_gradient(v, dv);
@@ -46,7 +47,7 @@ Var embedding(const Tensor& indices, const Var& weight) {
   tape.backend().run(ops::Embedding{indices, weight.value(), y});
   return tape.record(y, {&weight}, [indices, weight = weight.without_value()](Tape& t, const Tensor& dy) {
     t.write_gradient(weight, [&](const Tensor& dweight, bool accumulate) {
-      t.backend().run(ops::EmbeddingBackward{dy, indices, dweight, accumulate});
+      t.run_by_shard(ops::EmbeddingBackward{dy, indices, dweight, accumulate});
     });
   });
 }
@@ -64,9 +65,15 @@ Var add_positions(const Var& x, const Var& weight) {
       y, {&x, &weight},
       [x = x.without_value(), weight = weight.without_value(), time](Tape& t, const Tensor& dy) {
         t.write_gradient(weight, [&](const Tensor& dweight, bool accumulate) {
-          t.backend().run(ops::SumRows{dy, dweight.rows(0, time), accumulate});
-          const std::int64_t context = dweight.size(0);
-          if (!accumulate && time < context) t.backend().fill(dweight.rows(time, context), 0);
+          const std::int64_t context = weight.shape()[0], shards = t.pass().shards,
+                             samples = dy.size(0) / shards;
+          for (std::int64_t i = 0; i < shards; ++i) {
+            const Tensor of_shard =
+                dweight.reshape({shards * context, dweight.size(-1)}).rows(i * context, (i + 1) * context);
+            t.backend().run(
+                ops::SumRows{dy.rows(i * samples, (i + 1) * samples), of_shard.rows(0, time), accumulate});
+            if (!accumulate && time < context) t.backend().fill(of_shard.rows(time, context), 0);
+          }
         });
         t.add_gradient(x, dy);
       });
@@ -104,15 +111,16 @@ Var attention(const Var& qkv, int heads, bool causal) {
   const Tensor& x = qkv.value();
   const ops::AttentionSizes s =
       ops::attention_sizes(ops::Attention::name, part(x, 0), part(x, 1), part(x, 2), heads, causal, 2);
-  kernels::Backend& backend = qkv.tape().backend();
+  Tape& tape = qkv.tape();
+  kernels::Backend& backend = tape.backend();
   const Tensor y = backend.empty({s.batch, s.queries, channels}, x.dtype()),
                saved = backend.empty(backend.attention_saved_shape(s.batch, heads, s.queries, s.keys));
-  backend.run(ops::Attention{part(x, 0), part(x, 1), part(x, 2), heads, causal, y, saved});
-  return qkv.tape().record(y, {&qkv}, [qkv, heads, causal, y, saved, part](Tape& t, const Tensor& dy) {
+  tape.run_by_shard(ops::Attention{part(x, 0), part(x, 1), part(x, 2), heads, causal, y, saved});
+  return tape.record(y, {&qkv}, [qkv, heads, causal, y, saved, part](Tape& t, const Tensor& dy) {
     add_new_gradient(t, qkv, [&](const Tensor& d) {
-      t.backend().run(ops::AttentionBackward{dy, part(qkv.value(), 0), part(qkv.value(), 1),
-                                             part(qkv.value(), 2), heads, causal, y, saved, part(d, 0),
-                                             part(d, 1), part(d, 2)});
+      t.run_by_shard(ops::AttentionBackward{dy, part(qkv.value(), 0), part(qkv.value(), 1),
+                                            part(qkv.value(), 2), heads, causal, y, saved, part(d, 0),
+                                            part(d, 1), part(d, 2)});
     });
   });
 }

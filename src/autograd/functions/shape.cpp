@@ -18,10 +18,18 @@ Var copy_of_view(const Var& x, const StridedView& view) {
   Tape& tape = x.tape();
   const Tensor y = tape.backend().empty(view.shape, x.value().dtype());
   tape.backend().run(StridedCopy{view.of(x.value()), StridedView(y)});
-  if (view.shape.numel() == x.shape().numel())
-    return record_unary(y, x, [view](const Tensor& dy, const Tensor& dx) {
-      return StridedCopy{StridedView(dy), view.of(dx)};
+  if (view.shape.numel() == x.shape().numel()) {
+    const Var copy = tape.record(y, {&x}, [x = x.without_value(), view](Tape& t, const Tensor& dy) {
+      if (!x.needs_gradient()) return;
+      const Tensor dx = t.backend().empty(t.shape_of_gradient(x), x.value().dtype());
+      const bool by_shard = dx.numel() != x.shape().numel();
+      const StridedView each = by_shard ? view.repeated(t.pass().shards, x.shape().numel()) : view;
+      t.backend().run(StridedCopy{StridedView(dy), each.of(dx)});
+      t.add_gradient(x, dx);
     });
+    tape.inherit_sharing(copy, x);
+    return copy;
+  }
   return tape.record(y, {&x}, [x = x.without_value(), view](Tape& t, const Tensor& dy) {
     add_to_part(t, x, [&](const Tensor& dx) {
       t.backend().run(StridedCopy{StridedView(dy), view.of(dx), true});
@@ -121,9 +129,13 @@ Var to_channel_block(const Var& x, int channel_block) {
 Var reshape(const Var& input, Shape shape) {
   if (input.shape() == shape) return input;
   const Var x = plain(input);
-  return x.tape().record(x.value().reshape(shape), {&x}, [x = x.without_value()](Tape& t, const Tensor& dy) {
-    t.add_gradient(x, dy.reshape(x.shape()));
-  });
+  Tape& tape = x.tape();
+  const Var y =
+      tape.record(x.value().reshape(shape), {&x}, [x = x.without_value()](Tape& t, const Tensor& dy) {
+        t.add_gradient(x, dy.reshape(t.shape_of_gradient(x)));
+      });
+  tape.inherit_sharing(y, x);
+  return y;
 }
 
 Var flatten(const Var& x, int first) {
@@ -242,8 +254,8 @@ Var expand(const Var& input, const Shape& shape) {
   Tape& tape = x.tape();
   const Tensor y = tape.backend().empty(shape, x.value().dtype());
   tape.backend().run(StridedCopy{StridedView(x.value()).expanded(shape), StridedView(y)});
-  return record_unary(y, x, [](const Tensor& dy, const Tensor& dx) {
-    return ops::ReduceAxes<ops::Total>{dy, dx};
+  return tape.record(y, {&x}, [x = x.without_value()](Tape& t, const Tensor& dy) {
+    add_broadcast_gradient(t, x, dy, true);
   });
 }
 

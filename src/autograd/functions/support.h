@@ -3,6 +3,7 @@
 
 #include "lockstep/autograd/functions.h"
 #include "lockstep/ops/check.h"
+#include "ops/reduction.h"
 
 namespace lockstep {
 
@@ -51,6 +52,19 @@ void add_new_gradient(Tape& tape, const Var& input, const Write& write) {
   tape.add_gradient(input, dx);
 }
 
+/// dy: the gradient of the broadcast input. The input's gradient is its sum over the repetitions. rounds: as
+/// in Tape::write_gradient.
+inline void add_broadcast_gradient(Tape& tape, const Var& input, const Tensor& dy, bool rounds = false) {
+  if (input.shape() == dy.shape()) return tape.add_gradient(input, dy);
+  tape.write_gradient(
+      input,
+      [&](const Tensor& dx, bool accumulate) {
+        const ops::ReduceAxes<ops::Total> sum{.x = dy, .y = dx, .accumulate = accumulate};
+        dx.shape() == input.shape() ? tape.backend().run(sum) : tape.run_by_shard(sum);
+      },
+      rounds);
+}
+
 /// Records y = f(x), computed already, whose backward is one operation: backward_of(dy, dx) returns it.
 template <class BackwardOf>
 Var record_unary(const Tensor& y, const Var& x, const BackwardOf& backward_of) {
@@ -86,7 +100,8 @@ template <class Write>
 void write_gradients(Tape& tape, const Var& weight, const Var& bias, const Write& write) {
   kernels::Backend& backend = tape.backend();
   if (!weight.needs_gradient() || !bias.needs_gradient()) {
-    const Tensor dweight = backend.empty(weight.shape()), dbias = backend.empty(bias.shape());
+    const Tensor dweight = backend.empty(tape.of_each_shard(weight.shape())),
+                 dbias = backend.empty(tape.of_each_shard(bias.shape()));
     write(dweight, dbias, false);
     tape.add_gradient(weight, dweight);
     tape.add_gradient(bias, dbias);
@@ -95,7 +110,7 @@ void write_gradients(Tape& tape, const Var& weight, const Var& bias, const Write
   tape.write_gradient(weight, [&](const Tensor& dweight, bool accumulate_weight) {
     tape.write_gradient(bias, [&](const Tensor& dbias, bool accumulate_bias) {
       if (accumulate_weight == accumulate_bias) return write(dweight, dbias, accumulate_weight);
-      const Tensor new_weight = backend.empty(weight.shape()), new_bias = backend.empty(bias.shape());
+      const Tensor new_weight = backend.empty(dweight.shape()), new_bias = backend.empty(dbias.shape());
       write(new_weight, new_bias, false);
       accumulate_weight ? backend.run(ops::add(dweight, new_weight, dweight))
                         : backend.copy(new_weight, dweight);

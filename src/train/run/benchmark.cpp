@@ -106,6 +106,7 @@ WorkloadRun::WorkloadRun(const StandardWorkload& workload, comm::GradientTranspo
       model_(build_model(config_)),
       task_(make_task(config_)) {
   options.shards = config_.ddp.shards;
+  options.shards_at_once = config_.ddp.shards_at_once;
   config_.ddp = std::move(options);
   make_replicas(transport, backend);
   const std::int64_t samples = samples_of_shard(workload, shards_per_rank, config_.ddp.micro_batches);

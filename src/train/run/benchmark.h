@@ -37,8 +37,9 @@ std::int64_t samples_of_shard(const StandardWorkload& workload, int shards_per_r
 /// Synthetic samples for the model, the same at every call: fields x and y.
 Batch made_up_shard(const models::Model& model, std::int64_t image_pixels, std::int64_t samples, int shard);
 
-/// Steps that are not measured: plan, memory and caches are steady after them.
-constexpr std::int64_t warm_up_steps = 4;
+/// Steps that are not measured: shards at once are compared, plan, memory and caches are steady, and a graph
+/// is captured after them.
+constexpr std::int64_t warm_up_steps = 8;
 
 /// A workload that trains, one step a call.
 class WorkloadRun {

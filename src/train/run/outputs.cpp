@@ -47,6 +47,9 @@ void Outputs::add_step(const StepRecord& step, std::int64_t evaluations_left) {
       !why.empty() && !std::exchange(noted_refused_capture_, true))
     note(fmt::format("train.cuda_graph = {}: steps are not captured as a graph: {}",
                      option::word(config_.ddp.graph), why));
+  if (const std::string& why = replicas_.shards_at_once().refused;
+      !why.empty() && !std::exchange(noted_refused_shards_, true))
+    note(fmt::format("ddp.shards_at_once: passes compute one shard each: {}", why));
   logs_->note_lost_lines(step.step);
   progress_->step(step.step, step.result.mean_loss(),
                   static_cast<double>(config_.train.global_batch) * 1e3 / interval_.step_ms(),

@@ -68,7 +68,7 @@ class Outputs {
   std::optional<ddp::Timeline> timeline_;
   Stragglers stragglers_;
   Interval interval_;
-  bool noted_refused_capture_ = false;
+  bool noted_refused_capture_ = false, noted_refused_shards_ = false;
 };
 
 }  // namespace lockstep::train

@@ -1,0 +1,47 @@
+// Shards at once: whether passes may compute several, how many, and whether their sums have the right bits.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ddp/reducer.h"
+#include "ddp/step_header.h"
+#include "lockstep/ddp/options.h"
+#include "lockstep/kernels/backend.h"
+#include "lockstep/tensor/batch.h"
+
+namespace lockstep::ddp {
+
+/// Why passes have one shard each; empty: they may have more. joins: batches can be joined.
+std::string why_single(const Options& options, bool layers_meet, bool joins);
+
+/// The largest power of two of shards that the device's memory allows, with the bytes of a pass over one.
+int most_at_once(const Reducer& reducer, std::size_t bytes_of_one);
+
+/// Whether the rows of b may follow those of a: fields of equal names, shapes and types, plain, on the
+/// device.
+bool joins(const Batch& a, const Batch& b, const Device& device);
+/// The rows of all batches, which joins() allows, one after another: where they are, if they are so in
+/// memory, or a copy. UsageError unless their shards follow one another.
+Batch joined_rows(std::span<const Batch> batches, kernels::Backend& backend);
+
+/// Digests of a rank's gradients, statistics and losses: sums over its shards, not yet over ranks.
+class SumDigests {
+ public:
+  /// Reads all of them from the device.
+  SumDigests(const Reducer& reducer, const StepHeader& header);
+  /// What differs first, as a reason; empty: nothing.
+  std::string difference(const SumDigests& of_several) const;
+  /// Whether all elements of some gradient, statistic or loss are zero.
+  bool any_zero() const { return any_zero_; }
+
+ private:
+  const Reducer& reducer_;
+  bool any_zero_ = false;
+  std::vector<std::uint64_t> digests_;  // of each sub-tree: parameters, then statistics; last the losses
+};
+
+}  // namespace lockstep::ddp
