@@ -278,7 +278,8 @@ void Tape::add_gradient(const Var& input, const Tensor& upstream) {
   const Tensor dx = backend_.in_type(upstream, input.value().dtype());
   Value& value = value_of(input);
   if (value.shared && upstream.numel() != of_each_shard(input.shape()).numel())
-    throw UsageError("the gradient of a function of parameters is not one for each of {} shards", pass_.shards);
+    throw UsageError("the gradient of a function of parameters is not one for each of {} shards",
+                     pass_.shards);
   if (!value.gradient) {
     value.gradient = dx;
   } else if (!value.takes_two) {

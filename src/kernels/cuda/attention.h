@@ -44,8 +44,8 @@ class FlashAttention {
   FlashAttention(const FlashAttention&) = delete;
   FlashAttention& operator=(const FlashAttention&) = delete;
 
-  /// The graph for these arguments, or null. The batch is so many parts, each with the bits that it has alone:
-  /// the graph has the engine of that of one part.
+  /// The graph for these arguments, or null. The batch is so many parts, each with the bits that it has
+  /// alone: the graph has the engine of that of one part.
   FusedGraph* forward(const ops::AttentionSizes& sizes, const AttentionMatrices& matrices, int parts = 1);
   FusedGraph* backward(const ops::AttentionSizes& sizes, const AttentionMatrices& matrices,
                        const AttentionGradients& gradients, int parts = 1);
