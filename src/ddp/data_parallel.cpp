@@ -302,7 +302,7 @@ void DataParallel::run_passes(const std::function<void()>& passes, bool joins) {
     throw UsageError(
         "a layer communicates with other ranks (convert_sync_batch_norm) since the construction of the "
         "DataParallel; convert the model before it");
-  if (state.comparisons_left > 0)
+  if (state.comparisons_left > 0 && (joins || state.shards_at_once.shards == 1))
     compare_shards_at_once(passes, joins);
   else if (state.shards_at_once.shards > 1 && joins != (state.reducer.schedule().largest_group() > 1))
     state.reducer.set_shards_at_once(joins ? state.shards_at_once.shards : 1);
@@ -357,9 +357,8 @@ void DataParallel::compare_shards_at_once(const std::function<void()>& passes, b
   const std::size_t reserved_before = state.backend.reserved_bytes();
   const SumDigests alone = run_all(1);
   const std::size_t bytes_of_one = state.backend.reserved_bytes() - reserved_before;
-  int most = at_once.shards > 1 ? at_once.shards
-             : asked > 0        ? asked
-                                : most_at_once(state.reducer, bytes_of_one);
+  const int wanted = at_once.shards > 1 ? at_once.shards : std::min(asked, state.block.count);
+  int most = wanted > 0 ? wanted : most_at_once(state.reducer, bytes_of_one);
   at_once = {.shards = 1, .refused = most > 1 || asked > 0 ? "" : "the device has no memory for two"};
   for (bool again = true; again && most > 1; most /= 2) {
     again = false;

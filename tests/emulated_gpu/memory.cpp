@@ -1,9 +1,9 @@
 // Memory of the emulated GPU, and pinned memory: known by its ranges. What was never written, or was freed,
 // is NaNs in every floating-point type. No device has access to the memory of another one.
-#include <array>
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -309,8 +309,8 @@ cudaError_t cudaFreeAsync(void* first, cudaStream_t stream) {
   return cudaSuccess;
 }
 
-/// What the host reads where next to nothing was computed: zeros, so that results of two ways do not differ, but
-/// a loss of one and a count of one where it may read these.
+/// What the host reads where next to nothing was computed: zeros, so that results of two ways do not differ,
+/// but a loss of one and a count of one where it may read these.
 static void read_uncounted(void* to, std::size_t bytes) {
   constexpr std::array loss{1.0, 1.0};
   std::memset(to, 0, bytes);

@@ -68,6 +68,29 @@ BOOST_AUTO_TEST_CASE(a_step_whose_shards_differ_in_shape_has_single_shards_and_t
   BOOST_TEST(losses[0] == losses[1], boost::test_tools::per_element());
 }
 
+BOOST_AUTO_TEST_CASE(shards_that_differ_while_both_ways_are_compared_run_alone) {
+  const train::Config config = device_config(mlp);
+  const auto backend = kernels::make_cpu_backend();
+  std::vector<std::vector<double>> losses;
+  for (const int at_once : {1, 4}) {
+    const auto model = model_on(config, *backend);
+    ddp::DataParallel replicas(*model, world(), *backend,
+                               {.shards = 4 * world().size(), .shards_at_once = at_once});
+    float factor = 0;  // gradients of zero are compared again in the next step
+    const auto loss_of = [&](Tape& tape, const Batch& shard) {
+      return factor * cross_entropy(model->forward(tape, shard), shard["y"]);
+    };
+    std::vector<double>& of_run = losses.emplace_back();
+    for (const std::int64_t last : {3, 5, 3, 3}) {
+      const auto step = static_cast<std::int64_t>(of_run.size());
+      of_run.push_back(replicas.step(shards_of(replicas, *model, step, last), loss_of).mean_loss());
+      factor = 1;
+    }
+    BOOST_TEST(replicas.shards_at_once().shards == at_once);
+  }
+  BOOST_TEST(losses[0] == losses[1], boost::test_tools::per_element());
+}
+
 /// The reason of a run of `shards` shards a rank, 4 of them at once.
 std::string refusal(train::Config config, int shards = 4) {
   config.ddp.shards = shards * world().size();
