@@ -3,6 +3,7 @@
 
 #include "kernels/compositions.h"
 #include "lockstep/ops/elementwise.h"
+#include "lockstep/ops/random.h"
 #include "ops/reduction.h"
 #include "ops/strided_copy.h"
 
@@ -72,7 +73,23 @@ Tensor norm_input(Backend& backend, const Operation& op) {
 
 }  // namespace
 
+void norm_then_dropout(Backend& backend, const ops::AdaptiveGroupNorm& op, int parts) {
+  ops::AdaptiveGroupNorm norm = op;
+  norm.p = 0;
+  backend.run(norm);
+  backend.run_parts(ops::Dropout{op.y, op.p, op.key, op.y}, parts);
+}
+
+void dropout_then_norm_backward(Backend& backend, const ops::AdaptiveGroupNormBackward& op, int parts) {
+  ops::AdaptiveGroupNormBackward norm = op;
+  norm.p = 0;
+  norm.dy = backend.empty(op.dy.shape(), op.dy.dtype(), op.dy.channel_block());
+  backend.run_parts(ops::Dropout{op.dy, op.p, op.key, norm.dy}, parts);
+  backend.run_parts(norm, parts);
+}
+
 void adaptive_group_norm(Backend& backend, const ops::AdaptiveGroupNorm& op) {
+  if (op.p > 0) return norm_then_dropout(backend, op, 1);
   const Tensor h = norm_input(backend, op), y = plain_result(backend, op.y);
   backend.run(ops::GroupNorm{h, op.groups, op.weight, op.bias, op.eps, y, op.mean, op.inv_std});
   if (op.scale_shift) Modulation(backend, op.scale_shift).apply(backend, y, y);
@@ -81,6 +98,7 @@ void adaptive_group_norm(Backend& backend, const ops::AdaptiveGroupNorm& op) {
 }
 
 void adaptive_group_norm_backward(Backend& backend, const ops::AdaptiveGroupNormBackward& op) {
+  if (op.p > 0) return dropout_then_norm_backward(backend, op, 1);
   const auto plain_memory = [&] { return backend.empty(op.x.shape(), op.x.dtype()); };
   const Tensor h = norm_input(backend, op);
   const Modulation modulation(backend, op.scale_shift);

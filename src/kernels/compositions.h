@@ -66,6 +66,9 @@ inline void activate_backward(Backend& backend, const ops::ActivateBackward& op)
 // adaptive_norm.cpp
 void adaptive_group_norm(Backend& backend, const ops::AdaptiveGroupNorm& op);
 void adaptive_group_norm_backward(Backend& backend, const ops::AdaptiveGroupNormBackward& op);
+/// The norm and its dropout as two operations, which round each result. parts: as in run_parts().
+void norm_then_dropout(Backend& backend, const ops::AdaptiveGroupNorm& op, int parts);
+void dropout_then_norm_backward(Backend& backend, const ops::AdaptiveGroupNormBackward& op, int parts);
 
 inline void enter_compositions(Backend& backend) {
   backend.enter<&adaptive_group_norm, &adaptive_group_norm_backward>();

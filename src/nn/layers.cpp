@@ -91,9 +91,9 @@ Conv2d::Conv2d(Module& parent, std::string_view name, std::int64_t in, std::int6
       ConvolutionParameters(*this, weight_shape(*this, out, in, options.groups, kernel), out, options.bias),
       geometry_{options.stride, options.padding, options.groups, options.dilation} {}
 
-Var Conv2d::forward(const Var& x) {
+Var Conv2d::forward(const Var& x, const Var& residual) {
   Tape& tape = x.tape();
-  return conv2d(x, tape.weight(weight), bias ? tape.parameter(*bias) : Var{}, geometry_);
+  return conv2d(x, tape.weight(weight), bias ? tape.parameter(*bias) : Var{}, geometry_, residual);
 }
 
 ConvTranspose2d::ConvTranspose2d(Module& parent, std::string_view name, std::int64_t in, std::int64_t out,

@@ -23,7 +23,10 @@ std::int64_t heads_of(const Columns& columns, std::int64_t width, std::int64_t h
   if (!is_matrix_of_heads(columns)) return 0;
   if (has_heads_apart(columns)) return columns.count == width ? columns.matrix.size(1) : 0;
   if (width == 0) return columns.count == 0 ? heads : 0;
-  return columns.count % width == 0 ? columns.count / width : 0;
+  const std::int64_t number = columns.count / width, step = columns.head_step;
+  const bool fit =
+      step == 0 || (step >= width && columns.first + (number - 1) * step + width <= columns.matrix.size(-1));
+  return fit && columns.count % width == 0 ? number : 0;
 }
 
 std::string text_of(const Columns& columns) {
@@ -58,7 +61,7 @@ HeadStrides head_strides(const Columns& columns, std::int64_t width) {
   const Tensor& matrix = columns.matrix;
   const std::int64_t row = matrix.size(-1), of_time = time_of(columns) * row;
   if (has_heads_apart(columns)) return {matrix.size(1) * of_time, of_time, row};
-  return {of_time, width, row};
+  return {of_time, columns.head_step == 0 ? width : columns.head_step, row};
 }
 
 /// A causal mask needs half of each product.
@@ -88,6 +91,7 @@ AttentionSizes attention_sizes(const char* operation, const Columns& q, const Co
                      query_heads, width);
   const AttentionSizes sizes{q.matrix.size(0), time_of(q), time_of(k), query_heads,
                              key_heads,        width,      causal,     products};
+  require_heads(operation, "q", q, sizes.batch, sizes.queries, query_heads, width);
   require_heads(operation, "v", v, sizes.batch, sizes.keys, key_heads, width);
   if (causal && sizes.queries != sizes.keys)
     throw UsageError("{}: a causal mask needs as many keys as queries, not {} for {} (q is {}, k is {})",

@@ -76,6 +76,7 @@ std::size_t ConvolutionSizes::hash() const {
 ConvolutionSizes Convolution::sizes() const {
   const ConvolutionSizes sizes = convolution_sizes(name, x, weight, geometry, "y", y);
   if (bias) require_shape(name, "bias", bias, {sizes.out_channels});
+  if (residual) require_shape(name, "residual", residual, y.shape());
   return sizes;
 }
 

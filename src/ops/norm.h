@@ -1,6 +1,7 @@
 // Layer norm, RMS norm, group norm and adaptive group norm.
 #pragma once
 
+#include "lockstep/base/random.h"
 #include "lockstep/ops/operation.h"
 
 namespace lockstep::ops {
@@ -127,7 +128,7 @@ struct GroupNormBackward {
 ///   shifts
 ///
 /// Without an addend h is x. Without scale_shift nothing is scaled or shifted. silu is an attribute. x and y
-/// have the same layout, which may be any.
+/// have the same layout, which may be any. With p > 0, Dropout of y by `key` follows.
 struct AdaptiveGroupNorm {
   static constexpr const char* name = "adaptive_group_norm";
   Tensor x, addend = {};
@@ -136,6 +137,8 @@ struct AdaptiveGroupNorm {
   float eps = 0;
   bool silu = false;
   Tensor y, mean, inv_std;
+  float p = 0;
+  RandomKey key{};
 
   static void operands(auto& op, auto&& each) {
     each(in("x", op.x).blocked(), in("the addend", op.addend).optional(),
@@ -159,6 +162,8 @@ struct AdaptiveGroupNormBackward {
   bool silu = false;
   Tensor mean, inv_std, residual_grad = {}, dx, daddend = {}, dscale_shift = {}, dweight, dbias;
   bool accumulate = false;
+  float p = 0;
+  RandomKey key{};
 
   static void operands(auto& op, auto&& each) {
     each(in("dy", op.dy).blocked(), in("x", op.x).blocked(), in("the addend", op.addend).optional(),

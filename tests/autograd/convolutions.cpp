@@ -43,6 +43,16 @@ BOOST_AUTO_TEST_CASE(gradients_of_conv_transpose2d_in_groups_and_rectangles) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(gradients_of_conv2d_with_a_residual) {
+  for (const int block : {1, 8})
+    check_gradients(
+        [block](Tape&, const Vars& x) {
+          return conv2d(x[0], x[1], x[2], {.padding = 1}, to_channel_block(x[3], block));
+        },
+        {normal_tensor({2, 3, 4, 3}, 1), normal_tensor({8, 3, 3, 3}, 2), normal_tensor({8}, 3),
+         normal_tensor({2, 8, 4, 3}, 4)});
+}
+
 BOOST_AUTO_TEST_CASE(conv1d_is_conv2d_of_one_row) {
   const Var x = input({2, 16, 9}), weight = input({8, 16, 3});
   const Tensor row = conv1d(x, weight, {}, {.padding = 1}).value(),

@@ -81,8 +81,9 @@ BOOST_AUTO_TEST_CASE(of_attention) {
   for (const bool causal : {false, true}) {
     check_gradients([causal](Tape&, const Vars& x) { return attention(x[0], x[1], x[2], 2, causal); },
                     {normal_tensor({2, 3, 4}, 1), normal_tensor({2, 3, 4}, 2), normal_tensor({2, 3, 4}, 3)});
-    check_gradients([causal](Tape&, const Vars& x) { return attention(x[0], 2, causal); },
-                    {normal_tensor({2, 3, 12}, 1)});
+    for (const HeadOrder order : {HeadOrder::thirds, HeadOrder::heads})
+      check_gradients([causal, order](Tape&, const Vars& x) { return attention(x[0], 2, causal, order); },
+                      {normal_tensor({2, 3, 12}, 1)});
   }
 }
 
@@ -135,6 +136,14 @@ BOOST_AUTO_TEST_CASE(packed_attention_equals_three_inputs) {
     BOOST_TEST(packed.data<float>()[i] == apart.data<float>()[i], boost::test_tools::tolerance(1e-5f));
 }
 
+BOOST_AUTO_TEST_CASE(attention_reads_heads_in_either_order) {
+  const Var by_head = input({2, 5, 12}),
+            thirds = reshape(permute(reshape(by_head, {2, 5, 2, 3, 2}), {0, 1, 3, 2, 4}), {2, 5, 12});
+  const Tensor a = attention(by_head, 2, true, HeadOrder::heads).value(),
+               b = attention(thirds, 2, true).value();
+  BOOST_TEST(std::memcmp(a.raw(), b.raw(), a.bytes()) == 0);
+}
+
 BOOST_AUTO_TEST_CASE(dropout_draws_by_pass_and_purpose_and_is_off_in_evaluation) {
   const Tensor ones = Tensor::empty({1000});
   std::fill_n(ones.data<float>(), 1000, 1.0f);
@@ -153,6 +162,27 @@ BOOST_AUTO_TEST_CASE(dropout_draws_by_pass_and_purpose_and_is_off_in_evaluation)
   BOOST_TEST((draw({.training = false}, "a") == std::vector<float>(1000, 1.0f)));
   const double mean = std::accumulate(first.begin(), first.end(), 0.0) / 1000;
   BOOST_TEST(std::abs(mean - 1) < 0.1);  // five deviations
+}
+
+BOOST_AUTO_TEST_CASE(a_dropout_in_an_adaptive_norm_has_the_bits_of_one_after_it) {
+  const auto bits_of = [&](DType compute, bool fused) {
+    tape.begin({.seed = 4, .compute = compute});
+    const auto images = [&](std::uint64_t seed) {
+      return backend->in_type(normal_tensor({2, 8, 3, 5}, seed), compute);
+    };
+    const Var x = tape.input(images(1)), weight = tape.input(normal_tensor({8}, 2));
+    const Var norm = adaptive_group_norm(x, 2, weight, weight, 1e-5f,
+                                         {.silu = true, .dropout = fused ? 0.3f : 0, .dropout_purpose = 9}),
+              y = fused ? norm : dropout(norm, 0.3f, 9);
+    tape.backward(y, images(3));
+    tape.finish_backward();
+    return std::array{y.value(), tape.gradient(x), tape.gradient(weight)};
+  };
+  for (const DType compute : {DType::float32, DType::bfloat16}) {
+    const auto fused = bits_of(compute, true), apart = bits_of(compute, false);
+    for (std::size_t i = 0; i < fused.size(); ++i)
+      BOOST_TEST(std::memcmp(fused[i].raw(), apart[i].raw(), fused[i].bytes()) == 0);
+  }
 }
 
 BOOST_AUTO_TEST_CASE(losses_are_sums_with_weights) {

@@ -128,7 +128,7 @@ def small_model(workload, **keys):
 
 # Of each workload the words behind --workload; small: for an emulated GPU, which also leaves out what shows nothing there.
 WORKLOADS = {
-    "real": {"gpt": ["gpt-gpu"], "resnet": ["resnet-gpu"], "unet": ["unet-gpu"], "unet64": ["unet64-gpu"]},
+    "real": {"gpt": ["gpt-gpu"], "resnet": ["resnet-gpu"], "resnet50": ["resnet50-gpu"], "unet": ["unet-gpu"], "unet64": ["unet64-gpu"]},
     "small": {"gpt": small_model("gpt-cpu", layers=1, channels=32, context=32), "resnet": small_model("resnet-cpu", blocks=1, width=8),
               "unet": small_model("unet-cpu", image_size=4, model_channels=32, channel_mult=1, num_res_blocks=1, attention_resolutions=1,
                                   num_heads=1)},
@@ -218,7 +218,8 @@ def figures(machine):
         Stage("variants", "what 50257, shards and float32 cost; job: the network and loss of jobs/diffusion-cifar.ini", ends=0.82, alone=True,
               entries=[us("gpt.vocabulary_50257", odd_vocabulary(machine)), us("gpt.8_shards", "--shards", "8", steps=fewer),
                        us("unet.8_shards", "--shards", "8", steps=fewer), us("unet.job", *DIFFUSION_JOB), *([] if small else [
-                           us("unet64.lockstep", steps=fewer), us("unet.job_8_shards", *DIFFUSION_JOB, "--shards", "8", steps=fewer),
+                           us("unet64.lockstep", steps=fewer), us("resnet50.lockstep", steps=fewer),
+                           us("unet.job_8_shards", *DIFFUSION_JOB, "--shards", "8", steps=fewer),
                            us("unet.fp32", precision="fp32", steps=fewer),
                            us("unet.fp32_8_shards", "--shards", "8", precision="fp32", steps=fewer)])]),
         Stage("kernels", "where the time of a plain step goes, by kernel", ends=0.92, alone=True, entries=[

@@ -215,8 +215,9 @@ Var feed_forward(const Var& x, const Var& weight_in, const Var& bias_in, ops::Ac
                  const Var& weight_out, const Var& bias_out);
 
 // --- images
+/// residual: of the result's shape; it is added where it is given, and a GPU rounds once.
 Var conv2d(const Var& x, const Var& weight, const Var& bias = {},
-           const ops::ConvolutionGeometry& geometry = {});
+           const ops::ConvolutionGeometry& geometry = {}, const Var& residual = {});
 /// x: [N, C, L]; weight: [O, C / groups, k]; result [N, O, L']. Only the widths of the geometry count.
 Var conv1d(const Var& x, const Var& weight, const Var& bias = {},
            const ops::ConvolutionGeometry& geometry = {});
@@ -251,8 +252,13 @@ Var rotary(const Var& x, RotaryLayout layout, float base = 10000, std::int64_t f
 Var attention(const Var& q, const Var& k, const Var& v, int heads, bool causal);
 /// q: [B, H, Tq, W], k, v: [B, K, Tk, W].
 Var attention(const Var& q, const Var& k, const Var& v, bool causal);
-/// qkv: [B, T, 3 C], the output of one linear layer, whose thirds are q, k and v.
-Var attention(const Var& qkv, int heads, bool causal);
+/// How the columns of q, k and v share a matrix.
+enum class HeadOrder : std::uint8_t {
+  thirds,  ///< [3, heads, W]: all of q, all of k, all of v
+  heads,   ///< [heads, 3, W]: q, k and v of one head, then of the next
+};
+/// qkv: [B, T, 3 C], the output of one linear layer.
+Var attention(const Var& qkv, int heads, bool causal, HeadOrder order = HeadOrder::thirds);
 
 // --- normalisation
 /// Over the last dimension n; weight, bias: [n].
@@ -272,9 +278,11 @@ struct AdaptiveNorm {
   Var addend = {};       ///< [N, C], added to the channels of x first; may be absent
   Var scale_shift = {};  ///< [N, 2 C], the scales of the channels, then the shifts; may be absent
   bool silu = false;     ///< whether SiLU follows
+  float dropout = 0;     ///< the p of the dropout() that follows; 0: none
+  std::uint64_t dropout_purpose = 0;
 };
-/// z (1 + scale) + shift with z = group_norm(x + addend), and the SiLU of that, in one operation. Images keep
-/// their channel blocks.
+/// z (1 + scale) + shift with z = group_norm(x + addend), and the SiLU and the dropout of that, in one
+/// operation. Images keep their channel blocks.
 Var adaptive_group_norm(const Var& x, int groups, const Var& weight, const Var& bias, float eps,
                         const AdaptiveNorm& how);
 

@@ -202,8 +202,7 @@ class Backend {
     (enter_function<function>(function, computes, rows_together), ...);
   }
 
-  /// From now on function(backend, operation, parts) runs the operations of its type in several parts. Call
-  /// enter() before.
+  /// From now on function(backend, operation, parts) runs the operations of its type, in one part or several.
   template <auto... function>
   void enter_parts() {
     (enter_parts_function<function>(function), ...);
@@ -243,7 +242,12 @@ class Backend {
                                             .run_parts = nullptr};
   }
   template <auto function, class Class, class Operation>
+  static void run_one_part(Class& backend, const Operation& operation) {
+    function(backend, operation, 1);
+  }
+  template <auto function, class Class, class Operation>
   void enter_parts_function(void (*)(Class&, const Operation&, int)) {
+    enter<&run_one_part<function, Class, Operation>>();
     entries_.at(&ops::type_of<Operation>()).run_parts = [](Backend& backend, const void* op, int parts) {
       function(static_cast<Class&>(backend), *static_cast<const Operation*>(op), parts);
     };

@@ -54,6 +54,8 @@ class Dropout : public Layer<Dropout> {
   }
 
   Var forward(const Var& x) { return dropout(x, p_, purpose_); }
+  float p() const { return p_; }                      ///< the probability
+  std::uint64_t purpose() const { return purpose_; }  ///< what keys its draws
 
  private:
   float p_;
@@ -108,7 +110,8 @@ class Conv2d : public Layer<Conv2d>, public ConvolutionParameters {
   Conv2d(Module& parent, std::string_view name, std::int64_t in, std::int64_t out,
          const ops::HeightWidth& kernel, const Conv2dOptions& options = {});
 
-  Var forward(const Var& x);
+  /// The convolution of x, plus residual where it is given.
+  Var forward(const Var& x, const Var& residual = {});
 
  private:
   ops::ConvolutionGeometry geometry_;

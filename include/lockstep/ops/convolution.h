@@ -49,16 +49,18 @@ struct ConvolutionSizes {
   bool operator==(const ConvolutionSizes&) const = default;
 };
 
-/// y = the convolution of x with weight, as torch.nn.functional.conv2d.
+/// y = the convolution of x with weight, as torch.nn.functional.conv2d, + residual.
 struct Convolution {
   static constexpr const char* name = "convolution";
   Tensor x, weight, bias;
   ConvolutionGeometry geometry;
   Tensor y;
+  Tensor residual = {};  ///< y's shape, type and channel block; absent: nothing is added
 
   static void operands(auto& op, auto&& each) {
     each(in("x", op.x).blocked(), in("weight", op.weight, weights).shared().blocked(),
-         in("bias", op.bias, float32).shared().optional(), out("y", op.y).blocked());
+         in("bias", op.bias, float32).shared().optional(), out("y", op.y).blocked(),
+         in("residual", op.residual).blocked().optional());
   }
   ConvolutionSizes sizes() const;
 };

@@ -174,11 +174,13 @@ struct Cost {
 
 // A member is a Tensor, an array of them, Columns, a struct with operands, or a span of these.
 
-/// Columns [first, first + count) of a matrix [batch, time, width].
+/// `count` columns of a matrix [batch, time, width], from `first` on. The heads of an attention are side by
+/// side in them, or each begins head_step columns after the one before.
 struct Columns {
   Tensor matrix;
   std::int64_t first = 0;
   std::int64_t count = 0;
+  std::int64_t head_step = 0;  ///< 0: side by side
 };
 
 using Visit = FunctionRef<void(const char* name, const Role&, const Tensor&)>;

@@ -60,7 +60,7 @@ Tensor as_images(const Tensor& dweight, const Tape& tape) {
 
 /// x: [N, C, H, W], plain or in channel blocks.
 Var convolve(const char* function, const Var& input, const Var& weight, const Var& bias,
-             const ConvolutionGeometry& geometry) {
+             const ConvolutionGeometry& geometry, const Var& residual = {}) {
   const auto& [stride, padding, groups, dilation] = geometry;
   require_channels(function, input, weight, bias, weight.shape()[1] * groups, weight.shape()[0], groups);
   const Shape& s = input.shape();
@@ -70,9 +70,13 @@ Var convolve(const char* function, const Var& input, const Var& weight, const Va
       ops::convolved_extent(function, s[3], w[3], stride.width, padding.width, dilation.width)};
   const Var x = in_block(input, groups);
   const Tensor y = new_images(x, y_shape, groups);
-  x.tape().run_by_shard(ops::Convolution{x.value(), as_images(weight.value()), bias.value(), geometry, y});
+  const Var added = residual.value() ? to_channel_block(residual, y.channel_block()) : Var();
+  x.tape().run_by_shard(
+      ops::Convolution{x.value(), as_images(weight.value()), bias.value(), geometry, y, added.value()});
   return x.tape().record(
-      y, {&x, &weight, &bias}, [x, weight, bias = bias.without_value(), geometry](Tape& t, const Tensor& dy) {
+      y, {&x, &weight, &bias, &added},
+      [x, weight, bias = bias.without_value(), added = added.without_value(), geometry](Tape& t,
+                                                                                        const Tensor& dy) {
         t.write_gradient(weight, [&](const Tensor& dweight, bool accumulate) {
           t.run_by_shard(
               ops::ConvolutionBackwardWeight{x.value(), dy, geometry, as_images(dweight, t), accumulate});
@@ -83,14 +87,16 @@ Var convolve(const char* function, const Var& input, const Var& weight, const Va
         add_new_gradient(t, x, [&](const Tensor& dx) {
           t.run_by_shard(ops::ConvolutionBackwardInput{dy, as_images(weight.value()), geometry, dx});
         });
+        if (added.needs_gradient()) t.add_gradient(added, dy);
       });
 }
 
 }  // namespace
 
-Var conv2d(const Var& x, const Var& weight, const Var& bias, const ConvolutionGeometry& geometry) {
+Var conv2d(const Var& x, const Var& weight, const Var& bias, const ConvolutionGeometry& geometry,
+           const Var& residual) {
   require_fit("conv2d", x, weight, 4);
-  return convolve("conv2d", x, weight, bias, geometry);
+  return convolve("conv2d", x, weight, bias, geometry, residual);
 }
 
 Var conv1d(const Var& x, const Var& weight, const Var& bias, const ConvolutionGeometry& geometry) {

@@ -199,9 +199,8 @@ Var clamp(const Var& x, float low, float high) {
 Var dropout(const Var& x, float p, std::uint64_t purpose) {
   if (!(p >= 0 && p < 1)) throw UsageError("dropout: p = {} is not in [0, 1)", p);
   Tape& tape = x.tape();
-  const Pass& pass = tape.pass();
-  if (!pass.training || p == 0) return x;
-  const RandomKey key{.seed = pass.seed, .purpose = purpose, .step = pass.step, .shard = pass.shard};
+  if (!tape.pass().training || p == 0) return x;
+  const RandomKey key = dropout_key(tape.pass(), purpose);
   const Tensor y = empty_like(tape.backend(), x.value());
   tape.run_by_shard(ops::Dropout{x.value(), p, key, y});
   return tape.record(y, {&x}, [x = x.without_value(), p, key](Tape& t, const Tensor& dy) {

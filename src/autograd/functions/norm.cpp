@@ -119,11 +119,13 @@ Var adaptive_group_norm(const Var& x, int groups, const Var& weight, const Var& 
   const Shape statistics{x.shape()[0], std::max(0, groups)};
   const Tensor y = empty_like(backend, x.value()), mean = backend.empty(statistics),
                inv_std = backend.empty(statistics);
-  const auto& [addend, scale_shift, silu] = how;
-  backend.run(ops::AdaptiveGroupNorm{x.value(), addend.value(), groups, weight.value(), bias.value(),
-                                     scale_shift.value(), eps, silu, y, mean, inv_std});
-  return tape.record(y, {&x, &weight, &bias, &addend, &scale_shift},
-                     [x, weight, bias, groups, eps, how, mean, inv_std](Tape& t, const Tensor& dy) {
+  const float p = tape.pass().training ? how.dropout : 0;
+  const RandomKey key = dropout_key(tape.pass(), how.dropout_purpose);
+  tape.run_by_shard(ops::AdaptiveGroupNorm{x.value(), how.addend.value(), groups, weight.value(),
+                                           bias.value(), how.scale_shift.value(), eps, how.silu, y, mean,
+                                           inv_std, p, key});
+  return tape.record(y, {&x, &weight, &bias, &how.addend, &how.scale_shift},
+                     [x, weight, bias, groups, eps, how, mean, inv_std, p, key](Tape& t, const Tensor& dy) {
                        kernels::Backend& b = t.backend();
                        const auto gradient_of = [&b](const Var& input) {
                          return input.value() ? empty_like(b, input.value()) : Tensor();
@@ -132,10 +134,26 @@ Var adaptive_group_norm(const Var& x, int groups, const Var& weight, const Var& 
                                     dscale_shift = gradient_of(how.scale_shift);
                        write_gradients(
                            t, weight, bias, [&](const Tensor& dweight, const Tensor& dbias, bool accumulate) {
-                             t.run_by_shard(ops::AdaptiveGroupNormBackward{
-                                 dy, x.value(), how.addend.value(), groups, weight.value(), bias.value(),
-                                 how.scale_shift.value(), eps, how.silu, mean, inv_std, t.gradient_so_far(x),
-                                 dx, daddend, dscale_shift, dweight, dbias, accumulate});
+                             t.run_by_shard(ops::AdaptiveGroupNormBackward{dy,
+                                                                           x.value(),
+                                                                           how.addend.value(),
+                                                                           groups,
+                                                                           weight.value(),
+                                                                           bias.value(),
+                                                                           how.scale_shift.value(),
+                                                                           eps,
+                                                                           how.silu,
+                                                                           mean,
+                                                                           inv_std,
+                                                                           t.gradient_so_far(x),
+                                                                           dx,
+                                                                           daddend,
+                                                                           dscale_shift,
+                                                                           dweight,
+                                                                           dbias,
+                                                                           accumulate,
+                                                                           p,
+                                                                           key});
                            });
                        t.set_gradient(x, dx);
                        t.add_gradient(how.addend, daddend);

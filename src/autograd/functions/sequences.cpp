@@ -99,14 +99,16 @@ Var attention(const Var& q, const Var& k, const Var& v, bool causal) {
   return attend(plain(q), plain(k), plain(v), 1, causal);
 }
 
-Var attention(const Var& qkv, int heads, bool causal) {
+Var attention(const Var& qkv, int heads, bool causal, HeadOrder order) {
   require_rank("attention", qkv, 3);
   const std::int64_t channels = qkv.shape()[2] / 3;
   if (qkv.shape()[2] % 3 != 0)
     throw UsageError("attention: q, k and v side by side need a width of three equal parts, not {}",
                      qkv.shape()[2]);
-  const auto part = [channels](const Tensor& matrix, int index) {
-    return ops::Columns{matrix, index * channels, channels};
+  const std::int64_t width = heads > 0 ? channels / heads : 0;
+  const auto part = [channels, width, order](const Tensor& matrix, int index) {
+    return order == HeadOrder::thirds ? ops::Columns{matrix, index * channels, channels}
+                                      : ops::Columns{matrix, index * width, channels, 3 * width};
   };
   const Tensor& x = qkv.value();
   const ops::AttentionSizes s =

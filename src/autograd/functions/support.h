@@ -2,6 +2,7 @@
 #pragma once
 
 #include "lockstep/autograd/functions.h"
+#include "lockstep/base/random.h"
 #include "lockstep/ops/check.h"
 #include "ops/reduction.h"
 
@@ -71,6 +72,11 @@ Var record_unary(const Tensor& y, const Var& x, const BackwardOf& backward_of) {
   return x.tape().record(y, {&x}, [x = x.without_value(), backward_of](Tape& t, const Tensor& dy) {
     add_new_gradient(t, x, [&](const Tensor& dx) { t.backend().run(backward_of(dy, dx)); });
   });
+}
+
+/// Of a dropout in that pass.
+inline RandomKey dropout_key(const Pass& pass, std::uint64_t purpose) {
+  return {.seed = pass.seed, .purpose = purpose, .step = pass.step, .shard = pass.shard};
 }
 
 /// For kernels that add to some elements: calls add(dx) with the input's gradient so far, or zeros.

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "kernels/compositions.h"
 #include "kernels/cpu/channel_form.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "lockstep/ops/formulas.h"
@@ -284,9 +285,7 @@ struct CoefficientSpace {
   Coefficients of(std::int64_t first) const { return {at(0, first), at(1, first), at(2, first)}; }
 };
 
-}  // namespace
-
-void adaptive_group_norm(CpuBackend& cpu, const ops::AdaptiveGroupNorm& op) {
+void normalise(CpuBackend& cpu, const ops::AdaptiveGroupNorm& op) {
   const ops::GroupSizes sizes = op.sizes();
   if (sizes.images * sizes.group_elements() == 0) return;
   const ChannelForm form = image_form(op.x);
@@ -304,7 +303,7 @@ void adaptive_group_norm(CpuBackend& cpu, const ops::AdaptiveGroupNorm& op) {
   zero_padding(op.y);
 }
 
-void adaptive_group_norm_backward(CpuBackend& cpu, const ops::AdaptiveGroupNormBackward& op) {
+void differentiate(CpuBackend& cpu, const ops::AdaptiveGroupNormBackward& op) {
   const ops::GroupSizes sizes = op.sizes();
   const ChannelForm form = image_form(op.x);
   const CoefficientSpace space(cpu, sizes, 4);
@@ -352,8 +351,19 @@ void adaptive_group_norm_backward(CpuBackend& cpu, const ops::AdaptiveGroupNormB
   write_channel_gradients(op, sizes, sums_from(0));
 }
 
+/// Dropout reads and writes rounded elements; the norm alone computes in float32.
+template <auto norm, auto composition, class Operation>
+void with_dropout(CpuBackend& cpu, const Operation& op) {
+  if (op.p > 0) return composition(cpu, op, 1);
+  if (!ops::AnyOperation(op).has_bf16()) return norm(cpu, op);
+  run_on_float32_copies<norm>(cpu, op);
+}
+
+}  // namespace
+
 void enter_adaptive_norm(CpuBackend& cpu) {
-  cpu.enter<&adaptive_group_norm, &adaptive_group_norm_backward>(Computes::in_float32);
+  cpu.enter<&with_dropout<&normalise, &norm_then_dropout, ops::AdaptiveGroupNorm>,
+            &with_dropout<&differentiate, &dropout_then_norm_backward, ops::AdaptiveGroupNormBackward>>();
 }
 
 }  // namespace lockstep::kernels

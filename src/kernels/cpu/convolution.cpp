@@ -337,6 +337,14 @@ void convolution(CpuBackend& cpu, const ops::Convolution& op) {
   run(cpu, convolution_problem(op), op.x, op.weight, op.bias, op.y);
 }
 
+/// The residual is added to the rounded result.
+void convolution_plus_residual(CpuBackend& cpu, const ops::Convolution& op) {
+  ops::Convolution alone = op;
+  alone.residual = {};
+  product<&convolution, ops::Convolution>(cpu, alone);
+  if (op.residual) cpu.run(ops::add(op.y, op.residual, op.y));
+}
+
 void convolution_backward_input(CpuBackend& cpu, const ops::ConvolutionBackwardInput& op) {
   run(cpu, convolution_problem(op), op.dx, op.weight, {}, op.dy);
 }
@@ -364,7 +372,7 @@ void add_channels(CpuBackend& cpu, const ops::AddChannels& op) {
 }
 
 void enter_convolution(CpuBackend& cpu) {
-  enter_product<&convolution>(cpu);
+  cpu.enter<&convolution_plus_residual>();
   enter_product<&convolution_backward_input>(cpu);
   enter_product<&convolution_backward_weight>(cpu);
   cpu.enter<&add_channels>(Computes::in_float32);

@@ -8,6 +8,7 @@
 #include "kernels/cuda/column_sums.cuh"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device_code.cuh"
+#include "kernels/cuda/kernels.h"
 #include "lockstep/ops/formulas.h"
 #include "ops/norm.h"
 
@@ -87,6 +88,43 @@ struct Span {
   }
 };
 
+/// What follows the norm.
+enum class Then : std::uint8_t { nothing, silu, silu_and_dropout };
+
+struct SpanDropout {
+  KernelRandom random;
+  float p = 0, factor = 1;      ///< factor: 1 / (1 - p)
+  unsigned images_of_part = 1;  ///< the images of a part have the draws of its key
+};
+
+/// Calls body(element, kept) for this thread's packs. kept(k, value): what dropout makes of element k of the
+/// pack. With dropout a thread has four positions at once, whose Philox blocks they share.
+template <int Width, Then then, class Body>
+__device__ void for_kept_packs(const Spans& spans, const Span& span, const SpanDropout& dropout,
+                               const Body& body) {
+  if constexpr (then == Then::silu_and_dropout) {
+    if (span.idle) return;
+    const auto image = static_cast<unsigned>(span.image), part = image / dropout.images_of_part;
+    const Random random = dropout.random.get(part);
+    const int channel = span.first_channel + span.pack * Width;
+    const auto fours = static_cast<unsigned>(spans.sizes.positions / 4);
+    const std::uint64_t first_row =
+        static_cast<std::uint64_t>(image - part * dropout.images_of_part) * spans.sizes.channels + channel;
+    for (auto four = static_cast<unsigned>(span.row); four < fours; four += spans.rows) {
+      std::array<std::uint32_t, 4> words[Width];
+      for (int k = 0; k < Width; ++k) words[k] = random.block((first_row + k) * fours + four);
+      const std::int64_t at = span.first + 4ll * four * spans.sizes.channels + span.pack * Width;
+#pragma unroll
+      for (int q = 0; q < 4; ++q)
+        body(at + q * spans.sizes.channels, [&](int k, float value) {
+          return Random::to_uniform(words[k][q]) >= dropout.p ? value * dropout.factor : 0.0f;
+        });
+    }
+  } else {
+    span.for_packs<Width>(spans, [&](std::int64_t i) { body(i, [](int, float value) { return value; }); });
+  }
+}
+
 /// What a thread needs of its channels, in registers.
 template <int Width>
 struct OfPack {
@@ -133,9 +171,10 @@ __device__ void for_groups(const Spans& spans, const Term& term, const Body& bod
   __syncthreads();
 }
 
-template <int Width, bool Silu, class T>
+template <int Width, Then then, class T>
 __global__ void __launch_bounds__(span_threads, 2)
-    normalise_spans(Spans spans, NormInputs<T> in, const T* x, float eps, T* y, float* mean, float* inv_std) {
+    normalise_spans(Spans spans, NormInputs<T> in, const T* x, float eps, SpanDropout dropout, T* y,
+                    float* mean, float* inv_std) {
   __shared__ float partial[span_threads * max_width], totals[max_span_channels];
   __shared__ Coefficients by;
   const std::int64_t channels = spans.sizes.channels, groups = spans.sizes.groups;
@@ -179,12 +218,12 @@ __global__ void __launch_bounds__(span_threads, 2)
           by.shift[c] = in.bias[channel] * gain + in.shift(span.image, channels, channel);
         });
     const OfPack<Width> factor(by.factor, span), shift(by.shift, span);
-    span.for_packs<Width>(spans, [&](std::int64_t i) {
+    for_kept_packs<Width, then>(spans, span, dropout, [&](std::int64_t i, const auto& kept) {
       const Pack<T, Width> from = load_pack<T, Width>(x + i);
       Pack<T, Width> to;
       for (int k = 0; k < Width; ++k) {
         const float z = (to_float(from.lane[k]) - centre[k]) * factor[k] + shift[k];
-        to.lane[k] = rounded<T>(Silu ? ops::Silu::value(z) : z);
+        to.lane[k] = rounded<T>(kept(k, then == Then::nothing ? z : ops::Silu::value(z)));
       }
       store_pack(y + i, to);
     });
@@ -210,10 +249,10 @@ struct IntoParameters {
   }
 };
 
-template <int Width, bool Silu, class T>
+template <int Width, Then then, class T>
 __global__ void __launch_bounds__(span_threads, 2)
     differentiate_spans(Spans spans, NormInputs<T> in, const T* x, const T* dy, const float* mean,
-                        const float* inv_std, NormGradients<T> out) {
+                        const float* inv_std, SpanDropout dropout, NormGradients<T> out) {
   __shared__ float partial[span_threads * max_width], of_g[max_span_channels], of_products[max_span_channels],
       of_normal[max_span_channels], slope[max_span_channels], offset[max_span_channels];
   __shared__ Coefficients by;
@@ -235,13 +274,14 @@ __global__ void __launch_bounds__(span_threads, 2)
     __syncthreads();
     const OfPack<Width> centre(by.centre, span), factor(by.factor, span), shift(by.shift, span);
     const auto gradient = [&](int k, float upstream, float off) {
-      return Silu ? upstream * ops::Silu::slope(off * factor[k] + shift[k]) : upstream;
+      return then == Then::nothing ? upstream : upstream * ops::Silu::slope(off * factor[k] + shift[k]);
     };
     float part_g[Width] = {}, part_products[Width] = {}, part_off[Width] = {};
-    span.for_packs<Width>(spans, [&](std::int64_t i) {
+    for_kept_packs<Width, then>(spans, span, dropout, [&](std::int64_t i, const auto& kept) {
       const Pack<T, Width> from = load_pack<T, Width>(x + i), up = load_pack<T, Width>(dy + i);
       for (int k = 0; k < Width; ++k) {
-        const float off = to_float(from.lane[k]) - centre[k], g = gradient(k, to_float(up.lane[k]), off);
+        const float off = to_float(from.lane[k]) - centre[k],
+                    g = gradient(k, kept(k, to_float(up.lane[k])), off);
         part_g[k] += g;
         part_products[k] += g * off;
         part_off[k] += off;
@@ -280,12 +320,13 @@ __global__ void __launch_bounds__(span_threads, 2)
             rounded<T>(by.factor[c] * of_g[c] + slope[c] * of_normal[c] + positions * offset[c]);
     }
     const OfPack<Width> slopes(slope, span), offsets(offset, span);
-    span.for_packs<Width>(spans, [&](std::int64_t i) {
+    for_kept_packs<Width, then>(spans, span, dropout, [&](std::int64_t i, const auto& kept) {
       const Pack<T, Width> from = load_pack<T, Width>(x + i), up = load_pack<T, Width>(dy + i);
       Pack<T, Width> more{}, to;
       if (out.residual) more = load_pack<T, Width>(out.residual + i);
       for (int k = 0; k < Width; ++k) {
-        const float off = to_float(from.lane[k]) - centre[k], g = gradient(k, to_float(up.lane[k]), off);
+        const float off = to_float(from.lane[k]) - centre[k],
+                    g = gradient(k, kept(k, to_float(up.lane[k])), off);
         const float dx = g * factor[k] + (off * slopes[k] + offsets[k]);
         to.lane[k] = rounded<T>(out.residual ? dx + to_float(more.lane[k]) : dx);
       }
@@ -294,11 +335,12 @@ __global__ void __launch_bounds__(span_threads, 2)
   }
 }
 
-/// Calls body(T, width, spans) if own kernels can run the operation: channels last, and groups that fit a
-/// block. Returns whether it did.
+/// Calls body(T, width, spans) if own kernels can run the operation: channels last, groups that fit a block,
+/// and dropout after SiLU only. Returns whether it did.
 template <class Operation, class Body>
 bool with_spans(const Operation& op, std::initializer_list<Tensor> operands, const Body& body) {
   if (op.x.channel_block() == 1 || op.x.numel() == 0) return false;
+  if (op.p > 0 && !(op.silu && op.sizes().positions % 4 == 0)) return false;
   bool fits = false;
   by_type_of(op.x, [&]<class T>(T zero) {
     const ops::GroupSizes sizes = op.sizes();
@@ -319,21 +361,36 @@ NormInputs<T> inputs_of(const Operation& op) {
           op.bias.template data<float>()};
 }
 
-void normalise(CudaBackend& gpu, const ops::AdaptiveGroupNorm& op) {
+template <class Operation>
+SpanDropout dropout_of(CudaBackend& gpu, const Operation& op, int parts) {
+  if (op.p == 0) return {.random = {Random({}), nullptr}};
+  return {gpu.random(op.key), op.p, 1.0f / (1.0f - op.p), static_cast<unsigned>(op.x.size(0) / parts)};
+}
+
+/// run(What<then>)
+template <Then then>
+struct What {};
+template <class Operation, class Run>
+void by_what_follows(const Operation& op, const Run& run) {
+  if (op.p > 0) return run(What<Then::silu_and_dropout>{});
+  op.silu ? run(What<Then::silu>{}) : run(What<Then::nothing>{});
+}
+
+void normalise(CudaBackend& gpu, const ops::AdaptiveGroupNorm& op, int parts) {
   const bool ran = with_spans(op, {op.x, op.y}, [&]<class T, int width>(T, Width<width>, const Spans& spans) {
     const Launch on = gpu.launch();
     const unsigned grid = grid_for(std::int64_t{spans.count} * span_threads, span_threads, on);
-    const auto run = [&](auto* kernel) {
-      kernel<<<grid, span_threads, 0, on.stream>>>(spans, inputs_of<T>(op), op.x.data<T>(), op.eps,
-                                                   op.y.data<T>(), op.mean.data<float>(),
-                                                   op.inv_std.data<float>());
-    };
-    op.silu ? run(normalise_spans<width, true, T>) : run(normalise_spans<width, false, T>);
+    by_what_follows(op, [&]<Then then>(What<then>) {
+      normalise_spans<width, then, T><<<grid, span_threads, 0, on.stream>>>(
+          spans, inputs_of<T>(op), op.x.data<T>(), op.eps, dropout_of(gpu, op, parts), op.y.data<T>(),
+          op.mean.data<float>(), op.inv_std.data<float>());
+    });
   });
-  if (!ran) adaptive_group_norm(gpu, op);
+  if (ran) return;
+  op.p > 0 ? norm_then_dropout(gpu, op, parts) : adaptive_group_norm(gpu, op);
 }
 
-void differentiate_parts(CudaBackend& gpu, const ops::AdaptiveGroupNormBackward& op, int parts) {
+void differentiate(CudaBackend& gpu, const ops::AdaptiveGroupNormBackward& op, int parts) {
   const auto backward = [&]<class T, int width>(T, Width<width>, const Spans& spans) {
     const Launch on = gpu.launch();
     const std::int64_t images = spans.sizes.images, channels = spans.sizes.channels;
@@ -342,11 +399,11 @@ void differentiate_parts(CudaBackend& gpu, const ops::AdaptiveGroupNormBackward&
                                data_or_null<T>(op.daddend), data_or_null<T>(op.dscale_shift),
                                parameters.data<float>()};
     const unsigned grid = grid_for(std::int64_t{spans.count} * span_threads, span_threads, on);
-    const auto run = [&](auto* kernel) {
-      kernel<<<grid, span_threads, 0, on.stream>>>(spans, inputs_of<T>(op), op.x.data<T>(), op.dy.data<T>(),
-                                                   op.mean.data<float>(), op.inv_std.data<float>(), out);
-    };
-    op.silu ? run(differentiate_spans<width, true, T>) : run(differentiate_spans<width, false, T>);
+    by_what_follows(op, [&]<Then then>(What<then>) {
+      differentiate_spans<width, then, T><<<grid, span_threads, 0, on.stream>>>(
+          spans, inputs_of<T>(op), op.x.data<T>(), op.dy.data<T>(), op.mean.data<float>(),
+          op.inv_std.data<float>(), dropout_of(gpu, op, parts), out);
+    });
     const float* const by_image = parameters.data<float>();
     sum_columns<1, float, float>(
         gpu, images / parts, 2 * channels, sums_packs<float, float>(2 * channels, by_image),
@@ -354,20 +411,13 @@ void differentiate_parts(CudaBackend& gpu, const ops::AdaptiveGroupNormBackward&
         IntoParameters{channels, op.dweight.data<float>(), op.dbias.data<float>(), op.accumulate}, parts);
   };
   if (with_spans(op, {op.x, op.dy, op.dx, op.residual_grad}, backward)) return;
+  if (op.p > 0) return dropout_then_norm_backward(gpu, op, parts);
   if (parts == 1) return adaptive_group_norm_backward(gpu, op);
-  for (int part = 0; part < parts; ++part)
-    ops::AnyOperation(op).with_part(part, parts, [&](const ops::AnyOperation& one) { gpu.run(one); });
-}
-
-void differentiate(CudaBackend& gpu, const ops::AdaptiveGroupNormBackward& op) {
-  differentiate_parts(gpu, op, 1);
+  gpu.run_each_part(op, parts);
 }
 
 }  // namespace
 
-void enter_adaptive_norm(CudaBackend& gpu) {
-  gpu.enter<&normalise, &differentiate>();
-  gpu.enter_parts<&differentiate_parts>();
-}
+void enter_adaptive_norm(CudaBackend& gpu) { gpu.enter_parts<&normalise, &differentiate>(); }
 
 }  // namespace lockstep::kernels

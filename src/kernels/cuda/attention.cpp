@@ -390,11 +390,6 @@ void attention_backward_of_parts(CudaBackend& gpu, const ops::AttentionBackward&
   attend_backward(gpu.launch(), op.dy.dtype(), sizes, matrices, gradients);
 }
 
-void attention(CudaBackend& gpu, const ops::Attention& op) { attention_of_parts(gpu, op, 1); }
-void attention_backward(CudaBackend& gpu, const ops::AttentionBackward& op) {
-  attention_backward_of_parts(gpu, op, 1);
-}
-
 }  // namespace
 
 Shape CudaBackend::attention_saved_shape(std::int64_t batch, int heads, std::int64_t queries,
@@ -408,7 +403,6 @@ FlashAttention& CudaBackend::flash_attention() {
 }
 
 void enter_attention(CudaBackend& gpu) {
-  gpu.enter<&attention, &attention_backward>();
   gpu.enter_parts<&attention_of_parts, &attention_backward_of_parts>();
 }
 

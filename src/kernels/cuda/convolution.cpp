@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <span>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/kernels.h"
@@ -22,7 +24,8 @@ enum ConvolutionUid : std::int64_t {
   x_of_convolution = 1,
   w_of_convolution,
   y_of_convolution,
-  bias_of_convolution
+  bias_of_convolution,
+  residual_of_convolution
 };
 constexpr int max_algorithms = CUDNN_CONVOLUTION_FWD_ALGO_COUNT;  // no pass has more
 
@@ -180,7 +183,9 @@ class ConvolutionAlgorithm {
   bool usable_ = false;
 };
 
-std::size_t CudnnConvolution::hash() const { return hash_of(pass, sizes.hash(), dtype, channels_last, bias); }
+std::size_t CudnnConvolution::hash() const {
+  return hash_of(pass, sizes.hash(), dtype, channels_last, bias, residual);
+}
 std::size_t Convolutions::Key::hash() const { return hash_of(problem.hash(), parts); }
 
 FusedGraph convolution_graph(const CudnnConvolution& p) {
@@ -201,14 +206,18 @@ FusedGraph convolution_graph(const CudnnConvolution& p) {
                                     s.kernel_width},
                                    type),
                         y = tensor(y_of_convolution, y_extents, type);
-  if (!p.bias) {
-    graph.convolution(p.pass, s.geometry, x, w, y);
-    return graph;
-  }
-  const CudnnDescriptor sums = graph.between(y_extents, channels_last(y_extents), CUDNN_DATA_FLOAT),
-                        bias = tensor(bias_of_convolution, {1, s.out_channels, 1, 1}, CUDNN_DATA_FLOAT);
+  std::vector<CudnnDescriptor> added;
+  if (p.bias) added.push_back(tensor(bias_of_convolution, {1, s.out_channels, 1, 1}, CUDNN_DATA_FLOAT));
+  if (p.residual) added.push_back(tensor(residual_of_convolution, y_extents, type));
+  const auto sums_before = [&](std::size_t i) {
+    return i == added.size() ? y : graph.between(y_extents, channels_last(y_extents), CUDNN_DATA_FLOAT);
+  };
+  CudnnDescriptor sums = sums_before(0);
   graph.convolution(p.pass, s.geometry, x, w, sums);
-  graph.pointwise(CUDNN_POINTWISE_ADD, sums, y, bias);
+  for (std::size_t i = 0; i < added.size(); ++i) {
+    const CudnnDescriptor before = std::exchange(sums, sums_before(i + 1));
+    graph.pointwise(CUDNN_POINTWISE_ADD, before, sums, added[i]);
+  }
   return graph;
 }
 
@@ -249,20 +258,22 @@ std::unique_ptr<ConvolutionPlan> Convolutions::new_graph(const CudnnConvolution&
   plan->workspace_bytes = graph->workspace_bytes();
   plan->channels_last = true;
   plan->adds_bias = problem.bias;
+  plan->adds_residual = problem.residual;
   plan->graph = std::move(graph);
   return plan;
 }
 
 std::unique_ptr<ConvolutionPlan> Convolutions::new_plan_in_layout(const CudnnConvolution& problem) {
   std::unique_ptr<ConvolutionPlan> plan;
-  CudnnConvolution without_bias = problem;
-  without_bias.bias = false;
+  CudnnConvolution with_bias = problem, alone = problem;
+  with_bias.residual = alone.residual = alone.bias = false;
   if (problem.channels_last) {
-    if (problem.bias && *(plan = new_graph(problem, nullptr))) return plan;
-    if (*(plan = new_graph(without_bias, nullptr))) return plan;
+    if (problem.residual && *(plan = new_graph(problem, nullptr))) return plan;
+    if (problem.bias && *(plan = new_graph(with_bias, nullptr))) return plan;
+    if (*(plan = new_graph(alone, nullptr))) return plan;
   }
   plan = std::make_unique<ConvolutionPlan>();
-  auto algorithm = std::make_unique<ConvolutionAlgorithm>(without_bias, handle_.get(), device_);
+  auto algorithm = std::make_unique<ConvolutionAlgorithm>(alone, handle_.get(), device_);
   if (!algorithm->usable()) return plan;
   plan->workspace_bytes = algorithm->workspace_bytes();
   plan->channels_last = problem.channels_last;
@@ -296,18 +307,23 @@ const ConvolutionPlan* Convolutions::plan_of_parts(const CudnnConvolution& probl
     CudnnConvolution all = problem;
     all.sizes.images *= parts;
     all.bias = of_one.adds_bias;
+    all.residual = of_one.adds_residual;
     return new_graph(all, &of_one.graph->engine());
   });
   return *of_all ? of_all : nullptr;
 }
 
-void Convolutions::run(const ConvolutionPlan& plan, void* x, void* weight, void* bias, void* y,
-                       void* workspace) {
-  if (plan.algorithm) return plan.algorithm->run(handle_.get(), x, weight, y, workspace);
-  static constexpr std::array<std::int64_t, 4> uids{x_of_convolution, w_of_convolution, y_of_convolution,
-                                                    bias_of_convolution};
-  const std::array<void*, 4> data{x, weight, y, bias};
-  const std::size_t used = plan.adds_bias ? 4 : 3;
+void Convolutions::run(const ConvolutionPlan& plan, const Addresses& at, void* workspace) {
+  if (plan.algorithm) return plan.algorithm->run(handle_.get(), at.x, at.weight, at.y, workspace);
+  std::array<std::int64_t, 5> uids{x_of_convolution, w_of_convolution, y_of_convolution};
+  std::array<void*, 5> data{at.x, at.weight, at.y};
+  std::size_t used = 3;
+  const auto add = [&](ConvolutionUid uid, void* address) {
+    uids[used] = uid;
+    data[used++] = address;
+  };
+  if (plan.adds_bias) add(bias_of_convolution, at.bias);
+  if (plan.adds_residual) add(residual_of_convolution, at.residual);
   plan.graph->run(handle_.get(), std::span(uids).first(used), std::span(data).first(used), workspace);
 }
 
@@ -372,42 +388,54 @@ Tensor packed_weight(CudaBackend& gpu, const Tensor& weight, DType dtype, bool c
 }
 
 /// The pass forward, or that of the input's gradient, from images to images.
-void convolve(CudaBackend& gpu, const CudnnConvolution& problem, const Tensor& weight, const Tensor& bias,
-              const Tensor& from, const Tensor& to, int parts) {
+void convolve(CudaBackend& gpu, const CudnnConvolution& problem, const Tensor& weight, const Tensor& from,
+              const Tensor& to, int parts, const Tensor& bias = {}, const Tensor& residual = {}) {
   Convolutions& convolutions = gpu.convolutions();
   const ConvolutionPlan& plan = convolutions.plan(problem);
   const bool last = plan.channels_last, forward = problem.pass == ConvolutionPass::forward;
   const Tensor source = in_layout(gpu, from, last), target = memory_in_layout(gpu, to, last),
                packed = packed_weight(gpu, weight, from.dtype(), last),
-               added = plan.adds_bias ? in_layout(gpu, bias, false) : Tensor();
-  const auto run = [&](const ConvolutionPlan& by, const Tensor& images, const Tensor& result) {
+               addend = plan.adds_bias ? in_layout(gpu, bias, false) : Tensor(),
+               added = plan.adds_residual ? in_layout(gpu, residual, last) : Tensor();
+  const auto run = [&](const ConvolutionPlan& by, const Tensor& images, const Tensor& result,
+                       const Tensor& more) {
     const Tensor workspace = gpu.scratch(static_cast<std::int64_t>(by.workspace_bytes), DType::uint8);
-    void *const x = forward ? images.raw() : result.raw(), *const y = forward ? result.raw() : images.raw();
-    convolutions.run(by, x, packed.raw(), added.raw(), y, workspace.raw());
+    convolutions.run(by,
+                     {.x = forward ? images.raw() : result.raw(),
+                      .weight = packed.raw(),
+                      .y = forward ? result.raw() : images.raw(),
+                      .bias = addend.raw(),
+                      .residual = more.raw()},
+                     workspace.raw());
   };
   if (const ConvolutionPlan* const all = convolutions.plan_of_parts(problem, parts)) {
-    run(*all, source, target);
+    run(*all, source, target, added);
   } else {
+    const auto of_part = [&](const Tensor& images, int part) {
+      return images ? in_layout(gpu, images_of_part(images, part, parts), last) : Tensor();
+    };
     for (int part = 0; part < parts; ++part) {
       const Tensor result = images_of_part(target, part, parts), memory = memory_in_layout(gpu, result, last);
-      run(plan, in_layout(gpu, images_of_part(source, part, parts), last), memory);
+      run(plan, of_part(source, part), memory, of_part(added, part));
       copy_layout(gpu, memory, result);
     }
   }
   if (bias && !plan.adds_bias) add_channels(gpu.launch(), bias, target);
   copy_layout(gpu, target, to);
+  if (residual && !plan.adds_residual) gpu.run(ops::add(to, residual, to));
 }
 
 void convolution_of_parts(CudaBackend& gpu, const ops::Convolution& op, int parts) {
   if (op.x.size(0) == 0) return;
   CudnnConvolution problem = problem_of(ConvolutionPass::forward, op.sizes(), op.x, op.y, parts);
   problem.bias = bool(op.bias);
-  convolve(gpu, problem, op.weight, op.bias, op.x, op.y, parts);
+  problem.residual = bool(op.residual);
+  convolve(gpu, problem, op.weight, op.x, op.y, parts, op.bias, op.residual);
 }
 
 void input_gradient_of_parts(CudaBackend& gpu, const ops::ConvolutionBackwardInput& op, int parts) {
   if (op.dx.size(0) == 0) return;
-  convolve(gpu, problem_of(ConvolutionPass::backward_input, op.sizes(), op.dx, op.dy, parts), op.weight, {},
+  convolve(gpu, problem_of(ConvolutionPass::backward_input, op.sizes(), op.dx, op.dy, parts), op.weight,
            op.dy, op.dx, parts);
 }
 
@@ -439,15 +467,11 @@ void weight_gradient_of_parts(CudaBackend& gpu, const ops::ConvolutionBackwardWe
     const Tensor images = in_layout(gpu, images_of_part(x, part, parts), last),
                  upstream = in_layout(gpu, images_of_part(dy, part, parts), last),
                  workspace = gpu.scratch(static_cast<std::int64_t>(plan.workspace_bytes), DType::uint8);
-    gpu.convolutions().run(plan, images.raw(), sums.rows(part, part + 1).raw(), nullptr, upstream.raw(),
-                           workspace.raw());
+    gpu.convolutions().run(
+        plan, {.x = images.raw(), .weight = sums.rows(part, part + 1).raw(), .y = upstream.raw()},
+        workspace.raw());
   }
   if (!direct) unpack_weights(gpu.launch(), sums, op.dweight, last, op.accumulate);
-}
-
-template <auto function, class Operation>
-void alone(CudaBackend& gpu, const Operation& op) {
-  function(gpu, op, 1);
 }
 
 void pack_weights_of(CudaBackend& gpu, const ops::PackWeights& op) { pack_weights(gpu.launch(), op.weights); }
@@ -464,10 +488,7 @@ Convolutions& CudaBackend::convolutions() {
 }
 
 void enter_convolution(CudaBackend& gpu) {
-  gpu.enter<&alone<&convolution_of_parts, ops::Convolution>,
-            &alone<&input_gradient_of_parts, ops::ConvolutionBackwardInput>,
-            &alone<&weight_gradient_of_parts, ops::ConvolutionBackwardWeight>, &pack_weights_of,
-            &add_channels_of>();
+  gpu.enter<&pack_weights_of, &add_channels_of>();
   gpu.enter_parts<&convolution_of_parts, &input_gradient_of_parts, &weight_gradient_of_parts>();
 }
 

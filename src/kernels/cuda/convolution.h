@@ -23,12 +23,13 @@ struct CudnnConvolution {
   DType dtype = DType::float32;
   bool channels_last = false;  ///< weights then are [O, kh, kw, C / groups]
   bool bias = false;           ///< forward adds a float32 bias
+  bool residual = false;       ///< forward adds a tensor like y
 
   std::size_t hash() const;
   bool operator==(const CudnnConvolution&) const = default;
 };
 
-/// The graph of a problem in channels last. Its sums are float32, and it rounds once, after the bias.
+/// The graph of a problem in channels last. Its sums are float32, and it rounds once, after all additions.
 FusedGraph convolution_graph(const CudnnConvolution& problem);
 /// The plans that give the same bits every time and keep the precision of the type.
 PlanRules convolution_rules(DType dtype);
@@ -43,7 +44,7 @@ struct ConvolutionPlan {
   std::unique_ptr<FusedGraph> graph;
   std::unique_ptr<ConvolutionAlgorithm> algorithm;
   bool channels_last = false;  ///< the layout of the tensors; it may not be that of the problem
-  bool adds_bias = false;      ///< otherwise the caller adds it
+  bool adds_bias = false, adds_residual = false;  ///< otherwise the caller adds it
   std::size_t workspace_bytes = 0;
 
   explicit operator bool() const { return graph || algorithm; }
@@ -63,8 +64,11 @@ class Convolutions {
   /// A plan for `parts` times the images, by the engine and the knobs of the problem's plan, so that each
   /// part gets the same bits. Null: cuDNN has none.
   const ConvolutionPlan* plan_of_parts(const CudnnConvolution& problem, int parts);
-  /// The pass writes its result and reads the rest. bias: null unless the plan adds it.
-  void run(const ConvolutionPlan& plan, void* x, void* weight, void* bias, void* y, void* workspace);
+  /// The pass writes its result and reads the rest. bias and residual: null unless the plan adds them.
+  struct Addresses {
+    void *x = nullptr, *weight = nullptr, *y = nullptr, *bias = nullptr, *residual = nullptr;
+  };
+  void run(const ConvolutionPlan& plan, const Addresses& at, void* workspace);
 
  private:
   struct Key {

@@ -85,18 +85,14 @@ class CudaBackend final : public Backend {
 
  private:
   template <auto function, class Operation>
-  static void run_alone(CudaBackend& gpu, const Operation& operation) {
-    function(gpu, operation, 1);
-  }
-  template <auto function, class Operation>
   static void run_at_once(CudaBackend& gpu, const Operation& operation, int parts) {
+    if (parts == 1) return function(gpu, operation, 1);
     ops::AnyOperation(operation).with_part(0, parts, [&](const ops::AnyOperation& first) {
       function(gpu, *static_cast<const Operation*>(first.get()), parts);
     });
   }
   template <auto function, class Operation>
   void enter_function_at_once(void (*)(CudaBackend&, const Operation&, int)) {
-    enter<&run_alone<function, Operation>>();
     enter_parts<&run_at_once<function, Operation>>();
   }
 

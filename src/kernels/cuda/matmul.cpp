@@ -424,6 +424,7 @@ void matmul(CudaBackend& gpu, const ops::MatMul& op) {
 }
 
 void matmul_of_parts(CudaBackend& gpu, const ops::MatMul& op, int parts) {
+  if (parts == 1) return matmul(gpu, op);
   const ops::AnyOperation any(op);
   const auto in_one = [&] {
     bool done = false;
@@ -439,9 +440,6 @@ void matmul_of_parts(CudaBackend& gpu, const ops::MatMul& op, int parts) {
 
 }  // namespace
 
-void enter_matmul(CudaBackend& gpu) {
-  gpu.enter<&matmul>();
-  gpu.enter_parts<&matmul_of_parts>();
-}
+void enter_matmul(CudaBackend& gpu) { gpu.enter_parts<&matmul_of_parts>(); }
 
 }  // namespace lockstep::kernels

@@ -66,6 +66,11 @@ const std::vector<StandardWorkload>& standard_workloads() {
        "[model]\nname = resnet\nstem = 7x7\nblocks = 2 2 2 2\nwidth = 64\nin_channels = 3\nclasses = 1000\n"
        "[optimizer]\nname = sgd\nlr = 0.1\nmomentum = 0.9\n",
        224},
+      {"resnet50-gpu", 128,
+       "[model]\nname = resnet\nstem = 7x7\nblock = bottleneck\nblocks = 3 4 6 3\nwidth = 64\n"
+       "in_channels = 3\nclasses = 1000\n"
+       "[optimizer]\nname = sgd\nlr = 0.1\nmomentum = 0.9\n",
+       224},
       {"unet-cpu", 8,
        "[model]\nname = unet\nimage_size = 32\nin_channels = 3\nmodel_channels = 64\nout_channels = 3\n"
        "num_res_blocks = 2\nattention_resolutions = 2\nchannel_mult = 1 2 2\nnum_heads = 4\n"
@@ -111,10 +116,19 @@ WorkloadRun::WorkloadRun(const StandardWorkload& workload, comm::GradientTranspo
   make_replicas(transport, backend);
   const std::int64_t samples = samples_of_shard(workload, shards_per_rank, config_.ddp.micro_batches);
   const comm::ShardRange mine = replicas_->shard_map().block(transport.group().rank());
+  Batch all;  // shards are adjacent, as the loader's are
   for (int shard = mine.first; shard < mine.end(); ++shard) {
-    const Batch batch = made_up_shard(*model_, workload.image_pixels, samples, shard);
-    batch_.shards.push_back(
-        batch.map([&](const Tensor& field) { return kernels::on_device(field, backend); }));
+    const Batch made = made_up_shard(*model_, workload.image_pixels, samples, shard);
+    if (shard == mine.first)
+      all = made.map([&](const Tensor& field) {
+        return backend.empty(field.shape().with(0, mine.count * samples), field.dtype());
+      });
+    const std::int64_t first = (shard - mine.first) * samples;
+    Batch own = all.rows(first, first + samples);
+    own.index = shard;
+    for (std::size_t field = 0; field < made.tensors().size(); ++field)
+      backend.copy(made.tensors()[field], own.tensors()[field]);
+    batch_.shards.push_back(own);
   }
 }
 

@@ -150,9 +150,10 @@ BOOST_AUTO_TEST_CASE(adaptive_group_norm_is_that_of_the_cpu_in_every_layout) {
                   weight = fixed(draw.normal({channels})), bias = fixed(draw.normal({channels}));
     const int count = groups;
     const int apart = images * channels > 100 ? 3 : 1;
-    for (int flags = 0; flags < 32; flags += apart) {
+    for (int flags = 0; flags < 64; flags += apart) {
       const bool adds = flags & 1, modulates = flags & 2, silu = flags & 4, has_residual = flags & 8,
                  accumulate = flags & 16;
+      const float p = flags & 32 ? 0.25f : 0;
       const auto only = [](bool is, const Tensor& tensor) { return is ? tensor : Tensor{}; };
       const Operand parameter = fixed(accumulate ? draw.normal({channels}) : unwritten({channels}));
       compare(fmt::format("adaptive_group_norm of {} in {}, flags {}", to_string(shape), groups, flags),
@@ -162,12 +163,39 @@ BOOST_AUTO_TEST_CASE(adaptive_group_norm_is_that_of_the_cpu_in_every_layout) {
               [=](Backend& on, const Tensors& in, const Tensors& out) {
                 const Tensor mean = on.empty({in[0].size(0), count}), inv_std = on.empty(mean.shape()),
                              added = only(adds, in[3]), modulation = only(modulates, in[4]);
-                on.run(ops::AdaptiveGroupNorm{in[0], added, count, in[5], in[6], modulation, 1e-5f, silu,
-                                              out[0], mean, inv_std});
-                on.run(ops::AdaptiveGroupNormBackward{in[1], in[0], added, count, in[5], in[6], modulation,
-                                                      1e-5f, silu, mean, inv_std, only(has_residual, in[2]),
-                                                      out[1], only(adds, out[2]), only(modulates, out[3]),
-                                                      out[4], out[5], accumulate});
+                on.run(ops::AdaptiveGroupNorm{in[0],
+                                              added,
+                                              count,
+                                              in[5],
+                                              in[6],
+                                              modulation,
+                                              1e-5f,
+                                              silu,
+                                              out[0],
+                                              mean,
+                                              inv_std,
+                                              p,
+                                              {.seed = 7}});
+                on.run(ops::AdaptiveGroupNormBackward{in[1],
+                                                      in[0],
+                                                      added,
+                                                      count,
+                                                      in[5],
+                                                      in[6],
+                                                      modulation,
+                                                      1e-5f,
+                                                      silu,
+                                                      mean,
+                                                      inv_std,
+                                                      only(has_residual, in[2]),
+                                                      out[1],
+                                                      only(adds, out[2]),
+                                                      only(modulates, out[3]),
+                                                      out[4],
+                                                      out[5],
+                                                      accumulate,
+                                                      p,
+                                                      {.seed = 7}});
               },
               {plain_float, last_float, last_bf16});
     }
