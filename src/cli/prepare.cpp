@@ -116,22 +116,14 @@ data::Prepared run(const po::variables_map& values, const std::string& format, c
   throw UsageError("prepare: unknown format '{}'; use csv, idx, cifar, images or text", format);
 }
 
-/// A format of `lockstep prepare`.
 struct Format {
-  const char *name, *summary, *usage, *text;
+  const char *name, *summary;
 };
 constexpr std::array formats{
-    Format{"csv", "tables: one sample a line", "TABLE... --out DATA.h5 [OPTIONS]",
-           "Converts tables to a data file. Columns are numbers, and the last one is the\n"
-           "label; options name others. Lists are A,B. Files may be gzipped."},
-    Format{"idx", "the format of MNIST", "FILE... --out DATA.h5 [OPTIONS]",
-           "Converts MNIST's files of images and labels, which may be gzipped."},
-    Format{"cifar", "the binary version of CIFAR", "FILE... --out DATA.h5 [OPTIONS]",
-           "Converts the binary files of CIFAR-10 and CIFAR-100, which may be gzipped."},
-    Format{"images", "a folder of JPEG and PNG files, a sub-folder per class", "DIR --out DATA.h5 [OPTIONS]",
-           "Packs a folder of JPEG and PNG files, a sub-folder per class; ranks share the\nwork."},
-    Format{"text", "text files and folders of them: one token per byte", "PATH... --out DATA.h5",
-           "Converts text files, and folders of them, to one token per byte."}};
+    Format{"csv", "tables: numbers, and a label in the last column or where options say"},
+    Format{"idx", "the format of MNIST"}, Format{"cifar", "the binary version of CIFAR"},
+    Format{"images", "a folder of JPEG and PNG files, a sub-folder per class"},
+    Format{"text", "text files and folders of them: one token per byte"}};
 
 /// Adds the options of a format, or of all.
 void add_options(OptionSet& options, std::string_view format) {
@@ -172,39 +164,27 @@ void add_options(OptionSet& options, std::string_view format) {
                                      : "take mean, std, type, class names of this data file");
 }
 
-/// Prints the help of a format, or which formats there are.
-void print_help(const Program& program, Session& session, const Arguments& arguments) {
-  const auto named = std::ranges::find_if(formats, [&](const Format& format) {
-    return std::ranges::find(arguments, format.name) != arguments.end();
-  });
-  std::string usage = "prepare ", text = "Converts files of other formats to one HDF5 data file:\n";
-  for (const Format& format : formats) {
-    usage += fmt::format("{}{}", format.name, &format == &formats.back() ? " INPUT... --out DATA.h5" : "|");
-    text += fmt::format("  {:<11} {}\n", format.name, format.summary);
-  }
-  text += program.name +
-          " prepare NAME --help describes a format. h5py can write data files as\n"
-          "well: see the manual page, and docs/data.md.";
-  const bool known = named != formats.end();
-  OptionSet options(program, known ? fmt::format("prepare {} {}", named->name, named->usage) : usage,
-                    known ? named->text : text);
-  add_options(options, known ? named->name : "");
-  po::variables_map ignored;
-  options.parse(session, {"--help"}, ignored);
-}
-
 }  // namespace
 
 ExitCode prepare(const Program& program, Session& session, const Arguments& arguments) {
-  OptionSet options(program, "prepare csv|idx|cifar|images|text INPUT... --out DATA.h5", "");
-  add_options(options, "all");
+  const auto given = [&](const char* word) { return std::ranges::find(arguments, word) != arguments.end(); };
+  // The help of a format has its options; a command may have any, which are checked below.
+  const bool helps = given("--help") || given("-h");
+  std::string usage, text, shown = helps ? "" : "all";
+  for (const Format& format : formats) {
+    if (helps && given(format.name)) shown = format.name;
+    usage += fmt::format("{}{}", usage.empty() ? "" : "|", format.name);
+    text += fmt::format("  {:<11} {}\n", format.name, format.summary);
+  }
+  const bool all = shown.empty() || shown == "all";
+  if (!all) text = std::ranges::find(formats, shown, &Format::name)->summary;
+  OptionSet options(
+      program, fmt::format("prepare {} INPUT... --out DATA.h5", all ? usage : shown),
+      "Converts files, which may be gzipped, to one HDF5 data file:\n" + text +
+          (all ? program.name + " prepare NAME --help describes a format; see also docs/data.md." : ""));
+  add_options(options, shown);
   options.positional("format");
   options.positional("input", -1);
-  if (std::ranges::find(arguments, "--help") != arguments.end() ||
-      std::ranges::find(arguments, "-h") != arguments.end()) {
-    print_help(program, session, arguments);
-    return ExitCode::done;
-  }
   po::variables_map values;
   if (!options.parse(session, arguments, values)) return ExitCode::done;
   const std::string format =

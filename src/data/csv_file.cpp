@@ -145,19 +145,8 @@ std::string_view CsvFile::decimals() const {
 
 bool CsvFile::number(std::string_view field, double& value) {
   if (!parse_value(field, value, decimals())) return false;
-  if (decimals().size() < 2) {
-    if (decimal_ == ',' && comma_line_ == 0) comma_line_ = line_.number;
-    return true;
-  }
-  const bool comma = field.find(',') != std::string_view::npos,
-             point = field.find('.') != std::string_view::npos;
-  if (comma && comma_line_ == 0) comma_line_ = line_.number;
-  if (point && point_line_ == 0) point_line_ = line_.number;
-  if ((comma || point) && comma_line_ > 0 && point_line_ > 0)
-    throw DataError(
-        "{}: '{}' has a decimal {}, but numbers of line {} have a {}; set --decimal comma or point", where(),
-        field.substr(0, 40), comma ? "comma" : "point", comma ? point_line_ : comma_line_,
-        comma ? "point" : "comma");
+  const std::size_t sign = decimals().size() > 1 ? field.find_first_of(".,") : std::string_view::npos;
+  if (sign != std::string_view::npos) decimal_ = field[sign];
   return true;
 }
 

@@ -37,8 +37,8 @@ class CsvFile {
   /// Reads the next line after the heading; false at the end of the file. DataError for a value in a column
   /// that is empty in the first lines.
   bool next();
-  /// Parses a field of that line as a number. DataError if earlier numbers have another decimal sign, and
-  /// CsvOptions do not name it.
+  /// Parses a field of that line as a number. Where CsvOptions do not name the decimal sign, the first one
+  /// does.
   bool number(std::string_view field, double& value);
   /// The fields of that line, valid until the next one is read.
   const std::vector<std::string_view>& fields() const { return fields_; }
@@ -53,7 +53,7 @@ class CsvFile {
   /// "comma", "semicolon", "tab" or the character in quotes.
   std::string separator_name() const;
   std::size_t empty_columns() const { return empty_columns_; }  ///< skipped at the end of each line
-  bool has_decimal_commas() const { return comma_line_ > 0; }   ///< in numbers so far
+  bool has_decimal_commas() const { return decimal_ == ','; }   ///< in numbers so far
   /// What separates the fields of a line in which there is one only, for an error: "fields seem to be ...".
   std::string other_separator() const;
 
@@ -74,8 +74,7 @@ class CsvFile {
 
   Input input_;
   char separator_, decimal_;
-  std::size_t width_ = 0, empty_columns_ = 0;     // fields before the empty ones, and how many are empty
-  std::int64_t comma_line_ = 0, point_line_ = 0;  // of the first number with each; 0: none so far
+  std::size_t width_ = 0, empty_columns_ = 0;  // fields before the empty ones, and how many are empty
   std::vector<std::string> heading_;
   std::int64_t heading_line_ = 0;
   bool row_names_ = false;

@@ -338,7 +338,7 @@ Prepared prepare_csv(std::span<const std::string> inputs, const Output& output, 
   }
 
   ImageFile contents;
-  contents.value_names = rows.has_heading() ? rows.table().value_names() : std::vector<std::string>();
+  if (rows.has_heading()) contents.value_names = rows.table().value_names();
   std::optional<DType> dtype;  // of the training data
   if (options.table) {
     dtype = options.dtype;

@@ -49,20 +49,15 @@ bool parse_date(std::string_view field, double& seconds) {
   return *rest == '\0' && time.tm_mday == day;  // the 30th of February is none
 }
 
-std::string TableColumn::shown_name() const {
-  return name.empty() ? fmt::format("column {}", position + 1) : name;
-}
-
 void TableColumn::add_names(std::vector<std::string>& names) const {
-  const std::string own = shown_name();
   if (kind == Kind::code) return;
-  if (kind != Kind::one_hot) names.push_back(own);
+  if (kind != Kind::one_hot) names.push_back(name);
   if (kind == Kind::one_hot)
-    for (const std::string& category : categories) names.push_back(fmt::format("{}={}", own, category));
+    for (const std::string& category : categories) names.push_back(fmt::format("{}={}", name, category));
   if (kind == Kind::date_and_sines)
     for (const auto& [cycle, length_s] : cycles)
       for (const char* const wave : {"sin", "cos"})
-        names.push_back(fmt::format("{} {} {}", own, cycle, wave));
+        names.push_back(fmt::format("{} {} {}", name, cycle, wave));
 }
 
 double TableColumn::number_of(std::string_view field, std::size_t index, CsvFile& file,
@@ -89,11 +84,11 @@ double TableColumn::number_of(std::string_view field, std::size_t index, CsvFile
   }
   const bool number = file.number(field, value);
   if (number && std::abs(value) <= std::numeric_limits<float>::max()) return value;
-  const bool comma = !number && parse_value(field, value, ",");
+  const bool other_sign = !number && parse_value(field, value, ".,");
   throw DataError("{}: {} is '{}', not a number{}", file.where(), describe(file, index), short_text(field),
-                  number  ? " in the range of float32"
-                  : comma ? " (--decimal comma reads decimal commas)"
-                          : "");
+                  number       ? " in the range of float32"
+                  : other_sign ? ": the decimal sign is another one (--decimal point or comma)"
+                               : "");
 }
 
 void TableColumn::add_values(double number, std::vector<double>& x, std::vector<std::int64_t>& codes) const {
@@ -122,15 +117,13 @@ std::vector<std::string> Table::value_names() const {
 std::vector<std::string> Table::code_names() const {
   std::vector<std::string> names;
   for (const TableColumn& column : columns)
-    if (column.kind == TableColumn::Kind::code) names.push_back(column.shown_name());
+    if (column.kind == TableColumn::Kind::code) names.push_back(column.name);
   return names;
 }
 
 std::string Table::text(const std::string& path) const {
   const auto json_of = [](const TableColumn& column) {
-    nlohmann::json json{{"name", column.name},
-                        {"position", column.position},
-                        {"as", kind_names[static_cast<std::size_t>(column.kind)]}};
+    nlohmann::json json{{"name", column.name}, {"as", kind_names[static_cast<std::size_t>(column.kind)]}};
     if (column.is_category()) json["categories"] = column.categories;
     if (column.fill) json["fill"] = *column.fill;
     if (column.drops) json["missing"] = "drop";
@@ -158,7 +151,6 @@ Table Table::parse(const std::string& text, const std::string& path) {
   const auto column_of = [](const nlohmann::json& json) {
     TableColumn column;
     json.at("name").get_to(column.name);
-    json.at("position").get_to(column.position);
     const auto kind = std::ranges::find(kind_names, json.at("as").get<std::string>());
     if (kind != kind_names.end()) column.kind = static_cast<TableColumn::Kind>(kind - kind_names.begin());
     if (json.contains("categories")) json["categories"].get_to(column.categories);
@@ -186,8 +178,7 @@ Table Table::parse(const std::string& text, const std::string& path) {
 
 Table Table::of_numbers(const std::vector<std::string>& names) {
   Table table;
-  for (const std::string& name : names)
-    table.columns.push_back({.name = name, .position = table.columns.size()});
+  for (const std::string& name : names) table.columns.push_back({.name = name});
   return table;
 }
 

@@ -22,15 +22,13 @@ struct TableColumn {
   /// with it sine and cosine of its time of day, day of the week and day of the year.
   enum class Kind { number, one_hot, code, date, date_and_sines };
 
-  std::string name{};        ///< in the heading; empty: the table has none
-  std::size_t position = 0;  ///< in a line, from 0; counts where there is no heading
+  std::string name{};  ///< in the heading; "column 3": without one
   Kind kind = Kind::number;
   std::vector<std::string>
       categories{};              ///< the code of the first is 1; 0 is a missing one, without a hot value
   std::optional<double> fill{};  ///< number, seconds or code of a missing value; none: an error
   bool drops = false;            ///< training left out the lines where it is missing
 
-  std::string shown_name() const;  ///< "width", or "column 3" without a name
   bool is_category() const { return kind == Kind::one_hot || kind == Kind::code; }
   bool is_date() const { return kind == Kind::date || kind == Kind::date_and_sines; }
   /// Appends the names of its values in x: "width", "colour=red", "when", "when day sin".

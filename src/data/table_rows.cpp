@@ -54,9 +54,7 @@ TableRows::TableRows(std::span<const std::string> inputs, const CsvOptions& opti
   if (known) {
     table_ = *known;
     if (options.label == "none") table_.target.reset();
-    for (const TableColumn& column : known->columns)
-      if (!column.name.empty()) options_.names.push_back(column.name);
-    fills_.resize(table_.columns.size());
+    for (const TableColumn& column : known->columns) options_.names.push_back(column.name);
   }
   if (options.image.rank() == 3) values_ = static_cast<std::size_t>(options.image.numel());
   for (const std::string& path : inputs) see_heading(CsvFile(path, options_));
@@ -71,10 +69,6 @@ TableRows::TableRows(std::span<const std::string> inputs, const CsvOptions& opti
 
 bool TableRows::must_learn() const {
   return !known_ && (!options_.categorical.empty() || !options_.missing.empty());
-}
-
-std::size_t TableRows::width() const {
-  return table_.columns.empty() ? values_ : table_.value_names().size();
 }
 
 void TableRows::see_heading(const CsvFile& file) {
@@ -136,23 +130,22 @@ void TableRows::assign_columns(std::size_t columns, const CsvFile& file) {
   if (options_.label != "none" || !options_.target.empty()) {
     const std::size_t target = target_column(file, columns);
     const std::string fill = fills.contains(target) ? fills[target] : fill_of_all;
-    table_.target = {
-        .name = target < names_.size() ? names_[target] : "", .position = target, .drops = fill == "drop"};
+    table_.target = {.name = name_of(target), .drops = fill == "drop"};
     table_.has_classes = options_.target.empty();
+    target_field_ = target;
   }
   for (const auto& [column, word] : dropped) dropped_.insert(column);
   for (std::size_t i = 0; i < columns; ++i) {
-    if ((table_.target && i == table_.target->position) || index_columns_.contains(i) || dropped_.contains(i))
-      continue;
+    if (i == target_field_ || index_columns_.contains(i) || dropped_.contains(i)) continue;
     using Kind = TableColumn::Kind;
-    TableColumn column{.name = i < names_.size() ? names_[i] : "", .position = i};
+    TableColumn column{.name = name_of(i)};
     const auto kind_of = [&](const auto& words, const char* option, const char* word, Kind plain,
                              Kind other) {
       const auto found = words.find(i);
       if (found == words.end()) return;
       if (!found->second.empty() && found->second != word)
-        throw UsageError("--{} {}={}: must be {} alone, or with ={}", option, column.name, found->second,
-                         "the name", word);
+        throw UsageError("--{} {}={}: must be the name alone, or with ={}", option, column.name,
+                         found->second, word);
       column.kind = found->second.empty() ? plain : other;
     };
     kind_of(categories, "categorical", "code", Kind::one_hot, Kind::code);
@@ -168,49 +161,35 @@ void TableRows::assign_columns(std::size_t columns, const CsvFile& file) {
                          column.is_date() ? "date" : "number");
       column.fill = value;
     }
+    fields_.push_back(i);
     fills_.push_back(fill);
     table_.columns.push_back(std::move(column));
   }
   if (values_ == 0) values_ = table_.columns.size();
 }
 
-void TableRows::set_positions(const CsvFile& file, std::size_t columns) {
-  if (table_.columns.empty()) assign_columns(columns, file);
-  fields_.clear();
-  for (const TableColumn& column : table_.columns) fields_.push_back(column.position);
-  if (table_.target) target_field_ = target_column(file, columns);
-}
-
-/// Finds the known columns in a file, by name or, where there are no names, by position.
+/// Finds the known columns in a file, by name.
 void TableRows::find_known(const CsvFile& file) {
-  const std::vector<std::string>& names = file.heading();
-  const std::size_t columns = file.fields().size();
-  std::vector<std::string> missing, ignored;
-  std::set<std::size_t> used;
-  const bool named = std::ranges::any_of(table_.columns, [](const auto& c) { return !c.name.empty(); });
-  if (named && names.empty())
-    throw DataError("{}: has no heading, but its columns are found by the names that training learned: {}",
-                    file.path(), list_of(options_.names));
-  const auto find = [&](const TableColumn& column) -> std::size_t {
-    const auto at = named ? static_cast<std::size_t>(std::ranges::find(names, column.name) - names.begin())
-                          : column.position;
-    if (named && std::ranges::count(names, column.name) > 1)
+  std::vector<std::string> names = file.heading(), missing, ignored;
+  for (std::size_t i = names.size(); i < file.fields().size(); ++i)
+    names.push_back(fmt::format("column {}", i + 1));
+  const auto find = [&](const TableColumn& column) {
+    if (std::ranges::count(names, column.name) > 1)
       throw DataError("{}: several columns are named '{}'", file.heading_where(), column.name);
-    if (at >= columns) missing.push_back(column.shown_name());
-    used.insert(at);
-    return at;
+    const auto found = std::ranges::find(names, column.name);
+    if (found == names.end()) missing.push_back(column.name);
+    return static_cast<std::size_t>(found - names.begin());
   };
   fields_.clear();
   for (const TableColumn& column : table_.columns) fields_.push_back(find(column));
   if (table_.target) target_field_ = find(*table_.target);
   if (!missing.empty())
-    throw DataError("{}: columns that training learned from are missing: {}{}",
-                    named ? file.heading_where() : file.where(), list_of(missing, 40),
-                    named ? fmt::format("; it has {}", list_of(names, 40))
-                          : fmt::format("; it has {} without a heading", pluralized(columns, "column")));
-  for (std::size_t i = 0; i < columns; ++i)
-    if (!used.contains(i) && !(known_->target && i < names.size() && names[i] == known_->target->name))
-      ignored.push_back(i < names.size() ? names[i] : fmt::format("{}", i + 1));
+    throw DataError("{}: columns that training learned from are missing: {}; it has {}{}",
+                    file.heading().empty() ? file.where() : file.heading_where(), list_of(missing, 40),
+                    list_of(names, 40), file.heading().empty() ? " without a heading" : "");
+  for (std::size_t i = 0; i < names.size(); ++i)
+    if (std::ranges::count(fields_, i) == 0 && !(known_->target && names[i] == known_->target->name))
+      ignored.push_back(names[i]);
   if (!ignored.empty())
     note(fmt::format("{}: ignored, as training did not learn from {}: {}", file.path(),
                      ignored.size() == 1 ? "this column" : "these columns", list_of(ignored, 20)));
@@ -240,10 +219,10 @@ void TableRows::check_index_columns(const CsvFile& file) const {
   }
 }
 
-void TableRows::check_fields(const CsvFile& file) {
+void TableRows::check_fields(const CsvFile& file, bool first) {
   const std::size_t fields = file.fields().size();
   if (known_) {
-    if (values_ == 0 || !names_.empty()) values_ = names_.empty() ? fields : names_.size();
+    if (first) values_ = file.heading().empty() ? fields : file.heading().size();
     if (fields == values_) return;
     throw DataError("{}: has {}, expected {}; the separator is {}{}", file.where(),
                     pluralized(fields, "field"), values_, file.separator_name(), file.other_separator());
@@ -360,8 +339,7 @@ std::string TableRows::advice(const std::string& path) const {
     const bool repeat =
         seen[i].different.size() <= few && 2 * std::ssize(seen[i].different) <= seen[i].texts + 1;
     const std::size_t kind = seen[i].dates == seen[i].texts ? 0 : repeat ? 1 : 2;
-    const std::string& name = table_.columns[i].name;
-    found.at(kind).push_back(name.empty() ? fmt::format("{}", table_.columns[i].position + 1) : name);
+    found.at(kind).push_back(names_.empty() ? fmt::format("{}", fields_[i] + 1) : table_.columns[i].name);
   }
   std::string text;
   for (std::size_t kind = 0; kind < found.size(); ++kind) {

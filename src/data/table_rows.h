@@ -39,10 +39,10 @@ class TableRows {
   void read(const std::string& path, const Use& use) {
     CsvFile file(path, options_);
     for (bool first = true; file.next(); first = false) {
-      check_fields(file);
+      check_fields(file, first);
       check_index_columns(file);
-      if (first && !known_) set_positions(file, file.fields().size());
       if (first && known_) find_known(file);
+      if (table_.columns.empty()) assign_columns(file.fields().size(), file);
       if (!target_seen_) see_target(file);
       use(file);
     }
@@ -68,8 +68,6 @@ class TableRows {
   std::string column_of(std::size_t value) const { return numbered_name("column", fields_[value], names_); }
   bool has_heading() const { return !names_.empty(); }
   const std::string& heading_where() const { return where_; }
-  /// How many values there are in x.
-  std::size_t width() const;
   /// Options that help with columns that hold other texts than numbers, or nothing: "; try --date when
   /// --categorical kind --missing median". Reads the start of the file.
   std::string advice(const std::string& path) const;
@@ -81,11 +79,13 @@ class TableRows {
   void see_heading(const CsvFile& file);
   void keep_values(const std::string& path);
   void assign_columns(std::size_t columns, const CsvFile& file);
-  void set_positions(const CsvFile& file, std::size_t columns);
   void find_known(const CsvFile& file);
   void see_target(CsvFile& file);
   void check_index_columns(const CsvFile& file) const;
-  void check_fields(const CsvFile& file);
+  void check_fields(const CsvFile& file, bool first);
+  std::string name_of(std::size_t column) const {
+    return column < names_.size() ? names_[column] : fmt::format("column {}", column + 1);
+  }
   std::optional<std::size_t> column_named(const std::string& name, std::size_t columns) const;
   std::size_t target_column(const CsvFile& file, std::size_t columns) const;
 
