@@ -119,11 +119,11 @@ data::Prepared run(const po::variables_map& values, const std::string& format, c
 struct Format {
   const char *name, *summary;
 };
-constexpr std::array formats{
-    Format{"csv", "tables: numbers, and a label in the last column or where options say"},
-    Format{"idx", "the format of MNIST"}, Format{"cifar", "the binary version of CIFAR"},
-    Format{"images", "a folder of JPEG and PNG files, a sub-folder per class"},
-    Format{"text", "text files and folders of them: one token per byte"}};
+constexpr std::array formats{Format{"csv", "tables: numbers and a label, or what options say of columns"},
+                             Format{"idx", "the format of MNIST"},
+                             Format{"cifar", "the binary version of CIFAR"},
+                             Format{"images", "a folder of JPEG and PNG files, a sub-folder per class"},
+                             Format{"text", "text files and folders of them: one token per byte"}};
 
 /// Adds the options of a format, or of all.
 void add_options(OptionSet& options, std::string_view format) {
