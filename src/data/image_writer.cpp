@@ -106,7 +106,6 @@ Normalization Measure::result() const {
 
 namespace {
 
-constexpr std::size_t write_buffer_bytes = std::size_t{1} << 20;
 /// What the oldest format of HDF5 stores in the header of an array.
 constexpr std::size_t max_plain_attribute_bytes = 65'400;
 
@@ -178,16 +177,10 @@ void ImageWriter::write_piece(Column<T>& column) {
   column.piece.clear();
 }
 
-template <class T>
-void ImageWriter::add(Column<T>& column, std::span<const T> values) {
-  if ((column.piece.size() + values.size()) * sizeof(T) > write_buffer_bytes) write_piece(column);
-  column.piece.insert(column.piece.end(), values.begin(), values.end());
-}
-
-template void ImageWriter::add(Column<std::uint8_t>& column, std::span<const std::uint8_t> values);
-template void ImageWriter::add(Column<float>& column, std::span<const float> values);
-template void ImageWriter::add(Column<double>& column, std::span<const double> values);
-template void ImageWriter::add(Column<std::int64_t>& column, std::span<const std::int64_t> values);
+template void ImageWriter::write_piece(Column<std::uint8_t>& column);
+template void ImageWriter::write_piece(Column<float>& column);
+template void ImageWriter::write_piece(Column<double>& column);
+template void ImageWriter::write_piece(Column<std::int64_t>& column);
 
 Statistics ImageWriter::finish(const std::optional<Statistics>& statistics) {
   hdf5::Dataset* x = nullptr;

@@ -77,11 +77,11 @@ class ImageWriter {
  public:
   ImageWriter(hdf5::File& file, const ImageFile& contents, const std::string& path);
 
-  /// Adds the next image, in the type of ImageFile, or the next label, target or codes, in any order.
-  /// DataError if there are more than ImageFile declares.
-  template <class T>
-  void add_image(std::span<const T> values) {
-    add(std::get<Column<T>>(images_), values);
+  /// Adds the next image, whose values become the type of ImageFile, or the next label, target or codes, in
+  /// any order. DataError if there are more than ImageFile declares.
+  template <class From>
+  void add_image(std::span<const From> values) {
+    std::apply([&](auto&... column) { ((column.array ? add(column, values) : void()), ...); }, images_);
   }
   void add_label(std::int64_t label) { add(labels_, std::span<const std::int64_t>(&label, 1)); }
   void add_target(double value) { add(targets_, std::span<const double>(&value, 1)); }
@@ -103,12 +103,16 @@ class ImageWriter {
     std::vector<T> piece{};
   };
 
-  template <class T>
-  void add(Column<T>& column, std::span<const T> values);
+  template <class T, class From>
+  void add(Column<T>& column, std::span<const From> values) {
+    if ((column.piece.size() + values.size()) * sizeof(T) > write_buffer_bytes) write_piece(column);
+    column.piece.insert(column.piece.end(), values.begin(), values.end());
+  }
   template <class T>
   void write_piece(Column<T>& column);
   [[noreturn]] void throw_changed() const;
 
+  static constexpr std::size_t write_buffer_bytes = std::size_t{1} << 20;
   ImageFile contents_;
   std::string path_;
   std::tuple<Column<std::uint8_t>, Column<float>, Column<double>> images_;  // one of them has an array

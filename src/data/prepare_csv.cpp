@@ -399,8 +399,6 @@ Prepared prepare_csv(std::span<const std::string> inputs, const Output& output, 
   }
 
   const auto write = [&](ImageWriter& writer, bool eval) {
-    std::vector<std::uint8_t> as_bytes;
-    std::vector<float> floats;
     each_row([&](CsvFile& file, std::int64_t row) {
       if (!held_out.empty() && is_held_out(row) != eval) return;
       rows.values(file, values, codes);
@@ -413,17 +411,7 @@ Prepared prepare_csv(std::span<const std::string> inputs, const Output& output, 
       if (number) writer.add_label(*number);
       if (contents.target == Target::values) writer.add_target(target_of(file, *rows.target_field()));
       if (!contents.code_names.empty()) writer.add_codes(codes);
-      if (contents.dtype == DType::uint8) {
-        as_bytes.clear();
-        for (const double v : values) as_bytes.push_back(static_cast<std::uint8_t>(v));
-        writer.add_image(std::span<const std::uint8_t>(as_bytes));
-      } else if (contents.dtype == DType::float32) {
-        floats.clear();
-        for (const double v : values) floats.push_back(static_cast<float>(v));
-        writer.add_image(std::span<const float>(floats));
-      } else {
-        writer.add_image(std::span<const double>(values));
-      }
+      writer.add_image(std::span<const double>(values));
     });
   };
   ImageFile of_eval = contents;
