@@ -16,14 +16,14 @@ namespace lockstep::data {
 
 bool parse_value(std::string_view field, double& value, std::string_view decimals) {
   if (field.size() > 1 && field[0] == '+' && field[1] != '-') field.remove_prefix(1);
+  const bool points = decimals.front() == '.', commas = decimals.back() == ',';
+  if (points && parse_number(field, value)) return true;
   const std::size_t comma = field.find(',');
-  if (comma == std::string_view::npos || decimals.find(',') == std::string_view::npos)
-    return (decimals.find('.') != std::string_view::npos || field.find('.') == std::string_view::npos) &&
-           parse_number(field, value);
-  if (field.find('.') != std::string_view::npos) return false;
+  if (!commas || field.find('.') != std::string_view::npos) return false;
+  if (comma == std::string_view::npos) return parse_number(field, value);
   std::string text(field);
   text[comma] = '.';
-  return parse_value(text, value);
+  return parse_number(text, value);
 }
 
 bool is_whole(std::string_view field) {
