@@ -5,6 +5,7 @@ deviations must be those of the training rows alone; r2 must agree within 0.01. 
 """
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -128,6 +129,7 @@ ours, theirs = [], []
 for table_of in (train, held_out):
     table_of["date"] = seconds(table_of["date"])
 for seed in SEEDS:
+    shutil.rmtree(f"run{seed}", ignore_errors=True)  # of an earlier start
     run("lockstep", "train", "table.ini", "--run", f"run{seed}", "--set", f"train.seed={seed}")
     for data, out in [("new.csv", "new.h5"), ("table-eval.h5", "eval.h5")]:
         run("lockstep", "predict", f"run{seed}/checkpoints/latest", "--data", data, "--out", out, "--force")
