@@ -18,6 +18,7 @@ campaigns:
   fuzz [SECONDS]      each target of tests/fuzz, for so long (600)
   peers               steps, sums and checkpoints beside PyTorch's, whose steps are checked first (tests/bench/peers)
   torchvision [MODEL] resnet18, resnet50 and vit_b_16 with random weights: our predictions beside torchvision's; weights there and back
+  table               a table from CSV to predictions beside pandas, scikit-learn and PyTorch: what is learned, from which rows, and r2
   two_hosts           how much communication shows between two made-up hosts, 1 Gbit/s apart (root)
   emulated_gpu        the emulated GPU: more ranks and seeds, large sizes; ddp over NCCL's transport on 1 to 3 ranks (nvcc, CUDA's headers)
   counts [WORKLOAD]   what a step launches and moves on a GPU, counted by the emulated one: gpt-gpu and unet-gpu, in 1 shard and in 8
@@ -159,7 +160,7 @@ case $name in
     needed cmake -S . -B build/fuzz -G Ninja -DLOCKSTEP_TESTS=ON -DLOCKSTEP_FUZZ=ON -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++ \
       -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS="-O1 -g1"
     needed cmake --build build/fuzz --target fuzz
-    for target in safetensors pytorch config; do
+    for target in safetensors pytorch config csv; do
       mkdir -p "build/fuzz/corpus/$target"
       tracked "build/fuzz/tests/fuzz/fuzz.$target" -max_total_time="${2:-600}" -max_len=4096 -timeout=10 -print_final_stats=1 \
         -artifact_prefix=build/fuzz/ "build/fuzz/corpus/$target" "tests/fuzz/seeds/$target"
@@ -182,6 +183,14 @@ case $name in
     needed "$venv/bin/pip" install --quiet torch torchvision safetensors h5py
     mkdir -p build/torchvision
     tracked "$venv/bin/python" tests/bench/peers/torchvision_models.py build/release/bin/lockstep build/torchvision "${@:2}"
+    figure "$(tail -n 1 "$log")"
+    ;;
+  table)
+    prepare python3-venv -- lockstep_program
+    venv=build/table-venv
+    [ -x "$venv/bin/python" ] || needed python3 -m venv "$venv"
+    needed "$venv/bin/pip" install --quiet pandas scikit-learn h5py torch
+    tracked env OMP_NUM_THREADS=1 "$venv/bin/python" tests/bench/peers/table.py build/release/bin/lockstep build/table
     figure "$(tail -n 1 "$log")"
     ;;
   two_hosts)

@@ -371,8 +371,13 @@ std::string to_text(const Inspection& inspection) {
   }
   text += "\n";
   for (const GroupEntry& group : index.groups) {
-    for (const auto& [name, value] : group.attributes)
-      text += fmt::format("/{} {} = {}\n", group.path, on_one_line(name), on_one_line(to_text(value)));
+    for (const auto& [name, value] : group.attributes) {
+      constexpr std::size_t max_bytes = 1000;  // --json has all of it: a table may have thousands of columns
+      const std::string all = to_text(value);
+      text +=
+          fmt::format("/{} {} = {}{}\n", group.path, on_one_line(name), on_one_line(all.substr(0, max_bytes)),
+                      all.size() > max_bytes ? fmt::format(" ... ({} bytes)", all.size()) : "");
+    }
   }
   for (const auto& [name, value] : index.provenance)
     text += fmt::format("/provenance {} = {}\n", on_one_line(name), on_one_line(value));

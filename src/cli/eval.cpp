@@ -40,10 +40,12 @@ ExitCode eval(const Program& program, Session& session, const Arguments& argumen
                     "Prints the loss and metrics of a checkpoint over DATA, or over the run's own\n"
                     "evaluation data (data.eval, or the part that data.eval_fraction holds out).\n"
                     "Every sample counts once, on any number of ranks.");
-  options.add()("data", po::value<std::string>(),
-                "HDF5 data file or folder of pictures, all of it; default: evaluation data of the run");
+  options.add()(
+      "data", po::value<std::string>(),
+      "HDF5 data file, table (.csv) or folder of pictures, all of it; default: evaluation data of the run");
   options.add()("fields", po::value<std::string>(),
                 "arrays: names of fields in DATA, instead of data.fields of the run");
+  options.add()("unknown", po::value<std::string>(), "as-missing: categories that training did not see");
   options.add()("own-statistics", "normalise by mean and deviation of DATA instead of the checkpoint's");
   SavedModel::add_options(options);
   options.add()("json", "print one JSON document");
@@ -61,7 +63,8 @@ ExitCode eval(const Program& program, Session& session, const Arguments& argumen
     if (const auto fields = option_text(values, "fields"))
       train::set_fields(config, saved.model(), option::words_of(*fields));
     if (values.count("data")) {
-      data.emplace(config, saved.model(), values["data"].as<std::string>(), saved.learned_from(), true, own);
+      data.emplace(config, saved.model(), values["data"].as<std::string>(), saved.learned_from(), true, own,
+                   unknown_as_missing(values));
     } else {
       open_data_of_run(data, config, saved.model());
       data->use(saved.learned_from(), own);
@@ -92,7 +95,7 @@ ExitCode eval(const Program& program, Session& session, const Arguments& argumen
     print_json(report);
   } else {
     fmt::print("{} of step {}: {} ({} samples of {})\n", saved.weights(), saved.step(), metrics,
-               found.samples, data->eval()->name());
+               found.samples, option_text(values, "data").value_or(data->eval()->name()));
   }
   return ExitCode::done;
 }

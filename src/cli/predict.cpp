@@ -56,13 +56,14 @@ ExitCode predict(const Program& program, Session& session, const Arguments& argu
                     "float32 [N, ...] (logits, not probabilities, for a classifier), with the same\n"
                     "bytes on any number of ranks. DATA needs only the fields that the model reads.\n"
                     "Signals stop it as they stop train; the same command continues OUT.part.");
-  options.add()("data", po::value<std::string>(), "HDF5 data file, or folder of pictures");
+  options.add()("data", po::value<std::string>(), "HDF5 data file, table (.csv) or folder of pictures");
   options.add()("out", po::value<std::string>(), "file to write");
   options.add()("force", "replace OUT if it exists");
   options.add()("fields", po::value<std::string>(),
                 "arrays: names of fields in DATA, instead of data.fields of the run");
   options.add()("output", po::value<std::string>()->default_value("logits"),
                 "language models: logits [T, V], or logprobs [T] of the targets");
+  options.add()("unknown", po::value<std::string>(), "as-missing: categories that training did not see");
   options.add()("own-statistics", "normalise by mean and deviation of DATA instead of the checkpoint's");
   SavedModel::add_options(options);
   options.positional("file");
@@ -96,7 +97,8 @@ ExitCode predict(const Program& program, Session& session, const Arguments& argu
     how.log_probabilities = wants_log_probabilities(output, saved.model());
     const auto fields = option_text(values, "fields");
     if (fields) train::set_fields(config, saved.model(), option::words_of(*fields));
-    data.emplace(config, saved.model(), path, saved.learned_from(), how.log_probabilities, own);
+    data.emplace(config, saved.model(), path, saved.learned_from(), how.log_probabilities, own,
+                 unknown_as_missing(values));
     train::check_inputs(saved.model(), *data->eval());
     how.inputs = {path, file};
     for (const train::TrainingFile& input : train::training_files(config.data))
@@ -112,6 +114,7 @@ ExitCode predict(const Program& program, Session& session, const Arguments& argu
         {"data file", listing.empty() ? state_of(path) : fmt::format("{:016x}", purpose_of(listing))},
         {"normalisation of images", normalization_of(*data, own)},
         {"fields", escaped(fields.value_or(""))},
+        {"unknown categories", option_text(values, "unknown").value_or("refused")},
         {"output", output},
         {"precision", std::string(to_string(saved.compute()))},
         {"device", backend.device() == Device::cpu() ? "cpu" : "cuda"},
@@ -125,7 +128,7 @@ ExitCode predict(const Program& program, Session& session, const Arguments& argu
   const ExitCode code = train::predict(session, saved.model(), *data->eval(), how, requests);
   if (code == ExitCode::done && session.world().rank() == 0)
     fmt::print("{}: outputs of {} of step {} for {} samples of {}\n", how.out, saved.weights(), saved.step(),
-               data->eval()->size(), data->eval()->name());
+               data->eval()->size(), path);
   return code;
 }
 

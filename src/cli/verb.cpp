@@ -102,6 +102,12 @@ void add_device(OptionSet& options) {
   options.add()("device", po::value<std::string>(), "auto (a GPU if the node has one), cpu or cuda");
 }
 
+bool unknown_as_missing(const po::variables_map& values) {
+  const std::optional<std::string> text = option_text(values, "unknown");
+  if (text && *text != "as-missing") throw UsageError("--unknown {}: must be as-missing", *text);
+  return text.has_value();
+}
+
 void add_output(OptionSet& options) {
   options.add()("json", "print one JSON document");
   options.add()("html", po::value<std::string>(), "also write an HTML page to this file");

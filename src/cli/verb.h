@@ -66,6 +66,9 @@ class OptionSet {
 /// Adds --device, for verbs that compute.
 void add_device(OptionSet& options);
 
+/// Whether --unknown, the option of tables, is as-missing. UsageError for another text.
+bool unknown_as_missing(const po::variables_map& values);
+
 /// Adds --json and --html.
 void add_output(OptionSet& options);
 

@@ -14,9 +14,16 @@
 
 namespace lockstep::data {
 
-bool parse_value(std::string_view field, double& value) {
+bool parse_value(std::string_view field, double& value, std::string_view decimals) {
   if (field.size() > 1 && field[0] == '+' && field[1] != '-') field.remove_prefix(1);
-  return parse_number(field, value);
+  const bool points = decimals.front() == '.', commas = decimals.back() == ',';
+  if (points && parse_number(field, value)) return true;
+  const std::size_t comma = field.find(',');
+  if (!commas || field.find('.') != std::string_view::npos) return false;
+  if (comma == std::string_view::npos) return parse_number(field, value);
+  std::string text(field);
+  text[comma] = '.';
+  return parse_number(text, value);
 }
 
 bool is_whole(std::string_view field) {
@@ -24,9 +31,9 @@ bool is_whole(std::string_view field) {
   return parse_value(field, value) && std::floor(value) == value;
 }
 
-bool is_number(std::string_view field) {
+bool is_number(std::string_view field, std::string_view decimals) {
   double ignored = 0;
-  return parse_value(field, ignored) && !is_missing(field);
+  return parse_value(field, ignored, decimals) && !is_missing(field);
 }
 
 bool is_missing(std::string_view field) {
@@ -58,13 +65,41 @@ char separator_of(std::string_view line) {
     for (std::size_t begin = 0, at = 0; at <= line.size(); ++at) {
       if (at < line.size() && line[at] == '"') quoted = !quoted;
       if (at < line.size() && (quoted || line[at] != candidate)) continue;
-      found.first += is_number(without_blanks(line.substr(begin, at - begin)));
+      found.first += is_number(without_blanks(line.substr(begin, at - begin)), candidate == ';' ? ".," : ".");
       ++found.second;
       begin = at + 1;
     }
-    if (found > most) std::tie(best, most) = std::tie(candidate, found);
+    if (found.second > 1 && found > most) std::tie(best, most) = std::tie(candidate, found);
   }
   return best;
+}
+
+/// Whether the text, from `at` on, ends within a quoted field; `quoted`: it begins within one.
+bool ends_in_quotes(std::string_view text, std::size_t at, bool quoted, std::string_view separators) {
+  const std::string_view blanks = separators.find('\t') == std::string_view::npos ? " \t" : " ";
+  while (true) {
+    if (!quoted) {
+      at = text.find_first_not_of(blanks, at);
+      if (at == std::string_view::npos) return false;
+      quoted = text[at] == '"';
+      at += quoted;
+    }
+    for (; quoted; ++at) {
+      at = text.find('"', at);
+      if (at == std::string_view::npos) return true;
+      quoted = at + 1 < text.size() && text[at + 1] == '"';
+      at += quoted;
+    }
+    at = text.find_first_of(separators, at);
+    if (at == std::string_view::npos) return false;
+    ++at;
+  }
+}
+
+/// The command in Python that makes a CSV file of another kind of file: "python3 -c '...'".
+std::string python_line(const std::string& path, std::string_view reader) {
+  return fmt::format("convert it: python3 -c 'import pandas; pandas.{}.to_csv(\"table.csv\", index=False)'",
+                     fmt::format(fmt::runtime(reader), fmt::format("\"{}\"", path)));
 }
 
 /// Unquotes in place the field that begins at text[begin]. Returns the position after its closing quote and
@@ -99,25 +134,57 @@ bool number_columns(const std::vector<double>& numbers) {
 }  // namespace
 
 CsvFile::CsvFile(const std::string& path, const CsvOptions& options)
-    : input_(path), separator_(options.separator) {
+    : input_(path), separator_(options.separator), decimal_(options.decimal) {
   find_heading(options);
 }
 
+std::string_view CsvFile::decimals() const {
+  if (decimal_ != '\0') return {&decimal_, 1};
+  return separator_ == ';' ? ".," : ".";
+}
+
+bool CsvFile::number(std::string_view field, double& value) {
+  if (!parse_value(field, value, decimals())) return false;
+  const std::size_t sign = decimals().size() > 1 ? field.find_first_of(".,") : std::string_view::npos;
+  if (sign != std::string_view::npos) decimal_ = field[sign];
+  return true;
+}
+
 bool CsvFile::read_line(Line& line) {
+  using namespace std::string_view_literals;
+  constexpr std::size_t max_quoted_bytes = 1 << 20, tar_mark = 257;
+  const auto check_text = [&](const std::string& text) {
+    if (text.find('\0') != std::string::npos)
+      throw DataError("{}:{}: contains a null byte, so it is not text; if it is UTF-16, {}", path(),
+                      input_.lines(), python_line(path(), "read_csv({}, encoding=\"utf-16\")"));
+  };
   while (input_.read_line(line.text)) {
     line.number = input_.lines();
-    const std::string_view kind = line.number == 1 ? kind_of_file(line.text) : "";
-    if (!kind.empty()) throw DataError("{}: not a CSV file, but {}", path(), kind);
-    if (line.text.find('\0') != std::string::npos)
-      throw DataError(
-          "{}:{}: contains a null byte, so it is not text; convert UTF-16 (iconv -f utf-16 -t utf-8)", path(),
-          line.number);
+    if (line.number == 1) {
+      if (const FileKind* const kind = kind_of_file(line.text)) {
+        const std::string_view reader = path().ends_with(".zip") ? "read_csv({})" : kind->reader;
+        throw DataError("{}: not a CSV file, but {}: {}", path(), kind->what,
+                        reader.empty() ? std::string(kind->remedy) : python_line(path(), reader));
+      }
+      if (line.text.size() > tar_mark && std::string_view(line.text).substr(tar_mark).starts_with("ustar"))
+        throw DataError("{}: not a CSV file, but a tar archive: unpack it (tar -xf)", path());
+    }
+    check_text(line.text);
     if (line.number == 1 && line.text.find('\r') != std::string::npos)
       throw DataError("{}: lines end in CR (carriage return) only; convert the file (tr '\\r' '\\n')",
                       path());
     // Spreadsheets write a byte order mark.
     if (line.number == 1 && line.text.starts_with("\xEF\xBB\xBF")) line.text.erase(0, 3);
-    if (!without_blanks(line.text).empty()) return true;
+    if (without_blanks(line.text).empty()) continue;
+    const std::string_view separators = separator_ == '\0' ? ";,\t"sv : std::string_view(&separator_, 1);
+    std::string more;
+    for (std::size_t at = 0; at < max_quoted_bytes && ends_in_quotes(line.text, at, at > 0, separators);) {
+      at = line.text.size() + 1;
+      if (!input_.read_line(more)) break;  // split() tells
+      check_text(more);
+      line.text.append(" ").append(more);
+    }
+    return true;
   }
   return false;
 }
@@ -135,7 +202,7 @@ void CsvFile::split(Line& line, Fields& fields) const {
           !without_blanks(std::string_view(text).substr(behind, end - behind)).empty()) {
         throw DataError("{}:{}: field {} begins with a quote, but {}", path(), line.number, fields.size() + 1,
                         behind == std::string::npos
-                            ? "has no closing quote on this line"
+                            ? "has no closing quote"
                             : "text follows the closing quote (write a quote inside as two)");
       }
       fields.push_back(std::string_view(text).substr(start, length));
@@ -157,10 +224,10 @@ std::optional<bool> CsvFile::is_heading(const Fields& names, const Fields& below
   int words = 0, broken = 0;           // names above a number; broken numbers (1e400, 0x1f, 3.5x) above one
   for (std::size_t i = 0; i < std::min(names.size(), below.size()); ++i) {
     if (is_missing(names[i])) continue;
-    if (is_number(names[i])) {
-      parse_value(names[i], numbers.emplace_back());
-      if (is_number(below[i])) above.push_back(numbers.back());
-    } else if (!is_number(below[i])) {
+    if (is_number(names[i], decimals())) {
+      parse_value(names[i], numbers.emplace_back(), decimals());
+      if (is_number(below[i], decimals())) above.push_back(numbers.back());
+    } else if (!is_number(below[i], decimals())) {
       titles.push_back(i);
     } else {
       (std::string_view("+-.0123456789").find(names[i].front()) != std::string_view::npos ? broken : words)++;
@@ -210,21 +277,31 @@ std::optional<bool> CsvFile::numbers_are_names(std::string_view text, std::size_
 }
 
 void CsvFile::find_heading(const CsvOptions& options) {
-  for (Line line; waiting_.size() < 2 && read_line(line);) waiting_.push_back(line);
-  if (waiting_.empty()) return;
-  if (separator_ == '\0') separator_ = separator_of(waiting_.front().text);
+  Line line;
+  if (!read_line(line)) return;
+  if (separator_ == '\0') separator_ = separator_of(line.text);
+  waiting_.push_back(line);
+  if (read_line(line)) waiting_.push_back(line);
   Line first = waiting_.front(), second = waiting_.back();  // copies: split() changes a line
   Fields names, below;
   split(first, names);
   split(second, below);
   while (names.size() > below.size() && names.back().empty()) names.pop_back();
+  for (; waiting_.size() > 1 && names.size() > 1 && names.size() == below.size() && names.back().empty() &&
+         below.back().empty();
+       ++empty_columns_) {
+    names.pop_back();
+    below.pop_back();
+  }
+  width_ = below.size();
   // R writes row names in a column without a field in the heading.
-  row_names_ = names.size() + 1 == below.size() && std::ranges::none_of(names, is_number);
+  row_names_ = names.size() + 1 == below.size() &&
+               std::ranges::none_of(names, [](std::string_view name) { return is_number(name); });
   if (row_names_) names.insert(names.begin(), "");
   std::optional<bool> there = options.heading;
-  const std::string& label = options.label;
-  if (!there && label != "last" && label != "first" && !is_number(label) &&
-      std::ranges::find(names, label) != names.end())
+  if (!there && std::ranges::any_of(options.names, [&](const std::string& name) {
+        return !is_number(name) && std::ranges::find(names, name) != names.end();
+      }))
     there = true;
   if (!there) there = is_heading(names, below);
   if (!there)
@@ -245,6 +322,10 @@ bool CsvFile::next() {
     return false;
   }
   split(line_, fields_);
+  for (; empty_columns_ > 0 && fields_.size() > width_; fields_.pop_back())
+    if (!fields_.back().empty())
+      throw DataError("{}: field {} is '{}', but the column has no name, and no value in the first lines",
+                      where(), fields_.size(), fields_.back().substr(0, 40));
   return true;
 }
 
@@ -263,6 +344,16 @@ std::string CsvFile::separator_name() const {
     default:
       return fmt::format("'{}'", separator_);
   }
+}
+
+std::string CsvFile::other_separator() const {
+  if (fields_.size() != 1) return "";
+  const std::string_view text = fields_.front();
+  const bool pipes = text.find('|') != std::string_view::npos,
+             blanks = text.find(' ') != std::string_view::npos;
+  if (!pipes && !blanks) return "";
+  return fmt::format("; fields seem to be separated by {}: {}", pipes ? "pipes" : "blanks",
+                     python_line(path(), pipes ? R"(read_csv({}, sep="|"))" : R"(read_csv({}, sep="\\s+"))"));
 }
 
 }  // namespace lockstep::data

@@ -77,6 +77,11 @@ void FieldMeaning::merge(std::string_view field, const FieldMeaning& more) {
         "(attribute names)",
         more.names.file, column - names.value.begin() + 1, field, quote(*there_is), names.file,
         quote(*column));
+  if (!table.value.empty() && !more.table.value.empty() && table.value != more.table.value)
+    throw DataError(
+        "{}: {} is of a table whose columns, categories or fills differ from those of {}: prepare one of them "
+        "with the other (prepare csv --statistics)",
+        more.table.file, field, table.file);
   const auto [name, other] = std::ranges::mismatch(classes.value, more.classes.value);
   if (name != classes.value.end() && other != more.classes.value.end())
     throw DataError(
@@ -100,6 +105,7 @@ void FieldMeaning::merge(std::string_view field, const FieldMeaning& more) {
   if (classes.value.size() < more.classes.value.size()) classes = more.classes;
   if (names.value.empty()) names = more.names;
   if (units.value.empty()) units = more.units;
+  if (table.value.empty()) table = more.table;
   if (!packing.value) packing = more.packing;
   if (mine.tokenizer.empty()) tokens = more.tokens;
   if (known.largest <= 0) scale = more.scale;

@@ -1,10 +1,15 @@
 #include "data/image_writer.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <type_traits>
 
 #include "data/data_file.h"
 #include "data/input.h"
+#include "data/table.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep::data {
@@ -62,17 +67,18 @@ void Measure::add(std::span<const std::uint8_t> images) {
   }
 }
 
-void Measure::add(std::span<const float> images) {
+template <class T>
+void Measure::add_floats(std::span<const T> images) {
   // Merges planes like Chan, Golub and LeVeque ("Updating formulae and a pairwise algorithm for
   // computing sample variances", 1979).
   const auto more = static_cast<double>(pixels_);
   for (std::size_t at = 0; at < images.size();) {
     for (Channel& channel : channels_) {
-      const std::span<const float> plane = images.subspan(at, pixels_);
+      const std::span<const T> plane = images.subspan(at, pixels_);
       double sum = 0, squared_deviation = 0;
-      for (const float v : plane) sum += v;
+      for (const T v : plane) sum += v;
       const double mean = sum / more;
-      for (const float v : plane) squared_deviation += (v - mean) * (v - mean);
+      for (const T v : plane) squared_deviation += (v - mean) * (v - mean);
       const double apart = mean - channel.mean, total = channel.count + more;
       channel.squared_deviation += squared_deviation + apart * apart * (channel.count * more / total);
       channel.mean += apart * (more / total);
@@ -81,6 +87,9 @@ void Measure::add(std::span<const float> images) {
     }
   }
 }
+
+template void Measure::add_floats(std::span<const float> images);
+template void Measure::add_floats(std::span<const double> images);
 
 Normalization Measure::result() const {
   Normalization found;
@@ -97,100 +106,144 @@ Normalization Measure::result() const {
 
 namespace {
 
-constexpr std::size_t write_buffer_bytes = std::size_t{1} << 20;
+/// What the oldest format of HDF5 stores in the header of an array.
+constexpr std::size_t max_plain_attribute_bytes = 65'400;
 
-std::optional<Normalization> read_statistics(const std::string& path, std::int64_t channels) {
+std::optional<Statistics> read_statistics(const std::string& path, const ImageFile& contents) {
   if (path.empty()) return {};
   const hdf5::File file = hdf5::File::open(path);
   const hdf5::Dataset x = open_images(file);
-  Normalization found{x.doubles_attribute("mean"), x.doubles_attribute("std")};
-  if (static_cast<std::int64_t>(found.mean.size()) != channels ||
-      found.deviation.size() != found.mean.size()) {
+  Statistics found{{x.doubles_attribute("mean"), x.doubles_attribute("std")}, {}};
+  if (static_cast<std::int64_t>(found.x.mean.size()) != contents.image[0] ||
+      found.x.deviation.size() != found.x.mean.size()) {
     throw DataError("{}: mean and std of /x have {} channels, but the images have {}", path,
-                    found.mean.size(), channels);
+                    found.x.mean.size(), contents.image[0]);
   }
-  check_statistics(path, found);
+  check_statistics(path, found.x);
+  if (contents.target != ImageFile::Target::values) return found;
+  const hdf5::Dataset y = file.open_dataset("y");
+  found.y = {y.doubles_attribute("mean"), y.doubles_attribute("std")};
   return found;
 }
 
 }  // namespace
 
 ImageWriter::ImageWriter(hdf5::File& file, const ImageFile& contents, const std::string& path)
-    : contents_(contents),
-      path_(path),
-      x_(file.create_dataset("x", contents.bytes ? DType::uint8 : DType::float32,
-                             {contents.images, contents.image[0], contents.image[1], contents.image[2]})),
-      y_(file.create_dataset("y", DType::int64, {contents.images})),
-      measure_(contents.image) {}
+    : contents_(contents), path_(path), measure_(contents.image), measure_targets_(Shape{1, 1, 1}) {
+  const std::int64_t rows = contents.images;
+  std::vector<std::int64_t> shape{rows, contents.image[0]};
+  if (!contents.flat) shape.insert(shape.end(), {contents.image[1], contents.image[2]});
+  const auto make = [&](auto& column, const char* name, DType dtype, std::span<const std::int64_t> extents) {
+    column.array = file.create_dataset(name, dtype, extents);
+    for (const std::int64_t extent : extents.subspan(1)) column.width *= extent;
+  };
+  std::apply(
+      [&](auto&... of) {
+        const auto make_if = [&]<class T>(Column<T>& column) {
+          if (dtype_of<T> == contents.dtype) make(column, "x", contents.dtype, shape);
+        };
+        (make_if(of), ...);
+      },
+      images_);
+  using Target = ImageFile::Target;
+  const std::array column{rows};
+  if (contents.target == Target::labels) make(labels_, "y", DType::int64, column);
+  if (contents.target == Target::values) make(targets_, "y", contents.target_dtype, column);
+  if (!contents.code_names.empty())
+    make(codes_, "codes", DType::int64, std::array{rows, std::ssize(contents.code_names)});
+}
 
 void ImageWriter::throw_changed() const {
   throw DataError("{}: not written: the input changed while it was read", path_);
 }
 
 template <class T>
-void ImageWriter::write_piece(std::vector<T>& piece) {
-  const std::int64_t images = std::ssize(piece) / contents_.image.numel();
-  if (images == 0) return;
-  if (images > contents_.images - images_done_) throw_changed();
-  x_.write_rows(images_done_, images, std::span<const T>(piece));
-  measure_.add(std::span<const T>(piece));
-  images_done_ += images;
-  piece.clear();
+void ImageWriter::write_piece(Column<T>& column) {
+  const std::int64_t rows = std::ssize(column.piece) / column.width;
+  if (rows == 0) return;
+  if (!column.array || rows > contents_.images - column.done) throw_changed();
+  const std::span<const T> piece(column.piece);
+  column.array->write_rows(column.done, rows, piece);
+  if constexpr (std::is_same_v<T, std::int64_t>) {
+    if (&column == &labels_) {
+      const auto [smallest, largest] = std::ranges::minmax(piece);
+      smallest_label_ = column.done == 0 ? smallest : std::min(smallest_label_, smallest);
+      largest_label_ = std::max(largest_label_, largest);
+    }
+  } else {
+    (static_cast<void*>(&column) == &targets_ ? measure_targets_ : measure_).add(piece);
+  }
+  column.done += rows;
+  column.piece.clear();
 }
 
-template <class T>
-void ImageWriter::add(std::vector<T>& piece, std::span<const T> values) {
-  if ((piece.size() + values.size()) * sizeof(T) > write_buffer_bytes) write_piece(piece);
-  piece.insert(piece.end(), values.begin(), values.end());
-}
+template void ImageWriter::write_piece(Column<std::uint8_t>& column);
+template void ImageWriter::write_piece(Column<float>& column);
+template void ImageWriter::write_piece(Column<double>& column);
+template void ImageWriter::write_piece(Column<std::int64_t>& column);
 
-template void ImageWriter::add(std::vector<std::uint8_t>& piece, std::span<const std::uint8_t> values);
-template void ImageWriter::add(std::vector<float>& piece, std::span<const float> values);
-
-void ImageWriter::write_labels() {
-  if (labels_.empty()) return;
-  if (std::ssize(labels_) > contents_.images - labels_done_) throw_changed();
-  const auto [smallest, largest] = std::ranges::minmax(labels_);
-  smallest_label_ = labels_done_ == 0 ? smallest : std::min(smallest_label_, smallest);
-  largest_label_ = std::max(largest_label_, largest);
-  y_.write_rows(labels_done_, std::ssize(labels_), std::span<const std::int64_t>(labels_));
-  labels_done_ += std::ssize(labels_);
-  labels_.clear();
-}
-
-void ImageWriter::add_label(std::int64_t label) {
-  if ((labels_.size() + 1) * sizeof(label) > write_buffer_bytes) write_labels();
-  labels_.push_back(label);
-}
-
-void ImageWriter::finish(const std::optional<Normalization>& statistics) {
-  write_piece(bytes_);
-  write_piece(floats_);
-  write_labels();
-  if (images_done_ != contents_.images || labels_done_ != contents_.images) throw_changed();
-  const Normalization normalisation = statistics ? *statistics : measure_.result();
-  if (!statistics) check_statistics(path_ + ": not written", normalisation);
-  x_.set_attribute("mean", normalisation.mean);
-  x_.set_attribute("std", normalisation.deviation);
-  if (!contents_.class_names.empty()) store_names(y_, "classes", contents_.class_names);
-  if (!contents_.value_names.empty()) store_names(x_, "names", contents_.value_names);
+Statistics ImageWriter::finish(const std::optional<Statistics>& statistics) {
+  hdf5::Dataset* x = nullptr;
+  const auto end = [&](auto& column) {
+    write_piece(column);
+    if (column.array && column.done != contents_.images) throw_changed();
+    return column.array ? &*column.array : nullptr;
+  };
+  std::apply([&](auto&... column) { ((x = x ? x : end(column)), ...); }, images_);
+  hdf5::Dataset* const labels = end(labels_);
+  hdf5::Dataset* const targets = end(targets_);
+  hdf5::Dataset* const codes = end(codes_);
+  Statistics all = statistics.value_or(Statistics{});
+  if (!statistics && contents_.measured) {
+    all.x = measure_.result();
+    if (targets) all.y = measure_targets_.result();
+    check_statistics(path_ + ": not written", all.x);
+  }
+  for (const auto& [array, by] : {std::pair(x, &all.x), {targets, &all.y}}) {
+    if (!array || by->mean.empty()) continue;
+    array->set_attribute("mean", by->mean);
+    array->set_attribute("std", by->deviation);
+  }
+  if (!contents_.class_names.empty() && labels) store_names(*labels, "classes", contents_.class_names);
+  if (!contents_.value_names.empty()) store_names(*x, "names", contents_.value_names);
+  if (!contents_.table.empty()) x->set_attribute("table", contents_.table);
+  if (codes) store_names(*codes, "names", contents_.code_names);
+  if (hdf5::Dataset* const y = targets ? targets : labels; y && !contents_.target_name.empty()) {
+    store_names(*y, "names", {contents_.target_name});
+    if (const std::string_view units = units_of(contents_.target_name); !units.empty())
+      y->set_attribute("units", units);
+  }
+  return all;
 }
 
 Prepared write_images(const Output& output, const ImageFile& contents, const std::string& statistics,
-                      const std::function<void(ImageWriter&)>& fill) {
+                      const std::function<void(ImageWriter&)>& fill,
+                      const std::function<void(const Statistics&)>& also) {
   if (contents.images == 0) throw DataError("{}: not written: the input has no images", output.path);
-  const std::optional<Normalization> normalization = read_statistics(statistics, contents.image[0]);
+  return write_images(output, contents, read_statistics(statistics, contents), fill, also);
+}
+
+Prepared write_images(const Output& output, const ImageFile& contents,
+                      const std::optional<Statistics>& statistics,
+                      const std::function<void(ImageWriter&)>& fill,
+                      const std::function<void(const Statistics&)>& also) {
   Prepared prepared{.samples = contents.images,
                     .image = contents.image,
-                    .element_type = contents.bytes ? "uint8" : "float32",
+                    .element_type = std::string(to_string(contents.dtype)),
                     .class_names = contents.class_names};
-  write_whole(output, [&](hdf5::File& file) {
+  std::size_t attribute_bytes =
+      std::max(contents.table.size(), static_cast<std::size_t>(contents.image[0]) * 8);
+  for (const auto* const names : {&contents.value_names, &contents.code_names})
+    attribute_bytes = std::max(attribute_bytes, fmt::format("{}", fmt::join(*names, "\n")).size());
+  const auto write = [&](hdf5::File& file) {
     ImageWriter writer(file, contents, output.path);
     fill(writer);
-    writer.finish(normalization);
-    prepared.classes = writer.largest_label() + 1;
-    prepared.one_label = writer.one_label();
-  });
+    const Statistics found = writer.finish(statistics);
+    prepared.classes = contents.target == ImageFile::Target::labels ? writer.largest_label() + 1 : 0;
+    prepared.one_label = contents.target == ImageFile::Target::labels && writer.one_label();
+    if (also) also(found);
+  };
+  write_whole(output, write, attribute_bytes > max_plain_attribute_bytes);
   return prepared;
 }
 

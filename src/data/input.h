@@ -42,9 +42,15 @@ class Input {
   std::int64_t lines_ = 0;
 };
 
-/// What a file is that begins like this and is not text, and what to do: "a zip archive (...): unpack it".
-/// Empty if it may be text.
-std::string_view kind_of_file(std::string_view start);
+/// A kind of file that is no text.
+struct FileKind {
+  std::string_view start;     ///< its first bytes
+  std::string_view what;      ///< "a zip archive"
+  std::string_view remedy;    ///< "unpack it"
+  std::string_view reader{};  ///< of tables, how pandas reads it: "read_parquet({})"; empty: it does not
+};
+/// The kind of a file that begins like this; null: it may be text.
+const FileKind* kind_of_file(std::string_view start);
 
 /// Reads the rest of a file and returns its number of bytes.
 std::int64_t count_rest(Input& input);
@@ -55,7 +61,7 @@ void check_output(std::span<const std::string> inputs, const Output& output,
                   const std::string& statistics = {});
 
 /// write(file) fills a new file, which is then synced and gets the output's name. After an error no new file
-/// remains, and an existing one is unchanged.
-void write_whole(const Output& output, const std::function<void(hdf5::File&)>& write);
+/// remains, and an existing one is unchanged. `newer`: in a format whose attributes may have any size.
+void write_whole(const Output& output, const std::function<void(hdf5::File&)>& write, bool newer = false);
 
 }  // namespace lockstep::data

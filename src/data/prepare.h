@@ -19,6 +19,7 @@
 #include "lockstep/base/shape.h"
 #include "lockstep/comm/host_group.h"
 #include "lockstep/data/augment.h"
+#include "lockstep/tensor/tensor.h"
 
 namespace lockstep::data {
 
@@ -40,17 +41,50 @@ struct Prepared {
   std::vector<std::string> warnings{};
   bool one_label = false;                  ///< images: all labels are equal
   std::vector<std::string> class_names{};  ///< images with names as labels: label i has name i
+  std::int64_t held_out = 0;               ///< of a table: samples in held_out_path()
+  std::string target{};                    ///< of a table: the name of values to predict
 };
 
+struct Table;
+
 struct CsvOptions {
-  /// The column of the label: "last", "first", its name in the heading, or its number from 1.
+  /// The column of the label: "last", "first", its name in the heading, its number from 1, or "none".
   std::string label = "last";
   char separator =
       '\0';  ///< of fields; '\0': comma, semicolon or tab, detected from the first line of each file
+  char decimal = '\0';  ///< sign in numbers; '\0': a point, or between semicolons the one that occurs
   std::optional<bool> heading{};  ///< whether each file has a heading; none: detected from its first lines
   Shape image{};                  ///< [C, H, W]; rank 0: every value is one channel, [values, 1, 1]
   std::string statistics{};
+  /// Instead of the label the column of the target, by name or number: values to predict if its first one is
+  /// a number, else classes.
+  std::string target{};
+  /// Columns by name or number: of categories ("NAME" one-hot, "NAME=code" as numbers in /codes), of dates
+  /// ("NAME" as seconds, "NAME=sines"), and those that are left out.
+  std::vector<std::string> categorical{}, dates{}, drop{};
+  /// What becomes of missing values, "KIND" of all columns or "NAME=KIND" of one: drop (the line is left
+  /// out), mean, median, or a value.
+  std::vector<std::string> missing{};
+  /// The share of lines that are written to another file, held_out_path(). Categories, fills, mean and std
+  /// are learned from the others alone.
+  double eval_fraction = 0;
+  bool unknown_as_missing = false;  ///< takes categories that training did not see as missing values
+  // For tables that are read for a model:
+  const Table* table = nullptr;            ///< what it learned from, instead of that of `statistics`
+  std::vector<std::string> class_names{};  ///< of its labels 0, 1, 2 ...; empty: numbers
+  DType dtype = DType::float32;            ///< of its /x
+  bool measured = false;                   ///< whether /x gets its own mean and std
+  bool keeps_lines = false;                ///< a line with a missing value is an error, not left out
+  std::vector<std::string> names{};        ///< of columns: a first line with one of them is a heading
+
+  /// Whether columns are more than numbers and a label, so that the data file describes the table.
+  bool describes_table() const {
+    return label == "none" || !target.empty() || !categorical.empty() || !dates.empty() || !drop.empty() ||
+           !missing.empty() || eval_fraction > 0;
+  }
 };
+/// "a-eval.h5" of "a.h5".
+std::string held_out_path(const std::string& path);
 /// Each line is one sample: numbers and a label, which is an integer of 0 or more, or a name. Fields may be
 /// in double quotes. Skips, with a note: blank lines, a heading (docs/data.md defines it; DataError if it may
 /// be a sample), and nameless columns that number or name the rows. DataError for missing values (a label
@@ -59,6 +93,11 @@ struct CsvOptions {
 /// [0, 255] and /x of `statistics` is uint8, else float32; its attribute names holds the heading. Names
 /// become labels from 0 in byte order, or those of the class names in `statistics`, and the attribute classes
 /// of /y stores them, one per line. UsageError unless exactly one column matches `label`.
+///
+/// If the options describe a table, or `statistics` do, /x is [N, values], float32 or, where that loses
+/// digits, float64; its attribute table is the description (table.h). /y has classes, or values with mean and
+/// std; /codes [N, columns] has codes from 1, and 0 for missing ones. With `statistics` the columns are those
+/// of their table, found by name in any order; others are ignored, with a note.
 Prepared prepare_csv(std::span<const std::string> inputs, const Output& output,
                      const CsvOptions& options = {});
 

@@ -20,185 +20,13 @@
 #include "data/data_file.h"
 #include "data/image_writer.h"
 #include "data/prepare.h"
+#include "data/table_rows.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/random.h"
+#include "lockstep/data/sampler.h"
 
 namespace lockstep::data {
 namespace {
-
-/// "column 3 ('width')", or "column 3" without a name.
-std::string numbered_name(const char* what, std::size_t index, const std::vector<std::string>& names) {
-  return fmt::format("{} {}{}", what, index + 1,
-                     index < names.size() ? fmt::format(" ('{}')", names[index]) : "");
-}
-
-std::string describe(const CsvFile& file, std::size_t field) {
-  return numbered_name("field", field, file.heading());
-}
-
-std::string_view short_text(std::string_view field) { return field.substr(0, 40); }
-
-std::string missing(const CsvFile& file, std::size_t field) {
-  return fmt::format("{}: {} is missing ('{}'): add a value, or remove the line", file.where(),
-                     describe(file, field), file.fields()[field]);
-}
-
-/// DataError unless names are equal in the same order: only names tell what a value is.
-void check_same_names(const std::string& where, std::span<const std::string> names,
-                      const std::string& other_where, std::span<const std::string> others, const char* what) {
-  const auto same = [](const std::string& a, const std::string& b) {
-    return a == b || (is_nameless(a) && is_nameless(b));
-  };
-  const auto [name, other] = std::ranges::mismatch(names, others, same);
-  if (name == names.end() || other == others.end()) return;
-  throw DataError(
-      "{}: {} {} is '{}', but in {} it is '{}': files must have the same columns in the same order", where,
-      what, name - names.begin() + 1, short_text(*name), other_where, short_text(*other));
-}
-
-/// Reads the values and the label of every line, and checks that all lines of all files have the same
-/// columns.
-class CsvSamples {
- public:
-  /// Reads the headings and the first lines after them.
-  CsvSamples(std::span<const std::string> inputs, const CsvOptions& options) : options_(options) {
-    if (options.image.rank() == 3) values_ = static_cast<std::size_t>(options.image.numel());
-    for (const std::string& path : inputs) see_heading(CsvFile(path, options));
-    for (const std::string& path : inputs) keep_values(path);
-    if (values_ == 0 && !names_.empty()) values_ = names_.size() - index_columns_.size() - 1;
-    for (const std::size_t column : index_columns_)
-      notes_.push_back(fmt::format("{}: {}, without a name, {}: skipped", where_,
-                                   numbered_name("column", column, names_),
-                                   row_names_ ? "names the rows" : "numbers the rows"));
-  }
-
-  /// Calls use(values, file, label) for each sample, with the index of its label's field.
-  template <class Use>
-  void read(const std::string& path, const Use& use) {
-    CsvFile file(path, options_);
-    std::vector<double> values;
-    for (bool first = true; file.next(); first = false) {
-      check_fields(file);
-      check_index_columns(file);
-      if (first) label_ = label_column(file, file.fields().size());
-      if (first) columns_ = value_columns(file.fields().size());
-      values.clear();
-      for (const std::size_t i : columns_) values.push_back(value_of(file, i));
-      use(std::span<const double>(values), file, label_);
-    }
-  }
-
-  const std::vector<std::string>& notes() const { return notes_; }
-  /// The column of a value: "column 3", with its name if there is a heading.
-  std::string column_of(std::size_t value) const { return numbered_name("column", columns_[value], names_); }
-  /// The names of a sample's values, in order; empty without a heading, or if they exceed max_name_bytes.
-  std::vector<std::string> value_names() const {
-    std::vector<std::string> found;
-    for (const std::size_t i : value_columns(names_.size())) found.push_back(names_[i]);
-    if (fmt::format("{}", fmt::join(found, "\n")).size() > max_name_bytes) found.clear();
-    return found;
-  }
-  bool has_heading() const { return !names_.empty(); }
-  const std::string& heading_where() const { return where_; }
-  Shape image() const {
-    return options_.image.rank() == 3 ? options_.image : Shape{static_cast<std::int64_t>(values_), 1, 1};
-  }
-
- private:
-  /// The columns of the values in a line of `fields` fields.
-  std::vector<std::size_t> value_columns(std::size_t fields) const {
-    std::vector<std::size_t> found;
-    for (std::size_t i = 0; i < fields; ++i)
-      if (i != label_ && !index_columns_.contains(i)) found.push_back(i);
-    return found;
-  }
-
-  void see_heading(const CsvFile& file) {
-    const std::vector<std::string>& names = file.heading();
-    if (names.empty()) return;
-    notes_.push_back(file.heading_where() + " is a heading, skipped");
-    if (!names_.empty()) return check_same_names(file.heading_where(), names, where_, names_, "field");
-    names_ = names;
-    where_ = file.heading_where();
-    row_names_ = file.row_names();
-    label_ = label_column(file, names.size());
-    // pandas, readr and spreadsheets write row numbers in columns at an edge, and may do so repeatedly.
-    const auto may_number = [&](std::size_t i) { return i != label_ && is_nameless(names[i]); };
-    for (std::size_t i = 0; i < names.size() && may_number(i); ++i) index_columns_.insert(i);
-    for (std::size_t i = names.size(); i-- > 0 && may_number(i);) index_columns_.insert(i);
-    if (index_columns_.size() + 1 >= names.size()) index_columns_.clear();  // no column has a name
-  }
-
-  /// Keeps nameless columns whose first value is not a row number.
-  void keep_values(const std::string& path) {
-    CsvFile file(path, options_);
-    if (!index_columns_.empty() && file.next())
-      std::erase_if(index_columns_, [&](std::size_t i) {
-        return !(row_names_ && i == 0) && (i >= file.fields().size() || !is_whole(file.fields()[i]));
-      });
-  }
-
-  /// DataError if a skipped column holds a value in this line.
-  void check_index_columns(const CsvFile& file) const {
-    for (const std::size_t i : index_columns_) {
-      const std::string_view text = file.fields()[i];
-      if (is_whole(text)) continue;
-      if (!(row_names_ && i == 0))
-        throw DataError(
-            "{}: {} is '{}', but the nameless column seems to number the rows; if it holds values, name it",
-            file.where(), describe(file, i), short_text(text));
-      if (is_number(text))
-        throw DataError("{}: has {} fields, but the heading has {}; is the first field a row name?",
-                        file.where(), file.fields().size(), names_.size() - 1);
-    }
-  }
-
-  void check_fields(const CsvFile& file) {
-    const std::size_t fields = file.fields().size(), others = index_columns_.size() + 1;
-    if (values_ == 0 && fields > others) values_ = fields - others;
-    if (fields == values_ + others && fields > others) return;
-    std::string expected = values_ == 0 ? "values" : fmt::format("{} values", values_);
-    if (!index_columns_.empty())
-      expected += fmt::format(", {} without a name", pluralized(index_columns_.size(), "column"));
-    throw DataError("{}: has {} field{}, expected {} and a label; the separator is {}", file.where(), fields,
-                    fields == 1 ? "" : "s", expected, file.separator_name());
-  }
-
-  std::size_t label_column(const CsvFile& file, std::size_t columns) const {
-    const std::string& label = options_.label;
-    if (label == "last") return columns - 1;
-    if (label == "first") return row_names_ ? 1 : 0;
-    const auto& names = file.heading().empty() ? names_ : file.heading();
-    if (std::ranges::count(names, label) > 1)
-      throw UsageError("{}: several columns are named '{}': give the number of the label's column, from 1",
-                       where_, label);
-    if (const auto found = std::ranges::find(names, label); found != names.end())
-      return static_cast<std::size_t>(found - names.begin());
-    std::size_t number = 0;
-    if (parse_number(label, number) && number >= 1 && number <= columns) return number - 1;
-    throw UsageError("{}: no column is named '{}', the label: there are {} columns{}",
-                     names.empty() ? file.where() : where_, label, columns,
-                     names.empty() ? " without a heading" : fmt::format(", {}", fmt::join(names, ", ")));
-  }
-
-  static double value_of(const CsvFile& file, std::size_t field) {
-    const std::string_view text = file.fields()[field];
-    double value = 0;
-    const bool number = parse_value(text, value);
-    if (number && std::abs(value) <= std::numeric_limits<float>::max()) return value;
-    if (is_missing(text)) throw DataError("{}", missing(file, field));
-    throw DataError("{}: {} is '{}', not a number{}", file.where(), describe(file, field), short_text(text),
-                    number ? " in the range of float32" : "");
-  }
-
-  const CsvOptions& options_;
-  std::vector<std::string> notes_, names_;  // names_: the first heading
-  std::string where_;                       // FILE:LINE of the first heading
-  bool row_names_ = false;
-  std::set<std::size_t> index_columns_;  // nameless columns that number or name the rows
-  std::vector<std::size_t> columns_;     // of values
-  std::size_t values_ = 0;               // per sample; 0: not yet known
-  std::size_t label_ = 0;                // column of the label
-};
 
 /// True for 1,5 and 12.5% and $1,234.50: numbers with signs of money or percent, commas or blanks.
 bool is_quantity(std::string text) {
@@ -211,14 +39,18 @@ bool is_quantity(std::string text) {
 /// The labels, which are all integers or all names.
 class CsvLabels {
  public:
-  /// Takes the class names of the data file `from`; without labels there, names are numbered in order.
-  explicit CsvLabels(const std::string& from) : from_(from) {
-    if (from.empty()) return;
-    const hdf5::File file = hdf5::File::open(from);
-    if (file.exists("/y")) names_ = names_of(file.open_dataset("/y"), "classes");
+  /// Takes the class names of a model, or of the data file `from`; without labels there, names are numbered
+  /// in order.
+  CsvLabels(const std::string& from, const std::vector<std::string>& names) : from_(from), names_(names) {
+    bool stored = !names.empty();
+    if (!from.empty()) {
+      const hdf5::File file = hdf5::File::open(from);
+      stored = file.exists("/y");
+      if (stored) names_ = names_of(file.open_dataset("/y"), "classes");
+    }
     for (std::size_t i = 0; i < names_.size(); ++i) numbers_[names_[i]] = static_cast<std::int64_t>(i);
     stored_names_ = !names_.empty();
-    stored_integers_ = file.exists("/y") && !stored_names_;
+    stored_integers_ = stored && !stored_names_;
   }
 
   /// Records a label in the first pass. Among numbers NA stands for a missing value; among names it is a name
@@ -233,7 +65,7 @@ class CsvLabels {
     const bool mark = is_missing(text),
                number = !stored_names_ && !mark && parse_value(text, value) && std::isfinite(value);
     if (text.empty() || (mark && (stored_integers_ || !integers_.empty())))
-      throw DataError("{}", missing(file, field));
+      throw DataError("{}", missing_value(file, field));
     if (stored_integers_ && !number)
       throw invalid(fmt::format(", but labels of {} are numbers without names", from_));
     if (number && !first_mark_.empty()) throw DataError("{}", first_mark_);
@@ -246,14 +78,14 @@ class CsvLabels {
     }
     if (number)
       throw invalid(
-          ": labels must be integers of 0 or more, or names (for task.name = regression, write an HDF5 file "
-          "with an array y of floats)");
+          ": labels must be integers of 0 or more, or names (for values to predict, task.name = regression: "
+          "--target NAME)");
     if (numbers_.contains(text)) return;
     if (stored_names_)
-      throw invalid(
-          fmt::format(", which is not a class of {}; its classes are {}", from_, fmt::join(names_, ", ")));
+      throw invalid(fmt::format(", which is not a class of {}; its classes are {}",
+                                from_.empty() ? "the model" : from_, fmt::join(names_, ", ")));
     if (!mark) first_mark_.clear();
-    if (mark && numbers_.empty()) first_mark_ = missing(file, field);
+    if (mark && numbers_.empty()) first_mark_ = missing_value(file, field);
     numbers_.emplace(text, 0);
     name_bytes_ += text.size() + 1;
     if (name_bytes_ > max_name_bytes)
@@ -278,8 +110,8 @@ class CsvLabels {
     const bool quantities = !names_.empty() && std::ranges::all_of(names_, is_quantity);
     if ((classes > 2 * used && classes > many) || (used >= few && 2 * used > samples_) || quantities)
       found.push_back(fmt::format(
-          "labels {} make {} classes, and {} of them occur in {} samples; to predict values, write "
-          "an HDF5 file with an array y of floats for task.name = regression",
+          "labels {} make {} classes, and {} of them occur in {} samples; to predict values (task.name = "
+          "regression), use --target NAME",
           names_.empty() ? fmt::format("up to {}", classes - 1)
                          : fmt::format("such as '{}'", short_text(names_.front())),
           classes, used, samples_));
@@ -349,77 +181,261 @@ struct CsvSpread {
   }
 };
 
+/// The value to predict in a line. DataError if it is missing, or no number.
+double target_of(CsvFile& file, std::size_t field) {
+  const std::string_view text = file.fields()[field];
+  double value = 0;
+  if (is_missing(text))
+    throw DataError("{} (--missing drop leaves such lines out)", missing_value(file, field));
+  if (file.number(text, value) && std::abs(value) <= std::numeric_limits<float>::max()) return value;
+  throw DataError("{}: the target, {}, is '{}', not a number{}", file.where(), describe(file, field),
+                  short_text(text),
+                  std::abs(value) > 1 ? " in the range of float32" : ", but earlier ones are");
+}
+
 bool is_byte(double value) { return value >= 0 && value <= 255 && std::floor(value) == value; }
+
+/// What the columns of a table need from the training rows.
+class LearnedColumns {
+ public:
+  explicit LearnedColumns(const TableRows& rows) : columns_(rows.table().columns.size()) {}
+
+  void see(TableRows& rows, CsvFile& file) {
+    for (std::size_t i = 0; i < columns_.size(); ++i) {
+      const TableColumn& column = rows.table().columns[i];
+      const std::string_view text = rows.field(file, i);
+      if (is_missing(text)) continue;
+      if (column.is_category()) {
+        columns_[i].categories.emplace(text);
+        if (columns_[i].categories.size() > max_categories)
+          throw DataError("{}: {} has more than {} categories; leave it out (--drop), or number them",
+                          file.where(), describe(file, rows.field_index(i)), max_categories);
+      } else if (rows.fill_of(i) == "mean" || rows.fill_of(i) == "median") {
+        columns_[i].values.push_back(rows.number(file, i));
+      }
+    }
+  }
+
+  void finish(TableRows& rows) {
+    for (std::size_t i = 0; i < columns_.size(); ++i) {
+      TableColumn& column = rows.table().columns[i];
+      Column& seen = columns_[i];
+      const std::string& fill = rows.fill_of(i);
+      const bool learns = fill == "mean" || fill == "median";
+      if (column.is_category()) {
+        const bool names_one = !fill.empty() && fill != "drop" && !learns;
+        if (names_one) seen.categories.insert(fill);
+        column.categories.assign(seen.categories.begin(), seen.categories.end());
+        if (names_one)
+          column.fill = static_cast<double>(std::ranges::lower_bound(column.categories, fill) -
+                                            column.categories.begin() + 1);
+      }
+      if (column.is_category() ? column.categories.empty() : learns && seen.values.empty())
+        throw DataError("{} has no value in the training rows; leave it out: --drop", rows.column_of(i));
+      if (column.is_category() || !learns) continue;
+      std::vector<double>& values = seen.values;
+      if (fill == "mean") {
+        double sum = 0;
+        for (const double value : values) sum += value;
+        column.fill = sum / static_cast<double>(values.size());
+      } else {
+        const auto middle = values.begin() + std::ssize(values) / 2;
+        std::ranges::nth_element(values, middle);
+        const double below = values.size() % 2 == 1 ? *middle : *std::max_element(values.begin(), middle);
+        column.fill = below + (*middle - below) / 2;
+      }
+    }
+  }
+
+ private:
+  static constexpr std::size_t max_categories = 10'000;
+  struct Column {
+    std::vector<double> values{};
+    std::set<std::string, std::less<>> categories{};
+  };
+  std::vector<Column> columns_;
+};
+
+/// Which rows are held out: a permutation by nothing but their number decides. The same table has the same.
+std::vector<bool> held_out_rows(std::int64_t rows, double fraction, const std::string& path) {
+  const std::int64_t count = std::max<std::int64_t>(1, std::llround(fraction * static_cast<double>(rows)));
+  if (count >= rows)
+    throw DataError("{}: not written: {} are too few to hold out {} of them", path,
+                    pluralized(rows, "sample"), fraction);
+  std::vector<bool> held_out(static_cast<std::size_t>(rows));
+  const Permutation order(rows, mix_bits(purpose_of("held-out rows")), 0);
+  for (std::int64_t i = rows - count; i < rows; ++i) held_out[static_cast<std::size_t>(order(i))] = true;
+  return held_out;
+}
+
+/// Checks options that do not fit each other, or the table of `statistics`.
+void check_options(const CsvOptions& options, bool known) {
+  if (options.image.rank() != 0 && (options.image.rank() != 3 || options.image.numel() < 1))
+    throw UsageError("--shape {}: must be channels,height,width", to_string(options.image));
+  if (!(options.eval_fraction >= 0 && options.eval_fraction < 1))
+    throw UsageError("--eval-fraction {}: must be below 1", options.eval_fraction);
+  if (!options.target.empty() && options.label != "last")
+    throw UsageError("--target {}: is the column to predict, and so is --label {}; give one of them",
+                     options.target, options.label);
+  const bool changes = !options.categorical.empty() || !options.dates.empty() || !options.drop.empty() ||
+                       !options.missing.empty();
+  if (known && (changes || !options.target.empty() || options.eval_fraction > 0))
+    throw UsageError(
+        "--statistics {}: its table says what the columns are: --target, --categorical, --date, --drop, "
+        "--missing and --eval-fraction are not needed",
+        options.statistics);
+  if (options.image.rank() == 3 && (!options.categorical.empty() || !options.dates.empty()))
+    throw UsageError("--shape: an image has no --categorical and no --date");
+}
+
+/// The table that a data file describes; none: only names, or nothing.
+std::optional<Table> table_of(const std::string& path) {
+  if (path.empty()) return {};
+  const hdf5::File file = hdf5::File::open(path);
+  const hdf5::Dataset x = open_images(file);
+  if (!x.has_attribute("table")) return {};
+  return Table::parse(x.text_attribute("table"), path);
+}
 
 }  // namespace
 
+std::string held_out_path(const std::string& path) {
+  const std::string_view end = path.ends_with(".hdf5") ? ".hdf5" : path.ends_with(".h5") ? ".h5" : "";
+  return fmt::format("{}-eval{}", path.substr(0, path.size() - end.size()), end);
+}
+
 Prepared prepare_csv(std::span<const std::string> inputs, const Output& output, const CsvOptions& options) {
   if (inputs.empty()) throw UsageError("prepare csv: the list of files is empty");
-  if (options.image.rank() != 0 && (options.image.rank() != 3 || options.image.numel() < 1)) {
-    throw UsageError("--shape {}: must be channels,height,width", to_string(options.image));
-  }
   check_output(inputs, output, options.statistics);
+  const std::optional<Table> known = options.table ? *options.table : table_of(options.statistics);
+  check_options(options, known.has_value());
+  const Output eval_output{held_out_path(output.path), output.replace};
+  if (options.eval_fraction > 0) check_output(inputs, eval_output, options.statistics);
 
-  ImageFile contents{.bytes = true};
-  CsvSamples samples(inputs, options);
-  contents.value_names = samples.value_names();
-  if (!options.statistics.empty()) {  // values get the type of the training data
+  const bool describes = options.describes_table() || known;
+  TableRows rows(inputs, options, known ? &*known : nullptr);
+  std::int64_t skipped = 0;
+  const auto each_row = [&](const auto& use) {  // use(file, number of the row)
+    std::int64_t row = skipped = 0;
+    for (const std::string& path : inputs)
+      rows.read(path, [&](CsvFile& file) { rows.skips(file) ? void(++skipped) : use(file, row++); });
+    return row;
+  };
+  std::vector<bool> held_out;
+  if (options.eval_fraction > 0)
+    held_out =
+        held_out_rows(each_row([](const CsvFile&, std::int64_t) {}), options.eval_fraction, output.path);
+  const auto is_held_out = [&](std::int64_t row) {
+    return row < std::ssize(held_out) && held_out[static_cast<std::size_t>(row)];
+  };
+  if (rows.must_learn()) {
+    std::optional<LearnedColumns> learned;
+    each_row([&](CsvFile& file, std::int64_t row) {
+      if (!learned) learned.emplace(rows);
+      if (!is_held_out(row)) learned->see(rows, file);
+    });
+    if (learned) learned->finish(rows);
+  }
+
+  ImageFile contents;
+  if (rows.has_heading()) contents.value_names = rows.table().value_names();
+  std::optional<DType> dtype;  // of the training data
+  if (options.table) {
+    dtype = options.dtype;
+  } else if (!options.statistics.empty()) {
     const hdf5::File file = hdf5::File::open(options.statistics);
     const hdf5::Dataset x = open_images(file);
-    check_same_names(samples.heading_where(), contents.value_names, options.statistics, names_of(x, "names"),
-                     "value");
-    contents.bytes = x.dtype() == DType::uint8;
+    if (!known)
+      check_same_names(rows.heading_where(), contents.value_names, options.statistics, names_of(x, "names"),
+                       "value");
+    dtype = x.dtype() == DType::float64 && !known ? DType::float32 : x.dtype();
   }
-  CsvLabels labels(options.statistics);
+  bool bytes = dtype ? dtype == DType::uint8 : !describes;
+  CsvLabels labels(options.statistics, options.class_names);
   std::vector<CsvSpread> spreads;
-  for (const std::string& path : inputs) {
-    samples.read(path, [&](std::span<const double> values, const CsvFile& file, std::size_t label) {
-      labels.see(file, label);
-      if (spreads.empty())
-        for (const double value : values) spreads.push_back({value, value, value});
-      for (std::size_t i = 0; i < values.size(); ++i) spreads[i].see(values[i]);
-      contents.bytes = contents.bytes && std::ranges::all_of(values, is_byte);
-      ++contents.images;
-    });
-  }
-  labels.end_first_pass();
-  contents.image = samples.image();
-  contents.class_names = labels.names();
-
-  Prepared prepared = write_images(output, contents, options.statistics, [&](ImageWriter& writer) {
-    std::vector<std::uint8_t> bytes;
-    std::vector<float> floats;
-    for (const std::string& path : inputs) {
-      samples.read(path, [&](std::span<const double> values, const CsvFile& file, std::size_t label) {
-        const std::optional<std::int64_t> number = labels.number(file.fields()[label]);
-        const bool same_kind = !contents.bytes || std::ranges::all_of(values, is_byte);
-        if (!number || !same_kind || std::ssize(values) != contents.image.numel())
-          throw DataError("{}: not written: the line changed while the file was read", file.where());
-        writer.add_label(*number);
-        if (contents.bytes) {
-          bytes.clear();
-          for (const double v : values) bytes.push_back(static_cast<std::uint8_t>(v));
-          writer.add_image(std::span<const std::uint8_t>(bytes));
-        } else {
-          floats.clear();
-          for (const double v : values) floats.push_back(static_cast<float>(v));
-          writer.add_image(std::span<const float>(floats));
-        }
-      });
+  std::optional<CsvSpread> target_spread;
+  std::vector<double> values;
+  std::vector<std::int64_t> codes;
+  contents.images = each_row([&](CsvFile& file, std::int64_t) {
+    rows.values(file, values, codes);
+    if (rows.target_field() && rows.table().has_classes) {
+      labels.see(file, *rows.target_field());
+    } else if (rows.target_field()) {
+      const double target = target_of(file, *rows.target_field());
+      if (!target_spread) target_spread = CsvSpread{target, target, target};
+      target_spread->see(target);
     }
+    if (spreads.empty())
+      for (const double value : values) spreads.push_back({value, value, value});
+    for (std::size_t i = 0; i < values.size(); ++i) spreads[i].see(values[i]);
+    bytes = bytes && std::ranges::all_of(values, is_byte);
   });
-  prepared.notes = samples.notes();
-  if (contents.value_names.empty() && samples.has_heading())
-    prepared.warnings.push_back(fmt::format(
-        "{}: the column names exceed {} bytes and are not stored: other data files cannot be checked "
-        "for the same columns",
-        samples.heading_where(), max_name_bytes));
-  for (std::size_t i = 0; i < spreads.size() && !contents.bytes; ++i)
-    if (const CsvSpread& column = spreads[i]; column.is_lost())
+  if (contents.images == 0)
+    throw DataError("{}: not written: {} no lines with samples{}", output.path,
+                    inputs.size() == 1 ? inputs.front() + " has" : "the files have",
+                    skipped > 0 ? fmt::format(", as a value is missing in all {}", skipped) : "");
+  labels.end_first_pass();
+  using Target = ImageFile::Target;
+  const bool lost = std::ranges::any_of(spreads, &CsvSpread::is_lost),
+             dates = std::ranges::any_of(rows.table().columns, &TableColumn::is_date);
+  const bool wide = dtype ? dtype == DType::float64 : describes && (lost || dates);
+  contents.dtype = bytes ? DType::uint8 : wide ? DType::float64 : DType::float32;
+  contents.image = options.image.rank() == 3 ? options.image : Shape{std::ssize(spreads), 1, 1};
+  contents.class_names = labels.names();
+  contents.target = !rows.target_field()       ? Target::none
+                    : rows.table().has_classes ? Target::labels
+                                               : Target::values;
+  if (describes) {
+    if (spreads.empty())
+      throw UsageError(
+          "--categorical: all columns are codes, and none is left for /x; make one of them one-hot");
+    contents.flat = options.image.rank() != 3;
+    if (contents.target == Target::values && target_spread->is_lost()) contents.target_dtype = DType::float64;
+    if (rows.table().target && contents.target != Target::none)
+      contents.target_name = rows.table().target->name;
+    contents.code_names = rows.table().code_names();
+    contents.table = options.table ? "" : (known ? *known : rows.table()).text(inputs.front());
+    contents.measured = !options.table || options.measured;
+  }
+
+  const auto write = [&](ImageWriter& writer, bool eval) {
+    each_row([&](CsvFile& file, std::int64_t row) {
+      if (!held_out.empty() && is_held_out(row) != eval) return;
+      rows.values(file, values, codes);
+      const bool same_kind = contents.dtype != DType::uint8 || std::ranges::all_of(values, is_byte);
+      std::optional<std::int64_t> number;
+      if (contents.target == Target::labels) number = labels.number(file.fields()[*rows.target_field()]);
+      if ((contents.target == Target::labels && !number) || !same_kind ||
+          std::ssize(values) != contents.image.numel())
+        throw DataError("{}: not written: the line changed while the file was read", file.where());
+      if (number) writer.add_label(*number);
+      if (contents.target == Target::values) writer.add_target(target_of(file, *rows.target_field()));
+      if (!contents.code_names.empty()) writer.add_codes(codes);
+      writer.add_image(std::span<const double>(values));
+    });
+  };
+  ImageFile of_eval = contents;
+  of_eval.images = std::ranges::count(held_out, true);
+  contents.images -= of_eval.images;
+  Prepared prepared = write_images(
+      output, contents, options.statistics, [&](ImageWriter& writer) { write(writer, false); },
+      [&](const Statistics& of_training) {
+        if (of_eval.images > 0)
+          write_images(eval_output, of_eval, std::optional(of_training),
+                       [&](ImageWriter& writer) { write(writer, true); });
+      });
+  prepared.held_out = of_eval.images;
+  if (contents.target == Target::values) prepared.target = rows.table().target->name;
+  prepared.notes = rows.notes();
+  if (skipped > 0)
+    prepared.notes.push_back(fmt::format("{} with missing values left out", pluralized(skipped, "line")));
+  for (std::size_t i = 0; i < spreads.size() && contents.dtype == DType::float32; ++i)
+    if (const CsvSpread& column = spreads[i]; !describes && column.is_lost())
       prepared.warnings.push_back(fmt::format(
           "{} has values from {} to {}, which float32 stores in steps of {}: subtract a common offset",
-          samples.column_of(i), column.least, column.largest, column.step()));
-  std::ranges::move(labels.warnings(), std::back_inserter(prepared.warnings));
+          rows.column_of(i), column.least, column.largest, column.step()));
+  if (contents.target == Target::labels)
+    std::ranges::move(labels.warnings(), std::back_inserter(prepared.warnings));
   return prepared;
 }
 

@@ -81,7 +81,7 @@ Prepared prepare_idx(std::span<const std::string> inputs, const Output& output,
                      const std::string& statistics) {
   if (inputs.empty()) throw UsageError("prepare idx: the list of files is empty");
   check_output(inputs, output, statistics);
-  ImageFile contents{.bytes = true};
+  ImageFile contents{.dtype = DType::uint8};
   Shape& image = contents.image;
   std::vector<IdxFile> images, labels;
   for (const std::string& path : inputs) {
@@ -143,7 +143,7 @@ Prepared prepare_cifar(std::span<const std::string> inputs, const Output& output
     throw UsageError("label_bytes = {} is invalid; CIFAR-10 has 1, CIFAR-100 has 2", options.label_bytes);
   }
   check_output(inputs, output, options.statistics);
-  ImageFile contents{.image = {3, 32, 32}, .bytes = true};
+  ImageFile contents{.image = {3, 32, 32}, .dtype = DType::uint8};
   int label_bytes = options.label_bytes;
   for (const std::string& path : inputs) {
     Input input(path);

@@ -36,7 +36,8 @@ std::int64_t text_bytes(const std::string& path, std::string& why) {
     const auto max_controls = static_cast<std::ptrdiff_t>(bytes == 0 ? got : block.size()) / 50;
     block.resize(got);
     const auto controls = std::ranges::count_if(block, [&](unsigned char c) { return control[c]; });
-    if (bytes == 0) why = kind_of_file(block);
+    if (const FileKind* const kind = bytes == 0 ? kind_of_file(block) : nullptr)
+      why = fmt::format("{}: {}", kind->what, kind->remedy);
     // After the first block a single null byte is accepted.
     if (why.empty() && (controls > max_controls || (bytes == 0 && block.find('\0') != block.npos)))
       why = fmt::format(

@@ -4,6 +4,7 @@
 #include <glob.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <charconv>
 #include <cmath>
@@ -13,7 +14,10 @@
 
 #include "base/files.h"
 #include "base/text.h"
+#include "checkpoint/layout.h"
 #include "data/finite.h"
+#include "data/prepare.h"
+#include "data/table.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/random.h"
 #include "lockstep/comm/agreement.h"
@@ -108,6 +112,35 @@ void check_unit_range(const data::Dataset& dataset) {
       "data.range: is missing: x of {} has values from {:g} to {:g} (in its first {}); give the lowest and "
       "the highest value it can have",
       dataset.name(), low, high, pluralized(std::ssize(indices), "sample"));
+}
+
+bool is_table(const std::string& path) {
+  constexpr std::array ends{".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz", ".xlsx", ".parquet"};
+  return std::ranges::any_of(ends, [&](const char* end) { return path.ends_with(end); });
+}
+
+/// Writes the data file of a table whose columns are those that the weights learned from. Returns notes.
+std::vector<std::string> write_table(const std::string& path, const models::Model& model,
+                                     const LearnedFrom& from, data::CsvOptions how, const std::string& to) {
+  const auto x = from.fields.find("x"), y = from.fields.find("y");
+  const bool known =
+      x != from.fields.end() && !(x->second.table.value.empty() && x->second.names.value.empty());
+  if (!known || (!how.keeps_lines && x->second.table.value.empty()))
+    throw DataError(
+        "{}: {} does not name the {} of its data; make a data file: lockstep prepare csv {} --statistics "
+        "TRAIN.h5 --out DATA.h5",
+        path, from.name, known ? "column of the labels" : "columns", path);
+  const data::FieldMeaning& learned = x->second;
+  const data::Table table = learned.table.value.empty() ? data::Table::of_numbers(learned.names.value)
+                                                        : data::Table::parse(learned.table.value, from.name);
+  how.label = !how.keeps_lines && table.target ? "last" : "none";
+  how.table = &table;
+  how.dtype = learned.scale.value.dtype;
+  if (y != from.fields.end()) how.class_names = y->second.classes.value;
+  if (const Shape shape = model.sample_shape();
+      learned.table.value.empty() && shape.rank() == 3 && shape.numel() == std::ssize(learned.names.value))
+    how.image = shape;
+  return data::prepare_csv(std::array{path}, {.path = to, .replace = true}, how).notes;
 }
 
 /// The files of a pattern such as "train-*.h5", in the order of their bytes; itself if it is of none.
@@ -262,8 +295,16 @@ void DataSets::check_meanings() {
 }
 
 DataSets::DataSets(const Config& config, const models::Model& model, const std::string& eval_path,
-                   const LearnedFrom& from, bool targets, bool own_statistics) {
-  const data::Request request = request_for(config, model, {eval_path}, targets);
+                   const LearnedFrom& from, bool targets, bool own_statistics, bool unknown_as_missing) {
+  std::optional<checkpoint::MemoryFile> table;
+  if (is_table(eval_path) && !is_custom(config, config.data.format))
+    for (std::string& note : write_table(
+             eval_path, model, from,
+             {.unknown_as_missing = unknown_as_missing, .measured = own_statistics, .keeps_lines = !targets},
+             table.emplace().path()))
+      warnings_.push_back(std::move(note));
+  const std::string path = table ? table->path() : eval_path;
+  const data::Request request = request_for(config, model, {path}, targets);
   Config as_trained = config;
   std::unique_ptr<data::Dataset> trained_on;
   std::string why_own;  // error of the training data, if the file's own mean and deviation are used
@@ -281,7 +322,14 @@ DataSets::DataSets(const Config& config, const models::Model& model, const std::
       if (as_trained.data.format == "images") why_own = error.what();
     }
   }
-  eval_file_ = open(as_trained, request);
+  try {
+    eval_file_ = open(as_trained, request);
+  } catch (const Error& error) {
+    std::string text = error.what();
+    if (table && text.starts_with(path)) text.replace(0, path.size(), eval_path);
+    throw Error(error.code(), text);
+  }
+  if (table) table->unlink();
   eval_ = eval_file_.get();
   if (trained_on) {
     for (const data::Field& field : eval_->fields())

@@ -45,9 +45,13 @@ class DataSets {
   DataSets(const Config& config, const models::Model& model);
   /// One file as evaluation data, normalised like `from`, see use(). Images of a checkpoint without
   /// normalisation are normalised like the files of data.train; if those cannot be opened, by their own mean
-  /// and deviation, with a warning. targets: false: leaves out fields that the file lacks.
+  /// and deviation, with a warning. A table (.csv ...) becomes data as those that the weights learned from;
+  /// each rank reads all of it, so its values fit into the memory of each. targets: false: leaves out fields
+  /// that the file lacks, and the target of a table. unknown_as_missing: categories that training did not
+  /// see.
   DataSets(const Config& config, const models::Model& model, const std::string& eval_path,
-           const LearnedFrom& from, bool targets = true, bool own_statistics = false);
+           const LearnedFrom& from, bool targets = true, bool own_statistics = false,
+           bool unknown_as_missing = false);
   ~DataSets();
 
   const data::Dataset& train() const { return *train_; }

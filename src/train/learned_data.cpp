@@ -20,7 +20,7 @@ constexpr std::string_view normalization_prefix = "data/";
 // Of /data/FIELD.
 constexpr std::string_view type_attribute = "dtype", largest_attribute = "largest", units_attribute = "units",
                            packing_attribute = "packing", classes_attribute = "classes",
-                           names_attribute = "names";
+                           names_attribute = "names", table_attribute = "table";
 
 constexpr const char* range_provenance = "x_range";
 constexpr const char* type_provenance = "x_type";
@@ -114,7 +114,7 @@ LearnedFrom learned_from(const checkpoint::FileIndex& index) {
     if (!checkpoint::is_data_group(group.path)) continue;
     data::FieldMeaning& meaning = from.fields[group.path.substr(normalization_prefix.size())];
     for (std::string* const file : {&meaning.scale.file, &meaning.classes.file, &meaning.names.file,
-                                    &meaning.units.file, &meaning.packing.file})
+                                    &meaning.units.file, &meaning.packing.file, &meaning.table.file})
       *file = index.path;
     if (!group.attributes.empty()) meaning.packing.value.emplace();  // earlier versions wrote none
     for (const auto& [name, value] : group.attributes) {
@@ -129,6 +129,7 @@ LearnedFrom learned_from(const checkpoint::FileIndex& index) {
       }
       if (name == units_attribute) meaning.units.value = *text;
       if (name == packing_attribute) meaning.packing.value = *text;
+      if (name == table_attribute) meaning.table.value = *text;
       if (name == classes_attribute || name == names_attribute)
         for (const std::string_view line : lines_of(*text))
           (name == classes_attribute ? meaning.classes : meaning.names).value.emplace_back(line);
@@ -163,6 +164,7 @@ void add(checkpoint::StateDict& state_dict, const data::Dataset& data,
              std::string(to_string((largest > 0 ? meaning.scale.value : meaning.stored).dtype)));
     if (largest > 0) describe(largest_attribute, largest);
     if (!meaning.units.value.empty()) describe(units_attribute, meaning.units.value);
+    if (!meaning.table.value.empty()) describe(table_attribute, meaning.table.value);
     if (!meaning.packing.value.value_or("").empty()) describe(packing_attribute, *meaning.packing.value);
     for (const auto& [name, names] :
          {std::pair(classes_attribute, &meaning.classes.value), {names_attribute, &meaning.names.value}})

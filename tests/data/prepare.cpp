@@ -135,9 +135,39 @@ BOOST_FIXTURE_TEST_CASE(csv_takes_commas_semicolons_and_tabs_as_the_first_line_t
       mentions("in.csv:1: has 1 field, expected values and a label; the separator is comma"));
 }
 
-BOOST_FIXTURE_TEST_CASE(csv_takes_a_decimal_comma_for_no_separator, Folder) {
-  BOOST_CHECK_EXCEPTION(csv_text("0,5;1,5;2\n"), DataError,
-                        mentions("in.csv:1: field 1 is '0,5', not a number"));
+BOOST_FIXTURE_TEST_CASE(decimal_commas_are_read_between_semicolons, Folder) {
+  const Prepared prepared = csv_text("0,5;1,5;2\n2,25;-1;0\n");
+  BOOST_TEST(read<float>("x") == (std::vector<float>{0.5, 1.5, 2.25, -1}));
+  BOOST_TEST(prepared.samples == 2);
+  BOOST_TEST(contains(prepared.notes.at(0), "commas are decimal signs"));
+  BOOST_TEST(csv_text("a;b;y\n0,5;1,5;2\n").samples == 1);
+  BOOST_CHECK_EXCEPTION(csv_text("0,5;1;2\n1;1.5;0\n"), DataError,
+                        mentions("in.csv:2: field 2 is '1.5', not a number", "--decimal point or comma"));
+  BOOST_CHECK_EXCEPTION(csv_text("0,5;1;2\n", {.decimal = '.'}), DataError, mentions("'0,5', not a number"));
+  csv_text("0,5\t1\t2\n", {.decimal = ','});
+  BOOST_TEST(read<float>("x") == (std::vector<float>{0.5, 1}));
+  BOOST_CHECK_EXCEPTION(csv_text("0,5\t1\t2\n"), DataError, mentions("--decimal point or comma"));
+}
+
+BOOST_FIXTURE_TEST_CASE(quoted_fields_may_have_line_breaks, Folder) {
+  const Prepared prepared = csv_text("a,\"the\r\nkind\"\r\n1,\"New\nYork, \"\"NY\"\"\"\r\n3,Paris\r\n");
+  BOOST_TEST(prepared.class_names == (std::vector<std::string>{"New York, \"NY\"", "Paris"}));
+  BOOST_CHECK_EXCEPTION(csv_text("1,2,\"a\nb\"\n1,x,b\n"), DataError, mentions("in.csv:3: field 2"));
+  std::string open = "1,2,a\n1,\"2,a\n";
+  for (int i = 0; i < 300'000; ++i) open += "3,4,b\n";  // a stray quote ends the reading, in bounded time
+  BOOST_CHECK_EXCEPTION(csv_text(open), DataError,
+                        mentions("in.csv:2: field 2 begins with a quote, but has no closing quote"));
+}
+
+BOOST_FIXTURE_TEST_CASE(empty_columns_at_the_end_are_no_columns, Folder) {
+  for (const std::string lines : {"a,b,c,\n1,2,0,\n3,4,1,\n", "1,2,0,\n3,4,1,\n", "1,2,0,,\n3,4,1,,\n",
+                                  "a;b;c;\r\n1;2;0;\r\n3;4;1;\r\n", "1,2,0,\n3,4,1,\n5,6,0\n"}) {
+    const Prepared prepared = csv_text(lines);
+    BOOST_TEST(prepared.image.numel() == 2, lines);
+    BOOST_TEST(contains(prepared.notes.at(0), "at the end, without a name or a value"), lines);
+  }
+  BOOST_CHECK_EXCEPTION(csv_text("1,2,0,\n3,4,1,\n5,6,0,7\n"), DataError,
+                        mentions("in.csv:3: field 4 is '7'"));
 }
 
 BOOST_FIXTURE_TEST_CASE(csv_fields_may_be_quoted, Folder) {
@@ -313,7 +343,7 @@ BOOST_FIXTURE_TEST_CASE(bad_csv_is_named_by_file_and_line_and_leaves_nothing, Fo
   BOOST_CHECK_EXCEPTION(csv_text("1,1e300,0\n"), DataError, mentions("in.csv:1: field 2"));
   BOOST_CHECK_EXCEPTION(csv_text("1,,0\n"), DataError, mentions("in.csv:1: field 2"));
   BOOST_CHECK_EXCEPTION(csv_text("7\n"), DataError, mentions("in.csv:1"));
-  BOOST_CHECK_EXCEPTION(csv_text(""), DataError, mentions("no images"));
+  BOOST_CHECK_EXCEPTION(csv_text(""), DataError, mentions("in.csv has no lines with samples"));
   BOOST_CHECK_EXCEPTION(csv({folder.file("none.csv")}), DataError,
                         mentions("none.csv: cannot open: No such file"));
   BOOST_CHECK_THROW(csv({}), UsageError);

@@ -151,7 +151,22 @@ BOOST_FIXTURE_TEST_CASE(columns_of_the_statistics_are_compared_by_name, Tables) 
   wide += "y\n";
   for (int i = 0; i < 700; ++i) wide += "1,";
   make(wide + "0\n");
-  BOOST_TEST(!hdf5::File::open(folder.file("out.h5")).open_dataset("x").has_attribute("names"));
+  BOOST_TEST(hdf5::File::open(folder.file("out.h5")).open_dataset("x").text_attribute("names").size() >
+             70'000u);
+}
+
+BOOST_FIXTURE_TEST_CASE(a_table_may_have_thousands_of_columns, Tables) {
+  std::string wide;
+  for (int i = 0; i < 20'000; ++i) wide += fmt::format("g{},", i);
+  wide += "y\n";
+  for (int line = 0; line < 2; ++line) {
+    for (int i = 0; i < 20'000; ++i) wide += fmt::format("{}.5,", i + line);
+    wide += fmt::format("{}\n", line);
+  }
+  const Prepared prepared = make(wide);
+  BOOST_TEST(prepared.image.numel() == 20'000);
+  const hdf5::File file = hdf5::File::open(folder.file("out.h5"));
+  BOOST_TEST(file.open_dataset("x").doubles_attribute("mean").at(19'999) == 20'000);
 }
 
 BOOST_FIXTURE_TEST_CASE(names_and_numbers_are_no_labels_of_one_run, Tables) {
@@ -251,7 +266,14 @@ BOOST_FIXTURE_TEST_CASE(files_that_are_no_csv_are_refused_by_what_they_are, Tabl
        "a,b",
        "UTF-16"},
       {std::string("1\0,\0002\0\n\0", 8), "null byte"},
-      {"a,y\r1,2\r3,0\r", "CR (carriage return)"}};
+      {"a,y\r1,2\r3,0\r", "CR (carriage return)"},
+      {"PAR1 1,2\n", "pandas.read_parquet(\""},
+      {"PK\x03\x04 xl/workbook.xml\n1,2\n", "pandas.read_excel(\""},
+      {"BZh91AY", "compression=\"bz2\""},
+      {std::string(257, 'a') + "ustar\n", "a tar archive"},
+      {"\x89HDF\r\n", "an HDF5 file"},
+      {"x y label\n1 2 a\n3 4 b\n", "separated by blanks: convert it: python3 -c"},
+      {"x|y|label\n1|2|a\n", "separated by pipes"}};
   for (const auto& [bytes, what] : cases)
     BOOST_CHECK_EXCEPTION(make(bytes), DataError, mentions("in.csv", what));
 }

@@ -97,12 +97,12 @@ def check_flags(verb, words):
     if verb not in verbs():
         raise Wrong(f"lockstep has no verb {verb!r}")
     path = (verb,)
-    if verb == "bench" and words and re.fullmatch("[a-z]+", words[0]):
+    if verb in ("bench", "prepare") and words and re.fullmatch("[a-z]+", words[0]):
         path = (verb, words[0])
     known = set(re.findall(r"--[a-z][a-z0-9-]*", help_of(*path)))
-    if path == ("bench",):  # of any of its subjects
-        for subject in re.findall(r"[a-z]+", (re.search(r"bench ([a-z|]+)", help_of("bench")) or [""] * 2)[1]):
-            known |= set(re.findall(r"--[a-z][a-z0-9-]*", help_of("bench", subject)))
+    if path in (("bench",), ("prepare",)):  # of any of its subjects
+        for subject in re.findall(r"[a-z]+", (re.search(rf"{verb} ([a-z|]+)", help_of(verb)) or [""] * 2)[1]):
+            known |= set(re.findall(r"--[a-z][a-z0-9-]*", help_of(verb, subject)))
     for word in words:
         flag = re.match(r"\[?(--[a-z][a-z0-9-]*)", word)
         if flag and flag[1] not in known:

@@ -68,6 +68,7 @@ struct FieldMeaning {
   Said<std::vector<std::string>> classes{};  ///< names of labels 0, 1, 2 ..., where files have them
   Said<std::vector<std::string>> names{};    ///< of the elements of a sample: columns of a table
   Said<std::string> units{};                 ///< of the stored values, where files name them
+  Said<std::string> table{};                 ///< what columns became them, where `prepare csv` says it (JSON)
   /// scale_factor and add_offset of netCDF, which are not applied; empty: neither; none: not known
   Said<std::optional<std::string>> packing{};
   Said<Tokens> tokens{};  ///< where the values are tokens of a text
