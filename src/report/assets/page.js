@@ -158,7 +158,12 @@
     xText(position) { const v = this.xValue(position); return this.xkind === "bytes" ? bytesText(v) : this.xkind === "time" ? trim(v / this.unit[1], 4) + " " + this.unit[0] : Math.round(v).toLocaleString("en"); }
     xTicks(count) {
       if (!this.xkind) return ticks(this.a, this.b, Math.min(count, this.b - this.a));  // whole steps
-      if (this.xkind === "time") return ticks(this.a / this.unit[1], this.b / this.unit[1], count).map((v) => v * this.unit[1]);
+      if (this.xkind === "time") {
+        const ms = this.unit[1];
+        let at = [];
+        for (let n = count; at.length < 2 && n < count + 8; ++n) at = ticks(this.a / ms, this.b / ms, n);  // an axis has two at least
+        return at.map((v) => v * ms);
+      }
       if (this.xkind === "bytes") return bytesTicks(this.xValue(this.a), this.xValue(this.b), count);
       const apart = [];
       for (const x of this.curves.flatMap((c) => c.x).sort((p, q) => p - q))
