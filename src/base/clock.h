@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <ctime>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -41,6 +42,13 @@ inline std::string utc_text(std::time_t time) {
   std::tm utc{};
   char text[32];
   return {text, std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", ::gmtime_r(&time, &utc))};
+}
+/// Seconds since 1970 of such a text; none for other texts.
+inline std::optional<std::time_t> unix_time_of(const std::string& utc) {
+  std::tm time{};
+  const char* const end = ::strptime(utc.c_str(), "%Y-%m-%dT%H:%M:%SZ", &time);
+  if (!end || *end != '\0') return std::nullopt;
+  return ::timegm(&time);
 }
 inline std::string utc_now() { return utc_text(std::time(nullptr)); }
 

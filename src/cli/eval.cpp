@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <optional>
 
 #include "base/files.h"
@@ -10,6 +11,8 @@
 #include "cli/saved_model.h"
 #include "cli/verb.h"
 #include "lockstep/comm/agreement.h"
+#include "lockstep/kernels/backend.h"
+#include "lockstep/tasks/built_in.h"
 #include "lockstep/train/evaluate.h"
 #include "train/components.h"
 
@@ -33,6 +36,95 @@ void open_data_of_run(std::optional<train::DataSets>& data, train::Config config
   }
 }
 
+/// Another task, of which it also counts for each class what the samples are taken for.
+class CountsByClass final : public Task {
+ public:
+  CountsByClass(Task& task, const Model& model)
+      : task_(task),
+        yes_or_no_(task.output_meaning() == OutputMeaning::yes_or_no),
+        classes_(yes_or_no_ ? 2 : model.classes()),
+        counts_(static_cast<std::size_t>(classes_ * classes_)) {
+    if (task.output_meaning() == OutputMeaning::numbers || classes_ == 0)
+      throw UsageError("--per-class: the model of the checkpoint tells no classes apart");
+  }
+
+  std::vector<Metric> metrics() const override {
+    std::vector<Metric> all = task_.metrics();
+    all.push_back({.name = "counts by class"});  // of no value, so that evaluate() is called
+    return all;
+  }
+  Loss loss(Tape& tape, Model& model, const Batch& batch) override { return task_.loss(tape, model, batch); }
+  std::string target() const override { return task_.target(); }
+  void evaluate(Evaluation& to, const Batch& batch, const Var& output) override {
+    task_.evaluate(to, batch, output);
+    const Tensor logits = floats_of(output), labels = floats_of(batch["y"], output.tape());
+    const std::int64_t width = yes_or_no_ ? 1 : classes_;
+    if (logits.numel() != labels.numel() * width)
+      throw UsageError("--per-class: {} logits are no {} labels", logits.numel(), labels.numel());
+    const float* row = logits.data<float>();
+    for (std::int64_t i = 0; i < labels.numel(); ++i, row += width) {
+      const float y = labels.data<float>()[i];
+      const std::int64_t label = yes_or_no_ ? y >= 0.5f : static_cast<std::int64_t>(y);
+      const std::int64_t as = yes_or_no_ ? *row > 0 : std::max_element(row, row + width) - row;
+      if (label >= 0 && label < classes_) ++counts_[static_cast<std::size_t>(label * classes_ + as)];
+    }
+  }
+
+  /// Those of all ranks, a line a label; names are those of the first labels. Collective.
+  nlohmann::json result(comm::HostGroup& world, std::vector<std::string> names) {
+    nlohmann::json accuracies, samples, matrix;
+    for (auto line = counts_.begin(); line != counts_.end(); line += classes_) {
+      std::vector<std::int64_t> sums(static_cast<std::size_t>(classes_)), all(sums.size() * world.size());
+      world.all_gather(&*line, sums.size() * sizeof sums[0], all.data());
+      for (std::size_t i = 0; i < all.size(); ++i) sums[i % sums.size()] += all[i];
+      const std::size_t label = matrix.size();
+      const std::int64_t count = std::accumulate(sums.begin(), sums.end(), std::int64_t{0});
+      accuracies.push_back(count == 0 ? nlohmann::json()
+                                      : nlohmann::json(double(sums[label]) / double(count)));
+      samples.push_back(count);
+      matrix.push_back(sums);
+      if (names.size() == label) names.push_back(std::to_string(label));
+    }
+    names.resize(matrix.size());
+    return {{"classes", names},
+            {"accuracy_by_class", accuracies},
+            {"samples_by_class", samples},
+            {"confusion", matrix}};
+  }
+
+ private:
+  Task& task_;
+  bool yes_or_no_;
+  std::int64_t classes_;
+  std::vector<std::int64_t> counts_;  // [label, what it is taken for]
+};
+
+/// A line a class; of a few classes with the confusion matrix.
+std::string table_of(const nlohmann::json& report) {
+  constexpr std::size_t max_columns = 12, max_width = 24, min_width = 6;
+  std::vector<std::string> names;
+  std::size_t width = min_width;
+  for (const std::string& name : report["classes"].get<std::vector<std::string>>()) {
+    names.push_back(on_one_line(name).substr(0, max_width));
+    width = std::max(width, names.back().size());
+  }
+  const bool has_matrix = names.size() <= max_columns;
+  std::string text =
+      fmt::format("{:<{}}  samples  accuracy{}", "class", width, has_matrix ? "  taken for" : "");
+  for (std::size_t as = 0; has_matrix && as < names.size(); ++as)
+    text += fmt::format("  {:>{}}", names[as], min_width);
+  for (std::size_t label = 0; label < names.size(); ++label) {
+    const nlohmann::json& accuracy = report["accuracy_by_class"][label];
+    text += fmt::format("\n{:<{}}  {:>7}  {:>8}{:11}", names[label], width,
+                        report["samples_by_class"][label].get<std::int64_t>(),
+                        accuracy.is_null() ? "" : figure(accuracy.get<double>()), "");
+    for (std::size_t as = 0; has_matrix && as < names.size(); ++as)
+      text += fmt::format("  {:>{}}", report["confusion"][label][as].get<std::int64_t>(),
+                          std::max(names[as].size(), min_width));
+  }
+  return text + "\n";
+}
+
 }  // namespace
 
 ExitCode eval(const Program& program, Session& session, const Arguments& arguments) {
@@ -48,7 +140,8 @@ ExitCode eval(const Program& program, Session& session, const Arguments& argumen
   options.add()("unknown", po::value<std::string>(), "as-missing: categories that training did not see");
   options.add()("own-statistics", "normalise by mean and deviation of DATA instead of the checkpoint's");
   SavedModel::add_options(options);
-  options.add()("json", "print one JSON document");
+  options.add()("per-class", "also the accuracy of each class and the confusion matrix");
+  options.add()("json", "print one JSON document; lockstep report RUN FILE.json draws it");
   options.positional("file");
   po::variables_map values;
   if (!options.parse(session, arguments, values)) return ExitCode::done;
@@ -76,26 +169,35 @@ ExitCode eval(const Program& program, Session& session, const Arguments& argumen
   if (own) data->measure(session.world());
   train::log_warnings(*data, session);
   Tape tape(session.backend());
+  const auto* const classification = saved.config().task.options_of<tasks::Classification>();
+  std::optional<CountsByClass> by_class;
+  if (values.count("per-class") || (classification && classification->per_class))
+    by_class.emplace(saved.task(), saved.model());
   const train::EvaluationResult found = train::evaluate({.model = saved.model(),
-                                                         .task = saved.task(),
+                                                         .task = by_class ? *by_class : saved.task(),
                                                          .tape = tape,
                                                          .world = session.world(),
                                                          .compute = saved.compute()},
                                                         *data->eval());
+  const nlohmann::json classes =
+      by_class ? by_class->result(session.world(), saved.class_names()) : nlohmann::json::object();
   if (session.world().rank() != 0) return ExitCode::done;
   nlohmann::json report = {{"samples", found.samples}, {"weights", saved.weights()}, {"step", saved.step()}};
   std::string metrics;
   const std::vector<Metric> known = train::metrics_of(saved.task());
   for (const auto& [name, value] : found.metrics) {
     report[name] = value;
-    if (std::ranges::find(known, name, &Metric::name)->printed)
+    const auto metric = std::ranges::find(known, name, &Metric::name);
+    if (metric == known.end() || metric->printed)
       metrics += fmt::format("{}{} {}", metrics.empty() ? "" : ", ", name, figure(value));
   }
+  report.update(classes);
   if (values.count("json")) {
     print_json(report);
   } else {
     fmt::print("{} of step {}: {} ({} samples of {})\n", saved.weights(), saved.step(), metrics,
                found.samples, option_text(values, "data").value_or(data->eval()->name()));
+    if (by_class) print(table_of(report));
   }
   return ExitCode::done;
 }

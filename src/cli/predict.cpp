@@ -11,6 +11,7 @@
 #include <string>
 #include <system_error>
 
+#include "base/files.h"
 #include "base/text.h"
 #include "cli/saved_model.h"
 #include "cli/verb.h"
@@ -23,12 +24,43 @@
 namespace lockstep::cli {
 namespace {
 
-/// Whether --output is logprobs. UsageError unless it is logits, or logprobs for a language model.
-bool wants_log_probabilities(const std::string& output, const models::Model& model) {
-  if (output == "logits") return false;
-  if (output != "logprobs") throw UsageError("--output {}: must be logits or logprobs", quote(output));
-  if (model.context() > 0) return true;
+/// What --output asks for.
+enum class Output { predictions, log_probabilities, network };
+
+/// UsageError unless it is one of the words, and the model and its task have it.
+Output output_of(const std::string& word, const std::string& file, SavedModel& saved) {
+  if (word == "network") return Output::network;
+  if (word != "logits" && word != "logprobs")
+    throw UsageError("--output {}: must be logits, logprobs or network", quote(word));
+  if (saved.config().task.options_of<tasks::Diffusion>())
+    throw UsageError(
+        "predict: {0}: a diffusion model predicts samples: use lockstep sample {0}, or --output network for "
+        "what its network makes of x and t",
+        file);
+  if (word == "logits") return Output::predictions;
+  if (saved.model().context() > 0) return Output::log_probabilities;
   throw UsageError("--output logprobs: needs a language model; this model is not one");
+}
+
+/// The network reads x of DATA as it is there, with the fields that the task would make, such as t.
+void take_as_network_reads(train::Config& config) {
+  config.task = config.registries->tasks.configure("regression");
+  config.data.format = "arrays";
+  config.data.range.clear();
+  config.data.normalize.clear();
+  config.data.fields.clear();
+}
+
+/// What the outputs mean, by the task and the checkpoint.
+train::PredictionMeaning meaning_of(SavedModel& saved) {
+  const Task& task = saved.task();
+  train::PredictionMeaning meaning{.output = task.output_meaning(), .classes = saved.class_names()};
+  const auto& fields = saved.learned_from().fields;
+  if (const auto target = fields.find(task.target()); target != fields.end()) {
+    meaning.names = target->second.names.value;
+    meaning.units = target->second.units.value;
+  }
+  return meaning;
 }
 
 /// The size, a digest of parts of the contents, the inode and the modification time of a file.
@@ -51,18 +83,19 @@ std::string normalization_of(const train::DataSets& data, bool own_statistics) {
 }  // namespace
 
 ExitCode predict(const Program& program, Session& session, const Arguments& arguments) {
-  OptionSet options(program, "predict FILE.h5 --data DATA.h5 --out OUT.h5 [OPTIONS]",
-                    "Writes the model's output for each sample of DATA, in order, as /output of OUT:\n"
-                    "float32 [N, ...] (logits, not probabilities, for a classifier), with the same\n"
-                    "bytes on any number of ranks. DATA needs only the fields that the model reads.\n"
-                    "Signals stop it as they stop train; the same command continues OUT.part.");
+  OptionSet options(program, "predict FILE.h5 --data DATA --out OUT.h5|OUT.csv [OPTIONS]",
+                    "Predicts each sample of DATA, in order: as a table OUT.csv, or as OUT.h5 with\n"
+                    "/output (logits, or values in the target's units), /label, /probability, /row.\n"
+                    "The same bytes on any number of ranks. DATA needs only fields that the model\n"
+                    "reads. Signals stop it; the same command continues OUT.part.");
   options.add()("data", po::value<std::string>(), "HDF5 data file, table (.csv) or folder of pictures");
-  options.add()("out", po::value<std::string>(), "file to write");
+  options.add()("out", po::value<std::string>(), "file to write: CSV if it ends with .csv, else HDF5");
   options.add()("force", "replace OUT if it exists");
   options.add()("fields", po::value<std::string>(),
                 "arrays: names of fields in DATA, instead of data.fields of the run");
   options.add()("output", po::value<std::string>()->default_value("logits"),
-                "language models: logits [T, V], or logprobs [T] of the targets");
+                "logits; logprobs of the targets, of language models; network: what the network "
+                "computes, alone, of any model");
   options.add()("unknown", po::value<std::string>(), "as-missing: categories that training did not see");
   options.add()("own-statistics", "normalise by mean and deviation of DATA instead of the checkpoint's");
   SavedModel::add_options(options);
@@ -81,24 +114,30 @@ ExitCode predict(const Program& program, Session& session, const Arguments& argu
   train::PredictOptions how{.out = values["out"].as<std::string>(),
                             .replace = values.count("force") > 0,
                             .compute = saved.compute()};
-  const std::string target(saved.task().target());
-  const std::vector<std::string>& normalized = saved.config().data.normalize;
-  if (const data::Normalization* const units = saved.learned_from().normalization(target);
-      units && std::ranges::find(normalized, target) != normalized.end())
-    how.units = *units;
   std::optional<train::DataSets> data;
   train::Config config = saved.config();
   config.data.pictures.labels.clear();  // outputs need none
+  train::LearnedFrom from = saved.learned_from();
+  comm::run_on_all(session.world(), [&] {
+    const Output wanted = output_of(output, file, saved);
+    how.log_probabilities = wanted == Output::log_probabilities;
+    if (wanted != Output::network) {
+      how.meaning = meaning_of(saved);
+      const std::string target = saved.task().target();
+      const std::vector<std::string>& normalized = config.data.normalize;
+      if (const data::Normalization* const units = from.normalization(target);
+          units && std::ranges::find(normalized, target) != normalized.end())
+        how.units = *units;
+    } else if (saved.task().takes_unit_range()) {
+      take_as_network_reads(config);
+      from.fields.clear();
+    }
+  });
   train::list_folders(config, session.world(), path);
   comm::run_on_all(session.world(), [&] {
-    if (saved.config().task.options_of<tasks::Diffusion>())
-      throw UsageError("predict: {0}: a diffusion model has no outputs to predict; use lockstep sample {0}",
-                       file);
-    how.log_probabilities = wants_log_probabilities(output, saved.model());
     const auto fields = option_text(values, "fields");
     if (fields) train::set_fields(config, saved.model(), option::words_of(*fields));
-    data.emplace(config, saved.model(), path, saved.learned_from(), how.log_probabilities, own,
-                 unknown_as_missing(values));
+    data.emplace(config, saved.model(), path, from, how.log_probabilities, own, unknown_as_missing(values));
     train::check_inputs(saved.model(), *data->eval());
     how.inputs = {path, file};
     for (const train::TrainingFile& input : train::training_files(config.data))
@@ -106,9 +145,12 @@ ExitCode predict(const Program& program, Session& session, const Arguments& argu
     std::error_code ignored;
     const std::filesystem::path canonical = std::filesystem::weakly_canonical(path, ignored);
     const kernels::Backend& backend = session.backend();
-    const std::string listing = data->listing();
+    const std::string listing = data->listing(),
+                      checkpoint = std::filesystem::relative(file, directory_of(how.out), ignored).string();
+    how.attributes = {{"checkpoint", checkpoint}, {"step", saved.step()}, {"weights", saved.weights()}};
     how.arguments = {
         {"checkpoint", fmt::format("{:016x}", saved.digest())},
+        {"checkpoint file", escaped(checkpoint)},
         {"weights", saved.weights()},
         {"data", escaped(canonical.empty() ? path : canonical.string())},
         {"data file", listing.empty() ? state_of(path) : fmt::format("{:016x}", purpose_of(listing))},

@@ -3,6 +3,7 @@
 
 #include "cli/verb.h"
 #include "report/report.h"
+#include "train/config.h"
 
 namespace lockstep::cli {
 
@@ -11,8 +12,8 @@ ExitCode report(const Program& program, Session& session, const Arguments& argum
                     "Writes the logs of runs as one HTML page, which works offline: curves, events,\n"
                     "samples, configuration and provenance. Several runs share the charts and a table\n"
                     "that sorts by any metric. A run may be live. Replaces an older page, but no\n"
-                    "other file. FILE.json is output of lockstep bench --json; several files are\n"
-                    "compared as curves over ranks or sizes.");
+                    "other file. FILE.json is output of lockstep eval --json, alone or with runs, or\n"
+                    "of lockstep bench --json: several are compared over ranks or sizes.");
   options.add()("out", po::value<std::string>(),
                 "file to write; default: RUN/report.html, or report.html for several runs or FILE.json");
   options.positional("run", -1);
@@ -26,7 +27,9 @@ ExitCode report(const Program& program, Session& session, const Arguments& argum
   on_rank_0(session, [&] {
     if (values.count("out") == 0 && in_run)
       report::read_run(runs[0]);  // an invalid run is reported before an invalid output
-    report::write_report(runs, out);
+    report::write_report(runs, out, [&](const std::string& run) {
+      return train::default_values(run + "/config.ini", program.registries);
+    });
     print(out + "\n");
   });
   return ExitCode::done;

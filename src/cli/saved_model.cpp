@@ -94,4 +94,9 @@ SavedModel::SavedModel(const std::string& file, const po::variables_map& values,
     tokenizer_.text = text->second;
 }
 
+std::vector<std::string> SavedModel::class_names() const {
+  const auto y = learned_from_.fields.find("y");
+  return y == learned_from_.fields.end() ? std::vector<std::string>{} : y->second.classes.value;
+}
+
 }  // namespace lockstep::cli

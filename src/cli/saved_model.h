@@ -40,6 +40,8 @@ class SavedModel {
   const train::Config& config() const { return config_; }
   /// What the checkpoint stores about the training data.
   const train::LearnedFrom& learned_from() const { return learned_from_; }
+  /// Names of labels 0, 1, 2 ...; empty: they have none.
+  std::vector<std::string> class_names() const;
   /// How the training data stores x, if the task takes x in [-1, 1].
   const std::optional<train::StoredRange>& range() const { return range_; }
   /// The tokenizer of the training text; its name is empty if unknown.

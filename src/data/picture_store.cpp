@@ -21,6 +21,9 @@ class Folder final : public PictureStore {
 
   std::int64_t size() const override { return list_.size(); }
   std::string name(std::int64_t picture) const override { return list_.name(picture); }
+  std::string row_name(std::int64_t picture) const override {
+    return list_.name(picture).substr(list_.folder().size() + 1);
+  }
   std::int64_t label(std::int64_t picture) const override { return list_.label(picture); }
   const std::vector<std::string>& classes() const override { return list_.classes(); }
   void read(std::int64_t picture, std::vector<std::byte>& into) const override {

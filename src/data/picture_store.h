@@ -19,10 +19,11 @@ class PictureStore {
  public:
   virtual ~PictureStore() = default;
 
-  virtual std::int64_t size() const = 0;                        ///< pictures
-  virtual std::string name(std::int64_t picture) const = 0;     ///< "DIR/cat/1.jpg", "a.h5: picture 7"
-  virtual std::int64_t label(std::int64_t picture) const = 0;   ///< class or number; -1: none
-  virtual const std::vector<std::string>& classes() const = 0;  ///< in the order of their labels; or empty
+  virtual std::int64_t size() const = 0;                           ///< pictures
+  virtual std::string name(std::int64_t picture) const = 0;        ///< "DIR/cat/1.jpg", "a.h5: picture 7"
+  virtual std::string row_name(std::int64_t) const { return ""; }  ///< see Dataset
+  virtual std::int64_t label(std::int64_t picture) const = 0;      ///< class or number; -1: none
+  virtual const std::vector<std::string>& classes() const = 0;     ///< in the order of their labels; or empty
   /// The bytes of its file. DataError, which names it, if it is gone, or has changed since the store was
   /// opened.
   virtual void read(std::int64_t picture, std::vector<std::byte>& into) const = 0;

@@ -211,6 +211,11 @@ std::string Pictures::location(std::int64_t sample) const {
   return source.store->name(sample - source.first);
 }
 
+std::string Pictures::row_name(std::int64_t sample) const {
+  const Source& source = source_of(sources_, sample);
+  return source.store->row_name(sample - source.first);
+}
+
 std::vector<std::string> Pictures::notes() const {
   std::vector<std::string> all;
   for (const Source& source : sources_) std::ranges::copy(source.store->notes(), std::back_inserter(all));

@@ -224,6 +224,12 @@ Dataset Group::create_text(std::string_view name, std::string_view text) {
   return dataset;
 }
 
+Dataset Group::create_texts(std::string_view name, std::size_t max_bytes,
+                            std::span<const std::int64_t> shape) {
+  const LibraryLock lock;
+  return create(name, text_type(max_bytes + 1).id(), shape);
+}
+
 NamedType Group::create_type(std::string_view name, DType dtype) {
   const LibraryLock lock;
   const std::string path = path_of(name);

@@ -55,10 +55,17 @@ EvaluationName parse(const std::string& name, std::span<const RunLog> runs) {
   return {name.substr(plain.size()), "model"};
 }
 
+bool is_of_evaluation(const std::string& name) { return name.starts_with("eval_"); }
+
+/// Metrics of one class are curves of one chart.
+constexpr std::string_view class_metric = "accuracy_class_";
+
 /// The key of a metric's chart; metrics with equal keys share a chart.
 std::string chart_key(const std::string& name, std::span<const RunLog> runs) {
-  if (name.rfind("eval_", 0) == 0) {
+  if (is_of_evaluation(name)) {
     const auto [metric, weights] = parse(name, runs);
+    if (metric == "loss" && runs.size() <= max_with_raw) return metric;  // whether it learns by heart
+    if (metric.starts_with(class_metric)) return "eval accuracy by class";
     return runs.size() > 4 && weights != "model" ? "eval " + metric + ", " + weights : "eval " + metric;
   }
   return name.substr(0, name.find('['));
@@ -66,6 +73,8 @@ std::string chart_key(const std::string& name, std::span<const RunLog> runs) {
 
 /// "rank_compute_ms[3]" -> "rank 3", "rank_compute_ms[max]" -> "max"; empty for a scalar.
 std::string part_of(const std::string& name) {
+  if (const std::size_t at = name.find(class_metric); at != std::string::npos)
+    return "class " + name.substr(at + class_metric.size());
   const std::size_t bracket = name.find('[');
   if (bracket == std::string::npos) return "";
   const std::string part = name.substr(bracket + 1, name.size() - bracket - 2);
@@ -88,6 +97,7 @@ json marks_of(std::span<const RunLog> runs, std::size_t max_marks) {
   std::vector<json> marks;
   if (runs.size() > max_marked_runs) return marks;
   for (const RunLog& run : runs) {
+    const std::ptrdiff_t number = &run - runs.data();
     for (const RunEvent& event : run.events) {
       if (event.kind == RunEvent::Kind::started || event.kind == RunEvent::Kind::note) continue;
       const std::string kind = option::word(event.kind);
@@ -97,6 +107,7 @@ json marks_of(std::span<const RunLog> runs, std::size_t max_marks) {
       marks.push_back({{"x", event.step},
                        {"kind", kind},
                        {"text", (runs.size() > 1 ? run.name + ": " : "") + cut(what, 300)}});
+      if (runs.size() > 1) marks.back()["run"] = number;
     }
   }
   const std::size_t all = marks.size();
@@ -129,6 +140,19 @@ json note_of(std::span<const RunLog> runs, const std::vector<json>& charts) {
   return note(text);
 }
 
+/// When each run was at which step, for an axis of time; null if the runs say too little.
+json times_of(std::span<const RunLog> runs) {
+  const std::size_t max_times = std::clamp<std::size_t>(4'000 / runs.size(), 4, 200);  // of a run
+  constexpr double min_duration_s = 10;  // times are whole seconds
+  json all;
+  for (const RunLog& run : runs) {
+    if (run.times.values.empty() || run.times.values.back() < min_duration_s) return {};
+    const auto& [steps, seconds] = reduce({run.times.steps, run.times.values}, max_times);
+    all.push_back({{"steps", steps}, {"seconds", seconds}});
+  }
+  return all;
+}
+
 constexpr std::array dashes{"", " dashed", " dotted"};
 
 }  // namespace
@@ -157,7 +181,9 @@ std::vector<json> curves_of(std::span<const RunLog> runs, std::size_t max_bytes)
   constexpr std::size_t max_charts = 40, max_marks = 200;
   const json marks = marks_of(runs, max_marks);
   max_bytes -= std::min(max_bytes, json_text(marks).size());
-  const std::vector<std::string> styles = styles_of(runs);
+  const json times = times_of(runs);
+  max_bytes -= std::min(max_bytes, json_text(times).size());
+  const std::vector<std::string> styles = styles_of(runs), labels = labels_of(runs);
   std::vector<std::size_t> back_to_front(runs.size());  // grey curves first, the best on top
   std::iota(back_to_front.begin(), back_to_front.end(), 0);
   if (runs.size() > max_coloured)
@@ -196,6 +222,13 @@ std::vector<json> curves_of(std::span<const RunLog> runs, std::size_t max_bytes)
     json chart = titled(key);
     if (key == "loss") chart["wide"] = true;
     if (key == "lr") chart["linear"] = true;
+    if (key.starts_with("eval ") && larger_is_better(key)) {
+      const auto is_bounded = [&](const Series& series) {
+        return chart_key(series.name, runs) != key || std::ranges::max(series.values) <= 1;
+      };
+      chart["linear"] = std::ranges::all_of(
+          runs, [&](const RunLog& run) { return std::ranges::all_of(run.series, is_bounded); });
+    }
     chart["legend"] = runs.size() <= max_coloured;
     std::vector<json> lines, behind;  // pale curves are behind the lines
     for (const std::size_t r : back_to_front) {
@@ -203,11 +236,14 @@ std::vector<json> curves_of(std::span<const RunLog> runs, std::size_t max_bytes)
       std::vector<const Series*> here;
       for (const Series& series : runs[r].series)
         if (chart_key(series.name, runs) == key) here.push_back(&series);
-      std::ranges::stable_sort(here, {},
-                               [](const Series* one) { return one->name.rfind("eval_ema_", 0) == 0; });
+      std::ranges::stable_sort(here, {}, [](const Series* one) {
+        return is_of_evaluation(one->name) + one->name.starts_with("eval_ema_");
+      });
+      const bool has_both = !here.empty() && key == "loss" && is_of_evaluation(here.back()->name);
+      if (has_both) chart["title"] = "Loss", chart["unit"] = "training and evaluation";
       // Of many parts (ranks) only the one with the largest values is coloured.
       const bool crowded =
-          runs.size() == 1 && here.size() > max_coloured_parts && here[0]->name.ends_with(']');
+          runs.size() == 1 && here.size() > max_coloured_parts && !part_of(here[0]->name).empty();
       const Series* const extreme = crowded ? *std::ranges::max_element(here, {}, median_of) : nullptr;
       if (crowded) {
         std::swap(*std::ranges::find(here, extreme), here.back());  // drawn above the others
@@ -216,21 +252,25 @@ std::vector<json> curves_of(std::span<const RunLog> runs, std::size_t max_bytes)
       }
       for (const Series* const one : here) {
         const Series& series = *one;
-        std::string label = runs.size() > 1 ? runs[r].name : series.name, style = styles[r];
-        const std::string weights = key.rfind("eval ", 0) == 0 ? parse(series.name, runs).weights : "";
+        std::string label = runs.size() > 1 ? labels[r] : series.name, style = styles[r];
+        std::string weights = is_of_evaluation(series.name) ? parse(series.name, runs).weights : "";
+        if (has_both)
+          weights = weights.empty() ? "training" : "evaluation" + (weights == "model" ? "" : ", " + weights);
         if (runs.size() == 1) {
           style = fmt::format("c{}{}", nth % 7, nth < 7 ? "" : nth < 14 ? " dashed" : " dotted");
           if (!weights.empty()) label = weights;
-          if (!weights.empty() && nth > 1 && nth < 7) style += " dashed";  // curves of EMAs may coincide
+          if (series.name.starts_with("eval_ema_") && nth > 1 && nth < 7)
+            style += " dashed";  // curves of EMAs may coincide
           if (const std::string part = part_of(series.name); !part.empty()) label = part;
           if (crowded) style = one == extreme ? "c1" : "rest";
         } else if (nth > 0) {
           style += dashes[nth % dashes.size()];
-          label += ", " + (weights.empty() ? part_of(series.name) : weights);
+          const std::string part = part_of(series.name);
+          label += ", " + (part.empty() ? weights : part);
         }
         ++nth;
         const Points all{series.steps, series.values};
-        const bool noisy = key != "lr" && key.rfind("eval ", 0) != 0 && all.x.size() >= smooth_from;
+        const bool noisy = key != "lr" && !is_of_evaluation(series.name) && all.x.size() >= smooth_from;
         const auto add = [&](std::vector<json>& place, const char* as, const Points& some) {
           place.push_back(curve(label, style + as, some));
           if (runs.size() > 1) place.back()["run"] = r;
@@ -258,7 +298,7 @@ std::vector<json> curves_of(std::span<const RunLog> runs, std::size_t max_bytes)
   if (charts.empty() && omitted.empty()) return {note("The run has not logged a step yet.")};
   const json explanation = note_of(runs, charts);
   return {explanation,
-          {{"charts", {{"charts", std::move(charts)}, {"marks", marks}, {"zooms", true}}}},
+          {{"charts", {{"charts", std::move(charts)}, {"marks", marks}, {"times", times}, {"zooms", true}}}},
           note(omitted.empty() ? "" : cut("Omitted to limit the size of the page: " + omitted, 1'000))};
 }
 

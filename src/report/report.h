@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
@@ -19,6 +21,11 @@ std::vector<std::string> styles_of(std::span<const RunLog> runs);
 /// The score that orders runs, lower is better: the minimum eval_loss, else the last loss, else infinity.
 double score_of(const RunLog& run);
 
+/// Whether larger values of the metric are better.
+bool larger_is_better(const std::string& metric);
+/// The names of runs on curves: the values of the keys that differ, where these are few and tell them apart.
+std::vector<std::string> labels_of(std::span<const RunLog> runs);
+
 /// The charts of all metrics of the runs, reduced to fit max_bytes, and notes about the reduction.
 std::vector<json> curves_of(std::span<const RunLog> runs, std::size_t max_bytes);
 
@@ -29,22 +36,30 @@ std::vector<json> samples_of(const RunLog& run, std::size_t max_bytes);
 /// The step of median length in a trace file (log.trace), as bars; null if the file is missing or invalid.
 json step_trace_of(const std::string& path);
 
+/// The default values of the keys of a run, a directory. Keys without defaults are missing.
+using DefaultsOf = std::function<std::map<std::string, std::string>(const std::string& run)>;
 /// The document of one or more runs. Its page has at most max_page_bytes.
-json document_of(std::span<const RunLog> runs);
+json document_of(std::span<const RunLog> runs, const DefaultsOf& defaults_of = {});
 
 /// A result that lockstep bench --json printed.
 struct Result {
   std::string file;  ///< the file that holds it
   json values;
 };
+/// Whether it is one that lockstep eval --json printed.
+bool is_evaluation(const Result& result);
+/// The parts of a section about evaluations: their metrics, and where they have them accuracy by class and
+/// the confusion matrix.
+std::vector<json> evaluations_of(std::span<const Result> results);
 /// The document of one or more results: curves over ranks and sizes, and a table with a row per result.
 /// DataError with the name of a file that is not such a result.
 json document_of(std::span<const Result> results);
 
 /// Whether the path is a FILE.json, not a run directory.
 bool is_result(const std::string& path);
-/// Writes the page of these run directories, or of these results. Errors of read_run(), document_of() and
-/// check_page().
-void write_report(std::span<const std::string> paths, const std::string& out);
+/// Writes the page of these run directories with results of lockstep eval, or of these results of benchmarks.
+/// Errors of read_run(), document_of() and check_page().
+void write_report(std::span<const std::string> paths, const std::string& out,
+                  const DefaultsOf& defaults_of = {});
 
 }  // namespace lockstep::report

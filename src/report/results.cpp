@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <numeric>
 
 #include "lockstep/base/error.h"
 #include "report/report.h"
@@ -45,7 +46,62 @@ bool is_result(const json& values) {
          });
 }
 
+/// [classes, classes], of whole numbers.
+bool is_confusion(const json& matrix, const json& classes) {
+  return matrix.is_array() && classes.is_array() && matrix.size() == classes.size() &&
+         std::ranges::all_of(classes, [](const json& name) { return name.is_string(); }) &&
+         std::ranges::all_of(matrix, [&](const json& row) {
+           return row.is_array() && row.size() == classes.size() &&
+                  std::ranges::all_of(row, [](const json& count) { return count.is_number_unsigned(); });
+         });
+}
+
+/// A row a class; of a few classes with the matrix beside it.
+json by_class(const json& matrix, const json& classes) {
+  constexpr std::size_t max_columns = 30, max_rows = 1'000, before_matrix = 3;
+  json columns{"class", "samples", "accuracy"}, rows = json::array();
+  for (std::size_t label = 0; label < std::min(classes.size(), max_rows); ++label) {
+    const auto counts = matrix[label].get<std::vector<std::int64_t>>();
+    const std::int64_t samples = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+    const std::string name = cut(classes[label].get<std::string>(), 40);
+    rows.push_back({name, samples, samples > 0 ? json(double(counts[label]) / double(samples)) : json()});
+    if (classes.size() > max_columns) continue;
+    columns.push_back("as " + name);
+    for (const std::int64_t count : counts) rows.back().push_back(count);
+  }
+  json part = table(std::move(columns), std::move(rows));
+  part["table"]["shaded_from"] = before_matrix;
+  return part;
+}
+
 }  // namespace
+
+bool is_evaluation(const Result& result) {
+  const json& values = result.values;
+  const auto is = [&](const char* key, bool (json::*kind)() const noexcept) {
+    return values.is_object() && values.contains(key) && (values[key].*kind)();
+  };
+  return is("weights", &json::is_string) && is("step", &json::is_number) && is("samples", &json::is_number) &&
+         (!values.contains("confusion") ||
+          is_confusion(values["confusion"], values.value("classes", json())));
+}
+
+std::vector<json> evaluations_of(std::span<const Result> results) {
+  std::vector<json> parts;
+  for (const Result& result : results) {
+    Pairs metrics;
+    for (const auto& [key, value] : result.values.items())
+      if (value.is_primitive())
+        metrics.emplace_back(key, value.is_number()   ? number(value.get<double>())
+                                  : value.is_string() ? value.get<std::string>()
+                                                      : "");
+    parts.push_back({{"heading", std::filesystem::path(result.file).filename().string()}});
+    parts.push_back(key_table(metrics));
+    if (const auto matrix = result.values.find("confusion"); matrix != result.values.end())
+      parts.push_back(by_class(*matrix, result.values["classes"]));
+  }
+  return parts;
+}
 
 json document_of(std::span<const Result> results) {
   json all = json::array();

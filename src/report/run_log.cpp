@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 
+#include "base/clock.h"
 #include "base/files.h"
 #include "base/text.h"
 #include "lockstep/base/error.h"
@@ -59,6 +60,7 @@ class Adder {
     if (!time.empty()) {
       if (run_.first_time.empty()) run_.first_time = time;
       run_.last_time = time;
+      add_time(static_cast<double>(step), time, line.contains("start"));
     }
     run_.last_step = std::max(run_.last_step, steps_done(line));
     if (line.contains("start")) {
@@ -74,6 +76,18 @@ class Adder {
   }
 
  private:
+  void add_time(double step, const std::string& time, bool starts) {
+    const auto now = unix_time_of(time);
+    if (!now) return;
+    Series& times = run_.times;
+    if (!first_) first_ = *now;
+    const double before_s = times.values.empty() ? 0 : times.values.back();
+    const double now_s = std::max(static_cast<double>(*now - *first_), before_s);
+    if (!starts) run_.duration_s += now_s - before_s;
+    times.steps.push_back(step);
+    times.values.push_back(now_s);
+  }
+
   void numbers(const json& line, double step) {
     for (const auto& [key, value] : line.items()) {
       if (key == "step") continue;
@@ -97,6 +111,7 @@ class Adder {
   }
 
   RunLog& run_;
+  std::optional<std::time_t> first_;
   std::unordered_map<std::string, std::size_t> places_;
 };
 

@@ -41,11 +41,7 @@ std::size_t restarts_of(const RunLog& run) {
   return static_cast<std::size_t>(std::max<std::ptrdiff_t>(0, starts - 1));
 }
 
-/// Whether larger values of the metric are better.
-bool larger_is_better(const std::string& name) {
-  return name.find("accuracy") != std::string::npos || name.find("r2") != std::string::npos ||
-         name == "samples_per_second";
-}
+bool is_of_class(const std::string& metric) { return metric.find("accuracy_class_") != metric.npos; }
 
 /// The last loss, the best value of an evaluation, or the median of another metric.
 double summary_of(const Series& series) {
@@ -65,7 +61,8 @@ json table_of(std::span<const RunLog> runs, const std::set<std::string>& differe
     for (const Series& series : run.series) {
       const bool has_column = series.name == "loss" || series.name == "samples_per_second" ||
                               series.name == "step_ms" || series.name.rfind("eval_", 0) == 0;
-      if (has_column && metrics.size() < 12 && std::ranges::find(metrics, series.name) == metrics.end())
+      if (has_column && !is_of_class(series.name) && metrics.size() < 12 &&
+          std::ranges::find(metrics, series.name) == metrics.end())
         metrics.push_back(series.name);
     }
   std::ranges::stable_sort(metrics, {}, [](const std::string& metric) {
@@ -109,6 +106,7 @@ std::set<std::string> different_keys(std::span<const RunLog> runs) {
   std::set<std::string> keys, different;
   for (const RunLog& run : runs)
     for (const auto& [key, value] : run.config) keys.insert(key);
+  keys.erase("checkpoint.every");  // of auto it is measured, and no result depends on it
   for (const std::string& key : keys)
     for (const RunLog& run : runs)
       if (run.config_value(key) != runs[0].config_value(key)) different.insert(key);
@@ -135,26 +133,47 @@ std::vector<json> events_of(std::span<const RunLog> runs) {
           note(all > max_events ? fmt::format("Shows the first {} of {} events.", max_events, all) : "")};
 }
 
-json provenance_of(const RunLog& run) {
+std::optional<checkpoint::FileIndex> newest_checkpoint(const RunLog& run) {
   try {
-    const checkpoint::FileIndex index = checkpoint::read_index(run.path + "/checkpoints/latest");
-    Pairs rows{{"checkpoint", fmt::format("step {}, {} tensors, {:.1f} MiB, written {}", index.position.step,
-                                          index.tensors.size(),
-                                          static_cast<double>(index.file_bytes) / (1 << 20), index.created)}};
-    rows.insert(rows.end(), index.provenance.begin(), index.provenance.end());
-    return key_table(rows);
+    return checkpoint::read_index(run.path + "/checkpoints/latest");
   } catch (const Error&) {  // no checkpoint yet
-    return {};
+    return std::nullopt;
   }
 }
 
-Pairs facts_of(const RunLog& run) {
+json provenance_of(const std::optional<checkpoint::FileIndex>& index) {
+  if (!index) return {};
+  Pairs rows{{"checkpoint", fmt::format("step {}, {} tensors, {:.1f} MiB, written {}", index->position.step,
+                                        index->tensors.size(),
+                                        static_cast<double>(index->file_bytes) / (1 << 20), index->created)}};
+  rows.insert(rows.end(), index->provenance.begin(), index->provenance.end());
+  return key_table(rows);
+}
+
+/// "1:02:03".
+std::string duration_text(double seconds) {
+  const auto whole_s = static_cast<std::int64_t>(seconds);
+  return fmt::format("{}:{:02}:{:02}", whole_s / 3600, whole_s / 60 % 60, whole_s % 60);
+}
+
+/// Elements of the model's tensors, without the running statistics of batch norms.
+std::int64_t parameters_of(const checkpoint::FileIndex& index) {
+  std::int64_t count = 0;
+  for (const checkpoint::TensorEntry& tensor : index.tensors)
+    if (tensor.group == "model" && tensor.name.find("running_") == std::string::npos &&
+        !tensor.name.ends_with("num_batches_tracked"))
+      count += tensor.shape.numel();
+  return count;
+}
+
+Pairs facts_of(const RunLog& run, const std::optional<checkpoint::FileIndex>& saved) {
   Pairs facts{{"state", state_of(run)}, {"steps", whole(run.last_step)}};
+  if (!run.times.values.empty()) facts.emplace_back("duration", duration_text(run.duration_s));
   if (const Series* const loss = run.find("loss"))
     facts.emplace_back("last loss", number(loss->values.back()));
   for (const Series& series : run.series)
     if (series.name.rfind("eval_", 0) == 0 && series.name.rfind("eval_ema_", 0) != 0 &&
-        series.name != "eval_perplexity" && series.name != "eval_accuracy_top5")
+        series.name != "eval_perplexity" && series.name != "eval_accuracy_top5" && !is_of_class(series.name))
       facts.emplace_back("best " + series.name, number(summary_of(series)));
   if (const Series* const speed = run.find("samples_per_second"))
     facts.emplace_back("samples/s (median)", whole(std::llround(summary_of(*speed))));
@@ -162,11 +181,18 @@ Pairs facts_of(const RunLog& run) {
     facts.emplace_back("ranks", fmt::format("{} on {}", run.ranks, pluralized(run.nodes, "node")));
   if (const std::size_t restarts = restarts_of(run); restarts > 0)
     facts.emplace_back("restarts", std::to_string(restarts));
+  if (saved) facts.emplace_back("parameters", whole(parameters_of(*saved)));
+  if (const std::string data = run.config_value("data.train"); !data.empty()) {
+    const auto known = saved ? saved->provenance : checkpoint::Provenance{};
+    const auto samples = known.find("train_samples");
+    facts.emplace_back("data",
+                       cut(data, 60) + (samples == known.end() ? "" : ", " + samples->second + " samples"));
+  }
   return facts;
 }
 
 /// Title, lead, facts and footer.
-json head_of(std::span<const RunLog> runs) {
+json head_of(std::span<const RunLog> runs, const std::optional<checkpoint::FileIndex>& saved) {
   std::int64_t unreadable = 0;
   for (const RunLog& run : runs) unreadable += run.unreadable_lines;
   std::string footer = "Written by lockstep report" +
@@ -184,15 +210,36 @@ json head_of(std::span<const RunLog> runs) {
       {"title", run.name},
       {"lead",
        run.path + (run.first_time.empty() ? "" : fmt::format(" · {} to {}", run.first_time, run.last_time))},
-      {"facts", facts_of(run)},
+      {"facts", facts_of(run, saved)},
       {"failure", has_failed(run) ? "The run failed: " + run.ending->why : ""},
       {"footer", footer}};
 }
 
 }  // namespace
 
-json document_of(std::span<const RunLog> runs) {
+bool larger_is_better(const std::string& name) {
+  return name.find("accuracy") != std::string::npos || name.find("r2") != std::string::npos ||
+         name == "samples_per_second";
+}
+
+std::vector<std::string> labels_of(std::span<const RunLog> runs) {
+  constexpr std::size_t max_keys = 3, max_value = 40;
+  std::vector<std::string> names, labels;
+  const std::set<std::string> different = different_keys(runs);
+  for (const RunLog& run : runs) {
+    names.push_back(run.name);
+    std::string& label = labels.emplace_back();
+    for (const std::string& key : different)
+      label += fmt::format("{}{} {}", label.empty() ? "" : ", ", key.substr(key.find('.') + 1),
+                           cut(run.config_value(key), max_value));
+  }
+  const bool tells_apart = std::set<std::string>(labels.begin(), labels.end()).size() == runs.size();
+  return different.empty() || different.size() > max_keys || !tells_apart ? names : labels;
+}
+
+json document_of(std::span<const RunLog> runs, const DefaultsOf& defaults_of) {
   const bool one = runs.size() == 1;
+  const auto saved = one ? newest_checkpoint(runs[0]) : std::nullopt;
   const std::set<std::string> different = one ? std::set<std::string>{} : different_keys(runs);
   std::vector<json> samples, traces, provenance;
   constexpr std::size_t max_sample_bytes = 700'000, max_detailed_runs = 4;
@@ -204,22 +251,30 @@ json document_of(std::span<const RunLog> runs) {
       all.insert(all.end(), parts.begin(), parts.end());
     };
     add(samples, samples_of(run, max_sample_bytes / detailed.size()));
-    add(provenance, {provenance_of(run)});
+    add(provenance, {provenance_of(one ? saved : newest_checkpoint(run))});
     const std::string trace = run.config_value("log.trace");
     if (!trace.empty())
       add(traces, {step_trace_of(exists(trace) ? trace : run.path + "/" + file_name_of(trace))});
   }
-  Pairs shared;
-  for (const auto& pair : runs[0].config)
-    if (!different.contains(pair.first)) shared.push_back(pair);
-  json document = head_of(runs);
+  const std::map<std::string, std::string> defaults =
+      defaults_of ? defaults_of(runs[0].path) : std::map<std::string, std::string>{};
+  Pairs own, initial;  // shared keys: set to other values than the defaults, and the others
+  for (const auto& [key, value] : runs[0].config) {
+    if (different.contains(key)) continue;
+    const auto found = defaults.find(key);
+    (found != defaults.end() && found->second == value ? initial : own).emplace_back(key, value);
+  }
+  json document = head_of(runs, saved);
   document["sections"] = {
       one ? json() : section("Runs", {table_of(runs, different)}),
       json(),
       section("One step", traces),
       section("Samples", samples),
       section("Events", events_of(runs)),
-      section(one ? "Configuration" : "Configuration shared by the runs", {configuration(shared)}),
+      section(
+          one ? "Configuration" : "Configuration shared by the runs",
+          {configuration(own), initial.empty() ? json() : json{{"heading", "Keys with their default values"}},
+           configuration(initial)}),
       section("Environment and provenance", provenance)};
   // Curves get the remaining bytes.
   constexpr std::size_t max_note_bytes = 4'000;
@@ -233,23 +288,37 @@ bool is_result(const std::string& path) {
   return path.ends_with(".json") && !std::filesystem::is_directory(path);
 }
 
-void write_report(std::span<const std::string> paths, const std::string& out) {
+void write_report(std::span<const std::string> paths, const std::string& out, const DefaultsOf& defaults_of) {
   check_page(out);
-
-  if (std::ranges::any_of(paths, is_result)) {
-    std::vector<Result> results;
-    for (const std::string& path : paths) {
-      if (!is_result(path))
-        throw UsageError("report: {}: is a run; give runs or results of lockstep bench, not both", path);
-      results.push_back({path, json::parse(read_text(path), nullptr, false)});
-    }
-    return write_page(out, document_of(results));
-  }
+  std::vector<Result> results, evaluations;
   std::vector<RunLog> runs;
-  for (const std::string& path : paths) runs.push_back(read_run(path));
+  for (const std::string& path : paths) {
+    if (!is_result(path)) continue;
+    const Result result{path, json::parse(read_text(path), nullptr, false)};
+    (is_evaluation(result) ? evaluations : results).push_back(result);
+  }
+  for (const std::string& path : paths) {
+    if (is_result(path)) continue;
+    if (!results.empty())
+      throw UsageError("report: {}: is a run; give runs or results of lockstep bench, not both", path);
+    runs.push_back(read_run(path));
+  }
+  if (!results.empty() && !evaluations.empty())
+    throw UsageError(
+        "report: {}: is a result of lockstep eval; give it with runs, not with results of lockstep bench",
+        evaluations[0].file);
+  if (!results.empty()) return write_page(out, document_of(results));
   for (RunLog& run : runs)  // equal names: full paths
     if (std::ranges::count(runs, run.name, &RunLog::name) > 1) run.name = run.path;
-  write_page(out, document_of(runs));
+  json document = runs.empty() ? json{{"title", "Evaluation"},
+                                      {"sections", json::array()},
+                                      {"footer", "Written by lockstep report."}}
+                               : document_of(runs, defaults_of);
+  json& sections = document["sections"];
+  if (!evaluations.empty())
+    sections.insert(sections.empty() ? sections.end() : sections.begin() + 1,
+                    section("Evaluation", evaluations_of(evaluations)));
+  write_page(out, document);
 }
 
 }  // namespace lockstep::report

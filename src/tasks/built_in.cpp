@@ -154,7 +154,8 @@ std::vector<Metric> Regression::metrics() const {
     if (!(variation > 0)) return sums[0] == 0 ? 1.0 : 0.0;
     return 1 - sums[0] / variation;
   };
-  return {{.name = "rmse", .value = Metric::root_mean},
+  return {{.name = "rmse", .value = Metric::root_mean, .in_units = true},
+          {.name = "mae", .in_units = true},
           {.name = "r2", .better = Better::higher, .sums = 4, .value = r2}};
 }
 
@@ -168,15 +169,17 @@ Loss Regression::loss(Tape& tape, Model& model, const Batch& batch) {
 
 void Regression::evaluate(Evaluation& to, const Batch& batch, const Var& output) {
   const Tensor outputs = floats_of(output), targets = floats_of(batch["y"], output.tape());
-  double squared_errors = 0, sum = 0, squares = 0;
+  double squared_errors = 0, absolute_errors = 0, sum = 0, squares = 0;
   for (std::int64_t i = 0; i < targets.numel(); ++i) {
     const double y = targets.data<float>()[i], error = outputs.data<float>()[i] - y;
     squared_errors += error * error;
+    absolute_errors += std::abs(error);
     sum += y;
     squares += y * y;
   }
   const auto count = static_cast<double>(targets.numel());
   to.add("rmse", {squared_errors, count});
+  to.add("mae", {absolute_errors, count});
   to.add("r2", {squared_errors, sum, squares, count});
 }
 

@@ -179,8 +179,28 @@ no_run 2 3 'start.h5: its averages have no common number of updates, on which em
   train.init=start.h5 ema.rates=0.9 ema.init=file "ema.warmup=1 0.75 0"
 
 # Verbs for other models say which is the right one.
-refused 2 'predict: at-1/checkpoints/latest: a diffusion model has no outputs to predict; use lockstep sample at-1/checkpoints/latest' \
+refused 2 'predict: at-1/checkpoints/latest: a diffusion model predicts samples: use lockstep sample at-1/checkpoints/latest, or --output network' \
   ranks 2 predict at-1/checkpoints/latest --data digits.h5 --out out.h5
+# The network alone reads what it is given: as a regression over the same weights does.
+/usr/bin/python3 - <<'PY' || fail "h5py is needed for this test"
+import h5py, numpy as np
+draw = np.random.default_rng(1)
+with h5py.File("noised.h5", "w") as f, h5py.File("digits.h5") as digits:
+    f["x"] = draw.normal(0, 1, (40, *digits["x"].shape[1:])).astype("f4")
+    f["t"], f["y"] = draw.integers(0, 6, 40), draw.integers(0, 10, 40)
+PY
+sed -n '/^\[model\]/,/^\[/p' run.ini | sed '$d' >forward.ini
+printf '%s\n' '[task]' 'name = regression' '[data]' 'train = noised.h5' 'fields = x t y' '[train]' 'steps = 1' 'global_batch = 1' >>forward.ini
+"$LOCKSTEP" convert at-1/checkpoints/latest forward.safetensors >log 2>&1 || fail "convert: $(cat log)"
+"$LOCKSTEP" convert forward.safetensors forward.h5 --config forward.ini >log 2>&1 || fail "convert: $(cat log)"
+"$LOCKSTEP" predict forward.h5 --data noised.h5 --out forward-out.h5 >log 2>&1 || fail "predict of the network as a regression: $(cat log)"
+for count in 1 3; do
+  ranks "$count" predict at-1/checkpoints/latest --data noised.h5 --output network --out "network-$count.h5" >log 2>&1 || fail "--output network: $(tail -n 3 log)"
+done
+cmp network-1.h5 network-3.h5 || fail "--output network: other bytes on 3 ranks"
+/usr/bin/python3 -c 'import h5py, numpy as np
+found, wanted = (h5py.File(name)["output"][:] for name in ("network-1.h5", "forward-out.h5"))
+assert found.shape[0] == 40 and np.isfinite(found).all() and (found == wanted).all()' || fail "--output network: other outputs"
 refused 2 '--guidance 2: needs a class; give one, or leave guidance out' \
   ranks 2 sample at-1/checkpoints/latest --out out.png --count 2 --class none --guidance 2
 sed 's/^\[diffusion\]/[difusion]/' run.ini >misspelt.ini

@@ -148,6 +148,8 @@ for run in digits gpt long narrow single faults; do
   "$LOCKSTEP" report "$run" --out "pages/$run.html" >/dev/null 2>err.log || fail "report $run: $(cat err.log)"
 done
 "$LOCKSTEP" report sweep/* --out pages/sweep.html >/dev/null 2>err.log || fail "report of a sweep: $(cat err.log)"
+"$LOCKSTEP" eval digits/checkpoints/latest --per-class --json >eval.json 2>err.log || fail "eval: $(cat err.log)"
+"$LOCKSTEP" report digits eval.json --out pages/evaluated.html >/dev/null 2>err.log || fail "report with an evaluation: $(cat err.log)"
 for page in pages/*.html; do
   [ "$(stat -c %s "$page")" -lt 2000000 ] || fail "$page has $(stat -c %s "$page") bytes"
 done
@@ -171,8 +173,9 @@ found = json.load(open("inspect.json"))
 for tensor in found["tensors"]:
     assert f">{html.escape(tensor['name'])}</td>" in pages["inspect"], tensor
 has("inspect", "rate = 0.9, updates = 60", ">model</th>")
-has("digits", 'class="mark resumed"' if "resumed" in pages["digits"] else "Training loss", 'data-label="EMA 0.9"', "bucket 0", "<h2>Environment and provenance</h2>")
-has("sweep", ">optimizer.lr</button>", 'data-label="lr-00"', '<tr data-run="49">')
+has("digits", 'class="mark resumed"' if "resumed" in pages["digits"] else ">Loss</b>", 'data-label="EMA 0.9"', "bucket 0", "<h2>Environment and provenance</h2>")
+has("sweep", ">optimizer.lr</button>", 'data-label="lr 0.', '<tr data-run="49">')
+has("evaluated", ">as 9</button>", "color-mix(")
 has("single", 'class="c0 point" data-label="model"')
 has("faults", 'class="mark slow_rank"', 'class="mark preempted"', "slow rank", "<title>rank 3 (node-b) takes")
 # What a path shows is what was logged: here the loss of the last steps, by the axis.

@@ -84,6 +84,22 @@ mkdir -p unknown/cow && cp val/lying/0.png unknown/cow/
 ends 3 "unknown.*cow.*lying, standing" "$LOCKSTEP" eval one/checkpoints/step-000000024.h5 --data unknown
 mkdir flat && cp val/lying/*.png flat/
 "$LOCKSTEP" predict one/checkpoints/step-000000024.h5 --data flat --out flat.h5 >out.log 2>err.log || fail "predict: $(cat err.log)"
+# Predictions are named by their files and classes, however the folder is written and at any number of ranks.
+for count in 1 2 3; do
+  ranks "$count" predict one/checkpoints/step-000000024.h5 --data val/ --out "val-$count.csv" >log 2>&1 || fail "predict on $count ranks: $(tail -n 3 log)"
+  cmp val-1.csv "val-$count.csv" || fail "predictions of pictures: other bytes on $count ranks"
+done
+"$LOCKSTEP" predict one/checkpoints/step-000000024.h5 --data ./val --out val.h5 >log 2>&1 || fail "predict: $(cat log)"
+/usr/bin/python3 - <<'PY' || fail "predictions of pictures: $(head -n 3 val-1.csv)"
+import csv, h5py, pathlib
+rows = list(csv.DictReader(open("val-1.csv", newline="")))
+names = sorted(str(path.relative_to("val")) for path in pathlib.Path("val").rglob("*.png"))
+assert [row["row"] for row in rows] == names, rows[:3]
+assert list(rows[0]) == ["row", "label", "probability_lying", "probability_standing"], rows[0]
+with h5py.File("val.h5") as f:
+    assert list(f["row"].asstr()[:]) == names and list(f["classes"].asstr()[:]) == ["lying", "standing"]
+    assert list(f["classes"].asstr()[:][f["label"][:]]) == [row["label"] for row in rows]
+PY
 
 # Raw images of some classes get the numbers of the training file. A link that leads nowhere is left out.
 ln -s nowhere some/standing/gone.png

@@ -49,7 +49,7 @@ done
 /usr/bin/python3 - <<'PY' || fail "the outputs are not the model's"
 import h5py, numpy as np
 with h5py.File("run/checkpoints/latest") as f, h5py.File("inputs.h5") as d, h5py.File("out-1.h5") as o:
-    assert list(o) == ["output"] and not o.attrs and o["output"].dtype == np.float32, list(o)
+    assert list(o) == ["label", "output", "probability", "row"] and o["output"].dtype == np.float32, list(o)
     x = (d["fields/density"][:].astype(np.float32) - f["data/x/mean"][:]) / f["data/x/deviation"][:]
     m = f["model"]
     names = sorted(k for k in m if k.endswith("weight"))
@@ -162,7 +162,7 @@ no_output 2 "predict: --data FILE is missing" "$saved" --out o.h5
 no_output 2 "out-1.h5: already exists; --force replaces it" "$saved" --data inputs.h5 --out out-1.h5
 no_output 2 "nowhere" "$saved" --data inputs.h5 --out nowhere/o.h5
 no_output 2 "--output logprobs: needs a language model" "$saved" --data inputs.h5 --out o.h5 --output logprobs
-no_output 2 "--output \"likely\": must be logits or logprobs" "$saved" --data inputs.h5 --out o.h5 --output likely
+no_output 2 "--output \"likely\": must be logits, logprobs or network" "$saved" --data inputs.h5 --out o.h5 --output likely
 no_output 3 "gone.h5" "$saved" --data gone.h5 --out o.h5
 no_output 3 "flow.h5: /fields/density is missing; the file has flow" "$saved" --data flow.h5 --out o.h5
 no_output 3 "flow.h5: .*no field" "$saved" --data flow.h5 --fields z:flow --out o.h5

@@ -34,23 +34,33 @@ for page in one, both:
 one, both = (json.loads(re.search(r'id="data">(.*?)</script>', page, re.S)[1]) for page in (one, both))
 def parts(document, title): return [part for one in document["sections"] if one["title"] == title for part in one["parts"]]
 def charts(document): return {chart["title"]: chart for part in parts(document, "Curves") if "charts" in part for chart in part["charts"]["charts"]}
-for title in ("Training loss", "Evaluation: loss", "Evaluation: accuracy", "Learning rate", "Gradient norm", "Throughput", "Step time",
+for title in ("Loss", "Evaluation: accuracy", "Learning rate", "Gradient norm", "Throughput", "Step time",
               "Exposed communication", "Data wait", "Peak memory of rank 0", "Computation per rank", "Logging"):
     for page in one, both:
         assert title in charts(page), title
-assert "EMA 0.9" in [curve["label"] for curve in charts(one)["Evaluation: loss"]["curves"]]
+assert [curve["label"] for curve in charts(one)["Loss"]["curves"]] == ["training", "evaluation", "evaluation, EMA 0.9"]
 marks = [part["charts"]["marks"] for part in parts(one, "Curves") if "charts" in part][0]
 assert [(mark["x"], mark["kind"]) for mark in marks] == [(6, "resumed")], "the restart is not marked"
 samples = parts(one, "Samples")[0]["strip"]
 assert samples[0]["png"].startswith("iVBORw0K") and samples[1]["text"] == 'a <b> & "c"', "samples"
 assert any("bucket 0" in row for row in parts(one, "One step")[0]["bars"]["rows"]), "no timeline of a step"
 assert parts(one, "Environment and provenance")[0]["keys"]
-assert [curve["label"] for curve in charts(both)["Training loss"]["curves"]] == ["a", "b"]
+labels = [lr + weights for lr in ("lr 0.001", "lr 0.5") for weights in ("", ", evaluation", ", evaluation, EMA 0.9")]
+assert [curve["label"] for curve in charts(both)["Loss"]["curves"]] == labels
 assert "optimizer.lr" in parts(both, "Runs")[0]["table"]["columns"]
+assert "checkpoint.every" not in parts(both, "Runs")[0]["table"]["columns"], "a measured interval"
+assert charts(one)["Evaluation: accuracy"]["linear"]
+facts = dict(one["facts"])
+assert int(facts["parameters"].replace(",", "")) > 100 and re.fullmatch(r"digits.h5, \d+ samples", facts["data"]), facts
+assert re.fullmatch(r"0:\d\d:\d\d", facts["duration"]), facts
+# The keys that were set come first, then those with their default values.
+keys = [[f"{table['title']}.{name}" for table in part["columns"] for name, _ in table["keys"]] for part in parts(one, "Configuration") if "columns" in part]
+assert "train.steps" in keys[0] and "ema.rates" in keys[0] and "optimizer.lr" not in keys[0], keys[0]
+assert "optimizer.lr" in keys[1] and not set(keys[0]) & set(keys[1]), keys[1]
 # The curves hold what metrics.jsonl holds.
 lines = [json.loads(line) for line in open("a/metrics.jsonl")]
 logged = [(line["step"], line["loss"]) for line in lines if "loss" in line]
-curve = charts(one)["Training loss"]["curves"][0]
+curve = charts(one)["Loss"]["curves"][0]
 places = [curve["low"] + y * curve["unit"] for y in itertools.accumulate(curve["y"])]
 drawn = list(zip(itertools.accumulate(curve["x"]), [10 ** y if curve["log"] else y for y in places]))
 assert [step for step, _ in drawn] == [step for step, _ in logged], (drawn, logged)

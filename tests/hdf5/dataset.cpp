@@ -34,6 +34,15 @@ void round_trip(h5::File& file) {
   BOOST_TEST(read.read_all<T>() == values);
 }
 
+BOOST_FIXTURE_TEST_CASE(texts_of_a_fixed_length_have_an_extent_of_their_own, OneFile) {
+  h5::File file = h5::File::create(path);
+  const std::int64_t count = 3;
+  const h5::Dataset names = file.create_texts("names", 4, {&count, 1});
+  BOOST_TEST(names.extent().bytes == 15u);  // each with a null byte
+  BOOST_TEST(names.type_name() == "text");
+  BOOST_TEST(names.shape() == (std::vector<std::int64_t>{3}));
+}
+
 BOOST_FIXTURE_TEST_CASE(every_element_type_comes_back_with_its_type_and_shape, OneFile) {
   h5::File file = h5::File::create(path);
   round_trip<double>(file);

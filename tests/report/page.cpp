@@ -125,6 +125,136 @@ BOOST_AUTO_TEST_CASE(the_table_of_runs_begins_with_what_judges_them) {
   BOOST_TEST(table["rows"][0][2] == 1);
 }
 
+/// What its script draws.
+json page_data(std::span<const RunLog> runs) { return data_of(page_of(runs)); }
+
+/// The chart of this title, or null.
+json chart_of(const json& document, std::string_view title) {
+  const json charts = part_of(document, "Curves", "charts")["charts"];
+  for (const json& chart : charts)
+    if (chart["title"] == title) return chart;
+  return {};
+}
+
+using Labels = std::vector<std::string>;
+
+Labels labels_in(const json& chart) {
+  Labels labels;
+  for (const json& one : chart["curves"]) labels.push_back(one["label"]);
+  return labels;
+}
+
+BOOST_AUTO_TEST_CASE(training_and_evaluation_loss_share_a_chart_of_up_to_three_runs) {
+  std::vector<RunLog> runs(4, long_run("r", 10, 1));
+  for (std::size_t r = 0; r < runs.size(); ++r) {
+    runs[r].name = "r" + std::to_string(r);
+    runs[r].series.push_back({.name = "eval_ema_0.9_loss", .steps = {10}, .values = {1}});
+    runs[r].series.push_back({.name = "eval_loss", .steps = {10}, .values = {1}});
+  }
+  BOOST_TEST((labels_in(chart_of(page_data({runs.data(), 1}), "Loss")) ==
+              Labels{"training", "evaluation", "evaluation, EMA 0.9"}));
+  BOOST_TEST((labels_in(chart_of(page_data({runs.data(), 2}), "Loss")) ==
+              Labels{"r0", "r0, evaluation", "r0, evaluation, EMA 0.9", "r1", "r1, evaluation",
+                     "r1, evaluation, EMA 0.9"}));
+  const json four = page_data(runs);
+  BOOST_TEST(chart_of(four, "Training loss")["curves"].size() == 4u);
+  BOOST_TEST(chart_of(four, "Evaluation: loss")["curves"].size() == 8u);
+  const RunLog plain = long_run("plain", 10, 1);
+  BOOST_TEST((labels_in(chart_of(page_data({&plain, 1}), "Training loss")) == Labels{"loss"}));
+}
+
+BOOST_AUTO_TEST_CASE(metrics_of_classes_are_curves_of_one_chart) {
+  RunLog run = long_run("classes", 10, 1);
+  for (int k = 0; k < 10; ++k)
+    run.series.push_back(
+        {.name = "eval_accuracy_class_" + std::to_string(k), .steps = {10}, .values = {k / 10.0}});
+  const json chart = chart_of(page_data({&run, 1}), "Evaluation: accuracy by class");
+  BOOST_TEST(chart["curves"].size() == 10u);
+  BOOST_TEST(labels_in(chart).back() == "class 9");  // above the others
+  const json facts = document_of({&run, 1})["facts"];
+  BOOST_TEST(facts.dump().find("class_") == std::string::npos);
+  BOOST_TEST(chart["linear"] == true);
+}
+
+BOOST_AUTO_TEST_CASE(only_a_metric_that_is_better_when_higher_and_bounded_by_1_has_a_linear_axis) {
+  RunLog run = long_run("linear", 10, 1);
+  for (const auto& [name, value] : {std::pair{"eval_r2", 0.98}, {"eval_rmse", 0.1}, {"eval_accuracy_sum", 7.0}})
+    run.series.push_back({.name = name, .steps = {5, 10}, .values = {0.001, value}});
+  const json document = page_data({&run, 1});
+  BOOST_TEST(chart_of(document, "Evaluation: r2")["linear"] == true);
+  BOOST_TEST(!chart_of(document, "Evaluation: rmse").value("linear", false));
+  BOOST_TEST(!chart_of(document, "Evaluation: accuracy_sum").value("linear", false));
+}
+
+BOOST_AUTO_TEST_CASE(runs_are_named_by_what_differs_and_not_by_what_was_measured) {
+  std::vector<RunLog> runs(3, long_run("r", 10, 1));
+  for (std::size_t r = 0; r < runs.size(); ++r) {
+    runs[r].name = std::to_string(r);
+    runs[r].config = {{"optimizer.lr", fmt::format("0.{}", r)},
+                      {"checkpoint.every", std::to_string(3'441'709 + r)},
+                      {"model.depth", r == 2 ? "8" : "4"}};
+  }
+  BOOST_TEST((labels_of(runs) == Labels{"depth 4, lr 0.0", "depth 4, lr 0.1", "depth 8, lr 0.2"}));
+  const json columns = part_of(page_data(runs), "Runs", "table")["columns"];
+  BOOST_TEST(std::ranges::count(columns, json("checkpoint.every")) == 0);
+  for (RunLog& run : runs) run.config = {{"checkpoint.every", run.name}};
+  BOOST_TEST((labels_of(runs) == Labels{"0", "1", "2"}));  // nothing else differs
+  for (RunLog& run : runs) run.config = {{"optimizer.lr", run.name == "0" ? "1" : "2"}};
+  BOOST_TEST((labels_of(runs) == Labels{"0", "1", "2"}));  // two have the same
+  for (RunLog& run : runs)
+    run.config = {{"a.a", run.name}, {"a.b", run.name}, {"a.c", run.name}, {"a.d", run.name}};
+  BOOST_TEST((labels_of(runs) == Labels{"0", "1", "2"}));  // too much differs
+}
+
+BOOST_AUTO_TEST_CASE(keys_with_their_default_values_are_apart_from_the_others) {
+  RunLog run = long_run("keys", 10, 1);
+  run.config = {{"optimizer.lr", "0.1"}, {"optimizer.eps", "1e-08"}, {"model.mine", "3"}};
+  const json document = data_of(to_html(document_of({&run, 1}, [](const std::string&) {
+    return std::map<std::string, std::string>{{"optimizer.lr", "0.001"}, {"optimizer.eps", "1e-08"}};
+  })));
+  json found;
+  for (const json& one : document["sections"])
+    if (one["title"] == "Configuration") found = one["parts"];
+  BOOST_REQUIRE(found.size() == 3u);
+  BOOST_TEST(found[0]["columns"].dump() ==
+             R"([{"keys":[["lr","0.1"]],"title":"optimizer"},{"keys":[["mine","3"]],"title":"model"}])");
+  BOOST_TEST(found[1]["heading"] == "Keys with their default values");
+  BOOST_TEST(found[2]["columns"].dump() == R"([{"keys":[["eps","1e-08"]],"title":"optimizer"}])");
+}
+
+BOOST_AUTO_TEST_CASE(times_of_steps_are_there_for_an_axis_of_time_unless_the_run_is_too_short) {
+  RunLog run = long_run("timed", 10, 1);
+  run.times = {.name = "time", .steps = {0, 5, 10}, .values = {0, 60, 600}};
+  run.duration_s = 3'723;
+  const json document = page_data({&run, 1});
+  BOOST_TEST(part_of(document, "Curves", "charts")["times"].dump() ==
+             R"([{"seconds":[0.0,60.0,600.0],"steps":[0.0,5.0,10.0]}])");
+  BOOST_TEST((document["facts"].get<Pairs>()[2] == std::pair<std::string, std::string>("duration", "1:02:03")));
+  run.times.values = {0, 1, 2};
+  BOOST_TEST(part_of(page_data({&run, 1}), "Curves", "charts")["times"].is_null());
+}
+
+BOOST_AUTO_TEST_CASE(an_evaluation_shows_its_confusion_matrix_and_a_damaged_one_is_none) {
+  const json values = json::parse(
+      R"({"weights":"model","step":1,"samples":3,"loss":0.5,"classes":["a","b"],"confusion":[[2,0],[1,0]]})");
+  const Result result{"e.json", values};
+  BOOST_TEST(is_evaluation(result));
+  const std::vector<json> parts = evaluations_of({&result, 1});
+  BOOST_TEST(parts[0]["heading"] == "e.json");
+  BOOST_TEST(parts[2]["table"]["columns"].dump() == R"(["class","samples","accuracy","as a","as b"])");
+  BOOST_TEST(parts[2]["table"]["rows"].dump() == R"([["a",2,1.0,2,0],["b",1,0.0,1,0]])");
+  for (const char* const change :
+       {R"({"confusion":[[2,0]]})", R"({"confusion":[[2],[1]]})", R"({"confusion":[[2,0],[1,"x"]]})",
+        R"({"classes":["a"]})", R"({"classes":[1,2]})", R"({"confusion":1})", R"({"weights":1})",
+        R"({"samples":"3"})", R"({"confusion":[[2,-1],[1,0]]})"}) {
+    Result damaged = result;
+    damaged.values.update(json::parse(change));
+    BOOST_TEST(!is_evaluation(damaged), change);
+  }
+  BOOST_TEST(!is_evaluation({"x.json", json()}));
+  BOOST_TEST(!is_evaluation({"x.json", json::array()}));
+}
+
 BOOST_AUTO_TEST_CASE(restarts_are_marked_once_for_all_curves) {
   RunLog run = long_run("resumed", 10, 3);
   run.events.push_back({RunEvent::Kind::resumed, 6, "", "on 2 ranks"});

@@ -51,6 +51,26 @@ BOOST_AUTO_TEST_CASE(lines_become_series_and_events) {
   BOOST_TEST(run.events[2].text == "4 ranks; optimizer.lr = 2 (was 1)");
 }
 
+BOOST_AUTO_TEST_CASE(the_duration_is_that_of_the_starts_without_the_time_between_them) {
+  RunLog run;
+  add_lines(run, R"({"start":"new","step":0,"time":"2026-11-28T10:00:00Z"})"
+                 "\n"
+                 R"({"step":10,"loss":0.5,"time":"2026-11-28T10:01:00Z"})"
+                 "\n"
+                 R"({"start":"resumed","step":10,"time":"2026-11-29T10:00:00Z"})"
+                 "\n"
+                 R"({"step":20,"loss":0.5,"time":"2026-11-29T10:00:30Z"})"
+                 "\n"
+                 R"({"step":30,"loss":0.5,"time":"2026-11-29T09:00:00Z"})"  // a clock that was set back
+                 "\n"
+                 R"({"step":40,"loss":0.5,"time":"soon"})"
+                 "\n");
+  BOOST_TEST(run.duration_s == 90);
+  const std::vector<double> steps{0, 10, 10, 20, 30}, seconds{0, 60, 86'400, 86'430, 86'430};
+  BOOST_TEST(run.times.steps == steps, boost::test_tools::per_element());
+  BOOST_TEST(run.times.values == seconds, boost::test_tools::per_element());
+}
+
 BOOST_AUTO_TEST_CASE(torn_and_foreign_lines_are_counted_and_left_out) {
   RunLog run;
   add_lines(run,

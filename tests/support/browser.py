@@ -80,9 +80,18 @@ POINTER = """(() => {
 ALL = """<!doctype html><meta charset="utf-8"><body>%(frames)s<script>
 addEventListener("load", () => {
   const found = {};
+  const overTime = (page, clock) => {  // the x axis as time, and back
+    if (!clock) return [];
+    const before = page.document.querySelector("main").outerHTML;
+    clock.click();
+    const faults = page.eval(%(faults)s).map((fault) => "over time: " + fault);
+    if (!page.document.querySelector(".grid").textContent.includes("since the start")) faults.push("over time: the axis does not say so");
+    clock.click();
+    return faults.concat(page.document.querySelector("main").outerHTML === before ? [] : "over steps again: other than before");
+  };
   for (const frame of document.querySelectorAll("iframe")) {
-    const page = frame.contentWindow, requests = page.performance.getEntriesByType("resource").filter((e) => !/^(data|about|blob):/.test(e.name));
-    found[frame.title] = { faults: page.eval(%(faults)s).concat(requests.map((e) => "a request: " + e.name)), drawn: page.document.querySelector("main").outerHTML };
+    const page = frame.contentWindow, clock = page.document.querySelector("#clock"), requests = page.performance.getEntriesByType("resource").filter((e) => !/^(data|about|blob):/.test(e.name));
+    found[frame.title] = { faults: page.eval(%(faults)s).concat(overTime(page, clock), requests.map((e) => "a request: " + e.name)), drawn: page.document.querySelector("main").outerHTML };
     page.eval(%(pointer)s);
   }
   document.body.textContent = JSON.stringify(found);

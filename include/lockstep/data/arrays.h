@@ -161,6 +161,7 @@ class Normalized final : public Dataset {
   }
   std::unique_ptr<Order> order(std::uint64_t seed) const override { return base_->order(seed); }
   std::string location(std::int64_t sample) const override { return base_->location(sample); }
+  std::string row_name(std::int64_t sample) const override { return base_->row_name(sample); }
   bool is_finite() const override { return base_->is_finite(); }
   std::vector<std::string> skipped() const override { return base_->skipped(); }
   std::vector<std::string> notes() const override { return base_->notes(); }

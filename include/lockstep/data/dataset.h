@@ -158,6 +158,8 @@ class Dataset {
   virtual std::unique_ptr<Order> order(std::uint64_t seed) const;
   /// Where a sample comes from, for messages: "a.h5: row 7".
   virtual std::string location(std::int64_t sample) const;
+  /// What users call the sample, such as the name of its file: /row of predictions. Empty: its number.
+  virtual std::string row_name([[maybe_unused]] std::int64_t sample) const { return ""; }
   /// No float field can hold NaN or infinity: nobody needs to look for them.
   virtual bool is_finite() const;
   /// What its files hold besides the fields and cannot be one, for messages: "/label is text [512]".
@@ -230,6 +232,7 @@ class Subset final : public Dataset {
   std::vector<double> column(std::string_view field) const override;
   std::unique_ptr<Order> order(std::uint64_t seed) const override;
   std::string location(std::int64_t sample) const override { return base_.location(base_sample(sample)); }
+  std::string row_name(std::int64_t sample) const override { return base_.row_name(base_sample(sample)); }
   bool is_finite() const override { return base_.is_finite(); }
   std::vector<std::string> skipped() const override { return base_.skipped(); }
   FieldMeaning meaning(std::string_view field) const override { return base_.meaning(field); }

@@ -50,6 +50,8 @@ class Pictures final : public Dataset {
   }
   std::vector<double> column(std::string_view field) const override;
   std::string location(std::int64_t sample) const override;
+  /// The name of its file below its folder; none of a picture in a packed file.
+  std::string row_name(std::int64_t sample) const override;
   bool is_finite() const override { return true; }
   FieldMeaning meaning(std::string_view field) const override;
   bool can_normalize() const override { return true; }

@@ -65,6 +65,9 @@ class Group : public Object {
   Dataset create_dataset(std::string_view name, const NamedType& type, std::span<const std::int64_t> shape);
   /// A scalar string dataset: UTF-8 of fixed length, null-terminated. UsageError on a null byte inside.
   Dataset create_text(std::string_view name, std::string_view text);
+  /// Texts of at most `max_bytes` bytes each, UTF-8, padded with null bytes; else as create_dataset(): each
+  /// takes max_bytes + 1 bytes of extent().
+  Dataset create_texts(std::string_view name, std::size_t max_bytes, std::span<const std::int64_t> shape);
   NamedType create_type(std::string_view name, DType dtype);  ///< commits a type under a name
   /// A link to another name of this file (tied weights).
   void create_soft_link(std::string_view name, std::string_view target);

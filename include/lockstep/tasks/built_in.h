@@ -26,6 +26,7 @@ class Classification final : public Task {
   void check(const Model& model, const data::Dataset& data) override;
   Loss loss(Tape& tape, Model& model, const Batch& batch) override;
   void evaluate(Evaluation& to, const Batch& batch, const Var& output) override;
+  OutputMeaning output_meaning() const override { return OutputMeaning::classes; }
 
  private:
   Options options_;
@@ -51,8 +52,8 @@ class Language final : public Task {
   Options options_;
 };
 
-/// Numbers: field y, floats of the output's shape. Metrics: loss, rmse, and r2, the explained part of the
-/// targets' variance (1 - sum (y - output)^2 / sum (y - mean y)^2), over all elements.
+/// Numbers: field y, floats of the output's shape. Metrics: loss, rmse, mae, and r2, the explained part of
+/// the targets' variance (1 - sum (y - output)^2 / sum (y - mean y)^2), over all elements.
 class Regression final : public Task {
  public:
   struct Options {
@@ -86,6 +87,7 @@ class Binary final : public Task {
   void check(const Model& model, const data::Dataset& data) override;
   Loss loss(Tape& tape, Model& model, const Batch& batch) override;
   void evaluate(Evaluation& to, const Batch& batch, const Var& output) override;
+  OutputMeaning output_meaning() const override { return OutputMeaning::yes_or_no; }
 };
 
 }  // namespace lockstep::tasks

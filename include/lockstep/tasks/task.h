@@ -20,6 +20,13 @@ namespace lockstep {
 /// Which values of a metric are better, for checkpoint.keep_best.
 enum class Better { lower, higher };
 
+/// What an output says of field y.
+enum class OutputMeaning {
+  numbers,    ///< estimates of its values, or none of it
+  classes,    ///< [N, ..., C]: the logits of C classes, of labels [N, ...]
+  yes_or_no,  ///< [N, ...]: the logits of 1, of labels 1 and 0
+};
+
 /// A figure of an evaluation: a function of sums over all samples, so that it does not depend on the
 /// distribution of the samples over the ranks.
 struct Metric {
@@ -28,6 +35,9 @@ struct Metric {
   int sums = 2;                   ///< number of sums
   std::function<double(std::span<const double>)> value = mean;  ///< the figure, from the sums
   bool printed = true;  ///< in lines of the log, too; false: in metrics.jsonl and --json only
+  /// A difference of values of Task::target(). If that is normalised, by one deviation for all its elements,
+  /// evaluations also give NAME_in_units, in the units of the file.
+  bool in_units = false;
 
   /// The first sum divided by the second.
   static double mean(std::span<const double> sums) { return sums[0] / sums[1]; }
@@ -83,6 +93,9 @@ class Task {
   /// The field whose values the output estimates, in its units; empty: none. Predictions of a normalised
   /// field are converted to the field's own units.
   virtual std::string target() const { return ""; }
+  /// What the output says of field y: `lockstep predict` adds labels and probabilities, `lockstep eval
+  /// --per-class` counts them.
+  virtual OutputMeaning output_meaning() const { return OutputMeaning::numbers; }
   /// Whether field x must be in [-1, 1]: data.range then maps the values of the files. False: as in the
   /// files.
   virtual bool takes_unit_range() const { return false; }

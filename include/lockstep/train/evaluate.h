@@ -18,7 +18,7 @@
 namespace lockstep::train {
 
 /// The metrics of an evaluation, in the order of the task: "loss" is the first. A metric without samples is
-/// left out.
+/// left out. Those that Metric::in_units asks for come last.
 struct EvaluationResult {
   std::vector<std::pair<std::string, double>> metrics;  ///< by name, in the order of the task
   std::int64_t samples = 0;                             ///< how many were evaluated

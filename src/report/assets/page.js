@@ -3,10 +3,11 @@
 //   note, heading      a text
 //   charts             charts: title, unit, note, wide, legend, linear (never logarithmic), dots (at each point), x: name, kind (counts or
 //                      bytes: logarithmic), curves: label, style, run, x (differences to the previous x), y (values; with unit: differences in
-//                      units, starting at low; log: of logarithms), also_x (the axis includes these); marks on all charts: x, kind, text;
-//                      zooms (all charts together, with a button to reset)
+//                      units, starting at low; log: of logarithms), also_x (the axis includes these); marks on all charts: x, kind, text, run;
+//                      zooms (all charts together, with a button to reset); times by run: steps, seconds (a button makes them the x axis)
 //   bars               rows (names; a row without spans is a heading), spans: row, kind, name, start, length, text; axis, title, unit, key, note
-//   table              columns, rows (texts, numbers, null), formats by column ("bytes"), runs (per row: run, style), note
+//   table              columns, rows (texts, numbers, null), formats by column ("bytes"), runs (per row: run, style), note, shaded_from (the
+//                      first of columns that are shaded by their part of the row's sum)
 //   rows               objects with equal keys, as a table
 //   results            results of lockstep bench --json: curves over sizes and ranks, bars, a table
 //   keys, columns      a table of names and values; several such tables with titles
@@ -70,6 +71,13 @@
 
   const values = make("div", { id: "values" }, document.body), all = [];
   values.hidden = true;
+  const UNITS_OF_TIME = [["d", 864e5], ["h", 36e5], ["min", 6e4], ["s", 1e3]];  // in ms
+  const timeAt = ({ steps, seconds }, step) => {  // in ms, between the times that are known
+    let low = 0, high = steps.length - 1;
+    while (high - low > 1) { const middle = (low + high) >> 1; if (steps[middle] <= step) low = middle; else high = middle; }
+    const part = steps[high] > steps[low] ? Math.min(1, Math.max(0, (step - steps[low]) / (steps[high] - steps[low]))) : 1;
+    return 1e3 * (seconds[low] + part * (seconds[high] - seconds[low]));
+  };
   let zoom = null, reset = null;  // the x range of all charts whose x axis has the name zoom.x; null: all
   const setZoom = (range) => { zoom = range; if (reset) reset.hidden = !zoom; all.forEach((c) => c.draw()); };
 
@@ -81,21 +89,21 @@
       this.figure = make("figure", { class: "chart" + (data.wide ? " wide" : "") }, parent);
       const places = (c) => { let at = 0; return c.x.map((d) => this.xPosition(at += d)); };
       const valuesOf = (c) => { let at = 0; return c.unit ? c.y.map((d) => { const v = c.low + (at += d) * c.unit; return c.log ? 10 ** v : v; }) : c.y; };
-      this.curves = data.curves.map((c) => ({ ...c, x: places(c), y: valuesOf(c), colour: c.style.match(/c\d|rest/)[0], raw: c.style.endsWith(" raw") }));
+      this.dots = data.dots;
+      this.curves = data.curves.map((c) => ({ ...c, steps: places(c), y: valuesOf(c), colour: c.style.match(/c\d|rest/)[0], raw: c.style.endsWith(" raw") }));
       this.setRanges(data);
       for (const c of this.curves) c.y = c.y.map((v) => this.place(v));
       caption(this.figure, data.title, [data.unit, this.log && "log scale"].filter(Boolean).join(", "));
       this.svg = make("svg", { role: "img", "aria-label": data.title }, this.figure);
       this.grid = make("g", { class: "grid" }, this.svg); this.plot = make("svg", { class: "plot", y: TOP }, this.svg);
       const lines = make("g", { class: "marks" }, this.plot);
-      this.marks = marks.map((mark) => { const path = make("path", { class: "mark " + mark.kind, "data-x": mark.x }, lines); make("title", {}, path, mark.text); return { ...mark, path }; });
+      this.marks = marks.map((mark) => { const path = make("path", { class: "mark " + mark.kind, "data-x": mark.x }, lines); make("title", {}, path, mark.text); return { ...mark, at: mark.x, path }; });
       this.group = make("g", { class: "curves" }, this.plot);
       for (const c of this.curves) {
-        const x = c.x.map((v) => Math.round(v - this.x0)), y = c.y.map((v) => Math.round(v * LEVELS)), steps = [];  // integers keep paths short
-        for (let i = 1; i < x.length; ++i) steps.push(x[i] - x[i - 1], y[i] - y[i - 1]);
-        c.path = make("path", { class: c.style + (x.length > 1 ? "" : " point"), "data-label": c.label, "data-run": c.run, d: `M${x[0]} ${y[0]}l${steps.join(" ") || "0 0"}` }, this.group);
-        if (data.dots) make("path", { class: c.style + " at", d: x.map((v, i) => "M" + v + " " + y[i] + "h0").join("") }, this.group);  // the round cap draws a dot
+        c.path = make("path", { class: c.style + (c.x.length > 1 ? "" : " point"), "data-label": c.label, "data-run": c.run }, this.group);
+        if (data.dots) c.at = make("path", { class: c.style + " at" }, this.group);
       }
+      this.setPaths();
       this.cursor = make("g", { class: "cursor" }, this.plot);
       const entries = this.curves.filter((c) => !c.raw);
       if (data.legend !== false && entries.length > 1) {
@@ -110,14 +118,33 @@
       this.svg.addEventListener("pointercancel", () => { this.from = null; this.point(null); values.hidden = true; });
       this.svg.addEventListener("dblclick", () => setZoom(null));
     }
-    setRanges(data) {
-      [this.x0, this.x1] = rangeOf(this.curves.flatMap((c) => [c.x[0], c.x[c.x.length - 1], ...(c.also_x ?? []).map((v) => this.xPosition(v))]));
-      [this.y0, this.y1] = rangeOf(this.curves.flatMap((c) => rangeOf(c.y)));
+    setX(times) {  // times: by run; null: steps
+      const time = (run) => (v) => timeAt(times[run ?? 0], v), all = [];
+      if (this.x === "step" || this.x === "time") { this.x = times ? "time" : "step"; this.xkind = times ? "time" : undefined; }
+      for (const c of this.curves) {
+        const also = (c.also_x ?? []).map((v) => this.xPosition(v)), moved = this.xkind === "time" ? time(c.run) : (v) => v;
+        c.x = c.steps.map(moved);
+        all.push(c.x[0], c.x[c.x.length - 1], ...also.map(moved));
+      }
+      for (const mark of this.marks ?? []) mark.at = this.xkind === "time" ? time(mark.run)(mark.x) : mark.x;
+      [this.x0, this.x1] = rangeOf(all);
       if (this.x0 === this.x1) { const half = this.xkind ? LEVELS / 2 : 1; this.x0 -= half; this.x1 += half; }
-      if (data.dots) {  // a margin, so that dots at the ends are whole
+      if (this.dots) {  // a margin, so that dots at the ends are whole
         const part = (this.x1 - this.x0) / 40, margin = this.xkind ? part : Math.ceil(part);
         this.x0 -= margin; this.x1 += margin;
       }
+    }
+    setPaths() {
+      for (const c of this.curves) {
+        const x = c.x.map((v) => Math.round(v - this.x0)), y = c.y.map((v) => Math.round(v * LEVELS)), steps = [];  // integers keep paths short
+        for (let i = 1; i < x.length; ++i) steps.push(x[i] - x[i - 1], y[i] - y[i - 1]);
+        c.path.setAttribute("d", `M${x[0]} ${y[0]}l${steps.join(" ") || "0 0"}`);
+        c.at?.setAttribute("d", x.map((v, i) => "M" + v + " " + y[i] + "h0").join(""));  // the round cap draws a dot
+      }
+    }
+    setRanges(data) {
+      this.setX(null);
+      [this.y0, this.y1] = rangeOf(this.curves.flatMap((c) => rangeOf(c.y)));
       this.log = !data.linear && wantsLogarithm(this.curves, this.y0, this.y1);
       if (this.log) { this.y0 = Math.log10(this.y0); this.y1 = Math.log10(this.y1); }
       if (this.y1 - this.y0 <= 5e-6 * Math.abs(this.y1)) {  // ticks of six digits would be equal: centre a constant
@@ -125,11 +152,18 @@
         this.y0 -= half; this.y1 += half;
       }
     }
-    xValue(position) { return this.xkind ? 10 ** (position / LEVELS) : position; }
-    xPosition(value) { return this.xkind ? Math.log10(value) * LEVELS : value; }
-    xText(position) { const v = this.xValue(position); return this.xkind === "bytes" ? bytesText(v) : Math.round(v).toLocaleString("en"); }
+    get unit() { return UNITS_OF_TIME.find(([, ms]) => this.b - this.a > 2 * ms) ?? UNITS_OF_TIME[3]; }
+    xValue(position) { return this.xkind === "time" ? position : this.xkind ? 10 ** (position / LEVELS) : position; }
+    xPosition(value) { return this.xkind && this.xkind !== "time" ? Math.log10(value) * LEVELS : value; }
+    xText(position) { const v = this.xValue(position); return this.xkind === "bytes" ? bytesText(v) : this.xkind === "time" ? trim(v / this.unit[1], 4) + " " + this.unit[0] : Math.round(v).toLocaleString("en"); }
     xTicks(count) {
       if (!this.xkind) return ticks(this.a, this.b, Math.min(count, this.b - this.a));  // whole steps
+      if (this.xkind === "time") {
+        const ms = this.unit[1];
+        let at = [];
+        for (let n = count; at.length < 2 && n < count + 8; ++n) at = ticks(this.a / ms, this.b / ms, n);  // an axis has two at least
+        return at.map((v) => v * ms);
+      }
       if (this.xkind === "bytes") return bytesTicks(this.xValue(this.a), this.xValue(this.b), count);
       const apart = [];
       for (const x of this.curves.flatMap((c) => c.x).sort((p, q) => p - q))
@@ -169,7 +203,7 @@
       let labels = [];
       for (let count = Math.max(2, Math.floor(this.pw / 95)); count > 0; --count) {  // as many labels as fit
         labels = this.xTicks(count).map((tick) => {
-          const text = this.xkind === "bytes" ? bytesText(tick) : tickText(tick), x = this.left + this.at(this.xPosition(tick));
+          const text = this.xkind === "bytes" ? bytesText(tick) : tickText(this.xkind === "time" ? tick / this.unit[1] : tick), x = this.left + this.at(this.xPosition(tick));
           return { x, text, half: text.length * 3.8, at: Math.min(x, this.width - text.length * 3.8) };
         });
         if (labels.every((label, i) => i === 0 || label.at - label.half > labels[i - 1].at + labels[i - 1].half)) break;
@@ -179,8 +213,8 @@
         make("text", { x: label.at, y: bottom + 18, class: "x" }, this.grid, label.text);
       }
       make("path", { d: `M${this.left} ${bottom}h${this.pw}`, class: "axis" }, this.grid);
-      make("text", { x: this.left + this.pw / 2, y: this.height - 4, class: "x name" }, this.grid, this.x + (this.xkind ? " (log scale)" : ""));
-      for (const mark of this.marks) mark.path.setAttribute("d", `M${this.at(mark.x)} 0V${this.ph}`);
+      make("text", { x: this.left + this.pw / 2, y: this.height - 4, class: "x name" }, this.grid, this.x + (this.xkind === "time" ? " since the start, " + this.unit[0] : this.xkind ? " (log scale)" : ""));
+      for (const mark of this.marks) mark.path.setAttribute("d", `M${this.at(mark.at)} 0V${this.ph}`);
       this.cursor.textContent = "";
     }
     stepAt(e) {
@@ -222,7 +256,7 @@
         make("i", { class: f.c.colour }, row);
         row.append(trim(this.value(f.place), 5) + "  " + f.c.label + (f.step !== found[0].step ? " (" + this.x + " " + this.xText(f.step) + ")" : ""));
       }
-      for (const mark of this.marks) if (Math.abs(this.at(mark.x) - this.at(step)) < 6) make("div", {}, values, mark.text);
+      for (const mark of this.marks) if (Math.abs(this.at(mark.at) - this.at(step)) < 6) make("div", {}, values, mark.text);
       values.hidden = false;
       const left = Math.min(e.clientX + 16, document.documentElement.clientWidth - values.offsetWidth - 8);
       values.style.left = Math.max(8, left) + scrollX + "px";
@@ -279,6 +313,13 @@
         reset = make("button", { id: "reset" }, line, "All steps");
         reset.hidden = true;
         reset.addEventListener("click", () => setZoom(null));
+        const clock = data.times && make("button", { id: "clock" }, line, "Over time");
+        clock?.addEventListener("click", () => {
+          const times = clock.textContent === "Over time" ? data.times : null;
+          clock.textContent = times ? "Over steps" : "Over time";
+          for (const chart of all) { chart.setX(times); chart.setPaths(); }
+          setZoom(null);
+        });
       }
       if (kinds.length) { const list = make("ul", { class: "legend key" }, parent); for (const kind of kinds) key(list, "mark " + kind, words[kind]); }
       const charts = make("div", { class: "charts" }, parent);
@@ -318,7 +359,8 @@
         const run = data.runs?.[r], node = make("tr", { "data-run": run?.run }, body);
         cells.forEach((cell, column) => {
           const text = cell === null ? "–" : typeof cell !== "number" ? cell : data.formats?.[data.columns[column]] === "bytes" ? bytesText(cell) : number(cell);
-          const place = make("td", { class: isNumber(cell) || cell === null ? "n" : cell.length > 60 ? "v" : "nowrap" }, node);
+          const sum = column >= data.shaded_from && cells.slice(data.shaded_from).reduce((p, q) => p + q, 0);
+          const place = make("td", { style: sum ? `background:color-mix(in srgb, var(--c0) ${Math.round(35 * cell / sum)}%, transparent)` : undefined, class: isNumber(cell) || cell === null ? "n" : cell.length > 60 ? "v" : "nowrap" }, node);
           if (run && column === 0) make("span", { class: "key", style: `color:var(--${run.style})` }, place);
           place.append(text);
         });

@@ -36,6 +36,18 @@ EvaluationResult result_of(const std::vector<Metric>& metrics, std::span<const d
   return result;
 }
 
+/// Exact, as all elements have one deviation.
+void add_in_units(EvaluationResult& result, const std::vector<Metric>& metrics, const std::string& target,
+                  const data::Dataset& dataset) {
+  if (target.empty() || !data::has_field(dataset, target)) return;
+  const std::optional<data::Normalization> by = dataset.meaning(target).by;
+  if (!by || by->deviation.size() != 1) return;
+  const std::vector<std::pair<std::string, double>> own = result.metrics;
+  for (const auto& [name, value] : own)
+    if (std::ranges::find(metrics, name, &Metric::name)->in_units)
+      result.metrics.emplace_back(name + "_in_units", value * by->deviation[0]);
+}
+
 }  // namespace
 
 double EvaluationResult::operator[](std::string_view metric) const {
@@ -105,7 +117,9 @@ std::optional<EvaluationResult> evaluate(const Evaluator& with, const data::Data
                     }};
   if (!run(with.world, rounds)) return std::nullopt;
   tape.begin({.training = false, .record = false});
-  return result_of(metrics, batches.sum(with.world, sums, width));
+  EvaluationResult result = result_of(metrics, batches.sum(with.world, sums, width));
+  add_in_units(result, metrics, with.task.target(), dataset);
+  return result;
 }
 
 }  // namespace lockstep::train

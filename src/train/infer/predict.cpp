@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -60,11 +62,132 @@ void in_own_units(const data::Normalization& units, const Tensor& output) {
   }
 }
 
+/// Rows of one dataset of the file.
+struct Rows {
+  std::string name;
+  Tensor values;  // [rows, ...] on the CPU; of texts uint8 [rows, bytes], padded with null bytes
+  bool texts = false;
+  std::uint64_t offset = 0;  // of the dataset in the file, where its rows are one after another
+
+  std::int64_t row_elements() const { return values.numel() / values.size(0); }
+  std::int64_t cells() const { return texts ? 1 : row_elements(); }  // of a row of a table
+  std::uint64_t row_bytes() const { return values.bytes() / static_cast<std::uint64_t>(values.size(0)); }
+};
+
+/// "label", int64, and "probability", float32, of logits.
+std::vector<Rows> labels_of(const Tensor& output, OutputMeaning meaning) {
+  if (meaning == OutputMeaning::numbers) return {};
+  const Shape& shape = output.shape();
+  const bool yes_or_no = meaning == OutputMeaning::yes_or_no;
+  if (!yes_or_no && shape.rank() < 2)
+    throw UsageError("the model's output is {}: that of classes is [samples, ..., classes]",
+                     to_string(shape));
+  const std::int64_t classes = yes_or_no ? 1 : shape[-1];
+  const bool keeps_last = yes_or_no && (shape.rank() == 1 || shape[-1] > 1);
+  const Shape of_labels(shape.extents().first(static_cast<std::size_t>(shape.rank() - !keeps_last)));
+  const Tensor labels = Tensor::empty(of_labels, DType::int64),
+               probabilities = Tensor::empty(yes_or_no ? of_labels : shape);
+  const float* logits = output.data<float>();
+  float* probability = probabilities.data<float>();
+  for (std::int64_t i = 0; i < labels.numel(); ++i, logits += classes, probability += classes) {
+    const float* const greatest = std::max_element(logits, logits + classes);  // the first of equal ones
+    const auto above = [&](double logit) { return std::exp(logit - *greatest); };
+    double sum = yes_or_no ? above(0) : 0;
+    for (std::int64_t c = 0; c < classes; ++c) sum += above(logits[c]);
+    for (std::int64_t c = 0; c < classes; ++c) probability[c] = static_cast<float>(above(logits[c]) / sum);
+    labels.data<std::int64_t>()[i] = yes_or_no ? *logits > 0 : greatest - logits;
+  }
+  return {{.name = "label", .values = labels}, {.name = "probability", .values = probabilities}};
+}
+
+/// A cell of a CSV file (RFC 4180), with a comma.
+std::string cell(const std::string& text) {
+  if (text.find_first_of(",\"\r\n") == std::string::npos) return text + ',';
+  std::string quoted = "\"";
+  for (const char letter : text) quoted += letter == '"' ? "\"\"" : std::string(1, letter);
+  return quoted + "\",";
+}
+
+/// Predictions as CSV: row; label and probability of each class, or the outputs.
+class Table {
+ public:
+  static bool is_name(const std::string& out) { return std::filesystem::path(out).extension() == ".csv"; }
+
+  /// columns: any rows of row, label and probability if they are known, output. UsageError for more than a
+  /// spreadsheet takes.
+  Table(std::vector<Rows> columns, const PredictionMeaning& meaning)
+      : columns_(std::move(columns)), meaning_(meaning) {
+    if (columns_.size() > 2) columns_.pop_back();  // labels stand for the logits
+    constexpr std::int64_t max_cells = 16384;
+    std::int64_t cells = 0;
+    for (const Rows& column : columns_) cells += column.cells();
+    if (cells > max_cells)
+      throw UsageError("--out: a table would have {} columns, and spreadsheets take {}; write a file .h5",
+                       cells, max_cells);
+  }
+
+  void write(OpenFile& csv, const OpenFile& predictions, std::int64_t rows) const {
+    std::string lines;
+    for (const Rows& column : columns_)
+      for (std::int64_t i = 0; i < column.cells(); ++i) lines += cell(heading(column, i));
+    lines.back() = '\n';  // in place of a comma
+    constexpr std::int64_t block = 256;
+    for (std::int64_t first = 0; first < rows; first += block) {
+      progress::tick();
+      const std::int64_t count = std::min(block, rows - first);
+      std::vector<Rows> values;
+      for (const Rows& column : columns_) {
+        const Tensor block_of = Tensor::empty({count, column.row_elements()}, column.values.dtype());
+        predictions.read_at(column.offset + static_cast<std::uint64_t>(first) * column.row_bytes(),
+                            block_of.raw(), block_of.bytes());
+        values.push_back({.name = column.name, .values = block_of, .texts = column.texts});
+      }
+      for (std::int64_t row = 0; row < count; ++row) {
+        for (const Rows& of : values) add(lines, of, row);
+        lines.back() = '\n';
+      }
+      csv.append(lines);
+      lines.clear();
+    }
+  }
+
+ private:
+  std::string class_name(std::int64_t label) const {
+    const std::vector<std::string>& names = meaning_.classes;
+    return label >= 0 && label < std::ssize(names) ? names[static_cast<std::size_t>(label)]
+                                                   : std::to_string(label);
+  }
+
+  std::string heading(const Rows& column, std::int64_t i) const {
+    if (column.name == "output" && std::ssize(meaning_.names) == column.cells())
+      return meaning_.names[static_cast<std::size_t>(i)];
+    if (column.cells() == 1) return column.name;
+    const bool of_classes = column.name == "probability" && std::ssize(meaning_.classes) == column.cells();
+    return fmt::format("{}_{}", column.name, of_classes ? class_name(i) : std::to_string(i));
+  }
+
+  void add(std::string& line, const Rows& rows, std::int64_t row) const {
+    const std::int64_t begin = row * rows.row_elements(), end = begin + rows.row_elements();
+    if (rows.texts)
+      line += cell(reinterpret_cast<const char*>(rows.values.data<std::uint8_t>() + begin));
+    else if (rows.values.dtype() == DType::float32)
+      for (std::int64_t i = begin; i < end; ++i) line += fmt::format("{},", rows.values.data<float>()[i]);
+    else
+      for (std::int64_t i = begin; i < end; ++i) {
+        const std::int64_t value = rows.values.data<std::int64_t>()[i];
+        line += cell(rows.name == "label" ? class_name(value) : std::to_string(value));
+      }
+  }
+
+  std::vector<Rows> columns_;
+  const PredictionMeaning& meaning_;
+};
+
 constexpr const char* part_suffix = ".part";
 constexpr const char* record_suffix = ".part.json";
 constexpr const char* lock_suffix = ".part.lock";
 
-/// The outputs of chunks of samples, on the CPU.
+/// What is predicted of chunks of samples, on the CPU.
 class Predictor {
  public:
   Predictor(models::Model& model, kernels::Backend& backend, const data::Dataset& dataset,
@@ -74,13 +197,38 @@ class Predictor {
         options_(options),
         tape_(backend),
         rows_(std::clamp<std::int64_t>(1024 / std::max<std::int64_t>(1, model.context()), 1, 64)),
-        batches_(dataset, rows_, 0, 1) {}
+        batches_(dataset, rows_, 0, 1) {
+    for (std::int64_t i = 0; i < dataset.size(); ++i)
+      name_bytes_ = std::max(name_bytes_, std::ssize(dataset.row_name(i)));
+  }
 
   int chunks() const { return batches_.chunks(); }
 
-  Tensor output_of(int chunk) {
+  /// row, label and probability if they are known, output.
+  std::vector<Rows> rows_of(int chunk) {
+    const Tensor output = output_of(batches_.read(chunk));
+    std::vector<Rows> all{names_of(first_sample(chunk), output.size(0))};
+    for (Rows& rows : labels_of(output, options_.meaning.output)) all.push_back(std::move(rows));
+    all.push_back({.name = "output", .values = output});
+    return all;
+  }
+  std::int64_t first_sample(std::int64_t chunk) const { return std::min(chunk * rows_, dataset_.size()); }
+
+ private:
+  Rows names_of(std::int64_t first, std::int64_t count) const {
+    if (name_bytes_ == 0) {
+      const Tensor numbers = Tensor::empty({count}, DType::int64);
+      std::iota(numbers.data<std::int64_t>(), numbers.data<std::int64_t>() + count, first);
+      return {.name = "row", .values = numbers};
+    }
+    const Tensor texts = Tensor::zeros({count, name_bytes_ + 1}, DType::uint8);
+    for (std::int64_t i = 0; i < count; ++i)
+      std::ranges::copy(dataset_.row_name(first + i), texts.data<std::uint8_t>() + i * texts.size(1));
+    return {.name = "row", .values = texts, .texts = true};
+  }
+
+  Tensor output_of(const Batch& batch) {
     progress::tick();
-    const Batch& batch = batches_.read(chunk);
     tape_.begin({.training = false,
                  .record = false,
                  .compute = options_.compute,
@@ -111,30 +259,33 @@ class Predictor {
     }
     return output;
   }
-  std::int64_t first_sample(std::int64_t chunk) const { return std::min(chunk * rows_, dataset_.size()); }
 
- private:
   models::Model& model_;
   const data::Dataset& dataset_;
   const PredictOptions& options_;
   Tape tape_;
   std::int64_t rows_;  // of a chunk
   data::EvalBatches batches_;
+  std::int64_t name_bytes_ = 0;  // of the longest; 0: samples have numbers
   bool begun_ = false;
 };
 
-/// OUT.part, which becomes OUT, and OUT.part.json, a record of the arguments and of the finished chunks. A
-/// record without OUT.part is ignored.
+/// OUT.part, which becomes OUT or its table, and OUT.part.json, a record of the arguments and of the finished
+/// chunks. A record without OUT.part is ignored.
 class Unfinished {
  public:
-  Unfinished(const PredictOptions& options, const Shape& output)
+  /// chunk: of any samples, for the form of the datasets.
+  Unfinished(const PredictOptions& options, std::vector<Rows> chunk, std::int64_t samples)
       : options_(options),
-        output_(output),
+        chunk_(std::move(chunk)),
+        samples_(samples),
         path_(options.out + part_suffix),
-        record_path_(options.out + record_suffix) {}
+        record_path_(options.out + record_suffix) {
+    if (Table::is_name(options.out)) Table(chunk_, options.meaning);
+  }
 
-  /// The offset of the elements, after open().
-  std::uint64_t offset() const { return offset_; }
+  /// A chunk, with the offsets of the datasets after open().
+  const std::vector<Rows>& chunk() const { return chunk_; }
 
   /// The number of finished chunks, of `chunks`. UsageError if the file was begun with other arguments.
   std::int64_t open(std::int64_t chunks) {
@@ -148,11 +299,13 @@ class Unfinished {
     OpenFile file(temporary_path(path_), OpenFile::Mode::create_or_truncate);
     Draft draft(file.path());  // a failed start leaves no file
     // A file that may not grow to its size must be an error here, not inside HDF5.
-    file.truncate(static_cast<std::uint64_t>(output_.numel()) * sizeof(float));
+    std::uint64_t bytes = 0;
+    for (const Rows& rows : chunk_) bytes += rows.row_bytes() * static_cast<std::uint64_t>(samples_);
+    file.truncate(bytes);
     lay_out();
     file.truncate(file_bytes_);
-    structure_.copy_to(file, 0, offset_);
-    structure_.copy_to(file, offset_ + bytes_, structure_.size());
+    structure_.copy_to(file, 0, structure_.size());
+    for (const auto& [offset, texts] : texts_) file.write_at(offset, texts.data(), texts.size());
     file.sync();
     record(0);
     draft.publish(path_, false);
@@ -162,25 +315,58 @@ class Unfinished {
   void record(std::int64_t done) const {
     write_text_atomically(record_path_, json_text({{"arguments", options_.arguments}, {"done", done}}));
   }
-  /// Renames OUT.part, which is on storage, to OUT. After an error a later call can repeat it.
+  /// Makes OUT of OUT.part, which is on storage. After an error a later call can repeat it.
   void publish() const {
     check_output(options_.out, {.replace = options_.replace, .inputs = options_.inputs});
-    rename_file(path_, options_.out);
+    if (Table::is_name(options_.out)) {
+      OpenFile table(temporary_path(options_.out), OpenFile::Mode::create_or_truncate);
+      Draft draft(table.path());
+      Table(chunk_, options_.meaning).write(table, OpenFile(path_, OpenFile::Mode::read), samples_);
+      table.sync();
+      draft.publish(options_.out, options_.replace);
+      remove_file(path_);
+    } else {
+      rename_file(path_, options_.out);
+    }
     sync_directory(directory_of(options_.out));
     remove_file(record_path_);
   }
 
  private:
-  /// The same structure for the same output.
+  /// The same structure for the same options and rows.
   void lay_out() {
     hdf5::File file = hdf5::File::create(
         structure_.path(), {.existing = hdf5::CreateOptions::Existing::replace, .checksummed = true});
     structure_.unlink();
-    const hdf5::Extent extent = file.create_dataset("output", DType::float32, output_.extents()).extent();
+    const auto place = [&](const hdf5::Extent& extent) {
+      file_bytes_ = std::max(file_bytes_, extent.offset + extent.bytes);
+      return extent.offset;
+    };
+    for (auto& [name, values, texts, offset] : chunk_) {
+      std::vector<std::int64_t> extents(values.shape().begin(), values.shape().end());
+      extents[0] = samples_;
+      hdf5::Dataset dataset =
+          texts ? file.create_texts(name, static_cast<std::size_t>(values.size(1)) - 1, {extents.data(), 1})
+                : file.create_dataset(name, values.dtype(), extents);
+      if (name == "output" && !options_.meaning.units.empty())
+        dataset.set_attribute("units", options_.meaning.units);
+      offset = place(dataset.extent());
+    }
+    const auto add_texts = [&](const char* name, const std::vector<std::string>& all) {
+      if (all.empty()) return;
+      const std::size_t bytes = std::ranges::max_element(all, {}, &std::string::size)->size();
+      const std::int64_t count = std::ssize(all);
+      const std::uint64_t offset = place(file.create_texts(name, bytes, {&count, 1}).extent());
+      std::string& texts = texts_.emplace_back(offset, "").second;
+      for (const std::string& text : all) texts += text + std::string(bytes + 1 - text.size(), '\0');
+    };
+    if (chunk_.size() > 2) add_texts("classes", options_.meaning.classes);
+    if (std::ssize(options_.meaning.names) == chunk_.back().row_elements())
+      add_texts("names", options_.meaning.names);
+    for (const auto& attribute : options_.attributes)
+      std::visit([&](const auto& value) { file.set_attribute(attribute.first, value); }, attribute.second);
     file.close();
-    offset_ = extent.offset;
-    bytes_ = extent.bytes;
-    file_bytes_ = std::max(structure_.size(), offset_ + bytes_);
+    file_bytes_ = std::max(file_bytes_, structure_.size());
   }
 
   std::int64_t done_by_record() const {
@@ -207,10 +393,12 @@ class Unfinished {
   }
 
   const PredictOptions& options_;
-  const Shape output_;
+  std::vector<Rows> chunk_;
+  const std::int64_t samples_;
+  std::vector<std::pair<std::uint64_t, std::string>> texts_;  // by offset: datasets that no chunk has
   std::string path_, record_path_;
   checkpoint::MemoryFile structure_;
-  std::uint64_t offset_ = 0, bytes_ = 0, file_bytes_ = 0;
+  std::uint64_t file_bytes_ = 0;
 };
 
 /// Requests of a rank between two rounds of chunks, as bits.
@@ -238,29 +426,26 @@ ExitCode predict(Session& session, models::Model& model, const data::Dataset& da
         [&](const std::string& line) { session.log().warning("{}", line); }, options.out);
   });
   std::optional<Predictor> predictor;
-  Tensor first;
+  std::vector<Rows> first;
   comm::run_on_all(world, [&] {
     predictor.emplace(model, session.backend(), dataset, options);
-    first = predictor->output_of(0);
+    first = predictor->rows_of(0);
   });
-  std::vector<std::int64_t> extents(first.shape().begin(), first.shape().end());
-  const auto sample_bytes = static_cast<std::uint64_t>(first.bytes() / static_cast<std::size_t>(extents[0]));
-  extents[0] = dataset.size();
   std::optional<Unfinished> unfinished;
-  std::array<std::int64_t, 2> begun{};  // finished chunks, and the offset of the elements
+  std::vector<std::uint64_t> begun(1 + first.size());  // finished chunks, and the offset of each dataset
   comm::run_on_all(world, [&] {
     if (!leads) return;
-    unfinished.emplace(options, Shape(std::span<const std::int64_t>(extents)));
-    const std::int64_t done = unfinished->open(predictor->chunks());
-    begun = {done, static_cast<std::int64_t>(unfinished->offset())};
+    unfinished.emplace(options, first, dataset.size());
+    begun[0] = static_cast<std::uint64_t>(unfinished->open(predictor->chunks()));
+    std::ranges::transform(unfinished->chunk(), begun.begin() + 1, &Rows::offset);
   });
-  world.broadcast(begun.data(), sizeof begun, 0);
+  world.broadcast(begun.data(), begun.size() * sizeof begun[0], 0);
   std::optional<OpenFile> part;
   comm::run_on_all(world, [&] {
     part.emplace(options.out + part_suffix, OpenFile::Mode::write, checkpoint::name_delay_s(world));
   });
   const std::int64_t chunks = predictor->chunks();
-  std::int64_t done = begun[0];
+  auto done = static_cast<std::int64_t>(begun[0]);
   const auto samples = [&] { return predictor->first_sample(done); };
   if (done > 0)
     session.log().info("{}: continues after {} of {} samples", part->path(), samples(), dataset.size());
@@ -272,10 +457,12 @@ ExitCode predict(Session& session, models::Model& model, const data::Dataset& da
     since_round.restart();
     const std::int64_t from = std::min(done + world.rank() * chunks_a_round, chunks);
     for (std::int64_t chunk = from; chunk < std::min(from + chunks_a_round, chunks); ++chunk) {
-      const Tensor output = predictor->output_of(static_cast<int>(chunk));
       const auto sample = static_cast<std::uint64_t>(predictor->first_sample(chunk));
-      part->write_at(static_cast<std::uint64_t>(begun[1]) + sample * sample_bytes, output.raw(),
-                     output.bytes());
+      const std::vector<Rows> all = predictor->rows_of(static_cast<int>(chunk));
+      for (std::size_t i = 0; i < all.size(); ++i) {
+        const Tensor& rows = all[i].values;
+        part->write_at(begun[1 + i] + sample * all[i].row_bytes(), rows.raw(), rows.bytes());
+      }
     }
   };
   const auto requests_of_rank = [&] {

@@ -150,7 +150,7 @@ std::optional<Evaluations::Result> Evaluations::run(const EvaluationWatch& watch
       result.metrics[prefix_of(all[w]) + name] = value;
       const std::vector<Metric> known = all_metrics();
       const auto metric = std::ranges::find(known, name, &Metric::name);
-      if (metric->printed) result.text += fmt::format(" {} {}", name, figure(value));
+      if (metric == known.end() || metric->printed) result.text += fmt::format(" {} {}", name, figure(value));
     }
   }
   return result;

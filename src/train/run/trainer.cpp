@@ -266,7 +266,8 @@ ExitCode Trainer::take_steps() {
   requests_.clear(requests_.pending());  // too late: the run has ended
   outputs_.write_trace();
   ending_ = fmt::format("done: {}", pluralized(done_, "step"));
-  if (config_.report.write && world_.rank() == 0) write_report(run_.path(), session_.log());
+  if (config_.report.write && world_.rank() == 0)
+    write_report(run_.path(), session_.log(), *config_.registries);
   const bool on_cpu = session_.backend().device() == Device::cpu();
   outputs_.note(fmt::format(
       "{}; checkpoint {}; rank 0 took at most {} MiB of {}", ending_, saves_.store().current_path(),
@@ -456,7 +457,9 @@ ExitCode start(Session& session, Config& config, const RunOptions& options,
       return {.code = code, .step = trainer.steps_done(), .why = trainer.ending()};
     } catch (const std::exception&) {
       if (config.report.write && world.rank() == 0 && run.is_held())
-        session.after_failure = [path = run.path(), log = session.log()] { write_report(path, log); };
+        session.after_failure = [path = run.path(), log = session.log(), registries = config.registries] {
+          write_report(path, log, *registries);
+        };
       throw;
     }
   });

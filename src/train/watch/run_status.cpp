@@ -33,14 +33,6 @@ std::optional<std::string> text_of(const std::string& path) {
   }
 }
 
-/// Seconds since 1970 of "2026-11-21T04:00:47Z"; none for other texts.
-std::optional<std::time_t> unix_time_of(const std::string& utc) {
-  std::tm time{};
-  const char* const end = ::strptime(utc.c_str(), "%Y-%m-%dT%H:%M:%SZ", &time);
-  if (!end || *end != '\0') return std::nullopt;
-  return ::timegm(&time);
-}
-
 /// Whether the file `path` was written after `other`; false without either.
 bool newer_than(const std::string& path, const std::string& other) {
   struct stat a {
