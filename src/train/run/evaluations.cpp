@@ -60,8 +60,10 @@ std::vector<std::string> Evaluations::metrics() const {
   return names;
 }
 
-void Evaluations::check_keep_best(const std::string& metric) const {
+void Evaluations::check_keep_best(const std::string& metric, bool patience_counts) const {
   const std::vector<std::string> names = metrics();
+  if (patience_counts && names.empty())
+    throw UsageError("train.patience: nothing is evaluated; give data.eval or data.eval_fraction");
   if (metric.empty() || std::ranges::find(names, metric) != names.end()) return;
   if (names.empty())
     throw UsageError("checkpoint.keep_best = {}: nothing is evaluated; give data.eval or data.eval_fraction",

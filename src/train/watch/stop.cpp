@@ -4,9 +4,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <csignal>
+#include <cstring>
 #include <utility>
 
+#include "lockstep/base/log.h"
 #include "train/watch/processes.h"
 
 namespace lockstep::train {
@@ -119,14 +122,20 @@ StopRequests::~StopRequests() {
 ddp::Requests StopRequests::pending() const {
   return {.stop_preempted = preempt_received != 0,
           .stop_user = interrupt_received != 0 || (watch_files_ && exists(stop_file_)),
-          .checkpoint = watch_files_ && exists(checkpoint_file_)};
+          .checkpoint = watch_files_ && !checkpoint_file_.empty() && exists(checkpoint_file_)};
 }
 
 void StopRequests::clear(const ddp::Requests& obeyed) {
   preempted_ = preempted_ || obeyed.stop_preempted;
   if (!watch_files_) return;
-  if (obeyed.stop_user) ::unlink(stop_file_.c_str());
-  if (obeyed.checkpoint) ::unlink(checkpoint_file_.c_str());
+  const auto remove = [](const std::string& file, const char* consequence) {
+    if (::unlink(file.c_str()) == 0 || errno == ENOENT) return true;
+    Log().warning("{}: cannot be removed: {}; {}", file, std::strerror(errno), consequence);
+    return false;
+  };
+  if (obeyed.stop_user) remove(stop_file_, "remove it: until then each start ends after its first step");
+  if (obeyed.checkpoint && !remove(checkpoint_file_, "this start takes no more notice of it"))
+    checkpoint_file_.clear();
 }
 
 }  // namespace lockstep::train
