@@ -1,23 +1,21 @@
 #include "cli/run_table.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <set>
 #include <tuple>
 
 #include "base/text.h"
-#include "lockstep/base/error.h"
+#include "report/run_log.h"
 
 namespace lockstep::cli {
 namespace {
 
 template <class T>
-std::string or_dash(const std::optional<T>& value, const char* format = "{}") {
-  return value ? fmt::format(fmt::runtime(format), *value) : "-";
+std::string or_dash(const std::optional<T>& value) {
+  return value ? fmt::to_string(*value) : "-";
 }
 
 std::string clock_text(double seconds) {
@@ -25,15 +23,8 @@ std::string clock_text(double seconds) {
   return fmt::format("{}:{:02d}:{:02d}", whole / 3600, whole / 60 % 60, whole % 60);
 }
 
-std::string ago(const std::optional<double>& seconds) {
-  if (!seconds) return "-";
-  return *seconds < 60 ? fmt::format("{:.0f} s ago", std::floor(*seconds)) : clock_text(*seconds) + " ago";
-}
-
-bool has_failed(const RunRow& row) {
-  const int code = row.status.exit_code.value_or(0);
-  return code != 0 && code != static_cast<int>(ExitCode::preempted) &&
-         code != static_cast<int>(ExitCode::user_stopped);
+std::string ago(double seconds) {
+  return seconds < 60 ? fmt::format("{} s ago", std::floor(seconds)) : clock_text(seconds) + " ago";
 }
 
 }  // namespace
@@ -44,72 +35,72 @@ std::vector<RunRow> runs_at(const std::string& directory) {
     rows.push_back({.run = directory, .status = std::move(*found)});
     return rows;
   }
-  std::vector<std::string> names;
   std::error_code unreadable;
   for (const auto& entry : std::filesystem::directory_iterator(directory, unreadable))
-    if (entry.is_directory(unreadable)) names.push_back(entry.path().filename());
-  std::ranges::sort(names, {}, [](const std::string& name) {
-    const bool is_number =
-        std::ranges::all_of(name, [](char letter) { return letter >= '0' && letter <= '9'; });
+    if (entry.is_directory(unreadable))
+      if (std::optional<train::RunStatus> found = train::run_status(entry.path()))
+        rows.push_back({.run = entry.path(), .status = std::move(*found)});
+  std::ranges::sort(rows, {}, [](const RunRow& row) {
+    const std::string name = row.run.substr(row.run.rfind('/') + 1);
+    const bool is_number = name.find_first_not_of("0123456789") == name.npos;
     return std::tuple(!is_number, is_number ? name.size() : 0, name);
   });
-  for (const std::string& name : names)
-    if (std::optional<train::RunStatus> found = train::run_status(directory + "/" + name))
-      rows.push_back({.run = directory + "/" + name, .status = std::move(*found)});
   return rows;
 }
 
-void rank_by(const std::string& metric, std::vector<RunRow>& rows) {
-  std::vector<report::RunLog> logs, configured;
-  for (const RunRow& row : rows) {
-    try {
-      logs.push_back(report::read_run(row.run));
-    } catch (const DataError&) {  // a start that has only its lock yet
-      logs.emplace_back();
-    }
-    if (!logs.back().config.empty()) configured.push_back(logs.back());
-  }
-  const std::set<std::string> keys = report::different_keys(configured);
-  std::set<std::string> known;
-  bool larger = false;
-  for (std::size_t r = 0; r < rows.size(); ++r) {
-    rows[r].differs.clear();
-    for (const report::Series& series : logs[r].series) known.insert(series.name);
-    if (const report::Series* const series = logs[r].find(metric)) {
-      rows[r].value = report::summary_of(logs[r], *series);
+std::string rank_by(std::initializer_list<std::string> metrics, std::vector<RunRow>& rows) {
+  std::vector<report::RunLog> logs;
+  for (const RunRow& row : rows)  // a start may have only its lock yet
+    logs.push_back(row.status.steps ? report::read_run(row.run) : report::RunLog());
+  const std::set<std::string> keys = report::different_keys(logs);
+  for (const std::string& metric : metrics) {
+    bool larger = false, known = false;
+    for (std::size_t r = 0; r < rows.size(); ++r) {
+      RunRow& row = rows[r];
+      row.differs.clear();
+      for (const std::string& key : keys)
+        row.differs += fmt::format("{}{}={}", row.differs.empty() ? "" : " ", key, logs[r].config_value(key));
+      const report::Series* const series = logs[r].find(metric);
+      if (!series) continue;
+      row.value = report::summary_of(logs[r], *series);
       larger = report::larger_is_better(logs[r], metric);
+      known = true;
     }
-    for (const std::string& key : logs[r].config.empty() ? std::set<std::string>{} : keys)
-      rows[r].differs +=
-          fmt::format("{}{}={}", rows[r].differs.empty() ? "" : " ", key, logs[r].config_value(key));
+    if (!known) continue;
+    std::ranges::stable_sort(rows, {}, [larger](const RunRow& row) {
+      const int code = row.status.exit_code.value_or(0);
+      const bool failed = code != 0 && code != 75 && code != 76;
+      return std::tuple(failed, !row.value, (larger ? -1 : 1) * row.value.value_or(0));
+    });
+    return metric;
   }
-  if (!known.contains(metric))
-    throw UsageError("{}: no run has this metric; one of {}", quote(metric), fmt::join(known, ", "));
-  std::ranges::stable_sort(rows, {}, [larger](const RunRow& row) {
-    return std::tuple(has_failed(row), !row.value, row.value ? (larger ? -*row.value : *row.value) : 0);
-  });
+  return "";
 }
 
 std::string to_table(const std::vector<RunRow>& rows, bool figures, const std::string& metric) {
-  std::vector<std::vector<std::string>> lines{{"run", "state", "step"}};
-  const auto add = [&](std::vector<std::string> cells) {
-    lines.back().insert(lines.back().end(), cells.begin(), cells.end());
+  std::vector<std::vector<std::string>> lines;
+  const auto add = [&](bool wanted, std::initializer_list<std::string> cells) {
+    if (wanted) lines.back().insert(lines.back().end(), cells);
   };
-  if (!metric.empty()) add({metric});
-  if (figures) add({"loss", "samples/s", "left"});
-  add({"exit", "last line"});
-  if (!metric.empty()) add({"differs"});
-  add({"why"});
+  const bool ranked = !metric.empty();
+  lines.emplace_back();
+  add(true, {"run", "state", "step"});
+  add(ranked, {metric});
+  add(figures, {"loss", "samples/s", "left"});
+  add(true, {"exit", "last line"});
+  add(ranked, {"differs"});
+  add(true, {"why"});
   for (const auto& [run, status, value, differs] : rows) {
-    lines.push_back({on_one_line(run), train::to_string(status.state),
-                     or_dash(status.step) + "/" + or_dash(status.steps)});
-    if (!metric.empty()) add({value ? figure(*value) : "-"});
-    if (figures)
-      add({status.loss ? figure(*status.loss) : "-", or_dash(status.samples_per_second, "{:.0f}"),
-           status.left_s ? clock_text(*status.left_s) : "-"});
-    add({or_dash(status.exit_code), ago(status.last_line_s)});
-    if (!metric.empty()) add({differs.empty() ? "-" : on_one_line(differs)});
-    add({on_one_line(status.why)});
+    lines.emplace_back();
+    add(true, {on_one_line(run), train::to_string(status.state),
+               or_dash(status.step) + "/" + or_dash(status.steps)});
+    add(ranked, {value ? figure(*value) : "-"});
+    add(figures, {status.loss ? figure(*status.loss) : "-",
+                  status.samples_per_second ? fmt::format("{:.0f}", *status.samples_per_second) : "-",
+                  status.left_s ? clock_text(*status.left_s) : "-"});
+    add(true, {or_dash(status.exit_code), status.last_line_s ? ago(*status.last_line_s) : "-"});
+    add(ranked, {on_one_line(differs)});
+    add(true, {on_one_line(status.why)});
   }
   std::vector<std::size_t> widths(lines.front().size());
   for (const std::vector<std::string>& line : lines)

@@ -77,7 +77,9 @@ ExitCode status(const Program& program, Session& session, const Arguments& argum
       if (found.empty()) others += (others.empty() ? "" : ", ") + quote(run);
       std::ranges::move(found, std::back_inserter(runs));
     }
-    if (!metric.empty() && !runs.empty()) rank_by(metric, runs);
+    if (!metric.empty() && !runs.empty() && rank_by({metric}, runs).empty() && !watch)
+      throw UsageError(
+          "status: --sort {}: no run has this metric; metrics.jsonl has names, such as eval_loss", metric);
     if (redraws) print("\x1b[H\x1b[J");  // clears the screen
     if (json && watch) {
       print(json_text(to_json(runs, metric)) + "\n");

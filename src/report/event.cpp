@@ -39,13 +39,12 @@ constexpr std::int64_t float_type = 1, string_type = 7;
 namespace metadata {
 constexpr int plugin_data = 1, plugin_name = 1, content = 2;
 }
-// From tensorboard/plugins/hparams/plugin_data.proto and google/protobuf/struct.proto.
+// From tensorboard/plugins/hparams/plugin_data.proto (HParamsPluginData, SessionStartInfo and its map,
+// SessionEndInfo) and google/protobuf/struct.proto (Value).
 namespace hparams {
-constexpr int session_start = 3, session_end = 4;              // HParamsPluginData
-constexpr int values = 1, start_time = 5, key = 1, value = 2;  // SessionStartInfo and its map
-constexpr int status = 1, end_time = 2;                        // SessionEndInfo
+constexpr int session_start = 3, session_end = 4, values = 1, start_time = 5, key = 1, value = 2;
+constexpr int status = 1, end_time = 2, number = 2, text = 3, flag = 4;
 constexpr std::int64_t success = 1, failure = 2;
-constexpr int number = 2, text = 3, flag = 4;  // Value
 }  // namespace hparams
 
 Message event_message(double time_s, std::int64_t step) {

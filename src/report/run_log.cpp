@@ -143,11 +143,15 @@ double summary_of(const RunLog& run, const Series& series) {
 
 std::set<std::string> different_keys(std::span<const RunLog> runs) {
   std::set<std::string> keys, different;
+  const RunLog* first = nullptr;
   for (const RunLog& run : runs)
     for (const auto& [key, value] : run.config) keys.insert(key);
-  for (const std::string& key : keys)
-    for (const RunLog& run : runs)
-      if (run.config_value(key) != runs[0].config_value(key)) different.insert(key);
+  for (const RunLog& run : runs) {
+    if (run.config.empty()) continue;
+    if (!first) first = &run;
+    for (const std::string& key : keys)
+      if (run.config_value(key) != first->config_value(key)) different.insert(key);
+  }
   if (different.size() > 1) different.erase("checkpoint.every");
   return different;
 }

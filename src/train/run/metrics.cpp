@@ -52,10 +52,7 @@ constexpr double redraw_s = 0.2;  // on a terminal
 /// jobs/train-mpirun.sh, which reads mpirun's output, names the terminal.
 bool redraws() {
   const char* const named = std::getenv("LOCKSTEP_TERMINAL");
-  if (const pid_t launcher = launcher_above(::getpid()); named && *named)
-    find_terminal_behind(named);
-  else if (launcher > 0 && !marks_output(launcher))
-    find_terminal_behind(fmt::format("/proc/{}/fd/2", launcher));
+  find_terminal_behind(named ? named : fmt::format("/proc/{}/fd/2", launcher_above(::getpid())));
   return standard_error_redraws();
 }
 

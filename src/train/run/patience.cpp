@@ -2,22 +2,16 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
-
 #include "base/text.h"
 #include "lockstep/base/option.h"
 
 namespace lockstep::train {
 
 void Patience::add(std::int64_t step, double value) {
-  if (!counts() || step <= last_step_) return;
+  if (step <= last_step_) return;
   last_step_ = step;
-  const bool improves =
-      !std::isnan(value) && (!best_ || (better_ == Better::lower ? value < *best_ : value > *best_));
-  if (!improves) {
-    ++count_;
-    return;
-  }
+  ++count_;
+  if (value != value || (best_ && (better_ == Better::lower ? value >= *best_ : value <= *best_))) return;
   count_ = 0;
   best_ = value;
   best_step_ = step;
@@ -36,11 +30,10 @@ std::string Patience::to_text() const {
 void Patience::restore(const std::string& text) {
   const std::vector<std::string> words = option::words_of(text);
   if (words.size() != 5 || words[0] != metric_) return;
-  double best = 0;
   parse_number(words[1], count_);
   parse_number(words[2], last_step_);
   parse_number(words[3], best_step_);
-  if (parse_number(words[4], best)) best_ = best;
+  if (double best = 0; parse_number(words[4], best)) best_ = best;
 }
 
 }  // namespace lockstep::train

@@ -81,13 +81,6 @@ pid_t launcher_above(pid_t pid) {
   return 0;
 }
 
-bool marks_output(pid_t launcher) {
-  char words[8192] = {};
-  read_proc(launcher, "cmdline", words);
-  const std::string_view all(words, sizeof words);
-  return all.find("-output") != all.npos || all.find("-prepend-") != all.npos;
-}
-
 void install_handler(int signal, struct sigaction action, struct sigaction* previous) {
   stack_t stack{};
   ::sigaltstack(nullptr, &stack);

@@ -24,10 +24,6 @@ std::string name_of(pid_t pid);
 /// The nearest process above `pid` that launches ranks: mpirun, or the daemon of the node; 0: none.
 pid_t launcher_above(pid_t pid);
 
-/// Whether this launcher was asked to mark the lines of ranks (--tag-output, -prepend-rank ...) or to write
-/// them to files.
-bool marks_output(pid_t launcher);
-
 /// Installs a handler that runs on an alternate stack of the calling thread, which trains; interrupted calls
 /// are restarted. oneDNN's matrix product (2.6.3, dnnl_sgemm) keeps data further below the stack pointer than
 /// a handler on the usual stack spares, which would corrupt memory.

@@ -122,20 +122,17 @@ StopRequests::~StopRequests() {
 ddp::Requests StopRequests::pending() const {
   return {.stop_preempted = preempt_received != 0,
           .stop_user = interrupt_received != 0 || (watch_files_ && exists(stop_file_)),
-          .checkpoint = watch_files_ && !checkpoint_file_.empty() && exists(checkpoint_file_)};
+          .checkpoint = watch_files_ && exists(checkpoint_file_)};
 }
 
 void StopRequests::clear(const ddp::Requests& obeyed) {
   preempted_ = preempted_ || obeyed.stop_preempted;
   if (!watch_files_) return;
-  const auto remove = [](const std::string& file, const char* consequence) {
-    if (::unlink(file.c_str()) == 0 || errno == ENOENT) return true;
-    Log().warning("{}: cannot be removed: {}; {}", file, std::strerror(errno), consequence);
-    return false;
-  };
-  if (obeyed.stop_user) remove(stop_file_, "remove it: until then each start ends after its first step");
-  if (obeyed.checkpoint && !remove(checkpoint_file_, "this start takes no more notice of it"))
-    checkpoint_file_.clear();
+  for (const auto& [done, file] :
+       {std::pair(obeyed.stop_user, &stop_file_), {obeyed.checkpoint, &checkpoint_file_}})
+    if (done && ::unlink(file->c_str()) != 0 && errno != ENOENT)
+      Log().warning("{}: cannot be removed: {}; until it is, it is a request again", *file,
+                    std::strerror(errno));
 }
 
 }  // namespace lockstep::train
