@@ -58,8 +58,7 @@ std::string help(const Program& program) {
   return text + "\n" + program.name +
          " VERB --help describes a verb. Exit codes: 0 success,\n"
          "2 usage or configuration error, 3 invalid data, 4 loss not finite or replicas\n"
-         "differ, 5 a rank failed, 75 preempted (checkpoint written), 76 stopped by the\n"
-         "user (checkpoint written).\n";
+         "differ, 5 a rank failed; with a checkpoint 75 preempted, 76 stopped by the user.\n";
 }
 
 std::string version(const Program& program) {

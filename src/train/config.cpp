@@ -393,7 +393,8 @@ Config Reader::finish() {
   mistakes.throw_if_any();
   const Config defaults = this->defaults();
   for (const Key& key : keys_)
-    if (last(key.name) && (is_overridden(key.name) || key.get(config_) != key.get(defaults)))
+    if (last(key.name) &&
+        (is_overridden(key.name) || key.name.ends_with(".name") || key.get(config_) != key.get(defaults)))
       config_.chosen.emplace_back(key.name, key.get(config_));
   return config_;
 }
