@@ -17,7 +17,7 @@
 #include "base/launcher.h"
 #include "base/streams.h"
 #include "base/text.h"
-#include "cli/run_table.h"
+#include "cli/status.h"
 #include "cli/verb.h"
 #include "report/report.h"
 #include "train/run/resume.h"
@@ -94,7 +94,7 @@ struct Sweep {
   int signal = 0;                     ///< the first that asked it to stop
   ExitCode failure = ExitCode::done;  ///< the first that is not a row of the table
 
-  void add(const std::string& directory, const Arguments& settings);
+  train::Config config_of(const SweepRun& run) const;
   ExitCode run();
 
  private:
@@ -109,13 +109,12 @@ struct Sweep {
   }
 };
 
-/// UsageError if they are no settings of the configuration.
-void Sweep::add(const std::string& directory, const Arguments& settings) {
-  runs.push_back({fmt::format("{}/{}", directory, runs.size() + 1), settings});
+/// UsageError that names the run.
+train::Config Sweep::config_of(const SweepRun& run) const {
   try {
-    train::read_config(config, settings, registries);
+    return train::read_config(config, run.settings, registries);
   } catch (const UsageError& error) {
-    throw UsageError("sweep: run {}, {}: {}", runs.size(), line_of(settings), error.what());
+    throw UsageError("sweep: {}, {}: {}", run.directory, line_of(run.settings), error.what());
   }
 }
 
@@ -143,9 +142,8 @@ bool Sweep::is_finished(const SweepRun& run) const {
   const auto ending = report::read_exit_record(run.directory);
   if (!ending || (ending->code != ExitCode::done && ending->code != ExitCode::training)) return false;
   const std::string path = run.directory + "/config.ini";
-  return train::changes_of_start(train::parse_stored_config(read_text(path), path, registries),
-                                 train::read_config(config, run.settings, registries))
-      .empty();
+  const train::Config stored = train::parse_stored_config(read_text(path), path, registries);
+  return train::changes_of_start(stored, config_of(run)).empty();
 }
 
 void Sweep::start(SweepRun& run) {
@@ -321,12 +319,12 @@ ExitCode sweep(const Program& program, Session& session, const Arguments& argume
       option_text(values, "out").value_or("runs/" + std::filesystem::path(config).stem().string() + "-sweep");
   for (Arguments words : settings) {
     if (values.count("set") > 0) std::ranges::copy(values["set"].as<Arguments>(), std::back_inserter(words));
-    sweep.add(out, words);
+    sweep.runs.push_back({fmt::format("{}/{}", out, sweep.runs.size() + 1), words});
+    sweep.config_of(sweep.runs.back());
   }
   const OpenFile list = write_list(out, settings, sweep.runs);
   const ExitCode code = sweep.run();
-  const train::Config first = train::read_config(config, sweep.runs[0].settings, program.registries);
-  show_results(out, first.checkpoint.store.keep_best, session.log());
+  show_results(out, sweep.config_of(sweep.runs[0]).checkpoint.store.keep_best, session.log());
   if (code != ExitCode::done) session.log().info("runs are unfinished: the same command continues the sweep");
   return code;
 }

@@ -149,7 +149,7 @@ refused 2 'no line of the list counts' "$LOCKSTEP" sweep run.ini --list empty.tx
 refused 3 'nowhere.txt' "$LOCKSTEP" sweep run.ini --list nowhere.txt --out none
 
 # --- mistakes begin nothing; a run that fails is named, and the others run ------------------------------------------------
-refused 2 'run 2, optimizer.lr=x: .*optimizer.lr' "$LOCKSTEP" sweep run.ini --over optimizer.lr=0.1,x --out none
+refused 2 'none/2, optimizer.lr=x: .*optimizer.lr' "$LOCKSTEP" sweep run.ini --over optimizer.lr=0.1,x --out none
 refused 2 'optimizer.lt: unknown key; did you mean optimizer.lr' "$LOCKSTEP" sweep run.ini --over optimizer.lt=0.1 --out none
 refused 2 'write it as SECTION.KEY=VALUE' "$LOCKSTEP" sweep run.ini --over optimizer.lr --out none
 refused 2 'give --over or --list' "$LOCKSTEP" sweep run.ini --out none

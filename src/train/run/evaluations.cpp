@@ -60,10 +60,8 @@ std::vector<std::string> Evaluations::metrics() const {
   return names;
 }
 
-void Evaluations::check_keep_best(const std::string& metric, bool patience_counts) const {
+void Evaluations::check_keep_best(const std::string& metric) const {
   const std::vector<std::string> names = metrics();
-  if (patience_counts && names.empty())
-    throw UsageError("train.patience: nothing is evaluated; give data.eval or data.eval_fraction");
   if (metric.empty() || std::ranges::find(names, metric) != names.end()) return;
   if (names.empty())
     throw UsageError("checkpoint.keep_best = {}: nothing is evaluated; give data.eval or data.eval_fraction",
@@ -81,6 +79,14 @@ Better Evaluations::better(const std::string& name) const {
       if (prefix_of(weights) + metric.name == name) return metric.better;
   }
   return Better::lower;
+}
+
+Patience Evaluations::patience(std::int64_t limit, const std::string& keep_best) const {
+  const std::vector<std::string> names = metrics();
+  if (limit > 0 && names.empty())
+    throw UsageError("train.patience: nothing is evaluated; give data.eval or data.eval_fraction");
+  const std::string metric = keep_best.empty() && limit > 0 ? names.front() : keep_best;
+  return {limit, metric, better(metric)};
 }
 
 std::int64_t Evaluations::try_on(const Batch& shard, bool must_learn) {

@@ -43,18 +43,14 @@ class Evaluations {
 
   /// "eval_loss", "eval_ema_0.99_accuracy" ...; empty if nothing is evaluated.
   std::vector<std::string> metrics() const;
-  /// UsageError unless checkpoint.keep_best is empty or one of the metrics; and if train.patience counts, but
-  /// nothing is evaluated.
-  void check_keep_best(const std::string& metric, bool patience_counts) const;
+  /// UsageError unless checkpoint.keep_best is empty or one of the metrics.
+  void check_keep_best(const std::string& metric) const;
   /// Which of two values of a metric is better; Better::lower for a name that is not one of the metrics.
   Better better(const std::string& metric) const;
 
-  /// train.patience: of the metric of checkpoint.keep_best, or of the first one.
-  Patience patience(std::int64_t evaluations, const std::string& keep_best) const {
-    const std::vector<std::string> names = metrics();
-    const std::string metric = keep_best.empty() && !names.empty() ? names.front() : keep_best;
-    return {evaluations, metric, better(metric)};
-  }
+  /// train.patience = `limit`, for the metric of checkpoint.keep_best or, if it is empty, the first one.
+  /// UsageError if nothing is evaluated.
+  Patience patience(std::int64_t limit, const std::string& keep_best) const;
 
   /// Evaluates two samples of this shard and drops the result. Throws errors of the model, the loss or the
   /// metrics (the latter only if there are evaluations). Two, because a model that confuses the batch with a

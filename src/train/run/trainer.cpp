@@ -144,7 +144,7 @@ Trainer::Trainer(Session& session, const Config& config, Inputs& inputs, checkpo
       saves_(config_, run, world_, {model_, *optimizer_, ema_.get(), task_, data_, replicas_},
              store_options(config, data_, session.backend(), compute,
                            evaluations_.better(config.checkpoint.store.keep_best))) {
-  evaluations_.check_keep_best(config_.checkpoint.store.keep_best, patience_.counts());
+  evaluations_.check_keep_best(config_.checkpoint.store.keep_best);
   if (ema_) optimizer_->attach(*ema_);
   if (const std::string own = replaced_names(config_, data_.format()); !own.empty())
     saves_.store().note({{"own", own}});
@@ -239,7 +239,7 @@ void Trainer::open_outputs() {
   missed_evaluation_ =
       evaluations_.due_after(done_) && !saves_.store().knows_metric(done_, evaluations_.metrics().front());
   // The checkpoint may be older than the evaluation of its step.
-  if (evaluations_.due_after(done_) && !missed_evaluation_)
+  if (patience_.counts() && evaluations_.due_after(done_) && !missed_evaluation_)
     count_evaluation(saves_.store().find_metric(done_, patience_.metric()));
   const report::ResumePoint point{.step = done_, .evaluated = !missed_evaluation_};
   comm::run_on_all(world_, [&] {

@@ -1,4 +1,4 @@
-// The table of runs of lockstep status and lockstep sweep.
+// The rows and the table of runs, which lockstep sweep shows as well.
 #pragma once
 
 #include <initializer_list>
