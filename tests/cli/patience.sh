@@ -39,7 +39,7 @@ ended() {
 train_to_end full 1 train.patience=0
 for metric in eval_loss eval_accuracy; do
   step=$(expected full $metric 3)
-  [ "${step:-400}" -lt 400 ] && [ "$step" -gt 15 ] || fail "$metric: ends at '$step': the test shows nothing"
+  { [ "${step:-400}" -lt 400 ] && [ "$step" -gt 15 ]; } || fail "$metric: ends at '$step': the test shows nothing"
 done
 step=$(expected full eval_loss 3)
 for count in 1 3; do

@@ -136,7 +136,8 @@ sed -n 2p table | grep -Eq '^folder/b +ended +40/40 +0\.2500 +0\.2500 +[0-9]+ +-
 refused 2 'no run has this metric' "$LOCKSTEP" status folder --sort los
 start left
 until_says '"step":200,' left/metrics.jsonl "$run"
-status left && python3 -c '
+status left || fail "time left: exit $?"
+python3 -c '
 import json
 (run,) = json.load(open("status.json"))
 assert run["left_s"] > 0 and run["loss"] > 0 and run["samples_per_second"] > 0, run' || fail "time left: $(cat status.json)"

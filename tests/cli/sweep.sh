@@ -23,7 +23,7 @@ ends_with() {
 # alive NAME: the processes that hold or held a run of the sweep and still exist. nobody NAME: waits until there is none.
 alive() {
   local pid
-  for pid in $(cat "$1"/[0-9]*/lock 2>/dev/null | sed -n 's/^pid=//p'); do
+  cat "$1"/[0-9]*/lock 2>/dev/null | sed -n 's/^pid=//p' | while read -r pid; do
     ! grep -qs '^State:[[:space:]]*[^ZX[:space:]]' "/proc/$pid/status" || echo "$pid"
   done
 }
@@ -42,7 +42,7 @@ until_done() {  # until_done NAME RUNS: or the end of the sweep
 }
 
 # --- 20 runs, killed by SIGKILL, stopped by SIGTERM and Ctrl-C, continued --------------------------------------------------
-grid=(--over optimizer.lr=0.001,0.003,0.01,0.03,0.1,0.3,0.6,1e30,0.06,0.006 --over train.seed=1,2 --jobs 2)
+grid=(--over "optimizer.lr=0.001,0.003,0.01,0.03,0.1,0.3,0.6,1e30,0.06,0.006" --over "train.seed=1,2" --jobs 2)
 sweep grid "${grid[@]}"
 until_done grid 3
 kill -KILL "$sweep"
@@ -67,7 +67,7 @@ ends_with 76 grid
 sweep grid "${grid[@]}"
 ends_with 0 grid
 [ "$before" = "$(xargs stat -c '%n %y' <<<"$finished")" ] || fail "grid: a finished run was repeated"
-[ "$(done_runs grid)" -eq 18 ] && [ "$(grep -ls '"exit_code":4' grid/*/exit.json | wc -l)" -eq 2 ] || fail "grid: $(cat grid.out)"
+{ [ "$(done_runs grid)" -eq 18 ] && [ "$(grep -ls '"exit_code":4' grid/*/exit.json | wc -l)" -eq 2 ]; } || fail "grid: $(cat grid.out)"
 for k in 1 9 12 13; do
   read -r -a settings <<<"$(sed -n "${k}p" grid/list)"
   train_to_end "alone-$k" 1 "${settings[@]}"
@@ -94,7 +94,7 @@ values = [row["eval_accuracy"] for row in rows if row["exit_code"] == 0]
 assert values == sorted(values, reverse=True) and len(rows) == 20, values
 assert rows[0]["loss"] and rows[0]["samples_per_second"] and rows[0]["left_s"] is None and "optimizer.lr=" in rows[0]["differs"], rows[0]
 assert "checkpoint.every" not in rows[0]["differs"], rows[0]' || fail "status --sort --json"
-grep -q "grid/report.html" grid.err && grep -q 'optimizer.lr' grid/report.html || fail "grid: no page"
+{ grep -q "grid/report.html" grid.err && grep -q 'optimizer.lr' grid/report.html; } || fail "grid: no page"
 refused 2 'no run has this metric' "$LOCKSTEP" status grid --sort eval_los
 # Nothing is left to do. Common settings may change: then all runs continue.
 sweep grid "${grid[@]}"
@@ -105,7 +105,7 @@ ends_with 0 grid
 [ "$(grep -l '"step":6010,' grid/*/exit.json | wc -l)" -eq 18 ] || fail "grid: not continued: $(tail -n 3 grid.err)"
 
 # --- ranks by mpirun: a sweep that is killed takes them along ------------------------------------------------------------
-ranked=(--over optimizer.lr=0.03,0.1 --ranks 3 --jobs 2)
+ranked=(--over "optimizer.lr=0.03,0.1" --ranks 3 --jobs 2)
 sweep ranked "${ranked[@]}" --set train.steps="$endless_steps"
 for k in 1 2; do until_there ranked/$k/checkpoints/latest "$sweep"; done
 ranks_then=$(cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\0' ' ' | grep -o -- "--run ranked/[12]" | wc -l)
@@ -132,14 +132,14 @@ kill -INT "$sweep"
 until_there twice/1/stop "$sweep"
 kill -INT "$sweep"
 ends_with 76 twice
-[ -z "$(alive twice)" ] && [ ! -e twice/1/checkpoints/latest ] || fail "twice: $(tail -n 2 twice.err)"
+{ [ -z "$(alive twice)" ] && [ ! -e twice/1/checkpoints/latest ]; } || fail "twice: $(tail -n 2 twice.err)"
 
 # --- a list, as jobs/array.sbatch reads it -------------------------------------------------------------------------------
 printf '%s\r\n' '# a comment' '' "'ema.rates=0.9 0.99' optimizer.lr=0.1" '  optimizer.lr=0.2 train.note="" ' >list.txt
 sed -i 's/ train.note=""//' list.txt
 sweep listed --list list.txt --set train.steps=20
 ends_with 0 listed
-grep -q '^rates = 0.9 0.99$' listed/1/config.ini && grep -q '^lr = 0.2$' listed/2/config.ini || fail "listed: $(cat listed/*/config.ini)"
+{ grep -q '^rates = 0.9 0.99$' listed/1/config.ini && grep -q '^lr = 0.2$' listed/2/config.ini; } || fail "listed: $(cat listed/*/config.ini)"
 [ "$(cat listed/list)" = "'ema.rates=0.9 0.99' optimizer.lr=0.1 train.steps=20
 optimizer.lr=0.2 train.steps=20" ] || fail "listed: $(cat listed/list)"
 echo "data.train='digits.h5" >open.txt
@@ -158,5 +158,5 @@ refused 2 'is the directory of a run' "$LOCKSTEP" sweep run.ini --over optimizer
 refused 2 'without mpirun' env OMPI_COMM_WORLD_RANK=0 "$LOCKSTEP" sweep run.ini --over optimizer.lr=1
 sweep failing --over data.train=nowhere.h5,digits.h5 --set train.steps=20
 ends_with 3 failing
-grep -q 'failing/1: exit code 3: .*nowhere.h5' failing.err && [ "$(done_runs failing)" -eq 1 ] || fail "failing: $(cat failing.err)"
+{ grep -q 'failing/1: exit code 3: .*nowhere.h5' failing.err && [ "$(done_runs failing)" -eq 1 ]; } || fail "failing: $(cat failing.err)"
 finish

@@ -84,10 +84,10 @@ sed '/^\[log\]/,$d; s/^eval_every = .*/eval_every = 100/; s/^steps = .*/steps = 
 "$LOCKSTEP" train often.ini --run often 2>out-often || fail "often: exit $?"
 for lines in 'step [0-9]*/' 'step [0-9]*  eval'; do
   seconds=$(sed -nE "s#^\[([0-9:]+)\] $lines.*#\1#p" out-often)
-  [ -n "$seconds" ] && [ -z "$(sed '$d' <<<"$seconds" | uniq -d)" ] || fail "often: several lines a second: $(cat out-often)"
+  { [ -n "$seconds" ] && [ -z "$(sed '$d' <<<"$seconds" | uniq -d)" ]; } || fail "often: several lines a second: $(cat out-often)"
 done
-grep -q 'step 30000/30000 ' out-often && grep -q 'step 30000  eval' out-often || fail "often: not the last step: $(tail -n 4 out-often)"
-[ "$(grep -c '"lr"' often/metrics.jsonl)" -eq 3000 ] && [ "$(grep -c eval_loss often/metrics.jsonl)" -eq 300 ] || fail "often: lines are missing in metrics.jsonl"
+{ grep -q 'step 30000/30000 ' out-often && grep -q 'step 30000  eval' out-often; } || fail "often: not the last step: $(tail -n 4 out-often)"
+{ [ "$(grep -c '"lr"' often/metrics.jsonl)" -eq 3000 ] && [ "$(grep -c eval_loss often/metrics.jsonl)" -eq 300 ]; } || fail "often: lines are missing in metrics.jsonl"
 
 # Text: tokens/s as well.
 words text.h5

@@ -26,7 +26,7 @@ for task in 1 2 3 4; do ends "array-$task" "${array}_$task" COMPLETED 0 0; done
 "$LOCKSTEP" sweep run.ini --list sweep.txt --out sweep >sweep.out 2>sweep.err </dev/null || fail "afterwards: exit $?: $(tail -n 3 sweep.err)"
 grep -q '4 of 4 runs had ended before' sweep.err || fail "afterwards: $(cat sweep.err)"
 best=$("$LOCKSTEP" status sweep --sort eval_loss | sed -n '2s/ .*//p')
-[ -n "$best" ] && grep -q "^best: $best: eval_loss" sweep.out || fail "the best is '$best': $(cat sweep.out)"
+{ [ -n "$best" ] && grep -q "^best: $best: eval_loss" sweep.out; } || fail "the best is '$best': $(cat sweep.out)"
 for k in 2 4; do
   mapfile -t settings < <(xargs -n 1 printf '%s\n' <<<"$(sed -n "${k}p" sweep.txt)")
   train_to_end "alone-$k" 1 "${settings[@]}"

@@ -154,6 +154,7 @@ class Store {
   /// The metric of the checkpoint of `step`, from that record or from the checkpoint; none: not known. Waits
   /// for a pending save.
   std::optional<double> find_metric(std::int64_t step, const std::string& metric);
+  /// Whether find_metric() finds it.
   bool knows_metric(std::int64_t step, const std::string& metric) {
     return find_metric(step, metric).has_value();
   }
