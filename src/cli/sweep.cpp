@@ -81,6 +81,7 @@ struct SweepRun {
   Arguments settings;
   pid_t process = 0;   ///< 0: none
   bool asked = false;  ///< to stop
+  bool again = false;  ///< has failed once, and was started again
 };
 
 /// The runs, which start in their order.
@@ -215,7 +216,9 @@ void Sweep::note_end(SweepRun& run, int code) {
   for (const std::string_view line : lines_of(output.text))  // a refused start leaves no record
     if (code != 0 && !is_stopped && line.starts_with("lockstep: ")) why = line;
   log.info("{}: {}{}", run.directory, code == 0 ? "" : fmt::format("exit code {}: ", code), why);
-  if (code == 75 && signal == 0) stop(SIGTERM);  // the time limit of the job is near
+  if (code == 75 && signal == 0) stop(SIGTERM);               // the time limit of the job is near
+  const bool failed = code == 1 || code == 5 || code >= 128;  // 1: mpirun itself
+  if (failed && signal == 0 && !std::exchange(run.again, true)) return start(run);
   if (code == 0 || code == static_cast<int>(ExitCode::training) || failure != ExitCode::done) return;
   failure = is_stopped || code == 2 || code == 3 ? static_cast<ExitCode>(code) : ExitCode::failure;
 }

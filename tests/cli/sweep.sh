@@ -124,6 +124,14 @@ ends_with 75 ranked
 step=$(sed -nE 's/.*"step":([0-9]+),.*/\1/p' ranked/1/exit.json)
 sweep ranked "${ranked[@]}" --set train.steps=$((step + 10))
 ends_with 0 ranked
+# A run whose process dies is started once more, and goes on.
+sweep again --over optimizer.lr=0.03 --set train.steps="$endless_steps"
+until_there again/1/checkpoints/latest "$sweep"
+kill -KILL "$(sed -n 's/^pid=//p' again/1/lock)"
+until_says "going on after step" again/1.log "$sweep"
+kill -TERM "$sweep"
+ends_with 75 again
+[ "$(grep -c 'again/1: begins' again.err)" -eq 2 ] || fail "again: $(cat again.err)"
 # A second signal ends them at once, without another checkpoint.
 sweep twice --over optimizer.lr=0.03 --set train.steps="$endless_steps" --set checkpoint.every="$endless_steps"
 until_there twice/1/metrics.jsonl "$sweep"
