@@ -98,10 +98,15 @@ say_reasons() {
 keep_last() { awk '!seen[$0]++' | tail -n 8; }
 
 # pass_errors FILE: passes standard input on to standard error, and the reasons to FILE. No signal ends it before the launcher has ended.
+# With LOCKSTEP_TERMINAL rank 0 draws its line there, which has no end: bytes are passed on as they come.
 pass_errors() {
   local line
   trap '' INT TERM HUP PIPE USR1 USR2
   : >"$1"
+  if [ -n "${LOCKSTEP_TERMINAL:-}" ]; then
+    tee /dev/stderr | sed -n $'s/^.*\e\\[K//; /^lockstep: /p' >"$1"
+    return
+  fi
   while IFS= read -r line || [ -n "$line" ]; do
     printf '%s\n' "$line" >&2
     [[ $line != 'lockstep: '* ]] || printf '%s\n' "$line" >>"$1"

@@ -58,6 +58,9 @@ trap on_interrupt INT
 trap 'signals=$((signals + 1)); pass_on TERM' TERM HUP USR2
 reports=yes
 trap 'signals=$((signals + 1)); ask_for_report' USR1
+# Where rank 0 draws the line of progress, through mpirun and this script.
+LOCKSTEP_TERMINAL=$([ ! -t 2 ] || tty <&2)
+export LOCKSTEP_TERMINAL
 set -m  # mpirun gets another process group: the terminal's Ctrl-C does not reach it
 
 for ((start = 0;; ++start)); do

@@ -6,6 +6,7 @@
 #include <spdlog/sinks/base_sink.h>
 #include <spdlog/spdlog.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -28,6 +29,7 @@ constexpr std::size_t max_bytes_at_once = 4096;
 constexpr int nobody_reads = -1;  // not an errno
 std::atomic<int> first_trouble{0};
 
+std::atomic<int> terminal{STDERR_FILENO};  // for its kind and size only: text goes to standard error
 std::atomic<bool> line_is_drawn{false};
 constexpr std::string_view erase_line = "\r\x1b[K";
 
@@ -84,15 +86,25 @@ bool write_all(std::string_view text, double wait_s) noexcept {
 
 }  // namespace
 
+void find_terminal_behind(const std::string& name) {
+  struct stat status {};
+  if (::fstat(STDERR_FILENO, &status) != 0 || !S_ISFIFO(status.st_mode)) return;
+  const int descriptor = ::open(name.c_str(), O_WRONLY | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
+  if (descriptor >= 0 && ::isatty(descriptor) != 0)
+    terminal = descriptor;
+  else if (descriptor >= 0)
+    ::close(descriptor);
+}
+
 bool standard_error_redraws() {
   const char* const type = std::getenv("TERM");
-  return ::isatty(STDERR_FILENO) != 0 && type && std::string_view(type) != "dumb";
+  return ::isatty(terminal) != 0 && type && std::string_view(type) != "dumb";
 }
 
 int standard_error_columns() {
   constexpr int usual_columns = 80;
   winsize size{};
-  return ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : usual_columns;
+  return ::ioctl(terminal, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : usual_columns;
 }
 
 void draw_line(std::string_view line) noexcept {

@@ -10,6 +10,9 @@ namespace lockstep {
 /// file gets their numbers. Ignores SIGPIPE and SIGXFSZ, so that such writes return errors.
 void protect_standard_streams();
 
+/// For a process whose launcher copies standard error, a pipe, to the terminal of this name: it counts as
+/// standard error's terminal from then on. Other pipes, files and names have no effect.
+void find_terminal_behind(const std::string& name);
 /// Whether standard error is a terminal that can redraw a line (TERM is not dumb).
 bool standard_error_redraws();
 /// Columns of that terminal; 80 if unknown.

@@ -140,10 +140,15 @@ std::optional<double> Store::metric_of(std::int64_t step, const std::string& met
   return std::nullopt;
 }
 
-bool Store::knows_metric(std::int64_t step, const std::string& metric) {
-  const comm::NamedCall call = named("knows_metric");
+std::optional<double> Store::find_metric(std::int64_t step, const std::string& metric) {
+  const comm::NamedCall call = named("find_metric");
   finish();
-  return from_rank_0(world_, [&] { return metric_of(step, metric).has_value(); });
+  const std::string text = from_rank_0(world_, [&] {  // as text, since JSON has no NaN
+    const std::optional<double> found = metric_of(step, metric);
+    return found ? fmt::to_string(*found) : std::string();
+  });
+  double value = 0;
+  return parse_number(text, value) ? std::optional(value) : std::nullopt;
 }
 
 bool Store::would_be_best(std::int64_t step, const std::map<std::string, double>& metrics) {

@@ -21,8 +21,8 @@
 namespace lockstep::cli {
 
 // Each is defined in the file of its verb.
-VerbFunction train, status, eval, predict, sample, generate, prepare, inspect, diff, report, verify, convert,
-    ema, bench, doctor;
+VerbFunction train, sweep, status, eval, predict, sample, generate, prepare, inspect, diff, report, verify,
+    convert, ema, bench, doctor;
 /// The time limit for MPI to start: fault.hang_timeout_s of the configuration in `words`, else the default.
 /// Defined in train.cpp.
 double start_timeout_s(const Program& program, const Arguments& words);
@@ -32,6 +32,7 @@ namespace {
 /// In the order of lockstep --help.
 constexpr std::array verbs{
     Verb{"train", "train a model, or resume a run", train},
+    Verb{"sweep", "train under many settings, several runs at once", sweep},
     Verb{"status", "show what runs are doing, from their files alone", status},
     Verb{"eval", "evaluate a checkpoint", eval},
     Verb{"predict", "write a model's output for every sample", predict},
@@ -57,8 +58,7 @@ std::string help(const Program& program) {
   return text + "\n" + program.name +
          " VERB --help describes a verb. Exit codes: 0 success,\n"
          "2 usage or configuration error, 3 invalid data, 4 loss not finite or replicas\n"
-         "differ, 5 a rank failed, 75 preempted (checkpoint written), 76 stopped by the\n"
-         "user (checkpoint written).\n";
+         "differ, 5 a rank failed; with a checkpoint 75 preempted, 76 stopped by the user.\n";
 }
 
 std::string version(const Program& program) {
@@ -106,11 +106,12 @@ ExitCode run_verb(const Program& program, Session& session, const Arguments& wor
   return code;
 }
 
-/// status: MPI may not start on a login node. doctor --node: each process checks its node without MPI, even
-/// if a launcher started several.
+/// status: MPI may not start on a login node. sweep: the processes that it starts are ranks. doctor --node:
+/// each process checks its node without MPI, even if a launcher started several.
 bool runs_without_mpi(const Arguments& words) {
   if (words.empty()) return false;
-  return words[0] == "status" || (words[0] == "doctor" && std::ranges::find(words, "--node") != words.end());
+  return words[0] == "status" || words[0] == "sweep" ||
+         (words[0] == "doctor" && std::ranges::find(words, "--node") != words.end());
 }
 
 int run_without_mpi(const Program& program, const Arguments& words) {

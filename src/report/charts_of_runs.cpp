@@ -222,7 +222,7 @@ std::vector<json> curves_of(std::span<const RunLog> runs, std::size_t max_bytes)
     json chart = titled(key);
     if (key == "loss") chart["wide"] = true;
     if (key == "lr") chart["linear"] = true;
-    if (key.starts_with("eval ") && larger_is_better(key)) {
+    if (key.starts_with("eval ") && larger_is_better(runs.front(), key)) {
       const auto is_bounded = [&](const Series& series) {
         return chart_key(series.name, runs) != key || std::ranges::max(series.values) <= 1;
       };

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <ctime>
 
 #include "base/text.h"
 #include "lockstep/base/error.h"
@@ -32,12 +33,19 @@ namespace image_field {
 constexpr int height = 1, width = 2, colorspace = 3, encoded_image = 4;
 }
 namespace tensor {
-constexpr int dtype = 1, shape = 2, string_value = 8;
-constexpr std::int64_t string_type = 7;
+constexpr int dtype = 1, shape = 2, string_value = 8, dimension = 2;
+constexpr std::int64_t float_type = 1, string_type = 7;
 }  // namespace tensor
 namespace metadata {
-constexpr int plugin_data = 1, plugin_name = 1;
+constexpr int plugin_data = 1, plugin_name = 1, content = 2;
 }
+// From tensorboard/plugins/hparams/plugin_data.proto (HParamsPluginData, SessionStartInfo and its map,
+// SessionEndInfo) and google/protobuf/struct.proto (Value).
+namespace hparams {
+constexpr int session_start = 3, session_end = 4, values = 1, start_time = 5, key = 1, value = 2;
+constexpr int status = 1, end_time = 2, number = 2, text = 3, flag = 4;
+constexpr std::int64_t success = 1, failure = 2;
+}  // namespace hparams
 
 Message event_message(double time_s, std::int64_t step) {
   Message message;
@@ -136,6 +144,46 @@ void Event::add_text(std::string_view tag, std::string_view markdown) {
   message.add(value::tensor, content);
   message.add(value::metadata, metadata_message);
   summary_.add(summary::value, message);
+}
+
+void Event::add_session(std::string_view tag, int field, const Message& content) {
+  Message data, plugin, metadata_message, shape, nothing;
+  data.add(field, content);
+  plugin.add(metadata::plugin_name, std::string_view("hparams"));
+  plugin.add(metadata::content, data);
+  metadata_message.add(metadata::plugin_data, plugin);
+  shape.add(tensor::dimension, Message());  // of no elements
+  nothing.add(tensor::dtype, tensor::float_type);
+  nothing.add(tensor::shape, shape);
+  Message message = value_message(tag);
+  message.add(value::tensor, nothing);
+  message.add(value::metadata, metadata_message);
+  summary_.add(summary::value, message);
+}
+
+void Event::add_session_start(std::span<const std::pair<std::string, std::string>> values) {
+  Message content;
+  for (const auto& [key, text] : values) {
+    Message value, entry;
+    if (double number = 0; parse_number(text, number))
+      value.add(hparams::number, number);
+    else if (text == "true" || text == "false")
+      value.add(hparams::flag, std::int64_t{text == "true"});
+    else
+      value.add(hparams::text, text);
+    entry.add(hparams::key, key);
+    entry.add(hparams::value, value);
+    content.add(hparams::values, entry);
+  }
+  content.add(hparams::start_time, static_cast<double>(std::time(nullptr)));
+  add_session("_hparams_/session_start_info", hparams::session_start, content);
+}
+
+void Event::add_session_end(bool succeeded) {
+  Message content;
+  content.add(hparams::status, succeeded ? hparams::success : hparams::failure);
+  content.add(hparams::end_time, static_cast<double>(std::time(nullptr)));
+  add_session("_hparams_/session_end_info", hparams::session_end, content);
 }
 
 std::string Event::encoded(double time_s) const {

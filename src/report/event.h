@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "report/protobuf.h"
@@ -57,6 +58,10 @@ class Event {
   void add_image(std::string_view tag, std::string_view png);
   /// TensorBoard shows the text as Markdown.
   void add_text(std::string_view tag, std::string_view markdown);
+  /// The keys and values of a run, and how it ended, for TensorBoard's table of runs (HPARAMS). It takes the
+  /// first start of a run, and the last value of each scalar.
+  void add_session_start(std::span<const std::pair<std::string, std::string>> values);
+  void add_session_end(bool succeeded);
 
   std::int64_t step() const { return step_; }
   bool empty() const { return summary_.empty(); }
@@ -64,6 +69,8 @@ class Event {
   std::string encoded(double time_s) const;
 
  private:
+  void add_session(std::string_view tag, int field, const Message& content);
+
   std::int64_t step_;
   Message summary_;
 };

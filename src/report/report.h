@@ -21,8 +21,6 @@ std::vector<std::string> styles_of(std::span<const RunLog> runs);
 /// The score that orders runs, lower is better: the minimum eval_loss, else the last loss, else infinity.
 double score_of(const RunLog& run);
 
-/// Whether larger values of the metric are better.
-bool larger_is_better(const std::string& metric);
 /// The names of runs on curves: the values of the keys that differ, where these are few and tell them apart.
 std::vector<std::string> labels_of(std::span<const RunLog> runs);
 

@@ -68,6 +68,9 @@ class Adder {
       run_.ranks = integer_of(line, "ranks");
       run_.nodes = integer_of(line, "nodes");
       if (const std::string version = text_of(line, "version"); !version.empty()) run_.version = version;
+      if (const auto higher = line.find("higher_is_better"); higher != line.end() && higher->is_array())
+        for (const json& metric : *higher)
+          if (metric.is_string()) run_.higher_is_better.push_back(metric.get<std::string>());
     } else if (line.contains("event") || line.contains("note")) {
       run_.events.push_back({kind_of(text_of(line, "event")), step, time, text_of(line, "note")});
     } else {
@@ -134,6 +137,38 @@ std::string RunLog::config_value(std::string_view key) const {
   for (const auto& [name_of_key, value] : config)
     if (name_of_key == key) return value;
   return {};
+}
+
+bool larger_is_better(const RunLog& run, const std::string& metric) {
+  return std::ranges::find(run.higher_is_better, metric) != run.higher_is_better.end() ||
+         metric.find("accuracy") != std::string::npos || metric.find("r2") != std::string::npos ||
+         metric.ends_with("_per_second");
+}
+
+double summary_of(const RunLog& run, const Series& series) {
+  if (series.name == "loss") return series.values.back();
+  if (series.name.starts_with("eval_"))
+    return larger_is_better(run, series.name) ? std::ranges::max(series.values)
+                                              : std::ranges::min(series.values);
+  std::vector<double> values = series.values;
+  const auto middle = values.begin() + std::ptrdiff_t(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+std::set<std::string> different_keys(std::span<const RunLog> runs) {
+  std::set<std::string> keys, different;
+  const RunLog* first = nullptr;
+  for (const RunLog& run : runs)
+    for (const auto& [key, value] : run.config) keys.insert(key);
+  for (const RunLog& run : runs) {
+    if (run.config.empty()) continue;
+    if (!first) first = &run;
+    for (const std::string& key : keys)
+      if (run.config_value(key) != first->config_value(key)) different.insert(key);
+  }
+  if (different.size() > 1) different.erase("checkpoint.every");
+  return different;
 }
 
 std::string exit_record_path(const std::string& run) { return run + "/exit.json"; }

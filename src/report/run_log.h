@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
+#include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -22,10 +24,10 @@ struct Series {
 };
 
 struct RunEvent {
-  enum class Kind { started, resumed, forked, preempted, stopped, slow_rank, note };
+  enum class Kind { started, resumed, forked, preempted, stopped, ended, slow_rank, note };
   /// The words of metrics.jsonl.
   friend constexpr auto words(Kind) {
-    return std::array{"new", "resumed", "forked", "preempted", "stopped", "slow_rank", "note"};
+    return std::array{"new", "resumed", "forked", "preempted", "stopped", "ended", "slow_rank", "note"};
   }
   Kind kind = Kind::note;
   std::int64_t step = 0;
@@ -63,11 +65,20 @@ struct RunLog {
   std::int64_t ranks = 0, nodes = 0;             ///< of the last start; 0: unknown
   std::string version;
   std::optional<Ending> ending;                             ///< of the last start
+  std::vector<std::string> higher_is_better;                ///< metrics, as far as the run says so
   std::vector<std::pair<std::string, std::string>> config;  ///< of config.ini: {"train.steps", "600"}
 
   const Series* find(std::string_view metric) const;     ///< null if the run has no such series
   std::string config_value(std::string_view key) const;  ///< empty if config.ini lacks the key
 };
+
+/// Whether larger values of the metric are better: as the run says, for older runs by the name.
+bool larger_is_better(const RunLog& run, const std::string& metric);
+/// The last loss, the best value of an evaluation, or the median of another metric.
+double summary_of(const RunLog& run, const Series& series);
+/// The keys of config.ini whose values differ between the runs, without checkpoint.every if others differ:
+/// auto becomes what was measured.
+std::set<std::string> different_keys(std::span<const RunLog> runs);
 
 /// Reads RUN/metrics.jsonl, RUN/config.ini and RUN/exit.json; each may be missing. DataError if the path is
 /// not a directory, or holds no file of a run.

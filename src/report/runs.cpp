@@ -25,6 +25,10 @@ std::string state_of(const RunLog& run) {
   if (run.lines == 0) return "no steps yet";
   const std::string steps = run.config_value("train.steps");
   if (!steps.empty() && std::to_string(run.last_step) == steps) return "all steps done";
+  const auto ended = [&](const RunEvent& event) {
+    return event.kind == RunEvent::Kind::ended && event.step == run.last_step;
+  };
+  if (std::ranges::any_of(run.events, ended)) return "ended early";
   if (!run.events.empty() && run.events.back().step == run.last_step) {
     if (run.events.back().kind == RunEvent::Kind::preempted) return "preempted";
     if (run.events.back().kind == RunEvent::Kind::stopped) return "stopped";
@@ -42,17 +46,6 @@ std::size_t restarts_of(const RunLog& run) {
 }
 
 bool is_of_class(const std::string& metric) { return metric.find("accuracy_class_") != metric.npos; }
-
-/// The last loss, the best value of an evaluation, or the median of another metric.
-double summary_of(const Series& series) {
-  if (series.name == "loss") return series.values.back();
-  if (series.name.rfind("eval_", 0) == 0)
-    return larger_is_better(series.name) ? std::ranges::max(series.values) : std::ranges::min(series.values);
-  std::vector<double> values = series.values;
-  const auto middle = values.begin() + std::ptrdiff_t(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 /// The table of runs: the metrics that judge a run, then the keys that differ between runs.
 json table_of(std::span<const RunLog> runs, const std::set<std::string>& different) {
@@ -83,7 +76,7 @@ json table_of(std::span<const RunLog> runs, const std::set<std::string>& differe
     json row = json::array({run.name});
     for (const std::string& metric : metrics) {
       const Series* const series = run.find(metric);
-      row.push_back(series ? json(summary_of(*series)) : json());
+      row.push_back(series ? json(summary_of(run, *series)) : json());
     }
     for (const std::string& key : different) row.push_back(cut(run.config_value(key), 100));
     for (const json& cell : {json(state_of(run)), json(run.last_step),
@@ -102,19 +95,9 @@ json table_of(std::span<const RunLog> runs, const std::set<std::string>& differe
   return part;
 }
 
-std::set<std::string> different_keys(std::span<const RunLog> runs) {
-  std::set<std::string> keys, different;
-  for (const RunLog& run : runs)
-    for (const auto& [key, value] : run.config) keys.insert(key);
-  keys.erase("checkpoint.every");  // of auto it is measured, and no result depends on it
-  for (const std::string& key : keys)
-    for (const RunLog& run : runs)
-      if (run.config_value(key) != runs[0].config_value(key)) different.insert(key);
-  return different;
-}
-
 std::vector<json> events_of(std::span<const RunLog> runs) {
-  constexpr std::array words{"started", "resumed", "forked", "preempted", "stopped", "slow rank", "note"};
+  constexpr std::array words{"started", "resumed",     "forked",    "preempted",
+                             "stopped", "ended early", "slow rank", "note"};
   constexpr std::size_t max_events = 200;
   json columns{"step", "event", "details", "time (UTC)"}, rows = json::array();
   if (runs.size() > 1) columns.insert(columns.begin(), "run");
@@ -174,9 +157,9 @@ Pairs facts_of(const RunLog& run, const std::optional<checkpoint::FileIndex>& sa
   for (const Series& series : run.series)
     if (series.name.rfind("eval_", 0) == 0 && series.name.rfind("eval_ema_", 0) != 0 &&
         series.name != "eval_perplexity" && series.name != "eval_accuracy_top5" && !is_of_class(series.name))
-      facts.emplace_back("best " + series.name, number(summary_of(series)));
+      facts.emplace_back("best " + series.name, number(summary_of(run, series)));
   if (const Series* const speed = run.find("samples_per_second"))
-    facts.emplace_back("samples/s (median)", whole(std::llround(summary_of(*speed))));
+    facts.emplace_back("samples/s (median)", whole(std::llround(summary_of(run, *speed))));
   if (run.ranks > 0)
     facts.emplace_back("ranks", fmt::format("{} on {}", run.ranks, pluralized(run.nodes, "node")));
   if (const std::size_t restarts = restarts_of(run); restarts > 0)
@@ -216,11 +199,6 @@ json head_of(std::span<const RunLog> runs, const std::optional<checkpoint::FileI
 }
 
 }  // namespace
-
-bool larger_is_better(const std::string& name) {
-  return name.find("accuracy") != std::string::npos || name.find("r2") != std::string::npos ||
-         name == "samples_per_second";
-}
 
 std::vector<std::string> labels_of(std::span<const RunLog> runs) {
   constexpr std::size_t max_keys = 3, max_value = 40;

@@ -168,6 +168,7 @@ class Reader {
   void require(bool holds, std::string_view name, std::string_view what) const {
     if (!holds) refuse(name, what);
   }
+  Config defaults() const;
   void check_required(Mistakes& mistakes) const;
   void check_data() const;
   void check_train() const;
@@ -312,12 +313,18 @@ void Reader::refuse(std::string_view name, std::string_view what) const {
                    value.empty() ? "" : " = ", value, what);
 }
 
-void Reader::check_required(Mistakes& mistakes) const {
+/// Those of the chosen model, task, optimizer and format.
+Config Reader::defaults() const {
   Config defaults;
   defaults.model = registries_.models.configure(config_.model.name());
   defaults.task = registries_.tasks.configure(config_.task.name());
   defaults.optimizer.algorithm = registries_.optimizers.configure(config_.optimizer.algorithm.name());
   if (config_.data.kind.type) defaults.data.kind = registries_.data.configure(config_.data.kind.name());
+  return defaults;
+}
+
+void Reader::check_required(Mistakes& mistakes) const {
+  const Config defaults = this->defaults();
   for (const Key& key : keys_) {
     if (key.name == model_name_key || !key.traits.required || key.get(config_) != key.get(defaults)) continue;
     mistakes.collect([&] { throw UsageError("{}: {} is missing: {}", origin_, key.name, key.meaning); });
@@ -338,6 +345,8 @@ void Reader::check_graph() const {
 
 void Reader::check_train() const {
   require(config_.train.steps > 0 || config_.train.epochs > 0, "train.steps", "is missing or not positive");
+  require(config_.train.patience == 0 || config_.train.eval_every > 0, "train.patience",
+          "counts evaluations, and there is one at the end only; set train.eval_every");
   require(config_.train.label_smoothing == 0 || config_.task.options_of<tasks::Classification>() ||
               config_.task.options_of<tasks::Language>(),
           "train.label_smoothing", "applies to the tasks classification and language only");
@@ -382,6 +391,11 @@ Config Reader::finish() {
   mistakes.collect([&] { check_fit("ema", [&] { config_.ema.check(); }); });
   mistakes.collect([&] { check_graph(); });
   mistakes.throw_if_any();
+  const Config defaults = this->defaults();
+  for (const Key& key : keys_)
+    if (last(key.name) &&
+        (is_overridden(key.name) || key.name.ends_with(".name") || key.get(config_) != key.get(defaults)))
+      config_.chosen.emplace_back(key.name, key.get(config_));
   return config_;
 }
 

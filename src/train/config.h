@@ -4,6 +4,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "lockstep/base/option.h"
@@ -31,6 +32,9 @@ struct Config {
   const Registries* registries = nullptr;
   /// A note about keys of a user's file that belong to another optimizer, and have no effect. Empty: none.
   std::string note;
+  /// Not keys: the keys that the user set by --set, or in the file to other than the default, and their
+  /// values.
+  std::vector<std::pair<std::string, std::string>> chosen;
 };
 
 /// A key under its full name, "train.steps".

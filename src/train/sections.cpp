@@ -179,6 +179,13 @@ std::vector<Option<TrainConfig>> TrainConfig::options() {
              {.unit = "samples",
               .may_change = true,
               .peers = {"eval_iters", "eval_batches", "limit_val_batches"}}),
+      number(
+          "patience", &T::patience, counts,
+          "evaluations in a row without a better value of checkpoint.keep_best (without one: of eval_loss) "
+          "that end the run, with exit code 0; 0: the run takes all its steps",
+          {.unit = "evaluations",
+           .may_change = true,
+           .peers = {"early_stopping", "early_stopping_patience", "early_stop", "early_stopping_rounds"}}),
       text("init", &T::init, "checkpoint, .safetensors, .pt or HDF5 file whose weights a new run starts from",
            {.peers = {"pretrained", "init_from", "weights", "load", "finetune"}}),
       number("label_smoothing", &T::label_smoothing, Range::below(0, 1),
@@ -327,11 +334,19 @@ std::vector<Option<SampleConfig>> SampleConfig::options() {
 std::vector<Option<LogConfig>> LogConfig::options() {
   using namespace option;
   using L = LogConfig;
-  return {
-      number("every", &L::every, Range::from(1, 1e15), "steps between lines of metrics",
+  Option<L> every =
+      number("every", &L::every, Range::from(1, 1e15),
+             "steps between lines of metrics; unless it is set, the terminal and the job's log show at most "
+             "one a second",
              {.unit = "steps",
               .may_change = true,
-              .peers = {"log_interval", "logging_steps", "log_every", "log_every_n_steps", "print_freq"}}),
+              .peers = {"log_interval", "logging_steps", "log_every", "log_every_n_steps", "print_freq"}});
+  every.set = [set = every.set](L& config, const std::string& value) {
+    set(config, value);
+    config.every_is_set = true;
+  };
+  return {
+      every,
       text("trace", &L::trace, "FILE.json: a timeline of all ranks for chrome://tracing",
            {.may_change = true, .peers = {"profile", "profiler", "timeline"}}),
       flag("tensorboard", &L::tensorboard, "also write the metrics for TensorBoard, to RUN/tensorboard/",

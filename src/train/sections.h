@@ -56,7 +56,7 @@ struct TrainConfig {
   std::string device = "auto";
   int threads = 1;
   std::string bind = "cores";
-  std::int64_t eval_every = 0, eval_samples = 0;
+  std::int64_t eval_every = 0, eval_samples = 0, patience = 0;
   std::string init;
   double label_smoothing = 0;
   std::vector<std::string> frozen;
@@ -128,6 +128,7 @@ struct SampleConfig {
 
 struct LogConfig {
   std::int64_t every = 10;
+  bool every_is_set = false;  ///< not a key: otherwise the log has at most one line a second
   std::string trace;
   bool tensorboard = true;
   std::int64_t histograms_every = 0;  ///< 0: never

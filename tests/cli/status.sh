@@ -13,7 +13,7 @@ says() {
   status "$1" || fail "status $1: exit $?: $(cat err.log)"
   python3 - "$@" <<'PY' || fail "status $1: $(cat status.json)"
 import json, re, sys
-keys = ["run", "state", "step", "steps", "exit_code", "last_line_s", "why"]
+keys = ["run", "state", "step", "steps", "exit_code", "last_line_s", "loss", "samples_per_second", "left_s", "why"]
 (run,) = json.load(open("status.json"))
 assert sorted(run) == sorted(keys), f"keys {list(run)}"
 assert run["run"] == sys.argv[1] and run["why"], run
@@ -125,6 +125,23 @@ for other in empty nowhere; do
 done
 "$LOCKSTEP" status >out 2>err.log
 [ $? -eq 2 ] || fail "status without a run: $(cat err.log)"
+
+# A folder of runs: those in it, by number before name, and what is none is left out; the best first. A run that trains has its time left.
+mkdir -p folder/none && for name in 10 2 b; do cp -r whole "folder/$name"; done
+sed -i 's/"loss":[0-9.]*/"loss":0.25/' folder/b/metrics.jsonl
+"$LOCKSTEP" status folder >table 2>err.log || fail "a folder: exit $?: $(cat err.log)"
+[ "$(sed -n 's/ .*//p' table | tr '\n' ' ')" = "run folder/2 folder/10 folder/b " ] || fail "a folder: $(cat table)"
+"$LOCKSTEP" status folder --sort loss >table 2>err.log || fail "--sort: exit $?: $(cat err.log)"
+sed -n 2p table | grep -Eq '^folder/b +ended +40/40 +0\.2500 +0\.2500 +[0-9]+ +- +0 ' || fail "--sort: $(cat table)"
+refused 2 'no run has this metric' "$LOCKSTEP" status folder --sort los
+start left
+until_says '"step":200,' left/metrics.jsonl "$run"
+status left || fail "time left: exit $?"
+python3 -c '
+import json
+(run,) = json.load(open("status.json"))
+assert run["left_s"] > 0 and run["loss"] > 0 and run["samples_per_second"] > 0, run' || fail "time left: $(cat status.json)"
+kill -TERM "$run" && wait "$run"
 
 # --- watching: it says again what has changed ----------------------------------------------------------------------------
 "$LOCKSTEP" status own --json --watch >watched &

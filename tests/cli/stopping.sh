@@ -65,6 +65,12 @@ for signal in USR2 TERM; do
   ended "eval-$signal" $((128 + $(kill -l "$signal")))
 done
 
+# A request that cannot be removed is obeyed, and the warning says why each start ends so.
+mkdir -p immovable/stop/x
+"$LOCKSTEP" train run.ini --run immovable >log-immovable 2>&1
+[ $? -eq 76 ] || fail "a stop that cannot be removed: $(tail -n 2 log-immovable)"
+grep -q 'warning: immovable/stop: cannot be removed: ' log-immovable || fail "a stop that cannot be removed: $(cat log-immovable)"
+
 start live 2
 timeout 120 "$LOCKSTEP" train run.ini --run live >second.log 2>&1
 code=$?

@@ -47,6 +47,8 @@ code=$?
 [ "$code" -eq 76 ] || fail "removed logs: exit $code: $(tail -n 2 log)"
 [ "$(grep -c 'warning: .*the file has been removed; the run continues' log)" -eq 1 ] || fail "removed logs: $(cat log)"
 
+ranks 1 train run.ini --run diverged --set optimizer.name=sgd --set optimizer.lr=1e30 >log 2>&1
+[ $? -eq 4 ] || fail "a run that diverges: $(tail -n 2 log)"
 python=${LOCKSTEP_TENSORBOARD_PYTHON:-}
 if [ -z "$python" ]; then
   { python3 -m venv venv && venv/bin/pip install --quiet tensorboard; } >pip.log 2>&1 || {
@@ -75,7 +77,7 @@ def check_scalars(run):
         for name, value in line.items():
             if name != "step" and (value is None or isinstance(value, (int, float))):
                 wanted.setdefault(name, []).append((line["step"], math.nan if value is None else float32(value)))
-            for part, element in enumerate(value) if isinstance(value, list) else ():
+            for part, element in enumerate(value) if isinstance(value, list) and name != "higher_is_better" else ():
                 wanted.setdefault(f"{name}/{part}", []).append((line["step"], float32(element)))
     events = read(run)
     found = {tag: [(point.step, point.value) for point in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
@@ -101,6 +103,21 @@ for run in runs:
     assert histograms(events) == first, run
     for tag in ("loss", "lr", "eval_loss", "grad_norm"):
         assert found[tag] == scalars[tag], (run, tag)
+# HPARAMS: the keys that are set, those of --set in any case, and how the run ended; every scalar is a metric there.
+from tensorboard.plugins.hparams import metadata
+def hparams(run, tag, parse):
+    content = read(run).PluginTagToContent("hparams")["_hparams_/" + tag]
+    return parse(content)
+info = hparams("whole-2-true", "session_start_info", metadata.parse_session_start_info_plugin_data)
+values = {key: value.number_value or value.string_value or value.bool_value for key, value in info.hparams.items()}
+assert values["train.steps"] == 24 and values["model.name"] == "mlp" and values["ddp.sharded_optimizer"] is True, values
+assert "optimizer.lr" not in values and "checkpoint.keep" not in values, values
+info = hparams("whole-2-false", "session_start_info", metadata.parse_session_start_info_plugin_data)
+assert info.hparams["ddp.sharded_optimizer"].WhichOneof("kind") == "bool_value", info
+for run in runs:
+    assert hparams(run, "session_end_info", metadata.parse_session_end_info_plugin_data).status == 1, run
+from tensorboard.plugins.hparams import api_pb2
+assert hparams("diverged", "session_end_info", metadata.parse_session_end_info_plugin_data).status == api_pb2.Status.Value("STATUS_FAILURE")
 starts = read("killed").Scalars("ranks")
 assert [(point.value, point.step) for point in starts][0] == (1, 0) and starts[-1].value == 3 and starts[-1].step == 10, starts
 PY

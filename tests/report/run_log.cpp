@@ -89,6 +89,37 @@ BOOST_AUTO_TEST_CASE(a_line_of_metrics_is_an_object_with_a_step) {
     BOOST_TEST(!parse_metrics_line(other).has_value(), other);
 }
 
+BOOST_AUTO_TEST_CASE(the_best_value_of_a_metric_is_by_its_direction_which_the_run_says) {
+  const auto best_of = [](const std::string& start, const char* metric) {
+    RunLog run;
+    add_lines(run, start + "\n" + R"({"step":1,"eval_f1":0.5,"eval_accuracy":0.5,"eval_loss":0.5,"loss":3})" +
+                       "\n" + R"({"step":2,"eval_f1":0.25,"eval_accuracy":0.75,"eval_loss":0.75,"loss":4})");
+    return summary_of(run, *run.find(metric));
+  };
+  const std::string says = R"({"start":"new","step":0,"higher_is_better":["eval_f1"]})", silent = "";
+  BOOST_TEST(best_of(says, "eval_f1") == 0.5);
+  BOOST_TEST(best_of(silent, "eval_f1") == 0.25);
+  BOOST_TEST(best_of(silent, "eval_accuracy") == 0.75);
+  BOOST_TEST(best_of(silent, "eval_loss") == 0.5);
+  BOOST_TEST(best_of(silent, "loss") == 4);  // the last one
+}
+
+BOOST_AUTO_TEST_CASE(keys_that_differ_are_those_that_users_set) {
+  const auto run = [](const char* config) {
+    RunLog log;
+    log.config = keys_of_ini(config);
+    return log;
+  };
+  const std::vector<RunLog> runs{run(""), run("[optimizer]\nlr = 1\n[checkpoint]\nevery = 5\n"),
+                                 run("[optimizer]\nlr = 2\n[checkpoint]\nevery = 6\n")};
+  const std::set<std::string> lr{"optimizer.lr"}, every{"checkpoint.every"};
+  BOOST_TEST(
+      (different_keys(runs) == lr));  // not what was measured for auto, nor a run without a configuration
+  const std::vector<RunLog> others{run("[checkpoint]\nevery = 5\n"), run("[checkpoint]\nevery = 6\n")};
+  BOOST_TEST((different_keys(others) == every));
+  BOOST_TEST(different_keys({}).empty());
+}
+
 BOOST_AUTO_TEST_CASE(keys_have_the_names_of_their_sections) {
   const auto keys = keys_of_ini("# a comment\n[train]\nsteps = 600\n[data]\n train = a.h5 b.h5 \nempty =\n");
   BOOST_REQUIRE(keys.size() == 3U);

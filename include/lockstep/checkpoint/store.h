@@ -151,9 +151,13 @@ class Store {
   /// Records the metrics of an evaluation of the checkpoint of `step` in a file next to the checkpoints.
   /// Updates the link `best`, and removes a checkpoint that is no longer the best. Waits for a pending save.
   void note_metrics(std::int64_t step, const std::map<std::string, double>& metrics);
-  /// True if the metric of the checkpoint of `step` is known, from that record or from the checkpoint. Waits
+  /// The metric of the checkpoint of `step`, from that record or from the checkpoint; none: not known. Waits
   /// for a pending save.
-  bool knows_metric(std::int64_t step, const std::string& metric);
+  std::optional<double> find_metric(std::int64_t step, const std::string& metric);
+  /// Whether find_metric() finds it.
+  bool knows_metric(std::int64_t step, const std::string& metric) {
+    return find_metric(step, metric).has_value();
+  }
   /// Sets StoreOptions::config for later saves. Not collective, but the same on every rank.
   void set_config(const std::string& text) { options_.config = text; }
 

@@ -60,15 +60,17 @@ class Pace {
   double step_s_ = 0;
 };
 
-/// Shows the progress of a run: one line that is redrawn on a terminal, not wider than the terminal; plain
-/// lines in a file or a pipe, such as that of mpirun.
+/// Shows the progress of a run: one line that is redrawn on a terminal, not wider than the terminal, also by
+/// way of an mpirun that passes it on to its terminal; plain lines in a file or another pipe.
 class Progress {
  public:
   /// Rank 0 shows it. `first_step`: the step that resume() returned.
   Progress(const Session& session, std::int64_t first_step, std::int64_t last_step,
            std::int64_t log_every = 20);
-  /// Shows steps from first_step to last_step, if `shows`.
-  Progress(Log log, bool shows, std::int64_t first_step, std::int64_t last_step, std::int64_t log_every);
+  /// Shows steps from first_step to last_step, if `shows`. min_line_s: at least so long between two lines in
+  /// a file, and between two lines of evaluations.
+  Progress(Log log, bool shows, std::int64_t first_step, std::int64_t last_step, std::int64_t log_every,
+           double min_line_s = 0);
   /// Keeps the drawn line on the terminal.
   ~Progress();
   Progress(const Progress&) = delete;
@@ -77,16 +79,19 @@ class Progress {
   /// After each step; draws at most a few times a second on a terminal, and every `log_every` steps in a
   /// file. The remaining time assumes the pace of recent steps and `evaluations_left` evaluations as long as
   /// the last one. On a terminal the line also has `data_wait_ms`, the time that a step waits for its data,
-  /// if it is given; in a file, if it is more than 1 % of the step.
+  /// if it is given; in a file, if it is more than 1 % of the step. tokens_per_second: of text.
   void step(std::int64_t steps_done, double loss, double samples_per_second, std::int64_t evaluations_left,
-            std::optional<double> data_wait_ms = {});
+            std::optional<double> data_wait_ms = {}, std::optional<double> tokens_per_second = {});
   /// The same, with the speed of recent steps, by the session's global batch.
   void step(std::int64_t steps_done, double loss);
   /// Within an evaluation, when this fraction of it is done; 1 ends it. Draws as often as for steps on a
   /// terminal, and twice a minute in a file.
   void evaluation(std::int64_t steps_done, double fraction, std::int64_t evaluations_left);
-  /// A permanent line, for evaluations and checkpoints. On a terminal it replaces the drawn line.
+  /// A permanent line, for checkpoints and events. On a terminal it replaces the drawn line.
   void note(const std::string& line);
+  /// The same for the result of an evaluation, unless the last one was shown less than min_line_s ago; that
+  /// of the last step always.
+  void note_evaluation(std::int64_t steps_done, const std::string& line);
   /// Keeps the drawn line.
   void finish();
 
@@ -99,8 +104,9 @@ class Progress {
   Log log_;
   bool shows_, terminal_;
   std::int64_t last_step_, log_every_;
-  double started_s_, drawn_s_ = 0;
-  std::int64_t global_batch_ = 0;  // of the session; 0: unknown
+  double min_line_s_, started_s_, drawn_s_ = 0;
+  double line_s_ = 0, evaluation_line_s_ = 0;  // when the last line, and the last of an evaluation was shown
+  std::int64_t global_batch_ = 0;              // of the session; 0: unknown
   Pace pace_;
   double evaluation_started_s_ = 0;                   // 0: no evaluation is running
   double last_evaluation_s_ = 0, evaluations_s_ = 0;  // the latter: of all

@@ -37,7 +37,8 @@ class StopRequests {
   /// checkpoint by RUN/checkpoint. DataParallel::request() sends them to all ranks, so that all obey at the
   /// same step. Cheap: called every step.
   ddp::Requests pending() const;
-  /// Call it with the requests that all ranks have obeyed: removes the files of these requests.
+  /// Call it with the requests that all ranks have obeyed: removes the files of these requests. Warns if one
+  /// cannot be removed.
   void clear(const ddp::Requests& obeyed);
 
   /// Whether the launcher has sent SIGTERM to this rank: mpirun sends it to all ranks when one has died or

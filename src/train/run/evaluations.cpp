@@ -81,6 +81,14 @@ Better Evaluations::better(const std::string& name) const {
   return Better::lower;
 }
 
+Patience Evaluations::patience(std::int64_t limit, const std::string& keep_best) const {
+  const std::vector<std::string> names = metrics();
+  if (limit > 0 && names.empty())
+    throw UsageError("train.patience: nothing is evaluated; give data.eval or data.eval_fraction");
+  const std::string metric = keep_best.empty() && limit > 0 ? names.front() : keep_best;
+  return {limit, metric, better(metric)};
+}
+
 std::int64_t Evaluations::try_on(const Batch& shard, bool must_learn) {
   auto& [model, task, tape, world, compute] = parts_.evaluator;
   // A shard of one sample is enough for training; evaluations need two.

@@ -10,6 +10,7 @@
 
 #include "lockstep/optim/ema.h"
 #include "lockstep/train/evaluate.h"
+#include "train/run/patience.h"
 #include "train/run/weights_in_use.h"
 
 namespace lockstep::train {
@@ -46,6 +47,10 @@ class Evaluations {
   void check_keep_best(const std::string& metric) const;
   /// Which of two values of a metric is better; Better::lower for a name that is not one of the metrics.
   Better better(const std::string& metric) const;
+
+  /// train.patience = `limit`, for the metric of checkpoint.keep_best or, if it is empty, the first one.
+  /// UsageError if nothing is evaluated.
+  Patience patience(std::int64_t limit, const std::string& keep_best) const;
 
   /// Evaluates two samples of this shard and drops the result. Throws errors of the model, the loss or the
   /// metrics (the latter only if there are evaluations). Two, because a model that confuses the batch with a

@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <ctime>
 #include <nlohmann/json.hpp>
 #include <string_view>
@@ -17,6 +19,7 @@
 #include "lockstep/train/session.h"
 #include "report/event_file.h"
 #include "report/run_log.h"
+#include "train/watch/processes.h"
 
 namespace lockstep::train {
 namespace {
@@ -44,6 +47,14 @@ std::uint64_t end_of_lines_up_to(const OpenFile& file, const report::ResumePoint
 }
 
 constexpr double redraw_s = 0.2;  // on a terminal
+
+/// Whether a line can be redrawn: on standard error, or on the terminal to which the launcher passes it on.
+/// jobs/train-mpirun.sh, which reads mpirun's output, names the terminal.
+bool redraws() {
+  const char* const named = std::getenv("LOCKSTEP_TERMINAL");
+  find_terminal_behind(named ? named : fmt::format("/proc/{}/fd/2", launcher_above(::getpid())));
+  return standard_error_redraws();
+}
 
 /// The local time after this many seconds: "ends 14:32", "ends Thu 26 Nov 14:32".
 std::string end_of(std::int64_t left_s) {
@@ -88,12 +99,13 @@ void Pace::at(std::int64_t steps_done, double seconds) {
 }
 
 Progress::Progress(Log log, bool shows, std::int64_t first_step, std::int64_t last_step,
-                   std::int64_t log_every)
+                   std::int64_t log_every, double min_line_s)
     : log_(std::move(log)),
       shows_(shows),
-      terminal_(shows && standard_error_redraws()),
+      terminal_(shows && redraws()),
       last_step_(last_step),
       log_every_(log_every),
+      min_line_s_(min_line_s),
       started_s_(monotonic_s()),
       pace_(first_step, log_every) {
   if (!shows_ || first_step < last_step_) return;
@@ -125,7 +137,10 @@ void Progress::draw(std::initializer_list<std::string> parts, std::int64_t left_
                     const std::string& last_part) {
   drawn_s_ = monotonic_s();
   const std::string left = fmt::format("{}:{:02d}:{:02d} left", left_s / 3600, left_s / 60 % 60, left_s % 60);
-  if (!terminal_) return log_.info("{}  {}", fmt::join(parts, "  "), left);
+  if (!terminal_) {
+    line_s_ = drawn_s_;
+    return log_.info("{}  {}", fmt::join(parts, "  "), left);
+  }
   std::vector<std::string> all(parts);
   all.push_back(left);
   all.push_back(end_of(left_s));
@@ -140,7 +155,8 @@ void Progress::draw(std::initializer_list<std::string> parts, std::int64_t left_
 
 bool Progress::due(std::int64_t steps_done) const {
   if (!shows_ || steps_done == last_step_) return shows_;
-  return terminal_ ? monotonic_s() - drawn_s_ >= redraw_s : steps_done % log_every_ == 0;
+  if (terminal_) return monotonic_s() - drawn_s_ >= redraw_s;
+  return steps_done % log_every_ == 0 && monotonic_s() - line_s_ >= min_line_s_;
 }
 
 void Progress::step(std::int64_t steps_done, double loss) {
@@ -149,10 +165,12 @@ void Progress::step(std::int64_t steps_done, double loss) {
 }
 
 void Progress::step(std::int64_t steps_done, double loss, double samples_per_second,
-                    std::int64_t evaluations_left, std::optional<double> data_wait_ms) {
+                    std::int64_t evaluations_left, std::optional<double> data_wait_ms,
+                    std::optional<double> tokens_per_second) {
   take_pace(steps_done);
   if (!due(steps_done)) return;
-  const std::string speed = fmt::format("{:.0f} samples/s", samples_per_second);
+  std::string speed = fmt::format("{:.0f} samples/s", samples_per_second);
+  if (tokens_per_second) speed += fmt::format("  {:.0f} tokens/s", *tokens_per_second);
   const std::string wait = data_wait_ms ? fmt::format("data wait {:.1f} ms", *data_wait_ms) : "";
   constexpr double notable = 0.01;  // of a step
   const bool is_slowed = data_wait_ms.value_or(0) > notable * 1e3 * pace_.step_s();
@@ -179,6 +197,13 @@ void Progress::evaluation(std::int64_t steps_done, double fraction, std::int64_t
 
 void Progress::note(const std::string& line) {
   if (shows_) log_.info("{}", line);
+}
+
+void Progress::note_evaluation(std::int64_t steps_done, const std::string& line) {
+  const double now_s = monotonic_s();
+  if (steps_done != last_step_ && now_s - evaluation_line_s_ < min_line_s_) return;
+  evaluation_line_s_ = line_s_ = now_s;
+  note(line);
 }
 
 void Progress::finish() {

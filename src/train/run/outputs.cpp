@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/resources.h"
+#include "lockstep/tasks/built_in.h"
 
 namespace lockstep::train {
 
@@ -30,7 +31,8 @@ void Outputs::open(const checkpoint::RunDirectory& run, const report::ResumePoin
 }
 
 void Outputs::begin(std::int64_t step) {
-  progress_.emplace(session_.log(), speaks_, step, config_.train.steps, config_.log.every);
+  progress_.emplace(session_.log(), speaks_, step, config_.train.steps, config_.log.every,
+                    config_.log.every_is_set ? 0.0 : 1.0);
   interval_.restart();
   logs_->take_cpu_ms();  // drops the time of the start
 }
@@ -53,7 +55,7 @@ void Outputs::add_step(const StepRecord& step, std::int64_t evaluations_left) {
   logs_->note_lost_lines(step.step);
   progress_->step(step.step, step.result.mean_loss(),
                   static_cast<double>(config_.train.global_batch) * 1e3 / interval_.step_ms(),
-                  evaluations_left, interval_.data_wait_ms());
+                  evaluations_left, interval_.data_wait_ms(), tokens_per_second(step, interval_.step_ms()));
 }
 
 void Outputs::add_line(const StepRecord& step) {
@@ -69,10 +71,18 @@ void Outputs::add_line(const StepRecord& step) {
                {"memory_mib", static_cast<double>(process_memory().peak_bytes) / (1 << 20)},
                {"log_ms", logs_->take_cpu_ms() / static_cast<double>(interval_.steps())},
                {"time", utc_now()}});
+  if (const auto tokens = tokens_per_second(step, line["step_ms"].get<double>()))
+    line["tokens_per_second"] = *tokens;
   if (replicas_.backend().device() != Device::cpu())
     line["gpu_memory_mib"] = static_cast<double>(replicas_.device_bytes()) / (1 << 20);
   logs_->append(line);
   interval_.restart_after_line();
+}
+
+/// The loss of a language model is a mean over tokens.
+std::optional<double> Outputs::tokens_per_second(const StepRecord& step, double step_ms) const {
+  if (!config_.task.options_of<tasks::Language>()) return std::nullopt;
+  return static_cast<double>(step.result.count) * 1e3 / step_ms;
 }
 
 void Outputs::add_histograms(std::int64_t step) {

@@ -37,6 +37,8 @@ class Outputs {
   RunLogs& logs() { return *logs_; }
   /// A permanent line on the terminal.
   void note(const std::string& line) { progress_->note(line); }
+  /// The result of an evaluation, which a log without log.every shows once a second at most.
+  void note_evaluation(std::int64_t step, const std::string& line) { progress_->note_evaluation(step, line); }
 
   /// After each step: the progress, and news about the step.
   void add_step(const StepRecord& step, std::int64_t evaluations_left);
@@ -59,6 +61,8 @@ class Outputs {
   void write_trace();
 
  private:
+  std::optional<double> tokens_per_second(const StepRecord& step, double step_ms) const;
+
   const Config& config_;
   Session& session_;
   ddp::DataParallel& replicas_;

@@ -16,6 +16,7 @@
 #include "lockstep/comm/agreement.h"
 #include "train/components.h"
 #include "train/learned_data.h"
+#include "train/run/patience.h"
 #include "train/run/task_state.h"
 #include "train/threads.h"
 
@@ -191,6 +192,14 @@ std::vector<KeyChange> all_changes(const Config& run, const Config& user_config)
   return changes;
 }
 
+std::vector<KeyChange> changes_of_start(const Config& stored, Config user_config) {
+  if (user_config.train.epochs > 0 && user_config.train.epochs == stored.train.epochs)
+    user_config.train.steps = stored.train.steps;
+  if (user_config.train.init.empty()) user_config.train.init = stored.train.init;
+  take_unset(user_config, stored);
+  return all_changes(stored, user_config);
+}
+
 std::optional<Fork> open_fork(const Config& config, checkpoint::RunDirectory& run, const RunOptions& options,
                               comm::HostGroup& world) {
   if (options.fork.empty() || holds_fork(run, options.fork, world)) return std::nullopt;
@@ -242,6 +251,8 @@ Beginning begin(BegunParts parts, const RunOptions& options, const Fork* fork, S
     std::erase_if(beginning.changed,
                   [](const KeyChange& change) { return change.before == "auto"; });  // resolved since
     continue_from(index, parts, beginning, session);
+    if (const auto counts = index.provenance.find(patience_provenance); counts != index.provenance.end())
+      beginning.patience = counts->second;
     session.log().info("going on after step {} ({})", beginning.step, store.current_path());
   } else if (fork) {
     begin_fork(*fork, parts, beginning, session);

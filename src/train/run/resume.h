@@ -36,6 +36,10 @@ std::vector<KeyChange> allowed_changes(const Config& run, const Config& user_con
 /// All changes, as a fork may change every key.
 std::vector<KeyChange> all_changes(const Config& run, const Config& user_config);
 
+/// The changes that a start with this configuration makes to a run with the `stored` one, in which shards,
+/// threads, steps of epochs and checkpoint.every are resolved.
+std::vector<KeyChange> changes_of_start(const Config& stored, Config user_config);
+
 /// The checkpoint that a new run forks from.
 struct Fork {
   checkpoint::FileIndex index;
@@ -65,6 +69,7 @@ struct Beginning {
   bool resumes = false;              ///< from a checkpoint of this run
   std::vector<KeyChange> changed{};  ///< by this start, since the checkpoint that it resumes or forks from
   std::string changes{};             ///< by this and earlier starts, for changes_provenance
+  std::string patience{};            ///< patience_provenance of the checkpoint that it resumes
 };
 
 /// The targets of the load of a start.

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <vector>
@@ -26,6 +27,7 @@
 #include "train/run/evaluations.h"
 #include "train/run/log_start.h"
 #include "train/run/outputs.h"
+#include "train/run/patience.h"
 #include "train/run/resume.h"
 #include "train/run/saves.h"
 #include "train/run/task_state.h"
@@ -63,16 +65,19 @@ class Trainer {
   void try_samples();
   void open_outputs();
   void append_start();
+  void note_end(bool succeeded);
   std::vector<DueWork> due_work();
   ExitCode take_steps();
   StepRecord take_step();
   bool is_last(std::int64_t step) const { return step == config_.train.steps; }
+  bool is_ended() const { return done_ >= config_.train.steps || patience_.is_over(); }
   bool has_line(std::int64_t step) const { return is_last(step) || step % config_.log.every == 0; }
   void save(const std::map<std::string, double>& metrics = {}) { saves_.save(done_, outputs_, metrics); }
   ddp::Requests save_as_due(const ddp::Requests& all_requests);
   void finish_requested_checkpoint();
   ddp::Requests make_pictures(bool only_missing);
   ddp::Requests evaluate();
+  void count_evaluation(std::optional<double> value);
   ddp::Requests requests_of_this_rank() const;
   EvaluationWatch watch(ddp::Requests& stopped, bool shows);
   bool act_within_evaluation(const ddp::Requests& all_requests, ddp::Requests& stopped);
@@ -92,6 +97,7 @@ class Trainer {
   WeightsInUse weights_;
   TrainingSamples samples_;
   Evaluations evaluations_;
+  Patience patience_;
   data::Loader loader_;
   optim::Schedule schedule_;
   TaskNumbers task_numbers_;
@@ -129,6 +135,7 @@ Trainer::Trainer(Session& session, const Config& config, Inputs& inputs, checkpo
                     .task_name = config.task.name(),
                     .measured = samples_.measured()},
                    config.train.eval_every, config.train.steps),
+      patience_(evaluations_.patience(config.train.patience, config.checkpoint.store.keep_best)),
       loader_(data_.train(), loader_options(config, data_, session), world_),
       schedule_(config.optimizer.schedule),
       task_numbers_(task_, world_, replicas_.shard_map(), config.train.global_batch),
@@ -145,6 +152,7 @@ Trainer::Trainer(Session& session, const Config& config, Inputs& inputs, checkpo
       begin({config_, data_, model_, ema_.get(), saves_.store(), saves_.contents()}, options, fork, session);
   done_ = beginning_.step;
   saves_.begin_at(done_, beginning_.resumes, beginning_.changes);
+  patience_.restore(beginning_.patience);
   try_samples();
 }
 
@@ -213,6 +221,7 @@ ExitCode Trainer::run() {
     return take_steps();
   } catch (const std::exception& error) {
     outputs_.add_last_steps();
+    note_end(false);
     const auto* const training_error = dynamic_cast<const TrainingError*>(&error);
     if (!training_error) throw;
     // The same on every rank, and earlier steps are good: finishes a pending save.
@@ -229,6 +238,9 @@ ExitCode Trainer::run() {
 void Trainer::open_outputs() {
   missed_evaluation_ =
       evaluations_.due_after(done_) && !saves_.store().knows_metric(done_, evaluations_.metrics().front());
+  // The checkpoint may be older than the evaluation of its step.
+  if (patience_.counts() && evaluations_.due_after(done_) && !missed_evaluation_)
+    count_evaluation(saves_.store().find_metric(done_, patience_.metric()));
   const report::ResumePoint point{.step = done_, .evaluated = !missed_evaluation_};
   comm::run_on_all(world_, [&] {
     outputs_.open(run_, point);
@@ -238,9 +250,20 @@ void Trainer::open_outputs() {
 
 /// Records each start: a line of metrics, and the configuration as text.
 void Trainer::append_start() {
-  outputs_.logs().append(line_of_start(world_, done_, beginning_.changed, fork_));
+  nlohmann::json line = line_of_start(world_, done_, beginning_.changed, fork_);
+  for (const std::string& metric : evaluations_.metrics())
+    if (evaluations_.better(metric) == Better::higher) line["higher_is_better"].push_back(metric);
+  outputs_.logs().append(line);
   report::Event event(done_);
   event.add_text("configuration", report::preformatted(to_text(config_)));
+  event.add_session_start(config_.chosen);
+  outputs_.logs().append(event);
+}
+
+/// For the comparison of runs in TensorBoard.
+void Trainer::note_end(bool succeeded) {
+  report::Event event(done_);
+  event.add_session_end(succeeded);
   outputs_.logs().append(event);
 }
 
@@ -249,7 +272,7 @@ ExitCode Trainer::take_steps() {
   for (const DueWork& work : works)
     if (work.make_up)
       if (const std::optional<ExitCode> code = stop_on_request(work.make_up())) return *code;
-  while (done_ < config_.train.steps) {
+  while (!is_ended()) {
     const StepRecord step = take_step();
     bool are_finite = false;  // the weights
     for (const DueWork& work : works) {
@@ -265,7 +288,9 @@ ExitCode Trainer::take_steps() {
   saves_.finish();
   requests_.clear(requests_.pending());  // too late: the run has ended
   outputs_.write_trace();
-  ending_ = fmt::format("done: {}", pluralized(done_, "step"));
+  ending_ = done_ < config_.train.steps ? fmt::format("ended after step {}: {}", done_, patience_.why())
+                                        : fmt::format("done: {}", pluralized(done_, "step"));
+  note_end(true);
   if (config_.report.write && world_.rank() == 0)
     write_report(run_.path(), session_.log(), *config_.registries);
   const bool on_cpu = session_.backend().device() == Device::cpu();
@@ -360,14 +385,27 @@ ddp::Requests Trainer::evaluate() {
   if (!found) return stopped;
   line.update(found->metrics);
   outputs_.logs().append(line);
+  const auto watched = found->metrics.find(patience_.metric());
+  count_evaluation(watched == found->metrics.end() ? std::nullopt : std::optional(watched->second));
+  if (patience_.is_over()) outputs_.logs().append_event(done_, "ended", patience_.why());
   outputs_.logs().sync();  // the checkpoint's record of these metrics implies that the line exists
   if (saves_.has(done_))
     saves_.store().note_metrics(done_, found->metrics);
-  else if (saves_.store().would_be_best(done_, found->metrics))
+  else if (saves_.store().would_be_best(done_, found->metrics) || patience_.is_over())
     save(found->metrics);
-  outputs_.note(fmt::format("step {}  {}", done_, found->text));
+  outputs_.note_evaluation(patience_.is_over() ? config_.train.steps : done_,
+                           fmt::format("step {}  {}", done_, found->text));
   outputs_.restart_interval();
   return {};
+}
+
+/// Later checkpoints have the count. By rank 0's value: all ranks end after the same step.
+void Trainer::count_evaluation(std::optional<double> value) {
+  if (!patience_.counts()) return;
+  double of_rank_0 = value.value_or(std::numeric_limits<double>::quiet_NaN());
+  world_.broadcast(&of_rank_0, sizeof of_rank_0, 0);
+  patience_.add(done_, of_rank_0);
+  saves_.store().note({{patience_provenance, patience_.to_text()}});
 }
 
 /// The watch of an evaluation or of sampling. `stopped` gets the stop request that ends it.

@@ -50,7 +50,8 @@ std::optional<std::time_t> changed_at(const std::string& path) {
 /// Data from the last lines of metrics.jsonl.
 struct LastLines {
   std::optional<std::int64_t> step;
-  std::optional<std::time_t> time;   // of the last one
+  std::optional<std::time_t> time;  // of the last one
+  std::optional<double> loss, samples_per_second, step_ms;
   std::time_t longest_interval = 0;  // between two lines of one start
 };
 
@@ -69,6 +70,12 @@ LastLines last_lines(const std::string& path) {
     if (!parsed) continue;
     const nlohmann::json& line = *parsed;
     last.step = report::steps_done(line);
+    const auto take = [&line](const char* name, std::optional<double>& number) {
+      if (const auto found = line.find(name); found != line.end() && found->is_number()) number = *found;
+    };
+    take("loss", last.loss);
+    take("samples_per_second", last.samples_per_second);
+    take("step_ms", last.step_ms);
     const auto written = line.find("time");
     if (written == line.end() || !written->is_string()) continue;
     const std::optional<std::time_t> time = unix_time_of(written->get<std::string>());
@@ -184,6 +191,8 @@ std::optional<RunStatus> run_status(const std::string& run) {
   RunStatus status;
   const LastLines last = last_lines(metrics);
   status.step = last.step;
+  status.loss = last.loss;
+  status.samples_per_second = last.samples_per_second;
   if (config) status.steps = steps_in_config(*config);
   if (last.time) status.last_line_s = static_cast<double>(std::max<std::time_t>(0, now - *last.time));
   // A checkpoint may be newer than the last line, and a program may log none.
@@ -199,7 +208,11 @@ std::optional<RunStatus> run_status(const std::string& run) {
   const bool alive = lock && checkpoint::LockHolder::parse(*lock).is_alive_here();
   if (lock && ending && !alive)
     judge_ending(status, ending, config.has_value());  // an end without time to release the lock
-  if (lock && status.state == RunState::training) return status;
+  if (lock && status.state == RunState::training) {
+    if (status.steps && status.step && last.step_ms)
+      status.left_s = static_cast<double>(*status.steps - *status.step) * *last.step_ms * 1e-3;
+    return status;
+  }
   // Written by jobs/slurm.sh, which removes it before it starts the ranks again.
   if (const std::optional<std::string> queued = text_of(run + "/queued")) {
     status.state = RunState::queued;

@@ -19,10 +19,12 @@ const char* to_string(RunState state);
 /// None if the files have no information.
 struct RunStatus {
   RunState state = RunState::training;
-  std::optional<std::int64_t> step, steps;  ///< done, and in all (train.steps)
-  std::optional<int> exit_code;             ///< of the last start, if it has ended
-  std::optional<double> last_line_s;        ///< since the last line of metrics.jsonl was written
-  std::string why;                          ///< one phrase
+  std::optional<std::int64_t> step, steps;         ///< done, and in all (train.steps)
+  std::optional<int> exit_code;                    ///< of the last start, if it has ended
+  std::optional<double> last_line_s;               ///< since the last line of metrics.jsonl was written
+  std::optional<double> loss, samples_per_second;  ///< of the last line of a step
+  std::optional<double> left_s;  ///< of a run that trains: its steps at the speed of that line
+  std::string why;               ///< one phrase
 };
 
 /// None if `run` is not the directory of a run. Takes no lock and writes nothing. Throws like OpenFile if a

@@ -4,9 +4,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <csignal>
+#include <cstring>
 #include <utility>
 
+#include "lockstep/base/log.h"
 #include "train/watch/processes.h"
 
 namespace lockstep::train {
@@ -125,8 +128,11 @@ ddp::Requests StopRequests::pending() const {
 void StopRequests::clear(const ddp::Requests& obeyed) {
   preempted_ = preempted_ || obeyed.stop_preempted;
   if (!watch_files_) return;
-  if (obeyed.stop_user) ::unlink(stop_file_.c_str());
-  if (obeyed.checkpoint) ::unlink(checkpoint_file_.c_str());
+  for (const auto& [done, file] :
+       {std::pair(obeyed.stop_user, &stop_file_), {obeyed.checkpoint, &checkpoint_file_}})
+    if (done && ::unlink(file->c_str()) != 0 && errno != ENOENT)
+      Log().warning("{}: cannot be removed: {}; until it is, it is a request again", *file,
+                    std::strerror(errno));
 }
 
 }  // namespace lockstep::train
