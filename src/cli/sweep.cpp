@@ -20,6 +20,7 @@
 #include "cli/status.h"
 #include "cli/verb.h"
 #include "report/report.h"
+#include "train/config.h"
 #include "train/run/resume.h"
 
 namespace lockstep::cli {
@@ -268,7 +269,8 @@ OpenFile write_list(const std::string& directory, const std::vector<Arguments>& 
 }
 
 /// The table of all runs with the best first, and the page.
-void show_results(const std::string& directory, const std::string& keep_best, const Log& log) {
+void show_results(const std::string& directory, const std::string& keep_best, const Registries& registries,
+                  const Log& log) {
   std::vector<RunRow> rows = runs_at(directory);
   const std::string metric = rank_by({keep_best, "eval_loss", "loss"}, rows);
   print(to_table(rows, true, metric));
@@ -278,7 +280,9 @@ void show_results(const std::string& directory, const std::string& keep_best, co
   Arguments paths;
   for (const RunRow& row : rows)
     if (row.status.steps) paths.push_back(row.run);
-  report::write_report(paths, directory + "/report.html");
+  report::write_report(paths, directory + "/report.html", [&](const std::string& run) {
+    return train::default_values(run + "/config.ini", registries);
+  });
   log.info("report {}/report.html", directory);
 }
 
@@ -327,7 +331,8 @@ ExitCode sweep(const Program& program, Session& session, const Arguments& argume
   }
   const OpenFile list = write_list(out, settings, sweep.runs);
   const ExitCode code = sweep.run();
-  show_results(out, sweep.config_of(sweep.runs[0]).checkpoint.store.keep_best, session.log());
+  show_results(out, sweep.config_of(sweep.runs[0]).checkpoint.store.keep_best, program.registries,
+               session.log());
   if (code != ExitCode::done) session.log().info("runs are unfinished: the same command continues the sweep");
   return code;
 }
