@@ -198,7 +198,7 @@ BOOST_AUTO_TEST_CASE(runs_are_named_by_what_differs_and_not_by_what_was_measured
   const json columns = part_of(page_data(runs), "Runs", "table")["columns"];
   BOOST_TEST(std::ranges::count(columns, json("checkpoint.every")) == 0);
   for (RunLog& run : runs) run.config = {{"checkpoint.every", run.name}};
-  BOOST_TEST((labels_of(runs) == Labels{"0", "1", "2"}));  // nothing else differs
+  BOOST_TEST((labels_of(runs) == Labels{"every 0", "every 1", "every 2"}));  // nothing else differs
   for (RunLog& run : runs) run.config = {{"optimizer.lr", run.name == "0" ? "1" : "2"}};
   BOOST_TEST((labels_of(runs) == Labels{"0", "1", "2"}));  // two have the same
   for (RunLog& run : runs)

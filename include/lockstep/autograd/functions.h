@@ -279,7 +279,7 @@ struct AdaptiveNorm {
   Var scale_shift = {};  ///< [N, 2 C], the scales of the channels, then the shifts; may be absent
   bool silu = false;     ///< whether SiLU follows
   float dropout = 0;     ///< the p of the dropout() that follows; 0: none
-  std::uint64_t dropout_purpose = 0;
+  std::uint64_t dropout_purpose = 0;  ///< that of dropout()
 };
 /// z (1 + scale) + shift with z = group_norm(x + addend), and the SiLU and the dropout of that, in one
 /// operation. Images keep their channel blocks.
