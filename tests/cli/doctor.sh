@@ -34,7 +34,7 @@ before=$(find . | sort | grep -v -e out.log -e err.log)
 for count in 1 2; do
   doctor 0 "$count" --run runs/new --config run.ini
   for subject in processor mpi hdf5 onednn gpu nccl "shared memory" limits "temporary files" "run directory" "disk speed" \
-    "data storage" "file calls" slurm binding threads; do
+    "data storage" "file calls" slurm "job settings" binding threads; do
     grep -Eq "^(ok|note) +$subject " out.log || fail "nothing about $subject: $(cat out.log)"
   done
   says_not '^problem'
