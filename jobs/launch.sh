@@ -1,12 +1,39 @@
 # What the job scripts share (sourced): starts the ranks, forwards signals to them, and decides by the exit code what comes next.
 # shellcheck shell=bash disable=SC2034  # code, stop_asked: for those who source this
 jobs=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+say() { printf '[%s] job: %s\n' "$(date +%H:%M:%S)" "$*"; }
+
+# read_site_files: runs the files of $LOCKSTEP_SITE, of which a later one wins over an earlier one, and the environment over all. It leaves
+# out one that others may write, and one in a folder that others may write: they could run commands as this user.
+site_files=()  # those that were read
+read_site_files() {
+  local name file files=()
+  local -A given=()
+  for name in $(compgen -e); do
+    case $name in
+      LOCKSTEP* | OMPI_MCA_* | PRTE_MCA_* | UCX_* | FI_* | NCCL_* | SLURM_PMIX_FENCE | HDF5_USE_FILE_LOCKING | OMP_NUM_THREADS)
+        given[$name]=${!name}
+        ;;
+    esac
+  done
+  IFS=: read -r -a files <<<"${LOCKSTEP_SITE-/etc/lockstep/site.sh:${HOME:-}/.config/lockstep/site.sh}"
+  for file in "${files[@]}"; do
+    [ -e "$file" ] || continue
+    if ! [ -r "$file" ] || [ -n "$(find -L "$file" "$(dirname "$file")" -maxdepth 0 '(' -perm /022 -o ! -user 0 ! -user "$EUID" ')')" ]; then
+      say "warning: $file is not read: it or its folder can be written by others, or the file cannot be read (chmod go-w)" >&2
+      continue
+    fi
+    # shellcheck source=/dev/null
+    source "$file"
+    site_files+=("$file")
+  done
+  for name in "${!given[@]}"; do export "$name=${given[$name]}"; done
+}
+read_site_files
 # shellcheck source=jobs/site.sh
 source "$jobs/site.sh"
 # shellcheck source=jobs/mpi.sh
 source "$jobs/mpi.sh"
-
-say() { printf '[%s] job: %s\n' "$(date +%H:%M:%S)" "$*"; }
 
 # In a bundle (INSTALL) the launcher is next to this folder.
 [ ! -x "$jobs/../bin/mpirun" ] || PATH=$(cd "$jobs/../bin" && pwd):$PATH
@@ -19,14 +46,21 @@ need_mpirun() {
   exit 2
 }
 
-# have_lockstep: whether the program $lockstep is there; sets it to the one built in this repository where PATH has none.
+# have_lockstep: whether the program $lockstep is there; sets `program` to its words: a program may be a command with arguments, such as
+# `apptainer exec lockstep.sif lockstep`. Where PATH has no lockstep, the one built in this repository. One in a container that srun
+# opens on each node (pyxis) cannot be seen from here.
+program=()
 have_lockstep() {
   local built=$jobs/../build/release/bin/lockstep
-  if [ "$lockstep" = lockstep ] && ! command -v lockstep >/dev/null && [ -x "$built" ]; then
+  if [ "$lockstep" = lockstep ] && ! in_container && ! command -v lockstep >/dev/null && [ -x "$built" ]; then
     lockstep=$(cd "$jobs/.." && pwd)/build/release/bin/lockstep
   fi
-  command -v "$lockstep" >/dev/null
+  program=("$lockstep")
+  ! command -v "$lockstep" >/dev/null || return 0
+  read -r -a program <<<"$lockstep"
+  in_container || command -v "${program[0]:-}" >/dev/null
 }
+in_container() { [[ " $launcher_flags" == *' --container-'@(image|name)* ]]; }
 find_lockstep() {
   have_lockstep && return
   say "no program $lockstep: put it on PATH or set LOCKSTEP (see $jobs/site.sh)"

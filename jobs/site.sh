@@ -1,11 +1,13 @@
-# Settings of a site, read by every job script in this folder. The options of Slurm are at the top of each *.sbatch. The environment
-# overrides these: LOCKSTEP_LAUNCHER=mpirun sbatch ...
+# The defaults of the settings that every job script in this folder reads. The options of Slurm are at the top of each *.sbatch. A site
+# sets them in /etc/lockstep/site.sh, a user in ~/.config/lockstep/site.sh (LOCKSTEP_SITE=FILE:FILE names others): shell that is run first,
+# with module commands and the names in capitals below, such as LOCKSTEP_LAUNCHER=mpirun. The environment overrides these files:
+# LOCKSTEP_LAUNCHER=mpirun sbatch ... An upgrade of an installed Lockstep replaces this file, not those.
 # shellcheck shell=bash disable=SC2034  # used by launch.sh
 
 # The modules that lockstep was built with: ranks need the same MPI and HDF5.
 # module load gcc/12 openmpi hdf5/1.14
 
-# The program: on PATH, or the one built in this repository.
+# The program: on PATH, or the one built in this repository; or a command with arguments, such as "apptainer exec lockstep.sif lockstep".
 lockstep=${LOCKSTEP:-lockstep}
 
 # What starts the ranks: srun, mpirun, or auto: srun where Slurm and the MPI both speak PMIx (or both PMI2), else mpirun. srun
@@ -33,6 +35,10 @@ log_directory=${LOCKSTEP_LOGS:-logs}
 # Check every node before ranks start, for at most this many seconds: a broken node then ends the start with its name
 # instead of an hour of training. 0: no check.
 health_check_s=${LOCKSTEP_HEALTH_CHECK_S:-120}
+
+# A command for bash that runs once on each node before ranks start, such as one that copies data to a disk of the node. A job in
+# which it fails is requeued, as after a failure.
+before_ranks=${LOCKSTEP_BEFORE_RANKS:-}
 
 # How long mpirun may outlive the last rank of its node: it would wait a quarter of an hour for a node that is cut off.
 launcher_grace_s=${LOCKSTEP_LAUNCHER_GRACE_S:-60}

@@ -133,7 +133,7 @@ healthy() {
   fi
   local report=$log-doctor.log place=(--run "$run_directory")
   [ -n "$run_directory" ] || place=()
-  on_ranks nodes timeout "$health_check_s" "$lockstep" doctor --node "${place[@]}" >"$report" 2>&1
+  on_ranks nodes timeout "$health_check_s" "${program[@]}" doctor --node "${place[@]}" >"$report" 2>&1
   printf '%s\n' "$lines" >>"$report"
   [ "$code" -ne 0 ] || { grep '^note ' "$report"; return 0; }
   [ -z "$stop_asked" ] || { code=75; return 1; }  # before the first step: nothing to save
@@ -238,12 +238,26 @@ requeue() {
   exit "$code"
 }
 
+# prepared: whether the site's command ended with 0 on one rank of every node; if not, `code` is the job's exit code.
+prepared() {
+  [ -n "$before_ranks" ] || return 0
+  on_ranks nodes bash -c "$before_ranks"
+  [ "$code" -ne 0 ] || return 0
+  [ -z "$stop_asked" ] || { code=75; return 1; }  # before the first step: nothing to save
+  [ -z "$lines" ] || printf '%s\n' "$lines"
+  say "LOCKSTEP_BEFORE_RANKS ended with $code on a node: $before_ranks"
+  code=5
+  return 1
+}
+
 # run_lockstep VERB ARGUMENTS...: a job that runs a verb of `lockstep`, or of a program made with the same verbs.
 run_lockstep() {
   run_directory=
   [ "$1" != train ] || run_directory=$(run_directory_of "${@:2}")
   find_lockstep
-  run_job "$lockstep" "$@"
+  version="lockstep in a container"
+  in_container || version=$("${program[@]}" --version)
+  run_job "${program[@]}" "$@"
 }
 
 # run_job COMMAND...: one start of a job, from the node check to its end in the queue. Ends the script. `run_directory`: where COMMAND
@@ -261,11 +275,12 @@ run_job() {
   trap 'signals=$((signals + 1)); ask_for_report' USR1
   choose_launcher
   say "$id, restart $restarts, $SLURM_NTASKS rank$([ "$SLURM_NTASKS" -eq 1 ] || echo s) on $SLURM_JOB_NODELIST by $launcher${srun_mpi:+ --mpi=$srun_mpi}," \
-    "$(if [ "$1" = "$lockstep" ]; then "$lockstep" --version; else basename "$1"; fi)"
+    "${version:-$(basename "$1")}"
+  [ ${#site_files[@]} -eq 0 ] || say "settings of ${site_files[*]}"
   [ -z "$run_directory" ] || say "run $run_directory, $(place_of "$(newest_step "$run_directory")")"
   newest_step "$run_directory" >>"$log.starts"
 
-  ! leaves_time || ! healthy || { reports=yes && forget_queued && on_ranks ranks "$@"; }
+  ! leaves_time || ! healthy || ! prepared || { reports=yes && forget_queued && on_ranks ranks "$@"; }
   forget_queued
   case $(verdict "$code") in
     finished) say "done" ;;

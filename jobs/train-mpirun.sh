@@ -65,7 +65,7 @@ set -m  # mpirun gets another process group: the terminal's Ctrl-C does not reac
 
 for ((start = 0;; ++start)); do
   newest_step "$run_directory" >>"$starts"
-  run_in_background mpirun -n "$ranks" "${flags[@]}" "$lockstep" train "$@"
+  run_in_background mpirun -n "$ranks" "${flags[@]}" "${program[@]}" train "$@"
   record_end "$run_directory"
   if [ "$(verdict "$code")" != failed ] || [ -n "$stop_asked" ]; then break; fi
   now=$(newest_step "$run_directory")

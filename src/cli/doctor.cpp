@@ -47,6 +47,7 @@ constexpr Check node_checks[] = {
     {"file calls", checks::file_calls},
     {"precision", checks::precision},
     {"slurm", checks::slurm, Where::rank_0},
+    {"job settings", checks::site_files, Where::rank_0},
 };
 
 /// A check of all ranks.

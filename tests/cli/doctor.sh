@@ -34,7 +34,7 @@ before=$(find . | sort | grep -v -e out.log -e err.log)
 for count in 1 2; do
   doctor 0 "$count" --run runs/new --config run.ini
   for subject in processor mpi hdf5 onednn gpu nccl "shared memory" limits "temporary files" "run directory" "disk speed" \
-    "data storage" "file calls" slurm binding threads; do
+    "data storage" "file calls" slurm "job settings" binding threads; do
     grep -Eq "^(ok|note) +$subject " out.log || fail "nothing about $subject: $(cat out.log)"
   done
   says_not '^problem'
@@ -111,7 +111,7 @@ if [ "$(nproc)" -gt 1 ] && command -v taskset >/dev/null; then
   has_line "note: .*: rank 0, with 3 threads each, is bound to core $core; give each rank its own cores" <start.log || fail "no note: $(cat start.log)"
   timeout 120 "$LOCKSTEP" train run.ini --run free --set train.threads=0 --set train.steps=2 2>start.log >&2 || fail "threads = 0: $(cat start.log)"
   has_line "[0-9]+ threads? a rank, stored with the run \(.*: 1 rank on " <start.log || fail "threads are not said: $(cat start.log)"
-  chosen=$(sed -n 's/^threads = //p' free/config.ini)
+  chosen=$(sed -n '/^\[train\]/,$s/^threads = //p' free/config.ini)
   [ "$chosen" -ge 1 ] || fail "the run holds no number of threads: $(cat free/config.ini)"
   timeout 120 taskset -c "$core" "$LOCKSTEP" train run.ini --run free --set train.threads=0 2>start.log >&2 || fail "goes not on: $(cat start.log)"
   has_line "with $chosen threads? a rank" <start.log || fail "the run's $chosen threads have changed: $(cat start.log)"

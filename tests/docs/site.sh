@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # site.sh: mkdocs writes the site of docs/ without a warning: every link leads to a page, a file or a heading that is there (--strict and
-# cmake/site/links.py), and every page is in the navigation. A link that leads nowhere is found. Skipped (77) without mkdocs.
+# cmake/site/links.py), and every page is in the navigation. A link that leads nowhere is found. The site can be searched as a folder.
+# Skipped (77) without mkdocs.
 # Environment: LOCKSTEP_SOURCE_DIR.
 set -euo pipefail
 if [[ $(mkdocs build --help 2>/dev/null) != *material* ]]; then  # the themes that it has
@@ -16,6 +17,7 @@ sed -n '/not included in the "nav"/,/^[A-Z]/s/^  - //p' "$scratch/log" >"$scratc
 while read -r page; do
   [ ! -e "$LOCKSTEP_SOURCE_DIR/docs/$page" ] || { echo "FAILED: mkdocs.yml does not name $page"; exit 1; }
 done <"$scratch/unnamed"
+/usr/bin/python3 "$LOCKSTEP_SOURCE_DIR/tests/docs/search.py" "$scratch/site" requeue || { echo "FAILED: the search from a folder"; exit 1; }
 
 # The same with a page whose links lead nowhere.
 mkdir "$scratch/broken"

@@ -6,7 +6,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/../support/cli.sh"
 source "$LOCKSTEP_SOURCE_DIR/tests/slurm/cluster.sh"
 
 templates=$LOCKSTEP_SOURCE_DIR/jobs
-export LOCKSTEP_JOBS=$templates LOCKSTEP_LOGS=logs
+export LOCKSTEP_JOBS=$templates LOCKSTEP_LOGS=logs LOCKSTEP_SITE=
 unset SLURM_PMIX_FENCE OMPI_MCA_odls_base_sigkill_timeout  # the templates' own
 # The tests', which would hide what the templates forget.
 unset {OMPI_MCA_hwloc_base,PRTE_MCA_hwloc_default}_binding_policy OMPI_MCA_rmaps_base_oversubscribe PRTE_MCA_rmaps_default_mapping_policy
@@ -99,4 +99,16 @@ same_as_undisturbed() {
   "$LOCKSTEP" train "${2:-run.ini}" --run undisturbed --set train.steps="$((10#${last%.h5}))" >undisturbed.log 2>&1 ||
     fail "$1: the undisturbed run: $(tail -n 3 undisturbed.log)"
   expect_same undisturbed/checkpoints/latest "$1/checkpoints/latest"
+}
+
+# container IMAGE: a folder in the place of an image, in which alone lockstep is there, as `inner`; ./contain exec IMAGE COMMAND runs it.
+container() {
+  mkdir -p "$1/bin"
+  ln -s "$LOCKSTEP" "$1/bin/inner"
+  cat >contain <<'CONTAIN'
+#!/usr/bin/env bash
+[ "$1" = exec ] && [ -d "$2" ] || exit 255
+PATH=$2/bin:$PATH exec "${@:3}"
+CONTAIN
+  chmod +x contain
 }

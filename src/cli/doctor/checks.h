@@ -69,6 +69,8 @@ Result run_directory(const Context& context);
 Result disk_speed(const Context& context);
 Result file_calls(const Context& context);
 Result slurm(const Context& context);
+/// Which files of settings jobs/launch.sh reads, by its rules.
+Result site_files(const Context& context);
 
 // Checks of the configuration.
 /// How fast this node reads data.train, or the beginning of a folder.

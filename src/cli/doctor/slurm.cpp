@@ -1,11 +1,16 @@
-// The check of Slurm: version, job, remaining time, and how srun starts ranks.
+// The checks of Slurm, version, job, remaining time, how srun starts ranks, and of the job scripts' files of
+// settings.
 #include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <optional>
 #include <regex>
+#include <sstream>
 
 #include "cli/doctor/checks.h"
 #include "comm/mpi_calls.h"
@@ -81,6 +86,28 @@ Result slurm(const Context&) {
     return note(fmt::format("{}; srun does not support {}", text, comm::own_pmi),
                 "start the ranks with mpirun inside the job");
   return ok(plugins ? fmt::format("{}, srun supports {}", text, comm::own_pmi) : text);
+}
+
+Result site_files(const Context&) {
+  const auto others_write = [](const std::string& path) {
+    struct stat file {};
+    return ::stat(path.c_str(), &file) == 0 &&
+           ((file.st_mode & 022) != 0 || (file.st_uid != 0 && file.st_uid != ::geteuid()));
+  };
+  const char* const named = std::getenv("LOCKSTEP_SITE");
+  std::istringstream names(
+      named ? named : "/etc/lockstep/site.sh:" + environment("HOME") + "/.config/lockstep/site.sh");
+  std::string read, refused;
+  for (std::string name; std::getline(names, name, ':');) {
+    if (::access(name.c_str(), F_OK) != 0) continue;
+    const auto folder = std::filesystem::absolute(name).parent_path().string();
+    const bool is_read = ::access(name.c_str(), R_OK) == 0 && !others_write(name) && !others_write(folder);
+    (is_read ? read : refused) += " " + name;
+  }
+  const std::string text = "job scripts read" + (read.empty() ? " their defaults alone" : read);
+  if (refused.empty()) return ok(text);
+  return note(text + ", but not" + refused + ", which others may write or this user cannot read",
+              "chmod go-w the file and its folder");
 }
 
 }  // namespace lockstep::cli::checks
