@@ -182,6 +182,16 @@ BOOST_FIXTURE_TEST_CASE(statistics_that_no_float32_survives_are_named_by_file_ch
   refused({NAN, 0}, {1, 1}, "mean nan of channel 0");
 }
 
+BOOST_FIXTURE_TEST_CASE(a_channel_that_never_changes_has_the_deviation_1_with_a_note, Folder) {
+  const Images images(make_images(folder, "a.h5", 3, 0, {1, 2}, {4, 0})),
+      ones(make_images(folder, "b.h5", 3, 0, {1, 2}, {4, 1}));
+  BOOST_REQUIRE(images.notes().size() == 1u);
+  BOOST_TEST(images.notes()[0].find("a.h5: std 0 of channel 1 of /x counts as 1") != std::string::npos);
+  BOOST_TEST(ones.notes().empty());
+  BOOST_TEST(values_of<float>(read_samples(images, {0, 2})["x"]) ==
+             values_of<float>(read_samples(ones, {0, 2})["x"]));
+}
+
 BOOST_FIXTURE_TEST_CASE(values_that_normalise_to_no_float32_are_named, Folder) {
   const std::string path =
       put(folder, "f.h5", std::vector<float>{1, 1e20f}, {2, 1, 1, 1}, std::vector<std::int64_t>{0, 1});
