@@ -182,8 +182,8 @@ BOOST_FIXTURE_TEST_CASE(a_key_may_be_a_number_as_python_prints_it, Files) {
   write(pickle(dict(text("ema") + dict(nine_tenths + weights + one + others + "K\3" + weights))));
   BOOST_TEST(lc::PytorchFile(path, "ema/0.9").views().at(0).name == "w");
   BOOST_TEST(lc::PytorchFile(path, "ema/1.0").views().at(0).name == "v");
-  BOOST_CHECK_EXCEPTION(lc::PytorchFile(path, "ema/2"), DataError,
-                        mentions("\"ema/0.9\", \"ema/1.0\", \"ema/3\""));
+  BOOST_CHECK_EXCEPTION(lc::PytorchFile(path, "ema/2"), DataError, mentions("\"ema/0.9\", \"ema/1.0\""));
+  BOOST_TEST(lc::PytorchFile(path, "ema/3").views().at(0).name == "w");  // an optimizer's state has integers
 }
 
 BOOST_FIXTURE_TEST_CASE(the_numbers_that_nanogpt_saves_of_its_model_are_read, Files) {
