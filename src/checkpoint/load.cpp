@@ -30,6 +30,7 @@ namespace {
 
 struct Problems {
   std::vector<std::string> missing, unexpected, shapes, dtypes, collisions;
+  bool can_narrow = false;
 };
 
 /// True if the target's type holds every value of the stored type, or `narrow` allows the rounding.
@@ -93,6 +94,7 @@ void match_group(std::span<const StoredTensor> stored, const RequestedGroup& req
     } else if (!array.dtype || !loads_as(*array.dtype, tensor.value.dtype(), narrow)) {
       problems.dtypes.push_back(fmt::format("{} is {} in the file, {} here", full(tensor.name),
                                             array.type_name, to_string(tensor.value.dtype())));
+      problems.can_narrow |= array.dtype && loads_as(*array.dtype, tensor.value.dtype(), true);
     } else {
       result.pairs.push_back({found->second.index, tensor});
     }
@@ -121,6 +123,9 @@ Match match(std::span<const StoredTensor> stored, std::span<const RequestedGroup
   say("unexpected", problems.unexpected);
   say("wrong shape", problems.shapes);
   say("wrong type", problems.dtypes);
+  if (problems.can_narrow)
+    result.problems.emplace_back(
+        "checkpoint.narrow = true (lockstep convert: --dtype float32) rounds float64 to float32");
   say("the same name but for wrapper prefixes", problems.collisions);
   result.ambiguous = !problems.collisions.empty();
   return result;
@@ -279,7 +284,8 @@ struct Demand {
   std::vector<std::string> absent;  ///< optional buffers that the file lacks
 };
 
-Demand demand_of(const ModelState& model, const std::string& group, std::span<const StoredTensor> stored) {
+Demand demand_of(const ModelState& model, const std::string& group, std::span<const StoredTensor> stored,
+                 bool params_only) {
   std::unordered_set<std::string_view> in_group;
   for (const StoredTensor& tensor : stored) {
     if (tensor.group == group) in_group.insert(strip_wrapper_prefix(tensor.name));
@@ -289,7 +295,7 @@ Demand demand_of(const ModelState& model, const std::string& group, std::span<co
   for (const Buffer* buffer : model.buffers) {
     const bool is_there = in_group.contains(strip_wrapper_prefix(buffer->name)),
                here = !group.starts_with("ema/") || is_there;
-    if (here && !is_there && buffer->optional)
+    if (here && !is_there && (buffer->optional || params_only))
       demand.absent.push_back(buffer->name);
     else
       (here ? demand.own : demand.from_model).push_back({buffer->name, buffer->value});
@@ -308,19 +314,61 @@ void check_relatives(const ForeignWeights& by, const WeightSource& source,
   }
 }
 
-/// Matches the model with the file; fills `report` with warnings, notes and provenance.
+/// Removes what all names of a group begin with ("model."), if some names then are the model's and none was
+/// before: the words up to a dot that leave most of them. Returns it; empty if nothing changed.
+std::string strip_shared_prefix(std::vector<StoredTensor>& stored, const std::string& group,
+                                const ModelState& model) {
+  std::unordered_set<std::string_view> wanted;
+  for (const Param* param : model.params) wanted.insert(strip_wrapper_prefix(param->name));
+  std::vector<StoredTensor*> all;
+  for (StoredTensor& tensor : stored)
+    if (tensor.group == group && !tensor.ignored) all.push_back(&tensor);
+  if (all.empty()) return {};
+  const auto fitting = [&](std::size_t length) {
+    return std::ranges::count_if(all, [&](const StoredTensor* tensor) {
+      return wanted.contains(strip_wrapper_prefix(strip_wrapper_prefix(tensor->name).substr(length)));
+    });
+  };
+  if (fitting(0) > 0) return {};
+  const std::string first(strip_wrapper_prefix(all.front()->name));
+  std::size_t best = 0;
+  std::ptrdiff_t most = 0;
+  for (std::size_t dot = first.find('.'); dot != std::string::npos; dot = first.find('.', dot + 1)) {
+    const std::string_view prefix = std::string_view(first).substr(0, dot + 1);
+    if (!std::ranges::all_of(all, [&](const StoredTensor* tensor) {
+          return strip_wrapper_prefix(tensor->name).starts_with(prefix);
+        }))
+      break;
+    if (const std::ptrdiff_t count = fitting(prefix.size()); count > most) best = prefix.size(), most = count;
+  }
+  if (best == 0) return {};
+  for (StoredTensor* const tensor : all)
+    tensor->name = std::string(strip_wrapper_prefix(tensor->name).substr(best));
+  return first.substr(0, best);
+}
+
+/// Matches the model with the file, whose names had a common prefix or none; fills `report` with warnings,
+/// notes and provenance.
 Match plan(const WeightSource& source, const ForeignWeights& by, std::vector<StoredTensor>& stored,
-           const Demand& demand, const LoadOptions& options, LoadReport& report) {
+           const Demand& demand, const std::string& prefix, const LoadOptions& options, LoadReport& report) {
   const Adoption adopted = adopt(by, source, stored, demand.own);
   const std::vector<RequestedGroup> requested = {{source.group(), demand.own, false},
                                                  {"model", demand.from_model, true}};
   Match result = match(stored, requested, options.narrow);
   std::ranges::copy(adopted.problems, std::back_inserter(result.problems));
   check_relatives(by, source, demand.own, result);
+  if (const std::string part = source.part_of(); !part.empty() && !result.problems.empty())
+    result.problems.push_back(part);
+  if (!prefix.empty())
+    (result.problems.empty() ? report.notes : result.problems)
+        .push_back(
+            fmt::format("{}: the names were read without their common prefix {}", source.path(), prefix));
   check_or_warn(source.path(), result, options, report.warnings);
   const auto note = [&](const char* key, std::string text) {
     if (!text.empty()) report.provenance[key] = std::move(text);
   };
+  if (const std::optional<std::int64_t> updates = source.averaged())
+    note(n_averaged_key, std::to_string(*updates));
   const bool is_old = adopted.layout.empty() && source.index();
   note(weights_layout_key, is_old ? source.metadata(weights_layout_key) : adopted.layout);
   const ForeignWeights* const known = &by;
@@ -429,13 +477,14 @@ LoadReport load_from(std::unique_ptr<WeightSource> source, const ModelState& mod
     report.index.config = source->config();
   });
   std::vector<StoredTensor> stored = source->tensors();
+  const std::string prefix = strip_shared_prefix(stored, source->group(), model);
   Match result;
   comm::run_on_all(world, [&] {
     if (swapped_in(model))
       throw UsageError("{}: EMA weights are swapped in; end the evaluation before a load", path);
     static const ForeignWeights as_they_are;
     result = plan(*source, model.foreign ? *model.foreign : as_they_are, stored,
-                  demand_of(model, source->group(), stored), options, report);
+                  demand_of(model, source->group(), stored, options.params_only), prefix, options, report);
     check_some_match(path, model, result, report);
   });
   read_pairs(*source, stored, result.pairs, model.backend, world);

@@ -22,16 +22,23 @@ DType parse_dtype(const std::string& text) {
   throw UsageError("--dtype {}: must be float32 or bf16", text);
 }
 
-/// The weights with the names and shapes of the model of the configuration.
+/// The weights with the names and shapes of the model of the configuration. `average`: a file of averages of
+/// its parameters, which are returned instead, with buffers that the file lacks from `in`; or empty.
 checkpoint::Weights fitted(const std::string& in, const std::string& group, const std::string& key,
-                           const std::string& config_path, bool narrow, const Registries& registries,
-                           const Log& log) {
+                           const std::string& average, const std::string& config_path, bool narrow,
+                           const Registries& registries, const Log& log) {
   const train::Config config = train::read_config(config_path, {}, registries);
   const std::unique_ptr<models::Model> model = train::build_model(config);
   const std::unique_ptr<comm::HostGroup> self = comm::make_self_communicator();
   checkpoint::LoadReport report = checkpoint::load_weights(
       in, *model, *self, group, {.strict = true, .narrow = narrow, .finite = false, .key = key});
   train::check_trained_model(report, config);
+  if (!average.empty()) {
+    report = checkpoint::load_weights(
+        average, *model, *self, "",
+        {.strict = true, .narrow = narrow, .finite = false, .params_only = true, .key = {}});
+    train::check_trained_model(report, config);
+  }
   for (const std::string& warning : report.warnings) log.warning("{}", warning);
   for (const std::string& note : report.notes) log.info("{}", note);
   checkpoint::Weights weights;
@@ -42,7 +49,7 @@ checkpoint::Weights fitted(const std::string& in, const std::string& group, cons
   weights.config = train::to_text(config);
   weights.provenance = report.provenance;
   checkpoint::add_meaning(report.index, weights.data, weights.provenance);
-  weights.provenance["converted_from"] = in;
+  weights.provenance["converted_from"] = average.empty() ? in : average;
   if (group.starts_with("ema/")) weights.provenance["converted_weights"] = group;
   return weights;
 }
@@ -98,17 +105,19 @@ void convert_file(const po::variables_map& values, const std::string& in, const 
   if (const std::optional<std::string> config = option_text(values, "config")) inputs.push_back(*config);
   checkpoint::check_writable(out, values.count("force") > 0, inputs);
 
-  const auto read = [&](const std::string& file, const std::string& from, const std::string& key) {
-    checkpoint::Weights weights =
-        values.count("config")
-            ? fitted(file, from, key, values["config"].as<std::string>(), dtype.has_value(), registries, log)
-            : checkpoint::read_weights(file, from, key, known);
+  const std::string key = option_text(values, "key").value_or("");
+  const auto read = [&](const std::string& average) {
+    checkpoint::Weights weights = values.count("config")
+                                      ? fitted(in, group, key, average, values["config"].as<std::string>(),
+                                               dtype.has_value(), registries, log)
+                                  : average.empty() ? checkpoint::read_weights(in, group, key, known)
+                                                    : checkpoint::read_weights(average, "", "", known);
     for (const std::string& note : weights.notes) log.info("{}", note);
     return weights;
   };
-  checkpoint::Weights weights = read(in, group, option_text(values, "key").value_or(""));
+  checkpoint::Weights weights = read("");
   for (const auto& [profile, file] : averages)
-    checkpoint::add_average(weights, in, profile, read(file, "", ""), file);
+    checkpoint::add_average(weights, in, profile, read(file), file);
   if (dtype) checkpoint::cast_floats(weights, *dtype);
   const bool for_python = checkpoint::is_for_python(out);
   if (for_python) checkpoint::arrange(weights, layout, in, known);

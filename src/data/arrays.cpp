@@ -55,8 +55,16 @@ std::optional<DType> field_dtype(const hdf5::Dataset& array) {
 std::vector<NamedArray> arrays_at_root(const hdf5::File& file, std::vector<std::string>& skipped) {
   std::vector<NamedArray> found;
   for (const hdf5::Link& link : file.links(hdf5::Group::Order::name)) {
-    if (link.kind != hdf5::ObjectKind::dataset) continue;
-    const hdf5::Dataset dataset = file.open_dataset(link.name);
+    std::optional<hdf5::Dataset> opened;
+    try {
+      if (link.kind == hdf5::ObjectKind::dataset || link.kind == hdf5::ObjectKind::unreachable)
+        opened.emplace(file.open_dataset(link.name));  // also of another file
+    } catch (const DataError& error) {
+      if (link.kind == hdf5::ObjectKind::dataset) throw;
+      skipped.push_back(error.what());
+    }
+    if (!opened) continue;
+    const hdf5::Dataset& dataset = *opened;
     if ((dataset.dtype() || dataset.is_boolean()) && !dataset.shape().empty())
       found.push_back({link.name, "/" + link.name});
     else
@@ -113,13 +121,19 @@ hdf5::Dataset open_array(const hdf5::File& file, const std::string& path) {
   return array;
 }
 
-/// By the attributes of /x; what they do not say makes 0 to 1 of bytes and leaves other numbers.
-Normalization named_by(const hdf5::Dataset& x, std::size_t channels) {
+/// By the attributes of /x; what they do not say makes 0 to 1 of bytes and leaves other numbers. A channel
+/// that never changes has the deviation 1, with a note.
+Normalization named_by(const hdf5::Dataset& x, std::size_t channels, std::vector<std::string>& notes) {
   Normalization by{.mean = std::vector<double>(channels, 0),
                    .deviation = std::vector<double>(channels, x.dtype() == DType::uint8 ? 255 : 1)};
   for (const auto& [attribute, values] : {std::pair("mean", &by.mean), {"std", &by.deviation}})
     if (x.has_attribute(attribute))
       *values = channel_attribute(x, attribute, static_cast<std::int64_t>(channels));
+  if (const auto zero = std::ranges::find(by.deviation, 0.0); zero != by.deviation.end()) {
+    notes.push_back(fmt::format("{}: std 0 of channel {} of {} counts as 1: it never changes", x.file_path(),
+                                zero - by.deviation.begin(), x.name()));
+    std::ranges::replace(by.deviation, 0.0, 1.0);
+  }
   return by;
 }
 
@@ -273,7 +287,7 @@ void Arrays::add_file(const std::string& path, std::int64_t& memory_left_bytes) 
       field.shape = shape;
       field.dtype = dtype;
       if (is_image) {
-        const Normalization by = named_by(array, static_cast<std::size_t>(shape[0]));
+        const Normalization by = named_by(array, static_cast<std::size_t>(shape[0]), notes_);
         if (array.has_attribute("mean") || array.has_attribute("std")) meaning.stored.named = by;
         set_normalization(i, by, path);
         meaning.by = known.meaning.by;
@@ -503,7 +517,9 @@ bool Images::fits(const Request& request) {
   // A model that names its input x takes images, unless the file has another /x and /y.
   if (!file.exists("x") || !file.exists("y")) return request.takes_images;
   for (const char* const name : {"x", "y"})
-    if (file.kind(name) != hdf5::ObjectKind::dataset) return false;
+    if (const hdf5::ObjectKind kind = file.kind(name);
+        kind != hdf5::ObjectKind::dataset && kind != hdf5::ObjectKind::unreachable)
+      return false;
   const hdf5::Dataset x = file.open_dataset("x"), y = file.open_dataset("y");
   const std::size_t rank = x.shape().size();
   if (!is_integers(y)) return false;

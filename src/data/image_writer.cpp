@@ -119,6 +119,7 @@ std::optional<Statistics> read_statistics(const std::string& path, const ImageFi
     throw DataError("{}: mean and std of /x have {} channels, but the images have {}", path,
                     found.x.mean.size(), contents.image[0]);
   }
+  std::ranges::replace(found.x.deviation, 0.0, 1.0);  // of a channel that never changes
   check_statistics(path, found.x);
   if (contents.target != ImageFile::Target::values) return found;
   const hdf5::Dataset y = file.open_dataset("y");

@@ -11,6 +11,7 @@
 #include <set>
 #include <vector>
 
+#include "base/text.h"
 #include "hdf5/library.h"
 #include "lockstep/base/error.h"
 #include "lockstep/hdf5/file.h"
@@ -235,14 +236,56 @@ void check_chunks(const Dataset& dataset) {
         dataset.file_path(), dataset.name(), needed, needed - written);
 }
 
-/// True for an enumeration of one byte with members FALSE = 0 and TRUE = 1.
+/// True for an enumeration of one byte with members FALSE = 0 and TRUE = 1, and for a bit field of one byte.
 bool is_boolean_type(hid_t type) {
+  if (H5Tget_class(type) == H5T_BITFIELD) return H5Tget_size(type) == 1;
   if (H5Tget_class(type) != H5T_ENUM || H5Tget_size(type) != 1 || H5Tget_nmembers(type) != 2) return false;
   const auto has = [&](const char* name, std::uint8_t expected) {
     std::uint8_t value = 0;
     return H5Tenum_valueof(type, name, &value) >= 0 && value == expected;
   };
   return has("FALSE", 0) && has("TRUE", 1);
+}
+
+/// "lzf (32000)", if this library lacks a filter that the dataset needs; otherwise empty.
+std::string missing_filter(const Dataset& dataset) {
+  const Handle properties = owned_properties(H5Dget_create_plist(dataset.id()));
+  const int count = H5Pget_nfilters(properties.id());
+  for (int i = 0; i < count; ++i) {
+    unsigned flags = 0, config = 0;
+    std::size_t values = 0;
+    std::array<char, 64> name{};
+    const H5Z_filter_t filter = H5Pget_filter2(properties.id(), static_cast<unsigned>(i), &flags, &values,
+                                               nullptr, name.size() - 1, name.data(), &config);
+    if (filter >= 0 && H5Zfilter_avail(filter) <= 0)
+      return fmt::format("{} ({})", name[0] == '\0' ? "number" : on_one_line(name.data()), filter);
+  }
+  return {};
+}
+
+/// H5Dread; DataError with the remedy if it failed for lack of a filter. Bit fields, which HDF5 converts to
+/// no other type, become the numbers 0 and 1; the memory of `memory` is contiguous.
+void read_elements(const Dataset& dataset, hid_t type, hid_t memory, hid_t file, hid_t transfer, void* out) {
+  const Handle stored = owned_type(H5Dget_type(dataset.id()));
+  const bool is_bits = H5Tget_class(stored.id()) == H5T_BITFIELD;
+  if (H5Dread(dataset.id(), is_bits ? H5T_NATIVE_B8 : type, memory, file, transfer, out) < 0) {
+    const Failure failure = last_failure();  // before other calls clear it
+    if (failure.system_error > 0 || failure.no_memory)
+      throw_failure(dataset.file_path(), dataset.name(), "read");
+    std::string why = failure.message;
+    if (const std::string filter = missing_filter(dataset); !filter.empty())
+      why = fmt::format(
+          "the filter {} has compressed it, which this HDF5 lacks; rewrite the file where it can be read "
+          "(h5repack -f GZIP=4 OLD.h5 NEW.h5), or name the folder of the filter's plugin in HDF5_PLUGIN_PATH",
+          filter);
+    throw DataError("{}: {}: cannot read: {}", dataset.file_path(), dataset.name(), why);
+  }
+  if (!is_bits) return;
+  const hssize_t count = memory == H5S_ALL ? dataset.numel() : H5Sget_select_npoints(memory);
+  auto* const bytes = static_cast<std::uint8_t*>(out);
+  std::transform(bytes, bytes + count, bytes, [](std::uint8_t bits) -> std::uint8_t { return bits != 0; });
+  checked(H5Tconvert(H5T_NATIVE_UINT8, type, static_cast<std::size_t>(count), out, nullptr, H5P_DEFAULT),
+          dataset.file_path(), dataset.name(), "read");
 }
 
 bool little_endian(hid_t type) { return H5Tget_size(type) == 1 || H5Tget_order(type) == H5T_ORDER_LE; }
@@ -259,9 +302,9 @@ Dataset::Dataset(Handle handle, std::string file_path, std::string name)
   }
   const Handle type = owned_type(check(H5Dget_type(id())));
   const Handle space = owned_space(check(H5Dget_space(id())));
-  dtype_ = dtype_of_type(type.id());
   is_text_ = is_text_type(type.id());
   is_boolean_ = is_boolean_type(type.id());
+  if (!is_boolean_) dtype_ = dtype_of_type(type.id());
   if (H5Sget_simple_extent_type(space.id()) == H5S_NULL)
     throw DataError("{}: {} has no elements", file_path_, name_);
   const int rank = check(H5Sget_simple_extent_ndims(space.id()));
@@ -308,7 +351,8 @@ void Dataset::read(DType as, std::span<std::byte> out) const { read_rows(0, rows
 void Dataset::read_rows(std::int64_t begin, std::int64_t count, DType as, std::span<std::byte> out) const {
   transfer_rows(*this, begin, count, as, out.size(), "read", [&](hid_t type, hid_t memory, hid_t file) {
     check_written(*this);
-    return H5Dread(id(), type, memory, file, H5P_DEFAULT, out.data());
+    read_elements(*this, type, memory, file, H5P_DEFAULT, out.data());
+    return 0;
   });
 }
 
@@ -323,8 +367,7 @@ void Dataset::read_blocks(std::int64_t begin, std::int64_t count, const BlockUse
     const std::size_t buffer_bytes = std::clamp<std::size_t>(elements * sizeof(double), 64, 1 << 20);
     checked(H5Pset_buffer(transfer.id(), buffer_bytes, nullptr, nullptr), file_path_, name_, "read");
     with_selections(*this, part, [&](hid_t memory, hid_t file) {
-      checked(H5Dread(id(), H5T_NATIVE_DOUBLE, memory, file, transfer.id(), values.data()), file_path_, name_,
-              "read");
+      read_elements(*this, H5T_NATIVE_DOUBLE, memory, file, transfer.id(), values.data());
     });
     first += std::ssize(values);
     return use(first - std::ssize(values), values);

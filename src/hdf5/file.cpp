@@ -63,13 +63,27 @@ ObjectKind kind_of(hid_t object) {
   switch (object < 0 ? H5I_BADID : H5Iget_type(object)) {
     case H5I_GROUP:
       return ObjectKind::group;
-    case H5I_DATASET:
-      return ObjectKind::dataset;
+    case H5I_DATASET: {
+      const Handle space = owned_space(H5Dget_space(object));
+      const bool is_null = space && H5Sget_simple_extent_type(space.id()) == H5S_NULL;
+      return is_null ? ObjectKind::null_dataset : ObjectKind::dataset;
+    }
     case H5I_DATATYPE:
       return ObjectKind::named_type;
     default:
       return ObjectKind::unreachable;
   }
+}
+
+/// The file that an external link leads to; empty for other links.
+std::string linked_file(hid_t group, const std::string& path) {
+  H5L_info_t info{};
+  if (H5Lget_info(group, path.c_str(), &info, H5P_DEFAULT) < 0 || info.type != H5L_TYPE_EXTERNAL) return {};
+  std::string value(info.u.val_size, '\0');
+  const char *file = nullptr, *object = nullptr;
+  const bool is_read = H5Lget_val(group, path.c_str(), value.data(), value.size(), H5P_DEFAULT) >= 0 &&
+                       H5Lunpack_elink_val(value.data(), value.size(), nullptr, &file, &object) >= 0;
+  return is_read ? file : "";
 }
 
 const char* describe(ObjectKind kind) {
@@ -78,6 +92,8 @@ const char* describe(ObjectKind kind) {
       return "a group";
     case ObjectKind::dataset:
       return "a dataset";
+    case ObjectKind::null_dataset:
+      return "without elements";
     case ObjectKind::named_type:
       return "a type";
     case ObjectKind::unreachable:
@@ -146,8 +162,12 @@ Group Group::open_group(std::string_view name) const {
 Dataset Group::open_dataset(std::string_view name) const {
   const LibraryLock lock;
   const std::string path = path_of_kind(name, ObjectKind::dataset);
-  return {Handle(checked(H5Dopen2(id(), path.c_str(), H5P_DEFAULT), file_path_, path, "open"), H5Dclose),
-          file_path_, path};
+  const std::string other = linked_file(id(), path);
+  const hid_t dataset = H5Dopen2(id(), path.c_str(), H5P_DEFAULT);
+  if (dataset < 0 && !other.empty())
+    throw DataError("{}: {} is a link into {}, which cannot be opened: {}", file_path_, path, other,
+                    last_failure().message);
+  return {Handle(checked(dataset, file_path_, path, "open"), H5Dclose), file_path_, path};
 }
 
 Dataset Group::open_contiguous(std::string_view name) const {

@@ -176,6 +176,8 @@ std::optional<DType> dtype_of_type(hid_t type) {
       return classify_float(type);
     case H5T_INTEGER:
       return classify_integer(type);
+    case H5T_ENUM:
+      return classify_integer(owned_type(H5Tget_super(type)).id());
     default:
       return std::nullopt;
   }

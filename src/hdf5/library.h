@@ -55,7 +55,7 @@ Handle owned_properties(hid_t id);
 /// Numbers as files and memory hold them: little endian.
 Handle number_type(DType dtype);
 Handle text_type(std::size_t bytes);
-/// None if the type is not a number of these types.
+/// None if the type is not a number of these types, nor an enumeration of such integers.
 std::optional<DType> dtype_of_type(hid_t type);
 inline bool is_text_type(hid_t type) { return H5Tget_class(type) == H5T_STRING; }
 /// Text in a fixed-length buffer, up to its padding.

@@ -292,6 +292,7 @@ data::LoaderOptions loader_options(const Config& config, const DataSets& data, S
           .shards = config.ddp.shards,
           .seed = config.ddp.seed,
           .augment = augment_of(config, data),
+          .shuffle = config.data.shuffle,
           .weights = data.draw_weights(),
           .backend = &session.backend(),
           .threads = loader_threads(session.world(), config.data.threads, session.backend().threads()),

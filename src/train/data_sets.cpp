@@ -370,6 +370,10 @@ data::Tokens DataSets::tokens() const {
 
 void DataSets::weigh(const DataConfig& config) {
   const bool balances = !config.balance.empty();
+  if (!config.shuffle && (balances || !config.weights.empty() || sources_.size() > 1))
+    throw UsageError(
+        "data.shuffle = false: takes samples in the order of the data, but data.balance, data.weights and a "
+        "mixture in data.train draw them; remove one");
   if (!balances && config.weights.empty()) return;
   const char* const key = balances ? "data.balance" : "data.weights";
   if (balances && !config.weights.empty())

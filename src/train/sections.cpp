@@ -112,6 +112,10 @@ std::vector<Option<DataConfig>> DataConfig::options() {
           "weights", &D::weights,
           "field by whose values samples are drawn, with replacement: one of weight 2 twice as often",
           {.peers = {"sample_weights", "sampler_weights"}}),
+      option::flag("shuffle", &D::shuffle,
+                   "whether each epoch has its own order of samples; false: the order of the data, in every "
+                   "epoch",
+                   {.peers = {"random_order", "shuffle_train", "sequential"}}),
       augment_row(),
       option::number("threads", &D::threads, Range::from(0, 1024),
                      "threads of a rank that read and decode; 0: the cores that it has and does not compute "

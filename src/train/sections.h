@@ -32,6 +32,7 @@ struct DataConfig {
   std::vector<std::string> fields, normalize;  ///< of arrays
   std::vector<double> range;                   ///< lowest and highest stored value of x; empty: by its type
   std::string balance, weights;                ///< fields that decide how often a sample is drawn
+  bool shuffle = true;
   data::Augment augment;
   data::PictureOptions pictures;
   /// Not a key: what the folders contain (list_folders()); null: a data set looks itself.

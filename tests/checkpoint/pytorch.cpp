@@ -175,6 +175,17 @@ BOOST_FIXTURE_TEST_CASE(without_a_usual_name_the_only_mapping_is_taken_and_of_se
   refused(pickle(dict(text("a") + one + text("a") + one)), "\"a\" occurs twice");
 }
 
+BOOST_FIXTURE_TEST_CASE(a_key_may_be_a_number_as_python_prints_it, Files) {
+  const std::string weights = dict(text("w") + tensor(0, {2}, {1})),
+                    others = dict(text("v") + tensor(2, {2}, {1}));
+  const std::string nine_tenths("G\x3f\xec\xcc\xcc\xcc\xcc\xcc\xcd"), one("G\x3f\xf0\0\0\0\0\0\0", 9);
+  write(pickle(dict(text("ema") + dict(nine_tenths + weights + one + others + "K\3" + weights))));
+  BOOST_TEST(lc::PytorchFile(path, "ema/0.9").views().at(0).name == "w");
+  BOOST_TEST(lc::PytorchFile(path, "ema/1.0").views().at(0).name == "v");
+  BOOST_CHECK_EXCEPTION(lc::PytorchFile(path, "ema/2"), DataError, mentions("\"ema/0.9\", \"ema/1.0\""));
+  BOOST_TEST(lc::PytorchFile(path, "ema/3").views().at(0).name == "w");  // an optimizer's state has integers
+}
+
 BOOST_FIXTURE_TEST_CASE(the_numbers_that_nanogpt_saves_of_its_model_are_read, Files) {
   const std::string weights = text("model") + dict(text("w") + tensor(0, {2}, {1}));
   write(pickle(dict(weights + text("model_args") +

@@ -8,6 +8,7 @@
 #include "lockstep/checkpoint/convert.h"
 #include "lockstep/checkpoint/file.h"
 #include "lockstep/hdf5/file.h"
+#include "lockstep/optim/ema.h"
 #include "support/world.h"
 
 namespace lockstep::test {
@@ -128,8 +129,9 @@ BOOST_FIXTURE_TEST_CASE(named_arrays_of_any_file_are_loaded_and_widened_but_narr
     });
   };
   make_wide(0.1);  // at the root, where no /model is
-  BOOST_CHECK_EXCEPTION(lc::load_weights(path, model, world), DataError,
-                        mentions("wrong type: norm.weight is float64 in the file, float32 here"));
+  BOOST_CHECK_EXCEPTION(
+      lc::load_weights(path, model, world), DataError,
+      mentions("wrong type: norm.weight is float64 in the file, float32 here", "checkpoint.narrow = true"));
   lc::load_weights(path, model, world, {}, {.strict = true, .narrow = true});
   BOOST_TEST(model.weight.value.data<float>()[5] == 0.1f);
   BOOST_TEST(model.mean.value.data<float>()[2] == 0.0999755859375f);  // the float16 nearest to 0.1
@@ -219,6 +221,136 @@ BOOST_FIXTURE_TEST_CASE(parameters_that_are_not_finite_are_no_start_unless_asked
              std::string::npos);
   save(2, 0);
   BOOST_TEST(lc::load_weights(path, model, world).warnings.empty());
+}
+
+struct OtherFiles : Files {
+  /// A .safetensors file of the model's tensors, which have the value, under prefixed names; and `more`.
+  std::string write(const std::string& name, const std::string& prefix, float value, bool buffers = true,
+                    const std::vector<lc::NamedTensor>& more = {}) {
+    model.set(value);
+    const std::string file = folder.file(name);
+    world.barrier();
+    if (world.rank() == 0) {
+      lc::Weights weights;
+      weights.tensors = {{prefix + "norm.weight", model.weight.value}};
+      if (buffers) {
+        weights.tensors.push_back({prefix + "norm.running_mean", model.mean.value});
+        weights.tensors.push_back({prefix + "norm.num_batches_tracked", model.batches.value});
+      }
+      weights.tensors.insert(weights.tensors.end(), more.begin(), more.end());
+      lc::write_weights(file, weights, true);
+    }
+    world.barrier();
+    model.set(0);
+    return file;
+  }
+};
+
+BOOST_FIXTURE_TEST_CASE(the_count_of_an_averaged_model_is_left_out_and_recorded, OtherFiles) {
+  Tensor count = Tensor::zeros({}, DType::int64);
+  *count.data<std::int64_t>() = 12;
+  const lc::NamedTensor averaged{"n_averaged", count};
+  const std::string file = write("ema.safetensors", "module.", 3, true, {averaged});
+  const lc::LoadReport report = lc::load_weights(file, model, world);
+  BOOST_TEST(report.notes.at(0).find("n_averaged = 12 is the number of updates") != std::string::npos);
+  BOOST_TEST(report.provenance.at("n_averaged") == "12");
+  BOOST_TEST(model.weight.value.data<float>()[5] == 3.0f);
+  // Beside names that no wrapper has, it is the model's own.
+  BOOST_CHECK_EXCEPTION(lc::load_weights(write("own.safetensors", "", 3, true, {averaged}), model, world),
+                        DataError, mentions("unexpected: n_averaged"));
+  if (world.rank() != 0) return;
+  const lc::Weights average = lc::read_weights(folder.file("ema.safetensors"));
+  BOOST_TEST(average.tensors.size() == 3u);
+  lc::Weights weights = lc::read_weights(folder.file("ema.safetensors"));
+  lc::add_average(weights, "a", optim::EmaProfile::named("0.9"), average, "b");
+  BOOST_TEST(std::get<std::int64_t>(weights.averages.at(0).attributes.at(1).value) == 12);
+}
+
+BOOST_FIXTURE_TEST_CASE(a_prefix_of_all_names_is_stripped_if_names_fit_only_without_it, OtherFiles) {
+  for (const char* const prefix : {"model.", "module.model.net.", "net.module."}) {
+    const lc::LoadReport report =
+        lc::load_weights(write("a.safetensors", prefix, 3), model, world, {}, {.strict = true});
+    BOOST_TEST(model.weight.value.data<float>()[5] == 3.0f);
+    BOOST_TEST(report.notes.at(0).find("without their common prefix") != std::string::npos);
+  }
+  // Not a prefix of all names; and what else is wrong is still an error.
+  const lc::NamedTensor other{"head.weight", Tensor::zeros({2})};
+  BOOST_CHECK_EXCEPTION(lc::load_weights(write("b.safetensors", "model.", 3, true, {other}), model, world, {},
+                                         {.strict = true}),
+                        DataError, mentions("missing: norm.weight", "unexpected: "));
+  BOOST_CHECK_EXCEPTION(lc::load_weights(write("c.safetensors", "model.", 3, false), model, world), DataError,
+                        mentions("missing: norm.running_mean", "without their common prefix model."));
+}
+
+BOOST_FIXTURE_TEST_CASE(averages_of_parameters_alone_leave_the_buffers, OtherFiles) {
+  const std::string file = write("average.safetensors", "", 3, false);
+  model.set(8);
+  BOOST_CHECK_THROW(lc::load_weights(file, model, world), DataError);
+  const lc::LoadReport report = lc::load_weights(file, model, world, {}, {.params_only = true});
+  BOOST_TEST(report.notes.at(0).find("lacks norm.running_mean, norm.num_batches_tracked") !=
+             std::string::npos);
+  BOOST_TEST(model.weight.value.data<float>()[0] == 3.0f);
+  BOOST_TEST(model.mean.value.data<float>()[0] == 9.0f);
+
+  const std::string whole = write("whole.safetensors", "", 5);
+  if (world.rank() != 0) return;
+  lc::Weights weights = lc::read_weights(whole);
+  lc::add_average(weights, whole, optim::EmaProfile::named("0.9"), lc::read_weights(file), file);
+  BOOST_TEST(weights.averages.at(0).tensors.size() == 3u);
+  for (const lc::NamedTensor& tensor : weights.averages.at(0).tensors) {
+    if (tensor.name == "norm.weight") BOOST_TEST(tensor.value.data<float>()[0] == 3.0f);
+    if (tensor.name == "norm.running_mean") BOOST_TEST(tensor.value.data<float>()[0] == 6.0f);
+  }
+}
+
+BOOST_FIXTURE_TEST_CASE(an_index_reads_the_files_that_it_names_and_one_of_them_names_the_index, OtherFiles) {
+  model.set(7);
+  const std::string index = folder.file("model.safetensors.index.json"),
+                    shard = folder.file("model-00001-of-00002.safetensors");
+  const auto write_index = [&](const std::string& text) {
+    world.barrier();
+    if (world.rank() == 0) write_bytes(index, text);
+    world.barrier();
+  };
+  if (world.rank() == 0) {
+    lc::Weights first, second;
+    first.tensors = {{"norm.weight", model.weight.value}};
+    second.tensors = {{"norm.running_mean", model.mean.value},
+                      {"norm.num_batches_tracked", model.batches.value}};
+    lc::write_weights(shard, first);
+    lc::write_weights(folder.file("model-00002-of-00002.safetensors"), second);
+  }
+  const std::string one = "\"model-00001-of-00002.safetensors\"",
+                    two = "\"model-00002-of-00002.safetensors\"";
+  write_index("{\"metadata\": {}, \"weight_map\": {\"norm.weight\": " + one +
+              ", \"norm.running_mean\": " + two + ", \"norm.num_batches_tracked\": " + two + "}}");
+  model.set(0);
+  const lc::LoadReport report = lc::load_weights(index, model, world);
+  BOOST_TEST(report.notes.at(0).find("reads 3 tensors in 2 files") != std::string::npos);
+  BOOST_TEST(model.weight.value.data<float>()[5] == 7.0f);
+  BOOST_TEST(model.mean.value.data<float>()[1] == 8.0f);
+  BOOST_TEST(*model.batches.value.data<std::int64_t>() == 9);
+
+  BOOST_CHECK_EXCEPTION(
+      lc::load_weights(shard, model, world), DataError,
+      mentions("missing: norm.running_mean", "it is 1 of 2 files: give model.safetensors.index.json"));
+  const auto refused = [&](const std::string& text, const char* why) {
+    write_index(text);
+    BOOST_CHECK_EXCEPTION(lc::load_weights(index, model, world), DataError, mentions("index.json", why));
+  };
+  refused("{\"weight_map\": {\"norm.weight\": \"../a.safetensors\"}}", "no file beside it");
+  refused("{\"weight_map\": {\"norm.weight\": \"gone.safetensors\"}}", "which is not there");
+  refused("{\"weight_map\": {\"norm.bias\": " + one + "}}", "lacks \"norm.bias\"");
+  refused("{\"weight_map\": {\"norm.bias\": 3}}", "names no file");
+  refused("[]", "no object weight_map");
+  refused("{", "no object weight_map");
+}
+
+BOOST_FIXTURE_TEST_CASE(a_text_that_is_named_as_a_file_of_pytorch_is_called_none, OtherFiles) {
+  if (world.rank() == 0) write_bytes(folder.file("a.pt"), "these are no weights\n");
+  world.barrier();
+  BOOST_CHECK_EXCEPTION(lc::load_weights(folder.file("a.pt"), model, world), DataError,
+                        mentions("a.pt: is not a PyTorch file"));
 }
 
 BOOST_FIXTURE_TEST_CASE(safetensors_load_at_any_number_of_ranks_by_stripped_names, Files) {

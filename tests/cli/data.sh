@@ -150,9 +150,28 @@ done
 ends 4 'step ([0-9]+): .* is not finite; peak.h5: row 77 of field x holds inf, in a sample of step \1: correct' \
   ranks 2 train run.ini --run saved "${plain[@]}" --set data.normalize= --set data.train=peak.h5 --set checkpoint.every=1
 
-for setting in data.fields="x:/fields/density" data.normalize= data.format=arrays; do
+for setting in data.fields="x:/fields/density" data.normalize= data.format=arrays data.shuffle=false; do
   refused 2 "${setting%%=*}: the run has" ranks 2 train run.ini --run run-2 --set train.steps=15 --set "$setting"
 done
+# data.shuffle = false: the first step takes the first rows of the file, whatever the others are.
+/usr/bin/python3 - <<'PY' || fail "files in order"
+import h5py
+with h5py.File("c.h5") as old:
+    for name, factor in (("order.h5", 1), ("changed.h5", 5)):
+        with h5py.File(name, "w") as f:
+            x, f["fields/kind"] = old["fields/density"][:], old["fields/kind"][:]
+            x[24:] *= factor
+            f["fields/density"] = x
+PY
+for name in order changed; do
+  for shuffle in true false; do
+    ranks 2 train run.ini --run "$name-$shuffle" --set data.train="$name.h5" --set data.eval_fraction=0 --set data.normalize= \
+      --set train.steps=1 --set train.eval_every=0 --set data.shuffle="$shuffle" >log 2>&1 || fail "$name: $(tail -n 3 log)"
+  done
+done
+expect_same order-false/checkpoints/latest changed-false/checkpoints/latest
+"$LOCKSTEP" diff order-true/checkpoints/latest changed-true/checkpoints/latest >log 2>&1 && fail "shuffled rows are the same"
+no_run 2 'data.shuffle = false: takes samples in the order of the data' --set data.shuffle=false
 # A file of more than data.memory (its elements take no space on disk) is read while training. Cut by another program, it would give
 # zeros.
 /usr/bin/python3 - <<'PY' || fail "a large file"

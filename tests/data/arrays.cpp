@@ -114,6 +114,80 @@ BOOST_FIXTURE_TEST_CASE(booleans_are_integers_0_and_1, Folder) {
   }
 }
 
+BOOST_FIXTURE_TEST_CASE(bit_fields_of_a_byte_are_booleans_and_enumerations_are_their_integers, Folder) {
+  const std::string path = folder.file("bits.h5");
+  const hid_t file = H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
+  const std::array<hsize_t, 1> extents{4};
+  const hid_t space = H5Screate_simple(1, extents.data(), nullptr), animal = H5Tenum_create(H5T_STD_I16LE);
+  const std::array<std::int16_t, 4> animals{7, -2, 7, 7};
+  H5Tenum_insert(animal, "dog", &animals[0]);
+  H5Tenum_insert(animal, "cat", &animals[1]);
+  const std::array<std::uint8_t, 4> bits{1, 0, 4, 0};
+  const auto add = [&](const char* name, hid_t type, const void* values) {
+    const hid_t array = H5Dcreate2(file, name, type, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+    BOOST_REQUIRE(H5Dwrite(array, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, values) >= 0);
+    H5Dclose(array);
+  };
+  add("animal", animal, animals.data());
+  add("bits", H5T_STD_B8LE, bits.data());
+  H5Tclose(animal);
+  H5Sclose(space);
+  H5Fclose(file);
+  for (const std::int64_t limit : {std::int64_t{0}, std::int64_t{1} << 20}) {
+    const Arrays data(path, {.memory_limit_bytes = limit});
+    BOOST_REQUIRE(data.fields().size() == 2u);
+    const auto batch = read_samples(data, {1, 2, 0});
+    BOOST_TEST(values_of<std::int64_t>(batch["animal"]) == (std::vector<std::int64_t>{-2, 7, 7}));
+    BOOST_TEST(values_of<std::int64_t>(batch["bits"]) == (std::vector<std::int64_t>{0, 1, 1}));
+    BOOST_TEST(data.column("bits") == (std::vector<double>{1, 0, 1, 0}));
+  }
+}
+
+extern "C" std::size_t pass_on(unsigned, std::size_t, const unsigned*, std::size_t bytes, std::size_t*,
+                               void**) {
+  return bytes;
+}
+
+BOOST_FIXTURE_TEST_CASE(a_filter_that_hdf5_lacks_is_named_with_the_remedy, Folder) {
+  const std::string path = folder.file("filtered.h5");
+  constexpr H5Z_filter_t number = 400;
+  const H5Z_class2_t filter{H5Z_CLASS_T_VERS, number, 1, 1, "squeeze", nullptr, nullptr, pass_on};
+  BOOST_REQUIRE(H5Zregister(&filter) >= 0);
+  const hid_t file = H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
+  const std::array<hsize_t, 1> extents{4};
+  const hid_t space = H5Screate_simple(1, extents.data(), nullptr), how = H5Pcreate(H5P_DATASET_CREATE);
+  H5Pset_chunk(how, 1, extents.data());
+  H5Pset_filter(how, number, 0, 0, nullptr);
+  const hid_t x = H5Dcreate2(file, "x", H5T_STD_I64LE, space, H5P_DEFAULT, how, H5P_DEFAULT);
+  const std::array<std::int64_t, 4> values{1, 2, 3, 4};
+  BOOST_REQUIRE(H5Dwrite(x, H5T_STD_I64LE, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()) >= 0);
+  H5Dclose(x);
+  H5Pclose(how);
+  H5Sclose(space);
+  H5Fclose(file);
+  BOOST_REQUIRE(H5Zunregister(number) >= 0);
+  BOOST_CHECK_EXCEPTION(Arrays(path).column("x"), DataError,
+                        mentions("filtered.h5: /x: cannot read: the filter squeeze (400) has compressed it",
+                                 "h5repack -f GZIP=4", "HDF5_PLUGIN_PATH"));
+}
+
+BOOST_FIXTURE_TEST_CASE(links_to_other_files_are_fields_and_what_has_no_elements_is_skipped, Folder) {
+  make("a.h5", 5);
+  const std::string path = folder.file("master.h5");
+  const hid_t file = H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT),
+              space = H5Screate(H5S_NULL);
+  H5Lcreate_external("a.h5", "/fields/count", file, "n", H5P_DEFAULT, H5P_DEFAULT);
+  H5Lcreate_external("gone.h5", "/z", file, "lost", H5P_DEFAULT, H5P_DEFAULT);
+  H5Dclose(H5Dcreate2(file, "comment", H5T_IEEE_F32LE, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
+  H5Sclose(space);
+  H5Fclose(file);
+  const Arrays data(path);
+  BOOST_REQUIRE(data.fields().size() == 1u);
+  BOOST_TEST(values_of<std::int64_t>(read_samples(data, {3, 0})["n"]) == (std::vector<std::int64_t>{1, -2}));
+  BOOST_CHECK_EXCEPTION(data::field_named(data, "lost"), DataError,
+                        mentions("skipped: ", "/lost", "gone.h5"));
+}
+
 BOOST_FIXTURE_TEST_CASE(a_field_that_is_missing_is_an_error_that_names_what_was_skipped, Folder) {
   const Arrays data(make_booleans(folder.file("bool.h5")));
   const auto named =

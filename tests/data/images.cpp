@@ -159,8 +159,6 @@ BOOST_FIXTURE_TEST_CASE(given_statistics_replace_those_of_the_file, Folder) {
   const Images images(path, {.mean = {0, 0}, .deviation = {1, 1}});
   BOOST_TEST(Samples(images, {0}).x.data<float>()[1] == 7.0f);
   BOOST_CHECK_THROW(Images(path, {.mean = {1}, .deviation = {1}}), UsageError);
-  BOOST_CHECK_EXCEPTION(Images(make_images(folder, "z.h5", 3, 0, {1, 1}, {1, 0})), DataError,
-                        mentions("std 0 of channel 1"));
   BOOST_CHECK_EXCEPTION(Images(make_images(folder, "m.h5", 3, 0, {1}, {1})), DataError,
                         mentions("'mean' of /x has 1"));
 }
@@ -180,6 +178,16 @@ BOOST_FIXTURE_TEST_CASE(statistics_that_no_float32_survives_are_named_by_file_ch
   refused({0, 0}, {1e-44, 1}, "std 1e-44 of channel 0 cannot normalise images");
   refused({0, 0}, {1, -1}, "std -1 of channel 1");
   refused({NAN, 0}, {1, 1}, "mean nan of channel 0");
+}
+
+BOOST_FIXTURE_TEST_CASE(a_channel_that_never_changes_has_the_deviation_1_with_a_note, Folder) {
+  const Images images(make_images(folder, "a.h5", 3, 0, {1, 2}, {4, 0})),
+      ones(make_images(folder, "b.h5", 3, 0, {1, 2}, {4, 1}));
+  BOOST_REQUIRE(images.notes().size() == 1u);
+  BOOST_TEST(images.notes()[0].find("a.h5: std 0 of channel 1 of /x counts as 1") != std::string::npos);
+  BOOST_TEST(ones.notes().empty());
+  BOOST_TEST(values_of<float>(read_samples(images, {0, 2})["x"]) ==
+             values_of<float>(read_samples(ones, {0, 2})["x"]));
 }
 
 BOOST_FIXTURE_TEST_CASE(values_that_normalise_to_no_float32_are_named, Folder) {

@@ -45,6 +45,8 @@ struct LoadOptions {
   bool narrow = false;
   /// load_weights: parameters that are not finite are an error; false: a warning, as for buffers.
   bool finite = true;
+  /// load_weights: buffers that the file lacks keep their values, with a note.
+  bool params_only = false;
   /// load_weights: selects the tensors of a file of torch.save under this key; '/' separates nested mappings.
   std::string key = {};
 };
@@ -77,10 +79,13 @@ LoadReport load_file(const std::string& path, const StateDict& state_dict, comm:
 /// Weights only: from the group `group` of a checkpoint ("model", "ema/0.999"; empty:
 /// FileIndex::default_weights()), where buffers that an EMA lacks come from "model"; from any HDF5 file that
 /// has a group of arrays under the model's names ("case/initial"; for "model" arrays at the root will do);
-/// from a .safetensors file; from a file of torch.save. A gpt also loads files of Hugging Face's GPT-2, with
-/// names without "transformer.", matrices as [in, out], masks and a head that equals the embedding, and
-/// reports it in notes. Collective; one rank reads each tensor. Errors: load_file; also DataError if a number
-/// of the file is out of range for the target's type or, see LoadOptions, not finite.
+/// from a .safetensors file; from a file of torch.save; from the index of several such files beside it
+/// (model.safetensors.index.json). Left out with a note: a prefix that all names share, if names fit only
+/// without it, and n_averaged beside the weights of PyTorch's AveragedModel. A gpt also loads files of
+/// Hugging Face's GPT-2, with names without "transformer.", matrices as [in, out], masks and a head that
+/// equals the embedding, and reports it in notes. Collective; one rank reads each tensor. Errors: load_file;
+/// also DataError if a number of the file is out of range for the target's type or, see LoadOptions, not
+/// finite.
 LoadReport load_weights(const std::string& path, const ModelState& model, comm::HostGroup& world,
                         const std::string& group = {}, const LoadOptions& options = {});
 /// The same on this rank alone, not collective: rank 0 loads, and DataParallel gives its weights to all

@@ -53,6 +53,7 @@ class Arrays : public Dataset {
   std::string location(std::int64_t sample) const override;
   bool is_finite() const override;
   std::vector<std::string> skipped() const override { return skipped_; }
+  std::vector<std::string> notes() const override { return notes_; }
   FieldMeaning meaning(std::string_view field) const override;
   bool can_normalize() const override { return true; }
   void normalize(std::string_view field, std::optional<Normalization> by) override;
@@ -97,7 +98,7 @@ class Arrays : public Dataset {
   std::vector<Field> fields_;
   std::vector<Array> arrays_;  // by field
   std::vector<Source> sources_;
-  std::vector<std::string> skipped_;
+  std::vector<std::string> skipped_, notes_;
 };
 
 class Images;
@@ -121,7 +122,8 @@ struct ImagesOptions {
 /// each. Fields: x float32 [C, H, W], each stored value v as (v - mean) / deviation; y int64, the label.
 ///
 /// Opening throws as Arrays do, and DataError if a label is negative or beyond int64, or if a mean or std is
-/// beyond 1e30 or a std below 1e-30. Values that are stored as float32 may be other than finite.
+/// beyond 1e30 or a std below 1e-30; a std of 0 counts as 1 (notes()). Values that are stored as float32 may
+/// be other than finite.
 class Images : public Arrays {
  public:
   /// One file. DataError if it holds no images.

@@ -28,8 +28,9 @@ class Dataset : public Object {
   /// None for text and other types that are not numbers (compounds, enumerations ...). Reading converts the
   /// byte order.
   std::optional<DType> dtype() const { return dtype_; }
-  /// NumPy's bool as h5py stores it: an enumeration FALSE = 0, TRUE = 1 of one byte. It has no dtype(), but
-  /// reads as any integer.
+  /// NumPy's bool as h5py stores it, an enumeration FALSE = 0, TRUE = 1 of one byte, or a bit field of one
+  /// byte, as Julia and PyTables store it. It has no dtype(), but reads as any number, 0 or 1. (Other
+  /// enumerations have the dtype() of their integers.)
   bool is_boolean() const { return is_boolean_; }
   /// "float32", "bool", "text", "other".
   std::string_view type_name() const {

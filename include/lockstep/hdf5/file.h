@@ -12,7 +12,13 @@
 
 namespace lockstep::hdf5 {
 
-enum class ObjectKind { group, dataset, named_type, unreachable };
+enum class ObjectKind {
+  group,
+  dataset,
+  null_dataset,  ///< without a shape and elements (h5py.Empty); cannot be opened
+  named_type,
+  unreachable
+};
 
 /// A name in a group.
 struct Link {

@@ -44,7 +44,7 @@ std::vector<std::size_t> tensors_to_read(const WeightSource& source) {
     const StoredTensor& tensor = source.tensors()[i];
     const bool fills_in =
         source.group().starts_with("ema/") && tensor.group == "model" && !in_group.contains(tensor.name);
-    if (tensor.group == source.group() || fills_in) tensors.push_back(i);
+    if (!tensor.ignored && (tensor.group == source.group() || fills_in)) tensors.push_back(i);
   }
   return tensors;
 }
@@ -143,6 +143,8 @@ Weights read_weights(const std::string& path, const std::string& group, const st
   };
   note(weights_layout_key, source->metadata(weights_layout_key));
   note(foreign_config_key, foreign_config(*source, known));
+  if (const std::optional<std::int64_t> updates = source->averaged())
+    note(n_averaged_key, std::to_string(*updates));
   if (const FileIndex* const index = source->index()) add_meaning(*index, weights.data, weights.provenance);
   if (source->group().starts_with("ema/")) weights.provenance["converted_weights"] = source->group();
   return weights;
@@ -153,10 +155,19 @@ void add_average(Weights& weights, const std::string& path, const optim::EmaProf
   Section section{"ema/" + profile.name(), {}, {}, {}};
   if (std::ranges::find(weights.averages, section.path, &Section::path) != weights.averages.end())
     throw UsageError("{}: the weights {} exist already", average_path, section.path);
+  // An average of parameters alone leaves running statistics to the model.
+  std::vector<NamedTensor> tensors = average.tensors;
+  std::unordered_set<std::string_view> averaged;
+  for (const NamedTensor& tensor : average.tensors) averaged.insert(strip_wrapper_prefix(tensor.name));
+  for (const NamedTensor& tensor : weights.tensors)
+    if (ends_with_any(tensor.name, {"running_mean", "running_var", "num_batches_tracked"}) &&
+        !averaged.contains(strip_wrapper_prefix(tensor.name)))
+      tensors.push_back(tensor);
   std::vector<StoredTensor> stored;
-  for (const auto& [name, value, averaged, part] : average.tensors) {
-    const std::span<const std::int64_t> shape = value.shape().extents();
-    stored.push_back({"", name, value.dtype(), to_string(value.dtype()), {shape.begin(), shape.end()}});
+  for (const NamedTensor& tensor : tensors) {
+    const std::span<const std::int64_t> shape = tensor.value.shape().extents();
+    const DType dtype = tensor.value.dtype();
+    stored.push_back({"", tensor.name, dtype, to_string(dtype), {shape.begin(), shape.end()}});
   }
   const std::vector<RequestedGroup> requested = {{"", weights.tensors, false}};
   const Match same = match(stored, requested, false);
@@ -164,9 +175,12 @@ void add_average(Weights& weights, const std::string& path, const optim::EmaProf
     throw DataError("{}: is not an average of the weights in {}: {}", average_path, path,
                     fmt::join(same.problems, "; "));
   for (const Match::Pair& pair : same.pairs)
-    section.tensors.push_back({pair.target.name, average.tensors[pair.stored].value, true});
+    section.tensors.push_back({pair.target.name, tensors[pair.stored].value, true});
+  std::int64_t updates = weights.position.step;
+  if (const auto count = average.provenance.find(n_averaged_key); count != average.provenance.end())
+    parse_number(count->second, updates);
   section.attributes = {{profile.is_power() ? "sigma_rel" : "rate", profile.parameter(), {}},
-                        {"updates", weights.position.step, {}}};
+                        {"updates", updates, {}}};
   weights.averages.push_back(std::move(section));
 }
 

@@ -17,6 +17,9 @@ namespace lockstep::checkpoint {
 /// model (at first only of GPT-2), which is also in metadata of files for Python.
 inline constexpr const char *weights_layout_key = "weights_layout", *foreign_config_key = "gpt2_config";
 
+/// The number of updates of an average from PyTorch's AveragedModel.
+inline constexpr const char* n_averaged_key = "n_averaged";
+
 /// JSON: the place of such a configuration (the file's own, or config.json in its folder), and those of its
 /// keys that one of the known models names. Empty if there is none. UsageError if config.json is not a JSON
 /// object.

@@ -60,6 +60,19 @@ class Interpreter {
   }
 
   const std::string_view* text_of(Ref ref) const { return pickle_.get<std::string_view>(ref); }
+  /// A key of a mapping: a text, or a number as Python prints it, an integer only if the path `wanted` has
+  /// it; none for other values.
+  std::optional<std::string> key_of(Ref ref, const std::string& wanted) const {
+    if (const std::string_view* const text = text_of(ref)) return std::string(*text);
+    if (const auto* const integer = pickle_.get<std::int64_t>(ref))
+      return fmt::format("/{}/", wanted).find(fmt::format("/{}/", *integer)) == std::string::npos
+                 ? std::nullopt
+                 : std::optional(std::to_string(*integer));
+    const auto* const number = pickle_.get<double>(ref);
+    if (!number) return std::nullopt;
+    const std::string text = fmt::format("{}", *number);
+    return text.find_first_not_of("-0123456789") == std::string::npos ? text + ".0" : text;
+  }
 
   bool is_tensor(Ref ref) const { return tensor_call(ref) != nullptr; }
 
@@ -212,12 +225,14 @@ struct Candidate {
   const Pickle::Items* items;
 };
 
-/// All such mappings, from the outermost on, through keys that are texts. Visits each mapping once.
-std::vector<Candidate> candidates(const Interpreter& values, Ref root, const std::string& path) {
+/// All such mappings, from the outermost on, through keys that are texts or numbers; through integers, which
+/// an optimizer's state has, only where the key `wanted` has them. Visits each mapping once.
+std::vector<Candidate> candidates(const Interpreter& values, Ref root, const std::string& wanted,
+                                  const std::string& path) {
   constexpr std::size_t max_depth = 6, max_candidates = 1000, max_key_bytes = 100;
   struct Visit {
     std::size_t parent;  ///< index into the visits; the outermost mapping is its own
-    std::string_view key;
+    std::string key;
     Ref ref;
     std::size_t depth;
   };
@@ -225,7 +240,7 @@ std::vector<Candidate> candidates(const Interpreter& values, Ref root, const std
   std::vector<Visit> visits{{0, "", root, 0}};
   std::unordered_set<const Pickle::Items*> seen{values.items_of(root)};
   const auto keys_to = [&](std::size_t visit) {
-    std::string keys(visits[visit].key);
+    std::string keys = visits[visit].key;
     for (visit = visits[visit].parent; visit != 0; visit = visits[visit].parent)
       keys = fmt::format("{}/{}", visits[visit].key, keys);
     return keys;
@@ -240,7 +255,7 @@ std::vector<Candidate> candidates(const Interpreter& values, Ref root, const std
     }
     if (visits[at].depth == max_depth) continue;
     for (const auto& [key, value] : *items) {
-      const std::string_view* const text = values.text_of(key);
+      const std::optional<std::string> text = values.key_of(key, wanted);
       const Pickle::Items* const inner =
           text && text->size() <= max_key_bytes ? values.items_of(value) : nullptr;
       if (inner && seen.insert(inner).second) visits.push_back({at, *text, value, visits[at].depth + 1});
@@ -351,7 +366,7 @@ PytorchFile::PytorchFile(const std::string& path, const std::string& key)
   const Pickle pickle(bytes, vocabulary, path + ": data.pkl");
   const Interpreter values(pickle, vocabulary, zip_, root_);
   model_args_ = numbers_under(values, pickle, pickle.root(), "model_args");
-  const std::vector<Candidate> all = candidates(values, pickle.root(), path);
+  const std::vector<Candidate> all = candidates(values, pickle.root(), key, path);
   const Candidate& mapping = choose(all, key, path);
 
   std::unordered_set<std::string_view> names;

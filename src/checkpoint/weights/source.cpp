@@ -6,8 +6,12 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
 #include <numeric>
+#include <regex>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 
 #include "base/files.h"
@@ -130,7 +134,73 @@ bool begins_as_safetensors(std::string_view start) {
   return header_bytes <= max_safetensors_header_bytes;
 }
 
-enum class Format : std::uint8_t { checkpoint, arrays, safetensors, pytorch };
+/// The tensors of the files that an index of Hugging Face names: {"weight_map": {TENSOR: FILE}}.
+class ShardedSource final : public WeightSource {
+ public:
+  explicit ShardedSource(const std::string& path) : WeightSource(path) {
+    const nlohmann::json index = nlohmann::json::parse(read_text(path), nullptr, false);
+    const auto map = index.is_object() ? index.find("weight_map") : index.end();
+    if (!index.is_object() || map == index.end() || !map->is_object())
+      throw DataError("{}: is not an index of weights: it has no object weight_map", path);
+    std::map<std::string, std::vector<std::string>> names;  // by file
+    for (const auto& [tensor, file] : map->items()) {
+      if (!file.is_string()) throw DataError("{}: weight_map names no file of {}", path, quote(tensor));
+      names[file.get<std::string>()].push_back(tensor);
+    }
+    for (auto& [file, tensors] : names) add(file, tensors);
+    notes_.push_back(fmt::format("{}: reads {} in {}", path, pluralized(tensors_.size(), "tensor"),
+                                 pluralized(shards_.size(), "file")));
+  }
+
+  void read(std::size_t tensor, std::span<std::byte> out) const override {
+    const auto& [shard, index] = places_.at(tensor);
+    shards_[shard]->read(index, out);
+  }
+  std::string metadata(const std::string& key) const override {
+    return shards_.empty() ? "" : shards_.front()->metadata(key);
+  }
+
+ private:
+  void add(const std::string& file, const std::vector<std::string>& names) {
+    if (file.find('/') != std::string::npos || file.empty() || file.starts_with('.'))
+      throw DataError("{}: weight_map names {}, which is no file beside it", path_, quote(file));
+    const std::string shard = directory_of(path_) + "/" + file;
+    if (!exists(shard)) throw DataError("{}: names the file {}, which is not there", path_, shard);
+    if (foreign_format(shard).starts_with("a file of torch"))
+      shards_.push_back(std::make_unique<PytorchFile>(shard));
+    else
+      shards_.push_back(std::make_unique<SafetensorsFile>(shard));
+    std::unordered_map<std::string_view, std::size_t> there;
+    const std::vector<StoredTensor>& stored = shards_.back()->tensors();
+    for (std::size_t i = 0; i < stored.size(); ++i) there.emplace(stored[i].name, i);
+    for (const std::string& name : names) {
+      const auto found = there.find(name);
+      if (found == there.end()) throw DataError("{}: lacks {}, which {} names", shard, quote(name), path_);
+      tensors_.push_back(stored[found->second]);
+      places_.emplace_back(shards_.size() - 1, found->second);
+    }
+  }
+
+  std::vector<std::unique_ptr<WeightSource>> shards_;
+  std::vector<std::pair<std::size_t, std::size_t>> places_;  // of each tensor: shard, and index there
+};
+
+/// The parts of "model-00002-of-00005.safetensors"; none of other names, or of a single file.
+struct ShardName {
+  std::string index;  // "model.safetensors.index.json"
+  int number = 0, count = 0;
+};
+
+std::optional<ShardName> shard_name(const std::string& path) {
+  static const std::regex pattern(R"((.*)-(\d{5})-of-(\d{5})(\.safetensors|\.bin))");
+  std::smatch parts;
+  const std::string name = file_name_of(path);
+  if (!std::regex_match(name, parts, pattern) || std::stoi(parts[3]) < 2) return std::nullopt;
+  return ShardName{fmt::format("{}{}.index.json", parts[1].str(), parts[4].str()), std::stoi(parts[2]),
+                   std::stoi(parts[3])};
+}
+
+enum class Format : std::uint8_t { checkpoint, arrays, safetensors, pytorch, shards };
 
 Format format_of(const std::string& path) {
   return read_live(path, [&](const std::shared_ptr<const OpenFile>& open) {
@@ -146,7 +216,10 @@ Format format_of(const std::string& path) {
          {std::pair{"version https://git-lfs", "a pointer of Git LFS; git lfs pull fetches the file itself"},
           std::pair{"GGUF", "a GGUF file, which is not supported; use the model's .safetensors"}})
       if (start.starts_with(begin)) throw DataError("{}: is {}", path, what);
+    if (path.ends_with(".index.json")) return Format::shards;
     if (path.ends_with(".safetensors") || (start.size() > 8 && start[8] == '{')) return Format::safetensors;
+    if (is_for_python(path) && !start.starts_with("\x89HDF"))
+      throw DataError("{}: is not a PyTorch file: it does not begin as one of torch.save does", path);
     const hdf5::File file = hdf5::File::open(open->path());
     const bool is_checkpoint = file.has_attribute("format") && file.is_text_attribute("format") &&
                                file.text_attribute("format") == "lockstep";
@@ -185,6 +258,30 @@ std::string WeightSource::config() const {
   return text;
 }
 
+std::string WeightSource::part_of() const {
+  const std::optional<ShardName> shard = shard_name(path_);
+  return shard ? fmt::format("it is {} of {} files: give {}", shard->number, shard->count, shard->index) : "";
+}
+
+void WeightSource::leave_out_count() {
+  if (const std::string part = part_of(); !part.empty()) notes_.push_back(fmt::format("{}: {}", path_, part));
+  StoredTensor* count = nullptr;
+  for (StoredTensor& tensor : tensors_) {
+    const std::string_view name = strip_wrapper_prefix(tensor.name);
+    if (name == "n_averaged" && tensor.dtype == DType::int64 && tensor.shape.empty())
+      count = &tensor;
+    else if (name.size() == tensor.name.size())
+      return;  // not wrapped, so this is a model's own
+  }
+  if (!count || tensors_.size() < 2) return;
+  std::int64_t updates = 0;
+  read(static_cast<std::size_t>(count - tensors_.data()), std::as_writable_bytes(std::span(&updates, 1)));
+  count->ignored = true;
+  averaged_ = updates;
+  notes_.push_back(fmt::format("{}: n_averaged = {} is the number of updates of an AveragedModel: left out",
+                               path_, updates));
+}
+
 std::size_t WeightSource::bytes_of(std::size_t tensor) const {
   const StoredTensor& stored = tensors_.at(tensor);
   if (stored.type_name == "text" || stored.type_name == "other")
@@ -206,13 +303,15 @@ std::unique_ptr<WeightSource> open_weights(const std::string& path, const std::s
   comm::run_on_all(world, [&] {
     if (!key.empty() && format != Format::pytorch)
       throw UsageError("{}: is not a file of torch.save, which a key needs", path);
-    if ((format == Format::safetensors || format == Format::pytorch) && group_to_read != "model")
+    if (format != Format::checkpoint && format != Format::arrays && group_to_read != "model")
       throw DataError("{}: has no weights '{}': {} has one set of weights", path, group_to_read,
-                      foreign_format(path));
+                      format == Format::shards ? "an index" : foreign_format(path));
     if (format == Format::checkpoint) source = open_weights(std::move(index), group);
     if (format == Format::arrays) source = std::make_unique<ArraySource>(path, group_to_read);
     if (format == Format::safetensors) source = std::make_unique<SafetensorsFile>(path);
     if (format == Format::pytorch) source = std::make_unique<PytorchFile>(path, key);
+    if (format == Format::shards) source = std::make_unique<ShardedSource>(path);
+    if (format != Format::checkpoint) source->leave_out_count();
   });
   return source;
 }

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -41,6 +42,12 @@ class WeightSource {
   virtual nlohmann::json model_args() const;
   /// One line each: changes to the tensors of a foreign file.
   const std::vector<std::string>& notes() const { return notes_; }
+  /// What the file lacks, for errors, if its name says that it is one of several: "it is 1 of 5 files ...".
+  std::string part_of() const;
+  /// Ignores "n_averaged", the number of updates beside the weights of PyTorch's AveragedModel, with a note.
+  void leave_out_count();
+  /// That number; none in other files.
+  std::optional<std::int64_t> averaged() const { return averaged_; }
 
   /// Bytes of tensors()[tensor], checked before memory is allocated. DataError if the elements are not
   /// numbers, or if the file is too small for them.
@@ -52,13 +59,15 @@ class WeightSource {
   std::string path_, group_;
   std::vector<StoredTensor> tensors_;
   std::vector<std::string> notes_;
+  std::optional<std::int64_t> averaged_;
 };
 
 // Lockstep's metadata: the configuration, and the position's numbers under this prefix.
 inline constexpr const char *config_key = "lockstep.config", *position_prefix = "lockstep.";
 
 /// Opens a checkpoint, an HDF5 file with the group or, for "model", with arrays at its root, a .safetensors
-/// file, or a file of torch.save, of which `key` may choose a mapping (pytorch.h); the content decides. An
+/// file, a file of torch.save, of which `key` may choose a mapping (pytorch.h), or the index of several such
+/// files (model.safetensors.index.json), which are beside it; the content decides. An
 /// empty group means FileIndex::default_weights() of a checkpoint, otherwise "model". Collective. DataError
 /// on other files, on data files, and if the group does not exist; UsageError on a key for a file without
 /// mappings.
