@@ -64,6 +64,9 @@ ObjectKind kind_of(hid_t object) {
     case H5I_GROUP:
       return ObjectKind::group;
     case H5I_DATASET: {
+      // The extents of a virtual dataset would open the files that it is made of.
+      const Handle properties = owned_properties(H5Dget_create_plist(object));
+      if (!properties || H5Pget_layout(properties.id()) == H5D_VIRTUAL) return ObjectKind::dataset;
       const Handle space = owned_space(H5Dget_space(object));
       const bool is_null = space && H5Sget_simple_extent_type(space.id()) == H5S_NULL;
       return is_null ? ObjectKind::null_dataset : ObjectKind::dataset;

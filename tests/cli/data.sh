@@ -150,7 +150,7 @@ done
 ends 4 'step ([0-9]+): .* is not finite; peak.h5: row 77 of field x holds inf, in a sample of step \1: correct' \
   ranks 2 train run.ini --run saved "${plain[@]}" --set data.normalize= --set data.train=peak.h5 --set checkpoint.every=1
 
-for setting in data.fields="x:/fields/density" data.normalize= data.format=arrays data.shuffle=false; do
+for setting in data.fields="x:/fields/density" data.normalize= data.format=arrays; do
   refused 2 "${setting%%=*}: the run has" ranks 2 train run.ini --run run-2 --set train.steps=15 --set "$setting"
 done
 # data.shuffle = false: the first step takes the first rows of the file, whatever the others are.
@@ -170,6 +170,8 @@ for name in order changed; do
   done
 done
 expect_same order-false/checkpoints/latest changed-false/checkpoints/latest
+refused 2 'data.shuffle: the run has' ranks 2 train run.ini --run order-true --set data.train=order.h5 --set data.eval_fraction=0 \
+  --set data.normalize= --set train.steps=2 --set train.eval_every=0 --set data.shuffle=false
 "$LOCKSTEP" diff order-true/checkpoints/latest changed-true/checkpoints/latest >log 2>&1 && fail "shuffled rows are the same"
 no_run 2 'data.shuffle = false: takes samples in the order of the data' --set data.shuffle=false
 # A file of more than data.memory (its elements take no space on disk) is read while training. Cut by another program, it would give
