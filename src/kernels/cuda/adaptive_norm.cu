@@ -111,14 +111,19 @@ __device__ void for_kept_packs(const Spans& spans, const Span& span, const SpanD
     const std::uint64_t first_row =
         static_cast<std::uint64_t>(image - part * dropout.images_of_part) * spans.sizes.channels + channel;
     for (auto four = static_cast<unsigned>(span.row); four < fours; four += spans.rows) {
-      std::array<std::uint32_t, 4> words[Width];
-      for (int k = 0; k < Width; ++k) words[k] = random.block((first_row + k) * fours + four);
-      const std::int64_t at = span.first + 4ll * four * spans.sizes.channels + span.pack * Width;
+      unsigned keeps = 0;  // a bit for each element and position: words would fill the registers
 #pragma unroll
+      for (int k = 0; k < Width; ++k) {
+        const auto words = random.block((first_row + k) * fours + four);
+#pragma unroll
+        for (int q = 0; q < 4; ++q)
+          keeps |= static_cast<unsigned>(Random::to_uniform(words[q]) >= dropout.p) << (4 * k + q);
+      }
+      const std::int64_t at = span.first + 4ll * four * spans.sizes.channels + span.pack * Width;
+#pragma unroll 2
       for (int q = 0; q < 4; ++q)
-        body(at + q * spans.sizes.channels, [&](int k, float value) {
-          return Random::to_uniform(words[k][q]) >= dropout.p ? value * dropout.factor : 0.0f;
-        });
+        body(at + q * spans.sizes.channels,
+             [&](int k, float value) { return keeps >> (4 * k + q) & 1 ? value * dropout.factor : 0.0f; });
     }
   } else {
     span.for_packs<Width>(spans, [&](std::int64_t i) { body(i, [](int, float value) { return value; }); });
