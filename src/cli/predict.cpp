@@ -94,8 +94,7 @@ ExitCode predict(const Program& program, Session& session, const Arguments& argu
   options.add()("fields", po::value<std::string>(),
                 "arrays: names of fields in DATA, instead of data.fields of the run");
   options.add()("output", po::value<std::string>()->default_value("logits"),
-                "logits; logprobs of the targets, of language models; network: what the network "
-                "computes, alone, of any model");
+                "logits; logprobs (language models); network: what it computes, of any model");
   options.add()("unknown", po::value<std::string>(), "as-missing: categories that training did not see");
   options.add()("own-statistics", "normalise by mean and deviation of DATA instead of the checkpoint's");
   SavedModel::add_options(options);
