@@ -1,6 +1,8 @@
 // Clocks: a monotonic one for durations, a wall clock for time stamps; the median of measured times.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
@@ -36,6 +38,12 @@ class Stopwatch {
  private:
   double start_s_ = monotonic_s();
 };
+
+/// "1:02:03".
+inline std::string duration_text(double duration_s) {
+  const auto whole_s = static_cast<std::int64_t>(duration_s);
+  return fmt::format("{}:{:02}:{:02}", whole_s / 3600, whole_s / 60 % 60, whole_s % 60);
+}
 
 /// A wall-clock time in UTC: "2026-11-21T04:00:47Z".
 inline std::string utc_text(std::time_t time) {

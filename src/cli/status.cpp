@@ -11,6 +11,7 @@
 #include <thread>
 #include <tuple>
 
+#include "base/clock.h"
 #include "base/json.h"
 #include "base/streams.h"
 #include "base/text.h"
@@ -51,13 +52,8 @@ std::string or_dash(const std::optional<T>& value) {
   return value ? fmt::to_string(*value) : "-";
 }
 
-std::string clock_text(double seconds) {
-  const auto whole = static_cast<long long>(seconds);
-  return fmt::format("{}:{:02d}:{:02d}", whole / 3600, whole / 60 % 60, whole % 60);
-}
-
 std::string ago(double seconds) {
-  return seconds < 60 ? fmt::format("{} s ago", std::floor(seconds)) : clock_text(seconds) + " ago";
+  return seconds < 60 ? fmt::format("{} s ago", std::floor(seconds)) : duration_text(seconds) + " ago";
 }
 
 }  // namespace
@@ -130,7 +126,7 @@ std::string to_table(const std::vector<RunRow>& rows, bool figures, const std::s
     add(ranked, {value ? figure(*value) : "-"});
     add(figures, {status.loss ? figure(*status.loss) : "-",
                   status.samples_per_second ? fmt::format("{:.0f}", *status.samples_per_second) : "-",
-                  status.left_s ? clock_text(*status.left_s) : "-"});
+                  status.left_s ? duration_text(*status.left_s) : "-"});
     add(true, {or_dash(status.exit_code), status.last_line_s ? ago(*status.last_line_s) : "-"});
     add(ranked, {on_one_line(differs)});
     add(true, {on_one_line(status.why)});

@@ -154,7 +154,8 @@ FieldMeaning meaning_of(const hdf5::Dataset& dataset) {
     meaning.names = {std::move(names), file};
   meaning.units = {text_of(dataset, "units"), file};
   meaning.packing = {packing, file};
-  if (dataset.has_attribute("table") && dataset.is_text_attribute("table")) meaning.table = {dataset.text_attribute("table"), file};
+  if (dataset.has_attribute("table") && dataset.is_text_attribute("table"))
+    meaning.table = {dataset.text_attribute("table"), file};
   return meaning;
 }
 

@@ -79,8 +79,8 @@ void FieldMeaning::merge(std::string_view field, const FieldMeaning& more) {
         quote(*column));
   if (!table.value.empty() && !more.table.value.empty() && table.value != more.table.value)
     throw DataError(
-        "{}: {} is of a table whose columns, categories or fills differ from those of {}: prepare one of them "
-        "with the other (prepare csv --statistics)",
+        "{}: {} is of a table whose columns, categories or fills differ from those of {}: prepare one of "
+        "them with the other (prepare csv --statistics)",
         more.table.file, field, table.file);
   const auto [name, other] = std::ranges::mismatch(classes.value, more.classes.value);
   if (name != classes.value.end() && other != more.classes.value.end())

@@ -70,16 +70,14 @@ double TableColumn::number_of(std::string_view field, std::size_t index, CsvFile
     if (unknown_as_missing) return fill.value_or(0);
     throw DataError(
         "{}: {} is '{}', a category that training did not see: it knows {} (--unknown as-missing takes "
-        "others "
-        "as missing values)",
+        "others as missing values)",
         file.where(), describe(file, index), short_text(field), list_of(categories));
   }
   if (is_date()) {
     if (parse_date(field, value)) return value;
     throw DataError(
         "{}: {} is '{}', not a date such as 2020-02-29 or 2020-02-29 13:05:00; convert the column (in "
-        "Python: "
-        "pandas.to_datetime)",
+        "Python: pandas.to_datetime)",
         file.where(), describe(file, index), short_text(field));
   }
   const bool number = file.number(field, value);

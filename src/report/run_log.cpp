@@ -150,10 +150,7 @@ double summary_of(const RunLog& run, const Series& series) {
   if (series.name.starts_with("eval_"))
     return larger_is_better(run, series.name) ? std::ranges::max(series.values)
                                               : std::ranges::min(series.values);
-  std::vector<double> values = series.values;
-  const auto middle = values.begin() + std::ptrdiff_t(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
+  return median(series.values);
 }
 
 std::set<std::string> different_keys(std::span<const RunLog> runs) {

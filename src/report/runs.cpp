@@ -8,6 +8,7 @@
 #include <numeric>
 #include <set>
 
+#include "base/clock.h"
 #include "base/files.h"
 #include "base/text.h"
 #include "lockstep/base/error.h"
@@ -131,12 +132,6 @@ json provenance_of(const std::optional<checkpoint::FileIndex>& index) {
                                         static_cast<double>(index->file_bytes) / (1 << 20), index->created)}};
   rows.insert(rows.end(), index->provenance.begin(), index->provenance.end());
   return key_table(rows);
-}
-
-/// "1:02:03".
-std::string duration_text(double seconds) {
-  const auto whole_s = static_cast<std::int64_t>(seconds);
-  return fmt::format("{}:{:02}:{:02}", whole_s / 3600, whole_s / 60 % 60, whole_s % 60);
 }
 
 /// Elements of the model's tensors, without the running statistics of batch norms.

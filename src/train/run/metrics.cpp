@@ -136,7 +136,7 @@ std::int64_t Progress::seconds_left(std::int64_t steps_done, double evaluations_
 void Progress::draw(std::initializer_list<std::string> parts, std::int64_t left_s,
                     const std::string& last_part) {
   drawn_s_ = monotonic_s();
-  const std::string left = fmt::format("{}:{:02d}:{:02d} left", left_s / 3600, left_s / 60 % 60, left_s % 60);
+  const std::string left = duration_text(static_cast<double>(left_s)) + " left";
   if (!terminal_) {
     line_s_ = drawn_s_;
     return log_.info("{}  {}", fmt::join(parts, "  "), left);

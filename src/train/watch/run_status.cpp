@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/files.h"
 #include "base/text.h"
 #include "checkpoint/file_lock.h"
@@ -106,10 +107,6 @@ std::string value_in(const std::string& text, const std::string& key) {
   return "";
 }
 
-std::string duration_text(std::time_t duration_s) {
-  return fmt::format("{}:{:02d}:{:02d}", duration_s / 3600, duration_s / 60 % 60, duration_s % 60);
-}
-
 /// The status if there is a lock with this text.
 void judge_lock(RunStatus& status, const std::string& run, const std::string& lock, const LastLines& last,
                 std::time_t now) {
@@ -129,9 +126,11 @@ void judge_lock(RunStatus& status, const std::string& run, const std::string& lo
   if (!here && silent_s > max_silent_s) {
     status.state = RunState::lost;
     status.why = fmt::format("{} has written no line for {}; it used to write one every {} at least", who,
-                             duration_text(silent_s), duration_text(last.longest_interval));
+                             duration_text(static_cast<double>(silent_s)),
+                             duration_text(static_cast<double>(last.longest_interval)));
     if (last.longest_interval == 0)
-      status.why = fmt::format("{} has written no line for {}", who, duration_text(silent_s));
+      status.why =
+          fmt::format("{} has written no line for {}", who, duration_text(static_cast<double>(silent_s)));
     return;
   }
   status.state = RunState::training;

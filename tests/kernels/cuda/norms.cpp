@@ -163,19 +163,9 @@ BOOST_AUTO_TEST_CASE(adaptive_group_norm_is_that_of_the_cpu_in_every_layout) {
               [=](Backend& on, const Tensors& in, const Tensors& out) {
                 const Tensor mean = on.empty({in[0].size(0), count}), inv_std = on.empty(mean.shape()),
                              added = only(adds, in[3]), modulation = only(modulates, in[4]);
-                on.run(ops::AdaptiveGroupNorm{in[0],
-                                              added,
-                                              count,
-                                              in[5],
-                                              in[6],
-                                              modulation,
-                                              1e-5f,
-                                              silu,
-                                              out[0],
-                                              mean,
-                                              inv_std,
-                                              p,
-                                              {.seed = 7}});
+                const RandomKey key{.seed = 7};
+                on.run(ops::AdaptiveGroupNorm{in[0], added, count, in[5], in[6], modulation, 1e-5f, silu,
+                                              out[0], mean, inv_std, p, key});
                 on.run(ops::AdaptiveGroupNormBackward{in[1],
                                                       in[0],
                                                       added,
@@ -195,7 +185,7 @@ BOOST_AUTO_TEST_CASE(adaptive_group_norm_is_that_of_the_cpu_in_every_layout) {
                                                       out[5],
                                                       accumulate,
                                                       p,
-                                                      {.seed = 7}});
+                                                      key});
               },
               {plain_float, last_float, last_bf16});
     }
