@@ -32,7 +32,7 @@ JOB_VERBS = {"train.sbatch": "train", "array.sbatch": "train", "train-mpirun.sh"
 class Block:
     line: int  # of its fence, from 1
     language: str
-    marker: str  # run, parse, file, in; empty: the default of its language
+    marker: str  # run, parse, file, in, prints; empty: the default of its language
     argument: str
     text: str
 
@@ -55,7 +55,7 @@ def blocks_of(lines):
         above = number - 1
         while above >= 0 and not lines[above].strip():
             above -= 1
-        marker = re.fullmatch(r"<!-- (run|parse|file|in)(?:: (.*?))? -->", lines[above]) if above >= 0 else None
+        marker = re.fullmatch(r"<!-- (run|parse|file|in|prints)(?:: (.*?))? -->", lines[above]) if above >= 0 else None
         blocks.append(Block(number + 1, fence[1], *(marker.groups("") if marker else ("", "")),
                             "\n".join(lines[number + 1:end]) + "\n"))
         number = end + 1
@@ -232,7 +232,7 @@ class Scratch:
     """A folder with the repository's jobs/ and share/, and `lockstep` and `mpirun` on PATH."""
 
     def __init__(self, folder, name):
-        self.folder, self.python = folder, ""
+        self.folder, self.python, self.said = folder, "", ""
         for part in ("jobs", "share", "tests", "docs", "include"):
             (folder / part).symlink_to(SOURCE / part)
         tools = folder / ".bin"
@@ -258,6 +258,21 @@ class Scratch:
             raise Wrong(f"not done after {BLOCK_TIMEOUT_S} s: {end(process)[-3000:]}") from None
         if process.returncode != 0:
             raise Wrong(f"exit {process.returncode}: {said[-3000:]}")
+        self.said = said
+
+
+def without_numbers(line):
+    """Numbers, which other processors round otherwise, times and the width of columns do not count."""
+    return re.sub(r"-?\d[\d.:]*(?:e[-+]?\d+)?", "0", " ".join(line.split()))
+
+
+def check_output(shown, said):
+    """The lines of a text block are those that the block before it printed, in their order; `...` is anything."""
+    rest = iter([without_numbers(line) for line in said.splitlines()])
+    for line in filter(None, map(without_numbers, shown.splitlines())):
+        pattern = ".*".join(re.escape(part) for part in line.split("..."))
+        if line != "..." and not any(re.fullmatch(pattern, one) for one in rest):
+            raise Wrong(f"nothing prints {line!r} there: {said[-3000:]}")
 
 
 def check_block(block, scratch):
@@ -272,6 +287,9 @@ def check_block(block, scratch):
         return f"is in {block.argument}"
     if marker == "parse" and not block.argument:
         raise Wrong("a marker `parse` without its reason")
+    if marker == "prints":
+        check_output(block.text, scratch.said)
+        return "is what was printed"
     if language == "text":
         return "is no command"
     if language in ("bash", "sh"):
