@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The recipes of docs/cluster.md that this machine can run: containers, data on a disk of each node, sites without requeue, limits of a few
-# minutes.
+# The recipes of docs/cluster.md and docs/my-cluster-gpus.md that this machine can run: containers, data on a disk of each node, sites
+# without requeue, limits of a few minutes.
 # shellcheck source=tests/slurm/jobs.sh
 source "$(dirname "$0")/jobs.sh"
 start_cluster 4
