@@ -267,11 +267,11 @@ def without_numbers(line):
 
 
 def check_output(shown, said):
-    """The lines of a text block are those that the block before it printed, in their order; `...` is anything."""
-    rest = iter([without_numbers(line) for line in said.splitlines()])
-    for line in filter(None, map(without_numbers, shown.splitlines())):
-        pattern = ".*".join(re.escape(part) for part in line.split("..."))
-        if line != "..." and not any(re.fullmatch(pattern, one) for one in rest):
+    """The lines of a text block are among those that the block before it printed, notes and results in any order; `...` is anything."""
+    printed = [without_numbers(line) for line in said.splitlines()]
+    for line in map(without_numbers, shown.splitlines()):
+        pattern = re.compile(".*".join(re.escape(part) for part in line.split("...")))
+        if line != "..." and not any(pattern.fullmatch(one) for one in printed):
             raise Wrong(f"nothing prints {line!r} there: {said[-3000:]}")
 
 
