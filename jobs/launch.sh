@@ -1,7 +1,8 @@
 # What the job scripts share (sourced): starts the ranks, forwards signals to them, and decides by the exit code what comes next.
 # shellcheck shell=bash disable=SC2034  # code, stop_asked: for those who source this
 jobs=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-say() { printf '[%s] job: %s\n' "$(date +%H:%M:%S)" "$*"; }
+# No process tells the time: Slurm may end one first.
+say() { printf '[%(%H:%M:%S)T] job: %s\n' -1 "$*"; }
 
 # read_site_files: runs the files of $LOCKSTEP_SITE, of which a later one wins over an earlier one, and the environment over all. It leaves
 # out one that others may write, and one in a folder that others may write: they could run commands as this user.
@@ -203,7 +204,7 @@ record_end() {
   ! grep -qs '"exit_code":[0-9]' "$record" || return 0
   why="the launcher ended with exit code $code"
   if [ "$code" -gt 128 ] && signal=$(kill -l $((code - 128)) 2>/dev/null); then why+=": a rank was ended by SIG$signal"; fi
-  if printf '{"exit_code":%d,"step":null,"time":"%s","why":"%s"}\n' "$code" "$(date -u +%Y-%m-%dT%H:%M:%SZ)" "$why" \
+  if TZ=UTC0 printf '{"exit_code":%d,"step":null,"time":"%(%Y-%m-%dT%H:%M:%SZ)T","why":"%s"}\n' "$code" -1 "$why" \
     2>/dev/null >"$record.tmp"; then
     mv -f "$record.tmp" "$record"
   fi

@@ -3,16 +3,12 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string>
 
 namespace lockstep {
 
 /// Flushes denormals to zero on the calling thread, results and operands. Every computing thread calls it
 /// once: a GPT initialised at N(0, 1) runs more than ten times slower without.
 void flush_denormals() noexcept;
-
-/// "sse4", "avx2", "avx512" or "avx512_bf16"; "neon" or "sve": the vectors that this processor has.
-std::string instruction_set();
 
 /// memcpy to memory that is not read soon. If the processor can, it bypasses the caches and does not read
 /// what it overwrites, which saves a third of the traffic. (The C library does so only from tens of MiB on.)

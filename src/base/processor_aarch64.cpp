@@ -1,5 +1,4 @@
 #include <arm_acle.h>
-#include <sys/auxv.h>
 #include <ucontext.h>
 
 #include <cstring>
@@ -14,8 +13,6 @@ void flush_denormals() noexcept {
   asm volatile("mrs %0, fpcr" : "=r"(control));
   asm volatile("msr fpcr, %0" : : "r"(control | flush_to_zero));
 }
-
-std::string instruction_set() { return (::getauxval(AT_HWCAP) & HWCAP_SVE) != 0 ? "sve" : "neon"; }
 
 // Processors recognise memory that is overwritten as a whole, and do not read it.
 void copy_past_caches(void* to, const void* from, std::size_t bytes) noexcept {

@@ -13,14 +13,6 @@ void flush_denormals() noexcept {
   _mm_setcsr(_mm_getcsr() | flush_to_zero | denormals_are_zero);
 }
 
-std::string instruction_set() {
-  __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw")) {
-    return __builtin_cpu_supports("avx512bf16") ? "avx512_bf16" : "avx512";
-  }
-  return __builtin_cpu_supports("avx2") ? "avx2" : "sse4";
-}
-
 void copy_past_caches(void* to, const void* from, std::size_t bytes) noexcept {
   constexpr std::size_t line_bytes = 64;
   auto* target = static_cast<std::byte*>(to);

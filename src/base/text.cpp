@@ -186,6 +186,11 @@ std::string on_one_line(std::string_view text) {
   return escape(text, whole, "", "", cut);
 }
 
+std::string beginning_of(std::string_view text, std::size_t max_bytes) {
+  if (text.size() <= max_bytes) return std::string(text);
+  return fmt::format("{} ... ({} bytes)", text.substr(0, max_bytes), text.size());
+}
+
 std::string quote(std::string_view name) {
   constexpr std::size_t max_bytes = 120;
   bool cut = false;

@@ -236,21 +236,22 @@ std::string text_of(const Position& position) {
 
 std::string line_of(const TensorDifference& difference, std::int64_t elements) {
   const auto& d = difference;
+  const std::string path = on_one_line(d.path);
   switch (d.kind) {
     case TensorDifference::Kind::only_in_a:
-      return fmt::format("{}: only in the first, {}\n", d.path, lockstep::to_string(d.shape_a));
+      return fmt::format("{}: only in the first, {}", path, lockstep::to_string(d.shape_a));
     case TensorDifference::Kind::only_in_b:
-      return fmt::format("{}: only in the second, {}\n", d.path, lockstep::to_string(d.shape_b));
+      return fmt::format("{}: only in the second, {}", path, lockstep::to_string(d.shape_b));
     case TensorDifference::Kind::shape:
-      return fmt::format("{}: shape {} against {}\n", d.path, lockstep::to_string(d.shape_a),
+      return fmt::format("{}: shape {} against {}", path, lockstep::to_string(d.shape_a),
                          lockstep::to_string(d.shape_b));
     case TensorDifference::Kind::dtype:
-      return fmt::format("{}: {} against {}\n", d.path, lockstep::to_string(d.dtype_a),
+      return fmt::format("{}: {} against {}", path, lockstep::to_string(d.dtype_a),
                          lockstep::to_string(d.dtype_b));
     case TensorDifference::Kind::values:
       break;
   }
-  return fmt::format("{}: {} of {} differ, by at most {:.3g}\n", d.path, d.different,
+  return fmt::format("{}: {} of {} differ, by at most {:.3g}", path, d.different,
                      pluralized(elements, "element"), d.max_abs);
 }
 
@@ -263,11 +264,12 @@ json to_json(const VerifyReport& report) {
 
 std::string to_text(const VerifyReport& report) {
   if (report.whole()) {
-    return fmt::format("{}: complete: step {}, {}, {}, all digests right\n", report.path, report.step,
-                       pluralized(report.tensors, "tensor"), pluralized(report.payload_bytes, "byte"));
+    return fmt::format("{}: complete: step {}, {}, {}, all digests right\n", on_one_line(report.path),
+                       report.step, pluralized(report.tensors, "tensor"),
+                       pluralized(report.payload_bytes, "byte"));
   }
   std::string text;
-  for (const std::string& problem : report.problems) text += problem + "\n";
+  for (const std::string& problem : report.problems) text += on_one_line(problem) + "\n";
   return text;
 }
 
@@ -301,11 +303,13 @@ std::string to_text(const DiffReport& report) {
   std::string text;
   for (const AttributeDifference& attribute : report.attributes) {
     const auto shown = [](const std::string& value) { return value.empty() ? std::string("none") : value; };
-    text += fmt::format("{}: {} against {}\n", attribute.name, shown(attribute.a), shown(attribute.b));
+    text += on_one_line(
+                fmt::format("{}: {} against {}", attribute.name, shown(attribute.a), shown(attribute.b))) +
+            "\n";
   }
   const std::size_t shown = std::min(report.differences.size(), max_lines);
   for (std::size_t d = 0; d < shown; ++d)
-    text += line_of(report.differences[d], report.differences[d].shape_a.numel());
+    text += line_of(report.differences[d], report.differences[d].shape_a.numel()) + "\n";
   if (shown < report.differences.size()) {
     text += fmt::format("... and {}; all are in the JSON report\n",
                         pluralized(report.differences.size() - shown, "more tensor"));
@@ -352,11 +356,12 @@ json to_json(const Inspection& inspection) {
 
 std::string to_text(const Inspection& inspection) {
   const FileIndex& index = inspection.index;
-  std::string text = fmt::format("{}\n{}; written by {} at {}\n\n", index.path, text_of(index.position),
-                                 pluralized(index.world_size, "rank"), index.created);
+  std::string text =
+      fmt::format("{}\n{}; written by {} at {}\n\n", on_one_line(index.path), text_of(index.position),
+                  pluralized(index.world_size, "rank"), index.created);
   std::size_t name_width = 4, shape_width = 5;
   for (const TensorEntry& tensor : index.tensors) {
-    name_width = std::max(name_width, tensor.path().size());
+    name_width = std::max(name_width, on_one_line(tensor.path()).size());
     shape_width = std::max(shape_width, lockstep::to_string(tensor.shape).size());
   }
   const auto row = [&](auto&&... cells) {
@@ -364,7 +369,7 @@ std::string to_text(const Inspection& inspection) {
   };
   row("name", name_width, "shape", shape_width, "dtype", "norm", "min", "max", "not finite", "");
   for (const TensorSummary& tensor : inspection.tensors) {
-    row(tensor.entry.path(), name_width, lockstep::to_string(tensor.entry.shape), shape_width,
+    row(on_one_line(tensor.entry.path()), name_width, lockstep::to_string(tensor.entry.shape), shape_width,
         lockstep::to_string(tensor.entry.dtype), fmt::format("{:.4g}", tensor.norm),
         fmt::format("{:.4g}", tensor.min), fmt::format("{:.4g}", tensor.max), tensor.not_finite,
         tensor.digest_right ? "" : "  DIGEST WRONG");
@@ -373,10 +378,8 @@ std::string to_text(const Inspection& inspection) {
   for (const GroupEntry& group : index.groups) {
     for (const auto& [name, value] : group.attributes) {
       constexpr std::size_t max_bytes = 1000;  // --json has all of it: a table may have thousands of columns
-      const std::string all = to_text(value);
-      text +=
-          fmt::format("/{} {} = {}{}\n", group.path, on_one_line(name), on_one_line(all.substr(0, max_bytes)),
-                      all.size() > max_bytes ? fmt::format(" ... ({} bytes)", all.size()) : "");
+      text += fmt::format("/{} {} = {}\n", on_one_line(group.path), on_one_line(name),
+                          on_one_line(beginning_of(to_text(value), max_bytes)));
     }
   }
   for (const auto& [name, value] : index.provenance)

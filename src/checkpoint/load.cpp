@@ -22,6 +22,7 @@
 #include "checkpoint/weights/foreign.h"
 #include "checkpoint/weights/source.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
 #include "lockstep/comm/agreement.h"
 #include "lockstep/kernels/backend.h"
 
@@ -263,6 +264,17 @@ void finish_load(const LoadPlan& plan) {
   }
 }
 
+namespace {
+
+void log_report(const LoadReport& report, const LoadOptions& options, comm::HostGroup& world) {
+  if (!options.log || world.rank() != 0) return;
+  const Log log;
+  for (const std::string& warning : report.warnings) log.warning("{}", warning);
+  for (const std::string& note : report.notes) log.info("{}", note);
+}
+
+}  // namespace
+
 LoadReport load_file(const std::string& path, const StateDict& state_dict, comm::HostGroup& world,
                      const LoadOptions& options) {
   const comm::NamedCall call(world, "calls load_file: " + file_name_of(path));
@@ -273,6 +285,7 @@ LoadReport load_file(const std::string& path, const StateDict& state_dict, comm:
   read_tensors(report.index, plan, world);
   comm::run_on_all(world, [&] { finish_load(plan); });
   report.warnings = std::move(plan.warnings);
+  log_report(report, options, world);
   return report;
 }
 
@@ -492,6 +505,7 @@ LoadReport load_from(std::unique_ptr<WeightSource> source, const ModelState& mod
     source.reset();  // the caller may replace the file after this
     check_finite(path, model, options, report);
   });
+  log_report(report, options, world);
   return report;
 }
 

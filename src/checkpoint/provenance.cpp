@@ -6,7 +6,6 @@
 
 #include <cstdlib>
 
-#include "base/processor.h"
 #include "checkpoint/build_info.h"
 #include "kernels/math_library.h"
 #include "lockstep/comm/communicator.h"
@@ -19,7 +18,7 @@ Provenance provenance_of(const comm::HostGroup& world) {
                            {"compiler", build_info::compiler},
                            {"build_type", build_info::build_type},
                            {"libraries", build_info::libraries},
-                           {"instruction_set", instruction_set()},
+                           {"instruction_set", kernels::math_library().instruction_set},
                            {"math_library", kernels::math_library().version},
                            {"hosts", fmt::format("{}", fmt::join(world.topology().host_names, " "))}};
   const auto add_from_environment = [&](const char* name, const char* variable) {

@@ -74,8 +74,11 @@ Store::Store(const std::string& run_directory, comm::HostGroup& world, StoreOpti
 Store::Store(const std::string& run_directory, Context& context, StoreOptions options)
     : Store(run_directory, context.world(), [&] {
         options.schedule = merged(options.schedule, context.run(), "StoreOptions::schedule", "the context");
-        options.provenance.emplace("device", kernels::name_of(context.backend().device()));
-        options.provenance.emplace("math_library", context.backend().math_library());
+        const kernels::Backend& backend = context.backend();
+        options.provenance.merge(Provenance{{"device", kernels::name_of(backend.device())},
+                                            {"threads", std::to_string(backend.threads())},
+                                            {"instruction_set", backend.instruction_set()},
+                                            {"math_library", backend.math_library()}});
         return std::move(options);
       }()) {}
 

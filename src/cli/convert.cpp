@@ -31,16 +31,16 @@ checkpoint::Weights fitted(const std::string& in, const std::string& group, cons
   const std::unique_ptr<models::Model> model = train::build_model(config);
   const std::unique_ptr<comm::HostGroup> self = comm::make_self_communicator();
   checkpoint::LoadReport report = checkpoint::load_weights(
-      in, *model, *self, group, {.strict = true, .narrow = narrow, .finite = false, .key = key});
-  train::check_trained_model(report, config);
+      in, *model, *self, group,
+      {.strict = true, .narrow = narrow, .finite = false, .key = key, .log = average.empty()});
+  std::string warning = train::check_trained_model(report, config);
   if (!average.empty()) {
     report = checkpoint::load_weights(
         average, *model, *self, "",
         {.strict = true, .narrow = narrow, .finite = false, .params_only = true, .key = {}});
-    train::check_trained_model(report, config);
+    warning = train::check_trained_model(report, config);
   }
-  for (const std::string& warning : report.warnings) log.warning("{}", warning);
-  for (const std::string& note : report.notes) log.info("{}", note);
+  if (!warning.empty()) log.warning("{}", warning);
   checkpoint::Weights weights;
   const ModelState state = model->state();
   for (const Param* param : state.params) weights.tensors.push_back({param->name, param->value});

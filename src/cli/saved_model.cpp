@@ -82,9 +82,7 @@ SavedModel::SavedModel(const std::string& file, const po::variables_map& values,
                      {.threads = std::max(1, config_.train.threads), .sums = false});
   compute_ = train::choose_session_precision(session, precision.value_or(config_.train.precision),
                                              precision ? "convert" : "fp32");
-  const checkpoint::LoadReport report =
-      checkpoint::load_weights(index, *model_, session.world(), weights_, {.finite = false});
-  for (const std::string& warning : report.warnings) session.log().warning("{}", warning);
+  checkpoint::load_weights(index, *model_, session.world(), weights_, {.finite = false});
   model_->to(session.backend());
   step_ = index.position.step;
   digest_ = index.digest;

@@ -199,7 +199,7 @@ Loss Diffusion::loss(Tape& tape, Model& model, const Batch& batch) {
       input.add("has_class", drawn(class_purpose, backend.empty({samples}, DType::uint8), coin,
                                    options_.class_dropout, {}));
   }
-  const Var losses = loss_.of(model(tape, input), images).loss;
+  const Var losses = this->losses(model(tape, input), images);
   if (!pass.training) {  // for evaluate()
     t_ = images.t;
     losses_ = losses.value();

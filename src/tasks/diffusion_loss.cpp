@@ -120,14 +120,13 @@ double DiffusionLoss::weight(std::int64_t t) const {
   return clipped_snr / (snr + 1);
 }
 
-Var DiffusionLoss::squared_error(const Var& estimate, const NoisedImages& images) const {
-  Tape& tape = estimate.tape();
+Var DiffusionLoss::target(Tape& tape, const NoisedImages& images) const {
   const Var x0 = tape.constant(images.x0), noise = tape.constant(images.noise);
-  if (of_.predict == Predict::eps) return by_sample(square(noise - estimate));
-  if (of_.predict == Predict::x0) return by_sample(square(x0 - estimate));
+  if (of_.predict == Predict::eps) return noise;
+  if (of_.predict == Predict::x0) return x0;
   // v = image * noise - noise * x0, of these factors
   const Var of_noise = at(tape, images, Factor::image), of_image = at(tape, images, Factor::noise);
-  return by_sample(square(of_noise * noise - of_image * x0 - estimate));
+  return of_noise * noise - of_image * x0;
 }
 
 /// A normal distribution of each element.
@@ -223,7 +222,7 @@ DiffusionLoss::Terms DiffusionLoss::of(const Var& raw_output, const NoisedImages
     terms.loss = terms.vb = bound(estimate, output, images);
     return terms;
   }
-  terms.loss = terms.mse = squared_error(estimate, images);
+  terms.loss = terms.mse = by_sample(square(target(tape, images) - estimate));
   if (min_snr_ > 0) terms.loss = reshape(at(tape, images, Factor::weight), terms.mse.shape()) * terms.mse;
   if (!learned) return terms;
   // The bound trains the variance alone.

@@ -142,36 +142,35 @@ void check_data(const Model& model, Task& task, const data::Dataset& data) {
   task.check(model, data);
 }
 
-void check_trained_model(checkpoint::LoadReport& report, const Config& config) {
+std::string check_trained_model(checkpoint::LoadReport& report, const Config& config) {
   const std::string& path = report.index.path;
   if (const auto source = report.provenance.extract(checkpoint::foreign_config_key);
       source && config.model.type->traits.foreign)
     checkpoint::check_foreign_config(path, source.mapped(), *config.model.type->traits.foreign,
                                      [&](std::string_view option) { return config.model.value(option); });
-  if (report.index.config.empty()) return;
+  if (report.index.config.empty()) return {};
   models::ModelConfig trained;
   try {
     trained = parse_stored_config(report.index.config, path + " /config", *config.registries).model;
   } catch (
       const UsageError& error) {  // a configuration of a program with its own models, or of another version
-    report.notes.push_back(fmt::format("the model of the weights is not compared: {}", error.what()));
-    return;
+    return fmt::format("the model of the weights is not compared: {}", error.what());
   }
-  if (trained.type != config.model.type) return;
+  if (trained.type != config.model.type) return {};
   std::vector<std::string> others;
   for (const auto& option : trained.type->options) {
     const std::string then = option.get(trained), now = option.get(config.model);
     if (then != now && !option.traits.keeps_weights)
       others.push_back(fmt::format("{} = {}, not {}", option.name, then, now));
   }
-  if (others.empty()) return;
+  if (others.empty()) return {};
   const std::string text = fmt::format("{}: its weights were trained with {} (model.name = {})", path,
                                        fmt::join(others, ", "), trained.name());
   if (config.checkpoint.store.strict)
     throw UsageError(
         "{}: they fit, but would compute something else; set the same value, or checkpoint.load = partial",
         text);
-  report.warnings.push_back(text);
+  return text;
 }
 
 namespace {
@@ -206,14 +205,13 @@ void load_initial_averages(const checkpoint::FileIndex& file, const Config& conf
         "{}: its averages have no common number of updates, on which ema.warmup and ema.sigma_rel depend; "
         "leave these out, or ema.init",
         config.train.init);
+  checkpoint::LoadOptions again = options;
+  again.log = false;
   for (const std::string& group : groups) {
-    const checkpoint::LoadReport report =
-        checkpoint::load_weights(file, model, session.world(), group, options);
-    if (session.world().rank() == 0)
-      for (const std::string& warning : report.warnings) session.log().warning("{}", warning);
+    checkpoint::load_weights(file, model, session.world(), group, options);
     ema.reset(group.substr(prefix.size()));
     // If values may be missing in the next average, they are those of the weights.
-    checkpoint::load_weights(file, model, session.world(), file.default_weights(), options);
+    checkpoint::load_weights(file, model, session.world(), file.default_weights(), again);
   }
   ema.set_updates(*updates.rbegin());
 }
@@ -226,11 +224,9 @@ checkpoint::Provenance load_initial_weights(const Config& config, Model& model, 
   const checkpoint::LoadOptions options{.strict = config.checkpoint.store.strict,
                                         .narrow = config.checkpoint.store.narrow};
   checkpoint::LoadReport report = checkpoint::load_weights(config.train.init, model, world, {}, options);
-  comm::run_on_all(world, [&] { check_trained_model(report, config); });
-  if (world.rank() == 0) {
-    for (const std::string& warning : report.warnings) session.log().warning("{}", warning);
-  }
-  for (const std::string& note : report.notes) session.log().info("{}", note);
+  std::string warning;
+  comm::run_on_all(world, [&] { warning = check_trained_model(report, config); });
+  if (!warning.empty() && world.rank() == 0) session.log().warning("{}", warning);
   const bool averages = ema && config.ema.init == "file";
   if (averages) {
     load_initial_averages(report.index, config, model, *ema, session, options);

@@ -43,9 +43,9 @@ void check_batch_norms(Model& model, std::int64_t tried, const Config& config,
 /// After a load: compares the configured model with the original model of the weights, beyond their shapes:
 /// by the other program's configuration (checkpoint::check_foreign_config), which it removes from the
 /// provenance, and by the options of a stored configuration of the same model, except those with
-/// OptionTraits::keeps_weights. UsageError with both sides; for options only a warning in the report with
-/// checkpoint.load = partial.
-void check_trained_model(checkpoint::LoadReport& report, const Config& config);
+/// OptionTraits::keeps_weights. UsageError with both sides; for options only a warning with checkpoint.load =
+/// partial. Returns the warning, if any.
+std::string check_trained_model(checkpoint::LoadReport& report, const Config& config);
 /// Loads the weights of train.init, and logs mismatches. `ema` (or null) begins at them, or with ema.init =
 /// file at the file's averages. Returns their provenance for saves. Collective. Throws like
 /// checkpoint::load_weights and check_trained_model; DataError if the file lacks a configured average.

@@ -38,7 +38,8 @@ Failure current_failure() {
   } catch (const std::bad_alloc&) {
     return {ExitCode::failure, comm::out_of_memory};
   } catch (const std::exception& error) {
-    return {ExitCode::failure, error.what()};
+    constexpr std::size_t max_bytes = 16 << 10;  // ranks exchange it
+    return {ExitCode::failure, beginning_of(error.what(), max_bytes)};
   } catch (...) {
     return {ExitCode::failure, "an unknown exception"};
   }

@@ -1,15 +1,12 @@
 // The store: names, the newest link, pruning, falling back from broken files, and one error for all ranks.
 #include "lockstep/checkpoint/store.h"
 
-#include <fcntl.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include <boost/test/unit_test.hpp>
 #include <cmath>
 #include <fstream>
-#include <functional>
-#include <sstream>
 
 #include "checkpoint/sample.h"
 #include "lockstep/autograd/gradient_sink.h"
@@ -23,6 +20,7 @@
 #include "lockstep/optim/ema.h"
 #include "support/environment.h"
 #include "support/mentions.h"
+#include "support/standard_error.h"
 #include "support/temporary_folder.h"
 #include "support/world.h"
 
@@ -199,20 +197,9 @@ BOOST_FIXTURE_TEST_CASE(the_normalisation_of_arrays_is_kept_and_comes_back, Run)
   world.barrier();
 }
 
-/// What `body` writes on standard error.
-std::string said_by(const std::function<void()>& body) {
-  const TemporaryFolder folder;
-  const std::string path = folder.file("log");
-  const int own = ::dup(STDERR_FILENO), log = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
-  BOOST_REQUIRE(own >= 0 && log >= 0);
-  ::dup2(log, STDERR_FILENO);
-  ::close(log);
-  body();
-  ::dup2(own, STDERR_FILENO);
-  ::close(own);
-  std::ostringstream text;
-  text << std::ifstream(path).rdbuf();
-  return text.str();
+BOOST_AUTO_TEST_CASE(a_program_records_the_instruction_set_that_train_records) {
+  BOOST_TEST(lc::provenance_of(test::world()).at("instruction_set") ==
+             kernels::make_cpu_backend(1)->instruction_set());
 }
 
 BOOST_FIXTURE_TEST_CASE(a_resume_with_another_math_library_is_a_warning, Run) {

@@ -9,6 +9,7 @@
 #include "lockstep/checkpoint/file.h"
 #include "lockstep/hdf5/file.h"
 #include "lockstep/optim/ema.h"
+#include "support/standard_error.h"
 #include "support/world.h"
 
 namespace lockstep::test {
@@ -157,6 +158,21 @@ BOOST_FIXTURE_TEST_CASE(integers_are_no_float_parameters_whose_scale_they_would_
       BOOST_CHECK_EXCEPTION(lc::load_weights(path, model, world, {}, {.narrow = narrow}), DataError,
                             mentions("wrong type: ", what.c_str()));
   }
+}
+
+BOOST_FIXTURE_TEST_CASE(rank_0_writes_what_a_program_does_not_read_of_the_report, Files) {
+  make([](h5::File& file) {
+    file.create_group("model")
+        .create_dataset("other", DType::float32, {3})
+        .write<float>(std::vector<float>{7, 8, 9});
+    file.open_group("model")
+        .create_dataset("norm.running_mean", DType::float32, {3})
+        .write<float>(std::vector<float>{7, 8, 9});
+  });
+  const std::string text = said_by([&] { lc::load_weights(path, model, world, {}, {.strict = false}); });
+  BOOST_TEST((text.find("unexpected: model/other") != text.npos) == (world.rank() == 0));
+  BOOST_TEST(said_by([&] { lc::load_weights(path, model, world, {}, {.strict = false, .log = false}); }) ==
+             "");
 }
 
 BOOST_FIXTURE_TEST_CASE(partial_loading_says_what_does_not_fit_and_takes_the_rest_but_never_a_collision,

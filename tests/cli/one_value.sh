@@ -21,6 +21,7 @@ for how in 'shards=4' 'shards=2 micro_batches=2'; do
 done
 refused 2 'layer4.0.bn1' ranks 1 train run.ini --run refused --set model.batch_norm=sync
 ranks 2 train run.ini --run sync --set model.batch_norm=sync >log 2>&1 || fail "sync: $(tail -n 3 log)"
+has_line 'note: layers that communicate .* the same bits at the same number of ranks only' <log || fail "sync: $(cat log)"
 ranks 2 train run.ini --run two --set train.shards=2 >log 2>&1 || fail "two samples a shard: $(tail -n 3 log)"
 ! grep -q 'one value' log || fail "two samples a shard: $(cat log)"
 

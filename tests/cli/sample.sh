@@ -284,4 +284,40 @@ cp classifier.ini run.ini
 no_run 'sample.every = 15: task.name = classification: its models cannot make samples' sample.every=15
 no_run 'sample.features: task.name = classification: its models cannot make samples' sample.features=classifier/checkpoints/latest
 mv stamps.ini run.ini
+
+# Another loss over a diffusion's estimate is a task of three lines, with the keys of the built-in one.
+cat >robust.ini <<'INI'
+[model]
+name = unet
+image_size = 8
+in_channels = 1
+model_channels = 32
+out_channels = 1
+num_res_blocks = 1
+channel_mult = 1 1
+[task]
+name = robust
+[diffusion]
+schedule = cosine
+steps = 6
+[data]
+train = digits.h5
+range = 0 16
+[train]
+steps = 3
+global_batch = 12
+shards = 3
+[log]
+every = 1
+INI
+for count in 1 3; do ranks "$count" train robust.ini --run "robust-$count" >log 2>&1 || fail "another loss: $(tail -n 3 log)"; done
+expect_same robust-1/checkpoints/latest robust-3/checkpoints/latest
+ranks 1 train robust.ini --run squares --set task.name=diffusion >log 2>&1 || fail "its built-in loss: $(tail -n 3 log)"
+python3 - <<'PY' || fail "another loss than the absolute error of the first estimate, 0: $(head -n 3 robust-1/metrics.jsonl squares/metrics.jsonl)"
+import json, math
+def first(run):
+    return next(line["loss"] for line in map(json.loads, open(run + "/metrics.jsonl")) if line.get("step") == 1 and "loss" in line)
+assert abs(first("robust-1") - math.sqrt(2 / math.pi)) < 0.1 and abs(first("squares") - 1) < 0.2
+PY
+ranks 1 sample robust-1/checkpoints/latest --count 2 --out robust.h5 >log 2>&1 || fail "samples: $(tail -n 3 log)"
 finish

@@ -95,6 +95,14 @@ struct Stamping final : ls::Task, ls::Generative {
   std::string tells;
 };
 
+/// The absolute error of what a diffusion estimates.
+struct Robust final : ls::tasks::Diffusion {
+  using Diffusion::Diffusion;
+  ls::Var losses(const ls::Var& output, const ls::tasks::NoisedImages& images) const override {
+    return mean(abs(to_float32(output) - objective().target(output.tape(), images)), {1, 2, 3});
+  }
+};
+
 int main(int argc, char** argv) {
-  return ls::App("stamps").model<Stamps>("stamps").task<Stamping>("stamping").run(argc, argv);
+  return ls::App("stamps").model<Stamps>("stamps").task<Stamping>("stamping").task<Robust>("robust").run(argc, argv);
 }

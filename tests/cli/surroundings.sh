@@ -84,5 +84,7 @@ grep -q "rank 1: relative: on .*, this is another directory than on rank 0" err.
 SLURM_JOB_ID=$'7\nhost=elsewhere' "$LOCKSTEP" train good.ini --run job >log 2>&1 || fail "a job number with a line end: $(tail -n 2 log)"
 same_run job
 refused 3 'no\\nsuch\\x1b\[31mfile' ranks 1 inspect $'no\nsuch\x1b[31mfile'
+"$LOCKSTEP" verify $'no\nsuch\x1b[31mfile' >log && fail "a file that is not there is complete"
+grep -qF 'no\nsuch\x1b[31mfile: ' log || fail "verify: $(cat -v log)"
 refused 2 'too many arguments; each --set takes one SECTION.KEY=VALUE' ranks 1 train good.ini --run x --set a.b=1 c.d=2
 finish

@@ -49,13 +49,15 @@ struct LoadOptions {
   bool params_only = false;
   /// load_weights: selects the tensors of a file of torch.save under this key; '/' separates nested mappings.
   std::string key = {};
+  /// Write warnings and notes on standard error, on rank 0.
+  bool log = true;
 };
 
 /// The result of a load.
 struct LoadReport {
   FileIndex index;  ///< for other files than checkpoints only path, position and config, if any
-  std::vector<std::string> warnings;  ///< one line each: missing, ignored or different tensors
-  std::vector<std::string> notes;     ///< one line each: changes to the tensors of a foreign file
+  std::vector<std::string> warnings;  ///< one line each, logged: missing, ignored or different tensors
+  std::vector<std::string> notes;     ///< one line each, logged: changes to the tensors of a foreign file
   /// load_weights: facts for checkpoints of these weights. `weights_layout`: names and layout of their
   /// original file, if not Lockstep's, for arrange().
   Provenance provenance;

@@ -2,6 +2,8 @@
 // formulas of their inputs.
 #pragma once
 
+#include <optional>
+
 #include "lockstep/ops/formulas.h"
 #include "lockstep/ops/operation.h"
 
@@ -54,13 +56,14 @@ Map<LossSlope<SquaredError>> squared_error_backward(const Tensor& x, const Tenso
 /// UsageError unless all inputs have the same shape and the total has shape [2].
 void check_reduction(const char* operation, std::span<const Tensor> inputs, const Tensor& total);
 
-/// total: float64 [2], the sum of term(in...) over all elements, and the number of elements.
+/// total: float64 [2], the sum of term(in...) over all elements, and the number of elements, or `count`.
 template <class Term>
 struct Reduce {
   static constexpr const char* name = Term::name;
   Term term;
   std::array<Tensor, Term::inputs> in;
   Tensor total;
+  std::optional<double> count = {};
 
   static void operands(auto& op, auto&& each) {
     each(ops::in("an input", op.in), out("the total", op.total, float64).per_part());

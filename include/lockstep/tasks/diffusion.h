@@ -22,7 +22,8 @@ namespace lockstep::tasks {
 /// x with noise; t: float32 [N], the numbers of the noise steps; y; and has_class: uint8 [N], 0 where the
 /// class is withheld. Every draw is keyed by seed, step, shard and sample; evaluations draw the same numbers
 /// every time. Metrics: loss, and loss_q0 to loss_q3, the losses of the quarters of the steps.
-class Diffusion final : public Task, public Generative {
+/// A task of your own with another loss over the same noise derives from this one and overrides losses().
+class Diffusion : public Task, public Generative {
  public:
   struct Options {
     static constexpr const char* section = "diffusion";  ///< of a configuration, for these keys
@@ -56,6 +57,13 @@ class Diffusion final : public Task, public Generative {
                 std::span<const std::int64_t> classes, const std::function<void()>& progress) override;
 
   const DiffusionLoss& objective() const { return loss_; }  ///< what is minimised
+
+ protected:
+  /// The losses of the samples, float32 [N], from the network's output. With L1, for example:
+  /// mean(abs(to_float32(output) - objective().target(output.tape(), images)), {1, 2, 3}).
+  virtual Var losses(const Var& output, const NoisedImages& images) const {
+    return loss_.of(output, images).loss;
+  }
 
  private:
   /// A pass of a step with loss_second_moment; passes of a step have different shards. A graph of the step

@@ -38,6 +38,8 @@ class DiffusionLoss {
   /// float32 [N]: the numbers of the steps, as networks read them.
   Tensor timesteps(Tape& tape, const Tensor& t) const;
 
+  /// What the network estimates, of the images' shape: the noise, the image, or v.
+  Var target(Tape& tape, const NoisedImages& images) const;
   /// Losses of the samples, float32 [N].
   struct Terms {
     Var loss;     ///< what is minimised
@@ -69,7 +71,6 @@ class DiffusionLoss {
   double value(Factor factor, std::int64_t t) const;
   Tensor at(Tape& tape, const Tensor& t, Factor factor) const;
   Var at(Tape& tape, const NoisedImages& images, Factor factor) const;
-  Var squared_error(const Var& estimate, const NoisedImages& images) const;
   Var bound(const Var& estimate, const Var& output, const NoisedImages& images) const;
 
   NoiseSchedule schedule_;

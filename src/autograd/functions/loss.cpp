@@ -145,12 +145,8 @@ Loss loss_of(const Var& sum, double count) {
     throw UsageError("loss_of: the sum has shape {}; it must be a scalar{}", to_string(sum.shape()),
                      tape.pass().shards == 1 ? "" : " for each shard (loss_of_samples)");
   if (!(count >= 0)) throw UsageError("loss_of: the count is {}; it must be at least 0", count);
-  kernels::Backend& backend = tape.backend();
-  const std::int64_t shards = tape.pass().shards;
-  const Tensor total = new_total(tape), numbers = total.reshape({2 * shards});
-  tape.run_by_shard(ops::Reduce<ops::Itself>{{}, {sum.value()}, total});
-  for (std::int64_t i = 0; i < shards; ++i)
-    backend.fill(numbers.rows(2 * i + 1, 2 * i + 2), count / static_cast<double>(shards));
+  const Tensor total = new_total(tape);
+  tape.run_by_shard(ops::Reduce<ops::Itself>{{}, {sum.value()}, total, count / tape.pass().shards});
   return {sum, total};
 }
 

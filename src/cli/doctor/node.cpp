@@ -18,7 +18,6 @@
 #include <tuple>
 
 #include "base/cores.h"
-#include "base/processor.h"
 #include "base/resources.h"
 #include "base/text.h"
 #include "cli/doctor/checks.h"
@@ -75,7 +74,7 @@ std::string in_bytes(std::uint64_t bytes) {
 Result processor(const Context& context) {
   const int cores = available_cores(), all = machine_cores();
   std::string text = fmt::format("{}, {} of {} cores available to this process, ranks on this node: {}",
-                                 instruction_set(), cores, all, ranks_here(context.world));
+                                 kernels::math_library().instruction_set, cores, all, ranks_here(context.world));
   const auto quota = cgroup_cores();
   if (quota && std::ceil(*quota) < cores)
     return note(fmt::format("{}; its cgroup limits it to the processor time of {:g} cores", text, *quota),

@@ -1,7 +1,13 @@
 // Life, threads and memory of the CPU backend.
 #include "kernels/cpu/cpu_backend.h"
 
+#include <fmt/format.h>
 #include <omp.h>
+
+#include <latch>
+#include <system_error>
+#include <thread>
+#include <vector>
 
 #include "base/processor.h"
 #include "kernels/cpu/convolution.h"
@@ -12,11 +18,33 @@
 
 namespace lockstep::kernels {
 
+namespace {
+
+/// OpenMP's runtime ends the program where it cannot start a thread.
+void require_threads(int count) {
+  std::latch tried(1);
+  std::vector<std::jthread> started;
+  try {
+    while (std::ssize(started) < count) started.emplace_back([&tried] { tried.wait(); });
+    tried.count_down();
+  } catch (const std::system_error& error) {
+    tried.count_down();
+    throw Error(
+        ExitCode::failure,
+        fmt::format("only {} of {} threads can start: {}; raise the limit on processes (ulimit -u, the "
+                    "cgroup's pids.max), or lower train.threads",
+                    started.size() + 1, count + 1, error.what()));
+  }
+}
+
+}  // namespace
+
 CpuBackend::CpuBackend(int threads)
     : threads_(threads), gemm_(threads, pool_), engine_(dnnl::engine::kind::cpu, 0), stream_(engine_) {
   if (threads < 1) throw UsageError("the CPU backend needs at least 1 thread, not {}", threads);
   flush_denormals();
   if (threads_ > 1) {
+    require_threads(threads_ - 1);
 #pragma omp parallel num_threads(threads_)
     flush_denormals();
   }

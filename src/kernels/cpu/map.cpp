@@ -257,7 +257,7 @@ void reduce(CpuBackend& cpu, const ops::Reduce<Term>& op) {
   double sum = 0;
   for (std::int64_t block = 0; block < blocks; ++block) sum += sums[block];
   op.total.template data<double>()[0] = sum;
-  op.total.template data<double>()[1] = static_cast<double>(count);
+  op.total.template data<double>()[1] = op.count.value_or(static_cast<double>(count));
 }
 
 }  // namespace

@@ -186,8 +186,8 @@ void reduce(CudaBackend& gpu, const ops::Reduce<Term>& op, int parts) {
   by_type_of(op.in[0], [&]<class E>(E) {
     reduce_into<E>(on, op, parts, blocks, sums, std::make_index_sequence<Term::inputs>());
   });
-  fold_blocks<<<for_parts(1, parts), 1024, 0, on.stream>>>(blocks, sums, static_cast<double>(count),
-                                                           op.total.template data<double>());
+  fold_blocks<<<for_parts(1, parts), 1024, 0, on.stream>>>(
+      blocks, sums, op.count.value_or(static_cast<double>(count)), op.total.template data<double>());
 }
 
 }  // namespace

@@ -114,9 +114,10 @@ void log_start(Session& session, const Config& config, models::Model& model, con
   }
   log.info("{}", replicas.describe());
   log_memory(session, config, optimizer, ema);
-  if (config.model.value("batch_norm") == "sync" && !config.train.frozen_statistics) {
-    log.info("note: model.batch_norm = sync gives the same bits at the same number of ranks only");
-  }
+  if (model.state().meets_across_ranks)
+    log.info(
+        "note: layers that communicate (model.batch_norm = sync) give the same bits at the same number of "
+        "ranks only");
   constexpr std::int64_t few_snapshots = 8;
   if (!config.ema.sigma_rel.empty() && config.checkpoint.every >= 0 &&
       (config.checkpoint.every == 0 || config.train.steps / config.checkpoint.every < few_snapshots)) {
