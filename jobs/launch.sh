@@ -5,22 +5,25 @@ jobs=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 say() { printf '[%(%H:%M:%S)T] job: %s\n' -1 "$*"; }
 
 # read_site_files: runs the files of $LOCKSTEP_SITE, of which a later one wins over an earlier one, and the environment over all. It leaves
-# out one that others may write, and one in a folder that others may write: they could run commands as this user.
+# out one that others may write, and one in a folder that others may write: they could run commands as this user. A user's private group
+# is none of others.
 site_files=()  # those that were read
 read_site_files() {
-  local name file files=()
+  local name file files=() own_group=4294967294  # nobody's
   local -A given=()
   for name in $(compgen -e); do
     case $name in
-      LOCKSTEP* | OMPI_MCA_* | PRTE_MCA_* | UCX_* | FI_* | NCCL_* | SLURM_PMIX_FENCE | HDF5_USE_FILE_LOCKING | OMP_NUM_THREADS)
+      LOCKSTEP* | MPIRUN_FLAGS | OMPI_MCA_* | PRTE_MCA_* | UCX_* | FI_* | NCCL_* | SLURM_PMIX_FENCE | HDF5_USE_FILE_LOCKING | OMP_NUM_THREADS)
         given[$name]=${!name}
         ;;
     esac
   done
   IFS=: read -r -a files <<<"${LOCKSTEP_SITE-/etc/lockstep/site.sh:${HOME:-}/.config/lockstep/site.sh}"
+  [ "$EUID" -eq 0 ] || [ "$(id -gn 2>/dev/null)" != "$(id -un 2>/dev/null)" ] || own_group=$(id -g)
   for file in "${files[@]}"; do
     [ -e "$file" ] || continue
-    if ! [ -r "$file" ] || [ -n "$(find -L "$file" "$(dirname "$file")" -maxdepth 0 '(' -perm /022 -o ! -user 0 ! -user "$EUID" ')')" ]; then
+    if ! [ -r "$file" ] || [ -n "$(find -L "$file" "$(dirname "$file")" -maxdepth 0 \
+      '(' -perm /002 -o -perm /020 ! -gid "$own_group" -o ! -user 0 ! -user "$EUID" ')')" ]; then
       say "warning: $file is not read: it or its folder can be written by others, or the file cannot be read (chmod go-w)" >&2
       continue
     fi

@@ -36,7 +36,7 @@ log_directory=${LOCKSTEP_LOGS:-logs}
 # instead of an hour of training. 0: no check.
 health_check_s=${LOCKSTEP_HEALTH_CHECK_S:-120}
 
-# A command for bash that runs once on each node before ranks start, such as one that copies data to a disk of the node. A job in
+# In jobs of Slurm: a command for bash that runs once on each node before ranks start, such as one that copies data to a disk of the node. A job in
 # which it fails is requeued, as after a failure.
 before_ranks=${LOCKSTEP_BEFORE_RANKS:-}
 

@@ -18,8 +18,8 @@ constexpr std::size_t chunk_bytes = 64 * 1024;
 
 /// A copy of each weight in the type of a pass, which is rounded once. A program may write a CPU's parameters
 /// itself, so a copy there serves only passes with the same parameters. A GPU's copy serves until an
-/// operation writes the value and not the copy. An optimizer's step writes both. Copies of weights of
-/// convolutions are in the backend's preferred block.
+/// operation writes the value and not the copy. An optimizer's step writes both. A copy may be in blocks of
+/// channels.
 class RoundedCopies {
  public:
   explicit RoundedCopies(kernels::Backend& backend)
@@ -29,9 +29,8 @@ class RoundedCopies {
   void begin() { ++values_; }
   /// The copy of the value in another type. trains: Param::rounded becomes this copy if writes are seen.
   /// pack_later: the caller calls pack() before the copy is read.
-  const Tensor& of(Param& param, DType dtype, bool trains, bool pack_later = false) {
-    Copy& copy = copies_[&param];
-    const int block = backend_.preferred_weight_block(param.value.shape());
+  const Tensor& of(Param& param, DType dtype, bool trains, int block = 1, bool pack_later = false) {
+    Copy& copy = copies_[&param][block == 1 ? 0 : 1];
     if (!copy.rounded || copy.rounded.dtype() != dtype || !(copy.rounded.shape() == param.value.shape()))
       copy = {.rounded = backend_.empty(param.value.shape(), dtype, block)};
     const bool is_good = copy.values == values_ || (copy.value && copy.value == param.value.raw() &&
@@ -63,10 +62,12 @@ class RoundedCopies {
     for (Param* const param : params) {
       const auto found = copies_.find(param);
       if (found == copies_.end() || param->pending_values) continue;
-      Copy& copy = found->second;
-      copy.values = 0;
-      if (all) copy.value = nullptr;
-      of(*param, copy.rounded.dtype(), param->trainable, true);
+      for (Copy& copy : found->second) {
+        if (!copy.rounded) continue;
+        copy.values = 0;
+        if (all) copy.value = nullptr;
+        of(*param, copy.rounded.dtype(), param->trainable, copy.rounded.channel_block(), true);
+      }
     }
     pack();
   }
@@ -87,8 +88,8 @@ class RoundedCopies {
 
   kernels::Backend& backend_;
   bool sees_writes_;
-  std::unordered_map<const Param*, Copy> copies_;
-  std::vector<ops::PackedWeight> packed_;  // copies for pack()
+  std::unordered_map<const Param*, std::array<Copy, 2>> copies_;  // plain, and in blocks
+  std::vector<ops::PackedWeight> packed_;                         // copies for pack()
   std::uint64_t values_ = 1;
 };
 
@@ -206,6 +207,14 @@ Var Tape::weight(Param& param) {
   Var used = parameter(param);
   if (pass_.compute != DType::float32)
     used.value_ = rounded_->of(param, pass_.compute, pass_.record && param.trainable);
+  return used;
+}
+
+Var Tape::convolution_weight(Param& param) {
+  Var used = parameter(param);
+  if (pass_.compute != DType::float32)
+    used.value_ = rounded_->of(param, pass_.compute, pass_.record && param.trainable,
+                               backend_.preferred_weight_block(param.value.shape()));
   return used;
 }
 

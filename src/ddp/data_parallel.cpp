@@ -295,17 +295,22 @@ Batch DataParallel::joined_group() {
   return joined_rows(state.group_shards, state.backend);
 }
 
-void DataParallel::run_passes(const std::function<void()>& passes, bool joins) {
+bool DataParallel::may_join() const {
+  return state_->comparisons_left > 0 || state_->shards_at_once.shards > 1;
+}
+
+void DataParallel::run_passes(const std::function<void()>& passes, Joins joins) {
   State& state = *state_;
   check_own_weights(state.model);
   if (!state.layer_transport && std::ranges::any_of(state.model.statistics, &Statistic::meets_across_ranks))
     throw UsageError(
         "a layer communicates with other ranks (convert_sync_batch_norm) since the construction of the "
         "DataParallel; convert the model before it");
-  if (state.comparisons_left > 0 && (joins || state.shards_at_once.shards == 1))
+  const bool now = joins == Joins::now;
+  if (state.comparisons_left > 0 && (now || state.shards_at_once.shards == 1))
     compare_shards_at_once(passes, joins);
-  else if (state.shards_at_once.shards > 1 && joins != (state.reducer.schedule().largest_group() > 1))
-    state.reducer.set_shards_at_once(joins ? state.shards_at_once.shards : 1);
+  else if (state.shards_at_once.shards > 1 && now != (state.reducer.schedule().largest_group() > 1))
+    state.reducer.set_shards_at_once(now ? state.shards_at_once.shards : 1);
   state.capture.run(
       state.planned && state.comparisons_left == 0,
       {.passes = passes,
@@ -327,25 +332,16 @@ void DataParallel::run_passes(const std::function<void()>& passes, bool joins) {
 
 /// Runs the passes of a step in both ways, and keeps to single shards if the sums differ. Gradients that are
 /// zero at first, behind layers that begin at zero, are compared in later steps, before one is captured.
-void DataParallel::compare_shards_at_once(const std::function<void()>& passes, bool joins) {
+void DataParallel::compare_shards_at_once(const std::function<void()>& passes, Joins joins) {
   State& state = *state_;
   ShardsAtOnce& at_once = state.shards_at_once;
   const int asked = state.options.shards_at_once, left = std::exchange(state.comparisons_left, 0);
   if (state.block.count < 2 || asked == 1 || (asked == 0 && state.backend.device() == Device::cpu())) return;
-  if (const std::string why = why_single(state.options, state.layer_transport != nullptr, joins);
-      !why.empty()) {
-    if (asked > 0) at_once.refused = why;
-    return;
-  }
-  const struct Trial {
-    State& of;
-    Timeline* const timeline = std::exchange(of.timeline, nullptr);
-    explicit Trial(State& owner) : of(owner) { of.reducer.hold(true); }
-    ~Trial() {
-      of.reducer.hold(false);
-      of.timeline = timeline;
-    }
-  } trial(state);
+  at_once.refused = why_single(state.options, state.layer_transport != nullptr, joins != Joins::never);
+  if (at_once.refused.empty() && joins == Joins::not_now && (state.comparisons_left = left - 1) == 0)
+    at_once.refused = "shards of the first steps differ in a field's shape or type, or are not on the device";
+  if (!at_once.refused.empty() || joins == Joins::not_now) return;
+  const Trial trial(state.reducer, state.timeline);
   const auto run_all = [&](int shards) {
     state.reducer.set_shards_at_once(shards);
     state.fill_ones(shards);
@@ -368,12 +364,12 @@ void DataParallel::compare_shards_at_once(const std::function<void()>& passes, b
     } catch (const FailureError& error) {  // the device may have memory for fewer
       at_once.refused = error.what();
       again = true;
-    } catch (const UsageError& error) {
+    } catch (const std::exception& error) {  // what reads shards may not read several
       at_once.refused = error.what();
     }
   }
   if (at_once.shards == 1)
-    state.reducer.set_shards_at_once(1);
+    state.reducer.keep_single_shards();
   else if (alone.any_zero())
     state.comparisons_left = left - 1;
   tape_.begin({});

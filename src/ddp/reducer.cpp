@@ -73,8 +73,8 @@ void Reducer::fit_plan() {
 
 void Reducer::set_shards_at_once(int shards) {
   schedule_ = AccumulationSchedule(map_.shards(), map_.block(transport_.group().rank()), shards);
-  planes_.reset();
-  if (const int largest = schedule_.largest_group(); largest > 1)
+  const int largest = schedule_.largest_group();
+  if (largest > 1 && !(planes_ && planes_->shards() == largest))
     planes_.emplace(buffer_, statistics_, largest, backend_);
 }
 

@@ -58,8 +58,14 @@ class Reducer final : public GradientSink, private Buckets {
   void begin_backward(std::span<Param* const> used);
   void end_pass();
   /// Between steps, or before begin_step is called again for the same one: so many shards at most are a group
-  /// from now on. Their planes take memory of the backend.
+  /// from now on. Their planes take memory of the backend, also in later steps of single shards: graphs know
+  /// their addresses.
   void set_shards_at_once(int shards);
+  /// For good, without planes.
+  void keep_single_shards() {
+    set_shards_at_once(1);
+    planes_.reset();
+  }
   /// While true, no sum starts.
   void hold(bool holds) { holds_ = holds; }
   /// This rank's step has failed: starts all buckets that have not started, for the other ranks.

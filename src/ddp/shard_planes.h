@@ -20,6 +20,7 @@ class ShardPlanes {
   ShardPlanes(const GradientBuffer& buffer, std::span<Statistic* const> statistics, int shards,
               kernels::Backend& backend);
 
+  int shards() const { return shards_; }
   // Planes [count, ...] of a gradient, and of a statistic: float64 [count, elements].
   Tensor gradient(const GradientBuffer& buffer, int index, int count) const;
   Tensor statistic(int index, int count) const;

@@ -5,11 +5,13 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ddp/reducer.h"
 #include "ddp/step_header.h"
 #include "lockstep/ddp/options.h"
+#include "lockstep/ddp/timeline.h"
 #include "lockstep/kernels/backend.h"
 #include "lockstep/tensor/batch.h"
 
@@ -20,6 +22,26 @@ std::string why_single(const Options& options, bool layers_meet, bool joins);
 
 /// The largest power of two of shards that the device's memory allows, with the bytes of a pass over one.
 int most_at_once(const Reducer& reducer, std::size_t bytes_of_one);
+
+/// While it lives, passes send no gradients and record no times.
+class Trial {
+ public:
+  Trial(Reducer& reducer, Timeline*& timeline)
+      : reducer_(reducer), timeline_(timeline), kept_(std::exchange(timeline, nullptr)) {
+    reducer_.hold(true);
+  }
+  ~Trial() {
+    reducer_.hold(false);
+    timeline_ = kept_;
+  }
+  Trial(const Trial&) = delete;
+  Trial& operator=(const Trial&) = delete;
+
+ private:
+  Reducer& reducer_;
+  Timeline*& timeline_;
+  Timeline* kept_;
+};
 
 /// Whether the rows of b may follow those of a: fields of equal names, shapes and types, plain, on the
 /// device.

@@ -39,7 +39,8 @@ void require_channels_of_total(const char* operation, const Tensor& total, const
 }  // namespace
 
 void ChannelMoments::check() const {
-  PerChannel(name, "x", x).of("centre", centre).pairs("moments", moments);
+  PerChannel(name, "x", x).of("centre", centre);
+  require_channels_of_total(name, total, "centre", centre);
 }
 
 void BatchNorm::check() const {

@@ -8,14 +8,17 @@
 
 namespace lockstep::ops {
 
-/// moments: per channel the sum of (x - centre) and of (x - centre)^2.
+/// total: float64 [2 C + 1], for each channel the sum of (x - centre), then of (x - centre)^2, and the number
+/// of elements of a channel (0 without channels).
 struct ChannelMoments {
   static constexpr const char* name = "channel_moments";
-  Tensor x, centre, moments;
+  Tensor x, centre, total;
+
+  std::int64_t count() const { return x.size(1) == 0 ? 0 : x.numel() / x.size(1); }
 
   static void operands(auto& op, auto&& each) {
     each(in("x", op.x).blocked(), in("centre", op.centre, float32).shared(),
-         out("moments", op.moments, float64).per_part());
+         out("the total", op.total, float64).per_part());
   }
   void check() const;
 };

@@ -201,7 +201,9 @@ LayerBackward backward_of_layer(std::int64_t outputs, Layer layer, bool input_ha
   found.launches = many - faults().good_launches;
   faults().good_launches = -1;
   const std::size_t reserved = gpu->reserved_bytes();
-  gpu->empty({256, 264}, DType::bfloat16);
+  // The weight of the product was in a block of the same size.
+  const Tensor of_weight = gpu->empty({256, 264}, DType::bfloat16),
+               of_copy = gpu->empty({256, 264}, DType::bfloat16);
   found.copy_is_free = gpu->reserved_bytes() == reserved;
   return found;
 }

@@ -65,6 +65,10 @@ Tensor unwritten_sums(kernels::Backend& backend, std::int64_t channels) {
   return sums;
 }
 
+Tensor unwritten_total(kernels::Backend& backend, std::int64_t channels) {
+  return unwritten_sums(backend, channels + 1).reshape({2 * channels + 2}).rows(0, 2 * channels + 1);
+}
+
 Tensor per_channel(kernels::Backend& backend, const std::vector<double>& values) {
   return stored(backend, values, {static_cast<std::int64_t>(values.size())});
 }
@@ -91,7 +95,8 @@ BOOST_AUTO_TEST_CASE(moments_are_sums_about_the_centre) {
       expected[c] += distance;
       expected[channels + c] += distance * distance;
     });
-    const Tensor moments = unwritten_sums(backend, p.x.c);
+    expected.push_back(static_cast<double>(p.x.n * p.x.h * p.x.w));
+    const Tensor moments = unwritten_total(backend, p.x.c);
     backend.run(ops::ChannelMoments{p.stored_as(backend, p.x), per_channel(backend, p.mean), moments});
     check_close(plain_values<double>(moments), expected);
   });
@@ -110,7 +115,7 @@ BOOST_AUTO_TEST_CASE(moments_of_many_elements_keep_their_digits) {
         expected[static_cast<std::size_t>(c)] += x.at(i, c, h, w);
         expected[static_cast<std::size_t>(8 + c)] += x.at(i, c, h, w) * x.at(i, c, h, w);
       });
-      const Tensor moments = unwritten_sums(*backend, 8);
+      const Tensor moments = unwritten_total(*backend, 8);
       backend->run(ops::ChannelMoments{stored(*backend, x, block),
                                        per_channel(*backend, std::vector<double>(8)), moments});
       const std::vector<double> actual = plain_values<double>(moments);
@@ -191,9 +196,9 @@ BOOST_AUTO_TEST_CASE(sums_have_the_same_bits_at_any_number_of_threads) {
       for (const int threads : {1, 2, 5}) {
         const auto backend = kernels::make_cpu_backend(threads);
         const Tensor ones = per_channel(*backend, std::vector<double>(40, 1.0));
-        const Tensor out = unwritten_sums(*backend, 40);
-        backend->run(ops::ChannelMoments{stored(*backend, x, block), ones, out});
-        moments.push_back(plain_values<double>(out));
+        const Tensor total = unwritten_total(*backend, 40), out = unwritten_sums(*backend, 40);
+        backend->run(ops::ChannelMoments{stored(*backend, x, block), ones, total});
+        moments.push_back(plain_values<double>(total));
         backend->run(ops::BatchNormBackwardSums{
             stored(*backend, dy, block), stored(*backend, x, block), {ones, ones}, false, out});
         sums.push_back(plain_values<double>(out));
@@ -209,10 +214,11 @@ BOOST_AUTO_TEST_CASE(shapes_that_do_not_fit_are_refused) {
   const auto empty = [&](Shape shape) { return backend->empty(shape, DType::float32, 1); };
   const Tensor x = empty({2, 4, 3, 3}), four = empty({4}), five = empty({5});
   const Tensor sums = unwritten_sums(*backend, 4), short_sums = unwritten_sums(*backend, 3);
-  BOOST_CHECK_THROW(backend->run(ops::ChannelMoments{x, five, sums}), UsageError);
-  BOOST_CHECK_THROW(backend->run(ops::ChannelMoments{x, four, short_sums}), UsageError);
-  BOOST_CHECK_THROW(backend->run(ops::ChannelMoments{x, four, empty({2, 4})}), UsageError);
-  BOOST_CHECK_THROW(backend->run(ops::ChannelMoments{empty({2, 4, 3}), four, sums}), UsageError);
+  const Tensor total = unwritten_total(*backend, 4);
+  BOOST_CHECK_THROW(backend->run(ops::ChannelMoments{x, five, total}), UsageError);
+  BOOST_CHECK_THROW(backend->run(ops::ChannelMoments{x, four, sums}), UsageError);
+  BOOST_CHECK_THROW(backend->run(ops::ChannelMoments{x, four, empty({9})}), UsageError);
+  BOOST_CHECK_THROW(backend->run(ops::ChannelMoments{empty({2, 4, 3}), four, total}), UsageError);
   BOOST_CHECK_THROW(
       backend->run(ops::BatchNorm{.x = x, .norm = {four, four, four, four}, .y = empty({2, 4, 3, 2})}),
       UsageError);

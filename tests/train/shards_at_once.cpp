@@ -91,6 +91,42 @@ BOOST_AUTO_TEST_CASE(shards_that_differ_while_both_ways_are_compared_run_alone) 
   BOOST_TEST(losses[0] == losses[1], boost::test_tools::per_element());
 }
 
+/// What became of passes over 4 shards in steps whose last shard has so many samples; the loss gets the
+/// number of samples of its pass.
+ddp::ShardsAtOnce after_steps(std::initializer_list<std::int64_t> last_samples,
+                              const std::function<Loss(const Loss&, std::int64_t)>& changed) {
+  const auto backend = kernels::make_cpu_backend();
+  const auto model = model_on(device_config(mlp), *backend);
+  ddp::DataParallel replicas(*model, world(), *backend, {.shards = 4 * world().size(), .shards_at_once = 4});
+  std::int64_t step = 0;
+  for (const std::int64_t last : last_samples)
+    replicas.step(shards_of(replicas, *model, step++, last), [&](Tape& tape, const Batch& shard) {
+      return changed(cross_entropy(model->forward(tape, shard), shard["y"]), shard.samples());
+    });
+  return replicas.shards_at_once();
+}
+
+BOOST_AUTO_TEST_CASE(a_first_step_whose_shards_differ_is_no_refusal_but_all_first_steps_are) {
+  const auto as_it_is = [](const Loss& loss, std::int64_t) { return loss; };
+  BOOST_TEST(after_steps({5, 3, 3}, as_it_is).shards == 4);
+  const ddp::ShardsAtOnce never = after_steps({5, 5, 5, 5, 3}, as_it_is);
+  BOOST_TEST(never.shards == 1);
+  BOOST_TEST(contains(never.refused, "differ in a field's shape"));
+}
+
+BOOST_AUTO_TEST_CASE(other_bits_of_several_shards_and_losses_that_cannot_read_several_keep_to_single_shards) {
+  const ddp::ShardsAtOnce other = after_steps(
+      {3, 3}, [](const Loss& loss, std::int64_t samples) { return (samples > 3 ? 1.0001f : 1.0f) * loss; });
+  BOOST_TEST(other.shards == 1);
+  BOOST_TEST(contains(other.refused, "differs from that of single shards"));
+  const ddp::ShardsAtOnce thrown = after_steps({3, 3}, [](const Loss& loss, std::int64_t samples) {
+    if (samples > 3) throw std::runtime_error("made for three samples");
+    return loss;
+  });
+  BOOST_TEST(thrown.shards == 1);
+  BOOST_TEST(contains(thrown.refused, "made for three samples"));
+}
+
 /// The reason of a run of `shards` shards a rank, 4 of them at once.
 std::string refusal(train::Config config, int shards = 4) {
   config.ddp.shards = shards * world().size();

@@ -79,8 +79,8 @@ struct Param {
   std::vector<std::weak_ptr<const ParamState>> states;  ///< of this parameter; some may have expired
 
   /// The value in bf16, for a tape that trains in bf16 on a GPU. An optimizer's step may write it together
-  /// with the value, so that the next pass need not round the value. Absent for weights of convolutions,
-  /// whose copies have another layout (Backend::preferred_weight_block). All other writes of the value must
+  /// with the value, so that the next pass need not round the value. Absent where the last copy has another
+  /// layout (Tape::convolution_weight). All other writes of the value must
   /// be operations of a kernels::Backend (an own kernel by Backend::enter()): the tape sees these, and rounds
   /// again.
   Tensor rounded;

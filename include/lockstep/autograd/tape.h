@@ -110,8 +110,10 @@ class Tape {
   /// records.
   Var parameter(Param& param);
   /// The same for a weight of products: its value in the type that the pass computes in, rounded once for all
-  /// passes that see the same value, and then in Backend::preferred_weight_block. Its gradient is float32.
+  /// passes that see the same value. Its gradient is float32.
   Var weight(Param& param);
+  /// The same for conv2d and conv_transpose2d, which read the backend's Backend::preferred_weight_block.
+  Var convolution_weight(Param& param);
   /// The same for a bias of products, which a CPU adds in float32.
   Var bias(Param& param);
   /// Rounds again the parameters rounded by weight() that were written since, or all of them, because

@@ -136,6 +136,8 @@ class DataParallel final : public GradientSource {
 
  private:
   struct State;
+  /// Whether the shards of a step can be joined: never, not in this step, or as batches of equal fields.
+  enum class Joins : std::uint8_t { never, not_now, now };
 
   DataParallel(const ModelState& model, comm::GradientTransport& transport, kernels::Backend& backend,
                const Options& options, std::int64_t global_batch);
@@ -143,10 +145,10 @@ class DataParallel final : public GradientSource {
   void begin_passes();
   bool may_capture() const;  ///< if so, add_shard() must get all shards before run_passes()
   void add_shard(std::int64_t index, std::span<const Tensor> tensors);
-  /// Calls passes(), or launches a graph of the work of an earlier call. joins: passes() can join the shards
-  /// of a group.
-  void run_passes(const std::function<void()>& passes, bool joins);
-  void compare_shards_at_once(const std::function<void()>& passes, bool joins);
+  /// Calls passes(), or launches a graph of the work of an earlier call.
+  void run_passes(const std::function<void()>& passes, Joins joins);
+  void compare_shards_at_once(const std::function<void()>& passes, Joins joins);
+  bool may_join() const;  ///< whether passes compute several shards, or may from this step on
   /// Whether shards can be joined: fields of equal names, shapes and types, on the device.
   bool can_join(const lockstep::Batch& a, const lockstep::Batch& b) const;
   int shards_of_next_pass() const;
@@ -194,9 +196,10 @@ StepResult DataParallel::step(Batch&& batch, LossOf&& loss_of, Measurement* meas
     }
     constexpr bool joins =
         repeatable && std::is_same_v<std::remove_cvref_t<decltype(*first)>, lockstep::Batch>;
-    bool can_join_all = joins;
+    Joins can_join_all = joins ? Joins::now : Joins::never;
     if constexpr (joins)
-      for (Iterator at = first; at != last; ++at) can_join_all = can_join_all && can_join(*first, *at);
+      for (Iterator at = first; at != last && may_join(); ++at)
+        if (!can_join(*first, *at)) can_join_all = Joins::not_now;
     const auto passes = [&] {
       if constexpr (joins) {
         for (Iterator at = first; at != last;) {

@@ -170,24 +170,17 @@ Tensor of_shard(const Tape& tape, const Tensor& each, int i) {
   return row.reshape(Shape(row.shape().extents().subspan(1)));
 }
 
-/// Moments about `centre`, float32 [C], and their count, to float64 [2 C + 1].
-void take_moments(kernels::Backend& backend, const Tensor& x, const Tensor& centre, const Tensor& total) {
-  const std::int64_t channels = x.size(1);
-  backend.run(ops::ChannelMoments{x, centre, total.rows(0, 2 * channels).reshape({2, channels})});
-  backend.fill(total.rows(2 * channels, 2 * channels + 1),
-               channels == 0 ? 0 : static_cast<double>(x.numel() / channels));
-}
-
 /// The statistics that a pass normalises with, for each shard.
 struct Statistics {
   Tensor mean, inv_std;  ///< float32 [C]
   Tensor count;          ///< [1], elements per channel; absent for running statistics
 };
 
-/// Sets mean and inv_std by moments about `centre`, or, without moments, by the running ones.
-void set_statistics(kernels::Backend& backend, const Tensor& total, const Tensor& centre,
-                    const BatchNormOptions& options, const Tensor& mean, const Tensor& inv_std) {
-  backend.run(ops::BatchStatistics{total, centre, options.running_var, options.eps, mean, inv_std});
+/// Sets the statistics of each shard by its moments about `centre`, or, without moments, by the running ones.
+void set_statistics(Tape& tape, const Tensor& total, const Tensor& centre, const BatchNormOptions& options,
+                    const Statistics& to) {
+  tape.run_by_shard(
+      ops::BatchStatistics{total, centre, options.running_var, options.eps, to.mean, to.inv_std});
 }
 
 void contribute(kernels::Backend& backend, GradientSink& sink, Statistic& statistic, const Tensor& moments) {
@@ -213,47 +206,47 @@ void check_more_than_one_value(Tape& tape, const Tensor& x, const Tensor& total,
         "give each shard (or micro-batch) two samples or more, or larger images");
 }
 
-/// Sets the statistics of a shard, whose own moments about the running mean go to `mine`. Returns the total
-/// of the ranks that share them.
-Tensor shard_statistics(Tape& tape, const Tensor& x, const BatchNormOptions& options,
-                        comm::GradientTransport* transport, const Tensor& mean, const Tensor& inv_std,
-                        const Tensor& mine) {
+/// Takes the moments of a shard again, about its mean, if those about the running mean lack digits. Returns
+/// the total of the ranks that share them, who see the same: either all of them compute again or none.
+Tensor with_digits(Tape& tape, const Tensor& x, const BatchNormOptions& options, const Tensor& mine,
+                   const Tensor& total, const Tensor& mean, const Tensor& inv_std,
+                   comm::GradientTransport* transport) {
   kernels::Backend& backend = tape.backend();
-  const auto over_ranks = [&] { return transport ? tape.sum_over_ranks(*transport, mine) : mine; };
-  take_moments(backend, x, options.running_mean, mine);
-  Tensor total = over_ranks();
-  check_more_than_one_value(tape, x, total, transport != nullptr);
-  set_statistics(backend, total, options.running_mean, options, mean, inv_std);
-  // Every rank sees the same total, so either all of them compute again or none.
   bool lack_digits = false;
   backend.run(ops::MomentsLackDigits{total, options.eps, &lack_digits});
-  if (lack_digits) {
-    const Tensor centre = backend.empty(mean.shape());
-    backend.copy(mean, centre);
-    take_moments(backend, x, centre, mine);
-    total = over_ranks();
-    set_statistics(backend, total, centre, options, mean, inv_std);
-    // Without other ranks `total` is `mine`; only its count is read after this.
-    backend.run(ops::MoveCentre{mine, centre, options.running_mean});
-  }
-  return total;
+  if (!lack_digits) return total;
+  const Tensor centre = backend.empty(mean.shape());
+  backend.copy(mean, centre);
+  backend.run(ops::ChannelMoments{x, centre, mine});
+  const Tensor again = transport ? tape.sum_over_ranks(*transport, mine) : mine;
+  backend.run(ops::BatchStatistics{again, centre, options.running_var, options.eps, mean, inv_std});
+  // Without other ranks `again` is `mine`; only its count is read after this.
+  backend.run(ops::MoveCentre{mine, centre, options.running_mean});
+  return again;
 }
 
+/// transport: of ranks that share their statistics, with one shard in each pass; or null.
 Statistics batch_statistics(Tape& tape, const Tensor& x, const BatchNormOptions& options,
                             comm::GradientTransport* transport, Statistics to) {
   kernels::Backend& backend = tape.backend();
   const Pass& pass = tape.pass();
   const std::int64_t samples = x.size(0) / pass.shards, moments = 2 * x.size(1);
   const Tensor mine = backend.empty(tape.of_each_shard({moments + 1}), DType::float64);
-  Tensor total;
-  for (int i = 0; i < pass.shards; ++i)
-    total = shard_statistics(tape, pass.shards == 1 ? x : x.rows(i * samples, (i + 1) * samples), options,
-                             transport, of_shard(tape, to.mean, i), of_shard(tape, to.inv_std, i),
-                             of_shard(tape, mine, i));
-  to.count = total.rows(moments, moments + 1);
-  if (pass.shards > 1) {  // shards have equal counts
-    const Tensor count = std::exchange(to.count, backend.empty({pass.shards, 1}, DType::float64));
-    for (int i = 0; i < pass.shards; ++i) backend.copy(count, of_shard(tape, to.count, i));
+  tape.run_by_shard(ops::ChannelMoments{x, options.running_mean, mine});
+  Tensor total = transport ? tape.sum_over_ranks(*transport, mine) : mine;
+  check_more_than_one_value(tape, x.rows(0, samples), total, transport != nullptr);
+  set_statistics(tape, total, options.running_mean, options, to);
+  if (pass.shards == 1) {
+    total = with_digits(tape, x, options, mine, total, to.mean, to.inv_std, transport);
+    to.count = total.rows(moments, moments + 1);
+  } else {
+    for (int i = 0; i < pass.shards; ++i)
+      with_digits(tape, x.rows(i * samples, (i + 1) * samples), options, of_shard(tape, mine, i),
+                  of_shard(tape, mine, i), of_shard(tape, to.mean, i), of_shard(tape, to.inv_std, i),
+                  nullptr);
+    to.count = backend.empty({pass.shards, 1}, DType::float64);
+    backend.fill(to.count,
+                 static_cast<double>(x.numel() / std::max<std::int64_t>(1, x.size(1)) / pass.shards));
   }
   if (pass.record && pass.sink && options.statistic)
     contribute(backend, *pass.sink, *options.statistic, mine);
@@ -303,13 +296,10 @@ Normalisation normalisation_of(const char* function, const Var& x, const Var& we
     kernels::Backend& backend = tape.backend();
     const Shape each = tape.of_each_shard({x.shape()[1]});
     Statistics to{backend.empty(each), backend.empty(each), {}};
-    if (by_batch) {
+    if (by_batch)
       to = batch_statistics(tape, x.value(), options, transport, to);
-    } else {
-      for (int i = 0; i < pass.shards; ++i)
-        set_statistics(backend, {}, options.running_mean, options, of_shard(tape, to.mean, i),
-                       of_shard(tape, to.inv_std, i));
-    }
+    else
+      set_statistics(tape, {}, options.running_mean, options, to);
     return {to.mean, to.inv_std, to.count};
   });
   return {x, weight, bias, {mean, inv_std, count}, transport};

@@ -1,6 +1,8 @@
 // The checks of Slurm, version, job, remaining time, how srun starts ranks, and of the job scripts' files of
 // settings.
 #include <fmt/format.h>
+#include <grp.h>
+#include <pwd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -89,10 +91,18 @@ Result slurm(const Context&) {
 }
 
 Result site_files(const Context&) {
-  const auto others_write = [](const std::string& path) {
+  const uid_t user = ::geteuid();
+  const passwd* const entry = ::getpwuid(user);
+  const std::string user_name = entry ? entry->pw_name : "";
+  const auto is_private = [&](gid_t id) {
+    const ::group* const found = user != 0 && id == ::getegid() ? ::getgrgid(id) : nullptr;
+    return found && found->gr_name == user_name;
+  };
+  const auto others_write = [&](const std::string& path) {
     struct stat file {};
     return ::stat(path.c_str(), &file) == 0 &&
-           ((file.st_mode & 022) != 0 || (file.st_uid != 0 && file.st_uid != ::geteuid()));
+           ((file.st_mode & 002) != 0 || ((file.st_mode & 020) != 0 && !is_private(file.st_gid)) ||
+            (file.st_uid != 0 && file.st_uid != user));
   };
   const char* const named = std::getenv("LOCKSTEP_SITE");
   std::istringstream names(

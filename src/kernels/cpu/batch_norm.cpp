@@ -198,7 +198,8 @@ void backward_input(int threads, const ops::BatchNormBackwardInput& op, const Ma
 void channel_moments(CpuBackend& cpu, const ops::ChannelMoments& op) {
   const ChannelForm form = channel_form(op.x);
   const float* centres = op.centre.data<float>();
-  double* to = op.moments.data<double>();
+  double* to = op.total.data<double>();
+  to[2 * form.channels] = static_cast<double>(op.count());
   by_type_of(op.x, [&]<class E>(E) {
     const E* from = op.x.data<E>();
     reduce_channels<2>(

@@ -154,11 +154,11 @@ struct GatedBackwardTerms {
 struct IntoPairs {
   double* to;
   std::int64_t channels;
-  const float* factor;  // of the second gradient; or null
+  const float* factor;  // of the second gradient
   __device__ void operator()(std::int64_t earlier, std::int64_t channel, const double* totals) const {
     double* const pair = to + 2 * earlier + channel;
     pair[0] = totals[0];
-    pair[channels] = factor ? totals[1] * static_cast<double>(factor[earlier + channel]) : totals[1];
+    pair[channels] = totals[1] * static_cast<double>(factor[earlier + channel]);
   }
 };
 
@@ -170,11 +170,26 @@ void channel_sums(CudaBackend& gpu, const ops::ChannelSums& op, int parts) {
   });
 }
 
+/// A total of moments of each part.
+struct IntoMoments {
+  double* to;
+  std::int64_t channels;
+  double count;
+  __device__ void operator()(std::int64_t earlier, std::int64_t channel, const double* totals) const {
+    double* const own = to + 2 * earlier + part_number();
+    own[channel] = totals[0];
+    own[channels + channel] = totals[1];
+    if (channel == 0) own[2 * channels] = count;
+  }
+};
+
 void channel_moments(CudaBackend& gpu, const ops::ChannelMoments& op, int parts) {
+  if (op.x.size(1) == 0) return gpu.fill(op.total, 0);
   by_type_of(op.x, [&]<class T>(T) {
     const T* const x = op.x.data<T>();
     sum_channels<2, T>(gpu, parts, image_of(op.x), Moments<T>{x, op.centre.data<float>()},
-                       IntoPairs{op.moments.data<double>(), op.x.size(1), nullptr}, x);
+                       IntoMoments{op.total.data<double>(), op.x.size(1), static_cast<double>(op.count())},
+                       x);
   });
 }
 

@@ -344,7 +344,7 @@ bool matmul_in_one(CudaBackend& gpu, const ops::MatMul& op, const ops::MatMul& f
   const ops::MatMulSizes sizes = first.sizes();
   const bool has_gelu = op.activation && gelu_fits(*op.activation, op.y);
   if (op.y.numel() == 0 || sizes.sums_nothing() || sizes.each.count() * sizes.summed.count() != 1 ||
-      op.dbias || (op.activation && !has_gelu))
+      op.dbias || (op.activation && !has_gelu) || (parts > 1 && !sizes.one_matrix))
     return false;
   const Tensor b = gpu.in_type(op.b, op.a.dtype()),
                bias = op.bias ? gpu.in_type(op.bias, op.y.dtype()) : Tensor();

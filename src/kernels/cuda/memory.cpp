@@ -94,6 +94,7 @@ class StreamPool::State final : public StorageOwner, public std::enable_shared_f
 
   std::shared_ptr<const void> begin_capture() {
     const std::lock_guard lock(mutex_);
+    cache_.clear(give_back);  // nothing is given back in a capture
     capturing_ = true;
     ++captures_;
     ++graphs_;

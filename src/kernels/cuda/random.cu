@@ -53,38 +53,6 @@ struct DropPack {
   }
 };
 
-/// Channels last: a pack of channels at four positions, whose Philox blocks they share.
-template <class T>
-struct DropTile {
-  unsigned channels, positions;  // of an image
-  DropPart<T> first;
-  Keep keep;
-
-  static bool fits(const Image& image, const T* x, const T* y) {
-    return image.channels_last && image.channels % pack_width<T> == 0 && image.positions % 4 == 0 &&
-           image.images * image.channels * image.positions < (std::int64_t{1} << 32) && packs_at(x) &&
-           packs_at(y);
-  }
-  __device__ void operator()(std::int64_t i) const {
-    const auto [count, x, y] = first.of_part();
-    constexpr unsigned width = pack_width<T>;
-    const auto tile = static_cast<unsigned>(i);
-    const unsigned packs = channels / width, fours = positions / 4, channel = tile % packs * width,
-                   four = tile / packs % fours, image = tile / packs / fours;
-    const Random random = keep.of_part();
-    const std::int64_t begin = (static_cast<std::int64_t>(image) * positions + 4 * four) * channels + channel;
-    Pack<T, width> at[4];
-    for (int p = 0; p < 4; ++p) at[p] = load_pack<T, width>(x + begin + p * channels);
-    for (unsigned lane = 0; lane < width; ++lane) {
-      const auto words =
-          random.block((static_cast<std::uint64_t>(image) * channels + channel + lane) * fours + four);
-      for (int p = 0; p < 4; ++p)
-        at[p].lane[lane] = rounded<T>(keep.apply(to_float(at[p].lane[lane]), words[p]));
-    }
-    for (int p = 0; p < 4; ++p) store_pack(y + begin + p * channels, at[p]);
-  }
-};
-
 /// Element by element; with channels last, elements keep their numbers in [N, C, H, W].
 template <class T>
 struct DropElement {
@@ -114,12 +82,7 @@ void dropout(CudaBackend& gpu, const ops::Dropout& op, int parts) {
       for_elements(on, elements, element, 256, parts);
     };
     if (op.x.channel_block() != 1) {
-      const Image image = image_of(op.x);
-      if (DropTile<T>::fits(image, x, y))
-        return run(count / (4 * pack_width<T>),
-                   DropTile<T>{static_cast<unsigned>(image.channels), static_cast<unsigned>(image.positions),
-                               first, keep});
-      run(count, DropElement<T>{image, first, keep});
+      run(count, DropElement<T>{image_of(op.x), first, keep});
     } else if (packs_at(x, 4 * sizeof(T)) && packs_at(y, 4 * sizeof(T)) && (parts == 1 || count % 4 == 0)) {
       run(ceil_div(count, 4), DropPack<T>{first, keep});
     } else {

@@ -160,7 +160,6 @@ BOOST_AUTO_TEST_CASE(a_gpt_is_taken_on_every_kind_of_gpu) {
   }
 }
 
-/// A few of all: a kind of GPU takes the next ones, so that together they have each width and length.
 /// GPT-2 124M in shards of 2, and the U-Net of diffusion-cifar in shards of 16, at 16 and at 8 positions a
 /// side.
 BOOST_AUTO_TEST_CASE(attention_of_the_models_has_the_plans_of_a_part_for_all) {

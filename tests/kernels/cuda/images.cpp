@@ -109,7 +109,7 @@ BOOST_AUTO_TEST_CASE(batch_norm_is_that_of_the_cpu) {
     const Operand pairs = fixed(unwritten({2, channels}, DType::float64));
     const std::string what = " of " + to_string(shape);
     compare(
-        "channel_moments" + what, {x, mean}, {pairs},
+        "channel_moments" + what, {x, mean}, {fixed(unwritten({2 * channels + 1}, DType::float64))},
         [](Backend& on, const Tensors& in, const Tensors& out) {
           on.run(ops::ChannelMoments{in[0], in[1], out[0]});
         },
@@ -208,8 +208,7 @@ BOOST_AUTO_TEST_CASE(moments_far_from_their_centre_keep_their_digits) {
                  total = gpu().empty({7}, DType::float64), mean = gpu().empty({3}),
                  inv_std = gpu().empty({3});
     gpu().fill(centre, 0);
-    gpu().run(ops::ChannelMoments{here, centre, total.rows(0, 6).reshape({2, 3})});
-    gpu().fill(total.rows(6, 7), 64 * 400);
+    gpu().run(ops::ChannelMoments{here, centre, total});
     bool lack = true;
     gpu().run(ops::MomentsLackDigits{total, 1e-5f, &lack});
     BOOST_TEST(!lack);

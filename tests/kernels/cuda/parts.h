@@ -173,7 +173,7 @@ class PartsOnGpu {
         const Shape channels{image[0]}, pairs{2, image[0]};
         const auto make = [&] { return on(form, images, image); };
         const Tensor x = make(), dy = make(), sums = of_parts(pairs, DType::float64);
-        run(ops::ChannelMoments{x, shared(channels), sums});
+        run(ops::ChannelMoments{x, shared(channels), of_parts({2 * image[0] + 1}, DType::float64)});
         for (const bool relu : {false, true}) {
           const ops::ChannelNorm norm{of_parts(channels), of_parts(channels), shared(channels),
                                       relu ? shared(channels) : Tensor{}};
