@@ -34,9 +34,22 @@ std::string target_of(const std::string& path) {
   return path;  // opening it reports the error
 }
 
-void check_no_directory(const std::string& path) {
-  std::error_code ignored;  // opening the path reports the error
-  if (!std::filesystem::is_directory(path, ignored)) return;
+/// Throws if the path is a folder, or a file of a folder that PyTorch or DeepSpeed wrote.
+void check_no_folder(const std::string& path) {
+  const bool is_part = path.ends_with(".distcp") || file_name_of(path) == ".metadata";
+  if (!is_part && !is_directory(path)) return;
+  const std::string folder = is_part ? directory_of(path) : path;
+  if (exists(folder + "/.metadata"))
+    throw DataError(
+        "{0}: is a checkpoint of torch.distributed.checkpoint; make a file of torch.save of it: python -m "
+        "torch.distributed.checkpoint.format_utils dcp_to_torch {1} model.pt",
+        path, folder);
+  for (const std::string& top : {folder, directory_of(folder)})
+    if (exists(top + "/zero_to_fp32.py"))
+      throw DataError(
+          "{0}: is a checkpoint of DeepSpeed; make files of torch.save of it: python {1}/zero_to_fp32.py {1} "
+          "OUT",
+          path, top);
   const std::string latest = path + "/checkpoints/latest";
   throw DataError("{}: is a directory; a checkpoint is a file{}", path,
                   exists(latest) ? ", such as " + latest : "");
@@ -50,7 +63,7 @@ double name_delay_s(const comm::HostGroup& world) {
 }
 
 std::shared_ptr<const OpenFile> open_live(const std::string& path) {
-  check_no_directory(path);
+  check_no_folder(path);
   for (int attempt = 1;; ++attempt) {
     const std::string target = target_of(path);
     try {

@@ -27,10 +27,11 @@ struct Weights {
   std::vector<NamedTensor> tensors;  ///< by name, in CPU memory
   std::vector<Section> averages;     ///< "ema/RATE": EMA weights of the same names, for a checkpoint
   std::vector<Section>
-      data;               ///< "data/FIELD": the normalisation of fields, see add_meaning(), for a checkpoint
-  Position position;      ///< zeros if the file has none
-  std::string config;     ///< empty: unknown
-  Provenance provenance;  ///< where they come from
+      data;  ///< "data/FIELD": the normalisation of fields, see add_meaning(), for a checkpoint
+  std::vector<Section> optimizer;  ///< "optimizer", "optimizer/SLOT": its state, for a checkpoint
+  Position position;               ///< zeros if the file has none
+  std::string config;              ///< empty: unknown
+  Provenance provenance;           ///< where they come from
   std::vector<std::string> notes;  ///< one line each: what differs from the file
 };
 
@@ -63,6 +64,13 @@ bool is_for_python(std::string_view path);
 /// UsageError if there are EMA weights of the profile already.
 void add_average(Weights& weights, const std::string& path, const optim::EmaProfile& profile,
                  const Weights& average, const std::string& average_path);
+
+/// Adds the state of PyTorch's AdamW or Adam in a file of torch.save: an optimizer.state_dict(), which may be
+/// inside other mappings. Names are those of the file (param_names), or else the model's: every group of the
+/// file has its parameters in the model's order. float32, without amsgrad's maxima. A step of 0 becomes that
+/// of the state. DataError if it is of another optimizer, if names or shapes differ, or if shapes leave a
+/// choice; nothing is guessed. The model may be of meta tensors.
+void add_optimizer(Weights& weights, const std::string& path, const ModelState& model);
 
 /// Casts floating-point tensors to `dtype`, including averages. DataError naming the tensor if a number is
 /// out of range.
