@@ -414,6 +414,30 @@ void check_finite(const std::string& path, const ModelState& model, const LoadOp
   }
 }
 
+/// Reads the elements of a stored tensor into `target`, transposed if marked so and cast to its type.
+/// DataError as read(), and if a number is out of the range of that type.
+void read_as(const WeightSource& source, const StoredTensor& stored, std::size_t tensor,
+             const Tensor& target) {
+  auto* const out = static_cast<std::byte*>(target.raw());
+  const bool same_type = stored.dtype == target.dtype();
+  if (same_type && !stored.transposed) return source.read(tensor, {out, target.bytes()});
+  std::vector<std::byte> elements(source.bytes_of(tensor));
+  source.read(tensor, elements);
+  if (!same_type) {
+    std::vector<std::byte> converted(stored.transposed ? target.bytes() : 0);
+    if (!cast_elements(stored.dtype.value(), elements.data(), target.dtype(),
+                       stored.transposed ? converted.data() : out, target.numel())) {
+      throw DataError("{}: {} has numbers out of the range of {}", source.path(), stored.name,
+                      to_string(target.dtype()));
+    }
+    if (stored.transposed) elements = std::move(converted);
+  }
+  if (stored.transposed) {
+    transpose_elements(elements.data(), stored.shape.at(0), stored.shape.at(1),
+                       lockstep::bytes_of(target.dtype()), out);
+  }
+}
+
 /// Each tensor is read by one rank, which sends it to the others.
 void read_pairs(const WeightSource& source, std::span<const StoredTensor> stored,
                 std::span<const Match::Pair> pairs, kernels::Backend* backend, comm::HostGroup& world) {

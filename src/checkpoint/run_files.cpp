@@ -34,22 +34,22 @@ std::string target_of(const std::string& path) {
   return path;  // opening it reports the error
 }
 
-/// Throws if the path is a folder, or a file of a folder that PyTorch or DeepSpeed wrote.
+/// DataError if the path is a folder, or a file of a folder of PyTorch, which is no checkpoint alone.
 void check_no_folder(const std::string& path) {
-  const bool is_part = path.ends_with(".distcp") || file_name_of(path) == ".metadata";
+  const bool is_part = path.ends_with(".distcp") || path.ends_with("/.metadata");
   if (!is_part && !is_directory(path)) return;
-  const std::string folder = is_part ? directory_of(path) : path;
-  if (exists(folder + "/.metadata"))
-    throw DataError(
-        "{0}: is a checkpoint of torch.distributed.checkpoint; make a file of torch.save of it: python -m "
-        "torch.distributed.checkpoint.format_utils dcp_to_torch {1} model.pt",
-        path, folder);
-  for (const std::string& top : {folder, directory_of(folder)})
-    if (exists(top + "/zero_to_fp32.py"))
-      throw DataError(
-          "{0}: is a checkpoint of DeepSpeed; make files of torch.save of it: python {1}/zero_to_fp32.py {1} "
-          "OUT",
-          path, top);
+  const auto refuse = [&](const char* program, const std::string& command) {
+    throw DataError("{}: is a checkpoint of {}; make a file of torch.save of it: python {}", path, program,
+                    command);
+  };
+  for (const std::string& folder : {path, directory_of(path)}) {
+    if (exists(folder + "/.metadata"))
+      refuse("torch.distributed.checkpoint",
+             fmt::format("-m torch.distributed.checkpoint.format_utils dcp_to_torch {} model.pt", folder));
+    if (exists(folder + "/zero_to_fp32.py"))
+      refuse("DeepSpeed", fmt::format("{0}/zero_to_fp32.py {0} OUT", folder));
+  }
+  if (!is_directory(path)) return;
   const std::string latest = path + "/checkpoints/latest";
   throw DataError("{}: is a directory; a checkpoint is a file{}", path,
                   exists(latest) ? ", such as " + latest : "");

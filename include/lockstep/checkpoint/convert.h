@@ -28,7 +28,7 @@ struct Weights {
   std::vector<Section> averages;     ///< "ema/RATE": EMA weights of the same names, for a checkpoint
   std::vector<Section>
       data;  ///< "data/FIELD": the normalisation of fields, see add_meaning(), for a checkpoint
-  std::vector<Section> optimizer;  ///< "optimizer", "optimizer/SLOT": its state, for a checkpoint
+  std::vector<Section> optimizer;  ///< "optimizer", "optimizer/SLOT": for a checkpoint
   Position position;               ///< zeros if the file has none
   std::string config;              ///< empty: unknown
   Provenance provenance;           ///< where they come from
@@ -65,12 +65,11 @@ bool is_for_python(std::string_view path);
 void add_average(Weights& weights, const std::string& path, const optim::EmaProfile& profile,
                  const Weights& average, const std::string& average_path);
 
-/// Adds the state of PyTorch's AdamW or Adam in a file of torch.save: an optimizer.state_dict(), which may be
-/// inside other mappings. Names are those of the file (param_names), or else the model's: every group of the
-/// file has its parameters in the model's order. float32, without amsgrad's maxima. A step of 0 becomes that
-/// of the state. DataError if it is of another optimizer, if names or shapes differ, or if shapes leave a
-/// choice; nothing is guessed. The model may be of meta tensors.
-void add_optimizer(Weights& weights, const std::string& path, const ModelState& model);
+/// Adds the state of PyTorch's AdamW or Adam: an optimizer.state_dict() in a file of torch.save, alone or in
+/// other mappings. Parameters have the file's names (param_names) or, within each of its groups, the model's
+/// order. A step of 0 becomes that of the state. Returns a line about it. DataError if the state is another
+/// one, if names or shapes differ, or if order and shapes leave a choice. Meta tensors will do for the model.
+std::string add_optimizer(Weights& weights, const std::string& path, const ModelState& model);
 
 /// Casts floating-point tensors to `dtype`, including averages. DataError naming the tensor if a number is
 /// out of range.

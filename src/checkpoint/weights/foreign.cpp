@@ -35,6 +35,10 @@ std::string with_prefix(const ForeignWeights& by, std::string_view name) {
   return name.starts_with(by.prefix) ? std::string(name) : fmt::format("{}{}", by.prefix, name);
 }
 
+bool is_matrix(const ForeignWeights& by, std::string_view name) {
+  return std::ranges::find(by.in_first, within_block(by, name)) != by.in_first.end();
+}
+
 /// The matrix whose shape tells the layout, if it is [factor n, n], or [n, factor n].
 bool tells(const ForeignWeights& by, std::string_view name, std::span<const std::int64_t> shape,
            bool out_first) {
@@ -44,10 +48,6 @@ bool tells(const ForeignWeights& by, std::string_view name, std::span<const std:
 }
 
 }  // namespace
-
-bool is_matrix(const ForeignWeights& by, std::string_view name) {
-  return std::ranges::find(by.in_first, within_block(by, name)) != by.in_first.end();
-}
 
 std::string foreign_config(const WeightSource& source, KnownForeign known) {
   const auto text = [](const ForeignWeights& by, const std::string& origin, const json& config) {

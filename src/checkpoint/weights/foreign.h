@@ -20,9 +20,6 @@ inline constexpr const char *weights_layout_key = "weights_layout", *foreign_con
 /// The number of updates of an average from PyTorch's AveragedModel.
 inline constexpr const char* n_averaged_key = "n_averaged";
 
-/// Whether it is one of the matrices that files of that layout have as [in, out].
-bool is_matrix(const ForeignWeights& by, std::string_view name);
-
 /// JSON: the place of such a configuration (the file's own, or config.json in its folder), and those of its
 /// keys that one of the known models names. Empty if there is none. UsageError if config.json is not a JSON
 /// object.

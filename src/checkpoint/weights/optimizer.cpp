@@ -5,12 +5,10 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <set>
-#include <unordered_map>
 
 #include "base/text.h"
 #include "checkpoint/elements.h"
-#include "checkpoint/weights/foreign.h"
+#include "checkpoint/run_files.h"
 #include "checkpoint/weights/pytorch.h"
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/convert.h"
@@ -20,37 +18,42 @@ namespace optimizer {
 
 using nlohmann::json;
 
-constexpr std::array<const char*, 2> moments{"exp_avg", "exp_avg_sq"};
+constexpr std::array slots{"exp_avg", "exp_avg_sq", "step"};
 
-/// A parameter in the file.
+/// A parameter in the file, by its number or name; `name` is empty if the file does not say it.
 struct Stored {
-  std::string key, name;               ///< name: empty if the file has numbers only
-  std::vector<std::uint64_t> tensors;  ///< of the moments; none if no step changed the parameter
-  std::int64_t steps = 0;
+  std::string key, name;
+  std::vector<std::size_t> moments;  ///< tensors of the file; none if no step changed the parameter
+  double steps = 0;
 };
 using Groups = std::vector<std::vector<Stored>>;
 
-/// A parameter's "step": a tensor or, before PyTorch 1.12, an integer.
-std::int64_t steps_in(const PytorchFile& file, const json& value) {
-  constexpr double max_steps = 1e15;
-  double steps = 0;
-  if (!value.is_number_unsigned()) {
-    value.get_to(steps);
-  } else if (const StoredTensor& tensor = file.tensors()[value.get<std::uint64_t>()];
-             tensor.dtype && is_floating(*tensor.dtype) && tensor.shape.empty()) {
-    read_as(file, tensor, value.get<std::uint64_t>(), Tensor::view(&steps, {}, DType::float64));
-  }
-  if (!(steps >= 1 && steps <= max_steps && steps == std::floor(steps)))
-    throw DataError("{}: a step of its optimizer is not a number of updates", file.path());
-  return static_cast<std::int64_t>(steps);
+/// Every optimizer.state_dict() in the contents of a file.
+void find(const json& contents, std::vector<const json*>& found) {
+  if (contents.is_object() && contents.contains("param_groups")) return found.push_back(&contents);
+  for (const json& inner : contents)
+    if (inner.is_structured()) find(inner, found);
 }
 
-/// Throws json::exception if the file has something else.
-Groups groups_in(const PytorchFile& file, std::vector<std::string>& notes) {
+/// Casts to the type of `out`. DataError unless the tensor has floats, in that shape.
+void read(const PytorchFile& file, std::size_t index, const std::string& what, const Tensor& out) {
+  const StoredTensor& tensor = file.tensors()[index];
+  const auto shape = out.shape().extents();
+  if (!std::ranges::equal(tensor.shape, shape) || !tensor.dtype || !is_floating(*tensor.dtype))
+    throw DataError("{}: {} is {} [{}], not floats [{}]", file.path(), what, tensor.type_name,
+                    fmt::join(tensor.shape, ", "), fmt::join(shape, ", "));
+  std::vector<std::byte> elements(file.bytes_of(index));
+  file.read(index, elements);
+  if (!cast_elements(*tensor.dtype, elements.data(), out.dtype(), static_cast<std::byte*>(out.raw()),
+                     out.numel()))
+    throw DataError("{}: {} has numbers out of the range of {}", file.path(), what, to_string(out.dtype()));
+}
+
+/// Throws json::exception if it is something else.
+Groups groups_in(const json& optimizer, const PytorchFile& file) {
+  constexpr double max_steps = 1e15;
   Groups groups;
-  bool amsgrad = false;
-  const json& states = file.optimizer().at("state");
-  for (const json& group : file.optimizer().at("param_groups")) {
+  for (const json& group : optimizer.at("param_groups")) {
     const json names = group.value("param_names", json());
     groups.emplace_back();
     for (const json& param : group.at("params")) {
@@ -58,53 +61,47 @@ Groups groups_in(const PytorchFile& file, std::vector<std::string>& notes) {
       Stored& stored = groups.back().emplace_back();
       stored.key = param.is_string() ? param.get<std::string>() : param.dump();
       if (name.is_string()) stored.name = strip_wrapper_prefix(name.get_ref<const std::string&>());
-      const auto state = states.find(stored.key);
-      if (state == states.end() || state->empty()) continue;
-      std::set<std::string> slots;
-      for (const auto& [slot, value] : state->items()) slots.insert(slot);
-      amsgrad |= slots.erase("max_exp_avg_sq") > 0;
-      if (slots != std::set<std::string>{moments[0], moments[1], "step"})
-        throw DataError("{}: holds {}, but the state of AdamW and Adam is exp_avg, exp_avg_sq and step",
-                        file.path(), fmt::join(slots, ", "));
-      for (const char* const slot : moments)
-        stored.tensors.push_back(state->at(slot).get_ref<const json::number_unsigned_t&>());
-      stored.steps = steps_in(file, state->at("step"));
+      const json state = optimizer.at("state").value(stored.key, json());
+      if (state.empty()) continue;
+      std::vector<std::string> own;
+      for (const auto& [slot, value] : state.items()) own.push_back(slot);
+      if (!std::ranges::equal(own, slots))  // both are sorted
+        throw DataError("{}: holds {}; the state of AdamW and Adam, without amsgrad, is {}", file.path(),
+                        fmt::join(own, ", "), fmt::join(slots, ", "));
+      for (const char* const slot : {slots[0], slots[1]})
+        stored.moments.push_back(state[slot].get_ref<const json::number_unsigned_t&>());
+      const json& step = state["step"];
+      if (!step.is_number_unsigned())
+        step.get_to(stored.steps);  // before PyTorch 1.12
+      else
+        read(file, step.get<std::size_t>(), "a step", Tensor::view(&stored.steps, {}, DType::float64));
+      if (!(stored.steps >= 1 && stored.steps <= max_steps && stored.steps == std::floor(stored.steps)))
+        throw DataError("{}: {} is not a number of steps", file.path(), stored.steps);
     }
   }
-  if (amsgrad)
-    notes.push_back(fmt::format("{}: left out: max_exp_avg_sq, as AdamW is without amsgrad", file.path()));
   return groups;
-}
-
-/// The parameter's shape in a file with its matrices as [in, out], by `by`, or in the model's.
-std::vector<std::int64_t> shape_in_file(const Param& param, const ForeignWeights* by) {
-  const auto extents = param.value.shape().extents();
-  std::vector<std::int64_t> shape(extents.begin(), extents.end());
-  if (by && is_matrix(*by, param.name)) std::ranges::reverse(shape);
-  return shape;
 }
 
 /// Names the file's parameters in the model's order, which each group keeps: all in one group, or matrices
 /// and vectors, body and head ... DataError unless one group alone has the shape of a parameter next.
-void name_by_order(Groups& groups, std::span<Param* const> params, const ForeignWeights* by,
-                   const PytorchFile& file) {
+void name_by_order(Groups& groups, std::span<const Param* const> params, const PytorchFile& file) {
   std::vector<std::span<Stored>> left(groups.begin(), groups.end());
   for (const Param* const param : params) {
-    const std::vector<std::int64_t> here = shape_in_file(*param, by);
+    const auto here = param->value.shape().extents();
     std::vector<std::span<Stored>*> fitting;
     std::vector<std::string> next;
     for (std::span<Stored>& group : left) {
       if (group.empty()) continue;
-      const std::vector<std::uint64_t>& tensors = group.front().tensors;
-      const std::vector<std::int64_t> there = tensors.empty() ? here : file.tensors()[tensors[0]].shape;
+      const std::vector<std::size_t>& moments = group.front().moments;
+      const auto there = moments.empty() ? here : std::span(file.tensors()[moments[0]].shape);
+      if (std::ranges::equal(here, there)) fitting.push_back(&group);
       next.push_back(fmt::format("{} [{}]", group.front().key, fmt::join(there, ", ")));
-      if (there == here) fitting.push_back(&group);
     }
     if (fitting.size() != 1)
       throw DataError(
-          "{}: numbers its parameters, and does not have the model's order in each group: {} is [{}] in the "
-          "model, next in the groups: {}. Give names: the optimizer by AdamW(model.named_parameters()), or "
-          "the file by param_names, a list in each of its param_groups",
+          "{}: numbers its parameters, so that each group must have them in the model's order: {} is [{}] in "
+          "the model, next in the groups: {}; save it with AdamW(model.named_parameters()), or add names: a "
+          "list param_names in each of param_groups",
           file.path(), param->name, fmt::join(here, ", "), fmt::join(next, ", "));
     fitting[0]->front().name = param->name;
     *fitting[0] = fitting[0]->subspan(1);
@@ -113,74 +110,58 @@ void name_by_order(Groups& groups, std::span<Param* const> params, const Foreign
 
 }  // namespace optimizer
 
-void add_optimizer(Weights& weights, const std::string& path, const ModelState& model) {
+std::string add_optimizer(Weights& weights, const std::string& path, const ModelState& model) {
   using namespace optimizer;
-  check_pytorch(path);
+  open_live(path);  // names a folder
   const PytorchFile file(path, {}, true);
-  const ForeignWeights* const by = weights.provenance.contains(weights_layout_key) ? model.foreign : nullptr;
+  std::vector<const json*> found;
+  find(file.contents(), found);
+  if (found.size() != 1)
+    throw DataError("{}: holds the state of {}, not of one; torch.save(optimizer.state_dict(), FILE)", path,
+                    pluralized(found.size(), "optimizer"));
   Groups groups;
   try {
-    groups = groups_in(file, weights.notes);
+    groups = groups_in(*found[0], file);
   } catch (const json::exception&) {
-    throw DataError("{}: its optimizer is not a state_dict() of PyTorch", path);
+    throw DataError("{}: holds no state_dict() of an optimizer of PyTorch", path);
   }
-  std::vector<Stored*> all;
+  std::vector<Stored*> stored;
   for (std::vector<Stored>& group : groups)
-    for (Stored& stored : group) all.push_back(&stored);
-  const bool named = std::ranges::none_of(all, &std::string::empty, &Stored::name);
-  if (!named) {
-    std::vector<Param*> params = model.params;
-    if (params.size() != all.size()) std::erase_if(params, [](Param* param) { return !param->trainable; });
-    if (params.size() != all.size())
-      throw DataError("{}: holds the state of {}, but the model has {}", path,
-                      pluralized(all.size(), "parameter"), params.size());
-    name_by_order(groups, params, by, file);
-  }
-  std::unordered_map<std::string, const Stored*> by_name;
-  for (const Stored* const stored : all) by_name.emplace(stored->name, stored);
+    for (Stored& param : group) stored.push_back(&param);
+  std::vector<const Param*> params(model.params.begin(), model.params.end());
+  if (params.size() != stored.size())
+    std::erase_if(params, [](const Param* param) { return !param->trainable; });
+  if (params.size() != stored.size())
+    throw DataError("{}: holds the state of {}, but the model has {}", path,
+                    pluralized(stored.size(), "parameter"), params.size());
+  const bool named = std::ranges::none_of(stored, &std::string::empty, &Stored::name);
+  if (!named) name_by_order(groups, params, file);
 
+  std::vector<Section> sections{{"optimizer", {}, {}, {}}};
+  for (const char* const slot : slots) sections.push_back({fmt::format("optimizer/{}", slot), {}, {}, {}});
   std::int64_t steps = 0;
-  std::vector<std::string> unused;
-  std::vector<Section> sections{{"optimizer", {}, {}, {}}, {"optimizer/step", {}, {}, {}}};
-  for (const char* const slot : moments) sections.push_back({fmt::format("optimizer/{}", slot), {}, {}, {}});
-  for (const Param* const param : model.params) {
-    const auto found = by_name.extract(param->name);
+  for (const Param* const param : params) {
+    const auto there = std::ranges::find(stored, param->name, &Stored::name);
+    if (there == stored.end()) throw DataError("{}: has no state of {}, as the model has", path, param->name);
     if (!param->trainable) continue;
-    if (found.empty()) throw DataError("{}: has no state of {}, which the model has", path, param->name);
-    const Stored& stored = *found.mapped();
-    const Tensor updates = Tensor::zeros({}, DType::int64);
-    *updates.data<std::int64_t>() = stored.steps;
-    steps = std::max(steps, stored.steps);
-    sections[1].tensors.push_back({param->name, updates});
-    if (stored.tensors.empty()) unused.push_back(param->name);
-    for (std::size_t m = 0; m < moments.size(); ++m) {
-      const Tensor value = Tensor::zeros(param->value.shape());
-      sections[2 + m].tensors.push_back({param->name, value});
-      if (stored.tensors.empty()) continue;
-      StoredTensor tensor = file.tensors()[stored.tensors[m]];
-      const std::vector<std::int64_t> shape = shape_in_file(*param, by);
-      if (tensor.shape != shape || !tensor.dtype || !is_floating(*tensor.dtype))
-        throw DataError("{}: {} of {} is {} [{}], not floats [{}]", path, moments[m], param->name,
-                        tensor.type_name, fmt::join(tensor.shape, ", "), fmt::join(shape, ", "));
-      tensor.transposed = by && is_matrix(*by, param->name);
-      read_as(file, tensor, stored.tensors[m], value);
+    const Tensor count = Tensor::zeros({}, DType::int64);
+    *count.data<std::int64_t>() = static_cast<std::int64_t>((*there)->steps);
+    steps = std::max(steps, *count.data<std::int64_t>());
+    for (std::size_t m = 0; m < 2; ++m) {
+      const Tensor moment = Tensor::zeros(param->value.shape());
+      if (const auto& moments = (*there)->moments; !moments.empty())
+        read(file, moments[m], fmt::format("{} of {}", slots[m], param->name), moment);
+      sections[1 + m].tensors.push_back({param->name, moment});
     }
+    sections.back().tensors.push_back({param->name, count});
   }
-  if (!by_name.empty())
-    throw DataError("{}: has state of {}, which the model does not have", path,
-                    quote(by_name.begin()->first));
   if (steps == 0) throw DataError("{}: holds no state: was it saved before the first step?", path);
-  if (!unused.empty())
-    weights.notes.push_back(fmt::format("{}: no step changed {}: from zero", path, list_of(unused)));
-  weights.notes.push_back(fmt::format("{}: the state of AdamW after step {}, by the {} of {}", path, steps,
-                                      named ? "names" : "order", pluralized(all.size(), "parameter")));
-  for (const Section& section : sections)
-    if (const std::string names = not_finite_in(section.tensors); !names.empty())
-      throw DataError("{}: {} has numbers that are not finite: {}", path, section.path, names);
   sections[0].attributes = {{"algorithm", std::string("adamw"), {}}, {"step", steps, {}}};
   weights.optimizer = std::move(sections);
   weights.provenance["converted_optimizer"] = path;
   if (weights.position.step == 0) weights.position.step = steps;
+  return fmt::format("{}: the state of AdamW after step {}, by the {} of {}", path, steps,
+                     named ? "names" : "order", pluralized(params.size(), "parameter"));
 }
 
 }  // namespace lockstep::checkpoint

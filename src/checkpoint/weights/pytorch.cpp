@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <unordered_set>
 
@@ -76,26 +77,25 @@ class Interpreter {
 
   bool is_tensor(Ref ref) const { return tensor_call(ref) != nullptr; }
 
-  /// PytorchFile::optimizer(), with tensors as keep(ref); `left`: how many values and characters it may have.
-  template <class Keep>
-  nlohmann::json json_of(Ref ref, std::size_t& left, const Keep& keep, int depth = 0) const {
+  /// PytorchFile::contents(), with tensors as keep(ref), of at most `left` values and characters.
+  nlohmann::json json_of(Ref ref, std::size_t& left, const std::function<std::size_t(Ref)>& keep,
+                         int depth = 0) const {
     constexpr int max_depth = 8;
     const std::string_view* const text = text_of(ref);
     const std::size_t size = 1 + (text ? text->size() : 0);
-    if (size > left || depth == max_depth)
-      throw DataError("{}: the state of its optimizer has too many values", zip_.path());
+    if (size > left) throw DataError("{}: its pickle holds too much beside tensors", zip_.path());
     left -= size;
     if (text) return std::string(*text);
-    if (is_tensor(ref)) return keep(ref);
     if (const auto* const integer = pickle_.get<std::int64_t>(ref)) return *integer;
+    if (is_tensor(ref)) return keep(ref);
     nlohmann::json value;
-    if (const auto* const list = pickle_.get<Pickle::List>(ref)) {
-      value = nlohmann::json::array();
+    if (const auto* const list = pickle_.get<Pickle::List>(ref); list && depth < max_depth)
       for (const Ref element : list->values) value.push_back(json_of(element, left, keep, depth + 1));
-    }
-    if (const Pickle::Items* const items = items_of(ref))
+    const Pickle::Items* const items = depth < max_depth ? items_of(ref) : nullptr;
+    if (items) value = nlohmann::json::object();
+    if (items)
       for (const auto& [key, item] : *items)
-        if (const nlohmann::json name = json_of(key, left, keep, depth + 1); !name.is_null())
+        if (const nlohmann::json name = json_of(key, left, keep, depth + 1); name.is_primitive())
           value[name.is_string() ? name.get<std::string>() : name.dump()] =
               json_of(item, left, keep, depth + 1);
     return value;
@@ -244,18 +244,16 @@ nlohmann::json numbers_under(const Interpreter& values, const Pickle& pickle, Re
   return numbers;
 }
 
-/// A mapping that contains tensors, or is an optimizer's state_dict().
+/// A mapping that contains tensors.
 struct Candidate {
   std::string key;  ///< "/" is the outermost mapping
   const Pickle::Items* items;
-  Ref ref;
 };
 
-/// All mappings with tensors, from the outermost on, through keys that are texts or numbers; through
-/// integers, which an optimizer's state has, only where the key `wanted` has them. Visits each mapping once.
-/// `optimizers`: instead all that are an optimizer's state_dict().
+/// All such mappings, from the outermost on, through keys that are texts or numbers; through integers, which
+/// an optimizer's state has, only where the key `wanted` has them. Visits each mapping once.
 std::vector<Candidate> candidates(const Interpreter& values, Ref root, const std::string& wanted,
-                                  const std::string& path, bool optimizers) {
+                                  const std::string& path) {
   constexpr std::size_t max_depth = 6, max_candidates = 1000, max_key_bytes = 100;
   struct Visit {
     std::size_t parent;  ///< index into the visits; the outermost mapping is its own
@@ -275,13 +273,10 @@ std::vector<Candidate> candidates(const Interpreter& values, Ref root, const std
   for (std::size_t at = 0; at < visits.size(); ++at) {
     const Pickle::Items* const items = values.items_of(visits[at].ref);
     if (!items) continue;
-    if (std::ranges::any_of(*items, [&](const auto& item) {
-          const std::string_view* const text = optimizers ? values.text_of(item.first) : nullptr;
-          return optimizers ? text && *text == "param_groups" : values.is_tensor(item.second);
-        })) {
+    if (std::ranges::any_of(*items, [&](const auto& item) { return values.is_tensor(item.second); })) {
       if (found.size() == max_candidates)
         throw DataError("{}: holds tensors in more than {} mappings", path, max_candidates);
-      found.push_back({at == 0 ? "/" : keys_to(at), items, visits[at].ref});
+      found.push_back({at == 0 ? "/" : keys_to(at), items});
     }
     if (visits[at].depth == max_depth) continue;
     for (const auto& [key, value] : *items) {
@@ -386,7 +381,7 @@ bool begins_as_old_pytorch(std::string_view start) {
          (start.size() > tar_magic_at && start.substr(tar_magic_at).starts_with("ustar"));
 }
 
-PytorchFile::PytorchFile(const std::string& path, const std::string& key, bool optimizer)
+PytorchFile::PytorchFile(const std::string& path, const std::string& key, bool contents)
     : WeightSource(path), zip_(path), root_(root_of(zip_)), checked_(zip_.entries().size(), false) {
   constexpr std::uint64_t max_times = 16, min_bytes = std::uint64_t{1} << 20;
   constexpr std::size_t max_listed = 8;
@@ -398,26 +393,20 @@ PytorchFile::PytorchFile(const std::string& path, const std::string& key, bool o
   model_args_ = numbers_under(values, pickle, pickle.root(), "model_args");
   std::uint64_t left_bytes = std::max(min_bytes, max_times * zip_.file_bytes());
   const auto keep = [&](Ref value, std::string name) {
-    views_.push_back(values.tensor_of(value, std::move(name)));
+    tensors_.push_back(views_.emplace_back(values.tensor_of(value, std::move(name))));
     const std::uint64_t used_bytes = std::max(views_.back().bytes, views_.back().span_bytes);
     if (used_bytes > left_bytes)
       throw DataError("{}: its tensors are views that would take more than {} times its bytes", path,
                       max_times);
     left_bytes -= used_bytes;
-    tensors_.push_back(views_.back());
     return tensors_.size() - 1;
   };
-  const std::vector<Candidate> all = candidates(values, pickle.root(), key, path, optimizer);
-  if (optimizer) {
-    std::size_t left_values = Pickle::max_values;
-    const auto keep_state = [&](Ref value) { return keep(value, "a tensor of its optimizer"); };
-    if (all.size() != 1)
-      throw DataError("{}: {}; torch.save(optimizer.state_dict(), FILE) saves that of one", path,
-                      all.empty() ? "holds no state of an optimizer"
-                                  : "holds the states of several optimizers, under " + keys_of(all));
-    optimizer_ = values.json_of(all.front().ref, left_values, keep_state);
+  if (contents) {
+    std::size_t left = Pickle::max_values;
+    contents_ = values.json_of(pickle.root(), left, [&](Ref value) { return keep(value, "a tensor"); });
     return;
   }
+  const std::vector<Candidate> all = candidates(values, pickle.root(), key, path);
   const Candidate& mapping = choose(all, key, path);
 
   std::unordered_set<std::string_view> names;

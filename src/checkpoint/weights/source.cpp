@@ -17,7 +17,6 @@
 #include "base/files.h"
 #include "base/text.h"
 #include "checkpoint/blocks.h"
-#include "checkpoint/elements.h"
 #include "checkpoint/layout.h"
 #include "checkpoint/run_files.h"
 #include "checkpoint/weights/pytorch.h"
@@ -292,32 +291,6 @@ std::size_t WeightSource::bytes_of(std::size_t tensor) const {
   return std::accumulate(
       stored.shape.begin(), stored.shape.end(), element_bytes,
       [](std::size_t bytes, std::int64_t extent) { return bytes * static_cast<std::size_t>(extent); });
-}
-
-void read_as(const WeightSource& source, const StoredTensor& stored, std::size_t tensor,
-             const Tensor& target) {
-  auto* const out = static_cast<std::byte*>(target.raw());
-  const bool same_type = stored.dtype == target.dtype();
-  if (same_type && !stored.transposed) return source.read(tensor, {out, target.bytes()});
-  std::vector<std::byte> elements(source.bytes_of(tensor));
-  source.read(tensor, elements);
-  if (!same_type) {
-    std::vector<std::byte> converted(stored.transposed ? target.bytes() : 0);
-    if (!cast_elements(stored.dtype.value(), elements.data(), target.dtype(),
-                       stored.transposed ? converted.data() : out, target.numel())) {
-      throw DataError("{}: {} has numbers out of the range of {}", source.path(), stored.name,
-                      to_string(target.dtype()));
-    }
-    if (stored.transposed) elements = std::move(converted);
-  }
-  if (stored.transposed) {
-    transpose_elements(elements.data(), stored.shape.at(0), stored.shape.at(1),
-                       lockstep::bytes_of(target.dtype()), out);
-  }
-}
-
-void check_pytorch(const std::string& path) {
-  if (format_of(path) != Format::pytorch) throw DataError("{}: is not a file of torch.save", path);
 }
 
 std::unique_ptr<WeightSource> open_weights(const std::string& path, const std::string& group,

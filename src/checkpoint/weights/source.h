@@ -62,14 +62,6 @@ class WeightSource {
   std::optional<std::int64_t> averaged_;
 };
 
-/// Reads the elements of a stored tensor into `target`, transposed if marked so and cast to its type.
-/// DataError as read(), and if a number is out of the range of that type.
-void read_as(const WeightSource& source, const StoredTensor& stored, std::size_t tensor,
-             const Tensor& target);
-
-/// DataError unless it is a file of torch.save.
-void check_pytorch(const std::string& path);
-
 // Lockstep's metadata: the configuration, and the position's numbers under this prefix.
 inline constexpr const char *config_key = "lockstep.config", *position_prefix = "lockstep.";
 
