@@ -96,8 +96,8 @@ $python -c 'import h5py; assert h5py.File("averaged.h5")["ema/0.9"].attrs["updat
 not_taken() {
   refused "$1" "$2" "$LOCKSTEP" convert "${5-half.h5}" no.h5 --config "${4-run.ini}" --optimizer "$3"
 }
-not_taken 3 'sgd.pt: holds momentum_buffer; the state of AdamW and Adam, without amsgrad, is exp_avg, exp_avg_sq, step' "$made/sgd.pt"
-not_taken 3 'amsgrad.pt: holds exp_avg, exp_avg_sq, max_exp_avg_sq, step; the state of AdamW and Adam, without amsgrad' "$made/amsgrad.pt"
+not_taken 3 'sgd.pt: holds "momentum_buffer"; the state of AdamW and Adam, without amsgrad, is exp_avg, exp_avg_sq, step' "$made/sgd.pt"
+not_taken 3 'amsgrad.pt: holds "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "step"; the state of AdamW and Adam, without amsgrad' "$made/amsgrad.pt"
 not_taken 3 'two.pt: holds the state of 2 optimizers, not of one' "$made/two.pt"
 not_taken 3 'new.pt: holds no state: was it saved before the first step' "$made/new.pt"
 not_taken 3 'training.pt: holds the state of 2 parameters, but the model has 6' "$made/../pytorch_files/training.pt"
@@ -120,9 +120,9 @@ with h5py.File("other.h5", "w") as file:
 PY
 }
 weights "3 4 2 4"
-not_taken 3 'old.pt: .*: net.2.weight is \[2, 4\] in the model, next in the groups: 2 \[4, 4\]; .* param_names' "$made/old.pt" other.ini other.h5
+not_taken 3 'old.pt: .*: net.2.weight is \[2, 4\] in the model, next in the groups: "2" \[4, 4\]; .* param_names' "$made/old.pt" other.ini other.h5
 weights "3 3 3"
-not_taken 3 'either.pt: .*: net.0.weight is \[3, 3\] in the model, next in the groups: 0 \[3, 3\], 2 \[3, 3\]; .* param_names' \
+not_taken 3 'either.pt: .*: net.0.weight is \[3, 3\] in the model, next in the groups: "0" \[3, 3\], "2" \[3, 3\]; .* param_names' \
   "$made/either.pt" other.ini other.h5
 weights "3 4 3"
 not_taken 3 'named.pt: exp_avg of net.0.weight is float32 \[3, 3\], not floats \[4, 3\]' "$made/named.pt" other.ini other.h5

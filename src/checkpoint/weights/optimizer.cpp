@@ -59,15 +59,16 @@ Groups groups_in(const json& optimizer, const PytorchFile& file) {
     for (const json& param : group.at("params")) {
       const json name = names.is_array() ? names.at(groups.back().size()) : param;
       Stored& stored = groups.back().emplace_back();
-      stored.key = param.is_string() ? param.get<std::string>() : param.dump();
+      stored.key =
+          param.is_string() ? param.get<std::string>() : std::to_string(param.get_ref<const std::int64_t&>());
       if (name.is_string()) stored.name = strip_wrapper_prefix(name.get_ref<const std::string&>());
       const json state = optimizer.at("state").value(stored.key, json());
       if (state.empty()) continue;
       std::vector<std::string> own;
-      for (const auto& [slot, value] : state.items()) own.push_back(slot);
-      if (!std::ranges::equal(own, slots))  // both are sorted
+      for (const auto& [slot, value] : state.items()) own.push_back(quote(slot));
+      if (list_of(own) != R"("exp_avg", "exp_avg_sq", "step")")
         throw DataError("{}: holds {}; the state of AdamW and Adam, without amsgrad, is {}", file.path(),
-                        fmt::join(own, ", "), fmt::join(slots, ", "));
+                        list_of(own), fmt::join(slots, ", "));
       for (const char* const slot : {slots[0], slots[1]})
         stored.moments.push_back(state[slot].get_ref<const json::number_unsigned_t&>());
       const json& step = state["step"];
@@ -95,14 +96,14 @@ void name_by_order(Groups& groups, std::span<const Param* const> params, const P
       const std::vector<std::size_t>& moments = group.front().moments;
       const auto there = moments.empty() ? here : std::span(file.tensors()[moments[0]].shape);
       if (std::ranges::equal(here, there)) fitting.push_back(&group);
-      next.push_back(fmt::format("{} [{}]", group.front().key, fmt::join(there, ", ")));
+      next.push_back(fmt::format("{} [{}]", quote(group.front().key), fmt::join(there, ", ")));
     }
     if (fitting.size() != 1)
       throw DataError(
           "{}: numbers its parameters, so that each group must have them in the model's order: {} is [{}] in "
           "the model, next in the groups: {}; save it with AdamW(model.named_parameters()), or add names: a "
           "list param_names in each of param_groups",
-          file.path(), param->name, fmt::join(here, ", "), fmt::join(next, ", "));
+          file.path(), param->name, fmt::join(here, ", "), list_of(next));
     fitting[0]->front().name = param->name;
     *fitting[0] = fitting[0]->subspan(1);
   }
