@@ -250,7 +250,13 @@ BOOST_FIXTURE_TEST_CASE(what_is_not_the_state_of_an_optimizer_is_refused, Files)
   BOOST_TEST(weights.position.step == 7);
   const auto cannot = [&](const std::string& pickled, const char* why) {
     write(pickled);
-    BOOST_CHECK_EXCEPTION(lc::add_optimizer(weights, path, layer.state), DataError, mentions("a.pt: ", why));
+    std::string said;
+    try {
+      lc::add_optimizer(weights, path, layer.state);
+    } catch (const DataError& error) {
+      said = error.what();
+    }
+    BOOST_TEST(said.find(why) != std::string::npos, why << ": " << said);
   };
   cannot(saved(number(1), groups(both)), "no state_dict()");
   cannot(saved(states(moments + step), number(1)), "no state_dict()");
@@ -270,12 +276,14 @@ BOOST_FIXTURE_TEST_CASE(what_is_not_the_state_of_an_optimizer_is_refused, Files)
          R"(weight is [2, 3] in the model, next in the groups: "0" [2];)");
   cannot(saved(states(moments + step), groups("](" + number(0) + number(0) + "e")),
          R"(bias is [2] in the model)");
-  std::string nested = "N";
-  for (int depth = 0; depth < 1000; ++depth) nested = "]q\x01" + nested + "a";  // read without recursion
-  cannot(pickle(nested), "holds the state of 0 optimizers");
-  std::string wide = "](" + number(1) + "e";  // lists of the list before: billions of numbers
-  for (int power = 0; power < 30; ++power)
-    wide = "](" + wide + "q" + static_cast<char>(power) + "h" + static_cast<char>(power) + "e";
+  cannot(pickle(std::string(100'000, ']') + "N" + std::string(100'000, 'a')),
+         "holds the state of 0 optimizers");
+  std::string wide = "N";
+  for (char level = 0; level < 7; ++level) {  // a hundred times the level before
+    std::string times = "](" + wide + "q" + level;
+    for (int time = 1; time < 100; ++time) times += "h"s + level;
+    wide = times + "e";
+  }
   cannot(pickle(wide), "its pickle holds too much beside tensors");
 }
 
