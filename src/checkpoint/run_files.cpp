@@ -34,9 +34,22 @@ std::string target_of(const std::string& path) {
   return path;  // opening it reports the error
 }
 
-void check_no_directory(const std::string& path) {
-  std::error_code ignored;  // opening the path reports the error
-  if (!std::filesystem::is_directory(path, ignored)) return;
+/// DataError if the path is a folder, or a file of a folder of PyTorch, which is no checkpoint alone.
+void check_no_folder(const std::string& path) {
+  const bool is_part = path.ends_with(".distcp") || path.ends_with("/.metadata");
+  if (!is_part && !is_directory(path)) return;
+  const auto refuse = [&](const char* program, const std::string& command) {
+    throw DataError("{}: is a checkpoint of {}; make a file of torch.save of it: python {}", path, program,
+                    command);
+  };
+  for (const std::string& folder : {path, directory_of(path)}) {
+    if (exists(folder + "/.metadata"))
+      refuse("torch.distributed.checkpoint",
+             fmt::format("-m torch.distributed.checkpoint.format_utils dcp_to_torch {} model.pt", folder));
+    if (exists(folder + "/zero_to_fp32.py"))
+      refuse("DeepSpeed", fmt::format("{0}/zero_to_fp32.py {0} OUT", folder));
+  }
+  if (!is_directory(path)) return;
   const std::string latest = path + "/checkpoints/latest";
   throw DataError("{}: is a directory; a checkpoint is a file{}", path,
                   exists(latest) ? ", such as " + latest : "");
@@ -50,7 +63,7 @@ double name_delay_s(const comm::HostGroup& world) {
 }
 
 std::shared_ptr<const OpenFile> open_live(const std::string& path) {
-  check_no_directory(path);
+  check_no_folder(path);
   for (int attempt = 1;; ++attempt) {
     const std::string target = target_of(path);
     try {

@@ -100,22 +100,30 @@ void convert_file(const po::variables_map& values, const std::string& in, const 
   const std::vector<Average> averages = averages_of(values);
   if (!averages.empty() && checkpoint::is_for_python(out))
     throw UsageError("--ema: {} can hold one set of weights only; write a .h5 file", out);
+  const std::optional<std::string> config = option_text(values, "config"),
+                                   optimizer = option_text(values, "optimizer");
+  if (optimizer && (!config || checkpoint::is_for_python(out)))
+    throw UsageError("--optimizer: needs OUT.h5, and --config CONFIG.ini, whose model names its parameters");
   std::vector<std::string> inputs{in};
   for (const Average& average : averages) inputs.push_back(average.file);
-  if (const std::optional<std::string> config = option_text(values, "config")) inputs.push_back(*config);
+  for (const auto& file : {config, optimizer})
+    if (file) inputs.push_back(*file);
   checkpoint::check_writable(out, values.count("force") > 0, inputs);
 
   const std::string key = option_text(values, "key").value_or("");
   const auto read = [&](const std::string& average) {
-    checkpoint::Weights weights = values.count("config")
-                                      ? fitted(in, group, key, average, values["config"].as<std::string>(),
-                                               dtype.has_value(), registries, log)
-                                  : average.empty() ? checkpoint::read_weights(in, group, key, known)
-                                                    : checkpoint::read_weights(average, "", "", known);
+    checkpoint::Weights weights =
+        config            ? fitted(in, group, key, average, *config, dtype.has_value(), registries, log)
+        : average.empty() ? checkpoint::read_weights(in, group, key, known)
+                          : checkpoint::read_weights(average, "", "", known);
     for (const std::string& note : weights.notes) log.info("{}", note);
     return weights;
   };
   checkpoint::Weights weights = read("");
+  if (optimizer) {
+    const auto model = train::build_meta_model(train::read_config(*config, {}, registries));
+    log.info("{}", checkpoint::add_optimizer(weights, *optimizer, model->state()));
+  }
   for (const auto& [profile, file] : averages)
     checkpoint::add_average(weights, in, profile, read(file), file);
   if (dtype) checkpoint::cast_floats(weights, *dtype);
@@ -139,20 +147,20 @@ void convert_file(const po::variables_map& values, const std::string& in, const 
 ExitCode convert(const Program& program, Session& session, const Arguments& arguments) {
   OptionSet options(program, "convert IN OUT [OPTIONS]",
                     "Writes the weights of IN to OUT.h5, OUT.safetensors or OUT.pt. IN is a\n"
-                    "checkpoint, a .safetensors file, a file of torch.save, or an HDF5 file with\n"
-                    "arrays under /model or at its root. Keeps names, shapes, types and the step, but\n"
-                    "no optimizer state or EMA weights. Does not execute code from a file of\n"
-                    "torch.save. With --config, OUT.h5 fits that model, and eval, predict and\n"
-                    "generate can read it.");
+                    "checkpoint, a .safetensors file, a file of torch.save (its code is not executed)\n"
+                    "or an HDF5 file with arrays under /model or at its root. Keeps names, shapes,\n"
+                    "types and the step, but no optimizer state or EMA weights. With --config, OUT.h5\n"
+                    "fits that model, and eval, predict and generate can read it.");
   options.add()(
       "weights", po::value<std::string>(),
       "model, ema/RATE or ema/sigma_rel=S; default: model, or the EMA weights of a file without it");
   options.add()(
       "key", po::value<std::string>(),
-      "torch.save: read the tensors under this key (a/b: b in a; /: the top level); default: state_dict, "
-      "model_state_dict or model");
+      "torch.save: read the tensors under this key (a/b: b in a; /: the top level); default: model ...");
   options.add()("ema", po::value<Arguments>()->composing(),
                 "RATE=FILE: add the weights of FILE to OUT.h5 as ema/RATE; may be repeated");
+  options.add()("optimizer", po::value<std::string>(),
+                "FILE.pt: add the state of PyTorch's AdamW to OUT.h5, for train --fork");
   options.add()("dtype", po::value<std::string>(),
                 "store floating-point numbers as float32 or bf16; default: unchanged");
   options.add()("layout", po::value<std::string>(),

@@ -197,6 +197,96 @@ BOOST_FIXTURE_TEST_CASE(the_numbers_that_nanogpt_saves_of_its_model_are_read, Fi
   }
 }
 
+/// A linear layer, as in training.pt.
+struct Layer {
+  Param weight, bias;
+  ModelState state{.params = {&weight, &bias}, .buffers = {}, .statistics = {}};
+
+  Layer() {
+    weight.name = "weight", weight.value = Tensor::zeros({2, 3});
+    bias.name = "bias", bias.value = Tensor::zeros({2});
+  }
+};
+
+BOOST_AUTO_TEST_CASE(the_state_of_adam_has_the_names_of_the_model) {
+  Layer layer;
+  lc::Weights weights;
+  BOOST_TEST(lc::add_optimizer(weights, file_of_pytorch("training.pt"), layer.state)
+                 .ends_with("training.pt: the state of AdamW after step 1, by the order of 2 parameters"));
+  BOOST_TEST(weights.position.step == 1);
+  BOOST_TEST_REQUIRE(weights.optimizer.size() == 4U);
+  for (const auto& [section, value] : {std::pair{1, 0.1F}, {2, 0.001F}}) {  // of a gradient of 1
+    const std::vector<lc::NamedTensor>& tensors =
+        weights.optimizer[static_cast<std::size_t>(section)].tensors;
+    BOOST_TEST_REQUIRE(tensors.size() == 2U);
+    for (std::size_t i = 0; i < 2; ++i) {
+      BOOST_TEST(tensors[i].name == layer.state.params[i]->name);
+      BOOST_TEST(tensors[i].value.shape() == layer.state.params[i]->value.shape());
+      for (std::int64_t e = 0; e < tensors[i].value.numel(); ++e)
+        BOOST_TEST(std::abs(tensors[i].value.data<float>()[e] - value) < 1e-7);
+    }
+  }
+  for (const lc::NamedTensor& count : weights.optimizer[3].tensors)
+    BOOST_TEST(*count.value.data<std::int64_t>() == 1);
+}
+
+BOOST_FIXTURE_TEST_CASE(what_is_not_the_state_of_an_optimizer_is_refused, Files) {
+  const std::string moments = text("exp_avg") + tensor(0, {2, 3}, {3, 1}) + text("exp_avg_sq") +
+                              tensor(0, {2, 3}, {3, 1}),
+                    vectors =
+                        text("exp_avg") + tensor(0, {2}, {1}) + text("exp_avg_sq") + tensor(0, {2}, {1}),
+                    step = text("step") + number(7), both = "](" + number(0) + number(1) + "e";
+  const auto saved = [](const std::string& states, const std::string& groups) {
+    return pickle(dict(text("state") + states + text("param_groups") + groups));
+  };
+  const auto states = [&](const std::string& first) {
+    return dict(number(0) + dict(first) + number(1) + dict(vectors + step));
+  };
+  const auto groups = [](const std::string& params) { return "](" + dict(text("params") + params) + "e"; };
+  Layer layer;
+  lc::Weights weights;
+  write(saved(states(moments + step), groups(both)));
+  lc::add_optimizer(weights, path, layer.state);
+  BOOST_TEST(weights.position.step == 7);
+  const auto cannot = [&](const std::string& pickled, const char* why) {
+    write(pickled);
+    std::string said;
+    try {
+      lc::add_optimizer(weights, path, layer.state);
+    } catch (const DataError& error) {
+      said = error.what();
+    }
+    BOOST_TEST(said.find(why) != std::string::npos, why << ": " << said);
+  };
+  cannot(saved(number(1), groups(both)), "no state_dict()");
+  cannot(saved(states(moments + step), number(1)), "no state_dict()");
+  cannot(saved(states(moments + step), groups(number(2))),
+         "holds the state of 1 parameter, but the model has 2");
+  cannot(saved(states(moments + step), groups("](" + text("0") + dict("") + "e")), "no state_dict()");
+  cannot(saved(states(text("exp_avg") + number(0) + text("exp_avg_sq") + number(1) + step), groups(both)),
+         "no state_dict()");
+  cannot(saved(states(moments), groups(both)), R"(holds "exp_avg", "exp_avg_sq"; the state of AdamW)");
+  cannot(saved(states(moments + step + text("a\nb") + number(1)), groups(both)),
+         R"(holds "a\nb", "exp_avg",)");
+  cannot(saved(states(moments + text("step") + number(-1)), groups(both)), "-1 is not a number of steps");
+  cannot(saved(states(moments + text("step") + tensor(0, {2}, {1})), groups(both)),
+         "a step is float32 [2], not floats []");
+  cannot(saved(states(moments + text("step") + dict("")), groups(both)), "no state_dict()");
+  cannot(saved(states(vectors + step), groups(both)),
+         R"(weight is [2, 3] in the model, next in the groups: "0" [2];)");
+  cannot(saved(states(moments + step), groups("](" + number(0) + number(0) + "e")),
+         R"(bias is [2] in the model)");
+  cannot(pickle(std::string(100'000, ']') + "N" + std::string(100'000, 'a')),
+         "holds the state of 0 optimizers");
+  std::string wide = "N";
+  for (char level = 0; level < 7; ++level) {  // a hundred times the level before
+    std::string times = "](" + wide + "q" + level;
+    for (int time = 1; time < 100; ++time) times += "h"s + level;
+    wide = times + "e";
+  }
+  cannot(pickle(wide), "its pickle holds too much beside tensors");
+}
+
 BOOST_FIXTURE_TEST_CASE(what_is_written_reads_back_and_is_the_same_every_time, Files) {
   std::vector<lc::NamedTensor> tensors;
   for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16, DType::float64, DType::int64,
@@ -531,11 +621,22 @@ struct Mutations : Files {
       }
       return tensors;
     } catch (const DataError& error) {
-      const std::string what = error.what();
-      if (what.find('\n') != std::string::npos || what.size() > 2000 ||
-          what.find("a.pt") == std::string::npos)
-        throw std::logic_error("it says: " + what);
+      check_text(error.what());
       return std::nullopt;
+    }
+  }
+  void check_text(const std::string& what) const {
+    if (what.find('\n') != std::string::npos || what.size() > 2000 || what.find("a.pt") == std::string::npos)
+      throw std::logic_error("it says: " + what);
+  }
+  /// AdamW's state is taken, or refused in one line.
+  void take_state() const {
+    Layer layer;
+    lc::Weights weights;
+    try {
+      lc::add_optimizer(weights, path, layer.state);
+    } catch (const DataError& error) {
+      check_text(error.what());
     }
   }
   /// A file with checksums is read as it was, or not at all. A pickle that was damaged before the checksums
@@ -553,6 +654,7 @@ struct Mutations : Files {
       const auto after = read();
       if (after && after != before) throw std::logic_error("other values are read");
       read_ += after.has_value();
+      take_state();
     } else {
       const lc::ZipFile zip(name);
       std::vector<std::pair<std::string, std::string>> entries;
@@ -563,6 +665,7 @@ struct Mutations : Files {
       }
       write(entries);
       read_ += read().has_value();
+      take_state();
     }
   }
 };

@@ -166,7 +166,7 @@ BOOST_AUTO_TEST_CASE(vit_has_the_names_of_torchvision) {
   BOOST_TEST((model->forward(tape, Tensor::zeros({2, 3, 2, 2})).shape() == Shape{2, 5}));
 }
 
-BOOST_AUTO_TEST_CASE(gpt_has_the_names_of_gpt2_and_no_head_of_its_own) {
+BOOST_AUTO_TEST_CASE(gpt_has_the_names_of_gpt2_in_its_order_and_no_head_of_its_own) {
   const auto model = std::make_unique<Gpt>(gpt(), 1);
   const Names names = names_of(*model);
   BOOST_TEST(names.size() == 2u + 2 * 12 + 2);
@@ -174,8 +174,8 @@ BOOST_AUTO_TEST_CASE(gpt_has_the_names_of_gpt2_and_no_head_of_its_own) {
   const std::string h = "transformer.h.0.";
   BOOST_TEST(
       first == (Names{"transformer.wte.weight", "transformer.wpe.weight", h + "ln_1.weight", h + "ln_1.bias",
-                      h + "ln_2.weight", h + "ln_2.bias", h + "attn.c_attn.weight", h + "attn.c_attn.bias",
-                      h + "attn.c_proj.weight", h + "attn.c_proj.bias", h + "mlp.c_fc.weight",
+                      h + "attn.c_attn.weight", h + "attn.c_attn.bias", h + "attn.c_proj.weight",
+                      h + "attn.c_proj.bias", h + "ln_2.weight", h + "ln_2.bias", h + "mlp.c_fc.weight",
                       h + "mlp.c_fc.bias", h + "mlp.c_proj.weight", h + "mlp.c_proj.bias"}),
       boost::test_tools::per_element());
   BOOST_TEST(names.back() == "transformer.ln_f.bias");

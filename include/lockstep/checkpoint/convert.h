@@ -27,10 +27,11 @@ struct Weights {
   std::vector<NamedTensor> tensors;  ///< by name, in CPU memory
   std::vector<Section> averages;     ///< "ema/RATE": EMA weights of the same names, for a checkpoint
   std::vector<Section>
-      data;               ///< "data/FIELD": the normalisation of fields, see add_meaning(), for a checkpoint
-  Position position;      ///< zeros if the file has none
-  std::string config;     ///< empty: unknown
-  Provenance provenance;  ///< where they come from
+      data;  ///< "data/FIELD": the normalisation of fields, see add_meaning(), for a checkpoint
+  std::vector<Section> optimizer;  ///< "optimizer", "optimizer/SLOT": for a checkpoint
+  Position position;               ///< zeros if the file has none
+  std::string config;              ///< empty: unknown
+  Provenance provenance;           ///< where they come from
   std::vector<std::string> notes;  ///< one line each: what differs from the file
 };
 
@@ -63,6 +64,12 @@ bool is_for_python(std::string_view path);
 /// UsageError if there are EMA weights of the profile already.
 void add_average(Weights& weights, const std::string& path, const optim::EmaProfile& profile,
                  const Weights& average, const std::string& average_path);
+
+/// Adds the state of PyTorch's AdamW or Adam: an optimizer.state_dict() in a file of torch.save, alone or in
+/// other mappings. Parameters have the file's names (param_names) or, within each of its groups, the model's
+/// order. A step of 0 becomes that of the state. Returns a line about it. DataError if the state is another
+/// one, if names or shapes differ, or if order and shapes leave a choice. Meta tensors will do for the model.
+std::string add_optimizer(Weights& weights, const std::string& path, const ModelState& model);
 
 /// Casts floating-point tensors to `dtype`, including averages. DataError naming the tensor if a number is
 /// out of range.

@@ -20,8 +20,10 @@ class GptBlock : public nn::Layer<GptBlock> {
 
  private:
   int heads_;
-  nn::LayerNorm ln_1_, ln_2_;
-  nn::Linear c_attn_, attn_c_proj_, c_fc_, mlp_c_proj_;
+  nn::LayerNorm ln_1_;
+  nn::Linear c_attn_, attn_c_proj_;
+  nn::LayerNorm ln_2_;
+  nn::Linear c_fc_, mlp_c_proj_;
   nn::Dropout attn_dropout_, mlp_dropout_;
 };
 

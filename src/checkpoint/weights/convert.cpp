@@ -79,6 +79,7 @@ void write_checkpoint(const std::string& path, const Weights& weights) {
   for (const auto& [name, value] : weights.provenance) state_dict.provenance[name] = value;
   state_dict.sections.push_back({"model", weights.tensors, {}, {}});
   std::ranges::copy(weights.averages, std::back_inserter(state_dict.sections));
+  std::ranges::copy(weights.optimizer, std::back_inserter(state_dict.sections));
   std::ranges::copy(weights.data, std::back_inserter(state_dict.sections));
   for (const NamedTensor& tensor : weights.tensors) {
     if (!is_link_name(tensor.name))
@@ -216,7 +217,8 @@ void check_writable(const std::string& path, bool replace, std::span<const std::
 void write_weights(const std::string& path, const Weights& weights, bool replace) {
   check_writable(path, replace);
   if (!is_for_python(path)) return write_checkpoint(path, weights);
-  if (!weights.averages.empty()) throw UsageError("{}: cannot hold averages; write a .h5", path);
+  if (!weights.averages.empty() || !weights.optimizer.empty())
+    throw UsageError("{}: cannot hold averages or an optimizer's state; write a .h5", path);
   std::map<std::string, std::string> metadata;
   if (weights.position != Position{}) {
     for_position(weights.position, [&](const char* name, auto number) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <unordered_set>
 
@@ -75,6 +76,30 @@ class Interpreter {
   }
 
   bool is_tensor(Ref ref) const { return tensor_call(ref) != nullptr; }
+
+  /// PytorchFile::contents(), with tensors as keep(ref), of at most `left` values and characters.
+  nlohmann::json json_of(Ref ref, std::size_t& left, const std::function<std::size_t(Ref)>& keep,
+                         int depth = 0) const {
+    constexpr int max_depth = 8;
+    const std::string_view* const text = text_of(ref);
+    const std::size_t size = 1 + (text ? text->size() : 0);
+    if (size > left) throw DataError("{}: its pickle holds too much beside tensors", zip_.path());
+    left -= size;
+    if (text) return std::string(*text);
+    if (const auto* const integer = pickle_.get<std::int64_t>(ref)) return *integer;
+    if (is_tensor(ref)) return keep(ref);
+    nlohmann::json value;
+    if (const auto* const list = pickle_.get<Pickle::List>(ref); list && depth < max_depth)
+      for (const Ref element : list->values) value.push_back(json_of(element, left, keep, depth + 1));
+    const Pickle::Items* const items = depth < max_depth ? items_of(ref) : nullptr;
+    if (items) value = nlohmann::json::object();
+    if (items)
+      for (const auto& [key, item] : *items)
+        if (const nlohmann::json name = json_of(key, left, keep, depth + 1); name.is_primitive())
+          value[name.is_string() ? name.get<std::string>() : name.dump()] =
+              json_of(item, left, keep, depth + 1);
+    return value;
+  }
 
   /// The entry of a value that is_tensor(). DataError if it is not within its storage.
   PytorchTensor tensor_of(Ref ref, std::string name) const {
@@ -356,7 +381,7 @@ bool begins_as_old_pytorch(std::string_view start) {
          (start.size() > tar_magic_at && start.substr(tar_magic_at).starts_with("ustar"));
 }
 
-PytorchFile::PytorchFile(const std::string& path, const std::string& key)
+PytorchFile::PytorchFile(const std::string& path, const std::string& key, bool contents)
     : WeightSource(path), zip_(path), root_(root_of(zip_)), checked_(zip_.entries().size(), false) {
   constexpr std::uint64_t max_times = 16, min_bytes = std::uint64_t{1} << 20;
   constexpr std::size_t max_listed = 8;
@@ -366,12 +391,26 @@ PytorchFile::PytorchFile(const std::string& path, const std::string& key)
   const Pickle pickle(bytes, vocabulary, path + ": data.pkl");
   const Interpreter values(pickle, vocabulary, zip_, root_);
   model_args_ = numbers_under(values, pickle, pickle.root(), "model_args");
+  std::uint64_t left_bytes = std::max(min_bytes, max_times * zip_.file_bytes());
+  const auto keep = [&](Ref value, std::string name) {
+    tensors_.push_back(views_.emplace_back(values.tensor_of(value, std::move(name))));
+    const std::uint64_t used_bytes = std::max(views_.back().bytes, views_.back().span_bytes);
+    if (used_bytes > left_bytes)
+      throw DataError("{}: its tensors are views that would take more than {} times its bytes", path,
+                      max_times);
+    left_bytes -= used_bytes;
+    return tensors_.size() - 1;
+  };
+  if (contents) {
+    std::size_t left = Pickle::max_values;
+    contents_ = values.json_of(pickle.root(), left, [&](Ref value) { return keep(value, "a tensor"); });
+    return;
+  }
   const std::vector<Candidate> all = candidates(values, pickle.root(), key, path);
   const Candidate& mapping = choose(all, key, path);
 
   std::unordered_set<std::string_view> names;
   std::vector<std::string> others;
-  std::uint64_t left_bytes = std::max(min_bytes, max_times * zip_.file_bytes());
   for (const auto& [name_ref, value] : *mapping.items) {
     const std::string_view* const name = values.text_of(name_ref);
     if (!values.is_tensor(value)) {
@@ -384,12 +423,7 @@ PytorchFile::PytorchFile(const std::string& path, const std::string& key)
     if (!name || !is_printable(*name))
       throw DataError("{}: data.pkl gives a tensor a name that is not printable text", path);
     if (!names.insert(*name).second) throw DataError("{}: {} occurs twice", path, quote(*name));
-    views_.push_back(values.tensor_of(value, std::string(*name)));
-    const std::uint64_t used_bytes = std::max(views_.back().bytes, views_.back().span_bytes);
-    if (used_bytes > left_bytes)
-      throw DataError("{}: its tensors are views that would take more than {} times its bytes", path,
-                      max_times);
-    left_bytes -= used_bytes;
+    keep(value, std::string(*name));
   }
   if (all.size() > 1) {
     std::vector<Candidate> rest;
@@ -401,7 +435,6 @@ PytorchFile::PytorchFile(const std::string& path, const std::string& key)
   if (!others.empty())
     notes_.push_back(
         fmt::format("{}: left out, as they are not tensors: {}", path, list_of(others, max_listed)));
-  tensors_.assign(views_.begin(), views_.end());
 }
 
 std::string PytorchFile::metadata(const std::string& key) const {

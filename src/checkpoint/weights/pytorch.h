@@ -42,12 +42,16 @@ class PytorchFile final : public WeightSource {
   /// big-endian machine; if its pickle holds anything but tensors and values of Python's own types
   /// (pickle.h); if there is no such mapping, or if it is ambiguous; if a tensor is not within its storage;
   /// and if the tensors would take more than 16 times the bytes of the file.
-  explicit PytorchFile(const std::string& path, const std::string& key = {});
+  /// With `contents`: reads all tensors of the pickle, for contents().
+  explicit PytorchFile(const std::string& path, const std::string& key = {}, bool contents = false);
 
   /// tensors(), in the order of the mapping, as views of storages.
   const std::vector<PytorchTensor>& views() const { return views_; }
   /// Integers under "model_args" of the outermost mapping: nanoGPT's options of the model. May be null.
   nlohmann::json model_args() const override { return model_args_; }
+  /// The pickle: keys as texts, integers signed, tensors as their unsigned indices in tensors(), and null for
+  /// all but mappings, lists, texts and integers.
+  const nlohmann::json& contents() const { return contents_; }
   /// The text of an entry of write_pytorch next to data.pkl; empty if there is none.
   std::string metadata(const std::string& key) const override;
   /// DataError if the storage does not have its checksum.
@@ -57,7 +61,7 @@ class PytorchFile final : public WeightSource {
   ZipFile zip_;
   std::string root_;  ///< the folder of all entries, with '/'
   std::vector<PytorchTensor> views_;
-  nlohmann::json model_args_;
+  nlohmann::json model_args_, contents_;
   mutable std::vector<bool> checked_;  ///< by entry of the archive
 };
 
