@@ -37,9 +37,11 @@ std::string target_of(const std::string& path) {
 void check_no_directory(const std::string& path) {
   std::error_code ignored;  // opening the path reports the error
   if (!std::filesystem::is_directory(path, ignored)) return;
-  const std::string latest = path + "/checkpoints/latest";
-  throw DataError("{}: is a directory; a checkpoint is a file{}", path,
-                  exists(latest) ? ", such as " + latest : "");
+  std::string latest;
+  for (const char* const name : {"checkpoints/latest", "latest"})
+    if (const auto there = std::filesystem::path(path) / name; latest.empty() && exists(there))
+      latest = ", such as " + there.string();
+  throw DataError("{}: is a directory; a checkpoint is a file{}", path, latest);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string_view>
 
+#include "base/text.h"
 #include "lockstep/checkpoint/convert.h"
 #include "lockstep/checkpoint/file.h"
 #include "lockstep/comm/agreement.h"
@@ -27,8 +28,8 @@ std::string weights_group(const std::string& weights) {
 void refuse_foreign(const std::string& file, const std::string& options) {
   const std::string_view format = checkpoint::foreign_format(file);
   if (format.empty()) return;
-  throw DataError("{0}: is {1}; convert it to a checkpoint: lockstep convert {0} OUT.h5{2}", file, format,
-                  options);
+  throw DataError("{0}: is {1}; convert it to a checkpoint: lockstep convert {3} OUT.h5{2}", file, format,
+                  options, shell_quoted(file));
 }
 
 void SavedModel::add_options(OptionSet& options) {

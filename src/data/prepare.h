@@ -11,6 +11,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -21,6 +22,10 @@
 #include "lockstep/data/augment.h"
 #include "lockstep/tensor/tensor.h"
 
+namespace lockstep::hdf5 {
+class File;
+}
+
 namespace lockstep::data {
 
 /// The file to write. UsageError if it exists, unless `replace` is set and it is a regular file and not an
@@ -28,6 +33,7 @@ namespace lockstep::data {
 struct Output {
   std::string path{};
   bool replace = false;
+  std::shared_ptr<hdf5::File> memory{};  ///< written instead, and no file on storage
 };
 
 /// A summary of the output, for a message.
@@ -73,9 +79,10 @@ struct CsvOptions {
   const Table* table = nullptr;            ///< what it learned from, instead of that of `statistics`
   std::vector<std::string> class_names{};  ///< of its labels 0, 1, 2 ...; empty: numbers
   DType dtype = DType::float32;            ///< of its /x
-  bool measured = false;                   ///< whether /x gets its own mean and std
+  bool own_statistics = false;             ///< /x gets its own mean and std
   bool keeps_lines = false;                ///< a line with a missing value is an error, not left out
   std::vector<std::string> names{};        ///< of columns: a first line with one of them is a heading
+  bool may_have_commas = false;  ///< as decimal signs where `decimal` is '\0', unless they separate fields
 
   /// Whether columns are more than numbers and a label, so that the data file describes the table.
   bool describes_table() const {

@@ -267,8 +267,8 @@ BOOST_FIXTURE_TEST_CASE(files_that_are_no_csv_are_refused_by_what_they_are, Tabl
        "UTF-16"},
       {std::string("1\0,\0002\0\n\0", 8), "null byte"},
       {"a,y\r1,2\r3,0\r", "CR (carriage return)"},
-      {"PAR1 1,2\n", "pandas.read_parquet(\""},
-      {"PK\x03\x04 xl/workbook.xml\n1,2\n", "pandas.read_excel(\""},
+      {"PAR1 1,2\n", "pandas.read_parquet(sys.argv[1])"},
+      {"PK\x03\x04 xl/workbook.xml\n1,2\n", "pandas.read_excel(sys.argv[1])"},
       {"BZh91AY", "compression=\"bz2\""},
       {std::string(257, 'a') + "ustar\n", "a tar archive"},
       {"\x89HDF\r\n", "an HDF5 file"},
@@ -288,6 +288,16 @@ BOOST_FIXTURE_TEST_CASE(text_is_looked_at_to_its_end, Tables) {
   BOOST_TEST(text(words + std::string(1, '\0') + words) == 40001);  // a stray one
   BOOST_TEST(text(words + "\x1A") == 20001);
   BOOST_CHECK_EXCEPTION(text("\x04\x22\x4D\x18" + words), DataError, mentions("lz4"));
+}
+
+BOOST_FIXTURE_TEST_CASE(a_folder_of_other_files_gives_a_few_notes_and_a_count, Tables) {
+  put("a.txt", "text");
+  for (int i = 0; i < 20; ++i) put(fmt::format("{}.png", i), "\x89PNG\r\n\x1A\n");
+  const std::string out = folder.file("text.out.h5");
+  const Prepared prepared = prepare_text(std::vector{folder.file("")}, {out, true});
+  BOOST_TEST(prepared.samples == 4);
+  BOOST_TEST(prepared.notes.size() == 6u);
+  BOOST_TEST(contains(prepared.notes.back(), "15 other files"));
 }
 
 BOOST_AUTO_TEST_SUITE_END()
