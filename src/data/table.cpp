@@ -85,7 +85,7 @@ double TableColumn::number_of(std::string_view field, std::size_t index, CsvFile
   const bool other_sign = !number && parse_value(field, value, ".,");
   throw DataError("{}: {} is '{}', not a number{}", file.where(), describe(file, index), short_text(field),
                   number       ? " in the range of float32"
-                  : other_sign ? ": the decimal sign is another one (lockstep prepare csv --decimal)"
+                  : other_sign ? ": the decimal sign is another one (prepare csv --decimal point or comma)"
                                : "");
 }
 
