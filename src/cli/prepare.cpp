@@ -82,16 +82,16 @@ void prepare_pictures(const po::variables_map& values, Session& session, const A
   how.encode = option::named<data::PackOptions::Encode>(values["encode"].as<std::string>());
   if (values.count("statistics")) how.statistics = values["statistics"].as<std::string>();
   if (values.count("labels")) how.pictures.labels = values["labels"].as<std::string>();
-  const data::Prepared prepared = data::prepare_pictures(folders.front(), out, how, session.world());
-  for (const std::string& note : prepared.notes) session.log().info("{}", note);
-  for (const std::string& warning : prepared.warnings) session.log().warning("{}", warning);
+  const data::Summary summary = data::prepare_pictures(folders.front(), out, how, session.world());
+  for (const std::string& note : summary.notes) session.log().info("{}", note);
+  for (const std::string& warning : summary.warnings) session.log().warning("{}", warning);
   if (session.world().rank() == 0)
-    fmt::print("{}: {} pictures{}\n", prepared.path, prepared.samples,
-               prepared.classes > 0 ? fmt::format(", {} classes", prepared.classes) : "");
+    fmt::print("{}: {} pictures{}\n", summary.path, summary.samples,
+               summary.classes > 0 ? fmt::format(", {} classes", summary.classes) : "");
 }
 
-data::Prepared run(const po::variables_map& values, const std::string& format, const Arguments& inputs,
-                   const data::Output& out) {
+data::Summary run(const po::variables_map& values, const std::string& format, const Arguments& inputs,
+                  const data::Output& out) {
   const std::string statistics = values.count("statistics") ? values["statistics"].as<std::string>() : "";
   if (format == "csv") {
     data::CsvOptions options{.label = values["label"].as<std::string>(),
@@ -225,7 +225,7 @@ ExitCode prepare(const Program& program, Session& session, const Arguments& argu
     return ExitCode::done;
   }
   on_rank_0(session, [&] {
-    const data::Prepared summary = run(values, format, inputs, output);
+    const data::Summary summary = run(values, format, inputs, output);
     for (const std::string& note : summary.notes) session.log().info("{}", note);
     for (const std::string& warning : summary.warnings) session.log().warning("{}: {}", out, warning);
     if (format == "text") {

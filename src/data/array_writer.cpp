@@ -44,8 +44,8 @@ void check_statistics(const std::string& where, const Normalization& statistics)
 std::vector<double> channel_attribute(const hdf5::Dataset& x, const char* attribute, std::int64_t channels) {
   std::vector<double> values = x.doubles_attribute(attribute);
   if (static_cast<std::int64_t>(values.size()) != channels) {
-    throw DataError("{}: attribute '{}' of /x has {} numbers, but the images have {} channels", x.file_path(),
-                    attribute, values.size(), channels);
+    throw DataError("{}: attribute '{}' of {} has {} numbers, but the images have {} channels", x.file_path(),
+                    attribute, x.name(), values.size(), channels);
   }
   return values;
 }
@@ -103,10 +103,8 @@ Normalization statistics_of(const std::string& path, const char* array, std::int
   if (path.empty()) return {};
   const hdf5::File file = hdf5::File::open(path);
   const hdf5::Dataset dataset = array == std::string_view("x") ? open_images(file) : file.open_dataset(array);
-  Normalization found{dataset.doubles_attribute("mean"), dataset.doubles_attribute("std")};
-  if (std::ssize(found.mean) != channels || found.deviation.size() != found.mean.size())
-    throw DataError("{}: mean and std of /{} have {} channels, but the images have {}", path, array,
-                    found.mean.size(), channels);
+  Normalization found{channel_attribute(dataset, "mean", channels),
+                      channel_attribute(dataset, "std", channels)};
   std::ranges::replace(found.deviation, 0.0, 1.0);  // of a channel that never changes
   check_statistics(path, found);
   return found;
@@ -131,6 +129,7 @@ ArrayWriter::ArrayWriter(const Output& output, std::vector<NewArray> arrays)
                                        .checksummed = attribute_bytes > max_plain_bytes}));
   }
   for (NewArray& array : arrays) {
+    if (array.rows == 0) array.rows = arrays.front().rows;
     std::vector<std::int64_t> shape{array.rows};
     shape.insert(shape.end(), array.row.begin(), array.row.end());
     Column column{array, file_->create_dataset(array.name, array.dtype, shape), Measure(array.row),

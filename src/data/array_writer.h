@@ -54,7 +54,7 @@ Normalization statistics_of(const std::string& path, const char* array, std::int
 /// An array of a data file to write.
 struct NewArray {
   std::string name{};
-  std::int64_t rows = 0;
+  std::int64_t rows = 0;         ///< 0: as many as the first array has
   DType dtype = DType::float32;  ///< in the file: uint8, uint16, int64, float32 or float64
   DType measured_as = dtype;     ///< what added values become until they are measured and written
   Shape row{};                   ///< of one row: [C, H, W], [C], or [] for a number

@@ -270,9 +270,7 @@ void check_options(const CsvOptions& options, bool known) {
   if (!options.target.empty() && options.label != "last")
     throw UsageError("--target {}: is the column to predict, and so is --label {}; give one of them",
                      options.target, options.label);
-  const bool changes = !options.categorical.empty() || !options.dates.empty() || !options.drop.empty() ||
-                       !options.missing.empty();
-  if (known && (changes || !options.target.empty() || options.eval_fraction > 0))
+  if (known && options.names_columns())
     throw UsageError(
         "--statistics {}: its table says what the columns are: --target, --categorical, --date, --drop, "
         "--missing and --eval-fraction are not needed",
@@ -297,7 +295,7 @@ std::string held_out_path(const std::string& path) {
   return fmt::format("{}-eval{}", path.substr(0, path.size() - end.size()), end);
 }
 
-Prepared prepare_csv(std::span<const std::string> inputs, const Output& output, const CsvOptions& options) {
+Summary prepare_csv(std::span<const std::string> inputs, const Output& output, const CsvOptions& options) {
   if (inputs.empty()) throw UsageError("prepare csv: the list of files is empty");
   check_output(inputs, output, options.statistics);
   const std::optional<Table> known = options.table ? *options.table : table_of(options.statistics);
@@ -394,13 +392,9 @@ Prepared prepare_csv(std::span<const std::string> inputs, const Output& output, 
            {"table", describes && !options.table ? (known ? *known : table).text(inputs.front()) : ""}}}};
   const std::string target_name = describes && table.target ? table.target->name : "";
   if (has_labels)
-    arrays.push_back({.name = "y",
-                      .rows = arrays[0].rows,
-                      .dtype = DType::int64,
-                      .texts = {{"classes", lines_of(labels.names())}}});
+    arrays.push_back({.name = "y", .dtype = DType::int64, .texts = {{"classes", lines_of(labels.names())}}});
   if (has_values)
     arrays.push_back({.name = "y",
-                      .rows = arrays[0].rows,
                       .dtype = target_spread->is_lost() ? DType::float64 : DType::float32,
                       .measured_as = DType::float64,
                       .normalizes = normalizes,
@@ -412,7 +406,6 @@ Prepared prepare_csv(std::span<const std::string> inputs, const Output& output, 
   const std::vector<std::string> code_names = table.code_names();
   if (!code_names.empty())
     arrays.push_back({.name = "codes",
-                      .rows = arrays[0].rows,
                       .dtype = DType::int64,
                       .row = {std::ssize(code_names)},
                       .texts = {{"names", lines_of(code_names)}}});
@@ -438,32 +431,30 @@ Prepared prepare_csv(std::span<const std::string> inputs, const Output& output, 
   write(training, false);
   std::optional<ArrayWriter> evaluation;
   if (samples_of_eval > 0) {
-    for (std::size_t i = 0; i < arrays.size(); ++i) {
-      arrays[i].by = training.statistics(i);
-      arrays[i].rows = samples_of_eval;
-    }
+    for (std::size_t i = 0; i < arrays.size(); ++i) arrays[i].by = training.statistics(i);
+    arrays[0].rows = samples_of_eval;
     write(evaluation.emplace(eval_output, arrays), true);
   }
   training.publish();  // both are complete
   if (evaluation) evaluation->publish();
-  Prepared prepared{.samples = samples - samples_of_eval,
-                    .image = image,
-                    .element_type = std::string(to_string(type)),
-                    .classes = has_labels ? training.largest(1) + 1 : 0,
-                    .notes = rows.notes(),
-                    .one_label = has_labels && training.smallest(1) == training.largest(1),
-                    .class_names = labels.names(),
-                    .held_out = samples_of_eval,
-                    .target = has_values ? table.target->name : ""};
+  Summary summary{.samples = samples - samples_of_eval,
+                  .image = image,
+                  .element_type = std::string(to_string(type)),
+                  .classes = has_labels ? training.largest(1) + 1 : 0,
+                  .notes = rows.notes(),
+                  .one_label = has_labels && training.smallest(1) == training.largest(1),
+                  .class_names = labels.names(),
+                  .held_out = samples_of_eval,
+                  .target = has_values ? table.target->name : ""};
   if (skipped > 0)
-    prepared.notes.push_back(fmt::format("{} with missing values left out", pluralized(skipped, "line")));
+    summary.notes.push_back(fmt::format("{} with missing values left out", pluralized(skipped, "line")));
   for (std::size_t i = 0; i < spreads.size() && type == DType::float32; ++i)
     if (const CsvSpread& column = spreads[i]; !describes && column.is_lost())
-      prepared.warnings.push_back(fmt::format(
+      summary.warnings.push_back(fmt::format(
           "{} has values from {} to {}, which float32 stores in steps of {}: subtract a common offset",
           rows.column_of(i), column.least, column.largest, column.step()));
-  if (has_labels) std::ranges::move(labels.warnings(), std::back_inserter(prepared.warnings));
-  return prepared;
+  if (has_labels) std::ranges::move(labels.warnings(), std::back_inserter(summary.warnings));
+  return summary;
 }
 
 }  // namespace lockstep::data

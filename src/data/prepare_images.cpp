@@ -77,8 +77,8 @@ Shape image_shape(const IdxFile& images) {
 
 /// /x, array 0, and labels /y, array 1, which fill(writer) adds.
 template <class Fill>
-Prepared write_images(const Output& output, std::int64_t images, const Shape& image,
-                      const std::string& statistics, const Fill& fill) {
+Summary write_images(const Output& output, std::int64_t images, const Shape& image,
+                     const std::string& statistics, const Fill& fill) {
   if (images == 0) throw DataError("{}: not written: the input has no images", output.path);
   ArrayWriter writer(output, {{.name = "x",
                                .rows = images,
@@ -86,7 +86,7 @@ Prepared write_images(const Output& output, std::int64_t images, const Shape& im
                                .row = image,
                                .normalizes = true,
                                .by = statistics_of(statistics, "x", image[0])},
-                              {.name = "y", .rows = images, .dtype = DType::int64}});
+                              {.name = "y", .dtype = DType::int64}});
   fill(writer);
   writer.finish();
   writer.publish();
@@ -99,8 +99,8 @@ Prepared write_images(const Output& output, std::int64_t images, const Shape& im
 
 }  // namespace
 
-Prepared prepare_idx(std::span<const std::string> inputs, const Output& output,
-                     const std::string& statistics) {
+Summary prepare_idx(std::span<const std::string> inputs, const Output& output,
+                    const std::string& statistics) {
   if (inputs.empty()) throw UsageError("prepare idx: the list of files is empty");
   check_output(inputs, output, statistics);
   Shape image;
@@ -158,8 +158,8 @@ int label_bytes_of(const std::string& path, std::int64_t bytes) {
 
 }  // namespace
 
-Prepared prepare_cifar(std::span<const std::string> inputs, const Output& output,
-                       const CifarOptions& options) {
+Summary prepare_cifar(std::span<const std::string> inputs, const Output& output,
+                      const CifarOptions& options) {
   if (inputs.empty()) throw UsageError("prepare cifar: the list of files is empty");
   if (options.label_bytes < 0 || options.label_bytes > 2) {
     throw UsageError("label_bytes = {} is invalid; CIFAR-10 has 1, CIFAR-100 has 2", options.label_bytes);

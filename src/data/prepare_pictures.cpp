@@ -263,8 +263,8 @@ class Pack {
 
 }  // namespace
 
-Prepared prepare_pictures(const std::string& folder, const Output& output, const PackOptions& options,
-                          comm::HostGroup& world) {
+Summary prepare_pictures(const std::string& folder, const Output& output, const PackOptions& options,
+                         comm::HostGroup& world) {
   if (options.encode == PackOptions::Encode::raw && options.size == 0)
     throw UsageError("--encode raw: needs --size N, the height and width of each image");
   if (options.encode == PackOptions::Encode::keep && options.size != 0)
@@ -292,10 +292,10 @@ Prepared prepare_pictures(const std::string& folder, const Output& output, const
     check_no_other_parts(output.path, files);
     classes = classes_of(list, options.statistics);
   });
-  Prepared prepared{.path = path_of(output.path, "*", files),
-                    .classes = std::ssize(classes.names),
-                    .notes = list.notes(),
-                    .class_names = classes.names};
+  Summary summary{.path = path_of(output.path, "*", files),
+                  .classes = std::ssize(classes.names),
+                  .notes = list.notes(),
+                  .class_names = classes.names};
   std::string origin = fmt::format("{} pictures {:016x}, {}, size {}{}", list.size(), purpose_of(entries),
                                    option::word(options.encode), options.size,
                                    options.pictures.skip_bad ? ", without bad ones" : "");
@@ -334,11 +334,11 @@ Prepared prepare_pictures(const std::string& folder, const Output& output, const
     throw DataError("{} cannot be decoded; remove them, or leave them out with --skip-bad: {}",
                     pluralized(bad.size(), "picture"), list_of(bad, 8, "; "));
   }
-  std::ranges::copy(of_all_ranks(world, notes), std::back_inserter(prepared.notes));
-  for (const std::string& one : bad) prepared.warnings.push_back("left out: " + one);
-  std::ranges::copy(of_all_ranks(world, damaged), std::back_inserter(prepared.warnings));
-  for (const std::int64_t count : comm::all_gather_values(world, pictures)) prepared.samples += count;
-  return prepared;
+  std::ranges::copy(of_all_ranks(world, notes), std::back_inserter(summary.notes));
+  for (const std::string& one : bad) summary.warnings.push_back("left out: " + one);
+  std::ranges::copy(of_all_ranks(world, damaged), std::back_inserter(summary.warnings));
+  for (const std::int64_t count : comm::all_gather_values(world, pictures)) summary.samples += count;
+  return summary;
 }
 
 }  // namespace lockstep::data

@@ -67,11 +67,11 @@ std::vector<std::string> files_in(const std::string& folder) {
 
 }  // namespace
 
-Prepared prepare_text(std::span<const std::string> inputs, const Output& output) {
+Summary prepare_text(std::span<const std::string> inputs, const Output& output) {
   if (inputs.empty()) throw UsageError("prepare text: the list of files is empty");
   check_output(inputs, output);
   const Bytes tokenizer;
-  Prepared prepared{.samples = 0, .image = {}, .element_type = "uint16", .classes = tokenizer.vocabulary()};
+  Summary summary{.samples = 0, .image = {}, .element_type = "uint16", .classes = tokenizer.vocabulary()};
   std::vector<std::string> paths;
   constexpr std::int64_t max_notes = 5;
   std::int64_t skipped = 0;
@@ -83,20 +83,20 @@ Prepared prepare_text(std::span<const std::string> inputs, const Output& output)
       const std::int64_t bytes = text_bytes(path, why);
       if (bytes < 0 && !folder) throw DataError("{}: not written: {} is {}", output.path, path, why);
       if (bytes < 0) {
-        if (++skipped <= max_notes) prepared.notes.push_back(fmt::format("skipped {}: it is {}", path, why));
+        if (++skipped <= max_notes) summary.notes.push_back(fmt::format("skipped {}: it is {}", path, why));
       } else {
-        prepared.samples += bytes;
+        summary.samples += bytes;
         paths.push_back(std::move(path));
       }
     }
   }
   if (skipped > max_notes)
-    prepared.notes.push_back(
+    summary.notes.push_back(
         fmt::format("skipped {} that are no text", pluralized(skipped - max_notes, "other file")));
-  if (prepared.samples == 0)
+  if (summary.samples == 0)
     throw DataError("{}: not written: no text in {}", output.path, fmt::join(inputs, ", "));
 
-  ArrayWriter writer(output, {{.name = "tokens", .rows = prepared.samples, .dtype = DType::uint16}});
+  ArrayWriter writer(output, {{.name = "tokens", .rows = summary.samples, .dtype = DType::uint16}});
   store_tokenizer(writer.dataset(0), "bytes", tokenizer);
   std::string buffer(chunk_bytes, '\0');
   for (const std::string& path : paths) {
@@ -108,7 +108,7 @@ Prepared prepare_text(std::span<const std::string> inputs, const Output& output)
   }
   writer.finish();
   writer.publish();
-  return prepared;
+  return summary;
 }
 
 }  // namespace lockstep::data

@@ -1,4 +1,4 @@
-// A table: what its columns are and which values of a sample they become. Prepared files and checkpoints
+// A table: what its columns are and which values of a sample they become. Data files and checkpoints
 // store it as JSON, so that other tables with these columns mean the same.
 #pragma once
 

@@ -302,7 +302,7 @@ BOOST_AUTO_TEST_CASE(a_packed_file_has_the_samples_of_its_folder_and_a_second_st
   const Pictures whole({root}, small), packed({folder.file("all.h5")}, small);
   BOOST_CHECK(samples_of(whole) == samples_of(packed));
   BOOST_CHECK(whole.meaning("y").classes.value == packed.meaning("y").classes.value);
-  const data::Prepared again = data::prepare_pictures(root, {folder.file("all.h5")}, {}, *world);
+  const data::Summary again = data::prepare_pictures(root, {folder.file("all.h5")}, {}, *world);
   BOOST_TEST(mentions({"all.h5", "already"})(DataError("{}", again.notes.at(0))));
   BOOST_TEST(again.samples == 4);
   std::ofstream(root + "/dog/readme.txt") << "no picture: the file stays as it is";
@@ -420,7 +420,7 @@ BOOST_AUTO_TEST_CASE(broken_pictures_are_listed_by_name_when_they_are_packed) {
   BOOST_CHECK_THROW(data::prepare_pictures(root, {folder.file("parts.h5"), true}, {.files = 3}, *world),
                     DataError);
   BOOST_TEST(std::filesystem::exists(folder.file("parts-00002-of-00003.h5")));
-  const data::Prepared rest =
+  const data::Summary rest =
       data::prepare_pictures(root, {folder.file("all.h5")}, {.pictures = {.skip_bad = true}}, *world);
   BOOST_TEST(rest.samples == 4);
   BOOST_TEST(rest.warnings.size() == 2U);

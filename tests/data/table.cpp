@@ -26,8 +26,7 @@ struct TableFolder {
     std::ofstream(folder.file(name), std::ios::binary) << bytes;
     return folder.file(name);
   }
-  Prepared make(const std::string& lines, const CsvOptions& options,
-                const std::string& out = "out.h5") const {
+  Summary make(const std::string& lines, const CsvOptions& options, const std::string& out = "out.h5") const {
     return prepare_csv(std::vector{put("in.csv", lines)}, {folder.file(out), true}, options);
   }
   template <class T>
@@ -45,13 +44,13 @@ constexpr const char* mixed =
     "06:00,2.5\nc9,70,red,2020-01-03,4.5\nd0,90,,2020-01-04,5\n";
 
 BOOST_FIXTURE_TEST_CASE(columns_become_numbers_categories_and_dates, TableFolder) {
-  const Prepared prepared = make(mixed, {.target = "price [EUR]",
-                                         .categorical = {"colour"},
-                                         .dates = {"when"},
-                                         .drop = {"id"},
-                                         .missing = {"median"}});
+  const Summary summary = make(mixed, {.target = "price [EUR]",
+                                       .categorical = {"colour"},
+                                       .dates = {"when"},
+                                       .drop = {"id"},
+                                       .missing = {"median"}});
   const double day = 86400, first = 18262 * day;
-  BOOST_TEST(prepared.target == "price [EUR]");
+  BOOST_TEST(summary.target == "price [EUR]");
   BOOST_TEST(read<double>("x") == (std::vector<double>{50, 0, 1, first, 70, 1, 0, first + 1.25 * day, 70, 0,
                                                        1, first + 2 * day, 90, 0, 0, first + 3 * day}));
   BOOST_TEST(read<float>("y") == (std::vector<float>{1.5, 2.5, 4.5, 5}));
@@ -62,7 +61,7 @@ BOOST_FIXTURE_TEST_CASE(columns_become_numbers_categories_and_dates, TableFolder
 }
 
 BOOST_FIXTURE_TEST_CASE(a_target_of_names_is_classes_and_of_numbers_values, TableFolder) {
-  const Prepared names = make("a,y\n1.5,rose\n2,iris\n", {.target = "y"});
+  const Summary names = make("a,y\n1.5,rose\n2,iris\n", {.target = "y"});
   BOOST_TEST(names.class_names == (std::vector<std::string>{"iris", "rose"}));
   BOOST_TEST(make("a,y\n1.5,1\n2,250000\n", {.target = "y"}).classes == 0);
   BOOST_TEST(read<float>("y") == (std::vector<float>{1, 250000}));
@@ -129,14 +128,14 @@ BOOST_FIXTURE_TEST_CASE(a_class_that_looks_missing_is_dropped_if_the_column_is_n
   for (const bool is_target : {true, false}) {
     CsvOptions options{.missing = {"y=drop"}};
     if (is_target) options.target = "y";
-    const Prepared named = make(lines, options, "train.h5");
+    const Summary named = make(lines, options, "train.h5");
     BOOST_TEST(named.class_names == (std::vector<std::string>{"iris", "rose"}));
     BOOST_TEST(named.samples == 2);
     BOOST_TEST(make(lines, {.statistics = folder.file("train.h5")}).samples == 2);
   }
   // All passes leave out the same lines, though the first targets are missing.
   CsvOptions halves{.target = "y", .missing = {"y=drop"}, .eval_fraction = 0.5};
-  const Prepared numbers = make("a,y\n1,NA\n2,NA\n3,1.5\n4,2.5\n5,3.5\n6,1\n", halves);
+  const Summary numbers = make("a,y\n1,NA\n2,NA\n3,1.5\n4,2.5\n5,3.5\n6,1\n", halves);
   BOOST_TEST(numbers.samples == 2);
   BOOST_TEST(numbers.held_out == 2);
 }
@@ -208,9 +207,9 @@ BOOST_FIXTURE_TEST_CASE(held_out_rows_change_nothing_that_is_learned, TableFolde
     return lines;
   };
   const CsvOptions options{.target = "y", .categorical = {"c"}, .missing = {"mean"}, .eval_fraction = 0.25};
-  const Prepared prepared = make(table_of({}), options);
-  BOOST_TEST(prepared.samples == 30);
-  BOOST_TEST(prepared.held_out == 10);
+  const Summary summary = make(table_of({}), options);
+  BOOST_TEST(summary.samples == 30);
+  BOOST_TEST(summary.held_out == 10);
   const std::string table = text("x", "table");
   const auto x = read<float>("x"), held_out = read<float>("x", "out-eval.h5");
   std::vector<float> rows;
@@ -252,9 +251,9 @@ BOOST_FIXTURE_TEST_CASE(other_tables_are_read_by_the_names_of_the_training_data,
         .missing = {"median"}},
        "train.h5");
   const CsvOptions like{.statistics = folder.file("train.h5")};
-  const Prepared prepared =
+  const Summary summary =
       make("when,price [EUR],shop,colour,area (m2)\n2020-01-05,3,12,blue,\n2020-01-06,4,13,,20\n", like);
-  BOOST_TEST(contains(prepared.notes.at(1), "this column: shop"));
+  BOOST_TEST(contains(summary.notes.at(1), "this column: shop"));
   const double first = 18266 * 86400.;
   BOOST_TEST(read<double>("x") == (std::vector<double>{70, 1, 0, first, 20, 0, 0, first + 86400}));
   BOOST_TEST(text("x", "table") == text("x", "table", "train.h5"));
