@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <set>
 
 #include "base/text.h"
 #include "cli/verb.h"
@@ -190,10 +190,12 @@ ExitCode prepare(const Program& program, Session& session, const Arguments& argu
       "Converts files, which may be gzipped, to one HDF5 data file:\n" + text +
           (shown.empty() ? program.name + " prepare NAME --help describes a format; see also docs/data.md."
                          : ""));
-  std::set<std::string_view> added;
+  std::map<std::string_view, std::string> formats_of;  // by the name of an option
   for (const FormatOption& one : format_options) {
     const bool is_shown = !helps || (shown.empty() ? one.formats == every : is_of(one, shown));
-    if (!is_shown || !added.insert(one.name).second) continue;
+    if (is_shown)
+      formats_of[one.name] += fmt::format("{}{}", formats_of[one.name].empty() ? "" : ", ", one.formats);
+    if (!is_shown || formats_of[one.name] != one.formats) continue;  // another has added it
     if (!one.initial)
       options.add()(one.name, one.help);
     else if (!*one.initial)
@@ -214,12 +216,10 @@ ExitCode prepare(const Program& program, Session& session, const Arguments& argu
   const std::string out = values["out"].as<std::string>();
   const data::Output output{out, values.count("force") > 0};
   const Arguments inputs = values["input"].as<Arguments>();
-  for (const FormatOption& one : format_options)
-    if (values.count(one.name) > 0 && !values[one.name].defaulted() &&
-        std::ranges::none_of(format_options, [&](const FormatOption& other) {
-          return std::string_view(other.name) == one.name && is_of(other, format);
-        }))
-      throw UsageError("prepare {}: --{} is for {}", format, one.name, one.formats);
+  for (const auto& [name, of] : formats_of)
+    if (const po::variable_value& value = values[std::string(name)];
+        !value.empty() && !value.defaulted() && of.find(format) == std::string::npos)
+      throw UsageError("prepare {}: --{} is for {}", format, name, of);
   if (format == "images") {
     prepare_pictures(values, session, inputs, output);
     return ExitCode::done;

@@ -115,9 +115,8 @@ ArrayWriter::ArrayWriter(const Output& output, std::vector<NewArray> arrays)
   constexpr std::size_t max_plain_bytes = 65'400;  // of an attribute in the oldest format of HDF5
   std::size_t attribute_bytes = 0;
   for (const NewArray& array : arrays) {
-    if (array.normalizes)
-      attribute_bytes =
-          std::max(attribute_bytes, static_cast<std::size_t>(normalization_channels(array.row)) * 8);
+    const auto channels = static_cast<std::size_t>(normalization_channels(array.row));
+    attribute_bytes = std::max(attribute_bytes, array.normalizes ? channels * 8 : 0);
     for (const auto& [name, text] : array.texts) attribute_bytes = std::max(attribute_bytes, text.size());
   }
   if (!file_) {
@@ -151,7 +150,7 @@ void ArrayWriter::write(Column& column) {
     const std::int64_t rows = std::ssize(buffer) / column.width;
     if (rows == 0) return;
     if (rows > column.array.rows - column.done) throw_changed();
-    const std::span<const T> values(buffer);
+    const std::span<const T> values(buffer.data(), static_cast<std::size_t>(rows * column.width));
     column.dataset->write_rows(column.done, rows, values);
     if constexpr (std::is_same_v<T, std::int64_t>) {
       const auto [smallest, largest] = std::ranges::minmax(values);
@@ -161,7 +160,7 @@ void ArrayWriter::write(Column& column) {
       column.measure.add(values);
     }
     column.done += rows;
-    buffer.clear();
+    buffer.erase(buffer.begin(), buffer.begin() + std::ssize(values));
   };
   std::visit(write, column.buffer);
 }

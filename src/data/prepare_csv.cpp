@@ -184,70 +184,52 @@ struct CsvSpread {
 
 bool is_byte(double value) { return value >= 0 && value <= 255 && std::floor(value) == value; }
 
-/// What the columns of a table need from the training rows.
-class LearnedColumns {
- public:
-  explicit LearnedColumns(const TableRows& rows) : columns_(rows.table().columns.size()) {
-    for (std::size_t i = 0; i < columns_.size(); ++i)  // a category that fills
-      columns_[i].categories.insert(rows.table().columns[i].categories.begin(),
-                                    rows.table().columns[i].categories.end());
-  }
-
-  void see(TableRows& rows, CsvFile& file) {
-    for (std::size_t i = 0; i < columns_.size(); ++i) {
-      const TableColumn& column = rows.table().columns[i];
+/// Learns categories, means and medians from the lines with which each_line calls a function.
+void learn_columns(TableRows& rows, const auto& each_line) {
+  constexpr std::size_t max_categories = 10'000;
+  using Fill = TableColumn::Fill;
+  std::vector<TableColumn>& columns = rows.table().columns;
+  struct Learned {
+    std::set<std::string, std::less<>> categories;
+    std::vector<double> values{};  // for a median
+    double sum = 0, count = 0;     // of numbers
+  };
+  std::vector<Learned> all;
+  for (const TableColumn& column : columns)  // one category may be known, which fills
+    all.push_back({{column.categories.begin(), column.categories.end()}});
+  each_line([&](CsvFile& file) {
+    for (std::size_t i = 0; i < columns.size(); ++i) {
       const std::string_view text = rows.field(file, i);
       if (is_missing(text)) continue;
-      if (column.is_category()) {
-        columns_[i].categories.emplace(text);
-        if (columns_[i].categories.size() > max_categories)
-          throw DataError("{}: {} has more than {} categories; leave it out (--drop), or number them",
-                          file.where(), describe(file, rows.field_index(i)), max_categories);
-      } else if (column.fill_by == TableColumn::Fill::mean) {
-        columns_[i].sum += rows.number(file, i);
-        ++columns_[i].count;
-      } else if (column.fill_by == TableColumn::Fill::median) {
-        columns_[i].values.push_back(rows.number(file, i));
-        ++columns_[i].count;
-      }
+      if (columns[i].is_category() && all[i].categories.emplace(text).second &&
+          all[i].categories.size() > max_categories)
+        throw DataError("{}: {} has more than {} categories; leave it out (--drop), or number them",
+                        file.where(), describe(file, rows.field_index(i)), max_categories);
+      if (columns[i].fill_by != Fill::mean && columns[i].fill_by != Fill::median) continue;
+      const double value = rows.number(file, i);
+      ++all[i].count;
+      all[i].sum += value;
+      if (columns[i].fill_by == Fill::median) all[i].values.push_back(value);
     }
+  });
+  for (std::size_t i = 0; i < columns.size(); ++i) {
+    TableColumn& column = columns[i];
+    auto& [categories, values, sum, count] = all[i];
+    const bool is_mean = column.fill_by == Fill::mean, is_median = column.fill_by == Fill::median;
+    if (column.is_category() ? categories.empty() : (is_mean || is_median) && count == 0)
+      throw DataError("{} has no value in the training rows; leave it out: --drop", rows.column_of(i));
+    if (!column.categories.empty())
+      column.fill = 1 + static_cast<double>(
+                            std::distance(categories.begin(), categories.find(column.categories.front())));
+    column.categories.assign(categories.begin(), categories.end());
+    if (is_mean) column.fill = sum / count;
+    if (!is_median) continue;
+    const auto middle = values.begin() + std::ssize(values) / 2;
+    std::ranges::nth_element(values, middle);
+    const double below = values.size() % 2 == 1 ? *middle : *std::max_element(values.begin(), middle);
+    column.fill = below + (*middle - below) / 2;
   }
-
-  void finish(TableRows& rows) {
-    for (std::size_t i = 0; i < columns_.size(); ++i) {
-      TableColumn& column = rows.table().columns[i];
-      auto& [values, categories, sum, count] = columns_[i];
-      const bool is_mean = column.fill_by == TableColumn::Fill::mean,
-                 is_median = column.fill_by == TableColumn::Fill::median;
-      if (column.is_category() ? categories.empty() : (is_mean || is_median) && count == 0)
-        throw DataError("{} has no value in the training rows; leave it out: --drop", rows.column_of(i));
-      if (column.is_category()) {
-        const std::vector<std::string> filling =
-            std::exchange(column.categories, {categories.begin(), categories.end()});
-        if (!filling.empty())
-          column.fill = static_cast<double>(std::ranges::lower_bound(column.categories, filling[0]) -
-                                            column.categories.begin() + 1);
-      } else if (is_mean) {
-        column.fill = sum / static_cast<double>(count);
-      } else if (is_median) {
-        const auto middle = values.begin() + std::ssize(values) / 2;
-        std::ranges::nth_element(values, middle);
-        const double below = count % 2 == 1 ? *middle : *std::max_element(values.begin(), middle);
-        column.fill = below + (*middle - below) / 2;
-      }
-    }
-  }
-
- private:
-  static constexpr std::size_t max_categories = 10'000;
-  struct Column {
-    std::vector<double> values{};
-    std::set<std::string, std::less<>> categories{};
-    double sum = 0;
-    std::int64_t count = 0;  // of numbers
-  };
-  std::vector<Column> columns_;
-};
+}
 
 /// Which rows are held out: a permutation by nothing but their number decides. The same table has the same.
 std::vector<bool> held_out_rows(std::int64_t rows, double fraction, const std::string& path) {
@@ -319,13 +301,12 @@ Summary prepare_csv(std::span<const std::string> inputs, const Output& output, c
   const auto is_held_out = [&](std::int64_t row) {
     return row < std::ssize(held_out) && held_out[static_cast<std::size_t>(row)];
   };
-  if (rows.must_learn()) {
-    LearnedColumns learned(rows);
-    each_row([&](CsvFile& file, std::int64_t row) {
-      if (!is_held_out(row)) learned.see(rows, file);
+  if (rows.must_learn())
+    learn_columns(rows, [&](const auto& use) {
+      each_row([&](CsvFile& file, std::int64_t row) {
+        if (!is_held_out(row)) use(file);
+      });
     });
-    learned.finish(rows);
-  }
 
   std::vector<std::string> value_names;
   if (rows.has_heading()) value_names = rows.table().value_names();

@@ -39,11 +39,9 @@ using Fill = TableColumn::Fill;
 
 /// What a word of --missing says.
 Fill fill_named(std::string_view word) {
-  return word.empty()       ? Fill::none
-         : word == "drop"   ? Fill::drop
-         : word == "mean"   ? Fill::mean
-         : word == "median" ? Fill::median
-                            : Fill::value;
+  constexpr std::array<std::string_view, 5> words{"", "any other", "mean", "median", "drop"};  // as of Fill
+  const auto found = std::ranges::find(words, word);
+  return found == words.end() ? Fill::value : static_cast<Fill>(found - words.begin());
 }
 
 }  // namespace

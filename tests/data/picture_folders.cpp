@@ -403,6 +403,26 @@ BOOST_AUTO_TEST_CASE(pictures_are_packed_as_raw_images_of_one_size) {
       UsageError);
 }
 
+BOOST_AUTO_TEST_CASE(raw_images_of_any_size_are_packed_whole) {
+  const TemporaryFolder folder;
+  const std::string root = make_folder(folder);
+  const auto world = comm::make_self_communicator();
+  const auto pixels = [&](std::int64_t size, int files) {  // 1 MiB is written at once
+    const data::Summary summary = data::prepare_pictures(
+        root, {folder.file(fmt::format("{}.h5", files)), true},
+        {.encode = data::PackOptions::Encode::raw, .size = size, .files = files}, *world);
+    std::vector<std::uint8_t> all;
+    for (int i = 1; i <= files; ++i) {
+      const std::string name = files == 1 ? "1.h5" : fmt::format("{}-{:05}-of-{:05}.h5", files, i, files);
+      const auto part = hdf5::File::open(folder.file(name)).open_dataset("x").read_all<std::uint8_t>();
+      all.insert(all.end(), part.begin(), part.end());
+      std::filesystem::remove(folder.file(name));
+    }
+    return all;
+  };
+  for (const std::int64_t size : {500, 700}) BOOST_TEST((pixels(size, 1) == pixels(size, 4)));
+}
+
 BOOST_AUTO_TEST_CASE(broken_pictures_are_listed_by_name_when_they_are_packed) {
   const TemporaryFolder folder;
   const std::string root = make_folder(folder);
