@@ -34,9 +34,9 @@ OutputKind output_of(const std::string& word, const std::string& file, SavedMode
     throw UsageError("--output {}: must be logits, logprobs or network", quote(word));
   if (saved.config().task.options_of<tasks::Diffusion>())
     throw UsageError(
-        "predict: {0}: a diffusion model predicts samples: use lockstep sample {0}, or --output network for "
+        "predict: {0}: a diffusion model predicts samples: use lockstep sample {1}, or --output network for "
         "what its network makes of x and t",
-        file);
+        file, shell_quoted(file));
   if (word == "logits") return OutputKind::predictions;
   if (saved.model().context() > 0) return OutputKind::log_probabilities;
   throw UsageError("--output logprobs: needs a language model; this model is not one");

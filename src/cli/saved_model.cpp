@@ -52,10 +52,10 @@ SavedModel::SavedModel(const std::string& file, const po::variables_map& values,
   if (index.config.empty())
     throw UsageError(
         "{0}: stores no configuration, so its model cannot be built. If {1} has the model, add the "
-        "configuration: {1} convert {0} OUT.h5 --config CONFIG.ini. If a program with its own training loop "
+        "configuration: {1} convert {2} OUT.h5 --config CONFIG.ini. If a program with its own training loop "
         "wrote the file, evaluate the model there: by ls::evaluate(), or register it (ls::App) and use the "
         "program's verbs",
-        file, program.name);
+        file, program.name, shell_quoted(file));
   std::string fallback_warning;
   comm::run_on_all(session.world(), [&] {
     config_ = train::parse_stored_config(index.config, file + " /config", program.registries);

@@ -333,16 +333,10 @@ std::string CsvFile::where() const { return fmt::format("{}:{}", path(), line_.n
 std::string CsvFile::heading_where() const { return fmt::format("{}:{}", path(), heading_line_); }
 
 std::string CsvFile::separator_name() const {
-  switch (separator_) {
-    case ',':
-      return "comma";
-    case ';':
-      return "semicolon";
-    case '\t':
-      return "tab";
-    default:
-      return fmt::format("'{}'", separator_);
-  }
+  return separator_ == ','    ? "comma"
+         : separator_ == ';'  ? "semicolon"
+         : separator_ == '\t' ? "tab"
+                              : fmt::format("'{}'", separator_);
 }
 
 std::string CsvFile::other_separator() const {

@@ -15,13 +15,6 @@
 namespace lockstep::data {
 namespace {
 
-/// "NAME=WHAT", where WHAT is after the last sign; without one all is the name.
-std::pair<std::string, std::string> name_and_word(const std::string& word) {
-  const std::size_t sign = word.rfind('=');
-  if (sign == std::string::npos) return {word, ""};
-  return {word.substr(0, sign), word.substr(sign + 1)};
-}
-
 /// The words of an option as its value in a shell.
 std::string option_value(const std::vector<std::string>& words) {
   std::string value;
@@ -141,12 +134,10 @@ void TableRows::assign_columns(std::size_t columns, const CsvFile& file) {
   const auto words_of = [&](const std::vector<std::string>& words, const char* option) {
     Words found;
     for (const std::string& word : words) {
-      auto [name, kind] = name_and_word(word);
-      auto column = column_named(word, columns);
-      if (column)
-        kind.clear();
-      else
-        column = column_named(name, columns);
+      const auto whole = column_named(word, columns);
+      const std::size_t sign = whole ? word.size() : std::min(word.rfind('='), word.size());
+      const std::string name = word.substr(0, sign), kind = word.substr(std::min(sign + 1, word.size()));
+      const auto column = whole ? whole : column_named(name, columns);
       if (!column)
         throw UsageError("--{} {}: {} has no column of this name: there are {}{}", option, quote(name),
                          names_.empty() ? file.path() : where_, columns,

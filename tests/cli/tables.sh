@@ -96,7 +96,7 @@ printf 'PAR1' >table.parquet
 name="it's; touch pasted #.parquet"
 cp table.parquet "$name"
 "$LOCKSTEP" predict model.h5 --data "$name" --out no.h5 2>&1 | sed 's/.*convert it: //' >pasted.log
-# shellcheck source=/dev/null
+# shellcheck source=/dev/null disable=SC2317  # the command calls it
 (python3() { printf '%s\n' "$3" >argument.log; }; source ./pasted.log)
 [ "$(cat argument.log)" = "$name" ] || fail "the command cannot be pasted: $(cat pasted.log)"
 [ ! -e pasted ] || fail "the command runs what a file is named: $(cat pasted.log)"
