@@ -166,10 +166,6 @@ constexpr FormatOption format_options[]{
     {"csv", "statistics", "", "take columns, fills, mean, std, class names of this\ndata file"},
     {"idx, cifar", "statistics", "", "take mean, std, type, class names of this data file"}};
 
-bool is_of(const FormatOption& option, std::string_view format) {
-  return option.formats.find(format) != std::string_view::npos;
-}
-
 }  // namespace
 
 ExitCode prepare(const Program& program, Session& session, const Arguments& arguments) {
@@ -192,7 +188,8 @@ ExitCode prepare(const Program& program, Session& session, const Arguments& argu
                          : ""));
   std::map<std::string_view, std::string> formats_of;  // by the name of an option
   for (const FormatOption& one : format_options) {
-    const bool is_shown = !helps || (shown.empty() ? one.formats == every : is_of(one, shown));
+    const bool is_shown =
+        !helps || (shown.empty() ? one.formats == every : one.formats.find(shown) != one.formats.npos);
     if (is_shown)
       formats_of[one.name] += fmt::format("{}{}", formats_of[one.name].empty() ? "" : ", ", one.formats);
     if (!is_shown || formats_of[one.name] != one.formats) continue;  // another has added it
