@@ -186,6 +186,14 @@ std::string on_one_line(std::string_view text) {
   return escape(text, whole, "", "", cut);
 }
 
+std::string shell_quoted(std::string_view text) {
+  constexpr std::string_view plain = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-.,=/";
+  if (!text.empty() && text.find_first_not_of(plain) == std::string_view::npos) return std::string(text);
+  std::string quoted = "'";
+  for (const char letter : text) quoted += letter == '\'' ? "'\\''" : std::string(1, letter);
+  return quoted + "'";
+}
+
 std::string beginning_of(std::string_view text, std::size_t max_bytes) {
   if (text.size() <= max_bytes) return std::string(text);
   return fmt::format("{} ... ({} bytes)", text.substr(0, max_bytes), text.size());

@@ -43,6 +43,9 @@ std::string on_one_line(std::string_view text);
 /// A name for an error text: in quotes, escaped like escaped(), at most 120 bytes of it.
 std::string quote(std::string_view name);
 
+/// One word of a shell's command line: in single quotes, unless it needs none.
+std::string shell_quoted(std::string_view text);
+
 /// The text, or of a longer one its first bytes and how many it has: "abc ... (1234 bytes)".
 std::string beginning_of(std::string_view text, std::size_t max_bytes);
 

@@ -2,8 +2,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
-#include <numeric>
 #include <optional>
 
 #include "base/files.h"
@@ -15,6 +15,7 @@
 #include "lockstep/tasks/built_in.h"
 #include "lockstep/train/evaluate.h"
 #include "train/components.h"
+#include "train/infer/predict.h"
 
 namespace lockstep::cli {
 namespace {
@@ -36,15 +37,14 @@ void open_data_of_run(std::optional<train::DataSets>& data, train::Config config
   }
 }
 
-/// Another task, of which it also counts for each class what the samples are taken for.
+/// Another task, of which it also counts for each class which one is predicted.
 class CountsByClass final : public Task {
  public:
   CountsByClass(Task& task, const Model& model)
       : task_(task),
-        yes_or_no_(task.output_meaning() == OutputMeaning::yes_or_no),
-        classes_(yes_or_no_ ? 2 : model.classes()),
-        counts_(static_cast<std::size_t>(classes_ * classes_)) {
-    if (task.output_meaning() == OutputMeaning::numbers || classes_ == 0)
+        meaning_(task.output_meaning()),
+        classes_(meaning_ == OutputMeaning::binary ? 2 : model.classes()) {
+    if (meaning_ == OutputMeaning::regression || classes_ == 0)
       throw UsageError("--per-class: the model of the checkpoint tells no classes apart");
   }
 
@@ -57,46 +57,51 @@ class CountsByClass final : public Task {
   std::string target() const override { return task_.target(); }
   void evaluate(Evaluation& to, const Batch& batch, const Var& output) override {
     task_.evaluate(to, batch, output);
-    const Tensor logits = floats_of(output), labels = floats_of(batch["y"], output.tape());
-    const std::int64_t width = yes_or_no_ ? 1 : classes_;
-    if (logits.numel() != labels.numel() * width)
-      throw UsageError("--per-class: {} logits are no {} labels", logits.numel(), labels.numel());
-    const float* row = logits.data<float>();
-    for (std::int64_t i = 0; i < labels.numel(); ++i, row += width) {
+    const Tensor predicted = train::labels_and_probabilities(floats_of(output), meaning_).first,
+                 labels = floats_of(batch["y"], output.tape());
+    if (predicted.numel() != labels.numel())
+      throw UsageError("--per-class: {} predictions are no {} labels", predicted.numel(), labels.numel());
+    for (std::int64_t i = 0; i < labels.numel(); ++i) {
       const float y = labels.data<float>()[i];
-      const std::int64_t label = yes_or_no_ ? y >= 0.5f : static_cast<std::int64_t>(y);
-      const std::int64_t as = yes_or_no_ ? *row > 0 : std::max_element(row, row + width) - row;
-      if (label >= 0 && label < classes_) ++counts_[static_cast<std::size_t>(label * classes_ + as)];
+      const std::int64_t label = meaning_ == OutputMeaning::binary ? y >= 0.5f : static_cast<std::int64_t>(y);
+      if (label >= 0 && label < classes_) ++counts_[{label, predicted.data<std::int64_t>()[i]}];
     }
   }
 
-  /// Those of all ranks, a line a label; names are those of the first labels. Collective.
-  nlohmann::json result(comm::HostGroup& world, std::vector<std::string> names) {
-    nlohmann::json accuracies, samples, matrix;
-    for (auto line = counts_.begin(); line != counts_.end(); line += classes_) {
-      std::vector<std::int64_t> sums(static_cast<std::size_t>(classes_)), all(sums.size() * world.size());
-      world.all_gather(&*line, sums.size() * sizeof sums[0], all.data());
-      for (std::size_t i = 0; i < all.size(); ++i) sums[i % sums.size()] += all[i];
-      const std::size_t label = matrix.size();
-      const std::int64_t count = std::accumulate(sums.begin(), sums.end(), std::int64_t{0});
-      accuracies.push_back(count == 0 ? nlohmann::json()
-                                      : nlohmann::json(double(sums[label]) / double(count)));
-      samples.push_back(count);
-      matrix.push_back(sums);
+  /// Those of all ranks, on rank 0; names are those of the first labels. Collective.
+  nlohmann::json result(comm::HostGroup& world, std::vector<std::string> names) const {
+    constexpr std::int64_t max_matrix = 1'000;  // classes
+    const std::vector<std::string> of_ranks = world.all_gather_texts(nlohmann::json(counts_).dump());
+    if (world.rank() != 0) return nlohmann::json::object();
+    const auto classes = static_cast<std::size_t>(classes_), side = classes_ <= max_matrix ? classes : 0;
+    std::vector<std::vector<std::int64_t>> matrix(side, std::vector<std::int64_t>(side));
+    std::vector<std::int64_t> samples(classes), correct(classes);
+    for (const std::string& text : of_ranks)
+      for (const auto& [cell, count] : nlohmann::json::parse(text).get<Counts>()) {
+        const auto label = static_cast<std::size_t>(cell.first), as = static_cast<std::size_t>(cell.second);
+        samples[label] += count;
+        if (label == as) correct[label] += count;
+        if (side > 0) matrix[label][as] += count;
+      }
+    nlohmann::json found{{"samples_by_class", samples}};
+    for (std::size_t label = 0; label < classes; ++label) {
       if (names.size() == label) names.push_back(std::to_string(label));
+      found["accuracy_by_class"].push_back(
+          samples[label] == 0 ? nlohmann::json()
+                              : nlohmann::json(double(correct[label]) / double(samples[label])));
     }
-    names.resize(matrix.size());
-    return {{"classes", names},
-            {"accuracy_by_class", accuracies},
-            {"samples_by_class", samples},
-            {"confusion", matrix}};
+    names.resize(classes);
+    found["classes"] = names;
+    if (side > 0) found["confusion"] = matrix;
+    return found;
   }
 
  private:
+  using Counts = std::map<std::pair<std::int64_t, std::int64_t>, std::int64_t>;  // by label and prediction
   Task& task_;
-  bool yes_or_no_;
+  OutputMeaning meaning_;
   std::int64_t classes_;
-  std::vector<std::int64_t> counts_;  // [label, what it is taken for]
+  Counts counts_;
 };
 
 /// A line a class; of a few classes with the confusion matrix.
@@ -110,7 +115,7 @@ std::string table_of(const nlohmann::json& report) {
   }
   const bool has_matrix = names.size() <= max_columns;
   std::string text =
-      fmt::format("{:<{}}  samples  accuracy{}", "class", width, has_matrix ? "  taken for" : "");
+      fmt::format("{:<{}}  samples  accuracy{}", "class", width, has_matrix ? "  predicted" : "");
   for (std::size_t as = 0; has_matrix && as < names.size(); ++as)
     text += fmt::format("  {:>{}}", names[as], min_width);
   for (std::size_t label = 0; label < names.size(); ++label) {
@@ -140,7 +145,7 @@ ExitCode eval(const Program& program, Session& session, const Arguments& argumen
   options.add()("unknown", po::value<std::string>(), "as-missing: categories that training did not see");
   options.add()("own-statistics", "normalise by mean and deviation of DATA instead of the checkpoint's");
   SavedModel::add_options(options);
-  options.add()("per-class", "also the accuracy of each class and the confusion matrix");
+  options.add()("per-class", "also the accuracy of each class; the confusion matrix of up to 1000 classes");
   options.add()("json", "print one JSON document; lockstep report RUN FILE.json draws it");
   options.positional("file");
   po::variables_map values;

@@ -25,20 +25,20 @@ namespace lockstep::cli {
 namespace {
 
 /// What --output asks for.
-enum class Output { predictions, log_probabilities, network };
+enum class OutputKind { predictions, log_probabilities, network };
 
 /// UsageError unless it is one of the words, and the model and its task have it.
-Output output_of(const std::string& word, const std::string& file, SavedModel& saved) {
-  if (word == "network") return Output::network;
+OutputKind output_of(const std::string& word, const std::string& file, SavedModel& saved) {
+  if (word == "network") return OutputKind::network;
   if (word != "logits" && word != "logprobs")
     throw UsageError("--output {}: must be logits, logprobs or network", quote(word));
   if (saved.config().task.options_of<tasks::Diffusion>())
     throw UsageError(
-        "predict: {0}: a diffusion model predicts samples: use lockstep sample {0}, or --output network for "
+        "predict: {0}: a diffusion model predicts samples: use lockstep sample {1}, or --output network for "
         "what its network makes of x and t",
-        file);
-  if (word == "logits") return Output::predictions;
-  if (saved.model().context() > 0) return Output::log_probabilities;
+        file, shell_quoted(file));
+  if (word == "logits") return OutputKind::predictions;
+  if (saved.model().context() > 0) return OutputKind::log_probabilities;
   throw UsageError("--output logprobs: needs a language model; this model is not one");
 }
 
@@ -118,9 +118,9 @@ ExitCode predict(const Program& program, Session& session, const Arguments& argu
   config.data.pictures.labels.clear();  // outputs need none
   train::LearnedFrom from = saved.learned_from();
   comm::run_on_all(session.world(), [&] {
-    const Output wanted = output_of(output, file, saved);
-    how.log_probabilities = wanted == Output::log_probabilities;
-    if (wanted != Output::network) {
+    const OutputKind wanted = output_of(output, file, saved);
+    how.log_probabilities = wanted == OutputKind::log_probabilities;
+    if (wanted != OutputKind::network) {
       how.meaning = meaning_of(saved);
       const std::string target = saved.task().target();
       const std::vector<std::string>& normalized = config.data.normalize;

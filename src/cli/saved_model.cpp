@@ -6,6 +6,7 @@
 #include <optional>
 #include <string_view>
 
+#include "base/text.h"
 #include "lockstep/checkpoint/convert.h"
 #include "lockstep/checkpoint/file.h"
 #include "lockstep/comm/agreement.h"
@@ -27,8 +28,8 @@ std::string weights_group(const std::string& weights) {
 void refuse_foreign(const std::string& file, const std::string& options) {
   const std::string_view format = checkpoint::foreign_format(file);
   if (format.empty()) return;
-  throw DataError("{0}: is {1}; convert it to a checkpoint: lockstep convert {0} OUT.h5{2}", file, format,
-                  options);
+  throw DataError("{0}: is {1}; convert it to a checkpoint: lockstep convert {3} OUT.h5{2}", file, format,
+                  options, shell_quoted(file));
 }
 
 void SavedModel::add_options(OptionSet& options) {
@@ -51,10 +52,10 @@ SavedModel::SavedModel(const std::string& file, const po::variables_map& values,
   if (index.config.empty())
     throw UsageError(
         "{0}: stores no configuration, so its model cannot be built. If {1} has the model, add the "
-        "configuration: {1} convert {0} OUT.h5 --config CONFIG.ini. If a program with its own training loop "
+        "configuration: {1} convert {2} OUT.h5 --config CONFIG.ini. If a program with its own training loop "
         "wrote the file, evaluate the model there: by ls::evaluate(), or register it (ls::App) and use the "
         "program's verbs",
-        file, program.name);
+        file, program.name, shell_quoted(file));
   std::string fallback_warning;
   comm::run_on_all(session.world(), [&] {
     config_ = train::parse_stored_config(index.config, file + " /config", program.registries);

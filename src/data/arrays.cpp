@@ -9,8 +9,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "data/array_writer.h"
 #include "data/data_file.h"
-#include "data/image_writer.h"
 #include "lockstep/base/error.h"
 #include "lockstep/hdf5/file.h"
 #include "lockstep/ops/loss.h"

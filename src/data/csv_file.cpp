@@ -7,6 +7,7 @@
 #include <functional>
 #include <set>
 #include <tuple>
+#include <unordered_set>
 #include <utility>
 
 #include "base/text.h"
@@ -96,12 +97,6 @@ bool ends_in_quotes(std::string_view text, std::size_t at, bool quoted, std::str
   }
 }
 
-/// The command in Python that makes a CSV file of another kind of file: "python3 -c '...'".
-std::string python_line(const std::string& path, std::string_view reader) {
-  return fmt::format("convert it: python3 -c 'import pandas; pandas.{}.to_csv(\"table.csv\", index=False)'",
-                     fmt::format(fmt::runtime(reader), fmt::format("\"{}\"", path)));
-}
-
 /// Unquotes in place the field that begins at text[begin]. Returns the position after its closing quote and
 /// its new length in `length`; npos without a closing quote.
 std::size_t unquote(std::string& text, std::size_t begin, std::size_t& length) {
@@ -134,13 +129,16 @@ bool number_columns(const std::vector<double>& numbers) {
 }  // namespace
 
 CsvFile::CsvFile(const std::string& path, const CsvOptions& options)
-    : input_(path), separator_(options.separator), decimal_(options.decimal) {
+    : input_(path),
+      separator_(options.separator),
+      decimal_(options.decimal),
+      may_have_commas_(options.may_have_commas) {
   find_heading(options);
 }
 
 std::string_view CsvFile::decimals() const {
   if (decimal_ != '\0') return {&decimal_, 1};
-  return separator_ == ';' ? ".," : ".";
+  return separator_ == ';' || (may_have_commas_ && separator_ != ',') ? ".," : ".";
 }
 
 bool CsvFile::number(std::string_view field, double& value) {
@@ -156,15 +154,15 @@ bool CsvFile::read_line(Line& line) {
   const auto check_text = [&](const std::string& text) {
     if (text.find('\0') != std::string::npos)
       throw DataError("{}:{}: contains a null byte, so it is not text; if it is UTF-16, {}", path(),
-                      input_.lines(), python_line(path(), "read_csv({}, encoding=\"utf-16\")"));
+                      input_.lines(), python_command(path(), "read_csv(sys.argv[1], encoding=\"utf-16\")"));
   };
   while (input_.read_line(line.text)) {
     line.number = input_.lines();
     if (line.number == 1) {
       if (const FileKind* const kind = kind_of_file(line.text)) {
-        const std::string_view reader = path().ends_with(".zip") ? "read_csv({})" : kind->reader;
+        const std::string_view reader = path().ends_with(".zip") ? "read_csv(sys.argv[1])" : kind->reader;
         throw DataError("{}: not a CSV file, but {}: {}", path(), kind->what,
-                        reader.empty() ? std::string(kind->remedy) : python_line(path(), reader));
+                        reader.empty() ? std::string(kind->remedy) : python_command(path(), reader));
       }
       if (line.text.size() > tar_mark && std::string_view(line.text).substr(tar_mark).starts_with("ustar"))
         throw DataError("{}: not a CSV file, but a tar archive: unpack it (tar -xf)", path());
@@ -299,8 +297,9 @@ void CsvFile::find_heading(const CsvOptions& options) {
                std::ranges::none_of(names, [](std::string_view name) { return is_number(name); });
   if (row_names_) names.insert(names.begin(), "");
   std::optional<bool> there = options.heading;
+  const std::unordered_set<std::string_view> in_line(names.begin(), names.end());
   if (!there && std::ranges::any_of(options.names, [&](const std::string& name) {
-        return !is_number(name) && std::ranges::find(names, name) != names.end();
+        return in_line.contains(name) && !is_number(name);
       }))
     there = true;
   if (!there) there = is_heading(names, below);
@@ -334,16 +333,10 @@ std::string CsvFile::where() const { return fmt::format("{}:{}", path(), line_.n
 std::string CsvFile::heading_where() const { return fmt::format("{}:{}", path(), heading_line_); }
 
 std::string CsvFile::separator_name() const {
-  switch (separator_) {
-    case ',':
-      return "comma";
-    case ';':
-      return "semicolon";
-    case '\t':
-      return "tab";
-    default:
-      return fmt::format("'{}'", separator_);
-  }
+  return separator_ == ','    ? "comma"
+         : separator_ == ';'  ? "semicolon"
+         : separator_ == '\t' ? "tab"
+                              : fmt::format("'{}'", separator_);
 }
 
 std::string CsvFile::other_separator() const {
@@ -353,7 +346,30 @@ std::string CsvFile::other_separator() const {
              blanks = text.find(' ') != std::string_view::npos;
   if (!pipes && !blanks) return "";
   return fmt::format("; fields seem to be separated by {}: {}", pipes ? "pipes" : "blanks",
-                     python_line(path(), pipes ? R"(read_csv({}, sep="|"))" : R"(read_csv({}, sep="\\s+"))"));
+                     python_command(path(), pipes ? R"(read_csv(sys.argv[1], sep="|"))"
+                                                  : R"(read_csv(sys.argv[1], sep="\\s+"))"));
+}
+
+std::string numbered_name(const char* what, std::size_t index, const std::vector<std::string>& names) {
+  return fmt::format("{} {}{}", what, index + 1,
+                     index < names.size() ? fmt::format(" ('{}')", names[index]) : "");
+}
+
+std::string describe(const CsvFile& file, std::size_t field) {
+  return numbered_name("field", field, file.heading());
+}
+
+std::string_view short_text(std::string_view field) { return field.substr(0, 40); }
+
+std::string missing_value(const CsvFile& file, std::size_t field) {
+  return fmt::format("{}: {} is missing ('{}'): add a value, or remove the line", file.where(),
+                     describe(file, field), file.fields()[field]);
+}
+
+std::string python_command(const std::string& path, std::string_view reader) {
+  return fmt::format(
+      "convert it: python3 -c 'import pandas, sys; pandas.{}.to_csv(\"table.csv\", index=False)' {}", reader,
+      shell_quoted(path));
 }
 
 }  // namespace lockstep::data

@@ -74,6 +74,7 @@ class CsvFile {
 
   Input input_;
   char separator_, decimal_;
+  bool may_have_commas_;
   std::size_t width_ = 0, empty_columns_ = 0;  // fields before the empty ones, and how many are empty
   std::vector<std::string> heading_;
   std::int64_t heading_line_ = 0;
@@ -82,5 +83,17 @@ class CsvFile {
   Line line_;
   Fields fields_;
 };
+
+/// "column 3 ('width')", or "column 3" without a name.
+std::string numbered_name(const char* what, std::size_t index, const std::vector<std::string>& names);
+/// "field 3 ('width')", of a line.
+std::string describe(const CsvFile& file, std::size_t field);
+/// The first characters of a field, for errors.
+std::string_view short_text(std::string_view field);
+/// The error text for a missing value.
+std::string missing_value(const CsvFile& file, std::size_t field);
+/// A command in Python, to be pasted into a shell, that makes table.csv of a file: pandas reads it by
+/// "read_csv(sys.argv[1])".
+std::string python_command(const std::string& path, std::string_view reader);
 
 }  // namespace lockstep::data

@@ -107,10 +107,6 @@ std::string text_of(const hdf5::Object& object, const char* attribute) {
   return fmt::format("{}", fmt::join(names_of(object, attribute), ", "));
 }
 
-void store_names(hdf5::Dataset& array, const char* attribute, const std::vector<std::string>& names) {
-  array.set_attribute(attribute, fmt::format("{}", fmt::join(names, "\n")));
-}
-
 namespace {
 
 /// The largest finite |value| in some rows; in the first part of a large row.
@@ -176,7 +172,7 @@ RowStore::RowStore(std::shared_ptr<const hdf5::File> file, hdf5::Dataset dataset
       rows_(dataset.rows()),
       row_bytes_(static_cast<std::size_t>(dataset.row_numel()) * bytes_of(as)) {
   std::set<std::string> paths = dataset.source_paths();
-  paths.insert(path_);
+  if (!file->in_memory()) paths.insert(path_);
   for (const std::string& path : paths) {
     std::shared_ptr<const StoredFile>& one = files[path];
     if (!one) one = std::make_shared<const StoredFile>(path);

@@ -44,9 +44,6 @@ inline constexpr std::size_t max_name_bytes = 60'000;
 std::vector<std::string> names_of(const hdf5::Object& object, const char* attribute);
 /// The text in an attribute; several texts are joined: "m, s".
 std::string text_of(const hdf5::Object& object, const char* attribute);
-/// Stores names, one per line. Precondition: no name contains a line end, and all take at most
-/// max_name_bytes, including line ends.
-void store_names(hdf5::Dataset& array, const char* attribute, const std::vector<std::string>& names);
 
 /// UsageError unless each sample of the field, of a data set of this name, is one number.
 void check_column(const Field& field, const std::string& name);

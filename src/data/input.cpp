@@ -86,21 +86,22 @@ bool Input::read_line(std::string& line) {
 const FileKind* kind_of_file(std::string_view start) {
   using namespace std::string_view_literals;
   constexpr std::string_view utf16 = "convert it (iconv -f utf-16 -t utf-8)", unpack = "unpack it",
-                             text = "export it as text", read_utf16 = R"(read_csv({}, encoding="utf-16"))";
+                             text = "export it as text",
+                             read_utf16 = R"(read_csv(sys.argv[1], encoding="utf-16"))";
   // Others have bytes that no text has.
   static constexpr std::array<FileKind, 15> kinds{
       {{"PK\3\4"sv, "a zip archive (.xlsx and .docx are, too)", "unpack it, or export it as text",
-        "read_excel({})"},
-       {"BZh"sv, "packed by bzip2", unpack, R"(read_csv({}, compression="bz2"))"},
-       {"\xFD\x37zXZ"sv, "packed by xz", unpack, R"(read_csv({}, compression="xz"))"},
-       {"\x28\xB5\x2F\xFD"sv, "packed by zstd", unpack, R"(read_csv({}, compression="zstd"))"},
+        "read_excel(sys.argv[1])"},
+       {"BZh"sv, "packed by bzip2", unpack, R"(read_csv(sys.argv[1], compression="bz2"))"},
+       {"\xFD\x37zXZ"sv, "packed by xz", unpack, R"(read_csv(sys.argv[1], compression="xz"))"},
+       {"\x28\xB5\x2F\xFD"sv, "packed by zstd", unpack, R"(read_csv(sys.argv[1], compression="zstd"))"},
        {"\4\x22\x4D\x18"sv, "packed by lz4", unpack},
        {"\x1F\x8B"sv, "gzipped twice", unpack},
        {"%PDF-"sv, "a PDF", "export its text"},
-       {"PAR1"sv, "a Parquet file", text, "read_parquet({})"},
-       {"\xD0\xCF\x11\xE0"sv, "an old Excel or Word file", text, "read_excel({})"},
-       {"ARROW1"sv, "an Arrow (Feather) file", text, "read_feather({})"},
-       {"<stata_dta>"sv, "a Stata file", text, "read_stata({})"},
+       {"PAR1"sv, "a Parquet file", text, "read_parquet(sys.argv[1])"},
+       {"\xD0\xCF\x11\xE0"sv, "an old Excel or Word file", text, "read_excel(sys.argv[1])"},
+       {"ARROW1"sv, "an Arrow (Feather) file", text, "read_feather(sys.argv[1])"},
+       {"<stata_dta>"sv, "a Stata file", text, "read_stata(sys.argv[1])"},
        {"\x89HDF"sv, "an HDF5 file", "it needs no preparation"},
        {"\x93NUMPY"sv, "a NumPy array", "write it with h5py"},
        {"\xFF\xFE"sv, "UTF-16", utf16, read_utf16},
@@ -118,21 +119,10 @@ std::int64_t count_rest(Input& input) {
 }
 
 void check_output(std::span<const std::string> inputs, const Output& output, const std::string& statistics) {
+  if (output.memory) return;
   std::vector<std::string> all(inputs.begin(), inputs.end());
   if (!statistics.empty()) all.push_back(statistics);
   lockstep::check_output(output.path, {.replace = output.replace, .inputs = all});
-}
-
-void write_whole(const Output& output, const std::function<void(hdf5::File&)>& write, bool newer) {
-  const std::string temporary = temporary_path(output.path, std::to_string(::getpid()));
-  OpenFile(temporary, OpenFile::Mode::create_or_truncate);  // maybe of an earlier process of this number
-  Draft draft(temporary);
-  hdf5::File file = hdf5::File::create(
-      temporary, {.existing = hdf5::CreateOptions::Existing::replace, .checksummed = newer});
-  write(file);
-  file.close();
-  OpenFile(draft.path(), OpenFile::Mode::write).sync();
-  draft.publish(output.path, output.replace);
 }
 
 }  // namespace lockstep::data

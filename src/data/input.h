@@ -4,7 +4,6 @@
 #include <zlib.h>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -12,7 +11,6 @@
 #include <vector>
 
 #include "data/prepare.h"
-#include "lockstep/hdf5/file.h"
 
 namespace lockstep::data {
 
@@ -44,10 +42,11 @@ class Input {
 
 /// A kind of file that is no text.
 struct FileKind {
-  std::string_view start;     ///< its first bytes
-  std::string_view what;      ///< "a zip archive"
-  std::string_view remedy;    ///< "unpack it"
-  std::string_view reader{};  ///< of tables, how pandas reads it: "read_parquet({})"; empty: it does not
+  std::string_view start;   ///< its first bytes
+  std::string_view what;    ///< "a zip archive"
+  std::string_view remedy;  ///< "unpack it"
+  std::string_view
+      reader{};  ///< of tables, how pandas reads it: "read_parquet(sys.argv[1])"; empty: it does not
 };
 /// The kind of a file that begins like this; null: it may be text.
 const FileKind* kind_of_file(std::string_view start);
@@ -59,9 +58,5 @@ std::int64_t count_rest(Input& input);
 /// another data file that is read, or empty.
 void check_output(std::span<const std::string> inputs, const Output& output,
                   const std::string& statistics = {});
-
-/// write(file) fills a new file, which is then synced and gets the output's name. After an error no new file
-/// remains, and an existing one is unchanged. `newer`: in a format whose attributes may have any size.
-void write_whole(const Output& output, const std::function<void(hdf5::File&)>& write, bool newer = false);
 
 }  // namespace lockstep::data

@@ -17,9 +17,6 @@
 #include "lockstep/base/error.h"
 
 namespace lockstep::data {
-namespace {
-
-namespace fs = std::filesystem;
 
 bool is_picture_name(std::string_view name) {
   std::string suffix(name.substr(std::min(name.rfind('.'), name.size())));
@@ -27,6 +24,10 @@ bool is_picture_name(std::string_view name) {
   constexpr std::array suffixes{".jpg", ".jpeg", ".jpe", ".jfif", ".png"};
   return std::ranges::find(suffixes, suffix) != suffixes.end();
 }
+
+namespace {
+
+namespace fs = std::filesystem;
 
 struct FoundFile {
   std::string name;  // below the folder

@@ -11,14 +11,17 @@
 
 namespace lockstep::data {
 
+/// True for names that end with .jpg, .jpeg, .jpe, .jfif or .png, in any case of the letters.
+bool is_picture_name(std::string_view name);
+
 /// Pictures in the order of their names as bytes, so that every file system gives the same. Several million
 /// are kept: their names are one text.
 class PictureList {
  public:
-  /// Lists a folder and what lies below it: files named .jpg, .jpeg, .jpe, .jfif or .png, in any case of the
-  /// letters; hidden ones are not seen. Their classes are the folders directly below it that they lie in, or,
-  /// with options.labels, what that file says; it may name pictures of other folders, too. If it names none
-  /// of this one, and need not, the folders are the classes.
+  /// Lists a folder and what lies below it: files with is_picture_name(); hidden ones are not seen. Their
+  /// classes are the folders directly below it that they lie in, or, with options.labels, what that file
+  /// says; it may name pictures of other folders, too. If it names none of this one, and need not, the
+  /// folders are the classes.
   ///
   /// DataError if there are no pictures, if a folder or, unless options.skip_bad, a link cannot be read, if
   /// it leads back to itself by links, if its folders are named train, val or test, or if the file of labels

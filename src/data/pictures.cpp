@@ -10,8 +10,8 @@
 
 #include "base/files.h"
 #include "base/text.h"
+#include "data/array_writer.h"
 #include "data/data_file.h"
-#include "data/image_writer.h"
 #include "data/picture_reader.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/agreement.h"

@@ -11,6 +11,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -21,6 +22,10 @@
 #include "lockstep/data/augment.h"
 #include "lockstep/tensor/tensor.h"
 
+namespace lockstep::hdf5 {
+class File;
+}
+
 namespace lockstep::data {
 
 /// The file to write. UsageError if it exists, unless `replace` is set and it is a regular file and not an
@@ -28,10 +33,11 @@ namespace lockstep::data {
 struct Output {
   std::string path{};
   bool replace = false;
+  std::shared_ptr<hdf5::File> memory{};  ///< written instead, and no file on storage
 };
 
 /// A summary of the output, for a message.
-struct Prepared {
+struct Summary {
   std::int64_t samples = 0;          ///< number of images or tokens
   std::string path{};                ///< what was written, if not Output::path: "a-*-of-00004.h5"
   Shape image{};                     ///< [C, H, W]; rank 0 for text
@@ -73,15 +79,17 @@ struct CsvOptions {
   const Table* table = nullptr;            ///< what it learned from, instead of that of `statistics`
   std::vector<std::string> class_names{};  ///< of its labels 0, 1, 2 ...; empty: numbers
   DType dtype = DType::float32;            ///< of its /x
-  bool measured = false;                   ///< whether /x gets its own mean and std
+  bool own_statistics = false;             ///< /x gets its own mean and std
   bool keeps_lines = false;                ///< a line with a missing value is an error, not left out
   std::vector<std::string> names{};        ///< of columns: a first line with one of them is a heading
+  bool may_have_commas = false;  ///< as decimal signs where `decimal` is '\0', unless they separate fields
 
-  /// Whether columns are more than numbers and a label, so that the data file describes the table.
-  bool describes_table() const {
-    return label == "none" || !target.empty() || !categorical.empty() || !dates.empty() || !drop.empty() ||
-           !missing.empty() || eval_fraction > 0;
+  bool names_columns() const {
+    return !target.empty() || !categorical.empty() || !dates.empty() || !drop.empty() || !missing.empty() ||
+           eval_fraction > 0;
   }
+  /// Whether columns are more than numbers and a label, so that the data file describes the table.
+  bool describes_table() const { return label == "none" || names_columns(); }
 };
 /// "a-eval.h5" of "a.h5".
 std::string held_out_path(const std::string& path);
@@ -98,13 +106,13 @@ std::string held_out_path(const std::string& path);
 /// digits, float64; its attribute table is the description (table.h). /y has classes, or values with mean and
 /// std; /codes [N, columns] has codes from 1, and 0 for missing ones. With `statistics` the columns are those
 /// of their table, found by name in any order; others are ignored, with a note.
-Prepared prepare_csv(std::span<const std::string> inputs, const Output& output,
-                     const CsvOptions& options = {});
+Summary prepare_csv(std::span<const std::string> inputs, const Output& output,
+                    const CsvOptions& options = {});
 
 /// The format of MNIST: files of unsigned bytes, images [N, H, W] or [N, C, H, W] and labels [N], told apart
 /// by their headers. The first file of labels belongs to the first file of images, and so on.
-Prepared prepare_idx(std::span<const std::string> inputs, const Output& output,
-                     const std::string& statistics = {});
+Summary prepare_idx(std::span<const std::string> inputs, const Output& output,
+                    const std::string& statistics = {});
 
 struct CifarOptions {
   int label_bytes = 0;  ///< 1 (CIFAR-10), 2 (CIFAR-100: coarse, fine); 0: detected from the first file's size
@@ -112,8 +120,8 @@ struct CifarOptions {
   std::string statistics{};
 };
 /// The binary version of CIFAR: records of labels and 3 x 32 x 32 bytes.
-Prepared prepare_cifar(std::span<const std::string> inputs, const Output& output,
-                       const CifarOptions& options = {});
+Summary prepare_cifar(std::span<const std::string> inputs, const Output& output,
+                      const CifarOptions& options = {});
 
 /// How pictures are packed.
 struct PackOptions {
@@ -132,12 +140,12 @@ constexpr std::array<const char*, 3> words(PackOptions::Encode) { return {"keep"
 /// is OUT-00001-of-00004.h5. Each rank makes some; the bytes are the same at any number of ranks, and files
 /// of an earlier start stay. Collective. DataError, with the first names, if some pictures cannot be decoded,
 /// or if there are files of another number of them, which OUT-*.h5 would mix with these.
-Prepared prepare_pictures(const std::string& folder, const Output& output, const PackOptions& options,
-                          comm::HostGroup& world);
+Summary prepare_pictures(const std::string& folder, const Output& output, const PackOptions& options,
+                         comm::HostGroup& world);
 
 /// Text files and folders of them (files in order of their names, without links), one token per byte:
 /// vocabulary 256, tokenizer "bytes". A file that is not text (an archive, UTF-16, null bytes near its start,
 /// many control characters anywhere) is skipped in a folder, and a DataError elsewhere.
-Prepared prepare_text(std::span<const std::string> inputs, const Output& output);
+Summary prepare_text(std::span<const std::string> inputs, const Output& output);
 
 }  // namespace lockstep::data

@@ -16,9 +16,9 @@
 #include <vector>
 
 #include "base/text.h"
+#include "data/array_writer.h"
 #include "data/csv_file.h"
 #include "data/data_file.h"
-#include "data/image_writer.h"
 #include "data/prepare.h"
 #include "data/table_rows.h"
 #include "lockstep/base/error.h"
@@ -41,10 +41,11 @@ class CsvLabels {
  public:
   /// Takes the class names of a model, or of the data file `from`; without labels there, names are numbered
   /// in order.
-  CsvLabels(const std::string& from, const std::vector<std::string>& names) : from_(from), names_(names) {
-    bool stored = !names.empty();
-    if (!from.empty()) {
-      const hdf5::File file = hdf5::File::open(from);
+  explicit CsvLabels(const CsvOptions& options)
+      : from_(options.table ? "the model" : options.statistics), names_(options.class_names) {
+    bool stored = options.table != nullptr;
+    if (!options.statistics.empty()) {
+      const hdf5::File file = hdf5::File::open(options.statistics);
       stored = file.exists("/y");
       if (stored) names_ = names_of(file.open_dataset("/y"), "classes");
     }
@@ -82,8 +83,8 @@ class CsvLabels {
           "--target NAME)");
     if (numbers_.contains(text)) return;
     if (stored_names_)
-      throw invalid(fmt::format(", which is not a class of {}; its classes are {}",
-                                from_.empty() ? "the model" : from_, fmt::join(names_, ", ")));
+      throw invalid(
+          fmt::format(", which is not a class of {}; its classes are {}", from_, fmt::join(names_, ", ")));
     if (!mark) first_mark_.clear();
     if (mark && numbers_.empty()) first_mark_ = missing_value(file, field);
     numbers_.emplace(text, 0);
@@ -181,80 +182,54 @@ struct CsvSpread {
   }
 };
 
-/// The value to predict in a line. DataError if it is missing, or no number.
-double target_of(CsvFile& file, std::size_t field) {
-  const std::string_view text = file.fields()[field];
-  double value = 0;
-  if (is_missing(text))
-    throw DataError("{} (--missing drop leaves such lines out)", missing_value(file, field));
-  if (file.number(text, value) && std::abs(value) <= std::numeric_limits<float>::max()) return value;
-  throw DataError("{}: the target, {}, is '{}', not a number{}", file.where(), describe(file, field),
-                  short_text(text),
-                  std::abs(value) > 1 ? " in the range of float32" : ", but earlier ones are");
-}
-
 bool is_byte(double value) { return value >= 0 && value <= 255 && std::floor(value) == value; }
 
-/// What the columns of a table need from the training rows.
-class LearnedColumns {
- public:
-  explicit LearnedColumns(const TableRows& rows) : columns_(rows.table().columns.size()) {}
-
-  void see(TableRows& rows, CsvFile& file) {
-    for (std::size_t i = 0; i < columns_.size(); ++i) {
-      const TableColumn& column = rows.table().columns[i];
+/// Learns categories, means and medians from the lines with which each_line calls a function.
+void learn_columns(TableRows& rows, const auto& each_line) {
+  constexpr std::size_t max_categories = 10'000;
+  using Fill = TableColumn::Fill;
+  std::vector<TableColumn>& columns = rows.table().columns;
+  struct Learned {
+    std::set<std::string, std::less<>> categories;
+    std::vector<double> values{};  // for a median
+    double sum = 0, count = 0;     // of numbers
+  };
+  std::vector<Learned> all;
+  for (const TableColumn& column : columns)  // one category may be known, which fills
+    all.push_back({{column.categories.begin(), column.categories.end()}});
+  each_line([&](CsvFile& file) {
+    for (std::size_t i = 0; i < columns.size(); ++i) {
       const std::string_view text = rows.field(file, i);
       if (is_missing(text)) continue;
-      if (column.is_category()) {
-        columns_[i].categories.emplace(text);
-        if (columns_[i].categories.size() > max_categories)
-          throw DataError("{}: {} has more than {} categories; leave it out (--drop), or number them",
-                          file.where(), describe(file, rows.field_index(i)), max_categories);
-      } else if (rows.fill_of(i) == "mean" || rows.fill_of(i) == "median") {
-        columns_[i].values.push_back(rows.number(file, i));
-      }
+      if (columns[i].is_category() && all[i].categories.emplace(text).second &&
+          all[i].categories.size() > max_categories)
+        throw DataError("{}: {} has more than {} categories; leave it out (--drop), or number them",
+                        file.where(), describe(file, rows.field_index(i)), max_categories);
+      if (columns[i].fill_by != Fill::mean && columns[i].fill_by != Fill::median) continue;
+      const double value = rows.number(file, i);
+      ++all[i].count;
+      all[i].sum += value;
+      if (columns[i].fill_by == Fill::median) all[i].values.push_back(value);
     }
+  });
+  for (std::size_t i = 0; i < columns.size(); ++i) {
+    TableColumn& column = columns[i];
+    auto& [categories, values, sum, count] = all[i];
+    const bool is_mean = column.fill_by == Fill::mean, is_median = column.fill_by == Fill::median;
+    if (column.is_category() ? categories.empty() : (is_mean || is_median) && count == 0)
+      throw DataError("{} has no value in the training rows; leave it out: --drop", rows.column_of(i));
+    if (!column.categories.empty())
+      column.fill = 1 + static_cast<double>(
+                            std::distance(categories.begin(), categories.find(column.categories.front())));
+    column.categories.assign(categories.begin(), categories.end());
+    if (is_mean) column.fill = sum / count;
+    if (!is_median) continue;
+    const auto middle = values.begin() + std::ssize(values) / 2;
+    std::ranges::nth_element(values, middle);
+    const double below = values.size() % 2 == 1 ? *middle : *std::max_element(values.begin(), middle);
+    column.fill = below + (*middle - below) / 2;
   }
-
-  void finish(TableRows& rows) {
-    for (std::size_t i = 0; i < columns_.size(); ++i) {
-      TableColumn& column = rows.table().columns[i];
-      Column& seen = columns_[i];
-      const std::string& fill = rows.fill_of(i);
-      const bool learns = fill == "mean" || fill == "median";
-      if (column.is_category()) {
-        const bool names_one = !fill.empty() && fill != "drop" && !learns;
-        if (names_one) seen.categories.insert(fill);
-        column.categories.assign(seen.categories.begin(), seen.categories.end());
-        if (names_one)
-          column.fill = static_cast<double>(std::ranges::lower_bound(column.categories, fill) -
-                                            column.categories.begin() + 1);
-      }
-      if (column.is_category() ? column.categories.empty() : learns && seen.values.empty())
-        throw DataError("{} has no value in the training rows; leave it out: --drop", rows.column_of(i));
-      if (column.is_category() || !learns) continue;
-      std::vector<double>& values = seen.values;
-      if (fill == "mean") {
-        double sum = 0;
-        for (const double value : values) sum += value;
-        column.fill = sum / static_cast<double>(values.size());
-      } else {
-        const auto middle = values.begin() + std::ssize(values) / 2;
-        std::ranges::nth_element(values, middle);
-        const double below = values.size() % 2 == 1 ? *middle : *std::max_element(values.begin(), middle);
-        column.fill = below + (*middle - below) / 2;
-      }
-    }
-  }
-
- private:
-  static constexpr std::size_t max_categories = 10'000;
-  struct Column {
-    std::vector<double> values{};
-    std::set<std::string, std::less<>> categories{};
-  };
-  std::vector<Column> columns_;
-};
+}
 
 /// Which rows are held out: a permutation by nothing but their number decides. The same table has the same.
 std::vector<bool> held_out_rows(std::int64_t rows, double fraction, const std::string& path) {
@@ -277,9 +252,7 @@ void check_options(const CsvOptions& options, bool known) {
   if (!options.target.empty() && options.label != "last")
     throw UsageError("--target {}: is the column to predict, and so is --label {}; give one of them",
                      options.target, options.label);
-  const bool changes = !options.categorical.empty() || !options.dates.empty() || !options.drop.empty() ||
-                       !options.missing.empty();
-  if (known && (changes || !options.target.empty() || options.eval_fraction > 0))
+  if (known && options.names_columns())
     throw UsageError(
         "--statistics {}: its table says what the columns are: --target, --categorical, --date, --drop, "
         "--missing and --eval-fraction are not needed",
@@ -304,7 +277,7 @@ std::string held_out_path(const std::string& path) {
   return fmt::format("{}-eval{}", path.substr(0, path.size() - end.size()), end);
 }
 
-Prepared prepare_csv(std::span<const std::string> inputs, const Output& output, const CsvOptions& options) {
+Summary prepare_csv(std::span<const std::string> inputs, const Output& output, const CsvOptions& options) {
   if (inputs.empty()) throw UsageError("prepare csv: the list of files is empty");
   check_output(inputs, output, options.statistics);
   const std::optional<Table> known = options.table ? *options.table : table_of(options.statistics);
@@ -328,17 +301,15 @@ Prepared prepare_csv(std::span<const std::string> inputs, const Output& output, 
   const auto is_held_out = [&](std::int64_t row) {
     return row < std::ssize(held_out) && held_out[static_cast<std::size_t>(row)];
   };
-  if (rows.must_learn()) {
-    std::optional<LearnedColumns> learned;
-    each_row([&](CsvFile& file, std::int64_t row) {
-      if (!learned) learned.emplace(rows);
-      if (!is_held_out(row)) learned->see(rows, file);
+  if (rows.must_learn())
+    learn_columns(rows, [&](const auto& use) {
+      each_row([&](CsvFile& file, std::int64_t row) {
+        if (!is_held_out(row)) use(file);
+      });
     });
-    if (learned) learned->finish(rows);
-  }
 
-  ImageFile contents;
-  if (rows.has_heading()) contents.value_names = rows.table().value_names();
+  std::vector<std::string> value_names;
+  if (rows.has_heading()) value_names = rows.table().value_names();
   std::optional<DType> dtype;  // of the training data
   if (options.table) {
     dtype = options.dtype;
@@ -346,22 +317,22 @@ Prepared prepare_csv(std::span<const std::string> inputs, const Output& output, 
     const hdf5::File file = hdf5::File::open(options.statistics);
     const hdf5::Dataset x = open_images(file);
     if (!known)
-      check_same_names(rows.heading_where(), contents.value_names, options.statistics, names_of(x, "names"),
-                       "value");
+      check_same_names(rows.heading_where(), value_names, options.statistics, names_of(x, "names"), "value");
     dtype = x.dtype() == DType::float64 && !known ? DType::float32 : x.dtype();
   }
+  const Table& table = rows.table();
+  const bool has_labels = table.target && table.has_classes, has_values = table.target && !table.has_classes;
   bool bytes = dtype ? dtype == DType::uint8 : !describes;
-  CsvLabels labels(options.statistics, options.class_names);
+  CsvLabels labels(options);
   std::vector<CsvSpread> spreads;
   std::optional<CsvSpread> target_spread;
   std::vector<double> values;
   std::vector<std::int64_t> codes;
-  contents.images = each_row([&](CsvFile& file, std::int64_t) {
+  const std::int64_t samples = each_row([&](CsvFile& file, std::int64_t) {
     rows.values(file, values, codes);
-    if (rows.target_field() && rows.table().has_classes) {
-      labels.see(file, *rows.target_field());
-    } else if (rows.target_field()) {
-      const double target = target_of(file, *rows.target_field());
+    if (has_labels) labels.see(file, *rows.target_field());
+    if (has_values) {
+      const double target = rows.target(file);
       if (!target_spread) target_spread = CsvSpread{target, target, target};
       target_spread->see(target);
     }
@@ -370,73 +341,101 @@ Prepared prepare_csv(std::span<const std::string> inputs, const Output& output, 
     for (std::size_t i = 0; i < values.size(); ++i) spreads[i].see(values[i]);
     bytes = bytes && std::ranges::all_of(values, is_byte);
   });
-  if (contents.images == 0)
+  if (samples == 0)
     throw DataError("{}: not written: {} no lines with samples{}", output.path,
                     inputs.size() == 1 ? inputs.front() + " has" : "the files have",
                     skipped > 0 ? fmt::format(", as a value is missing in all {}", skipped) : "");
   labels.end_first_pass();
-  using Target = ImageFile::Target;
+  if (spreads.empty())
+    throw UsageError(
+        "--categorical: all columns are codes, and none is left for /x; make one of them one-hot");
   const bool lost = std::ranges::any_of(spreads, &CsvSpread::is_lost),
-             dates = std::ranges::any_of(rows.table().columns, &TableColumn::is_date);
-  const bool wide = dtype ? dtype == DType::float64 : describes && (lost || dates);
-  contents.dtype = bytes ? DType::uint8 : wide ? DType::float64 : DType::float32;
-  contents.image = options.image.rank() == 3 ? options.image : Shape{std::ssize(spreads), 1, 1};
-  contents.class_names = labels.names();
-  contents.target = !rows.target_field()       ? Target::none
-                    : rows.table().has_classes ? Target::labels
-                                               : Target::values;
-  if (describes) {
-    if (spreads.empty())
-      throw UsageError(
-          "--categorical: all columns are codes, and none is left for /x; make one of them one-hot");
-    contents.flat = options.image.rank() != 3;
-    if (contents.target == Target::values && target_spread->is_lost()) contents.target_dtype = DType::float64;
-    if (rows.table().target && contents.target != Target::none)
-      contents.target_name = rows.table().target->name;
-    contents.code_names = rows.table().code_names();
-    contents.table = options.table ? "" : (known ? *known : rows.table()).text(inputs.front());
-    contents.measured = !options.table || options.measured;
+             dates = std::ranges::any_of(table.columns, &TableColumn::is_date),
+             wide = dtype ? dtype == DType::float64 : describes && (lost || dates),
+             is_image = options.image.rank() == 3;
+  const Shape image = is_image ? options.image : Shape{std::ssize(spreads), 1, 1};
+  const auto lines_of = [](const std::vector<std::string>& names) {
+    return fmt::format("{}", fmt::join(names, "\n"));
+  };
+  const std::int64_t samples_of_eval = std::ranges::count(held_out, true);
+  const bool normalizes = !options.table || options.own_statistics;
+  std::vector<NewArray> arrays{
+      {.name = "x",
+       .rows = samples - samples_of_eval,
+       .dtype = bytes  ? DType::uint8
+                : wide ? DType::float64
+                       : DType::float32,
+       .row = describes && !is_image ? Shape{image[0]} : image,
+       .normalizes = normalizes,
+       .by = statistics_of(options.statistics, "x", image[0]),
+       .texts = {
+           {"names", lines_of(value_names)},
+           {"table", describes && !options.table ? (known ? *known : table).text(inputs.front()) : ""}}}};
+  const std::string target_name = describes && table.target ? table.target->name : "";
+  if (has_labels)
+    arrays.push_back({.name = "y", .dtype = DType::int64, .texts = {{"classes", lines_of(labels.names())}}});
+  if (has_values)
+    arrays.push_back({.name = "y",
+                      .dtype = target_spread->is_lost() ? DType::float64 : DType::float32,
+                      .measured_as = DType::float64,
+                      .normalizes = normalizes,
+                      .by = statistics_of(options.statistics, "y", 1)});
+  if (table.target) {
+    arrays.back().texts.emplace_back("names", target_name);
+    arrays.back().texts.emplace_back("units", units_of(target_name));
   }
+  const std::vector<std::string> code_names = table.code_names();
+  if (!code_names.empty())
+    arrays.push_back({.name = "codes",
+                      .dtype = DType::int64,
+                      .row = {std::ssize(code_names)},
+                      .texts = {{"names", lines_of(code_names)}}});
+  const DType type = arrays[0].dtype;
 
-  const auto write = [&](ImageWriter& writer, bool eval) {
+  const auto write = [&](ArrayWriter& writer, bool eval) {
     each_row([&](CsvFile& file, std::int64_t row) {
       if (!held_out.empty() && is_held_out(row) != eval) return;
       rows.values(file, values, codes);
-      const bool same_kind = contents.dtype != DType::uint8 || std::ranges::all_of(values, is_byte);
-      std::optional<std::int64_t> number;
-      if (contents.target == Target::labels) number = labels.number(file.fields()[*rows.target_field()]);
-      if ((contents.target == Target::labels && !number) || !same_kind ||
-          std::ssize(values) != contents.image.numel())
+      const bool same_kind = type != DType::uint8 || std::ranges::all_of(values, is_byte);
+      std::optional<std::int64_t> label;
+      if (has_labels) label = labels.number(file.fields()[*rows.target_field()]);
+      if ((has_labels && !label) || !same_kind || std::ssize(values) != image.numel())
         throw DataError("{}: not written: the line changed while the file was read", file.where());
-      if (number) writer.add_label(*number);
-      if (contents.target == Target::values) writer.add_target(target_of(file, *rows.target_field()));
-      if (!contents.code_names.empty()) writer.add_codes(codes);
-      writer.add_image(std::span<const double>(values));
+      writer.add(0, std::span<const double>(values));
+      if (label) writer.add(1, *label);
+      if (has_values) writer.add(1, rows.target(file));
+      if (!codes.empty()) writer.add(arrays.size() - 1, std::span<const std::int64_t>(codes));
     });
+    writer.finish();
   };
-  ImageFile of_eval = contents;
-  of_eval.images = std::ranges::count(held_out, true);
-  contents.images -= of_eval.images;
-  Prepared prepared = write_images(
-      output, contents, options.statistics, [&](ImageWriter& writer) { write(writer, false); },
-      [&](const Statistics& of_training) {
-        if (of_eval.images > 0)
-          write_images(eval_output, of_eval, std::optional(of_training),
-                       [&](ImageWriter& writer) { write(writer, true); });
-      });
-  prepared.held_out = of_eval.images;
-  if (contents.target == Target::values) prepared.target = rows.table().target->name;
-  prepared.notes = rows.notes();
+  ArrayWriter training(output, arrays);
+  write(training, false);
+  std::optional<ArrayWriter> evaluation;
+  if (samples_of_eval > 0) {
+    for (std::size_t i = 0; i < arrays.size(); ++i) arrays[i].by = training.statistics(i);
+    arrays[0].rows = samples_of_eval;
+    write(evaluation.emplace(eval_output, arrays), true);
+  }
+  training.publish();  // both are complete
+  if (evaluation) evaluation->publish();
+  Summary summary{.samples = samples - samples_of_eval,
+                  .image = image,
+                  .element_type = std::string(to_string(type)),
+                  .classes = has_labels ? training.largest(1) + 1 : 0,
+                  .notes = rows.notes(),
+                  .one_label = has_labels && training.smallest(1) == training.largest(1),
+                  .class_names = labels.names(),
+                  .held_out = samples_of_eval,
+                  .target = has_values ? table.target->name : ""};
   if (skipped > 0)
-    prepared.notes.push_back(fmt::format("{} with missing values left out", pluralized(skipped, "line")));
-  for (std::size_t i = 0; i < spreads.size() && contents.dtype == DType::float32; ++i)
+    summary.notes.push_back(fmt::format("{} with missing values left out", pluralized(skipped, "line")));
+  for (std::size_t i = 0; i < spreads.size() && type == DType::float32; ++i)
     if (const CsvSpread& column = spreads[i]; !describes && column.is_lost())
-      prepared.warnings.push_back(fmt::format(
+      summary.warnings.push_back(fmt::format(
           "{} has values from {} to {}, which float32 stores in steps of {}: subtract a common offset",
           rows.column_of(i), column.least, column.largest, column.step()));
-  if (contents.target == Target::labels)
-    std::ranges::move(labels.warnings(), std::back_inserter(prepared.warnings));
-  return prepared;
+  if (has_labels) std::ranges::move(labels.warnings(), std::back_inserter(summary.warnings));
+  return summary;
 }
 
 }  // namespace lockstep::data

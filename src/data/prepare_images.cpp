@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "data/image_writer.h"
+#include "data/array_writer.h"
 #include "data/input.h"
 #include "data/prepare.h"
 #include "lockstep/base/error.h"
@@ -75,14 +75,36 @@ Shape image_shape(const IdxFile& images) {
   return n.size() == 3 ? Shape{1, n[1], n[2]} : Shape{n[1], n[2], n[3]};
 }
 
+/// /x, array 0, and labels /y, array 1, which fill(writer) adds.
+template <class Fill>
+Summary write_images(const Output& output, std::int64_t images, const Shape& image,
+                     const std::string& statistics, const Fill& fill) {
+  if (images == 0) throw DataError("{}: not written: the input has no images", output.path);
+  ArrayWriter writer(output, {{.name = "x",
+                               .rows = images,
+                               .dtype = DType::uint8,
+                               .row = image,
+                               .normalizes = true,
+                               .by = statistics_of(statistics, "x", image[0])},
+                              {.name = "y", .dtype = DType::int64}});
+  fill(writer);
+  writer.finish();
+  writer.publish();
+  return {.samples = images,
+          .image = image,
+          .element_type = "uint8",
+          .classes = writer.largest(1) + 1,
+          .one_label = writer.smallest(1) == writer.largest(1)};
+}
+
 }  // namespace
 
-Prepared prepare_idx(std::span<const std::string> inputs, const Output& output,
-                     const std::string& statistics) {
+Summary prepare_idx(std::span<const std::string> inputs, const Output& output,
+                    const std::string& statistics) {
   if (inputs.empty()) throw UsageError("prepare idx: the list of files is empty");
   check_output(inputs, output, statistics);
-  ImageFile contents{.dtype = DType::uint8};
-  Shape& image = contents.image;
+  Shape image;
+  std::int64_t count = 0;
   std::vector<IdxFile> images, labels;
   for (const std::string& path : inputs) {
     IdxFile file = check_idx(path);
@@ -104,17 +126,17 @@ Prepared prepare_idx(std::span<const std::string> inputs, const Output& output,
       throw DataError("{}: has {} images, but {} has {} labels", images[i].path, images[i].extents[0],
                       labels[i].path, labels[i].extents[0]);
     }
-    contents.images += images[i].extents[0];
+    count += images[i].extents[0];
   }
   if (image.numel() == 0)
     throw DataError("{}: images of shape {} have no pixels", images[0].path, to_string(image));
-  return write_images(output, contents, statistics, [&](ImageWriter& writer) {
+  return write_images(output, count, image, statistics, [&](ArrayWriter& writer) {
     for (const IdxFile& file : images) {
       for_rows(file, static_cast<std::size_t>(image.numel()),
-               [&](std::span<const std::uint8_t> values) { writer.add_image(values); });
+               [&](std::span<const std::uint8_t> values) { writer.add(0, values); });
     }
     for (const IdxFile& file : labels)
-      for_rows(file, 1, [&](std::span<const std::uint8_t> label) { writer.add_label(label[0]); });
+      for_rows(file, 1, [&](std::span<const std::uint8_t> label) { writer.add(1, label); });
   });
 }
 
@@ -136,14 +158,14 @@ int label_bytes_of(const std::string& path, std::int64_t bytes) {
 
 }  // namespace
 
-Prepared prepare_cifar(std::span<const std::string> inputs, const Output& output,
-                       const CifarOptions& options) {
+Summary prepare_cifar(std::span<const std::string> inputs, const Output& output,
+                      const CifarOptions& options) {
   if (inputs.empty()) throw UsageError("prepare cifar: the list of files is empty");
   if (options.label_bytes < 0 || options.label_bytes > 2) {
     throw UsageError("label_bytes = {} is invalid; CIFAR-10 has 1, CIFAR-100 has 2", options.label_bytes);
   }
   check_output(inputs, output, options.statistics);
-  ImageFile contents{.image = {3, 32, 32}, .dtype = DType::uint8};
+  std::int64_t count = 0;
   int label_bytes = options.label_bytes;
   for (const std::string& path : inputs) {
     Input input(path);
@@ -156,16 +178,16 @@ Prepared prepare_cifar(std::span<const std::string> inputs, const Output& output
     }
     if (options.coarse && label_bytes == 1)
       throw UsageError("{}: CIFAR-10 has no coarse labels; omit --coarse", path);
-    contents.images += bytes / record;
+    count += bytes / record;
   }
-  return write_images(output, contents, options.statistics, [&](ImageWriter& writer) {
+  return write_images(output, count, {3, 32, 32}, options.statistics, [&](ArrayWriter& writer) {
     const auto labels = static_cast<std::size_t>(label_bytes);
     std::vector<std::uint8_t> record(labels + image_bytes);
     for (const std::string& path : inputs) {
       Input input(path);
       while (input.read(std::as_writable_bytes(std::span(record))) == record.size()) {
-        writer.add_label(record[options.coarse ? 0 : labels - 1]);
-        writer.add_image(std::span<const std::uint8_t>(record).subspan(labels));
+        writer.add(1, record[options.coarse ? 0 : labels - 1]);
+        writer.add(0, std::span<const std::uint8_t>(record).subspan(labels));
       }
     }
   });

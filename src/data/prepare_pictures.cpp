@@ -15,8 +15,8 @@
 #include "base/files.h"
 #include "base/output.h"
 #include "base/text.h"
+#include "data/array_writer.h"
 #include "data/data_file.h"
-#include "data/image_writer.h"
 #include "data/input.h"
 #include "data/picture_files.h"
 #include "data/picture_store.h"
@@ -187,7 +187,7 @@ class Pack {
     collect(begin, end);
     if (!bad.empty() && !options_.pictures.skip_bad) return;
     if (offsets_.size() == 1) throw DataError("{}: no picture is left for it", path_);
-    write_whole({.path = path_, .replace = replace}, [&](hdf5::File& file) { write(file); });
+    write(replace);
   }
 
   std::int64_t pictures() const { return std::ssize(offsets_) - 1; }
@@ -220,33 +220,36 @@ class Pack {
     }
   }
 
-  void write(hdf5::File& file) {
-    const std::int64_t bytes = offsets_.back(), images = pictures(), size = options_.size;
-    const bool raw = options_.encode == PackOptions::Encode::raw;
-    hdf5::Dataset x = raw ? file.create_dataset("x", DType::uint8, {images, 3, size, size})
-                          : file.create_dataset("x", DType::uint8, {bytes});
-    x.set_attribute(origin_attribute, origin_);
-    if (raw) {
-      x.set_attribute("mean", std::span<const double>(imagenet_normalization().mean));
-      x.set_attribute("std", std::span<const double>(imagenet_normalization().deviation));
-    } else {
-      x.set_attribute("encoding", std::string("pictures"));
-      file.create_dataset("x_offsets", DType::int64, {images + 1})
-          .write_rows(0, images + 1, std::span<const std::int64_t>(offsets_));
+  void write(bool replace) {
+    const std::int64_t images = pictures(), size = options_.size;
+    const bool raw = options_.encode == PackOptions::Encode::raw,
+               has_labels = std::ranges::find(labels_, -1) == labels_.end();
+    std::vector<NewArray> arrays{
+        {.name = "x",
+         .rows = raw ? images : offsets_.back(),
+         .dtype = DType::uint8,
+         .row = raw ? Shape{3, size, size} : Shape{},
+         .normalizes = raw,
+         .by = imagenet_normalization(),
+         .texts = {{origin_attribute, origin_}, {"encoding", raw ? "" : "pictures"}}}};
+    if (!raw) arrays.push_back({.name = "x_offsets", .rows = images + 1, .dtype = DType::int64});
+    if (has_labels)
+      arrays.push_back({.name = "y",
+                        .rows = images,
+                        .dtype = DType::int64,
+                        .texts = {{"classes", fmt::format("{}", fmt::join(classes_.names, "\n"))}}});
+    ArrayWriter writer({.path = path_, .replace = replace}, arrays);
+    const std::int64_t bytes = raw ? images * 3 * size * size : offsets_.back();
+    std::vector<std::uint8_t> block;
+    for (std::int64_t begin = 0; begin < bytes; begin += std::ssize(block)) {
+      block.resize(static_cast<std::size_t>(std::min<std::int64_t>(1 << 20, bytes - begin)));
+      spool_.read_at(static_cast<std::uint64_t>(begin), block.data(), block.size());
+      writer.add(0, std::span<const std::uint8_t>(block));
     }
-    const std::int64_t row_bytes = raw ? 3 * size * size : 1,
-                       rows_at_once = std::max<std::int64_t>(1, (1 << 20) / row_bytes);
-    std::vector<std::uint8_t> piece;
-    for (std::int64_t row = 0; row < x.rows(); row += rows_at_once) {
-      const std::int64_t rows = std::min(rows_at_once, x.rows() - row);
-      piece.resize(static_cast<std::size_t>(rows * row_bytes));
-      spool_.read_at(static_cast<std::uint64_t>(row * row_bytes), piece.data(), piece.size());
-      x.write_rows(row, rows, std::span<const std::uint8_t>(piece));
-    }
-    if (std::ranges::find(labels_, -1) != labels_.end()) return;
-    hdf5::Dataset y = file.create_dataset("y", DType::int64, {images});
-    y.write_rows(0, images, std::span<const std::int64_t>(labels_));
-    if (!classes_.names.empty()) store_names(y, "classes", classes_.names);
+    if (!raw) writer.add(1, std::span<const std::int64_t>(offsets_));
+    if (has_labels) writer.add(arrays.size() - 1, std::span<const std::int64_t>(labels_));
+    writer.finish();
+    writer.publish();
   }
 
   const PictureStore& source_;
@@ -260,8 +263,8 @@ class Pack {
 
 }  // namespace
 
-Prepared prepare_pictures(const std::string& folder, const Output& output, const PackOptions& options,
-                          comm::HostGroup& world) {
+Summary prepare_pictures(const std::string& folder, const Output& output, const PackOptions& options,
+                         comm::HostGroup& world) {
   if (options.encode == PackOptions::Encode::raw && options.size == 0)
     throw UsageError("--encode raw: needs --size N, the height and width of each image");
   if (options.encode == PackOptions::Encode::keep && options.size != 0)
@@ -289,10 +292,10 @@ Prepared prepare_pictures(const std::string& folder, const Output& output, const
     check_no_other_parts(output.path, files);
     classes = classes_of(list, options.statistics);
   });
-  Prepared prepared{.path = path_of(output.path, "*", files),
-                    .classes = std::ssize(classes.names),
-                    .notes = list.notes(),
-                    .class_names = classes.names};
+  Summary summary{.path = path_of(output.path, "*", files),
+                  .classes = std::ssize(classes.names),
+                  .notes = list.notes(),
+                  .class_names = classes.names};
   std::string origin = fmt::format("{} pictures {:016x}, {}, size {}{}", list.size(), purpose_of(entries),
                                    option::word(options.encode), options.size,
                                    options.pictures.skip_bad ? ", without bad ones" : "");
@@ -331,11 +334,11 @@ Prepared prepare_pictures(const std::string& folder, const Output& output, const
     throw DataError("{} cannot be decoded; remove them, or leave them out with --skip-bad: {}",
                     pluralized(bad.size(), "picture"), list_of(bad, 8, "; "));
   }
-  std::ranges::copy(of_all_ranks(world, notes), std::back_inserter(prepared.notes));
-  for (const std::string& one : bad) prepared.warnings.push_back("left out: " + one);
-  std::ranges::copy(of_all_ranks(world, damaged), std::back_inserter(prepared.warnings));
-  for (const std::int64_t count : comm::all_gather_values(world, pictures)) prepared.samples += count;
-  return prepared;
+  std::ranges::copy(of_all_ranks(world, notes), std::back_inserter(summary.notes));
+  for (const std::string& one : bad) summary.warnings.push_back("left out: " + one);
+  std::ranges::copy(of_all_ranks(world, damaged), std::back_inserter(summary.warnings));
+  for (const std::int64_t count : comm::all_gather_values(world, pictures)) summary.samples += count;
+  return summary;
 }
 
 }  // namespace lockstep::data

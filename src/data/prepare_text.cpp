@@ -6,6 +6,8 @@
 #include <span>
 #include <string_view>
 
+#include "base/text.h"
+#include "data/array_writer.h"
 #include "data/input.h"
 #include "data/prepare.h"
 #include "lockstep/base/error.h"
@@ -65,12 +67,14 @@ std::vector<std::string> files_in(const std::string& folder) {
 
 }  // namespace
 
-Prepared prepare_text(std::span<const std::string> inputs, const Output& output) {
+Summary prepare_text(std::span<const std::string> inputs, const Output& output) {
   if (inputs.empty()) throw UsageError("prepare text: the list of files is empty");
   check_output(inputs, output);
   const Bytes tokenizer;
-  Prepared prepared{.samples = 0, .image = {}, .element_type = "uint16", .classes = tokenizer.vocabulary()};
+  Summary summary{.samples = 0, .image = {}, .element_type = "uint16", .classes = tokenizer.vocabulary()};
   std::vector<std::string> paths;
+  constexpr std::int64_t max_notes = 5;
+  std::int64_t skipped = 0;
   for (const std::string& input : inputs) {
     std::error_code ignored;
     const bool folder = fs::is_directory(input, ignored);
@@ -79,35 +83,32 @@ Prepared prepare_text(std::span<const std::string> inputs, const Output& output)
       const std::int64_t bytes = text_bytes(path, why);
       if (bytes < 0 && !folder) throw DataError("{}: not written: {} is {}", output.path, path, why);
       if (bytes < 0) {
-        prepared.notes.push_back(fmt::format("skipped {}: it is {}", path, why));
+        if (++skipped <= max_notes) summary.notes.push_back(fmt::format("skipped {}: it is {}", path, why));
       } else {
-        prepared.samples += bytes;
+        summary.samples += bytes;
         paths.push_back(std::move(path));
       }
     }
   }
-  if (prepared.samples == 0)
+  if (skipped > max_notes)
+    summary.notes.push_back(
+        fmt::format("skipped {} that are no text", pluralized(skipped - max_notes, "other file")));
+  if (summary.samples == 0)
     throw DataError("{}: not written: no text in {}", output.path, fmt::join(inputs, ", "));
 
-  write_whole(output, [&](hdf5::File& file) {
-    hdf5::Dataset tokens = file.create_dataset("tokens", DType::uint16, {prepared.samples});
-    store_tokenizer(tokens, "bytes", tokenizer);
-    std::string buffer(chunk_bytes, '\0');
-    std::int64_t done = 0;
-    for (const std::string& path : paths) {
-      Input input(path);
-      while (const std::size_t got = input.read(std::as_writable_bytes(std::span(buffer)))) {
-        const auto count = static_cast<std::int64_t>(got);
-        if (done + count > prepared.samples) throw DataError("{}: the file changed while it was read", path);
-        const std::vector<std::int64_t> encoded = tokenizer.encode(std::string_view(buffer).substr(0, got));
-        const std::vector<std::uint16_t> chunk(encoded.begin(), encoded.end());
-        tokens.write_rows(done, count, std::span(chunk));
-        done += count;
-      }
+  ArrayWriter writer(output, {{.name = "tokens", .rows = summary.samples, .dtype = DType::uint16}});
+  store_tokenizer(writer.dataset(0), "bytes", tokenizer);
+  std::string buffer(chunk_bytes, '\0');
+  for (const std::string& path : paths) {
+    Input input(path);
+    while (const std::size_t got = input.read(std::as_writable_bytes(std::span(buffer)))) {
+      const std::vector<std::int64_t> tokens = tokenizer.encode(std::string_view(buffer).substr(0, got));
+      writer.add(0, std::span<const std::int64_t>(tokens));
     }
-    if (done != prepared.samples) throw DataError("{}: the input changed while it was read", output.path);
-  });
-  return prepared;
+  }
+  writer.finish();
+  writer.publish();
+  return summary;
 }
 
 }  // namespace lockstep::data

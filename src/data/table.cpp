@@ -67,7 +67,7 @@ double TableColumn::number_of(std::string_view field, std::size_t index, CsvFile
     const auto found = std::ranges::lower_bound(categories, field);
     if (found != categories.end() && *found == field)
       return static_cast<double>(found - categories.begin() + 1);
-    if (unknown_as_missing) return fill.value_or(0);
+    if (unknown_as_missing) return is_filled() ? fill : 0;
     throw DataError(
         "{}: {} is '{}', a category that training did not see: it knows {} (--unknown as-missing takes "
         "others as missing values)",
@@ -85,7 +85,7 @@ double TableColumn::number_of(std::string_view field, std::size_t index, CsvFile
   const bool other_sign = !number && parse_value(field, value, ".,");
   throw DataError("{}: {} is '{}', not a number{}", file.where(), describe(file, index), short_text(field),
                   number       ? " in the range of float32"
-                  : other_sign ? ": the decimal sign is another one (--decimal point or comma)"
+                  : other_sign ? ": the decimal sign is another one (prepare csv --decimal point or comma)"
                                : "");
 }
 
@@ -123,8 +123,8 @@ std::string Table::text(const std::string& path) const {
   const auto json_of = [](const TableColumn& column) {
     nlohmann::json json{{"name", column.name}, {"as", kind_names[static_cast<std::size_t>(column.kind)]}};
     if (column.is_category()) json["categories"] = column.categories;
-    if (column.fill) json["fill"] = *column.fill;
-    if (column.drops) json["missing"] = "drop";
+    if (column.is_filled()) json["fill"] = column.fill;
+    if (column.fill_by == TableColumn::Fill::drop) json["missing"] = "drop";
     const std::string_view units = column.is_date() ? "seconds since 1970-01-01" : units_of(column.name);
     if (!units.empty()) json["units"] = units;
     return json;
@@ -134,14 +134,15 @@ std::string Table::text(const std::string& path) const {
   if (target) {
     json["target"] = json_of(*target);
     json["target"]["as"] = has_classes ? "classes" : "number";
+    if (drops_marks) json["target"]["marks"] = "missing";
   }
+  if (!dropped.empty()) json["dropped"] = dropped;
+  if (decimal_commas) json["decimal"] = ",";
   try {
     return json.dump();
   } catch (const nlohmann::json::exception&) {
-    throw DataError(
-        "{}: names of columns or categories are not UTF-8; convert it: python3 -c 'import pandas; "
-        "pandas.read_csv(\"{}\", encoding=\"latin-1\").to_csv(\"table.csv\", index=False)'",
-        path, path);
+    throw DataError("{}: names of columns or categories are not UTF-8; {}", path,
+                    python_command(path, R"(read_csv(sys.argv[1], encoding="latin-1"))"));
   }
 }
 
@@ -152,11 +153,14 @@ Table Table::parse(const std::string& text, const std::string& path) {
     const auto kind = std::ranges::find(kind_names, json.at("as").get<std::string>());
     if (kind != kind_names.end()) column.kind = static_cast<TableColumn::Kind>(kind - kind_names.begin());
     if (json.contains("categories")) json["categories"].get_to(column.categories);
-    if (json.contains("fill")) column.fill = json["fill"].get<double>();
-    column.drops = json.contains("missing");
-    const bool whole = column.fill && *column.fill == std::floor(*column.fill) && *column.fill >= 0 &&
-                       *column.fill <= static_cast<double>(column.categories.size());
-    if (!std::ranges::is_sorted(column.categories) || (column.is_category() && column.fill && !whole))
+    if (json.contains("missing")) column.fill_by = TableColumn::Fill::drop;
+    if (json.contains("fill")) {
+      column.fill_by = TableColumn::Fill::value;
+      json["fill"].get_to(column.fill);
+    }
+    const bool is_code = column.fill == std::floor(column.fill) && column.fill >= 0 &&
+                         column.fill <= static_cast<double>(column.categories.size());
+    if (!std::ranges::is_sorted(column.categories) || (column.is_category() && !is_code))
       throw DataError("column '{}'", column.name);
     return column;
   };
@@ -167,7 +171,10 @@ Table Table::parse(const std::string& text, const std::string& path) {
     if (json.contains("target")) {
       table.target = column_of(json["target"]);
       table.has_classes = json["target"]["as"] == "classes";
+      table.drops_marks = json["target"].contains("marks");
     }
+    if (json.contains("dropped")) json["dropped"].get_to(table.dropped);
+    table.decimal_commas = json.contains("decimal") && json["decimal"] == ",";
     return table;
   } catch (const std::exception& error) {
     throw DataError("{}: the description of its table is damaged: {}", path, escaped(error.what()));
@@ -189,20 +196,9 @@ std::string_view units_of(std::string_view name) {
   return {};
 }
 
-std::string numbered_name(const char* what, std::size_t index, const std::vector<std::string>& names) {
-  return fmt::format("{} {}{}", what, index + 1,
-                     index < names.size() ? fmt::format(" ('{}')", names[index]) : "");
-}
-
-std::string describe(const CsvFile& file, std::size_t field) {
-  return numbered_name("field", field, file.heading());
-}
-
-std::string_view short_text(std::string_view field) { return field.substr(0, 40); }
-
-std::string missing_value(const CsvFile& file, std::size_t field) {
-  return fmt::format("{}: {} is missing ('{}'): add a value, or remove the line", file.where(),
-                     describe(file, field), file.fields()[field]);
+std::string_view without_units(std::string_view name) {
+  if (units_of(name).empty()) return name;
+  return without_blanks(name.substr(0, name.rfind(name.back() == ']' ? '[' : '(')));
 }
 
 }  // namespace lockstep::data

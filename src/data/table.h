@@ -1,4 +1,4 @@
-// A table: what its columns are and which values of a sample they become. Prepared files and checkpoints
+// A table: what its columns are and which values of a sample they become. Data files and checkpoints
 // store it as JSON, so that other tables with these columns mean the same.
 #pragma once
 
@@ -22,14 +22,19 @@ struct TableColumn {
   /// with it sine and cosine of its time of day, day of the week and day of the year.
   enum class Kind { number, one_hot, code, date, date_and_sines };
 
+  /// What becomes of a missing value: an error, a value, the mean or median of the training rows, or its line
+  /// is left out.
+  enum class Fill { none, value, mean, median, drop };
+
   std::string name{};  ///< in the heading; "column 3": without one
   Kind kind = Kind::number;
   std::vector<std::string>
-      categories{};              ///< the code of the first is 1; 0 is a missing one, without a hot value
-  std::optional<double> fill{};  ///< number, seconds or code of a missing value; none: an error
-  bool drops = false;            ///< training left out the lines where it is missing
+      categories{};  ///< the code of the first is 1; 0 is a missing one, without a hot value
+  Fill fill_by = Fill::none;
+  double fill = 0;  ///< number, seconds or code of a missing value, once it is known
 
   bool is_category() const { return kind == Kind::one_hot || kind == Kind::code; }
+  bool is_filled() const { return fill_by != Fill::none && fill_by != Fill::drop; }
   bool is_date() const { return kind == Kind::date || kind == Kind::date_and_sines; }
   /// Appends the names of its values in x: "width", "colour=red", "when", "when day sin".
   void add_names(std::vector<std::string>& names) const;
@@ -45,6 +50,9 @@ struct Table {
   std::vector<TableColumn> columns{};   ///< in the order of the values; of those in x and in /codes
   std::optional<TableColumn> target{};  ///< of kind number: values, or of classes
   bool has_classes = false;             ///< the target names classes
+  bool drops_marks = false;             ///< a class such as NA stands for a missing value of the target, too
+  std::vector<std::string> dropped{};   ///< columns that training left out on purpose
+  bool decimal_commas = false;          ///< the options said that commas are decimal signs
 
   std::vector<std::string> value_names() const;  ///< of x
   std::vector<std::string> code_names() const;   ///< of /codes
@@ -59,13 +67,7 @@ struct Table {
 /// The units in a name such as "width [cm]" or "width (cm)"; empty without any.
 std::string_view units_of(std::string_view name);
 
-/// "column 3 ('width')", or "column 3" without a name.
-std::string numbered_name(const char* what, std::size_t index, const std::vector<std::string>& names);
-/// "field 3 ('width')", of a line.
-std::string describe(const CsvFile& file, std::size_t field);
-/// The first characters of a field, for errors.
-std::string_view short_text(std::string_view field);
-/// The error text for a missing value.
-std::string missing_value(const CsvFile& file, std::size_t field);
+/// "width" of "width [cm]".
+std::string_view without_units(std::string_view name);
 
 }  // namespace lockstep::data

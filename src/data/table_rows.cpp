@@ -15,25 +15,42 @@
 namespace lockstep::data {
 namespace {
 
-/// "NAME=WHAT", where WHAT is after the last sign; without one all is the name.
-std::pair<std::string, std::string> name_and_word(const std::string& word) {
-  const std::size_t sign = word.rfind('=');
-  if (sign == std::string::npos) return {word, ""};
-  return {word.substr(0, sign), word.substr(sign + 1)};
+/// The words of an option as its value in a shell.
+std::string option_value(const std::vector<std::string>& words) {
+  std::string value;
+  for (const std::string& word : words) {
+    std::string quoted;
+    for (const char letter : word) quoted += letter == '"' ? "\"\"" : std::string(1, letter);
+    const bool is_plain = word.find_first_of(",\"") == std::string::npos;
+    value += fmt::format("{}{}", value.empty() ? "" : ",", is_plain ? word : fmt::format("\"{}\"", quoted));
+  }
+  return shell_quoted(value);
 }
 
-/// The names of columns in an option, as its value.
-std::string option_value(const std::vector<std::string>& names) {
-  constexpr std::string_view plain = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-.,=/";
-  std::string value;
-  for (const std::string& name : names) {
-    if (!value.empty()) value += ',';
-    value += name.find_first_of(",\"") == std::string::npos ? name : fmt::format("\"{}\"", name);
-  }
-  return value.find_first_not_of(plain) == std::string::npos ? value : fmt::format("'{}'", value);
+using Kind = TableColumn::Kind;
+using Fill = TableColumn::Fill;
+
+/// What a word of --missing says.
+Fill fill_named(std::string_view word) {
+  constexpr std::array<std::string_view, 5> words{"", "any other", "mean", "median", "drop"};  // as of Fill
+  const auto found = std::ranges::find(words, word);
+  return found == words.end() ? Fill::value : static_cast<Fill>(found - words.begin());
 }
 
 }  // namespace
+
+ColumnIndex index_of(std::span<const std::string> names) {
+  ColumnIndex index, without;
+  const auto add = [](ColumnIndex& to, std::string_view name, std::size_t column) {
+    ++to.try_emplace(std::string(name), column, 0).first->second.second;
+  };
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    add(index, names[i], i);
+    add(without, without_units(names[i]), i);
+  }
+  index.merge(without);
+  return index;
+}
 
 void check_same_names(const std::string& where, std::span<const std::string> names,
                       const std::string& other_where, std::span<const std::string> others, const char* what) {
@@ -48,19 +65,26 @@ void check_same_names(const std::string& where, std::span<const std::string> nam
 }
 
 TableRows::TableRows(std::span<const std::string> inputs, const CsvOptions& options, const Table* known)
-    : options_(options), known_(known), target_seen_(known || options.target.empty()) {
+    : options_(options), known_(known) {
   for (const std::string& name : {options.label, options.target})
     if (name != "last" && name != "first" && name != "none" && !name.empty()) options_.names.push_back(name);
   if (known) {
     table_ = *known;
     if (options.label == "none") table_.target.reset();
     for (const TableColumn& column : known->columns) options_.names.push_back(column.name);
+    options_.may_have_commas = known->decimal_commas;
   }
   if (options.image.rank() == 3) values_ = static_cast<std::size_t>(options.image.numel());
   for (const std::string& path : inputs) see_heading(CsvFile(path, options_));
   if (known) return;
   for (const std::string& path : inputs) keep_values(path);
-  if (!names_.empty()) assign_columns(names_.size(), CsvFile(inputs.front(), options_));
+  for (const std::string& path : inputs) {
+    CsvFile file(path, options_);
+    if (!names_.empty()) assign_columns(names_.size(), file);
+    if (!names_.empty() || !table_.columns.empty()) break;
+    if (file.next()) assign_columns(file.fields().size(), file);
+  }
+  if (!options.target.empty()) find_target_kind(inputs);
   for (const std::size_t column : index_columns_)
     notes_.push_back(fmt::format("{}: {}, without a name, {}: skipped", where_,
                                  numbered_name("column", column, names_),
@@ -68,7 +92,9 @@ TableRows::TableRows(std::span<const std::string> inputs, const CsvOptions& opti
 }
 
 bool TableRows::must_learn() const {
-  return !known_ && (!options_.categorical.empty() || !options_.missing.empty());
+  return !known_ && std::ranges::any_of(table_.columns, [](const TableColumn& column) {
+    return column.is_category() || column.fill_by == Fill::mean || column.fill_by == Fill::median;
+  });
 }
 
 void TableRows::see_heading(const CsvFile& file) {
@@ -81,16 +107,16 @@ void TableRows::see_heading(const CsvFile& file) {
   if (!names_.empty() && !known_)
     return check_same_names(file.heading_where(), names, where_, names_, "field");
   names_ = names;
+  index_ = index_of(names_);
   where_ = file.heading_where();
   row_names_ = file.row_names();
   if (known_) return;
-  const bool targeted = options_.label != "none" || !options_.target.empty();
-  const std::size_t target = targeted ? target_column(file, names.size()) : names.size();
+  const std::size_t target = has_target() ? target_column(file, names.size()) : names.size();
   // pandas, readr and spreadsheets write row numbers in columns at an edge, and may do so repeatedly.
   const auto may_number = [&](std::size_t i) { return i != target && is_nameless(names[i]); };
   for (std::size_t i = 0; i < names.size() && may_number(i); ++i) index_columns_.insert(i);
   for (std::size_t i = names.size(); i-- > 0 && may_number(i);) index_columns_.insert(i);
-  if (index_columns_.size() + targeted >= names.size()) index_columns_.clear();  // no column has a name
+  if (index_columns_.size() + has_target() >= names.size()) index_columns_.clear();  // no column has a name
 }
 
 /// Keeps nameless columns whose first value is not a row number.
@@ -104,42 +130,68 @@ void TableRows::keep_values(const std::string& path) {
 
 /// Makes the table of what the options say, of lines with so many fields.
 void TableRows::assign_columns(std::size_t columns, const CsvFile& file) {
-  const auto index_of = [&](const std::string& name, const char* option) {
-    if (const auto found = column_named(name, columns)) return *found;
-    throw UsageError("--{} {}: {} has no column of this name: there are {}{}", option, quote(name),
-                     names_.empty() ? file.path() : where_, columns,
-                     names_.empty() ? " without a heading" : fmt::format(": {}", list_of(names_, 100)));
-  };
-  const auto set_of = [&](std::map<std::size_t, std::string>& into, const std::vector<std::string>& words,
-                          const char* option) {
+  using Words = std::map<std::size_t, std::string>;  // what an option says of columns
+  const auto words_of = [&](const std::vector<std::string>& words, const char* option) {
+    Words found;
     for (const std::string& word : words) {
       const auto whole = column_named(word, columns);
-      const auto [name, kind] = name_and_word(word);
-      into[whole ? *whole : index_of(name, option)] = whole ? "" : kind;
+      const std::size_t sign = whole ? word.size() : std::min(word.rfind('='), word.size());
+      const std::string name = word.substr(0, sign), kind = word.substr(std::min(sign + 1, word.size()));
+      const auto column = whole ? whole : column_named(name, columns);
+      if (!column)
+        throw UsageError("--{} {}: {} has no column of this name: there are {}{}", option, quote(name),
+                         names_.empty() ? file.path() : where_, columns,
+                         names_.empty() ? " without a heading" : fmt::format(": {}", list_of(names_, 100)));
+      if (!found.emplace(*column, kind).second) throw UsageError("--{}: names {} twice", option, quote(name));
     }
+    return found;
   };
-  std::map<std::size_t, std::string> dropped, categories, dates, fills;
-  set_of(dropped, options_.drop, "drop");
-  set_of(categories, options_.categorical, "categorical");
-  set_of(dates, options_.dates, "date");
-  std::string fill_of_all;
-  std::vector<std::string> fills_by_name;
+  std::vector<std::string> of_all, of_columns;
   for (const std::string& word : options_.missing)
-    word.find('=') == std::string::npos ? void(fill_of_all = word) : fills_by_name.push_back(word);
-  set_of(fills, fills_by_name, "missing");
-  if (options_.label != "none" || !options_.target.empty()) {
+    (word.find('=') == std::string::npos ? of_all : of_columns).push_back(word);
+  const Words dropped = words_of(options_.drop, "drop"),
+              categories = words_of(options_.categorical, "categorical"),
+              dates = words_of(options_.dates, "date"), fills = words_of(of_columns, "missing");
+  double value = 0;
+  if (of_all.size() > 1)
+    throw UsageError("--missing {}: give one for all columns, and NAME=KIND for others", list_of(of_all));
+  if (!of_all.empty() && fill_named(of_all[0]) == Fill::value && !parse_value(of_all[0], value))
+    throw UsageError("--missing {}: must be drop, mean, median or a number; for one column NAME=KIND",
+                     quote(of_all[0]));
+  const auto fill_of = [&](std::size_t column) {
+    const auto own = fills.find(column);
+    return own != fills.end() ? own->second : of_all.empty() ? "" : of_all[0];
+  };
+  std::map<std::size_t, const char*> option_of;  // of columns that are no numbers
+  if (has_target()) {
     const std::size_t target = target_column(file, columns);
-    const std::string fill = fills.contains(target) ? fills[target] : fill_of_all;
-    table_.target = {.name = name_of(target), .drops = fill == "drop"};
+    const Fill fill = fill_named(fill_of(target));
+    if (fills.contains(target) && fill != Fill::drop)
+      throw UsageError("--missing {}={}: is of the target, of which lines can only be left out: drop",
+                       name_of(target), fill_of(target));
+    table_.target = {.name = name_of(target), .fill_by = fill == Fill::drop ? Fill::drop : Fill::none};
     table_.has_classes = options_.target.empty();
+    table_.drops_marks = fills.contains(target);
     target_field_ = target;
+    option_of[target] = options_.target.empty() ? "label" : "target";
   }
-  for (const auto& [column, word] : dropped) dropped_.insert(column);
+  for (const auto& [words, option] :
+       {std::pair(&dropped, "drop"), {&categories, "categorical"}, {&dates, "date"}})
+    for (const auto& [column, word] : *words)
+      if (const auto [other, is_new] = option_of.emplace(column, option); !is_new)
+        throw UsageError("--{} {}: is the column of --{}, too; remove one", option, quote(name_of(column)),
+                         other->second);
+  dropped_ = dropped.size();
+  table_.decimal_commas = options_.decimal == ',';
   for (std::size_t i = 0; i < columns; ++i) {
-    if (i == target_field_ || index_columns_.contains(i) || dropped_.contains(i)) continue;
-    using Kind = TableColumn::Kind;
+    if (dropped.contains(i)) {
+      if (fills.contains(i))
+        throw UsageError("--missing {}: is the column of --drop, too; remove one", quote(name_of(i)));
+      if (is_printable(name_of(i))) table_.dropped.push_back(name_of(i));
+    }
+    if (i == target_field_ || index_columns_.contains(i) || dropped.contains(i)) continue;
     TableColumn column{.name = name_of(i)};
-    const auto kind_of = [&](const auto& words, const char* option, const char* word, Kind plain,
+    const auto kind_of = [&](const Words& words, const char* option, const char* word, Kind plain,
                              Kind other) {
       const auto found = words.find(i);
       if (found == words.end()) return;
@@ -150,19 +202,20 @@ void TableRows::assign_columns(std::size_t columns, const CsvFile& file) {
     };
     kind_of(categories, "categorical", "code", Kind::one_hot, Kind::code);
     kind_of(dates, "date", "sines", Kind::date, Kind::date_and_sines);
-    const std::string fill = fills.contains(i) ? fills[i] : fill_of_all;
-    double value = 0;
-    column.drops = fill == "drop";
-    if (column.is_category() && (fill == "mean" || fill == "median")) column.fill = 0;
-    if (!fill.empty() && fill != "drop" && fill != "mean" && fill != "median" && !column.is_category()) {
-      if (!(column.is_date() ? parse_date(fill, value) : parse_value(fill, value)))
-        throw UsageError("--missing {}{}: must be drop, mean, median or a {}",
-                         fills.contains(i) ? column.name + "=" : "", fill,
+    const std::string fill = fill_of(i);
+    const bool is_own = fills.contains(i);
+    column.fill_by = fill_named(fill);
+    if (column.is_category()) {  // without a hot value, or one of its categories
+      if (column.fill_by == Fill::value && is_own) column.categories = {fill};
+      if (column.is_filled()) column.fill_by = Fill::value;
+    } else if (column.fill_by == Fill::value && column.is_date() && !is_own) {
+      column.fill_by = Fill::none;  // a number is no date
+    } else if (column.fill_by == Fill::value) {
+      if (!(column.is_date() ? parse_date(fill, column.fill) : parse_value(fill, column.fill)))
+        throw UsageError("--missing {}={}: must be drop, mean, median or a {}", column.name, fill,
                          column.is_date() ? "date" : "number");
-      column.fill = value;
     }
     fields_.push_back(i);
-    fills_.push_back(fill);
     table_.columns.push_back(std::move(column));
   }
   if (values_ == 0) values_ = table_.columns.size();
@@ -173,35 +226,41 @@ void TableRows::find_known(const CsvFile& file) {
   std::vector<std::string> names = file.heading(), missing, ignored;
   for (std::size_t i = names.size(); i < file.fields().size(); ++i)
     names.push_back(fmt::format("column {}", i + 1));
-  const auto find = [&](const TableColumn& column) {
-    if (std::ranges::count(names, column.name) > 1)
-      throw DataError("{}: several columns are named '{}'", file.heading_where(), column.name);
-    const auto found = std::ranges::find(names, column.name);
-    if (found == names.end()) missing.push_back(column.name);
-    return static_cast<std::size_t>(found - names.begin());
+  const ColumnIndex index = index_of(names);
+  std::vector<bool> is_known(names.size());
+  const auto find = [&](const std::string& name, bool must = true) {
+    const auto found = index.find(name);
+    const auto [at, count] = found == index.end() ? std::pair(std::size_t{0}, std::size_t{0}) : found->second;
+    if (count > 0) is_known[at] = true;
+    if (must && count > 1) throw DataError("{}: several columns are named '{}'", file.heading_where(), name);
+    if (must && count == 0) missing.push_back(name);
+    return at;
   };
   fields_.clear();
-  for (const TableColumn& column : table_.columns) fields_.push_back(find(column));
-  if (table_.target) target_field_ = find(*table_.target);
+  for (const TableColumn& column : table_.columns) fields_.push_back(find(column.name));
+  if (table_.target) target_field_ = find(table_.target->name);
   if (!missing.empty())
     throw DataError("{}: columns that training learned from are missing: {}; it has {}{}",
                     file.heading().empty() ? file.where() : file.heading_where(), list_of(missing, 40),
                     list_of(names, 40), file.heading().empty() ? " without a heading" : "");
+  if (known_->target) find(known_->target->name, false);
+  for (const std::string& name : known_->dropped) find(name, false);
   for (std::size_t i = 0; i < names.size(); ++i)
-    if (std::ranges::count(fields_, i) == 0 && !(known_->target && names[i] == known_->target->name))
-      ignored.push_back(names[i]);
+    if (!is_known[i] && !is_nameless(names[i])) ignored.push_back(names[i]);
   if (!ignored.empty())
     note(fmt::format("{}: ignored, as training did not learn from {}: {}", file.path(),
                      ignored.size() == 1 ? "this column" : "these columns", list_of(ignored, 20)));
 }
 
-/// The first target that is there tells whether it is a number or a class.
-void TableRows::see_target(CsvFile& file) {
-  const std::string_view text = file.fields()[*target_field_];
-  double ignored = 0;
-  if (is_missing(text)) return;
-  table_.has_classes = !file.number(text, ignored);
-  target_seen_ = true;
+/// The first target that is there tells whether all are numbers or classes.
+void TableRows::find_target_kind(std::span<const std::string> inputs) {
+  for (const std::string& path : inputs)
+    for (CsvFile file(path, options_); file.next();) {
+      double ignored = 0;
+      if (*target_field_ >= file.fields().size() || is_missing(file.fields()[*target_field_])) continue;
+      table_.has_classes = !file.number(file.fields()[*target_field_], ignored);
+      return;
+    }
 }
 
 /// DataError if a skipped column holds a value in this line.
@@ -227,23 +286,24 @@ void TableRows::check_fields(const CsvFile& file, bool first) {
     throw DataError("{}: has {}, expected {}; the separator is {}{}", file.where(),
                     pluralized(fields, "field"), values_, file.separator_name(), file.other_separator());
   }
-  const bool targeted = options_.label != "none" || !options_.target.empty();
-  const std::size_t others =
-      index_columns_.size() + targeted + (table_.columns.empty() ? options_.drop.size() : dropped_.size());
+  const std::size_t others = index_columns_.size() + has_target() + dropped_;
   if (values_ == 0 && fields > others) values_ = fields - others;
   if (fields == values_ + others && fields > others) return;
   std::string expected = values_ == 0 ? "values" : fmt::format("{} values", values_);
-  if (!dropped_.empty()) expected += fmt::format(", {} to drop", pluralized(dropped_.size(), "column"));
+  if (dropped_ > 0) expected += fmt::format(", {} to drop", pluralized(dropped_, "column"));
   if (!index_columns_.empty())
     expected += fmt::format(", {} without a name", pluralized(index_columns_.size(), "column"));
   throw DataError("{}: has {} field{}, expected {}{}; the separator is {}{}", file.where(), fields,
-                  fields == 1 ? "" : "s", expected, targeted ? " and a label" : "", file.separator_name(),
+                  fields == 1 ? "" : "s", expected, has_target() ? " and a label" : "", file.separator_name(),
                   file.other_separator());
 }
 
 std::optional<std::size_t> TableRows::column_named(const std::string& name, std::size_t columns) const {
-  if (const auto found = std::ranges::find(names_, name); found != names_.end())
-    return static_cast<std::size_t>(found - names_.begin());
+  if (const auto found = index_.find(name); found != index_.end()) {
+    if (found->second.second == 1) return found->second.first;
+    throw UsageError("{}: several columns are named '{}': give the number of the column, from 1", where_,
+                     name);
+  }
   std::size_t number = 0;
   if (parse_number(name, number) && number >= 1 && number <= columns) return number - 1;
   return std::nullopt;
@@ -254,9 +314,6 @@ std::size_t TableRows::target_column(const CsvFile& file, std::size_t columns) c
   const std::string& label = values ? options_.target : options_.label;
   if (label == "last" && !values) return columns - 1;
   if (label == "first" && !values) return row_names_ ? 1 : 0;
-  if (std::ranges::count(names_, label) > 1)
-    throw UsageError("{}: several columns are named '{}': give the number of the label's column, from 1",
-                     where_, label);
   if (const auto found = column_named(label, columns)) return *found;
   throw UsageError("{}: no column is named '{}', the {}: there are {} columns{}{}",
                    names_.empty() ? file.where() : where_, label, values ? "target" : "label", columns,
@@ -267,32 +324,40 @@ std::size_t TableRows::target_column(const CsvFile& file, std::size_t columns) c
 bool TableRows::skips(const CsvFile& file) const {
   if (options_.keeps_lines) return false;
   for (std::size_t i = 0; i < table_.columns.size(); ++i)
-    if (table_.columns[i].drops && is_missing(field(file, i))) return true;
-  if (!table_.target || !table_.target->drops) return false;
+    if (table_.columns[i].fill_by == Fill::drop && is_missing(field(file, i))) return true;
+  if (!table_.target || table_.target->fill_by != Fill::drop) return false;
   const std::string_view text = file.fields()[*target_field_];
-  return text.empty() || (!table_.has_classes && is_missing(text));
+  return text.empty() || ((!table_.has_classes || table_.drops_marks) && is_missing(text));
 }
 
 double TableRows::number(CsvFile& file, std::size_t i) {
   const TableColumn& column = table_.columns[i];
   const std::string_view text = field(file, i);
   double value = 0;
-  if (column.kind == TableColumn::Kind::number && file.number(text, value) &&
+  if (column.kind == Kind::number && file.number(text, value) &&
       std::abs(value) <= std::numeric_limits<float>::max())
     return value;
   const bool missing = is_missing(text);
-  if (missing && column.fill) return *column.fill;
+  if (missing && column.is_filled()) return column.fill;
   if (missing && column.is_category() && options_.unknown_as_missing) return 0;
   try {
     if (!missing) return column.number_of(text, fields_[i], file, options_.unknown_as_missing);
     if (!known_) throw DataError("{}", missing_value(file, fields_[i]));
-    throw DataError(
-        "{}: {} is missing ('{}'): {}", file.where(), describe(file, fields_[i]), text,
-        column.drops ? "training left such lines out" : "training learned no fill for this column");
+    throw DataError("{}: {} is missing ('{}'): {}", file.where(), describe(file, fields_[i]), text,
+                    column.fill_by == Fill::drop ? "training left such lines out"
+                                                 : "training learned no fill for this column");
   } catch (const DataError& error) {
     const std::string help = known_ ? "" : advice(file.path());
     throw DataError("{}{}", error.what(), help);
   }
+}
+
+double TableRows::target(CsvFile& file) const {
+  const std::string_view text = file.fields()[*target_field_];
+  if (is_missing(text))
+    throw DataError("{}{}", missing_value(file, *target_field_),
+                    known_ ? "" : " (--missing drop leaves such lines out)");
+  return table_.target->number_of(text, *target_field_, file, false);
 }
 
 void TableRows::values(CsvFile& file, std::vector<double>& x, std::vector<std::int64_t>& codes) {
@@ -318,9 +383,7 @@ std::string TableRows::advice(const std::string& path) const {
       const std::string_view text = field(file, i);
       double ignored = 0;
       if (is_missing(text)) ++seen[i].missing;
-      if (is_missing(text) || table_.columns[i].kind != TableColumn::Kind::number ||
-          file.number(text, ignored))
-        continue;
+      if (is_missing(text) || table_.columns[i].kind != Kind::number || file.number(text, ignored)) continue;
       // A damaged number (1e400, 3.5x) makes no category.
       if (!parse_date(text, ignored) &&
           std::string_view("+-.0123456789").find(text[0]) != std::string_view::npos)
@@ -331,15 +394,15 @@ std::string TableRows::advice(const std::string& path) const {
     }
   }
   std::array<std::vector<std::string>, 3> found;  // dates, categories, others
-  bool missing = false;
+  std::vector<std::string> missing = options_.missing;
   for (std::size_t i = 0; i < seen.size(); ++i) {
-    missing |=
-        seen[i].missing > 0 && !table_.columns[i].fill && !table_.columns[i].drops && fills_[i].empty();
-    if (seen[i].texts == 0 || seen[i].damaged) continue;
-    const bool repeat =
-        seen[i].different.size() <= few && 2 * std::ssize(seen[i].different) <= seen[i].texts + 1;
-    const std::size_t kind = seen[i].dates == seen[i].texts ? 0 : repeat ? 1 : 2;
-    found.at(kind).push_back(names_.empty() ? fmt::format("{}", fields_[i] + 1) : table_.columns[i].name);
+    const std::string name = names_.empty() ? fmt::format("{}", fields_[i] + 1) : table_.columns[i].name;
+    const bool texts = seen[i].texts > 0 && !seen[i].damaged, dates = seen[i].dates == seen[i].texts,
+               repeat =
+                   seen[i].different.size() <= few && 2 * std::ssize(seen[i].different) <= seen[i].texts + 1;
+    if (texts) found.at(dates ? 0 : repeat ? 1 : 2).push_back(name);
+    if (seen[i].missing > 0 && table_.columns[i].fill_by == Fill::none && (!texts || dates || repeat))
+      missing.push_back(name + "=median");
   }
   std::string text;
   for (std::size_t kind = 0; kind < found.size(); ++kind) {
@@ -347,7 +410,8 @@ std::string TableRows::advice(const std::string& path) const {
     constexpr std::array options{"date", "categorical", "drop"};
     text += fmt::format(" --{} {}", options.at(kind), option_value(found.at(kind)));
   }
-  if (missing) text += " --missing median";
+  if (missing.size() > options_.missing.size())
+    text += " --missing " + (options_.missing.empty() ? "median" : option_value(missing));
   return text.empty() ? "" : fmt::format("; try{}", text);
 }
 

@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -16,6 +17,11 @@
 #include "data/table.h"
 
 namespace lockstep::data {
+
+/// By name the first column and how many have this name; also by names without units, "price" of
+/// "price [EUR]", that no column has.
+using ColumnIndex = std::unordered_map<std::string, std::pair<std::size_t, std::size_t>>;
+ColumnIndex index_of(std::span<const std::string> names);
 
 /// Reads the values and the target of every line, and checks that all lines of all files have the same
 /// columns.
@@ -29,8 +35,6 @@ class TableRows {
   /// Its categories and fills are those of `known`, or to be learned.
   Table& table() { return table_; }
   const Table& table() const { return table_; }
-  /// How a missing value of a column is filled: "drop", "mean", "median", another text, or empty: an error.
-  const std::string& fill_of(std::size_t column) const { return fills_[column]; }
   /// Whether columns must be learned before values() works.
   bool must_learn() const;
 
@@ -42,8 +46,6 @@ class TableRows {
       check_fields(file, first);
       check_index_columns(file);
       if (first && known_) find_known(file);
-      if (table_.columns.empty()) assign_columns(file.fields().size(), file);
-      if (!target_seen_) see_target(file);
       use(file);
     }
     if (file.has_decimal_commas()) note(path + ": commas are decimal signs: 1,5 is 1.5");
@@ -60,6 +62,8 @@ class TableRows {
   /// The number of the column in the line, also of a missing value. DataError if it has none; the error
   /// proposes options.
   double number(CsvFile& file, std::size_t column);
+  /// The value to predict. DataError if it is missing, or no number.
+  double target(CsvFile& file) const;
   /// The values of the line, in x and in /codes.
   void values(CsvFile& file, std::vector<double>& x, std::vector<std::int64_t>& codes);
 
@@ -80,7 +84,8 @@ class TableRows {
   void keep_values(const std::string& path);
   void assign_columns(std::size_t columns, const CsvFile& file);
   void find_known(const CsvFile& file);
-  void see_target(CsvFile& file);
+  void find_target_kind(std::span<const std::string> inputs);
+  bool has_target() const { return options_.label != "none" || !options_.target.empty(); }
   void check_index_columns(const CsvFile& file) const;
   void check_fields(const CsvFile& file, bool first);
   std::string name_of(std::size_t column) const {
@@ -92,15 +97,14 @@ class TableRows {
   CsvOptions options_;
   const Table* known_;
   Table table_;
-  std::vector<std::string> fills_;   // by column
   std::vector<std::size_t> fields_;  // by column: its field in a line
   std::optional<std::size_t> target_field_;
   std::vector<std::string> notes_, names_;  // names_: the first heading
+  ColumnIndex index_;                       // of names_
   std::string where_;                       // FILE:LINE of the first heading
-  bool row_names_ = false, target_seen_;
-  std::set<std::size_t> index_columns_;  // nameless columns that number or name the rows
-  std::set<std::size_t> dropped_;        // columns of --drop
-  std::size_t values_ = 0;               // columns with values; 0: not yet known
+  bool row_names_ = false;
+  std::set<std::size_t> index_columns_;   // nameless columns that number or name the rows
+  std::size_t values_ = 0, dropped_ = 0;  // columns with values, 0: not yet known; columns of --drop
 };
 
 /// DataError unless names are equal in the same order: only names tell what a value is.

@@ -339,6 +339,24 @@ Handle open_file(const std::string& path, bool for_writing) {
   return std::move(attempt.file);
 }
 
+bool is_in_memory(hid_t file) {
+  const Handle access = owned_properties(H5Fget_access_plist(file));
+  return H5Pget_driver(access.id()) == H5FD_CORE;
+}
+
+/// The file of this path that is open in memory; none: there is none.
+Handle open_in_memory(const std::string& path) {
+  const ssize_t count = H5Fget_obj_count(hid_t{H5F_OBJ_ALL}, H5F_OBJ_FILE);
+  std::vector<hid_t> files(static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
+  H5Fget_obj_ids(hid_t{H5F_OBJ_ALL}, H5F_OBJ_FILE, files.size(), files.data());
+  std::string name(path.size() + 1, '\0');
+  for (const hid_t file : files)
+    if (is_in_memory(file) && H5Fget_name(file, name.data(), name.size()) == std::ssize(path) &&
+        name.starts_with(path))
+      return Handle(H5Freopen(file), H5Fclose);
+  return {};
+}
+
 hid_t open_root(hid_t file, const std::string& path) {
   return checked(H5Gopen2(file, "/", H5P_DEFAULT), path, "/", "open");
 }
@@ -361,7 +379,8 @@ File::~File() { handle_.close(); }
 
 File File::open(const std::string& path) {
   const LibraryLock lock;
-  return {open_file(path, false), path};
+  Handle in_memory = open_in_memory(path);
+  return {in_memory ? std::move(in_memory) : open_file(path, false), path};
 }
 
 File File::open_for_writing(const std::string& path) {
@@ -373,6 +392,8 @@ File File::create(const std::string& path, const CreateOptions& options) {
   const LibraryLock lock;
   const auto check = [&](auto result) { return checked(result, path, "", "create"); };
   const Handle access = access_properties(path, Locking::as_the_environment_says);
+  constexpr std::size_t increment_bytes = 1 << 20;
+  if (options.in_memory) check(H5Pset_fapl_core(access.id(), increment_bytes, false));
   if (options.checksummed) check(H5Pset_libver_bounds(access.id(), H5F_LIBVER_V110, H5F_LIBVER_V110));
   check(H5Pset_alignment(access.id(), options.alignment_from_bytes, options.alignment_bytes));
   const Handle creation = owned_properties(check(H5Pcreate(H5P_FILE_CREATE)));
@@ -383,6 +404,11 @@ File File::create(const std::string& path, const CreateOptions& options) {
               H5Fclose);
   if (!file) throw_failure(path, "", "create");
   return {std::move(file), path};
+}
+
+bool File::in_memory() const {
+  const LibraryLock lock;
+  return is_in_memory(file_.id());
 }
 
 void File::flush() {

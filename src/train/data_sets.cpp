@@ -14,8 +14,8 @@
 
 #include "base/files.h"
 #include "base/text.h"
-#include "checkpoint/layout.h"
 #include "data/finite.h"
+#include "data/picture_list.h"
 #include "data/prepare.h"
 #include "data/table.h"
 #include "lockstep/base/error.h"
@@ -23,6 +23,7 @@
 #include "lockstep/comm/agreement.h"
 #include "lockstep/data/arrays.h"
 #include "lockstep/data/pictures.h"
+#include "lockstep/hdf5/file.h"
 #include "lockstep/tasks/built_in.h"
 #include "train/components.h"
 
@@ -119,9 +120,11 @@ bool is_table(const std::string& path) {
   return std::ranges::any_of(ends, [&](const char* end) { return path.ends_with(end); });
 }
 
-/// Writes the data file of a table whose columns are those that the weights learned from. Returns notes.
-std::vector<std::string> write_table(const std::string& path, const models::Model& model,
-                                     const LearnedFrom& from, data::CsvOptions how, const std::string& to) {
+/// Makes the data file, in memory, of a table whose columns are those that the weights learned from. Adds
+/// notes.
+std::shared_ptr<hdf5::File> open_table(const std::string& path, const models::Model& model,
+                                       const LearnedFrom& from, data::CsvOptions how,
+                                       std::vector<std::string>& notes) {
   const auto x = from.fields.find("x"), y = from.fields.find("y");
   const bool known =
       x != from.fields.end() && !(x->second.table.value.empty() && x->second.names.value.empty());
@@ -129,7 +132,7 @@ std::vector<std::string> write_table(const std::string& path, const models::Mode
     throw DataError(
         "{}: {} does not name the {} of its data; make a data file: lockstep prepare csv {} --statistics "
         "TRAIN.h5 --out DATA.h5",
-        path, from.name, known ? "column of the labels" : "columns", path);
+        path, from.name, known ? "column of the labels" : "columns", shell_quoted(path));
   const data::FieldMeaning& learned = x->second;
   const data::Table table = learned.table.value.empty() ? data::Table::of_numbers(learned.names.value)
                                                         : data::Table::parse(learned.table.value, from.name);
@@ -140,7 +143,11 @@ std::vector<std::string> write_table(const std::string& path, const models::Mode
   if (const Shape shape = model.sample_shape();
       learned.table.value.empty() && shape.rank() == 3 && shape.numel() == std::ssize(learned.names.value))
     how.image = shape;
-  return data::prepare_csv(std::array{path}, {.path = to, .replace = true}, how).notes;
+  const std::string name = path + " (table)";
+  auto file =
+      std::make_shared<hdf5::File>(hdf5::File::create(name, {.in_memory = true, .checksummed = true}));
+  notes = data::prepare_csv(std::array{path}, {.path = name, .memory = file}, how).notes;
+  return file;
 }
 
 /// The files of a pattern such as "train-*.h5", in the order of their bytes; itself if it is of none.
@@ -296,14 +303,15 @@ void DataSets::check_meanings() {
 
 DataSets::DataSets(const Config& config, const models::Model& model, const std::string& eval_path,
                    const LearnedFrom& from, bool targets, bool own_statistics, bool unknown_as_missing) {
-  std::optional<checkpoint::MemoryFile> table;
+  if (data::is_picture_name(eval_path) && !is_directory(eval_path))
+    throw DataError("{}: is one picture; give its folder", eval_path);
+  std::shared_ptr<hdf5::File> table;  // until it is open as data
   if (is_table(eval_path) && !is_custom(config, config.data.format))
-    for (std::string& note : write_table(
-             eval_path, model, from,
-             {.unknown_as_missing = unknown_as_missing, .measured = own_statistics, .keeps_lines = !targets},
-             table.emplace().path()))
-      warnings_.push_back(std::move(note));
-  const std::string path = table ? table->path() : eval_path;
+    table = open_table(
+        eval_path, model, from,
+        {.unknown_as_missing = unknown_as_missing, .own_statistics = own_statistics, .keeps_lines = !targets},
+        notes_);
+  const std::string path = table ? table->file_path() : eval_path;
   const data::Request request = request_for(config, model, {path}, targets);
   Config as_trained = config;
   std::unique_ptr<data::Dataset> trained_on;
@@ -322,14 +330,7 @@ DataSets::DataSets(const Config& config, const models::Model& model, const std::
       if (as_trained.data.format == "images") why_own = error.what();
     }
   }
-  try {
-    eval_file_ = open(as_trained, request);
-  } catch (const Error& error) {
-    std::string text = error.what();
-    if (table && text.starts_with(path)) text.replace(0, path.size(), eval_path);
-    throw Error(error.code(), text);
-  }
-  if (table) table->unlink();
+  eval_file_ = open(as_trained, request);
   eval_ = eval_file_.get();
   if (trained_on) {
     for (const data::Field& field : eval_->fields())
@@ -454,7 +455,7 @@ void DataSets::add_normalized_fields(const std::vector<std::string>& names) {
   for (const data::Field& field : first.fields())
     if (const auto by = first.meaning(field.name).by;
         by && !range_ && std::ranges::find(names, field.name) == names.end())
-      normalized_.push_back({.name = field.name, .by = *by, .measured = false, .known = true});
+      normalized_.push_back({.name = field.name, .by = *by, .by_key = false, .known = true});
   for (const NormalizedField& field : normalized_) normalize(field);
 }
 
@@ -479,7 +480,7 @@ void DataSets::hold_on_node(comm::HostGroup& world, const Config& config) {
 
 void DataSets::measure(comm::HostGroup& world) {
   for (NormalizedField& field : normalized_) {
-    if (!field.measured) continue;
+    if (!field.by_key) continue;
     data::Normalization found = all().front()->meaning(field.name).stored.named;
     if (found.mean.empty()) {
       for (data::Dataset* const one : all()) one->normalize(field.name, std::nullopt);
@@ -533,6 +534,8 @@ void DataSets::use(const LearnedFrom& from, bool own_statistics) {
 }
 
 void log_warnings(DataSets& data, Session& session) {
+  for (const std::string& note : data.notes())
+    if (session.world().rank() == 0) session.log().info("{}", note);
   for (const std::string& warning : data.take_warnings())
     if (session.world().rank() == 0) session.log().warning("{}", warning);
 }

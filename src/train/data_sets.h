@@ -67,6 +67,8 @@ class DataSets {
   const std::vector<double>& draw_weights() const { return draw_weights_; }
   /// What the folders of the data contain, a line a picture; empty: none are folders.
   std::string listing() const;
+  /// What was left out of a table, to log (log_warnings).
+  const std::vector<std::string>& notes() const { return notes_; }
   /// Warnings to log once (log_warnings).
   std::vector<std::string> take_warnings() { return std::exchange(warnings_, {}); }
 
@@ -97,8 +99,8 @@ class DataSets {
   struct NormalizedField {
     std::string name;
     data::Normalization by;
-    bool measured = true;  // a field of data.normalize; false: by attributes of the image files
-    bool known = false;    // from the files, measured, or from a checkpoint
+    bool by_key = true;  // a field of data.normalize; false: by attributes of the image files
+    bool known = false;  // from the files or their values, or from a checkpoint
   };
 
   std::unique_ptr<data::Dataset> open(const Config& config, const data::Request& request);
@@ -120,10 +122,10 @@ class DataSets {
   std::vector<double> draw_weights_;
   std::optional<StoredRange> range_;  // of the first file
   std::string format_;
-  std::vector<std::string> warnings_;
+  std::vector<std::string> notes_, warnings_;
 };
 
-/// Logs new warnings, on rank 0.
+/// Logs notes and new warnings, on rank 0.
 void log_warnings(DataSets& data, Session& session);
 /// Reads the held-out data, or a part if it is large, before a run depends on it. Logs a warning if a field
 /// holds NaN or infinity. Collective; throws the errors of reading.

@@ -160,6 +160,7 @@ if "${as_user[@]}" "$LOCKSTEP" --version >/dev/null 2>&1; then
   mkdir readonly/whole && chmod a-w readonly/whole
   expect 2 "^lockstep: rank 0: readonly/whole/checkpoints: cannot create the directory: Permission denied" 2 train good.ini --run readonly/whole
   [ -z "$(ls readonly/whole)" ] || fail "something was written into a directory that is not writable"
+  # shellcheck disable=SC2016  # for the other bash
   as_user+=(bash -c 'ulimit -u 40 && exec "$0" "$@"')
   expect 5 'only [0-9]+ of 64 threads can start: .*; raise the limit on processes .*, or lower train.threads' 1 train good.ini --run few --set train.threads=64 --dry-run
 else

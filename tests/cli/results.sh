@@ -23,6 +23,8 @@ with h5py.File("prices.h5", "w") as f:
     f["y"].attrs["units"], f["y"].attrs["names"] = "EUR", "price"
 with h5py.File("pairs.h5", "w") as f:
     f["x"], f["y"] = x, np.stack([1e3 * x[:, 0], x[:, 1]], 1)
+with h5py.File("wide.h5", "w") as f:
+    f["x"], f["y"] = x, label * 500
 with h5py.File("yes.h5", "w") as f:
     f["x"], f["y"] = x, (label[:, None] > 0).astype("i8")
 PY
@@ -38,6 +40,7 @@ config '4 16 3' nameless classification x
 config '4 16 1' prices regression 'x y'
 config '4 16 2' pairs regression 'x y'
 config '4 16 1' yes binary x
+config '4 1001' wide classification x
 
 # --- tables -------------------------------------------------------------------------------------------------------------
 predict() {  # RANKS RUN OUT
@@ -86,6 +89,15 @@ with h5py.File("yes-1.h5") as f:
     np.testing.assert_allclose(f["probability"][:], 1 / (1 + np.exp(-f["output"][:, 0].astype(float))), atol=1e-6)
 assert table("yes-1.csv")[0] == ["row", "label", "probability"]
 PY
+
+# --- names that another kind of file or folder has -----------------------------------------------------------------------
+for out in p.xlsx p.csv.gz p.parquet; do
+  refused 2 "--out $out: predictions are written as .csv" ranks 2 predict kinds/checkpoints/latest --data kinds.h5 --out $out
+done
+refused 3 "such as kinds/checkpoints/latest" ranks 1 predict kinds/checkpoints/ --data kinds.h5 --out no.csv
+refused 3 "such as kinds/checkpoints/latest" ranks 1 predict kinds --data kinds.h5 --out no.csv
+: >1.png
+refused 3 "1.png: is one picture; give its folder" ranks 1 predict kinds/checkpoints/latest --data 1.png --out no.csv
 
 # --- whole or absent: a kill at any time, and another number of ranks ---------------------------------------------------
 cp kinds.ini many.ini
@@ -139,6 +151,16 @@ assert yes["confusion"] == [[int(((label == a) & (predicted == b)).sum()) for b 
 text = open("all.txt").read().splitlines()
 assert [line.split()[-3:] for line in text[2:]] == [[str(n) for n in row] for row in matrix], text
 PY
+"$LOCKSTEP" eval wide/checkpoints/latest --data wide.h5 --per-class --json >wide.json || fail "1001 classes"
+"$LOCKSTEP" predict wide/checkpoints/latest --data wide.h5 --out wide-1.h5 >log 2>&1 || fail "1001 classes: $(cat log)"
+/usr/bin/python3 - <<'PY' || fail "accuracy by class of 1001 classes"
+import h5py, json, numpy as np
+found, label, predicted = json.load(open("wide.json")), h5py.File("wide.h5")["y"][:], h5py.File("wide-1.h5")["label"][:]
+assert "confusion" not in found and len(found["classes"]) == 1001
+assert found["samples_by_class"] == np.bincount(label, minlength=1001).tolist()
+assert found["accuracy_by_class"][500] == (predicted[label == 500] == 500).mean() and found["accuracy_by_class"][1] is None
+PY
+"$LOCKSTEP" report wide wide.json --out wide.html >log 2>&1 || fail "report of 1001 classes: $(cat log)"
 refused 2 "--per-class: the model of the checkpoint tells no classes apart" ranks 2 eval prices/checkpoints/latest --per-class
 "$LOCKSTEP" train kinds.ini --run per-class --set task.per_class=true >log 2>&1 || fail "per_class: $(tail -n 3 log)"
 "$LOCKSTEP" eval per-class/checkpoints/latest | has_line 'red +[0-9]+ +[01]\.' || fail "task.per_class = true shows nothing"

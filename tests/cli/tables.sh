@@ -75,7 +75,10 @@ for table in new shuffled european; do
   predicts "$table.out.h5" --data "$table.csv"
   cmp -s wanted.h5 "$table.out.h5" || fail "$table.csv has other predictions than its data file"
 done
+predicts dropped.h5 --data new.csv
+grep -q ignored err.log && fail "a column that --drop left out on purpose is told: $(cat err.log)"
 predicts again.h5 --data shuffled.csv
+grep -q warning err.log && fail "an ignored column is a warning: $(cat err.log)"
 grep -q 'shuffled.csv: ignored, as training did not learn from this column: shop$' err.log || fail "an ignored column is not told: $(cat err.log)"
 [ "$(grep -c ignored err.log)" -eq 1 ] || fail "an ignored column is told twice: $(cat err.log)"
 $LOCKSTEP_MPIRUN -n 2 "$LOCKSTEP" predict model.h5 --data new.csv --out two.h5 >out.log 2>&1 || fail "two ranks: $(cat out.log)"
@@ -90,6 +93,13 @@ cmp -s unknown.h5 none.h5 || fail "an unknown category is not taken as a missing
 refused 2 '--unknown maybe: must be as-missing' timeout 60 "$LOCKSTEP" predict model.h5 --data new.csv --unknown maybe --out no.h5
 refused 3 'shuffled.csv:1: columns that training learned from are missing: price' timeout 60 "$LOCKSTEP" eval model.h5 --data shuffled.csv
 printf 'PAR1' >table.parquet
+name="it's; touch pasted #.parquet"
+cp table.parquet "$name"
+"$LOCKSTEP" predict model.h5 --data "$name" --out no.h5 2>&1 | sed 's/.*convert it: //' >pasted.log
+# shellcheck source=/dev/null disable=SC2317  # the command calls it
+(python3() { printf '%s\n' "$3" >argument.log; }; source ./pasted.log)
+[ "$(cat argument.log)" = "$name" ] || fail "the command cannot be pasted: $(cat pasted.log)"
+[ ! -e pasted ] || fail "the command runs what a file is named: $(cat pasted.log)"
 refused 3 'not a CSV file, but a Parquet file: convert it: python3 -c' timeout 60 "$LOCKSTEP" predict model.h5 --data table.parquet --out no.h5
 cd .. || exit 1
 
@@ -110,5 +120,22 @@ import h5py
 a, b = (h5py.File(f)["output"][()] for f in ("a.h5", "b.h5"))
 assert (a == b[[1, 0]]).all(), (a, b)' || fail "rows of a plain table have other predictions in another order of columns"
 refused 3 'does not name the column of the labels' timeout 60 "$LOCKSTEP" eval plain/checkpoints/latest --data plain.csv
+
+# Labels that are numbers are not numbered anew where a table names them.
+printf '%s\n' 'a,b,y' '1,2.5,0' '3,4,1' '0,,0' '5,2,1' >numbers.csv
+sed 's/,0$/,zero/; s/,1$/,one/' numbers.csv >names.csv
+"$LOCKSTEP" prepare csv numbers.csv --missing median --out plain.h5 --force >out.log 2>&1 || fail "numbers.csv: $(cat out.log)"
+"$LOCKSTEP" train plain.ini --run numbers --set data.train=plain.h5 >out.log 2>&1 || fail "numbers: $(cat out.log)"
+"$LOCKSTEP" eval numbers/checkpoints/latest --data numbers.csv >out.log 2>&1 || fail "eval numbers.csv: $(cat out.log)"
+refused 3 "names.csv:2: the label, .* is 'zero', but labels of the model are numbers" timeout 60 "$LOCKSTEP" eval numbers/checkpoints/latest --data names.csv
+
+# A table with decimal commas is read as it was prepared.
+tr ',' '\t' <numbers.csv | sed 's/2\.5/2,5/' >commas.tsv
+"$LOCKSTEP" prepare csv commas.tsv --missing median --decimal comma --out plain.h5 --force >out.log 2>&1 || fail "commas.tsv: $(cat out.log)"
+"$LOCKSTEP" train plain.ini --run commas --set data.train=plain.h5 >out.log 2>&1 || fail "commas: $(cat out.log)"
+for table in numbers.csv commas.tsv; do
+  "$LOCKSTEP" predict commas/checkpoints/latest --data $table --out "$table.out.csv" >out.log 2>&1 || fail "$table: $(cat out.log)"
+done
+cmp numbers.csv.out.csv commas.tsv.out.csv || fail "decimal commas make other predictions"
 
 finish

@@ -302,7 +302,7 @@ BOOST_AUTO_TEST_CASE(a_packed_file_has_the_samples_of_its_folder_and_a_second_st
   const Pictures whole({root}, small), packed({folder.file("all.h5")}, small);
   BOOST_CHECK(samples_of(whole) == samples_of(packed));
   BOOST_CHECK(whole.meaning("y").classes.value == packed.meaning("y").classes.value);
-  const data::Prepared again = data::prepare_pictures(root, {folder.file("all.h5")}, {}, *world);
+  const data::Summary again = data::prepare_pictures(root, {folder.file("all.h5")}, {}, *world);
   BOOST_TEST(mentions({"all.h5", "already"})(DataError("{}", again.notes.at(0))));
   BOOST_TEST(again.samples == 4);
   std::ofstream(root + "/dog/readme.txt") << "no picture: the file stays as it is";
@@ -403,6 +403,26 @@ BOOST_AUTO_TEST_CASE(pictures_are_packed_as_raw_images_of_one_size) {
       UsageError);
 }
 
+BOOST_AUTO_TEST_CASE(raw_images_of_any_size_are_packed_whole) {
+  const TemporaryFolder folder;
+  const std::string root = make_folder(folder);
+  const auto world = comm::make_self_communicator();
+  const auto pixels = [&](std::int64_t size, int files) {  // 1 MiB is written at once
+    const data::Summary summary = data::prepare_pictures(
+        root, {folder.file(fmt::format("{}.h5", files)), true},
+        {.encode = data::PackOptions::Encode::raw, .size = size, .files = files}, *world);
+    std::vector<std::uint8_t> all;
+    for (int i = 1; i <= files; ++i) {
+      const std::string name = files == 1 ? "1.h5" : fmt::format("{}-{:05}-of-{:05}.h5", files, i, files);
+      const auto part = hdf5::File::open(folder.file(name)).open_dataset("x").read_all<std::uint8_t>();
+      all.insert(all.end(), part.begin(), part.end());
+      std::filesystem::remove(folder.file(name));
+    }
+    return all;
+  };
+  for (const std::int64_t size : {500, 700}) BOOST_TEST((pixels(size, 1) == pixels(size, 4)));
+}
+
 BOOST_AUTO_TEST_CASE(broken_pictures_are_listed_by_name_when_they_are_packed) {
   const TemporaryFolder folder;
   const std::string root = make_folder(folder);
@@ -420,7 +440,7 @@ BOOST_AUTO_TEST_CASE(broken_pictures_are_listed_by_name_when_they_are_packed) {
   BOOST_CHECK_THROW(data::prepare_pictures(root, {folder.file("parts.h5"), true}, {.files = 3}, *world),
                     DataError);
   BOOST_TEST(std::filesystem::exists(folder.file("parts-00002-of-00003.h5")));
-  const data::Prepared rest =
+  const data::Summary rest =
       data::prepare_pictures(root, {folder.file("all.h5")}, {.pictures = {.skip_bad = true}}, *world);
   BOOST_TEST(rest.samples == 4);
   BOOST_TEST(rest.warnings.size() == 2U);

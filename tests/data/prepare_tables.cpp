@@ -23,12 +23,12 @@ struct Tables {
     std::ofstream(folder.file(name), std::ios::binary) << bytes;
     return folder.file(name);
   }
-  Prepared make(const std::vector<std::string>& inputs, const CsvOptions& options = {},
-                const std::string& out = "out.h5") const {
+  Summary make(const std::vector<std::string>& inputs, const CsvOptions& options = {},
+               const std::string& out = "out.h5") const {
     return prepare_csv(inputs, {folder.file(out), true}, options);
   }
-  Prepared make(const std::string& lines, const CsvOptions& options = {},
-                const std::string& out = "out.h5") const {
+  Summary make(const std::string& lines, const CsvOptions& options = {},
+               const std::string& out = "out.h5") const {
     return make(std::vector{put("in.csv", lines)}, options, out);
   }
   template <class T>
@@ -49,9 +49,9 @@ std::string samples(int columns, bool names, int lines = 30) {
 
 BOOST_FIXTURE_TEST_CASE(numbers_over_a_named_label_are_a_heading, Tables) {
   for (const std::string heading : {"0,1,2,species\n", "1990,1991,1992,country\n"}) {
-    const Prepared prepared = make(heading + samples(3, true));
-    BOOST_TEST(prepared.samples == 30, heading);
-    BOOST_TEST(prepared.classes == 3, heading);
+    const Summary summary = make(heading + samples(3, true));
+    BOOST_TEST(summary.samples == 30, heading);
+    BOOST_TEST(summary.classes == 3, heading);
   }
   BOOST_TEST(make("0,1,species\n5.1,3.5,setosa\n").samples == 1);
   BOOST_TEST(make("target,0,1\nrose,1.5,2\niris,3,4\n", {.label = "target"}).samples == 2);
@@ -91,8 +91,8 @@ BOOST_FIXTURE_TEST_CASE(a_damaged_first_sample_among_numbers_is_asked_about, Tab
 
 BOOST_FIXTURE_TEST_CASE(heading_of_one_name_fewer_names_no_rows, Tables) {
   for (const std::string row : {"\"1\"", "\"Mazda RX4\""}) {
-    const Prepared prepared = make("\"a\",\"b\",\"y\"\n" + row + ",5,6,1\n\"2\",7,8,0\n", {.label = "b"});
-    BOOST_TEST(contains(prepared.notes.at(1), "names the rows: skipped"), row);
+    const Summary summary = make("\"a\",\"b\",\"y\"\n" + row + ",5,6,1\n\"2\",7,8,0\n", {.label = "b"});
+    BOOST_TEST(contains(summary.notes.at(1), "names the rows: skipped"), row);
     BOOST_TEST(read<std::uint8_t>("x") == (std::vector<std::uint8_t>{5, 1, 7, 0}));
     BOOST_TEST(read<std::int64_t>("y") == (std::vector<std::int64_t>{6, 8}));
   }
@@ -163,8 +163,8 @@ BOOST_FIXTURE_TEST_CASE(a_table_may_have_thousands_of_columns, Tables) {
     for (int i = 0; i < 20'000; ++i) wide += fmt::format("{}.5,", i + line);
     wide += fmt::format("{}\n", line);
   }
-  const Prepared prepared = make(wide);
-  BOOST_TEST(prepared.image.numel() == 20'000);
+  const Summary summary = make(wide);
+  BOOST_TEST(summary.image.numel() == 20'000);
   const hdf5::File file = hdf5::File::open(folder.file("out.h5"));
   BOOST_TEST(file.open_dataset("x").doubles_attribute("mean").at(19'999) == 20'000);
 }
@@ -191,11 +191,11 @@ constexpr const char* marks[] = {"\\N",  ".",      "..",       "#DIV/0!", "#NAME
 
 BOOST_FIXTURE_TEST_CASE(names_of_classes_may_look_like_marks_of_missing_values, Tables) {
   for (const std::string mark : marks) {
-    const Prepared prepared = make(fmt::format("a,y\n1,rose\n2,{}\n3,rose\n", mark));
-    BOOST_TEST(prepared.class_names.size() == 2u, mark);
-    BOOST_TEST(std::ranges::count(prepared.class_names, mark) == 1, mark);
-    BOOST_REQUIRE(prepared.warnings.size() == 1u);
-    BOOST_TEST(contains(prepared.warnings[0], fmt::format("labels '{}' are classes", mark)));
+    const Summary summary = make(fmt::format("a,y\n1,rose\n2,{}\n3,rose\n", mark));
+    BOOST_TEST(summary.class_names.size() == 2u, mark);
+    BOOST_TEST(std::ranges::count(summary.class_names, mark) == 1, mark);
+    BOOST_REQUIRE(summary.warnings.size() == 1u);
+    BOOST_TEST(contains(summary.warnings[0], fmt::format("labels '{}' are classes", mark)));
   }
   make("1,2,Na\n2,1,Cl\n3,3,K\n1,1,NA\n");  // also before the first other name, and without a heading
   BOOST_TEST(read<std::int64_t>("y") == (std::vector<std::int64_t>{3, 0, 1, 2}));
@@ -221,8 +221,8 @@ BOOST_FIXTURE_TEST_CASE(labels_that_are_values_are_warned_of, Tables) {
   const auto warned = [&](const auto& label, int lines = 30) {
     std::string text = "a,y\n";
     for (int i = 0; i < lines; ++i) text += fmt::format("{},\"{}\"\n", i, label(i));
-    const Prepared prepared = make(text);
-    return !prepared.warnings.empty() && contains(prepared.warnings[0], "task.name = regression");
+    const Summary summary = make(text);
+    return !summary.warnings.empty() && contains(summary.warnings[0], "task.name = regression");
   };
   BOOST_TEST(warned([](int i) { return fmt::format("${},{:03}.50", 1 + i % 4, i); }));
   BOOST_TEST(warned([](int i) { return fmt::format("{}.5%", i % 5); }));
@@ -239,8 +239,8 @@ BOOST_FIXTURE_TEST_CASE(values_that_float32_makes_one_are_warned_of, Tables) {
   const auto warned = [&](const auto& value, int lines = 60) {
     std::string text = "t,y\n";
     for (int i = 0; i < lines; ++i) text += fmt::format("{},{}\n", value(i), i % 2);
-    const Prepared prepared = make(text);
-    return !prepared.warnings.empty() && contains(prepared.warnings[0], "column 1 ('t')");
+    const Summary summary = make(text);
+    return !summary.warnings.empty() && contains(summary.warnings[0], "column 1 ('t')");
   };
   BOOST_TEST(warned([](int i) { return i == 0 ? 0 : 1.7e9 + i * 10; }));  // one value is far away
   BOOST_TEST(warned([](int i) { return 16777217 + 2 * i; }));
@@ -267,8 +267,8 @@ BOOST_FIXTURE_TEST_CASE(files_that_are_no_csv_are_refused_by_what_they_are, Tabl
        "UTF-16"},
       {std::string("1\0,\0002\0\n\0", 8), "null byte"},
       {"a,y\r1,2\r3,0\r", "CR (carriage return)"},
-      {"PAR1 1,2\n", "pandas.read_parquet(\""},
-      {"PK\x03\x04 xl/workbook.xml\n1,2\n", "pandas.read_excel(\""},
+      {"PAR1 1,2\n", "pandas.read_parquet(sys.argv[1])"},
+      {"PK\x03\x04 xl/workbook.xml\n1,2\n", "pandas.read_excel(sys.argv[1])"},
       {"BZh91AY", "compression=\"bz2\""},
       {std::string(257, 'a') + "ustar\n", "a tar archive"},
       {"\x89HDF\r\n", "an HDF5 file"},
@@ -288,6 +288,16 @@ BOOST_FIXTURE_TEST_CASE(text_is_looked_at_to_its_end, Tables) {
   BOOST_TEST(text(words + std::string(1, '\0') + words) == 40001);  // a stray one
   BOOST_TEST(text(words + "\x1A") == 20001);
   BOOST_CHECK_EXCEPTION(text("\x04\x22\x4D\x18" + words), DataError, mentions("lz4"));
+}
+
+BOOST_FIXTURE_TEST_CASE(a_folder_of_other_files_gives_a_few_notes_and_a_count, Tables) {
+  put("a.txt", "text");
+  for (int i = 0; i < 20; ++i) put(fmt::format("{}.png", i), "\x89PNG\r\n\x1A\n");
+  const std::string out = folder.file("text.out.h5");
+  const Summary summary = prepare_text(std::vector{folder.file("")}, {out, true});
+  BOOST_TEST(summary.samples == 4);
+  BOOST_TEST(summary.notes.size() == 6u);
+  BOOST_TEST(contains(summary.notes.back(), "15 other files"));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

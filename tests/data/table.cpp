@@ -26,8 +26,7 @@ struct TableFolder {
     std::ofstream(folder.file(name), std::ios::binary) << bytes;
     return folder.file(name);
   }
-  Prepared make(const std::string& lines, const CsvOptions& options,
-                const std::string& out = "out.h5") const {
+  Summary make(const std::string& lines, const CsvOptions& options, const std::string& out = "out.h5") const {
     return prepare_csv(std::vector{put("in.csv", lines)}, {folder.file(out), true}, options);
   }
   template <class T>
@@ -45,13 +44,13 @@ constexpr const char* mixed =
     "06:00,2.5\nc9,70,red,2020-01-03,4.5\nd0,90,,2020-01-04,5\n";
 
 BOOST_FIXTURE_TEST_CASE(columns_become_numbers_categories_and_dates, TableFolder) {
-  const Prepared prepared = make(mixed, {.target = "price [EUR]",
-                                         .categorical = {"colour"},
-                                         .dates = {"when"},
-                                         .drop = {"id"},
-                                         .missing = {"median"}});
+  const Summary summary = make(mixed, {.target = "price [EUR]",
+                                       .categorical = {"colour"},
+                                       .dates = {"when"},
+                                       .drop = {"id"},
+                                       .missing = {"median"}});
   const double day = 86400, first = 18262 * day;
-  BOOST_TEST(prepared.target == "price [EUR]");
+  BOOST_TEST(summary.target == "price [EUR]");
   BOOST_TEST(read<double>("x") == (std::vector<double>{50, 0, 1, first, 70, 1, 0, first + 1.25 * day, 70, 0,
                                                        1, first + 2 * day, 90, 0, 0, first + 3 * day}));
   BOOST_TEST(read<float>("y") == (std::vector<float>{1.5, 2.5, 4.5, 5}));
@@ -62,12 +61,12 @@ BOOST_FIXTURE_TEST_CASE(columns_become_numbers_categories_and_dates, TableFolder
 }
 
 BOOST_FIXTURE_TEST_CASE(a_target_of_names_is_classes_and_of_numbers_values, TableFolder) {
-  const Prepared names = make("a,y\n1.5,rose\n2,iris\n", {.target = "y"});
+  const Summary names = make("a,y\n1.5,rose\n2,iris\n", {.target = "y"});
   BOOST_TEST(names.class_names == (std::vector<std::string>{"iris", "rose"}));
   BOOST_TEST(make("a,y\n1.5,1\n2,250000\n", {.target = "y"}).classes == 0);
   BOOST_TEST(read<float>("y") == (std::vector<float>{1, 250000}));
   BOOST_CHECK_EXCEPTION(make("a,y\n1.5,1\n2,x\n", {.target = "y"}), DataError,
-                        mentions("in.csv:3: the target, field 2 ('y'), is 'x', not a number"));
+                        mentions("in.csv:3: field 2 ('y') is 'x', not a number"));
   BOOST_CHECK_EXCEPTION(make("a,y\n1.5,1\n2,\n", {.target = "y"}), DataError,
                         mentions("in.csv:3: field 2 ('y') is missing", "--missing drop"));
 }
@@ -93,6 +92,79 @@ BOOST_FIXTURE_TEST_CASE(missing_values_become_what_the_options_say, TableFolder)
   BOOST_CHECK_EXCEPTION(x({"a=many"}), UsageError, mentions("--missing a=many: must be drop, mean, median"));
   BOOST_CHECK_EXCEPTION(x({"q=0"}), UsageError,
                         mentions("--missing", "q", "no column of this name", "a, b, c"));
+}
+
+BOOST_FIXTURE_TEST_CASE(options_that_contradict_each_other_are_refused, TableFolder) {
+  const std::string lines = "when,c,b,y\n2020-01-01,red,1,0\n,,,1\n2020-01-03,red,5,0\n";
+  const auto check = [&](const CsvOptions& options, const char* what) {
+    BOOST_CHECK_EXCEPTION(make(lines, options), UsageError, mentions(what));
+  };
+  using Names = std::vector<std::string>;
+  const Names when{"when"}, c{"c"};
+  check({.categorical = {"when", "c"}, .dates = when},
+        "--date \"when\": is the column of --categorical, too");
+  check({.categorical = c, .dates = when, .drop = c}, "--categorical \"c\": is the column of --drop, too");
+  check({.label = "c", .dates = when, .drop = c}, "--drop \"c\": is the column of --label, too");
+  check({.dates = when, .drop = {"c", "c"}}, "--drop: names \"c\" twice");
+  check({.dates = when, .drop = c, .missing = {"c=0"}}, "--missing \"c\": is the column of --drop");
+  check({.dates = when, .drop = c, .missing = {"b=median", "b=0"}}, "--missing: names \"b\" twice");
+  check({.dates = when, .drop = c, .missing = {"b=median", "median", "0"}}, "--missing median, 0: give one");
+  check({.dates = when, .drop = c, .missing = {"y=mean"}}, "--missing y=mean: is of the target");
+  check({.dates = when, .drop = c, .missing = {"never"}}, "--missing \"never\": must be drop, mean, median");
+  // A number for all columns fills no date, and leaves a category without a hot value.
+  CsvOptions options{.categorical = c, .dates = when, .missing = {"0"}};
+  BOOST_CHECK_EXCEPTION(make(lines, options), DataError,
+                        mentions("in.csv:3: field 1 ('when') is missing", "try --missing 0,when=median"));
+  options.missing.push_back("when=2020-01-02");
+  make(lines, options);
+  const double day = 86400, first = 18262 * day;
+  BOOST_TEST(read<double>("x") ==
+             (std::vector<double>{first, 1, 1, first + day, 0, 0, first + 2 * day, 1, 5}));
+}
+
+BOOST_FIXTURE_TEST_CASE(a_class_that_looks_missing_is_dropped_if_the_column_is_named, TableFolder) {
+  const std::string lines = "a,y\n1,NA\n2,rose\n3,\n4,iris\n";
+  BOOST_TEST(make(lines, {.target = "y", .missing = {"drop"}}).class_names.size() == 3u);
+  for (const bool is_target : {true, false}) {
+    CsvOptions options{.missing = {"y=drop"}};
+    if (is_target) options.target = "y";
+    const Summary named = make(lines, options, "train.h5");
+    BOOST_TEST(named.class_names == (std::vector<std::string>{"iris", "rose"}));
+    BOOST_TEST(named.samples == 2);
+    BOOST_TEST(make(lines, {.statistics = folder.file("train.h5")}).samples == 2);
+  }
+  // All passes leave out the same lines, though the first targets are missing.
+  CsvOptions halves{.target = "y", .missing = {"y=drop"}, .eval_fraction = 0.5};
+  const Summary numbers = make("a,y\n1,NA\n2,NA\n3,1.5\n4,2.5\n5,3.5\n6,1\n", halves);
+  BOOST_TEST(numbers.samples == 2);
+  BOOST_TEST(numbers.held_out == 2);
+}
+
+BOOST_FIXTURE_TEST_CASE(a_column_is_named_with_or_without_its_units, TableFolder) {
+  BOOST_TEST(make(mixed, {.target = "price", .drop = {"id", "colour", "when"}, .missing = {"0"}}).target ==
+             "price [EUR]");
+  BOOST_CHECK_EXCEPTION(make("a [m],a [s],y\n1,2,3\n", {.target = "y", .drop = {"a"}}), UsageError,
+                        mentions("several columns are named 'a'"));
+}
+
+BOOST_FIXTURE_TEST_CASE(a_table_keeps_the_decimal_sign_for_other_tables, TableFolder) {
+  const std::string lines = "a\tb\ty\n1,5\t2\t0,5\n3\t4,25\t1\n";
+  CsvOptions options{.decimal = ',', .target = "y"};
+  make(lines, options, "train.h5");
+  const CsvOptions like{.statistics = folder.file("train.h5")};
+  make(lines, like);
+  BOOST_TEST(read<float>("x") == (std::vector<float>{1.5, 2, 3, 4.25}));
+  for (const char* const other : {"a,b,y\n1.5,2,0.5\n3,4.25,1\n", "a\tb\ty\n1.5\t2\t0.5\n3\t4.25\t1\n"}) {
+    make(other, like);
+    BOOST_TEST(read<float>("x") == (std::vector<float>{1.5, 2, 3, 4.25}));
+  }
+}
+
+BOOST_FIXTURE_TEST_CASE(proposed_options_can_be_pasted, TableFolder) {
+  std::string lines = "\"a \"\"b\"\", c's\",y\n";
+  for (int i = 0; i < 30; ++i) lines += fmt::format("n{},{}.5\n", i, i);
+  BOOST_CHECK_EXCEPTION(make(lines, {.target = "y"}), DataError,
+                        mentions("try --drop '\"a \"\"b\"\", c'\\''s\"'"));
 }
 
 BOOST_FIXTURE_TEST_CASE(codes_count_categories_from_1_and_missing_ones_as_0, TableFolder) {
@@ -135,9 +207,9 @@ BOOST_FIXTURE_TEST_CASE(held_out_rows_change_nothing_that_is_learned, TableFolde
     return lines;
   };
   const CsvOptions options{.target = "y", .categorical = {"c"}, .missing = {"mean"}, .eval_fraction = 0.25};
-  const Prepared prepared = make(table_of({}), options);
-  BOOST_TEST(prepared.samples == 30);
-  BOOST_TEST(prepared.held_out == 10);
+  const Summary summary = make(table_of({}), options);
+  BOOST_TEST(summary.samples == 30);
+  BOOST_TEST(summary.held_out == 10);
   const std::string table = text("x", "table");
   const auto x = read<float>("x"), held_out = read<float>("x", "out-eval.h5");
   std::vector<float> rows;
@@ -179,9 +251,9 @@ BOOST_FIXTURE_TEST_CASE(other_tables_are_read_by_the_names_of_the_training_data,
         .missing = {"median"}},
        "train.h5");
   const CsvOptions like{.statistics = folder.file("train.h5")};
-  const Prepared prepared =
+  const Summary summary =
       make("when,price [EUR],shop,colour,area (m2)\n2020-01-05,3,12,blue,\n2020-01-06,4,13,,20\n", like);
-  BOOST_TEST(contains(prepared.notes.at(1), "this column: shop"));
+  BOOST_TEST(contains(summary.notes.at(1), "this column: shop"));
   const double first = 18266 * 86400.;
   BOOST_TEST(read<double>("x") == (std::vector<double>{70, 1, 0, first, 20, 0, 0, first + 86400}));
   BOOST_TEST(text("x", "table") == text("x", "table", "train.h5"));
@@ -245,6 +317,7 @@ BOOST_AUTO_TEST_CASE(a_damaged_description_is_an_error) {
   Table one = Table::of_numbers({"a", "b"});
   one.columns[1].kind = TableColumn::Kind::one_hot;
   one.columns[1].categories = {"p", "q"};
+  one.columns[1].fill_by = TableColumn::Fill::value;
   one.columns[1].fill = 2;
   const std::string text = one.text("in.csv");
   BOOST_TEST(Table::parse(text, "x.h5").text("in.csv") == text);

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <boost/test/unit_test.hpp>
 #include <csignal>
+#include <filesystem>
 #include <fstream>
 #include <random>
 #include <sstream>
@@ -117,6 +118,22 @@ BOOST_FIXTURE_TEST_CASE(existence_and_kinds_are_told_without_errors, OneFile) {
   BOOST_CHECK_EXCEPTION(file.open_dataset("dangling"), DataError, mentions("/dangling"));
   BOOST_CHECK_EXCEPTION(file.create_group("model"), DataError, mentions("/model"));
   BOOST_CHECK_EXCEPTION(file.create_dataset("no/way", DType::uint8, {1}), DataError, mentions("/no/way"));
+}
+
+BOOST_FIXTURE_TEST_CASE(a_file_in_memory_opens_by_its_path_and_is_never_on_storage, OneFile) {
+  {
+    h5::File file = h5::File::create(path, {.in_memory = true});
+    file.create_dataset("x", DType::float32, {3})
+        .write_rows(0, 3, std::span<const float>(std::vector{1.f, 2.f, 3.f}));
+    const h5::File other = h5::File::open(path);
+    file.close();
+    BOOST_TEST(other.in_memory());
+    BOOST_TEST(h5::File::open(path).open_dataset("x").read_all<float>() == (std::vector{1.f, 2.f, 3.f}));
+    BOOST_TEST(!std::filesystem::exists(path));
+  }
+  BOOST_CHECK_EXCEPTION(h5::File::open(path), DataError, mentions("No such file"));
+  make_some(false);
+  BOOST_TEST(!h5::File::open(path).in_memory());
 }
 
 BOOST_FIXTURE_TEST_CASE(creating_refuses_an_existing_file_unless_told_to_replace_it, OneFile) {

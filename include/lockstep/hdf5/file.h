@@ -95,6 +95,9 @@ struct CreateOptions {
   /// The treatment of an existing file of this name.
   enum class Existing { refuse, replace };
   Existing existing = Existing::refuse;  ///< refuse: DataError if it exists
+  /// Not on storage, but in memory of this process: File::open() of its path opens it while any file object
+  /// has it open.
+  bool in_memory = false;
   /// Superblock version 3 with checksummed metadata (HDF5 1.10 and later read it); otherwise the oldest
   /// possible format.
   bool checksummed = false;
@@ -117,6 +120,7 @@ class File : public Group {
   File& operator=(File&& other) noexcept;
   ~File();
 
+  bool in_memory() const;  ///< CreateOptions::in_memory
   /// Passes everything written so far to the system (without fsync).
   void flush();
   /// Closes the file and all of its objects. Throws if something could not be written; the destructor does

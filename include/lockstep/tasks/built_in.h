@@ -87,7 +87,7 @@ class Binary final : public Task {
   void check(const Model& model, const data::Dataset& data) override;
   Loss loss(Tape& tape, Model& model, const Batch& batch) override;
   void evaluate(Evaluation& to, const Batch& batch, const Var& output) override;
-  OutputMeaning output_meaning() const override { return OutputMeaning::yes_or_no; }
+  OutputMeaning output_meaning() const override { return OutputMeaning::binary; }
 };
 
 }  // namespace lockstep::tasks

@@ -22,9 +22,9 @@ enum class Better { lower, higher };
 
 /// What an output says of field y.
 enum class OutputMeaning {
-  numbers,    ///< estimates of its values, or none of it
-  classes,    ///< [N, ..., C]: the logits of C classes, of labels [N, ...]
-  yes_or_no,  ///< [N, ...]: the logits of 1, of labels 1 and 0
+  regression,  ///< estimates of its values, or none of it
+  classes,     ///< [N, ..., C]: the logits of C classes, of labels [N, ...]
+  binary,      ///< [N, ...]: the logits of 1, of labels 1 and 0
 };
 
 /// A figure of an evaluation: a function of sums over all samples, so that it does not depend on the
@@ -95,7 +95,7 @@ class Task {
   virtual std::string target() const { return ""; }
   /// What the output says of field y: `lockstep predict` adds labels and probabilities, `lockstep eval
   /// --per-class` counts them.
-  virtual OutputMeaning output_meaning() const { return OutputMeaning::numbers; }
+  virtual OutputMeaning output_meaning() const { return OutputMeaning::regression; }
   /// Whether field x must be in [-1, 1]: data.range then maps the values of the files. False: as in the
   /// files.
   virtual bool takes_unit_range() const { return false; }

@@ -74,32 +74,6 @@ struct Rows {
   std::uint64_t row_bytes() const { return values.bytes() / static_cast<std::uint64_t>(values.size(0)); }
 };
 
-/// "label", int64, and "probability", float32, of logits.
-std::vector<Rows> labels_of(const Tensor& output, OutputMeaning meaning) {
-  if (meaning == OutputMeaning::numbers) return {};
-  const Shape& shape = output.shape();
-  const bool yes_or_no = meaning == OutputMeaning::yes_or_no;
-  if (!yes_or_no && shape.rank() < 2)
-    throw UsageError("the model's output is {}: that of classes is [samples, ..., classes]",
-                     to_string(shape));
-  const std::int64_t classes = yes_or_no ? 1 : shape[-1];
-  const bool keeps_last = yes_or_no && (shape.rank() == 1 || shape[-1] > 1);
-  const Shape of_labels(shape.extents().first(static_cast<std::size_t>(shape.rank() - !keeps_last)));
-  const Tensor labels = Tensor::empty(of_labels, DType::int64),
-               probabilities = Tensor::empty(yes_or_no ? of_labels : shape);
-  const float* logits = output.data<float>();
-  float* probability = probabilities.data<float>();
-  for (std::int64_t i = 0; i < labels.numel(); ++i, logits += classes, probability += classes) {
-    const float* const greatest = std::max_element(logits, logits + classes);  // the first of equal ones
-    const auto above = [&](double logit) { return std::exp(logit - *greatest); };
-    double sum = yes_or_no ? above(0) : 0;
-    for (std::int64_t c = 0; c < classes; ++c) sum += above(logits[c]);
-    for (std::int64_t c = 0; c < classes; ++c) probability[c] = static_cast<float>(above(logits[c]) / sum);
-    labels.data<std::int64_t>()[i] = yes_or_no ? *logits > 0 : greatest - logits;
-  }
-  return {{.name = "label", .values = labels}, {.name = "probability", .values = probabilities}};
-}
-
 /// A cell of a CSV file (RFC 4180), with a comma.
 std::string cell(const std::string& text) {
   if (text.find_first_of(",\"\r\n") == std::string::npos) return text + ',';
@@ -109,13 +83,13 @@ std::string cell(const std::string& text) {
 }
 
 /// Predictions as CSV: row; label and probability of each class, or the outputs.
-class Table {
+class CsvTable {
  public:
   static bool is_name(const std::string& out) { return std::filesystem::path(out).extension() == ".csv"; }
 
   /// columns: any rows of row, label and probability if they are known, output. UsageError for more than a
   /// spreadsheet takes.
-  Table(std::vector<Rows> columns, const PredictionMeaning& meaning)
+  CsvTable(std::vector<Rows> columns, const PredictionMeaning& meaning)
       : columns_(std::move(columns)), meaning_(meaning) {
     if (columns_.size() > 2) columns_.pop_back();  // labels stand for the logits
     constexpr std::int64_t max_cells = 16384;
@@ -183,6 +157,15 @@ class Table {
   const PredictionMeaning& meaning_;
 };
 
+/// UsageError for a name that says another kind of file.
+void check_ending(const std::string& out) {
+  constexpr std::array others{".xlsx", ".xls", ".ods", ".tsv", ".txt", ".json",    ".npy",    ".npz",
+                              ".gz",   ".bz2", ".xz",  ".zip", ".zst", ".parquet", ".feather"};
+  if (std::ranges::find(others, std::filesystem::path(out).extension()) != others.end())
+    throw UsageError(
+        "--out {}: predictions are written as .csv, which spreadsheets open, or .h5; convert that file", out);
+}
+
 constexpr const char* part_suffix = ".part";
 constexpr const char* record_suffix = ".part.json";
 constexpr const char* lock_suffix = ".part.lock";
@@ -208,7 +191,11 @@ class Predictor {
   std::vector<Rows> rows_of(int chunk) {
     const Tensor output = output_of(batches_.read(chunk));
     std::vector<Rows> all{names_of(first_sample(chunk), output.size(0))};
-    for (Rows& rows : labels_of(output, options_.meaning.output)) all.push_back(std::move(rows));
+    if (options_.meaning.output != OutputMeaning::regression) {
+      const auto [labels, probabilities] = labels_and_probabilities(output, options_.meaning.output);
+      all.push_back({.name = "label", .values = labels});
+      all.push_back({.name = "probability", .values = probabilities});
+    }
     all.push_back({.name = "output", .values = output});
     return all;
   }
@@ -281,7 +268,7 @@ class Unfinished {
         samples_(samples),
         path_(options.out + part_suffix),
         record_path_(options.out + record_suffix) {
-    if (Table::is_name(options.out)) Table(chunk_, options.meaning);
+    if (CsvTable::is_name(options.out)) CsvTable(chunk_, options.meaning);
   }
 
   /// A chunk, with the offsets of the datasets after open().
@@ -318,10 +305,10 @@ class Unfinished {
   /// Makes OUT of OUT.part, which is on storage. After an error a later call can repeat it.
   void publish() const {
     check_output(options_.out, {.replace = options_.replace, .inputs = options_.inputs});
-    if (Table::is_name(options_.out)) {
+    if (CsvTable::is_name(options_.out)) {
       OpenFile table(temporary_path(options_.out), OpenFile::Mode::create_or_truncate);
       Draft draft(table.path());
-      Table(chunk_, options_.meaning).write(table, OpenFile(path_, OpenFile::Mode::read), samples_);
+      CsvTable(chunk_, options_.meaning).write(table, OpenFile(path_, OpenFile::Mode::read), samples_);
       table.sync();
       draft.publish(options_.out, options_.replace);
       remove_file(path_);
@@ -406,6 +393,30 @@ constexpr std::uint64_t preempt = 1, user_stop = 2, record = 4, longer_rounds = 
 
 }  // namespace
 
+std::pair<Tensor, Tensor> labels_and_probabilities(const Tensor& logits, OutputMeaning meaning) {
+  const Shape& shape = logits.shape();
+  const bool binary = meaning == OutputMeaning::binary;
+  if (!binary && shape.rank() < 2)
+    throw UsageError("the model's output is {}: that of classes is [samples, ..., classes]",
+                     to_string(shape));
+  const std::int64_t classes = binary ? 1 : shape[-1];
+  const bool keeps_last = binary && (shape.rank() == 1 || shape[-1] > 1);
+  const Shape of_labels(shape.extents().first(static_cast<std::size_t>(shape.rank() - !keeps_last)));
+  const Tensor labels = Tensor::empty(of_labels, DType::int64),
+               probabilities = Tensor::empty(binary ? of_labels : shape);
+  const float* row = logits.data<float>();
+  float* probability = probabilities.data<float>();
+  for (std::int64_t i = 0; i < labels.numel(); ++i, row += classes, probability += classes) {
+    const float* const greatest = std::max_element(row, row + classes);  // the first of equal ones
+    const auto above = [&](double logit) { return std::exp(logit - *greatest); };
+    double sum = binary ? above(0) : 0;
+    for (std::int64_t c = 0; c < classes; ++c) sum += above(row[c]);
+    for (std::int64_t c = 0; c < classes; ++c) probability[c] = static_cast<float>(above(row[c]) / sum);
+    labels.data<std::int64_t>()[i] = binary ? *row > 0 : greatest - row;
+  }
+  return {labels, probabilities};
+}
+
 ExitCode predict(Session& session, models::Model& model, const data::Dataset& dataset,
                  const PredictOptions& options, StopRequests& requests) {
   constexpr double record_every_s = 10, round_ms = 50, lock_wait_s = 15;
@@ -414,6 +425,7 @@ ExitCode predict(Session& session, models::Model& model, const data::Dataset& da
   const bool leads = world.rank() == 0;
   comm::run_on_all(world, [&] {
     if (!leads) return;
+    check_ending(options.out);
     check_output(options.out, {.replace = options.replace, .inputs = options.inputs});
     for (const char* const suffix : {part_suffix, record_suffix, lock_suffix})
       check_output(options.out + suffix, {.replace = true, .inputs = options.inputs});

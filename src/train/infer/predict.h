@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/checkpoint/state_dict.h"
@@ -18,11 +19,15 @@ namespace lockstep::train {
 
 /// What an output means.
 struct PredictionMeaning {
-  OutputMeaning output = OutputMeaning::numbers;
+  OutputMeaning output = OutputMeaning::regression;
   std::vector<std::string> classes{};  ///< names of labels 0, 1, 2 ...; empty: they have none
   std::vector<std::string> names{};    ///< of the elements of a sample's output; empty: they have none
   std::string units{};                 ///< of them; empty: not known
 };
+
+/// Of logits labels, int64 [N, ...] of [N, ..., C], and float32 probabilities of their shape; of
+/// OutputMeaning::binary both [N, ...], or [N] of [N, 1]. UsageError if the logits have no classes.
+std::pair<Tensor, Tensor> labels_and_probabilities(const Tensor& logits, OutputMeaning meaning);
 
 struct PredictOptions {
   std::string out;                    ///< ends with .csv: a table
@@ -45,8 +50,8 @@ struct PredictOptions {
 /// complete its name is OUT.part, with its record OUT.part.json; `requests` stop the work
 /// (ExitCode::preempted or user_stopped), and the next call with the same arguments continues it, at any
 /// number of ranks. Collective. Throws the same on every rank: UsageError if OUT may not be written, OUT.part
-/// was begun with other arguments or a table would be too wide, DataError if the data lacks a field that the
-/// model reads, or the disk is full.
+/// was begun with other arguments, a table would be too wide or the ending of OUT is of another kind of file,
+/// DataError if the data lacks a field that the model reads, or the disk is full.
 ExitCode predict(Session& session, models::Model& model, const data::Dataset& dataset,
                  const PredictOptions& options, StopRequests& requests);
 
