@@ -34,7 +34,6 @@ std::string target_of(const std::string& path) {
   return path;  // opening it reports the error
 }
 
-<<<<<<< HEAD
 /// DataError if the path is a folder, or a file of a folder of PyTorch, which is no checkpoint alone.
 void check_no_folder(const std::string& path) {
   const bool is_part = path.ends_with(".distcp") || path.ends_with("/.metadata");
@@ -51,19 +50,11 @@ void check_no_folder(const std::string& path) {
       refuse("DeepSpeed", fmt::format("{0}/zero_to_fp32.py {0} OUT", folder));
   }
   if (!is_directory(path)) return;
-  const std::string latest = path + "/checkpoints/latest";
-  throw DataError("{}: is a directory; a checkpoint is a file{}", path,
-                  exists(latest) ? ", such as " + latest : "");
-=======
-void check_no_directory(const std::string& path) {
-  std::error_code ignored;  // opening the path reports the error
-  if (!std::filesystem::is_directory(path, ignored)) return;
   std::string latest;
   for (const char* const name : {"checkpoints/latest", "latest"})
     if (const auto there = std::filesystem::path(path) / name; latest.empty() && exists(there))
       latest = ", such as " + there.string();
   throw DataError("{}: is a directory; a checkpoint is a file{}", path, latest);
->>>>>>> datafix
 }
 
 }  // namespace
