@@ -210,11 +210,10 @@ report::Event histograms_of(GradientSource& source, std::int64_t step, bool on_r
   return event;
 }
 
-void write_report(const std::string& run, const Log& log, const Registries& registries) {
+void write_report(const std::string& run, const Log& log) {
   const std::string path = run + "/report.html";
   try {
-    report::write_report({&run, 1}, path,
-                         [&](const std::string&) { return default_values(run + "/config.ini", registries); });
+    report::write_report({&run, 1}, path);
     log.info("report {}", path);
   } catch (const std::exception& error) {
     log.warning("report.write: no report of the run: {}", error.what());

@@ -4,7 +4,6 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <charconv>
 #include <ctime>
 #include <nlohmann/json.hpp>
 #include <string_view>
@@ -17,7 +16,6 @@
 #include "checkpoint/file_lock.h"
 #include "checkpoint/run_files.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/option.h"
 #include "report/run_log.h"
 #include "train/watch/exit_record.h"
 
@@ -88,23 +86,16 @@ LastLines last_lines(const std::string& path) {
   return last;
 }
 
-/// train.steps in the resolved text of a configuration. Does not parse the rest, which may have models of
-/// another program.
-std::optional<std::int64_t> steps_in_config(const std::string& text) {
-  for (const IniLine& line : ini_lines(text)) {
-    if (line.section != "train" || line.key != "steps") continue;
-    std::int64_t steps = 0;
-    const std::string_view value = line.value;
-    if (std::from_chars(value.data(), value.data() + value.size(), steps).ec == std::errc()) return steps;
-  }
-  return std::nullopt;
+/// A value of an INI file, whose other lines may be of another program; empty if it has none.
+std::string value_in(const std::string& text, std::string_view key) {
+  for (const auto& [name, value] : report::keys_of_ini(text))
+    if (name == key) return value;
+  return "";
 }
 
-/// A value of a file of lines KEY=VALUE; empty if it has none.
-std::string value_in(const std::string& text, const std::string& key) {
-  for (const std::string_view line : lines_of(text))
-    if (line.starts_with(key + "=")) return std::string(line.substr(key.size() + 1));
-  return "";
+template <class Number>
+void read_number(const std::string& text, std::optional<Number>& number) {
+  if (Number value = 0; parse_number(text, value)) number = value;
 }
 
 /// The status if there is a lock with this text.
@@ -185,14 +176,15 @@ std::optional<RunStatus> run_status(const std::string& run) {
   const std::optional<std::string> lock = text_of(run + "/lock");
   const std::optional<std::string> config = text_of(run + "/config.ini");
   const std::string metrics = run + "/metrics.jsonl", checkpoints = run + "/checkpoints";
-  if (!lock && !config && !exists(metrics) && !exists(checkpoints)) return std::nullopt;
+  if (!lock && !config && !exists(metrics) && !exists(checkpoints) && !exists(exit_record_path(run)))
+    return std::nullopt;
 
   RunStatus status;
   const LastLines last = last_lines(metrics);
   status.step = last.step;
   status.loss = last.loss;
   status.samples_per_second = last.samples_per_second;
-  if (config) status.steps = steps_in_config(*config);
+  if (config) read_number(value_in(*config, "train.steps"), status.steps);
   if (last.time) status.last_line_s = static_cast<double>(std::max<std::time_t>(0, now - *last.time));
   // A checkpoint may be newer than the last line, and a program may log none.
   if (const std::vector<std::int64_t> saved = checkpoint::steps_in(checkpoints); !saved.empty())
@@ -218,10 +210,7 @@ std::optional<RunStatus> run_status(const std::string& run) {
     status.why =
         fmt::format("Slurm job {} was put back into the queue; if squeue has it no more, sbatch it again",
                     value_in(*queued, "job"));
-    int code = 0;
-    const std::string text = value_in(*queued, "exit_code");
-    if (std::from_chars(text.data(), text.data() + text.size(), code).ec == std::errc())
-      status.exit_code = code;
+    read_number(value_in(*queued, "exit_code"), status.exit_code);
   } else if (!lock) {
     judge_ending(status, ending, config.has_value());
   }
