@@ -162,18 +162,14 @@ double summary_of(const RunLog& run, const Series& series) {
   return median(series.values);
 }
 
-const RunLog& first_configured(std::span<const RunLog> runs) {
-  const auto found = std::ranges::find_if(runs, [](const RunLog& run) { return !run.config.empty(); });
-  return found == runs.end() ? runs.front() : *found;
-}
-
 Ranking rank(std::span<const RunLog> runs, const std::string& metric) {
   Ranking ranking{.metric = "", .values = {}, .order = std::vector<std::size_t>(runs.size())};
   ranking.values.resize(runs.size());
   std::iota(ranking.order.begin(), ranking.order.end(), 0);
   std::vector<std::string> metrics{metric};
-  if (metric.empty() && !runs.empty())
-    metrics = {first_configured(runs).config_value("checkpoint.keep_best"), "eval_loss", "loss"};
+  if (metric.empty()) metrics = {"", "eval_loss", "loss"};
+  for (const RunLog& run : runs)
+    if (metrics[0].empty()) metrics[0] = run.config_value("checkpoint.keep_best");
   for (const std::string& one : metrics) {
     bool larger = false;
     for (std::size_t r = 0; r < runs.size(); ++r) {

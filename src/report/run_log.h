@@ -92,9 +92,6 @@ Ranking rank(std::span<const RunLog> runs, const std::string& metric = "");
 /// auto becomes a number by the time of a save.
 std::set<std::string> different_keys(std::span<const RunLog> runs);
 
-/// The first run that has a config.ini, or else the first.
-const RunLog& first_configured(std::span<const RunLog> runs);
-
 /// Reads RUN/metrics.jsonl, RUN/config.ini and RUN/exit.json; each may be missing. DataError if the path is
 /// not a directory, or holds no file of a run.
 RunLog read_run(const std::string& path);

@@ -230,7 +230,7 @@ json document_of(std::span<const RunLog> runs) {
     if (!trace.empty())
       add(traces, {step_trace_of(exists(trace) ? trace : run.path + "/" + file_name_of(trace))});
   }
-  const RunLog& configured = first_configured(runs);
+  const RunLog& configured = runs[rank(runs).order[0]];  // a refused run has no configuration
   const std::set<std::string>& user_keys = configured.user_keys;
   Pairs own, initial;  // shared keys: those that the user set, and the others
   for (const auto& [key, value] : configured.config)

@@ -154,35 +154,29 @@ std::int64_t Evaluations::left_after(std::int64_t step) const {
 
 std::optional<Evaluations::Result> Evaluations::run(const EvaluationWatch& watch) {
   Result result;
-  const std::vector<Weights> all = weights();
-  for (std::size_t w = 0; w < all.size(); ++w) {
-    // The metrics of the task, then the measured ones.
-    const std::size_t parts = 1 + parts_.measured.size();
-    const auto watch_part = [&](std::size_t part) -> EvaluationWatch {
-      const auto before = static_cast<double>(w * parts + part),
-                 count = static_cast<double>(all.size() * parts);
-      return {.requests = watch.requests,
-              .act = [&watch, before, count](std::uint64_t of_any, double fraction) {
-                return watch.act(of_any, (before + fraction) / count);
-              }};
-    };
+  const std::vector<Metric> known = all_metrics();
+  // For each of the weights the metrics of the task, then the measured ones.
+  const auto parts = static_cast<double>(weights().size() * (1 + parts_.measured.size()));
+  double part = 0;
+  const auto next_part = [&] { return watch.part(part / parts, (part + 1) / parts); };
+  for (const Weights weights : this->weights()) {
     std::optional<EvaluationResult> found;
     {
-      const WeightsInUse::Held held(parts_.weights, all[w] ? all[w]->name() : "");
-      found = evaluate(parts_.evaluator, *parts_.dataset, watch_part(0));
-      for (std::size_t m = 0; found && m < parts_.measured.size(); ++m) {
-        const std::optional<double> value = parts_.measured[m].measure(watch_part(1 + m));
-        if (value)
-          found->metrics.emplace_back(parts_.measured[m].metric.name, *value);
-        else
-          found.reset();
+      const WeightsInUse::Held held(parts_.weights, weights ? weights->name() : "");
+      found = evaluate(parts_.evaluator, *parts_.dataset, next_part());
+      for (const MeasuredMetric& measured : parts_.measured) {
+        ++part;
+        const std::optional<double> value = found ? measured.measure(next_part()) : std::nullopt;
+        if (!value) return std::nullopt;
+        found->metrics.emplace_back(measured.metric.name, *value);
       }
     }
     if (!found) return std::nullopt;
-    result.text += fmt::format("{}{}", w == 0 ? "" : "  ", all[w] ? "ema/" + all[w]->name() : "eval");
+    ++part;
+    result.text +=
+        fmt::format("{}{}", result.text.empty() ? "" : "  ", weights ? "ema/" + weights->name() : "eval");
     for (const auto& [name, value] : found->metrics) {
-      result.metrics[prefix_of(all[w]) + name] = value;
-      const std::vector<Metric> known = all_metrics();
+      result.metrics[prefix_of(weights) + name] = value;
       const auto metric = std::ranges::find(known, name, &Metric::name);
       if (metric == known.end() || metric->printed) result.text += fmt::format(" {} {}", name, figure(value));
     }

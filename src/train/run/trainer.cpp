@@ -430,20 +430,14 @@ bool Trainer::act_within_evaluation(const ddp::Requests& all_requests, ddp::Requ
 /// Saves and ends the run if a stop was requested.
 std::optional<ExitCode> Trainer::stop_on_request(const ddp::Requests& all_requests) {
   if (!all_requests.stop_preempted && !all_requests.stop_user) return std::nullopt;
-  const bool late = saves_.limit_is_near();
-  outputs_.logs().append_event(done_, all_requests.stop_preempted ? "preempted" : "stopped",
-                               late                          ? "ahead of the time limit"
-                               : all_requests.stop_preempted ? "by a signal"
-                                                             : "as asked");
+  const bool preempted = all_requests.stop_preempted, late = saves_.limit_is_near();
+  const std::string why = late ? "ahead of the time limit" : preempted ? "by a signal" : "as asked";
+  outputs_.logs().append_event(done_, preempted ? "preempted" : "stopped", why);
   save();
   saves_.finish();  // a request is obeyed when the checkpoint is on storage
   requests_.clear({.stop_preempted = all_requests.stop_preempted, .stop_user = all_requests.stop_user});
   outputs_.write_trace();
-  ending_ = fmt::format("{} after step {}",
-                        late                          ? "stopped ahead of the time limit"
-                        : all_requests.stop_preempted ? "preempted"
-                                                      : "stopped as asked",
-                        done_);
+  ending_ = fmt::format("{} after step {}", preempted && !late ? "preempted" : "stopped " + why, done_);
   outputs_.note(fmt::format("{}; checkpoint {}", ending_, saves_.store().current_path()));
   return exit_code(all_requests);
 }

@@ -4,10 +4,11 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <array>
 #include <ctime>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -34,10 +35,9 @@ std::optional<std::string> text_of(const std::string& path) {
 
 /// Whether the file `path` was written after `other`; false without either.
 bool newer_than(const std::string& path, const std::string& other) {
-  struct stat a {
-  }, b{};
-  if (::stat(path.c_str(), &a) != 0 || ::stat(other.c_str(), &b) != 0) return false;
-  return std::pair(a.st_mtim.tv_sec, a.st_mtim.tv_nsec) > std::pair(b.st_mtim.tv_sec, b.st_mtim.tv_nsec);
+  std::error_code none, no_other;
+  const auto written = std::filesystem::last_write_time(path, none);
+  return written > std::filesystem::last_write_time(other, no_other) && !none && !no_other;
 }
 
 std::optional<std::time_t> changed_at(const std::string& path) {
@@ -116,12 +116,11 @@ void judge_lock(RunStatus& status, const std::string& run, const std::string& lo
   const std::time_t max_silent_s = 600 + 10 * last.longest_interval;
   if (!here && silent_s > max_silent_s) {
     status.state = RunState::lost;
-    status.why = fmt::format("{} has written no line for {}; it used to write one every {} at least", who,
-                             duration_text(static_cast<double>(silent_s)),
-                             duration_text(static_cast<double>(last.longest_interval)));
-    if (last.longest_interval == 0)
-      status.why =
-          fmt::format("{} has written no line for {}", who, duration_text(static_cast<double>(silent_s)));
+    status.why =
+        fmt::format("{} has written no line for {}", who, duration_text(static_cast<double>(silent_s)));
+    if (last.longest_interval > 0)
+      status.why += fmt::format("; it used to write one every {} at least",
+                                duration_text(static_cast<double>(last.longest_interval)));
     return;
   }
   status.state = RunState::training;
@@ -154,19 +153,8 @@ void judge_ending(RunStatus& status, const std::optional<Ending>& ending, bool h
 }  // namespace
 
 const char* to_string(RunState state) {
-  switch (state) {
-    case RunState::training:
-      return "training";
-    case RunState::queued:
-      return "queued";
-    case RunState::stopped:
-      return "stopped";
-    case RunState::ended:
-      return "ended";
-    case RunState::lost:
-      return "lost";
-  }
-  return "";
+  constexpr std::array words{"training", "queued", "stopped", "ended", "lost"};
+  return words[static_cast<std::size_t>(state)];
 }
 
 std::optional<RunStatus> run_status(const std::string& run) {
