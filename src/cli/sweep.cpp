@@ -46,9 +46,9 @@ Arguments words_of_line(const std::string& line) {
 std::string line_of(const Arguments& words) {
   std::string line;
   for (const std::string& word : words) {
-    const char quote = word.find('\'') == word.npos ? '\'' : '"';
     const bool is_plain = word.find_first_of(" \t'\"\\#") == word.npos;
-    line += (line.empty() ? "" : " ") + (is_plain ? word : quote + word + quote);
+    const std::string quote = is_plain ? "" : word.find('\'') == word.npos ? "'" : "\"";
+    line += (line.empty() ? "" : " ") + quote + word + quote;
   }
   if (words_of_line(line) != words) throw UsageError("sweep: {}: has both kinds of quotes", line);
   return line;
@@ -86,8 +86,7 @@ struct SweepRun {
   Arguments settings;
   pid_t process = 0;            ///< 0: none
   std::uint64_t log_begin = 0;  ///< of the last start, in bytes
-  bool stop_requested = false;
-  bool restarted = false;  ///< after a failure
+  bool restarted = false;       ///< after a failure
 };
 
 /// The runs, which start in their order.
@@ -172,10 +171,8 @@ void Sweep::start(SweepRun& run) {
   log.info("{}: begins: {}", run.directory, line_of(run.settings));
   const pid_t parent = ::getpid(), process = ::fork();
   if (process < 0) throw FailureError("sweep: cannot start a process: {}", std::strerror(errno));
-  if (process > 0) {
-    run.process = process;
-    return;
-  }
+  run.process = process;
+  if (process > 0) return;
   // A process group of its own, which the terminal's Ctrl-C does not reach. The kernel ends it when the sweep
   // is killed; mpirun ends its ranks.
   ::setpgid(0, 0);
@@ -224,7 +221,7 @@ void Sweep::collect() {
 
 void Sweep::note_end(SweepRun& run, int code) {
   run.process = 0;
-  if (run.stop_requested) remove_quietly(run.directory + "/stop");  // not seen if it ended at that moment
+  remove_quietly(run.directory + "/stop");  // not seen if it ended at that moment
   const bool is_stopped = code == 75 || code == 76;
   std::string why;
   try {
@@ -258,7 +255,6 @@ void Sweep::stop(int arrived) {
     if (run.process == 0) continue;
     const std::string path = run.directory + "/stop";
     const int file = at_once ? -1 : ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
-    run.stop_requested = run.stop_requested || file >= 0;
     if (file >= 0)
       ::close(file);
     else

@@ -93,7 +93,9 @@ class Adder {
     if (!first_) first_ = *now;
     const double before_s = times.values.empty() ? 0 : times.values.back();
     const double now_s = std::max(static_cast<double>(*now - *first_), before_s);
-    if (!starts) run_.duration_s += now_s - before_s;
+    const double interval_s = starts ? 0 : now_s - before_s;
+    run_.duration_s += interval_s;
+    run_.longest_interval_s = std::max(run_.longest_interval_s, interval_s);
     times.steps.push_back(step);
     times.values.push_back(now_s);
   }
@@ -124,14 +126,6 @@ class Adder {
   std::optional<std::time_t> first_;
   std::unordered_map<std::string, std::size_t> places_;
 };
-
-/// Reads the file up to its current end: it may grow meanwhile.
-std::string whole_file(const std::string& path) {
-  const OpenFile file(path, OpenFile::Mode::read);
-  std::string text(file.size(), '\0');
-  file.read_at(0, text.data(), text.size());
-  return text;
-}
 
 }  // namespace
 
@@ -261,9 +255,9 @@ RunLog read_run(const std::string& path) {
   if (!exists(metrics) && !exists(config) && !exists(path + "/checkpoints") &&
       !exists(exit_record_path(path)))
     throw DataError("{}: is not a run directory: it has no metrics.jsonl, config.ini or checkpoints", path);
-  if (exists(metrics)) add_lines(run, whole_file(metrics));
+  if (exists(metrics)) add_lines(run, read_text(metrics, UINT64_MAX));
   run.ending = read_exit_record(path);
-  if (exists(config)) run.config = keys_of_ini(whole_file(config));
+  if (exists(config)) run.config = keys_of_ini(read_text(config));
   return run;
 }
 

@@ -60,6 +60,7 @@ struct RunLog {
   Series times{
       .name = "time", .steps = {}, .values = {}};  ///< seconds since first_time, which never decrease
   double duration_s = 0;                           ///< of all starts, without the time between them
+  double longest_interval_s = 0;                   ///< between two lines of one start
   std::int64_t last_step = 0;
   std::int64_t lines = 0, unreadable_lines = 0;  ///< unreadable: incomplete or invalid, and ignored
   std::int64_t ranks = 0, nodes = 0;             ///< of the last start; 0: unknown

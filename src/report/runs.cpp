@@ -265,16 +265,15 @@ void write_report(std::span<const std::string> paths, const std::string& out) {
   std::vector<Result> results, evaluations;
   std::vector<RunLog> runs;
   for (const std::string& path : paths) {
-    if (!is_result(path)) continue;
+    if (!is_result(path)) {
+      runs.push_back(read_run(path));
+      continue;
+    }
     const Result result{path, json::parse(read_text(path), nullptr, false)};
     (is_evaluation(result) ? evaluations : results).push_back(result);
   }
-  for (const std::string& path : paths) {
-    if (is_result(path)) continue;
-    if (!results.empty())
-      throw UsageError("report: {}: is a run; give runs or results of lockstep bench, not both", path);
-    runs.push_back(read_run(path));
-  }
+  if (!results.empty() && !runs.empty())
+    throw UsageError("report: {}: is a run; give runs or results of lockstep bench, not both", runs[0].path);
   if (!results.empty() && !evaluations.empty())
     throw UsageError(
         "report: {}: is a result of lockstep eval; give it with runs, not with results of lockstep bench",
