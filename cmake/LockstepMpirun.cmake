@@ -20,3 +20,6 @@ if(MPIRUN)
     set(MPIRUN "")
   endif()
 endif()
+# mpi_settings: the variables of jobs/mpi.sh, since each launcher has other flags.
+execute_process(COMMAND bash -c "source jobs/mpi.sh && printf %s \"\${mpi_settings[*]}\"" WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
+                OUTPUT_VARIABLE mpi_settings COMMAND_ERROR_IS_FATAL ANY)

@@ -16,9 +16,7 @@ set(LOCKSTEP_MPIRUN ${MPIRUN} CACHE STRING "How tests start ranks; '-n N' and th
 
 set(LOCKSTEP_TEST_TIME_FACTOR 1 CACHE STRING "How many times longer than usual a test may take, as on an emulated processor")
 set(LOCKSTEP_TEST_ENVIRONMENT "LOCKSTEP_SOURCE_DIR=${PROJECT_SOURCE_DIR}" "LOCKSTEP_TEST_TIME_FACTOR=${LOCKSTEP_TEST_TIME_FACTOR}")
-# More ranks than cores, as root, unbound: by variables, since each launcher has other flags.
-execute_process(COMMAND bash -c "IFS=';'; source jobs/mpi.sh && printf %s \"\${mpi_settings[*]}\"" WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
-                OUTPUT_VARIABLE settings COMMAND_ERROR_IS_FATAL ANY)
+string(REPLACE " " ";" settings "${mpi_settings}")  # more ranks than cores, as root, unbound
 if(LOCKSTEP_SANITIZE)
   # die_after_fork: damaged checkpoints are read in forked processes, which start threads.
   list(APPEND LOCKSTEP_TEST_ENVIRONMENT "LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/support/lsan.supp"

@@ -3,7 +3,6 @@
 
 #include "cli/verb.h"
 #include "report/report.h"
-#include "train/config.h"
 
 namespace lockstep::cli {
 
@@ -27,9 +26,7 @@ ExitCode report(const Program& program, Session& session, const Arguments& argum
   on_rank_0(session, [&] {
     if (values.count("out") == 0 && in_run)
       report::read_run(runs[0]);  // an invalid run is reported before an invalid output
-    report::write_report(runs, out, [&](const std::string& run) {
-      return train::default_values(run + "/config.ini", program.registries);
-    });
+    report::write_report(runs, out);
     print(out + "\n");
   });
   return ExitCode::done;

@@ -17,7 +17,6 @@
 #include "base/text.h"
 #include "cli/status.h"
 #include "cli/verb.h"
-#include "report/run_log.h"
 
 namespace lockstep::cli {
 namespace {
@@ -77,33 +76,19 @@ std::vector<RunRow> runs_at(const std::string& directory) {
   return rows;
 }
 
-std::string rank_by(std::initializer_list<std::string> metrics, std::vector<RunRow>& rows) {
+report::Ranking rank_by(const std::string& metric, std::vector<RunRow>& rows) {
   std::vector<report::RunLog> logs;
-  for (const RunRow& row : rows)  // a start may have only its lock yet
-    logs.push_back(row.status.steps ? report::read_run(row.run) : report::RunLog());
-  const std::set<std::string> keys = report::different_keys(logs);
-  for (const std::string& metric : metrics) {
-    bool larger = false, known = false;
-    for (std::size_t r = 0; r < rows.size(); ++r) {
-      RunRow& row = rows[r];
-      row.differs.clear();
-      for (const std::string& key : keys)
-        row.differs += fmt::format("{}{}={}", row.differs.empty() ? "" : " ", key, logs[r].config_value(key));
-      const report::Series* const series = logs[r].find(metric);
-      if (!series) continue;
-      row.value = report::summary_of(logs[r], *series);
-      larger = report::larger_is_better(logs[r], metric);
-      known = true;
-    }
-    if (!known) continue;
-    std::ranges::stable_sort(rows, {}, [larger](const RunRow& row) {
-      const int code = row.status.exit_code.value_or(0);
-      const bool failed = code != 0 && code != 75 && code != 76;
-      return std::tuple(failed, !row.value, (larger ? -1 : 1) * row.value.value_or(0));
-    });
-    return metric;
+  for (const RunRow& row : rows) logs.push_back(has_log(row) ? report::read_run(row.run) : report::RunLog());
+  const report::Ranking ranking = report::rank(logs, metric);
+  std::vector<RunRow> sorted;
+  for (const std::size_t r : ranking.order) {
+    RunRow& row = sorted.emplace_back(std::move(rows[r]));
+    row.value = ranking.values[r];
+    for (const std::string& key : report::different_keys(logs))
+      row.differs += fmt::format("{}{}={}", row.differs.empty() ? "" : " ", key, logs[r].config_value(key));
   }
-  return "";
+  rows = std::move(sorted);
+  return ranking;
 }
 
 std::string to_table(const std::vector<RunRow>& rows, bool figures, const std::string& metric) {
@@ -111,10 +96,10 @@ std::string to_table(const std::vector<RunRow>& rows, bool figures, const std::s
   const auto add = [&](bool wanted, std::initializer_list<std::string> cells) {
     if (wanted) lines.back().insert(lines.back().end(), cells);
   };
-  const bool ranked = !metric.empty();
+  const bool ranked = !metric.empty(), has_column = ranked && (metric != "loss" || !figures);
   lines.emplace_back();
   add(true, {"run", "state", "step"});
-  add(ranked, {metric});
+  add(has_column, {metric});
   add(figures, {"loss", "samples/s", "left"});
   add(true, {"exit", "last line"});
   add(ranked, {"differs"});
@@ -123,7 +108,7 @@ std::string to_table(const std::vector<RunRow>& rows, bool figures, const std::s
     lines.emplace_back();
     add(true, {on_one_line(run), train::to_string(status.state),
                or_dash(status.step) + "/" + or_dash(status.steps)});
-    add(ranked, {value ? figure(*value) : "-"});
+    add(has_column, {value ? figure(*value) : "-"});
     add(figures, {status.loss ? figure(*status.loss) : "-",
                   status.samples_per_second ? fmt::format("{:.0f}", *status.samples_per_second) : "-",
                   status.left_s ? duration_text(*status.left_s) : "-"});
@@ -175,7 +160,7 @@ ExitCode status(const Program& program, Session& session, const Arguments& argum
       if (found.empty()) others += (others.empty() ? "" : ", ") + quote(run);
       std::ranges::move(found, std::back_inserter(runs));
     }
-    if (!metric.empty() && !runs.empty() && rank_by({metric}, runs).empty() && !watch)
+    if (!metric.empty() && !runs.empty() && rank_by(metric, runs).metric.empty() && !watch)
       throw UsageError(
           "status: --sort {}: no run has this metric; metrics.jsonl has names, such as eval_loss", metric);
     if (redraws) print("\x1b[H\x1b[J");  // clears the screen

@@ -1,7 +1,6 @@
 // lockstep sweep: trains one configuration under many settings, each run in its own processes.
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -15,13 +14,18 @@
 
 #include "base/files.h"
 #include "base/launcher.h"
+#include "base/output.h"
 #include "base/streams.h"
 #include "base/text.h"
+#include "checkpoint/file_lock.h"
 #include "cli/status.h"
 #include "cli/verb.h"
+#include "lockstep/base/option.h"
+#include "report/event_file.h"
 #include "report/report.h"
 #include "train/config.h"
 #include "train/run/resume.h"
+#include "train/watch/exit_record.h"
 
 namespace lockstep::cli {
 namespace {
@@ -42,9 +46,9 @@ Arguments words_of_line(const std::string& line) {
 std::string line_of(const Arguments& words) {
   std::string line;
   for (const std::string& word : words) {
-    const char quote = word.find('\'') == word.npos ? '\'' : '"';
     const bool is_plain = word.find_first_of(" \t'\"\\#") == word.npos;
-    line += (line.empty() ? "" : " ") + (is_plain ? word : quote + word + quote);
+    const std::string quote = is_plain ? "" : word.find('\'') == word.npos ? "'" : "\"";
+    line += (line.empty() ? "" : " ") + quote + word + quote;
   }
   if (words_of_line(line) != words) throw UsageError("sweep: {}: has both kinds of quotes", line);
   return line;
@@ -80,9 +84,9 @@ std::vector<Arguments> grid_of(const Arguments& overs) {
 struct SweepRun {
   std::string directory;
   Arguments settings;
-  pid_t process = 0;   ///< 0: none
-  bool asked = false;  ///< to stop
-  bool again = false;  ///< has failed once, and was started again
+  pid_t process = 0;            ///< 0: none
+  std::uint64_t log_begin = 0;  ///< of the last start, in bytes
+  bool restarted = false;       ///< after a failure
 };
 
 /// The runs, which start in their order.
@@ -93,7 +97,7 @@ struct Sweep {
   const Log& log;
   std::vector<SweepRun> runs{};
   sigset_t signals{}, before{};       ///< that it waits for; the mask of children
-  int signal = 0;                     ///< the first that asked it to stop
+  int signal = 0;                     ///< the first stop signal
   ExitCode failure = ExitCode::done;  ///< the first that is not a row of the table
 
   train::Config config_of(const SweepRun& run) const;
@@ -102,7 +106,7 @@ struct Sweep {
  private:
   bool is_finished(const SweepRun& run) const;
   void start(SweepRun& run);
-  [[noreturn]] void become(const SweepRun& run) const;
+  [[noreturn]] void become(const SweepRun& run, int output) const noexcept;
   void collect();
   void note_end(SweepRun& run, int code);
   void stop(int signal);
@@ -122,20 +126,30 @@ train::Config Sweep::config_of(const SweepRun& run) const {
 
 /// Until all runs have ended, or after a signal those that were running.
 ExitCode Sweep::run() {
+  ::signal(SIGCHLD, SIG_DFL);
   ::sigemptyset(&signals);
-  for (const int one : {SIGINT, SIGTERM, SIGHUP, SIGUSR2, SIGCHLD}) ::sigaddset(&signals, one);
+  for (const int one : {SIGINT, SIGTERM, SIGHUP, SIGUSR2, SIGCHLD}) {
+    struct sigaction now {};
+    if (::sigaction(one, nullptr, &now) == 0 && now.sa_handler != SIG_IGN) ::sigaddset(&signals, one);
+  }
   ::sigprocmask(SIG_BLOCK, &signals, &before);
   std::size_t finished = 0;
-  for (SweepRun& run : runs) {
-    while (signal == 0 && running() >= jobs) collect();
-    if (signal != 0) break;
-    if (is_finished(run))
-      ++finished;
-    else
-      start(run);
+  try {
+    for (SweepRun& run : runs) {
+      while (signal == 0 && running() >= jobs) collect();
+      if (signal != 0) break;
+      if (is_finished(run))
+        ++finished;
+      else
+        start(run);
+    }
+    if (finished > 0) log.info("{} of {} had ended before", finished, pluralized(runs.size(), "run"));
+    while (running() > 0) collect();
+  } catch (const std::exception&) {  // the kernel would kill the runs without a checkpoint
+    if (signal == 0) stop(SIGTERM);
+    while (running() > 0) collect();
+    throw;
   }
-  if (finished > 0) log.info("{} of {} had ended before", finished, pluralized(runs.size(), "run"));
-  while (running() > 0) collect();
   return signal == 0 ? failure : signal == SIGINT ? ExitCode::user_stopped : ExitCode::preempted;
 }
 
@@ -151,42 +165,39 @@ bool Sweep::is_finished(const SweepRun& run) const {
 void Sweep::start(SweepRun& run) {
   make_directories(run.directory);
   remove_quietly(run.directory + "/stop");  // of a sweep that was killed
+  const OpenFile output(run.directory + ".log", OpenFile::Mode::read_write_or_create);
+  ::fcntl(output.descriptor(), F_SETFL, O_APPEND);
+  run.log_begin = output.size();
   log.info("{}: begins: {}", run.directory, line_of(run.settings));
-  const pid_t parent = ::getpid();
-  run.process = ::fork();
-  if (run.process < 0) throw FailureError("sweep: cannot start a process: {}", std::strerror(errno));
-  if (run.process > 0) return;
+  const pid_t parent = ::getpid(), process = ::fork();
+  if (process < 0) throw FailureError("sweep: cannot start a process: {}", std::strerror(errno));
+  run.process = process;
+  if (process > 0) return;
   // A process group of its own, which the terminal's Ctrl-C does not reach. The kernel ends it when the sweep
   // is killed; mpirun ends its ranks.
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, ranks == 1 ? SIGKILL : SIGTERM);
   ::sigprocmask(SIG_SETMASK, &before, nullptr);
-  if (::getppid() == parent) become(run);
+  if (::getppid() == parent) become(run, output.descriptor());
   ::_exit(1);
 }
 
 /// The process becomes the rank of the run, or the mpirun that jobs/train-mpirun.sh starts.
-void Sweep::become(const SweepRun& run) const {
-  const int output = ::open((run.directory + ".log").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0666);
+void Sweep::become(const SweepRun& run, int output) const noexcept {
   ::dup2(::open("/dev/null", O_RDONLY), STDIN_FILENO);
   for (const int descriptor : {STDOUT_FILENO, STDERR_FILENO}) ::dup2(output, descriptor);
   const std::string program = std::filesystem::read_symlink("/proc/self/exe");
   Arguments words{program, "train", config, "--run", run.directory};
   for (const std::string& setting : run.settings) words.push_back("--set=" + setting);
-  const auto cores = static_cast<int>(std::thread::hardware_concurrency());
-  const bool shares = jobs > 1 || ranks > cores;
-  using Variable = std::pair<const char*, const char*>;
-  for (const auto& [name, value] : {Variable("LOCKSTEP_BIND", "none"),  // not all runs to the first cores
-                                    {"OMPI_MCA_rmaps_base_oversubscribe", "1"},
-                                    {"OMPI_MCA_mpi_yield_when_idle", "1"},
-                                    {"PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe"}})
-    if (shares) ::setenv(name, value, 0);
-  for (const char* const name : {"OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"})
-    if (::geteuid() == 0) ::setenv(name, "1", 0);
+  const bool shares = jobs > 1 || ranks > static_cast<int>(std::thread::hardware_concurrency());
+  if (shares) ::setenv("LOCKSTEP_BIND", "none", 0);  // not all runs to the first cores
+  for (const std::string& setting : option::words_of(LOCKSTEP_MPI_SETTINGS))
+    if (const std::size_t end = setting.find('='); shares || setting.starts_with("OMPI_ALLOW"))
+      ::setenv(setting.substr(0, end).c_str(), setting.c_str() + end + 1, 0);
   if (ranks > 1) {
     ::setenv("MPIRUN_FLAGS", shares ? "--bind-to none" : "--bind-to core", 0);
     Arguments launcher{"mpirun", "-n", fmt::to_string(ranks)};
-    for (const std::string& flag : words_of_line(std::getenv("MPIRUN_FLAGS"))) launcher.push_back(flag);
+    std::ranges::copy(option::words_of(std::getenv("MPIRUN_FLAGS")), std::back_inserter(launcher));
     words.insert(words.begin(), launcher.begin(), launcher.end());
   }
   std::vector<char*> arguments;
@@ -197,35 +208,44 @@ void Sweep::become(const SweepRun& run) const {
   ::_exit(static_cast<int>(ExitCode::usage));
 }
 
-/// Waits for a signal, and for runs that have ended.
+/// A run that has ended; if there is none, waits for a signal.
 void Sweep::collect() {
-  if (const int arrived = ::sigwaitinfo(&signals, nullptr); arrived > 0 && arrived != SIGCHLD) stop(arrived);
   int status = 0;
-  for (pid_t ended = 0; (ended = ::waitpid(-1, &status, WNOHANG)) > 0;)
-    if (const auto run = std::ranges::find(runs, ended, &SweepRun::process); run != runs.end())
-      note_end(*run, WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
+  if (const pid_t ended = ::waitpid(-1, &status, WNOHANG); ended <= 0) {
+    const int arrived = ::sigwaitinfo(&signals, nullptr);
+    if (arrived > 0 && arrived != SIGCHLD) stop(arrived);
+  } else if (const auto run = std::ranges::find(runs, ended, &SweepRun::process); run != runs.end()) {
+    note_end(*run, WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
+  }
 }
 
 void Sweep::note_end(SweepRun& run, int code) {
-  ::kill(-run.process, SIGKILL);  // ranks that mpirun has left behind
   run.process = 0;
-  if (run.asked) remove_quietly(run.directory + "/stop");  // not seen if it ended at that moment
-  std::string why;
-  if (const auto status = train::run_status(run.directory)) why = status->why;
+  remove_quietly(run.directory + "/stop");  // not seen if it ended at that moment
   const bool is_stopped = code == 75 || code == 76;
-  const EndOfFile output = lines_at_end(OpenFile(run.directory + ".log", OpenFile::Mode::read), 1 << 16);
-  for (const std::string_view line : lines_of(output.text))  // a refused start leaves no record
-    if (code != 0 && !is_stopped && line.starts_with("lockstep: ")) why = line;
+  std::string why;
+  try {
+    if (const auto status = train::run_status(run.directory)) why = status->why;
+    const OpenFile output(run.directory + ".log", OpenFile::Mode::read);
+    constexpr std::string_view error = "lockstep: ";  // the line of a refused start
+    const EndOfFile end =
+        lines_at_end(output, std::min<std::uint64_t>(output.size() - run.log_begin + 1, 1 << 16));
+    for (const std::string_view line : lines_of(end.text))
+      if (code != 0 && !is_stopped && line.starts_with(error)) why = line.substr(error.size());
+    if (code != 0 && !is_stopped) train::complete_exit_record(run.directory, code, why);
+  } catch (const Error& unreadable) {
+    why = unreadable.what();
+  }
   log.info("{}: {}{}", run.directory, code == 0 ? "" : fmt::format("exit code {}: ", code), why);
   if (code == 75 && signal == 0) stop(SIGTERM);               // the time limit of the job is near
   const bool failed = code == 1 || code == 5 || code >= 128;  // 1: mpirun itself
-  if (failed && signal == 0 && !std::exchange(run.again, true)) return start(run);
+  if (failed && signal == 0 && !std::exchange(run.restarted, true)) return start(run);
   if (code == 0 || code == static_cast<int>(ExitCode::training) || failure != ExitCode::done) return;
   failure = is_stopped || code == 2 || code == 3 ? static_cast<ExitCode>(code) : ExitCode::failure;
 }
 
-/// Asks the runs to save and stop, by a file, as mpirun forwards no signal that asks for it. A second signal
-/// ends them at once.
+/// Requests that the runs save and stop, by a file, as mpirun forwards no signal for it. A second signal ends
+/// them at once.
 void Sweep::stop(int arrived) {
   const bool at_once = signal != 0;
   if (!at_once) signal = arrived;
@@ -233,27 +253,21 @@ void Sweep::stop(int arrived) {
                          : "stops: each run saves a checkpoint; a second signal ends them at once");
   for (SweepRun& run : runs) {
     if (run.process == 0) continue;
-    const std::string file = run.directory + "/stop";
-    const int asked = at_once ? -1 : ::open(file.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
-    run.asked = run.asked || asked >= 0;
-    if (asked >= 0)
-      ::close(asked);
+    const std::string path = run.directory + "/stop";
+    const int file = at_once ? -1 : ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+    if (file >= 0)
+      ::close(file);
     else
       ::kill(run.process, at_once && ranks == 1 ? SIGKILL : SIGTERM);
   }
 }
 
-/// Writes DIR/list, which jobs/array.sbatch reads, and returns it, locked against another sweep. Runs of an
-/// earlier start must be the first ones. settings: without --set, which may change.
-OpenFile write_list(const std::string& directory, const std::vector<Arguments>& settings,
-                    const std::vector<SweepRun>& runs) {
-  if (exists(directory + "/config.ini"))
-    throw UsageError("sweep: {}: is the directory of a run; choose another --out", directory);
-  make_directories(directory);
-  OpenFile file(directory + "/list", OpenFile::Mode::read_write_or_create);
-  if (::flock(file.descriptor(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
-    throw UsageError("sweep: {}: another lockstep sweep trains there", directory);
-  const Arguments before = lines_of_list(file.path());
+/// Writes DIR/list, which jobs/array.sbatch reads, if it changes. Runs of an earlier start must be the first
+/// ones. settings: without --set, which may change.
+void write_list(const std::string& directory, const std::vector<Arguments>& settings,
+                const std::vector<SweepRun>& runs) {
+  const std::string path = directory + "/list";
+  const Arguments before = exists(path) ? lines_of_list(path) : Arguments();
   for (std::size_t i = 0; i < before.size(); ++i) {
     const std::string line = i < runs.size() ? line_of(settings[i]) : "not there";
     if (!(before[i] + " ").starts_with(line + " "))
@@ -262,27 +276,28 @@ OpenFile write_list(const std::string& directory, const std::vector<Arguments>& 
   }
   std::string text;
   for (const SweepRun& run : runs) text += line_of(run.settings) + "\n";
-  file.truncate(0);
-  file.write_at(0, text.data(), text.size());
-  file.sync();
-  return file;
+  if (!exists(path) || read_text(path) != text) write_text_atomically(path, text);
 }
 
-/// The table of all runs with the best first, and the page.
-void show_results(const std::string& directory, const std::string& keep_best, const Registries& registries,
-                  const Log& log) {
+/// The table of all runs with the best first, the page, and the best run for TensorBoard.
+void show_results(const std::string& directory, const Log& log) {
   std::vector<RunRow> rows = runs_at(directory);
-  const std::string metric = rank_by({keep_best, "eval_loss", "loss"}, rows);
-  print(to_table(rows, true, metric));
-  if (metric.empty()) return;
-  const RunRow& best = rows.front();
-  print(fmt::format("best: {}: {} {}  {}\n", best.run, metric, figure(*best.value), best.differs));
+  const report::Ranking ranking = rank_by("", rows);
+  print(to_table(rows, true, ranking.metric));
+  if (ranking.has_best) {
+    const RunRow& best = rows.front();
+    const std::string text =
+        fmt::format("{}: {} {}  {}", best.run, ranking.metric, figure(*best.value), best.differs);
+    print("best: " + text + "\n");
+    report::Event event(0);
+    event.add_text("best", text);
+    report::EventFile(directory + "/tensorboard", {.step = -1}).append(event);
+  }
   Arguments paths;
   for (const RunRow& row : rows)
-    if (row.status.steps) paths.push_back(row.run);
-  report::write_report(paths, directory + "/report.html", [&](const std::string& run) {
-    return train::default_values(run + "/config.ini", registries);
-  });
+    if (has_log(row)) paths.push_back(row.run);
+  if (paths.empty()) return;
+  report::write_report(paths, directory + "/report.html");
   log.info("report {}/report.html", directory);
 }
 
@@ -329,10 +344,14 @@ ExitCode sweep(const Program& program, Session& session, const Arguments& argume
     sweep.runs.push_back({fmt::format("{}/{}", out, sweep.runs.size() + 1), words});
     sweep.config_of(sweep.runs.back());
   }
-  const OpenFile list = write_list(out, settings, sweep.runs);
+  if (exists(out + "/config.ini"))
+    throw UsageError("sweep: {}: is the directory of a run; choose another --out", out);
+  make_directories(out);
+  const checkpoint::FileLock lock(
+      out + "/sweep.lock", 0, [&](const std::string& line) { sweep.log.info("{}", line); }, "this sweep");
+  write_list(out, settings, sweep.runs);
   const ExitCode code = sweep.run();
-  show_results(out, sweep.config_of(sweep.runs[0]).checkpoint.store.keep_best, program.registries,
-               session.log());
+  show_results(out, session.log());
   if (code != ExitCode::done) session.log().info("runs are unfinished: the same command continues the sweep");
   return code;
 }

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
 #include <map>
 #include <numeric>
 
@@ -157,20 +156,8 @@ constexpr std::array dashes{"", " dashed", " dotted"};
 
 }  // namespace
 
-double score_of(const RunLog& run) {
-  double score = std::numeric_limits<double>::infinity();
-  if (const Series* const loss = run.find("eval_loss"))
-    score = std::ranges::min(loss->values);
-  else if (const Series* const training = run.find("loss"))
-    score = training->values.back();
-  return score;
-}
-
 std::vector<std::string> styles_of(std::span<const RunLog> runs) {
-  std::vector<std::size_t> order(runs.size());
-  std::iota(order.begin(), order.end(), 0);
-  if (runs.size() > max_coloured)
-    std::ranges::stable_sort(order, {}, [&](std::size_t r) { return score_of(runs[r]); });
+  const std::vector<std::size_t> order = rank(runs).order;
   std::vector<std::string> styles(runs.size(), "rest");
   for (std::size_t place = 0; place < std::min(order.size(), max_coloured); ++place)
     styles[order[place]] = fmt::format("c{}", place);
@@ -222,13 +209,13 @@ std::vector<json> curves_of(std::span<const RunLog> runs, std::size_t max_bytes)
     json chart = titled(key);
     if (key == "loss") chart["wide"] = true;
     if (key == "lr") chart["linear"] = true;
-    if (key.starts_with("eval ") && larger_is_better(runs.front(), key)) {
-      const auto is_bounded = [&](const Series& series) {
-        return chart_key(series.name, runs) != key || std::ranges::max(series.values) <= 1;
-      };
-      chart["linear"] = std::ranges::all_of(
-          runs, [&](const RunLog& run) { return std::ranges::all_of(run.series, is_bounded); });
-    }
+    if (key.starts_with("eval "))
+      chart["linear"] = std::ranges::all_of(runs, [&](const RunLog& run) {
+        return std::ranges::all_of(run.series, [&](const Series& series) {
+          return chart_key(series.name, runs) != key ||
+                 (larger_is_better(run, series.name) && std::ranges::max(series.values) <= 1);
+        });
+      });
     chart["legend"] = runs.size() <= max_coloured;
     std::vector<json> lines, behind;  // pale curves are behind the lines
     for (const std::size_t r : back_to_front) {

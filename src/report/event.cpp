@@ -1,6 +1,8 @@
 #include "report/event.h"
 
 #include <fmt/format.h>
+#include <png.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -60,42 +62,6 @@ Message value_message(std::string_view tag) {
   return message;
 }
 
-/// Parses a PNG header, which follows the signature and begins with width and height as big-endian uint32.
-struct PngHeader {
-  std::int64_t width = 0, height = 0;
-  int colour_type = 0;
-
-  explicit PngHeader(std::string_view png) {
-    using namespace std::string_view_literals;
-    constexpr std::size_t header_end = 26;
-    if (png.size() < header_end || !png.starts_with("\x89PNG\r\n\x1a\n"sv) || png.substr(12, 4) != "IHDR")
-      throw UsageError("an image for TensorBoard must be a PNG file; these {} bytes are not", png.size());
-    width = big_endian(png.substr(16, 4));
-    height = big_endian(png.substr(20, 4));
-    colour_type = static_cast<unsigned char>(png[25]);
-  }
-  /// The number of channels, which TensorBoard calls colorspace.
-  std::int64_t channels() const {
-    switch (colour_type) {
-      case 0:
-        return 1;  // grey
-      case 4:
-        return 2;  // grey and alpha
-      case 6:
-        return 4;  // RGBA
-      default:
-        return 3;  // RGB, or a palette
-    }
-  }
-
- private:
-  static std::int64_t big_endian(std::string_view bytes) {
-    std::int64_t number = 0;
-    for (const char byte : bytes) number = number << 8 | static_cast<unsigned char>(byte);
-    return number;
-  }
-};
-
 }  // namespace
 
 void Event::add_scalar(std::string_view tag, double number) {
@@ -121,11 +87,15 @@ void Event::add_histogram(std::string_view tag, const Histogram& histogram) {
 }
 
 void Event::add_image(std::string_view tag, std::string_view png) {
-  const PngHeader header(png);
+  png_image header{};
+  header.version = PNG_IMAGE_VERSION;
+  if (png_image_begin_read_from_memory(&header, png.data(), png.size()) == 0)
+    throw UsageError("an image for TensorBoard must be a PNG file: {}", header.message);
+  png_image_free(&header);
   Message content;
-  content.add(image_field::height, header.height);
-  content.add(image_field::width, header.width);
-  content.add(image_field::colorspace, header.channels());
+  content.add(image_field::height, std::int64_t{header.height});
+  content.add(image_field::width, std::int64_t{header.width});
+  content.add(image_field::colorspace, std::int64_t{PNG_IMAGE_SAMPLE_CHANNELS(header.format)});
   content.add(image_field::encoded_image, png);
   Message message = value_message(tag);
   message.add(value::image, content);

@@ -27,17 +27,12 @@ std::string escape_html(std::string_view text) {
   return replace_all(replace_all(text, '&', "&amp;"), '<', "&lt;");
 }
 
-json without_nulls(const json& all) {
-  json kept = json::array();
-  for (const json& one : all)
-    if (!one.is_null()) kept.push_back(one);
-  return kept;
-}
-
 }  // namespace
 
 std::string to_html(json document) {
-  document["sections"] = without_nulls(document["sections"]);
+  auto sections = document["sections"].get<std::vector<json>>();
+  std::erase(sections, json());
+  document["sections"] = std::move(sections);
   const auto text_of = [&](const char* key) { return escape_html(document.value(key, "")); };
   std::string facts, html;
   for (const auto& [name, value] : document.value("facts", Pairs{}))

@@ -2,8 +2,6 @@
 #pragma once
 
 #include <cstddef>
-#include <functional>
-#include <map>
 #include <span>
 #include <string>
 #include <vector>
@@ -16,10 +14,9 @@ namespace lockstep::report {
 inline constexpr std::size_t max_points = 2'000;   ///< of a curve
 inline constexpr std::size_t max_marked_runs = 3;  ///< with events on the curves
 
-/// The CSS class of each run's colour: "c0" to "c5" for the best runs, "rest" (grey) for the others.
+/// The CSS class of each run's colour: "c0" to "c5" for the best runs by rank(), "rest" (grey) for the
+/// others.
 std::vector<std::string> styles_of(std::span<const RunLog> runs);
-/// The score that orders runs, lower is better: the minimum eval_loss, else the last loss, else infinity.
-double score_of(const RunLog& run);
 
 /// The names of runs on curves: the values of the keys that differ, where these are few and tell them apart.
 std::vector<std::string> labels_of(std::span<const RunLog> runs);
@@ -34,10 +31,8 @@ std::vector<json> samples_of(const RunLog& run, std::size_t max_bytes);
 /// The step of median length in a trace file (log.trace), as bars; null if the file is missing or invalid.
 json step_trace_of(const std::string& path);
 
-/// The default values of the keys of a run, a directory. Keys without defaults are missing.
-using DefaultsOf = std::function<std::map<std::string, std::string>(const std::string& run)>;
 /// The document of one or more runs. Its page has at most max_page_bytes.
-json document_of(std::span<const RunLog> runs, const DefaultsOf& defaults_of = {});
+json document_of(std::span<const RunLog> runs);
 
 /// A result that lockstep bench --json printed.
 struct Result {
@@ -57,7 +52,6 @@ json document_of(std::span<const Result> results);
 bool is_result(const std::string& path);
 /// Writes the page of these run directories with results of lockstep eval, or of these results of benchmarks.
 /// Errors of read_run(), document_of() and check_page().
-void write_report(std::span<const std::string> paths, const std::string& out,
-                  const DefaultsOf& defaults_of = {});
+void write_report(std::span<const std::string> paths, const std::string& out);
 
 }  // namespace lockstep::report

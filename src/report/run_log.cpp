@@ -4,6 +4,8 @@
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <numeric>
+#include <tuple>
 #include <unordered_map>
 
 #include "base/clock.h"
@@ -68,9 +70,14 @@ class Adder {
       run_.ranks = integer_of(line, "ranks");
       run_.nodes = integer_of(line, "nodes");
       if (const std::string version = text_of(line, "version"); !version.empty()) run_.version = version;
-      if (const auto higher = line.find("higher_is_better"); higher != line.end() && higher->is_array())
+      if (const auto higher = line.find("higher_is_better"); higher != line.end() && higher->is_array()) {
+        std::set<std::string>& metrics = run_.higher_is_better.emplace();
         for (const json& metric : *higher)
-          if (metric.is_string()) run_.higher_is_better.push_back(metric.get<std::string>());
+          if (metric.is_string()) metrics.insert(metric.get<std::string>());
+      }
+      run_.user_keys.clear();
+      if (const auto settings = line.find("settings"); settings != line.end() && settings->is_object())
+        for (const auto& [key, value] : settings->items()) run_.user_keys.insert(key);
     } else if (line.contains("event") || line.contains("note")) {
       run_.events.push_back({kind_of(text_of(line, "event")), step, time, text_of(line, "note")});
     } else {
@@ -86,7 +93,9 @@ class Adder {
     if (!first_) first_ = *now;
     const double before_s = times.values.empty() ? 0 : times.values.back();
     const double now_s = std::max(static_cast<double>(*now - *first_), before_s);
-    if (!starts) run_.duration_s += now_s - before_s;
+    const double interval_s = starts ? 0 : now_s - before_s;
+    run_.duration_s += interval_s;
+    run_.longest_interval_s = std::max(run_.longest_interval_s, interval_s);
     times.steps.push_back(step);
     times.values.push_back(now_s);
   }
@@ -118,14 +127,6 @@ class Adder {
   std::unordered_map<std::string, std::size_t> places_;
 };
 
-/// Reads the file up to its current end: it may grow meanwhile.
-std::string whole_file(const std::string& path) {
-  const OpenFile file(path, OpenFile::Mode::read);
-  std::string text(file.size(), '\0');
-  file.read_at(0, text.data(), text.size());
-  return text;
-}
-
 }  // namespace
 
 const Series* RunLog::find(std::string_view metric) const {
@@ -139,10 +140,12 @@ std::string RunLog::config_value(std::string_view key) const {
   return {};
 }
 
+bool has_failed(const RunLog& run) { return run.ending && !run.ending->is_orderly(); }
+
 bool larger_is_better(const RunLog& run, const std::string& metric) {
-  return std::ranges::find(run.higher_is_better, metric) != run.higher_is_better.end() ||
-         metric.find("accuracy") != std::string::npos || metric.find("r2") != std::string::npos ||
-         metric.ends_with("_per_second");
+  if (!metric.starts_with("eval_")) return metric.ends_with("_per_second");
+  if (run.higher_is_better) return run.higher_is_better->contains(metric);
+  return metric.find("accuracy") != std::string::npos || metric.find("r2") != std::string::npos;
 }
 
 double summary_of(const RunLog& run, const Series& series) {
@@ -151,6 +154,34 @@ double summary_of(const RunLog& run, const Series& series) {
     return larger_is_better(run, series.name) ? std::ranges::max(series.values)
                                               : std::ranges::min(series.values);
   return median(series.values);
+}
+
+Ranking rank(std::span<const RunLog> runs, const std::string& metric) {
+  Ranking ranking{.metric = "", .values = {}, .order = std::vector<std::size_t>(runs.size())};
+  ranking.values.resize(runs.size());
+  std::iota(ranking.order.begin(), ranking.order.end(), 0);
+  std::vector<std::string> metrics{metric};
+  if (metric.empty()) metrics = {"", "eval_loss", "loss"};
+  for (const RunLog& run : runs)
+    if (metrics[0].empty()) metrics[0] = run.config_value("checkpoint.keep_best");
+  for (const std::string& one : metrics) {
+    bool larger = false;
+    for (std::size_t r = 0; r < runs.size(); ++r) {
+      const Series* const series = runs[r].find(one);
+      if (!series) continue;
+      ranking.metric = one;
+      ranking.values[r] = summary_of(runs[r], *series);
+      larger = larger_is_better(runs[r], one);
+    }
+    if (ranking.metric.empty()) continue;
+    std::ranges::stable_sort(ranking.order, {}, [&](std::size_t r) {
+      const std::optional<double>& value = ranking.values[r];
+      return std::tuple(has_failed(runs[r]), !value, (larger ? -1 : 1) * value.value_or(0));
+    });
+    ranking.has_best = ranking.values[ranking.order[0]] && !has_failed(runs[ranking.order[0]]);
+    break;
+  }
+  return ranking;
 }
 
 std::set<std::string> different_keys(std::span<const RunLog> runs) {
@@ -221,11 +252,12 @@ RunLog read_run(const std::string& path) {
   if (!absolute.has_filename()) absolute = absolute.parent_path();
   run.name = absolute.filename();
   const std::string metrics = path + "/metrics.jsonl", config = path + "/config.ini";
-  if (!exists(metrics) && !exists(config) && !exists(path + "/checkpoints"))
+  if (!exists(metrics) && !exists(config) && !exists(path + "/checkpoints") &&
+      !exists(exit_record_path(path)))
     throw DataError("{}: is not a run directory: it has no metrics.jsonl, config.ini or checkpoints", path);
-  if (exists(metrics)) add_lines(run, whole_file(metrics));
+  if (exists(metrics)) add_lines(run, read_text(metrics, UINT64_MAX));
   run.ending = read_exit_record(path);
-  if (exists(config)) run.config = keys_of_ini(whole_file(config));
+  if (exists(config)) run.config = keys_of_ini(read_text(config));
   return run;
 }
 

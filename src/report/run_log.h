@@ -60,24 +60,37 @@ struct RunLog {
   Series times{
       .name = "time", .steps = {}, .values = {}};  ///< seconds since first_time, which never decrease
   double duration_s = 0;                           ///< of all starts, without the time between them
+  double longest_interval_s = 0;                   ///< between two lines of one start
   std::int64_t last_step = 0;
   std::int64_t lines = 0, unreadable_lines = 0;  ///< unreadable: incomplete or invalid, and ignored
   std::int64_t ranks = 0, nodes = 0;             ///< of the last start; 0: unknown
   std::string version;
   std::optional<Ending> ending;                             ///< of the last start
-  std::vector<std::string> higher_is_better;                ///< metrics, as far as the run says so
+  std::optional<std::set<std::string>> higher_is_better;    ///< metrics; none: the run does not say
+  std::set<std::string> user_keys;                          ///< of the last start; empty: it does not say
   std::vector<std::pair<std::string, std::string>> config;  ///< of config.ini: {"train.steps", "600"}
 
   const Series* find(std::string_view metric) const;     ///< null if the run has no such series
   std::string config_value(std::string_view key) const;  ///< empty if config.ini lacks the key
 };
 
+/// Whether the last start failed.
+bool has_failed(const RunLog& run);
 /// Whether larger values of the metric are better: as the run says, for older runs by the name.
 bool larger_is_better(const RunLog& run, const std::string& metric);
 /// The last loss, the best value of an evaluation, or the median of another metric.
 double summary_of(const RunLog& run, const Series& series);
+/// Runs from the best to the worst: failed runs are last, and before them those without a value.
+struct Ranking {
+  std::string metric;                         ///< empty: no run has one
+  std::vector<std::optional<double>> values;  ///< of each run, by summary_of()
+  std::vector<std::size_t> order;             ///< indices of runs
+  bool has_best = false;                      ///< the first run has a value and has not failed
+};
+/// By `metric`; if it is empty, by the first that a run has of checkpoint.keep_best, eval_loss and loss.
+Ranking rank(std::span<const RunLog> runs, const std::string& metric = "");
 /// The keys of config.ini whose values differ between the runs, without checkpoint.every if others differ:
-/// auto becomes what was measured.
+/// auto becomes a number by the time of a save.
 std::set<std::string> different_keys(std::span<const RunLog> runs);
 
 /// Reads RUN/metrics.jsonl, RUN/config.ini and RUN/exit.json; each may be missing. DataError if the path is

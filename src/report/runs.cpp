@@ -5,7 +5,6 @@
 #include <array>
 #include <cmath>
 #include <filesystem>
-#include <numeric>
 #include <set>
 
 #include "base/clock.h"
@@ -18,8 +17,6 @@
 
 namespace lockstep::report {
 namespace {
-
-bool has_failed(const RunLog& run) { return run.ending && !run.ending->is_orderly(); }
 
 std::string state_of(const RunLog& run) {
   if (has_failed(run)) return fmt::format("failed, exit code {}", static_cast<int>(run.ending->code));
@@ -66,22 +63,23 @@ json table_of(std::span<const RunLog> runs, const std::set<std::string>& differe
   for (const std::string& metric : metrics) columns.push_back(metric);
   for (const std::string& key : different) columns.push_back(key);
   for (const char* const column : {"state", "step", "ranks", "restarts"}) columns.push_back(column);
-  std::vector<std::size_t> order(runs.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::ranges::stable_sort(order, {}, [&](std::size_t r) { return score_of(runs[r]); });
+  const Ranking ranking = rank(runs);
+  std::vector<std::size_t> order = ranking.order;
   constexpr std::size_t max_rows = 400;
   if (order.size() > max_rows) order.resize(max_rows);
   const std::vector<std::string> styles = styles_of(runs);
   for (const std::size_t r : order) {
     const RunLog& run = runs[r];
-    json row = json::array({run.name});
+    const bool is_best = ranking.has_best && r == order[0];
+    json row = json::array({run.name + (is_best ? " (best)" : "")});
     for (const std::string& metric : metrics) {
       const Series* const series = run.find(metric);
       row.push_back(series ? json(summary_of(run, *series)) : json());
     }
     for (const std::string& key : different) row.push_back(cut(run.config_value(key), 100));
-    for (const json& cell : {json(state_of(run)), json(run.last_step),
-                             run.ranks > 0 ? json(run.ranks) : json(), json(restarts_of(run))})
+    const std::string state = state_of(run) + (has_failed(run) ? ": " + cut(run.ending->why, 200) : "");
+    for (const json& cell :
+         {json(state), json(run.last_step), run.ranks > 0 ? json(run.ranks) : json(), json(restarts_of(run))})
       row.push_back(cell);
     rows.push_back(std::move(row));
     keys.push_back({{"run", r}, {"style", styles[r]}});
@@ -177,12 +175,15 @@ json head_of(std::span<const RunLog> runs, const std::optional<checkpoint::FileI
                        (runs[0].version.empty() ? "" : " from runs of Lockstep " + runs[0].version) + ".";
   if (unreadable > 0)
     footer += fmt::format(" Without {} that cannot be read.", pluralized(unreadable, "line"));
-  if (runs.size() > 1)
-    return {
-        {"title", fmt::format("{} runs", runs.size())},
-        {"lead", std::string("Ordered by the lowest eval_loss, or without evaluations by the last loss.") +
-                     (runs.size() > 6 ? " The best six are in colour." : "")},
-        {"footer", footer}};
+  if (runs.size() > 1) {
+    const Ranking ranking = rank(runs);
+    std::string lead = ranking.metric.empty() ? "" : fmt::format("Ordered by {}.", ranking.metric);
+    if (ranking.has_best)
+      lead = fmt::format("Best: {}, {} {}. {}", runs[ranking.order[0]].name, ranking.metric,
+                         number(*ranking.values[ranking.order[0]]), lead);
+    if (runs.size() > 6) lead += " The first six are in colour.";
+    return {{"title", fmt::format("{} runs", runs.size())}, {"lead", lead}, {"footer", footer}};
+  }
   const RunLog& run = runs[0];
   return {
       {"title", run.name},
@@ -210,7 +211,7 @@ std::vector<std::string> labels_of(std::span<const RunLog> runs) {
   return different.empty() || different.size() > max_keys || !tells_apart ? names : labels;
 }
 
-json document_of(std::span<const RunLog> runs, const DefaultsOf& defaults_of) {
+json document_of(std::span<const RunLog> runs) {
   const bool one = runs.size() == 1;
   const auto saved = one ? newest_checkpoint(runs[0]) : std::nullopt;
   const std::set<std::string> different = one ? std::set<std::string>{} : different_keys(runs);
@@ -229,14 +230,12 @@ json document_of(std::span<const RunLog> runs, const DefaultsOf& defaults_of) {
     if (!trace.empty())
       add(traces, {step_trace_of(exists(trace) ? trace : run.path + "/" + file_name_of(trace))});
   }
-  const std::map<std::string, std::string> defaults =
-      defaults_of ? defaults_of(runs[0].path) : std::map<std::string, std::string>{};
-  Pairs own, initial;  // shared keys: set to other values than the defaults, and the others
-  for (const auto& [key, value] : runs[0].config) {
-    if (different.contains(key)) continue;
-    const auto found = defaults.find(key);
-    (found != defaults.end() && found->second == value ? initial : own).emplace_back(key, value);
-  }
+  const RunLog& configured = runs[rank(runs).order[0]];  // a refused run has no configuration
+  const std::set<std::string>& user_keys = configured.user_keys;
+  Pairs own, initial;  // shared keys: those that the user set, and the others
+  for (const auto& [key, value] : configured.config)
+    if (!different.contains(key))
+      (user_keys.empty() || user_keys.contains(key) ? own : initial).emplace_back(key, value);
   json document = head_of(runs, saved);
   document["sections"] = {
       one ? json() : section("Runs", {table_of(runs, different)}),
@@ -261,21 +260,20 @@ bool is_result(const std::string& path) {
   return path.ends_with(".json") && !std::filesystem::is_directory(path);
 }
 
-void write_report(std::span<const std::string> paths, const std::string& out, const DefaultsOf& defaults_of) {
+void write_report(std::span<const std::string> paths, const std::string& out) {
   check_page(out);
   std::vector<Result> results, evaluations;
   std::vector<RunLog> runs;
   for (const std::string& path : paths) {
-    if (!is_result(path)) continue;
+    if (!is_result(path)) {
+      runs.push_back(read_run(path));
+      continue;
+    }
     const Result result{path, json::parse(read_text(path), nullptr, false)};
     (is_evaluation(result) ? evaluations : results).push_back(result);
   }
-  for (const std::string& path : paths) {
-    if (is_result(path)) continue;
-    if (!results.empty())
-      throw UsageError("report: {}: is a run; give runs or results of lockstep bench, not both", path);
-    runs.push_back(read_run(path));
-  }
+  if (!results.empty() && !runs.empty())
+    throw UsageError("report: {}: is a run; give runs or results of lockstep bench, not both", runs[0].path);
   if (!results.empty() && !evaluations.empty())
     throw UsageError(
         "report: {}: is a result of lockstep eval; give it with runs, not with results of lockstep bench",
@@ -286,7 +284,7 @@ void write_report(std::span<const std::string> paths, const std::string& out, co
   json document = runs.empty() ? json{{"title", "Evaluation"},
                                       {"sections", json::array()},
                                       {"footer", "Written by lockstep report."}}
-                               : document_of(runs, defaults_of);
+                               : document_of(runs);
   json& sections = document["sections"];
   if (!evaluations.empty())
     sections.insert(sections.empty() ? sections.end() : sections.begin() + 1,

@@ -395,7 +395,9 @@ Config Reader::finish() {
   for (const Key& key : keys_)
     if (last(key.name) &&
         (is_overridden(key.name) || key.name.ends_with(".name") || key.get(config_) != key.get(defaults)))
-      config_.chosen.emplace_back(key.name, key.get(config_));
+      config_.user_settings.emplace_back(key.name, key.get(config_));
+  for (const auto& [number, group] : config_.optimizer.groups)
+    config_.user_settings.emplace_back(fmt::format("{}{}", group_prefix, number), to_text(group));
   return config_;
 }
 
@@ -484,22 +486,6 @@ std::string to_text(const Config& config) {
     text += fmt::format("{} = {}\n", key.name.substr(dot + 1), key.get(config));
   }
   return text;
-}
-
-std::map<std::string, std::string> default_values(const std::string& path, const Registries& registries) {
-  std::map<std::string, std::string> values;
-  try {
-    const Config config = parse_stored_config(read_text(path), path, registries);
-    const auto is_needed = [](const Key& key) { return key.traits.required || key.name == "train.steps"; };
-    std::vector<std::string> needed;
-    for (const Key& key : keys_of(config))
-      if (is_needed(key)) needed.push_back(fmt::format("{}={}", key.name, key.get(config)));
-    const Config defaults = parse_config("", path, needed, registries);
-    for (const Key& key : keys_of(defaults))
-      if (!is_needed(key)) values[key.name] = key.get(defaults);
-  } catch (const Error&) {  // of a program with other models, or of another version
-  }
-  return values;
 }
 
 }  // namespace lockstep::train

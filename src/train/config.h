@@ -1,7 +1,6 @@
 // The configuration of a run: its sections, and how it is read from an INI file and --set.
 #pragma once
 
-#include <map>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -34,7 +33,7 @@ struct Config {
   std::string note;
   /// Not keys: the keys that the user set by --set, or in the file to other than the default, and their
   /// values.
-  std::vector<std::pair<std::string, std::string>> chosen;
+  std::vector<std::pair<std::string, std::string>> user_settings;
 };
 
 /// A key under its full name, "train.steps".
@@ -70,9 +69,6 @@ Config parse_stored_config(const std::string& text, const std::string& origin,
 
 /// Every key with its resolved value, as an INI file that read_config takes.
 std::string to_text(const Config& config);
-/// The default values of the keys of a run's config.ini, by key. Keys without defaults are missing; empty:
-/// the file is missing, or of a program with other models.
-std::map<std::string, std::string> default_values(const std::string& path, const Registries& registries);
 /// "PATTERN LR_FACTOR DECAY_FACTOR", the value of optimizer.group.N.
 std::string to_text(const optim::ParamGroup& group);
 

@@ -13,7 +13,8 @@ sed -i 's/^train = digits.h5/train = digits.h5\neval_fraction = 0.2/' run.ini
 "$LOCKSTEP" train run.ini --run b --set optimizer.lr=0.5 >log 2>&1 || fail "training: $(tail -n 3 log)"
 grep -q "^<!-- lockstep report" a/report.html || fail "no report at the end of a run"
 rm a/report.html
-"$LOCKSTEP" train run.ini --run quiet --set report.write=false >log 2>&1 || fail "training: $(tail -n 3 log)"
+"$LOCKSTEP" train run.ini --run quiet --set report.write=false --set data.eval_fraction=0 >log 2>&1 || fail "training: $(tail -n 3 log)"
+grep -q '"higher_is_better":\[\]' quiet/metrics.jsonl || fail "a run without such metrics does not say so: $(head -n 1 quiet/metrics.jsonl)"
 [ ! -e quiet/report.html ] || fail "report.write = false wrote a report"
 mkdir -p refusing/report.html
 "$LOCKSTEP" train run.ini --run refusing >log 2>&1 || fail "a report that cannot be written ended the run: $(tail -n 3 log)"

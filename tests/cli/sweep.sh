@@ -11,8 +11,10 @@ sed -i 's/^train = digits.h5/&\neval_fraction = 0.3/' run.ini
 
 # sweep NAME ARGUMENTS...: in the background, with what it says in NAME.out and NAME.err; $sweep is its process.
 sweep() {
+  set -m  # otherwise it ignores SIGINT, as bash has it
   "$LOCKSTEP" sweep run.ini --out "$1" "${@:2}" >"$1.out" 2>>"$1.err" </dev/null &
   sweep=$!
+  set +m
 }
 # ends_with CODE NAME: waits for the sweep.
 ends_with() {
@@ -61,11 +63,13 @@ refused 2 'holds another sweep: run 2 was optimizer.lr=0.001 train.seed=2, and i
   "$LOCKSTEP" sweep run.ini --out grid --over optimizer.lr=0.001,0.003
 sweep grid "${grid[@]}"
 until_done grid 10
-refused 2 'another lockstep sweep trains there' "$LOCKSTEP" sweep run.ini --out grid "${grid[@]}"
+refused 2 'sweep.lock: another run holds this sweep: pid' "$LOCKSTEP" sweep run.ini --out grid "${grid[@]}"
 kill -INT "$sweep"
 ends_with 76 grid
+listed=$(stat -c '%i %y' grid/list)
 sweep grid "${grid[@]}"
 ends_with 0 grid
+[ "$listed" = "$(stat -c '%i %y' grid/list)" ] || fail "grid: an equal list was written again, which a task of Slurm may read"
 [ "$before" = "$(xargs stat -c '%n %y' <<<"$finished")" ] || fail "grid: a finished run was repeated"
 { [ "$(done_runs grid)" -eq 18 ] && [ "$(grep -ls '"exit_code":4' grid/*/exit.json | wc -l)" -eq 2 ]; } || fail "grid: $(cat grid.out)"
 for k in 1 9 12 13; do
@@ -86,7 +90,7 @@ grep -Eq "^best: grid/$best: eval_loss [0-9.]+  optimizer.lr=[0-9.]+ train.seed=
 [ "$(grep -c '^grid/' grid.out)" -eq 20 ] || fail "grid: $(cat grid.out)"
 "$LOCKSTEP" status grid --sort eval_loss >status.out || fail "status --sort: exit $?"
 [ "$(sed -n '2s/ .*//p' status.out)" = "grid/$best" ] || fail "status --sort: $(cat status.out)"
-tail -n 2 status.out | grep -Eqc '^grid/1[56] +ended .* 4 ' || fail "runs that diverged are last: $(cat status.out)"
+[ "$(tail -n 2 status.out | grep -Ec '^grid/1[56] +ended .* 4 ')" -eq 2 ] || fail "runs that diverged are last: $(cat status.out)"
 "$LOCKSTEP" status grid --sort eval_accuracy --json | python3 -c '
 import json, sys
 rows = json.load(sys.stdin)
@@ -94,7 +98,18 @@ values = [row["eval_accuracy"] for row in rows if row["exit_code"] == 0]
 assert values == sorted(values, reverse=True) and len(rows) == 20, values
 assert rows[0]["loss"] and rows[0]["samples_per_second"] and rows[0]["left_s"] is None and "optimizer.lr=" in rows[0]["differs"], rows[0]
 assert "checkpoint.every" not in rows[0]["differs"], rows[0]' || fail "status --sort --json"
-{ grep -q "grid/report.html" grid.err && grep -q 'optimizer.lr' grid/report.html; } || fail "grid: no page"
+[ "$("$LOCKSTEP" status grid --sort loss | sed -n 1p | grep -ow loss | wc -l)" -eq 1 ] || fail "status --sort loss: two columns of it"
+grep -q "grid/report.html" grid.err || fail "grid: no page"
+# first_of PAGE: the first row of its table of runs, with the names of the columns.
+first_of() {
+  python3 - "$1" <<'PY'
+import json, re, sys
+data = json.loads(re.search(r'id="data">(.*?)</script>', open(sys.argv[1]).read(), re.S)[1])
+(table,) = [part["table"] for section in data["sections"] if section["title"] == "Runs" for part in section["parts"]]
+print(*(f"{name}={cell}" for name, cell in zip(table["columns"], table["rows"][0])))
+PY
+}
+first_of grid/report.html | grep -Eq "^run=$best \(best\) .* optimizer.lr=" || fail "the page names another one: $(first_of grid/report.html)"
 refused 2 'no run has this metric' "$LOCKSTEP" status grid --sort eval_los
 # Nothing is left to do. Common settings may change: then all runs continue.
 sweep grid "${grid[@]}"
@@ -125,13 +140,31 @@ step=$(sed -nE 's/.*"step":([0-9]+),.*/\1/p' ranked/1/exit.json)
 sweep ranked "${ranked[@]}" --set train.steps=$((step + 10))
 ends_with 0 ranked
 # A run whose process dies is started once more, and goes on.
+sweep again --over optimizer.lr=0.03 --set data.train=nowhere.h5
+ends_with 3 again
 sweep again --over optimizer.lr=0.03 --set train.steps="$endless_steps"
 until_there again/1/checkpoints/latest "$sweep"
 kill -KILL "$(sed -n 's/^pid=//p' again/1/lock)"
 until_says "going on after step" again/1.log "$sweep"
 kill -TERM "$sweep"
 ends_with 75 again
-[ "$(grep -c 'again/1: begins' again.err)" -eq 2 ] || fail "again: $(cat again.err)"
+[ "$(grep -c 'again/1: begins' again.err)" -eq 3 ] || fail "again: $(cat again.err)"
+grep 'again/1: exit code 137' again.err | grep -qv 'nowhere' || fail "again: the reason is that of an earlier start: $(cat again.err)"
+# Under nohup a closed terminal does not stop it.
+trap '' HUP
+sweep nohup --over optimizer.lr=0.03 --set train.steps="$endless_steps"
+trap - HUP
+until_there nohup/1/checkpoints/latest "$sweep"
+kill -HUP "$sweep"
+kill -TERM "$sweep"
+ends_with 75 nohup
+! grep -q 'ends all runs' nohup.err || fail "nohup: SIGHUP has stopped it: $(cat nohup.err)"
+# After an error of its own the runs save.
+mkdir -p broken/2.log
+sweep broken --over optimizer.lr=0.03,0.1 --jobs 2 --set train.steps="$endless_steps"
+ends_with 3 broken
+{ grep -q 'lockstep: broken/2.log: cannot create' broken.err && grep -q '"exit_code":76' broken/1/exit.json && [ -e broken/1/checkpoints/latest ]; } ||
+  fail "broken: $(cat broken.err broken/1/exit.json)"
 # A second signal ends them at once, without another checkpoint.
 sweep twice --over optimizer.lr=0.03 --set train.steps="$endless_steps" --set checkpoint.every="$endless_steps"
 until_there twice/1/metrics.jsonl "$sweep"
@@ -143,13 +176,16 @@ ends_with 76 twice
 { [ -z "$(alive twice)" ] && [ ! -e twice/1/checkpoints/latest ]; } || fail "twice: $(tail -n 2 twice.err)"
 
 # --- a list, as jobs/array.sbatch reads it -------------------------------------------------------------------------------
-printf '%s\r\n' '# a comment' '' "'ema.rates=0.9 0.99' optimizer.lr=0.1" '  optimizer.lr=0.2 train.note="" ' >list.txt
-sed -i 's/ train.note=""//' list.txt
-sweep listed --list list.txt --set train.steps=20
+printf '%s\r\n' '# a comment' '' "'ema.rates=0.9 0.99' optimizer.lr=0.001" '  optimizer.lr=0.2 data.train="digits.h5" ' >list.txt
+sweep listed --list list.txt --set train.steps=20 --set checkpoint.keep_best=eval_accuracy
 ends_with 0 listed
 { grep -q '^rates = 0.9 0.99$' listed/1/config.ini && grep -q '^lr = 0.2$' listed/2/config.ini; } || fail "listed: $(cat listed/*/config.ini)"
-[ "$(cat listed/list)" = "'ema.rates=0.9 0.99' optimizer.lr=0.1 train.steps=20
-optimizer.lr=0.2 train.steps=20" ] || fail "listed: $(cat listed/list)"
+[ "$(cat listed/list)" = "'ema.rates=0.9 0.99' optimizer.lr=0.001 train.steps=20 checkpoint.keep_best=eval_accuracy
+optimizer.lr=0.2 data.train=digits.h5 train.steps=20 checkpoint.keep_best=eval_accuracy" ] || fail "listed: $(cat listed/list)"
+# The best is the same one on the terminal, on the page and in TensorBoard.
+grep -q '^best: listed/2: eval_accuracy ' listed.out || fail "listed: $(cat listed.out)"
+grep -aq 'listed/2: eval_accuracy ' listed/tensorboard/events.out.tfevents.* || fail "listed: TensorBoard does not name the best"
+first_of listed/report.html | grep -q '^run=2 (best) ' || fail "listed: the page names another one: $(first_of listed/report.html)"
 echo "data.train='digits.h5" >open.txt
 refused 2 'a quote without its end' "$LOCKSTEP" sweep run.ini --list open.txt --out none
 : >empty.txt
@@ -167,4 +203,13 @@ refused 2 'without mpirun' env OMPI_COMM_WORLD_RANK=0 "$LOCKSTEP" sweep run.ini 
 sweep failing --over data.train=nowhere.h5,digits.h5 --set train.steps=20
 ends_with 3 failing
 { grep -q 'failing/1: exit code 3: .*nowhere.h5' failing.err && [ "$(done_runs failing)" -eq 1 ]; } || fail "failing: $(cat failing.err)"
+grep -Eq '^failing/1 +ended .* 3 .*nowhere.h5' failing.out || fail "failing: the refused run is no row: $(cat failing.out)"
+grep -Eq 'failed, exit code 3: [^"]*nowhere.h5' failing/report.html || fail "failing: the refused run is no row of the page"
+
+# --- none is the best without a value of a run that has not failed --------------------------------------------------------
+sweep early --over optimizer.lr=1e30,0.1 --set train.steps="$endless_steps" --set log.every="$endless_steps" --set train.eval_every=0
+until_there early/2/checkpoints/latest "$sweep"
+kill -TERM "$sweep"
+ends_with 75 early
+{ grep -q '^early/1 .* 4 ' early.out && ! grep -q '^best:' early.out; } || fail "early: $(cat early.out)"
 finish

@@ -5,6 +5,7 @@
 
 #include "lockstep/base/error.h"
 #include "report/event_file.h"
+#include "report/png.h"
 #include "support/mentions.h"
 
 namespace lockstep::test {
@@ -19,16 +20,8 @@ std::string hex(std::string_view bytes) {
   return text;
 }
 
-std::string bytes_of(std::string_view digits) {
-  std::string bytes;
-  for (std::size_t d = 0; d < digits.size(); d += 2)
-    bytes += static_cast<char>(std::stoi(std::string(digits.substr(d, 2)), nullptr, 16));
-  return bytes;
-}
-
 constexpr double time_s = 1.5;
-// The header of an image of 3 x 2 pixels with three channels.
-const std::string png = bytes_of("89504e470d0a1a0a0000000d4948445200000003000000020802000000");
+const std::string png = png_of({.width = 3, .height = 2, .channels = 3, .pixels = std::vector<std::uint8_t>(18)});
 
 BOOST_AUTO_TEST_CASE(checksums_are_those_of_the_standard) {  // RFC 3720, B.4
   BOOST_TEST(crc32c("") == 0U);
@@ -86,7 +79,9 @@ BOOST_AUTO_TEST_CASE(an_image_has_the_sizes_of_its_png) {
   Event event(1);
   event.add_image("i", png);
   BOOST_TEST(hex(event.encoded(time_s)) ==
-             "09000000000000f83f10012a2c0a2a0a01692225080210031803221d" + hex(png));
+             "09000000000000f83f10012a" + hex(std::string{char(png.size() + 15), 0x0a, char(png.size() + 13)}) +
+                 "0a016922" + hex(std::string{char(png.size() + 8)}) + "08021003180322" +
+                 hex(std::string{char(png.size())}) + hex(png));
 }
 
 BOOST_AUTO_TEST_CASE(an_image_that_is_no_png_is_refused) {

@@ -93,7 +93,8 @@ BOOST_AUTO_TEST_CASE(the_best_value_of_a_metric_is_by_its_direction_which_the_ru
   const auto best_of = [](const std::string& start, const char* metric) {
     RunLog run;
     add_lines(run, start + "\n" + R"({"step":1,"eval_f1":0.5,"eval_accuracy":0.5,"eval_loss":0.5,"loss":3})" +
-                       "\n" + R"({"step":2,"eval_f1":0.25,"eval_accuracy":0.75,"eval_loss":0.75,"loss":4})");
+                       "\n" + R"({"step":2,"eval_f1":0.25,"eval_accuracy":0.75,"eval_loss":0.75,"loss":4})" +
+                       "\n" + R"({"step":2,"eval_err2":2})" + "\n" + R"({"step":3,"eval_err2":1})");
     return summary_of(run, *run.find(metric));
   };
   const std::string says = R"({"start":"new","step":0,"higher_is_better":["eval_f1"]})", silent = "";
@@ -102,6 +103,33 @@ BOOST_AUTO_TEST_CASE(the_best_value_of_a_metric_is_by_its_direction_which_the_ru
   BOOST_TEST(best_of(silent, "eval_accuracy") == 0.75);
   BOOST_TEST(best_of(silent, "eval_loss") == 0.5);
   BOOST_TEST(best_of(silent, "loss") == 4);  // the last one
+  BOOST_TEST(best_of(R"({"start":"new","step":0,"higher_is_better":[]})", "eval_err2") == 1);
+  BOOST_TEST(best_of(says, "eval_accuracy") == 0.5);  // names count only if the run says nothing
+}
+
+BOOST_AUTO_TEST_CASE(runs_are_ranked_by_keep_best_with_those_without_a_value_and_failed_ones_last) {
+  const auto run = [](const char* line, ExitCode code = ExitCode::done) {
+    RunLog log;
+    add_lines(log, line);
+    log.config = {{"checkpoint.keep_best", "eval_accuracy"}};
+    log.ending = {.code = code};
+    return log;
+  };
+  std::vector<RunLog> runs{run(R"({"step":1,"eval_accuracy":0.9,"eval_loss":1})", ExitCode::training),
+                           run(R"({"step":1,"loss":0.1})"),
+                           run(R"({"step":1,"eval_accuracy":0.5,"eval_loss":1})"),
+                           run(R"({"step":1,"eval_accuracy":0.7,"eval_loss":2})")};
+  using Order = std::vector<std::size_t>;
+  BOOST_TEST((rank(runs).order == Order{3, 2, 1, 0}));
+  BOOST_TEST(rank(runs).metric == "eval_accuracy");
+  BOOST_TEST(rank(runs).has_best);
+  BOOST_TEST((rank(runs, "eval_loss").order == Order{2, 3, 1, 0}));
+  for (RunLog& one : runs) one.config.clear();
+  BOOST_TEST(rank(runs).metric == "eval_loss");
+  BOOST_TEST((rank(runs, "loss").order[0] == 1));
+  BOOST_TEST(!rank({runs.data(), 1}).has_best);  // it has failed
+  BOOST_TEST(rank(runs, "eval_los").metric.empty());
+  BOOST_TEST(!rank({}).has_best);
 }
 
 BOOST_AUTO_TEST_CASE(keys_that_differ_are_those_that_users_set) {

@@ -1,8 +1,8 @@
 // train.patience: which evaluations count, and that the counts in a checkpoint continue.
-#include "train/run/patience.h"
-
 #include <boost/test/unit_test.hpp>
 #include <limits>
+
+#include "train/run/evaluations.h"
 
 namespace lockstep::test {
 namespace {

@@ -158,7 +158,8 @@ class Dataset {
   virtual std::unique_ptr<Order> order(std::uint64_t seed) const;
   /// Where a sample comes from, for messages: "a.h5: row 7".
   virtual std::string location(std::int64_t sample) const;
-  /// What users call the sample, such as the name of its file: /row of predictions. Empty: its number.
+  /// What users call the sample, such as the name of its file: /row of predictions. Empty: its number;
+  /// if that of sample 0 is empty, all are.
   virtual std::string row_name([[maybe_unused]] std::int64_t sample) const { return ""; }
   /// No float field can hold NaN or infinity: nobody needs to look for them.
   virtual bool is_finite() const;

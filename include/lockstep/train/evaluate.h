@@ -44,6 +44,13 @@ struct EvaluationWatch {
   /// Acts on the requests of all ranks, when this fraction of the evaluation is done. False ends an
   /// incomplete evaluation. Collective.
   std::function<bool(std::uint64_t of_any, double fraction)> act;
+
+  /// The watch of a part of the work, from one fraction to another. It refers to this one.
+  EvaluationWatch part(double from, double to) const {
+    return {requests, [this, from, to](std::uint64_t of_any, double fraction) {
+              return act(of_any, from + (to - from) * fraction);
+            }};
+  }
 };
 
 /// "loss", then the task's own metrics. UsageError if they are invalid.

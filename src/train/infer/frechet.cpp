@@ -215,10 +215,6 @@ const FeatureStatistics* FeatureExtractor::of_data(const EvaluationWatch& watch)
   for (std::size_t f = 0; f < of.files.size(); ++f) {
     const data::Dataset& dataset = *of.files[f]->eval();
     data::EvalBatches batches(dataset, chunk, 0, 1);
-    const EvaluationWatch of_file{.requests = watch.requests,
-                                  .act = [&](std::uint64_t of_any, double fraction) {
-                                    return watch.act(of_any, (static_cast<double>(f) + fraction) / files);
-                                  }};
     const auto features = [&](std::int64_t first, std::int64_t, const std::function<void()>& step) {
       Tensor found = of.features_of(batches.read(static_cast<int>(first / chunk)));
       step();
@@ -228,7 +224,8 @@ const FeatureStatistics* FeatureExtractor::of_data(const EvaluationWatch& watch)
                                      .chunk = chunk,
                                      .make = features,
                                      .take = [&](std::int64_t, const Tensor& rows) { made.add(rows); },
-                                     .watch = of_file}))
+                                     .watch = watch.part(static_cast<double>(f) / files,
+                                                         static_cast<double>(f + 1) / files)}))
       return nullptr;
   }
   return &of.of_data.emplace(std::move(made));

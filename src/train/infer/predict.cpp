@@ -181,7 +181,7 @@ class Predictor {
         tape_(backend),
         rows_(std::clamp<std::int64_t>(1024 / std::max<std::int64_t>(1, model.context()), 1, 64)),
         batches_(dataset, rows_, 0, 1) {
-    for (std::int64_t i = 0; i < dataset.size(); ++i)
+    for (std::int64_t i = 0; i < dataset.size() && (i > 0 || !dataset.row_name(0).empty()); ++i)
       name_bytes_ = std::max(name_bytes_, std::ssize(dataset.row_name(i)));
   }
 

@@ -1,13 +1,13 @@
 #include "train/run/evaluations.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 
 #include "base/text.h"
 #include "lockstep/autograd/gradient_sink.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/option.h"
 #include "lockstep/kernels/backend.h"
 
 namespace lockstep::train {
@@ -38,6 +38,35 @@ Batch twice(const Batch& sample, kernels::Backend& backend) {
 
 }  // namespace
 
+void Patience::add(std::int64_t step, double value) {
+  if (step <= last_step_) return;
+  last_step_ = step;
+  ++count_;
+  if (value != value || (best_ && (better_ == Better::lower ? value >= *best_ : value <= *best_))) return;
+  count_ = 0;
+  best_ = value;
+  best_step_ = step;
+}
+
+std::string Patience::why() const {
+  return fmt::format("{} (train.patience) did not improve {}{}", pluralized(count_, "evaluation"), metric_,
+                     best_ ? fmt::format(", {} after step {}", figure(*best_), best_step_) : "");
+}
+
+std::string Patience::to_text() const {
+  return fmt::format("{} {} {} {} {}", metric_, count_, last_step_, best_step_,
+                     best_ ? fmt::to_string(*best_) : "none");
+}
+
+void Patience::restore(const std::string& text) {
+  const std::vector<std::string> words = option::words_of(text);
+  if (words.size() != 5 || words[0] != metric_) return;
+  parse_number(words[1], count_);
+  parse_number(words[2], last_step_);
+  parse_number(words[3], best_step_);
+  if (double best = 0; parse_number(words[4], best)) best_ = best;
+}
+
 std::vector<Evaluations::Weights> Evaluations::weights() const {
   std::vector<Weights> all{nullptr};
   if (const optim::Ema* const ema = parts_.weights.ema())
@@ -51,41 +80,38 @@ std::vector<Metric> Evaluations::all_metrics() const {
   return all;
 }
 
-std::vector<std::string> Evaluations::metrics() const {
-  std::vector<std::string> names;
-  if (!parts_.dataset) return names;
-  for (const Weights weights : this->weights()) {
-    for (const Metric& metric : all_metrics()) names.push_back(prefix_of(weights) + metric.name);
-  }
-  return names;
+std::vector<Metric> Evaluations::metrics() const {
+  std::vector<Metric> all;
+  if (!parts_.dataset) return all;
+  for (const Weights weights : this->weights())
+    for (Metric metric : all_metrics()) {
+      metric.name.insert(0, prefix_of(weights));
+      all.push_back(std::move(metric));
+    }
+  return all;
 }
 
 void Evaluations::check_keep_best(const std::string& metric) const {
-  const std::vector<std::string> names = metrics();
+  std::vector<std::string> names;
+  for (const Metric& one : metrics()) names.push_back(one.name);
   if (metric.empty() || std::ranges::find(names, metric) != names.end()) return;
   if (names.empty())
     throw UsageError("checkpoint.keep_best = {}: nothing is evaluated; give data.eval or data.eval_fraction",
                      metric);
-  constexpr std::size_t max_named = 24;
-  const std::size_t named = std::min(names.size(), max_named);
-  throw UsageError("checkpoint.keep_best = {}: is not a metric of this run; one of {}{}", metric,
-                   fmt::join(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(named), ", "),
-                   named < names.size() ? " ..." : "");
+  throw UsageError("checkpoint.keep_best = {}: is not a metric of this run; one of {}", metric,
+                   list_of(names, 24));
 }
 
 Better Evaluations::better(const std::string& name) const {
-  for (const Weights weights : this->weights()) {
-    for (const Metric& metric : all_metrics())
-      if (prefix_of(weights) + metric.name == name) return metric.better;
-  }
-  return Better::lower;
+  const std::vector<Metric> all = metrics();
+  const auto found = std::ranges::find(all, name, &Metric::name);
+  return found == all.end() ? Better::lower : found->better;
 }
 
 Patience Evaluations::patience(std::int64_t limit, const std::string& keep_best) const {
-  const std::vector<std::string> names = metrics();
-  if (limit > 0 && names.empty())
+  if (limit > 0 && !parts_.dataset)
     throw UsageError("train.patience: nothing is evaluated; give data.eval or data.eval_fraction");
-  const std::string metric = keep_best.empty() && limit > 0 ? names.front() : keep_best;
+  const std::string metric = keep_best.empty() && limit > 0 ? metrics().front().name : keep_best;
   return {limit, metric, better(metric)};
 }
 
@@ -128,35 +154,29 @@ std::int64_t Evaluations::left_after(std::int64_t step) const {
 
 std::optional<Evaluations::Result> Evaluations::run(const EvaluationWatch& watch) {
   Result result;
-  const std::vector<Weights> all = weights();
-  for (std::size_t w = 0; w < all.size(); ++w) {
-    // The metrics of the task, then the measured ones.
-    const std::size_t parts = 1 + parts_.measured.size();
-    const auto watch_part = [&](std::size_t part) -> EvaluationWatch {
-      const auto before = static_cast<double>(w * parts + part),
-                 count = static_cast<double>(all.size() * parts);
-      return {.requests = watch.requests,
-              .act = [&watch, before, count](std::uint64_t of_any, double fraction) {
-                return watch.act(of_any, (before + fraction) / count);
-              }};
-    };
+  const std::vector<Metric> known = all_metrics();
+  // For each of the weights the metrics of the task, then the measured ones.
+  const auto parts = static_cast<double>(weights().size() * (1 + parts_.measured.size()));
+  double part = 0;
+  const auto next_part = [&] { return watch.part(part / parts, (part + 1) / parts); };
+  for (const Weights weights : this->weights()) {
     std::optional<EvaluationResult> found;
     {
-      const WeightsInUse::Held held(parts_.weights, all[w] ? all[w]->name() : "");
-      found = evaluate(parts_.evaluator, *parts_.dataset, watch_part(0));
-      for (std::size_t m = 0; found && m < parts_.measured.size(); ++m) {
-        const std::optional<double> value = parts_.measured[m].measure(watch_part(1 + m));
-        if (value)
-          found->metrics.emplace_back(parts_.measured[m].metric.name, *value);
-        else
-          found.reset();
+      const WeightsInUse::Held held(parts_.weights, weights ? weights->name() : "");
+      found = evaluate(parts_.evaluator, *parts_.dataset, next_part());
+      for (const MeasuredMetric& measured : parts_.measured) {
+        ++part;
+        const std::optional<double> value = found ? measured.measure(next_part()) : std::nullopt;
+        if (!value) return std::nullopt;
+        found->metrics.emplace_back(measured.metric.name, *value);
       }
     }
     if (!found) return std::nullopt;
-    result.text += fmt::format("{}{}", w == 0 ? "" : "  ", all[w] ? "ema/" + all[w]->name() : "eval");
+    ++part;
+    result.text +=
+        fmt::format("{}{}", result.text.empty() ? "" : "  ", weights ? "ema/" + weights->name() : "eval");
     for (const auto& [name, value] : found->metrics) {
-      result.metrics[prefix_of(all[w]) + name] = value;
-      const std::vector<Metric> known = all_metrics();
+      result.metrics[prefix_of(weights) + name] = value;
       const auto metric = std::ranges::find(known, name, &Metric::name);
       if (metric == known.end() || metric->printed) result.text += fmt::format(" {} {}", name, figure(value));
     }

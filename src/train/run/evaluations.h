@@ -10,10 +10,39 @@
 
 #include "lockstep/optim/ema.h"
 #include "lockstep/train/evaluate.h"
-#include "train/run/patience.h"
 #include "train/run/weights_in_use.h"
 
 namespace lockstep::train {
+
+/// Provenance: Patience::to_text() when the checkpoint was saved.
+inline constexpr const char* patience_provenance = "patience";
+
+/// Counts the evaluations since the best value of one metric.
+class Patience {
+ public:
+  /// limit: evaluations without a better value that end the run; 0: none do.
+  Patience(std::int64_t limit, std::string metric, Better better)
+      : limit_(limit), metric_(std::move(metric)), better_(better) {}
+
+  bool counts() const { return limit_ > 0; }
+  const std::string& metric() const { return metric_; }
+  /// Adds the evaluation after `step`, unless it is counted already. NaN is no better value.
+  void add(std::int64_t step, double value);
+  bool is_over() const { return counts() && count_ >= limit_; }
+  /// "3 evaluations (train.patience) did not improve eval_loss, 0.1234 after step 60"
+  std::string why() const;
+  /// The counts, for a checkpoint.
+  std::string to_text() const;
+  /// Continues from the counts of a checkpoint, if they are of this metric.
+  void restore(const std::string& text);
+
+ private:
+  std::int64_t limit_;
+  std::string metric_;
+  Better better_;
+  std::int64_t count_ = 0, last_step_ = 0, best_step_ = 0;
+  std::optional<double> best_;
+};
 
 /// A metric that is not a sum over samples, of the model's current weights.
 struct MeasuredMetric {
@@ -41,8 +70,8 @@ class Evaluations {
         every_(every),
         last_step_(last_step) {}
 
-  /// "eval_loss", "eval_ema_0.99_accuracy" ...; empty if nothing is evaluated.
-  std::vector<std::string> metrics() const;
+  /// Under their full names: "eval_loss", "eval_ema_0.99_accuracy" ...; empty if nothing is evaluated.
+  std::vector<Metric> metrics() const;
   /// UsageError unless checkpoint.keep_best is empty or one of the metrics.
   void check_keep_best(const std::string& metric) const;
   /// Which of two values of a metric is better; Better::lower for a name that is not one of the metrics.

@@ -16,7 +16,7 @@
 #include "lockstep/comm/agreement.h"
 #include "train/components.h"
 #include "train/learned_data.h"
-#include "train/run/patience.h"
+#include "train/run/evaluations.h"
 #include "train/run/task_state.h"
 #include "train/threads.h"
 

@@ -62,15 +62,11 @@ Tensor whole_gradient(GradientSource& source, std::size_t index) {
 /// storage.
 std::int64_t last_step_in(const std::string& metrics) {
   constexpr std::uint64_t enough_bytes = 1 << 14;
-  std::int64_t last = 0;
+  report::RunLog log;
   std::error_code unseen;
-  if (std::filesystem::symlink_status(metrics, unseen).type() != std::filesystem::file_type::regular)
-    return last;
-  const EndOfFile end = lines_at_end(OpenFile(metrics, OpenFile::Mode::read), enough_bytes);
-  for (const std::string_view line : lines_of(end.text))
-    if (const std::optional<nlohmann::json> parsed = report::parse_metrics_line(line))
-      last = std::max(last, (*parsed)["step"].get<std::int64_t>());
-  return last;
+  if (std::filesystem::symlink_status(metrics, unseen).type() == std::filesystem::file_type::regular)
+    report::add_lines(log, lines_at_end(OpenFile(metrics, OpenFile::Mode::read), enough_bytes).text);
+  return log.last_step;
 }
 
 }  // namespace
@@ -210,11 +206,10 @@ report::Event histograms_of(GradientSource& source, std::int64_t step, bool on_r
   return event;
 }
 
-void write_report(const std::string& run, const Log& log, const Registries& registries) {
+void write_report(const std::string& run, const Log& log) {
   const std::string path = run + "/report.html";
   try {
-    report::write_report({&run, 1}, path,
-                         [&](const std::string&) { return default_values(run + "/config.ini", registries); });
+    report::write_report({&run, 1}, path);
     log.info("report {}", path);
   } catch (const std::exception& error) {
     log.warning("report.write: no report of the run: {}", error.what());

@@ -90,6 +90,6 @@ report::Event histograms_of(GradientSource& source, std::int64_t step, bool on_r
 
 /// Writes RUN/report.html of a run that has done all its steps or failed; a preempted run has no time for it.
 /// An error is a warning. On one rank.
-void write_report(const std::string& run, const Log& log, const Registries& registries);
+void write_report(const std::string& run, const Log& log);
 
 }  // namespace lockstep::train

@@ -27,7 +27,6 @@
 #include "train/run/evaluations.h"
 #include "train/run/log_start.h"
 #include "train/run/outputs.h"
-#include "train/run/patience.h"
 #include "train/run/resume.h"
 #include "train/run/saves.h"
 #include "train/run/task_state.h"
@@ -236,8 +235,8 @@ ExitCode Trainer::run() {
 }
 
 void Trainer::open_outputs() {
-  missed_evaluation_ =
-      evaluations_.due_after(done_) && !saves_.store().knows_metric(done_, evaluations_.metrics().front());
+  missed_evaluation_ = evaluations_.due_after(done_) &&
+                       !saves_.store().knows_metric(done_, evaluations_.metrics().front().name);
   // The checkpoint may be older than the evaluation of its step.
   if (patience_.counts() && evaluations_.due_after(done_) && !missed_evaluation_)
     count_evaluation(saves_.store().find_metric(done_, patience_.metric()));
@@ -251,12 +250,15 @@ void Trainer::open_outputs() {
 /// Records each start: a line of metrics, and the configuration as text.
 void Trainer::append_start() {
   nlohmann::json line = line_of_start(world_, done_, beginning_.changed, fork_);
-  for (const std::string& metric : evaluations_.metrics())
-    if (evaluations_.better(metric) == Better::higher) line["higher_is_better"].push_back(metric);
+  line["higher_is_better"] = nlohmann::json::array();
+  for (const Metric& metric : evaluations_.metrics())
+    if (metric.better == Better::higher) line["higher_is_better"].push_back(metric.name);
+  line["settings"] = nlohmann::json::object();
+  for (const auto& [key, value] : config_.user_settings) line["settings"][key] = value;
   outputs_.logs().append(line);
   report::Event event(done_);
   event.add_text("configuration", report::preformatted(to_text(config_)));
-  event.add_session_start(config_.chosen);
+  event.add_session_start(config_.user_settings);
   outputs_.logs().append(event);
 }
 
@@ -291,8 +293,7 @@ ExitCode Trainer::take_steps() {
   ending_ = done_ < config_.train.steps ? fmt::format("ended after step {}: {}", done_, patience_.why())
                                         : fmt::format("done: {}", pluralized(done_, "step"));
   note_end(true);
-  if (config_.report.write && world_.rank() == 0)
-    write_report(run_.path(), session_.log(), *config_.registries);
+  if (config_.report.write && world_.rank() == 0) write_report(run_.path(), session_.log());
   const bool on_cpu = session_.backend().device() == Device::cpu();
   outputs_.note(fmt::format(
       "{}; checkpoint {}; rank 0 took at most {} MiB of {}", ending_, saves_.store().current_path(),
@@ -385,8 +386,7 @@ ddp::Requests Trainer::evaluate() {
   if (!found) return stopped;
   line.update(found->metrics);
   outputs_.logs().append(line);
-  const auto watched = found->metrics.find(patience_.metric());
-  count_evaluation(watched == found->metrics.end() ? std::nullopt : std::optional(watched->second));
+  if (patience_.counts()) count_evaluation(found->metrics.at(patience_.metric()));
   if (patience_.is_over()) outputs_.logs().append_event(done_, "ended", patience_.why());
   outputs_.logs().sync();  // the checkpoint's record of these metrics implies that the line exists
   if (saves_.has(done_))
@@ -399,12 +399,9 @@ ddp::Requests Trainer::evaluate() {
   return {};
 }
 
-/// Later checkpoints have the count. By rank 0's value: all ranks end after the same step.
+/// Later checkpoints have the count. The value is the same on every rank; none is no better one.
 void Trainer::count_evaluation(std::optional<double> value) {
-  if (!patience_.counts()) return;
-  double of_rank_0 = value.value_or(std::numeric_limits<double>::quiet_NaN());
-  world_.broadcast(&of_rank_0, sizeof of_rank_0, 0);
-  patience_.add(done_, of_rank_0);
+  patience_.add(done_, value.value_or(std::numeric_limits<double>::quiet_NaN()));
   saves_.store().note({{patience_provenance, patience_.to_text()}});
 }
 
@@ -433,20 +430,14 @@ bool Trainer::act_within_evaluation(const ddp::Requests& all_requests, ddp::Requ
 /// Saves and ends the run if a stop was requested.
 std::optional<ExitCode> Trainer::stop_on_request(const ddp::Requests& all_requests) {
   if (!all_requests.stop_preempted && !all_requests.stop_user) return std::nullopt;
-  const bool late = saves_.limit_is_near();
-  outputs_.logs().append_event(done_, all_requests.stop_preempted ? "preempted" : "stopped",
-                               late                          ? "ahead of the time limit"
-                               : all_requests.stop_preempted ? "by a signal"
-                                                             : "as asked");
+  const bool preempted = all_requests.stop_preempted, late = saves_.limit_is_near();
+  const std::string why = late ? "ahead of the time limit" : preempted ? "by a signal" : "as asked";
+  outputs_.logs().append_event(done_, preempted ? "preempted" : "stopped", why);
   save();
   saves_.finish();  // a request is obeyed when the checkpoint is on storage
   requests_.clear({.stop_preempted = all_requests.stop_preempted, .stop_user = all_requests.stop_user});
   outputs_.write_trace();
-  ending_ = fmt::format("{} after step {}",
-                        late                          ? "stopped ahead of the time limit"
-                        : all_requests.stop_preempted ? "preempted"
-                                                      : "stopped as asked",
-                        done_);
+  ending_ = fmt::format("{} after step {}", preempted && !late ? "preempted" : "stopped " + why, done_);
   outputs_.note(fmt::format("{}; checkpoint {}", ending_, saves_.store().current_path()));
   return exit_code(all_requests);
 }
@@ -495,9 +486,7 @@ ExitCode start(Session& session, Config& config, const RunOptions& options,
       return {.code = code, .step = trainer.steps_done(), .why = trainer.ending()};
     } catch (const std::exception&) {
       if (config.report.write && world.rank() == 0 && run.is_held())
-        session.after_failure = [path = run.path(), log = session.log(), registries = config.registries] {
-          write_report(path, log, *registries);
-        };
+        session.after_failure = [path = run.path(), log = session.log()] { write_report(path, log); };
       throw;
     }
   });

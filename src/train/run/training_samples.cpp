@@ -93,16 +93,11 @@ std::vector<MeasuredMetric> TrainingSamples::measured() {
 std::optional<double> TrainingSamples::frechet(const EvaluationWatch& watch) {
   // The first time, half of the work is for the data.
   const double before = features_->has_data() ? 0 : 0.5;
-  const auto part = [&](double from, double to) -> EvaluationWatch {
-    return {.requests = watch.requests, .act = [&watch, from, to](std::uint64_t of_any, double fraction) {
-              return watch.act(of_any, from + (to - from) * fraction);
-            }};
-  };
-  const FeatureStatistics* const data = features_->of_data(part(0, before));
+  const FeatureStatistics* const data = features_->of_data(watch.part(0, before));
   if (!data) return std::nullopt;
   FeatureStatistics samples;
   const auto take = [&](std::int64_t, const Tensor& features) { samples.add(features); };
-  if (!compared_->run(take, part(before, 1))) return std::nullopt;
+  if (!compared_->run(take, watch.part(before, 1))) return std::nullopt;
   double distance = 0;
   comm::run_on_all(parts_.world, [&] {
     if (parts_.world.rank() == 0) distance = frechet_distance(samples, *data);

@@ -127,6 +127,16 @@ ExitCode with_exit_record(checkpoint::RunDirectory& run, bool writes,
   return ending.code;
 }
 
+void complete_exit_record(const std::string& run, int code, const std::string& why) {
+  std::optional<Ending> last = read_exit_record(run);
+  if (exists(run + "/lock") || (last && static_cast<int>(last->code) == code)) return;
+  if (last && last->is_orderly())
+    last->refused = why;
+  else
+    last = {.code = static_cast<ExitCode>(code), .why = why};
+  write_over(exit_record_path(run), text_of(*last));
+}
+
 void record_sudden_end(const std::string& why, double max_s) noexcept {
   try {
     // Not joined, as a write to hanging storage never returns.

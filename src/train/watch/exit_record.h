@@ -23,6 +23,10 @@ using report::read_exit_record;
 ExitCode with_exit_record(checkpoint::RunDirectory& run, bool writes,
                           const std::function<Ending(bool&)>& start);
 
+/// For the process that started a run, after its end with `code`: records what the run could not, as it was
+/// refused or killed before it took the lock. Errors of write_text_atomically().
+void complete_exit_record(const std::string& run, int code, const std::string& why);
+
 /// For a process that is about to end without with_exit_record(): writes the record of its run, if any. Any
 /// rank may call it. Takes at most `max_s`; on hanging storage it may write nothing.
 void record_sudden_end(const std::string& why, double max_s) noexcept;

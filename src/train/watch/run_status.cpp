@@ -4,11 +4,11 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <charconv>
+#include <array>
 #include <ctime>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -17,7 +17,6 @@
 #include "checkpoint/file_lock.h"
 #include "checkpoint/run_files.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/option.h"
 #include "report/run_log.h"
 #include "train/watch/exit_record.h"
 
@@ -36,10 +35,9 @@ std::optional<std::string> text_of(const std::string& path) {
 
 /// Whether the file `path` was written after `other`; false without either.
 bool newer_than(const std::string& path, const std::string& other) {
-  struct stat a {
-  }, b{};
-  if (::stat(path.c_str(), &a) != 0 || ::stat(other.c_str(), &b) != 0) return false;
-  return std::pair(a.st_mtim.tv_sec, a.st_mtim.tv_nsec) > std::pair(b.st_mtim.tv_sec, b.st_mtim.tv_nsec);
+  std::error_code none, no_other;
+  const auto written = std::filesystem::last_write_time(path, none);
+  return written > std::filesystem::last_write_time(other, no_other) && !none && !no_other;
 }
 
 std::optional<std::time_t> changed_at(const std::string& path) {
@@ -48,68 +46,37 @@ std::optional<std::time_t> changed_at(const std::string& path) {
   return status.st_mtime;
 }
 
-/// Data from the last lines of metrics.jsonl.
-struct LastLines {
-  std::optional<std::int64_t> step;
-  std::optional<std::time_t> time;  // of the last one
-  std::optional<double> loss, samples_per_second, step_ms;
-  std::time_t longest_interval = 0;  // between two lines of one start
-};
-
-/// Skips incomplete and foreign lines.
-LastLines last_lines(const std::string& path) {
+/// What the last lines of metrics.jsonl say.
+report::RunLog last_lines(const std::string& path) {
   constexpr std::uint64_t max_bytes = 1 << 16;
-  LastLines last;
-  EndOfFile end;
+  report::RunLog log;
   try {
-    end = lines_at_end(OpenFile(path, OpenFile::Mode::read), max_bytes);
+    report::add_lines(log, lines_at_end(OpenFile(path, OpenFile::Mode::read), max_bytes).text);
   } catch (const DataError&) {  // a resume may shorten the file meanwhile: not an error
-    return last;
   }
-  for (const std::string_view text : lines_of(end.text)) {
-    const std::optional<nlohmann::json> parsed = report::parse_metrics_line(text);
-    if (!parsed) continue;
-    const nlohmann::json& line = *parsed;
-    last.step = report::steps_done(line);
-    const auto take = [&line](const char* name, std::optional<double>& number) {
-      if (const auto found = line.find(name); found != line.end() && found->is_number()) number = *found;
-    };
-    take("loss", last.loss);
-    take("samples_per_second", last.samples_per_second);
-    take("step_ms", last.step_ms);
-    const auto written = line.find("time");
-    if (written == line.end() || !written->is_string()) continue;
-    const std::optional<std::time_t> time = unix_time_of(written->get<std::string>());
-    if (!time) continue;
-    if (last.time && !line.contains("start"))
-      last.longest_interval = std::max(last.longest_interval, *time - *last.time);
-    last.time = time;
-  }
-  return last;
+  return log;
 }
 
-/// train.steps in the resolved text of a configuration. Does not parse the rest, which may have models of
-/// another program.
-std::optional<std::int64_t> steps_in_config(const std::string& text) {
-  for (const IniLine& line : ini_lines(text)) {
-    if (line.section != "train" || line.key != "steps") continue;
-    std::int64_t steps = 0;
-    const std::string_view value = line.value;
-    if (std::from_chars(value.data(), value.data() + value.size(), steps).ec == std::errc()) return steps;
-  }
-  return std::nullopt;
+std::optional<double> last_value(const report::RunLog& log, std::string_view metric) {
+  const report::Series* const series = log.find(metric);
+  return series ? std::optional(series->values.back()) : std::nullopt;
 }
 
-/// A value of a file of lines KEY=VALUE; empty if it has none.
-std::string value_in(const std::string& text, const std::string& key) {
-  for (const std::string_view line : lines_of(text))
-    if (line.starts_with(key + "=")) return std::string(line.substr(key.size() + 1));
+/// A value of an INI file, whose other lines may be of another program; empty if it has none.
+std::string value_in(const std::string& text, std::string_view key) {
+  for (const auto& [name, value] : report::keys_of_ini(text))
+    if (name == key) return value;
   return "";
 }
 
+template <class Number>
+void read_number(const std::string& text, std::optional<Number>& number) {
+  if (Number value = 0; parse_number(text, value)) number = value;
+}
+
 /// The status if there is a lock with this text.
-void judge_lock(RunStatus& status, const std::string& run, const std::string& lock, const LastLines& last,
-                std::time_t now) {
+void judge_lock(RunStatus& status, const std::string& run, const std::string& lock,
+                const report::RunLog& last, std::time_t now) {
   const checkpoint::LockHolder holder = checkpoint::LockHolder::parse(lock);
   const std::string who = holder.describe();
   const bool alive_here = holder.is_alive_here();
@@ -120,22 +87,21 @@ void judge_lock(RunStatus& status, const std::string& run, const std::string& lo
     return;
   }
   const std::time_t locked = changed_at(run + "/lock").value_or(now);
-  const std::time_t silent_s = now - std::max(locked, last.time.value_or(locked));
+  const std::time_t written = unix_time_of(last.last_time).value_or(0);
+  const auto silent_s = static_cast<double>(now - std::max(locked, written));
   // Longer than the usual fault.hang_timeout_s, and than evaluations and saves between lines.
-  const std::time_t max_silent_s = 600 + 10 * last.longest_interval;
+  const double max_silent_s = 600 + 10 * last.longest_interval_s;
   if (!here && silent_s > max_silent_s) {
     status.state = RunState::lost;
-    status.why = fmt::format("{} has written no line for {}; it used to write one every {} at least", who,
-                             duration_text(static_cast<double>(silent_s)),
-                             duration_text(static_cast<double>(last.longest_interval)));
-    if (last.longest_interval == 0)
-      status.why =
-          fmt::format("{} has written no line for {}", who, duration_text(static_cast<double>(silent_s)));
+    status.why = fmt::format("{} has written no line for {}", who, duration_text(silent_s));
+    if (last.longest_interval_s > 0)
+      status.why +=
+          fmt::format("; it used to write one every {} at least", duration_text(last.longest_interval_s));
     return;
   }
   status.state = RunState::training;
   status.why = who;
-  if (!last.time || *last.time < locked) status.why = "starting: " + who;
+  if (written < locked) status.why = "starting: " + who;
   if (exists(run + "/stop"))
     status.why = "asked to stop: " + who;
   else if (exists(run + "/checkpoint"))
@@ -163,19 +129,8 @@ void judge_ending(RunStatus& status, const std::optional<Ending>& ending, bool h
 }  // namespace
 
 const char* to_string(RunState state) {
-  switch (state) {
-    case RunState::training:
-      return "training";
-    case RunState::queued:
-      return "queued";
-    case RunState::stopped:
-      return "stopped";
-    case RunState::ended:
-      return "ended";
-    case RunState::lost:
-      return "lost";
-  }
-  return "";
+  constexpr std::array words{"training", "queued", "stopped", "ended", "lost"};
+  return words[static_cast<std::size_t>(state)];
 }
 
 std::optional<RunStatus> run_status(const std::string& run) {
@@ -185,15 +140,17 @@ std::optional<RunStatus> run_status(const std::string& run) {
   const std::optional<std::string> lock = text_of(run + "/lock");
   const std::optional<std::string> config = text_of(run + "/config.ini");
   const std::string metrics = run + "/metrics.jsonl", checkpoints = run + "/checkpoints";
-  if (!lock && !config && !exists(metrics) && !exists(checkpoints)) return std::nullopt;
+  if (!lock && !config && !exists(metrics) && !exists(checkpoints) && !exists(exit_record_path(run)))
+    return std::nullopt;
 
   RunStatus status;
-  const LastLines last = last_lines(metrics);
-  status.step = last.step;
-  status.loss = last.loss;
-  status.samples_per_second = last.samples_per_second;
-  if (config) status.steps = steps_in_config(*config);
-  if (last.time) status.last_line_s = static_cast<double>(std::max<std::time_t>(0, now - *last.time));
+  const report::RunLog last = last_lines(metrics);
+  if (last.lines > 0) status.step = last.last_step;
+  status.loss = last_value(last, "loss");
+  status.samples_per_second = last_value(last, "samples_per_second");
+  if (config) read_number(value_in(*config, "train.steps"), status.steps);
+  if (const auto written = unix_time_of(last.last_time))
+    status.last_line_s = static_cast<double>(std::max<std::time_t>(0, now - *written));
   // A checkpoint may be newer than the last line, and a program may log none.
   if (const std::vector<std::int64_t> saved = checkpoint::steps_in(checkpoints); !saved.empty())
     status.step = std::max(status.step.value_or(0), saved.front());
@@ -208,8 +165,8 @@ std::optional<RunStatus> run_status(const std::string& run) {
   if (lock && ending && !alive)
     judge_ending(status, ending, config.has_value());  // an end without time to release the lock
   if (lock && status.state == RunState::training) {
-    if (status.steps && status.step && last.step_ms)
-      status.left_s = static_cast<double>(*status.steps - *status.step) * *last.step_ms * 1e-3;
+    if (const auto step_ms = last_value(last, "step_ms"); step_ms && status.steps && status.step)
+      status.left_s = static_cast<double>(*status.steps - *status.step) * *step_ms * 1e-3;
     return status;
   }
   // Written by jobs/slurm.sh, which removes it before it starts the ranks again.
@@ -218,10 +175,7 @@ std::optional<RunStatus> run_status(const std::string& run) {
     status.why =
         fmt::format("Slurm job {} was put back into the queue; if squeue has it no more, sbatch it again",
                     value_in(*queued, "job"));
-    int code = 0;
-    const std::string text = value_in(*queued, "exit_code");
-    if (std::from_chars(text.data(), text.data() + text.size(), code).ec == std::errc())
-      status.exit_code = code;
+    read_number(value_in(*queued, "exit_code"), status.exit_code);
   } else if (!lock) {
     judge_ending(status, ending, config.has_value());
   }
