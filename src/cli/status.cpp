@@ -80,14 +80,14 @@ report::Ranking rank_by(const std::string& metric, std::vector<RunRow>& rows) {
   std::vector<report::RunLog> logs;
   for (const RunRow& row : rows) logs.push_back(has_log(row) ? report::read_run(row.run) : report::RunLog());
   const report::Ranking ranking = report::rank(logs, metric);
-  std::vector<RunRow> sorted;
+  std::vector<RunRow> rows_by_rank;
   for (const std::size_t r : ranking.order) {
-    RunRow& row = sorted.emplace_back(std::move(rows[r]));
+    RunRow& row = rows_by_rank.emplace_back(std::move(rows[r]));
     row.value = ranking.values[r];
     for (const std::string& key : report::different_keys(logs))
       row.differs += fmt::format("{}{}={}", row.differs.empty() ? "" : " ", key, logs[r].config_value(key));
   }
-  rows = std::move(sorted);
+  rows = std::move(rows_by_rank);
   return ranking;
 }
 

@@ -11,6 +11,7 @@
 #include "base/files.h"
 #include "base/text.h"
 #include "lockstep/base/error.h"
+#include "lockstep/checkpoint/convert.h"
 #include "lockstep/checkpoint/index.h"
 #include "report/page.h"
 #include "report/report.h"
@@ -136,8 +137,7 @@ json provenance_of(const std::optional<checkpoint::FileIndex>& index) {
 std::int64_t parameters_of(const checkpoint::FileIndex& index) {
   std::int64_t count = 0;
   for (const checkpoint::TensorEntry& tensor : index.tensors)
-    if (tensor.group == "model" && tensor.name.find("running_") == std::string::npos &&
-        !tensor.name.ends_with("num_batches_tracked"))
+    if (tensor.group == "model" && !checkpoint::is_running_statistic(tensor.name))
       count += tensor.shape.numel();
   return count;
 }

@@ -58,6 +58,8 @@ std::string_view foreign_format(const std::string& path);
 
 /// True if the name ends with .safetensors, .pt or .pth, for libraries of Python.
 bool is_for_python(std::string_view path);
+/// Whether a tensor of this name is a running statistic of a batch norm, not a parameter.
+bool is_running_statistic(std::string_view name);
 
 /// Adds the tensors of `average` as EMA weights of that profile. `path` and `average_path` are their files:
 /// DataError naming them if names or shapes differ, or if one type cannot hold the values of the other;

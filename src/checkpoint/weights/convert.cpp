@@ -112,6 +112,9 @@ void add_meaning(const FileIndex& index, std::vector<Section>& sections, Provena
   }
 }
 
+bool is_running_statistic(std::string_view name) {
+  return ends_with_any(name, {"running_mean", "running_var", "num_batches_tracked"});
+}
 bool is_for_python(std::string_view path) { return ends_with_any(path, {".safetensors", ".pt", ".pth"}); }
 
 Weights read_weights(const std::string& path, const std::string& group, const std::string& key,
@@ -161,8 +164,7 @@ void add_average(Weights& weights, const std::string& path, const optim::EmaProf
   std::unordered_set<std::string_view> averaged;
   for (const NamedTensor& tensor : average.tensors) averaged.insert(strip_wrapper_prefix(tensor.name));
   for (const NamedTensor& tensor : weights.tensors)
-    if (ends_with_any(tensor.name, {"running_mean", "running_var", "num_batches_tracked"}) &&
-        !averaged.contains(strip_wrapper_prefix(tensor.name)))
+    if (is_running_statistic(tensor.name) && !averaged.contains(strip_wrapper_prefix(tensor.name)))
       tensors.push_back(tensor);
   std::vector<StoredTensor> stored;
   for (const NamedTensor& tensor : tensors) {

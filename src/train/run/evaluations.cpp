@@ -76,7 +76,7 @@ std::vector<Evaluations::Weights> Evaluations::weights() const {
 
 std::vector<Metric> Evaluations::all_metrics() const {
   std::vector<Metric> all = metrics_;
-  for (const MeasuredMetric& measured : parts_.measured) all.push_back(measured.metric);
+  for (const MeasuredMetric& one : parts_.more_metrics) all.push_back(one.metric);
   return all;
 }
 
@@ -156,7 +156,7 @@ std::optional<Evaluations::Result> Evaluations::run(const EvaluationWatch& watch
   Result result;
   const std::vector<Metric> known = all_metrics();
   // For each of the weights the metrics of the task, then the measured ones.
-  const auto parts = static_cast<double>(weights().size() * (1 + parts_.measured.size()));
+  const auto parts = static_cast<double>(weights().size() * (1 + parts_.more_metrics.size()));
   double part = 0;
   const auto next_part = [&] { return watch.part(part / parts, (part + 1) / parts); };
   for (const Weights weights : this->weights()) {
@@ -164,11 +164,11 @@ std::optional<Evaluations::Result> Evaluations::run(const EvaluationWatch& watch
     {
       const WeightsInUse::Held held(parts_.weights, weights ? weights->name() : "");
       found = evaluate(parts_.evaluator, *parts_.dataset, next_part());
-      for (const MeasuredMetric& measured : parts_.measured) {
+      for (const MeasuredMetric& one : parts_.more_metrics) {
         ++part;
-        const std::optional<double> value = found ? measured.measure(next_part()) : std::nullopt;
+        const std::optional<double> value = found ? one.measure(next_part()) : std::nullopt;
         if (!value) return std::nullopt;
-        found->metrics.emplace_back(measured.metric.name, *value);
+        found->metrics.emplace_back(one.metric.name, *value);
       }
     }
     if (!found) return std::nullopt;

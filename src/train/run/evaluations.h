@@ -57,7 +57,7 @@ struct EvaluatedParts {
   WeightsInUse& weights;         ///< of the model: all of them are evaluated
   const data::Dataset* dataset;  ///< null: nothing is evaluated
   std::string task_name = {};    ///< for errors
-  std::vector<MeasuredMetric> measured = {};
+  std::vector<MeasuredMetric> more_metrics = {};
 };
 
 /// After every `every` steps (0: never) and after the last step, each of the weights is evaluated: the

@@ -132,7 +132,7 @@ Trainer::Trainer(Session& session, const Config& config, Inputs& inputs, checkpo
                     .weights = weights_,
                     .dataset = data_.eval(),
                     .task_name = config.task.name(),
-                    .measured = samples_.measured()},
+                    .more_metrics = samples_.metrics()},
                    config.train.eval_every, config.train.steps),
       patience_(evaluations_.patience(config.train.patience, config.checkpoint.store.keep_best)),
       loader_(data_.train(), loader_options(config, data_, session), world_),

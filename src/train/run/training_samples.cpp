@@ -84,7 +84,7 @@ void TrainingSamples::check_pictures(const SampleConfig& samples_config) {
   }
 }
 
-std::vector<MeasuredMetric> TrainingSamples::measured() {
+std::vector<MeasuredMetric> TrainingSamples::metrics() {
   if (!features_) return {};
   return {{.metric = {.name = "frechet"},
            .measure = [this](const EvaluationWatch& watch) { return frechet(watch); }}};

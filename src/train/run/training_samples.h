@@ -47,10 +47,10 @@ class TrainingSamples {
   bool after_step(std::int64_t step, RunLogs& logs, const EvaluationWatch& watch, bool only_missing = false);
 
   /// frechet, with sample.features.
-  std::vector<MeasuredMetric> measured();
+  std::vector<MeasuredMetric> metrics();
 
  private:
-  void check_pictures(const SampleConfig& asked);
+  void check_pictures(const SampleConfig& config);
   std::optional<double> frechet(const EvaluationWatch& watch);
   /// "model", "ema-0.999".
   static std::string file_part(const std::string& weights);
