@@ -30,8 +30,19 @@
 namespace lockstep::train {
 namespace {
 
-/// DataError for a missing file, with the key that names it and the remedy.
+/// By its name: text, or what only other programs read.
+bool is_table(const std::string& path) {
+  constexpr std::array ends{".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz", ".xlsx", ".parquet"};
+  return std::ranges::any_of(ends, [&](const char* end) { return path.ends_with(end); });
+}
+
+/// DataError for a missing file, or a table, with the key that names it and the remedy.
 void check_present(const char* key, const std::string& path) {
+  if (is_table(path))
+    throw DataError(
+        "{}: {} is no data file; make one: lockstep prepare csv (of held-out data: with --statistics "
+        "TRAIN.h5), or lockstep prepare text",
+        key, path);
   if (exists(path) || errno == EACCES) return;  // opening it reports EACCES
   throw DataError(
       "{}: {}: No such file; lockstep prepare makes data files, and paths are relative to the folder where "
@@ -113,11 +124,6 @@ void check_unit_range(const data::Dataset& dataset) {
       "data.range: is missing: x of {} has values from {:g} to {:g} (in its first {}); give the lowest and "
       "the highest value it can have",
       dataset.name(), low, high, pluralized(std::ssize(indices), "sample"));
-}
-
-bool is_table(const std::string& path) {
-  constexpr std::array ends{".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz", ".xlsx", ".parquet"};
-  return std::ranges::any_of(ends, [&](const char* end) { return path.ends_with(end); });
 }
 
 /// Makes the data file, in memory, of a table whose columns are those that the weights learned from. Adds

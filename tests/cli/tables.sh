@@ -137,5 +137,7 @@ for table in numbers.csv commas.tsv; do
   "$LOCKSTEP" predict commas/checkpoints/latest --data $table --out "$table.out.csv" >out.log 2>&1 || fail "$table: $(cat out.log)"
 done
 cmp numbers.csv.out.csv commas.tsv.out.csv || fail "decimal commas make other predictions"
+refused 3 'data.eval: numbers.csv is no data file; make one: lockstep prepare csv' ranks 2 train plain.ini --run eval --set data.train=plain.h5 \
+  --set data.eval=numbers.csv
 
 finish
