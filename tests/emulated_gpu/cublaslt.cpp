@@ -127,13 +127,14 @@ std::uint64_t workspace_of(const Problem& p, std::uint32_t splits) {
   return splits * p.d.rows * p.d.columns * static_cast<std::uint64_t>(p.d.batch) * sizeof(float);
 }
 
-/// The worst that is allowed: a sum in pieces, another number of them for another alignment, in an order that
-/// changes, or rounded in between.
+/// The worst that is allowed: a sum in pieces, another number of them for another alignment or size, in an
+/// order that changes, or rounded in between.
 void choose_order(const Problem& p, const MatmulPreference& preference, MatmulAlgorithm& algorithm) {
   const std::uint32_t alignment = std::min(
       {preference.alignment_a, preference.alignment_b, preference.alignment_c, preference.alignment_d, 256u});
-  const auto splits =
-      std::min<std::uint64_t>(p.k(), 2 + static_cast<unsigned>(std::countr_zero(alignment)) % 3);
+  const std::uint64_t results = p.d.rows * p.d.columns * static_cast<std::uint64_t>(p.d.batch);
+  const unsigned choice = static_cast<unsigned>(std::countr_zero(alignment) + std::bit_width(results));
+  const auto splits = std::min<std::uint64_t>(p.k(), 2 + choice % 3);
   const std::uint64_t bytes = workspace_of(p, static_cast<std::uint32_t>(splits));
   if (bytes > preference.workspace_bytes || splits < 2) return;
   for (const auto scheme : {CUBLASLT_REDUCTION_SCHEME_INPLACE, CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE,

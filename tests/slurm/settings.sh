@@ -39,7 +39,7 @@ unread etc
 if [ "$(id -u)" -eq 0 ] && [ "$(id -gn daemon)" = daemon ]; then  # a user whose private group has its name
   install -d -o daemon -g daemon -m 0775 private
   install -o daemon -g daemon -m 0664 etc/site.sh private/site.sh
-  chmod a+rx .
+  chmod a+rx . ..
   as_daemon() { setpriv --reuid=daemon --regid="$1" --clear-groups env LOCKSTEP_SITE="$PWD/private/site.sh" bash -c "source '$templates/launch.sh'; echo \"\${site_files[*]}\"" 2>&1; }
   equal "$PWD/private/site.sh" "$(as_daemon daemon)" "a private group may write"
   as_daemon users | grep -q 'private/site.sh is not read' || fail "the group of users may write: $(as_daemon users)"

@@ -305,7 +305,11 @@ bool FusedGraph::take(const CudnnDescriptor& configuration, const CudnnDescripto
     return false;
   }
   plan_ = plan;
-  engine_ = engine_of(configuration, engine);
+  try {
+    engine_ = engine_of(configuration, engine);
+  } catch (const FailureError&) {  // the plan is good, but no other graph can be asked for its engine
+    engine_ = {};
+  }
   why_.clear();
   return true;
 }
@@ -320,6 +324,10 @@ bool FusedGraph::build(const CudnnDescriptor& device, const PlanRules& rules) {
             static_cast<std::int64_t>(raw.size()), raw.data());
   if (graph.try_finalize() != CUDNN_STATUS_SUCCESS) {
     why_ = "no graph: " + last_error();
+    return false;
+  }
+  if (rules.engine && rules.engine->number < 0) {
+    why_ = "cuDNN does not describe its engine";
     return false;
   }
   if (rules.engine) {

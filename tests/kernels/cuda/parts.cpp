@@ -68,6 +68,9 @@ void each_has_its_bits(Twins& twins, const Make& make, bool unaware = false) {
 BOOST_AUTO_TEST_CASE(sums_of_a_part_are_those_that_it_has_alone) {
   each_has_its_bits(*this, [](PartsOnGpu& parts) { parts.sums(); });
 }
+BOOST_AUTO_TEST_CASE(products_of_a_part_are_those_that_it_has_alone) {
+  each_has_its_bits(*this, [](PartsOnGpu& parts) { parts.products(); });
+}
 BOOST_AUTO_TEST_CASE(norms_of_a_part_are_those_that_it_has_alone) {
   each_has_its_bits(*this, [](PartsOnGpu& parts) { parts.norms(); });
 }

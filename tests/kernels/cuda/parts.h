@@ -8,6 +8,7 @@
 #include "lockstep/ops/loss.h"
 #include "lockstep/ops/random.h"
 #include "ops/batch_norm.h"
+#include "ops/matmul.h"
 #include "ops/norm.h"
 #include "ops/reduction.h"
 
@@ -155,6 +156,22 @@ class PartsOnGpu {
           run(ops::EmbeddingBackward{on(form, uses, {width}), indices(uses, rows), result({rows, width}),
                                      accumulate});
       }
+    });
+  }
+
+  /// Of a layer, in sizes whose rows are whole packs and not, and matrices of samples.
+  void products() {
+    for_forms([&](const Form& form) {
+      if (form.channels_last) return;
+      for (const auto& [rows, in, out] :
+           {std::tuple<int, int, int>{3, 5, 7}, {16, 32, 24}, {257, 256, 264}, {256, 257, 259}}) {
+        const Tensor x = on(form, rows, {in}), dy = on(form, rows, {out}), weight = shared({out, in});
+        run(ops::linear(x, weight, {}, on(form, rows, {out})));
+        run(ops::linear_backward_input(dy, weight, on(form, rows, {in})));
+        for (const bool accumulate : {false, true})
+          run(ops::linear_backward_weight(x, dy, result({out, in}), accumulate));
+      }
+      run(ops::MatMul{on(form, 1, {4, 6}), on(form, 1, {6, 5}), ops::Transposed::none, on(form, 1, {4, 5})});
     });
   }
 
