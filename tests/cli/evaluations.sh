@@ -36,7 +36,7 @@ stopped_in_evaluation() {
   wait "$launcher"
   local got=$?
   [ "$got" -eq "$code" ] || fail "$run: exit $got, expected $code: $(tail -n 3 "log-$run")"
-  ! grep -q eval_loss "$run/metrics.jsonl" || fail "$run: the evaluation was not cut short"
+  ! grep -q '"eval_loss":' "$run/metrics.jsonl" || fail "$run: the evaluation was not cut short"
   "$LOCKSTEP" verify "$run/checkpoints/latest" >verify.log || fail "$run: $(cat verify.log)"
 
   ranks 3 train run.ini --run "$run" --set train.shards=2 --set train.eval_samples=300 >log 2>&1 && fail "3 ranks for 2 shards"
@@ -61,7 +61,7 @@ stopped_in_evaluation 2 USR2 75
 # The bounded evaluation is one of so many samples, the same at any number of ranks; `eval` takes all.
 for count in 1 2; do
   ranks "$count" train run.ini --run "bounded-$count" --set train.eval_samples=300 >log 2>&1 || fail "bounded: $(tail -n 3 log)"
-  grep eval_loss "bounded-$count/metrics.jsonl" | sed 's/"time":"[^"]*"//' >"bounded-$count.evaluations"
+  grep '"eval_loss":' "bounded-$count/metrics.jsonl" | sed 's/"time":"[^"]*"//' >"bounded-$count.evaluations"
 done
 cmp bounded-1.evaluations bounded-2.evaluations || fail "bounded evaluations differ between 1 and 2 ranks"
 "$LOCKSTEP" eval bounded-1/checkpoints/latest --json >all.json || fail "eval"
