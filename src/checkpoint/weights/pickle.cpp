@@ -23,6 +23,7 @@ enum Opcode : unsigned char {
   NONE = 'N',
   BINPERSID = 'Q',
   REDUCE = 'R',
+  NEWOBJ = 0x81,
   BINUNICODE = 'X',
   APPEND = 'a',
   BUILD = 'b',
@@ -61,7 +62,7 @@ std::string_view what_needs(unsigned char opcode) {
     unsigned char opcode;
     std::string_view text;
   };
-  static constexpr std::array<Reason, 15> reasons{{{'B', "bytes"},
+  static constexpr std::array<Reason, 14> reasons{{{'B', "bytes"},
                                                    {'C', "bytes"},
                                                    {0x8e, "bytes"},
                                                    {0x96, "bytes"},
@@ -71,7 +72,6 @@ std::string_view what_needs(unsigned char opcode) {
                                                    {0x8f, "a set"},
                                                    {0x90, "a set"},
                                                    {0x91, "a set"},
-                                                   {0x81, "an object of a class (NEWOBJ)"},
                                                    {0x92, "an object of a class (NEWOBJ_EX)"},
                                                    {'o', "an object of a class (OBJ)"},
                                                    {0x82, "a registered extension (EXT1)"},
@@ -230,7 +230,9 @@ class PickleReader {
   void build() {
     pop();
     const auto* const object = std::get_if<Pickle::Object>(&values_[top(1)[0]]);
-    if (!object || !is_mapping(*object)) fail("it sets attributes of a value that is not an OrderedDict");
+    const auto is_inert = [&] { return vocabulary_[object->name].use == PickleName::Use::inert; };
+    if (!object || !(is_mapping(*object) || is_inert()))
+      fail("it sets attributes of a value that is not an OrderedDict");
   }
 
   // The memo. Picklers number its values consecutively.
@@ -368,6 +370,13 @@ class PickleReader {
       case STACK_GLOBAL: {
         const std::string_view name = pop_text(), module = pop_text();
         return push_name(module, name);
+      }
+      case NEWOBJ: {
+        const Ref type = top(2)[0];
+        const auto* const name = std::get_if<Pickle::Name>(&values_[type]);
+        if (!name || vocabulary_[name->index].use != PickleName::Use::inert)
+          fail("it holds an object of a class (NEWOBJ): only tensors are read; nothing was executed");
+        return call();
       }
       case REDUCE:
         return call();

@@ -20,6 +20,7 @@ struct PickleName {
     constant,  ///< a value: a type of elements
     function,  ///< called with a tuple of arguments
     mapping,   ///< called without arguments, and filled like a dict; its attributes are dropped
+    inert,     ///< a value, or a function or class of values that hold no tensors; attributes are dropped
   };
   std::string_view name;  ///< "torch._utils._rebuild_tensor_v2"
   Use use;

@@ -22,6 +22,21 @@ namespace {
 using Ref = Pickle::Ref;
 using Use = PickleName::Use;
 
+/// What programs keep beside tensors.
+constexpr std::array inert{"numpy._core.multiarray.scalar",
+                           "numpy.core.multiarray.scalar",
+                           "numpy._core.multiarray._reconstruct",
+                           "numpy.core.multiarray._reconstruct",
+                           "numpy.dtype",
+                           "numpy.ndarray",
+                           "_codecs.encode",
+                           "argparse.Namespace",
+                           "types.SimpleNamespace",
+                           "pathlib.PosixPath",
+                           "pathlib._local.PosixPath",
+                           "pathlib.WindowsPath",
+                           "datetime.datetime",
+                           "datetime.timedelta"};
 constexpr std::array<PickleName, 9> functions{{{"collections.OrderedDict", Use::mapping},
                                                {"collections.Counter", Use::function},
                                                {"torch._utils._rebuild_tensor_v2", Use::function},
@@ -35,6 +50,7 @@ constexpr std::array<PickleName, 9> functions{{{"collections.OrderedDict", Use::
 /// The names that a pickle of tensors may use.
 std::vector<PickleName> make_vocabulary() {
   std::vector<PickleName> names(functions.begin(), functions.end());
+  for (const char* const name : inert) names.push_back({name, Use::inert});
   for (const ElementType& type : element_types) {
     if (!type.storage.empty()) names.push_back({type.storage, Use::constant});
     names.push_back({type.dtype, Use::constant});

@@ -159,12 +159,13 @@ class PartsOnGpu {
     });
   }
 
-  /// Of a layer, in sizes whose rows are whole packs and not, and matrices of samples.
+  /// Of a layer whose parts begin at 16 bytes, with rows of whole packs and not, and matrices of samples.
+  /// Elsewhere cuBLASLt may take another algorithm than for the part alone.
   void products() {
     for_forms([&](const Form& form) {
       if (form.channels_last) return;
       for (const auto& [rows, in, out] :
-           {std::tuple<int, int, int>{3, 5, 7}, {16, 32, 24}, {257, 256, 264}, {256, 257, 259}}) {
+           {std::tuple<int, int, int>{4, 8, 12}, {16, 32, 24}, {257, 256, 264}, {256, 257, 264}}) {
         const Tensor x = on(form, rows, {in}), dy = on(form, rows, {out}), weight = shared({out, in});
         run(ops::linear(x, weight, {}, on(form, rows, {out})));
         run(ops::linear_backward_input(dy, weight, on(form, rows, {in})));
