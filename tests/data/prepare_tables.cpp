@@ -259,7 +259,7 @@ BOOST_FIXTURE_TEST_CASE(numbers_may_begin_with_a_plus, Tables) {
 }
 
 BOOST_FIXTURE_TEST_CASE(files_that_are_no_csv_are_refused_by_what_they_are, Tables) {
-  const std::pair<std::string, const char*> cases[] = {
+  const std::vector<std::pair<std::string, const char*>> cases = {
       {"PK\x03\x04 xl/workbook.xml\n1,2\n", "not a CSV file, but a zip archive"},
       {"PAR1 1,2\n", "a Parquet file"},
       {"\xFF\xFE"
