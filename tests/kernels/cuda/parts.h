@@ -172,7 +172,8 @@ class PartsOnGpu {
         for (const bool accumulate : {false, true})
           run(ops::linear_backward_weight(x, dy, result({out, in}), accumulate));
       }
-      run(ops::MatMul{on(form, 1, {4, 6}), on(form, 1, {6, 5}), ops::Transposed::none, on(form, 1, {4, 5})});
+      run(ops::MatMul{on(form, 1, {4, 8}), on(form, 1, {8, 12}), ops::Transposed::none,
+                      on(form, 1, {4, 12})});
     });
   }
 
