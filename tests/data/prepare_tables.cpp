@@ -259,6 +259,8 @@ BOOST_FIXTURE_TEST_CASE(numbers_may_begin_with_a_plus, Tables) {
 }
 
 BOOST_FIXTURE_TEST_CASE(files_that_are_no_csv_are_refused_by_what_they_are, Tables) {
+  std::string tar(257, 'a');  // GCC 14 warns of a sum of both in the list
+  tar += "ustar\n";
   const std::vector<std::pair<std::string, const char*>> cases = {
       {"PK\x03\x04 xl/workbook.xml\n1,2\n", "not a CSV file, but a zip archive"},
       {"PAR1 1,2\n", "a Parquet file"},
@@ -270,7 +272,7 @@ BOOST_FIXTURE_TEST_CASE(files_that_are_no_csv_are_refused_by_what_they_are, Tabl
       {"PAR1 1,2\n", "pandas.read_parquet(sys.argv[1])"},
       {"PK\x03\x04 xl/workbook.xml\n1,2\n", "pandas.read_excel(sys.argv[1])"},
       {"BZh91AY", "compression=\"bz2\""},
-      {std::string(257, 'a') + "ustar\n", "a tar archive"},
+      {tar, "a tar archive"},
       {"\x89HDF\r\n", "an HDF5 file"},
       {"x y label\n1 2 a\n3 4 b\n", "separated by blanks: convert it: python3 -c"},
       {"x|y|label\n1|2|a\n", "separated by pipes"}};
