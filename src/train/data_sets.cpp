@@ -8,6 +8,8 @@
 #include <cerrno>
 #include <charconv>
 #include <cmath>
+#include <filesystem>
+#include <fstream>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -30,20 +32,26 @@
 namespace lockstep::train {
 namespace {
 
-/// By its name: text, or what only other programs read.
+/// By its name text, or what only other programs read, and no HDF5 file.
 bool is_table(const std::string& path) {
   constexpr std::array ends{".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz", ".xlsx", ".parquet"};
-  return std::ranges::any_of(ends, [&](const char* end) { return path.ends_with(end); });
+  if (std::ranges::none_of(ends, [&](const char* end) { return path.ends_with(end); })) return false;
+  std::error_code ignored;  // reading reports it
+  std::string begin(4, ' ');
+  if (std::filesystem::is_regular_file(path, ignored))
+    std::ifstream(path, std::ios::binary).read(begin.data(), std::ssize(begin));
+  return begin != "\x89HDF";
 }
 
 /// DataError for a missing file, or a table, with the key that names it and the remedy.
 void check_present(const char* key, const std::string& path) {
-  if (is_table(path))
+  const bool is_there = exists(path);
+  if (is_there && is_table(path))
     throw DataError(
         "{}: {} is no data file; make one: lockstep prepare csv (of held-out data: with --statistics "
         "TRAIN.h5), or lockstep prepare text",
         key, path);
-  if (exists(path) || errno == EACCES) return;  // opening it reports EACCES
+  if (is_there || errno == EACCES) return;  // opening it reports EACCES
   throw DataError(
       "{}: {}: No such file; lockstep prepare makes data files, and paths are relative to the folder where "
       "lockstep is started",

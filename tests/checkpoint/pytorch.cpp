@@ -331,6 +331,11 @@ BOOST_FIXTURE_TEST_CASE(values_that_hold_no_tensors_are_left_out, Files) {
   const lc::PytorchFile file(path);
   BOOST_REQUIRE(file.views().size() == 1u);
   BOOST_TEST(file.views()[0].name == "w");
+
+  const std::string averages = text("ema") + dict(text("w") + tensor(0, {2}, {1}));
+  for (const std::string& closed : {arguments, dict(text("w") + accuracy)})
+    refused(pickle(dict(text("model") + closed + averages)),
+            "what is under \"model\" are arrays of NumPy or an object");
 }
 
 BOOST_FIXTURE_TEST_CASE(a_pickle_with_code_is_refused_by_the_name_and_nothing_is_done, Files) {

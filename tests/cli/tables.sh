@@ -139,5 +139,8 @@ done
 cmp numbers.csv.out.csv commas.tsv.out.csv || fail "decimal commas make other predictions"
 refused 3 'data.eval: numbers.csv is no data file; make one: lockstep prepare csv' ranks 2 train plain.ini --run eval --set data.train=plain.h5 \
   --set data.eval=numbers.csv
+refused 3 'data.train: gone.csv: No such file' ranks 1 train plain.ini --run eval --set data.train=gone.csv
+cp plain.h5 named.csv
+ranks 1 train plain.ini --run named --set data.train=named.csv --set train.steps=1 >out.log 2>&1 || fail "an HDF5 file named .csv: $(cat out.log)"
 
 finish

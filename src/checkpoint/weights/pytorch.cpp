@@ -14,6 +14,7 @@
 #include "base/text.h"
 #include "checkpoint/weights/element_types.h"
 #include "checkpoint/weights/pickle.h"
+#include "checkpoint/weights/pytorch_names.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep::checkpoint {
@@ -21,42 +22,6 @@ namespace {
 
 using Ref = Pickle::Ref;
 using Use = PickleName::Use;
-
-/// What programs keep beside tensors.
-constexpr std::array inert{"numpy._core.multiarray.scalar",
-                           "numpy.core.multiarray.scalar",
-                           "numpy._core.multiarray._reconstruct",
-                           "numpy.core.multiarray._reconstruct",
-                           "numpy.dtype",
-                           "numpy.ndarray",
-                           "_codecs.encode",
-                           "argparse.Namespace",
-                           "types.SimpleNamespace",
-                           "pathlib.PosixPath",
-                           "pathlib._local.PosixPath",
-                           "pathlib.WindowsPath",
-                           "datetime.datetime",
-                           "datetime.timedelta"};
-constexpr std::array<PickleName, 9> functions{{{"collections.OrderedDict", Use::mapping},
-                                               {"collections.Counter", Use::function},
-                                               {"torch._utils._rebuild_tensor_v2", Use::function},
-                                               {"torch._utils._rebuild_tensor_v3", Use::function},
-                                               {"torch._utils._rebuild_parameter", Use::function},
-                                               {"torch._utils._rebuild_parameter_with_state", Use::function},
-                                               {"torch.Size", Use::function},
-                                               {"torch.device", Use::function},
-                                               {"torch.storage.UntypedStorage", Use::constant}}};
-
-/// The names that a pickle of tensors may use.
-std::vector<PickleName> make_vocabulary() {
-  std::vector<PickleName> names(functions.begin(), functions.end());
-  for (const char* const name : inert) names.push_back({name, Use::inert});
-  for (const ElementType& type : element_types) {
-    if (!type.storage.empty()) names.push_back({type.storage, Use::constant});
-    names.push_back({type.dtype, Use::constant});
-  }
-  return names;
-}
 
 /// The values of a pickle as tensors in the storages of an archive.
 class Interpreter {
@@ -92,6 +57,16 @@ class Interpreter {
   }
 
   bool is_tensor(Ref ref) const { return tensor_call(ref) != nullptr; }
+  /// Whether a value is an object that is not looked into, or a mapping of such, like arrays of NumPy.
+  bool is_closed(Ref ref) const {
+    const auto* const object = pickle_.get<Pickle::Object>(ref);
+    if (object && vocabulary_[object->name].use == Use::inert) return true;
+    const Pickle::Items* const items = items_of(ref);
+    return items && std::ranges::any_of(*items, [&](const auto& item) {
+             const auto* const inner = pickle_.get<Pickle::Object>(item.second);
+             return inner && vocabulary_[inner->name].use == Use::inert;
+           });
+  }
 
   /// PytorchFile::contents(), with tensors as keep(ref), of at most `left` values and characters.
   nlohmann::json json_of(Ref ref, std::size_t& left, const std::function<std::size_t(Ref)>& keep,
@@ -311,9 +286,29 @@ std::string keys_of(std::span<const Candidate> all) {
   return list_of(keys);
 }
 
+constexpr std::array<std::string_view, 3> usual_keys{"state_dict", "model_state_dict", "model"};
+
+/// DataError if the weights seem to be under a usual key, but in objects that are not looked into.
+void check_open(const Interpreter& values, Ref root, std::span<const Candidate> all,
+                const std::string& path) {
+  const Pickle::Items none, *const items = values.items_of(root);
+  for (const auto& [key, value] : items ? *items : none) {
+    const std::string_view* const name = values.text_of(key);
+    const auto is_it = [&](std::string_view usual) { return name && *name == usual; };
+    if (std::ranges::any_of(usual_keys, is_it) && values.is_closed(value) &&
+        std::ranges::find(all, *name, &Candidate::key) == all.end())
+      throw DataError(
+          "{}: what is under {} are arrays of NumPy or an object, not tensors: save model.state_dict()", path,
+          quote(*name));
+  }
+}
+
 const Candidate& choose(std::span<const Candidate> all, const std::string& key, const std::string& path) {
   if (all.empty())
-    throw DataError("{}: its pickle is not a mapping of names to tensors, and holds none", path);
+    throw DataError(
+        "{}: its pickle is not a mapping of names to tensors, and holds none (objects such as Namespace are "
+        "not looked into): save model.state_dict()",
+        path);
   if (!key.empty()) {
     const auto found = std::ranges::find(all, key, &Candidate::key);
     if (found == all.end())
@@ -321,7 +316,7 @@ const Candidate& choose(std::span<const Candidate> all, const std::string& key, 
     return *found;
   }
   if (all.size() == 1) return all.front();
-  for (const std::string_view usual : {"state_dict", "model_state_dict", "model"}) {
+  for (const std::string_view usual : usual_keys) {
     if (const auto found = std::ranges::find(all, usual, &Candidate::key); found != all.end()) return *found;
   }
   throw DataError("{0}: holds tensors under {1}: choose one by lockstep convert {0} OUT.h5 --key KEY", path,
@@ -403,7 +398,7 @@ PytorchFile::PytorchFile(const std::string& path, const std::string& key, bool c
   constexpr std::size_t max_listed = 8;
   check_byte_order(zip_, root_);
   const std::string bytes = zip_.text(*zip_.find(root_ + "data.pkl"), Pickle::max_bytes);
-  const std::vector<PickleName> vocabulary = make_vocabulary();
+  const std::vector<PickleName> vocabulary = python::vocabulary();
   const Pickle pickle(bytes, vocabulary, path + ": data.pkl");
   const Interpreter values(pickle, vocabulary, zip_, root_);
   model_args_ = numbers_under(values, pickle, pickle.root(), "model_args");
@@ -423,6 +418,7 @@ PytorchFile::PytorchFile(const std::string& path, const std::string& key, bool c
     return;
   }
   const std::vector<Candidate> all = candidates(values, pickle.root(), key, path);
+  if (key.empty()) check_open(values, pickle.root(), all, path);
   const Candidate& mapping = choose(all, key, path);
 
   std::unordered_set<std::string_view> names;
