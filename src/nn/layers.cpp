@@ -93,7 +93,8 @@ Conv2d::Conv2d(Module& parent, std::string_view name, std::int64_t in, std::int6
 
 Var Conv2d::forward(const Var& x, const Var& residual) {
   Tape& tape = x.tape();
-  return conv2d(x, tape.convolution_weight(weight), bias ? tape.parameter(*bias) : Var{}, geometry_, residual);
+  return conv2d(x, tape.convolution_weight(weight), bias ? tape.parameter(*bias) : Var{}, geometry_,
+                residual);
 }
 
 ConvTranspose2d::ConvTranspose2d(Module& parent, std::string_view name, std::int64_t in, std::int64_t out,

@@ -104,5 +104,9 @@ struct Robust final : ls::tasks::Diffusion {
 };
 
 int main(int argc, char** argv) {
-  return ls::App("stamps").model<Stamps>("stamps").task<Stamping>("stamping").task<Robust>("robust").run(argc, argv);
+  return ls::App("stamps")
+      .model<Stamps>("stamps")
+      .task<Stamping>("stamping")
+      .task<Robust>("robust")
+      .run(argc, argv);
 }

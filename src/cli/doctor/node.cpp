@@ -73,8 +73,9 @@ std::string in_bytes(std::uint64_t bytes) {
 
 Result processor(const Context& context) {
   const int cores = available_cores(), all = machine_cores();
-  std::string text = fmt::format("{}, {} of {} cores available to this process, ranks on this node: {}",
-                                 kernels::math_library().instruction_set, cores, all, ranks_here(context.world));
+  std::string text =
+      fmt::format("{}, {} of {} cores available to this process, ranks on this node: {}",
+                  kernels::math_library().instruction_set, cores, all, ranks_here(context.world));
   const auto quota = cgroup_cores();
   if (quota && std::ceil(*quota) < cores)
     return note(fmt::format("{}; its cgroup limits it to the processor time of {:g} cores", text, *quota),

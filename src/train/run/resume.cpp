@@ -206,7 +206,8 @@ std::optional<Fork> open_fork(const Config& config, checkpoint::RunDirectory& ru
   comm::run_on_all(world, [&] {
     if (const std::string_view format = checkpoint::foreign_format(options.fork); !format.empty())
       throw DataError(
-          "{0}: is {1}, without a state of training; --resume {0} starts a new run from its weights, lockstep "
+          "{0}: is {1}, without a state of training; --resume {0} starts a new run from its weights, "
+          "lockstep "
           "convert --optimizer adds the state of PyTorch's AdamW",
           options.fork, format);
   });
