@@ -6,7 +6,7 @@ say() { printf '[%(%H:%M:%S)T] job: %s\n' -1 "$*"; }
 
 # read_site_files: runs the files of $LOCKSTEP_SITE, of which a later one wins over an earlier one, and the environment over all. It leaves
 # out one that others may write, and one in a folder that others may write: they could run commands as this user. A user's private group
-# is none of others.
+# has no other members.
 site_files=()  # those that were read
 read_site_files() {
   local name file files=() own_group=4294967294  # nobody's
