@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "lockstep/autograd/key_value_cache.h"
 #include "lockstep/autograd/recompute.h"
 #include "lockstep/ops/convolution.h"
 #include "lockstep/ops/elementwise.h"
@@ -114,6 +115,7 @@ void Tape::begin(const Pass& pass) {
     throw UsageError("a pass computes in float32 or bfloat16, not in {}", to_string(pass.compute));
   forget();
   pass_ = pass;
+  if (pass.cache) pass.cache->begin_pass();
   ++pass_number_;
   if (!pass.same_parameters) rounded_->begin();
 }
@@ -203,19 +205,17 @@ Var Tape::batch(const Tensor& numbers) {
   return var;
 }
 
-Var Tape::weight(Param& param) {
+Var Tape::rounded_weight(Param& param, int channel_block) {
   Var used = parameter(param);
   if (pass_.compute != DType::float32)
-    used.value_ = rounded_->of(param, pass_.compute, pass_.record && param.trainable);
+    used.value_ = rounded_->of(param, pass_.compute, pass_.record && param.trainable, channel_block);
   return used;
 }
 
+Var Tape::weight(Param& param) { return rounded_weight(param, 1); }
+
 Var Tape::convolution_weight(Param& param) {
-  Var used = parameter(param);
-  if (pass_.compute != DType::float32)
-    used.value_ = rounded_->of(param, pass_.compute, pass_.record && param.trainable,
-                               backend_.preferred_weight_block(param.value.shape()));
-  return used;
+  return rounded_weight(param, backend_.preferred_weight_block(param.value.shape()));
 }
 
 Var Tape::bias(Param& param) {

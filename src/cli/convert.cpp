@@ -27,7 +27,7 @@ DType parse_dtype(const std::string& text) {
 checkpoint::Weights fitted(const std::string& in, const std::string& group, const std::string& key,
                            const std::string& average, const std::string& config_path, bool narrow,
                            const Registries& registries, const Log& log) {
-  const train::Config config = train::read_config(config_path, {}, registries);
+  const train::Config config = train::read_config(config_path, {}, registries, in);
   const std::unique_ptr<models::Model> model = train::build_model(config);
   const std::unique_ptr<comm::HostGroup> self = comm::make_self_communicator();
   checkpoint::LoadReport report = checkpoint::load_weights(

@@ -1,50 +1,152 @@
-// lockstep generate: a language model continues a text.
+// lockstep generate: a language model continues texts.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstdio>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
+#include "base/files.h"
 #include "base/text.h"
 #include "cli/saved_model.h"
 #include "cli/verb.h"
+#include "lockstep/comm/agreement.h"
 #include "train/infer/generate.h"
 
 namespace lockstep::cli {
+namespace {
+
+/// Prints text that arrives in pieces, each character when it is complete.
+class Stream {
+ public:
+  void add(const std::string& piece) {
+    waiting_ += piece;
+    const std::size_t complete = waiting_.size() - incomplete_bytes(waiting_);
+    print(waiting_.substr(0, complete));
+    waiting_.erase(0, complete);
+  }
+  void finish() { print(std::exchange(waiting_, "") + "\n"); }
+
+ private:
+  static void print(const std::string& text) {
+    fmt::print("{}", text);
+    std::fflush(stdout);
+  }
+  /// The bytes at the end that are the beginning of a UTF-8 character.
+  static std::size_t incomplete_bytes(std::string_view text) {
+    for (std::size_t back = 1; back <= std::min<std::size_t>(3, text.size()); ++back) {
+      const auto byte = static_cast<unsigned char>(text[text.size() - back]);
+      if ((byte & 0xC0u) == 0x80u) continue;
+      const std::size_t length = byte >= 0xF0u ? 4 : byte >= 0xE0u ? 3 : byte >= 0xC0u ? 2 : 1;
+      return length > back ? back : 0;
+    }
+    return 0;
+  }
+
+  std::string waiting_;
+};
+
+std::vector<std::string> prompts_of(const po::variables_map& values) {
+  std::vector<std::string> prompts;
+  if (values.count("prompt")) prompts = values["prompt"].as<Arguments>();
+  if (const auto file = option_text(values, "prompts")) {
+    std::istringstream lines(read_text(*file));
+    for (std::string line; std::getline(lines, line);) prompts.push_back(line);
+    if (prompts.empty()) throw UsageError("--prompts {}: has no lines", *file);
+  }
+  if (prompts.empty()) prompts.emplace_back("\n");
+  return prompts;
+}
+
+/// The tokenizer of the checkpoint.
+std::unique_ptr<data::Tokenizer> tokenizer_of(const SavedModel& saved, const std::string& file,
+                                              const Program& program, Session& session) {
+  const data::Tokenizers& tokenizers = program.registries.tokenizers;
+  data::StoredTokenizer stored = saved.tokenizer();
+  if (stored.name.empty()) stored.name = "bytes";
+  std::unique_ptr<data::Tokenizer> tokenizer = stored.make(tokenizers, file);
+  if (tokenizers.configure(stored.name).type->replaces_built_in)
+    session.log().info("note: tokenizer = {}: the program's own, not the built-in one", stored.name);
+  return tokenizer;
+}
+
+}  // namespace
 
 ExitCode generate(const Program& program, Session& session, const Arguments& arguments) {
   OptionSet options(program, "generate FILE.h5 [--prompt TEXT] [--tokens N] [OPTIONS]",
-                    "Continues a text with the language model of a checkpoint. The result depends on\n"
-                    "the checkpoint, the prompt, the temperature and the seed only.");
+                    "Continues texts with the language model of a checkpoint. A result depends on the\n"
+                    "checkpoint, the prompts and the options only. Ranks share many prompts.");
   SavedModel::add_options(options);
-  options.add()("prompt", po::value<std::string>()->default_value("\n", "a new line"), "text to continue");
+  options.add()("prompt", po::value<Arguments>()->composing(),
+                "text to continue; may be repeated; default: a new line");
+  options.add()("prompts", po::value<std::string>(), "file of texts to continue, one a line");
   options.add()("tokens", po::value<std::int64_t>()->default_value(256), "number of tokens to generate");
   options.add()("temperature", po::value<double>()->default_value(0.8, "0.8"),
                 "above 0: randomness of the draws; 0: always take the most likely token");
+  options.add()("top-k", po::value<std::int64_t>()->default_value(0),
+                "draw among the K most likely tokens; 0: all");
+  options.add()("top-p", po::value<double>()->default_value(1, "1"),
+                "draw among the most likely tokens that have this probability together");
+  options.add()("stop", po::value<Arguments>()->composing(),
+                "end at this token, besides the end of a document; may be repeated");
+  options.add()("special", "prompts may name special tokens, such as <|im_start|>");
   options.add()("seed", po::value<std::uint64_t>()->default_value(1), "seed of the draws");
   options.add()("json", "print one JSON document");
   options.positional("file");
   po::variables_map values;
   if (!options.parse(session, arguments, values)) return ExitCode::done;
 
-  const std::string prompt = values["prompt"].as<std::string>();
   const std::string file = options.required(values, "file", "the checkpoint file is missing");
   SavedModel saved(file, values, program, session);
-  const train::GenerateOptions how{.tokens = values["tokens"].as<std::int64_t>(),
-                                   .temperature = values["temperature"].as<double>(),
-                                   .seed = values["seed"].as<std::uint64_t>(),
-                                   .compute = saved.compute()};
-  const data::Tokenizers& tokenizers = program.registries.tokenizers;
-  data::StoredTokenizer stored = saved.tokenizer();
-  if (stored.name.empty()) stored.name = "bytes";
-  const std::unique_ptr<data::Tokenizer> tokenizer = stored.make(tokenizers, file);
-  if (tokenizers.configure(stored.name).type->replaces_built_in)
-    session.log().info("note: tokenizer = {}: the program's own, not the built-in one", stored.name);
-  const std::string text = train::generate(saved.model(), *tokenizer, session.backend(), prompt, how);
-  if (session.world().rank() != 0) return ExitCode::done;
-  if (values.count("json")) {
-    print_json({{"prompt", prompt}, {"text", text}, {"step", saved.step()}});
-  } else {
-    fmt::print("{}{}\n", prompt, text);
+  const std::unique_ptr<data::Tokenizer> tokenizer = tokenizer_of(saved, file, program, session);
+  const std::int64_t vocabulary = tokenizer->vocabulary();
+  if (saved.model().classes() < vocabulary)
+    throw UsageError("generate: the model has {} tokens, but its tokenizer has {}: the others are unknown",
+                     saved.model().classes(), vocabulary);
+  train::GenerateOptions how{.tokens = values["tokens"].as<std::int64_t>(),
+                             .temperature = values["temperature"].as<double>(),
+                             .top_k = values["top-k"].as<std::int64_t>(),
+                             .top_p = values["top-p"].as<double>(),
+                             .vocabulary = vocabulary,
+                             .seed = values["seed"].as<std::uint64_t>(),
+                             .compute = saved.compute()};
+  const std::vector<std::string> prompts = prompts_of(values);
+  std::vector<train::Tokens> tokens;
+  for (const std::string& prompt : prompts) {
+    tokens.push_back(tokenizer->encode(prompt));
+    if (tokens.back().empty()) throw UsageError("--prompt: is empty; give at least one character");
   }
+
+  comm::HostGroup& world = session.world();
+  const bool streams = prompts.size() == 1 && !values.count("json");
+  nlohmann::json mine = nlohmann::json::object();  // texts by number of the prompt
+  comm::run_on_all(world, [&] {
+    Stream stream;
+    if (streams && world.rank() == 0) stream.add(prompts.front());
+    for (std::size_t first = 0, group = 0; first < prompts.size(); first += train::prompts_at_once, ++group) {
+      if (group % static_cast<std::size_t>(world.size()) != static_cast<std::size_t>(world.rank())) continue;
+      const std::span<const train::Tokens> some =
+          std::span(tokens).subspan(first, std::min(train::prompts_at_once, prompts.size() - first));
+      const auto each = [&](std::size_t, std::int64_t token) {
+        if (streams) stream.add(tokenizer->decode(std::span(&token, 1)));
+      };
+      const auto found = train::generate(saved.model(), session.backend(), some, first, how, each);
+      for (std::size_t i = 0; i < found.size(); ++i)
+        mine[std::to_string(first + i)] = tokenizer->decode(found[i]);
+    }
+    if (streams && world.rank() == 0) stream.finish();
+  });
+  const std::vector<nlohmann::json> all = comm::all_gather_json(world, mine);
+  if (world.rank() != 0 || streams) return ExitCode::done;
+  nlohmann::json texts;
+  for (const nlohmann::json& of_rank : all) texts.update(of_rank);
+  nlohmann::json list = nlohmann::json::array();
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    const auto& text = texts[std::to_string(i)];
+    list.push_back({{"prompt", prompts[i]}, {"text", text}, {"step", saved.step()}});
+    if (!values.count("json")) fmt::print("{}{}\n\n", prompts[i], text.get<std::string>());
+  }
+  if (values.count("json")) print_json(prompts.size() == 1 ? list[0] : list);
   return ExitCode::done;
 }
 

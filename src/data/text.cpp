@@ -8,6 +8,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/agreement.h"
 #include "lockstep/hdf5/file.h"
+#include "lockstep/ops/loss.h"
 
 namespace lockstep::data {
 namespace {
@@ -39,14 +40,17 @@ Text::Text(const std::vector<std::string>& paths, std::int64_t context, const Te
     : context_(context) {
   if (paths.empty()) throw UsageError("text: the list of files is empty");
   if (context < 1) throw UsageError("text: context {} must be at least 1", context);
+  if (options.documents_apart) end_of_document_ = -1;
   std::int64_t memory_left_bytes = options.memory_limit_bytes;
   for (const std::string& path : paths) add_file(path, memory_left_bytes);
   for (const char* const name : {"x", "y"})
     fields_.push_back({.name = name, .dtype = DType::int64, .shape = {context_}, .classes = vocabulary_});
+  if (end_of_document_) fields_.push_back({.name = "positions", .dtype = DType::int64, .shape = {context_}});
 }
 
 Text::Text(const Request& request)
-    : Text(request.files, checked_context(request), {.memory_limit_bytes = request.memory_limit_bytes}) {
+    : Text(request.files, checked_context(request),
+           {.memory_limit_bytes = request.memory_limit_bytes, .documents_apart = request.documents_apart}) {
   if (request.classes > 0 && vocabulary_ > request.classes)
     throw DataError("{}: has a vocabulary of {} tokens, but model.vocab = {}", name(), vocabulary_,
                     request.classes);
@@ -100,6 +104,18 @@ void Text::add_file(const std::string& path, std::int64_t& memory_left_bytes) {
     throw DataError("{}: has vocabulary {} of tokenizer '{}', but {} has {} of '{}'", path, vocabulary,
                     tokenizer.id(), sources_.front().tokens->path(), vocabulary_, tokenizer_.id());
   }
+  if (end_of_document_) {
+    if (!tokens.has_attribute("end_of_document"))
+      throw DataError(
+          "{}: /tokens has no attribute end_of_document, the token after each document, which data.documents "
+          "= mask needs; lockstep prepare text writes it with --tokenizer FILE",
+          path);
+    const std::int64_t end = tokens.int64_attribute("end_of_document");
+    if (!sources_.empty() && end != end_of_document_)
+      throw DataError("{}: documents end with token {}, but with {} in {}", path, end, *end_of_document_,
+                      sources_.front().tokens->path());
+    end_of_document_ = end;
+  }
   vocabulary_ = vocabulary;
   tokenizer_ = std::move(tokenizer);
 
@@ -128,13 +144,29 @@ void Text::copy_tokens(const Source& source, std::int64_t window, std::int64_t* 
   });
 }
 
+void Text::part_documents(const std::int64_t* x, std::int64_t* y, std::int64_t* positions) const {
+  constexpr std::int64_t no_target = ops::CrossEntropyOptions{}.ignore_index;
+  std::int64_t position = 0;
+  for (std::int64_t t = 0; t < context_; ++t) {
+    positions[t] = position++;
+    if (x[t] != end_of_document_) continue;
+    y[t] = no_target;
+    position = 0;
+  }
+}
+
 void Text::read(std::span<const std::int64_t> samples, std::span<const Tensor> into) const {
   check_read(samples, into);
   auto* x_row = into[0].data<std::int64_t>();
   auto* y_row = into[1].data<std::int64_t>();
+  auto* positions_row = end_of_document_ ? into[2].data<std::int64_t>() : nullptr;
   for (const std::int64_t sample : samples) {
     const Source& source = source_of(sources_, sample);
     copy_tokens(source, sample - source.first, x_row, y_row);
+    if (end_of_document_) {
+      part_documents(x_row, y_row, positions_row);
+      positions_row += context_;
+    }
     x_row += context_;
     y_row += context_;
   }

@@ -13,7 +13,9 @@ namespace lockstep::kernels {
 /// A product with its bias, and an operation for each other step of its epilogue. parts: as in run_parts().
 inline void matmul_by_steps(Backend& backend, const ops::MatMul& op, int parts = 1) {
   const Tensor& product = op.before ? op.before : op.y;
-  backend.run_parts(ops::MatMul{op.a, op.b, op.transposed, product, op.accumulate, op.bias}, parts);
+  backend.run_parts(
+      ops::MatMul{op.a, op.b, op.transposed, product, op.accumulate, op.bias, {}, {}, {}, {}, op.few_rows},
+      parts);
   if (op.slope_at)
     backend.run(ops::ActivateBackward{*op.activation, op.slope_at, op.y, op.y});
   else if (op.activation)

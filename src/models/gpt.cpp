@@ -1,28 +1,31 @@
 #include "lockstep/models/gpt.h"
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 
+#include "base/json.h"
 #include "lockstep/models/registry.h"
 #include "lockstep/ops/elementwise.h"
 
 namespace lockstep::models {
 
 GptBlock::GptBlock(nn::Module& parent, std::string_view name, std::int64_t channels, std::int64_t heads,
-                   double dropout)
+                   double dropout, bool bias)
     : Layer(parent, name),
       heads_(static_cast<int>(heads)),
-      ln_1_(*this, "ln_1", channels),
-      c_attn_(*this, "attn.c_attn", channels, 3 * channels),
-      attn_c_proj_(*this, "attn.c_proj", channels, channels),
-      ln_2_(*this, "ln_2", channels),
-      c_fc_(*this, "mlp.c_fc", channels, 4 * channels),
-      mlp_c_proj_(*this, "mlp.c_proj", 4 * channels, channels),
+      ln_1_(*this, "ln_1", channels, 1e-5f, bias),
+      c_attn_(*this, "attn.c_attn", channels, 3 * channels, bias),
+      attn_c_proj_(*this, "attn.c_proj", channels, channels, bias),
+      ln_2_(*this, "ln_2", channels, 1e-5f, bias),
+      c_fc_(*this, "mlp.c_fc", channels, 4 * channels, bias),
+      mlp_c_proj_(*this, "mlp.c_proj", 4 * channels, channels, bias),
       attn_dropout_(*this, "attn.dropout", static_cast<float>(dropout)),
       mlp_dropout_(*this, "mlp.dropout", static_cast<float>(dropout)) {}
 
-Residual GptBlock::forward(const Residual& given) {
+Residual GptBlock::forward(const Residual& given, const Tensor& positions) {
   const auto [x, x_norm] = ln_1_(given.x, given.branch);
-  const Var attention_output = attn_dropout_(attn_c_proj_(attention(c_attn_(x_norm), heads_, true)));
+  const Var attention_output =
+      attn_dropout_(attn_c_proj_(attention(c_attn_(x_norm), heads_, true, HeadOrder::thirds, positions)));
   const auto [sum, sum_norm] = ln_2_(x, attention_output);
   return {sum, mlp_dropout_(nn::feed_forward(sum_norm, c_fc_, ops::Activation::gelu_tanh, mlp_c_proj_))};
 }
@@ -44,6 +47,7 @@ std::vector<Option<Gpt::Options>> Gpt::Options::options() {
              {.required = true, .peers = {"vocab_size"}}),
       number("dropout", &O::dropout, Range::below(0, 1), "probability of zeroing an activation",
              {.keeps_weights = true}),
+      flag("bias", &O::bias, "linear layers and norms have biases; nanoGPT's often have none"),
       recompute_option(&O::recompute),
   };
 }
@@ -55,11 +59,11 @@ Gpt::Gpt(const Options& options, std::uint64_t seed)
       dropout_(*this, "transformer.dropout", static_cast<float>(options.dropout)),
       recompute_(options.recompute),
       blocks_(*this, "transformer.h"),
-      ln_f_(*this, "transformer.ln_f", options.channels) {
+      ln_f_(*this, "transformer.ln_f", options.channels, 1e-5f, options.bias) {
   if (options.channels % options.heads != 0)
     throw UsageError("model.heads = {} does not divide model.channels = {}", options.heads, options.channels);
   for (std::int64_t i = 0; i < options.layers; ++i)
-    blocks_.emplace_back(options.channels, options.heads, options.dropout);
+    blocks_.emplace_back(options.channels, options.heads, options.dropout, options.bias);
   initialize_weights(options.layers);
 }
 
@@ -89,10 +93,26 @@ Var Gpt::forward(Tape& tape, const Batch& batch) {
 std::optional<Model::Head> Gpt::head(Tape& tape, const Batch& batch) {
   const Tensor& x = batch["x"];
   check_input(x.shape());
-  Residual h{dropout_(add_positions(wte_(tape, x), tape.parameter(wpe_.weight))), {}};
-  for (GptBlock& block : blocks_) h = run_block(block, h, recompute_);
+  const Tensor positions = positions_in(batch);
+  Residual h{dropout_(add_positions(wte_(tape, x), tape.parameter(wpe_.weight), positions)), {}};
+  for (GptBlock& block : blocks_) h = run_block(block, h, recompute_, positions);
   return Head{ln_f_(h.x, h.branch).norm, tape.weight(wte_.weight)};
 }
+
+namespace {
+
+std::string gpt2_config(const ForeignWeights::OptionText& option) {
+  if (option("bias") != "true") throw UsageError("Hugging Face's GPT-2 has biases, and this model has none");
+  const auto number = [&](const char* name) { return nlohmann::json::parse(option(name)); };
+  const nlohmann::json config = {{"model_type", "gpt2"},          {"architectures", {"GPT2LMHeadModel"}},
+                                 {"n_layer", number("layers")},   {"n_head", number("heads")},
+                                 {"n_embd", number("channels")},  {"n_positions", number("context")},
+                                 {"vocab_size", number("vocab")}, {"activation_function", "gelu_new"},
+                                 {"layer_norm_epsilon", 1e-5}};
+  return json_text(config, 2);
+}
+
+}  // namespace
 
 /// Names may lack "transformer."; the four matrices of a block are stored [in, out] (Conv1D); attention masks
 /// are stored like weights; the head, which is the embedding, may be stored as well or instead. Source:
@@ -105,6 +125,7 @@ const ForeignWeights Gpt::foreign{
     .program = "Hugging Face's GPT-2",
     .prefix = "transformer.",
     .blocks = "transformer.h.",
+    .marker = "attn.c_attn.weight",
     .in_first = {"attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight"},
     .factor = 3,
     .masks = {{.name = "attn.bias", .word = "mask", .value = 1, .triangle = true},
@@ -112,38 +133,40 @@ const ForeignWeights Gpt::foreign{
     .positions = "transformer.wpe.weight",
     .head = "lm_head.weight",
     .embedding = "transformer.wte.weight",
-    .config = {
-        {.names = {"model_type"}, .values = {R"("gpt2")"}, .ours = "a gpt takes gpt2", .names_model = true},
-        {.names = {"architectures"},
-         .values = {R"(["GPT2LMHeadModel"])", R"(["GPT2Model"])", "null"},
-         .ours = "a gpt takes GPT2LMHeadModel",
-         .names_model = true},
-        {.names = {"n_head", "num_attention_heads"}, .option = "heads", .missing = "12"},
-        {.names = {"n_layer", "num_hidden_layers"}, .option = "layers"},
-        {.names = {"n_embd", "hidden_size"}, .option = "channels"},
-        {.names = {"n_positions", "max_position_embeddings", "block_size"}, .option = "context"},
-        {.names = {"vocab_size"}, .option = "vocab"},
-        {.names = {"activation_function"},  // of one formula
-         .values = {R"("gelu_new")", R"("gelu_pytorch_tanh")", R"("gelu_python_tanh")", R"("gelu_fast")",
-                    R"("gelu_accurate")"},
-         .ours = "a gpt has gelu_new"},
-        {.names = {"scale_attn_weights"},
-         .values = {"true"},
-         .ours = "a gpt scales by the square root of a head's width"},
-        {.names = {"scale_attn_by_inverse_layer_idx"},
-         .values = {"false", "null"},
-         .ours = "a gpt scales all layers alike"},
-        {.names = {"layer_norm_epsilon"},
-         .values = {"1e-05", "9.999999747378752e-06"},
-         .ours = "a gpt has 1e-05"},
-        {.names = {"add_cross_attention"},
-         .values = {"false", "null"},
-         .ours = "a gpt has no cross-attention"},
-        {.names = {"n_inner"},
-         .values = {"null"},
-         .option = "channels",
-         .times = 4,
-         .ours = "a gpt has 4 times model.channels"}}};
+    .config =
+        {{.names = {"model_type"}, .values = {R"("gpt2")"}, .ours = "a gpt takes gpt2", .names_model = true},
+         {.names = {"architectures"},
+          .values = {R"(["GPT2LMHeadModel"])", R"(["GPT2Model"])", "null"},
+          .ours = "a gpt takes GPT2LMHeadModel",
+          .names_model = true},
+         {.names = {"n_head", "num_attention_heads"}, .option = "heads", .missing = "12"},
+         {.names = {"n_layer", "num_hidden_layers"}, .option = "layers"},
+         {.names = {"n_embd", "hidden_size"}, .option = "channels"},
+         {.names = {"n_positions", "max_position_embeddings", "block_size"}, .option = "context"},
+         {.names = {"vocab_size"}, .option = "vocab"},
+         {.names = {"bias"}, .option = "bias"},
+         {.names = {"activation_function"},  // of one formula
+          .values = {R"("gelu_new")", R"("gelu_pytorch_tanh")", R"("gelu_python_tanh")", R"("gelu_fast")",
+                     R"("gelu_accurate")"},
+          .ours = "a gpt has gelu_new"},
+         {.names = {"scale_attn_weights"},
+          .values = {"true"},
+          .ours = "a gpt scales by the square root of a head's width"},
+         {.names = {"scale_attn_by_inverse_layer_idx"},
+          .values = {"false", "null"},
+          .ours = "a gpt scales all layers alike"},
+         {.names = {"layer_norm_epsilon"},
+          .values = {"1e-05", "9.999999747378752e-06"},
+          .ours = "a gpt has 1e-05"},
+         {.names = {"add_cross_attention"},
+          .values = {"false", "null"},
+          .ours = "a gpt has no cross-attention"},
+         {.names = {"n_inner"},
+          .values = {"null"},
+          .option = "channels",
+          .times = 4,
+          .ours = "a gpt has 4 times model.channels"}},
+    .config_of = gpt2_config};
 
 void register_gpt(Registry& registry) { registry.add<Gpt>("gpt"); }
 

@@ -10,6 +10,7 @@ namespace lockstep::models {
 void register_mlp(Registry& registry);
 void register_resnet(Registry& registry);
 void register_gpt(Registry& registry);
+void register_llama(Registry& registry);
 void register_unet(Registry& registry);
 void register_vit(Registry& registry);
 
@@ -17,6 +18,7 @@ void add_built_in(Registry& registry) {
   register_mlp(registry);
   register_resnet(registry);
   register_gpt(registry);
+  register_llama(registry);
   register_unet(registry);
   register_vit(registry);
 }

@@ -6,19 +6,25 @@
 
 namespace lockstep::nn {
 
-LayerNorm::LayerNorm(Module& parent, std::string_view name, std::int64_t width, float eps)
-    : Layer(parent, name),
-      weight(*this, "weight", {width}, Init::constant(1)),
-      bias(*this, "bias", {width}, Init::constant(0)),
-      eps_(eps) {}
+LayerNorm::LayerNorm(Module& parent, std::string_view name, std::int64_t width, float eps, bool with_bias)
+    : Layer(parent, name), weight(*this, "weight", {width}, Init::constant(1)), eps_(eps) {
+  if (with_bias) bias.emplace(*this, "bias", Shape{width}, Init::constant(0));
+}
+
+Var LayerNorm::bias_or_zeros(Tape& tape) {
+  if (bias) return tape.parameter(*bias);
+  const Tensor zeros = tape.backend().empty(weight.value.shape());
+  tape.backend().fill(zeros, 0);
+  return tape.constant(zeros);
+}
 
 Var LayerNorm::forward(const Var& x) {
-  return layer_norm(x, x.tape().parameter(weight), x.tape().parameter(bias), eps_);
+  return layer_norm(x, x.tape().parameter(weight), bias_or_zeros(x.tape()), eps_);
 }
 
 SumAndNorm LayerNorm::forward(const Var& x, const Var& branch) {
   if (!branch.value()) return {x, forward(x)};
-  return add_layer_norm(x, branch, x.tape().parameter(weight), x.tape().parameter(bias), eps_);
+  return add_layer_norm(x, branch, x.tape().parameter(weight), bias_or_zeros(x.tape()), eps_);
 }
 
 RMSNorm::RMSNorm(Module& parent, std::string_view name, std::int64_t width, float eps)

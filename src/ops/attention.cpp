@@ -50,6 +50,12 @@ void require_saved(const char* operation, const Tensor& saved, const AttentionSi
     require_shape(operation, "saved", saved, {sizes.batch, sizes.heads, sizes.queries});
 }
 
+void require_positions(const char* operation, const Tensor& positions, const AttentionSizes& sizes) {
+  if (!positions) return;
+  if (!sizes.causal) throw UsageError("{}: positions need a causal mask", operation);
+  require_shape(operation, "positions", positions, {sizes.batch, sizes.queries});
+}
+
 double bytes_of(const Columns& columns) {
   return static_cast<double>(columns.count) * static_cast<double>(row_count(columns.matrix.shape())) *
          static_cast<double>(lockstep::bytes_of(columns.matrix.dtype()));
@@ -77,7 +83,7 @@ std::string AttentionSizes::text() const {
 }
 
 AttentionSizes attention_sizes(const char* operation, const Columns& q, const Columns& k, const Columns& v,
-                               int heads, bool causal, int products) {
+                               int heads, bool causal, int products, std::int64_t keys) {
   if (!is_matrix_of_heads(q) || (!has_heads_apart(q) && (heads < 1 || q.count % heads != 0)))
     throw UsageError(
         "{}: q is {}, neither {} heads side by side in [batch, time, channels] nor [batch, heads, "
@@ -89,13 +95,17 @@ AttentionSizes attention_sizes(const char* operation, const Columns& q, const Co
   if (key_heads < 1 || query_heads % key_heads != 0 || k.matrix.size(0) != q.matrix.size(0))
     throw UsageError("{}: k, {}, does not fit q, {}: {} heads of width {}", operation, text_of(k), text_of(q),
                      query_heads, width);
-  const AttentionSizes sizes{q.matrix.size(0), time_of(q), time_of(k), query_heads,
-                             key_heads,        width,      causal,     products};
+  if (keys < 0 || keys > time_of(k))
+    throw UsageError("{}: k, {}, does not have {} rows", operation, text_of(k), keys);
+  const AttentionSizes sizes{q.matrix.size(0), time_of(q), keys > 0 ? keys : time_of(k),
+                             query_heads,      key_heads,  width,
+                             causal,           products};
   require_heads(operation, "q", q, sizes.batch, sizes.queries, query_heads, width);
-  require_heads(operation, "v", v, sizes.batch, sizes.keys, key_heads, width);
-  if (causal && sizes.queries != sizes.keys)
-    throw UsageError("{}: a causal mask needs as many keys as queries, not {} for {} (q is {}, k is {})",
-                     operation, sizes.keys, sizes.queries, text_of(q), text_of(k));
+  require_heads(operation, "v", v, sizes.batch, time_of(k), key_heads, width);
+  if (causal && sizes.queries > sizes.keys)
+    throw UsageError(
+        "{}: a causal mask needs at least as many keys as queries, not {} for {} (q is {}, k is {})",
+        operation, sizes.keys, sizes.queries, text_of(q), text_of(k));
   if ((sizes.keys == 0) != (sizes.queries == 0))
     throw UsageError("{}: {} queries cannot attend to {} keys (q is {}, k is {})", operation, sizes.queries,
                      sizes.keys, text_of(q), text_of(k));
@@ -103,18 +113,21 @@ AttentionSizes attention_sizes(const char* operation, const Columns& q, const Co
 }
 
 AttentionSizes Attention::sizes() const {
-  const AttentionSizes s = attention_sizes(name, q, k, v, heads, causal, 2);
+  const AttentionSizes s = attention_sizes(name, q, k, v, heads, causal, 2, keys);
+  require_positions(name, positions, s);
   require_heads(name, "y", all_columns(y), s.batch, s.queries, s.heads, s.width);
-  require_saved(name, saved, s);
+  if (saved) require_saved(name, saved, s);
   return s;
 }
 Cost Attention::cost() const {
   return {.flops = sizes().flops(),
-          .bytes = bytes_of(q) + bytes_of(k) + bytes_of(v) + static_cast<double>(y.bytes() + saved.bytes())};
+          .bytes = bytes_of(q) + bytes_of(k) + bytes_of(v) +
+                   static_cast<double>(y.bytes() + (saved ? saved.bytes() : 0))};
 }
 
 AttentionSizes AttentionBackward::sizes() const {
   const AttentionSizes s = attention_sizes(name, q, k, v, heads, causal, 4);
+  require_positions(name, positions, s);
   require_heads(name, "dy", all_columns(dy), s.batch, s.queries, s.heads, s.width);
   require_heads(name, "y", all_columns(y), s.batch, s.queries, s.heads, s.width);
   require_saved(name, saved, s);
@@ -131,10 +144,11 @@ Cost AttentionBackward::cost() const {
 
 void Rotary::check() const {
   if (x.shape().rank() != 4 || x.size(3) % 2 != 0)
-    throw UsageError("{}: x has shape {}, not [batch, heads, time, width] with an even width", name,
-                     to_string(x.shape()));
+    throw UsageError("{}: x has shape {}, not [batch, {}, width] with an even width", name,
+                     to_string(x.shape()), time_first ? "time, heads" : "heads, time");
   if (!(base > 0)) throw UsageError("{}: the base is {}; it must be positive", name, base);
   require_shape(name, "y", y, x.shape());
+  if (positions) require_shape(name, "positions", positions, {x.size(0), time()});
 }
 
 }  // namespace lockstep::ops

@@ -41,9 +41,10 @@ struct MatMul {
   bool accumulate = false;                    ///< float32 only
   Tensor bias = {};                           ///< [n]: y = a b + bias
   std::optional<Activation> activation = {};  ///< y = activation(a b + bias)
-  Tensor before = {};    ///< receives the activation's input, for its backward; absent: not kept
-  Tensor slope_at = {};  ///< if present, y = (a b) * activation'(slope_at). A ReLU's may be its output
-  Tensor dbias = {};     ///< [m]: (+)= the sums of a's rows
+  Tensor before = {};     ///< receives the activation's input, for its backward; absent: not kept
+  Tensor slope_at = {};   ///< if present, y = (a b) * activation'(slope_at). A ReLU's may be its output
+  Tensor dbias = {};      ///< [m]: (+)= the sums of a's rows
+  bool few_rows = false;  ///< a has so few rows that reading b costs most; the bits are others
 
   static void operands(auto& op, auto&& each) {
     // In parts, rows of a are multiplied by all of one matrix b, or the rows of both have one product a part.

@@ -139,6 +139,8 @@ void check_inputs(const Model& model, const data::Dataset& data) {
 
 void check_data(const Model& model, Task& task, const data::Dataset& data) {
   check_inputs(model, data);
+  if (data::has_field(data, "positions") && model.context() > 0 && !model.reads_positions())
+    throw UsageError("data.documents = mask: the model does not take positions; gpt and llama do");
   task.check(model, data);
 }
 

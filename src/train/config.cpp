@@ -12,6 +12,7 @@
 
 #include "base/files.h"
 #include "base/text.h"
+#include "checkpoint/weights/foreign.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/option.h"
 #include "lockstep/tasks/built_in.h"
@@ -424,8 +425,30 @@ void check_sections(const ConfigText& text, const Registries& registries) {
 
 }  // namespace
 
+namespace {
+
+/// The options of the model that a folder of another program means, which the user's settings override.
+/// folder: empty: that of train.init.
+std::vector<Setting> settings_of_folder(std::string folder, std::span<const Setting> settings,
+                                        const Registries& registries) {
+  std::string model;
+  for (const Setting& setting : settings) {
+    if (setting.name == "train.init" && folder.empty()) folder = option::unquoted(setting.value);
+    if (setting.name == model_name_key) model = option::unquoted(setting.value);
+  }
+  std::vector<Setting> found;
+  if (!registries.models.has(model) || !is_directory(folder)) return found;
+  if (const ForeignWeights* const by = registries.models.configure(model).type->traits.foreign)
+    for (const auto& [option, value] : checkpoint::foreign_options(folder, *by))
+      found.push_back({std::string(model_prefix) + option, value, folder + "/config.json"});
+  return found;
+}
+
+}  // namespace
+
 Config parse_config(const std::string& text, const std::string& origin,
-                    const std::vector<std::string>& overrides, const Registries& registries) {
+                    const std::vector<std::string>& overrides, const Registries& registries,
+                    const std::string& folder) {
   ConfigText read(text, origin, true);
   check_sections(read, registries);
   std::vector<Setting>& settings = read.settings;
@@ -435,6 +458,8 @@ Config parse_config(const std::string& text, const std::string& origin,
       throw UsageError("--set {}: write it as SECTION.KEY=VALUE", quote(override_text));
     settings.push_back({override_text.substr(0, equals), override_text.substr(equals + 1), "--set"});
   }
+  const std::vector<Setting> of_folder = settings_of_folder(folder, settings, registries);
+  settings.insert(settings.begin(), of_folder.begin(), of_folder.end());
   Reader reader(settings, origin, false, registries);
   Mistakes mistakes;
   for (const Setting& setting : settings) mistakes.collect([&] { reader.set(setting); });
@@ -457,14 +482,14 @@ Config parse_stored_config(const std::string& text, const std::string& origin, c
 }
 
 Config read_config(const std::string& path, const std::vector<std::string>& overrides,
-                   const Registries& registries) {
+                   const Registries& registries, const std::string& folder) {
   std::string text;
   try {
     text = read_text(path);
   } catch (const Error& error) {
     throw UsageError("{}; the configuration is read from there: check the path", error.what());
   }
-  return parse_config(text, path, overrides, registries);
+  return parse_config(text, path, overrides, registries, folder);
 }
 
 std::string to_text(const optim::ParamGroup& group) {

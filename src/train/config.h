@@ -55,13 +55,14 @@ std::vector<Key> keys_of(const Config& of);
 /// registries hold what model.name and task.name can name, and outlive the configuration. Throws UsageError
 /// naming file, line, key and value, of all mistakes that are independent of each other: unknown keys (with
 /// the nearest known one), keys of another model or task, values out of range, impossible combinations. A key
-/// of another optimizer is only noted.
+/// of another optimizer is only noted. Options of the model that the configuration lacks are those of
+/// config.json in the folder of another program that holds the weights: `folder`, or else train.init.
 Config read_config(const std::string& path, const std::vector<std::string>& overrides,
-                   const Registries& registries = built_in_registries());
+                   const Registries& registries = built_in_registries(), const std::string& folder = {});
 /// The same from text; `origin` names it in errors.
 Config parse_config(const std::string& text, const std::string& origin,
                     const std::vector<std::string>& overrides = {},
-                    const Registries& registries = built_in_registries());
+                    const Registries& registries = built_in_registries(), const std::string& folder = {});
 /// The same for the text of a run directory or a checkpoint, which another version may have written: an
 /// unknown key is ignored if its value is empty, 0 or false. Any other value is an error.
 Config parse_stored_config(const std::string& text, const std::string& origin,

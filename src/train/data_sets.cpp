@@ -79,6 +79,7 @@ data::Request request_for(const Config& config, const models::Model& model, std:
           .normalizes = !config.data.normalize.empty(),
           .context = model.context(),
           .classes = model.classes(),
+          .documents_apart = config.data.documents == "mask",
           .takes_images = model.sample_shape().rank() > 0,
           .classifies = config.task.options_of<tasks::Classification>() != nullptr,
           .labels = reads_labels || !takes_unit_range(config),  // whose x alone is learned

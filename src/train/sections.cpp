@@ -116,6 +116,10 @@ std::vector<Option<DataConfig>> DataConfig::options() {
                    "whether each epoch has its own order of samples; false: the order of the data, in every "
                    "epoch",
                    {.peers = {"random_order", "shuffle_train", "sequential"}}),
+      option::choice("documents", &D::documents, {"cross", "mask"},
+                     "text: a sample may hold several documents. cross: each is read after the one before; "
+                     "mask: as if it were alone",
+                     {.peers = {"reset_attention_mask", "packing", "document_mask", "sample_packing"}}),
       augment_row(),
       option::number("threads", &D::threads, Range::from(0, 1024),
                      "threads of a rank that read and decode; 0: the cores that it has and does not compute "
@@ -401,7 +405,8 @@ std::vector<Key> keys_of(const Config& of) {
              "which model; it decides the other keys of [model]",
              {.required = true, .peers = {"model", "arch", "architecture", "type"}});
   add_choice(keys, task_name_key, of.task.type, [](auto& config) -> auto& { return config.task; }, "",
-             "what is learned, which decides the other keys of [task]; default: language for gpt, diffusion "
+             "what is learned, which decides the other keys of [task]; default: language for gpt and llama, "
+             "diffusion "
              "for unet, classification for mlp, resnet and vit",
              {.peers = {"task", "objective", "criterion"}});
   add_section(keys, "data", &Config::data);

@@ -33,6 +33,7 @@ struct DataConfig {
   std::vector<double> range;                   ///< lowest and highest stored value of x; empty: by its type
   std::string balance, weights;                ///< fields that decide how often a sample is drawn
   bool shuffle = true;
+  std::string documents = "cross";  ///< of text, or mask
   data::Augment augment;
   data::PictureOptions pictures;
   /// Not a key: what the folders contain (list_folders()); null: a data set looks itself.

@@ -210,8 +210,7 @@ BOOST_AUTO_TEST_CASE(wrong_arguments_of_attention_are_usage_errors) {
   const auto refused = [&](Shape q, Shape k, Shape v, bool causal, const std::vector<std::string>& text) {
     BOOST_CHECK_EXCEPTION(attention(input(q), input(k), input(v), causal), UsageError, mentions(text));
   };
-  refused({1, 2, 3, 4}, {1, 2, 5, 4}, {1, 2, 5, 4}, true,
-          {"attention: a causal mask", "[1, 2, 3, 4]", "[1, 2, 5, 4]"});
+  refused({1, 2, 3, 4}, {1, 2, 5, 4}, {1, 2, 5, 4}, true, {"attention: a causal mask", "not 5 for 3"});
   refused({1, 3, 3, 4}, {1, 2, 3, 4}, {1, 2, 3, 4}, false, {"attention: k", "[1, 3, 3, 4]", "[1, 2, 3, 4]"});
   refused({1, 2, 3, 4}, {1, 2, 3, 5}, {1, 2, 3, 5}, false, {"attention: k", "[1, 2, 3, 5]"});
   refused({2, 2, 3, 4}, {1, 2, 3, 4}, {1, 2, 3, 4}, false, {"attention: k", "[2, 2, 3, 4]"});

@@ -342,20 +342,21 @@ BOOST_AUTO_TEST_CASE(a_start_on_a_gpu_that_the_build_has_no_machine_code_for_say
   });
 }
 
-BOOST_AUTO_TEST_CASE(a_text_needs_as_many_attention_plans_as_it_has_lengths_in_steps_of_64) {
+BOOST_AUTO_TEST_CASE(texts_need_one_attention_plan_and_are_those_of_the_cpu) {
   train::Config config =
       device_config("name = gpt\nlayers = 2\nheads = 2\nchannels = 16\ncontext = 96\nvocab = 256\n");
   Place gpu = on_cpu(), cpu = on_cpu();
   gpu.backend = kernels::make_cuda_backend(0);
   const auto there = model_on(config, *gpu.backend), here = model_on(config, *cpu.backend);
   counts().attention_plans = 0;
-  const std::string almost_64(60, 'a');
-  train::generate(*there, data::Bytes(), *gpu.backend, almost_64, {.tokens = 8, .compute = DType::bfloat16});
-  BOOST_TEST(counts().attention_plans == 2);  // 64 and 96 positions
-  // In float32, whose attention is exact enough: the text is the CPU's.
-  const train::GenerateOptions likely{.tokens = 6, .temperature = 0};
-  BOOST_TEST(train::generate(*there, data::Bytes(), *gpu.backend, "a start", likely) ==
-             train::generate(*here, data::Bytes(), *cpu.backend, "a start", likely));
+  const std::vector<train::Tokens> starts{train::Tokens(60, 97), {97, 32}, {98, 99, 100}};
+  train::generate(*there, *gpu.backend, std::span(starts).first(1), 0,
+                  {.tokens = 8, .compute = DType::bfloat16});
+  BOOST_TEST(counts().attention_plans == 1);
+  // In float32, whose attention is exact enough: the texts are the CPU's, also beyond the context.
+  const train::GenerateOptions likely{.tokens = 50, .temperature = 0};
+  BOOST_TEST((train::generate(*there, *gpu.backend, starts, 0, likely) ==
+              train::generate(*here, *cpu.backend, starts, 0, likely)));
 }
 
 BOOST_AUTO_TEST_CASE(a_rank_of_few_cores_sleeps_while_it_waits_for_its_gpu) {

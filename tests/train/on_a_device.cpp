@@ -220,8 +220,9 @@ BOOST_AUTO_TEST_CASE(a_text_goes_on_the_same) {
   const train::Config config = device_config(gpt);
   Place device = on_fake_device(), cpu = on_cpu();
   const auto there = model_on(config, *device.backend), here = model_on(config, *cpu.backend);
-  BOOST_TEST(train::generate(*there, data::Bytes(), *device.backend, "a start", {.tokens = 12}) ==
-             train::generate(*here, data::Bytes(), *cpu.backend, "a start", {.tokens = 12}));
+  const std::vector<train::Tokens> starts{{97, 32, 115}, {98}, {1, 2, 3, 4, 5}};
+  BOOST_TEST((train::generate(*there, *device.backend, starts, 0, {.tokens = 12}) ==
+              train::generate(*here, *cpu.backend, starts, 0, {.tokens = 12})));
 }
 
 BOOST_AUTO_TEST_CASE(a_loader_brings_batches_to_the_device) {

@@ -49,6 +49,7 @@ Var add(const Var& a, const Var& b);
 Var sub(const Var& a, const Var& b);
 Var mul(const Var& a, const Var& b);
 Var div(const Var& a, const Var& b);
+Var swiglu(const Var& gate, const Var& up);  ///< silu(gate) up, the gated activation of Llama's layers
 /// Each input gets half of the gradient where both are equal.
 Var maximum(const Var& a, const Var& b);
 Var minimum(const Var& a, const Var& b);
@@ -239,26 +240,45 @@ Var resize_bilinear(const Var& x, std::int64_t height, std::int64_t width);
 // --- sequences
 /// indices: int64, any shape; weight: [rows, width]; result [indices..., width].
 Var embedding(const Tensor& indices, const Var& weight);
-/// x: [B, T, C]; weight: [context, C], of which rows [0, T) are added to every sequence.
-Var add_positions(const Var& x, const Var& weight);
-/// Rotary positions. x: [B, heads, T, width], width even. Pair i of row t is rotated by the angle
-/// (first_position + t) base^(-2 i / width); the layout says which elements are a pair.
+
+// Functions of a sequence's positions take `positions`, int64 [B, T], if they do not count from 0 in every
+// row of the batch: documents that follow each other in a row, or a row's end (ops/attention.h).
+
+/// x: [B, T, C]; weight: [context, C], of which rows [0, T), or `positions`, are added to every sequence.
+Var add_positions(const Var& x, const Var& weight, const Tensor& positions = {});
 using ops::RotaryLayout;
-Var rotary(const Var& x, RotaryLayout layout, float base = 10000, std::int64_t first_position = 0);
+/// How rotary() turns.
+struct RotaryOptions {
+  RotaryLayout layout = RotaryLayout::halves;  ///< which elements are a pair
+  float base = 10000;                          ///< pair i turns by base^(-2 i / width) a position
+  std::int64_t first_position = 0;             ///< of row 0, without `positions`
+  ops::RotaryScaling scaling = {};             ///< for longer texts
+  bool time_first = false;                     ///< x is [B, T, heads, width]
+  Tensor positions = {};
+};
+/// Rotary positions. x: [B, heads, T, width], width even. Pair i of the row of position p is rotated by the
+/// angle p base^(-2 i / width).
+Var rotary(const Var& x, const RotaryOptions& options);
+/// The same, of the options that most need.
+inline Var rotary(const Var& x, RotaryLayout layout, float base = 10000, std::int64_t first_position = 0) {
+  return rotary(x, {.layout = layout, .base = base, .first_position = first_position});
+}
 /// softmax(q k' / sqrt(width)) v per head; result as q. With `causal`, which needs as many keys as queries, a
-/// position attends to itself and to the positions before it. k and v may have another length than q, and
-/// fewer heads (grouped queries): of H query heads and K key heads, H / K query heads share a key head. q:
-/// [B, Tq, H W], k, v: [B, Tk, K W], with the heads side by side; heads: H.
-Var attention(const Var& q, const Var& k, const Var& v, int heads, bool causal);
+/// position attends to itself and to the positions before it (of its document, if there are `positions`); in
+/// a pass with a cache also to those of the cache. k and v may have another length than q, and fewer heads
+/// (grouped queries): of H query heads and K key heads, H / K query heads share a key head. q: [B, Tq, H W],
+/// k, v: [B, Tk, K W], with the heads side by side; heads: H.
+Var attention(const Var& q, const Var& k, const Var& v, int heads, bool causal, const Tensor& positions = {});
 /// q: [B, H, Tq, W], k, v: [B, K, Tk, W].
-Var attention(const Var& q, const Var& k, const Var& v, bool causal);
+Var attention(const Var& q, const Var& k, const Var& v, bool causal, const Tensor& positions = {});
 /// How the columns of q, k and v share a matrix.
 enum class HeadOrder : std::uint8_t {
   thirds,  ///< [3, heads, W]: all of q, all of k, all of v
   heads,   ///< [heads, 3, W]: q, k and v of one head, then of the next
 };
 /// qkv: [B, T, 3 C], the output of one linear layer.
-Var attention(const Var& qkv, int heads, bool causal, HeadOrder order = HeadOrder::thirds);
+Var attention(const Var& qkv, int heads, bool causal, HeadOrder order = HeadOrder::thirds,
+              const Tensor& positions = {});
 
 // --- normalisation
 /// Over the last dimension n; weight, bias: [n].

@@ -20,6 +20,7 @@
 
 namespace lockstep {
 
+class KeyValueCache;
 class RankSums;
 class Recompute;
 class RoundedCopies;
@@ -72,6 +73,9 @@ struct Pass {
   /// Parameters have the same values as in this tape's last pass: their bf16 copies are reused. (A GPU's are
   /// reused until an operation writes a value without its copy.)
   bool same_parameters = false;
+  /// Holds the positions before those of the batch, in an evaluation without record; may be null. Products of
+  /// the few rows of such a pass read each weight once.
+  KeyValueCache* cache = nullptr;
 };
 
 /// One per computing thread. In the steady state (passes of shapes seen before) it allocates nothing: nodes
@@ -180,6 +184,8 @@ class Tape {
   void write_gradient(const Var& input, Write&& write, bool rounds = false);
 
  private:
+  /// The value of a weight as weight() and convolution_weight() say, in this channel block.
+  Var rounded_weight(Param& param, int channel_block);
   friend class Recompute;
 
   static constexpr std::size_t max_inputs = 8;

@@ -90,6 +90,7 @@ struct Request {
   bool normalizes = false;            ///< data.normalize names some
   std::int64_t context = 0;           ///< of a model that reads text, in tokens; 0: of no other
   std::int64_t classes = 0;           ///< or tokens that the model knows; 0: not known
+  bool documents_apart = false;       ///< data.documents = mask
   bool takes_images = false;          ///< the model says the shape of its input x
   bool classifies = false;            ///< y are classes
   bool labels = true;                 ///< y is needed of images

@@ -14,9 +14,10 @@ namespace lockstep::models {
 class GptBlock : public nn::Layer<GptBlock> {
  public:
   GptBlock(nn::Module& parent, std::string_view name, std::int64_t channels, std::int64_t heads,
-           double dropout);
+           double dropout, bool bias);
 
-  Residual forward(const Residual& input);  ///< x, branch: [N, T, channels]
+  /// x, branch: [N, T, channels]; positions as in autograd/functions.h
+  Residual forward(const Residual& input, const Tensor& positions);
 
  private:
   int heads_;
@@ -39,6 +40,7 @@ class Gpt final : public Model {
     std::int64_t context = 0;                          ///< maximum tokens of a sequence
     std::int64_t vocab = 0;                            ///< size of the vocabulary
     double dropout = 0;                                ///< probability of zeroing an activation
+    bool bias = true;                                  ///< of linear layers and norms
     bool recompute = false;  ///< keeps the inputs of blocks only; the backward computes the rest again
 
     static std::vector<Option<Options>> options();
@@ -48,6 +50,7 @@ class Gpt final : public Model {
   std::int64_t context() const override { return wpe_.weight.value.size(0); }
   const ForeignWeights* foreign_weights() const override { return &foreign; }
   std::vector<std::string> reads() const override { return {"x"}; }
+  bool reads_positions() const override { return true; }
   std::int64_t classes() const override { return wte_.weight.value.size(0); }
   Shape sample_shape(std::int64_t) const override { return {context()}; }
   void check_input(const Shape& x) const override;

@@ -63,6 +63,9 @@ class Model : public nn::Module {
   virtual std::int64_t out_channels() const { return 0; }
   /// Tokens of a sample of text; 0: the model does not read text.
   virtual std::int64_t context() const { return 0; }
+  /// Whether the model takes the positions of tokens from field `positions`, if a batch has it
+  /// (autograd/functions.h): then documents can share a row, and a KeyValueCache works.
+  virtual bool reads_positions() const { return false; }
   /// Shape of a sample of field x, for measurements with synthetic data. A model for images of any size
   /// returns `image_size` x `image_size`. Empty: unknown.
   virtual Shape sample_shape([[maybe_unused]] std::int64_t image_size = 1) const { return {}; }
@@ -97,6 +100,11 @@ Option<Options> recompute_option(bool Options::*field) {
       {.keeps_weights = true,
        .peers = {"gradient_checkpointing", "activation_checkpointing", "checkpointing",
                  "recompute_activations"}});
+}
+
+/// Field `positions` of a batch; absent if the batch lacks it.
+inline Tensor positions_in(const Batch& batch) {
+  return batch.has("positions") ? batch["positions"] : Tensor();
 }
 
 /// "1234 parameters in 12 tensors", and how many of them are frozen, if any.

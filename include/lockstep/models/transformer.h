@@ -11,13 +11,13 @@ struct Residual {
   Var x, branch;  ///< the stream; the branch to add to it
 };
 
-/// block(input). With `recompute` only the stream is kept until the backward, and the branch is therefore
-/// added at once.
-template <class Block>
-Residual run_block(Block& block, const Residual& input, bool recompute) {
-  if (!recompute) return block(input);
-  const auto sum = [&block, x = input.x] {
-    const Residual after = block(Residual{x, {}});
+/// block(input, more...). With `recompute` only the stream is kept until the backward, and the branch is
+/// therefore added at once.
+template <class Block, class... More>
+Residual run_block(Block& block, const Residual& input, bool recompute, const More&... more) {
+  if (!recompute) return block(input, more...);
+  const auto sum = [&block, x = input.x, more...] {
+    const Residual after = block(Residual{x, {}}, more...);
     return after.x + after.branch;
   };
   return {recomputed(input.x.tape(), sum), {}};

@@ -1,6 +1,9 @@
 // ForeignWeights: how files of other programs store the weights of a model.
 #pragma once
 
+#include <functional>
+#include <map>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -32,6 +35,8 @@ struct ForeignWeights {
   struct OldName {
     std::string_view old, current;  ///< ".mlp.linear_1." and ".mlp.0."
   };
+  /// The text of a model's option, by name.
+  using OptionText = std::function<std::string(std::string_view)>;
   /// A tensor that only a larger relative of the model has, and the error about it that replaces all other
   /// differences.
   struct Relative {
@@ -44,6 +49,7 @@ struct ForeignWeights {
   std::string_view program = "";  ///< the other program's name in errors: "Hugging Face's GPT-2"
   std::string_view prefix = "";   ///< prefix of this model's names that files may leave out: "transformer."
   std::string_view blocks = "";   ///< "transformer.h.", before the number of a block and a dot
+  std::string_view marker = "";   ///< within a block: a tensor that only such models have
   /// Within a block: matrices that files may have as [in, out]. If they do, the first one has the shape [n,
   /// factor n].
   std::vector<std::string_view> in_first = {};
@@ -52,7 +58,12 @@ struct ForeignWeights {
   std::string_view positions = "";  ///< a tensor [positions, ...] of this model
   /// Two names of one tensor, of which a file has one or both.
   std::string_view head = "", embedding = "";
-  std::vector<Key> config = {};          ///< keys to compare
+  std::vector<Key> config = {};  ///< keys to compare
+  /// Where keys do not suffice: the model's options that the other program's configuration, a JSON object,
+  /// means. UsageError for what this model lacks.
+  std::map<std::string, std::string> (*options_of)(std::string_view config) = nullptr;
+  /// The other program's configuration of this model, a JSON object. UsageError if it has no such model.
+  std::string (*config_of)(const OptionText& option) = nullptr;
   std::vector<OldName> old_names = {};   ///< to replace
   std::vector<Relative> relatives = {};  ///< larger models, for errors
 };

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <limits>
+#include <optional>
 
 #include "lockstep/autograd/functions.h"
 #include "lockstep/nn/module.h"
@@ -11,15 +12,19 @@ namespace lockstep::nn {
 /// Over the last dimension.
 class LayerNorm : public Layer<LayerNorm> {
  public:
-  LayerNorm(Module& parent, std::string_view name, std::int64_t width, float eps = 1e-5f);
+  LayerNorm(Module& parent, std::string_view name, std::int64_t width, float eps = 1e-5f,
+            bool with_bias = true);
 
   Var forward(const Var& x);
   /// The norm of x + branch, fused with the addition; an absent branch (Var{}) adds nothing.
   SumAndNorm forward(const Var& x, const Var& branch);
 
-  Parameter weight, bias;
+  Parameter weight;
+  std::optional<Parameter> bias;
 
  private:
+  Var bias_or_zeros(Tape& tape);
+
   float eps_;
 };
 

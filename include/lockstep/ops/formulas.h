@@ -119,6 +119,22 @@ struct Silu {
   }
 };
 
+/// silu(gate) up (Shazeer, "GLU variants improve transformer", 2020).
+struct SwiGlu {
+  static constexpr const char* name = "swiglu";
+  static constexpr int inputs = 2;
+  LOCKSTEP_ON_ANY_DEVICE float operator()(float gate, float up) const { return Silu::value(gate) * up; }
+};
+
+/// The gradient of silu(gate) up with respect to the gate.
+struct SwiGluSlope {
+  static constexpr const char* name = "swiglu_backward";
+  static constexpr int inputs = 3;
+  LOCKSTEP_ON_ANY_DEVICE float operator()(float dy, float gate, float up) const {
+    return dy * up * Silu::slope(gate);
+  }
+};
+
 // GELU: Hendrycks, Gimpel, "Gaussian error linear units", 2016.
 /// x Phi(x), by the error function.
 struct GeluErf {
@@ -580,7 +596,7 @@ template <class... Function>
 using WithFunctions =
     TypeList<Sum, Scaled, Shifted, Difference, Product, Quotient, DivisorSlope, Maximum, Minimum, LargerSlope,
              Where, LogSumExp, LogSumExpSlope, Softmax, SoftmaxSlope, LogSoftmax, LogSoftmaxSlope,
-             VarianceSlope, ExtremeSlope, Value<Function>..., Slope<Function>...>;
+             VarianceSlope, ExtremeSlope, SwiGlu, SwiGluSlope, Value<Function>..., Slope<Function>...>;
 using Formulas =
     WithFunctions<Relu, Silu, GeluErf, GeluTanh, Tanh, Sigmoid, Exp, Log, Sqrt, Rsqrt, Reciprocal, Abs,
                   Square, Sin, Cos, Erf, Softplus, LogSigmoid, Elu, LeakyRelu, Mish, Hardswish, Pow, Clamp>;

@@ -124,6 +124,17 @@ Var mul(const Var& a, const Var& b) {
       });
 }
 
+Var swiglu(const Var& gate, const Var& up) {
+  return pair<ops::SwiGlu>(
+      gate, up, {.a = true, .b = true},
+      [](const Saved& at) {
+        return ops::Map<ops::SwiGluSlope>{{}, {at.dy, at.a, at.b}, {}};
+      },
+      [](const Saved& at) {
+        return ops::Map<ops::SwiGlu>{{}, {at.a, at.dy}, {}};
+      });
+}
+
 Var div(const Var& a, const Var& b) {
   return pair<ops::Quotient>(
       a, b, {.b = true, .y = b.needs_gradient()},

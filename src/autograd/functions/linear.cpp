@@ -29,8 +29,11 @@ LayerOutput run_layer(Tape& tape, const Tensor& x, const Var& weight, const Var&
   const Tensor y = backend.empty(x.shape().with(-1, weight.shape()[0]), x.dtype());
   const bool keeps_before = activation && *activation != ops::Activation::relu && tape.pass().record;
   const Tensor before = keeps_before ? empty_like(backend, y) : Tensor();
-  tape.run_by_shard(ops::linear(as_rows(x), weight.value(), bias.value(), as_rows(y), activation,
-                                before ? as_rows(before) : before));
+  constexpr std::int64_t few = 16;
+  ops::MatMul product = ops::linear(as_rows(x), weight.value(), bias.value(), as_rows(y), activation,
+                                    before ? as_rows(before) : before);
+  product.few_rows = tape.pass().cache && product.a.size(0) <= few;
+  tape.run_by_shard(product);
   return {y, before || !activation ? before : y};
 }
 

@@ -3,29 +3,47 @@
 #include <array>
 
 #include "autograd/functions/support.h"
+#include "lockstep/autograd/key_value_cache.h"
 #include "lockstep/ops/gather.h"
 
 namespace lockstep {
 namespace {
 
-/// The attention of q, k and v; it has q's shape.
-Var attend(const Var& q, const Var& k, const Var& v, int heads, bool causal) {
-  const ops::Columns queries = ops::all_columns(q.value()), keys = ops::all_columns(k.value()),
-                     values = ops::all_columns(v.value());
-  const ops::AttentionSizes s =
-      ops::attention_sizes(ops::Attention::name, queries, keys, values, heads, causal, 2);
-  Tape& tape = q.tape();
+/// Runs an attention into op.y, and returns what its backward reads. With a cache the keys and values of
+/// earlier positions come before its own, and there is no backward.
+Tensor run_attention(Tape& tape, ops::Attention op) {
   kernels::Backend& backend = tape.backend();
-  const Tensor y = empty_like(backend, q.value()),
-               saved = backend.empty(
-                   backend.attention_saved_shape(s.batch, static_cast<int>(s.heads), s.queries, s.keys));
-  tape.run_by_shard(ops::Attention{queries, keys, values, heads, causal, y, saved});
-  return tape.record(y, {&q, &k, &v}, [q, k, v, heads, causal, y, saved](Tape& t, const Tensor& dy) {
+  const ops::AttentionSizes s = ops::attention_sizes(op.name, op.q, op.k, op.v, op.heads, op.causal, 2);
+  if (op.causal && s.queries != s.keys)
+    throw UsageError("attention: a causal mask needs as many keys as queries, not {} for {}", s.keys,
+                     s.queries);
+  constexpr std::int64_t few = 8;  // queries, for which products are slower than rows
+  const bool cached = op.causal && tape.pass().cache;
+  if (cached) {
+    const KeyValueCache::Rows rows = tape.pass().cache->append(backend, op.k, op.v, s);
+    op.k = rows.keys;
+    op.v = rows.values;
+    op.keys = rows.count;
+  }
+  if (!cached || s.queries > few)
+    op.saved = backend.empty(backend.attention_saved_shape(s.batch, static_cast<int>(s.heads), s.queries,
+                                                           cached ? op.keys : s.keys));
+  tape.run_by_shard(op);
+  return op.saved;
+}
+
+/// The attention of q, k and v; it has q's shape.
+Var attend(const Var& q, const Var& k, const Var& v, int heads, bool causal, const Tensor& positions) {
+  const auto all = [](const Var& x) { return ops::all_columns(x.value()); };
+  Tape& tape = q.tape();
+  const Tensor y = empty_like(tape.backend(), q.value()),
+               saved = run_attention(tape, {all(q), all(k), all(v), heads, causal, y, {}, positions});
+  return tape.record(y, {&q, &k, &v}, [=](Tape& t, const Tensor& dy) {
     const Tensor dq = empty_like(t.backend(), q.value()), dk = empty_like(t.backend(), k.value()),
                  dv = empty_like(t.backend(), v.value());
-    t.run_by_shard(ops::AttentionBackward{dy, ops::all_columns(q.value()), ops::all_columns(k.value()),
-                                          ops::all_columns(v.value()), heads, causal, y, saved,
-                                          ops::all_columns(dq), ops::all_columns(dk), ops::all_columns(dv)});
+    t.run_by_shard(ops::AttentionBackward{dy, all(q), all(k), all(v), heads, causal, y, saved,
+                                          ops::all_columns(dq), ops::all_columns(dk), ops::all_columns(dv),
+                                          positions});
     t.add_gradient(q, dq);
     t.add_gradient(k, dk);
     t.add_gradient(v, dv);
@@ -52,8 +70,9 @@ Var embedding(const Tensor& indices, const Var& weight) {
   });
 }
 
-Var add_positions(const Var& x, const Var& weight) {
+Var add_positions(const Var& x, const Var& weight, const Tensor& positions) {
   require_rank("add_positions", x, 3);
+  if (positions) return add(x, embedding(positions, weight));
   const std::int64_t time = x.shape()[1];
   if (weight.shape().rank() != 2 || time > weight.shape()[0] || x.shape()[2] != weight.shape()[1])
     throw UsageError("add_positions: an input of shape {} does not fit positions of shape {}",
@@ -79,27 +98,29 @@ Var add_positions(const Var& x, const Var& weight) {
       });
 }
 
-Var rotary(const Var& input, RotaryLayout layout, float base, std::int64_t first_position) {
+Var rotary(const Var& input, const RotaryOptions& options) {
   const Var x = plain(input);
   Tape& tape = x.tape();
   const Tensor y = empty_like(tape.backend(), x.value());
-  tape.backend().run(ops::Rotary{x.value(), layout, base, first_position, false, y});
-  return record_unary(y, x, [layout, base, first_position](const Tensor& dy, const Tensor& dx) {
-    return ops::Rotary{dy, layout, base, first_position, true, dx};
-  });
+  const auto turned = [options](const Tensor& from, bool back, const Tensor& to) {
+    return ops::Rotary{from, options.layout,  options.base,       options.first_position, back,
+                       to,   options.scaling, options.time_first, options.positions};
+  };
+  tape.backend().run(turned(x.value(), false, y));
+  return record_unary(y, x, [turned](const Tensor& dy, const Tensor& dx) { return turned(dy, true, dx); });
 }
 
-Var attention(const Var& q, const Var& k, const Var& v, int heads, bool causal) {
+Var attention(const Var& q, const Var& k, const Var& v, int heads, bool causal, const Tensor& positions) {
   for (const Var* const x : {&q, &k, &v}) require_rank("attention", *x, 3);
-  return attend(q, k, v, heads, causal);
+  return attend(q, k, v, heads, causal, positions);
 }
 
-Var attention(const Var& q, const Var& k, const Var& v, bool causal) {
+Var attention(const Var& q, const Var& k, const Var& v, bool causal, const Tensor& positions) {
   for (const Var* const x : {&q, &k, &v}) require_rank("attention", *x, 4);
-  return attend(plain(q), plain(k), plain(v), 1, causal);
+  return attend(plain(q), plain(k), plain(v), 1, causal, positions);
 }
 
-Var attention(const Var& qkv, int heads, bool causal, HeadOrder order) {
+Var attention(const Var& qkv, int heads, bool causal, HeadOrder order, const Tensor& positions) {
   require_rank("attention", qkv, 3);
   const std::int64_t channels = qkv.shape()[2] / 3;
   if (qkv.shape()[2] % 3 != 0)
@@ -111,18 +132,15 @@ Var attention(const Var& qkv, int heads, bool causal, HeadOrder order) {
                                       : ops::Columns{matrix, index * width, channels, 3 * width};
   };
   const Tensor& x = qkv.value();
-  const ops::AttentionSizes s =
-      ops::attention_sizes(ops::Attention::name, part(x, 0), part(x, 1), part(x, 2), heads, causal, 2);
   Tape& tape = qkv.tape();
-  kernels::Backend& backend = tape.backend();
-  const Tensor y = backend.empty({s.batch, s.queries, channels}, x.dtype()),
-               saved = backend.empty(backend.attention_saved_shape(s.batch, heads, s.queries, s.keys));
-  tape.run_by_shard(ops::Attention{part(x, 0), part(x, 1), part(x, 2), heads, causal, y, saved});
-  return tape.record(y, {&qkv}, [qkv, heads, causal, y, saved, part](Tape& t, const Tensor& dy) {
+  const Tensor y = tape.backend().empty(x.shape().with(-1, channels), x.dtype()),
+               saved =
+                   run_attention(tape, {part(x, 0), part(x, 1), part(x, 2), heads, causal, y, {}, positions});
+  return tape.record(y, {&qkv}, [qkv, heads, causal, y, saved, part, positions](Tape& t, const Tensor& dy) {
     add_new_gradient(t, qkv, [&](const Tensor& d) {
       t.run_by_shard(ops::AttentionBackward{dy, part(qkv.value(), 0), part(qkv.value(), 1),
                                             part(qkv.value(), 2), heads, causal, y, saved, part(d, 0),
-                                            part(d, 1), part(d, 2)});
+                                            part(d, 1), part(d, 2), positions});
     });
   });
 }

@@ -47,11 +47,43 @@ bool tells(const ForeignWeights& by, std::string_view name, std::span<const std:
   return smaller > 0 && larger / by.factor == smaller && larger % by.factor == 0;
 }
 
+json read_foreign_config(const std::string& path) {
+  json config = json::parse(read_text(path), nullptr, false);
+  if (!config.is_object())
+    throw UsageError("{}: is not a JSON object, unlike the usual config.json next to weights", path);
+  return config;
+}
+
+/// The model's options that a configuration means, as texts. UsageError naming the file.
+std::map<std::string, std::string> options_in(const ForeignWeights& by, const json& config,
+                                              const std::string& path) {
+  try {
+    if (by.options_of) return by.options_of(config.dump());
+  } catch (const std::exception& error) {
+    throw UsageError("{}: {}", path, error.what());
+  }
+  std::map<std::string, std::string> options;
+  for (const ForeignWeights::Key& key : by.config) {
+    if (key.option.empty() || !key.values.empty()) continue;
+    for (const std::string_view name : key.names)
+      if (const auto found = config.find(name); found != config.end())
+        options[std::string(key.option)] = json_text(*found);
+  }
+  return options;
+}
+
 }  // namespace
+
+std::map<std::string, std::string> foreign_options(const std::string& folder, const ForeignWeights& by) {
+  const std::string path = folder + "/config.json";
+  if (by.marker.empty() || !exists(path)) return {};
+  return options_in(by, read_foreign_config(path), path);
+}
 
 std::string foreign_config(const WeightSource& source, KnownForeign known) {
   const auto text = [](const ForeignWeights& by, const std::string& origin, const json& config) {
     json stated;
+    if (by.options_of && config.is_object()) stated = options_in(by, config, origin);
     for (const ForeignWeights::Key& key : by.config)
       for (const std::string_view name : key.names)
         if (const auto found = config.find(name); found != config.end()) stated[std::string(name)] = *found;
@@ -59,17 +91,11 @@ std::string foreign_config(const WeightSource& source, KnownForeign known) {
   };
   const std::string beside = directory_of(source.path()) + "/config.json";
   for (const ForeignWeights* const by : known) {
-    if (by->config.empty() || source.index()) continue;
-    const auto is_its = [&](const StoredTensor& tensor) {
-      return !by->in_first.empty() && tensor.name.ends_with(by->in_first.front());
-    };
+    if (by->marker.empty() || source.index()) continue;
+    const auto is_its = [&](const StoredTensor& tensor) { return tensor.name.ends_with(by->marker); };
     std::string stated = text(*by, source.path() + ": model_args", source.model_args());
     if (stated.empty() && std::ranges::any_of(source.tensors(), is_its) && exists(beside)) {
-      const json config = json::parse(read_text(beside), nullptr, false);
-      if (!config.is_object())
-        throw UsageError("{}: is not a JSON object, unlike the usual config.json next to {}", beside,
-                         file_name_of(source.path()));
-      stated = text(*by, beside, config);
+      stated = text(*by, beside, read_foreign_config(beside));
     }
     if (!stated.empty()) return stated;
   }
@@ -82,6 +108,14 @@ void check_foreign_config(const std::string& weights, const std::string& text, c
   if (!stated.is_object() || stated.size() != 1 || !stated.front().is_object())
     throw DataError("{}: {} is damaged: {}", weights, foreign_config_key, quote(text));
   const json& config = stated.front();
+  if (by.options_of) {
+    for (const auto& [name, value] : config.items())
+      if (const std::string theirs = value.get<std::string>(), ours = option(name);
+          json::parse(theirs) != json::parse(ours) && name != "context" && ours != "0")
+        throw UsageError("{}: means model.{} = {}, not {}: {} has the weights of another model",
+                         stated.begin().key(), name, theirs, ours, weights);
+    return;
+  }
   bool is_named = false;
   for (const ForeignWeights::Key& key : by.config) {
     std::vector<json> allowed;
@@ -89,7 +123,8 @@ void check_foreign_config(const std::string& weights, const std::string& text, c
     std::string ours(key.ours);
     if (!key.option.empty()) {
       const std::string value = option(key.option);
-      allowed.push_back(json::parse(value).get<double>() * key.times);
+      const json number = json::parse(value);
+      allowed.push_back(number.is_boolean() ? number : json(number.get<double>() * key.times));
       if (ours.empty()) ours = fmt::format("model.{} is {}", key.option, value);
     }
     const auto check = [&](std::string_view name, const json& value, std::string_view stated_text) {
@@ -201,7 +236,8 @@ std::vector<NamedTensor> in_layout(std::span<const NamedTensor> tensors, const F
   std::set<std::string> blocks;  // "h.0."
   std::int64_t positions = 0;
   for (const NamedTensor& tensor : tensors) {
-    const std::string name = layout.prefix + tensor.name.substr(by.prefix.size());
+    const std::string name =
+        tensor.name == by.head ? tensor.name : layout.prefix + tensor.name.substr(by.prefix.size());
     const std::string_view within = within_block(by, tensor.name);
     if (!within.empty()) blocks.insert(name.substr(0, name.size() - within.size()));
     if (tensor.name == by.positions) positions = tensor.value.size(0);
@@ -246,10 +282,15 @@ void arrange(Weights& weights, const std::optional<std::string>& layout, const s
     std::optional<ForeignLayout> target;
     if (recorded != weights.provenance.end()) target = layout_in(recorded->second, *by);
     if (layout && !target) target = layout_in(by->layout, *by);
-    const bool is_own =
-        any_tells(true) && std::ranges::count(weights.tensors, by->embedding, &NamedTensor::name) == 1 &&
-        std::ranges::all_of(weights.tensors,
-                            [&](const NamedTensor& tensor) { return tensor.name.starts_with(by->prefix); });
+    const bool is_own = std::ranges::any_of(weights.tensors,
+                                            [&](const NamedTensor& tensor) {
+                                              return within_block(*by, tensor.name) == by->marker;
+                                            }) &&
+                        (by->in_first.empty() || any_tells(true)) &&
+                        std::ranges::count(weights.tensors, by->embedding, &NamedTensor::name) == 1 &&
+                        std::ranges::all_of(weights.tensors, [&](const NamedTensor& tensor) {
+                          return tensor.name.starts_with(by->prefix) || tensor.name == by->head;
+                        });
     if (layout) models.push_back(by->model);
     if (!target || !is_own) continue;
     weights.tensors = in_layout(weights.tensors, *target, *by);
@@ -322,7 +363,7 @@ Adoption adopt(const ForeignWeights& by, const WeightSource& source, std::vector
       layout.prefix = stored_name.substr(0, stored_name.size() - (full.size() - by.prefix.size()));
       if (!tensor.shape.empty()) positions = tensor.shape[0];
     }
-    blocks += !by.in_first.empty() && within == by.in_first.front();
+    blocks += !by.marker.empty() && within == by.marker;
     in_first = in_first || tells(by, full, tensor.shape, false);
   }
   for (StoredTensor& tensor : stored) {

@@ -24,6 +24,9 @@ inline constexpr const char* n_averaged_key = "n_averaged";
 /// keys that one of the known models names. Empty if there is none. UsageError if config.json is not a JSON
 /// object.
 std::string foreign_config(const WeightSource& source, KnownForeign known);
+/// The model's options that config.json in a folder means, as texts; none if there is none. UsageError naming
+/// it.
+std::map<std::string, std::string> foreign_options(const std::string& folder, const ForeignWeights& by);
 /// Compares such a text with the model, whose options have the values option(name). UsageError naming its
 /// place, the key and both values if they differ. DataError if it is damaged. `weights` is for errors.
 void check_foreign_config(const std::string& weights, const std::string& text, const ForeignWeights& by,

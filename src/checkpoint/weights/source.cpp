@@ -200,6 +200,14 @@ std::optional<ShardName> shard_name(const std::string& path) {
                    std::stoi(parts[3])};
 }
 
+/// The weights in a folder of Hugging Face; other paths stay.
+std::string file_in_folder(const std::string& path) {
+  for (const char* const name : {"model.safetensors.index.json", "model.safetensors",
+                                 "pytorch_model.bin.index.json", "pytorch_model.bin"})
+    if (is_directory(path) && exists(path + "/" + name)) return path + "/" + name;
+  return path;
+}
+
 enum class Format : std::uint8_t { checkpoint, arrays, safetensors, pytorch, shards };
 
 Format format_of(const std::string& path) {
@@ -293,8 +301,9 @@ std::size_t WeightSource::bytes_of(std::size_t tensor) const {
       [](std::size_t bytes, std::int64_t extent) { return bytes * static_cast<std::size_t>(extent); });
 }
 
-std::unique_ptr<WeightSource> open_weights(const std::string& path, const std::string& group,
+std::unique_ptr<WeightSource> open_weights(const std::string& given, const std::string& group,
                                            comm::HostGroup& world, const std::string& key) {
+  const std::string path = from_rank_0(world, [&] { return file_in_folder(given); });
   const Format format = from_rank_0(world, [&] { return format_of(path); });
   FileIndex index;
   if (format == Format::checkpoint) index = read_index(path, world);

@@ -67,7 +67,8 @@ inline constexpr const char *config_key = "lockstep.config", *position_prefix = 
 
 /// Opens a checkpoint, an HDF5 file with the group or, for "model", with arrays at its root, a .safetensors
 /// file, a file of torch.save, of which `key` may choose a mapping (pytorch.h), or the index of several such
-/// files (model.safetensors.index.json), which are beside it; the content decides. An
+/// files (model.safetensors.index.json), which are beside it; the content decides. A folder of Hugging Face
+/// stands for its weights. An
 /// empty group means FileIndex::default_weights() of a checkpoint, otherwise "model". Collective. DataError
 /// on other files, on data files, and if the group does not exist; UsageError on a key for a file without
 /// mappings.

@@ -12,6 +12,7 @@
 #include <omp.h>
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <type_traits>
 #include <utility>
 
@@ -45,7 +46,21 @@ bool keeps_probabilities(std::int64_t keys) { return keys <= max_kept_keys; }
 
 /// The number of keys that rows before `end` attend to.
 std::int64_t keys_up_to(const ops::AttentionSizes& sizes, std::int64_t end) {
-  return sizes.causal ? end : sizes.keys;
+  return sizes.causal ? sizes.keys - sizes.queries + end : sizes.keys;
+}
+
+/// A row of queries attends to keys in [first, end).
+struct KeysOfRow {
+  std::int64_t first, end;
+};
+/// positions: those of the image's queries, or null.
+KeysOfRow keys_of_row(const ops::AttentionSizes& sizes, const std::int64_t* positions, std::int64_t row) {
+  const std::int64_t end = keys_up_to(sizes, row + 1);
+  return {positions ? std::clamp<std::int64_t>(end - 1 - positions[row], 0, end - 1) : 0, end};
+}
+const std::int64_t* positions_of(const Tensor& positions, const ops::AttentionSizes& sizes,
+                                 std::int64_t image) {
+  return positions ? positions.data<std::int64_t>() + image * sizes.queries : nullptr;
 }
 
 float scale_of(const ops::AttentionSizes& sizes) { return 1.0f / std::sqrt(static_cast<float>(sizes.width)); }
@@ -163,9 +178,12 @@ struct Workspace {
   float* take(std::int64_t count) { return std::exchange(next, next + count); }
 };
 
-/// Replaces the scores of a row's first `keys` by e^(scale * score - scale * the largest), and the rest up to
+/// Replaces the scores of a row's keys by e^(scale * score - scale * the largest), and the others up to
 /// `end`, which may hold anything, by zeros. Returns the logarithm of the sum of e^(scale * score).
-float exponentials_of_row(float* row, std::int64_t keys, std::int64_t end, float scale, float& sum_of_row) {
+float exponentials_of_row(float* row, const KeysOfRow& of_row, std::int64_t end, float scale,
+                          float& sum_of_row) {
+  const std::int64_t keys = of_row.end;
+  std::fill(row, row + of_row.first, -std::numeric_limits<float>::infinity());
   const float max = scale * largest(row, keys);  // scale > 0
   const std::int64_t vectors = padded(keys);
 #pragma GCC ivdep
@@ -185,6 +203,7 @@ template <class E>
 struct ForwardHead {
   Head<E> q, k, v, y;
   float* saved;  ///< [queries, keys] probabilities, or [queries] logarithms
+  const std::int64_t* positions;
 };
 
 template <class E>
@@ -206,8 +225,8 @@ void forward_head(const ops::AttentionSizes& sizes, const ForwardHead<E>& head, 
              stride);
     float sums[strip_rows];
     for (std::int64_t r = 0; r < rows; ++r) {
-      const float log_sum_exp =
-          exponentials_of_row(strip + r * stride, keys_up_to(sizes, begin + r + 1), keys, scale, sums[r]);
+      const float log_sum_exp = exponentials_of_row(
+          strip + r * stride, keys_of_row(sizes, head.positions, begin + r), keys, scale, sums[r]);
       if (!keeps) head.saved[begin + r] = log_sum_exp;
     }
     const OutputRows y = output_rows(head.y, begin, width, scratch);
@@ -227,6 +246,26 @@ void forward_head(const ops::AttentionSizes& sizes, const ForwardHead<E>& head, 
   }
 }
 
+/// The attention of few queries, without copies of all keys and values, which products would need.
+template <class E>
+void attend_by_row(const ops::AttentionSizes& sizes, const ForwardHead<E>& head, Workspace work) {
+  const std::int64_t width = sizes.width;
+  float *const scores = work.take(padded(sizes.keys)), *const total = work.take(padded(width));
+  for (std::int64_t r = 0; r < sizes.queries; ++r) {
+    const KeysOfRow keys = keys_of_row(sizes, head.positions, r);
+    for (std::int64_t j = keys.first; j < keys.end; ++j) scores[j] = dot(head.q.row(r), head.k.row(j), width);
+    float sum_of_row = 0;
+    exponentials_of_row(scores, keys, keys.end, scale_of(sizes), sum_of_row);
+    std::fill(total, total + width, 0.0f);
+    for (std::int64_t j = keys.first; j < keys.end; ++j) {
+      const E* const value = head.v.row(j);
+#pragma GCC ivdep
+      for (std::int64_t d = 0; d < width; ++d) total[d] += scores[j] * to_float(value[d]);
+    }
+    for (std::int64_t d = 0; d < width; ++d) store(head.y.row(r)[d], total[d] / sum_of_row);
+  }
+}
+
 /// dp -> ds = scale * p * (dp - centre) over a row's first `keys`; zeros from there to `end`.
 void softmax_backward_row(const float* p, float* dp, std::int64_t keys, std::int64_t end, float scale,
                           float centre) {
@@ -236,10 +275,11 @@ void softmax_backward_row(const float* p, float* dp, std::int64_t keys, std::int
 }
 
 /// The same from scores: scores -> p = e^(scale * score - log_sum_exp), and dp -> ds = scale * p * (dp -
-/// centre), over a row's first `keys`; zeros from there to `end`, where the row may hold anything.
-void scores_backward_row(float* scores, float* dp, std::int64_t keys, std::int64_t end, float scale,
+/// centre), over a row's keys; zeros elsewhere up to `end`, where the row may hold anything.
+void scores_backward_row(float* scores, float* dp, const KeysOfRow& of_row, std::int64_t end, float scale,
                          float log_sum_exp, float centre) {
-  const std::int64_t vectors = padded(keys);
+  const std::int64_t keys = of_row.end, vectors = padded(keys);
+  std::fill(scores, scores + of_row.first, -std::numeric_limits<float>::infinity());
 #pragma GCC ivdep
   for (std::int64_t j = 0; j < vectors; ++j) {
     const float p = exponential(std::fma(scores[j], scale, -log_sum_exp));
@@ -262,6 +302,7 @@ template <class E>
 struct QueryHead {
   Head<E> q, y, dy, dq;
   const float* saved;
+  const std::int64_t* positions;
 };
 
 template <class E>
@@ -310,11 +351,11 @@ void backward_head(const ops::AttentionSizes& sizes, const KeyHead<E>& head, con
         // The sum of p dp over the keys equals the sum of y dy over the head's width.
         const float centre = dot(y.data + r * y.stride, upstream.data + r * upstream.stride, width);
         float* const ds_row = ds + r * stride;
-        const std::int64_t keys_of_row = keys_up_to(sizes, begin + r + 1);
-        if (keeps)
-          softmax_backward_row(p.data + r * sizes.keys, ds_row, keys_of_row, keys, scale, centre);
+        const KeysOfRow of_row = keys_of_row(sizes, from.positions, begin + r);
+        if (keeps)  // the probabilities of other documents are zeros
+          softmax_backward_row(p.data + r * sizes.keys, ds_row, of_row.end, keys, scale, centre);
         else
-          scores_backward_row(scores + r * stride, ds_row, keys_of_row, keys, scale, from.saved[begin + r],
+          scores_backward_row(scores + r * stride, ds_row, of_row, keys, scale, from.saved[begin + r],
                               centre);
       }
       multiply(keys, width, rows, {p.data, p.stride, true}, upstream, beta, dv.data, dv.stride);
@@ -356,10 +397,10 @@ Shape CpuBackend::attention_saved_shape(std::int64_t batch, int heads, std::int6
 
 void attention(CpuBackend& cpu, const ops::Attention& op) {
   const ops::AttentionSizes sizes = op.sizes();
-  require_saved(cpu, op.name, op.saved, sizes);
-  float* const kept = op.saved.data<float>();
+  if (op.saved) require_saved(cpu, op.name, op.saved, sizes);
+  float* const kept = op.saved ? op.saved.data<float>() : nullptr;
   const std::int64_t items = sizes.batch * sizes.heads, team = std::min<std::int64_t>(cpu.threads(), items),
-                     kept_of_head = op.saved.numel() / std::max<std::int64_t>(1, items);
+                     kept_of_head = kept ? op.saved.numel() / std::max<std::int64_t>(1, items) : 0;
   by_type_of(op.y, [&]<class E>(E) {
     const auto view = [&](const ops::Columns& columns) { return heads_of<E>(columns, sizes); };
     const HeadView<E> queries = view(op.q), keys = view(op.k), values = view(op.v),
@@ -367,13 +408,17 @@ void attention(CpuBackend& cpu, const ops::Attention& op) {
     if (op.y.numel() == 0) return;
     const auto head_at = [&](std::int64_t item) -> ForwardHead<E> {
       const std::int64_t key_item = item / sizes.group();
-      return {queries.at(item, sizes.heads), keys.at(key_item, sizes.key_heads),
+      return {queries.at(item, sizes.heads),        keys.at(key_item, sizes.key_heads),
               values.at(key_item, sizes.key_heads), results.at(item, sizes.heads),
-              kept + item * kept_of_head};
+              kept + item * kept_of_head,           positions_of(op.positions, sizes, item / sizes.heads)};
     };
-    for_each_head(cpu.threads(), items, team, cpu.scratch(team * forward_floats<E>(sizes)),
+    const std::int64_t floats = kept ? forward_floats<E>(sizes) : padded(sizes.keys) + padded(sizes.width);
+    for_each_head(cpu.threads(), items, team, cpu.scratch(team * floats),
                   [&](std::int64_t item, std::int64_t next, const Workspace& work) {
-                    forward_head(sizes, head_at(item), head_at(next), work);
+                    if (kept)
+                      forward_head(sizes, head_at(item), head_at(next), work);
+                    else
+                      attend_by_row(sizes, head_at(item), work);
                   });
   });
 }
@@ -394,7 +439,12 @@ void attention_backward(CpuBackend& cpu, const ops::AttentionBackward& op) {
     if (op.dy.numel() == 0) return;
     const auto query_head_at = [&](std::int64_t item) -> QueryHead<E> {
       const auto of = [&](const HeadView<E>& heads_in) { return heads_in.at(item, sizes.heads); };
-      return {of(queries), of(results), of(upstream), of(query_gradients), kept + item * kept_of_head};
+      return {of(queries),
+              of(results),
+              of(upstream),
+              of(query_gradients),
+              kept + item * kept_of_head,
+              positions_of(op.positions, sizes, item / sizes.heads)};
     };
     const auto key_head_at = [&](std::int64_t item) -> KeyHead<E> {
       const auto of = [&](const HeadView<E>& heads_in) { return heads_in.at(item, sizes.key_heads); };
@@ -429,18 +479,20 @@ void rotate_row(const E* x, std::int64_t distance, std::int64_t pairs, const flo
 }  // namespace
 
 void rotary(CpuBackend& cpu, const ops::Rotary& op) {
-  const std::int64_t time = op.x.size(2), width = op.x.size(3), pairs = width / 2;
+  const std::int64_t heads = op.heads(), time = op.time(), width = op.x.size(3), pairs = width / 2;
   if (op.x.numel() == 0) return;
-  const Tensor table = cpu.scratch(2 * time * pairs);
-  float *const cosines = table.data<float>(), *const sines = cosines + time * pairs;
+  const std::int64_t* const positions = op.positions ? op.positions.data<std::int64_t>() : nullptr;
+  const std::int64_t angles = positions ? op.positions.numel() : time;  // of one pair
+  const Tensor table = cpu.scratch(2 * angles * pairs);
+  float *const cosines = table.data<float>(), *const sines = cosines + angles * pairs;
   constexpr std::int64_t angles_per_thread = 512;
-  parallel_items(cpu.threads(), pairs, angles_per_thread / time,
-                 [=, log2_base = std::log2(static_cast<double>(op.base)),
-                  first = static_cast<double>(op.first_position), back = op.back](std::int64_t i) {
-                   const double turns = ops::turns_per_position(log2_base, i, width);
-                   for (std::int64_t t = 0; t < time; ++t) {
-                     const ops::Rotation rotation =
-                         ops::rotation_by((first + static_cast<double>(t)) * turns);
+  parallel_items(cpu.threads(), pairs, angles_per_thread / angles,
+                 [=, log2_base = std::log2(static_cast<double>(op.base)), &scaling = op.scaling,
+                  first = op.first_position, back = op.back](std::int64_t i) {
+                   const double turns = ops::turns_per_position(log2_base, scaling, i, width);
+                   for (std::int64_t t = 0; t < angles; ++t) {
+                     const std::int64_t position = positions ? positions[t] : first + t;
+                     const ops::Rotation rotation = ops::rotation_by(static_cast<double>(position) * turns);
                      cosines[t * pairs + i] = rotation.cosine;
                      sines[t * pairs + i] = back ? -rotation.sine : rotation.sine;
                    }
@@ -448,14 +500,17 @@ void rotary(CpuBackend& cpu, const ops::Rotary& op) {
   by_type_of(op.x, [&]<class E>(E) {
     const E* const x = op.x.data<E>();
     E* const y = op.y.data<E>();
-    parallel_items(cpu.threads(), op.x.numel() / width, rotated_per_thread / width,
-                   [=, halves = op.layout == ops::RotaryLayout::halves](std::int64_t row) {
-                     const std::int64_t at = row * width, angle = row % time * pairs;
-                     if (halves)
-                       rotate_row<1>(x + at, pairs, pairs, cosines + angle, sines + angle, y + at);
-                     else
-                       rotate_row<2>(x + at, 1, pairs, cosines + angle, sines + angle, y + at);
-                   });
+    parallel_items(
+        cpu.threads(), op.x.numel() / width, rotated_per_thread / width,
+        [=, halves = op.layout == ops::RotaryLayout::halves, time_first = op.time_first](std::int64_t row) {
+          const std::int64_t t = time_first ? row / heads % time : row % time,
+                             of_image = positions ? row / (heads * time) * time : 0, at = row * width,
+                             angle = (of_image + t) * pairs;
+          if (halves)
+            rotate_row<1>(x + at, pairs, pairs, cosines + angle, sines + angle, y + at);
+          else
+            rotate_row<2>(x + at, 1, pairs, cosines + angle, sines + angle, y + at);
+        });
   });
 }
 

@@ -5,6 +5,7 @@
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/native_bfloat16.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/simd.h"
 #include "ops/matmul.h"
 
 namespace lockstep::kernels {
@@ -69,8 +70,28 @@ void multiply_all(CpuBackend& cpu, const ops::MatMul& op) {
   });
 }
 
+/// y = a b' + bias with few rows of a, each product of two rows by itself: b is read once, at memory's speed.
+void multiply_few_rows(CpuBackend& cpu, const ops::MatMul& op) {
+  const std::int64_t rows = op.a.size(0), width = op.a.size(1), columns = op.b.size(0);
+  constexpr std::int64_t products_per_thread = 1 << 16;
+  const Tensor a = cpu.scratch(rows * width).reshape(op.a.shape());
+  cpu.copy(op.a, a);
+  by_type_of(op.b, [&]<class E>(E) {
+    parallel_items(cpu.threads(), columns, products_per_thread / std::max<std::int64_t>(1, rows * width),
+                   [&, b = op.b.data<E>()](std::int64_t j) {
+                     for (std::int64_t i = 0; i < rows; ++i) {
+                       const float value = dot(a.data<float>() + i * width, b + j * width, width) +
+                                           (op.bias ? op.bias.data<float>()[j] : 0.0f);
+                       by_type_of(op.y, [&]<class Y>(Y) { store(op.y.data<Y>()[i * columns + j], value); });
+                     }
+                   });
+  });
+}
+
 void matmul(CpuBackend& cpu, const ops::MatMul& op) {
   if (op.activation || op.dbias) return matmul_by_steps(cpu, op);
+  if (op.few_rows && op.transposed == ops::Transposed::b && op.b.shape().rank() == 2)
+    return multiply_few_rows(cpu, op);
   product<&multiply_all>(cpu, op);
 }
 

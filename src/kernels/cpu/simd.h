@@ -82,6 +82,11 @@ inline Floats load_first(const float* from, std::int64_t n, float beyond) {
   std::memcpy(&lanes, from, static_cast<std::size_t>(n) * sizeof(float));
   return lanes;
 }
+inline Floats load_first(const BFloat16* from, std::int64_t n, float beyond) {
+  float floats[8];
+  for (int i = 0; i < 8; ++i) floats[i] = i < n ? to_float(from[i]) : beyond;
+  return load<Floats>(floats);
+}
 
 /// An 8 x 8 block, row i at from + i * from_stride, to its transpose.
 inline void transpose_block(const float* from, std::int64_t from_stride, float* to, std::int64_t to_stride) {
@@ -124,7 +129,7 @@ inline void transpose(const float* from, std::int64_t from_stride, std::int64_t 
 template <class Term>
 float lane_sum(std::int64_t n, const Term& term) {
   const auto at = [&](std::int64_t i) {
-    return term([i](const float* x, float = 0) { return load<Floats>(x + i); });
+    return term([i](const auto* x, float = 0) { return load<Floats>(x + i); });
   };
   Floats a = {}, b = {}, c = {}, d = {};
   std::int64_t i = 0;
@@ -135,7 +140,7 @@ float lane_sum(std::int64_t n, const Term& term) {
     d += at(i + 24);
   }
   for (; i + 8 <= n; i += 8) a += at(i);
-  if (i < n) b += term([=](const float* x, float beyond = 0) { return load_first(x + i, n - i, beyond); });
+  if (i < n) b += term([=](const auto* x, float beyond = 0) { return load_first(x + i, n - i, beyond); });
   return sum_of((a + b) + (c + d));
 }
 
@@ -143,7 +148,9 @@ inline float sum(const float* x, std::int64_t n) {
   return lane_sum(n, [x](const auto& load) { return load(x); });
 }
 
-inline float dot(const float* x, const float* y, std::int64_t n) {
+/// X, Y: float or BFloat16.
+template <class X, class Y>
+float dot(const X* x, const Y* y, std::int64_t n) {
   return lane_sum(n, [=](const auto& load) { return load(x) * load(y); });
 }
 

@@ -201,13 +201,14 @@ FusedGraph attention_backward_graph(const ops::AttentionSizes& sizes, const Atte
   return graph;
 }
 
-bool AttentionSupport::fits(const ops::AttentionSizes& sizes) const {
+bool AttentionSupport::fits(const ops::AttentionSizes& sizes, const AttentionMatrices& m) const {
   const std::int64_t max_width = major == 9 ? 256 : 128;
+  if (m.positions || (sizes.causal && sizes.queries != sizes.keys)) return false;
   return sizes.group() == 1 && sizes.width % 8 == 0 && sizes.width <= max_width;
 }
 
 bool AttentionSupport::forward(const ops::AttentionSizes& sizes, const AttentionMatrices& m) const {
-  return fits(sizes) && all_aligned({m.q, m.k, m.v, m.y});
+  return fits(sizes, m) && m.log_sum_exp && all_aligned({m.q, m.k, m.v, m.y});
 }
 
 bool AttentionSupport::backward(const ops::AttentionSizes& sizes, const AttentionMatrices& m,
@@ -215,7 +216,7 @@ bool AttentionSupport::backward(const ops::AttentionSizes& sizes, const Attentio
   // Before 9.15.1 cuDNN reads beyond the keys in a captured graph if they do not fill the last tile.
   constexpr std::size_t reads_no_further = 91501;
   constexpr std::int64_t tile = 128;
-  if (!fits(sizes) || (sizes.queries == 1 && sizes.keys == 1)) return false;
+  if (!fits(sizes, m) || (sizes.queries == 1 && sizes.keys == 1)) return false;
   if (cudnn_version < reads_no_further && sizes.keys % tile != 0) return false;
   return all_aligned({m.q, m.k, m.v, m.y, g.dy, g.dq, g.dk, g.dv});
 }
@@ -329,7 +330,7 @@ template <class Op>
 ops::AttentionSizes sizes_of(const Op& op) {
   constexpr std::int64_t max_width = 256;
   const ops::AttentionSizes sizes = op.sizes();
-  if (op.saved.shape().rank() != 3)
+  if (op.saved && op.saved.shape().rank() != 3)
     throw UsageError("{} on a GPU: saved has shape {}, not {}", op.name, to_string(op.saved.shape()),
                      to_string(Shape{sizes.batch, sizes.heads, sizes.queries}));
   if (sizes.width <= max_width) return sizes;
@@ -346,8 +347,12 @@ HeadMatrix heads_of(const ops::Columns& columns, const ops::AttentionSizes& size
 
 template <class Op>
 AttentionMatrices matrices_of(const Op& op, const ops::AttentionSizes& sizes) {
-  return {heads_of(op.q, sizes), heads_of(op.k, sizes), heads_of(op.v, sizes),
-          heads_of(ops::all_columns(op.y), sizes), op.saved.template data<float>()};
+  return {heads_of(op.q, sizes),
+          heads_of(op.k, sizes),
+          heads_of(op.v, sizes),
+          heads_of(ops::all_columns(op.y), sizes),
+          op.saved ? op.saved.template data<float>() : nullptr,
+          op.positions ? op.positions.template data<std::int64_t>() : nullptr};
 }
 
 /// Runs a graph of cuDNN and returns true, if there is one.

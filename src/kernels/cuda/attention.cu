@@ -157,21 +157,37 @@ __device__ std::int64_t item_of(const ops::AttentionSizes& p, std::int64_t image
   return (image * p.heads + head) * p.queries;
 }
 
-/// Whether query row t attends to key j.
-__device__ bool looks(const ops::AttentionSizes& p, std::int64_t t, std::int64_t j) {
-  return t < p.queries && j < p.keys && (!p.causal || j <= t);
+/// The key of query row t's own position, under a causal mask.
+__device__ std::int64_t own_key(const ops::AttentionSizes& p, std::int64_t t) {
+  return p.keys - p.queries + t;
 }
 
-/// The end of the keys that the tile of queries from `first` on attends to.
-__device__ std::int64_t end_of_keys(const ops::AttentionSizes& p, std::int64_t first) {
-  return p.causal && first + tile < p.keys ? first + tile : p.keys;
+/// The first key of the document of query row t, a row of the image.
+__device__ std::int64_t first_key(const ops::AttentionSizes& p, const std::int64_t* positions,
+                                  std::int64_t image, std::int64_t t) {
+  return positions && t < p.queries ? own_key(p, t) - positions[image * p.queries + t] : 0;
 }
+
+/// Whether query row t, which attends to keys from `begin` on, attends to key j.
+__device__ bool looks(const ops::AttentionSizes& p, std::int64_t t, std::int64_t begin, std::int64_t j) {
+  return t < p.queries && j < p.keys && (!p.causal || (begin <= j && j <= own_key(p, t)));
+}
+
+/// The tiles of keys that the tile of queries from row `first` on attends to.
+struct KeyTiles {
+  std::int64_t begin, end;
+
+  __device__ KeyTiles(const ops::AttentionSizes& p, const std::int64_t* positions, std::int64_t image,
+                      std::int64_t first)
+      : begin(max(first_key(p, positions, image, first), std::int64_t{0}) / tile * tile),
+        end(p.causal ? min(own_key(p, first) + tile, p.keys) : p.keys) {}
+};
 
 /// Forward: a block has `tile` queries and walks through the keys.
 template <int Columns, class T>
 __global__ void __launch_bounds__(block)
-    forward(ops::AttentionSizes p, HeadMatrix q, HeadMatrix k, HeadMatrix v, HeadMatrix y, float scale,
-            float* log_sum_exp) {
+    forward(ops::AttentionSizes p, const std::int64_t* positions, HeadMatrix q, HeadMatrix k, HeadMatrix v,
+            HeadMatrix y, float scale, float* log_sum_exp) {
   alignas(16) extern __shared__ float shared[];
   const int width = static_cast<int>(p.width), tile_floats = tile * row_floats(width);
   float *const weights = shared, *const queries = weights + weight_floats(Columns),
@@ -182,13 +198,15 @@ __global__ void __launch_bounds__(block)
   const Head<const T> value_head = head_of<const T>(v, work.image, work.head / group_of(p));
   const std::int64_t first_row = work.first + warp_of_block() * warp_rows;
   float max[warp_rows], sum[warp_rows], sums[warp_rows][Columns] = {};
+  std::int64_t begin[warp_rows];
 #pragma unroll
   for (int r = 0; r < warp_rows; ++r) {
     max[r] = -INFINITY;
     sum[r] = 0;
+    begin[r] = first_key(p, positions, work.image, first_row + r);
   }
-  const std::int64_t end = end_of_keys(p, work.first);
-  for (std::int64_t first = 0; first < end; first += tile) {
+  const KeyTiles tiles(p, positions, work.image, work.first);
+  for (std::int64_t first = tiles.begin; first < tiles.end; first += tile) {
     __syncthreads();  // the block has read the previous tiles
     load_tile(key_head, first, p.keys, width, keys);
     load_tile(value_head, first, p.keys, width, values);
@@ -197,7 +215,7 @@ __global__ void __launch_bounds__(block)
     multiply(queries, keys, width, score);
 #pragma unroll
     for (int r = 0; r < warp_rows; ++r) {
-      const bool visible = looks(p, first_row + r, first + lane_of_warp());
+      const bool visible = looks(p, first_row + r, begin[r], first + lane_of_warp());
       score[r] = visible ? scale * score[r] : -INFINITY;
       const float now = fmaxf(max[r], warp_max(score[r]));
       // If all scores so far are -inf, later keys may still count.
@@ -216,7 +234,8 @@ __global__ void __launch_bounds__(block)
     const std::int64_t t = first_row + r;
     if (t >= p.queries) continue;
     store_row(to.row(t), sums[r], 1.0f / sum[r], width);
-    if (lane_of_warp() == 0) log_sum_exp[item_of(p, work.image, work.head) + t] = max[r] + logf(sum[r]);
+    if (log_sum_exp && lane_of_warp() == 0)
+      log_sum_exp[item_of(p, work.image, work.head) + t] = max[r] + logf(sum[r]);
   }
 }
 
@@ -241,8 +260,9 @@ __global__ void __launch_bounds__(block)
 /// one after the other, into the memory of one.
 template <int Columns, bool InTurn, class T>
 __global__ void __launch_bounds__(block)
-    query_gradient(ops::AttentionSizes p, HeadMatrix dy, HeadMatrix q, HeadMatrix k, HeadMatrix v,
-                   float scale, const float* log_sum_exp, const float* delta, HeadMatrix dq) {
+    query_gradient(ops::AttentionSizes p, const std::int64_t* positions, HeadMatrix dy, HeadMatrix q,
+                   HeadMatrix k, HeadMatrix v, float scale, const float* log_sum_exp, const float* delta,
+                   HeadMatrix dq) {
   alignas(16) extern __shared__ float shared[];
   const int width = static_cast<int>(p.width), tile_floats = tile * row_floats(width);
   float *const weights = shared, *const queries = weights + weight_floats(Columns),
@@ -256,14 +276,16 @@ __global__ void __launch_bounds__(block)
   const Head<const T> value_head = head_of<const T>(v, work.image, work.head / group_of(p));
   const std::int64_t first_row = work.first + warp_of_block() * warp_rows;
   float log[warp_rows], centre[warp_rows], sums[warp_rows][Columns] = {};
+  std::int64_t begin[warp_rows];
 #pragma unroll
   for (int r = 0; r < warp_rows; ++r) {
     const bool there = first_row + r < p.queries;
     log[r] = there ? log_sum_exp[item + first_row + r] : 0.0f;
     centre[r] = there ? delta[item + first_row + r] : 0.0f;
+    begin[r] = first_key(p, positions, work.image, first_row + r);
   }
-  const std::int64_t end = end_of_keys(p, work.first);
-  for (std::int64_t first = 0; first < end; first += tile) {
+  const KeyTiles tiles(p, positions, work.image, work.first);
+  for (std::int64_t first = tiles.begin; first < tiles.end; first += tile) {
     __syncthreads();
     if constexpr (!InTurn) load_tile(key_head, first, p.keys, width, keys);
     load_tile(value_head, first, p.keys, width, values);
@@ -277,7 +299,7 @@ __global__ void __launch_bounds__(block)
     if constexpr (!InTurn) multiply(upstream, values, width, product);
 #pragma unroll
     for (int r = 0; r < warp_rows; ++r) {
-      const bool visible = looks(p, first_row + r, first + lane_of_warp());
+      const bool visible = looks(p, first_row + r, begin[r], first + lane_of_warp());
       slope[r] = visible ? scale * expf(scale * score[r] - log[r]) * (product[r] - centre[r]) : 0.0f;
     }
     add_rows(slope, weights, keys, width, sums);
@@ -291,8 +313,9 @@ __global__ void __launch_bounds__(block)
 /// A block has `tile` keys and walks through the queries of all heads that read them.
 template <int Columns, bool InTurn, class T>
 __global__ void __launch_bounds__(block)
-    key_gradients(ops::AttentionSizes p, HeadMatrix dy, HeadMatrix q, HeadMatrix k, HeadMatrix v, float scale,
-                  const float* log_sum_exp, const float* delta, HeadMatrix dk, HeadMatrix dv) {
+    key_gradients(ops::AttentionSizes p, const std::int64_t* positions, HeadMatrix dy, HeadMatrix q,
+                  HeadMatrix k, HeadMatrix v, float scale, const float* log_sum_exp, const float* delta,
+                  HeadMatrix dk, HeadMatrix dv) {
   alignas(16) extern __shared__ float shared[];
   const int width = static_cast<int>(p.width), tile_floats = tile * row_floats(width);
   float *const weights = shared, *const keys = weights + weight_floats(Columns),
@@ -308,13 +331,15 @@ __global__ void __launch_bounds__(block)
     const Head<const T> query_head = head_of<const T>(q, work.image, head);
     const Head<const T> upstream_head = head_of<const T>(dy, work.image, head);
     const std::int64_t item = item_of(p, work.image, head);
-    for (std::int64_t first = p.causal ? work.first : 0; first < p.queries; first += tile) {
+    const std::int64_t unseen = p.causal ? work.first - own_key(p, 0) : 0;  // the first queries, maybe
+    for (std::int64_t first = max(unseen, std::int64_t{0}) / tile * tile; first < p.queries; first += tile) {
       __syncthreads();
       load_tile(query_head, first, p.queries, width, queries);
       if constexpr (!InTurn) load_tile(upstream_head, first, p.queries, width, upstream);
       __syncthreads();
       const std::int64_t t = first + lane_of_warp();  // this lane's query
       const bool there = t < p.queries;
+      const std::int64_t begin = first_key(p, positions, work.image, t);
       const float log = there ? log_sum_exp[item + t] : 0.0f;
       const float centre = there ? delta[item + t] : 0.0f;
       float score[warp_rows], product[warp_rows], probability[warp_rows], slope[warp_rows];
@@ -323,7 +348,7 @@ __global__ void __launch_bounds__(block)
       multiply(values, upstream, width, product);
 #pragma unroll
       for (int r = 0; r < warp_rows; ++r) {
-        const bool visible = looks(p, t, first_row + r);
+        const bool visible = looks(p, t, begin, first_row + r);
         probability[r] = visible ? expf(scale * score[r] - log) : 0.0f;
         slope[r] = visible ? scale * probability[r] * (product[r] - centre) : 0.0f;
       }
@@ -392,7 +417,7 @@ void attend(const Launch& on, DType dtype, const ops::AttentionSizes& sizes, con
     const int bytes = shared_bytes(sizes.width, 3, Columns);
     allow_shared(kernel, bytes, sizes);
     kernel<<<works(sizes, sizes.heads, sizes.queries), block, bytes, on.stream>>>(
-        sizes, m.q, m.k, m.v, m.y, scale_of(sizes), m.log_sum_exp);
+        sizes, m.positions, m.q, m.k, m.v, m.y, scale_of(sizes), m.log_sum_exp);
   });
 }
 
@@ -406,33 +431,43 @@ void attend_backward(const Launch& on, DType dtype, const ops::AttentionSizes& s
     const auto of_queries = query_gradient<Columns, InTurn, T>;
     allow_shared(of_queries, bytes, sizes);
     of_queries<<<works(sizes, sizes.heads, sizes.queries), block, bytes, on.stream>>>(
-        sizes, g.dy, m.q, m.k, m.v, scale, m.log_sum_exp, g.delta, g.dq);
+        sizes, m.positions, g.dy, m.q, m.k, m.v, scale, m.log_sum_exp, g.delta, g.dq);
     const auto of_keys = key_gradients<Columns, InTurn, T>;
     allow_shared(of_keys, bytes, sizes);
     of_keys<<<works(sizes, sizes.key_heads, sizes.keys), block, bytes, on.stream>>>(
-        sizes, g.dy, m.q, m.k, m.v, scale, m.log_sum_exp, g.delta, g.dk, g.dv);
+        sizes, m.positions, g.dy, m.q, m.k, m.v, scale, m.log_sum_exp, g.delta, g.dk, g.dv);
   });
 }
 
 namespace {
 
-/// Pair i is (x[i * step], x[i * step + distance]). sign: the sign of the angles.
+/// Pair i of a head's row is (row[i * step], row[i * step + distance]). rows: the positions of an image, or
+/// of all images if they have their own (positions). Rows of heads are head_stride apart, and those of
+/// positions row_stride; each image has image_heads heads. sign: the sign of the angles.
 struct Pairs {
-  std::int64_t heads, time, width, step, distance;
-  double log2_base, first_position;
+  const std::int64_t* positions;
+  std::int64_t rows, time, heads, image_heads, head_stride, row_stride, width, step, distance;
+  double log2_base;
+  ops::RotaryScaling scaling;
+  std::int64_t first_position;
   float sign;
 };
 
 template <class T>
 __global__ void __launch_bounds__(block) rotate_pairs(Pairs p, const T* x, T* y) {
   const std::int64_t pairs = p.width / 2;
-  for (std::int64_t number = global_thread(); number < p.time * pairs; number += global_threads()) {
-    const std::int64_t t = number / pairs, i = number % pairs;
-    const ops::Rotation by = ops::rotation_by((p.first_position + static_cast<double>(t)) *
-                                              ops::turns_per_position(p.log2_base, i, p.width));
+  const std::int64_t image_size = p.image_heads * p.time * p.width;
+  for (std::int64_t number = global_thread(); number < p.rows * pairs; number += global_threads()) {
+    const std::int64_t row = number / pairs, i = number % pairs, t = row % p.time;
+    const std::int64_t position = p.positions ? p.positions[row] : p.first_position + t;
+    const ops::Rotation by = ops::rotation_by(static_cast<double>(position) *
+                                              ops::turns_per_position(p.log2_base, p.scaling, i, p.width));
     const float cosine = by.cosine, sine = p.sign * by.sine;
     for (std::int64_t head = blockIdx.y; head < p.heads; head += gridDim.y) {
-      const std::int64_t first = (head * p.time + t) * p.width + i * p.step, second = first + p.distance;
+      const std::int64_t image = row / p.time + head / p.image_heads,
+                         first = image * image_size + head % p.image_heads * p.head_stride +
+                                 t * p.row_stride + i * p.step,
+                         second = first + p.distance;
       const float a = to_float(x[first]), b = to_float(x[second]);
       y[first] = rounded<T>(a * cosine - b * sine);
       y[second] = rounded<T>(b * cosine + a * sine);
@@ -443,17 +478,25 @@ __global__ void __launch_bounds__(block) rotate_pairs(Pairs p, const T* x, T* y)
 void rotary(CudaBackend& gpu, const ops::Rotary& op) {
   if (op.x.numel() == 0) return;
   const bool halves = op.layout == ops::RotaryLayout::halves;
-  const std::int64_t heads = op.x.size(0) * op.x.size(1), time = op.x.size(2), width = op.x.size(3);
-  const Pairs pairs{heads,
+  const std::int64_t images = op.x.size(0), time = op.time(), width = op.x.size(3), image_heads = op.heads(),
+                     heads = op.positions ? image_heads : images * image_heads,
+                     rows = op.positions ? images * time : time;
+  const Pairs pairs{op.positions ? op.positions.data<std::int64_t>() : nullptr,
+                    rows,
                     time,
+                    heads,
+                    image_heads,
+                    op.time_first ? width : time * width,
+                    op.time_first ? image_heads * width : width,
                     width,
                     halves ? 1 : 2,
                     halves ? width / 2 : 1,
                     std::log2(static_cast<double>(op.base)),
-                    static_cast<double>(op.first_position),
+                    op.scaling,
+                    op.first_position,
                     op.back ? -1.0f : 1.0f};
   const Launch on = gpu.launch();
-  const unsigned across = grid_for(time * width / 2, block, on);
+  const unsigned across = grid_for(rows * width / 2, block, on);
   const auto max = static_cast<std::int64_t>(grid_for(op.x.numel() / 2, block, on));
   const auto down = static_cast<unsigned>(std::clamp<std::int64_t>(max / across, 1, heads));
   by_type_of(op.x, [&]<class T>(T) {

@@ -31,7 +31,7 @@ struct AttentionSupport {
                 const AttentionGradients& gradients) const;
 
  private:
-  bool fits(const ops::AttentionSizes& sizes) const;
+  bool fits(const ops::AttentionSizes& sizes, const AttentionMatrices& matrices) const;
 };
 
 /// Graphs by problem. The first time that cuDNN has no graph, or only one with too much working memory, a

@@ -2,80 +2,181 @@
 
 #include <algorithm>
 #include <cmath>
-#include <vector>
+#include <numeric>
+#include <optional>
+#include <utility>
 
-#include "lockstep/autograd/tape.h"
+#include "lockstep/autograd/functions.h"
+#include "lockstep/autograd/key_value_cache.h"
 #include "lockstep/base/option.h"
 #include "lockstep/base/random.h"
-#include "lockstep/kernels/backend.h"
 
 namespace lockstep::train {
 namespace {
 
-/// The number of positions to compute for `seen` tokens. A device prepares its libraries for each length, so
-/// there are only a few lengths: positions after the last token do not affect earlier ones.
-std::int64_t positions_for(std::int64_t seen, std::int64_t context, Device device) {
-  constexpr std::int64_t step = 64;
-  if (device == Device::cpu()) return seen;
-  return std::min(context, (seen + step - 1) / step * step);
-}
+/// Draws tokens from logits, as the options say.
+class TokenSampler {
+ public:
+  explicit TokenSampler(const GenerateOptions& options) : options_(options) {}
 
-/// An index drawn with probabilities softmax(logits / temperature); `uniform` in [0, 1).
-std::int64_t draw(std::span<const float> logits, double temperature, double uniform) {
-  const auto highest = std::max_element(logits.begin(), logits.end());
-  if (temperature == 0) return highest - logits.begin();
-  std::vector<double> weights(logits.size());
-  double total = 0;
-  for (std::size_t i = 0; i < logits.size(); ++i) {
-    weights[i] = std::exp((static_cast<double>(logits[i]) - *highest) / temperature);
-    total += weights[i];
+  /// `uniform` in [0, 1) decides.
+  std::int64_t draw(std::span<const float> logits, double uniform) {
+    const auto likeliest = std::ranges::max_element(logits) - logits.begin();
+    if (options_.temperature == 0 || options_.top_k == 1) return likeliest;
+    candidates_.resize(logits.size());
+    std::iota(candidates_.begin(), candidates_.end(), 0);
+    const auto before = [&](std::int64_t a, std::int64_t b) {
+      const float of_a = logits[static_cast<std::size_t>(a)], of_b = logits[static_cast<std::size_t>(b)];
+      return of_a != of_b ? of_a > of_b : a < b;
+    };
+    if (const auto count = static_cast<std::size_t>(options_.top_k); count > 0 && count < logits.size()) {
+      std::ranges::nth_element(candidates_, candidates_.begin() + static_cast<std::ptrdiff_t>(count), before);
+      candidates_.resize(count);
+    }
+    if (options_.top_k > 0 || options_.top_p < 1) std::ranges::sort(candidates_, before);
+    weights_.clear();
+    const double highest = logits[static_cast<std::size_t>(likeliest)];
+    for (const std::int64_t token : candidates_)
+      weights_.push_back(std::exp((static_cast<double>(logits[static_cast<std::size_t>(token)]) - highest) /
+                                  options_.temperature));
+    double total = std::reduce(weights_.begin(), weights_.end(), 0.0);
+    if (options_.top_p < 1) {
+      double sum = 0;
+      std::size_t count = 0;
+      while (count < weights_.size() && sum < options_.top_p * total) sum += weights_[count++];
+      weights_.resize(count);
+      total = sum;
+    }
+    double left = uniform * total;
+    for (std::size_t i = 0; i < weights_.size(); ++i) {
+      left -= weights_[i];
+      if (left < 0) return candidates_[i];
+    }
+    return likeliest;
   }
-  double left = uniform * total;
-  for (std::size_t i = 0; i < weights.size(); ++i) {
-    left -= weights[i];
-    if (left < 0) return static_cast<std::int64_t>(i);
+
+ private:
+  const GenerateOptions& options_;
+  std::vector<std::int64_t> candidates_;
+  std::vector<double> weights_;
+};
+
+/// Computes the logits that follow each of some texts.
+class TextReader {
+ public:
+  TextReader(models::Model& model, kernels::Backend& backend, DType compute)
+      : model_(model), backend_(backend), tape_(backend), compute_(compute) {
+    if (model.reads_positions()) cache_.emplace(model.context());
   }
-  return highest - logits.begin();
+
+  /// Whether texts can be read together.
+  bool reads_several() const { return cache_.has_value(); }
+
+  /// [texts, classes] on the CPU, after the texts have grown by a token each since the last call.
+  Tensor logits_after(std::span<const Tokens> texts) {
+    const std::int64_t context = model_.context();
+    if (!cache_) return logits(texts, context);
+    if (cache_->length() == context) cache_->clear();
+    const bool starts = cache_->length() == 0;
+    // A context that was full once begins again with its second half.
+    return logits(texts, !starts ? 1 : started_ ? std::max<std::int64_t>(1, context / 2) : context);
+  }
+
+ private:
+  /// Reads the last `window` tokens of each text, beside each other at their ends.
+  Tensor logits(std::span<const Tokens> texts, std::int64_t window) {
+    std::int64_t time = 0;
+    for (const Tokens& text : texts) time = std::max(time, std::min(std::ssize(text), window));
+    // A device prepares its libraries for each length, so there are only a few lengths.
+    constexpr std::int64_t step = 64;
+    const bool pads = !cache_ && !(backend_.device() == Device::cpu());
+    const std::int64_t rows = pads ? std::min(window, (time + step - 1) / step * step) : time;
+    const auto count = std::ssize(texts);
+    const Tensor x = Tensor::zeros({count, rows}, DType::int64),
+                 positions = Tensor::zeros({count, rows}, DType::int64);
+    if (cache_ && cache_->length() == 0) begins_.assign(texts.size(), 0);
+    for (std::int64_t i = 0; i < count; ++i) {
+      const Tokens& text = texts[static_cast<std::size_t>(i)];
+      const std::int64_t seen = std::min(std::ssize(text), time), first = time - seen;
+      std::copy(text.end() - seen, text.end(), x.data<std::int64_t>() + i * rows + first);
+      if (!cache_) continue;
+      std::int64_t& next = begins_[static_cast<std::size_t>(i)];
+      for (std::int64_t t = first; t < time; ++t) positions.data<std::int64_t>()[i * rows + t] = next++;
+    }
+    Batch batch(0, {{"x", x}});
+    if (cache_) batch.add("positions", positions);
+    tape_.begin({.training = false,
+                 .record = false,
+                 .compute = compute_,
+                 .same_parameters = std::exchange(started_, true),
+                 .cache = cache_ ? &*cache_ : nullptr});
+    const Batch there = batch.map([&](const Tensor& tensor) { return kernels::on_device(tensor, backend_); });
+    const std::optional<models::Model::Head> head = model_.head(tape_, there);
+    const Var out = head ? head->x : model_.forward(tape_, there);
+    const Var last = reshape(narrow(out, 1, time - 1, 1), {count, out.shape()[2]});
+    const Var logits = head ? linear(last, head->weight) : last;
+    const Tensor floats = backend_.empty(logits.shape());
+    backend_.copy(logits.value(), floats);
+    return kernels::on_cpu(floats, &backend_);
+  }
+
+  models::Model& model_;
+  kernels::Backend& backend_;
+  Tape tape_;
+  DType compute_;
+  std::optional<KeyValueCache> cache_;
+  std::vector<std::int64_t> begins_;  // the next position of each text
+  bool started_ = false;
+};
+
+void check(const models::Model& model, const GenerateOptions& options) {
+  if (model.context() == 0) throw UsageError("generate: the model is not a language model");
+  const auto in = [](const char* name, double value, const Range& range) {
+    if (!range.contains(value)) throw UsageError("--{} {}: must be in {}", name, value, range.text());
+  };
+  in("tokens", static_cast<double>(options.tokens), Range::from(0, 1e8));
+  in("temperature", options.temperature, Range::from(0, 1000));
+  in("top-k", static_cast<double>(options.top_k), Range::from(0, 1e9));
+  in("top-p", options.top_p, Range::above(0, 1));
 }
 
 }  // namespace
 
-std::string generate(models::Model& model, const data::Tokenizer& tokenizer, kernels::Backend& backend,
-                     const std::string& prompt, const GenerateOptions& options) {
-  if (model.context() == 0) throw UsageError("generate: the model is not a language model");
-  if (model.classes() < tokenizer.vocabulary())
-    throw UsageError("generate: the model has {} tokens, but its tokenizer has {}: the others are unknown",
-                     model.classes(), tokenizer.vocabulary());
-  std::vector<std::int64_t> tokens = tokenizer.encode(prompt);
-  if (tokens.empty()) throw UsageError("--prompt: is empty; give at least one character");
-  constexpr Range tokens_asked = Range::from(0, 1e8), temperatures = Range::from(0, 1000);
-  if (!tokens_asked.contains(static_cast<double>(options.tokens)))
-    throw UsageError("--tokens {}: must be in {}", options.tokens, tokens_asked.text());
-  if (!temperatures.contains(options.temperature))
-    throw UsageError("--temperature {}: must be in {}", options.temperature, temperatures.text());
-
-  const std::int64_t context = model.context();
-  const Random random({options.seed, purpose_of("generate"), 0, 0});
-  const std::size_t prompted = tokens.size();
-  Tape tape(backend);
-  std::vector<std::int64_t> window;
-  for (std::int64_t i = 0; i < options.tokens; ++i) {
-    const auto seen = std::min<std::int64_t>(static_cast<std::int64_t>(tokens.size()), context);
-    tape.begin({.training = false, .record = false, .compute = options.compute, .same_parameters = i > 0});
-    const std::int64_t positions = positions_for(seen, context, backend.device());
-    window.assign(tokens.end() - seen, tokens.end());
-    window.resize(static_cast<std::size_t>(positions));
-    const Tensor prefix = Tensor::view(window.data(), {1, positions}, DType::int64);
-    const Var logits = model.forward(tape, kernels::on_device(prefix, backend));
-    const Tensor rows = logits.value().reshape({positions, model.classes()});
-    const Tensor last_floats = backend.empty({1, model.classes()});
-    backend.copy(rows.rows(seen - 1, seen), last_floats);
-    const Tensor last = kernels::on_cpu(last_floats, &backend);
-    tokens.push_back(draw({last.data<float>(), static_cast<std::size_t>(tokenizer.vocabulary())},
-                          options.temperature,
-                          static_cast<double>(random.uniform(static_cast<std::uint64_t>(i)))));
+std::vector<Tokens> generate(models::Model& model, kernels::Backend& backend, std::span<const Tokens> prompts,
+                             std::size_t first, const GenerateOptions& options,
+                             const std::function<void(std::size_t, std::int64_t)>& each) {
+  check(model, options);
+  TokenSampler sampler(options);
+  TextReader reader(model, backend, options.compute);
+  if (!reader.reads_several() && prompts.size() > 1) {
+    std::vector<Tokens> all;
+    for (std::size_t i = 0; i < prompts.size(); ++i)
+      all.push_back(generate(model, backend, prompts.subspan(i, 1), first + i, options,
+                             [&](std::size_t, std::int64_t token) {
+                               if (each) each(i, token);
+                             })
+                        .front());
+    return all;
   }
-  return tokenizer.decode(std::span(tokens).subspan(prompted));
+  std::vector<Tokens> texts(prompts.begin(), prompts.end()), continued(prompts.size());
+  std::vector<bool> done(prompts.size());
+  const auto vocabulary =
+      static_cast<std::size_t>(options.vocabulary > 0 ? options.vocabulary : model.classes());
+  for (std::int64_t i = 0; i < options.tokens && std::ranges::count(done, false) > 0; ++i) {
+    const Tensor logits = reader.logits_after(texts);
+    for (std::size_t n = 0; n < texts.size(); ++n) {
+      const std::span row(logits.data<float>() + static_cast<std::int64_t>(n) * logits.size(1), vocabulary);
+      const Random random({options.seed, purpose_of("generate"), first + n, 0});
+      const std::int64_t token =
+          sampler.draw(row, static_cast<double>(random.uniform(static_cast<std::uint64_t>(i))));
+      texts[n].push_back(token);  // the texts read on together
+      if (done[n]) continue;
+      continued[n].push_back(token);
+      if (each) each(n, token);
+      done[n] = std::ranges::find(options.stop, token) != options.stop.end();
+    }
+  }
+  return continued;
 }
 
 }  // namespace lockstep::train
