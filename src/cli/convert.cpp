@@ -1,9 +1,12 @@
 // lockstep convert: converts weights between checkpoints, .safetensors files and files of torch.save.
 #include <fmt/format.h>
 
+#include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 
+#include "base/output.h"
 #include "base/text.h"
 #include "cli/saved_model.h"
 #include "cli/verb.h"
@@ -28,7 +31,7 @@ checkpoint::Weights fitted(const std::string& in, const std::string& group, cons
                            const std::string& average, const std::string& config_path, bool narrow,
                            const Registries& registries, const Log& log) {
   const train::Config config = train::read_config(config_path, {}, registries, in);
-  const std::unique_ptr<models::Model> model = train::build_model(config);
+  const std::unique_ptr<models::Model> model = train::build_model_of_file(config);
   const std::unique_ptr<comm::HostGroup> self = comm::make_self_communicator();
   checkpoint::LoadReport report = checkpoint::load_weights(
       in, *model, *self, group,
@@ -77,6 +80,33 @@ std::vector<Average> averages_of(const po::variables_map& values) {
   return averages;
 }
 
+/// Whether OUT is a folder, which only a layout of another program makes of a name without an extension.
+bool is_folder(const std::string& out, const std::optional<std::string>& layout) {
+  return layout && *layout != checkpoint::own_layout &&
+         (out.ends_with('/') || std::filesystem::path(out).extension().empty());
+}
+
+/// Writes weights, in the layout of Hugging Face, with the configuration and the tokenizer of their model.
+void write_folder(const std::string& folder, const checkpoint::Weights& weights, bool replace,
+                  const Registries& registries) {
+  if (weights.config.empty())
+    throw UsageError("{}: the folder states the model's options; give them by --config CONFIG.ini", folder);
+  const train::Config config = train::parse_stored_config(weights.config, folder, registries);
+  const ForeignWeights* const foreign = config.model.type->traits.foreign;
+  if (!foreign || !foreign->config_of)
+    throw UsageError("{}: model.name = {}: Hugging Face has no such model; gpt and llama can be written",
+                     folder, config.model.name());
+  std::map<std::string, std::string> texts{{"config.json", foreign->config_of([&](std::string_view option) {
+                                              return config.model.value(option);
+                                            })}};
+  const std::string weights_file = folder + "/model.safetensors";
+  std::filesystem::create_directories(folder);
+  for (const auto& [name, text] : texts) check_output(folder + "/" + name, {.replace = replace});
+  checkpoint::check_writable(weights_file, replace);
+  for (const auto& [name, text] : texts) write_text_atomically(folder + "/" + name, text + "\n");
+  checkpoint::write_weights(weights_file, weights, replace);
+}
+
 void convert_file(const po::variables_map& values, const std::string& in, const std::string& out,
                   const Registries& registries, const Log& log) {
   const std::optional<std::string> weights_option = option_text(values, "weights");
@@ -93,9 +123,11 @@ void convert_file(const po::variables_map& values, const std::string& in, const 
   const std::optional<std::string> layout = option_text(values, "layout");
   if (layout) {
     option::check_word(*layout, layouts);
-    if (!checkpoint::is_for_python(out))
+    if (!checkpoint::is_for_python(out) && !is_folder(out, layout))
       throw UsageError(
-          "--layout applies to .safetensors and .pt files only, but {} is a checkpoint; omit --layout", out);
+          "--layout applies to .safetensors and .pt files and to folders only, but {} is a checkpoint; omit "
+          "--layout",
+          out);
   }
   const std::vector<Average> averages = averages_of(values);
   if (!averages.empty() && checkpoint::is_for_python(out))
@@ -108,7 +140,8 @@ void convert_file(const po::variables_map& values, const std::string& in, const 
   for (const Average& average : averages) inputs.push_back(average.file);
   for (const auto& file : {config, optimizer})
     if (file) inputs.push_back(*file);
-  checkpoint::check_writable(out, values.count("force") > 0, inputs);
+  const bool folder = is_folder(out, layout);
+  if (!folder) checkpoint::check_writable(out, values.count("force") > 0, inputs);
 
   const std::string key = option_text(values, "key").value_or("");
   const auto read = [&](const std::string& average) {
@@ -127,9 +160,12 @@ void convert_file(const po::variables_map& values, const std::string& in, const 
   for (const auto& [profile, file] : averages)
     checkpoint::add_average(weights, in, profile, read(file), file);
   if (dtype) checkpoint::cast_floats(weights, *dtype);
-  const bool for_python = checkpoint::is_for_python(out);
+  const bool for_python = folder || checkpoint::is_for_python(out);
   if (for_python) checkpoint::arrange(weights, layout, in, known);
-  checkpoint::write_weights(out, weights, values.count("force") > 0);
+  if (folder)
+    write_folder(out, weights, values.count("force") > 0, registries);
+  else
+    checkpoint::write_weights(out, weights, values.count("force") > 0);
   if (!for_python && weights.config.empty())
     log.info("{} holds weights without a configuration; to evaluate it, convert with --config CONFIG.ini",
              out);
@@ -164,7 +200,7 @@ ExitCode convert(const Program& program, Session& session, const Arguments& argu
   options.add()("dtype", po::value<std::string>(),
                 "store floating-point numbers as float32 or bf16; default: unchanged");
   options.add()("layout", po::value<std::string>(),
-                "of OUT.safetensors or OUT.pt: lockstep or huggingface (gpt); default: that of the origin");
+                "lockstep or huggingface (gpt, llama; OUT may be a folder); default: that of the origin");
   options.add()("config", po::value<std::string>(), "configuration file to store with the weights");
   options.add()("force", "replace OUT if it exists");
   options.positional("file", 2);

@@ -59,7 +59,7 @@ SavedModel::SavedModel(const std::string& file, const po::variables_map& values,
   std::string fallback_warning;
   comm::run_on_all(session.world(), [&] {
     config_ = train::parse_stored_config(index.config, file + " /config", program.registries);
-    model_ = train::build_model(config_);
+    model_ = train::build_model_of_file(config_);
     learned_from_ = train::learned_from(index);
     const auto format = index.provenance.find(train::format_provenance);
     if (config_.data.format.empty() && format != index.provenance.end()) config_.data.format = format->second;

@@ -172,9 +172,16 @@ std::int64_t count_parameters(const ModelState& state, bool trainable_only) {
   return count;
 }
 
+namespace {
+thread_local int without_initial_values = 0;  // how many WithoutInitialValues live
+}  // namespace
+
+WithoutInitialValues::WithoutInitialValues() { ++without_initial_values; }
+WithoutInitialValues::~WithoutInitialValues() { --without_initial_values; }
+
 void initialize(Param& param, const Init& init, std::uint64_t seed) {
   float* const values = param.value.data<float>();
-  if (!values) return;  // a meta tensor
+  if (!values || without_initial_values > 0) return;  // no values: a meta tensor
   const std::int64_t count = param.value.numel();
   if (init.kind == Init::Kind::constant) {
     std::fill_n(values, count, init.scale);

@@ -48,6 +48,11 @@ std::unique_ptr<models::Model> build_meta_model(const Config& config) {
   return make_model(config);
 }
 
+std::unique_ptr<models::Model> build_model_of_file(const Config& config) {
+  const nn::WithoutInitialValues none;
+  return build_model(config);
+}
+
 std::unique_ptr<models::Model> build_model(const Config& config) {
   double bytes = 0;
   const auto meta = build_meta_model(config);

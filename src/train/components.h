@@ -21,6 +21,8 @@ namespace lockstep::train {
 
 /// The configured model, its frozen parameters marked. UsageError if this node cannot hold its parameters.
 std::unique_ptr<models::Model> build_model(const Config& config);
+/// The same for weights of a file, all of which replace the model's: these have no values yet.
+std::unique_ptr<models::Model> build_model_of_file(const Config& config);
 /// The same with meta tensors: names and shapes only.
 std::unique_ptr<models::Model> build_meta_model(const Config& config);
 

@@ -28,6 +28,16 @@ struct Init {
   static constexpr Init normal(float deviation) { return {Kind::normal, deviation}; }  ///< N(0, deviation^2)
 };
 
+/// During its life, initialize() does nothing on its thread: for models whose values a file replaces, as the
+/// draws of a large model take longer than reading it.
+class WithoutInitialValues {
+ public:
+  WithoutInitialValues();
+  ~WithoutInitialValues();
+  WithoutInitialValues(const WithoutInitialValues&) = delete;
+  WithoutInitialValues& operator=(const WithoutInitialValues&) = delete;
+};
+
 /// Overwrites the parameter's value (float32, CPU). Draws are keyed by (seed, name): they depend neither on
 /// the order in which a model is built nor on its other parameters.
 void initialize(Param& param, const Init& init, std::uint64_t seed);

@@ -151,7 +151,7 @@ FeatureExtractor::FeatureExtractor(const Config& config, const std::optional<Sto
       classifier.data.format = format->second;
     if (classifier.data.format == "arrays" && !config.data.fields.empty())
       classifier.data.fields = config.data.fields;
-    of.model = build_model(classifier);
+    of.model = build_model_of_file(classifier);
     const std::vector<TrainingFile> files = training_files(config.data);
     if (std::ranges::any_of(files, [](const TrainingFile& file) { return file.weight.has_value(); }))
       throw UsageError(
