@@ -288,7 +288,7 @@ void Reader::set(const Setting& setting) {
   try {
     if (name.starts_with(group_prefix)) return set_group(config_, name, value);
     if (const Key* const key = key_named(name)) return key->set(config_, value);
-    if (stored_ && says_nothing(value)) return;
+    if (stored_ && (says_nothing(value) || name.starts_with("sample."))) return;
     if (removed && option::unquoted(value) == removed->initial) return;
     if (!setting.is_override() && is_default_of_another_model(setting)) return;
     if (!owners_of(name, registries_.optimizers, optimizer_name_key).empty()) {

@@ -77,6 +77,11 @@ std::vector<Entry> all_entries(const Registries& registries) {
     // Where OptimizerConfig::options() has them.
     if (key.name == "optimizer.min_lr") add_registered(entries, "optimizer.", registries.optimizers);
   }
+  for (const auto& option : SampleConfig::options(true)) {  // the task decides the keys of [sample]
+    Entry entry = entry_of(option, "sample." + option.name, option.get(defaults.sample));
+    entry.owners = {"language"};
+    if (std::ranges::find(entries, entry.name, &Entry::name) == entries.end()) entries.push_back(entry);
+  }
   return entries;
 }
 

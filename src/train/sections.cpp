@@ -303,25 +303,47 @@ std::vector<Option<ReportConfig>> ReportConfig::options() {
                        {.may_change = true})};
 }
 
-std::vector<Option<SampleConfig>> SampleConfig::options() {
+std::vector<Option<SampleConfig>> SampleConfig::options(bool texts_of_models) {
   using namespace option;
   using S = SampleConfig;
   std::vector<Option<S>> rows = {
       number("every", &S::every, counts,
-             "steps between pictures of samples, RUN/samples/step-STEP-WEIGHTS.png; 0: no pictures",
+             "steps between samples, RUN/samples/step-STEP-WEIGHTS.png, or .txt of a language model; 0: none",
              {.unit = "steps",
               .may_change = true,
               .peers = {"sample_every", "sample_interval", "sample_freq", "save_image_every"}}),
+      texts("weights", &S::weights,
+            "weights to sample with, a file of each: model, ema/RATE, ema/sigma_rel=S; default: model. "
+            "lockstep sample takes the first",
+            {.may_change = true})};
+  if (texts_of_models) {
+    using G = GenerateOptions;
+    std::vector<Option<S>> of_texts = within<S>(
+        std::vector{
+            number("seed", &G::seed, range_of<std::uint64_t>(), "seed of the draws", {.may_change = true}),
+            number("tokens", &G::tokens, Range::from(1, 1e6), "number of tokens that a text gets",
+                   {.unit = "tokens", .may_change = true, .peers = {"max_new_tokens"}}),
+            number("temperature", &G::temperature, Range::from(0, 1000),
+                   "above 0: randomness of the draws; 0: always the most likely token", {.may_change = true}),
+            number("top_k", &G::top_k, counts, "draw among the K most likely tokens; 0: all",
+                   {.may_change = true}),
+            number("top_p", &G::top_p, Range::above(0, 1),
+                   "draw among the most likely tokens that have this probability together",
+                   {.may_change = true})},
+        [](auto& config) -> auto& { return config.continuation; });
+    of_texts.push_back(texts("prompts", &S::prompts,
+                             "texts to continue, those with blanks in quotes; default: a new line",
+                             {.may_change = true, .peers = {"prompt", "start"}}));
+    rows.insert(rows.end(), of_texts.begin(), of_texts.end());
+    return rows;
+  }
+  const std::vector<Option<S>> of_pictures = {
       number("count", &S::count, Range::from(1, 1e9), "number of samples in a picture",
              {.unit = "samples", .may_change = true, .peers = {"num_samples", "n_samples"}}),
       text("class", &S::classes,
            "class of the samples: a number, all (sample i has class i mod num_classes) or none; auto: all, "
            "if the model takes classes",
            {.may_change = true, .peers = {"class_cond", "labels"}}, "auto, all, none, or a whole number"),
-      texts("weights", &S::weights,
-            "weights to sample with, a picture of each: model, ema/RATE, ema/sigma_rel=S; default: model. "
-            "lockstep sample takes the first",
-            {.may_change = true}),
       text("features", &S::features,
            "checkpoint of a classifier: evaluations get frechet, the distance between samples and data.train "
            "in what its last layer takes",
@@ -330,6 +352,7 @@ std::vector<Option<SampleConfig>> SampleConfig::options() {
              "number of samples that sample.features compares",
              {.unit = "samples", .may_change = true, .peers = {"fid_num_samples"}}),
   };
+  insert_behind(rows, "every", of_pictures);
   std::vector<Option<S>> how = within<S>(
       SampleOptions::options(), [](auto& config) -> auto& { return config.how; });
   const auto seed = std::ranges::find(how, "seed", &Option<S>::name);
@@ -434,7 +457,9 @@ std::vector<Key> keys_of(const Config& of) {
   add_section(keys, "fault", &Config::fault);
   add_section(keys, "log", &Config::log);
   add_section(keys, "report", &Config::report);
-  add_section(keys, "sample", &Config::sample);
+  add_rows(
+      keys, "sample.", SampleConfig::options(of.task.options_of<tasks::Language>() != nullptr),
+      [](auto& config) -> auto& { return config.sample; });
   return keys;
 }
 

@@ -17,6 +17,7 @@
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/optim/schedule.h"
 #include "lockstep/tasks/generative.h"
+#include "train/infer/generate.h"
 
 namespace lockstep::train {
 
@@ -124,8 +125,11 @@ struct SampleConfig {
   std::vector<std::string> weights;  ///< "model", "ema/0.999"; empty: model
   std::string features;              ///< checkpoint of a classifier; empty: no distances
   std::int64_t features_count = 2000;
+  std::vector<std::string> prompts;  ///< that a language model continues; empty: a new line
+  GenerateOptions continuation;      ///< of the prompts
 
-  static std::vector<Option<SampleConfig>> options();
+  /// Of pictures, or of the texts of a language model.
+  static std::vector<Option<SampleConfig>> options(bool texts = false);
 };
 
 struct LogConfig {

@@ -178,9 +178,11 @@ struct KeyTiles {
   std::int64_t begin, end;
 
   __device__ KeyTiles(const ops::AttentionSizes& p, const std::int64_t* positions, std::int64_t image,
-                      std::int64_t first)
-      : begin(max(first_key(p, positions, image, first), std::int64_t{0}) / tile * tile),
-        end(p.causal ? min(own_key(p, first) + tile, p.keys) : p.keys) {}
+                      std::int64_t first) {
+    const std::int64_t seen = first_key(p, positions, image, first), last = own_key(p, first) + tile;
+    begin = seen > 0 ? seen / tile * tile : 0;
+    end = p.causal && last < p.keys ? last : p.keys;
+  }
 };
 
 /// Forward: a block has `tile` queries and walks through the keys.
@@ -331,8 +333,8 @@ __global__ void __launch_bounds__(block)
     const Head<const T> query_head = head_of<const T>(q, work.image, head);
     const Head<const T> upstream_head = head_of<const T>(dy, work.image, head);
     const std::int64_t item = item_of(p, work.image, head);
-    const std::int64_t unseen = p.causal ? work.first - own_key(p, 0) : 0;  // the first queries, maybe
-    for (std::int64_t first = max(unseen, std::int64_t{0}) / tile * tile; first < p.queries; first += tile) {
+    const std::int64_t ahead = p.causal ? work.first - own_key(p, 0) : 0;  // queries that see no such key
+    for (std::int64_t first = ahead > 0 ? ahead / tile * tile : 0; first < p.queries; first += tile) {
       __syncthreads();
       load_tile(query_head, first, p.queries, width, queries);
       if constexpr (!InTurn) load_tile(upstream_head, first, p.queries, width, upstream);

@@ -10,6 +10,8 @@
 #include "base/text.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/agreement.h"
+#include "lockstep/tasks/built_in.h"
+#include "report/event.h"
 #include "report/png.h"
 
 namespace lockstep::train {
@@ -41,6 +43,10 @@ TrainingSamples::TrainingSamples(const Config& config, const TrainingSamplesPart
     : parts_(parts), every_(config.sample.every), folder_(run + "/samples") {
   const SampleConfig& samples_config = config.sample;
   if (every_ == 0 && samples_config.features.empty()) return;
+  if (config.task.options_of<tasks::Language>()) {
+    prepare_texts(config);
+    return;
+  }
   Generative* task = nullptr;
   try {
     task = &generative(parts.task, config.task.name());
@@ -59,6 +65,7 @@ TrainingSamples::TrainingSamples(const Config& config, const TrainingSamplesPart
   }
   const SampledParts sampled{parts.world, parts.backend, parts.model, *task};
   sampler_.emplace(sampled, options, classes, samples_config.count);
+  check_weights(samples_config);
   if (every_ > 0) check_pictures(samples_config);
   if (samples_config.features.empty()) return;
   if (!parts.data.eval())
@@ -69,13 +76,35 @@ TrainingSamples::TrainingSamples(const Config& config, const TrainingSamplesPart
                     [this](const Tensor& samples) { return features_->of_samples(samples); });
 }
 
-void TrainingSamples::check_pictures(const SampleConfig& samples_config) {
+void TrainingSamples::prepare_texts(const Config& config) {
+  check_weights(config.sample);
+  const data::Tokens& tokens = parts_.data.train().meaning("x").tokens.value;
+  const data::StoredTokenizer stored{tokens.tokenizer.substr(0, tokens.tokenizer.find(' ')), tokens.text};
+  if (stored.name.empty())
+    throw UsageError("sample.every = {}: the data does not name its tokenizer, so there are no texts",
+                     every_);
+  tokenizer_ = stored.make(config.registries->tokenizers, parts_.data.train().name());
+  std::vector<std::string> prompts = config.sample.prompts;
+  if (prompts.empty()) prompts.emplace_back("\n");
+  for (const std::string& prompt : prompts) {
+    prompts_.push_back(tokenizer_->encode(prompt));
+    if (prompts_.back().empty()) throw UsageError("sample.prompts: one is empty");
+  }
+  text_options_ = config.sample.continuation;
+  text_options_.vocabulary = tokenizer_->vocabulary();
+  text_options_.compute = parts_.compute;
+}
+
+void TrainingSamples::check_weights(const SampleConfig& samples_config) {
   for (const std::string& weights : samples_config.weights) {
     weights_.push_back(checked_weights(weights, parts_.weights.ema()));
     if (std::ranges::count(weights_, weights_.back()) > 1)
       throw UsageError("sample.weights: names {} twice", quote(weights_.back()));
   }
   if (weights_.empty()) weights_.emplace_back("model");
+}
+
+void TrainingSamples::check_pictures(const SampleConfig& samples_config) {
   try {
     if (const Shape image = sampler_->known_shape(); image.rank() == 3)
       report::check_grid(samples_config.count, image);
@@ -116,14 +145,16 @@ bool TrainingSamples::after_step(std::int64_t step, RunLogs& logs, const Evaluat
                                  bool only_missing) {
   if (!due_after(step)) return true;
   for (const std::string& weights : weights_) {
-    const std::string path = fmt::format("{}/step-{:09}-{}.png", folder_, step, file_part(weights));
+    const std::string path =
+        fmt::format("{}/step-{:09}-{}.{}", folder_, step, file_part(weights), tokenizer_ ? "txt" : "png");
     const std::string tag = "samples/" + weights;
     int makes = 1;
     if (only_missing) {
       comm::run_on_all(parts_.world, [&] {
         if (parts_.world.rank() != 0 || !lockstep::exists(path)) return;
         makes = 0;
-        logs.append_missing_image(step, tag, path);  // a kill may have happened between the two
+        if (!tokenizer_)
+          logs.append_missing_image(step, tag, path);  // a kill may have happened between the two
       });
       parts_.world.broadcast(&makes, sizeof makes, 0);
     }
@@ -133,6 +164,12 @@ bool TrainingSamples::after_step(std::int64_t step, RunLogs& logs, const Evaluat
     {
       const bool averaged = weights.starts_with(ema_prefix);
       const WeightsInUse::Held held(parts_.weights, averaged ? weights.substr(ema_prefix.size()) : "");
+      if (tokenizer_) {
+        comm::run_on_all(parts_.world, [&] {
+          if (parts_.world.rank() == 0) record_texts({step, tag, path}, logs, only_missing);
+        });
+        continue;
+      }
       picture = picture_of(*sampler_, watch);
     }
     if (!picture) return false;
@@ -141,6 +178,20 @@ bool TrainingSamples::after_step(std::int64_t step, RunLogs& logs, const Evaluat
     });
   }
   return true;
+}
+
+void TrainingSamples::record_texts(const PicturePlace& place, RunLogs& logs, bool only_missing) {
+  std::string all;
+  for (std::size_t first = 0; first < prompts_.size(); first += prompts_at_once) {
+    const auto some = std::span(prompts_).subspan(first, std::min(prompts_at_once, prompts_.size() - first));
+    const std::vector<Tokens> texts = generate(parts_.model, parts_.backend, some, first, text_options_);
+    for (std::size_t i = 0; i < some.size(); ++i)
+      all += tokenizer_->decode(some[i]) + tokenizer_->decode(texts[i]) + "\n\n";
+  }
+  if (!logs.write_file(place.path, all) || only_missing) return;
+  report::Event event(place.step);
+  event.add_text(place.tag, all);
+  logs.append(event);
 }
 
 void TrainingSamples::record(const PicturePlace& place, const SampledPicture& picture, RunLogs& logs,

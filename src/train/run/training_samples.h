@@ -1,4 +1,4 @@
-// TrainingSamples: pictures of samples during a run, [sample].
+// TrainingSamples: pictures or texts of samples during a run, [sample].
 #pragma once
 
 #include <cstdint>
@@ -30,8 +30,9 @@ struct TrainingSamplesParts {
   DType compute = DType::float32;  ///< Pass::compute
 };
 
-/// After every sample.every steps, a picture of each of sample.weights: RUN/samples/step-STEP-WEIGHTS.png,
-/// also for TensorBoard; with sample.features also the distance of samples to the data, a metric of
+/// After every sample.every steps, a picture of each of sample.weights: RUN/samples/step-STEP-WEIGHTS.png, or
+/// of a language model the texts that continue sample.prompts, .txt; also for TensorBoard. With
+/// sample.features also the distance of samples to the data, a metric of
 /// evaluations. The noise is the same every time.
 class TrainingSamples {
  public:
@@ -50,7 +51,9 @@ class TrainingSamples {
   std::vector<MeasuredMetric> metrics();
 
  private:
+  void check_weights(const SampleConfig& config);
   void check_pictures(const SampleConfig& config);
+  void prepare_texts(const Config& config);
   std::optional<double> frechet(const EvaluationWatch& watch);
   /// "model", "ema-0.999".
   static std::string file_part(const std::string& weights);
@@ -63,12 +66,17 @@ class TrainingSamples {
   /// On rank 0.
   static void record(const PicturePlace& place, const SampledPicture& picture, RunLogs& logs,
                      bool only_missing);
+  /// Writes the texts of the weights in use, on rank 0.
+  void record_texts(const PicturePlace& place, RunLogs& logs, bool only_missing);
 
   TrainingSamplesParts parts_;
   std::int64_t every_;
   std::string folder_;
   std::vector<std::string> weights_;
-  std::optional<Sampler> sampler_;  // of pictures; none if nothing is configured
+  std::optional<Sampler> sampler_;              // of pictures; none if nothing is configured
+  std::unique_ptr<data::Tokenizer> tokenizer_;  // of texts; null: pictures
+  std::vector<Tokens> prompts_;
+  GenerateOptions text_options_;
   std::unique_ptr<FeatureExtractor> features_;
   std::optional<Sampler> compared_;  // whose results are features
 };

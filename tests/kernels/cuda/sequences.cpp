@@ -65,6 +65,79 @@ BOOST_AUTO_TEST_CASE(attention_of_other_lengths_and_fewer_key_heads_is_that_of_t
   }
 }
 
+/// [batch, time]: positions of documents that follow each other in each row, of up to `longest` tokens.
+Tensor positions_of_documents(Draw& draw, std::int64_t batch, std::int64_t time, std::int64_t longest) {
+  const Tensor positions = Tensor::empty({batch, time}, DType::int64),
+               ends = draw.indices({batch * time}, longest);
+  for (std::int64_t i = 0; i < positions.numel(); ++i) {
+    const bool begins = i % time == 0 || ends.data<std::int64_t>()[i] == 0;
+    positions.data<std::int64_t>()[i] = begins ? 0 : positions.data<std::int64_t>()[i - 1] + 1;
+  }
+  return positions;
+}
+
+BOOST_AUTO_TEST_CASE(rotary_of_positions_and_of_heads_behind_time_is_that_of_the_cpu) {
+  Draw draw;
+  for (const bool time_first : {false, true}) {
+    for (const bool own : {false, true}) {
+      const std::int64_t batch = 3, time = 37, heads = 5;
+      const Shape shape = time_first ? Shape{batch, time, heads, 64} : Shape{batch, heads, time, 64};
+      std::vector<Operand> inputs{activation(draw.normal(shape))};
+      if (own) inputs.push_back(fixed(positions_of_documents(draw, batch, time, 9)));
+      compare("rotary", inputs, {activation(unwritten(shape))},
+              [=](Backend& on, const Tensors& in, const Tensors& out) {
+                ops::Rotary op{in[0], ops::RotaryLayout::halves, 5e5f, 7, false, out[0]};
+                op.scaling = {.factor = 8, .low = 1, .high = 4, .context = 64};
+                op.time_first = time_first;
+                if (own) op.positions = in[1];
+                on.run(op);
+              });
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(attention_of_documents_and_behind_a_cache_is_that_of_the_cpu) {
+  Draw draw;
+  for (const Lengths& s : {Lengths{2, 40, 40, 4, 2, 8, true},
+                           {1, 70, 70, 3, 1, 64, true},
+                           {2, 97, 97, 2, 2, 100, true},
+                           {2, 1, 70, 4, 2, 16, true},
+                           {2, 3, 70, 4, 2, 16, true},
+                           {1, 33, 70, 2, 2, 197, true}}) {
+    for (const bool saves : {false, true}) {
+      const Shape queries{s.batch, s.queries, s.heads * s.width},
+          cache{s.batch, s.key_heads, s.keys + 5, s.width};
+      const Tensor positions = positions_of_documents(draw, s.batch, s.queries, 20);
+      compare(fmt::format("attention of q {} to {} keys", to_string(queries), s.keys),
+              {activation(draw.normal(queries)), activation(draw.normal(cache)),
+               activation(draw.normal(cache)), fixed(positions)},
+              {activation(unwritten(queries))}, [=](Backend& on, const Tensors& in, const Tensors& out) {
+                const auto all = ops::all_columns;
+                const int heads = static_cast<int>(s.heads);
+                const Tensor saved =
+                    saves ? on.empty(on.attention_saved_shape(s.batch, heads, s.queries, s.keys)) : Tensor();
+                on.run(ops::Attention{all(in[0]), all(in[1]), all(in[2]), heads, true, out[0], saved, in[3],
+                                      s.keys});
+              });
+      if (s.queries != s.keys || !saves) continue;
+      const Shape keys{s.batch, s.keys, s.key_heads * s.width};
+      compare(fmt::format("backward of attention of documents of {}", to_string(queries)),
+              {activation(draw.normal(queries)), activation(draw.normal(keys)), activation(draw.normal(keys)),
+               activation(draw.normal(queries)), fixed(positions)},
+              {activation(unwritten(queries)), activation(unwritten(queries)), activation(unwritten(keys)),
+               activation(unwritten(keys))},
+              [=](Backend& on, const Tensors& in, const Tensors& out) {
+                const auto all = ops::all_columns;
+                const int heads = static_cast<int>(s.heads);
+                const Tensor saved = on.empty(on.attention_saved_shape(s.batch, heads, s.queries, s.keys));
+                on.run(ops::Attention{all(in[0]), all(in[1]), all(in[2]), heads, true, out[0], saved, in[4]});
+                on.run(ops::AttentionBackward{in[3], all(in[0]), all(in[1]), all(in[2]), heads, true, out[0],
+                                              saved, all(out[1]), all(out[2]), all(out[3]), in[4]});
+              });
+    }
+  }
+}
+
 BOOST_AUTO_TEST_CASE(keys_whose_scores_are_minus_infinity_do_not_count_however_many_come_first) {
   Draw draw;
   const Tensor queries = Tensor::empty({1, 3, 8}), keys = Tensor::zeros({1, 50, 8});
