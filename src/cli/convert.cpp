@@ -106,8 +106,10 @@ void convert_file(const po::variables_map& values, const std::string& in, const 
     throw UsageError("--optimizer: needs OUT.h5, and --config CONFIG.ini, whose model names its parameters");
   std::vector<std::string> inputs{in};
   for (const Average& average : averages) inputs.push_back(average.file);
-  for (const auto& file : {config, optimizer})
+  for (const auto& [name, file] : {std::pair("config", config), {"optimizer", optimizer}}) {
+    if (file && file->empty()) throw UsageError("--{}: the file name is missing", name);
     if (file) inputs.push_back(*file);
+  }
   checkpoint::check_writable(out, values.count("force") > 0, inputs);
 
   const std::string key = option_text(values, "key").value_or("");
@@ -121,8 +123,11 @@ void convert_file(const po::variables_map& values, const std::string& in, const 
   };
   checkpoint::Weights weights = read("");
   if (optimizer) {
-    const auto model = train::build_meta_model(train::read_config(*config, {}, registries));
-    log.info("{}", checkpoint::add_optimizer(weights, *optimizer, model->state()));
+    const train::Config wanted = train::read_config(*config, {}, registries);
+    log.info("{}", checkpoint::add_optimizer(weights, *optimizer, train::build_meta_model(wanted)->state()));
+    if (const std::string& name = wanted.optimizer.algorithm.name(); name != "adamw")
+      log.warning("{}: the state is of optimizer.name = adamw, but {} has {}, which cannot continue it", out,
+                  *config, name);
   }
   for (const auto& [profile, file] : averages)
     checkpoint::add_average(weights, in, profile, read(file), file);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 
 #include "base/text.h"
 #include "checkpoint/elements.h"
@@ -49,6 +50,28 @@ void read(const PytorchFile& file, std::size_t index, const std::string& what, c
     throw DataError("{}: {} has numbers out of the range of {}", file.path(), what, to_string(out.dtype()));
 }
 
+/// DataError if a group has options that Lockstep's AdamW lacks, or lacks one of Adam and AdamW.
+void check_options(const json& group, const PytorchFile& file) {
+  for (const char* const flag : {"amsgrad", "maximize"})
+    if (const auto value = group.find(flag); value != group.end() && *value != false && !value->is_null())
+      throw DataError("{}: is of an optimizer with {} = True, which Lockstep's AdamW does not do",
+                      file.path(), flag);
+  // All optimizers of PyTorch have the option foreach; RAdam has the same states as Adam.
+  if (group.contains("foreach") && !group.contains("amsgrad"))
+    throw DataError("{}: is not the state of AdamW or Adam, whose param_groups say amsgrad (of RAdam?)",
+                    file.path());
+}
+
+/// DataError unless the moments are finite, and those of squares not negative.
+void check_moment(const Tensor& moment, bool squares, const PytorchFile& file, const std::string& what) {
+  const std::span<const float> values(moment.data<float>(), static_cast<std::size_t>(moment.numel()));
+  const auto bad = std::ranges::find_if(
+      values, [&](float value) { return !std::isfinite(value) || (squares && value < 0); });
+  if (bad != values.end())
+    throw DataError("{}: {} is {} at element {}, not {}: did the training diverge?", file.path(), what, *bad,
+                    bad - values.begin(), squares ? "finite and 0 or more" : "finite");
+}
+
 /// Throws json::exception if it is something else.
 Groups groups_in(const json& optimizer, const PytorchFile& file) {
   constexpr double max_steps = 1e15;
@@ -56,6 +79,7 @@ Groups groups_in(const json& optimizer, const PytorchFile& file) {
   for (const json& group : optimizer.at("param_groups")) {
     const json names = group.value("param_names", json());
     groups.emplace_back();
+    check_options(group, file);
     for (const json& param : group.at("params")) {
       const json name = names.is_array() ? names.at(groups.back().size()) : param;
       Stored& stored = groups.back().emplace_back();
@@ -140,7 +164,8 @@ std::string add_optimizer(Weights& weights, const std::string& path, const Model
 
   std::vector<Section> sections{{"optimizer", {}, {}, {}}};
   for (const char* const slot : slots) sections.push_back({fmt::format("optimizer/{}", slot), {}, {}, {}});
-  std::int64_t steps = 0;
+  std::int64_t steps = 0, least = std::numeric_limits<std::int64_t>::max();
+  std::vector<std::string> without;  // state
   for (const Param* const param : params) {
     const auto there = std::ranges::find(stored, param->name, &Stored::name);
     if (there == stored.end()) throw DataError("{}: has no state of {}, as the model has", path, param->name);
@@ -148,10 +173,17 @@ std::string add_optimizer(Weights& weights, const std::string& path, const Model
     const Tensor count = Tensor::zeros({}, DType::int64);
     *count.data<std::int64_t>() = static_cast<std::int64_t>((*there)->steps);
     steps = std::max(steps, *count.data<std::int64_t>());
+    if ((*there)->moments.empty())
+      without.push_back(param->name);
+    else
+      least = std::min(least, *count.data<std::int64_t>());
     for (std::size_t m = 0; m < 2; ++m) {
       const Tensor moment = Tensor::zeros(param->value.shape());
-      if (const auto& moments = (*there)->moments; !moments.empty())
-        read(file, moments[m], fmt::format("{} of {}", slots[m], param->name), moment);
+      if (const auto& moments = (*there)->moments; !moments.empty()) {
+        const std::string what = fmt::format("{} of {}", slots[m], param->name);
+        read(file, moments[m], what, moment);
+        check_moment(moment, m == 1, file, what);
+      }
       sections[1 + m].tensors.push_back({param->name, moment});
     }
     sections.back().tensors.push_back({param->name, count});
@@ -161,8 +193,10 @@ std::string add_optimizer(Weights& weights, const std::string& path, const Model
   weights.optimizer = std::move(sections);
   weights.provenance["converted_optimizer"] = path;
   if (weights.position.step == 0) weights.position.step = steps;
-  return fmt::format("{}: the state of AdamW after step {}, by the {} of {}", path, steps,
-                     named ? "names" : "order", pluralized(params.size(), "parameter"));
+  return fmt::format("{}: the state of AdamW after step {}, by the {} of {}{}{}", path, steps,
+                     named ? "names" : "order", pluralized(params.size(), "parameter"),
+                     least == steps ? "" : fmt::format("; the fewest steps of a parameter are {}", least),
+                     without.empty() ? "" : "; without state, so that they begin anew: " + list_of(without));
 }
 
 }  // namespace lockstep::checkpoint
