@@ -79,7 +79,6 @@ Groups groups_in(const json& optimizer, const PytorchFile& file) {
   for (const json& group : optimizer.at("param_groups")) {
     const json names = group.value("param_names", json());
     groups.emplace_back();
-    check_options(group, file);
     for (const json& param : group.at("params")) {
       const json name = names.is_array() ? names.at(groups.back().size()) : param;
       Stored& stored = groups.back().emplace_back();
@@ -103,6 +102,7 @@ Groups groups_in(const json& optimizer, const PytorchFile& file) {
       if (!(stored.steps >= 1 && stored.steps <= max_steps && stored.steps == std::floor(stored.steps)))
         throw DataError("{}: {} is not a number of steps", file.path(), stored.steps);
     }
+    check_options(group, file);
   }
   return groups;
 }
