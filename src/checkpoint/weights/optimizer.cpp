@@ -58,18 +58,7 @@ void check_options(const json& group, const PytorchFile& file) {
                       file.path(), flag);
   // All optimizers of PyTorch have the option foreach; RAdam has the same states as Adam.
   if (group.contains("foreach") && !group.contains("amsgrad"))
-    throw DataError("{}: is not the state of AdamW or Adam, whose param_groups say amsgrad (of RAdam?)",
-                    file.path());
-}
-
-/// DataError unless the moments are finite, and those of squares not negative.
-void check_moment(const Tensor& moment, bool squares, const PytorchFile& file, const std::string& what) {
-  const std::span<const float> values(moment.data<float>(), static_cast<std::size_t>(moment.numel()));
-  const auto bad = std::ranges::find_if(
-      values, [&](float value) { return !std::isfinite(value) || (squares && value < 0); });
-  if (bad != values.end())
-    throw DataError("{}: {} is {} at element {}, not {}: did the training diverge?", file.path(), what, *bad,
-                    bad - values.begin(), squares ? "finite and 0 or more" : "finite");
+    throw DataError("{}: is of another optimizer (RAdam?): its param_groups lack amsgrad", file.path());
 }
 
 /// Throws json::exception if it is something else.
@@ -179,15 +168,18 @@ std::string add_optimizer(Weights& weights, const std::string& path, const Model
       least = std::min(least, *count.data<std::int64_t>());
     for (std::size_t m = 0; m < 2; ++m) {
       const Tensor moment = Tensor::zeros(param->value.shape());
-      if (const auto& moments = (*there)->moments; !moments.empty()) {
-        const std::string what = fmt::format("{} of {}", slots[m], param->name);
-        read(file, moments[m], what, moment);
-        check_moment(moment, m == 1, file, what);
-      }
+      if (const auto& moments = (*there)->moments; !moments.empty())
+        read(file, moments[m], fmt::format("{} of {}", slots[m], param->name), moment);
+      const float* const values = moment.data<float>();
+      if (m == 1 && std::any_of(values, values + moment.numel(), [](float square) { return square < 0; }))
+        throw DataError("{}: {} of {} has negative numbers", path, slots[m], param->name);
       sections[1 + m].tensors.push_back({param->name, moment});
     }
     sections.back().tensors.push_back({param->name, count});
   }
+  for (const Section& section : sections)
+    if (const std::string bad = not_finite_in(section.tensors); !bad.empty())
+      throw DataError("{}: {} has numbers that are not finite: {}", path, section.path, bad);
   if (steps == 0) throw DataError("{}: holds no state: was it saved before the first step?", path);
   sections[0].attributes = {{"algorithm", std::string("adamw"), {}}, {"step", steps, {}}};
   weights.optimizer = std::move(sections);

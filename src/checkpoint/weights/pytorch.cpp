@@ -7,7 +7,6 @@
 #include <array>
 #include <cstring>
 #include <functional>
-#include <limits>
 #include <unordered_set>
 #include <utility>
 
@@ -70,13 +69,11 @@ class Interpreter {
   std::optional<Inner> inner_at(Ref ref, std::size_t i) const {
     const auto* const list = pickle_.get<Pickle::List>(ref);
     const auto* const tuple = pickle_.get<Pickle::Tuple>(ref);
+    if (const auto* const in_order = list ? &list->values : tuple ? &tuple->values : nullptr)
+      return i < in_order->size() ? std::optional<Inner>({std::to_string(i), (*in_order)[i], false})
+                                  : std::nullopt;
     const Pickle::Items* const items = named_in(ref);
-    const std::size_t count = list    ? list->values.size()
-                              : tuple ? tuple->values.size()
-                              : items ? items->size()
-                                      : 0;
-    if (i >= count) return std::nullopt;
-    if (!items) return Inner{std::to_string(i), list ? list->values[i] : tuple->values[i], false};
+    if (!items || i >= items->size()) return std::nullopt;
     const auto& [key, value] = (*items)[i];
     return Inner{key_of(key), value, items == items_of(ref) && (text_of(key) || pickle_.get<double>(key))};
   }
@@ -241,21 +238,6 @@ class Interpreter {
   const std::string& root_;
 };
 
-/// Integers, by name, in the mapping under `key` in `root`.
-nlohmann::json numbers_under(const Interpreter& values, const Pickle& pickle, Ref root,
-                             std::string_view key) {
-  nlohmann::json numbers;
-  const Pickle::Items none, *const outer = values.items_of(root);
-  for (const auto& [name, inner] : outer ? *outer : none) {
-    const Pickle::Items* const items = values.items_of(inner);
-    if (!items || !values.text_of(name) || *values.text_of(name) != key) continue;
-    for (const auto& [inner_name, value] : *items)
-      if (const auto* const number = pickle.get<std::int64_t>(value); number && values.text_of(inner_name))
-        numbers[std::string(*values.text_of(inner_name))] = *number;
-  }
-  return numbers;
-}
-
 /// A mapping that contains tensors.
 struct Candidate {
   std::string key;  ///< "/" is the outermost mapping
@@ -278,9 +260,7 @@ struct Places {
 
 /// Enters mappings through keys that are texts or floats, and what the key `wanted` names: also integers, as
 /// an optimizer's state has them, elements of lists and attributes of objects. Visits each value once.
-Places places_of(const Interpreter& values, const Pickle& pickle, const std::string& wanted,
-                 const std::string& path) {
-  constexpr std::size_t max_candidates = 1000;
+Places places_of(const Interpreter& values, const Pickle& pickle, const std::string& wanted) {
   constexpr int max_depth = 6;
   struct Visit {
     std::uint32_t parent, number;  ///< index into the visits; of the value in its parent
@@ -320,10 +300,7 @@ Places places_of(const Interpreter& values, const Pickle& pickle, const std::str
         visits.push_back({static_cast<std::uint32_t>(at), i, value, visit.depth + 1, enters});
     }
     if (is_optimizer) visits.resize(before);
-    if (!has_tensors) continue;
-    if (places.mappings.size() == max_candidates)
-      throw DataError("{}: holds tensors in more than {} mappings", path, max_candidates);
-    places.mappings.push_back({keys_to(at), items});
+    if (has_tensors) places.mappings.push_back({keys_to(at), items});
   }
   for (std::size_t at = 1; at < visits.size(); ++at)
     if (values.is_tensor(visits[at].ref) && !std::exchange(named[visits[at].ref], true) &&
@@ -438,7 +415,11 @@ PytorchFile::PytorchFile(const std::string& path, const std::string& key, bool c
   const std::vector<PickleName> vocabulary = python::vocabulary();
   const Pickle pickle(bytes, vocabulary, path + ": data.pkl");
   const Interpreter values(pickle, vocabulary, zip_, root_);
-  model_args_ = numbers_under(values, pickle, pickle.root(), "model_args");
+  for (std::size_t i = 0; const auto outer = values.inner_at(pickle.root(), i); ++i)
+    for (std::size_t j = 0; const auto inner = values.inner_at(outer->value, j); ++j)
+      if (const auto* const number = pickle.get<std::int64_t>(inner->value);
+          number && outer->key == "model_args" && inner->by_name)
+        model_args_[inner->key] = *number;
   std::uint64_t left_bytes = std::max(min_bytes, max_times * zip_.file_bytes());
   const auto keep = [&](Ref value, std::string name) {
     tensors_.push_back(views_.emplace_back(values.tensor_of(value, std::move(name))));
@@ -454,7 +435,7 @@ PytorchFile::PytorchFile(const std::string& path, const std::string& key, bool c
     contents_ = values.json_of(pickle.root(), left, [&](Ref value) { return keep(value, "a tensor"); });
     return;
   }
-  const Places places = places_of(values, pickle, key, path);
+  const Places places = places_of(values, pickle, key);
   const std::vector<Candidate>& all = places.mappings;
   const Candidate& mapping = choose(places, key, path);
 
