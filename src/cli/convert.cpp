@@ -143,8 +143,8 @@ void convert_file(const po::variables_map& values, const std::string& in, const 
   std::string with_averages;
   for (const checkpoint::Section& average : weights.averages)
     with_averages += fmt::format(", and {}", average.path);
-  fmt::print("{}: {}, {}{}\n", out, pluralized(weights.tensors.size(), "tensor"),
-             pluralized(elements, "element"), with_averages);
+  print_line(fmt::format("{}: {}, {}{}", out, pluralized(weights.tensors.size(), "tensor"),
+                         pluralized(elements, "element"), with_averages));
 }
 
 }  // namespace
