@@ -102,14 +102,14 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
   return row.back();
 }
 
+}  // namespace
+
 std::string lower_case(std::string_view text) {
   std::string lower(text);
   for (char& letter : lower)
     if (letter >= 'A' && letter <= 'Z') letter = static_cast<char>(letter - 'A' + 'a');
   return lower;
 }
-
-}  // namespace
 
 std::string nearest_name(std::string_view name, std::span<const std::string> candidates) {
   std::string nearest;

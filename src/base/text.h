@@ -30,6 +30,9 @@ bool matches_pattern(std::string_view pattern, std::string_view name);
 /// letters at most), or if the name is longer than 200 bytes.
 std::string nearest_name(std::string_view name, std::span<const std::string> candidates);
 
+/// With small letters for A to Z.
+std::string lower_case(std::string_view text);
+
 /// True if every character is printable and the text is valid UTF-8.
 bool is_printable(std::string_view text);
 

@@ -138,8 +138,10 @@ void convert_file(const po::variables_map& values, const std::string& in, const 
     throw UsageError("--optimizer: needs OUT.h5, and --config CONFIG.ini, whose model names its parameters");
   std::vector<std::string> inputs{in};
   for (const Average& average : averages) inputs.push_back(average.file);
-  for (const auto& file : {config, optimizer})
+  for (const auto& [name, file] : {std::pair("config", config), {"optimizer", optimizer}}) {
+    if (file && file->empty()) throw UsageError("--{}: the file name is missing", name);
     if (file) inputs.push_back(*file);
+  }
   const bool folder = is_folder(out, layout);
   if (!folder) checkpoint::check_writable(out, values.count("force") > 0, inputs);
 
@@ -154,8 +156,11 @@ void convert_file(const po::variables_map& values, const std::string& in, const 
   };
   checkpoint::Weights weights = read("");
   if (optimizer) {
-    const auto model = train::build_meta_model(train::read_config(*config, {}, registries));
-    log.info("{}", checkpoint::add_optimizer(weights, *optimizer, model->state()));
+    const train::Config wanted = train::read_config(*config, {}, registries, in);
+    log.info("{}", checkpoint::add_optimizer(weights, *optimizer, train::build_meta_model(wanted)->state()));
+    if (const std::string& name = wanted.optimizer.algorithm.name(); name != "adamw")
+      log.warning("{}: the state is of optimizer.name = adamw, but {} has {}, which cannot continue it", out,
+                  *config, name);
   }
   for (const auto& [profile, file] : averages)
     checkpoint::add_average(weights, in, profile, read(file), file);
@@ -174,8 +179,8 @@ void convert_file(const po::variables_map& values, const std::string& in, const 
   std::string with_averages;
   for (const checkpoint::Section& average : weights.averages)
     with_averages += fmt::format(", and {}", average.path);
-  fmt::print("{}: {}, {}{}\n", out, pluralized(weights.tensors.size(), "tensor"),
-             pluralized(elements, "element"), with_averages);
+  print_line(fmt::format("{}: {}, {}{}", out, pluralized(weights.tensors.size(), "tensor"),
+                         pluralized(elements, "element"), with_averages));
 }
 
 }  // namespace

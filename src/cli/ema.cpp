@@ -56,10 +56,10 @@ ExitCode ema(const Program& program, Session& session, const Arguments& argument
                                    {"first_step", reconstruction.first_step}};
     print_json(report);
   } else {
-    fmt::print("{}: {} of step {}, from {} in {} (steps {} to {}); profile error {:.2g} %\n", out,
-               reconstruction.group, reconstruction.step, fmt::join(reconstruction.sources, ", "),
-               pluralized(reconstruction.snapshots, "snapshot"), reconstruction.first_step,
-               reconstruction.step, 100 * reconstruction.error);
+    print_line(fmt::format("{}: {} of step {}, from {} in {} (steps {} to {}); profile error {:.2g} %", out,
+                           reconstruction.group, reconstruction.step, fmt::join(reconstruction.sources, ", "),
+                           pluralized(reconstruction.snapshots, "snapshot"), reconstruction.first_step,
+                           reconstruction.step, 100 * reconstruction.error));
   }
   return ExitCode::done;
 }

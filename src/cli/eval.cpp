@@ -69,20 +69,25 @@ class CountsByClass final : public Task {
   }
 
   /// Those of all ranks, on rank 0; names are those of the first labels. Collective.
-  nlohmann::json result(comm::HostGroup& world, std::vector<std::string> names) const {
+  nlohmann::json result(Session& session, std::vector<std::string> names) const {
     constexpr std::int64_t max_matrix = 1'000;  // classes
-    const std::vector<std::string> of_ranks = world.all_gather_texts(nlohmann::json(counts_).dump());
-    if (world.rank() != 0) return nlohmann::json::object();
+    const auto of_ranks = session.world().all_gather_texts(nlohmann::json(counts_).dump());
+    if (session.world().rank() != 0) return nlohmann::json::object();
     const auto classes = static_cast<std::size_t>(classes_), side = classes_ <= max_matrix ? classes : 0;
     std::vector<std::vector<std::int64_t>> matrix(side, std::vector<std::int64_t>(side));
     std::vector<std::int64_t> samples(classes), correct(classes);
+    std::int64_t not_finite = 0;
     for (const std::string& text : of_ranks)
       for (const auto& [cell, count] : nlohmann::json::parse(text).get<Counts>()) {
         const auto label = static_cast<std::size_t>(cell.first), as = static_cast<std::size_t>(cell.second);
         samples[label] += count;
         if (label == as) correct[label] += count;
-        if (side > 0) matrix[label][as] += count;
+        if (as < side) matrix[label][as] += count;
+        not_finite += cell.second < 0 ? count : 0;
       }
+    if (not_finite > 0)
+      session.log().warning("{} have outputs that are not finite: they count as wrong, and as no class",
+                            pluralized(not_finite, "sample"));
     nlohmann::json found{{"samples_by_class", samples}};
     for (std::size_t label = 0; label < classes; ++label) {
       if (names.size() == label) names.push_back(std::to_string(label));
@@ -185,7 +190,7 @@ ExitCode eval(const Program& program, Session& session, const Arguments& argumen
                                                          .compute = saved.compute()},
                                                         *data->eval());
   const nlohmann::json classes =
-      by_class ? by_class->result(session.world(), saved.class_names()) : nlohmann::json::object();
+      by_class ? by_class->result(session, saved.class_names()) : nlohmann::json::object();
   if (session.world().rank() != 0) return ExitCode::done;
   nlohmann::json report = {{"samples", found.samples}, {"weights", saved.weights()}, {"step", saved.step()}};
   std::string metrics;
@@ -200,8 +205,8 @@ ExitCode eval(const Program& program, Session& session, const Arguments& argumen
   if (values.count("json")) {
     print_json(report);
   } else {
-    fmt::print("{} of step {}: {} ({} samples of {})\n", saved.weights(), saved.step(), metrics,
-               found.samples, option_text(values, "data").value_or(data->eval()->name()));
+    print_line(fmt::format("{} of step {}: {} ({} samples of {})", saved.weights(), saved.step(), metrics,
+                           found.samples, option_text(values, "data").value_or(data->eval()->name())));
     if (by_class) print(table_of(report));
   }
   return ExitCode::done;

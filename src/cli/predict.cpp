@@ -168,8 +168,8 @@ ExitCode predict(const Program& program, Session& session, const Arguments& argu
   train::log_warnings(*data, session);
   const ExitCode code = train::predict(session, saved.model(), *data->eval(), how, requests);
   if (code == ExitCode::done && session.world().rank() == 0)
-    fmt::print("{}: outputs of {} of step {} for {} samples of {}\n", how.out, saved.weights(), saved.step(),
-               data->eval()->size(), path);
+    print_line(fmt::format("{}: outputs of {} of step {} for {} samples of {}", how.out, saved.weights(),
+                           saved.step(), data->eval()->size(), path));
   return code;
 }
 

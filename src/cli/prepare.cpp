@@ -60,7 +60,9 @@ std::vector<std::string> parse_columns(const po::variables_map& values, const ch
       columns.back() += c;
     before = c;
   }
-  if (std::ranges::count(columns, "") > 0) throw UsageError("--{}: names a column without a name", option);
+  if (is_quoted || std::ranges::count(columns, "") > 0)
+    throw UsageError("--{}: {}", option,
+                     is_quoted ? "a quote without its end" : "names a column without a name");
   return columns;
 }
 
@@ -86,8 +88,8 @@ void prepare_pictures(const po::variables_map& values, Session& session, const A
   for (const std::string& note : summary.notes) session.log().info("{}", note);
   for (const std::string& warning : summary.warnings) session.log().warning("{}", warning);
   if (session.world().rank() == 0)
-    fmt::print("{}: {} pictures{}\n", summary.path, summary.samples,
-               summary.classes > 0 ? fmt::format(", {} classes", summary.classes) : "");
+    print_line(fmt::format("{}: {} pictures{}", summary.path, summary.samples,
+                           summary.classes > 0 ? fmt::format(", {} classes", summary.classes) : ""));
 }
 
 data::Summary run(const po::variables_map& values, const std::string& format, const Arguments& inputs,
@@ -226,22 +228,21 @@ ExitCode prepare(const Program& program, Session& session, const Arguments& argu
     for (const std::string& note : summary.notes) session.log().info("{}", note);
     for (const std::string& warning : summary.warnings) session.log().warning("{}: {}", out, warning);
     if (format == "text") {
-      fmt::print("{}: {} tokens, vocabulary {}\n", out, summary.samples, summary.classes);
+      print_line(fmt::format("{}: {} tokens, vocabulary {}", out, summary.samples, summary.classes));
     } else {
       if (format == "csv" && values.count("shape") == 0) {
-        fmt::print("{}: {} samples of {} ({}){}\n", out, summary.samples,
-                   pluralized(summary.image.numel(), "number"), summary.element_type,
-                   summary.classes > 0      ? fmt::format(", {} classes", summary.classes)
-                   : summary.target.empty() ? ""
-                                            : fmt::format(", target {}", on_one_line(summary.target)));
+        print_line(fmt::format("{}: {} samples of {} ({}){}", out, summary.samples,
+                               pluralized(summary.image.numel(), "number"), summary.element_type,
+                               summary.classes > 0      ? fmt::format(", {} classes", summary.classes)
+                               : summary.target.empty() ? ""
+                                                        : fmt::format(", target {}", summary.target)));
         if (summary.held_out > 0)
-          fmt::print("{}: {} samples, held out\n", data::held_out_path(out), summary.held_out);
+          print_line(fmt::format("{}: {} samples, held out", data::held_out_path(out), summary.held_out));
       } else {
-        fmt::print("{}: {} images {} {}, {} classes\n", out, summary.samples, to_string(summary.image),
-                   summary.element_type, summary.classes);
+        print_line(fmt::format("{}: {} images {} {}, {} classes", out, summary.samples,
+                               to_string(summary.image), summary.element_type, summary.classes));
       }
-      if (!summary.class_names.empty())
-        fmt::print("classes: {}\n", on_one_line(numbered(summary.class_names)));
+      if (!summary.class_names.empty()) print_line(fmt::format("classes: {}", numbered(summary.class_names)));
       if (summary.one_label)
         session.log().warning("{}: all samples have the same label{}", out,
                               format == "csv" ? "; select its column with --label" : "");

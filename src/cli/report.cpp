@@ -27,7 +27,7 @@ ExitCode report(const Program& program, Session& session, const Arguments& argum
     if (values.count("out") == 0 && in_run)
       report::read_run(runs[0]);  // an invalid run is reported before an invalid output
     report::write_report(runs, out);
-    print(out + "\n");
+    print_line(out);
   });
   return ExitCode::done;
 }

@@ -93,8 +93,8 @@ ExitCode sample(const Program& program, Session& session, const Arguments& argum
                                      .range = saved.range()};
   const ExitCode code = train::write_samples(session, *sampler, out, requests);
   if (code == ExitCode::done && session.world().rank() == 0)
-    fmt::print("{}: {} of {} of step {}\n", out.out, pluralized(how.count, "sample"), saved.weights(),
-               saved.step());
+    print_line(fmt::format("{}: {} of {} of step {}", out.out, pluralized(how.count, "sample"),
+                           saved.weights(), saved.step()));
   return code;
 }
 

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <filesystem>
 #include <regex>
+#include <set>
 #include <thread>
 
 #include "base/files.h"
@@ -31,11 +32,12 @@ namespace lockstep::cli {
 namespace {
 
 /// The words of a line of a list, as jobs/array.sbatch reads it. Quotes within a word are removed.
-Arguments words_of_line(const std::string& line) {
+Arguments words_of_line(const std::string& line, const std::string& where = "sweep") {
   static const std::regex valid(R"q((?:[^'"\\]|'[^']*'|"[^"]*")*)q");
   static const std::regex word(R"q((?:[^ \t'"]|'[^']*'|"[^"]*")+)q"), quoted(R"q('([^']*)'|"([^"]*)")q");
-  if (!std::regex_match(line, valid))
-    throw UsageError("sweep: a quote without its end, or a backslash outside of quotes: {}", line);
+  if (line.find('\0') != line.npos || !std::regex_match(line, valid))
+    throw UsageError("{}: a quote without its end, a backslash outside of quotes or a null byte: {}", where,
+                     line);
   Arguments words;
   for (std::sregex_iterator found(line.begin(), line.end(), word), end; found != end; ++found)
     words.push_back(std::regex_replace(found->str(), quoted, "$1$2"));
@@ -54,13 +56,17 @@ std::string line_of(const Arguments& words) {
   return line;
 }
 
-/// The lines of a list that count.
+/// The lines of a list that count. UsageError, with the place, for one that is not words.
 Arguments lines_of_list(const std::string& path) {
   Arguments lines;
   const std::string text = read_text(path);
-  for (const std::string_view line : lines_of(text))
-    if (const std::string_view bare = without_blanks(line); !bare.empty() && bare.front() != '#')
-      lines.emplace_back(bare);
+  int number = 0;
+  for (const std::string_view line : lines_of(text)) {
+    ++number;
+    const std::string_view bare = without_blanks(line);
+    if (bare.empty() || bare.front() == '#') continue;
+    words_of_line(lines.emplace_back(bare), fmt::format("{}:{}", path, number));
+  }
   return lines;
 }
 
@@ -118,6 +124,10 @@ struct Sweep {
 /// UsageError that names the run.
 train::Config Sweep::config_of(const SweepRun& run) const {
   try {
+    std::set<std::string, std::less<>> keys;
+    for (const std::string_view word : run.settings)
+      if (const auto key = without_blanks(word.substr(0, word.find('='))); !keys.emplace(key).second)
+        throw UsageError("{} is set twice; remove it from --over, the list or --set", key);
     return train::read_config(config, run.settings, registries);
   } catch (const UsageError& error) {
     throw UsageError("sweep: {}, {}: {}", run.directory, line_of(run.settings), error.what());
@@ -158,6 +168,7 @@ bool Sweep::is_finished(const SweepRun& run) const {
   const auto ending = report::read_exit_record(run.directory);
   if (!ending || (ending->code != ExitCode::done && ending->code != ExitCode::training)) return false;
   const std::string path = run.directory + "/config.ini";
+  if (!exists(path)) return false;  // removed by hand
   const train::Config stored = train::parse_stored_config(read_text(path), path, registries);
   return train::changes_of_start(stored, config_of(run)).empty();
 }
@@ -288,7 +299,7 @@ void show_results(const std::string& directory, const Log& log) {
     const RunRow& best = rows.front();
     const std::string text =
         fmt::format("{}: {} {}  {}", best.run, ranking.metric, figure(*best.value), best.differs);
-    print("best: " + text + "\n");
+    print_line("best: " + text);
     report::Event event(0);
     event.add_text("best", text);
     report::EventFile(directory + "/tensorboard", {.step = -1}).append(event);
@@ -334,8 +345,8 @@ ExitCode sweep(const Program& program, Session& session, const Arguments& argume
   if (values.count("over") > 0)
     settings = grid_of(values["over"].as<Arguments>());
   else
-    std::ranges::transform(lines_of_list(values["list"].as<std::string>()), std::back_inserter(settings),
-                           words_of_line);
+    for (const std::string& line : lines_of_list(values["list"].as<std::string>()))
+      settings.push_back(words_of_line(line));
   if (settings.empty()) throw options.error("no line of the list counts");
   const std::string out =
       option_text(values, "out").value_or("runs/" + std::filesystem::path(config).stem().string() + "-sweep");

@@ -135,6 +135,8 @@ void print(const std::string& text) {
   flush_output();
 }
 
+void print_line(const std::string& text) { print(on_one_line(text) + "\n"); }
+
 void print_json(const nlohmann::json& document) { print(json_text(document, 2) + "\n"); }
 
 ResultOutput::ResultOutput(const po::variables_map& values, const Session& session)
@@ -154,7 +156,7 @@ void ResultOutput::write_page(const std::function<nlohmann::json()>& document) c
     nlohmann::json contents = document();
     contents["footer"] = fmt::format("Written by lockstep {} at {}.", LOCKSTEP_VERSION, utc_now());
     report::write_page(path_, contents);
-    if (!json_) cli::print(path_ + "\n");
+    if (!json_) print_line(path_);
   });
 }
 

@@ -79,6 +79,8 @@ std::optional<std::string> option_text(const po::variables_map& values, const ch
 void on_rank_0(const Session& session, const std::function<void()>& action);
 /// Prints to standard output. DataError if it is full; for short texts App reports this at the end.
 void print(const std::string& text);
+/// Prints a line, with what is not printable in names as errors have it.
+void print_line(const std::string& text);
 /// Prints the document; replaces bytes that are not UTF-8.
 void print_json(const nlohmann::json& document);
 /// Writes a result to standard output, as text or with --json as JSON, and to the page of --html.

@@ -37,12 +37,17 @@ bool is_number(std::string_view field, std::string_view decimals) {
   return parse_value(field, ignored, decimals) && !is_missing(field);
 }
 
+bool is_too_large(std::string_view field) {
+  char* end = nullptr;
+  const std::string text(field);
+  return text.find_first_of("iI") == text.npos && std::isinf(std::strtod(text.c_str(), &end)) && *end == '\0';
+}
+
 bool is_missing(std::string_view field) {
   constexpr std::array<std::string_view, 22> names{
       "",    "?",    ".",    "..",   "-",      "--",     "na",     "n/a", "n.a.",     "<na>",      "nan",
       "nat", "-nan", "none", "null", "<null>", "[null]", "(null)", "\\n", "nan(ind)", "-nan(ind)", "#na"};
-  std::string text(field);
-  std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });
+  const std::string text = lower_case(field);
   // Errors of spreadsheets (#N/A N/A, #DIV/0!, #NAME?), and what C of Windows prints for a NaN (-1.#IND).
   return std::ranges::find(names, text) != names.end() || text.starts_with("#n/a") ||
          (text.starts_with('#') && (text.ends_with('!') || text == "#name?")) || text.find("1.#") <= 1;

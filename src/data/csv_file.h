@@ -18,6 +18,8 @@ namespace lockstep::data {
 /// the characters that may begin its fraction.
 bool parse_value(std::string_view field, double& value, std::string_view decimals = ".");
 bool is_whole(std::string_view field);
+/// True if a field is a number beyond those of double, such as 1e400.
+bool is_too_large(std::string_view field);
 /// True if a field is a number, and does not stand for a missing value (nan).
 bool is_number(std::string_view field, std::string_view decimals = ".");
 /// True if a field stands for a missing value (docs/data.md lists them).

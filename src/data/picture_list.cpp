@@ -19,8 +19,7 @@
 namespace lockstep::data {
 
 bool is_picture_name(std::string_view name) {
-  std::string suffix(name.substr(std::min(name.rfind('.'), name.size())));
-  std::ranges::transform(suffix, suffix.begin(), [](unsigned char c) { return std::tolower(c); });
+  const std::string suffix = lower_case(name.substr(std::min(name.rfind('.'), name.size())));
   constexpr std::array suffixes{".jpg", ".jpeg", ".jpe", ".jfif", ".png"};
   return std::ranges::find(suffixes, suffix) != suffixes.end();
 }
@@ -146,8 +145,7 @@ void PictureList::check_parts() const {
   std::string train_part, eval_part;
   for (std::int64_t i = 0; i < size(); ++i) {
     const std::string_view folder = folder_of(relative_name(i));
-    std::string lower(folder);
-    std::ranges::transform(lower, lower.begin(), [](unsigned char c) { return std::tolower(c); });
+    const std::string lower = lower_case(folder);
     if (std::ranges::find(train, lower) != train.end())
       train_part = folder;
     else if (std::ranges::find(eval, lower) != eval.end())

@@ -79,7 +79,8 @@ class CsvLabels {
     }
     if (number)
       throw invalid(
-          ": labels must be integers of 0 or more, or names (for values to predict, task.name = regression: "
+          ": labels must be integers from 0 to 9e15, or names (for values to predict, task.name = "
+          "regression: "
           "--target NAME)");
     if (numbers_.contains(text)) return;
     if (stored_names_)
@@ -112,7 +113,7 @@ class CsvLabels {
     if ((classes > 2 * used && classes > many) || (used >= few && 2 * used > samples_) || quantities)
       found.push_back(fmt::format(
           "labels {} make {} classes, and {} of them occur in {} samples; to predict values (task.name = "
-          "regression), use --target NAME",
+          "regression), use --target NAME of a column of numbers",
           names_.empty() ? fmt::format("up to {}", classes - 1)
                          : fmt::format("such as '{}'", short_text(names_.front())),
           classes, used, samples_));
@@ -292,6 +293,10 @@ Summary prepare_csv(std::span<const std::string> inputs, const Output& output, c
     std::int64_t row = skipped = 0;
     for (const std::string& path : inputs)
       rows.read(path, [&](CsvFile& file) { rows.skips(file) ? void(++skipped) : use(file, row++); });
+    if (row == 0)
+      throw DataError("{}: not written: {} no lines with samples{}", output.path,
+                      inputs.size() == 1 ? inputs.front() + " has" : "the files have",
+                      skipped > 0 ? fmt::format(", as a value is missing in all {}", skipped) : "");
     return row;
   };
   std::vector<bool> held_out;
@@ -341,10 +346,6 @@ Summary prepare_csv(std::span<const std::string> inputs, const Output& output, c
     for (std::size_t i = 0; i < values.size(); ++i) spreads[i].see(values[i]);
     bytes = bytes && std::ranges::all_of(values, is_byte);
   });
-  if (samples == 0)
-    throw DataError("{}: not written: {} no lines with samples{}", output.path,
-                    inputs.size() == 1 ? inputs.front() + " has" : "the files have",
-                    skipped > 0 ? fmt::format(", as a value is missing in all {}", skipped) : "");
   labels.end_first_pass();
   if (spreads.empty())
     throw UsageError(
@@ -416,7 +417,10 @@ Summary prepare_csv(std::span<const std::string> inputs, const Output& output, c
     arrays[0].rows = samples_of_eval;
     write(evaluation.emplace(eval_output, arrays), true);
   }
-  training.publish();  // both are complete
+  // Both are complete. A held-out file of an earlier call would have rows of this training file.
+  const bool has_older = !output.memory && exists(eval_output.path);
+  if (evaluation && has_older) remove_file(eval_output.path);
+  training.publish();
   if (evaluation) evaluation->publish();
   Summary summary{.samples = samples - samples_of_eval,
                   .image = image,
@@ -427,6 +431,9 @@ Summary prepare_csv(std::span<const std::string> inputs, const Output& output, c
                   .class_names = labels.names(),
                   .held_out = samples_of_eval,
                   .target = has_values ? table.target->name : ""};
+  if (!evaluation && has_older)
+    summary.warnings.push_back(
+        fmt::format("holds out no lines; {} is older: remove it if it is of this table", eval_output.path));
   if (skipped > 0)
     summary.notes.push_back(fmt::format("{} with missing values left out", pluralized(skipped, "line")));
   for (std::size_t i = 0; i < spreads.size() && type == DType::float32; ++i)

@@ -46,7 +46,7 @@ bool parse_date(std::string_view field, double& seconds) {
   const int day = time.tm_mday;
   const long offset_s = time.tm_gmtoff;
   seconds = static_cast<double>(::timegm(&time) - offset_s) + fraction;
-  return *rest == '\0' && time.tm_mday == day;  // the 30th of February is none
+  return *rest == '\0' && time.tm_mday == day && std::abs(offset_s) <= 18 * 3600L;  // no 30th of February
 }
 
 void TableColumn::add_names(std::vector<std::string>& names) const {
@@ -84,7 +84,7 @@ double TableColumn::number_of(std::string_view field, std::size_t index, CsvFile
   if (number && std::abs(value) <= std::numeric_limits<float>::max()) return value;
   const bool other_sign = !number && parse_value(field, value, ".,");
   throw DataError("{}: {} is '{}', not a number{}", file.where(), describe(file, index), short_text(field),
-                  number       ? " in the range of float32"
+                  number || is_too_large(field) ? " in the range of float32"
                   : other_sign ? ": the decimal sign is another one (prepare csv --decimal point or comma)"
                                : "");
 }

@@ -37,6 +37,10 @@ Fill fill_named(std::string_view word) {
   return found == words.end() ? Fill::value : static_cast<Fill>(found - words.begin());
 }
 
+bool parse_finite(std::string_view text, double& value) {
+  return parse_value(text, value) && std::abs(value) <= std::numeric_limits<float>::max();
+}
+
 }  // namespace
 
 ColumnIndex index_of(std::span<const std::string> names) {
@@ -155,16 +159,24 @@ void TableRows::assign_columns(std::size_t columns, const CsvFile& file) {
   double value = 0;
   if (of_all.size() > 1)
     throw UsageError("--missing {}: give one for all columns, and NAME=KIND for others", list_of(of_all));
-  if (!of_all.empty() && fill_named(of_all[0]) == Fill::value && !parse_value(of_all[0], value))
-    throw UsageError("--missing {}: must be drop, mean, median or a number; for one column NAME=KIND",
+  if (!of_all.empty() && fill_named(of_all[0]) == Fill::value && !parse_finite(of_all[0], value))
+    throw UsageError("--missing {}: must be drop, mean, median or a finite number; for one column NAME=KIND",
                      quote(of_all[0]));
   const auto fill_of = [&](std::size_t column) {
     const auto own = fills.find(column);
     return own != fills.end() ? own->second : of_all.empty() ? "" : of_all[0];
   };
+  const auto check_name = [&](std::size_t column) {  // a new table could not tell equal names apart
+    if (names_.empty() || is_nameless(names_[column]) || index_.at(names_[column]).second == 1) return;
+    const auto first = std::ranges::find(names_, names_[column]),
+               second = std::find(first + 1, names_.end(), *first);
+    throw DataError("{}: columns {} and {} are both named {}: rename one", where_, first - names_.begin() + 1,
+                    second - names_.begin() + 1, quote(*first));
+  };
   std::map<std::size_t, const char*> option_of;  // of columns that are no numbers
   if (has_target()) {
     const std::size_t target = target_column(file, columns);
+    check_name(target);
     const Fill fill = fill_named(fill_of(target));
     if (fills.contains(target) && fill != Fill::drop)
       throw UsageError("--missing {}={}: is of the target, of which lines can only be left out: drop",
@@ -190,6 +202,7 @@ void TableRows::assign_columns(std::size_t columns, const CsvFile& file) {
       if (is_printable(name_of(i))) table_.dropped.push_back(name_of(i));
     }
     if (i == target_field_ || index_columns_.contains(i) || dropped.contains(i)) continue;
+    check_name(i);
     TableColumn column{.name = name_of(i)};
     const auto kind_of = [&](const Words& words, const char* option, const char* word, Kind plain,
                              Kind other) {
@@ -211,9 +224,9 @@ void TableRows::assign_columns(std::size_t columns, const CsvFile& file) {
     } else if (column.fill_by == Fill::value && column.is_date() && !is_own) {
       column.fill_by = Fill::none;  // a number is no date
     } else if (column.fill_by == Fill::value) {
-      if (!(column.is_date() ? parse_date(fill, column.fill) : parse_value(fill, column.fill)))
+      if (!(column.is_date() ? parse_date(fill, column.fill) : parse_finite(fill, column.fill)))
         throw UsageError("--missing {}={}: must be drop, mean, median or a {}", column.name, fill,
-                         column.is_date() ? "date" : "number");
+                         column.is_date() ? "date" : "finite number");
     }
     fields_.push_back(i);
     table_.columns.push_back(std::move(column));
@@ -258,7 +271,8 @@ void TableRows::find_target_kind(std::span<const std::string> inputs) {
     for (CsvFile file(path, options_); file.next();) {
       double ignored = 0;
       if (*target_field_ >= file.fields().size() || is_missing(file.fields()[*target_field_])) continue;
-      table_.has_classes = !file.number(file.fields()[*target_field_], ignored);
+      const std::string_view field = file.fields()[*target_field_];
+      table_.has_classes = !file.number(field, ignored) && !is_too_large(field);
       return;
     }
 }

@@ -195,7 +195,10 @@ std::set<std::string> different_keys(std::span<const RunLog> runs) {
     for (const std::string& key : keys)
       if (run.config_value(key) != first->config_value(key)) different.insert(key);
   }
-  if (different.size() > 1) different.erase("checkpoint.every");
+  const auto is_set = [&](const RunLog& run) {
+    return run.user_keys.empty() ? different.size() == 1 : run.user_keys.contains("checkpoint.every");
+  };
+  if (std::ranges::none_of(runs, is_set)) different.erase("checkpoint.every");
   return different;
 }
 
@@ -254,7 +257,10 @@ RunLog read_run(const std::string& path) {
   const std::string metrics = path + "/metrics.jsonl", config = path + "/config.ini";
   if (!exists(metrics) && !exists(config) && !exists(path + "/checkpoints") &&
       !exists(exit_record_path(path)))
-    throw DataError("{}: is not a run directory: it has no metrics.jsonl, config.ini or checkpoints", path);
+    throw DataError(
+        "{}: is not a run directory: it has no metrics.jsonl, config.ini or checkpoints (lockstep status {} "
+        "--sort METRIC compares the runs of a sweep)",
+        path, shell_quoted(path));
   if (exists(metrics)) add_lines(run, read_text(metrics, UINT64_MAX));
   run.ending = read_exit_record(path);
   if (exists(config)) run.config = keys_of_ini(read_text(config));

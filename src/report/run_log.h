@@ -89,8 +89,8 @@ struct Ranking {
 };
 /// By `metric`; if it is empty, by the first that a run has of checkpoint.keep_best, eval_loss and loss.
 Ranking rank(std::span<const RunLog> runs, const std::string& metric = "");
-/// The keys of config.ini whose values differ between the runs, without checkpoint.every if others differ:
-/// auto becomes a number by the time of a save.
+/// The keys of config.ini whose values differ between the runs, without checkpoint.every if no user set it
+/// (if runs do not say, if others differ): auto becomes a number by the time of a save.
 std::set<std::string> different_keys(std::span<const RunLog> runs);
 
 /// Reads RUN/metrics.jsonl, RUN/config.ini and RUN/exit.json; each may be missing. DataError if the path is

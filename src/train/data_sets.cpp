@@ -35,7 +35,8 @@ namespace {
 /// By its name text, or what only other programs read, and no HDF5 file.
 bool is_table(const std::string& path) {
   constexpr std::array ends{".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz", ".xlsx", ".parquet"};
-  if (std::ranges::none_of(ends, [&](const char* end) { return path.ends_with(end); })) return false;
+  if (std::ranges::none_of(ends, [&](const char* end) { return lower_case(path).ends_with(end); }))
+    return false;
   std::error_code ignored;  // reading reports it
   std::string begin(4, ' ');
   if (std::filesystem::is_regular_file(path, ignored))
@@ -107,8 +108,9 @@ data::Registry::Choice kind_of(const Config& config, const data::Request& reques
 }
 
 /// The mean and deviation of each channel, for messages.
-std::string text_of(const data::Normalization& by) {
-  return fmt::format("{:.6g} and {:.6g}", fmt::join(by.mean, " "), fmt::join(by.deviation, " "));
+std::string text_of(const data::Normalization& by, bool exact) {
+  return exact ? fmt::format("{} and {}", fmt::join(by.mean, " "), fmt::join(by.deviation, " "))
+               : fmt::format("{:.6g} and {:.6g}", fmt::join(by.mean, " "), fmt::join(by.deviation, " "));
 }
 
 /// UsageError if the first samples leave [-1, 1], the default range of floats.
@@ -538,9 +540,10 @@ void DataSets::use(const LearnedFrom& from, bool own_statistics) {
     for (const data::Dataset* const one : all()) {
       const data::Normalization named = one->meaning(field.name).stored.named;
       if (named.mean.empty() || named == *by) continue;
+      const bool exact = text_of(*by, false) == text_of(named, false);
       warnings_.push_back(
           fmt::format("{}: normalised by mean and deviation {}, as the data that {} learned from, not by {}",
-                      one->name(), text_of(*by), from.name, text_of(named)));
+                      one->name(), text_of(*by, exact), from.name, text_of(named, exact)));
       break;
     }
     field.by = *by;

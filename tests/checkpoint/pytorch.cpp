@@ -1,7 +1,5 @@
 // Files of torch.save: what PyTorch itself wrote is read bit by bit, what a pickle could do besides is
 // refused by its name and never done, and no bytes at all can make reading do more than throw one DataError.
-#include "checkpoint/weights/pytorch.h"
-
 #include <fmt/format.h>
 
 #include <boost/test/unit_test.hpp>
@@ -10,9 +8,9 @@
 #include "checkpoint/confined.h"
 #include "checkpoint/damage.h"
 #include "checkpoint/elements.h"
+#include "checkpoint/pytorch_pickles.h"
 #include "checkpoint/sample.h"
 #include "lockstep/base/error.h"
-#include "lockstep/checkpoint/convert.h"
 #include "support/ranks.h"
 
 namespace lockstep::test {
@@ -21,71 +19,7 @@ BOOST_AUTO_TEST_SUITE(pytorch)
 
 namespace lc = checkpoint;
 using namespace std::string_literals;
-
-/// A file of PyTorch 2.15 (pytorch_files.py).
-std::string file_of_pytorch(const std::string& name) {
-  return std::string(std::getenv("LOCKSTEP_SOURCE_DIR")) + "/tests/checkpoint/pytorch_files/" + name;
-}
-
-// Parts of pickles.
-std::string text(const std::string& value) {
-  const auto bytes = static_cast<std::uint32_t>(value.size());
-  return "X" + std::string(reinterpret_cast<const char*>(&bytes), sizeof bytes) + value;
-}
-std::string number(std::int64_t value) {
-  return "\x8a\x08" + std::string(reinterpret_cast<const char*>(&value), sizeof value);
-}
-std::string numbers(const std::vector<std::int64_t>& values) {
-  std::string tuple = "(";
-  for (const std::int64_t value : values) tuple += number(value);
-  return tuple + "t";
-}
-std::string name(const std::string& module, const std::string& value) {
-  return "c" + module + "\n" + value + "\n";
-}
-std::string storage(const std::string& key, std::int64_t elements, const std::string& type = "FloatStorage") {
-  return "(" + text("storage") + name("torch", type) + text(key) + text("cpu") + number(elements) + "tQ";
-}
-std::string tensor_in(const std::string& storage, std::int64_t offset, const std::vector<std::int64_t>& shape,
-                      const std::vector<std::int64_t>& strides) {
-  return name("torch._utils", "_rebuild_tensor_v2") + "(" + storage + number(offset) + numbers(shape) +
-         numbers(strides) + "\x89" + name("collections", "OrderedDict") + ")RtR";
-}
-/// Eight floats in storage 0.
-std::string tensor(std::int64_t offset, const std::vector<std::int64_t>& shape,
-                   const std::vector<std::int64_t>& strides) {
-  return tensor_in(storage("0", 8), offset, shape, strides);
-}
-std::string dict(const std::string& items) { return "}(" + items + "u"; }
-std::string pickle(const std::string& value) { return "\x80\x02" + value + "."; }
-
-struct Files {
-  TemporaryFolder folder;
-  std::string path = folder.file("a.pt");
-
-  void write(const std::vector<std::pair<std::string, std::string>>& entries) {
-    std::filesystem::remove(path);
-    OpenFile file(path, OpenFile::Mode::create_or_truncate);
-    lc::ZipWriter zip(file);
-    for (const auto& [entry, bytes] : entries) zip.add(entry, std::as_bytes(std::span(bytes)));
-    zip.finish();
-  }
-  /// An archive with that pickle and storage 0, eight floats 1 to 8.
-  void write(const std::string& pickled) {
-    std::vector<float> values{1, 2, 3, 4, 5, 6, 7, 8};
-    write({{"archive/data.pkl", pickled},
-           {"archive/data/0", std::string(reinterpret_cast<const char*>(values.data()), 8 * sizeof(float))}});
-  }
-  void refused(const std::string& pickled, const char* why, const char* key = "") {
-    write(pickled);
-    BOOST_CHECK_EXCEPTION((lc::PytorchFile{path, key}), DataError, mentions("a.pt: ", why));
-  }
-  std::vector<float> floats(const lc::PytorchFile& file, std::size_t i) {
-    std::vector<float> values(file.views().at(i).bytes / sizeof(float));
-    file.read(i, std::as_writable_bytes(std::span(values)));
-    return values;
-  }
-};
+using namespace pickles;
 
 std::vector<double> elements(const lc::PytorchFile& file, std::size_t i) {
   const lc::PytorchTensor& tensor = file.views().at(i);
@@ -158,7 +92,8 @@ BOOST_AUTO_TEST_CASE(of_several_mappings_the_usual_one_is_taken_with_a_word_and_
   BOOST_TEST(outermost.notes().at(1).ends_with(" and 5 more"));
   BOOST_CHECK_EXCEPTION(
       (lc::PytorchFile{path, "optimizer"}), DataError,
-      mentions("holds no tensors under \"optimizer\", but under \"/\", \"model\", \"averages/0.9\""));
+      mentions(
+          "holds no tensors with names under \"optimizer\", but under \"/\", \"model\", \"averages/0.9\""));
 }
 
 BOOST_FIXTURE_TEST_CASE(without_a_usual_name_the_only_mapping_is_taken_and_of_several_none, Files) {
@@ -186,6 +121,30 @@ BOOST_FIXTURE_TEST_CASE(a_key_may_be_a_number_as_python_prints_it, Files) {
   BOOST_TEST(lc::PytorchFile(path, "ema/3").views().at(0).name == "w");  // an optimizer's state has integers
 }
 
+BOOST_FIXTURE_TEST_CASE(tensors_in_lists_objects_and_deep_mappings_are_noted_and_a_key_reads_them, Files) {
+  const std::string one = tensor(0, {2}, {1}), weights = dict(text("w") + one), rest = dict(text("v") + one);
+  const auto space = [](const std::string& items) {
+    return name("argparse", "Namespace") + ")\x81" + dict(items) + "b";
+  };
+  std::string deep = weights;
+  for (int level = 0; level < 8; ++level) deep = dict(text("d") + deep);
+  const std::string args = text("args") + space(text("best") + weights),
+                    list = text("list") + "](" + one + rest + "e";
+  write(pickle(dict(text("model") + weights + args + list + text("deep") + deep)));
+  const lc::PytorchFile model(path);
+  BOOST_TEST_REQUIRE(model.notes().size() == 1U);
+  BOOST_TEST(model.notes()[0] ==
+             path + ": left out, in lists, objects or deep: 4 tensors, the first at \"list/0\"");
+  BOOST_TEST(lc::PytorchFile(path, "args/best").views().at(0).name == "w");
+  BOOST_TEST(lc::PytorchFile(path, "list/1").views().at(0).name == "v");
+  BOOST_TEST(lc::PytorchFile(path, "deep/d/d/d/d/d/d/d/d").views().at(0).name == "w");
+  refused(pickle(dict(args)), "and holds none by name, but 1 tensor, the first at \"args/best/w\"");
+  const std::string state =
+      dict(text("state") + dict("K\0"s + dict(text("exp_avg") + one)) + text("param_groups") + "]");
+  write(pickle(dict(text("model") + weights + text("optimizer") + state)));
+  BOOST_TEST(lc::PytorchFile(path).notes().empty());  // its state is no weights
+}
+
 BOOST_FIXTURE_TEST_CASE(the_numbers_that_nanogpt_saves_of_its_model_are_read, Files) {
   const std::string weights = text("model") + dict(text("w") + tensor(0, {2}, {1}));
   write(pickle(dict(weights + text("model_args") +
@@ -195,96 +154,6 @@ BOOST_FIXTURE_TEST_CASE(the_numbers_that_nanogpt_saves_of_its_model_are_read, Fi
     write(pickle(dict(weights + text("model_args") + other)));
     BOOST_TEST(lc::PytorchFile(path).model_args().is_null());
   }
-}
-
-/// A linear layer, as in training.pt.
-struct Layer {
-  Param weight, bias;
-  ModelState state{.params = {&weight, &bias}, .buffers = {}, .statistics = {}};
-
-  Layer() {
-    weight.name = "weight", weight.value = Tensor::zeros({2, 3});
-    bias.name = "bias", bias.value = Tensor::zeros({2});
-  }
-};
-
-BOOST_AUTO_TEST_CASE(the_state_of_adam_has_the_names_of_the_model) {
-  Layer layer;
-  lc::Weights weights;
-  BOOST_TEST(lc::add_optimizer(weights, file_of_pytorch("training.pt"), layer.state)
-                 .ends_with("training.pt: the state of AdamW after step 1, by the order of 2 parameters"));
-  BOOST_TEST(weights.position.step == 1);
-  BOOST_TEST_REQUIRE(weights.optimizer.size() == 4U);
-  for (const auto& [section, value] : {std::pair{1, 0.1F}, {2, 0.001F}}) {  // of a gradient of 1
-    const std::vector<lc::NamedTensor>& tensors =
-        weights.optimizer[static_cast<std::size_t>(section)].tensors;
-    BOOST_TEST_REQUIRE(tensors.size() == 2U);
-    for (std::size_t i = 0; i < 2; ++i) {
-      BOOST_TEST(tensors[i].name == layer.state.params[i]->name);
-      BOOST_TEST(tensors[i].value.shape() == layer.state.params[i]->value.shape());
-      for (std::int64_t e = 0; e < tensors[i].value.numel(); ++e)
-        BOOST_TEST(std::abs(tensors[i].value.data<float>()[e] - value) < 1e-7);
-    }
-  }
-  for (const lc::NamedTensor& count : weights.optimizer[3].tensors)
-    BOOST_TEST(*count.value.data<std::int64_t>() == 1);
-}
-
-BOOST_FIXTURE_TEST_CASE(what_is_not_the_state_of_an_optimizer_is_refused, Files) {
-  const std::string moments = text("exp_avg") + tensor(0, {2, 3}, {3, 1}) + text("exp_avg_sq") +
-                              tensor(0, {2, 3}, {3, 1}),
-                    vectors =
-                        text("exp_avg") + tensor(0, {2}, {1}) + text("exp_avg_sq") + tensor(0, {2}, {1}),
-                    step = text("step") + number(7), both = "](" + number(0) + number(1) + "e";
-  const auto saved = [](const std::string& states, const std::string& groups) {
-    return pickle(dict(text("state") + states + text("param_groups") + groups));
-  };
-  const auto states = [&](const std::string& first) {
-    return dict(number(0) + dict(first) + number(1) + dict(vectors + step));
-  };
-  const auto groups = [](const std::string& params) { return "](" + dict(text("params") + params) + "e"; };
-  Layer layer;
-  lc::Weights weights;
-  write(saved(states(moments + step), groups(both)));
-  lc::add_optimizer(weights, path, layer.state);
-  BOOST_TEST(weights.position.step == 7);
-  const auto cannot = [&](const std::string& pickled, const char* why) {
-    write(pickled);
-    std::string said;
-    try {
-      lc::add_optimizer(weights, path, layer.state);
-    } catch (const DataError& error) {
-      said = error.what();
-    }
-    BOOST_TEST(said.find(why) != std::string::npos, why << ": " << said);
-  };
-  cannot(saved(number(1), groups(both)), "no state_dict()");
-  cannot(saved(states(moments + step), number(1)), "no state_dict()");
-  cannot(saved(states(moments + step), groups(number(2))),
-         "holds the state of 1 parameter, but the model has 2");
-  cannot(saved(states(moments + step), groups("](" + text("0") + dict("") + "e")), "no state_dict()");
-  cannot(saved(states(text("exp_avg") + number(0) + text("exp_avg_sq") + number(1) + step), groups(both)),
-         "no state_dict()");
-  cannot(saved(states(moments), groups(both)), R"(holds "exp_avg", "exp_avg_sq"; the state of AdamW)");
-  cannot(saved(states(moments + step + text("a\nb") + number(1)), groups(both)),
-         R"(holds "a\nb", "exp_avg",)");
-  cannot(saved(states(moments + text("step") + number(-1)), groups(both)), "-1 is not a number of steps");
-  cannot(saved(states(moments + text("step") + tensor(0, {2}, {1})), groups(both)),
-         "a step is float32 [2], not floats []");
-  cannot(saved(states(moments + text("step") + dict("")), groups(both)), "no state_dict()");
-  cannot(saved(states(vectors + step), groups(both)),
-         R"(weight is [2, 3] in the model, next in the groups: "0" [2];)");
-  cannot(saved(states(moments + step), groups("](" + number(0) + number(0) + "e")),
-         R"(bias is [2] in the model)");
-  cannot(pickle(std::string(100'000, ']') + "N" + std::string(100'000, 'a')),
-         "holds the state of 0 optimizers");
-  std::string wide = "N";
-  for (char level = 0; level < 7; ++level) {  // a hundred times the level before
-    std::string times = "](" + wide + "q" + level;
-    for (int time = 1; time < 100; ++time) times += "h"s + level;
-    wide = times + "e";
-  }
-  cannot(pickle(wide), "its pickle holds too much beside tensors");
 }
 
 BOOST_FIXTURE_TEST_CASE(what_is_written_reads_back_and_is_the_same_every_time, Files) {

@@ -59,6 +59,14 @@ done
 evaluated same.h5 >/dev/null
 grep -q "same.h5: normalised by mean and deviation 100 and 60, as the data that c.h5 learned from, not by 90 and 55" err.log ||
   fail "nothing says whose mean is used: $(cat err.log)"
+/usr/bin/python3 - <<'PY' || fail "near.h5"
+import h5py, shutil
+shutil.copy("same.h5", "near.h5")
+with h5py.File("near.h5", "a") as f:
+    f["x"].attrs["mean"], f["x"].attrs["std"] = [100.0000001], [60.0]
+PY
+evaluated near.h5 >/dev/null
+grep -q "normalised by mean and deviation 100 and 60, as .*, not by 100.0000001 and 60" err.log || fail "two equal texts of numbers: $(cat err.log)"
 ranks 2 eval elsewhere/c.h5 --data same.h5 >log 2>&1 || fail "eval on 2 ranks: $(cat log)"
 [ "$(grep -c "normalised by" log)" -eq 1 ] || fail "not one rank says whose mean is used: $(cat log)"
 own=$(evaluated same.h5 --own-statistics)

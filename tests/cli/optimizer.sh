@@ -109,6 +109,7 @@ refused 2 'is an input, which is never replaced' "$LOCKSTEP" convert half.h5 sta
 refused 2 '--optimizer: needs OUT.h5, and --config CONFIG.ini' "$LOCKSTEP" convert "$made/half.pt" no.h5 --optimizer "$made/half.pt"
 refused 2 '--optimizer: needs OUT.h5, and --config CONFIG.ini' \
   "$LOCKSTEP" convert "$made/half.pt" no.pt --config run.ini --optimizer "$made/half.pt"
+refused 2 '--optimizer: the file name is missing' "$LOCKSTEP" convert "$made/half.pt" no.h5 --config run.ini --optimizer ''
 weights() {
   sed "s/^sizes.*/sizes = $1/" run.ini >other.ini
   $python - "$1" <<'PY' || fail "weights of $1"
@@ -127,6 +128,8 @@ not_taken 3 'either.pt: .*: net.0.weight is \[3, 3\] in the model, next in the g
 weights "3 4 3"
 not_taken 3 'named.pt: exp_avg of net.0.weight is float32 \[3, 3\], not floats \[4, 3\]' "$made/named.pt" other.ini other.h5
 sed -i 's/^name = adamw/name = sgd/; /^betas/d' run.ini
+"$LOCKSTEP" convert "$made/half.pt" for_sgd.h5 --config run.ini --optimizer "$made/half.pt" >/dev/null 2>log || fail "for sgd: $(cat log)"
+grep -q 'the state is of optimizer.name = adamw, but run.ini has sgd' log || fail "for sgd: $(cat log)"
 refused 2 'half.h5: holds the state of adamw, but optimizer.name = sgd' "$LOCKSTEP" train run.ini --run sgd --fork half.h5
 
 # Folders of several files.

@@ -180,6 +180,33 @@ assert any("eval_rmse_in_units" in line for line in map(json.loads, open("prices
 PY
 has_line 'eval loss .* rmse_in_units [0-9]' <<<"$("$LOCKSTEP" train prices.ini --run again 2>&1)" || fail "the log of a run has no metrics in units"
 
+# --- outputs that are not finite, and names that are not printable -----------------------------------------------------------
+/usr/bin/python3 - <<'PY' || fail "weights"
+import h5py, numpy as np
+x, w = np.ones((100, 4), "f4"), np.zeros((16, 4), "f4")
+x[70:72] = 1e20
+w[:, 0] = 1
+with h5py.File("large.h5", "w") as f:
+    f["model/net.0.weight"], f["model/net.0.bias"] = w, np.zeros(16, "f4")
+    f["model/net.2.weight"], f["model/net.2.bias"] = np.stack([np.full(16, v, "f4") for v in (1e20, -1e20, 0)]), np.zeros(3, "f4")
+with h5py.File("overflow.h5", "w") as f:
+    f["x"], f["y"] = x, np.zeros(100, "i8")
+PY
+sed '/^normalize/d' kinds.ini >large.ini
+"$LOCKSTEP" convert large.h5 large-model.h5 --config large.ini >log 2>&1 || fail "convert: $(cat log)"
+for count in 1 3; do
+  for out in overflow-$count.CSV overflow-$count.h5; do
+    ranks "$count" predict large-model.h5 --data overflow.h5 --out "$out" >log 2>&1 || fail "not finite on $count ranks: $(cat log)"
+    has_line "warning: $out: 2 of 100 samples have outputs that are not finite, the first is number 70; .* label is -1" <log || fail "$out: $(cat log)"
+  done
+done
+{ cmp overflow-1.CSV overflow-3.CSV && cmp overflow-1.h5 overflow-3.h5; } || fail "not finite: other bytes on 3 ranks"
+{ has_line '^70,,nan,nan,nan$' <overflow-1.CSV && has_line '^69,0,1,0,0$' <overflow-1.CSV; } || fail "not finite: $(sed -n 70,72p overflow-1.CSV)"
+"$LOCKSTEP" eval large-model.h5 --data overflow.h5 --per-class >log 2>&1 || fail "eval --per-class: $(cat log)"
+{ has_line 'warning: 2 samples have outputs that are not finite' <log && has_line '^0 +100 +0.9800 +98 ' <log; } || fail "eval --per-class: $(cat log)"
+"$LOCKSTEP" predict large-model.h5 --data overflow.h5 --out $'red\e[31m.csv' >out.log 2>log || fail "predict: $(cat log)"
+grep -qF 'red\x1b[31m.csv: outputs of model' out.log || fail "a name is printed raw: $(cat -v out.log)"
+
 # --- what the network computes ------------------------------------------------------------------------------------------
 "$LOCKSTEP" predict prices/checkpoints/latest --data prices.h5 --output network --out network.h5 >log 2>&1 || fail "network: $(cat log)"
 "$LOCKSTEP" predict kinds/checkpoints/latest --data kinds.h5 --output network --out network.csv >log 2>&1 || fail "network: $(cat log)"

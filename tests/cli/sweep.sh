@@ -182,12 +182,19 @@ ends_with 0 listed
 { grep -q '^rates = 0.9 0.99$' listed/1/config.ini && grep -q '^lr = 0.2$' listed/2/config.ini; } || fail "listed: $(cat listed/*/config.ini)"
 [ "$(cat listed/list)" = "'ema.rates=0.9 0.99' optimizer.lr=0.001 train.steps=20 checkpoint.keep_best=eval_accuracy
 optimizer.lr=0.2 data.train=digits.h5 train.steps=20 checkpoint.keep_best=eval_accuracy" ] || fail "listed: $(cat listed/list)"
+# A run whose configuration was removed begins again.
+rm -r listed/1/config.ini
+sweep listed --list list.txt --set train.steps=20 --set checkpoint.keep_best=eval_accuracy
+ends_with 0 listed
+grep -q '^rates = 0.9 0.99$' listed/1/config.ini || fail "listed: a removed configuration: $(tail -n 3 listed.err)"
 # The best is the same one on the terminal, on the page and in TensorBoard.
 grep -q '^best: listed/2: eval_accuracy ' listed.out || fail "listed: $(cat listed.out)"
 grep -aq 'listed/2: eval_accuracy ' listed/tensorboard/events.out.tfevents.* || fail "listed: TensorBoard does not name the best"
 first_of listed/report.html | grep -q '^run=2 (best) ' || fail "listed: the page names another one: $(first_of listed/report.html)"
 echo "data.train='digits.h5" >open.txt
-refused 2 'a quote without its end' "$LOCKSTEP" sweep run.ini --list open.txt --out none
+refused 2 'open.txt:1: a quote without its end' "$LOCKSTEP" sweep run.ini --list open.txt --out none
+printf '# first\ntrain.seed=1\0\n' >null.txt
+refused 2 'null.txt:2: .*null byte' "$LOCKSTEP" sweep run.ini --list null.txt --out none
 : >empty.txt
 refused 2 'no line of the list counts' "$LOCKSTEP" sweep run.ini --list empty.txt --out none
 refused 3 'nowhere.txt' "$LOCKSTEP" sweep run.ini --list nowhere.txt --out none
@@ -196,6 +203,10 @@ refused 3 'nowhere.txt' "$LOCKSTEP" sweep run.ini --list nowhere.txt --out none
 refused 2 'none/2, optimizer.lr=x: .*optimizer.lr' "$LOCKSTEP" sweep run.ini --over optimizer.lr=0.1,x --out none
 refused 2 'optimizer.lt: unknown key; did you mean optimizer.lr' "$LOCKSTEP" sweep run.ini --over optimizer.lt=0.1 --out none
 refused 2 'write it as SECTION.KEY=VALUE' "$LOCKSTEP" sweep run.ini --over optimizer.lr --out none
+refused 2 'none/1, .*: train.seed is set twice' "$LOCKSTEP" sweep run.ini --over train.seed=1,2 --set train.seed=3 --out none
+refused 2 'optimizer.lr is set twice' "$LOCKSTEP" sweep run.ini --over optimizer.lr=1 --over optimizer.lr=2 --out none
+refused 2 'train.steps is set twice' "$LOCKSTEP" sweep run.ini --over optimizer.lr=1 --set train.steps=1 --set train.steps=2 --out none
+refused 3 'grid: is not a run directory: .*lockstep status grid --sort METRIC' "$LOCKSTEP" report grid
 refused 2 'give --over or --list' "$LOCKSTEP" sweep run.ini --out none
 refused 2 '\-\-ranks and --jobs are at least 1' "$LOCKSTEP" sweep run.ini --over optimizer.lr=1 --jobs 0
 refused 2 'is the directory of a run' "$LOCKSTEP" sweep run.ini --over optimizer.lr=1 --out grid/1

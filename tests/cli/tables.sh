@@ -37,6 +37,13 @@ grep -qx 'table.h5: 320 samples of 12 numbers (float64), target price \[EUR\]' o
 grep -qx 'table-eval.h5: 80 samples, held out' out.log || fail "held-out samples are not told: $(cat out.log)"
 "$LOCKSTEP" prepare csv part1.csv part2.csv.gz "${options[@]}" --eval-fraction 0.2 --out parts.h5 >out.log 2>&1 || fail "parts: $(cat out.log)"
 for part in "" -eval; do cmp -s "table$part.h5" "parts$part.h5" || fail "several files make other data than one: parts$part.h5"; done
+# Killed between the two files, it leaves no held-out lines beside a training file that may have them.
+"$LOCKSTEP" prepare csv all.csv "${options[@]}" --eval-fraction 0.4 --out killed.h5 >out.log 2>&1 || fail "prepare csv: $(cat out.log)"
+LD_PRELOAD=$LOCKSTEP_FAULT_LIBRARY LOCKSTEP_FAULT="nth=1 path=killed-eval.h5 call=rename kill=before log=fault.log" \
+  "$LOCKSTEP" prepare csv all.csv "${options[@]}" --eval-fraction 0.2 --out killed.h5 --force >out.log 2>&1
+cmp table.h5 killed.h5 || fail "it was not killed after the first file: $(cat out.log fault.log)"
+[ ! -e killed-eval.h5 ] || fail "killed-eval.h5 is of an earlier call"
+refused 2 '--categorical: a quote without its end' "$LOCKSTEP" prepare csv all.csv --categorical '"kind' --target price --out no.h5
 cat >run.ini <<'INI'
 [model]
 name = mlp

@@ -258,6 +258,49 @@ BOOST_FIXTURE_TEST_CASE(numbers_may_begin_with_a_plus, Tables) {
   BOOST_CHECK_THROW(make("1,+-2,0\n1,2,0\n"), DataError);
 }
 
+BOOST_FIXTURE_TEST_CASE(equal_names_of_columns_that_are_used_are_refused, Tables) {
+  const std::string lines = "a,b,a,y\n1,2,3,0.5\n4,5,6,1.5\n";
+  BOOST_CHECK_EXCEPTION(make(lines, {.target = "y"}), DataError,
+                        mentions("in.csv:1: columns 1 and 3 are both named \"a\": rename one"));
+  BOOST_CHECK_EXCEPTION(make("y,b,y\n1,2,0\n4,5,1\n"), DataError, mentions("columns 1 and 3"));
+  BOOST_TEST(make(lines, {.target = "y", .drop = {"1", "3"}}).samples == 2);
+}
+
+BOOST_FIXTURE_TEST_CASE(fills_are_finite_numbers, Tables) {
+  for (const std::string fill : {"nan", "inf", "a=nan", "a=1e39"})
+    BOOST_CHECK_EXCEPTION(make("a,b,y\n1,2,0.5\n", {.target = "y", .missing = {fill}}), UsageError,
+                          mentions("--missing ", "a finite number"));
+}
+
+BOOST_FIXTURE_TEST_CASE(no_time_zone_is_further_than_18_hours_from_utc, Tables) {
+  const CsvOptions options{.target = "y", .dates = {"d"}};
+  BOOST_TEST(make("d,y\n2020-01-01 00:00 +14:00,1\n", options).samples == 1);
+  BOOST_CHECK_EXCEPTION(make("d,y\n2020-01-01 00:00 +25:00,1\n", options), DataError,
+                        mentions("'2020-01-01 00:00 +25:00', not a date"));
+}
+
+BOOST_FIXTURE_TEST_CASE(a_table_without_lines_is_said_whatever_the_options, Tables) {
+  for (const CsvOptions& options :
+       {CsvOptions{.target = "y"}, CsvOptions{.target = "y", .eval_fraction = 0.2},
+        CsvOptions{.target = "y", .categorical = {"a"}}})
+    BOOST_CHECK_EXCEPTION(make("a,b,y\n", options), DataError, mentions("in.csv has no lines with samples"));
+}
+
+BOOST_FIXTURE_TEST_CASE(a_target_beyond_all_numbers_is_no_class, Tables) {
+  for (const std::string lines : {"a,y\n1,1e400\n2,5\n", "a,y\n1,5\n2,-1e400\n"})
+    BOOST_CHECK_EXCEPTION(make(lines, {.target = "y"}), DataError,
+                          mentions("1e400', not a number in the range"));
+}
+
+BOOST_FIXTURE_TEST_CASE(an_older_held_out_file_is_replaced_or_said, Tables) {
+  const std::string lines = "a,y\n1,1.5\n2,2.5\n3,3.5\n4,4.5\n";
+  BOOST_TEST(make(lines, {.target = "y", .eval_fraction = 0.5}).warnings.empty());
+  BOOST_TEST(make(lines, {.target = "y", .eval_fraction = 0.25}).warnings.empty());
+  const Summary all = make(lines, {.target = "y"});
+  BOOST_TEST_REQUIRE(all.warnings.size() == 1U);
+  BOOST_TEST(contains(all.warnings[0], "out-eval.h5 is older: remove it if it is of this table"));
+}
+
 BOOST_FIXTURE_TEST_CASE(files_that_are_no_csv_are_refused_by_what_they_are, Tables) {
   std::string tar(257, 'a');  // GCC 14 warns of a sum of both in the list
   tar += "ustar\n";

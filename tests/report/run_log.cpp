@@ -145,6 +145,12 @@ BOOST_AUTO_TEST_CASE(keys_that_differ_are_those_that_users_set) {
       (different_keys(runs) == lr));  // not what was measured for auto, nor a run without a configuration
   const std::vector<RunLog> others{run("[checkpoint]\nevery = 5\n"), run("[checkpoint]\nevery = 6\n")};
   BOOST_TEST((different_keys(others) == every));
+  std::vector<RunLog> told = others;
+  for (RunLog& one : told) one.user_keys = {"optimizer.lr"};
+  BOOST_TEST(different_keys(told).empty());
+  told = runs;
+  for (RunLog& one : told) one.user_keys = {"optimizer.lr", "checkpoint.every"};
+  BOOST_TEST((different_keys(told) == std::set<std::string>{"optimizer.lr", "checkpoint.every"}));
   BOOST_TEST(different_keys({}).empty());
 }
 

@@ -1,7 +1,11 @@
 #include "lockstep/train/evaluate.h"
 
+#include <algorithm>
 #include <boost/test/unit_test.hpp>
 #include <cmath>
+#include <limits>
+#include <span>
+#include <vector>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/random.h"
@@ -10,6 +14,7 @@
 #include "support/world.h"
 
 #include "lockstep/tasks/built_in.h"
+#include "train/infer/predict.h"
 #include "train/run/evaluations.h"
 
 namespace lockstep::test {
@@ -32,6 +37,22 @@ class MadeUp final : public Pairs {
     }
   }
 };
+
+BOOST_AUTO_TEST_CASE(logits_without_probabilities_have_no_label) {
+  const float nan = std::nanf(""), inf = std::numeric_limits<float>::infinity();
+  const std::vector<float> logits{nan, 0, 1, inf, 0, inf, -inf, -inf, 0, 3, -inf, 2};
+  const Tensor rows = Tensor::empty({6, 2});
+  std::ranges::copy(logits, rows.data<float>());
+  const auto [labels, probabilities] = train::labels_and_probabilities(rows, OutputMeaning::classes);
+  const std::span<const std::int64_t> found(labels.data<std::int64_t>(), 6);
+  BOOST_TEST(found == (std::vector<std::int64_t>{-1, -1, -1, -1, 1, 1}), boost::test_tools::per_element());
+  for (int i = 0; i < 12; ++i) BOOST_TEST(std::isnan(probabilities.data<float>()[i]) == (i < 8));
+  BOOST_TEST(probabilities.data<float>()[10] == 0);
+  const auto binary = train::labels_and_probabilities(rows, OutputMeaning::binary);
+  for (int i = 0; i < 12; ++i)
+    BOOST_TEST((binary.first.data<std::int64_t>()[i] == -1) ==
+               !std::isfinite(logits[static_cast<std::size_t>(i)]));
+}
 
 BOOST_AUTO_TEST_CASE(every_sample_counts_once_at_any_number_of_ranks) {
   const MadeUp dataset;

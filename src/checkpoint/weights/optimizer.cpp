@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 
 #include "base/text.h"
 #include "checkpoint/elements.h"
@@ -49,6 +50,17 @@ void read(const PytorchFile& file, std::size_t index, const std::string& what, c
     throw DataError("{}: {} has numbers out of the range of {}", file.path(), what, to_string(out.dtype()));
 }
 
+/// DataError if a group has options that Lockstep's AdamW lacks, or lacks one of Adam and AdamW.
+void check_options(const json& group, const PytorchFile& file) {
+  for (const char* const flag : {"amsgrad", "maximize"})
+    if (const auto value = group.find(flag); value != group.end() && *value != false && !value->is_null())
+      throw DataError("{}: is of an optimizer with {} = True, which Lockstep's AdamW does not do",
+                      file.path(), flag);
+  // All optimizers of PyTorch have the option foreach; RAdam has the same states as Adam.
+  if (group.contains("foreach") && !group.contains("amsgrad"))
+    throw DataError("{}: is of another optimizer (RAdam?): its param_groups lack amsgrad", file.path());
+}
+
 /// Throws json::exception if it is something else.
 Groups groups_in(const json& optimizer, const PytorchFile& file) {
   constexpr double max_steps = 1e15;
@@ -79,6 +91,7 @@ Groups groups_in(const json& optimizer, const PytorchFile& file) {
       if (!(stored.steps >= 1 && stored.steps <= max_steps && stored.steps == std::floor(stored.steps)))
         throw DataError("{}: {} is not a number of steps", file.path(), stored.steps);
     }
+    check_options(group, file);
   }
   return groups;
 }
@@ -140,7 +153,8 @@ std::string add_optimizer(Weights& weights, const std::string& path, const Model
 
   std::vector<Section> sections{{"optimizer", {}, {}, {}}};
   for (const char* const slot : slots) sections.push_back({fmt::format("optimizer/{}", slot), {}, {}, {}});
-  std::int64_t steps = 0;
+  std::int64_t steps = 0, least = std::numeric_limits<std::int64_t>::max();
+  std::vector<std::string> without;  // state
   for (const Param* const param : params) {
     const auto there = std::ranges::find(stored, param->name, &Stored::name);
     if (there == stored.end()) throw DataError("{}: has no state of {}, as the model has", path, param->name);
@@ -148,21 +162,33 @@ std::string add_optimizer(Weights& weights, const std::string& path, const Model
     const Tensor count = Tensor::zeros({}, DType::int64);
     *count.data<std::int64_t>() = static_cast<std::int64_t>((*there)->steps);
     steps = std::max(steps, *count.data<std::int64_t>());
+    if ((*there)->moments.empty())
+      without.push_back(param->name);
+    else
+      least = std::min(least, *count.data<std::int64_t>());
     for (std::size_t m = 0; m < 2; ++m) {
       const Tensor moment = Tensor::zeros(param->value.shape());
       if (const auto& moments = (*there)->moments; !moments.empty())
         read(file, moments[m], fmt::format("{} of {}", slots[m], param->name), moment);
+      const float* const values = moment.data<float>();
+      if (m == 1 && std::any_of(values, values + moment.numel(), [](float square) { return square < 0; }))
+        throw DataError("{}: {} of {} has negative numbers", path, slots[m], param->name);
       sections[1 + m].tensors.push_back({param->name, moment});
     }
     sections.back().tensors.push_back({param->name, count});
   }
+  for (const Section& section : sections)
+    if (const std::string bad = not_finite_in(section.tensors); !bad.empty())
+      throw DataError("{}: {} has numbers that are not finite: {}", path, section.path, bad);
   if (steps == 0) throw DataError("{}: holds no state: was it saved before the first step?", path);
   sections[0].attributes = {{"algorithm", std::string("adamw"), {}}, {"step", steps, {}}};
   weights.optimizer = std::move(sections);
   weights.provenance["converted_optimizer"] = path;
   if (weights.position.step == 0) weights.position.step = steps;
-  return fmt::format("{}: the state of AdamW after step {}, by the {} of {}", path, steps,
-                     named ? "names" : "order", pluralized(params.size(), "parameter"));
+  return fmt::format("{}: the state of AdamW after step {}, by the {} of {}{}{}", path, steps,
+                     named ? "names" : "order", pluralized(params.size(), "parameter"),
+                     least == steps ? "" : fmt::format("; the fewest steps of a parameter are {}", least),
+                     without.empty() ? "" : "; without state, so that they begin anew: " + list_of(without));
 }
 
 }  // namespace lockstep::checkpoint

@@ -204,7 +204,7 @@ class PickleReader {
     if (!tuple) fail("arguments are not a tuple");
     if (vocabulary_[name->index].use == PickleName::Use::mapping && !tuple->values.empty())
       fail("it creates a dict from arguments");
-    push_new(Pickle::Object{name->index, arguments, {}});
+    push_new(Pickle::Object{name->index, arguments, {}, none_});
   }
 
   // Containers.
@@ -228,11 +228,12 @@ class PickleReader {
     for (std::size_t i = 0; i < values.size(); i += 2) items->emplace_back(values[i], values[i + 1]);
   }
   void build() {
-    pop();
-    const auto* const object = std::get_if<Pickle::Object>(&values_[top(1)[0]]);
+    const Ref state = pop();
+    auto* const object = std::get_if<Pickle::Object>(&values_[top(1)[0]]);
     const auto is_inert = [&] { return vocabulary_[object->name].use == PickleName::Use::inert; };
     if (!object || !(is_mapping(*object) || is_inert()))
       fail("it sets attributes of a value that is not an OrderedDict");
+    object->attributes = state;
   }
 
   // The memo. Picklers number its values consecutively.

@@ -19,8 +19,8 @@ struct PickleName {
   enum class Use : std::uint8_t {
     constant,  ///< a value: a type of elements
     function,  ///< called with a tuple of arguments
-    mapping,   ///< called without arguments, and filled like a dict; its attributes are dropped
-    inert,     ///< a value, or a function or class of values that hold no tensors; attributes are dropped
+    mapping,   ///< called without arguments, and filled like a dict
+    inert,     ///< a value, or a function or class of values that need no tensors
   };
   std::string_view name;  ///< "torch._utils._rebuild_tensor_v2"
   Use use;
@@ -50,6 +50,7 @@ class Pickle {
     std::size_t name;  ///< index into the vocabulary
     Ref arguments;     ///< a Tuple
     Items items;       ///< of a Use::mapping
+    Ref attributes;    ///< what sets them: a Mapping, or None
   };
   /// A reference to data outside the pickle.
   struct Persistent {
@@ -67,6 +68,7 @@ class Pickle {
   Pickle(std::string_view bytes, std::span<const PickleName> vocabulary, const std::string& where);
 
   Ref root() const { return root_; }
+  std::size_t size() const { return values_.size(); }  ///< references are below it
   const Value& operator[](Ref ref) const { return values_[ref]; }
   template <class T>
   const T* get(Ref ref) const {

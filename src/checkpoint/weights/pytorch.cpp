@@ -1,16 +1,15 @@
 #include "checkpoint/weights/pytorch.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
 #include <cstring>
 #include <functional>
-#include <limits>
 #include <unordered_set>
+#include <utility>
 
-#include "base/output.h"
 #include "base/text.h"
 #include "checkpoint/weights/element_types.h"
 #include "checkpoint/weights/pickle.h"
@@ -22,6 +21,8 @@ namespace {
 
 using Ref = Pickle::Ref;
 using Use = PickleName::Use;
+
+constexpr std::size_t max_key_bytes = 100;
 
 /// The values of a pickle as tensors in the storages of an archive.
 class Interpreter {
@@ -42,30 +43,46 @@ class Interpreter {
   }
 
   const std::string_view* text_of(Ref ref) const { return pickle_.get<std::string_view>(ref); }
-  /// A key of a mapping: a text, or a number as Python prints it, an integer only if the path `wanted` has
-  /// it; none for other values.
-  std::optional<std::string> key_of(Ref ref, const std::string& wanted) const {
-    if (const std::string_view* const text = text_of(ref)) return std::string(*text);
-    if (const auto* const integer = pickle_.get<std::int64_t>(ref))
-      return fmt::format("/{}/", wanted).find(fmt::format("/{}/", *integer)) == std::string::npos
-                 ? std::nullopt
-                 : std::optional(std::to_string(*integer));
+  /// A key of a mapping as Python prints it, if it is a text or a number.
+  std::string key_of(Ref ref) const {
+    if (const std::string_view* const text = text_of(ref))
+      return std::string(text->substr(0, max_key_bytes + 1));
+    if (const auto* const integer = pickle_.get<std::int64_t>(ref)) return std::to_string(*integer);
     const auto* const number = pickle_.get<double>(ref);
-    if (!number) return std::nullopt;
-    const std::string text = fmt::format("{}", *number);
-    return text.find_first_not_of("-0123456789") == std::string::npos ? text + ".0" : text;
+    const std::string text = number ? fmt::format("{}", *number) : "?";
+    return number && text.find_first_not_of("-0123456789") == std::string::npos ? text + ".0" : text;
+  }
+  bool is_inert(Ref ref) const {
+    const auto* const object = pickle_.get<Pickle::Object>(ref);
+    return object && vocabulary_[object->name].use == Use::inert;
+  }
+  /// items_of(), or the attributes of an object.
+  const Pickle::Items* named_in(Ref ref) const {
+    return items_of(is_inert(ref) ? pickle_.get<Pickle::Object>(ref)->attributes : ref);
+  }
+  struct Inner {
+    std::string key;
+    Ref value;
+    bool by_name;  ///< under a text or a float in a mapping
+  };
+  /// Value number i in named_in(), a list or a tuple; none after the last one.
+  std::optional<Inner> inner_at(Ref ref, std::size_t i) const {
+    const auto* const list = pickle_.get<Pickle::List>(ref);
+    const auto* const tuple = pickle_.get<Pickle::Tuple>(ref);
+    if (const auto* const in_order = list ? &list->values : tuple ? &tuple->values : nullptr)
+      return i < in_order->size() ? std::optional<Inner>({std::to_string(i), (*in_order)[i], false})
+                                  : std::nullopt;
+    const Pickle::Items* const items = named_in(ref);
+    if (!items || i >= items->size()) return std::nullopt;
+    const auto& [key, value] = (*items)[i];
+    return Inner{key_of(key), value, items == items_of(ref) && (text_of(key) || pickle_.get<double>(key))};
   }
 
   bool is_tensor(Ref ref) const { return tensor_call(ref) != nullptr; }
   /// Whether a value is an object that is not looked into, or a mapping of such, like arrays of NumPy.
   bool is_closed(Ref ref) const {
-    const auto* const object = pickle_.get<Pickle::Object>(ref);
-    if (object && vocabulary_[object->name].use == Use::inert) return true;
-    const Pickle::Items* const items = items_of(ref);
-    return items && std::ranges::any_of(*items, [&](const auto& item) {
-             const auto* const inner = pickle_.get<Pickle::Object>(item.second);
-             return inner && vocabulary_[inner->name].use == Use::inert;
-           });
+    const auto is_value_inert = [&](const auto& item) { return is_inert(item.second); };
+    return is_inert(ref) || (items_of(ref) && std::ranges::any_of(*items_of(ref), is_value_inert));
   }
 
   /// PytorchFile::contents(), with tensors as keep(ref), of at most `left` values and characters.
@@ -78,6 +95,7 @@ class Interpreter {
     left -= size;
     if (text) return std::string(*text);
     if (const auto* const integer = pickle_.get<std::int64_t>(ref)) return *integer;
+    if (const auto* const flag = pickle_.get<bool>(ref)) return *flag;
     if (is_tensor(ref)) return keep(ref);
     nlohmann::json value;
     if (const auto* const list = pickle_.get<Pickle::List>(ref); list && depth < max_depth)
@@ -220,64 +238,75 @@ class Interpreter {
   const std::string& root_;
 };
 
-/// Integers, by name, in the mapping under `key` in `root`.
-nlohmann::json numbers_under(const Interpreter& values, const Pickle& pickle, Ref root,
-                             std::string_view key) {
-  nlohmann::json numbers;
-  const Pickle::Items none, *const outer = values.items_of(root);
-  for (const auto& [name, inner] : outer ? *outer : none) {
-    const Pickle::Items* const items = values.items_of(inner);
-    if (!items || !values.text_of(name) || *values.text_of(name) != key) continue;
-    for (const auto& [inner_name, value] : *items)
-      if (const auto* const number = pickle.get<std::int64_t>(value); number && values.text_of(inner_name))
-        numbers[std::string(*values.text_of(inner_name))] = *number;
-  }
-  return numbers;
-}
-
 /// A mapping that contains tensors.
 struct Candidate {
   std::string key;  ///< "/" is the outermost mapping
   const Pickle::Items* items;
 };
 
-/// All such mappings, from the outermost on, through keys that are texts or numbers; through integers, which
-/// an optimizer's state has, only where the key `wanted` has them. Visits each mapping once.
-std::vector<Candidate> candidates(const Interpreter& values, Ref root, const std::string& wanted,
-                                  const std::string& path) {
-  constexpr std::size_t max_depth = 6, max_candidates = 1000, max_key_bytes = 100;
+constexpr std::array<std::string_view, 3> usual_keys{"state_dict", "model_state_dict", "model"};
+
+/// Where the tensors of a pickle are.
+struct Places {
+  std::vector<Candidate> mappings{};  ///< from the outermost on
+  std::string closed{};    ///< the usual key of objects that are not looked into, like arrays of NumPy
+  std::size_t others = 0;  ///< tensors elsewhere, without the state of optimizers
+  std::string first_other{};
+
+  std::string text_of_others() const {
+    return fmt::format("{}, the first at {}", pluralized(others, "tensor"), quote(first_other));
+  }
+};
+
+/// Enters mappings through keys that are texts or floats, and what the key `wanted` names: also integers, as
+/// an optimizer's state has them, elements of lists and attributes of objects. Visits each value once.
+Places places_of(const Interpreter& values, const Pickle& pickle, const std::string& wanted) {
+  constexpr int max_depth = 6;
   struct Visit {
-    std::size_t parent;  ///< index into the visits; the outermost mapping is its own
-    std::string key;
+    std::uint32_t parent, number;  ///< index into the visits; of the value in its parent
     Ref ref;
-    std::size_t depth;
+    int depth;
+    bool enters;  ///< else it only counts tensors
   };
-  std::vector<Candidate> found;
-  std::vector<Visit> visits{{0, "", root, 0}};
-  std::unordered_set<const Pickle::Items*> seen{values.items_of(root)};
+  Places places;
+  std::vector<Visit> visits{{0, 0, pickle.root(), 0, true}};
+  std::vector<char> named(pickle.size()), seen_closed(pickle.size()), seen(pickle.size());
+  seen[pickle.root()] = true;
   const auto keys_to = [&](std::size_t visit) {
-    std::string keys = visits[visit].key;
-    for (visit = visits[visit].parent; visit != 0; visit = visits[visit].parent)
-      keys = fmt::format("{}/{}", visits[visit].key, keys);
-    return keys;
+    std::vector<std::string> keys;
+    for (; visit != 0; visit = visits[visit].parent)
+      keys.push_back(values.inner_at(visits[visits[visit].parent].ref, visits[visit].number)->key);
+    std::ranges::reverse(keys);
+    return keys.empty() ? "/" : fmt::format("{}", fmt::join(keys, "/"));
   };
   for (std::size_t at = 0; at < visits.size(); ++at) {
-    const Pickle::Items* const items = values.items_of(visits[at].ref);
-    if (!items) continue;
-    if (std::ranges::any_of(*items, [&](const auto& item) { return values.is_tensor(item.second); })) {
-      if (found.size() == max_candidates)
-        throw DataError("{}: holds tensors in more than {} mappings", path, max_candidates);
-      found.push_back({at == 0 ? "/" : keys_to(at), items});
+    const Visit visit = visits[at];
+    if (values.is_tensor(visit.ref)) continue;
+    const Pickle::Items* const items = visit.enters ? values.named_in(visit.ref) : nullptr;
+    const std::size_t before = visits.size();
+    bool has_tensors = false, is_optimizer = false;
+    for (std::uint32_t i = 0; const auto inner = values.inner_at(visit.ref, i); ++i) {
+      const auto& [key, value, by_name] = *inner;
+      const bool is_wanted = fmt::format("/{}/", wanted).find(fmt::format("/{}/", key)) != std::string::npos,
+                 by_itself = by_name && visit.depth < max_depth && key.size() <= max_key_bytes &&
+                             values.items_of(value),
+                 enters = visit.enters && (is_wanted || by_itself);
+      is_optimizer |= wanted.empty() && key == "param_groups";
+      if (at == 0 && std::ranges::find(usual_keys, key) != usual_keys.end() && values.is_closed(value))
+        places.closed = key;
+      if (items && values.is_tensor(value))
+        named[value] = has_tensors = true;
+      else if (!std::exchange((enters ? seen : seen_closed)[value], true))
+        visits.push_back({static_cast<std::uint32_t>(at), i, value, visit.depth + 1, enters});
     }
-    if (visits[at].depth == max_depth) continue;
-    for (const auto& [key, value] : *items) {
-      const std::optional<std::string> text = values.key_of(key, wanted);
-      const Pickle::Items* const inner =
-          text && text->size() <= max_key_bytes ? values.items_of(value) : nullptr;
-      if (inner && seen.insert(inner).second) visits.push_back({at, *text, value, visits[at].depth + 1});
-    }
+    if (is_optimizer) visits.resize(before);
+    if (has_tensors) places.mappings.push_back({keys_to(at), items});
   }
-  return found;
+  for (std::size_t at = 1; at < visits.size(); ++at)
+    if (values.is_tensor(visits[at].ref) && !std::exchange(named[visits[at].ref], true) &&
+        places.others++ == 0)
+      places.first_other = keys_to(at);
+  return places;
 }
 
 std::string keys_of(std::span<const Candidate> all) {
@@ -286,39 +315,24 @@ std::string keys_of(std::span<const Candidate> all) {
   return list_of(keys);
 }
 
-constexpr std::array<std::string_view, 3> usual_keys{"state_dict", "model_state_dict", "model"};
-
-/// DataError if the weights seem to be under a usual key, but in objects that are not looked into.
-void check_open(const Interpreter& values, Ref root, std::span<const Candidate> all,
-                const std::string& path) {
-  const Pickle::Items none, *const items = values.items_of(root);
-  for (const auto& [key, value] : items ? *items : none) {
-    const std::string_view* const name = values.text_of(key);
-    const auto is_it = [&](std::string_view usual) { return name && *name == usual; };
-    if (std::ranges::any_of(usual_keys, is_it) && values.is_closed(value) &&
-        std::ranges::find(all, *name, &Candidate::key) == all.end())
-      throw DataError(
-          "{}: what is under {} are arrays of NumPy or an object, not tensors: save model.state_dict()", path,
-          quote(*name));
-  }
-}
-
-const Candidate& choose(std::span<const Candidate> all, const std::string& key, const std::string& path) {
+const Candidate& choose(const Places& places, const std::string& key, const std::string& path) {
+  const std::vector<Candidate>& all = places.mappings;
+  const auto named = [&](std::string_view name) { return std::ranges::find(all, name, &Candidate::key); };
+  if (key.empty() && !places.closed.empty() && named(places.closed) == all.end())
+    throw DataError(
+        "{}: what is under {} are arrays of NumPy or an object, not tensors: save model.state_dict()", path,
+        quote(places.closed));
   if (all.empty())
     throw DataError(
-        "{}: its pickle is not a mapping of names to tensors, and holds none (objects such as Namespace are "
-        "not looked into): save model.state_dict()",
-        path);
+        "{}: its pickle is not a mapping of names to tensors, and holds none{}: save model.state_dict()",
+        path, places.others == 0 ? "" : " by name, but " + places.text_of_others());
   if (!key.empty()) {
-    const auto found = std::ranges::find(all, key, &Candidate::key);
-    if (found == all.end())
-      throw DataError("{}: holds no tensors under {}, but under {}", path, quote(key), keys_of(all));
-    return *found;
+    if (named(key) != all.end()) return *named(key);
+    throw DataError("{}: holds no tensors with names under {}, but under {}", path, quote(key), keys_of(all));
   }
   if (all.size() == 1) return all.front();
-  for (const std::string_view usual : usual_keys) {
-    if (const auto found = std::ranges::find(all, usual, &Candidate::key); found != all.end()) return *found;
-  }
+  for (const std::string_view usual : usual_keys)
+    if (named(usual) != all.end()) return *named(usual);
   throw DataError("{0}: holds tensors under {1}: choose one by lockstep convert {0} OUT.h5 --key KEY", path,
                   keys_of(all));
 }
@@ -401,7 +415,11 @@ PytorchFile::PytorchFile(const std::string& path, const std::string& key, bool c
   const std::vector<PickleName> vocabulary = python::vocabulary();
   const Pickle pickle(bytes, vocabulary, path + ": data.pkl");
   const Interpreter values(pickle, vocabulary, zip_, root_);
-  model_args_ = numbers_under(values, pickle, pickle.root(), "model_args");
+  for (std::size_t i = 0; const auto outer = values.inner_at(pickle.root(), i); ++i)
+    for (std::size_t j = 0; const auto inner = values.inner_at(outer->value, j); ++j)
+      if (const auto* const number = pickle.get<std::int64_t>(inner->value);
+          number && outer->key == "model_args" && inner->by_name)
+        model_args_[inner->key] = *number;
   std::uint64_t left_bytes = std::max(min_bytes, max_times * zip_.file_bytes());
   const auto keep = [&](Ref value, std::string name) {
     tensors_.push_back(views_.emplace_back(values.tensor_of(value, std::move(name))));
@@ -417,9 +435,9 @@ PytorchFile::PytorchFile(const std::string& path, const std::string& key, bool c
     contents_ = values.json_of(pickle.root(), left, [&](Ref value) { return keep(value, "a tensor"); });
     return;
   }
-  const std::vector<Candidate> all = candidates(values, pickle.root(), key, path);
-  if (key.empty()) check_open(values, pickle.root(), all, path);
-  const Candidate& mapping = choose(all, key, path);
+  const Places places = places_of(values, pickle, key);
+  const std::vector<Candidate>& all = places.mappings;
+  const Candidate& mapping = choose(places, key, path);
 
   std::unordered_set<std::string_view> names;
   std::vector<std::string> others;
@@ -444,6 +462,9 @@ PytorchFile::PytorchFile(const std::string& path, const std::string& key, bool c
     notes_.push_back(fmt::format("{}: reads the tensors under {}; --key selects those under {}", path,
                                  quote(mapping.key), keys_of(rest)));
   }
+  if (key.empty() && places.others > 0)
+    notes_.push_back(
+        fmt::format("{}: left out, in lists, objects or deep: {}", path, places.text_of_others()));
   if (!others.empty())
     notes_.push_back(
         fmt::format("{}: left out, as they are not tensors: {}", path, list_of(others, max_listed)));
@@ -471,112 +492,6 @@ void PytorchFile::read(std::size_t index, std::span<std::byte> out) const {
   }
   if (!checked_[tensor.storage] && is_whole) zip_.check(tensor.storage, out);
   checked_[tensor.storage] = true;
-}
-
-namespace {
-
-/// Parts of a pickle of protocol 2.
-class PickleText {
- public:
-  void code(std::string_view opcodes) { text_ += opcodes; }
-  void name(std::string_view module, std::string_view name) {
-    text_ += fmt::format("c{}\n{}\n", module, name);
-  }
-  void text(std::string_view value) {
-    text_ += 'X';
-    bytes(static_cast<std::uint32_t>(value.size()));
-    text_ += value;
-  }
-  void number(std::int64_t value) {
-    if (value <= std::numeric_limits<std::uint8_t>::max()) {
-      text_ += 'K';
-      bytes(static_cast<std::uint8_t>(value));
-    } else if (value <= std::numeric_limits<std::int32_t>::max()) {
-      text_ += 'J';
-      bytes(static_cast<std::int32_t>(value));
-    } else {
-      text_ += "\x8a\x08";
-      bytes(value);
-    }
-  }
-  /// A tuple of numbers from 0 on.
-  void numbers(std::span<const std::int64_t> values) {
-    text_ += '(';
-    for (const std::int64_t value : values) number(value);
-    text_ += 't';
-  }
-  const std::string& whole() const { return text_; }
-
- private:
-  template <class T>
-  void bytes(T value) {
-    text_.append(reinterpret_cast<const char*>(&value), sizeof value);
-  }
-
-  std::string text_;
-};
-
-std::vector<std::int64_t> row_major_strides(const Shape& shape) {
-  std::vector<std::int64_t> strides(shape.extents().size());
-  std::int64_t stride = 1;
-  for (std::size_t i = strides.size(); i-- > 0;) {
-    strides[i] = stride;
-    stride *= std::max<std::int64_t>(1, shape.extents()[i]);
-  }
-  return strides;
-}
-
-/// torch._utils._rebuild_tensor_v2(storage KEY, 0, shape, strides, False, OrderedDict())
-void add_tensor(PickleText& pickle, const Tensor& tensor, std::size_t key) {
-  const std::string_view storage = type_of(tensor.dtype()).storage;
-  if (storage.empty())
-    throw UsageError("{} is not a type of a storage in PyTorch", to_string(tensor.dtype()));
-  pickle.name("torch._utils", "_rebuild_tensor_v2");
-  pickle.code("((");
-  pickle.text("storage");
-  pickle.name("torch", storage.substr(std::string_view("torch.").size()));
-  pickle.text(std::to_string(key));
-  pickle.text("cpu");
-  pickle.number(tensor.numel());
-  pickle.code("tQ");
-  pickle.number(0);
-  pickle.numbers(tensor.shape().extents());
-  pickle.numbers(row_major_strides(tensor.shape()));
-  pickle.code("\x89");
-  pickle.name("collections", "OrderedDict");
-  pickle.code(")RtR");
-}
-
-std::span<const std::byte> bytes_of_text(std::string_view text) { return std::as_bytes(std::span(text)); }
-
-}  // namespace
-
-/// The pickle of torch.save for an OrderedDict of contiguous tensors on the CPU, each with a storage of its
-/// own. It consists of fixed parts.
-void write_pytorch(const std::string& path, std::span<const NamedTensor> tensors,
-                   const std::map<std::string, std::string>& metadata) {
-  PickleText pickle;
-  pickle.code("\x80\x02");
-  pickle.name("collections", "OrderedDict");
-  pickle.code(")R(");
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    pickle.text(tensors[i].name);
-    add_tensor(pickle, tensors[i].value, i);
-  }
-  pickle.code("u.");
-  write_whole(path, temporary_path(path, std::to_string(::getpid())), [&](OpenFile& file) {
-    ZipWriter zip(file);
-    zip.add("archive/data.pkl", bytes_of_text(pickle.whole()));
-    zip.add("archive/byteorder", bytes_of_text("little"));
-    for (std::size_t i = 0; i < tensors.size(); ++i) {
-      const Tensor& tensor = tensors[i].value;
-      zip.add(fmt::format("archive/data/{}", i),
-              {static_cast<const std::byte*>(tensor.raw()), tensor.bytes()});
-    }
-    for (const auto& [key, value] : metadata) zip.add("archive/" + key, bytes_of_text(value));
-    zip.add("archive/version", bytes_of_text("3\n"));
-    zip.finish();
-  });
 }
 
 }  // namespace lockstep::checkpoint

@@ -34,7 +34,7 @@ struct PytorchTensor : StoredTensor {
 /// not tensors. Not for several threads at once.
 class PytorchFile final : public WeightSource {
  public:
-  /// Reads the mapping of names to tensors under `key`, where '/' separates nested mappings, and "/" is the
+  /// Reads the mapping of names to tensors under `key`, where '/' separates nested values, and "/" is the
   /// outermost one. Without a key: the outermost mapping, if tensors are only there, otherwise the one inside
   /// it that holds tensors; of several the first of state_dict, model_state_dict and model.
   ///
@@ -49,8 +49,8 @@ class PytorchFile final : public WeightSource {
   const std::vector<PytorchTensor>& views() const { return views_; }
   /// Integers under "model_args" of the outermost mapping: nanoGPT's options of the model. May be null.
   nlohmann::json model_args() const override { return model_args_; }
-  /// The pickle: keys as texts, integers signed, tensors as their unsigned indices in tensors(), and null for
-  /// all but mappings, lists, texts and integers.
+  /// The pickle: keys as texts, integers signed, tensors as their unsigned indices in tensors(), null for all
+  /// but mappings, lists, texts, booleans and integers.
   const nlohmann::json& contents() const { return contents_; }
   /// The text of an entry of write_pytorch next to data.pkl; empty if there is none.
   std::string metadata(const std::string& key) const override;

@@ -20,6 +20,7 @@
 #include "base/output.h"
 #include "base/progress.h"
 #include "base/text.h"
+#include "checkpoint/elements.h"
 #include "checkpoint/file_lock.h"
 #include "checkpoint/layout.h"
 #include "checkpoint/run_files.h"
@@ -85,7 +86,7 @@ std::string cell(const std::string& text) {
 /// Predictions as CSV: row; label and probability of each class, or the outputs.
 class CsvTable {
  public:
-  static bool is_name(const std::string& out) { return std::filesystem::path(out).extension() == ".csv"; }
+  static bool is_name(const std::string& out) { return lower_case(out).ends_with(".csv"); }
 
   /// columns: any rows of row, label and probability if they are known, output. UsageError for more than a
   /// spreadsheet takes.
@@ -128,8 +129,8 @@ class CsvTable {
  private:
   std::string class_name(std::int64_t label) const {
     const std::vector<std::string>& names = meaning_.classes;
-    return label >= 0 && label < std::ssize(names) ? names[static_cast<std::size_t>(label)]
-                                                   : std::to_string(label);
+    if (label < 0) return "";
+    return label < std::ssize(names) ? names[static_cast<std::size_t>(label)] : std::to_string(label);
   }
 
   std::string heading(const Rows& column, std::int64_t i) const {
@@ -161,7 +162,7 @@ class CsvTable {
 void check_ending(const std::string& out) {
   constexpr std::array others{".xlsx", ".xls", ".ods", ".tsv", ".txt", ".json",    ".npy",    ".npz",
                               ".gz",   ".bz2", ".xz",  ".zip", ".zst", ".parquet", ".feather"};
-  if (std::ranges::find(others, std::filesystem::path(out).extension()) != others.end())
+  if (std::ranges::find(others, std::filesystem::path(lower_case(out)).extension()) != others.end())
     throw UsageError(
         "--out {}: predictions are written as .csv, which spreadsheets open, or .h5; convert that file", out);
 }
@@ -302,6 +303,19 @@ class Unfinished {
   void record(std::int64_t done) const {
     write_text_atomically(record_path_, json_text({{"arguments", options_.arguments}, {"done", done}}));
   }
+  /// The number of samples with outputs that are not finite, and the first of them.
+  std::pair<std::int64_t, std::int64_t> not_finite() const {
+    const Rows& output = chunk_.back();
+    const OpenFile part(path_, OpenFile::Mode::read);
+    std::vector<std::byte> row(output.row_bytes());
+    std::pair<std::int64_t, std::int64_t> found;
+    for (std::int64_t i = 0; i < samples_; ++i) {
+      progress::tick();
+      part.read_at(output.offset + static_cast<std::uint64_t>(i) * row.size(), row.data(), row.size());
+      if (!checkpoint::all_finite(row, DType::float32) && found.first++ == 0) found.second = i;
+    }
+    return found;
+  }
   /// Makes OUT of OUT.part, which is on storage. After an error a later call can repeat it.
   void publish() const {
     check_output(options_.out, {.replace = options_.replace, .inputs = options_.inputs});
@@ -412,7 +426,8 @@ std::pair<Tensor, Tensor> labels_and_probabilities(const Tensor& logits, OutputM
     double sum = binary ? above(0) : 0;
     for (std::int64_t c = 0; c < classes; ++c) sum += above(row[c]);
     for (std::int64_t c = 0; c < classes; ++c) probability[c] = static_cast<float>(above(row[c]) / sum);
-    labels.data<std::int64_t>()[i] = binary ? *row > 0 : greatest - row;
+    labels.data<std::int64_t>()[i] = std::isnan(sum) ? -1 : binary ? *row > 0 : greatest - row;
+    if (std::isnan(sum)) std::fill_n(probability, classes, std::nanf(""));
   }
   return {labels, probabilities};
 }
@@ -510,7 +525,13 @@ ExitCode predict(Session& session, models::Model& model, const data::Dataset& da
     return request_bits & preempt ? ExitCode::preempted : ExitCode::user_stopped;
   }
   comm::run_on_all(world, [&] {
-    if (leads) unfinished->publish();
+    if (!leads) return;
+    const auto [count, first_one] = unfinished->not_finite();
+    unfinished->publish();
+    if (count > 0)
+      session.log().warning("{}: {} of {} samples have outputs that are not finite, the first is number {}{}",
+                            options.out, count, dataset.size(), first_one,
+                            first.size() > 2 ? "; without probabilities the label is -1" : "");
   });
   return ExitCode::done;
 }

@@ -26,7 +26,8 @@ struct PredictionMeaning {
 };
 
 /// Of logits labels, int64 [N, ...] of [N, ..., C], and float32 probabilities of their shape; of
-/// OutputMeaning::binary both [N, ...], or [N] of [N, 1]. UsageError if the logits have no classes.
+/// OutputMeaning::binary both [N, ...], or [N] of [N, 1]. Logits without probabilities (NaN, inf) have label
+/// -1 and probabilities NaN. UsageError if the logits have no classes.
 std::pair<Tensor, Tensor> labels_and_probabilities(const Tensor& logits, OutputMeaning meaning);
 
 struct PredictOptions {
