@@ -64,7 +64,8 @@ Text::~Text() = default;
 
 FieldMeaning Text::meaning(std::string_view field) const {
   FieldMeaning meaning = Dataset::meaning(field);
-  meaning.tokens = {{tokenizer_.id(), tokenizer_.text, vocabulary_}, sources_.front().tokens->path()};
+  const double bytes = tokens_ > 0 ? static_cast<double>(text_bytes_) / static_cast<double>(tokens_) : 0;
+  meaning.tokens = {{tokenizer_.id(), tokenizer_.text, vocabulary_, bytes}, sources_.front().tokens->path()};
   return meaning;
 }
 
@@ -116,6 +117,11 @@ void Text::add_file(const std::string& path, std::int64_t& memory_left_bytes) {
                       sources_.front().tokens->path());
     end_of_document_ = end;
   }
+  const std::int64_t bytes = tokens.has_attribute("text_bytes") ? tokens.int64_attribute("text_bytes")
+                             : tokenizer.name == "bytes"        ? tokens.rows()
+                                                                : 0;
+  text_bytes_ = bytes > 0 && (sources_.empty() || text_bytes_ > 0) ? text_bytes_ + bytes : 0;
+  tokens_ += tokens.rows();
   vocabulary_ = vocabulary;
   tokenizer_ = std::move(tokenizer);
 

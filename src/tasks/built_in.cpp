@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 
 #include "base/text.h"
 #include "lockstep/autograd/functions.h"
@@ -118,11 +119,19 @@ void Classification::evaluate(Evaluation& to, const Batch& batch, const Var& out
 
 void Language::check(const Model& model, const data::Dataset& data) {
   check_classes(model, data, check_target(data, DType::int64, "language"));
+  bytes_a_token_ = data.meaning("y").tokens.value.bytes_a_token;
 }
 
 std::vector<Metric> Language::metrics() const {
-  return {{.name = "perplexity",
-           .value = [](std::span<const double> sums) { return std::exp(sums[0] / sums[1]); }}};
+  std::vector<Metric> metrics{{.name = "perplexity", .value = [](std::span<const double> sums) {
+                                 return std::exp(sums[0] / sums[1]);
+                               }}};
+  if (bytes_a_token_ > 0)
+    metrics.push_back(
+        {.name = "bits_a_byte", .value = [bytes = bytes_a_token_](std::span<const double> sums) {
+           return sums[0] / sums[1] / bytes / std::numbers::ln2;
+         }});
+  return metrics;
 }
 
 Loss Language::loss(Tape& tape, Model& model, const Batch& batch) {
@@ -135,6 +144,7 @@ Loss Language::loss(Tape& tape, Model& model, const Batch& batch) {
 
 void Language::evaluate(Evaluation& to, const Batch&, const Var&) {
   to.add("perplexity", {to.loss().sum, to.loss().count});
+  if (bytes_a_token_ > 0) to.add("bits_a_byte", {to.loss().sum, to.loss().count});
 }
 
 std::vector<Option<Regression::Options>> Regression::Options::options() {

@@ -58,6 +58,7 @@ struct Tokens {
   std::string tokenizer{};      ///< StoredTokenizer::id(); empty: not known
   std::string text{};           ///< its definition, if it has one
   std::int64_t vocabulary = 0;  ///< how many tokens there are; 0: not known
+  double bytes_a_token = 0;     ///< of the text, on average; 0: not known
 };
 
 /// What the values of a field mean. Weights that learned from them take no others.

@@ -2,7 +2,8 @@
 //
 // A file has /tokens uint16 or uint32 [N]. The dataset or the file has the attributes vocabulary (every token
 // is below it), tokenizer (its name; "bytes": one token per byte) and, if the name does not define the
-// tokenizer, tokenizer_text (its definition). end_of_document, if present, is the token after each document.
+// tokenizer, tokenizer_text (its definition). end_of_document, if present, is the token after each document;
+// text_bytes the size of the text.
 #pragma once
 
 #include <cstdint>
@@ -69,6 +70,7 @@ class Text final : public Dataset {
   std::int64_t context_;
   std::int64_t size_ = 0;
   std::int64_t vocabulary_ = 0;
+  std::int64_t tokens_ = 0, text_bytes_ = 0;     // of all files; text_bytes: 0: not known
   std::optional<std::int64_t> end_of_document_;  // a token, if documents are apart
   StoredTokenizer tokenizer_;
   std::vector<Field> fields_;

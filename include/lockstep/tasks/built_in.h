@@ -33,7 +33,9 @@ class Classification final : public Task {
   std::int64_t classes_ = 0;
 };
 
-/// The next token: field y, int64 [T]. Metrics: loss (cross entropy per token) and perplexity.
+/// The next token: field y, int64 [T]. Metrics: loss (cross entropy per token), perplexity and, where the
+/// data knows how long its text is, bits_a_byte: the loss in bits for each byte of it, which tokenizers
+/// share.
 class Language final : public Task {
  public:
   struct Options {
@@ -50,6 +52,7 @@ class Language final : public Task {
 
  private:
   Options options_;
+  double bytes_a_token_ = 0;  // of the last data set; 0: not known
 };
 
 /// Numbers: field y, floats of the output's shape. Metrics: loss, rmse, mae, and r2, the explained part of
