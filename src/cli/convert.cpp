@@ -96,9 +96,25 @@ void write_folder(const std::string& folder, const checkpoint::Weights& weights,
   if (!foreign || !foreign->config_of)
     throw UsageError("{}: model.name = {}: Hugging Face has no such model; gpt and llama can be written",
                      folder, config.model.name());
-  std::map<std::string, std::string> texts{{"config.json", foreign->config_of([&](std::string_view option) {
-                                              return config.model.value(option);
-                                            })}};
+  nlohmann::json stated = nlohmann::json::parse(
+      foreign->config_of([&](std::string_view option) { return config.model.value(option); }));
+  std::map<std::string, std::string> texts;
+  const auto fact = [&](const char* name) {
+    const auto found = weights.provenance.find(name);
+    return found == weights.provenance.end() ? std::string() : found->second;
+  };
+  const std::string tokenizer = fact("tokenizer");
+  if (const data::StoredTokenizer stored{tokenizer.substr(0, tokenizer.find(' ')), fact("tokenizer_text")};
+      stored.name == data::Bpe::name) {
+    const auto end = data::Bpe(stored.text).end_of_document();
+    nlohmann::json usage{{"tokenizer_class", "PreTrainedTokenizerFast"}};
+    if (end >= 0) {
+      stated["eos_token_id"] = end;
+      usage["eos_token"] = data::Bpe(stored.text).decode(std::span(&end, 1));
+    }
+    texts = {{"tokenizer.json", stored.text}, {"tokenizer_config.json", json_text(usage, 2)}};
+  }
+  texts["config.json"] = json_text(stated, 2);
   const std::string weights_file = folder + "/model.safetensors";
   std::filesystem::create_directories(folder);
   for (const auto& [name, text] : texts) check_output(folder + "/" + name, {.replace = replace});

@@ -145,7 +145,7 @@ BOOST_AUTO_TEST_CASE(initial_values_follow_pytorchs_distributions) {
   BOOST_TEST(squares / 5000 == 1, boost::test_tools::tolerance(0.1));
   const nn::LayerNorm norm(root, "norm", 3);
   BOOST_TEST(values_of(norm.weight) == std::vector<float>(3, 1), boost::test_tools::per_element());
-  BOOST_TEST(values_of(norm.bias) == std::vector<float>(3, 0), boost::test_tools::per_element());
+  BOOST_TEST(values_of(*norm.bias) == std::vector<float>(3, 0), boost::test_tools::per_element());
 }
 
 BOOST_AUTO_TEST_CASE(freezing_by_pattern_and_counting_what_is_left) {

@@ -208,7 +208,7 @@ bool AttentionSupport::fits(const ops::AttentionSizes& sizes, const AttentionMat
 }
 
 bool AttentionSupport::forward(const ops::AttentionSizes& sizes, const AttentionMatrices& m) const {
-  return fits(sizes, m) && m.log_sum_exp && all_aligned({m.q, m.k, m.v, m.y});
+  return fits(sizes, m) && all_aligned({m.q, m.k, m.v, m.y});
 }
 
 bool AttentionSupport::backward(const ops::AttentionSizes& sizes, const AttentionMatrices& m,
@@ -368,7 +368,7 @@ void attention_of_parts(CudaBackend& gpu, const ops::Attention& op, int parts) {
   ops::AttentionSizes sizes = sizes_of(op);
   const AttentionMatrices matrices = matrices_of(op, sizes);
   if (op.y.numel() == 0) return;
-  if (op.y.dtype() == DType::bfloat16) {
+  if (op.y.dtype() == DType::bfloat16 && op.saved) {
     FlashAttention& flash = gpu.flash_attention();
     if (run_graph(gpu, flash.forward(sizes, matrices, parts), sizes, matrices)) return;
     sizes.batch /= parts;

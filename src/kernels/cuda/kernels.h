@@ -74,8 +74,8 @@ struct HeadMatrix {
 };
 struct AttentionMatrices {
   HeadMatrix q, k, v, y;
-  float* log_sum_exp;             ///< [batch, heads, queries], or null: there is no backward
-  const std::int64_t* positions;  ///< of ops::Attention, or null
+  float* log_sum_exp;                       ///< [batch, heads, queries], or null: there is no backward
+  const std::int64_t* positions = nullptr;  ///< of ops::Attention, or null
 };
 struct AttentionGradients {
   HeadMatrix dy, dq, dk, dv;
