@@ -94,18 +94,6 @@ T value_of(const json& object, const std::string& key, const char* name, std::op
   return value.get<T>();
 }
 
-json parsed(std::string_view text, const std::string& where) {
-  constexpr int max_depth = 64;
-  try {
-    return json::parse(text, [&](int depth, json::parse_event_t, json&) {
-      if (depth > max_depth) throw DataError("{}: JSON of more than {} levels", where, max_depth);
-      return true;
-    });
-  } catch (const json::exception& error) {
-    throw DataError("{}: is no JSON: {}", where, on_one_line(error.what()));
-  }
-}
-
 void read_normalizer(const json& one, const std::string& key, BpeText& out) {
   const auto type = value_of<std::string>(one, key, "type");
   if (type == "Sequence" && one.contains("normalizers") && one["normalizers"].is_array()) {
@@ -244,7 +232,7 @@ json of_gpt2(json vocabulary, const json& merges) {
           {"model", {{"type", "BPE"}, {"vocab", std::move(vocabulary)}, {"merges", merges}}}};
 }
 
-json parsed_file(const std::string& path) { return parsed(read_text(path), path); }
+json parsed_file(const std::string& path) { return parsed_json(read_text(path), path); }
 
 json read_gpt2(const std::string& folder) {
   const std::string path = folder + "/merges.txt", text = read_text(path);
@@ -278,7 +266,7 @@ std::string literal_pattern(std::string_view text) {
 }
 
 BpeText parse_bpe(std::string_view text) {
-  const json root = parsed(text, "tokenizer");
+  const json root = parsed_json(text, "tokenizer");
   if (!root.is_object() || !root.contains("model"))
     throw DataError("tokenizer: has no model: is it a tokenizer.json of Hugging Face?");
   BpeText out;
@@ -320,8 +308,7 @@ std::string read_bpe(const std::string& path, const std::string& end_of_document
   return json_text(root);
 }
 
-std::string make_bpe(std::span<const std::pair<std::uint32_t, std::uint32_t>> merges,
-                     const std::string& end_of_document) {
+std::string make_bpe(std::span<const Pair> merges, const std::string& end_of_document) {
   json vocabulary{{end_of_document, 0}}, pairs = json::array();
   std::vector<std::string> tokens{end_of_document};
   for (const unsigned char byte : byte_alphabet())

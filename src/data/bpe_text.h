@@ -16,6 +16,13 @@
 
 namespace lockstep::data {
 
+using Pair = std::pair<std::uint32_t, std::uint32_t>;  ///< of tokens
+struct PairHash {
+  std::size_t operator()(const Pair& pair) const {
+    return mix_bits(std::uint64_t{pair.first} << 32 | pair.second);
+  }
+};
+
 struct BpeText {
   using Id = std::uint32_t;
   struct Hash {
@@ -52,8 +59,7 @@ std::string read_bpe(const std::string& path, const std::string& end_of_document
 
 /// The text of a tokenizer by GPT-2's rules: `end_of_document` is token 0, then the bytes, in the order of
 /// their characters, and of these `merges` tokens.
-std::string make_bpe(std::span<const std::pair<std::uint32_t, std::uint32_t>> merges,
-                     const std::string& end_of_document);
+std::string make_bpe(std::span<const Pair> merges, const std::string& end_of_document);
 /// GPT-2's pattern of words.
 extern const char* const gpt2_pattern;
 /// The bytes in the order of their characters in byte-level vocabularies.
@@ -63,7 +69,6 @@ std::span<const unsigned char, 256> byte_alphabet();
 using WordCounts = std::unordered_map<std::string, std::int64_t, BpeText::Hash, std::equal_to<>>;
 /// The merges that Hugging Face's BpeTrainer learns: at most `count`, of tokens that are numbered as in
 /// make_bpe(). A new token has the number of the token of equal bytes, if there is one, else the next.
-std::vector<std::pair<std::uint32_t, std::uint32_t>> learn_merges(const WordCounts& words,
-                                                                  std::int64_t tokens);
+std::vector<Pair> learn_merges(const WordCounts& words, std::int64_t tokens);
 
 }  // namespace lockstep::data

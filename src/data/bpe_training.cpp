@@ -10,14 +10,6 @@ namespace lockstep::data {
 namespace {
 
 using Id = std::uint32_t;
-using Pair = std::pair<Id, Id>;
-
-struct PairHash {
-  std::size_t operator()(const Pair& pair) const {
-    return mix_bits(std::uint64_t{pair.first} << 32 | pair.second);
-  }
-};
-
 struct Word {
   std::vector<Id> tokens;
   std::int64_t count = 0;

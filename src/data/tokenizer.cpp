@@ -10,13 +10,17 @@
 #include "data/data_file.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/random.h"
-#include "lockstep/data/bpe.h"
 #include "lockstep/hdf5/dataset.h"
 #include "lockstep/hdf5/file.h"
 
 namespace lockstep::data {
 
-void add_built_in(Tokenizers& registry) { registry.add<Bytes>("bytes").add<Bpe>("bpe"); }
+void register_bpe(Tokenizers& registry);
+
+void add_built_in(Tokenizers& registry) {
+  registry.add<Bytes>("bytes");
+  register_bpe(registry);
+}
 
 std::size_t Tokenizer::encode_until(std::string_view text, std::size_t stop, bool /*ends*/,
                                     std::vector<std::int64_t>& tokens) const {

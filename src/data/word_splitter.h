@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "data/unicode.h"
+
 struct pcre2_real_code_8;
 struct pcre2_real_match_data_8;
 struct pcre2_real_match_context_8;
@@ -53,6 +55,23 @@ class WordSplitter {
   std::size_t split(Matcher& matcher, std::string_view text, std::size_t stop, bool ends,
                     const Use& use) const {
     return Split<Use>{*this, matcher, text, stop, use}.piece(0, 0, text.size(), ends, true);
+  }
+  /// The same for a text of any bytes: calls use_byte(byte) for those that are not UTF-8. Valid UTF-8 between
+  /// them is split as a text by itself.
+  template <class Use, class UseByte>
+  std::size_t split(Matcher& matcher, std::string_view text, std::size_t stop, bool ends, const Use& use,
+                    const UseByte& use_byte) const {
+    constexpr std::size_t max_character_bytes = 4;
+    for (std::size_t at = 0; at < text.size();) {
+      const std::size_t valid_end = at + valid_bytes(text.substr(at));
+      // A character may be cut at the end of the text.
+      const bool closed = ends || text.size() - valid_end >= max_character_bytes;
+      at += split(matcher, text.substr(at, valid_end - at), stop - at, closed, use);
+      if (at < valid_end || at >= stop || at == text.size() || !closed) return at;
+      use_byte(text[at++]);
+      if (at >= stop) return at;
+    }
+    return text.size();
   }
 
  private:
