@@ -205,7 +205,7 @@ void read_added(const json& root, BpeText& out) {
 void find_document_end(const json& root, BpeText& out) {
   const auto number_of = [&](const std::string& content) -> std::int64_t {
     const auto found = std::ranges::find(out.added, content, &BpeText::Added::content);
-    return found == out.added.end() ? -1 : found->id;
+    return found == out.added.end() ? -1 : std::int64_t{found->id};
   };
   if (has(root, document_end_key)) {
     const auto name = value_of<std::string>(root, "", document_end_key);
