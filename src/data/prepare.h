@@ -155,9 +155,8 @@ struct TextPreparation {
 /// archive, UTF-16, null bytes near its start, many control characters anywhere) is skipped in a folder, and
 /// a DataError elsewhere. A document is a file, or a line of JSON; after it comes the tokenizer's
 /// end_of_document(), or a line end where lines of JSON become bytes. Empty documents are left out. Each rank
-/// reads all inputs once (to learn a tokenizer, once more) and encodes a part of them, on its cores, into a
-/// file beside the output, from which rank 0 writes it: the same one at any number of ranks and cores.
-/// Collective.
+/// reads all inputs once (to learn a tokenizer, once more) and encodes a part of them, on its cores; the file
+/// is the same at any number of ranks and cores. Collective.
 Summary prepare_text(std::span<const std::string> inputs, const Output& output, const TextPreparation& how,
                      const Tokenizers& registry, comm::HostGroup& world);
 

@@ -374,48 +374,78 @@ class TextEncoder {
   std::string text_, carried_;        // of this round; of a document, to be encoded with the next one
 };
 
-/// Tokens in a file of this rank, and of which documents.
+/// Tokens before their number is known, in a file beside the output.
 class Spool {
  public:
-  struct Run {
-    std::int64_t round, file, tokens, documents;
-  };
+  explicit Spool(const Output& output)
+      : file_(temporary_path(output.path, fmt::format("tokens-{}", ::getpid())),
+              OpenFile::Mode::create_or_truncate) {}
 
-  Spool(const std::string& path, DType dtype)
-      : file_(path, OpenFile::Mode::create_or_truncate), dtype_(dtype) {}
-
-  void add(std::int64_t round, std::span<const Part> parts, bool ends_documents) {
-    const auto write = [&]<class T>(std::vector<T> buffer) {
-      for (const Part& part : parts) {
-        const auto file = static_cast<std::int64_t>(part.file);
-        if (runs_.empty() || runs_.back().round != round || runs_.back().file != file)
-          runs_.push_back({round, file, 0, 0});
-        runs_.back().tokens += std::ssize(part.tokens);
-        runs_.back().documents += ends_documents && part.ends && !part.tokens.empty() ? 1 : 0;
-        for (const std::int64_t token : part.tokens) buffer.push_back(static_cast<T>(token));
-      }
-      file_.write_at(bytes_, buffer.data(), buffer.size() * sizeof(T));
-      bytes_ += buffer.size() * sizeof(T);
-    };
-    if (dtype_ == DType::uint16)
-      write(std::vector<std::uint16_t>());
-    else
-      write(std::vector<std::uint32_t>());
+  /// `packed`: for each part its file, whether it ends a document, and the number of tokens; and these.
+  void add(std::span<const std::uint32_t> packed) {
+    std::vector<std::uint32_t> tokens;
+    for (std::size_t at = 0; at < packed.size();) {
+      const std::uint32_t file = packed[at], ends = packed[at + 1], count = packed[at + 2];
+      if (runs_.empty() || runs_.back().file != file) runs_.push_back({file});
+      runs_.back().tokens += count;
+      runs_.back().documents += ends;
+      tokens.insert(tokens.end(), packed.begin() + static_cast<std::ptrdiff_t>(at + 3),
+                    packed.begin() + static_cast<std::ptrdiff_t>(at + 3 + count));
+      at += 3 + count;
+    }
+    file_.write_at(bytes_, tokens.data(), tokens.size() * sizeof tokens[0]);
+    bytes_ += tokens.size() * sizeof tokens[0];
   }
-  /// For another node.
-  void finish() { file_.sync(); }
-  const std::string& path() const { return file_.path(); }
-  std::string runs() const {
-    return {reinterpret_cast<const char*>(runs_.data()), runs_.size() * sizeof(Run)};
+  /// use(run, tokens) of the files that are text, 1 MiB at a time.
+  template <class Use>
+  void for_each(std::span<const File> files, const Use& use) const {
+    std::vector<std::uint32_t> tokens;
+    std::uint64_t at = 0;
+    const OpenFile file(file_.path(), OpenFile::Mode::read);
+    for (const Run& run : runs_)
+      for (std::int64_t left = run.tokens; left > 0; left -= std::ssize(tokens)) {
+        tokens.resize(static_cast<std::size_t>(std::min<std::int64_t>(left, mib)));
+        if (files[run.file].not_text.empty()) {
+          file.read_at(at, tokens.data(), tokens.size() * sizeof tokens[0]);
+          use(std::span<const std::uint32_t>(tokens));
+        }
+        at += tokens.size() * sizeof tokens[0];
+      }
+  }
+  void count(std::span<const File> files, Summary& summary) const {
+    for (const Run& run : runs_) {
+      if (!files[run.file].not_text.empty()) continue;
+      summary.samples += run.tokens;
+      summary.documents += run.documents;
+    }
   }
 
  private:
+  struct Run {
+    std::uint32_t file;
+    std::int64_t tokens = 0, documents = 0;
+  };
+
   OpenFile file_;
   Draft draft_{file_.path()};
-  const DType dtype_;
   std::uint64_t bytes_ = 0;
   std::vector<Run> runs_;
 };
+
+std::string packed(std::span<const Part> parts, bool ends_documents) {
+  std::string text;
+  const auto add = [&](std::integral auto number) {
+    const auto value = static_cast<std::uint32_t>(number);
+    text.append(reinterpret_cast<const char*>(&value), sizeof value);
+  };
+  for (const Part& part : parts) {
+    add(part.file);
+    add(ends_documents && part.ends && !part.tokens.empty() ? 1 : 0);
+    add(part.tokens.size());
+    for (const std::int64_t token : part.tokens) add(token);
+  }
+  return text;
+}
 
 /// Cuts texts into words: the "tokens" are their sizes.
 class Words final : public Tokenizer {
@@ -489,19 +519,23 @@ Summary prepare_text(std::span<const std::string> inputs, const Output& output, 
   });
   if (how.train != 0) stored = {"bpe", learn(files, how, world)};
   std::optional<Spool> spool;
-  DType dtype = DType::uint16;
   comm::run_on_all(world, [&] {
     tokenizer = stored.make(registry, how.tokenizer);
-    if (tokenizer->vocabulary() > 1 << 16) dtype = DType::uint32;
-    spool.emplace(temporary_path(output.path, fmt::format("tokens-{}-{}", world.rank(), ::getpid())), dtype);
+    if (world.rank() == 0) spool.emplace(output);
   });
   TextEncoder encoder(files, *tokenizer, how.field, world);
-  std::int64_t round = 0;
-  for (std::span<Part> parts; encoder.next(parts); ++round)
-    comm::run_on_all(world, [&] { spool->add(round, parts, tokenizer->end_of_document() >= 0); });
-  comm::run_on_all(world, [&] { spool->finish(); });
+  for (std::span<Part> parts; encoder.next(parts);) {
+    const auto all = world.all_gather_texts(packed(parts, tokenizer->end_of_document() >= 0));
+    comm::run_on_all(world, [&] {
+      for (const std::string& of_rank : all) {
+        std::vector<std::uint32_t> numbers(of_rank.size() / sizeof(std::uint32_t));
+        std::ranges::copy(of_rank, reinterpret_cast<char*>(numbers.data()));
+        if (spool) spool->add(numbers);
+      }
+    });
+  }
 
-  Summary summary{.element_type = dtype == DType::uint16 ? "uint16" : "uint32",
+  Summary summary{.element_type = tokenizer->vocabulary() > 1 << 16 ? "uint32" : "uint16",
                   .classes = tokenizer->vocabulary()};
   constexpr std::int64_t max_notes = 5;
   std::int64_t skipped = 0;
@@ -514,48 +548,19 @@ Summary prepare_text(std::span<const std::string> inputs, const Output& output, 
   if (how.train > summary.classes)
     summary.notes.push_back(fmt::format("the text has only {} tokens to learn", summary.classes));
 
-  const std::vector<std::string> paths = world.all_gather_texts(spool->path());
-  std::vector<std::vector<Spool::Run>> runs;
-  for (const std::string& of_rank : world.all_gather_texts(spool->runs())) {
-    runs.emplace_back(of_rank.size() / sizeof(Spool::Run));
-    std::ranges::copy(of_rank, reinterpret_cast<char*>(runs.back().data()));
-    for (const Spool::Run& run : runs.back()) {
-      if (!files[static_cast<std::size_t>(run.file)].not_text.empty()) continue;
-      summary.samples += run.tokens;
-      summary.documents += run.documents;
-    }
-  }
-  const auto write = [&]<class T>(std::vector<T> buffer) {
-    ArrayWriter writer(output, {{.name = "tokens",
-                                 .rows = summary.samples,
-                                 .dtype = dtype,
-                                 .texts = {{"tokenizer_text", stored.text}}}});
-    store_tokenizer(writer.dataset(0), stored.name, *tokenizer);
-    std::vector<OpenFile> spools;
-    for (const std::string& path : paths) spools.emplace_back(path, OpenFile::Mode::read);
-    std::vector<std::size_t> next(runs.size());
-    std::vector<std::uint64_t> done(runs.size());
-    for (std::int64_t at = 0; at < round; ++at)
-      for (std::size_t rank = 0; rank < runs.size(); ++rank)
-        for (; next[rank] < runs[rank].size() && runs[rank][next[rank]].round == at; ++next[rank]) {
-          const Spool::Run& run = runs[rank][next[rank]];
-          buffer.resize(static_cast<std::size_t>(run.tokens));
-          spools[rank].read_at(done[rank], buffer.data(), buffer.size() * sizeof(T));
-          done[rank] += buffer.size() * sizeof(T);
-          if (files[static_cast<std::size_t>(run.file)].not_text.empty())
-            writer.add(0, std::span<const T>(buffer));
-        }
-    writer.finish();
-    writer.publish();
-  };
   comm::run_on_all(world, [&] {
+    if (!spool) return;
+    spool->count(files, summary);
     if (summary.samples == 0)
       throw DataError("{}: not written: no text in {}", output.path, fmt::join(inputs, ", "));
-    if (world.rank() != 0) return;
-    if (dtype == DType::uint16)
-      write(std::vector<std::uint16_t>());
-    else
-      write(std::vector<std::uint32_t>());
+    ArrayWriter writer(output, {{.name = "tokens",
+                                 .rows = summary.samples,
+                                 .dtype = summary.element_type == "uint32" ? DType::uint32 : DType::uint16,
+                                 .texts = {{"tokenizer_text", stored.text}}}});
+    store_tokenizer(writer.dataset(0), stored.name, *tokenizer);
+    spool->for_each(files, [&](std::span<const std::uint32_t> tokens) { writer.add(0, tokens); });
+    writer.finish();
+    writer.publish();
   });
   return summary;
 }
