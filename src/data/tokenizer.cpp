@@ -81,7 +81,10 @@ std::unique_ptr<Tokenizer> StoredTokenizer::make(const Tokenizers& registry, con
 }
 
 StoredTokenizer read_tokenizer(const std::string& name, const std::string& end_of_document) {
-  if (name == "bytes" && end_of_document.empty()) return {.name = name};
+  if (name == "bytes" && !end_of_document.empty())
+    throw UsageError("tokenizer bytes: has no token that ends a document, such as {}",
+                     quote(end_of_document));
+  if (name == "bytes") return {.name = name};
   constexpr std::string_view hdf5_start = "\x89HDF";
   std::string start(hdf5_start.size(), '\0');
   if (!is_directory(name)) {
