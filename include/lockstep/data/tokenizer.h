@@ -50,7 +50,7 @@ class Tokenizer {
 /// Text of tokens one by one, for a terminal: a character whose tokens are incomplete waits for the others.
 class TokenStream {
  public:
-  explicit TokenStream(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
+  explicit TokenStream(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}  ///< which must outlive it
   /// The text that is complete now. Throws UsageError for a token outside the vocabulary.
   std::string add(std::int64_t token);
   std::string rest() { return std::exchange(waiting_, {}); }  ///< of a character that remains incomplete
