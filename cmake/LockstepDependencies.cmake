@@ -28,5 +28,8 @@ if(LOCKSTEP_PRODUCTS STREQUAL "openblas")
   pkg_check_modules(openblas REQUIRED IMPORTED_TARGET openblas)
 endif()
 pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
+pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET libpcre2-8)
+pkg_check_modules(utf8proc REQUIRED IMPORTED_TARGET libutf8proc)
+set_target_properties(PkgConfig::utf8proc PROPERTIES INTERFACE_COMPILE_OPTIONS "")  # options of its own build
 # Any build of HDF5: one rank writes a file. `hdf5` is what a module or prefix has, the others are Debian's names.
 pkg_search_module(hdf5 REQUIRED IMPORTED_TARGET hdf5 hdf5-serial hdf5-openmpi)

@@ -6,7 +6,7 @@ repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 # shellcheck disable=SC2034  # used by those who source this
 build_packages=(g++ cmake ninja-build pkg-config libopenmpi-dev openmpi-bin libhwloc-dev libhdf5-dev
   hdf5-tools libdnnl-dev libboost-program-options-dev libfmt-dev libspdlog-dev nlohmann-json3-dev libxxhash-dev
-  zlib1g-dev libpng-dev libjpeg-dev libeigen3-dev)
+  zlib1g-dev libpng-dev libjpeg-dev libpcre2-dev libutf8proc-dev libeigen3-dev)
 [ "$(uname -m)" = x86_64 ] || build_packages+=(libopenblas-openmp-dev)
 # LOCKSTEP_MPI=mpich (or openmpi): that MPI; else the one of the compiler wrapper mpicc, if there is one.
 case ${LOCKSTEP_MPI:-} in

@@ -31,6 +31,8 @@ class Lockstep(CMakePackage, CudaPackage):
     depends_on("xxhash")
     depends_on("zlib-api")
     depends_on("libpng")
+    depends_on("pcre2+jit")
+    depends_on("utf8proc")
     depends_on("libjpeg-turbo")
     depends_on("eigen@3.3:", type="build")
     with when("+cuda"):

@@ -375,15 +375,17 @@ std::string to_text(const Inspection& inspection) {
         tensor.digest_right ? "" : "  DIGEST WRONG");
   }
   text += "\n";
+  // --json has all: a table may have thousands of columns, a tokenizer megabytes.
+  constexpr std::size_t max_bytes = 1000;
   for (const GroupEntry& group : index.groups) {
     for (const auto& [name, value] : group.attributes) {
-      constexpr std::size_t max_bytes = 1000;  // --json has all of it: a table may have thousands of columns
       text += fmt::format("/{} {} = {}\n", on_one_line(group.path), on_one_line(name),
                           on_one_line(beginning_of(to_text(value), max_bytes)));
     }
   }
   for (const auto& [name, value] : index.provenance)
-    text += fmt::format("/provenance {} = {}\n", on_one_line(name), on_one_line(value));
+    text +=
+        fmt::format("/provenance {} = {}\n", on_one_line(name), on_one_line(beginning_of(value, max_bytes)));
   return text;
 }
 

@@ -74,6 +74,19 @@ std::string numbered(const std::vector<std::string>& names) {
   return text;
 }
 
+data::TextPreparation text_preparation(const po::variables_map& values) {
+  data::TextPreparation how{.tokenizer = option_text(values, "tokenizer").value_or("bytes"),
+                            .end_of_document = option_text(values, "end-of-document").value_or(""),
+                            .field = option_text(values, "field").value_or("")};
+  if (values.count("train-tokenizer")) {
+    if (values.count("tokenizer"))
+      throw UsageError("prepare text: takes --tokenizer or --train-tokenizer, not both");
+    how.train = parse_number<std::int64_t>(values, "train-tokenizer");
+    if (how.train == 0) throw UsageError("--train-tokenizer 0: must be above 256");
+  }
+  return how;
+}
+
 /// Of `prepare images`, which all ranks share.
 void prepare_pictures(const po::variables_map& values, Session& session, const Arguments& folders,
                       const data::Output& out) {
@@ -92,8 +105,15 @@ void prepare_pictures(const po::variables_map& values, Session& session, const A
                            summary.classes > 0 ? fmt::format(", {} classes", summary.classes) : ""));
 }
 
+void print_text(const data::Summary& summary, const std::string& out, Session& session) {
+  for (const std::string& note : summary.notes) session.log().info("{}", note);
+  if (session.world().rank() == 0)
+    print_line(fmt::format("{}: {} tokens, vocabulary {}{}", out, summary.samples, summary.classes,
+                           summary.documents > 0 ? fmt::format(", {}", pluralized(summary.documents, "document")) : ""));
+}
+
 data::Summary run(const po::variables_map& values, const std::string& format, const Arguments& inputs,
-                  const data::Output& out) {
+                  const data::Output& out, const data::Tokenizers& tokenizers) {
   const std::string statistics = values.count("statistics") ? values["statistics"].as<std::string>() : "";
   if (format == "csv") {
     data::CsvOptions options{.label = values["label"].as<std::string>(),
@@ -124,7 +144,10 @@ data::Summary run(const po::variables_map& values, const std::string& format, co
     return data::prepare_cifar(
         inputs, out, {.label_bytes = 0, .coarse = values.count("coarse") > 0, .statistics = statistics});
   }
-  return data::prepare_text(inputs, out);
+  if (values.count("tokenizer") == 0)
+    throw UsageError("prepare tokens: --tokenizer is missing: whose tokens are they?");
+  return data::prepare_tokens(inputs, out, option_text(values, "dtype").value_or(""),
+                              text_preparation(values), tokenizers);
 }
 
 struct Format {
@@ -134,7 +157,8 @@ constexpr std::array formats{Format{"csv", "tables: numbers and a label, or what
                              Format{"idx", "the format of MNIST"},
                              Format{"cifar", "the binary version of CIFAR"},
                              Format{"images", "a folder of JPEG and PNG files, a sub-folder per class"},
-                             Format{"text", "text files and folders of them: one token per byte"}};
+                             Format{"text", "text files and folders of them, or JSON lines"},
+                             Format{"tokens", "files of tokens of nanoGPT or llm.c"}};
 
 /// An option of some formats; one of several may have another help in each.
 struct FormatOption {
@@ -142,7 +166,7 @@ struct FormatOption {
   const char *name, *initial;  // initial: its value if it is absent; "": none; null: it takes no value
   const char* help;
 };
-constexpr std::string_view every = "csv, idx, cifar, images, text";
+constexpr std::string_view every = "csv, idx, cifar, images, text, tokens";
 constexpr FormatOption format_options[]{
     {every, "out", "", "data file to write"},
     {every, "force", nullptr, "replace the data file if it exists"},
@@ -165,6 +189,13 @@ constexpr FormatOption format_options[]{
     {"images", "labels", "", "CSV file of picture and label"},
     {"images", "skip-bad", nullptr, "leave out pictures that cannot be decoded"},
     {"images", "statistics", "", "take class names of this data file"},
+    {"text, tokens", "tokenizer", "",
+     "bytes, or tokenizer.json, a folder with it or with\nvocab.json and merges.txt, or a data file"},
+    {"text", "train-tokenizer", "", "learns one of so many tokens from the text"},
+    {"text, tokens", "end-of-document", "",
+     "token at the end of each document; else\n<|endoftext|>, or what the tokenizer has"},
+    {"text", "field", "", "inputs are JSON lines: the field with the text"},
+    {"tokens", "dtype", "", "uint16, uint32 or int64; llm.c's header tells"},
     {"csv", "statistics", "", "take columns, fills, mean, std, class names of this\ndata file"},
     {"idx, cifar", "statistics", "", "take mean, std, type, class names of this data file"}};
 
@@ -207,9 +238,9 @@ ExitCode prepare(const Program& program, Session& session, const Arguments& argu
   po::variables_map values;
   if (!options.parse(session, arguments, values)) return ExitCode::done;
   const std::string format =
-      options.required(values, "format", "the format is missing: csv, idx, cifar, images or text");
+      options.required(values, "format", "the format is missing: csv, idx, cifar, images, text or tokens");
   if (std::ranges::find(formats, format, &Format::name) == formats.end())
-    throw UsageError("prepare: unknown format '{}'; use csv, idx, cifar, images or text", format);
+    throw UsageError("prepare: unknown format '{}'; use csv, idx, cifar, images, text or tokens", format);
   if (values.count("input") == 0) throw options.error("the input files are missing");
   if (values.count("out") == 0) throw UsageError("prepare: --out DATA.h5 is missing");
   const std::string out = values["out"].as<std::string>();
@@ -223,30 +254,33 @@ ExitCode prepare(const Program& program, Session& session, const Arguments& argu
     prepare_pictures(values, session, inputs, output);
     return ExitCode::done;
   }
+  const data::Tokenizers& tokenizers = program.registries.tokenizers;
+  if (format == "text") {
+    print_text(data::prepare_text(inputs, output, text_preparation(values), tokenizers, session.world()), out,
+               session);
+    return ExitCode::done;
+  }
   on_rank_0(session, [&] {
-    const data::Summary summary = run(values, format, inputs, output);
+    const data::Summary summary = run(values, format, inputs, output, tokenizers);
+    if (format == "tokens") return print_text(summary, out, session);
     for (const std::string& note : summary.notes) session.log().info("{}", note);
     for (const std::string& warning : summary.warnings) session.log().warning("{}: {}", out, warning);
-    if (format == "text") {
-      print_line(fmt::format("{}: {} tokens, vocabulary {}", out, summary.samples, summary.classes));
+    if (format == "csv" && values.count("shape") == 0) {
+      print_line(fmt::format("{}: {} samples of {} ({}){}", out, summary.samples,
+                             pluralized(summary.image.numel(), "number"), summary.element_type,
+                             summary.classes > 0      ? fmt::format(", {} classes", summary.classes)
+                             : summary.target.empty() ? ""
+                                                      : fmt::format(", target {}", summary.target)));
+      if (summary.held_out > 0)
+        print_line(fmt::format("{}: {} samples, held out", data::held_out_path(out), summary.held_out));
     } else {
-      if (format == "csv" && values.count("shape") == 0) {
-        print_line(fmt::format("{}: {} samples of {} ({}){}", out, summary.samples,
-                               pluralized(summary.image.numel(), "number"), summary.element_type,
-                               summary.classes > 0      ? fmt::format(", {} classes", summary.classes)
-                               : summary.target.empty() ? ""
-                                                        : fmt::format(", target {}", summary.target)));
-        if (summary.held_out > 0)
-          print_line(fmt::format("{}: {} samples, held out", data::held_out_path(out), summary.held_out));
-      } else {
-        print_line(fmt::format("{}: {} images {} {}, {} classes", out, summary.samples,
-                               to_string(summary.image), summary.element_type, summary.classes));
-      }
-      if (!summary.class_names.empty()) print_line(fmt::format("classes: {}", numbered(summary.class_names)));
-      if (summary.one_label)
-        session.log().warning("{}: all samples have the same label{}", out,
-                              format == "csv" ? "; select its column with --label" : "");
+      print_line(fmt::format("{}: {} images {} {}, {} classes", out, summary.samples,
+                             to_string(summary.image), summary.element_type, summary.classes));
     }
+    if (!summary.class_names.empty()) print_line(fmt::format("classes: {}", numbered(summary.class_names)));
+    if (summary.one_label)
+      session.log().warning("{}: all samples have the same label{}", out,
+                            format == "csv" ? "; select its column with --label" : "");
   });
   return ExitCode::done;
 }

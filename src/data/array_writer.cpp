@@ -134,6 +134,7 @@ ArrayWriter::ArrayWriter(const Output& output, std::vector<NewArray> arrays)
     Column column{array, file_->create_dataset(array.name, array.dtype, shape), Measure(array.row),
                   array.row.numel()};
     if (array.measured_as == DType::uint16) column.buffer.emplace<std::vector<std::uint16_t>>();
+    if (array.measured_as == DType::uint32) column.buffer.emplace<std::vector<std::uint32_t>>();
     if (array.measured_as == DType::int64) column.buffer.emplace<std::vector<std::int64_t>>();
     if (array.measured_as == DType::float32) column.buffer.emplace<std::vector<float>>();
     if (array.measured_as == DType::float64) column.buffer.emplace<std::vector<double>>();

@@ -55,7 +55,7 @@ Normalization statistics_of(const std::string& path, const char* array, std::int
 struct NewArray {
   std::string name{};
   std::int64_t rows = 0;         ///< 0: as many as the first array has
-  DType dtype = DType::float32;  ///< in the file: uint8, uint16, int64, float32 or float64
+  DType dtype = DType::float32;  ///< in the file: uint8, uint16, uint32, int64, float32, float64
   DType measured_as = dtype;     ///< what added values become until they are measured and written
   Shape row{};                   ///< of one row: [C, H, W], [C], or [] for a number
   bool normalizes = false;       ///< it gets mean and std
@@ -104,8 +104,8 @@ class ArrayWriter {
     std::optional<hdf5::Dataset> dataset;  // until finish()
     Measure measure;
     std::int64_t width, done = 0;  // elements of a row; rows written
-    std::variant<std::vector<std::uint8_t>, std::vector<std::uint16_t>, std::vector<std::int64_t>,
-                 std::vector<float>, std::vector<double>>
+    std::variant<std::vector<std::uint8_t>, std::vector<std::uint16_t>, std::vector<std::uint32_t>,
+                 std::vector<std::int64_t>, std::vector<float>, std::vector<double>>
         buffer{};
     std::int64_t smallest = 0, largest = 0;
   };

@@ -3,7 +3,7 @@
 // Inputs may be gzipped. They are read twice, to count and then to write, one MiB at a time (or one image or
 // line if that is larger). The output gets its name when it is complete and on storage. Invalid input is a
 // DataError with the file and the line or position; no output remains. Only one rank calls these functions,
-// but prepare_pictures().
+// but prepare_pictures() and prepare_text().
 //
 // `statistics` is the path of another data file from which the output takes mean, std and class names, such
 // as the training data for evaluation data; empty: the output has its own.
@@ -20,6 +20,7 @@
 #include "lockstep/base/shape.h"
 #include "lockstep/comm/host_group.h"
 #include "lockstep/data/augment.h"
+#include "lockstep/data/tokenizer.h"
 #include "lockstep/tensor/tensor.h"
 
 namespace lockstep::hdf5 {
@@ -47,6 +48,7 @@ struct Summary {
   std::vector<std::string> warnings{};
   bool one_label = false;                  ///< images: all labels are equal
   std::vector<std::string> class_names{};  ///< images with names as labels: label i has name i
+  std::int64_t documents = 0;              ///< of a text whose tokenizer ends them
   std::int64_t held_out = 0;               ///< of a table: samples in held_out_path()
   std::string target{};                    ///< of a table: the name of values to predict
 };
@@ -143,9 +145,24 @@ constexpr std::array<const char*, 3> words(PackOptions::Encode) { return {"keep"
 Summary prepare_pictures(const std::string& folder, const Output& output, const PackOptions& options,
                          comm::HostGroup& world);
 
-/// Text files and folders of them (files in order of their names, without links), one token per byte:
-/// vocabulary 256, tokenizer "bytes". A file that is not text (an archive, UTF-16, null bytes near its start,
-/// many control characters anywhere) is skipped in a folder, and a DataError elsewhere.
-Summary prepare_text(std::span<const std::string> inputs, const Output& output);
+struct TextPreparation {
+  std::string tokenizer = "bytes";  ///< see read_tokenizer()
+  std::string end_of_document{};    ///< the token at the end of documents, instead of the tokenizer's
+  std::int64_t train = 0;           ///< learns a tokenizer of so many tokens from the text; 0: takes that one
+  std::string field{};              ///< inputs are JSON lines: the field with the text; empty: plain text
+};
+/// Text files and folders of them (files in order of their names, without links). A file that is not text (an
+/// archive, UTF-16, null bytes near its start, many control characters anywhere) is skipped in a folder, and
+/// a DataError elsewhere. A document is a file, or a line of JSON; after it comes the tokenizer's
+/// end_of_document(), or a line end where lines of JSON become bytes. Empty documents are left out. Each rank
+/// reads all inputs once (to learn a tokenizer, once more) and encodes a part of them, on its cores; the file
+/// is the same at any number of ranks and cores. Collective.
+Summary prepare_text(std::span<const std::string> inputs, const Output& output, const TextPreparation& how,
+                     const Tokenizers& registry, comm::HostGroup& world);
+
+/// Files of tokens: of integers of `dtype` (uint16, uint32 or int64) as nanoGPT writes them, or llm.c's,
+/// whose header names the type. DataError, with the place, for a token that is not in the vocabulary.
+Summary prepare_tokens(std::span<const std::string> inputs, const Output& output, const std::string& dtype,
+                       const TextPreparation& how, const Tokenizers& registry);
 
 }  // namespace lockstep::data

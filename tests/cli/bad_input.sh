@@ -50,7 +50,7 @@ expect 2 "--steps 9223372036854775807: must be at most" 1 bench step --steps 922
 expect 2 "--graph true: CUDA graphs need a GPU" 1 bench step --graph true --device cpu
 expect 2 "--set train.steps=3: a workload has keys of model, diffusion and optimizer, and ddp.shards_at_once, only" 1 bench step --set train.steps=3
 expect 2 "--graph sometimes: must be auto, true or false" 1 bench step --graph sometimes
-expect 2 "prepare: the format is missing: csv, idx, cifar, images or text" 1 prepare
+expect 2 "prepare: the format is missing: csv, idx, cifar, images, text or tokens" 1 prepare
 expect 2 "prepare: the input files are missing" 1 prepare csv --out made.h5
 expect 2 "nowhere.ini: cannot open: No such file or directory; .*check the path" 2 train nowhere.ini
 train_expect 2 'train.steps: "many" is not a whole number in \[0, ' --set train.steps=many

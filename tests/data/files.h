@@ -7,12 +7,22 @@
 #include <utility>
 #include <vector>
 
+#include "data/prepare.h"
+#include "lockstep/comm/communicator.h"
 #include "lockstep/data/dataset.h"
+#include "lockstep/data/tokenizer.h"
 #include "lockstep/hdf5/file.h"
 #include "support/mentions.h"
 #include "support/temporary_folder.h"
 
 namespace lockstep::test {
+
+/// Text as bytes, on one rank.
+inline data::Summary prepare_text(const std::vector<std::string>& inputs, const data::Output& output) {
+  data::Tokenizers registry;
+  add_built_in(registry);
+  return data::prepare_text(inputs, output, {}, registry, *comm::make_self_communicator());
+}
 
 /// Images [n, 2, 3, 4] of bytes: element e of the file is (7 e + salt) mod 256; label i is i mod 5.
 inline std::vector<std::uint8_t> image_bytes(std::int64_t images, int salt) {

@@ -66,8 +66,8 @@ BOOST_AUTO_TEST_CASE(a_program_makes_the_tokenizers_that_it_has_and_refuses_othe
   BOOST_TEST(
       (StoredTokenizer{"letters", "abc"}.make(registry, "a.h5")->decode(std::vector<std::int64_t>{2, 0})) ==
       "ca");
-  BOOST_CHECK_EXCEPTION((StoredTokenizer{"bpe", ""}.make(registry, "a.h5")), UsageError,
-                        mentions("a.h5: unknown tokenizer \"bpe\"", "this program has bytes, letters"));
+  BOOST_CHECK_EXCEPTION((StoredTokenizer{"none", ""}.make(registry, "a.h5")), UsageError,
+                        mentions("a.h5: unknown tokenizer \"none\"", "this program has bytes, bpe, letters"));
   BOOST_CHECK_EXCEPTION((StoredTokenizer{"bytes", "abc"}.make(registry, "a.h5")), DataError,
                         mentions("a.h5: tokenizer_text differs from the text() of the tokenizer bytes"));
 }

@@ -28,6 +28,8 @@ xxhash          | libxxhash-dev                | xxHash         | xxhash        
 ZLIB            | zlib1g-dev                   | zlib           | zlib          | zlib          | zlib
 PNG             | libpng-dev                   | libpng         | libpng        | libpng        | libpng
 JPEG            | libjpeg-dev                  | libjpeg-turbo  | libjpeg-turbo | libjpeg-turbo | libjpeg-turbo
+pcre2           | libpcre2-dev                 | PCRE2          | pcre2         | pcre2         | pcre2
+utf8proc        | libutf8proc-dev              | utf8proc       | utf8proc      | utf8proc      | utf8proc
 Eigen3          | libeigen3-dev                | Eigen          | eigen3        | eigen         | eigen
 """
 # What a recipe calls otherwise than a command line of Spack does, what it may say, and what it must say although that line does not.

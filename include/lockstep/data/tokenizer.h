@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "lockstep/base/registry.h"
@@ -23,9 +24,40 @@ class Tokenizer {
   virtual std::vector<std::int64_t> encode(std::string_view text) const = 0;
   /// The text of tokens. Throws UsageError for a token outside the vocabulary.
   virtual std::string decode(std::span<const std::int64_t> tokens) const = 0;
-  /// The definition of the tokenizer, equal to the constructor's argument: at most 60,000 bytes, no null
-  /// bytes. Empty: the name defines the tokenizer.
+  /// The definition of the tokenizer, equal to the constructor's argument, without null bytes. Empty: the
+  /// name defines the tokenizer.
   virtual std::string text() const { return ""; }
+
+  /// The tokens of a prompt: as encode(), but texts of special tokens ("<|endoftext|>") become these.
+  virtual std::vector<std::int64_t> encode_prompt(std::string_view text) const { return encode(text); }
+  /// The token at the end of each document; -1: there is none.
+  virtual std::int64_t end_of_document() const { return -1; }
+  /// Where encode() changes a text first (Unicode normal forms, a blank in front): the changed text. A text
+  /// may be cut behind a line end, or before an ASCII character. begins: `text` begins a document.
+  virtual std::string normalize(std::string_view text, [[maybe_unused]] bool begins) const {
+    return std::string(text);
+  }
+  /// Whether normalize() changes any text.
+  virtual bool normalizes() const { return false; }
+  /// For long documents: appends the tokens of a normalised text up to the first place, at or behind `stop`,
+  /// where encoding may begin anew, and returns this place. It returns an earlier one if the tokens of the
+  /// rest depend on what follows `text`; never if `ends`: nothing does. The default is for tokenizers whose
+  /// texts may be cut anywhere.
+  virtual std::size_t encode_until(std::string_view text, std::size_t stop, [[maybe_unused]] bool ends,
+                                   std::vector<std::int64_t>& tokens) const;
+};
+
+/// Text of tokens one by one, for a terminal: a character whose tokens are incomplete waits for the others.
+class TokenStream {
+ public:
+  explicit TokenStream(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}  ///< which must outlive it
+  /// The text that is complete now. Throws UsageError for a token outside the vocabulary.
+  std::string add(std::int64_t token);
+  std::string rest() { return std::exchange(waiting_, {}); }  ///< of a character that remains incomplete
+
+ private:
+  const Tokenizer& tokenizer_;
+  std::string waiting_;
 };
 
 /// One token per byte.
@@ -40,7 +72,7 @@ class Bytes final : public Tokenizer {
 
 /// Tokenizers by name; each is constructed from its text.
 using Tokenizers = lockstep::Registry<Tokenizer, const std::string&>;
-/// Adds the built-in tokenizer, bytes.
+/// Adds the built-in tokenizers: bytes, bpe.
 void add_built_in(Tokenizers& registry);
 
 /// A tokenizer as data files and checkpoints store it.
@@ -54,10 +86,16 @@ struct StoredTokenizer {
   /// registry lacks this one; DataError if the tokenizer does not return the text.
   std::unique_ptr<Tokenizer> make(const Tokenizers& registry, const std::string& file) const;
 };
+/// What users call a tokenizer: "bytes", or a path: a tokenizer.json of Hugging Face, a folder with one or
+/// with vocab.json and merges.txt (GPT-2), one of these two, or a data file. end_of_document: the token at
+/// the end of documents, instead of the file's. UsageError if there is no such file, DataError if it is
+/// damaged or of another kind.
+StoredTokenizer read_tokenizer(const std::string& name, const std::string& end_of_document = "");
 /// Reads the attributes `tokenizer` and `tokenizer_text` of tokens or of a file.
 StoredTokenizer stored_tokenizer(const hdf5::Object& object);
-/// Sets the attributes `vocabulary`, `tokenizer` and, if the tokenizer has a text, `tokenizer_text`.
-/// DataError if the text is too long.
+/// Sets the attributes `vocabulary`, `tokenizer` and, if the tokenizer has them, `tokenizer_text` and
+/// `end_of_document`. DataError if the text has more than 60,000 bytes and the file is not
+/// hdf5::CreateOptions::checksummed.
 void store_tokenizer(hdf5::Dataset& tokens, const std::string& name, const Tokenizer& tokenizer);
 
 }  // namespace lockstep::data
