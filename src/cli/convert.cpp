@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 
+#include "base/json.h"
 #include "base/output.h"
 #include "base/text.h"
 #include "cli/saved_model.h"
@@ -105,12 +106,13 @@ void write_folder(const std::string& folder, const checkpoint::Weights& weights,
   };
   const std::string tokenizer = fact("tokenizer");
   if (const data::StoredTokenizer stored{tokenizer.substr(0, tokenizer.find(' ')), fact("tokenizer_text")};
-      stored.name == data::Bpe::name) {
-    const auto end = data::Bpe(stored.text).end_of_document();
+      stored.name == "bpe") {
+    const auto made = stored.make(registries.tokenizers, folder);
+    const std::int64_t end = made->end_of_document();
     nlohmann::json usage{{"tokenizer_class", "PreTrainedTokenizerFast"}};
     if (end >= 0) {
       stated["eos_token_id"] = end;
-      usage["eos_token"] = data::Bpe(stored.text).decode(std::span(&end, 1));
+      usage["eos_token"] = made->decode(std::span(&end, 1));
     }
     texts = {{"tokenizer.json", stored.text}, {"tokenizer_config.json", json_text(usage, 2)}};
   }

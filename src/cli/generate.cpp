@@ -38,35 +38,17 @@ struct Pace {
   }
 };
 
-/// Prints text that arrives in pieces, each character when it is complete.
-class Stream {
- public:
-  void add(const std::string& piece) {
-    waiting_ += piece;
-    const std::size_t complete = waiting_.size() - incomplete_bytes(waiting_);
-    print(waiting_.substr(0, complete));
-    waiting_.erase(0, complete);
-  }
-  void finish() { print(std::exchange(waiting_, "") + "\n"); }
+void print_now(const std::string& text) {
+  fmt::print("{}", text);
+  std::fflush(stdout);
+}
 
- private:
-  static void print(const std::string& text) {
-    fmt::print("{}", text);
-    std::fflush(stdout);
-  }
-  /// The bytes at the end that are the beginning of a UTF-8 character.
-  static std::size_t incomplete_bytes(std::string_view text) {
-    for (std::size_t back = 1; back <= std::min<std::size_t>(3, text.size()); ++back) {
-      const auto byte = static_cast<unsigned char>(text[text.size() - back]);
-      if ((byte & 0xC0u) == 0x80u) continue;
-      const std::size_t length = byte >= 0xF0u ? 4 : byte >= 0xE0u ? 3 : byte >= 0xC0u ? 2 : 1;
-      return length > back ? back : 0;
-    }
-    return 0;
-  }
-
-  std::string waiting_;
-};
+/// The token that this text names.
+std::int64_t stop_token(const data::Tokenizer& tokenizer, const std::string& text) {
+  const train::Tokens tokens = tokenizer.encode_prompt(text);
+  if (tokens.size() == 1) return tokens.front();
+  throw UsageError("--stop {}: is {}, not one token", quote(text), pluralized(tokens.size(), "token"));
+}
 
 std::vector<std::string> prompts_of(const po::variables_map& values) {
   std::vector<std::string> prompts;
@@ -132,10 +114,14 @@ ExitCode generate(const Program& program, Session& session, const Arguments& arg
                              .vocabulary = vocabulary,
                              .seed = values["seed"].as<std::uint64_t>(),
                              .compute = saved.compute()};
+  if (tokenizer->end_of_document() >= 0) how.stop.push_back(tokenizer->end_of_document());
+  if (values.count("stop"))
+    for (const std::string& text : values["stop"].as<Arguments>())
+      how.stop.push_back(stop_token(*tokenizer, text));
   const std::vector<std::string> prompts = prompts_of(values);
   std::vector<train::Tokens> tokens;
   for (const std::string& prompt : prompts) {
-    tokens.push_back(tokenizer->encode(prompt));
+    tokens.push_back(values.count("special") ? tokenizer->encode_prompt(prompt) : tokenizer->encode(prompt));
     if (tokens.back().empty()) throw UsageError("--prompt: is empty; give at least one character");
   }
 
@@ -143,8 +129,8 @@ ExitCode generate(const Program& program, Session& session, const Arguments& arg
   const bool streams = prompts.size() == 1 && !values.count("json");
   nlohmann::json mine = nlohmann::json::object();  // texts by number of the prompt
   comm::run_on_all(world, [&] {
-    Stream stream;
-    if (streams && world.rank() == 0) stream.add(prompts.front());
+    data::TokenStream stream(*tokenizer);
+    if (streams && world.rank() == 0) print_now(prompts.front());
     for (std::size_t first = 0, group = 0; first < prompts.size(); first += train::prompts_at_once, ++group) {
       if (group % static_cast<std::size_t>(world.size()) != static_cast<std::size_t>(world.rank())) continue;
       const std::span<const train::Tokens> some =
@@ -152,12 +138,12 @@ ExitCode generate(const Program& program, Session& session, const Arguments& arg
       Pace pace;
       const auto each = [&](std::size_t, std::int64_t token) {
         pace.note();
-        if (streams) stream.add(tokenizer->decode(std::span(&token, 1)));
+        if (streams) print_now(stream.add(token));
       };
       const auto found = train::generate(saved.model(), session.backend(), some, first, how, each);
       for (std::size_t i = 0; i < found.size(); ++i)
         mine[std::to_string(first + i)] = tokenizer->decode(found[i]);
-      if (streams) stream.finish();
+      if (streams) print_now(stream.rest() + "\n");
       if (first == 0 && pace.tokens > 0) session.log().info("{}", pace.text(some.size()));
     }
   });

@@ -108,8 +108,9 @@ void prepare_pictures(const po::variables_map& values, Session& session, const A
 void print_text(const data::Summary& summary, const std::string& out, Session& session) {
   for (const std::string& note : summary.notes) session.log().info("{}", note);
   if (session.world().rank() == 0)
-    print_line(fmt::format("{}: {} tokens, vocabulary {}{}", out, summary.samples, summary.classes,
-                           summary.documents > 0 ? fmt::format(", {}", pluralized(summary.documents, "document")) : ""));
+    print_line(fmt::format(
+        "{}: {} tokens, vocabulary {}{}", out, summary.samples, summary.classes,
+        summary.documents > 0 ? fmt::format(", {}", pluralized(summary.documents, "document")) : ""));
 }
 
 data::Summary run(const po::variables_map& values, const std::string& format, const Arguments& inputs,

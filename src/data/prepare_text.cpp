@@ -558,7 +558,12 @@ Summary prepare_text(std::span<const std::string> inputs, const Output& output, 
                                  .dtype = summary.element_type == "uint32" ? DType::uint32 : DType::uint16,
                                  .texts = {{"tokenizer_text", stored.text}}}});
     store_tokenizer(writer.dataset(0), stored.name, *tokenizer);
-    spool->for_each(files, [&](std::span<const std::uint32_t> tokens) { writer.add(0, tokens); });
+    TextSize size(*tokenizer);
+    spool->for_each(files, [&](std::span<const std::uint32_t> tokens) {
+      writer.add(0, tokens);
+      size.add(tokens);
+    });
+    if (stored.name != "bytes") writer.dataset(0).set_attribute("text_bytes", size.bytes());
     writer.finish();
     writer.publish();
   });

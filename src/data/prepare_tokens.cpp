@@ -56,7 +56,7 @@ TokenFile inspected(const std::string& path, const std::string& dtype) {
 }
 
 template <class T>
-void copy(const TokenFile& file, std::int64_t vocabulary, ArrayWriter& writer) {
+void copy(const TokenFile& file, std::int64_t vocabulary, ArrayWriter& writer, TextSize& size) {
   Input input(file.path);
   std::vector<std::byte> header(static_cast<std::size_t>(file.header));
   input.read(header);
@@ -70,6 +70,7 @@ void copy(const TokenFile& file, std::int64_t vocabulary, ArrayWriter& writer) {
       throw DataError("{}: token {} is {}, which is not in the vocabulary of {}", file.path,
                       at + (wrong - tokens.begin()), *wrong, vocabulary);
     writer.add(0, tokens);
+    size.add(tokens);
     at += std::ssize(tokens);
   }
 }
@@ -93,11 +94,13 @@ Summary prepare_tokens(std::span<const std::string> inputs, const Output& output
                                .dtype = summary.classes > 1 << 16 ? DType::uint32 : DType::uint16,
                                .texts = {{"tokenizer_text", stored.text}}}});
   store_tokenizer(writer.dataset(0), stored.name, *tokenizer);
+  TextSize size(*tokenizer);
   for (const TokenFile& file : files) {
-    if (file.type == "uint16") copy<std::uint16_t>(file, summary.classes, writer);
-    if (file.type == "uint32") copy<std::uint32_t>(file, summary.classes, writer);
-    if (file.type == "int64") copy<std::int64_t>(file, summary.classes, writer);
+    if (file.type == "uint16") copy<std::uint16_t>(file, summary.classes, writer, size);
+    if (file.type == "uint32") copy<std::uint32_t>(file, summary.classes, writer, size);
+    if (file.type == "int64") copy<std::int64_t>(file, summary.classes, writer, size);
   }
+  if (stored.name != "bytes") writer.dataset(0).set_attribute("text_bytes", size.bytes());
   writer.finish();
   writer.publish();
   return summary;

@@ -45,6 +45,12 @@ std::string TokenStream::add(std::int64_t token) {
   return text;
 }
 
+TextSize::TextSize(const Tokenizer& tokenizer) {
+  for (std::int64_t token = 0; token < tokenizer.vocabulary(); ++token)
+    bytes_of_.push_back(
+        token == tokenizer.end_of_document() ? 0 : std::ssize(tokenizer.decode(std::span(&token, 1))));
+}
+
 std::vector<std::int64_t> Bytes::encode(std::string_view text) const {
   const auto* const bytes = reinterpret_cast<const unsigned char*>(text.data());
   return {bytes, bytes + text.size()};

@@ -60,6 +60,22 @@ class TokenStream {
   std::string waiting_;
 };
 
+/// The size of a text, from its tokens; the ends of documents have none.
+class TextSize {
+ public:
+  explicit TextSize(const Tokenizer& tokenizer);
+  /// Tokens of the vocabulary.
+  template <class Token>
+  void add(std::span<const Token> tokens) {
+    for (const Token token : tokens) bytes_ += bytes_of_[static_cast<std::size_t>(token)];
+  }
+  std::int64_t bytes() const { return bytes_; }  ///< so far
+
+ private:
+  std::vector<std::int64_t> bytes_of_;  // by token
+  std::int64_t bytes_ = 0;
+};
+
 /// One token per byte.
 class Bytes final : public Tokenizer {
  public:
