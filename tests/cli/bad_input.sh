@@ -94,6 +94,16 @@ PY
 train_expect 3 "no_x.h5: /x is missing: this is not a data file" --set data.train=no_x.h5
 "$LOCKSTEP" prepare text good.ini --out text.h5 >/dev/null || fail "prepare text"
 train_expect 3 "text.h5: /x is missing: this is a text data file, but images are needed" --set data.train=text.h5
+expect 3 "none.json: cannot open" 2 prepare text good.ini --tokenizer none.json --out t.h5
+expect 3 "good.ini: is no JSON" 2 prepare text good.ini --tokenizer good.ini --out t.h5
+expect 3 "good.ini:1: is no JSON" 2 prepare text good.ini --field text --out t.h5
+expect 2 "takes --tokenizer or --train-tokenizer, not both" 1 prepare text good.ini --tokenizer bytes --train-tokenizer 300 --out t.h5
+expect 2 "--train-tokenizer 256: must be from 257 to" 2 prepare text good.ini --train-tokenizer 256 --out t.h5
+expect 2 "bytes: has no token that ends a document" 1 prepare text good.ini --end-of-document x --out t.h5
+expect 2 "prepare tokens: --tokenizer is missing" 1 prepare tokens good.ini --dtype uint16 --out t.h5
+expect 2 "has no header of llm.c" 1 prepare tokens good.ini --tokenizer bytes --out t.h5
+printf 'ab' >pair.bin
+expect 3 "pair.bin: token 0 is 25185, which is not in the vocabulary of 256" 1 prepare tokens pair.bin --tokenizer bytes --dtype uint16 --out t.h5
 expect 2 "^lockstep: nowhere/a.h5: cannot write: there is no directory nowhere" 1 prepare text good.ini --out nowhere/a.h5
 expect 2 "is a directory" 1 prepare text good.ini --out .
 train_expect 3 "label.h5.*39.*11" --set data.train=label.h5

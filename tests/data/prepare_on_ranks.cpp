@@ -17,7 +17,7 @@ BOOST_AUTO_TEST_CASE(a_long_document_has_the_same_tokens_on_any_ranks) {
   std::string text;
   std::mt19937 draw(seed());
   while (text.size() < (std::size_t{5} << 20)) text += draw() % 8 == 0 ? "e\xCC\x81 é\n" : "kabo 12's\n\n  ";
-  for (const auto& [name, pattern] : {std::pair("qwen2", ""), std::pair("llama3", R"([^k]{1,900}|k)")}) {
+  for (const auto& [name, pattern] : {std::pair("qwen2", ""), std::pair("llama3", R"([^b]{1,900}|b)")}) {
     nlohmann::json text_of = definition(name);
     // A pattern whose matches begin anew nowhere that the text could be cut at.
     if (*pattern) text_of["/pre_tokenizer/pretokenizers/0/pattern/Regex"_json_pointer] = pattern;
