@@ -23,11 +23,11 @@ std::vector<Option<Llama::Options>> Llama::Options::options() {
       number("heads", &O::heads, widths, "attention heads of queries",
              {.required = true, .peers = {"num_attention_heads", "n_heads", "n_head"}}),
       number("kv_heads", &O::kv_heads, or_derived, "heads of keys and values, which divide heads; 0: as many",
-             {.peers = {"num_key_value_heads", "n_kv_heads"}}),
+             {.keeps_weights = true, .peers = {"num_key_value_heads", "n_kv_heads"}}),
       number("channels", &O::channels, widths, "width of the embedding",
              {.required = true, .peers = {"hidden_size", "dim", "n_embd", "d_model"}}),
       number("head_width", &O::head_width, or_derived, "width of a head; 0: channels / heads",
-             {.peers = {"head_dim"}}),
+             {.keeps_weights = true, .peers = {"head_dim"}}),  // shapes tell both
       number("hidden", &O::hidden, widths, "width between the layers of a block's SwiGLU",
              {.required = true, .peers = {"intermediate_size", "hidden_dim", "ffn_dim"}}),
       number("context", &O::context, widths, "length of a sample, in tokens",

@@ -431,11 +431,12 @@ namespace {
 /// folder: empty: that of train.init.
 std::vector<Setting> settings_of_folder(std::string folder, std::span<const Setting> settings,
                                         const Registries& registries) {
-  std::string model;
+  std::string model, init;
   for (const Setting& setting : settings) {
-    if (setting.name == "train.init" && folder.empty()) folder = option::unquoted(setting.value);
+    if (setting.name == "train.init") init = option::unquoted(setting.value);
     if (setting.name == model_name_key) model = option::unquoted(setting.value);
   }
+  if (folder.empty()) folder = init;
   std::vector<Setting> found;
   if (!registries.models.has(model) || !is_directory(folder)) return found;
   if (const ForeignWeights* const by = registries.models.configure(model).type->traits.foreign)

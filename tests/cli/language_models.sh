@@ -60,7 +60,7 @@ train = tuned.h5
 [train]
 init = folder
 steps = 6
-global_batch = 8
+global_batch = 12
 shards = 6
 [checkpoint]
 every = 2

@@ -21,7 +21,7 @@ enum class Norm { none, plain, sync };
 struct Model : nn::Module {
   explicit Model(Norm wanted)
       : kind(wanted), norm(*this, "norm", 7, {.momentum = 0.3f, .sync = wanted == Norm::sync}) {
-    if (wanted == Norm::none) norm.weight.trainable = norm.bias->trainable = false;
+    if (wanted == Norm::none) norm.weight.trainable = norm.bias.trainable = false;
   }
   /// `side` also goes through a layer that other passes leave out.
   Var forward(Tape& tape, const Tensor& x, bool side) {
