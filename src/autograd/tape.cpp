@@ -115,6 +115,8 @@ void Tape::begin(const Pass& pass) {
     throw UsageError("a pass computes in float32 or bfloat16, not in {}", to_string(pass.compute));
   forget();
   pass_ = pass;
+  if (pass.cache && (pass.training || pass.record))
+    throw UsageError("a pass with a cache is an evaluation without record");
   if (pass.cache) pass.cache->begin_pass();
   ++pass_number_;
   if (!pass.same_parameters) rounded_->begin();

@@ -5,7 +5,9 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <ranges>
 
+#include "base/files.h"
 #include "base/json.h"
 #include "base/output.h"
 #include "base/text.h"
@@ -53,6 +55,11 @@ checkpoint::Weights fitted(const std::string& in, const std::string& group, cons
   weights.config = train::to_text(config);
   weights.provenance = report.provenance;
   checkpoint::add_meaning(report.index, weights.data, weights.provenance);
+  if (exists(in + "/tokenizer.json") || exists(in + "/merges.txt")) {
+    const data::StoredTokenizer tokenizer = data::read_tokenizer(in);
+    weights.provenance["tokenizer"] = tokenizer.id();
+    weights.provenance["tokenizer_text"] = tokenizer.text;
+  }
   weights.provenance["converted_from"] = average.empty() ? in : average;
   if (group.starts_with("ema/")) weights.provenance["converted_weights"] = group;
   return weights;
@@ -81,15 +88,16 @@ std::vector<Average> averages_of(const po::variables_map& values) {
   return averages;
 }
 
-/// Whether OUT is a folder, which only a layout of another program makes of a name without an extension.
+/// Whether OUT is a folder: another name than that of a file, in the layout of another program.
 bool is_folder(const std::string& out, const std::optional<std::string>& layout) {
   return layout && *layout != checkpoint::own_layout &&
-         (out.ends_with('/') || std::filesystem::path(out).extension().empty());
+         (is_directory(out) ||
+          !(checkpoint::is_for_python(out) || out.ends_with(".h5") || out.ends_with(".hdf5")));
 }
 
 /// Writes weights, in the layout of Hugging Face, with the configuration and the tokenizer of their model.
 void write_folder(const std::string& folder, const checkpoint::Weights& weights, bool replace,
-                  const Registries& registries) {
+                  std::span<const std::string> inputs, const Registries& registries) {
   if (weights.config.empty())
     throw UsageError("{}: the folder states the model's options; give them by --config CONFIG.ini", folder);
   const train::Config config = train::parse_stored_config(weights.config, folder, registries);
@@ -118,11 +126,20 @@ void write_folder(const std::string& folder, const checkpoint::Weights& weights,
   }
   texts["config.json"] = json_text(stated, 2);
   const std::string weights_file = folder + "/model.safetensors";
-  std::filesystem::create_directories(folder);
-  for (const auto& [name, text] : texts) check_output(folder + "/" + name, {.replace = replace});
-  checkpoint::check_writable(weights_file, replace);
-  for (const auto& [name, text] : texts) write_text_atomically(folder + "/" + name, text + "\n");
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  for (const std::string& input : inputs)
+    if (is_directory(input) && std::filesystem::equivalent(input, folder, error))
+      throw UsageError("{}: is read, and is never replaced", folder);
+  if (error || !is_directory(folder)) throw UsageError("{}: cannot make this folder", folder);
+  if (const std::string index = weights_file + ".index.json"; exists(index))
+    throw UsageError("{}: is the index of other weights in this folder; remove it and its files", index);
+  for (const auto& [name, text] : texts)
+    check_output(folder + "/" + name, {.replace = replace, .inputs = inputs});
+  checkpoint::check_writable(weights_file, replace, inputs);
   checkpoint::write_weights(weights_file, weights, replace);
+  for (const auto& [name, text] : texts | std::views::reverse)  // config.json last
+    write_text_atomically(folder + "/" + name, text + "\n");
 }
 
 void convert_file(const po::variables_map& values, const std::string& in, const std::string& out,
@@ -136,7 +153,8 @@ void convert_file(const po::variables_map& values, const std::string& in, const 
   for (const models::ModelType& type : registries.models.types()) {
     if (!type.traits.foreign) continue;
     known.push_back(type.traits.foreign);
-    if (!known.back()->layout.empty()) layouts.emplace_back(known.back()->layout);
+    if (const std::string name(known.back()->layout); !name.empty() && std::ranges::count(layouts, name) == 0)
+      layouts.push_back(name);
   }
   const std::optional<std::string> layout = option_text(values, "layout");
   if (layout) {
@@ -148,11 +166,11 @@ void convert_file(const po::variables_map& values, const std::string& in, const 
           out);
   }
   const std::vector<Average> averages = averages_of(values);
-  if (!averages.empty() && checkpoint::is_for_python(out))
+  if (!averages.empty() && (checkpoint::is_for_python(out) || is_folder(out, layout)))
     throw UsageError("--ema: {} can hold one set of weights only; write a .h5 file", out);
   const std::optional<std::string> config = option_text(values, "config"),
                                    optimizer = option_text(values, "optimizer");
-  if (optimizer && (!config || checkpoint::is_for_python(out)))
+  if (optimizer && (!config || checkpoint::is_for_python(out) || is_folder(out, layout)))
     throw UsageError("--optimizer: needs OUT.h5, and --config CONFIG.ini, whose model names its parameters");
   std::vector<std::string> inputs{in};
   for (const Average& average : averages) inputs.push_back(average.file);
@@ -186,7 +204,7 @@ void convert_file(const po::variables_map& values, const std::string& in, const 
   const bool for_python = folder || checkpoint::is_for_python(out);
   if (for_python) checkpoint::arrange(weights, layout, in, known);
   if (folder)
-    write_folder(out, weights, values.count("force") > 0, registries);
+    write_folder(out, weights, values.count("force") > 0, inputs, registries);
   else
     checkpoint::write_weights(out, weights, values.count("force") > 0);
   if (!for_python && weights.config.empty())

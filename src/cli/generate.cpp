@@ -17,7 +17,7 @@
 namespace lockstep::cli {
 namespace {
 
-/// How fast the tokens of one group of prompts come.
+/// How fast tokens come.
 struct Pace {
   using Clock = std::chrono::steady_clock;
   Clock::time_point begin = Clock::now(), first{}, last{};
@@ -28,13 +28,12 @@ struct Pace {
     if (tokens++ == 0) first = last;
   }
   /// "64 tokens, the first after 0.012 s, then 410 tokens/s"
-  std::string text(std::size_t prompts) const {
+  std::string text() const {
     const std::chrono::duration<double> start = first - begin, rest = last - first;
-    std::string text =
-        fmt::format("{}, the first after {:.3f} s", pluralized(tokens, "token"), start.count());
-    if (tokens > prompts && rest.count() > 0)
-      text += fmt::format(", then {:.4g} tokens/s", static_cast<double>(tokens - prompts) / rest.count());
-    return text;
+    return fmt::format("{}, the first after {:.3f} s{}", pluralized(tokens, "token"), start.count(),
+                       rest.count() > 0 ? fmt::format(", then {:.4g} tokens/s",
+                                                      static_cast<double>(tokens - 1) / rest.count())
+                                        : "");
   }
 };
 
@@ -55,7 +54,12 @@ std::vector<std::string> prompts_of(const po::variables_map& values) {
   if (values.count("prompt")) prompts = values["prompt"].as<Arguments>();
   if (const auto file = option_text(values, "prompts")) {
     std::istringstream lines(read_text(*file));
-    for (std::string line; std::getline(lines, line);) prompts.push_back(line);
+    for (std::string line; std::getline(lines, line);) {
+      if (line.ends_with('\r')) line.pop_back();
+      prompts.push_back(line);
+      if (line.empty())
+        throw UsageError("{}:{}: the line is empty; a prompt has a character", *file, prompts.size());
+    }
     if (prompts.empty()) throw UsageError("--prompts {}: has no lines", *file);
   }
   if (prompts.empty()) prompts.emplace_back("\n");
@@ -63,10 +67,14 @@ std::vector<std::string> prompts_of(const po::variables_map& values) {
 }
 
 /// The tokenizer of the checkpoint.
-std::unique_ptr<data::Tokenizer> tokenizer_of(const SavedModel& saved, const std::string& file,
+std::unique_ptr<data::Tokenizer> tokenizer_of(SavedModel& saved, const std::string& file,
                                               const Program& program, Session& session) {
+  if (saved.model().context() == 0) throw UsageError("{}: is not a language model", file);
   const data::Tokenizers& tokenizers = program.registries.tokenizers;
   data::StoredTokenizer stored = saved.tokenizer();
+  if (stored.name.empty() && saved.model().classes() != 256)
+    throw UsageError("{}: does not name its tokenizer, and a model of {} tokens does not read bytes", file,
+                     saved.model().classes());
   if (stored.name.empty()) stored.name = "bytes";
   std::unique_ptr<data::Tokenizer> tokenizer = stored.make(tokenizers, file);
   if (tokenizers.configure(stored.name).type->replaces_built_in)
@@ -104,9 +112,6 @@ ExitCode generate(const Program& program, Session& session, const Arguments& arg
   SavedModel saved(file, values, program, session);
   const std::unique_ptr<data::Tokenizer> tokenizer = tokenizer_of(saved, file, program, session);
   const std::int64_t vocabulary = tokenizer->vocabulary();
-  if (saved.model().classes() < vocabulary)
-    throw UsageError("generate: the model has {} tokens, but its tokenizer has {}: the others are unknown",
-                     saved.model().classes(), vocabulary);
   train::GenerateOptions how{.tokens = values["tokens"].as<std::int64_t>(),
                              .temperature = values["temperature"].as<double>(),
                              .top_k = values["top-k"].as<std::int64_t>(),
@@ -118,34 +123,35 @@ ExitCode generate(const Program& program, Session& session, const Arguments& arg
   if (values.count("stop"))
     for (const std::string& text : values["stop"].as<Arguments>())
       how.stop.push_back(stop_token(*tokenizer, text));
-  const std::vector<std::string> prompts = prompts_of(values);
+  comm::HostGroup& world = session.world();
+  std::vector<std::string> prompts;
+  comm::run_on_all(world, [&] { prompts = prompts_of(values); });
   std::vector<train::Tokens> tokens;
   for (const std::string& prompt : prompts) {
     tokens.push_back(values.count("special") ? tokenizer->encode_prompt(prompt) : tokenizer->encode(prompt));
     if (tokens.back().empty()) throw UsageError("--prompt: is empty; give at least one character");
   }
 
-  comm::HostGroup& world = session.world();
   const bool streams = prompts.size() == 1 && !values.count("json");
   nlohmann::json mine = nlohmann::json::object();  // texts by number of the prompt
   comm::run_on_all(world, [&] {
     data::TokenStream stream(*tokenizer);
-    if (streams && world.rank() == 0) print_now(prompts.front());
+    Pace pace;
     for (std::size_t first = 0, group = 0; first < prompts.size(); first += train::prompts_at_once, ++group) {
       if (group % static_cast<std::size_t>(world.size()) != static_cast<std::size_t>(world.rank())) continue;
       const std::span<const train::Tokens> some =
           std::span(tokens).subspan(first, std::min(train::prompts_at_once, prompts.size() - first));
-      Pace pace;
       const auto each = [&](std::size_t, std::int64_t token) {
+        if (streams && pace.tokens == 0) print_now(prompts.front());
         pace.note();
         if (streams) print_now(stream.add(token));
       };
       const auto found = train::generate(saved.model(), session.backend(), some, first, how, each);
       for (std::size_t i = 0; i < found.size(); ++i)
         mine[std::to_string(first + i)] = tokenizer->decode(found[i]);
-      if (streams) print_now(stream.rest() + "\n");
-      if (first == 0 && pace.tokens > 0) session.log().info("{}", pace.text(some.size()));
+      if (streams) print_now((pace.tokens == 0 ? prompts.front() : "") + stream.rest() + "\n");
     }
+    if (world.rank() == 0 && pace.tokens > 0) session.log().info("{}", pace.text());
   });
   const std::vector<nlohmann::json> all = comm::all_gather_json(world, mine);
   if (world.rank() != 0 || streams) return ExitCode::done;

@@ -28,7 +28,7 @@ void check_fork(const train::RunOptions& run, const train::Config& config) {
   if (run.resume != "auto" && run.resume != "never")
     throw UsageError("train: --fork {} and --resume {} name two files to start from; use one of them",
                      run.fork, run.resume);
-  if (!config.train.init.empty())
+  if (!config.train.init.empty() && !is_directory(config.train.init))  // a folder says the model's options
     throw UsageError("train: --fork {} and train.init = {} name two files to start from; use one of them",
                      run.fork, config.train.init);
 }

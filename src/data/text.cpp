@@ -112,6 +112,9 @@ void Text::add_file(const std::string& path, std::int64_t& memory_left_bytes) {
           "= mask needs; lockstep prepare text writes it with --tokenizer FILE",
           path);
     const std::int64_t end = tokens.int64_attribute("end_of_document");
+    if (end < 0 || end >= vocabulary)
+      throw DataError("{}: attribute end_of_document of /tokens is {}, which is not in the vocabulary of {}",
+                      path, end, vocabulary);
     if (!sources_.empty() && end != end_of_document_)
       throw DataError("{}: documents end with token {}, but with {} in {}", path, end, *end_of_document_,
                       sources_.front().tokens->path());

@@ -120,7 +120,6 @@ Llama::Llama(const Options& o, std::uint64_t seed)
       embed_tokens_(*this, "model.embed_tokens", o.vocab, o.channels),
       blocks_(*this, "model.layers"),
       norm_(*this, "model.norm", o.channels, static_cast<float>(o.norm_eps)) {
-  o.check();
   for (std::int64_t i = 0; i < o.layers; ++i) blocks_.emplace_back(o);
   if (!o.tied) {
     lm_head_.emplace(*this, "lm_head", o.channels, o.vocab, false);
@@ -175,13 +174,15 @@ constexpr int all_slower_low = 999'999, all_slower_high = 1'000'000;  // of rope
 std::map<std::string, std::string> llama_options(std::string_view text) {
   const json config = json::parse(text);
   const auto refuse = [](const std::string& key, const json& value, const char* ours) {
-    throw UsageError("{} is {}, but {}", key, json_text(value), ours);
+    throw UsageError("{} is {}: {}", key, json_text(value), ours);
   };
   std::map<std::string, std::string> options;
   const auto read = [&](const json& object, const char* key, const char* option) {
     const json value = object.value(key, json());
-    if (value.is_number() || value.is_boolean()) options[option] = json_text(value);
-    return !value.is_null();
+    if (value.is_null()) return false;
+    if (!value.is_number() && !value.is_boolean()) refuse(key, value, "must be a number");
+    options[option] = json_text(value);
+    return true;
   };
   const auto require = [&](const char* key, const json& only, const char* ours) {
     const json value = config.value(key, json());
@@ -208,21 +209,27 @@ std::map<std::string, std::string> llama_options(std::string_view text) {
   require("mlp_bias", false, "a llama's SwiGLU has no biases");
   require("use_sliding_window", false, "a llama attends to the whole text");
 
-  json rope = config.value("rope_parameters", config.value("rope_scaling", json::object()));
-  if (!rope.is_object()) rope = json::object();
+  const auto first_of = [](const json& object, const char* key, const char* other) {
+    const json value = object.value(key, json());
+    return value.is_null() ? object.value(other, json()) : value;
+  };
+  json rope = first_of(config, "rope_parameters", "rope_scaling");
+  if (rope.is_null()) rope = json::object();
+  if (!rope.is_object()) refuse("rope_parameters", rope, "must be an object");
   if (!read(rope, "rope_theta", "rope_base") && !read(config, "rope_theta", "rope_base"))
     options["rope_base"] = "10000";
-  const json scaling = rope.value("rope_type", rope.value("type", json("default")));
+  const json scaling = first_of(rope, "rope_type", "type");
+  if (!read(rope, "factor", "rope_factor")) options["rope_factor"] = "1";
+  if ((scaling == "linear" || scaling == "llama3") && !rope.contains("factor"))
+    refuse("rope_parameters", rope, "lacks factor");
   if (scaling == "linear") {
-    read(rope, "factor", "rope_factor");
     options["rope_low"] = std::to_string(all_slower_low);
     options["rope_high"] = std::to_string(all_slower_high);
   } else if (scaling == "llama3") {
-    read(rope, "factor", "rope_factor");
     read(rope, "low_freq_factor", "rope_low");
     read(rope, "high_freq_factor", "rope_high");
     read(rope, "original_max_position_embeddings", "rope_context");
-  } else if (scaling != "default") {
+  } else if (!scaling.is_null() && scaling != "default") {
     refuse("rope_type", scaling, "a llama takes default, linear and llama3");
   }
   return options;
@@ -270,6 +277,7 @@ const ForeignWeights Llama::foreign{.layout = "huggingface",
                                     .prefix = "model.",
                                     .blocks = "model.layers.",
                                     .marker = "self_attn.q_proj.weight",
+                                    .masks = {{.name = "self_attn.rotary_emb.inv_freq", .word = "inv_freq"}},
                                     .head = "lm_head.weight",
                                     .embedding = "model.embed_tokens.weight",
                                     .options_of = llama_options,

@@ -7,6 +7,7 @@
 #include <limits>
 #include <set>
 
+#include "base/files.h"
 #include "base/resources.h"
 #include "base/text.h"
 #include "checkpoint/weights/foreign.h"
@@ -225,14 +226,37 @@ void load_initial_averages(const checkpoint::FileIndex& file, const Config& conf
 
 }  // namespace
 
-checkpoint::Provenance load_initial_weights(const Config& config, Model& model, optim::Ema* ema,
-                                            Session& session) {
+namespace {
+
+/// What differs if the weights of a file, or of a folder of Hugging Face, are of another tokenizer.
+std::string other_tokenizer(const std::string& path, const checkpoint::FileIndex& index,
+                            const data::Tokens& of_data) {
+  const auto stored = index.provenance.find(tokenizer_provenance);
+  std::string theirs = stored == index.provenance.end() ? "" : stored->second;
+  const std::string folder = is_directory(path) ? path : directory_of(path);
+  if (theirs.empty() && exists(folder + "/tokenizer.json")) theirs = data::read_tokenizer(folder).id();
+  if (theirs.empty() || of_data.tokenizer.empty() || theirs == of_data.tokenizer) return {};
+  return fmt::format("{}: its weights are of the tokenizer {}, but the data is of {}", path, quote(theirs),
+                     quote(of_data.tokenizer));
+}
+
+}  // namespace
+
+checkpoint::Provenance load_initial_weights(const Config& config, const data::Tokens& of_data, Model& model,
+                                            optim::Ema* ema, Session& session) {
   comm::HostGroup& world = session.world();
   const checkpoint::LoadOptions options{.strict = config.checkpoint.store.strict,
                                         .narrow = config.checkpoint.store.narrow};
   checkpoint::LoadReport report = checkpoint::load_weights(config.train.init, model, world, {}, options);
   std::string warning;
-  comm::run_on_all(world, [&] { warning = check_trained_model(report, config); });
+  comm::run_on_all(world, [&] {
+    warning = check_trained_model(report, config);
+    const std::string other = other_tokenizer(config.train.init, report.index, of_data);
+    if (!other.empty() && config.checkpoint.store.strict)
+      throw DataError("{}; lockstep prepare text takes it by --tokenizer, or set checkpoint.load = partial",
+                      other);
+    if (!other.empty()) warning += (warning.empty() ? "" : "; ") + other;
+  });
   if (!warning.empty() && world.rank() == 0) session.log().warning("{}", warning);
   const bool averages = ema && config.ema.init == "file";
   if (averages) {

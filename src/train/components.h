@@ -50,9 +50,10 @@ void check_batch_norms(Model& model, std::int64_t tried, const Config& config,
 std::string check_trained_model(checkpoint::LoadReport& report, const Config& config);
 /// Loads the weights of train.init, and logs mismatches. `ema` (or null) begins at them, or with ema.init =
 /// file at the file's averages. Returns their provenance for saves. Collective. Throws like
-/// checkpoint::load_weights and check_trained_model; DataError if the file lacks a configured average.
-checkpoint::Provenance load_initial_weights(const Config& config, Model& model, optim::Ema* ema,
-                                            Session& session);
+/// checkpoint::load_weights and check_trained_model; DataError if the file lacks a configured average, or if
+/// its tokenizer is not that of the data (with checkpoint.load = partial a warning).
+checkpoint::Provenance load_initial_weights(const Config& config, const data::Tokens& of_data, Model& model,
+                                            optim::Ema* ema, Session& session);
 
 /// UsageError on every rank if each rank makes all updates, and these would differ in bits between ranks.
 /// Collective.

@@ -427,16 +427,20 @@ void check_sections(const ConfigText& text, const Registries& registries) {
 
 namespace {
 
+/// The value of a key; empty: it is not set.
+std::string last_of(std::span<const Setting> settings, std::string_view name) {
+  std::string value;
+  for (const Setting& setting : settings)
+    if (setting.name == name) value = setting.value;
+  return value;
+}
+
 /// The options of the model that a folder of another program means, which the user's settings override.
 /// folder: empty: that of train.init.
 std::vector<Setting> settings_of_folder(std::string folder, std::span<const Setting> settings,
                                         const Registries& registries) {
-  std::string model, init;
-  for (const Setting& setting : settings) {
-    if (setting.name == "train.init") init = option::unquoted(setting.value);
-    if (setting.name == model_name_key) model = option::unquoted(setting.value);
-  }
-  if (folder.empty()) folder = init;
+  const std::string model = option::unquoted(last_of(settings, model_name_key));
+  if (folder.empty()) folder = option::unquoted(last_of(settings, "train.init"));
   std::vector<Setting> found;
   if (!registries.models.has(model) || !is_directory(folder)) return found;
   if (const ForeignWeights* const by = registries.models.configure(model).type->traits.foreign)
@@ -465,7 +469,14 @@ Config parse_config(const std::string& text, const std::string& origin,
   Mistakes mistakes;
   for (const Setting& setting : settings) mistakes.collect([&] { reader.set(setting); });
   mistakes.throw_if_any();
-  return reader.finish();
+  try {
+    return reader.finish();
+  } catch (const UsageError& error) {
+    const std::string init = option::unquoted(last_of(settings, "train.init"));
+    if (init.empty() || exists(init)) throw;
+    throw UsageError("{} (train.init = {}: is not there; a folder of Hugging Face says the model's options)",
+                     error.what(), init);
+  }
 }
 
 Config parse_stored_config(const std::string& text, const std::string& origin, const Registries& registries) {

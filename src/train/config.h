@@ -56,7 +56,8 @@ std::vector<Key> keys_of(const Config& of);
 /// naming file, line, key and value, of all mistakes that are independent of each other: unknown keys (with
 /// the nearest known one), keys of another model or task, values out of range, impossible combinations. A key
 /// of another optimizer is only noted. Options of the model that the configuration lacks are those of
-/// config.json in the folder of another program that holds the weights: `folder`, or else train.init.
+/// config.json in the folder of another program that holds the weights: `folder`, or else train.init. Others
+/// must fit the weights when they are loaded.
 Config read_config(const std::string& path, const std::vector<std::string>& overrides,
                    const Registries& registries = built_in_registries(), const std::string& folder = {});
 /// The same from text; `origin` names it in errors.

@@ -74,6 +74,8 @@ bool takes_unit_range(const Config& config) { return make_task(config)->takes_un
 data::Request request_for(const Config& config, const models::Model& model, std::vector<std::string> files,
                           bool targets = true) {
   const std::vector<std::string> read = model.reads();
+  if (config.data.documents == "mask" && model.context() == 0)
+    throw UsageError("data.documents = mask: model.name = {} does not read text", config.model.name());
   const bool reads_labels = read.empty() || std::ranges::find(read, "y") != read.end();
   return {.files = std::move(files),
           .fields = config.data.fields,

@@ -17,7 +17,7 @@
 #include "lockstep/optim/optimizer.h"
 #include "lockstep/optim/schedule.h"
 #include "lockstep/tasks/generative.h"
-#include "train/infer/generate.h"
+#include "lockstep/tensor/dtype.h"
 
 namespace lockstep::train {
 
@@ -117,6 +117,18 @@ struct ReportConfig {
 };
 
 /// Samples during a run, and the defaults of lockstep sample.
+/// How texts are continued (infer/generate.h).
+struct GenerateOptions {
+  std::int64_t tokens = 256;    ///< of each continuation, at most
+  double temperature = 0.8;     ///< divides the logits; 0: always the most likely token
+  std::int64_t top_k = 0;       ///< draws among the most likely tokens; 0: all
+  double top_p = 1;             ///< draws among the most likely tokens that together have this probability
+  std::int64_t vocabulary = 0;  ///< tokens from here on are never drawn; 0: all of the model's
+  std::vector<std::int64_t> stop = {};  ///< tokens that end a text, and do not belong to it
+  std::uint64_t seed = 1;
+  DType compute = DType::float32;  ///< Pass::compute
+};
+
 struct SampleConfig {
   std::int64_t every = 0;  ///< steps; 0: never
   std::int64_t count = 64;

@@ -221,6 +221,37 @@ BOOST_AUTO_TEST_CASE(wrong_arguments_of_attention_are_usage_errors) {
                         mentions("attention: q", "[1, 3, 8]", "3 heads"));
 }
 
+/// Rows [first, first + count) of the time of [1, T, C].
+Tensor part_of(const Tensor& x, std::int64_t first, std::int64_t count) {
+  return Tensor::view(x.data<float>() + first * x.size(2), {1, count, x.size(2)}, DType::float32);
+}
+
+BOOST_AUTO_TEST_CASE(attention_of_documents_in_a_row_is_that_of_each_alone) {
+  for (const std::int64_t time : {90, 700}) {  // probabilities are kept of short rows only
+    OnTheCpu on;
+    const Tensor q = normal_tensor({1, time, 32}, 1), k = normal_tensor({1, time, 16}, 2),
+                 v = normal_tensor({1, time, 16}, 3), dy = normal_tensor({1, time, 32}, 4),
+                 positions = Tensor::empty({1, time}, DType::int64);
+    const std::int64_t second = time / 3, third = time - 5;
+    for (std::int64_t t = 0; t < time; ++t)
+      positions.data<std::int64_t>()[t] = t < second ? t : t < third ? t - second : t - third;
+    const Attended together = attended(on.tape, q, k, v, dy, [&](const Var& a, const Var& b, const Var& c) {
+      return attention(a, b, c, 4, true, positions);
+    });
+    for (const auto& [first, count] :
+         {std::pair(std::int64_t{0}, second), {second, third - second}, {third, time - third}}) {
+      const Attended alone =
+          attended(on.tape, part_of(q, first, count), part_of(k, first, count), part_of(v, first, count),
+                   part_of(dy, first, count),
+                   [](const Var& a, const Var& b, const Var& c) { return attention(a, b, c, 4, true); });
+      check_equal(alone.y, part_of(together.y, first, count), 1e-5f);
+      check_equal(alone.dq, part_of(together.dq, first, count), 1e-5f);
+      check_equal(alone.dk, part_of(together.dk, first, count), 2e-5f);
+      check_equal(alone.dv, part_of(together.dv, first, count), 2e-5f);
+    }
+  }
+}
+
 BOOST_AUTO_TEST_SUITE_END()
 }  // namespace
 }  // namespace lockstep::test

@@ -254,7 +254,7 @@ struct RotaryOptions {
   std::int64_t first_position = 0;             ///< of row 0, without `positions`
   ops::RotaryScaling scaling = {};             ///< for longer texts
   bool time_first = false;                     ///< x is [B, T, heads, width]
-  Tensor positions = {};
+  Tensor positions = {};                       ///< instead of first_position, first_position + 1 ...
 };
 /// Rotary positions. x: [B, heads, T, width], width even. Pair i of the row of position p is rotated by the
 /// angle p base^(-2 i / width).

@@ -18,7 +18,7 @@ class KeyValueCache {
   explicit KeyValueCache(std::int64_t capacity) : capacity_(capacity) {}  ///< capacity: positions
 
   std::int64_t length() const { return length_ + added_; }  ///< positions that the model has read
-  /// Forgets all positions, and keeps the memory.
+  /// Forgets all positions, and keeps the memory: for a batch of the same size.
   void clear() { length_ = added_ = 0; }
   /// For Tape: a pass begins.
   void begin_pass();

@@ -63,7 +63,7 @@ class TokenStream {
 /// The size of a text, from its tokens; the ends of documents have none.
 class TextSize {
  public:
-  explicit TextSize(const Tokenizer& tokenizer);
+  explicit TextSize(const Tokenizer& tokenizer);  ///< of these tokens
   /// Tokens of the vocabulary.
   template <class Token>
   void add(std::span<const Token> tokens) {

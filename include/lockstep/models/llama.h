@@ -29,14 +29,17 @@ class Llama final : public Model {
     bool tied = false;                                 ///< the embedding is the head, too
     bool qkv_bias = false;                             ///< biases of queries, keys and values (Qwen 2)
     bool qk_norm = false;                              ///< RMS norms of each head's queries and keys (Qwen 3)
-    double norm_eps = 1e-5, rope_base = 10000;
+    double norm_eps = 1e-5;                            ///< added to the mean square in norms
+    double rope_base = 10000;                          ///< RotaryOptions::base
     double rope_factor = 1, rope_low = 1, rope_high = 4;  ///< ops::RotaryScaling
     std::int64_t rope_context = 8192;                     ///< ops::RotaryScaling::context
-    bool recompute = false;
+    bool recompute = false;                               ///< keeps the inputs of blocks only
 
     static std::vector<Option<Options>> options();
     void check() const;  ///< Misfit
+    /// head_width, or what follows from the width.
     std::int64_t width_of_head() const { return head_width > 0 ? head_width : channels / heads; }
+    /// kv_heads, or heads.
     std::int64_t key_heads() const { return kv_heads > 0 ? kv_heads : heads; }
   };
   Llama(const Options& options, std::uint64_t seed);  ///< seed: of the initial parameters

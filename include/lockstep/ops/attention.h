@@ -151,8 +151,8 @@ struct Rotary {
     each(in("x", op.x), out("y", op.y), in("positions", op.positions, int64).optional());
   }
   void check() const;
-  std::int64_t heads() const { return x.size(time_first ? 2 : 1); }
-  std::int64_t time() const { return x.size(time_first ? 1 : 2); }
+  std::int64_t heads() const { return x.size(time_first ? 2 : 1); }  ///< of x
+  std::int64_t time() const { return x.size(time_first ? 1 : 2); }   ///< rows of a head
 };
 
 }  // namespace lockstep::ops

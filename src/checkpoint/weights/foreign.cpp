@@ -92,11 +92,15 @@ std::string foreign_config(const WeightSource& source, KnownForeign known) {
   const std::string beside = directory_of(source.path()) + "/config.json";
   for (const ForeignWeights* const by : known) {
     if (by->marker.empty() || source.index()) continue;
-    const auto is_its = [&](const StoredTensor& tensor) { return tensor.name.ends_with(by->marker); };
+    const auto is_its = [&](const StoredTensor& tensor) {
+      return within_block(*by, with_prefix(*by, tensor.name)) == by->marker;
+    };
     std::string stated = text(*by, source.path() + ": model_args", source.model_args());
-    if (stated.empty() && std::ranges::any_of(source.tensors(), is_its) && exists(beside)) {
-      stated = text(*by, beside, read_foreign_config(beside));
-    }
+    if (stated.empty() && std::ranges::any_of(source.tensors(), is_its) && exists(beside)) try {
+        stated = text(*by, beside, read_foreign_config(beside));
+      } catch (const UsageError&) {
+        if (known.size() == 1) throw;  // otherwise nobody says that it is this model
+      }
     if (!stated.empty()) return stated;
   }
   return source.metadata(foreign_config_key);
@@ -109,11 +113,16 @@ void check_foreign_config(const std::string& weights, const std::string& text, c
     throw DataError("{}: {} is damaged: {}", weights, foreign_config_key, quote(text));
   const json& config = stated.front();
   if (by.options_of) {
-    for (const auto& [name, value] : config.items())
-      if (const std::string theirs = value.get<std::string>(), ours = option(name);
-          json::parse(theirs) != json::parse(ours) && name != "context" && ours != "0")
+    for (const auto& [name, value] : config.items()) {
+      const std::string ours = option(name);
+      const json theirs = value.is_string() ? json::parse(value.get<std::string>(), nullptr, false) : json();
+      if (ours.empty() || !(theirs.is_number() || theirs.is_boolean()))
+        throw DataError("{}: {} is damaged: {}", weights, foreign_config_key, quote(text));
+      // A shorter context computes the same; 0 stands for what follows from the others, which shapes tell.
+      if (theirs != json::parse(ours) && name != "context" && ours != "0")
         throw UsageError("{}: means model.{} = {}, not {}: {} has the weights of another model",
-                         stated.begin().key(), name, theirs, ours, weights);
+                         stated.begin().key(), name, theirs.dump(), ours, weights);
+    }
     return;
   }
   bool is_named = false;

@@ -21,8 +21,9 @@ inline constexpr const char *weights_layout_key = "weights_layout", *foreign_con
 inline constexpr const char* n_averaged_key = "n_averaged";
 
 /// JSON: the place of such a configuration (the file's own, or config.json in its folder), and those of its
-/// keys that one of the known models names. Empty if there is none. UsageError if config.json is not a JSON
-/// object.
+/// keys that one of the known models names, or the options that it means (ForeignWeights::options_of). Empty
+/// if there is none. UsageError if config.json is not a JSON object, or, if the model is known, of another
+/// one.
 std::string foreign_config(const WeightSource& source, KnownForeign known);
 /// The model's options that config.json in a folder means, as texts; none if there is none. UsageError naming
 /// it.

@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/text.h"
 #include "lockstep/autograd/functions.h"
 #include "lockstep/autograd/key_value_cache.h"
 #include "lockstep/base/option.h"
@@ -134,6 +135,9 @@ void check(const models::Model& model, const GenerateOptions& options) {
   const auto in = [](const char* name, double value, const Range& range) {
     if (!range.contains(value)) throw UsageError("--{} {}: must be in {}", name, value, range.text());
   };
+  if (options.vocabulary > model.classes())
+    throw UsageError("generate: the tokenizer has {} tokens, but the model {}", options.vocabulary,
+                     model.classes());
   in("tokens", static_cast<double>(options.tokens), Range::from(0, 1e8));
   in("temperature", options.temperature, Range::from(0, 1000));
   in("top-k", static_cast<double>(options.top_k), Range::from(0, 1e9));
@@ -166,14 +170,18 @@ std::vector<Tokens> generate(models::Model& model, kernels::Backend& backend, st
     const Tensor logits = reader.logits_after(texts);
     for (std::size_t n = 0; n < texts.size(); ++n) {
       const std::span row(logits.data<float>() + static_cast<std::int64_t>(n) * logits.size(1), vocabulary);
+      if (!std::ranges::all_of(row, [](float logit) { return std::isfinite(logit); }))
+        throw TrainingError("the model's output after {} of prompt {} is not finite",
+                            pluralized(texts[n].size(), "token"), first + n);
       const Random random({options.seed, purpose_of("generate"), first + n, 0});
       const std::int64_t token =
           sampler.draw(row, static_cast<double>(random.uniform(static_cast<std::uint64_t>(i))));
       texts[n].push_back(token);  // the texts read on together
       if (done[n]) continue;
+      done[n] = std::ranges::find(options.stop, token) != options.stop.end();
+      if (done[n]) continue;
       continued[n].push_back(token);
       if (each) each(n, token);
-      done[n] = std::ranges::find(options.stop, token) != options.stop.end();
     }
   }
   return continued;

@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -30,6 +31,7 @@
 #include "lockstep/data/loader.h"
 #include "lockstep/hdf5/file.h"
 #include "lockstep/kernels/backend.h"
+#include "lockstep/ops/loss.h"
 #include "train/infer/chunks.h"
 
 namespace lockstep::train {
@@ -41,6 +43,10 @@ void log_probabilities_of(const Tensor& logits, const Tensor& targets, const Ten
   const float* row = logits.data<float>();
   for (std::int64_t i = 0; i < into.numel(); ++i, row += classes) {
     const std::int64_t target = targets.data<std::int64_t>()[i];
+    if (target == ops::CrossEntropyOptions{}.ignore_index) {  // the end of a document
+      into.data<float>()[i] = std::numeric_limits<float>::quiet_NaN();
+      continue;
+    }
     if (target < 0 || target >= classes)
       throw DataError("a target is {}, but the model knows {} tokens", target, classes);
     const auto most = static_cast<double>(*std::max_element(row, row + classes));

@@ -261,7 +261,7 @@ Beginning begin(BegunParts parts, const RunOptions& options, const Fork* fork, S
   } else {
     data.measure(session.world());
     if (!config.train.init.empty())
-      store.note(load_initial_weights(config, model, ema, session));
+      store.note(load_initial_weights(config, data.tokens(), model, ema, session));
     else if (config.train.frozen_statistics)
       session.log().info(
           "note: train.frozen_statistics = true in a run from new weights: batch norms keep mean 0 and "

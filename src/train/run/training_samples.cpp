@@ -90,7 +90,11 @@ void TrainingSamples::prepare_texts(const Config& config) {
     prompts_.push_back(tokenizer_->encode(prompt));
     if (prompts_.back().empty()) throw UsageError("sample.prompts: one is empty");
   }
+  if (tokenizer_->vocabulary() > parts_.model.classes())
+    throw UsageError("sample.every = {}: the tokenizer of {} has {} tokens, but model.vocab = {}", every_,
+                     parts_.data.train().name(), tokenizer_->vocabulary(), parts_.model.classes());
   text_options_ = config.sample.continuation;
+  if (tokenizer_->end_of_document() >= 0) text_options_.stop = {tokenizer_->end_of_document()};
   text_options_.vocabulary = tokenizer_->vocabulary();
   text_options_.compute = parts_.compute;
 }
@@ -165,6 +169,8 @@ bool TrainingSamples::after_step(std::int64_t step, RunLogs& logs, const Evaluat
       const bool averaged = weights.starts_with(ema_prefix);
       const WeightsInUse::Held held(parts_.weights, averaged ? weights.substr(ema_prefix.size()) : "");
       if (tokenizer_) {
+        const std::uint64_t mine = watch.requests ? watch.requests() : 0;
+        if (watch.act && !watch.act(comm::bits_of_any(parts_.world, mine), 0)) return false;
         comm::run_on_all(parts_.world, [&] {
           if (parts_.world.rank() == 0) record_texts({step, tag, path}, logs, only_missing);
         });
@@ -182,16 +188,29 @@ bool TrainingSamples::after_step(std::int64_t step, RunLogs& logs, const Evaluat
 
 void TrainingSamples::record_texts(const PicturePlace& place, RunLogs& logs, bool only_missing) {
   std::string all;
-  for (std::size_t first = 0; first < prompts_.size(); first += prompts_at_once) {
-    const auto some = std::span(prompts_).subspan(first, std::min(prompts_at_once, prompts_.size() - first));
-    const std::vector<Tokens> texts = generate(parts_.model, parts_.backend, some, first, text_options_);
-    for (std::size_t i = 0; i < some.size(); ++i)
-      all += tokenizer_->decode(some[i]) + tokenizer_->decode(texts[i]) + "\n\n";
+  try {
+    all = texts();
+  } catch (const TrainingError& error) {
+    logs.warn_once(
+        fmt::format("sample.every: {}: {}; its texts are left out (said once)", place.tag, error.what()));
+    return;
   }
   if (!logs.write_file(place.path, all) || only_missing) return;
   report::Event event(place.step);
   event.add_text(place.tag, all);
   logs.append(event);
+}
+
+std::string TrainingSamples::texts() {
+  std::string all;
+  for (std::size_t first = 0; first < prompts_.size(); first += prompts_at_once) {
+    const auto some = std::span(prompts_).subspan(first, std::min(prompts_at_once, prompts_.size() - first));
+    const std::vector<Tokens> texts = generate(parts_.model, parts_.backend, some, first, text_options_,
+                                               [](std::size_t, std::int64_t) { progress::tick(); });
+    for (std::size_t i = 0; i < some.size(); ++i)
+      all += tokenizer_->decode(some[i]) + tokenizer_->decode(texts[i]) + "\n\n";
+  }
+  return all;
 }
 
 void TrainingSamples::record(const PicturePlace& place, const SampledPicture& picture, RunLogs& logs,

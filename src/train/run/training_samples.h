@@ -12,6 +12,7 @@
 #include "train/config.h"
 #include "train/data_sets.h"
 #include "train/infer/frechet.h"
+#include "train/infer/generate.h"
 #include "train/infer/sample.h"
 #include "train/run/evaluations.h"
 #include "train/run/run_logs.h"
@@ -42,9 +43,9 @@ class TrainingSamples {
   TrainingSamples(const Config& config, const TrainingSamplesParts& parts, const std::string& run);
 
   bool due_after(std::int64_t step) const { return every_ > 0 && step > 0 && step % every_ == 0; }
-  /// Makes the pictures that are due after this step; with `only_missing`, for a resume, only missing ones. A
-  /// picture that cannot be written is a warning, and so is one with a sample that is not finite, which is
-  /// left out. False if the watch ended it. Collective; the same error on every rank.
+  /// Makes the files that are due after this step; with `only_missing`, for a resume, only missing ones. One
+  /// that cannot be written is a warning, and so is one with a sample that is not finite, which is left out.
+  /// False if the watch ended it. Collective; the same error on every rank.
   bool after_step(std::int64_t step, RunLogs& logs, const EvaluationWatch& watch, bool only_missing = false);
 
   /// frechet, with sample.features.
@@ -68,6 +69,7 @@ class TrainingSamples {
                      bool only_missing);
   /// Writes the texts of the weights in use, on rank 0.
   void record_texts(const PicturePlace& place, RunLogs& logs, bool only_missing);
+  std::string texts();  // of the weights in use
 
   TrainingSamplesParts parts_;
   std::int64_t every_;
