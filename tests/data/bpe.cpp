@@ -217,6 +217,24 @@ BOOST_FIXTURE_TEST_CASE(the_end_of_documents_is_no_token_that_the_text_teaches, 
   BOOST_TEST(tokens().back() == 0);
 }
 
+BOOST_FIXTURE_TEST_CASE(only_documents_teach_a_tokenizer, Folder) {
+  std::filesystem::create_directories(folder.path() / "in");
+  const std::string text = put("in/a.txt", "ka ka kabo"), lines = put("a.jsonl", "{\"t\": \"ka ka kabo\"}\n");
+  const auto learned = [&](const std::string& input, const std::string& field) {
+    prepare({input}, {.train = 300, .field = field});
+    return json::parse(read_tokenizer(out).text).at("model").at("merges");
+  };
+  const json wanted = learned(text, "");
+  BOOST_TEST((learned(lines, "t") == wanted));
+  put("two.jsonl", "{\"t\": \"ka ka kabo\\n\"}\n{\"t\": \"\\n\"}\n");
+  BOOST_TEST((learned(folder.file("two.jsonl"), "t") == wanted), "no line end follows a document");
+  std::string late;
+  while (late.size() < 3 << 20) late += "zuzu zuzu ";
+  put("in/b.bin", late + std::string(20'000, '\0'));
+  put("in/c.txt", late + std::string(2 << 20, 'a'));
+  BOOST_TEST((learned(folder.file("in"), "") == wanted));
+}
+
 BOOST_FIXTURE_TEST_CASE(documents_end_with_their_token_and_texts_of_special_tokens_stay_texts, Folder) {
   const std::string path = put("t.json", json_text(definition("llama3")));
   const auto tokenizer = made(definition("llama3"));
@@ -269,6 +287,31 @@ BOOST_FIXTURE_TEST_CASE(a_file_that_turns_out_to_be_no_text_leaves_no_tokens, Fo
   for (const char* const text : {"ka", "<|endoftext|>", "zu", "<|endoftext|>"})
     for (const std::int64_t id : made(definition("gpt2"))->encode_prompt(text)) wanted.push_back(id);
   BOOST_TEST(tokens() == wanted);
+}
+
+BOOST_FIXTURE_TEST_CASE(a_file_of_a_folder_that_the_tokenizer_does_not_take_is_skipped, Folder) {
+  std::filesystem::create_directories(folder.path() / "in");
+  std::string words, accents;
+  while (words.size() < 3 << 20) words += "kabo zu ", accents += "\u00e9\u00e9\u00e9\u00e9";
+  put("in/a.txt", "ka");
+  put("in/b.txt", words + std::string(2 << 20, 'a') + words);
+  put("in/c.txt", std::string(20 << 20, 'a'));  // more than a round
+  put("in/d.txt", accents);
+  put("in/e.txt", "zu");
+  for (const char* const name : {"gpt2", "prefix"}) {
+    const auto tokenizer = made(definition(name));
+    const Summary summary =
+        prepare({folder.file("in")}, {.tokenizer = put("t.json", json_text(definition(name)))});
+    BOOST_TEST(summary.documents == 2);
+    BOOST_TEST(summary.notes.size() == 3u);
+    BOOST_TEST(contains(summary.notes.at(0), "b.txt: it is not taken as text: a word of"));
+    Ids wanted;
+    for (const char* const text : {"ka", "zu"}) {
+      for (const std::int64_t id : tokenizer->encode(text)) wanted.push_back(id);
+      wanted.push_back(tokenizer->end_of_document());
+    }
+    BOOST_TEST(tokens() == wanted);
+  }
 }
 
 BOOST_FIXTURE_TEST_CASE(files_of_tokens_become_data_and_a_wrong_token_is_an_error_with_its_place, Folder) {
