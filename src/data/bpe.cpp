@@ -21,9 +21,6 @@ namespace bpe {
 
 using Id = BpeText::Id;
 
-/// A merge of a longer word would take gigabytes.
-constexpr std::size_t max_word_bytes = std::size_t{1} << 20;
-
 struct Merge {
   Id rank = 0, token = 0;
 };
@@ -251,9 +248,7 @@ std::size_t Bpe::add_words(const WordSplitter& splitter, std::string_view text, 
 }
 
 void Bpe::add_word(std::string_view word, Scratch& scratch, std::vector<std::int64_t>& tokens) const {
-  if (word.size() > max_word_bytes)
-    throw DataError("a word of {} bytes, which begins with {}: is it text?", word.size(),
-                    quote(word.substr(0, 20)));
+  check_word(word);
   KnownWord* known = nullptr;
   if (word.size() <= KnownWord::max_bytes) {
     known = &scratch.known[XXH3_64bits(word.data(), word.size()) & (scratch.known.size() - 1)];
@@ -279,6 +274,12 @@ void Bpe::add_word(std::string_view word, Scratch& scratch, std::vector<std::int
 }
 
 }  // namespace bpe
+
+void check_word(std::string_view word) {
+  if (word.size() > std::size_t{1} << 20)
+    throw DataError("a word of {} bytes, which begins with {}: is it text?", word.size(),
+                    quote(word.substr(0, 20)));
+}
 
 void register_bpe(Tokenizers& registry) { registry.add<bpe::Bpe>("bpe"); }
 

@@ -6,6 +6,7 @@
 #include <array>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 
 #include "base/files.h"
 #include "base/json.h"
@@ -22,6 +23,7 @@ namespace {
 using nlohmann::json;
 
 constexpr std::int64_t max_tokens = 1 << 22;
+// Of the model: the library `tokenizers` passes over keys of it that it does not know, but of no file.
 constexpr const char* document_end_key = "end_of_document";
 // Of base models: their files name the ends of chat messages elsewhere.
 constexpr std::array document_ends{"<|endoftext|>", "<|end_of_text|>"};
@@ -80,6 +82,10 @@ std::string bytes_of_token(const std::string& token) {
 
 bool has(const json& object, const char* name) { return object.contains(name) && !object[name].is_null(); }
 
+bool fits_int64(const json& integer) {
+  return !integer.is_number_unsigned() || integer.get<std::int64_t>() >= 0;
+}
+
 /// A value of a type; `key`: of the object.
 template <class T>
 T value_of(const json& object, const std::string& key, const char* name, std::optional<T> otherwise = {}) {
@@ -89,7 +95,7 @@ T value_of(const json& object, const std::string& key, const char* name, std::op
   const json& value = object[name];
   const bool fits = std::is_same_v<T, bool>          ? value.is_boolean()
                     : std::is_same_v<T, std::string> ? value.is_string()
-                                                     : value.is_number_integer();
+                                                     : value.is_number_integer() && fits_int64(value);
   if (!fits) throw DataError("tokenizer: {}.{} is {}", key, name, beginning_of(json_text(value), 80));
   return value.get<T>();
 }
@@ -207,8 +213,8 @@ void find_document_end(const json& root, BpeText& out) {
     const auto found = std::ranges::find(out.added, content, &BpeText::Added::content);
     return found == out.added.end() ? -1 : std::int64_t{found->id};
   };
-  if (has(root, document_end_key)) {
-    const auto name = value_of<std::string>(root, "", document_end_key);
+  if (has(root["model"], document_end_key)) {
+    const auto name = value_of<std::string>(root["model"], "model", document_end_key);
     out.end_of_document = number_of(name);
     if (out.end_of_document < 0)
       throw DataError("tokenizer: the token at the end of documents, {}, is not in added_tokens",
@@ -218,30 +224,40 @@ void find_document_end(const json& root, BpeText& out) {
     if (out.end_of_document < 0) out.end_of_document = number_of(name);
 }
 
-/// The tokens that vocab.json and merges.txt do not name are those of GPT-2.
-json of_gpt2(json vocabulary, const json& merges) {
+/// The tokens that vocab.json and merges.txt do not name are those of GPT-2, and `end` if it is a token. All
+/// fields are there: the library `tokenizers` has no defaults for them.
+json of_gpt2(json vocabulary, const json& merges, const json& end) {
   json added = json::array();
-  for (const char* const name : document_ends)
-    if (has(vocabulary, name))
+  std::set<std::string> names(document_ends.begin(), document_ends.end());
+  if (end.is_string()) names.insert(end.get<std::string>());
+  for (const std::string& name : names)
+    if (has(vocabulary, name.c_str()))
       added.push_back({{"id", vocabulary[name]}, {"content", name}, {"special", true}});
+  for (json& one : added)
+    for (const char* const field : {"single_word", "lstrip", "rstrip", "normalized"}) one[field] = false;
+  const json bytes{
+      {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", true}};
   return {{"version", "1.0"},
+          {"truncation", nullptr},
+          {"padding", nullptr},
           {"added_tokens", added},
           {"normalizer", nullptr},
-          {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", true}}},
-          {"decoder", {{"type", "ByteLevel"}}},
+          {"pre_tokenizer", bytes},
+          {"post_processor", nullptr},
+          {"decoder", bytes},
           {"model", {{"type", "BPE"}, {"vocab", std::move(vocabulary)}, {"merges", merges}}}};
 }
 
 json parsed_file(const std::string& path) { return parsed_json(read_text(path), path); }
 
-json read_gpt2(const std::string& folder) {
+json read_gpt2(const std::string& folder, const json& end) {
   const std::string path = folder + "/merges.txt", text = read_text(path);
   json merges = json::array();
   for (const std::string_view line : lines_of(text)) {
     const std::string_view merge = without_blanks(line);
     if (!merge.empty() && !(merges.empty() && merge.starts_with("#version"))) merges.push_back(merge);
   }
-  return of_gpt2(parsed_file(folder + "/vocab.json"), merges);
+  return of_gpt2(parsed_file(folder + "/vocab.json"), merges, end);
 }
 
 }  // namespace
@@ -295,33 +311,40 @@ std::string read_bpe(const std::string& path, const std::string& end_of_document
       !json_text(config["tokenizer_class"]).starts_with("\"GPT2Tokenizer"))
     throw DataError("{}: is of a {}: its tokenizer.json is needed", folder,
                     json_text(config["tokenizer_class"]));
-  json root = is_gpt2 ? read_gpt2(folder) : parsed_file(is_directory(path) ? path + "/tokenizer.json" : path);
-  if (!root.is_object()) throw DataError("{}: is no tokenizer", path);
-  const json end = config.is_object() ? config.value("eos_token", json()) : json();
-  if (!end_of_document.empty())
-    root[document_end_key] = end_of_document;
-  else if (const std::string text = json_text(root.value("added_tokens", json()));
-           std::ranges::none_of(document_ends,
-                                [&](const char* one) { return text.find(one) != text.npos; }) &&
-           !end.is_null() && !root.contains(document_end_key))
-    root[document_end_key] = end.is_object() ? end.value("content", json()) : end;
+  json end = config.is_object() ? config.value("eos_token", json()) : json();
+  if (end.is_object()) end = end.value("content", json());
+  if (!end_of_document.empty()) end = end_of_document;
+  json root =
+      is_gpt2 ? read_gpt2(folder, end) : parsed_file(is_directory(path) ? path + "/tokenizer.json" : path);
+  if (!root.is_object() || !root.contains("model") || !root["model"].is_object())
+    throw DataError("{}: has no model: is it a tokenizer.json of Hugging Face?", path);
+  const std::string added = json_text(root.value("added_tokens", json()));
+  const bool names_end =
+      root["model"].contains(document_end_key) ||
+      std::ranges::any_of(document_ends, [&](const char* one) { return added.find(one) != added.npos; });
+  if (!end.is_null() && (!end_of_document.empty() || !names_end)) root["model"][document_end_key] = end;
   return json_text(root);
 }
 
 std::string make_bpe(std::span<const Pair> merges, const std::string& end_of_document) {
   json vocabulary{{end_of_document, 0}}, pairs = json::array();
   std::vector<std::string> tokens{end_of_document};
+  const auto add = [&](const std::string& token) {
+    if (bytes_of_token(token) == bytes_of_token(end_of_document))
+      throw UsageError("--end-of-document {}: is also {}; name another token, such as {}",
+                       quote(end_of_document),
+                       tokens.size() <= 256 ? "a byte" : "a word that the text teaches", document_ends[0]);
+    if (vocabulary.emplace(token, tokens.size()).second) tokens.push_back(token);
+  };
   for (const unsigned char byte : byte_alphabet())
-    tokens.push_back(characters_of(std::string(1, static_cast<char>(byte))));
-  for (std::size_t id = 0; id < tokens.size(); ++id) vocabulary[tokens[id]] = id;
+    add(characters_of(std::string(1, static_cast<char>(byte))));
   for (const auto& [left, right] : merges) {
     pairs.push_back({tokens[left], tokens[right]});
-    if (const std::string token = tokens[left] + tokens[right]; !vocabulary.contains(token)) {
-      vocabulary[token] = tokens.size();
-      tokens.push_back(token);
-    }
+    add(tokens[left] + tokens[right]);
   }
-  return json_text(of_gpt2(vocabulary, pairs));
+  json root = of_gpt2(vocabulary, pairs, end_of_document);
+  root["model"][document_end_key] = end_of_document;
+  return json_text(root);
 }
 
 }  // namespace lockstep::data

@@ -51,6 +51,9 @@ struct BpeText {
 /// DataError with the key, if the text is not that of a tokenizer.json, or asks for more than a Bpe does.
 BpeText parse_bpe(std::string_view text);
 
+/// DataError if a word is longer than any of a text: its merge would take gigabytes.
+void check_word(std::string_view word);
+
 /// The pattern that matches this text only.
 std::string literal_pattern(std::string_view text);
 
@@ -58,7 +61,7 @@ std::string literal_pattern(std::string_view text);
 std::string read_bpe(const std::string& path, const std::string& end_of_document);
 
 /// The text of a tokenizer by GPT-2's rules: `end_of_document` is token 0, then the bytes, in the order of
-/// their characters, and of these `merges` tokens.
+/// their characters, and of these `merges` tokens. UsageError if one of these is `end_of_document`, too.
 std::string make_bpe(std::span<const Pair> merges, const std::string& end_of_document);
 /// GPT-2's pattern of words.
 extern const char* const gpt2_pattern;

@@ -152,11 +152,11 @@ struct TextPreparation {
   std::string field{};              ///< inputs are JSON lines: the field with the text; empty: plain text
 };
 /// Text files and folders of them (files in order of their names, without links). A file that is not text (an
-/// archive, UTF-16, null bytes near its start, many control characters anywhere) is skipped in a folder, and
-/// a DataError elsewhere. A document is a file, or a line of JSON; after it comes the tokenizer's
-/// end_of_document(), or a line end where lines of JSON become bytes. Empty documents are left out. Each rank
-/// reads all inputs once (to learn a tokenizer, once more) and encodes a part of them, on its cores; the file
-/// is the same at any number of ranks and cores. Collective.
+/// archive, UTF-16, null bytes near its start, many control characters anywhere; of plain text, what the
+/// tokenizer refuses) is skipped in a folder, and a DataError elsewhere. A document is a file, or a line of
+/// JSON; after it comes the tokenizer's end_of_document(), or a line end where lines of JSON become bytes.
+/// Empty documents are left out. Each rank reads all inputs once (to learn a tokenizer, once more) and
+/// encodes a part of them, on its cores; the file is the same at any number of ranks and cores. Collective.
 Summary prepare_text(std::span<const std::string> inputs, const Output& output, const TextPreparation& how,
                      const Tokenizers& registry, comm::HostGroup& world);
 

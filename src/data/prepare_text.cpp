@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <filesystem>
+#include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -68,6 +69,12 @@ struct File {
   std::string path;
   bool of_folder = false;
   std::string not_text{};  ///< what it is instead; empty: text so far
+
+  /// Skips a file of a folder. Another one is an error.
+  void refuse(const std::string& why) {
+    if (!of_folder) throw DataError("{}: {}", path, why);
+    not_text = "not taken as text: " + why;
+  }
 };
 
 /// Files in folders and their subfolders are sorted by name.
@@ -102,6 +109,7 @@ struct Part {
   std::size_t bytes = 0;              // of the part itself
   std::size_t start = 0, end = 0;     // where in `text` its tokens begin and end
   std::vector<std::int64_t> tokens{};
+  std::string error{};  // why the tokenizer does not take it
 };
 
 /// Where in its last 64 KiB a text may be cut: at the end of a line or between words if possible, where
@@ -170,11 +178,13 @@ class Reader {
     }
   }
   bool read_text(Part& part) {
+    if (!files_[next_ - 1].not_text.empty()) return input_.reset(), false;
     fill(2 * part_bytes);
     const bool ends = at_end_ && rest().size() <= part_bytes;
     const std::size_t bytes = ends ? rest().size() : cut_of(rest().substr(0, part_bytes), normalizes_);
     if (bytes == 0 && !ends)
-      throw DataError("{}: has {} bytes without a character of ASCII: is it text?", input_->path(), 64 << 10);
+      files_[next_ - 1].refuse(
+          fmt::format("has {} bytes without a character of ASCII: is it text?", 64 << 10));
     const bool has_text = !(begins_ && ends && bytes == 0) && files_[next_ - 1].not_text.empty();
     part = {.file = next_ - 1, .begins = begins_, .ends = ends, .raw = std::string(rest().substr(0, bytes))};
     used_ += bytes;
@@ -263,13 +273,16 @@ class TextEncoder {
   bool next(std::span<Part>& mine) {
     comm::run_on_all(world_, [&] { encode_round(); });
     if (parts_.empty()) return false;
-    // A part whose last word ends elsewhere changes the next one, so the round is encoded once more.
+    // A part whose last word ends elsewhere changes the next one, so the round is encoded once more: by all
+    // ranks, which refuse the same files.
     struct Outcome {
       std::int64_t differs, end;
     };
     Outcome outcome{0, static_cast<std::int64_t>(parts_.back().end)};
     for (std::size_t i = first_; i < last_; ++i)
-      if (i + 1 < parts_.size() && !parts_[i].ends && parts_[i].end != parts_[i].bytes) outcome.differs = 1;
+      if (const Part& part = parts_[i];
+          !part.error.empty() || (i + 1 < parts_.size() && !part.ends && part.end != part.bytes))
+        outcome.differs = 1;
     const std::vector<Outcome> all = comm::all_gather_values(world_, outcome);
     const bool differs = std::ranges::any_of(all, [](const Outcome& one) { return one.differs != 0; });
     // The last rank has the last part.
@@ -277,8 +290,7 @@ class TextEncoder {
     comm::run_on_all(world_, [&] {
       if (differs) encode_in_order();
       if (!parts_.back().ends && carried_.size() > mib)
-        throw DataError("{}: a word of more than {} bytes: is it text?", files_[parts_.back().file].path,
-                        mib);
+        files_[parts_.back().file].refuse(fmt::format("a word of more than {} bytes: is it text?", mib));
     });
     mine = std::span(parts_).subspan(first_, last_ - first_);
     return true;
@@ -336,7 +348,9 @@ class TextEncoder {
 
   void encode(Part& part, std::size_t start) try {
     part.tokens.clear();
-    part.start = part.end = start;
+    part.error.clear();
+    part.start = part.end = files_[part.file].not_text.empty() ? start : part.bytes;
+    if (!files_[part.file].not_text.empty()) return;
     // The following parts are there where the document does not end.
     const bool closed = part.ends || ends_in_round(part);
     if (start < part.bytes)
@@ -344,8 +358,10 @@ class TextEncoder {
     if (part.ends && tokenizer_.end_of_document() >= 0 && !(part.begins && part.text.empty()))
       part.tokens.push_back(tokenizer_.end_of_document());
   } catch (const DataError& error) {
-    throw DataError("{}{}: {}", files_[part.file].path, part.line > 0 ? fmt::format(":{}", part.line) : "",
-                    error.what());
+    if (part.line > 0) throw DataError("{}:{}: {}", files_[part.file].path, part.line, error.what());
+    if (!files_[part.file].of_folder) throw DataError("{}: {}", files_[part.file].path, error.what());
+    part.tokens.clear();
+    part.error = error.what();
   }
   bool ends_in_round(const Part& part) const { return parts_.back().ends || parts_.back().file != part.file; }
 
@@ -356,6 +372,7 @@ class TextEncoder {
     for (Part& part : parts_) {
       if (part.begins) start = 0, open = false;
       encode(part, open ? part.bytes : start);
+      if (!part.error.empty()) files_[part.file].refuse(part.error), part.end = part.bytes;
       if (part.ends || open) continue;
       open = part.end < part.bytes;
       start = open ? 0 : part.end - part.bytes;
@@ -451,13 +468,15 @@ std::string packed(std::span<const Part> parts, bool ends_documents) {
 class Words final : public Tokenizer {
  public:
   std::int64_t vocabulary() const override { return 0; }
+  std::int64_t end_of_document() const override { return 0; }  // a word without bytes
   std::vector<std::int64_t> encode(std::string_view) const override { return {}; }
   std::string decode(std::span<const std::int64_t>) const override { return {}; }
   std::size_t encode_until(std::string_view text, std::size_t stop, bool ends,
                            std::vector<std::int64_t>& sizes) const override {
     thread_local WordSplitter::Matcher matcher;
     return splitter_.split(
-        matcher, text, stop, ends, [&](std::string_view word, bool) { sizes.push_back(std::ssize(word)); },
+        matcher, text, stop, ends,
+        [&](std::string_view word, bool) { check_word(word), sizes.push_back(std::ssize(word)); },
         [&](char) { sizes.push_back(1); });
   }
 
@@ -475,8 +494,15 @@ std::string learn(std::vector<File> files, const TextPreparation& how, comm::Hos
   const Words words;
   TextEncoder encoder(files, words, how.field, world);
   WordCounts counts;
+  // Those of the last files: what turns out to be no text teaches nothing.
+  std::map<std::size_t, WordCounts> of_files;
+  const auto settle_before = [&](std::size_t file) {
+    for (; !of_files.empty() && of_files.begin()->first < file; of_files.erase(of_files.begin()))
+      if (files[of_files.begin()->first].not_text.empty())
+        for (const auto& [word, count] : of_files.begin()->second) counts[word] += count;
+  };
   std::mutex mutex;
-  for (std::span<Part> parts; encoder.next(parts);)
+  for (std::span<Part> parts; encoder.next(parts); settle_before(parts.empty() ? 0 : parts.back().file))
     for_each_in_threads(encoder.threads(), 0, parts.size(), [&](std::size_t i) {
       WordCounts of_part;
       std::string_view text = parts[i].text.substr(parts[i].start);
@@ -487,8 +513,9 @@ std::string learn(std::vector<File> files, const TextPreparation& how, comm::Hos
         text.remove_prefix(word.size());
       }
       const std::scoped_lock lock(mutex);
-      for (const auto& [word, count] : of_part) counts[word] += count;
+      for (const auto& [word, count] : of_part) of_files[parts[i].file][word] += count;
     });
+  settle_before(files.size());
   nlohmann::json list = nlohmann::json::array();
   for (const auto& [word, count] : counts)
     list.push_back({nlohmann::json::binary({word.begin(), word.end()}), count});

@@ -97,7 +97,9 @@ BOOST_AUTO_TEST_CASE(what_a_tokenizer_asks_for_beyond_byte_level_bpe_is_refused_
   refuses("/pre_tokenizer/pretokenizers/0/pattern/Regex", "(?<=a)b", {"looks behind"});
   refuses("/decoder", {{"type", "Metaspace"}}, {"decoder is Metaspace"});
   refuses("/added_tokens/0/single_word", true, {"added_tokens, number 0", "single_word"});
-  refuses("/end_of_document", "<|none|>", {"<|none|>", "is not in added_tokens"});
+  refuses("/added_tokens/0/id", 9'999'999'999'999'999'999u, {"number 0.id is 9999999999999999999"});
+  refuses("/model/end_of_document", "<|none|>", {"<|none|>", "is not in added_tokens"});
+  refuses("/model/end_of_document", 3, {"tokenizer: model.end_of_document is 3"});
   BOOST_CHECK_EXCEPTION((StoredTokenizer{"bpe", "{\"model\": "}.make(registry(), "t.json")), DataError,
                         mentions("t.json: tokenizer: is no JSON"));
   BOOST_CHECK_EXCEPTION((StoredTokenizer{"bpe", std::string(100'000, '[')}.make(registry(), "t.json")),
@@ -163,9 +165,74 @@ BOOST_AUTO_TEST_CASE(the_end_of_documents_is_a_known_token_or_the_named_one) {
   BOOST_TEST(made(definition("gpt2"))->end_of_document() == 0);
   BOOST_TEST(made(definition("llama3"))->end_of_document() == 1);  // <|end_of_text|>
   json named = definition("llama3");
-  named["end_of_document"] = "<|begin_of_text|>";
+  named["model"]["end_of_document"] = "<|begin_of_text|>";
   BOOST_TEST(made(named)->end_of_document() == 0);
   BOOST_TEST(Bytes().end_of_document() == -1);
+}
+
+BOOST_FIXTURE_TEST_CASE(a_tokenizer_that_is_made_has_the_fields_that_hugging_face_needs_and_no_others,
+                        Folder) {
+  const std::string text = put("a.txt", "ka ka kabo"), llama = put("t.json", json_text(definition("llama3")));
+  const auto fits = [&](const data::TextPreparation& how, std::int64_t end) {
+    prepare({text}, how);
+    const StoredTokenizer stored = read_tokenizer(out);
+    const json root = json::parse(stored.text);
+    const std::string name = stored.make(registry(), out)->decode(Ids{end});
+    BOOST_TEST_CONTEXT(name) {
+      BOOST_TEST(stored.make(registry(), out)->end_of_document() == end);
+      BOOST_TEST(stored.make(registry(), out)->encode_prompt(name) == Ids{end});
+      BOOST_TEST(tokens().back() == end);
+      for (const auto& [key, value] : root.items())
+        BOOST_TEST(definition("llama3").contains(key), key << " is no key of a tokenizer.json");
+      BOOST_TEST(root.at("added_tokens").size() > 0u);
+      for (const json& one : root.at("added_tokens"))
+        for (const char* const field :
+             {"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"})
+          BOOST_TEST(one.contains(field), field);
+      if (how.tokenizer == llama) return;
+      for (const char* const part : {"pre_tokenizer", "decoder"})
+        for (const char* const field : {"add_prefix_space", "trim_offsets", "use_regex"})
+          BOOST_TEST(root.at(part).contains(field), part << " " << field);
+    }
+  };
+  fits({.train = 300}, 0);
+  fits({.end_of_document = "<eod>", .train = 300}, 0);
+  fits({.tokenizer = llama, .end_of_document = "<|begin_of_text|>"}, 0);
+  std::filesystem::create_directories(folder.path() / "gpt2");
+  json vocabulary = definition("gpt2").at("model").at("vocab");
+  vocabulary["<eod>"] = 900;
+  put("gpt2/vocab.json", json_text(vocabulary));
+  put("gpt2/merges.txt", "");
+  fits({.tokenizer = folder.file("gpt2"), .end_of_document = "<eod>"}, 900);
+  put("gpt2/tokenizer_config.json", R"({"eos_token": {"content": "<|endoftext|>"}})");
+  fits({.tokenizer = folder.file("gpt2")}, 0);
+}
+
+BOOST_FIXTURE_TEST_CASE(the_end_of_documents_is_no_token_that_the_text_teaches, Folder) {
+  const std::string text = put("a.txt", "ka ka ka");
+  for (const char* const name : {"ka", " ka", "a", "\u00e9"})
+    BOOST_CHECK_EXCEPTION(prepare({text}, {.end_of_document = name, .train = 300}), UsageError,
+                          mentions("--end-of-document", name));
+  prepare({text}, {.end_of_document = "kabo", .train = 300});
+  BOOST_TEST(tokens().back() == 0);
+}
+
+BOOST_FIXTURE_TEST_CASE(only_documents_teach_a_tokenizer, Folder) {
+  std::filesystem::create_directories(folder.path() / "in");
+  const std::string text = put("in/a.txt", "ka ka kabo"), lines = put("a.jsonl", "{\"t\": \"ka ka kabo\"}\n");
+  const auto learned = [&](const std::string& input, const std::string& field) {
+    prepare({input}, {.train = 300, .field = field});
+    return json::parse(read_tokenizer(out).text).at("model").at("merges");
+  };
+  const json wanted = learned(text, "");
+  BOOST_TEST((learned(lines, "t") == wanted));
+  put("two.jsonl", "{\"t\": \"ka ka kabo\\n\"}\n{\"t\": \"\\n\"}\n");
+  BOOST_TEST((learned(folder.file("two.jsonl"), "t") == wanted), "no line end follows a document");
+  std::string late;
+  while (late.size() < 3 << 20) late += "zuzu zuzu ";
+  put("in/b.bin", late + std::string(20'000, '\0'));
+  put("in/c.txt", late + std::string(2 << 20, 'a'));
+  BOOST_TEST((learned(folder.file("in"), "") == wanted));
 }
 
 BOOST_FIXTURE_TEST_CASE(documents_end_with_their_token_and_texts_of_special_tokens_stay_texts, Folder) {
@@ -220,6 +287,31 @@ BOOST_FIXTURE_TEST_CASE(a_file_that_turns_out_to_be_no_text_leaves_no_tokens, Fo
   for (const char* const text : {"ka", "<|endoftext|>", "zu", "<|endoftext|>"})
     for (const std::int64_t id : made(definition("gpt2"))->encode_prompt(text)) wanted.push_back(id);
   BOOST_TEST(tokens() == wanted);
+}
+
+BOOST_FIXTURE_TEST_CASE(a_file_of_a_folder_that_the_tokenizer_does_not_take_is_skipped, Folder) {
+  std::filesystem::create_directories(folder.path() / "in");
+  std::string words, accents;
+  while (words.size() < 3 << 20) words += "kabo zu ", accents += "\u00e9\u00e9\u00e9\u00e9";
+  put("in/a.txt", "ka");
+  put("in/b.txt", words + std::string(2 << 20, 'a') + words);
+  put("in/c.txt", std::string(20 << 20, 'a'));  // more than a round
+  put("in/d.txt", accents);
+  put("in/e.txt", "zu");
+  for (const char* const name : {"gpt2", "prefix"}) {
+    const auto tokenizer = made(definition(name));
+    const Summary summary =
+        prepare({folder.file("in")}, {.tokenizer = put("t.json", json_text(definition(name)))});
+    BOOST_TEST(summary.documents == 2);
+    BOOST_TEST(summary.notes.size() == 3u);
+    BOOST_TEST(contains(summary.notes.at(0), "b.txt: it is not taken as text: a word of"));
+    Ids wanted;
+    for (const char* const text : {"ka", "zu"}) {
+      for (const std::int64_t id : tokenizer->encode(text)) wanted.push_back(id);
+      wanted.push_back(tokenizer->end_of_document());
+    }
+    BOOST_TEST(tokens() == wanted);
+  }
 }
 
 BOOST_FIXTURE_TEST_CASE(files_of_tokens_become_data_and_a_wrong_token_is_an_error_with_its_place, Folder) {

@@ -1,5 +1,6 @@
 // Texts that several ranks prepare together.
 #include <boost/test/unit_test.hpp>
+#include <filesystem>
 
 #include "data/tokenizers.h"
 #include "support/ranks.h"
@@ -37,6 +38,23 @@ BOOST_AUTO_TEST_CASE(a_long_document_has_the_same_tokens_on_any_ranks) {
     world().barrier();
   }
   shared.reset();
+}
+
+BOOST_AUTO_TEST_CASE(all_ranks_skip_the_same_files) {
+  std::unique_ptr<TokenizerFolder> shared;
+  if (world().rank() == 0) shared = std::make_unique<TokenizerFolder>();
+  const std::string root = world().all_gather_texts(shared ? shared->folder.file("") : "").front();
+  if (world().rank() == 0) {
+    std::filesystem::create_directories(shared->folder.path() / "in");
+    for (int i = 0; i < 9; ++i)
+      shared->put(fmt::format("in/{}.txt", i), i == 4 ? std::string(2 << 20, 'a') : "ka kabo");
+  }
+  world().barrier();
+  const data::Summary summary = data::prepare_text(std::vector{root + "/in"}, {root + "/out.h5", true},
+                                                   data::TextPreparation{.train = 300}, registry(), world());
+  BOOST_TEST(summary.notes.size() == 2u);  // and that the text has fewer tokens
+  if (world().rank() == 0) BOOST_TEST(std::ranges::count(shared->tokens(), 0) == 8);
+  world().barrier();
 }
 
 BOOST_AUTO_TEST_SUITE_END()
