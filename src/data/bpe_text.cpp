@@ -82,10 +82,6 @@ std::string bytes_of_token(const std::string& token) {
 
 bool has(const json& object, const char* name) { return object.contains(name) && !object[name].is_null(); }
 
-bool fits_int64(const json& integer) {
-  return !integer.is_number_unsigned() || integer.get<std::int64_t>() >= 0;
-}
-
 /// A value of a type; `key`: of the object.
 template <class T>
 T value_of(const json& object, const std::string& key, const char* name, std::optional<T> otherwise = {}) {
@@ -93,9 +89,11 @@ T value_of(const json& object, const std::string& key, const char* name, std::op
   if (!has(object, name) && otherwise) return *otherwise;
   if (!object.contains(name)) throw DataError("tokenizer: {}.{} is missing", key, name);
   const json& value = object[name];
-  const bool fits = std::is_same_v<T, bool>          ? value.is_boolean()
-                    : std::is_same_v<T, std::string> ? value.is_string()
-                                                     : value.is_number_integer() && fits_int64(value);
+  const bool fits =
+      std::is_same_v<T, bool> ? value.is_boolean()
+      : std::is_same_v<T, std::string>
+          ? value.is_string()
+          : value.is_number_integer() && (!value.is_number_unsigned() || value.get<std::int64_t>() >= 0);
   if (!fits) throw DataError("tokenizer: {}.{} is {}", key, name, beginning_of(json_text(value), 80));
   return value.get<T>();
 }
