@@ -110,6 +110,16 @@ inline Additions of_softmax(const Known& at) {
   return {Var{}, at.off * (dy + sum(at.y * dy, axis, true)) + at.y * sum(at.off * dy, axis, true)};
 }
 
+/// The same over the rows of segments.
+inline Additions of_segment_softmax(const Known& at) {
+  const Tensor& indices = at.x[1].value();
+  const auto sums = [&](const Var& v) {
+    return index_select(segment_sum(v, indices, at.what.at("segments")), 0, indices);
+  };
+  const Var dy = abs(at.dy);
+  return {Var{}, at.off * (dy + sums(at.y * dy)) + at.y * sums(at.off * dy)};
+}
+
 /// dy - e^y (the sum of dy), each of its own y. Along the last axis PyTorch stores x - max, the sum of its
 /// exponentials, and the logarithm.
 inline Additions of_log_softmax(const Known& at) {
@@ -296,6 +306,10 @@ inline const std::map<std::string, Bound>& all() {
       {"expand", {.terms = "expand"}},
       {"index_select", {.terms = "index_select"}},
       {"gather", {.terms = "gather"}},
+      {"segment_sum", {.terms = "segment_sum"}},
+      {"segment_mean", {.terms = "segment_mean"}},
+      {"segment_max", rounds},
+      {"segment_softmax", {.more = of_segment_softmax}},
       {"resize_bilinear", {.terms = "resize_bilinear"}},
       {"matmul", {.terms = "matmul"}},
       {"conv1d", {.terms = "conv1d", .more = of_bias_on_a_gpu, .sums_in_bf16 = true}},

@@ -1,5 +1,5 @@
 // Every differentiable function against PyTorch, on the CPU or on a GPU: values and gradients of each case in
-// ops*.h5 (golden/ops.py says their form), in float32 and in bf16.
+// ops*.h5 (golden/ops.py says their form) and science*.h5 (golden/science.py), in float32 and in bf16.
 #include <bit>
 #include <boost/test/unit_test.hpp>
 #include <cmath>
@@ -83,6 +83,11 @@ Vars of_two(const Given& given) {
   return {function(given.x.at(0), given.x.at(1))};
 }
 
+template <Var (*function)(const Var&, const Tensor&, std::int64_t)>
+Vars of_segments(const Given& given) {
+  return {function(given.x.at(0), given.indices(1), given.what.at("segments"))};
+}
+
 const std::map<std::string, Function>& functions() {
   static const std::map<std::string, Function> all{
       // elementwise
@@ -159,6 +164,11 @@ const std::map<std::string, Function>& functions() {
        {[](const Given& g) -> Vars { return {index_select(g.x.at(0), g.what.at("dim"), g.indices(1))}; }}},
       {"gather",
        {[](const Given& g) -> Vars { return {gather(g.x.at(0), g.what.at("dim"), g.indices(1))}; }}},
+      // segments
+      {"segment_sum", {of_segments<segment_sum>}},
+      {"segment_mean", {of_segments<segment_mean>}},
+      {"segment_max", {of_segments<segment_max>}},
+      {"segment_softmax", {of_segments<segment_softmax>}},
       // products
       {"matmul", {[](const Given& g) -> Vars { return {matmul(g.x.at(0), g.x.at(1))}; }}},
       // images
@@ -410,20 +420,46 @@ void check_bf16(kernels::Backend& backend, const GoldenCase& golden) {
   }
 }
 
+/// Operations of science.h5 that Lockstep does not have.
+bool is_missing(const std::string& op) {
+  static const std::vector<std::string> all{"rfft2",
+                                            "irfft2",
+                                            "rfft3",
+                                            "irfft3",
+                                            "complex_linear",
+                                            "einsum",
+                                            "roll",
+                                            "attention",
+                                            "conv3d",
+                                            "conv_transpose3d",
+                                            "max_pool3d",
+                                            "avg_pool3d",
+                                            "adaptive_avg_pool",
+                                            "upsample_nearest3d",
+                                            "resize_trilinear",
+                                            "group_norm",
+                                            "batch_norm",
+                                            "lengths"};
+  return std::ranges::find(all, op) != all.end();
+}
+
 template <class Check>
 void for_each_case(const Check& check) {
   const std::unique_ptr<kernels::Backend> backend = make_backend_under_test();
   int cases = 0;
-  for_each_golden_case("ops", [&](const GoldenCase& golden) {
-    BOOST_TEST_CONTEXT(golden.name()) {
-      ++cases;
-      try {
-        check(*backend, golden);
-      } catch (const Error& error) {
-        BOOST_ERROR(golden.name() << ": " << error.what());
+  for (const char* const files : {"ops", "science"}) {
+    for_each_golden_case(files, [&](const GoldenCase& golden) {
+      if (files == std::string("science") && is_missing(golden.what().at("op"))) return;
+      BOOST_TEST_CONTEXT(golden.name()) {
+        ++cases;
+        try {
+          check(*backend, golden);
+        } catch (const Error& error) {
+          BOOST_ERROR(golden.name() << ": " << error.what());
+        }
       }
-    }
-  });
+    });
+  }
   BOOST_TEST_MESSAGE(cases << " cases");
 }
 

@@ -202,6 +202,17 @@ Var log_softmax(const Var& x, int axis = -1);
 /// The sum of the elements up to each position of an axis.
 Var cumsum(const Var& x, int axis);
 
+// --- segments: rows that belong together, like the edges of a node or the nodes of a graph
+// x: [rows, ...]; indices: int64 [rows], the segment of each row in [0, segments), sorted or not. Results
+// have the shape [segments, ...] and are 0 for a segment without rows. Rows are added in their order, so that
+// the bits are the same at any number of threads. DataError if an index is out of range.
+Var segment_sum(const Var& x, const Tensor& indices, std::int64_t segments);
+Var segment_mean(const Var& x, const Tensor& indices, std::int64_t segments);
+/// The largest element of each column. Equal ones share the gradient evenly.
+Var segment_max(const Var& x, const Tensor& indices, std::int64_t segments);
+/// exp(x) / sum(exp(x)) of each column over the rows of a segment; result [rows, ...], as x.
+Var segment_softmax(const Var& x, const Tensor& indices, std::int64_t segments);
+
 // --- products
 /// [..., m, k] by [..., k, n]: one product for each index of the dimensions before, which broadcast by
 /// NumPy's rules; result [..., m, n].
