@@ -216,6 +216,9 @@ inline Additions of_attention(const Known& at) {
     const Var ones = one(scores), later = cumsum(ones, 3) - cumsum(ones, 2);  // by how much the key is
     scores = scores - 1e9f * relu(later);
   }
+  if (at.what.contains("bias")) scores = scores + at.x[3];
+  if (at.what.contains("key_mask"))
+    scores = scores + where(at.x[3].value().reshape({s[0], 1, 1, keys[2]}), 0.0f * scores, -1e9f);
   const Var p = softmax(scores), sizes = matmul(p, abs(v));
   const Var terms = matmul(abs(dy), abs(transpose(v, 2, 3))) + sum(sizes * abs(dy), -1, true);
   const Var moved = scale * p * (sum(at.off * abs(dy), -1, true) + float32_sum * terms);
@@ -225,8 +228,15 @@ inline Additions of_attention(const Known& at) {
   const auto for_keys = [&](const Var& of_keys, const Var& of_queries) {
     return joined(matmul(transpose(of_keys, 2, 3), abs(of_queries)));
   };
-  return {products * sizes, matmul(products * ds + moved, abs(k)), for_keys(shared * ds + moved, q),
-          for_keys(shared * p, dy)};
+  Additions all{products * sizes, matmul(products * ds + moved, abs(k)), for_keys(shared * ds + moved, q),
+                for_keys(shared * p, dy)};
+  if (at.what.contains("bias")) {
+    Var of_bias = moved / scale;
+    for (int axis = 0; axis < 2; ++axis)
+      if (at.x[3].shape()[axis] == 1) of_bias = sum(of_bias, axis, true);
+    all.push_back(of_bias);
+  }
+  return all;
 }
 
 /// Ours is rounded before the bias is added.
@@ -306,6 +316,7 @@ inline const std::map<std::string, Bound>& all() {
       {"expand", {.terms = "expand"}},
       {"index_select", {.terms = "index_select"}},
       {"gather", {.terms = "gather"}},
+      {"lengths", {.terms = "lengths"}},
       {"segment_sum", {.terms = "segment_sum"}},
       {"segment_mean", {.terms = "segment_mean"}},
       {"segment_max", rounds},

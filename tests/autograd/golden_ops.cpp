@@ -200,8 +200,11 @@ const std::map<std::string, Function>& functions() {
          return {rotary(g.x.at(0), halves ? RotaryLayout::halves : RotaryLayout::pairs, g.what.at("base"))};
        }}},
       {"attention", {[](const Given& g) -> Vars {
-         return {attention(g.x.at(0), g.x.at(1), g.x.at(2), g.what.at("causal").get<bool>())};
+         return {attention(g.x.at(0), g.x.at(1), g.x.at(2), g.what.at("causal").get<bool>(), {},
+                           {.bias = g.what.contains("bias") ? g.x.at(3) : Var(),
+                            .key_mask = g.what.contains("key_mask") ? g.indices(3) : Tensor()})};
        }}},
+      {"lengths", {[](const Given& g) -> Vars { return {mean_over_lengths(g.x.at(0), g.indices(1))}; }}},
       // losses
       {"mse_loss", {[](const Given& g) -> Vars { return {mse(g.x.at(0), g.floats("target")).sum}; }}},
       {"l1_loss", {[](const Given& g) -> Vars { return {l1(g.x.at(0), g.floats("target")).sum}; }}},
@@ -429,7 +432,6 @@ bool is_missing(const std::string& op) {
                                             "complex_linear",
                                             "einsum",
                                             "roll",
-                                            "attention",
                                             "conv3d",
                                             "conv_transpose3d",
                                             "max_pool3d",
@@ -438,8 +440,7 @@ bool is_missing(const std::string& op) {
                                             "upsample_nearest3d",
                                             "resize_trilinear",
                                             "group_norm",
-                                            "batch_norm",
-                                            "lengths"};
+                                            "batch_norm"};
   return std::ranges::find(all, op) != all.end();
 }
 

@@ -274,14 +274,25 @@ Var rotary(const Var& x, const RotaryOptions& options);
 inline Var rotary(const Var& x, RotaryLayout layout, float base = 10000, std::int64_t first_position = 0) {
   return rotary(x, {.layout = layout, .base = base, .first_position = first_position});
 }
+/// What is added to the scores of an attention. With a bias or a mask a GPU uses Lockstep's own kernels,
+/// which are slower than cuDNN's in bf16; and a pass with a cache refuses it.
+struct AttentionBias {
+  /// Added to q k' / sqrt(width): [B, H, Tq, Tk] or [H, Tq, Tk], or extent 1 in place of B, H or Tq. If it
+  /// needs a gradient, the backward takes B H Tq Tk float32.
+  Var bias = {};
+  /// int64 or float32 [B, Tk]: keys of 0 are not seen. A row that sees no key attends to all of them.
+  Tensor key_mask = {};
+};
 /// softmax(q k' / sqrt(width)) v per head; result as q. With `causal`, which needs as many keys as queries, a
 /// position attends to itself and to the positions before it (of its document, if there are `positions`); in
 /// a pass with a cache also to those of the cache. k and v may have another length than q, and fewer heads
 /// (grouped queries): of H query heads and K key heads, H / K query heads share a key head. q: [B, Tq, H W],
 /// k, v: [B, Tk, K W], with the heads side by side; heads: H.
-Var attention(const Var& q, const Var& k, const Var& v, int heads, bool causal, const Tensor& positions = {});
+Var attention(const Var& q, const Var& k, const Var& v, int heads, bool causal, const Tensor& positions = {},
+              const AttentionBias& bias = {});
 /// q: [B, H, Tq, W], k, v: [B, K, Tk, W].
-Var attention(const Var& q, const Var& k, const Var& v, bool causal, const Tensor& positions = {});
+Var attention(const Var& q, const Var& k, const Var& v, bool causal, const Tensor& positions = {},
+              const AttentionBias& bias = {});
 /// How the columns of q, k and v share a matrix.
 enum class HeadOrder : std::uint8_t {
   thirds,  ///< [3, heads, W]: all of q, all of k, all of v
@@ -289,7 +300,16 @@ enum class HeadOrder : std::uint8_t {
 };
 /// qkv: [B, T, 3 C], the output of one linear layer.
 Var attention(const Var& qkv, int heads, bool causal, HeadOrder order = HeadOrder::thirds,
-              const Tensor& positions = {});
+              const Tensor& positions = {}, const AttentionBias& bias = {});
+
+// Sequences of different lengths are padded to [N, T, ...], and lengths, int64 [N], say how many of the T
+// steps of each count. DataError if one is outside [0, T].
+
+/// float32 [N, steps]: 1 for steps that count, 0 for others; a key mask of attention.
+Tensor length_mask(Tape& tape, const Tensor& lengths, std::int64_t steps);
+/// x: [N, T, ...]; result [N, ...], the mean over the steps that count; 0 if none does. Other steps may hold
+/// anything.
+Var mean_over_lengths(const Var& x, const Tensor& lengths);
 
 // --- normalisation
 /// Over the last dimension n; weight, bias: [n].

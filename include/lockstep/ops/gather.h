@@ -33,6 +33,7 @@ struct Gather {
   Tensor x, indices;
   int axis = 0;
   Tensor y;
+  const char* function = name;  ///< that errors in data name
 
   static void operands(auto& op, auto&& each) {
     each(in("x", op.x), in("the indices", op.indices, int64), out("y", op.y));

@@ -48,7 +48,7 @@ void for_columns(int threads, const ops::GatherSizes& sizes, std::int64_t rows, 
 
 void gather(CpuBackend& cpu, const ops::Gather& op) {
   const ops::GatherSizes sizes = op.sizes();
-  const auto* const index = indices_inside(cpu, op.name, op.indices, sizes.extent);
+  const auto* const index = indices_inside(cpu, op.function, op.indices, sizes.extent);
   by_type_of(op.x, [&]<class E>(E) {
     const E* const x = op.x.data<E>();
     E* const y = op.y.data<E>();

@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(block)
 void gather(CudaBackend& gpu, const ops::Gather& op) {
   const ops::GatherSizes sizes = op.sizes();
   const Launch on = gpu.launch();
-  check_data(on, op.indices, sizes.extent, nullptr, DataFault::index_outside, op.name, gpu.fault());
+  check_data(on, op.indices, sizes.extent, nullptr, DataFault::index_outside, op.function, gpu.fault());
   if (op.y.numel() == 0) return;
   by_type_of(op.x, [&]<class T>(T) {
     gather_elements<<<grid_for(op.y.numel(), block, on), block, 0, on.stream>>>(
