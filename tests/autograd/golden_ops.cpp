@@ -65,17 +65,33 @@ Vars of_one(const Given& given) {
   return {function(given.x.at(0))};
 }
 
-/// A number, or one for the height and one for the width.
-ops::HeightWidth height_width(const nlohmann::json& given) {
+/// A number, or one for each direction.
+ops::Directions directions(const nlohmann::json& given) {
   if (given.is_number()) return given.get<int>();
-  return {given.at(0).get<int>(), given.at(1).get<int>()};
+  const auto all = given.get<std::vector<int>>();
+  return all.size() == 2 ? ops::Directions(all[0], all[1]) : ops::Directions(all.at(0), all.at(1), all.at(2));
 }
 
 ops::ConvolutionGeometry geometry_of(const Given& given) {
   const auto one = [&](const char* key, int otherwise) {
-    return height_width(given.what.value(key, nlohmann::json(otherwise)));
+    return directions(given.what.value(key, nlohmann::json(otherwise)));
   };
   return {one("stride", 1), one("padding", 0), given.what.value("groups", 1), one("dilation", 1)};
+}
+
+template <Var (*function)(const Var&, const ops::PoolGeometry&)>
+Vars of_windows(const Given& given) {
+  const auto of = [&](const char* key) { return directions(given.what.at(key)); };
+  return {function(given.x.at(0), {of("kernel"), of("stride"), of("padding")})};
+}
+
+/// In training, over the batch alone.
+Vars batch_normalised(const Given& given) {
+  const Tensor mean = given.backend.empty(given.x.at(1).shape()), var = given.backend.empty(mean.shape());
+  given.backend.fill(mean, 0);
+  given.backend.fill(var, 1);
+  return {batch_norm(given.x.at(0), given.x.at(1), given.x.at(2),
+                     {.eps = given.what.at("eps"), .running_mean = mean, .running_var = var})};
 }
 
 template <Var (*function)(const Var&, const Var&)>
@@ -181,13 +197,35 @@ const std::map<std::string, Function>& functions() {
       {"conv_transpose2d",
        {[](const Given& g) -> Vars {
           return {conv_transpose2d(g.x.at(0), g.x.at(1), g.x.at(2), geometry_of(g),
-                                   height_width(g.what.at("output_padding")))};
+                                   directions(g.what.at("output_padding")))};
         },
         {2}}},
       {"resize_bilinear", {[](const Given& g) -> Vars {
          return {resize_bilinear(g.x.at(0), g.what.at("size").at(0), g.what.at("size").at(1))};
        }}},
+      // volumes
+      {"conv3d",
+       {[](const Given& g) -> Vars { return {conv3d(g.x.at(0), g.x.at(1), g.x.at(2), geometry_of(g))}; },
+        {2}}},
+      {"conv_transpose3d",
+       {[](const Given& g) -> Vars {
+          return {conv_transpose3d(g.x.at(0), g.x.at(1), g.x.at(2), geometry_of(g),
+                                   directions(g.what.at("output_padding")))};
+        },
+        {2}}},
+      {"max_pool3d", {of_windows<max_pool3d>}},
+      {"avg_pool3d", {of_windows<avg_pool3d>}},
+      {"adaptive_avg_pool", {[](const Given& g) -> Vars {
+         return {adaptive_avg_pool(g.x.at(0), g.what.at("size").get<std::vector<std::int64_t>>())};
+       }}},
+      {"upsample_nearest3d",
+       {[](const Given& g) -> Vars { return {upsample_nearest3d(g.x.at(0), g.what.at("scale"))}; }}},
+      {"resize_trilinear", {[](const Given& g) -> Vars {
+         const auto size = g.what.at("size").get<std::vector<std::int64_t>>();
+         return {resize_trilinear(g.x.at(0), size.at(0), size.at(1), size.at(2))};
+       }}},
       // normalisation and sequences
+      {"batch_norm", {batch_normalised, {1, 2}}},
       {"group_norm",
        {[](const Given& g) -> Vars {
           return {group_norm(g.x.at(0), g.what.at("groups"), g.x.at(1), g.x.at(2), g.what.at("eps"))};
@@ -425,22 +463,8 @@ void check_bf16(kernels::Backend& backend, const GoldenCase& golden) {
 
 /// Operations of science.h5 that Lockstep does not have.
 bool is_missing(const std::string& op) {
-  static const std::vector<std::string> all{"rfft2",
-                                            "irfft2",
-                                            "rfft3",
-                                            "irfft3",
-                                            "complex_linear",
-                                            "einsum",
-                                            "roll",
-                                            "conv3d",
-                                            "conv_transpose3d",
-                                            "max_pool3d",
-                                            "avg_pool3d",
-                                            "adaptive_avg_pool",
-                                            "upsample_nearest3d",
-                                            "resize_trilinear",
-                                            "group_norm",
-                                            "batch_norm"};
+  static const std::vector<std::string> all{"rfft2",          "irfft2", "rfft3", "irfft3",
+                                            "complex_linear", "einsum", "roll"};
   return std::ranges::find(all, op) != all.end();
 }
 

@@ -23,7 +23,9 @@ void for_places(const Extents& extents, const Call& call) {
   for (at[0] = 0; at[0] < extents[0]; ++at[0]) {
     for (at[1] = 0; at[1] < extents[1]; ++at[1]) {
       for (at[2] = 0; at[2] < extents[2]; ++at[2]) {
-        for (at[3] = 0; at[3] < extents[3]; ++at[3]) call(at);
+        for (at[3] = 0; at[3] < extents[3]; ++at[3]) {
+          for (at[4] = 0; at[4] < extents[4]; ++at[4]) call(at);
+        }
       }
     }
   }

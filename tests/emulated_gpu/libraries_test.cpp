@@ -243,7 +243,7 @@ BOOST_AUTO_TEST_CASE(of_convolutions_are_refused_whose_types_layouts_or_sizes_do
                          cudnnDataType_t y_type, bool has_padding) {
     const auto last = [](const Extents& e) { return Extents{e[1] * e[2] * e[3], 1, e[1] * e[3], e[1]}; };
     FusedGraph graph;
-    graph.convolution(ops::ConvolutionPass::forward, {.padding = has_padding ? 1 : 0},
+    graph.convolution(ops::ConvolutionPass::forward, {.padding = has_padding ? 1 : 0}, false,
                       graph.tensor(1, x, last(x), single), graph.tensor(2, w, last(w), single),
                       graph.tensor(3, y, y_strides, y_type));
     return graph.build(kernels::device_properties(0), kernels::convolution_rules(DType::float32));

@@ -2,9 +2,9 @@
 // there.
 //
 // Shapes are PyTorch's: images [N, C, H, W], linear weights [out, in], convolution weights [O, C / groups,
-// kh, kw]. Wrong shapes throw UsageError naming the function. A Var without a tape (Var{}) stands for an
-// absent bias. Images may be in channel blocks (tensor.h): conv2d converts to them, and functions that need
-// plain rows convert back.
+// kh, kw]; volumes have a depth, too: [N, C, D, H, W] and [O, C / groups, kd, kh, kw]. Wrong shapes throw
+// UsageError naming the function. A Var without a tape (Var{}) stands for an absent bias. Images may be in
+// channel blocks (tensor.h): conv2d converts to them, and functions that need plain rows convert back.
 #pragma once
 
 #include <array>
@@ -226,7 +226,7 @@ Var linear(const Var& x, const Var& weight, const Var& bias, ops::Activation act
 Var feed_forward(const Var& x, const Var& weight_in, const Var& bias_in, ops::Activation activation,
                  const Var& weight_out, const Var& bias_out);
 
-// --- images
+// --- images and volumes
 /// residual: of the result's shape; it is added where it is given, and a GPU rounds once.
 Var conv2d(const Var& x, const Var& weight, const Var& bias = {},
            const ops::ConvolutionGeometry& geometry = {}, const Var& residual = {});
@@ -238,15 +238,31 @@ Var conv1d(const Var& x, const Var& weight, const Var& bias = {},
 /// is less than the stride.
 Var conv_transpose2d(const Var& x, const Var& weight, const Var& bias = {},
                      const ops::ConvolutionGeometry& geometry = {},
-                     const ops::HeightWidth& output_padding = 0);
+                     const ops::Directions& output_padding = 0);
+/// The same of volumes; numbers of a geometry are for all directions, or {depth, height, width}.
+Var conv3d(const Var& x, const Var& weight, const Var& bias = {},
+           const ops::ConvolutionGeometry& geometry = {}, const Var& residual = {});
+Var conv_transpose3d(const Var& x, const Var& weight, const Var& bias = {},
+                     const ops::ConvolutionGeometry& geometry = {},
+                     const ops::Directions& output_padding = 0);
 Var max_pool2d(const Var& x, const ops::PoolGeometry& geometry);
+Var max_pool3d(const Var& x, const ops::PoolGeometry& geometry);
 /// The padding counts as zeros in the mean.
 Var avg_pool2d(const Var& x, const ops::PoolGeometry& geometry);
+Var avg_pool3d(const Var& x, const ops::PoolGeometry& geometry);
 /// [N, C, H, W] -> [N, C, 1, 1], plain.
 Var global_avg_pool2d(const Var& x);
+/// Means over as many windows as `size` says, {height, width} or {depth, height, width}: window i of n is
+/// [floor(i H / n), ceil((i + 1) H / n)).
+Var adaptive_avg_pool(const Var& x, std::span<const std::int64_t> size);
+inline Var adaptive_avg_pool(const Var& x, std::initializer_list<std::int64_t> size) {
+  return adaptive_avg_pool(x, std::span<const std::int64_t>(size.begin(), size.size()));
+}
 Var upsample_nearest2d(const Var& x, int scale);
+Var upsample_nearest3d(const Var& x, int scale);
 /// Half-pixel centres, without antialiasing.
 Var resize_bilinear(const Var& x, std::int64_t height, std::int64_t width);
+Var resize_trilinear(const Var& x, std::int64_t depth, std::int64_t height, std::int64_t width);
 
 // --- sequences
 /// indices: int64, any shape; weight: [rows, width]; result [indices..., width].
@@ -322,7 +338,7 @@ struct SumAndNorm {
 SumAndNorm add_layer_norm(const Var& a, const Var& b, const Var& weight, const Var& bias, float eps);
 /// weight x / sqrt(mean of x^2 + eps) over the last dimension n; weight: [n].
 Var rms_norm(const Var& x, const Var& weight, float eps);
-/// x: [N, C, H, W]; weight, bias: [C].
+/// x: [N, C, H, W] or [N, C, D, H, W]; weight, bias: [C].
 Var group_norm(const Var& x, int groups, const Var& weight, const Var& bias, float eps);
 /// The inputs of a group norm that depend on the image, and the activation after it (Dhariwal, Nichol, 2021).
 struct AdaptiveNorm {
@@ -349,10 +365,10 @@ struct BatchNormOptions {
   Statistic* statistic = nullptr;
   bool frozen = false;  ///< training passes normalise as evaluations do, and contribute nothing
 };
-/// x: [N, C, H, W] or [N, C]; weight, bias: [C]. Training passes normalise by the batch's mean and biased
-/// variance, evaluations by the running ones. Only recorded training passes communicate; gradients of weight
-/// and bias are this rank's share. UsageError if a training pass of step 0 has one value per channel on this
-/// rank, or on all ranks that share statistics.
+/// x: [N, C, H, W], [N, C, D, H, W] or [N, C]; weight, bias: [C]. Training passes normalise by the batch's
+/// mean and biased variance, evaluations by the running ones. Only recorded training passes communicate;
+/// gradients of weight and bias are this rank's share. UsageError if a training pass of step 0 has one value
+/// per channel on this rank, or on all ranks that share statistics.
 Var batch_norm(const Var& x, const Var& weight, const Var& bias, const BatchNormOptions& options);
 /// relu(batch_norm(x) + shortcut) in fewer passes over memory: in float32 the same values on the CPU, in bf16
 /// rounded once instead of three times. shortcut: of x's shape, or absent.

@@ -74,9 +74,9 @@ struct HeadMatrix {
 };
 struct AttentionMatrices {
   HeadMatrix q, k, v, y;
-  float* log_sum_exp;             ///< [batch, heads, queries], or null: there is no backward
-  const std::int64_t* positions;  ///< of ops::Attention, or null
-  const float* bias = nullptr;    ///< the same
+  float* log_sum_exp;                       ///< [batch, heads, queries], or null: there is no backward
+  const std::int64_t* positions = nullptr;  ///< of ops::Attention, or null
+  const float* bias = nullptr;              ///< the same
   ops::HeadStrides bias_strides = {};
 };
 struct AttentionGradients {
