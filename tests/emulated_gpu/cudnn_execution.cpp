@@ -124,7 +124,7 @@ class Run {
   /// The element that stands at `at` of a larger shape.
   float spread(const GraphTensor& tensor, const Extents& at) const {
     Extents own = at;
-    for (std::size_t d = 0; d < 4; ++d) {
+    for (std::size_t d = 0; d < max_rank; ++d) {
       if (tensor.extents[d] == 1) own[d] = 0;
     }
     return values_.at(tensor.uid)[tensor.place(own)];
@@ -148,7 +148,7 @@ class Run {
     const Floats& x = values_.at(o.x.uid);
     for_places(o.x.extents, [&](const Extents& at) {
       Extents to = at;
-      for (std::size_t d = 0; d < 4; ++d) {
+      for (std::size_t d = 0; d < max_rank; ++d) {
         if (o.y.extents[d] == 1) to[d] = 0;
       }
       float& sum = made[o.y.place(to)];

@@ -153,7 +153,7 @@ GraphOperation operation_of(const Descriptor& d) {
 
 /// Each extent is that of `whole`, or one.
 bool spreads_to(const Extents& part, const Extents& whole) {
-  for (std::size_t d = 0; d < 4; ++d) {
+  for (std::size_t d = 0; d < max_rank; ++d) {
     if (part[d] != whole[d] && part[d] != 1) return false;
   }
   return true;

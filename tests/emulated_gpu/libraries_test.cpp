@@ -166,8 +166,9 @@ BOOST_AUTO_TEST_CASE(
   const CudnnDescriptor x = graph.tensor(1, matrix, packed, single),
                         y = graph.tensor(2, matrix, packed, single), between = graph.between(matrix, single);
   BOOST_CHECK_THROW(graph.matmul(x, y, graph.between(matrix, single)), FailureError);
-  BOOST_CHECK_THROW(graph.pointwise(CUDNN_POINTWISE_EXP, x, graph.between(matrix, {32, 32, 4, 1}, single)),
-                    FailureError);
+  BOOST_CHECK_THROW(
+      graph.pointwise(CUDNN_POINTWISE_EXP, x, graph.between(matrix, Extents{32, 32, 4, 1}, single)),
+      FailureError);
   graph.pointwise(CUDNN_POINTWISE_EXP, between, y);
   graph.pointwise(CUDNN_POINTWISE_EXP, x, between);
   BOOST_TEST(!graph.build(kernels::device_properties(0)));

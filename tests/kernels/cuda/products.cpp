@@ -239,7 +239,7 @@ BOOST_AUTO_TEST_CASE(convolutions_of_volumes_are_those_of_the_cpu) {
                   bias = fixed(draw.normal({s.y[1]})), dy = activation(draw.normal(s.y));
     const ops::ConvolutionGeometry geometry = s.geometry;
     const std::string what = " of " + to_string(s.x) + " by " + to_string(s.weight);
-    constexpr std::initializer_list<Form> forms{plain_float, plain_bf16, last_float, last_bf16};
+    static constexpr std::initializer_list<Form> forms{plain_float, plain_bf16, last_float, last_bf16};
     compare(
         "convolution" + what, {x, weight, bias}, {activation(unwritten(s.y))},
         [=](Backend& on, const Tensors& in, const Tensors& out) {
