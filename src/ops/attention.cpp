@@ -56,6 +56,14 @@ void require_positions(const char* operation, const Tensor& positions, const Att
   require_shape(operation, "positions", positions, {sizes.batch, sizes.queries});
 }
 
+void require_bias(const char* operation, const Tensor& bias, const AttentionSizes& sizes) {
+  if (!bias) return;
+  const Shape whole{sizes.batch, sizes.heads, sizes.queries, sizes.keys};
+  if (bias.shape().rank() != 4 || bias.size(3) != sizes.keys || !broadcasts_to(bias.shape(), whole))
+    throw UsageError("{}: a bias of shape {} does not fit scores of shape {}", operation,
+                     to_string(bias.shape()), to_string(whole));
+}
+
 double bytes_of(const Columns& columns) {
   return static_cast<double>(columns.count) * static_cast<double>(row_count(columns.matrix.shape())) *
          static_cast<double>(lockstep::bytes_of(columns.matrix.dtype()));
@@ -115,6 +123,7 @@ AttentionSizes attention_sizes(const char* operation, const Columns& q, const Co
 AttentionSizes Attention::sizes() const {
   const AttentionSizes s = attention_sizes(name, q, k, v, heads, causal, 2, keys);
   require_positions(name, positions, s);
+  require_bias(name, bias, s);
   require_heads(name, "y", all_columns(y), s.batch, s.queries, s.heads, s.width);
   if (saved) require_saved(name, saved, s);
   return s;
@@ -128,6 +137,8 @@ Cost Attention::cost() const {
 AttentionSizes AttentionBackward::sizes() const {
   const AttentionSizes s = attention_sizes(name, q, k, v, heads, causal, 4);
   require_positions(name, positions, s);
+  require_bias(name, bias, s);
+  if (dbias) require_shape(name, "dbias", dbias, {s.batch, s.heads, s.queries, s.keys});
   require_heads(name, "dy", all_columns(dy), s.batch, s.queries, s.heads, s.width);
   require_heads(name, "y", all_columns(y), s.batch, s.queries, s.heads, s.width);
   require_saved(name, saved, s);

@@ -28,6 +28,10 @@ GatherSizes gather_sizes(const char* operation, const Tensor& x, const Tensor& i
 GatherSizes Gather::sizes() const { return gather_sizes(name, x, indices, axis, y); }
 Cost Gather::cost() const { return {.bytes = static_cast<double>(indices.bytes() + 2 * y.bytes())}; }
 GatherSizes GatherBackward::sizes() const { return gather_sizes(name, dx, indices, axis, dy); }
+GatherSizes SegmentRows::sizes() const {
+  require_shape(function, "the indices", indices, {x.shape().rank() > 0 ? x.size(0) : 1});
+  return gather_sizes(function, y, indices, 0, x);
+}
 
 namespace {
 

@@ -14,7 +14,7 @@ GroupSizes group_sizes(const Operation& op) {
   require_shape(op.name, "weight", op.weight, {channels});
   require_shape(op.name, "mean", op.mean, {images, op.groups});
   require_shape(op.name, "inv_std", op.inv_std, {images, op.groups});
-  return {images, channels, op.groups, channels / op.groups, op.x.size(2) * op.x.size(3)};
+  return {images, channels, op.groups, channels / op.groups, positions_of(op.x.shape())};
 }
 
 template <class Operation>

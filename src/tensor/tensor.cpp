@@ -35,10 +35,16 @@ std::string to_string(const Device& device) {
 MetaTensors::MetaTensors() { ++meta_tensors; }
 MetaTensors::~MetaTensors() { --meta_tensors; }
 
+std::int64_t positions_of(const Shape& shape) {
+  std::int64_t positions = 1;
+  for (int d = 2; d < shape.rank(); ++d) positions *= shape[d];
+  return positions;
+}
+
 std::int64_t stored_numel(const Shape& shape, int channel_block) {
   if (channel_block == 1) return shape.numel();
   const std::int64_t blocks = (shape[1] + channel_block - 1) / channel_block;
-  return shape[0] * blocks * shape[2] * shape[3] * channel_block;
+  return shape[0] * blocks * positions_of(shape) * channel_block;
 }
 
 std::int64_t Tensor::stored_numel() const noexcept { return lockstep::stored_numel(shape_, channel_block_); }
@@ -55,8 +61,10 @@ Tensor Tensor::zeros(Shape shape, DType dtype) {
 }
 
 Tensor Tensor::over(StorageRef storage, Shape shape, DType dtype, int channel_block) {
-  if (channel_block != 1 && shape.rank() != 4) {
-    throw UsageError("shape {} cannot be stored in channel blocks: it is not [N, C, H, W]", to_string(shape));
+  if (channel_block != 1 && shape.rank() != 4 && shape.rank() != 5) {
+    throw UsageError(
+        "shape {} cannot be stored in channel blocks: it is neither [N, C, H, W] nor [N, C, D, H, W]",
+        to_string(shape));
   }
   Tensor tensor;
   tensor.data_ = storage->data;
@@ -92,7 +100,7 @@ Tensor Tensor::reshape(Shape shape) const {
 }
 
 Tensor Tensor::stored_as(Shape shape, int channel_block) const {
-  if ((channel_block != 1 && shape.rank() != 4) ||
+  if ((channel_block != 1 && shape.rank() != 4 && shape.rank() != 5) ||
       lockstep::stored_numel(shape, channel_block) != stored_numel()) {
     throw UsageError("a tensor of shape {} (channel block {}) cannot be viewed as {} (channel block {})",
                      to_string(shape_), channel_block_, to_string(shape), channel_block);

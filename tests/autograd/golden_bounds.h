@@ -110,6 +110,16 @@ inline Additions of_softmax(const Known& at) {
   return {Var{}, at.off * (dy + sum(at.y * dy, axis, true)) + at.y * sum(at.off * dy, axis, true)};
 }
 
+/// The same over the rows of segments.
+inline Additions of_segment_softmax(const Known& at) {
+  const Tensor& indices = at.x[1].value();
+  const auto sums = [&](const Var& v) {
+    return index_select(segment_sum(v, indices, at.what.at("segments")), 0, indices);
+  };
+  const Var dy = abs(at.dy);
+  return {Var{}, at.off * (dy + sums(at.y * dy)) + at.y * sums(at.off * dy)};
+}
+
 /// dy - e^y (the sum of dy), each of its own y. Along the last axis PyTorch stores x - max, the sum of its
 /// exponentials, and the logarithm.
 inline Additions of_log_softmax(const Known& at) {
@@ -146,12 +156,19 @@ inline Additions of_variance(const Known& at) {
 inline Additions of_group_norm(const Known& at) {
   const Shape& image = at.x[0].shape();
   const std::int64_t groups = at.what.at("groups");
-  const Shape rows{image[0], groups, image.numel() / image[0] / groups}, channels{1, image[1], 1, 1};
+  const Shape rows{image[0], groups, image.numel() / image[0] / groups};
+  Shape channels{1, image[1]}, of_images{image[0], image[1]};
+  Axes positions;
+  for (int axis = 2; axis < image.rank(); ++axis) {
+    channels.append(1);
+    of_images.append(1);
+    positions.add(axis);
+  }
   const auto in_rows = [&](const Var& v) { return reshape(v, rows); };
-  const auto in_channels = [&](const Var& v) { return sum(reshape(v, image), {2, 3}, true); };
+  const auto in_channels = [&](const Var& v) { return sum(reshape(v, image), positions, true); };
   const auto for_channels = [&](const Var& v) {  // of each row
     return reshape(expand(reshape(v, {rows[0], rows[1], 1}), {rows[0], rows[1], image[1] / groups}),
-                   {image[0], image[1], 1, 1});
+                   of_images);
   };
   const Var x = in_rows(at.x[0]), g = in_rows(at.dy * reshape(at.x[1], channels)), middle = mean(x, -1, true);
   const Var off = x - middle, f = rsqrt(mean(square(off), -1, true) + at.what.at("eps").get<float>());
@@ -162,6 +179,22 @@ inline Additions of_group_norm(const Known& at) {
   const Var dweight = for_channels(f) *
                       (abs(in_channels(in_rows(at.dy) * off)) + for_channels(size) * abs(in_channels(at.dy)));
   return {Var{}, unit * reshape(dx, image), unit * reshape(sum(dweight, 0), at.x[1].shape())};
+}
+
+/// dx = f weight (dy - mean dy - x (mean of dy x)) of normalised x: parts that cancel in float32.
+inline Additions of_batch_norm(const Known& at) {
+  const Var& x = at.x[0];
+  Axes all{0};
+  for (int axis = 2; axis < x.shape().rank(); ++axis) all.add(axis);
+  Shape channels{1, x.shape()[1]};
+  while (channels.rank() < x.shape().rank()) channels.append(1);
+  const Var off = x - mean(x, all, true),
+            f = rsqrt(mean(square(off), all, true) + at.what.at("eps").get<float>());
+  const Var size = f * abs(off), dy = abs(at.dy), weight = abs(reshape(at.x[1], channels));
+  return {float32_sum * (weight * size + abs(reshape(at.x[2], channels))),
+          float32_sum * weight * f * (dy + mean(dy, all, true) + size * mean(dy * size, all, true)),
+          float32_sum * reshape(sum(dy * size, all), at.x[1].shape()),
+          float32_sum * reshape(sum(dy, all), at.x[1].shape())};
 }
 
 /// The terms of the gradients that cancel in float32.
@@ -206,6 +239,9 @@ inline Additions of_attention(const Known& at) {
     const Var ones = one(scores), later = cumsum(ones, 3) - cumsum(ones, 2);  // by how much the key is
     scores = scores - 1e9f * relu(later);
   }
+  if (at.what.contains("bias")) scores = scores + at.x[3];
+  if (at.what.contains("key_mask"))
+    scores = scores + where(at.x[3].value().reshape({s[0], 1, 1, keys[2]}), 0.0f * scores, -1e9f);
   const Var p = softmax(scores), sizes = matmul(p, abs(v));
   const Var terms = matmul(abs(dy), abs(transpose(v, 2, 3))) + sum(sizes * abs(dy), -1, true);
   const Var moved = scale * p * (sum(at.off * abs(dy), -1, true) + float32_sum * terms);
@@ -215,8 +251,15 @@ inline Additions of_attention(const Known& at) {
   const auto for_keys = [&](const Var& of_keys, const Var& of_queries) {
     return joined(matmul(transpose(of_keys, 2, 3), abs(of_queries)));
   };
-  return {products * sizes, matmul(products * ds + moved, abs(k)), for_keys(shared * ds + moved, q),
-          for_keys(shared * p, dy)};
+  Additions all{products * sizes, matmul(products * ds + moved, abs(k)), for_keys(shared * ds + moved, q),
+                for_keys(shared * p, dy)};
+  if (at.what.contains("bias")) {
+    Var of_bias = moved / scale;
+    for (int axis = 0; axis < 2; ++axis)
+      if (at.x[3].shape()[axis] == 1) of_bias = sum(of_bias, axis, true);
+    all.push_back(of_bias);
+  }
+  return all;
 }
 
 /// Ours is rounded before the bias is added.
@@ -296,10 +339,24 @@ inline const std::map<std::string, Bound>& all() {
       {"expand", {.terms = "expand"}},
       {"index_select", {.terms = "index_select"}},
       {"gather", {.terms = "gather"}},
+      {"lengths", {.terms = "lengths"}},
+      {"segment_sum", {.terms = "segment_sum"}},
+      {"segment_mean", {.terms = "segment_mean"}},
+      {"segment_max", rounds},
+      {"segment_softmax", {.more = of_segment_softmax}},
       {"resize_bilinear", {.terms = "resize_bilinear"}},
+      {"max_pool3d", {.terms = "max_pool3d"}},  // windows overlap
+      {"avg_pool3d", {.terms = "avg_pool3d"}},
+      {"adaptive_avg_pool", {.terms = "adaptive_avg_pool"}},
+      {"upsample_nearest3d", {.terms = "upsample_nearest3d"}},
+      {"resize_trilinear",
+       {.terms = "resize_trilinear", .output = 1, .gradient = 1}},  // between its two steps
+      {"batch_norm", {.more = of_batch_norm}},
       {"matmul", {.terms = "matmul"}},
       {"conv1d", {.terms = "conv1d", .more = of_bias_on_a_gpu, .sums_in_bf16 = true}},
       {"conv2d", {.terms = "conv2d", .more = of_bias_on_a_gpu, .sums_in_bf16 = true}},
+      {"conv3d", {.terms = "conv3d", .more = of_bias_on_a_gpu, .sums_in_bf16 = true}},
+      {"conv_transpose3d", {.terms = "conv_transpose3d", .more = of_bias, .sums_in_bf16 = true}},
       {"conv_transpose2d", {.terms = "conv_transpose2d", .more = of_bias, .sums_in_bf16 = true}},
       // Several steps.
       {"softmax", {.output = 1, .more = of_softmax}},  // PyTorch stores the exponentials

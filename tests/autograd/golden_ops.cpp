@@ -1,5 +1,5 @@
 // Every differentiable function against PyTorch, on the CPU or on a GPU: values and gradients of each case in
-// ops*.h5 (golden/ops.py says their form), in float32 and in bf16.
+// ops*.h5 (golden/ops.py says their form) and science*.h5 (golden/science.py), in float32 and in bf16.
 #include <bit>
 #include <boost/test/unit_test.hpp>
 #include <cmath>
@@ -65,22 +65,43 @@ Vars of_one(const Given& given) {
   return {function(given.x.at(0))};
 }
 
-/// A number, or one for the height and one for the width.
-ops::HeightWidth height_width(const nlohmann::json& given) {
+/// A number, or one for each direction.
+ops::Directions directions(const nlohmann::json& given) {
   if (given.is_number()) return given.get<int>();
-  return {given.at(0).get<int>(), given.at(1).get<int>()};
+  const auto all = given.get<std::vector<int>>();
+  return all.size() == 2 ? ops::Directions(all[0], all[1]) : ops::Directions(all.at(0), all.at(1), all.at(2));
 }
 
 ops::ConvolutionGeometry geometry_of(const Given& given) {
   const auto one = [&](const char* key, int otherwise) {
-    return height_width(given.what.value(key, nlohmann::json(otherwise)));
+    return directions(given.what.value(key, nlohmann::json(otherwise)));
   };
   return {one("stride", 1), one("padding", 0), given.what.value("groups", 1), one("dilation", 1)};
+}
+
+template <Var (*function)(const Var&, const ops::PoolGeometry&)>
+Vars of_windows(const Given& given) {
+  const auto of = [&](const char* key) { return directions(given.what.at(key)); };
+  return {function(given.x.at(0), {of("kernel"), of("stride"), of("padding")})};
+}
+
+/// In training, over the batch alone.
+Vars batch_normalised(const Given& given) {
+  const Tensor mean = given.backend.empty(given.x.at(1).shape()), var = given.backend.empty(mean.shape());
+  given.backend.fill(mean, 0);
+  given.backend.fill(var, 1);
+  return {batch_norm(given.x.at(0), given.x.at(1), given.x.at(2),
+                     {.eps = given.what.at("eps"), .running_mean = mean, .running_var = var})};
 }
 
 template <Var (*function)(const Var&, const Var&)>
 Vars of_two(const Given& given) {
   return {function(given.x.at(0), given.x.at(1))};
+}
+
+template <Var (*function)(const Var&, const Tensor&, std::int64_t)>
+Vars of_segments(const Given& given) {
+  return {function(given.x.at(0), given.indices(1), given.what.at("segments"))};
 }
 
 const std::map<std::string, Function>& functions() {
@@ -159,6 +180,11 @@ const std::map<std::string, Function>& functions() {
        {[](const Given& g) -> Vars { return {index_select(g.x.at(0), g.what.at("dim"), g.indices(1))}; }}},
       {"gather",
        {[](const Given& g) -> Vars { return {gather(g.x.at(0), g.what.at("dim"), g.indices(1))}; }}},
+      // segments
+      {"segment_sum", {of_segments<segment_sum>}},
+      {"segment_mean", {of_segments<segment_mean>}},
+      {"segment_max", {of_segments<segment_max>}},
+      {"segment_softmax", {of_segments<segment_softmax>}},
       // products
       {"matmul", {[](const Given& g) -> Vars { return {matmul(g.x.at(0), g.x.at(1))}; }}},
       // images
@@ -171,13 +197,35 @@ const std::map<std::string, Function>& functions() {
       {"conv_transpose2d",
        {[](const Given& g) -> Vars {
           return {conv_transpose2d(g.x.at(0), g.x.at(1), g.x.at(2), geometry_of(g),
-                                   height_width(g.what.at("output_padding")))};
+                                   directions(g.what.at("output_padding")))};
         },
         {2}}},
       {"resize_bilinear", {[](const Given& g) -> Vars {
          return {resize_bilinear(g.x.at(0), g.what.at("size").at(0), g.what.at("size").at(1))};
        }}},
+      // volumes
+      {"conv3d",
+       {[](const Given& g) -> Vars { return {conv3d(g.x.at(0), g.x.at(1), g.x.at(2), geometry_of(g))}; },
+        {2}}},
+      {"conv_transpose3d",
+       {[](const Given& g) -> Vars {
+          return {conv_transpose3d(g.x.at(0), g.x.at(1), g.x.at(2), geometry_of(g),
+                                   directions(g.what.at("output_padding")))};
+        },
+        {2}}},
+      {"max_pool3d", {of_windows<max_pool3d>}},
+      {"avg_pool3d", {of_windows<avg_pool3d>}},
+      {"adaptive_avg_pool", {[](const Given& g) -> Vars {
+         return {adaptive_avg_pool(g.x.at(0), g.what.at("size").get<std::vector<std::int64_t>>())};
+       }}},
+      {"upsample_nearest3d",
+       {[](const Given& g) -> Vars { return {upsample_nearest3d(g.x.at(0), g.what.at("scale"))}; }}},
+      {"resize_trilinear", {[](const Given& g) -> Vars {
+         const auto size = g.what.at("size").get<std::vector<std::int64_t>>();
+         return {resize_trilinear(g.x.at(0), size.at(0), size.at(1), size.at(2))};
+       }}},
       // normalisation and sequences
+      {"batch_norm", {batch_normalised, {1, 2}}},
       {"group_norm",
        {[](const Given& g) -> Vars {
           return {group_norm(g.x.at(0), g.what.at("groups"), g.x.at(1), g.x.at(2), g.what.at("eps"))};
@@ -190,8 +238,11 @@ const std::map<std::string, Function>& functions() {
          return {rotary(g.x.at(0), halves ? RotaryLayout::halves : RotaryLayout::pairs, g.what.at("base"))};
        }}},
       {"attention", {[](const Given& g) -> Vars {
-         return {attention(g.x.at(0), g.x.at(1), g.x.at(2), g.what.at("causal").get<bool>())};
+         return {attention(g.x.at(0), g.x.at(1), g.x.at(2), g.what.at("causal").get<bool>(), {},
+                           {.bias = g.what.contains("bias") ? g.x.at(3) : Var(),
+                            .key_mask = g.what.contains("key_mask") ? g.indices(3) : Tensor()})};
        }}},
+      {"lengths", {[](const Given& g) -> Vars { return {mean_over_lengths(g.x.at(0), g.indices(1))}; }}},
       // losses
       {"mse_loss", {[](const Given& g) -> Vars { return {mse(g.x.at(0), g.floats("target")).sum}; }}},
       {"l1_loss", {[](const Given& g) -> Vars { return {l1(g.x.at(0), g.floats("target")).sum}; }}},
@@ -410,20 +461,30 @@ void check_bf16(kernels::Backend& backend, const GoldenCase& golden) {
   }
 }
 
+/// Operations of science.h5 that Lockstep does not have.
+bool is_missing(const std::string& op) {
+  static const std::vector<std::string> all{"rfft2",          "irfft2", "rfft3", "irfft3",
+                                            "complex_linear", "einsum", "roll"};
+  return std::ranges::find(all, op) != all.end();
+}
+
 template <class Check>
 void for_each_case(const Check& check) {
   const std::unique_ptr<kernels::Backend> backend = make_backend_under_test();
   int cases = 0;
-  for_each_golden_case("ops", [&](const GoldenCase& golden) {
-    BOOST_TEST_CONTEXT(golden.name()) {
-      ++cases;
-      try {
-        check(*backend, golden);
-      } catch (const Error& error) {
-        BOOST_ERROR(golden.name() << ": " << error.what());
+  for (const char* const files : {"ops", "science"}) {
+    for_each_golden_case(files, [&](const GoldenCase& golden) {
+      if (files == std::string("science") && is_missing(golden.what().at("op"))) return;
+      BOOST_TEST_CONTEXT(golden.name()) {
+        ++cases;
+        try {
+          check(*backend, golden);
+        } catch (const Error& error) {
+          BOOST_ERROR(golden.name() << ": " << error.what());
+        }
       }
-    }
-  });
+    });
+  }
   BOOST_TEST_MESSAGE(cases << " cases");
 }
 

@@ -173,7 +173,8 @@ cudnnStatus_t checked(const Images& x, const Images& w, const ConvolutionGeometr
     return refused(CUDNN_STATUS_NOT_SUPPORTED_LAYOUT, "x, w and y in several layouts");
   if (x.c != w.c * g.groups || w.n % g.groups != 0)
     return refused(CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH, "x's channels are not w's, times the groups");
-  if (y.n != x.n || y.c != w.n || y.h != outputs(x.h, g.padding_h, w.h, g.dilation_h, g.stride_h) ||
+  if (y.n != x.n || y.c != w.n || y.d != outputs(x.d, g.padding_d, w.d, g.dilation_d, g.stride_d) ||
+      y.h != outputs(x.h, g.padding_h, w.h, g.dilation_h, g.stride_h) ||
       y.w != outputs(x.w, g.padding_w, w.w, g.dilation_w, g.stride_w))
     return refused(CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH, "y's extents are not what x and w make");
   return success;

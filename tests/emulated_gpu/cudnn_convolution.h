@@ -7,16 +7,16 @@
 
 namespace lockstep::emulated_gpu {
 
-/// [n, c, h, w] of images, or of weights: n outputs of c inputs each.
+/// [n, c, h, w] of images, or of weights: n outputs of c inputs each. Volumes have a depth d.
 struct Images {
   bool described = false;
   cudnnTensorFormat_t format = CUDNN_TENSOR_NCHW;
   cudnnDataType_t type = CUDNN_DATA_FLOAT;
-  int n = 0, c = 0, h = 0, w = 0;
+  int n = 0, c = 0, h = 0, w = 0, d = 1;
 
   std::size_t count() const {
     return static_cast<std::size_t>(n) * static_cast<std::size_t>(c) * static_cast<std::size_t>(h) *
-           static_cast<std::size_t>(w);
+           static_cast<std::size_t>(w) * static_cast<std::size_t>(d);
   }
   std::size_t bytes() const { return count() * bytes_of(*element_of(type)); }
 };
@@ -24,6 +24,7 @@ struct Images {
 struct ConvolutionGeometry {
   bool described = false;
   int padding_h = 0, padding_w = 0, stride_h = 1, stride_w = 1, dilation_h = 1, dilation_w = 1;
+  int padding_d = 0, stride_d = 1, dilation_d = 1;
   int groups = 1;
   cudnnDataType_t compute = CUDNN_DATA_FLOAT;
   cudnnMathType_t math = CUDNN_DEFAULT_MATH;

@@ -23,7 +23,9 @@ void for_places(const Extents& extents, const Call& call) {
   for (at[0] = 0; at[0] < extents[0]; ++at[0]) {
     for (at[1] = 0; at[1] < extents[1]; ++at[1]) {
       for (at[2] = 0; at[2] < extents[2]; ++at[2]) {
-        for (at[3] = 0; at[3] < extents[3]; ++at[3]) call(at);
+        for (at[3] = 0; at[3] < extents[3]; ++at[3]) {
+          for (at[4] = 0; at[4] < extents[4]; ++at[4]) call(at);
+        }
       }
     }
   }
@@ -122,7 +124,7 @@ class Run {
   /// The element that stands at `at` of a larger shape.
   float spread(const GraphTensor& tensor, const Extents& at) const {
     Extents own = at;
-    for (std::size_t d = 0; d < 4; ++d) {
+    for (std::size_t d = 0; d < max_rank; ++d) {
       if (tensor.extents[d] == 1) own[d] = 0;
     }
     return values_.at(tensor.uid)[tensor.place(own)];
@@ -146,7 +148,7 @@ class Run {
     const Floats& x = values_.at(o.x.uid);
     for_places(o.x.extents, [&](const Extents& at) {
       Extents to = at;
-      for (std::size_t d = 0; d < 4; ++d) {
+      for (std::size_t d = 0; d < max_rank; ++d) {
         if (o.y.extents[d] == 1) to[d] = 0;
       }
       float& sum = made[o.y.place(to)];

@@ -26,6 +26,9 @@ GraphTensor tensor_of(const Descriptor& d) {
                      .by_value = d.value_or(CUDNN_ATTR_TENSOR_IS_BY_VALUE, false)};
   const auto extents = d.values<std::int64_t>(CUDNN_ATTR_TENSOR_DIMENSIONS),
              strides = d.values<std::int64_t>(CUDNN_ATTR_TENSOR_STRIDES);
+  tensor.extents.fill(1);
+  tensor.strides.fill(1);
+  tensor.rank = extents.size();
   std::copy(extents.begin(), extents.end(), tensor.extents.begin());
   std::copy(strides.begin(), strides.end(), tensor.strides.begin());
   return tensor;
@@ -36,7 +39,8 @@ cudnnStatus_t check_tensor(const Descriptor& d) {
              strides = d.values<std::int64_t>(CUDNN_ATTR_TENSOR_STRIDES);
   if (extents.size() != strides.size())
     return refused(CUDNN_STATUS_BAD_PARAM, "a tensor of other dimensions than strides");
-  if (extents.size() != 4) return refused(CUDNN_STATUS_NOT_SUPPORTED, "a tensor not of 4 dimensions");
+  if (extents.size() != 4 && extents.size() != max_rank)
+    return refused(CUDNN_STATUS_NOT_SUPPORTED, "a tensor not of 4 or 5 dimensions");
   const auto positive = [](std::int64_t number) { return number > 0; };
   if (!std::all_of(extents.begin(), extents.end(), positive) ||
       !std::all_of(strides.begin(), strides.end(), positive))
@@ -67,13 +71,16 @@ void describe_convolution(const Descriptor& d, GraphOperation& made, Pass pass,
   made.b = tensor_at(d, names[1]);
   made.y = tensor_at(d, names[2]);
   const Descriptor& convolution = d.descriptor(kind);
-  const auto pair = [&](cudnnBackendAttributeName_t name) {
+  const auto numbers = [&](cudnnBackendAttributeName_t name, int of_depth) {
     const auto values = convolution.values<std::int64_t>(name);
-    return std::array{static_cast<int>(values.at(0)), static_cast<int>(values.at(1))};
+    std::array<int, 3> all{of_depth};
+    for (std::size_t i = 0; i < values.size(); ++i)
+      all.at(3 - values.size() + i) = static_cast<int>(values[i]);
+    return all;
   };
-  const auto [padding_h, padding_w] = pair(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS);
-  const auto [stride_h, stride_w] = pair(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES);
-  const auto [dilation_h, dilation_w] = pair(CUDNN_ATTR_CONVOLUTION_DILATIONS);
+  const auto [padding_d, padding_h, padding_w] = numbers(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, 0);
+  const auto [stride_d, stride_h, stride_w] = numbers(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, 1);
+  const auto [dilation_d, dilation_h, dilation_w] = numbers(CUDNN_ATTR_CONVOLUTION_DILATIONS, 1);
   made.geometry = {.described = true,
                    .padding_h = padding_h,
                    .padding_w = padding_w,
@@ -81,6 +88,9 @@ void describe_convolution(const Descriptor& d, GraphOperation& made, Pass pass,
                    .stride_w = stride_w,
                    .dilation_h = dilation_h,
                    .dilation_w = dilation_w,
+                   .padding_d = padding_d,
+                   .stride_d = stride_d,
+                   .dilation_d = dilation_d,
                    .groups = static_cast<int>(made.images().extents[1] / made.weights().extents[1])};
 }
 
@@ -143,7 +153,7 @@ GraphOperation operation_of(const Descriptor& d) {
 
 /// Each extent is that of `whole`, or one.
 bool spreads_to(const Extents& part, const Extents& whole) {
-  for (std::size_t d = 0; d < 4; ++d) {
+  for (std::size_t d = 0; d < max_rank; ++d) {
     if (part[d] != whole[d] && part[d] != 1) return false;
   }
   return true;
@@ -177,8 +187,9 @@ cudnnStatus_t check_pointwise(const GraphOperation& o) {
 
 /// Of a convolution's own descriptor.
 cudnnStatus_t check_geometry(const Descriptor& d) {
-  if (d.value<std::int64_t>(CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS) != 2)
-    return refused(CUDNN_STATUS_NOT_SUPPORTED, "a convolution over other than two dimensions");
+  const auto dimensions = d.value<std::int64_t>(CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS);
+  if (dimensions != 2 && dimensions != 3)
+    return refused(CUDNN_STATUS_NOT_SUPPORTED, "a convolution over other than two or three dimensions");
   if (d.value<cudnnConvolutionMode_t>(CUDNN_ATTR_CONVOLUTION_CONV_MODE) != CUDNN_CROSS_CORRELATION)
     return refused(CUDNN_STATUS_NOT_SUPPORTED, "a convolution with turned weights, which is not emulated");
   if (d.value<cudnnDataType_t>(CUDNN_ATTR_CONVOLUTION_COMP_TYPE) != CUDNN_DATA_FLOAT)
@@ -188,7 +199,8 @@ cudnnStatus_t check_geometry(const Descriptor& d) {
                                        {CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, 0},
                                        {CUDNN_ATTR_CONVOLUTION_DILATIONS, 1}}) {
     const auto values = d.values<std::int64_t>(name);
-    if (values.size() != 2 || values[0] < smallest || values[1] < smallest)
+    if (static_cast<std::int64_t>(values.size()) != dimensions ||
+        *std::min_element(values.begin(), values.end()) < smallest)
       return refused(CUDNN_STATUS_BAD_PARAM, "a convolution's stride, padding or dilation");
   }
   if (d.values<std::int64_t>(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS) !=
@@ -400,19 +412,25 @@ std::int64_t workspace_bytes(const Descriptor& plan) {
 }  // namespace
 
 std::optional<Images> images_of(const GraphTensor& tensor) {
+  const bool volumes = tensor.rank == max_rank;
   const auto n = [&](std::size_t d) { return static_cast<int>(tensor.extents[d]); };
-  const auto& [images, channels, height, width] = tensor.extents;
-  const auto has = [&](const Extents& strides) {
-    for (std::size_t d = 0; d < 4; ++d) {
-      if (tensor.extents[d] > 1 && tensor.strides[d] != strides[d]) return false;
+  const auto has = [&](bool last) {
+    std::int64_t stride = last ? tensor.extents[1] : 1;
+    Extents wanted{};
+    for (std::size_t d = tensor.rank; d-- > 2; stride *= tensor.extents[d]) wanted[d] = stride;
+    wanted[1] = last ? 1 : stride;
+    wanted[0] = last ? stride : stride * tensor.extents[1];
+    for (std::size_t d = 0; d < tensor.rank; ++d) {
+      if (tensor.extents[d] > 1 && tensor.strides[d] != wanted[d]) return false;
     }
     return true;
   };
-  Images found{true, CUDNN_TENSOR_NHWC, CUDNN_DATA_FLOAT, n(0), n(1), n(2), n(3)};
+  Images found{true, CUDNN_TENSOR_NHWC,  CUDNN_DATA_FLOAT,   n(0),
+               n(1), n(tensor.rank - 2), n(tensor.rank - 1), volumes ? n(2) : 1};
   if (tensor.type == Element::bfloat16) found.type = CUDNN_DATA_BFLOAT16;
-  if (has({channels * height * width, 1, channels * width, channels})) return found;
+  if (has(true)) return found;
   found.format = CUDNN_TENSOR_NCHW;
-  if (has({channels * height * width, height * width, width, 1})) return found;
+  if (has(false)) return found;
   return std::nullopt;
 }
 

@@ -1,4 +1,5 @@
-// A graph of operations over tensors of four dimensions, as cuDNN's descriptors describe it.
+// A graph of operations over tensors of four dimensions, or five in convolutions of volumes, as cuDNN's
+// descriptors describe it.
 #pragma once
 
 #include <algorithm>
@@ -13,11 +14,13 @@
 
 namespace lockstep::emulated_gpu {
 
-using Extents = std::array<std::int64_t, 4>;
+constexpr std::size_t max_rank = 5;
+using Extents = std::array<std::int64_t, max_rank>;
 
 struct GraphTensor {
   std::int64_t uid = 0;
-  Extents extents{}, strides{};
+  Extents extents{}, strides{};  ///< the last is 1 of a tensor of four dimensions
+  std::size_t rank = 4;
   Element type = Element::float32;
   std::int64_t alignment = 1;
   bool between = false;   ///< between operations, not in memory
@@ -26,16 +29,18 @@ struct GraphTensor {
   bool operator==(const GraphTensor&) const = default;
   std::size_t place(const Extents& at) const {
     std::int64_t place = 0;
-    for (std::size_t d = 0; d < 4; ++d) place += at[d] * strides[d];
+    for (std::size_t d = 0; d < max_rank; ++d) place += at[d] * strides[d];
     return static_cast<std::size_t>(place);
   }
   /// Elements of memory from the first to the last.
   std::size_t span() const {
-    return place({extents[0] - 1, extents[1] - 1, extents[2] - 1, extents[3] - 1}) + 1;
+    Extents last = extents;
+    for (std::int64_t& at : last) --at;
+    return place(last) + 1;
   }
   /// Whether two elements may be in one place.
   bool overlaps() const {
-    std::array<std::size_t, 4> order{0, 1, 2, 3};
+    std::array<std::size_t, max_rank> order{0, 1, 2, 3, 4};
     std::sort(order.begin(), order.end(),
               [&](std::size_t a, std::size_t b) { return strides[a] < strides[b]; });
     std::int64_t last = 0;  // place of the last element so far
@@ -46,7 +51,7 @@ struct GraphTensor {
     }
     return false;
   }
-  std::int64_t count() const { return extents[0] * extents[1] * extents[2] * extents[3]; }
+  std::int64_t count() const { return extents[0] * extents[1] * extents[2] * extents[3] * extents[4]; }
 };
 
 struct GraphOperation {

@@ -166,8 +166,9 @@ BOOST_AUTO_TEST_CASE(
   const CudnnDescriptor x = graph.tensor(1, matrix, packed, single),
                         y = graph.tensor(2, matrix, packed, single), between = graph.between(matrix, single);
   BOOST_CHECK_THROW(graph.matmul(x, y, graph.between(matrix, single)), FailureError);
-  BOOST_CHECK_THROW(graph.pointwise(CUDNN_POINTWISE_EXP, x, graph.between(matrix, {32, 32, 4, 1}, single)),
-                    FailureError);
+  BOOST_CHECK_THROW(
+      graph.pointwise(CUDNN_POINTWISE_EXP, x, graph.between(matrix, Extents{32, 32, 4, 1}, single)),
+      FailureError);
   graph.pointwise(CUDNN_POINTWISE_EXP, between, y);
   graph.pointwise(CUDNN_POINTWISE_EXP, x, between);
   BOOST_TEST(!graph.build(kernels::device_properties(0)));
@@ -243,7 +244,7 @@ BOOST_AUTO_TEST_CASE(of_convolutions_are_refused_whose_types_layouts_or_sizes_do
                          cudnnDataType_t y_type, bool has_padding) {
     const auto last = [](const Extents& e) { return Extents{e[1] * e[2] * e[3], 1, e[1] * e[3], e[1]}; };
     FusedGraph graph;
-    graph.convolution(ops::ConvolutionPass::forward, {.padding = has_padding ? 1 : 0},
+    graph.convolution(ops::ConvolutionPass::forward, {.padding = has_padding ? 1 : 0}, false,
                       graph.tensor(1, x, last(x), single), graph.tensor(2, w, last(w), single),
                       graph.tensor(3, y, y_strides, y_type));
     return graph.build(kernels::device_properties(0), kernels::convolution_rules(DType::float32));

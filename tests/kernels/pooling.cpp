@@ -17,10 +17,10 @@ Problem random_problem(Draws& draws) {
   const ops::PoolGeometry geometry{static_cast<int>(kernel), static_cast<int>(draws.between(1, 4)),
                                    static_cast<int>(draws.between(0, kernel / 2))};
   const std::int64_t n = draws.between(0, 3), c = draws.one_of<std::int64_t>({1, 3, 5, 8, 10, 17}),
-                     least = std::max<std::int64_t>(1, kernel - 2 * geometry.padding),
+                     least = std::max<std::int64_t>(1, kernel - 2 * geometry.padding.width),
                      h = draws.between(least, 12), w = draws.between(least, 12);
   const auto pooled = [&](std::int64_t size) {
-    return (size + 2 * geometry.padding - kernel) / geometry.stride + 1;
+    return (size + 2 * geometry.padding.width - kernel) / geometry.stride.width + 1;
   };
   Problem problem{draws.images(n, c, h, w), draws.images(n, c, pooled(h), pooled(w)), geometry,
                   draws.block(c)};
@@ -35,8 +35,9 @@ void for_random_problems(int rounds, const Body& body) {
       Problem problem = random_problem(draws);
       const auto backend = kernels::make_cpu_backend(draws.one_of({1, 1, 3}));
       BOOST_TEST_CONTEXT("x " << to_string(problem.x.shape()) << " in blocks of " << problem.block
-                              << ", kernel " << problem.geometry.kernel << ", stride "
-                              << problem.geometry.stride << ", padding " << problem.geometry.padding) {
+                              << ", kernel " << problem.geometry.kernel.width << ", stride "
+                              << problem.geometry.stride.width << ", padding "
+                              << problem.geometry.padding.width) {
         body(*backend, problem, draws);
       }
     }
@@ -46,7 +47,8 @@ void for_random_problems(int rounds, const Body& body) {
 /// body(h, w) for the places inside the image of one window, in order.
 template <class Body>
 void for_window(const Problem& p, std::int64_t oh, std::int64_t ow, const Body& body) {
-  const auto [kernel, stride, padding] = p.geometry;
+  const int kernel = p.geometry.kernel.width, stride = p.geometry.stride.width,
+            padding = p.geometry.padding.width;
   for (std::int64_t kh = 0; kh < kernel; ++kh) {
     for (std::int64_t kw = 0; kw < kernel; ++kw) {
       const std::int64_t h = oh * stride - padding + kh, w = ow * stride - padding + kw;
@@ -94,7 +96,7 @@ BOOST_AUTO_TEST_CASE(max_pool_lets_not_a_number_through) {
 
 BOOST_AUTO_TEST_CASE(average_pool_counts_padding_and_spreads_gradients) {
   for_random_problems(150, [](kernels::Backend& backend, Problem& p, Draws&) {
-    const double area = p.geometry.kernel * p.geometry.kernel;
+    const double area = p.geometry.kernel.width * p.geometry.kernel.width;
     Images expected(p.dy.n, p.dy.c, p.dy.h, p.dy.w), gradient(p.x.n, p.x.c, p.x.h, p.x.w);
     for_each_place(p.dy, [&](auto i, auto c, auto oh, auto ow) {
       for_window(p, oh, ow, [&](auto h, auto w) {

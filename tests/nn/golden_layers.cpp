@@ -57,7 +57,7 @@ Forward own(std::unique_ptr<nn::Module>& owner, nn::Module& root, Args&&... args
 }
 
 ops::PoolGeometry pool(const nlohmann::json& what) {
-  return {what.at("kernel"), what.at("stride"), what.value("padding", 0)};
+  return {what.at("kernel").get<int>(), what.at("stride").get<int>(), what.value("padding", 0)};
 }
 
 nn::BatchNormSettings batch_norm_settings(const nlohmann::json& what) {

@@ -2,9 +2,9 @@
 // there.
 //
 // Shapes are PyTorch's: images [N, C, H, W], linear weights [out, in], convolution weights [O, C / groups,
-// kh, kw]. Wrong shapes throw UsageError naming the function. A Var without a tape (Var{}) stands for an
-// absent bias. Images may be in channel blocks (tensor.h): conv2d converts to them, and functions that need
-// plain rows convert back.
+// kh, kw]; volumes have a depth, too: [N, C, D, H, W] and [O, C / groups, kd, kh, kw]. Wrong shapes throw
+// UsageError naming the function. A Var without a tape (Var{}) stands for an absent bias. Images may be in
+// channel blocks (tensor.h): conv2d converts to them, and functions that need plain rows convert back.
 #pragma once
 
 #include <array>
@@ -202,6 +202,17 @@ Var log_softmax(const Var& x, int axis = -1);
 /// The sum of the elements up to each position of an axis.
 Var cumsum(const Var& x, int axis);
 
+// --- segments: rows that belong together, like the edges of a node or the nodes of a graph
+// x: [rows, ...]; indices: int64 [rows], the segment of each row in [0, segments), sorted or not. Results
+// have the shape [segments, ...] and are 0 for a segment without rows. Rows are added in their order, so that
+// the bits are the same at any number of threads. DataError if an index is out of range.
+Var segment_sum(const Var& x, const Tensor& indices, std::int64_t segments);
+Var segment_mean(const Var& x, const Tensor& indices, std::int64_t segments);
+/// The largest element of each column. Equal ones share the gradient evenly.
+Var segment_max(const Var& x, const Tensor& indices, std::int64_t segments);
+/// exp(x) / sum(exp(x)) of each column over the rows of a segment; result [rows, ...], as x.
+Var segment_softmax(const Var& x, const Tensor& indices, std::int64_t segments);
+
 // --- products
 /// [..., m, k] by [..., k, n]: one product for each index of the dimensions before, which broadcast by
 /// NumPy's rules; result [..., m, n].
@@ -215,7 +226,7 @@ Var linear(const Var& x, const Var& weight, const Var& bias, ops::Activation act
 Var feed_forward(const Var& x, const Var& weight_in, const Var& bias_in, ops::Activation activation,
                  const Var& weight_out, const Var& bias_out);
 
-// --- images
+// --- images and volumes
 /// residual: of the result's shape; it is added where it is given, and a GPU rounds once.
 Var conv2d(const Var& x, const Var& weight, const Var& bias = {},
            const ops::ConvolutionGeometry& geometry = {}, const Var& residual = {});
@@ -227,15 +238,31 @@ Var conv1d(const Var& x, const Var& weight, const Var& bias = {},
 /// is less than the stride.
 Var conv_transpose2d(const Var& x, const Var& weight, const Var& bias = {},
                      const ops::ConvolutionGeometry& geometry = {},
-                     const ops::HeightWidth& output_padding = 0);
+                     const ops::Directions& output_padding = 0);
+/// The same of volumes; numbers of a geometry are for all directions, or {depth, height, width}.
+Var conv3d(const Var& x, const Var& weight, const Var& bias = {},
+           const ops::ConvolutionGeometry& geometry = {}, const Var& residual = {});
+Var conv_transpose3d(const Var& x, const Var& weight, const Var& bias = {},
+                     const ops::ConvolutionGeometry& geometry = {},
+                     const ops::Directions& output_padding = 0);
 Var max_pool2d(const Var& x, const ops::PoolGeometry& geometry);
+Var max_pool3d(const Var& x, const ops::PoolGeometry& geometry);
 /// The padding counts as zeros in the mean.
 Var avg_pool2d(const Var& x, const ops::PoolGeometry& geometry);
+Var avg_pool3d(const Var& x, const ops::PoolGeometry& geometry);
 /// [N, C, H, W] -> [N, C, 1, 1], plain.
 Var global_avg_pool2d(const Var& x);
+/// Means over as many windows as `size` says, {height, width} or {depth, height, width}: window i of n is
+/// [floor(i H / n), ceil((i + 1) H / n)).
+Var adaptive_avg_pool(const Var& x, std::span<const std::int64_t> size);
+inline Var adaptive_avg_pool(const Var& x, std::initializer_list<std::int64_t> size) {
+  return adaptive_avg_pool(x, std::span<const std::int64_t>(size.begin(), size.size()));
+}
 Var upsample_nearest2d(const Var& x, int scale);
+Var upsample_nearest3d(const Var& x, int scale);
 /// Half-pixel centres, without antialiasing.
 Var resize_bilinear(const Var& x, std::int64_t height, std::int64_t width);
+Var resize_trilinear(const Var& x, std::int64_t depth, std::int64_t height, std::int64_t width);
 
 // --- sequences
 /// indices: int64, any shape; weight: [rows, width]; result [indices..., width].
@@ -263,14 +290,25 @@ Var rotary(const Var& x, const RotaryOptions& options);
 inline Var rotary(const Var& x, RotaryLayout layout, float base = 10000, std::int64_t first_position = 0) {
   return rotary(x, {.layout = layout, .base = base, .first_position = first_position});
 }
+/// What is added to the scores of an attention. With a bias or a mask a GPU uses Lockstep's own kernels,
+/// which are slower than cuDNN's in bf16; and a pass with a cache refuses it.
+struct AttentionBias {
+  /// Added to q k' / sqrt(width): [B, H, Tq, Tk] or [H, Tq, Tk], or extent 1 in place of B, H or Tq. If it
+  /// needs a gradient, the backward takes B H Tq Tk float32.
+  Var bias = {};
+  /// int64 or float32 [B, Tk]: keys of 0 are not seen. A row that sees no key attends to all of them.
+  Tensor key_mask = {};
+};
 /// softmax(q k' / sqrt(width)) v per head; result as q. With `causal`, which needs as many keys as queries, a
 /// position attends to itself and to the positions before it (of its document, if there are `positions`); in
 /// a pass with a cache also to those of the cache. k and v may have another length than q, and fewer heads
 /// (grouped queries): of H query heads and K key heads, H / K query heads share a key head. q: [B, Tq, H W],
 /// k, v: [B, Tk, K W], with the heads side by side; heads: H.
-Var attention(const Var& q, const Var& k, const Var& v, int heads, bool causal, const Tensor& positions = {});
+Var attention(const Var& q, const Var& k, const Var& v, int heads, bool causal, const Tensor& positions = {},
+              const AttentionBias& bias = {});
 /// q: [B, H, Tq, W], k, v: [B, K, Tk, W].
-Var attention(const Var& q, const Var& k, const Var& v, bool causal, const Tensor& positions = {});
+Var attention(const Var& q, const Var& k, const Var& v, bool causal, const Tensor& positions = {},
+              const AttentionBias& bias = {});
 /// How the columns of q, k and v share a matrix.
 enum class HeadOrder : std::uint8_t {
   thirds,  ///< [3, heads, W]: all of q, all of k, all of v
@@ -278,7 +316,16 @@ enum class HeadOrder : std::uint8_t {
 };
 /// qkv: [B, T, 3 C], the output of one linear layer.
 Var attention(const Var& qkv, int heads, bool causal, HeadOrder order = HeadOrder::thirds,
-              const Tensor& positions = {});
+              const Tensor& positions = {}, const AttentionBias& bias = {});
+
+// Sequences of different lengths are padded to [N, T, ...], and lengths, int64 [N], say how many of the T
+// steps of each count. DataError if one is outside [0, T].
+
+/// float32 [N, steps]: 1 for steps that count, 0 for others; a key mask of attention.
+Tensor length_mask(Tape& tape, const Tensor& lengths, std::int64_t steps);
+/// x: [N, T, ...]; result [N, ...], the mean over the steps that count; 0 if none does. Other steps may hold
+/// anything.
+Var mean_over_lengths(const Var& x, const Tensor& lengths);
 
 // --- normalisation
 /// Over the last dimension n; weight, bias: [n].
@@ -291,7 +338,7 @@ struct SumAndNorm {
 SumAndNorm add_layer_norm(const Var& a, const Var& b, const Var& weight, const Var& bias, float eps);
 /// weight x / sqrt(mean of x^2 + eps) over the last dimension n; weight: [n].
 Var rms_norm(const Var& x, const Var& weight, float eps);
-/// x: [N, C, H, W]; weight, bias: [C].
+/// x: [N, C, H, W] or [N, C, D, H, W]; weight, bias: [C].
 Var group_norm(const Var& x, int groups, const Var& weight, const Var& bias, float eps);
 /// The inputs of a group norm that depend on the image, and the activation after it (Dhariwal, Nichol, 2021).
 struct AdaptiveNorm {
@@ -318,10 +365,10 @@ struct BatchNormOptions {
   Statistic* statistic = nullptr;
   bool frozen = false;  ///< training passes normalise as evaluations do, and contribute nothing
 };
-/// x: [N, C, H, W] or [N, C]; weight, bias: [C]. Training passes normalise by the batch's mean and biased
-/// variance, evaluations by the running ones. Only recorded training passes communicate; gradients of weight
-/// and bias are this rank's share. UsageError if a training pass of step 0 has one value per channel on this
-/// rank, or on all ranks that share statistics.
+/// x: [N, C, H, W], [N, C, D, H, W] or [N, C]; weight, bias: [C]. Training passes normalise by the batch's
+/// mean and biased variance, evaluations by the running ones. Only recorded training passes communicate;
+/// gradients of weight and bias are this rank's share. UsageError if a training pass of step 0 has one value
+/// per channel on this rank, or on all ranks that share statistics.
 Var batch_norm(const Var& x, const Var& weight, const Var& bias, const BatchNormOptions& options);
 /// relu(batch_norm(x) + shortcut) in fewer passes over memory: in float32 the same values on the CPU, in bf16
 /// rounded once instead of three times. shortcut: of x's shape, or absent.

@@ -10,6 +10,9 @@
 // [batch, queries], a row attends to rows of its own document only: to position + 1 of them. In a row of the
 // batch documents follow each other: a position is 0 or that of the row before plus 1.
 //
+// bias: float32 [batch, heads, queries, keys], or extent 1 in place of any of the first three, added to the
+// scaled scores. Its large negative numbers hide keys; they must be finite.
+//
 // saved: float32 of the shape Backend::attention_saved_shape(), which the backward reads besides y; absent if
 // there is no backward, which suits few queries and many keys. It holds
 // each row's log-sum-exp, [batch, heads, queries]; the CPU saves the probabilities [batch, heads, queries,
@@ -31,6 +34,14 @@ struct HeadStrides {
 HeadStrides head_strides(const Columns& columns, std::int64_t width);
 inline Columns all_columns(const Tensor& matrix) {
   return {matrix, 0, matrix.shape().rank() == 0 ? 0 : matrix.size(-1)};
+}
+
+/// The strides of the bias of an attention: 0 along extents of 1.
+inline HeadStrides bias_strides(const Tensor& bias) {
+  if (!bias) return {};
+  const std::int64_t rows = bias.size(2), keys = bias.size(3);
+  return {bias.size(0) == 1 ? 0 : bias.size(1) * rows * keys, bias.size(1) == 1 ? 0 : rows * keys,
+          rows == 1 ? 0 : keys};
 }
 
 /// The sizes of an attention.
@@ -60,10 +71,12 @@ struct Attention {
   Tensor y, saved;
   Tensor positions = {};
   std::int64_t keys = 0;  ///< the first rows of k and v, which count; 0: all
+  Tensor bias = {};
 
   static void operands(auto& op, auto&& each) {
     each(in("q", op.q), in("k", op.k), in("v", op.v), out("y", op.y),
-         out("saved", op.saved, float32).optional(), in("positions", op.positions, int64).optional());
+         out("saved", op.saved, float32).optional(), in("positions", op.positions, int64).optional(),
+         in("bias", op.bias, float32).optional());
   }
   AttentionSizes sizes() const;
   Cost cost() const;  ///< counts the columns only
@@ -78,12 +91,14 @@ struct AttentionBackward {
   bool causal = false;
   Tensor y, saved;
   Columns dq, dk, dv;
-  Tensor positions = {};
+  Tensor positions = {}, bias = {};
+  Tensor dbias = {};  ///< float32 [batch, heads, queries, keys]: the gradient of each biased score
 
   static void operands(auto& op, auto&& each) {
     each(in("dy", op.dy), in("q", op.q), in("k", op.k), in("v", op.v), in("y", op.y),
          in("saved", op.saved, float32), out("dq", op.dq), out("dk", op.dk), out("dv", op.dv),
-         in("positions", op.positions, int64).optional());
+         in("positions", op.positions, int64).optional(), in("bias", op.bias, float32).optional(),
+         out("dbias", op.dbias, float32).optional());
   }
   AttentionSizes sizes() const;
   Cost cost() const;

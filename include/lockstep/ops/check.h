@@ -60,15 +60,18 @@ inline void require_numel(const char* operation, const char* name, const Tensor&
   throw UsageError("{}: {} has shape {}, not {} elements", operation, name, to_string(tensor.shape()), count);
 }
 
+/// UsageError unless the shape is that of images or of volumes, [N, C, D, H, W].
 inline void require_images(const char* operation, const char* name, const Tensor& tensor) {
-  if (tensor.shape().rank() == 4) return;
-  throw UsageError("{}: {} has shape {}, not [N, C, H, W]", operation, name, to_string(tensor.shape()));
+  if (tensor.shape().rank() == 4 || tensor.shape().rank() == 5) return;
+  throw UsageError("{}: {} has shape {}, not [N, C, H, W] or [N, C, D, H, W]", operation, name,
+                   to_string(tensor.shape()));
 }
 
-/// UsageError unless the shape is [N, C, H, W], or [N, C], whose rows are the positions of one image.
+/// UsageError unless it is that of images, volumes, or [N, C], whose rows are the positions of one image.
 inline void require_channels(const char* operation, const char* name, const Tensor& tensor) {
-  if (tensor.shape().rank() == 4 || tensor.shape().rank() == 2) return;
-  throw UsageError("{}: {} has shape {}, not [N, C, H, W] or [N, C]", operation, name,
+  if (tensor.shape().rank() == 2) return;
+  if (tensor.shape().rank() == 4 || tensor.shape().rank() == 5) return;
+  throw UsageError("{}: {} has shape {}, not [N, C, H, W], [N, C, D, H, W] or [N, C]", operation, name,
                    to_string(tensor.shape()));
 }
 

@@ -1,5 +1,6 @@
-// Convolutions. x: [N, C, H, W], weight: [O, C / groups, kh, kw], bias: [O], y: [N, O, H', W'];
-// H' = (H + 2 padding - dilation (kh - 1) - 1) / stride + 1. x and y in any channel block;
+// Convolutions of images and volumes. x: [N, C, H, W], weight: [O, C / groups, kh, kw], bias: [O], y: [N, O,
+// H', W'], or all of them with a depth: [N, C, D, H, W], [O, C / groups, kd, kh, kw], [N, O, D', H', W']; H'
+// = (H + 2 padding - dilation (kh - 1) - 1) / stride + 1. x and y in any channel block;
 // Backend::preferred_channel_block is fast. Weights may be in Backend::preferred_weight_block.
 #pragma once
 
@@ -7,23 +8,31 @@
 
 namespace lockstep::ops {
 
-/// One number for each direction, or for both.
-struct HeightWidth {
-  int height = 0, width = 0;
+/// One number for each direction, or for all.
+struct Directions {
+  int depth = 0, height = 0, width = 0;  ///< depth: of volumes only
 
-  /// The same in both directions.
-  constexpr HeightWidth(int both) : height(both), width(both) {}  // NOLINT: {.stride = 2}
-  /// One number for each direction.
-  constexpr HeightWidth(int of_height, int of_width) : height(of_height), width(of_width) {}
-  bool operator==(const HeightWidth&) const = default;
+  /// The same in all directions.
+  constexpr Directions(int all) : Directions(all, all, all) {}  // NOLINT: {.stride = 2}
+  /// Of images. Volumes need a third number: -1 is none that they take.
+  constexpr Directions(int of_height, int of_width) : Directions(-1, of_height, of_width) {}
+  /// Of volumes.
+  constexpr Directions(int of_depth, int of_height, int of_width)
+      : depth(of_depth), height(of_height), width(of_width) {}
+  /// These for volumes; for images, whose depth is 1, another number in the direction of depth.
+  constexpr Directions with_depth(bool volumes, int otherwise) const {
+    return volumes ? *this : Directions(otherwise, height, width);
+  }
+  bool operator==(const Directions&) const = default;
 };
+using HeightWidth = Directions;  ///< of images
 
-/// How a window moves over an image.
+/// How a window moves over an image or a volume.
 struct ConvolutionGeometry {
-  HeightWidth stride = 1;
-  HeightWidth padding = 0;  ///< zeros on each side
+  Directions stride = 1;
+  Directions padding = 0;  ///< zeros on each side
   int groups = 1;
-  HeightWidth dilation = 1;  ///< distance between the elements of the kernel
+  Directions dilation = 1;  ///< distance between the elements of the kernel
 
   bool operator==(const ConvolutionGeometry&) const = default;
 };
@@ -36,12 +45,14 @@ std::int64_t convolved_extent(const char* function, std::int64_t extent, std::in
 /// The three products of a convolution: y, dx and dweight.
 enum class ConvolutionPass : std::uint8_t { forward, backward_input, backward_weight };
 
-/// The sizes of a convolution.
+/// The sizes of a convolution. Images have depth 1.
 struct ConvolutionSizes {
   std::int64_t images = 0, in_channels = 0, height = 0, width = 0;
   std::int64_t out_channels = 0, out_height = 0, out_width = 0;
   std::int64_t kernel_height = 0, kernel_width = 0;
   ConvolutionGeometry geometry;
+  bool volumes = false;  ///< tensors have a depth
+  std::int64_t depth = 1, out_depth = 1, kernel_depth = 1;
 
   double flops() const;
   std::string text() const;
@@ -49,7 +60,7 @@ struct ConvolutionSizes {
   bool operator==(const ConvolutionSizes&) const = default;
 };
 
-/// y = the convolution of x with weight, as torch.nn.functional.conv2d, + residual.
+/// y = the convolution of x with weight, as torch.nn.functional.conv2d and conv3d, + residual.
 struct Convolution {
   static constexpr const char* name = "convolution";
   Tensor x, weight, bias;
@@ -113,7 +124,7 @@ struct PackWeights {
   void check() const;
 };
 
-/// y += bias[c] for every element of channel c; y: [N, C, H, W] or [N, C].
+/// y += bias[c] for every element of channel c; y: [N, C, H, W], [N, C, D, H, W] or [N, C].
 struct AddChannels {
   static constexpr const char* name = "add_channels";
   Tensor bias, y;
@@ -124,7 +135,7 @@ struct AddChannels {
   void check() const;
 };
 
-/// dbias[c] (+)= the sum of dy [N, C, H, W] or [N, C] over all but the channels.
+/// dbias[c] (+)= the sum of dy, of such a shape, over all but the channels.
 struct ChannelSums {
   static constexpr const char* name = "channel_sums";
   Tensor dy, dbias;

@@ -33,6 +33,7 @@ struct Gather {
   Tensor x, indices;
   int axis = 0;
   Tensor y;
+  const char* function = name;  ///< that errors in data name
 
   static void operands(auto& op, auto&& each) {
     each(in("x", op.x), in("the indices", op.indices, int64), out("y", op.y));
@@ -52,6 +53,27 @@ struct GatherBackward {
     each(in("dy", op.dy), in("the indices", op.indices, int64), out("dx", op.dx));
   }
   GatherSizes sizes() const;
+};
+
+/// y = a fold of x's rows over equal indices, in their order: row i of x [rows, ...] belongs to row
+/// indices[i] of y [segments, ...], which is 0 where no index points. indices: int64 [rows], sorted or not.
+/// An index out of range throws DataError, as that of Gather.
+struct SegmentRows {
+  Tensor x, indices, y;
+  const char* function;  ///< that errors name
+
+  static void operands(auto& op, auto&& each) {
+    each(in("x", op.x), in("the indices", op.indices, int64), out("y", op.y));
+  }
+  GatherSizes sizes() const;
+};
+/// The fold is the sum.
+struct SegmentSum : SegmentRows {
+  static constexpr const char* name = "segment_sum";
+};
+/// The fold is the largest element; NaN stays.
+struct SegmentMax : SegmentRows {
+  static constexpr const char* name = "segment_max";
 };
 
 /// The sizes of an embedding.

@@ -1,39 +1,80 @@
-// Pooling, nearest upsampling and bilinear resizing of images [N, C, H, W] in any channel block.
+// Pooling, nearest upsampling and bilinear resizing of images [N, C, H, W] in any channel block; all but the
+// last of volumes [N, C, D, H, W], too.
 #pragma once
 
+#include "lockstep/ops/convolution.h"
 #include "lockstep/ops/math.h"
 #include "lockstep/ops/operation.h"
 
 namespace lockstep::ops {
 
-/// How a window moves over an image.
+/// How a window moves over an image or a volume.
 struct PoolGeometry {
-  int kernel = 2;
-  int stride = 2;
-  int padding = 0;
+  Directions kernel = 2;
+  Directions stride = 2;
+  Directions padding = 0;
 };
 
-/// The windows of a pooling.
-struct Windows {
-  std::int64_t height, width;          ///< of the large side
-  std::int64_t out_height, out_width;  ///< of the small side
-  std::int64_t kernel, stride, padding;
+/// Positions [begin, end) along one direction.
+struct PositionRange {
+  std::int64_t begin, end;
+};
 
-  /// body(output pixel, first row, end row, first column, end column) inside the image.
+/// The windows of a pooling along one direction.
+struct WindowsAlong {
+  std::int64_t extent = 1, outputs = 1;  ///< of the large and of the small side
+  std::int64_t kernel = 1, stride = 1, padding = 0;
+  bool adaptive = false;  ///< windows [floor(i extent / outputs), ceil((i + 1) extent / outputs))
+
+  /// The positions of window i that are inside.
+  LOCKSTEP_ON_ANY_DEVICE PositionRange window(std::int64_t i) const {
+    if (adaptive) return {i * extent / outputs, ((i + 1) * extent + outputs - 1) / outputs};
+    const std::int64_t begin = i * stride - padding, end = begin + kernel;
+    return {begin > 0 ? begin : 0, end < extent ? end : extent};
+  }
+  /// The windows that contain a position. Extents have 32 bits, in which divisions are faster.
+  LOCKSTEP_ON_ANY_DEVICE PositionRange over(std::int64_t position) const {
+    if (adaptive) return {position * outputs / extent, ((position + 1) * outputs + extent - 1) / extent};
+    const auto quotient = [](std::int64_t a, std::int64_t by) -> std::int64_t {
+      return static_cast<std::uint32_t>(a) / static_cast<std::uint32_t>(by);
+    };
+    const std::int64_t padded = position + padding, end = quotient(padded, stride) + 1;
+    return {padded < kernel ? 0 : quotient(padded - kernel, stride) + 1, end < outputs ? end : outputs};
+  }
+};
+
+/// The positions of one window.
+struct Window {
+  PositionRange depth, rows, columns;
+};
+
+/// The windows of a pooling. Images have depth 1.
+struct Windows {
+  WindowsAlong depth, height, width;
+
+  /// What a position counts in the mean over a window.
+  LOCKSTEP_ON_ANY_DEVICE float share(const Window& of) const {
+    const auto [d, h, w] = of;
+    const std::int64_t count = height.adaptive ? (d.end - d.begin) * (h.end - h.begin) * (w.end - w.begin)
+                                               : depth.kernel * height.kernel * width.kernel;
+    return 1.0f / static_cast<float>(count);
+  }
+
+  /// body(number of the output, its window).
   template <class Body>
   void for_each(const Body& body) const {
-    for (std::int64_t oh = 0; oh < out_height; ++oh) {
-      const std::int64_t top = oh * stride - padding;
-      for (std::int64_t ow = 0; ow < out_width; ++ow) {
-        const std::int64_t left = ow * stride - padding;
-        body(oh * out_width + ow, top > 0 ? top : 0, top + kernel < height ? top + kernel : height,
-             left > 0 ? left : 0, left + kernel < width ? left + kernel : width);
+    std::int64_t output = 0;
+    for (std::int64_t od = 0; od < depth.outputs; ++od) {
+      for (std::int64_t oh = 0; oh < height.outputs; ++oh) {
+        for (std::int64_t ow = 0; ow < width.outputs; ++ow)
+          body(output++, Window{depth.window(od), height.window(oh), width.window(ow)});
       }
     }
   }
 };
 
-/// winners: int32 of y's shape and layout: the pixel (h * W + w) of x of each maximum (the first on a tie).
+/// winners: int32 of y's shape and layout: the position (h * W + w, or (d * H + h) * W + w) in x of each
+/// maximum (the first on a tie).
 struct MaxPool {
   static constexpr const char* name = "max_pool";
   Tensor x;
@@ -61,12 +102,14 @@ struct MaxPoolBackward {
   void check() const;
 };
 
-/// Padding counts as zeros in the mean (PyTorch's count_include_pad = True).
+/// Padding counts as zeros in the mean (PyTorch's count_include_pad = True). adaptive: windows of all of x,
+/// by the extents of y; the geometry is not used.
 struct AveragePool {
   static constexpr const char* name = "average_pool";
   Tensor x;
   PoolGeometry geometry;
   Tensor y;
+  bool adaptive = false;
 
   static void operands(auto& op, auto&& each) { each(in("x", op.x).blocked(), out("y", op.y).blocked()); }
   Windows windows() const;  ///< UsageError if sizes do not fit
@@ -79,13 +122,14 @@ struct AveragePoolBackward {
   Tensor dy;
   PoolGeometry geometry;
   Tensor dx;
+  bool adaptive = false;
 
   static void operands(auto& op, auto&& each) { each(in("dy", op.dy).blocked(), out("dx", op.dx).blocked()); }
   Windows windows() const;  ///< UsageError if sizes do not fit
   void check() const { (void)windows(); }
 };
 
-/// y: plain [N, C] or [N, C, 1, 1].
+/// y: plain [N, C], [N, C, 1, 1] or [N, C, 1, 1, 1].
 struct GlobalAveragePool {
   static constexpr const char* name = "global_average_pool";
   Tensor x, y;
@@ -103,7 +147,7 @@ struct GlobalAveragePoolBackward {
   void check() const;
 };
 
-/// y: [N, C, H * scale, W * scale], each pixel the nearest of x.
+/// y: [N, C, H * scale, W * scale], each pixel the nearest of x; of volumes the depth, too.
 struct UpsampleNearest {
   static constexpr const char* name = "upsample_nearest";
   Tensor x;
@@ -143,6 +187,7 @@ struct Resizing {
   std::int64_t from = 1, to = 1;
 
   LOCKSTEP_ON_ANY_DEVICE Neighbours at(std::int64_t position) const {
+    if (from == to) return {position, position + 1 < from ? position + 1 : position, 0};
     const float scale = static_cast<float>(from) / static_cast<float>(to);
     const float centre = multiply_add(static_cast<float>(position) + 0.5f, scale, -0.5f);
     const float inside = centre > 0 ? centre : 0;
@@ -157,6 +202,7 @@ struct Resizing {
     std::int64_t begin, end;
   };
   LOCKSTEP_ON_ANY_DEVICE Range around(std::int64_t position) const {
+    if (from == to) return {position > 0 ? position - 1 : 0, position + 2 < to ? position + 2 : to};
     const float scale = static_cast<float>(to) / static_cast<float>(from);
     const auto first = static_cast<std::int64_t>((static_cast<float>(position) - 0.5f) * scale);
     const auto last = static_cast<std::int64_t>((static_cast<float>(position) + 1.5f) * scale);

@@ -22,10 +22,10 @@ class MetaTensors {
 
 /// Copying a Tensor copies the handle, not the elements; constness is the handle's, as with a pointer.
 ///
-/// Layout. Elements are row-major, with one exception: a 4-D activation [N, C, H, W] may be stored in channel
-/// blocks, physically [N, ceil(C / B), H, W, B] with B = channel_block(). B = 1 is plain NCHW, B = C is NHWC,
-/// B = 8 or 16 is what convolutions like best. Lanes that pad the last block always hold zero. Only kernels
-/// and kernels::Backend::to_layout look at B; everything that leaves the tape is plain.
+/// Layout. Elements are row-major, with one exception: an activation [N, C, H, W] or [N, C, D, H, W] may be
+/// stored in channel blocks, physically [N, ceil(C / B), H, W, B] with B = channel_block(). B = 1 is plain
+/// NCHW, B = C is NHWC, B = 8 or 16 is what convolutions like best. Lanes that pad the last block always hold
+/// zero. Only kernels and kernels::Backend::to_layout look at B; everything that leaves the tape is plain.
 class Tensor {
  public:
   Tensor() = default;  ///< empty: bool(t) is false
@@ -96,6 +96,8 @@ class Tensor {
   int channel_block_ = 1;
 };
 
+/// The positions of images [N, C, H, W], or of volumes [N, C, D, H, W].
+std::int64_t positions_of(const Shape& shape);
 /// Elements in memory of a tensor of this shape in channel blocks of B.
 std::int64_t stored_numel(const Shape& shape, int channel_block);
 

@@ -1,4 +1,7 @@
-// Convolutions of images [N, C, H, W] and of rows [N, C, L].
+// Convolutions, pooling and resizing of images [N, C, H, W], volumes [N, C, D, H, W] and rows [N, C, L].
+#include <algorithm>
+#include <array>
+
 #include "autograd/functions/support.h"
 #include "lockstep/ops/check.h"
 #include "lockstep/ops/pooling.h"
@@ -7,6 +10,13 @@ namespace lockstep {
 namespace {
 
 using ops::ConvolutionGeometry;
+using ops::Directions;
+
+/// The number of the direction of an axis of images or volumes, which are the last ones.
+int along(const Directions& of, int axis, int rank) {
+  const int from_last = rank - 1 - axis;
+  return from_last == 0 ? of.width : from_last == 1 ? of.height : of.depth;
+}
 
 /// The backend's channel block if it divides the channels of a group; else 1 (plain).
 int channel_block_for(kernels::Backend& backend, std::int64_t channels, DType dtype, int groups) {
@@ -46,28 +56,29 @@ void require_channels(const char* function, const Var& x, const Var& weight, con
 
 /// A weight [O, C, k] as [O, C, 1, k]; a view.
 Tensor as_images(const Tensor& weight) {
-  if (weight.shape().rank() == 4) return weight;
+  if (weight.shape().rank() != 3) return weight;
   return weight.reshape({weight.size(0), weight.size(1), 1, weight.size(2)});
 }
 
 /// The gradient of such a weight, for each shard.
 Tensor as_images(const Tensor& dweight, const Tape& tape) {
   const int first = tape.pass().shards == 1 ? 0 : 1;
-  if (dweight.shape().rank() == first + 4) return dweight;
+  if (dweight.shape().rank() != first + 3) return dweight;
   return dweight.reshape(
       tape.of_each_shard({dweight.size(first), dweight.size(first + 1), 1, dweight.size(first + 2)}));
 }
 
-/// x: [N, C, H, W], plain or in channel blocks.
+/// x: [N, C, H, W] or [N, C, D, H, W], plain or in channel blocks.
 Var convolve(const char* function, const Var& input, const Var& weight, const Var& bias,
              const ConvolutionGeometry& geometry, const Var& residual = {}) {
   const auto& [stride, padding, groups, dilation] = geometry;
   require_channels(function, input, weight, bias, weight.shape()[1] * groups, weight.shape()[0], groups);
   const Shape& s = input.shape();
   const Shape w = as_images(weight.value()).shape();
-  const Shape y_shape{
-      s[0], w[0], ops::convolved_extent(function, s[2], w[2], stride.height, padding.height, dilation.height),
-      ops::convolved_extent(function, s[3], w[3], stride.width, padding.width, dilation.width)};
+  Shape y_shape{s[0], w[0]};
+  for (int d = 2; d < s.rank(); ++d)
+    y_shape.append(ops::convolved_extent(function, s[d], w[d], along(stride, d, s.rank()),
+                                         along(padding, d, s.rank()), along(dilation, d, s.rank())));
   const Var x = in_block(input, groups);
   const Tensor y = new_images(x, y_shape, groups);
   const Var added = residual.value() ? to_channel_block(residual, y.channel_block()) : Var();
@@ -108,13 +119,23 @@ Var conv1d(const Var& x, const Var& weight, const Var& bias, const ConvolutionGe
   return reshape(y, {s[0], y.shape()[1], y.shape()[3]});
 }
 
-Var conv_transpose2d(const Var& input, const Var& weight, const Var& bias,
-                     const ConvolutionGeometry& geometry, const ops::HeightWidth& output_padding) {
-  constexpr const char* function = "conv_transpose2d";
-  require_fit(function, input, weight, 4);
+Var conv3d(const Var& x, const Var& weight, const Var& bias, const ConvolutionGeometry& geometry,
+           const Var& residual) {
+  require_fit("conv3d", x, weight, 5);
+  return convolve("conv3d", x, weight, bias, geometry, residual);
+}
+
+namespace {
+
+Var convolve_transposed(const char* function, const Var& input, const Var& weight, const Var& bias,
+                        const ConvolutionGeometry& geometry, const Directions& output_padding) {
   const Shape &s = input.shape(), &w = weight.shape();
   require_channels(function, input, weight, bias, w[0], w[1] * geometry.groups, geometry.groups);
-  const auto extent = [&](int d, int stride, int padding, int dilation, int more) {
+  const int rank = s.rank();
+  Shape y_shape{s[0], w[1] * geometry.groups};
+  for (int d = 2; d < rank; ++d) {
+    const int stride = along(geometry.stride, d, rank), padding = along(geometry.padding, d, rank),
+              dilation = along(geometry.dilation, d, rank), more = along(output_padding, d, rank);
     const std::int64_t result =
         (s[d] - 1) * stride - 2 * std::int64_t{padding} + dilation * (w[d] - 1) + 1 + more;
     if (more < 0 || more >= stride || result < 1 ||
@@ -123,14 +144,10 @@ Var conv_transpose2d(const Var& input, const Var& weight, const Var& bias,
           "{}: no convolution of an image gives {} with a kernel of {}, stride {}, padding {}, dilation {} "
           "and output padding {} (which must be less than the stride)",
           function, to_string(s), to_string(w), stride, padding, dilation, more);
-    return result;
-  };
-  const auto& [stride, padding, groups, dilation] = geometry;
-  const Shape y_shape{s[0], w[1] * groups,
-                      extent(2, stride.height, padding.height, dilation.height, output_padding.height),
-                      extent(3, stride.width, padding.width, dilation.width, output_padding.width)};
-  const Var x = in_block(input, groups);
-  const Tensor y = new_images(x, y_shape, groups);
+    y_shape.append(result);
+  }
+  const Var x = in_block(input, geometry.groups);
+  const Tensor y = new_images(x, y_shape, geometry.groups);
   Tape& tape = x.tape();
   tape.run_by_shard(ops::ConvolutionBackwardInput{x.value(), weight.value(), geometry, y});
   if (bias.value()) tape.backend().run(ops::AddChannels{bias.value(), y});
@@ -148,6 +165,20 @@ Var conv_transpose2d(const Var& input, const Var& weight, const Var& bias,
       });
 }
 
+}  // namespace
+
+Var conv_transpose2d(const Var& x, const Var& weight, const Var& bias, const ConvolutionGeometry& geometry,
+                     const Directions& output_padding) {
+  require_fit("conv_transpose2d", x, weight, 4);
+  return convolve_transposed("conv_transpose2d", x, weight, bias, geometry, output_padding);
+}
+
+Var conv_transpose3d(const Var& x, const Var& weight, const Var& bias, const ConvolutionGeometry& geometry,
+                     const Directions& output_padding) {
+  require_fit("conv_transpose3d", x, weight, 5);
+  return convolve_transposed("conv_transpose3d", x, weight, bias, geometry, output_padding);
+}
+
 namespace {
 
 /// The number of windows of `kernel` elements over `extent` elements.
@@ -163,58 +194,108 @@ std::int64_t windows(const char* function, const Var& x, std::int64_t extent, st
   return steps / stride + 1;
 }
 
-Shape pooled(const char* function, const Var& x, const ops::PoolGeometry& pool) {
-  require_rank(function, x, 4);
+/// UsageError unless x has so many dimensions.
+Shape pooled(const char* function, const Var& x, const ops::PoolGeometry& pool, int rank) {
+  require_rank(function, x, rank);
   const Shape& s = x.shape();
-  return {s[0], s[1], windows(function, x, s[2], pool.kernel, pool.stride, pool.padding),
-          windows(function, x, s[3], pool.kernel, pool.stride, pool.padding)};
+  Shape shape{s[0], s[1]};
+  for (int d = 2; d < rank; ++d)
+    shape.append(windows(function, x, s[d], along(pool.kernel, d, rank), along(pool.stride, d, rank),
+                         along(pool.padding, d, rank)));
+  return shape;
 }
 
-}  // namespace
-
-Var max_pool2d(const Var& x, const ops::PoolGeometry& geometry) {
+Var max_pool(const Var& x, const ops::PoolGeometry& geometry, const Shape& shape) {
   Tape& tape = x.tape();
   const int block = x.value().channel_block();
-  const Tensor y = tape.backend().empty(pooled("max_pool2d", x, geometry), x.value().dtype(), block);
-  const Tensor winners = tape.backend().empty(y.shape(), DType::int32, block);
+  const Tensor y = tape.backend().empty(shape, x.value().dtype(), block);
+  const Tensor winners = tape.backend().empty(shape, DType::int32, block);
   tape.backend().run(ops::MaxPool{x.value(), geometry, y, winners});
   return record_unary(y, x, [winners, geometry](const Tensor& dy, const Tensor& dx) {
     return ops::MaxPoolBackward{dy, winners, geometry, dx};
   });
 }
 
-Var avg_pool2d(const Var& x, const ops::PoolGeometry& geometry) {
+Var average_pool(const Var& x, const ops::PoolGeometry& geometry, const Shape& shape, bool adaptive) {
   Tape& tape = x.tape();
-  const Tensor y =
-      tape.backend().empty(pooled("avg_pool2d", x, geometry), x.value().dtype(), x.value().channel_block());
-  tape.backend().run(ops::AveragePool{x.value(), geometry, y});
-  return record_unary(y, x, [geometry](const Tensor& dy, const Tensor& dx) {
-    return ops::AveragePoolBackward{dy, geometry, dx};
+  const Tensor y = tape.backend().empty(shape, x.value().dtype(), x.value().channel_block());
+  tape.backend().run(ops::AveragePool{x.value(), geometry, y, adaptive});
+  return record_unary(y, x, [geometry, adaptive](const Tensor& dy, const Tensor& dx) {
+    return ops::AveragePoolBackward{dy, geometry, dx, adaptive};
   });
 }
 
-Var global_avg_pool2d(const Var& x) {
-  require_rank("global_avg_pool2d", x, 4);
+Var global_average_pool(const Var& x) {
   Tape& tape = x.tape();
-  const Tensor y = tape.backend().empty({x.shape()[0], x.shape()[1], 1, 1}, x.value().dtype());
+  Shape shape{x.shape()[0], x.shape()[1]};
+  while (shape.rank() < x.shape().rank()) shape.append(1);
+  const Tensor y = tape.backend().empty(shape, x.value().dtype());
   tape.backend().run(ops::GlobalAveragePool{x.value(), y});
   return record_unary(y, x, [](const Tensor& dy, const Tensor& dx) {
     return ops::GlobalAveragePoolBackward{dy, dx};
   });
 }
 
-Var upsample_nearest2d(const Var& x, int scale) {
-  require_rank("upsample_nearest2d", x, 4);
-  if (scale < 1) throw UsageError("upsample_nearest2d: a scale of {} is below 1", scale);
-  Tape& tape = x.tape();
+}  // namespace
+
+Var max_pool2d(const Var& x, const ops::PoolGeometry& geometry) {
+  return max_pool(x, geometry, pooled("max_pool2d", x, geometry, 4));
+}
+Var max_pool3d(const Var& x, const ops::PoolGeometry& geometry) {
+  return max_pool(x, geometry, pooled("max_pool3d", x, geometry, 5));
+}
+Var avg_pool2d(const Var& x, const ops::PoolGeometry& geometry) {
+  return average_pool(x, geometry, pooled("avg_pool2d", x, geometry, 4), false);
+}
+Var avg_pool3d(const Var& x, const ops::PoolGeometry& geometry) {
+  return average_pool(x, geometry, pooled("avg_pool3d", x, geometry, 5), false);
+}
+
+namespace {
+
+/// The shape of images or volumes of another size. UsageError unless it has an extent for each direction.
+Shape resized(const char* function, const Var& x, std::span<const std::int64_t> size) {
   const Shape& s = x.shape();
-  const Tensor y = tape.backend().empty({s[0], s[1], s[2] * scale, s[3] * scale}, x.value().dtype(),
-                                        x.value().channel_block());
+  if ((s.rank() != 4 && s.rank() != 5) || static_cast<int>(size.size()) != s.rank() - 2 ||
+      std::ranges::min(size) < 1)
+    throw UsageError("{}: cannot give {} the size {}", function, to_string(s), to_string(Shape(size)));
+  Shape shape{s[0], s[1]};
+  for (const std::int64_t extent : size) shape.append(extent);
+  return shape;
+}
+
+}  // namespace
+
+Var adaptive_avg_pool(const Var& x, std::span<const std::int64_t> size) {
+  const Shape shape = resized("adaptive_avg_pool", x, size);
+  if (std::ranges::max(size) == 1) return global_average_pool(x);
+  return average_pool(x, {}, shape, true);
+}
+
+Var global_avg_pool2d(const Var& x) {
+  require_rank("global_avg_pool2d", x, 4);
+  return global_average_pool(x);
+}
+
+namespace {
+
+Var upsample(const char* function, const Var& x, int scale, int rank) {
+  require_rank(function, x, rank);
+  if (scale < 1) throw UsageError("{}: a scale of {} is below 1", function, scale);
+  Tape& tape = x.tape();
+  Shape shape = x.shape();
+  for (int d = 2; d < rank; ++d) shape = shape.with(d, shape[d] * scale);
+  const Tensor y = tape.backend().empty(shape, x.value().dtype(), x.value().channel_block());
   tape.backend().run(ops::UpsampleNearest{x.value(), scale, y});
   return record_unary(y, x, [scale](const Tensor& dy, const Tensor& dx) {
     return ops::UpsampleNearestBackward{dy, scale, dx};
   });
 }
+
+}  // namespace
+
+Var upsample_nearest2d(const Var& x, int scale) { return upsample("upsample_nearest2d", x, scale, 4); }
+Var upsample_nearest3d(const Var& x, int scale) { return upsample("upsample_nearest3d", x, scale, 5); }
 
 Var resize_bilinear(const Var& x, std::int64_t height, std::int64_t width) {
   require_rank("resize_bilinear", x, 4);
@@ -229,6 +310,19 @@ Var resize_bilinear(const Var& x, std::int64_t height, std::int64_t width) {
   return record_unary(y, x, [](const Tensor& dy, const Tensor& dx) {
     return ops::ResizeBilinearBackward{dy, dx};
   });
+}
+
+/// The slices are resized as images, and then each line along the depth, as a column of an image.
+Var resize_trilinear(const Var& x, std::int64_t depth, std::int64_t height, std::int64_t width) {
+  const std::array<std::int64_t, 3> size{depth, height, width};
+  const Shape& s = x.shape();
+  require_rank("resize_trilinear", x, 5);
+  const Shape shape = resized("resize_trilinear", x, size);
+  const int block = x.value().channel_block();
+  const std::int64_t runs = s[0] * ((s[1] + block - 1) / block), line = height * width * block;
+  const Var slices = resize_bilinear(stored_as(x, {runs * s[2], block, s[3], s[4]}, block), height, width);
+  const Var lines = resize_bilinear(stored_as(slices, {runs, 1, s[2], line}), depth, line);
+  return stored_as(lines, shape, block);
 }
 
 }  // namespace lockstep

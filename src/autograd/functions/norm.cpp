@@ -86,7 +86,7 @@ Var rms_norm(const Var& input, const Var& weight, float eps) {
 }
 
 Var group_norm(const Var& input, int groups, const Var& weight, const Var& bias, float eps) {
-  require_rank("group_norm", input, 4);
+  if (input.shape().rank() != 5) require_rank("group_norm", input, 4);
   const Var x = plain(input);
   const std::int64_t channels = x.shape()[1];
   if (groups < 1 || channels % groups != 0)
@@ -113,7 +113,7 @@ Var group_norm(const Var& input, int groups, const Var& weight, const Var& bias,
 
 Var adaptive_group_norm(const Var& x, int groups, const Var& weight, const Var& bias, float eps,
                         const AdaptiveNorm& how) {
-  require_rank(ops::AdaptiveGroupNorm::name, x, 4);
+  if (x.shape().rank() != 5) require_rank(ops::AdaptiveGroupNorm::name, x, 4);
   Tape& tape = x.tape();
   kernels::Backend& backend = tape.backend();
   const Shape statistics{x.shape()[0], std::max(0, groups)};
@@ -281,7 +281,7 @@ struct Normalisation {
 Normalisation normalisation_of(const char* function, const Var& x, const Var& weight, const Var& bias,
                                const BatchNormOptions& options) {
   const int rank = x.shape().rank();
-  if ((rank != 2 && rank != 4) || !(weight.shape() == Shape{x.shape()[1]}) ||
+  if ((rank != 2 && rank != 4 && rank != 5) || !(weight.shape() == Shape{x.shape()[1]}) ||
       !(bias.shape() == weight.shape()) || !(options.running_mean.shape() == weight.shape()) ||
       !(options.running_var.shape() == weight.shape()))
     throw UsageError("{}: an input of shape {} does not fit weight {}, bias {} and running statistics {}",

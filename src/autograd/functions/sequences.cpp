@@ -1,6 +1,7 @@
 // Embeddings, positions and attention.
 #include <algorithm>
 #include <array>
+#include <limits>
 
 #include "autograd/functions/support.h"
 #include "lockstep/autograd/key_value_cache.h"
@@ -19,6 +20,7 @@ Tensor run_attention(Tape& tape, ops::Attention op) {
                      s.queries);
   constexpr std::int64_t few = 8;  // queries, for which products are slower than rows
   const bool cached = op.causal && tape.pass().cache;
+  if (cached && op.bias) throw UsageError("attention: a pass with a cache does not support a bias");
   if (cached) {
     const KeyValueCache::Rows rows = tape.pass().cache->append(backend, op.k, op.v, s);
     op.k = rows.keys;
@@ -32,18 +34,54 @@ Tensor run_attention(Tape& tape, ops::Attention op) {
   return op.saved;
 }
 
+/// Added to the scores of a key that nothing sees: its exponential is 0 beside those of others. Finite, and
+/// small enough for the differences of scores, so that a row without keys is no NaN.
+constexpr float hidden = -65536;
+
+/// The bias of scores of this shape as float32 of four dimensions; a Var{} if there is none.
+Var bias_of(Tape& tape, const ops::AttentionSizes& s, const AttentionBias& given) {
+  Var bias = given.bias.value() ? plain(to_float32(given.bias)) : Var();
+  if (bias.value() && bias.shape().rank() == 3)
+    bias = reshape(bias, {1, bias.shape()[0], bias.shape()[1], bias.shape()[2]});
+  if (given.key_mask) {
+    ops::require_shape("attention", "the key mask", given.key_mask, {s.batch, s.keys});
+    const Tensor mask = tape.backend().in_type(given.key_mask, DType::float32);
+    const Var seen = tape.constant(mask.reshape({s.batch, 1, 1, s.keys}));
+    const Var of_keys = hidden * (1.0f - minimum(abs(seen) * 1e30f, 1.0f));
+    bias = bias.value() ? bias + of_keys : of_keys;
+  }
+  if (!bias.value() || bias.shape().rank() != 4 || bias.shape()[0] != 1 || tape.pass().shards == 1)
+    return bias;
+  return expand(bias, bias.shape().with(0, s.batch));  // a shard has rows of its own
+}
+
+/// The backward of an attention, and the gradient of its bias.
+void run_backward(Tape& tape, ops::AttentionBackward op, const Var& bias) {
+  if (bias.needs_gradient()) {
+    const ops::AttentionSizes s = op.sizes();
+    op.dbias = tape.backend().empty({s.batch, s.heads, s.queries, s.keys});
+  }
+  tape.run_by_shard(op);
+  if (op.dbias) add_broadcast_gradient(tape, bias, op.dbias);
+}
+
 /// The attention of q, k and v; it has q's shape.
-Var attend(const Var& q, const Var& k, const Var& v, int heads, bool causal, const Tensor& positions) {
+Var attend(const Var& q, const Var& k, const Var& v, int heads, bool causal, const Tensor& positions,
+           const AttentionBias& given) {
   const auto all = [](const Var& x) { return ops::all_columns(x.value()); };
   Tape& tape = q.tape();
+  const Var bias =
+      bias_of(tape, ops::attention_sizes("attention", all(q), all(k), all(v), heads, causal, 2), given);
   const Tensor y = empty_like(tape.backend(), q.value()),
-               saved = run_attention(tape, {all(q), all(k), all(v), heads, causal, y, {}, positions});
-  return tape.record(y, {&q, &k, &v}, [=](Tape& t, const Tensor& dy) {
+               saved = run_attention(
+                   tape, {all(q), all(k), all(v), heads, causal, y, {}, positions, 0, bias.value()});
+  return tape.record(y, {&q, &k, &v, &bias}, [=](Tape& t, const Tensor& dy) {
     const Tensor dq = empty_like(t.backend(), q.value()), dk = empty_like(t.backend(), k.value()),
                  dv = empty_like(t.backend(), v.value());
-    t.run_by_shard(ops::AttentionBackward{dy, all(q), all(k), all(v), heads, causal, y, saved,
-                                          ops::all_columns(dq), ops::all_columns(dk), ops::all_columns(dv),
-                                          positions});
+    run_backward(t,
+                 {dy, all(q), all(k), all(v), heads, causal, y, saved, ops::all_columns(dq),
+                  ops::all_columns(dk), ops::all_columns(dv), positions, bias.value()},
+                 bias);
     t.add_gradient(q, dq);
     t.add_gradient(k, dk);
     t.add_gradient(v, dv);
@@ -110,17 +148,20 @@ Var rotary(const Var& input, const RotaryOptions& options) {
   return record_unary(y, x, [turned](const Tensor& dy, const Tensor& dx) { return turned(dy, true, dx); });
 }
 
-Var attention(const Var& q, const Var& k, const Var& v, int heads, bool causal, const Tensor& positions) {
+Var attention(const Var& q, const Var& k, const Var& v, int heads, bool causal, const Tensor& positions,
+              const AttentionBias& bias) {
   for (const Var* const x : {&q, &k, &v}) require_rank("attention", *x, 3);
-  return attend(q, k, v, heads, causal, positions);
+  return attend(q, k, v, heads, causal, positions, bias);
 }
 
-Var attention(const Var& q, const Var& k, const Var& v, bool causal, const Tensor& positions) {
+Var attention(const Var& q, const Var& k, const Var& v, bool causal, const Tensor& positions,
+              const AttentionBias& bias) {
   for (const Var* const x : {&q, &k, &v}) require_rank("attention", *x, 4);
-  return attend(plain(q), plain(k), plain(v), 1, causal, positions);
+  return attend(plain(q), plain(k), plain(v), 1, causal, positions, bias);
 }
 
-Var attention(const Var& qkv, int heads, bool causal, HeadOrder order, const Tensor& positions) {
+Var attention(const Var& qkv, int heads, bool causal, HeadOrder order, const Tensor& positions,
+              const AttentionBias& given) {
   require_rank("attention", qkv, 3);
   const std::int64_t channels = qkv.shape()[2] / 3;
   if (qkv.shape()[2] % 3 != 0)
@@ -133,16 +174,93 @@ Var attention(const Var& qkv, int heads, bool causal, HeadOrder order, const Ten
   };
   const Tensor& x = qkv.value();
   Tape& tape = qkv.tape();
+  const Var bias = bias_of(
+      tape, ops::attention_sizes("attention", part(x, 0), part(x, 1), part(x, 2), heads, causal, 2), given);
   const Tensor y = tape.backend().empty(x.shape().with(-1, channels), x.dtype()),
-               saved =
-                   run_attention(tape, {part(x, 0), part(x, 1), part(x, 2), heads, causal, y, {}, positions});
-  return tape.record(y, {&qkv}, [qkv, heads, causal, y, saved, part, positions](Tape& t, const Tensor& dy) {
-    add_new_gradient(t, qkv, [&](const Tensor& d) {
-      t.run_by_shard(ops::AttentionBackward{dy, part(qkv.value(), 0), part(qkv.value(), 1),
-                                            part(qkv.value(), 2), heads, causal, y, saved, part(d, 0),
-                                            part(d, 1), part(d, 2), positions});
-    });
-  });
+               saved = run_attention(
+                   tape,
+                   {part(x, 0), part(x, 1), part(x, 2), heads, causal, y, {}, positions, 0, bias.value()});
+  return tape.record(
+      y, {&qkv, &bias}, [qkv, bias, heads, causal, y, saved, part, positions](Tape& t, const Tensor& dy) {
+        const Tensor d = empty_like(t.backend(), qkv.value());
+        run_backward(t,
+                     {dy, part(qkv.value(), 0), part(qkv.value(), 1), part(qkv.value(), 2), heads, causal, y,
+                      saved, part(d, 0), part(d, 1), part(d, 2), positions, bias.value()},
+                     bias);
+        t.add_gradient(qkv, d);
+      });
+}
+
+namespace {
+
+/// lengths as float32 [sequences, 1]. DataError, as an index, for one outside [0, steps].
+Tensor checked_lengths(Tape& tape, const char* function, const Tensor& lengths, std::int64_t steps) {
+  if (lengths.shape().rank() != 1 || steps < 0)
+    throw UsageError("{}: lengths of shape {} for {} steps; there must be one for each sequence", function,
+                     to_string(lengths.shape()), steps);
+  kernels::Backend& backend = tape.backend();
+  const Tensor ones = backend.empty({steps + 1}), numbers = backend.empty({steps + 1}),
+               floats = backend.empty(lengths.shape());
+  backend.fill(ones, 1);
+  backend.run(ops::CumulativeSum{ones, 0, false, numbers});
+  backend.run(ops::Map<ops::Shifted>{{1, -1}, {numbers}, numbers});
+  backend.run(ops::Gather{numbers, lengths, 0, floats, function});
+  return floats.reshape({lengths.numel(), 1});
+}
+
+/// float32 [sequences, steps]: 1 for the first `lengths` steps, which are float32 [sequences, 1], then 0.
+Tensor mask_of(Tape& tape, const Tensor& lengths, std::int64_t steps) {
+  kernels::Backend& backend = tape.backend();
+  const Tensor ones = backend.empty({steps}), ends = backend.empty({steps}),
+               mask = backend.empty({lengths.numel(), steps});
+  backend.fill(ones, 1);
+  backend.run(ops::CumulativeSum{ones, 0, false, ends});
+  backend.run(ops::Map<ops::Difference>{{}, {lengths, ends}, mask});  // -1 or less after the last step
+  backend.run(ops::Map<ops::Value<ops::Clamp>>{{{-1, 0}}, {mask}, mask});
+  backend.run(ops::Map<ops::Shifted>{{1, 1}, {mask}, mask});
+  return mask;
+}
+
+}  // namespace
+
+Tensor length_mask(Tape& tape, const Tensor& lengths, std::int64_t steps) {
+  return mask_of(tape, checked_lengths(tape, "length_mask", lengths, steps), steps);
+}
+
+Var mean_over_lengths(const Var& input, const Tensor& lengths) {
+  constexpr const char* function = "mean_over_lengths";
+  const Var x = plain(input);
+  const Shape& s = x.shape();
+  if (s.rank() < 2 || !(lengths.shape() == Shape{s[0]}))
+    throw UsageError("{}: lengths of shape {} do not fit sequences of shape {}", function,
+                     to_string(lengths.shape()), to_string(s));
+  Tape& tape = x.tape();
+  kernels::Backend& backend = tape.backend();
+  const Tensor floats = checked_lengths(tape, function, lengths, s[1]), zero = backend.empty({});
+  Shape rows{s[0], s[1]}, one_row{s[0], 1}, result{s[0]};
+  for (int d = 2; d < s.rank(); ++d) {
+    rows.append(1);
+    one_row.append(1);
+    result.append(s[d]);
+  }
+  const Tensor mask = mask_of(tape, floats, s[1]).reshape(rows), counts = floats.reshape(one_row),
+               seen = backend.empty(s), sums = backend.empty(s.with(1, 1)),
+               y = backend.empty(sums.shape(), x.value().dtype());
+  backend.fill(zero, 0);
+  backend.run(ops::Map<ops::Where>{{}, {mask, x.value(), zero}, seen});
+  backend.run(ops::ReduceAxes<ops::Total>{seen, sums});
+  backend.run(
+      ops::Map<ops::Value<ops::Clamp>>{{{1, std::numeric_limits<float>::infinity()}}, {counts}, counts});
+  backend.run(ops::Map<ops::Quotient>{{}, {sums, counts}, y});
+  return tape.record(
+      y.reshape(result), {&x},
+      [x = x.without_value(), mask, counts, zero, shape = sums.shape()](Tape& t, const Tensor& dy) {
+        add_new_gradient(t, x, [&](const Tensor& dx) {
+          const Tensor shares = t.backend().empty(shape);
+          t.backend().run(ops::Map<ops::Quotient>{{}, {dy.reshape(shape), counts}, shares});
+          t.backend().run(ops::Map<ops::Where>{{}, {mask, shares, zero}, dx});
+        });
+      });
 }
 
 }  // namespace lockstep

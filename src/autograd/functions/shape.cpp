@@ -77,17 +77,9 @@ Var gathered(const Var& x, int axis, const Tensor& indices, const Shape& shape) 
   });
 }
 
-/// The memory of x under another shape and layout.
-Var stored_as(const Var& x, const Shape& shape, int channel_block = 1) {
-  return x.tape().record(x.value().stored_as(shape, channel_block), {&x},
-                         [x = x.without_value()](Tape& t, const Tensor& dy) {
-                           t.add_gradient(x, dy.stored_as(x.shape(), x.value().channel_block()));
-                         });
-}
-
-/// The blocks of images in full channel blocks as an axis: [N, C / block, H, W, block].
+/// The blocks of images in full channel blocks as an axis: [N, C / block, H W, block].
 Shape blocks_of(const Shape& images, int block) {
-  return {images[0], images[1] / block, images[2], images[3], block};
+  return {images[0], images[1] / block, positions_of(images), block};
 }
 
 /// The common channel block of images; 1 if there is none, or if a block is not full.
@@ -124,6 +116,13 @@ Var to_channel_block(const Var& x, int channel_block) {
   const Tensor y = tape.backend().empty(x.shape(), x.value().dtype(), channel_block);
   tape.backend().run(ops::ToLayout{x.value(), y});
   return record_unary(y, x, [](const Tensor& dy, const Tensor& dx) { return ops::ToLayout{dy, dx}; });
+}
+
+Var stored_as(const Var& x, const Shape& shape, int channel_block) {
+  return x.tape().record(x.value().stored_as(shape, channel_block), {&x},
+                         [x = x.without_value()](Tape& t, const Tensor& dy) {
+                           t.add_gradient(x, dy.stored_as(x.shape(), x.value().channel_block()));
+                         });
 }
 
 Var reshape(const Var& input, Shape shape) {
@@ -174,12 +173,12 @@ Var concat(std::span<const Var> parts, int signed_axis) {
     total += shape[axis];
   }
   const Shape joined = first.with(axis, total);
-  const bool of_channels = axis == 1 && first.rank() == 4;
+  const bool of_channels = axis == 1 && (first.rank() == 4 || first.rank() == 5);
   if (of_channels && channels_last(parts, total)) {
-    const auto rows = [](const Shape& s) { return Shape{s[0], s[2], s[3], s[1]}; };
+    const auto rows = [](const Shape& s) { return Shape{s[0], positions_of(s), s[1]}; };
     const auto in_rows = [&](const Var& part) { return stored_as(part, rows(part.shape())); };
     const auto channels = [](const Var& part) { return part.shape()[1]; };
-    return stored_as(join(parts, rows(joined), 3, channels, in_rows), joined, static_cast<int>(total));
+    return stored_as(join(parts, rows(joined), 2, channels, in_rows), joined, static_cast<int>(total));
   }
   const int block = of_channels ? common_full_block(parts) : 1;
   const auto extent = [axis, block](const Var& part) { return part.shape()[axis] / block; };

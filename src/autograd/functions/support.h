@@ -14,6 +14,9 @@ inline Tensor empty_like(kernels::Backend& backend, const Tensor& tensor) {
 
 inline Var plain(const Var& x) { return to_channel_block(x, 1); }
 
+/// The memory of x under another shape and layout (shape.cpp).
+Var stored_as(const Var& x, const Shape& shape, int channel_block = 1);
+
 /// UsageError for float32 activations in a bf16 pass, whose weights are rounded: such a product would be slow
 /// and have the precision of neither type.
 inline void require_one_type(const char* function, const Var& x, const Var& weight) {

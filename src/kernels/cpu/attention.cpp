@@ -63,6 +63,29 @@ const std::int64_t* positions_of(const Tensor& positions, const ops::AttentionSi
   return positions ? positions.data<std::int64_t>() + image * sizes.queries : nullptr;
 }
 
+/// The rows of a head's bias, or null.
+struct BiasOfHead {
+  const float* data;
+  std::int64_t stride;
+};
+BiasOfHead bias_of(const Tensor& bias, const ops::AttentionSizes& sizes, std::int64_t item) {
+  if (!bias) return {};
+  const ops::HeadStrides strides = ops::bias_strides(bias);
+  return {bias.data<float>() + item / sizes.heads * strides.image + item % sizes.heads * strides.head,
+          strides.row};
+}
+/// Adds its rows from `begin` on to scores, which are not scaled yet.
+void add_bias(const ops::AttentionSizes& sizes, const BiasOfHead& bias, std::int64_t begin, std::int64_t rows,
+              std::int64_t keys, float* scores, std::int64_t stride) {
+  const float factor = std::sqrt(static_cast<float>(sizes.width));
+  for (std::int64_t r = 0; bias.data && r < rows; ++r) {
+    const float* const from = bias.data + (begin + r) * bias.stride;
+    float* const row = scores + r * stride;
+#pragma GCC ivdep
+    for (std::int64_t j = 0; j < keys; ++j) row[j] += factor * from[j];
+  }
+}
+
 float scale_of(const ops::AttentionSizes& sizes) { return 1.0f / std::sqrt(static_cast<float>(sizes.width)); }
 
 /// One head's [time, width], with rows `stride` elements apart. E: float or BFloat16.
@@ -204,6 +227,7 @@ struct ForwardHead {
   Head<E> q, k, v, y;
   float* saved;  ///< [queries, keys] probabilities, or [queries] logarithms
   const std::int64_t* positions;
+  BiasOfHead bias;
 };
 
 template <class E>
@@ -223,6 +247,7 @@ void forward_head(const ops::AttentionSizes& sizes, const ForwardHead<E>& head, 
     for (const Head<E>& part : {next.k, next.v}) prefetch(part, begin, std::min(end, sizes.keys), width);
     multiply(rows, keys, width, readable(head.q, begin, end, width, scratch), keys_transposed, 0.0f, strip,
              stride);
+    add_bias(sizes, head.bias, begin, rows, keys, strip, stride);
     float sums[strip_rows];
     for (std::int64_t r = 0; r < rows; ++r) {
       const float log_sum_exp = exponentials_of_row(
@@ -254,6 +279,7 @@ void attend_by_row(const ops::AttentionSizes& sizes, const ForwardHead<E>& head,
   for (std::int64_t r = 0; r < sizes.queries; ++r) {
     const KeysOfRow keys = keys_of_row(sizes, head.positions, r);
     for (std::int64_t j = keys.first; j < keys.end; ++j) scores[j] = dot(head.q.row(r), head.k.row(j), width);
+    add_bias(sizes, head.bias, r, 1, keys.end, scores, 0);
     float sum_of_row = 0;
     exponentials_of_row(scores, keys, keys.end, scale_of(sizes), sum_of_row);
     std::fill(total, total + width, 0.0f);
@@ -303,6 +329,8 @@ struct QueryHead {
   Head<E> q, y, dy, dq;
   const float* saved;
   const std::int64_t* positions;
+  BiasOfHead bias;
+  float* dbias;  ///< [queries, keys], or null
 };
 
 template <class E>
@@ -346,6 +374,7 @@ void backward_head(const ops::AttentionSizes& sizes, const KeyHead<E>& head, con
       }
       const Matrix p = keeps ? Matrix{from.saved + begin * sizes.keys, sizes.keys} : Matrix{scores, stride};
       if (!keeps) multiply(rows, keys, width, queries, keys_transposed, 0.0f, scores, stride);
+      if (!keeps) add_bias(sizes, from.bias, begin, rows, keys, scores, stride);
       multiply(rows, keys, width, upstream, values_transposed, 0.0f, ds, stride);
       for (std::int64_t r = 0; r < rows; ++r) {
         // The sum of p dp over the keys equals the sum of y dy over the head's width.
@@ -357,6 +386,10 @@ void backward_head(const ops::AttentionSizes& sizes, const KeyHead<E>& head, con
         else
           scores_backward_row(scores + r * stride, ds_row, of_row, keys, scale, from.saved[begin + r],
                               centre);
+        if (!from.dbias) continue;
+        float* const dbias = from.dbias + (begin + r) * sizes.keys;
+        for (std::int64_t j = 0; j < keys; ++j) dbias[j] = ds_row[j] / scale;
+        std::fill(dbias + keys, dbias + sizes.keys, 0.0f);
       }
       multiply(keys, width, rows, {p.data, p.stride, true}, upstream, beta, dv.data, dv.stride);
       const OutputRows dq = output_rows(from.dq, begin, width, scratch);
@@ -410,7 +443,8 @@ void attention(CpuBackend& cpu, const ops::Attention& op) {
       const std::int64_t key_item = item / sizes.group();
       return {queries.at(item, sizes.heads),        keys.at(key_item, sizes.key_heads),
               values.at(key_item, sizes.key_heads), results.at(item, sizes.heads),
-              kept + item * kept_of_head,           positions_of(op.positions, sizes, item / sizes.heads)};
+              kept + item * kept_of_head,           positions_of(op.positions, sizes, item / sizes.heads),
+              bias_of(op.bias, sizes, item)};
     };
     const std::int64_t floats = kept ? forward_floats<E>(sizes) : padded(sizes.keys) + padded(sizes.width);
     for_each_head(cpu.threads(), items, team, cpu.scratch(team * floats),
@@ -444,7 +478,9 @@ void attention_backward(CpuBackend& cpu, const ops::AttentionBackward& op) {
               of(upstream),
               of(query_gradients),
               kept + item * kept_of_head,
-              positions_of(op.positions, sizes, item / sizes.heads)};
+              positions_of(op.positions, sizes, item / sizes.heads),
+              bias_of(op.bias, sizes, item),
+              op.dbias ? op.dbias.data<float>() + item * sizes.queries * sizes.keys : nullptr};
     };
     const auto key_head_at = [&](std::int64_t item) -> KeyHead<E> {
       const auto of = [&](const HeadView<E>& heads_in) { return heads_in.at(item, sizes.key_heads); };

@@ -27,15 +27,15 @@ struct ChannelForm {
   std::int64_t padding() const { return blocks * lanes - channels; }  ///< padding lanes of the last block
 };
 
-/// The form of [N, C, H, W].
+/// The form of [N, C, H, W] or [N, C, D, H, W].
 inline ChannelForm image_form(const Tensor& x) {
   const std::int64_t lanes = x.channel_block(), channels = x.size(1);
-  return {x.size(0), (channels + lanes - 1) / lanes, x.size(2) * x.size(3), lanes, channels};
+  return {x.size(0), (channels + lanes - 1) / lanes, positions_of(x.shape()), lanes, channels};
 }
 
-/// The form of [N, C, H, W], or of [N, C], whose rows are the positions of one image.
+/// The same, or that of [N, C], whose rows are the positions of one image.
 inline ChannelForm channel_form(const Tensor& x) {
-  if (x.shape().rank() == 4) return image_form(x);
+  if (x.shape().rank() != 2) return image_form(x);
   const std::int64_t channels = x.size(1);
   return {1, channels > 0 ? 1 : 0, x.size(0), std::max<std::int64_t>(1, channels), channels};
 }
@@ -45,7 +45,7 @@ inline void zero_padding(const Tensor& out) {
   const std::int64_t block = out.channel_block();
   if (block == 1 || out.size(1) % block == 0) return;
   const std::int64_t blocks = (out.size(1) + block - 1) / block, used = out.size(1) % block;
-  const std::int64_t positions = out.size(2) * out.size(3);
+  const std::int64_t positions = positions_of(out.shape());
   const std::size_t width = bytes_of(out.dtype());
   for (std::int64_t image = 0; image < out.size(0); ++image) {
     char* last = static_cast<char*>(out.raw()) +

@@ -24,14 +24,19 @@ namespace {
 using Memory = dnnl::memory;
 
 /// In bf16 only the channels-last layout is fast.
-std::optional<Memory::format_tag> activation_tag(int block, std::int64_t channels, bool bf16) {
+std::optional<Memory::format_tag> activation_tag(int block, std::int64_t channels,
+                                                 const ConvolutionProblem& problem) {
   using Tag = Memory::format_tag;
-  if (bf16) return block == channels ? std::optional(Tag::nhwc) : std::nullopt;
-  if (block == 1) return Tag::nchw;
-  if (block == channels && block != native_channel_block()) return Tag::nhwc;
-  if (block == 4) return Tag::nChw4c;
-  if (block == 8) return Tag::nChw8c;
-  if (block == 16) return Tag::nChw16c;
+  const auto tag = [volumes = problem.sizes.volumes](Tag of_images, Tag of_volumes) {
+    return volumes ? of_volumes : of_images;
+  };
+  const Tag last = tag(Tag::nhwc, Tag::ndhwc);
+  if (problem.bf16) return block == channels ? std::optional(last) : std::nullopt;
+  if (block == 1) return tag(Tag::nchw, Tag::ncdhw);
+  if (block == channels && block != native_channel_block()) return last;
+  if (block == 4) return tag(Tag::nChw4c, Tag::nCdhw4c);
+  if (block == 8) return tag(Tag::nChw8c, Tag::nCdhw8c);
+  if (block == 16) return tag(Tag::nChw16c, Tag::nCdhw16c);
   return std::nullopt;
 }
 
@@ -85,37 +90,46 @@ struct ConvolutionPlan::Attempt {
 ConvolutionPlan::Attempt ConvolutionPlan::attempt(const ConvolutionProblem& problem,
                                                   const dnnl::engine& engine, int x_block, int y_block) {
   const ops::ConvolutionSizes& s = problem.sizes;
-  const auto x_tag = activation_tag(x_block, s.in_channels, problem.bf16);
-  const auto y_tag = activation_tag(y_block, s.out_channels, problem.bf16);
+  const auto x_tag = activation_tag(x_block, s.in_channels, problem);
+  const auto y_tag = activation_tag(y_block, s.out_channels, problem);
   if (!x_tag || !y_tag) return {};
   const auto floats = Memory::data_type::f32;
   const auto type = problem.bf16 ? Memory::data_type::bf16 : floats;
   const std::int64_t group_in = s.in_channels / s.geometry.groups,
                      group_out = s.out_channels / s.geometry.groups;
+  const auto with_positions = [&](Memory::dims dims, std::int64_t depth, std::int64_t height,
+                                  std::int64_t width) {
+    if (s.volumes) dims.push_back(depth);
+    dims.insert(dims.end(), {height, width});
+    return dims;
+  };
   const Memory::dims weight_dims =
-      s.geometry.groups == 1
-          ? Memory::dims{s.out_channels, s.in_channels, s.kernel_height, s.kernel_width}
-          : Memory::dims{s.geometry.groups, group_out, group_in, s.kernel_height, s.kernel_width};
-  const Memory::desc x({s.images, s.in_channels, s.height, s.width}, type, *x_tag);
-  const Memory::desc y({s.images, s.out_channels, s.out_height, s.out_width}, type, *y_tag);
+      with_positions(s.geometry.groups == 1 ? Memory::dims{s.out_channels, s.in_channels}
+                                            : Memory::dims{s.geometry.groups, group_out, group_in},
+                     s.kernel_depth, s.kernel_height, s.kernel_width);
+  const Memory::desc x(with_positions({s.images, s.in_channels}, s.depth, s.height, s.width), type, *x_tag);
+  const Memory::desc y(with_positions({s.images, s.out_channels}, s.out_depth, s.out_height, s.out_width),
+                       type, *y_tag);
   const Memory::desc weight(weight_dims, type, Memory::format_tag::any);
   const Memory::desc gradient(weight_dims, floats, Memory::format_tag::any);
   const Memory::desc bias =
       problem.bias ? Memory::desc({s.out_channels}, floats, Memory::format_tag::x) : Memory::desc();
-  const auto pair = [](const ops::HeightWidth& of, int less = 0) {
-    return Memory::dims{of.height - less, of.width - less};
+  const auto each = [&](const ops::Directions& of, int less = 0) {
+    return with_positions({}, of.depth - less, of.height - less, of.width - less);
   };
-  const Memory::dims strides = pair(s.geometry.stride), padding = pair(s.geometry.padding),
-                     dilates = pair(s.geometry.dilation, 1);  // oneDNN counts the positions in between
+  const Memory::dims strides = each(s.geometry.stride), padding = each(s.geometry.padding),
+                     dilates = each(s.geometry.dilation, 1);  // oneDNN counts the positions in between
   const auto algorithm = dnnl::algorithm::convolution_direct;
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
 
   Attempt result;
   result.images = s.images;
+  using Tag = Memory::format_tag;
+  const Tag plain_tag =
+      s.geometry.groups == 1 ? (s.volumes ? Tag::oidhw : Tag::oihw) : (s.volumes ? Tag::goidhw : Tag::goihw);
   result.plain_weight =
-      Memory::desc(weight_dims, problem.pass == ConvolutionPass::backward_weight ? floats : type,
-                   s.geometry.groups == 1 ? Memory::format_tag::oihw : Memory::format_tag::goihw);
+      Memory::desc(weight_dims, problem.pass == ConvolutionPass::backward_weight ? floats : type, plain_tag);
   result.x_block = x_block;
   result.y_block = y_block;
   const auto keep = [&](const auto& desc, const auto& primitive) {

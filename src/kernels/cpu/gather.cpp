@@ -1,4 +1,4 @@
-// Indexing along an axis, rows of a table, and their gradients.
+// Indexing along an axis, rows of a table, their gradients, and folds of segments.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -6,6 +6,7 @@
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/simd.h"
+#include "lockstep/ops/formulas.h"
 #include "lockstep/ops/gather.h"
 
 namespace lockstep::kernels {
@@ -47,7 +48,7 @@ void for_columns(int threads, const ops::GatherSizes& sizes, std::int64_t rows, 
 
 void gather(CpuBackend& cpu, const ops::Gather& op) {
   const ops::GatherSizes sizes = op.sizes();
-  const auto* const index = indices_inside(cpu, op.name, op.indices, sizes.extent);
+  const auto* const index = indices_inside(cpu, op.function, op.indices, sizes.extent);
   by_type_of(op.x, [&]<class E>(E) {
     const E* const x = op.x.data<E>();
     E* const y = op.y.data<E>();
@@ -67,24 +68,42 @@ void gather(CpuBackend& cpu, const ops::Gather& op) {
   });
 }
 
+/// y = the folds of x over equal indices, in their order; 0 where no index points.
+template <class Fold>
+void fold(int threads, const ops::GatherSizes& sizes, const std::int64_t* index, const float* x, float* y) {
+  for_columns(threads, sizes, sizes.taken + sizes.extent,
+              [&](std::int64_t o, std::int64_t first, std::int64_t columns) {
+                float* const to = y + o * sizes.extent * sizes.inner + first;
+                const std::int64_t step = sizes.by_element ? 1 : 0;
+                for (std::int64_t row = 0; row < sizes.extent; ++row)
+                  std::fill_n(to + row * sizes.inner, columns, 0.0f);
+                for (std::int64_t i = 0; Fold::start != 0 && i < sizes.taken; ++i) {
+                  const auto* const at = index + sizes.index_of(o, i, first);
+                  for (std::int64_t c = 0; c < columns; ++c) to[at[c * step] * sizes.inner + c] = Fold::start;
+                }
+                for (std::int64_t i = 0; i < sizes.taken; ++i) {
+                  const auto* const at = index + sizes.index_of(o, i, first);
+                  const float* const from = x + (o * sizes.taken + i) * sizes.inner + first;
+#pragma GCC ivdep
+                  for (std::int64_t c = 0; c < columns; ++c) {
+                    float& target = to[at[c * step] * sizes.inner + c];
+                    target = Fold::join(target, from[c]);
+                  }
+                }
+              });
+}
+
 void gather_backward(CpuBackend& cpu, const ops::GatherBackward& op) {
   const ops::GatherSizes sizes = op.sizes();
   const auto* const index = indices_inside(cpu, op.name, op.indices, sizes.extent);
-  const float* const dy = op.dy.data<float>();
-  float* const dx = op.dx.data<float>();
-  for_columns(cpu.threads(), sizes, sizes.taken + sizes.extent,
-              [&](std::int64_t o, std::int64_t first, std::int64_t columns) {
-                float* const to = dx + o * sizes.extent * sizes.inner + first;
-                for (std::int64_t row = 0; row < sizes.extent; ++row)
-                  std::fill_n(to + row * sizes.inner, columns, 0.0f);
-                for (std::int64_t i = 0; i < sizes.taken; ++i) {
-                  const auto* const at = index + sizes.index_of(o, i, first);
-                  const float* const from = dy + (o * sizes.taken + i) * sizes.inner + first;
-                  const std::int64_t step = sizes.by_element ? 1 : 0;
-#pragma GCC ivdep
-                  for (std::int64_t c = 0; c < columns; ++c) to[at[c * step] * sizes.inner + c] += from[c];
-                }
-              });
+  fold<ops::Total>(cpu.threads(), sizes, index, op.dy.data<float>(), op.dx.data<float>());
+}
+
+template <class Fold, class Op>
+void fold_segments(CpuBackend& cpu, const Op& op) {
+  const ops::GatherSizes sizes = op.sizes();
+  const auto* const index = indices_inside(cpu, op.function, op.indices, sizes.extent);
+  fold<Fold>(cpu.threads(), sizes, index, op.x.template data<float>(), op.y.template data<float>());
 }
 
 void embedding(CpuBackend& cpu, const ops::Embedding& op) {
@@ -128,7 +147,8 @@ void embedding_backward(CpuBackend& cpu, const ops::EmbeddingBackward& op) {
 void enter_gather(CpuBackend& cpu) {
   cpu.enter<&gather>();
   cpu.enter<&embedding, &embedding_backward>(Computes::in_float32);
-  cpu.enter<&gather_backward>(Computes::in_float32);
+  cpu.enter<&gather_backward, &fold_segments<ops::Total, ops::SegmentSum>,
+            &fold_segments<ops::Largest, ops::SegmentMax>>(Computes::in_float32);
 }
 
 }  // namespace lockstep::kernels

@@ -14,35 +14,48 @@ constexpr bool takes_the_largest = requires(const Op& op) {
   op.winners;
 };
 
+/// The number of a position of the large side.
+std::int64_t place_of(const ops::Windows& windows, std::int64_t depth, std::int64_t row,
+                      std::int64_t column) {
+  return (depth * windows.height.extent + row) * windows.width.extent + column;
+}
+
+/// body(number) for the positions of a window, in order.
+template <class Body>
+void for_places(const ops::Windows& windows, const ops::Window& window, const Body& body) {
+  for (std::int64_t d = window.depth.begin; d < window.depth.end; ++d) {
+    for (std::int64_t h = window.rows.begin; h < window.rows.end; ++h) {
+      for (std::int64_t w = window.columns.begin; w < window.columns.end; ++w)
+        body(place_of(windows, d, h, w));
+    }
+  }
+}
+
 /// The largest element of each window and its position; or the mean.
 template <bool largest, class Lanes>
 void pool_run(const float* x, const ops::Windows& windows, Lanes lanes, float* y, std::int32_t* winners) {
-  const float share = 1.0f / static_cast<float>(windows.kernel * windows.kernel);
-  windows.for_each([&](std::int64_t position, std::int64_t top, std::int64_t bottom, std::int64_t left,
-                       std::int64_t right) {
+  windows.for_each([&](std::int64_t position, const ops::Window& window) {
     float* __restrict out = y + position * lanes;
     std::int32_t* __restrict winner = largest ? winners + position * lanes : nullptr;
-    const std::int64_t first = top * windows.width + left;
+    const std::int64_t first = place_of(windows, window.depth.begin, window.rows.begin, window.columns.begin);
     for (std::int64_t lane = 0; lane < lanes; ++lane) {
       out[lane] = largest ? x[first * lanes + lane] : 0.0f;
       if constexpr (largest) winner[lane] = static_cast<std::int32_t>(first);
     }
-    for (std::int64_t h = top; h < bottom; ++h) {
-      for (std::int64_t w = left; w < right; ++w) {
-        const std::int64_t at = h * windows.width + w;
-        const float* __restrict here = x + at * lanes;
-        for (std::int64_t lane = 0; lane < lanes; ++lane) {
-          if constexpr (largest) {
-            const bool better = (here[lane] > out[lane]) | (here[lane] != here[lane]);  // NaN wins
-            out[lane] = better ? here[lane] : out[lane];
-            winner[lane] = better ? static_cast<std::int32_t>(at) : winner[lane];
-          } else {
-            out[lane] += here[lane];
-          }
+    for_places(windows, window, [&](std::int64_t at) {
+      const float* __restrict here = x + at * lanes;
+      for (std::int64_t lane = 0; lane < lanes; ++lane) {
+        if constexpr (largest) {
+          const bool better = (here[lane] > out[lane]) | (here[lane] != here[lane]);  // NaN wins
+          out[lane] = better ? here[lane] : out[lane];
+          winner[lane] = better ? static_cast<std::int32_t>(at) : winner[lane];
+        } else {
+          out[lane] += here[lane];
         }
       }
-    }
+    });
     if constexpr (!largest) {
+      const float share = windows.share(window);
       for (std::int64_t lane = 0; lane < lanes; ++lane) out[lane] *= share;
     }
   });
@@ -84,16 +97,13 @@ void spread_run(const float* gradient, const std::int32_t* winners, const Channe
 /// Adds the gradient of each window's mean to all of it.
 template <class Lanes>
 void spread_run(const float* gradient, const ops::Windows& windows, Lanes lanes, float* out) {
-  const float share = 1.0f / static_cast<float>(windows.kernel * windows.kernel);
-  windows.for_each([&](std::int64_t position, std::int64_t top, std::int64_t bottom, std::int64_t left,
-                       std::int64_t right) {
+  windows.for_each([&](std::int64_t position, const ops::Window& window) {
     const float* __restrict in = gradient + position * lanes;
-    for (std::int64_t h = top; h < bottom; ++h) {
-      for (std::int64_t w = left; w < right; ++w) {
-        float* __restrict here = out + (h * windows.width + w) * lanes;
-        for (std::int64_t lane = 0; lane < lanes; ++lane) here[lane] += in[lane] * share;
-      }
-    }
+    const float share = windows.share(window);
+    for_places(windows, window, [&](std::int64_t at) {
+      float* __restrict here = out + at * lanes;
+      for (std::int64_t lane = 0; lane < lanes; ++lane) here[lane] += in[lane] * share;
+    });
   });
 }
 
@@ -147,23 +157,47 @@ void global_average_pool_backward(CpuBackend& cpu, const ops::GlobalAveragePoolB
   });
 }
 
+namespace {
+
+/// The rows of pixels of images or volumes, and those of an upsampling of each.
+struct UpsampledRows {
+  std::int64_t width, height, rows, scale, depth_scale;
+
+  UpsampledRows(const ChannelForm& form, const Tensor& small, std::int64_t scale_)
+      : width(small.size(-1)),
+        height(small.size(-2)),
+        rows(width == 0 ? 0 : form.runs() * form.positions / width),
+        scale(scale_),
+        depth_scale(small.shape().rank() == 5 ? scale_ : 1) {}
+
+  std::int64_t copies() const { return depth_scale * scale; }
+  /// The number of the large row that is a copy of a small one.
+  std::int64_t at(std::int64_t row, std::int64_t copy) const {
+    const std::int64_t slice = row / height * depth_scale + copy / scale;
+    return (slice * height + row % height) * scale + copy % scale;
+  }
+};
+
+}  // namespace
+
 void upsample_nearest(CpuBackend& cpu, const ops::UpsampleNearest& op) {
   const ChannelForm form = image_form(op.x);
   const float* from = op.x.data<float>();
   float* to = op.y.data<float>();
-  const std::int64_t width = op.x.size(3), rows = form.runs() * op.x.size(2);  // rows of pixels of all runs
-  parallel_ranges(cpu.threads(), rows, 64, [&](std::int64_t begin, std::int64_t end) {
+  const UpsampledRows large(form, op.x, op.scale);
+  parallel_ranges(cpu.threads(), large.rows, 64, [&](std::int64_t begin, std::int64_t end) {
     with_lanes(form.lanes, [&](auto lanes) {
-      const std::int64_t out_row = width * op.scale * lanes;
+      const std::int64_t out_row = large.width * op.scale * lanes;
       for (std::int64_t row = begin; row < end; ++row) {
-        float* first = to + row * op.scale * out_row;
-        float* out = first;
-        for (std::int64_t w = 0; w < width; ++w) {
+        const float* const first = to + large.at(row, 0) * out_row;
+        float* out = to + large.at(row, 0) * out_row;
+        for (std::int64_t w = 0; w < large.width; ++w) {
           for (int copy = 0; copy < op.scale; ++copy) {
-            out = std::copy_n(from + (row * width + w) * lanes, std::int64_t{lanes}, out);
+            out = std::copy_n(from + (row * large.width + w) * lanes, std::int64_t{lanes}, out);
           }
         }
-        for (int copy = 1; copy < op.scale; ++copy) out = std::copy_n(first, out_row, out);
+        for (std::int64_t copy = 1; copy < large.copies(); ++copy)
+          std::copy_n(first, out_row, to + large.at(row, copy) * out_row);
       }
     });
   });
@@ -173,16 +207,16 @@ void upsample_nearest_backward(CpuBackend& cpu, const ops::UpsampleNearestBackwa
   const ChannelForm form = image_form(op.dx);
   const float* gradient = op.dy.data<float>();
   float* to = op.dx.data<float>();
-  const std::int64_t width = op.dx.size(3), rows = form.runs() * op.dx.size(2);
-  parallel_ranges(cpu.threads(), rows, 64, [&](std::int64_t begin, std::int64_t end) {
+  const UpsampledRows large(form, op.dx, op.scale);
+  parallel_ranges(cpu.threads(), large.rows, 64, [&](std::int64_t begin, std::int64_t end) {
     with_lanes(form.lanes, [&](auto lanes) {
-      const std::int64_t in_row = width * op.scale * lanes;
+      const std::int64_t in_row = large.width * op.scale * lanes;
       for (std::int64_t row = begin; row < end; ++row) {
-        for (std::int64_t w = 0; w < width; ++w) {
-          float* __restrict out = to + (row * width + w) * lanes;
+        for (std::int64_t w = 0; w < large.width; ++w) {
+          float* __restrict out = to + (row * large.width + w) * lanes;
           std::fill_n(out, std::int64_t{lanes}, 0.0f);
-          for (int h = 0; h < op.scale; ++h) {
-            const float* __restrict in = gradient + (row * op.scale + h) * in_row + w * op.scale * lanes;
+          for (std::int64_t copy = 0; copy < large.copies(); ++copy) {
+            const float* __restrict in = gradient + large.at(row, copy) * in_row + w * op.scale * lanes;
             for (std::int64_t at = 0; at < op.scale; ++at, in += lanes) {
               for (std::int64_t lane = 0; lane < lanes; ++lane) out[lane] += in[lane];
             }

@@ -46,7 +46,7 @@ void drop_plain(int threads, const Keep& keep, std::int64_t count, const float* 
 }
 
 void drop_blocked(int threads, const Keep& keep, const Tensor& shape, const float* x, float* y) {
-  const std::int64_t channels = shape.size(1), positions = shape.size(2) * shape.size(3),
+  const std::int64_t channels = shape.size(1), positions = positions_of(shape.shape()),
                      lanes = shape.channel_block();
   const std::int64_t blocks = (channels + lanes - 1) / lanes;
   parallel_items(threads, shape.size(0) * blocks, 1, [&](std::int64_t item) {

@@ -302,8 +302,8 @@ void transform_kernel_gradients(const float* from, std::int64_t plane, bool accu
 bool WinogradConvolution::fits(const ConvolutionProblem& problem) {
   const ops::ConvolutionSizes& p = problem.sizes;
   const auto& [stride, padding, groups, dilation] = p.geometry;
-  if (p.kernel_height != kernel || p.kernel_width != kernel || stride != ops::HeightWidth(1) || groups != 1 ||
-      dilation != ops::HeightWidth(1))
+  if (p.volumes || p.kernel_height != kernel || p.kernel_width != kernel || stride != ops::HeightWidth(1) ||
+      groups != 1 || dilation != ops::HeightWidth(1))
     return false;
   if (padding.height != padding.width || padding.height >= kernel || p.in_channels % lanes != 0 ||
       p.out_channels % lanes != 0)

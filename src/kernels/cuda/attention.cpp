@@ -203,7 +203,7 @@ FusedGraph attention_backward_graph(const ops::AttentionSizes& sizes, const Atte
 
 bool AttentionSupport::fits(const ops::AttentionSizes& sizes, const AttentionMatrices& m) const {
   const std::int64_t max_width = major == 9 ? 256 : 128;
-  if (m.positions || (sizes.causal && sizes.queries != sizes.keys)) return false;
+  if (m.positions || m.bias || (sizes.causal && sizes.queries != sizes.keys)) return false;
   return sizes.group() == 1 && sizes.width % 8 == 0 && sizes.width <= max_width;
 }
 
@@ -352,7 +352,9 @@ AttentionMatrices matrices_of(const Op& op, const ops::AttentionSizes& sizes) {
           heads_of(op.v, sizes),
           heads_of(ops::all_columns(op.y), sizes),
           op.saved ? op.saved.template data<float>() : nullptr,
-          op.positions ? op.positions.template data<std::int64_t>() : nullptr};
+          op.positions ? op.positions.template data<std::int64_t>() : nullptr,
+          op.bias ? op.bias.template data<float>() : nullptr,
+          ops::bias_strides(op.bias)};
 }
 
 /// Runs a graph of cuDNN and returns true, if there is one.
@@ -382,9 +384,14 @@ void attention_backward_of_parts(CudaBackend& gpu, const ops::AttentionBackward&
   ops::AttentionSizes sizes = sizes_of(op);
   const AttentionMatrices matrices = matrices_of(op, sizes);
   const Tensor delta = gpu.scratch(op.saved.numel());
-  const AttentionGradients gradients{heads_of(ops::all_columns(op.dy), sizes), heads_of(op.dq, sizes),
-                                     heads_of(op.dk, sizes), heads_of(op.dv, sizes), delta.data<float>()};
+  const AttentionGradients gradients{heads_of(ops::all_columns(op.dy), sizes),
+                                     heads_of(op.dq, sizes),
+                                     heads_of(op.dk, sizes),
+                                     heads_of(op.dv, sizes),
+                                     delta.data<float>(),
+                                     op.dbias ? op.dbias.data<float>() : nullptr};
   if (op.dy.numel() == 0) return;
+  if (op.dbias) gpu.fill(op.dbias, 0);  // the kernels do not visit keys that no query sees
   if (op.dy.dtype() == DType::bfloat16) {
     FlashAttention& flash = gpu.flash_attention();
     if (run_graph(gpu, flash.backward(sizes, matrices, gradients, parts), sizes, matrices, gradients)) return;

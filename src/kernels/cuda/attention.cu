@@ -173,6 +173,21 @@ __device__ bool looks(const ops::AttentionSizes& p, std::int64_t t, std::int64_t
   return t < p.queries && j < p.keys && (!p.causal || (begin <= j && j <= own_key(p, t)));
 }
 
+/// The bias of a head, or null. A score times the scale of its attention has the bias added once.
+struct Bias {
+  const float* data;
+  ops::HeadStrides strides;
+
+  __device__ Bias of_head(std::int64_t image, std::int64_t head) const {
+    return {data ? data + image * strides.image + head * strides.head : nullptr, strides};
+  }
+  /// Adds that of query row t and key j, if there are such, to a score.
+  __device__ void add(const ops::AttentionSizes& p, std::int64_t t, std::int64_t j, float& score) const {
+    if (data && t < p.queries && j < p.keys)
+      score += sqrtf(static_cast<float>(p.width)) * data[t * strides.row + j];
+  }
+};
+
 /// The tiles of keys that the tile of queries from row `first` on attends to.
 struct KeyTiles {
   std::int64_t begin, end;
@@ -188,8 +203,8 @@ struct KeyTiles {
 /// Forward: a block has `tile` queries and walks through the keys.
 template <int Columns, class T>
 __global__ void __launch_bounds__(block)
-    forward(ops::AttentionSizes p, const std::int64_t* positions, HeadMatrix q, HeadMatrix k, HeadMatrix v,
-            HeadMatrix y, float scale, float* log_sum_exp) {
+    forward(ops::AttentionSizes p, const std::int64_t* positions, Bias all_biases, HeadMatrix q, HeadMatrix k,
+            HeadMatrix v, HeadMatrix y, float scale, float* log_sum_exp) {
   alignas(16) extern __shared__ float shared[];
   const int width = static_cast<int>(p.width), tile_floats = tile * row_floats(width);
   float *const weights = shared, *const queries = weights + weight_floats(Columns),
@@ -199,6 +214,7 @@ __global__ void __launch_bounds__(block)
   const Head<const T> key_head = head_of<const T>(k, work.image, work.head / group_of(p));
   const Head<const T> value_head = head_of<const T>(v, work.image, work.head / group_of(p));
   const std::int64_t first_row = work.first + warp_of_block() * warp_rows;
+  const Bias bias = all_biases.of_head(work.image, work.head);
   float max[warp_rows], sum[warp_rows], sums[warp_rows][Columns] = {};
   std::int64_t begin[warp_rows];
 #pragma unroll
@@ -218,6 +234,7 @@ __global__ void __launch_bounds__(block)
 #pragma unroll
     for (int r = 0; r < warp_rows; ++r) {
       const bool visible = looks(p, first_row + r, begin[r], first + lane_of_warp());
+      bias.add(p, first_row + r, first + lane_of_warp(), score[r]);
       score[r] = visible ? scale * score[r] : -INFINITY;
       const float now = fmaxf(max[r], warp_max(score[r]));
       // If all scores so far are -inf, later keys may still count.
@@ -262,9 +279,9 @@ __global__ void __launch_bounds__(block)
 /// one after the other, into the memory of one.
 template <int Columns, bool InTurn, class T>
 __global__ void __launch_bounds__(block)
-    query_gradient(ops::AttentionSizes p, const std::int64_t* positions, HeadMatrix dy, HeadMatrix q,
-                   HeadMatrix k, HeadMatrix v, float scale, const float* log_sum_exp, const float* delta,
-                   HeadMatrix dq) {
+    query_gradient(ops::AttentionSizes p, const std::int64_t* positions, Bias all_biases, HeadMatrix dy,
+                   HeadMatrix q, HeadMatrix k, HeadMatrix v, float scale, const float* log_sum_exp,
+                   const float* delta, HeadMatrix dq, float* dbias) {
   alignas(16) extern __shared__ float shared[];
   const int width = static_cast<int>(p.width), tile_floats = tile * row_floats(width);
   float *const weights = shared, *const queries = weights + weight_floats(Columns),
@@ -277,6 +294,7 @@ __global__ void __launch_bounds__(block)
   const Head<const T> key_head = head_of<const T>(k, work.image, work.head / group_of(p));
   const Head<const T> value_head = head_of<const T>(v, work.image, work.head / group_of(p));
   const std::int64_t first_row = work.first + warp_of_block() * warp_rows;
+  const Bias bias = all_biases.of_head(work.image, work.head);
   float log[warp_rows], centre[warp_rows], sums[warp_rows][Columns] = {};
   std::int64_t begin[warp_rows];
 #pragma unroll
@@ -302,7 +320,10 @@ __global__ void __launch_bounds__(block)
 #pragma unroll
     for (int r = 0; r < warp_rows; ++r) {
       const bool visible = looks(p, first_row + r, begin[r], first + lane_of_warp());
+      bias.add(p, first_row + r, first + lane_of_warp(), score[r]);
       slope[r] = visible ? scale * expf(scale * score[r] - log[r]) * (product[r] - centre[r]) : 0.0f;
+      if (dbias && visible)
+        dbias[(item + first_row + r) * p.keys + first + lane_of_warp()] = slope[r] / scale;
     }
     add_rows(slope, weights, keys, width, sums);
   }
@@ -315,9 +336,9 @@ __global__ void __launch_bounds__(block)
 /// A block has `tile` keys and walks through the queries of all heads that read them.
 template <int Columns, bool InTurn, class T>
 __global__ void __launch_bounds__(block)
-    key_gradients(ops::AttentionSizes p, const std::int64_t* positions, HeadMatrix dy, HeadMatrix q,
-                  HeadMatrix k, HeadMatrix v, float scale, const float* log_sum_exp, const float* delta,
-                  HeadMatrix dk, HeadMatrix dv) {
+    key_gradients(ops::AttentionSizes p, const std::int64_t* positions, Bias all_biases, HeadMatrix dy,
+                  HeadMatrix q, HeadMatrix k, HeadMatrix v, float scale, const float* log_sum_exp,
+                  const float* delta, HeadMatrix dk, HeadMatrix dv) {
   alignas(16) extern __shared__ float shared[];
   const int width = static_cast<int>(p.width), tile_floats = tile * row_floats(width);
   float *const weights = shared, *const keys = weights + weight_floats(Columns),
@@ -333,6 +354,7 @@ __global__ void __launch_bounds__(block)
     const Head<const T> query_head = head_of<const T>(q, work.image, head);
     const Head<const T> upstream_head = head_of<const T>(dy, work.image, head);
     const std::int64_t item = item_of(p, work.image, head);
+    const Bias bias = all_biases.of_head(work.image, head);
     const std::int64_t ahead = p.causal ? work.first - own_key(p, 0) : 0;  // queries that see no such key
     for (std::int64_t first = ahead > 0 ? ahead / tile * tile : 0; first < p.queries; first += tile) {
       __syncthreads();
@@ -351,6 +373,7 @@ __global__ void __launch_bounds__(block)
 #pragma unroll
       for (int r = 0; r < warp_rows; ++r) {
         const bool visible = looks(p, t, begin, first_row + r);
+        bias.add(p, t, first_row + r, score[r]);
         probability[r] = visible ? expf(scale * score[r] - log) : 0.0f;
         slope[r] = visible ? scale * probability[r] * (product[r] - centre) : 0.0f;
       }
@@ -419,7 +442,7 @@ void attend(const Launch& on, DType dtype, const ops::AttentionSizes& sizes, con
     const int bytes = shared_bytes(sizes.width, 3, Columns);
     allow_shared(kernel, bytes, sizes);
     kernel<<<works(sizes, sizes.heads, sizes.queries), block, bytes, on.stream>>>(
-        sizes, m.positions, m.q, m.k, m.v, m.y, scale_of(sizes), m.log_sum_exp);
+        sizes, m.positions, Bias{m.bias, m.bias_strides}, m.q, m.k, m.v, m.y, scale_of(sizes), m.log_sum_exp);
   });
 }
 
@@ -428,16 +451,17 @@ void attend_backward(const Launch& on, DType dtype, const ops::AttentionSizes& s
   with_columns_and_type(sizes, dtype, [&]<int Columns, bool InTurn, class T>(Way<Columns, InTurn>, T) {
     const std::int64_t rows = sizes.batch * sizes.heads * sizes.queries;
     const float scale = scale_of(sizes);
+    const Bias bias{m.bias, m.bias_strides};
     const int bytes = shared_bytes(sizes.width, InTurn ? 3 : 4, Columns);
     sum_products<T><<<grid_for(rows * 32, block, on), block, 0, on.stream>>>(sizes, g.dy, m.y, g.delta);
     const auto of_queries = query_gradient<Columns, InTurn, T>;
     allow_shared(of_queries, bytes, sizes);
     of_queries<<<works(sizes, sizes.heads, sizes.queries), block, bytes, on.stream>>>(
-        sizes, m.positions, g.dy, m.q, m.k, m.v, scale, m.log_sum_exp, g.delta, g.dq);
+        sizes, m.positions, bias, g.dy, m.q, m.k, m.v, scale, m.log_sum_exp, g.delta, g.dq, g.dbias);
     const auto of_keys = key_gradients<Columns, InTurn, T>;
     allow_shared(of_keys, bytes, sizes);
     of_keys<<<works(sizes, sizes.key_heads, sizes.keys), block, bytes, on.stream>>>(
-        sizes, m.positions, g.dy, m.q, m.k, m.v, scale, m.log_sum_exp, g.delta, g.dk, g.dv);
+        sizes, m.positions, bias, g.dy, m.q, m.k, m.v, scale, m.log_sum_exp, g.delta, g.dk, g.dv);
   });
 }
 

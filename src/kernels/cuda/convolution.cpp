@@ -189,31 +189,45 @@ std::size_t CudnnConvolution::hash() const {
 std::size_t Convolutions::Key::hash() const { return hash_of(problem.hash(), parts); }
 
 FusedGraph convolution_graph(const CudnnConvolution& p) {
-  using Extents = FusedGraph::Extents;
+  using Extents = std::vector<std::int64_t>;
   const ops::ConvolutionSizes& s = p.sizes;
   const cudnnDataType_t type = cudnn_type(p.dtype);
-  const auto channels_last = [](const Extents& e) {
-    return Extents{e[1] * e[2] * e[3], 1, e[1] * e[3], e[1]};
+  const auto extents = [&](std::int64_t n, std::int64_t channels, std::int64_t depth, std::int64_t height,
+                           std::int64_t width) {
+    Extents all{n, channels};
+    if (s.volumes) all.push_back(depth);
+    all.insert(all.end(), {height, width});
+    return all;
   };
-  const Extents y_extents{s.images, s.out_channels, s.out_height, s.out_width};
+  const auto strides = [&](const Extents& e) {
+    Extents result(e.size(), 1);
+    std::int64_t stride = p.channels_last ? e[1] : 1;
+    for (std::size_t d = e.size(); d-- > 2; stride *= e[d]) result[d] = stride;
+    result[1] = p.channels_last ? 1 : stride;
+    result[0] = p.channels_last ? stride : stride * e[1];
+    return result;
+  };
+  const Extents y_extents = extents(s.images, s.out_channels, s.out_depth, s.out_height, s.out_width);
   FusedGraph graph;
-  const auto tensor = [&](ConvolutionUid uid, const Extents& extents, cudnnDataType_t of) {
-    return graph.tensor(uid, extents, channels_last(extents), of);
+  const auto tensor = [&](ConvolutionUid uid, const Extents& of_tensor, cudnnDataType_t of) {
+    return graph.tensor(uid, of_tensor, strides(of_tensor), of);
   };
-  const CudnnDescriptor x = tensor(x_of_convolution, {s.images, s.in_channels, s.height, s.width}, type),
+  const CudnnDescriptor x = tensor(x_of_convolution,
+                                   extents(s.images, s.in_channels, s.depth, s.height, s.width), type),
                         w = tensor(w_of_convolution,
-                                   {s.out_channels, s.in_channels / s.geometry.groups, s.kernel_height,
-                                    s.kernel_width},
+                                   extents(s.out_channels, s.in_channels / s.geometry.groups, s.kernel_depth,
+                                           s.kernel_height, s.kernel_width),
                                    type),
                         y = tensor(y_of_convolution, y_extents, type);
   std::vector<CudnnDescriptor> added;
-  if (p.bias) added.push_back(tensor(bias_of_convolution, {1, s.out_channels, 1, 1}, CUDNN_DATA_FLOAT));
+  if (p.bias)
+    added.push_back(tensor(bias_of_convolution, extents(1, s.out_channels, 1, 1, 1), CUDNN_DATA_FLOAT));
   if (p.residual) added.push_back(tensor(residual_of_convolution, y_extents, type));
   const auto sums_before = [&](std::size_t i) {
-    return i == added.size() ? y : graph.between(y_extents, channels_last(y_extents), CUDNN_DATA_FLOAT);
+    return i == added.size() ? y : graph.between(y_extents, strides(y_extents), CUDNN_DATA_FLOAT);
   };
   CudnnDescriptor sums = sums_before(0);
-  graph.convolution(p.pass, s.geometry, x, w, sums);
+  graph.convolution(p.pass, s.geometry, s.volumes, x, w, sums);
   for (std::size_t i = 0; i < added.size(); ++i) {
     const CudnnDescriptor before = std::exchange(sums, sums_before(i + 1));
     graph.pointwise(CUDNN_POINTWISE_ADD, before, sums, added[i]);
@@ -256,7 +270,7 @@ std::unique_ptr<ConvolutionPlan> Convolutions::new_graph(const CudnnConvolution&
   rules.engine = engine;
   if (!graph->build(properties_, rules)) return plan;
   plan->workspace_bytes = graph->workspace_bytes();
-  plan->channels_last = true;
+  plan->channels_last = problem.channels_last;
   plan->adds_bias = problem.bias;
   plan->adds_residual = problem.residual;
   plan->graph = std::move(graph);
@@ -267,12 +281,13 @@ std::unique_ptr<ConvolutionPlan> Convolutions::new_plan_in_layout(const CudnnCon
   std::unique_ptr<ConvolutionPlan> plan;
   CudnnConvolution with_bias = problem, alone = problem;
   with_bias.residual = alone.residual = alone.bias = false;
-  if (problem.channels_last) {
+  if (problem.channels_last || problem.sizes.volumes) {
     if (problem.residual && *(plan = new_graph(problem, nullptr))) return plan;
     if (problem.bias && *(plan = new_graph(with_bias, nullptr))) return plan;
     if (*(plan = new_graph(alone, nullptr))) return plan;
   }
   plan = std::make_unique<ConvolutionPlan>();
+  if (problem.sizes.volumes) return plan;
   auto algorithm = std::make_unique<ConvolutionAlgorithm>(alone, handle_.get(), device_);
   if (!algorithm->usable()) return plan;
   plan->workspace_bytes = algorithm->workspace_bytes();
@@ -291,12 +306,10 @@ std::unique_ptr<ConvolutionPlan> Convolutions::new_plan(CudnnConvolution problem
 const ConvolutionPlan& Convolutions::plan(const CudnnConvolution& problem) {
   const ConvolutionPlan& plan = *plans_.get({problem, 1}, [&] { return new_plan(problem); });
   if (plan) return plan;
-  const ops::ConvolutionSizes& s = problem.sizes;
   throw FailureError(
-      "cuDNN on cuda:{} has no reproducible algorithm for a convolution of [{}, {}, {}, {}] by [{}, {}, {}, "
-      "{}] of {}; another batch or another number of channels may have one",
-      device_, s.images, s.in_channels, s.height, s.width, s.out_channels, s.in_channels / s.geometry.groups,
-      s.kernel_height, s.kernel_width, to_string(problem.dtype));
+      "cuDNN on cuda:{} has no reproducible algorithm for a convolution of {} in {} groups, of {}; another "
+      "batch or another number of channels may have one",
+      device_, problem.sizes.text(), problem.sizes.geometry.groups, to_string(problem.dtype));
 }
 
 const ConvolutionPlan* Convolutions::plan_of_parts(const CudnnConvolution& problem, int parts) {
@@ -306,6 +319,7 @@ const ConvolutionPlan* Convolutions::plan_of_parts(const CudnnConvolution& probl
   const ConvolutionPlan* const of_all = plans_.get({problem, parts}, [&] {
     CudnnConvolution all = problem;
     all.sizes.images *= parts;
+    all.channels_last = of_one.channels_last;
     all.bias = of_one.adds_bias;
     all.residual = of_one.adds_residual;
     return new_graph(all, &of_one.graph->engine());
@@ -369,6 +383,16 @@ Tensor images_of_part(const Tensor& images, int part, int parts) {
   return images.rows(part * count, (part + 1) * count);
 }
 
+/// The gradient of a weight, or those of several parts, with depth and height as one direction.
+Tensor as_images(const Tensor& dweight, bool volumes) {
+  if (!volumes) return dweight;
+  const Shape& s = dweight.shape();
+  Shape shape;
+  for (int d = 0; d < s.rank() - 2; ++d) shape.append(s[d] * (d == s.rank() - 3 ? s[-2] : 1));
+  shape.append(s[-1]);
+  return dweight.reshape(shape);
+}
+
 /// Whether channels last differs for weights [O, C, kh, kw]: O matrices [C, kh kw] are then transposed.
 bool transposes(const Tensor& weight, bool channels_last) {
   return channels_last && weight.size(-1) * weight.size(-2) > 1 && weight.size(-3) > 1;
@@ -377,7 +401,7 @@ bool transposes(const Tensor& weight, bool channels_last) {
 /// Weights in the activations' type and layout, which they may have.
 Tensor packed_weight(CudaBackend& gpu, const Tensor& weight, DType dtype, bool channels_last) {
   const bool is_packed = weight.channel_block() != 1;
-  if (transposes(weight, channels_last) && !is_packed) {
+  if (channels_last && positions_of(weight.shape()) > 1 && weight.size(1) > 1 && !is_packed) {
     const Tensor packed = gpu.empty(weight.shape(), dtype, static_cast<int>(weight.size(1)));
     const ops::PackedWeight one{weight, packed};
     gpu.run(ops::PackWeights{{&one, 1}});
@@ -448,8 +472,9 @@ void weight_gradient_of_parts(CudaBackend& gpu, const ops::ConvolutionBackwardWe
   }
   const std::int64_t elements = op.dweight.numel() / parts;
   const Tensor flat = op.dweight.reshape({parts, elements});
-  const Shape& all = op.dweight.shape();
-  const Shape one{all[-4], all[-3], all[-2], all[-1]};
+  const std::span<const std::int64_t> all = op.dweight.shape().extents();
+  const Shape one(all.last(static_cast<std::size_t>(op.x.shape().rank())));
+  const Tensor dweight = as_images(op.dweight, op.x.shape().rank() == 5);
   const ops::ConvolutionBackwardWeight first{images_of_part(op.x, 0, parts), images_of_part(op.dy, 0, parts),
                                              op.geometry, flat.rows(0, 1).reshape(one)};
   const CudnnConvolution problem =
@@ -460,7 +485,7 @@ void weight_gradient_of_parts(CudaBackend& gpu, const ops::ConvolutionBackwardWe
   // cuDNN's results, each aligned.
   const auto unit = static_cast<std::int64_t>(alignment_bytes / bytes_of(op.x.dtype()));
   const std::int64_t stride = (elements + unit - 1) / unit * unit;
-  const bool direct = !transposes(op.dweight, last) && !op.accumulate && op.x.dtype() == DType::float32 &&
+  const bool direct = !transposes(dweight, last) && !op.accumulate && op.x.dtype() == DType::float32 &&
                       is_aligned(op.dweight) && (parts == 1 || stride == elements);
   const Tensor sums = direct ? flat : gpu.empty({parts, stride}, op.x.dtype());
   for (int part = 0; part < parts; ++part) {
@@ -471,7 +496,7 @@ void weight_gradient_of_parts(CudaBackend& gpu, const ops::ConvolutionBackwardWe
         plan, {.x = images.raw(), .weight = sums.rows(part, part + 1).raw(), .y = upstream.raw()},
         workspace.raw());
   }
-  if (!direct) unpack_weights(gpu.launch(), sums, op.dweight, last, op.accumulate);
+  if (!direct) unpack_weights(gpu.launch(), sums, dweight, last, op.accumulate);
 }
 
 void pack_weights_of(CudaBackend& gpu, const ops::PackWeights& op) { pack_weights(gpu.launch(), op.weights); }

@@ -1,5 +1,6 @@
 // Convolutions by cuDNN: a plan for each problem, which is a graph in channels last if cuDNN has one that our
-// rules allow, and otherwise an algorithm of its older API.
+// rules allow, and otherwise an algorithm of its older API. Volumes have graphs in both layouts, and no
+// algorithms.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +22,7 @@ struct CudnnConvolution {
   ConvolutionPass pass = ConvolutionPass::forward;
   ops::ConvolutionSizes sizes;
   DType dtype = DType::float32;
-  bool channels_last = false;  ///< weights then are [O, kh, kw, C / groups]
+  bool channels_last = false;  ///< weights then are [O, (kd,) kh, kw, C / groups]
   bool bias = false;           ///< forward adds a float32 bias
   bool residual = false;       ///< forward adds a tensor like y
 
@@ -29,7 +30,7 @@ struct CudnnConvolution {
   bool operator==(const CudnnConvolution&) const = default;
 };
 
-/// The graph of a problem in channels last. Its sums are float32, and it rounds once, after all additions.
+/// The graph of a problem. Its sums are float32, and it rounds once, after all additions.
 FusedGraph convolution_graph(const CudnnConvolution& problem);
 /// The plans that give the same bits every time and keep the precision of the type.
 PlanRules convolution_rules(DType dtype);

@@ -286,7 +286,7 @@ int CudaBackend::preferred_channel_block(std::int64_t channels, DType) const {
 
 // Channels last, unless both layouts are the same: an optimizer then writes the rounded weight itself.
 int CudaBackend::preferred_weight_block(const Shape& weight) const {
-  return weight.rank() == 4 && weight[2] * weight[3] > 1 ? static_cast<int>(weight[1]) : 1;
+  return weight.rank() >= 4 && positions_of(weight) > 1 ? static_cast<int>(weight[1]) : 1;
 }
 
 // cuBLASLt reads rows of bf16 16 bytes at a time if all extents are multiples of that; its tiles are of 64

@@ -48,10 +48,10 @@ struct Image {
   }
 };
 
-/// The image of [N, C, H, W], or of [N, C], whose rows are the positions of one image.
+/// The image of [N, C, H, W], of [N, C, D, H, W], or of [N, C], whose rows are the positions of one image.
 inline Image image_of(const Tensor& tensor) {
   if (tensor.shape().rank() == 2) return {1, tensor.size(1), tensor.size(0), true};
-  return {tensor.size(0), tensor.size(1), tensor.size(2) * tensor.size(3), tensor.channel_block() != 1};
+  return {tensor.size(0), tensor.size(1), positions_of(tensor.shape()), tensor.channel_block() != 1};
 }
 
 /// The tensor's elements; null if it is absent.

@@ -147,12 +147,14 @@ CudnnDescriptor device_properties(const std::string& json) {
   return device;
 }
 
-CudnnDescriptor FusedGraph::described(std::int64_t uid, const Extents& extents, const Extents& strides,
-                                      cudnnDataType_t type, bool between_operations, bool by_value) {
+CudnnDescriptor FusedGraph::described(std::int64_t uid, std::span<const std::int64_t> extents,
+                                      std::span<const std::int64_t> strides, cudnnDataType_t type,
+                                      bool between_operations, bool by_value) {
   CudnnDescriptor tensor(CUDNN_BACKEND_TENSOR_DESCRIPTOR, "a tensor");
   tensor.set(CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, type);
-  tensor.set(CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, extents.data());
-  tensor.set(CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, strides.data());
+  const auto rank = static_cast<std::int64_t>(extents.size());
+  tensor.set(CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, rank, extents.data());
+  tensor.set(CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, rank, strides.data());
   tensor.set(CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, uid);
   tensor.set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, std::int64_t{16});
   tensor.set(CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, between_operations);
@@ -161,8 +163,8 @@ CudnnDescriptor FusedGraph::described(std::int64_t uid, const Extents& extents, 
   return tensor;
 }
 
-CudnnDescriptor FusedGraph::tensor(std::int64_t uid, const Extents& extents, const Extents& strides,
-                                   cudnnDataType_t type) {
+CudnnDescriptor FusedGraph::tensor(std::int64_t uid, std::span<const std::int64_t> extents,
+                                   std::span<const std::int64_t> strides, cudnnDataType_t type) {
   return described(uid, extents, strides, type, false, false);
 }
 
@@ -170,12 +172,14 @@ CudnnDescriptor FusedGraph::between(const Extents& extents, cudnnDataType_t type
   return between(extents, row_major(extents), type);
 }
 
-CudnnDescriptor FusedGraph::between(const Extents& extents, const Extents& strides, cudnnDataType_t type) {
+CudnnDescriptor FusedGraph::between(std::span<const std::int64_t> extents,
+                                    std::span<const std::int64_t> strides, cudnnDataType_t type) {
   return described(next_between_++, extents, strides, type, true, false);
 }
 
 CudnnDescriptor FusedGraph::number(std::int64_t uid) {
-  return described(uid, {1, 1, 1, 1}, {1, 1, 1, 1}, CUDNN_DATA_FLOAT, false, true);
+  constexpr Extents one{1, 1, 1, 1};
+  return described(uid, one, one, CUDNN_DATA_FLOAT, false, true);
 }
 
 void FusedGraph::matmul(const CudnnDescriptor& a, const CudnnDescriptor& b, const CudnnDescriptor& c) {
@@ -233,19 +237,23 @@ void FusedGraph::add(
 }
 
 void FusedGraph::convolution(ops::ConvolutionPass pass, const ops::ConvolutionGeometry& geometry,
-                             const CudnnDescriptor& x, const CudnnDescriptor& w, const CudnnDescriptor& y) {
-  using Pair = std::array<std::int64_t, 2>;
-  const auto pair = [](const ops::HeightWidth& of) { return Pair{of.height, of.width}; };
-  const Pair stride = pair(geometry.stride), padding = pair(geometry.padding),
-             dilation = pair(geometry.dilation);
+                             bool volumes, const CudnnDescriptor& x, const CudnnDescriptor& w,
+                             const CudnnDescriptor& y) {
+  using Numbers = std::array<std::int64_t, 3>;
+  const std::int64_t count = volumes ? 3 : 2;
+  const auto numbers = [volumes](const ops::Directions& of) {
+    return volumes ? Numbers{of.depth, of.height, of.width} : Numbers{of.height, of.width};
+  };
+  const Numbers stride = numbers(geometry.stride), padding = numbers(geometry.padding),
+                dilation = numbers(geometry.dilation);
   CudnnDescriptor kind(CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, "a convolution");
   kind.set(CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, CUDNN_DATA_FLOAT);
   kind.set(CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, CUDNN_CROSS_CORRELATION);
-  kind.set(CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64, std::int64_t{2});
-  kind.set(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, 2, stride.data());
-  kind.set(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, 2, padding.data());
-  kind.set(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, 2, padding.data());
-  kind.set(CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, 2, dilation.data());
+  kind.set(CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64, count);
+  kind.set(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, count, stride.data());
+  kind.set(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, count, padding.data());
+  kind.set(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, count, padding.data());
+  kind.set(CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, count, dilation.data());
   kind.finalize();
   struct Names {
     cudnnBackendDescriptorType_t operation;

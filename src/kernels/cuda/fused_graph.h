@@ -65,17 +65,19 @@ struct PlanRules {
   const CudnnEngine* engine = nullptr;
 };
 
-/// Values are 4-D. Describe tensors and operations in the order of execution, then build().
+/// Values are 4-D, those of convolutions of volumes 5-D. Describe tensors and operations in the order of
+/// execution, then build().
 class FusedGraph {
  public:
   using Extents = std::array<std::int64_t, 4>;
 
   /// A tensor in memory, 16-byte aligned. run() gets its data pointer by `uid`, which is positive.
-  CudnnDescriptor tensor(std::int64_t uid, const Extents& extents, const Extents& strides,
-                         cudnnDataType_t type);
+  CudnnDescriptor tensor(std::int64_t uid, std::span<const std::int64_t> extents,
+                         std::span<const std::int64_t> strides, cudnnDataType_t type);
   /// A tensor between operations; row-major without strides.
   CudnnDescriptor between(const Extents& extents, cudnnDataType_t type);
-  CudnnDescriptor between(const Extents& extents, const Extents& strides, cudnnDataType_t type);
+  CudnnDescriptor between(std::span<const std::int64_t> extents, std::span<const std::int64_t> strides,
+                          cudnnDataType_t type);
   /// A number on the CPU, a float. run() gets it by `uid`.
   CudnnDescriptor number(std::int64_t uid);
 
@@ -86,8 +88,9 @@ class FusedGraph {
                  cudnnDataType_t compute = CUDNN_DATA_FLOAT, std::int64_t axis = -1);
   void reduce(cudnnReduceTensorOp_t operation, const CudnnDescriptor& x, const CudnnDescriptor& y);
   void reshape(const CudnnDescriptor& x, const CudnnDescriptor& y);
-  /// The pass computes one of x [N, C, H, W], w [O, C / groups, kh, kw] and y [N, O, H', W'] from the others.
-  void convolution(ops::ConvolutionPass pass, const ops::ConvolutionGeometry& geometry,
+  /// The pass computes one of x [N, C, H, W], w [O, C / groups, kh, kw] and y [N, O, H', W'] from the others;
+  /// volumes: of those with a depth.
+  void convolution(ops::ConvolutionPass pass, const ops::ConvolutionGeometry& geometry, bool volumes,
                    const CudnnDescriptor& x, const CudnnDescriptor& w, const CudnnDescriptor& y);
 
   /// Takes the first plan of cuDNN's list that the rules allow; by default one that gives the same bits every
@@ -104,8 +107,9 @@ class FusedGraph {
   /// Adds an operation with these operands, some of which may be absent.
   void add(cudnnBackendDescriptorType_t type, const char* what,
            std::initializer_list<std::pair<cudnnBackendAttributeName_t, CudnnDescriptor>> operands);
-  CudnnDescriptor described(std::int64_t uid, const Extents& extents, const Extents& strides,
-                            cudnnDataType_t type, bool between_operations, bool by_value);
+  CudnnDescriptor described(std::int64_t uid, std::span<const std::int64_t> extents,
+                            std::span<const std::int64_t> strides, cudnnDataType_t type,
+                            bool between_operations, bool by_value);
   /// Takes the plan of an engine's configuration if the rules allow it.
   bool take(const CudnnDescriptor& configuration, const CudnnDescriptor& device, const PlanRules& rules);
 

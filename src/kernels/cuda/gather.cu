@@ -1,5 +1,6 @@
-// Indexing along an axis, rows of a table, and their gradients, summed in the order of the indices: uses are
-// sorted stably by their target, and a thread (for a table: a block) sums the uses of one element (row).
+// Indexing along an axis, rows of a table, their gradients, and folds of segments, in the order of the
+// indices: uses are sorted stably by their target, and a thread (for a table: a block) folds the uses of one
+// element (row).
 #include <cub/device/device_radix_sort.cuh>
 #include <limits>
 
@@ -7,6 +8,7 @@
 #include "kernels/cuda/device_code.cuh"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/libraries.h"
+#include "lockstep/ops/formulas.h"
 #include "lockstep/ops/gather.h"
 
 namespace lockstep::kernels {
@@ -96,10 +98,10 @@ __global__ void __launch_bounds__(block)
 
 /// A thread for each use that is the first of its target, and, if not by_element, for each column of [outer,
 /// inner].
-template <class T>
+template <class Fold, class T>
 __global__ void __launch_bounds__(block)
-    sum_uses(ops::GatherSizes sizes, const std::int32_t* names, const std::int32_t* numbers,
-             std::int64_t uses, std::int64_t named, const T* dy, T* dx) {
+    fold_uses(ops::GatherSizes sizes, const std::int32_t* names, const std::int32_t* numbers,
+              std::int64_t uses, std::int64_t named, const T* x, T* y) {
   const std::int64_t columns = sizes.by_element ? 1 : sizes.outer * sizes.inner;
   for (std::int64_t e = global_thread(); e < uses * columns; e += global_threads()) {
     const std::int64_t first = e / columns, column = e % columns, name = names[first];
@@ -108,17 +110,17 @@ __global__ void __launch_bounds__(block)
     const auto position = [&](std::int64_t extent, std::int64_t row) {
       return sizes.by_element ? row : (o * extent + row) * sizes.inner + c;
     };
-    float sum = 0;
+    float folded = Fold::start;
     for (std::int64_t i = first; i < uses && names[i] == name; ++i)
-      sum += to_float(dy[position(sizes.taken, numbers[i])]);
-    dx[position(sizes.extent, name)] = rounded<T>(sum);
+      folded = Fold::join(folded, to_float(x[position(sizes.taken, numbers[i])]));
+    y[position(sizes.extent, name)] = rounded<T>(folded);
   }
 }
 
 void gather(CudaBackend& gpu, const ops::Gather& op) {
   const ops::GatherSizes sizes = op.sizes();
   const Launch on = gpu.launch();
-  check_data(on, op.indices, sizes.extent, nullptr, DataFault::index_outside, op.name, gpu.fault());
+  check_data(on, op.indices, sizes.extent, nullptr, DataFault::index_outside, op.function, gpu.fault());
   if (op.y.numel() == 0) return;
   by_type_of(op.x, [&]<class T>(T) {
     gather_elements<<<grid_for(op.y.numel(), block, on), block, 0, on.stream>>>(
@@ -126,19 +128,33 @@ void gather(CudaBackend& gpu, const ops::Gather& op) {
   });
 }
 
-void gather_backward(CudaBackend& gpu, const ops::GatherBackward& op) {
-  const ops::GatherSizes sizes = op.sizes();
-  const std::int64_t uses = op.indices.numel(), named = sizes.by_element ? op.dx.numel() : sizes.extent;
-  SortedUses sorted(gpu, op.name, uses, named);
+/// y = the folds of x over equal indices, in their order; 0 where no index points.
+template <class Fold>
+void fold(CudaBackend& gpu, const char* operation, const ops::GatherSizes& sizes, const Tensor& indices,
+          const Tensor& x, const Tensor& y) {
+  const std::int64_t uses = indices.numel(), named = sizes.by_element ? y.numel() : sizes.extent;
+  SortedUses sorted(gpu, operation, uses, named);
   const Launch on = gpu.launch();
-  check(cudaMemsetAsync(op.dx.raw(), 0, op.dx.bytes(), on.stream), "cudaMemsetAsync", gpu.device().index);
-  if (op.dy.numel() == 0) return;
-  sorted.sort(sizes, op.indices);
-  by_type_of(op.dy, [&]<class T>(T) {
-    sum_uses<<<grid_for(op.dy.numel(), block, on), block, 0, on.stream>>>(
-        sizes, sorted.sorted_rows(), sorted.sorted_numbers(), uses, named,
-        static_cast<const T*>(op.dy.data<T>()), op.dx.data<T>());
+  check(cudaMemsetAsync(y.raw(), 0, y.bytes(), on.stream), "cudaMemsetAsync", gpu.device().index);
+  if (x.numel() == 0) return;
+  sorted.sort(sizes, indices);
+  by_type_of(x, [&]<class T>(T) {
+    fold_uses<Fold><<<grid_for(x.numel(), block, on), block, 0, on.stream>>>(
+        sizes, sorted.sorted_rows(), sorted.sorted_numbers(), uses, named, static_cast<const T*>(x.data<T>()),
+        y.data<T>());
   });
+}
+
+void gather_backward(CudaBackend& gpu, const ops::GatherBackward& op) {
+  fold<ops::Total>(gpu, op.name, op.sizes(), op.indices, op.dy, op.dx);
+}
+
+template <class Fold, class Op>
+void fold_segments(CudaBackend& gpu, const Op& op) {
+  const ops::GatherSizes sizes = op.sizes();
+  check_data(gpu.launch(), op.indices, sizes.extent, nullptr, DataFault::index_outside, op.function,
+             gpu.fault());
+  fold<Fold>(gpu, op.function, sizes, op.indices, op.x, op.y);
 }
 
 /// A pack of a row of the table; Packed divides its width.
@@ -222,6 +238,7 @@ void embedding_backward(CudaBackend& gpu, const ops::EmbeddingBackward& op, int 
 
 void enter_gather(CudaBackend& gpu) {
   gpu.enter<&gather, &gather_backward, &embedding>();
+  gpu.enter<&fold_segments<ops::Total, ops::SegmentSum>, &fold_segments<ops::Largest, ops::SegmentMax>>();
   gpu.enter_at_once<&embedding_backward>();
 }
 

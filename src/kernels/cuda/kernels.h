@@ -76,10 +76,13 @@ struct AttentionMatrices {
   HeadMatrix q, k, v, y;
   float* log_sum_exp;                       ///< [batch, heads, queries], or null: there is no backward
   const std::int64_t* positions = nullptr;  ///< of ops::Attention, or null
+  const float* bias = nullptr;              ///< the same
+  ops::HeadStrides bias_strides = {};
 };
 struct AttentionGradients {
   HeadMatrix dy, dq, dk, dv;
-  float* delta;  ///< of log_sum_exp's shape
+  float* delta;            ///< of log_sum_exp's shape
+  float* dbias = nullptr;  ///< of ops::AttentionBackward, or null
 };
 /// For heads of width 256 at most.
 void attend(const Launch& on, DType dtype, const ops::AttentionSizes& sizes,

@@ -95,8 +95,7 @@ void pack_weights(const Launch& on, std::span<const ops::PackedWeight> weights) 
     for (const auto& [value, packed] : weights) {
       if (value.dtype() != dtype_of<From> || packed.dtype() != dtype_of<To> || value.numel() == 0) continue;
       if (batch.entries == batch.room) launch<false, From, To>(on, batch);
-      add(batch, value.raw(), packed.raw(), value.numel(), value.size(1), value.size(2) * value.size(3),
-          true);
+      add(batch, value.raw(), packed.raw(), value.numel(), value.size(1), positions_of(value.shape()), true);
     }
     launch<false, From, To>(on, batch);
   };

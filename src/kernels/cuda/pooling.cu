@@ -9,20 +9,23 @@
 namespace lockstep::kernels {
 namespace {
 
-/// The position of an element of images [runs, height, width, lanes]. Lanes: the adjacent elements of a pixel
-/// (1, or the channels).
+/// The position of an element of volumes [runs, depth, height, width, lanes], or of images, whose depth is 1.
+/// Lanes: the adjacent elements of a pixel (1, or the channels).
 struct Position {
-  std::int64_t run, row, column, lane;
+  std::int64_t run, slice, row, column, lane;
 };
 
 struct Layout {
-  std::int64_t height, width, lanes;
+  std::int64_t depth, height, width, lanes;
 
   explicit Layout(const Tensor& images)
-      : height(images.size(2)), width(images.size(3)), lanes(images.channel_block()) {}
+      : depth(images.shape().rank() == 5 ? images.size(2) : 1),
+        height(images.size(-2)),
+        width(images.size(-1)),
+        lanes(images.channel_block()) {}
 
   __device__ std::int64_t offset_of(const Position& at) const {
-    return ((at.run * height + at.row) * width + at.column) * lanes + at.lane;
+    return (((at.run * depth + at.slice) * height + at.row) * width + at.column) * lanes + at.lane;
   }
 };
 
@@ -45,18 +48,21 @@ __device__ Pack<T, Width> rounded_pack(const Floats<Width>& from, float factor =
   return to;
 }
 
-/// y = element.at<Width>(each position), Width lanes at once. lines: runs times height; across: packs of one.
+/// y = element.at<Width>(each position), Width lanes at once. lines: runs times depth times height; across:
+/// packs of one.
 template <int Width, class T, class Element>
 __global__ void __launch_bounds__(256)
     each_pixel(const __grid_constant__ Layout to, unsigned lines, unsigned across, Element element, T* y) {
-  const auto height = static_cast<unsigned>(to.height), packs = static_cast<unsigned>(to.lanes / Width);
+  const auto height = static_cast<unsigned>(to.height), packs = static_cast<unsigned>(to.lanes / Width),
+             depth = static_cast<unsigned>(to.depth);
   for (auto line = static_cast<unsigned>(first_row()); line < lines;
        line += static_cast<unsigned>(rows_apart())) {
-    const unsigned run = line / height, row = line - run * height;
+    const unsigned above = line / height, row = line - above * height,
+                   run = depth == 1 ? above : above / depth, slice = above - run * depth;
     for (auto i = static_cast<unsigned>(global_thread()); i < across;
          i += static_cast<unsigned>(global_threads())) {
       const unsigned column = i / packs;
-      const Position at{run, row, column, std::int64_t{i - column * packs} * Width};
+      const Position at{run, slice, row, column, std::int64_t{i - column * packs} * Width};
       store_pack(y + to.offset_of(at), element.template at<Width>(at));
     }
   }
@@ -89,26 +95,6 @@ __device__ std::int64_t quotient(std::int64_t a, std::int64_t b) {
   return static_cast<unsigned>(a) / static_cast<unsigned>(b);
 }
 
-/// Positions [begin, end) along one side.
-struct Range {
-  std::int64_t begin, end;
-};
-
-__device__ std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
-
-/// The positions that the window of an output covers.
-__device__ Range window_of(std::int64_t output, const ops::Windows& s, std::int64_t side) {
-  const std::int64_t first = output * s.stride - s.padding;
-  return {first > 0 ? first : 0, smaller(first + s.kernel, side)};
-}
-
-/// The outputs whose windows contain a position.
-__device__ Range windows_over(std::int64_t position, const ops::Windows& s, std::int64_t outputs) {
-  const std::int64_t padded = position + s.padding;  // >= 0
-  const std::int64_t first = padded < s.kernel ? 0 : quotient(padded - s.kernel, s.stride) + 1;
-  return {first, smaller(quotient(padded, s.stride) + 1, outputs)};
-}
-
 /// An element of y: the largest of its window, or the mean without winners.
 template <class T, bool largest>
 struct Pooled {
@@ -120,29 +106,32 @@ struct Pooled {
 
   template <int Width>
   __device__ Pack<T, Width> at(const Position& out) const {
-    const Range rows = window_of(out.row, s, s.height), columns = window_of(out.column, s, s.width);
+    const ops::Window window{s.depth.window(out.slice), s.height.window(out.row), s.width.window(out.column)};
     Floats<Width> result{};
     Pack<std::int32_t, Width> winner{};
     bool first = largest;
-    for (std::int64_t row = rows.begin; row < rows.end; ++row) {
+    for (std::int64_t slice = window.depth.begin; slice < window.depth.end; ++slice) {
+      for (std::int64_t row = window.rows.begin; row < window.rows.end; ++row) {
 #pragma unroll 3
-      for (std::int64_t column = columns.begin; column < columns.end; ++column) {
-        const auto here = load_pack<T, Width>(x + large.offset_of({out.run, row, column, out.lane}));
-        const auto place = static_cast<std::int32_t>(row * s.width + column);
-        for (int l = 0; l < Width; ++l) {
-          const float value = to_float(here.lane[l]);
-          if constexpr (!largest) {
-            result.lane[l] += value;
-          } else if (first || value > result.lane[l] || value != value) {  // NaN wins
-            result.lane[l] = value;
-            winner.lane[l] = place;
+        for (std::int64_t column = window.columns.begin; column < window.columns.end; ++column) {
+          const auto here = load_pack<T, Width>(x + large.offset_of({out.run, slice, row, column, out.lane}));
+          const auto place =
+              static_cast<std::int32_t>((slice * s.height.extent + row) * s.width.extent + column);
+          for (int l = 0; l < Width; ++l) {
+            const float value = to_float(here.lane[l]);
+            if constexpr (!largest) {
+              result.lane[l] += value;
+            } else if (first || value > result.lane[l] || value != value) {  // NaN wins
+              result.lane[l] = value;
+              winner.lane[l] = place;
+            }
           }
+          first = false;
         }
-        first = false;
       }
     }
     if constexpr (largest) store_pack(winners + small.offset_of(out), winner);
-    return rounded_pack<T>(result, largest ? 1.0f : share);
+    return rounded_pack<T>(result, largest ? 1.0f : s.height.adaptive ? s.share(window) : share);
   }
 };
 
@@ -157,22 +146,30 @@ struct Gathered {
 
   template <int Width>
   __device__ Pack<T, Width> at(const Position& to) const {
-    const auto mine = static_cast<std::int32_t>(to.row * s.width + to.column);
-    const Range rows = windows_over(to.row, s, s.out_height),
-                columns = windows_over(to.column, s, s.out_width);
-    const auto across = static_cast<int>(columns.end - columns.begin);
-    const int windows = static_cast<int>(rows.end - rows.begin) * across;
+    const auto mine =
+        static_cast<std::int32_t>((to.slice * s.height.extent + to.row) * s.width.extent + to.column);
+    const ops::PositionRange slices = s.depth.over(to.slice), rows = s.height.over(to.row),
+                             columns = s.width.over(to.column);
+    const auto across = static_cast<int>(columns.end - columns.begin),
+               of_slice = static_cast<int>(rows.end - rows.begin) * across;
+    const int windows = static_cast<int>(slices.end - slices.begin) * of_slice;
     Floats<Width> sum{};
     constexpr int at_once = 2;  // windows that are read before one is waited for
     for (int first = 0; first < windows; first += at_once) {
       Pack<T, Width> here[at_once];
       Pack<std::int32_t, Width> winner[at_once];
+      float shares[at_once];
 #pragma unroll
       for (int w = 0; w < at_once; ++w) {
         if (first + w >= windows) continue;
-        const std::int64_t row = quotient(first + w, across), column = first + w - row * across;
-        const std::int64_t from =
-            small.offset_of({to.run, rows.begin + row, columns.begin + column, to.lane});
+        const std::int64_t slice = of_slice == windows ? 0 : quotient(first + w, of_slice),
+                           within = first + w - slice * of_slice, row = quotient(within, across),
+                           column = within - row * across;
+        const Position at{to.run, slices.begin + slice, rows.begin + row, columns.begin + column, to.lane};
+        const std::int64_t from = small.offset_of(at);
+        shares[w] = share;
+        if (!largest && s.height.adaptive)
+          shares[w] = s.share({s.depth.window(at.slice), s.height.window(at.row), s.width.window(at.column)});
         here[w] = load_pack<T, Width>(dy + from);
         if constexpr (largest) winner[w] = load_pack<std::int32_t, Width>(winners + from);
       }
@@ -181,7 +178,7 @@ struct Gathered {
         if (first + w >= windows) continue;
         for (int l = 0; l < Width; ++l) {
           if constexpr (!largest) {
-            sum.lane[l] += to_float(here[w].lane[l]) * share;
+            sum.lane[l] += to_float(here[w].lane[l]) * shares[w];
           } else if (winner[w].lane[l] == mine) {
             sum.lane[l] += to_float(here[w].lane[l]);
           }
@@ -198,7 +195,7 @@ void pool(CudaBackend& gpu, const Op& op, const Tensor& large, const Tensor& sma
           const Tensor& to) {
   constexpr bool largest = requires(const Op& pooling) { pooling.winners; };
   const ops::Windows windows = op.windows();
-  const float share = 1.0f / static_cast<float>(windows.kernel * windows.kernel);
+  const float share = windows.height.adaptive ? 0.0f : windows.share({});
   std::int32_t* winners = nullptr;
   if constexpr (largest) winners = op.winners.template data<std::int32_t>();
   by_type_of(from, [&]<class T>(T) {
@@ -268,24 +265,28 @@ struct Upsample {
 
   template <int Width>
   __device__ Pack<T, Width> at(const Position& to) const {
+    const std::int64_t slice = small.depth == 1 ? 0 : quotient(to.slice, scale);
     return load_pack<T, Width>(
-        x + small.offset_of({to.run, quotient(to.row, scale), quotient(to.column, scale), to.lane}));
+        x + small.offset_of({to.run, slice, quotient(to.row, scale), quotient(to.column, scale), to.lane}));
   }
 };
 
 template <class T>
 struct UpsampleBackward {
   Layout large;
-  int scale;
+  int scale, depth_scale;
   const T* dy;
 
   template <int Width>
   __device__ Pack<T, Width> at(const Position& to) const {
     Floats<Width> sum{};
-    for (int h = 0; h < scale; ++h) {
-      for (int w = 0; w < scale; ++w) {
-        const Position from{to.run, to.row * scale + h, to.column * scale + w, to.lane};
-        sum.join(load_pack<T, Width>(dy + large.offset_of(from)), [](float a, float b) { return a + b; });
+    for (int d = 0; d < depth_scale; ++d) {
+      for (int h = 0; h < scale; ++h) {
+        for (int w = 0; w < scale; ++w) {
+          const Position from{to.run, to.slice * depth_scale + d, to.row * scale + h, to.column * scale + w,
+                              to.lane};
+          sum.join(load_pack<T, Width>(dy + large.offset_of(from)), [](float a, float b) { return a + b; });
+        }
       }
     }
     return rounded_pack<T>(sum);
@@ -322,7 +323,9 @@ void upsample_nearest(CudaBackend& gpu, const ops::UpsampleNearest& op) {
 
 void upsample_nearest_backward(CudaBackend& gpu, const ops::UpsampleNearestBackward& op) {
   by_type_of(op.dy, [&]<class T>(T) {
-    for_pixels<T>(gpu, op.dx, UpsampleBackward<T>{Layout(op.dy), op.scale, op.dy.data<T>()}, op.dy);
+    const int depth_scale = op.dx.shape().rank() == 5 ? op.scale : 1;
+    for_pixels<T>(gpu, op.dx, UpsampleBackward<T>{Layout(op.dy), op.scale, depth_scale, op.dy.data<T>()},
+                  op.dy);
   });
 }
 
@@ -338,7 +341,7 @@ struct Resized {
     Floats<Width> value{};
     const auto between = [&](std::int64_t row) {
       const auto pack = [&](std::int64_t column) {
-        return load_pack<T, Width>(x + from.offset_of({to.run, row, column, to.lane}));
+        return load_pack<T, Width>(x + from.offset_of({to.run, 0, row, column, to.lane}));
       };
       const auto first = pack(columns.first), second = pack(columns.second);
       Floats<Width> along;
@@ -369,7 +372,7 @@ struct ResizedBackward {
       Floats<Width> along{};
       for (std::int64_t column = columns.begin; column < columns.end; ++column) {
         const float share = across.at(column).of(from.column);
-        along.join(load_pack<T, Width>(dy + to.offset_of({from.run, row, column, from.lane})),
+        along.join(load_pack<T, Width>(dy + to.offset_of({from.run, 0, row, column, from.lane})),
                    [&](float total, float value) { return total + share * value; });
       }
       for (int l = 0; l < Width; ++l) sum.lane[l] += of_row * along.lane[l];

@@ -207,14 +207,21 @@ BOOST_AUTO_TEST_CASE(fewer_key_heads_are_not_sent) {
 struct Layer {
   std::int64_t size, in, out, kernel = 3;
   int stride = 1;
-  bool bias = false;
+  bool bias = false, volumes = false;
 
   CudnnConvolution problem(ConvolutionPass pass, std::int64_t images, DType dtype) const {
     const auto padding = static_cast<int>(kernel / 2);
     const std::int64_t result = (size + 2 * padding - kernel) / stride + 1;
+    const ops::ConvolutionGeometry geometry{.stride = stride, .padding = padding};
+    ops::ConvolutionSizes sizes{images, in, size, size, out, result, result, kernel, kernel, geometry};
+    if (volumes) {
+      sizes.volumes = true;
+      sizes.depth = size;
+      sizes.out_depth = result;
+      sizes.kernel_depth = kernel;
+    }
     return {.pass = pass,
-            .sizes = {images, in, size, size, out, result, result, kernel, kernel,
-                      ops::ConvolutionGeometry{.stride = stride, .padding = padding}},
+            .sizes = sizes,
             .dtype = dtype,
             .channels_last = true,
             .bias = bias && pass == ConvolutionPass::forward};
@@ -223,7 +230,7 @@ struct Layer {
 
 std::ostream& operator<<(std::ostream& out, const Layer& l) {
   return out << l.in << " x " << l.size << " x " << l.size << " -> " << l.out << " by " << l.kernel << " / "
-             << l.stride << (l.bias ? " with bias" : "");
+             << l.stride << (l.bias ? " with bias" : "") << (l.volumes ? ", volumes" : "");
 }
 
 /// The distinct layers of resnet-gpu (ResNet-18) and of ResNet-50, on images of 224 x 224.
@@ -308,6 +315,19 @@ BOOST_AUTO_TEST_CASE(convolutions_in_float32_have_plans_without_tensor_cores) {
   for (const Layer& layer : {Layer{224, 3, 64, 7, 2}, Layer{56, 64, 64}, Layer{28, 128, 128, 1, 2},
                              Layer{16, 256, 256, 3, 1, true}, Layer{32, 3, 128, 3, 1, true}}) {
     for (const ConvolutionPass pass : passes) sweep.check(layer, pass, DType::float32);
+  }
+}
+
+/// Those of cosmoflow at 32 x 32 x 32, and of a U-Net of volumes. 128 images are fewer than 2^31 elements:
+/// more have no plan by the engine of a part.
+BOOST_AUTO_TEST_CASE(convolutions_of_volumes_have_plans) {
+  const ConvolutionSweep sweep;
+  for (const DType dtype : {DType::bfloat16, DType::float32}) {
+    for (const Layer& layer : {Layer{32, 4, 32, 3, 1, true, true}, Layer{16, 32, 64, 3, 1, true, true},
+                               Layer{8, 256, 512, 3, 1, true, true}, Layer{32, 32, 64, 3, 2, true, true},
+                               Layer{16, 64, 32, 1, 1, true, true}}) {
+      for (const ConvolutionPass pass : passes) sweep.check(layer, pass, dtype);
+    }
   }
 }
 

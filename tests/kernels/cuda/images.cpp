@@ -19,12 +19,14 @@ BOOST_AUTO_TEST_CASE(pooling_is_that_of_the_cpu) {
   for (const PoolGeometry& pool : {PoolGeometry{2, 2, 0}, PoolGeometry{3, 2, 1}, PoolGeometry{3, 1, 1},
                                    PoolGeometry{2, 3, 0}, PoolGeometry{1, 1, 0}}) {
     for (const Shape& shape : {Shape{2, 5, 9, 7}, Shape{0, 3, 4, 4}, Shape{1, 1, 3, 3}, Shape{3, 16, 8, 8}}) {
-      const std::int64_t height = (shape[2] + 2 * pool.padding - pool.kernel) / pool.stride + 1;
-      const std::int64_t width = (shape[3] + 2 * pool.padding - pool.kernel) / pool.stride + 1;
+      const std::int64_t height =
+          (shape[2] + 2 * pool.padding.height - pool.kernel.height) / pool.stride.height + 1;
+      const std::int64_t width =
+          (shape[3] + 2 * pool.padding.width - pool.kernel.width) / pool.stride.width + 1;
       const Shape small{shape[0], shape[1], height, width};
       const Operand x = activation(draw.normal(shape)), dy = activation(draw.normal(small));
-      const std::string what = " of " + to_string(shape) + " by " + std::to_string(pool.kernel) + "/" +
-                               std::to_string(pool.stride) + "+" + std::to_string(pool.padding);
+      const std::string what = " of " + to_string(shape) + " by " + std::to_string(pool.kernel.width) + "/" +
+                               std::to_string(pool.stride.width) + "+" + std::to_string(pool.padding.width);
       // Many values are equal, so that ties are met; the backward shows where the winners are.
       for (std::int64_t i = 0; i < x.value.numel(); ++i)
         x.value.data<float>()[i] = std::round(x.value.data<float>()[i]);
@@ -48,6 +50,60 @@ BOOST_AUTO_TEST_CASE(pooling_is_that_of_the_cpu) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(pooling_of_volumes_is_that_of_the_cpu) {
+  Draw draw;
+  for (const PoolGeometry& pool : {PoolGeometry{2, 2, 0}, PoolGeometry{3, 1, 1}, PoolGeometry{3, 2, 1},
+                                   PoolGeometry{{1, 2, 3}, {1, 2, 1}, {0, 0, 1}}}) {
+    for (const Shape& shape : {Shape{2, 5, 5, 6, 7}, Shape{0, 3, 4, 4, 4}, Shape{1, 1, 3, 3, 3}}) {
+      const auto along = [&](int axis, int kernel, int stride, int padding) {
+        return (shape[axis] + 2 * padding - kernel) / stride + 1;
+      };
+      const auto& [kernel, stride, padding] = pool;
+      const Shape small{shape[0], shape[1], along(2, kernel.depth, stride.depth, padding.depth),
+                        along(3, kernel.height, stride.height, padding.height),
+                        along(4, kernel.width, stride.width, padding.width)};
+      const Operand x = activation(draw.normal(shape)), dy = activation(draw.normal(small));
+      for (std::int64_t i = 0; i < x.value.numel(); ++i)
+        x.value.data<float>()[i] = std::round(x.value.data<float>()[i]);
+      compare(
+          "max_pool of " + to_string(shape) + " to " + to_string(small), {x, dy},
+          {activation(unwritten(small)), activation(unwritten(small, DType::int32)),
+           activation(unwritten(shape))},
+          [=](Backend& on, const Tensors& in, const Tensors& out) {
+            on.run(ops::MaxPool{in[0], pool, out[0], out[1]});
+            on.run(ops::MaxPoolBackward{in[1], out[1], pool, out[2]});
+          },
+          all_forms);
+      compare(
+          "average_pool of " + to_string(shape) + " to " + to_string(small), {x, dy},
+          {activation(unwritten(small)), activation(unwritten(shape))},
+          [=](Backend& on, const Tensors& in, const Tensors& out) {
+            on.run(ops::AveragePool{in[0], pool, out[0]});
+            on.run(ops::AveragePoolBackward{in[1], pool, out[1]});
+          },
+          all_forms);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(adaptive_pooling_is_that_of_the_cpu) {
+  Draw draw;
+  for (const auto& [large, small] : {std::pair{Shape{2, 5, 5, 6, 7}, Shape{2, 5, 2, 3, 1}},
+                                     {Shape{3, 4, 7, 5}, Shape{3, 4, 3, 2}},
+                                     {Shape{1, 3, 2, 3, 4}, Shape{1, 3, 4, 3, 7}},
+                                     {Shape{0, 2, 4, 4}, Shape{0, 2, 3, 3}}}) {
+    compare(
+        "average_pool of " + to_string(large) + " to " + to_string(small),
+        {activation(draw.normal(large)), activation(draw.normal(small))},
+        {activation(unwritten(small)), activation(unwritten(large))},
+        [=](Backend& on, const Tensors& in, const Tensors& out) {
+          on.run(ops::AveragePool{in[0], {}, out[0], true});
+          on.run(ops::AveragePoolBackward{in[1], {}, out[1], true});
+        },
+        all_forms);
+  }
+}
+
 BOOST_AUTO_TEST_CASE(bilinear_resizing_is_that_of_the_cpu) {
   Draw draw;
   for (const Shape& shape : {Shape{2, 5, 9, 7}, Shape{0, 3, 4, 4}, Shape{1, 1, 1, 1}, Shape{3, 16, 8, 8}}) {
@@ -68,7 +124,8 @@ BOOST_AUTO_TEST_CASE(bilinear_resizing_is_that_of_the_cpu) {
 
 BOOST_AUTO_TEST_CASE(global_pooling_and_upsampling_are_those_of_the_cpu) {
   Draw draw;
-  for (const Shape& shape : {Shape{2, 5, 9, 7}, Shape{0, 3, 4, 4}, Shape{1, 1, 1, 1}, Shape{3, 40, 7, 7}}) {
+  for (const Shape& shape : {Shape{2, 5, 9, 7}, Shape{0, 3, 4, 4}, Shape{1, 1, 1, 1}, Shape{3, 40, 7, 7},
+                             Shape{2, 5, 3, 4, 5}, Shape{1, 1, 1, 2, 1}}) {
     const Operand x = activation(draw.normal(shape));
     const Shape pooled{shape[0], shape[1]};
     compare(
@@ -85,7 +142,8 @@ BOOST_AUTO_TEST_CASE(global_pooling_and_upsampling_are_those_of_the_cpu) {
         },
         all_forms);
     for (const int scale : {1, 2, 3}) {
-      const Shape large{shape[0], shape[1], shape[2] * scale, shape[3] * scale};
+      Shape large = shape;
+      for (int d = 2; d < shape.rank(); ++d) large = large.with(d, shape[d] * scale);
       compare(
           "upsample_nearest of " + to_string(shape), {x, activation(draw.normal(large))},
           {activation(unwritten(large)), activation(unwritten(shape))},
@@ -101,7 +159,7 @@ BOOST_AUTO_TEST_CASE(global_pooling_and_upsampling_are_those_of_the_cpu) {
 BOOST_AUTO_TEST_CASE(batch_norm_is_that_of_the_cpu) {
   Draw draw;
   for (const Shape& shape : {Shape{2, 5, 9, 7}, Shape{0, 3, 4, 4}, Shape{1, 1, 1, 1}, Shape{33, 40, 7, 7},
-                             Shape{70, 9}, Shape{4, 64, 16, 16}}) {
+                             Shape{70, 9}, Shape{4, 64, 16, 16}, Shape{3, 5, 2, 3, 4}}) {
     const std::int64_t channels = shape[1];
     const Operand x = activation(draw.normal(shape)), dy = activation(draw.normal(shape)),
                   mean = fixed(draw.normal({channels}, 0.1f)), inv_std = fixed(draw.positive({channels})),

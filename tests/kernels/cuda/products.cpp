@@ -222,6 +222,53 @@ BOOST_AUTO_TEST_CASE(convolutions_are_those_of_the_cpu) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(convolutions_of_volumes_are_those_of_the_cpu) {
+  Draw draw;
+  struct Sizes {
+    Shape x, weight, y;
+    ops::ConvolutionGeometry geometry;
+  };
+  for (const Sizes& s :
+       {Sizes{{2, 3, 5, 6, 7}, {8, 3, 3, 3, 3}, {2, 8, 5, 6, 7}, {1, 1, 1}},
+        {{0, 4, 5, 5, 5}, {4, 4, 3, 3, 3}, {0, 4, 5, 5, 5}, {1, 1, 1}},
+        {{1, 1, 4, 4, 4}, {16, 1, 2, 2, 2}, {1, 16, 2, 2, 2}, {2, 0, 1}},
+        {{3, 4, 4, 5, 4}, {6, 2, 3, 3, 3}, {3, 6, 4, 5, 4}, {1, 1, 2}},
+        {{2, 8, 3, 4, 5}, {4, 8, 1, 1, 1}, {2, 4, 3, 4, 5}, {1, 0, 1}},
+        {{1, 2, 3, 9, 9}, {3, 2, 1, 3, 3}, {1, 3, 3, 5, 9}, {{1, 2, 1}, {0, 1, 2}, 1, {1, 1, 2}}}}) {
+    const Operand x = activation(draw.normal(s.x)), weight = fixed(draw.normal(s.weight, 0.2f)),
+                  bias = fixed(draw.normal({s.y[1]})), dy = activation(draw.normal(s.y));
+    const ops::ConvolutionGeometry geometry = s.geometry;
+    const std::string what = " of " + to_string(s.x) + " by " + to_string(s.weight);
+    static constexpr std::initializer_list<Form> forms{plain_float, plain_bf16, last_float, last_bf16};
+    compare(
+        "convolution" + what, {x, weight, bias}, {activation(unwritten(s.y))},
+        [=](Backend& on, const Tensors& in, const Tensors& out) {
+          on.run(ops::Convolution{in[0], in[1], in[2], geometry, out[0]});
+        },
+        forms);
+    compare(
+        "convolution_backward_input" + what, {dy, weight}, {activation(unwritten(s.x))},
+        [=](Backend& on, const Tensors& in, const Tensors& out) {
+          on.run(ops::ConvolutionBackwardInput{in[0], in[1], geometry, out[0]});
+        },
+        forms);
+    for (const bool accumulate : {false, true})
+      compare(
+          "convolution_backward_weight" + what, {x, dy},
+          {fixed(accumulate ? draw.normal(s.weight) : unwritten(s.weight))},
+          [=](Backend& on, const Tensors& in, const Tensors& out) {
+            on.run(ops::ConvolutionBackwardWeight{in[0], in[1], geometry, out[0], accumulate});
+          },
+          forms);
+    compare(
+        "channel_sums" + what, {dy}, {fixed(unwritten({s.y[1]}))},
+        [=](Backend& on, const Tensors& in, const Tensors& out) {
+          on.run(ops::ChannelSums{in[0], out[0], false});
+        },
+        forms);
+  }
+}
+
 struct AttentionSizes {
   int batch, time, heads, width;
 };

@@ -139,6 +139,24 @@ BOOST_AUTO_TEST_CASE(elements_by_number_and_their_gradients_are_those_of_the_cpu
   }
 }
 
+BOOST_AUTO_TEST_CASE(folds_of_segments_are_those_of_the_cpu) {
+  Draw draw;
+  const std::pair<Shape, std::int64_t> cases[] = {
+      {{500, 33}, 7}, {{90, 3, 5}, 200}, {{40}, 9}, {{3000, 2}, 1}, {{0, 5}, 3}, {{1, 1}, 2}, {{4, 0}, 5}};
+  for (const auto& [rows, count] : cases) {
+    const Operand indices = fixed(draw.indices({rows[0]}, count)), x = activation(draw.normal(rows));
+    const Operand y = activation(unwritten(rows.with(0, count)));
+    compare("segment_sum of " + to_string(rows), {x, indices}, {y},
+            [](Backend& on, const Tensors& in, const Tensors& out) {
+              on.run(ops::SegmentSum{{in[0], in[1], out[0], "segment_sum"}});
+            });
+    compare("segment_max of " + to_string(rows), {x, indices}, {y},
+            [](Backend& on, const Tensors& in, const Tensors& out) {
+              on.run(ops::SegmentMax{{in[0], in[1], out[0], "segment_max"}});
+            });
+  }
+}
+
 BOOST_AUTO_TEST_CASE(the_first_index_outside_an_axis_is_told_at_the_next_read) {
   for (const std::int64_t count : {3, 50000}) {
     const Tensor here = Tensor::zeros({count}, DType::int64);

@@ -65,6 +65,42 @@ BOOST_AUTO_TEST_CASE(attention_of_other_lengths_and_fewer_key_heads_is_that_of_t
   }
 }
 
+BOOST_AUTO_TEST_CASE(attention_with_a_bias_is_that_of_the_cpu) {
+  Draw draw;
+  const std::int64_t batch = 2, heads = 4;
+  for (const bool causal : {false, true}) {
+    for (const Shape& extents : {Shape{batch, heads, 40}, {1, heads, 1}, {batch, 1, 40}, {1, 1, 1}}) {
+      const std::int64_t keys = causal ? 40 : 70;
+      const Shape q{batch, heads, 40, 16}, k{batch, 2, keys, 16}, scores{batch, heads, 40, keys};
+      compare("attention with a bias of " + to_string(extents),
+              {activation(draw.normal(q)), activation(draw.normal(k)), activation(draw.normal(k)),
+               activation(draw.normal(q)), fixed(draw.normal({extents[0], extents[1], extents[2], keys}))},
+              {activation(unwritten(q)), activation(unwritten(q)), activation(unwritten(k)),
+               activation(unwritten(k)), fixed(unwritten(scores))},
+              [=](Backend& on, const Tensors& in, const Tensors& out) {
+                const auto all = ops::all_columns;
+                const Tensor saved = on.empty(on.attention_saved_shape(batch, heads, 40, keys));
+                on.run(ops::Attention{
+                    all(in[0]), all(in[1]), all(in[2]), 1, causal, out[0], saved, {}, 0, in[4]});
+                on.run(ops::AttentionBackward{in[3],
+                                              all(in[0]),
+                                              all(in[1]),
+                                              all(in[2]),
+                                              1,
+                                              causal,
+                                              out[0],
+                                              saved,
+                                              all(out[1]),
+                                              all(out[2]),
+                                              all(out[3]),
+                                              {},
+                                              in[4],
+                                              out[4]});
+              });
+    }
+  }
+}
+
 /// [batch, time]: positions of documents that follow each other in each row, of up to `longest` tokens.
 Tensor positions_of_documents(Draw& draw, std::int64_t batch, std::int64_t time, std::int64_t longest) {
   const Tensor positions = Tensor::empty({batch, time}, DType::int64),

@@ -110,7 +110,8 @@ class Twins {
     if (!value) return {};
     const bool shaped = operand.activation && value.dtype() == DType::float32;
     const DType dtype = shaped ? form.dtype : value.dtype();
-    const bool last = operand.activation && form.channels_last && value.shape().rank() == 4;
+    const bool last =
+        operand.activation && form.channels_last && (value.shape().rank() == 4 || value.shape().rank() == 5);
     if (last && value.dtype() == DType::int32)  // winners: only ever written
       return gpu_->empty(value.shape(), dtype, static_cast<int>(value.size(1)));
     const Tensor plain = gpu_->empty(value.shape(), dtype);
