@@ -6,6 +6,7 @@
 // Rotary positions: a thread has one pair at one position in several heads, so that few angles are computed.
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device_code.cuh"
@@ -173,18 +174,19 @@ __device__ bool looks(const ops::AttentionSizes& p, std::int64_t t, std::int64_t
   return t < p.queries && j < p.keys && (!p.causal || (begin <= j && j <= own_key(p, t)));
 }
 
-/// The bias of a head, or null. A score times the scale of its attention has the bias added once.
+/// The bias of all heads; kernels without one do not read it.
 struct Bias {
   const float* data;
   ops::HeadStrides strides;
+  float factor;  ///< of scores that are not scaled yet
 
-  __device__ Bias of_head(std::int64_t image, std::int64_t head) const {
-    return {data ? data + image * strides.image + head * strides.head : nullptr, strides};
+  __device__ const float* of_head(std::int64_t image, std::int64_t head) const {
+    return data + image * strides.image + head * strides.head;
   }
-  /// Adds that of query row t and key j, if there are such, to a score.
-  __device__ void add(const ops::AttentionSizes& p, std::int64_t t, std::int64_t j, float& score) const {
-    if (data && t < p.queries && j < p.keys)
-      score += sqrtf(static_cast<float>(p.width)) * data[t * strides.row + j];
+  /// Adds that of query row t and key j, if there are such, to a score. of_head: the head's.
+  __device__ void add(const float* of_head, const ops::AttentionSizes& p, std::int64_t t, std::int64_t j,
+                      float& score) const {
+    if (t < p.queries && j < p.keys) score += factor * of_head[t * strides.row + j];
   }
 };
 
@@ -201,9 +203,9 @@ struct KeyTiles {
 };
 
 /// Forward: a block has `tile` queries and walks through the keys.
-template <int Columns, class T>
+template <int Columns, bool Biased, class T>
 __global__ void __launch_bounds__(block)
-    forward(ops::AttentionSizes p, const std::int64_t* positions, Bias all_biases, HeadMatrix q, HeadMatrix k,
+    forward(ops::AttentionSizes p, const std::int64_t* positions, Bias bias, HeadMatrix q, HeadMatrix k,
             HeadMatrix v, HeadMatrix y, float scale, float* log_sum_exp) {
   alignas(16) extern __shared__ float shared[];
   const int width = static_cast<int>(p.width), tile_floats = tile * row_floats(width);
@@ -214,7 +216,6 @@ __global__ void __launch_bounds__(block)
   const Head<const T> key_head = head_of<const T>(k, work.image, work.head / group_of(p));
   const Head<const T> value_head = head_of<const T>(v, work.image, work.head / group_of(p));
   const std::int64_t first_row = work.first + warp_of_block() * warp_rows;
-  const Bias bias = all_biases.of_head(work.image, work.head);
   float max[warp_rows], sum[warp_rows], sums[warp_rows][Columns] = {};
   std::int64_t begin[warp_rows];
 #pragma unroll
@@ -234,7 +235,8 @@ __global__ void __launch_bounds__(block)
 #pragma unroll
     for (int r = 0; r < warp_rows; ++r) {
       const bool visible = looks(p, first_row + r, begin[r], first + lane_of_warp());
-      bias.add(p, first_row + r, first + lane_of_warp(), score[r]);
+      if constexpr (Biased)
+        bias.add(bias.of_head(work.image, work.head), p, first_row + r, first + lane_of_warp(), score[r]);
       score[r] = visible ? scale * score[r] : -INFINITY;
       const float now = fmaxf(max[r], warp_max(score[r]));
       // If all scores so far are -inf, later keys may still count.
@@ -277,9 +279,9 @@ __global__ void __launch_bounds__(block)
 
 /// A block has `tile` queries and walks through the keys. InTurn: it loads the two tiles of the other side
 /// one after the other, into the memory of one.
-template <int Columns, bool InTurn, class T>
+template <int Columns, bool InTurn, bool Biased, class T>
 __global__ void __launch_bounds__(block)
-    query_gradient(ops::AttentionSizes p, const std::int64_t* positions, Bias all_biases, HeadMatrix dy,
+    query_gradient(ops::AttentionSizes p, const std::int64_t* positions, Bias bias, HeadMatrix dy,
                    HeadMatrix q, HeadMatrix k, HeadMatrix v, float scale, const float* log_sum_exp,
                    const float* delta, HeadMatrix dq, float* dbias) {
   alignas(16) extern __shared__ float shared[];
@@ -294,7 +296,6 @@ __global__ void __launch_bounds__(block)
   const Head<const T> key_head = head_of<const T>(k, work.image, work.head / group_of(p));
   const Head<const T> value_head = head_of<const T>(v, work.image, work.head / group_of(p));
   const std::int64_t first_row = work.first + warp_of_block() * warp_rows;
-  const Bias bias = all_biases.of_head(work.image, work.head);
   float log[warp_rows], centre[warp_rows], sums[warp_rows][Columns] = {};
   std::int64_t begin[warp_rows];
 #pragma unroll
@@ -320,10 +321,13 @@ __global__ void __launch_bounds__(block)
 #pragma unroll
     for (int r = 0; r < warp_rows; ++r) {
       const bool visible = looks(p, first_row + r, begin[r], first + lane_of_warp());
-      bias.add(p, first_row + r, first + lane_of_warp(), score[r]);
+      if constexpr (Biased)
+        bias.add(bias.of_head(work.image, work.head), p, first_row + r, first + lane_of_warp(), score[r]);
       slope[r] = visible ? scale * expf(scale * score[r] - log[r]) * (product[r] - centre[r]) : 0.0f;
-      if (dbias && visible)
-        dbias[(item + first_row + r) * p.keys + first + lane_of_warp()] = slope[r] / scale;
+      if constexpr (Biased) {
+        if (dbias && visible)
+          dbias[(item + first_row + r) * p.keys + first + lane_of_warp()] = slope[r] / scale;
+      }
     }
     add_rows(slope, weights, keys, width, sums);
   }
@@ -334,9 +338,9 @@ __global__ void __launch_bounds__(block)
 }
 
 /// A block has `tile` keys and walks through the queries of all heads that read them.
-template <int Columns, bool InTurn, class T>
+template <int Columns, bool InTurn, bool Biased, class T>
 __global__ void __launch_bounds__(block)
-    key_gradients(ops::AttentionSizes p, const std::int64_t* positions, Bias all_biases, HeadMatrix dy,
+    key_gradients(ops::AttentionSizes p, const std::int64_t* positions, Bias bias, HeadMatrix dy,
                   HeadMatrix q, HeadMatrix k, HeadMatrix v, float scale, const float* log_sum_exp,
                   const float* delta, HeadMatrix dk, HeadMatrix dv) {
   alignas(16) extern __shared__ float shared[];
@@ -354,7 +358,6 @@ __global__ void __launch_bounds__(block)
     const Head<const T> query_head = head_of<const T>(q, work.image, head);
     const Head<const T> upstream_head = head_of<const T>(dy, work.image, head);
     const std::int64_t item = item_of(p, work.image, head);
-    const Bias bias = all_biases.of_head(work.image, head);
     const std::int64_t ahead = p.causal ? work.first - own_key(p, 0) : 0;  // queries that see no such key
     for (std::int64_t first = ahead > 0 ? ahead / tile * tile : 0; first < p.queries; first += tile) {
       __syncthreads();
@@ -373,7 +376,7 @@ __global__ void __launch_bounds__(block)
 #pragma unroll
       for (int r = 0; r < warp_rows; ++r) {
         const bool visible = looks(p, t, begin, first_row + r);
-        bias.add(p, t, first_row + r, score[r]);
+        if constexpr (Biased) bias.add(bias.of_head(work.image, head), p, t, first_row + r, score[r]);
         probability[r] = visible ? expf(scale * score[r] - log) : 0.0f;
         slope[r] = visible ? scale * probability[r] * (product[r] - centre) : 0.0f;
       }
@@ -428,41 +431,51 @@ void allow_shared(const Kernel& kernel, int bytes, const ops::AttentionSizes& si
 
 float scale_of(const ops::AttentionSizes& p) { return 1.0f / sqrtf(static_cast<float>(p.width)); }
 
-/// Calls run(way, type), as with_columns() and by_dtype() do.
+/// Calls run(way, type, has_bias), as with_columns() and by_dtype() do.
 template <class Run>
-void with_columns_and_type(const ops::AttentionSizes& p, DType dtype, const Run& run) {
-  with_columns(p.width, [&](auto way) { by_dtype(dtype, [&](auto type) { run(way, type); }); });
+void with_columns_and_type(const ops::AttentionSizes& p, DType dtype, bool has_bias, const Run& run) {
+  with_columns(p.width, [&](auto way) {
+    by_dtype(dtype, [&](auto type) {
+      has_bias ? run(way, type, std::true_type()) : run(way, type, std::false_type());
+    });
+  });
+}
+
+Bias bias_of(const ops::AttentionSizes& p, const AttentionMatrices& m) {
+  return {m.bias, m.bias_strides, sqrtf(static_cast<float>(p.width))};
 }
 
 }  // namespace
 
 void attend(const Launch& on, DType dtype, const ops::AttentionSizes& sizes, const AttentionMatrices& m) {
-  with_columns_and_type(sizes, dtype, [&]<int Columns, bool InTurn, class T>(Way<Columns, InTurn>, T) {
-    const auto kernel = forward<Columns, T>;
+  const auto run = [&]<int Columns, bool InTurn, class T, class Biased>(Way<Columns, InTurn>, T, Biased) {
+    const auto kernel = forward<Columns, Biased::value, T>;
     const int bytes = shared_bytes(sizes.width, 3, Columns);
     allow_shared(kernel, bytes, sizes);
     kernel<<<works(sizes, sizes.heads, sizes.queries), block, bytes, on.stream>>>(
-        sizes, m.positions, Bias{m.bias, m.bias_strides}, m.q, m.k, m.v, m.y, scale_of(sizes), m.log_sum_exp);
-  });
+        sizes, m.positions, bias_of(sizes, m), m.q, m.k, m.v, m.y, scale_of(sizes), m.log_sum_exp);
+  };
+  with_columns_and_type(sizes, dtype, m.bias != nullptr, run);
 }
 
 void attend_backward(const Launch& on, DType dtype, const ops::AttentionSizes& sizes,
                      const AttentionMatrices& m, const AttentionGradients& g) {
-  with_columns_and_type(sizes, dtype, [&]<int Columns, bool InTurn, class T>(Way<Columns, InTurn>, T) {
+  const auto run = [&]<int Columns, bool InTurn, class T, class Biased>(Way<Columns, InTurn>, T, Biased) {
     const std::int64_t rows = sizes.batch * sizes.heads * sizes.queries;
     const float scale = scale_of(sizes);
-    const Bias bias{m.bias, m.bias_strides};
+    const Bias bias = bias_of(sizes, m);
     const int bytes = shared_bytes(sizes.width, InTurn ? 3 : 4, Columns);
     sum_products<T><<<grid_for(rows * 32, block, on), block, 0, on.stream>>>(sizes, g.dy, m.y, g.delta);
-    const auto of_queries = query_gradient<Columns, InTurn, T>;
+    const auto of_queries = query_gradient<Columns, InTurn, Biased::value, T>;
     allow_shared(of_queries, bytes, sizes);
     of_queries<<<works(sizes, sizes.heads, sizes.queries), block, bytes, on.stream>>>(
         sizes, m.positions, bias, g.dy, m.q, m.k, m.v, scale, m.log_sum_exp, g.delta, g.dq, g.dbias);
-    const auto of_keys = key_gradients<Columns, InTurn, T>;
+    const auto of_keys = key_gradients<Columns, InTurn, Biased::value, T>;
     allow_shared(of_keys, bytes, sizes);
     of_keys<<<works(sizes, sizes.key_heads, sizes.keys), block, bytes, on.stream>>>(
         sizes, m.positions, bias, g.dy, m.q, m.k, m.v, scale, m.log_sum_exp, g.delta, g.dk, g.dv);
-  });
+  };
+  with_columns_and_type(sizes, dtype, m.bias != nullptr, run);
 }
 
 namespace {
