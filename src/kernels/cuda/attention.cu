@@ -169,12 +169,17 @@ __device__ std::int64_t first_key(const ops::AttentionSizes& p, const std::int64
   return positions && t < p.queries ? own_key(p, t) - positions[image * p.queries + t] : 0;
 }
 
-/// Whether query row t, which attends to keys from `begin` on, attends to key j.
-__device__ bool looks(const ops::AttentionSizes& p, std::int64_t t, std::int64_t begin, std::int64_t j) {
-  return t < p.queries && j < p.keys && (!p.causal || (begin <= j && j <= own_key(p, t)));
+/// Whether query row t attends to key j. It reads the row's position again for every key: registers are few.
+__device__ bool looks(const ops::AttentionSizes& p, const std::int64_t* positions, std::int64_t image,
+                      std::int64_t t, std::int64_t j) {
+  if (t >= p.queries || j >= p.keys) return false;
+  return !p.causal || (j <= own_key(p, t) && first_key(p, positions, image, t) <= j);
 }
 
-/// The bias of all heads; kernels without one do not read it.
+// Kernels without documents and without a bias are instances of their own (Masked = false), for which
+// `positions` is null and no bias is read.
+
+/// The bias of all heads; the data may be null.
 struct Bias {
   const float* data;
   ops::HeadStrides strides;
@@ -186,7 +191,7 @@ struct Bias {
   /// Adds that of query row t and key j, if there are such, to a score. of_head: the head's.
   __device__ void add(const float* of_head, const ops::AttentionSizes& p, std::int64_t t, std::int64_t j,
                       float& score) const {
-    if (t < p.queries && j < p.keys) score += factor * of_head[t * strides.row + j];
+    if (data && t < p.queries && j < p.keys) score += factor * of_head[t * strides.row + j];
   }
 };
 
@@ -202,11 +207,14 @@ struct KeyTiles {
   }
 };
 
+// The kernels may take all registers, as shared memory lets few blocks run at once anyway: none spills.
+
 /// Forward: a block has `tile` queries and walks through the keys.
-template <int Columns, bool Biased, class T>
-__global__ void __launch_bounds__(block)
+template <int Columns, bool Masked, class T>
+__global__ void __launch_bounds__(block, 1)
     forward(ops::AttentionSizes p, const std::int64_t* positions, Bias bias, HeadMatrix q, HeadMatrix k,
             HeadMatrix v, HeadMatrix y, float scale, float* log_sum_exp) {
+  if constexpr (!Masked) positions = nullptr;
   alignas(16) extern __shared__ float shared[];
   const int width = static_cast<int>(p.width), tile_floats = tile * row_floats(width);
   float *const weights = shared, *const queries = weights + weight_floats(Columns),
@@ -217,12 +225,10 @@ __global__ void __launch_bounds__(block)
   const Head<const T> value_head = head_of<const T>(v, work.image, work.head / group_of(p));
   const std::int64_t first_row = work.first + warp_of_block() * warp_rows;
   float max[warp_rows], sum[warp_rows], sums[warp_rows][Columns] = {};
-  std::int64_t begin[warp_rows];
 #pragma unroll
   for (int r = 0; r < warp_rows; ++r) {
     max[r] = -INFINITY;
     sum[r] = 0;
-    begin[r] = first_key(p, positions, work.image, first_row + r);
   }
   const KeyTiles tiles(p, positions, work.image, work.first);
   for (std::int64_t first = tiles.begin; first < tiles.end; first += tile) {
@@ -234,8 +240,8 @@ __global__ void __launch_bounds__(block)
     multiply(queries, keys, width, score);
 #pragma unroll
     for (int r = 0; r < warp_rows; ++r) {
-      const bool visible = looks(p, first_row + r, begin[r], first + lane_of_warp());
-      if constexpr (Biased)
+      const bool visible = looks(p, positions, work.image, first_row + r, first + lane_of_warp());
+      if constexpr (Masked)
         bias.add(bias.of_head(work.image, work.head), p, first_row + r, first + lane_of_warp(), score[r]);
       score[r] = visible ? scale * score[r] : -INFINITY;
       const float now = fmaxf(max[r], warp_max(score[r]));
@@ -279,11 +285,12 @@ __global__ void __launch_bounds__(block)
 
 /// A block has `tile` queries and walks through the keys. InTurn: it loads the two tiles of the other side
 /// one after the other, into the memory of one.
-template <int Columns, bool InTurn, bool Biased, class T>
-__global__ void __launch_bounds__(block)
+template <int Columns, bool InTurn, bool Masked, class T>
+__global__ void __launch_bounds__(block, 1)
     query_gradient(ops::AttentionSizes p, const std::int64_t* positions, Bias bias, HeadMatrix dy,
                    HeadMatrix q, HeadMatrix k, HeadMatrix v, float scale, const float* log_sum_exp,
                    const float* delta, HeadMatrix dq, float* dbias) {
+  if constexpr (!Masked) positions = nullptr;
   alignas(16) extern __shared__ float shared[];
   const int width = static_cast<int>(p.width), tile_floats = tile * row_floats(width);
   float *const weights = shared, *const queries = weights + weight_floats(Columns),
@@ -297,13 +304,11 @@ __global__ void __launch_bounds__(block)
   const Head<const T> value_head = head_of<const T>(v, work.image, work.head / group_of(p));
   const std::int64_t first_row = work.first + warp_of_block() * warp_rows;
   float log[warp_rows], centre[warp_rows], sums[warp_rows][Columns] = {};
-  std::int64_t begin[warp_rows];
 #pragma unroll
   for (int r = 0; r < warp_rows; ++r) {
     const bool there = first_row + r < p.queries;
     log[r] = there ? log_sum_exp[item + first_row + r] : 0.0f;
     centre[r] = there ? delta[item + first_row + r] : 0.0f;
-    begin[r] = first_key(p, positions, work.image, first_row + r);
   }
   const KeyTiles tiles(p, positions, work.image, work.first);
   for (std::int64_t first = tiles.begin; first < tiles.end; first += tile) {
@@ -320,11 +325,11 @@ __global__ void __launch_bounds__(block)
     if constexpr (!InTurn) multiply(upstream, values, width, product);
 #pragma unroll
     for (int r = 0; r < warp_rows; ++r) {
-      const bool visible = looks(p, first_row + r, begin[r], first + lane_of_warp());
-      if constexpr (Biased)
+      const bool visible = looks(p, positions, work.image, first_row + r, first + lane_of_warp());
+      if constexpr (Masked)
         bias.add(bias.of_head(work.image, work.head), p, first_row + r, first + lane_of_warp(), score[r]);
       slope[r] = visible ? scale * expf(scale * score[r] - log[r]) * (product[r] - centre[r]) : 0.0f;
-      if constexpr (Biased) {
+      if constexpr (Masked) {
         if (dbias && visible)
           dbias[(item + first_row + r) * p.keys + first + lane_of_warp()] = slope[r] / scale;
       }
@@ -338,11 +343,12 @@ __global__ void __launch_bounds__(block)
 }
 
 /// A block has `tile` keys and walks through the queries of all heads that read them.
-template <int Columns, bool InTurn, bool Biased, class T>
-__global__ void __launch_bounds__(block)
+template <int Columns, bool InTurn, bool Masked, class T>
+__global__ void __launch_bounds__(block, 1)
     key_gradients(ops::AttentionSizes p, const std::int64_t* positions, Bias bias, HeadMatrix dy,
                   HeadMatrix q, HeadMatrix k, HeadMatrix v, float scale, const float* log_sum_exp,
                   const float* delta, HeadMatrix dk, HeadMatrix dv) {
+  if constexpr (!Masked) positions = nullptr;
   alignas(16) extern __shared__ float shared[];
   const int width = static_cast<int>(p.width), tile_floats = tile * row_floats(width);
   float *const weights = shared, *const keys = weights + weight_floats(Columns),
@@ -366,7 +372,6 @@ __global__ void __launch_bounds__(block)
       __syncthreads();
       const std::int64_t t = first + lane_of_warp();  // this lane's query
       const bool there = t < p.queries;
-      const std::int64_t begin = first_key(p, positions, work.image, t);
       const float log = there ? log_sum_exp[item + t] : 0.0f;
       const float centre = there ? delta[item + t] : 0.0f;
       float score[warp_rows], product[warp_rows], probability[warp_rows], slope[warp_rows];
@@ -375,8 +380,8 @@ __global__ void __launch_bounds__(block)
       multiply(values, upstream, width, product);
 #pragma unroll
       for (int r = 0; r < warp_rows; ++r) {
-        const bool visible = looks(p, t, begin, first_row + r);
-        if constexpr (Biased) bias.add(bias.of_head(work.image, head), p, t, first_row + r, score[r]);
+        const bool visible = looks(p, positions, work.image, t, first_row + r);
+        if constexpr (Masked) bias.add(bias.of_head(work.image, head), p, t, first_row + r, score[r]);
         probability[r] = visible ? expf(scale * score[r] - log) : 0.0f;
         slope[r] = visible ? scale * probability[r] * (product[r] - centre) : 0.0f;
       }
@@ -431,12 +436,12 @@ void allow_shared(const Kernel& kernel, int bytes, const ops::AttentionSizes& si
 
 float scale_of(const ops::AttentionSizes& p) { return 1.0f / sqrtf(static_cast<float>(p.width)); }
 
-/// Calls run(way, type, has_bias), as with_columns() and by_dtype() do.
+/// Calls run(way, type, masked), as with_columns() and by_dtype() do.
 template <class Run>
-void with_columns_and_type(const ops::AttentionSizes& p, DType dtype, bool has_bias, const Run& run) {
+void with_columns_and_type(const ops::AttentionSizes& p, DType dtype, bool masked, const Run& run) {
   with_columns(p.width, [&](auto way) {
     by_dtype(dtype, [&](auto type) {
-      has_bias ? run(way, type, std::true_type()) : run(way, type, std::false_type());
+      masked ? run(way, type, std::true_type()) : run(way, type, std::false_type());
     });
   });
 }
@@ -448,34 +453,34 @@ Bias bias_of(const ops::AttentionSizes& p, const AttentionMatrices& m) {
 }  // namespace
 
 void attend(const Launch& on, DType dtype, const ops::AttentionSizes& sizes, const AttentionMatrices& m) {
-  const auto run = [&]<int Columns, bool InTurn, class T, class Biased>(Way<Columns, InTurn>, T, Biased) {
-    const auto kernel = forward<Columns, Biased::value, T>;
+  const auto run = [&]<int Columns, bool InTurn, class T, class Masked>(Way<Columns, InTurn>, T, Masked) {
+    const auto kernel = forward<Columns, Masked::value, T>;
     const int bytes = shared_bytes(sizes.width, 3, Columns);
     allow_shared(kernel, bytes, sizes);
     kernel<<<works(sizes, sizes.heads, sizes.queries), block, bytes, on.stream>>>(
         sizes, m.positions, bias_of(sizes, m), m.q, m.k, m.v, m.y, scale_of(sizes), m.log_sum_exp);
   };
-  with_columns_and_type(sizes, dtype, m.bias != nullptr, run);
+  with_columns_and_type(sizes, dtype, m.bias || m.positions, run);
 }
 
 void attend_backward(const Launch& on, DType dtype, const ops::AttentionSizes& sizes,
                      const AttentionMatrices& m, const AttentionGradients& g) {
-  const auto run = [&]<int Columns, bool InTurn, class T, class Biased>(Way<Columns, InTurn>, T, Biased) {
+  const auto run = [&]<int Columns, bool InTurn, class T, class Masked>(Way<Columns, InTurn>, T, Masked) {
     const std::int64_t rows = sizes.batch * sizes.heads * sizes.queries;
     const float scale = scale_of(sizes);
     const Bias bias = bias_of(sizes, m);
     const int bytes = shared_bytes(sizes.width, InTurn ? 3 : 4, Columns);
     sum_products<T><<<grid_for(rows * 32, block, on), block, 0, on.stream>>>(sizes, g.dy, m.y, g.delta);
-    const auto of_queries = query_gradient<Columns, InTurn, Biased::value, T>;
+    const auto of_queries = query_gradient<Columns, InTurn, Masked::value, T>;
     allow_shared(of_queries, bytes, sizes);
     of_queries<<<works(sizes, sizes.heads, sizes.queries), block, bytes, on.stream>>>(
         sizes, m.positions, bias, g.dy, m.q, m.k, m.v, scale, m.log_sum_exp, g.delta, g.dq, g.dbias);
-    const auto of_keys = key_gradients<Columns, InTurn, Biased::value, T>;
+    const auto of_keys = key_gradients<Columns, InTurn, Masked::value, T>;
     allow_shared(of_keys, bytes, sizes);
     of_keys<<<works(sizes, sizes.key_heads, sizes.keys), block, bytes, on.stream>>>(
         sizes, m.positions, bias, g.dy, m.q, m.k, m.v, scale, m.log_sum_exp, g.delta, g.dk, g.dv);
   };
-  with_columns_and_type(sizes, dtype, m.bias != nullptr, run);
+  with_columns_and_type(sizes, dtype, m.bias || m.positions, run);
 }
 
 namespace {

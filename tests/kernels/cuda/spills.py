@@ -13,7 +13,6 @@ import tempfile
 
 # kernel: (bytes spilled, bytes of local memory); of a kernel without a row neither.
 ALLOWED = {
-    "attention.key_gradients": (4, 8),
     "attention.rotate_pairs": (0, 32),
     "batch_norm.map_channels": (8, 8),
     "map.broadcast": (8, 8),
