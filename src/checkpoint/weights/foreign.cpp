@@ -99,7 +99,7 @@ std::string foreign_config(const WeightSource& source, KnownForeign known) {
     if (stated.empty() && std::ranges::any_of(source.tensors(), is_its) && exists(beside)) try {
         stated = text(*by, beside, read_foreign_config(beside));
       } catch (const UsageError&) {
-        if (known.size() == 1) throw;  // otherwise nobody says that it is this model
+        if (known.size() == 1 || !by->options_of) throw;  // otherwise nobody says that it is this model
       }
     if (!stated.empty()) return stated;
   }
