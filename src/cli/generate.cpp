@@ -90,7 +90,7 @@ ExitCode generate(const Program& program, Session& session, const Arguments& arg
                     "checkpoint, the prompts and the options only. Ranks share many prompts.");
   SavedModel::add_options(options);
   options.add()("prompt", po::value<Arguments>()->composing(),
-                "text to continue; may be repeated; default: a new line");
+                "text to continue (repeatable); default: a new line");
   options.add()("prompts", po::value<std::string>(), "file of texts to continue, one a line");
   options.add()("tokens", po::value<std::int64_t>()->default_value(256), "number of tokens to generate");
   options.add()("temperature", po::value<double>()->default_value(0.8, "0.8"),
@@ -98,10 +98,9 @@ ExitCode generate(const Program& program, Session& session, const Arguments& arg
   options.add()("top-k", po::value<std::int64_t>()->default_value(0),
                 "draw among the K most likely tokens; 0: all");
   options.add()("top-p", po::value<double>()->default_value(1, "1"),
-                "draw among the most likely tokens that have this probability together");
-  options.add()("stop", po::value<Arguments>()->composing(),
-                "end at this token, besides the end of a document; may be repeated");
-  options.add()("special", "prompts may name special tokens, such as <|im_start|>");
+                "draw among the likeliest, of this total probability");
+  options.add()("stop", po::value<Arguments>()->composing(), "another token that ends a text (repeatable)");
+  options.add()("special", "prompts may name special tokens (<|im_start|>)");
   options.add()("seed", po::value<std::uint64_t>()->default_value(1), "seed of the draws");
   options.add()("json", "print one JSON document");
   options.positional("file");

@@ -331,7 +331,7 @@ not_made 2 "is an input, which is never replaced" $checkpoint "$(readlink -f $ch
 not_made 2 "must be model, ema/RATE" back.h5 a.safetensors --weights optimizer
 not_made 2 "hub/config.json: n_head is \"4\", but model.heads is 2" hub/model.safetensors a.h5 --config gpt.ini
 not_made 2 '"keras" is not one of: lockstep, huggingface' back.h5 a.safetensors --layout keras
-not_made 2 "layout applies to .safetensors and .pt files only, but a.h5 is a checkpoint" gpt2.h5 a.h5 --layout huggingface
+not_made 2 "layout applies to .safetensors and .pt files and to folders only, but a.h5 is a" gpt2.h5 a.h5 --layout huggingface
 not_made 2 "gpt2.safetensors: its matrices have the layout of Hugging Face's GPT-2; give --config" gpt2.safetensors a.safetensors --layout lockstep
 not_made 2 "must be float32 or bf16" back.h5 a.safetensors --dtype int8
 not_made 3 "has no weights 'ema/0.5', but model, ema/0.9" $checkpoint a.safetensors --weights ema/0.5
