@@ -21,6 +21,7 @@ os.environ.update(OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false")
 import numpy as np
 import torch
 import transformers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import GPT2Config, GPT2LMHeadModel
 
 torch.set_num_threads(1)
@@ -70,6 +71,9 @@ def main():
             model = GPT2LMHeadModel(GPT2Config(**sizes[name])).eval()
             folder, file, ini = (str(pathlib.Path(temporary) / part) for part in (name, name + ".h5", name + ".ini"))
             model.save_pretrained(folder)
+            bytes_only = Tokenizer(models.BPE({c: i for i, c in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}, []))
+            bytes_only.pre_tokenizer, bytes_only.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+            bytes_only.save(folder + "/tokenizer.json")  # a token a byte, so that prompts have as many tokens as letters
             pathlib.Path(ini).write_text("[model]\nname = gpt\n[train]\nsteps = 1\nglobal_batch = 1\n")
             subprocess.run([args.lockstep, "convert", folder, file, "--config", ini], check=True, capture_output=True)
             weights = sum(p.numel() for p in model.parameters()) * 4
