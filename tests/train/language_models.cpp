@@ -1,6 +1,8 @@
 // Language models of Hugging Face, from their folders: outputs, greedy texts and trainings as transformers
 // has them (tests/golden/language_models.py). Texts with a cache, and documents that share a row.
+#include <cstdlib>
 #include <filesystem>
+#include <functional>
 
 #include "lockstep/optim/adamw.h"
 #include "support/world.h"
@@ -12,10 +14,25 @@ namespace {
 
 BOOST_AUTO_TEST_SUITE(language_models, *golden() * ranks(1))
 
+/// FILE/KIND beside FILE.h5.
 std::string folder_of(const GoldenCase& golden) {
   const std::string name = golden.name();
-  return golden_files("language_models", ".h5").front().parent_path() / "language_models" /
-         name.substr(name.find(": ") + 2);
+  const std::size_t colon = name.find(": ");
+  const std::string file = name.substr(0, colon);
+  return golden_files(file, "").front().parent_path() / std::filesystem::path(file).stem() /
+         name.substr(colon + 2);
+}
+
+/// A folder that LOCKSTEP_GOLDEN names may have none.
+void for_each_language_model(const std::function<void(const GoldenCase&)>& check) {
+  try {
+    golden_files("language_models", ".h5");
+  } catch (const DataError& error) {
+    if (!std::getenv("LOCKSTEP_GOLDEN")) throw;
+    BOOST_TEST_MESSAGE(error.what());
+    return;
+  }
+  for_each_golden_case("language_models", check);
 }
 
 train::Config config_of(const GoldenCase& golden) {
@@ -37,7 +54,7 @@ struct Loaded {
 };
 
 BOOST_AUTO_TEST_CASE(outputs_are_those_of_transformers) {
-  for_each_golden_case("language_models", [](const GoldenCase& golden) {
+  for_each_language_model([](const GoldenCase& golden) {
     const Loaded loaded(golden);
     Tape tape(*loaded.backend);
     tape.begin({.training = false, .record = false});
@@ -47,7 +64,7 @@ BOOST_AUTO_TEST_CASE(outputs_are_those_of_transformers) {
 }
 
 BOOST_AUTO_TEST_CASE(greedy_texts_are_those_of_transformers) {
-  for_each_golden_case("language_models", [](const GoldenCase& golden) {
+  for_each_language_model([](const GoldenCase& golden) {
     const Loaded loaded(golden);
     const Tensor x = golden.tensor("x"), wanted = golden.tensor("greedy");
     const train::Tokens prompt(x.data<std::int64_t>(), x.data<std::int64_t>() + 8);
@@ -59,7 +76,7 @@ BOOST_AUTO_TEST_CASE(greedy_texts_are_those_of_transformers) {
 }
 
 BOOST_AUTO_TEST_CASE(twenty_steps_of_adamw_are_those_of_pytorch) {
-  for_each_golden_case("language_models", [](const GoldenCase& golden) {
+  for_each_language_model([](const GoldenCase& golden) {
     const Loaded loaded(golden);
     const Tensor all = golden.tensor("x"), x = Tensor::empty({all.size(0), all.size(1) - 1}, DType::int64),
                  y = Tensor::empty(x.shape(), DType::int64);
