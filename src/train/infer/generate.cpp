@@ -65,9 +65,10 @@ class TokenSampler {
 /// Computes the logits that follow each of some texts.
 class TextReader {
  public:
-  TextReader(models::Model& model, kernels::Backend& backend, DType compute)
+  /// longest: tokens that a text can get; no more memory is taken than these and the context need.
+  TextReader(models::Model& model, kernels::Backend& backend, DType compute, std::int64_t longest)
       : model_(model), backend_(backend), tape_(backend), compute_(compute) {
-    if (model.reads_positions()) cache_.emplace(model.context());
+    if (model.reads_positions()) cache_.emplace(std::min(model.context(), longest));
   }
 
   /// Whether texts can be read together.
@@ -151,7 +152,9 @@ std::vector<Tokens> generate(models::Model& model, kernels::Backend& backend, st
                              const std::function<void(std::size_t, std::int64_t)>& each) {
   check(model, options);
   TokenSampler sampler(options);
-  TextReader reader(model, backend, options.compute);
+  std::int64_t longest = 0;
+  for (const Tokens& prompt : prompts) longest = std::max(longest, std::ssize(prompt) + options.tokens);
+  TextReader reader(model, backend, options.compute, longest);
   if (!reader.reads_several() && prompts.size() > 1) {
     std::vector<Tokens> all;
     for (std::size_t i = 0; i < prompts.size(); ++i)
