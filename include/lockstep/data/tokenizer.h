@@ -30,7 +30,7 @@ class Tokenizer {
 
   /// The tokens of a prompt: as encode(), but texts of special tokens ("<|endoftext|>") become these.
   virtual std::vector<std::int64_t> encode_prompt(std::string_view text) const { return encode(text); }
-  /// The token at the end of each document; -1: there is none.
+  /// The token that ends each document; -1 if the tokenizer has none.
   virtual std::int64_t end_of_document() const { return -1; }
   /// Where encode() changes a text first (Unicode normal forms, a blank in front): the changed text. A text
   /// may be cut behind a line end, or before an ASCII character. begins: `text` begins a document.
