@@ -12,6 +12,7 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <ctime>
@@ -20,6 +21,7 @@
 #include <string_view>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/cores.h"
@@ -46,6 +48,32 @@ std::thread start_background_thread(std::string_view who, Body body) {
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
     throw FailureError("{} cannot start its thread: {}", who, error.what());
   }
+}
+
+/// use(i) for i in [begin, end), in up to so many threads. An error ends it; of several, that of the smallest
+/// i is thrown.
+template <class Use>
+void for_each_in_threads(std::size_t threads, std::size_t begin, std::size_t end, const Use& use) {
+  std::atomic<std::size_t> next{begin};
+  std::mutex mutex;
+  std::size_t failed = end;
+  std::exception_ptr error;
+  const auto work = [&] {
+    for (std::size_t i = next++; i < end; i = next++) try {
+        use(i);
+      } catch (...) {
+        const std::scoped_lock lock(mutex);
+        if (i < failed) error = std::current_exception();
+        failed = std::min(i, failed);
+        next = end;
+      }
+  };
+  std::vector<std::thread> others;
+  for (std::size_t i = 1; i < std::min(threads, end - begin); ++i)
+    others.push_back(start_background_thread("a loop", work));
+  work();
+  for (std::thread& thread : others) thread.join();
+  if (error) std::rethrow_exception(error);
 }
 
 /// Tells a background thread to end. The thread sleeps on it between its turns. Throws FailureError if the

@@ -2,13 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <atomic>
-#include <future>
 #include <span>
-#include <thread>
 #include <utility>
 
+#include "base/cores.h"
 #include "base/files.h"
+#include "base/thread.h"
 #include "data/data_file.h"
 #include "lockstep/hdf5/file.h"
 
@@ -125,29 +124,18 @@ Normalization imagenet_normalization() {
 
 std::vector<std::string> find_bad(const PictureStore& store, const PictureOptions& options) {
   std::vector<std::string> why(static_cast<std::size_t>(store.size()));
-  std::atomic<std::size_t> next = 0;
-  const auto check = [&] {
+  for_each_in_threads(process_cores().size(), 0, why.size(), [&](std::size_t i) {
     PictureDecoder decoder;
     Picture picture;
     std::vector<std::byte> bytes;
+    const auto number = static_cast<std::int64_t>(i);
     try {
-      for (std::size_t i = next++; i < why.size(); i = next++) try {
-          const auto number = static_cast<std::int64_t>(i);
-          store.read(number, bytes);
-          with_name(store, number, [&] { decoder.decode(bytes, decode_options(options), picture); });
-        } catch (const DataError& error) {
-          why[i] = error.what();
-        }
-    } catch (...) {
-      next = why.size();  // the others end, too
-      throw;
+      store.read(number, bytes);
+      with_name(store, number, [&] { decoder.decode(bytes, decode_options(options), picture); });
+    } catch (const DataError& error) {
+      why[i] = error.what();
     }
-  };
-  std::vector<std::future<void>> threads;
-  for (unsigned i = 1; i < std::thread::hardware_concurrency(); ++i)
-    threads.push_back(std::async(std::launch::async, check));
-  check();
-  for (std::future<void>& thread : threads) thread.get();
+  });
   return why;
 }
 

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <filesystem>
 #include <map>
 #include <mutex>
@@ -13,7 +12,6 @@
 #include <ranges>
 #include <span>
 #include <string_view>
-#include <thread>
 
 #include "base/cores.h"
 #include "base/files.h"
@@ -77,7 +75,7 @@ struct File {
   }
 };
 
-/// Files in folders and their subfolders are sorted by name.
+/// Files in folders and their subfolders are sorted by name; hidden ones are not seen.
 std::vector<File> files_of(std::span<const std::string> inputs) {
   std::vector<File> files;
   for (const std::string& input : inputs) {
@@ -90,7 +88,10 @@ std::vector<File> files_of(std::span<const std::string> inputs) {
     for (fs::recursive_directory_iterator entry(input, error), end; !error && entry != end;
          entry.increment(error)) {
       // A link could add the same text twice, or lead out of the folder.
-      if (!entry->is_symlink() && entry->is_regular_file()) found.push_back(entry->path().string());
+      if (entry->path().filename().string().starts_with('.'))
+        entry.disable_recursion_pending();
+      else if (!entry->is_symlink() && entry->is_regular_file())
+        found.push_back(entry->path().string());
     }
     if (error) throw DataError("{}: cannot list the folder: {}", input, error.message());
     std::sort(found.begin(), found.end());
@@ -218,31 +219,6 @@ class Reader {
   std::int64_t line_ = 0;
   bool begins_ = true, at_end_ = false;
 };
-
-/// use(i) for i in [begin, end). An error is that of the smallest i.
-template <class Use>
-void for_each_in_threads(std::size_t threads, std::size_t begin, std::size_t end, const Use& use) {
-  std::atomic<std::size_t> next{begin};
-  std::mutex mutex;
-  std::size_t failed = end;
-  std::exception_ptr error;
-  const auto work = [&] {
-    for (std::size_t i = next++; i < end; i = next++) try {
-        use(i);
-      } catch (...) {
-        const std::scoped_lock lock(mutex);
-        if (i < failed) error = std::current_exception();
-        failed = std::min(i, failed);
-        next = end;
-      }
-  };
-  std::vector<std::thread> others;
-  for (std::size_t i = 1; i < std::min(threads, end - begin); ++i)
-    others.push_back(start_background_thread("prepare text", work));
-  work();
-  for (std::thread& thread : others) thread.join();
-  if (error) std::rethrow_exception(error);
-}
 
 /// Encodes files, in rounds: all ranks read the same parts, and each encodes some of them.
 class TextEncoder {

@@ -10,9 +10,10 @@
 namespace lockstep::models {
 
 GptBlock::GptBlock(nn::Module& parent, std::string_view name, std::int64_t channels, std::int64_t heads,
-                   double dropout, bool bias)
+                   double dropout, bool bias, ops::Activation activation)
     : Layer(parent, name),
       heads_(static_cast<int>(heads)),
+      activation_(activation),
       ln_1_(*this, "ln_1", channels, 1e-5f, bias),
       c_attn_(*this, "attn.c_attn", channels, 3 * channels, bias),
       attn_c_proj_(*this, "attn.c_proj", channels, channels, bias),
@@ -27,7 +28,7 @@ Residual GptBlock::forward(const Residual& given, const Tensor& positions) {
   const Var attention_output =
       attn_dropout_(attn_c_proj_(attention(c_attn_(x_norm), heads_, true, HeadOrder::thirds, positions)));
   const auto [sum, sum_norm] = ln_2_(x, attention_output);
-  return {sum, mlp_dropout_(nn::feed_forward(sum_norm, c_fc_, ops::Activation::gelu_tanh, mlp_c_proj_))};
+  return {sum, mlp_dropout_(nn::feed_forward(sum_norm, c_fc_, activation_, mlp_c_proj_))};
 }
 
 std::vector<Option<Gpt::Options>> Gpt::Options::options() {
@@ -48,6 +49,8 @@ std::vector<Option<Gpt::Options>> Gpt::Options::options() {
       number("dropout", &O::dropout, Range::below(0, 1), "probability of zeroing an activation",
              {.keeps_weights = true}),
       flag("bias", &O::bias, "linear layers and norms have biases; nanoGPT's often have none"),
+      choice("activation", &O::activation, {"gelu_tanh", "gelu_erf"},
+             "GPT-2's approximation of the GELU, or by the error function, as nanoGPT's"),
       recompute_option(&O::recompute),
   };
 }
@@ -63,7 +66,9 @@ Gpt::Gpt(const Options& options, std::uint64_t seed)
   if (options.channels % options.heads != 0)
     throw UsageError("model.heads = {} does not divide model.channels = {}", options.heads, options.channels);
   for (std::int64_t i = 0; i < options.layers; ++i)
-    blocks_.emplace_back(options.channels, options.heads, options.dropout, options.bias);
+    blocks_.emplace_back(
+        options.channels, options.heads, options.dropout, options.bias,
+        options.activation == "gelu_erf" ? ops::Activation::gelu_erf : ops::Activation::gelu_tanh);
   initialize_weights(options.layers);
 }
 
@@ -104,11 +109,11 @@ namespace {
 std::string gpt2_config(const ForeignWeights::OptionText& option) {
   if (option("bias") != "true") throw UsageError("Hugging Face's GPT-2 has biases, and this model has none");
   const auto number = [&](const char* name) { return nlohmann::json::parse(option(name)); };
-  const nlohmann::json config = {{"model_type", "gpt2"},          {"architectures", {"GPT2LMHeadModel"}},
-                                 {"n_layer", number("layers")},   {"n_head", number("heads")},
-                                 {"n_embd", number("channels")},  {"n_positions", number("context")},
-                                 {"vocab_size", number("vocab")}, {"activation_function", "gelu_new"},
-                                 {"layer_norm_epsilon", 1e-5}};
+  nlohmann::json config = {{"model_type", "gpt2"},          {"architectures", {"GPT2LMHeadModel"}},
+                           {"n_layer", number("layers")},   {"n_head", number("heads")},
+                           {"n_embd", number("channels")},  {"n_positions", number("context")},
+                           {"vocab_size", number("vocab")}, {"layer_norm_epsilon", 1e-5}};
+  config["activation_function"] = option("activation") == "gelu_erf" ? "gelu" : "gelu_new";
   return json_text(config, 2);
 }
 
@@ -145,10 +150,11 @@ const ForeignWeights Gpt::foreign{
          {.names = {"n_positions", "max_position_embeddings", "block_size"}, .option = "context"},
          {.names = {"vocab_size"}, .option = "vocab"},
          {.names = {"bias"}, .option = "bias"},
-         {.names = {"activation_function"},  // of one formula
+         {.names = {"activation_function"},
           .values = {R"("gelu_new")", R"("gelu_pytorch_tanh")", R"("gelu_python_tanh")", R"("gelu_fast")",
-                     R"("gelu_accurate")"},
-          .ours = "a gpt has gelu_new"},
+                     R"("gelu_accurate")", R"("gelu")"},
+          .option = "activation",
+          .words = {"gelu_tanh", "gelu_tanh", "gelu_tanh", "gelu_tanh", "gelu_tanh", "gelu_erf"}},
          {.names = {"scale_attn_weights"},
           .values = {"true"},
           .ours = "a gpt scales by the square root of a head's width"},

@@ -168,6 +168,16 @@ constexpr Kind kinds[] = {{"llama", "LlamaForCausalLM", false, false},
                           {"qwen2", "Qwen2ForCausalLM", true, false},
                           {"qwen3", "Qwen3ForCausalLM", false, true}};
 
+/// Keys of config.json whose numbers are options.
+constexpr std::pair<const char*, const char*> number_keys[] = {{"num_hidden_layers", "layers"},
+                                                               {"num_attention_heads", "heads"},
+                                                               {"num_key_value_heads", "kv_heads"},
+                                                               {"hidden_size", "channels"},
+                                                               {"head_dim", "head_width"},
+                                                               {"intermediate_size", "hidden"},
+                                                               {"max_position_embeddings", "context"},
+                                                               {"vocab_size", "vocab"}};
+
 constexpr int all_slower_low = 999'999, all_slower_high = 1'000'000;  // of rope_type linear
 
 /// Source: transformers/models/{llama,qwen2,qwen3}/configuration_*.py and modeling_rope_utils.py.
@@ -191,15 +201,7 @@ std::map<std::string, std::string> llama_options(std::string_view text) {
   const json type = config.value("model_type", json("llama"));
   const auto* const kind = std::ranges::find_if(kinds, [&](const Kind& of) { return type == of.type; });
   if (kind == std::end(kinds)) refuse("model_type", type, "a llama takes llama, qwen2 and qwen3");
-  for (const auto& [key, option] : {std::pair("num_hidden_layers", "layers"),
-                                    {"num_attention_heads", "heads"},
-                                    {"num_key_value_heads", "kv_heads"},
-                                    {"hidden_size", "channels"},
-                                    {"head_dim", "head_width"},
-                                    {"intermediate_size", "hidden"},
-                                    {"max_position_embeddings", "context"},
-                                    {"vocab_size", "vocab"}})
-    read(config, key, option);
+  for (const auto& [key, option] : number_keys) read(config, key, option);
   if (!read(config, "tie_word_embeddings", "tied")) options["tied"] = "false";
   if (!read(config, "rms_norm_eps", "norm_eps")) options["norm_eps"] = "1e-06";
   options["qkv_bias"] = kind->qkv_bias ? "true" : "false";
@@ -246,20 +248,15 @@ std::string llama_config(const ForeignWeights::OptionText& option) {
   const std::int64_t heads = number("heads"), kv_heads = number("kv_heads"), width = number("head_width");
   json config = {{"model_type", kind->type},
                  {"architectures", {kind->architecture}},
-                 {"num_hidden_layers", number("layers")},
-                 {"num_attention_heads", heads},
-                 {"num_key_value_heads", kv_heads > 0 ? kv_heads : heads},
-                 {"hidden_size", number("channels")},
-                 {"head_dim", width > 0 ? width : number("channels").get<std::int64_t>() / heads},
-                 {"intermediate_size", number("hidden")},
-                 {"max_position_embeddings", number("context")},
-                 {"vocab_size", number("vocab")},
                  {"tie_word_embeddings", option("tied") == "true"},
                  {"rms_norm_eps", number("norm_eps")},
                  {"rope_theta", number("rope_base")},
                  {"hidden_act", "silu"},
                  {"attention_bias", false},
                  {"use_cache", true}};
+  for (const auto& [key, name] : number_keys) config[key] = number(name);
+  if (kv_heads == 0) config["num_key_value_heads"] = heads;
+  if (width == 0) config["head_dim"] = number("channels").get<std::int64_t>() / heads;
   if (number("rope_factor") != 1)
     config["rope_scaling"] = {{"rope_type", "llama3"},
                               {"factor", number("rope_factor")},

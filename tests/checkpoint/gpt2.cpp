@@ -319,8 +319,9 @@ BOOST_FIXTURE_TEST_CASE(config_json_beside_weights_must_be_of_this_model, Config
   refused(R"({"vocab_size": "eleven"})", "vocab_size is \"eleven\", but model.vocab is 11");
   refused(R"({"model_type": "llama"})", "model_type is \"llama\", but a gpt takes gpt2");
   refused(R"({"architectures": ["GPTBigCodeForCausalLM"], "n_head": 2})", "architectures is ");
-  refused(R"({"activation_function": "relu"})", "activation_function is \"relu\", but a gpt has gelu_new");
-  refused(R"({"activation_function": "gelu"})", "a gpt has gelu_new");  // by erf
+  refused(R"({"activation_function": "relu"})",
+          "activation_function is \"relu\", but model.activation is gelu_tanh");
+  refused(R"({"activation_function": "gelu"})", "but model.activation is gelu_tanh");  // by erf
   refused(R"({"scale_attn_weights": false})", "scale_attn_weights is \"false\"");
   refused(R"({"scale_attn_by_inverse_layer_idx": true})", "scales all layers alike");
   refused(R"({"layer_norm_epsilon": 1e-6})", "a gpt has 1e-05");
@@ -339,6 +340,9 @@ BOOST_FIXTURE_TEST_CASE(config_json_of_the_same_arithmetic_is_accepted_however_i
   for (const char* const same : {"gelu_fast", "gelu_pytorch_tanh", "gelu_python_tanh", "gelu_accurate"})
     check(fmt::format(R"({{"activation_function": "{}"}})", same));
   check(R"({"name": "an application"})");
+  config.options_of<models::Gpt>()->activation = "gelu_erf";
+  check(R"({"activation_function": "gelu"})");
+  refused(R"({"activation_function": "gelu_new"})", "but model.activation is gelu_erf");
   config.options_of<models::Gpt>()->heads = 12;
   check(R"({"model_type": "gpt2"})");
 }

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# From a folder of Hugging Face to a tuned one and back; the same bits at 1 to 3 ranks and after a stop, with documents apart and together;
+# From a folder of Hugging Face to a tuned one and back; the same bits at 1 to 4 ranks and after a kill, with documents apart and together;
 # texts at any number of ranks, of special tokens, and beyond the context; what does not fit is one line.
 source "$(dirname "$0")/../support/cli.sh"
 
 words=$LOCKSTEP_SOURCE_DIR/share/data/words.txt
 mkdir texts
 split -n l/150 "$words" texts/part- || fail "split"
+mkdir texts/.cache && echo "a hidden file" >texts/.cache/part && cp texts/.cache/part texts/.part
 "$LOCKSTEP" prepare text texts --train-tokenizer 400 --out mine.h5 >prepared 2>&1 || fail "prepare text: $(cat prepared)"
 grep -q 'vocabulary 400, 150 documents' prepared || fail "prepare text says: $(cat prepared)"
 
@@ -66,16 +67,18 @@ shards = 6
 every = 2
 INI
 for documents in cross mask; do
-  for ranks in 1 2 3; do
+  for ranks in 1 2 3 4; do
     ranks $ranks train tuned.ini --run $documents-$ranks --set data.documents=$documents >log 2>&1 || fail "$documents on $ranks: $(tail -n 2 log)"
     "$LOCKSTEP" diff $documents-1/checkpoints/latest $documents-$ranks/checkpoints/latest >log 2>&1 ||
       fail "$documents on $ranks ranks has other bits: $(cat log)"
   done
-  for steps in 3 6; do  # the second goes on where the first ended
-    "$LOCKSTEP" train tuned.ini --run $documents-later --set data.documents=$documents --set train.steps=$steps >log 2>&1 ||
-      fail "$documents to step $steps: $(tail -n 2 log)"
-  done
-  "$LOCKSTEP" diff $documents-1/checkpoints/latest $documents-later/checkpoints/latest >log 2>&1 || fail "$documents: a resume has other bits"
+  # Killed on 2 ranks, continued on 3.
+  kill_when $documents-killed/checkpoints/step-000000002.h5 2 train tuned.ini --run $documents-killed --set data.documents=$documents \
+    --set train.steps="$endless_steps" --set checkpoint.keep=1000000
+  find $documents-killed/checkpoints -name 'step-*.h5' | sort | tail -n +3 | xargs -r rm -f  # it may have got beyond the six steps
+  ranks 3 train tuned.ini --run $documents-killed --set data.documents=$documents >log 2>&1 || fail "$documents after a kill: $(tail -n 2 log)"
+  "$LOCKSTEP" diff $documents-1/checkpoints/latest $documents-killed/checkpoints/latest >log 2>&1 ||
+    fail "$documents: killed and resumed, it has other bits"
 done
 "$LOCKSTEP" diff cross-1/checkpoints/latest mask-1/checkpoints/latest >log 2>&1 && fail "documents = mask changes nothing"
 
@@ -97,5 +100,6 @@ ends 3 'tokenizer' "$LOCKSTEP" eval mask-1/checkpoints/latest --data bytes.h5
 ends 3 'end_of_document' "$LOCKSTEP" train tuned.ini --run none --set data.train=bytes.h5 --set data.documents=mask
 mkdir gemma && echo '{"model_type": "gemma2"}' >gemma/config.json
 ends 2 'model_type is "gemma2"' "$LOCKSTEP" train tuned.ini --run none --set train.init=gemma
+ends 3 'neither model.safetensors nor' "$LOCKSTEP" convert gemma out.h5
 ends 2 'top-p' "$LOCKSTEP" generate mask-1/checkpoints/latest --top-p 0
 finish

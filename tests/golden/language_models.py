@@ -38,6 +38,8 @@ def models():
     yield "qwen2", "llama", Qwen2ForCausalLM(Qwen2Config(**common))
     yield "qwen3", "llama", Qwen3ForCausalLM(Qwen3Config(**common, head_dim=10, tie_word_embeddings=True))
 
+    yield "gpt2_erf", "gpt", GPT2LMHeadModel(GPT2Config(n_embd=24, n_layer=2, n_head=3, n_positions=CONTEXT, vocab_size=VOCABULARY,
+                                                        resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, activation_function="gelu"))
 
 def main():
     parser = argparse.ArgumentParser()

@@ -1,5 +1,4 @@
-// gpt: GPT-2 (Radford et al. 2019): pre-norm blocks, tanh GELU, learned positions, head tied to the
-// embedding.
+// gpt: GPT-2 (Radford et al. 2019): pre-norm blocks, GELU, learned positions, head tied to the embedding.
 #pragma once
 
 #include "lockstep/models/model.h"
@@ -14,13 +13,14 @@ namespace lockstep::models {
 class GptBlock : public nn::Layer<GptBlock> {
  public:
   GptBlock(nn::Module& parent, std::string_view name, std::int64_t channels, std::int64_t heads,
-           double dropout, bool bias);
+           double dropout, bool bias, ops::Activation activation);
 
   /// x, branch: [N, T, channels]; positions as in autograd/functions.h
   Residual forward(const Residual& input, const Tensor& positions);
 
  private:
   int heads_;
+  ops::Activation activation_;
   nn::LayerNorm ln_1_;
   nn::Linear c_attn_, attn_c_proj_;
   nn::LayerNorm ln_2_;
@@ -41,6 +41,7 @@ class Gpt final : public Model {
     std::int64_t vocab = 0;                            ///< size of the vocabulary
     double dropout = 0;                                ///< probability of zeroing an activation
     bool bias = true;                                  ///< of linear layers and norms
+    std::string activation = "gelu_tanh";              ///< or "gelu_erf"
     bool recompute = false;  ///< keeps the inputs of blocks only; the backward computes the rest again
 
     static std::vector<Option<Options>> options();

@@ -24,8 +24,10 @@ struct ForeignWeights {
   struct Key {
     std::vector<std::string_view> names;  ///< its possible names
     std::vector<std::string_view> values =
-        {};                         ///< JSON: values with which it computes the same as this model
-    std::string_view option = "";   ///< of this model: its value * `times` is the other's value
+        {};                        ///< JSON: values with which it computes the same as this model
+    std::string_view option = "";  ///< of this model: its value * `times` is the other's value
+    /// Words of the option, one for each of `values`: with it, this model computes what the value means.
+    std::vector<std::string_view> words = {};
     int times = 1;                  ///< see option
     std::string_view ours = "";     ///< this model's side, for errors; empty: the option's value
     std::string_view missing = "";  ///< JSON: the default, if the configuration names its model

@@ -64,10 +64,15 @@ std::map<std::string, std::string> options_in(const ForeignWeights& by, const js
   }
   std::map<std::string, std::string> options;
   for (const ForeignWeights::Key& key : by.config) {
-    if (key.option.empty() || !key.values.empty()) continue;
-    for (const std::string_view name : key.names)
-      if (const auto found = config.find(name); found != config.end())
-        options[std::string(key.option)] = json_text(*found);
+    if (key.option.empty() || (!key.values.empty() && key.words.empty())) continue;
+    for (const std::string_view name : key.names) {
+      const auto found = config.find(name);
+      if (found == config.end()) continue;
+      std::string text = json_text(*found);
+      for (std::size_t i = 0; i < key.words.size(); ++i)
+        if (key.values[i] == text) text = key.words[i];
+      options[std::string(key.option)] = text;
+    }
   }
   return options;
 }
@@ -128,9 +133,13 @@ void check_foreign_config(const std::string& weights, const std::string& text, c
   bool is_named = false;
   for (const ForeignWeights::Key& key : by.config) {
     std::vector<json> allowed;
-    for (const std::string_view value : key.values) allowed.push_back(json::parse(value));
+    for (std::size_t i = 0; i < key.values.size(); ++i)
+      if (key.words.empty() || key.words[i] == option(key.option))
+        allowed.push_back(json::parse(key.values[i]));
     std::string ours(key.ours);
-    if (!key.option.empty()) {
+    if (!key.words.empty()) {
+      ours = fmt::format("model.{} is {}", key.option, option(key.option));
+    } else if (!key.option.empty()) {
       const std::string value = option(key.option);
       const json number = json::parse(value);
       allowed.push_back(number.is_boolean() ? number : json(number.get<double>() * key.times));

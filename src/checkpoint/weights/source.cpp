@@ -202,10 +202,14 @@ std::optional<ShardName> shard_name(const std::string& path) {
 
 /// The weights in a folder of Hugging Face; other paths stay.
 std::string file_in_folder(const std::string& path) {
+  if (!is_directory(path)) return path;
   for (const char* const name : {"model.safetensors.index.json", "model.safetensors",
                                  "pytorch_model.bin.index.json", "pytorch_model.bin"})
-    if (is_directory(path) && exists(path + "/" + name)) return path + "/" + name;
-  return path;
+    if (exists(path + "/" + name)) return path + "/" + name;
+  throw DataError(
+      "{}: the folder has neither model.safetensors nor pytorch_model.bin, nor an index of them; give the "
+      "path of the file",
+      path);
 }
 
 enum class Format : std::uint8_t { checkpoint, arrays, safetensors, pytorch, shards };
