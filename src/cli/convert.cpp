@@ -57,8 +57,8 @@ checkpoint::Weights fitted(const std::string& in, const std::string& group, cons
   checkpoint::add_meaning(report.index, weights.data, weights.provenance);
   if (exists(in + "/tokenizer.json") || exists(in + "/merges.txt")) {
     const data::StoredTokenizer tokenizer = data::read_tokenizer(in);
-    weights.provenance["tokenizer"] = tokenizer.id();
-    weights.provenance["tokenizer_text"] = tokenizer.text;
+    weights.provenance[train::tokenizer_provenance] = tokenizer.id();
+    weights.provenance[train::tokenizer_text_provenance] = tokenizer.text;
   }
   weights.provenance["converted_from"] = average.empty() ? in : average;
   if (group.starts_with("ema/")) weights.provenance["converted_weights"] = group;
@@ -108,12 +108,7 @@ void write_folder(const std::string& folder, const checkpoint::Weights& weights,
   nlohmann::json stated = nlohmann::json::parse(
       foreign->config_of([&](std::string_view option) { return config.model.value(option); }));
   std::map<std::string, std::string> texts;
-  const auto fact = [&](const char* name) {
-    const auto found = weights.provenance.find(name);
-    return found == weights.provenance.end() ? std::string() : found->second;
-  };
-  const std::string tokenizer = fact("tokenizer");
-  if (const data::StoredTokenizer stored{tokenizer.substr(0, tokenizer.find(' ')), fact("tokenizer_text")};
+  if (const data::StoredTokenizer stored = train::stored_tokenizer(weights.provenance);
       stored.name == "bpe") {
     const auto made = stored.make(registries.tokenizers, folder);
     const std::int64_t end = made->end_of_document();

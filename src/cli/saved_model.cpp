@@ -87,10 +87,7 @@ SavedModel::SavedModel(const std::string& file, const po::variables_map& values,
   model_->to(session.backend());
   step_ = index.position.step;
   digest_ = index.digest;
-  if (const auto id = index.provenance.find(train::tokenizer_provenance); id != index.provenance.end())
-    tokenizer_.name = id->second.substr(0, id->second.find(' '));
-  if (const auto text = index.provenance.find("tokenizer_text"); text != index.provenance.end())
-    tokenizer_.text = text->second;
+  tokenizer_ = train::stored_tokenizer(index.provenance);
 }
 
 std::vector<std::string> SavedModel::class_names() const {

@@ -65,6 +65,10 @@ std::string Bytes::decode(std::span<const std::int64_t> tokens) const {
   return text;
 }
 
+StoredTokenizer StoredTokenizer::of(std::string_view id, std::string text) {
+  return {.name = std::string(id.substr(0, id.find(' '))), .text = std::move(text)};
+}
+
 std::string StoredTokenizer::id() const {
   if (text.empty()) return name;
   return fmt::format("{} {:016x}", name, mix_bits(purpose_of(name + '\n' + text)));
@@ -103,14 +107,14 @@ StoredTokenizer read_tokenizer(const std::string& name, const std::string& end_o
   StoredTokenizer stored;
   if (file.exists("/tokens")) stored = stored_tokenizer(file.open_dataset("/tokens"));
   if (file.exists("/provenance")) stored = stored_tokenizer(file.open_group("/provenance"));
-  stored.name.resize(std::min(stored.name.find(' '), stored.name.size()));  // of a checkpoint: an id
   if (stored.name.empty()) throw DataError("{}: names no tokenizer", name);
   return stored;
 }
 
 StoredTokenizer stored_tokenizer(const hdf5::Object& object) {
-  return {.name = text_of(object, "tokenizer"),
-          .text = object.has_attribute("tokenizer_text") ? object.text_attribute("tokenizer_text") : ""};
+  return StoredTokenizer::of(text_of(object, "tokenizer"), object.has_attribute("tokenizer_text")
+                                                               ? object.text_attribute("tokenizer_text")
+                                                               : "");
 }
 
 void store_tokenizer(hdf5::Dataset& tokens, const std::string& name, const Tokenizer& tokenizer) {

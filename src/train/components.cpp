@@ -336,7 +336,7 @@ checkpoint::StoreOptions store_options(const Config& config, const DataSets& dat
       {"precision", precision_text(compute, backend)}};
   const data::Tokens tokens = data.tokens();
   if (!tokens.tokenizer.empty()) provenance[tokenizer_provenance] = tokens.tokenizer;
-  if (!tokens.text.empty()) provenance["tokenizer_text"] = tokens.text;
+  if (!tokens.text.empty()) provenance[tokenizer_text_provenance] = tokens.text;
   if (data.range()) add(provenance, *data.range());
   checkpoint::StoreOptions options = config.checkpoint.store;
   options.schedule = {.seed = config.ddp.seed,

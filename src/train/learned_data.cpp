@@ -67,6 +67,14 @@ void add(checkpoint::Provenance& provenance, const StoredRange& range) {
   provenance[shape_provenance] = fmt::format("{}", fmt::join(extents, " "));
 }
 
+data::StoredTokenizer stored_tokenizer(const checkpoint::Provenance& provenance) {
+  const auto fact = [&](const char* name) {
+    const auto found = provenance.find(name);
+    return found == provenance.end() ? std::string() : found->second;
+  };
+  return data::StoredTokenizer::of(fact(tokenizer_provenance), fact(tokenizer_text_provenance));
+}
+
 StoredRange assumed_range(const DataConfig& config) {
   StoredRange range{.low = 0, .high = 255, .field = {.dtype = DType::uint8, .shape = {}}};
   if (config.range.empty()) return range;

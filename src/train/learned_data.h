@@ -12,15 +12,21 @@
 #include "lockstep/checkpoint/state_dict.h"
 #include "lockstep/checkpoint/store.h"
 #include "lockstep/data/dataset.h"
+#include "lockstep/data/tokenizer.h"
 #include "train/config.h"
 
 namespace lockstep::train {
 
 /// Provenance: the resolved data.format.
 inline constexpr const char* format_provenance = "data_format";
-/// Provenance: the number of training samples (a resume warns if it differs), and the tokenizer of text.
+/// Provenance: the number of training samples (a resume warns if it differs); the id of the tokenizer of
+/// text, and its definition.
 inline constexpr const char* samples_provenance = "train_samples";
 inline constexpr const char* tokenizer_provenance = "tokenizer";
+inline constexpr const char* tokenizer_text_provenance = "tokenizer_text";
+
+/// The tokenizer that provenance names; its name is empty if there is none.
+data::StoredTokenizer stored_tokenizer(const checkpoint::Provenance& provenance);
 
 /// Stored values from low to high are -1 to 1 for the model.
 struct StoredRange {

@@ -81,7 +81,7 @@ BOOST_AUTO_TEST_CASE(files_keep_name_and_text_and_only_those_with_the_same_are_o
     file.close();
     return folder.file(name);
   };
-  const std::string hundred(100, 'a'), lines = "b\n" + std::string(98, 'a');
+  const std::string hundred(100, 'a'), lines = fmt::format("b\n{:a<98}", "");
   const std::string a = make("a.h5", "letters", Letters(hundred)),
                     b = make("b.h5", "letters", Letters(lines)), c = make("c.h5", "bytes", data::Bytes());
   BOOST_TEST(data::Text(b, 10).meaning("x").tokens.value.text == lines);

@@ -96,6 +96,8 @@ struct StoredTokenizer {
   std::string name{};  ///< its name in a registry; empty: unknown
   std::string text{};  ///< Tokenizer::text()
 
+  /// The tokenizer of an id().
+  static StoredTokenizer of(std::string_view id, std::string text);
   /// The name, and with a text also a digest of both: "bpe 8d3c0e6f12a4b597". Equal ids mean equal tokens.
   std::string id() const;
   /// Constructs the tokenizer. Errors name `file`, which stores it: UsageError with all known names if the

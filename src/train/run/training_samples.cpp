@@ -79,7 +79,7 @@ TrainingSamples::TrainingSamples(const Config& config, const TrainingSamplesPart
 void TrainingSamples::prepare_texts(const Config& config) {
   check_weights(config.sample);
   const data::Tokens& tokens = parts_.data.train().meaning("x").tokens.value;
-  const data::StoredTokenizer stored{tokens.tokenizer.substr(0, tokens.tokenizer.find(' ')), tokens.text};
+  const auto stored = data::StoredTokenizer::of(tokens.tokenizer, tokens.text);
   if (stored.name.empty())
     throw UsageError("sample.every = {}: the data does not name its tokenizer, so there are no texts",
                      every_);
