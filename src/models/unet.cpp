@@ -213,8 +213,9 @@ std::vector<std::int64_t> level_channels(const Options& options) {
           "multiple of {} (model.norm_groups)",
           mult, options.model_channels, channels.back(), options.norm_groups);
   }
-  if (options.image_size == 0) return channels;
-  const int halvings = std::countr_zero(static_cast<std::uint64_t>(options.image_size));
+  // Images of any size are at most as large as the largest.
+  const int halvings =
+      options.image_size == 0 ? 30 : std::countr_zero(static_cast<std::uint64_t>(options.image_size));
   const auto max_levels = static_cast<std::size_t>(halvings) + 1;
   if (channels.size() > max_levels)
     throw UsageError(
@@ -481,18 +482,19 @@ Var Unet::run(UnetBlock& block, const Var& x, const Var& skip, const Var& embedd
 
 Var Unet::predict(const Var& x, const Tensor& t, const Tensor& classes, const Tensor& has_class) {
   check_input(x.shape());
-  const auto check_field = [&](const char* field, const Tensor& tensor, bool needs, const std::string& key) {
+  const auto check_field = [&](const char* field, const Tensor& tensor, bool needs, const char* key,
+                               const auto& value) {
     if (needs != static_cast<bool>(tensor))
-      throw DataError("the unet {} field {}: model.{}", needs ? "needs a" : "takes no", field, key);
+      throw DataError("the unet {} field {}: model.{} is {}", needs ? "needs a" : "takes no", field, key,
+                      value);
     if (needs && !(tensor.shape() == Shape{x.shape()[0]}))
       throw DataError("field {} has shape {}, but there are {} images: one number for each is needed", field,
                       to_string(tensor.shape()), x.shape()[0]);
   };
   const bool has_time = time_embed_0_.has_value(), has_classes = label_emb_.has_value();
-  const std::string classes_key = fmt::format("num_classes is {}", num_classes());
-  check_field("t", t, has_time, has_time ? "time_embed is true" : "time_embed is false");
-  check_field("y", classes, has_classes, classes_key);
-  check_field("has_class", has_class, has_classes && has_class, classes_key);
+  check_field("t", t, has_time, "time_embed", has_time);
+  check_field("y", classes, has_classes, "num_classes", num_classes());
+  check_field("has_class", has_class, has_classes && has_class, "num_classes", num_classes());
 
   const Var emb = has_time ? embedding(x.tape(), t, classes, has_class) : Var{};
   skips_.clear();
