@@ -7,6 +7,7 @@ regression_volumes.h5  /NAME  as regression.py writes them, without field z and 
                        grad/NAME: of the first batch, in training mode
 """
 import argparse
+import copy
 import json
 import pathlib
 import sys
@@ -30,8 +31,26 @@ def make(model):
     return MAKE[model["name"]](**options)
 
 
+def train(model, task, optimizer, x, y, batches):
+    """The losses, and the gradients of the first step."""
+    adamw = torch.optim.AdamW([
+        {"params": [p for p in model.parameters() if p.ndim >= 2], "weight_decay": optimizer["weight_decay"]},
+        {"params": [p for p in model.parameters() if p.ndim < 2], "weight_decay": 0.0}],
+        lr=optimizer["lr"], betas=tuple(optimizer["betas"]), eps=optimizer["eps"])
+    losses, gradients = [], {}
+    for step in torch.from_numpy(batches):
+        adamw.zero_grad()
+        loss = loss_of(task, model(x[step]), y[step])
+        loss.backward()
+        if not losses:
+            gradients = {name: param.grad.clone() for name, param in model.named_parameters()}
+        adamw.step()
+        losses.append(loss.item())
+    return losses, gradients
+
+
 def write_case(g, what, loss, size, target, r, samples=12, steps=12, batch=6):
-    optimizer = {"lr": 3e-3, "betas": [0.9, 0.99], "eps": 1e-6, "weight_decay": 0.05, "decay": "matrices"}
+    optimizer = {"lr": 2e-3, "betas": [0.9, 0.99], "eps": 1e-5, "weight_decay": 0.05, "decay": "matrices"}
     task = {"name": "regression", "loss": loss}
     model = make(what)
     with torch.no_grad():
@@ -45,20 +64,12 @@ def write_case(g, what, loss, size, target, r, samples=12, steps=12, batch=6):
     for name, value in model.state_dict().items():
         g[f"init/{name}"] = value.numpy()
     x, y = torch.from_numpy(x), torch.from_numpy(y)
-    adamw = torch.optim.AdamW([
-        {"params": [p for p in model.parameters() if p.ndim >= 2], "weight_decay": optimizer["weight_decay"]},
-        {"params": [p for p in model.parameters() if p.ndim < 2], "weight_decay": 0.0}],
-        lr=optimizer["lr"], betas=tuple(optimizer["betas"]), eps=optimizer["eps"])
-    losses = []
-    for step in torch.from_numpy(batches):
-        adamw.zero_grad()
-        value = loss_of(task, model(x[step]), y[step])
-        value.backward()
-        if not losses:
-            for name, param in model.named_parameters():
-                g[f"grad/{name}"] = param.grad.numpy()
-        adamw.step()
-        losses.append(value.item())
+    exact, _ = train(copy.deepcopy(model).double(), task, optimizer, x.double(), y.double(), batches)
+    losses, gradients = train(model, task, optimizer, x, y, batches)
+    for name, gradient in gradients.items():
+        g[f"grad/{name}"] = gradient.numpy()
+    if not np.allclose(losses, exact, rtol=2e-5):
+        raise SystemExit(f"{g.name}: a ReLU or a pool is so near to another choice that float64 makes it; take another --seed")
     g["loss"] = np.array(losses, np.float32)
     for name, value in model.state_dict().items():
         g[f"final/{name}"] = value.numpy()
@@ -76,7 +87,7 @@ def write_case(g, what, loss, size, target, r, samples=12, steps=12, batch=6):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("outdir", type=pathlib.Path)
-    parser.add_argument("--seed", type=int, default=49)
+    parser.add_argument("--seed", type=int, default=50)
     args = parser.parse_args()
     torch.manual_seed(args.seed)
     r = np.random.default_rng(args.seed)

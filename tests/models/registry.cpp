@@ -354,29 +354,23 @@ BOOST_AUTO_TEST_CASE(impossible_options_name_key_and_value) {
   check_refused<Gpt>(text, {"model.dropout: \"1\" is not a number in [0, 1)"});
 }
 
-/// cosmoflow of [3, 8, 8, 8] with these keys.
-models::ModelConfig cosmoflow(std::initializer_list<std::pair<const char*, const char*>> keys = {}) {
-  models::ModelConfig config = models::built_in_models().configure("cosmoflow");
-  const auto set = [&](std::string_view key, const char* text) {
-    std::ranges::find(config.type->options, key, &Option<models::ModelConfig>::name)->set(config, text);
-  };
-  for (const auto& [key, text] : {std::pair{"image_size", "8"},
-                                  {"in_channels", "3"},
-                                  {"outputs", "2"},
-                                  {"width", "4"},
-                                  {"layers", "3"}})
-    set(key, text);
-  for (const auto& [key, text] : keys) set(key, text);
-  return config;
+/// cosmoflow of [3, extent, extent, extent].
+std::unique_ptr<models::Model> cosmoflow(const char* layers, const char* extent = "8") {
+  return ModelMaker::of_keys("cosmoflow", {{"image_size", extent},
+                                           {"in_channels", "3"},
+                                           {"outputs", "2"},
+                                           {"width", "4"},
+                                           {"layers", layers}})
+      .make(1);
 }
 
 BOOST_AUTO_TEST_CASE(cosmoflow_refuses_volumes_that_do_not_fit) {
   BOOST_CHECK_EXCEPTION(
-      models::make_model(cosmoflow({{"layers", "4"}}), 1), UsageError,
+      cosmoflow("4"), UsageError,
       mentions("model.layers = 4: each halves a volume, and model.image_size = 8 allows 3"));
-  BOOST_CHECK_EXCEPTION(models::make_model(cosmoflow({{"image_size", "2147483647"}, {"layers", "1"}}), 1),
-                        UsageError, mentions("more elements than any machine holds"));
-  const auto model = models::make_model(cosmoflow(), 1);
+  BOOST_CHECK_EXCEPTION(cosmoflow("1", "2147483647"), UsageError,
+                        mentions("more elements than any machine holds"));
+  const auto model = cosmoflow("3");
   tape.begin({.record = false});
   for (const Shape& shape : {Shape{2, 3, 8, 8}, Shape{2, 1, 8, 8, 8}, Shape{2, 3, 8, 8, 9}})
     BOOST_CHECK_EXCEPTION(model->forward(tape, Tensor::zeros(shape)), DataError,
@@ -385,7 +379,7 @@ BOOST_AUTO_TEST_CASE(cosmoflow_refuses_volumes_that_do_not_fit) {
 }
 
 BOOST_AUTO_TEST_CASE(outputs_of_cosmoflow_cover_targets_in_minus_one_to_one) {
-  const auto model = models::make_model(cosmoflow(), 1);
+  const auto model = cosmoflow("3");
   const ModelState state = model->state();
   const auto bias = std::ranges::find(state.params, std::string("fc.2.bias"), &Param::name);
   BOOST_REQUIRE(bias != state.params.end());

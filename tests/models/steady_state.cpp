@@ -7,7 +7,6 @@
 
 #include "lockstep/autograd/functions.h"
 #include "lockstep/autograd/gradient_sink.h"
-#include "lockstep/models/registry.h"
 #include "support/allocations.h"
 #include "support/model_maker.h"
 
@@ -65,15 +64,9 @@ std::vector<Work> all_work() {
                                         .attention_resolutions = {2},
                                         .channel_mult = {1, 2},
                                         .norm_groups = 4};
-  const ModelMaker cosmoflow{"cosmoflow", [](std::uint64_t seed) {
-                               models::ModelConfig config = models::built_in_models().configure("cosmoflow");
-                               for (const auto& option : config.type->options)
-                                 if (option.required)
-                                   option.set(config, option.name == "in_channels" ? "3" : "8");
-                                 else if (option.name == "layers")
-                                   option.set(config, "2");
-                               return models::make_model(config, seed);
-                             }};
+  const ModelMaker cosmoflow = ModelMaker::of_keys(
+      "cosmoflow",
+      {{"image_size", "8"}, {"in_channels", "3"}, {"outputs", "8"}, {"width", "8"}, {"layers", "2"}});
   const Tensor cubes = Tensor::zeros({4, 3, 8, 8, 8}),
                classes_of_positions = Tensor::zeros({4, 8, 8, 8}, DType::int64);
   const Batch noisy(0, {{"x", images}, {"t", Tensor::zeros({4})}, {"y", labels}});

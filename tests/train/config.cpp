@@ -181,10 +181,11 @@ BOOST_AUTO_TEST_CASE(a_required_key_of_the_model_is_missed_by_name) {
 
 BOOST_AUTO_TEST_CASE(the_resolved_text_has_the_keys_of_its_model_and_its_task_only) {
   const std::string text = to_text(train::parse_config(resnet, "a.ini"));
-  BOOST_TEST(text.substr(0, text.find("[data]")) ==
-             "[model]\nname = resnet\nblocks = 1 1\nwidth = 8\nin_channels = 3\nclasses = 10\nblock = "
-             "basic\nstem = 3x3\n"
-             "batch_norm = plain\nrecompute = false\n\n[task]\nname = classification\nper_class = false\n\n");
+  BOOST_TEST(
+      text.substr(0, text.find("[data]")) ==
+      "[model]\nname = resnet\nblocks = 1 1\nwidth = 8\nin_channels = 3\nclasses = 10\ndims = 2\nblock = "
+      "basic\nstem = 3x3\n"
+      "batch_norm = plain\nrecompute = false\n\n[task]\nname = classification\nper_class = false\n\n");
 }
 
 /// Version 0394c50 wrote the keys of all models.
