@@ -27,9 +27,11 @@ void to_layout_of(Backend& backend, const Tensor& from, const Tensor& to) {
   if (!from.shares_memory_with(to)) backend.run(ops::ToLayout{from, to});
 }
 
-/// [N, C] as a shape that broadcasts to [N, C, H, W].
-Tensor of_images(const Tensor& by_channel) {
-  return by_channel.reshape({by_channel.size(0), by_channel.size(1), 1, 1});
+/// [N, C] as a shape that broadcasts to that of x, images or volumes.
+Tensor of_images(const Tensor& by_channel, const Tensor& x) {
+  Shape shape = by_channel.shape();
+  while (shape.rank() < x.shape().rank()) shape.append(1);
+  return by_channel.reshape(shape);
 }
 
 /// The view of a half of [N, 2 C].
@@ -42,12 +44,12 @@ StridedView half(const Tensor& scale_shift, int which) {
 struct Modulation {
   Tensor gain, shift;
 
-  Modulation(Backend& backend, const Tensor& scale_shift) {
+  Modulation(Backend& backend, const Tensor& scale_shift, const Tensor& x) {
     if (!scale_shift) return;
     const auto part = [&](int which) {
       const Tensor copy = backend.empty({scale_shift.size(0), scale_shift.size(1) / 2}, scale_shift.dtype());
       backend.run(StridedCopy{half(scale_shift, which), StridedView(copy)});
-      return of_images(copy);
+      return of_images(copy, x);
     };
     gain = part(0);
     shift = part(1);
@@ -67,7 +69,7 @@ Tensor norm_input(Backend& backend, const Operation& op) {
   const Tensor x = plain(backend, op.x);
   if (!op.addend) return x;
   const Tensor h = backend.empty(x.shape(), x.dtype());
-  backend.run(Map<ops::Sum>{{}, {x, of_images(op.addend)}, h});
+  backend.run(Map<ops::Sum>{{}, {x, of_images(op.addend, x)}, h});
   return h;
 }
 
@@ -92,7 +94,7 @@ void adaptive_group_norm(Backend& backend, const ops::AdaptiveGroupNorm& op) {
   if (op.p > 0) return norm_then_dropout(backend, op, 1);
   const Tensor h = norm_input(backend, op), y = plain_result(backend, op.y);
   backend.run(ops::GroupNorm{h, op.groups, op.weight, op.bias, op.eps, y, op.mean, op.inv_std});
-  if (op.scale_shift) Modulation(backend, op.scale_shift).apply(backend, y, y);
+  if (op.scale_shift) Modulation(backend, op.scale_shift, h).apply(backend, y, y);
   if (op.silu) backend.run(ops::Activate{ops::Activation::silu, y, y});
   to_layout_of(backend, y, op.y);
 }
@@ -101,7 +103,7 @@ void adaptive_group_norm_backward(Backend& backend, const ops::AdaptiveGroupNorm
   if (op.p > 0) return dropout_then_norm_backward(backend, op, 1);
   const auto plain_memory = [&] { return backend.empty(op.x.shape(), op.x.dtype()); };
   const Tensor h = norm_input(backend, op);
-  const Modulation modulation(backend, op.scale_shift);
+  const Modulation modulation(backend, op.scale_shift, h);
   Tensor normal;  // the norm's result, computed again
   if (op.silu || op.scale_shift) {
     const Tensor mean = backend.empty(op.mean.shape()), inv_std = backend.empty(op.mean.shape());
@@ -131,7 +133,7 @@ void adaptive_group_norm_backward(Backend& backend, const ops::AdaptiveGroupNorm
   const Tensor dx = plain_result(backend, op.dx);
   backend.run(ops::GroupNormBackward{g, h, op.groups, op.weight, op.mean, op.inv_std, dx, op.dweight,
                                      op.dbias, op.accumulate});
-  if (op.addend) backend.run(ops::ReduceAxes<ops::Total>{.x = dx, .y = of_images(op.daddend)});
+  if (op.addend) backend.run(ops::ReduceAxes<ops::Total>{.x = dx, .y = of_images(op.daddend, dx)});
   if (op.residual_grad) backend.run(ops::add(dx, plain(backend, op.residual_grad), dx));
   to_layout_of(backend, dx, op.dx);
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <string_view>
 #include <utility>
 
 #include "lockstep/autograd/recompute.h"
@@ -17,7 +18,7 @@ namespace lockstep::models {
 class UnetLayer {
  public:
   virtual ~UnetLayer() = default;
-  /// x: [N, C, H, W]; embedding: activated, [N, 4 model_channels].
+  /// x: images or volumes; embedding: activated, [N, 4 model_channels]; absent without a time.
   virtual Var run(const Var& x, const Var& embedding) = 0;
 };
 
@@ -25,20 +26,30 @@ namespace {
 
 using Options = Unet::Options;
 
-constexpr int norm_groups = 32;
 constexpr double longest_period = 10000;  // of the cosines and sines of the time
 
 constexpr nn::Conv2dOptions same_size{.padding = 1};  // with a kernel of 3
 
-/// How a layer changes height and width.
+int dims_of(const Options& options) { return static_cast<int>(options.dims); }
+int groups_of(const Options& options) { return static_cast<int>(options.norm_groups); }
+
+/// The layer, which a unet without a time lacks.
+std::optional<nn::Linear> linear_if(bool has_time, nn::Module& parent, std::string_view name, std::int64_t in,
+                                    std::int64_t out) {
+  if (!has_time) return std::nullopt;
+  return std::optional<nn::Linear>(std::in_place, parent, name, in, out);
+}
+
+/// How a layer changes the extents of an image.
 enum class Resize { none, down, up };
 
 Var resized(const Var& x, Resize how) {
+  const bool of_volumes = x.shape().rank() == 5;
   switch (how) {
     case Resize::down:
-      return avg_pool2d(x, {.kernel = 2, .stride = 2});
+      return (of_volumes ? avg_pool3d : avg_pool2d)(x, {.kernel = 2, .stride = 2});
     case Resize::up:
-      return upsample_nearest2d(x, 2);
+      return (of_volumes ? upsample_nearest3d : upsample_nearest2d)(x, 2);
     default:
       return x;
   }
@@ -52,34 +63,37 @@ void begin_at_zero(Convolution& convolution, std::uint64_t seed) {
 
 class Convolution final : public UnetLayer {
  public:
-  Convolution(nn::Module& parent, std::string_view name, std::int64_t in, std::int64_t out)
-      : conv_(parent, name, in, out, 3, same_size) {}
+  Convolution(nn::Module& parent, std::string_view name, const Options& options, std::int64_t in,
+              std::int64_t out)
+      : conv_(parent, name, dims_of(options), in, out, 3, same_size) {}
 
   Var run(const Var& x, const Var&) override { return conv_(x); }
 
  private:
-  nn::Conv2d conv_;
+  nn::ConvNd conv_;
 };
 
 class Downsample final : public nn::Module, public UnetLayer {
  public:
-  Downsample(nn::Module& parent, std::string_view name, std::int64_t channels, bool conv_resample)
+  Downsample(nn::Module& parent, std::string_view name, const Options& options, std::int64_t channels)
       : Module(parent, name) {
-    if (conv_resample)
-      op_.emplace(*this, "op", channels, channels, 3, nn::Conv2dOptions{.stride = 2, .padding = 1});
+    if (options.conv_resample)
+      op_.emplace(*this, "op", dims_of(options), channels, channels, 3,
+                  nn::Conv2dOptions{.stride = 2, .padding = 1});
   }
 
   Var run(const Var& x, const Var&) override { return op_ ? (*op_)(x) : resized(x, Resize::down); }
 
  private:
-  std::optional<nn::Conv2d> op_;
+  std::optional<nn::ConvNd> op_;
 };
 
 class Upsample final : public nn::Module, public UnetLayer {
  public:
-  Upsample(nn::Module& parent, std::string_view name, std::int64_t channels, bool conv_resample)
+  Upsample(nn::Module& parent, std::string_view name, const Options& options, std::int64_t channels)
       : Module(parent, name) {
-    if (conv_resample) conv_.emplace(*this, "conv", channels, channels, 3, same_size);
+    if (options.conv_resample)
+      conv_.emplace(*this, "conv", dims_of(options), channels, channels, 3, same_size);
   }
 
   Var run(const Var& x, const Var&) override {
@@ -88,7 +102,7 @@ class Upsample final : public nn::Module, public UnetLayer {
   }
 
  private:
-  std::optional<nn::Conv2d> conv_;
+  std::optional<nn::ConvNd> conv_;
 };
 
 /// Two convolutions with group norms that depend on the time, and a shortcut: the identity or a 1x1
@@ -100,19 +114,20 @@ class ResBlock final : public nn::Layer<ResBlock>, public UnetLayer {
       : Layer(parent, name),
         scale_shift_(options.use_scale_shift_norm),
         resize_(resize),
-        in_norm_(*this, "in_layers.0", norm_groups, in),
-        in_conv_(*this, "in_layers.2", in, out, 3, same_size),
-        emb_linear_(*this, "emb_layers.1", 4 * options.model_channels, scale_shift_ ? 2 * out : out),
-        out_norm_(*this, "out_layers.0", norm_groups, out),
+        in_norm_(*this, "in_layers.0", groups_of(options), in),
+        in_conv_(*this, "in_layers.2", dims_of(options), in, out, 3, same_size),
+        emb_linear_(linear_if(options.time_embed, *this, "emb_layers.1", 4 * options.model_channels,
+                              scale_shift_ ? 2 * out : out)),
+        out_norm_(*this, "out_layers.0", groups_of(options), out),
         dropout_(*this, "out_layers.2", static_cast<float>(options.dropout)),
-        out_conv_(*this, "out_layers.3", out, out, 3, same_size) {
+        out_conv_(*this, "out_layers.3", dims_of(options), out, out, 3, same_size) {
     begin_at_zero(out_conv_, seed());
-    if (in != out) skip_connection_.emplace(*this, "skip_connection", in, out, 1);
+    if (in != out) skip_connection_.emplace(*this, "skip_connection", dims_of(options), in, out, 1);
   }
 
   Var forward(const Var& x, const Var& embedding) {
     const Var h = in_conv_(resized(in_norm_.adaptive(x, {.silu = true}), resize_)),
-              time = emb_linear_(embedding);
+              time = emb_linear_ ? (*emb_linear_)(embedding) : Var{};
     const Var normal = out_norm_.adaptive(h, {.addend = scale_shift_ ? Var{} : time,
                                               .scale_shift = scale_shift_ ? time : Var{},
                                               .silu = true,
@@ -127,12 +142,12 @@ class ResBlock final : public nn::Layer<ResBlock>, public UnetLayer {
   bool scale_shift_;
   Resize resize_;
   nn::GroupNorm in_norm_;
-  nn::Conv2d in_conv_;
-  nn::Linear emb_linear_;
+  nn::ConvNd in_conv_;
+  std::optional<nn::Linear> emb_linear_;
   nn::GroupNorm out_norm_;
   nn::Dropout dropout_;
-  nn::Conv2d out_conv_;
-  std::optional<nn::Conv2d> skip_connection_;
+  nn::ConvNd out_conv_;
+  std::optional<nn::ConvNd> skip_connection_;
 };
 
 /// Every position attends to all positions of its image. The 1x1 convolutions are products of rows, because
@@ -144,7 +159,7 @@ class Attention final : public nn::Layer<Attention>, public UnetLayer {
       : Layer(parent, name),
         heads_(static_cast<int>(heads)),
         new_order_(options.use_new_attention_order),
-        norm_(*this, "norm", norm_groups, channels),
+        norm_(*this, "norm", groups_of(options), channels),
         qkv_(*this, "qkv", channels, 3 * channels, 1),
         proj_out_(*this, "proj_out", channels, channels, 1) {
     begin_at_zero(proj_out_, seed());
@@ -164,7 +179,7 @@ class Attention final : public nn::Layer<Attention>, public UnetLayer {
                             : linear(rows, weight, tape.bias(*qkv_.bias));
     const Var y = attention(qkv, heads_, false, new_order_ || reorder ? HeadOrder::thirds : HeadOrder::heads);
     const Var projected = linear(y, matrix(tape.weight(proj_out_.weight)), tape.bias(*proj_out_.bias));
-    return x + from_sequence(projected, x.shape()[2], x.shape()[3]);
+    return x + from_sequence(projected, x.shape().extents().subspan(2));
   }
   Var run(const Var& x, const Var&) override { return (*this)(x); }
 
@@ -191,14 +206,16 @@ std::vector<std::int64_t> level_channels(const Options& options) {
   for (const double mult : options.channel_mult) {
     const double product = mult * static_cast<double>(options.model_channels);
     channels.push_back(static_cast<std::int64_t>(std::min(product, 1e15)));
-    if (channels.back() < norm_groups || channels.back() % norm_groups != 0 ||
+    if (channels.back() < options.norm_groups || channels.back() % options.norm_groups != 0 ||
         static_cast<double>(channels.back()) > widths.high)
       throw UsageError(
           "model.channel_mult: {} times model.model_channels = {} gives {} channels; group norm needs a "
-          "multiple of {}",
-          mult, options.model_channels, channels.back(), norm_groups);
+          "multiple of {} (model.norm_groups)",
+          mult, options.model_channels, channels.back(), options.norm_groups);
   }
-  const int halvings = std::countr_zero(static_cast<std::uint64_t>(options.image_size));
+  // Images of any size are at most as large as the largest.
+  const int halvings =
+      options.image_size == 0 ? 30 : std::countr_zero(static_cast<std::uint64_t>(options.image_size));
   const auto max_levels = static_cast<std::size_t>(halvings) + 1;
   if (channels.size() > max_levels)
     throw UsageError(
@@ -206,6 +223,16 @@ std::vector<std::int64_t> level_channels(const Options& options) {
         "levels",
         channels.size(), options.image_size, halvings, max_levels);
   return channels;
+}
+
+/// UsageError for options that a unet without a time would ignore.
+void check_time(const Options& options) {
+  if (options.time_embed && options.image_size == 0) throw UsageError("model.image_size is missing");
+  if (options.time_embed) return;
+  const char* const key = options.num_classes > 0        ? "num_classes"
+                          : options.use_scale_shift_norm ? "use_scale_shift_norm"
+                                                         : nullptr;
+  if (key) throw UsageError("model.{} acts by the time; set model.time_embed = true, or remove it", key);
 }
 
 /// UsageError for a factor that no level has, which guided-diffusion ignores.
@@ -217,7 +244,8 @@ void check_attention(const Options& options, std::int64_t levels) {
   };
   for (const std::int64_t factor : options.attention_resolutions) {
     if (is_level(factor)) continue;
-    const bool is_size = options.image_size % factor == 0 && is_level(options.image_size / factor);
+    const bool is_size =
+        options.image_size > 0 && options.image_size % factor == 0 && is_level(options.image_size / factor);
     throw UsageError(
         "model.attention_resolutions: no level has the downsampling factor {}; those of model.channel_mult "
         "have {}{}",
@@ -270,7 +298,8 @@ class Unet::Builder {
 
   void build(const std::vector<std::int64_t>& levels) {
     channels_ = levels.front();
-    new_block(unet_.input_blocks_, "input_blocks").add<Convolution>(options_.in_channels, channels_);
+    new_block(unet_.input_blocks_, "input_blocks")
+        .add<Convolution>(options_, options_.in_channels, channels_);
     skips_.push_back(channels_);
     for (std::size_t level = 0; level < levels.size(); ++level) {
       for (std::int64_t i = 0; i < options_.num_res_blocks; ++i) {
@@ -287,7 +316,7 @@ class Unet::Builder {
     unet_.middle_block_ = std::make_unique<UnetBlock>(unet_, "middle_block");
     UnetBlock& middle = *unet_.middle_block_;
     add_res_block(middle, channels_, channels_);
-    add_attention(middle, false);
+    if (options_.middle_attention) add_attention(middle, false);
     add_res_block(middle, channels_, channels_);
 
     for (std::size_t level = levels.size(); level-- > 0;) {
@@ -299,8 +328,9 @@ class Unet::Builder {
         if (level > 0 && i == options_.num_res_blocks) add_resize<Upsample>(block, Resize::up);
       }
     }
-    unet_.out_norm_.emplace(unet_, "out.0", norm_groups, channels_);
-    unet_.out_conv_.emplace(unet_, "out.2", channels_, options_.out_channels, 3, same_size);
+    unet_.out_norm_.emplace(unet_, "out.0", groups_of(options_), channels_);
+    unet_.out_conv_.emplace(unet_, "out.2", dims_of(options_), channels_, options_.out_channels, 3,
+                            same_size);
   }
 
  private:
@@ -320,7 +350,7 @@ class Unet::Builder {
     if (options_.resblock_updown)
       block.add<ResBlock>(options_, channels_, channels_, resize);
     else
-      block.add<Plain>(channels_, options_.conv_resample);
+      block.add<Plain>(options_, channels_);
   }
   bool attends(std::size_t level) const {
     return std::ranges::count(options_.attention_resolutions, std::int64_t{1} << level) > 0;
@@ -337,9 +367,12 @@ std::vector<Option<Unet::Options>> Unet::Options::options() {
   using O = Options;
   constexpr Range or_unset = Range::from(-1, 2147483647);
   return {
-      number(
-          "image_size", &O::image_size, widths, "height and width of an image; each level halves them",
-          {.unit = "pixels", .required = true, .keeps_weights = true, .peers = {"resolution", "img_size"}}),
+      dims_option(&O::dims),
+      number("image_size", &O::image_size, Range::from(0, 2147483647),
+             "extent of an image in each direction, which levels halve; 0: any, without a time",
+             {.unit = "pixels", .keeps_weights = true, .peers = {"resolution", "img_size"}}),
+      flag("time_embed", &O::time_embed,
+           "a time is an input, field t (of diffusion: its step); false: fields to fields"),
       number("in_channels", &O::in_channels, widths, "channels of an image", {.required = true}),
       number("model_channels", &O::model_channels, widths, "base width, which channel_mult multiplies",
              {.required = true, .peers = {"num_channels", "base_channels", "dim"}}),
@@ -352,6 +385,9 @@ std::vector<Option<Unet::Options>> Unet::Options::options() {
               "levels with attention, by downsampling factor: 1 the whole image, 2 half of it, 4 ..."),
       numbers("channel_mult", &O::channel_mult, Range::above(0, 1e6),
               "channels of each level, in units of model_channels", {.peers = {"dim_mults", "ch_mult"}}),
+      flag("middle_attention", &O::middle_attention, "an attention on the smallest images"),
+      number("norm_groups", &O::norm_groups, widths, "groups of channels of the group norms",
+             {.peers = {"norm_num_groups", "num_groups"}}),
       flag("conv_resample", &O::conv_resample,
            "convolutions where the size changes, not only pooling and copies"),
       number("num_heads", &O::num_heads, widths, "attention heads"),
@@ -374,14 +410,18 @@ std::vector<Option<Unet::Options>> Unet::Options::options() {
 
 Unet::Unet(const Options& options, std::uint64_t seed)
     : Model(seed),
-      image_size_(checked(options).image_size),
+      dims_(checked(options).dims),
+      image_size_(options.image_size),
       in_channels_(options.in_channels),
       out_channels_(options.out_channels),
       model_channels_(options.model_channels),
       levels_(static_cast<std::int64_t>(level_channels(options).size())),
       recompute_(options.recompute),
-      time_embed_0_(*this, "time_embed.0", model_channels_, 4 * model_channels_),
-      time_embed_2_(*this, "time_embed.2", 4 * model_channels_, 4 * model_channels_) {
+      time_embed_0_(
+          linear_if(options.time_embed, *this, "time_embed.0", model_channels_, 4 * model_channels_)),
+      time_embed_2_(
+          linear_if(options.time_embed, *this, "time_embed.2", 4 * model_channels_, 4 * model_channels_)) {
+  check_time(options);
   if (options.num_classes > 0)
     label_emb_.emplace(*this, "label_emb", options.num_classes, 4 * model_channels_);
   check_attention(options, levels_);
@@ -396,13 +436,21 @@ std::vector<std::string> Unet::reads() const {
   return label_emb_ ? std::vector<std::string>{"x", "y"} : std::vector<std::string>{"x"};
 }
 
+Shape Unet::sample_shape(std::int64_t image_size) const {
+  const std::int64_t extent = image_size_ > 0 ? image_size_ : image_size << (levels_ - 1);
+  return dims_ == 2 ? Shape{in_channels_, extent, extent} : Shape{in_channels_, extent, extent, extent};
+}
+
 void Unet::check_input(const Shape& x) const {
   const std::int64_t factor = std::int64_t{1} << (levels_ - 1);
-  if (x.rank() == 4 && x[1] == in_channels_ && x[2] % factor == 0 && x[3] % factor == 0) return;
+  const auto halves = [factor](std::int64_t extent) { return extent % factor == 0; };
+  if (x.rank() == dims_ + 2 && x[1] == in_channels_ && std::ranges::all_of(x.extents().subspan(2), halves))
+    return;
   throw DataError(
-      "a batch of shape {} does not fit the unet's [batch, {}, height, width] with height and width "
-      "divisible by {}; set model.in_channels and the levels of model.channel_mult to suit the data",
-      to_string(x), in_channels_, factor);
+      "a batch of shape {} does not fit the unet's [batch, {}, {}], each of them divisible by {}; set "
+      "model.dims (2: images, 3: volumes), model.in_channels and the levels of model.channel_mult to suit "
+      "the data, or pad it",
+      to_string(x), in_channels_, positions_text(dims_), factor);
 }
 
 Var Unet::embedding(Tape& tape, const Tensor& t, const Tensor& classes, const Tensor& has_class) {
@@ -419,7 +467,7 @@ Var Unet::embedding(Tape& tape, const Tensor& t, const Tensor& classes, const Te
       tape.constant(backend.in_type(t, DType::float32).reshape({samples, 1})) * tape.constant(frequencies_);
   Var features = concat({cos(angles), sin(angles)}, 1);
   if (model_channels_ % 2 != 0) features = pad(features, {{}, {.after = 1}});
-  const Var time = time_embed_2_(time_embed_0_(tape.batch(features.value()), ops::Activation::silu));
+  const Var time = (*time_embed_2_)((*time_embed_0_)(tape.batch(features.value()), ops::Activation::silu));
   if (!label_emb_) return silu(time);
   const Var label = (*label_emb_)(tape, classes);
   return silu(time + (has_class ? where(has_class.reshape({samples, 1}), label, 0.0f) : label));
@@ -434,19 +482,21 @@ Var Unet::run(UnetBlock& block, const Var& x, const Var& skip, const Var& embedd
 
 Var Unet::predict(const Var& x, const Tensor& t, const Tensor& classes, const Tensor& has_class) {
   check_input(x.shape());
-  const auto check_field = [&](const char* field, const Tensor& tensor, bool needs) {
+  const auto check_field = [&](const char* field, const Tensor& tensor, bool needs, const char* key,
+                               const auto& value) {
     if (needs != static_cast<bool>(tensor))
-      throw DataError("the unet {} field {}: model.num_classes is {}", needs ? "needs a" : "takes no", field,
-                      num_classes());
+      throw DataError("the unet {} field {}: model.{} is {}", needs ? "needs a" : "takes no", field, key,
+                      value);
     if (needs && !(tensor.shape() == Shape{x.shape()[0]}))
       throw DataError("field {} has shape {}, but there are {} images: one number for each is needed", field,
                       to_string(tensor.shape()), x.shape()[0]);
   };
-  check_field("t", t, true);
-  check_field("y", classes, label_emb_.has_value());
-  check_field("has_class", has_class, label_emb_ && has_class);
+  const bool has_time = time_embed_0_.has_value(), has_classes = label_emb_.has_value();
+  check_field("t", t, has_time, "time_embed", has_time);
+  check_field("y", classes, has_classes, "num_classes", num_classes());
+  check_field("has_class", has_class, has_classes && has_class, "num_classes", num_classes());
 
-  const Var emb = embedding(x.tape(), t, classes, has_class);
+  const Var emb = has_time ? embedding(x.tape(), t, classes, has_class) : Var{};
   skips_.clear();
   Var h = x;
   for (const auto& block : input_blocks_) skips_.push_back(h = run(*block, h, {}, emb));
@@ -461,7 +511,7 @@ Var Unet::predict(const Var& x, const Tensor& t, const Tensor& classes, const Te
 Var Unet::forward(Tape& tape, const Batch& batch) {
   const Tensor& x = batch["x"];
   check_input(x.shape());
-  return predict(tape.batch(x), batch["t"], label_emb_ ? batch["y"] : Tensor(),
+  return predict(tape.batch(x), batch.has("t") ? batch["t"] : Tensor(), label_emb_ ? batch["y"] : Tensor(),
                  label_emb_ && batch.has("has_class") ? batch["has_class"] : Tensor());
 }
 

@@ -1,6 +1,8 @@
 #include "lockstep/nn/layers.h"
 
+#include <array>
 #include <cmath>
+#include <ranges>
 
 #include "lockstep/ops/elementwise.h"
 
@@ -41,26 +43,18 @@ Var feed_forward(const Var& x, Linear& in, ops::Activation activation, Linear& o
 
 namespace {
 
-/// [first, second / groups].
-Shape channels_of(const Module& owner, std::int64_t first, std::int64_t second, int groups) {
+/// [first, second / groups, kernel...].
+Shape weight_shape(const Module& owner, int dims, std::int64_t first, std::int64_t second, int groups,
+                   const ops::Directions& kernel) {
   if (groups < 1 || first % groups != 0 || second % groups != 0)
     throw UsageError("{}: {} groups do not divide {} and {} channels", owner.path(), groups, first, second);
-  return {first, second / groups};
-}
-
-/// [first, second / groups, kh, kw].
-Shape weight_shape(const Module& owner, std::int64_t first, std::int64_t second, int groups,
-                   const ops::HeightWidth& kernel) {
-  Shape shape = channels_of(owner, first, second, groups);
-  shape.append(kernel.height);
-  shape.append(kernel.width);
-  return shape;
-}
-
-/// [first, second / groups, kernel].
-Shape weight_shape(const Module& owner, std::int64_t first, std::int64_t second, int groups, int kernel) {
-  Shape shape = channels_of(owner, first, second, groups);
-  shape.append(kernel);
+  Shape shape{first, second / groups};
+  for (const int extent :
+       std::array{kernel.depth, kernel.height, kernel.width} | std::views::drop(3 - dims)) {
+    if (extent < 1)
+      throw UsageError("{}: a kernel of {} directions lacks an extent, or it is below 1", owner.path(), dims);
+    shape.append(extent);
+  }
   return shape;
 }
 
@@ -74,40 +68,35 @@ ConvolutionParameters::ConvolutionParameters(Module& owner, const Shape& shape, 
   if (with_bias) bias.emplace(owner, "bias", Shape{out}, by_fan_in(shape));
 }
 
-Conv1d::Conv1d(Module& parent, std::string_view name, std::int64_t in, std::int64_t out, int kernel,
-               const Conv1dOptions& options)
+ConvNd::ConvNd(Module& parent, std::string_view name, int dims, std::int64_t in, std::int64_t out,
+               const ops::Directions& kernel, const Conv2dOptions& options)
     : Layer(parent, name),
-      ConvolutionParameters(*this, weight_shape(*this, out, in, options.groups, kernel), out, options.bias),
+      ConvolutionParameters(*this, weight_shape(*this, dims, out, in, options.groups, kernel), out,
+                            options.bias),
+      dims_(dims),
       geometry_{options.stride, options.padding, options.groups, options.dilation} {}
 
-Var Conv1d::forward(const Var& x) {
+Var ConvNd::forward(const Var& x, const Var& residual) {
   Tape& tape = x.tape();
-  return conv1d(x, tape.weight(weight), bias ? tape.parameter(*bias) : Var{}, geometry_);
+  const Var b = bias ? tape.parameter(*bias) : Var{};
+  if (dims_ == 1) return conv1d(x, tape.weight(weight), b, geometry_);
+  return (dims_ == 2 ? conv2d : conv3d)(x, tape.convolution_weight(weight), b, geometry_, residual);
 }
 
-Conv2d::Conv2d(Module& parent, std::string_view name, std::int64_t in, std::int64_t out,
-               const ops::HeightWidth& kernel, const Conv2dOptions& options)
+ConvTransposeNd::ConvTransposeNd(Module& parent, std::string_view name, int dims, std::int64_t in,
+                                 std::int64_t out, const ops::Directions& kernel,
+                                 const ConvTranspose2dOptions& options)
     : Layer(parent, name),
-      ConvolutionParameters(*this, weight_shape(*this, out, in, options.groups, kernel), out, options.bias),
-      geometry_{options.stride, options.padding, options.groups, options.dilation} {}
-
-Var Conv2d::forward(const Var& x, const Var& residual) {
-  Tape& tape = x.tape();
-  return conv2d(x, tape.convolution_weight(weight), bias ? tape.parameter(*bias) : Var{}, geometry_,
-                residual);
-}
-
-ConvTranspose2d::ConvTranspose2d(Module& parent, std::string_view name, std::int64_t in, std::int64_t out,
-                                 const ops::HeightWidth& kernel, const ConvTranspose2dOptions& options)
-    : Layer(parent, name),
-      ConvolutionParameters(*this, weight_shape(*this, in, out, options.groups, kernel), out, options.bias),
+      ConvolutionParameters(*this, weight_shape(*this, dims, in, out, options.groups, kernel), out,
+                            options.bias),
+      dims_(dims),
       geometry_{options.stride, options.padding, options.groups, options.dilation},
       output_padding_(options.output_padding) {}
 
-Var ConvTranspose2d::forward(const Var& x) {
+Var ConvTransposeNd::forward(const Var& x) {
   Tape& tape = x.tape();
-  return conv_transpose2d(x, tape.convolution_weight(weight), bias ? tape.parameter(*bias) : Var{}, geometry_,
-                          output_padding_);
+  return (dims_ == 2 ? conv_transpose2d : conv_transpose3d)(
+      x, tape.convolution_weight(weight), bias ? tape.parameter(*bias) : Var{}, geometry_, output_padding_);
 }
 
 namespace {

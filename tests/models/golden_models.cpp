@@ -137,6 +137,62 @@ BOOST_AUTO_TEST_CASE(in_bf16_models_stay_near_torchvision) {
   });
 }
 
+/// Samples of a field, in the order of a case's first batch.
+Tensor first_batch(const GoldenCase& golden, const std::string& field) {
+  const Tensor all = golden.tensor("data/" + field), order = first(golden.tensor("batches"));
+  const Tensor batch = Tensor::empty(all.shape().with(0, order.numel()));
+  for (std::int64_t i = 0; i < order.numel(); ++i) {
+    const std::int64_t sample = order.data<std::int64_t>()[i];
+    std::copy_n(all.rows(sample, sample + 1).data<float>(), all.numel() / all.size(0),
+                batch.rows(i, i + 1).data<float>());
+  }
+  return batch;
+}
+
+/// A network of images or volumes that learns numbers; gradients in float32 only, as above.
+void check_volumes(const GoldenCase& golden, DType compute, bool recompute, const Tolerance& within) {
+  nlohmann::json options = golden.what().at("model");
+  if (recompute) options["recompute"] = true;
+  const auto model = models::make_model(config_of(options), 1);
+  const auto backend = make_backend_under_test();
+  model->to(*backend);
+  LocalGradients gradients(*model, *backend);
+  Tape tape(*backend);
+  const auto there = [&](const Tensor& tensor) { return kernels::on_device(tensor, *backend); };
+  const auto check = [&](const std::string& name, const Tensor& found, const Tolerance& tolerance) {
+    const std::string text = mismatch(golden, name, kernels::on_cpu(found, backend.get()), tolerance);
+    BOOST_CHECK_MESSAGE(text.empty(), text);
+  };
+  if (compute == DType::float32) {
+    load(golden, "init", *model);
+    tape.begin({.sink = &gradients});
+    const Tensor y = first_batch(golden, "y");
+    const Var output = model->forward(tape, there(first_batch(golden, "x")));
+    const Tensor target = there(y.reshape(output.shape()));
+    const bool is_l1 = golden.what().at("task").at("loss") == "l1";
+    backward(is_l1 ? l1(output, target) : mse(output, target), 1 / static_cast<float>(y.numel()));
+    tape.finish_backward();
+    for (const Param* const param : gradients.params())
+      check("grad/" + param->name, param->gradient, layer_tolerance);
+  }
+  load(golden, "final", *model);
+  tape.begin({.training = false, .record = false, .compute = compute});
+  check("output", in_float32(*backend, model->forward(tape, there(golden.tensor("data/x"))).value()), within);
+}
+
+BOOST_AUTO_TEST_CASE(networks_of_volumes_have_the_gradients_and_outputs_of_pytorch) {
+  for_each_golden_case("regression_volumes", [](const GoldenCase& golden) {
+    check_volumes(golden, DType::float32, false, trajectory_tolerance);
+    check_volumes(golden, DType::float32, true, trajectory_tolerance);
+  });
+}
+
+BOOST_AUTO_TEST_CASE(in_bf16_networks_of_volumes_stay_near_pytorch) {
+  for_each_golden_case("regression_volumes", [](const GoldenCase& golden) {
+    check_volumes(golden, DType::bfloat16, false, {.of_largest = 4e-2});
+  });
+}
+
 BOOST_AUTO_TEST_CASE(in_bf16_models_stay_near) {
   for_each_golden_case("train", [](const GoldenCase& golden) {
     check_model(golden, DType::bfloat16, bf16_loss_tolerance, bf16_tolerance);

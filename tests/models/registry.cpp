@@ -303,6 +303,11 @@ BOOST_AUTO_TEST_CASE(inputs_that_do_not_fit_are_data_errors_naming_both_shapes) 
   check(Resnet(resnet(), 1), Tensor::zeros({2, 1, 8, 8}),
         {"[2, 1, 8, 8]", "[batch, 3, height, width]", "model.in_channels"});
   check(Resnet(resnet(), 1), Tensor::zeros({2, 3}), {"[2, 3]"});
+  check(Resnet(resnet(), 1), Tensor::zeros({2, 3, 4, 4, 4}), {"[2, 3, 4, 4, 4]", "model.dims"});
+  Resnet::Options volumes = resnet();
+  volumes.dims = 3;
+  check(Resnet(volumes, 1), Tensor::zeros({2, 3, 4, 4}),
+        {"[2, 3, 4, 4]", "[batch, 3, depth, height, width]", "model.dims"});
   check(Gpt(gpt(), 1), tokens(2, 7), {"[2, 7]", "6", "model.context"});
   check(Vit(vit(), 1), Tensor::zeros({2, 3, 2, 4}), {"[2, 3, 2, 4]", "[batch, 3, 2, 2]", "model.image_size"});
   check(Vit(vit(), 1), Tensor::zeros({2, 12}), {"[2, 12]"});
@@ -322,6 +327,9 @@ BOOST_AUTO_TEST_CASE(impossible_options_name_key_and_value) {
   images = resnet();
   images.batch_norm = "synced";
   check_refused<Resnet>(images, {"model.batch_norm: \"synced\" is not one of: plain, sync"});
+  images = resnet();
+  images.dims = 4;
+  check_refused<Resnet>(images, {"model.dims: \"4\" is not a whole number in [2, 3]"});
   images = resnet();
   images.blocks.assign(17, 1);
   check_refused<Resnet>(images, {"model.blocks names 17 stages"});
@@ -346,12 +354,50 @@ BOOST_AUTO_TEST_CASE(impossible_options_name_key_and_value) {
   check_refused<Gpt>(text, {"model.dropout: \"1\" is not a number in [0, 1)"});
 }
 
-BOOST_AUTO_TEST_CASE(a_name_that_is_near_one_of_a_model_is_told) {
+/// cosmoflow of [3, extent, extent, extent].
+std::unique_ptr<models::Model> cosmoflow(const char* layers, const char* extent = "8") {
+  return ModelMaker::of_keys("cosmoflow", {{"image_size", extent},
+                                           {"in_channels", "3"},
+                                           {"outputs", "2"},
+                                           {"width", "4"},
+                                           {"layers", layers}})
+      .make(1);
+}
+
+BOOST_AUTO_TEST_CASE(cosmoflow_refuses_volumes_that_do_not_fit) {
   BOOST_CHECK_EXCEPTION(
-      models::built_in_models().configure("resnett"), UsageError, [](const UsageError& error) {
-        return std::string(error.what()) ==
-               "\"resnett\" is not one of: mlp, resnet, gpt, llama, unet, vit; did you mean resnet?";
-      });
+      cosmoflow("4"), UsageError,
+      mentions("model.layers = 4: each halves a volume, and model.image_size = 8 allows 3"));
+  BOOST_CHECK_EXCEPTION(cosmoflow("1", "2147483647"), UsageError,
+                        mentions("more elements than any machine holds"));
+  const auto model = cosmoflow("3");
+  tape.begin({.record = false});
+  for (const Shape& shape : {Shape{2, 3, 8, 8}, Shape{2, 1, 8, 8, 8}, Shape{2, 3, 8, 8, 9}})
+    BOOST_CHECK_EXCEPTION(model->forward(tape, Tensor::zeros(shape)), DataError,
+                          mentions(Names{to_string(shape), "[batch, 3, 8, 8, 8]", "model.image_size"}));
+  BOOST_TEST((model->forward(tape, Tensor::zeros({2, 3, 8, 8, 8})).shape() == Shape{2, 2}));
+}
+
+BOOST_AUTO_TEST_CASE(outputs_of_cosmoflow_cover_targets_in_minus_one_to_one) {
+  const auto model = cosmoflow("3");
+  const ModelState state = model->state();
+  const auto bias = std::ranges::find(state.params, std::string("fc.2.bias"), &Param::name);
+  BOOST_REQUIRE(bias != state.params.end());
+  (*bias)->value.data<float>()[0] = 100;
+  (*bias)->value.data<float>()[1] = -100;
+  tape.begin({.training = false, .record = false});
+  const Tensor y = model->forward(tape, Tensor::zeros({1, 3, 8, 8, 8})).value();
+  BOOST_TEST(y.data<float>()[0] == 1.2f);
+  BOOST_TEST(y.data<float>()[1] == -1.2f);
+}
+
+BOOST_AUTO_TEST_CASE(a_name_that_is_near_one_of_a_model_is_told) {
+  BOOST_CHECK_EXCEPTION(models::built_in_models().configure("resnett"), UsageError,
+                        [](const UsageError& error) {
+                          return std::string(error.what()) ==
+                                 "\"resnett\" is not one of: mlp, resnet, gpt, llama, unet, vit, cosmoflow; "
+                                 "did you mean resnet?";
+                        });
 }
 
 BOOST_AUTO_TEST_CASE(the_summary_counts_parameters_and_names_frozen_ones) {

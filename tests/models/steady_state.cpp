@@ -53,6 +53,22 @@ std::vector<Work> all_work() {
                                    .dropout = 0.1};
   models::Unet::Options unet_again = unet;
   unet_again.recompute = true;
+  models::Resnet::Options volumes = resnet;
+  volumes.dims = 3;
+  const models::Unet::Options of_fields{.dims = 3,
+                                        .time_embed = false,
+                                        .in_channels = 3,
+                                        .model_channels = 16,
+                                        .out_channels = 8,
+                                        .num_res_blocks = 1,
+                                        .attention_resolutions = {2},
+                                        .channel_mult = {1, 2},
+                                        .norm_groups = 4};
+  const ModelMaker cosmoflow = ModelMaker::of_keys(
+      "cosmoflow",
+      {{"image_size", "8"}, {"in_channels", "3"}, {"outputs", "8"}, {"width", "8"}, {"layers", "2"}});
+  const Tensor cubes = Tensor::zeros({4, 3, 8, 8, 8}),
+               classes_of_positions = Tensor::zeros({4, 8, 8, 8}, DType::int64);
   const Batch noisy(0, {{"x", images}, {"t", Tensor::zeros({4})}, {"y", labels}});
   const Tensor classes_of_pixels = Tensor::zeros({4, 6, 8}, DType::int64);  // logits: the last dimension
   return {{ModelMaker::of<models::Mlp>("mlp", {.sizes = {192, 64, 32, 10}, .dropout = 0.1}), images, labels},
@@ -60,6 +76,9 @@ std::vector<Work> all_work() {
           {ModelMaker::of<models::Resnet>("resnet, synchronized", sync), images, labels},
           {ModelMaker::of<models::Resnet>("resnet, recomputed", resnet_again), images, labels},
           {ModelMaker::of<models::Resnet>("resnet of bottlenecks", bottlenecks), images, labels},
+          {ModelMaker::of<models::Resnet>("resnet of volumes", volumes), cubes, labels},
+          {ModelMaker::of<models::Unet>("unet of fields", of_fields), cubes, classes_of_positions},
+          {cosmoflow, cubes, labels},
           {ModelMaker::of<models::Vit>("vit", vit), images, labels},
           {ModelMaker::of<models::Gpt>("gpt", gpt), tokens, tokens},
           {ModelMaker::of<models::Gpt>("gpt, recomputed", gpt_again), tokens, tokens},

@@ -28,6 +28,18 @@ Unet::Options small() {
           .num_heads = 2};
 }
 
+/// Of volumes, without a time.
+Unet::Options fields() {
+  return {.dims = 3,
+          .time_embed = false,
+          .in_channels = 2,
+          .model_channels = 8,
+          .out_channels = 1,
+          .num_res_blocks = 1,
+          .channel_mult = {1, 2},
+          .norm_groups = 4};
+}
+
 Tensor normals(Shape shape, std::uint64_t seed) {
   const Tensor tensor = Tensor::empty(shape);
   const Random random({.seed = seed});
@@ -76,8 +88,26 @@ void check_refused(const Unet::Options& options, const std::string& text) {
 }
 
 BOOST_AUTO_TEST_CASE(impossible_options_name_key_and_value) {
-  check_refused({}, "model.image_size is missing");
+  check_refused({}, "model.in_channels is missing");
   Unet::Options options = small();
+  options.image_size = 0;  // of fields any, but a diffusion makes images of one
+  check_refused(options, "model.image_size is missing");
+  options = fields();
+  options.channel_mult.assign(40, 1);
+  check_refused(options, "model.channel_mult names 40 levels");
+  options = fields();
+  options.num_classes = 3;
+  check_refused(options, "model.num_classes acts by the time; set model.time_embed = true, or remove it");
+  options = fields();
+  options.use_scale_shift_norm = true;
+  check_refused(options, "model.use_scale_shift_norm acts by the time");
+  options = fields();
+  options.dims = 1;
+  check_refused(options, "model.dims: \"1\" is not a whole number in [2, 3]");
+  options = fields();
+  options.norm_groups = 5;
+  check_refused(options, "model.channel_mult: 1 times model.model_channels = 8 gives 8 channels; group norm");
+  options = small();
   options.channel_mult = {};
   check_refused(options, "model.channel_mult names no level");
   options.channel_mult = {1, 0};
@@ -223,6 +253,27 @@ BOOST_AUTO_TEST_CASE(fields_that_do_not_fit_are_data_errors_naming_both_sides) {
   check(unet, {.classes = numbers<std::int64_t>({1, 2})}, "takes no field y: model.num_classes is 0");
   check(with_classes, {}, "needs a field y: model.num_classes is 4");
   check(with_classes, {.classes = numbers<std::int64_t>({1, 4})}, "4");
+}
+
+BOOST_AUTO_TEST_CASE(a_unet_of_fields_takes_volumes_of_any_size_and_no_time) {
+  Unet unet(fields(), 1);
+  for (const Param* const param : unet.state().params)
+    BOOST_TEST(param->name.find("emb") == std::string::npos, param->name);
+  BOOST_TEST(output(unet, {.x = normals({2, 2, 4, 6, 2}, 1), .t = {}}).size() == 2u * 4 * 6 * 2);
+  BOOST_TEST((unet.sample_shape(4) == Shape{2, 8, 8, 8}));
+  BOOST_CHECK_NO_THROW(unet.check_input(Shape{1, 2, 8, 8, 8}));
+  const auto refused = [&](const Given& given, const std::string& text) {
+    BOOST_CHECK_EXCEPTION(output(unet, given), DataError, mentions(text));
+  };
+  refused({.x = normals({2, 2, 4, 6, 2}, 1)}, "the unet takes no field t: model.time_embed is false");
+  refused({.x = normals({2, 2, 4, 5, 2}, 1), .t = {}},
+          "[2, 2, 4, 5, 2] does not fit the unet's [batch, 2, depth, height, width], each of them divisible "
+          "by 2");
+  refused({.x = normals({2, 2, 4, 4}, 1), .t = {}}, "model.dims");
+  refused({.x = normals({2, 3, 4, 4, 4}, 1), .t = {}}, "model.in_channels");
+  Unet with_time(small(), 1);
+  BOOST_CHECK_EXCEPTION(output(with_time, {.t = {}}), DataError,
+                        mentions("the unet needs a field t: model.time_embed is true"));
 }
 
 BOOST_AUTO_TEST_CASE(parameters_say_what_they_are) {

@@ -251,8 +251,24 @@ BOOST_AUTO_TEST_CASE(a_convolution_of_rows_is_one_of_images_of_height_1) {
   BOOST_TEST(std::equal(found.data<float>(), found.data<float>() + found.numel(), wanted.data<float>()));
 }
 
+BOOST_AUTO_TEST_CASE(convolutions_of_volumes_have_pytorchs_parameters_and_extents) {
+  nn::Module root;
+  nn::Conv3d down(root, "c", 2, 6, {1, 2, 3}, {.stride = {1, 2, 1}, .padding = {0, 0, 1}, .groups = 2});
+  nn::ConvTranspose3d up(root, "t", 6, 2, 2, {.stride = 2, .groups = 2});
+  nn::BatchNorm3d norm(root, "b", 6);
+  BOOST_TEST((down.weight.value.shape() == Shape{6, 1, 1, 2, 3}));
+  BOOST_TEST((up.weight.value.shape() == Shape{6, 1, 2, 2, 2}));
+  const auto backend = kernels::make_cpu_backend();
+  Tape tape(*backend);
+  tape.begin({.record = false});
+  const Var y = norm(down(tape.constant(Tensor::zeros({2, 2, 3, 4, 5}))));
+  BOOST_TEST((y.shape() == Shape{2, 6, 3, 2, 5}));
+  BOOST_TEST((up(y).shape() == Shape{2, 2, 6, 4, 10}));
+}
+
 BOOST_AUTO_TEST_CASE(layers_refuse_impossible_settings) {
   nn::Module root;
+  BOOST_CHECK_THROW(nn::Conv3d(root, "v", 4, 4, {3, 3}), UsageError);  // a direction is missing
   BOOST_CHECK_THROW(nn::Conv1d(root, "r", 4, 3, 3, {.groups = 2}), UsageError);
   BOOST_CHECK_THROW(nn::Conv2d(root, "c", 3, 4, 3, {.groups = 2}), UsageError);
   BOOST_CHECK_THROW(nn::ConvTranspose2d(root, "t", 4, 3, 3, {.groups = 2}), UsageError);

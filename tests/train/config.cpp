@@ -166,7 +166,7 @@ BOOST_AUTO_TEST_CASE(a_model_takes_its_own_keys_only_and_an_error_says_whose_a_k
   BOOST_TEST(error_of(minimal, {"model.heads=4"}) ==
              "--set: model.heads: is a key of gpt, llama, vit, and model.name is mlp; remove it");
   BOOST_TEST(contains(error_of(resnet, {"model.dropout=0.5"}),
-                      "model.dropout: is a key of mlp, gpt, unet, vit, and"));
+                      "model.dropout: is a key of mlp, gpt, unet, vit, cosmoflow, and"));
   BOOST_TEST(
       contains(error_of("[model]\nstem = 7x7\n" + minimal), "a.ini:2: model.stem: is a key of resnet"));
   BOOST_TEST(contains(error_of(resnet, {"model.name=mlp"}), "a.ini:"));
@@ -181,10 +181,11 @@ BOOST_AUTO_TEST_CASE(a_required_key_of_the_model_is_missed_by_name) {
 
 BOOST_AUTO_TEST_CASE(the_resolved_text_has_the_keys_of_its_model_and_its_task_only) {
   const std::string text = to_text(train::parse_config(resnet, "a.ini"));
-  BOOST_TEST(text.substr(0, text.find("[data]")) ==
-             "[model]\nname = resnet\nblocks = 1 1\nwidth = 8\nin_channels = 3\nclasses = 10\nblock = "
-             "basic\nstem = 3x3\n"
-             "batch_norm = plain\nrecompute = false\n\n[task]\nname = classification\nper_class = false\n\n");
+  BOOST_TEST(
+      text.substr(0, text.find("[data]")) ==
+      "[model]\nname = resnet\nblocks = 1 1\nwidth = 8\nin_channels = 3\nclasses = 10\ndims = 2\nblock = "
+      "basic\nstem = 3x3\n"
+      "batch_norm = plain\nrecompute = false\n\n[task]\nname = classification\nper_class = false\n\n");
 }
 
 /// Version 0394c50 wrote the keys of all models.
@@ -295,7 +296,7 @@ BOOST_AUTO_TEST_CASE(a_model_of_a_program_has_its_keys_in_the_configuration_as_b
   BOOST_TEST(contains(refusal("width = 7\ngain = 11\n"), "model.gain: \"11\" is not a number in [0, 10]"));
   BOOST_TEST(contains(refusal("width = 7\namplification = 2\n"), "did you mean model.gain?"));
   BOOST_TEST(contains(error_of("[model]\nname = scale\n" + some_training),
-                      "\"scale\" is not one of: mlp, resnet, gpt, llama, unet, vit"));
+                      "\"scale\" is not one of: mlp, resnet, gpt, llama, unet, vit, cosmoflow"));
 }
 
 BOOST_AUTO_TEST_CASE(a_task_may_have_a_section_of_its_own) {

@@ -132,10 +132,14 @@ Var to_float32(const Var& x);
 Var reshape(const Var& x, Shape shape);
 /// Folds all dimensions from `first` on into one.
 Var flatten(const Var& x, int first);
-/// Images [N, C, H, W] as sequences of their positions, [N, H W, C].
+/// Images [N, C, H, W] or volumes as sequences of their positions, [N, H W, C].
 Var to_sequence(const Var& x);
-/// The inverse. The images are in channel blocks of all C channels, so that no element moves.
-Var from_sequence(const Var& x, std::int64_t height, std::int64_t width);
+/// The inverse; size: {height, width} or {depth, height, width}. The images are in channel blocks of all C
+/// channels, so that no element moves.
+Var from_sequence(const Var& x, std::span<const std::int64_t> size);
+inline Var from_sequence(const Var& x, std::int64_t height, std::int64_t width) {
+  return from_sequence(x, std::array{height, width});
+}
 
 /// Joins the parts along an axis; the other extents and the types must be equal. Images joined along their
 /// channels keep their channel blocks if all have the same full blocks.

@@ -17,6 +17,11 @@ namespace lockstep::models {
 /// The ranges of widths and of numbers of layers. A product of two widths fits in 64 bits.
 inline constexpr Range widths = Range::from(1, 2147483647), depths = Range::from(1, 10000);
 
+/// The directions of images (2 dims) or volumes (3), for messages.
+constexpr const char* positions_text(std::int64_t dims) {
+  return dims == 3 ? "depth, height, width" : "height, width";
+}
+
 /// A model that a configuration can name. It maps fields of a batch to one output.
 class Model : public nn::Module {
  public:
@@ -66,8 +71,8 @@ class Model : public nn::Module {
   /// Whether the model takes the positions of tokens from field `positions`, if a batch has it
   /// (autograd/functions.h): then documents can share a row, and a KeyValueCache works.
   virtual bool reads_positions() const { return false; }
-  /// Shape of a sample of field x, for measurements with synthetic data. A model for images of any size
-  /// returns `image_size` x `image_size`. Empty: unknown.
+  /// Shape of a sample of field x, for measurements with synthetic data. A model for images or volumes of any
+  /// size returns one of so many positions in each direction. Empty: unknown.
   virtual Shape sample_shape([[maybe_unused]] std::int64_t image_size = 1) const { return {}; }
   /// Number of classes that field y can select as an input; 0: none.
   virtual std::int64_t input_classes() const { return 0; }
@@ -100,6 +105,14 @@ Option<Options> recompute_option(bool Options::*field) {
       {.keeps_weights = true,
        .peers = {"gradient_checkpointing", "activation_checkpointing", "checkpointing",
                  "recompute_activations"}});
+}
+
+/// The option `dims` of models of images or volumes.
+template <class Options>
+Option<Options> dims_option(std::int64_t Options::*field) {
+  return option::number("dims", field, Range::from(2, 3),
+                        "2: images [N, C, H, W]; 3: volumes [N, C, D, H, W]",
+                        {.peers = {"spatial_dims", "ndim"}});
 }
 
 /// Field `positions` of a batch; absent if the batch lacks it.

@@ -1,4 +1,4 @@
-// Layers: Linear, Embedding, Dropout, Conv1d, Conv2d, ConvTranspose2d and MultiheadAttention.
+// Layers: Linear, Embedding, Dropout, convolutions of rows, images and volumes, and MultiheadAttention.
 #pragma once
 
 #include <optional>
@@ -62,8 +62,8 @@ class Dropout : public Layer<Dropout> {
   std::uint64_t purpose_;
 };
 
-/// The common part of Conv1d, Conv2d and ConvTranspose2d: weight and bias, both U(+-1 / sqrt(fan_in)) at
-/// first, where fan_in is the product of all extents of the weight except the first.
+/// The common part of convolutions: weight and bias, both U(+-1 / sqrt(fan_in)) at first, where fan_in is the
+/// product of all extents of the weight except the first.
 struct ConvolutionParameters {
   /// Registers both with the owner.
   ConvolutionParameters(Module& owner, const Shape& weight_shape, std::int64_t out, bool with_bias);
@@ -72,74 +72,74 @@ struct ConvolutionParameters {
   std::optional<Parameter> bias;
 };
 
-/// Like Conv2dOptions, along one direction.
-struct Conv1dOptions {
-  int stride = 1;    ///< between positions of the kernel
-  int padding = 0;   ///< zeros on each side
-  int dilation = 1;  ///< distance between the elements of the kernel
-  int groups = 1;    ///< of channels, each with a kernel of its own
-  bool bias = true;  ///< whether there is a bias
-};
-
-/// x: [N, in, L]; weight: [out, in / groups, kernel], bias: [out].
-class Conv1d : public Layer<Conv1d>, public ConvolutionParameters {
- public:
-  /// Throws UsageError if groups do not divide both channel counts.
-  Conv1d(Module& parent, std::string_view name, std::int64_t in, std::int64_t out, int kernel,
-         const Conv1dOptions& options = {});
-
-  Var forward(const Var& x);
-
- private:
-  ops::ConvolutionGeometry geometry_;
-};
-
-/// One number for both directions, or {height, width}.
+/// One number for all directions, or one for each: {height, width}, {depth, height, width}.
 struct Conv2dOptions {
-  ops::HeightWidth stride = 1;    ///< step of the window
-  ops::HeightWidth padding = 0;   ///< zeros around the image
-  ops::HeightWidth dilation = 1;  ///< distance of the elements of the window
-  int groups = 1;                 ///< into which channels are divided
-  bool bias = true;               ///< whether there is a bias
+  ops::Directions stride = 1;    ///< step of the window
+  ops::Directions padding = 0;   ///< zeros on each side
+  ops::Directions dilation = 1;  ///< distance of the elements of the window
+  int groups = 1;                ///< into which channels are divided
+  bool bias = true;              ///< whether there is a bias
 };
+using Conv1dOptions = Conv2dOptions;  ///< of which one number counts
+using Conv3dOptions = Conv2dOptions;  ///< with three directions
 
-/// weight: [out, in / groups, kh, kw], bias: [out].
-class Conv2d : public Layer<Conv2d>, public ConvolutionParameters {
+/// A convolution in `dims` directions: of rows (1), images (2) or volumes (3). x: [N, in, positions...];
+/// weight: [out, in / groups, kernel...], bias: [out].
+class ConvNd : public Layer<ConvNd>, public ConvolutionParameters {
  public:
-  /// Throws UsageError if groups do not divide both channel counts.
-  Conv2d(Module& parent, std::string_view name, std::int64_t in, std::int64_t out,
-         const ops::HeightWidth& kernel, const Conv2dOptions& options = {});
+  /// Throws UsageError if groups do not divide both channel counts, or the kernel lacks a direction.
+  ConvNd(Module& parent, std::string_view name, int dims, std::int64_t in, std::int64_t out,
+         const ops::Directions& kernel, const Conv2dOptions& options = {});
 
-  /// The convolution of x, plus residual where it is given.
+  /// The convolution of x, plus residual where it is given (of images and volumes).
   Var forward(const Var& x, const Var& residual = {});
 
  private:
+  int dims_;
   ops::ConvolutionGeometry geometry_;
 };
 
 /// The options of PyTorch's ConvTranspose2d.
 struct ConvTranspose2dOptions {
-  ops::HeightWidth stride = 1;          ///< step of the window
-  ops::HeightWidth padding = 0;         ///< removed around the result
-  ops::HeightWidth output_padding = 0;  ///< added to the result's extent; less than the stride
-  ops::HeightWidth dilation = 1;        ///< distance of the elements of the window
-  int groups = 1;                       ///< into which channels are divided
-  bool bias = true;                     ///< whether there is a bias
+  ops::Directions stride = 1;          ///< step of the window
+  ops::Directions padding = 0;         ///< removed around the result
+  ops::Directions output_padding = 0;  ///< added to the result's extent; less than the stride
+  ops::Directions dilation = 1;        ///< distance of the elements of the window
+  int groups = 1;                      ///< into which channels are divided
+  bool bias = true;                    ///< whether there is a bias
 };
+using ConvTranspose3dOptions = ConvTranspose2dOptions;  ///< with three directions
 
-/// weight: [in, out / groups, kh, kw], bias: [out]. The result's extents: conv_transpose2d.
-class ConvTranspose2d : public Layer<ConvTranspose2d>, public ConvolutionParameters {
+/// A transposed convolution of images or volumes. weight: [in, out / groups, kernel...], bias: [out]. The
+/// result's extents: conv_transpose2d.
+class ConvTransposeNd : public Layer<ConvTransposeNd>, public ConvolutionParameters {
  public:
-  /// Throws UsageError if groups do not divide both channel counts.
-  ConvTranspose2d(Module& parent, std::string_view name, std::int64_t in, std::int64_t out,
-                  const ops::HeightWidth& kernel, const ConvTranspose2dOptions& options = {});
+  /// Throws UsageError if groups do not divide both channel counts, or the kernel lacks a direction.
+  ConvTransposeNd(Module& parent, std::string_view name, int dims, std::int64_t in, std::int64_t out,
+                  const ops::Directions& kernel, const ConvTranspose2dOptions& options = {});
 
   Var forward(const Var& x);
 
  private:
+  int dims_;
   ops::ConvolutionGeometry geometry_;
-  ops::HeightWidth output_padding_;
+  ops::Directions output_padding_;
 };
+
+/// `Convolution` in so many directions.
+template <class Convolution, class Options, int dims>
+class WithDims : public Convolution {
+ public:
+  WithDims(Module& parent, std::string_view name, std::int64_t in, std::int64_t out,
+           const ops::Directions& kernel, const Options& options = {})
+      : Convolution(parent, name, dims, in, out, kernel, options) {}
+};
+using Conv1d = WithDims<ConvNd, Conv1dOptions, 1>;  ///< x: [N, in, L]; weight: [out, in / groups, kernel]
+using Conv2d = WithDims<ConvNd, Conv2dOptions, 2>;  ///< x: [N, in, H, W]; weight: [out, in / groups, kh, kw]
+using Conv3d =
+    WithDims<ConvNd, Conv3dOptions, 3>;  ///< x: [N, in, D, H, W]; weight: [out, in / groups, kd, kh, kw]
+using ConvTranspose2d = WithDims<ConvTransposeNd, ConvTranspose2dOptions, 2>;  ///< of images
+using ConvTranspose3d = WithDims<ConvTransposeNd, ConvTranspose3dOptions, 3>;  ///< of volumes
 
 /// PyTorch's MultiheadAttention with batch_first: out_proj(attention of the thirds of x in_proj_weight' +
 /// in_proj_bias). in_proj_weight: [3 C, C], uniform as by Glorot and Bengio (2010) at first; biases begin at

@@ -1,4 +1,5 @@
-// LayerNorm, RMSNorm, GroupNorm, BatchNorm2d and SyncBatchNorm. Weights begin at 1, biases at 0.
+// LayerNorm, RMSNorm, GroupNorm, BatchNorm2d (of volumes, too) and SyncBatchNorm. Weights begin at 1, biases
+// at 0.
 #pragma once
 
 #include <limits>
@@ -43,7 +44,7 @@ class RMSNorm : public Layer<RMSNorm> {
   Parameter weight;
 };
 
-/// Over groups of channels and all positions of an image.
+/// Over groups of channels and all positions of an image or a volume.
 class GroupNorm : public Layer<GroupNorm> {
  public:
   /// Throws UsageError if the groups do not divide the channels.
@@ -72,10 +73,10 @@ struct BatchNormSettings {
   bool frozen_statistics = false;
 };
 
-/// Over batch and positions, per channel; x: [N, C, H, W] or [N, C]. Training passes normalise by the shard's
-/// mean and biased variance. One value a channel is a UsageError before a run's first update (Pass::step 0).
-/// The running mean and (unbiased) variance are over all shards of a step, merged once the step's sums are
-/// known; evaluations use them.
+/// Over batch and positions, per channel; x: [N, C, H, W], [N, C, D, H, W] or [N, C]. Training passes
+/// normalise by the shard's mean and biased variance. One value a channel is a UsageError before a run's
+/// first update (Pass::step 0). The running mean and (unbiased) variance are over all shards of a step,
+/// merged once the step's sums are known; evaluations use them.
 class BatchNorm2d : public Layer<BatchNorm2d> {
   friend void convert_sync_batch_norm(Module& model);
   friend void freeze_statistics(Module& model);
@@ -114,6 +115,8 @@ class BatchNorm2d : public Layer<BatchNorm2d> {
   std::int64_t values_ = 0;
   RunningMoments moments_;
 };
+
+using BatchNorm3d = BatchNorm2d;  ///< the same, by the name for volumes
 
 /// A BatchNorm2d whose ranks share their statistics. Every rank of the transport takes part in every
 /// recorded training pass, if necessary with a batch of 0.

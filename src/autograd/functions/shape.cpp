@@ -1,4 +1,6 @@
 // Layouts, shapes and reductions.
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <array>
 
@@ -148,17 +150,19 @@ Var flatten(const Var& x, int first) {
 }
 
 Var to_sequence(const Var& x) {
-  require_rank("to_sequence", x, 4);
+  if (x.shape().rank() != 5) require_rank("to_sequence", x, 4);
   const Shape& s = x.shape();
-  return stored_as(to_channel_block(x, std::max(1, static_cast<int>(s[1]))), {s[0], s[2] * s[3], s[1]});
+  return stored_as(to_channel_block(x, std::max(1, static_cast<int>(s[1]))), {s[0], positions_of(s), s[1]});
 }
 
-Var from_sequence(const Var& input, std::int64_t height, std::int64_t width) {
+Var from_sequence(const Var& input, std::span<const std::int64_t> size) {
   require_rank("from_sequence", input, 3);
   const Shape& s = input.shape();
-  if (height < 0 || width < 0 || height * width != s[1])
-    throw UsageError("from_sequence: {} positions are not {} x {}", s[1], height, width);
-  return stored_as(input, {s[0], s[2], height, width}, std::max(1, static_cast<int>(s[2])));
+  Shape shape{s[0], s[2]};
+  for (const std::int64_t extent : size) shape.append(extent);
+  if ((size.size() != 2 && size.size() != 3) || std::ranges::min(size) < 0 || positions_of(shape) != s[1])
+    throw UsageError("from_sequence: {} positions are not {}", s[1], fmt::join(size, " x "));
+  return stored_as(input, shape, std::max(1, static_cast<int>(s[2])));
 }
 
 Var concat(std::span<const Var> parts, int signed_axis) {
