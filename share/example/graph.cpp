@@ -58,11 +58,12 @@ class Springs final : public ls::Dataset {
   };
   const Sample& sample(std::int64_t i) const { return samples_[static_cast<std::size_t>(i)]; }
 
-  /// Springs of length 1 and strength 2, by the leapfrog method in steps of 0.005.
+  /// Springs of length 1, softer where particles meet, by the leapfrog method in steps of 0.005.
   static Sample simulate(const ls::Random& random, std::int64_t steps) {
     constexpr int substeps = 20;
     constexpr double dt = time_step / substeps;
-    Sample sample{.particles = 3 + random.below(0, 10)};
+    Sample sample;
+    sample.particles = 3 + random.below(0, 10);
     const auto n = static_cast<std::size_t>(sample.particles);
     std::uint64_t draws = 1;
     std::vector<std::array<double, 4>> particles(n);
@@ -80,7 +81,7 @@ class Springs final : public ls::Dataset {
       for (std::size_t s = 0; s < sample.from.size(); ++s) {
         const auto& other = particles[static_cast<std::size_t>(sample.from[s])];
         auto& own = particles[static_cast<std::size_t>(sample.to[s])];
-        const double x = other[0] - own[0], y = other[1] - own[1], distance = std::hypot(x, y) + 1e-9;
+        const double x = other[0] - own[0], y = other[1] - own[1], distance = std::sqrt(x * x + y * y + 0.05);
         own[2] += time * 2 * (distance - 1) / distance * x;
         own[3] += time * 2 * (distance - 1) / distance * y;
       }

@@ -178,8 +178,8 @@ BOOST_AUTO_TEST_CASE(indices_point_at_the_nodes_of_their_own_graph_in_drawn_file
 }
 
 BOOST_AUTO_TEST_CASE(bad_offsets_and_indices_are_refused_with_file_array_and_place) {
-  const TemporaryFolder folder;
   const auto refused = [&](const GraphFile& like, const std::vector<std::string>& texts) {
+    const TemporaryFolder folder;
     const std::string path = make_graphs(folder, like);
     BOOST_CHECK_EXCEPTION(data::with_indices(data::Arrays(path)), DataError, mentions(texts));
   };
@@ -193,6 +193,7 @@ BOOST_AUTO_TEST_CASE(bad_offsets_and_indices_are_refused_with_file_array_and_pla
   refused({.index_of = "atoms"}, {"/edges has the attribute index_of for /atoms", "no field"});
   refused({.index_of = "y"}, {"/edges has the attribute index_of for /y", "/y_offsets"});
   refused({.more = "nodes_index"}, {"graphs.h5", "nodes_index", "ragged field nodes"});
+  const TemporaryFolder folder;
   const data::Arrays wrong(make_graphs(folder, {.ends = {0, 2, 1, 3, 0, 0}}));
   data::EvalBatches batches(wrong, 4, 0, 1);
   BOOST_CHECK_EXCEPTION(batches.read(0), DataError,
@@ -240,7 +241,7 @@ BOOST_AUTO_TEST_CASE(chunks_of_an_evaluation_have_a_bounded_number_of_rows_or_on
   data::EvalBatches batches(data, 64, 0, 1);
   Offsets begins;
   for (int chunk = 0; chunk <= batches.chunks(); ++chunk) begins.push_back(batches.first_sample(chunk));
-  BOOST_TEST(begins == (Offsets{0, 2, 3, 4, 6}) || begins == (Offsets{0, 3, 4, 6}));
+  BOOST_TEST(begins == (Offsets{0, 2, 3, 4, 6}));
   BOOST_TEST(batches.read(batches.chunks() - 2)["x"].size(0) == 5900);
 }
 

@@ -1,6 +1,8 @@
 #include "lockstep/tensor/tensor.h"
 
 #include <boost/test/unit_test.hpp>
+#include <cstdlib>
+#include <random>
 #include <thread>
 
 #include "lockstep/tensor/storage.h"
@@ -98,7 +100,7 @@ BOOST_AUTO_TEST_CASE(a_pool_of_batches_that_differ_in_size_holds_at_most_a_few_t
     peak = std::max(peak, used);
     most = std::max(most, pool.reserved_bytes());
   }
-  BOOST_TEST(most <= 3 * peak);
+  BOOST_TEST(most <= 4 * peak);
 }
 
 BOOST_AUTO_TEST_CASE(a_pool_whose_requests_grow_gives_back_what_it_no_longer_needs) {
