@@ -11,6 +11,7 @@
 
 #include "data/array_writer.h"
 #include "data/data_file.h"
+#include "data/ragged.h"
 #include "lockstep/base/error.h"
 #include "lockstep/hdf5/file.h"
 #include "lockstep/ops/loss.h"
@@ -45,7 +46,7 @@ NamedArray parsed(const std::string& word) {
 
 /// float32, int64, or none if the array cannot be a field.
 std::optional<DType> field_dtype(const hdf5::Dataset& array) {
-  if (array.shape().empty() || array.numel() == 0) return std::nullopt;
+  if (array.shape().empty()) return std::nullopt;
   if (array.is_boolean()) return DType::int64;
   if (!array.dtype()) return std::nullopt;
   return is_floating(*array.dtype()) ? DType::float32 : DType::int64;
@@ -70,6 +71,11 @@ std::vector<NamedArray> arrays_at_root(const hdf5::File& file, std::vector<std::
     else
       skipped.push_back(fmt::format("/{} is {} {}", link.name, dataset.type_name(), shape_text(dataset)));
   }
+  std::erase_if(found, [&](const NamedArray& one) {
+    return std::ranges::any_of(found, [&](const NamedArray& of) {
+      return one.path == of.path + offsets_suffix && !offsets_of(file, file.open_dataset(of.path)).empty();
+    });
+  });
   if (found.empty()) {
     throw DataError(
         "{}: has no array of numbers at its root{}{}; data.fields = NAME:/PATH names those elsewhere",
@@ -110,7 +116,7 @@ hdf5::Dataset open_array(const hdf5::File& file, const std::string& path) {
                     path, fmt::join(there, ", "));
   }
   hdf5::Dataset array = file.open_dataset(path);
-  if (!field_dtype(array)) {
+  if (!field_dtype(array) || (array.numel() == 0 && !file.exists(path + offsets_suffix))) {
     throw DataError("{}: {} is {} {}, but a field is numbers [N, ...], one row a sample", file.file_path(),
                     path, array.type_name(), shape_text(array));
   }
@@ -175,6 +181,9 @@ std::size_t index_of(const Dataset& dataset, std::string_view field) {
 }
 
 void check_normalization(const std::string& where, const Field& field, const Normalization& by) {
+  if (!field.index_of.empty())
+    throw UsageError("{}: holds numbers of rows (index_of = {}), which cannot be normalised", where,
+                     field.index_of);
   const std::int64_t channels = normalization_channels(field.shape);
   if (std::ssize(by.mean) != channels || std::ssize(by.deviation) != channels) {
     throw DataError("{}: samples are {}, which need {} means and deviations, not {} and {}", where,
@@ -261,7 +270,7 @@ void Arrays::make_byte_values(std::size_t field) {
 }
 
 void Arrays::add_file(const std::string& path, std::int64_t& memory_left_bytes) {
-  Source source{.first = size_, .rows = 0, .arrays = {}};
+  Source source{.first = size_, .rows = 0, .arrays = {}, .offsets = {}};
   const auto file = std::make_shared<const hdf5::File>(hdf5::File::open(path));
   StoredFiles files;
   for (std::size_t i = 0; i < fields_.size(); ++i) {
@@ -273,19 +282,33 @@ void Arrays::add_file(const std::string& path, std::int64_t& memory_left_bytes) 
                                                             : open_array(*file, known.path);
     const Shape shape =
         is_image ? image_shape(array) : Shape(std::span<const std::int64_t>(array.shape()).subspan(1));
-    if (array.numel() == 0) throw DataError("{}: {} {} has no elements", path, known.path, shape_text(array));
-    if (i == 0) source.rows = array.rows();
-    if (array.rows() != source.rows) {
+    const bool may_be_ragged =
+        known.content == Content::numbers &&
+        std::ranges::find(arrays_, known.path + offsets_suffix, &Array::path) == arrays_.end();
+    source.offsets.push_back(may_be_ragged ? offsets_of(*file, array) : std::vector<std::int64_t>());
+    const bool ragged = !source.offsets.back().empty();
+    if (array.numel() == 0 && !(ragged && array.rows() == 0))
+      throw DataError("{}: {} {} has no elements", path, known.path, shape_text(array));
+    const std::int64_t rows = ragged ? std::ssize(source.offsets.back()) - 1 : array.rows();
+    if (i == 0) source.rows = rows;
+    if (rows != source.rows || rows == 0) {
+      const auto of = [&](std::size_t one, std::int64_t count) {
+        return source.offsets[one].empty() ? fmt::format("{} rows", count)
+                                             : fmt::format("{} samples by its offsets", count);
+      };
       throw DataError(
-          "{}: {} has {} rows and {} has {}: fields need the same number of rows, one a sample; data.fields "
-          "chooses which arrays are fields",
-          path, arrays_[0].path, source.rows, known.path, array.rows());
+          "{}: {} has {} and {} has {}: fields need the same number of rows, one a sample, and at least one; "
+          "data.fields chooses which arrays are fields",
+          path, arrays_[0].path, of(0, source.rows), known.path, of(i, rows));
     }
+    const std::string index_of = index_path(array, known.path);
     const DType dtype = is_image ? DType::float32 : *field_dtype(array);
     FieldMeaning meaning = meaning_of(array);
     if (sources_.empty()) {
       field.shape = shape;
       field.dtype = dtype;
+      field.ragged = ragged;
+      known.index_of = index_of;
       if (is_image) {
         const Normalization by = named_by(array, static_cast<std::size_t>(shape[0]), notes_);
         if (array.has_attribute("mean") || array.has_attribute("std")) meaning.stored.named = by;
@@ -293,10 +316,15 @@ void Arrays::add_file(const std::string& path, std::int64_t& memory_left_bytes) 
         meaning.by = known.meaning.by;
       }
       known.meaning = meaning;
-    } else if (!(field.shape == shape) || field.dtype != dtype) {
-      throw DataError("{}: {} has samples {} {}, but in {} they are {} {}", path, known.path,
-                      to_string(dtype), to_string(shape), sources_.front().arrays[i]->path(),
-                      to_string(field.dtype), to_string(field.shape));
+    } else if (!(field.shape == shape) || field.dtype != dtype || field.ragged != ragged ||
+               known.index_of != index_of) {
+      const auto text = [](DType type, const Shape& of, bool has_offsets, const std::string& target) {
+        return fmt::format("{} {}{}{}", to_string(type), to_string(of), has_offsets ? " by offsets" : "",
+                           target.empty() ? "" : ", index_of " + target);
+      };
+      throw DataError("{}: {} has samples {}, but in {} they are {}", path, known.path,
+                      text(dtype, shape, ragged, index_of), sources_.front().arrays[i]->path(),
+                      text(field.dtype, field.shape, field.ragged, known.index_of));
     }
     known.meaning.merge(known.path, meaning);
     // Until the mean is taken away, values stay as they are stored: float32 may hold too few of their digits.
@@ -306,8 +334,25 @@ void Arrays::add_file(const std::string& path, std::int64_t& memory_left_bytes) 
     source.arrays.push_back(std::make_unique<RowStore>(file, std::move(array), as, memory_left_bytes, files));
     if (known.content == Content::label) add_labels(*source.arrays.back(), i);
   }
+  if (sources_.empty()) resolve_indices(path);
   size_ += source.rows;
   sources_.push_back(std::move(source));
+}
+
+void Arrays::resolve_indices(const std::string& path) {
+  for (std::size_t i = 0; i < arrays_.size(); ++i) {
+    const std::string& wanted = arrays_[i].index_of;
+    if (wanted.empty()) continue;
+    const auto target =
+        static_cast<std::size_t>(std::ranges::find(arrays_, wanted, &Array::path) - arrays_.begin());
+    if (target == arrays_.size() || !fields_[target].ragged || fields_[i].dtype != DType::int64)
+      throw DataError("{}: {} has the attribute index_of for {}, but {}", path, arrays_[i].path, wanted,
+                      target == arrays_.size()
+                          ? "that is no field: name it in data.fields, or remove the attribute"
+                      : !fields_[target].ragged ? fmt::format("that has no {}{}", wanted, offsets_suffix)
+                                                : "numbers of rows are integers");
+    fields_[i].index_of = arrays_[target].name;
+  }
 }
 
 void Arrays::add_labels(const RowStore& labels, std::size_t field) {
@@ -330,7 +375,24 @@ std::string Arrays::name() const {
 
 std::string Arrays::location(std::int64_t sample) const {
   const Source& source = source_of(sources_, sample);
-  return fmt::format("{}: row {}", source.arrays.front()->path(), sample - source.first);
+  return fmt::format("{}: {} {}", source.arrays.front()->path(), data::is_ragged(*this) ? "sample" : "row",
+                     sample - source.first);
+}
+
+std::pair<std::int64_t, std::int64_t> Arrays::Source::rows_of(std::size_t field, std::int64_t sample,
+                                                              std::int64_t count) const {
+  const std::vector<std::int64_t>& of = offsets[field];
+  if (of.empty()) return {sample, count};
+  const auto begin = static_cast<std::size_t>(sample), end = static_cast<std::size_t>(sample + count);
+  return {of[begin], of[end] - of[begin]};
+}
+
+std::int64_t Arrays::rows(std::size_t field, std::span<const std::int64_t> samples) const {
+  return rows_by_sample(fields_[field], samples, [&](std::int64_t sample) {
+    if (sample < 0 || sample >= size_) throw UsageError("{}: sample {} of {} asked", name(), sample, size_);
+    const Source& source = source_of(sources_, sample);
+    return source.rows_of(field, sample - source.first, 1).second;
+  });
 }
 
 bool Arrays::is_finite() const {
@@ -437,20 +499,24 @@ void Arrays::read(std::span<const std::int64_t> samples, std::span<const Tensor>
     while (end < samples.size() && samples[end] == samples[end - 1] + 1 &&
            samples[end] < source.first + source.rows)
       ++end;
-    const std::int64_t row = samples[begin] - source.first, count = static_cast<std::int64_t>(end - begin);
-    for (std::size_t i = 0; i < into.size(); ++i) use(*source.arrays[i], i, row, count);
+    for (std::size_t i = 0; i < into.size(); ++i) {
+      const auto [row, count] =
+          source.rows_of(i, samples[begin] - source.first, static_cast<std::int64_t>(end - begin));
+      if (count > 0) use(*source.arrays[i], i, row, count);
+    }
     return end;
   };
   constexpr std::size_t max_expected = 16;
   std::size_t expected = 0, runs = 0;
+  std::array<std::int64_t, Batch::max_fields> done{};  // rows of each field
   for (std::size_t begin = 0; begin < samples.size(); --runs) {
     for (; runs <= max_expected && expected < samples.size(); ++runs)
       expected = run_from(expected, [](const RowStore& store, std::size_t, std::int64_t row,
                                        std::int64_t count) { store.expect(row, count); });
     begin = run_from(begin, [&](const RowStore& store, std::size_t field, std::int64_t row,
                                 std::int64_t count) {
-      const auto first = static_cast<std::int64_t>(begin);
-      const Tensor rows = into[field].rows(first, first + count);
+      const std::int64_t first = std::exchange(done[field], done[field] + count);
+      const Tensor rows = into[field].rows(first, done[field]);
       store.with_values(row, count, [&](const auto* stored) { convert(stored, store, field, row, rows); });
     });
   }
@@ -474,68 +540,6 @@ std::vector<double> Arrays::column(std::string_view name) const {
   return values;
 }
 
-std::vector<Images::Array> Images::arrays_of(const std::vector<std::string>& paths, bool labels) {
-  check_named(paths);
-  std::vector<Array> arrays{{.name = "x", .path = "/x", .content = Content::image}};
-  if (labels || hdf5::File::open(paths.front()).exists("/y"))
-    arrays.push_back({.name = "y", .path = "/y", .content = Content::label});
-  return arrays;
-}
-
-Images::Images(const std::string& path, const ImagesOptions& options)
-    : Images(std::vector<std::string>{path}, options) {}
-
-Images::Images(const std::vector<std::string>& paths, const ImagesOptions& options)
-    : Arrays(paths, arrays_of(paths, options.labels), options.memory_limit_bytes) {
-  const auto channels = static_cast<std::size_t>(fields()[0].shape[0]);
-  if (!options.mean.empty() || !options.deviation.empty()) {
-    if (options.mean.size() != channels || options.deviation.size() != channels) {
-      throw UsageError("{}: {} means and {} deviations were given for images of {} channels", name(),
-                       options.mean.size(), options.deviation.size(), channels);
-    }
-    normalize("x", {{.mean = options.mean, .deviation = options.deviation}});
-  }
-  if (const Images* const other = options.like) {
-    if (fields()[0].shape[0] != other->fields()[0].shape[0])
-      throw DataError("{}: images are {}, but those of {}, which the model was trained on, are {}", name(),
-                      to_string(fields()[0].shape), other->name(), to_string(other->fields()[0].shape));
-    for (const Field& field : fields())
-      if (has_field(*other, field.name)) other->meaning(field.name).merge(field.name, meaning(field.name));
-    normalize("x", other->meaning("x").by);
-  }
-}
-
-Images::Images(const Request& request)
-    : Images(request.files, {.labels = request.targets && request.labels,
-                             .memory_limit_bytes = request.memory_limit_bytes}) {
-  if (request.classifies && request.classes > 0 && has_field(*this, "y")) check_labels("y", request.classes);
-}
-
-bool Images::fits(const Request& request) {
-  if (!request.fields.empty() || request.normalizes) return false;
-  const hdf5::File file = hdf5::File::open(request.files.front());
-  // A model that names its input x takes images, unless the file has another /x and /y.
-  if (!file.exists("x") || !file.exists("y")) return request.takes_images;
-  for (const char* const name : {"x", "y"})
-    if (const hdf5::ObjectKind kind = file.kind(name);
-        kind != hdf5::ObjectKind::dataset && kind != hdf5::ObjectKind::unreachable)
-      return false;
-  const hdf5::Dataset x = file.open_dataset("x"), y = file.open_dataset("y");
-  const std::size_t rank = x.shape().size();
-  if (!is_integers(y)) return false;
-  if (x.dtype() && (rank == 4 || rank == 2) && y.shape().size() == 1) return true;
-  const bool scaled = x.dtype() == DType::uint8 || x.has_attribute("mean") || x.has_attribute("std");
-  if (!scaled || !request.classifies) return false;
-  constexpr const char* otherwise = "data.format = arrays takes both as they are stored";
-  if (rank == 3 && y.shape().size() == 1)
-    throw DataError("{}: /x is {} {}: images are [N, C, H, W], so store x[:, None]; {}", file.file_path(),
-                    x.type_name(), shape_text(x), otherwise);
-  if (y.shape().size() == 2 && y.shape()[1] == 1)
-    throw DataError("{}: /y is {} {}: labels of images are [N], so store y[:, 0]; {}", file.file_path(),
-                    y.type_name(), shape_text(y), otherwise);
-  return false;
-}
-
 Normalized::Normalized(std::unique_ptr<Dataset> base)
     : base_(std::move(base)), fields_(base_->fields()), by_(fields_.size()) {}
 
@@ -552,13 +556,13 @@ void Normalized::read_at(std::span<const std::int64_t> samples, std::span<const 
   for (std::size_t i = 0; i < stored.size(); ++i) {
     if (!by_[i]) continue;
     const auto normalize = [&](const auto* values) {
-      const auto rows = static_cast<std::int64_t>(samples.size());
+      const std::int64_t rows = into[i].size(0);
       const Unusable bad =
           normalize_rows<double>(values, *by_[i], fields_[i].shape, rows, false, into[i].data<float>());
       if (bad.row < rows)
         throw DataError(
             "{} of field {} has values in channel {} that are not finite as float32 or once normalised",
-            location(samples[static_cast<std::size_t>(bad.row)]), fields_[i].name, bad.channel);
+            location(sample_of_row(*base_, i, samples, bad.row)), fields_[i].name, bad.channel);
     };
     if (stored[i].dtype() == DType::int64)
       normalize(stored[i].data<std::int64_t>());

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "base/text.h"
+#include "data/ragged.h"
 #include "data/transforms.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/random.h"
@@ -133,8 +134,10 @@ std::string Augment::text() const {
 }
 
 std::vector<Field> batch_fields(const Dataset& dataset, const Augment& augment) {
-  std::vector<Field> fields = dataset.fields();
+  std::vector<Field> fields = with_indices(dataset);
   if (augment.changes_batches()) {
+    if (is_ragged(dataset))
+      throw UsageError("{}: only images can be augmented, not samples that differ in size", dataset.name());
     const Field& x = field_named(dataset, "x");
     if (x.shape.rank() != 3 || x.dtype != DType::float32)
       throw UsageError("{}: only images can be augmented", dataset.name());

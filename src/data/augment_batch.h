@@ -10,7 +10,7 @@
 
 namespace lockstep::data {
 
-/// Those of the data set, then y_partner and y_share if the changes mix samples. UsageError if the data set
+/// Those of with_indices(), then y_partner and y_share if the changes mix samples. UsageError if the data set
 /// has no images x, float32 [C, H, W], to change, or no labels y to mix.
 std::vector<Field> batch_fields(const Dataset& dataset, const Augment& augment);
 

@@ -33,6 +33,16 @@ std::string shape_text(const hdf5::Dataset& dataset);
 /// The meaning of an array's values, from its attributes and some of its rows. DataError from check_stored().
 FieldMeaning meaning_of(const hdf5::Dataset& dataset);
 
+/// What the name of an array's offsets ends in.
+inline constexpr const char* offsets_suffix = "_offsets";
+/// Where in the array the rows of each sample begin, and the end of the last: its NAME_offsets, integers
+/// [samples + 1]. Empty: it has none, or an array of that name and of as many rows that is none. DataError
+/// unless offsets begin at 0, never fall and end at the number of rows.
+std::vector<std::int64_t> offsets_of(const hdf5::File& file, const hdf5::Dataset& array);
+/// The path of the array whose rows an array of this path numbers, by its attribute index_of: a path, or a
+/// name in the same group. Empty: it has none.
+std::string index_path(const hdf5::Dataset& array, const std::string& path);
+
 /// True for integers and booleans.
 bool is_integers(const hdf5::Dataset& dataset);
 

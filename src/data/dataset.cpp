@@ -16,10 +16,25 @@
 
 #include "base/text.h"
 #include "data/data_file.h"
+#include "data/ragged.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/random.h"
 
 namespace lockstep::data {
+
+std::int64_t Dataset::rows(std::size_t field, std::span<const std::int64_t> samples) const {
+  if (!fields()[field].ragged) return std::ssize(samples);
+  throw UsageError("{}: field {} is ragged, so the data set must define rows()", name(),
+                   fields()[field].name);
+}
+
+std::vector<Tensor> tensors_for(const Dataset& dataset, std::span<const std::int64_t> samples) {
+  std::vector<Tensor> tensors;
+  for (const Field& field : dataset.fields())
+    tensors.push_back(
+        Tensor::empty(batch_shape(dataset.rows(tensors.size(), samples), field.shape), field.dtype));
+  return tensors;
+}
 
 Batch batch_of(int index, std::span<const Field> fields, std::span<const Tensor> tensors) {
   Batch batch(index, {});
@@ -135,20 +150,14 @@ void Dataset::normalize(std::string_view field, std::optional<Normalization>) {
 std::vector<double> Dataset::column(std::string_view name) const {
   constexpr std::int64_t rows_at_once = 64;
   check_column(field_named(*this, name), this->name());
-  std::vector<Tensor> tensors;
-  std::size_t index = 0;
-  for (const Field& field : fields()) {
-    if (field.name == name) index = tensors.size();
-    tensors.push_back(Tensor::empty(batch_shape(rows_at_once, field.shape), field.dtype));
-  }
+  const auto index = static_cast<std::size_t>(&field_named(*this, name) - fields().data());
   std::vector<double> values;
   std::vector<std::int64_t> samples(rows_at_once);
   for (std::int64_t first = 0; first < size(); first += rows_at_once) {
     const std::int64_t rows = std::min(rows_at_once, size() - first);
     samples.resize(static_cast<std::size_t>(rows));
     std::iota(samples.begin(), samples.end(), first);
-    std::vector<Tensor> part;
-    for (const Tensor& tensor : tensors) part.push_back(tensor.rows(0, rows));
+    const std::vector<Tensor> part = tensors_for(*this, samples);
     read(samples, part);
     append_values(part[index], values);
   }
@@ -183,21 +192,20 @@ bool Dataset::is_finite() const {
 }
 
 void Dataset::check_read(std::span<const std::int64_t> samples, std::span<const Tensor> into) const {
-  const auto rows = static_cast<std::int64_t>(samples.size());
+  for (const std::int64_t sample : samples) {
+    if (sample < 0 || sample >= size()) throw UsageError("{}: sample {} of {} asked", name(), sample, size());
+  }
   if (into.size() != fields().size()) {
     throw UsageError("{}: samples of {} fields are read into {} tensors", name(), fields().size(),
                      into.size());
   }
   for (std::size_t i = 0; i < into.size(); ++i) {
     const Field& field = fields()[i];
-    const Shape wanted = batch_shape(rows, field.shape);
+    const Shape wanted = batch_shape(rows(i, samples), field.shape);
     if (into[i].shape() == wanted && into[i].dtype() == field.dtype && into[i].channel_block() == 1) continue;
-    throw UsageError("{}: {} samples are read into {} {} {}, not {} {}", name(), rows, field.name,
+    throw UsageError("{}: {} samples are read into {} {} {}, not {} {}", name(), samples.size(), field.name,
                      to_string(field.dtype), to_string(wanted), to_string(into[i].dtype()),
                      to_string(into[i].shape()));
-  }
-  for (const std::int64_t sample : samples) {
-    if (sample < 0 || sample >= size()) throw UsageError("{}: sample {} of {} asked", name(), sample, size());
   }
 }
 
@@ -227,9 +235,9 @@ class CheckedOrder final : public Order {
 }  // namespace
 
 void check_column(const Field& field, const std::string& name) {
-  if (field.shape.numel() == 1) return;
-  throw UsageError("{}: samples of {} are {}: one number a sample is needed", name, quote(field.name),
-                   to_string(field.shape));
+  if (field.shape.numel() == 1 && !field.ragged) return;
+  throw UsageError("{}: samples of {} are {}{}: one number a sample is needed", name, quote(field.name),
+                   field.ragged ? "rows of " : "", to_string(field.shape));
 }
 
 void append_values(const Tensor& column, std::vector<double>& values) {
@@ -283,20 +291,25 @@ template <class NumberOf>
 void read_translated(const Dataset& base, std::span<const std::int64_t> samples, std::span<const Tensor> into,
                      const Moment* moment, const NumberOf& number_of) {
   std::array<std::int64_t, 64> translated;
-  std::array<Tensor, Batch::max_fields> rows;
+  NextRows next(base, into);
   for (std::size_t done = 0; done < samples.size();) {
     const std::size_t count = std::min(translated.size(), samples.size() - done);
     for (std::size_t i = 0; i < count; ++i) translated[i] = number_of(samples[done + i]);
-    const auto begin = static_cast<std::int64_t>(done), end = static_cast<std::int64_t>(done + count);
-    for (std::size_t i = 0; i < into.size(); ++i) rows[i] = into[i].rows(begin, end);
     const std::span<const std::int64_t> numbers(translated.data(), count);
-    const std::span<const Tensor> parts(rows.data(), into.size());
+    const std::span<const Tensor> parts = next(numbers);
     moment ? base.read_to_train(numbers, parts, *moment) : base.read(numbers, parts);
     done += count;
   }
 }
 
 }  // namespace
+
+std::int64_t Subset::rows(std::size_t field, std::span<const std::int64_t> samples) const {
+  return rows_by_sample(fields()[field], samples, [&](std::int64_t sample) {
+    const std::int64_t number = base_sample(sample);
+    return base_.rows(field, {&number, 1});
+  });
+}
 
 void Subset::read_at(std::span<const std::int64_t> samples, std::span<const Tensor> into,
                      const Moment* moment) const {
@@ -461,7 +474,8 @@ class MixedOrder final : public Order {
 };
 
 std::string described(const Field& field) {
-  return fmt::format("{} {} {}", field.name, to_string(field.dtype), to_string(field.shape));
+  return fmt::format("{} {} {}{}{}", field.name, to_string(field.dtype), field.ragged ? "rows of " : "",
+                     to_string(field.shape), field.index_of.empty() ? "" : ", index_of " + field.index_of);
 }
 
 }  // namespace
@@ -483,7 +497,8 @@ Mixture::Mixture(std::vector<Source> sources, bool weighted)
     for (std::size_t i = 0; i < fields_.size(); ++i) {
       Field& all = fields_[i];
       const Field& one = dataset.fields()[i];
-      if (one.name != all.name || one.dtype != all.dtype || !(one.shape == all.shape)) {
+      if (one.name != all.name || one.dtype != all.dtype || !(one.shape == all.shape) ||
+          one.ragged != all.ragged || one.index_of != all.index_of) {
         throw DataError("{}: samples have {}, but those of {} have {}", dataset.name(), described(one),
                         sources_.front().dataset->name(), described(all));
       }
@@ -517,18 +532,24 @@ bool Mixture::is_finite() const {
   return std::ranges::all_of(sources_, [](const Source& source) { return source.dataset->is_finite(); });
 }
 
+std::int64_t Mixture::rows(std::size_t field, std::span<const std::int64_t> samples) const {
+  return rows_by_sample(fields_[field], samples, [&](std::int64_t sample) {
+    const std::size_t source = source_of(sample);
+    const std::int64_t number = sample - first_[source];
+    return sources_[source].dataset->rows(field, {&number, 1});
+  });
+}
+
 void Mixture::read_at(std::span<const std::int64_t> samples, std::span<const Tensor> into,
                       const Moment* moment) const {
   check_read(samples, into);
-  std::array<Tensor, Batch::max_fields> rows;
+  NextRows next(*this, into);
   for (std::size_t begin = 0, end = 0; begin < samples.size();
        begin = end) {  // a run of one source at a time
     const std::size_t source = source_of(samples[begin]);
     while (end < samples.size() && source_of(samples[end]) == source) ++end;
-    for (std::size_t i = 0; i < into.size(); ++i)
-      rows[i] = into[i].rows(static_cast<std::int64_t>(begin), static_cast<std::int64_t>(end));
-    read_translated(*sources_[source].dataset, samples.subspan(begin, end - begin),
-                    {rows.data(), into.size()}, moment,
+    const std::span<const std::int64_t> run = samples.subspan(begin, end - begin);
+    read_translated(*sources_[source].dataset, run, next(run), moment,
                     [&](std::int64_t sample) { return sample - first_[source]; });
   }
 }

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "data/ragged.h"
 #include "lockstep/comm/agreement.h"
 
 namespace lockstep::data {
@@ -21,10 +22,11 @@ std::vector<NotFinite> not_finite_in(const Dataset& dataset, std::span<const std
     const auto is_bad = [](float value) { return !std::isfinite(value); };
     const float* const bad = std::find_if(values, values + tensor.numel(), is_bad);
     if (bad == values + tensor.numel()) continue;
-    const auto sample = static_cast<std::size_t>((bad - values) / field.shape.numel());
-    found.push_back({.field = field.name,
-                     .text = fmt::format("{} of field {} holds {}", dataset.location(samples[sample]),
-                                         field.name, *bad)});
+    const std::int64_t row = (bad - values) / field.shape.numel(),
+                       sample = sample_of_row(dataset, number_of(dataset, field.name), samples, row);
+    found.push_back(
+        {.field = field.name,
+         .text = fmt::format("{} of field {} holds {}", dataset.location(sample), field.name, *bad)});
   }
   return found;
 }
@@ -44,8 +46,8 @@ std::string first_not_finite(const Dataset& dataset, std::int64_t max_bytes, com
     for (int chunk = batches.mine().first; chunk < batches.mine().end() && left_bytes > 0; ++chunk) {
       const Batch& batch = batches.read(chunk);
       samples.resize(static_cast<std::size_t>(batch.samples()));
-      std::iota(samples.begin(), samples.end(), chunk * rows);
-      left_bytes -= batch.samples() * sample_bytes;
+      std::iota(samples.begin(), samples.end(), batches.first_sample(chunk));
+      for (const Tensor& field : batch.tensors()) left_bytes -= static_cast<std::int64_t>(field.bytes());
       const std::vector<NotFinite> found = not_finite_in(dataset, samples, batch);
       if (found.empty()) continue;
       mine = found.front().text;

@@ -12,9 +12,12 @@
 #include <utility>
 #include <vector>
 
+#include <fmt/format.h>
+
 #include "base/processor.h"
 #include "base/thread.h"
 #include "data/augment_batch.h"
+#include "data/ragged.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep::data {
@@ -50,7 +53,8 @@ LoaderOptions loader_options(Context& context, const BatchOptions& options) {
           .shuffle = options.shuffle,
           .backend = &context.backend(),
           .threads = options.threads,
-          .ahead = options.ahead};
+          .ahead = options.ahead,
+          .max_rows = options.max_rows};
 }
 
 }  // namespace
@@ -61,6 +65,9 @@ LoaderOptions loader_options(Context& context, const BatchOptions& options) {
 /// one. The thread that completes a shard augments it, and the thread that completes the last shard sends the
 /// step to the device. There the caller gets all steps at the same addresses, so that one graph of a step
 /// serves all of them.
+///
+/// Of ragged data the caller's thread finds the samples and their rows when it requests a step, as it alone
+/// may let buffers grow.
 class Loader::Prefetcher {
  public:
   Prefetcher(const Dataset& dataset, const LoaderOptions& options, int rank, int ranks)
@@ -68,6 +75,8 @@ class Loader::Prefetcher {
         augment_(options.augment),
         stream_(stream_options(dataset, options, ranks), order_of(dataset, options)),
         fields_(batch_fields(dataset, augment_)),
+        is_ragged_(is_ragged(dataset)),
+        max_rows_(options.max_rows),
         slots_(slots_of(options)) {
     const std::int64_t scratch_floats =
         augment_.changes_batches() ? field_named(dataset, "x").shape.numel() : 0;
@@ -99,10 +108,15 @@ class Loader::Prefetcher {
     current_ = (current_ + 1) % slots_.size();
     next.queue->receive();
     if (device_) {
-      for (std::size_t i = 0; i < next.staged.size(); ++i)
-        device_->copy(next.staged[i].device, on_device_[i]);
+      for (std::size_t i = 0; i < next.used.size(); ++i) {
+        const Tensor& from = next.used[i].device;
+        if (on_device_[i].size(0) < from.size(0))
+          on_device_[i] = device_->empty(next.staged[i].device.shape(), from.dtype());
+        device_->copy(from, on_device_[i].rows(0, from.size(0)));
+      }
       next.queue->release();
     }
+    if (is_ragged_) make_shards(next);
     request(current, step + std::ssize(slots_) - 1);
     holds_step_ = true;
     return next.batch;
@@ -119,11 +133,17 @@ class Loader::Prefetcher {
     std::int64_t begin = 0, end = 0;
   };
 
+  /// Where a field of a shard is: which of the staged tensors, and its first row there.
+  struct Place {
+    std::size_t tensor = 0;
+    std::int64_t first = 0;
+  };
+
   /// Task 0 of a step finds its samples; task i reads piece i - 1.
   struct Slot {
-    std::vector<Batch> filled;  // on the CPU, by the threads
-    std::vector<Batch> shards;  // what the caller gets
-    std::vector<kernels::StagedTensor> staged;
+    std::vector<Batch> filled;                        // on the CPU, by the threads
+    std::vector<Batch> shards;                        // what the caller gets
+    std::vector<kernels::StagedTensor> staged, used;  // and their rows that the step uses
     std::unique_ptr<kernels::StagingQueue> queue;
     std::vector<std::int64_t> samples;               // of all shards of the rank
     std::vector<std::atomic<std::size_t>> unread;    // by shard: pieces
@@ -169,7 +189,7 @@ class Loader::Prefetcher {
     for (const Field& field : dataset_.fields())
       bytes += samples * field.shape.numel() * static_cast<std::int64_t>(bytes_of(field.dtype));
     std::int64_t pieces = 1;  // of a shard
-    if (threads > 1 && shards > 0)
+    if (threads > 1 && shards > 0 && !is_ragged_)
       pieces = std::clamp<std::int64_t>(std::min(samples, bytes / min_bytes), 1,
                                         (pieces_of_thread * threads - 1) / shards + 1);
     pieces_of_shard_ = static_cast<std::size_t>(pieces);
@@ -183,35 +203,101 @@ class Loader::Prefetcher {
   void allocate(Slot& slot, const comm::ShardRange& block, kernels::Backend* backend) {
     const std::int64_t samples = stream_.samples_per_shard();
     slot.queue = backend ? backend->make_staging_queue() : kernels::make_host_staging_queue();
-    std::vector<std::vector<Tensor>> host(static_cast<std::size_t>(block.count)), device = host;
+    places_.clear();  // the same in all slots
     for (const Field& field : fields_) {
-      const Shape shape = batch_shape(samples, field.shape);
+      const std::int64_t rows = field.ragged ? 1 : samples;  // which grow
+      const Shape shape = batch_shape(rows, field.shape);
       // One after another, so that one pass may compute several shards, if each begins where a tensor may.
       const bool adjacent =
+          !field.ragged &&
           static_cast<std::size_t>(shape.numel()) * bytes_of(field.dtype) % alignment_bytes == 0;
       const std::int64_t together = adjacent ? block.count : 1;
-      for (std::size_t i = 0; i < host.size(); ++i) {
-        const auto place = adjacent ? static_cast<std::int64_t>(i) : 0;
+      for (int shard = 0; shard < block.count; ++shard) {
+        const std::int64_t place = adjacent ? shard : 0;
         if (place == 0) {
           const kernels::StagedTensor& staged =
-              slot.staged.emplace_back(slot.queue->allocate(shape.with(0, together * samples), field.dtype));
+              slot.staged.emplace_back(slot.queue->allocate(shape.with(0, together * rows), field.dtype));
           if (device_ && slot.staged.size() > on_device_.size())
             on_device_.push_back(device_->empty(staged.device.shape(), field.dtype));
         }
-        const Tensor &here = slot.staged.back().host,
-                     &there = device_ ? on_device_[slot.staged.size() - 1] : slot.staged.back().device;
-        host[i].push_back(here.rows(place * samples, (place + 1) * samples));
-        device[i].push_back(there.rows(place * samples, (place + 1) * samples));
+        places_.push_back({.tensor = slot.staged.size() - 1, .first = place * samples});
       }
     }
-    for (std::size_t i = 0; i < host.size(); ++i) {
-      const int index = block.first + static_cast<int>(i);
-      slot.filled.push_back(batch_of(index, fields_, host[i]));
-      slot.shards.push_back(batch_of(index, fields_, device[i]));
+    for (int shard = 0; shard < block.count; ++shard) {
+      slot.filled.emplace_back(block.first + shard,
+                               std::initializer_list<std::pair<std::string_view, Tensor>>{});
+      slot.shards.push_back(slot.filled.back());
     }
+    slot.used = slot.staged;
+    make_filled(slot);
+    make_shards(slot);
     slot.batch.shards = slot.shards;
     slot.samples.resize(slot.shards.size() * static_cast<std::size_t>(samples));
     slot.unread = std::vector<std::atomic<std::size_t>>(slot.shards.size());
+  }
+
+  const Place& place_of(std::size_t field, std::size_t shard) const {
+    return places_[field * (places_.size() / fields_.size()) + shard];
+  }
+
+  /// The fields of a shard, in the tensors that tensor_of(i) gives for slot.used[i].
+  template <class TensorOf>
+  void set_fields(Batch& batch, std::size_t shard, const TensorOf& tensor_of) const {
+    const std::int64_t samples = stream_.samples_per_shard();
+    Batch fields(batch.index, {});
+    if (is_ragged_) fields.set_ragged(samples);
+    for (std::size_t field = 0; field < fields_.size(); ++field) {
+      const Place& place = place_of(field, shard);
+      const Tensor tensor = tensor_of(place.tensor);
+      fields.add(fields_[field].name,
+                 fields_[field].ragged ? tensor : tensor.rows(place.first, place.first + samples));
+    }
+    batch = fields;
+  }
+  void make_filled(Slot& slot) const {
+    for (std::size_t shard = 0; shard < slot.filled.size(); ++shard)
+      set_fields(slot.filled[shard], shard, [&](std::size_t i) { return slot.used[i].host; });
+  }
+  void make_shards(Slot& slot) const {
+    for (std::size_t shard = 0; shard < slot.shards.size(); ++shard)
+      set_fields(slot.shards[shard], shard, [&](std::size_t i) {
+        return device_ ? on_device_[i].rows(0, slot.used[i].device.size(0)) : slot.used[i].device;
+      });
+  }
+
+  /// Finds the samples of a step of ragged data, and makes room for their rows.
+  void prepare(Slot& slot) {
+    find_samples(slot);
+    for (std::size_t shard = 0; shard < slot.filled.size(); ++shard) {
+      const std::span<const std::int64_t> samples = samples_of(slot, shard);
+      const std::vector<std::int64_t> rows = rows_of_fields(dataset_, samples);
+      for (std::size_t field = 0; field < fields_.size(); ++field) {
+        if (!fields_[field].ragged) continue;
+        if (max_rows_ > 0 && rows[field] > max_rows_)
+          throw_too_many(slot.batch.step, slot.filled[shard].index, field, samples, rows[field]);
+        const std::size_t i = place_of(field, shard).tensor;
+        kernels::StagedTensor& buffer = slot.staged[i];
+        if (const Shape shape = buffer.host.shape(); shape[0] < rows[field]) {
+          const std::int64_t some_more = rows[field] + rows[field] / 8;
+          slot.queue->grow(buffer, shape.with(0, max_rows_ > 0 ? std::min(max_rows_, some_more) : some_more));
+        }
+        slot.used[i] = {.host = buffer.host.rows(0, rows[field]),
+                        .device = buffer.device.rows(0, rows[field])};
+      }
+    }
+    make_filled(slot);
+  }
+
+  [[noreturn]] void throw_too_many(std::int64_t step, int shard, std::size_t field,
+                                   std::span<const std::int64_t> samples, std::int64_t rows) const {
+    const std::string& name = fields_[field].name;
+    const auto rows_of = [&](std::int64_t sample) { return dataset_.rows(field, {&sample, 1}); };
+    const std::int64_t largest = *std::ranges::max_element(samples, {}, rows_of);
+    throw DataError(
+        "data.max_rows = {}: the {} samples of shard {} of step {} have {} rows of {}, of which {} has {}; "
+        "raise data.max_rows, give a shard fewer samples (train.global_batch, train.shards), or leave out "
+        "large samples",
+        max_rows_, samples.size(), shard, step + 1, rows, name, dataset_.location(largest), rows_of(largest));
   }
 
   std::size_t tasks() const { return 1 + pieces_.size(); }
@@ -228,6 +314,12 @@ class Loader::Prefetcher {
     for (std::atomic<std::size_t>& unread : slot.unread) unread = pieces_of_shard_;
     slot.incomplete_shards = slot.shards.size();
     slot.next_task = 0;
+    if (is_ragged_) try {
+        prepare(slot);
+      } catch (...) {
+        slot.error = std::current_exception();
+        slot.next_task = tasks();
+      }
     work_.notify_one();
   }
 
@@ -282,9 +374,13 @@ class Loader::Prefetcher {
 
   void begin(Slot& slot) {
     slot.queue->begin_fill();
+    if (!is_ragged_) find_samples(slot);
+    if (pieces_.empty()) slot.queue->send(slot.used);
+  }
+
+  void find_samples(Slot& slot) {
     for (std::size_t shard = 0; shard < slot.filled.size(); ++shard)
       stream_.shard_samples(slot.batch.step, slot.filled[shard].index, samples_of(slot, shard));
-    if (pieces_.empty()) slot.queue->send(slot.staged);
   }
 
   std::span<std::int64_t> samples_of(Slot& slot, std::size_t shard) const {
@@ -297,23 +393,31 @@ class Loader::Prefetcher {
         .seed = stream_.options().seed, .step = slot.batch.step, .epoch = stream_.epoch(slot.batch.step)};
     const Batch& shard = slot.filled[piece.shard];
     const std::span<const std::int64_t> samples = samples_of(slot, piece.shard);
-    const std::size_t fields = dataset_.fields().size();  // others are of augment_batch()
-    std::array<Tensor, Batch::max_fields> rows;
-    for (std::size_t i = 0; i < fields; ++i) rows[i] = shard.tensors()[i].rows(piece.begin, piece.end);
-    const auto first = static_cast<std::size_t>(piece.begin),
-               count = static_cast<std::size_t>(piece.end) - first;
-    dataset_.read_to_train(samples.subspan(first, count), {rows.data(), fields}, moment);
+    const std::size_t fields = dataset_.fields().size();  // others are of complete() and augment_batch()
+    if (is_ragged_) {
+      dataset_.read_to_train(samples, shard.tensors().first(fields), moment);
+      complete(dataset_, samples, shard.tensors());
+    } else {
+      std::array<Tensor, Batch::max_fields> rows;
+      for (std::size_t i = 0; i < fields; ++i) rows[i] = shard.tensors()[i].rows(piece.begin, piece.end);
+      const auto first = static_cast<std::size_t>(piece.begin),
+                 count = static_cast<std::size_t>(piece.end) - first;
+      dataset_.read_to_train(samples.subspan(first, count), {rows.data(), fields}, moment);
+    }
     if (--slot.unread[piece.shard] > 0) return;
     augment_batch(augment_, moment, samples, shard, scratch);
-    if (--slot.incomplete_shards == 0) slot.queue->send(slot.staged);
+    if (--slot.incomplete_shards == 0) slot.queue->send(slot.used);
   }
 
   const Dataset& dataset_;
   const Augment augment_;
   const SampleStream stream_;
-  const std::vector<Field> fields_;     // of batches
+  const std::vector<Field> fields_;  // of batches
+  const bool is_ragged_;
+  const std::int64_t max_rows_;
   kernels::Backend* device_ = nullptr;  // none: the caller gets the slots' own memory
   std::vector<Tensor> on_device_;       // of the current step, of all shards of the rank
+  std::vector<Place> places_;           // by field and shard of the rank
   std::vector<Piece> pieces_;           // of a step, in the order of its samples
   std::size_t pieces_of_shard_ = 1;
 
@@ -345,10 +449,34 @@ const SampleStream& Loader::stream() const { return prefetcher_->stream(); }
 
 namespace {
 
-comm::ShardMap chunk_map(const Dataset& dataset, std::int64_t batch, int ranks) {
+void check_chunks(const Dataset& dataset, std::int64_t batch) {
   if (batch < 1) throw UsageError("an evaluation batch of {} was asked: it must be at least 1", batch);
   if (dataset.size() < 1) throw UsageError("{}: there is nothing to evaluate", dataset.name());
-  const std::int64_t chunks = (dataset.size() - 1) / batch + 1;
+}
+
+/// Where chunks of ragged data begin, and the end; empty: the data is not ragged.
+std::vector<std::int64_t> chunk_begins(const Dataset& dataset, std::int64_t batch) {
+  check_chunks(dataset, batch);
+  if (!is_ragged(dataset)) return {};
+  std::vector<std::int64_t> begins{0};
+  std::array<std::int64_t, Batch::max_fields> rows{}, more{};  // of the current chunk; of a sample
+  for (std::int64_t sample = 0; sample < dataset.size(); ++sample) {
+    bool fits = sample - begins.back() < batch;
+    for (std::size_t i = 0; i < dataset.fields().size(); ++i) {
+      more[i] = dataset.fields()[i].ragged ? dataset.rows(i, {&sample, 1}) : 0;
+      fits = (rows[i] += more[i]) <= EvalBatches::max_ragged_rows && fits;
+    }
+    if (fits || sample == begins.back()) continue;
+    begins.push_back(sample);
+    rows = more;
+  }
+  begins.push_back(dataset.size());
+  return begins;
+}
+
+comm::ShardMap chunk_map(const Dataset& dataset, std::int64_t batch, std::span<const std::int64_t> begins,
+                         int ranks) {
+  const std::int64_t chunks = begins.empty() ? (dataset.size() - 1) / batch + 1 : std::ssize(begins) - 1;
   if (chunks > std::numeric_limits<int>::max()) {
     throw UsageError("{}: {} samples in batches of {} are too many batches", dataset.name(), dataset.size(),
                      batch);
@@ -362,21 +490,39 @@ EvalBatches::EvalBatches(const Dataset& dataset, std::int64_t batch, const comm:
     : EvalBatches(dataset, batch, world.rank(), world.size()) {}
 
 EvalBatches::EvalBatches(const Dataset& dataset, std::int64_t batch, int rank, int ranks)
-    : dataset_(dataset), batch_(batch), rank_(rank), map_(chunk_map(dataset, batch, ranks)) {
-  const std::int64_t rows = std::min(batch, dataset.size());
-  samples_.resize(static_cast<std::size_t>(rows));
-  for (const Field& field : dataset.fields())
-    tensors_.push_back(Tensor::zeros(batch_shape(rows, field.shape), field.dtype));
+    : dataset_(dataset),
+      batch_(batch),
+      begins_(chunk_begins(dataset, batch)),
+      rank_(rank),
+      map_(chunk_map(dataset, batch, begins_, ranks)),
+      fields_(with_indices(dataset)) {
+  const std::int64_t samples = std::min(batch, dataset.size());
+  samples_.resize(static_cast<std::size_t>(samples));
+  for (const Field& field : fields_)
+    tensors_.push_back(Tensor::zeros(batch_shape(field.ragged ? 1 : samples, field.shape), field.dtype));
 }
 
 const Batch& EvalBatches::read(int chunk) {
   if (chunk < 0 || chunk >= chunks())
     throw UsageError("{}: chunk {} of {} asked", dataset_.name(), chunk, chunks());
-  const std::int64_t first = chunk * batch_, rows = std::min(batch_, dataset_.size() - first);
-  const std::span<std::int64_t> samples(samples_.data(), static_cast<std::size_t>(rows));
+  const std::int64_t first = first_sample(chunk), count = first_sample(chunk + 1) - first;
+  const std::span<std::int64_t> samples(samples_.data(), static_cast<std::size_t>(count));
   std::iota(samples.begin(), samples.end(), first);
-  current_ = batch_of(chunk, dataset_.fields(), tensors_).rows(0, rows);
-  dataset_.read(samples, current_.tensors());
+  if (begins_.empty()) {
+    current_ = batch_of(chunk, fields_, tensors_).rows(0, count);
+    dataset_.read(samples, current_.tensors());
+    return current_;
+  }
+  current_ = Batch(chunk, {});
+  current_.set_ragged(count);
+  const std::vector<std::int64_t> rows = rows_of_fields(dataset_, samples);
+  for (std::size_t i = 0; i < fields_.size(); ++i) {
+    if (tensors_[i].size(0) < rows[i])
+      tensors_[i] = Tensor::zeros(batch_shape(rows[i], fields_[i].shape), fields_[i].dtype);
+    current_.add(fields_[i].name, tensors_[i].rows(0, rows[i]));
+  }
+  dataset_.read(samples, current_.tensors().first(dataset_.fields().size()));
+  complete(dataset_, samples, current_.tensors());
   return current_;
 }
 

@@ -2,9 +2,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <numeric>
+#include <string>
 #include <string_view>
 #include <vector>
 
+#include "data/ragged.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/agreement.h"
 #include "lockstep/data/arrays.h"
@@ -25,6 +28,8 @@ Normalization normalization_of(const Dataset& dataset, std::string_view field_na
   const std::int64_t rows =
       std::clamp<std::int64_t>(chunk_elements / std::max<std::int64_t>(1, elements), 1, 4096);
   EvalBatches batches(dataset, rows, world);
+  const std::string index = std::string(field_name) + "_index";
+  std::int64_t rows_read = 0;  // by this rank
   // Twice through the data: sums about the mean lose nothing where the mean is far from 0.
   const auto sums_of = [&](const auto& term) {
     std::vector<double> sums;
@@ -33,6 +38,7 @@ Normalization normalization_of(const Dataset& dataset, std::string_view field_na
       for (int chunk = mine.first; chunk < mine.end(); ++chunk) {
         const Batch& batch = batches.read(chunk);
         const Tensor& values = batch[field_name];
+        rows_read += values.size(0);
         const std::size_t at = sums.size();
         sums.resize(at + width);
         for (std::int64_t e = 0; e < values.numel(); ++e) {
@@ -42,7 +48,10 @@ Normalization normalization_of(const Dataset& dataset, std::string_view field_na
                                                  : static_cast<double>(values.data<float>()[e]);
           if (!std::isfinite(value))
             throw DataError("{} of field {} holds {}: the field cannot be normalised",
-                            dataset.location(chunk * rows + e / elements), field_name, value);
+                            dataset.location(batches.first_sample(chunk) +
+                                             (field.ragged ? batch[index].data<std::int64_t>()[e / elements]
+                                                           : e / elements)),
+                            field_name, value);
           const auto channel = static_cast<std::size_t>(e % elements / block);
           sums[at + channel] += term(value, channel);
         }
@@ -50,8 +59,12 @@ Normalization normalization_of(const Dataset& dataset, std::string_view field_na
     });
     return batches.sum(world, sums, static_cast<int>(width));
   };
-  const double count = static_cast<double>(dataset.size()) * static_cast<double>(block);
   Normalization found{.mean = sums_of([](double value, std::size_t) { return value; }), .deviation = {}};
+  const std::vector<std::int64_t> all_rows = comm::all_gather_values(world, rows_read);
+  const double count =
+      static_cast<double>(std::accumulate(all_rows.begin(), all_rows.end(), std::int64_t{0})) *
+      static_cast<double>(block);
+  if (count == 0) throw DataError("{}: field {} has no rows to normalise by", dataset.name(), field_name);
   for (double& mean : found.mean) mean /= count;
   found.deviation = sums_of([&](double value, std::size_t channel) {
     return (value - found.mean[channel]) * (value - found.mean[channel]);

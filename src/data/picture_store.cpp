@@ -145,6 +145,11 @@ std::unique_ptr<PictureStore> open_folder(PictureList list) {
 
 std::unique_ptr<PictureStore> open_packed(const std::string& path) { return std::make_unique<Packed>(path); }
 
-bool is_packed(const std::string& path) { return hdf5::File::open(path).exists("x_offsets"); }
+bool is_packed(const std::string& path) {
+  const hdf5::File file = hdf5::File::open(path);
+  if (!file.exists("x_offsets")) return false;
+  if (!file.exists("x") || file.kind("x") != hdf5::ObjectKind::dataset) return true;
+  return file.open_dataset("x").dtype() == DType::uint8;  // others are a ragged field of numbers
+}
 
 }  // namespace lockstep::data

@@ -52,7 +52,9 @@ Tensor MicroBatch::rows(const Tensor& samples) const {
 }
 
 Batch MicroBatch::rows(const Batch& samples) const {
-  return samples.map([this](const Tensor& field) { return rows(field); });
+  if (!samples.is_ragged()) return samples.map([this](const Tensor& field) { return rows(field); });
+  const std::int64_t n = samples.samples();
+  return empty ? samples.rows(0, 0) : samples.rows(n * index / count, n * (index + 1) / count);
 }
 
 struct DataParallel::State {
@@ -278,8 +280,8 @@ void DataParallel::begin_passes() {
 
 bool DataParallel::may_capture() const { return state_->capture.enabled(); }
 
-void DataParallel::add_shard(std::int64_t index, std::span<const Tensor> tensors) {
-  state_->capture.add_shard(index, tensors);
+void DataParallel::add_shard(std::int64_t index, std::span<const Tensor> tensors, bool ragged) {
+  state_->capture.add_shard(index, tensors, ragged);
 }
 
 int DataParallel::shards_of_next_pass() const {
@@ -339,7 +341,10 @@ void DataParallel::compare_shards_at_once(const std::function<void()>& passes, J
   if (state.block.count < 2 || asked == 1 || (asked == 0 && state.backend.device() == Device::cpu())) return;
   at_once.refused = why_single(state.options, state.layer_transport != nullptr, joins != Joins::never);
   if (at_once.refused.empty() && joins == Joins::not_now && (state.comparisons_left = left - 1) == 0)
-    at_once.refused = "shards of the first steps differ in a field's shape or type, or are not on the device";
+    at_once.refused =
+        "shards of the first steps differ in a field's shape or type, have samples of different sizes, or "
+        "are "
+        "not on the device";
   if (!at_once.refused.empty() || joins == Joins::not_now) return;
   const Trial trial(state.reducer, state.timeline);
   const auto run_all = [&](int shards) {

@@ -29,7 +29,7 @@ int most_at_once(const Reducer& reducer, std::size_t bytes_of_one) {
 }
 
 bool joins(const Batch& a, const Batch& b, const Device& device) {
-  if (!std::ranges::equal(a.names(), b.names())) return false;
+  if (a.is_ragged() || b.is_ragged() || !std::ranges::equal(a.names(), b.names())) return false;
   return std::ranges::equal(a.tensors(), b.tensors(), [&](const Tensor& x, const Tensor& y) {
     return x.shape() == y.shape() && x.shape().rank() > 0 && x.dtype() == y.dtype() && x.device() == device &&
            y.device() == device && x.channel_block() == 1 && y.channel_block() == 1;

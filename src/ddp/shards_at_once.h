@@ -44,7 +44,7 @@ class Trial {
 };
 
 /// Whether the rows of b may follow those of a: fields of equal names, shapes and types, plain, on the
-/// device.
+/// device, of samples of one size.
 bool joins(const Batch& a, const Batch& b, const Device& device);
 /// The rows of all batches, which joins() allows, one after another: where they are, if they are so in
 /// memory, or a copy. UsageError unless their shards follow one another.

@@ -55,7 +55,8 @@ void StepCapture::add_to_key(const Tensor& tensor) {
   key_.push_back(tensor.bytes());
 }
 
-void StepCapture::add_shard(std::int64_t index, std::span<const Tensor> tensors) {
+void StepCapture::add_shard(std::int64_t index, std::span<const Tensor> tensors, bool ragged) {
+  is_ragged_ = is_ragged_ || ragged;
   key_.push_back(static_cast<std::uintptr_t>(index));
   for (const Tensor& tensor : tensors) {
     add_to_key(tensor);
@@ -74,6 +75,10 @@ StepCapture::Way StepCapture::choose(bool warm) {
 StepCapture::Way StepCapture::choose_alone(bool warm) {
   if (key_.empty()) {
     refuse("the shards of the batch have no tensors() that identify it");
+    return Way::refused;
+  }
+  if (is_ragged_) {
+    refuse("samples differ in size");
     return Way::refused;
   }
   if (!warm) return Way::plain;

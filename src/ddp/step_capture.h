@@ -45,8 +45,9 @@ class StepCapture {
   const CapturedSteps& so_far() const { return so_far_; }
 
   void begin_step(std::uint64_t step);
-  /// The shards of the step, in order, before run().
-  void add_shard(std::int64_t index, std::span<const Tensor> tensors);
+  /// The shards of the step, in order, before run(). ragged: its samples differ in size, so that no graph of
+  /// it fits another step.
+  void add_shard(std::int64_t index, std::span<const Tensor> tensors, bool ragged);
   /// Does the work of the step, once a step: by its passes, or by a graph, which is captured first if need
   /// be. The same way on all ranks. warm: this step does the same work as the last one. Throws what the work
   /// throws, UsageError if a graph is required (Graph::always) and impossible.
@@ -87,6 +88,7 @@ class StepCapture {
   // of the current step
   std::uint64_t step_ = 0;
   Key key_;
+  bool is_ragged_ = false;
   Known* current_ = nullptr;
   bool has_chosen_ = false;
   std::vector<int> by_rank_;

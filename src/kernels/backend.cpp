@@ -32,6 +32,7 @@ class HostStagingQueue final : public StagingQueue {
     const Tensor both = Tensor::zeros(shape, dtype);
     return {.host = both, .device = both};
   }
+  void grow(StagedTensor& tensor, Shape shape) override { tensor = allocate(shape, tensor.host.dtype()); }
   void begin_fill() override {}
   void send(std::span<const StagedTensor>) override {}
   void receive() override {}

@@ -4,10 +4,13 @@
 #include <cstddef>
 #include <memory>
 #include <unordered_map>
+#include <utility>
 
 namespace lockstep::kernels {
 
-/// A Problem has hash() and ==. Finding a plan again allocates nothing.
+/// A Problem has hash() and ==. Finding a plan again allocates nothing. Where samples differ in size, each
+/// step has problems of its own: after max_plans new plans a plan is forgotten, after twice as many it is
+/// destroyed.
 template <class Problem, class Plan>
 class PlanCache {
  public:
@@ -16,16 +19,22 @@ class PlanCache {
   Plan* get(const Problem& problem, const Make& make) {
     const auto found = plans_.find(problem);
     if (found != plans_.end()) return found->second.get();
+    if (plans_.size() >= max_plans) older_ = std::exchange(plans_, {});
     return plans_.emplace(problem, make()).first->second.get();
   }
 
-  void clear() { plans_.clear(); }
+  void clear() {
+    plans_.clear();
+    older_.clear();
+  }
 
  private:
+  static constexpr std::size_t max_plans = 4096;
+
   struct Hash {
     std::size_t operator()(const Problem& problem) const noexcept { return problem.hash(); }
   };
-  std::unordered_map<Problem, std::unique_ptr<Plan>, Hash> plans_;
+  std::unordered_map<Problem, std::unique_ptr<Plan>, Hash> plans_, older_;
 };
 
 }  // namespace lockstep::kernels

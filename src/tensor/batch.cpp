@@ -30,7 +30,23 @@ const Tensor& Batch::operator[](std::string_view field) const {
 
 bool Batch::has(std::string_view field) const { return std::ranges::find(names(), field) != names().end(); }
 
+void Batch::set_ragged(std::int64_t samples) {
+  if (samples < 0) throw UsageError("a batch of {} samples", samples);
+  samples_ = samples;
+}
+
 Batch Batch::rows(std::int64_t begin, std::int64_t end) const {
+  if (is_ragged()) {
+    if (begin == 0 && end == samples_) return *this;
+    if (begin < 0 || begin != end || end > samples_)
+      throw UsageError(
+          "a batch of {} samples that differ in size cannot be cut into samples {} to {}; with "
+          "train.micro_batches = 1 data.max_rows bounds its size",
+          samples_, begin, end);
+    Batch none = map([](const Tensor& tensor) { return tensor.rows(0, 0); });
+    none.samples_ = 0;
+    return none;
+  }
   return map([&](const Tensor& tensor) { return tensor.rows(begin, end); });
 }
 

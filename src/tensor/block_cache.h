@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <unordered_map>
+#include <map>
 #include <utility>
 
 #include "lockstep/tensor/storage.h"
@@ -20,11 +20,7 @@ class BlockCache {
     ++requests_;
     if (size.last_request > 0) longest_wait_ = std::max(longest_wait_, requests_ - size.last_request);
     size.last_request = requests_;
-    Storage* const block = size.first_free;
-    if (!block) return nullptr;
-    size.first_free = block->next_free;
-    use(bytes);
-    return block;
+    return size.first_free ? use_free(size) : nullptr;
   }
   /// The pool has obtained a block, which is in use.
   void add(std::size_t bytes) {
@@ -38,22 +34,33 @@ class BlockCache {
     used_bytes_ -= block->bytes;
   }
 
-  /// Before the pool obtains a block: if it would hold more than twice the peak of memory in use, gives back
+  /// Before the pool obtains a block: if it would hold more than twice the peak of memory in use, takes a
+  /// free block of up to twice the size into use, if there is one, and returns it. Otherwise it gives back
   /// sizes that nobody has requested for a long time: twice the longest interval between two requests of any
-  /// size. So shapes that repeat lose nothing, even if they repeat rarely, and others (each token of a text
-  /// is a longer sequence) do not fill the memory.
+  /// size; beyond four times the peak, any sizes. So shapes that repeat lose nothing, even if they repeat
+  /// rarely, and others (each token of a text is a longer sequence, each batch of graphs has other numbers of
+  /// nodes and edges) do not fill the memory.
   template <class GiveBack>
-  void make_room(std::size_t bytes, const GiveBack& give_back) {
+  Storage* make_room(std::size_t bytes, const GiveBack& give_back) {
     const std::size_t max_bytes =
         std::max(small_pool_bytes, 2 * std::max(max_used_bytes_, used_bytes_ + bytes));
+    if (reserved_bytes_ + bytes <= max_bytes) return nullptr;
+    for (auto larger = sizes_.lower_bound(bytes); larger != sizes_.end() && larger->first <= 2 * bytes;
+         ++larger)
+      if (larger->second.first_free) return use_free(larger->second);
     while (reserved_bytes_ + bytes > max_bytes) {
-      Size* oldest = nullptr;
-      for (auto& [exact, size] : sizes_) {
-        if (size.first_free && (!oldest || size.last_request < oldest->last_request)) oldest = &size;
-      }
-      if (!oldest || requests_ - oldest->last_request <= 2 * longest_wait_) return;
-      clear(*oldest, give_back);
+      auto oldest = sizes_.end();
+      for (auto size = sizes_.begin(); size != sizes_.end(); ++size)
+        if (size->second.first_free &&
+            (oldest == sizes_.end() || size->second.last_request < oldest->second.last_request))
+          oldest = size;
+      if (oldest == sizes_.end()) return nullptr;
+      const bool is_old = requests_ - oldest->second.last_request > 2 * longest_wait_;
+      if (!is_old && reserved_bytes_ + bytes <= 2 * max_bytes) return nullptr;
+      clear(oldest->second, give_back);
+      if (!is_old) sizes_.erase(oldest);
     }
+    return nullptr;
   }
   /// Gives back all free blocks. Returns whether there were any.
   template <class GiveBack>
@@ -74,6 +81,12 @@ class BlockCache {
     std::uint64_t last_request = 0;  // counted from 1; 0: none
   };
 
+  Storage* use_free(Size& size) {
+    Storage* const block = size.first_free;
+    size.first_free = block->next_free;
+    use(block->bytes);
+    return block;
+  }
   void use(std::size_t bytes) {
     used_bytes_ += bytes;
     max_used_bytes_ = std::max(max_used_bytes_, used_bytes_);
@@ -87,7 +100,7 @@ class BlockCache {
     }
   }
 
-  std::unordered_map<std::size_t, Size> sizes_;
+  std::map<std::size_t, Size> sizes_;
   std::uint64_t requests_ = 0, longest_wait_ = 0;
   std::size_t reserved_bytes_ = 0, used_bytes_ = 0, max_used_bytes_ = 0;
 };

@@ -54,8 +54,8 @@ class MemoryPool::State final : public StorageOwner, public std::enable_shared_f
     const std::size_t exact = block_bytes(bytes);
     const std::lock_guard lock(mutex_);
     Storage* block = cache_.take(exact);
+    if (!block) block = cache_.make_room(exact, delete_block);
     if (!block) {
-      cache_.make_room(exact, delete_block);
       block = new_block(exact).release();
       cache_.add(exact);
     }

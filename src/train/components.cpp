@@ -11,6 +11,7 @@
 #include "base/resources.h"
 #include "base/text.h"
 #include "checkpoint/weights/foreign.h"
+#include "data/ragged.h"
 #include "ddp/gradient_buffer.h"
 #include "kernels/gpus.h"
 #include "lockstep/base/error.h"
@@ -312,9 +313,28 @@ data::Augment augment_of(const Config& config, const DataSets& data) {
   return augment;
 }
 
+/// What must be known of samples that differ in size before a batch has too many rows.
+void check_ragged(const Config& config, const data::Dataset& dataset) {
+  if (!data::is_ragged(dataset)) {
+    if (config.data.max_rows == 0) return;
+    throw UsageError("data.max_rows: samples of {} have one size; remove it", dataset.name());
+  }
+  if (config.ddp.micro_batches > 1)
+    throw UsageError(
+        "train.micro_batches = {}: samples of {} differ in size, so a shard cannot be cut; remove it, and "
+        "bound a shard by train.shards and data.max_rows",
+        config.ddp.micro_batches, dataset.name());
+  for (std::size_t i = 0; i < dataset.fields().size(); ++i)
+    for (std::int64_t sample = 0; config.data.max_rows > 0 && sample < dataset.size(); ++sample)
+      if (const std::int64_t rows = dataset.rows(i, {&sample, 1}); rows > config.data.max_rows)
+        throw DataError("data.max_rows = {}: {} alone has {} rows of {}; raise it, or leave the sample out",
+                        config.data.max_rows, dataset.location(sample), rows, dataset.fields()[i].name);
+}
+
 }  // namespace
 
 data::LoaderOptions loader_options(const Config& config, const DataSets& data, Session& session) {
+  check_ragged(config, data.train());
   return {.global_batch = config.train.global_batch,
           .shards = config.ddp.shards,
           .seed = config.ddp.seed,
@@ -323,7 +343,8 @@ data::LoaderOptions loader_options(const Config& config, const DataSets& data, S
           .weights = data.draw_weights(),
           .backend = &session.backend(),
           .threads = loader_threads(session.world(), config.data.threads, session.backend().threads()),
-          .ahead = config.data.ahead};
+          .ahead = config.data.ahead,
+          .max_rows = config.data.max_rows};
 }
 
 checkpoint::StoreOptions store_options(const Config& config, const DataSets& data,
@@ -374,11 +395,30 @@ MemoryNeed memory_need(const Config& config, const ModelState& model, const data
   }
   for (const Buffer* const buffer : model.buffers)
     need.parameters += static_cast<double>(buffer->value.bytes());
-  double sample_bytes = 0;
-  for (const data::Field& field : data.fields())
-    sample_bytes += static_cast<double>(field.shape.numel()) * static_cast<double>(bytes_of(field.dtype));
+  double batch_bytes = 0;
+  const auto samples = static_cast<double>(config.train.global_batch);
+  const int shards = config.ddp.shards > 0 ? config.ddp.shards : ranks;
+  for (std::size_t i = 0; i < data.fields().size(); ++i) {
+    const data::Field& field = data.fields()[i];
+    const double bytes =
+        static_cast<double>(field.shape.numel()) * static_cast<double>(bytes_of(field.dtype));
+    if (!field.ragged) {
+      batch_bytes += bytes * samples;
+      continue;
+    }
+    const auto max_rows = static_cast<double>(config.data.max_rows);
+    const double mean_rows = max_rows > 0 ? 0 : data::mean_rows(data, i);
+    batch_bytes += (bytes + sizeof(std::int64_t)) * (max_rows > 0 ? max_rows * shards : mean_rows * samples);
+    if (max_rows > 0)
+      need.inputs_of = "of data.max_rows rows a shard";
+    else
+      need.inputs_of += fmt::format("{}{:.1f} rows of {}", need.inputs_of.empty() ? "of samples with " : ", ",
+                                    mean_rows, field.name);
+  }
+  if (!need.inputs_of.empty() && config.data.max_rows == 0)
+    need.inputs_of += ", the mean; data.max_rows bounds shards";
   const int batches = config.data.ahead + 1;
-  need.inputs = batches * sample_bytes * static_cast<double>(config.train.global_batch) / ranks;
+  need.inputs = batches * batch_bytes / ranks;
   if (device != Device::cpu()) return need;
   const auto profiles = static_cast<double>(config.ema.rates.size() + config.ema.sigma_rel.size());
   const double owners = config.ddp.sharded_optimizer ? ranks : 1;
@@ -390,9 +430,9 @@ MemoryNeed memory_need(const Config& config, const ModelState& model, const data
 }
 
 std::string MemoryNeed::to_text() const {
-  return fmt::format("{}: parameters {}, gradients {}, optimizer {}, EMA {}, batches of inputs {}",
+  return fmt::format("{}: parameters {}, gradients {}, optimizer {}, EMA {}, batches of inputs {}{}",
                      amount(sum()), amount(parameters), amount(gradients), amount(optimizer), amount(ema),
-                     amount(inputs));
+                     amount(inputs), inputs_of.empty() ? "" : fmt::format(" ({})", inputs_of));
 }
 
 void check_memory(const MemoryNeed& need, comm::HostGroup& world) {

@@ -74,7 +74,8 @@ checkpoint::StoreOptions store_options(const Config& config, const DataSets& dat
 struct MemoryNeed {
   double parameters = 0;  ///< and buffers
   double gradients = 0, optimizer = 0, ema = 0;
-  double inputs = 0;  ///< the batches that a loader holds
+  double inputs = 0;        ///< the batches that a loader holds
+  std::string inputs_of{};  ///< of samples that differ in size: which sizes `inputs` assumes
 
   double sum() const { return parameters + gradients + optimizer + ema + inputs; }
   /// "12.3 MiB: parameters 4.1 MiB, gradients ..."

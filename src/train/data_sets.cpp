@@ -19,6 +19,7 @@
 #include "data/finite.h"
 #include "data/picture_list.h"
 #include "data/prepare.h"
+#include "data/ragged.h"
 #include "data/table.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/random.h"
@@ -121,12 +122,8 @@ void check_unit_range(const data::Dataset& dataset) {
   constexpr float limit = 1.001f;  // rounding
   std::vector<std::int64_t> indices(static_cast<std::size_t>(std::min(looked_at, dataset.size())));
   std::iota(indices.begin(), indices.end(), 0);
-  Tensor x;
-  std::vector<Tensor> tensors;
-  for (const data::Field& field : dataset.fields()) {
-    tensors.push_back(Tensor::empty(data::batch_shape(std::ssize(indices), field.shape), field.dtype));
-    if (field.name == "x") x = tensors.back();
-  }
+  const std::vector<Tensor> tensors = data::tensors_for(dataset, indices);
+  const Tensor x = tensors[data::number_of(dataset, "x")];
   if (x.dtype() != DType::float32) return;
   dataset.read(indices, tensors);
   const std::span<const float> values(x.data<float>(), static_cast<std::size_t>(x.numel()));
@@ -259,6 +256,7 @@ std::unique_ptr<data::Dataset> DataSets::open(const Config& config, const data::
   const data::Registry::Choice kind = kind_of(config, request);
   format_ = kind.name();
   std::unique_ptr<data::Dataset> dataset = kind.make(request);
+  data::with_indices(*dataset);  // DataError for names and indices that no batch can have
   for (std::string& note : dataset->notes()) warnings_.push_back(std::move(note));
   const bool is_text = dataset->meaning(dataset->fields().front().name).tokens.value.vocabulary > 0;
   if (!is_text && !dataset->can_normalize()) dataset = std::make_unique<data::Normalized>(std::move(dataset));

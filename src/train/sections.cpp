@@ -132,6 +132,11 @@ std::vector<Option<DataConfig>> DataConfig::options() {
                      {.unit = "steps",
                       .may_change = true,
                       .peers = {"prefetch", "prefetch_factor", "num_prefetch", "buffer_size"}}),
+      option::number(
+          "max_rows", &D::max_rows, counts,
+          "samples that differ in size: the largest number of rows of a field, such as nodes or "
+          "edges, in a shard; more are an error. 0: any number",
+          {.unit = "rows", .may_change = true, .peers = {"max_nodes", "max_num_nodes", "max_num"}}),
       data_memory()};
   insert_behind(rows, "range",
                 option::within<DataConfig>(

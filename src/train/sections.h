@@ -41,6 +41,7 @@ struct DataConfig {
   std::shared_ptr<const data::PictureListings> listings;
   int threads = 0;              ///< that read; 0: loader_threads()
   int ahead = 2;                ///< steps
+  std::int64_t max_rows = 0;    ///< of a ragged field in a shard; 0: any number
   std::string memory = "auto";  ///< of a node, for data: memory_bytes()
 
   /// What `memory` says; auto: a quarter of this node's memory, or of the limit of its control group.

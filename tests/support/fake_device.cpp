@@ -103,6 +103,10 @@ class FakeStagingQueue final : public kernels::StagingQueue {
     const Tensor host = Tensor::zeros(shape, dtype);
     return {.host = host, .device = Tensor::over(memory_->allocate(host.bytes()), shape, dtype)};
   }
+  void grow(kernels::StagedTensor& tensor, Shape shape) override {
+    if (in_use_ || filling_) throw FailureError("staging queue: a tensor grew while it was in use");
+    tensor = allocate(shape, tensor.host.dtype());
+  }
   void begin_fill() override { filling_ = true; }
   void send(std::span<const kernels::StagedTensor> tensors) override {
     if (!filling_.exchange(false)) throw FailureError("staging queue: sent what was not begun");

@@ -1,6 +1,8 @@
 #include "lockstep/tensor/tensor.h"
 
 #include <boost/test/unit_test.hpp>
+#include <cstdlib>
+#include <random>
 #include <thread>
 
 #include "lockstep/tensor/storage.h"
@@ -77,6 +79,28 @@ BOOST_AUTO_TEST_CASE(a_pool_hands_out_released_blocks_again) {
   void* first = pool.allocate(1000)->data;
   BOOST_TEST(pool.allocate(1000)->data == first);
   BOOST_TEST(pool.reserved_bytes() == 1024u);
+}
+
+BOOST_AUTO_TEST_CASE(a_pool_of_batches_that_differ_in_size_holds_at_most_a_few_times_what_is_in_use) {
+  const char* const given = std::getenv("LOCKSTEP_TEST_SEED");
+  const std::uint64_t seed = given ? std::strtoull(given, nullptr, 10) : 1;
+  BOOST_TEST_MESSAGE("LOCKSTEP_TEST_SEED=" << seed);
+  std::mt19937_64 random(seed);
+  MemoryPool pool;
+  std::size_t peak = 0, most = 0;
+  for (int step = 0; step < 200; ++step) {
+    const std::size_t nodes = 1000 + random() % 1000, edges = nodes + random() % (4 * nodes);
+    std::vector<StorageRef> activations;
+    std::size_t used = 0;
+    for (std::size_t layer = 0; layer < 8; ++layer)
+      for (const std::size_t bytes : {256 * nodes, 256 * edges, 16 * nodes, 16 * edges, 64 * edges}) {
+        activations.push_back(pool.allocate(bytes));
+        used += activations.back()->bytes;
+      }
+    peak = std::max(peak, used);
+    most = std::max(most, pool.reserved_bytes());
+  }
+  BOOST_TEST(most <= 4 * peak);
 }
 
 BOOST_AUTO_TEST_CASE(a_pool_whose_requests_grow_gives_back_what_it_no_longer_needs) {

@@ -29,11 +29,13 @@ struct ArraysOptions {
 std::int64_t normalization_channels(const Shape& sample);
 
 /// Arrays of floats are read as float32 (once normalised, if they are: float64 keeps its digits until then),
-/// arrays of integers and booleans (0 and 1) as int64. Several files count as one. Opening throws UsageError
-/// on a word that names no field, or two of one name, and DataError that names file and array if one is
-/// missing, is not of numbers, has no rows or another number of them than the first, or has samples of
-/// another shape, kind or meaning (FieldMeaning::merge) than the first file's. Reading throws it for floats
-/// that float32 cannot hold, and for what is not finite once normalised.
+/// arrays of integers and booleans (0 and 1) as int64. Several files count as one. An array NAME [rows, ...]
+/// with NAME_offsets, integers [samples + 1], is a ragged field: sample i has rows [offsets[i], offsets[i +
+/// 1]). Opening throws UsageError on a word that names no field, or two of one name, and DataError that names
+/// file and array if one is missing, is not of numbers, has no rows or another number of them than the first,
+/// or has samples of another shape, kind or meaning (FieldMeaning::merge) than the first file's, and if
+/// offsets do not begin at 0, fall or do not end at the number of rows. Reading throws it for floats that
+/// float32 cannot hold, and for what is not finite once normalised.
 class Arrays : public Dataset {
  public:
   /// One file. DataError with file and array if it has not the fields.
@@ -48,6 +50,7 @@ class Arrays : public Dataset {
   std::int64_t size() const override { return size_; }  ///< samples in all files
   const std::vector<Field>& fields() const override { return fields_; }
   std::string name() const override;
+  std::int64_t rows(std::size_t field, std::span<const std::int64_t> samples) const override;
   void read(std::span<const std::int64_t> samples, std::span<const Tensor> into) const override;
   std::vector<double> column(std::string_view field) const override;
   std::string location(std::int64_t sample) const override;
@@ -75,6 +78,7 @@ class Arrays : public Dataset {
     Content content = Content::numbers;  ///< what it must be
     FieldMeaning meaning{};              ///< in the first file
     std::vector<float> byte_values{};    ///< [channels, 256]: what each stored byte becomes once normalised
+    std::string index_of{};              ///< path of the array whose rows it numbers; empty: none
   };
   /// Throws as the others. The arrays have name, path and content.
   Arrays(const std::vector<std::string>& paths, std::vector<Array> arrays, std::int64_t memory_limit_bytes);
@@ -83,10 +87,17 @@ class Arrays : public Dataset {
   struct Source {
     std::int64_t first = 0, rows = 0;               // samples of this file
     std::vector<std::unique_ptr<RowStore>> arrays;  // by field
+    /// By field: of a ragged one where the rows of each sample begin, and the end; else empty.
+    std::vector<std::vector<std::int64_t>> offsets;
+
+    /// The rows of samples [first, first + count) of this file.
+    std::pair<std::int64_t, std::int64_t> rows_of(std::size_t field, std::int64_t sample,
+                                                  std::int64_t count) const;
   };
 
   void add_files(const std::vector<std::string>& paths, std::int64_t memory_limit_bytes);
   void add_file(const std::string& path, std::int64_t& memory_left_bytes);
+  void resolve_indices(const std::string& path);
   void add_labels(const RowStore& labels, std::size_t field);
   void make_byte_values(std::size_t field);
   void set_normalization(std::size_t field, std::optional<Normalization> by, const std::string& files);
@@ -154,6 +165,9 @@ class Normalized final : public Dataset {
   const std::vector<Field>& fields() const override { return fields_; }
   bool sequential() const override { return base_->sequential(); }
   std::string name() const override { return base_->name(); }
+  std::int64_t rows(std::size_t field, std::span<const std::int64_t> samples) const override {
+    return base_->rows(field, samples);
+  }
   void read(std::span<const std::int64_t> samples, std::span<const Tensor> into) const override {
     read_at(samples, into, nullptr);
   }

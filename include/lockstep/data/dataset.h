@@ -21,12 +21,17 @@
 
 namespace lockstep::data {
 
-/// One of the arrays that a data set consists of. Row i of each belongs to sample i.
+/// One of the arrays that a data set consists of. Row i of each belongs to sample i; of a ragged field each
+/// sample has several rows or none: the nodes and the edges of graphs.
 struct Field {
   std::string name;              ///< "x"
   DType dtype = DType::float32;  ///< of the values that read() writes
-  Shape shape{};                 ///< of one sample: [C, H, W], [T], [] for a label
+  Shape shape{};                 ///< of one sample: [C, H, W], [T], [] for a label; or of one row
   std::int64_t classes = 0;      ///< of integers: every element is in [0, classes); 0: not known
+  bool ragged = false;           ///< samples differ in their number of rows (Dataset::rows)
+  /// Of int64: the values are numbers of rows of this ragged field, from 0 on in each sample. In a batch they
+  /// count in the rows of all its samples. Empty: they are not.
+  std::string index_of{};
 
   bool operator==(const Field&) const = default;
 };
@@ -142,8 +147,13 @@ class Dataset {
   virtual bool sequential() const { return false; }
   /// Where the samples come from, for messages.
   virtual std::string name() const = 0;
+  /// How many rows these samples have in fields()[field]: of a ragged field the sum of theirs, at most 2^40,
+  /// else one a sample. It is called for each batch, so it should not read files. UsageError if a field is
+  /// ragged and the data set does not define this.
+  virtual std::int64_t rows(std::size_t field, std::span<const std::int64_t> samples) const;
 
-  /// Reads samples, one tensor a field in the order of fields(): [samples, field.shape] of field.dtype.
+  /// Reads samples, one tensor a field in the order of fields(): [samples, field.shape] of field.dtype. Of a
+  /// ragged field: [rows(field, samples), field.shape], sample after sample.
   /// Throws UsageError on a sample outside [0, size()) or other tensors, DataError if the data is bad.
   virtual void read(std::span<const std::int64_t> samples, std::span<const Tensor> into) const = 0;
   /// The same for training: a data set that changes its samples at random draws by the moment and the sample,
@@ -197,6 +207,9 @@ class Dataset {
 /// The fields in these tensors, one each. The fields must outlive the batch.
 Batch batch_of(int index, std::span<const Field> fields, std::span<const Tensor> tensors);
 
+/// Memory for read(): a tensor of the CPU for each field.
+std::vector<Tensor> tensors_for(const Dataset& dataset, std::span<const std::int64_t> samples);
+
 /// [rows, sample's extents ...]
 Shape batch_shape(std::int64_t rows, const Shape& sample);
 
@@ -225,6 +238,7 @@ class Subset final : public Dataset {
   const std::vector<Field>& fields() const override { return base_.fields(); }
   bool sequential() const override { return base_.sequential(); }
   std::string name() const override { return base_.name(); }
+  std::int64_t rows(std::size_t field, std::span<const std::int64_t> samples) const override;
   void read(std::span<const std::int64_t> samples, std::span<const Tensor> into) const override {
     read_at(samples, into, nullptr);
   }
@@ -281,6 +295,7 @@ class Mixture final : public Dataset {
   const std::vector<Field>& fields() const override { return fields_; }
   bool sequential() const override;
   std::string name() const override;
+  std::int64_t rows(std::size_t field, std::span<const std::int64_t> samples) const override;
   void read(std::span<const std::int64_t> samples, std::span<const Tensor> into) const override {
     read_at(samples, into, nullptr);
   }

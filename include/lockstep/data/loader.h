@@ -2,6 +2,7 @@
 // computes. EvalBatches: every sample exactly once, in fixed chunks dealt to the ranks.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -47,14 +48,17 @@ struct LoaderOptions {
   kernels::Backend* backend = nullptr;
   int threads = 1;  ///< that read, at least 1; batches do not depend on them
   int ahead = 2;    ///< steps that are read before they are asked for, at least 1: memory for one more
+  /// The largest number of rows that a ragged field may have in a shard; 0: any.
+  std::int64_t max_rows = 0;
 };
 
 /// What a Loader of a context (Context::run()) leaves to say.
 struct BatchOptions {
-  Augment augment{};    ///< as in LoaderOptions
-  bool shuffle = true;  ///< as in LoaderOptions
-  int threads = 1;      ///< as in LoaderOptions
-  int ahead = 2;        ///< as in LoaderOptions
+  Augment augment{};          ///< as in LoaderOptions
+  bool shuffle = true;        ///< as in LoaderOptions
+  int threads = 1;            ///< as in LoaderOptions
+  int ahead = 2;              ///< as in LoaderOptions
+  std::int64_t max_rows = 0;  ///< as in LoaderOptions
 };
 
 /// Steps may be asked for in any order; their samples depend on the step, the options and the dataset only.
@@ -62,6 +66,9 @@ struct BatchOptions {
 /// large, and send them to the device; a jump to another step drops what is ahead. Once built, the loader
 /// allocates nothing except inside HDF5, in each thread's first read of data that is not in memory, and a
 /// little for each picture of a folder. The dataset must outlive it. One thread at a time may call at().
+///
+/// If the data set has ragged fields, batches are ragged (Batch) and their tensors are views of buffers that
+/// grow to the largest shard.
 class Loader {
  public:
   /// The batches of the context's run, on the device of its backend. Throws UsageError if the run has no
@@ -77,9 +84,10 @@ class Loader {
   Loader& operator=(Loader&&) noexcept;
 
   /// This rank's shards of a step. The batch and its tensors stay as they are until the next call, and on a
-  /// device for the operations that the backend got before it; all steps have the same tensors there.
-  /// Throws what the dataset throws for the first sample that cannot be read, and UsageError on a step
-  /// outside the stream; asking again tries again.
+  /// device for the operations that the backend got before it; all steps have the same tensors there, unless
+  /// they are ragged. Throws what the dataset throws for the first sample that cannot be read, DataError for
+  /// more than max_rows rows and for a wrong row number (Field::index_of), and UsageError on a step outside
+  /// the stream; asking again tries again.
   const StepBatch& at(std::int64_t step);
 
   const SampleStream& stream() const;  ///< which samples each step takes
@@ -91,12 +99,15 @@ class Loader {
   std::unique_ptr<Prefetcher> prefetcher_;
 };
 
-/// Chunk k is samples [k * batch, (k + 1) * batch) of a dataset; the last chunk may be short.
+/// Chunk k is samples [k * batch, (k + 1) * batch) of a dataset; the last chunk may be short. Of ragged data
+/// a chunk is shorter where a field would have more than max_ragged_rows rows, but has at least one sample.
 ///
 /// What a chunk holds does not depend on the number of ranks, and sum() adds in the order of chunks, so
 /// neither does the result. Nothing is padded. A rank may have no chunk. The dataset must outlive it.
 class EvalBatches {
  public:
+  static constexpr std::int64_t max_ragged_rows = 4096;  ///< of a chunk with several samples
+
   /// Throws UsageError if batch < 1 or there are more than 2^31 chunks.
   EvalBatches(const Dataset& dataset, std::int64_t batch, const comm::HostGroup& world);
   /// Batches of `batch` samples; rank `rank` of `ranks` gets a part of them.
@@ -105,6 +116,11 @@ class EvalBatches {
   int chunks() const { return map_.shards(); }  ///< batches in all, over all ranks
   /// This rank's chunks.
   comm::ShardRange mine() const { return map_.block(rank_); }
+  /// The number of a chunk's first sample; of chunks(): the number of samples.
+  std::int64_t first_sample(std::int64_t chunk) const {
+    return begins_.empty() ? std::min(chunk * batch_, dataset_.size())
+                           : begins_[static_cast<std::size_t>(chunk)];
+  }
   /// Of the rank that has most.
   int max_chunks() const { return map_.block(0).count; }
   /// Reads a chunk, any rank's; the tensors stay as they are until the next call.
@@ -117,10 +133,12 @@ class EvalBatches {
  private:
   const Dataset& dataset_;
   std::int64_t batch_;
+  std::vector<std::int64_t> begins_;  // of ragged data: the first sample of each chunk, and the end
   int rank_;
   comm::ShardMap map_;
+  std::vector<Field> fields_;  // of batches
   std::vector<std::int64_t> samples_;
-  std::vector<Tensor> tensors_;  // by field, as long as a chunk
+  std::vector<Tensor> tensors_;  // by field, as long as a chunk; of a ragged field as the largest so far
   Batch current_;
 };
 

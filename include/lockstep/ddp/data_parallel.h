@@ -144,7 +144,7 @@ class DataParallel final : public GradientSource {
   void begin_step(std::uint64_t step, bool takes_micro_batches, Measurement* measurement);
   void begin_passes();
   bool may_capture() const;  ///< if so, add_shard() must get all shards before run_passes()
-  void add_shard(std::int64_t index, std::span<const Tensor> tensors);
+  void add_shard(std::int64_t index, std::span<const Tensor> tensors, bool ragged);
   /// Calls passes(), or launches a graph of the work of an earlier call.
   void run_passes(const std::function<void()>& passes, Joins joins);
   void compare_shards_at_once(const std::function<void()>& passes, Joins joins);
@@ -190,8 +190,12 @@ StepResult DataParallel::step(Batch&& batch, LossOf&& loss_of, Measurement* meas
     const auto last = std::end(batch);
     if constexpr (repeatable && KnownByTensors<std::remove_cvref_t<decltype(*first)>>) {
       if (may_capture()) {
-        for (Iterator at = first; at != last; ++at)
-          add_shard(static_cast<std::int64_t>((*at).index), (*at).tensors());
+        for (Iterator at = first; at != last; ++at) {
+          bool ragged = false;
+          if constexpr (std::is_same_v<std::remove_cvref_t<decltype(*first)>, lockstep::Batch>)
+            ragged = (*at).is_ragged();
+          add_shard(static_cast<std::int64_t>((*at).index), (*at).tensors(), ragged);
+        }
       }
     }
     constexpr bool joins =

@@ -71,6 +71,8 @@ class Model : public nn::Module {
   /// Whether the model takes the positions of tokens from field `positions`, if a batch has it
   /// (autograd/functions.h): then documents can share a row, and a KeyValueCache works.
   virtual bool reads_positions() const { return false; }
+  /// The ragged field whose rows the output has, such as the nodes of graphs. Empty: it has a row a sample.
+  virtual std::string output_rows() const { return ""; }
   /// Shape of a sample of field x, for measurements with synthetic data. A model for images or volumes of any
   /// size returns one of so many positions in each direction. Empty: unknown.
   virtual Shape sample_shape([[maybe_unused]] std::int64_t image_size = 1) const { return {}; }

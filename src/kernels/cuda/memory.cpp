@@ -142,7 +142,8 @@ class StreamPool::State final : public StorageOwner, public std::enable_shared_f
 
   Block* obtain(std::size_t bytes) {
     check(cudaSetDevice(device_), "cudaSetDevice", device_);
-    if (!capturing_) cache_.make_room(bytes, give_back);
+    if (!capturing_)
+      if (Storage* const larger = cache_.make_room(bytes, give_back)) return static_cast<Block*>(larger);
     const AllocatesInCapture now;
     void* data = nullptr;
     cudaError_t status = cudaMalloc(&data, bytes);

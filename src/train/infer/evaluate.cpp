@@ -19,7 +19,7 @@ constexpr std::int64_t rows_per_chunk = 1024;
 std::int64_t samples_per_chunk(const data::Dataset& dataset) {
   std::int64_t rows_per_sample = 1;  // targets
   for (const data::Field& field : dataset.fields()) {
-    if (field.name == "y") rows_per_sample = std::max(rows_per_sample, field.shape.numel());
+    if (field.name == "y" && !field.ragged) rows_per_sample = std::max(rows_per_sample, field.shape.numel());
   }
   return std::clamp<std::int64_t>(rows_per_chunk / rows_per_sample, 1, 64);
 }

@@ -25,6 +25,8 @@
 #include "checkpoint/file_lock.h"
 #include "checkpoint/layout.h"
 #include "checkpoint/run_files.h"
+#include "data/data_file.h"
+#include "data/ragged.h"
 #include "lockstep/autograd/functions.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/agreement.h"
@@ -58,6 +60,7 @@ void log_probabilities_of(const Tensor& logits, const Tensor& targets, const Ten
 
 /// In place, one number for all elements or for each channel of a sample.
 void in_own_units(const data::Normalization& units, const Tensor& output) {
+  if (output.numel() == 0) return;
   const std::int64_t elements = output.numel() / output.size(0), channels = std::ssize(units.mean);
   if (channels == 0 || elements % channels != 0)
     throw DataError("outputs have {} elements, but the target's normalisation has {}", elements, channels);
@@ -74,11 +77,14 @@ struct Rows {
   std::string name;
   Tensor values;  // [rows, ...] on the CPU; of texts uint8 [rows, bytes], padded with null bytes
   bool texts = false;
+  bool ragged = false;       // rows of Model::output_rows(), not one a sample
   std::uint64_t offset = 0;  // of the dataset in the file, where its rows are one after another
 
-  std::int64_t row_elements() const { return values.numel() / values.size(0); }
+  std::int64_t row_elements() const { return values.shape().with(0, 1).numel(); }
   std::int64_t cells() const { return texts ? 1 : row_elements(); }  // of a row of a table
-  std::uint64_t row_bytes() const { return values.bytes() / static_cast<std::uint64_t>(values.size(0)); }
+  std::uint64_t row_bytes() const {
+    return static_cast<std::uint64_t>(row_elements()) * bytes_of(values.dtype());
+  }
 };
 
 /// A cell of a CSV file (RFC 4180), with a comma.
@@ -186,8 +192,22 @@ class Predictor {
         dataset_(dataset),
         options_(options),
         tape_(backend),
-        rows_(std::clamp<std::int64_t>(1024 / std::max<std::int64_t>(1, model.context()), 1, 64)),
-        batches_(dataset, rows_, 0, 1) {
+        batches_(dataset, std::clamp<std::int64_t>(1024 / std::max<std::int64_t>(1, model.context()), 1, 64),
+                 0, 1) {
+    if (const std::string field = model.output_rows(); !field.empty()) {
+      ragged_ = data::number_of(dataset, field);
+      if (!dataset.fields()[*ragged_].ragged)
+        throw DataError("{}: field {}, whose rows the model's output has, is not ragged", dataset.name(),
+                        field);
+      if (CsvTable::is_name(options.out))
+        throw UsageError(
+            "--out: the output has the rows of {}, which differ in number; write a file .h5 with "
+            "/output_offsets",
+            field);
+      offsets_.push_back(0);
+      for (std::int64_t sample = 0; sample < dataset.size(); ++sample)
+        offsets_.push_back(offsets_.back() + dataset.rows(*ragged_, {&sample, 1}));
+    }
     for (std::int64_t i = 0; i < dataset.size() && (i > 0 || !dataset.row_name(0).empty()); ++i)
       name_bytes_ = std::max(name_bytes_, std::ssize(dataset.row_name(i)));
   }
@@ -196,17 +216,26 @@ class Predictor {
 
   /// row, label and probability if they are known, output.
   std::vector<Rows> rows_of(int chunk) {
-    const Tensor output = output_of(batches_.read(chunk));
-    std::vector<Rows> all{names_of(first_sample(chunk), output.size(0))};
+    const Batch& batch = batches_.read(chunk);
+    const Tensor output = output_of(batch);
+    std::vector<Rows> all{names_of(first_sample(chunk), batch.samples())};
+    const bool ragged = ragged_.has_value();
     if (options_.meaning.output != OutputMeaning::regression) {
       const auto [labels, probabilities] = labels_and_probabilities(output, options_.meaning.output);
-      all.push_back({.name = "label", .values = labels});
-      all.push_back({.name = "probability", .values = probabilities});
+      all.push_back({.name = "label", .values = labels, .ragged = ragged});
+      all.push_back({.name = "probability", .values = probabilities, .ragged = ragged});
     }
-    all.push_back({.name = "output", .values = output});
+    all.push_back({.name = "output", .values = output, .ragged = ragged});
     return all;
   }
-  std::int64_t first_sample(std::int64_t chunk) const { return std::min(chunk * rows_, dataset_.size()); }
+  std::int64_t first_sample(std::int64_t chunk) const { return batches_.first_sample(chunk); }
+  /// The first row of a chunk in a dataset of the file.
+  std::uint64_t first_row(std::int64_t chunk, const Rows& rows) const {
+    const std::int64_t sample = first_sample(chunk);
+    return static_cast<std::uint64_t>(rows.ragged ? offsets_[static_cast<std::size_t>(sample)] : sample);
+  }
+  /// Where the rows of each sample begin in ragged outputs, and the end; empty: they are not ragged.
+  const std::vector<std::int64_t>& offsets() const { return offsets_; }
 
  private:
   Rows names_of(std::int64_t first, std::int64_t count) const {
@@ -237,9 +266,13 @@ class Predictor {
       throw DataError("{}: {}", dataset_.name(), error.what());
     }
     const Shape& shape = output.shape();
-    if (shape.rank() == 0 || shape[0] != batch.samples())
-      throw UsageError("the model's output for {} samples is {}: it must have one row a sample",
-                       batch.samples(), to_string(shape));
+    const std::int64_t rows = ragged_ ? batch.tensors()[*ragged_].size(0) : batch.samples();
+    if (shape.rank() == 0 || shape[0] != rows)
+      throw UsageError("the model's output for {} samples is {}: it must have {}", batch.samples(),
+                       to_string(shape),
+                       ragged_             ? fmt::format("the {} rows of {}", rows, batch.names()[*ragged_])
+                       : batch.is_ragged() ? "one row a sample, or Model::output_rows() names a ragged field"
+                                           : "one row a sample");
     if (options_.log_probabilities) {
       const Tensor of_targets = Tensor::empty(batch["y"].shape());
       log_probabilities_of(output, batch["y"], of_targets);
@@ -258,8 +291,9 @@ class Predictor {
   const data::Dataset& dataset_;
   const PredictOptions& options_;
   Tape tape_;
-  std::int64_t rows_;  // of a chunk
   data::EvalBatches batches_;
+  std::optional<std::size_t> ragged_;  // the field whose rows the output has
+  std::vector<std::int64_t> offsets_;
   std::int64_t name_bytes_ = 0;  // of the longest; 0: samples have numbers
   bool begun_ = false;
 };
@@ -268,11 +302,13 @@ class Predictor {
 /// chunks. A record without OUT.part is ignored.
 class Unfinished {
  public:
-  /// chunk: of any samples, for the form of the datasets.
-  Unfinished(const PredictOptions& options, std::vector<Rows> chunk, std::int64_t samples)
+  /// chunk: of any samples, for the form of the datasets. offsets: of ragged outputs.
+  Unfinished(const PredictOptions& options, std::vector<Rows> chunk, std::int64_t samples,
+             const std::vector<std::int64_t>& offsets)
       : options_(options),
         chunk_(std::move(chunk)),
         samples_(samples),
+        offsets_(offsets),
         path_(options.out + part_suffix),
         record_path_(options.out + record_suffix) {
     if (CsvTable::is_name(options.out)) CsvTable(chunk_, options.meaning);
@@ -294,7 +330,7 @@ class Unfinished {
     Draft draft(file.path());  // a failed start leaves no file
     // A file that may not grow to its size must be an error here, not inside HDF5.
     std::uint64_t bytes = 0;
-    for (const Rows& rows : chunk_) bytes += rows.row_bytes() * static_cast<std::uint64_t>(samples_);
+    for (const Rows& rows : chunk_) bytes += rows.row_bytes() * static_cast<std::uint64_t>(count_of(rows));
     file.truncate(bytes);
     lay_out();
     file.truncate(file_bytes_);
@@ -309,13 +345,13 @@ class Unfinished {
   void record(std::int64_t done) const {
     write_text_atomically(record_path_, json_text({{"arguments", options_.arguments}, {"done", done}}));
   }
-  /// The number of samples with outputs that are not finite, and the first of them.
+  /// The number of rows of outputs that are not finite, and the first of them.
   std::pair<std::int64_t, std::int64_t> not_finite() const {
     const Rows& output = chunk_.back();
     const OpenFile part(path_, OpenFile::Mode::read);
     std::vector<std::byte> row(output.row_bytes());
     std::pair<std::int64_t, std::int64_t> found;
-    for (std::int64_t i = 0; i < samples_; ++i) {
+    for (std::int64_t i = 0; i < count_of(output); ++i) {
       progress::tick();
       part.read_at(output.offset + static_cast<std::uint64_t>(i) * row.size(), row.data(), row.size());
       if (!checkpoint::all_finite(row, DType::float32) && found.first++ == 0) found.second = i;
@@ -340,6 +376,9 @@ class Unfinished {
   }
 
  private:
+  /// The rows of a dataset.
+  std::int64_t count_of(const Rows& rows) const { return rows.ragged ? offsets_.back() : samples_; }
+
   /// The same structure for the same options and rows.
   void lay_out() {
     hdf5::File file = hdf5::File::create(
@@ -349,15 +388,23 @@ class Unfinished {
       file_bytes_ = std::max(file_bytes_, extent.offset + extent.bytes);
       return extent.offset;
     };
-    for (auto& [name, values, texts, offset] : chunk_) {
+    for (Rows& rows : chunk_) {
+      const Tensor& values = rows.values;
       std::vector<std::int64_t> extents(values.shape().begin(), values.shape().end());
-      extents[0] = samples_;
-      hdf5::Dataset dataset =
-          texts ? file.create_texts(name, static_cast<std::size_t>(values.size(1)) - 1, {extents.data(), 1})
-                : file.create_dataset(name, values.dtype(), extents);
-      if (name == "output" && !options_.meaning.units.empty())
+      extents[0] = count_of(rows);
+      hdf5::Dataset dataset = rows.texts
+                                  ? file.create_texts(rows.name, static_cast<std::size_t>(values.size(1)) - 1,
+                                                      {extents.data(), 1})
+                                  : file.create_dataset(rows.name, values.dtype(), extents);
+      if (rows.name == "output" && !options_.meaning.units.empty())
         dataset.set_attribute("units", options_.meaning.units);
-      offset = place(dataset.extent());
+      rows.offset = place(dataset.extent());
+      if (!rows.ragged) continue;
+      const std::int64_t count = std::ssize(offsets_);
+      const std::uint64_t at =
+          place(file.create_dataset(rows.name + data::offsets_suffix, DType::int64, {count}).extent());
+      texts_.emplace_back(at, std::string(reinterpret_cast<const char*>(offsets_.data()),
+                                          offsets_.size() * sizeof offsets_[0]));
     }
     const auto add_texts = [&](const char* name, const std::vector<std::string>& all) {
       if (all.empty()) return;
@@ -402,6 +449,7 @@ class Unfinished {
   const PredictOptions& options_;
   std::vector<Rows> chunk_;
   const std::int64_t samples_;
+  const std::vector<std::int64_t> offsets_;
   std::vector<std::pair<std::uint64_t, std::string>> texts_;  // by offset: datasets that no chunk has
   std::string path_, record_path_;
   checkpoint::MemoryFile structure_;
@@ -468,7 +516,7 @@ ExitCode predict(Session& session, models::Model& model, const data::Dataset& da
   std::vector<std::uint64_t> begun(1 + first.size());  // finished chunks, and the offset of each dataset
   comm::run_on_all(world, [&] {
     if (!leads) return;
-    unfinished.emplace(options, first, dataset.size());
+    unfinished.emplace(options, first, dataset.size(), predictor->offsets());
     begun[0] = static_cast<std::uint64_t>(unfinished->open(predictor->chunks()));
     std::ranges::transform(unfinished->chunk(), begun.begin() + 1, &Rows::offset);
   });
@@ -490,11 +538,11 @@ ExitCode predict(Session& session, models::Model& model, const data::Dataset& da
     since_round.restart();
     const std::int64_t from = std::min(done + world.rank() * chunks_a_round, chunks);
     for (std::int64_t chunk = from; chunk < std::min(from + chunks_a_round, chunks); ++chunk) {
-      const auto sample = static_cast<std::uint64_t>(predictor->first_sample(chunk));
       const std::vector<Rows> all = predictor->rows_of(static_cast<int>(chunk));
       for (std::size_t i = 0; i < all.size(); ++i) {
         const Tensor& rows = all[i].values;
-        part->write_at(begun[1 + i] + sample * all[i].row_bytes(), rows.raw(), rows.bytes());
+        part->write_at(begun[1 + i] + predictor->first_row(chunk, all[i]) * all[i].row_bytes(), rows.raw(),
+                       rows.bytes());
       }
     }
   };
@@ -535,8 +583,10 @@ ExitCode predict(Session& session, models::Model& model, const data::Dataset& da
     const auto [count, first_one] = unfinished->not_finite();
     unfinished->publish();
     if (count > 0)
-      session.log().warning("{}: {} of {} samples have outputs that are not finite, the first is number {}{}",
-                            options.out, count, dataset.size(), first_one,
+      session.log().warning("{}: {} of {} {} have outputs that are not finite, the first is number {}{}",
+                            options.out, count,
+                            predictor->offsets().empty() ? dataset.size() : predictor->offsets().back(),
+                            predictor->offsets().empty() ? "samples" : "rows", first_one,
                             first.size() > 2 ? "; without probabilities the label is -1" : "");
   });
   return ExitCode::done;

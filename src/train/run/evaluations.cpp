@@ -118,9 +118,10 @@ Patience Evaluations::patience(std::int64_t limit, const std::string& keep_best)
 std::int64_t Evaluations::try_on(const Batch& shard, bool must_learn) {
   auto& [model, task, tape, world, compute] = parts_.evaluator;
   // A shard of one sample is enough for training; evaluations need two.
-  const Batch samples = shard.samples() > 1 ? shard.rows(0, 2)
-                        : parts_.dataset    ? twice(shard, tape.backend())
-                                            : shard;
+  const Batch samples = shard.is_ragged()     ? shard
+                        : shard.samples() > 1 ? shard.rows(0, 2)
+                        : parts_.dataset      ? twice(shard, tape.backend())
+                                              : shard;
   NoGradients sink;
   tape.begin({.training = false, .record = must_learn, .sink = &sink, .compute = compute});
   const Loss loss = task(tape, model, samples);
