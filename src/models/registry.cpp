@@ -13,6 +13,7 @@ void register_gpt(Registry& registry);
 void register_llama(Registry& registry);
 void register_unet(Registry& registry);
 void register_vit(Registry& registry);
+void register_series(Registry& registry);
 
 void add_built_in(Registry& registry) {
   register_mlp(registry);
@@ -21,6 +22,7 @@ void add_built_in(Registry& registry) {
   register_llama(registry);
   register_unet(registry);
   register_vit(registry);
+  register_series(registry);
 }
 
 const Registry& built_in_models() {

@@ -185,6 +185,7 @@ class Predictor {
       : model_(model),
         dataset_(dataset),
         options_(options),
+        lengths_(data::has_field(dataset, model.output_lengths()) ? model.output_lengths() : ""),
         tape_(backend),
         rows_(std::clamp<std::int64_t>(1024 / std::max<std::int64_t>(1, model.context()), 1, 64)),
         batches_(dataset, rows_, 0, 1) {
@@ -206,9 +207,18 @@ class Predictor {
     all.push_back({.name = "output", .values = output});
     return all;
   }
+  /// How many steps of each sample's output exist; the others are NaN. Empty: all.
+  std::vector<double> lengths(const Tensor& output) const {
+    return has_lengths(output) ? dataset_.column(lengths_) : std::vector<double>();
+  }
   std::int64_t first_sample(std::int64_t chunk) const { return std::min(chunk * rows_, dataset_.size()); }
 
  private:
+  bool has_lengths(const Tensor& output) const {
+    const int without_steps = options_.meaning.output == OutputMeaning::classes ? 2 : 1;
+    return !lengths_.empty() && output.shape().rank() > without_steps;
+  }
+
   Rows names_of(std::int64_t first, std::int64_t count) const {
     if (name_bytes_ == 0) {
       const Tensor numbers = Tensor::empty({count}, DType::int64);
@@ -232,7 +242,9 @@ class Predictor {
       kernels::Backend& backend = tape_.backend();
       const Batch there = batch.map([&](const Tensor& field) { return kernels::on_device(field, backend); });
       const Var found = to_channel_block(model_(tape_, there), 1);
-      output = kernels::on_cpu(backend.in_type(found.value(), DType::float32), &backend);
+      output = backend.in_type(found.value(), DType::float32);
+      if (has_lengths(output)) output = keep_steps(tape_, output, there[lengths_], std::nan(""));
+      output = kernels::on_cpu(output, &backend);
     } catch (const UsageError& error) {  // the data do not fit the model
       throw DataError("{}: {}", dataset_.name(), error.what());
     }
@@ -257,6 +269,7 @@ class Predictor {
   models::Model& model_;
   const data::Dataset& dataset_;
   const PredictOptions& options_;
+  std::string lengths_;  // a field; empty: all steps of the output exist
   Tape tape_;
   std::int64_t rows_;  // of a chunk
   data::EvalBatches batches_;
@@ -309,15 +322,20 @@ class Unfinished {
   void record(std::int64_t done) const {
     write_text_atomically(record_path_, json_text({{"arguments", options_.arguments}, {"done", done}}));
   }
-  /// The number of samples with outputs that are not finite, and the first of them.
-  std::pair<std::int64_t, std::int64_t> not_finite() const {
+  /// The number of samples with outputs that are not finite, and the first of them. lengths:
+  /// Predictor::lengths().
+  std::pair<std::int64_t, std::int64_t> not_finite(const std::vector<double>& lengths) const {
     const Rows& output = chunk_.back();
     const OpenFile part(path_, OpenFile::Mode::read);
     std::vector<std::byte> row(output.row_bytes());
     std::pair<std::int64_t, std::int64_t> found;
     for (std::int64_t i = 0; i < samples_; ++i) {
       progress::tick();
-      part.read_at(output.offset + static_cast<std::uint64_t>(i) * row.size(), row.data(), row.size());
+      if (!lengths.empty())
+        row.resize(output.row_bytes() / static_cast<std::uint64_t>(output.values.size(1)) *
+                   static_cast<std::uint64_t>(lengths[static_cast<std::size_t>(i)]));
+      part.read_at(output.offset + static_cast<std::uint64_t>(i) * output.row_bytes(), row.data(),
+                   row.size());
       if (!checkpoint::all_finite(row, DType::float32) && found.first++ == 0) found.second = i;
     }
     return found;
@@ -532,7 +550,7 @@ ExitCode predict(Session& session, models::Model& model, const data::Dataset& da
   }
   comm::run_on_all(world, [&] {
     if (!leads) return;
-    const auto [count, first_one] = unfinished->not_finite();
+    const auto [count, first_one] = unfinished->not_finite(predictor->lengths(first.back().values));
     unfinished->publish();
     if (count > 0)
       session.log().warning("{}: {} of {} samples have outputs that are not finite, the first is number {}{}",
