@@ -8,6 +8,7 @@
 #include "lockstep/models/gpt.h"
 #include "lockstep/models/mlp.h"
 #include "lockstep/models/resnet.h"
+#include "lockstep/models/series.h"
 #include "lockstep/models/unet.h"
 #include "lockstep/models/vit.h"
 

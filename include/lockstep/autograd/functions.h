@@ -397,7 +397,7 @@ Loss linear_cross_entropy(const Var& x, const Var& weight, const Tensor& targets
                           const ops::CrossEntropyOptions& options = {});
 /// Inputs and outputs of the losses below for each sample; samples are the first dimension of x [N, ...].
 struct PerSample {
-  Tensor weights;            ///< float32 [N], factors of the samples' losses; absent: 1. The count stays
+  Tensor weights = {};       ///< float32 [N], factors of the samples' losses; absent: 1. The count stays
   Tensor* values = nullptr;  ///< receives float32 [N]: the mean loss of each sample's elements, not weighted
   /// int64 [N]: how many steps of each sample of x [N, T, ...] count, in the sum and in the count; other
   /// steps may hold anything, also in the target. Not with `values`.

@@ -61,9 +61,11 @@ void in_own_units(const data::Normalization& units, const Tensor& output) {
   const std::int64_t elements = output.numel() / output.size(0), channels = std::ssize(units.mean);
   if (channels == 0 || elements % channels != 0)
     throw DataError("outputs have {} elements, but the target's normalisation has {}", elements, channels);
+  const std::int64_t known = data::normalization_block(Shape(output.shape().extents().subspan(1)), channels),
+                     block = known > 0 ? known : elements / channels;
   float* const values = output.data<float>();
   for (std::int64_t e = 0; e < output.numel(); ++e) {
-    const auto channel = static_cast<std::size_t>(e % elements / (elements / channels));
+    const auto channel = static_cast<std::size_t>(e / block % channels);
     values[e] =
         static_cast<float>(static_cast<double>(values[e]) * units.deviation[channel] + units.mean[channel]);
   }
