@@ -136,9 +136,8 @@ void check_lengths(const data::Dataset& data, const std::string& name, const std
   if (series.shape.rank() == 0) return;
   if (field.dtype != DType::int64 || field.shape.rank() != 0)
     throw DataError(
-        "{}: field {} is {} {}: the lengths of series are integers [N]; name it otherwise if it is "
-        "none",
-        data.name(), name, to_string(field.dtype), to_string(data::batch_shape(data.size(), field.shape)));
+        "{}: field {} is {} {} a sample, but the lengths of series are one integer a sample, stored as [N]",
+        data.name(), name, to_string(field.dtype), to_string(field.shape));
   const std::vector<double> lengths = data.column(name);
   for (std::size_t i = 0; i < lengths.size(); ++i)
     if (lengths[i] < 0 || lengths[i] > static_cast<double>(series.shape[0]))

@@ -26,9 +26,9 @@ with h5py.File(name, "w") as file:
     for field, values in dict(x=x, lengths=lengths, y_lengths=y_lengths, kind=kind, rate=rate[:, None], later=later, labels=labels).items():
         file[field] = values
 PY
-python3 data.py zeros.h5 0 0 || fail "data"
-python3 data.py garbage.h5 nan 0 || fail "data"
-python3 data.py longer.h5 0 5 || fail "data"
+/usr/bin/python3 data.py zeros.h5 0 0 || fail "data"
+/usr/bin/python3 data.py garbage.h5 nan 0 || fail "data"
+/usr/bin/python3 data.py longer.h5 0 5 || fail "data"
 
 cat >run.ini <<'INI'
 [model]
@@ -62,6 +62,7 @@ INI
 sed '/^\(context\|heads\|channels\|mlp_channels\) =/d' run.ini >rnn.ini
 sed -i 's/^name = encoder/name = rnn\nhidden = 12/' rnn.ini
 forecast=(model.horizon=4 model.outputs=1 task.name=regression "data.fields=x y:/later lengths y_lengths" "data.normalize=x y")
+# shellcheck disable=SC2034  # by name below
 values=(model.outputs=1 task.name=regression "data.fields=x y:/rate lengths" "data.normalize=x y" model.pooling=last)
 by_step=(model.pooling=none model.outputs=2 "data.fields=x y:/labels lengths" task.per_class=true)
 
@@ -102,7 +103,7 @@ for run in run-by_step-1 rnn-forecast-1; do
     grep -q 'not finite' log && fail "steps that do not exist are said not to be finite: $(cat log)"
   done
 done
-python3 - <<'PY' || fail "figures"
+/usr/bin/python3 - <<'PY' || fail "figures"
 import json
 import h5py
 import numpy as np
@@ -138,7 +139,7 @@ with h5py.File("run-classes-1/checkpoints/latest") as file:  # of the training p
 PY
 
 # What does not fit: one line, on any number of ranks.
-python3 - <<'PY' || fail "bad files"
+/usr/bin/python3 - <<'PY' || fail "bad files"
 import shutil
 import h5py
 import numpy as np
@@ -164,8 +165,8 @@ for count in 1 3; do
   bad() { refused "$1" "$2" ranks "$count" train "$3" --run bad "${@:4}"; }
   bad 3 'beyond.h5: row 7: lengths is 13, but x has 12 steps' run.ini --set data.train=beyond.h5
   bad 3 'negative.h5: row 7: lengths is -1, but x has 12 steps' rnn.ini --set data.train=negative.h5
-  bad 3 'floats.h5: field lengths is float32 [120]: the lengths of series are integers [N]' run.ini --set data.train=floats.h5
-  bad 3 'columns.h5: field lengths is int64 [120, 1]: the lengths of series are integers [N]' run.ini --set data.train=columns.h5
+  bad 3 'floats.h5: field lengths is float32 .* a sample, but the lengths of series are one integer a sample' run.ini --set data.train=floats.h5
+  bad 3 'columns.h5: field lengths is int64 .1. a sample, but the lengths of series are one integer a sample' run.ini --set data.train=columns.h5
 done
 bad 3 'y_beyond.h5: row 7: y_lengths is 5, but y has 4 steps' run.ini --set data.train=y_beyond.h5 "${forecast[@]/#/--set=}"
 bad 3 'labels.h5: row 1 of /labels is 9, but the model has 2 classes' run.ini --set data.train=labels.h5 "${by_step[@]/#/--set=}"

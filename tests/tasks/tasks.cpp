@@ -118,10 +118,10 @@ BOOST_AUTO_TEST_CASE(steps_that_do_not_exist_count_in_no_loss_and_no_metric) {
   const auto steps = [&](const Tensor& first, const Tensor& third, const Tensor& fourth, auto padding) {
     const std::int64_t width = first.numel();
     const Tensor all = Tensor::empty(width == 1 ? Shape{3, 2} : Shape{3, 2, width}, first.dtype());
-    auto* const to = all.data<decltype(padding)>();
+    auto* const to = all.template data<decltype(padding)>();
     std::fill_n(to, all.numel(), padding);
     for (const auto& [step, from] : {std::pair(0, first), {4, third}, {5, fourth}})
-      std::copy_n(from.data<decltype(padding)>(), width, to + step * width);
+      std::copy_n(from.template data<decltype(padding)>(), width, to + step * width);
     return all;
   };
   Told model(6);
