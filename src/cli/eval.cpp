@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "cli/saved_model.h"
 #include "cli/verb.h"
+#include "lockstep/autograd/functions.h"
 #include "lockstep/comm/agreement.h"
 #include "lockstep/kernels/backend.h"
 #include "lockstep/tasks/built_in.h"
@@ -43,7 +44,8 @@ class CountsByClass final : public Task {
   CountsByClass(Task& task, const Model& model)
       : task_(task),
         meaning_(task.output_meaning()),
-        classes_(meaning_ == OutputMeaning::binary ? 2 : model.classes()) {
+        classes_(meaning_ == OutputMeaning::binary ? 2 : model.classes()),
+        lengths_(model.output_lengths()) {
     if (meaning_ == OutputMeaning::regression || classes_ == 0)
       throw UsageError("--per-class: the model of the checkpoint tells no classes apart");
   }
@@ -57,14 +59,18 @@ class CountsByClass final : public Task {
   std::string target() const override { return task_.target(); }
   void evaluate(Evaluation& to, const Batch& batch, const Var& output) override {
     task_.evaluate(to, batch, output);
-    const Tensor predicted = train::labels_and_probabilities(floats_of(output), meaning_).first,
-                 labels = floats_of(batch["y"], output.tape());
+    const Tensor predicted = train::labels_and_probabilities(floats_of(output), meaning_).first;
+    Tape& tape = output.tape();
+    const bool has_lengths = batch["y"].shape().rank() > 1 && batch.has(lengths_);
+    const Tensor labels =
+        floats_of(has_lengths ? keep_steps(tape, batch["y"], batch[lengths_], -1) : batch["y"], tape);
     if (predicted.numel() != labels.numel())
       throw UsageError("--per-class: {} predictions are no {} labels", predicted.numel(), labels.numel());
     for (std::int64_t i = 0; i < labels.numel(); ++i) {
       const float y = labels.data<float>()[i];
+      if (y < 0) continue;  // ignored, or of a step that does not count
       const std::int64_t label = meaning_ == OutputMeaning::binary ? y >= 0.5f : static_cast<std::int64_t>(y);
-      if (label >= 0 && label < classes_) ++counts_[{label, predicted.data<std::int64_t>()[i]}];
+      if (label < classes_) ++counts_[{label, predicted.data<std::int64_t>()[i]}];
     }
   }
 
@@ -106,6 +112,7 @@ class CountsByClass final : public Task {
   Task& task_;
   OutputMeaning meaning_;
   std::int64_t classes_;
+  std::string lengths_;
   Counts counts_;
 };
 

@@ -150,13 +150,16 @@ struct Unusable {
 };
 
 /// out = (stored - mean) / deviation of rows of this shape, computed as Number. any_float: stored values need
-/// not be finite.
+/// not be finite; padded: neither need the results.
 template <class Number, class Stored>
 Unusable normalize_rows(const Stored* stored, const Normalization& by, const Shape& shape, std::int64_t rows,
-                        bool any_float, float* out) {
-  const std::size_t channels = by.mean.size(), block = static_cast<std::size_t>(shape.numel()) / channels;
+                        bool any_float, bool padded, float* out) {
+  const std::size_t means = by.mean.size(), elements = static_cast<std::size_t>(shape.numel()),
+                    block = static_cast<std::size_t>(normalization_block(shape, std::ssize(by.mean))),
+                    blocks = elements / block;
   for (std::int64_t row = 0; row < rows; ++row) {
-    for (std::size_t c = 0; c < channels; ++c, stored += block, out += block) {
+    for (std::size_t b = 0; b < blocks; ++b, stored += block, out += block) {
+      const std::size_t c = b % means;
       const auto mean = static_cast<Number>(by.mean[c]), deviation = static_cast<Number>(by.deviation[c]);
       bool usable = true;
       for (std::size_t i = 0; i < block; ++i) {
@@ -164,7 +167,7 @@ Unusable normalize_rows(const Stored* stored, const Normalization& by, const Sha
         out[i] = static_cast<float>((value - mean) / deviation);
         usable &= std::isfinite(out[i]) || (any_float && !std::isfinite(value));
       }
-      if (!usable) return {row, c};
+      if (!usable && !padded) return {row, c};
     }
   }
   return {rows, 0};
@@ -184,10 +187,10 @@ void check_normalization(const std::string& where, const Field& field, const Nor
   if (!field.index_of.empty())
     throw UsageError("{}: holds numbers of rows (index_of = {}), which cannot be normalised", where,
                      field.index_of);
-  const std::int64_t channels = normalization_channels(field.shape);
-  if (std::ssize(by.mean) != channels || std::ssize(by.deviation) != channels) {
+  if (by.mean.size() != by.deviation.size() || normalization_block(field.shape, std::ssize(by.mean)) == 0) {
     throw DataError("{}: samples are {}, which need {} means and deviations, not {} and {}", where,
-                    to_string(field.shape), channels, by.mean.size(), by.deviation.size());
+                    to_string(field.shape), normalization_channels(field.shape), by.mean.size(),
+                    by.deviation.size());
   }
   check_statistics(where, by);
 }
@@ -208,10 +211,6 @@ void check_named(const std::vector<std::string>& paths) {
 }
 
 }  // namespace
-
-std::int64_t normalization_channels(const Shape& sample) {
-  return sample.rank() == 1 || sample.rank() >= 3 ? sample[0] : 1;
-}
 
 Arrays::Arrays(const std::string& path, const ArraysOptions& options)
     : Arrays(std::vector<std::string>{path}, options) {}
@@ -244,7 +243,7 @@ Arrays::Arrays(const Request& request)
     : Arrays(request.files,
              {.fields = fields_of(request), .memory_limit_bytes = request.memory_limit_bytes}) {
   if (request.targets && request.classifies && request.classes > 0 && has_field(*this, "y"))
-    check_labels("y", request.classes);
+    check_labels("y", request.classes, request.y_lengths);
 }
 
 Arrays::~Arrays() = default;
@@ -294,7 +293,7 @@ void Arrays::add_file(const std::string& path, std::int64_t& memory_left_bytes) 
     if (rows != source.rows || rows == 0) {
       const auto of = [&](std::size_t one, std::int64_t count) {
         return source.offsets[one].empty() ? fmt::format("{} rows", count)
-                                             : fmt::format("{} samples by its offsets", count);
+                                           : fmt::format("{} samples by its offsets", count);
       };
       throw DataError(
           "{}: {} has {} and {} has {}: fields need the same number of rows, one a sample, and at least one; "
@@ -429,15 +428,21 @@ void Arrays::hold_on_node(comm::HostGroup& world, std::int64_t& memory_left_byte
   RowStore::hold_on_node(stores, world, memory_left_bytes);
 }
 
-void Arrays::check_labels(std::string_view field, std::int64_t classes) const {
+void Arrays::check_labels(std::string_view field, std::int64_t classes, std::string_view lengths) const {
   const std::size_t index = index_of(*this, field);
   if (fields_[index].dtype != DType::int64 ||
       (fields_[index].classes > 0 && fields_[index].classes <= classes))
     return;
-  const std::int64_t elements = std::max<std::int64_t>(1, fields_[index].shape.numel());
+  const Shape& shape = fields_[index].shape;
+  const std::int64_t elements = std::max<std::int64_t>(1, shape.numel());
+  std::vector<double> counted;
+  if (shape.rank() > 0 && has_field(*this, lengths)) counted = column(lengths);
   for (const Source& source : sources_) {
     const RowStore& store = *source.arrays[index];
     store.for_each_value([&](std::int64_t element, std::int64_t label) {
+      if (!counted.empty() && static_cast<double>(element % elements / (elements / shape[0])) >=
+                                  counted[static_cast<std::size_t>(source.first + element / elements)])
+        return;
       if (label == ops::CrossEntropyOptions().ignore_index || (label >= 0 && label < classes)) return;
       throw DataError("{}: row {} of {} is {}, but the model has {} classes (0 to {})", store.path(),
                       element / elements, arrays_[index].path, label, classes, classes - 1);
@@ -450,6 +455,7 @@ void Arrays::convert(const Stored* stored, const RowStore& from, std::size_t fie
                      const Tensor& into) const {
   const Array& array = arrays_[field];
   const std::optional<Normalization>& by = array.meaning.by;
+  const bool padded = are_padded(fields_);
   if (!by) {
     const auto copy = [&](auto* out) {
       using Wanted = std::remove_pointer_t<decltype(out)>;
@@ -459,7 +465,7 @@ void Arrays::convert(const Stored* stored, const RowStore& from, std::size_t fie
     if (into.dtype() == DType::float64) return copy(into.data<double>());
     float* const out = into.data<float>();
     copy(out);
-    if (std::is_same_v<Stored, float>) return;
+    if (std::is_same_v<Stored, float> || padded) return;
     const auto* const bad = std::find_if(out, out + into.numel(), [](float v) { return std::isinf(v); });
     if (bad == out + into.numel()) return;
     throw DataError("{}: row {} of {} has values that are not finite as float32", from.path(),
@@ -470,17 +476,18 @@ void Arrays::convert(const Stored* stored, const RowStore& from, std::size_t fie
   float* const out = into.data<float>();
   Unusable bad{.row = rows};
   if constexpr (std::is_same_v<Stored, std::uint8_t>) {
-    const auto channels = by->mean.size(), block = static_cast<std::size_t>(shape.numel()) / channels,
-               blocks = static_cast<std::size_t>(rows) * channels;
+    const auto channels = by->mean.size(),
+               block = static_cast<std::size_t>(normalization_block(shape, std::ssize(by->mean))),
+               blocks = static_cast<std::size_t>(into.numel()) / block;
     for (std::size_t i = 0; i < blocks; ++i) {
       const float* const values = &array.byte_values[i % channels * 256];
       for (std::size_t k = i * block; k < (i + 1) * block; ++k) out[k] = values[stored[k]];
     }
   } else if (std::is_same_v<Stored, float> && array.content == Content::image) {
     // A value that is stored as float32 and not finite is the user's choice.
-    bad = normalize_rows<float>(stored, *by, shape, rows, from.is_as_stored(), out);
+    bad = normalize_rows<float>(stored, *by, shape, rows, from.is_as_stored(), padded, out);
   } else {
-    bad = normalize_rows<double>(stored, *by, shape, rows, false, out);
+    bad = normalize_rows<double>(stored, *by, shape, rows, false, padded, out);
   }
   if (bad.row == rows) return;
   throw DataError(
@@ -557,8 +564,8 @@ void Normalized::read_at(std::span<const std::int64_t> samples, std::span<const 
     if (!by_[i]) continue;
     const auto normalize = [&](const auto* values) {
       const std::int64_t rows = into[i].size(0);
-      const Unusable bad =
-          normalize_rows<double>(values, *by_[i], fields_[i].shape, rows, false, into[i].data<float>());
+      const Unusable bad = normalize_rows<double>(values, *by_[i], fields_[i].shape, rows, false,
+                                                  are_padded(fields_), into[i].data<float>());
       if (bad.row < rows)
         throw DataError(
             "{} of field {} has values in channel {} that are not finite as float32 or once normalised",

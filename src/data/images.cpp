@@ -45,7 +45,7 @@ Images::Images(const Request& request)
 }
 
 bool Images::fits(const Request& request) {
-  if (!request.fields.empty() || request.normalizes) return false;
+  if (!request.fields.empty() || request.normalizes || request.takes_series) return false;
   const hdf5::File file = hdf5::File::open(request.files.front());
   // A model that names its input x takes images, unless the file has another /x and /y.
   if (!file.exists("x") || !file.exists("y")) return request.takes_images;

@@ -15,33 +15,52 @@
 
 namespace lockstep::data {
 
-Normalization normalization_of(const Dataset& dataset, std::string_view field_name, comm::HostGroup& world) {
+std::int64_t normalization_channels(const Shape& sample) {
+  return sample.rank() == 1 || sample.rank() >= 3 ? sample[0] : 1;
+}
+
+std::int64_t normalization_block(const Shape& sample, std::int64_t means) {
+  if (means == 1) return sample.numel();
+  if (sample.rank() == 2) return means == sample[1] ? 1 : 0;
+  return means > 0 && means == normalization_channels(sample) ? sample.numel() / means : 0;
+}
+
+bool are_padded(const std::vector<Field>& fields) {
+  return std::ranges::any_of(
+      fields, [](const Field& field) { return field.name == "lengths" || field.name == "y_lengths"; });
+}
+
+Normalization normalization_of(const Dataset& dataset, std::string_view field_name, comm::HostGroup& world,
+                               std::int64_t means, std::string_view lengths) {
   const comm::NamedCall call(world, "calls normalization_of");
   constexpr std::int64_t chunk_elements = 1 << 18;
   const Field& field = field_named(dataset, field_name);
   if (field.dtype != DType::float32 && field.dtype != DType::float64 && field.dtype != DType::int64)
     throw UsageError("{}: field {} is {}, which cannot be normalised", dataset.name(), field_name,
                      to_string(field.dtype));
-  const std::int64_t elements = field.shape.numel(), channels = normalization_channels(field.shape),
-                     block = elements / channels;
+  const std::int64_t elements = field.shape.numel(),
+                     channels = means > 0 ? means : normalization_channels(field.shape),
+                     block = normalization_block(field.shape, channels),
+                     of_step = lengths.empty() ? elements : elements / field.shape[0];
   const auto width = static_cast<std::size_t>(channels);
   const std::int64_t rows =
       std::clamp<std::int64_t>(chunk_elements / std::max<std::int64_t>(1, elements), 1, 4096);
   EvalBatches batches(dataset, rows, world);
   const std::string index = std::string(field_name) + "_index";
-  std::int64_t rows_read = 0;  // by this rank
+  std::int64_t counted = 0;  // values of a channel, of this rank
   // Twice through the data: sums about the mean lose nothing where the mean is far from 0.
   const auto sums_of = [&](const auto& term) {
     std::vector<double> sums;
+    counted = 0;
     const comm::ShardRange mine = batches.mine();
     comm::run_on_all(world, [&] {
       for (int chunk = mine.first; chunk < mine.end(); ++chunk) {
         const Batch& batch = batches.read(chunk);
-        const Tensor& values = batch[field_name];
-        rows_read += values.size(0);
+        const Tensor &values = batch[field_name], steps = lengths.empty() ? Tensor() : batch[lengths];
         const std::size_t at = sums.size();
         sums.resize(at + width);
         for (std::int64_t e = 0; e < values.numel(); ++e) {
+          if (steps && e % elements / of_step >= steps.data<std::int64_t>()[e / elements]) continue;
           const double value =
               values.dtype() == DType::int64     ? static_cast<double>(values.data<std::int64_t>()[e])
               : values.dtype() == DType::float64 ? values.data<double>()[e]
@@ -52,7 +71,8 @@ Normalization normalization_of(const Dataset& dataset, std::string_view field_na
                                              (field.ragged ? batch[index].data<std::int64_t>()[e / elements]
                                                            : e / elements)),
                             field_name, value);
-          const auto channel = static_cast<std::size_t>(e % elements / block);
+          const auto channel = static_cast<std::size_t>(e / block % channels);
+          counted += channel == 0;
           sums[at + channel] += term(value, channel);
         }
       }
@@ -60,10 +80,8 @@ Normalization normalization_of(const Dataset& dataset, std::string_view field_na
     return batches.sum(world, sums, static_cast<int>(width));
   };
   Normalization found{.mean = sums_of([](double value, std::size_t) { return value; }), .deviation = {}};
-  const std::vector<std::int64_t> all_rows = comm::all_gather_values(world, rows_read);
-  const double count =
-      static_cast<double>(std::accumulate(all_rows.begin(), all_rows.end(), std::int64_t{0})) *
-      static_cast<double>(block);
+  const std::vector<std::int64_t> counts = comm::all_gather_values(world, counted);
+  const auto count = static_cast<double>(std::accumulate(counts.begin(), counts.end(), std::int64_t{0}));
   if (count == 0) throw DataError("{}: field {} has no rows to normalise by", dataset.name(), field_name);
   for (double& mean : found.mean) mean /= count;
   found.deviation = sums_of([&](double value, std::size_t channel) {

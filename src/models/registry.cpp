@@ -13,6 +13,7 @@ void register_gpt(Registry& registry);
 void register_llama(Registry& registry);
 void register_unet(Registry& registry);
 void register_vit(Registry& registry);
+void register_series(Registry& registry);
 void register_cosmoflow(Registry& registry);
 
 void add_built_in(Registry& registry) {
@@ -22,6 +23,7 @@ void add_built_in(Registry& registry) {
   register_llama(registry);
   register_unet(registry);
   register_vit(registry);
+  register_series(registry);
   register_cosmoflow(registry);
 }
 

@@ -76,7 +76,6 @@ VitBlock::VitBlock(nn::Module& parent, std::string_view name, std::int64_t chann
       self_attention_(*this, "self_attention", channels, static_cast<int>(heads)),
       dropout_(*this, "dropout", static_cast<float>(dropout)),
       ln_2_(*this, "ln_2", channels, layer_norm_eps),
-      has_dropout_(dropout > 0),
       mlp_0_(*this, "mlp.0", channels, mlp_channels),
       mlp_2_(*this, "mlp.2", static_cast<float>(dropout)),
       mlp_3_(*this, "mlp.3", mlp_channels, channels),
@@ -86,11 +85,7 @@ VitBlock::VitBlock(nn::Module& parent, std::string_view name, std::int64_t chann
 }
 
 Residual VitBlock::forward(const Residual& input) {
-  constexpr ops::Activation gelu = ops::Activation::gelu_erf;
-  const auto [x, x_norm] = ln_1_(input.x, input.branch);
-  const auto [sum, sum_norm] = ln_2_(x, dropout_(self_attention_(x_norm)));
-  if (!has_dropout_) return {sum, nn::feed_forward(sum_norm, mlp_0_, gelu, mlp_3_)};
-  return {sum, mlp_4_(mlp_3_(mlp_2_(mlp_0_(sum_norm, gelu))))};
+  return run_encoder_block({ln_1_, self_attention_, dropout_, ln_2_, mlp_0_, mlp_2_, mlp_3_, mlp_4_}, input);
 }
 
 std::vector<Option<Vit::Options>> Vit::Options::options() {

@@ -121,10 +121,10 @@ MultiheadAttention::MultiheadAttention(Module& parent, std::string_view name, st
   initialize(*out_proj.bias, Init::constant(0), seed());
 }
 
-Var MultiheadAttention::forward(const Var& x, bool causal) {
+Var MultiheadAttention::forward(const Var& x, bool causal, const AttentionBias& bias) {
   Tape& tape = x.tape();
-  const Var bias = in_proj_bias ? tape.bias(*in_proj_bias) : Var{};
-  return out_proj(attention(linear(x, tape.weight(in_proj_weight), bias), heads_, causal));
+  const Var qkv = linear(x, tape.weight(in_proj_weight), in_proj_bias ? tape.bias(*in_proj_bias) : Var{});
+  return out_proj(attention(qkv, heads_, causal, HeadOrder::thirds, {}, bias));
 }
 
 Var MultiheadAttention::forward(const Var& query, const Var& key, const Var& value, bool causal) {

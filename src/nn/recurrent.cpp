@@ -1,5 +1,7 @@
 #include "lockstep/nn/recurrent.h"
 
+#include <fmt/format.h>
+
 namespace lockstep::nn {
 namespace {
 
@@ -24,12 +26,13 @@ Var gates_of(const Var& x, Parameter& weight, std::optional<Parameter>& bias) {
 
 }  // namespace
 
-GateParameters::GateParameters(Module& owner, std::int64_t in, std::int64_t hidden, int gates, bool with_bias)
-    : weight_ih(owner, "weight_ih", {gates * hidden, in}, fan_in_uniform(hidden)),
-      weight_hh(owner, "weight_hh", {gates * hidden, hidden}, fan_in_uniform(hidden)) {
+GateParameters::GateParameters(Module& owner, std::int64_t in, std::int64_t hidden, int gates, bool with_bias,
+                               std::string_view suffix)
+    : weight_ih(owner, fmt::format("weight_ih{}", suffix), {gates * hidden, in}, fan_in_uniform(hidden)),
+      weight_hh(owner, fmt::format("weight_hh{}", suffix), {gates * hidden, hidden}, fan_in_uniform(hidden)) {
   if (!with_bias) return;
-  bias_ih.emplace(owner, "bias_ih", Shape{gates * hidden}, fan_in_uniform(hidden));
-  bias_hh.emplace(owner, "bias_hh", Shape{gates * hidden}, fan_in_uniform(hidden));
+  bias_ih.emplace(owner, fmt::format("bias_ih{}", suffix), Shape{gates * hidden}, fan_in_uniform(hidden));
+  bias_hh.emplace(owner, fmt::format("bias_hh{}", suffix), Shape{gates * hidden}, fan_in_uniform(hidden));
 }
 
 GRUCell::GRUCell(Module& parent, std::string_view name, std::int64_t in, std::int64_t hidden, bool with_bias)
@@ -53,6 +56,37 @@ LSTMState LSTMCell::forward(const Var& x, const LSTMState& state) {
   const auto [i, f, g, o] = chunk<4>(of_x + of_h, -1);
   const Var c_new = sigmoid(f) * c + sigmoid(i) * tanh(g);
   return {sigmoid(o) * tanh(c_new), c_new};
+}
+
+Recurrent::Recurrent(Module& parent, std::string_view name, Cell cell, std::int64_t in, std::int64_t hidden,
+                     std::int64_t layers, float dropout)
+    : Layer(parent, name) {
+  for (std::int64_t i = 0; i < layers; ++i) {
+    layers_.emplace_back(*this, i == 0 ? in : hidden, hidden, cell == Cell::gru ? 3 : 4, true,
+                         fmt::format("_l{}", i));
+    if (i + 1 < layers) dropouts_.emplace_back(*this, fmt::format("dropout_l{}", i), dropout);
+  }
+}
+
+Var Recurrent::forward(const Var& x) {
+  const std::int64_t shards = x.tape().pass().shards;
+  if (x.shape().rank() != 3)
+    throw UsageError("recurrent layers take [N, T, in], not {}", to_string(x.shape()));
+  const std::int64_t samples = x.shape()[0] / shards, steps = x.shape()[1];
+  // The two dimensions of samples and steps of each shard change places.
+  const auto turned = [&](const Var& y, std::int64_t first, std::int64_t second) {
+    const std::int64_t width = y.shape()[2];
+    return reshape(permute(reshape(y, {shards, first, second, width}), {0, 2, 1, 3}),
+                   {shards * second, first, width});
+  };
+  Var h = turned(x, samples, steps);
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    GateParameters& layer = layers_[i];
+    Tape& tape = x.tape();
+    h = recurrent(gates_of(i == 0 ? h : dropouts_[i - 1](h), layer.weight_ih, layer.bias_ih),
+                  tape.weight(layer.weight_hh), tape.bias(*layer.bias_hh));
+  }
+  return turned(h, steps, samples);
 }
 
 }  // namespace lockstep::nn

@@ -33,6 +33,20 @@ GatherSizes SegmentRows::sizes() const {
   return gather_sizes(function, y, indices, 0, x);
 }
 
+KeepSteps::Sizes KeepSteps::sizes() const {
+  const int rank = x.shape().rank();
+  if (rank < 2 || !(lengths.shape() == Shape{x.size(0)}))
+    throw UsageError("{}: lengths of shape {} do not fit sequences of shape {}", function,
+                     to_string(lengths.shape()), to_string(x.shape()));
+  require_shape(function, "y", y, x.shape());
+  if (y.dtype() != x.dtype() ||
+      !(x.dtype() == DType::int64 || x.dtype() == DType::float32 || x.dtype() == DType::bfloat16))
+    throw UsageError("{}: sequences of {} do not become {}", function, to_string(x.dtype()),
+                     to_string(y.dtype()));
+  const std::int64_t rows = x.size(0) * x.size(1);
+  return {x.size(0), x.size(1), rows == 0 ? 0 : x.numel() / rows};
+}
+
 namespace {
 
 TableSizes table_sizes(const char* operation, const Tensor& indices, const Tensor& weight, const Tensor& y) {

@@ -41,6 +41,19 @@ Tensor target_for(const Var& output, const Tensor& y, const char* task) {
                   pluralized(y.shape()[0], "sample"), to_string(output.shape()), to_string(y.shape()));
 }
 
+/// How many steps of each target, of at least two dimensions, count; absent: all.
+Tensor lengths_of(const std::string& field, const Batch& batch) {
+  const bool has_steps = batch["y"].shape().rank() > 1 && !field.empty() && batch.has(field);
+  return has_steps ? batch[field] : Tensor();
+}
+
+/// A tensor [N, T, ...] with `value` in the steps that do not count.
+Tensor counted(Tape& tape, const Tensor& x, const Tensor& lengths, double value) {
+  return lengths ? keep_steps(tape, x, lengths, value) : x;
+}
+
+constexpr std::int64_t ignored = ops::CrossEntropyOptions().ignore_index;
+
 double correct_of(const Var& logits, const Tensor& targets) {
   kernels::Backend& backend = logits.tape().backend();
   const Tensor count = backend.empty({}, DType::int64);
@@ -73,7 +86,9 @@ Loss mixed_loss(const Var& logits, const Batch& batch, float smoothing) {
 }
 
 void Classification::check(const Model& model, const data::Dataset& data) {
-  check_classes(model, data, check_target(data, DType::int64, "classification"));
+  const data::Field& y = check_target(data, DType::int64, "classification");
+  check_classes(model, data, y);
+  model.check_target(data::batch_shape(1, y.shape), true);
   classes_ = model.classes();
   if (options_.per_class && classes_ == 0)
     throw UsageError("task.per_class = true: the model does not say how many classes it has");
@@ -93,18 +108,23 @@ std::vector<Metric> Classification::metrics() const {
 Loss Classification::loss(Tape& tape, Model& model, const Batch& batch) {
   const float smoothing = tape.pass().training ? static_cast<float>(options_.label_smoothing) : 0.0f;
   if (batch.has("y_partner")) return mixed_loss(model(tape, batch), batch, smoothing);
-  return cross_entropy(model(tape, batch), batch["y"], {.label_smoothing = smoothing});
+  lengths_ = model.output_lengths();
+  const Tensor y = counted(tape, batch["y"], lengths_of(lengths_, batch), ignored);
+  return cross_entropy(model(tape, batch), y, {.label_smoothing = smoothing});
 }
 
 void Classification::evaluate(Evaluation& to, const Batch& batch, const Var& output) {
-  const auto rows = static_cast<double>(batch["y"].numel());
-  to.add("accuracy", {correct_of(output, batch["y"]), rows});
+  Tape& tape = output.tape();
+  const Tensor y = counted(tape, batch["y"], lengths_of(lengths_, batch), ignored);
+  const double rows = to.loss().count;
+  to.add("accuracy", {correct_of(output, y), rows});
   if (classes_ <= 5 && !options_.per_class) return;
-  const Tensor logits = floats_of(output), targets = kernels::on_cpu(batch["y"], &output.tape().backend());
+  const Tensor logits = floats_of(output), targets = kernels::on_cpu(y, &tape.backend());
   const std::int64_t width = logits.shape()[-1];
   double in_top5 = 0;
   for (std::int64_t row = 0; row < targets.numel(); ++row) {
     const std::int64_t target = targets.data<std::int64_t>()[row];
+    if (target == ignored) continue;
     const float* const all = logits.data<float>() + row * width;
     // Of equal logits the first counts as the larger, as in accuracy.
     const auto above = std::count_if(all, all + width, [&](const float& logit) {
@@ -153,8 +173,9 @@ std::vector<Option<Regression::Options>> Regression::Options::options() {
           option::number("beta", &Options::beta, Range::above(0, 1e9), "smooth_l1: where the corner ends")};
 }
 
-void Regression::check(const Model&, const data::Dataset& data) {
-  check_target(data, DType::float32, "regression");
+void Regression::check(const Model& model, const data::Dataset& data) {
+  const data::Field& y = check_target(data, DType::float32, "regression");
+  model.check_target(data::batch_shape(1, y.shape), false);
 }
 
 std::vector<Metric> Regression::metrics() const {
@@ -172,13 +193,18 @@ std::vector<Metric> Regression::metrics() const {
 Loss Regression::loss(Tape& tape, Model& model, const Batch& batch) {
   const Var output = model(tape, batch);
   const Tensor y = target_for(output, batch["y"], "regression");
-  if (options_.loss == "l1") return l1(output, y);
-  if (options_.loss == "smooth_l1") return smooth_l1(output, y, static_cast<float>(options_.beta));
-  return mse(output, y);
+  lengths_ = model.output_lengths();
+  const PerSample of{.lengths = lengths_of(lengths_, batch)};
+  if (options_.loss == "l1") return l1(output, y, of);
+  if (options_.loss == "smooth_l1") return smooth_l1(output, y, static_cast<float>(options_.beta), of);
+  return mse(output, y, of);
 }
 
 void Regression::evaluate(Evaluation& to, const Batch& batch, const Var& output) {
-  const Tensor outputs = floats_of(output), targets = floats_of(batch["y"], output.tape());
+  Tape& tape = output.tape();
+  const Tensor lengths = lengths_of(lengths_, batch),
+               outputs = floats_of(counted(tape, to_channel_block(output, 1).value(), lengths, 0), tape),
+               targets = floats_of(counted(tape, batch["y"], lengths, 0), tape);
   double squared_errors = 0, absolute_errors = 0, sum = 0, squares = 0;
   for (std::int64_t i = 0; i < targets.numel(); ++i) {
     const double y = targets.data<float>()[i], error = outputs.data<float>()[i] - y;
@@ -187,14 +213,15 @@ void Regression::evaluate(Evaluation& to, const Batch& batch, const Var& output)
     sum += y;
     squares += y * y;
   }
-  const auto count = static_cast<double>(targets.numel());
+  const double count = to.loss().count;
   to.add("rmse", {squared_errors, count});
   to.add("mae", {absolute_errors, count});
   to.add("r2", {squared_errors, sum, squares, count});
 }
 
-void Binary::check(const Model&, const data::Dataset& data) {
+void Binary::check(const Model& model, const data::Dataset& data) {
   const data::Field& y = data::field_named(data, "y");
+  model.check_target(data::batch_shape(1, y.shape), false);
   if (y.classes > 2)
     throw DataError("{}: field y has values up to {}, but task.name = binary learns 0 and 1", data.name(),
                     y.classes - 1);
@@ -217,19 +244,24 @@ void check_probabilities(const Tensor& y) {
 }  // namespace
 
 Loss Binary::loss(Tape& tape, Model& model, const Batch& batch) {
-  if (batch["y"].device() == Device::cpu()) check_probabilities(batch["y"]);  // on a GPU: in evaluations
+  lengths_ = model.output_lengths();
+  const Tensor lengths = lengths_of(lengths_, batch), y = counted(tape, batch["y"], lengths, 0);
+  if (y.device() == Device::cpu()) check_probabilities(y);  // on a GPU: in evaluations
   const Var output = model(tape, batch);
-  return bce_with_logits(output,
-                         target_for(output, tape.backend().in_type(batch["y"], DType::float32), "binary"));
+  return bce_with_logits(output, target_for(output, tape.backend().in_type(y, DType::float32), "binary"),
+                         {.lengths = lengths});
 }
 
 void Binary::evaluate(Evaluation& to, const Batch& batch, const Var& output) {
-  const Tensor logits = floats_of(output), targets = floats_of(batch["y"], output.tape());
+  Tape& tape = output.tape();
+  const Tensor lengths = lengths_of(lengths_, batch),  // a step that does not count is not correct
+      logits = floats_of(counted(tape, to_channel_block(output, 1).value(), lengths, 0), tape),
+               targets = floats_of(counted(tape, batch["y"], lengths, 1), tape);
   check_probabilities(targets);
   double correct = 0;
   for (std::int64_t i = 0; i < targets.numel(); ++i)
     correct += (logits.data<float>()[i] > 0) == (targets.data<float>()[i] >= 0.5f);
-  to.add("accuracy", {correct, static_cast<double>(targets.numel())});
+  to.add("accuracy", {correct, to.loss().count});
 }
 
 }  // namespace lockstep::tasks

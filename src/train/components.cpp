@@ -129,6 +129,24 @@ void check_layout(const Model& model, const Shape& image, const std::string& fil
       file, to_string(image));
 }
 
+/// Throws DataError with file and sample unless `name`, if it is a field, has one integer a sample, which
+/// says how many steps of field `of` exist.
+void check_lengths(const data::Dataset& data, const std::string& name, const std::string& of) {
+  if (!data::has_field(data, name) || !data::has_field(data, of)) return;
+  const data::Field &field = data::field_named(data, name), &series = data::field_named(data, of);
+  if (series.shape.rank() == 0) return;
+  if (field.dtype != DType::int64 || field.shape.rank() != 0)
+    throw DataError(
+        "{}: field {} is {} {} a sample, but the lengths of series are one integer a sample, stored as [N]",
+        data.name(), name, to_string(field.dtype), to_string(field.shape));
+  const std::vector<double> lengths = data.column(name);
+  for (std::size_t i = 0; i < lengths.size(); ++i)
+    if (lengths[i] < 0 || lengths[i] > static_cast<double>(series.shape[0]))
+      throw DataError("{}: {} is {}, but {} has {} steps (0 to {} can exist)",
+                      data.location(static_cast<std::int64_t>(i)), name, lengths[i], of, series.shape[0],
+                      series.shape[0]);
+}
+
 }  // namespace
 
 void check_inputs(const Model& model, const data::Dataset& data) {
@@ -142,6 +160,8 @@ void check_inputs(const Model& model, const data::Dataset& data) {
       throw;
     }
   }
+  if (model.reads_lengths()) check_lengths(data, "lengths", "x");
+  if (const std::string lengths = model.output_lengths(); !lengths.empty()) check_lengths(data, lengths, "y");
 }
 
 void check_data(const Model& model, Task& task, const data::Dataset& data) {

@@ -84,7 +84,9 @@ data::Request request_for(const Config& config, const models::Model& model, std:
           .context = model.context(),
           .classes = model.classes(),
           .documents_apart = config.data.documents == "mask",
-          .takes_images = model.sample_shape().rank() > 0,
+          .takes_images = model.sample_shape().rank() > 0 && !model.reads_lengths(),
+          .takes_series = model.reads_lengths(),
+          .y_lengths = model.output_lengths(),
           .classifies = config.task.options_of<tasks::Classification>() != nullptr,
           .labels = reads_labels || !takes_unit_range(config),  // whose x alone is learned
           .targets = targets,
@@ -225,7 +227,7 @@ void list_folders(Config& config, comm::HostGroup& world, const std::string& onl
 DataSets::DataSets(const Config& config, const models::Model& model) {
   open_train(config, model);
   map_to_unit_range(config);
-  add_normalized_fields(config.data.normalize);
+  add_normalized_fields(config.data.normalize, model);
   if (config.data.eval_fraction > 0) {
     for (Source& source : sources_)
       source.split.emplace(data::split(*source.whole, config.data.eval_fraction, config.ddp.seed));
@@ -368,7 +370,7 @@ DataSets::DataSets(const Config& config, const models::Model& model, const std::
   std::vector<std::string> normalized = config.data.normalize;
   if (!targets)
     std::erase_if(normalized, [&](const std::string& name) { return !data::has_field(*eval_, name); });
-  add_normalized_fields(normalized);
+  add_normalized_fields(normalized, model);
   use(from, own_statistics);
 }
 
@@ -452,7 +454,7 @@ void DataSets::map_to_unit_range(const Config& config) {
 
 /// Until mean and deviation of data.normalize are known they are 0 and 1, so that the types of fields are
 /// final. Images are normalised by the attributes of the first file.
-void DataSets::add_normalized_fields(const std::vector<std::string>& names) {
+void DataSets::add_normalized_fields(const std::vector<std::string>& names, const models::Model& model) {
   const data::Dataset& first = *all().front();
   for (const std::string& name : names) {
     if (!data::has_field(first, name)) {
@@ -463,11 +465,18 @@ void DataSets::add_normalized_fields(const std::vector<std::string>& names) {
     }
     if (std::ranges::find(normalized_, name, &NormalizedField::name) != normalized_.end())
       throw UsageError("data.normalize: names {} twice", name);
-    const auto channels =
-        static_cast<std::size_t>(data::normalization_channels(data::field_named(first, name).shape));
+    const Shape& shape = data::field_named(first, name).shape;
+    const std::string output = model.output_lengths(), lengths = name == "y" ? output
+                                                                 : name == "x" && model.reads_lengths()
+                                                                     ? "lengths"
+                                                                     : "";
+    auto means = static_cast<std::size_t>(data::normalization_channels(shape));
+    if (model.reads_lengths() && shape.rank() == 2) means = static_cast<std::size_t>(shape[1]);
+    if (model.reads_lengths() && shape.rank() == 1 && !lengths.empty()) means = 1;  // [T]
     normalized_.push_back(
         {.name = name,
-         .by = {.mean = std::vector<double>(channels, 0), .deviation = std::vector<double>(channels, 1)}});
+         .by = {.mean = std::vector<double>(means, 0), .deviation = std::vector<double>(means, 1)},
+         .lengths = shape.rank() > 0 && data::has_field(first, lengths) ? lengths : ""});
   }
   for (const data::Field& field : first.fields())
     if (const auto by = first.meaning(field.name).by;
@@ -481,7 +490,8 @@ void DataSets::normalize(const NormalizedField& field) {
   const Shape& known = data::field_named(first, field.name).shape;
   for (data::Dataset* const one : all()) {
     const Shape& shape = data::field_named(*one, field.name).shape;
-    if (data::normalization_channels(shape) != data::normalization_channels(known))
+    if ((shape.rank() > 2 && shape[0] != known[0]) ||
+        data::normalization_block(shape, std::ssize(field.by.mean)) == 0)
       throw DataError("{}: samples of {} are {}, but those of {} are {}", one->name(), field.name,
                       to_string(shape), first.name(), to_string(known));
     one->normalize(field.name, field.by);
@@ -504,7 +514,8 @@ void DataSets::measure(comm::HostGroup& world) {
       std::vector<data::Mixture::Source> parts;
       for (const Source& source : sources_) parts.push_back({.dataset = &source.train()});
       if (parts.empty()) parts.push_back({.dataset = eval_});
-      found = data::normalization_of(data::Mixture(std::move(parts), false), field.name, world);
+      found = data::normalization_of(data::Mixture(std::move(parts), false), field.name, world,
+                                     std::ssize(field.by.mean), field.lengths);
     }
     field.by = std::move(found);
     field.known = true;
@@ -534,7 +545,8 @@ void DataSets::use(const LearnedFrom& from, bool own_statistics) {
                       from.name, quote(field.name), field.name);
     field.known = true;
     if (!by) continue;
-    if (by->mean.size() != field.by.mean.size())
+    if (data::normalization_block(data::field_named(*all().front(), field.name).shape,
+                                  std::ssize(by->mean)) == 0)
       throw DataError("{}: field {} has {}, but {} learned from samples of {}", all().front()->name(),
                       field.name, pluralized(field.by.mean.size(), "channel"), from.name, by->mean.size());
     for (const data::Dataset* const one : all()) {

@@ -99,8 +99,9 @@ class DataSets {
   struct NormalizedField {
     std::string name;
     data::Normalization by;
-    bool by_key = true;  // a field of data.normalize; false: by attributes of the image files
-    bool known = false;  // from the files or their values, or from a checkpoint
+    bool by_key = true;     // a field of data.normalize; false: by attributes of the image files
+    bool known = false;     // from the files or their values, or from a checkpoint
+    std::string lengths{};  // the field that says how many of its steps count; empty: all
   };
 
   std::unique_ptr<data::Dataset> open(const Config& config, const data::Request& request);
@@ -108,7 +109,7 @@ class DataSets {
   std::vector<data::Dataset*> all() const;
   void weigh(const DataConfig& config);
   void map_to_unit_range(const Config& config);
-  void add_normalized_fields(const std::vector<std::string>& names);
+  void add_normalized_fields(const std::vector<std::string>& names, const models::Model& model);
   void check_meanings();
   void normalize(const NormalizedField& field);
 

@@ -84,5 +84,5 @@ with h5py.File("weights.h5") as old, h5py.File("wrapped.h5", "w") as new:
     new["model/module.head.bias"] = [1.0]
 PY
 refused 3 'unexpected: model/head.bias' ranks 1 convert wrapped.h5 none.h5 --config wind.ini
-refused 2 'model.name: "turbine" is not one of: mlp, resnet, gpt, llama, unet, vit, cosmoflow' "$lockstep" eval whole/checkpoints/latest
+refused 2 'model.name: "turbine" is not one of: mlp, resnet, gpt, llama, unet, vit, encoder, rnn, cosmoflow' "$lockstep" eval whole/checkpoints/latest
 finish

@@ -56,7 +56,7 @@ expect 2 "nowhere.ini: cannot open: No such file or directory; .*check the path"
 train_expect 2 'train.steps: "many" is not a whole number in \[0, ' --set train.steps=many
 train_expect 2 'optimizer.name: "adam" is not one of: adamw, sgd, muon, lion; did you mean adamw\?' --set optimizer.name=adam
 train_expect 2 "train.steps is not|write it as SECTION.KEY=VALUE" --set train.steps
-train_expect 2 "model.name: .rnn. is not one of: mlp, resnet, gpt, llama, unet, vit, cosmoflow" --set model.name=rnn
+train_expect 2 "model.name: .cnn. is not one of: mlp, resnet, gpt, llama, unet, vit, encoder, rnn, cosmoflow" --set model.name=cnn
 grep -qw avx512_bf16 /proc/cpuinfo ||
   train_expect 2 "precision bf16 would be slower than fp32: .*this processor .* has neither AVX512-BF16 nor AMX" --set train.precision=bf16
 [ -e /dev/nvidia0 ] || train_expect 2 "device cuda: " --set train.device=cuda

@@ -395,8 +395,8 @@ BOOST_AUTO_TEST_CASE(a_name_that_is_near_one_of_a_model_is_told) {
   BOOST_CHECK_EXCEPTION(models::built_in_models().configure("resnett"), UsageError,
                         [](const UsageError& error) {
                           return std::string(error.what()) ==
-                                 "\"resnett\" is not one of: mlp, resnet, gpt, llama, unet, vit, cosmoflow; "
-                                 "did you mean resnet?";
+                                 "\"resnett\" is not one of: mlp, resnet, gpt, llama, unet, vit, encoder, "
+                                 "rnn, cosmoflow; did you mean resnet?";
                         });
 }
 

@@ -71,7 +71,24 @@ std::vector<Work> all_work() {
                classes_of_positions = Tensor::zeros({4, 8, 8, 8}, DType::int64);
   const Batch noisy(0, {{"x", images}, {"t", Tensor::zeros({4})}, {"y", labels}});
   const Tensor classes_of_pixels = Tensor::zeros({4, 6, 8}, DType::int64);  // logits: the last dimension
-  return {{ModelMaker::of<models::Mlp>("mlp", {.sizes = {192, 64, 32, 10}, .dropout = 0.1}), images, labels},
+  const Batch series(0, {{"x", Tensor::zeros({4, 6, 3})}, {"lengths", Tensor::zeros({4}, DType::int64)}});
+  const models::Encoder::Options encoder{.series = {.features = 3, .outputs = 10},
+                                         .context = 6,
+                                         .layers = 2,
+                                         .heads = 2,
+                                         .channels = 32,
+                                         .mlp_channels = 64,
+                                         .dropout = 0.1};
+  const models::Rnn::Options rnn{.series = {.features = 3, .outputs = 10, .pooling = models::Pooling::last},
+                                 .layers = 2,
+                                 .hidden = 16,
+                                 .dropout = 0.1};
+  models::Rnn::Options lstm = rnn;
+  lstm.cell = nn::Cell::lstm;
+  return {{ModelMaker::of<models::Encoder>("encoder", encoder), series, labels},
+          {ModelMaker::of<models::Rnn>("gru", rnn), series, labels},
+          {ModelMaker::of<models::Rnn>("lstm", lstm), series, labels},
+          {ModelMaker::of<models::Mlp>("mlp", {.sizes = {192, 64, 32, 10}, .dropout = 0.1}), images, labels},
           {ModelMaker::of<models::Resnet>("resnet", resnet), images, labels},
           {ModelMaker::of<models::Resnet>("resnet, synchronized", sync), images, labels},
           {ModelMaker::of<models::Resnet>("resnet, recomputed", resnet_again), images, labels},

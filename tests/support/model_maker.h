@@ -12,6 +12,7 @@
 #include "lockstep/models/mlp.h"
 #include "lockstep/models/registry.h"
 #include "lockstep/models/resnet.h"
+#include "lockstep/models/series.h"
 #include "lockstep/models/unet.h"
 #include "lockstep/models/vit.h"
 

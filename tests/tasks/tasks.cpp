@@ -105,6 +105,54 @@ BOOST_AUTO_TEST_CASE(classification_counts_the_best_and_the_five_best_classes_an
   BOOST_TEST(metric(task, model, "accuracy", column) == 0.25);
 }
 
+BOOST_AUTO_TEST_CASE(steps_that_do_not_exist_count_in_no_loss_and_no_metric) {
+  const float nan = std::nanf("");
+  const auto same = [&](Task& task, Model& model, const Batch& padded, const Batch& rows) {
+    std::vector<Metric> metrics = task.metrics();
+    metrics.push_back({.name = "loss"});
+    for (const Metric& one : metrics)
+      BOOST_TEST(metric(task, model, one.name, {padded}) == metric(task, model, one.name, {rows}),
+                 one.name << boost::test_tools::tolerance(1e-6));
+  };
+  const Tensor lengths = labels({1, 0, 2});
+  const auto steps = [&](const Tensor& first, const Tensor& third, const Tensor& fourth, auto padding) {
+    const std::int64_t width = first.numel();
+    const Tensor all = Tensor::empty(width == 1 ? Shape{3, 2} : Shape{3, 2, width}, first.dtype());
+    auto* const to = all.template data<decltype(padding)>();
+    std::fill_n(to, all.numel(), padding);
+    for (const auto& [step, from] : {std::pair(0, first), {4, third}, {5, fourth}})
+      std::copy_n(from.template data<decltype(padding)>(), width, to + step * width);
+    return all;
+  };
+  Told model(6);
+  Classification classes({.per_class = true});
+  classes.check(model, integers(6));
+  const Tensor a = tensor({6}, {1, 2, 3, 4, 5, 6}), b = tensor({6}, {3, 1, 1, 2, 0, 1}),
+               c = tensor({6}, {9, 8, 7, 6, 5, 4});
+  const Tensor rows = tensor({3, 6}, {1, 2, 3, 4, 5, 6, 3, 1, 1, 2, 0, 1, 9, 8, 7, 6, 5, 4});
+  same(classes, model,
+       Batch(0, {{"output", steps(a, b, c, nan)},
+                 {"y", steps(labels({5}), labels({0}), labels({5}), std::int64_t{77})},
+                 {"y_lengths", lengths}}),
+       Batch(0, {{"output", rows}, {"y", labels({5, 0, 5})}}));
+  const Tensor again = tensor({3, 6}, {1, 2, 3, 4, 5, 6, 9, 8, 7, 6, 5, 4, 3, 1, 1, 2, 0, 1});
+  same(classes, model, Batch(0, {{"output", again}, {"y", labels({5, -100, 0})}}),
+       Batch(0, {{"output", tensor({2, 6}, {1, 2, 3, 4, 5, 6, 3, 1, 1, 2, 0, 1})}, {"y", labels({5, 0})}}));
+  for (const char* const loss : {"mse", "l1", "smooth_l1"}) {
+    Regression numbers({.loss = loss});
+    const Tensor y = steps(b, c, a, nan), x = steps(a, b, c, nan);
+    same(numbers, model, Batch(0, {{"output", x}, {"y", y}, {"y_lengths", lengths}}),
+         Batch(0, {{"output", rows},
+                   {"y", tensor({3, 6}, {3, 1, 1, 2, 0, 1, 9, 8, 7, 6, 5, 4, 1, 2, 3, 4, 5, 6})}}));
+  }
+  Binary binary({});
+  same(binary, model,
+       Batch(0, {{"output", steps(tensor({1}, {2}), tensor({1}, {-1}), tensor({1}, {3}), nan)},
+                 {"y", steps(labels({1}), labels({1}), labels({1}), std::int64_t{55})},
+                 {"y_lengths", lengths}}),
+       Batch(0, {{"output", tensor({3}, {2, -1, 3})}, {"y", labels({1, 1, 1})}}));
+}
+
 BOOST_AUTO_TEST_CASE(the_smoothing_of_labels_is_for_training_only) {
   Classification task({.label_smoothing = 0.5});
   Told model(2);

@@ -164,9 +164,9 @@ BOOST_AUTO_TEST_CASE(every_key_has_a_range_or_a_form_and_refuses_what_is_beyond_
 
 BOOST_AUTO_TEST_CASE(a_model_takes_its_own_keys_only_and_an_error_says_whose_a_key_is) {
   BOOST_TEST(error_of(minimal, {"model.heads=4"}) ==
-             "--set: model.heads: is a key of gpt, llama, vit, and model.name is mlp; remove it");
+             "--set: model.heads: is a key of gpt, llama, vit, encoder, and model.name is mlp; remove it");
   BOOST_TEST(contains(error_of(resnet, {"model.dropout=0.5"}),
-                      "model.dropout: is a key of mlp, gpt, unet, vit, cosmoflow, and"));
+                      "model.dropout: is a key of mlp, gpt, unet, vit, encoder, rnn, cosmoflow, and"));
   BOOST_TEST(
       contains(error_of("[model]\nstem = 7x7\n" + minimal), "a.ini:2: model.stem: is a key of resnet"));
   BOOST_TEST(contains(error_of(resnet, {"model.name=mlp"}), "a.ini:"));
@@ -295,8 +295,9 @@ BOOST_AUTO_TEST_CASE(a_model_of_a_program_has_its_keys_in_the_configuration_as_b
   BOOST_TEST(refusal("") == "a.ini: model.width is missing: numbers of a sample");
   BOOST_TEST(contains(refusal("width = 7\ngain = 11\n"), "model.gain: \"11\" is not a number in [0, 10]"));
   BOOST_TEST(contains(refusal("width = 7\namplification = 2\n"), "did you mean model.gain?"));
-  BOOST_TEST(contains(error_of("[model]\nname = scale\n" + some_training),
-                      "\"scale\" is not one of: mlp, resnet, gpt, llama, unet, vit, cosmoflow"));
+  BOOST_TEST(
+      contains(error_of("[model]\nname = scale\n" + some_training),
+               "\"scale\" is not one of: mlp, resnet, gpt, llama, unet, vit, encoder, rnn, cosmoflow"));
 }
 
 BOOST_AUTO_TEST_CASE(a_task_may_have_a_section_of_its_own) {

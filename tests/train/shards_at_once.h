@@ -30,6 +30,12 @@ inline std::vector<AtOnceCase> at_once_cases() {
            "name = vit\nimage_size = 8\npatch = 4\nlayers = 1\nheads = 2\nchannels = 16\nmlp_channels = 32\n"
            "in_channels = 3\nclasses = 5\n",
            ""},
+          {"encoder",
+           "name = encoder\nfeatures = 3\noutputs = 5\ncontext = 7\nlayers = 2\nheads = 2\nchannels = 16\n"
+           "mlp_channels = 32\ndropout = 0.2\n",
+           ""},
+          {"gru", "name = rnn\nfeatures = 3\noutputs = 5\nlayers = 2\nhidden = 8\ndropout = 0.2\n", ""},
+          {"lstm", "name = rnn\ncell = lstm\nfeatures = 3\noutputs = 5\nhidden = 8\npooling = mean\n", ""},
           {"diffusion", unet + "steps = 9\nclass_dropout = 0.4\n", ""},
           {"diffusion by losses", unet + "steps = 2\ntime = loss_second_moment\n", ""}};
 }

@@ -325,11 +325,22 @@ Var attention(const Var& qkv, int heads, bool causal, HeadOrder order = HeadOrde
 // Sequences of different lengths are padded to [N, T, ...], and lengths, int64 [N], say how many of the T
 // steps of each count. DataError if one is outside [0, T].
 
+/// x: [N, T, ...]; result as x, but 0, or `value`, in the steps that do not count, which may hold anything.
+Var keep_steps(const Var& x, const Tensor& lengths);
+Tensor keep_steps(Tape& tape, const Tensor& x, const Tensor& lengths, double value = 0);
 /// float32 [N, steps]: 1 for steps that count, 0 for others; a key mask of attention.
 Tensor length_mask(Tape& tape, const Tensor& lengths, std::int64_t steps);
 /// x: [N, T, ...]; result [N, ...], the mean over the steps that count; 0 if none does. Other steps may hold
 /// anything.
 Var mean_over_lengths(const Var& x, const Tensor& lengths);
+/// The same of the last step that counts.
+Var last_of_lengths(const Var& x, const Tensor& lengths);
+
+/// A layer of a recurrent network, from a state of zeros. from_x: [T, N, gates H], x weight_ih' + bias_ih of
+/// all steps (of one shard after another, if a pass has several); weight, bias: PyTorch's weight_hh [gates H,
+/// H] and bias_hh, absent or [gates H]. 3 gates r, z, n: a GRU; 4 gates i, f, g, o: an LSTM. Result [T, N,
+/// H].
+Var recurrent(const Var& from_x, const Var& weight, const Var& bias = {});
 
 // --- normalisation
 /// Over the last dimension n; weight, bias: [n].
@@ -390,8 +401,11 @@ Loss linear_cross_entropy(const Var& x, const Var& weight, const Tensor& targets
                           const ops::CrossEntropyOptions& options = {});
 /// Inputs and outputs of the losses below for each sample; samples are the first dimension of x [N, ...].
 struct PerSample {
-  Tensor weights;            ///< float32 [N], factors of the samples' losses; absent: 1. The count stays
+  Tensor weights = {};       ///< float32 [N], factors of the samples' losses; absent: 1. The count stays
   Tensor* values = nullptr;  ///< receives float32 [N]: the mean loss of each sample's elements, not weighted
+  /// int64 [N]: how many steps of each sample of x [N, T, ...] count, in the sum and in the count; other
+  /// steps may hold anything, also in the target. Not with `values`.
+  Tensor lengths = {};
 };
 // Sums over the elements of x and a target of its shape; the count is the number of elements.
 /// (x - target)^2

@@ -25,8 +25,14 @@ struct ArraysOptions {
   std::int64_t memory_limit_bytes = std::int64_t{2} << 30;
 };
 
-/// How many numbers a Normalization has.
+/// How many numbers a Normalization has, unless one number is for all elements or for a feature of series.
 std::int64_t normalization_channels(const Shape& sample);
+/// Element e of a sample has mean e / block % means of a Normalization of so many means; 0: it cannot have so
+/// many.
+std::int64_t normalization_block(const Shape& sample, std::int64_t means);
+/// Whether samples are padded, so that values that are not finite are no error: there is a field lengths or
+/// y_lengths.
+bool are_padded(const std::vector<Field>& fields);
 
 /// Arrays of floats are read as float32 (once normalised, if they are: float64 keeps its digits until then),
 /// arrays of integers and booleans (0 and 1) as int64. Several files count as one. An array NAME [rows, ...]
@@ -62,7 +68,8 @@ class Arrays : public Dataset {
   void normalize(std::string_view field, std::optional<Normalization> by) override;
   void hold_on_node(comm::HostGroup& world, std::int64_t& memory_left_bytes) override;
   /// DataError naming file and row if an integer of the field is no class, 0 to classes - 1. Reads all of it.
-  void check_labels(std::string_view field, std::int64_t classes) const;
+  /// lengths: the field that says how many steps of each sample exist, if there is such a field.
+  void check_labels(std::string_view field, std::int64_t classes, std::string_view lengths = {}) const;
 
  protected:
   /// What an array must be, and what it becomes.
@@ -204,7 +211,9 @@ class Normalized final : public Dataset {
 
 /// Mean and deviation of a float field over all samples, in float64: the same on every rank, and at any
 /// number of ranks, which share the reading. 1 is the deviation of what is always the same. Collective;
-/// the same DataError on every rank, which names file and row, if a value is not finite.
-Normalization normalization_of(const Dataset& dataset, std::string_view field, comm::HostGroup& world);
+/// the same DataError on every rank, which names file and row, if a value is not finite. means: how many; 0:
+/// normalization_channels(). lengths: the field that says how many steps of each sample count; empty: all do.
+Normalization normalization_of(const Dataset& dataset, std::string_view field, comm::HostGroup& world,
+                               std::int64_t means = 0, std::string_view lengths = {});
 
 }  // namespace lockstep::data

@@ -36,8 +36,8 @@ struct Field {
   bool operator==(const Field&) const = default;
 };
 
-/// A float field becomes (value - mean) / deviation. One number for each element of samples [F], for each
-/// channel of samples [C, ...] of rank 3 or more, else one for all.
+/// A float field becomes (value - mean) / deviation. One number for all elements, or for each element of
+/// samples [F], each channel of samples [C, ...] of rank 3 or more, each feature of series [T, F].
 struct Normalization {
   std::vector<double> mean, deviation;  ///< of each element of the field, in its units
   bool operator==(const Normalization&) const = default;
@@ -98,6 +98,8 @@ struct Request {
   std::int64_t classes = 0;           ///< or tokens that the model knows; 0: not known
   bool documents_apart = false;       ///< data.documents = mask
   bool takes_images = false;          ///< the model says the shape of its input x
+  bool takes_series = false;          ///< Model::reads_lengths()
+  std::string y_lengths{};            ///< Model::output_lengths()
   bool classifies = false;            ///< y are classes
   bool labels = true;                 ///< y is needed of images
   bool targets = true;                ///< false: fields that the first file lacks are left out

@@ -71,6 +71,12 @@ class Model : public nn::Module {
   /// Whether the model takes the positions of tokens from field `positions`, if a batch has it
   /// (autograd/functions.h): then documents can share a row, and a KeyValueCache works.
   virtual bool reads_positions() const { return false; }
+  /// Whether x are series [N, T, F], of which field `lengths`, int64 [N], says how many steps exist, if a
+  /// batch has it: the others may hold anything. data.normalize then takes each of F alone.
+  virtual bool reads_lengths() const { return false; }
+  /// The field, int64 [N], that says how many steps of the output and of the targets y [N, T, ...] exist, if
+  /// a batch has it: others count in no loss and no metric. Empty: the output has no steps.
+  virtual std::string output_lengths() const { return "y_lengths"; }
   /// The ragged field whose rows the output has, such as the nodes of graphs. Empty: it has a row a sample.
   virtual std::string output_rows() const { return ""; }
   /// Shape of a sample of field x, for measurements with synthetic data. A model for images or volumes of any
@@ -85,6 +91,8 @@ class Model : public nn::Module {
   }
   /// Throws DataError naming both shapes (and the key to change) if a field x of this shape does not fit.
   virtual void check_input([[maybe_unused]] const Shape& x) const {}
+  /// The same for targets, field y: labels, or numbers.
+  virtual void check_target([[maybe_unused]] const Shape& y, [[maybe_unused]] bool labels) const {}
 
  private:
   std::optional<Var> output_;  // of the last call outside of training

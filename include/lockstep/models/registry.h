@@ -15,7 +15,7 @@ using ModelType = Registry::Type;
 /// The section [model].
 using ModelConfig = Registry::Choice;
 
-/// Adds mlp, resnet, gpt, unet and vit.
+/// Adds mlp, resnet, gpt, llama, unet, vit, encoder and rnn.
 void add_built_in(Registry& registry);
 /// A registry that has only these.
 const Registry& built_in_models();

@@ -25,7 +25,6 @@ class VitBlock : public nn::Layer<VitBlock> {
   nn::MultiheadAttention self_attention_;
   nn::Dropout dropout_;
   nn::LayerNorm ln_2_;
-  bool has_dropout_;
   nn::Linear mlp_0_;
   nn::Dropout mlp_2_;
   nn::Linear mlp_3_;

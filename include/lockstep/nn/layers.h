@@ -151,7 +151,7 @@ class MultiheadAttention : public Layer<MultiheadAttention> {
                      bool with_bias = true);
 
   /// Self-attention of x: [B, T, C]; with `causal`, to positions up to its own.
-  Var forward(const Var& x, bool causal = false);
+  Var forward(const Var& x, bool causal = false, const AttentionBias& bias = {});
   /// Attention of query: [B, Tq, C] to key and value: [B, Tk, C].
   Var forward(const Var& query, const Var& key, const Var& value, bool causal = false);
 

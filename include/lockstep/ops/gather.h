@@ -76,6 +76,27 @@ struct SegmentMax : SegmentRows {
   static constexpr const char* name = "segment_max";
 };
 
+/// y = the first lengths[n] steps of each sequence of x [N, T, ...], or only the last of these, and `value`
+/// in the other steps, whatever x holds there. float32, bf16 or int64; y may be x. lengths: int64 [N]; one
+/// outside [0, T] throws DataError, as an index of Gather.
+struct KeepSteps {
+  static constexpr const char* name = "keep_steps";
+  Tensor x, lengths;
+  double value = 0;
+  bool last = false;  ///< keeps the last of the steps alone
+  Tensor y;
+  const char* function = name;  ///< that errors in data name
+
+  static void operands(auto& op, auto&& each) {
+    each(in("x", op.x, anything), in("the lengths", op.lengths, int64), out("y", op.y, anything));
+  }
+  /// x: [sequences, steps, inner].
+  struct Sizes {
+    std::int64_t sequences, steps, inner;
+  };
+  Sizes sizes() const;
+};
+
 /// The sizes of an embedding.
 struct TableSizes {
   std::int64_t rows, width, uses;

@@ -1,4 +1,6 @@
-// The tasks that every program has: classification, language, regression and binary.
+// The tasks that every program has: classification, language, regression and binary. If a batch has the field
+// that Model::output_lengths() names, only so many steps of y and of the output [N, T, ...] count, in losses
+// and in metrics.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +12,8 @@
 
 namespace lockstep::tasks {
 
-/// The class of a sample: field y, int64. Metrics: loss (cross entropy), accuracy, accuracy_top5 where there
-/// are more than five classes, and with per_class accuracy_class_K for each.
+/// The class of a sample: field y, int64; -100 counts nowhere. Metrics: loss (cross entropy), accuracy,
+/// accuracy_top5 where there are more than five classes, and with per_class accuracy_class_K for each.
 class Classification final : public Task {
  public:
   struct Options {
@@ -31,6 +33,7 @@ class Classification final : public Task {
  private:
   Options options_;
   std::int64_t classes_ = 0;
+  std::string lengths_;  // Model::output_lengths()
 };
 
 /// The next token: field y, int64 [T]. Metrics: loss (cross entropy per token), perplexity and, where the
@@ -75,6 +78,7 @@ class Regression final : public Task {
 
  private:
   Options options_;
+  std::string lengths_;  // Model::output_lengths()
 };
 
 /// Yes or no: field y, 1 or 0 (integers) or probabilities (floats), of the shape of the output, which is a
@@ -91,6 +95,9 @@ class Binary final : public Task {
   Loss loss(Tape& tape, Model& model, const Batch& batch) override;
   void evaluate(Evaluation& to, const Batch& batch, const Var& output) override;
   OutputMeaning output_meaning() const override { return OutputMeaning::binary; }
+
+ private:
+  std::string lengths_;  // Model::output_lengths()
 };
 
 }  // namespace lockstep::tasks

@@ -1,5 +1,6 @@
 // Losses: sums, with the count that divides them.
 #include "lockstep/ops/loss.h"
+#include "lockstep/ops/gather.h"
 
 #include <vector>
 
@@ -60,6 +61,17 @@ Shape shape_of_samples(const Shape& x) {
   return shape;
 }
 
+/// Sets the count of a total, of each shard, to the number of elements of x in the steps that count.
+void count_steps(Tape& tape, const Tensor& lengths, const Shape& x, const Tensor& total) {
+  const Tensor ones = tape.backend().empty(x), counts = new_total(tape);
+  tape.backend().fill(ones, 1);
+  tape.backend().run(ops::KeepSteps{ones, lengths, 0, false, ones});
+  tape.run_by_shard(ops::Reduce<ops::Itself>{{}, {ones}, counts});
+  const Tensor from = counts.reshape({counts.numel()}), to = total.reshape({total.numel()});
+  for (std::int64_t at = 0; at < to.numel(); at += 2)
+    tape.backend().copy(from.rows(at, at + 1), to.rows(at + 1, at + 2));
+}
+
 /// The sum over the elements of loss(element, target).
 template <class ElementLoss>
 Loss of_elements(const char* function, const ElementLoss& loss, const Var& input, const Tensor& target,
@@ -68,7 +80,9 @@ Loss of_elements(const char* function, const ElementLoss& loss, const Var& input
   if (!(x.shape() == target.shape()))
     throw UsageError("{}: the input has shape {}, the target {}", function, to_string(x.shape()),
                      to_string(target.shape()));
-  const bool by_sample = per_sample.weights || per_sample.values;
+  const bool by_sample = per_sample.weights || per_sample.values || per_sample.lengths;
+  if (per_sample.values && per_sample.lengths)
+    throw UsageError("{}: the losses of samples are not known if lengths say which steps count", function);
   if (by_sample && x.shape().rank() == 0)
     throw UsageError("{}: a scalar has no samples, so it takes no per-sample weights or values", function);
   if (per_sample.weights && per_sample.weights.dtype() != DType::float32)
@@ -91,6 +105,7 @@ Loss of_elements(const char* function, const ElementLoss& loss, const Var& input
   if (by_sample || !has_term) {
     const Tensor terms = backend.empty(x.shape());
     backend.run(ops::Map<ops::LossTerm<ElementLoss>>{{loss}, {x.value(), targets}, terms});
+    if (per_sample.lengths) backend.run(ops::KeepSteps{terms, per_sample.lengths, 0, false, terms, function});
     if (per_sample.values) {
       const Tensor means = backend.empty({x.shape()[0]});
       const auto count = static_cast<double>(x.shape()[0] == 0 ? 1 : x.value().numel() / x.shape()[0]);
@@ -101,8 +116,10 @@ Loss of_elements(const char* function, const ElementLoss& loss, const Var& input
     if (weights) backend.run(ops::Map<ops::Product>{{}, {terms, weights}, terms});
     tape.run_by_shard(ops::Reduce<ops::Itself>{{}, {terms}, total});
   }
-  const Var sum =
-      tape.record(sum_of(tape, total), {&x}, [x, targets, loss, weights](Tape& t, const Tensor& dy) {
+  if (per_sample.lengths) count_steps(tape, per_sample.lengths, x.shape(), total);
+  const Var sum = tape.record(
+      sum_of(tape, total), {&x},
+      [x, targets, loss, weights, lengths = per_sample.lengths](Tape& t, const Tensor& dy) {
         add_new_gradient(t, x, [&](const Tensor& dx) {
           Tensor factor = of_rows(t, dy, x.shape());
           if (weights) {
@@ -110,6 +127,7 @@ Loss of_elements(const char* function, const ElementLoss& loss, const Var& input
             t.backend().run(ops::Map<ops::Product>{{}, {weights, of_sums}, factor});
           }
           t.backend().run(ops::Map<ops::LossSlope<ElementLoss>>{{loss}, {x.value(), targets, factor}, dx});
+          if (lengths) t.backend().run(ops::KeepSteps{dx, lengths, 0, false, dx});
         });
       });
   return {sum, total};

@@ -6,6 +6,7 @@
 #include "autograd/functions/support.h"
 #include "lockstep/autograd/key_value_cache.h"
 #include "lockstep/ops/gather.h"
+#include "ops/strided_copy.h"
 
 namespace lockstep {
 namespace {
@@ -191,76 +192,79 @@ Var attention(const Var& qkv, int heads, bool causal, HeadOrder order, const Ten
       });
 }
 
-namespace {
-
-/// lengths as float32 [sequences, 1]. DataError, as an index, for one outside [0, steps].
-Tensor checked_lengths(Tape& tape, const char* function, const Tensor& lengths, std::int64_t steps) {
-  if (lengths.shape().rank() != 1 || steps < 0)
-    throw UsageError("{}: lengths of shape {} for {} steps; there must be one for each sequence", function,
-                     to_string(lengths.shape()), steps);
-  kernels::Backend& backend = tape.backend();
-  const Tensor ones = backend.empty({steps + 1}), numbers = backend.empty({steps + 1}),
-               floats = backend.empty(lengths.shape());
-  backend.fill(ones, 1);
-  backend.run(ops::CumulativeSum{ones, 0, false, numbers});
-  backend.run(ops::Map<ops::Shifted>{{1, -1}, {numbers}, numbers});
-  backend.run(ops::Gather{numbers, lengths, 0, floats, function});
-  return floats.reshape({lengths.numel(), 1});
+Tensor keep_steps(Tape& tape, const Tensor& x, const Tensor& lengths, double value) {
+  const Tensor y = empty_like(tape.backend(), x);
+  tape.backend().run(ops::KeepSteps{x, lengths, value, false, y});
+  return y;
 }
 
-/// float32 [sequences, steps]: 1 for the first `lengths` steps, which are float32 [sequences, 1], then 0.
-Tensor mask_of(Tape& tape, const Tensor& lengths, std::int64_t steps) {
-  kernels::Backend& backend = tape.backend();
-  const Tensor ones = backend.empty({steps}), ends = backend.empty({steps}),
-               mask = backend.empty({lengths.numel(), steps});
-  backend.fill(ones, 1);
-  backend.run(ops::CumulativeSum{ones, 0, false, ends});
-  backend.run(ops::Map<ops::Difference>{{}, {lengths, ends}, mask});  // -1 or less after the last step
-  backend.run(ops::Map<ops::Value<ops::Clamp>>{{{-1, 0}}, {mask}, mask});
-  backend.run(ops::Map<ops::Shifted>{{1, 1}, {mask}, mask});
+Var keep_steps(const Var& input, const Tensor& lengths) {
+  const Var x = plain(input);
+  return record_unary(keep_steps(x.tape(), x.value(), lengths), x,
+                      [lengths](const Tensor& dy, const Tensor& dx) {
+                        return ops::KeepSteps{dy, lengths, 0, false, dx};
+                      });
+}
+
+Tensor length_mask(Tape& tape, const Tensor& lengths, std::int64_t steps) {
+  const Tensor mask = tape.backend().empty({lengths.numel(), steps});
+  tape.backend().fill(mask, 1);
+  tape.backend().run(ops::KeepSteps{mask, lengths, 0, false, mask, "length_mask"});
   return mask;
+}
+
+namespace {
+
+/// The sum of the steps that count, or the last of them; divided by `counts`, float32 [N, 1, ...], if there
+/// are some.
+Var over_lengths(const char* function, const Var& input, const Tensor& lengths, bool last,
+                 const Tensor& counts) {
+  const Var x = plain(input);
+  const Shape& s = x.shape();
+  Tape& tape = x.tape();
+  kernels::Backend& backend = tape.backend();
+  const Tensor seen = empty_like(backend, x.value());
+  backend.run(ops::KeepSteps{x.value(), lengths, 0, last, seen, function});
+  const Shape one = s.with(1, 1);
+  const Tensor sums = backend.empty(one), y = backend.empty(one, x.value().dtype());
+  backend.run(ops::ReduceAxes<ops::Total>{seen, counts ? sums : y});
+  if (counts) backend.run(ops::Map<ops::Quotient>{{}, {sums, counts}, y});
+  Shape result{s[0]};
+  for (int d = 2; d < s.rank(); ++d) result.append(s[d]);
+  return tape.record(y.reshape(result), {&x},
+                     [x = x.without_value(), lengths, last, counts, one](Tape& t, const Tensor& dy) {
+                       add_new_gradient(t, x, [&](const Tensor& dx) {
+                         const Tensor of_one = dy.reshape(one);
+                         if (counts)
+                           t.backend().run(ops::Map<ops::Quotient>{{}, {of_one, counts}, dx});
+                         else
+                           t.backend().run(ops::StridedCopy{ops::StridedView(of_one).expanded(dx.shape()),
+                                                            ops::StridedView(dx)});
+                         t.backend().run(ops::KeepSteps{dx, lengths, 0, last, dx});
+                       });
+                     });
 }
 
 }  // namespace
 
-Tensor length_mask(Tape& tape, const Tensor& lengths, std::int64_t steps) {
-  return mask_of(tape, checked_lengths(tape, "length_mask", lengths, steps), steps);
+Var mean_over_lengths(const Var& x, const Tensor& lengths) {
+  constexpr const char* function = "mean_over_lengths";
+  const int rank = x.shape().rank();
+  if (rank < 2 || !(lengths.shape() == Shape{x.shape()[0]}))
+    throw UsageError("{}: lengths of shape {} do not fit sequences of shape {}", function,
+                     to_string(lengths.shape()), to_string(x.shape()));
+  kernels::Backend& backend = x.tape().backend();
+  Shape column{lengths.numel()};
+  while (column.rank() < rank) column.append(1);
+  const Tensor floats = backend.in_type(lengths, DType::float32).reshape(column),
+               counts = backend.empty(column);
+  backend.run(
+      ops::Map<ops::Value<ops::Clamp>>{{{1, std::numeric_limits<float>::infinity()}}, {floats}, counts});
+  return over_lengths(function, x, lengths, false, counts);
 }
 
-Var mean_over_lengths(const Var& input, const Tensor& lengths) {
-  constexpr const char* function = "mean_over_lengths";
-  const Var x = plain(input);
-  const Shape& s = x.shape();
-  if (s.rank() < 2 || !(lengths.shape() == Shape{s[0]}))
-    throw UsageError("{}: lengths of shape {} do not fit sequences of shape {}", function,
-                     to_string(lengths.shape()), to_string(s));
-  Tape& tape = x.tape();
-  kernels::Backend& backend = tape.backend();
-  const Tensor floats = checked_lengths(tape, function, lengths, s[1]), zero = backend.empty({});
-  Shape rows{s[0], s[1]}, one_row{s[0], 1}, result{s[0]};
-  for (int d = 2; d < s.rank(); ++d) {
-    rows.append(1);
-    one_row.append(1);
-    result.append(s[d]);
-  }
-  const Tensor mask = mask_of(tape, floats, s[1]).reshape(rows), counts = floats.reshape(one_row),
-               seen = backend.empty(s), sums = backend.empty(s.with(1, 1)),
-               y = backend.empty(sums.shape(), x.value().dtype());
-  backend.fill(zero, 0);
-  backend.run(ops::Map<ops::Where>{{}, {mask, x.value(), zero}, seen});
-  backend.run(ops::ReduceAxes<ops::Total>{seen, sums});
-  backend.run(
-      ops::Map<ops::Value<ops::Clamp>>{{{1, std::numeric_limits<float>::infinity()}}, {counts}, counts});
-  backend.run(ops::Map<ops::Quotient>{{}, {sums, counts}, y});
-  return tape.record(
-      y.reshape(result), {&x},
-      [x = x.without_value(), mask, counts, zero, shape = sums.shape()](Tape& t, const Tensor& dy) {
-        add_new_gradient(t, x, [&](const Tensor& dx) {
-          const Tensor shares = t.backend().empty(shape);
-          t.backend().run(ops::Map<ops::Quotient>{{}, {dy.reshape(shape), counts}, shares});
-          t.backend().run(ops::Map<ops::Where>{{}, {mask, shares, zero}, dx});
-        });
-      });
+Var last_of_lengths(const Var& x, const Tensor& lengths) {
+  return over_lengths("last_of_lengths", x, lengths, true, {});
 }
 
 }  // namespace lockstep

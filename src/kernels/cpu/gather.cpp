@@ -106,6 +106,30 @@ void fold_segments(CpuBackend& cpu, const Op& op) {
   fold<Fold>(cpu.threads(), sizes, index, op.x.template data<float>(), op.y.template data<float>());
 }
 
+void keep_steps(CpuBackend& cpu, const ops::KeepSteps& op) {
+  const auto [sequences, steps, inner] = op.sizes();
+  const std::int64_t width = steps * inner, row = inner;
+  const auto* const length = indices_inside(cpu, op.function, op.lengths, steps + 1);
+  const auto keep = [&]<class E>(E other) {
+    const E* const x = op.x.data<E>();
+    E* const y = op.y.data<E>();
+    parallel_items(cpu.threads(), sequences, elements_per_thread / std::max<std::int64_t>(1, width),
+                   [=, last = op.last](std::int64_t n) {
+                     const std::int64_t end = length[n] * row,
+                                        first = last ? std::max<std::int64_t>(end - row, 0) : 0;
+                     E* const to = y + n * width;
+                     if (x != y) std::copy_n(x + n * width + first, end - first, to + first);
+                     std::fill(to, to + first, other);
+                     std::fill(to + end, to + width, other);
+                   });
+  };
+  if (op.x.dtype() == DType::int64) return keep(static_cast<std::int64_t>(op.value));
+  by_type_of(op.x, [&]<class E>(E other) {
+    store(other, static_cast<float>(op.value));
+    keep(other);
+  });
+}
+
 void embedding(CpuBackend& cpu, const ops::Embedding& op) {
   const ops::TableSizes table = op.sizes();
   const std::int64_t width = table.width;
@@ -145,7 +169,7 @@ void embedding_backward(CpuBackend& cpu, const ops::EmbeddingBackward& op) {
 }  // namespace
 
 void enter_gather(CpuBackend& cpu) {
-  cpu.enter<&gather>();
+  cpu.enter<&gather, &keep_steps>();
   cpu.enter<&embedding, &embedding_backward>(Computes::in_float32);
   cpu.enter<&gather_backward, &fold_segments<ops::Total, ops::SegmentSum>,
             &fold_segments<ops::Largest, ops::SegmentMax>>(Computes::in_float32);

@@ -145,6 +145,37 @@ void fold(CudaBackend& gpu, const char* operation, const ops::GatherSizes& sizes
   });
 }
 
+template <class T>
+struct KeptStep {
+  const T* x;
+  const std::int64_t* lengths;
+  std::int64_t steps, inner;
+  bool last;
+  T other, *y;
+  __device__ void operator()(std::int64_t i) const {
+    const std::int64_t step = i / inner % steps, length = lengths[i / inner / steps];
+    y[i] = step < length && (!last || step == length - 1) ? x[i] : other;
+  }
+};
+
+void keep_steps(CudaBackend& gpu, const ops::KeepSteps& op) {
+  const auto sizes = op.sizes();
+  const Launch on = gpu.launch();
+  check_data(on, op.lengths, sizes.steps + 1, nullptr, DataFault::index_outside, op.function, gpu.fault());
+  const auto keep = [&]<class T>(T other) {
+    for_elements(on, op.x.numel(),
+                 KeptStep<T>{op.x.data<T>(), op.lengths.data<std::int64_t>(), sizes.steps, sizes.inner,
+                             op.last, other, op.y.data<T>()});
+  };
+  if (op.x.dtype() == DType::int64) return keep(static_cast<std::int64_t>(op.value));
+  by_type_of(op.x, [&]<class T>(T) {
+    if constexpr (sizeof(T) == 2)
+      keep(__float2bfloat16_rn(static_cast<float>(op.value)));
+    else
+      keep(static_cast<float>(op.value));
+  });
+}
+
 void gather_backward(CudaBackend& gpu, const ops::GatherBackward& op) {
   fold<ops::Total>(gpu, op.name, op.sizes(), op.indices, op.dy, op.dx);
 }
@@ -237,7 +268,7 @@ void embedding_backward(CudaBackend& gpu, const ops::EmbeddingBackward& op, int 
 }  // namespace
 
 void enter_gather(CudaBackend& gpu) {
-  gpu.enter<&gather, &gather_backward, &embedding>();
+  gpu.enter<&gather, &gather_backward, &keep_steps, &embedding>();
   gpu.enter<&fold_segments<ops::Total, ops::SegmentSum>, &fold_segments<ops::Largest, ops::SegmentMax>>();
   gpu.enter_at_once<&embedding_backward>();
 }

@@ -64,9 +64,11 @@ void in_own_units(const data::Normalization& units, const Tensor& output) {
   const std::int64_t elements = output.numel() / output.size(0), channels = std::ssize(units.mean);
   if (channels == 0 || elements % channels != 0)
     throw DataError("outputs have {} elements, but the target's normalisation has {}", elements, channels);
+  const std::int64_t known = data::normalization_block(Shape(output.shape().extents().subspan(1)), channels),
+                     block = known > 0 ? known : elements / channels;
   float* const values = output.data<float>();
   for (std::int64_t e = 0; e < output.numel(); ++e) {
-    const auto channel = static_cast<std::size_t>(e % elements / (elements / channels));
+    const auto channel = static_cast<std::size_t>(e / block % channels);
     values[e] =
         static_cast<float>(static_cast<double>(values[e]) * units.deviation[channel] + units.mean[channel]);
   }
@@ -191,6 +193,7 @@ class Predictor {
       : model_(model),
         dataset_(dataset),
         options_(options),
+        lengths_(data::has_field(dataset, model.output_lengths()) ? model.output_lengths() : ""),
         tape_(backend),
         batches_(dataset, std::clamp<std::int64_t>(1024 / std::max<std::int64_t>(1, model.context()), 1, 64),
                  0, 1) {
@@ -236,8 +239,17 @@ class Predictor {
   }
   /// Where the rows of each sample begin in ragged outputs, and the end; empty: they are not ragged.
   const std::vector<std::int64_t>& offsets() const { return offsets_; }
+  /// How many steps of each sample's output exist; the others are NaN. Empty: all.
+  std::vector<double> lengths(const Tensor& output) const {
+    return has_lengths(output) ? dataset_.column(lengths_) : std::vector<double>();
+  }
 
  private:
+  bool has_lengths(const Tensor& output) const {
+    const int without_steps = options_.meaning.output == OutputMeaning::classes ? 2 : 1;
+    return !lengths_.empty() && output.shape().rank() > without_steps;
+  }
+
   Rows names_of(std::int64_t first, std::int64_t count) const {
     if (name_bytes_ == 0) {
       const Tensor numbers = Tensor::empty({count}, DType::int64);
@@ -261,7 +273,9 @@ class Predictor {
       kernels::Backend& backend = tape_.backend();
       const Batch there = batch.map([&](const Tensor& field) { return kernels::on_device(field, backend); });
       const Var found = to_channel_block(model_(tape_, there), 1);
-      output = kernels::on_cpu(backend.in_type(found.value(), DType::float32), &backend);
+      output = backend.in_type(found.value(), DType::float32);
+      if (has_lengths(output)) output = keep_steps(tape_, output, there[lengths_], std::nan(""));
+      output = kernels::on_cpu(output, &backend);
     } catch (const UsageError& error) {  // the data do not fit the model
       throw DataError("{}: {}", dataset_.name(), error.what());
     }
@@ -290,6 +304,7 @@ class Predictor {
   models::Model& model_;
   const data::Dataset& dataset_;
   const PredictOptions& options_;
+  std::string lengths_;  // a field; empty: all steps of the output exist
   Tape tape_;
   data::EvalBatches batches_;
   std::optional<std::size_t> ragged_;  // the field whose rows the output has
@@ -345,15 +360,19 @@ class Unfinished {
   void record(std::int64_t done) const {
     write_text_atomically(record_path_, json_text({{"arguments", options_.arguments}, {"done", done}}));
   }
-  /// The number of rows of outputs that are not finite, and the first of them.
-  std::pair<std::int64_t, std::int64_t> not_finite() const {
+  /// The number of rows of outputs that are not finite, and the first of them. lengths: Predictor::lengths().
+  std::pair<std::int64_t, std::int64_t> not_finite(const std::vector<double>& lengths) const {
     const Rows& output = chunk_.back();
     const OpenFile part(path_, OpenFile::Mode::read);
     std::vector<std::byte> row(output.row_bytes());
     std::pair<std::int64_t, std::int64_t> found;
     for (std::int64_t i = 0; i < count_of(output); ++i) {
       progress::tick();
-      part.read_at(output.offset + static_cast<std::uint64_t>(i) * row.size(), row.data(), row.size());
+      if (!lengths.empty())
+        row.resize(output.row_bytes() / static_cast<std::uint64_t>(output.values.size(1)) *
+                   static_cast<std::uint64_t>(lengths[static_cast<std::size_t>(i)]));
+      part.read_at(output.offset + static_cast<std::uint64_t>(i) * output.row_bytes(), row.data(),
+                   row.size());
       if (!checkpoint::all_finite(row, DType::float32) && found.first++ == 0) found.second = i;
     }
     return found;
@@ -580,7 +599,7 @@ ExitCode predict(Session& session, models::Model& model, const data::Dataset& da
   }
   comm::run_on_all(world, [&] {
     if (!leads) return;
-    const auto [count, first_one] = unfinished->not_finite();
+    const auto [count, first_one] = unfinished->not_finite(predictor->lengths(first.back().values));
     unfinished->publish();
     if (count > 0)
       session.log().warning("{}: {} of {} {} have outputs that are not finite, the first is number {}{}",
