@@ -373,6 +373,10 @@ std::vector<Option<Unet::Options>> Unet::Options::options() {
              {.unit = "pixels", .keeps_weights = true, .peers = {"resolution", "img_size"}}),
       flag("time_embed", &O::time_embed,
            "a time is an input, field t (of diffusion: its step); false: fields to fields"),
+      flag("class_logits", &O::class_logits,
+           "the result is logits of each position, [N, positions, out_channels], of task.name = "
+           "classification "
+           "with labels y [N, positions]"),
       number("in_channels", &O::in_channels, widths, "channels of an image", {.required = true}),
       number("model_channels", &O::model_channels, widths, "base width, which channel_mult multiplies",
              {.required = true, .peers = {"num_channels", "base_channels", "dim"}}),
@@ -416,6 +420,7 @@ Unet::Unet(const Options& options, std::uint64_t seed)
       out_channels_(options.out_channels),
       model_channels_(options.model_channels),
       levels_(static_cast<std::int64_t>(level_channels(options).size())),
+      class_logits_(options.class_logits),
       recompute_(options.recompute),
       time_embed_0_(
           linear_if(options.time_embed, *this, "time_embed.0", model_channels_, 4 * model_channels_)),
@@ -437,7 +442,7 @@ std::vector<std::string> Unet::reads() const {
 }
 
 Shape Unet::sample_shape(std::int64_t image_size) const {
-  const std::int64_t extent = image_size_ > 0 ? image_size_ : image_size << (levels_ - 1);
+  const std::int64_t extent = image_size_ > 0 ? image_size_ : image_size;
   return dims_ == 2 ? Shape{in_channels_, extent, extent} : Shape{in_channels_, extent, extent, extent};
 }
 
@@ -505,7 +510,12 @@ Var Unet::predict(const Var& x, const Tensor& t, const Tensor& classes, const Te
     h = run(*block, h, skips_.back(), emb);
     skips_.pop_back();
   }
-  return to_channel_block((*out_conv_)(out_norm_->adaptive(h, {.silu = true})), 1);
+  const Var y = (*out_conv_)(out_norm_->adaptive(h, {.silu = true}));
+  if (!class_logits_) return to_channel_block(y, 1);
+  Shape shape{y.shape()[0]};
+  for (const std::int64_t extent : y.shape().extents().subspan(2)) shape.append(extent);
+  shape.append(out_channels_);
+  return reshape(to_sequence(y), shape);
 }
 
 Var Unet::forward(Tape& tape, const Batch& batch) {

@@ -11,6 +11,7 @@ with h5py.File("fields.h5", "w") as f:  # two channels to one, of another mean
     f["before"] = draw.normal(300, 20, (24, 2, 4, 8, 12)).astype("f4")
     f["after"] = 5 + 1e-3 * f["before"][:].sum(1, keepdims=True)
     f["after"].attrs["units"] = "K"
+    f["warm"] = (f["before"][:].sum(1) > 600).astype("i8")
     f["small"], f["flat"] = f["before"][:, :, :3], f["before"][:, :, 0]
     f["more"] = f["before"][:][:, [0, 1, 1]]
 PY
@@ -19,6 +20,8 @@ sed 's/^image_size = 32/image_size = 16/; s/^width = 16/width = 4/; s/^layers = 
   s/^train = .*/train = universes.h5/; s/^epochs = .*/steps = 1/' "$LOCKSTEP_SOURCE_DIR/jobs/cosmoflow.ini" >run.ini
 for count in 1 2 3; do train_to_end "cosmoflow-$count" "$count" "${small[@]}"; done
 for count in 2 3; do expect_same cosmoflow-1/checkpoints/latest "cosmoflow-$count/checkpoints/latest"; done
+train_to_end cosmoflow-once 1 "${small[@]}" ddp.shards_at_once=3
+expect_same cosmoflow-1/checkpoints/latest cosmoflow-once/checkpoints/latest
 kill_when killed/checkpoints/step-000000004.h5 3 train run.ini --run killed --set train.global_batch=6 --set train.shards=3 \
   --set train.eval_every=4 --set checkpoint.every=2 --set checkpoint.keep=100000 --set "train.steps=$endless_steps" \
   --set optimizer.schedule=constant
@@ -58,6 +61,9 @@ lr = 0.01
 INI
 for count in 1 2; do train_to_end "unet-$count" "$count" "${small[@]}"; done
 expect_same unet-1/checkpoints/latest unet-2/checkpoints/latest
+train_to_end unet-once 1 "${small[@]}" ddp.shards_at_once=3
+expect_same unet-1/checkpoints/latest unet-once/checkpoints/latest
+for run in cosmoflow unet; do ! grep -q "at once" "log-$run-once" || fail "$run: shards at once: $(grep "at once" "log-$run-once")"; done
 "$LOCKSTEP" predict unet-1/checkpoints/latest --data fields.h5 --out fields-predicted.h5 >log 2>&1 || fail "predict: $(tail -n 3 log)"
 /usr/bin/python3 - <<'PY' || fail "predictions of fields"
 import h5py, numpy as np
@@ -67,6 +73,18 @@ with h5py.File("fields-predicted.h5") as p, h5py.File("fields.h5") as f:
     error = np.sqrt(((found - wanted) ** 2).mean())
     assert abs(found.mean() - wanted.mean()) < 0.02 and error < wanted.std(), (error, found.mean(), wanted.std())
 PY
+
+# Labels of positions: above and below the mean.
+labels=(data.fields='x:/before y:/warm' data.normalize=x model.class_logits=true model.out_channels=2 task.name=classification)
+train_to_end labels 2 "${small[@]}" "${labels[@]}" train.steps=24
+"$LOCKSTEP" predict labels/checkpoints/latest --data fields.h5 --out labels.h5 >log 2>&1 || fail "labels: $(tail -n 3 log)"
+/usr/bin/python3 - <<'PY' || fail "labels of positions"
+import h5py
+with h5py.File("labels.h5") as p, h5py.File("fields.h5") as f:
+    right = (p["label"][:] == f["warm"][:]).mean()
+    assert p["output"].shape == (24, 4, 8, 12, 2) and right > 0.9, (p["output"].shape, right)
+PY
+"$LOCKSTEP" eval labels/checkpoints/latest --per-class >log 2>&1 || fail "eval --per-class: $(tail -n 3 log)"
 
 # wrong SETTING... TEXT: one line on 2 ranks.
 wrong() {

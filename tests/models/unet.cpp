@@ -260,7 +260,7 @@ BOOST_AUTO_TEST_CASE(a_unet_of_fields_takes_volumes_of_any_size_and_no_time) {
   for (const Param* const param : unet.state().params)
     BOOST_TEST(param->name.find("emb") == std::string::npos, param->name);
   BOOST_TEST(output(unet, {.x = normals({2, 2, 4, 6, 2}, 1), .t = {}}).size() == 2u * 4 * 6 * 2);
-  BOOST_TEST((unet.sample_shape(4) == Shape{2, 8, 8, 8}));
+  BOOST_TEST((unet.sample_shape(4) == Shape{2, 4, 4, 4}));
   BOOST_CHECK_NO_THROW(unet.check_input(Shape{1, 2, 8, 8, 8}));
   const auto refused = [&](const Given& given, const std::string& text) {
     BOOST_CHECK_EXCEPTION(output(unet, given), DataError, mentions(text));
@@ -274,6 +274,25 @@ BOOST_AUTO_TEST_CASE(a_unet_of_fields_takes_volumes_of_any_size_and_no_time) {
   Unet with_time(small(), 1);
   BOOST_CHECK_EXCEPTION(output(with_time, {.t = {}}), DataError,
                         mentions("the unet needs a field t: model.time_embed is true"));
+}
+
+BOOST_AUTO_TEST_CASE(logits_of_positions_have_the_channels_last) {
+  Unet::Options options = fields();
+  options.out_channels = 3;
+  Unet channels_first(options, 1);
+  options.class_logits = true;
+  Unet logits(options, 1);
+  leave_zero(channels_first);
+  leave_zero(logits);
+  BOOST_TEST(channels_first.classes() == 0);
+  BOOST_TEST(logits.classes() == 3);
+  const auto backend = kernels::make_cpu_backend();
+  Tape tape(*backend);
+  tape.begin({.training = false, .record = false});
+  const Var x = tape.batch(normals({2, 2, 2, 4, 6}, 1));
+  const Var found = logits.predict(x), wanted = permute(channels_first.predict(x), {0, 2, 3, 4, 1});
+  BOOST_TEST((found.shape() == Shape{2, 2, 4, 6, 3}));
+  BOOST_TEST((elements(found.value()) == elements(wanted.value())));
 }
 
 BOOST_AUTO_TEST_CASE(parameters_say_what_they_are) {

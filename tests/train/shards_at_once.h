@@ -24,6 +24,7 @@ inline std::vector<AtOnceCase> at_once_cases() {
       "[diffusion]\nschedule = cosine\n";
   return {{"mlp", mlp, ""},
           {"resnet", resnet, ""},
+          {"resnet of volumes", resnet + "dims = 3\n", ""},
           {"gpt with dropout", gpt, ""},
           {"gpt, recomputed", gpt + "recompute = true\n", ""},
           {"vit",

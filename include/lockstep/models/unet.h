@@ -26,10 +26,11 @@ class Unet final : public Model {
  public:
   static constexpr const char* task = "diffusion";
   struct Options {
-    std::int64_t dims = 2;            ///< 3: of volumes
-    std::int64_t image_size = 0;      ///< of samples and of the task's data; 0: any. predict() takes any size
-                                      ///< that levels can halve
-    bool time_embed = true;           ///< false: no time is an input
+    std::int64_t dims = 2;  ///< 3: of volumes
+    std::int64_t image_size =
+        0;  ///< of samples and of the task's data, 0: any; predict() takes any size that levels can halve
+    bool time_embed = true;           ///< false: the network has no time
+    bool class_logits = false;        ///< the result is [N, positions, out_channels], logits of positions
     std::int64_t in_channels = 0;     ///< of an image
     std::int64_t model_channels = 0;  ///< width, which channel_mult multiplies
     std::int64_t out_channels = 0;    ///< of the result
@@ -61,6 +62,7 @@ class Unet final : public Model {
   /// x, and y with num_classes; t comes from the task.
   std::vector<std::string> reads() const override;
   Shape sample_shape(std::int64_t image_size) const override;
+  std::int64_t classes() const override { return class_logits_ ? out_channels_ : 0; }
   std::int64_t input_classes() const override { return num_classes(); }
   void check_input(const Shape& x) const override;
   /// Calls predict() with the fields x, t (with time_embed), y (with num_classes) and has_class (if present).
@@ -69,7 +71,8 @@ class Unet final : public Model {
   /// x: [N, in_channels, H, W] or, with dims = 3, [N, in_channels, D, H, W]; t: numbers [N], whole or not,
   /// with time_embed only; classes: int64 [N], with num_classes only. has_class: uint8 [N], 0 for samples
   /// without a class, whose embedding is zero; absent: all have a class. Result [N, out_channels, positions
-  /// of x], plain. Throws DataError naming both shapes if one does not fit.
+  /// of x], plain; with class_logits, channels are last. Throws DataError naming both shapes if one does not
+  /// fit.
   Var predict(const Var& x, const Tensor& t = {}, const Tensor& classes = {}, const Tensor& has_class = {});
 
   std::int64_t image_size() const { return image_size_; }               ///< of Options
@@ -85,7 +88,7 @@ class Unet final : public Model {
   Var run(UnetBlock& block, const Var& x, const Var& skip, const Var& embedding);
 
   std::int64_t dims_, image_size_, in_channels_, out_channels_, model_channels_, levels_;
-  bool recompute_;
+  bool class_logits_, recompute_;
   Tensor frequencies_;  // of the time's cosines and sines, [1, model_channels / 2], on the device of the last
                         // use
   std::optional<nn::Linear> time_embed_0_, time_embed_2_;
