@@ -3,7 +3,7 @@
 # PyTorch's trajectory; files with offsets, predictions of rows, data.max_rows, and what is refused, the same on all ranks.
 # Environment: GRAPH, this program.
 source "$(dirname "$0")/../support/cli.sh"
-lockstep=$LOCKSTEP LOCKSTEP=$GRAPH
+LOCKSTEP=$GRAPH
 cp "$LOCKSTEP_SOURCE_DIR/share/example/graph.ini" .
 
 short=(--set train.steps=150 --set train.eval_every=50 --set checkpoint.every=25 --set checkpoint.keep=1000 --set springs.samples=300)
