@@ -69,6 +69,10 @@ with h5py.File("graphs.h5") as f, h5py.File("inputs.h5", "w") as to:
 ranks 2 predict file-1/checkpoints/latest --data inputs.h5 --out inputs-out.h5 >log 2>&1 || fail "predict without targets: $(cat log)"
 h5diff out-1.h5 inputs-out.h5 output || fail "predictions depend on the targets"
 
+train_on_disk=(--set data.normalize=particles --set data.memory=0 --set data.threads=3)
+ranks 2 train file.ini --run disk "${train_on_disk[@]}" >log 2>&1 || fail "from disk: $(tail -n 3 log)"
+expect_same file-1/checkpoints/latest disk/checkpoints/latest
+
 # refused_on_ranks CODE TEXT ARGUMENT...: 2 ranks end with CODE and one line of error that says TEXT.
 refused_on_ranks() {
   local code=$1 text=$2 status=0
