@@ -294,7 +294,7 @@ void Arrays::add_file(const std::string& path, std::int64_t& memory_left_bytes) 
     if (rows != source.rows || rows == 0) {
       const auto of = [&](std::size_t one, std::int64_t count) {
         return source.offsets[one].empty() ? fmt::format("{} rows", count)
-                                             : fmt::format("{} samples by its offsets", count);
+                                           : fmt::format("{} samples by its offsets", count);
       };
       throw DataError(
           "{}: {} has {} and {} has {}: fields need the same number of rows, one a sample, and at least one; "
