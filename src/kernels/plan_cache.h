@@ -29,7 +29,7 @@ class PlanCache {
   }
 
  private:
-  static constexpr std::size_t max_plans = 4096;
+  static constexpr std::size_t max_plans = 1024;
 
   struct Hash {
     std::size_t operator()(const Problem& problem) const noexcept { return problem.hash(); }

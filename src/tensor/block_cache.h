@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <unordered_map>
 #include <utility>
 
 #include "lockstep/tensor/storage.h"
@@ -25,6 +26,7 @@ class BlockCache {
   /// The pool has obtained a block, which is in use.
   void add(std::size_t bytes) {
     reserved_bytes_ += bytes;
+    obtained_[bytes] = &sizes_[bytes];
     use(bytes);
   }
   /// The block is free.
@@ -45,9 +47,13 @@ class BlockCache {
     const std::size_t max_bytes =
         std::max(small_pool_bytes, 2 * std::max(max_used_bytes_, used_bytes_ + bytes));
     if (reserved_bytes_ + bytes <= max_bytes) return nullptr;
-    for (auto larger = sizes_.lower_bound(bytes); larger != sizes_.end() && larger->first <= 2 * bytes;
-         ++larger)
-      if (larger->second.first_free) return use_free(larger->second);
+    for (auto larger = obtained_.lower_bound(bytes); larger != obtained_.end() && larger->first <= 2 * bytes;
+         ++larger) {
+      if (!larger->second->first_free) continue;
+      Storage* const block = use_free(*larger->second);
+      if (sizes_.size() > max_sizes && !obtained_.contains(bytes)) sizes_.erase(bytes);
+      return block;
+    }
     while (reserved_bytes_ + bytes > max_bytes) {
       auto oldest = sizes_.end();
       for (auto size = sizes_.begin(); size != sizes_.end(); ++size)
@@ -58,7 +64,9 @@ class BlockCache {
       const bool is_old = requests_ - oldest->second.last_request > 2 * longest_wait_;
       if (!is_old && reserved_bytes_ + bytes <= 2 * max_bytes) return nullptr;
       clear(oldest->second, give_back);
-      if (!is_old) sizes_.erase(oldest);
+      if (is_old) continue;
+      obtained_.erase(oldest->first);
+      sizes_.erase(oldest);
     }
     return nullptr;
   }
@@ -75,6 +83,8 @@ class BlockCache {
  private:
   /// A pool of this size or less gives nothing back.
   static constexpr std::size_t small_pool_bytes = std::size_t{16} << 20;
+  /// More sizes without a block are not remembered.
+  static constexpr std::size_t max_sizes = 4096;
 
   struct Size {
     Storage* first_free = nullptr;
@@ -100,7 +110,8 @@ class BlockCache {
     }
   }
 
-  std::map<std::size_t, Size> sizes_;
+  std::unordered_map<std::size_t, Size> sizes_;
+  std::map<std::size_t, Size*> obtained_;  // those of add(), in order
   std::uint64_t requests_ = 0, longest_wait_ = 0;
   std::size_t reserved_bytes_ = 0, used_bytes_ = 0, max_used_bytes_ = 0;
 };

@@ -3,7 +3,7 @@
 # PyTorch's trajectory; files with offsets, predictions of rows, data.max_rows, and what is refused, the same on all ranks.
 # Environment: GRAPH, this program.
 source "$(dirname "$0")/../support/cli.sh"
-lockstep=$LOCKSTEP LOCKSTEP=$GRAPH
+LOCKSTEP=$GRAPH
 cp "$LOCKSTEP_SOURCE_DIR/share/example/graph.ini" .
 
 short=(--set train.steps=150 --set train.eval_every=50 --set checkpoint.every=25 --set checkpoint.keep=1000 --set springs.samples=300)
@@ -68,6 +68,10 @@ with h5py.File("graphs.h5") as f, h5py.File("inputs.h5", "w") as to:
         if not name.startswith("y"): f.copy(name, to)'
 ranks 2 predict file-1/checkpoints/latest --data inputs.h5 --out inputs-out.h5 >log 2>&1 || fail "predict without targets: $(cat log)"
 h5diff out-1.h5 inputs-out.h5 output || fail "predictions depend on the targets"
+
+train_on_disk=(--set data.normalize=particles --set data.memory=0 --set data.threads=3)
+ranks 2 train file.ini --run disk "${train_on_disk[@]}" >log 2>&1 || fail "from disk: $(tail -n 3 log)"
+expect_same file-1/checkpoints/latest disk/checkpoints/latest
 
 # refused_on_ranks CODE TEXT ARGUMENT...: 2 ranks end with CODE and one line of error that says TEXT.
 refused_on_ranks() {

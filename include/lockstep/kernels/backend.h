@@ -36,8 +36,8 @@ class StagingQueue {
   virtual ~StagingQueue() = default;
   /// A zeroed tensor. Call it before the first begin_fill().
   virtual StagedTensor allocate(Shape shape, DType dtype) = 0;
-  /// Computing thread, after release() and before begin_fill(): a tensor of the queue gets this shape and
-  /// zeros.
+  /// Computing thread, after release(), while no thread fills the tensors: one of the queue gets this shape
+  /// and zeros.
   virtual void grow(StagedTensor& tensor, Shape shape) = 0;
 
   /// Filling thread: returns when the host tensors may be written again.
