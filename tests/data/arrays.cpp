@@ -274,7 +274,7 @@ BOOST_FIXTURE_TEST_CASE(normalisation_is_the_mean_and_deviation_of_the_samples_o
   BOOST_TEST(batch["n"].data<float>()[0] == -6.0f);
   BOOST_CHECK_EXCEPTION(data.normalize("flow", x), UsageError, mentions("no field 'flow' to normalise"));
   BOOST_CHECK_THROW(data.normalize("x", data::Normalization{{0}, {0}}), DataError);
-  BOOST_CHECK_THROW(data.normalize("mask", x), DataError);
+  BOOST_CHECK_THROW(data.normalize("mask", data::Normalization{{0, 0}, {1, 1}}), DataError);
 }
 
 BOOST_FIXTURE_TEST_CASE(series_are_normalised_by_feature_over_the_steps_that_exist, Folder) {
