@@ -31,7 +31,8 @@ std::vector<Option<SeriesOptions>> SeriesOptions::options() {
                  "steps of a forecast, y [N, horizon, outputs]; 0: one output a series, or a step",
                  {.peers = {"prediction_length", "pred_len", "output_chunk_length"}}),
           choice("pooling", &O::pooling,
-                 "the head reads the mean of the steps, the last one, or (none) each of them")};
+                 "what the head reads: the mean of the steps (default of encoder), the last one (of rnn), or "
+                 "each: none")};
 }
 
 void SeriesOptions::check() const {

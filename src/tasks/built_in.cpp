@@ -24,6 +24,15 @@ const data::Field& check_target(const data::Dataset& data, DType dtype, const ch
                                         : "numbers: floats (data.normalize = y makes floats of integers)");
 }
 
+/// Model::check_target(), with the name of the data.
+void check_shape(const Model& model, const data::Dataset& data, const data::Field& y, bool labels) {
+  try {
+    model.check_target(data::batch_shape(1, y.shape), labels);
+  } catch (const DataError& error) {
+    throw DataError("{}: {}", data.name(), error.what());
+  }
+}
+
 /// Labels or tokens below the model's classes, where both are known.
 void check_classes(const Model& model, const data::Dataset& data, const data::Field& y) {
   if (model.classes() == 0 || y.classes <= model.classes()) return;
@@ -88,7 +97,7 @@ Loss mixed_loss(const Var& logits, const Batch& batch, float smoothing) {
 void Classification::check(const Model& model, const data::Dataset& data) {
   const data::Field& y = check_target(data, DType::int64, "classification");
   check_classes(model, data, y);
-  model.check_target(data::batch_shape(1, y.shape), true);
+  check_shape(model, data, y, true);
   classes_ = model.classes();
   if (options_.per_class && classes_ == 0)
     throw UsageError("task.per_class = true: the model does not say how many classes it has");
@@ -174,8 +183,7 @@ std::vector<Option<Regression::Options>> Regression::Options::options() {
 }
 
 void Regression::check(const Model& model, const data::Dataset& data) {
-  const data::Field& y = check_target(data, DType::float32, "regression");
-  model.check_target(data::batch_shape(1, y.shape), false);
+  check_shape(model, data, check_target(data, DType::float32, "regression"), false);
 }
 
 std::vector<Metric> Regression::metrics() const {
@@ -221,7 +229,7 @@ void Regression::evaluate(Evaluation& to, const Batch& batch, const Var& output)
 
 void Binary::check(const Model& model, const data::Dataset& data) {
   const data::Field& y = data::field_named(data, "y");
-  model.check_target(data::batch_shape(1, y.shape), false);
+  check_shape(model, data, y, false);
   if (y.classes > 2)
     throw DataError("{}: field y has values up to {}, but task.name = binary learns 0 and 1", data.name(),
                     y.classes - 1);

@@ -545,8 +545,10 @@ void DataSets::use(const LearnedFrom& from, bool own_statistics) {
                       from.name, quote(field.name), field.name);
     field.known = true;
     if (!by) continue;
-    if (data::normalization_block(data::field_named(*all().front(), field.name).shape,
-                                  std::ssize(by->mean)) == 0)
+    const Shape& shape = data::field_named(*all().front(), field.name).shape;
+    const auto means = std::ssize(by->mean);
+    if (means != std::ssize(field.by.mean) &&
+        (shape.rank() != 2 || data::normalization_block(shape, means) == 0))
       throw DataError("{}: field {} has {}, but {} learned from samples of {}", all().front()->name(),
                       field.name, pluralized(field.by.mean.size(), "channel"), from.name, by->mean.size());
     for (const data::Dataset* const one : all()) {

@@ -140,6 +140,42 @@ BOOST_AUTO_TEST_CASE(drawn_means_over_lengths_agree_with_float64_at_any_number_o
   });
 }
 
+BOOST_AUTO_TEST_CASE(drawn_last_and_kept_steps_are_those_of_the_lengths) {
+  for_drawn_cases([](Draws& draws) {
+    const std::int64_t batch = draws.between(0, 5), steps = draws.between(1, 40), width = draws.between(1, 9);
+    const Tensor x = draws.tensor({batch, steps, width}), lengths = Tensor::zeros({batch}, DType::int64),
+                 dlast = draws.tensor({batch, width}), dkept = draws.tensor({batch, steps, width});
+    Values last(static_cast<std::size_t>(dlast.numel())), of_last(static_cast<std::size_t>(x.numel())),
+        kept = of_last, of_kept = of_last;
+    for (std::int64_t n = 0; n < batch; ++n) {
+      const std::int64_t length = lengths.data<std::int64_t>()[n] = draws.between(0, steps);
+      for (std::int64_t i = 0; i < steps * width; ++i) {
+        const auto at = static_cast<std::size_t>(n * steps * width + i),
+                   in_last = static_cast<std::size_t>(n * width + i % width);
+        if (i >= length * width) {  // nothing reads these
+          x.data<float>()[at] = std::numeric_limits<float>::quiet_NaN();
+          continue;
+        }
+        kept[at] = x.data<float>()[at];
+        of_kept[at] = dkept.data<float>()[at];
+        if (i / width != length - 1) continue;
+        last[in_last] = x.data<float>()[at];
+        of_last[at] = dlast.data<float>()[in_last];
+      }
+    }
+    BOOST_TEST_CONTEXT("x " << to_string(x.shape())) {
+      const Outcome one = same_at_any_threads(
+          [&](Tape&, const std::vector<Var>& in) { return last_of_lengths(in[0], lengths); }, {x}, dlast);
+      check_near(values_of(one.y), last, "last");
+      check_near(values_of(one.gradients[0]), of_last, "gradient of last");
+      const Outcome all = same_at_any_threads(
+          [&](Tape&, const std::vector<Var>& in) { return keep_steps(in[0], lengths); }, {x}, dkept);
+      check_near(values_of(all.y), kept, "kept");
+      check_near(values_of(all.gradients[0]), of_kept, "gradient of kept");
+    }
+  });
+}
+
 struct OnTape {
   std::unique_ptr<kernels::Backend> backend = kernels::make_cpu_backend();
   Tape tape{*backend};

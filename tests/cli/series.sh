@@ -172,6 +172,6 @@ bad 3 'y_beyond.h5: row 7: y_lengths is 5, but y has 4 steps' run.ini --set data
 bad 3 'labels.h5: row 1 of /labels is 9, but the model has 2 classes' run.ini --set data.train=labels.h5 "${by_step[@]/#/--set=}"
 bad 3 'set model.features to the last extent of x' run.ini --set model.features=3
 bad 3 'set model.context to the steps of the longest series' run.ini --set model.context=11
-bad 3 'model.horizon' run.ini "${forecast[@]/#/--set=}" --set model.horizon=5
+bad 3 'zeros.h5: field y of numbers .* model.horizon' run.ini "${forecast[@]/#/--set=}" --set model.horizon=5
 bad 2 'model.heads' run.ini --set model.heads=3
 finish

@@ -12,6 +12,7 @@
 #include <limits>
 
 #include "data/files.h"
+#include "data/finite.h"
 #include "lockstep/base/error.h"
 #include "support/world.h"
 
@@ -273,7 +274,40 @@ BOOST_FIXTURE_TEST_CASE(normalisation_is_the_mean_and_deviation_of_the_samples_o
   BOOST_TEST(batch["n"].data<float>()[0] == -6.0f);
   BOOST_CHECK_EXCEPTION(data.normalize("flow", x), UsageError, mentions("no field 'flow' to normalise"));
   BOOST_CHECK_THROW(data.normalize("x", data::Normalization{{0}, {0}}), DataError);
-  BOOST_CHECK_THROW(data.normalize("mask", x), DataError);
+  BOOST_CHECK_THROW(data.normalize("mask", data::Normalization{{0, 0}, {1, 1}}), DataError);
+}
+
+BOOST_FIXTURE_TEST_CASE(series_are_normalised_by_feature_over_the_steps_that_exist, Folder) {
+  constexpr double nan = std::numeric_limits<double>::quiet_NaN();
+  // [3, 2, 2]; the second series has one step, the third none.
+  const std::vector<double> x{1, 10, 3, 20, 5, 60, nan, 1e300, nan, nan, nan, nan};
+  const std::vector<std::int64_t> lengths{2, 1, 0}, labels{0, 1, 2, 9, -5, 7};
+  const auto write = [&](const char* name, bool padded) {
+    hdf5::File file = hdf5::File::create(folder.file(name));
+    file.create_dataset("x", DType::float64, {3, 2, 2}).write(std::span<const double>(x));
+    file.create_dataset("y", DType::int64, {3, 2}).write(std::span<const std::int64_t>(labels));
+    if (padded)
+      file.create_dataset("lengths", DType::int64, {3}).write(std::span<const std::int64_t>(lengths));
+    file.close();
+    return folder.file(name);
+  };
+  Arrays data(write("series.h5", true));
+  BOOST_TEST((data::first_not_finite(data, 1 << 20, world())).empty());
+  data.check_labels("y", 3, "lengths");
+  BOOST_CHECK_EXCEPTION(data.check_labels("y", 2, "lengths"), DataError, mentions("row 1 of /y is 2"));
+  BOOST_CHECK_EXCEPTION(data.check_labels("y", 3), DataError, mentions("row 1 of /y is 9"));
+  data.normalize("x", std::nullopt);
+  const data::Normalization by = data::normalization_of(data, "x", world(), 2, "lengths");
+  BOOST_TEST(by.mean == (std::vector<double>{3, 30}), boost::test_tools::per_element());
+  BOOST_TEST(by.deviation[0] == std::sqrt(8.0 / 3), boost::test_tools::tolerance(1e-14));
+  BOOST_TEST(data::normalization_of(data, "x", world(), 1, "lengths").mean[0] == 16.5);
+  data.normalize("x", by);
+  const Batch batch = read_samples(data, {0, 1, 2});
+  BOOST_TEST(batch["x"].data<float>()[3] == static_cast<float>((20 - 30) / by.deviation[1]));
+  BOOST_TEST(std::isnan(batch["x"].data<float>()[6]));
+  BOOST_CHECK_THROW(data.normalize("x", data::Normalization{{0, 0, 0}, {1, 1, 1}}), DataError);
+  Arrays unpadded(write("unpadded.h5", false));
+  BOOST_CHECK_EXCEPTION(read_samples(unpadded, {1}), DataError, mentions("row 1 of /x"));
 }
 
 BOOST_FIXTURE_TEST_CASE(float64_keeps_its_digits_until_the_mean_is_taken_away, Folder) {

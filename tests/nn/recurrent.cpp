@@ -6,6 +6,7 @@
 #include <cmath>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -133,6 +134,78 @@ BOOST_FIXTURE_TEST_CASE(a_gru_cell_follows_pytorchs_formulas, Fixture) {
 BOOST_FIXTURE_TEST_CASE(an_lstm_cell_follows_pytorchs_formulas, Fixture) {
   nn::LSTMCell cell(root, "cell", in, hidden);
   check([&](const Var& first, const Var& second) { return cell(second, cell(first)).h; }, lstm_row);
+}
+
+/// Layers over all steps of x [N, T, in], and the same by cells with the same weights.
+template <class CellLayer, class Step>
+void check_layers(Fixture& f, nn::Cell cell, const Step& step) {
+  constexpr std::int64_t time = 5;
+  const auto as_signed = [](std::size_t size) { return static_cast<std::int64_t>(size); };
+  const Tensor series = drawn({as_signed(batch), time, as_signed(in)}, 4),
+               dy = drawn({as_signed(batch), time, as_signed(hidden)}, 5);
+  const auto learned = [&](bool whole) {
+    nn::Module root(7);
+    std::optional<nn::Recurrent> layers;
+    std::optional<CellLayer> first, second;
+    if (whole) {
+      layers.emplace(root, "rnn", cell, in, hidden, 2);
+    } else {
+      first.emplace(root, "first", in, hidden);
+      second.emplace(root, "second", hidden, hidden);
+    }
+    const ModelState state = root;
+    std::uint64_t seed = 20;
+    for (Param* const param : state.params) param->value = drawn(param->value.shape(), seed++);
+    LocalGradients gradients(root, *f.backend);
+    f.tape.begin({.sink = &gradients});
+    const Var x = f.tape.constant(series);
+    Var y;
+    if (whole) {
+      y = (*layers)(x);
+    } else {
+      std::vector<Var> outputs;
+      nn::LSTMState a, b;
+      for (std::int64_t t = 0; t < time; ++t) {
+        a = step(*first, reshape(narrow(x, 1, t, 1), {as_signed(batch), as_signed(in)}), a);
+        b = step(*second, a.h, b);
+        outputs.push_back(b.h);
+      }
+      y = stack(outputs, 1);
+    }
+    std::vector<Values> found{in_double(y.value())};
+    f.tape.backward(y, dy);
+    f.tape.finish_backward();
+    for (const Param* const param : state.params) found.push_back(in_double(param->gradient));
+    return found;
+  };
+  const std::vector<Values> found = learned(true), wanted = learned(false);
+  BOOST_REQUIRE(found.size() == wanted.size());
+  for (std::size_t i = 0; i < found.size(); ++i)
+    for (std::size_t k = 0; k < found[i].size(); ++k) BOOST_TEST(std::abs(found[i][k] - wanted[i][k]) < 2e-5);
+}
+
+BOOST_FIXTURE_TEST_CASE(layers_are_cells_one_step_after_another, Fixture) {
+  check_layers<nn::GRUCell>(*this, nn::Cell::gru,
+                            [](nn::GRUCell& of, const Var& now, const nn::LSTMState& state) {
+                              return nn::LSTMState{of(now, state.h), {}};
+                            });
+  check_layers<nn::LSTMCell>(
+      *this, nn::Cell::lstm,
+      [](nn::LSTMCell& of, const Var& now, const nn::LSTMState& state) { return of(now, state); });
+}
+
+BOOST_FIXTURE_TEST_CASE(layers_take_a_batch_of_none_and_one_step, Fixture) {
+  nn::Recurrent layers(root, "rnn", nn::Cell::lstm, in, hidden, 2);
+  for (const std::int64_t samples : {0, 2}) {
+    LocalGradients gradients(root, *backend);
+    tape.begin({.sink = &gradients});
+    const Var y = layers(tape.constant(Tensor::zeros({samples, 1, in})));
+    BOOST_TEST((y.shape() == Shape{samples, 1, hidden}));
+    tape.backward(y, Tensor::zeros(y.shape()));
+    tape.finish_backward();
+  }
+  BOOST_CHECK_EXCEPTION(layers(tape.constant(Tensor::zeros({2, in}))), UsageError,
+                        mentions("rnn: ", "[2, 3]"));
 }
 
 BOOST_FIXTURE_TEST_CASE(in_bf16_cells_stay_near, Fixture) {

@@ -28,8 +28,8 @@ struct SeriesOptions {
   std::int64_t horizon = 0;                ///< steps of a forecast; 0: none
   Pooling pooling = Pooling::mean;         ///< see Pooling
 
-  static std::vector<Option<SeriesOptions>> options();
-  void check() const;  ///< Misfit
+  static std::vector<Option<SeriesOptions>> options();  ///< of a configuration
+  void check() const;                                   ///< Misfit
 };
 
 /// A model that makes a state of each step, and a linear layer `head`. Output: [N, outputs] of the pooled
@@ -57,9 +57,9 @@ class SeriesModel : public Model {
   /// x: [N, T, features], 0 where no step exists; lengths: int64 [N], or absent. Result [N, T, width].
   virtual Var states(const Var& x, const Tensor& lengths) = 0;
 
-  const SeriesOptions options_;
-  const char* const name_;
-  const std::int64_t context_;
+  const SeriesOptions options_;  ///< of the constructor
+  const char* const name_;       ///< of the model, for errors
+  const std::int64_t context_;   ///< maximum steps; 0: any number
 
  private:
   Var pooled(Tape& tape, const Batch& batch);

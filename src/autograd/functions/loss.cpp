@@ -1,10 +1,10 @@
 // Losses: sums, with the count that divides them.
 #include "lockstep/ops/loss.h"
-#include "lockstep/ops/gather.h"
 
 #include <vector>
 
 #include "autograd/functions/support.h"
+#include "lockstep/ops/gather.h"
 #include "ops/matmul.h"
 #include "ops/reduction.h"
 #include "ops/strided_copy.h"

@@ -1,8 +1,10 @@
-// Rotary positions and attention between sequences.
+// Rotary positions, attention between sequences, their lengths, and steps of recurrent networks.
 #include <algorithm>
 
 #include "kernels/cuda/twins.h"
 #include "lockstep/ops/attention.h"
+#include "lockstep/ops/gather.h"
+#include "ops/recurrent.h"
 
 namespace lockstep::test {
 namespace {
@@ -20,6 +22,44 @@ BOOST_AUTO_TEST_CASE(rotary_is_that_of_the_cpu) {
                 {activation(unwritten(shape))}, [=](Backend& on, const Tensors& in, const Tensors& out) {
                   on.run(ops::Rotary{in[0], layout, 500, back ? 100'003 : 0, back, out[0]});
                 });
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(kept_steps_are_those_of_the_cpu) {
+  Draw draw;
+  for (const Shape& shape : {Shape{0, 3, 2}, {4, 1}, {3, 7, 5}, {65, 33, 2, 3}}) {
+    const Operand lengths = fixed(draw.indices({shape[0]}, shape[1] + 1));
+    for (const bool last : {false, true})
+      for (const bool integers : {false, true})
+        compare("keep_steps of " + to_string(shape),
+                {integers ? fixed(draw.indices(shape, 9)) : activation(draw.normal(shape)), lengths},
+                {integers ? fixed(unwritten(shape, DType::int64)) : activation(unwritten(shape))},
+                [last](Backend& on, const Tensors& in, const Tensors& out) {
+                  on.run(ops::KeepSteps{in[0], in[1], -3, last, out[0]});
+                });
+  }
+}
+
+BOOST_AUTO_TEST_CASE(steps_of_recurrent_networks_are_those_of_the_cpu) {
+  Draw draw;
+  for (const Shape& state : {Shape{0, 4}, {1, 1}, {5, 33}, {70, 128}}) {
+    for (const std::int64_t count : {3, 4}) {
+      const Shape parts = state.with(1, count * state[1]), gates = state.with(1, 4 * state[1]);
+      const std::string what = std::to_string(count) + " gates of " + to_string(state);
+      compare("recurrent_step, " + what,
+              {activation(draw.normal(parts)), activation(draw.normal(parts)), fixed(draw.normal(state))},
+              {fixed(unwritten(state)), activation(unwritten(state)), activation(unwritten(gates))},
+              [](Backend& on, const Tensors& in, const Tensors& out) {
+                on.run(ops::RecurrentStep{in[0], in[1], in[2], out[0], out[1], out[2]});
+              });
+      compare("recurrent_step_backward, " + what,
+              {activation(draw.normal(state)), activation(draw.normal(state)), activation(draw.normal(gates)),
+               fixed(draw.normal(state)), fixed(draw.normal(state))},
+              {fixed(draw.normal(state)), activation(unwritten(parts)), activation(unwritten(parts))},
+              [](Backend& on, const Tensors& in, const Tensors& out) {
+                on.run(ops::RecurrentStepBackward{in[0], in[1], in[2], in[3], in[4], out[0], out[1], out[2]});
+              });
     }
   }
 }
