@@ -31,10 +31,10 @@ cudaDataType_t cublas_type(DType dtype) {
 /// must not affect the algorithm, and with it the bits.
 constexpr std::uint32_t tensor_alignment = 64;
 
-/// The largest power of two, tensor_alignment at most, that divides the address and those `step` bytes
-/// further on.
-std::uint32_t alignment_of(const void* address, std::uintptr_t step = 0) {
-  const auto bits = reinterpret_cast<std::uintptr_t>(address) | step | tensor_alignment;
+/// The largest power of two, tensor_alignment at most, that divides the address and `steps`, which are bytes
+/// or several such numbers, or-ed.
+std::uint32_t alignment_of(const void* address, std::uintptr_t steps = 0) {
+  const auto bits = reinterpret_cast<std::uintptr_t>(address) | steps | tensor_alignment;
   return static_cast<std::uint32_t>(bits & (~bits + 1));
 }
 
@@ -193,17 +193,21 @@ Matmul::Plan& Matmul::plan_of(const Product& p) {
   const auto alignment_if = [](const void* address) {
     return address ? alignment_of(address) : tensor_alignment;
   };
-  const auto bytes = [](std::int64_t elements, DType type) {
-    return static_cast<std::uintptr_t>(elements) * bytes_of(type);
+  // A part of a batch begins at a multiple of its matrices' bytes, so these, too, limit the alignment: alone,
+  // where it begins a tensor, it has the same algorithm, and so the same bits.
+  const auto matrix = [](const void* data, std::int64_t rows, std::int64_t stride, std::int64_t step,
+                         DType type) {
+    const std::size_t bytes = bytes_of(type);
+    return alignment_of(
+        data, static_cast<std::size_t>(rows * stride) * bytes | static_cast<std::size_t>(step) * bytes);
   };
-  // Alone, a part begins a tensor.
-  const bool steps_count = p.parts == 1;
-  const auto matrix = [&](const void* data, std::int64_t step, DType type) {
-    return alignment_of(data, steps_count ? bytes(step, type) : 0);
-  };
-  const std::uint32_t alignment = std::min(
-      {matrix(p.a.data, p.a.step, p.in), matrix(p.b.data, p.b.step, p.in), matrix(p.c, p.batch.step, p.out),
-       alignment_if(p.epilogue.bias), alignment_if(p.epilogue.before)});
+  const bool rows_are_parts = p.batch.count == 1;
+  const std::int64_t m = rows_are_parts ? p.m / p.parts : p.m;
+  const std::uint32_t alignment =
+      std::min({matrix(p.a.data, p.a.transposed ? p.k : m, p.a.stride, p.a.step, p.in),
+                matrix(p.b.data, p.b.transposed ? p.n : p.k, p.b.stride, p.b.step, p.in),
+                matrix(p.c, m, p.c_stride, p.batch.step, p.out), alignment_if(p.epilogue.bias),
+                alignment_if(p.epilogue.before)});
   const MatmulProblem problem{.m = p.m,
                               .n = p.n,
                               .k = p.k,
@@ -354,9 +358,6 @@ bool matmul_in_one(CudaBackend& gpu, const ops::MatMul& op, const ops::MatMul& f
     product.batch = {parts, first.y.numel()};
     product.a.step = first.a.numel();
     product.b.step = first.b.numel();
-    constexpr std::size_t pack_bytes = 16;  // a larger alignment than that of a tensor is not read at once
-    if (first.y.bytes() % pack_bytes + first.a.bytes() % pack_bytes + first.b.bytes() % pack_bytes > 0)
-      return false;
   } else {
     product.m *= parts;
   }
