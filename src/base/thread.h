@@ -50,8 +50,8 @@ std::thread start_background_thread(std::string_view who, Body body) {
   }
 }
 
-/// use(i) for i in [begin, end), in up to so many threads. An error ends it; of several, that of the smallest
-/// i is thrown.
+/// use(i) for i in [begin, end), in up to so many threads, fewer where the system allows no more. An error
+/// ends it; of several, that of the smallest i is thrown.
 template <class Use>
 void for_each_in_threads(std::size_t threads, std::size_t begin, std::size_t end, const Use& use) {
   std::atomic<std::size_t> next{begin};
@@ -69,8 +69,11 @@ void for_each_in_threads(std::size_t threads, std::size_t begin, std::size_t end
       }
   };
   std::vector<std::thread> others;
-  for (std::size_t i = 1; i < std::min(threads, end - begin); ++i)
-    others.push_back(start_background_thread("a loop", work));
+  try {
+    for (std::size_t i = 1; i < std::min(threads, end - begin); ++i)
+      others.push_back(start_background_thread("a loop", work));
+  } catch (const FailureError&) {  // those that started do it all
+  }
   work();
   for (std::thread& thread : others) thread.join();
   if (error) std::rethrow_exception(error);

@@ -50,11 +50,11 @@ void check_no_folder(const std::string& path) {
       refuse("DeepSpeed", fmt::format("{0}/zero_to_fp32.py {0} OUT", folder));
   }
   if (!is_directory(path)) return;
-  std::string latest;
-  for (const char* const name : {"checkpoints/latest", "latest"})
-    if (const auto there = std::filesystem::path(path) / name; latest.empty() && exists(there))
-      latest = ", such as " + there.string();
-  throw DataError("{}: is a directory; a checkpoint is a file{}", path, latest);
+  std::string here = "; it has neither model.safetensors nor pytorch_model.bin, nor an index of them";
+  for (const char* const name : {"latest", "checkpoints/latest"})
+    if (const auto there = std::filesystem::path(path) / name; exists(there))
+      here = ", such as " + there.string();
+  throw DataError("{}: is a directory; a checkpoint is a file{}", path, here);
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 
 #include "data/array_writer.h"
 #include "data/data_file.h"
+#include "data/normalize_rows.h"
 #include "data/ragged.h"
 #include "lockstep/base/error.h"
 #include "lockstep/hdf5/file.h"
@@ -71,9 +72,12 @@ std::vector<NamedArray> arrays_at_root(const hdf5::File& file, std::vector<std::
     else
       skipped.push_back(fmt::format("/{} is {} {}", link.name, dataset.type_name(), shape_text(dataset)));
   }
-  std::erase_if(found, [&](const NamedArray& one) {
+  std::erase_if(found, [&](const NamedArray& one) {  // offsets, but not what may be a field of that name
     return std::ranges::any_of(found, [&](const NamedArray& of) {
-      return one.path == of.path + offsets_suffix && !offsets_of(file, file.open_dataset(of.path)).empty();
+      if (one.path != of.path + offsets_suffix) return false;
+      const hdf5::Dataset array = file.open_dataset(of.path);
+      const Offsets offsets = offsets_of(file, array);
+      return offsets.damage.empty() || file.open_dataset(one.path).rows() != array.rows();
     });
   });
   if (found.empty()) {
@@ -143,56 +147,42 @@ Normalization named_by(const hdf5::Dataset& x, std::size_t channels, std::vector
   return by;
 }
 
-/// The first row and channel of which a value is not finite; row: the number of rows if there is none.
-struct Unusable {
-  std::int64_t row = 0;
-  std::size_t channel = 0;
-};
-
-/// out = (stored - mean) / deviation of rows of this shape, computed as Number. any_float: stored values need
-/// not be finite; padded: neither need the results.
-template <class Number, class Stored>
-Unusable normalize_rows(const Stored* stored, const Normalization& by, const Shape& shape, std::int64_t rows,
-                        bool any_float, bool padded, float* out) {
-  const std::size_t means = by.mean.size(), elements = static_cast<std::size_t>(shape.numel()),
-                    block = static_cast<std::size_t>(normalization_block(shape, std::ssize(by.mean))),
-                    blocks = elements / block;
-  for (std::int64_t row = 0; row < rows; ++row) {
-    for (std::size_t b = 0; b < blocks; ++b, stored += block, out += block) {
-      const std::size_t c = b % means;
-      const auto mean = static_cast<Number>(by.mean[c]), deviation = static_cast<Number>(by.deviation[c]);
-      bool usable = true;
-      for (std::size_t i = 0; i < block; ++i) {
-        const auto value = static_cast<Number>(stored[i]);
-        out[i] = static_cast<float>((value - mean) / deviation);
-        usable &= std::isfinite(out[i]) || (any_float && !std::isfinite(value));
-      }
-      if (!usable && !padded) return {row, c};
-    }
+/// How many samples these arrays of a file have: by their offsets, or one a row. Where that is not the same
+/// number, but they have as many rows, what is called NAME_offsets means something else: it is removed, with
+/// a note.
+std::int64_t samples_of(const std::vector<hdf5::Dataset>& arrays, std::vector<Offsets>& offsets,
+                        std::vector<std::string>& notes) {
+  const auto samples = [&](std::size_t i) {
+    return offsets[i].begins.empty() ? arrays[i].rows() : std::ssize(offsets[i].begins) - 1;
+  };
+  std::size_t other = 0;
+  while (other < arrays.size() && samples(other) == samples(0)) ++other;
+  const auto damaged = std::ranges::find_if(offsets, [](const Offsets& one) { return !one.damage.empty(); });
+  if (other == arrays.size() && damaged == offsets.end() && samples(0) > 0) return samples(0);
+  if (arrays.front().rows() > 0 && std::ranges::all_of(arrays, [&](const hdf5::Dataset& one) {
+        return one.rows() == arrays.front().rows();
+      })) {
+    for (std::size_t i = 0; i < arrays.size(); ++i)
+      if (const Offsets unread = std::exchange(offsets[i], {});
+          !unread.damage.empty() || !unread.begins.empty())
+        notes.push_back(fmt::format(
+            "{}: {}{} is not read: by it {} would have {} samples, but all fields have {} rows",
+            arrays[i].file_path(), arrays[i].name(), offsets_suffix, arrays[i].name(),
+            unread.begins.empty() ? "no" : std::to_string(unread.begins.size() - 1), arrays[i].rows()));
+    return arrays.front().rows();
   }
-  return {rows, 0};
-}
-
-std::size_t index_of(const Dataset& dataset, std::string_view field) {
-  const std::vector<Field>& fields = dataset.fields();
-  const auto found = std::ranges::find(fields, field, &Field::name);
-  if (found != fields.end()) return static_cast<std::size_t>(found - fields.begin());
-  std::vector<std::string> names;
-  for (const Field& one : fields) names.push_back(one.name);
-  throw UsageError("{}: has no field '{}' to normalise; it has {}", dataset.name(), field,
-                   fmt::join(names, ", "));
-}
-
-void check_normalization(const std::string& where, const Field& field, const Normalization& by) {
-  if (!field.index_of.empty())
-    throw UsageError("{}: holds numbers of rows (index_of = {}), which cannot be normalised", where,
-                     field.index_of);
-  if (by.mean.size() != by.deviation.size() || normalization_block(field.shape, std::ssize(by.mean)) == 0) {
-    throw DataError("{}: samples are {}, which need {} means and deviations, not {} and {}", where,
-                    to_string(field.shape), normalization_channels(field.shape), by.mean.size(),
-                    by.deviation.size());
-  }
-  check_statistics(where, by);
+  if (damaged != offsets.end())
+    throw DataError("{}; an array that is not the offsets of another one needs another name",
+                    damaged->damage);
+  const auto of = [&](std::size_t i) {
+    return fmt::format("{} has {} {}", arrays[i].name(), samples(i),
+                       offsets[i].begins.empty() ? "rows" : "samples by its offsets");
+  };
+  throw DataError(
+      "{}: {} and {}: fields need the same number of rows, one a sample, and at least one; data.fields "
+      "chooses "
+      "which arrays are fields",
+      arrays.front().file_path(), of(0), of(other < arrays.size() ? other : arrays.size() - 1));
 }
 
 /// Words of data.fields; without targets those whose arrays the first file has, or all if it has none.
@@ -242,8 +232,10 @@ Arrays::Arrays(const std::vector<std::string>& paths, std::vector<Array> arrays,
 Arrays::Arrays(const Request& request)
     : Arrays(request.files,
              {.fields = fields_of(request), .memory_limit_bytes = request.memory_limit_bytes}) {
+  if (request.takes_series) pad("x", "lengths");
+  pad("y", request.y_lengths);
   if (request.targets && request.classifies && request.classes > 0 && has_field(*this, "y"))
-    check_labels("y", request.classes, request.y_lengths);
+    check_labels("y", request.classes);
 }
 
 Arrays::~Arrays() = default;
@@ -269,37 +261,30 @@ void Arrays::make_byte_values(std::size_t field) {
 }
 
 void Arrays::add_file(const std::string& path, std::int64_t& memory_left_bytes) {
-  Source source{.first = size_, .rows = 0, .arrays = {}, .offsets = {}};
   const auto file = std::make_shared<const hdf5::File>(hdf5::File::open(path));
+  std::vector<hdf5::Dataset> arrays;
+  std::vector<Offsets> offsets;
+  for (const Array& known : arrays_) {
+    arrays.push_back(known.content == Content::image   ? open_images(*file)
+                     : known.content == Content::label ? open_labels(*file, known.path)
+                                                       : open_array(*file, known.path));
+    const bool may_be_ragged =
+        known.content == Content::numbers &&
+        std::ranges::find(arrays_, known.path + offsets_suffix, &Array::path) == arrays_.end();
+    offsets.push_back(may_be_ragged ? offsets_of(*file, arrays.back()) : Offsets());
+    if (arrays.back().numel() == 0 && (arrays.back().rows() > 0 || offsets.back().begins.empty()))
+      throw DataError("{}: {} {} has no elements", path, known.path, shape_text(arrays.back()));
+  }
+  Source source{.first = size_, .rows = samples_of(arrays, offsets, notes_), .arrays = {}, .offsets = {}};
   StoredFiles files;
   for (std::size_t i = 0; i < fields_.size(); ++i) {
     Array& known = arrays_[i];
     Field& field = fields_[i];
+    hdf5::Dataset& array = arrays[i];
     const bool is_image = known.content == Content::image;
-    hdf5::Dataset array = is_image                          ? open_images(*file)
-                          : known.content == Content::label ? open_labels(*file, known.path)
-                                                            : open_array(*file, known.path);
     const Shape shape =
         is_image ? image_shape(array) : Shape(std::span<const std::int64_t>(array.shape()).subspan(1));
-    const bool may_be_ragged =
-        known.content == Content::numbers &&
-        std::ranges::find(arrays_, known.path + offsets_suffix, &Array::path) == arrays_.end();
-    source.offsets.push_back(may_be_ragged ? offsets_of(*file, array) : std::vector<std::int64_t>());
-    const bool ragged = !source.offsets.back().empty();
-    if (array.numel() == 0 && !(ragged && array.rows() == 0))
-      throw DataError("{}: {} {} has no elements", path, known.path, shape_text(array));
-    const std::int64_t rows = ragged ? std::ssize(source.offsets.back()) - 1 : array.rows();
-    if (i == 0) source.rows = rows;
-    if (rows != source.rows || rows == 0) {
-      const auto of = [&](std::size_t one, std::int64_t count) {
-        return source.offsets[one].empty() ? fmt::format("{} rows", count)
-                                           : fmt::format("{} samples by its offsets", count);
-      };
-      throw DataError(
-          "{}: {} has {} and {} has {}: fields need the same number of rows, one a sample, and at least one; "
-          "data.fields chooses which arrays are fields",
-          path, arrays_[0].path, of(0, source.rows), known.path, of(i, rows));
-    }
+    const bool ragged = !source.offsets.emplace_back(std::move(offsets[i].begins)).empty();
     const std::string index_of = index_path(array, known.path);
     const DType dtype = is_image ? DType::float32 : *field_dtype(array);
     FieldMeaning meaning = meaning_of(array);
@@ -354,6 +339,16 @@ void Arrays::resolve_indices(const std::string& path) {
   }
 }
 
+/// If both are fields and fit: others are refused where a model and its data are compared.
+void Arrays::pad(std::string_view name, const std::string& lengths) {
+  if (!has_field(*this, name) || !has_field(*this, lengths)) return;
+  const Field& by = field_named(*this, lengths);
+  Field& field = fields_[field_number(*this, name)];
+  if (field.shape.rank() > 0 && !field.ragged && by.dtype == DType::int64 && by.shape.rank() == 0 &&
+      !by.ragged)
+    field.padded_by = lengths;
+}
+
 void Arrays::add_labels(const RowStore& labels, std::size_t field) {
   labels.for_each_value([&](std::int64_t row, std::int64_t label) {
     if (label < 0)
@@ -401,10 +396,12 @@ bool Arrays::is_finite() const {
   return true;
 }
 
-FieldMeaning Arrays::meaning(std::string_view field) const { return arrays_[index_of(*this, field)].meaning; }
+FieldMeaning Arrays::meaning(std::string_view field) const {
+  return arrays_[field_number(*this, field)].meaning;
+}
 
 void Arrays::normalize(std::string_view field, std::optional<Normalization> by) {
-  set_normalization(index_of(*this, field), std::move(by), name());
+  set_normalization(field_number(*this, field), std::move(by), name());
 }
 
 void Arrays::set_normalization(std::size_t field, std::optional<Normalization> by, const std::string& files) {
@@ -428,15 +425,15 @@ void Arrays::hold_on_node(comm::HostGroup& world, std::int64_t& memory_left_byte
   RowStore::hold_on_node(stores, world, memory_left_bytes);
 }
 
-void Arrays::check_labels(std::string_view field, std::int64_t classes, std::string_view lengths) const {
-  const std::size_t index = index_of(*this, field);
+void Arrays::check_labels(std::string_view field, std::int64_t classes) const {
+  const std::size_t index = field_number(*this, field);
   if (fields_[index].dtype != DType::int64 ||
       (fields_[index].classes > 0 && fields_[index].classes <= classes))
     return;
   const Shape& shape = fields_[index].shape;
   const std::int64_t elements = std::max<std::int64_t>(1, shape.numel());
-  std::vector<double> counted;
-  if (shape.rank() > 0 && has_field(*this, lengths)) counted = column(lengths);
+  const std::string& lengths = fields_[index].padded_by;
+  const std::vector<double> counted = lengths.empty() ? std::vector<double>() : column(lengths);
   for (const Source& source : sources_) {
     const RowStore& store = *source.arrays[index];
     store.for_each_value([&](std::int64_t element, std::int64_t label) {
@@ -455,7 +452,7 @@ void Arrays::convert(const Stored* stored, const RowStore& from, std::size_t fie
                      const Tensor& into) const {
   const Array& array = arrays_[field];
   const std::optional<Normalization>& by = array.meaning.by;
-  const bool padded = are_padded(fields_);
+  const bool padded = !fields_[field].padded_by.empty();
   if (!by) {
     const auto copy = [&](auto* out) {
       using Wanted = std::remove_pointer_t<decltype(out)>;
@@ -530,7 +527,7 @@ void Arrays::read(std::span<const std::int64_t> samples, std::span<const Tensor>
 }
 
 std::vector<double> Arrays::column(std::string_view name) const {
-  const std::size_t field = index_of(*this, name);
+  const std::size_t field = field_number(*this, name);
   check_column(fields_[field], this->name());
   constexpr std::int64_t rows_at_once = 4096;
   const Tensor part = Tensor::empty(batch_shape(rows_at_once, fields_[field].shape), fields_[field].dtype);
@@ -545,57 +542,6 @@ std::vector<double> Arrays::column(std::string_view name) const {
     }
   }
   return values;
-}
-
-Normalized::Normalized(std::unique_ptr<Dataset> base)
-    : base_(std::move(base)), fields_(base_->fields()), by_(fields_.size()) {}
-
-void Normalized::read_at(std::span<const std::int64_t> samples, std::span<const Tensor> into,
-                         const Moment* moment) const {
-  check_read(samples, into);
-  std::array<Tensor, Batch::max_fields> all;
-  const std::span stored(all.data(), into.size());
-  std::ranges::copy(into, stored.begin());
-  for (std::size_t i = 0; i < stored.size(); ++i)
-    if (const Field& field = base_->fields()[i]; by_[i] && field.dtype != DType::float32)
-      stored[i] = Tensor::empty(into[i].shape(), field.dtype);
-  moment ? base_->read_to_train(samples, stored, *moment) : base_->read(samples, stored);
-  for (std::size_t i = 0; i < stored.size(); ++i) {
-    if (!by_[i]) continue;
-    const auto normalize = [&](const auto* values) {
-      const std::int64_t rows = into[i].size(0);
-      const Unusable bad = normalize_rows<double>(values, *by_[i], fields_[i].shape, rows, false,
-                                                  are_padded(fields_), into[i].data<float>());
-      if (bad.row < rows)
-        throw DataError(
-            "{} of field {} has values in channel {} that are not finite as float32 or once normalised",
-            location(sample_of_row(*base_, i, samples, bad.row)), fields_[i].name, bad.channel);
-    };
-    if (stored[i].dtype() == DType::int64)
-      normalize(stored[i].data<std::int64_t>());
-    else if (stored[i].dtype() == DType::float64)
-      normalize(stored[i].data<double>());
-    else
-      normalize(stored[i].data<float>());
-  }
-}
-
-std::vector<double> Normalized::column(std::string_view field) const {
-  return by_[index_of(*this, field)] ? Dataset::column(field) : base_->column(field);
-}
-
-FieldMeaning Normalized::meaning(std::string_view field) const {
-  FieldMeaning meaning = base_->meaning(field);
-  meaning.by = by_[index_of(*this, field)];
-  return meaning;
-}
-
-void Normalized::normalize(std::string_view name, std::optional<Normalization> by) {
-  const std::size_t index = index_of(*this, name);
-  const Field& field = base_->fields()[index];
-  if (by) check_normalization(fmt::format("{}: {}", this->name(), name), field, *by);
-  fields_[index].dtype = by ? DType::float32 : field.dtype;
-  by_[index] = std::move(by);
 }
 
 }  // namespace lockstep::data

@@ -85,31 +85,28 @@ bool is_integers(const hdf5::Dataset& dataset) {
   return dataset.is_boolean() || (dataset.dtype() && !is_floating(*dataset.dtype()));
 }
 
-std::vector<std::int64_t> offsets_of(const hdf5::File& file, const hdf5::Dataset& array) {
+Offsets offsets_of(const hdf5::File& file, const hdf5::Dataset& array) {
   const std::string name = array.name() + offsets_suffix;
   if (array.shape().empty() || !file.exists(name)) return {};
   const hdf5::Dataset stored = file.open_dataset(name);
-  const std::int64_t rows = array.rows();
-  // Without offsets all fields have as many rows, and a field may have such a name.
-  const bool may_be_field = !stored.shape().empty() && stored.rows() == rows;
-  const auto is_damaged = [&](const std::string& why) {
-    if (!may_be_field) throw DataError("{}: {} {}", file.file_path(), name, why);
-    return std::vector<std::int64_t>();
+  const auto damaged = [&](const std::string& why) {
+    return Offsets{.damage = fmt::format("{}: {} {}", file.file_path(), name, why)};
   };
   if (!is_integers(stored) || stored.shape().size() != 1)
-    return is_damaged(fmt::format("is {} {}, but the offsets of {} are integers [samples + 1]",
-                                  stored.type_name(), shape_text(stored), array.name()));
+    return damaged(fmt::format("is {} {}, but the offsets of {} are integers [samples + 1]",
+                               stored.type_name(), shape_text(stored), array.name()));
   stored.check_stored();
-  std::vector<std::int64_t> offsets(static_cast<std::size_t>(stored.rows()));
-  stored.read(std::span<std::int64_t>(offsets));
-  if (offsets.empty() || offsets.front() != 0)
-    return is_damaged(offsets.empty() ? "is empty; it has an element for each sample and one more"
-                                      : fmt::format("begins with {}, not 0", offsets.front()));
-  if (const auto fall = std::ranges::is_sorted_until(offsets); fall != offsets.end())
-    return is_damaged(
-        fmt::format("falls from {} to {} at sample {}", fall[-1], *fall, fall - offsets.begin() - 1));
-  if (offsets.back() != rows)
-    return is_damaged(fmt::format("ends at {}, but {} has {} rows", offsets.back(), array.name(), rows));
+  Offsets offsets{.begins = std::vector<std::int64_t>(static_cast<std::size_t>(stored.rows()))};
+  const std::vector<std::int64_t>& begins = offsets.begins;
+  stored.read(std::span<std::int64_t>(offsets.begins));
+  if (begins.empty() || begins.front() != 0)
+    return damaged(begins.empty() ? "is empty; it has an element for each sample and one more"
+                                  : fmt::format("begins with {}, not 0", begins.front()));
+  if (const auto fall = std::ranges::is_sorted_until(begins); fall != begins.end())
+    return damaged(
+        fmt::format("falls from {} to {} at sample {}", fall[-1], *fall, fall - begins.begin() - 1));
+  if (begins.back() != array.rows())
+    return damaged(fmt::format("ends at {}, but {} has {} rows", begins.back(), array.name(), array.rows()));
   return offsets;
 }
 

@@ -35,10 +35,15 @@ FieldMeaning meaning_of(const hdf5::Dataset& dataset);
 
 /// What the name of an array's offsets ends in.
 inline constexpr const char* offsets_suffix = "_offsets";
-/// Where in the array the rows of each sample begin, and the end of the last: its NAME_offsets, integers
-/// [samples + 1]. Empty: it has none, or an array of that name and of as many rows that is none. DataError
-/// unless offsets begin at 0, never fall and end at the number of rows.
-std::vector<std::int64_t> offsets_of(const hdf5::File& file, const hdf5::Dataset& array);
+/// The offsets of an array.
+struct Offsets {
+  /// Where the rows of each sample begin, and the end of the last, which is the number of rows: [samples + 1]
+  /// from 0 on, never falling. Empty: the array has none.
+  std::vector<std::int64_t> begins{};
+  std::string damage{};  ///< why what has the name of offsets is none: "a.h5: /x_offsets falls from 3 to 2"
+};
+/// Those in NAME_offsets of the file.
+Offsets offsets_of(const hdf5::File& file, const hdf5::Dataset& array);
 /// The path of the array whose rows an array of this path numbers, by its attribute index_of: a path, or a
 /// name in the same group. Empty: it has none.
 std::string index_path(const hdf5::Dataset& array, const std::string& path);

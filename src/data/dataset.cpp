@@ -150,7 +150,7 @@ void Dataset::normalize(std::string_view field, std::optional<Normalization>) {
 std::vector<double> Dataset::column(std::string_view name) const {
   constexpr std::int64_t rows_at_once = 64;
   check_column(field_named(*this, name), this->name());
-  const auto index = static_cast<std::size_t>(&field_named(*this, name) - fields().data());
+  const std::size_t index = field_number(*this, name);
   std::vector<double> values;
   std::vector<std::int64_t> samples(rows_at_once);
   for (std::int64_t first = 0; first < size(); first += rows_at_once) {
@@ -271,6 +271,10 @@ const Field& field_named(const Dataset& dataset, std::string_view name) {
   const std::vector<std::string> skipped = dataset.skipped();
   throw DataError("{}: has no field '{}', which is needed; it has {}{}{}", dataset.name(), name,
                   fmt::join(names, ", "), skipped.empty() ? "" : "; skipped: ", fmt::join(skipped, ", "));
+}
+
+std::size_t field_number(const Dataset& dataset, std::string_view name) {
+  return static_cast<std::size_t>(&field_named(dataset, name) - dataset.fields().data());
 }
 
 Subset::Subset(const Dataset& base, std::int64_t first, std::int64_t count, std::optional<Permutation> order)

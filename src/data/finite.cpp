@@ -11,18 +11,6 @@
 
 namespace lockstep::data {
 
-namespace {
-
-/// How many steps of the field's samples exist; absent: all, or it has no steps.
-Tensor lengths_of(const Batch& batch, const Field& field) {
-  const char* const name = field.name == "y" && batch.has("y_lengths") ? "y_lengths" : "lengths";
-  const bool has_steps = field.shape.rank() > 0 && batch.has("x") && batch.has(name) &&
-                         (name[0] == 'y' || batch["x"].shape().extents()[1] == field.shape[0]);
-  return has_steps && batch[name].dtype() == DType::int64 ? batch[name] : Tensor();
-}
-
-}  // namespace
-
 std::vector<NotFinite> not_finite_in(const Dataset& dataset, std::span<const std::int64_t> samples,
                                      const Batch& batch) {
   std::vector<NotFinite> found;
@@ -31,18 +19,14 @@ std::vector<NotFinite> not_finite_in(const Dataset& dataset, std::span<const std
     if (field.dtype != DType::float32) continue;
     const Tensor& tensor = batch[field.name];
     const float* const values = tensor.data<float>();
-    const Tensor lengths = lengths_of(batch, field);
-    const std::int64_t elements = field.shape.numel();
+    const ExistingSteps steps(field, batch);
     const auto is_bad = [&](const float& value) {
-      if (std::isfinite(value)) return false;
-      const std::int64_t i = &value - values;
-      return !lengths ||
-             i % elements / (elements / field.shape[0]) < lengths.data<std::int64_t>()[i / elements];
+      return !std::isfinite(value) && steps.contain(&value - values);
     };
     const float* const bad = std::find_if(values, values + tensor.numel(), is_bad);
     if (bad == values + tensor.numel()) continue;
     const std::int64_t row = (bad - values) / field.shape.numel(),
-                       sample = sample_of_row(dataset, number_of(dataset, field.name), samples, row);
+                       sample = sample_of_row(dataset, field_number(dataset, field.name), samples, row);
     found.push_back(
         {.field = field.name,
          .text = fmt::format("{} of field {} holds {}", dataset.location(sample), field.name, *bad)});

@@ -134,7 +134,7 @@ class Loader::Prefetcher {
   };
 
   /// Where a field of a shard is: which of the staged tensors, and its first row there.
-  struct Place {
+  struct StagedRows {
     std::size_t tensor = 0;
     std::int64_t first = 0;
   };
@@ -203,7 +203,7 @@ class Loader::Prefetcher {
   void allocate(Slot& slot, const comm::ShardRange& block, kernels::Backend* backend) {
     const std::int64_t samples = stream_.samples_per_shard();
     slot.queue = backend ? backend->make_staging_queue() : kernels::make_host_staging_queue();
-    places_.clear();  // the same in all slots
+    staged_rows_.clear();  // the same in all slots
     for (const Field& field : fields_) {
       const std::int64_t rows = field.ragged ? 1 : samples;  // which grow
       const Shape shape = batch_shape(rows, field.shape);
@@ -213,14 +213,14 @@ class Loader::Prefetcher {
           static_cast<std::size_t>(shape.numel()) * bytes_of(field.dtype) % alignment_bytes == 0;
       const std::int64_t together = adjacent ? block.count : 1;
       for (int shard = 0; shard < block.count; ++shard) {
-        const std::int64_t place = adjacent ? shard : 0;
-        if (place == 0) {
+        const std::int64_t before = adjacent ? shard : 0;  // shards in the tensor
+        if (before == 0) {
           const kernels::StagedTensor& staged =
               slot.staged.emplace_back(slot.queue->allocate(shape.with(0, together * rows), field.dtype));
           if (device_ && slot.staged.size() > on_device_.size())
             on_device_.push_back(device_->empty(staged.device.shape(), field.dtype));
         }
-        places_.push_back({.tensor = slot.staged.size() - 1, .first = place * samples});
+        staged_rows_.push_back({.tensor = slot.staged.size() - 1, .first = before * samples});
       }
     }
     for (int shard = 0; shard < block.count; ++shard) {
@@ -236,8 +236,8 @@ class Loader::Prefetcher {
     slot.unread = std::vector<std::atomic<std::size_t>>(slot.shards.size());
   }
 
-  const Place& place_of(std::size_t field, std::size_t shard) const {
-    return places_[field * (places_.size() / fields_.size()) + shard];
+  const StagedRows& staged_rows_of(std::size_t field, std::size_t shard) const {
+    return staged_rows_[field * (staged_rows_.size() / fields_.size()) + shard];
   }
 
   /// The fields of a shard, in the tensors that tensor_of(i) gives for slot.used[i].
@@ -247,10 +247,10 @@ class Loader::Prefetcher {
     Batch fields(batch.index, {});
     if (is_ragged_) fields.set_ragged(samples);
     for (std::size_t field = 0; field < fields_.size(); ++field) {
-      const Place& place = place_of(field, shard);
-      const Tensor tensor = tensor_of(place.tensor);
+      const StagedRows& staged = staged_rows_of(field, shard);
+      const Tensor tensor = tensor_of(staged.tensor);
       fields.add(fields_[field].name,
-                 fields_[field].ragged ? tensor : tensor.rows(place.first, place.first + samples));
+                 fields_[field].ragged ? tensor : tensor.rows(staged.first, staged.first + samples));
     }
     batch = fields;
   }
@@ -275,7 +275,7 @@ class Loader::Prefetcher {
         if (!fields_[field].ragged) continue;
         if (max_rows_ > 0 && rows[field] > max_rows_)
           throw_too_many(slot.batch.step, slot.filled[shard].index, field, samples, rows[field]);
-        const std::size_t i = place_of(field, shard).tensor;
+        const std::size_t i = staged_rows_of(field, shard).tensor;
         kernels::StagedTensor& buffer = slot.staged[i];
         if (const Shape shape = buffer.host.shape(); shape[0] < rows[field]) {
           const std::int64_t some_more = rows[field] + rows[field] / 8;
@@ -415,10 +415,10 @@ class Loader::Prefetcher {
   const std::vector<Field> fields_;  // of batches
   const bool is_ragged_;
   const std::int64_t max_rows_;
-  kernels::Backend* device_ = nullptr;  // none: the caller gets the slots' own memory
-  std::vector<Tensor> on_device_;       // of the current step, of all shards of the rank
-  std::vector<Place> places_;           // by field and shard of the rank
-  std::vector<Piece> pieces_;           // of a step, in the order of its samples
+  kernels::Backend* device_ = nullptr;   // none: the caller gets the slots' own memory
+  std::vector<Tensor> on_device_;        // of the current step, of all shards of the rank
+  std::vector<StagedRows> staged_rows_;  // by field and shard of the rank
+  std::vector<Piece> pieces_;            // of a step, in the order of its samples
   std::size_t pieces_of_shard_ = 1;
 
   std::mutex mutex_;  // guards what follows, and slots as far as they say

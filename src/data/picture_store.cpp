@@ -124,16 +124,19 @@ Normalization imagenet_normalization() {
 
 std::vector<std::string> find_bad(const PictureStore& store, const PictureOptions& options) {
   std::vector<std::string> why(static_cast<std::size_t>(store.size()));
-  for_each_in_threads(process_cores().size(), 0, why.size(), [&](std::size_t i) {
+  constexpr std::size_t at_once = 64;  // with one decoder
+  for_each_in_threads(process_cores().size(), 0, (why.size() + at_once - 1) / at_once, [&](std::size_t part) {
     PictureDecoder decoder;
     Picture picture;
     std::vector<std::byte> bytes;
-    const auto number = static_cast<std::int64_t>(i);
-    try {
-      store.read(number, bytes);
-      with_name(store, number, [&] { decoder.decode(bytes, decode_options(options), picture); });
-    } catch (const DataError& error) {
-      why[i] = error.what();
+    for (std::size_t i = part * at_once; i < std::min(why.size(), (part + 1) * at_once); ++i) {
+      const auto number = static_cast<std::int64_t>(i);
+      try {
+        store.read(number, bytes);
+        with_name(store, number, [&] { decoder.decode(bytes, decode_options(options), picture); });
+      } catch (const DataError& error) {
+        why[i] = error.what();
+      }
     }
   });
   return why;
@@ -149,7 +152,9 @@ bool is_packed(const std::string& path) {
   const hdf5::File file = hdf5::File::open(path);
   if (!file.exists("x_offsets")) return false;
   if (!file.exists("x") || file.kind("x") != hdf5::ObjectKind::dataset) return true;
-  return file.open_dataset("x").dtype() == DType::uint8;  // others are a ragged field of numbers
+  const hdf5::Dataset x =
+      file.open_dataset("x");  // a ragged field of numbers has rows, or numbers of more bits
+  return x.dtype() == DType::uint8 && x.shape().size() == 1;
 }
 
 }  // namespace lockstep::data

@@ -38,8 +38,8 @@ std::vector<std::int64_t> rows_of_fields(const Dataset& dataset, std::span<const
   for (std::size_t i = 0; i < dataset.fields().size(); ++i) {
     const std::int64_t count = rows.emplace_back(dataset.rows(i, samples));
     if (count < 0 || count > max_rows)
-      throw UsageError("{}: rows() says that {} samples have {} rows of {}", dataset.name(), samples.size(),
-                       count, dataset.fields()[i].name);
+      throw UsageError("{}: rows() says that {} samples have {} rows of {}, not 0 to 2^40", dataset.name(),
+                       samples.size(), count, dataset.fields()[i].name);
     if (dataset.fields()[i].ragged) of_indices.push_back(count);
   }
   rows.insert(rows.end(), of_indices.begin(), of_indices.end());
@@ -51,10 +51,6 @@ double mean_rows(const Dataset& dataset, std::size_t field) {
   for (std::int64_t sample = 0; sample < dataset.size(); ++sample)
     rows += static_cast<double>(dataset.rows(field, {&sample, 1}));
   return rows / static_cast<double>(std::max<std::int64_t>(1, dataset.size()));
-}
-
-std::size_t number_of(const Dataset& dataset, std::string_view field) {
-  return static_cast<std::size_t>(&field_named(dataset, field) - dataset.fields().data());
 }
 
 std::int64_t sample_of_row(const Dataset& dataset, std::size_t field, std::span<const std::int64_t> samples,
@@ -74,7 +70,7 @@ void complete(const Dataset& dataset, std::span<const std::int64_t> samples,
     const bool is_index = !field.index_of.empty();
     std::int64_t* const sample_of_row = field.ragged ? tensors[index++].data<std::int64_t>() : nullptr;
     if (!field.ragged && !is_index) continue;
-    const std::size_t target = is_index ? number_of(dataset, field.index_of) : 0;
+    const std::size_t target = is_index ? field_number(dataset, field.index_of) : 0;
     std::int64_t* const values = is_index ? tensors[i].data<std::int64_t>() : nullptr;
     std::int64_t row = 0, first = 0;  // of the sample: in the field, in its target
     for (std::size_t n = 0; n < samples.size(); ++n) {

@@ -31,12 +31,26 @@ double mean_rows(const Dataset& dataset, std::size_t field);
 /// row of its sample.
 void complete(const Dataset& dataset, std::span<const std::int64_t> samples, std::span<const Tensor> tensors);
 
-/// The number of the field of that name, which there is.
-std::size_t number_of(const Dataset& dataset, std::string_view field);
-
 /// The sample that has this row of those that a field has of the samples.
 std::int64_t sample_of_row(const Dataset& dataset, std::size_t field, std::span<const std::int64_t> samples,
                            std::int64_t row);
+
+/// Which elements of a field exist in a batch: those of the steps that Field::padded_by counts, or all.
+class ExistingSteps {
+ public:
+  ExistingSteps(const Field& field, const Batch& batch)
+      : lengths_(field.padded_by.empty() ? Tensor() : batch[field.padded_by]),
+        elements_(field.shape.numel()),
+        of_step_(lengths_ ? elements_ / field.shape[0] : elements_) {}
+  /// The element of this number, through all samples.
+  bool contain(std::int64_t element) const {
+    return !lengths_ || element % elements_ / of_step_ < lengths_.data<std::int64_t>()[element / elements_];
+  }
+
+ private:
+  Tensor lengths_;
+  std::int64_t elements_, of_step_;
+};
 
 /// The sum of rows_of(sample), or one a sample if the field is not ragged.
 template <class RowsOf>

@@ -88,7 +88,7 @@ class StepCapture {
   // of the current step
   std::uint64_t step_ = 0;
   Key key_;
-  bool is_ragged_ = false;
+  bool is_ragged_ = false;  // or was an earlier one: their shapes differ, so none is captured
   Known* current_ = nullptr;
   bool has_chosen_ = false;
   std::vector<int> by_rank_;

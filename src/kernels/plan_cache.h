@@ -9,8 +9,8 @@
 namespace lockstep::kernels {
 
 /// A Problem has hash() and ==. Finding a plan again allocates nothing. Where samples differ in size, each
-/// step has problems of its own: after max_plans new plans a plan is forgotten, after twice as many it is
-/// destroyed.
+/// step has problems of its own: a plan that nobody asked for while max_plans others were made is destroyed
+/// before max_plans more are.
 template <class Problem, class Plan>
 class PlanCache {
  public:
@@ -20,6 +20,7 @@ class PlanCache {
     const auto found = plans_.find(problem);
     if (found != plans_.end()) return found->second.get();
     if (plans_.size() >= max_plans) older_ = std::exchange(plans_, {});
+    if (auto known = older_.extract(problem)) return plans_.insert(std::move(known)).position->second.get();
     return plans_.emplace(problem, make()).first->second.get();
   }
 

@@ -74,19 +74,19 @@ Var Recurrent::forward(const Var& x) {
     throw UsageError("recurrent layers take [N, T, in], not {}", to_string(x.shape()));
   const std::int64_t samples = x.shape()[0] / shards, steps = x.shape()[1];
   // The two dimensions of samples and steps of each shard change places.
-  const auto turned = [&](const Var& y, std::int64_t first, std::int64_t second) {
+  const auto swapped = [&](const Var& y, std::int64_t first, std::int64_t second) {
     const std::int64_t width = y.shape()[2];
     return reshape(permute(reshape(y, {shards, first, second, width}), {0, 2, 1, 3}),
                    {shards * second, first, width});
   };
-  Var h = turned(x, samples, steps);
+  Var h = swapped(x, samples, steps);
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     GateParameters& layer = layers_[i];
     Tape& tape = x.tape();
     h = recurrent(gates_of(i == 0 ? h : dropouts_[i - 1](h), layer.weight_ih, layer.bias_ih),
                   tape.weight(layer.weight_hh), tape.bias(*layer.bias_hh));
   }
-  return turned(h, steps, samples);
+  return swapped(h, steps, samples);
 }
 
 }  // namespace lockstep::nn

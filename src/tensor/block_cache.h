@@ -64,7 +64,7 @@ class BlockCache {
       const bool is_old = requests_ - oldest->second.last_request > 2 * longest_wait_;
       if (!is_old && reserved_bytes_ + bytes <= 2 * max_bytes) return nullptr;
       clear(oldest->second, give_back);
-      if (is_old) continue;
+      if (is_old && sizes_.size() <= max_sizes) continue;  // its last request still counts
       obtained_.erase(oldest->first);
       sizes_.erase(oldest);
     }

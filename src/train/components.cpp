@@ -134,6 +134,10 @@ void check_layout(const Model& model, const Shape& image, const std::string& fil
 void check_lengths(const data::Dataset& data, const std::string& name, const std::string& of) {
   if (!data::has_field(data, name) || !data::has_field(data, of)) return;
   const data::Field &field = data::field_named(data, name), &series = data::field_named(data, of);
+  if (series.ragged)
+    throw DataError(
+        "{}: field {} says how many steps of {} exist, but {} has offsets, which say it; remove one of them",
+        data.name(), name, of, of);
   if (series.shape.rank() == 0) return;
   if (field.dtype != DType::int64 || field.shape.rank() != 0)
     throw DataError(
@@ -153,6 +157,11 @@ void check_inputs(const Model& model, const data::Dataset& data) {
   for (const std::string& name : model.reads()) {
     const data::Field& field = data::field_named(data, name);
     if (name != "x") continue;
+    if (field.ragged && model.reads_lengths())
+      throw DataError(
+          "{}: field x has offsets, but series of different lengths are x [N, T, F], padded, with lengths "
+          "[N]",
+          data.name());
     try {
       model.check_input(data::batch_shape(1, field.shape));
     } catch (const DataError&) {

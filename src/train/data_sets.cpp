@@ -125,7 +125,7 @@ void check_unit_range(const data::Dataset& dataset) {
   std::vector<std::int64_t> indices(static_cast<std::size_t>(std::min(looked_at, dataset.size())));
   std::iota(indices.begin(), indices.end(), 0);
   const std::vector<Tensor> tensors = data::tensors_for(dataset, indices);
-  const Tensor x = tensors[data::number_of(dataset, "x")];
+  const Tensor x = tensors[data::field_number(dataset, "x")];
   if (x.dtype() != DType::float32) return;
   dataset.read(indices, tensors);
   const std::span<const float> values(x.data<float>(), static_cast<std::size_t>(x.numel()));
@@ -465,18 +465,13 @@ void DataSets::add_normalized_fields(const std::vector<std::string>& names, cons
     }
     if (std::ranges::find(normalized_, name, &NormalizedField::name) != normalized_.end())
       throw UsageError("data.normalize: names {} twice", name);
-    const Shape& shape = data::field_named(first, name).shape;
-    const std::string output = model.output_lengths(), lengths = name == "y" ? output
-                                                                 : name == "x" && model.reads_lengths()
-                                                                     ? "lengths"
-                                                                     : "";
-    auto means = static_cast<std::size_t>(data::normalization_channels(shape));
-    if (model.reads_lengths() && shape.rank() == 2) means = static_cast<std::size_t>(shape[1]);
-    if (model.reads_lengths() && shape.rank() == 1 && !lengths.empty()) means = 1;  // [T]
+    const data::Field& field = data::field_named(first, name);
+    auto means = static_cast<std::size_t>(data::normalization_channels(field.shape));
+    if (model.reads_lengths() && field.shape.rank() == 2) means = static_cast<std::size_t>(field.shape[1]);
+    if (model.reads_lengths() && field.shape.rank() == 1 && !field.padded_by.empty()) means = 1;  // [T]
     normalized_.push_back(
         {.name = name,
-         .by = {.mean = std::vector<double>(means, 0), .deviation = std::vector<double>(means, 1)},
-         .lengths = shape.rank() > 0 && data::has_field(first, lengths) ? lengths : ""});
+         .by = {.mean = std::vector<double>(means, 0), .deviation = std::vector<double>(means, 1)}});
   }
   for (const data::Field& field : first.fields())
     if (const auto by = first.meaning(field.name).by;
@@ -515,7 +510,7 @@ void DataSets::measure(comm::HostGroup& world) {
       for (const Source& source : sources_) parts.push_back({.dataset = &source.train()});
       if (parts.empty()) parts.push_back({.dataset = eval_});
       found = data::normalization_of(data::Mixture(std::move(parts), false), field.name, world,
-                                     std::ssize(field.by.mean), field.lengths);
+                                     std::ssize(field.by.mean));
     }
     field.by = std::move(found);
     field.known = true;

@@ -99,9 +99,8 @@ class DataSets {
   struct NormalizedField {
     std::string name;
     data::Normalization by;
-    bool by_key = true;     // a field of data.normalize; false: by attributes of the image files
-    bool known = false;     // from the files or their values, or from a checkpoint
-    std::string lengths{};  // the field that says how many of its steps count; empty: all
+    bool by_key = true;  // a field of data.normalize; false: by attributes of the image files
+    bool known = false;  // from the files or their values, or from a checkpoint
   };
 
   std::unique_ptr<data::Dataset> open(const Config& config, const data::Request& request);

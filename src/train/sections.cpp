@@ -434,8 +434,7 @@ std::vector<Key> keys_of(const Config& of) {
              {.required = true, .peers = {"model", "arch", "architecture", "type"}});
   add_choice(keys, task_name_key, of.task.type, [](auto& config) -> auto& { return config.task; }, "",
              "what is learned, which decides the other keys of [task]; default: language for gpt and llama, "
-             "diffusion "
-             "for unet, classification for mlp, resnet, vit, encoder and rnn",
+             "diffusion for unet, regression for cosmoflow, classification for the others",
              {.peers = {"task", "objective", "criterion"}});
   add_section(keys, "data", &Config::data);
   if (const data::Registry::Type* const kind = of.data.kind.type)

@@ -344,7 +344,16 @@ BOOST_FIXTURE_TEST_CASE(config_json_of_the_same_arithmetic_is_accepted_however_i
   check(R"({"activation_function": "gelu"})");
   refused(R"({"activation_function": "gelu_new"})", "but model.activation is gelu_erf");
   config.options_of<models::Gpt>()->heads = 12;
+  refused(R"({"model_type": "gpt2"})", "activation_function is missing, which means \"gelu_new\"");
+  config.options_of<models::Gpt>()->activation = "gelu_tanh";
   check(R"({"model_type": "gpt2"})");
+}
+
+BOOST_FIXTURE_TEST_CASE(a_word_of_config_json_that_no_option_has_is_no_option, Configured) {
+  write_bytes(folder.file("config.json"), R"({"activation_function": "relu", "n_head": 4})");
+  const auto options = lc::foreign_options(folder.path(), models::Gpt::foreign);
+  BOOST_TEST(options.size() == 1u);
+  BOOST_TEST(options.at("heads") == "4");
 }
 
 BOOST_FIXTURE_TEST_CASE(what_config_json_says_goes_with_weights_that_are_converted_without_a_model,

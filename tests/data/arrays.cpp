@@ -272,7 +272,7 @@ BOOST_FIXTURE_TEST_CASE(normalisation_is_the_mean_and_deviation_of_the_samples_o
   BOOST_TEST(batch["x"].data<float>()[0] == static_cast<float>(-x.mean[0] / x.deviation[0]));
   BOOST_TEST((batch["n"].dtype() == DType::float32));
   BOOST_TEST(batch["n"].data<float>()[0] == -6.0f);
-  BOOST_CHECK_EXCEPTION(data.normalize("flow", x), UsageError, mentions("no field 'flow' to normalise"));
+  BOOST_CHECK_EXCEPTION(data.normalize("flow", x), DataError, mentions("no field 'flow'"));
   BOOST_CHECK_THROW(data.normalize("x", data::Normalization{{0}, {0}}), DataError);
   BOOST_CHECK_THROW(data.normalize("mask", data::Normalization{{0, 0}, {1, 1}}), DataError);
 }
@@ -291,23 +291,60 @@ BOOST_FIXTURE_TEST_CASE(series_are_normalised_by_feature_over_the_steps_that_exi
     file.close();
     return folder.file(name);
   };
-  Arrays data(write("series.h5", true));
+  const auto series = [](std::string path) {
+    return data::Request{.files = {std::move(path)}, .takes_series = true, .y_lengths = "lengths"};
+  };
+  Arrays data(series(write("series.h5", true)));
   BOOST_TEST((data::first_not_finite(data, 1 << 20, world())).empty());
-  data.check_labels("y", 3, "lengths");
-  BOOST_CHECK_EXCEPTION(data.check_labels("y", 2, "lengths"), DataError, mentions("row 1 of /y is 2"));
-  BOOST_CHECK_EXCEPTION(data.check_labels("y", 3), DataError, mentions("row 1 of /y is 9"));
+  data.check_labels("y", 3);
+  BOOST_CHECK_EXCEPTION(data.check_labels("y", 2), DataError, mentions("row 1 of /y is 2"));
+  BOOST_CHECK_EXCEPTION(Arrays(folder.file("series.h5")).check_labels("y", 3), DataError,
+                        mentions("row 1 of /y is 9"));
   data.normalize("x", std::nullopt);
-  const data::Normalization by = data::normalization_of(data, "x", world(), 2, "lengths");
+  const data::Normalization by = data::normalization_of(data, "x", world(), 2);
   BOOST_TEST(by.mean == (std::vector<double>{3, 30}), boost::test_tools::per_element());
   BOOST_TEST(by.deviation[0] == std::sqrt(8.0 / 3), boost::test_tools::tolerance(1e-14));
-  BOOST_TEST(data::normalization_of(data, "x", world(), 1, "lengths").mean[0] == 16.5);
+  BOOST_TEST(data::normalization_of(data, "x", world(), 1).mean[0] == 16.5);
   data.normalize("x", by);
   const Batch batch = read_samples(data, {0, 1, 2});
   BOOST_TEST(batch["x"].data<float>()[3] == static_cast<float>((20 - 30) / by.deviation[1]));
   BOOST_TEST(std::isnan(batch["x"].data<float>()[6]));
   BOOST_CHECK_THROW(data.normalize("x", data::Normalization{{0, 0, 0}, {1, 1, 1}}), DataError);
-  Arrays unpadded(write("unpadded.h5", false));
+  BOOST_CHECK_EXCEPTION(data::normalization_of(data, "x", world(), 3), UsageError, mentions("3 means"));
+  Arrays unpadded(series(write("unpadded.h5", false)));
   BOOST_CHECK_EXCEPTION(read_samples(unpadded, {1}), DataError, mentions("row 1 of /x"));
+}
+
+BOOST_FIXTURE_TEST_CASE(a_step_that_fewer_targets_have_is_normalised_by_those_that_have_it, Folder) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<float> y{1, 7, nan, 3, nan, nan, 5, 9, nan};  // [3, 3]
+  const std::vector<std::int64_t> lengths{2, 1, 2};
+  hdf5::File file = hdf5::File::create(folder.file("y.h5"));
+  file.create_dataset("y", DType::float32, {3, 3}).write(std::span<const float>(y));
+  file.create_dataset("y_lengths", DType::int64, {3}).write(std::span<const std::int64_t>(lengths));
+  file.close();
+  Arrays data(data::Request{.files = {folder.file("y.h5")}, .y_lengths = "y_lengths"});
+  data.normalize("y", std::nullopt);
+  const data::Normalization by = data::normalization_of(data, "y", world());
+  BOOST_TEST(by.mean == (std::vector<double>{3, 8, 0}), boost::test_tools::per_element());
+  BOOST_TEST(by.deviation[1] == 1.0);
+  BOOST_TEST(by.deviation[2] == 1.0);
+}
+
+BOOST_FIXTURE_TEST_CASE(a_field_that_a_model_does_not_read_as_lengths_hides_no_bad_value, Folder) {
+  const std::vector<float> x{1, 2, std::numeric_limits<float>::quiet_NaN(), 4};  // [2, 2]
+  const std::vector<std::int64_t> lengths{1, 0};
+  hdf5::File file = hdf5::File::create(folder.file("table.h5"));
+  file.create_dataset("x", DType::float32, {2, 2}).write(std::span<const float>(x));
+  file.create_dataset("lengths", DType::int64, {2}).write(std::span<const std::int64_t>(lengths));
+  file.close();
+  const auto found = [&](bool takes_series) {
+    return data::first_not_finite(
+        Arrays(data::Request{.files = {folder.file("table.h5")}, .takes_series = takes_series}), 1 << 20,
+        world());
+  };
+  BOOST_TEST(found(true) == "");
+  BOOST_TEST(contains(found(false), "table.h5: row 1 of field x holds nan"));
 }
 
 BOOST_FIXTURE_TEST_CASE(float64_keeps_its_digits_until_the_mean_is_taken_away, Folder) {

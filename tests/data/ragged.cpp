@@ -217,6 +217,40 @@ BOOST_AUTO_TEST_CASE(an_array_with_the_name_of_offsets_and_as_many_rows_is_a_fie
   BOOST_TEST(graphs.size() == 5);  // named, they are arrays like others
 }
 
+BOOST_AUTO_TEST_CASE(fields_of_as_many_rows_do_not_mind_an_array_that_has_only_the_name_of_offsets) {
+  const TemporaryFolder folder;
+  hdf5::File file = hdf5::File::create(folder.file("old.h5"));
+  const std::vector<float> x{1, 2, 3, 4};
+  for (const char* const name : {"x", "y", "z"})
+    file.create_dataset(name, DType::float32, {4}).write(std::span<const float>(x));
+  file.create_dataset("x_offsets", DType::float32, {2}).write(std::span<const float>(x.data(), 2));
+  file.create_dataset("y_offsets", DType::int64, {2}).write(std::span<const std::int64_t>(Offsets{3, 1}));
+  file.create_dataset("z_offsets", DType::int64, {3}).write(std::span<const std::int64_t>(Offsets{0, 2, 4}));
+  file.close();
+  const auto open = [&](const std::string& field, const std::string& other) {
+    return data::Arrays(folder.file("old.h5"), {.fields = {field, other}});
+  };
+  for (const auto& [one, other] :
+       std::vector<std::pair<std::string, std::string>>{{"x", "y"}, {"x", "z"}, {"y", "z"}}) {
+    const data::Arrays old = open(one, other);
+    BOOST_TEST(old.size() == 4);
+    BOOST_TEST(!data::is_ragged(old));
+    BOOST_TEST(old.notes().size() == 2);
+  }
+  BOOST_TEST(
+      contains(open("x", "z").notes()[1],
+               "old.h5: /z_offsets is not read: by it /z would have 2 samples, but all fields have 4 rows"));
+}
+
+BOOST_AUTO_TEST_CASE(no_step_of_a_ragged_field_is_padding) {
+  const TemporaryFolder folder;
+  const data::Arrays graphs(data::Request{.files = {make_graphs(folder, {.more = "lengths"})},
+                                          .fields = {"x:nodes", "lengths:y", "y_lengths:y", "y:edges"},
+                                          .takes_series = true,
+                                          .y_lengths = "y_lengths"});
+  for (const data::Field& field : graphs.fields()) BOOST_TEST(field.padded_by == "");
+}
+
 BOOST_AUTO_TEST_CASE(a_shard_of_too_many_rows_is_refused_with_all_that_one_needs_to_know) {
   const TemporaryFolder folder;
   const data::Arrays graphs(make_graphs(folder));

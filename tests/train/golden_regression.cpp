@@ -108,7 +108,7 @@ void expect_metrics(const GoldenCase& golden, const train::EvaluationResult& fou
 /// A case as a run has it, with the weights that it begins with.
 struct Beginning {
   explicit Beginning(const std::filesystem::path& path, const GoldenCase& golden)
-      : config(config_of(golden.what(), world().size(), registries())),
+      : config(config_of(golden.what(), world().size(), registries)),
         data(path.string(), golden, group(golden)),
         model(train::build_model(config)),
         task(train::make_task(config)) {
@@ -117,7 +117,7 @@ struct Beginning {
     checkpoint::load_weights(path.string(), *model, world(), group(golden) + "/init");
   }
 
-  static Registries registries() {
+  static Registries with_two_inputs() {
     Registries all;
     add_built_in(all);
     all.models.add<TwoInputs>("two_inputs");
@@ -127,6 +127,7 @@ struct Beginning {
     return golden.name().substr(golden.name().find(": ") + 2);
   }
 
+  Registries registries = with_two_inputs();
   train::Config config;
   std::unique_ptr<kernels::Backend> backend = kernels::make_cpu_backend();
   Recorded data;

@@ -30,9 +30,6 @@ std::int64_t normalization_channels(const Shape& sample);
 /// Element e of a sample has mean e / block % means of a Normalization of so many means; 0: it cannot have so
 /// many.
 std::int64_t normalization_block(const Shape& sample, std::int64_t means);
-/// Whether samples are padded, so that values that are not finite are no error: there is a field lengths or
-/// y_lengths.
-bool are_padded(const std::vector<Field>& fields);
 
 /// Arrays of floats are read as float32 (once normalised, if they are: float64 keeps its digits until then),
 /// arrays of integers and booleans (0 and 1) as int64. Several files count as one. An array NAME [rows, ...]
@@ -40,7 +37,8 @@ bool are_padded(const std::vector<Field>& fields);
 /// 1]). Opening throws UsageError on a word that names no field, or two of one name, and DataError that names
 /// file and array if one is missing, is not of numbers, has no rows or another number of them than the first,
 /// or has samples of another shape, kind or meaning (FieldMeaning::merge) than the first file's, and if
-/// offsets do not begin at 0, fall or do not end at the number of rows. Reading throws it for floats that
+/// offsets do not begin at 0, fall or do not end at the number of rows, unless the arrays have as many rows
+/// without them: then NAME_offsets means something else. Reading throws it for floats that
 /// float32 cannot hold, and for what is not finite once normalised.
 class Arrays : public Dataset {
  public:
@@ -68,8 +66,8 @@ class Arrays : public Dataset {
   void normalize(std::string_view field, std::optional<Normalization> by) override;
   void hold_on_node(comm::HostGroup& world, std::int64_t& memory_left_bytes) override;
   /// DataError naming file and row if an integer of the field is no class, 0 to classes - 1. Reads all of it.
-  /// lengths: the field that says how many steps of each sample exist, if there is such a field.
-  void check_labels(std::string_view field, std::int64_t classes, std::string_view lengths = {}) const;
+  /// Steps that do not exist (Field::padded_by) may be anything.
+  void check_labels(std::string_view field, std::int64_t classes) const;
 
  protected:
   /// What an array must be, and what it becomes.
@@ -105,6 +103,7 @@ class Arrays : public Dataset {
   void add_files(const std::vector<std::string>& paths, std::int64_t memory_limit_bytes);
   void add_file(const std::string& path, std::int64_t& memory_left_bytes);
   void resolve_indices(const std::string& path);
+  void pad(std::string_view field, const std::string& lengths);
   void add_labels(const RowStore& labels, std::size_t field);
   void make_byte_values(std::size_t field);
   void set_normalization(std::size_t field, std::optional<Normalization> by, const std::string& files);
@@ -212,8 +211,9 @@ class Normalized final : public Dataset {
 /// Mean and deviation of a float field over all samples, in float64: the same on every rank, and at any
 /// number of ranks, which share the reading. 1 is the deviation of what is always the same. Collective;
 /// the same DataError on every rank, which names file and row, if a value is not finite. means: how many; 0:
-/// normalization_channels(). lengths: the field that says how many steps of each sample count; empty: all do.
+/// normalization_channels(); UsageError if the field cannot have so many. Steps that do not exist
+/// (Field::padded_by) do not count; a channel without a value has mean 0 and deviation 1.
 Normalization normalization_of(const Dataset& dataset, std::string_view field, comm::HostGroup& world,
-                               std::int64_t means = 0, std::string_view lengths = {});
+                               std::int64_t means = 0);
 
 }  // namespace lockstep::data

@@ -32,6 +32,9 @@ struct Field {
   /// Of int64: the values are numbers of rows of this ragged field, from 0 on in each sample. In a batch they
   /// count in the rows of all its samples. Empty: they are not.
   std::string index_of{};
+  /// The field, int64, one number a sample, that says how many steps (of the first extent of `shape`) of each
+  /// sample exist: the others may hold anything, also NaN. Empty: all exist. Not of a ragged field.
+  std::string padded_by{};
 
   bool operator==(const Field&) const = default;
 };
@@ -189,7 +192,7 @@ class Dataset {
   /// Whether normalize() works. Normalized, a view, works for any data set.
   virtual bool can_normalize() const { return false; }
   /// From now on the field is read as (value - mean) / deviation, integers too; none: as it is stored, floats
-  /// as float64. Not while others read. UsageError if there is no such field, DataError unless every mean is
+  /// as float64. Not while others read. DataError if there is no such field, and unless every mean is
   /// within 1e30 and every deviation in [1e-30, 1e30].
   virtual void normalize(std::string_view field, std::optional<Normalization> by);
   /// A data set that numbers classes by their names gives them the numbers that they have in `names` from now
@@ -221,8 +224,10 @@ std::unique_ptr<Order> checked_order(const Dataset& dataset, std::uint64_t seed)
 
 /// Whether there is a field of that name.
 bool has_field(const Dataset& dataset, std::string_view name);
-/// The field of that name. Throws DataError that names the data, the fields it has and what it skipped.
+/// The field of that name, and its number. DataError that names the data, the fields it has and what it
+/// skipped.
 const Field& field_named(const Dataset& dataset, std::string_view name);
+std::size_t field_number(const Dataset& dataset, std::string_view name);  ///< in fields()
 
 /// A view of `count` samples of `base` from number `first` on, in the order of the base or of a permutation.
 /// If the base has an order of training, the view's is this order without the samples that are not in the

@@ -15,7 +15,7 @@ using ModelType = Registry::Type;
 /// The section [model].
 using ModelConfig = Registry::Choice;
 
-/// Adds mlp, resnet, gpt, llama, unet, vit, encoder and rnn.
+/// Adds mlp, resnet, gpt, llama, unet, vit, encoder, rnn and cosmoflow.
 void add_built_in(Registry& registry);
 /// A registry that has only these.
 const Registry& built_in_models();

@@ -1,6 +1,8 @@
 // Models of series, x [N, T, features]: encoder, a transformer, and rnn, of GRU or LSTM layers.
 #pragma once
 
+#include <array>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>

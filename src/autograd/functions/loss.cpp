@@ -63,10 +63,11 @@ Shape shape_of_samples(const Shape& x) {
 
 /// Sets the count of a total, of each shard, to the number of elements of x in the steps that count.
 void count_steps(Tape& tape, const Tensor& lengths, const Shape& x, const Tensor& total) {
-  const Tensor ones = tape.backend().empty(x), counts = new_total(tape);
-  tape.backend().fill(ones, 1);
-  tape.backend().run(ops::KeepSteps{ones, lengths, 0, false, ones});
-  tape.run_by_shard(ops::Reduce<ops::Itself>{{}, {ones}, counts});
+  const Tensor elements = tape.backend().empty({x[0], x[1]}), counts = new_total(tape);  // of each step
+  const std::int64_t steps = elements.numel();
+  tape.backend().fill(elements, steps > 0 ? static_cast<double>(x.numel() / steps) : 0);
+  tape.backend().run(ops::KeepSteps{elements, lengths, 0, false, elements});
+  tape.run_by_shard(ops::Reduce<ops::Itself>{{}, {elements}, counts});
   const Tensor from = counts.reshape({counts.numel()}), to = total.reshape({total.numel()});
   for (std::int64_t at = 0; at < to.numel(); at += 2)
     tape.backend().copy(from.rows(at, at + 1), to.rows(at + 1, at + 2));

@@ -40,42 +40,44 @@ Var recurrent(const Var& from_x, const Var& weight, const Var& bias) {
   const DType dtype = from_x.value().dtype();
   const Tensor h = backend.empty({all_steps, samples, width}, dtype),
                saved = backend.empty({all_steps, samples, 4 * width}, dtype),
-               state = backend.empty({all_steps, samples, width}), none = backend.empty({samples, width}),
-               no_output = backend.empty(none.shape(), dtype),
+               state = backend.empty({all_steps, samples, width}),
+               zero_state = backend.empty({samples, width}),
+               no_output = backend.empty(zero_state.shape(), dtype),
                from_h = backend.empty({samples, gates}, dtype);
-  backend.fill(none, 0);
+  backend.fill(zero_state, 0);
   backend.fill(no_output, 0);
   for (std::int64_t i = 0; i < all_steps; ++i) {
-    const bool begins = i % steps == 0;
-    backend.run(ops::linear(begins ? no_output : at(h, i - 1), weight.value(), bias.value(), from_h));
-    backend.run(ops::RecurrentStep{at(from_x.value(), i), from_h, begins ? none : at(state, i - 1),
+    const bool is_first = i % steps == 0;
+    backend.run(ops::linear(is_first ? no_output : at(h, i - 1), weight.value(), bias.value(), from_h));
+    backend.run(ops::RecurrentStep{at(from_x.value(), i), from_h, is_first ? zero_state : at(state, i - 1),
                                    at(state, i), at(h, i), at(saved, i)});
   }
-  return tape.record(
-      h, {&from_x, &weight, &bias},
-      [from_x = from_x.without_value(), weight, bias = bias.without_value(), h, saved, state, none, steps](
-          Tape& t, const Tensor& dy) {
-        kernels::Backend& b = t.backend();
-        const Shape all = from_x.shape();
-        const DType type = dy.dtype();
-        const Tensor dfrom_x = b.empty(all, type), dfrom_h = b.empty(all, type),
-                     dh = b.empty(none.shape(), type), dstate = b.empty(none.shape());
-        for (std::int64_t i = all[0] - 1; i >= 0; --i) {
-          const bool begins = i % steps == 0;
-          if (i % steps == steps - 1) {
-            b.fill(dh, 0);
-            b.fill(dstate, 0);
-          }
-          b.run(ops::RecurrentStepBackward{at(dy, i), dh, at(saved, i), begins ? none : at(state, i - 1),
-                                           at(state, i), dstate, at(dfrom_x, i), at(dfrom_h, i)});
-          if (!begins) b.run(ops::linear_backward_input(at(dfrom_h, i), weight.value(), dh));
-        }
-        write_weight_gradient(t, weight, h, dfrom_h);
-        t.write_gradient(bias, [&](const Tensor& dbias, bool accumulate) {
-          t.run_by_shard(ops::SumRows{dfrom_h, dbias, accumulate});
-        });
-        t.add_gradient(from_x, dfrom_x);
-      });
+  return tape.record(h, {&from_x, &weight, &bias},
+                     [from_x = from_x.without_value(), weight, bias = bias.without_value(), h, saved, state,
+                      zero_state, steps](Tape& t, const Tensor& dy) {
+                       kernels::Backend& b = t.backend();
+                       const Shape all = from_x.shape();
+                       const DType type = dy.dtype();
+                       const Tensor dfrom_x = b.empty(all, type), dfrom_h = b.empty(all, type),
+                                    dh = b.empty(zero_state.shape(), type),
+                                    dstate = b.empty(zero_state.shape());
+                       for (std::int64_t i = all[0] - 1; i >= 0; --i) {
+                         const bool is_first = i % steps == 0;
+                         if (i % steps == steps - 1) {
+                           b.fill(dh, 0);
+                           b.fill(dstate, 0);
+                         }
+                         b.run(ops::RecurrentStepBackward{
+                             at(dy, i), dh, at(saved, i), is_first ? zero_state : at(state, i - 1),
+                             at(state, i), dstate, at(dfrom_x, i), at(dfrom_h, i)});
+                         if (!is_first) b.run(ops::linear_backward_input(at(dfrom_h, i), weight.value(), dh));
+                       }
+                       write_weight_gradient(t, weight, h, dfrom_h);
+                       t.write_gradient(bias, [&](const Tensor& dbias, bool accumulate) {
+                         t.run_by_shard(ops::SumRows{dfrom_h, dbias, accumulate});
+                       });
+                       t.add_gradient(from_x, dfrom_x);
+                     });
 }
 
 }  // namespace lockstep

@@ -68,10 +68,12 @@ std::map<std::string, std::string> options_in(const ForeignWeights& by, const js
     for (const std::string_view name : key.names) {
       const auto found = config.find(name);
       if (found == config.end()) continue;
-      std::string text = json_text(*found);
-      for (std::size_t i = 0; i < key.words.size(); ++i)
-        if (key.values[i] == text) text = key.words[i];
-      options[std::string(key.option)] = text;
+      const std::string text = json_text(*found);
+      const auto value = std::ranges::find(key.values, text);
+      if (key.words.empty())
+        options[std::string(key.option)] = text;
+      else if (value != key.values.end())  // check_foreign_config() refuses another one, by its name
+        options[std::string(key.option)] = key.words[static_cast<std::size_t>(value - key.values.begin())];
     }
   }
   return options;

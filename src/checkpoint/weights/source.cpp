@@ -206,10 +206,7 @@ std::string file_in_folder(const std::string& path) {
   for (const char* const name : {"model.safetensors.index.json", "model.safetensors",
                                  "pytorch_model.bin.index.json", "pytorch_model.bin"})
     if (exists(path + "/" + name)) return path + "/" + name;
-  throw DataError(
-      "{}: the folder has neither model.safetensors nor pytorch_model.bin, nor an index of them; give the "
-      "path of the file",
-      path);
+  return path;  // opening it reports the error
 }
 
 enum class Format : std::uint8_t { checkpoint, arrays, safetensors, pytorch, shards };

@@ -198,7 +198,7 @@ class Predictor {
         batches_(dataset, std::clamp<std::int64_t>(1024 / std::max<std::int64_t>(1, model.context()), 1, 64),
                  0, 1) {
     if (const std::string field = model.output_rows(); !field.empty()) {
-      ragged_ = data::number_of(dataset, field);
+      ragged_ = data::field_number(dataset, field);
       if (!dataset.fields()[*ragged_].ragged)
         throw DataError("{}: field {}, whose rows the model's output has, is not ragged", dataset.name(),
                         field);
