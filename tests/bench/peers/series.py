@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Time training steps of models of series on one thread beside PyTorch's modules, eager, in alternating rounds.
 
-Usage: series.py LOCKSTEP [--rounds N] [--steps N] [--cases encoder,gru ...]      (needs torch and h5py)
+Usage: series.py LOCKSTEP [--rounds N] [--steps N] [--cases encoder,gru ...] [--bf16]      (needs torch and h5py)
 
 encoder: 32 series of 128 steps of 8 numbers, 128 channels, 4 layers, 4 heads, mlp 512, AdamW; lengths: the same with series of
-different lengths; gru, lstm: 2 layers of 128. Prints milliseconds of a step, medians of the rounds, and the median of the ratios.
+different lengths; gru, lstm: 2 layers of 128. With --bf16, PyTorch runs under its autocast. Prints milliseconds of a step, medians of the rounds, and the median of the ratios.
 Ours is `lockstep bench step --config`, which reads the file; PyTorch has its batch in memory.
 """
 import argparse
@@ -39,12 +39,14 @@ def ours(lockstep, ini, steps):
     return json.loads(out)["step_ms"]
 
 
-def peer(model, optimizer, batch, steps):
+def peer(model, optimizer, batch, steps, bf16):
     times = []
     for _ in range(steps):
         begin = time.perf_counter()
         optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(model(batch["x"], batch.get("lengths")), batch["y"]).backward()
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            logits = model(batch["x"], batch.get("lengths"))
+        torch.nn.functional.cross_entropy(logits.float(), batch["y"]).backward()
         optimizer.step()
         times.append((time.perf_counter() - begin) * 1e3)
     return statistics.median(times)
@@ -55,6 +57,7 @@ def main():
     parser.add_argument("lockstep")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--bf16", action="store_true")
     parser.add_argument("--cases", default=",".join(CASES))
     args = parser.parse_args()
     print(f"torch {torch.__version__}")
@@ -71,11 +74,11 @@ def main():
                     file[field] = values
             keys = "\n".join(f"{key} = {value}" for key, value in options.items())
             pathlib.Path(ini).write_text(f"[model]\nname = {kind.__name__.lower()}\n{keys}\n[data]\ntrain = {path}\n"
-                                         f"[train]\nsteps = 1\nglobal_batch = {BATCH}\n[optimizer]\nname = adamw\nlr = 1e-3\n")
+                                         f"[train]\nsteps = 1\nprecision = {'bf16' if args.bf16 else 'fp32'}\nglobal_batch = {BATCH}\n[optimizer]\nname = adamw\nlr = 1e-3\n")
             model = kind(**options)
             optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
             batch = {field: torch.from_numpy(values[:BATCH]) for field, values in data.items()}
-            pairs = [(ours(args.lockstep, ini, args.steps), peer(model, optimizer, batch, args.steps)) for _ in range(args.rounds)]
+            pairs = [(ours(args.lockstep, ini, args.steps), peer(model, optimizer, batch, args.steps, args.bf16)) for _ in range(args.rounds)]
             mine, theirs = (statistics.median(side) for side in zip(*pairs))
             print(f"{name}: {mine:.1f} ms a step, PyTorch {theirs:.1f} ms: {statistics.median(b / a for a, b in pairs):.2f} times", flush=True)
 

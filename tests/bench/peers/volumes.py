@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Time training steps of networks of volumes on one thread beside PyTorch's eager mode, in alternating rounds.
 
-Usage: volumes.py LOCKSTEP [--rounds N] [--steps N]      (needs torch; h5py or its Debian package)
+Usage: volumes.py LOCKSTEP [--rounds N] [--steps N] [--bf16]      (needs torch; h5py or its Debian package)
 
 cosmoflow: 8 volumes of 32 x 32 x 32, MLPerf HPC's widths; unet: 2 such fields, widths 16 32 64, without attention. Both with
-AdamW in float32. PyTorch runs share/example/volumes.py in both memory formats, of which the faster one counts. Prints medians
+AdamW in float32, or with --bf16 under PyTorch's autocast. PyTorch runs share/example/volumes.py in both memory formats, of which the faster one counts. Prints medians
 of the rounds, the median of their ratios, and memory: the peak of a process above that of one that has only loaded its
 libraries (for ours, that trains a network of two weights).
 """
@@ -26,7 +26,7 @@ CASES = {
 TARGETS = {"cosmoflow": (4,), "unet": (1, 32, 32, 32)}
 
 
-def peer(case, layout, steps):
+def peer(case, layout, steps, bf16):
     """Prints milliseconds a step and bytes: in a process of its own, for its peak."""
     import resource
     import time
@@ -47,14 +47,16 @@ def peer(case, layout, steps):
     for _ in range(steps + 2):
         begin = time.perf_counter()
         optimizer.zero_grad()
-        F.mse_loss(model(x), y).backward()
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            output = model(x)
+        F.mse_loss(output.float(), y).backward()
         optimizer.step()
         times.append(time.perf_counter() - begin)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     print(json.dumps({"ms": 1e3 * statistics.median(times[2:]), "bytes": 1024 * (peak - base)}))
 
 
-def write_files(folder):
+def write_files(folder, precision):
     script = ("import h5py, numpy as np\nd = np.random.default_rng(1)\n"
               + "".join(f"with h5py.File(r'{folder}/{case}.h5', 'w') as f:\n    f['x'], f['y'] = d.normal(size=({n}, 1, 32, 32, 32)).astype('f4'), "
                         f"d.random(({n}, *{TARGETS[case]}), 'f4')\n" for case, (n, _) in CASES.items())
@@ -62,7 +64,7 @@ def write_files(folder):
     subprocess.run(["/usr/bin/python3", "-c", script], check=True)
     for case, (n, model) in {**CASES, "tiny": (2, "name = mlp\nsizes = 1 1\n")}.items():
         (folder / f"{case}.ini").write_text(f"[model]\n{model}[task]\nname = regression\n[data]\ntrain = {folder}/{case}.h5\n"
-                                            f"[train]\nsteps = 10\nglobal_batch = {n}\nshards = 1\n[optimizer]\nname = adamw\n")
+                                            f"[train]\nsteps = 10\nprecision = {precision}\nglobal_batch = {n}\nshards = 1\n[optimizer]\nname = adamw\n")
 
 
 def main():
@@ -70,21 +72,22 @@ def main():
     parser.add_argument("lockstep", nargs="?")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--bf16", action="store_true")
     parser.add_argument("--peer", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.peer:
-        return peer(*args.peer, args.steps)
+        return peer(*args.peer, args.steps, args.bf16)
     one_thread = dict(os.environ, OMP_NUM_THREADS="1")
 
     def run(*command):
         return json.loads(subprocess.run(command, capture_output=True, check=True, text=True, env=one_thread).stdout)
 
     def theirs(case, layout):
-        return run(sys.executable, __file__, "--steps", str(args.steps), "--peer", case, layout)
+        return run(sys.executable, __file__, "--steps", str(args.steps), *["--bf16"] * args.bf16, "--peer", case, layout)
 
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        write_files(folder)
+        write_files(folder, "bf16" if args.bf16 else "fp32")
 
         def ours(case):
             found = run(args.lockstep, "bench", "step", "--config", f"{folder}/{case}.ini", "--steps", str(args.steps), "--json")
