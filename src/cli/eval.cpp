@@ -185,6 +185,7 @@ ExitCode eval(const Program& program, Session& session, const Arguments& argumen
   data->hold_on_node(session.world(), saved.config());
   if (own) data->measure(session.world());
   train::log_warnings(*data, session);
+  train::warn_of_held_out(*data, session);
   Tape tape(session.backend());
   const auto* const classification = saved.config().task.options_of<tasks::Classification>();
   std::optional<CountsByClass> by_class;
@@ -196,6 +197,9 @@ ExitCode eval(const Program& program, Session& session, const Arguments& argumen
                                                          .world = session.world(),
                                                          .compute = saved.compute()},
                                                         *data->eval());
+  if (found.metrics.empty())
+    throw DataError("{}: nothing in it counts: all targets are empty, ignored or beyond their lengths",
+                    data->eval()->name());
   const nlohmann::json classes =
       by_class ? by_class->result(session, saved.class_names()) : nlohmann::json::object();
   if (session.world().rank() != 0) return ExitCode::done;

@@ -232,8 +232,8 @@ Arrays::Arrays(const std::vector<std::string>& paths, std::vector<Array> arrays,
 Arrays::Arrays(const Request& request)
     : Arrays(request.files,
              {.fields = fields_of(request), .memory_limit_bytes = request.memory_limit_bytes}) {
-  if (request.takes_series) pad("x", "lengths");
-  pad("y", request.y_lengths);
+  if (request.takes_series) pad("x", "lengths", request);
+  pad("y", request.y_lengths, request);
   if (request.targets && request.classifies && request.classes > 0 && has_field(*this, "y"))
     check_labels("y", request.classes);
 }
@@ -326,6 +326,8 @@ void Arrays::add_file(const std::string& path, std::int64_t& memory_left_bytes) 
 void Arrays::resolve_indices(const std::string& path) {
   for (std::size_t i = 0; i < arrays_.size(); ++i) {
     const std::string& wanted = arrays_[i].index_of;
+    std::string& name = arrays_[i].meaning.index_of.value.emplace();
+    arrays_[i].meaning.index_of.file = path;
     if (wanted.empty()) continue;
     const auto target =
         static_cast<std::size_t>(std::ranges::find(arrays_, wanted, &Array::path) - arrays_.begin());
@@ -335,18 +337,35 @@ void Arrays::resolve_indices(const std::string& path) {
                           ? "that is no field: name it in data.fields, or remove the attribute"
                       : !fields_[target].ragged ? fmt::format("that has no {}{}", wanted, offsets_suffix)
                                                 : "numbers of rows are integers");
-    fields_[i].index_of = arrays_[target].name;
+    fields_[i].index_of = name = arrays_[target].name;
   }
 }
 
-/// If both are fields and fit: others are refused where a model and its data are compared.
-void Arrays::pad(std::string_view name, const std::string& lengths) {
-  if (!has_field(*this, name) || !has_field(*this, lengths)) return;
+void Arrays::pad(std::string_view name, const std::string& lengths, const Request& request) {
+  if (lengths.empty() || !has_field(*this, name)) return;
+  const std::size_t index = field_number(*this, name);
+  Field& field = fields_[index];
+  if (!has_field(*this, lengths)) {
+    for (const std::string& path : request.files) {
+      if (!hdf5::File::open(path).exists(lengths)) continue;
+      if (request.fields.empty())
+        throw DataError(
+            "{}: has /{}, but {} has no such numbers, one a sample: all files need them, or none; or name "
+            "the fields "
+            "that are read (data.fields)",
+            path, lengths, request.files.front());
+      notes_.push_back(
+          fmt::format("{}: /{} is not read, because data.fields does not name it: all steps of {} exist",
+                      path, lengths, name));
+      return;
+    }
+    return;
+  }
   const Field& by = field_named(*this, lengths);
-  Field& field = fields_[field_number(*this, name)];
+  // Lengths that do not fit are refused where a model and its data are compared.
   if (field.shape.rank() > 0 && !field.ragged && by.dtype == DType::int64 && by.shape.rank() == 0 &&
       !by.ragged)
-    field.padded_by = lengths;
+    field.padded_by = arrays_[index].meaning.padded_by = lengths;
 }
 
 void Arrays::add_labels(const RowStore& labels, std::size_t field) {

@@ -111,6 +111,10 @@ Offsets offsets_of(const hdf5::File& file, const hdf5::Dataset& array) {
 }
 
 std::string index_path(const hdf5::Dataset& array, const std::string& path) {
+  if (array.has_attribute("index_of") && !array.is_text_attribute("index_of"))
+    throw DataError(
+        "{}: the attribute index_of of {} is no text: the name of the array whose rows it numbers",
+        array.file_path(), path);
   const std::string text = text_of(array, "index_of");
   return text.empty() || text.starts_with('/') ? text : path.substr(0, path.rfind('/') + 1) + text;
 }

@@ -45,7 +45,7 @@ struct Offsets {
 /// Those in NAME_offsets of the file.
 Offsets offsets_of(const hdf5::File& file, const hdf5::Dataset& array);
 /// The path of the array whose rows an array of this path numbers, by its attribute index_of: a path, or a
-/// name in the same group. Empty: it has none.
+/// name in the same group. Empty: it has none. DataError if that is no text.
 std::string index_path(const hdf5::Dataset& array, const std::string& path);
 
 /// True for integers and booleans.

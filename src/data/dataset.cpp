@@ -82,6 +82,10 @@ void FieldMeaning::merge(std::string_view field, const FieldMeaning& more) {
     throw DataError(
         "{}: {} has the units {}, but in {} it has {}: convert its values, and its attribute units",
         more.units.file, field, quote(more.units.value), units.file, quote(units.value));
+  if (index_of.value && more.index_of.value && *index_of.value != *more.index_of.value)
+    throw DataError(
+        "{}: {} has the attribute index_of = {}, but in {} it has {}: its numbers are rows of something else",
+        more.index_of.file, field, quote(*more.index_of.value), index_of.file, quote(*index_of.value));
   if (packing.value && more.packing.value && *packing.value != *more.packing.value)
     throw DataError("{}: {} has the packing {}, but in {} it has {}: unpack both (netCDF)", more.packing.file,
                     field, quote(*more.packing.value), packing.file, quote(*packing.value));
@@ -122,6 +126,7 @@ void FieldMeaning::merge(std::string_view field, const FieldMeaning& more) {
   if (units.value.empty()) units = more.units;
   if (table.value.empty()) table = more.table;
   if (!packing.value) packing = more.packing;
+  if (!index_of.value) index_of = more.index_of;
   if (mine.tokenizer.empty()) tokens = more.tokens;
   if (known.largest <= 0) scale = more.scale;
 }
@@ -134,7 +139,9 @@ FieldMeaning Mixture::meaning(std::string_view field) const {
 
 FieldMeaning Dataset::meaning(std::string_view field) const {
   const Field& found = field_named(*this, field);
-  return {.stored = {.dtype = found.dtype, .shape = found.shape}};
+  return {.stored = {.dtype = found.dtype, .shape = found.shape},
+          .index_of = {found.index_of, this->name()},
+          .padded_by = found.padded_by};
 }
 
 void Dataset::read_to_train(std::span<const std::int64_t> samples, std::span<const Tensor> into,

@@ -33,6 +33,7 @@ class Cosmoflow final : public Model {
     return {in_channels_, image_size_, image_size_, image_size_};
   }
   void check_input(const Shape& x) const override;
+  void check_target(const Shape& y, bool labels) const override;
   Var forward(Tape& tape, const Batch& batch) override;
   std::optional<Var> features(Tape& tape, const Batch& batch) override;
 
@@ -40,7 +41,7 @@ class Cosmoflow final : public Model {
   using Convolutions = std::vector<std::unique_ptr<nn::Conv3d>>;
   Convolutions make_convolutions(const Options& options);
 
-  std::int64_t image_size_, in_channels_;
+  std::int64_t image_size_, in_channels_, outputs_;
   bool recompute_;
   Convolutions convolutions_;
   nn::Linear fc_0_;
@@ -100,6 +101,7 @@ Cosmoflow::Cosmoflow(const Options& options, std::uint64_t seed)
     : Model(seed),
       image_size_(with_fitting_sizes(options).image_size),
       in_channels_(options.in_channels),
+      outputs_(options.outputs),
       recompute_(options.recompute),
       convolutions_(make_convolutions(options)),
       fc_0_(*this, "fc.0", flattened(options), first_dense),
@@ -130,6 +132,15 @@ void Cosmoflow::check_input(const Shape& x) const {
       "a batch of shape {} does not fit cosmoflow's [batch, {}, {}, {}, {}]; set model.in_channels and "
       "model.image_size to those of the data",
       to_string(x), in_channels_, image_size_, image_size_, image_size_);
+}
+
+void Cosmoflow::check_target(const Shape& y, bool labels) const {
+  if (!labels && (y == Shape{y[0], outputs_} || (outputs_ == 1 && y.rank() == 1))) return;
+  throw DataError(
+      "field y is {} {}, but cosmoflow estimates numbers [batch, {}], within -1.2 and 1.2; set model.outputs "
+      "to "
+      "those of the data",
+      labels ? "labels" : "numbers", to_string(y), outputs_);
 }
 
 Var Cosmoflow::forward(Tape& tape, const Batch& batch) {

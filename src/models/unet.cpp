@@ -518,6 +518,16 @@ Var Unet::predict(const Var& x, const Tensor& t, const Tensor& classes, const Te
   return reshape(to_sequence(y), shape);
 }
 
+void Unet::check_target(const Shape& y, bool labels) const {
+  if (labels != class_logits_)
+    throw DataError("field y has {}; set model.class_logits = {} to learn {}", labels ? "labels" : "numbers",
+                    labels, labels ? "the labels of positions" : "fields");
+  if (!labels && out_channels_ > 1 && (y.rank() != 2 + dims_ || y[1] != out_channels_))
+    throw DataError(
+        "field y is {}, but the unet's output is [batch, {}{}]; set model.out_channels to the channels of y",
+        to_string(y), out_channels_, dims_ == 3 ? ", depth, height, width" : ", height, width");
+}
+
 Var Unet::forward(Tape& tape, const Batch& batch) {
   const Tensor& x = batch["x"];
   check_input(x.shape());

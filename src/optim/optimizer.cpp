@@ -58,8 +58,10 @@ UpdateResult Optimizer::step(const StepOptions& options) {
   check_gradients();
   if (!(count > 0) || !std::isfinite(count))
     throw TrainingError(
-        "step {}: the count of the global batch is {}, so the mean gradient is not defined; was no sample "
-        "counted?",
+        "step {}: nothing in the global batch counts (its count is {}), so the mean gradient is not defined: "
+        "all its "
+        "targets are empty, ignored or beyond their lengths; leave out such samples, or raise the global "
+        "batch",
         steps_ + 1, count);
   UpdateResult result;
   if (needs_norm(options)) {

@@ -170,7 +170,13 @@ void check_inputs(const Model& model, const data::Dataset& data) {
     }
   }
   if (model.reads_lengths()) check_lengths(data, "lengths", "x");
-  if (const std::string lengths = model.output_lengths(); !lengths.empty()) check_lengths(data, lengths, "y");
+  const std::string lengths = model.output_lengths();
+  if (!lengths.empty()) check_lengths(data, lengths, "y");
+  if (model.reads_lengths() && lengths != "y_lengths" && data::has_field(data, "y_lengths"))
+    throw DataError(
+        "{}: y_lengths is for forecasts (model.horizon); here {}, so name the fields without it "
+        "(data.fields)",
+        data.name(), lengths.empty() ? "y has no steps" : "lengths says which steps of y exist");
 }
 
 void check_data(const Model& model, Task& task, const data::Dataset& data) {

@@ -134,7 +134,7 @@ void check_unit_range(const data::Dataset& dataset) {
   const auto [low, high] = std::ranges::minmax(values);
   throw UsageError(
       "data.range: is missing: x of {} has values from {:g} to {:g} (in its first {}); give the lowest and "
-      "the highest value it can have",
+      "the highest value it can have (task.name = diffusion learns x; regression and classification learn y)",
       dataset.name(), low, high, pluralized(std::ssize(indices), "sample"));
 }
 
@@ -530,6 +530,10 @@ void DataSets::use(const LearnedFrom& from, bool own_statistics) {
       if (learned.by) learned.scale.value.named = *learned.by;
       if (own_statistics) learned.scale.value.largest = 0;  // the data have their own scale
       learned.merge(field.name, one->meaning(field.name));
+      if (field.padded_by.empty() && !learned.padded_by.empty())
+        warnings_.push_back(
+            fmt::format("{}: has no {}, unlike the data that {} learned from: all steps of {} exist",
+                        one->name(), learned.padded_by, from.name, field.name));
     }
   }
   if (own_statistics) return;

@@ -20,7 +20,8 @@ constexpr std::string_view normalization_prefix = "data/";
 // Of /data/FIELD.
 constexpr std::string_view type_attribute = "dtype", largest_attribute = "largest", units_attribute = "units",
                            packing_attribute = "packing", classes_attribute = "classes",
-                           names_attribute = "names", table_attribute = "table";
+                           names_attribute = "names", table_attribute = "table", index_attribute = "index_of",
+                           padded_attribute = "padded_by";
 
 constexpr const char* range_provenance = "x_range";
 constexpr const char* type_provenance = "x_type";
@@ -121,8 +122,9 @@ LearnedFrom learned_from(const checkpoint::FileIndex& index) {
   for (const checkpoint::GroupEntry& group : index.groups) {
     if (!checkpoint::is_data_group(group.path)) continue;
     data::FieldMeaning& meaning = from.fields[group.path.substr(normalization_prefix.size())];
-    for (std::string* const file : {&meaning.scale.file, &meaning.classes.file, &meaning.names.file,
-                                    &meaning.units.file, &meaning.packing.file, &meaning.table.file})
+    for (std::string* const file :
+         {&meaning.scale.file, &meaning.classes.file, &meaning.names.file, &meaning.units.file,
+          &meaning.packing.file, &meaning.table.file, &meaning.index_of.file})
       *file = index.path;
     if (!group.attributes.empty()) meaning.packing.value.emplace();  // earlier versions wrote none
     for (const auto& [name, value] : group.attributes) {
@@ -138,6 +140,8 @@ LearnedFrom learned_from(const checkpoint::FileIndex& index) {
       if (name == units_attribute) meaning.units.value = *text;
       if (name == packing_attribute) meaning.packing.value = *text;
       if (name == table_attribute) meaning.table.value = *text;
+      if (name == index_attribute) meaning.index_of.value = *text;
+      if (name == padded_attribute) meaning.padded_by = *text;
       if (name == classes_attribute || name == names_attribute)
         for (const std::string_view line : lines_of(*text))
           (name == classes_attribute ? meaning.classes : meaning.names).value.emplace_back(line);
@@ -174,6 +178,8 @@ void add(checkpoint::StateDict& state_dict, const data::Dataset& data,
     if (!meaning.units.value.empty()) describe(units_attribute, meaning.units.value);
     if (!meaning.table.value.empty()) describe(table_attribute, meaning.table.value);
     if (!meaning.packing.value.value_or("").empty()) describe(packing_attribute, *meaning.packing.value);
+    if (!field.index_of.empty()) describe(index_attribute, field.index_of);
+    if (!field.padded_by.empty()) describe(padded_attribute, field.padded_by);
     for (const auto& [name, names] :
          {std::pair(classes_attribute, &meaning.classes.value), {names_attribute, &meaning.names.value}})
       if (!names->empty()) describe(name, fmt::format("{}", fmt::join(*names, "\n")));

@@ -169,6 +169,10 @@ for count in 1 3; do
   bad 3 'columns.h5: field lengths is int64 .1. a sample, but the lengths of series are one integer a sample' run.ini --set data.train=columns.h5
 done
 bad 3 'y_beyond.h5: row 7: y_lengths is 5, but y has 4 steps' run.ini --set data.train=y_beyond.h5 "${forecast[@]/#/--set=}"
+bad 3 'zeros.h5: y_lengths is for forecasts .model.horizon.; here lengths says which steps of y exist' run.ini "${by_step[@]/#/--set=}" \
+  --set data.fields="x y:/labels lengths y_lengths"
+ranks 2 eval run-classes-1/checkpoints/latest --data zeros.h5 --fields 'x y:/kind' >log 2>&1 || fail "eval without lengths: $(cat log)"
+has_line 'zeros.h5: has no lengths, unlike the data that .* learned from: all steps of x exist' <log || fail "no warning: $(cat log)"
 bad 3 'labels.h5: row 1 of /labels is 9, but the model has 2 classes' run.ini --set data.train=labels.h5 "${by_step[@]/#/--set=}"
 bad 3 'set model.features to the last extent of x' run.ini --set model.features=3
 bad 3 'set model.context to the steps of the longest series' run.ini --set model.context=11

@@ -74,6 +74,20 @@ with h5py.File("fields-predicted.h5") as p, h5py.File("fields.h5") as f:
     assert abs(found.mean() - wanted.mean()) < 0.02 and error < wanted.std(), (error, found.mean(), wanted.std())
 PY
 
+# A field of this name means nothing to a model whose output has no steps.
+/usr/bin/python3 -c 'import h5py, numpy as np
+with h5py.File("fields.h5", "a") as f: f["y_lengths"] = np.arange(24) % 3'
+train_to_end named 1 "${small[@]}" data.fields='x:/before y:/after y_lengths'
+cmp <(h5dump -d /model/out.2.weight unet-1/checkpoints/latest | tail -n +2) <(h5dump -d /model/out.2.weight named/checkpoints/latest | tail -n +2) ||
+  fail "a field named y_lengths changes a unet"
+
+# A value that is not finite in data to evaluate.
+/usr/bin/python3 -c 'import h5py
+with h5py.File("fields.h5") as f, h5py.File("nan.h5", "w") as g:
+    for name in ("before", "after"): g[name] = f[name][:]
+    g["before"][5, 0, 0, 0, 0] = float("nan")'
+"$LOCKSTEP" eval unet-1/checkpoints/latest --data nan.h5 >log 2>&1 && has_line 'nan.h5: row 5 of field x holds nan' <log || fail "eval of NaN: $(cat log)"
+
 # Labels of positions: above and below the mean.
 labels=(data.fields='x:/before y:/warm' data.normalize=x model.class_logits=true model.out_channels=2 task.name=classification)
 train_to_end labels 2 "${small[@]}" "${labels[@]}" train.steps=24
@@ -96,7 +110,9 @@ channels='set model.dims .2: images, 3: volumes., model.in_channels and the leve
 wrong 'data.fields=x:/flat y:/after' "[0-9], 2, 8, 12. does not fit the unet's .batch, 2, depth, height, width.*$channels"
 wrong 'data.fields=x:/more y:/after' "[0-9], 3, 4, 8, 12. does not fit the unet's .batch, 2, depth.*$channels"
 wrong 'data.fields=x:/small y:/after' '[0-9], 2, 3, 8, 12. does not fit.*each of them divisible by 2'
-wrong model.out_channels=3 'of 2 samples, the model.s output is .2, 3, 4, 8, 12., but field y is .2, 1, 4, 8, 12.'
+wrong model.out_channels=3 'field y is .1, 1, 4, 8, 12., but the unet.s output is .batch, 3, depth, height, width.; set model.out_channels'
+wrong model.class_logits=true 'field y has numbers; set model.class_logits = false to learn fields'
+wrong data.fields='x:/before y:/warm' data.normalize=x task.name=classification 'field y has labels; set model.class_logits = true'
 wrong model.time_embed=true model.image_size=8 'needs a field t: model.time_embed is true'
 ends 2 'model.image_size is missing' ranks 2 train run.ini --run wrong --set model.time_embed=true
 ends 3 'no field t|takes no field t|diffusion' ranks 2 train run.ini --run wrong --set task.name=diffusion --set diffusion.schedule=cosine \

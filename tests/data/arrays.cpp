@@ -313,6 +313,12 @@ BOOST_FIXTURE_TEST_CASE(series_are_normalised_by_feature_over_the_steps_that_exi
   BOOST_CHECK_EXCEPTION(data::normalization_of(data, "x", world(), 3), UsageError, mentions("3 means"));
   Arrays unpadded(series(write("unpadded.h5", false)));
   BOOST_CHECK_EXCEPTION(read_samples(unpadded, {1}), DataError, mentions("row 1 of /x"));
+  data::Request both = series(folder.file("unpadded.h5"));
+  both.files.push_back(folder.file("series.h5"));
+  BOOST_CHECK_EXCEPTION(Arrays{both}, DataError,
+                        mentions("series.h5: has /lengths, but", "unpadded.h5 has no such"));
+  both.fields = {"x", "y"};
+  BOOST_TEST(contains(Arrays(both).notes().at(0), "series.h5: /lengths is not read"));
 }
 
 BOOST_FIXTURE_TEST_CASE(a_step_that_fewer_targets_have_is_normalised_by_those_that_have_it, Folder) {

@@ -242,6 +242,24 @@ BOOST_AUTO_TEST_CASE(fields_of_as_many_rows_do_not_mind_an_array_that_has_only_t
                "old.h5: /z_offsets is not read: by it /z would have 2 samples, but all fields have 4 rows"));
 }
 
+BOOST_AUTO_TEST_CASE(numbers_of_rows_are_no_numbers_of_other_rows) {
+  const TemporaryFolder folder;
+  const data::Arrays graphs(make_graphs(folder)),
+      numbers(make_graphs(folder, {.index_of = ""}, "numbers.h5"));
+  data::FieldMeaning learned = graphs.meaning("edges");
+  BOOST_TEST(learned.index_of.value.value() == "nodes");
+  BOOST_CHECK_EXCEPTION(
+      learned.merge("edges", numbers.meaning("edges")), DataError,
+      mentions("numbers.h5: edges has the attribute index_of = \"\"", "graphs.h5 it has \"nodes\""));
+  learned.index_of.value.reset();  // of a checkpoint of an earlier version
+  BOOST_CHECK_NO_THROW(learned.merge("edges", numbers.meaning("edges")));
+  hdf5::File file = hdf5::File::create(folder.file("number.h5"));
+  file.create_dataset("x", DType::int64, {1}).set_attribute("index_of", std::int64_t{3});
+  file.close();
+  BOOST_CHECK_EXCEPTION(data::Arrays(folder.file("number.h5")), DataError,
+                        mentions("number.h5", "index_of of /x is no text"));
+}
+
 BOOST_AUTO_TEST_CASE(no_step_of_a_ragged_field_is_padding) {
   const TemporaryFolder folder;
   const data::Arrays graphs(data::Request{.files = {make_graphs(folder, {.more = "lengths"})},

@@ -240,7 +240,7 @@ BOOST_FIXTURE_TEST_CASE(a_refused_step_changes_nothing, UsualModel) {
   BOOST_CHECK_EXCEPTION(adamw.step(), UsageError, mentions("step 1: no parameter has a gradient"));
   model.make_gradients(0);
   model.set_count(0);
-  BOOST_CHECK_EXCEPTION(adamw.step(), TrainingError, mentions("step 1: the count"));
+  BOOST_CHECK_EXCEPTION(adamw.step(), TrainingError, mentions("step 1: nothing in the global batch counts"));
   model.set_count(1);
   model["out.weight"].gradient.data<float>()[0] = std::numeric_limits<float>::quiet_NaN();
   BOOST_CHECK_EXCEPTION(adamw.step({.clip = 1}), TrainingError, mentions("'out.weight'"));

@@ -26,6 +26,7 @@ using lockstep::tasks::Regression;
 struct Told final : Model {
   explicit Told(std::int64_t classes = 0) : Model(1), of(classes) {}
   std::int64_t classes() const override { return of; }
+  std::string output_lengths() const override { return "y_lengths"; }
   Var forward(Tape& tape, const Batch& batch) override { return tape.batch(batch["output"]); }
   std::int64_t of;
 };

@@ -103,7 +103,7 @@ class Arrays : public Dataset {
   void add_files(const std::vector<std::string>& paths, std::int64_t memory_limit_bytes);
   void add_file(const std::string& path, std::int64_t& memory_left_bytes);
   void resolve_indices(const std::string& path);
-  void pad(std::string_view field, const std::string& lengths);
+  void pad(std::string_view field, const std::string& lengths, const Request& request);
   void add_labels(const RowStore& labels, std::size_t field);
   void make_byte_values(std::size_t field);
   void set_normalization(std::size_t field, std::optional<Normalization> by, const std::string& files);

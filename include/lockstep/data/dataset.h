@@ -80,7 +80,9 @@ struct FieldMeaning {
   Said<std::string> table{};                 ///< what columns became them, where `prepare csv` says it (JSON)
   /// scale_factor and add_offset of netCDF, which are not applied; empty: neither; none: not known
   Said<std::optional<std::string>> packing{};
-  Said<Tokens> tokens{};  ///< where the values are tokens of a text
+  Said<std::optional<std::string>> index_of{};  ///< Field::index_of; none: not known
+  std::string padded_by{};                      ///< Field::padded_by
+  Said<Tokens> tokens{};                        ///< where the values are tokens of a text
 
   /// Takes over what only `more` knows. DataError with both sides if the same value means two things: another
   /// column, class name, unit or tokenizer, or a number of another scale: bytes and floats from 0 to 1,

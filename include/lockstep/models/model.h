@@ -76,7 +76,7 @@ class Model : public nn::Module {
   virtual bool reads_lengths() const { return false; }
   /// The field, int64 [N], that says how many steps of the output and of the targets y [N, T, ...] exist, if
   /// a batch has it: others count in no loss and no metric. Empty: the output has no steps.
-  virtual std::string output_lengths() const { return "y_lengths"; }
+  virtual std::string output_lengths() const { return ""; }
   /// The ragged field whose rows the output has, such as the nodes of graphs. Empty: it has a row a sample.
   virtual std::string output_rows() const { return ""; }
   /// Shape of a sample of field x, for measurements with synthetic data. A model for images or volumes of any

@@ -65,6 +65,7 @@ class Unet final : public Model {
   std::int64_t classes() const override { return class_logits_ ? out_channels_ : 0; }
   std::int64_t input_classes() const override { return num_classes(); }
   void check_input(const Shape& x) const override;
+  void check_target(const Shape& y, bool labels) const override;
   /// Calls predict() with the fields x, t (with time_embed), y (with num_classes) and has_class (if present).
   Var forward(Tape& tape, const Batch& batch) override;
 

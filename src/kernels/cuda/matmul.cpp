@@ -103,7 +103,7 @@ struct Matmul::Plan {
       set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.n);
     }
     // The algorithm is chosen for this alignment, which divides the addresses of all calls.
-    void* const min_aligned = reinterpret_cast<void*>(std::uintptr_t{p.alignment});
+    void* const min_aligned = reinterpret_cast<void*>(std::uintptr_t{p.epilogue_alignment});
     point_to({.bias = p.bias ? min_aligned : nullptr, .before = p.before ? min_aligned : nullptr});
     // The matrices in memory: rows of `stride` elements are columns there.
     layout(left, p.in, p.b_transposed ? p.k : p.n, p.b_transposed ? p.n : p.k, p.b_stride,
@@ -167,7 +167,8 @@ struct Matmul::Plan {
 
 std::size_t MatmulProblem::hash() const {
   return hash_of(m, n, k, a_stride, b_stride, c_stride, a_step, b_step, batch.count, batch.step, a_transposed,
-                 b_transposed, in, out, epilogue, bias, before, accumulate, alignment, parts);
+                 b_transposed, in, out, epilogue, bias, before, accumulate, alignment, epilogue_alignment,
+                 parts);
 }
 
 MatmulProblem MatmulProblem::alone() const {
@@ -190,9 +191,6 @@ Matmul::Matmul(int device, StreamPool& pool)
 Matmul::~Matmul() = default;
 
 Matmul::Plan& Matmul::plan_of(const Product& p) {
-  const auto alignment_if = [](const void* address) {
-    return address ? alignment_of(address) : tensor_alignment;
-  };
   // A part of a batch begins at a multiple of its matrices' bytes, so these, too, limit the alignment: alone,
   // where it begins a tensor, it has the same algorithm, and so the same bits.
   const auto matrix = [](const void* data, std::int64_t rows, std::int64_t stride, std::int64_t step,
@@ -206,8 +204,7 @@ Matmul::Plan& Matmul::plan_of(const Product& p) {
   const std::uint32_t alignment =
       std::min({matrix(p.a.data, p.a.transposed ? p.k : m, p.a.stride, p.a.step, p.in),
                 matrix(p.b.data, p.b.transposed ? p.n : p.k, p.b.stride, p.b.step, p.in),
-                matrix(p.c, m, p.c_stride, p.batch.step, p.out), alignment_if(p.epilogue.bias),
-                alignment_if(p.epilogue.before)});
+                matrix(p.c, m, p.c_stride, p.batch.step, p.out)});
   const MatmulProblem problem{.m = p.m,
                               .n = p.n,
                               .k = p.k,
@@ -226,6 +223,8 @@ Matmul::Plan& Matmul::plan_of(const Product& p) {
                               .before = p.epilogue.before != nullptr,
                               .accumulate = p.accumulate,
                               .alignment = alignment,
+                              .epilogue_alignment = std::min(alignment_of(p.epilogue.bias),
+                                                             matrix(p.epilogue.before, m, p.n, 0, p.out)),
                               .parts = p.parts};
   return plan_of(problem);
 }

@@ -52,8 +52,9 @@ struct MatmulProblem {
   DType in = DType::float32, out = DType::float32;
   Epilogue::Kind epilogue = Epilogue::Kind::none;
   bool bias = false, before = false, accumulate = false;
-  std::uint32_t alignment = 0;  ///< in bytes, 64 at most: of all operands
-  int parts = 1;                ///< of the product
+  std::uint32_t alignment = 0;           ///< in bytes, 64 at most: of the three matrices
+  std::uint32_t epilogue_alignment = 0;  ///< the same of bias and `before`
+  int parts = 1;                         ///< of the product
 
   /// The problem of one part.
   MatmulProblem alone() const;
