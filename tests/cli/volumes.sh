@@ -86,7 +86,9 @@ cmp <(h5dump -d /model/out.2.weight unet-1/checkpoints/latest | tail -n +2) <(h5
 with h5py.File("fields.h5") as f, h5py.File("nan.h5", "w") as g:
     for name in ("before", "after"): g[name] = f[name][:]
     g["before"][5, 0, 0, 0, 0] = float("nan")'
-"$LOCKSTEP" eval unet-1/checkpoints/latest --data nan.h5 >log 2>&1 && has_line 'nan.h5: row 5 of field x holds nan' <log || fail "eval of NaN: $(cat log)"
+train_to_end raw 1 "${small[@]}" data.normalize= train.steps=1
+"$LOCKSTEP" eval raw/checkpoints/latest --data nan.h5 >log 2>&1 || fail "eval of NaN: $(cat log)"
+has_line 'nan.h5: row 5 of field x holds nan' <log || fail "no warning of NaN: $(cat log)"
 
 # Labels of positions: above and below the mean.
 labels=(data.fields='x:/before y:/warm' data.normalize=x model.class_logits=true model.out_channels=2 task.name=classification)
