@@ -179,9 +179,8 @@ std::int64_t samples_of(const std::vector<hdf5::Dataset>& arrays, std::vector<Of
                        offsets[i].begins.empty() ? "rows" : "samples by its offsets");
   };
   throw DataError(
-      "{}: {} and {}: fields need the same number of rows, one a sample, and at least one; data.fields "
-      "chooses "
-      "which arrays are fields",
+      "{}: {} and {}: fields need the same number of rows, one a sample, and at least one; "
+      "data.fields chooses which arrays are fields",
       arrays.front().file_path(), of(0), of(other < arrays.size() ? other : arrays.size() - 1));
 }
 
@@ -341,6 +340,8 @@ void Arrays::resolve_indices(const std::string& path) {
   }
 }
 
+/// Of field `name` those steps exist that field `lengths` says, if there are both. A note if data.fields
+/// leaves lengths out, DataError if the first file lacks those of another.
 void Arrays::pad(std::string_view name, const std::string& lengths, const Request& request) {
   if (lengths.empty() || !has_field(*this, name)) return;
   const std::size_t index = field_number(*this, name);
@@ -350,9 +351,8 @@ void Arrays::pad(std::string_view name, const std::string& lengths, const Reques
       if (!hdf5::File::open(path).exists(lengths)) continue;
       if (request.fields.empty())
         throw DataError(
-            "{}: has /{}, but {} has no such numbers, one a sample: all files need them, or none; or name "
-            "the fields "
-            "that are read (data.fields)",
+            "{}: has /{}, but {} has no such numbers, one a sample: all files need them, or none; or "
+            "name the fields that are read (data.fields)",
             path, lengths, request.files.front());
       notes_.push_back(
           fmt::format("{}: /{} is not read, because data.fields does not name it: all steps of {} exist",

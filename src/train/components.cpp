@@ -159,8 +159,8 @@ void check_inputs(const Model& model, const data::Dataset& data) {
     if (name != "x") continue;
     if (field.ragged && model.reads_lengths())
       throw DataError(
-          "{}: field x has offsets, but series of different lengths are x [N, T, F], padded, with lengths "
-          "[N]",
+          "{}: field x has offsets, but series of different lengths are x [N, T, F], padded, "
+          "with lengths [N]",
           data.name());
     try {
       model.check_input(data::batch_shape(1, field.shape));
@@ -174,8 +174,8 @@ void check_inputs(const Model& model, const data::Dataset& data) {
   if (!lengths.empty()) check_lengths(data, lengths, "y");
   if (model.reads_lengths() && lengths != "y_lengths" && data::has_field(data, "y_lengths"))
     throw DataError(
-        "{}: y_lengths is for forecasts (model.horizon); here {}, so name the fields without it "
-        "(data.fields)",
+        "{}: y_lengths is for forecasts (model.horizon); here {}, so name the fields "
+        "without it (data.fields)",
         data.name(), lengths.empty() ? "y has no steps" : "lengths says which steps of y exist");
 }
 

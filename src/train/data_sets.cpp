@@ -468,7 +468,8 @@ void DataSets::add_normalized_fields(const std::vector<std::string>& names, cons
     const data::Field& field = data::field_named(first, name);
     auto means = static_cast<std::size_t>(data::normalization_channels(field.shape));
     if (model.reads_lengths() && field.shape.rank() == 2) means = static_cast<std::size_t>(field.shape[1]);
-    if (model.reads_lengths() && field.shape.rank() == 1 && !field.padded_by.empty()) means = 1;  // [T]
+    if (name == "y" && model.reads_lengths() && !model.output_lengths().empty() && field.shape.rank() == 1)
+      means = 1;  // [T]
     normalized_.push_back(
         {.name = name,
          .by = {.mean = std::vector<double>(means, 0), .deviation = std::vector<double>(means, 1)}});

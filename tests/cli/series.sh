@@ -87,6 +87,9 @@ for ini in run rnn; do
     grep -q 'held-out data' "log-$ini-$kind-garbage" && fail "$ini, $kind: a warning of values that do not exist"
   done
 done
+trained numbers 1 run.ini model.pooling=none model.outputs=1 task.name=regression "data.fields=x y:/labels" "data.normalize=x y"
+has_line 'zeros.h5: /lengths is not read' <log-numbers || fail "no word of lengths: $(head -n 5 log-numbers)"
+[ "$(h5ls -r numbers/checkpoints/latest/data/y | grep -c 'mean.*{1}')" = 1 ] || fail "y [N, T] has one mean: $(h5ls -r numbers/checkpoints/latest/data/y)"
 trained resumed 2 run.ini "${by_step[@]}" train.steps=6
 trained resumed 3 run.ini "${by_step[@]}" train.steps=12
 expect_same run-by_step-1/checkpoints/latest resumed/checkpoints/latest
