@@ -160,7 +160,7 @@ case $name in
     needed cmake -S . -B build/fuzz -G Ninja -DLOCKSTEP_TESTS=ON -DLOCKSTEP_FUZZ=ON -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++ \
       -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS="-O1 -g1"
     needed cmake --build build/fuzz --target fuzz
-    for target in safetensors pytorch config csv; do
+    for target in safetensors pytorch config csv tokenizer; do
       mkdir -p "build/fuzz/corpus/$target"
       tracked "build/fuzz/tests/fuzz/fuzz.$target" -max_total_time="${2:-600}" -max_len=4096 -timeout=10 -print_final_stats=1 \
         -artifact_prefix=build/fuzz/ "build/fuzz/corpus/$target" "tests/fuzz/seeds/$target"
