@@ -126,7 +126,10 @@ LearnedFrom learned_from(const checkpoint::FileIndex& index) {
          {&meaning.scale.file, &meaning.classes.file, &meaning.names.file, &meaning.units.file,
           &meaning.packing.file, &meaning.table.file, &meaning.index_of.file})
       *file = index.path;
-    if (!group.attributes.empty()) meaning.packing.value.emplace();  // earlier versions wrote none
+    if (!group.attributes.empty()) {  // earlier versions wrote none
+      meaning.packing.value.emplace();
+      meaning.index_of.value.emplace();
+    }
     for (const auto& [name, value] : group.attributes) {
       const auto* const text = std::get_if<std::string>(&value);
       if (name == largest_attribute && std::holds_alternative<double>(value))

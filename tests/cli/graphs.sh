@@ -104,6 +104,8 @@ damage 'f["to"].attrs["index_of"] = "nodes"'
 refused_on_ranks 3 'bad.h5: /to has the attribute index_of for /nodes' train file.ini --run none --set data.train=bad.h5
 damage 'del f["to"].attrs["index_of"]'
 refused_on_ranks 3 'bad.h5: to has the attribute index_of = "", but in .*latest it has "particles"' eval file-1/checkpoints/latest --data bad.h5
+ranks 2 train file.ini --run plain --set data.train=bad.h5 --set train.steps=1 >log 2>&1 || fail "without index_of: $(tail -n 3 log)"
+refused_on_ranks 3 'graphs.h5: to has the attribute index_of = "particles", but in .*latest it has ""' eval plain/checkpoints/latest --data graphs.h5
 damage 'f["particles_index"] = f["particles_offsets"][1:]'
 refused_on_ranks 3 'bad.h5: batches have the field particles_index' train file.ini --run none --set data.train=bad.h5 \
   --set 'data.fields=particles from to y particles_index'
