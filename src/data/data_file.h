@@ -40,7 +40,7 @@ struct Offsets {
   /// Where the rows of each sample begin, and the end of the last, which is the number of rows: [samples + 1]
   /// from 0 on, never falling. Empty: the array has none.
   std::vector<std::int64_t> begins{};
-  std::string damage{};  ///< why what has the name of offsets is none: "a.h5: /x_offsets falls from 3 to 2"
+  std::string damage{};  ///< what is wrong with NAME_offsets: "a.h5: /x_offsets falls from 3 to 2"
 };
 /// Those in NAME_offsets of the file.
 Offsets offsets_of(const hdf5::File& file, const hdf5::Dataset& array);

@@ -14,7 +14,8 @@ namespace lockstep::data {
 /// where: file and array.
 void check_normalization(const std::string& where, const Field& field, const Normalization& by);
 
-/// The first row and channel of which a value is not finite; row: the number of rows if there is none.
+/// The first row with a value that is not finite, and the channel of that value. If there is none, `row` is
+/// the number of rows.
 struct Unusable {
   std::int64_t row = 0;
   std::size_t channel = 0;

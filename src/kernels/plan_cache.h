@@ -9,8 +9,8 @@
 namespace lockstep::kernels {
 
 /// A Problem has hash() and ==. Finding a plan again allocates nothing. Where samples differ in size, each
-/// step has problems of its own: a plan that nobody asked for while max_plans others were made is destroyed
-/// before max_plans more are.
+/// step has problems of its own. The cache destroys a plan that nobody asked for while it made max_plans
+/// others, before it makes max_plans more.
 template <class Problem, class Plan>
 class PlanCache {
  public:

@@ -191,8 +191,8 @@ Matmul::Matmul(int device, StreamPool& pool)
 Matmul::~Matmul() = default;
 
 Matmul::Plan& Matmul::plan_of(const Product& p) {
-  // A part of a batch begins at a multiple of its matrices' bytes, so these, too, limit the alignment: alone,
-  // where it begins a tensor, it has the same algorithm, and so the same bits.
+  // The sizes of the matrices limit the alignment, too, because a part of a batch begins at a multiple of
+  // them. So it gets the algorithm, and the bits, that it gets alone, where it begins a tensor.
   const auto matrix = [](const void* data, std::int64_t rows, std::int64_t stride, std::int64_t step,
                          DType type) {
     const std::size_t bytes = bytes_of(type);
